@@ -12,9 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use genv_core::attribute::{Attributor, live_environments};
 use genv_core::model::Attribution;
-use genv_core::proc::{
-    Claim, ProcReader, ProcessRead, ProcessRequest, ProcessSource, ProcessTable,
-};
+use genv_core::proc::{Claim, ProcReader, ProcessRead, ProcessRequest, ProcessSource, ProcessTable};
 use genv_core::state::{StateDirectory, StateSource};
 use genv_tests::process::Sleeper;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
@@ -42,18 +40,11 @@ impl Machine {
              "config": {"name": null, "gpu_memory": null, "gpus": null}, "pids": [], "kernel_ids": ["k"]},
         ]});
         std::fs::write(directory.path().join("envs.json"), envs.to_string()).unwrap();
-        Self {
-            directory,
-            reader: ProcReader::new(),
-            members: members.to_vec(),
-        }
+        Self { directory, reader: ProcReader::new(), members: members.to_vec() }
     }
 
     fn table(&mut self, pid: u32) -> ProcessTable {
-        self.reader.read(&ProcessRequest {
-            processes: vec![pid],
-            members: self.members.clone(),
-        })
+        self.reader.read(&ProcessRequest { processes: vec![pid], members: self.members.clone() })
     }
 
     /// The answer in one line: `in EID`, `outside REASON` or `unknown REASON`.
@@ -108,14 +99,9 @@ impl Script {
         let mut command = Command::new(program);
         command.env_clear().envs(environment.iter().copied());
         command.env("PATH", "/usr/bin:/bin");
-        let started = command
-            .args([option, script])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn();
-        let mut child = started.unwrap_or_else(|error| {
-            panic!("cannot start {program}: {error}. Install the package {program}")
-        });
+        let started = command.args([option, script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child =
+            started.unwrap_or_else(|error| panic!("cannot start {program}: {error}. Install the package {program}"));
         let output = BufReader::new(child.stdout.take().unwrap());
         Self { child, output }
     }
@@ -149,14 +135,8 @@ fn a_credible_claim_puts_a_process_into_its_environment() {
     let member = sleeper(OsStr::new("A"), OsStr::new("1"));
     let mut machine = Machine::new(&[member.pid()]);
     assert_eq!(machine.answer(claiming(EID).pid()), format!("in {EID}"));
-    assert_eq!(
-        machine.answer(claiming("nosuch").pid()),
-        "outside no_such_environment"
-    );
-    assert_eq!(
-        machine.answer(claiming("").pid()),
-        "outside no_such_environment"
-    );
+    assert_eq!(machine.answer(claiming("nosuch").pid()), "outside no_such_environment");
+    assert_eq!(machine.answer(claiming("").pid()), "outside no_such_environment");
 }
 
 #[test]
@@ -172,10 +152,7 @@ fn bytes_that_are_not_utf8_are_read_past() {
     let process = start(command.arg("1000000"));
     assert_eq!(machine.answer(process.pid()), format!("in {EID}"));
 
-    let broken = sleeper(
-        OsStr::new("GENV_ENVIRONMENT_ID"),
-        OsStr::from_bytes(b"\xff"),
-    );
+    let broken = sleeper(OsStr::new("GENV_ENVIRONMENT_ID"), OsStr::from_bytes(b"\xff"));
     assert_eq!(machine.answer(broken.pid()), "outside no_such_environment");
 }
 
@@ -195,15 +172,9 @@ fn a_title_written_over_the_environ_makes_a_process_unknown() {
     let title = r#"$| = 1; $0 = "ray::IDLE" x 1000; print "titled\n"; <STDIN>"#;
     let mut titled = Script::start("perl", title, &[("GENV_ENVIRONMENT_ID", EID)]);
     assert_eq!(titled.line(), "titled");
-    assert_eq!(
-        Machine::new(&[]).answer(titled.pid()),
-        "unknown environ_overwritten"
-    );
+    assert_eq!(Machine::new(&[]).answer(titled.pid()), "unknown environ_overwritten");
     // A member needs no environ to be one.
-    assert_eq!(
-        Machine::new(&[titled.pid()]).answer(titled.pid()),
-        format!("in {EID}")
-    );
+    assert_eq!(Machine::new(&[titled.pid()]).answer(titled.pid()), format!("in {EID}"));
 }
 
 #[test]
@@ -225,9 +196,7 @@ fn an_ancestor_that_ends_gives_its_descendants_another_line() {
                   wait; echo ended; wait";
     let mut first = Script::start("sh", script, &[]);
     let pids: Vec<u32> = (0..3).map(|_| first.line().parse().unwrap()).collect();
-    let [second, third, fourth] = pids[..] else {
-        panic!("{pids:?}")
-    };
+    let [second, third, fourth] = pids[..] else { panic!("{pids:?}") };
     let mut machine = Machine::new(&[first.pid()]);
     for _ in 0..3 {
         let lineage = machine.table(fourth).lineage;
@@ -258,18 +227,14 @@ fn a_pid_that_was_reused_after_the_file_was_written_is_no_member() {
 
     let envs = machine.directory.path().join("envs.json");
     let envs = std::fs::File::options().append(true).open(envs).unwrap();
-    envs.set_modified(SystemTime::now() - Duration::from_secs(3600))
-        .unwrap();
+    envs.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
     assert_eq!(machine.answer(reused.pid()), "outside no_claim");
 }
 
 #[test]
 fn a_zombie_is_unknown_and_what_is_gone_has_vanished() {
     let mut machine = Machine::new(&[]);
-    let mut child = Command::new("true")
-        .env("GENV_ENVIRONMENT_ID", EID)
-        .spawn()
-        .unwrap();
+    let mut child = Command::new("true").env("GENV_ENVIRONMENT_ID", EID).spawn().unwrap();
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
     let leave = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     waitid(WaitId::Pid(pid), leave).unwrap();
@@ -311,9 +276,7 @@ fn exec_keeps_pid_and_start_and_changes_the_claim() {
 
     process.say();
     // Between the two programs there is a moment without any environ.
-    while machine.comm(process.pid()) != "sleep"
-        || machine.answer(process.pid()).starts_with("unknown ")
-    {
+    while machine.comm(process.pid()) != "sleep" || machine.answer(process.pid()).starts_with("unknown ") {
         std::thread::yield_now();
     }
     assert_eq!(machine.answer(process.pid()), "in other");
@@ -335,17 +298,11 @@ fn names_made_to_mislead_are_read_as_they_are() {
         // Not a copy: one that another thread's child still has open for writing cannot be started.
         std::os::unix::fs::symlink("/bin/sleep", &path).unwrap();
         let mut command = Command::new(&path);
-        command
-            .env_clear()
-            .env("A", "1")
-            .arg0("sleep")
-            .arg("1000000");
+        command.env_clear().env("A", "1").arg0("sleep").arg("1000000");
         let process = start(&mut command);
         assert_eq!(machine.comm(process.pid()), comm);
         let table = machine.table(process.pid());
-        let ProcessRead::Present(facts) = &table.processes[&process.pid()] else {
-            panic!("{table:?}")
-        };
+        let ProcessRead::Present(facts) = &table.processes[&process.pid()] else { panic!("{table:?}") };
         assert_eq!(facts.uid, Some(rustix::process::geteuid().as_raw()));
     }
 }
@@ -361,8 +318,6 @@ fn a_claim_at_the_end_of_a_large_environ_is_found() {
     command.env("GENV_ENVIRONMENT_ID", EID);
     let process = start(command.arg("1000000"));
     let table = Machine::new(&[]).table(process.pid());
-    let ProcessRead::Present(facts) = &table.processes[&process.pid()] else {
-        panic!("{table:?}")
-    };
+    let ProcessRead::Present(facts) = &table.processes[&process.pid()] else { panic!("{table:?}") };
     assert_eq!(facts.claim, Claim::Named(EID.to_owned()));
 }

@@ -9,9 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use genv_core::attribute::{Attributor, live_environments};
-use genv_core::proc::{
-    Claim, MissingEvidence, ProcReader, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource,
-};
+use genv_core::proc::{Claim, MissingEvidence, ProcReader, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource};
 use genv_core::state::{EnvironmentState, State, StateDirectory, StateSource};
 use genv_tests::changed_user::ChangedUser;
 use genv_tests::enforcer::sleeper_of;
@@ -47,10 +45,7 @@ fn as_stranger<T: Send>(run: impl FnOnce() -> T + Send) -> T {
 }
 
 fn request(processes: &[u32], members: &[u32]) -> ProcessRequest {
-    ProcessRequest {
-        processes: processes.to_vec(),
-        members: members.to_vec(),
-    }
+    ProcessRequest { processes: processes.to_vec(), members: members.to_vec() }
 }
 
 fn facts(reader: &mut ProcReader, pid: u32) -> ProcessFacts {
@@ -73,21 +68,14 @@ fn state(member: u32) -> State {
         pids: vec![member],
         kernel_ids: Vec::new(),
     };
-    State {
-        installed: true,
-        environments: vec![environment],
-        ..State::default()
-    }
+    State { installed: true, environments: vec![environment], ..State::default() }
 }
 
 fn answer(reader: &mut ProcReader, state: &State, pid: u32) -> String {
     let members = &state.environments[0].pids;
     let table = reader.read(&request(&[pid], members));
     let environments = live_environments(state, &table);
-    format!(
-        "{:?}",
-        Attributor::new(state, &environments, true, &table).attribute(pid)
-    )
+    format!("{:?}", Attributor::new(state, &environments, true, &table).attribute(pid))
 }
 
 #[test]
@@ -98,14 +86,8 @@ fn a_claim_counts_for_the_environments_own_user() {
     let state = state(member.pid());
     let mut reader = ProcReader::new();
     let own = process_of(STRANGER);
-    assert_eq!(
-        answer(&mut reader, &state, own.pid()),
-        r#"Environment { eid: "E" }"#
-    );
-    assert_eq!(
-        answer(&mut reader, &state, other.pid()),
-        r#"Outside { reason: "other_users_environment" }"#
-    );
+    assert_eq!(answer(&mut reader, &state, own.pid()), r#"Environment { eid: "E" }"#);
+    assert_eq!(answer(&mut reader, &state, other.pid()), r#"Outside { reason: "other_users_environment" }"#);
     assert_eq!(reader.username(STRANGER), "uid:54321");
 }
 
@@ -143,10 +125,7 @@ fn a_record_that_names_another_user_makes_those_who_claim_it_unknown() {
     let state = state(below.pid());
     let mut reader = ProcReader::new();
     for pid in [below.pid(), below.child()] {
-        assert_eq!(
-            answer(&mut reader, &state, pid),
-            r#"Unknown { reason: "membership_contradicted" }"#
-        );
+        assert_eq!(answer(&mut reader, &state, pid), r#"Unknown { reason: "membership_contradicted" }"#);
     }
 }
 
@@ -154,11 +133,7 @@ fn a_record_that_names_another_user_makes_those_who_claim_it_unknown() {
 fn a_process_below_a_member_that_runs_as_another_user_is_unknown() {
     require_root();
     let mut reader = ProcReader::new();
-    for environment in [
-        ("A", "1"),
-        ("GENV_ENVIRONMENT_ID", "E"),
-        ("GENV_ENVIRONMENT_ID", "no"),
-    ] {
+    for environment in [("A", "1"), ("GENV_ENVIRONMENT_ID", "E"), ("GENV_ENVIRONMENT_ID", "no")] {
         for user in [0, STRANGER + 1] {
             let below = ChangedUser::start(STRANGER, user, &[environment]).unwrap();
             // From memory, too.
@@ -171,10 +146,7 @@ fn a_process_below_a_member_that_runs_as_another_user_is_unknown() {
         }
     }
     let same = ChangedUser::start(STRANGER, STRANGER, &[("A", "1")]).unwrap();
-    assert_eq!(
-        answer(&mut reader, &state(same.pid()), same.child()),
-        r#"Environment { eid: "E" }"#
-    );
+    assert_eq!(answer(&mut reader, &state(same.pid()), same.child()), r#"Environment { eid: "E" }"#);
 }
 
 #[test]
@@ -211,11 +183,7 @@ fn a_process_that_changes_its_user_is_seen_to() {
     require_root();
     let script = "$| = 1; print \"root\\n\"; <STDIN>; $> = 54321; print \"stranger\\n\"; <STDIN>; \
                   $> = 0; print \"root\\n\"; <STDIN>";
-    let started = Command::new("perl")
-        .args(["-e", script])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn();
+    let started = Command::new("perl").args(["-e", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut process = Script(started.expect("cannot start perl: install the package perl"));
     let mut output = BufReader::new(process.0.stdout.take().unwrap()).lines();
     let mut reader = ProcReader::new();
@@ -239,10 +207,7 @@ fn an_environ_that_may_not_be_read_makes_a_process_unknown() {
         let facts = facts(&mut reader, process.pid());
         (facts, answer(&mut reader, &state, process.pid()))
     });
-    assert_eq!(
-        facts.claim,
-        Claim::Missing(MissingEvidence::EnvironUnreadable)
-    );
+    assert_eq!(facts.claim, Claim::Missing(MissingEvidence::EnvironUnreadable));
     assert_eq!(facts.uid, Some(STRANGER + 1));
     assert_eq!(facts.comm, "sleep");
     assert_eq!(answer, r#"Unknown { reason: "environ_unreadable" }"#);
@@ -263,14 +228,7 @@ fn processes_hidden_by_hidepid_are_unreadable_and_alive() {
             let thread = scope.spawn(|| {
                 own_mounts();
                 let options = std::ffi::CString::new(hidepid).unwrap();
-                mount(
-                    "proc",
-                    "/proc",
-                    "proc",
-                    MountFlags::empty(),
-                    options.as_c_str(),
-                )
-                .unwrap();
+                mount("proc", "/proc", "proc", MountFlags::empty(), options.as_c_str()).unwrap();
                 become_stranger();
 
                 let mut reader = ProcReader::new();
@@ -278,21 +236,12 @@ fn processes_hidden_by_hidepid_are_unreadable_and_alive() {
                 let table = reader.read(&request(&pids, &[member.pid(), gone_pid]));
                 assert_eq!(table.processes[&process.pid()], ProcessRead::Unreadable);
                 assert_eq!(table.processes[&gone_pid], ProcessRead::Vanished);
-                assert!(matches!(
-                    table.processes[&own.pid()],
-                    ProcessRead::Present(_)
-                ));
+                assert!(matches!(table.processes[&own.pid()], ProcessRead::Present(_)));
                 assert!(table.hidden.contains(&member.pid()), "{table:?}");
                 assert!(!table.hidden.contains(&gone_pid));
                 assert_eq!(live_environments(&state, &table).len(), 1);
-                assert_eq!(
-                    answer(&mut reader, &state, process.pid()),
-                    r#"Unknown { reason: "unreadable" }"#
-                );
-                assert_eq!(
-                    answer(&mut reader, &state, own.pid()),
-                    r#"Environment { eid: "E" }"#
-                );
+                assert_eq!(answer(&mut reader, &state, process.pid()), r#"Unknown { reason: "unreadable" }"#);
+                assert_eq!(answer(&mut reader, &state, own.pid()), r#"Environment { eid: "E" }"#);
             });
             thread.join().unwrap();
         });
@@ -320,18 +269,9 @@ fn state_that_may_not_be_read_is_an_error_that_says_so() {
     let remedy = "let everybody read it, as genv does (directory 0777, files 0666), or run as a user who may";
 
     mode(&directory.join("envs.json"), 0o600);
-    assert_eq!(
-        error(),
-        format!("cannot read DIR/envs.json: Permission denied (os error 13): {remedy}")
-    );
+    assert_eq!(error(), format!("cannot read DIR/envs.json: Permission denied (os error 13): {remedy}"));
     mode(&directory, 0o700);
-    assert_eq!(
-        error(),
-        format!("cannot read DIR/envs.json: Permission denied (os error 13): {remedy}")
-    );
+    assert_eq!(error(), format!("cannot read DIR/envs.json: Permission denied (os error 13): {remedy}"));
     mode(folder.path(), 0o700);
-    assert_eq!(
-        error(),
-        format!("cannot open the state directory DIR: Permission denied (os error 13): {remedy}")
-    );
+    assert_eq!(error(), format!("cannot open the state directory DIR: Permission denied (os error 13): {remedy}"));
 }

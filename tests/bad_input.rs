@@ -43,9 +43,7 @@ fn a_mistake_in_a_scenario_is_pointed_at() -> Result<()> {
 
 #[test]
 fn a_scenario_that_is_not_there_is_named() -> Result<()> {
-    let setup = Setup::new()?
-        .flag("--gpu.source=simulated")
-        .flag("--gpu.scenario=/nonexistent/scenario.yaml");
+    let setup = Setup::new()?.flag("--gpu.source=simulated").flag("--gpu.scenario=/nonexistent/scenario.yaml");
     let (code, said) = setup.fails()?;
     assert_eq!(code, Some(1));
     ensure!(said.contains("/nonexistent/scenario.yaml"), "{said}");
@@ -61,19 +59,14 @@ fn a_wrong_number_of_simulated_devices_is_wrong_usage() -> Result<()> {
 }
 
 fn simulated_devices() -> Result<Setup> {
-    Ok(Setup::new()?
-        .flag("--gpu.source=simulated")
-        .env("GENV_DEVICES", "2"))
+    Ok(Setup::new()?.flag("--gpu.source=simulated").env("GENV_DEVICES", "2"))
 }
 
 fn state_works(exporter: &Exporter, works: bool) -> Result<String> {
     exporter.wait_for("the state collector", |scrape| {
         let success = scrape.value("genv_collector_success", &[("collector", "state")]);
         success.ok() == Some(f64::from(u8::from(works)))
-            && scrape
-                .value("genv_collector_success", &[("collector", "gpu")])
-                .ok()
-                == Some(1.0)
+            && scrape.value("genv_collector_success", &[("collector", "gpu")]).ok() == Some(1.0)
     })?;
     let snapshot: serde_json::Value = serde_json::from_slice(&exporter.get("/snapshot")?.body)?;
     Ok(snapshot["collectors"]["state"]["error"].to_string())
@@ -91,9 +84,7 @@ fn a_state_directory_that_does_not_exist_is_a_machine_without_environments() -> 
 
 #[test]
 fn a_state_directory_that_may_not_be_read_is_a_failed_collector_that_says_so() -> Result<()> {
-    let folder = tempfile::Builder::new()
-        .permissions(std::fs::Permissions::from_mode(0o755))
-        .tempdir()?;
+    let folder = tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o755)).tempdir()?;
     let member = Sleeper::start(&[])?;
     let state = folder.path().join("state");
     let environment = Environment::new("e1", FIRST_UID, member.pid(), &[0]);
@@ -175,20 +166,9 @@ fn nothing_is_ever_written() -> Result<()> {
 
     let setup = simulated_devices()?;
     let log = setup.folder().join("exporter.log").display().to_string();
-    let mut exporter = setup
-        .env("GENV_TMPDIR", &state)
-        .env("HOME", &home)
-        .env("TMPDIR", &temporary)
-        .start()?;
+    let mut exporter = setup.env("GENV_TMPDIR", &state).env("HOME", &home).env("TMPDIR", &temporary).start()?;
     let before = listing(folder.path())?;
-    for path in [
-        "/",
-        "/metrics",
-        "/metrics/genv1",
-        "/snapshot",
-        "/sd",
-        "/-/ready",
-    ] {
+    for path in ["/", "/metrics", "/metrics/genv1", "/snapshot", "/sd", "/-/ready"] {
         ensure!(exporter.get(path)?.status == 200, "{path}");
     }
     for _ in 0..3 {

@@ -41,9 +41,7 @@ impl Drop for Shell {
 impl Lab {
     fn new() -> Result<Self> {
         require_root();
-        let lab = Self {
-            folder: shared_folder()?,
-        };
+        let lab = Self { folder: shared_folder()? };
         lab.driver(&[])?;
         Ok(lab)
     }
@@ -61,14 +59,7 @@ impl Lab {
     fn command(&self, place: &[&str], uid: u32, words: &[&str]) -> Command {
         let uid = uid.to_string();
         let mut all = place.to_vec();
-        all.extend([
-            "setpriv",
-            "--reuid",
-            &uid,
-            "--regid",
-            &uid,
-            "--clear-groups",
-        ]);
+        all.extend(["setpriv", "--reuid", &uid, "--regid", &uid, "--clear-groups"]);
         all.extend(words);
         let mut command = Command::new(all[0]);
         command.args(&all[1..]).current_dir(self.path()).env_clear();
@@ -116,14 +107,8 @@ impl Lab {
 }
 
 /// The users whose commands read the state, each on the machine and in a container.
-const CALLERS: [(&[&str], u32); 6] = [
-    (&[], ALICE),
-    (&[], BOB),
-    (&[], 0),
-    (&CONTAINER, ALICE),
-    (&CONTAINER, BOB),
-    (&CONTAINER, 0),
-];
+const CALLERS: [(&[&str], u32); 6] =
+    [(&[], ALICE), (&[], BOB), (&[], 0), (&CONTAINER, ALICE), (&CONTAINER, BOB), (&CONTAINER, 0)];
 
 /// The pid namespace of the process that a shell's program started. The open file keeps the kernel from reusing its
 /// number.
@@ -143,10 +128,7 @@ fn a_command_in_a_container_ends_no_environment_of_the_machine() -> Result<()> {
         ensure!(lab.held(&[], BOB)? == held, "{place:?} {uid}");
     }
     drop(shell);
-    ensure!(
-        lab.held(&CONTAINER, ALICE)? == held,
-        "nobody there can know"
-    );
+    ensure!(lab.held(&CONTAINER, ALICE)? == held, "nobody there can know");
     patience::until("the environment ends", || {
         lab.run(&[], ALICE, "genv exec --gpus 1 -- true")?;
         Ok(lab.held(&CONTAINER, ALICE)?.is_empty())
@@ -169,10 +151,7 @@ fn the_shells_of_containers_have_environments_of_their_own_which_end_with_them()
     let _namespace = pid_namespace(&alices)?;
     drop(alices);
     lab.run(&CONTAINER, ALICE, "genv exec -- true")?;
-    ensure!(
-        lab.held(&CONTAINER, ALICE)? == held,
-        "nobody there can know"
-    );
+    ensure!(lab.held(&CONTAINER, ALICE)? == held, "nobody there can know");
     patience::until("the environment of the ended container ends", || {
         lab.run(&[], ALICE, "genv exec -- true")?;
         Ok(lab.held(&[], BOB)? == held[1..])
@@ -191,10 +170,7 @@ fn what_genv_1_made_in_a_container_ends_with_its_shell_and_by_no_command() -> Re
     ensure!(pid == 1);
     let held = lab.held(&[], BOB)?;
     // genv 1.x writes the pid alone.
-    for file in [
-        "genv-members.json".to_owned(),
-        format!("genv-confirmed-{ALICE}.json"),
-    ] {
+    for file in ["genv-members.json".to_owned(), format!("genv-confirmed-{ALICE}.json")] {
         fs::remove_file(lab.path().join("state").join(file))?;
     }
     for (place, uid) in CALLERS {
@@ -222,12 +198,7 @@ fn a_process_below_a_shell_of_a_container_is_in_its_environment() -> Result<()> 
     ensure!(attribution["eid"] == eid.as_str(), "{attribution}");
     // On the machine this pid is the first process, and all other processes are its descendants.
     let mut outside = Command::new("sleep");
-    let outside = outside
-        .arg("1000")
-        .env_clear()
-        .uid(ALICE)
-        .process_group(0)
-        .spawn();
+    let outside = outside.arg("1000").env_clear().uid(ALICE).process_group(0).spawn();
     let outside = Shell(outside?);
     lab.driver(&[outside.0.id()])?;
     let text = lab.run(&[], 0, "genv snapshot")?;

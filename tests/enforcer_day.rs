@@ -83,11 +83,7 @@ impl Actor {
                 Sleeper::spawn(as_victim(command.args(["-c", script])))?
             }
         };
-        Ok(Self {
-            role,
-            process,
-            born_tick,
-        })
+        Ok(Self { role, process, born_tick })
     }
 
     fn pid(&self) -> u32 {
@@ -125,17 +121,13 @@ fn attach(setup: &Setup, member: &Actor, devices: &[usize]) -> Result<()> {
 fn logged(enforcer: &Enforcer, event: &str) -> Result<Vec<Value>> {
     let log = enforcer.log();
     let lines = log.lines().map(serde_json::from_str::<Value>);
-    let lines: Vec<Value> = lines
-        .collect::<Result<_, _>>()
-        .context("the log is no JSON")?;
+    let lines: Vec<Value> = lines.collect::<Result<_, _>>().context("the log is no JSON")?;
     let fields = lines.into_iter().map(|mut line| line["fields"].take());
     Ok(fields.filter(|fields| fields["event"] == event).collect())
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
-    value[key]
-        .as_str()
-        .with_context(|| format!("no {key} in {value}"))
+    value[key].as_str().with_context(|| format!("no {key} in {value}"))
 }
 
 /// What a line of the audit is about, as the log calls it.
@@ -148,9 +140,7 @@ fn subject(line: &Value) -> String {
 
 #[test]
 fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()> {
-    let protected = std::fs::canonicalize("/usr/bin/tail")?
-        .display()
-        .to_string();
+    let protected = std::fs::canonicalize("/usr/bin/tail")?.display().to_string();
     let mut actors = vec![Actor::start(Role::Good, &protected, 0)?];
     let setup = Setup::new(&scenario(&actors), &config(&protected))?.flag("--log.format=json");
     attach(&setup, &actors[0], &[0, 1])?;
@@ -169,9 +159,7 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
             actors.push(Actor::start(role, &protected, tick)?);
             match hour {
                 // Only root can start one.
-                5 | 18 if geteuid().is_root() => {
-                    actors.push(Actor::start(Role::Protected, &protected, tick)?)
-                }
+                5 | 18 if geteuid().is_root() => actors.push(Actor::start(Role::Protected, &protected, tick)?),
                 // More than is allowed; long after it was taken, once more.
                 2 | 15 => attach(enforcer.setup(), &actors[0], &[0, 1, 2])?,
                 _ => {}
@@ -198,11 +186,7 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
     enforcer.setup().rewrite_scenario(&scenario(&actors))?;
     let status = enforcer.wait_for_status("only what is protected is left", |status| {
         let violations = status["violations"].as_array().into_iter().flatten();
-        violations.count()
-            == actors
-                .iter()
-                .filter(|it| it.role == Role::Protected)
-                .count()
+        violations.count() == actors.iter().filter(|it| it.role == Role::Protected).count()
     })?;
     enforcer.wait_for_cycles(2)?;
 
@@ -218,12 +202,7 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
     let violations = logged(&enforcer, "violation")?;
     let reported: Vec<(String, String)> = violations
         .iter()
-        .map(|it| {
-            Ok((
-                text(it, "rule")?.to_owned(),
-                text(it, "subject")?.to_owned(),
-            ))
-        })
+        .map(|it| Ok((text(it, "rule")?.to_owned(), text(it, "subject")?.to_owned())))
         .collect::<Result<_>>()?;
     let warned = logged(&enforcer, "warning")?;
     let mut intended = BTreeMap::new();
@@ -232,10 +211,7 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
     for line in &audit {
         let key = (text(line, "rule")?.to_owned(), subject(line));
         ensure!(reported.contains(&key), "nobody reported this: {line}");
-        ensure!(
-            !text(line, "why")?.is_empty() && !text(line, "username")?.is_empty(),
-            "{line}"
-        );
+        ensure!(!text(line, "why")?.is_empty() && !text(line, "username")?.is_empty(), "{line}");
         let is_it = |it: &Value| it["rule"] == *key.0 && it["subject"] == *key.1;
         ensure!(warned.iter().any(is_it), "nobody was warned of {line}");
         let (id, action) = (text(line, "id")?, text(line, "action")?.to_owned());
@@ -264,11 +240,7 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
                 (true, _) => acted += 1,
                 (false, true) => not += 1,
                 (false, false) => {
-                    ensure!(
-                        left.contains(&key.1),
-                        "nothing came of {key:?}: {}",
-                        enforcer.log()
-                    );
+                    ensure!(left.contains(&key.1), "nothing came of {key:?}: {}", enforcer.log());
                     alone += 1;
                 }
             }
@@ -309,20 +281,13 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
     for protected in of(Role::Protected) {
         ensure!(refused.contains(&key("non-env-processes", protected)));
     }
-    let taken: Vec<_> = done
-        .iter()
-        .filter(|(key, _)| key.0 == "fair-share")
-        .collect();
+    let taken: Vec<_> = done.iter().filter(|(key, _)| key.0 == "fair-share").collect();
     assert_eq!(taken.len(), 1, "{taken:?}");
     assert_eq!(taken[0].1[..], ["detach", "detach"]);
     let of_fair_share = reported.iter().filter(|(rule, _)| rule == "fair-share");
     assert_eq!(of_fair_share.count(), 2);
     // What only reports has done nothing.
-    ensure!(
-        reported
-            .iter()
-            .any(|(rule, _)| rule == "max-processes-per-environment")
-    );
+    ensure!(reported.iter().any(|(rule, _)| rule == "max-processes-per-environment"));
     ensure!(done.keys().all(|(rule, _)| ACTING.contains(&rule.as_str())));
     Ok(())
 }

@@ -62,10 +62,7 @@ impl Lab {
         let file = self.path("report.json");
         fs::write(&file, report).unwrap();
         let mut command = Command::new("sh");
-        command
-            .args(["-c", script, "sh"])
-            .arg(program)
-            .args(arguments);
+        command.args(["-c", script, "sh"]).arg(program).args(arguments);
         command
             .env("REPORT", file)
             .env("GENV_TMPDIR", self.path("genv"))
@@ -76,11 +73,7 @@ impl Lab {
     }
 
     fn execute(&self, arguments: &[&str], report: &str) -> Output {
-        let arguments: Vec<&str> = ["execute-report"]
-            .iter()
-            .chain(arguments)
-            .copied()
-            .collect();
+        let arguments: Vec<&str> = ["execute-report"].iter().chain(arguments).copied().collect();
         let enforcer = program("genv-enforcer").unwrap();
         self.script(r#"exec "$@" <"$REPORT""#, &enforcer, &arguments, report)
     }
@@ -88,9 +81,7 @@ impl Lab {
     fn audit(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path("own/audit.jsonl")).unwrap_or_default();
         let lines = text.lines().filter(|line| !line.is_empty());
-        lines
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
+        lines.map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
@@ -119,17 +110,11 @@ fn ended(output: &Output, code: i32) -> (String, String) {
 
 #[test]
 fn usage_execute_ends_processes_and_detaches_environments() -> Result<()> {
-    let (member, inside) = (
-        sleeper(&[("A", "1")])?,
-        sleeper(&[("GENV_ENVIRONMENT_ID", "E")])?,
-    );
+    let (member, inside) = (sleeper(&[("A", "1")])?, sleeper(&[("GENV_ENVIRONMENT_ID", "E")])?);
     let outside = sleeper(&[("A", "1")])?;
     let lab = Lab::used_by(&[inside.pid(), outside.pid()]);
     lab.environment("E", member.pid());
-    let report = report(
-        &[(inside.pid(), Some("E")), (outside.pid(), None)],
-        Some("E"),
-    );
+    let report = report(&[(inside.pid(), Some("E")), (outside.pid(), None)], Some("E"));
 
     let said = lab.execute(&["--dry-run"], &report);
     let (out, _) = ended(&said, 0);
@@ -151,27 +136,18 @@ fn usage_execute_ends_processes_and_detaches_environments() -> Result<()> {
     assert!(!lab.attached() && is_alive(member.pid()));
     let audit = lab.audit();
     let count = |result: &str| audit.iter().filter(|line| line["result"] == result).count();
-    assert_eq!(
-        (count("would"), count("intended"), count("done")),
-        (3, 3, 3)
-    );
+    assert_eq!((count("would"), count("intended"), count("done")), (3, 3, 3));
     Ok(())
 }
 
 #[test]
 fn a_simulated_process_never_leads_to_the_real_one_with_its_pid() -> Result<()> {
     let innocent = sleeper(&[("A", "1")])?;
-    let simulated = format!(
-        "{{pid: {}, user: alice, devices: [{{index: 0}}]}}",
-        innocent.pid()
-    );
+    let simulated = format!("{{pid: {}, user: alice, devices: [{{index: 0}}]}}", innocent.pid());
     let lab = Lab::new(&simulated);
     let done = lab.execute(&[], &report(&[(innocent.pid(), None)], None));
     let (out, err) = ended(&done, 1);
-    let expected = format!(
-        "genv-enforcer: process {}: it is not the process that uses the device\n",
-        innocent.pid()
-    );
+    let expected = format!("genv-enforcer: process {}: it is not the process that uses the device\n", innocent.pid());
     assert_eq!((out, err), (String::new(), expected));
     assert!(is_alive(innocent.pid()));
     Ok(())
@@ -188,17 +164,11 @@ fn pids_that_a_report_makes_up_harm_nobody() -> Result<()> {
         let (out, _) = ended(&lab.execute(&[], &report(&[(pid, None)], None)), 0);
         assert_eq!(out, format!("process {pid}: it ended by itself\n"));
     }
-    for (pid, why) in [
-        (1, "pid 1 is never ended"),
-        (std::process::id(), "it is the enforcer, or started it"),
-    ] {
+    for (pid, why) in [(1, "pid 1 is never ended"), (std::process::id(), "it is the enforcer, or started it")] {
         let (_, err) = ended(&lab.execute(&[], &report(&[(pid, None)], None)), 1);
         assert!(err.contains(why), "{err}");
     }
-    let hostile = report(
-        &[(process.pid(), Some("$(id)\u{1b}[2J\n"))],
-        Some("a\u{9b}2J\n\u{202e}"),
-    );
+    let hostile = report(&[(process.pid(), Some("$(id)\u{1b}[2J\n"))], Some("a\u{9b}2J\n\u{202e}"));
     let (_, err) = ended(&lab.execute(&[], &hostile), 1);
     assert!(err.contains("not in the same environment"), "{err}");
     let controls = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
@@ -215,13 +185,7 @@ fn promise_06_the_configuration_says_who_is_out_of_reach() -> Result<()> {
     let config = lab.path("enforcer.yaml");
     let flag = format!("--config={}", config.display());
     let report = report(&[(process.pid(), None)], None);
-    fs::write(
-        &config,
-        format!(
-            "version: 1\nnever: {{users: ['uid:{}']}}\nrules: []\n",
-            victim()
-        ),
-    )?;
+    fs::write(&config, format!("version: 1\nnever: {{users: ['uid:{}']}}\nrules: []\n", victim()))?;
     let (_, err) = ended(&lab.execute(&[&flag], &report), 1);
     assert!(err.contains("its user is listed under never"), "{err}");
     fs::write(&config, "version: 1\nnevr: {}\n")?;
@@ -238,10 +202,7 @@ fn what_cannot_be_acted_upon_harms_nobody() -> Result<()> {
     let whole = report(&[(process.pid(), None)], None);
     for torn in ["", "null", &whole[..whole.len() / 2], &format!("{whole} x")] {
         let (_, err) = ended(&lab.execute(&[], torn), 1);
-        assert!(
-            err.starts_with("genv-enforcer: cannot read the report: "),
-            "{err}"
-        );
+        assert!(err.starts_with("genv-enforcer: cannot read the report: "), "{err}");
         assert_eq!(err.matches(" line 1 column").count(), 1, "{err}");
     }
     let huge = " ".repeat((16 << 20) + 1);

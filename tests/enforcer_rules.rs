@@ -25,19 +25,9 @@ fn folder_with(files: &[(&str, &str)]) -> Result<TempDir> {
 }
 
 fn run(folder: &Path, arguments: &[&str]) -> Result<Said> {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = Command::new(program("genv-enforcer")?)
-        .args(arguments)
-        .current_dir(folder)
-        .output()?;
-    Ok(Said {
-        code: status.code(),
-        stdout: String::from_utf8(stdout)?,
-        stderr: String::from_utf8(stderr)?,
-    })
+    let Output { status, stdout, stderr } =
+        Command::new(program("genv-enforcer")?).args(arguments).current_dir(folder).output()?;
+    Ok(Said { code: status.code(), stdout: String::from_utf8(stdout)?, stderr: String::from_utf8(stderr)? })
 }
 
 #[test]
@@ -56,10 +46,7 @@ rules: [{kind: idle, action: detach, warn: [30m], match: {groups: [no-such-group
 
 #[test]
 fn promise_11_check_ends_with_2_at_an_unknown_key_with_line_and_column() -> Result<()> {
-    let folder = folder_with(&[(
-        "enforcer.yaml",
-        "version: 1\nrules:\n- kind: idle\n  belov: 0.1\n",
-    )])?;
+    let folder = folder_with(&[("enforcer.yaml", "version: 1\nrules:\n- kind: idle\n  belov: 0.1\n")])?;
     let said = run(folder.path(), &["check", "enforcer.yaml"])?;
     assert_eq!((said.code, said.stdout.as_str()), (Some(2), ""));
     insta::assert_snapshot!(said.stderr);
@@ -70,25 +57,11 @@ fn promise_11_check_ends_with_2_at_an_unknown_key_with_line_and_column() -> Resu
 fn promise_04_what_is_packaged_only_reports() -> Result<()> {
     let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/enforcer.yaml");
     let folder = folder_with(&[])?;
-    let said = run(
-        folder.path(),
-        &["check", packaged.to_str().context("path")?],
-    )?;
+    let said = run(folder.path(), &["check", packaged.to_str().context("path")?])?;
     assert_eq!(said.code, Some(0), "{}", said.stderr);
-    ensure!(
-        said.stdout.contains("mode       dry-run"),
-        "{}",
-        said.stdout
-    );
-    let steps: Vec<_> = said
-        .stdout
-        .lines()
-        .filter(|line| line.starts_with("  then"))
-        .collect();
-    ensure!(
-        steps.len() == 4 && steps.iter().all(|step| step.ends_with(" report")),
-        "{steps:?}"
-    );
+    ensure!(said.stdout.contains("mode       dry-run"), "{}", said.stdout);
+    let steps: Vec<_> = said.stdout.lines().filter(|line| line.starts_with("  then")).collect();
+    ensure!(steps.len() == 4 && steps.iter().all(|step| step.ends_with(" report")), "{steps:?}");
     Ok(())
 }
 
@@ -103,19 +76,13 @@ fn check_says_that_its_answer_could_not_be_printed() -> Result<()> {
         .output()?;
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr)?;
-    ensure!(
-        stderr.contains("cannot print the result") && !stderr.contains("panicked"),
-        "{stderr}"
-    );
+    ensure!(stderr.contains("cannot print the result") && !stderr.contains("panicked"), "{stderr}");
     Ok(())
 }
 
 #[test]
 fn check_answers_with_its_exit_code_where_nobody_reads_on() -> Result<()> {
-    let folder = folder_with(&[
-        ("good.yaml", "version: 1\nrules: [{kind: idle}]\n"),
-        ("bad.yaml", "version: 2\n"),
-    ])?;
+    let folder = folder_with(&[("good.yaml", "version: 1\nrules: [{kind: idle}]\n"), ("bad.yaml", "version: 2\n")])?;
     for (file, code) in [("good.yaml", 0), ("bad.yaml", 2)] {
         let (reader, writer) = io::pipe()?;
         drop(reader);
@@ -144,22 +111,12 @@ tests:
 #[test]
 fn tests_of_rules_pass_with_0_fail_with_1_and_cannot_be_read_with_2() -> Result<()> {
     let rules = |for_duration: &str| {
-        format!(
-            "version: 1\nrules: [{{kind: non-env-processes, action: terminate, for: {for_duration}, warn: []}}]\n"
-        )
+        format!("version: 1\nrules: [{{kind: non-env-processes, action: terminate, for: {for_duration}, warn: []}}]\n")
     };
     let folder = folder_with(&[("enforcer.yaml", &rules("4m")), ("test.yaml", TESTS)])?;
     let said = run(folder.path(), &["test", "test.yaml"])?;
-    assert_eq!(
-        (said.code, said.stderr.as_str()),
-        (Some(0), ""),
-        "{}",
-        said.stdout
-    );
-    assert_eq!(
-        said.stdout,
-        "test.yaml\n  ok      processes outside are ended\n1 test, 0 failed\n"
-    );
+    assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""), "{}", said.stdout);
+    assert_eq!(said.stdout, "test.yaml\n  ok      processes outside are ended\n1 test, 0 failed\n");
 
     fs::write(folder.path().join("enforcer.yaml"), rules("6m"))?;
     let said = run(folder.path(), &["test", "test.yaml"])?;
@@ -262,15 +219,11 @@ fn who_clears_environment_variables_hides_his_own_idle_device_alone_and_is_found
     let folder = folder_with(&[("enforcer.yaml", &rules("warn")), ("test.yaml", HIDDEN)])?;
     let said = run(folder.path(), &["test", "test.yaml"])?;
     assert_eq!(said.code, Some(0), "{}{}", said.stdout, said.stderr);
-    fs::write(
-        folder.path().join("enforcer.yaml"),
-        rules("terminate, warn: []"),
-    )?;
+    fs::write(folder.path().join("enforcer.yaml"), rules("terminate, warn: []"))?;
     let said = run(folder.path(), &["check", "enforcer.yaml"])?;
     assert_eq!(said.code, Some(2), "{}", said.stdout);
     ensure!(
-        said.stderr.contains("enforcer.yaml:4:47:")
-            && said.stderr.contains("choose report or warn"),
+        said.stderr.contains("enforcer.yaml:4:47:") && said.stderr.contains("choose report or warn"),
         "{}",
         said.stderr
     );
@@ -302,10 +255,7 @@ fn who_takes_the_devices_again_after_each_end_has_them_for_a_moment() -> Result<
          - {at: 1h2m, actions: [{action: detach, rule: max-devices-per-user, eid: \"1\"}]}\n      \
          - {at: 2h2m, warnings: [], actions: [{action: detach, rule: max-devices-per-user, eid: \"2\"}]}\n",
     );
-    let folder = folder_with(&[
-        ("enforcer.yaml", &rules(", remember: 1h")),
-        ("test.yaml", &remembered),
-    ])?;
+    let folder = folder_with(&[("enforcer.yaml", &rules(", remember: 1h")), ("test.yaml", &remembered)])?;
     let said = run(folder.path(), &["test", "test.yaml"])?;
     assert_eq!(said.code, Some(0), "{}{}", said.stdout, said.stderr);
     let anew = test(

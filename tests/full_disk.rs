@@ -80,10 +80,7 @@ fn told(said: &str, part: &str) -> Result<()> {
     let lines: Vec<&str> = said.lines().collect();
     ensure!(lines.len() == 9, "{said}");
     for line in lines {
-        ensure!(
-            line.starts_with("genv: cannot write ") && line.contains(part),
-            "{line}"
-        );
+        ensure!(line.starts_with("genv: cannot write ") && line.contains(part), "{line}");
     }
     Ok(())
 }

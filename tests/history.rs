@@ -54,9 +54,7 @@ fn a_history_is_scraped_and_recorded(tool: &str) -> Result<()> {
     let past = three_hours(tool)?;
     let prometheus = &past.prometheus;
     let at = |minutes: u32| past.after(minutes * MINUTE);
-    let there = |query: &str, minutes| {
-        Ok::<_, anyhow::Error>(prometheus.query_at(query, at(minutes))?.len())
-    };
+    let there = |query: &str, minutes| Ok::<_, anyhow::Error>(prometheus.query_at(query, at(minutes))?.len());
 
     // A series ends with the scrape that lacks it, and not five minutes later.
     let share = r#"genv_environment_device_share_ratio{username="alice"}"#;
@@ -67,13 +65,7 @@ fn a_history_is_scraped_and_recorded(tool: &str) -> Result<()> {
     // An exporter that begins while a GPU is lost cannot tell its model. A rule that refers to its own past can, for as long
     // as it is lost.
     let model = r#"device:genv_device_info:known{hostname="gpu01", index="1"}"#;
-    assert_eq!(
-        there(
-            r#"genv_device_info{hostname="gpu01", index="1", name!=""}"#,
-            59
-        )?,
-        0
-    );
+    assert_eq!(there(r#"genv_device_info{hostname="gpu01", index="1", name!=""}"#, 59)?, 0);
     for minutes in [20, 35, 45, 59, 65] {
         assert_eq!(there(model, minutes)?, 1, "after {minutes} minutes");
     }
@@ -84,11 +76,8 @@ fn a_history_is_scraped_and_recorded(tool: &str) -> Result<()> {
     assert_eq!(prometheus.value_at(up, at(69))?, 0.0);
     assert_eq!(there(r#"genv_device_up{hostname="gpu02"}"#, 61)?, 0);
     assert_eq!(prometheus.value_at(up, at(125))?, 1.0);
-    let alert = |state: &str| {
-        format!(
-            r#"ALERTS{{alertname="GenvExporterDown", instance="gpu02:9820", alertstate="{state}"}}"#
-        )
-    };
+    let alert =
+        |state: &str| format!(r#"ALERTS{{alertname="GenvExporterDown", instance="gpu02:9820", alertstate="{state}"}}"#);
     assert_eq!(there(&alert("pending"), 61)?, 1);
     assert_eq!(there(&alert("firing"), 61)?, 0);
     assert_eq!(prometheus.value_at(&alert("firing"), at(65))?, 1.0);
@@ -135,20 +124,11 @@ fn a_history_is_what_the_exporter_serves(tool: &str) -> Result<()> {
     let exporter = Setup::with_scenario(&simulation)?.start()?;
     // Counters begin as 0 and rise from the next publication on.
     let energy = "genv_user_energy_joules_total";
-    let served = exporter.wait_for("energy that is counted", |scrape| {
-        scrape
-            .all(energy, &[])
-            .iter()
-            .any(|(_, joules)| *joules > 0.0)
-    })?;
+    let served = exporter
+        .wait_for("energy that is counted", |scrape| scrape.all(energy, &[]).iter().any(|(_, joules)| *joules > 0.0))?;
     let ten_minutes = 10 * MINUTE;
-    let past = History::of(LAB)?
-        .from(SystemTime::now() - ten_minutes)
-        .lasting(ten_minutes)
-        .start(tool)?;
-    let answer = past
-        .prometheus
-        .query_at(r#"{job="genv", __name__!~"up|ALERTS.*|.*:.*"}"#, past.end())?;
+    let past = History::of(LAB)?.from(SystemTime::now() - ten_minutes).lasting(ten_minutes).start(tool)?;
+    let answer = past.prometheus.query_at(r#"{job="genv", __name__!~"up|ALERTS.*|.*:.*"}"#, past.end())?;
     let told: BTreeSet<(String, Labels)> = answer
         .into_iter()
         .map(|(mut labels, _)| {
@@ -181,15 +161,10 @@ fn what_cannot_be_played_is_refused() {
     let hanging = LAB.replace("{lost: true,", "{hang: all,");
     let error = History::of(&hanging).unwrap_err().to_string();
     assert!(error.contains("takes real time"), "{error}");
-    let nobody =
-        History::of(LAB).and_then(|history| history.restarted("gpu01", MINUTE).start("prometheus"));
+    let nobody = History::of(LAB).and_then(|history| history.restarted("gpu01", MINUTE).start("prometheus"));
     let error = nobody.unwrap_err().to_string();
     assert!(error.contains("localhost:9820"), "{error}");
-    let later = History::of(LAB).and_then(|history| {
-        history
-            .lasting(MINUTE * 60 * 24 * 365 * 100)
-            .start("prometheus")
-    });
+    let later = History::of(LAB).and_then(|history| history.lasting(MINUTE * 60 * 24 * 365 * 100).start("prometheus"));
     let error = later.unwrap_err().to_string();
     assert!(error.contains("in the future"), "{error}");
 }

@@ -13,15 +13,10 @@ const BUSES: [u8; 8] = [0x07, 0x0f, 0x47, 0x4e, 0x87, 0x90, 0xb7, 0xbd];
 /// The machine that the recordings show, as it told them to one generation: the library of that time told 470, which
 /// asks for older lists, no processes.
 fn recorded_machine(generation: u32) -> Simulation {
-    let faults = if generation == 470 {
-        "[{not_supported: [processes]}]"
-    } else {
-        "[]"
-    };
-    let mut scenario =
-        "version: 1\nusers: {alice: 1001}\nhosts:\n- name: gpu01\n  driver_version: 550.163.01\n  \
+    let faults = if generation == 470 { "[{not_supported: [processes]}]" } else { "[]" };
+    let mut scenario = "version: 1\nusers: {alice: 1001}\nhosts:\n- name: gpu01\n  driver_version: 550.163.01\n  \
                         cuda_version: \"12.4\"\n  environments: []\n  devices:\n"
-            .to_owned();
+        .to_owned();
     for (index, bus) in BUSES.iter().enumerate() {
         scenario += &format!(
             "  - name: NVIDIA A100-SXM4-40GB
@@ -56,29 +51,19 @@ const TRAIN: &str = "  processes:
 
 fn run(generation: u32, simulation: &Simulation, arguments: &[&str]) -> Output {
     let program = tools::program(&format!("nvidia-smi-{generation}"), "nvidia-smi");
-    simulation
-        .command(&program)
-        .args(arguments)
-        .output()
-        .expect("nvidia-smi starts")
+    simulation.command(&program).args(arguments).output().expect("nvidia-smi starts")
 }
 
 /// What it prints, when it succeeds.
 fn print(generation: u32, simulation: &Simulation, arguments: &[&str]) -> String {
     let output = run(generation, simulation, arguments);
     let text = String::from_utf8(output.stdout).expect("nvidia-smi prints UTF-8");
-    assert!(
-        output.status.success(),
-        "{:?}: {text}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{:?}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr));
     text
 }
 
 fn recording(generation: u32, name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join(format!("fixtures/nvidia-smi/{generation}-{name}.txt"));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/nvidia-smi/{generation}-{name}.txt"));
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -91,11 +76,7 @@ fn without_time(table: &str) -> &str {
 fn every_generation_prints_the_recorded_table() {
     for generation in GENERATIONS {
         let table = print(generation, &recorded_machine(generation), &["-i", "0,1"]);
-        assert_eq!(
-            without_time(&table),
-            without_time(&recording(generation, "table")),
-            "{generation}"
-        );
+        assert_eq!(without_time(&table), without_time(&recording(generation, "table")), "{generation}");
     }
 }
 
@@ -109,8 +90,7 @@ fn every_generation_lists_the_recorded_devices() {
 
 #[test]
 fn every_generation_answers_the_recorded_device_query() {
-    let columns =
-        "--query-gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,temperature.gpu";
+    let columns = "--query-gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,temperature.gpu";
     for generation in GENERATIONS {
         let arguments = ["-i", "0,1", columns, "--format=csv"];
         let rows = print(generation, &recorded_machine(generation), &arguments);
@@ -123,11 +103,7 @@ fn every_generation_answers_the_recorded_process_query() {
     for generation in GENERATIONS {
         let arguments = ["-i", "0,1", PROCESS_COLUMNS, "--format=csv"];
         let rows = print(generation, &recorded_machine(generation), &arguments);
-        assert_eq!(
-            rows,
-            recording(generation, "query-compute-apps"),
-            "{generation}"
-        );
+        assert_eq!(rows, recording(generation, "query-compute-apps"), "{generation}");
     }
 }
 
@@ -164,10 +140,7 @@ hosts:
 fn mig_devices_are_listed_under_their_gpu() {
     for generation in GENERATIONS {
         let devices = print(generation, &Simulation::new(MIXED), &["-L"]);
-        let mig: Vec<_> = devices
-            .lines()
-            .filter(|line| line.starts_with("  MIG"))
-            .collect();
+        let mig: Vec<_> = devices.lines().filter(|line| line.starts_with("  MIG")).collect();
         assert_eq!(
             mig,
             [
@@ -190,11 +163,7 @@ fn the_table_shows_mig_devices_processes_and_what_a_product_lacks() {
 #[test]
 fn a_process_query_tells_of_each_use_of_a_device() {
     for generation in GENERATIONS {
-        let rows = print(
-            generation,
-            &Simulation::new(MIXED),
-            &[PROCESS_COLUMNS, "--format=csv,noheader"],
-        );
+        let rows = print(generation, &Simulation::new(MIXED), &[PROCESS_COLUMNS, "--format=csv,noheader"]);
         for row in ["77, train.py, 3072 MiB", "77, train.py, 4096 MiB"] {
             assert!(rows.contains(row), "{generation}: {rows}");
         }
@@ -204,12 +173,7 @@ fn a_process_query_tells_of_each_use_of_a_device() {
 #[test]
 fn a_changed_scenario_shows_in_the_next_call() {
     let simulation = Simulation::new(MIXED);
-    let query = [
-        "--query-gpu=utilization.gpu",
-        "--format=csv,noheader",
-        "-i",
-        "0",
-    ];
+    let query = ["--query-gpu=utilization.gpu", "--format=csv,noheader", "-i", "0"];
     assert_eq!(print(550, &simulation, &query), "37 %\n");
     simulation.rewrite(&MIXED.replace("0.37", "0.94"));
     assert_eq!(print(550, &simulation, &query), "94 %\n");

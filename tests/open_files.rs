@@ -15,9 +15,7 @@ const HOSTS: &str = "--host=gpu[001-100].invalid";
 /// Soft and hard limit of a running program.
 fn limits(pid: u32) -> Result<(String, String)> {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;
-    let line = limits
-        .lines()
-        .find(|line| line.starts_with("Max open files"));
+    let line = limits.lines().find(|line| line.starts_with("Max open files"));
     let mut words = line.context("no such limit")?.split_whitespace().skip(3);
     let mut next = || words.next().context("too few words").map(str::to_owned);
     Ok((next()?, next()?))
@@ -27,11 +25,7 @@ fn limits(pid: u32) -> Result<(String, String)> {
 fn takes_all(command: &Command) -> Result<()> {
     let mut limited = Command::new("sh");
     limited
-        .args([
-            "-c",
-            "ulimit -Sn 64 && ulimit -Hn 1000 && exec \"$@\"",
-            "sh",
-        ])
+        .args(["-c", "ulimit -Sn 64 && ulimit -Hn 1000 && exec \"$@\"", "sh"])
         .arg(command.get_program())
         .args(command.get_args())
         .stderr(Stdio::null());
@@ -42,9 +36,7 @@ fn takes_all(command: &Command) -> Result<()> {
         };
     }
     let running = Sleeper::spawn(&mut limited)?;
-    until("its limit is the hard one", || {
-        Ok(limits(running.pid())? == ("1000".to_owned(), "1000".to_owned()))
-    })
+    until("its limit is the hard one", || Ok(limits(running.pid())? == ("1000".to_owned(), "1000".to_owned())))
 }
 
 #[test]

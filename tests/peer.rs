@@ -17,10 +17,7 @@ fn lab(processes: &str) -> String {
 
 fn exporter_beside(peer: &Peer, simulation: &Simulation) -> Result<Exporter> {
     let setup = Setup::with_driver(simulation)?;
-    setup
-        .env("GENV_TMPDIR", peer.state_directory())
-        .flag("--interval=1s")
-        .start()
+    setup.env("GENV_TMPDIR", peer.state_directory()).flag("--interval=1s").start()
 }
 
 fn username() -> Result<String> {
@@ -55,11 +52,7 @@ fn environments_of_genv_1_4_3_appear_and_vanish_within_one_interval() -> Result<
     let scrape = exporter.next_collection("state")?;
     ensure!(environments(&scrape)? == 1.0);
     ensure!(scrape.value("genv_users", &[])? == 1.0);
-    let info = [
-        ("eid", eid),
-        ("env_name", "training"),
-        ("username", user.as_str()),
-    ];
+    let info = [("eid", eid), ("env_name", "training"), ("username", user.as_str())];
     ensure!(scrape.value("genv_environment_info", &info)? == 1.0);
     ensure!(scrape.value("genv_environment_devices", &[("eid", eid)])? == 2.0);
     ensure!(scrape.value("genv_attached_devices", &[])? == 2.0);
@@ -93,17 +86,11 @@ fn environments_of_genv_1_4_3_appear_and_vanish_within_one_interval() -> Result<
     other.kill()?;
     let scrape = exporter.next_collection("state")?;
     let file = std::fs::read_to_string(peer.state_directory().join("envs.json"))?;
-    ensure!(
-        file.contains(&other_eid),
-        "genv 1.4.3 has dropped it: {file}"
-    );
+    ensure!(file.contains(&other_eid), "genv 1.4.3 has dropped it: {file}");
     ensure!(environments(&scrape)? == 0.0);
     ensure!(scrape.value("genv_users", &[])? == 0.0);
     ensure!(scrape.value("genv_attached_devices", &[])? == 0.0);
-    ensure!(
-        !scrape.mentions("eid", &other_eid),
-        "{other_eid} is still there"
-    );
+    ensure!(!scrape.mentions("eid", &other_eid), "{other_eid} is still there");
     Ok(())
 }
 
@@ -121,12 +108,7 @@ fn the_old_families_are_those_of_genv_1_4_3_sample_by_sample() -> Result<()> {
     let mut third = peer.shell()?;
     third.run("genv activate")?;
     let mut outside = peer.shell()?;
-    let pids = [
-        background(&mut first)?,
-        background(&mut first)?,
-        background(&mut second)?,
-        background(&mut outside)?,
-    ];
+    let pids = [background(&mut first)?, background(&mut first)?, background(&mut second)?, background(&mut outside)?];
     let [a, b, c, d] = pids;
     simulation.rewrite(&lab(&format!(
         "{{pid: {a}, devices: [{{index: 0, memory: 5gi}}]}}, \
@@ -145,24 +127,14 @@ fn the_old_families_are_those_of_genv_1_4_3_sample_by_sample() -> Result<()> {
     })?;
     let ours = exporter.scrape_path("/metrics/genv1")?;
 
-    ensure!(
-        theirs.samples.len() > 30,
-        "only {} samples to compare",
-        theirs.samples.len()
-    );
+    ensure!(theirs.samples.len() > 30, "only {} samples to compare", theirs.samples.len());
     let first_difference = theirs
         .samples
         .iter()
         .find(|(series, value)| ours.samples.get(series) != Some(value))
         .map(|(series, value)| (series, value, ours.samples.get(series)));
-    ensure!(
-        first_difference.is_none(),
-        "genv 1.4.3 and we differ: {first_difference:?}"
-    );
-    let more = ours
-        .samples
-        .keys()
-        .find(|series| !theirs.samples.contains_key(series));
+    ensure!(first_difference.is_none(), "genv 1.4.3 and we differ: {first_difference:?}");
+    let more = ours.samples.keys().find(|series| !theirs.samples.contains_key(series));
     ensure!(more.is_none(), "we tell more than genv 1.4.3: {more:?}");
     assert_eq!(ours.types, theirs.types);
     Ok(())
@@ -188,9 +160,7 @@ fn the_exporter_leaves_the_state_of_genv_1_4_3_alone() -> Result<()> {
     let exporter = exporter_beside(&peer, &simulation)?;
     // A dead member is dropped in memory only.
     shell.kill()?;
-    exporter.wait_for("the end of the environment", |scrape| {
-        environments(scrape).ok() == Some(0.0)
-    })?;
+    exporter.wait_for("the end of the environment", |scrape| environments(scrape).ok() == Some(0.0))?;
     assert_eq!(before, state()?);
     // And genv 1.4.3 goes on with it.
     let printed = peer.genv(&["envs"]).context("genv 1.4.3 after us")?;

@@ -16,10 +16,7 @@ fn environments_attachments_and_processes_are_those_that_genv_1_tells() -> Resul
     let rows: String = [&inside, &outside, &forged]
         .iter()
         .map(|it| {
-            format!(
-                "  - {{pid: {}, comm: sleep, user: alice, devices: [{{index: \"0\", memory: 2gi}}]}}\n",
-                it.pid()
-            )
+            format!("  - {{pid: {}, comm: sleep, user: alice, devices: [{{index: \"0\", memory: 2gi}}]}}\n", it.pid())
         })
         .collect();
     let simulation = Simulation::new(&format!(
@@ -41,40 +38,15 @@ hosts:
     let pid = member.pid().to_string();
     let uid = rustix::process::geteuid().as_raw();
     let user = uid.to_string();
-    peer.genv(&[
-        "envs",
-        "activate",
-        "--pid",
-        &pid,
-        "--eid",
-        "e1",
-        "--uid",
-        &user,
-        "--username",
-        "x",
-    ])?;
+    peer.genv(&["envs", "activate", "--pid", &pid, "--eid", "e1", "--uid", &user, "--username", "x"])?;
     peer.genv(&["envs", "config", "--eid", "e1", "name", "--name", "my env"])?;
-    peer.genv(&[
-        "envs",
-        "config",
-        "--eid",
-        "e1",
-        "gpu-memory",
-        "--gpu-memory",
-        "10gi",
-    ])?;
+    peer.genv(&["envs", "config", "--eid", "e1", "gpu-memory", "--gpu-memory", "10gi"])?;
     peer.genv(&["devices", "attach", "--eid", "e1", "--count", "1"])?;
 
     let mut poller = poller(Answers::Genv1);
     let snapshot = poll(&mut poller, || peer.command("sh"))?;
     let wrong = format!("{snapshot:#?}");
-    assert!(
-        snapshot
-            .collectors
-            .values()
-            .all(|it| it.success && it.current),
-        "{wrong}"
-    );
+    assert!(snapshot.collectors.values().all(|it| it.success && it.current), "{wrong}");
     assert!(snapshot.installed, "{wrong}");
     let environment = snapshot.environment("e1").context(wrong.clone())?;
     assert_eq!(environment.uid, Some(uid));
@@ -82,32 +54,18 @@ hosts:
     assert_eq!(environment.members[0].pid, member.pid());
     // Written as local time, to the second.
     let created = environment.created_timestamp_seconds.context("no time")?;
-    assert!(
-        (snapshot.timestamp_seconds - created).abs() < 300.0,
-        "{wrong}"
-    );
+    assert!((snapshot.timestamp_seconds - created).abs() < 300.0, "{wrong}");
     let attachment = &snapshot.devices[0].attachments[0];
-    assert_eq!(
-        (attachment.eid.as_str(), attachment.share_ratio),
-        ("e1", 0.25)
-    );
+    assert_eq!((attachment.eid.as_str(), attachment.share_ratio), ("e1", 0.25));
     let attribution = |sleeper: &Sleeper| {
         let process = snapshot.processes.iter().find(|it| it.pid == sleeper.pid());
         process.map(|process| process.attribution.clone())
     };
     let eid = "e1".to_owned();
-    assert_eq!(
-        attribution(&inside),
-        Some(Attribution::Environment { eid }),
-        "{wrong}"
-    );
+    assert_eq!(attribution(&inside), Some(Attribution::Environment { eid }), "{wrong}");
     for (process, reason) in [(&outside, "no_claim"), (&forged, "no_such_environment")] {
         let reason = reason.to_owned();
-        assert_eq!(
-            attribution(process),
-            Some(Attribution::Outside { reason }),
-            "{wrong}"
-        );
+        assert_eq!(attribution(process), Some(Attribution::Outside { reason }), "{wrong}");
     }
 
     // Time with it is accounted, though its utilization is not told.
@@ -133,10 +91,7 @@ fn a_genv_1_that_fails_leaves_the_devices() -> Result<()> {
     let state = &snapshot.collectors["state"];
     assert!(!state.success && !state.current, "{snapshot:#?}");
     let error = state.error.as_deref().unwrap_or_default();
-    assert!(
-        error.contains("'genv usage snapshot' ended with exit code 1"),
-        "{error}"
-    );
+    assert!(error.contains("'genv usage snapshot' ended with exit code 1"), "{error}");
     assert_eq!(snapshot.devices.len(), 1);
     assert!(snapshot.devices[0].up);
     Ok(())

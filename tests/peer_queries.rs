@@ -22,18 +22,12 @@ fn write(peer: &Peer, name: &str, content: &Value) -> Result<()> {
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
     let path = folder.join(name);
     fs::write(&path, serde_json::to_string_pretty(content)?)?;
-    Ok(fs::set_permissions(
-        path,
-        fs::Permissions::from_mode(0o666),
-    )?)
+    Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o666))?)
 }
 
 /// What this project prints.
 fn ours(peer: &Peer, arguments: &[&str]) -> Result<String> {
-    let output = peer
-        .command(&program("genv")?.to_string_lossy())
-        .args(arguments)
-        .output()?;
+    let output = peer.command(&program("genv")?.to_string_lossy()).args(arguments).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "genv {arguments:?}: {said}");
     Ok(String::from_utf8(output.stdout)?)
@@ -74,18 +68,16 @@ fn what_programs_read_is_equal() -> Result<()> {
          {{pid: {other}, devices: [{{index: 2, memory: 1500mi}}]}}]\n"
     ));
     let peer = Peer::new(&simulation)?;
-    let environment =
-        |eid: &str, name: Value, gpus: Value, memory: Value, age: i64, pids: &[u32]| {
-            json!({
-                "eid": eid, "uid": 0, "creation": ago(age), "username": "root",
-                "config": {"name": name, "gpu_memory": memory, "gpus": gpus},
-                "pids": pids, "kernel_ids": [],
-            })
-        };
+    let environment = |eid: &str, name: Value, gpus: Value, memory: Value, age: i64, pids: &[u32]| {
+        json!({
+            "eid": eid, "uid": 0, "creation": ago(age), "username": "root",
+            "config": {"name": name, "gpu_memory": memory, "gpus": gpus},
+            "pids": pids, "kernel_ids": [],
+        })
+    };
     let device = |index: u32, attachments: &[(&str, Value, i64)]| {
-        let attachments = attachments
-            .iter()
-            .map(|(eid, memory, age)| json!({"eid": eid, "gpu_memory": memory, "time": ago(*age)}));
+        let attachments =
+            attachments.iter().map(|(eid, memory, age)| json!({"eid": eid, "gpu_memory": memory, "time": ago(*age)}));
         let attachments: Vec<Value> = attachments.collect();
         json!({"index": index, "total_memory": "40960mi", "attachments": attachments})
     };
@@ -94,61 +86,21 @@ fn what_programs_read_is_equal() -> Result<()> {
     let mut nameless = environment("nameless", null.clone(), json!(0), null.clone(), 90, &[pid]);
     nameless["username"] = null.clone();
     let many = [
-        environment(
-            "e1",
-            json!("a,\"b\" 'ü' 名前"),
-            json!(2),
-            json!("4g"),
-            5_430,
-            &[pid, me],
-        ),
+        environment("e1", json!("a,\"b\" 'ü' 名前"), json!(2), json!("4g"), 5_430, &[pid, me]),
         nameless,
-        environment(
-            "line",
-            json!("x\ny\u{1b}[2J"),
-            null.clone(),
-            json!("10gi"),
-            200_000,
-            &[me],
-        ),
-        environment(
-            "ended",
-            json!("gone"),
-            null.clone(),
-            null.clone(),
-            90,
-            &[4_194_305],
-        ),
+        environment("line", json!("x\ny\u{1b}[2J"), null.clone(), json!("10gi"), 200_000, &[me]),
+        environment("ended", json!("gone"), null.clone(), null.clone(), 90, &[4_194_305]),
     ];
-    let holders = [
-        ("line", json!("10gi"), 9_000),
-        ("e1", json!("4g"), 150),
-        ("nameless", null.clone(), 800_000),
-    ];
+    let holders = [("line", json!("10gi"), 9_000), ("e1", json!("4g"), 150), ("nameless", null.clone(), 800_000)];
     let states = [
         (vec![], vec![device(0, &[]), device(1, &[]), device(2, &[])]),
         (
-            vec![environment(
-                "e1",
-                null.clone(),
-                null.clone(),
-                null.clone(),
-                90,
-                &[pid],
-            )],
-            vec![
-                device(0, &[("e1", null.clone(), 90)]),
-                device(1, &[]),
-                device(2, &[]),
-            ],
+            vec![environment("e1", null.clone(), null.clone(), null.clone(), 90, &[pid])],
+            vec![device(0, &[("e1", null.clone(), 90)]), device(1, &[]), device(2, &[])],
         ),
         (
             many.to_vec(),
-            vec![
-                device(0, &holders),
-                device(1, &holders[1..2]),
-                device(2, &[("ended", null.clone(), 90)]),
-            ],
+            vec![device(0, &holders), device(1, &holders[1..2]), device(2, &[("ended", null.clone(), 90)])],
         ),
     ];
     let fixed = [
@@ -176,28 +128,16 @@ fn what_programs_read_is_equal() -> Result<()> {
         "usage snapshot --type envs",
         "usage snapshot --type processes",
     ];
-    let find = [
-        format!("envs find --pid {pid}"),
-        format!("envs find --pid {me}"),
-    ];
+    let find = [format!("envs find --pid {pid}"), format!("envs find --pid {me}")];
     for (environments, devices) in states {
         write(&peer, "envs.json", &json!({ "envs": environments }))?;
         write(&peer, "devices.json", &json!({ "devices": devices }))?;
         let before = fs::read_to_string(peer.state_directory().join("envs.json"))?;
         // A claim to an environment that does not exist is refuted here, and taken there.
         let refuted = environments.is_empty();
-        let is_told = |line: &&str| {
-            !refuted
-                || !line.starts_with("usage")
-                || line.ends_with("envs")
-                || line.ends_with("devices")
-        };
-        for line in fixed
-            .iter()
-            .copied()
-            .filter(is_told)
-            .chain(find.iter().map(String::as_str))
-        {
+        let is_told =
+            |line: &&str| !refuted || !line.starts_with("usage") || line.ends_with("envs") || line.ends_with("devices");
+        for line in fixed.iter().copied().filter(is_told).chain(find.iter().map(String::as_str)) {
             equal(&peer, line).with_context(|| format!("of {before}"))?;
         }
     }
@@ -206,13 +146,8 @@ fn what_programs_read_is_equal() -> Result<()> {
 
 #[test]
 fn a_machine_that_nobody_has_used_yet_is_told_alike() -> Result<()> {
-    for line in [
-        "envs ps --format csv",
-        "devices query --query index total_memory",
-        "usage snapshot",
-    ] {
-        let simulation =
-            Simulation::new("version: 1\nhosts:\n- devices: [{count: 2, memory: 16gi}]\n");
+    for line in ["envs ps --format csv", "devices query --query index total_memory", "usage snapshot"] {
+        let simulation = Simulation::new("version: 1\nhosts:\n- devices: [{count: 2, memory: 16gi}]\n");
         equal(&Peer::new(&simulation)?, line)?;
     }
     Ok(())
@@ -249,11 +184,7 @@ fn changes_from_outside_are_answered_alike() -> Result<()> {
     ] {
         let line = line.replace("PID", &pid).replace("UID", &uid);
         let arguments: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!(
-            ours(&one, &arguments)?,
-            other.genv(&arguments)?,
-            "genv {line}"
-        );
+        assert_eq!(ours(&one, &arguments)?, other.genv(&arguments)?, "genv {line}");
     }
     Ok(())
 }

@@ -52,9 +52,6 @@ fn a_state_directory_that_another_user_linked_elsewhere_is_not_followed() -> Res
     let mut command = account.command("bash")?;
     command.env("GENV_TMPDIR", &planted);
     let done = output(command.args(["-c", "genv exec -- true"]))?;
-    ensure!(
-        done.status.success() && victim.join("envs.json").exists(),
-        "{done:?}"
-    );
+    ensure!(done.status.success() && victim.join("envs.json").exists(), "{done:?}");
     Ok(())
 }

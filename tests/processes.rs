@@ -23,10 +23,7 @@ fn attributions(exporter: &Exporter) -> Result<BTreeMap<u64, String>> {
             let word = |key: &str| attribution[key].as_str();
             let detail = word("eid").or(word("reason")).context("no detail")?;
             let pid = process["pid"].as_u64().context("no pid")?;
-            Ok((
-                pid,
-                format!("{} {detail}", word("state").context("no state")?),
-            ))
+            Ok((pid, format!("{} {detail}", word("state").context("no state")?)))
         })
         .collect()
 }
@@ -38,9 +35,7 @@ fn environment(eid: &str, member: &Sleeper) -> Environment {
 /// A process with just these bytes in its environ.
 fn with_variable(name: &[u8], value: &[u8]) -> Result<Sleeper> {
     let mut command = Command::new("/bin/sleep");
-    command
-        .env_clear()
-        .env(OsStr::from_bytes(name), OsStr::from_bytes(value));
+    command.env_clear().env(OsStr::from_bytes(name), OsStr::from_bytes(value));
     Sleeper::spawn(command.arg("1000000"))
 }
 
@@ -76,36 +71,19 @@ fn each_process_is_where_its_evidence_puts_it() -> Result<()> {
     let parent = Sleeper::spawn(parent.args(["-c", "env -i sleep 1000000 & exec sleep 1000000"]))?;
     let child = only_child(parent.pid())?;
     let mut overwritten = Command::new("perl");
-    overwritten
-        .env("GENV_ENVIRONMENT_ID", "e1")
-        .args(["-e", "$0 = 'x' x 100000; sleep 1000000"]);
+    overwritten.env("GENV_ENVIRONMENT_ID", "e1").args(["-e", "$0 = 'x' x 100000; sleep 1000000"]);
     let gone = Sleeper::start(&[path])?;
     let gone_pid = gone.pid();
 
     let cases = [
-        (
-            Sleeper::start(&[path, ("GENV_ENVIRONMENT_ID", "e1")])?,
-            "environment e1",
-        ),
+        (Sleeper::start(&[path, ("GENV_ENVIRONMENT_ID", "e1")])?, "environment e1"),
         (Sleeper::start(&[path])?, "outside no_claim"),
-        (
-            Sleeper::start(&[("GENV_ENVIRONMENT_ID", "nosuch")])?,
-            "outside no_such_environment",
-        ),
-        (
-            Sleeper::start(&[("GENV_ENVIRONMENT_ID", "")])?,
-            "outside no_such_environment",
-        ),
-        (
-            with_variable(b"GENV_ENVIRONMENT_ID", b"\xff\xfe")?,
-            "outside no_such_environment",
-        ),
+        (Sleeper::start(&[("GENV_ENVIRONMENT_ID", "nosuch")])?, "outside no_such_environment"),
+        (Sleeper::start(&[("GENV_ENVIRONMENT_ID", "")])?, "outside no_such_environment"),
+        (with_variable(b"GENV_ENVIRONMENT_ID", b"\xff\xfe")?, "outside no_such_environment"),
         (with_variable(b"OTHER\xff", b"\xfe")?, "outside no_claim"),
         (Sleeper::start(&[])?, "unknown environ_empty"),
-        (
-            Sleeper::spawn(&mut overwritten).context("perl, of the package perl-base")?,
-            "unknown environ_overwritten",
-        ),
+        (Sleeper::spawn(&mut overwritten).context("perl, of the package perl-base")?, "unknown environ_overwritten"),
     ];
     let pids = cases.iter().map(|(process, _)| process.pid());
     let pids: Vec<u32> = pids.chain([member.pid(), child.0, gone_pid]).collect();
@@ -125,11 +103,7 @@ fn each_process_is_where_its_evidence_puts_it() -> Result<()> {
         let environ = std::fs::read(format!("/proc/{}/environ", process.pid()))?;
         let environ = String::from_utf8_lossy(&environ);
         let environ = &environ[..environ.len().min(100)];
-        assert_eq!(
-            &attributions[&u64::from(process.pid())],
-            wanted,
-            "{environ:?}"
-        );
+        assert_eq!(&attributions[&u64::from(process.pid())], wanted, "{environ:?}");
     }
     assert_eq!(attributions[&u64::from(member.pid())], "environment e1");
     assert_eq!(attributions[&u64::from(child.0)], "environment e2");
@@ -148,25 +122,16 @@ fn processes_that_come_and_go_all_the_time_do_not_end_the_exporter() -> Result<(
     let setup = Setup::with_driver(&simulation)?;
     let mut exporter = setup.start()?;
     for round in 0..100 {
-        let processes: Vec<_> = (0..10)
-            .map(|_| Sleeper::start(&[("GENV_ENVIRONMENT_ID", "e1")]))
-            .collect::<Result<_>>()?;
-        simulation.rewrite(&used_by(
-            &processes.iter().map(Sleeper::pid).collect::<Vec<_>>(),
-        ));
+        let processes: Vec<_> =
+            (0..10).map(|_| Sleeper::start(&[("GENV_ENVIRONMENT_ID", "e1")])).collect::<Result<_>>()?;
+        simulation.rewrite(&used_by(&processes.iter().map(Sleeper::pid).collect::<Vec<_>>()));
         let scrape = exporter.scrape()?;
-        ensure!(
-            scrape.value("genv_host_up", &[])? == 1.0,
-            "down in round {round}"
-        );
+        ensure!(scrape.value("genv_host_up", &[])? == 1.0, "down in round {round}");
     }
     // The last ten are gone, and so is what was said of them.
     simulation.rewrite(&used_by(&[]));
     exporter.wait_for("an idle device", |scrape| {
-        scrape
-            .all("genv_device_processes", &[])
-            .iter()
-            .all(|(_, processes)| *processes == 0.0)
+        scrape.all("genv_device_processes", &[]).iter().all(|(_, processes)| *processes == 0.0)
             && scrape.all("genv_process_memory_used_bytes", &[]).is_empty()
     })?;
     ensure!(exporter.is_running()?);

@@ -51,14 +51,8 @@ fn promql_returns_what_the_scenario_says(tool: &str) -> Result<()> {
         (r#"genv_device_memory_used_bytes{index="0"}"#, 8.0 * GIB),
         (r#"genv_device_memory_used_bytes{index="1"}"#, 3.0 * GIB),
         (r#"genv_device_memory_reserved_bytes{index="0"}"#, 0.5 * GIB),
-        (
-            r#"genv_device_memory_unattached_bytes{index="0"}"#,
-            10.0 * GIB,
-        ),
-        (
-            r#"genv_device_memory_unattached_bytes{index="1"}"#,
-            40.0 * GIB,
-        ),
+        (r#"genv_device_memory_unattached_bytes{index="0"}"#, 10.0 * GIB),
+        (r#"genv_device_memory_unattached_bytes{index="1"}"#, 40.0 * GIB),
         (r#"genv_device_temperature_celsius{index="1"}"#, 50.0),
         (r#"genv_device_power_watts{index="1"}"#, 200.0),
         (r#"genv_device_attachments{index="0"}"#, 2.0),
@@ -71,45 +65,18 @@ fn promql_returns_what_the_scenario_says(tool: &str) -> Result<()> {
         (r#"genv_processes{state="environment"}"#, 1.0),
         (r#"genv_processes{state="outside"}"#, 1.0),
         (r#"genv_processes{state="unknown"}"#, 1.0),
-        (
-            r#"genv_environment_info{eid="1",env_name="training",username="alice"}"#,
-            1.0,
-        ),
-        (
-            r#"genv_environment_device_share_ratio{eid="1",username="alice"}"#,
-            0.5,
-        ),
-        (
-            r#"genv_environment_device_share_ratio{eid="2",username="bob"}"#,
-            0.25,
-        ),
-        (
-            r#"genv_environment_memory_used_bytes{eid="1",index="0"}"#,
-            8.0 * GIB,
-        ),
-        (
-            r#"genv_environment_memory_capacity_bytes{eid="1",index="0"}"#,
-            20.0 * GIB,
-        ),
-        (
-            r#"genv_environment_utilization_ratio{eid="1",index="0"}"#,
-            0.5,
-        ),
+        (r#"genv_environment_info{eid="1",env_name="training",username="alice"}"#, 1.0),
+        (r#"genv_environment_device_share_ratio{eid="1",username="alice"}"#, 0.5),
+        (r#"genv_environment_device_share_ratio{eid="2",username="bob"}"#, 0.25),
+        (r#"genv_environment_memory_used_bytes{eid="1",index="0"}"#, 8.0 * GIB),
+        (r#"genv_environment_memory_capacity_bytes{eid="1",index="0"}"#, 20.0 * GIB),
+        (r#"genv_environment_utilization_ratio{eid="1",index="0"}"#, 0.5),
         (r#"genv_environment_processes{eid="1"}"#, 1.0),
-        (
-            r#"genv_user_memory_used_bytes{username="alice",index="0"}"#,
-            8.0 * GIB,
-        ),
-        (
-            r#"genv_process_memory_used_bytes{pid="301",username="carol",eid=""}"#,
-            GIB,
-        ),
+        (r#"genv_user_memory_used_bytes{username="alice",index="0"}"#, 8.0 * GIB),
+        (r#"genv_process_memory_used_bytes{pid="301",username="carol",eid=""}"#, GIB),
         (r#"genv_process_utilization_ratio{pid="101",eid="1"}"#, 0.5),
         // Every series of the host carries its name, as the exporter gave it.
-        (
-            r#"count({hostname!="gpu01",__name__=~"genv_.+",__name__!="genv_exporter_build_info"}) or vector(0)"#,
-            0.0,
-        ),
+        (r#"count({hostname!="gpu01",__name__=~"genv_.+",__name__!="genv_exporter_build_info"}) or vector(0)"#, 0.0),
     ];
     for (promql, wanted) in values {
         let value = prometheus.value(promql)?;
@@ -119,39 +86,19 @@ fn promql_returns_what_the_scenario_says(tool: &str) -> Result<()> {
     // Counters: what alice's half of the device does is busy, what bob's quarter does is idle, and carol's
     // use of the other one is outside. The rates settle once a window is full.
     let rates = [
-        (
-            r#"rate(genv_user_device_seconds_total{username="alice",state="busy"}[5s])"#,
-            0.5,
-        ),
-        (
-            r#"rate(genv_user_device_seconds_total{username="bob",state="idle"}[5s])"#,
-            0.25,
-        ),
-        (
-            r#"rate(genv_user_device_seconds_total{username="carol",state="outside"}[5s])"#,
-            1.0,
-        ),
-        (
-            r#"rate(genv_user_utilized_device_seconds_total{username="alice"}[5s])"#,
-            0.5,
-        ),
-        (
-            r#"rate(genv_device_energy_joules_total{index="0"}[5s])"#,
-            200.0,
-        ),
-        (
-            r#"rate(genv_user_energy_joules_total{username="alice",index="0"}[5s])"#,
-            200.0,
-        ),
+        (r#"rate(genv_user_device_seconds_total{username="alice",state="busy"}[5s])"#, 0.5),
+        (r#"rate(genv_user_device_seconds_total{username="bob",state="idle"}[5s])"#, 0.25),
+        (r#"rate(genv_user_device_seconds_total{username="carol",state="outside"}[5s])"#, 1.0),
+        (r#"rate(genv_user_utilized_device_seconds_total{username="alice"}[5s])"#, 0.5),
+        (r#"rate(genv_device_energy_joules_total{index="0"}[5s])"#, 200.0),
+        (r#"rate(genv_user_energy_joules_total{username="alice",index="0"}[5s])"#, 200.0),
     ];
     for (promql, wanted) in rates {
-        prometheus.wait_for(
-            promql,
-            |answer| matches!(answer, [(_, rate)] if (rate - wanted).abs() < 0.1 * wanted),
-        )?;
+        prometheus.wait_for(promql, |answer| matches!(answer, [(_, rate)] if (rate - wanted).abs() < 0.1 * wanted))?;
     }
     // Within one scrape the users' energy is the device's.
-    let difference = "max(abs(sum by (index) (genv_user_energy_joules_total) - on (index) genv_device_energy_joules_total))";
+    let difference =
+        "max(abs(sum by (index) (genv_user_energy_joules_total) - on (index) genv_device_energy_joules_total))";
     let difference = prometheus.value(difference)?;
     ensure!(difference < 1e-6, "users' energy is {difference} J off");
     Ok(())
@@ -184,10 +131,7 @@ fn what_disappears_from_the_lab_disappears_from_prometheus() -> Result<()> {
         (r#"genv_device_available{index="1"}"#, 1.0),
         (r#"genv_device_memory_used_bytes{index="1"}"#, 0.0),
         (r#"genv_processes{state="outside"}"#, 0.0),
-        (
-            r#"count(genv_user_device_seconds_total{username="bob"})"#,
-            4.0,
-        ),
+        (r#"count(genv_user_device_seconds_total{username="bob"})"#, 4.0),
     ] {
         prometheus.wait_for_value(promql, wanted)?;
     }
@@ -209,10 +153,7 @@ fn promtool_finds_nothing() -> Result<()> {
     let simulation = Simulation::new(LAB);
     let exporter = Setup::with_scenario(&simulation)?.start()?;
     let scrape = exporter.get("/metrics")?;
-    assert_eq!(
-        scrape.header("content-type"),
-        Some("text/plain; version=0.0.4; charset=utf-8")
-    );
+    assert_eq!(scrape.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     for tool in ["prometheus", "prometheus-3"] {
         let (fine, said) = check_metrics(tool, &scrape.body)?;
         ensure!(fine && said.is_empty(), "promtool of {tool} says: {said}");
@@ -223,15 +164,8 @@ fn promtool_finds_nothing() -> Result<()> {
 #[test]
 fn promtool_finds_nothing_in_the_demo() -> Result<()> {
     let exporter = Setup::new()?.flag("--gpu.source=simulated").start()?;
-    let scrape = exporter.wait_for("the hosts of the demo", |scrape| {
-        scrape.all("genv_host_up", &[]).len() == 2
-    })?;
-    ensure!(
-        scrape
-            .all("genv_host_up", &[])
-            .iter()
-            .all(|(_, up)| *up == 1.0)
-    );
+    let scrape = exporter.wait_for("the hosts of the demo", |scrape| scrape.all("genv_host_up", &[]).len() == 2)?;
+    ensure!(scrape.all("genv_host_up", &[]).iter().all(|(_, up)| *up == 1.0));
     let (fine, said) = check_metrics("prometheus", &exporter.get("/metrics")?.body)?;
     ensure!(fine && said.is_empty(), "promtool says: {said}");
     Ok(())

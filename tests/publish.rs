@@ -30,10 +30,7 @@ impl Published {
         let mut command = Command::new(program("genv-exporter")?);
         let output = command.arg("publish").arg(&folder).args(flags).output()?;
         ensure!(output.status.success(), "{output:?}");
-        Ok(Self {
-            _temporary: temporary,
-            folder,
-        })
+        Ok(Self { _temporary: temporary, folder })
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -69,9 +66,7 @@ fn started(tool: &str, port: u16, published: &Published) -> Result<Prometheus> {
     let file = published.path("prometheus/prometheus.yml");
     accepted(tool, "promtool", &["check", "config"], &file)?;
     let text = fs::read_to_string(&file)?;
-    let quick = text
-        .replace("interval: 15s", "interval: 1s")
-        .replace("interval: 10s", "interval: 1s");
+    let quick = text.replace("interval: 15s", "interval: 1s").replace("interval: 10s", "interval: 1s");
     ensure!(quick.matches("interval: 1s").count() == 4, "{quick}");
     fs::write(&file, quick)?;
     let rules = published.path("prometheus/rules/genv-recording.yml");
@@ -97,10 +92,7 @@ fn prometheus_scrapes_and_evaluates_what_was_published(tool: &str) -> Result<()>
 
     let alertmanagers = prometheus.ask("/api/v1/alertmanagers", &[])?;
     let url = format!("http://127.0.0.1:{alertmanager}/api/v2/alerts");
-    ensure!(
-        alertmanagers["activeAlertmanagers"][0]["url"] == url,
-        "{alertmanagers}"
-    );
+    ensure!(alertmanagers["activeAlertmanagers"][0]["url"] == url, "{alertmanagers}");
 
     // Every rule that is due within seconds is evaluated, and none fails.
     let not_evaluated = r#"count(
@@ -118,10 +110,7 @@ fn prometheus_scrapes_and_evaluates_what_was_published(tool: &str) -> Result<()>
         }
     }
     for name in ["model:genv_devices:count", "GenvHostDown", "GenvDeviceLost"] {
-        ensure!(
-            evaluated.contains(&format!("\"{name}\"")),
-            "{name}: {evaluated:?}"
-        );
+        ensure!(evaluated.contains(&format!("\"{name}\"")), "{name}: {evaluated:?}");
     }
     Ok(())
 }
@@ -160,29 +149,14 @@ fn prometheus_asks_at_the_addresses_that_were_published(tool: &str) -> Result<()
     }
     let wanted: [(&str, &[&str]); 5] = [
         ("alertmanager", &["https://127.0.0.1:3/metrics"]),
-        (
-            "genv",
-            &[
-                "http://127.0.0.1:1/metrics",
-                "http://[::1]:1/metrics",
-                "https://127.0.0.2:1/metrics",
-            ],
-        ),
-        (
-            "genv-enforcer",
-            &["http://127.0.0.1:5/metrics", "https://127.0.0.2:5/metrics"],
-        ),
+        ("genv", &["http://127.0.0.1:1/metrics", "http://[::1]:1/metrics", "https://127.0.0.2:1/metrics"]),
+        ("genv-enforcer", &["http://127.0.0.1:5/metrics", "https://127.0.0.2:5/metrics"]),
         ("grafana", &["http://127.0.0.1:4/metrics"]),
         ("prometheus", &["https://127.0.0.1:2/prometheus/metrics"]),
     ];
     let wanted: BTreeMap<_, BTreeSet<_>> = wanted
         .into_iter()
-        .map(|(job, urls)| {
-            (
-                job.to_owned(),
-                urls.iter().map(|&url| url.to_owned()).collect(),
-            )
-        })
+        .map(|(job, urls)| (job.to_owned(), urls.iter().map(|&url| url.to_owned()).collect()))
         .collect();
     assert_eq!(asked, wanted);
     let alertmanagers = prometheus.ask("/api/v1/alertmanagers", &[])?;
@@ -232,20 +206,12 @@ fn grafana_finds_its_files_where_they_were_published() -> Result<()> {
     let settings = fs::read_to_string(published.path("grafana/grafana.ini"))?;
     let setting = |key: &str| {
         let found = settings.lines().find_map(|line| line.strip_prefix(key));
-        found
-            .and_then(|rest| rest.strip_prefix(" = "))
-            .map(PathBuf::from)
-            .context("no such setting")
+        found.and_then(|rest| rest.strip_prefix(" = ")).map(PathBuf::from).context("no such setting")
     };
-    assert_eq!(
-        setting("provisioning")?,
-        published.path("grafana/provisioning")
-    );
+    assert_eq!(setting("provisioning")?, published.path("grafana/provisioning"));
     assert!(setting("default_home_dashboard_path")?.is_file());
     // Nobody has closed the folder of the pages about people yet.
-    let (_, anonymous) = settings
-        .split_once("[auth.anonymous]")
-        .context("no section")?;
+    let (_, anonymous) = settings.split_once("[auth.anonymous]").context("no section")?;
     let enabled = anonymous.lines().find(|line| line.starts_with("enabled"));
     assert_eq!(enabled, Some("enabled = false"));
     Ok(())
@@ -261,17 +227,12 @@ fn every_alert_links_to_its_section_of_the_runbooks() -> Result<()> {
     for group in rules["groups"].as_array().context("no groups")? {
         for rule in group["rules"].as_array().context("no rules")? {
             let name = rule["alert"].as_str().context("no alert")?;
-            let url = rule["annotations"]["runbook_url"]
-                .as_str()
-                .context(name.to_owned())?;
+            let url = rule["annotations"]["runbook_url"].as_str().context(name.to_owned())?;
             let link = url.strip_prefix(&base).context(url.to_owned())?;
             let (path, fragment) = link.split_once('#').context(url.to_owned())?;
             assert_eq!(fragment, name);
             let page = exporter.get(path)?;
-            assert_eq!(
-                (page.status, page.header("content-type")),
-                (200, Some("text/html; charset=utf-8"))
-            );
+            assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
             let heading = format!("<h2 id=\"{fragment}\">{fragment}</h2>");
             assert_eq!(page.text()?.matches(&heading).count(), 1, "{heading}");
             alerts += 1;
@@ -280,9 +241,7 @@ fn every_alert_links_to_its_section_of_the_runbooks() -> Result<()> {
     ensure!(alerts > 10, "{alerts}");
 
     let page = exporter.get("/runbooks")?;
-    let policy = page
-        .header("content-security-policy")
-        .context("no policy")?;
+    let policy = page.header("content-security-policy").context("no policy")?;
     ensure!(policy.contains("default-src 'none'"), "{policy}");
     let text = page.text()?;
     for needs_a_network in ["<script", "<img", "src=", "<link", "url("] {
@@ -293,9 +252,7 @@ fn every_alert_links_to_its_section_of_the_runbooks() -> Result<()> {
 
 #[test]
 fn a_folder_that_may_not_be_written_is_named() -> Result<()> {
-    let temporary = tempfile::Builder::new()
-        .permissions(fs::Permissions::from_mode(0o755))
-        .tempdir()?;
+    let temporary = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir()?;
     let folder = temporary.path().join("etc");
     fs::create_dir(&folder)?;
     let copy = temporary.path().join("genv-exporter");
@@ -308,10 +265,7 @@ fn a_folder_that_may_not_be_written_is_named() -> Result<()> {
             command.uid(FIRST_UID).gid(FIRST_UID);
         }
         let folder = folder.display();
-        let output: Output = command
-            .arg("publish")
-            .arg(format!("{folder}{below}"))
-            .output()?;
+        let output: Output = command.arg("publish").arg(format!("{folder}{below}")).output()?;
         assert_eq!(output.status.code(), Some(1));
         assert_eq!(
             String::from_utf8(output.stderr)?,

@@ -26,9 +26,7 @@ struct Host {
 
 impl Host {
     fn new() -> Result<Self> {
-        let host = Self {
-            folder: tempfile::tempdir()?,
-        };
+        let host = Self { folder: tempfile::tempdir()? };
         for folder in [host.home().join(".local/bin"), host.path()] {
             fs::create_dir_all(folder)?;
         }
@@ -60,11 +58,7 @@ impl Host {
 }
 
 fn options() -> ServeOptions {
-    ServeOptions {
-        sudo: false,
-        enforce: false,
-        answer_timeout: Duration::from_secs(60),
-    }
+    ServeOptions { sudo: false, enforce: false, answer_timeout: Duration::from_secs(60) }
 }
 
 /// A program that ends with the value.
@@ -79,13 +73,8 @@ impl Drop for Running {
 }
 
 /// What a host says first, and one snapshot if it has one to give.
-fn talk(
-    mut command: Command,
-    options: &ServeOptions,
-) -> Result<(Result<Hello, HostFailure>, usize)> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+fn talk(mut command: Command, options: &ServeOptions) -> Result<(Result<Hello, HostFailure>, usize)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut running = Running(piped.stderr(Stdio::null()).spawn()?);
     talk_with(&runtime, &mut running.0, options)
@@ -99,10 +88,8 @@ fn talk_with(
     let stdin = child.stdin.take().context("no stdin")?;
     let stdout = child.stdout.take().context("no stdout")?;
     runtime.block_on(async {
-        let lines = Pipes::new(
-            tokio::process::ChildStdout::from_std(stdout)?,
-            tokio::process::ChildStdin::from_std(stdin)?,
-        );
+        let lines =
+            Pipes::new(tokio::process::ChildStdout::from_std(stdout)?, tokio::process::ChildStdin::from_std(stdin)?);
         let (mut conversation, hello) = match Conversation::with(lines, options).await {
             Ok(begun) => begun,
             Err(failure) => return Ok((Err(failure), 0)),
@@ -132,10 +119,7 @@ fn genv_is_found_and_started_by_every_login_shell() -> Result<()> {
     }
     // Where it may do so, it also enforces.
     write_script(&host.home().join(".local/bin/genv-enforcer"), "#!/bin/sh\n")?;
-    let enforcing = ServeOptions {
-        enforce: true,
-        ..options()
-    };
+    let enforcing = ServeOptions { enforce: true, ..options() };
     for shell in SHELLS {
         let (hello, _) = talk(host.login(&installed(shell), &enforcing), &enforcing)?;
         assert!(hello?.may_enforce, "{shell}");
@@ -153,24 +137,10 @@ fn what_there_is_instead_is_told_by_every_login_shell() -> Result<()> {
     fs::create_dir(bare.path().join("genv"))?;
     fs::write(bare.home().join(".local/bin/genv"), "")?;
     let nothing = Host::new()?;
-    let here = [
-        "/usr/local/bin",
-        "/usr/bin",
-        "/bin",
-        "/usr/local/sbin",
-        "/snap/bin",
-    ];
+    let here = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/snap/bin"];
     let here = here.map(|folder| Path::new(folder).join("nvidia-smi").exists());
-    let without = if here.contains(&true) {
-        Answers::NvidiaSmi
-    } else {
-        Answers::Nothing
-    };
-    for (host, expected) in [
-        (&older, Answers::Genv1),
-        (&bare, Answers::NvidiaSmi),
-        (&nothing, without),
-    ] {
+    let without = if here.contains(&true) { Answers::NvidiaSmi } else { Answers::Nothing };
+    for (host, expected) in [(&older, Answers::Genv1), (&bare, Answers::NvidiaSmi), (&nothing, without)] {
         for shell in SHELLS {
             let (hello, _) = talk(host.login(&installed(shell), &options()), &options())?;
             let hello = hello.with_context(|| shell)?;
@@ -186,33 +156,20 @@ fn sudo_runs_it_as_root_or_the_missing_line_is_told() -> Result<()> {
     let host = Host::new()?;
     copy_program("genv", &host.path().join("genv"))?;
     let sudo = |script: &str| {
-        write_script(
-            &host.path().join("sudo"),
-            &format!("#!/bin/sh\n[ \"$1\" = -n ] || exit 3\nshift\n{script}\n"),
-        )
+        write_script(&host.path().join("sudo"), &format!("#!/bin/sh\n[ \"$1\" = -n ] || exit 3\nshift\n{script}\n"))
     };
-    let options = ServeOptions {
-        sudo: true,
-        ..options()
-    };
+    let options = ServeOptions { sudo: true, ..options() };
     for shell in SHELLS {
         sudo("exec \"$@\"")?;
         let (hello, devices) = talk(host.login(&installed(shell), &options), &options)?;
-        assert_eq!(
-            (hello?.answers_with, devices),
-            (Answers::Genv, 2),
-            "{shell}"
-        );
+        assert_eq!((hello?.answers_with, devices), (Answers::Genv, 2), "{shell}");
         // Without the words of sudo on stderr, which these pipes do not have, it is a program that failed.
         sudo("exit 1")?;
         let (hello, _) = talk(host.login(&installed(shell), &options), &options)?;
         let failure = hello.err().context("it was let in")?;
         assert_eq!(failure.kind, FailureKind::Command);
         let genv = host.path().join("genv");
-        let expected = format!(
-            "'sudo -n {} remote-serve' ended there with exit code 1",
-            genv.display()
-        );
+        let expected = format!("'sudo -n {} remote-serve' ended there with exit code 1", genv.display());
         ensure!(failure.message.contains(&expected), "{shell}: {failure}");
     }
     Ok(())

@@ -62,68 +62,33 @@ fn three_generations_of_nvidia_smi_tell_devices_and_whose_processes_use_them() -
         let folder = smi.parent().context("no folder")?;
         let snapshot = poll("sh", |command| {
             let environment = simulation.command(std::path::Path::new("sh"));
-            command.envs(
-                environment
-                    .get_envs()
-                    .filter_map(|(name, value)| Some((name, value?))),
-            );
+            command.envs(environment.get_envs().filter_map(|(name, value)| Some((name, value?))));
             command.env("PATH", format!("{}:/usr/bin:/bin", folder.display()));
         })?;
         let wrong = format!("{generation}: {snapshot:#?}");
-        assert!(
-            !snapshot.installed && snapshot.environments.is_empty(),
-            "{wrong}"
-        );
-        assert!(
-            snapshot
-                .collectors
-                .values()
-                .all(|it| it.success && it.current),
-            "{wrong}"
-        );
-        assert_eq!(
-            snapshot.driver_version.as_deref(),
-            Some("550.163.01"),
-            "{wrong}"
-        );
-        let [first, second] = &snapshot.devices[..] else {
-            panic!("{wrong}")
-        };
+        assert!(!snapshot.installed && snapshot.environments.is_empty(), "{wrong}");
+        assert!(snapshot.collectors.values().all(|it| it.success && it.current), "{wrong}");
+        assert_eq!(snapshot.driver_version.as_deref(), Some("550.163.01"), "{wrong}");
+        let [first, second] = &snapshot.devices[..] else { panic!("{wrong}") };
         let memory = first.measurements.memory.context("no memory")?;
         assert_eq!(memory.total_bytes, 40 << 30, "{wrong}");
         assert_eq!(first.measurements.utilization_ratio, Some(0.37), "{wrong}");
-        assert_eq!(
-            first.measurements.temperature_celsius,
-            Some(33.0),
-            "{wrong}"
-        );
+        assert_eq!(first.measurements.temperature_celsius, Some(33.0), "{wrong}");
         assert_eq!(first.measurements.power_watts, Some(72.0), "{wrong}");
-        assert_eq!(
-            first.name.as_deref(),
-            Some("NVIDIA A100-SXM4-40GB"),
-            "{wrong}"
-        );
+        assert_eq!(first.name.as_deref(), Some("NVIDIA A100-SXM4-40GB"), "{wrong}");
         // What it cannot ask is absent, not 0.
         assert_eq!(second.measurements.utilization_ratio, None, "{wrong}");
         assert_eq!(second.measurements.power_watts, None, "{wrong}");
         assert!(second.up && second.measurements.memory.is_some(), "{wrong}");
-        let [process] = &snapshot.processes[..] else {
-            panic!("{wrong}")
-        };
+        let [process] = &snapshot.processes[..] else { panic!("{wrong}") };
         assert_eq!(process.pid, sleeper.pid());
         assert_eq!(process.uid, Some(rustix::process::geteuid().as_raw()));
         assert_eq!(process.comm.as_deref(), Some("sleep"));
-        let outside = Attribution::Outside {
-            reason: "no_claim".to_owned(),
-        };
+        let outside = Attribution::Outside { reason: "no_claim".to_owned() };
         assert_eq!(process.attribution, outside, "{wrong}");
         let indices: Vec<DeviceIndex> = process.devices.iter().map(|it| it.index).collect();
         assert_eq!(indices, [DeviceIndex::gpu(0), DeviceIndex::gpu(1)]);
-        assert_eq!(
-            process.devices[0].memory_used_bytes,
-            Some(8 << 30),
-            "{wrong}"
-        );
+        assert_eq!(process.devices[0].memory_used_bytes, Some(8 << 30), "{wrong}");
         assert_eq!(process.devices[0].utilization_ratio, None);
     }
     Ok(())
@@ -154,14 +119,9 @@ fn every_login_shell_polls_alike() -> Result<()> {
     assert_eq!(devices[0].name.as_deref(), Some("Name, with comma"));
     assert_eq!(devices[0].measurements.memory_controller_busy_ratio, None);
     // One that ended before its user was looked up.
-    let unknown = Attribution::Unknown {
-        reason: "vanished".to_owned(),
-    };
+    let unknown = Attribution::Unknown { reason: "vanished".to_owned() };
     assert_eq!(processes[1].attribution, unknown);
-    assert_eq!(
-        processes[0].start_time_ticks.map(|ticks| ticks > 0),
-        Some(true)
-    );
+    assert_eq!(processes[0].start_time_ticks.map(|ticks| ticks > 0), Some(true));
     Ok(())
 }
 
@@ -172,10 +132,7 @@ fn a_driver_that_does_not_answer_is_told_and_the_host_is_there_all_the_same() ->
             "#!/bin/sh\necho\necho 'NVIDIA-SMI has failed because it could not talk to the driver.'\nexit 9\n",
             "ended with exit code 9 and said 'NVIDIA-SMI has failed",
         ),
-        (
-            "#!/bin/sh\nprintf 'Kein Treiber \\377\\033[2J'\nexit 1\n",
-            "'Kein Treiber \u{fffd}\\u{1b}[2J'",
-        ),
+        ("#!/bin/sh\nprintf 'Kein Treiber \\377\\033[2J'\nexit 1\n", "'Kein Treiber \u{fffd}\\u{1b}[2J'"),
         ("#!/bin/sh\nexit 0\n", "said nothing"),
         ("#!/bin/sh\nkill -9 $$\n", "exit code 137"),
     ] {
@@ -195,16 +152,9 @@ fn a_driver_that_does_not_answer_is_told_and_the_host_is_there_all_the_same() ->
 #[test]
 fn a_user_who_may_run_nothing_is_told() -> Result<()> {
     let error = poll("sh", |command| {
-        command.args([
-            "-c",
-            "echo 'This account is currently not available.'; exit 1",
-            "sh",
-        ]);
+        command.args(["-c", "echo 'This account is currently not available.'; exit 1", "sh"]);
     });
     let error = error.err().context("it was polled")?.to_string();
-    ensure!(
-        error.contains("said 'This account is currently not available.'"),
-        "{error}"
-    );
+    ensure!(error.contains("said 'This account is currently not available.'"), "{error}");
     Ok(())
 }

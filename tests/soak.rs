@@ -48,11 +48,7 @@ impl Lab {
                 let number = eid[1..].parse::<u32>()?;
                 environments.push(Environment {
                     eid: eid.clone(),
-                    uid: if number % 2 == 0 {
-                        rustix::process::getuid().as_raw()
-                    } else {
-                        50_000 + number % USERS
-                    },
+                    uid: if number % 2 == 0 { rustix::process::getuid().as_raw() } else { 50_000 + number % USERS },
                     pids: vec![process.pid()],
                     devices: vec![number as usize % DEVICES],
                     gpu_memory: Some("1gi"),
@@ -66,25 +62,17 @@ impl Lab {
 
     fn scenario(&self) -> String {
         // Each minute a device is lost for some seconds, and the driver is reloaded.
-        let lost = if self.round % 60 > 50 {
-            ", faults: [{lost: true}]"
-        } else {
-            ""
-        };
+        let lost = if self.round % 60 > 50 { ", faults: [{lost: true}]" } else { "" };
         let generation = self.round / 60;
-        let uses: Vec<_> = (0..DEVICES)
-            .map(|index| format!("{{index: {index}, memory: 42mi, utilization: 0.004}}"))
-            .collect();
+        let uses: Vec<_> =
+            (0..DEVICES).map(|index| format!("{{index: {index}, memory: 42mi, utilization: 0.004}}")).collect();
         let uses = uses.join(", ");
         let mut scenario = format!(
             "version: 1\nhosts:\n- faults: [{{reload: {generation}}}]\n  devices:\n  - {{xid: [{{xid: 31, every: 10s}}]{lost}}}\n  - {{count: {}}}\n  processes:\n",
             DEVICES - 1
         );
         for (process, _) in &self.processes {
-            scenario.push_str(&format!(
-                "  - {{pid: {}, devices: [{uses}]}}\n",
-                process.pid()
-            ));
+            scenario.push_str(&format!("  - {{pid: {}, devices: [{uses}]}}\n", process.pid()));
         }
         scenario
     }
@@ -101,9 +89,7 @@ fn library_bytes(lab: &mut Lab) -> Result<u64> {
     // SAFETY: the one test of this program is what runs, and no other thread reads or sets variables.
     unsafe { std::env::set_var("GENV_SCENARIO", lab.simulation.scenario()) };
     let before = resident_bytes(std::process::id())?;
-    let nvml = Nvml::builder()
-        .lib_path(lab.simulation.library().as_os_str())
-        .init()?;
+    let nvml = Nvml::builder().lib_path(lab.simulation.library().as_os_str()).init()?;
     for _ in 0..TURNS {
         lab.turn()?;
         // The simulated driver looks at its file every few milliseconds.
@@ -124,17 +110,10 @@ fn ten_minutes_of_churn_leave_memory_flat_and_start_no_program() -> Result<()> {
     };
     let simulation = Simulation::new("version: 1\n");
     let setup = Setup::with_driver(&simulation)?.flag("--interval=1s");
-    let mut lab = Lab {
-        state: setup.folder().join("state"),
-        simulation,
-        round: 0,
-        processes: Vec::new(),
-    };
+    let mut lab = Lab { state: setup.folder().join("state"), simulation, round: 0, processes: Vec::new() };
     let library = library_bytes(&mut lab)?;
     let exporter = setup.start()?;
-    exporter.wait_for("the lab", |scrape| {
-        scrape.all("genv_device_up", &[]).len() == DEVICES
-    })?;
+    exporter.wait_for("the lab", |scrape| scrape.all("genv_device_up", &[]).len() == DEVICES)?;
 
     let began = Instant::now();
     let time = Duration::from_secs(seconds);
@@ -158,32 +137,14 @@ fn ten_minutes_of_churn_leave_memory_flat_and_start_no_program() -> Result<()> {
             _ => late = late.max(footprint),
         }
     }
-    ensure!(
-        in_environments >= CHURN as f64,
-        "the lab was empty: {in_environments} processes"
-    );
-    ensure!(
-        late.anonymous_bytes <= early.anonymous_bytes + FLAT_BYTES,
-        "memory grew from {early:?} to {late:?}"
-    );
+    ensure!(in_environments >= CHURN as f64, "the lab was empty: {in_environments} processes");
+    ensure!(late.anonymous_bytes <= early.anonymous_bytes + FLAT_BYTES, "memory grew from {early:?} to {late:?}");
     // A read that takes long leaves its thread behind until the read ends.
-    ensure!(
-        late.threads <= early.threads + 1,
-        "threads: from {early:?} to {late:?}"
-    );
-    ensure!(
-        late.descriptors <= early.descriptors + 4,
-        "descriptors: from {early:?} to {late:?}"
-    );
+    ensure!(late.threads <= early.threads + 1, "threads: from {early:?} to {late:?}");
+    ensure!(late.descriptors <= early.descriptors + 4, "descriptors: from {early:?} to {late:?}");
     let beyond = resident.saturating_sub(library);
-    ensure!(
-        beyond <= BUDGET_BYTES,
-        "{beyond} bytes resident beyond the library's {library}, of {BUDGET_BYTES}"
-    );
+    ensure!(beyond <= BUDGET_BYTES, "{beyond} bytes resident beyond the library's {library}, of {BUDGET_BYTES}");
     println!("{beyond} bytes resident beyond the library's {library}, of {BUDGET_BYTES}");
-    ensure!(
-        !has_started_a_process(exporter.pid())?,
-        "a program was started"
-    );
+    ensure!(!has_started_a_process(exporter.pid())?, "a program was started");
     Ok(())
 }

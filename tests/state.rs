@@ -57,10 +57,7 @@ fn programs_that_are_killed_at_any_time_leave_a_whole_state() -> Result<()> {
     let (mut rounds, mut activated) = (0, 0);
     // Until some were killed before they changed anything, and some after: how long they take depends on the machine.
     while rounds < 150 || activated == 0 || activated == rounds {
-        ensure!(
-            rounds < 3000,
-            "{activated} of {rounds} were killed after their change"
-        );
+        ensure!(rounds < 3000, "{activated} of {rounds} were killed after their change");
         let client = StateClient::start(folder.path(), "killed", 1, Some("1mi"))?;
         std::thread::sleep(Duration::from_micros(rounds * 40));
         drop(client);
@@ -78,13 +75,7 @@ fn programs_that_are_killed_at_any_time_leave_a_whole_state() -> Result<()> {
     let names = std::fs::read_dir(folder.path())?;
     let names: Result<BTreeSet<_>, _> = names.map(|it| it.map(|it| it.file_name())).collect();
     let confirmed = format!("genv-confirmed-{}.json", geteuid().as_raw());
-    let expected = [
-        "devices.json",
-        "envs.json",
-        &confirmed,
-        "genv-members.json",
-        "genv.lock",
-    ];
+    let expected = ["devices.json", "envs.json", &confirmed, "genv-members.json", "genv.lock"];
     ensure!(names? == expected.map(Into::into).into());
     Ok(())
 }

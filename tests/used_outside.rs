@@ -37,9 +37,7 @@ struct Machine {
 
 impl Machine {
     fn new(scenario: &str) -> Result<Self> {
-        let machine = Self {
-            folder: shared_folder()?,
-        };
+        let machine = Self { folder: shared_folder()? };
         fs::copy(library(), machine.path().join("libnvidia-ml.so.1"))?;
         machine.drives(scenario)?;
         Ok(machine)
@@ -59,10 +57,7 @@ impl Machine {
     /// A line of sh that Alice runs.
     fn command(&self, line: &str) -> Command {
         let mut command = Command::new("sh");
-        command
-            .args(["-c", line])
-            .current_dir(self.path())
-            .env_clear();
+        command.args(["-c", line]).current_dir(self.path()).env_clear();
         command
             .env("PATH", format!("{}:/usr/bin:/bin", self.path().display()))
             .env("GENV_NVML_LIBRARY", self.path().join("libnvidia-ml.so.1"))
@@ -105,11 +100,7 @@ impl Machine {
     fn refused(&self, line: &str) -> Result<String> {
         let output = self.output(line)?;
         let stderr = String::from_utf8(output.stderr)?;
-        ensure!(
-            output.status.code() == Some(4),
-            "{line}: {}: {stderr}",
-            output.status
-        );
+        ensure!(output.status.code() == Some(4), "{line}: {}: {stderr}", output.status);
         Ok(stderr)
     }
 }
@@ -139,14 +130,8 @@ fn a_device_that_another_users_process_uses_is_not_handed_out() -> Result<()> {
     // The warning is the only difference.
     let forced = BOTH.replace("exec", "exec --force");
     let (printed, stderr) = machine.printed(&forced)?;
-    ensure!(
-        printed == "0,1\n" && stderr.contains(&whose(&process)),
-        "{printed} {stderr}"
-    );
-    ensure!(
-        stderr.starts_with("genv: device 0 is used by process "),
-        "{stderr}"
-    );
+    ensure!(printed == "0,1\n" && stderr.contains(&whose(&process)), "{printed} {stderr}");
+    ensure!(stderr.starts_with("genv: device 0 is used by process "), "{stderr}");
     machine.hands_both_out_as_genv_1_does()
 }
 
@@ -161,10 +146,7 @@ fn a_device_by_its_index_is_refused_likewise() -> Result<()> {
              genv devices find --eid $GENV_ENVIRONMENT_ID'"
         )
     };
-    for line in [
-        "genv attach --index 0",
-        "genv devices attach --eid $GENV_ENVIRONMENT_ID --index 0",
-    ] {
+    for line in ["genv attach --index 0", "genv devices attach --eid $GENV_ENVIRONMENT_ID --index 0"] {
         let (printed, stderr) = machine.printed(&within(line))?;
         ensure!(
             printed == "code 4\n1\n"
@@ -179,8 +161,7 @@ fn a_device_by_its_index_is_refused_likewise() -> Result<()> {
         );
     }
     // A shell that starts an environment.
-    let activates =
-        |flags: &str| format!("bash -c 'eval \"$(genv shell --init)\"; genv activate {flags}'");
+    let activates = |flags: &str| format!("bash -c 'eval \"$(genv shell --init)\"; genv activate {flags}'");
     let stderr = machine.refused(&activates("--gpus 2"))?;
     ensure!(stderr.contains(&whose(&process)), "{stderr}");
     let (_, stderr) = machine.printed(&activates("--gpus 2 --force"))?;
@@ -194,29 +175,20 @@ fn what_is_no_computing_process_of_another_user_outside_keeps_nobody_from_a_devi
     let bobs = sleeper_of(BOB, &ANYTHING)?;
     let own = sleeper_of(ALICE, &ANYTHING)?;
     let roots = sleeper_of(0, &ANYTHING)?;
-    let graphics =
-        used_by(&[bobs.pid()]).replace("devices: [{index", "type: graphics, devices: [{index");
-    for (what, scenario) in [
-        ("graphics", graphics),
-        ("own", used_by(&[own.pid()])),
-        ("root's", used_by(&[roots.pid()])),
-    ] {
+    let graphics = used_by(&[bobs.pid()]).replace("devices: [{index", "type: graphics, devices: [{index");
+    for (what, scenario) in
+        [("graphics", graphics), ("own", used_by(&[own.pid()])), ("root's", used_by(&[roots.pid()]))]
+    {
         let machine = Machine::new(&scenario)?;
         let (printed, stderr) = machine.printed(BOTH)?;
-        ensure!(
-            printed == "0,1\n" && stderr.is_empty(),
-            "{what}: {printed} {stderr}"
-        );
+        ensure!(printed == "0,1\n" && stderr.is_empty(), "{what}: {printed} {stderr}");
     }
     Ok(())
 }
 
 /// Gives Bob an environment with this process as its member, and a part of a device.
 fn holds(machine: &Machine, member: &Sleeper, device: usize) -> Result<()> {
-    let environment = Environment {
-        gpu_memory: Some("1gi"),
-        ..Environment::new("b", BOB, member.pid(), &[device])
-    };
+    let environment = Environment { gpu_memory: Some("1gi"), ..Environment::new("b", BOB, member.pid(), &[device]) };
     let state = machine.path().join("state");
     state::write(&state, 2, &[environment])?;
     for file in ["envs.json", "devices.json"] {
@@ -232,10 +204,7 @@ fn who_holds_a_part_of_a_device_keeps_nobody_from_the_rest() -> Result<()> {
     let machine = Machine::new(&used_by(&[inside.pid()]))?;
     holds(&machine, &inside, 0)?;
     let shared = BOTH.replace("--gpus 2", "--gpus 2 --gpu-memory 1g");
-    assert_eq!(
-        machine.printed(&shared)?,
-        ("0,1\n".to_owned(), String::new())
-    );
+    assert_eq!(machine.printed(&shared)?, ("0,1\n".to_owned(), String::new()));
     Ok(())
 }
 
@@ -286,10 +255,7 @@ fn who_waits_is_told_whom_for() -> Result<()> {
     machine.drives(&used_by(&[process.pid()]))?;
     let output = machine.output(&BOTH.replace("exec", "exec --wait=300ms"))?;
     let stderr = String::from_utf8(output.stderr)?;
-    ensure!(
-        output.status.code() == Some(6) && stderr.contains(&whose(&process)),
-        "{stderr}"
-    );
+    ensure!(output.status.code() == Some(6) && stderr.contains(&whose(&process)), "{stderr}");
     Ok(())
 }
 
@@ -303,7 +269,9 @@ fn without_a_driver_devices_are_handed_out_with_a_note() -> Result<()> {
     let (printed, stderr) = machine.printed(BOTH)?;
     ensure!(
         printed == "0,1\n"
-            && stderr.starts_with("genv: it is not known whether other users use device 0, 1, which was attached all the same: "),
+            && stderr.starts_with(
+                "genv: it is not known whether other users use device 0, 1, which was attached all the same: "
+            ),
         "{printed} {stderr}"
     );
     machine.hands_both_out_as_genv_1_does()
@@ -321,16 +289,10 @@ fn lists_show_what_is_used_and_not_held() -> Result<()> {
         })
     };
     is_used("genv free", &["used, not held"])?;
-    is_used(
-        "genv free --json | tr -d ' \\n'",
-        &["\"available\":false", "\"available\":true"],
-    )?;
+    is_used("genv free --json | tr -d ' \\n'", &["\"available\":false", "\"available\":true"])?;
     // A terminal shows the use; the output for a program is unchanged.
     let user = BOB.to_string();
-    is_used(
-        "script -qec 'genv devices' /dev/null",
-        &["used, not held", &user],
-    )?;
+    is_used("script -qec 'genv devices' /dev/null", &["used, not held", &user])?;
     let (piped, _) = machine.printed("genv devices")?;
     ensure!(!piped.contains("used"), "{piped}");
     Ok(())
@@ -361,19 +323,14 @@ fn what_the_enforcer_publishes_decides_who_is_in_the_way() -> Result<()> {
         .env("GENV_TMPDIR", &state.display().to_string());
     fs::set_permissions(setup.folder(), fs::Permissions::from_mode(0o755))?;
     let enforcer = setup.start()?;
-    enforcer.wait_for_status("the process is outside", |status| {
-        status["outside"][0]["pid"] == process.pid()
-    })?;
+    enforcer.wait_for_status("the process is outside", |status| status["outside"][0]["pid"] == process.pid())?;
     apart(|| -> Result<()> {
         own_mounts();
         let usual = Path::new("/var/lib");
         let shown = machine.path().join("lib");
         fs::create_dir_all(shown.join("genv-enforcer"))?;
         mount_bind(&shown, usual)?;
-        mount_bind(
-            enforcer.setup().state_directory(),
-            usual.join("genv-enforcer"),
-        )?;
+        mount_bind(enforcer.setup().state_directory(), usual.join("genv-enforcer"))?;
         let stderr = machine.refused(one)?;
         ensure!(stderr.contains(&whose(&process)), "{stderr}");
         // The driver does not answer.
@@ -382,17 +339,12 @@ fn what_the_enforcer_publishes_decides_who_is_in_the_way() -> Result<()> {
         ensure!(stderr.contains(&whose(&process)), "{stderr}");
         fs::rename(machine.path().join("away"), &library)?;
         // An exempt process keeps no user from a device.
+        enforcer.setup().rewrite_config(&rules(&format!("'uid:{BOB}'")))?;
         enforcer
-            .setup()
-            .rewrite_config(&rules(&format!("'uid:{BOB}'")))?;
-        enforcer.wait_for_status("nobody is outside", |status| {
-            status["outside"].as_array().is_some_and(Vec::is_empty)
-        })?;
+            .wait_for_status("nobody is outside", |status| status["outside"].as_array().is_some_and(Vec::is_empty))?;
         assert_eq!(machine.printed(one)?, ("0\n".to_owned(), String::new()));
         enforcer.setup().rewrite_config(&rules("root"))?;
-        enforcer.wait_for_status("the process is outside", |status| {
-            status["outside"][0]["pid"] == process.pid()
-        })?;
+        enforcer.wait_for_status("the process is outside", |status| status["outside"][0]["pid"] == process.pid())?;
         machine.refused(one)?;
         // The process that the enforcer last saw has ended.
         machine.drives(&used_by(&[]))?;

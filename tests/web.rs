@@ -95,22 +95,13 @@ fn large() -> Result<(Simulation, Exporter)> {
         "version: 1\nusers: {somebody: 2001}\nhosts:\n- environments: []\n  devices: [{count: 8}]\n  processes:\n",
     );
     for pid in 100_000..105_000 {
-        let devices: String = (0..8)
-            .map(|index| format!("{{index: {index}, memory: 1mi}}, "))
-            .collect();
-        writeln!(
-            scenario,
-            "  - {{pid: {pid}, user: somebody, claim: none, devices: [{devices}]}}"
-        )?;
+        let devices: String = (0..8).map(|index| format!("{{index: {index}, memory: 1mi}}, ")).collect();
+        writeln!(scenario, "  - {{pid: {pid}, user: somebody, claim: none, devices: [{devices}]}}")?;
     }
     let simulation = Simulation::new(&scenario);
-    let exporter = Setup::with_scenario(&simulation)?
-        .flag("--interval=2s")
-        .flag("--collector.processes.limit=100000")
-        .start()?;
-    exporter.wait_for("all processes", |scrape| {
-        scrape.all("genv_process_memory_used_bytes", &[]).len() == 8 * 5000
-    })?;
+    let exporter =
+        Setup::with_scenario(&simulation)?.flag("--interval=2s").flag("--collector.processes.limit=100000").start()?;
+    exporter.wait_for("all processes", |scrape| scrape.all("genv_process_memory_used_bytes", &[]).len() == 8 * 5000)?;
     Ok((simulation, exporter))
 }
 
@@ -120,20 +111,14 @@ fn slow_client(exporter: &Exporter) -> Result<TcpStream> {
     client.write_all(REQUEST)?;
     let mut beginning = [0; 12];
     client.read_exact(&mut beginning)?;
-    ensure!(
-        &beginning == b"HTTP/1.1 200",
-        "{}",
-        String::from_utf8_lossy(&beginning)
-    );
+    ensure!(&beginning == b"HTTP/1.1 200", "{}", String::from_utf8_lossy(&beginning));
     Ok(client)
 }
 
 #[test]
 fn the_41st_request_at_once_is_refused_and_health_is_still_told() -> Result<()> {
     let (_simulation, exporter) = large()?;
-    let slow = (0..40)
-        .map(|_| slow_client(&exporter))
-        .collect::<Result<Vec<_>>>()?;
+    let slow = (0..40).map(|_| slow_client(&exporter)).collect::<Result<Vec<_>>>()?;
     ensure!(exporter.get("/metrics")?.status == 503);
     ensure!(exporter.get("/-/healthy")?.status == 200);
     drop(slow);
@@ -156,10 +141,7 @@ fn a_scrape_that_runs_is_finished_before_the_exporter_ends() -> Result<()> {
     let mut rest = Vec::new();
     running.read_to_end(&mut rest)?;
     let answer = http::read_response([b"HTTP/1.1 200".as_slice(), &rest].concat().as_slice())?;
-    let stated: usize = answer
-        .header("content-length")
-        .context("no length")?
-        .parse()?;
+    let stated: usize = answer.header("content-length").context("no length")?.parse()?;
     assert_eq!(answer.body.len(), stated);
     ensure!(answer.body.len() > whole.body.len() / 2);
     let status = exporter.terminate()?;
@@ -174,12 +156,7 @@ fn a_port_in_use_is_an_error_that_says_so() -> Result<()> {
     let setup = Setup::new()?.flag(&format!("--web.listen-address={address}"));
     let (code, said) = setup.fails()?;
     assert_eq!(code, Some(1));
-    for words in [
-        "genv-exporter: cannot listen on",
-        &address.to_string(),
-        "in use",
-        "--web.listen-address",
-    ] {
+    for words in ["genv-exporter: cannot listen on", &address.to_string(), "in use", "--web.listen-address"] {
         ensure!(said.contains(words), "{said}");
     }
     Ok(())
@@ -189,12 +166,8 @@ fn a_port_in_use_is_an_error_that_says_so() -> Result<()> {
 fn clients_that_say_nothing_or_too_much_do_not_disturb_others() -> Result<()> {
     let exporter = Setup::new()?.flag("--gpu.source=simulated").start()?;
     let resident = anonymous_bytes(exporter.pid())?;
-    let silent = (0..100)
-        .map(|_| http::connect(exporter.port()))
-        .collect::<Result<Vec<_>>>()?;
-    let mut half = (0..100)
-        .map(|_| http::connect(exporter.port()))
-        .collect::<Result<Vec<_>>>()?;
+    let silent = (0..100).map(|_| http::connect(exporter.port())).collect::<Result<Vec<_>>>()?;
+    let mut half = (0..100).map(|_| http::connect(exporter.port())).collect::<Result<Vec<_>>>()?;
     for client in &mut half {
         client.write_all(b"GET /metrics HTTP/1.1\r\nHost: ")?;
     }

@@ -16,16 +16,10 @@ fn main() {
         output("git", &["rev-parse", "--short=12", "HEAD"])
     });
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
-    let rust_version = output(&rustc, &["--version"])
-        .and_then(|line| line.split_whitespace().nth(1).map(str::to_owned));
-    for (name, value) in [
-        ("GENV_REVISION", revision),
-        ("GENV_RUST_VERSION", rust_version),
-    ] {
-        println!(
-            "cargo::rustc-env={name}={}",
-            value.as_deref().unwrap_or("unknown")
-        );
+    let rust_version =
+        output(&rustc, &["--version"]).and_then(|line| line.split_whitespace().nth(1).map(str::to_owned));
+    for (name, value) in [("GENV_REVISION", revision), ("GENV_RUST_VERSION", rust_version)] {
+        println!("cargo::rustc-env={name}={}", value.as_deref().unwrap_or("unknown"));
     }
     println!("cargo::rerun-if-changed=build.rs");
 }

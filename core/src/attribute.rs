@@ -133,9 +133,7 @@ impl<'a> LiveEnvironment<'a> {
 pub fn live_environments<'a>(state: &'a State, table: &ProcessTable) -> Vec<LiveEnvironment<'a>> {
     let listed = state.environments.iter();
     let shown = listed.map(|environment| listed_members(state, environment, table));
-    shown
-        .filter_map(|(environment, lives)| lives.then_some(environment))
-        .collect()
+    shown.filter_map(|(environment, lives)| lives.then_some(environment)).collect()
 }
 
 /// An environment with its members that are alive, and whether they keep it alive.
@@ -164,27 +162,15 @@ pub(crate) fn listed_members<'a>(
             true => &mut members,
             false => &mut foreign,
         };
-        list.push(Member {
-            pid: living.pid,
-            start_time_ticks: living.start_time_ticks,
-        });
+        list.push(Member { pid: living.pid, start_time_ticks: living.start_time_ticks });
     }
-    let lives = !members.is_empty()
-        || !foreign.is_empty()
-        || !environment.kernel_ids.is_empty()
-        || may_live;
+    let lives = !members.is_empty() || !foreign.is_empty() || !environment.kernel_ids.is_empty() || may_live;
     let started = members.iter().filter_map(|member: &Member| {
         let lineage = table.lineage.get(&member.pid)?;
         Some(lineage.start_timestamp_seconds)
     });
     let oldest_member_started_timestamp_seconds = started.reduce(f64::min);
-    let environment = LiveEnvironment {
-        environment,
-        members,
-        jobs,
-        foreign,
-        oldest_member_started_timestamp_seconds,
-    };
+    let environment = LiveEnvironment { environment, members, jobs, foreign, oldest_member_started_timestamp_seconds };
     (environment, lives)
 }
 
@@ -262,14 +248,7 @@ impl<'a> Attributor<'a> {
             }
             foreign.extend(live.foreign.iter().map(|listed| (listed.pid, eid)));
         }
-        Self {
-            table,
-            state,
-            state_is_whole: state_is_fresh && !state.incomplete,
-            claimed,
-            members,
-            foreign,
-        }
+        Self { table, state, state_is_whole: state_is_fresh && !state.incomplete, claimed, members, foreign }
     }
 
     /// Where a process belongs.
@@ -304,12 +283,7 @@ impl<'a> Attributor<'a> {
         let claims = claims.map(|eid| Claim::Named(eid.to_owned()));
         // Any claimable environment may be the one of a damaged record.
         self.state.left_out.is_empty()
-            && claims.chain([Claim::Absent]).all(|claim| {
-                is_without(&ProcessFacts {
-                    claim,
-                    ..facts.clone()
-                })
-            })
+            && claims.chain([Claim::Absent]).all(|claim| is_without(&ProcessFacts { claim, ..facts.clone() }))
     }
 
     fn judge(&self, pid: u32, facts: &ProcessFacts) -> Attribution {
@@ -323,10 +297,7 @@ impl<'a> Attributor<'a> {
             };
         }
         let user = self.table.user(facts);
-        if facts
-            .uid
-            .is_some_and(|uid| self.table.ownerless.contains(&uid))
-        {
+        if facts.uid.is_some_and(|uid| self.table.ownerless.contains(&uid)) {
             return unknown(reason::OWNER_UNKNOWN);
         }
         if user.is_none() && facts.uid.is_some() {
@@ -357,13 +328,7 @@ impl<'a> Attributor<'a> {
     }
 
     /// Where a process belongs whose claim is not credible.
-    fn refute(
-        &self,
-        pid: u32,
-        facts: &ProcessFacts,
-        claimed: &str,
-        descent: &Descent<'_>,
-    ) -> Attribution {
+    fn refute(&self, pid: u32, facts: &ProcessFacts, claimed: &str, descent: &Descent<'_>) -> Attribution {
         let exists = self.claimed.contains_key(claimed);
         match descent {
             // The state names the process itself, after its environ was made.
@@ -373,9 +338,7 @@ impl<'a> Attributor<'a> {
             Descent::UserUnreadable => unknown(reason::USER_UNREADABLE),
             Descent::Broken if exists => unknown(reason::ANCESTOR_UNREADABLE),
             _ if exists && facts.uid.is_none() => unknown(reason::USER_UNREADABLE),
-            _ if exists && self.is_listed_by(pid, claimed) => {
-                unknown(reason::MEMBERSHIP_CONTRADICTED)
-            }
+            _ if exists && self.is_listed_by(pid, claimed) => unknown(reason::MEMBERSHIP_CONTRADICTED),
             _ if exists && self.is_below_member_of(pid, claimed) => unknown(reason::USER_CHANGED),
             _ if exists => self.outside(pid, facts, reason::OTHER_USERS_ENVIRONMENT),
             _ => self.outside(pid, facts, reason::NO_SUCH_ENVIRONMENT),
@@ -385,10 +348,7 @@ impl<'a> Attributor<'a> {
     /// Whether the record of another user's environment lists a process or an ancestor of it.
     fn is_listed_by(&self, pid: u32, eid: &str) -> bool {
         !self.foreign.is_empty()
-            && self
-                .ancestors(pid)
-                .flatten()
-                .any(|ancestor| self.foreign.contains(&(ancestor, eid)))
+            && self.ancestors(pid).flatten().any(|ancestor| self.foreign.contains(&(ancestor, eid)))
     }
 
     /// Whether an ancestor of a process is a member of another user's environment: what it claims, it inherited. So it is
@@ -401,9 +361,7 @@ impl<'a> Attributor<'a> {
     /// Whether an environment that was left out may live all the same, and be this process's then.
     fn may_live_for(&self, facts: &ProcessFacts, eid: &str) -> bool {
         let user = self.state.kernels_not_found.get(eid);
-        user.is_some_and(|&user| {
-            facts.uid.is_none() || self.is_credible(facts, self.table.owner(user))
-        })
+        user.is_some_and(|&user| facts.uid.is_none() || self.is_credible(facts, self.table.owner(user)))
     }
 
     /// The nearest member among a process and its ancestors.
@@ -417,24 +375,14 @@ impl<'a> Attributor<'a> {
             let Some(&member) = self.members.get(&current) else {
                 continue;
             };
-            if user == Some(member.user)
-                && member.user_is_known
-                && (member.user != 0 || roots_members_count)
-            {
-                return Descent::Member {
-                    eid: member.eid,
-                    itself: current == pid,
-                };
+            if user == Some(member.user) && member.user_is_known && (member.user != 0 || roots_members_count) {
+                return Descent::Member { eid: member.eid, itself: current == pid };
             }
             // Root's processes are ancestors of everybody's, and anybody can list them in a record that names root.
             if member.user == 0 {
                 continue;
             }
-            return if user.is_some() && member.user_is_known {
-                Descent::UserChanged
-            } else {
-                Descent::UserUnreadable
-            };
+            return if user.is_some() && member.user_is_known { Descent::UserChanged } else { Descent::UserUnreadable };
         }
         Descent::None
     }
@@ -467,9 +415,7 @@ impl<'a> Attributor<'a> {
         let created = created.filter(|&at| written.is_none_or(|written| at <= written));
         let started = self.table.lineage.get(&pid);
         let started = started.map(|it| it.start_timestamp_seconds);
-        started
-            .zip(created)
-            .is_some_and(|(started, created)| started < created - liveness::START_TOLERANCE_SECONDS)
+        started.zip(created).is_some_and(|(started, created)| started < created - liveness::START_TOLERANCE_SECONDS)
     }
 
     /// Whether the state shows a process in an environment. The claim of the process does not count.
@@ -481,10 +427,7 @@ impl<'a> Attributor<'a> {
     /// Whether a process may claim an environment of this user.
     fn is_credible(&self, facts: &ProcessFacts, user: u32) -> bool {
         self.table.user(facts) == Some(user)
-            || facts.container_id.is_some()
-                && facts
-                    .container_owner
-                    .is_none_or(|owner| self.table.owner(owner) == user)
+            || facts.container_id.is_some() && facts.container_owner.is_none_or(|owner| self.table.owner(owner) == user)
     }
 
     fn outside(&self, pid: u32, facts: &ProcessFacts, reason: &str) -> Attribution {
@@ -493,9 +436,7 @@ impl<'a> Attributor<'a> {
         } else if self.is_left_out(pid, facts) {
             unknown(reason::RECORD_DAMAGED)
         } else {
-            Attribution::Outside {
-                reason: reason.to_owned(),
-            }
+            Attribution::Outside { reason: reason.to_owned() }
         }
     }
 
@@ -523,22 +464,16 @@ impl<'a> Attributor<'a> {
                 && users.any(|it| is_or_unknown(user, it) && is_or_unknown(of_user, it))
                 && liveness::is_older(lineage, written)
         };
-        self.ancestors(pid)
-            .flatten()
-            .any(|ancestor| is_listed(&ancestor))
+        self.ancestors(pid).flatten().any(|ancestor| is_listed(&ancestor))
     }
 }
 
 fn inside(eid: &str) -> Attribution {
-    Attribution::Environment {
-        eid: eid.to_owned(),
-    }
+    Attribution::Environment { eid: eid.to_owned() }
 }
 
 fn unknown(reason: &str) -> Attribution {
-    Attribution::Unknown {
-        reason: reason.to_owned(),
-    }
+    Attribution::Unknown { reason: reason.to_owned() }
 }
 
 #[cfg(test)]

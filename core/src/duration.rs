@@ -55,14 +55,8 @@ fn as_interval(duration: Duration) -> Result<Duration, DurationError> {
 }
 
 /// Units in milliseconds, the largest first. `ms` is tried before `m`.
-const UNITS: [(&str, u64); 6] = [
-    ("w", 7 * 24 * 3_600_000),
-    ("d", 24 * 3_600_000),
-    ("h", 3_600_000),
-    ("ms", 1),
-    ("m", 60_000),
-    ("s", 1_000),
-];
+const UNITS: [(&str, u64); 6] =
+    [("w", 7 * 24 * 3_600_000), ("d", 24 * 3_600_000), ("h", 3_600_000), ("ms", 1), ("m", 60_000), ("s", 1_000)];
 
 /// Reads a duration in Prometheus' form
 /// (<https://prometheus.io/docs/prometheus/latest/configuration/configuration/>): each unit at
@@ -92,10 +86,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
                 _ => DurationError::NoUnit(text.to_owned()),
             });
         }
-        let (name, unit) = UNITS
-            .into_iter()
-            .find(|(name, _)| unit_and_rest.starts_with(name))
-            .ok_or_else(malformed)?;
+        let (name, unit) = UNITS.into_iter().find(|(name, _)| unit_and_rest.starts_with(name)).ok_or_else(malformed)?;
         if unit >= smallest {
             return Err(malformed());
         }
@@ -186,11 +177,7 @@ mod tests {
             ("1d", 86_400_000),
             ("1w2d3h4m5s6ms", 788_645_006),
         ] {
-            assert_eq!(
-                parse_duration(text),
-                Ok(Duration::from_millis(milliseconds)),
-                "{text}"
-            );
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
         }
     }
 
@@ -199,11 +186,7 @@ mod tests {
         assert_eq!(parse_interval("100ms"), Ok(Duration::from_millis(100)));
         assert_eq!(parse_interval("1h"), Ok(Duration::from_secs(3600)));
         for text in ["0", "99ms", "1h1ms", "2w"] {
-            assert_eq!(
-                parse_interval(text),
-                Err(DurationError::NoInterval),
-                "{text}"
-            );
+            assert_eq!(parse_interval(text), Err(DurationError::NoInterval), "{text}");
         }
     }
 

@@ -135,16 +135,10 @@ impl Enforcement {
         match fs::read(path) {
             Ok(content) => match serde_json::from_slice(&content) {
                 Ok(enforcement) => Ok(Some(enforcement)),
-                Err(error) => cannot(
-                    format!("it is damaged ({error})"),
-                    "the enforcer's next cycle replaces it",
-                ),
+                Err(error) => cannot(format!("it is damaged ({error})"), "the enforcer's next cycle replaces it"),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => cannot(
-                error.to_string(),
-                "the administrator can see what is wrong with it",
-            ),
+            Err(error) => cannot(error.to_string(), "the administrator can see what is wrong with it"),
         }
     }
 
@@ -175,15 +169,13 @@ impl Enforcement {
     #[must_use]
     pub fn is_abandoned(&self, now_seconds: f64) -> bool {
         let age_seconds = now_seconds - self.updated_timestamp_seconds;
-        self.interval_seconds > 0.0
-            && age_seconds > self.interval_seconds * MISSED_INTERVALS + LATE_SECONDS
+        self.interval_seconds > 0.0 && age_seconds > self.interval_seconds * MISSED_INTERVALS + LATE_SECONDS
     }
 
     /// Whether a cycle is overdue, so that the findings may be out of date.
     fn is_late(&self, now_seconds: f64) -> bool {
         let age_seconds = now_seconds - self.updated_timestamp_seconds;
-        self.interval_seconds > 0.0
-            && age_seconds > self.interval_seconds * MISSED_INTERVALS + SHORT_CYCLE_SECONDS
+        self.interval_seconds > 0.0 && age_seconds > self.interval_seconds * MISSED_INTERVALS + SHORT_CYCLE_SECONDS
     }
 
     /// Why it is not known whether more breaks a rule than [`Enforcement::violations`], in one clause; nothing if it is known.
@@ -192,15 +184,11 @@ impl Enforcement {
     pub fn not_known(&self, now_seconds: f64) -> Option<String> {
         if self.is_abandoned(now_seconds) {
             let span = format_span(now_seconds - self.updated_timestamp_seconds);
-            return Some(format!(
-                "the enforcer has ended or hangs, and its last cycle was {span} ago"
-            ));
+            return Some(format!("the enforcer has ended or hangs, and its last cycle was {span} ago"));
         }
         if self.is_late(now_seconds) {
             let span = format_span(now_seconds - self.updated_timestamp_seconds);
-            return Some(format!(
-                "the enforcer is late, and its last cycle was {span} ago"
-            ));
+            return Some(format!("the enforcer is late, and its last cycle was {span} ago"));
         }
         let listed = |names: Vec<String>| {
             let more = names.len().saturating_sub(MOST_NAMED);
@@ -212,14 +200,10 @@ impl Enforcement {
         };
         if !self.blind.is_empty() {
             let blind = self.blind.iter().map(Blind::place);
-            return Some(format!(
-                "the enforcer is blind: {}",
-                listed(blind.collect())
-            ));
+            return Some(format!("the enforcer is blind: {}", listed(blind.collect())));
         }
         let missing = &self.missing_hosts;
-        (!missing.is_empty())
-            .then(|| format!("there are no fresh facts of {}", listed(missing.clone())))
+        (!missing.is_empty()).then(|| format!("there are no fresh facts of {}", listed(missing.clone())))
     }
 }
 
@@ -437,10 +421,9 @@ impl HeldViolation {
             },
             ("warned", Some(end)) if end < now_seconds => due("at the next chance".to_owned()),
             ("pending", Some(until)) if reports => format!("{} it is reported", at(until)),
-            ("pending", Some(until)) => format!(
-                "nothing follows if it is over {}",
-                at(until).replacen("at ", "by ", 1)
-            ),
+            ("pending", Some(until)) => {
+                format!("nothing follows if it is over {}", at(until).replacen("at ", "by ", 1))
+            }
             ("warned", Some(end)) => due(at(end)),
             ("due", _) if self.why.is_some() => due("at the next chance".to_owned()),
             ("due", _) => due("now".to_owned()),
@@ -456,10 +439,7 @@ impl HeldViolation {
                         None => "nothing more follows".to_owned(),
                     };
                     let there = self.targets.join("; ");
-                    format!(
-                        "{signal} was sent {}; still there: {there}; {follows}",
-                        at(when)
-                    )
+                    format!("{signal} was sent {}; still there: {there}; {follows}", at(when))
                 }
                 None => self.done(now_seconds, zone),
             },
@@ -565,47 +545,29 @@ mod tests {
     #[test]
     fn what_nobody_looks_at_or_nothing_shows_is_not_known() {
         let of = |change: fn(&mut Enforcement)| {
-            let mut status = Enforcement {
-                interval_seconds: 10.0,
-                updated_timestamp_seconds: 1000.0,
-                ..Enforcement::default()
-            };
+            let mut status =
+                Enforcement { interval_seconds: 10.0, updated_timestamp_seconds: 1000.0, ..Enforcement::default() };
             change(&mut status);
             status.not_known(1005.0)
         };
         assert_eq!(of(|_| {}), None);
         let known = of(|it| it.updated_timestamp_seconds = 800.0);
-        assert_eq!(
-            known.as_deref(),
-            Some("the enforcer has ended or hangs, and its last cycle was 3m25s ago")
-        );
+        assert_eq!(known.as_deref(), Some("the enforcer has ended or hangs, and its last cycle was 3m25s ago"));
         let known = of(|it| it.updated_timestamp_seconds = 965.0);
-        assert_eq!(
-            known.as_deref(),
-            Some("the enforcer is late, and its last cycle was 40s ago")
-        );
+        assert_eq!(known.as_deref(), Some("the enforcer is late, and its last cycle was 40s ago"));
         assert_eq!(of(|it| it.updated_timestamp_seconds = 975.0), None);
-        let blind = |source: &str| Blind {
-            hostname: "gpu01".to_owned(),
-            source: source.to_owned(),
-            ..Blind::default()
-        };
+        let blind =
+            |source: &str| Blind { hostname: "gpu01".to_owned(), source: source.to_owned(), ..Blind::default() };
         let mut status = Enforcement {
             blind: vec![blind("state"), blind("host")],
             missing_hosts: (0..7).map(|it| format!("gpu{it}")).collect(),
             ..Enforcement::default()
         };
         let known = status.not_known(0.0);
-        assert_eq!(
-            known.as_deref(),
-            Some("the enforcer is blind: state of gpu01, gpu01")
-        );
+        assert_eq!(known.as_deref(), Some("the enforcer is blind: state of gpu01, gpu01"));
         status.blind.clear();
         let known = status.not_known(0.0);
-        assert_eq!(
-            known.as_deref(),
-            Some("there are no fresh facts of gpu0, gpu1, gpu2, gpu3, gpu4 and 2 more")
-        );
+        assert_eq!(known.as_deref(), Some("there are no fresh facts of gpu0, gpu1, gpu2, gpu3, gpu4 and 2 more"));
     }
 
     #[test]
@@ -619,24 +581,14 @@ mod tests {
             ..HeldViolation::default()
         };
         for (stance, stage, at_seconds, expected) in [
-            (
-                Stance::Enforces,
-                "pending",
-                Some(-1.0),
-                "the next step comes in the next cycle, unless it is over",
-            ),
+            (Stance::Enforces, "pending", Some(-1.0), "the next step comes in the next cycle, unless it is over"),
             (
                 Stance::OnlySays,
                 "warned",
                 Some(-1.0),
                 "at the next chance it would be taken: device 0 of environment e1",
             ),
-            (
-                Stance::Enforces,
-                "pending",
-                Some(60.0),
-                "nothing follows if it is over by 1970-01-01 00:01 (in 1m)",
-            ),
+            (Stance::Enforces, "pending", Some(60.0), "nothing follows if it is over by 1970-01-01 00:01 (in 1m)"),
             (
                 Stance::Enforces,
                 "warned",
@@ -649,12 +601,7 @@ mod tests {
                 Some(60.0),
                 "at 1970-01-01 00:01 (in 1m) it would be taken: device 0 of environment e1",
             ),
-            (
-                Stance::Enforces,
-                "due",
-                None,
-                "now it is taken: device 0 of environment e1",
-            ),
+            (Stance::Enforces, "due", None, "now it is taken: device 0 of environment e1"),
             (
                 Stance::Enforces,
                 "acted",
@@ -668,12 +615,7 @@ mod tests {
                 "would have been taken at 1969-12-31 23:59 (1m ago): device 0 of environment e1",
             ),
             (Stance::Enforces, "held", None, "held: paused"),
-            (
-                Stance::Stopped,
-                "warned",
-                Some(60.0),
-                "nothing, until an administrator closes the breaker",
-            ),
+            (Stance::Stopped, "warned", Some(60.0), "nothing, until an administrator closes the breaker"),
         ] {
             let outlook = violation(stage, at_seconds).outlook(stance, 0.0, &TimeZone::UTC);
             assert_eq!(outlook, expected);
@@ -694,30 +636,15 @@ mod tests {
             it.outlook(Stance::Enforces, 0.0, &TimeZone::UTC)
         };
         let sent = "was sent at 1969-12-31 23:59 (1m ago); still there: process 7;";
-        assert_eq!(
-            of("terminate", None),
-            format!("SIGTERM {sent} nothing more follows")
-        );
-        assert_eq!(
-            of("kill", Some(30.0)),
-            format!("SIGTERM {sent} SIGKILL follows at 1970-01-01 00:00 (in 30s)")
-        );
-        assert_eq!(
-            of("kill", None),
-            format!("SIGKILL {sent} nothing more follows")
-        );
-        assert_eq!(
-            of("report", None),
-            "was reported at 1969-12-31 23:59 (1m ago)"
-        );
+        assert_eq!(of("terminate", None), format!("SIGTERM {sent} nothing more follows"));
+        assert_eq!(of("kill", Some(30.0)), format!("SIGTERM {sent} SIGKILL follows at 1970-01-01 00:00 (in 30s)"));
+        assert_eq!(of("kill", None), format!("SIGKILL {sent} nothing more follows"));
+        assert_eq!(of("report", None), "was reported at 1969-12-31 23:59 (1m ago)");
         assert_eq!(
             violation("terminate", None).done(0.0, &TimeZone::UTC),
             "SIGTERM was sent at 1969-12-31 23:59 (1m ago): process 7"
         );
-        let unread = HeldViolation {
-            undelivered: Some(UndeliveredWarning::default()),
-            ..violation("warn", None)
-        };
+        let unread = HeldViolation { undelivered: Some(UndeliveredWarning::default()), ..violation("warn", None) };
         assert_eq!(
             unread.outlook(Stance::Enforces, 0.0, &TimeZone::UTC),
             "the warning of 1969-12-31 23:59 (1m ago) was not delivered"

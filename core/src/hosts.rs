@@ -64,10 +64,7 @@ pub fn expand(pattern: &str) -> Result<Vec<String>, HostPatternError> {
             return Err(brackets());
         }
         if let Some(character) = fixed.chars().find(|c| !may_be_in_a_name(*c)) {
-            return Err(HostPatternError::Character {
-                pattern: pattern.to_owned(),
-                character,
-            });
+            return Err(HostPatternError::Character { pattern: pattern.to_owned(), character });
         }
         let numbers = match range {
             Some(range) => numbers(pattern, range)?,
@@ -76,10 +73,7 @@ pub fn expand(pattern: &str) -> Result<Vec<String>, HostPatternError> {
         if names.len().saturating_mul(numbers.len()) > MOST_HOSTS {
             return Err(HostPatternError::TooMany(pattern.to_owned()));
         }
-        names = names
-            .iter()
-            .flat_map(|name| numbers.iter().map(move |n| format!("{name}{fixed}{n}")))
-            .collect();
+        names = names.iter().flat_map(|name| numbers.iter().map(move |n| format!("{name}{fixed}{n}"))).collect();
     }
     Ok(names)
 }
@@ -93,10 +87,7 @@ fn may_be_in_a_name(character: char) -> bool {
 fn numbers(pattern: &str, ranges: &str) -> Result<Vec<String>, HostPatternError> {
     let mut all = Vec::new();
     for range in ranges.split(',') {
-        let wrong = || HostPatternError::Range {
-            pattern: pattern.to_owned(),
-            range: range.to_owned(),
-        };
+        let wrong = || HostPatternError::Range { pattern: pattern.to_owned(), range: range.to_owned() };
         let number = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
             digits.then(|| text.parse::<u64>().ok()).flatten()
@@ -124,9 +115,7 @@ mod tests {
     use super::*;
 
     fn hosts(pattern: &str) -> String {
-        expand(pattern)
-            .unwrap_or_else(|error| panic!("{error}"))
-            .join(" ")
+        expand(pattern).unwrap_or_else(|error| panic!("{error}")).join(" ")
     }
 
     #[test]
@@ -140,10 +129,7 @@ mod tests {
     fn ranges_keep_their_width_and_order() {
         assert_eq!(hosts("gpu[08-11]"), "gpu08 gpu09 gpu10 gpu11");
         assert_eq!(hosts("gpu[8-11]"), "gpu8 gpu9 gpu10 gpu11");
-        assert_eq!(
-            hosts("gpu[3,1,5-6].lab"),
-            "gpu3.lab gpu1.lab gpu5.lab gpu6.lab"
-        );
+        assert_eq!(hosts("gpu[3,1,5-6].lab"), "gpu3.lab gpu1.lab gpu5.lab gpu6.lab");
         assert_eq!(hosts("r[1-2]n[1-2]"), "r1n1 r1n2 r2n1 r2n2");
         assert_eq!(hosts("[7-8]"), "7 8");
     }

@@ -30,9 +30,7 @@ pub fn linger_seconds() -> f64 {
 /// Whether a context that was seen then keeps an environment now, both Unix time. One of the future was not seen.
 #[must_use]
 pub fn lingers(seen_seconds: Option<f64>, now_seconds: f64, linger_seconds: f64) -> bool {
-    seen_seconds.is_some_and(|seen| {
-        (-START_TOLERANCE_SECONDS..=linger_seconds).contains(&(now_seconds - seen))
-    })
+    seen_seconds.is_some_and(|seen| (-START_TOLERANCE_SECONDS..=linger_seconds).contains(&(now_seconds - seen)))
 }
 
 /// Whether a process is one of an environment without a shell.
@@ -66,9 +64,7 @@ pub(crate) fn belonging(
             }
         }
         Claim::Named(_) => Belonging::Other,
-        Claim::Absent | Claim::Missing(_) if descends(environment, recorded, pid, table) => {
-            Belonging::Own
-        }
+        Claim::Absent | Claim::Missing(_) if descends(environment, recorded, pid, table) => Belonging::Own,
         Claim::Absent => Belonging::Other,
         Claim::Missing(_) => Belonging::Unclear,
     }
@@ -77,9 +73,7 @@ pub(crate) fn belonging(
 /// Whether a process may be a user's: it runs as that user or under a subordinate uid of that user, or in a container that
 /// may be that user's.
 fn may_be_of(facts: &ProcessFacts, uid: u32, table: &ProcessTable) -> bool {
-    facts
-        .uid
-        .is_some_and(|it| it == uid || table.owner(it) == uid)
+    facts.uid.is_some_and(|it| it == uid || table.owner(it) == uid)
         || facts.container_id.is_some() && facts.container_owner.is_none_or(|owner| owner == uid)
 }
 
@@ -92,20 +86,15 @@ fn may_have_started_in(environment: &EnvironmentState, pid: u32, table: &Process
 }
 
 /// Whether a process is a recorded job of an environment, or a descendant of one.
-fn descends(
-    environment: &EnvironmentState,
-    recorded: &RecordedMembers,
-    pid: u32,
-    table: &ProcessTable,
-) -> bool {
+fn descends(environment: &EnvironmentState, recorded: &RecordedMembers, pid: u32, table: &ProcessTable) -> bool {
     let created = environment.created_timestamp_seconds;
     let is_job = |pid: u32| {
         let eid = &environment.eid;
         environment.pids.contains(&pid)
             && recorded.is_job(eid, created, pid)
-            && table.living(pid).is_some_and(|it| {
-                recorded.of(eid, created, pid) == Recorded::Started(it.start_time_ticks)
-            })
+            && table
+                .living(pid)
+                .is_some_and(|it| recorded.of(eid, created, pid) == Recorded::Started(it.start_time_ticks))
     };
     let (mut next, mut child_start) = (pid, u64::MAX);
     for _ in 0..MOST_ANCESTORS {

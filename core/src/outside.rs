@@ -31,10 +31,7 @@ pub struct OutsideUse {
 /// Whether a process of this type has a compute context. A graphics context alone does not disturb computation.
 #[must_use]
 pub const fn computes(process_type: ProcessType) -> bool {
-    matches!(
-        process_type,
-        ProcessType::Compute | ProcessType::ComputeAndGraphics
-    )
+    matches!(process_type, ProcessType::Compute | ProcessType::ComputeAndGraphics)
 }
 
 /// `process 4711 of bob (2.0 GiB, since 2026-11-23 10:02)`

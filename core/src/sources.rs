@@ -34,9 +34,7 @@ impl FromStr for GpuSourceKind {
             "auto" => Ok(Self::Auto),
             "nvml" => Ok(Self::Nvml),
             "simulated" => Ok(Self::Simulated),
-            _ => Err(SourceError::Usage(format!(
-                "'{text}' is not a GPU source: choose auto, nvml or simulated"
-            ))),
+            _ => Err(SourceError::Usage(format!("'{text}' is not a GPU source: choose auto, nvml or simulated"))),
         }
     }
 }
@@ -128,8 +126,7 @@ impl SourceOptions {
         match self.gpu {
             GpuSourceKind::Nvml => false,
             GpuSourceKind::Auto => {
-                self.nvml_library.is_none()
-                    && (self.scenario.is_some() || self.simulated_devices.is_some())
+                self.nvml_library.is_none() && (self.scenario.is_some() || self.simulated_devices.is_some())
             }
             GpuSourceKind::Simulated => true,
         }
@@ -162,8 +159,7 @@ impl SourceOptions {
         let scenario = engine.scenario();
         if scenario.hosts.is_empty() {
             return Err(SourceError::Failed(
-                "the scenario has no host, so that there is nothing to tell: add one under hosts"
-                    .to_owned(),
+                "the scenario has no host, so that there is nothing to tell: add one under hosts".to_owned(),
             ));
         }
         if self.hostname.is_some() && scenario.hosts.iter().all(|host| host.named) {
@@ -175,46 +171,33 @@ impl SourceOptions {
         }
         let clock: Clock = Arc::new(SystemTime::now);
         let hostname = self.hostname.as_deref();
-        Ok(scenario::sources(
-            &Arc::new(engine),
-            &clock,
-            hostname,
-            || self.real(),
-        ))
+        Ok(scenario::sources(&Arc::new(engine), &clock, hostname, || self.real()))
     }
 
     fn real(&self) -> RealSources {
         let directory = self.state_directory.clone();
         RealSources {
             processes: Box::new(ProcReader::new()),
-            state: Box::new(StateDirectory::new(
-                directory.unwrap_or_else(|| directory_path(None)),
-            )),
+            state: Box::new(StateDirectory::new(directory.unwrap_or_else(|| directory_path(None)))),
         }
     }
 }
 
 /// This machine's name: `uname -n`.
 pub(crate) fn machine_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// More simulated devices than this are a typing error.
 const MAX_SIMULATED_DEVICES: u32 = 1024;
 
 fn parse_simulated_devices(text: &str) -> Result<u32, SourceError> {
-    text.parse()
-        .ok()
-        .filter(|devices| *devices <= MAX_SIMULATED_DEVICES)
-        .ok_or_else(|| {
-            SourceError::Usage(format!(
-                "GENV_DEVICES is '{text}', which is not a number of devices: \
+    text.parse().ok().filter(|devices| *devices <= MAX_SIMULATED_DEVICES).ok_or_else(|| {
+        SourceError::Usage(format!(
+            "GENV_DEVICES is '{text}', which is not a number of devices: \
                  set it to a number from 0 to {MAX_SIMULATED_DEVICES}, or unset it"
-            ))
-        })
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -222,10 +205,7 @@ mod tests {
     use super::*;
 
     fn simulated() -> SourceOptions {
-        SourceOptions {
-            gpu: GpuSourceKind::Simulated,
-            ..SourceOptions::default()
-        }
+        SourceOptions { gpu: GpuSourceKind::Simulated, ..SourceOptions::default() }
     }
 
     fn hostnames(options: &SourceOptions) -> Vec<String> {
@@ -243,20 +223,14 @@ mod tests {
 
     #[test]
     fn a_number_of_simulated_devices_is_this_machine() {
-        let options = SourceOptions {
-            simulated_devices: Some(3),
-            hostname: Some("lab7".to_owned()),
-            ..SourceOptions::default()
-        };
+        let options =
+            SourceOptions { simulated_devices: Some(3), hostname: Some("lab7".to_owned()), ..SourceOptions::default() };
         assert_eq!(hostnames(&options), ["lab7"]);
         let mut hosts = options.open().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(hosts[0].gpu.sample().unwrap().devices.len(), 3);
         let state = hosts[0].state.read();
         assert!(state.is_ok(), "{state:?}");
-        let unnamed = SourceOptions {
-            hostname: None,
-            ..options
-        };
+        let unnamed = SourceOptions { hostname: None, ..options };
         assert_eq!(hostnames(&unnamed), [machine_name()]);
     }
 
@@ -264,22 +238,15 @@ mod tests {
     fn chosen(options: SourceOptions, variables: &[(&str, &str)]) -> SourceOptions {
         let variable = |name: &str| {
             let mut variables = variables.iter();
-            variables
-                .find(|(set, _)| *set == name)
-                .map(|(_, value)| value.into())
+            variables.find(|(set, _)| *set == name).map(|(_, value)| value.into())
         };
-        options
-            .or_from(variable)
-            .unwrap_or_else(|error| panic!("{error}"))
+        options.or_from(variable).unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[test]
     fn flags_win_over_variables_and_a_named_library_over_a_scenario() {
         let library = ("GENV_NVML_LIBRARY", "/nonexistent/libnvidia-ml.so.1");
-        let (scenario, devices) = (
-            ("GENV_SCENARIO", "/nonexistent/lab.yaml"),
-            ("GENV_DEVICES", "2"),
-        );
+        let (scenario, devices) = (("GENV_SCENARIO", "/nonexistent/lab.yaml"), ("GENV_DEVICES", "2"));
         let asks_nvml = |options: SourceOptions| match options.open() {
             Ok(mut hosts) => hosts[0].gpu.sample().is_err(),
             Err(_) => false,
@@ -289,19 +256,10 @@ mod tests {
         // The simulated library reads the scenario too.
         assert!(asks_nvml(chosen(auto(), &[library, scenario, devices])));
         assert!(!asks_nvml(chosen(auto(), &[scenario])));
-        assert!(!asks_nvml(chosen(
-            auto(),
-            &[devices, ("GENV_NVML_LIBRARY", "")]
-        )));
-        let scenario_flag = SourceOptions {
-            scenario: Some("/nonexistent/lab.yaml".into()),
-            ..auto()
-        };
+        assert!(!asks_nvml(chosen(auto(), &[devices, ("GENV_NVML_LIBRARY", "")])));
+        let scenario_flag = SourceOptions { scenario: Some("/nonexistent/lab.yaml".into()), ..auto() };
         assert!(!asks_nvml(chosen(scenario_flag.clone(), &[library])));
-        let both = SourceOptions {
-            nvml_library: Some(library.1.into()),
-            ..scenario_flag
-        };
+        let both = SourceOptions { nvml_library: Some(library.1.into()), ..scenario_flag };
         let error = both.or_from(|_| None).unwrap_err();
         assert!(matches!(error, SourceError::Usage(_)), "{error}");
     }
@@ -311,26 +269,18 @@ mod tests {
         for text in ["two", "-1", "1025", "1.5"] {
             let variable = |name: &str| (name == "GENV_DEVICES").then(|| text.into());
             let error = simulated().or_from(variable).unwrap_err();
-            assert!(
-                matches!(&error, SourceError::Usage(message) if message.contains(text)),
-                "{error}"
-            );
+            assert!(matches!(&error, SourceError::Usage(message) if message.contains(text)), "{error}");
         }
     }
 
     #[test]
     fn without_scenario_and_number_auto_asks_nvml() {
-        let options = SourceOptions {
-            nvml_library: Some("/nonexistent/libnvidia-ml.so.1".into()),
-            ..SourceOptions::default()
-        };
+        let options =
+            SourceOptions { nvml_library: Some("/nonexistent/libnvidia-ml.so.1".into()), ..SourceOptions::default() };
         let mut hosts = options.open().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(hosts.len(), 1);
         let error = hosts[0].gpu.sample().unwrap_err();
-        assert!(
-            error.to_string().contains("/nonexistent/libnvidia-ml.so.1"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("/nonexistent/libnvidia-ml.so.1"), "{error}");
     }
 
     #[test]
@@ -347,20 +297,11 @@ mod tests {
             options.open().err().unwrap()
         };
         let failed = |error: SourceError, part: &str| {
-            assert!(
-                matches!(&error, SourceError::Failed(text) if text.contains(part)),
-                "{error}"
-            );
+            assert!(matches!(&error, SourceError::Failed(text) if text.contains(part)), "{error}");
         };
-        failed(
-            open("version: 1\nhots: []\n"),
-            "lab.yaml:2:1: unknown field `hots`",
-        );
+        failed(open("version: 1\nhots: []\n"), "lab.yaml:2:1: unknown field `hots`");
         failed(open("version: 1\n"), "add one under hosts");
         let error = open("version: 1\nhosts: [{name: a}]\n");
-        assert!(
-            matches!(&error, SourceError::Usage(text) if text.contains("--hostname")),
-            "{error}"
-        );
+        assert!(matches!(&error, SourceError::Usage(text) if text.contains("--hostname")), "{error}");
     }
 }

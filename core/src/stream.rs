@@ -93,20 +93,10 @@ mod tests {
         let (publisher, mut stream) = channel();
         assert_eq!(stream.latest().sequence, 0);
         let waiting = thread::spawn(move || {
-            let first = stream
-                .next_blocking()
-                .map(|publication| publication.sequence);
-            (
-                first,
-                stream
-                    .next_blocking()
-                    .map(|publication| publication.sequence),
-            )
+            let first = stream.next_blocking().map(|publication| publication.sequence);
+            (first, stream.next_blocking().map(|publication| publication.sequence))
         });
-        publisher.publish(Publication {
-            sequence: 7,
-            hosts: Vec::new(),
-        });
+        publisher.publish(Publication { sequence: 7, hosts: Vec::new() });
         drop(publisher);
         assert_eq!(waiting.join().unwrap(), (Ok(7), Err(Ended)));
     }

@@ -83,11 +83,7 @@ fn snippet(text: &str, line: usize, column: usize) -> String {
         .skip(line.saturating_sub(2))
         .take_while(|(number, _)| *number <= line)
     {
-        let shown: String = content
-            .chars()
-            .map(|c| if is_shown_as_it_is(c) { c } else { ' ' })
-            .take(160)
-            .collect();
+        let shown: String = content.chars().map(|c| if is_shown_as_it_is(c) { c } else { ' ' }).take(160).collect();
         out += &format!("\n {number:width$} | {shown}");
     }
     let indent = column.saturating_sub(1).min(160);
@@ -210,12 +206,7 @@ mod tests {
         let written = "enabled: \"\\e[2J\\n\\x9b\\u202e\u{202e}\"\n\"\\e\": 1\n";
         let text = "enabled: true\nusers: [\"\\e[2J\\n\\u202e\u{202e}\"]\n";
         let config: Config = parse("config.yml", text).unwrap();
-        let later = Error::at(
-            "config\u{1b}.yml",
-            text,
-            config.users[0].referenced,
-            config.users[0].value.clone(),
-        );
+        let later = Error::at("config\u{1b}.yml", text, config.users[0].referenced, config.users[0].value.clone());
         for said in [refused(written), later.to_string()] {
             let lines = said.lines().count();
             assert!(lines == 3 || lines == 4, "{said:?}");
@@ -247,12 +238,7 @@ mod tests {
         let text = "enabled: true\nusers: [alice, bob]\n";
         let config: Config = parse("config.yml", text).unwrap();
         assert!(config.enabled);
-        let error = Error::at(
-            "config.yml",
-            text,
-            config.users[1].referenced,
-            "nobody is called bob",
-        );
+        let error = Error::at("config.yml", text, config.users[1].referenced, "nobody is called bob");
         assert_eq!(error.place(), Some((2, 16)));
         insta::assert_snapshot!(error, @r"
         config.yml:2:16: nobody is called bob

@@ -161,11 +161,7 @@ impl Asking {
             taken: Vec::new(),
             unfinished: Vec::new(),
             users: BTreeMap::new(),
-            patience: if patiently {
-                ANSWER_DEADLINE + PATIENCE
-            } else {
-                PATIENCE
-            },
+            patience: if patiently { ANSWER_DEADLINE + PATIENCE } else { PATIENCE },
         }
     }
 
@@ -195,10 +191,7 @@ impl Asking {
         let Some((all, hit)) = self.users.get_mut(hostname) else {
             return true;
         };
-        let plan = Plan {
-            steps: vec![step.clone()],
-            ..Plan::default()
-        };
+        let plan = Plan { steps: vec![step.clone()], ..Plan::default() };
         let mut users = Expected::default().hits(&plan).users();
         users.extend(hit.iter().cloned());
         let most = limits.most_users(*all);
@@ -231,10 +224,8 @@ impl Asking {
     /// What was answered since, without waiting. What kept a host from acting may have been mended since it was away.
     pub(crate) fn take(&mut self, hosts: &[HostSnapshot]) -> Vec<Settled> {
         let is_up = |hostname: &str| hosts.iter().any(|it| it.hostname == hostname && it.up);
-        self.unable
-            .retain(|hostname, (since, _)| since.elapsed() < UNABLE_FOR && is_up(hostname));
-        self.refused
-            .retain(|_, refused| refused.elapsed() < ASK_AGAIN_AFTER);
+        self.unable.retain(|hostname, (since, _)| since.elapsed() < UNABLE_FOR && is_up(hostname));
+        self.refused.retain(|_, refused| refused.elapsed() < ASK_AGAIN_AFTER);
         self.follow_taken(hosts);
         let users = hosts.iter().map(|host| {
             let all = users_of_devices(std::slice::from_ref(host)).len();
@@ -278,17 +269,11 @@ impl Asking {
         let outcomes = outcomes(answer, begun.len());
         let each = begun.into_iter().zip(outcomes);
         each.map(|(begun, (outcome, is_known))| {
-            if matches!(outcome, Outcome::Refused { again: true, .. })
-                && !self.unable.contains_key(hostname)
-            {
+            if matches!(outcome, Outcome::Refused { again: true, .. }) && !self.unable.contains_key(hostname) {
                 let what = what(hostname, &begun.step);
                 self.refused.insert(what, Instant::now());
             }
-            Settled {
-                begun,
-                outcome,
-                is_known,
-            }
+            Settled { begun, outcome, is_known }
         })
         .collect()
     }
@@ -303,9 +288,7 @@ impl Asking {
     /// Hosts of which nothing else is asked, and that are to go on ending processes of devices that they took.
     pub(crate) fn unfinished(&mut self) -> Vec<String> {
         let mut hostnames = std::mem::take(&mut self.unfinished);
-        hostnames.retain(|hostname| {
-            !self.unable.contains_key(hostname) && !self.in_flight.contains_key(hostname)
-        });
+        hostnames.retain(|hostname| !self.unable.contains_key(hostname) && !self.in_flight.contains_key(hostname));
         hostnames
     }
 
@@ -319,10 +302,10 @@ impl Asking {
             let is_there = shown.is_some_and(|snapshot| {
                 let mut processes = snapshot.processes.iter();
                 processes.any(|process| {
-                    target.processes.iter().any(|it| {
-                        it.pid == process.pid
-                            && Some(it.start_time_ticks) == process.start_time_ticks
-                    })
+                    target
+                        .processes
+                        .iter()
+                        .any(|it| it.pid == process.pid && Some(it.start_time_ticks) == process.start_time_ticks)
                 })
             });
             if is_there && !self.unfinished.contains(&target.hostname) {
@@ -335,12 +318,7 @@ impl Asking {
 
     /// Remembers a process that its host has killed.
     pub(crate) fn killed(&mut self, target: ProcessTarget, asked: Asked) {
-        self.killed.push(Killed {
-            asked,
-            target,
-            cycles: 0,
-            told: false,
-        });
+        self.killed.push(Killed { asked, target, cycles: 0, told: false });
     }
 
     /// Processes that were killed, and that their hosts tell of all the same; each once.
@@ -354,10 +332,10 @@ impl Asking {
                 return true;
             };
             killed.cycles += 1;
-            snapshot.processes.iter().any(|process| {
-                process.pid == target.pid
-                    && process.start_time_ticks == Some(target.start_time_ticks)
-            })
+            snapshot
+                .processes
+                .iter()
+                .any(|process| process.pid == target.pid && process.start_time_ticks == Some(target.start_time_ticks))
         });
         let stay = self.killed.iter_mut();
         let untold = stay.filter(|killed| killed.cycles > CYCLES_TO_DIE && !killed.told);
@@ -393,25 +371,13 @@ fn outcomes(answer: Answer, steps: usize) -> Vec<(Outcome, bool)> {
             Ok(answer) if answer.version == VERSION && answer.outcomes.len() == steps => {
                 answer.outcomes.into_iter().map(told).collect()
             }
-            Ok(_) => all(
-                unknown("its genv-enforcer is of another version, and its answer of other steps"),
-                false,
-            ),
-            Err(error) => all(
-                unknown(&format!("its answer cannot be understood ({error})")),
-                false,
-            ),
+            Ok(_) => all(unknown("its genv-enforcer is of another version, and its answer of other steps"), false),
+            Err(error) => all(unknown(&format!("its answer cannot be understood ({error})")), false),
         },
         Err(error) if error.may_be_done => all(unknown(&error.to_string()), false),
         Err(error) => {
             let reason = reason(&error.to_string());
-            all(
-                Outcome::Refused {
-                    reason,
-                    again: true,
-                },
-                true,
-            )
+            all(Outcome::Refused { reason, again: true }, true)
         }
     }
 }
@@ -420,17 +386,9 @@ fn outcomes(answer: Answer, steps: usize) -> Vec<(Outcome, bool)> {
 fn told(outcome: Outcome) -> (Outcome, bool) {
     let outcome = match outcome {
         Outcome::Done => Outcome::Done,
-        Outcome::Would => Outcome::Refused {
-            reason: "that host is in dry-run".to_owned(),
-            again: true,
-        },
-        Outcome::Refused { reason: why, again } => Outcome::Refused {
-            reason: reason(&why),
-            again,
-        },
-        Outcome::Failed { reason: why } => Outcome::Failed {
-            reason: reason(&why),
-        },
+        Outcome::Would => Outcome::Refused { reason: "that host is in dry-run".to_owned(), again: true },
+        Outcome::Refused { reason: why, again } => Outcome::Refused { reason: reason(&why), again },
+        Outcome::Failed { reason: why } => Outcome::Failed { reason: reason(&why) },
     };
     (outcome, true)
 }
@@ -447,11 +405,7 @@ pub(crate) fn hosts_of(step: &Step, violation: &Violation) -> Vec<String> {
         StepKind::Report | StepKind::Warn { .. } => {
             let mut hostnames: Vec<String> = match &violation.hostname {
                 Some(hostname) => vec![hostname.clone()],
-                None => violation
-                    .targets
-                    .iter()
-                    .map(|target| target.hostname().to_owned())
-                    .collect(),
+                None => violation.targets.iter().map(|target| target.hostname().to_owned()).collect(),
             };
             hostnames.sort();
             hostnames.dedup();

@@ -53,10 +53,7 @@ impl Sight {
                 let mut seen = before.get(&key).copied().unwrap_or_default();
                 match why {
                     None => {
-                        seen = Seen {
-                            worked: true,
-                            ..Seen::default()
-                        };
+                        seen = Seen { worked: true, ..Seen::default() };
                     }
                     Some(why) => {
                         if seen.failed == 0 {
@@ -106,11 +103,8 @@ impl Sight {
 
     /// The sources that a look found, by host and source, and whether each is blind.
     pub(crate) fn measured(&self, blind: &[Blind]) -> BTreeMap<(String, String), bool> {
-        let mut all: BTreeMap<(String, String), bool> = self
-            .0
-            .keys()
-            .map(|(hostname, source)| ((hostname.clone(), (*source).to_owned()), false))
-            .collect();
+        let mut all: BTreeMap<(String, String), bool> =
+            self.0.keys().map(|(hostname, source)| ((hostname.clone(), (*source).to_owned()), false)).collect();
         for it in blind {
             all.insert((it.hostname.clone(), it.source.clone()), true);
         }
@@ -120,10 +114,7 @@ impl Sight {
 
 /// What a collector that works may show in part only, and why it does.
 type Part = (&'static str, &'static str, fn(&Snapshot) -> Option<String>);
-const PARTS: [Part; 2] = [
-    (DEVICES, "gpu", unknown_devices),
-    (RECORDS, "state", damaged_records),
-];
+const PARTS: [Part; 2] = [(DEVICES, "gpu", unknown_devices), (RECORDS, "state", damaged_records)];
 
 fn works(snapshot: &Snapshot, collector: &str) -> bool {
     let status = snapshot.collectors.get(collector);
@@ -136,9 +127,7 @@ pub(crate) fn unknown_devices(snapshot: &Snapshot) -> Option<String> {
     if let Some(missing) = error.and_then(|it| it.error.as_deref()) {
         return Some(shortened(missing, MOST_CHARACTERS));
     }
-    let unknown: Vec<u32> = answering(snapshot)
-        .filter(|gpu| !snapshot.processes_known(*gpu))
-        .collect();
+    let unknown: Vec<u32> = answering(snapshot).filter(|gpu| !snapshot.processes_known(*gpu)).collect();
     (!unknown.is_empty()).then(|| {
         format!(
             "the processes on {} are not known: the driver does not list them, or its other answers contradict its list; \
@@ -170,9 +159,10 @@ pub(crate) fn sees_nothing(hosts: &[HostSnapshot], blind: &[Blind]) -> bool {
         of_host.any(|it| match it.source.as_str() {
             RECORDS => false,
             // This includes a host on which no device answers.
-            DEVICES => host.snapshot.as_deref().is_some_and(|snapshot| {
-                answering(snapshot).all(|gpu| !snapshot.processes_known(gpu))
-            }),
+            DEVICES => host
+                .snapshot
+                .as_deref()
+                .is_some_and(|snapshot| answering(snapshot).all(|gpu| !snapshot.processes_known(gpu))),
             _ => true,
         })
     };
@@ -213,25 +203,13 @@ mod tests {
         let mut sight = Sight::default();
         let mut look = |host: HostSnapshot, now| -> Vec<(String, f64)> {
             let blind = sight.look(&[host], |_| false, now);
-            blind
-                .into_iter()
-                .map(|it| (it.source, it.since_seconds))
-                .collect()
+            blind.into_iter().map(|it| (it.source, it.since_seconds)).collect()
         };
-        assert_eq!(
-            look(host(true, Some("no driver")), 1.0),
-            [("gpu".to_owned(), 1.0)]
-        );
-        assert_eq!(
-            look(host(true, Some("no driver")), 2.0),
-            [("gpu".to_owned(), 1.0)]
-        );
+        assert_eq!(look(host(true, Some("no driver")), 1.0), [("gpu".to_owned(), 1.0)]);
+        assert_eq!(look(host(true, Some("no driver")), 2.0), [("gpu".to_owned(), 1.0)]);
         assert_eq!(look(host(true, None), 3.0), []);
         assert_eq!(look(host(true, Some("it hangs")), 4.0), []);
-        assert_eq!(
-            look(host(true, Some("it hangs")), 5.0),
-            [("gpu".to_owned(), 4.0)]
-        );
+        assert_eq!(look(host(true, Some("it hangs")), 5.0), [("gpu".to_owned(), 4.0)]);
         assert_eq!(look(host(true, None), 6.0), []);
         assert_eq!(look(host(false, None), 7.0), []);
         assert_eq!(look(host(false, None), 8.0), [("host".to_owned(), 7.0)]);
@@ -240,10 +218,7 @@ mod tests {
     #[test]
     fn a_part_that_is_not_shown_is_blind_and_the_host_only_if_it_is_all() {
         let with = |unknown: &[bool], damage: Option<&str>| {
-            let devices = Lab::new(1, u32::try_from(unknown.len()).unwrap())
-                .hosts
-                .remove(0)
-                .devices;
+            let devices = Lab::new(1, u32::try_from(unknown.len()).unwrap()).hosts.remove(0).devices;
             let mut host = host(true, None);
             let snapshot = Arc::make_mut(host.snapshot.as_mut().unwrap());
             snapshot.devices = devices;
@@ -259,12 +234,7 @@ mod tests {
             (&[false, true], None, &["devices"], false),
             (&[true, true], None, &["devices"], true),
             (&[false], Some("e1 is left out"), &["records"], false),
-            (
-                &[true],
-                Some("e1 is left out"),
-                &["devices", "records"],
-                true,
-            ),
+            (&[true], Some("e1 is left out"), &["devices", "records"], true),
         ] {
             let hosts = [with(unknown, damage)];
             let mut sight = Sight::default();
@@ -276,10 +246,7 @@ mod tests {
         // A list that fails once is not blindness where it worked before.
         let mut sight = Sight::default();
         let mut look = |unknown| sight.look(&[with(&[unknown], None)], |_| false, 1.0).len();
-        assert_eq!(
-            [look(false), look(true), look(true), look(false)],
-            [0, 0, 1, 0]
-        );
+        assert_eq!([look(false), look(true), look(true), look(false)], [0, 0, 1, 0]);
     }
 
     #[test]

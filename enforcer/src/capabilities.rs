@@ -9,11 +9,7 @@ const NEEDED: [(u32, &str, &str); 3] = [
         "CAP_DAC_READ_SEARCH",
         "the environ of other users' processes cannot be read, so that these count as unknown and are spared",
     ),
-    (
-        5,
-        "CAP_KILL",
-        "processes of other users cannot be signalled",
-    ),
+    (5, "CAP_KILL", "processes of other users cannot be signalled"),
     (
         19,
         "CAP_SYS_PTRACE",
@@ -32,9 +28,7 @@ fn missing_from(status: &str) -> Vec<String> {
     let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
     // Where the kernel does not tell, nothing is known to be missing.
     let effective = effective.unwrap_or(u64::MAX);
-    let needed = NEEDED
-        .iter()
-        .filter(|(bit, ..)| effective & (1 << bit) == 0);
+    let needed = NEEDED.iter().filter(|(bit, ..)| effective & (1 << bit) == 0);
     let said = needed.map(|(_, name, without)| {
         format!("without {name} {without}: run as root, or give it with AmbientCapabilities")
     });

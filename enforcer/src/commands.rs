@@ -26,12 +26,7 @@ pub(crate) fn now_seconds() -> f64 {
 
 /// `genv-enforcer check`
 pub(crate) fn check(flags: &CheckFlags) -> anyhow::Result<()> {
-    config::check(
-        &flags.file,
-        &NameService,
-        now_seconds(),
-        &mut std::io::stdout().lock(),
-    )
+    config::check(&flags.file, &NameService, now_seconds(), &mut std::io::stdout().lock())
 }
 
 /// `genv-enforcer test`
@@ -97,9 +92,7 @@ pub(crate) fn waive(flags: &WaiveFlags) -> anyhow::Result<()> {
     let is_uid = is_uid.is_some_and(|uid| uid.parse::<u32>().is_ok());
     if !flags.duration.is_zero() && !is_uid && !NameService.has_user(&flags.user) {
         let user = harmless(&flags.user);
-        tell(&format!(
-            "this machine knows no user '{user}'; the exemption is kept all the same"
-        ));
+        tell(&format!("this machine knows no user '{user}'; the exemption is kept all the same"));
     }
     note_silence(&path, now);
     let (user, rules) = (harmless(&flags.user), harmless(&flags.rules.join(", ")));
@@ -133,9 +126,7 @@ fn note_silence(path: &Path, now_seconds: f64) {
 fn change(path: &Path, change: impl FnOnce(&mut Control)) -> anyhow::Result<()> {
     let directory = RuntimeDirectory::open(path)?;
     if let Some(aside) = Control::change(&directory, now_seconds(), change)? {
-        tell(&format!(
-            "what was told before was damaged, and is set aside as {aside}"
-        ));
+        tell(&format!("what was told before was damaged, and is set aside as {aside}"));
     }
     Ok(())
 }

@@ -51,9 +51,7 @@ pub(crate) enum ControlError {
     #[error(transparent)]
     File(#[from] FileError),
     /// It was written by hand, and not well.
-    #[error(
-        "cannot use {path}: it is damaged ({why}): give pauses and waivers again, and the command sets it aside"
-    )]
+    #[error("cannot use {path}: it is damaged ({why}): give pauses and waivers again, and the command sets it aside")]
     Damaged {
         /// The file.
         path: String,
@@ -67,18 +65,14 @@ impl Control {
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
-    pub(crate) fn read(
-        directory: &RuntimeDirectory,
-        now_seconds: f64,
-    ) -> Result<Self, ControlError> {
+    pub(crate) fn read(directory: &RuntimeDirectory, now_seconds: f64) -> Result<Self, ControlError> {
         let Some(content) = directory.read(CONTROL_FILE)? else {
             return Ok(Self::default());
         };
-        let control: Self =
-            serde_json::from_slice(&content).map_err(|error| ControlError::Damaged {
-                path: directory.path().join(CONTROL_FILE).display().to_string(),
-                why: error.to_string(),
-            })?;
+        let control: Self = serde_json::from_slice(&content).map_err(|error| ControlError::Damaged {
+            path: directory.path().join(CONTROL_FILE).display().to_string(),
+            why: error.to_string(),
+        })?;
         Ok(control.without_expired(now_seconds))
     }
 
@@ -94,9 +88,7 @@ impl Control {
         let _lock = directory.lock(CONTROL_LOCK, PATIENCE)?;
         let (mut control, aside) = match Self::read(directory, now_seconds) {
             Ok(control) => (control, None),
-            Err(ControlError::Damaged { .. }) => {
-                (Self::default(), Some(directory.set_aside(CONTROL_FILE)?))
-            }
+            Err(ControlError::Damaged { .. }) => (Self::default(), Some(directory.set_aside(CONTROL_FILE)?)),
             Err(ControlError::File(error)) => return Err(error),
         };
         change(&mut control);
@@ -124,15 +116,12 @@ impl Control {
             earlier.rules.retain(|rule| !waiver.rules.contains(rule));
         }
         // One without rules would be from all.
-        self.waivers
-            .retain(|it| it.user != waiver.user || !it.rules.is_empty());
+        self.waivers.retain(|it| it.user != waiver.user || !it.rules.is_empty());
         self.waivers.push(waiver);
     }
 
     fn without_expired(mut self, now_seconds: f64) -> Self {
-        self.paused_until_seconds = self
-            .paused_until_seconds
-            .filter(|until| *until > now_seconds);
+        self.paused_until_seconds = self.paused_until_seconds.filter(|until| *until > now_seconds);
         self.waivers.retain(|it| it.until_seconds > now_seconds);
         self
     }
@@ -168,10 +157,7 @@ mod tests {
         assert_eq!(told.unwrap(), None);
         let read = Control::read(&directory, 5.0).unwrap();
         assert_eq!(read.paused_until_seconds, Some(10.0));
-        assert_eq!(
-            read.waivers,
-            [waiver("idle", 30.0), waiver("max-age", 20.0)]
-        );
+        assert_eq!(read.waivers, [waiver("idle", 30.0), waiver("max-age", 20.0)]);
         let read = Control::read(&directory, 25.0).unwrap();
         assert_eq!(read.paused_until_seconds, None);
         assert_eq!(read.waivers, [waiver("idle", 30.0)]);
@@ -182,14 +168,8 @@ mod tests {
 
     #[test]
     fn an_exemption_from_several_rules_is_taken_back_rule_by_rule() {
-        let several = GivenWaiver {
-            rules: ["idle".to_owned(), "max-age".to_owned()].into(),
-            ..waiver("idle", 20.0)
-        };
-        let bobs = GivenWaiver {
-            user: "bob".to_owned(),
-            ..several.clone()
-        };
+        let several = GivenWaiver { rules: ["idle".to_owned(), "max-age".to_owned()].into(), ..waiver("idle", 20.0) };
+        let bobs = GivenWaiver { user: "bob".to_owned(), ..several.clone() };
         let mut control = Control::default();
         control.waive(several);
         control.waive(bobs.clone());
@@ -204,9 +184,7 @@ mod tests {
     fn a_damaged_file_is_an_error_until_a_command_sets_it_aside() {
         let folder = tempfile::tempdir().unwrap();
         let directory = RuntimeDirectory::open(folder.path()).unwrap();
-        directory
-            .replace(CONTROL_FILE, b"{\"paused\": 1}", Audience::Own)
-            .unwrap();
+        directory.replace(CONTROL_FILE, b"{\"paused\": 1}", Audience::Own).unwrap();
         let error = Control::read(&directory, 0.0).unwrap_err();
         assert!(matches!(error, ControlError::Damaged { .. }), "{error}");
         let aside = Control::change(&directory, 0.0, |_| {}).unwrap();

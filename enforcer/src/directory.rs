@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use genv_core::state::atomic::{Disk, Prepared, RealDisk};
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Uid, fchmod, fchown, flock, fstat,
-    fsync, mkdirat, openat, renameat, statat, unlinkat,
+    AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Uid, fchmod, fchown, flock, fstat, fsync, mkdirat,
+    openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -75,28 +75,14 @@ impl RuntimeDirectory {
     /// It cannot be opened or made, or others may write there.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, FileError> {
         let path = path.into();
-        let error = |what, why: String, remedy| FileError {
-            what,
-            path: path.clone(),
-            why,
-            remedy,
-        };
-        let failed = |what| {
-            move |errno| {
-                error(
-                    what,
-                    io_error(errno),
-                    "name another directory with --state-directory",
-                )
-            }
-        };
+        let error = |what, why: String, remedy| FileError { what, path: path.clone(), why, remedy };
+        let failed = |what| move |errno| error(what, io_error(errno), "name another directory with --state-directory");
         match mkdirat(CWD, &path, Mode::from_raw_mode(0o755)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(failed("make the directory")(errno)),
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let file =
-            openat(CWD, &path, flags, Mode::empty()).map_err(failed("open the directory"))?;
+        let file = openat(CWD, &path, flags, Mode::empty()).map_err(failed("open the directory"))?;
         let stat = fstat(&file).map_err(failed("open the directory"))?;
         let user = geteuid();
         if stat.st_uid != user.as_raw() && !user.is_root() {
@@ -113,11 +99,7 @@ impl RuntimeDirectory {
                 "take that right from them: chmod go-w",
             ));
         }
-        Ok(Self {
-            owner: (stat.st_uid, stat.st_gid),
-            path,
-            file,
-        })
+        Ok(Self { owner: (stat.st_uid, stat.st_gid), path, file })
     }
 
     /// Where it is.
@@ -131,19 +113,11 @@ impl RuntimeDirectory {
     /// # Errors
     /// It cannot be written; the old one is still there.
     pub fn replace(&self, name: &str, content: &[u8], audience: Audience) -> Result<(), FileError> {
-        let disk = OwnDisk {
-            audience,
-            owner: self.owner,
-        };
+        let disk = OwnDisk { audience, owner: self.owner };
         self.replace_on(&disk, name, content)
     }
 
-    pub(crate) fn replace_on(
-        &self,
-        disk: &dyn Disk,
-        name: &str,
-        content: &[u8],
-    ) -> Result<(), FileError> {
+    pub(crate) fn replace_on(&self, disk: &dyn Disk, name: &str, content: &[u8]) -> Result<(), FileError> {
         let prepared = Prepared::new(disk, self.file.as_fd(), name, content);
         let replaced = prepared.and_then(Prepared::commit);
         replaced.map_err(|errno| self.failed("write", name, errno))
@@ -160,20 +134,11 @@ impl RuntimeDirectory {
             Err(error) => return Err(error),
         };
         let mut content = Vec::new();
-        let limited = File::from(file)
-            .take(MOST_FILE_BYTES + 1)
-            .read_to_end(&mut content);
+        let limited = File::from(file).take(MOST_FILE_BYTES + 1).read_to_end(&mut content);
         match limited {
-            Ok(_) if content.len() as u64 > MOST_FILE_BYTES => {
-                Err(self.foreign("read", name, "it is far too large"))
-            }
+            Ok(_) if content.len() as u64 > MOST_FILE_BYTES => Err(self.foreign("read", name, "it is far too large")),
             Ok(_) => Ok(Some(content)),
-            Err(error) => Err(self.error(
-                "read",
-                name,
-                error.to_string(),
-                "look for errors of the disk",
-            )),
+            Err(error) => Err(self.error("read", name, error.to_string(), "look for errors of the disk")),
         }
     }
 
@@ -184,8 +149,7 @@ impl RuntimeDirectory {
     pub fn set_aside(&self, name: &str) -> Result<String, FileError> {
         let aside = format!("{name}.damaged");
         let directory = self.file.as_fd();
-        renameat(directory, name, directory, &aside)
-            .map_err(|errno| self.failed("set aside", name, errno))?;
+        renameat(directory, name, directory, &aside).map_err(|errno| self.failed("set aside", name, errno))?;
         Ok(aside)
     }
 
@@ -277,9 +241,7 @@ impl RuntimeDirectory {
         let opened = openat(self.file.as_fd(), name, flags | careful, Mode::empty());
         let file = opened.map_err(|errno| match errno {
             Errno::LOOP => self.foreign("open", name, "it is a symbolic link"),
-            Errno::ISDIR | Errno::NXIO | Errno::NODEV => {
-                self.foreign("open", name, "it is not a regular file")
-            }
+            Errno::ISDIR | Errno::NXIO | Errno::NODEV => self.foreign("open", name, "it is not a regular file"),
             errno => self.failed("open", name, errno),
         })?;
         let stat = fstat(&file).map_err(|errno| self.failed("open", name, errno))?;
@@ -300,19 +262,8 @@ impl RuntimeDirectory {
         matches!(found, Err(Errno::NOENT))
     }
 
-    fn error(
-        &self,
-        what: &'static str,
-        name: &str,
-        why: String,
-        remedy: &'static str,
-    ) -> FileError {
-        FileError {
-            what,
-            path: self.path.join(name),
-            why,
-            remedy,
-        }
+    fn error(&self, what: &'static str, name: &str, why: String, remedy: &'static str) -> FileError {
+        FileError { what, path: self.path.join(name), why, remedy }
     }
 
     fn foreign(&self, what: &'static str, name: &str, why: &str) -> FileError {

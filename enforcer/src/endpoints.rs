@@ -37,26 +37,13 @@ struct Metrics {
 impl Served {
     /// No cycle has ended yet.
     pub(crate) fn new(interval: Duration) -> Self {
-        Self(RwLock::new(Page {
-            metrics: None,
-            at: Instant::now(),
-            interval,
-            sees_nothing: false,
-        }))
+        Self(RwLock::new(Page { metrics: None, at: Instant::now(), interval, sees_nothing: false }))
     }
 
     /// Replaces what is served.
     pub(crate) fn publish(&self, metrics: String, interval: Duration, sees_nothing: bool) {
-        let metrics = Metrics {
-            exposition: metrics,
-            text: Text::default(),
-        };
-        let page = Page {
-            metrics: Some(Arc::new(metrics)),
-            at: Instant::now(),
-            interval,
-            sees_nothing,
-        };
+        let metrics = Metrics { exposition: metrics, text: Text::default() };
+        let page = Page { metrics: Some(Arc::new(metrics)), at: Instant::now(), interval, sees_nothing };
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = page;
     }
 
@@ -82,10 +69,7 @@ pub(crate) struct Endpoints {
 impl Endpoints {
     /// Serves the last cycle.
     pub(crate) fn new(served: Arc<Served>) -> Self {
-        Self {
-            served,
-            landing_page: landing_page().response(),
-        }
+        Self { served, landing_page: landing_page().response() }
     }
 }
 
@@ -99,12 +83,10 @@ impl Handler for Endpoints {
                 let write = |out: Out<'_>| out(metrics.exposition.as_bytes());
                 Response::encoded(encoding, METRICS, metrics.text.encoded(encoding, write))
             }
-            ("/-/ready", Some(_)) if page.sees_nothing => unavailable(
-                "genv-enforcer is blind: no host can be judged. 'genv-enforcer status' tells why.",
-            ),
-            ("/-/ready", Some(_)) => {
-                Response::text(StatusCode::OK, "genv-enforcer is ready.").uncached()
+            ("/-/ready", Some(_)) if page.sees_nothing => {
+                unavailable("genv-enforcer is blind: no host can be judged. 'genv-enforcer status' tells why.")
             }
+            ("/-/ready", Some(_)) => Response::text(StatusCode::OK, "genv-enforcer is ready.").uncached(),
             ("/-/healthy", metrics) if page.is_overdue() => unavailable(&format!(
                 "{} {} s ago, and a cycle is expected every {} s. See the log.",
                 match metrics {
@@ -114,12 +96,8 @@ impl Handler for Endpoints {
                 page.at.elapsed().as_secs(),
                 page.interval.as_secs_f64()
             )),
-            ("/-/healthy", _) => {
-                Response::text(StatusCode::OK, "genv-enforcer is healthy.").uncached()
-            }
-            ("/metrics" | "/-/ready", None) => {
-                unavailable("No cycle has ended yet. Ask again in a moment.")
-            }
+            ("/-/healthy", _) => Response::text(StatusCode::OK, "genv-enforcer is healthy.").uncached(),
+            ("/metrics" | "/-/ready", None) => unavailable("No cycle has ended yet. Ask again in a moment."),
             _ => Response::not_found(),
         }
     }
@@ -137,18 +115,12 @@ fn landing_page() -> LandingPage {
     };
     LandingPage {
         name: "genv enforcer".to_owned(),
-        description:
-            "Applies the rules on the use of GPUs; 'genv-enforcer status' tells how it stands."
-                .to_owned(),
+        description: "Applies the rules on the use of GPUs; 'genv-enforcer status' tells how it stands.".to_owned(),
         version: format!("{VERSION}, revision {REVISION}"),
         links: vec![
             link("/metrics", "Metrics", "what Prometheus scrapes"),
             link("/-/healthy", "Health", "200 while cycles go on"),
-            link(
-                "/-/ready",
-                "Readiness",
-                "200 while the last cycle saw a host",
-            ),
+            link("/-/ready", "Readiness", "200 while the last cycle saw a host"),
         ],
     }
 }
@@ -182,10 +154,6 @@ mod tests {
         assert_eq!(answers(false, now), [503, 200, 503]);
         assert_eq!(answers(true, now), [200, 200, 200]);
         assert_eq!(answers(true, late), [200, 503, 200]);
-        assert_eq!(
-            answers(false, late),
-            [503, 503, 503],
-            "the first one hangs too"
-        );
+        assert_eq!(answers(false, late), [503, 503, 503], "the first one hangs too");
     }
 }

@@ -35,20 +35,12 @@ pub(crate) fn execute_report(flags: ExecuteReportFlags) -> anyhow::Result<()> {
     let policy = policy(flags.config.as_deref(), flags.dry_run)?;
     let report = report()?;
     let sources = SourceOptions::from(flags.sources).or_from_environment()?;
-    let publication =
-        collect::once(sources.open()?, PATIENCE).context("cannot ask this machine")?;
+    let publication = collect::once(sources.open()?, PATIENCE).context("cannot ask this machine")?;
     let hostname = sources.own_hostname();
-    let host = publication
-        .hosts
-        .iter()
-        .find(|host| host.hostname == hostname);
+    let host = publication.hosts.iter().find(|host| host.hostname == hostname);
     let snapshot = host.and_then(|host| host.snapshot.as_deref());
-    let snapshot = snapshot.with_context(|| {
-        format!(
-            "cannot act on the report: nothing tells of this machine, {}",
-            harmless(&hostname)
-        )
-    })?;
+    let snapshot = snapshot
+        .with_context(|| format!("cannot act on the report: nothing tells of this machine, {}", harmless(&hostname)))?;
     if let Some(gpu) = snapshot.collectors.get("gpu").filter(|gpu| !gpu.success) {
         let why = gpu.error.as_deref().unwrap_or("no reason is given");
         bail!("cannot act on the report: who uses the GPUs is not known: {why}");
@@ -60,9 +52,7 @@ pub(crate) fn execute_report(flags: ExecuteReportFlags) -> anyhow::Result<()> {
 
     let (notes, deeds) = executor.execute_report(&report, &users);
     if let Some(why) = notes.tripped {
-        tell(&format!(
-            "the breaker trips: {why}: see to it, then 'genv-enforcer reset'"
-        ));
+        tell(&format!("the breaker trips: {why}: see to it, then 'genv-enforcer reset'"));
     }
     let mut settled = true;
     for deed in &deeds {
@@ -77,11 +67,7 @@ pub(crate) fn execute_report(flags: ExecuteReportFlags) -> anyhow::Result<()> {
         }
     }
     // Genv's own variable is no failure, as it is none to genv 1.4.3.
-    if settled || !executor.may_signal() {
-        Ok(())
-    } else {
-        Err(Silent.into())
-    }
+    if settled || !executor.may_signal() { Ok(()) } else { Err(Silent.into()) }
 }
 
 /// Who is out of reach is this machine's to say; the rules were the sender's.
@@ -89,24 +75,14 @@ fn policy(config: Option<&Path>, dry_run: bool) -> anyhow::Result<Policy> {
     let default = Some(Path::new(CONFIGURATION)).filter(|path| path.exists());
     let mode = if dry_run { Mode::DryRun } else { Mode::Enforce };
     Ok(match config.or(default) {
-        Some(path) => Policy {
-            mode,
-            ..Policy::from(&Config::load(path)?)
-        },
-        None => Policy {
-            mode,
-            never: Never::default(),
-            breaker: BreakerLimits::default(),
-        },
+        Some(path) => Policy { mode, ..Policy::from(&Config::load(path)?) },
+        None => Policy { mode, never: Never::default(), breaker: BreakerLimits::default() },
     })
 }
 
 fn report() -> anyhow::Result<Report> {
     let mut json = Vec::new();
-    let read = stdin()
-        .lock()
-        .take(MOST_REPORT_BYTES + 1)
-        .read_to_end(&mut json);
+    let read = stdin().lock().take(MOST_REPORT_BYTES + 1).read_to_end(&mut json);
     let length = read.context("cannot read the report from stdin")?;
     if length as u64 > MOST_REPORT_BYTES {
         bail!(

@@ -48,27 +48,18 @@ impl Groups {
         Self::asking(|user| NameService.groups_of(user))
     }
 
-    pub(crate) fn asking(
-        ask: impl Fn(&str) -> Option<BTreeSet<String>> + Send + 'static,
-    ) -> io::Result<Self> {
+    pub(crate) fn asking(ask: impl Fn(&str) -> Option<BTreeSet<String>> + Send + 'static) -> io::Result<Self> {
         let (questions, asked) = channel::<String>();
         let (answered, answers) = channel();
-        thread::Builder::new()
-            .name("groups".to_owned())
-            .spawn(move || {
-                while let Ok(user) = asked.recv() {
-                    let groups = ask(&user);
-                    if answered.send((user, groups)).is_err() {
-                        return;
-                    }
+        thread::Builder::new().name("groups".to_owned()).spawn(move || {
+            while let Ok(user) = asked.recv() {
+                let groups = ask(&user);
+                if answered.send((user, groups)).is_err() {
+                    return;
                 }
-            })?;
-        Ok(Self {
-            known: BTreeMap::new(),
-            asked: BTreeSet::new(),
-            questions,
-            answers,
-        })
+            }
+        })?;
+        Ok(Self { known: BTreeMap::new(), asked: BTreeSet::new(), questions, answers })
     }
 
     /// The groups of these users: those that are known, if need be from earlier, and what is told within a second.
@@ -88,11 +79,7 @@ impl Groups {
         while !self.asked.is_empty() {
             // An answer that is there is taken, however late.
             let missing = users.iter().any(|user| !self.known.contains_key(user));
-            let patience = if missing {
-                deadline.saturating_duration_since(Instant::now())
-            } else {
-                Duration::ZERO
-            };
+            let patience = if missing { deadline.saturating_duration_since(Instant::now()) } else { Duration::ZERO };
             match self.answers.recv_timeout(patience) {
                 Ok((user, groups)) => {
                     self.asked.remove(&user);
@@ -117,11 +104,7 @@ impl Groups {
 
     /// Groups that were right are better than none.
     fn learn(&mut self, user: String, groups: Option<BTreeSet<String>>) {
-        let lifetime = if groups.is_some() {
-            LIFETIME
-        } else {
-            SILENCE_LIFETIME
-        };
+        let lifetime = if groups.is_some() { LIFETIME } else { SILENCE_LIFETIME };
         let earlier = self.known.remove(&user).and_then(|(groups, _)| groups);
         let until = Instant::now() + lifetime;
         self.known.insert(user, (groups.or(earlier), until));
@@ -131,11 +114,7 @@ impl Groups {
 /// Exempts users whose groups nobody tells from the rules that look at groups, for this cycle: a group's limit may be a
 /// higher one, and an excepted group may be theirs.
 #[must_use]
-pub(crate) fn waiver_of_unknown(
-    users: BTreeSet<String>,
-    config: &Config,
-    now_seconds: f64,
-) -> Option<Waiver> {
+pub(crate) fn waiver_of_unknown(users: BTreeSet<String>, config: &Config, now_seconds: f64) -> Option<Waiver> {
     let rules = config.rules.iter().filter(|rule| looks_at_groups(rule));
     let rules: BTreeSet<String> = rules.map(|rule| rule.name.clone()).collect();
     // A waiver that names no rule would be one from all.

@@ -24,10 +24,7 @@ pub fn load(directory: &RuntimeDirectory) -> Result<(History, Option<String>), F
     };
     let aside = directory.set_aside(HISTORY_FILE)?;
     let path = directory.path().join(aside);
-    let said = format!(
-        "{why}: it is set aside as {}, and every violation begins anew",
-        path.display()
-    );
+    let said = format!("{why}: it is set aside as {}, and every violation begins anew", path.display());
     Ok((History::default(), Some(said)))
 }
 
@@ -74,17 +71,13 @@ impl OnDisk {
     ) -> Result<(), FileError> {
         let stages = stages(plan);
         let lag = 0.0..LONGEST_LAG_SECONDS;
-        let is_recent =
-            |last: Written| last.stages == stages && lag.contains(&(now_seconds - last.at_seconds));
+        let is_recent = |last: Written| last.stages == stages && lag.contains(&(now_seconds - last.at_seconds));
         if plan.steps.is_empty() && self.0.is_some_and(is_recent) {
             return Ok(());
         }
         self.0 = None;
         save(directory, history)?;
-        self.0 = Some(Written {
-            at_seconds: now_seconds,
-            stages,
-        });
+        self.0 = Some(Written { at_seconds: now_seconds, stages });
         Ok(())
     }
 }
@@ -110,10 +103,7 @@ mod tests {
         Violation {
             key: Key {
                 rule: "rule".to_owned(),
-                subject: Subject::User {
-                    username: username.to_owned(),
-                    hostname: None,
-                },
+                subject: Subject::User { username: username.to_owned(), hostname: None },
             },
             username: username.to_owned(),
             uid: None,
@@ -138,15 +128,11 @@ mod tests {
         let mut is_written = |plan: &Plan, now_seconds| {
             let _ = std::fs::remove_file(&path);
             let history = History::default();
-            on_disk
-                .follow(&directory, &history, plan, now_seconds)
-                .unwrap();
+            on_disk.follow(&directory, &history, plan, now_seconds).unwrap();
             path.exists()
         };
         let pending = |until_seconds| Stage::Pending { until_seconds };
-        let held = |why: &str| Stage::Held {
-            why: why.to_owned(),
-        };
+        let held = |why: &str| Stage::Held { why: why.to_owned() };
         let mut plan = Plan::default();
         assert!(is_written(&plan, 100.0), "the first time");
         assert!(!is_written(&plan, 100.0), "the same");
@@ -160,10 +146,7 @@ mod tests {
         assert!(is_written(&plan, 125.0), "another violation");
         plan.violations = vec![violation("bob", held("paused"))];
         assert!(is_written(&plan, 126.0), "it waits");
-        plan.steps = vec![Step {
-            key: plan.violations[0].key.clone(),
-            kind: StepKind::Report,
-        }];
+        plan.steps = vec![Step { key: plan.violations[0].key.clone(), kind: StepKind::Report }];
         assert!(is_written(&plan, 127.0), "a step was tried");
         plan.steps.clear();
         assert!(!is_written(&plan, 128.0));
@@ -195,9 +178,7 @@ mod tests {
         save(&directory, &History::default()).unwrap();
         assert_eq!(load(&directory).unwrap(), (History::default(), None));
         for damaged in [&b"{\"vers"[..], b"", b"\xff"] {
-            directory
-                .replace(HISTORY_FILE, damaged, Audience::Own)
-                .unwrap();
+            directory.replace(HISTORY_FILE, damaged, Audience::Own).unwrap();
             let (history, said) = load(&directory).unwrap();
             assert_eq!(history, History::default());
             assert!(said.is_some_and(|said| said.contains("set aside")));

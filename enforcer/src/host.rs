@@ -39,18 +39,10 @@ pub(crate) fn max_age(interval: Duration) -> Duration {
 }
 
 /// Starts collecting.
-pub(crate) fn collect(
-    hosts: Vec<HostSources>,
-    interval: Duration,
-) -> anyhow::Result<SnapshotStream> {
-    let options = CollectOptions {
-        interval,
-        max_age: max_age(interval),
-        ..CollectOptions::default()
-    };
-    collect::spawn(hosts, options).map_err(|error| {
-        anyhow!("cannot start the threads that collect: {error}. Allow more processes (ulimit -u)")
-    })
+pub(crate) fn collect(hosts: Vec<HostSources>, interval: Duration) -> anyhow::Result<SnapshotStream> {
+    let options = CollectOptions { interval, max_age: max_age(interval), ..CollectOptions::default() };
+    collect::spawn(hosts, options)
+        .map_err(|error| anyhow!("cannot start the threads that collect: {error}. Allow more processes (ulimit -u)"))
 }
 
 /// Who carries out steps on this host.
@@ -106,11 +98,7 @@ pub(crate) fn executor_called(
 }
 
 /// Who asks other hosts to carry out steps: of this one nothing is read, and nothing is done here.
-pub(crate) fn asking_executor(
-    hostname: String,
-    directory: &Path,
-    policy: Policy,
-) -> anyhow::Result<Executor> {
+pub(crate) fn asking_executor(hostname: String, directory: &Path, policy: Policy) -> anyhow::Result<Executor> {
     let genv_directory = directory_path(None);
     let evidence = Evidence {
         gpu_use: Box::new(|| Err("steps are carried out by other hosts".to_owned())),
@@ -118,11 +106,7 @@ pub(crate) fn asking_executor(
         processes: Box::new(ProcReader::new()),
         state: Box::new(StateDirectory::new(&genv_directory)),
     };
-    let place = Place {
-        hostname,
-        genv_directory,
-        state_directory: directory.to_owned(),
-    };
+    let place = Place { hostname, genv_directory, state_directory: directory.to_owned() };
     Ok(Executor::open(place, policy, evidence)?)
 }
 

@@ -66,10 +66,7 @@ impl Intent {
     /// A step on a host, for a violation.
     #[must_use]
     pub fn new(step: &Step, violation: &Violation, hostname: &str) -> Self {
-        let here = violation
-            .targets
-            .iter()
-            .filter(|target| target.hostname() == hostname);
+        let here = violation.targets.iter().filter(|target| target.hostname() == hostname);
         Self {
             step: step.clone(),
             username: violation.username.clone(),

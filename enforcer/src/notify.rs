@@ -29,14 +29,8 @@ const POLL: Duration = Duration::from_millis(20);
 pub(crate) fn notify(flags: &NotifyFlags) -> anyhow::Result<()> {
     let notice = read()?;
     let answer = match deliver(&flags.command, &notice, flags.deadline) {
-        Ok(()) => Answer {
-            accepted: true,
-            reason: String::new(),
-        },
-        Err(error) => Answer {
-            accepted: false,
-            reason: format!("{error:#}"),
-        },
+        Ok(()) => Answer { accepted: true, reason: String::new() },
+        Err(error) => Answer { accepted: false, reason: format!("{error:#}") },
     };
     print(&format!("{}\n", serde_json::to_string(&answer)?))
 }
@@ -45,14 +39,9 @@ pub(crate) fn notify(flags: &NotifyFlags) -> anyhow::Result<()> {
 fn read() -> anyhow::Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut input = BufReader::new(stdin().lock().take(MOST_BYTES + 1));
-    input
-        .read_until(b'\n', &mut line)
-        .context("cannot read the notice")?;
+    input.read_until(b'\n', &mut line).context("cannot read the notice")?;
     if line.len() as u64 > MOST_BYTES {
-        bail!(
-            "cannot take the notice: it is longer than {} KiB",
-            MOST_BYTES >> 10
-        );
+        bail!("cannot take the notice: it is longer than {} KiB", MOST_BYTES >> 10);
     }
     let facts = serde_json::from_slice::<Facts>(&line).ok();
     if facts.is_none_or(|facts| facts.version == 0) {
@@ -101,10 +90,7 @@ fn attempt(command: &Path, notice: &[u8], deadline: Duration) -> anyhow::Result<
         }
         if Instant::now() >= until {
             end(&mut child);
-            bail!(
-                "{path} did not end within {} s, and was killed",
-                deadline.as_secs()
-            );
+            bail!("{path} did not end within {} s, and was killed", deadline.as_secs());
         }
         thread::sleep(POLL);
     }

@@ -40,11 +40,7 @@ pub(crate) fn begin(
     steps: Vec<Step>,
 ) -> Result<(), FileError> {
     history_file::save(directory, history)?;
-    let begun = Begun {
-        version: VERSION,
-        mark,
-        steps,
-    };
+    let begun = Begun { version: VERSION, mark, steps };
     let content = serde_json::to_vec(&begun).expect("texts and numbers are JSON");
     directory.replace(BEGUN_FILE, &content, Audience::Own)
 }

@@ -87,18 +87,11 @@ impl Rules {
     ///
     /// # Errors
     /// The file cannot be used: with its place, why, and a snippet.
-    pub fn open(
-        source: Source,
-        overrides: Overrides,
-        now_seconds: f64,
-    ) -> Result<Self, genv_core::yaml::Error> {
+    pub fn open(source: Source, overrides: Overrides, now_seconds: f64) -> Result<Self, genv_core::yaml::Error> {
         let (path, config, written, source) = match source {
-            Source::Flags(flags) => (
-                None,
-                Config::from_flags(&flags),
-                Written::Flags(*flags),
-                "genv 1.4.3's flags".to_owned(),
-            ),
+            Source::Flags(flags) => {
+                (None, Config::from_flags(&flags), Written::Flags(*flags), "genv 1.4.3's flags".to_owned())
+            }
             Source::File(path) => {
                 // Whoever is told of it may be in another folder.
                 let source = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
@@ -172,11 +165,7 @@ impl Rules {
             Err(error) => {
                 let error = error.to_string();
                 let known = in_force.error.replace(error.clone()) == Some(error);
-                if known && !now {
-                    Look::Same
-                } else {
-                    Look::Refused
-                }
+                if known && !now { Look::Same } else { Look::Refused }
             }
         }
     }
@@ -193,15 +182,7 @@ impl Overrides {
 /// Symbolic links are followed, as those of a ConfigMap must be.
 fn stamp(path: &Path) -> Stamp {
     let it = fs::metadata(path).ok()?;
-    Some((
-        it.dev(),
-        it.ino(),
-        it.size(),
-        it.mtime(),
-        it.mtime_nsec(),
-        it.ctime(),
-        it.ctime_nsec(),
-    ))
+    Some((it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec(), it.ctime(), it.ctime_nsec()))
 }
 
 fn load(path: &Path) -> Result<(Config, Written), genv_core::yaml::Error> {
@@ -275,12 +256,7 @@ mod tests {
         fs::write(&path, ONE).unwrap();
         let mut kept = open(&path);
         let hash = kept.in_force().config.hash.clone();
-        for bad in [
-            "version: 1\nrulez: []\n",
-            "",
-            "\u{0}",
-            "version: 1\nrules: [{kind: x}]\n",
-        ] {
+        for bad in ["version: 1\nrulez: []\n", "", "\u{0}", "version: 1\nrules: [{kind: x}]\n"] {
             fs::write(&path, bad).unwrap();
             assert_eq!(settled(&mut kept), Look::Refused, "{bad:?}");
             assert_eq!(kept.in_force().config.hash, hash);
@@ -320,10 +296,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("enforcer.yaml");
         fs::write(&path, ONE).unwrap();
-        let overrides = Overrides {
-            mode: Some(Mode::Enforce),
-            interval: Some(Duration::from_secs(7)),
-        };
+        let overrides = Overrides { mode: Some(Mode::Enforce), interval: Some(Duration::from_secs(7)) };
         let mut rules = Rules::open(Source::File(path.clone()), overrides, 1.0).unwrap();
         fs::write(&path, TWO).unwrap();
         assert_eq!(settled(&mut rules), Look::Loaded);

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use genv_core::duration::format_span;
 use genv_core::enforcement::{
-    Enforcement, EnforcementWaiver, FrozenViolation, HeldViolation, LeftBehindContext, NotJudged,
-    Stance, UndeliveredWarning,
+    Enforcement, EnforcementWaiver, FrozenViolation, HeldViolation, LeftBehindContext, NotJudged, Stance,
+    UndeliveredWarning,
 };
 use genv_core::text::{end_moment, moment};
 use jiff::tz::TimeZone;
@@ -29,10 +29,7 @@ pub fn held(violation: &Violation) -> HeldViolation {
         rule: violation.key.rule.clone(),
         username: violation.username.clone(),
         uid: violation.uid,
-        victim_uids: words::victims(&violation.targets)
-            .into_iter()
-            .filter(|uid| Some(*uid) != violation.uid)
-            .collect(),
+        victim_uids: words::victims(&violation.targets).into_iter().filter(|uid| Some(*uid) != violation.uid).collect(),
         hostname: violation.hostname.clone(),
         subject: words::subject(&violation.key.subject),
         action: violation.action.word().to_owned(),
@@ -114,12 +111,7 @@ pub fn text(status: &Enforcement, now_seconds: f64, zone: &TimeZone) -> String {
     out
 }
 
-fn describe(
-    out: &mut String,
-    status: &Enforcement,
-    now_seconds: f64,
-    zone: &TimeZone,
-) -> std::fmt::Result {
+fn describe(out: &mut String, status: &Enforcement, now_seconds: f64, zone: &TimeZone) -> std::fmt::Result {
     let ago = |seconds: f64| format!("{} ago", format_span(now_seconds - seconds));
     let mode = match (status.mode.as_str(), status.stance()) {
         ("dry-run", _) => "dry-run: says what it would do",
@@ -178,12 +170,7 @@ fn describe(
     }
     for violation in &status.violations {
         writeln!(out)?;
-        out.push_str(&violation_text(
-            violation,
-            status.stance(),
-            now_seconds,
-            zone,
-        ));
+        out.push_str(&violation_text(violation, status.stance(), now_seconds, zone));
     }
     for violation in &status.frozen {
         writeln!(out)?;
@@ -205,9 +192,7 @@ fn conclusion(status: &Enforcement, now_seconds: f64) -> Option<String> {
         0 if !status.not_judged.is_empty() => "Nobody is known to break a rule.".to_owned(),
         0 => "Nobody breaks a rule.".to_owned(),
         1 => "Nobody is known to break a rule. Of 1 unknown process it cannot be told.".to_owned(),
-        unknown => format!(
-            "Nobody is known to break a rule. Of {unknown} unknown processes it cannot be told."
-        ),
+        unknown => format!("Nobody is known to break a rule. Of {unknown} unknown processes it cannot be told."),
     })
 }
 
@@ -232,12 +217,7 @@ fn frozen_text(violation: &FrozenViolation, now_seconds: f64, zone: &TimeZone) -
 }
 
 /// Why less is done than the rules say.
-fn describe_troubles(
-    out: &mut String,
-    status: &Enforcement,
-    now_seconds: f64,
-    zone: &TimeZone,
-) -> std::fmt::Result {
+fn describe_troubles(out: &mut String, status: &Enforcement, now_seconds: f64, zone: &TimeZone) -> std::fmt::Result {
     if let Some(why) = &status.breaker {
         let since = status.breaker_since_seconds.map(|since| {
             let ago = format_span(now_seconds - since);
@@ -254,11 +234,7 @@ fn describe_troubles(
         writeln!(out, "Fault      {}", genv_core::text::harmless(fault))?;
     }
     for hostname in &status.missing_hosts {
-        writeln!(
-            out,
-            "Missing    {}: no fresh facts, nothing is done there",
-            words::name(hostname)
-        )?;
+        writeln!(out, "Missing    {}: no fresh facts, nothing is done there", words::name(hostname))?;
     }
     for it in &status.not_judged {
         writeln!(
@@ -290,9 +266,7 @@ fn describe_troubles(
             genv_core::text::harmless(&record.why)
         )?;
     }
-    let more = status
-        .disputed_records_total
-        .saturating_sub(status.disputed_records.len() as u64);
+    let more = status.disputed_records_total.saturating_sub(status.disputed_records.len() as u64);
     if more > 0 {
         writeln!(out, "Disputed   {more} more")?;
     }
@@ -324,26 +298,14 @@ fn of_users(counts: &BTreeMap<String, u64>) -> String {
 }
 
 /// Who breaks which rule by what, since when, what follows, and why it does not.
-fn violation_text(
-    violation: &HeldViolation,
-    stance: Stance,
-    now_seconds: f64,
-    zone: &TimeZone,
-) -> String {
+fn violation_text(violation: &HeldViolation, stance: Stance, now_seconds: f64, zone: &TimeZone) -> String {
     let host = violation.hostname.as_deref().map(words::name);
     let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
     let since = violation.since_seconds;
     let mut lines = vec![
         ("Found", violation.found.clone()),
         ("Allowed", violation.allowed.clone()),
-        (
-            "Since",
-            format!(
-                "{} ({} ago)",
-                moment(since, zone),
-                format_span(now_seconds - since)
-            ),
-        ),
+        ("Since", format!("{} ({} ago)", moment(since, zone), format_span(now_seconds - since))),
     ];
     let outlook = || violation.outlook(stance, now_seconds, zone);
     match violation.stage.as_str() {
@@ -355,9 +317,7 @@ fn violation_text(
     lines.extend(violation.why.clone().map(|why| ("Why not", why)));
     let undelivered = violation.undelivered.as_ref();
     lines.extend(undelivered.filter(|it| !it.is_waited_for).map(|it| {
-        let UndeliveredWarning {
-            number, of, why, ..
-        } = it;
+        let UndeliveredWarning { number, of, why, .. } = it;
         let unread = format!("{number} of {of} is not delivered, and is not waited for: {why}");
         ("Warning", unread)
     }));

@@ -28,12 +28,8 @@ pub(crate) fn add(
     // What is damaged is begun anew.
     let kept = Enforcement::read_file(&directory.path().join(file));
     let mut violations = kept.ok().flatten().unwrap_or_default().violations;
-    violations.retain(|it| {
-        !is_over(it, now_seconds)
-            && !new
-                .iter()
-                .any(|new| it.stage == "warned" && is_same(new, it))
-    });
+    violations
+        .retain(|it| !is_over(it, now_seconds) && !new.iter().any(|new| it.stage == "warned" && is_same(new, it)));
     violations.extend(new);
     let mut of_user: BTreeMap<String, usize> = BTreeMap::new();
     for violation in &violations {
@@ -51,10 +47,7 @@ pub(crate) fn add(
         version: ENFORCEMENT_VERSION,
         updated_timestamp_seconds: now_seconds,
         mode: "enforce".to_owned(),
-        config: EnforcementConfig {
-            source,
-            ..EnforcementConfig::default()
-        },
+        config: EnforcementConfig { source, ..EnforcementConfig::default() },
         violations,
         ..Enforcement::default()
     };
@@ -100,8 +93,7 @@ mod tests {
         let read = || {
             let told = Enforcement::read_file(&path).unwrap();
             let told = told.unwrap().violations.into_iter();
-            told.map(|it| format!("{} {}", it.subject, it.stage))
-                .collect::<Vec<_>>()
+            told.map(|it| format!("{} {}", it.subject, it.stage)).collect::<Vec<_>>()
         };
         let add = |new: Vec<HeldViolation>, now| {
             add(&directory, "told.json", String::new(), new, now).unwrap();
@@ -121,10 +113,8 @@ mod tests {
         add(many.collect(), 0.0);
         assert_eq!(read().len(), MOST_OF_USER);
         assert_eq!(read()[0], "process 10 acted");
-        let others = (0..MOST).map(|user| HeldViolation {
-            username: format!("user{user}"),
-            ..told("process 6", "acted", 0.0)
-        });
+        let others =
+            (0..MOST).map(|user| HeldViolation { username: format!("user{user}"), ..told("process 6", "acted", 0.0) });
         add(others.collect(), 0.0);
         assert_eq!(read().len(), MOST);
         assert_eq!(read()[0], "process 6 acted");

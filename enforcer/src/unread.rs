@@ -23,30 +23,19 @@ impl Unread {
     ///
     /// # Errors
     /// A file cannot be written or removed.
-    pub(crate) fn mark(
-        &mut self,
-        directory: &RuntimeDirectory,
-        status: &Enforcement,
-    ) -> Result<(), FileError> {
+    pub(crate) fn mark(&mut self, directory: &RuntimeDirectory, status: &Enforcement) -> Result<(), FileError> {
         let before = self.written.take().unwrap_or_else(|| left(directory));
         let mut unread: BTreeMap<u32, Warnings<'_>> = BTreeMap::new();
         for held in &status.violations {
             let Some(warning) = &held.undelivered else {
                 continue;
             };
-            let what = (
-                &*held.rule,
-                &*held.subject,
-                held.hostname.as_deref(),
-                warning.number,
-            );
+            let what = (&*held.rule, &*held.subject, held.hostname.as_deref(), warning.number);
             for uid in held.uid.iter().chain(&held.victim_uids) {
                 unread.entry(*uid).or_default().push(what);
             }
         }
-        let now = unread
-            .into_iter()
-            .map(|(uid, warnings)| (uid, format!("{warnings:?}")));
+        let now = unread.into_iter().map(|(uid, warnings)| (uid, format!("{warnings:?}")));
         let now: BTreeMap<u32, String> = now.collect();
         let outcome = replace(directory, &before, &now);
         self.written = Some(now);
@@ -59,10 +48,7 @@ fn replace(
     before: &BTreeMap<u32, String>,
     now: &BTreeMap<u32, String>,
 ) -> Result<(), FileError> {
-    for (uid, _) in now
-        .iter()
-        .filter(|(uid, warnings)| before.get(uid) != Some(warnings))
-    {
+    for (uid, _) in now.iter().filter(|(uid, warnings)| before.get(uid) != Some(warnings)) {
         directory.replace(&unread_file(*uid), b"", Audience::Everybody)?;
     }
     for uid in before.keys().filter(|uid| !now.contains_key(uid)) {
@@ -73,10 +59,7 @@ fn replace(
 
 /// The marks of an earlier daemon, without their warnings.
 fn left(directory: &RuntimeDirectory) -> BTreeMap<u32, String> {
-    let entries = fs::read_dir(directory.path())
-        .into_iter()
-        .flatten()
-        .flatten();
+    let entries = fs::read_dir(directory.path()).into_iter().flatten().flatten();
     let uids = entries.filter_map(|entry| unread_uid(entry.file_name().to_str()?));
     uids.map(|uid| (uid, String::new())).collect()
 }
@@ -91,10 +74,7 @@ mod tests {
         HeldViolation {
             uid: Some(uid),
             victim_uids: victims.to_vec(),
-            undelivered: Some(UndeliveredWarning {
-                number,
-                ..UndeliveredWarning::default()
-            }),
+            undelivered: Some(UndeliveredWarning { number, ..UndeliveredWarning::default() }),
             ..HeldViolation::default()
         }
     }
@@ -104,15 +84,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let directory = RuntimeDirectory::open(folder.path()).unwrap();
         // An earlier daemon left this mark.
-        directory
-            .replace("unread-7", b"", Audience::Everybody)
-            .unwrap();
+        directory.replace("unread-7", b"", Audience::Everybody).unwrap();
         let mut unread = Unread::default();
         let mut mark = |violations: Vec<HeldViolation>| {
-            let status = Enforcement {
-                violations,
-                ..Enforcement::default()
-            };
+            let status = Enforcement { violations, ..Enforcement::default() };
             unread.mark(&directory, &status).unwrap();
             let entries = fs::read_dir(folder.path()).unwrap().flatten();
             let mut found: Vec<_> = entries
@@ -125,19 +100,14 @@ mod tests {
             found.sort();
             found
         };
-        let names = |found: &[(String, u64)]| -> Vec<String> {
-            found.iter().map(|(name, _)| name.clone()).collect()
-        };
+        let names = |found: &[(String, u64)]| -> Vec<String> { found.iter().map(|(name, _)| name.clone()).collect() };
         let first = mark(vec![warned(5, &[6], 1)]);
         assert_eq!(names(&first), ["unread-5", "unread-6"]);
         assert_eq!(mark(vec![warned(5, &[6], 1)]), first, "nothing is new");
         let again = mark(vec![warned(5, &[], 2)]);
         assert_eq!(names(&again), ["unread-5"]);
         assert_ne!(again[0], first[0], "it is a new file");
-        let delivered = HeldViolation {
-            uid: Some(5),
-            ..HeldViolation::default()
-        };
+        let delivered = HeldViolation { uid: Some(5), ..HeldViolation::default() };
         assert_eq!(mark(vec![delivered]), []);
     }
 }

@@ -17,14 +17,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const JSON_LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
 /// Paths that the telemetry path cannot take.
-pub(crate) const TAKEN_PATHS: [&str; 6] = [
-    "/",
-    "/sd",
-    "/snapshot",
-    "/runbooks",
-    "/-/healthy",
-    "/-/ready",
-];
+pub(crate) const TAKEN_PATHS: [&str; 6] = ["/", "/sd", "/snapshot", "/runbooks", "/-/healthy", "/-/ready"];
 
 /// Where an exporter listens unless it is told otherwise.
 const EXPORTER_PORT: u16 = 9820;
@@ -47,11 +40,7 @@ pub struct Endpoints {
 impl Endpoints {
     /// Serves the latest rendering; `interval` is the time between publications.
     #[must_use]
-    pub fn new(
-        latest: watch::Receiver<Arc<Rendering>>,
-        telemetry_path: &str,
-        interval: Duration,
-    ) -> Self {
+    pub fn new(latest: watch::Receiver<Arc<Rendering>>, telemetry_path: &str, interval: Duration) -> Self {
         let genv1_path = format!("{}/genv1", telemetry_path.trim_end_matches('/'));
         let landing_page = landing_page(telemetry_path, &genv1_path);
         Self {
@@ -91,9 +80,7 @@ impl Endpoints {
                 Ok(body) => Response::encoded(encoding, JSON, body),
                 Err(reason) => refused(&latest, &host, reason),
             },
-            None if latest.is_published() => {
-                Response::encoded(encoding, JSON_LINES, latest.snapshots(encoding))
-            }
+            None if latest.is_published() => Response::encoded(encoding, JSON_LINES, latest.snapshots(encoding)),
             None => unavailable("Nothing was collected yet. Ask again in a moment."),
         }
     }
@@ -166,16 +153,11 @@ fn refused(latest: &Rendering, host: &str, reason: NoText) -> Response {
             let known: Vec<_> = latest.hostnames().collect();
             let words = match known[..] {
                 [] => "Nothing was collected yet. Ask again in a moment.".to_owned(),
-                _ => format!(
-                    "There is no host '{host}' here. There are: {}.",
-                    known.join(", ")
-                ),
+                _ => format!("There is no host '{host}' here. There are: {}.", known.join(", ")),
             };
             Response::text(StatusCode::NOT_FOUND, &words).uncached()
         }
-        NoText::HostDown => unavailable(&format!(
-            "Host '{host}' is down: it delivers no snapshot. The log says why."
-        )),
+        NoText::HostDown => unavailable(&format!("Host '{host}' is down: it delivers no snapshot. The log says why.")),
     }
 }
 
@@ -191,41 +173,20 @@ fn landing_page(telemetry_path: &str, genv1_path: &str) -> LandingPage {
     };
     LandingPage {
         name: "genv exporter".to_owned(),
-        description: "GPU devices, genv environments, users and processes, for Prometheus."
-            .to_owned(),
+        description: "GPU devices, genv environments, users and processes, for Prometheus.".to_owned(),
         version: format!("{VERSION}, revision {REVISION}"),
         links: vec![
-            link(
-                telemetry_path,
-                "Metrics",
-                "what Prometheus scrapes; ?host=NAME for one host of many",
-            ),
-            link(
-                genv1_path,
-                "Metrics of genv 1.x",
-                "the same truth under the names of genv 1.4.3, for old dashboards",
-            ),
-            link(
-                "/snapshot",
-                "Snapshot",
-                "everything that is known, as JSON; ?host=NAME for one host of many",
-            ),
+            link(telemetry_path, "Metrics", "what Prometheus scrapes; ?host=NAME for one host of many"),
+            link(genv1_path, "Metrics of genv 1.x", "the same truth under the names of genv 1.4.3, for old dashboards"),
+            link("/snapshot", "Snapshot", "everything that is known, as JSON; ?host=NAME for one host of many"),
             link(
                 "/sd",
                 "Service discovery",
                 "exporters on the hosts that this one reaches over SSH, for http_sd_configs of Prometheus",
             ),
-            link(
-                "/runbooks",
-                "Runbooks",
-                "what each alert means, and what to do",
-            ),
+            link("/runbooks", "Runbooks", "what each alert means, and what to do"),
             link("/-/healthy", "Health", "200 while collecting goes on"),
-            link(
-                "/-/ready",
-                "Readiness",
-                "200 once there is something to scrape",
-            ),
+            link("/-/ready", "Readiness", "200 once there is something to scrape"),
         ],
     }
 }
@@ -236,8 +197,7 @@ mod tests {
 
     #[test]
     fn a_publication_is_overdue_after_a_few_intervals_and_never_within_seconds() {
-        let overdue =
-            |age, interval| is_overdue(Duration::from_millis(age), Duration::from_millis(interval));
+        let overdue = |age, interval| is_overdue(Duration::from_millis(age), Duration::from_millis(interval));
         assert!(!overdue(30_000, 10_000));
         assert!(overdue(60_000, 10_000));
         assert!(!overdue(3_000, 100));

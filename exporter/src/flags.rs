@@ -93,11 +93,7 @@ enum Command {
 #[derive(Debug, Args)]
 struct WebFlags {
     /// Address to listen on; may be repeated.
-    #[arg(
-        long = "web.listen-address",
-        value_name = "HOST:PORT",
-        default_value = "127.0.0.1:9820"
-    )]
+    #[arg(long = "web.listen-address", value_name = "HOST:PORT", default_value = "127.0.0.1:9820")]
     listen_addresses: Vec<ListenAddress>,
 
     /// Listen on the sockets that systemd has opened instead.
@@ -202,12 +198,7 @@ impl Task {
             return Err(Flags::command().error(ErrorKind::ValueValidation, message));
         }
         let options = Options::from(flags);
-        if let Some(flag) = options
-            .hosts
-            .name_hosts()
-            .then(|| options.of_this_machine())
-            .flatten()
-        {
+        if let Some(flag) = options.hosts.name_hosts().then(|| options.of_this_machine()).flatten() {
             let message = format!(
                 "{flag} says how to read this machine, and --host or --hostfile names others to read instead: leave one out"
             );
@@ -224,9 +215,7 @@ pub(crate) fn command() -> clap::Command {
 
 impl From<Flags> for Options {
     fn from(flags: Flags) -> Self {
-        let Flags {
-            web, collectors, ..
-        } = flags;
+        let Flags { web, collectors, .. } = flags;
         // Those of many hosts are too many to have series.
         let processes = (!flags.hosts.name_hosts()).then_some(flags.processes_limit);
         Self {
@@ -239,9 +228,7 @@ impl From<Flags> for Options {
             hosts: flags.hosts,
             collect: CollectOptions {
                 interval: flags.interval,
-                max_age: flags
-                    .max_age
-                    .unwrap_or_else(|| SHORTEST_DEFAULT_MAX_AGE.max(flags.interval * 3)),
+                max_age: flags.max_age.unwrap_or_else(|| SHORTEST_DEFAULT_MAX_AGE.max(flags.interval * 3)),
                 busy_above: flags.busy_above,
                 collectors: Collectors {
                     gpu: !collectors.no_gpu,
@@ -271,28 +258,25 @@ impl Options {
 }
 
 fn number(text: &str) -> Result<usize, String> {
-    text.parse()
-        .map_err(|_| "it is not a number: write a whole number from 0 on, such as 40".to_owned())
+    text.parse().map_err(|_| "it is not a number: write a whole number from 0 on, such as 40".to_owned())
 }
 
 fn ratio(text: &str) -> Result<f64, String> {
     let ratio = text.parse().ok();
     ratio
         .filter(|ratio| (0.0..=1.0).contains(ratio))
-        .ok_or_else(|| {
-            "it is not a ratio: write a number from 0 to 1, such as 0.05 for 5 %".to_owned()
-        })
+        .ok_or_else(|| "it is not a ratio: write a number from 0 to 1, such as 0.05 for 5 %".to_owned())
 }
 
 fn telemetry_path(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/-._~".contains(c);
     if !text.starts_with('/') || !text.chars().all(plain) {
-        return Err("it is not a path: start it with /, and use letters, digits and -._~ only, such as /metrics".to_owned());
+        return Err(
+            "it is not a path: start it with /, and use letters, digits and -._~ only, such as /metrics".to_owned()
+        );
     }
     if TAKEN_PATHS.contains(&text) {
-        return Err(
-            "this path serves something else: choose another one, such as /metrics".to_owned(),
-        );
+        return Err("this path serves something else: choose another one, such as /metrics".to_owned());
     }
     Ok(text.to_owned())
 }

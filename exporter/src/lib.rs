@@ -50,9 +50,7 @@ pub fn run() -> ExitCode {
     };
     let outcome = match task {
         Task::Serve(options) => {
-            tracing_subscriber::registry()
-                .with(log::to_stderr(options.log))
-                .init();
+            tracing_subscriber::registry().with(log::to_stderr(options.log)).init();
             serve(options)
         }
         Task::Publish(options) => publish::publish(&options),
@@ -62,8 +60,7 @@ pub fn run() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&error);
-            let usage = matches!(error.downcast_ref(), Some(SourceError::Usage(_)))
-                || error.is::<HostListError>();
+            let usage = matches!(error.downcast_ref(), Some(SourceError::Usage(_))) || error.is::<HostListError>();
             ExitCode::from(if usage { 2 } else { 1 })
         }
     }
@@ -81,17 +78,15 @@ fn serve(options: Options) -> anyhow::Result<()> {
         .thread_name("serve")
         .enable_all()
         .build()
-        .map_err(|error| anyhow!("cannot start the threads that answer requests: {error}. Allow more processes (ulimit -u)"))?
+        .map_err(|error| {
+            anyhow!("cannot start the threads that answer requests: {error}. Allow more processes (ulimit -u)")
+        })?
         .block_on(collect_and_serve(options))
 }
 
 async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
     let sources = options.sources.or_from_environment()?;
-    let web_config = options
-        .web_config_file
-        .as_deref()
-        .map(WebConfig::open)
-        .transpose()?;
+    let web_config = options.web_config_file.as_deref().map(WebConfig::open).transpose()?;
     let mut terminate = listen_for(SignalKind::terminate())?;
     let mut interrupt = listen_for(SignalKind::interrupt())?;
     let limits = genv_web::Limits::new(options.max_requests);
@@ -112,12 +107,7 @@ async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
     let notify = Notify::from_environment();
 
     let addresses = server.local_addresses();
-    tracing::info!(
-        version = build::VERSION,
-        revision = build::REVISION,
-        ?addresses,
-        "serving"
-    );
+    tracing::info!(version = build::VERSION, revision = build::REVISION, ?addresses, "serving");
     let mut outcome = Ok(());
     let stopped = async {
         tokio::select! {
@@ -138,9 +128,8 @@ fn this_machine(
 ) -> anyhow::Result<SnapshotStream> {
     let hosts = sources.open()?.into_iter();
     let hosts = hosts.map(|host| usernames.applied_to(host)).collect();
-    collect::spawn(hosts, options).map_err(|error| {
-        anyhow!("cannot start the threads that collect: {error}. Allow more processes (ulimit -u)")
-    })
+    collect::spawn(hosts, options)
+        .map_err(|error| anyhow!("cannot start the threads that collect: {error}. Allow more processes (ulimit -u)"))
 }
 
 fn other_hosts(flags: &HostFlags, options: &CollectOptions) -> anyhow::Result<SnapshotStream> {
@@ -152,5 +141,7 @@ fn other_hosts(flags: &HostFlags, options: &CollectOptions) -> anyhow::Result<Sn
 }
 
 fn listen_for(kind: SignalKind) -> anyhow::Result<Signal> {
-    signal(kind).map_err(|error| anyhow!("cannot wait for the signals that end this program: {error}. Allow more open files (ulimit -n)"))
+    signal(kind).map_err(|error| {
+        anyhow!("cannot wait for the signals that end this program: {error}. Allow more open files (ulimit -n)")
+    })
 }

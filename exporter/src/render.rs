@@ -82,14 +82,12 @@ impl Rendering {
     #[must_use]
     pub fn metrics(&self, encoding: Encoding) -> Bytes {
         let mut samples = Samples::default();
-        self.metrics
-            .encoded(encoding, |out| self.write(&mut samples, out))
+        self.metrics.encoded(encoding, |out| self.write(&mut samples, out))
     }
 
     /// Renders in advance what was asked for of the rendering before.
     fn prepare(&self, before: &Self, samples: &mut Samples) {
-        self.metrics
-            .prepare(&before.metrics, |out| self.write(samples, out));
+        self.metrics.prepare(&before.metrics, |out| self.write(samples, out));
     }
 
     fn write(&self, samples: &mut Samples, out: Out<'_>) {
@@ -126,10 +124,7 @@ impl Rendering {
 
     /// The names of the hosts.
     pub fn hostnames(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.publication
-            .hosts
-            .iter()
-            .map(|host| host.hostname.as_str())
+        self.publication.hosts.iter().map(|host| host.hostname.as_str())
     }
 
     /// The names of the hosts that are reached over SSH.
@@ -163,9 +158,7 @@ impl Rendering {
 
     fn host(&self, hostname: &str) -> Result<(&HostSnapshot, &HostRendering), NoText> {
         let mut hosts = self.publication.hosts.iter().zip(&self.hosts);
-        hosts
-            .find(|(host, _)| host.hostname == hostname)
-            .ok_or(NoText::UnknownHost)
+        hosts.find(|(host, _)| host.hostname == hostname).ok_or(NoText::UnknownHost)
     }
 }
 
@@ -195,12 +188,7 @@ impl Renderer {
     pub fn new(limits: Limits, usernames: Usernames) -> (Self, watch::Receiver<Arc<Rendering>>) {
         let nothing = Rendering::new(Arc::default(), limits, OwnProcess::read());
         let (latest, receiver) = watch::channel(Arc::new(nothing));
-        let this = Self {
-            limits,
-            usernames,
-            samples: Mutex::default(),
-            latest,
-        };
+        let this = Self { limits, usernames, samples: Mutex::default(), latest };
         (this, receiver)
     }
 

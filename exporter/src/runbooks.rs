@@ -29,12 +29,7 @@ fn rendered(markdown: &str) -> String {
             Some(Event::Text(title) | Event::Code(title)) => Some(title.clone()),
             _ => None,
         };
-        if let Event::Start(Tag::Heading {
-            level: HeadingLevel::H2,
-            id,
-            ..
-        }) = &mut events[at]
-        {
+        if let Event::Start(Tag::Heading { level: HeadingLevel::H2, id, .. }) = &mut events[at] {
             *id = title;
         }
     }
@@ -46,11 +41,7 @@ fn rendered(markdown: &str) -> String {
 
 /// The text of a link to another document stays, the link goes.
 fn without_relative_links(mut events: Vec<Event<'_>>) -> Vec<Event<'_>> {
-    let leads_somewhere = |url: &CowStr<'_>| {
-        ["#", "http://", "https://"]
-            .iter()
-            .any(|start| url.starts_with(start))
-    };
+    let leads_somewhere = |url: &CowStr<'_>| ["#", "http://", "https://"].iter().any(|start| url.starts_with(start));
     let mut inside_relative = false;
     events.retain(|event| match event {
         Event::Start(Tag::Link { dest_url, .. }) => {

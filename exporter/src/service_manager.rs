@@ -16,11 +16,7 @@ use crate::render::Rendering;
 const BEATS: u32 = 2;
 
 /// Follows the renderings, `every` so often one, until it is dropped; a collection that has ended has nothing more to tell.
-pub(crate) async fn tell(
-    notify: &Notify,
-    mut latest: watch::Receiver<Arc<Rendering>>,
-    every: Duration,
-) {
+pub(crate) async fn tell(notify: &Notify, mut latest: watch::Receiver<Arc<Rendering>>, every: Duration) {
     let mut beats = notify.watchdog().map(|patience| {
         let mut beats = interval(patience / BEATS);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -112,19 +108,13 @@ mod tests {
         };
         let publication = |hosts| Publication { sequence: 1, hosts };
         assert_eq!(
-            summary(&publication(vec![host(
-                true,
-                Some(Arc::new(snapshot.clone()))
-            )])),
+            summary(&publication(vec![host(true, Some(Arc::new(snapshot.clone())))])),
             "devices: 0, environments: 0, processes: 0"
         );
         let failing = CollectorStatus::default();
         snapshot.collectors.insert("gpu".to_owned(), failing);
         assert_eq!(
-            summary(&publication(vec![
-                host(true, Some(Arc::new(snapshot))),
-                host(false, None),
-            ])),
+            summary(&publication(vec![host(true, Some(Arc::new(snapshot))), host(false, None),])),
             "devices: 0, environments: 0, processes: 0, hosts down: 1, collectors failing: 1"
         );
     }

@@ -29,10 +29,7 @@ impl Usernames {
         if self == Self::Name {
             return host;
         }
-        let processes = Box::new(Renamed {
-            source: host.processes,
-            usernames: self,
-        });
+        let processes = Box::new(Renamed { source: host.processes, usernames: self });
         HostSources { processes, ..host }
     }
 
@@ -131,11 +128,7 @@ impl ProcessSource for Renamed {
 /// 64 bits of SHA-256: enough to tell the users of a site apart.
 fn hashed(name: &str) -> String {
     let digest = Sha256::digest(name.as_bytes());
-    digest
-        .iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -150,23 +143,13 @@ mod tests {
         }
 
         fn username(&mut self, uid: u32) -> String {
-            if uid == 1000 {
-                "alice".to_owned()
-            } else {
-                format!("uid:{uid}")
-            }
+            if uid == 1000 { "alice".to_owned() } else { format!("uid:{uid}") }
         }
     }
 
     #[test]
     fn users_are_named_as_asked() {
-        let name = |usernames, uid| {
-            Renamed {
-                source: Box::new(Passwd),
-                usernames,
-            }
-            .username(uid)
-        };
+        let name = |usernames, uid| Renamed { source: Box::new(Passwd), usernames }.username(uid);
         assert_eq!(name(Usernames::Name, 1000), "alice");
         assert_eq!(name(Usernames::Uid, 1000), "uid:1000");
         // The first 16 digits of `printf alice | sha256sum`.

@@ -3,12 +3,8 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Units and their symbols, from the largest, with the seconds of one.
-const UNITS: [(&str, &str, i64); 4] = [
-    ("week", "w", 7 * 86_400),
-    ("day", "d", 86_400),
-    ("hour", "h", 3600),
-    ("minute", "min", 60),
-];
+const UNITS: [(&str, &str, i64); 4] =
+    [("week", "w", 7 * 86_400), ("day", "d", 86_400), ("hour", "h", 3600), ("minute", "min", 60)];
 
 /// `2 hours ago`: whole units, cut off. What is to come, by clocks that disagree, is a negative number of seconds.
 pub(crate) fn ago(timestamp_seconds: f64, now_seconds: f64) -> String {
@@ -22,10 +18,7 @@ pub(crate) fn short_age(timestamp_seconds: f64, now_seconds: f64) -> String {
 }
 
 fn age(timestamp_seconds: f64, now_seconds: f64) -> i64 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "both are times of files, which end with the year 9999"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "both are times of files, which end with the year 9999")]
     let seconds = (now_seconds - timestamp_seconds) as i64;
     seconds
 }
@@ -78,14 +71,9 @@ mod tests {
 
     #[test]
     fn a_short_age_has_the_symbol_of_its_unit() {
-        for (seconds, age) in [
-            (0.9, "0 s"),
-            (59.9, "59 s"),
-            (119.0, "1 min"),
-            (7200.0, "2 h"),
-            (604_799.0, "6 d"),
-            (604_800.0, "1 w"),
-        ] {
+        for (seconds, age) in
+            [(0.9, "0 s"), (59.9, "59 s"), (119.0, "1 min"), (7200.0, "2 h"), (604_799.0, "6 d"), (604_800.0, "1 w")]
+        {
             assert_eq!(short_age(1000.0, 1000.0 + seconds), age);
         }
     }

@@ -50,24 +50,18 @@ pub(crate) struct Announcer {
 impl Announcer {
     /// Prints if the shell is interactive and stderr is a terminal.
     pub(crate) fn of(caller: &Caller) -> Self {
-        Self {
-            is_read: caller.interactive() && io::stderr().is_terminal(),
-        }
+        Self { is_read: caller.interactive() && io::stderr().is_terminal() }
     }
 
     /// Prints if stderr is a terminal and the command is a job of an interactive shell: such a shell puts each command
     /// into a process group of its own, and a script does not.
     pub(crate) fn without_shell() -> Self {
-        Self {
-            is_read: io::stderr().is_terminal() && leads_process_group(),
-        }
+        Self { is_read: io::stderr().is_terminal() && leads_process_group() }
     }
 
     /// Does not print if `quiet`.
     pub(crate) const fn unless(self, quiet: bool) -> Self {
-        Self {
-            is_read: self.is_read && !quiet,
-        }
+        Self { is_read: self.is_read && !quiet }
     }
 
     pub(crate) fn announce(self, line: &impl fmt::Display) {
@@ -90,11 +84,7 @@ pub(crate) struct HeldDevice {
 
 impl HeldDevice {
     /// The devices of an environment, with the models that the driver has reported.
-    pub(crate) fn all(
-        state: &EditableState,
-        eid: &str,
-        models: &BTreeMap<u32, String>,
-    ) -> Vec<Self> {
+    pub(crate) fn all(state: &EditableState, eid: &str, models: &BTreeMap<u32, String>) -> Vec<Self> {
         let held = |device: &genv_core::state::DeviceState| {
             let attachment = device.attachments.iter().find(|it| it.eid == eid)?;
             Some(Self {
@@ -139,12 +129,7 @@ impl fmt::Display for Activated<'_> {
             Activation::Created => "started",
             Activation::Joined => "joined",
         };
-        write!(
-            f,
-            "{done} environment {} {}",
-            harmless(self.eid),
-            equipment(self.devices, self.lease_end)
-        )?;
+        write!(f, "{done} environment {} {}", harmless(self.eid), equipment(self.devices, self.lease_end))?;
         match (self.devices, self.configuration.gpus) {
             ([], None) => f.write_str(": 'genv attach --count 1' attaches one")?,
             ([], Some(gpus)) if gpus > 0 => write!(f, ": 'genv attach' attaches {gpus}")?,
@@ -152,12 +137,7 @@ impl fmt::Display for Activated<'_> {
         }
         match &self.loaded {
             Some((source, loaded)) if *loaded != LocalConfig::default() => {
-                write!(
-                    f,
-                    "; loaded {} from {}",
-                    loaded_values(loaded),
-                    path(source)
-                )
+                write!(f, "; loaded {} from {}", loaded_values(loaded), path(source))
             }
             _ => Ok(()),
         }

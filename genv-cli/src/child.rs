@@ -88,10 +88,7 @@ impl Forwarding {
     pub(crate) fn start(self, mut command: Command) -> anyhow::Result<Running> {
         let spawned = command.spawn();
         let child = spawned.map_err(|error| cannot_run(&command, &error))?;
-        Ok(Running {
-            child,
-            signals: self.0,
-        })
+        Ok(Running { child, signals: self.0 })
     }
 }
 
@@ -116,10 +113,7 @@ impl Running {
     ///
     /// Those that a terminal sends reach the command without it: they go to everyone at work there.
     pub(crate) fn wait(self) -> anyhow::Result<ExitStatus> {
-        let Self {
-            mut child,
-            mut signals,
-        } = self;
+        let Self { mut child, mut signals } = self;
         // By number the signal might reach another process, once the command has ended.
         let target = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let target = target.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -134,8 +128,7 @@ impl Running {
                             continue;
                         }
                         let sent = origin.process.is_some();
-                        if let Some(signal) = Signal::from_named_raw(origin.signal).filter(|_| sent)
-                        {
+                        if let Some(signal) = Signal::from_named_raw(origin.signal).filter(|_| sent) {
                             // It fails if the command has ended, which is being waited for.
                             let _ = pidfd_send_signal(&target, signal);
                         }
@@ -168,9 +161,9 @@ fn cannot_run(command: &Command, error: &io::Error) -> Failure {
     let program = command.get_program().to_string_lossy();
     let program = program.escape_debug();
     match error.kind() {
-        io::ErrorKind::NotFound => Failure::NotFound(format!(
-            "cannot run {program}: {error}: see whether it is installed and on PATH"
-        )),
+        io::ErrorKind::NotFound => {
+            Failure::NotFound(format!("cannot run {program}: {error}: see whether it is installed and on PATH"))
+        }
         _ => Failure::CannotRun(format!(
             "cannot run {program}: {error}: see whether it is a program, and yours to execute"
         )),

@@ -20,10 +20,7 @@ pub(crate) struct KindFlags {
 
 impl KindFlags {
     pub(crate) fn kind(&self) -> DeviceKind {
-        DeviceKind {
-            types: self.gpu_type.clone(),
-            memory_at_least: self.gpu_memory_at_least,
-        }
+        DeviceKind { types: self.gpu_type.clone(), memory_at_least: self.gpu_memory_at_least }
     }
 }
 

@@ -17,10 +17,7 @@ pub(crate) fn environments() -> ArgValueCandidates {
         let Some(state) = state() else {
             return Vec::new();
         };
-        let environments = state
-            .environments
-            .into_iter()
-            .filter(|it| is_plain(&it.eid));
+        let environments = state.environments.into_iter().filter(|it| is_plain(&it.eid));
         let candidate = |it: genv_core::state::EnvironmentState| {
             let name = it.name.filter(|name| is_plain(name));
             CompletionCandidate::new(it.eid).help(name.map(Into::into))
@@ -49,13 +46,9 @@ pub(crate) fn hosts() -> ArgValueCandidates {
         let file = path.and_then(|path| File::open(path).ok());
         if let Some(file) = file {
             // What is no text names no host.
-            let _ = file
-                .take(MOST_CONFIGURATION_BYTES)
-                .read_to_string(&mut configuration);
+            let _ = file.take(MOST_CONFIGURATION_BYTES).read_to_string(&mut configuration);
         }
-        named_hosts(&configuration)
-            .map(CompletionCandidate::new)
-            .collect()
+        named_hosts(&configuration).map(CompletionCandidate::new).collect()
     })
 }
 
@@ -64,9 +57,7 @@ fn named_hosts(configuration: &str) -> impl Iterator<Item = &str> {
         let (keyword, names) = line.trim().split_once([' ', '\t', '='])?;
         keyword.eq_ignore_ascii_case("host").then_some(names)
     });
-    lines
-        .flat_map(|names| names.split([' ', '\t', '=', '"']))
-        .filter(|name| is_plain(name))
+    lines.flat_map(|names| names.split([' ', '\t', '=', '"'])).filter(|name| is_plain(name))
 }
 
 fn state() -> Option<genv_core::state::State> {

@@ -113,8 +113,7 @@ fn code(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(USAGE);
     }
     // Transparent errors are not links of the chain themselves.
-    if matches!(error.downcast_ref(), Some(ChangeError::Allocate(_))) || error.is::<AllocateError>()
-    {
+    if matches!(error.downcast_ref(), Some(ChangeError::Allocate(_))) || error.is::<AllocateError>() {
         return Some(NOT_ENOUGH);
     }
     let store = error.downcast_ref::<StoreError>();
@@ -148,9 +147,7 @@ mod tests {
         };
         let no_device = || AllocateError::NoSuchDevice { index: 9, total: 2 };
         let wrong = || SourceError::Usage("GENV_DEVICES is 'x'".to_owned());
-        let nobody = ChangeError::NoSuchEnvironment {
-            eid: "7".to_owned(),
-        };
+        let nobody = ChangeError::NoSuchEnvironment { eid: "7".to_owned() };
         let cases: [(anyhow::Error, u8); 9] = [
             (Failure::Silent(77).into(), 77),
             (Failure::NotActive("attach").into(), 3),

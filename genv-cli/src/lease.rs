@@ -24,9 +24,7 @@ pub(crate) fn parse_lease(text: &str) -> Result<Duration, String> {
     let duration = parse_duration(text).map_err(|error| error.to_string())?;
     if duration < Duration::from_secs(1) || duration > LONGEST_LEASE {
         let longest = days(LONGEST_LEASE);
-        return Err(format!(
-            "a lease lasts 1s to {longest}: choose such a duration, as 8h"
-        ));
+        return Err(format!("a lease lasts 1s to {longest}: choose such a duration, as 8h"));
     }
     Ok(duration)
 }

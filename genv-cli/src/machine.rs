@@ -16,8 +16,7 @@ use genv_core::proc::{Claim, ProcessRead, ProcessRequest, ProcessSource, own_uid
 use genv_core::sources::{SourceError, SourceOptions};
 use genv_core::state::allocate::DeviceUsage;
 use genv_core::state::{
-    Contexts, EditableState, Inventory, ProcessId, State, StateError, StateStore, StoreError,
-    Waiting, directory_path,
+    Contexts, EditableState, Inventory, ProcessId, State, StateError, StateStore, StoreError, Waiting, directory_path,
 };
 
 use crate::outside::{self, DeviceUse, OutsideUses, Published};
@@ -55,9 +54,7 @@ pub(crate) enum NoSample {
     )]
     TooLate(Duration),
     /// One of them does not list its processes.
-    #[error(
-        "the driver does not tell which processes use device {0}: see whether 'nvidia-smi' does"
-    )]
+    #[error("the driver does not tell which processes use device {0}: see whether 'nvidia-smi' does")]
     Untold(u32),
 }
 
@@ -77,12 +74,7 @@ impl Machine {
     /// A variable has a wrong value.
     pub(crate) fn here() -> Result<Self, SourceError> {
         let options = SourceOptions::default().or_from_environment()?;
-        Ok(Self {
-            store: store(&options),
-            options,
-            gpus: None,
-            notices: BTreeSet::new(),
-        })
+        Ok(Self { store: store(&options), options, gpus: None, notices: BTreeSet::new() })
     }
 
     /// Whether members that ended are cleaned away.
@@ -178,18 +170,9 @@ impl Machine {
     ///
     /// # Errors
     /// Neither the GPUs nor the state answer, or the configuration of the GPUs is wrong.
-    pub(crate) fn survey(
-        &mut self,
-        state: &State,
-        eid: &str,
-        models_needed: bool,
-    ) -> Result<Survey, NoSample> {
+    pub(crate) fn survey(&mut self, state: &State, eid: &str, models_needed: bool) -> Result<Survey, NoSample> {
         let unknown = state.devices.is_empty();
-        let patience = if unknown || models_needed {
-            INVENTORY_PATIENCE
-        } else {
-            USAGE_PATIENCE
-        };
+        let patience = if unknown || models_needed { INVENTORY_PATIENCE } else { USAGE_PATIENCE };
         let published = self.published();
         let gpus = self.gpus()?;
         let sample = match gpus.sample(patience) {
@@ -208,21 +191,14 @@ impl Machine {
                 let known = contexts(&sample);
                 let gpus = sample.devices.iter().map(|it| it.index.gpu);
                 Ok(Survey {
-                    usage: DeviceUsage {
-                        outside,
-                        models: models(&sample),
-                        ..usage(&sample, state, eid, processes)
-                    },
+                    usage: DeviceUsage { outside, models: models(&sample), ..usage(&sample, state, eid, processes) },
                     unknown: gpus.filter(|gpu| !known.contains_key(gpu)).collect(),
                     silence: None,
                     inventory: Some(Inventory::of(&sample)),
                 })
             }
             Err(error) => Ok(Survey {
-                usage: DeviceUsage {
-                    outside,
-                    ..DeviceUsage::default()
-                },
+                usage: DeviceUsage { outside, ..DeviceUsage::default() },
                 unknown: match is_published {
                     true => BTreeSet::new(),
                     false => state.devices.iter().map(|it| it.index).collect(),
@@ -270,12 +246,7 @@ impl Machine {
     ///
     /// # Errors
     /// The GPUs do not answer, or not for all these devices.
-    pub(crate) fn jobs(
-        &mut self,
-        state: &State,
-        eid: &str,
-        patience: Duration,
-    ) -> Result<Vec<Job>, NoSample> {
+    pub(crate) fn jobs(&mut self, state: &State, eid: &str, patience: Duration) -> Result<Vec<Job>, NoSample> {
         let held = state.attached(eid);
         let gpus = self.gpus()?;
         let sample = gpus.sample(patience)?;
@@ -292,10 +263,9 @@ impl Machine {
             jobs.entry(pid).or_default().insert(device);
         }
         let members = state.environments.iter().flat_map(|it| &it.pids);
-        let table = gpus.processes.read(&ProcessRequest {
-            processes: jobs.keys().copied().collect(),
-            members: members.copied().collect(),
-        });
+        let table = gpus
+            .processes
+            .read(&ProcessRequest { processes: jobs.keys().copied().collect(), members: members.copied().collect() });
         let mut live = live_environments(state, &table);
         // A listed environment has its processes even after its last shell has ended.
         if !live.iter().any(|live| live.environment.eid == eid) {
@@ -318,10 +288,7 @@ impl Machine {
                 && table.user(facts) == user;
             (is_own || is_unclear).then(|| Job {
                 is_unclear,
-                process: ProcessId {
-                    pid,
-                    start_time_ticks,
-                },
+                process: ProcessId { pid, start_time_ticks },
                 comm: facts.comm.clone(),
                 devices: devices.into_iter().collect(),
             })
@@ -376,15 +343,9 @@ impl Gpus {
             Ok(sample)
         };
         let thread = thread::Builder::new().name("gpu".to_owned());
-        let spawned =
-            thread.spawn(move || while asked.recv().is_ok() && answered.send(sample()).is_ok() {});
+        let spawned = thread.spawn(move || while asked.recv().is_ok() && answered.send(sample()).is_ok() {});
         spawned.map_err(|error| SourceError::Failed(format!("cannot ask the GPUs: {error}")))?;
-        Ok(Self {
-            processes: host.processes,
-            questions,
-            answers,
-            asked: false,
-        })
+        Ok(Self { processes: host.processes, questions, answers, asked: false })
     }
 
     /// A late answer is taken when it comes: nothing queues up.
@@ -399,9 +360,7 @@ impl Gpus {
                 self.asked = false;
                 Ok(answer?)
             }
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                Err(NoSample::TooLate(patience))
-            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Err(NoSample::TooLate(patience)),
         }
     }
 }
@@ -436,11 +395,10 @@ fn contexts(sample: &GpuSample) -> Contexts {
     // The contexts of a GPU are not known if those of one of its parts are not, or if no other reading confirms an
     // empty list of processes.
     let is_unused = |gpu| contexts.get(gpu).is_none_or(BTreeSet::is_empty);
-    let unknown = sample.devices.iter().filter(|it| {
-        it.lost
-            || !it.processes_known()
-            || is_unused(&it.index.gpu) && !seems_unused(&it.measurements)
-    });
+    let unknown = sample
+        .devices
+        .iter()
+        .filter(|it| it.lost || !it.processes_known() || is_unused(&it.index.gpu) && !seems_unused(&it.measurements));
     let unknown: BTreeSet<u32> = unknown.map(|it| it.index.gpu).collect();
     contexts.retain(|gpu, _| !unknown.contains(gpu));
     contexts
@@ -470,23 +428,14 @@ fn outside_uses(
 }
 
 /// Who uses which device, as seen from an environment.
-fn usage(
-    sample: &GpuSample,
-    state: &State,
-    eid: &str,
-    processes: &mut dyn ProcessSource,
-) -> DeviceUsage {
+fn usage(sample: &GpuSample, state: &State, eid: &str, processes: &mut dyn ProcessSource) -> DeviceUsage {
     let rows = sample.devices.iter().flat_map(|device| {
         let pids = device.processes.iter().flatten();
         pids.map(|process| (device.index.gpu, process.pid))
     });
     let rows: Vec<(u32, u32)> = rows.collect();
-    let answering: BTreeSet<u32> = sample
-        .devices
-        .iter()
-        .filter(|device| !device.lost)
-        .map(|device| device.index.gpu)
-        .collect();
+    let answering: BTreeSet<u32> =
+        sample.devices.iter().filter(|device| !device.lost).map(|device| device.index.gpu).collect();
     // What the state lists and the GPUs do not is gone.
     let listed = state.devices.iter().map(|device| device.index);
     let found = sample.devices.iter().map(|device| device.index.gpu);

@@ -8,9 +8,7 @@ use genv_core::attribute::{Attributor, LiveEnvironment, live_environments};
 use genv_core::enforcement::{ENFORCER_DIRECTORY, Enforcement};
 use genv_core::gpu::GpuSample;
 use genv_core::outside::{OutsideUse, computes};
-use genv_core::proc::{
-    ProcessRead, ProcessRequest, ProcessSource, ProcessTable, in_initial_pid_namespace,
-};
+use genv_core::proc::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable, in_initial_pid_namespace};
 use genv_core::state::{Contexts, State};
 
 use crate::ago::now_seconds;
@@ -37,12 +35,7 @@ pub(crate) struct DeviceUse {
 impl DeviceUse {
     /// `reason`: the GPUs cannot be asked.
     pub(crate) fn unknown(reason: NoSample) -> Self {
-        Self {
-            sample: Err(reason),
-            contexts: Contexts::new(),
-            outside: OutsideUses::new(),
-            is_published: false,
-        }
+        Self { sample: Err(reason), contexts: Contexts::new(), outside: OutsideUses::new(), is_published: false }
     }
 
     /// Whether all processes are known that use a GPU outside of environments.
@@ -65,10 +58,7 @@ pub(crate) fn published() -> Option<Published> {
     let age_seconds = now_seconds() - status.updated_timestamp_seconds;
     // A file from the future is not recent: the clock was set back.
     let is_recent = (-1.0..=MOST_SECONDS).contains(&age_seconds);
-    status.outside.filter(|_| is_recent).map(|uses| Published {
-        uses,
-        exempt: status.exempt_outside,
-    })
+    status.outside.filter(|_| is_recent).map(|uses| Published { uses, exempt: status.exempt_outside })
 }
 
 /// The published uses that remain, and those by the driver's present answer that are not exempt: since its last look the
@@ -131,11 +121,7 @@ fn remaining(
 
 /// The processes that by the driver compute on GPUs, and are in no environment that holds the GPU. Processes without
 /// proof of this are left out.
-pub(crate) fn judged(
-    sample: &GpuSample,
-    state: &State,
-    processes: &mut dyn ProcessSource,
-) -> OutsideUses {
+pub(crate) fn judged(sample: &GpuSample, state: &State, processes: &mut dyn ProcessSource) -> OutsideUses {
     let mut uses: HashMap<(u32, u32), Option<u64>> = HashMap::new();
     for device in &sample.devices {
         let computing = device.processes.iter().flatten();
@@ -158,9 +144,7 @@ pub(crate) fn judged(
             };
             let lineage = table.lineage.get(&pid);
             let holds = |eid: &str| state.attached(eid).contains(&gpu);
-            let user = table
-                .user(facts)
-                .filter(|_| attributor.is_without(pid, holds))?;
+            let user = table.user(facts).filter(|_| attributor.is_without(pid, holds))?;
             // Root may work for any user.
             (user != 0).then(|| OutsideUse {
                 gpu,
@@ -218,10 +202,7 @@ fn judging<T>(
     question: impl FnOnce(&ProcessTable, &Attributor<'_>) -> T,
 ) -> T {
     let members = state.environments.iter().flat_map(|it| &it.pids);
-    let table = processes.read(&ProcessRequest {
-        processes: pids,
-        members: members.copied().collect(),
-    });
+    let table = processes.read(&ProcessRequest { processes: pids, members: members.copied().collect() });
     let mut live = live_environments(state, &table);
     // A listed environment has its processes even after its last shell has ended.
     for environment in &state.environments {

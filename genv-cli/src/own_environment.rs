@@ -2,9 +2,7 @@
 
 use std::env;
 
-use genv_core::proc::{
-    ProcReader, ProcessRead, ProcessRequest, ProcessSource as _, is_kernel_thread, own_uid,
-};
+use genv_core::proc::{ProcReader, ProcessRead, ProcessRequest, ProcessSource as _, is_kernel_thread, own_uid};
 use genv_core::state::{Configuration, EditableState, EnvironmentState, ProcessId, State};
 
 use crate::failure::Failure;
@@ -35,10 +33,7 @@ pub(crate) fn own<'a>(
     task: &'static str,
 ) -> Result<&'a EnvironmentState, anyhow::Error> {
     let found = environments.iter().find(|it| it.eid == eid);
-    let found = found.ok_or_else(|| Failure::Ended {
-        task,
-        eid: eid.to_owned(),
-    })?;
+    let found = found.ok_or_else(|| Failure::Ended { task, eid: eid.to_owned() })?;
     check_owner(found, task)?;
     Ok(found)
 }
@@ -49,12 +44,7 @@ pub(crate) fn check_owner(environment: &EnvironmentState, task: &str) -> anyhow:
     if environment.uid == own_uid() {
         return Ok(());
     }
-    Err(Failure::OfAnother {
-        task: task.to_owned(),
-        eid: environment.eid.clone(),
-        uid: environment.uid,
-    }
-    .into())
+    Err(Failure::OfAnother { task: task.to_owned(), eid: environment.eid.clone(), uid: environment.uid }.into())
 }
 
 /// Sees to it that the caller may do something for this user from outside of an environment, as the user and root may.
@@ -76,10 +66,7 @@ pub(crate) fn check_may_change(uid: u32, task: &str) -> anyhow::Result<()> {
 /// The environment belongs to another user.
 pub(crate) fn check_outside(state: &EditableState, eid: &str, task: &str) -> anyhow::Result<()> {
     match state.environment(eid) {
-        Some(it) => check_may_change(
-            it.uid,
-            &format!("{task} environment {}", eid.escape_debug()),
-        ),
+        Some(it) => check_may_change(it.uid, &format!("{task} environment {}", eid.escape_debug())),
         None => check_lost(state, eid, task),
     }
 }
@@ -96,10 +83,8 @@ pub(crate) fn check_lost(state: &EditableState, eid: &str, task: &str) -> anyhow
     if members.is_empty() || caller == 0 {
         return Ok(());
     }
-    let table = ProcReader::new().read(&ProcessRequest {
-        processes: Vec::new(),
-        members: members.iter().map(|it| it.pid).collect(),
-    });
+    let table = ProcReader::new()
+        .read(&ProcessRequest { processes: Vec::new(), members: members.iter().map(|it| it.pid).collect() });
     let is_own = |member: &ProcessId| {
         let found = table.living(member.pid);
         let found = found.filter(|it| it.start_time_ticks == member.start_time_ticks);
@@ -129,10 +114,7 @@ pub(crate) fn check_member(pid: u32) -> anyhow::Result<()> {
     if caller == 0 {
         return Ok(());
     }
-    let table = ProcReader::new().read(&ProcessRequest {
-        processes: vec![pid],
-        members: Vec::new(),
-    });
+    let table = ProcReader::new().read(&ProcessRequest { processes: vec![pid], members: Vec::new() });
     let owner = match table.processes.get(&pid) {
         None | Some(ProcessRead::Vanished) => return Ok(()),
         Some(ProcessRead::Present(facts)) if table.user(facts) == Some(caller) => return Ok(()),
@@ -201,9 +183,5 @@ impl Shown {
 
 /// What an environment is configured with.
 pub(crate) fn configuration(environment: &EnvironmentState) -> Configuration {
-    Configuration {
-        name: environment.name.clone(),
-        gpus: environment.gpus,
-        gpu_memory: environment.gpu_memory,
-    }
+    Configuration { name: environment.name.clone(), gpus: environment.gpus, gpu_memory: environment.gpu_memory }
 }

@@ -16,8 +16,7 @@ use crate::machine::tell;
 use crate::output::{Color, harmless};
 use crate::shell;
 
-const EXAMPLE: &str =
-    "Example: two GPUs for this shell, after 'genv shell' has told how to set it up
+const EXAMPLE: &str = "Example: two GPUs for this shell, after 'genv shell' has told how to set it up
   genv activate --gpus 2
   genv deactivate";
 
@@ -37,13 +36,7 @@ struct Cli {
 #[derive(Debug, Args)]
 struct Options {
     /// When to use colours.
-    #[arg(
-        long,
-        global = true,
-        value_name = "WHEN",
-        default_value = "auto",
-        display_order = 1000
-    )]
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = 1000)]
     color: Color,
 }
 
@@ -98,11 +91,7 @@ pub(crate) fn run() -> ExitCode {
         Err(error) => {
             if !matches!(error.downcast_ref(), Some(Failure::Silent(_))) {
                 // What went wrong elsewhere says what it was to do.
-                let task = if error.is::<io::Error>() {
-                    "cannot print: "
-                } else {
-                    ""
-                };
+                let task = if error.is::<io::Error>() { "cannot print: " } else { "" };
                 complain(&format!("{task}{error:#}"));
             }
             ExitCode::from(exit_code(&error))
@@ -127,8 +116,7 @@ fn complete() -> ExitCode {
 
 /// Prints help and version, which are answers too, and tells in one line what is wrong with a command line.
 fn answered(answer: &clap::Error) -> ExitCode {
-    let whole = !answer.use_stderr()
-        || answer.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    let whole = !answer.use_stderr() || answer.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if whole {
         // Nobody is left to tell if printing fails.
         let _ = answer.print();
@@ -153,10 +141,7 @@ fn one_line(error: &clap::Error) -> String {
     }
     let paragraphs = rendered.split("\n\n").map(|paragraph| {
         let lines = paragraph.lines().map(str::trim);
-        lines
-            .filter(|line| !line.is_empty())
-            .collect::<Vec<_>>()
-            .join(" ")
+        lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
     });
     let mut paragraphs = paragraphs.filter(|it| !it.is_empty());
     let what = paragraphs.next().unwrap_or_default();
@@ -195,11 +180,9 @@ fn is_option_of_another(error: &clap::Error) -> bool {
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause
-            .downcast_ref::<io::Error>()
-            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-    })
+    error
+        .chain()
+        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe))
 }
 
 fn complain(message: &str) {
@@ -220,30 +203,15 @@ mod tests {
     #[test]
     fn a_wrong_command_line_is_told_in_one_line() {
         for (words, expected) in [
-            (
-                &["snapshto"][..],
-                "unrecognized subcommand 'snapshto'. a similar subcommand exists: 'snapshot'",
-            ),
+            (&["snapshto"][..], "unrecognized subcommand 'snapshto'. a similar subcommand exists: 'snapshot'"),
             (
                 &["snapshot", "--intervall"],
                 "unexpected argument '--intervall' found. a similar argument exists: '--interval'",
             ),
-            (
-                &["exec", "-d", "--", "sleep", "1"],
-                "unexpected argument '-d' found. '--help' tells what there is",
-            ),
-            (
-                &["extend", "-1h"],
-                "unexpected argument '-1' found. '--help' tells what there is",
-            ),
-            (
-                &["exec", "--gpu", "1"],
-                "unexpected argument '--gpu' found. a similar argument exists: '--gpus'",
-            ),
-            (
-                &["snapshot", "more"],
-                "unexpected argument 'more' found. '--help' tells what there is",
-            ),
+            (&["exec", "-d", "--", "sleep", "1"], "unexpected argument '-d' found. '--help' tells what there is"),
+            (&["extend", "-1h"], "unexpected argument '-1' found. '--help' tells what there is"),
+            (&["exec", "--gpu", "1"], "unexpected argument '--gpu' found. a similar argument exists: '--gpus'"),
+            (&["snapshot", "more"], "unexpected argument 'more' found. '--help' tells what there is"),
         ] {
             assert_eq!(said(words), expected);
         }
@@ -255,14 +223,9 @@ mod tests {
         let shown = "ü".repeat(40);
         assert_eq!(
             said(&["activate", "--name", &long]),
-            format!(
-                "invalid value '{shown}…' for '--name <NAME>': a name has at most 128 characters: choose another"
-            )
+            format!("invalid value '{shown}…' for '--name <NAME>': a name has at most 128 characters: choose another")
         );
-        assert_eq!(
-            said(&[&long]),
-            format!("unrecognized subcommand '{shown}…'. '--help' tells what there is")
-        );
+        assert_eq!(said(&[&long]), format!("unrecognized subcommand '{shown}…'. '--help' tells what there is"));
     }
 
     #[test]
@@ -289,14 +252,8 @@ mod tests {
             let words: Vec<OsString> = words.map(OsString::from).collect();
             let alone = Cli::of_one_command(&words);
             assert_eq!(alone.is_some(), is_alone, "{line}");
-            let said = |cli: Result<Cli, clap::Error>| {
-                cli.map_or_else(|it| it.to_string(), |it| format!("{it:?}"))
-            };
-            assert_eq!(
-                said(Cli::of(&words)),
-                said(Cli::try_parse_from(&words)),
-                "{line}"
-            );
+            let said = |cli: Result<Cli, clap::Error>| cli.map_or_else(|it| it.to_string(), |it| format!("{it:?}"));
+            assert_eq!(said(Cli::of(&words)), said(Cli::try_parse_from(&words)), "{line}");
         }
     }
 

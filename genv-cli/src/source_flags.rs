@@ -33,6 +33,5 @@ impl SourceFlags {
 }
 
 fn gpu_source() -> impl TypedValueParser<Value = GpuSourceKind> {
-    PossibleValuesParser::new(["auto", "nvml", "simulated"])
-        .try_map(|text| text.parse::<GpuSourceKind>())
+    PossibleValuesParser::new(["auto", "nvml", "simulated"]).try_map(|text| text.parse::<GpuSourceKind>())
 }

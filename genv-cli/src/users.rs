@@ -12,10 +12,7 @@ pub(crate) fn shown(uid: u32) -> String {
 }
 
 fn with_uid(uid: u32, name: Option<&str>) -> String {
-    name.map_or_else(
-        || uid.to_string(),
-        |name| format!("{}({uid})", harmless(name)),
-    )
+    name.map_or_else(|| uid.to_string(), |name| format!("{}({uid})", harmless(name)))
 }
 
 /// The users of a table, each looked up once.

@@ -12,15 +12,12 @@ const MOST_TYPE_CHARACTERS: usize = 95;
 
 /// A number of devices.
 pub(crate) fn gpus(text: &str) -> Result<u32, String> {
-    text.parse()
-        .map_err(|_| "it is not a number of devices: write 0, 1, 2 and so on".to_owned())
+    text.parse().map_err(|_| "it is not a number of devices: write 0, 1, 2 and so on".to_owned())
 }
 
 /// The index of a device. In a list, spaces may follow the commas.
 pub(crate) fn index(text: &str) -> Result<u32, String> {
-    text.trim()
-        .parse()
-        .map_err(|_| "it is not the index of a device: 'genv devices' lists them".to_owned())
+    text.trim().parse().map_err(|_| "it is not the index of a device: 'genv devices' lists them".to_owned())
 }
 
 /// A part of the name of a model, in words.
@@ -44,8 +41,7 @@ pub(crate) fn pid(text: &str) -> Result<u32, String> {
 
 /// A user.
 pub(crate) fn uid(text: &str) -> Result<u32, String> {
-    text.parse()
-        .map_err(|_| "it is not the number of a user: 'id -u' prints yours".to_owned())
+    text.parse().map_err(|_| "it is not the number of a user: 'id -u' prints yours".to_owned())
 }
 
 /// The name of a user.
@@ -57,10 +53,7 @@ pub(crate) fn username(text: &str) -> Result<String, String> {
 /// The id of a Jupyter kernel, which is part of the name of a file.
 pub(crate) fn kernel_id(text: &str) -> Result<String, String> {
     if text.is_empty() || text.contains('/') || eid(text).is_err() {
-        return Err(
-            "it is not the id of a kernel, as in kernel-ID.json of 'jupyter --runtime-dir'"
-                .to_owned(),
-        );
+        return Err("it is not the id of a kernel, as in kernel-ID.json of 'jupyter --runtime-dir'".to_owned());
     }
     Ok(text.to_owned())
 }
@@ -73,9 +66,7 @@ pub(crate) fn gpu_memory(text: &str) -> Result<MemoryAmount, MemoryAmountError> 
 /// The name of an environment.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     if text.trim().is_empty() {
-        return Err(
-            "a name has at least one character: 'genv config name --clear' removes it".to_owned(),
-        );
+        return Err("a name has at least one character: 'genv config name --clear' removes it".to_owned());
     }
     check_name(text).map_err(|why| format!("{why}: choose another"))?;
     Ok(text.to_owned())
@@ -84,14 +75,10 @@ pub(crate) fn name(text: &str) -> Result<String, String> {
 /// The id of an environment. Lists of ids are separated by spaces and commas.
 pub(crate) fn eid(text: &str) -> Result<String, String> {
     if text.is_empty() || text.chars().count() > MOST_ID_CHARACTERS {
-        return Err(format!(
-            "an id has 1 to {MOST_ID_CHARACTERS} characters: choose another"
-        ));
+        return Err(format!("an id has 1 to {MOST_ID_CHARACTERS} characters: choose another"));
     }
     if check_name(text).is_err() || text.contains(|it: char| it.is_whitespace() || it == ',') {
-        return Err(
-            "an id has no spaces, commas and unprintable characters: choose another".to_owned(),
-        );
+        return Err("an id has no spaces, commas and unprintable characters: choose another".to_owned());
     }
     Ok(text.to_owned())
 }

@@ -13,9 +13,7 @@ fn genv(folder: &tempfile::TempDir) -> Command {
     for name in ["GENV_DEVICES", "GENV_SCENARIO"] {
         command.env_remove(name);
     }
-    command
-        .env("GENV_TMPDIR", folder.path().join("state"))
-        .env("GENV_NVML_LIBRARY", "/nonexistent/libnvidia-ml.so.1");
+    command.env("GENV_TMPDIR", folder.path().join("state")).env("GENV_NVML_LIBRARY", "/nonexistent/libnvidia-ml.so.1");
     command
 }
 
@@ -24,32 +22,17 @@ fn folder() -> tempfile::TempDir {
 }
 
 fn snapshots(output: &[u8]) -> Vec<Snapshot> {
-    let lines = output
-        .split(|byte| *byte == b'\n')
-        .filter(|line| !line.is_empty());
-    lines
-        .map(|line| serde_json::from_slice(line).expect("each line is a snapshot"))
-        .collect()
+    let lines = output.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines.map(|line| serde_json::from_slice(line).expect("each line is a snapshot")).collect()
 }
 
 #[test]
 fn one_object_tells_what_is_true_on_this_machine() {
     let folder = folder();
     let mut command = genv(&folder);
-    command
-        .arg("snapshot")
-        .env("GENV_DEVICES", "2")
-        .env_remove("GENV_NVML_LIBRARY");
-    let output = command
-        .assert()
-        .success()
-        .stderr("")
-        .get_output()
-        .stdout
-        .clone();
-    let [snapshot] = &snapshots(&output)[..] else {
-        panic!("{}", String::from_utf8_lossy(&output))
-    };
+    command.arg("snapshot").env("GENV_DEVICES", "2").env_remove("GENV_NVML_LIBRARY");
+    let output = command.assert().success().stderr("").get_output().stdout.clone();
+    let [snapshot] = &snapshots(&output)[..] else { panic!("{}", String::from_utf8_lossy(&output)) };
     assert_eq!(snapshot.version, 1);
     assert_eq!(snapshot.devices.len(), 2);
     assert!(snapshot.devices.iter().all(|device| device.up));
@@ -59,23 +42,12 @@ fn one_object_tells_what_is_true_on_this_machine() {
 #[test]
 fn without_a_driver_the_snapshot_says_why_there_is_no_device() {
     let folder = folder();
-    let output = genv(&folder)
-        .arg("snapshot")
-        .assert()
-        .success()
-        .get_output()
-        .stdout
-        .clone();
+    let output = genv(&folder).arg("snapshot").assert().success().get_output().stdout.clone();
     let snapshot = &snapshots(&output)[0];
     assert_eq!(snapshot.devices, []);
     let gpu = &snapshot.collectors["gpu"];
     assert!(!gpu.success);
-    assert!(
-        gpu.error
-            .as_ref()
-            .unwrap()
-            .contains("/nonexistent/libnvidia-ml.so.1")
-    );
+    assert!(gpu.error.as_ref().unwrap().contains("/nonexistent/libnvidia-ml.so.1"));
     assert!(snapshot.collectors["state"].success);
 }
 
@@ -87,11 +59,7 @@ fn every_simulated_host_has_a_line() {
     let output = command.assert().success().get_output().stdout.clone();
     let snapshots = snapshots(&output);
     assert_eq!(snapshots.len(), 2);
-    assert!(
-        snapshots
-            .iter()
-            .all(|snapshot| !snapshot.environments.is_empty())
-    );
+    assert!(snapshots.iter().all(|snapshot| !snapshot.environments.is_empty()));
 }
 
 #[test]
@@ -115,12 +83,7 @@ fn following_prints_a_line_each_interval_until_nobody_reads() {
     drop(lines);
     assert!(program.wait().unwrap().success());
     let mut complaints = String::new();
-    program
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut complaints)
-        .unwrap();
+    program.stderr.take().unwrap().read_to_string(&mut complaints).unwrap();
     assert_eq!(complaints, "");
 }
 
@@ -129,25 +92,13 @@ fn wrong_usage_ends_with_2_and_anything_else_with_1() {
     let folder = folder();
     let complaint = |arguments: &[&str], variable: (&str, &str), code: i32| {
         let mut command = genv(&folder);
-        command
-            .arg("snapshot")
-            .args(arguments)
-            .env(variable.0, variable.1);
-        let output = command
-            .assert()
-            .code(code)
-            .stdout("")
-            .get_output()
-            .stderr
-            .clone();
+        command.arg("snapshot").args(arguments).env(variable.0, variable.1);
+        let output = command.assert().code(code).stdout("").get_output().stderr.clone();
         String::from_utf8(output).unwrap()
     };
     let none = ("NO_COLOR", "1");
     let text = complaint(&["--interval=5"], none, 2);
-    assert!(
-        text.contains("duration '5' lacks a unit: write 5s"),
-        "{text}"
-    );
+    assert!(text.contains("duration '5' lacks a unit: write 5s"), "{text}");
     let text = complaint(&["--interval=1ms"], none, 2);
     assert!(text.contains("choose 100ms to 1h"), "{text}");
     complaint(&["--gpu.source=amd"], none, 2);
@@ -155,36 +106,18 @@ fn wrong_usage_ends_with_2_and_anything_else_with_1() {
     assert!(text.starts_with("genv: GENV_DEVICES is 'two'"), "{text}");
     let missing = PathBuf::from(folder.path()).join("lab.yaml");
     let text = complaint(&[&format!("--gpu.scenario={}", missing.display())], none, 1);
-    assert!(
-        text.starts_with("genv: cannot read the scenario "),
-        "{text}"
-    );
+    assert!(text.starts_with("genv: cannot read the scenario "), "{text}");
 }
 
 #[test]
 fn sources_that_contradict_each_other_are_wrong_usage() {
     let folder = folder();
     for (arguments, words) in [
-        (
-            ["--gpu.source=nvml", "--gpu.scenario=x"],
-            "choose --gpu.source=simulated",
-        ),
-        (
-            ["--gpu.source=simulated", "--gpu.nvml-library=x"],
-            "choose --gpu.source=nvml",
-        ),
-        (
-            ["--gpu.nvml-library=x", "--gpu.scenario=x"],
-            "leave one out",
-        ),
+        (["--gpu.source=nvml", "--gpu.scenario=x"], "choose --gpu.source=simulated"),
+        (["--gpu.source=simulated", "--gpu.nvml-library=x"], "choose --gpu.source=nvml"),
+        (["--gpu.nvml-library=x", "--gpu.scenario=x"], "leave one out"),
     ] {
-        let output = genv(&folder)
-            .arg("snapshot")
-            .args(arguments)
-            .assert()
-            .code(2)
-            .get_output()
-            .clone();
+        let output = genv(&folder).arg("snapshot").args(arguments).assert().code(2).get_output().clone();
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.contains(words), "{arguments:?}: {said}");
     }

@@ -55,10 +55,7 @@ pub async fn ask_once<D: Dial>(
             // It is never closed.
             let _turn = turns.acquire_owned().await;
             let answer = timeout(options.deadline, ask(&*dial, &host)).await;
-            (
-                position,
-                answer.unwrap_or_else(|_| Err(late(options.deadline))),
-            )
+            (position, answer.unwrap_or_else(|_| Err(late(options.deadline))))
         });
     }
     let mut answers: Vec<Option<HostAnswer>> = hosts.iter().map(|_| None).collect();
@@ -71,10 +68,7 @@ pub async fn ask_once<D: Dial>(
     }
     let told = answers.into_iter().map(|answer| {
         answer.unwrap_or_else(|| {
-            Err(HostFailure::new(
-                FailureKind::Protocol,
-                "asking it ended by a defect of this program: report it",
-            ))
+            Err(HostFailure::new(FailureKind::Protocol, "asking it ended by a defect of this program: report it"))
         })
     });
     hosts.into_iter().zip(told).collect()
@@ -173,9 +167,7 @@ mod tests {
                 installed: true,
                 ..Snapshot::default()
             };
-            Ok(Reply::Snapshot {
-                snapshot: Box::new(snapshot),
-            })
+            Ok(Reply::Snapshot { snapshot: Box::new(snapshot) })
         }
 
         async fn ask(&mut self, request: &Request) -> Result<(), HostFailure> {
@@ -191,31 +183,21 @@ mod tests {
     }
 
     fn hosts(names: &[&str]) -> Vec<HostEntry> {
-        let entry = |name: &&str| HostEntry {
-            name: (*name).to_owned(),
-            user: None,
-            port: None,
-        };
+        let entry = |name: &&str| HostEntry { name: (*name).to_owned(), user: None, port: None };
         names.iter().map(entry).collect()
     }
 
     #[tokio::test(start_paused = true)]
     async fn answers_are_in_the_order_of_the_list_whoever_is_first_and_whatever_fails() {
         let names = ["gpu9", "hangs", "gpu2", "refuses", "nonsense", "gpu5"];
-        let options = AskOptions {
-            concurrency: 10,
-            deadline: Duration::from_secs(20),
-        };
+        let options = AskOptions { concurrency: 10, deadline: Duration::from_secs(20) };
         let mut order = Vec::new();
         let answers = ask_once(hosts(&names), Lab::default(), options, |host, answer| {
             order.push((host.name.clone(), answer.is_ok()));
         })
         .await;
         let order: Vec<&str> = order.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(
-            order,
-            ["refuses", "nonsense", "gpu2", "gpu5", "gpu9", "hangs"]
-        );
+        assert_eq!(order, ["refuses", "nonsense", "gpu2", "gpu5", "gpu9", "hangs"]);
         let told: Vec<_> = answers
             .iter()
             .map(|(host, answer)| match answer {
@@ -244,10 +226,7 @@ mod tests {
     async fn no_more_are_asked_at_once_than_may_be_and_waiting_costs_nobody_his_time() {
         let lab = Lab::default();
         let most = Arc::clone(&lab.most);
-        let options = AskOptions {
-            concurrency: 2,
-            deadline: Duration::from_secs(3),
-        };
+        let options = AskOptions { concurrency: 2, deadline: Duration::from_secs(3) };
         let names: Vec<String> = vec!["gpu2".to_owned(); 20];
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let answers = ask_once(hosts(&names), lab, options, |_, _| {}).await;

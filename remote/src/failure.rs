@@ -20,16 +20,7 @@ impl HostFailure {
     #[must_use]
     pub fn new(kind: FailureKind, message: impl fmt::Display) -> Self {
         let message = message.to_string();
-        let message = message
-            .chars()
-            .map(|character| {
-                if is_harmless(character) {
-                    character
-                } else {
-                    ' '
-                }
-            })
-            .collect();
+        let message = message.chars().map(|character| if is_harmless(character) { character } else { ' ' }).collect();
         Self { kind, message }
     }
 }

@@ -50,30 +50,18 @@ impl HostFlags {
     /// How the hosts are reached; `enforce`: to let them act too.
     #[must_use]
     pub fn dial(&self, enforce: bool) -> SshDial {
-        let timeouts = Timeouts {
-            connect: Some(self.connect_timeout),
-            ..Timeouts::default()
-        };
+        let timeouts = Timeouts { connect: Some(self.connect_timeout), ..Timeouts::default() };
         SshDial {
             login: self.login.clone(),
             timeouts,
-            serve: ServeOptions {
-                sudo: self.sudo,
-                enforce,
-                answer_timeout: self.connect_timeout,
-            },
+            serve: ServeOptions { sudo: self.sudo, enforce, answer_timeout: self.connect_timeout },
         }
     }
 
     /// How they are followed.
     #[must_use]
     pub fn follow_options(&self, interval: Duration, max_age: Duration) -> FollowOptions {
-        FollowOptions {
-            interval,
-            max_age,
-            connect_timeout: self.connect_timeout,
-            concurrency: CONCURRENCY,
-        }
+        FollowOptions { interval, max_age, connect_timeout: self.connect_timeout, concurrency: CONCURRENCY }
     }
 
     /// The hosts, and those that they are now.

@@ -39,9 +39,7 @@ pub enum HostListError {
         problem: EntryProblem,
     },
     /// A host is there twice: its numbers would count twice.
-    #[error(
-        "cannot use the host {place}: '{name}' is already listed {first}. Remove one of the two"
-    )]
+    #[error("cannot use the host {place}: '{name}' is already listed {first}. Remove one of the two")]
     Duplicate {
         /// Where it is again.
         place: Place,
@@ -57,9 +55,7 @@ pub enum HostListError {
         source_name: String,
     },
     /// No host at all.
-    #[error(
-        "cannot use {source_name}: it lists no host. Write one host a line, such as alice@gpu01 or gpu[01-08]"
-    )]
+    #[error("cannot use {source_name}: it lists no host. Write one host a line, such as alice@gpu01 or gpu[01-08]")]
     Empty {
         /// The file or the flag.
         source_name: String,
@@ -81,17 +77,13 @@ pub enum HostListError {
         line: usize,
     },
     /// A file that is no regular file.
-    #[error(
-        "cannot read {source_name}: it is not a regular file. Name a file with one host a line"
-    )]
+    #[error("cannot read {source_name}: it is not a regular file. Name a file with one host a line")]
     NotAFile {
         /// The file.
         source_name: String,
     },
     /// A file that cannot be read.
-    #[error(
-        "cannot read {source_name}: {error}. Name a file that exists and that you may read, with one host a line"
-    )]
+    #[error("cannot read {source_name}: {error}. Name a file that exists and that you may read, with one host a line")]
     Unreadable {
         /// The file.
         source_name: String,
@@ -180,24 +172,15 @@ impl HostList {
     /// It cannot be read, is no text, or as [`HostList::parse_flag`], with the line.
     pub fn read(path: &Path) -> Result<Self, HostListError> {
         let source_name = path.display().to_string().escape_debug().to_string();
-        let unreadable = |error| HostListError::Unreadable {
-            source_name: source_name.clone(),
-            error,
-        };
+        let unreadable = |error| HostListError::Unreadable { source_name: source_name.clone(), error };
         // Opening a pipe would wait for its writer.
         let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(nonblocking)
-            .open(path)
-            .map_err(unreadable)?;
+        let file = OpenOptions::new().read(true).custom_flags(nonblocking).open(path).map_err(unreadable)?;
         if !file.metadata().map_err(unreadable)?.is_file() {
             return Err(HostListError::NotAFile { source_name });
         }
         let mut bytes = Vec::new();
-        file.take(LONGEST_FILE_BYTES + 1)
-            .read_to_end(&mut bytes)
-            .map_err(unreadable)?;
+        file.take(LONGEST_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
         if bytes.len() as u64 > LONGEST_FILE_BYTES {
             return Err(HostListError::TooLong { source_name });
         }
@@ -217,10 +200,7 @@ impl HostList {
     /// One is in both, or they are too many.
     pub fn and(self, others: Self, source_name: &str) -> Result<Self, HostListError> {
         let mut reader = Reader::new(source_name);
-        let parts = [
-            (self, Place::Flag),
-            (others, Place::Within(source_name.to_owned())),
-        ];
+        let parts = [(self, Place::Flag), (others, Place::Within(source_name.to_owned()))];
         for (entries, place) in parts {
             for entry in entries {
                 reader.add_entry(&place, entry)?;
@@ -255,18 +235,12 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(source_name: &'a str) -> Self {
-        Self {
-            source_name,
-            entries: Vec::new(),
-            places: HashMap::new(),
-        }
+        Self { source_name, entries: Vec::new(), places: HashMap::new() }
     }
 
     fn add(&mut self, place: &Place, text: &str) -> Result<(), HostListError> {
-        let entries = parse_entry(text.trim()).map_err(|problem| HostListError::Entry {
-            place: place.clone(),
-            problem,
-        })?;
+        let entries =
+            parse_entry(text.trim()).map_err(|problem| HostListError::Entry { place: place.clone(), problem })?;
         for entry in entries {
             self.add_entry(place, entry)?;
         }
@@ -275,11 +249,7 @@ impl<'a> Reader<'a> {
 
     fn add_entry(&mut self, place: &Place, entry: HostEntry) -> Result<(), HostListError> {
         if let Some(first) = self.places.get(&entry.name.to_lowercase()) {
-            return Err(HostListError::Duplicate {
-                place: place.clone(),
-                name: entry.name,
-                first: first.clone(),
-            });
+            return Err(HostListError::Duplicate { place: place.clone(), name: entry.name, first: first.clone() });
         }
         if self.entries.len() >= MOST_HOSTS {
             let source_name = self.source_name.to_owned();
@@ -326,9 +296,7 @@ fn parse_entry(text: &str) -> Result<Vec<HostEntry>, EntryProblem> {
     if let Some(user) = user
         && (user.is_empty()
             || user.starts_with('-')
-            || user.contains(|c: char| {
-                c.is_whitespace() || c.is_control() || "'`\"\\;&<>|(){}$".contains(c)
-            }))
+            || user.contains(|c: char| c.is_whitespace() || c.is_control() || "'`\"\\;&<>|(){}$".contains(c)))
     {
         return Err(EntryProblem::User(user.to_owned()));
     }
@@ -338,14 +306,7 @@ fn parse_entry(text: &str) -> Result<Vec<HostEntry>, EntryProblem> {
     }
     let port = port.map(parse_port).transpose()?;
     let names = expand(names)?;
-    Ok(names
-        .into_iter()
-        .map(|name| HostEntry {
-            name,
-            user: user.map(ToOwned::to_owned),
-            port,
-        })
-        .collect())
+    Ok(names.into_iter().map(|name| HostEntry { name, user: user.map(ToOwned::to_owned), port }).collect())
 }
 
 /// A host and its port: `gpu[01-08]:22`, `[fe80::1]:22`, or `fe80::1`, which has no port.
@@ -355,10 +316,7 @@ fn split_port(host: &str) -> Result<(&str, Option<&str>), EntryProblem> {
     {
         let port = match rest {
             "" => None,
-            rest => Some(
-                rest.strip_prefix(':')
-                    .ok_or_else(|| EntryProblem::Brackets(host.to_owned()))?,
-            ),
+            rest => Some(rest.strip_prefix(':').ok_or_else(|| EntryProblem::Brackets(host.to_owned()))?),
         };
         return Ok((address, port));
     }
@@ -372,8 +330,7 @@ fn split_port(host: &str) -> Result<(&str, Option<&str>), EntryProblem> {
 pub(crate) fn parse_port(text: &str) -> Result<u16, EntryProblem> {
     let port = text.bytes().all(|byte| byte.is_ascii_digit());
     let port = port.then(|| text.parse().ok()).flatten();
-    port.filter(|port| *port != 0)
-        .ok_or_else(|| EntryProblem::Port(text.to_owned()))
+    port.filter(|port| *port != 0).ok_or_else(|| EntryProblem::Port(text.to_owned()))
 }
 
 #[cfg(test)]

@@ -15,11 +15,7 @@ impl PartialLine {
     ///
     /// # Errors
     /// [`FailureKind::Protocol`]: it is longer than this.
-    pub(crate) fn take(
-        &mut self,
-        piece: &[u8],
-        most_bytes: usize,
-    ) -> Result<(usize, Option<Vec<u8>>), HostFailure> {
+    pub(crate) fn take(&mut self, piece: &[u8], most_bytes: usize) -> Result<(usize, Option<Vec<u8>>), HostFailure> {
         let end = memchr::memchr(b'\n', piece);
         let part = &piece[..end.unwrap_or(piece.len())];
         if self.0.len() + part.len() > most_bytes {
@@ -28,9 +24,7 @@ impl PartialLine {
             self.0.shrink_to_fit();
             return Err(HostFailure::new(
                 FailureKind::Protocol,
-                format_args!(
-                    "it sent a line of more than {most_bytes} bytes. Look at what answers there"
-                ),
+                format_args!("it sent a line of more than {most_bytes} bytes. Look at what answers there"),
             ));
         }
         self.0.extend_from_slice(part);

@@ -12,9 +12,7 @@ const SCRIPT: &str = r#"
 /// server needs no `AcceptEnv`. A value does not end with a line feed.
 #[must_use]
 pub fn login_shell<'a>(variables: impl IntoIterator<Item = (&'a str, String)>) -> String {
-    let assignments = variables
-        .into_iter()
-        .map(|(name, value)| format!("{name}={}", script::encoded(&value)));
+    let assignments = variables.into_iter().map(|(name, value)| format!("{name}={}", script::encoded(&value)));
     let assignments: Vec<String> = assignments.collect();
     let assignments: Vec<&str> = assignments.iter().map(String::as_str).collect();
     script::command(SCRIPT, &assignments)
@@ -39,17 +37,9 @@ mod tests {
         let command = login_shell([("GENV_A", hostile.to_owned()), ("GENV_B", String::new())]);
         let folder = tempfile::tempdir().unwrap();
         let shell = folder.path().join("shell");
-        fs::write(
-            &shell,
-            "#!/bin/sh\nprintf '%s|%s|%s' \"$GENV_A\" \"$GENV_B\" \"$1\"\n",
-        )
-        .unwrap();
+        fs::write(&shell, "#!/bin/sh\nprintf '%s|%s|%s' \"$GENV_A\" \"$GENV_B\" \"$1\"\n").unwrap();
         fs::set_permissions(&shell, Permissions::from_mode(0o755)).unwrap();
-        let output = Command::new("sh")
-            .args(["-c", &command])
-            .env("SHELL", &shell)
-            .output()
-            .unwrap();
+        let output = Command::new("sh").args(["-c", &command]).env("SHELL", &shell).output().unwrap();
         let shown = String::from_utf8(output.stdout).unwrap();
         assert_eq!(shown, format!("{hostile}||-l"));
     }

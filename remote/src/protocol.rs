@@ -158,20 +158,13 @@ impl TryFrom<ReplyFields> for Reply {
     fn try_from(fields: ReplyFields) -> Result<Self, String> {
         let lacks = |field: &str| format!("missing field `{field}`");
         Ok(match fields.reply {
-            ReplyKind::Snapshot => Self::Snapshot {
-                snapshot: fields.snapshot.ok_or_else(|| lacks("snapshot"))?,
-            },
-            ReplyKind::Changes => Self::Changes {
-                changes: fields.changes.ok_or_else(|| lacks("changes"))?,
-            },
+            ReplyKind::Snapshot => Self::Snapshot { snapshot: fields.snapshot.ok_or_else(|| lacks("snapshot"))? },
+            ReplyKind::Changes => Self::Changes { changes: fields.changes.ok_or_else(|| lacks("changes"))? },
             ReplyKind::Enforced => Self::Enforced {
                 id: fields.id.ok_or_else(|| lacks("id"))?,
                 outcomes: fields.outcomes.ok_or_else(|| lacks("outcomes"))?,
             },
-            ReplyKind::Error => Self::Error {
-                id: fields.id,
-                message: fields.message.ok_or_else(|| lacks("message"))?,
-            },
+            ReplyKind::Error => Self::Error { id: fields.id, message: fields.message.ok_or_else(|| lacks("message"))? },
         })
     }
 }
@@ -205,33 +198,18 @@ mod tests {
     fn replies_are_read_as_they_are_written() {
         let snapshot = snapshot();
         let replies = [
-            Reply::Snapshot {
-                snapshot: Box::new(snapshot.clone()),
-            },
-            Reply::Enforced {
-                id: 7,
-                outcomes: json!([{"done": true}]),
-            },
-            Reply::Enforced {
-                id: 8,
-                outcomes: Value::Null,
-            },
-            Reply::Error {
-                id: None,
-                message: "no".to_owned(),
-            },
+            Reply::Snapshot { snapshot: Box::new(snapshot.clone()) },
+            Reply::Enforced { id: 7, outcomes: json!([{"done": true}]) },
+            Reply::Enforced { id: 8, outcomes: Value::Null },
+            Reply::Error { id: None, message: "no".to_owned() },
         ];
         for reply in &replies {
             let line = line(reply).unwrap();
             assert_eq!(&serde_json::from_slice::<Reply>(&line).unwrap(), reply);
         }
-        let borrowed = SnapshotReply {
-            snapshot: &snapshot,
-        };
+        let borrowed = SnapshotReply { snapshot: &snapshot };
         assert_eq!(line(&borrowed).unwrap(), line(&replies[0]).unwrap());
-        let borrowed = line(&ChangesReply {
-            changes: Changes::between(&Snapshot::default(), &snapshot),
-        });
+        let borrowed = line(&ChangesReply { changes: Changes::between(&Snapshot::default(), &snapshot) });
         let borrowed = borrowed.unwrap();
         let read = serde_json::from_slice::<Reply>(&borrowed).unwrap();
         assert_eq!(line(&read).unwrap(), borrowed);
@@ -259,10 +237,8 @@ mod tests {
 
     #[test]
     fn a_newer_host_is_understood_as_far_as_it_says_what_we_know() {
-        let hello: Hello = serde_json::from_str(
-            r#"{"genv_remote":1,"version":"9.9","answers_with":"genv","new":{"a":[1]}}"#,
-        )
-        .unwrap();
+        let hello: Hello =
+            serde_json::from_str(r#"{"genv_remote":1,"version":"9.9","answers_with":"genv","new":{"a":[1]}}"#).unwrap();
         assert_eq!(hello.answers_with, Answers::Genv);
         assert!(!hello.may_enforce);
         let alive: Request = serde_json::from_str(r#"{"request":"alive","since":3}"#).unwrap();
@@ -274,10 +250,7 @@ mod tests {
         let request = r#"{"request":"follow","interval_seconds":10}"#;
         assert_eq!(
             serde_json::from_str::<Request>(request).unwrap(),
-            Request::Follow {
-                interval_seconds: 10.0,
-                changes: false
-            }
+            Request::Follow { interval_seconds: 10.0, changes: false }
         );
     }
 

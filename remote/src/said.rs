@@ -15,8 +15,5 @@ pub(crate) fn last_line(text: &str) -> Option<String> {
 pub(crate) fn shown(bytes: &[u8]) -> String {
     let most = MOST_SHOWN_CHARACTERS * 4;
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(most)]);
-    format!(
-        "'{}'",
-        shortened(&harmless(text.trim()), MOST_SHOWN_CHARACTERS)
-    )
+    format!("'{}'", shortened(&harmless(text.trim()), MOST_SHOWN_CHARACTERS))
 }

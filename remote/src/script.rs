@@ -9,16 +9,10 @@
 /// Lines of the script are joined, and its comments left out: each line ends where a command may go on or end.
 pub(crate) fn command(script: &str, arguments: &[&str]) -> String {
     let lines = script.lines().map(str::trim);
-    let lines: Vec<&str> = lines
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .collect();
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
     let mut command = format!("sh -c '{}' genv-remote", lines.join(" "));
     for argument in arguments {
-        debug_assert!(
-            argument
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"-_.=\\".contains(&byte))
-        );
+        debug_assert!(argument.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.=\\".contains(&byte)));
         command.push(' ');
         // Without quotes every shell reads backslashes.
         if argument.contains('\\') {
@@ -60,9 +54,7 @@ pub(crate) mod tests {
     /// Fails if a login shell might read the script in its own way.
     pub(crate) fn is_for_every_login_shell(script: &str) {
         let command = command(script, &[]);
-        let script = command
-            .strip_prefix("sh -c '")
-            .and_then(|it| it.strip_suffix("' genv-remote"));
+        let script = command.strip_prefix("sh -c '").and_then(|it| it.strip_suffix("' genv-remote"));
         let script = script.unwrap();
         for refused in ["'", "!", "\n", "\\\\"] {
             assert!(!script.contains(refused), "{refused:?} in {script}");
@@ -74,10 +66,7 @@ pub(crate) mod tests {
     #[test]
     fn lines_are_joined_without_comments() {
         assert_eq!(
-            command(
-                "# What it does.\na=1;\n\n  if b; then\n    c;\n  fi\n",
-                &["yes", "1.5"]
-            ),
+            command("# What it does.\na=1;\n\n  if b; then\n    c;\n  fi\n", &["yes", "1.5"]),
             "sh -c 'a=1; if b; then c; fi' genv-remote yes 1.5"
         );
     }
@@ -86,15 +75,9 @@ pub(crate) mod tests {
     fn an_encoded_text_is_in_quotes_and_is_what_it_was() {
         let text = "a b'\\n!$(x)\u{e9}7";
         let argument = encoded(text);
-        assert_eq!(
-            argument,
-            r"a\0040b\0047\0134n\0041\0044\0050x\0051\0303\02517"
-        );
+        assert_eq!(argument, r"a\0040b\0047\0134n\0041\0044\0050x\0051\0303\02517");
         let command = command(r#"printf %b "$1""#, &[&argument]);
-        let output = std::process::Command::new("sh")
-            .args(["-c", &command])
-            .output()
-            .unwrap();
+        let output = std::process::Command::new("sh").args(["-c", &command]).output().unwrap();
         assert_eq!(String::from_utf8(output.stdout).unwrap(), text);
     }
 }

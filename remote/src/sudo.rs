@@ -10,20 +10,13 @@ const MARK: &str = "genv-remote-sudo ";
 /// What to say of a sudo that ended, by what the script printed and what was said on stderr; nothing if it printed
 /// nothing of sudo.
 pub(crate) fn refusal(stdout: &str, stderr: &str) -> Option<String> {
-    let told = stdout
-        .lines()
-        .rev()
-        .find_map(|line| line.strip_prefix(MARK))?;
+    let told = stdout.lines().rev().find_map(|line| line.strip_prefix(MARK))?;
     let mut words = told.splitn(3, ' ');
-    let (code, user) = (
-        words.next().unwrap_or_default(),
-        words.next().unwrap_or_default(),
-    );
+    let (code, user) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let command = words.next().unwrap_or_default().trim();
     let said = last_line(stderr).unwrap_or_else(|| "nothing".to_owned());
     Some(if code == "127" {
-        "cannot run genv as root there: sudo is not installed. Install it, or leave out --sudo"
-            .to_owned()
+        "cannot run genv as root there: sudo is not installed. Install it, or leave out --sudo".to_owned()
     } else if let Some(said) = lines_of_sudo(stderr) {
         format!(
             "cannot run genv as root there: sudo refuses, and said: {said}. Allow it with 'visudo -f \

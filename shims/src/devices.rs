@@ -15,20 +15,13 @@ pub(crate) struct Devices<'a> {
 
 impl<'a> Devices<'a> {
     pub(crate) const fn new(real: &'a Program) -> Self {
-        Self {
-            real,
-            names: OnceCell::new(),
-        }
+        Self { real, names: OnceCell::new() }
     }
 
     /// Those of `attached` that a list of ids names. Unknown ids mean nothing, as to the real program.
     pub(crate) fn named(&self, ids: &str, attached: &[u32]) -> Vec<u32> {
         let named: Vec<u32> = ids.split(',').filter_map(|id| self.index(id)).collect();
-        attached
-            .iter()
-            .copied()
-            .filter(|index| named.contains(index))
-            .collect()
+        attached.iter().copied().filter(|index| named.contains(index)).collect()
     }
 
     /// The GPU that an id means; of a MIG device, the one that it is a part of.
@@ -38,10 +31,7 @@ impl<'a> Devices<'a> {
         }
         let names = self.names.get_or_init(|| self.ask());
         let wanted = comparable(id);
-        names
-            .iter()
-            .find(|(name, _)| *name == wanted)
-            .map(|(_, index)| *index)
+        names.iter().find(|(name, _)| *name == wanted).map(|(_, index)| *index)
     }
 
     /// The numbers of a GPU's MIG devices.
@@ -60,10 +50,7 @@ impl<'a> Devices<'a> {
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         let mut command = self.real.command(&arguments);
         let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
-        output.map_or_else(
-            |_| String::new(),
-            |output| String::from_utf8_lossy(&output.stdout).into_owned(),
-        )
+        output.map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 
@@ -93,9 +80,7 @@ fn uuids(list: &str) -> Vec<(String, u32)> {
     let mut names = Vec::new();
     for line in list.lines() {
         gpu = gpu_of(line.as_bytes()).or(gpu);
-        let uuid = line
-            .rsplit_once("(UUID: ")
-            .and_then(|(_, uuid)| uuid.strip_suffix(')'));
+        let uuid = line.rsplit_once("(UUID: ").and_then(|(_, uuid)| uuid.strip_suffix(')'));
         names.extend(uuid.zip(gpu).map(|(uuid, gpu)| (comparable(uuid), gpu)));
     }
     names
@@ -127,10 +112,7 @@ pub(crate) fn gpu_of(line: &[u8]) -> Option<u32> {
 /// driver 450 wrote MIG devices as `MIG-GPU-UUID/INSTANCE/INSTANCE`.
 fn comparable(id: &str) -> String {
     let id = id.trim().to_ascii_lowercase();
-    if let Some(gpu) = id
-        .strip_prefix("mig-")
-        .filter(|gpu| gpu.starts_with("gpu-"))
-    {
+    if let Some(gpu) = id.strip_prefix("mig-").filter(|gpu| gpu.starts_with("gpu-")) {
         return gpu.split('/').next().unwrap_or(gpu).to_owned();
     }
     match id.rsplit_once(':') {
@@ -158,17 +140,13 @@ mod tests {
 
     #[test]
     fn every_way_to_write_an_id_is_understood() {
-        let mut names =
-            gpus("0, GPU-AA, 00000000:07:00.0, 123\n1, GPU-BB, [N/A], [N/A]\nNo devices\n");
+        let mut names = gpus("0, GPU-AA, 00000000:07:00.0, 123\n1, GPU-BB, [N/A], [N/A]\nNo devices\n");
         names.extend(uuids(
             "GPU 0: NVIDIA A100 (UUID: GPU-AA)\n  MIG 3g.40gb     Device  0: (UUID: MIG-CC)\nGPU 1: (UUID: x) (UUID: GPU-BB)\n",
         ));
         let index = |id: &str| {
             let wanted = comparable(id);
-            names
-                .iter()
-                .find(|(name, _)| *name == wanted)
-                .map(|(_, index)| *index)
+            names.iter().find(|(name, _)| *name == wanted).map(|(_, index)| *index)
         };
         for (id, expected) in [
             ("GPU-AA", Some(0)),

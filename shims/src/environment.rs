@@ -54,11 +54,7 @@ pub(crate) fn place() -> Place {
 
 impl Environment {
     fn find(eid: String, state: State) -> Place {
-        if !state
-            .environments
-            .iter()
-            .any(|environment| environment.eid == eid)
-        {
+        if !state.environments.iter().any(|environment| environment.eid == eid) {
             return Place::Unknown(format!(
                 "environment {eid:?} does not exist any more: run 'genv activate' for a new one, or 'unset GENV_ENVIRONMENT_ID'"
             ));
@@ -70,12 +66,7 @@ impl Environment {
                 devices.insert(device.index, attachment.gpu_memory.map(MemoryAmount::bytes));
             }
         }
-        Place::Inside(Box::new(Self {
-            eid,
-            state: Arc::new(state),
-            hangs: false,
-            devices,
-        }))
+        Place::Inside(Box::new(Self { eid, state: Arc::new(state), hangs: false, devices }))
     }
 
     /// Indices of its devices.
@@ -103,14 +94,9 @@ impl Environment {
 /// Which of these processes are an environment's. Those of which the kernel tells nothing, as of other users', are
 /// not.
 fn own(eid: &str, state: &State, pids: &[u32]) -> HashSet<u32> {
-    let members = state
-        .environments
-        .iter()
-        .flat_map(|environment| &environment.pids);
-    let table = ProcReader::new().read(&ProcessRequest {
-        processes: pids.to_vec(),
-        members: members.copied().collect(),
-    });
+    let members = state.environments.iter().flat_map(|environment| &environment.pids);
+    let table =
+        ProcReader::new().read(&ProcessRequest { processes: pids.to_vec(), members: members.copied().collect() });
     let mut live = live_environments(state, &table);
     // Whoever asks is in it, so that it lives even if its shells ended.
     if !live.iter().any(|live| live.environment.eid == eid) {
@@ -124,10 +110,7 @@ fn own(eid: &str, state: &State, pids: &[u32]) -> HashSet<u32> {
 }
 
 /// What some work comes to, unless it takes longer; then it goes on without anybody waiting for it.
-fn within<T: Send + 'static>(
-    patience: Duration,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
+fn within<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(work()));
     receiver.recv_timeout(patience).ok()

@@ -20,10 +20,7 @@ fn main() -> ExitCode {
     let mut arguments = env::args_os();
     let called = arguments.next().unwrap_or_default();
     let arguments: Vec<OsString> = arguments.collect();
-    let outcome = match Path::new(&called)
-        .file_name()
-        .and_then(|name| name.to_str())
-    {
+    let outcome = match Path::new(&called).file_name().and_then(|name| name.to_str()) {
         Some(nvidia_smi::NAME) => nvidia_smi::run(&arguments),
         Some("docker") => containers::run(&containers::DOCKER, &arguments),
         Some("podman") => containers::run(&containers::PODMAN, &arguments),

@@ -45,10 +45,7 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-        }
+        Self { code, message: message.into() }
     }
 }
 

@@ -48,9 +48,7 @@ impl Program {
                 ),
             ));
         }
-        let own = fs::metadata("/proc/self/exe")
-            .ok()
-            .map(|own| identity(&own));
+        let own = fs::metadata("/proc/self/exe").ok().map(|own| identity(&own));
         let path = env::var_os("PATH").unwrap_or_else(|| USUAL_PATH.into());
         let path = search(name, &path, own).ok_or_else(|| {
             Refusal::new(
@@ -67,9 +65,7 @@ impl Program {
     /// A command that runs it.
     pub(crate) fn command(&self, arguments: &[OsString]) -> Command {
         let mut command = Command::new(&self.path);
-        command
-            .args(arguments)
-            .env(DEPTH, (self.depth + 1).to_string());
+        command.args(arguments).env(DEPTH, (self.depth + 1).to_string());
         command
     }
 
@@ -88,10 +84,7 @@ impl Program {
         let (code, next) = if error.kind() == ErrorKind::NotFound {
             (NOT_FOUND, "install it again")
         } else {
-            (
-                CANNOT_RUN,
-                "see that it is a program for this machine, and that you may execute it",
-            )
+            (CANNOT_RUN, "see that it is a program for this machine, and that you may execute it")
         };
         let path = self.path.display().to_string();
         Refusal::new(code, format!("cannot run {path:?}: {error}: {next}"))
@@ -110,13 +103,7 @@ fn identity(metadata: &fs::Metadata) -> (u64, u64) {
 /// in a folder of shims: that of 1.x takes this one for the real program.
 fn search(name: &str, path: &OsStr, own: Option<(u64, u64)>) -> Option<PathBuf> {
     let found: Vec<(PathBuf, (u64, u64))> = env::split_paths(path)
-        .map(|folder| {
-            if folder.as_os_str().is_empty() {
-                PathBuf::from(".")
-            } else {
-                folder
-            }
-        })
+        .map(|folder| if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder })
         .filter_map(|folder| {
             let program = folder.join(name);
             let metadata = fs::metadata(&program).ok()?;
@@ -125,15 +112,10 @@ fn search(name: &str, path: &OsStr, own: Option<(u64, u64)>) -> Option<PathBuf> 
             (is_found && is_executable(&program, &metadata)).then_some((program, file))
         })
         .collect();
-    let after = found
-        .iter()
-        .position(|(_, file)| Some(*file) == own)
-        .map_or(0, |own| own + 1);
+    let after = found.iter().position(|(_, file)| Some(*file) == own).map_or(0, |own| own + 1);
     let (before, behind) = found.split_at(after);
     let mut others = behind.iter().chain(before);
-    others
-        .find(|(_, file)| Some(*file) != own)
-        .map(|(program, _)| program.clone())
+    others.find(|(_, file)| Some(*file) != own).map(|(program, _)| program.clone())
 }
 
 /// Whether a folder is one that genv puts first on PATH: `lib/genv/shims`, or `site-packages/genv/shims` of 1.x.

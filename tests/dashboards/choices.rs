@@ -36,13 +36,9 @@ impl Case {
         let of_enforcer = (variable == "job").then(|| format!("{value}-enforcer"));
         let part = (variable == "index").then(|| format!("{value}:"));
         let is_part = |found: &str| part.as_ref().is_some_and(|gpu| found.starts_with(gpu));
-        let belongs = |found: &String| {
-            found == value || Some(found) == of_enforcer.as_ref() || is_part(found)
-        };
+        let belongs = |found: &String| found == value || Some(found) == of_enforcer.as_ref() || is_part(found);
         let stray = values.find(|found| !belongs(found))?;
-        Some(format!(
-            "tells of {variable}={stray} although {value} is chosen"
-        ))
+        Some(format!("tells of {variable}={stray} although {value} is chosen"))
     }
 }
 
@@ -74,11 +70,7 @@ pub(crate) fn cases(dashboard: &Dashboard, questions: &Questions<'_>) -> Result<
         choice,
         range: None,
     };
-    let mut cases = vec![Case {
-        chosen: None,
-        choice: all.clone(),
-        range: None,
-    }];
+    let mut cases = vec![Case { chosen: None, choice: all.clone(), range: None }];
     for (name, value) in values {
         let mut choice = all.clone();
         choice.insert(name.clone(), Chosen::Values(vec![value.clone()]));
@@ -86,24 +78,14 @@ pub(crate) fn cases(dashboard: &Dashboard, questions: &Questions<'_>) -> Result<
     }
     for range in RANGES {
         let of_range = duration(range).map_err(|error| anyhow!(error))?;
-        cases.push(Case {
-            range: Some(of_range),
-            ..case("range", range, all.clone())
-        });
+        cases.push(Case { range: Some(of_range), ..case("range", range, all.clone()) });
     }
     Ok(cases)
 }
 
 /// The values of a variable, where the earlier ones are chosen so.
-fn values_of(
-    variable: Variable<'_>,
-    chosen: &Choice,
-    questions: &Questions<'_>,
-) -> Result<Vec<String>> {
-    ensure!(
-        variable.kind() == "query",
-        "this test knows variables that are queries"
-    );
+fn values_of(variable: Variable<'_>, chosen: &Choice, questions: &Questions<'_>) -> Result<Vec<String>> {
+    ensure!(variable.kind() == "query", "this test knows variables that are queries");
     let (selector, label) = label_values(variable.query()).map_err(|error| anyhow!(error))?;
     let selector = interpolate(selector, chosen, &questions.whole_past()?);
     let values = questions.values(label, &selector.map_err(|error| anyhow!(error))?)?;

@@ -15,24 +15,13 @@ static LEGEND_LABEL: LazyLock<Regex> =
 
 /// What a panel names and no answer has; `answers` are the labels of the series that each target returned, and `absent` are
 /// names that none of them has for a reason.
-pub(crate) fn faults(
-    panel: Panel<'_>,
-    answers: &[(Target<'_>, Vec<Labels>)],
-    absent: &[&str],
-) -> Vec<String> {
-    let mut faults: Vec<String> = answers
-        .iter()
-        .flat_map(|(target, series)| legend_faults(*target, series))
-        .collect();
+pub(crate) fn faults(panel: Panel<'_>, answers: &[(Target<'_>, Vec<Labels>)], absent: &[&str]) -> Vec<String> {
+    let mut faults: Vec<String> = answers.iter().flat_map(|(target, series)| legend_faults(*target, series)).collect();
     // Where there is no answer, its fields are not known.
     if answers.iter().any(|(_, series)| series.is_empty()) {
         return faults;
     }
-    let mut names = Names {
-        known: answered(answers),
-        unknown: BTreeSet::new(),
-        wrong: Vec::new(),
-    };
+    let mut names = Names { known: answered(answers), unknown: BTreeSet::new(), wrong: Vec::new() };
     for transformation in panel.transformations() {
         names.transform(transformation, answers);
     }
@@ -42,19 +31,12 @@ pub(crate) fn faults(
             "byName" => names.want(text(wanted)),
             "byRegexp" => names.want_match(text(wanted)),
             "byFrameRefID" => {
-                if !answers
-                    .iter()
-                    .any(|(target, _)| target.reference() == text(wanted))
-                {
-                    names.wrong.push(format!(
-                        "an override is for the target {wanted}, which there is not"
-                    ));
+                if !answers.iter().any(|(target, _)| target.reference() == text(wanted)) {
+                    names.wrong.push(format!("an override is for the target {wanted}, which there is not"));
                 }
             }
             "byType" => {}
-            other => names
-                .wrong
-                .push(format!("the override {other:?} is not known to this test")),
+            other => names.wrong.push(format!("the override {other:?} is not known to this test")),
         }
     }
     for field in list(&panel.0["options"]["sortBy"]) {
@@ -66,9 +48,7 @@ pub(crate) fn faults(
             names.wrong.push(fault);
         }
     }
-    names
-        .unknown
-        .retain(|name| !absent.contains(&name.as_str()));
+    names.unknown.retain(|name| !absent.contains(&name.as_str()));
     let unknown = names.unknown.iter();
     faults.extend(unknown.map(|name| format!("names the field {name:?}, which there is not")));
     faults.extend(names.wrong);
@@ -77,15 +57,10 @@ pub(crate) fn faults(
 
 /// Labels that a legend names, and that a series lacks.
 fn legend_faults(target: Target<'_>, series: &[Labels]) -> Option<String> {
-    let mut labels = LEGEND_LABEL
-        .captures_iter(target.legend())
-        .map(|found| found[1].to_owned());
+    let mut labels = LEGEND_LABEL.captures_iter(target.legend()).map(|found| found[1].to_owned());
     let lacking = labels.find(|label| series.iter().any(|series| !series.contains_key(label)))?;
     let reference = target.reference();
-    Some(format!(
-        "target {reference}: the legend {:?} names {lacking}, which a series lacks",
-        target.legend()
-    ))
+    Some(format!("target {reference}: the legend {:?} names {lacking}, which a series lacks", target.legend()))
 }
 
 /// The names of all fields of the answers.
@@ -95,13 +70,8 @@ fn answered(answers: &[(Target<'_>, Vec<Labels>)]) -> BTreeSet<String> {
         for labels in series {
             names.extend(labels.keys().cloned());
             if target.0["format"] != "table" {
-                let label =
-                    |found: &Captures<'_>| labels.get(&found[1]).cloned().unwrap_or_default();
-                names.insert(
-                    LEGEND_LABEL
-                        .replace_all(target.legend(), label)
-                        .into_owned(),
-                );
+                let label = |found: &Captures<'_>| labels.get(&found[1]).cloned().unwrap_or_default();
+                names.insert(LEGEND_LABEL.replace_all(target.legend(), label).into_owned());
             }
         }
         names.insert(match answers {
@@ -124,11 +94,8 @@ struct Names {
 impl Names {
     fn want(&mut self, name: &str) {
         // Joined frames number the fields that several have.
-        let numbered = name
-            .rsplit_once(' ')
-            .filter(|(_, number)| number.parse::<u8>().is_ok());
-        let known = self.known.contains(name)
-            || numbered.is_some_and(|(name, _)| self.known.contains(name));
+        let numbered = name.rsplit_once(' ').filter(|(_, number)| number.parse::<u8>().is_ok());
+        let known = self.known.contains(name) || numbered.is_some_and(|(name, _)| self.known.contains(name));
         if !known {
             self.unknown.insert(name.to_owned());
         }
@@ -137,9 +104,7 @@ impl Names {
     fn want_match(&mut self, pattern: &str) {
         let regex = Regex::new(pattern.trim_matches('/'));
         if !regex.is_ok_and(|regex| self.known.iter().any(|name| regex.is_match(name))) {
-            self.wrong.push(format!(
-                "an override is for {pattern}, which no field matches"
-            ));
+            self.wrong.push(format!("an override is for {pattern}, which no field matches"));
         }
     }
 
@@ -148,12 +113,7 @@ impl Names {
         match text(&transformation["id"]) {
             "merge" | "labelsToFields" => {}
             "organize" => {
-                for key in [
-                    "excludeByName",
-                    "indexByName",
-                    "renameByName",
-                    "includeByName",
-                ] {
+                for key in ["excludeByName", "indexByName", "renameByName", "includeByName"] {
                     for (name, value) in options[key].as_object().into_iter().flatten() {
                         self.want(name);
                         if key == "renameByName" {
@@ -164,28 +124,22 @@ impl Names {
             }
             "joinByField" => {
                 let field = text(&options["byField"]);
-                let lacks = |series: &Vec<Labels>| {
-                    field != "Time" && series.iter().any(|labels| !labels.contains_key(field))
-                };
+                let lacks =
+                    |series: &Vec<Labels>| field != "Time" && series.iter().any(|labels| !labels.contains_key(field));
                 if answers.iter().any(|(_, series)| lacks(series)) {
-                    self.wrong
-                        .push(format!("joins by {field:?}, which a series lacks"));
+                    self.wrong.push(format!("joins by {field:?}, which a series lacks"));
                 }
             }
             "groupingToMatrix" => {
-                let [row, column, value] =
-                    ["rowField", "columnField", "valueField"].map(|key| text(&options[key]));
+                let [row, column, value] = ["rowField", "columnField", "valueField"].map(|key| text(&options[key]));
                 for name in [row, column, value] {
                     self.want(name);
                 }
                 self.known.insert(format!("{row}\\{column}"));
                 let series = answers.iter().flat_map(|(_, series)| series);
-                self.known
-                    .extend(series.filter_map(|labels| labels.get(column).cloned()));
+                self.known.extend(series.filter_map(|labels| labels.get(column).cloned()));
             }
-            other => self.wrong.push(format!(
-                "the transformation {other:?} is not known to this test"
-            )),
+            other => self.wrong.push(format!("the transformation {other:?} is not known to this test")),
         }
     }
 }
@@ -219,10 +173,7 @@ mod tests {
         change(&mut panel);
         let panel = Panel(&panel);
         let labels = Labels::from([("host".to_owned(), "gpu01".to_owned())]);
-        let answers: Vec<_> = panel
-            .targets()
-            .map(|target| (target, vec![labels.clone()]))
-            .collect();
+        let answers: Vec<_> = panel.targets().map(|target| (target, vec![labels.clone()])).collect();
         faults(panel, &answers, absent)
     }
 
@@ -233,8 +184,7 @@ mod tests {
 
     #[test]
     fn a_field_may_be_listed_as_absent_only_while_it_is() {
-        let sorted =
-            |panel: &mut Value| panel["options"]["sortBy"][0]["displayName"] = json!("Free");
+        let sorted = |panel: &mut Value| panel["options"]["sortBy"][0]["displayName"] = json!("Free");
         assert_eq!(found_without(&["Free"], sorted), [""; 0]);
         for unneeded in ["host", "Free"] {
             let told = format!("the field {unneeded:?} is listed as absent, and not missed");
@@ -244,20 +194,15 @@ mod tests {
 
     #[test]
     fn a_field_that_no_answer_has_is_told() {
-        let organize = |key: &str, name: &str| {
-            found(|panel| panel["transformations"][1]["options"][key][name] = json!("x"))
-        };
+        let organize =
+            |key: &str, name: &str| found(|panel| panel["transformations"][1]["options"][key][name] = json!("x"));
         let wrong = [
             found(|panel| panel["targets"][1]["legendFormat"] = json!("of gpu01{{hostname}}")),
             found(|panel| panel["transformations"][0]["options"]["byField"] = json!("hostname")),
             organize("renameByName", "Value"),
             organize("excludeByName", "job"),
-            found(|panel| {
-                panel["fieldConfig"]["overrides"][0]["matcher"]["options"] = json!("of gpu02")
-            }),
-            found(|panel| {
-                panel["fieldConfig"]["overrides"][1]["matcher"]["options"] = json!("/^Free/")
-            }),
+            found(|panel| panel["fieldConfig"]["overrides"][0]["matcher"]["options"] = json!("of gpu02")),
+            found(|panel| panel["fieldConfig"]["overrides"][1]["matcher"]["options"] = json!("/^Free/")),
             found(|panel| panel["options"]["sortBy"][0]["displayName"] = json!("Free")),
             found(|panel| panel["transformations"][0]["id"] = json!("sqlExpressions")),
         ];

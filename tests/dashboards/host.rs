@@ -37,10 +37,7 @@ fn choice(host: &str, gpu: Option<&str>) -> Choice {
 }
 
 fn it_tells_what_happened(tool: &str) -> Result<()> {
-    let page = Page {
-        dashboard: host_dashboard()?,
-        past: demo(tool, LASTING)?,
-    };
+    let page = Page { dashboard: host_dashboard()?, past: demo(tool, LASTING)? };
     let (first, second) = (choice("gpu01", None), choice("gpu02", None));
     insta::assert_snapshot!("gpu02_by_day", page.all(&second, WARM)?);
 
@@ -49,39 +46,15 @@ fn it_tells_what_happened(tool: &str) -> Result<()> {
     let memory = "Memory by environment";
     let one = |gpu: &str| choice("gpu01", Some(gpu));
     let told = [
-        (
-            "gpu01 between two of frank's experiments",
-            page.lines(who, &first, HOUR * 5 + MINUTE)?,
-        ),
-        (
-            "gpu01 in one of them",
-            page.lines(who, &first, HOUR * 5 + MINUTE * 5)?,
-        ),
-        (
-            "gpu02 by night, one GPU lost",
-            page.lines(who, &second, HOUR + MINUTE * 32)?,
-        ),
+        ("gpu01 between two of frank's experiments", page.lines(who, &first, HOUR * 5 + MINUTE)?),
+        ("gpu01 in one of them", page.lines(who, &first, HOUR * 5 + MINUTE * 5)?),
+        ("gpu02 by night, one GPU lost", page.lines(who, &second, HOUR + MINUTE * 32)?),
         ("errors of gpu02", page.occurrences(errors, &second)?),
-        (
-            "memory of a GPU that another uses than its holder",
-            page.lines(memory, &one("4"), HOUR)?,
-        ),
-        (
-            "memory of a split GPU",
-            page.lines(memory, &one("7"), HOUR)?,
-        ),
-        (
-            "a split GPU and its parts",
-            page.lines("GPUs of the host", &one("7"), HOUR)?,
-        ),
-        (
-            "memory of what was asked for",
-            page.lines("Memory of what was asked for", &first, HOUR)?,
-        ),
-        (
-            "processes of gpu01",
-            page.lines("Processes on the GPUs", &first, HOUR)?,
-        ),
+        ("memory of a GPU that another uses than its holder", page.lines(memory, &one("4"), HOUR)?),
+        ("memory of a split GPU", page.lines(memory, &one("7"), HOUR)?),
+        ("a split GPU and its parts", page.lines("GPUs of the host", &one("7"), HOUR)?),
+        ("memory of what was asked for", page.lines("Memory of what was asked for", &first, HOUR)?),
+        ("processes of gpu01", page.lines("Processes on the GPUs", &first, HOUR)?),
     ];
     let told = told.map(|(what, lines)| format!("# {what}\n{lines}\n"));
     insta::assert_snapshot!("owners_and_errors", told.join("\n"));

@@ -73,16 +73,10 @@ impl Times {
         minimum: Option<Duration>,
     ) -> Self {
         let minimum = minimum.unwrap_or(scrape_interval);
-        let interval =
-            rounded(Duration::from_secs(end - start) / u32::try_from(points).unwrap_or(u32::MAX));
+        let interval = rounded(Duration::from_secs(end - start) / u32::try_from(points).unwrap_or(u32::MAX));
         let interval = interval.max(minimum);
         let rate_interval = (interval + minimum).max(minimum * 4);
-        Self {
-            start,
-            end,
-            interval,
-            rate_interval,
-        }
+        Self { start, end, interval, rate_interval }
     }
 }
 
@@ -90,11 +84,7 @@ impl Times {
 ///
 /// # Errors
 /// It has a variable, or a format of one, that is not known.
-pub(crate) fn interpolate(
-    expression: &str,
-    choice: &Choice,
-    times: &Times,
-) -> Result<String, String> {
+pub(crate) fn interpolate(expression: &str, choice: &Choice, times: &Times) -> Result<String, String> {
     let range = Duration::from_secs(times.end - times.start);
     variables::replace(expression, |name, format| {
         Ok(match name {
@@ -107,9 +97,7 @@ pub(crate) fn interpolate(
             "__from" => format!("{}000", times.start),
             "__to" => format!("{}000", times.end),
             _ => {
-                let chosen = choice
-                    .get(name)
-                    .ok_or_else(|| format!("there is no variable ${name}"))?;
+                let chosen = choice.get(name).ok_or_else(|| format!("there is no variable ${name}"))?;
                 match (chosen, format) {
                     (Chosen::All(regex), _) => regex.clone(),
                     (Chosen::Values(values), None | Some("regex")) => alternatives(values),
@@ -132,10 +120,7 @@ fn alternatives(values: &[String]) -> String {
     };
     match values {
         [value] => escape(value),
-        _ => format!(
-            "({})",
-            values.iter().map(escape).collect::<Vec<_>>().join("|")
-        ),
+        _ => format!("({})", values.iter().map(escape).collect::<Vec<_>>().join("|")),
     }
 }
 
@@ -145,9 +130,7 @@ fn seconds(duration: Duration) -> String {
 
 fn rounded(interval: Duration) -> Duration {
     let milliseconds = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
-    let found = ROUNDED_MILLISECONDS
-        .iter()
-        .find(|(below, _)| milliseconds < *below);
+    let found = ROUNDED_MILLISECONDS.iter().find(|(below, _)| milliseconds < *below);
     let day = 86_400_000;
     Duration::from_millis(match found {
         Some((_, rounded)) => *rounded,
@@ -161,15 +144,11 @@ fn rounded(interval: Duration) -> Duration {
 /// # Errors
 /// It is none.
 pub(crate) fn label_values(query: &str) -> Result<(&str, &str), String> {
-    let inside = query
-        .strip_prefix("label_values(")
-        .and_then(|rest| rest.strip_suffix(')'));
+    let inside = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
     inside
         .and_then(|inside| inside.rsplit_once(','))
         .map(|(selector, label)| (selector.trim(), label.trim()))
-        .filter(|(selector, label)| {
-            !selector.is_empty() && label.chars().all(|c| c.is_alphanumeric() || c == '_')
-        })
+        .filter(|(selector, label)| !selector.is_empty() && label.chars().all(|c| c.is_alphanumeric() || c == '_'))
         .ok_or_else(|| format!("asks {query:?}, not label_values(selector, label)"))
 }
 
@@ -200,12 +179,7 @@ mod tests {
 
     #[test]
     fn a_rate_takes_in_four_scrapes_at_least() {
-        let times = Times::new(
-            (1_000_000_000, 1_000_000_300),
-            1000,
-            Duration::from_secs(10),
-            None,
-        );
+        let times = Times::new((1_000_000_000, 1_000_000_300), 1000, Duration::from_secs(10), None);
         assert_eq!(times.interval, Duration::from_secs(10));
         assert_eq!(times.rate_interval, Duration::from_secs(40));
     }
@@ -219,27 +193,16 @@ mod tests {
 
     #[test]
     fn chosen_values_match_themselves_only() {
-        let values = |values: &[&str]| {
-            values
-                .iter()
-                .map(|value| (*value).to_owned())
-                .collect::<Vec<_>>()
-        };
+        let values = |values: &[&str]| values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>();
         assert_eq!(alternatives(&values(&["gpu01"])), "gpu01");
-        assert_eq!(
-            alternatives(&values(&["(none)", r"a\b"])),
-            r"(\\(none\\)|a\\\\b)"
-        );
+        assert_eq!(alternatives(&values(&["(none)", r"a\b"])), r"(\\(none\\)|a\\\\b)");
     }
 
     #[test]
     fn every_variable_gets_its_value() {
         let choice = Choice::from([
             ("job".to_owned(), Chosen::All(".+".to_owned())),
-            (
-                "username".to_owned(),
-                Chosen::Values(vec!["a.b".to_owned()]),
-            ),
+            ("username".to_owned(), Chosen::Values(vec!["a.b".to_owned()])),
         ]);
         let expression = r#"topk(5, rate(a{job=~"$job",u=~"${username:regex}"}[$__rate_interval])) / $__range_s"#;
         assert_eq!(
@@ -250,10 +213,7 @@ mod tests {
 
     #[test]
     fn a_query_of_a_variable_names_selector_and_label() {
-        assert_eq!(
-            label_values(r#"label_values(a{b="c,d"}, e)"#).unwrap(),
-            (r#"a{b="c,d"}"#, "e")
-        );
+        assert_eq!(label_values(r#"label_values(a{b="c,d"}, e)"#).unwrap(), (r#"a{b="c,d"}"#, "e"));
         assert!(label_values("label_values(a)").is_err());
     }
 }

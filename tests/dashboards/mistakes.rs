@@ -72,12 +72,7 @@ const MISTAKES: &[Mistake] = &[
         "by (hostname)",
         &[r#"panel 'GPUs': target A: the legend "{{model}}" names model, which a series lacks"#],
     ),
-    (
-        TABLE,
-        "by (username)",
-        "by (user)",
-        &[r#"panel 'Who holds what': joins by "username", which a series lacks"#],
-    ),
+    (TABLE, "by (username)", "by (user)", &[r#"panel 'Who holds what': joins by "username", which a series lacks"#]),
     // What is not a number is no answer.
     (
         TIMESERIES,
@@ -101,19 +96,10 @@ fn mistakes_that_only_data_shows_are_told() -> Result<()> {
     for (panel, what, with, expected) in MISTAKES {
         let mut dashboard = example();
         let expression = &mut dashboard.json["panels"][*panel]["targets"][0]["expr"];
-        let changed = expression
-            .as_str()
-            .map(|expression| expression.replace(what, with));
-        assert_ne!(
-            expression.as_str(),
-            changed.as_deref(),
-            "{what} does not occur"
-        );
+        let changed = expression.as_str().map(|expression| expression.replace(what, with));
+        assert_ne!(expression.as_str(), changed.as_deref(), "{what} does not occur");
         *expression = json!(changed);
-        let expected: Vec<_> = expected
-            .iter()
-            .map(|fault| format!("dashboard 'Example', {fault}"))
-            .collect();
+        let expected: Vec<_> = expected.iter().map(|fault| format!("dashboard 'Example', {fault}")).collect();
         assert_eq!(told(&dashboard)?, expected);
     }
     Ok(())

@@ -16,20 +16,11 @@ const COUNTERPARTS: [(&str, &[&str]); 11] = [
     ("Users", &["Users"]),
     ("Devices", &["Attached GPUs"]),
     ("Processes", &["Processes on GPUs"]),
-    (
-        "Cluster Compute Utilization",
-        &["Utilization", "Utilization of each GPU"],
-    ),
+    ("Cluster Compute Utilization", &["Utilization", "Utilization of each GPU"]),
     ("Device Compute Utilization", &["Utilization of each GPU"]),
-    (
-        "Cluster Memory Utilization",
-        &["Memory", "Memory of each GPU"],
-    ),
+    ("Cluster Memory Utilization", &["Memory", "Memory of each GPU"]),
     ("Device Memory Utilization", &["Memory of each GPU"]),
-    (
-        "Cluster Temperature",
-        &["Temperature", "Temperature of each GPU"],
-    ),
+    ("Cluster Temperature", &["Temperature", "Temperature of each GPU"]),
     ("Device Temperature", &["Temperature of each GPU"]),
 ];
 
@@ -73,16 +64,10 @@ fn what_fires_now_has_a_line_for_each_alert_that_is_counted() -> Result<()> {
         if let Expr::Call(call) = part
             && call.func.name == "label_join"
         {
-            kept.extend(
-                call.args
-                    .args
-                    .iter()
-                    .skip(3)
-                    .filter_map(|label| match &**label {
-                        Expr::StringLiteral(label) => Some(label.val.as_str()),
-                        _ => None,
-                    }),
-            );
+            kept.extend(call.args.args.iter().skip(3).filter_map(|label| match &**label {
+                Expr::StringLiteral(label) => Some(label.val.as_str()),
+                _ => None,
+            }));
         }
     });
     let alerts = RulesFile::shipped("genv-alerts.yml")?.groups;
@@ -91,11 +76,7 @@ fn what_fires_now_has_a_line_for_each_alert_that_is_counted() -> Result<()> {
             for after in text.split("$labels.").skip(1) {
                 let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
                 let label = &after[..end.unwrap_or(after.len())];
-                ensure!(
-                    kept.contains(label),
-                    "the table drops {label} of {}",
-                    rule.alert
-                );
+                ensure!(kept.contains(label), "the table drops {label} of {}", rule.alert);
             }
         }
     }
@@ -122,10 +103,7 @@ fn is_told_by_targets(expression: &Expr) -> bool {
         Expr::Paren(paren) => is_told_by_targets(&paren.expr),
         Expr::Unary(unary) => is_told_by_targets(&unary.expr),
         Expr::Subquery(subquery) => is_told_by_targets(&subquery.expr),
-        Expr::Aggregate(_)
-        | Expr::NumberLiteral(_)
-        | Expr::StringLiteral(_)
-        | Expr::Extension(_) => false,
+        Expr::Aggregate(_) | Expr::NumberLiteral(_) | Expr::StringLiteral(_) | Expr::Extension(_) => false,
     }
 }
 

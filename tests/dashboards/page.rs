@@ -27,10 +27,7 @@ impl Page {
 
     fn question(&self, target: Target<'_>, choice: &Choice) -> Result<String> {
         let seconds = |moment: std::time::SystemTime| moment.duration_since(UNIX_EPOCH);
-        let range = (
-            seconds(self.past.from())?.as_secs(),
-            seconds(self.past.end())?.as_secs(),
-        );
+        let range = (seconds(self.past.from())?.as_secs(), seconds(self.past.end())?.as_secs());
         let times = Times::new(range, 1440, SCRAPE_INTERVAL, None);
         interpolate(target.expression(), choice, &times).map_err(|error| anyhow!(error))
     }
@@ -84,10 +81,7 @@ impl Page {
             let first = values.first().map_or(0.0, |(at, _)| at - began);
             let name = named(target.legend(), &labels);
             let minute = (first / 60.0).floor();
-            lines.push(format!(
-                "{name}: {} times, first in minute {minute}",
-                pauses + 1
-            ));
+            lines.push(format!("{name}: {} times, first in minute {minute}", pauses + 1));
         }
         lines.sort();
         Ok(lines.join("\n"))
@@ -118,11 +112,7 @@ fn field(panel: Panel<'_>, target: Target<'_>, labels: &Labels) -> Option<String
     let hidden = organized["excludeByName"][&field] == true;
     let name = text(&organized["renameByName"][&field]);
     // The line itself is what it tells.
-    Some(if hidden {
-        "there".to_owned()
-    } else {
-        name.to_owned()
-    })
+    Some(if hidden { "there".to_owned() } else { name.to_owned() })
 }
 
 /// The cells of a table's line that are no values, in their order.
@@ -134,9 +124,7 @@ fn cells(panel: Panel<'_>, labels: &Labels) -> String {
     let mut columns: Vec<_> = columns.into_iter().flatten().collect();
     columns.sort_by_key(|(_, place)| place.as_u64());
     let names = columns.into_iter().map(|(name, _)| name);
-    let mut cells: Vec<&str> = names
-        .filter_map(|name| labels.get(name).map(String::as_str))
-        .collect();
+    let mut cells: Vec<&str> = names.filter_map(|name| labels.get(name).map(String::as_str)).collect();
     if cells.is_empty() {
         // What is merged into a line of another target by labels that are not shown.
         let hidden = labels.iter();
@@ -152,9 +140,7 @@ fn property<'a>(panel: Panel<'a>, field: &str, id: &str) -> &'a Value {
         let wanted = text(&matcher["options"]);
         match text(&matcher["id"]) {
             "byName" => wanted == field,
-            "byRegexp" => {
-                Regex::new(wanted.trim_matches('/')).is_ok_and(|regex| regex.is_match(field))
-            }
+            "byRegexp" => Regex::new(wanted.trim_matches('/')).is_ok_and(|regex| regex.is_match(field)),
             _ => false,
         }
     };

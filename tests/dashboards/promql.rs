@@ -32,14 +32,10 @@ pub(crate) fn parse(expression: &str, dashboard: &Dashboard) -> Result<Expr, Str
     let text = variables::replace(expression, |name, _| match name {
         "__rate_interval" => Ok(format!("{}s", RATE_INTERVAL.as_secs())),
         "__range" | "__interval" => Ok("8765432s".to_owned()),
-        "__range_s" | "__range_ms" | "__interval_ms" | "__from" | "__to" => {
-            Ok("8765432".to_owned())
-        }
+        "__range_s" | "__range_ms" | "__interval_ms" | "__from" | "__to" => Ok("8765432".to_owned()),
         _ => {
             let known = dashboard.variable(name).is_some();
-            known
-                .then(|| mark(name))
-                .ok_or_else(|| format!("there is no variable ${name}"))
+            known.then(|| mark(name)).ok_or_else(|| format!("there is no variable ${name}"))
         }
     })?;
     parser::parse(&text)
@@ -60,10 +56,7 @@ pub(crate) fn selectors(expression: &Expr) -> Vec<Selector<'_>> {
             _ => return,
         };
         let range_function = function.filter(|_| is_range);
-        found.push(Selector {
-            vector,
-            range_function,
-        });
+        found.push(Selector { vector, range_function });
     });
     found
 }
@@ -116,25 +109,16 @@ impl Selector<'_> {
             let matchers = self.vector.matchers.find_matchers("__name__");
             matchers.first().map(|matcher| matcher.value.clone())
         };
-        self.vector
-            .name
-            .clone()
-            .or_else(by_matcher)
-            .unwrap_or_default()
+        self.vector.name.clone().or_else(by_matcher).unwrap_or_default()
     }
 
     /// The selector alone, without offset and the like, as Prometheus' API of series wants it, where everything is at All.
     /// What is not chosen (`model!~"$model"`) would be nothing then: such a matcher is left out.
     pub(crate) fn series(&self, all: &Choice) -> String {
-        let mut vector = VectorSelector {
-            offset: None,
-            at: None,
-            ..self.vector.clone()
-        };
+        let mut vector = VectorSelector { offset: None, at: None, ..self.vector.clone() };
         let matchers = &mut vector.matchers.matchers;
         let of_variable = |matcher: &Matcher| matcher.value.starts_with(MARK);
-        matchers
-            .retain(|matcher| !(of_variable(matcher) && matches!(matcher.op, MatchOp::NotRe(_))));
+        matchers.retain(|matcher| !(of_variable(matcher) && matches!(matcher.op, MatchOp::NotRe(_))));
         for matcher in matchers {
             for (variable, chosen) in all {
                 if let Chosen::All(regex) = chosen {
@@ -174,8 +158,6 @@ impl Selector<'_> {
             Some(value) => own && value == mark(variable),
             None => value == mark(variable),
         };
-        matchers
-            .iter()
-            .any(|matcher| matches!(matcher.op, MatchOp::Re(_)) && matches(&matcher.value))
+        matchers.iter().any(|matcher| matches!(matcher.op, MatchOp::Re(_)) && matches(&matcher.value))
     }
 }

@@ -36,22 +36,14 @@ pub(crate) struct Silence {
 
 impl<'a> Questions<'a> {
     pub(crate) fn new(past: &'a Past, scrape_interval: Duration) -> Self {
-        Self {
-            past,
-            scrape_interval,
-            asked: RefCell::default(),
-        }
+        Self { past, scrape_interval, asked: RefCell::default() }
     }
 
     /// What is wrong with the answers to a dashboard, where `absences` says what may be absent.
     ///
     /// # Errors
     /// Prometheus does not answer, or the dashboard asks in a way that is not known here.
-    pub(crate) fn faults(
-        &self,
-        dashboard: &Dashboard,
-        absences: &[Absence],
-    ) -> Result<Vec<String>> {
+    pub(crate) fn faults(&self, dashboard: &Dashboard, absences: &[Absence]) -> Result<Vec<String>> {
         let cases = choices::cases(dashboard, self)?;
         let job_cases = cases.iter().filter(|case| case.is_of("job")).count();
         let mut faults = Vec::new();
@@ -62,9 +54,8 @@ impl<'a> Questions<'a> {
                 let place = format!("panel '{}', target {}", panel.name(), target.reference());
                 for case in &cases {
                     let answer = self.answer(dashboard, panel, target, case);
-                    let answer = answer.with_context(|| {
-                        format!("{}, {place}, {:?}", dashboard.title(), case.chosen)
-                    })?;
+                    let answer =
+                        answer.with_context(|| format!("{}, {place}, {:?}", dashboard.title(), case.chosen))?;
                     if answer.is_empty() {
                         silences.push(Silence {
                             panel: panel.name(),
@@ -80,9 +71,7 @@ impl<'a> Questions<'a> {
                         && case.is_of("job")
                         && with_all.last().is_some_and(|(_, all)| *all != answer)
                     {
-                        faults.push(format!(
-                            "{place}: tells another thing with the only job chosen than with All"
-                        ));
+                        faults.push(format!("{place}: tells another thing with the only job chosen than with All"));
                     }
                 }
             }
@@ -93,18 +82,10 @@ impl<'a> Questions<'a> {
         faults.extend(self.unknown_selectors(dashboard, &cases[0].choice)?);
         faults.extend(absences::judge(dashboard.uid(), &silences, absences));
         let faults = faults.into_iter();
-        Ok(faults
-            .map(|fault| format!("dashboard '{}', {fault}", dashboard.title()))
-            .collect())
+        Ok(faults.map(|fault| format!("dashboard '{}', {fault}", dashboard.title())).collect())
     }
 
-    fn answer(
-        &self,
-        dashboard: &Dashboard,
-        panel: Panel<'_>,
-        target: Target<'_>,
-        case: &Case,
-    ) -> Result<Vec<Labels>> {
+    fn answer(&self, dashboard: &Dashboard, panel: Panel<'_>, target: Target<'_>, case: &Case) -> Result<Vec<Labels>> {
         let times = self.times(dashboard, panel, target, case)?;
         let expression = interpolate(target.expression(), &case.choice, &times);
         let expression = expression.map_err(|error| anyhow!(error))?;
@@ -134,15 +115,8 @@ impl<'a> Questions<'a> {
     /// Prometheus does not answer.
     pub(crate) fn values(&self, label: &str, matching: &str) -> Result<Vec<String>> {
         let (start, end) = self.span()?;
-        let parameters = [
-            ("match[]", matching),
-            ("start", &start.to_string()),
-            ("end", &end.to_string()),
-        ];
-        let answer = self
-            .past
-            .prometheus
-            .ask(&format!("/api/v1/label/{label}/values"), &parameters)?;
+        let parameters = [("match[]", matching), ("start", &start.to_string()), ("end", &end.to_string())];
+        let answer = self.past.prometheus.ask(&format!("/api/v1/label/{label}/values"), &parameters)?;
         Ok(serde_json::from_value(answer)?)
     }
 
@@ -167,9 +141,7 @@ impl<'a> Questions<'a> {
             let parameters = [("match[]", &*selector), ("start", &start), ("end", &end)];
             let series = self.past.prometheus.ask("/api/v1/series", &parameters)?;
             if series.as_array().is_none_or(Vec::is_empty) {
-                faults.push(format!(
-                    "{place}: {selector} selects nothing: there is no such metric or label value"
-                ));
+                faults.push(format!("{place}: {selector} selects nothing: there is no such metric or label value"));
             }
         }
         Ok(faults)
@@ -184,25 +156,14 @@ impl<'a> Questions<'a> {
         let moment = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
         let prometheus = &self.past.prometheus;
         let answer: Vec<Labels> = if instant {
-            let answer = prometheus
-                .query_at(expression, moment(times.end))?
-                .into_iter();
-            answer
-                .filter(|(_, value)| value.is_finite())
-                .map(|(labels, _)| labels)
-                .collect()
+            let answer = prometheus.query_at(expression, moment(times.end))?.into_iter();
+            answer.filter(|(_, value)| value.is_finite()).map(|(labels, _)| labels).collect()
         } else {
             // Grafana asks for whole steps of Unix time.
             let step = times.interval.as_secs().max(1);
             let whole = |seconds| moment(seconds / step * step);
-            let series = prometheus
-                .query_range(
-                    expression,
-                    whole(times.start),
-                    whole(times.end),
-                    times.interval,
-                )?
-                .into_iter();
+            let series =
+                prometheus.query_range(expression, whole(times.start), whole(times.end), times.interval)?.into_iter();
             series
                 .filter(|(_, values)| values.iter().any(|(_, value)| value.is_finite()))
                 .map(|(labels, _)| labels)
@@ -213,13 +174,7 @@ impl<'a> Questions<'a> {
     }
 
     /// For which times a target is asked.
-    fn times(
-        &self,
-        dashboard: &Dashboard,
-        panel: Panel<'_>,
-        target: Target<'_>,
-        case: &Case,
-    ) -> Result<Times> {
+    fn times(&self, dashboard: &Dashboard, panel: Panel<'_>, target: Target<'_>, case: &Case) -> Result<Times> {
         let known = |text: &str| duration(text).map_err(|error| anyhow!(error));
         let time = &dashboard.json["time"];
         let range = match (text(&panel.0["timeFrom"]), case.range) {
@@ -231,13 +186,8 @@ impl<'a> Questions<'a> {
             }
             (own, _) => known(own)?,
         };
-        let mut minima = [target.0, panel.0]
-            .into_iter()
-            .map(|of| text(&of["interval"]));
-        let minimum = minima
-            .find(|text| !text.is_empty())
-            .map(known)
-            .transpose()?;
+        let mut minima = [target.0, panel.0].into_iter().map(|of| text(&of["interval"]));
+        let minimum = minima.find(|text| !text.is_empty()).map(known).transpose()?;
         let columns = panel.0["gridPos"]["w"].as_u64().unwrap_or(24);
         let points = panel.0["maxDataPoints"].as_u64();
         let points = points.unwrap_or(columns * POINTS_OF_A_COLUMN).max(1);
@@ -247,9 +197,7 @@ impl<'a> Questions<'a> {
     }
 
     fn span(&self) -> Result<(u64, u64)> {
-        let seconds = |moment: SystemTime| {
-            Ok::<_, anyhow::Error>(moment.duration_since(UNIX_EPOCH)?.as_secs())
-        };
+        let seconds = |moment: SystemTime| Ok::<_, anyhow::Error>(moment.duration_since(UNIX_EPOCH)?.as_secs());
         Ok((seconds(self.past.from())?, seconds(self.past.end())?))
     }
 }

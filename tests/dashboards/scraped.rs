@@ -31,10 +31,7 @@ fn scenario(processes: &[&Sleeper]) -> String {
 }
 
 fn scraped(tool: &str, enforcer: &Enforcer) -> Result<Prometheus> {
-    let rules = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../prometheus/rules/genv-alerts.yml"
-    );
+    let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../prometheus/rules/genv-alerts.yml");
     let configuration = format!(
         "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
 rule_files: ['{rules}']
@@ -59,9 +56,7 @@ fn question(dashboard: &Dashboard, target: Target<'_>) -> Result<String> {
     let variables = dashboard.variables().into_iter();
     let variables = variables.filter(|variable| variable.kind() != "datasource");
     let all = |regex: &str| Chosen::All(regex.to_owned());
-    let choice: Choice = variables
-        .map(|it| (it.name().to_owned(), all(text(&it.0["allValue"]))))
-        .collect();
+    let choice: Choice = variables.map(|it| (it.name().to_owned(), all(text(&it.0["allValue"])))).collect();
     // The shortest interval of a panel that counts what happened.
     let (scraped, minimum) = (Duration::from_secs(1), Duration::from_secs(60));
     let times = Times::new((0, 300), 1000, scraped, Some(minimum));
@@ -79,9 +74,7 @@ fn shows(prometheus: &Prometheus, dashboard: &Dashboard, title: &str, wanted: f6
 }
 
 fn fires(prometheus: &Prometheus, alert: &str, labels: &str, wanted: bool) -> Result<()> {
-    let selector = format!(
-        r#"ALERTS{{alertname="{alert}",alertstate="firing",job=~"genv(-enforcer)?"{labels}}}"#
-    );
+    let selector = format!(r#"ALERTS{{alertname="{alert}",alertstate="firing",job=~"genv(-enforcer)?"{labels}}}"#);
     let firing = prometheus.wait_for(&selector, |answer| answer.is_empty() != wanted);
     firing.map(|_| ()).with_context(|| alert.to_owned())
 }
@@ -94,9 +87,7 @@ fn the_dashboard_shows_a_real_enforcer(tool: &str) -> Result<()> {
     let first = sleeper(&[])?;
     let enforcer = Setup::new(&scenario(&[&stubborn, &first]), &rules("dry-run", 1.0))?.start()?;
     let prometheus = scraped(tool, &enforcer)?;
-    let count = |result: &str| {
-        format!(r#"sum(genv_enforcer_actions_total{{action="terminate",result="{result}"}})"#)
-    };
+    let count = |result: &str| format!(r#"sum(genv_enforcer_actions_total{{action="terminate",result="{result}"}})"#);
 
     // What it would have done.
     prometheus.wait_for_value(&count("would"), 2.0)?;
@@ -108,21 +99,11 @@ fn the_dashboard_shows_a_real_enforcer(tool: &str) -> Result<()> {
     let setup = enforcer.setup();
     setup.rewrite_config(&rules("enforce", 1.0))?;
     shows(&prometheus, &dashboard, "Mode of enforcers", 1.0)?;
-    fires(
-        &prometheus,
-        "GenvUserWarned",
-        r#",rule="non-env-processes""#,
-        true,
-    )?;
+    fires(&prometheus, "GenvUserWarned", r#",rule="non-env-processes""#, true)?;
     ends(first.pid())?;
     setup.rewrite_scenario(&scenario(&[&stubborn, &first]))?;
     prometheus.wait_for_value(&count("done"), 2.0)?;
-    fires(
-        &prometheus,
-        "GenvUserActedOn",
-        r#",action="terminate""#,
-        true,
-    )?;
+    fires(&prometheus, "GenvUserActedOn", r#",action="terminate""#, true)?;
     // The stubborn one.
     shows(&prometheus, &dashboard, "Violations now", 1.0)?;
     for panel in dashboard.queried_panels() {

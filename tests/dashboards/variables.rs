@@ -5,9 +5,8 @@ use std::sync::LazyLock;
 use regex::{Captures, Regex};
 
 // A name begins with no digit, so that the groups of a regular expression (`$1`) are left alone.
-static VARIABLE: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"\$([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)(?::(\w+))?\}").expect("a regular expression")
-});
+static VARIABLE: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\$([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)(?::(\w+))?\}").expect("a regular expression"));
 
 /// Puts `value(name, format)` in the place of each variable.
 ///
@@ -38,10 +37,7 @@ pub(crate) fn names(text: &str) -> Vec<String> {
 }
 
 fn name<'a>(found: &'a Captures<'_>) -> &'a str {
-    found
-        .get(1)
-        .or(found.get(2))
-        .map_or("", |name| name.as_str())
+    found.get(1).or(found.get(2)).map_or("", |name| name.as_str())
 }
 
 #[cfg(test)]
@@ -51,13 +47,8 @@ mod tests {
     #[test]
     fn every_way_to_write_a_variable_is_replaced() {
         let text = r#"a{b=~"$job",c="${host:raw}"}[${range}] $__range_s"#;
-        let replaced = replace(text, |name, format| {
-            Ok(format!("<{name}|{}>", format.unwrap_or_default()))
-        });
-        assert_eq!(
-            replaced.unwrap(),
-            r#"a{b=~"<job|>",c="<host|raw>"}[<range|>] <__range_s|>"#
-        );
+        let replaced = replace(text, |name, format| Ok(format!("<{name}|{}>", format.unwrap_or_default())));
+        assert_eq!(replaced.unwrap(), r#"a{b=~"<job|>",c="<host|raw>"}[<range|>] <__range_s|>"#);
     }
 
     #[test]
@@ -68,9 +59,6 @@ mod tests {
 
     #[test]
     fn a_group_of_a_regular_expression_is_no_variable() {
-        assert_eq!(
-            names(r#"label_replace(a{b=~"$c"}, "b", "$1", "c", "(.*)")"#),
-            ["c"]
-        );
+        assert_eq!(names(r#"label_replace(a{b=~"$c"}, "b", "$1", "c", "(.*)")"#), ["c"]);
     }
 }

@@ -43,10 +43,7 @@ impl Driver {
                 thread::sleep(POLL);
             }
         });
-        Ok(Self {
-            ends,
-            thread: Some(thread),
-        })
+        Ok(Self { ends, thread: Some(thread) })
     }
 }
 
@@ -76,10 +73,7 @@ pub(crate) fn processes() -> impl Iterator<Item = u32> {
 fn described(train: &Path) -> String {
     let mut pids: Vec<u32> = processes().collect();
     pids.sort_unstable();
-    let lines: String = pids
-        .into_iter()
-        .filter_map(|pid| line_of(pid, train))
-        .collect();
+    let lines: String = pids.into_iter().filter_map(|pid| line_of(pid, train)).collect();
     if lines.is_empty() {
         return DEVICES.to_owned();
     }
@@ -96,12 +90,8 @@ fn line_of(pid: u32, train: &Path) -> Option<String> {
     let environ = String::from_utf8_lossy(&environ).into_owned();
     // Empty while the program is being started.
     let variable = |name: &str| {
-        let mut entries = environ
-            .split('\0')
-            .filter_map(|entry| entry.split_once('='));
-        entries
-            .find(|(key, _)| *key == name)
-            .map(|(_, value)| value)
+        let mut entries = environ.split('\0').filter_map(|entry| entry.split_once('='));
+        entries.find(|(key, _)| *key == name).map(|(_, value)| value)
     };
     variable("PATH")?;
     let gibibytes: u32 = variable("GIB").map_or(Some(2), |value| value.parse().ok())?;
@@ -115,8 +105,5 @@ fn line_of(pid: u32, train: &Path) -> Option<String> {
     if devices.is_empty() {
         return None;
     }
-    Some(format!(
-        "  - {{pid: {pid}, devices: [{}]}}\n",
-        devices.join(", ")
-    ))
+    Some(format!("  - {{pid: {pid}, devices: [{}]}}\n", devices.join(", ")))
 }

@@ -86,15 +86,9 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
         "0 ann greedy 2.0 | 1 ann greedy 2.0 | 2 cara lean | 3 free
          ann (genv) 0,1 | ben - | cara (genv) 2",
         |week| {
-            week.ann
-                .does("genv attach --index 1", "attached device 1")?;
-            let settled = |status: &Value| {
-                status["disputed_records"]
-                    .as_array()
-                    .is_some_and(Vec::is_empty)
-            };
-            week.enforcer
-                .wait_for_status("nothing is disputed", settled)?;
+            week.ann.does("genv attach --index 1", "attached device 1")?;
+            let settled = |status: &Value| status["disputed_records"].as_array().is_some_and(Vec::is_empty);
+            week.enforcer.wait_for_status("nothing is disputed", settled)?;
             Ok(())
         },
     )?;
@@ -125,19 +119,12 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
                 person.logs_out()?;
             }
             let report = week.enforcer.setup().said(&["report"])?;
-            for part in [
-                "max-age",
-                "non-env-processes",
-                "max-devices-per-user",
-                "env-memory",
-            ] {
+            for part in ["max-age", "non-env-processes", "max-devices-per-user", "env-memory"] {
                 ensure!(report.contains(part), "{report}");
             }
             let is_empty = |scrape: &Scrape| {
                 scrape.all("genv_environment_devices", &[]).is_empty()
-                    && scrape
-                        .value("genv_queue_length", &[])
-                        .is_ok_and(|length| length == 0.0)
+                    && scrape.value("genv_queue_length", &[]).is_ok_and(|length| length == 0.0)
             };
             week.exporter.wait_for("no environment", is_empty)?;
             Ok(())

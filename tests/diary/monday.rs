@@ -12,10 +12,7 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
          ann (genv) 0 | ben away | cara away",
         |week| {
             week.ann.logs_in(&week.stage)?;
-            week.ann.does(
-                "genv activate --gpus 1 --name first",
-                "with device 0 (NVIDIA A100-SXM4-40GB, 40.0 GiB)",
-            )?;
+            week.ann.does("genv activate --gpus 1 --name first", "with device 0 (NVIDIA A100-SXM4-40GB, 40.0 GiB)")?;
             Ok(())
         },
     )?;
@@ -43,11 +40,7 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
          ann (genv) 0 | ben (genv) 2,3 | cara -",
         |week| {
             week.cara.logs_in(&week.stage)?;
-            week.cara.ends(
-                "genv activate --gpus 2",
-                4,
-                "1 of 4 can be had, and 2 environments hold the others",
-            )?;
+            week.cara.ends("genv activate --gpus 2", 4, "1 of 4 can be had, and 2 environments hold the others")?;
             Ok(())
         },
     )?;
@@ -96,8 +89,7 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
          ann (genv) 0,1 | ben (genv) 2 | cara (genv) 3",
         |week| {
             let line = "with device 3 (NVIDIA H100 80GB HBM3, 80.0 GiB)";
-            week.cara
-                .does("genv activate --index 3 --name eval", line)?;
+            week.cara.does("genv activate --index 3 --name eval", line)?;
             Ok(())
         },
     )?;
@@ -108,10 +100,7 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
          ann away | ben away | cara away",
         |week| {
             week.ann.stops_training()?;
-            week.ann.does(
-                "genv deactivate",
-                "which has ended: devices 0, 1 were detached",
-            )?;
+            week.ann.does("genv deactivate", "which has ended: devices 0, 1 were detached")?;
             for person in [&mut week.ann, &mut week.ben, &mut week.cara] {
                 person.logs_out()?;
             }

@@ -28,15 +28,7 @@ pub(crate) struct Person {
 
 impl Person {
     pub(crate) const fn new(name: &'static str, uid: u32, shell: Shell) -> Self {
-        Self {
-            name,
-            uid,
-            shell,
-            terminal: None,
-            waits: false,
-            is_marked: false,
-            shown: String::new(),
-        }
+        Self { name, uid, shell, terminal: None, waits: false, is_marked: false, shown: String::new() }
     }
 
     /// The same user, who opens another terminal.
@@ -86,16 +78,8 @@ impl Person {
     /// A line that ends with this code and shows this text.
     pub(crate) fn ends(&mut self, line: &str, code: i32, shows: &str) -> Result<String> {
         let (shown, ended) = self.types(line)?;
-        ensure!(
-            ended == code,
-            "{}: {line}: {ended} and not {code}: {shown}",
-            self.name
-        );
-        ensure!(
-            shown.contains(shows),
-            "{}: {line}: no {shows:?}: {shown}",
-            self.name
-        );
+        ensure!(ended == code, "{}: {line}: {ended} and not {code}: {shown}", self.name);
+        ensure!(shown.contains(shows), "{}: {line}: no {shows:?}: {shown}", self.name);
         Ok(shown)
     }
 

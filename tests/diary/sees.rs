@@ -38,21 +38,9 @@ fn in_short(shown: &str) -> Result<String> {
             cell(0, 3),
             cell(user, environment),
             cell(environment, since),
-            if used == "0.0" {
-                String::new()
-            } else {
-                used.to_owned()
-            },
-            if has_end {
-                "until".to_owned()
-            } else {
-                String::new()
-            },
-            if outside == "0" {
-                String::new()
-            } else {
-                format!("+{outside}")
-            },
+            if used == "0.0" { String::new() } else { used.to_owned() },
+            if has_end { "until".to_owned() } else { String::new() },
+            if outside == "0" { String::new() } else { format!("+{outside}") },
         ];
         parts.retain(|part| !part.is_empty());
         devices.push(parts.join(" "));

@@ -23,11 +23,7 @@ use crate::driver::{self, Driver};
 pub(crate) const FIRST: u32 = FIRST_UID + 100;
 
 /// The three users with their shells.
-pub(crate) const USERS: [(&str, Shell); 3] = [
-    ("ann", Shell::Bash),
-    ("ben", Shell::Zsh),
-    ("cara", Shell::Fish),
-];
+pub(crate) const USERS: [(&str, Shell); 3] = [("ann", Shell::Bash), ("ben", Shell::Zsh), ("cara", Shell::Fish)];
 
 /// Prints the arguments of each call, as the container engine that gets them.
 const DOCKER: &str = "#!/bin/sh\necho \"docker got: $*\"\n";
@@ -42,9 +38,7 @@ pub(crate) struct Stage {
 impl Stage {
     /// Furnishes the machine. The calling thread gets mounts of its own.
     pub(crate) fn new() -> Result<Self> {
-        let folder = tempfile::Builder::new()
-            .permissions(fs::Permissions::from_mode(0o755))
-            .tempdir()?;
+        let folder = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir()?;
         let at = |path: &str| folder.path().join(path);
         for path in [
             "bin",
@@ -70,16 +64,11 @@ impl Stage {
         fs::copy("/bin/sleep", at("bin/train"))?;
         write_script(&at("bin/docker"), DOCKER)?;
         // Copies: other users may not read the folder of the checkout.
-        for (tool, program, name) in [
-            ("zsh", "zsh-static", "zsh"),
-            ("fish", "fish", "fish"),
-            ("nvidia-smi-550", "nvidia-smi", "nvidia-smi"),
-        ] {
+        for (tool, program, name) in
+            [("zsh", "zsh-static", "zsh"), ("fish", "fish", "fish"), ("nvidia-smi-550", "nvidia-smi", "nvidia-smi")]
+        {
             copy_folder(&tools::folder(tool), &at("tools"))?;
-            symlink(
-                at("tools").join(tool).join("bin").join(program),
-                at("bin").join(name),
-            )?;
+            symlink(at("tools").join(tool).join("bin").join(program), at("bin").join(name))?;
         }
 
         own_mounts();
@@ -92,18 +81,12 @@ impl Stage {
                 fs::create_dir_all(&own)?;
                 fs::set_permissions(&own, fs::Permissions::from_mode(0o700))?;
             }
-            for path in walk(&at("home").join(name))?
-                .iter()
-                .chain([&at("run").join(name)])
-            {
+            for path in walk(&at("home").join(name))?.iter().chain([&at("run").join(name)]) {
                 chown(path, Some(uid), Some(uid))?;
             }
         }
         let driver = Driver::start(&at("bin/train"), at("driver.yaml"))?;
-        Ok(Self {
-            _driver: driver,
-            folder,
-        })
+        Ok(Self { _driver: driver, folder })
     }
 
     /// A path of the machine's own folder.
@@ -137,10 +120,7 @@ impl Stage {
             .envs(self.variables())
             .env("HOME", self.path("home").join(name))
             .env("XDG_RUNTIME_DIR", self.path("run").join(name))
-            .env(
-                "PATH",
-                format!("{}:{}:/usr/bin:/bin", at("genv/bin"), at("bin")),
-            )
+            .env("PATH", format!("{}:{}:/usr/bin:/bin", at("genv/bin"), at("bin")))
             .env("TERM", "xterm")
             .env("TMUX_TMPDIR", self.path("run").join(name))
             .env("USER", name)
@@ -155,10 +135,7 @@ impl Drop for Stage {
         let state = format!("GENV_TMPDIR={}", self.path("state").display());
         for pid in driver::processes() {
             let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            if environ
-                .split(|byte| *byte == 0)
-                .any(|entry| entry == state.as_bytes())
-            {
+            if environ.split(|byte| *byte == 0).any(|entry| entry == state.as_bytes()) {
                 // It may have ended by itself.
                 let _ = signal(pid, Signal::KILL);
             }

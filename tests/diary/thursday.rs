@@ -14,10 +14,8 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
             week.rules(REPORTS)?;
             week.ben.does("genv deactivate", "has ended")?;
             week.cara.does("genv deactivate", "has ended")?;
-            week.ann.does(
-                "genv exec --detach --name night --gpus 1 -- sh -c 'echo epoch 1; exec train 1d'",
-                "1\r\n",
-            )?;
+            week.ann
+                .does("genv exec --detach --name night --gpus 1 -- sh -c 'echo epoch 1; exec train 1d'", "1\r\n")?;
             week.ann.does("genv jobs", "running")?;
             Ok(())
         },
@@ -70,19 +68,14 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
         "0 free | 1 free | 2 cara box | 3 cara box
          ann - | ben - | cara (genv) 2,3",
         |week| {
-            week.cara
-                .does("genv activate --index 2,3 --name box", "with devices 2, 3")?;
+            week.cara.does("genv activate --index 2,3 --name box", "with devices 2, 3")?;
             week.cara.does(
                 "docker run --gpus all image",
                 "docker got: run -e GENV_ENVIRONMENT_ID --gpus \"device=2,3\" image",
             )?;
-            week.cara
-                .ends("docker run --gpus device=0 image", 4, "genv: cannot ")?;
+            week.cara.ends("docker run --gpus device=0 image", 4, "genv: cannot ")?;
             // Outside of environments the engine gets the line as it is.
-            week.ann.does(
-                "docker run --gpus all image",
-                "docker got: run --gpus all image",
-            )?;
+            week.ann.does("docker run --gpus all image", "docker got: run --gpus all image")?;
             Ok(())
         },
     )?;
@@ -92,10 +85,8 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
         "0 free | 1 free | 2 cara box 2.0 | 3 cara box 2.0
          ann - | ben - | cara away",
         |week| {
-            week.cara
-                .does("tmux -f /dev/null new-session -d -s work fish", "")?;
-            let devices =
-                "tmux send-keys -t work 'echo $CUDA_VISIBLE_DEVICES >seen; train 1d' Enter";
+            week.cara.does("tmux -f /dev/null new-session -d -s work fish", "")?;
+            let devices = "tmux send-keys -t work 'echo $CUDA_VISIBLE_DEVICES >seen; train 1d' Enter";
             week.cara.does(devices, "")?;
             week.cara.reads_from("cat seen", "2,3\r\n")?;
             week.cara.logs_out()

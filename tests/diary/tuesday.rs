@@ -13,13 +13,8 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
         |week| {
             week.ann.logs_in(&week.stage)?;
             week.ann.does("mkdir -p project/.genv && cd project", "")?;
-            week.ann.does(
-                "echo shared >.genv/name; echo 1 >.genv/gpus; echo 10g >.genv/gpu-memory",
-                "",
-            )?;
-            let shown = week
-                .ann
-                .does("genv activate", "(NVIDIA A100-SXM4-40GB, 10g of 40.0 GiB)")?;
+            week.ann.does("echo shared >.genv/name; echo 1 >.genv/gpus; echo 10g >.genv/gpu-memory", "")?;
+            let shown = week.ann.does("genv activate", "(NVIDIA A100-SXM4-40GB, 10g of 40.0 GiB)")?;
             week.ann.does("genv status", "10g")?;
             anyhow::ensure!(shown.contains("/project/.genv"), "{shown}");
             Ok(())
@@ -48,10 +43,7 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
             week.cara.logs_in(&week.stage)?;
             let line = "genv activate --index 0 --gpu-memory 20g";
             week.cara.ends(line, 4, "cannot attach device 0")?;
-            week.cara.does(
-                "genv activate --index 0 --gpu-memory 8g --name small",
-                "8g of 40.0 GiB",
-            )?;
+            week.cara.does("genv activate --index 0 --gpu-memory 8g --name small", "8g of 40.0 GiB")?;
             Ok(())
         },
     )?;
@@ -61,8 +53,7 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
         "0 ann, cara shared, small | 1 free | 2 ben used, not held 2.0 +1 | 3 free
          ann (genv) 0 | ben - | cara (genv) 0",
         |week| {
-            week.ben
-                .does("genv deactivate", "which has ended: device 0 was detached")?;
+            week.ben.does("genv deactivate", "which has ended: device 0 was detached")?;
             week.ben.trains("CUDA_VISIBLE_DEVICES=2")?;
             Ok(())
         },
@@ -74,9 +65,7 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
          ann (genv) 0 | ben - | cara -",
         |week| {
             week.cara.does("genv deactivate", "has ended")?;
-            let shown = week
-                .cara
-                .ends("genv activate --index 2", 4, "cannot attach device 2: ")?;
+            let shown = week.cara.ends("genv activate --index 2", 4, "cannot attach device 2: ")?;
             anyhow::ensure!(shown.contains(" of ben (2.0 GiB, since 20"), "{shown}");
             week.cara.does("genv free", "used, not held")?;
             week.cara.does("genv who 2", "ben")?;
@@ -90,13 +79,8 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
          ann (genv) 0 | ben - | cara (genv) 2,3",
         |week| {
             let line = "genv activate --gpus 2 --gpu-type h100 --name forced";
-            week.cara.ends(
-                line,
-                4,
-                "1 of 2 such devices can be had. Device 2: process ",
-            )?;
-            week.cara
-                .does(&format!("{line} --force"), "which does not hold it")?;
+            week.cara.ends(line, 4, "1 of 2 such devices can be had. Device 2: process ")?;
+            week.cara.does(&format!("{line} --force"), "which does not hold it")?;
             Ok(())
         },
     )?;
@@ -106,9 +90,7 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
         "0 ann shared | 1 free | 2 cara forced 2.0 +1 | 3 cara forced
          ann (genv) 0 | ben - | cara (genv) 2,3",
         |week| {
-            let shown = week
-                .cara
-                .does("nvidia-smi", "2.0 GiB of device 2 are used by others")?;
+            let shown = week.cara.does("nvidia-smi", "2.0 GiB of device 2 are used by others")?;
             anyhow::ensure!(!shown.contains("train"), "{shown}");
             Ok(())
         },

@@ -27,15 +27,10 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
         "0 ann all until | 1 ann all until | 2 ann all until | 3 ann all until
          ann (genv) 0,1,2,3 | ben waits | cara -",
         |week| {
-            week.ben.begins(
-                "genv activate --wait --gpus 1 --name quick",
-                "next in the queue, expected",
-            )?;
+            week.ben.begins("genv activate --wait --gpus 1 --name quick", "next in the queue, expected")?;
             week.cara.reads_from("genv queue", "ben")?;
             let waits = |scrape: &genv_tests::metrics::Scrape| {
-                scrape
-                    .value("genv_queue_length", &[])
-                    .is_ok_and(|length| length == 1.0)
+                scrape.value("genv_queue_length", &[]).is_ok_and(|length| length == 1.0)
             };
             week.exporter.wait_for("one process in the queue", waits)?;
             Ok(())
@@ -47,8 +42,7 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
         "0 ann all until | 1 ann all until | 2 ann all until | 3 ann all until
          ann (genv) 0,1,2,3 | ben waits | cara waits",
         |week| {
-            week.cara
-                .begins("genv activate --wait --gpus 2 --name two", "one before you")?;
+            week.cara.begins("genv activate --wait --gpus 2 --name two", "one before you")?;
             let queue = week.ann.does("genv queue", "ben")?;
             let places = [queue.find(" ben "), queue.find(" cara ")];
             ensure!(places[0].is_some() && places[0] < places[1], "{queue}");
@@ -62,8 +56,7 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
         "0 ann all until | 1 ann all until | 2 ann all until | 3 ben quick
          ann (genv) 0,1,2 | ben (genv) 3 | cara waits",
         |week| {
-            week.ann
-                .does("genv detach --index 3", "detached device 3")?;
+            week.ann.does("genv detach --index 3", "detached device 3")?;
             week.ben.goes_on("it is your turn, after")?;
             week.cara.shows("next in the queue")
         },
@@ -74,8 +67,7 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
         "0 ann all until | 1 ann all until | 2 waited for | 3 ben quick
          ann (genv) 0,1 | ben (genv) 3 | cara waits",
         |week| {
-            week.ann
-                .does("genv detach --index 2", "detached device 2")?;
+            week.ann.does("genv detach --index 2", "detached device 2")?;
             week.ben.does("genv free", "cara")?;
             week.ben.ends("genv attach --count 2", 4, "wait")?;
             Ok(())
@@ -88,10 +80,7 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
          ann - | ben (genv) 3 | cara (genv) 0,1",
         |week| {
             week.ann.does("genv extend 2h", "has a lease until")?;
-            week.ann.does(
-                "genv deactivate",
-                "which has ended: devices 0, 1 were detached",
-            )?;
+            week.ann.does("genv deactivate", "which has ended: devices 0, 1 were detached")?;
             week.cara.goes_on("it is your turn, after")
         },
     )?;

@@ -17,8 +17,7 @@ use crate::stage::{FIRST, Stage, USERS};
 const SCENES: usize = 40;
 
 /// The rules of the first days, which only report.
-pub(crate) const REPORTS: &str =
-    "mode: dry-run\nrules:\n- {kind: non-env-processes}\n- {kind: env-devices}\n";
+pub(crate) const REPORTS: &str = "mode: dry-run\nrules:\n- {kind: non-env-processes}\n- {kind: env-devices}\n";
 
 /// Everybody and everything of the week.
 #[derive(Debug)]
@@ -36,9 +35,8 @@ impl Week {
     pub(crate) fn new() -> Result<Self> {
         let stage = Stage::new()?;
         let mut exporter = exporter::Setup::new()?.flag("--gpu.source=nvml");
-        let mut enforcer = enforcer::Setup::new("version: 1\n", &rules(REPORTS))?
-            .interval("200ms")
-            .flag("--gpu.source=nvml");
+        let mut enforcer =
+            enforcer::Setup::new("version: 1\n", &rules(REPORTS))?.interval("200ms").flag("--gpu.source=nvml");
         for (name, value) in stage.variables() {
             exporter = exporter.env(name, &value);
             enforcer = enforcer.env(name, &value);
@@ -89,35 +87,19 @@ impl Week {
     }
 
     fn all_see(&mut self, expected: &str) -> Result<()> {
-        let expected: Vec<&str> = expected
-            .lines()
-            .map(str::trim)
-            .filter(|line| !line.is_empty())
-            .collect();
+        let expected: Vec<&str> = expected.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let [devices, shells] = expected[..] else {
             anyhow::bail!("a line of devices and a line of shells are expected");
         };
         let mut seen = Vec::new();
         let all = until("every user sees this", || {
-            let Self {
-                ann,
-                ben,
-                cara,
-                stage,
-                ..
-            } = self;
+            let Self { ann, ben, cara, stage, .. } = self;
             let people = [ann, ben, cara];
             seen.clear();
             for person in &people {
-                seen.push(format!(
-                    "{}: {}",
-                    person.name,
-                    sees::devices(stage, person)?
-                ));
+                seen.push(format!("{}: {}", person.name, sees::devices(stage, person)?));
             }
-            let expected = people
-                .each_ref()
-                .map(|person| format!("{}: {devices}", person.name));
+            let expected = people.each_ref().map(|person| format!("{}: {devices}", person.name));
             let mut states = Vec::new();
             for person in people {
                 states.push(person.state()?);

@@ -39,19 +39,11 @@ fn source(folder: &Path) -> Result<()> {
         chmod 755 \"$2\"";
     fs::create_dir(folder.join("origin"))?;
     let mut bash = Command::new("bash");
-    bash.args(["-c", clone, "bash"])
-        .arg(repository())
-        .arg(folder);
+    bash.args(["-c", clone, "bash"]).arg(repository()).arg(folder);
     // It may belong to somebody else.
-    bash.env("GIT_CONFIG_COUNT", "1")
-        .env("GIT_CONFIG_KEY_0", "safe.directory")
-        .env("GIT_CONFIG_VALUE_0", "*");
+    bash.env("GIT_CONFIG_COUNT", "1").env("GIT_CONFIG_KEY_0", "safe.directory").env("GIT_CONFIG_VALUE_0", "*");
     let cloned = output(&mut bash)?;
-    ensure!(
-        cloned.status.success(),
-        "{}",
-        String::from_utf8_lossy(&cloned.stderr)
-    );
+    ensure!(cloned.status.success(), "{}", String::from_utf8_lossy(&cloned.stderr));
     Ok(())
 }
 
@@ -106,9 +98,7 @@ fn compose_knows_every_command_and_flag_that_a_page_names() -> Result<()> {
         let name = path.join(" ");
         let usage = said.lines().any(|line| {
             line.starts_with("Usage:")
-                && line
-                    .split_once(&name)
-                    .is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with(' '))
+                && line.split_once(&name).is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with(' '))
         });
         Ok(usage.then_some(said))
     });

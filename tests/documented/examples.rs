@@ -9,18 +9,12 @@ use genv_tests::shell::Shell;
 use crate::lab::Lab;
 
 /// What is another file, environment or process here.
-const INSTEAD: [(&str, &str); 4] = [
-    ("/etc/genv/", ""),
-    ("/etc/genv", "."),
-    ("12496", "$GENV_ENVIRONMENT_ID"),
-    ("4711", "$$"),
-];
+const INSTEAD: [(&str, &str); 4] =
+    [("/etc/genv/", ""), ("/etc/genv", "."), ("12496", "$GENV_ENVIRONMENT_ID"), ("4711", "$$")];
 
 /// What goes on for as long as the lines below it need it, or for ever.
-const GOES_ON: [&str; 2] = [
-    "genv-exporter --gpu.source=simulated --interval=1s",
-    "genv snapshot --follow > monday.jsonl",
-];
+const GOES_ON: [&str; 2] =
+    ["genv-exporter --gpu.source=simulated --interval=1s", "genv snapshot --follow > monday.jsonl"];
 
 /// What is about a machine on which an enforcer runs.
 const OF_ENFORCER: [&str; 2] = ["genv-enforcer explain ", WHY];
@@ -56,11 +50,7 @@ fn follow(examples: &Examples) -> Result<()> {
         let lines: Vec<&Line> = examples
             .typed()
             .filter(|line| of_fish(line) == (shell == Shell::Fish))
-            .filter(|line| {
-                !NOT_RUN
-                    .iter()
-                    .any(|(start, _)| line.text.starts_with(start))
-            })
+            .filter(|line| !NOT_RUN.iter().any(|(start, _)| line.text.starts_with(start)))
             .collect();
         let Some(first) = lines.first() else {
             continue;
@@ -72,10 +62,7 @@ fn follow(examples: &Examples) -> Result<()> {
         if !first.text.starts_with("genv activate ") {
             session.succeed("genv activate --gpus 1")?;
         }
-        if OF_ENFORCER
-            .iter()
-            .any(|start| first.text.starts_with(start))
-        {
+        if OF_ENFORCER.iter().any(|start| first.text.starts_with(start)) {
             session.succeed("genv-enforcer run --config enforcer.yaml &")?;
         }
         for line in lines {

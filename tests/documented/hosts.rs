@@ -39,15 +39,8 @@ impl Host {
             .env_remove("GENV_DEVICES")
             .env_remove("HOME");
         let server = SshServer::start(&session, &[])?;
-        fs::write(
-            server.home().join(".profile"),
-            format!("{}\n", Shell::Bash.setup()),
-        )?;
-        Ok(Self {
-            server,
-            _state: state,
-            _simulation: simulation,
-        })
+        fs::write(server.home().join(".profile"), format!("{}\n", Shell::Bash.setup()))?;
+        Ok(Self { server, _state: state, _simulation: simulation })
     }
 }
 
@@ -56,20 +49,14 @@ fn in_shell(follow: impl FnOnce(Session) -> Result<()>) -> Result<()> {
     let account = Account::new()?;
     let hosts = NAMES.map(|_| Host::new(&account));
     let hosts: Vec<Host> = hosts.into_iter().collect::<Result<_>>()?;
-    let servers: Vec<_> = NAMES
-        .into_iter()
-        .zip(hosts.iter().map(|host| &host.server))
-        .collect();
+    let servers: Vec<_> = NAMES.into_iter().zip(hosts.iter().map(|host| &host.server)).collect();
     let client = SshClient::new(&servers)?;
     fs::write(account.home().join("hosts"), "gpu[01-03]\n")?;
     fs::write(account.home().join("enforcer.yaml"), RULES)?;
     let mut bash = account.command("bash")?;
     // All programs are there.
     let system = search_path()?;
-    bash.env(
-        "PATH",
-        format!("{}:{}", build_folder().display(), system.display()),
-    );
+    bash.env("PATH", format!("{}:{}", build_folder().display(), system.display()));
     client.on_path(&mut bash)?;
     follow(Session::start(bash, Shell::Bash)?)
 }

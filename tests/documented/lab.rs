@@ -32,10 +32,8 @@ impl Lab {
     pub(crate) fn new() -> Result<Self> {
         // Beside the programs, so that they need no copy.
         let folder = tempfile::tempdir_in(tools::build_folder())?;
-        let lab = Self {
-            folder,
-            simulation: Simulation::new(&format!("version: 1\nhosts:\n- devices: [{DEVICES}]\n")),
-        };
+        let lab =
+            Self { folder, simulation: Simulation::new(&format!("version: 1\nhosts:\n- devices: [{DEVICES}]\n")) };
         let shims = lab.at("lib/genv/shims");
         fs::create_dir_all(lab.project())?;
         for name in ["genv", "genv-enforcer"] {
@@ -105,11 +103,7 @@ impl Lab {
             ("## Tests of rules", "enforcer.yaml", "rules_test.yaml"),
         ] {
             for text in documented_yaml(section)? {
-                let name = if text.contains("\ntests:\n") {
-                    tests
-                } else {
-                    rules
-                };
+                let name = if text.contains("\ntests:\n") { tests } else { rules };
                 write(name, &text)?;
             }
         }
@@ -129,8 +123,7 @@ impl Lab {
         }
         if text.contains("alertmanager") {
             // Where Debian's Alertmanager is installed, they are below /usr/share.
-            let here =
-                tools::folder("alertmanager-sid").join("files/usr/share/prometheus/alertmanager");
+            let here = tools::folder("alertmanager-sid").join("files/usr/share/prometheus/alertmanager");
             for template in fs::read_dir(here)? {
                 let template = template?;
                 symlink(template.path(), self.project().join(template.file_name()))?;
@@ -167,20 +160,13 @@ fn documented_yaml(section: &str) -> Result<[String; 2]> {
         let block = blocks.next().and_then(|rest| rest.split_once("```"));
         block.map(|(block, _)| block.to_owned())
     };
-    next()
-        .zip(next())
-        .map(Into::into)
-        .with_context(|| format!("{section} has no two files"))
+    next().zip(next()).map(Into::into).with_context(|| format!("{section} has no two files"))
 }
 
 #[test]
 fn every_command_for_a_users_shell_does_what_the_page_says() -> Result<()> {
     let _alone = crate::alone();
-    let shells = [
-        (Place::Lab, Shell::Bash),
-        (Place::LabZsh, Shell::Zsh),
-        (Place::LabFish, Shell::Fish),
-    ];
+    let shells = [(Place::Lab, Shell::Bash), (Place::LabZsh, Shell::Zsh), (Place::LabFish, Shell::Fish)];
     for (place, shell) in shells {
         Page::each_with(place, |page| {
             let lab = Lab::new()?;

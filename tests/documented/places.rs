@@ -7,21 +7,12 @@ use genv_tests::documentation::{Block, Page, Place};
 const OTHERS: [&str; 7] = ["", "console", "text", "yaml", "json", "ini", "promql"];
 
 /// What lines of commands begin with.
-const COMMANDS: [&str; 8] = [
-    "$ ",
-    "genv ",
-    "genv-exporter ",
-    "genv-enforcer ",
-    "scripts/",
-    "docker ",
-    "systemctl ",
-    "cargo ",
-];
+const COMMANDS: [&str; 8] =
+    ["$ ", "genv ", "genv-exporter ", "genv-enforcer ", "scripts/", "docker ", "systemctl ", "cargo "];
 
 /// Whether this is where a line begins; more than one space behind it makes a drawing or a table.
 fn begins(line: &str, start: &str) -> bool {
-    line.strip_prefix(start)
-        .is_some_and(|rest| !rest.starts_with(' '))
+    line.strip_prefix(start).is_some_and(|rest| !rest.starts_with(' '))
 }
 
 /// What is wrong with a block, if anything.
@@ -43,14 +34,9 @@ fn fault(block: &Block) -> Option<String> {
         ));
     }
     let mut lines = block.text.lines();
-    let typed = lines.find(|line| {
-        ["", "text"].contains(&&*block.info) && COMMANDS.iter().any(|start| begins(line, start))
-    });
-    typed.map(|line| {
-        format!(
-            "'{line}' looks like a command: write ```sh PLACE, and ```console for what is printed"
-        )
-    })
+    let typed =
+        lines.find(|line| ["", "text"].contains(&&*block.info) && COMMANDS.iter().any(|start| begins(line, start)));
+    typed.map(|line| format!("'{line}' looks like a command: write ```sh PLACE, and ```console for what is printed"))
 }
 
 #[test]

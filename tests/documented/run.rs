@@ -29,10 +29,7 @@ fn scripts_run_serves_on_the_address_that_readme_tells() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let asked = folder.path().join("asked");
     fs::create_dir_all(folder.path().join("release"))?;
-    symlink(
-        program("genv-exporter")?,
-        folder.path().join("release/genv-exporter"),
-    )?;
+    symlink(program("genv-exporter")?, folder.path().join("release/genv-exporter"))?;
     let cargo = format!("#!/bin/sh\necho \"$@\" >{}\n", asked.display());
     write_script(&folder.path().join("cargo"), &cargo)?;
     let path = std::env::var("PATH").context("no PATH")?;
@@ -47,10 +44,7 @@ fn scripts_run_serves_on_the_address_that_readme_tells() -> Result<()> {
     }
     let mut run = run.spawn()?;
     let serves = until("it serves", || {
-        ensure!(
-            run.try_wait()?.is_none(),
-            "it has ended: is the port {port} taken?"
-        );
+        ensure!(run.try_wait()?.is_none(), "it has ended: is the port {port} taken?");
         Ok(http::get(port, "/-/ready").is_ok_and(|answer| answer.status == 200))
     });
     let scrape = serves.and_then(|()| Scrape::parse(&http::get(port, "/metrics")?.text()?));

@@ -25,10 +25,7 @@ fn every_command_for_the_source_folder_succeeds() -> Result<()> {
         for line in page.typed(Place::Source) {
             let at = page.place_of(&line);
             let command = line.text.split('#').next().unwrap_or_default().trim();
-            match ELSEWHERE
-                .iter()
-                .find(|(elsewhere, ..)| *elsewhere == command)
-            {
+            match ELSEWHERE.iter().find(|(elsewhere, ..)| *elsewhere == command) {
                 Some((_, file, text)) => {
                     let runs = fs::read_to_string(repository().join(file))?.contains(text);
                     ensure!(runs, "{at}: {file} does not run it");

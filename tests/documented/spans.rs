@@ -18,10 +18,7 @@ use crate::synopsis::Helps;
 const PROGRAMS: [&str; 3] = ["genv", "genv-exporter", "genv-enforcer"];
 
 /// What begins with a program's name, and is said by one.
-const SAID: [&str; 2] = [
-    "genv : Depends: libc6",
-    "genv is not installed: its state directory does not exist",
-];
+const SAID: [&str; 2] = ["genv : Depends: libc6", "genv is not installed: its state directory does not exist"];
 
 /// What only genv 1.4.3 has.
 const OF_GENV_1: [&str; 2] = ["genv llm", "genv remote llm"];
@@ -47,12 +44,8 @@ fn program_of(text: &str) -> Option<&'static str> {
 /// Whether a line can be typed as it is: no word of it stands for another, it says more than which command is meant, and it
 /// names no file of a machine.
 fn is_complete(line: &str) -> bool {
-    let is_name = |word: &str| {
-        word.chars().all(|c| c.is_ascii_lowercase() || c == '-') && !word.starts_with('-')
-    };
-    !line.contains("/etc/")
-        && !line.split_whitespace().any(stands_for_another)
-        && !line.split_whitespace().all(is_name)
+    let is_name = |word: &str| word.chars().all(|c| c.is_ascii_lowercase() || c == '-') && !word.starts_with('-');
+    !line.contains("/etc/") && !line.split_whitespace().any(stands_for_another) && !line.split_whitespace().all(is_name)
 }
 
 /// What our programs tell of themselves.
@@ -60,10 +53,7 @@ fn helps() -> Helps<impl Fn(&[String]) -> Result<Option<String>>> {
     Helps::new(|path: &[String]| {
         let mut command = Command::new(program(&path[0])?);
         let printed = output(command.args(&path[1..]).arg("--help"))?;
-        Ok(printed
-            .status
-            .success()
-            .then(|| String::from_utf8_lossy(&printed.stdout).into_owned()))
+        Ok(printed.status.success().then(|| String::from_utf8_lossy(&printed.stdout).into_owned()))
     })
 }
 
@@ -109,21 +99,13 @@ fn command_lines_within_sentences_are_no_wrong_usage() -> Result<()> {
         |text| program_of(text).is_some() && is_complete(bare(text)),
         |page, text| {
             let line = bare(text);
-            let shell = if line.ends_with("| source") {
-                Shell::Fish
-            } else {
-                Shell::Bash
-            };
+            let shell = if line.ends_with("| source") { Shell::Fish } else { Shell::Bash };
             let lab = Lab::new()?;
             lab.lay_out(&page.text)?;
             let mut session = lab.session(shell)?;
             session.succeed(shell.setup())?;
             session.succeed("genv activate --gpus 1")?;
-            let once = if ENDLESS.contains(&line) {
-                " | head -n 1"
-            } else {
-                ""
-            };
+            let once = if ENDLESS.contains(&line) { " | head -n 1" } else { "" };
             let (code, printed) = session.run(&format!("{line}{once}"))?;
             let refused = REFUSED.iter().find(|(refused, _)| *refused == line);
             let fine = refused.map_or(code != USAGE && code < 126, |(_, wanted)| code == *wanted);
@@ -143,9 +125,7 @@ fn scripts_that_a_page_names_are_there_and_know_their_words() -> Result<()> {
             let script = repository.join(words.next().context("no script")?);
             let help = output(Command::new(script).arg("--help"))?;
             let help = String::from_utf8(help.stdout)?;
-            let unknown = words.find(|word| {
-                !stands_for_another(word) && *word != "--help" && !help.contains(word)
-            });
+            let unknown = words.find(|word| !stands_for_another(word) && *word != "--help" && !help.contains(word));
             Ok(unknown.map(|word| format!("its --help knows no {word}")))
         },
     )
@@ -158,9 +138,7 @@ fn units_that_a_page_names_for_systemd_are_packaged() -> Result<()> {
         3,
         |text| text.starts_with("systemctl ") && text.contains(" genv-"),
         |_, text| {
-            let mut named = text
-                .split_whitespace()
-                .filter(|word| word.starts_with("genv-"));
+            let mut named = text.split_whitespace().filter(|word| word.starts_with("genv-"));
             let missing = named.find(|unit| {
                 let files = [(*unit).to_owned(), format!("{unit}.service")];
                 !files.iter().any(|file| units.join(file).exists())

@@ -17,10 +17,7 @@ pub(crate) struct Helps<F> {
 
 impl<F: Fn(&[String]) -> Result<Option<String>>> Helps<F> {
     pub(crate) fn new(ask: F) -> Self {
-        Self {
-            ask,
-            known: RefCell::default(),
-        }
+        Self { ask, known: RefCell::default() }
     }
 
     fn help(&self, path: &[String]) -> Result<Option<String>> {
@@ -65,14 +62,12 @@ impl<F: Fn(&[String]) -> Result<Option<String>>> Helps<F> {
                     return Ok(());
                 }
                 if word.starts_with('-') && word != "-" {
-                    let values = Flag::of(word, &help)
-                        .ok_or_else(|| anyhow!("'{}' has no flag {word}", path.join(" ")))?;
+                    let values =
+                        Flag::of(word, &help).ok_or_else(|| anyhow!("'{}' has no flag {word}", path.join(" ")))?;
                     match values {
                         Flag::Alone => {}
                         Flag::WithValue => drop(rest.next()),
-                        Flag::WithValues => {
-                            while rest.next_if(|next| !next.starts_with('-')).is_some() {}
-                        }
+                        Flag::WithValues => while rest.next_if(|next| !next.starts_with('-')).is_some() {},
                     }
                 } else if takes_command(&help) && !stands_for_another(word) {
                     deeper = Some(word.to_owned());
@@ -99,24 +94,15 @@ impl Flag {
         if word == "--help" || word == "-h" {
             return Some(Self::Alone);
         }
-        let (name, has_value) = word
-            .split_once('=')
-            .map_or((word, false), |(name, _)| (name, true));
+        let (name, has_value) = word.split_once('=').map_or((word, false), |(name, _)| (name, true));
         let lines: Vec<&str> = help.lines().map(str::trim).collect();
         // As clap and Go's flags write it: `-n, --name <VALUE>`, `-n, --name string   Meaning`, and below `[alias: --id]`.
-        let names = |line: &str| {
-            line.split([' ', ',', '=', '[', ']', '<'])
-                .any(|other| other == name)
-        };
-        let declares = |line: &&str| {
-            (line.starts_with('-') || line.starts_with("[alias")) && names(declaration(line))
-        };
+        let names = |line: &str| line.split([' ', ',', '=', '[', ']', '<']).any(|other| other == name);
+        let declares = |line: &&str| (line.starts_with('-') || line.starts_with("[alias")) && names(declaration(line));
         let found = lines.iter().position(declares)?;
         let declared = lines[..=found].iter().rfind(|line| line.starts_with('-'))?;
         let declared = declaration(declared);
-        let takes = [" <", " string", " int", " scale"]
-            .iter()
-            .any(|value| declared.contains(value));
+        let takes = [" <", " string", " int", " scale"].iter().any(|value| declared.contains(value));
         Some(match takes && !has_value {
             true if declared.ends_with("...") => Self::WithValues,
             true => Self::WithValue,
@@ -132,16 +118,14 @@ fn declaration(line: &str) -> &str {
 
 /// Whether what comes next is a command of this one.
 fn takes_command(help: &str) -> bool {
-    let usage =
-        Regex::new(r"(?m)^(?:Usage:)?\s+\S.*[<\[]?COMMAND[>\]]?$").expect("a regular expression");
+    let usage = Regex::new(r"(?m)^(?:Usage:)?\s+\S.*[<\[]?COMMAND[>\]]?$").expect("a regular expression");
     let mut usage = usage.find_iter(help);
     usage.any(|line| !line.as_str().contains("..."))
 }
 
 /// `a [b | c]` as `a b` and `a c`, and `a b|c` too.
 fn alternatives(line: &str) -> Vec<String> {
-    let groups =
-        Regex::new(r"\[([^\[\]]* \| [^\[\]]*)\]|(\S+\|\S+)").expect("a regular expression");
+    let groups = Regex::new(r"\[([^\[\]]* \| [^\[\]]*)\]|(\S+\|\S+)").expect("a regular expression");
     let Some(found) = groups.captures(line) else {
         return vec![line.to_owned()];
     };
@@ -150,13 +134,8 @@ fn alternatives(line: &str) -> Vec<String> {
         return vec![line.to_owned()];
     };
     let choices = inner.as_str().split('|').map(str::trim);
-    let chosen = choices.flat_map(|choice| {
-        alternatives(&format!(
-            "{}{choice}{}",
-            &line[..whole.start()],
-            &line[whole.end()..]
-        ))
-    });
+    let chosen =
+        choices.flat_map(|choice| alternatives(&format!("{}{choice}{}", &line[..whole.start()], &line[whole.end()..])));
     chosen.collect()
 }
 
@@ -188,9 +167,7 @@ mod tests {
             "p run - -n 1",
             "p run --wait | q --unknown && p run --await",
         ] {
-            helps
-                .know(line, "p")
-                .unwrap_or_else(|error| panic!("{line}: {error}"));
+            helps.know(line, "p").unwrap_or_else(|error| panic!("{line}: {error}"));
         }
     }
 

@@ -24,14 +24,10 @@ fn documented(column: usize) -> Result<BTreeMap<u8, String>> {
 
 /// What a program's help tells of its codes.
 fn told(program: &str) -> Result<BTreeMap<u8, String>> {
-    let output = Command::new(build_folder().join(program))
-        .arg("--help")
-        .output()
-        .with_context(|| program.to_owned())?;
+    let output =
+        Command::new(build_folder().join(program)).arg("--help").output().with_context(|| program.to_owned())?;
     let help = String::from_utf8(output.stdout)?;
-    let (_, codes) = help
-        .split_once("Exit codes: ")
-        .with_context(|| format!("{program} tells no exit codes"))?;
+    let (_, codes) = help.split_once("Exit codes: ").with_context(|| format!("{program} tells no exit codes"))?;
     let codes = codes.split_once(".\n").map_or(codes, |(codes, _)| codes);
     let codes = codes.trim_end().trim_end_matches('.').replace('\n', " ");
     let code = |text: &str| {
@@ -43,10 +39,7 @@ fn told(program: &str) -> Result<BTreeMap<u8, String>> {
 
 #[test]
 fn exit_codes_are_documented_as_the_programs_tell_them() -> Result<()> {
-    for (column, program) in ["genv", "genv-exporter", "genv-enforcer"]
-        .into_iter()
-        .enumerate()
-    {
+    for (column, program) in ["genv", "genv-exporter", "genv-enforcer"].into_iter().enumerate() {
         let (documented, told) = (documented(column + 1)?, told(program)?);
         ensure!(documented == told, "{program}: {documented:?}\n{told:?}");
     }

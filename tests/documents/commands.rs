@@ -11,7 +11,8 @@ use crate::{path, read};
 
 const PAGE: &str = "docs/commands.md";
 
-const BEGIN: &str = "<!-- What follows is made from the programs: UPDATE_DOCS=1 cargo test -p genv-tests --test documents -->\n";
+const BEGIN: &str =
+    "<!-- What follows is made from the programs: UPDATE_DOCS=1 cargo test -p genv-tests --test documents -->\n";
 
 /// Commands that the help of a program does not list: they are for other programs, or spelled as in older versions.
 fn unlisted(words: &[&str]) -> &'static [&'static str] {
@@ -37,9 +38,7 @@ fn help(words: &[&str]) -> Result<String> {
 
 /// The commands that a help lists.
 fn listed(help: &str) -> Vec<&str> {
-    let list = help
-        .split_once("\nCommands:\n")
-        .map_or("", |(_, list)| list);
+    let list = help.split_once("\nCommands:\n").map_or("", |(_, list)| list);
     let lines = list.lines().take_while(|line| !line.is_empty());
     let names = lines.filter_map(|line| {
         let name = line.strip_prefix("  ")?;
@@ -68,9 +67,7 @@ fn add(page: &mut String, words: &[&str]) -> Result<()> {
 #[test]
 fn the_page_of_commands_is_what_the_programs_tell() -> Result<()> {
     let known = read(PAGE)?;
-    let (head, _) = known
-        .split_once(BEGIN)
-        .context("no line that begins what is made")?;
+    let (head, _) = known.split_once(BEGIN).context("no line that begins what is made")?;
     let mut page = format!("{head}{BEGIN}");
     for program in ["genv", "genv-exporter", "genv-enforcer", "genv-shim"] {
         add(&mut page, &[program])?;

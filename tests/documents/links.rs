@@ -43,9 +43,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
     });
     let anchor = |title: &str| {
         let kept = title.to_lowercase();
-        let kept = kept
-            .chars()
-            .filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
+        let kept = kept.chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
         kept.map(|c| if c == ' ' { '-' } else { c }).collect()
     };
     headings.map(anchor).collect()
@@ -70,10 +68,7 @@ fn every_link_leads_somewhere() -> Result<()> {
                 file => folder.join(file).to_string_lossy().into_owned(),
             };
             ensure!(path(&file).exists(), "{document}: there is no {file}");
-            ensure!(
-                anchor.is_empty() || anchors(&read(&file)?).contains(anchor),
-                "{document}: there is no {target}"
-            );
+            ensure!(anchor.is_empty() || anchors(&read(&file)?).contains(anchor), "{document}: there is no {target}");
         }
     }
     ensure!(number > 100, "only {number} links");

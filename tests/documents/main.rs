@@ -13,9 +13,7 @@ use anyhow::{Context as _, Result};
 
 /// A path of the repository.
 fn path(relative: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .join(relative)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(relative)
 }
 
 /// A text of the repository.
@@ -25,9 +23,7 @@ fn read(relative: &str) -> Result<String> {
 
 /// A chapter of a page: from its heading to the next of the same depth.
 fn chapter<'a>(page: &'a str, heading: &str) -> Result<&'a str> {
-    let (_, rest) = page
-        .split_once(&format!("\n## {heading}\n"))
-        .with_context(|| format!("no chapter '{heading}'"))?;
+    let (_, rest) = page.split_once(&format!("\n## {heading}\n")).with_context(|| format!("no chapter '{heading}'"))?;
     Ok(rest.split("\n## ").next().unwrap_or(rest))
 }
 

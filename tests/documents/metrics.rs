@@ -12,7 +12,8 @@ use crate::{path, read};
 const PAGE: &str = "docs/metrics.md";
 
 /// Begins the lists of the exporter, which end with a heading, and that of the enforcer.
-const BEGIN: &str = "<!-- What follows is made from the code: UPDATE_DOCS=1 cargo test -p genv-tests --test documents -->\n";
+const BEGIN: &str =
+    "<!-- What follows is made from the code: UPDATE_DOCS=1 cargo test -p genv-tests --test documents -->\n";
 
 const HEAD: &str = "| metric | type | labels | meaning |\n|---|---|---|---|\n";
 
@@ -42,10 +43,7 @@ fn row<S>(family: &Family<S>) -> String {
     format!("| `{name}` | {kind} | {labels} | {help} |\n")
 }
 
-fn section<S: 'static>(
-    title: &str,
-    families: impl IntoIterator<Item = &'static Family<S>>,
-) -> String {
+fn section<S: 'static>(title: &str, families: impl IntoIterator<Item = &'static Family<S>>) -> String {
     let rows: String = families.into_iter().map(row).collect();
     format!("\n## {title}\n\n{HEAD}{rows}")
 }
@@ -74,11 +72,7 @@ fn the_page_of_metrics_is_what_the_programs_serve() -> Result<()> {
         anyhow::bail!("not two lines that begin what is made");
     };
     let (_, enforcer) = middle.split_once("\n# ").context("no second heading")?;
-    let page = format!(
-        "{exporter}{BEGIN}{}\n# {enforcer}{BEGIN}{}",
-        of_exporter(),
-        of_enforcer()
-    );
+    let page = format!("{exporter}{BEGIN}{}\n# {enforcer}{BEGIN}{}", of_exporter(), of_enforcer());
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(path(PAGE), &page)?;
     }

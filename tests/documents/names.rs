@@ -10,16 +10,10 @@ use regex::Regex;
 use crate::{chapter, path, read, rows};
 
 /// Crates of programs that people run.
-const CRATES: [&str; 7] = [
-    "core", "web", "remote", "exporter", "enforcer", "genv-cli", "shims",
-];
+const CRATES: [&str; 7] = ["core", "web", "remote", "exporter", "enforcer", "genv-cli", "shims"];
 
 /// Sources in which such names are fields of the journal, or are read when the program is built.
-const OF_OTHER_KINDS: [&str; 3] = [
-    "enforcer/src/tell/journal.rs",
-    "web/src/build.rs",
-    "core/src/model/schema.rs",
-];
+const OF_OTHER_KINDS: [&str; 3] = ["enforcer/src/tell/journal.rs", "web/src/build.rs", "core/src/model/schema.rs"];
 
 /// A source by its path, without its tests.
 struct Source {
@@ -55,10 +49,7 @@ fn gather(folder: &Path, all: &mut Vec<Source>) -> Result<()> {
         let text = fs::read_to_string(&file)?;
         let text = text.split("#[cfg(test)]\nmod tests {").next();
         let path = file.to_string_lossy().replace("/tests/../", "/");
-        all.push(Source {
-            path,
-            text: text.unwrap_or_default().to_owned(),
-        });
+        all.push(Source { path, text: text.unwrap_or_default().to_owned() });
     }
     Ok(())
 }
@@ -68,10 +59,7 @@ fn documented(text: &str) -> Result<BTreeSet<String>> {
     let name = Regex::new("`([^`]+)`")?;
     let mut names = BTreeSet::new();
     for cells in rows(text) {
-        names.extend(
-            name.captures_iter(cells[0])
-                .map(|found| found[1].to_owned()),
-        );
+        names.extend(name.captures_iter(cells[0]).map(|found| found[1].to_owned()));
     }
     ensure!(!names.is_empty(), "no table");
     Ok(names)
@@ -86,26 +74,16 @@ fn every_variable_that_is_read_or_set_is_documented_and_no_other() -> Result<()>
     let in_shells = Regex::new(r"\b(GENV_[A-Z_]+)\b")?;
     let sources = sources()?;
     for source in &sources {
-        if OF_OTHER_KINDS
-            .iter()
-            .any(|other| source.path.ends_with(other))
-        {
+        if OF_OTHER_KINDS.iter().any(|other| source.path.ends_with(other)) {
             continue;
         }
         let patterns: &[&Regex] = match source.path.ends_with(".rs") {
             true => &[&read, &own],
             false => &[&in_shells],
         };
-        for found in patterns
-            .iter()
-            .flat_map(|it| it.captures_iter(&source.text))
-        {
+        for found in patterns.iter().flat_map(|it| it.captures_iter(&source.text)) {
             let name = &found[1];
-            ensure!(
-                documented.contains(name),
-                "{} names {name}, and docs/files.md does not",
-                source.path
-            );
+            ensure!(documented.contains(name), "{} names {name}, and docs/files.md does not", source.path);
         }
     }
     for name in &documented {
@@ -126,11 +104,7 @@ fn every_file_of_the_state_and_of_the_enforcer_is_documented_and_no_other() -> R
     let literal = Regex::new(r#""([a-z][a-z-]*\.(?:json|jsonl|lock|sock)|genv-refused)""#)?;
     let mut named = BTreeSet::new();
     for source in sources()? {
-        let of_files = [
-            "/core/src/state/",
-            "/core/src/enforcement",
-            "/enforcer/src/",
-        ];
+        let of_files = ["/core/src/state/", "/core/src/enforcement", "/enforcer/src/"];
         if of_files.iter().any(|part| source.path.contains(part)) {
             let found = literal.captures_iter(&source.text);
             named.extend(found.map(|it| it[1].to_owned()));
@@ -138,10 +112,7 @@ fn every_file_of_the_state_and_of_the_enforcer_is_documented_and_no_other() -> R
     }
     ensure!(named.len() >= 12, "{named:?}");
     for name in &named {
-        ensure!(
-            documented_names.contains(name),
-            "docs/files.md lacks {name}"
-        );
+        ensure!(documented_names.contains(name), "docs/files.md lacks {name}");
     }
     // Others have a number, a time or a folder in them.
     let plain = |name: &&String| !name.contains(['/', 'N']);

@@ -29,9 +29,7 @@ impl Ledger {
         ensure!(status.faults.is_empty(), "{:?}", status.faults);
         self.unknown_processes = status.unknown_processes.values().sum();
         let violations = status.violations.into_iter();
-        self.now = violations
-            .map(|it| ((it.rule.clone(), it.subject.clone()), it))
-            .collect();
+        self.now = violations.map(|it| ((it.rule.clone(), it.subject.clone()), it)).collect();
         self.seen.extend(self.now.keys().cloned());
         Ok(())
     }
@@ -71,10 +69,7 @@ fn text<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
 }
 
 fn key_of(event: &Value) -> Result<Key> {
-    Ok((
-        text(event, "rule")?.to_owned(),
-        text(event, "subject")?.to_owned(),
-    ))
+    Ok((text(event, "rule")?.to_owned(), text(event, "subject")?.to_owned()))
 }
 
 impl Books {
@@ -176,10 +171,7 @@ impl Books {
         let mut refused: BTreeMap<Key, String> = BTreeMap::new();
         for line in &self.audit {
             let key = self.cause(line)?;
-            ensure!(
-                ledger.seen.contains(&key),
-                "the status never told of {line}"
-            );
+            ensure!(ledger.seen.contains(&key), "the status never told of {line}");
             match text(line, "result")? {
                 "done" => {
                     let action = text(line, "action")?.to_owned();
@@ -231,11 +223,7 @@ impl Books {
             assert_eq!(reports, reported.len() as f64, "{rule}");
             let warned = counted("genv_enforcer_warnings_total", &[("result", "done")]);
             assert_eq!(warned, logged("warning", "result", "done"), "{rule}");
-            for (word, signal) in [
-                ("terminate", Some("SIGTERM")),
-                ("kill", Some("SIGKILL")),
-                ("detach", None),
-            ] {
+            for (word, signal) in [("terminate", Some("SIGTERM")), ("kill", Some("SIGKILL")), ("detach", None)] {
                 let labels = |result| [("action", word), ("result", result)];
                 for result in ["failed", "would"] {
                     assert_eq!(counted(actions, &labels(result)), 0.0, "{rule} {word}");
@@ -258,10 +246,7 @@ impl Books {
                     ensure!(reported.contains(key), "never reported: {key:?} {end:?}");
                 }
             }
-            ensure!(
-                reported.iter().all(|key| ends.contains_key(key)),
-                "the status never told of one of {reported:?}"
-            );
+            ensure!(reported.iter().all(|key| ends.contains_key(key)), "the status never told of one of {reported:?}");
         }
         Ok(())
     }

@@ -92,13 +92,7 @@ impl Day {
     }
 
     /// Starts a program of a user in no environment; `claim` is what it says itself.
-    pub(crate) fn stray(
-        &mut self,
-        user: &str,
-        name: &'static str,
-        claim: &str,
-        fate: Fate,
-    ) -> Result<()> {
+    pub(crate) fn stray(&mut self, user: &str, name: &'static str, claim: &str, fate: Fate) -> Result<()> {
         let mut command = command_of(user, "/bin/sleep");
         command.env("GENV_ENVIRONMENT_ID", claim);
         if claim.is_empty() {

@@ -70,10 +70,7 @@ impl Shell {
         let complaints = tempfile::NamedTempFile::new_in(setup.folder())?;
         let (complaints, path) = complaints.keep()?;
         let mut bash = genv_command(user, "bash", setup)?;
-        bash.args(["--norc", "--noprofile", "-s"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(complaints);
+        bash.args(["--norc", "--noprofile", "-s"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(complaints);
         let mut child = Running::spawn(&mut bash)?;
         let mut shell = Self {
             input: child.stdin.take().context("no input")?,
@@ -178,12 +175,7 @@ impl Executed {
         let [pid, eid, devices] = printed.split_whitespace().collect::<Vec<_>>()[..] else {
             anyhow::bail!("it has no devices: {printed}");
         };
-        Ok(Self {
-            genv,
-            pid: sleeps(pid.parse()?)?,
-            eid: eid.to_owned(),
-            devices: indices(devices)?,
-        })
+        Ok(Self { genv, pid: sleeps(pid.parse()?)?, eid: eid.to_owned(), devices: indices(devices)? })
     }
 }
 
@@ -223,12 +215,7 @@ pub(crate) struct Actor {
 
 impl Actor {
     /// A process that was started by [`command_of`], on one device.
-    pub(crate) fn outside(
-        name: &'static str,
-        command: &mut Command,
-        device: u32,
-        fate: Fate,
-    ) -> Result<Self> {
+    pub(crate) fn outside(name: &'static str, command: &mut Command, device: u32, fate: Fate) -> Result<Self> {
         let process = Sleeper::spawn(command)?;
         Ok(Self {
             name,
@@ -251,10 +238,7 @@ impl Actor {
                 let status = process.ended()?;
                 status.signal().and_then(Signal::from_named_raw)
             }
-            Parent::Shell(name) => shells
-                .get_mut(name)
-                .context("no such shell")?
-                .signal_of(self.pid)?,
+            Parent::Shell(name) => shells.get_mut(name).context("no such shell")?.signal_of(self.pid)?,
             Parent::Genv(genv) => {
                 let code = ended(genv)?.code().unwrap_or_default();
                 Signal::from_named_raw(code - 128)
@@ -281,7 +265,5 @@ pub(crate) fn scenario(actors: &[Actor]) -> String {
         })
         .collect();
     let uses = uses.join(",\n    ");
-    format!(
-        "version: 1\nhosts:\n- devices: [{{count: {DEVICES}, memory: 80gi}}]\n  processes: [{uses}]\n"
-    )
+    format!("version: 1\nhosts:\n- devices: [{{count: {DEVICES}, memory: 80gi}}]\n  processes: [{uses}]\n")
 }

@@ -25,14 +25,8 @@ use day::{Day, SPARE};
 use lab::{Actor, Executed, Fate, Parent, Shell, USERS, command_of, open_to_everybody, scenario};
 
 /// How often each rule warns before it acts.
-const RULES: [(&str, usize); 6] = [
-    ("non-env-processes", 2),
-    ("env-devices", 1),
-    ("env-memory", 1),
-    ("fair-share", 1),
-    ("old", 1),
-    ("idle", 1),
-];
+const RULES: [(&str, usize); 6] =
+    [("non-env-processes", 2), ("env-devices", 1), ("env-memory", 1), ("fair-share", 1), ("old", 1), ("idle", 1)];
 
 /// From SIGTERM to SIGKILL.
 const GRACE_SECONDS: i64 = 2;
@@ -128,11 +122,7 @@ fn noon(day: &mut Day) -> Result<()> {
     // It wiped its environ, or had none.
     let mut unknown = command_of("eve", "/bin/sleep");
     unknown.env_clear().arg("1000000");
-    for (name, mut command) in [
-        ("stubborn", stubborn),
-        ("protected", protected),
-        ("unknown", unknown),
-    ] {
+    for (name, mut command) in [("stubborn", stubborn), ("protected", protected), ("unknown", unknown)] {
         let actor = Actor::outside(name, &mut command, SPARE, Fate::Stays)?;
         day.actors.push(actor);
     }
@@ -143,17 +133,13 @@ fn noon(day: &mut Day) -> Result<()> {
     let carols = day.devices["carol"].clone();
     day.start("carol", "too large", (carols, 21, 0.4), ended)?;
 
-    day.until("who leaves is warned", |day| {
-        day.stage_outside("leaving") == Some("warned")
-    })?;
+    day.until("who leaves is warned", |day| day.stage_outside("leaving") == Some("warned"))?;
     process::signal(day.pid("leaving"), Signal::INT)?;
     day.until("who is to end by noon has ended", |day| {
         let names = ["stray", "forger", "wandering", "defiant", "too large"];
         names.iter().all(|name| day.has_ended(name))
     })?;
-    day.until("the stubborn one was told to end", |day| {
-        day.stage_outside("stubborn") == Some("acted")
-    })
+    day.until("the stubborn one was told to end", |day| day.stage_outside("stubborn") == Some("acted"))
 }
 
 /// Bob gave nothing back, was taken what he left idle, and comes for more than students get.
@@ -167,26 +153,19 @@ fn afternoon(day: &mut Day) -> Result<()> {
     let devices = bob.devices()?;
     let used = day.actors.iter().find(|it| it.name == "sweep");
     let used = used.context("no sweep")?.devices.clone();
-    let new: Vec<u32> = devices
-        .into_iter()
-        .filter(|it| !used.contains(it))
-        .collect();
+    let new: Vec<u32> = devices.into_iter().filter(|it| !used.contains(it)).collect();
     ensure!(new.len() == 2, "{new:?}");
     for (name, device) in [("second sweep", new[0]), ("third sweep", new[1])] {
         // Whichever is the newest of the two.
         day.start("bob", name, (vec![device], 20, 0.8), Fate::Stays)?;
     }
-    day.until("one of bob's devices is taken", |day| {
-        day.has_ended("second sweep") || day.has_ended("third sweep")
-    })?;
+    day.until("one of bob's devices is taken", |day| day.has_ended("second sweep") || day.has_ended("third sweep"))?;
     for actor in &mut day.actors {
         if actor.name.ends_with("sweep") && !is_alive(actor.pid) {
             actor.fate = Fate::Ended(Signal::TERM);
         }
     }
-    day.until("what is old or idle is taken", |day| {
-        day.has_ended("old") && day.has_ended("forgotten")
-    })
+    day.until("what is old or idle is taken", |day| day.has_ended("old") && day.has_ended("forgotten"))
 }
 
 /// While the host is maintained nothing happens; then it goes on.
@@ -195,26 +174,18 @@ fn maintenance(day: &mut Day) -> Result<()> {
     let until = now + SignedDuration::from_secs(6);
     let mut hostnames = day.ledger.now.values().filter_map(|it| it.hostname.clone());
     let hostname = hostnames.next().context("no violation on a host")?;
-    let window =
-        format!("maintenance: [{{hosts: [\"{hostname}\"], from: \"{now}\", until: \"{until}\"}}]");
+    let window = format!("maintenance: [{{hosts: [\"{hostname}\"], from: \"{now}\", until: \"{until}\"}}]");
     let holds = |day: &Day, name: &str| {
-        let key = (
-            "non-env-processes".to_owned(),
-            format!("process {}", day.pid(name)),
-        );
+        let key = ("non-env-processes".to_owned(), format!("process {}", day.pid(name)));
         let why = day.ledger.now.get(&key).and_then(|it| it.why.as_deref());
         why.is_some_and(|why| why.contains("under maintenance"))
     };
     let setup = day.enforcer.setup();
     setup.rewrite_config(&config(&window)?)?;
-    day.until("the host is under maintenance", |day| {
-        holds(day, "stubborn")
-    })?;
+    day.until("the host is under maintenance", |day| holds(day, "stubborn"))?;
     let audited = day.enforcer.audit()?.len();
     day.stray("eve", "meanwhile", "", Fate::Ended(Signal::TERM))?;
-    day.until("a violation waits for the maintenance", |day| {
-        holds(day, "meanwhile")
-    })?;
+    day.until("a violation waits for the maintenance", |day| holds(day, "meanwhile"))?;
     day.until("the maintenance is over", |day| !holds(day, "meanwhile"))?;
     ensure!(Timestamp::now() >= until, "it was not over");
     for line in &day.enforcer.audit()?[audited..] {
@@ -230,9 +201,7 @@ fn waiver(day: &mut Day) -> Result<()> {
     let words: Vec<&str> = words.split(' ').collect();
     day.enforcer.setup().said(&words)?;
     day.stray("eve", "waived", "", Fate::Stays)?;
-    day.until("it is seen, and waits", |day| {
-        day.stage_outside("waived") == Some("held")
-    })?;
+    day.until("it is seen, and waits", |day| day.stage_outside("waived") == Some("held"))?;
     // Longer than it would have had.
     let later = Instant::now() + Duration::from_secs(6);
     day.until("the evening has come", |_| Instant::now() > later)
@@ -249,11 +218,7 @@ fn expected(day: &Day) -> BTreeMap<books::Key, End> {
         (outside, "leaving", End::Over),
         (outside, "stubborn", acted(&["SIGTERM"])),
         (outside, "meanwhile", acted(&["SIGTERM"])),
-        (
-            outside,
-            "protected",
-            End::Refused("which is never ended".to_owned()),
-        ),
+        (outside, "protected", End::Refused("which is never ended".to_owned())),
         (outside, "waived", End::Waits("thesis".to_owned())),
         ("env-devices", "wandering", acted(&["SIGTERM"])),
         ("env-devices", "defiant", acted(&["SIGTERM", "SIGKILL"])),
@@ -267,10 +232,7 @@ fn expected(day: &Day) -> BTreeMap<books::Key, End> {
     let carols = format!("environment {} on device {}", carols.0, carols.1);
     let eves = format!("environment {}", day.eids["eve"]);
     all.extend([
-        (
-            subject("fair-share", "user bob".to_owned()),
-            with_process.clone(),
-        ),
+        (subject("fair-share", "user bob".to_owned()), with_process.clone()),
         (subject("env-memory", carols), acted(&["SIGTERM"])),
         (subject("old", eves), with_process.clone()),
         (day.idle("bob"), acted(&["detach"])),
@@ -283,9 +245,7 @@ fn expected(day: &Day) -> BTreeMap<books::Key, End> {
 /// The same end, with a reason that says this.
 fn is_as(end: &End, expected: &End) -> bool {
     match (end, expected) {
-        (End::Refused(reason), End::Refused(part)) | (End::Waits(reason), End::Waits(part)) => {
-            reason.contains(part)
-        }
+        (End::Refused(reason), End::Refused(part)) | (End::Waits(reason), End::Waits(part)) => reason.contains(part),
         _ => end == expected,
     }
 }
@@ -310,14 +270,7 @@ fn evening(mut day: Day) -> Result<()> {
     }
     ensure!(day.ledger.unknown_processes == 1, "{:?}", day.ledger);
     let state = StateDirectory::new(day.enforcer.setup().genv_directory()).read()?;
-    for (name, wanted) in [
-        ("alice", 2),
-        ("bob", 2),
-        ("carol", 1),
-        ("carol's other", 1),
-        ("dave", 0),
-        ("eve", 0),
-    ] {
+    for (name, wanted) in [("alice", 2), ("bob", 2), ("carol", 1), ("carol's other", 1), ("dave", 0), ("eve", 0)] {
         let attachments = state.devices.iter().flat_map(|device| &device.attachments);
         let held = attachments.filter(|it| it.eid == day.eids[name]).count();
         ensure!(held == wanted, "{name} holds {held} devices");
@@ -346,12 +299,8 @@ fn evening(mut day: Day) -> Result<()> {
     }
     // Between the taking of its device and its end a process is where it may not be.
     let ended = |actor: &&Actor| matches!(actor.fate, Fate::Ended(_));
-    let passing: BTreeSet<String> = day
-        .actors
-        .iter()
-        .filter(ended)
-        .map(|actor| format!("process {}", actor.pid))
-        .collect();
+    let passing: BTreeSet<String> =
+        day.actors.iter().filter(ended).map(|actor| format!("process {}", actor.pid)).collect();
     for (key, end) in ends.iter().filter(|(key, _)| !expected.contains_key(*key)) {
         let passes = key.0 == "env-devices" && passing.contains(&key.1);
         ensure!(passes && *end == End::Over, "{key:?}: {end:?}");

@@ -40,11 +40,7 @@ pub(crate) fn why(enforcer: &Enforcer, uid: u32) -> Result<String> {
     let mut command = Command::new(genv);
     command.arg("why").arg("--state-directory");
     command.arg(enforcer.setup().state_directory());
-    command
-        .current_dir(Path::new("/"))
-        .env("TZ", "UTC")
-        .uid(uid)
-        .gid(uid);
+    command.current_dir(Path::new("/")).env("TZ", "UTC").uid(uid).gid(uid);
     let output = patience::output(&mut command)?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{stderr}");
@@ -57,60 +53,37 @@ fn a_job_without_a_terminal_waits_until_its_user_has_read_the_warning() -> Resul
     let process = sleeper_of(NOHUP, &ANYTHING)?;
     let setup = Setup::new(&used_by(&[process.pid()]), &config(", undelivered: hold"))?;
     let enforcer = setup.start()?;
-    let status = enforcer.wait_for_status("it waits for delivery", |status| {
-        status["violations"][0]["stage"] == "held"
-    })?;
+    let status =
+        enforcer.wait_for_status("it waits for delivery", |status| status["violations"][0]["stage"] == "held")?;
     let held = status["violations"][0]["why"].as_str().unwrap_or_default();
-    ensure!(
-        held.starts_with("warning 1 of 1 is not delivered"),
-        "{held}"
-    );
+    ensure!(held.starts_with("warning 1 of 1 is not delivered"), "{held}");
     // Another user reads it, root reads it in the user's name, and time passes.
     let other = why(&enforcer, NOHUP + 1)?;
     ensure!(other.contains("Nothing is held against"), "{other}");
     let user = format!("uid:{NOHUP}");
     let directory = enforcer.setup().state_directory().display().to_string();
     let words = ["why", "--user", &user, "--state-directory", &directory];
-    ensure!(
-        enforcer
-            .setup()
-            .program("genv", &words)?
-            .status()?
-            .success()
-    );
+    ensure!(enforcer.setup().program("genv", &words)?.status()?.success());
     enforcer.wait_for_cycles(15)?;
     ensure!(is_alive(process.pid()));
 
     let read = why(&enforcer, NOHUP)?;
-    ensure!(
-        read.contains("warning 1 of 1 is delivered to you") && !read.contains("not delivered"),
-        "{read}"
-    );
-    let status = enforcer.wait_for_status("it is warned of", |status| {
-        status["violations"][0]["stage"] == "warned"
-    })?;
+    ensure!(read.contains("warning 1 of 1 is delivered to you") && !read.contains("not delivered"), "{read}");
+    let status = enforcer.wait_for_status("it is warned of", |status| status["violations"][0]["stage"] == "warned")?;
     ensure!(is_alive(process.pid()), "{status:#}");
     ends(process.pid())?;
     enforcer.setup().rewrite_scenario(&used_by(&[]))?;
-    enforcer.wait_for_status("it is over", |status| {
-        status["violations"].as_array().is_some_and(Vec::is_empty)
-    })?;
+    enforcer.wait_for_status("it is over", |status| status["violations"].as_array().is_some_and(Vec::is_empty))?;
     let read = why(&enforcer, NOHUP)?;
     ensure!(read.contains("Nothing is held against"), "{read}");
     let ended = format!("process {}", process.pid());
-    ensure!(
-        read.contains("SIGTERM was sent at") && read.contains(&ended),
-        "{read}"
-    );
+    ensure!(read.contains("SIGTERM was sent at") && read.contains(&ended), "{read}");
     ensure!(!why(&enforcer, NOHUP + 1)?.contains(&ended));
     let log = enforcer.log();
     let count = |message: &str| log.matches(message).count();
     // Once, and again after each time that a slow machine did not show the process.
     let times = 1..=1 + count("a collector fails");
-    ensure!(
-        times.contains(&count("a warning is not delivered yet")),
-        "{log}"
-    );
+    ensure!(times.contains(&count("a warning is not delivered yet")), "{log}");
     ensure!(count("a user is warned") == 1, "{log}");
     Ok(())
 }
@@ -136,9 +109,7 @@ fn a_prompt_shows_a_warning_to_a_user_whose_terminal_takes_no_messages() -> Resu
     );
     start_up(&account, Shell::Bash, "chmod g-w $(tty)", "")?;
     let mut command = account.command("unshare")?;
-    command
-        .args(["--mount", "sh", "-c", &script])
-        .env("GENV_TMPDIR", account.home().join("state"));
+    command.args(["--mount", "sh", "-c", &script]).env("GENV_TMPDIR", account.home().join("state"));
     let mut terminal = Terminal::run_in(command, Shell::Bash)?;
     terminal.wait(PROMPT)?;
     terminal.run("genv activate --gpus 1")?;
@@ -146,12 +117,8 @@ fn a_prompt_shows_a_warning_to_a_user_whose_terminal_takes_no_messages() -> Resu
         terminal.wait(PROMPT)?;
         terminal.type_line("")?;
     }
-    enforcer
-        .setup()
-        .rewrite_scenario(&used_by(&[process.pid()]))?;
-    enforcer.wait_for_status("it waits for delivery", |status| {
-        status["violations"][0]["stage"] == "held"
-    })?;
+    enforcer.setup().rewrite_scenario(&used_by(&[process.pid()]))?;
+    enforcer.wait_for_status("it waits for delivery", |status| status["violations"][0]["stage"] == "held")?;
     ensure!(is_alive(process.pid()));
     terminal.wait(PROMPT)?;
     terminal.type_line("")?;
@@ -161,9 +128,7 @@ fn a_prompt_shows_a_warning_to_a_user_whose_terminal_takes_no_messages() -> Resu
             && shown.contains("with this text warning 1 of 1 is delivered to you"),
         "{shown}"
     );
-    enforcer.wait_for_status("it is warned of", |status| {
-        status["violations"][0]["stage"] == "warned"
-    })?;
+    enforcer.wait_for_status("it is warned of", |status| status["violations"][0]["stage"] == "warned")?;
     ends(process.pid())?;
     Ok(())
 }
@@ -188,9 +153,7 @@ fn a_warning_that_reached_nobody_is_no_warning_that_was_given() -> Result<()> {
     let process = sleeper_of(NOHUP, &ANYTHING)?;
     let config = config(", undelivered: act").replace("[1s]", "[1h]");
     let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
-    enforcer.wait_for_status("it is warned of", |status| {
-        status["violations"][0]["stage"] == "warned"
-    })?;
+    enforcer.wait_for_status("it is warned of", |status| status["violations"][0]["stage"] == "warned")?;
     let counted = |result: &str| -> Result<f64> {
         let labels = [("rule", "non-env-processes"), ("result", result)];
         let scrape = enforcer.scrape()?;

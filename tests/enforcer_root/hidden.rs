@@ -31,9 +31,7 @@ fn found(status: &Value) -> Vec<(String, String)> {
     let all = status["violations"].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let of_rule = all.iter().filter(|it| it["rule"] == "unknown-processes");
-    of_rule
-        .map(|it| (text(&it["username"]), text(&it["subject"])))
-        .collect()
+    of_rule.map(|it| (text(&it["username"]), text(&it["subject"]))).collect()
 }
 
 #[test]
@@ -64,9 +62,7 @@ fn an_unknown_process_hides_the_idleness_of_its_own_user_alone() -> Result<()> {
             state::write(&setup.genv_directory(), 2, &[environment])?;
             let enforcer = setup.start()?;
             let of_user = (owner.to_owned(), format!("user {owner}"));
-            enforcer.wait_for_status("its user is named", |status| {
-                found(status).contains(&of_user)
-            })?;
+            enforcer.wait_for_status("its user is named", |status| found(status).contains(&of_user))?;
             // By this the alert GenvUserProcessesUnknown fires.
             enforcer.wait_for_metrics("it is counted for its user", |scrape| {
                 let labels = [("username", owner)];
@@ -75,9 +71,8 @@ fn an_unknown_process_hides_the_idleness_of_its_own_user_alone() -> Result<()> {
             })?;
             if owner == "alice" {
                 let on_device = (owner.to_owned(), "user alice on device 0".to_owned());
-                let status = enforcer.wait_for_status("what it hides is found", |status| {
-                    found(status).contains(&on_device)
-                })?;
+                let status =
+                    enforcer.wait_for_status("what it hides is found", |status| found(status).contains(&on_device))?;
                 ensure!(!is_taken(&enforcer)?, "{uid}: {status:#}");
             } else {
                 until("the idle device is taken", || is_taken(&enforcer))?;

@@ -6,9 +6,7 @@ use genv_tests::enforcer::{Enforcer, Setup, ends, is_alive, sleeper_of};
 use genv_tests::exporter;
 use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::{Simulation, used_by};
-use genv_tests::root::{
-    apart, own_mounts, require_root, subordinate_uids, subordinate_uids_of_a_directory, users,
-};
+use genv_tests::root::{apart, own_mounts, require_root, subordinate_uids, subordinate_uids_of_a_directory, users};
 use genv_tests::state::{self, Environment};
 
 use crate::stage::{ALICE, ANYTHING, BOB};
@@ -44,12 +42,7 @@ fn a_record_that_lists_pid_1_ends_nobody_elses_processes() -> Result<()> {
         ends(own.pid())?;
         enforcer.wait_for_cycles(3)?;
         ensure!(others.iter().all(|other| is_alive(other.pid())));
-        ensure!(
-            enforcer
-                .audit()?
-                .iter()
-                .all(|line| line["pid"] != pids[0] && line["pid"] != pids[1])
-        );
+        ensure!(enforcer.audit()?.iter().all(|line| line["pid"] != pids[0] && line["pid"] != pids[1]));
     }
     Ok(())
 }
@@ -76,12 +69,7 @@ fn what_sudo_su_and_setuid_programs_start_in_an_environment_is_ended_by_no_rule(
     let scene = Setup::new(&used_by(&spared), &at_once("non-env-processes"))?;
     state::write(&scene.genv_directory(), 2, &[environment])?;
     let config = format!("--config={}", scene.config().display());
-    let explained = scene.said(&[
-        "explain",
-        &su.child().to_string(),
-        &config,
-        "--gpu.source=simulated",
-    ])?;
+    let explained = scene.said(&["explain", &su.child().to_string(), &config, "--gpu.source=simulated"])?;
     ensure!(explained.contains("user_changed"), "{explained}");
     Ok(())
 }
@@ -103,10 +91,7 @@ fn what_a_spawner_of_roots_starts_for_a_user_is_ended_by_no_rule() -> Result<()>
 #[test]
 fn what_sudo_and_su_start_on_a_device_is_charged_to_no_user() -> Result<()> {
     require_root();
-    let started = [
-        ChangedUser::start(ALICE, 0, &ANYTHING)?,
-        ChangedUser::start(ALICE, BOB, &ANYTHING)?,
-    ];
+    let started = [ChangedUser::start(ALICE, 0, &ANYTHING)?, ChangedUser::start(ALICE, BOB, &ANYTHING)?];
     for changed in started {
         let simulation = Simulation::new(&format!(
             "version: 1\nhosts:\n- devices: [{{}}]\n\
@@ -128,10 +113,7 @@ fn what_sudo_and_su_start_on_a_device_is_charged_to_no_user() -> Result<()> {
         let used = scrape.all("genv_user_utilized_device_seconds_total", &[]);
         ensure!(used.iter().all(|(_, seconds)| *seconds == 0.0), "{used:?}");
         for (labels, joules) in scrape.all("genv_user_energy_joules_total", &[]) {
-            ensure!(
-                joules == 0.0 || labels["username"] == "(none)",
-                "{labels:?}"
-            );
+            ensure!(joules == 0.0 || labels["username"] == "(none)", "{labels:?}");
         }
     }
     Ok(())
@@ -162,11 +144,7 @@ fn a_subordinate_uid_is_its_owners_for_attribution_rules_and_notices() -> Result
     apart(|| {
         own_mounts();
         let folder = tempfile::tempdir()?;
-        users(
-            folder.path(),
-            &["alice", "bob"],
-            &[("students", &["alice"])],
-        )?;
+        users(folder.path(), &["alice", "bob"], &[("students", &["alice"])])?;
         let ranges = format!("alice:700000:1000\n{BOB}:800000:1000\nalice:{BOB}:1\n");
         subordinate_uids(folder.path(), &ranges)?;
         let claims = [("GENV_ENVIRONMENT_ID", "E")];
@@ -176,13 +154,7 @@ fn a_subordinate_uid_is_its_owners_for_attribution_rules_and_notices() -> Result
         // Bob's own uid is in a range, and those of the other range are his.
         let bobs = [sleeper_of(BOB, &ANYTHING)?, sleeper_of(800_000, &claims)?];
         let environment = Environment::new("E", ALICE, below.pid(), &[1]);
-        let pids = [
-            inside.pid(),
-            below.child(),
-            outside.pid(),
-            bobs[0].pid(),
-            bobs[1].pid(),
-        ];
+        let pids = [inside.pid(), below.child(), outside.pid(), bobs[0].pid(), bobs[1].pid()];
         let config = "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\nrules:\n\
             - {kind: non-env-processes, action: terminate, for: 0s, warn: [], match: {groups: [students]}}\n\
             - {kind: non-env-processes, name: bobs, action: report, for: 0s, match: {users: [bob]}}\n";
@@ -195,22 +167,15 @@ fn a_subordinate_uid_is_its_owners_for_attribution_rules_and_notices() -> Result
         let ended = enforcer.audit()?;
         let ended = ended.iter().find(|line| line["result"] == "done");
         let ended = ended.expect("the audit has what was done");
-        ensure!(
-            ended["username"] == "alice" && ended["uid"] == ALICE,
-            "{ended}"
-        );
-        ensure!(
-            is_alive(inside.pid()) && is_alive(below.child()),
-            "{status:#}"
-        );
+        ensure!(ended["username"] == "alice" && ended["uid"] == ALICE, "{ended}");
+        ensure!(is_alive(inside.pid()) && is_alive(below.child()), "{status:#}");
         ensure!(bobs.iter().all(|process| is_alive(process.pid())));
         Ok(())
     })
 }
 
 #[test]
-fn a_uid_that_only_a_directory_service_may_know_is_charged_to_nobody_and_ended_by_no_rule()
--> Result<()> {
+fn a_uid_that_only_a_directory_service_may_know_is_charged_to_nobody_and_ended_by_no_rule() -> Result<()> {
     require_root();
     for has_service in [false, true] {
         apart(|| {
@@ -234,11 +199,7 @@ fn a_uid_that_only_a_directory_service_may_know_is_charged_to_nobody_and_ended_b
                 ensure!(is_alive(outside.pid()));
                 let scrape = enforcer.scrape()?;
                 let unknown = scrape.value("genv_enforcer_unknown_processes", &[]);
-                ensure!(
-                    unknown.is_ok_and(|number| number >= 2.0),
-                    "{:?}",
-                    enforcer.status()
-                );
+                ensure!(unknown.is_ok_and(|number| number >= 2.0), "{:?}", enforcer.status());
             } else {
                 ends(outside.pid())?;
             }
@@ -260,33 +221,19 @@ fn root_in_a_container_is_the_containers_and_not_roots() -> Result<()> {
         - {kind: non-env-processes, action: terminate, for: 0s, warn: [], \
            match: {users: [root, 'container:4f2a6e4f2a6e', 'container:5b5b5b5b5b5b']}}\n";
     let enforcer = Setup::new(scenario, config)?.start()?;
-    let status = enforcer.wait_for_status("the violation is known", |status| {
-        status["violations"][0]["username"].is_string()
-    })?;
+    let status =
+        enforcer.wait_for_status("the violation is known", |status| status["violations"][0]["username"].is_string())?;
     let violations = status["violations"].as_array().cloned().unwrap_or_default();
-    let of = |pid: u32| {
-        violations
-            .iter()
-            .find(|it| it["subject"] == format!("process {pid}"))
-    };
+    let of = |pid: u32| violations.iter().find(|it| it["subject"] == format!("process {pid}"));
     let container = of(4_000_001).expect("root in a container breaks the rule");
-    ensure!(
-        container["username"] == "container:4f2a6e4f2a6e",
-        "{status:#}"
-    );
+    ensure!(container["username"] == "container:4f2a6e4f2a6e", "{status:#}");
     // A simulated process cannot be ended, but the rules wanted to.
     let wanted = |pid: u32| -> Result<bool> {
         let audit = enforcer.audit()?;
-        Ok(audit
-            .iter()
-            .any(|line| line["pid"] == pid && line["reason"] == "it ended by itself"))
+        Ok(audit.iter().any(|line| line["pid"] == pid && line["reason"] == "it ended by itself"))
     };
     genv_tests::patience::until("it is to be ended", || wanted(4_000_001))?;
     enforcer.wait_for_cycles(1)?;
-    ensure!(
-        !wanted(4_000_002)? && !wanted(4_000_003)?,
-        "{:#?}",
-        enforcer.audit()?
-    );
+    ensure!(!wanted(4_000_002)? && !wanted(4_000_003)?, "{:#?}", enforcer.audit()?);
     Ok(())
 }

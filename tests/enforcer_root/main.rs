@@ -66,9 +66,7 @@ fn promise_06_root_outside_of_containers_and_kernel_threads_are_out_of_reach() -
             continue;
         };
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let flags = stat
-            .rsplit_once(") ")
-            .and_then(|(_, rest)| rest.split(' ').nth(6));
+        let flags = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(6));
         const KERNEL_THREAD: u32 = 0x0020_0000;
         if flags.is_some_and(|flags| flags.parse::<u32>().unwrap() & KERNEL_THREAD != 0) {
             out_of_reach.push(pid);
@@ -100,16 +98,10 @@ fn promise_14_another_users_forged_claim_harms_nobody_and_protects_nobody() -> R
     let mut executor = stage.executor();
     let mut claimed = target(forger.pid())?;
     claimed.eid = Some("E".to_owned());
-    refused(
-        &executor.carry_out(&terminate(&claimed), "why"),
-        "not in the same environment",
-    );
+    refused(&executor.carry_out(&terminate(&claimed), "why"), "not in the same environment");
     assert!(is_alive(forger.pid()));
     let outside = target(forger.pid())?;
-    assert_eq!(
-        executor.carry_out(&terminate(&outside), "why"),
-        Outcome::Done
-    );
+    assert_eq!(executor.carry_out(&terminate(&outside), "why"), Outcome::Done);
     ends(forger.pid())?;
     assert!(is_alive(alices.pid()));
     Ok(())
@@ -152,10 +144,7 @@ fn promise_12_no_room_for_the_record_no_signal() -> Result<()> {
         assert!(is_alive(victim.pid()));
 
         mount_remount(&stage.own, MountFlags::empty(), "")?;
-        assert_eq!(
-            executor.carry_out(&terminate(&target), "why"),
-            Outcome::Done
-        );
+        assert_eq!(executor.carry_out(&terminate(&target), "why"), Outcome::Done);
         ends(victim.pid())
     })
 }
@@ -215,13 +204,8 @@ fn promise_08_a_breaker_that_opened_on_a_full_disk_stays_open() -> Result<()> {
         let step = terminate(&target(victim.pid())?);
         stage.uses_gpu(victim.pid());
         let mut executor = stage.executor();
-        let few = Policy {
-            breaker: BreakerLimits {
-                share_of_users: 0.5,
-                ..BreakerLimits::default()
-            },
-            ..stage::policy()
-        };
+        let few =
+            Policy { breaker: BreakerLimits { share_of_users: 0.5, ..BreakerLimits::default() }, ..stage::policy() };
         executor.follow(few);
         let fill = stage.own.join("fill");
         fs::write(&fill, vec![0; 1 << 20]).unwrap_err();

@@ -63,33 +63,20 @@ fn a_warning_that_the_notifier_accepts_is_delivered() -> Result<()> {
     let setup = Setup::new(&used_by(&[process.pid()]), "version: 1\n")?;
     let facts = setup.folder().join("facts");
     // The first try fails.
-    let command = format!(
-        "cat >> {0}; test -e {0}.failed || {{ touch {0}.failed; exit 1; }}",
-        facts.display()
-    );
+    let command = format!("cat >> {0}; test -e {0}.failed || {{ touch {0}.failed; exit 1; }}", facts.display());
     let socket = serve(&setup, &command)?;
     setup.rewrite_config(&config(&socket))?;
     let enforcer = setup.start()?;
     ends(process.pid())?;
     let read = || -> Result<Vec<Value>> {
         let text = fs::read_to_string(&facts).unwrap_or_default();
-        text.lines()
-            .map(|line| Ok(serde_json::from_str(line)?))
-            .collect()
+        text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
     };
-    until("the notice of what was done arrives", || {
-        Ok(read()?.iter().any(|notice| notice["kind"] == "done"))
-    })
-    .with_context(|| enforcer.log())?;
+    until("the notice of what was done arrives", || Ok(read()?.iter().any(|notice| notice["kind"] == "done")))
+        .with_context(|| enforcer.log())?;
     let notices = read()?;
-    let warnings: Vec<_> = notices
-        .iter()
-        .filter(|it| it["kind"] == "warning")
-        .collect();
-    ensure!(
-        warnings.len() == 2,
-        "a try that failed, and one that did not: {notices:?}"
-    );
+    let warnings: Vec<_> = notices.iter().filter(|it| it["kind"] == "warning").collect();
+    ensure!(warnings.len() == 2, "a try that failed, and one that did not: {notices:?}");
     let warning = warnings[0];
     ensure!(warning["uid"] == NOHUP && warning["more"] == 0, "{warning}");
     let notice = &warning["notices"][0];

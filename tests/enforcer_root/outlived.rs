@@ -30,9 +30,7 @@ fn printed(setup: &Setup, uid: u32, line: &str) -> Result<String> {
     let genv = setup.program("genv", &[])?;
     let programs = Path::new(genv.get_program());
     let programs = programs.parent().context("no folder")?;
-    let given = genv
-        .get_envs()
-        .filter_map(|(name, value)| Some((name, value?)));
+    let given = genv.get_envs().filter_map(|(name, value)| Some((name, value?)));
     let mut command = Command::new("bash");
     command
         .env_clear()
@@ -115,12 +113,8 @@ type Mischief = (&'static str, fn(&Lab) -> Result<()>);
 
 const MISCHIEF: [Mischief; 5] = [
     ("the record is removed", |lab| lab.write("{\"envs\": []}")),
-    ("the record names another user", |lab| {
-        lab.set("uid", json!(MALLORY))
-    }),
-    ("the record has another id", |lab| {
-        lab.set("eid", json!("other"))
-    }),
+    ("the record names another user", |lab| lab.set("uid", json!(MALLORY))),
+    ("the record has another id", |lab| lab.set("eid", json!("other"))),
     ("the file is damaged, and a command runs", |lab| {
         lab.write("{\"envs\": [ nonsense")?;
         lab.command_of_another()

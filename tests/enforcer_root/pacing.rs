@@ -19,9 +19,7 @@ use super::stage::ANYTHING;
 /// Four users with a process each; the rule spares the last one.
 fn four_users() -> Result<(Vec<Sleeper>, Vec<u32>, String)> {
     let uids = FIRST_UID..FIRST_UID + 4;
-    let processes: Vec<_> = uids
-        .map(|uid| sleeper_of(uid, &ANYTHING))
-        .collect::<Result<_>>()?;
+    let processes: Vec<_> = uids.map(|uid| sleeper_of(uid, &ANYTHING)).collect::<Result<_>>()?;
     let pids = processes.iter().map(Sleeper::pid).collect();
     let spared = FIRST_UID + 3;
     let config = format!(
@@ -40,10 +38,7 @@ fn promise_08_most_users_at_once_open_the_breaker_which_names_them() -> Result<(
     enforcer.wait_for_cycles(2)?;
     ensure!(pids.iter().all(|pid| is_alive(*pid)));
     let why = status["breaker"].as_str().unwrap_or_default();
-    ensure!(
-        why.starts_with("3 of 4 users would be hit at once"),
-        "{why}"
-    );
+    ensure!(why.starts_with("3 of 4 users would be hit at once"), "{why}");
     for uid in FIRST_UID..FIRST_UID + 3 {
         ensure!(why.contains(&format!("uid:{uid}")), "{why}");
     }
@@ -59,9 +54,7 @@ fn what_a_pause_put_off_ends_over_cycles_and_opens_no_breaker() -> Result<()> {
     let enforcer = setup.start()?;
     enforcer.wait_for_status("all wait", |status| {
         let violations = status["violations"].as_array();
-        violations.is_some_and(|all| {
-            all.len() == 3 && all.iter().all(|violation| violation["stage"] == "held")
-        })
+        violations.is_some_and(|all| all.len() == 3 && all.iter().all(|violation| violation["stage"] == "held"))
     })?;
     enforcer.setup().said(&["pause", "--for", "0"])?;
     for pid in &pids[..3] {
@@ -72,11 +65,7 @@ fn what_a_pause_put_off_ends_over_cycles_and_opens_no_breaker() -> Result<()> {
     ensure!(status["breaker"].is_null(), "{status:#}");
     // Two of four users are half of them.
     let audit = enforcer.audit()?.into_iter();
-    let paced = audit.filter(|line| {
-        line["reason"]
-            .as_str()
-            .is_some_and(|it| it.starts_with("paced"))
-    });
+    let paced = audit.filter(|line| line["reason"].as_str().is_some_and(|it| it.starts_with("paced")));
     ensure!(paced.count() == 1);
     Ok(())
 }
@@ -100,23 +89,12 @@ fn devices_that_cannot_be_taken() -> Result<()> {
     // The disk of genv's state is full.
     let genv = setup.genv_directory();
     fs::create_dir_all(&genv)?;
-    mount(
-        "tmpfs",
-        &genv,
-        "tmpfs",
-        MountFlags::empty(),
-        c"mode=777,size=64k",
-    )?;
+    mount("tmpfs", &genv, "tmpfs", MountFlags::empty(), c"mode=777,size=64k")?;
     let mut members = Vec::new();
     let mut environments = Vec::new();
     for (uid, device) in (FIRST_UID..).zip(0..2) {
         let member = sleeper_of(uid, &ANYTHING)?;
-        environments.push(Environment::new(
-            &format!("e{uid}"),
-            uid,
-            member.pid(),
-            &[device],
-        ));
+        environments.push(Environment::new(&format!("e{uid}"), uid, member.pid(), &[device]));
         members.push(member);
     }
     state::write(&genv, 2, &environments)?;
@@ -127,29 +105,18 @@ fn devices_that_cannot_be_taken() -> Result<()> {
     enforcer.wait_for_cycles(10)?;
     let outside = sleeper_of(FIRST_UID + 2, &ANYTHING)?;
     let began = Instant::now();
-    enforcer
-        .setup()
-        .rewrite_scenario(&used_by(&[outside.pid()]))?;
+    enforcer.setup().rewrite_scenario(&used_by(&[outside.pid()]))?;
     ends(outside.pid())?;
-    ensure!(
-        began.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        began.elapsed()
-    );
+    ensure!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     let (_, setup) = enforcer.terminate()?;
     let audit = fs::read_to_string(setup.state_directory().join("audit.jsonl"))?;
     let lines = audit.lines().map(serde_json::from_str::<Value>);
     let lines: Vec<Value> = lines.collect::<Result<_, _>>()?;
     let ids = |intended: bool| -> BTreeSet<String> {
-        let lines = lines
-            .iter()
-            .filter(|it| (it["result"] == "intended") == intended);
+        let lines = lines.iter().filter(|it| (it["result"] == "intended") == intended);
         lines.map(|it| it["id"].to_string()).collect()
     };
-    ensure!(
-        ids(true).len() > 10 && ids(true).is_subset(&ids(false)),
-        "{audit}"
-    );
+    ensure!(ids(true).len() > 10 && ids(true).is_subset(&ids(false)), "{audit}");
     ensure!(!audit.contains("paced"), "{audit}");
     Ok(())
 }

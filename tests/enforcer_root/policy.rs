@@ -35,11 +35,7 @@ fn policy(replaced: &[(&str, &str)]) -> Result<String> {
 /// Hours that hold now, in UTC.
 fn now_and_later() -> Result<String> {
     let hour = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() / 3600 % 24;
-    Ok(format!(
-        "between: \"{:02}:00-{:02}:00\"",
-        (hour + 23) % 24,
-        (hour + 2) % 24
-    ))
+    Ok(format!("between: \"{:02}:00-{:02}:00\"", (hour + 23) % 24, (hour + 2) % 24))
 }
 
 /// The devices that environments hold, by the files.
@@ -47,17 +43,9 @@ fn held(enforcer: &Enforcer) -> Result<Vec<(String, usize)>> {
     let path = enforcer.setup().genv_directory().join("devices.json");
     let devices: Value = serde_json::from_slice(&std::fs::read(path)?)?;
     let mut held = Vec::new();
-    for (index, device) in devices["devices"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .enumerate()
-    {
+    for (index, device) in devices["devices"].as_array().into_iter().flatten().enumerate() {
         for attachment in device["attachments"].as_array().into_iter().flatten() {
-            held.push((
-                attachment["eid"].as_str().unwrap_or_default().to_owned(),
-                index,
-            ));
+            held.push((attachment["eid"].as_str().unwrap_or_default().to_owned(), index));
         }
     }
     Ok(held)
@@ -67,10 +55,7 @@ fn held(enforcer: &Enforcer) -> Result<Vec<(String, usize)>> {
 fn the_first_policy_acts_after_its_warnings_were_read() -> Result<()> {
     require_root();
     let config = policy(&[
-        (
-            "mode: dry-run",
-            "mode: enforce\ninterval: 100ms\nbreaker: {share_of_users: 1}",
-        ),
+        ("mode: dry-run", "mode: enforce\ninterval: 100ms\nbreaker: {share_of_users: 1}"),
         ("timezone: Europe/Berlin", "timezone: UTC"),
         ("{undelivered: hold}", "{undelivered: hold, for: 300ms}"),
         ("{students: 2, staff: 8}", "{daemon: 2, bin: 8}"),
@@ -82,25 +67,12 @@ fn the_first_policy_acts_after_its_warnings_were_read() -> Result<()> {
         ("between: \"08:00-20:00\"", &now_and_later()?),
     ])?;
     let claims = |uid, eid| sleeper_of(uid, &[("GENV_ENVIRONMENT_ID", eid)]);
-    let (first, second, staff) = (
-        claims(STUDENT, "1")?,
-        claims(STUDENT, "2")?,
-        claims(STAFF, "3")?,
-    );
-    let members = [
-        sleeper_of(STUDENT, &ANYTHING)?,
-        sleeper_of(STUDENT, &ANYTHING)?,
-        sleeper_of(STAFF, &ANYTHING)?,
-    ];
+    let (first, second, staff) = (claims(STUDENT, "1")?, claims(STUDENT, "2")?, claims(STAFF, "3")?);
+    let members = [sleeper_of(STUDENT, &ANYTHING)?, sleeper_of(STUDENT, &ANYTHING)?, sleeper_of(STAFF, &ANYTHING)?];
     let outsider = sleeper_of(OUTSIDER, &ANYTHING)?;
     let busy = |pid: u32, gpus: &[u32]| {
-        let uses = gpus
-            .iter()
-            .map(|gpu| format!("{{index: {gpu}, memory: 1gi, utilization: 0.9}}"));
-        format!(
-            "  - {{pid: {pid}, devices: [{}]}}\n",
-            uses.collect::<Vec<_>>().join(", ")
-        )
+        let uses = gpus.iter().map(|gpu| format!("{{index: {gpu}, memory: 1gi, utilization: 0.9}}"));
+        format!("  - {{pid: {pid}, devices: [{}]}}\n", uses.collect::<Vec<_>>().join(", "))
     };
     let scenario = [
         "version: 1\nhosts:\n- devices: [{count: 8}]\n  processes:\n".to_owned(),
@@ -138,11 +110,7 @@ fn the_first_policy_acts_after_its_warnings_were_read() -> Result<()> {
         Ok(held(&enforcer)?.len() == 5 && !is_alive(outsider.pid()))
     })?;
     let left = held(&enforcer)?;
-    let of = |eids: &[&str]| {
-        left.iter()
-            .filter(|(eid, _)| eids.contains(&eid.as_str()))
-            .count()
-    };
+    let of = |eids: &[&str]| left.iter().filter(|(eid, _)| eids.contains(&eid.as_str())).count();
     assert_eq!((of(&["1", "2"]), of(&["3"])), (2, 3), "{left:?}");
     ensure!(!left.contains(&("3".to_owned(), 6)), "{left:?}");
     ensure!(is_alive(staff.pid()));
@@ -152,9 +120,7 @@ fn the_first_policy_acts_after_its_warnings_were_read() -> Result<()> {
     ensure!(status["breaker"].is_null(), "{status:#}");
     let log = enforcer.log();
     for (rule, warnings) in [("devices", 2), ("idle", 2), ("environment", 1)] {
-        let of_rule = |line: &&str| {
-            line.contains("a user is warned") && line.contains(&format!("rule=\"{rule}\""))
-        };
+        let of_rule = |line: &&str| line.contains("a user is warned") && line.contains(&format!("rule=\"{rule}\""));
         assert_eq!(log.lines().filter(of_rule).count(), warnings, "{log}");
     }
     let notices = why(&enforcer, STAFF)?;

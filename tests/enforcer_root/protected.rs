@@ -29,13 +29,7 @@ const SSHD: &str = "/usr/local/sbin/sshd";
 fn install(program: &str, path: &Path) -> Result<()> {
     // By another process: one that this process had open could not be run.
     let mut install = Command::new("install");
-    ensure!(
-        install
-            .args(["-D", "--mode=755", program])
-            .arg(path)
-            .status()?
-            .success()
-    );
+    ensure!(install.args(["-D", "--mode=755", program]).arg(path).status()?.success());
     Ok(())
 }
 
@@ -102,10 +96,7 @@ fn promise_06_the_sshd_that_serves_a_user_is_out_of_reach_as_the_child_of_roots(
         refused(&attempt(&mut executor, &stage, serves.child())?, why);
         // One below a user's own, and one below another program of root's.
         let below_own = ChangedUser::of_program(SSHD, ALICE, ALICE, &ANYTHING)?;
-        assert_eq!(
-            attempt(&mut executor, &stage, below_own.child())?,
-            Outcome::Done
-        );
+        assert_eq!(attempt(&mut executor, &stage, below_own.child())?, Outcome::Done);
         let own = copy_of_sleep(Path::new("/bin/sleep"), ALICE, &ANYTHING)?;
         assert_eq!(attempt(&mut executor, &stage, own.pid())?, Outcome::Done);
         assert!(is_alive(serves.child()));
@@ -114,8 +105,7 @@ fn promise_06_the_sshd_that_serves_a_user_is_out_of_reach_as_the_child_of_roots(
 }
 
 #[test]
-fn an_executable_under_never_that_protects_less_than_before_is_named_by_check_and_at_the_start()
--> Result<()> {
+fn an_executable_under_never_that_protects_less_than_before_is_named_by_check_and_at_the_start() -> Result<()> {
     require_root();
     let config = "version: 1\nnever: {executables: [/bin/sleep]}\nrules: [{kind: env-devices}]\n";
     let setup = Setup::new(&used_by(&[]), config)?;
@@ -157,10 +147,7 @@ fn a_program_whose_path_is_too_long_for_a_name_is_ended_like_any_other() -> Resu
     chown(folder.path(), Some(ALICE), Some(ALICE))?;
     let mut command = Command::new("/usr/bin/perl");
     command.args(["-e", FAR_BELOW]).current_dir(folder.path());
-    command
-        .env_clear()
-        .envs(ANYTHING)
-        .env("PATH", "/usr/bin:/bin");
+    command.env_clear().envs(ANYTHING).env("PATH", "/usr/bin:/bin");
     let hog = Running::spawn(command.uid(ALICE).gid(ALICE))?;
     let link = format!("/proc/{}/exe", hog.id());
     genv_tests::patience::until("it runs", || Ok(fs::read_link(&link).is_err()))?;

@@ -28,9 +28,7 @@ fn in_a_pid_namespace(test: &str) -> Result<bool> {
     }
     let mut unshare = Command::new("unshare");
     let unshare = unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
-    let again = unshare
-        .arg(std::env::current_exe()?)
-        .args(["--exact", test]);
+    let again = unshare.arg(std::env::current_exe()?).args(["--exact", test]);
     let done = output(again.env(INSIDE, "1"))?;
     let printed = String::from_utf8_lossy(&done.stdout);
     ensure!(done.status.success(), "in the namespace: {done:?}");
@@ -122,9 +120,6 @@ fn promise_01_a_pid_that_is_reused_after_it_was_opened_is_never_signalled() -> R
             assert_eq!(outcome, Outcome::Done);
             return Ok(());
         }
-        ensure!(
-            Instant::now() < deadline,
-            "never was a process started when it should"
-        );
+        ensure!(Instant::now() < deadline, "never was a process started when it should");
     }
 }

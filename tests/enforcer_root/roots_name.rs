@@ -38,19 +38,12 @@ fn devices_that_a_user_holds_in_the_name_of_root_are_taken_back() -> Result<()> 
     require_root();
     let of_alice = sleeper_of(ALICE, &[])?;
     // These processes are like su and sudo waiting for a password, with their caller's variables.
-    let named = [
-        ("GENV_ENVIRONMENT_ID", "parked"),
-        ("CUDA_VISIBLE_DEVICES", "0,1"),
-    ];
+    let named = [("GENV_ENVIRONMENT_ID", "parked"), ("CUDA_VISIBLE_DEVICES", "0,1")];
     let su = ChangedUser::with_real_user(ALICE, 0, ALICE, &named)?;
     let sudo = ChangedUser::start(ALICE, 0, &named)?;
-    for (member, is_there_before) in [
-        (1, true),
-        (1, false),
-        (of_alice.pid(), true),
-        (su.child(), false),
-        (sudo.child(), false),
-    ] {
+    for (member, is_there_before) in
+        [(1, true), (1, false), (of_alice.pid(), true), (su.child(), false), (sudo.child(), false)]
+    {
         let setup = Setup::new(&used_by(&[]), NO_DEVICE)?;
         let folder = setup.genv_directory();
         let parked = [Environment::new("parked", 0, member, &[0, 1])];
@@ -60,9 +53,7 @@ fn devices_that_a_user_holds_in_the_name_of_root_are_taken_back() -> Result<()> 
         if !is_there_before {
             state::write(&folder, 2, &parked)?;
         }
-        until("both devices are taken back", || {
-            Ok(holders(enforcer.setup())?.is_empty())
-        })?;
+        until("both devices are taken back", || Ok(holders(enforcer.setup())?.is_empty()))?;
         let log = enforcer.log();
         ensure!(log.contains("nothing shows that its user made it"), "{log}");
     }
@@ -85,28 +76,18 @@ fn roots_own_environments_keep_their_devices() -> Result<()> {
     let mut terminal = Command::new("script");
     terminal.args(["--quiet", "--command", &line, "/dev/null"]);
     let _terminal = Running::spawn(terminal.stdin(Stdio::null()).stdout(Stdio::null()))?;
-    let pid = until("the shell runs", || {
-        Ok(fs::read_to_string(&file).is_ok_and(|it| it.ends_with('\n')))
-    })
-    .and_then(|()| Ok(fs::read_to_string(&file)?.trim().parse()?))?;
+    let pid = until("the shell runs", || Ok(fs::read_to_string(&file).is_ok_and(|it| it.ends_with('\n'))))
+        .and_then(|()| Ok(fs::read_to_string(&file)?.trim().parse()?))?;
     all.push(Environment::new("later", 0, pid, &[1]));
     state::write(&folder, 2, &all)?;
     enforcer.wait_for_cycles(5)?;
-    ensure!(
-        holders(enforcer.setup())? == ["before", "later"],
-        "{}",
-        enforcer.log()
-    );
+    ensure!(holders(enforcer.setup())? == ["before", "later"], "{}", enforcer.log());
     ensure!(disputed(&enforcer)? == "[]", "{}", disputed(&enforcer)?);
     // A shell of root in an environment of this genv.
     state::write(&folder, 2, &all[..1])?;
-    let mut genv = enforcer
-        .setup()
-        .program("genv", &["exec", "--gpus", "1", "--", "sleep", "1000000"])?;
+    let mut genv = enforcer.setup().program("genv", &["exec", "--gpus", "1", "--", "sleep", "1000000"])?;
     let _genv = Running::spawn(genv.stdin(Stdio::null()))?;
-    until("its environment has a device", || {
-        Ok(holders(enforcer.setup())?.len() == 2)
-    })?;
+    until("its environment has a device", || Ok(holders(enforcer.setup())?.len() == 2))?;
     enforcer.wait_for_cycles(5)?;
     ensure!(holders(enforcer.setup())?.len() == 2, "{}", enforcer.log());
     ensure!(disputed(&enforcer)? == "[]", "{}", disputed(&enforcer)?);

@@ -27,10 +27,7 @@ fn act(enforcer: &Enforcer) -> Result<()> {
 #[test]
 fn logrotate_keeps_the_audit_and_the_enforcer_goes_on() -> Result<()> {
     require_root();
-    let setup = Setup::new(
-        &used_by(&[]),
-        &ends_outsiders("enforce", "for: 0s, warn: []"),
-    )?;
+    let setup = Setup::new(&used_by(&[]), &ends_outsiders("enforce", "for: 0s, warn: []"))?;
     let own = setup.state_directory();
     // As the service has it: a folder of the enforcer's user.
     chown(&own, Some(BOB), Some(BOB))?;
@@ -44,9 +41,7 @@ fn logrotate_keeps_the_audit_and_the_enforcer_goes_on() -> Result<()> {
     let rotate = || -> Result<()> {
         let mut logrotate = Command::new("logrotate");
         let state = format!("--state={}", setup.folder().join("rotated").display());
-        let logrotate = logrotate
-            .args(["--force", "--verbose", &state])
-            .arg(&config);
+        let logrotate = logrotate.args(["--force", "--verbose", &state]).arg(&config);
         let done = output(logrotate).context("logrotate, of the package logrotate")?;
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         ensure!(done.status.success() && !said.contains("error:"), "{said}");
@@ -56,20 +51,13 @@ fn logrotate_keeps_the_audit_and_the_enforcer_goes_on() -> Result<()> {
         act(&enforcer)?;
         rotate()?;
         let audit = fs::metadata(own.join("audit.jsonl"))?;
-        assert_eq!(
-            (audit.uid(), audit.mode() & 0o7777, audit.len()),
-            (BOB, 0o640, 0)
-        );
+        assert_eq!((audit.uid(), audit.mode() & 0o7777, audit.len()), (BOB, 0o640, 0));
     }
     act(&enforcer)?;
     for name in ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2.gz"] {
         ensure!(fs::metadata(own.join(name))?.len() > 0, "{name}");
     }
     let report: Value = serde_json::from_str(&setup.said(&["report", "--json"])?)?;
-    assert_eq!(
-        (&report["total"]["done"], &report["damaged_lines"]),
-        (&3.into(), &0.into()),
-        "{report:#}"
-    );
+    assert_eq!((&report["total"]["done"], &report["damaged_lines"]), (&3.into(), &0.into()), "{report:#}");
     Ok(())
 }

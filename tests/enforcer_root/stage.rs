@@ -35,11 +35,7 @@ pub(crate) fn policy() -> Policy {
     Policy {
         mode: Mode::Enforce,
         never: Never::default(),
-        breaker: BreakerLimits {
-            signals_per_minute: 1000,
-            share_of_users: 1.0,
-            at_least_users: 3,
-        },
+        breaker: BreakerLimits { signals_per_minute: 1000, share_of_users: 1.0, at_least_users: 3 },
     }
 }
 
@@ -53,11 +49,7 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        Self {
-            own: folder.path().join("own"),
-            folder,
-            gpu_use: Arc::default(),
-        }
+        Self { own: folder.path().join("own"), folder, gpu_use: Arc::default() }
     }
 
     pub(crate) fn genv(&self) -> PathBuf {
@@ -74,11 +66,8 @@ impl Stage {
     }
 
     pub(crate) fn asking(&self, gpu_use: AskGpuUse) -> Executor {
-        let place = Place {
-            hostname: HOSTNAME.to_owned(),
-            genv_directory: self.genv(),
-            state_directory: self.own.clone(),
-        };
+        let place =
+            Place { hostname: HOSTNAME.to_owned(), genv_directory: self.genv(), state_directory: self.own.clone() };
         let evidence = Evidence {
             gpu_use,
             gpu_uuid: Box::new(|_| None),
@@ -93,8 +82,6 @@ impl Stage {
         let text = fs::read_to_string(self.own.join("audit.jsonl")).unwrap_or_default();
         let lines = text.lines().filter(|line| !line.is_empty());
         let lines = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
-        lines
-            .map(|line| line["result"].as_str().unwrap().to_owned())
-            .collect()
+        lines.map(|line| line["result"].as_str().unwrap().to_owned()).collect()
     }
 }

@@ -41,9 +41,7 @@ fn a_record_that_lists_it_stops_no_cycle() -> Result<()> {
         let began = Instant::now();
         let record = Environment::new("e", victim(), hanging.pid(), &[0]);
         state::write(&enforcer.setup().genv_directory(), 2, &[record])?;
-        enforcer
-            .setup()
-            .rewrite_scenario(&used_by(&[outside.pid()]))?;
+        enforcer.setup().rewrite_scenario(&used_by(&[outside.pid()]))?;
         ends(outside.pid())?;
         ensure!(began.elapsed() < SHORT, "{:?}", began.elapsed());
         Ok(())
@@ -59,9 +57,7 @@ fn on_a_device_it_hides_no_process_of_another() -> Result<()> {
         enforcer.setup().rewrite_scenario(&both)?;
         ends(outside.pid())?;
         ensure!(began.elapsed() < SHORT, "{:?}", began.elapsed());
-        enforcer.wait_for_status("it is unknown", |status| {
-            status["unknown_processes"].to_string().contains('1')
-        })?;
+        enforcer.wait_for_status("it is unknown", |status| status["unknown_processes"].to_string().contains('1'))?;
         Ok(())
     })
 }

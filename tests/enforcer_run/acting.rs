@@ -15,20 +15,13 @@ const RULE: &str = "non-env-processes";
 const AT_ONCE: &str = "for: 0s, warn: []";
 
 fn actions(result: &str) -> [(&'static str, String); 3] {
-    [
-        ("rule", RULE.to_owned()),
-        ("action", "terminate".to_owned()),
-        ("result", result.to_owned()),
-    ]
+    [("rule", RULE.to_owned()), ("action", "terminate".to_owned()), ("result", result.to_owned())]
 }
 
 /// How many actions went so, of whoever broke the rule.
 fn count(scrape: &genv_tests::metrics::Scrape, result: &str) -> f64 {
     let labels = actions(result);
-    let labels: Vec<_> = labels
-        .iter()
-        .map(|(name, value)| (*name, value.as_str()))
-        .collect();
+    let labels: Vec<_> = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let all = scrape.all("genv_enforcer_actions_total", &labels);
     all.iter().map(|(_, value)| value).sum()
 }
@@ -38,19 +31,11 @@ fn promise_04_a_fresh_install_only_reports() -> Result<()> {
     let process = sleeper(&[])?;
     let config = format!("version: 1\nrules:\n- {{kind: {RULE}, action: kill, {AT_ONCE}}}\n");
     let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
-    let scrape = enforcer.wait_for_metrics("an action would be taken", |scrape| {
-        count(scrape, "would") == 1.0
-    })?;
+    let scrape = enforcer.wait_for_metrics("an action would be taken", |scrape| count(scrape, "would") == 1.0)?;
     enforcer.wait_for_cycles(3)?;
     ensure!(is_alive(process.pid()));
-    assert_eq!(
-        scrape.value("genv_enforcer_mode", &[("mode", "dry-run")])?,
-        1.0
-    );
-    assert_eq!(
-        scrape.value("genv_enforcer_mode", &[("mode", "enforce")])?,
-        0.0
-    );
+    assert_eq!(scrape.value("genv_enforcer_mode", &[("mode", "dry-run")])?, 1.0);
+    assert_eq!(scrape.value("genv_enforcer_mode", &[("mode", "enforce")])?, 0.0);
     assert_eq!(count(&enforcer.scrape()?, "would"), 1.0, "it is said once");
     assert_eq!(enforcer.status()?["mode"], "dry-run");
     for line in enforcer.audit()? {
@@ -72,23 +57,16 @@ ctypes.CDLL(None).pthread_exit(None)";
 #[test]
 fn a_process_of_which_only_the_first_thread_ended_is_judged_as_before() -> Result<()> {
     let mut command = Command::new("python3");
-    command
-        .args(["-c", FIRST_THREAD_ENDS])
-        .env("PATH", "/usr/bin");
+    command.args(["-c", FIRST_THREAD_ENDS]).env("PATH", "/usr/bin");
     let process = Sleeper::spawn(as_victim(&mut command))?;
     let stat = format!("/proc/{}/stat", process.pid());
-    until("its first thread ends", || {
-        Ok(fs::read_to_string(&stat)?.contains(") Z "))
-    })?;
+    until("its first thread ends", || Ok(fs::read_to_string(&stat)?.contains(") Z ")))?;
     let config = ends_outsiders("enforce", AT_ONCE);
     let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
     let _ = enforcer.wait_for_metrics("it was ended", |scrape| count(scrape, "done") == 1.0)?;
     until("it ends", || {
         let stat = fs::read_to_string(&stat).unwrap_or_default();
-        Ok(stat
-            .split_whitespace()
-            .nth(19)
-            .is_none_or(|threads| threads == "1"))
+        Ok(stat.split_whitespace().nth(19).is_none_or(|threads| threads == "1"))
     })
 }
 
@@ -97,9 +75,7 @@ fn a_process_outside_is_warned_of_then_ended_and_counted_from_zero() -> Result<(
     let process = sleeper(&[])?;
     let config = ends_outsiders("enforce", "for: 300ms, warn: [2s]");
     let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
-    let status = enforcer.wait_for_status("it is warned of", |status| {
-        status["violations"][0]["stage"] == "warned"
-    })?;
+    let status = enforcer.wait_for_status("it is warned of", |status| status["violations"][0]["stage"] == "warned")?;
     ensure!(is_alive(process.pid()), "{status}");
     let violation = &status["violations"][0];
     assert_eq!(violation["rule"], RULE);
@@ -107,19 +83,13 @@ fn a_process_outside_is_warned_of_then_ended_and_counted_from_zero() -> Result<(
     let scrape = enforcer.scrape()?;
     assert_eq!(count(&scrape, "done"), 0.0);
     ensure!(
-        !scrape
-            .all("genv_enforcer_actions_total", &[("result", "done")])
-            .is_empty(),
+        !scrape.all("genv_enforcer_actions_total", &[("result", "done")]).is_empty(),
         "what is to rise begins at 0"
     );
     ends(process.pid())?;
     enforcer.wait_for_metrics("that is counted", |scrape| {
         count(scrape, "done") == 1.0
-            && scrape
-                .all("genv_enforcer_warnings_total", &[("rule", RULE)])
-                .iter()
-                .map(|(_, value)| value)
-                .sum::<f64>()
+            && scrape.all("genv_enforcer_warnings_total", &[("rule", RULE)]).iter().map(|(_, value)| value).sum::<f64>()
                 == 1.0
     })?;
     let audit = enforcer.audit()?;
@@ -138,12 +108,8 @@ fn what_was_only_said_counts_for_nothing_once_it_is_enforced() -> Result<()> {
     let when = "for: 0s, warn: [3s]";
     let setup = Setup::new(&used_by(&[process.pid()]), &ends_outsiders("dry-run", when))?;
     let enforcer = setup.start()?;
-    enforcer.wait_for_metrics("it would have been ended", |scrape| {
-        count(scrape, "would") == 1.0
-    })?;
-    enforcer
-        .setup()
-        .rewrite_config(&ends_outsiders("enforce", when))?;
+    enforcer.wait_for_metrics("it would have been ended", |scrape| count(scrape, "would") == 1.0)?;
+    enforcer.setup().rewrite_config(&ends_outsiders("enforce", when))?;
     let status = enforcer.wait_for_status("it is warned of anew", |status| {
         status["mode"] == "enforce" && status["violations"][0]["stage"] == "warned"
     })?;
@@ -160,14 +126,11 @@ fn what_was_done_is_not_done_again_after_a_restart() -> Result<()> {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777))?;
     let told = folder.path().join("told");
     let mut stubborn = Command::new("sh");
-    stubborn.current_dir(folder.path()).args([
-        "-c",
-        "trap 'echo told >>told' TERM; touch ready; while :; do sleep 0.05; done",
-    ]);
+    stubborn
+        .current_dir(folder.path())
+        .args(["-c", "trap 'echo told >>told' TERM; touch ready; while :; do sleep 0.05; done"]);
     let process = Sleeper::spawn(as_victim(&mut stubborn))?;
-    until("it waits for signals", || {
-        Ok(folder.path().join("ready").exists())
-    })?;
+    until("it waits for signals", || Ok(folder.path().join("ready").exists()))?;
     let config = ends_outsiders("enforce", AT_ONCE);
     let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
     let signals = || -> usize {
@@ -175,12 +138,7 @@ fn what_was_done_is_not_done_again_after_a_restart() -> Result<()> {
         text.lines().count()
     };
     until("it is told to end", || Ok(signals() > 0))?;
-    until("that is written down", || {
-        Ok(enforcer
-            .audit()?
-            .iter()
-            .any(|line| line["result"] == "done"))
-    })?;
+    until("that is written down", || Ok(enforcer.audit()?.iter().any(|line| line["result"] == "done")))?;
     let setup = enforcer.kill()?;
     let enforcer = setup.start()?;
     enforcer.wait_for_cycles(5)?;
@@ -202,10 +160,7 @@ fn one_cycle_acts_remembers_and_prints_what_it_found() -> Result<()> {
         setup.said(&["run", "--once", &config])
     };
     let young = run(&ends_outsiders("enforce", "for: 1h, warn: []"))?;
-    ensure!(
-        young.contains("nothing follows if it is over by"),
-        "{young}"
-    );
+    ensure!(young.contains("nothing follows if it is over by"), "{young}");
     ensure!(is_alive(process.pid()));
     let due = run(&ends_outsiders("enforce", AT_ONCE))?;
     ensure!(due.contains("it is ended"), "{due}");
@@ -223,11 +178,7 @@ fn genv_enforce_of_genv_1_4_3_ends_what_it_ended_there() -> Result<()> {
     let enforce = |words: &[&str]| -> Result<String> {
         let mut command = setup.program("genv", &["enforce"])?;
         let output = genv_tests::patience::output(command.args(words))?;
-        ensure!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
     };
     let said = enforce(&["--interval", "0"])?;
@@ -257,10 +208,7 @@ fn a_report_of_genv_1_4_3_is_carried_out_and_audited() -> Result<()> {
         let genv = setup.program("genv", &[])?;
         let mut command = Command::new("sh");
         command
-            .envs(
-                genv.get_envs()
-                    .filter_map(|(name, value)| Some((name, value?))),
-            )
+            .envs(genv.get_envs().filter_map(|(name, value)| Some((name, value?))))
             .args(["-c", "exec \"$0\" usage execute <\"$1\""])
             .arg(genv.get_program())
             .arg(&file);

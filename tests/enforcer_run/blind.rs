@@ -4,9 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use anyhow::{Result, ensure};
-use genv_tests::enforcer::{
-    Enforcer, Setup, ends_outsiders, is_alive, sleeper, sleeper_of, victim,
-};
+use genv_tests::enforcer::{Enforcer, Setup, ends_outsiders, is_alive, sleeper, sleeper_of, victim};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::state;
 use serde_json::Value;
@@ -23,18 +21,13 @@ fn is_blind(enforcer: &Enforcer, source: &str, blind: bool) -> Result<()> {
         all.iter().any(|(_, value)| (*value == 1.0) == blind)
     })?;
     let ready = if blind { 503 } else { 200 };
-    genv_tests::patience::until("it is ready, or not", || {
-        Ok(enforcer.get("/-/ready")?.status == ready)
-    })?;
+    genv_tests::patience::until("it is ready, or not", || Ok(enforcer.get("/-/ready")?.status == ready))?;
     assert_eq!(enforcer.get("/-/healthy")?.status, 200);
     let said = enforcer.setup().said(&["status"])?;
     ensure!(said.contains("Blind") == blind, "{said}");
     if blind {
         ensure!(!said.contains("Nobody breaks a rule"), "{said}");
-        ensure!(
-            status["blind"][0]["since_seconds"].as_f64() > Some(0.0),
-            "{status:#}"
-        );
+        ensure!(status["blind"][0]["since_seconds"].as_f64() > Some(0.0), "{status:#}");
         let log = enforcer.log();
         ensure!(log.contains("the enforcer is blind"), "{log}");
     }
@@ -70,9 +63,7 @@ fn a_source_that_shows_nothing_is_told_everywhere_and_seen_again() -> Result<()>
     let process = sleeper(&[("GENV_ENVIRONMENT_ID", "e1")])?;
     fs::rename(&genv, enforcer.setup().folder().join("away"))?;
     is_blind(&enforcer, "state", true)?;
-    enforcer
-        .setup()
-        .rewrite_scenario(&used_by(&[process.pid()]))?;
+    enforcer.setup().rewrite_scenario(&used_by(&[process.pid()]))?;
     enforcer.wait_for_cycles(5)?;
     ensure!(is_alive(process.pid()), "{}", enforcer.log());
     enforcer.setup().rewrite_scenario(&healthy)?;
@@ -90,9 +81,7 @@ fn a_source_that_shows_nothing_is_told_everywhere_and_seen_again() -> Result<()>
 fn why(setup: &Setup) -> Result<String> {
     let directory = setup.state_directory().display().to_string();
     let mut why = setup.program("genv", &["why", "--state-directory", &directory])?;
-    Ok(String::from_utf8(
-        genv_tests::patience::output(&mut why)?.stdout,
-    )?)
+    Ok(String::from_utf8(genv_tests::patience::output(&mut why)?.stdout)?)
 }
 
 /// Waits until the status names this source, or none; what `genv-enforcer status` and `genv why` print then.
@@ -111,11 +100,7 @@ fn what_is_shown_in_part_only_is_said_and_the_host_is_judged_by_the_rest() -> Re
             true => "{faults: [{not_supported: [processes]}]}",
             false => "{}",
         };
-        format!(
-            "version: 1\nhosts:\n- devices: [{}, {}]\n",
-            device(0),
-            device(1)
-        )
+        format!("version: 1\nhosts:\n- devices: [{}, {}]\n", device(0), device(1))
     };
     let setup = Setup::new(&hidden_on(&[]), "version: 1\nrules: [{kind: idle}]\n")?;
     let genv = setup.genv_directory();
@@ -127,35 +112,16 @@ fn what_is_shown_in_part_only_is_said_and_the_host_is_judged_by_the_rest() -> Re
 
     for (devices, what, ready) in [
         (&[1][..], "the processes on device 1 are not known", 200),
-        (
-            &[0, 1],
-            "the processes on devices 0 and 1 are not known",
-            503,
-        ),
+        (&[0, 1], "the processes on devices 0 and 1 are not known", 503),
     ] {
         enforcer.setup().rewrite_scenario(&hidden_on(devices))?;
-        enforcer.wait_for_status(what, |status| {
-            status["blind"][0]["why"]
-                .as_str()
-                .is_some_and(|why| why.contains(what))
-        })?;
+        enforcer
+            .wait_for_status(what, |status| status["blind"][0]["why"].as_str().is_some_and(|why| why.contains(what)))?;
         let (status, notices) = named(&enforcer, Some("devices"))?;
-        ensure!(
-            status.contains("Blind      devices of") && status.contains(what),
-            "{status}"
-        );
-        ensure!(
-            status.contains("Who breaks a rule is not known: the enforcer is blind: devices of"),
-            "{status}"
-        );
-        ensure!(
-            notices.contains("It is not known whether")
-                && notices.contains("the enforcer is blind"),
-            "{notices}"
-        );
-        genv_tests::patience::until("it is ready, or not", || {
-            Ok(enforcer.get("/-/ready")?.status == ready)
-        })?;
+        ensure!(status.contains("Blind      devices of") && status.contains(what), "{status}");
+        ensure!(status.contains("Who breaks a rule is not known: the enforcer is blind: devices of"), "{status}");
+        ensure!(notices.contains("It is not known whether") && notices.contains("the enforcer is blind"), "{notices}");
+        genv_tests::patience::until("it is ready, or not", || Ok(enforcer.get("/-/ready")?.status == ready))?;
     }
     enforcer.setup().rewrite_scenario(&hidden_on(&[]))?;
     named(&enforcer, None)?;
@@ -169,21 +135,14 @@ fn what_is_shown_in_part_only_is_said_and_the_host_is_judged_by_the_rest() -> Re
     let (status, _) = named(&enforcer, None)?;
     ensure!(status.contains("Nobody breaks a rule."), "{status}");
     let log = enforcer.log();
-    ensure!(
-        log.matches("the enforcer sees the source again").count() >= 2,
-        "{log}"
-    );
+    ensure!(log.matches("the enforcer sees the source again").count() >= 2, "{log}");
     Ok(())
 }
 
 #[test]
-fn while_a_process_is_unknown_or_the_enforcer_has_ended_it_is_not_known_who_breaks_a_rule()
--> Result<()> {
+fn while_a_process_is_unknown_or_the_enforcer_has_ended_it_is_not_known_who_breaks_a_rule() -> Result<()> {
     let hidden = sleeper_of(victim(), &[])?;
-    let setup = Setup::new(
-        &used_by(&[hidden.pid()]),
-        &ends_outsiders("enforce", "for: 0s, warn: []"),
-    )?;
+    let setup = Setup::new(&used_by(&[hidden.pid()]), &ends_outsiders("enforce", "for: 0s, warn: []"))?;
     state::write(&setup.genv_directory(), 2, &[])?;
     let enforcer = setup.start()?;
     let unknown = "Nobody is known to break a rule. Of 1 unknown process it cannot be told.";
@@ -194,9 +153,7 @@ fn while_a_process_is_unknown_or_the_enforcer_has_ended_it_is_not_known_who_brea
     // A day passes.
     let path = setup.state_directory().join("status.json");
     let mut status: Value = serde_json::from_slice(&fs::read(&path)?)?;
-    let ended = status["updated_timestamp_seconds"]
-        .as_f64()
-        .unwrap_or_default();
+    let ended = status["updated_timestamp_seconds"].as_f64().unwrap_or_default();
     status["updated_timestamp_seconds"] = (ended - 86_400.0).into();
     fs::write(&path, status.to_string())?;
     let said = setup.said(&["status"])?;
@@ -204,10 +161,7 @@ fn while_a_process_is_unknown_or_the_enforcer_has_ended_it_is_not_known_who_brea
     ensure!(said.contains(not_known), "{said}");
     ensure!(!said.contains("Nobody"), "{said}");
     let why = why(&setup)?;
-    ensure!(
-        why.contains("It is not known whether") && !why.contains("Nothing is held"),
-        "{why}"
-    );
+    ensure!(why.contains("It is not known whether") && !why.contains("Nothing is held"), "{why}");
     Ok(())
 }
 
@@ -216,10 +170,7 @@ fn without_a_driver_one_look_says_that_it_is_blind() -> Result<()> {
     let setup = Setup::new(&used_by(&[]), "version: 1\nrules: []\n")?;
     let config = format!("--config={}", setup.config().display());
     let mut command = setup.command(&["run", "--once", "--gpu.source=nvml", &config])?;
-    command.env_remove("GENV_SCENARIO").env(
-        "GENV_NVML_LIBRARY",
-        setup.folder().join("no-such-library.so"),
-    );
+    command.env_remove("GENV_SCENARIO").env("GENV_NVML_LIBRARY", setup.folder().join("no-such-library.so"));
     let output = genv_tests::patience::output(&mut command)?;
     let said = String::from_utf8(output.stdout)?;
     ensure!(said.contains("Blind      gpu of"), "{said}");

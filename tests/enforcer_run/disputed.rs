@@ -9,9 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_core::state::{StateDirectory, StateSource as _};
-use genv_tests::enforcer::{
-    Enforcer, Setup, as_victim, ends, enforcing, is_alive, sleeper, victim,
-};
+use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends, enforcing, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience;
 use genv_tests::process::Sleeper;
@@ -38,11 +36,7 @@ pub(super) fn environment(member: &Sleeper) -> Environment {
 }
 
 /// Changes an entry of the list in a state file.
-pub(super) fn change(
-    folder: &Path,
-    name: &str,
-    change: impl FnOnce(&mut Vec<Value>),
-) -> Result<()> {
+pub(super) fn change(folder: &Path, name: &str, change: impl FnOnce(&mut Vec<Value>)) -> Result<()> {
     let path = folder.join(format!("{name}.json"));
     let mut document: Value = serde_json::from_slice(&fs::read(&path)?)?;
     change(document[name].as_array_mut().context("no list")?);
@@ -52,10 +46,7 @@ pub(super) fn change(
 }
 
 impl Lab {
-    pub(super) fn new(
-        of_rule: &str,
-        of_environment: impl FnOnce(&mut Environment),
-    ) -> Result<Self> {
+    pub(super) fn new(of_rule: &str, of_environment: impl FnOnce(&mut Environment)) -> Result<Self> {
         let member = sleeper(&[])?;
         let process = sleeper(&INSIDE)?;
         let setup = Setup::new(&used_by(&[process.pid()]), &rule(of_rule))?;
@@ -65,11 +56,7 @@ impl Lab {
         let enforcer = setup.start()?;
         enforcer.wait_for_cycles(2)?;
         ensure!(is_alive(process.pid()), "{}", enforcer.log());
-        Ok(Self {
-            enforcer,
-            member,
-            process,
-        })
+        Ok(Self { enforcer, member, process })
     }
 
     pub(super) fn genv_directory(&self) -> std::path::PathBuf {
@@ -87,10 +74,7 @@ impl Lab {
         ensure!(is_alive(self.process.pid()), "{}", self.enforcer.log());
         let scrape = self.enforcer.scrape()?;
         let disputed = scrape.all("genv_state_disputed_records", &[]);
-        ensure!(
-            disputed.iter().any(|(_, value)| *value >= 1.0),
-            "{disputed:?}"
-        );
+        ensure!(disputed.iter().any(|(_, value)| *value >= 1.0), "{disputed:?}");
         let said = self.enforcer.setup().said(&["status"])?;
         ensure!(said.contains("Disputed"), "{said}");
         let said = self.why()?;
@@ -114,13 +98,9 @@ pub(super) fn genv(setup: &Setup, eid: Option<&str>, zone: &str, line: &str) -> 
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }
     let genv = setup.program("genv", &[])?;
-    let folder = Path::new(genv.get_program())
-        .parent()
-        .context("no folder")?;
+    let folder = Path::new(genv.get_program()).parent().context("no folder")?;
     let mut command = Command::new("bash");
-    let given = genv
-        .get_envs()
-        .filter_map(|(name, value)| Some((name, value?)));
+    let given = genv.get_envs().filter_map(|(name, value)| Some((name, value?)));
     command
         .envs(given)
         .env("PATH", format!("{}:/usr/bin:/bin", folder.display()))
@@ -142,9 +122,7 @@ fn memory_that_another_lowers_ends_nothing() -> Result<()> {
         it.gpu_memory = Some("8gi");
     })?;
     let folder = lab.genv_directory();
-    change(&folder, "envs", |envs| {
-        envs[0]["config"]["gpu_memory"] = "1mi".into()
-    })?;
+    change(&folder, "envs", |envs| envs[0]["config"]["gpu_memory"] = "1mi".into())?;
     change(&folder, "devices", |devices| {
         devices[0]["attachments"][0]["gpu_memory"] = "1mi".into();
     })?;
@@ -158,8 +136,7 @@ fn memory_that_another_lowers_ends_nothing() -> Result<()> {
 }
 
 #[test]
-fn a_device_that_another_takes_ends_nothing_and_one_that_its_user_gives_back_counts() -> Result<()>
-{
+fn a_device_that_another_takes_ends_nothing_and_one_that_its_user_gives_back_counts() -> Result<()> {
     let rule = "kind: env-devices, action: terminate";
     let lab = Lab::new(rule, |_| ())?;
     change(&lab.genv_directory(), "devices", |devices| {
@@ -169,12 +146,7 @@ fn a_device_that_another_takes_ends_nothing_and_one_that_its_user_gives_back_cou
     drop(lab);
 
     let lab = Lab::new(rule, |_| ())?;
-    genv(
-        lab.enforcer.setup(),
-        Some("e1"),
-        "UTC",
-        "genv detach --index 0",
-    )?;
+    genv(lab.enforcer.setup(), Some("e1"), "UTC", "genv detach --index 0")?;
     ends(lab.process.pid())
 }
 
@@ -184,11 +156,7 @@ fn a_record_that_another_removes_ends_nothing_while_a_process_of_it_lives() -> R
     state::write(&lab.genv_directory(), 2, &[])?;
     lab.is_spared("it was removed while processes of it live")?;
     // The process keeps the environment as its shell did.
-    let Lab {
-        enforcer,
-        member,
-        process,
-    } = lab;
+    let Lab { enforcer, member, process } = lab;
     drop(member);
     enforcer.wait_for_cycles(5)?;
     ensure!(is_alive(process.pid()), "{}", enforcer.log());
@@ -197,22 +165,15 @@ fn a_record_that_another_removes_ends_nothing_while_a_process_of_it_lives() -> R
 
 #[test]
 fn a_process_of_a_removed_record_leaves_its_device_to_no_other_of_its_user() -> Result<()> {
-    let [first, second] = [
-        sleeper(&INSIDE)?,
-        sleeper(&[("GENV_ENVIRONMENT_ID", "e2")])?,
-    ];
+    let [first, second] = [sleeper(&INSIDE)?, sleeper(&[("GENV_ENVIRONMENT_ID", "e2")])?];
     let scenario = |of_first: &[u32]| {
         let uses = |pid, gpus: &[u32]| {
-            let gpus = gpus
-                .iter()
-                .map(|gpu| format!("{{index: {gpu}, memory: 1gi, utilization: 0.9}}"));
+            let gpus = gpus.iter().map(|gpu| format!("{{index: {gpu}, memory: 1gi, utilization: 0.9}}"));
             let gpus = gpus.collect::<Vec<_>>().join(", ");
             format!("{{pid: {pid}, devices: [{gpus}]}}")
         };
         let (first, second) = (uses(first.pid(), of_first), uses(second.pid(), &[1]));
-        format!(
-            "version: 1\nhosts:\n- devices: [{{count: 2, memory: 80gi}}]\n  processes: [{first}, {second}]\n"
-        )
+        format!("version: 1\nhosts:\n- devices: [{{count: 2, memory: 80gi}}]\n  processes: [{first}, {second}]\n")
     };
     let idle = "kind: idle, below: 0.05, over: 2s, action: detach";
     let setup = Setup::new(&scenario(&[0, 1]), &rule(idle))?;
@@ -262,23 +223,13 @@ fn a_record_in_the_name_of_a_user_of_whom_no_member_is_counts_for_nobody() -> Re
         return Ok(());
     }
     let others = genv_tests::enforcer::sleeper_of(victim() + 1, &[("PATH", "/bin")])?;
-    let lab = Lab::new(
-        "kind: max-devices-per-user, limit: 1, action: terminate",
-        |_| (),
-    )?;
+    let lab = Lab::new("kind: max-devices-per-user, limit: 1, action: terminate", |_| ())?;
     let mut forged = Environment::new("forged", victim(), others.pid(), &[0, 1]);
     forged.eid = "forged".to_owned();
-    state::write(
-        &lab.genv_directory(),
-        2,
-        &[environment(&lab.member), forged],
-    )?;
+    state::write(&lab.genv_directory(), 2, &[environment(&lab.member), forged])?;
     lab.is_spared("no member of it is a process of")?;
     let status = lab.enforcer.status()?;
-    ensure!(
-        status["violations"] == Value::Array(Vec::new()),
-        "{status:#}"
-    );
+    ensure!(status["violations"] == Value::Array(Vec::new()), "{status:#}");
     Ok(())
 }
 
@@ -287,19 +238,12 @@ fn a_member_that_a_later_record_lists_stays_in_the_first() -> Result<()> {
     // It names no environment, so that records alone show where it is.
     let process = sleeper(&[])?;
     let own = Environment::new("e1", victim(), process.pid(), &[0]);
-    let setup = Setup::new(
-        &used_by(&[process.pid()]),
-        &rule("kind: env-devices, action: terminate"),
-    )?;
+    let setup = Setup::new(&used_by(&[process.pid()]), &rule("kind: env-devices, action: terminate"))?;
     let folder = setup.genv_directory();
     state::write(&folder, 2, &[own])?;
     let enforcer = setup.start()?;
     enforcer.wait_for_cycles(2)?;
-    let lab = Lab {
-        enforcer,
-        member: sleeper(&[])?,
-        process,
-    };
+    let lab = Lab { enforcer, member: sleeper(&[])?, process };
     let why = "it lists members of another environment";
     // A new record in its user's name, which is the first of the file.
     change(&folder, "envs", |envs| {
@@ -323,8 +267,7 @@ const MALFORMED: &str = r#"
     {"eid": "d", "uid": 1000, "creation": NaN, "pids": ["x", 1, -1, 1e99]}, {"eid": "e", "uid": 1000, "pids": "all"}"#;
 
 #[test]
-fn a_malformed_record_hides_processes_of_its_user_and_those_that_name_it_and_no_others()
--> Result<()> {
+fn a_malformed_record_hides_processes_of_its_user_and_those_that_name_it_and_no_others() -> Result<()> {
     let claims = |eid| sleeper(&[("GENV_ENVIRONMENT_ID", eid)]);
     let (claiming, listed, outside) = (claims("e9")?, sleeper(&[])?, sleeper(&[])?);
     let elsewhere = claims("nosuch")?;
@@ -338,20 +281,13 @@ fn a_malformed_record_hides_processes_of_its_user_and_those_that_name_it_and_no_
         .replace("PID", &listed.pid().to_string())
         .replace("UID", &victim().to_string())
         .replace("OTHER", &of_others.pid().to_string());
-    fs::write(
-        folder.join("envs.json"),
-        format!("{{\"envs\": [{malformed}]}}"),
-    )?;
+    fs::write(folder.join("envs.json"), format!("{{\"envs\": [{malformed}]}}"))?;
     let enforcer = setup.start()?;
     ends(outside.pid())?;
     ends(elsewhere.pid())?;
     ends(of_others.pid())?;
     enforcer.wait_for_cycles(3)?;
-    ensure!(
-        is_alive(claiming.pid()) && is_alive(listed.pid()),
-        "{}",
-        enforcer.log()
-    );
+    ensure!(is_alive(claiming.pid()) && is_alive(listed.pid()), "{}", enforcer.log());
     Ok(())
 }
 
@@ -387,17 +323,11 @@ fn the_zone_of_a_caller_does_not_change_what_is_written() -> Result<()> {
         let line = format!("genv activate --id {}", zone.replace('/', "-"));
         genv(&setup, None, zone, &line)?;
         let state = StateDirectory::new(setup.genv_directory()).read()?;
-        let created = state
-            .environments
-            .iter()
-            .filter_map(|it| it.created_timestamp_seconds);
+        let created = state.environments.iter().filter_map(|it| it.created_timestamp_seconds);
         let ages: Vec<f64> = created.map(|created| created - now).collect();
         ensure!(!ages.is_empty(), "{state:?}");
         // Another zone would be hours off.
-        ensure!(
-            ages.iter().all(|age| age.abs() < 1800.0),
-            "{zone}: {ages:?}"
-        );
+        ensure!(ages.iter().all(|age| age.abs() < 1800.0), "{zone}: {ages:?}");
     }
     Ok(())
 }

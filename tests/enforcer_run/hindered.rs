@@ -28,8 +28,7 @@ fn who_shares_the_lock_with_others_is_named_too() -> Result<()> {
 
 fn holds_the_lock(how: &str) -> Result<()> {
     let outsider = sleeper(&[])?;
-    let (setup, _member) =
-        taking_both("- {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n")?;
+    let (setup, _member) = taking_both("- {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n")?;
     let genv = setup.genv_directory();
     let lock = genv.join("genv.lock");
     fs::write(&lock, "")?;
@@ -38,10 +37,7 @@ fn holds_the_lock(how: &str) -> Result<()> {
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }
     let mut flock = Command::new("flock");
-    flock
-        .args(["--no-fork", how])
-        .arg(&lock)
-        .args(["sleep", "1000000"]);
+    flock.args(["--no-fork", how]).arg(&lock).args(["sleep", "1000000"]);
     let mut holder = Running::spawn(as_victim(flock.stdin(Stdio::null())))?;
     let held = format!("process {} (sleep)", holder.id());
     until("it is held", || {
@@ -54,33 +50,19 @@ fn holds_the_lock(how: &str) -> Result<()> {
     let named = |status: &Value| status["faults"].to_string().contains(&held);
     let status = enforcer.wait_for_status("the holder is named", named)?;
     ensure!(status["violations"][0]["stage"] == "due", "{status:#}");
-    let threads =
-        || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{}/task", enforcer.pid()))?.count()) };
+    let threads = || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{}/task", enforcer.pid()))?.count()) };
     let before = threads()?;
     // Ends of processes go on.
-    enforcer
-        .setup()
-        .rewrite_scenario(&used_by(&[outsider.pid()]))?;
+    enforcer.setup().rewrite_scenario(&used_by(&[outsider.pid()]))?;
     ends(outsider.pid())?;
     enforcer.wait_for_cycles(20)?;
     // A few threads read for a moment.
     ensure!(threads()? <= before + 5, "a thread waits for each attempt");
     let scrape = enforcer.scrape()?;
     assert_eq!(scrape.value("genv_enforcer_state_lock_held", &[])?, 1.0);
-    assert_eq!(
-        enforcer
-            .log()
-            .matches("a process holds the lock of genv's state")
-            .count(),
-        1
-    );
+    assert_eq!(enforcer.log().matches("a process holds the lock of genv's state").count(), 1);
     let intended = enforcer.audit()?;
-    ensure!(
-        intended
-            .iter()
-            .all(|line| line["result"] != "intended" || line["action"] == "SIGTERM"),
-        "{intended:?}"
-    );
+    ensure!(intended.iter().all(|line| line["result"] != "intended" || line["action"] == "SIGTERM"), "{intended:?}");
 
     holder.kill()?;
     let attachments = || -> Result<usize> {
@@ -116,16 +98,10 @@ fn stops_no_detach<T>(plant: impl FnOnce(&Path) -> Result<T>) -> Result<()> {
     until("the devices are taken", || {
         let devices: Value = serde_json::from_slice(&fs::read(genv.join("devices.json"))?)?;
         let devices = devices["devices"].as_array().context("no devices")?;
-        Ok(devices
-            .iter()
-            .all(|it| it["attachments"] == serde_json::json!([])))
+        Ok(devices.iter().all(|it| it["attachments"] == serde_json::json!([])))
     })
     .with_context(|| enforcer.log())?;
-    ensure!(
-        enforcer.log().contains("genv.lock is no lock"),
-        "{}",
-        enforcer.log()
-    );
+    ensure!(enforcer.log().contains("genv.lock is no lock"), "{}", enforcer.log());
     Ok(())
 }
 
@@ -140,9 +116,8 @@ fn records_that_no_user_needs_slow_nothing_and_are_named_once() -> Result<()> {
          - {kind: max-age, limit: 365d, action: detach, warn: [1m]}\n",
     )?;
     // The last record is the one whose process breaks a rule: its device is another.
-    let mut all: Vec<Environment> = (0..5000)
-        .map(|number| Environment::new(&format!("e{number:05}"), victim(), others.pid(), &[1]))
-        .collect();
+    let mut all: Vec<Environment> =
+        (0..5000).map(|number| Environment::new(&format!("e{number:05}"), victim(), others.pid(), &[1])).collect();
     all.push(Environment::new("mine", victim(), member.pid(), &[1]));
     state::write(&setup.genv_directory(), 2, &all)?;
     let enforcer = setup.start()?;
@@ -156,10 +131,7 @@ fn records_that_no_user_needs_slow_nothing_and_are_named_once() -> Result<()> {
         too_many(status).len() == 1 && status["violations"].as_array().map(Vec::len) == Some(1)
     })?;
     let found = too_many(&status)[0]["found"].to_string();
-    ensure!(
-        found.contains("has 5,001 records of environments"),
-        "{found}"
-    );
+    ensure!(found.contains("has 5,001 records of environments"), "{found}");
     assert_eq!(status["disputed_records_total"], 0);
     enforcer.wait_for_cycles(2)?;
     // Metrics, log, audit, report and `genv why` have one violation too.

@@ -18,20 +18,12 @@ fn stubborn() -> Result<Sleeper> {
     command.args(["-c", "trap '' TERM; exec sleep 1000000"]);
     let process = Sleeper::spawn(as_victim(&mut command))?;
     let comm = format!("/proc/{}/comm", process.pid());
-    until("it ignores SIGTERM", || {
-        Ok(fs::read_to_string(&comm)? == "sleep\n")
-    })?;
+    until("it ignores SIGTERM", || Ok(fs::read_to_string(&comm)? == "sleep\n"))?;
     Ok(process)
 }
 
 /// System calls by which something lasts. Of each the enforcer is killed at the first, the second and so on.
-const CALLS: [&str; 5] = [
-    "write",
-    "fsync",
-    "renameat",
-    "unlinkat",
-    "pidfd_send_signal",
-];
+const CALLS: [&str; 5] = ["write", "fsync", "renameat", "unlinkat", "pidfd_send_signal"];
 
 /// One process that is told to end, and with `kill` killed, by one cycle after another.
 struct Case {
@@ -49,12 +41,7 @@ impl Case {
             "version: 1\nmode: enforce\nbreaker: {{share_of_users: 1}}\n\
              rules:\n- {{kind: non-env-processes, action: {action}, for: 0s, warn: [], grace: 1s}}\n"
         );
-        Ok(Self {
-            setup: Setup::new(&used_by(&[process.pid()]), &rules)?,
-            process,
-            action,
-            runs: 0,
-        })
+        Ok(Self { setup: Setup::new(&used_by(&[process.pid()]), &rules)?, process, action, runs: 0 })
     }
 
     /// One cycle; it is killed as it enters a system call for the so manieth time. Returns whether it came to that.
@@ -63,9 +50,7 @@ impl Case {
         let trace = self.setup.folder().join(format!("trace.{}", self.runs));
         self.runs += 1;
         let mut command = Command::new("strace");
-        command
-            .args(["-f", "-qq", "-e"])
-            .arg(format!("trace={}", CALLS.join(",")));
+        command.args(["-f", "-qq", "-e"]).arg(format!("trace={}", CALLS.join(",")));
         if let Some((call, number)) = killed_at {
             let inject = format!("inject={call}:signal=SIGKILL:when={number}");
             command.args(["-e", &inject]);
@@ -82,8 +67,8 @@ impl Case {
                 None => command.env_remove(name),
             };
         }
-        let output = patience::output(&mut command)
-            .context("running the enforcer under strace: install the package strace")?;
+        let output =
+            patience::output(&mut command).context("running the enforcer under strace: install the package strace")?;
         if output.status.signal() == Some(9) && killed_at.is_some() {
             return Ok(true);
         }
@@ -104,16 +89,10 @@ impl Case {
         let mut signals = Vec::new();
         for run in 0..self.runs {
             let trace = fs::read_to_string(self.setup.folder().join(format!("trace.{run}")))?;
-            let sent = trace
-                .lines()
-                .filter(|it| it.contains("pidfd_send_signal(") && it.ends_with(" = 0"));
+            let sent = trace.lines().filter(|it| it.contains("pidfd_send_signal(") && it.ends_with(" = 0"));
             // SIGCONT follows SIGTERM, and is no step of its own.
             for line in sent.filter(|it| !it.contains("SIGCONT")) {
-                signals.push(if line.contains("SIGTERM") {
-                    "SIGTERM"
-                } else {
-                    "SIGKILL"
-                });
+                signals.push(if line.contains("SIGTERM") { "SIGTERM" } else { "SIGKILL" });
             }
         }
         Ok(signals)
@@ -167,10 +146,7 @@ impl Case {
                 audit.iter().filter(is_it).count()
             };
             let (done, unknown) = (told("done"), told("unknown"));
-            ensure!(
-                sent == done || sent == done + unknown,
-                "{sent} {signal}: {audit:#?}"
-            );
+            ensure!(sent == done || sent == done + unknown, "{sent} {signal}: {audit:#?}");
             ensure!(sent <= 1 + unknown, "{sent} {signal}: {audit:#?}");
         }
         assert_eq!(self.signals()?.first(), Some(&"SIGTERM"));
@@ -193,8 +169,7 @@ fn kill_everywhere(prepared: impl Fn() -> Result<Case>) -> Result<usize> {
                 break;
             }
             points += 1;
-            case.settle()
-                .with_context(|| format!("killed at {call} {number}"))?;
+            case.settle().with_context(|| format!("killed at {call} {number}"))?;
         }
     }
     Ok(points)

@@ -14,10 +14,7 @@ const RULE: &str = "kind: max-age, leases: true, action: terminate";
 fn ended() -> Result<String> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     let now = now.as_secs();
-    Ok(format!(
-        r#"{{"version":1,"leases":[{{"eid":"e1","granted_seconds":{now},"end_seconds":{}}}]}}"#,
-        now - 3600
-    ))
+    Ok(format!(r#"{{"version":1,"leases":[{{"eid":"e1","granted_seconds":{now},"end_seconds":{}}}]}}"#, now - 3600))
 }
 
 #[test]

@@ -45,13 +45,8 @@ hosts:
     assert_eq!(status["violations"], serde_json::json!([]), "{status:#}");
     ensure!(is_alive(training.pid()));
     let text = enforcer.setup().said(&["status"])?;
-    ensure!(
-        text.contains("left its context on device 1") && text.contains("it works on device 0"),
-        "{text}"
-    );
-    let text = enforcer
-        .setup()
-        .said(&["explain", &training.pid().to_string()])?;
+    ensure!(text.contains("left its context on device 1") && text.contains("it works on device 0"), "{text}");
+    let text = enforcer.setup().said(&["explain", &training.pid().to_string()])?;
     let line = text.lines().find(|line| line.contains("device 1 with"));
     let line = line.context("no line of what it uses")?;
     ensure!(line.contains("left behind by a detach"), "{text}");
@@ -60,13 +55,8 @@ hosts:
     let status = enforcer.setup().state_directory().join("status.json");
     std::fs::copy(status, published.path().join("status.json"))?;
     let directory = format!("--state-directory={}", published.path().display());
-    let text = enforcer
-        .setup()
-        .said(&["explain", &training.pid().to_string(), &directory])?;
-    ensure!(
-        text.contains("left behind by a detach") && text.contains("\nSafe: no rule ends it"),
-        "{text}"
-    );
+    let text = enforcer.setup().said(&["explain", &training.pid().to_string(), &directory])?;
+    ensure!(text.contains("left behind by a detach") && text.contains("\nSafe: no rule ends it"), "{text}");
     Ok(())
 }
 
@@ -91,13 +81,8 @@ hosts:
     let enforcer = setup.start()?;
     enforcer.wait_for_cycles(5)?;
     ensure!(is_alive(job.pid()), "{}", enforcer.log());
-    let text = enforcer
-        .setup()
-        .said(&["explain", &job.pid().to_string()])?;
-    ensure!(
-        text.contains("device 1 with 0 MiB (listed by the driver, not used)"),
-        "{text}"
-    );
+    let text = enforcer.setup().said(&["explain", &job.pid().to_string()])?;
+    ensure!(text.contains("device 1 with 0 MiB (listed by the driver, not used)"), "{text}");
     ensure!(text.contains("\nSafe: no rule ends it"), "{text}");
     enforcer.setup().rewrite_scenario(&scenario("1mi"))?;
     ends(job.pid())

@@ -4,9 +4,7 @@
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use genv_tests::enforcer::{
-    Enforcer, Setup, as_victim, ends, ends_outsiders, enforcing, is_alive, sleeper, victim,
-};
+use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends, ends_outsiders, enforcing, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::until;
 use genv_tests::process::{Sleeper, signal};
@@ -57,10 +55,7 @@ fn a_process_that_ignores_sigterm_is_not_called_ended() -> Result<()> {
     enforcer.wait_for_status("it is signalled", has_stage("acted"))?;
     let named = format!("still there: process {pid}");
     let status = enforcer.setup().said(&["status"])?;
-    ensure_all(
-        &status,
-        &["SIGTERM was sent at", &named, "nothing more follows"],
-    )?;
+    ensure_all(&status, &["SIGTERM was sent at", &named, "nothing more follows"])?;
     let explained = explained(&enforcer, pid)?;
     ensure_all(&explained, &["sent it a signal", "nothing more follows"])?;
     let report = enforcer.setup().said(&["report"])?;
@@ -81,9 +76,8 @@ fn a_process_that_was_ended_and_is_listed_still_freezes_nothing() -> Result<()> 
     // The driver goes on listing the process.
     let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
     process.ended()?;
-    let status = enforcer.wait_for_status("it is over", |status| {
-        status["violations"] == json!([]) && status["frozen"] == json!([])
-    })?;
+    let status = enforcer
+        .wait_for_status("it is over", |status| status["violations"] == json!([]) && status["frozen"] == json!([]))?;
     enforcer.wait_for_cycles(3)?;
     assert_eq!(enforcer.status()?["frozen"], json!([]), "{status:#}");
     assert_eq!(status["unknown_processes"], json!({}), "{status:#}");
@@ -123,9 +117,7 @@ fn a_device_of_which_no_use_is_measured_is_reported_as_not_judged() -> Result<()
     let environment = Environment::new("e1", victim(), process.pid(), &[0]);
     state::write(&setup.genv_directory(), 1, &[environment])?;
     let enforcer = setup.start()?;
-    enforcer.wait_for_status("it is not judged", |status| {
-        status["not_judged"][0]["gpus"] == json!([0])
-    })?;
+    enforcer.wait_for_status("it is not judged", |status| status["not_judged"][0]["gpus"] == json!([0]))?;
     let status = enforcer.setup().said(&["status"])?;
     let why = "the utilization of device 0 is not measured";
     ensure_all(&status, &["Not judged by idle on ", why])?;

@@ -14,9 +14,7 @@ use serde_json::Value;
 const JOB: usize = 21;
 
 fn job(variables: &[(&str, &str)]) -> Result<(Vec<Sleeper>, Vec<u32>)> {
-    let processes: Vec<_> = (0..JOB)
-        .map(|_| sleeper(variables))
-        .collect::<Result<_>>()?;
+    let processes: Vec<_> = (0..JOB).map(|_| sleeper(variables)).collect::<Result<_>>()?;
     let pids = processes.iter().map(Sleeper::pid).collect();
     Ok((processes, pids))
 }
@@ -27,34 +25,25 @@ fn signalled(enforcer: &Enforcer) -> Result<BTreeSet<u64>> {
     let done = audit.filter(|line| line["result"] == "done" && line["action"] == "SIGTERM");
     let pids: Vec<u64> = done.filter_map(|line| line["pid"].as_u64()).collect();
     let distinct: BTreeSet<u64> = pids.iter().copied().collect();
-    ensure!(
-        distinct.len() == pids.len(),
-        "one was signalled twice: {pids:?}"
-    );
+    ensure!(distinct.len() == pids.len(), "one was signalled twice: {pids:?}");
     Ok(distinct)
 }
 
 fn is_paced(line: &Value) -> bool {
-    line["reason"]
-        .as_str()
-        .is_some_and(|it| it.starts_with("paced"))
+    line["reason"].as_str().is_some_and(|it| it.starts_with("paced"))
 }
 
 #[test]
 fn a_job_of_many_processes_ends_over_cycles_and_stops_nothing() -> Result<()> {
     let (_processes, pids) = job(&[])?;
-    let config = ends_outsiders("enforce", "for: 0s, warn: []").replace(
-        "{share_of_users: 1}",
-        "{share_of_users: 1, signals_per_minute: 32}",
-    );
+    let config = ends_outsiders("enforce", "for: 0s, warn: []")
+        .replace("{share_of_users: 1}", "{share_of_users: 1, signals_per_minute: 32}");
     let enforcer = Setup::new(&used_by(&pids), &config)?.start()?;
     for pid in &pids {
         ends(*pid)?;
     }
     // The audit has how it went a moment after the process ended.
-    until("all are in the audit", || {
-        Ok(signalled(&enforcer)?.len() == JOB)
-    })?;
+    until("all are in the audit", || Ok(signalled(&enforcer)?.len() == JOB))?;
     let paced = enforcer.audit()?.into_iter().filter(is_paced).count();
     // 12 are what one user may lose in a cycle.
     ensure!(paced == JOB - 12, "{paced}");
@@ -84,20 +73,13 @@ impl Lab {
         let setup = Setup::new(&used_by(&pids), &config)?;
         let environment = Environment::new("E", victim(), member.pid(), &[0]);
         state::write(&setup.genv_directory(), 2, &[environment])?;
-        Ok(Self {
-            enforcer: setup.start()?,
-            member,
-            _processes: processes,
-            pids,
-        })
+        Ok(Self { enforcer: setup.start()?, member, _processes: processes, pids })
     }
 
     /// Waits until processes wait, or do not wait any more, for their turn to end.
     fn wait_for_waiting(&self, some: bool) -> Result<()> {
         let left = self.enforcer.setup().state_directory().join("left.json");
-        until("processes wait for their turn, or none does", || {
-            Ok(left.exists() == some)
-        })
+        until("processes wait for their turn, or none does", || Ok(left.exists() == some))
     }
 
     /// Of the 8 signals and devices of a minute, one user may lose 6.
@@ -118,9 +100,7 @@ fn a_device_is_taken_from_a_job_of_many_processes_and_they_end_over_cycles() -> 
         ends(*pid)?;
     }
     // The audit has how it went a moment after the process ended.
-    until("all are in the audit", || {
-        Ok(signalled(enforcer)?.len() == JOB)
-    })?;
+    until("all are in the audit", || Ok(signalled(enforcer)?.len() == JOB))?;
     ensure!(is_alive(lab.member.pid()));
     let devices = std::fs::read_to_string(enforcer.setup().genv_directory().join("devices.json"))?;
     ensure!(!devices.contains("\"E\""), "{devices}");
@@ -139,8 +119,7 @@ fn processes_that_wait_for_their_turn_go_on_where_their_rule_is_taken_out() -> R
 }
 
 #[test]
-fn processes_that_wait_for_their_turn_go_on_where_they_work_on_another_device_by_then() -> Result<()>
-{
+fn processes_that_wait_for_their_turn_go_on_where_they_work_on_another_device_by_then() -> Result<()> {
     let rule = "kind: max-devices-per-user, limit: 0, match: {devices: [0]}";
     let lab = Lab::new(8, rule)?;
     lab.wait_for_waiting(true)?;

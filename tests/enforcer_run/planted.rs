@@ -15,15 +15,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 
 /// Everything that may have a name.
-const KINDS: [&str; 7] = [
-    "fifo",
-    "socket",
-    "directory",
-    "link to /dev/zero",
-    "1 TiB",
-    "zeros",
-    "braces",
-];
+const KINDS: [&str; 7] = ["fifo", "socket", "directory", "link to /dev/zero", "1 TiB", "zeros", "braces"];
 
 fn plant(path: &Path, kind: &str) -> Result<()> {
     let _ = fs::remove_file(path);
@@ -44,10 +36,7 @@ fn plant(path: &Path, kind: &str) -> Result<()> {
 fn peak_mebibytes(enforcer: &Enforcer) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", enforcer.pid()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kibibytes: u64 = line
-        .and_then(|it| it.split_whitespace().next())
-        .context("no peak")?
-        .parse()?;
+    let kibibytes: u64 = line.and_then(|it| it.split_whitespace().next()).context("no peak")?.parse()?;
     Ok(kibibytes >> 10)
 }
 
@@ -65,23 +54,14 @@ fn nothing_in_the_place_of_a_state_file_is_waited_for_or_read_without_end() -> R
     let enforcer = setup.start()?;
     let before = peak_mebibytes(&enforcer)?;
     let confirmed = format!("genv-confirmed-{}.json", victim());
-    let names = [
-        "envs.json",
-        "devices.json",
-        "genv-members.json",
-        "genv.lock",
-        &confirmed,
-    ];
+    let names = ["envs.json", "devices.json", "genv-members.json", "genv.lock", &confirmed];
     for name in names {
         for kind in KINDS {
             plant(&genv.join(name), kind)?;
-            enforcer
-                .wait_for_cycles(1)
-                .with_context(|| format!("{kind} as {name}"))?;
+            enforcer.wait_for_cycles(1).with_context(|| format!("{kind} as {name}"))?;
             // Nor does a command that only reads wait.
             let mut command = enforcer.setup().program("genv", &["envs"])?;
-            genv_tests::patience::output(&mut command)
-                .with_context(|| format!("{kind} as {name}"))?;
+            genv_tests::patience::output(&mut command).with_context(|| format!("{kind} as {name}"))?;
         }
         let _ = fs::remove_dir(genv.join(name));
         let _ = fs::remove_file(genv.join(name));
@@ -90,25 +70,16 @@ fn nothing_in_the_place_of_a_state_file_is_waited_for_or_read_without_end() -> R
     let peak = peak_mebibytes(&enforcer)?;
     ensure!(peak < before + 150, "{before} MiB, and then {peak} MiB");
     // It sees and acts as before.
-    enforcer
-        .setup()
-        .rewrite_scenario(&used_by(&[process.pid()]))?;
+    enforcer.setup().rewrite_scenario(&used_by(&[process.pid()]))?;
     ends(process.pid())
 }
 
 #[test]
 fn who_has_a_lease_on_a_state_file_is_named_and_the_next_change_repairs_it() -> Result<()> {
-    let setup = Setup::new(
-        &used_by(&[]),
-        &enforcing("- {kind: env-devices, action: report}"),
-    )?;
+    let setup = Setup::new(&used_by(&[]), &enforcing("- {kind: env-devices, action: report}"))?;
     let genv = setup.genv_directory();
     let member = sleeper(&[])?;
-    state::write(
-        &genv,
-        2,
-        &[Environment::new("mine", victim(), member.pid(), &[1])],
-    )?;
+    state::write(&genv, 2, &[Environment::new("mine", victim(), member.pid(), &[1])])?;
     let enforcer = setup.start()?;
     let blind = |status: &Value| status["blind"].to_string();
     for name in ["envs.json", "devices.json"] {
@@ -117,9 +88,7 @@ fn who_has_a_lease_on_a_state_file_is_named_and_the_next_change_repairs_it() -> 
         let user = genv_core::proc::username(stat.uid());
         let named = format!("{name}: user {user} has a lease on it");
         enforcer.wait_for_status("the user is named", |status| blind(status).contains(&named))?;
-        let mut command = enforcer
-            .setup()
-            .program("genv", &["exec", "--gpus=1", "--", "true"])?;
+        let mut command = enforcer.setup().program("genv", &["exec", "--gpus=1", "--", "true"])?;
         let done = genv_tests::patience::output(&mut command)?;
         ensure!(done.status.success(), "{name}: {done:?}");
         enforcer.wait_for_status("it sees again", |status| !blind(status).contains("lease"))?;
@@ -174,9 +143,7 @@ fn hides_no_violation(records: usize, name_bytes: usize, least_bytes: u64) -> Re
     let enforcer = setup.start()?;
     let size_bytes = crowd(&genv, records, &"n".repeat(name_bytes), victim() + 1)?;
     ensure!(size_bytes > least_bytes, "{size_bytes}");
-    enforcer
-        .setup()
-        .rewrite_scenario(&used_by(&[outside.pid()]))?;
+    enforcer.setup().rewrite_scenario(&used_by(&[outside.pid()]))?;
     ends(outside.pid()).with_context(|| enforcer.log())?;
     let blind = enforcer.status()?["blind"].to_string();
     ensure!(!blind.contains("cannot read"), "{blind}");

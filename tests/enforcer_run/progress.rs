@@ -29,9 +29,7 @@ fn a_record_that_is_damaged_again_and_again_keeps_no_process() -> Result<()> {
     // A record of its user's that lists the process, and has no id.
     let mut damaged: Value = serde_json::from_str(&whole)?;
     let records = damaged["envs"].as_array_mut();
-    records
-        .context("no records")?
-        .push(serde_json::json!({"uid": victim(), "pids": [outsider.pid()]}));
+    records.context("no records")?.push(serde_json::json!({"uid": victim(), "pids": [outsider.pid()]}));
     let damaged = damaged.to_string();
     let enforcer = setup.start()?;
     let unknown = |status: &Value| {
@@ -49,9 +47,8 @@ fn a_record_that_is_damaged_again_and_again_keeps_no_process() -> Result<()> {
         // Less than half of what it takes to be warned, and then a moment in which nobody can tell.
         std::thread::sleep(Duration::from_millis(500));
         write_whole(&path, &damaged)?;
-        enforcer.wait_for_status("it is unknown, or has ended", |status| {
-            unknown(status) || !is_alive(outsider.pid())
-        })?;
+        enforcer
+            .wait_for_status("it is unknown, or has ended", |status| unknown(status) || !is_alive(outsider.pid()))?;
         write_whole(&path, &whole)?;
         rounds += 1;
     }
@@ -60,14 +57,11 @@ fn a_record_that_is_damaged_again_and_again_keeps_no_process() -> Result<()> {
 }
 
 #[test]
-fn a_program_that_is_started_again_and_again_is_ended_by_the_warnings_of_the_first_one()
--> Result<()> {
+fn a_program_that_is_started_again_and_again_is_ended_by_the_warnings_of_the_first_one() -> Result<()> {
     let first = sleeper(&[])?;
     let setup = Setup::new(&used_by(&[first.pid()]), RULES)?;
     let enforcer = setup.start()?;
-    enforcer.wait_for_status("it is warned of", |status| {
-        status["violations"][0]["stage"] == "warned"
-    })?;
+    enforcer.wait_for_status("it is warned of", |status| status["violations"][0]["stage"] == "warned")?;
     drop(first);
     let mut stages = Vec::new();
     for _ in 0..3 {
@@ -115,11 +109,7 @@ fn a_device_whose_entry_is_damaged_again_and_again_is_taken_all_the_same() -> Re
     let begun = Instant::now();
     let mut named = String::new();
     while !is_taken(&devices)? {
-        ensure!(
-            begun.elapsed() < Duration::from_secs(60),
-            "{:#}",
-            enforcer.status()?
-        );
+        ensure!(begun.elapsed() < Duration::from_secs(60), "{:#}", enforcer.status()?);
         // Less than `for` or the warning takes.
         std::thread::sleep(Duration::from_millis(500));
         if is_taken(&devices)? {
@@ -137,24 +127,15 @@ fn a_device_whose_entry_is_damaged_again_and_again_is_taken_all_the_same() -> Re
         write_whole(&devices, &whole)?;
         enforcer.wait_for_status("it goes on", |status| status["frozen"] == json!([]))?;
     }
-    ensure!(
-        named.contains("Frozen   since") && named.contains("is damaged or disputed"),
-        "{named}"
-    );
-    ensure!(
-        named.contains(" broke rule max-devices-per-user"),
-        "{named}"
-    );
+    ensure!(named.contains("Frozen   since") && named.contains("is damaged or disputed"), "{named}");
+    ensure!(named.contains(" broke rule max-devices-per-user"), "{named}");
     ensure!(!named.contains("Nobody breaks a rule"), "{named}");
     Ok(())
 }
 
 #[test]
 fn a_device_whose_old_record_is_restored_before_every_look_is_taken_all_the_same() -> Result<()> {
-    for rule in [
-        "kind: idle, over: 1s",
-        "kind: max-devices-per-user, limit: 0, for: 0s",
-    ] {
+    for rule in ["kind: idle, over: 1s", "kind: max-devices-per-user, limit: 0, for: 0s"] {
         let member = sleeper(&[])?;
         let rules = format!("- {{{rule}, action: detach, warn: []}}\n");
         let setup = Setup::new(&used_by(&[]), &enforcing(&rules))?;

@@ -58,21 +58,11 @@ fn metrics_are_served_on_a_socket_of_the_service_manager() -> Result<()> {
     let program = setup.command(&words)?;
     let mut shell = Command::new("sh");
     shell
-        .envs(
-            program
-                .get_envs()
-                .filter_map(|(name, value)| Some((name, value?))),
-        )
-        .args([
-            "-c",
-            "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"",
-        ])
+        .envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .args(["-c", "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\""])
         .arg(program.get_program())
         .args(program.get_args())
-        .arg(format!(
-            "--gpu.scenario={}",
-            folder.join("scenario.yaml").display()
-        ))
+        .arg(format!("--gpu.scenario={}", folder.join("scenario.yaml").display()))
         .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)));
     let process = genv_tests::process::Running::spawn(&mut shell)?;
     genv_tests::patience::until("it answers", || {
@@ -89,10 +79,7 @@ fn prometheus_finds_nothing_wrong_with_its_metrics() -> Result<()> {
     let config = ends_outsiders("enforce", "for: 1h, warn: []");
     let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
     let page = enforcer.get("/metrics")?;
-    assert_eq!(
-        page.header("content-type"),
-        Some("text/plain; version=0.0.4; charset=utf-8")
-    );
+    assert_eq!(page.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     for tool in ["prometheus", "prometheus-3"] {
         let mut promtool = Command::new(tools::program(tool, "promtool"))
             .args(["check", "metrics"])
@@ -100,21 +87,12 @@ fn prometheus_finds_nothing_wrong_with_its_metrics() -> Result<()> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
-        promtool
-            .stdin
-            .take()
-            .context("no stdin")?
-            .write_all(&page.body)?;
+        promtool.stdin.take().context("no stdin")?.write_all(&page.body)?;
         let output = promtool.wait_with_output()?;
         let said = String::from_utf8([output.stdout, output.stderr].concat())?;
         ensure!(output.status.success() && said.is_empty(), "{tool}: {said}");
     }
-    for (path, status) in [
-        ("/", 200),
-        ("/-/healthy", 200),
-        ("/-/ready", 200),
-        ("/nosuch", 404),
-    ] {
+    for (path, status) in [("/", 200), ("/-/healthy", 200), ("/-/ready", 200), ("/nosuch", 404)] {
         assert_eq!(enforcer.get(path)?.status, status, "{path}");
     }
     Ok(())
@@ -148,10 +126,7 @@ fn a_lock_that_cannot_be_taken_is_not_blamed_on_another_enforcer() -> Result<()>
     let output = setup.output(&["run", "--once", &config])?;
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr)?;
-    ensure!(
-        stderr.contains("run.lock: it is a symbolic link"),
-        "{stderr}"
-    );
+    ensure!(stderr.contains("run.lock: it is a symbolic link"), "{stderr}");
     ensure!(!stderr.contains("another genv-enforcer"), "{stderr}");
     Ok(())
 }

@@ -36,9 +36,7 @@ impl InTerminal {
     fn run(script: &mut Command, before: &str, who: &str, read: bool) -> Result<Self> {
         script
             .args(["--quiet", "--flush", "--command"])
-            .arg(format!(
-                "{before}; {who} sleep 1000000 & echo \"<$!>\"; wait; exec sleep 1000000"
-            ))
+            .arg(format!("{before}; {who} sleep 1000000 & echo \"<$!>\"; wait; exec sleep 1000000"))
             .arg("/dev/null")
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
@@ -52,9 +50,7 @@ impl InTerminal {
         while pid.is_none() {
             let mut line = String::new();
             ensure!(output.read_line(&mut line)? > 0, "script ended");
-            let mark = line
-                .split_once('<')
-                .and_then(|(_, rest)| rest.split_once('>'));
+            let mark = line.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
             pid = mark.and_then(|(pid, _)| pid.parse().ok());
         }
         let (mut shown, mut kept) = (None, None);
@@ -63,12 +59,7 @@ impl InTerminal {
         } else {
             kept = Some(output.into_inner());
         }
-        Ok(Self {
-            _script: script,
-            pid: pid.context("no pid")?,
-            shown,
-            _output: kept,
-        })
+        Ok(Self { _script: script, pid: pid.context("no pid")?, shown, _output: kept })
     }
 
     /// What is shown up to a line with this in it.
@@ -145,11 +136,7 @@ fn many_notices_are_one_text() -> Result<()> {
     let config = ends_outsiders("enforce", "for: 0s, warn: [1s], undelivered: hold");
     let _enforcer = Setup::new(&used_by(&pids), &config)?.start()?;
     // On a slow machine the enforcer may see a process one cycle later, and write a separate notice.
-    let named = |text: &str| {
-        pids.iter()
-            .filter(|pid| text.contains(&about(**pid)))
-            .count()
-    };
+    let named = |text: &str| pids.iter().filter(|pid| text.contains(&about(**pid))).count();
     let mut warned = String::new();
     while named(&warned) == 0 {
         warned = terminal.read_up_to(" more: genv why")?;
@@ -166,9 +153,7 @@ fn many_notices_are_one_text() -> Result<()> {
 fn in_dry_run_users_are_told_nothing() -> Result<()> {
     let process = InTerminal::start(TAKES, true)?;
     let enforcer = enforcer(&process, "dry-run", "for: 0s, warn: [300ms]")?;
-    enforcer.wait_for_status("it would have been ended", |status| {
-        status["violations"][0]["stage"] == "acted"
-    })?;
+    enforcer.wait_for_status("it would have been ended", |status| status["violations"][0]["stage"] == "acted")?;
     ensure!(!process.has_shown(&about(process.pid)));
     Ok(())
 }
@@ -193,9 +178,7 @@ fn a_terminal_of_another_user_is_left_alone() -> Result<()> {
     let who = format!("setpriv --reuid {uid} --regid {uid} --clear-groups");
     let anothers = InTerminal::of_another(TAKES, &who)?;
     let comm = format!("/proc/{}/comm", anothers.pid);
-    until("it is the victim's", || {
-        Ok(std::fs::read_to_string(&comm)? == "sleep\n")
-    })?;
+    until("it is the victim's", || Ok(std::fs::read_to_string(&comm)? == "sleep\n"))?;
     let own = InTerminal::start(TAKES, true)?;
     let _enforcer = enforcer(&anothers, "enforce", "for: 0s, warn: [1s]")?;
     own.notice(anothers.pid)?;

@@ -16,19 +16,15 @@ use genv_tests::state::{self, Environment};
 const AT_ONCE: &str = "for: 0s, warn: []";
 
 #[test]
-fn promise_09_a_driver_that_hangs_stops_nothing_else_and_nothing_is_done_on_old_facts() -> Result<()>
-{
+fn promise_09_a_driver_that_hangs_stops_nothing_else_and_nothing_is_done_on_old_facts() -> Result<()> {
     let process = sleeper(&[])?;
     let healthy = used_by(&[process.pid()]);
     let hanging = format!("{healthy}  faults: [{{hang: all}}]\n");
     let setup = Setup::new(&healthy, &ends_outsiders("enforce", "for: 3s, warn: []"))?;
     let enforcer = setup.start()?;
-    let status = enforcer.wait_for_status("a rule is broken", |status| {
-        status["violations"][0]["stage"] == "pending"
-    })?;
-    let due = status["violations"][0]["at_seconds"]
-        .as_f64()
-        .unwrap_or_default();
+    let status =
+        enforcer.wait_for_status("a rule is broken", |status| status["violations"][0]["stage"] == "pending")?;
+    let due = status["violations"][0]["at_seconds"].as_f64().unwrap_or_default();
     enforcer.setup().rewrite_scenario(&hanging)?;
     let is_late = |status: &serde_json::Value| {
         let now = status["updated_timestamp_seconds"].as_f64();
@@ -37,11 +33,7 @@ fn promise_09_a_driver_that_hangs_stops_nothing_else_and_nothing_is_done_on_old_
     enforcer.wait_for_status("it would have been due", is_late)?;
     ensure!(is_alive(process.pid()), "{}", enforcer.log());
     assert_eq!(enforcer.get("/-/healthy")?.status, 200);
-    ensure!(
-        enforcer.log().contains("a collector fails"),
-        "{}",
-        enforcer.log()
-    );
+    ensure!(enforcer.log().contains("a collector fails"), "{}", enforcer.log());
     enforcer.setup().rewrite_scenario(&healthy)?;
     ends(process.pid())?;
 
@@ -51,10 +43,7 @@ fn promise_09_a_driver_that_hangs_stops_nothing_else_and_nothing_is_done_on_old_
     let began = Instant::now();
     let (status, _) = enforcer.terminate()?;
     ensure!(status.success(), "{status}");
-    ensure!(
-        began.elapsed() < Duration::from_secs(15),
-        "it waited for the driver"
-    );
+    ensure!(began.elapsed() < Duration::from_secs(15), "it waited for the driver");
     Ok(())
 }
 
@@ -83,18 +72,12 @@ fn a_damaged_environment_stops_nothing_else() -> Result<()> {
 #[test]
 fn damaged_files_of_its_own_are_said_and_stop_nothing() -> Result<()> {
     let process = sleeper(&[])?;
-    let setup = Setup::new(
-        &used_by(&[process.pid()]),
-        &ends_outsiders("enforce", AT_ONCE),
-    )?;
+    let setup = Setup::new(&used_by(&[process.pid()]), &ends_outsiders("enforce", AT_ONCE))?;
     fs::write(setup.state_directory().join("history.json"), "{\"ver")?;
     fs::write(setup.state_directory().join("control.json"), "{")?;
     let enforcer = setup.start()?;
-    let status = enforcer.wait_for_status("it is said", |status| {
-        status["faults"]
-            .as_array()
-            .is_some_and(|faults| faults.len() >= 2)
-    })?;
+    let status = enforcer
+        .wait_for_status("it is said", |status| status["faults"].as_array().is_some_and(|faults| faults.len() >= 2))?;
     let faults = status["faults"].to_string();
     ensure!(faults.contains("history.json.damaged"), "{faults}");
     ensure!(faults.contains("control.json"), "{faults}");
@@ -109,10 +92,7 @@ fn damaged_files_of_its_own_are_said_and_stop_nothing() -> Result<()> {
 #[test]
 fn what_stays_wrong_is_said_once() -> Result<()> {
     let process = sleeper(&[])?;
-    let setup = Setup::new(
-        &used_by(&[process.pid()]),
-        &ends_outsiders("dry-run", AT_ONCE),
-    )?;
+    let setup = Setup::new(&used_by(&[process.pid()]), &ends_outsiders("dry-run", AT_ONCE))?;
     fs::write(setup.state_directory().join("control.json"), "{")?;
     let enforcer = setup.start()?;
     enforcer.wait_for_cycles(1)?;
@@ -147,10 +127,7 @@ fn hostile_names_break_no_line() -> Result<()> {
     let mut command = Command::new(&program);
     command.env_clear().env("PATH", "/bin").arg("1000000");
     let process = Sleeper::spawn(as_victim(&mut command))?;
-    let setup = Setup::new(
-        &used_by(&[process.pid()]),
-        &ends_outsiders("enforce", AT_ONCE),
-    )?;
+    let setup = Setup::new(&used_by(&[process.pid()]), &ends_outsiders("enforce", AT_ONCE))?;
     let enforcer = setup.flag("--log.format=json").start()?;
     ends(process.pid())?;
     enforcer.wait_for_cycles(1)?;
@@ -162,12 +139,9 @@ fn hostile_names_break_no_line() -> Result<()> {
     enforcer.scrape()?;
     let pid = process.pid().to_string();
     let config = format!("--config={}", enforcer.setup().config().display());
-    for words in [
-        &["status"][..],
-        &["status", "--json"],
-        &["explain", &config, &pid],
-        &["explain", "--json", &config, &pid],
-    ] {
+    for words in
+        [&["status"][..], &["status", "--json"], &["explain", &config, &pid], &["explain", "--json", &config, &pid]]
+    {
         let output = enforcer.setup().output(words)?;
         let text = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
         let controls = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
@@ -193,9 +167,7 @@ fn a_signal_that_is_not_permitted_is_told_and_counted_once_and_never_tried_again
     let mut line = String::new();
     said.read_line(&mut line)?;
     ensure!(line.contains("attached"), "strace says {line:?}");
-    enforcer
-        .setup()
-        .rewrite_scenario(&used_by(&[process.pid()]))?;
+    enforcer.setup().rewrite_scenario(&used_by(&[process.pid()]))?;
     let failed = |scrape: &genv_tests::metrics::Scrape| -> f64 {
         let all = scrape.all("genv_enforcer_actions_total", &[("result", "failed")]);
         all.iter().map(|(_, value)| value).sum()
@@ -209,9 +181,7 @@ fn a_signal_that_is_not_permitted_is_told_and_counted_once_and_never_tried_again
     let reason = audit[1]["reason"].as_str().unwrap_or_default();
     ensure!(reason.contains("may not be signalled"), "{reason}");
     let log = enforcer.log();
-    let told = log
-        .lines()
-        .filter(|line| line.contains("may not be signalled"));
+    let told = log.lines().filter(|line| line.contains("may not be signalled"));
     assert_eq!(told.count(), 1, "{log}");
     ensure!(is_alive(process.pid()));
     denying.kill()?;
@@ -237,11 +207,7 @@ fn without_capabilities_it_says_what_it_cannot_do() -> Result<()> {
     let program = command.get_program().to_owned();
     command = Command::new("setpriv");
     command
-        .args([
-            "--bounding-set=-all",
-            "--inh-caps=-all",
-            "--ambient-caps=-all",
-        ])
+        .args(["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"])
         .arg(program)
         .args(["run", "--once", "--gpu.source=simulated"])
         .arg(format!("--config={}", setup.config().display()))

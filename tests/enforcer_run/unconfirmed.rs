@@ -29,9 +29,7 @@ fn attached(folder: &Path, device: usize) -> Result<Vec<String>> {
 
 /// Waits until nothing is attached to a device.
 fn is_taken_back(folder: &Path, device: usize) -> Result<()> {
-    until("the device is taken back", || {
-        Ok(attached(folder, device)?.is_empty())
-    })
+    until("the device is taken back", || Ok(attached(folder, device)?.is_empty()))
 }
 
 /// Attaches an environment to a device, by the file long ago.
@@ -39,9 +37,7 @@ fn attach(folder: &Path, eid: &str, device: usize, memory: Option<&str>) -> Resu
     change(folder, "devices", |devices| {
         let attachment = json!({"eid": eid, "gpu_memory": memory, "time": "01/01/2020 00:00:00"});
         let attachments = devices[device]["attachments"].as_array_mut();
-        attachments
-            .into_iter()
-            .for_each(|all| all.push(attachment.clone()));
+        attachments.into_iter().for_each(|all| all.push(attachment.clone()));
     })
 }
 
@@ -86,16 +82,10 @@ fn taking_back_what_another_adds_delays_no_violation() -> Result<()> {
         enforcer.wait_for_cycles(2)?;
     }
     let outsider = sleeper(&[])?;
-    enforcer
-        .setup()
-        .rewrite_scenario(&used_by(&[outsider.pid()]))?;
+    enforcer.setup().rewrite_scenario(&used_by(&[outsider.pid()]))?;
     ends(outsider.pid())?;
     let took = began.elapsed();
-    ensure!(
-        took < Duration::from_secs(45),
-        "{took:?}: {}",
-        enforcer.log()
-    );
+    ensure!(took < Duration::from_secs(45), "{took:?}: {}", enforcer.log());
     Ok(())
 }
 
@@ -114,19 +104,13 @@ fn a_device_that_another_adds_is_disputed_and_helps() -> Result<()> {
     enforcer.wait_for_cycles(2)?;
     let scenario = used_by(&[process.pid()]);
     enforcer.setup().rewrite_scenario(&scenario)?;
-    let lab = Lab {
-        enforcer,
-        member,
-        process,
-    };
+    let lab = Lab { enforcer, member, process };
     lab.is_spared("device 0 came to it, and nothing shows that its user did that")
 }
 
 #[test]
 fn little_memory_of_a_device_that_another_adds_ends_nothing() -> Result<()> {
-    let lab = Lab::new("kind: env-memory, action: terminate", |it| {
-        it.devices = vec![1]
-    })?;
+    let lab = Lab::new("kind: env-memory, action: terminate", |it| it.devices = vec![1])?;
     attach(&lab.genv_directory(), "e1", 0, Some("1mi"))?;
     lab.is_spared("device 0 came to it")
 }
@@ -155,13 +139,8 @@ fn a_record_that_lists_a_process_from_no_environment_harms_nobody() -> Result<()
         let mut forged = Environment::new("forged", victim(), process.pid(), &[0]);
         forged.gpu_memory = Some("1mi");
         state::write(&folder, 2, &[forged])?;
-        let lab = Lab {
-            enforcer,
-            member: sleeper(&[])?,
-            process,
-        };
-        lab.is_spared("nothing shows that its user made it")
-            .with_context(|| text)?;
+        let lab = Lab { enforcer, member: sleeper(&[])?, process };
+        lab.is_spared("nothing shows that its user made it").with_context(|| text)?;
     }
     Ok(())
 }
@@ -206,15 +185,11 @@ fn commands_of_ours_in_one_shell_after_another_are_disputed_by_nothing() -> Resu
     std::thread::scope(|scope| {
         let shell = scope.spawn(|| genv(setup, None, "UTC", script));
         let over = || fs::write(folder.join("over"), "");
-        let seen = until("the shell has its environments", || {
-            Ok(folder.join("ready").exists() || shell.is_finished())
-        });
+        let seen = until("the shell has its environments", || Ok(folder.join("ready").exists() || shell.is_finished()));
         let seen = seen.and_then(|()| enforcer.wait_for_cycles(3));
         let status = enforcer.status();
         over()?;
-        shell
-            .join()
-            .map_err(|_| anyhow::anyhow!("the shell panicked"))??;
+        shell.join().map_err(|_| anyhow::anyhow!("the shell panicked"))??;
         seen?;
         let disputed = &status?["disputed_records"];
         ensure!(*disputed == json!([]), "{disputed:#}");
@@ -240,10 +215,7 @@ fn what_genv_1_x_writes_is_borne_out_by_the_processes_that_were_started_with_it(
 
     // A device that is attached later.
     let process = sleeper(&INSIDE)?;
-    let sees = [
-        ("GENV_ENVIRONMENT_ID", "e1"),
-        ("CUDA_VISIBLE_DEVICES", "1,0"),
-    ];
+    let sees = [("GENV_ENVIRONMENT_ID", "e1"), ("CUDA_VISIBLE_DEVICES", "1,0")];
     let started_later = sleeper(&sees)?;
     let enforcer = before_any(text, &[])?;
     let folder = enforcer.setup().genv_directory();
@@ -269,14 +241,8 @@ fn a_user_of_genv_1_x_alone_holds_no_more_devices_than_others() -> Result<()> {
     state::write(&folder, 2, &[own(&[])])?;
     enforcer.wait_for_cycles(2)?;
     state::write(&folder, 2, &[own(&[0, 1])])?;
-    until("one device is taken", || {
-        Ok(attached(&folder, 0)?.len() + attached(&folder, 1)?.len() == 1)
-    })?;
-    ensure!(
-        is_alive(shell.pid()) && is_alive(process.pid()),
-        "{}",
-        enforcer.log()
-    );
+    until("one device is taken", || Ok(attached(&folder, 0)?.len() + attached(&folder, 1)?.len() == 1))?;
+    ensure!(is_alive(shell.pid()) && is_alive(process.pid()), "{}", enforcer.log());
     Ok(())
 }
 
@@ -284,10 +250,7 @@ fn a_user_of_genv_1_x_alone_holds_no_more_devices_than_others() -> Result<()> {
 fn works_on_what_was_taken(is_forced: bool) -> Result<()> {
     let text = "version: 1\nmode: enforce\ninterval: 200ms\nbreaker: {share_of_users: 1}\n\
                 rules:\n- {kind: idle, over: 3s, action: detach, warn: [1s], remember: 1m, match: {devices: [1]}}\n";
-    let sees = [
-        ("GENV_ENVIRONMENT_ID", "e1"),
-        ("CUDA_VISIBLE_DEVICES", "0,1"),
-    ];
+    let sees = [("GENV_ENVIRONMENT_ID", "e1"), ("CUDA_VISIBLE_DEVICES", "0,1")];
     let (member, first) = (sleeper(&[])?, sleeper(&sees)?);
     let uses = |pid: u32, gpu: u32, ratio: f64| {
         format!(

@@ -68,11 +68,7 @@ impl Manager {
     fn hears_nothing(&self) -> Result<()> {
         let (given_up, mut last) = (Instant::now() + PATIENCE, Instant::now());
         while last.elapsed() < WATCHDOG {
-            let message = self.next(
-                WATCHDOG
-                    .saturating_sub(last.elapsed())
-                    .max(Duration::from_millis(1)),
-            )?;
+            let message = self.next(WATCHDOG.saturating_sub(last.elapsed()).max(Duration::from_millis(1)))?;
             if message.is_some_and(|it| it.starts_with("WATCHDOG=1")) {
                 last = Instant::now();
             }
@@ -94,41 +90,24 @@ fn a_driver_that_hangs_and_a_held_lock_let_the_watchdog_be_fed() -> Result<()> {
     let (manager, setup) = Manager::of(setup)?;
     let enforcer = setup.start()?;
     enforcer.wait_for_status("the lock is held", |status| {
-        status["faults"]
-            .to_string()
-            .contains("holds the lock of genv's state")
+        status["faults"].to_string().contains("holds the lock of genv's state")
     })?;
     manager.hears("WATCHDOG=1", MANY)?;
-    enforcer
-        .setup()
-        .rewrite_scenario(&format!("{}  faults: [{{hang: all}}]\n", used_by(&[])))?;
-    enforcer.wait_for_status("it is blind", |status| {
-        status["blind"][0]["source"] == "gpu"
-    })?;
+    enforcer.setup().rewrite_scenario(&format!("{}  faults: [{{hang: all}}]\n", used_by(&[])))?;
+    enforcer.wait_for_status("it is blind", |status| status["blind"][0]["source"] == "gpu")?;
     manager.hears("WATCHDOG=1", MANY)
 }
 
 #[test]
 fn a_cycle_that_hangs_feeds_the_watchdog_no_more() -> Result<()> {
     let process = sleeper(&[])?;
-    let (manager, setup) = Manager::of(Setup::new(
-        &used_by(&[]),
-        &ends_outsiders("dry-run", "for: 0s, warn: []"),
-    )?)?;
+    let (manager, setup) = Manager::of(Setup::new(&used_by(&[]), &ends_outsiders("dry-run", "for: 0s, warn: []"))?)?;
     // The log goes into a pipe, which can be filled.
     let (mut reader, mut writer) = pipe()?;
     let config = format!("--config={}", setup.config().display());
-    let flags = [
-        "run",
-        "--interval=100ms",
-        "--gpu.source=simulated",
-        "--web.listen-address=127.0.0.1:0",
-    ];
+    let flags = ["run", "--interval=100ms", "--gpu.source=simulated", "--web.listen-address=127.0.0.1:0"];
     let mut command = setup.command(&[&flags[..], &[config.as_str()]].concat())?;
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::from(writer.try_clone()?));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(writer.try_clone()?));
     let _enforcer = Running::spawn(&mut command)?;
     drop(command);
     manager.hears("WATCHDOG=1", MANY)?;

@@ -15,9 +15,7 @@ fn a_driver_that_is_installed_later_is_found() -> Result<()> {
     let simulation = Simulation::new(&two_devices("", ""));
     let folder = tempfile::tempdir()?;
     let library = folder.path().join("libnvidia-ml.so.1");
-    let exporter = Setup::with_driver(&simulation)?
-        .env("GENV_NVML_LIBRARY", &library)
-        .start()?;
+    let exporter = Setup::with_driver(&simulation)?.env("GENV_NVML_LIBRARY", &library).start()?;
     let scrape = exporter.wait_for("a failed GPU collector", gpu_is_withdrawn)?;
     ensure!(scrape.all("genv_device_up", &[]).is_empty());
 
@@ -29,18 +27,12 @@ fn a_driver_that_is_installed_later_is_found() -> Result<()> {
 
 #[test]
 fn without_a_driver_the_automatic_source_serves_all_else() -> Result<()> {
-    let exporter = Setup::new()?
-        .flag("--gpu.source=auto")
-        .flag("--gpu.nvml-library=/nonexistent/libnvidia-ml.so.1")
-        .start()?;
+    let exporter =
+        Setup::new()?.flag("--gpu.source=auto").flag("--gpu.nvml-library=/nonexistent/libnvidia-ml.so.1").start()?;
     let scrape = exporter.wait_for("a failed GPU collector", gpu_is_withdrawn)?;
     ensure!(scrape.value("genv_host_up", &[])? == 1.0);
     ensure!(scrape.value("genv_environments", &[])? == 0.0);
-    ensure!(
-        exporter.log().contains("/nonexistent/libnvidia-ml.so.1"),
-        "{}",
-        exporter.log()
-    );
+    ensure!(exporter.log().contains("/nonexistent/libnvidia-ml.so.1"), "{}", exporter.log());
     Ok(())
 }
 
@@ -51,10 +43,7 @@ fn a_driver_that_cannot_be_initialized_is_tried_again() -> Result<()> {
     exporter.wait_for("devices", gpu_works)?;
 
     // The driver is being replaced: what was opened answers no more, and nothing can be opened.
-    simulation.rewrite(&two_devices(
-        "faults: [{reload: 1}, {init: driver_not_loaded}]",
-        "",
-    ));
+    simulation.rewrite(&two_devices("faults: [{reload: 1}, {init: driver_not_loaded}]", ""));
     exporter.wait_for("withdrawn values", gpu_is_withdrawn)?;
 
     simulation.rewrite(&two_devices("faults: [{reload: 1}]", ""));
@@ -74,19 +63,13 @@ fn a_reloaded_driver_is_opened_again() -> Result<()> {
         simulation.rewrite(&two_devices(&format!("{version}\n  {reload}"), ""));
         let driver = format!("550.163.0{generation}");
         exporter.wait_for("the reloaded driver", |scrape| {
-            gpu_works(scrape)
-                && scrape
-                    .all("genv_device_info", &[("driver_version", &driver)])
-                    .len()
-                    == 2
+            gpu_works(scrape) && scrape.all("genv_device_info", &[("driver_version", &driver)]).len() == 2
         })?;
     }
     let after = exporter.scrape()?;
     let uuids = |scrape: &Scrape| -> BTreeSet<String> {
         let info = scrape.all("genv_device_info", &[]);
-        info.iter()
-            .map(|(labels, _)| labels["uuid"].clone())
-            .collect()
+        info.iter().map(|(labels, _)| labels["uuid"].clone()).collect()
     };
     assert_eq!(uuids(&before), uuids(&after));
     Ok(())
@@ -98,10 +81,7 @@ fn a_call_that_hangs_holds_up_neither_scrapes_nor_memory() -> Result<()> {
     let exporter = started(&simulation)?;
     exporter.wait_for("devices", gpu_works)?;
 
-    simulation.rewrite(&two_devices(
-        "faults: [{hang: nvmlDeviceGetTemperature}]",
-        "",
-    ));
+    simulation.rewrite(&two_devices("faults: [{hang: nvmlDeviceGetTemperature}]", ""));
     let hung = exporter.wait_for("withdrawn values", gpu_is_withdrawn)?;
     let since = timestamp(&hung, "gpu")?;
 
@@ -109,18 +89,13 @@ fn a_call_that_hangs_holds_up_neither_scrapes_nor_memory() -> Result<()> {
     let before = Footprint::of(exporter.pid())?;
     let processes = timestamp(&hung, "processes")?;
     let later = exporter.wait_for("30 more publications", |scrape| {
-        gpu_is_withdrawn(scrape)
-            && timestamp(scrape, "processes").is_ok_and(|time| time > processes + 3.0)
+        gpu_is_withdrawn(scrape) && timestamp(scrape, "processes").is_ok_and(|time| time > processes + 3.0)
     })?;
-    ensure!(
-        timestamp(&later, "gpu")? == since,
-        "the hung collector claims fresh values"
-    );
+    ensure!(timestamp(&later, "gpu")? == since, "the hung collector claims fresh values");
     ensure!(later.value("genv_host_up", &[])? == 1.0);
     let after = Footprint::of(exporter.pid())?;
     ensure!(
-        after.anonymous_bytes < before.anonymous_bytes + (1 << 20)
-            && after.threads <= before.threads,
+        after.anonymous_bytes < before.anonymous_bytes + (1 << 20) && after.threads <= before.threads,
         "it grew during the hang from {before:?} to {after:?}"
     );
 

@@ -35,15 +35,10 @@ pub(crate) fn genv(simulation: &Simulation, exporter: &Exporter, words: &[&str])
     command.env("GENV_NVML_LIBRARY", library());
     command.env("GENV_TMPDIR", exporter.folder().join("state"));
     let output = patience::output(&mut command)?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned()
-        + &String::from_utf8_lossy(&output.stderr))
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
 }
 
-const COUNTS: [&str; 3] = [
-    "genv_processes",
-    "genv_user_processes",
-    "genv_environment_processes",
-];
+const COUNTS: [&str; 3] = ["genv_processes", "genv_user_processes", "genv_environment_processes"];
 
 #[test]
 fn processes_are_not_known_while_the_list_of_those_that_compute_fails() -> Result<()> {
@@ -95,20 +90,11 @@ fn no_count_is_told_and_no_device_is_free_while_no_list_can_be_read() -> Result<
     let lists = "{wrong: [nvmlDeviceGetComputeRunningProcesses, nvmlDeviceGetGraphicsRunningProcesses, \
         nvmlDeviceGetMPSComputeRunningProcesses], error: unknown}";
     simulation.rewrite(&format!("{}  faults: [{lists}]\n", used(process.pid(), "")));
-    let scrape = exporter.wait_for("no count", |scrape| {
-        COUNTS.iter().all(|name| scrape.all(name, &[]).is_empty())
-    })?;
+    let scrape = exporter.wait_for("no count", |scrape| COUNTS.iter().all(|name| scrape.all(name, &[]).is_empty()))?;
     ensure!(scrape.all("genv_users", &[]).is_empty());
-    ensure!(
-        scrape
-            .all("genv_device_available", &[("index", "1")])
-            .is_empty()
-    );
+    ensure!(scrape.all("genv_device_available", &[("index", "1")]).is_empty());
     let free = genv(&simulation, &exporter, &["free", "--no-header"])?;
-    ensure!(
-        free.contains("not known") && !free.contains(" free"),
-        "{free}"
-    );
+    ensure!(free.contains("not known") && !free.contains(" free"), "{free}");
     // It can be attached all the same.
     let json: Value = serde_json::from_str(&genv(&simulation, &exporter, &["free", "--json"])?)?;
     ensure!(json["devices"][0]["available"] == true, "{json}");
@@ -128,9 +114,7 @@ fn no_process_is_counted_for_the_holder_of_a_lost_device_nor_while_all_are_lost(
     let counted = |scrape: &Scrape, name: &str| !scrape.all(name, &[]).is_empty();
     let all = |scrape: &Scrape| COUNTS.iter().all(|name| counted(scrape, name));
     exporter.wait_for("counts", all)?;
-    let is_down = |scrape: &Scrape, index: &str| {
-        scrape.value("genv_device_up", &[("index", index)]).ok() == Some(0.0)
-    };
+    let is_down = |scrape: &Scrape, index: &str| scrape.value("genv_device_up", &[("index", index)]).ok() == Some(0.0);
 
     // The device that no environment holds.
     simulation.rewrite(&scenario("{faults: [{lost: true}]}]"));
@@ -138,17 +122,13 @@ fn no_process_is_counted_for_the_holder_of_a_lost_device_nor_while_all_are_lost(
     ensure!(all(&lost), "the other device's processes are known");
     // The device of the environment.
     simulation.rewrite(&used(process.pid(), "{lost: true}"));
-    let lost = exporter.wait_for("a lost device", |scrape| {
-        is_down(scrape, "0") && !is_down(scrape, "1")
-    })?;
+    let lost = exporter.wait_for("a lost device", |scrape| is_down(scrape, "0") && !is_down(scrape, "1"))?;
     ensure!(counted(&lost, "genv_processes"));
     ensure!(!counted(&lost, "genv_environment_processes"));
     ensure!(!counted(&lost, "genv_user_processes"));
     let both = used(process.pid(), "{lost: true}").replace("{}]", "{faults: [{lost: true}]}]");
     simulation.rewrite(&both);
-    let lost = exporter.wait_for("no device", |scrape| {
-        is_down(scrape, "0") && is_down(scrape, "1")
-    })?;
+    let lost = exporter.wait_for("no device", |scrape| is_down(scrape, "0") && is_down(scrape, "1"))?;
     for name in COUNTS {
         ensure!(!counted(&lost, name), "{name}");
     }
@@ -161,9 +141,7 @@ fn no_process_is_counted_for_the_holder_of_a_lost_device_nor_while_all_are_lost(
 #[test]
 fn a_device_in_use_without_a_process_is_not_free() -> Result<()> {
     let device = |used: &str| {
-        format!(
-            "version: 1\nhosts:\n- environments: []\n  devices: [{{memory: 40gi{used}}}, {{memory: 40gi}}]\n"
-        )
+        format!("version: 1\nhosts:\n- environments: []\n  devices: [{{memory: 40gi{used}}}, {{memory: 40gi}}]\n")
     };
     let simulation = Simulation::new(&device(", memory_used: 20gi"));
     let exporter = started(&simulation)?;
@@ -176,30 +154,18 @@ fn a_device_in_use_without_a_process_is_not_free() -> Result<()> {
             && available(scrape, "0").is_none()
             && available(scrape, "1") == Some(1.0)
     })?;
-    ensure!(
-        unknown
-            .all("genv_device_processes", &[("index", "0")])
-            .is_empty()
-    );
+    ensure!(unknown.all("genv_device_processes", &[("index", "0")]).is_empty());
     let log = exporter.log();
     ensure!(log.matches("pid namespace").count() == 1, "{log}");
 
     simulation.rewrite(&device(""));
-    exporter.wait_for("an empty device", |scrape| {
-        available(scrape, "0") == Some(1.0)
-    })?;
+    exporter.wait_for("an empty device", |scrape| available(scrape, "0") == Some(1.0))?;
     // A command looks once: a device that works without a process is not known to be free.
-    for (used, how) in [
-        (", utilization: 0.9", "not known"),
-        (", utilization: 0.05", "free"),
-    ] {
+    for (used, how) in [(", utilization: 0.9", "not known"), (", utilization: 0.05", "free")] {
         simulation.rewrite(&device(used));
         let free = genv(&simulation, &exporter, &["free", "--no-header"])?;
         let line = free.lines().next().unwrap_or_default();
-        ensure!(
-            line.starts_with("0 ") && line.ends_with(how),
-            "{used}: {free}"
-        );
+        ensure!(line.starts_with("0 ") && line.ends_with(how), "{used}: {free}");
     }
     Ok(())
 }
@@ -219,27 +185,18 @@ fn a_split_device_whose_parts_cannot_all_be_asked_is_not_free() -> Result<()> {
     let exporter = started(&simulation)?;
     let used = |scrape: &Scrape| {
         let parts = scrape.all("genv_device_processes", &[("index", "0:0")]);
-        parts.len() == 3
-            && scrape
-                .value("genv_device_available", &[])
-                .is_ok_and(|it| it == 0.0)
+        parts.len() == 3 && scrape.value("genv_device_available", &[]).is_ok_and(|it| it == 0.0)
     };
     for (call, wrong) in [
         ("nvmlDeviceGetMigMode", "error: unknown"),
         ("nvmlDeviceGetMaxMigDeviceCount", "error: unknown"),
         ("nvmlDeviceGetMaxMigDeviceCount", "number: 4000000000"),
         ("nvmlDeviceGetMigDeviceHandleByIndex", "error: unknown"),
-        (
-            "nvmlDeviceGetMigDeviceHandleByIndex",
-            "error: invalid_argument",
-        ),
+        ("nvmlDeviceGetMigDeviceHandleByIndex", "error: invalid_argument"),
         // The GPU seems to have no MIG devices.
         ("nvmlDeviceGetMigDeviceHandleByIndex", "error: not_found"),
         ("nvmlDeviceGetMaxMigDeviceCount", "number: 0"),
-        (
-            "nvmlDeviceGetComputeRunningProcesses",
-            "error: no_permission",
-        ),
+        ("nvmlDeviceGetComputeRunningProcesses", "error: no_permission"),
         ("nvmlDeviceGetGraphicsRunningProcesses", "count: 4000000000"),
     ] {
         exporter.wait_for("a process on a part", used)?;
@@ -247,10 +204,7 @@ fn a_split_device_whose_parts_cannot_all_be_asked_is_not_free() -> Result<()> {
         for _ in 0..2 {
             let scrape = exporter.next_collection("gpu")?;
             let available = scrape.all("genv_device_available", &[]);
-            ensure!(
-                available.iter().all(|(_, it)| *it == 0.0),
-                "{call}, {wrong}: {available:?}"
-            );
+            ensure!(available.iter().all(|(_, it)| *it == 0.0), "{call}, {wrong}: {available:?}");
         }
         simulation.rewrite(&split(""));
     }
@@ -296,26 +250,20 @@ fn a_process_is_unmeasured_where_two_calls_hide_together_whether_it_works() -> R
 #[test]
 fn the_exporter_asks_again_for_what_a_device_could_not_answer_at_first() -> Result<()> {
     let device = |faults: &str| {
-        format!(
-            "version: 1\nhosts:\n- environments: []\n  devices: [{{fans: [0.5], faults: [{faults}]}}]\n"
-        )
+        format!("version: 1\nhosts:\n- environments: []\n  devices: [{{fans: [0.5], faults: [{faults}]}}]\n")
     };
-    let names = "[nvmlDeviceGetName, nvmlDeviceGetMinorNumber, nvmlDeviceGetNumFans, nvmlDeviceGetTemperatureThreshold]";
+    let names =
+        "[nvmlDeviceGetName, nvmlDeviceGetMinorNumber, nvmlDeviceGetNumFans, nvmlDeviceGetTemperatureThreshold]";
     for wrong in ["error: unknown", "error: timeout", "number: 4294967295"] {
         let simulation = Simulation::new(&device(&format!("{{wrong: {names}, {wrong}}}")));
         let exporter = started(&simulation)?;
-        exporter.wait_for("a device", |scrape| {
-            scrape.all("genv_device_utilization_ratio", &[]).len() == 1
-        })?;
+        exporter.wait_for("a device", |scrape| scrape.all("genv_device_utilization_ratio", &[]).len() == 1)?;
         simulation.rewrite(&device(""));
         exporter.wait_for("all of the device", |scrape| {
             let info = scrape.all("genv_device_info", &[]);
-            info.iter()
-                .all(|(labels, _)| !labels["name"].is_empty() && !labels["minor"].is_empty())
+            info.iter().all(|(labels, _)| !labels["name"].is_empty() && !labels["minor"].is_empty())
                 && scrape.all("genv_device_fan_speed_ratio", &[]).len() == 1
-                && !scrape
-                    .all("genv_device_temperature_limit_celsius", &[])
-                    .is_empty()
+                && !scrape.all("genv_device_temperature_limit_celsius", &[]).is_empty()
         })?;
     }
     Ok(())

@@ -31,44 +31,25 @@ fn gpu_works(scrape: &Scrape) -> bool {
     let success = scrape.value("genv_collector_success", &[("collector", "gpu")]);
     success.is_ok_and(|success| success == 1.0)
         && scrape.all("genv_device_utilization_ratio", &[]).len() == 2
-        && scrape
-            .all("genv_device_up", &[])
-            .iter()
-            .all(|(_, up)| *up == 1.0)
+        && scrape.all("genv_device_up", &[]).iter().all(|(_, up)| *up == 1.0)
 }
 
 /// No value of a device is told, and the collector says that it failed, while the others go on.
 fn gpu_is_withdrawn(scrape: &Scrape) -> bool {
-    let success = |collector| {
-        scrape
-            .value("genv_collector_success", &[("collector", collector)])
-            .unwrap_or(f64::NAN)
-    };
+    let success = |collector| scrape.value("genv_collector_success", &[("collector", collector)]).unwrap_or(f64::NAN);
     success("gpu") == 0.0
         && success("processes") == 1.0
         && success("state") == 1.0
-        && scrape
-            .all("genv_device_up", &[])
-            .iter()
-            .all(|(_, up)| *up == 0.0)
+        && scrape.all("genv_device_up", &[]).iter().all(|(_, up)| *up == 0.0)
         && ["utilization_ratio", "memory_used_bytes", "power_watts"]
             .iter()
-            .all(|measurement| {
-                scrape
-                    .all(&format!("genv_device_{measurement}"), &[])
-                    .is_empty()
-            })
+            .all(|measurement| scrape.all(&format!("genv_device_{measurement}"), &[]).is_empty())
 }
 
 fn timestamp(scrape: &Scrape, collector: &str) -> Result<f64> {
-    scrape.value(
-        "genv_collector_timestamp_seconds",
-        &[("collector", collector)],
-    )
+    scrape.value("genv_collector_timestamp_seconds", &[("collector", collector)])
 }
 
 fn started(simulation: &Simulation) -> Result<Exporter> {
-    Setup::with_driver(simulation)?
-        .flag("--snapshot.max-age=1s")
-        .start()
+    Setup::with_driver(simulation)?.flag("--snapshot.max-age=1s").start()
 }

@@ -50,11 +50,7 @@ impl Stage {
         let scenario = setup.folder().join("scenario.yaml");
         setup.rewrite_scenario(&scenario_of(&faults, "", false, BUSY, [&inside, &outside]))?;
         // A sweep of hundreds of devices takes its time.
-        let (interval, max_age) = if faults.len() > 1 {
-            ("2s", "30s")
-        } else {
-            ("500ms", "1s")
-        };
+        let (interval, max_age) = if faults.len() > 1 { ("2s", "30s") } else { ("500ms", "1s") };
         let exporter = exporter::Setup::new()?
             .flag("--gpu.source=nvml")
             .flag(&format!("--interval={interval}"))
@@ -63,13 +59,7 @@ impl Stage {
             .env("GENV_SCENARIO", scenario)
             .env("GENV_TMPDIR", setup.genv_directory())
             .start()?;
-        Ok(Self {
-            enforcer: setup.start()?,
-            faults,
-            inside,
-            outside,
-            exporter,
-        })
+        Ok(Self { enforcer: setup.start()?, faults, inside, outside, exporter })
     }
 
     fn play(&self, of_host: &str, faults: bool, busy: f64) -> Result<()> {
@@ -87,11 +77,7 @@ impl Stage {
         let all = self.devices() as f64;
         let number = |scrape: &Scrape, state| {
             let labels = [("state", state)];
-            scrape
-                .all("genv_device_processes", &labels)
-                .iter()
-                .map(|(_, it)| it)
-                .sum::<f64>()
+            scrape.all("genv_device_processes", &labels).iter().map(|(_, it)| it).sum::<f64>()
         };
         self.exporter.wait_for("the truth", |scrape| {
             let up = scrape.all("genv_device_up", &[]);
@@ -106,33 +92,21 @@ impl Stage {
 
     fn fault_of(&self, index: &str) -> String {
         let index: usize = index.parse().unwrap_or_default();
-        let role = if index.is_multiple_of(2) {
-            "held"
-        } else {
-            "used"
-        };
+        let role = if index.is_multiple_of(2) { "held" } else { "used" };
         format!("device {index}, {role}, {}", self.faults[index / 2])
     }
 
     /// No device is free, no holder idle, and no value beyond what there is.
     fn is_honest(&self, scrape: &Scrape) -> Result<()> {
         for (labels, available) in scrape.all("genv_device_available", &[]) {
-            ensure!(
-                available == 0.0,
-                "free: {}",
-                self.fault_of(&labels["index"])
-            );
+            ensure!(available == 0.0, "free: {}", self.fault_of(&labels["index"]));
         }
         let mut processes = std::collections::BTreeMap::new();
         for (labels, number) in scrape.all("genv_device_processes", &[]) {
             *processes.entry(labels["index"].clone()).or_insert(0.0) += number;
         }
         for (index, number) in processes {
-            ensure!(
-                number == 1.0,
-                "{number} processes: {}",
-                self.fault_of(&index)
-            );
+            ensure!(number == 1.0, "{number} processes: {}", self.fault_of(&index));
         }
         for (labels, ratio) in scrape.all("genv_environment_utilization_ratio", &[]) {
             let at = || self.fault_of(&labels["index"]);
@@ -173,25 +147,17 @@ impl Stage {
         }
         let idle = scrape.all("genv_user_device_seconds_total", &[("state", "idle")]);
         for (labels, seconds) in idle {
-            ensure!(
-                seconds == 0.0,
-                "idle for {seconds} s: {}",
-                self.fault_of(&labels["index"])
-            );
+            ensure!(seconds == 0.0, "idle for {seconds} s: {}", self.fault_of(&labels["index"]));
         }
         Ok(())
     }
 
     /// The first device that has a count of processes although its list of computing processes fails.
     fn counted_despite_its_list(&self, scrape: &Scrape) -> Option<usize> {
-        let fails = |fault: &str| {
-            fault.contains("GetComputeRunningProcesses, error") && !fault.contains("is_lost")
-        };
+        let fails = |fault: &str| fault.contains("GetComputeRunningProcesses, error") && !fault.contains("is_lost");
         let is_counted = |index: &usize| {
             let index = index.to_string();
-            !scrape
-                .all("genv_device_processes", &[("index", &index)])
-                .is_empty()
+            !scrape.all("genv_device_processes", &[("index", &index)]).is_empty()
         };
         let faults = self.faults.iter().enumerate();
         let mut failing = faults.filter(|(_, fault)| fails(fault)).map(|it| 2 * it.0);
@@ -220,21 +186,14 @@ impl Stage {
     /// `genv free` calls no device free, and `genv who` none unused.
     fn commands_are_honest(&self, indices: &[usize]) -> Result<()> {
         let (free, _) = self.genv(&["free", "--no-header"])?;
-        for line in free
-            .lines()
-            .filter(|line| line.split_whitespace().count() > 4)
-        {
+        for line in free.lines().filter(|line| line.split_whitespace().count() > 4) {
             let index = line.split_whitespace().next().unwrap_or_default();
             ensure!(!line.ends_with(" free"), "{line}: {}", self.fault_of(index));
         }
         for index in indices {
             let index = index.to_string();
             let (who, _) = self.genv(&["who", &index])?;
-            ensure!(
-                !who.contains("No process uses it"),
-                "{who}: {}",
-                self.fault_of(&index)
-            );
+            ensure!(!who.contains("No process uses it"), "{who}: {}", self.fault_of(&index));
         }
         Ok(())
     }
@@ -256,10 +215,7 @@ fn scenario_of(
             devices.push_str(&format!(
                 "  - {{memory: 80gi, power: {{idle: 60, max: 600}}, fans: [0.5], ecc: {{corrected: 1}}, faults: [{fault}]}}\n"
             ));
-            uses.push_str(&format!(
-                "{{index: {}, memory: 20gi, utilization: {busy}}}, ",
-                2 * position + of
-            ));
+            uses.push_str(&format!("{{index: {}, memory: 20gi, utilization: {busy}}}, ", 2 * position + of));
         }
     }
     format!(
@@ -328,8 +284,7 @@ fn nobody_is_idle_by_a_list_that_is_mostly_empty() -> Result<()> {
 }
 
 #[test]
-fn whatever_a_driver_does_as_a_whole_no_device_is_free_no_holder_idle_and_nothing_is_done()
--> Result<()> {
+fn whatever_a_driver_does_as_a_whole_no_device_is_free_no_holder_idle_and_nothing_is_done() -> Result<()> {
     let stage = Stage::new(vec![String::new()])?;
     stage.works()?;
     for fault in &of_the_host() {
@@ -341,17 +296,11 @@ fn whatever_a_driver_does_as_a_whole_no_device_is_free_no_holder_idle_and_nothin
         };
         let scrape = two_more()?;
         stage.is_honest(&scrape).with_context(|| fault.clone())?;
-        stage
-            .commands_are_honest(&[0, 1])
-            .with_context(|| fault.clone())?;
+        stage.commands_are_honest(&[0, 1]).with_context(|| fault.clone())?;
         stage.plans_nothing().with_context(|| fault.clone())?;
-        scrape
-            .value("genv_collector_success", &success)
-            .with_context(|| fault.clone())?;
+        scrape.value("genv_collector_success", &success).with_context(|| fault.clone())?;
         stage.play("", false, BUSY)?;
-        stage
-            .is_honest(&stage.works().with_context(|| fault.clone())?)
-            .with_context(|| fault.clone())?;
+        stage.is_honest(&stage.works().with_context(|| fault.clone())?).with_context(|| fault.clone())?;
     }
     stage.plans_nothing()?;
 

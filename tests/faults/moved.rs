@@ -15,9 +15,7 @@ const RULES: &str = "version: 1\nmode: dry-run\ninterval: 1s\nrules:\n\
 
 /// The GPUs of a driver with this session number, and a process that uses one of them.
 fn scenario(gpus: &[&str], loaded: u32, pid: u32, index: u32, busy: f64) -> String {
-    let devices = gpus
-        .iter()
-        .map(|uuid| format!("  - {{uuid: {uuid}, memory: 80gi}}\n"));
+    let devices = gpus.iter().map(|uuid| format!("  - {{uuid: {uuid}, memory: 80gi}}\n"));
     format!(
         "version: 1\nhosts:\n- devices:\n{}  processes:\n\
          \x20 - {{pid: {pid}, devices: [{{index: {index}, memory: 20gi, utilization: {busy}}}]}}\n\
@@ -35,10 +33,7 @@ fn plans_nothing(enforcer: &Enforcer) -> Result<()> {
         ensure!(violations.is_empty(), "{violations:?}");
     }
     let audit = enforcer.audit()?;
-    ensure!(
-        !audit.iter().any(|it| it.get("rule").is_some()),
-        "{audit:?}"
-    );
+    ensure!(!audit.iter().any(|it| it.get("rule").is_some()), "{audit:?}");
     Ok(())
 }
 
@@ -49,19 +44,11 @@ fn nobody_is_judged_by_the_gpu_that_came_to_an_index_that_was_attached() -> Resu
     let setup = enforcer::Setup::new("version: 1\n", RULES)?
         .env("GENV_NVML_LIBRARY", &nvml_sim::library().to_string_lossy())
         .flag("--gpu.source=nvml");
-    let environment = Environment {
-        pids: vec![member.pid(), job.pid()],
-        ..Environment::new("held", victim(), job.pid(), &[1])
-    };
+    let environment =
+        Environment { pids: vec![member.pid(), job.pid()], ..Environment::new("held", victim(), job.pid(), &[1]) };
     state::write(&setup.genv_directory(), 3, &[environment])?;
     let path = setup.folder().join("scenario.yaml");
-    setup.rewrite_scenario(&scenario(
-        &["GPU-A", "GPU-B", "GPU-C"],
-        0,
-        job.pid(),
-        1,
-        0.9,
-    ))?;
+    setup.rewrite_scenario(&scenario(&["GPU-A", "GPU-B", "GPU-C"], 0, job.pid(), 1, 0.9))?;
     let exporter = exporter::Setup::new()?
         .flag("--gpu.source=nvml")
         .flag("--interval=500ms")
@@ -72,9 +59,7 @@ fn nobody_is_judged_by_the_gpu_that_came_to_an_index_that_was_attached() -> Resu
     let enforcer = setup.start()?;
     let seconds = |scrape: &Scrape, state| {
         let labels = [("index", "1"), ("state", state)];
-        scrape
-            .value("genv_user_device_seconds_total", &labels)
-            .unwrap_or_default()
+        scrape.value("genv_user_device_seconds_total", &labels).unwrap_or_default()
     };
     exporter.wait_for("a busy device", |scrape| seconds(scrape, "busy") > 1.0)?;
     plans_nothing(&enforcer)?;
@@ -83,27 +68,19 @@ fn nobody_is_judged_by_the_gpu_that_came_to_an_index_that_was_attached() -> Resu
     let moved = scenario(&["GPU-B", "GPU-C"], 1, job.pid(), 0, 0.9);
     enforcer.setup().rewrite_scenario(&moved)?;
     let uuid = [("index", "1"), ("uuid", "GPU-C")];
-    exporter.wait_for("the other GPU", |scrape| {
-        scrape.value("genv_device_up", &uuid).is_ok()
-    })?;
+    exporter.wait_for("the other GPU", |scrape| scrape.value("genv_device_up", &uuid).is_ok())?;
     plans_nothing(&enforcer)?;
     let enforcer = enforcer.kill()?.start()?;
     plans_nothing(&enforcer)?;
     let scrape = exporter.wait_for("unmeasured time", |it| seconds(it, "unmeasured") > 5.0)?;
     ensure!(seconds(&scrape, "idle") == 0.0);
     let used = [("index", "1")];
-    ensure!(
-        scrape
-            .all("genv_environment_utilization_ratio", &used)
-            .is_empty()
-    );
+    ensure!(scrape.all("genv_environment_utilization_ratio", &used).is_empty());
 
     // The GPU is back, and the holder is idle.
     let back = scenario(&["GPU-A", "GPU-B", "GPU-C"], 2, job.pid(), 1, 0.0);
     enforcer.setup().rewrite_scenario(&back)?;
-    enforcer.wait_for_status("an idle holder", |status| {
-        status["violations"][0]["rule"] == "idle"
-    })?;
+    enforcer.wait_for_status("an idle holder", |status| status["violations"][0]["rule"] == "idle")?;
     exporter.wait_for("idle time", |scrape| seconds(scrape, "idle") > 0.0)?;
     Ok(())
 }

@@ -43,11 +43,7 @@ fn a_value_that_cannot_be_is_absent_counted_and_logged_once_and_charged_to_nobod
         let told = wrong.all(&format!("genv_device_{measurement}"), &[("index", "0")]);
         ensure!(told.is_empty(), "{measurement}: {told:?}");
     }
-    ensure!(
-        wrong
-            .all("genv_device_distrusted_readings_total", &[("index", "1")])
-            .is_empty()
-    );
+    ensure!(wrong.all("genv_device_distrusted_readings_total", &[("index", "1")]).is_empty());
 
     simulation.rewrite(&two_devices("", ""));
     let back = exporter.wait_for("energy again", rises(joules(&wrong)?))?;

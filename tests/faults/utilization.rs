@@ -23,25 +23,15 @@ fn a_process_is_unmeasured_where_its_device_shows_more_than_all_processes() -> R
     let exporter = with_a_holder(&simulation, works)?;
     let ratios = |scrape: &Scrape| scrape.all("genv_process_utilization_ratio", &[]).len();
     exporter.wait_for("both processes", |scrape| ratios(scrape) == 2)?;
-    simulation.rewrite(&scenario(
-        "{wrong: nvmlDeviceGetProcessUtilization, number: 1}",
-    ));
+    simulation.rewrite(&scenario("{wrong: nvmlDeviceGetProcessUtilization, number: 1}"));
     let first = exporter.wait_for("no ratio", |scrape| ratios(scrape) == 0)?;
-    let idle = |scrape: &Scrape| {
-        scrape.value(
-            "genv_user_device_seconds_total",
-            &[("index", "0"), ("state", "idle")],
-        )
-    };
+    let idle = |scrape: &Scrape| scrape.value("genv_user_device_seconds_total", &[("index", "0"), ("state", "idle")]);
     let mut later = exporter.next_collection("gpu")?;
     for _ in 0..5 {
         ensure!(ratios(&later) == 0);
         later = exporter.next_collection("gpu")?;
     }
-    ensure!(
-        idle(&later)? == idle(&first)?,
-        "the holder counts as idle by what the device contradicts"
-    );
+    ensure!(idle(&later)? == idle(&first)?, "the holder counts as idle by what the device contradicts");
     simulation.rewrite(&scenario(""));
     exporter.wait_for("both processes again", |scrape| ratios(scrape) == 2)?;
     Ok(())

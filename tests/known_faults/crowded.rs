@@ -11,12 +11,7 @@ use serde_json::{Value, json};
 use crate::{all_done, edit, read, run, uid, with_environment};
 
 /// Commands that read and commands that change the state.
-const COMMANDS: [&str; 4] = [
-    "genv envs",
-    "genv activate --gpus 1",
-    "genv devices",
-    "genv deactivate",
-];
+const COMMANDS: [&str; 4] = ["genv envs", "genv activate --gpus 1", "genv devices", "genv deactivate"];
 
 /// A record in the name of a user, by its number.
 type Record = fn(u32, u64, u32) -> Value;
@@ -28,9 +23,7 @@ fn record(uid: u32, number: u64, pid: u32) -> Value {
 /// Writes this number of records in front of the records of `envs.json`, without spaces. Returns the size of the file.
 fn crowd(account: &Account, uid: u32, pid: u32, records: u64, record: Record) -> Result<u64> {
     edit(account, "envs.json", |envs| {
-        let mut all: Vec<Value> = (0..records)
-            .map(|number| record(uid, number, pid))
-            .collect();
+        let mut all: Vec<Value> = (0..records).map(|number| record(uid, number, pid)).collect();
         all.extend(envs["envs"].as_array().cloned().unwrap_or_default());
         envs["envs"] = all.into();
     })?;
@@ -58,14 +51,11 @@ fn records_that_fill_the_file_stop_no_command_of_others_and_end_no_environment()
         let (account, _member) = with_environment(uid())?;
         let other = Sleeper::start(&[])?;
         let size_bytes = crowd(&account, FIRST_UID, other.pid(), records, record)?;
-        ensure!(
-            (size_bytes > 8 << 20) == (records == 110_000) && size_bytes > 7 << 20,
-            "{size_bytes}"
-        );
+        ensure!((size_bytes > 8 << 20) == (records == 110_000) && size_bytes > 7 << 20, "{size_bytes}");
         let outcomes = commands_work(&account, how)?;
-        let told = outcomes.iter().filter(|it| {
-            it.stderr.contains("are left out") && it.stderr.contains(&FIRST_UID.to_string())
-        });
+        let told = outcomes
+            .iter()
+            .filter(|it| it.stderr.contains("are left out") && it.stderr.contains(&FIRST_UID.to_string()));
         ensure!(told.count() > 0, "{how}: {outcomes:?}");
     }
     Ok(())

@@ -59,20 +59,10 @@ fn a_maximum_of_single_users_holds_without_one_for_everybody() -> Result<()> {
         Ok(held.map(Vec::len).sum())
     };
     let flags = ["--no-env-devices", "--no-env-memory"];
-    enforce(
-        &setup,
-        &[
-            &flags[..],
-            &["--max-devices-for-user", "nobody-of-that-name=1"],
-        ]
-        .concat(),
-    )?;
+    enforce(&setup, &[&flags[..], &["--max-devices-for-user", "nobody-of-that-name=1"]].concat())?;
     assert_eq!(attachments()?, 2);
     let maximum = format!("uid:{}=1", victim());
-    enforce(
-        &setup,
-        &[&flags[..], &["--max-devices-for-user", &maximum]].concat(),
-    )?;
+    enforce(&setup, &[&flags[..], &["--max-devices-for-user", &maximum]].concat())?;
     assert_eq!(attachments()?, 1);
     ensure!(is_alive(member.pid()));
     Ok(())

@@ -57,10 +57,7 @@ fn read(account: &Account, name: &str) -> Result<Value> {
 fn edit(account: &Account, name: &str, change: impl FnOnce(&mut Value)) -> Result<()> {
     let mut content = read(account, name)?;
     change(&mut content);
-    Ok(fs::write(
-        account.state().join(name),
-        serde_json::to_vec(&content)?,
-    )?)
+    Ok(fs::write(account.state().join(name), serde_json::to_vec(&content)?)?)
 }
 
 /// Sets genv up in a shell, and runs the lines.
@@ -68,12 +65,7 @@ fn run(account: &Account, shell: Shell, lines: &[&str]) -> Result<Vec<Outcome>> 
     run_with(account, shell, &[], lines)
 }
 
-fn run_with(
-    account: &Account,
-    shell: Shell,
-    variables: &[(&str, &str)],
-    lines: &[&str],
-) -> Result<Vec<Outcome>> {
+fn run_with(account: &Account, shell: Shell, variables: &[(&str, &str)], lines: &[&str]) -> Result<Vec<Outcome>> {
     let lines = std::iter::once(shell.setup()).chain(lines.iter().copied());
     let lines: Vec<String> = lines.map(str::to_owned).collect();
     let mut outcomes = account.lines(shell, variables, &lines)?;

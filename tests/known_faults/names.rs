@@ -39,16 +39,10 @@ fn a_name_in_envs_json_is_not_executed() -> Result<()> {
             )?;
             all_done(&outcomes)?;
             let shown = outcomes[0].variable("GENV_ENVIRONMENT_NAME");
-            ensure!(
-                shown.is_some_and(|shown| shown == name),
-                "{shell}: {name:?} became {shown:?}"
-            );
+            ensure!(shown.is_some_and(|shown| shown == name), "{shell}: {name:?} became {shown:?}");
             for outcome in &outcomes {
                 let text = format!("{}{}", outcome.stdout, outcome.stderr);
-                ensure!(
-                    !text.contains(|it: char| it.is_control() && it != '\n'),
-                    "{shell}: {outcome:?}"
-                );
+                ensure!(!text.contains(|it: char| it.is_control() && it != '\n'), "{shell}: {outcome:?}");
             }
             let lines = |number: usize| outcomes[number].stdout.lines().count();
             ensure!((lines(3), lines(4)) == (1, 4), "{shell}: {outcomes:?}");
@@ -63,9 +57,7 @@ fn an_eid_in_envs_json_is_not_executed() -> Result<()> {
     for shell in Shell::ALL {
         for eid in HOSTILE {
             let (account, _member) = with_environment(uid())?;
-            edit(&account, "envs.json", |envs| {
-                envs["envs"][0]["eid"] = json!(eid)
-            })?;
+            edit(&account, "envs.json", |envs| envs["envs"][0]["eid"] = json!(eid))?;
             edit(&account, "devices.json", |devices| {
                 devices["devices"][0]["attachments"][0]["eid"] = json!(eid);
             })?;
@@ -75,20 +67,12 @@ fn an_eid_in_envs_json_is_not_executed() -> Result<()> {
                 &account,
                 shell,
                 &inherited,
-                &[
-                    "genv status",
-                    "genv envs",
-                    "genv devices",
-                    "genv deactivate",
-                ],
+                &["genv status", "genv envs", "genv devices", "genv deactivate"],
             )?;
             all_done(&outcomes)?;
             for outcome in &outcomes {
                 let text = format!("{}{}", outcome.stdout, outcome.stderr);
-                ensure!(
-                    !text.contains(|it: char| it.is_control() && it != '\n'),
-                    "{shell}: {outcome:?}"
-                );
+                ensure!(!text.contains(|it: char| it.is_control() && it != '\n'), "{shell}: {outcome:?}");
             }
             ensure!(!account.home().join("executed").exists(), "{shell}: {eid}");
         }
@@ -106,10 +90,7 @@ fn set_u_does_not_end_the_shell() -> Result<()> {
             shell.setup()
         );
         let (code, printed, said) = account.script(shell.name(), &[], &script)?;
-        ensure!(
-            (code, &*printed) == (0, "3\n"),
-            "{shell}: {code} {printed} {said}"
-        );
+        ensure!((code, &*printed) == (0, "3\n"), "{shell}: {code} {printed} {said}");
     }
     Ok(())
 }

@@ -21,13 +21,7 @@ use crate::{EVERY_COMMAND, all_done, edit, read, run, uid, with_environment};
 
 #[test]
 fn a_memory_amount_that_is_none_ends_no_command() -> Result<()> {
-    for amount in [
-        json!("abc"),
-        json!(""),
-        json!([]),
-        json!(-1),
-        json!("9".repeat(400)),
-    ] {
+    for amount in [json!("abc"), json!(""), json!([]), json!(-1), json!("9".repeat(400))] {
         let (account, _member) = with_environment(uid())?;
         edit(&account, "envs.json", |envs| {
             envs["envs"][0]["config"]["gpu_memory"] = amount.clone();
@@ -56,10 +50,7 @@ fn a_file_that_was_half_saved_stops_no_command() -> Result<()> {
             let outcomes = run(&account, Shell::Bash, &EVERY_COMMAND)?;
             all_done(&outcomes).with_context(|| format!("{name} of {cut} bytes"))?;
             let told = outcomes.iter().filter(|it| it.stderr.contains(".corrupt-"));
-            ensure!(
-                cut == 0 || told.count() == 1,
-                "{name} of {cut} bytes: {outcomes:?}"
-            );
+            ensure!(cut == 0 || told.count() == 1, "{name} of {cut} bytes: {outcomes:?}");
             // What it was is kept, and the other file's content too.
             let mut kept = Vec::new();
             for entry in fs::read_dir(account.state())? {
@@ -69,24 +60,15 @@ fn a_file_that_was_half_saved_stops_no_command() -> Result<()> {
                     kept.push(fs::read(entry.path())?);
                 }
             }
-            ensure!(
-                cut == 0 || kept == [whole[..cut].to_vec()],
-                "{name} of {cut} bytes: {kept:?}"
-            );
+            ensure!(cut == 0 || kept == [whole[..cut].to_vec()], "{name} of {cut} bytes: {kept:?}");
         }
     }
     Ok(())
 }
 
 /// What only reads.
-const READING_COMMANDS: [&str; 6] = [
-    "genv envs",
-    "genv devices",
-    "genv envs query --query eid",
-    "genv usage snapshot",
-    "genv free",
-    "genv who 0",
-];
+const READING_COMMANDS: [&str; 6] =
+    ["genv envs", "genv devices", "genv envs query --query eid", "genv usage snapshot", "genv free", "genv who 0"];
 
 /// What is in the state directory: each name, and what a file holds.
 fn contents(account: &Account) -> Result<BTreeMap<OsString, Option<Vec<u8>>>> {
@@ -101,8 +83,7 @@ fn contents(account: &Account) -> Result<BTreeMap<OsString, Option<Vec<u8>>>> {
 }
 
 #[test]
-fn a_damaged_file_ends_no_environment_that_is_whole_in_it_and_is_not_changed_by_reading()
--> Result<()> {
+fn a_damaged_file_ends_no_environment_that_is_whole_in_it_and_is_not_changed_by_reading() -> Result<()> {
     for name in ["envs.json", "devices.json"] {
         let account = Account::new()?;
         let members = [Sleeper::start(&[])?, Sleeper::start(&[])?];
@@ -120,22 +101,12 @@ fn a_damaged_file_ends_no_environment_that_is_whole_in_it_and_is_not_changed_by_
         let before = contents(&account)?;
         for outcome in run(&account, Shell::Bash, &READING_COMMANDS)? {
             ensure!(outcome.code == 0, "{outcome:?}");
-            ensure!(
-                outcome.stderr.contains(&format!("{name} is damaged: ")),
-                "{outcome:?}"
-            );
+            ensure!(outcome.stderr.contains(&format!("{name} is damaged: ")), "{outcome:?}");
             let lists = ["genv envs", "genv devices"].contains(&outcome.line.as_str());
             ensure!(!lists || outcome.stdout.contains("e1"), "{outcome:?}");
         }
-        ensure!(
-            contents(&account)? == before,
-            "{name} was changed by what only reads"
-        );
-        let outcomes = run(
-            &account,
-            Shell::Bash,
-            &["genv activate --gpus 1", "genv devices"],
-        )?;
+        ensure!(contents(&account)? == before, "{name} was changed by what only reads");
+        let outcomes = run(&account, Shell::Bash, &["genv activate --gpus 1", "genv devices"])?;
         all_done(&outcomes)?;
         let visible = outcomes[0].variable("CUDA_VISIBLE_DEVICES");
         ensure!(visible.is_some_and(|it| it != "0"), "{visible:?}");
@@ -169,15 +140,12 @@ fn nobody_gets_the_devices_of_an_environment_that_was_lost_with_its_file() -> Re
         // Without a claim of its own its environment cannot be restored from it.
         let line = "exec genv exec --eid e1 --gpus 2 -- env -i sleep 1000";
         job.args(["-c", line]);
-        job.stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        job.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let job = Running::spawn(&mut job)?;
         let mut command = 0;
         // genv writes the files one after the other. Finally it leaves the environment to its command.
         until("the job alone has its devices", || {
-            let read =
-                |name: &str| fs::read_to_string(account.state().join(name)).unwrap_or_default();
+            let read = |name: &str| fs::read_to_string(account.state().join(name)).unwrap_or_default();
             let child = genv_tests::process::children(job.id()).pop();
             command = child.unwrap_or_default();
             let member = format!("\"pid\": {command},");
@@ -192,11 +160,7 @@ fn nobody_gets_the_devices_of_an_environment_that_was_lost_with_its_file() -> Re
         run(&account, Shell::Bash, &READING_COMMANDS)?;
         ensure!(contents(&account)? == before, "{how}");
         let get = "genv exec --eid e2 --gpus 2 -- printenv CUDA_VISIBLE_DEVICES";
-        let outcomes = run(
-            &account,
-            Shell::Bash,
-            &[get, "genv exec --gpus 3 -- true", get],
-        )?;
+        let outcomes = run(&account, Shell::Bash, &[get, "genv exec --gpus 3 -- true", get])?;
         ensure!(outcomes[0].stdout == "2,3\n", "{how}: {outcomes:?}");
         ensure!(outcomes[1].code == 4, "{how}: {outcomes:?}");
         ensure!(outcomes[2].stdout == "2,3\n", "{how}: {outcomes:?}");
@@ -207,13 +171,7 @@ fn nobody_gets_the_devices_of_an_environment_that_was_lost_with_its_file() -> Re
 #[test]
 fn no_file_is_truncated_through_a_symlinked_lock() -> Result<()> {
     const CONTENT: &str = "of somebody else";
-    for name in [
-        "genv.lock",
-        "envs.json",
-        "devices.json",
-        "genv-members.json",
-        "devices/1.lock",
-    ] {
+    for name in ["genv.lock", "envs.json", "devices.json", "genv-members.json", "devices/1.lock"] {
         let (account, _member) = with_environment(uid())?;
         let victim = account.home().join("victim");
         fs::write(&victim, CONTENT)?;
@@ -224,10 +182,7 @@ fn no_file_is_truncated_through_a_symlinked_lock() -> Result<()> {
         }
         symlink(&victim, &link)?;
         for outcome in run(&account, Shell::Bash, &EVERY_COMMAND)? {
-            ensure!(
-                [0, 1, 3, 4].contains(&outcome.code) && !outcome.stderr.contains("panic"),
-                "{name}: {outcome:?}"
-            );
+            ensure!([0, 1, 3, 4].contains(&outcome.code) && !outcome.stderr.contains("panic"), "{name}: {outcome:?}");
         }
         ensure!(fs::read_to_string(&victim)? == CONTENT, "{name}");
         // Without it everything works again.
@@ -243,10 +198,7 @@ fn no_file_is_truncated_through_a_symlinked_lock() -> Result<()> {
 #[test]
 fn nobody_detaches_another_users_environment() -> Result<()> {
     let (account, _member) = with_environment(FIRST_UID)?;
-    let before = [
-        read(&account, "envs.json")?,
-        read(&account, "devices.json")?,
-    ];
+    let before = [read(&account, "envs.json")?, read(&account, "devices.json")?];
     let commands = [
         "GENV_ENVIRONMENT_ID=e1 genv detach",
         "GENV_ENVIRONMENT_ID=e1 genv detach --index 0",
@@ -255,17 +207,9 @@ fn nobody_detaches_another_users_environment() -> Result<()> {
         "genv activate --id e1",
     ];
     for refused in run(&account, Shell::Bash, &commands)? {
-        ensure!(
-            refused.code == 1 && refused.stderr.starts_with("genv: "),
-            "{refused:?}"
-        );
+        ensure!(refused.code == 1 && refused.stderr.starts_with("genv: "), "{refused:?}");
     }
-    ensure!(
-        [
-            read(&account, "envs.json")?,
-            read(&account, "devices.json")?
-        ] == before
-    );
+    ensure!([read(&account, "envs.json")?, read(&account, "devices.json")?] == before);
     Ok(())
 }
 
@@ -279,11 +223,7 @@ fn nobody_changes_another_users_environment_from_outside() -> Result<()> {
     let state = folder.path().join("state");
     let (own, theirs) = (Sleeper::start(&[])?, sleeper_of(OWNER, &[])?);
     let member = |owner: u32| {
-        if owner == uid() {
-            own.pid()
-        } else {
-            theirs.pid()
-        }
+        if owner == uid() { own.pid() } else { theirs.pid() }
     };
     let write = |owner| {
         let environment = Environment::new("e1", owner, member(owner), &[0]);
@@ -321,18 +261,12 @@ fn nobody_changes_another_users_environment_from_outside() -> Result<()> {
         let refused = run(line, OWNER, Some(OWNER + 1))?;
         let said = String::from_utf8(refused.stderr)?;
         ensure!(refused.status.code() == Some(1), "{line}: {said}");
-        ensure!(
-            said.contains("the user 54321: that is for them and for root"),
-            "{said}"
-        );
+        ensure!(said.contains("the user 54321: that is for them and for root"), "{said}");
         ensure!(said.lines().count() == 1, "{said}");
         ensure!(files()? == before, "{line}");
     }
     // Its user may, and root.
-    for (owner, user) in [
-        (uid(), None),
-        (if uid() == 0 { OWNER } else { uid() }, Some(OWNER)),
-    ] {
+    for (owner, user) in [(uid(), None), (if uid() == 0 { OWNER } else { uid() }, Some(OWNER))] {
         write(owner)?;
         for line in [
             "devices attach --eid e1 --count 2",

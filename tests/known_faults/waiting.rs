@@ -42,28 +42,18 @@ fn wait_until_it_asks(child: &mut Child) -> Result<()> {
 
 #[test]
 fn a_driver_that_hangs_does_not_hold_the_lock() -> Result<()> {
-    let simulation = Simulation::new(
-        "version: 1\nhosts:\n- devices: [{count: 4, memory: 16gi}]\n  faults: [{hang: all}]\n",
-    );
+    let simulation =
+        Simulation::new("version: 1\nhosts:\n- devices: [{count: 4, memory: 16gi}]\n  faults: [{hang: all}]\n");
     let variables = hanging_driver(&simulation)?;
     let variables = variables.each_ref().map(|(name, value)| (*name, &**value));
 
     // Nobody knows the devices yet: only the driver could tell.
     let account = Account::new()?;
     let mut asking = account.command("bash")?;
-    asking
-        .args(["-c", "exec genv exec --gpus 1 -- true"])
-        .envs(variables)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null());
+    asking.args(["-c", "exec genv exec --gpus 1 -- true"]).envs(variables).stdin(Stdio::null()).stderr(Stdio::null());
     let mut asking = Running::spawn(&mut asking)?;
     wait_until_it_asks(&mut asking)?;
-    let commands = [
-        "genv activate",
-        "genv config gpus 2",
-        "genv status",
-        "genv deactivate",
-    ];
+    let commands = ["genv activate", "genv config gpus 2", "genv status", "genv deactivate"];
     all_done(&run_with(&account, Shell::Bash, &variables, &commands)?)?;
 
     // Where they are known it is not waited for, but by those who ask what only it knows.
@@ -82,27 +72,13 @@ fn whoever_holds_the_lock_is_named_and_stops_no_question() -> Result<()> {
     let (account, _member) = with_environment(uid())?;
     let lock = File::create(account.state().join("genv.lock"))?;
     flock(&lock, FlockOperation::LockExclusive)?;
-    let questions = [
-        "genv envs",
-        "genv devices",
-        "genv status",
-        "genv usage snapshot",
-        "genv free",
-    ];
+    let questions = ["genv envs", "genv devices", "genv status", "genv usage snapshot", "genv free"];
     all_done(&run(&account, Shell::Bash, &questions)?)?;
     let before = read(&account, "envs.json")?;
     let outcomes = run(&account, Shell::Bash, &["genv activate", "genv status"])?;
     let refused = &outcomes[0];
-    ensure!(
-        refused.code == 6 && refused.stderr.contains("genv.lock"),
-        "{refused:?}"
-    );
-    ensure!(
-        refused
-            .stderr
-            .contains(&format!("process {} ", std::process::id())),
-        "{refused:?}"
-    );
+    ensure!(refused.code == 6 && refused.stderr.contains("genv.lock"), "{refused:?}");
+    ensure!(refused.stderr.contains(&format!("process {} ", std::process::id())), "{refused:?}");
     ensure!(refused.variable("GENV_ENVIRONMENT_ID").is_none());
     ensure!(read(&account, "envs.json")? == before);
     drop(lock);

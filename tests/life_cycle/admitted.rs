@@ -26,10 +26,7 @@ impl Machine {
     pub(crate) fn new() -> Result<Self> {
         let own = getuid().as_raw();
         let user = if own == 0 { FIRST_UID } else { own };
-        Ok(Self {
-            folder: shared_folder()?,
-            user,
-        })
+        Ok(Self { folder: shared_folder()?, user })
     }
 
     pub(crate) fn state(&self) -> PathBuf {
@@ -40,13 +37,8 @@ impl Machine {
     fn sh(&self, user: Option<u32>, line: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", line]).env_clear();
-        command.env(
-            "PATH",
-            format!("{}:/usr/bin:/bin", self.folder.path().display()),
-        );
-        command
-            .env("GENV_TMPDIR", self.state())
-            .env("GENV_DEVICES", "4");
+        command.env("PATH", format!("{}:/usr/bin:/bin", self.folder.path().display()));
+        command.env("GENV_TMPDIR", self.state()).env("GENV_DEVICES", "4");
         command.current_dir(self.state());
         if let Some(user) = user.filter(|_| is_root()) {
             command.uid(user).gid(user);
@@ -99,10 +91,7 @@ fn kernel_thread() -> Option<u32> {
 
 fn is_kernel_thread(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let flags = stat
-        .rsplit(')')
-        .next()
-        .and_then(|rest| rest.split(' ').nth(7));
+    let flags = stat.rsplit(')').next().and_then(|rest| rest.split(' ').nth(7));
     let flags = flags.and_then(|flags| flags.parse::<u64>().ok());
     flags.is_some_and(|flags| flags & 0x0020_0000 != 0)
 }
@@ -125,11 +114,7 @@ fn a_process_of_another_user_becomes_no_member() -> Result<()> {
     let add = |pid: u32| format!("genv envs activate --eid e1 --uid {user} --pid {pid}");
     machine.succeeds(Some(user), &add(own.pid()))?;
     let bobs = machine.sleeper(BOB)?;
-    let found = if is_root() {
-        Some(bobs.pid())
-    } else {
-        foreign_process()
-    };
+    let found = if is_root() { Some(bobs.pid()) } else { foreign_process() };
     let Some(other) = found else {
         return Ok(());
     };
@@ -139,17 +124,12 @@ fn a_process_of_another_user_becomes_no_member() -> Result<()> {
     machine.refuses(user, &new, &words)?;
     // The shell function names the shell's pid by a variable, which anybody can set.
     let call = |command: &str| {
-        format!(
-            "f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='3 bash {other} script'; {command}"
-        )
+        format!("f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='3 bash {other} script'; {command}")
     };
     machine.refuses(user, &call("genv activate --id e1"), &words)?;
     machine.refuses(user, &call("genv activate"), &words)?;
     let before = machine.environments();
-    machine.run(
-        Some(user),
-        &call("GENV_ENVIRONMENT_ID=e1 genv shell --join"),
-    )?;
+    machine.run(Some(user), &call("GENV_ENVIRONMENT_ID=e1 genv shell --join"))?;
     ensure!(machine.environments() == before);
     if is_root() {
         // A command of another user does not take the process out either.
@@ -192,24 +172,15 @@ impl Machine {
     pub(crate) fn job(&self) -> Result<Job> {
         let line = "exec genv exec --eid e1 --gpus 2 --name training -- sleep 1000";
         let mut job = self.sh(Some(self.user), line);
-        job.stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        job.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let genv = Running::spawn(&mut job)?;
         let mut command = 0;
         // Of the files that change, envs.json is written last.
         until("the job has its devices", || {
-            command = genv_tests::process::children(genv.id())
-                .pop()
-                .unwrap_or_default();
-            Ok(self
-                .environments()
-                .contains(&format!("        {command}\n")))
+            command = genv_tests::process::children(genv.id()).pop().unwrap_or_default();
+            Ok(self.environments().contains(&format!("        {command}\n")))
         })?;
-        Ok(Job {
-            command: Orphan(command),
-            _genv: genv,
-        })
+        Ok(Job { command: Orphan(command), _genv: genv })
     }
 }
 
@@ -222,11 +193,7 @@ fn a_lost_environment_is_restored_by_its_user_and_by_root_alone() -> Result<()> 
         fs::remove_file(machine.state().join("envs.json"))?;
         if is_root() {
             machine.succeeds(Some(BOB), "genv exec --gpus 1 -- true")?;
-            ensure!(
-                !machine.environments().contains("\"e1\""),
-                "{}",
-                machine.environments()
-            );
+            ensure!(!machine.environments().contains("\"e1\""), "{}", machine.environments());
         }
         let before = machine.environments();
         let query = "genv envs query --query eid uid pids config.name config.gpus";
@@ -243,20 +210,14 @@ fn a_lost_environment_is_restored_by_its_user_and_by_root_alone() -> Result<()> 
 }
 
 #[test]
-fn a_restored_environment_without_devices_gets_those_that_its_process_sees_and_that_are_free()
--> Result<()> {
+fn a_restored_environment_without_devices_gets_those_that_its_process_sees_and_that_are_free() -> Result<()> {
     let machine = Machine::new()?;
     let job = machine.job()?;
     let own = machine.sleeper(machine.user)?;
     let path = machine.state().join("devices.json");
     let content = fs::read_to_string(&path)?;
     // Another one has the second device meanwhile.
-    fs::write(
-        &path,
-        content
-            .replacen("\"e1\"", "\"gone\"", 1)
-            .replacen("\"e1\"", "\"e2\"", 1),
-    )?;
+    fs::write(&path, content.replacen("\"e1\"", "\"gone\"", 1).replacen("\"e1\"", "\"e2\"", 1))?;
     fs::remove_file(machine.state().join("envs.json"))?;
     let e2 = genv_tests::state::Environment::new("e2", machine.user, own.pid(), &[1]);
     let scratch = tempfile::tempdir()?;
@@ -265,10 +226,7 @@ fn a_restored_environment_without_devices_gets_those_that_its_process_sees_and_t
     // Cut off: the record of e2 is whole, and that of e1 is lost.
     let cut = e2.rfind(']').context("a list")?;
     fs::write(machine.state().join("envs.json"), &e2[..cut])?;
-    machine.succeeds(
-        Some(machine.user),
-        "genv envs config --eid e1 name --name again",
-    )?;
+    machine.succeeds(Some(machine.user), "genv envs config --eid e1 name --name again")?;
     let held = machine.succeeds(None, "genv devices find --eid e1")?;
     ensure!(held == "0\n", "{held}");
     drop(job);
@@ -282,17 +240,10 @@ fn a_lost_environment_whose_start_does_not_agree_is_not_restored() -> Result<()>
     fs::remove_file(machine.state().join("envs.json"))?;
     let path = machine.state().join("genv-members.json");
     let content = fs::read_to_string(&path)?;
-    fs::write(
-        &path,
-        content.replace("\"start_time_ticks\": ", "\"start_time_ticks\": 1"),
-    )?;
+    fs::write(&path, content.replace("\"start_time_ticks\": ", "\"start_time_ticks\": 1"))?;
     // Without a driver it is not known whether a process that names the environment works on the devices.
     machine.succeeds(Some(machine.user), "genv exec --eid e2 --gpus 2 -- true")?;
-    ensure!(
-        !machine.environments().contains("\"e1\""),
-        "{}",
-        machine.environments()
-    );
+    ensure!(!machine.environments().contains("\"e1\""), "{}", machine.environments());
     drop(job);
     machine.succeeds(Some(machine.user), "genv exec --eid e3 --gpus 4 -- true")?;
     Ok(())

@@ -62,10 +62,7 @@ const REFUSED_OUTSIDE: [(&str, i32); 18] = [
     ("genv activate --id $(printf 'x%.0s' {1..129})", 2),
     ("genv activate --eid theirs", 1),
     ("GENV_DEVICES=x genv activate --gpus 1", 2),
-    (
-        "echo gpus = -1 > genv.toml; genv activate || (rm genv.toml; exit 1)",
-        1,
-    ),
+    ("echo gpus = -1 > genv.toml; genv activate || (rm genv.toml; exit 1)", 1),
     ("GENV_ENVIRONMENT_ID=nosuch genv attach --count 1", 3),
     ("GENV_ENVIRONMENT_ID=theirs genv attach --count 1", 1),
     ("GENV_ENVIRONMENT_ID=theirs genv config gpus 1", 1),
@@ -88,53 +85,24 @@ fn all_are_refused(prepare: &[&str], calls: &[(&str, i32)]) -> Result<()> {
     }
     let outcomes = account.lines(Shell::Bash, &[("GENV_DEVICES", "2")], &lines)?;
     for outcome in &outcomes[..=first] {
-        ensure!(
-            outcome.code == 0 && outcome.stderr.is_empty(),
-            "{outcome:?}"
-        );
+        ensure!(outcome.code == 0 && outcome.stderr.is_empty(), "{outcome:?}");
     }
     let before = &outcomes[first];
     ensure!(before.stdout.contains("theirs"), "{before:?}");
     for (outcomes, (call, code)) in outcomes[first + 1..].chunks(2).zip(calls) {
-        let [refused, after] = outcomes else {
-            anyhow::bail!("{call} was not run")
-        };
+        let [refused, after] = outcomes else { anyhow::bail!("{call} was not run") };
         ensure!(refused.code == *code, "{call}: {refused:?}");
-        ensure!(
-            refused.stdout.is_empty(),
-            "{call} printed {:?}",
-            refused.stdout
-        );
+        ensure!(refused.stdout.is_empty(), "{call} printed {:?}", refused.stdout);
         let mut said: Vec<&str> = refused.stderr.lines().collect();
         // Those who wait are told so first.
         if *code == 6 {
-            ensure!(
-                said.remove(0).contains("waiting for devices"),
-                "{call}: {refused:?}"
-            );
+            ensure!(said.remove(0).contains("waiting for devices"), "{call}: {refused:?}");
         }
         ensure!(said.len() == 1, "{call} said {:?}", refused.stderr);
-        ensure!(
-            said[0].starts_with("genv: "),
-            "{call} said {:?}",
-            refused.stderr
-        );
-        ensure!(
-            !said[0].contains(char::is_control),
-            "{call} said {:?}",
-            refused.stderr
-        );
-        ensure!(
-            after.stdout == before.stdout,
-            "{call} changed {} to {}",
-            before.stdout,
-            after.stdout
-        );
-        ensure!(
-            after.variables == before.variables,
-            "{call} changed {:?}",
-            after.variables
-        );
+        ensure!(said[0].starts_with("genv: "), "{call} said {:?}", refused.stderr);
+        ensure!(!said[0].contains(char::is_control), "{call} said {:?}", refused.stderr);
+        ensure!(after.stdout == before.stdout, "{call} changed {} to {}", before.stdout, after.stdout);
+        ensure!(after.variables == before.variables, "{call} changed {:?}", after.variables);
     }
     Ok(())
 }
@@ -147,38 +115,24 @@ fn in_an_environment() -> Result<()> {
 
 #[test]
 fn outside_of_an_environment() -> Result<()> {
-    all_are_refused(
-        &["genv activate --gpus 0; genv deactivate"],
-        &REFUSED_OUTSIDE,
-    )
+    all_are_refused(&["genv activate --gpus 0; genv deactivate"], &REFUSED_OUTSIDE)
 }
 
 #[test]
 fn on_a_machine_without_devices() -> Result<()> {
     for (variables, words) in [
         ([("GENV_DEVICES", "0")], "this machine has none"),
-        (
-            [("GENV_NVML_LIBRARY", "/nonexistent/nvml.so")],
-            "/nonexistent/nvml.so",
-        ),
+        ([("GENV_NVML_LIBRARY", "/nonexistent/nvml.so")], "/nonexistent/nvml.so"),
     ] {
         let account = Account::new()?;
         let lines = ["activate --gpus 1", "status", "activate"];
-        let lines: Vec<String> = std::iter::once(Shell::Bash.setup().to_owned())
-            .chain(lines.map(|line| format!("genv {line}")))
-            .collect();
+        let lines: Vec<String> =
+            std::iter::once(Shell::Bash.setup().to_owned()).chain(lines.map(|line| format!("genv {line}"))).collect();
         let outcomes = account.lines(Shell::Bash, &variables, &lines)?;
         let refused = &outcomes[1];
-        ensure!(
-            refused.code == 4 && refused.stderr.contains(words),
-            "{refused:?}"
-        );
+        ensure!(refused.code == 4 && refused.stderr.contains(words), "{refused:?}");
         ensure!(refused.stderr.lines().count() == 1, "{refused:?}");
-        ensure!(
-            outcomes[2].stdout.starts_with("No environment"),
-            "{:?}",
-            outcomes[2]
-        );
+        ensure!(outcomes[2].stdout.starts_with("No environment"), "{:?}", outcomes[2]);
         // An environment needs no device.
         ensure!(outcomes[3].code == 0, "{:?}", outcomes[3]);
     }

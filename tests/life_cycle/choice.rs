@@ -135,10 +135,7 @@ fn attach_counts_and_chooses_in_an_environment() -> Result<()> {
     // As many as are configured; the T4 has too little memory.
     ensure!(visible[5] == "2,4", "{visible:?}");
     for refused in &visible[6..8] {
-        ensure!(
-            refused.starts_with("2: genv: the argument '--"),
-            "{visible:?}"
-        );
+        ensure!(refused.starts_with("2: genv: the argument '--"), "{visible:?}");
     }
     ensure!(visible[8] == "-1", "{visible:?}");
     ensure!(visible[10] == "2", "{visible:?}");
@@ -159,10 +156,7 @@ fn a_joined_environment_gets_devices_beside_its_own_and_keeps_its_configuration(
         "genv activate --id e --gpu-type a100 --gpus 2",
     ];
     let visible = visible(&mixed.account, MIXED, &lines)?;
-    ensure!(
-        visible == ["0,3,4", "1: 1\n", "", "0,3,4", "", "2,4"],
-        "{visible:?}"
-    );
+    ensure!(visible == ["0,3,4", "1: 1\n", "", "0,3,4", "", "2,4"], "{visible:?}");
     Ok(())
 }
 
@@ -223,17 +217,11 @@ fn who_waits_for_a_type_gets_that_type_and_is_listed_with_it() -> Result<()> {
     let waits = mixed.job(&[&["--wait"], &one[..]].concat())?;
     ensure!(waits.stderr_lines.next_line()? == NEXT);
     let listed = String::from_utf8(mixed.genv(&["queue"])?.stdout)?;
-    ensure!(
-        listed.contains("  1        a100, 37.3 GiB or more  all     "),
-        "{listed}"
-    );
+    ensure!(listed.contains("  1        a100, 37.3 GiB or more  all     "), "{listed}");
     let listed: Value = serde_json::from_slice(&mixed.genv(&["queue", "--json"])?.stdout)?;
     let place = &listed["waiting"][0];
     ensure!(place["gpu_types"] == json!(["a100"]), "{listed:#}");
-    ensure!(
-        place["gpu_memory_at_least_bytes"] == 40_000_000_000_u64,
-        "{listed:#}"
-    );
+    ensure!(place["gpu_memory_at_least_bytes"] == 40_000_000_000_u64, "{listed:#}");
     let numbers = mixed.job(&["--index", "0,4", "--wait"])?;
     ensure!(numbers.stderr_lines.next_line()?.contains("one before you"));
     let listed = String::from_utf8(mixed.genv(&["queue"])?.stdout)?;
@@ -244,11 +232,7 @@ fn who_waits_for_a_type_gets_that_type_and_is_listed_with_it() -> Result<()> {
     let devices: Value = serde_json::from_slice(&mixed.genv(&["devices", "--json"])?.stdout)?;
     let held = devices["devices"].as_array().context("a list")?.iter();
     let held: Vec<u64> = held
-        .filter(|it| {
-            it["attachments"]
-                .as_array()
-                .is_some_and(|it| !it.is_empty())
-        })
+        .filter(|it| it["attachments"].as_array().is_some_and(|it| !it.is_empty()))
         .filter_map(|it| it["index"].as_u64())
         .collect();
     ensure!(held == [2, 4], "{devices:#}");
@@ -258,25 +242,14 @@ fn who_waits_for_a_type_gets_that_type_and_is_listed_with_it() -> Result<()> {
 }
 
 #[test]
-fn a_type_is_refused_where_the_driver_does_not_answer_and_memory_is_known_from_before() -> Result<()>
-{
+fn a_type_is_refused_where_the_driver_does_not_answer_and_memory_is_known_from_before() -> Result<()> {
     let account = Account::new()?;
     state::write(&account.state(), 2, &[])?;
     let host = "{devices: [{count: 2}], faults: [{init: driver_not_loaded}]}";
-    let lines = [
-        "genv activate --gpus 1 --gpu-type h100",
-        "genv activate --gpus 1",
-        "genv attach --index 1",
-    ];
+    let lines = ["genv activate --gpus 1 --gpu-type h100", "genv activate --gpus 1", "genv attach --index 1"];
     let visible = visible(&account, host, &lines)?;
-    ensure!(
-        visible[0].starts_with("4: genv: cannot attach devices of type 'h100': "),
-        "{visible:?}"
-    );
-    ensure!(
-        visible[0].ends_with(", or ask for devices by '--index'\n"),
-        "{visible:?}"
-    );
+    ensure!(visible[0].starts_with("4: genv: cannot attach devices of type 'h100': "), "{visible:?}");
+    ensure!(visible[0].ends_with(", or ask for devices by '--index'\n"), "{visible:?}");
     ensure!(visible[1..] == ["0", "0,1"], "{visible:?}");
     Ok(())
 }

@@ -18,45 +18,23 @@ type Damage = fn(&Path) -> Result<()>;
 const DAMAGES: &[(&str, Damage)] = &[
     ("removed", |path| Ok(fs::remove_file(path)?)),
     ("empty", |path| Ok(fs::write(path, "")?)),
-    ("cut off", |path| {
-        with_bytes(path, |bytes| bytes.truncate(bytes.len() / 2))
-    }),
-    ("cut off at its end", |path| {
-        with_bytes(path, |bytes| bytes.truncate(bytes.len() - 1))
-    }),
+    ("cut off", |path| with_bytes(path, |bytes| bytes.truncate(bytes.len() / 2))),
+    ("cut off at its end", |path| with_bytes(path, |bytes| bytes.truncate(bytes.len() - 1))),
     ("NUL bytes", |path| with_bytes(path, |bytes| bytes.fill(0))),
-    ("NUL bytes within", |path| {
-        with_bytes(path, |bytes| insert(bytes, b"\0\0"))
-    }),
-    ("bytes that are no UTF-8", |path| {
-        with_bytes(path, |bytes| insert(bytes, b"\xff\xfe"))
-    }),
-    ("a byte order mark", |path| {
-        with_bytes(path, |bytes| drop(bytes.splice(0..0, *b"\xef\xbb\xbf")))
-    }),
-    ("a number that is none", |path| {
-        with_bytes(path, |bytes| insert(bytes, b"1e999"))
-    }),
+    ("NUL bytes within", |path| with_bytes(path, |bytes| insert(bytes, b"\0\0"))),
+    ("bytes that are no UTF-8", |path| with_bytes(path, |bytes| insert(bytes, b"\xff\xfe"))),
+    ("a byte order mark", |path| with_bytes(path, |bytes| drop(bytes.splice(0..0, *b"\xef\xbb\xbf")))),
+    ("a number that is none", |path| with_bytes(path, |bytes| insert(bytes, b"1e999"))),
     ("another type", |path| Ok(fs::write(path, "[{}, 7, null]")?)),
-    ("another document", |path| {
-        Ok(fs::write(path, "{\"version\": 9}")?)
-    }),
-    ("too large", |path| {
-        with_bytes(path, |bytes| bytes.resize(5 << 20, b' '))
-    }),
+    ("another document", |path| Ok(fs::write(path, "{\"version\": 9}")?)),
+    ("too large", |path| with_bytes(path, |bytes| bytes.resize(5 << 20, b' '))),
 ];
 
 /// What may stand in the place of a file.
 const PLANTS: &[(&str, Damage)] = &[
-    ("a link", |path| {
-        planted(path, |path| symlink("/etc/passwd", path))
-    }),
-    ("a dangling link", |path| {
-        planted(path, |path| symlink("/nonexistent/file", path))
-    }),
-    ("a folder", |path| {
-        planted(path, |path| fs::create_dir(path))
-    }),
+    ("a link", |path| planted(path, |path| symlink("/etc/passwd", path))),
+    ("a dangling link", |path| planted(path, |path| symlink("/nonexistent/file", path))),
+    ("a folder", |path| planted(path, |path| fs::create_dir(path))),
     ("a pipe", |path| planted(path, make_pipe)),
 ];
 
@@ -76,10 +54,7 @@ fn with_bytes(path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
 
 /// Inserts bytes before the first comma.
 fn insert(bytes: &mut Vec<u8>, what: &[u8]) {
-    let at = bytes
-        .iter()
-        .position(|byte| *byte == b',')
-        .unwrap_or_default();
+    let at = bytes.iter().position(|byte| *byte == b',').unwrap_or_default();
     bytes.splice(at..at, what.iter().copied());
 }
 
@@ -101,16 +76,8 @@ fn entries() -> Vec<(&'static str, &'static str, Value)> {
         ("devices.json", "/devices/1/attachments", json!("e2")),
         ("devices.json", "/devices/0/attachments/0", json!(null)),
         ("devices.json", "/devices/0/attachments/0/eid", json!([])),
-        (
-            "devices.json",
-            "/devices/0/attachments/0/gpu_memory",
-            json!([]),
-        ),
-        (
-            "devices.json",
-            "/devices/0/attachments/0/time",
-            json!("yesterday"),
-        ),
+        ("devices.json", "/devices/0/attachments/0/gpu_memory", json!([])),
+        ("devices.json", "/devices/0/attachments/0/time", json!("yesterday")),
         ("devices.json", "/devices/1/total_memory", json!(-1)),
         ("devices.json", "/devices", json!({})),
         ("devices.json", "/devices", json!(7)),
@@ -127,11 +94,7 @@ fn entries() -> Vec<(&'static str, &'static str, Value)> {
         ("envs.json", "/envs", json!(7)),
         ("genv-members.json", "/members", json!(7)),
         ("genv-members.json", "/members/0/pid", json!("x")),
-        (
-            "genv-members.json",
-            "/members/0/start_time_ticks",
-            json!(1e300),
-        ),
+        ("genv-members.json", "/members/0/start_time_ticks", json!(1e300)),
         ("genv-members.json", "/devices", json!(7)),
         ("genv-members.json", "/boot_id", json!(5)),
         ("genv-members.json", "/version", json!(2)),
@@ -180,10 +143,7 @@ fn keeps_its_devices(machine: &Machine, job: &Job) -> Result<()> {
     let listed = machine.succeeds(own, "genv envs query --query eid uid pids")?;
     let expected = format!("e1,{},{}\n", machine.user, job.command.0);
     ensure!(listed == expected, "{listed}");
-    ensure!(
-        Path::new(&format!("/proc/{}", job.command.0)).exists(),
-        "it was ended"
-    );
+    ensure!(Path::new(&format!("/proc/{}", job.command.0)).exists(), "it was ended");
     Ok(())
 }
 
@@ -253,13 +213,7 @@ fn what_is_in_the_way_of_another_file_ends_nothing() -> Result<()> {
         let machine = Machine::new()?;
         let job = machine.job()?;
         let other = if is_root() { BOB } else { machine.user };
-        let files = [
-            "genv.lock",
-            "devices",
-            "metrics",
-            &confirmed(machine.user),
-            &confirmed(other),
-        ];
+        let files = ["genv.lock", "devices", "metrics", &confirmed(machine.user), &confirmed(other)];
         for file in files {
             let path = machine.state().join(file);
             plant(&path)?;
@@ -289,17 +243,10 @@ fn a_file_that_others_may_not_read_is_left_as_it_is() -> Result<()> {
         let content = fs::read(&path)?;
         let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode));
         mode(0o000)?;
-        for line in [
-            "genv envs",
-            "genv exec --gpus 1 -- true",
-            "genv envs config --eid e1 name --name x",
-        ] {
+        for line in ["genv envs", "genv exec --gpus 1 -- true", "genv envs config --eid e1 name --name x"] {
             let done = machine.run(Some(machine.user), line)?;
             let said = String::from_utf8_lossy(&done.stderr);
-            ensure!(
-                [0, 1].contains(&done.status.code().unwrap_or(2)),
-                "{file}: {line}: {done:?}"
-            );
+            ensure!([0, 1].contains(&done.status.code().unwrap_or(2)), "{file}: {line}: {done:?}");
             ensure!(!said.contains("panicked"), "{said}");
         }
         // The unreadable file was not replaced.
@@ -311,8 +258,7 @@ fn a_file_that_others_may_not_read_is_left_as_it_is() -> Result<()> {
 }
 
 #[test]
-fn devices_that_no_file_lists_any_more_are_those_that_a_process_of_the_environment_sees()
--> Result<()> {
+fn devices_that_no_file_lists_any_more_are_those_that_a_process_of_the_environment_sees() -> Result<()> {
     let machine = Machine::new()?;
     let job = machine.job()?;
     let own = Some(machine.user);
@@ -322,19 +268,13 @@ fn devices_that_no_file_lists_any_more_are_those_that_a_process_of_the_environme
     }
     if is_root() {
         let member = machine.sleeper(BOB)?;
-        let line = format!(
-            "genv envs activate --eid b --uid {BOB} --pid {}",
-            member.pid()
-        );
+        let line = format!("genv envs activate --eid b --uid {BOB} --pid {}", member.pid());
         machine.succeeds(Some(BOB), &line)?;
         machine.succeeds(Some(BOB), "genv devices attach --eid b --index 0")?;
         machine.succeeds(own, "genv envs config --eid e1 name --name again")?;
         let held = machine.succeeds(own, "genv devices find --eid e1")?;
         ensure!(held == "1\n", "it has {held}");
-        machine.succeeds(
-            Some(BOB),
-            &format!("genv envs deactivate --pid {}", member.pid()),
-        )?;
+        machine.succeeds(Some(BOB), &format!("genv envs deactivate --pid {}", member.pid()))?;
         for file in ["devices.json", "genv-members.json"] {
             fs::remove_file(machine.state().join(file))?;
         }

@@ -18,11 +18,7 @@ use crate::running::genv;
 fn run(account: &Account, words: &[&str]) -> Result<(i32, String, String)> {
     let done = output(&mut genv(account, words)?)?;
     let code = done.status.code().context("a signal ended it")?;
-    Ok((
-        code,
-        String::from_utf8(done.stdout)?,
-        String::from_utf8(done.stderr)?,
-    ))
+    Ok((code, String::from_utf8(done.stdout)?, String::from_utf8(done.stderr)?))
 }
 
 fn start(account: &Account, words: &[&str]) -> Result<String> {
@@ -40,12 +36,8 @@ fn jobs(account: &Account) -> Result<Vec<Value>> {
 #[test]
 fn a_job_has_an_environment_of_its_own_that_ends_with_it() -> Result<()> {
     let account = Account::new()?;
-    let script =
-        "echo $CUDA_VISIBLE_DEVICES; until [ -e go ]; do sleep 0.05; done; echo well >&2; exit 7";
-    let number = start(
-        &account,
-        &["--name", "train", "--gpus", "2", "--", "sh", "-c", script],
-    )?;
+    let script = "echo $CUDA_VISIBLE_DEVICES; until [ -e go ]; do sleep 0.05; done; echo well >&2; exit 7";
+    let number = start(&account, &["--name", "train", "--gpus", "2", "--", "sh", "-c", script])?;
     assert_eq!(number, "1");
     let running = jobs(&account)?;
     assert_eq!(running[0]["state"], "running");
@@ -68,33 +60,19 @@ fn a_job_has_an_environment_of_its_own_that_ends_with_it() -> Result<()> {
 fn what_cannot_be_started_is_no_job() -> Result<()> {
     let account = Account::new()?;
     for (words, code, part) in [
-        (
-            &["--gpus", "9", "--", "true"][..],
-            4,
-            "cannot attach 9 devices",
-        ),
+        (&["--gpus", "9", "--", "true"][..], 4, "cannot attach 9 devices"),
         (&["--", "nosuchprogram"], 127, "cannot run nosuchprogram"),
         (&["--gpus", "x", "--", "true"], 2, "--gpus"),
         (&["--name", "12", "--", "true"], 2, "cannot name a job 12"),
     ] {
         let (ended, printed, stderr) = run(&account, &[&["exec", "--detach"], words].concat())?;
-        ensure!(
-            ended == code && printed.is_empty() && stderr.contains(part),
-            "{words:?}: {ended} {printed} {stderr}"
-        );
+        ensure!(ended == code && printed.is_empty() && stderr.contains(part), "{words:?}: {ended} {printed} {stderr}");
     }
     ensure!(jobs(&account)?.is_empty());
-    ensure!(
-        listed(&account, "envs.json", "envs")
-            .unwrap_or_default()
-            .is_empty()
-    );
+    ensure!(listed(&account, "envs.json", "envs").unwrap_or_default().is_empty());
     for command in ["logs", "wait", "stop"] {
         let (code, _, stderr) = run(&account, &[command, "1"])?;
-        ensure!(
-            code == 1 && stderr.contains("there is no job 1"),
-            "{stderr}"
-        );
+        ensure!(code == 1 && stderr.contains("there is no job 1"), "{stderr}");
     }
     Ok(())
 }
@@ -102,43 +80,18 @@ fn what_cannot_be_started_is_no_job() -> Result<()> {
 #[test]
 fn a_job_is_stopped_by_sigterm_and_then_by_sigkill() -> Result<()> {
     let account = Account::new()?;
-    start(
-        &account,
-        &[
-            "--",
-            "sh",
-            "-c",
-            "trap 'echo saved; exit 3' TERM; echo ready; while :; do sleep 0.05; done",
-        ],
-    )?;
-    start(
-        &account,
-        &[
-            "--",
-            "sh",
-            "-c",
-            "trap '' TERM; echo ready; while :; do sleep 0.05; done",
-        ],
-    )?;
+    start(&account, &["--", "sh", "-c", "trap 'echo saved; exit 3' TERM; echo ready; while :; do sleep 0.05; done"])?;
+    start(&account, &["--", "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done"])?;
     for number in ["1", "2"] {
-        until("the job listens", || {
-            Ok(run(&account, &["logs", number])?.1.contains("ready"))
-        })?;
+        until("the job listens", || Ok(run(&account, &["logs", number])?.1.contains("ready")))?;
     }
     assert_eq!(run(&account, &["stop", "1"])?.0, 0);
     let (code, _, stderr) = run(&account, &["stop", "2", "--timeout", "300ms"])?;
     ensure!(code == 0 && stderr.contains("got SIGKILL"), "{stderr}");
-    let codes: Vec<_> = jobs(&account)?
-        .iter()
-        .map(|job| job["exit_code"].as_u64())
-        .collect();
+    let codes: Vec<_> = jobs(&account)?.iter().map(|job| job["exit_code"].as_u64()).collect();
     assert_eq!(codes, [Some(3), Some(137)]);
     ensure!(run(&account, &["logs", "1"])?.1.contains("saved"));
-    ensure!(
-        run(&account, &["stop", "1"])?
-            .2
-            .contains("has ended already")
-    );
+    ensure!(run(&account, &["stop", "1"])?.2.contains("has ended already"));
     ensure!(listed(&account, "envs.json", "envs")?.is_empty());
     Ok(())
 }
@@ -149,29 +102,12 @@ fn a_job_goes_on_without_the_program_that_waits_for_it() -> Result<()> {
     start(&account, &["--gpus", "1", "--", "sleep", "1000000"])?;
     let record = fs::read(folder(&account)?.join("1/job.json"))?;
     let record: Value = serde_json::from_slice(&record)?;
-    let pid = |which: &str| -> Result<u32> {
-        Ok(record[which]["pid"]
-            .as_u64()
-            .context("no pid")?
-            .try_into()?)
-    };
+    let pid = |which: &str| -> Result<u32> { Ok(record[which]["pid"].as_u64().context("no pid")?.try_into()?) };
     let (waiting, running) = (pid("waiting")?, pid("running")?);
     signal(waiting, Signal::KILL)?;
     until("it has ended", || Ok(!is_alive(waiting)))?;
     assert_eq!(jobs(&account)?[0]["state"], "running");
-    assert_eq!(
-        run(
-            &account,
-            &[
-                "devices",
-                "find",
-                "--eid",
-                record["eid"].as_str().context("no eid")?
-            ]
-        )?
-        .1,
-        "0\n"
-    );
+    assert_eq!(run(&account, &["devices", "find", "--eid", record["eid"].as_str().context("no eid")?])?.1, "0\n");
     run(&account, &["stop", "1"])?;
     ensure!(!is_alive(running));
     assert_eq!(jobs(&account)?[0]["state"], "lost");
@@ -213,11 +149,7 @@ fn a_number_means_the_number_of_a_job_whatever_names_there_are() -> Result<()> {
 #[test]
 fn stop_takes_the_job_of_a_name_that_runs_and_logs_the_newest() -> Result<()> {
     let account = Account::new()?;
-    for line in [
-        "echo first; exec sleep 1000000",
-        "echo second; exec sleep 1000000",
-        "echo third",
-    ] {
+    for line in ["echo first; exec sleep 1000000", "echo second; exec sleep 1000000", "echo third"] {
         start(&account, &["--name", "train", "--", "sh", "-c", line])?;
     }
     assert_eq!(run(&account, &["wait", "train"])?.0, 0);
@@ -243,10 +175,7 @@ fn a_damaged_record_hides_no_other_job() -> Result<()> {
     fs::write(&record, "")?;
     let start = ["exec", "--detach", "--", "sleep", "1000000"];
     let (code, printed, stderr) = run(&account, &start)?;
-    ensure!(
-        code == 0 && printed == "3\n" && stderr.is_empty(),
-        "{stderr}"
-    );
+    ensure!(code == 0 && printed == "3\n" && stderr.is_empty(), "{stderr}");
     let note = format!("genv: cannot read {}: ", record.display());
     for (words, part) in [
         (&["jobs", "--no-header"][..], "2 "),
@@ -256,14 +185,8 @@ fn a_damaged_record_hides_no_other_job() -> Result<()> {
         (&["stop", "3"], ""),
     ] {
         let (code, printed, stderr) = run(&account, words)?;
-        ensure!(
-            code == 0 && printed.starts_with(part),
-            "{words:?}: {code} {printed}"
-        );
-        ensure!(
-            stderr.starts_with(&note) && stderr.lines().count() == 1,
-            "{words:?}: {stderr}"
-        );
+        ensure!(code == 0 && printed.starts_with(part), "{words:?}: {code} {printed}");
+        ensure!(stderr.starts_with(&note) && stderr.lines().count() == 1, "{words:?}: {stderr}");
     }
     let (code, _, stderr) = run(&account, &["wait", "1"])?;
     ensure!(code == 1 && stderr.contains("no job 1"), "{stderr}");
@@ -278,9 +201,6 @@ fn a_job_that_waits_for_devices_tells_that_it_has_not_started() -> Result<()> {
     let (_, printed, stderr) = run(&account, &held)?;
     ensure!(printed.is_empty(), "{printed}");
     let first = "genv: the job starts when it gets its devices: if this terminal is closed before, it does not start\n";
-    ensure!(
-        stderr.starts_with(first) && stderr.contains("waiting for devices"),
-        "{stderr}"
-    );
+    ensure!(stderr.starts_with(first) && stderr.contains("waiting for devices"), "{stderr}");
     Ok(())
 }

@@ -11,10 +11,8 @@ pub(crate) fn visible(account: &Account, host: &str, lines: &[&str]) -> Result<V
     let scenario = account.home().join("scenario.yaml");
     std::fs::write(&scenario, format!("version: 1\nhosts:\n  - {host}\n"))?;
     let scenario = scenario.to_str().context("a path")?;
-    let lines: Vec<String> = std::iter::once(Shell::Bash.setup())
-        .chain(lines.iter().copied())
-        .map(str::to_owned)
-        .collect();
+    let lines: Vec<String> =
+        std::iter::once(Shell::Bash.setup()).chain(lines.iter().copied()).map(str::to_owned).collect();
     let outcomes = account.lines(Shell::Bash, &[("GENV_SCENARIO", scenario)], &lines)?;
     let tell = |outcome: &genv_tests::shell::Outcome| {
         let visible = outcome.variable("CUDA_VISIBLE_DEVICES");
@@ -30,10 +28,7 @@ pub(crate) fn visible(account: &Account, host: &str, lines: &[&str]) -> Result<V
 #[test]
 fn devices_on_which_nobodys_process_runs_come_first() -> Result<()> {
     let user = Sleeper::start(&[])?;
-    let host = format!(
-        "{{devices: [{{count: 3}}], processes: [{}]}}",
-        on_device_0(&[user.pid()])
-    );
+    let host = format!("{{devices: [{{count: 3}}], processes: [{}]}}", on_device_0(&[user.pid()]));
     let lines = ["genv activate --gpus 2", "genv attach --count 3"];
     let visible = visible(&Account::new()?, &host, &lines)?;
     ensure!(visible == ["1,2", "0,1,2"], "{visible:?}");
@@ -44,12 +39,7 @@ fn devices_on_which_nobodys_process_runs_come_first() -> Result<()> {
 fn a_device_that_the_environments_own_process_uses_is_given_up_last() -> Result<()> {
     let account = Account::new()?;
     let user = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "mine")])?;
-    let mine = Environment::new(
-        "mine",
-        rustix::process::getuid().as_raw(),
-        user.pid(),
-        &[0, 1, 2],
-    );
+    let mine = Environment::new("mine", rustix::process::getuid().as_raw(), user.pid(), &[0, 1, 2]);
     state::write(&account.state(), 3, &[mine])?;
     let host = format!(
         "{{devices: [{{count: 3}}], processes: [{{pid: {}, devices: [{{index: 2, memory: 1gi}}]}}]}}",
@@ -64,21 +54,11 @@ fn a_device_that_the_environments_own_process_uses_is_given_up_last() -> Result<
 #[test]
 fn nobody_gets_a_lost_device() -> Result<()> {
     let host = "{devices: [{faults: [{lost: true}]}, {}]}";
-    let lines = [
-        "genv activate --gpus 1",
-        "genv attach --index 0",
-        "genv attach --count 2 --wait",
-    ];
+    let lines = ["genv activate --gpus 1", "genv attach --index 0", "genv attach --count 2 --wait"];
     let visible = visible(&Account::new()?, host, &lines)?;
     ensure!(visible[0] == "1", "{visible:?}");
-    ensure!(
-        visible[1].starts_with("4: genv: cannot attach device 0: it does not answer"),
-        "{visible:?}"
-    );
-    ensure!(
-        visible[2].starts_with("4: genv: cannot attach 2 devices"),
-        "{visible:?}"
-    );
+    ensure!(visible[1].starts_with("4: genv: cannot attach device 0: it does not answer"), "{visible:?}");
+    ensure!(visible[2].starts_with("4: genv: cannot attach 2 devices"), "{visible:?}");
     Ok(())
 }
 
@@ -94,9 +74,8 @@ fn gpus_that_hang_keep_nobody_waiting_once_they_are_known() -> Result<()> {
 
 #[test]
 fn invented_devices_and_real_ones_are_never_in_one_state() -> Result<()> {
-    let simulation = genv_tests::nvml_sim::Simulation::new(
-        "version: 1\nhosts:\n- devices: [{count: 2, memory: 16gi}]\n",
-    );
+    let simulation =
+        genv_tests::nvml_sim::Simulation::new("version: 1\nhosts:\n- devices: [{count: 2, memory: 16gi}]\n");
     let run = |account: &Account, invented: bool, line: &str| -> Result<(Option<i32>, String)> {
         let mut command = account.command("bash")?;
         command.args(["-c", line]);
@@ -119,10 +98,7 @@ fn invented_devices_and_real_ones_are_never_in_one_state() -> Result<()> {
         for line in ["genv exec --gpus 1 -- true", "genv devices --reset"] {
             let (code, said) = run(&account, !first, line)?;
             let kind = if first { "simulated" } else { "real" };
-            ensure!(
-                code == Some(1) && said.contains(&format!("its devices are {kind}")),
-                "{line}: {said}"
-            );
+            ensure!(code == Some(1) && said.contains(&format!("its devices are {kind}")), "{line}: {said}");
             ensure!(files()? == before, "{line}");
         }
         let (code, said) = run(&account, first, "genv exec --gpus 2 -- true")?;

@@ -31,22 +31,14 @@ fn no_two_commands_get_one_device_while_somebody_removes_the_lock() -> Result<()
     let account = account()?;
     let lock = account.state().join("genv.lock");
     let ends = AtomicBool::new(false);
-    let holds = [
-        "exec",
-        "--gpus=2",
-        "--",
-        "sh",
-        "-c",
-        "echo $CUDA_VISIBLE_DEVICES; read line",
-    ];
+    let holds = ["exec", "--gpus=2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; read line"];
     let start = || -> Result<Child> {
         let mut command = genv(&account, &holds)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         Ok(command.spawn()?)
     };
-    let devices = |child: &mut Child| -> Result<String> {
-        Lines::of(child.stdout.take().context("no stdout")?).next_line()
-    };
+    let devices =
+        |child: &mut Child| -> Result<String> { Lines::of(child.stdout.take().context("no stdout")?).next_line() };
     thread::scope(|scope| {
         scope.spawn(|| {
             while !ends.load(Ordering::SeqCst) {
@@ -98,17 +90,11 @@ fn what_is_no_lock_stops_no_command_and_its_owner_is_named() -> Result<()> {
         let done = output(&mut genv(&account, &exec)?)?;
         let stderr = String::from_utf8(done.stderr)?;
         ensure!(done.status.success(), "{what}: {stderr}");
-        ensure!(
-            stderr.contains("genv.lock is no lock") && stderr.contains("of user "),
-            "{what}: {stderr}"
-        );
+        ensure!(stderr.contains("genv.lock is no lock") && stderr.contains("of user "), "{what}: {stderr}");
         let found = fs::symlink_metadata(&lock)?;
         ensure!(found.is_file(), "{what}: {found:?}");
         let again = output(&mut genv(&account, &exec)?)?;
-        ensure!(
-            again.status.success() && again.stderr.is_empty(),
-            "{what}: {again:?}"
-        );
+        ensure!(again.status.success() && again.stderr.is_empty(), "{what}: {again:?}");
     }
     Ok(())
 }
@@ -139,11 +125,7 @@ fn who_holds_the_lock_of_the_folder_is_named_to_all_who_wait() -> Result<()> {
         ensure!(stderr.contains(&held), "{stderr}");
     }
     holder.kill()?;
-    ensure!(
-        output(&mut genv(&account, &["exec", "--", "true"])?)?
-            .status
-            .success()
-    );
+    ensure!(output(&mut genv(&account, &["exec", "--", "true"])?)?.status.success());
     Ok(())
 }
 
@@ -162,10 +144,7 @@ fn what_stands_in_the_place_of_confirmations_is_put_aside() -> Result<()> {
         let content = fs::read(&file).with_context(|| format!("{what}: {stderr}"))?;
         let content: Value = serde_json::from_slice(&content)?;
         let changes = content["changes"].as_array().context("no changes")?;
-        ensure!(
-            changes.iter().any(|it| it["change"] == "attached"),
-            "{what}: {content:#}"
-        );
+        ensure!(changes.iter().any(|it| it["change"] == "attached"), "{what}: {content:#}");
         // Only a folder cannot be replaced.
         let is_named = stderr.contains("of user ") && stderr.contains("is kept as");
         ensure!(is_named == (*what == "a full folder"), "{what}: {stderr}");
@@ -176,19 +155,9 @@ fn what_stands_in_the_place_of_confirmations_is_put_aside() -> Result<()> {
 #[test]
 fn a_lease_on_a_state_file_stops_no_command_and_its_user_is_named() -> Result<()> {
     let account = account()?;
-    let shows = [
-        "exec",
-        "--gpus=1",
-        "--",
-        "sh",
-        "-c",
-        "echo $GENV_ENVIRONMENT_ID; read line",
-    ];
+    let shows = ["exec", "--gpus=1", "--", "sh", "-c", "echo $GENV_ENVIRONMENT_ID; read line"];
     let mut command = genv(&account, &shows)?;
-    let mut job = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let mut job = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let eid = Lines::of(job.stdout.take().context("no stdout")?).next_line()?;
     let run = |words: &[&str]| -> Result<(String, String)> {
         let done = output(&mut genv(&account, words)?)?;
@@ -197,25 +166,14 @@ fn a_lease_on_a_state_file_stops_no_command_and_its_user_is_named() -> Result<()
         Ok((String::from_utf8(done.stdout)?, stderr))
     };
     let exec = ["exec", "--gpus=1", "--", "true"];
-    for name in [
-        "genv.lock",
-        "envs.json",
-        "devices.json",
-        "genv-members.json",
-    ] {
+    for name in ["genv.lock", "envs.json", "devices.json", "genv-members.json"] {
         let _lease = lease(&account.state().join(name))?;
         let (devices, stderr) = run(&["devices"]).context(name)?;
         ensure!(devices.contains(&eid), "{name}: {devices}");
         let is_needed = name == "envs.json" || name == "devices.json";
-        ensure!(
-            stderr.contains("has a lease on it") == is_needed,
-            "{name}: {stderr}"
-        );
+        ensure!(stderr.contains("has a lease on it") == is_needed, "{name}: {stderr}");
         let (_, stderr) = run(&exec).context(name)?;
-        ensure!(
-            stderr.contains("has a lease on it") && stderr.contains("is kept as"),
-            "{name}: {stderr}"
-        );
+        ensure!(stderr.contains("has a lease on it") && stderr.contains("is kept as"), "{name}: {stderr}");
         let (_, stderr) = run(&exec).context(name)?;
         ensure!(stderr.is_empty(), "{name}: {stderr}");
         let (devices, _) = run(&["devices"])?;

@@ -101,8 +101,7 @@ fn an_option_in_a_hint_is_one_of_the_command_that_the_hint_is_about() -> Result<
             let stderr = &outcome.stderr;
             ensure!(!stderr.is_empty(), "{line}: {outcome:?}");
             let (command, given) = called_by(line);
-            check(&account, &command, &given, stderr)
-                .with_context(|| format!("{line}: {stderr}"))?;
+            check(&account, &command, &given, stderr).with_context(|| format!("{line}: {stderr}"))?;
         }
     }
     Ok(())
@@ -118,18 +117,11 @@ fn check(account: &Account, called: &[&str], given: &[&str], message: &str) -> R
             _ => (called.to_vec(), true),
         };
         // Words behind the name of a command are its arguments.
-        let depth = if command.first() == Some(&"devices") {
-            2
-        } else {
-            1
-        };
+        let depth = if command.first() == Some(&"devices") { 2 } else { 1 };
         let command = &command[..command.len().min(depth)];
         for option in options(part) {
             let is_given = is_own && given.contains(&option);
-            ensure!(
-                is_given || known(account, command)?.contains(option),
-                "{command:?} has no {option}"
-            );
+            ensure!(is_given || known(account, command)?.contains(option), "{command:?} has no {option}");
         }
     }
     Ok(())
@@ -139,26 +131,17 @@ fn check(account: &Account, called: &[&str], given: &[&str], message: &str) -> R
 fn an_option_of_another_command_is_no_misspelling() -> Result<()> {
     let account = Account::new()?;
     for (words, stderr) in [
-        (
-            &["detach", "--gpus", "2"][..],
-            "genv: unexpected argument '--gpus' found. '--help' tells what there is\n",
-        ),
+        (&["detach", "--gpus", "2"][..], "genv: unexpected argument '--gpus' found. '--help' tells what there is\n"),
         (
             &["attach", "--gpu-memory", "4g"],
             "genv: unexpected argument '--gpu-memory' found. '--help' tells what there is\n",
         ),
-        (
-            &["attach", "--id", "4"],
-            "genv: unexpected argument '--id' found. '--help' tells what there is\n",
-        ),
+        (&["attach", "--id", "4"], "genv: unexpected argument '--id' found. '--help' tells what there is\n"),
         (
             &["free", "--gpu-type", "a100"],
             "genv: unexpected argument '--gpu-type' found. '--help' tells what there is\n",
         ),
-        (
-            &["config", "--gpus", "1"],
-            "genv: unexpected argument '--gpus' found. '--help' tells what there is\n",
-        ),
+        (&["config", "--gpus", "1"], "genv: unexpected argument '--gpus' found. '--help' tells what there is\n"),
         (
             &["exec", "--count", "1", "--", "true"],
             "genv: unexpected argument '--count' found. '--help' tells what there is\n",
@@ -167,14 +150,8 @@ fn an_option_of_another_command_is_no_misspelling() -> Result<()> {
             &["exec", "--gpu", "1", "--", "true"],
             "genv: unexpected argument '--gpu' found. a similar argument exists: '--gpus'\n",
         ),
-        (
-            &["exec", "-d", "--", "true"],
-            "genv: unexpected argument '-d' found. '--help' tells what there is\n",
-        ),
-        (
-            &["activate", "--gpu", "2"],
-            "genv: unexpected argument '--gpu' found. a similar argument exists: '--gpus'\n",
-        ),
+        (&["exec", "-d", "--", "true"], "genv: unexpected argument '-d' found. '--help' tells what there is\n"),
+        (&["activate", "--gpu", "2"], "genv: unexpected argument '--gpu' found. a similar argument exists: '--gpus'\n"),
     ] {
         let done = output(&mut genv(&account, words)?)?;
         ensure!(done.status.code() == Some(2), "{done:?}");

@@ -13,16 +13,11 @@ use serde_json::Value;
 
 /// A machine with four devices, of which these processes use the first.
 pub(crate) fn driver(account: &Account, pids: &[u32]) -> Result<()> {
-    let lines = pids.iter().map(|pid| {
-        format!("  - {{pid: {pid}, devices: [{{index: 0, memory: 1gi, utilization: 0.9}}]}}\n")
-    });
+    let lines =
+        pids.iter().map(|pid| format!("  - {{pid: {pid}, devices: [{{index: 0, memory: 1gi, utilization: 0.9}}]}}\n"));
     let devices = "version: 1\nhosts:\n- devices: [{count: 4, memory: 16gi}]\n  processes:\n";
     let processes: String = lines.collect();
-    let text = if pids.is_empty() {
-        devices.replace("  processes:\n", "")
-    } else {
-        devices.to_owned()
-    };
+    let text = if pids.is_empty() { devices.replace("  processes:\n", "") } else { devices.to_owned() };
     let path = account.home().join("driver.yaml");
     fs::write(account.home().join("driver.new"), text + &processes)?;
     Ok(fs::rename(account.home().join("driver.new"), path)?)
@@ -39,11 +34,7 @@ pub(crate) fn bash(account: &Account, script: &str) -> Result<Command> {
 pub(crate) fn printed(account: &Account, script: &str, code: i32) -> Result<String> {
     let done = output(&mut bash(account, script)?)?;
     let said = String::from_utf8(done.stderr)?;
-    ensure!(
-        done.status.code() == Some(code),
-        "{script}: {:?} {said}",
-        done.status
-    );
+    ensure!(done.status.code() == Some(code), "{script}: {:?} {said}", done.status);
     Ok(String::from_utf8(done.stdout)?)
 }
 
@@ -53,16 +44,8 @@ pub(crate) fn leave_behind(account: &Account, start: &str) -> Result<Orphan> {
 }
 
 /// As [`leave_behind`], of a job that runs this line; the shell runs `last` before it ends.
-pub(crate) fn leave_behind_after(
-    account: &Account,
-    start: &str,
-    line: &str,
-    last: &str,
-) -> Result<Orphan> {
-    fs::write(
-        account.home().join("run"),
-        format!("echo $$ > ~/job; {line}\n"),
-    )?;
+pub(crate) fn leave_behind_after(account: &Account, start: &str, line: &str, last: &str) -> Result<Orphan> {
+    fs::write(account.home().join("run"), format!("echo $$ > ~/job; {line}\n"))?;
     let _ = fs::remove_file(account.home().join("job"));
     let script = format!(
         "{}\ngenv activate --id e1 --gpus 1\n{}\nuntil [ -s ~/job ]; do sleep 0.01; done\n{last}",
@@ -104,9 +87,7 @@ fn a_job_on_a_device_keeps_its_environment_when_the_shell_ends() -> Result<()> {
         ensure!(envs.contains(&format!("        {}\n", job.0)), "{envs}");
         signal(job.0, Signal::KILL)?;
         let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
-        until("the devices are free", || {
-            Ok(printed(&account, all, 0).is_ok())
-        })?;
+        until("the devices are free", || Ok(printed(&account, all, 0).is_ok()))?;
         ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
     }
     Ok(())
@@ -118,10 +99,7 @@ fn an_agent_without_a_context_keeps_no_device() -> Result<()> {
         let account = Account::new()?;
         driver(&account, &[])?;
         let agent = leave_behind(&account, start)?;
-        ensure!(
-            printed(&account, "genv envs --no-header", 0)?.is_empty(),
-            "{start}"
-        );
+        ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty(), "{start}");
         let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
         ensure!(printed(&account, all, 0)? == "0,1,2,3\n", "{start}");
         drop(agent);
@@ -152,10 +130,7 @@ fn a_process_that_a_command_recorded_keeps_no_device_without_a_context() -> Resu
         driver(&account, &[])?;
         let agent = leave_behind_after(&account, "setsid JOB &", "exec sleep 1000", last)?;
         let envs = fs::read_to_string(account.state().join("envs.json"))?;
-        ensure!(
-            envs.contains(&format!("        {}\n", agent.0)),
-            "{last}: {envs}"
-        );
+        ensure!(envs.contains(&format!("        {}\n", agent.0)), "{last}: {envs}");
         let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
         ensure!(printed(&account, all, 0)? == "0,1,2,3\n", "{last}");
         ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
@@ -179,8 +154,7 @@ fn a_command_that_finds_nothing_new_writes_nothing() -> Result<()> {
 }
 
 #[test]
-fn a_job_that_overwrote_its_variables_is_in_its_environment_if_a_command_recorded_it() -> Result<()>
-{
+fn a_job_that_overwrote_its_variables_is_in_its_environment_if_a_command_recorded_it() -> Result<()> {
     let account = Account::new()?;
     driver(&account, &[])?;
     let title = "exec perl -e '$0 = q(x) x 9000; open F, q(>), q(titled); close F; sleep 1000'";
@@ -199,8 +173,7 @@ fn a_job_that_overwrote_its_variables_is_in_its_environment_if_a_command_recorde
 }
 
 #[test]
-fn an_environment_goes_on_for_the_linger_time_after_the_last_context_of_a_job_that_lives()
--> Result<()> {
+fn an_environment_goes_on_for_the_linger_time_after_the_last_context_of_a_job_that_lives() -> Result<()> {
     for seen_by in ["genv devices find --eid e1", "genv exec --gpus 3 -- true"] {
         let account = Account::new()?;
         driver(&account, &[])?;
@@ -229,16 +202,10 @@ fn a_driver_that_fails_ends_no_job() -> Result<()> {
     let account = Account::new()?;
     driver(&account, &[])?;
     let job = leave_behind(&account, "nohup JOB &")?;
-    fs::write(
-        account.home().join("driver.yaml"),
-        "version: 1\nhosts: [{faults: [{kind: nonsense}]}]\n",
-    )?;
+    fs::write(account.home().join("driver.yaml"), "version: 1\nhosts: [{faults: [{kind: nonsense}]}]\n")?;
     for _ in 0..2 {
-        let found = printed(
-            &account,
-            "genv envs activate --eid e2 --uid $(id -u) --pid $$; genv devices find --eid e1",
-            0,
-        )?;
+        let found =
+            printed(&account, "genv envs activate --eid e2 --uid $(id -u) --pid $$; genv devices find --eid e1", 0)?;
         ensure!(found == "0\n", "{found}");
     }
     driver(&account, &[job.0])?;
@@ -290,10 +257,7 @@ fn exec_ends_its_environment_with_its_command() -> Result<()> {
 /// A shell that runs a script, its stdout and its stderr.
 pub(crate) fn running(account: &Account, script: &str) -> Result<(Running, Lines, Lines)> {
     let mut shell = bash(account, script)?;
-    shell
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut shell = Running::spawn(&mut shell)?;
     let lines = Lines::of(shell.stdout.take().context("a pipe")?);
     let complaints = Lines::of(shell.stderr.take().context("a pipe")?);
@@ -366,10 +330,7 @@ fn deactivate_wait_goes_on_while_the_driver_lists_no_processes() -> Result<()> {
 fn deactivating_the_last_shell_ends_the_jobs_of_those_before_it() -> Result<()> {
     let account = Account::new()?;
     driver(&account, &[])?;
-    fs::write(
-        account.home().join("run"),
-        "echo $$ > ~/job; exec sleep 1000\n",
-    )?;
+    fs::write(account.home().join("run"), "echo $$ > ~/job; exec sleep 1000\n")?;
     let setup = Shell::Bash.setup();
     fs::write(
         account.home().join("second"),
@@ -402,11 +363,7 @@ fn a_snapshot_has_an_environment_whose_job_outlived_its_shell() -> Result<()> {
     let job = leave_behind(&account, "nohup JOB &")?;
     let snapshot = |pids: &[u32]| -> Result<Value> {
         driver(&account, pids)?;
-        Ok(serde_json::from_str(&printed(
-            &account,
-            "genv snapshot",
-            0,
-        )?)?)
+        Ok(serde_json::from_str(&printed(&account, "genv snapshot", 0)?)?)
     };
     let found = snapshot(&[job.0])?;
     let text = found.to_string();
@@ -430,13 +387,7 @@ fn exec_ends_its_environment_with_its_command_and_names_what_works_on_its_device
         let mut command = bash(&account, &script)?;
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let mut exec = Running::spawn(&mut command)?;
-        let pid = || {
-            fs::read_to_string(account.home().join("job"))
-                .ok()?
-                .trim()
-                .parse()
-                .ok()
-        };
+        let pid = || fs::read_to_string(account.home().join("job")).ok()?.trim().parse().ok();
         until("the job runs", || Ok(pid().is_some()))?;
         let job = Orphan(pid().context("a pid")?);
         let working = [job.0];
@@ -446,18 +397,11 @@ fn exec_ends_its_environment_with_its_command_and_names_what_works_on_its_device
         let code = ended(&mut exec)?.code();
         ensure!(code == Some(3), "{code:?}");
         let said = said.come().collect::<Vec<_>>().join("\n");
-        let named = format!(
-            "process {} (sleep) works on device 0, which is free now",
-            job.0
-        );
+        let named = format!("process {} (sleep) works on device 0, which is free now", job.0);
         ensure!(said.contains(&named) == works, "{said}");
         ensure!(is_alive(job.0));
         driver(&account, &[job.0])?;
-        ensure!(
-            printed(&account, "genv devices find --eid e1", 0)?
-                .trim()
-                .is_empty()
-        );
+        ensure!(printed(&account, "genv devices find --eid e1", 0)?.trim().is_empty());
         let state = fs::read_to_string(account.home().join("state/envs.json")).unwrap_or_default();
         ensure!(!state.contains("e1"), "{state}");
     }

@@ -31,14 +31,8 @@ fn everybody_sees_until_when_an_environment_is_wanted() -> Result<()> {
          genv envs --format csv; genv devices --format csv; genv status --json; genv envs --json; genv who 0 --json"
     );
     let (code, stdout, stderr) = within(&account, &script)?;
-    ensure!(
-        code == 0 && stdout.starts_with("ID,USER,NAME,CREATED,PID(S)\ne,"),
-        "{stdout}{stderr}"
-    );
-    ensure!(
-        stdout.contains("\nID,ENV ID,ENV NAME,ATTACHED\n0,e,,0 second ago\n1,,,\n"),
-        "{stdout}"
-    );
+    ensure!(code == 0 && stdout.starts_with("ID,USER,NAME,CREATED,PID(S)\ne,"), "{stdout}{stderr}");
+    ensure!(stdout.contains("\nID,ENV ID,ENV NAME,ATTACHED\n0,e,,0 second ago\n1,,,\n"), "{stdout}");
     let ends = stdout.matches("\"lease_end_timestamp_seconds\": 1").count();
     ensure!(ends == 3, "{stdout}");
     Ok(())
@@ -47,7 +41,8 @@ fn everybody_sees_until_when_an_environment_is_wanted() -> Result<()> {
 #[test]
 fn a_lease_is_in_no_file_that_genv_1_reads() -> Result<()> {
     let account = Account::new()?;
-    let script = "cat $GENV_TMPDIR/envs.json $GENV_TMPDIR/devices.json; ls $GENV_TMPDIR; cat $GENV_TMPDIR/genv-leases-*";
+    let script =
+        "cat $GENV_TMPDIR/envs.json $GENV_TMPDIR/devices.json; ls $GENV_TMPDIR; cat $GENV_TMPDIR/genv-leases-*";
     let (code, stdout, stderr) = within(&account, script)?;
     let (state, leases) = stdout.split_once("genv-leases-").context("no lease")?;
     ensure!(code == 0 && !state.contains("lease"), "{stdout}{stderr}");
@@ -69,10 +64,7 @@ fn a_lease_is_extended_from_its_end() -> Result<()> {
          echo; echo $((${{second%.*}} - ${{first%.*}})) $((${{third%.*}} - ${{second%.*}}))"
     );
     let (code, stdout, stderr) = within(&account, &script)?;
-    ensure!(
-        code == 0 && stdout == "Environment e has a lease until\n7200 86400\n",
-        "{stdout}{stderr}"
-    );
+    ensure!(code == 0 && stdout == "Environment e has a lease until\n7200 86400\n", "{stdout}{stderr}");
     Ok(())
 }
 
@@ -111,16 +103,12 @@ fn exec_has_a_lease_too_and_what_is_none_is_refused() -> Result<()> {
             let done = genv(&account, command)?.output()?;
             let stderr = String::from_utf8_lossy(&done.stderr).into_owned();
             let refused = done.status.code() == Some(2);
-            ensure!(
-                refused && (stderr.contains(why) || bad == "-1h"),
-                "{command:?}: {stderr}"
-            );
+            ensure!(refused && (stderr.contains(why) || bad == "-1h"), "{command:?}: {stderr}");
         }
     }
     let (code, stdout, stderr) = within(&account, "genv extend 300d; genv extend 100d")?;
     ensure!(
-        code == 1
-            && stderr.contains("the lease would end in 401 days, and it ends in 366 days at most"),
+        code == 1 && stderr.contains("the lease would end in 401 days, and it ends in 366 days at most"),
         "{stdout}{stderr}"
     );
     let done = genv(&account, &["extend", "1h"])?.output()?;
@@ -136,8 +124,7 @@ fn a_lease_that_another_user_may_have_written_counts_for_nothing() -> Result<()>
     let (_, stdout, stderr) = within(&account, script)?;
     ensure!(stdout == "1\n0\n1\n1\n", "{stdout}{stderr}");
     let leases = fs::read_dir(account.state())?.filter_map(Result::ok);
-    let mut leases =
-        leases.filter(|it| it.file_name().to_string_lossy().starts_with("genv-leases-"));
+    let mut leases = leases.filter(|it| it.file_name().to_string_lossy().starts_with("genv-leases-"));
     let lease = leases.next().context("no lease")?;
     ensure!(lease.metadata()?.permissions().mode() & 0o777 == 0o644);
     Ok(())
@@ -158,9 +145,6 @@ fn who_waits_and_who_looks_for_devices_sees_when_leases_end() -> Result<()> {
     let setup = Shell::Bash.setup();
     let script = format!("export GENV_DEVICES=2; {setup}; genv activate; {script}");
     let (_, stdout, stderr) = account.script("bash", &[], &script)?;
-    ensure!(
-        stdout.trim_end().ends_with(" not known"),
-        "{stdout}{stderr}"
-    );
+    ensure!(stdout.trim_end().ends_with(" not known"), "{stdout}{stderr}");
     Ok(())
 }

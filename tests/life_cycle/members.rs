@@ -23,42 +23,21 @@ fn a_second_shell_joins_shares_the_devices_and_leaves_the_first_alone() -> Resul
     let account = Account::new()?;
     let member = Sleeper::start(&[])?;
     let uid = rustix::process::getuid().as_raw();
-    genv_tests::state::write(
-        &account.state(),
-        4,
-        &[environment("shared", member.pid(), uid)],
-    )?;
+    genv_tests::state::write(&account.state(), 4, &[environment("shared", member.pid(), uid)])?;
     std::fs::create_dir(account.home().join(".genv"))?;
     std::fs::write(account.home().join(".genv/gpus"), "1")?;
-    let lines = [
-        Shell::Bash.setup(),
-        "genv activate --eid shared",
-        "genv deactivate",
-    ]
-    .map(str::to_owned);
+    let lines = [Shell::Bash.setup(), "genv activate --eid shared", "genv deactivate"].map(str::to_owned);
     let outcomes = account.lines(Shell::Bash, &[], &lines)?;
     ensure!(outcomes.iter().all(|it| it.code == 0), "{outcomes:?}");
     // What is configured in the folder of one who joins neither shrinks nor configures it.
     let variable = |name| outcomes[1].variable(name).and_then(|it| it.to_str());
-    ensure!(
-        variable("CUDA_VISIBLE_DEVICES") == Some("0,2"),
-        "{outcomes:?}"
-    );
+    ensure!(variable("CUDA_VISIBLE_DEVICES") == Some("0,2"), "{outcomes:?}");
     ensure!(variable("GENV_GPUS").is_none(), "{outcomes:?}");
-    ensure!(
-        outcomes[2].variable("CUDA_VISIBLE_DEVICES").is_none(),
-        "{outcomes:?}"
-    );
+    ensure!(outcomes[2].variable("CUDA_VISIBLE_DEVICES").is_none(), "{outcomes:?}");
     let environments = listed(&account, "envs.json", "envs")?;
-    ensure!(
-        environments[0]["pids"] == serde_json::json!([member.pid()]),
-        "{environments:?}"
-    );
+    ensure!(environments[0]["pids"] == serde_json::json!([member.pid()]), "{environments:?}");
     let devices = listed(&account, "devices.json", "devices")?;
-    ensure!(
-        devices[2]["attachments"][0]["eid"] == "shared",
-        "{devices:?}"
-    );
+    ensure!(devices[2]["attachments"][0]["eid"] == "shared", "{devices:?}");
     Ok(())
 }
 
@@ -83,10 +62,7 @@ fn a_pid_that_names_another_users_environment_does_not_keep_a_shell_from_its_own
     let outcomes = account.lines(Shell::Bash, &[], &lines)?;
     let pid = outcomes[1].stdout.trim();
     ensure!(outcomes[2].code == 0, "{outcomes:?}");
-    ensure!(
-        outcomes[3].stdout.trim() == format!("{pid}-2"),
-        "{outcomes:?}"
-    );
+    ensure!(outcomes[3].stdout.trim() == format!("{pid}-2"), "{outcomes:?}");
     Ok(())
 }
 
@@ -122,11 +98,7 @@ fn a_subshell_is_named_since_the_environment_ends_with_it() -> Result<()> {
         let script = format!("{}; {line}", Shell::Bash.setup());
         Ok(account.script("bash", &["--norc", "-i"], &script)?.2)
     };
-    for line in [
-        "genv activate | cat",
-        "x=$(genv activate)",
-        "(genv activate)",
-    ] {
+    for line in ["genv activate | cat", "x=$(genv activate)", "(genv activate)"] {
         ensure!(said(line)?.contains("genv: this is a subshell"), "{line}");
     }
     ensure!(!said("genv activate")?.contains("subshell"));
@@ -146,22 +118,10 @@ fn what_cannot_be_applied_to_the_active_environment_is_refused() -> Result<()> {
         Shell::Bash.setup()
     );
     let (_, stdout, stderr) = account.script("bash", &[], &script)?;
-    ensure!(
-        !stdout.contains("fails") && !stdout.contains("succeeds"),
-        "{stdout}{stderr}"
-    );
-    ensure!(
-        stderr.matches("'genv extend' change it").count() == 3,
-        "{stderr}"
-    );
-    ensure!(
-        stderr.contains("there is no environment none. 'genv envs' lists those that there are"),
-        "{stderr}"
-    );
-    ensure!(
-        stdout.starts_with("1\n") && stdout.contains("to device 0"),
-        "{stdout}"
-    );
+    ensure!(!stdout.contains("fails") && !stdout.contains("succeeds"), "{stdout}{stderr}");
+    ensure!(stderr.matches("'genv extend' change it").count() == 3, "{stderr}");
+    ensure!(stderr.contains("there is no environment none. 'genv envs' lists those that there are"), "{stderr}");
+    ensure!(stdout.starts_with("1\n") && stdout.contains("to device 0"), "{stdout}");
     Ok(())
 }
 
@@ -172,13 +132,7 @@ fn a_member_that_nobody_waits_for_has_ended() -> Result<()> {
     let uid = rustix::process::getuid().as_raw();
     let envs = [environment("e1", member.pid(), uid)];
     genv_tests::state::write(&account.state(), 4, &envs)?;
-    let list = || {
-        account.script(
-            "bash",
-            &[],
-            "genv envs --no-header; genv devices find --eid e1",
-        )
-    };
+    let list = || account.script("bash", &[], "genv envs --no-header; genv devices find --eid e1");
     ensure!(list()?.1.contains("0,2\n"), "{:?}", list()?);
     // Its parent, this process, does not ask how it ended.
     let pid = i32::try_from(member.pid())?;
@@ -187,11 +141,7 @@ fn a_member_that_nobody_waits_for_has_ended() -> Result<()> {
     let leave = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     waitid(WaitId::Pid(pid), leave)?;
     ensure!(list()?.1 == "\n", "{:?}", list()?);
-    let (code, printed, said) = account.script(
-        "bash",
-        &[],
-        "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES",
-    )?;
+    let (code, printed, said) = account.script("bash", &[], "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES")?;
     ensure!(code == 0 && printed == "0,1,2,3\n", "{printed}{said}");
     Ok(())
 }
@@ -210,11 +160,7 @@ fn a_shell_whose_environment_has_ended_is_told_so_and_can_start_anew() -> Result
     ]
     .map(str::to_owned);
     let outcomes = account.lines(Shell::Bash, &[("CUDA_VISIBLE_DEVICES", "3")], &lines)?;
-    ensure!(
-        outcomes[3].stdout.contains("has ended"),
-        "{:?}",
-        outcomes[3]
-    );
+    ensure!(outcomes[3].stdout.contains("has ended"), "{:?}", outcomes[3]);
     ensure!(outcomes[4].code == 3, "{:?}", outcomes[4]);
     ensure!(outcomes[5].code == 0, "{:?}", outcomes[5]);
     // What the user had before the first of both is back.

@@ -30,15 +30,9 @@ fn the_nearest_directory_counts_and_in_it_the_first_of_three() -> Result<()> {
         &[
             ("genv.toml", "name = 'home'"),
             ("code/.git/config", ""),
-            (
-                "code/pyproject.toml",
-                "[project]\nname = 'x'\n[tool.genv]\nname = 'project'\ngpus = 1\n",
-            ),
+            ("code/pyproject.toml", "[project]\nname = 'x'\n[tool.genv]\nname = 'project'\ngpus = 1\n"),
             ("code/a/genv.toml", "name = 'file'"),
-            (
-                "code/a/pyproject.toml",
-                "[tool.genv]\nname = 'not the first'",
-            ),
+            ("code/a/pyproject.toml", "[tool.genv]\nname = 'not the first'"),
             ("code/a/deep/pyproject.toml", "[project]\nname = 'genv'\n"),
             ("code/b/.genv/name", "folder"),
             ("code/b/genv.toml", "name = 'not the first'\ngpus = 2"),
@@ -54,9 +48,7 @@ fn the_nearest_directory_counts_and_in_it_the_first_of_three() -> Result<()> {
         ("code/broken", "code/pyproject.toml", "project", "0"),
     ] {
         let shown = "echo $GENV_ENVIRONMENT_NAME:$CUDA_VISIBLE_DEVICES";
-        let script = format!(
-            "export GENV_DEVICES=2; cd {folder} && genv home && genv exec -- sh -c '{shown}'"
-        );
+        let script = format!("export GENV_DEVICES=2; cd {folder} && genv home && genv exec -- sh -c '{shown}'");
         let (code, stdout, stderr) = account.script("bash", &[], &script)?;
         ensure!(code == 0 && stderr.is_empty(), "{folder}: {stderr}");
         let path = account.home().join(source);
@@ -102,8 +94,7 @@ fn a_lease_is_of_the_file_unless_the_option_says_another() -> Result<()> {
     write(&account, &[("genv.toml", "for = '8h'")])?;
     let lease = "genv status --json | grep lease | tr -dc 0-9. | cut -d. -f1";
     for (flags, hours) in [("", Some(8)), ("--for 2h", Some(2)), ("--no-load", None)] {
-        let script =
-            format!("export GENV_DEVICES=2; genv exec {flags} -- sh -c '{lease}'; date +%s");
+        let script = format!("export GENV_DEVICES=2; genv exec {flags} -- sh -c '{lease}'; date +%s");
         let (code, stdout, stderr) = account.script("bash", &[], &script)?;
         ensure!(code == 0 && stderr.is_empty(), "{flags}: {stderr}");
         let seconds: Vec<i64> = stdout.lines().map(str::parse).collect::<Result<_, _>>()?;
@@ -114,10 +105,7 @@ fn a_lease_is_of_the_file_unless_the_option_says_another() -> Result<()> {
         // A busy machine takes a while.
         let close = |left: i64, hours: i64| (hours * 3600 - 600..=hours * 3600).contains(&left);
         ensure!(
-            left.is_some() == hours.is_some()
-                && left
-                    .zip(hours)
-                    .is_none_or(|(left, hours)| close(left, hours)),
+            left.is_some() == hours.is_some() && left.zip(hours).is_none_or(|(left, hours)| close(left, hours)),
             "{flags}: {stdout}"
         );
     }
@@ -131,10 +119,7 @@ fn who_joins_takes_nothing_of_a_file_and_saving_says_what_counts_then() -> Resul
     write(
         &account,
         &[
-            (
-                "theirs/genv.toml",
-                "gpus = 2\ngpu-type = 'a100'\nfor = '1h'",
-            ),
+            ("theirs/genv.toml", "gpus = 2\ngpu-type = 'a100'\nfor = '1h'"),
             ("mine/genv.toml", file),
             ("project/pyproject.toml", "[tool.genv]\ngpu-memory = '4g'\n"),
         ],
@@ -173,17 +158,12 @@ fn a_source_of_another_user_is_skipped_with_a_note() -> Result<()> {
     }
     let account = Account::new()?;
     let home = account.home();
-    for (file, content) in [
-        ("genv.toml", "gpus = 1"),
-        ("pyproject.toml", "[tool.genv]\ngpus = 1\n"),
-        (".genv/gpus", "1"),
-    ] {
+    for (file, content) in
+        [("genv.toml", "gpus = 1"), ("pyproject.toml", "[tool.genv]\ngpus = 1\n"), (".genv/gpus", "1")]
+    {
         let project = home.join("project");
         let file = format!("project/{file}");
-        write(
-            &account,
-            &[(&file, content), ("genv.toml", "name = 'of mine'")],
-        )?;
+        write(&account, &[(&file, content), ("genv.toml", "name = 'of mine'")])?;
         let mut source = home.join(&file);
         chown(&source, Some(other), None)?;
         if file.ends_with("/gpus") {
@@ -197,21 +177,13 @@ fn a_source_of_another_user_is_skipped_with_a_note() -> Result<()> {
             genv_tests::shell::Shell::Bash.setup()
         );
         let (_, stdout, stderr) = account.script("bash", &[], &script)?;
-        let expected = format!(
-            "{}\nof mine:-1\ngpus: 2\nname: of mine\nof mine:0,1\n2",
-            home.join("genv.toml").display()
-        );
+        let expected =
+            format!("{}\nof mine:-1\ngpus: 2\nname: of mine\nof mine:0,1\n2", home.join("genv.toml").display());
         ensure!(stdout == expected, "{file}: {stdout}{stderr}");
-        let notes: Vec<&str> = stderr
-            .lines()
-            .filter(|line| line.contains("belongs to"))
-            .collect();
+        let notes: Vec<&str> = stderr.lines().filter(|line| line.contains("belongs to")).collect();
         let start = format!("genv: {} belongs to ", source.display());
         let end = ", and does not count. '--no-load' leaves this note out";
-        ensure!(
-            notes.len() == 4 && notes.iter().all(|it| it.starts_with(&start)),
-            "{file}: {stderr}"
-        );
+        ensure!(notes.len() == 4 && notes.iter().all(|it| it.starts_with(&start)), "{file}: {stderr}");
         ensure!(
             notes[0].ends_with(", and does not count")
                 && notes[1].ends_with(end)
@@ -222,10 +194,7 @@ fn a_source_of_another_user_is_skipped_with_a_note() -> Result<()> {
         fs::remove_dir_all(project)?;
     }
     // A folder beside the user's own file is not written to.
-    write(
-        &account,
-        &[("project/.genv/gpus", "1"), ("project/genv.toml", "")],
-    )?;
+    write(&account, &[("project/.genv/gpus", "1"), ("project/genv.toml", "")])?;
     chown(home.join("project/.genv"), Some(other), None)?;
     let script = format!(
         "export GENV_DEVICES=2; {}; cd project; genv activate; genv config gpus 2; genv config --save; echo $?; cat .genv/gpus",
@@ -233,10 +202,7 @@ fn a_source_of_another_user_is_skipped_with_a_note() -> Result<()> {
     );
     let (_, stdout, stderr) = account.script("bash", &[], &script)?;
     ensure!(stdout == "1\n1", "{stdout}{stderr}");
-    ensure!(
-        stderr.contains("cannot save to ") && stderr.contains("it belongs to the user "),
-        "{stderr}"
-    );
+    ensure!(stderr.contains("cannot save to ") && stderr.contains("it belongs to the user "), "{stderr}");
     Ok(())
 }
 
@@ -257,10 +223,7 @@ fn what_is_looked_at_is_told_and_links_lead_to_the_projects_directories() -> Res
         folder.join("deep").display(),
         home.display()
     );
-    ensure!(
-        code == 1 && stdout.is_empty() && stderr == expected,
-        "{stderr}"
-    );
+    ensure!(code == 1 && stdout.is_empty() && stderr == expected, "{stderr}");
 
     write(&account, &[("project/genv.toml", "gpus = 1")])?;
     symlink(home.join("project"), folder.join("link"))?;
@@ -298,21 +261,13 @@ fn what_cannot_be_used_is_told_in_one_line_and_nothing_is_activated() -> Result<
             "line 1: for: duration '8' lacks a unit: write 8s, 8m, 8h or 8d. Correct it, or remove the file",
         ),
         ("genv.toml", "gpus = 1\n<<<<<<<", "line 2: it is not TOML: "),
-        (
-            "genv.toml",
-            &large,
-            "it has more than 1048576 bytes. Correct it, or remove the file",
-        ),
+        ("genv.toml", &large, "it has more than 1048576 bytes. Correct it, or remove the file"),
         (
             "pyproject.toml",
             "[project]\nname = 'x'\n[tool.genv]\ngpu-memory = 4",
             "line 4: gpu-memory: the value is of the type integer: write a string, such as gpu-memory = \"4g\". Correct it, or remove its table [tool.genv]",
         ),
-        (
-            "pyproject.toml",
-            "[tool.genv]\ngpus = 1\n<<<<<<<",
-            "line 3: it is not TOML: ",
-        ),
+        ("pyproject.toml", "[tool.genv]\ngpus = 1\n<<<<<<<", "line 3: it is not TOML: "),
     ] {
         write(&account, &[(name, content)])?;
         refused(&account, name, expected)?;
@@ -349,16 +304,10 @@ fn refused(account: &Account, name: &str, expected: &str) -> Result<()> {
     );
     let (_, stdout, stderr) = account.script("bash", &[], &script)?;
     ensure!(stdout == "1 1\n0\n", "{name}: {expected}: {stdout}{stderr}");
-    let start = format!(
-        "genv: cannot use {}: {expected}",
-        account.home().join(name).display()
-    );
+    let start = format!("genv: cannot use {}: {expected}", account.home().join(name).display());
     let lines: Vec<&str> = stderr.lines().collect();
     ensure!(lines.len() == 2 && lines[0] == lines[1], "{stderr}");
     ensure!(lines[0].starts_with(&start), "{stderr}");
-    ensure!(
-        lines[0].ends_with(", or go without it by --no-load"),
-        "{stderr}"
-    );
+    ensure!(lines[0].ends_with(", or go without it by --no-load"), "{stderr}");
     Ok(())
 }

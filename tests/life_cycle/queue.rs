@@ -31,11 +31,7 @@ impl Job {
     }
 
     /// With these variables too.
-    pub(crate) fn start_with(
-        account: &Account,
-        variables: &[(&str, &str)],
-        words: &[&str],
-    ) -> Result<Self> {
+    pub(crate) fn start_with(account: &Account, variables: &[(&str, &str)], words: &[&str]) -> Result<Self> {
         let mut command = genv(account, &["exec"])?;
         command
             .envs(variables.iter().copied())
@@ -55,8 +51,7 @@ impl Job {
     /// Waits until it has its devices.
     pub(crate) fn runs(&self) -> Result<()> {
         let line = self.printed.next_line();
-        let line =
-            line.with_context(|| format!("its stderr: {:?}", self.stderr_lines.next_line()))?;
+        let line = line.with_context(|| format!("its stderr: {:?}", self.stderr_lines.next_line()))?;
         ensure!(line == "runs");
         Ok(())
     }
@@ -76,8 +71,7 @@ impl Drop for Job {
     }
 }
 
-pub(crate) const NEXT: &str =
-    "genv: waiting for devices: next in the queue. Ctrl-C leaves the queue";
+pub(crate) const NEXT: &str = "genv: waiting for devices: next in the queue. Ctrl-C leaves the queue";
 const SECOND: &str = "genv: waiting for devices: one before you. Ctrl-C leaves the queue";
 
 /// Two of four devices are taken, one waits for all, and another one behind for one, which is free.
@@ -106,48 +100,23 @@ fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
     let index = Job::start(&account, &["--gpus=1", "--gpu-memory=4g", "--wait"])?;
     ensure!(index.stderr_lines.next_line()?.contains("2 before you"));
     let shown = list(&["queue"])?;
-    let lines: Vec<Vec<&str>> = shown
-        .lines()
-        .map(|it| it.split_whitespace().collect())
-        .collect();
-    ensure!(
-        lines[0]
-            == [
-                "PLACE", "USER", "PROCESS", "DEVICES", "TYPE", "MEMORY", "WAITS", "EXPECTED"
-            ],
-        "{shown}"
-    );
+    let lines: Vec<Vec<&str>> = shown.lines().map(|it| it.split_whitespace().collect()).collect();
+    ensure!(lines[0] == ["PLACE", "USER", "PROCESS", "DEVICES", "TYPE", "MEMORY", "WAITS", "EXPECTED"], "{shown}");
     let user = genv_core::proc::username(rustix::process::getuid().as_raw());
-    for (place, (job, devices, memory)) in [
-        (&large, "4", "all"),
-        (&small, "1", "all"),
-        (&index, "1", "3.7"),
-    ]
-    .into_iter()
-    .enumerate()
+    for (place, (job, devices, memory)) in
+        [(&large, "4", "all"), (&small, "1", "all"), (&index, "1", "3.7")].into_iter().enumerate()
     {
         let pid = job.child.id().to_string();
-        let expected = [
-            &(place + 1).to_string(),
-            &user,
-            &pid,
-            devices,
-            "any",
-            memory,
-        ];
+        let expected = [&(place + 1).to_string(), &user, &pid, devices, "any", memory];
         ensure!(lines[place + 1][..6] == expected, "{shown}");
         ensure!(shown.contains(" second"), "{shown}");
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let json: Value = serde_json::from_str(&list(&["queue", "--json"])?)?;
     let first = &json["waiting"][0];
+    ensure!(first["pid"] == large.child.id() && first["gpus"] == 4 && first["username"] == user, "{json:#}");
     ensure!(
-        first["pid"] == large.child.id() && first["gpus"] == 4 && first["username"] == user,
-        "{json:#}"
-    );
-    ensure!(
-        first["gpu_memory_bytes"].is_null()
-            && json["waiting"][2]["gpu_memory_bytes"] == 4_000_000_000_u64,
+        first["gpu_memory_bytes"].is_null() && json["waiting"][2]["gpu_memory_bytes"] == 4_000_000_000_u64,
         "{json:#}"
     );
     let snapshot: Value = serde_json::from_str(&list(&["snapshot"])?)?;
@@ -157,14 +126,11 @@ fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
             && in_snapshot(&snapshot, "pid") == first["pid"]
             && in_snapshot(&snapshot, "gpus") == 4
             && in_snapshot(&snapshot, "username") == user
-            && in_snapshot(&snapshot, "since_timestamp_seconds").as_f64()
-                == first["since_timestamp_seconds"].as_f64(),
+            && in_snapshot(&snapshot, "since_timestamp_seconds").as_f64() == first["since_timestamp_seconds"].as_f64(),
         "{:#}",
         snapshot["queue"]
     );
-    let since = first["since_timestamp_seconds"]
-        .as_u64()
-        .context("no time")?;
+    let since = first["since_timestamp_seconds"].as_u64().context("no time")?;
     ensure!((now - 60..=now).contains(&since), "{since} at {now}");
     holder.ends()?;
     large.runs()?;
@@ -173,16 +139,10 @@ fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
     let mut status = genv(&account, &["status"])?;
     let status = output(status.env("GENV_ENVIRONMENT_ID", eid))?;
     let status = String::from_utf8(status.stdout)?;
-    let first = format!(
-        "(process {}) and 1 other wait in the queue",
-        small.child.id()
-    );
+    let first = format!("(process {}) and 1 other wait in the queue", small.child.id());
     ensure!(status.contains(&first), "{status}");
     let turn = large.stderr_lines.next_line()?;
-    ensure!(
-        turn.starts_with("genv: it is your turn, after ") && turn.ends_with(" in the queue"),
-        "{turn}"
-    );
+    ensure!(turn.starts_with("genv: it is your turn, after ") && turn.ends_with(" in the queue"), "{turn}");
     Ok(())
 }
 
@@ -229,11 +189,7 @@ fn a_request_passes_those_that_it_does_not_delay() -> Result<()> {
     holder.runs()?;
     let large = Job::start(&account, &["--gpus=4", "--wait"])?;
     large.stderr_lines.next_line()?;
-    let refused: &[&[&str]] = &[
-        &["--gpus=1"],
-        &["--gpus=1", "--for=9h"],
-        &["--index=2", "--for=9h"],
-    ];
+    let refused: &[&[&str]] = &[&["--gpus=1"], &["--gpus=1", "--for=9h"], &["--index=2", "--for=9h"]];
     for (words, counted) in refused.iter().zip(1..) {
         let words = [&["exec"], *words, &["--", "true"]].concat();
         let done = output(&mut genv(&account, &words)?)?;
@@ -300,11 +256,7 @@ fn nobody_passes_a_request_that_fits() -> Result<()> {
 fn forge(account: &Account, pid: u32) -> Result<()> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = stat.rsplit(')').next().context("no fields")?;
-    let start: u64 = fields
-        .split_whitespace()
-        .nth(19)
-        .context("no start")?
-        .parse()?;
+    let start: u64 = fields.split_whitespace().nth(19).context("no start")?.parse()?;
     let path = account.state().join("genv-members.json");
     let mut members: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
     members["queue"] = json!([{"pid": pid, "start_time_ticks": start}]);
@@ -341,10 +293,7 @@ fn lists_of_devices_name_who_waits_for_them() -> Result<()> {
         ensure!(said.contains(&first), "{command}: {said}");
         let shown = String::from_utf8(shown.stdout)?;
         ensure!(!shown.contains("free"), "{shown}");
-        ensure!(
-            command == "devices" || shown.contains("waited for"),
-            "{shown}"
-        );
+        ensure!(command == "devices" || shown.contains("waited for"), "{shown}");
     }
     let free = output(&mut genv(&account, &["free", "--json"])?)?;
     let free: Value = serde_json::from_slice(&free.stdout)?;
@@ -389,9 +338,7 @@ fn who_dies_is_interrupted_or_stops_is_passed() -> Result<()> {
         if way == Signal::STOP || way == Signal::TSTP {
             // It goes on at the end of the queue.
             signal(large.child.id(), Signal::CONT)?;
-            until("it is in the queue again", || {
-                Ok(!queue_is_empty(&account)?)
-            })?;
+            until("it is in the queue again", || Ok(!queue_is_empty(&account)?))?;
         } else {
             let ended = ended(&mut large.child)?;
             ensure!(ended.signal() == Some(way.as_raw()), "{way:?}: {ended}");
@@ -407,10 +354,7 @@ fn nobody_waits_for_a_shell_that_was_killed() -> Result<()> {
     holder.runs()?;
     let devices = listed(&account, "devices.json", "devices")?;
     let setup = Shell::Bash.setup();
-    for command in [
-        "genv activate --gpus 1 --wait",
-        "genv activate; genv attach --count 1 --wait",
-    ] {
+    for command in ["genv activate --gpus 1 --wait", "genv activate; genv attach --count 1 --wait"] {
         let mut shell = account.command("bash")?;
         let script = format!("{setup}; {command}");
         let shell = shell.args(["-c", &script]).stdin(Stdio::null());
@@ -429,12 +373,7 @@ fn nobody_waits_for_a_shell_that_was_killed() -> Result<()> {
 fn an_environment_stays_as_it_was_if_the_shell_that_joins_it_is_gone() -> Result<()> {
     let account = Account::new()?;
     let member = Sleeper::start(&[])?;
-    let environment = Environment::new(
-        "e",
-        rustix::process::getuid().as_raw(),
-        member.pid(),
-        &[0, 1],
-    );
+    let environment = Environment::new("e", rustix::process::getuid().as_raw(), member.pid(), &[0, 1]);
     state::write(&account.state(), 4, &[environment])?;
     output(&mut genv(&account, &["exec", "--", "true"])?)?;
     let files = || {
@@ -442,11 +381,7 @@ fn an_environment_stays_as_it_was_if_the_shell_that_joins_it_is_gone() -> Result
         Ok::<_, std::io::Error>([read("envs.json")?, read("devices.json")?])
     };
     let before = files()?;
-    for flags in [
-        "--name new --no-attach",
-        "--gpus 1",
-        "--gpus 3 --gpu-memory 4g",
-    ] {
+    for flags in ["--name new --no-attach", "--gpus 1", "--gpus 3 --gpu-memory 4g"] {
         let (reader, writer) = pipe()?;
         drop(reader);
         let script = format!("exec genv activate --id e {flags} 9>&1 >/dev/null");
@@ -474,18 +409,12 @@ fn who_waits_for_too_long_leaves_the_queue() -> Result<()> {
     let late = output(&mut genv(&account, &late)?)?;
     ensure!(late.status.code() == Some(6), "{late:?}");
     let said = String::from_utf8_lossy(&late.stderr).into_owned();
-    ensure!(
-        said.contains(". That did not change in time. ") && !said.contains("--wait"),
-        "{said}"
-    );
+    ensure!(said.contains(". That did not change in time. ") && !said.contains("--wait"), "{said}");
     ensure!(queue_is_empty(&account)?);
     ensure!(refusals(&account)? == 1);
     // No waiting would help.
     for words in ["--gpus=5", "--index=9", "--gpu-type=a100"] {
-        let done = output(&mut genv(
-            &account,
-            &["exec", words, "--wait", "--", "true"],
-        )?)?;
+        let done = output(&mut genv(&account, &["exec", words, "--wait", "--", "true"])?)?;
         ensure!(!done.status.success(), "{words}: {done:?}");
         ensure!(refusals(&account)? == 1, "{words}");
     }

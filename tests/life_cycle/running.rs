@@ -24,10 +24,7 @@ pub(crate) fn genv(account: &Account, words: &[&str]) -> Result<Command> {
 fn the_exit_code_is_the_commands() -> Result<()> {
     let account = Account::new()?;
     std::fs::write(account.home().join("no-program"), "")?;
-    let in_environment = format!(
-        "{}; genv activate --gpus 1; genv lock ",
-        Shell::Bash.setup()
-    );
+    let in_environment = format!("{}; genv activate --gpus 1; genv lock ", Shell::Bash.setup());
     for (command, code) in [
         ("true", 0),
         ("false", 1),
@@ -48,15 +45,9 @@ fn the_exit_code_is_the_commands() -> Result<()> {
             // Bash becomes its last command otherwise, and ends by the command's signal.
             let script = format!("{script}; exit $?");
             let (ended, printed, said) = account.script("bash", &[], &script)?;
-            ensure!(
-                ended == code,
-                "{script} ended with {ended}: {printed}{said}"
-            );
+            ensure!(ended == code, "{script} ended with {ended}: {printed}{said}");
             let genvs_own = [126, 127].contains(&code);
-            ensure!(
-                said.starts_with("genv: cannot run ") == genvs_own,
-                "{script}: {said}"
-            );
+            ensure!(said.starts_with("genv: cannot run ") == genvs_own, "{script}: {said}");
         }
     }
     // The last shell has not left its environment.
@@ -69,17 +60,7 @@ fn the_exit_code_is_the_commands() -> Result<()> {
 fn the_command_has_its_environment_and_no_more_than_that() -> Result<()> {
     let account = Account::new()?;
     let print = "env | grep -e ^GENV_E -e ^GENV_G -e ^CUDA | sort; genv status --json | grep -c '\"pids\"'; echo $PATH";
-    let words = [
-        "exec",
-        "--gpus",
-        "2",
-        "--gpu-memory",
-        "4g",
-        "--name",
-        "my job",
-        "--eid",
-        "job",
-    ];
+    let words = ["exec", "--gpus", "2", "--gpu-memory", "4g", "--name", "my job", "--eid", "job"];
     let done = output(genv(&account, &words)?.args(["--", "sh", "-c", print]))?;
     let printed = String::from_utf8(done.stdout)?;
     let shims = genv_tests::shell::installation()?.join("lib/genv/shims");
@@ -120,19 +101,8 @@ fn a_signal_to_genv_reaches_the_command() -> Result<()> {
 #[test]
 fn the_command_keeps_its_devices_when_genv_is_killed() -> Result<()> {
     let account = Account::new()?;
-    let words = [
-        "exec",
-        "--gpus",
-        "4",
-        "--",
-        "sh",
-        "-c",
-        "echo $$; read line",
-    ];
-    let mut child = genv(&account, &words)?
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let words = ["exec", "--gpus", "4", "--", "sh", "-c", "echo $$; read line"];
+    let mut child = genv(&account, &words)?.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let input = child.stdin.take();
     let printed = Lines::of(child.stdout.take().context("no stdout")?);
     let command: u32 = printed.next_line()?.parse()?;
@@ -145,9 +115,7 @@ fn the_command_keeps_its_devices_when_genv_is_killed() -> Result<()> {
     ensure!(refused.status.code() == Some(4), "{refused:?}");
     // The command reads the end of its input, and ends.
     drop(input);
-    until("the command has ended", || {
-        Ok(!Path::new(&format!("/proc/{command}")).exists())
-    })?;
+    until("the command has ended", || Ok(!Path::new(&format!("/proc/{command}")).exists()))?;
     let done = output(&mut genv(&account, &["exec", "--gpus", "4", "--", "true"])?)?;
     ensure!(done.status.success(), "{done:?}");
     Ok(())
@@ -160,9 +128,8 @@ fn one_at_a_time_of_those_who_lock() -> Result<()> {
     // Each adds 1 to a number that all read before any writes, if they were not locked out.
     let count = "n=$(cat n); sleep 0.05; echo $((n + 1)) > n";
     std::fs::write(account.home().join("n"), "0\n")?;
-    let script = format!(
-        "{setup}; genv activate --gpus 2; for i in 1 2 3 4; do genv lock sh -c '{count}' & done; wait; cat n"
-    );
+    let script =
+        format!("{setup}; genv activate --gpus 2; for i in 1 2 3 4; do genv lock sh -c '{count}' & done; wait; cat n");
     let (code, printed, said) = account.script("bash", &[], &script)?;
     ensure!(code == 0 && printed == "4\n", "{printed}{said}");
     Ok(())
@@ -175,16 +142,8 @@ fn a_program_that_is_missing_is_told_before_anybody_waits_for_devices() -> Resul
     std::fs::create_dir(account.home().join("folder"))?;
     std::fs::write(account.home().join("no-program"), "")?;
     for (words, code, part) in [
-        (
-            "--wait -- nosuchprogram",
-            127,
-            "cannot run nosuchprogram: No such file",
-        ),
-        (
-            "--wait=1h -- ./nosuchprogram",
-            127,
-            "cannot run ./nosuchprogram: No such file",
-        ),
+        ("--wait -- nosuchprogram", 127, "cannot run nosuchprogram: No such file"),
+        ("--wait=1h -- ./nosuchprogram", 127, "cannot run ./nosuchprogram: No such file"),
         ("--wait -- ./no-program", 126, "Permission denied"),
         ("--wait -- ./folder", 126, "Permission denied"),
         ("--wait 10m -- true", 127, "write --wait=10m"),
@@ -193,14 +152,8 @@ fn a_program_that_is_missing_is_told_before_anybody_waits_for_devices() -> Resul
     ] {
         let script = format!("genv exec --gpus 4 -- sh -c 'genv exec --gpus 1 {words}; exit $?'");
         let (ended, printed, said) = account.script("bash", &[], &script)?;
-        ensure!(
-            ended == code && printed.is_empty(),
-            "{words}: {ended} {printed}{said}"
-        );
-        ensure!(
-            said.contains(part) && said.lines().count() == 1,
-            "{words}: {said}"
-        );
+        ensure!(ended == code && printed.is_empty(), "{words}: {ended} {printed}{said}");
+        ensure!(said.contains(part) && said.lines().count() == 1, "{words}: {said}");
     }
     Ok(())
 }

@@ -8,26 +8,13 @@ use genv_tests::shell::{Account, Outcome, Shell};
 /// Runs lines in one bash on a machine with two devices, and tells of each but those that print nothing for people.
 pub(crate) fn told(account: &Account, lines: &[&str]) -> Result<String> {
     let setup = Shell::Bash.setup();
-    let lines: Vec<String> = [setup, "echo $$"]
-        .into_iter()
-        .chain(lines.iter().copied())
-        .map(str::to_owned)
-        .collect();
+    let lines: Vec<String> = [setup, "echo $$"].into_iter().chain(lines.iter().copied()).map(str::to_owned).collect();
     let outcomes = account.lines(Shell::Bash, &[("GENV_DEVICES", "2")], &lines)?;
-    let [_, pid, outcomes @ ..] = &outcomes[..] else {
-        anyhow::bail!("no outcomes")
-    };
+    let [_, pid, outcomes @ ..] = &outcomes[..] else { anyhow::bail!("no outcomes") };
     let home = account.home();
     let home = home.to_str().context("a path")?;
     let mut told = String::new();
-    for Outcome {
-        line,
-        stdout,
-        stderr,
-        code,
-        ..
-    } in outcomes
-    {
+    for Outcome { line, stdout, stderr, code, .. } in outcomes {
         writeln!(told, "$ {line}")?;
         told.push_str(stdout);
         for said in stderr.lines() {
@@ -150,24 +137,12 @@ fn the_help_of_every_command_has_an_example_or_no_flags_to_combine() -> Result<(
         ensure!(code == 0 && help.contains("Example: "), "{command}: {help}");
     }
     let (code, help, _) = account.script("bash", &[], "genv")?;
-    ensure!(
-        code == 0,
-        "genv alone is how programs see whether it is there"
-    );
-    for code in [
-        "0 done",
-        "3 not in an active",
-        "4 not enough",
-        "6 lock",
-        "127",
-    ] {
+    ensure!(code == 0, "genv alone is how programs see whether it is there");
+    for code in ["0 done", "3 not in an active", "4 not enough", "6 lock", "127"] {
         ensure!(help.contains(code), "{help}");
     }
     let (code, version, _) = account.script("bash", &[], "genv version")?;
-    ensure!(
-        code == 0 && version.trim() == env!("CARGO_PKG_VERSION"),
-        "{version}"
-    );
+    ensure!(code == 0 && version.trim() == env!("CARGO_PKG_VERSION"), "{version}");
     Ok(())
 }
 
@@ -177,15 +152,9 @@ fn spellings_of_older_versions_are_understood() -> Result<()> {
     let script = "eval \"$(genv init -)\"; genv activate --id old && genv status && genv root";
     let (code, printed, said) = account.script("bash", &[], script)?;
     ensure!(code == 0 && said.is_empty(), "{said}");
-    ensure!(
-        printed.starts_with("Environment old is active."),
-        "{printed}"
-    );
+    ensure!(printed.starts_with("Environment old is active."), "{printed}");
     let root = genv_tests::shell::installation()?;
-    ensure!(
-        printed.ends_with(&format!("{}/lib/genv\n", root.display())),
-        "{printed}"
-    );
+    ensure!(printed.ends_with(&format!("{}/lib/genv\n", root.display())), "{printed}");
     Ok(())
 }
 
@@ -207,10 +176,7 @@ fn exec_of_genv_1_means_the_command_that_follows() -> Result<()> {
         );
         let (code, printed, said) = account.script("bash", &[], &script)?;
         ensure!(code == 0, "{line}: {said}{printed}");
-        ensure!(
-            printed.lines().count() > 1 && !printed.contains("unrecognized"),
-            "{line}: {printed}"
-        );
+        ensure!(printed.lines().count() > 1 && !printed.contains("unrecognized"), "{line}: {printed}");
     }
     // Behind two hyphens the word is the name of a program.
     let (code, _, said) = account.script("bash", &[], "genv exec -- devices")?;
@@ -229,18 +195,11 @@ fn root_names_a_folder_that_holds_only_links_to_this_genv_or_none() -> Result<()
     ensure!(printed == format!("{root}/bin/genv\n{root}\n"), "{printed}");
 
     // Another program may have a folder of this name, or not.
-    for other in [
-        "mkdir -p own/lib/genv/bin && touch own/lib/genv/bin/genv;",
-        "",
-    ] {
-        let script =
-            format!("mkdir -p own/bin; {other} cp $(type -p genv) own/bin; own/bin/genv root");
+    for other in ["mkdir -p own/lib/genv/bin && touch own/lib/genv/bin/genv;", ""] {
+        let script = format!("mkdir -p own/bin; {other} cp $(type -p genv) own/bin; own/bin/genv root");
         let (code, printed, said) = account.script("bash", &[], &script)?;
         ensure!(code == 1 && printed.is_empty(), "{printed}");
-        ensure!(
-            said.starts_with("genv: cannot tell the folder of genv's own files: "),
-            "{said}"
-        );
+        ensure!(said.starts_with("genv: cannot tell the folder of genv's own files: "), "{said}");
         std::fs::remove_dir_all(account.home().join("own"))?;
     }
     Ok(())

@@ -13,8 +13,7 @@ use rustix::process::Signal;
 use crate::jobs::{driver, leave_behind_after, printed, running};
 
 /// The script of such a job.
-const TITLED: &str =
-    "exec perl -e '$0 = q(x) x 9000; open F, q(>), q(titled); close F; sleep 1000'";
+const TITLED: &str = "exec perl -e '$0 = q(x) x 9000; open F, q(>), q(titled); close F; sleep 1000'";
 
 /// The start of the job, and the wait for it.
 const START: &str = "(setsid JOB &)";
@@ -41,10 +40,7 @@ fn deactivating_names_it_waits_for_it_and_does_not_end_it() -> Result<()> {
     for flag in ["", "--end", "--wait"] {
         let account = Account::new()?;
         driver(&account, &[])?;
-        fs::write(
-            account.home().join("run"),
-            format!("echo $$ > ~/job; {TITLED}\n"),
-        )?;
+        fs::write(account.home().join("run"), format!("echo $$ > ~/job; {TITLED}\n"))?;
         let start = START.replace("JOB", "sh ~/run > /dev/null 2>&1 < /dev/null");
         let script = format!(
             "{}\ngenv activate --id e1 --gpus 1\n{start}\n{WAIT}\ncat ~/job\nread line\ngenv deactivate {flag}",
@@ -56,10 +52,7 @@ fn deactivating_names_it_waits_for_it_and_does_not_end_it() -> Result<()> {
         drop(shell.stdin.take());
         let line = complaints.next_line()?;
         let named = format!("process {} (", job.0);
-        ensure!(
-            line.contains(&named) && line.contains("does not show its environment"),
-            "{line}"
-        );
+        ensure!(line.contains(&named) && line.contains("does not show its environment"), "{line}");
         if flag == "--wait" {
             ensure!(line.contains("waiting"), "{line}");
             driver(&account, &[])?;
@@ -71,9 +64,7 @@ fn deactivating_names_it_waits_for_it_and_does_not_end_it() -> Result<()> {
             ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
             signal(job.0, Signal::KILL)?;
         }
-        until("the environment ended", || {
-            Ok(printed(&account, "genv envs --no-header", 0)?.is_empty())
-        })?;
+        until("the environment ended", || Ok(printed(&account, "genv envs --no-header", 0)?.is_empty()))?;
     }
     Ok(())
 }

@@ -69,8 +69,7 @@ fn cases() -> Result<Vec<TestCase>> {
     let mut cases = Vec::new();
     for path in files("prometheus/tests", ".yml")? {
         let text = std::fs::read_to_string(&path)?;
-        let file: TestFile =
-            serde_saphyr::from_str(&text).with_context(|| path.display().to_string())?;
+        let file: TestFile = serde_saphyr::from_str(&text).with_context(|| path.display().to_string())?;
         cases.extend(file.tests);
     }
     Ok(cases)
@@ -90,25 +89,18 @@ fn every_alert_says_what_is_wrong_and_what_to_do() -> Result<()> {
     for alert in alerts()? {
         let name = &alert.alert;
         ensure!(
-            name.strip_prefix("Genv")
-                .is_some_and(|rest| rest.chars().all(|c| c.is_ascii_alphabetic())),
+            name.strip_prefix("Genv").is_some_and(|rest| rest.chars().all(|c| c.is_ascii_alphabetic())),
             "{name} is no name of ours"
         );
         ensure!(alert.lasting.is_some(), "{name} has no for");
         let severity = alert.labels.get("severity").map(String::as_str);
-        ensure!(
-            matches!(severity, Some("critical" | "warning" | "info")),
-            "{name} has the severity {severity:?}"
-        );
+        ensure!(matches!(severity, Some("critical" | "warning" | "info")), "{name} has the severity {severity:?}");
         let annotation = |key: &str| {
             let text = alert.annotations.get(key);
             text.with_context(|| format!("{name} has no {key}"))
         };
         let summary = annotation("summary")?;
-        ensure!(
-            !summary.contains('\n') && !summary.ends_with('.'),
-            "the summary of {name} is no headline: {summary}"
-        );
+        ensure!(!summary.contains('\n') && !summary.ends_with('.'), "the summary of {name} is no headline: {summary}");
         let description = annotation("description")?;
         ensure!(
             description.ends_with('.') && description.matches(". ").count() > 0,
@@ -130,10 +122,7 @@ fn every_alert_has_a_runbook_and_every_runbook_an_alert() -> Result<()> {
     for section in sections.split("\n## ") {
         let (name, text) = section.split_once('\n').context("an empty section")?;
         ensure!(told.insert(name), "{name} has two sections");
-        let of_this_name: Vec<_> = alerts()?
-            .into_iter()
-            .filter(|alert| alert.alert == name)
-            .collect();
+        let of_this_name: Vec<_> = alerts()?.into_iter().filter(|alert| alert.alert == name).collect();
         ensure!(!of_this_name.is_empty(), "there is no alert {name}");
         for alert in of_this_name {
             let severity = format!("**{}", alert.labels["severity"]);
@@ -172,9 +161,10 @@ fn every_rule_is_tested_with_and_without_a_result() -> Result<()> {
             for test in cases.iter().flat_map(|case| &case.alert_rule_test) {
                 if test.alertname == rule.alert {
                     silent |= test.exp_alerts.is_empty();
-                    found |= test.exp_alerts.iter().any(|alert| {
-                        alert.exp_labels.get("severity") == rule.labels.get("severity")
-                    });
+                    found |= test
+                        .exp_alerts
+                        .iter()
+                        .any(|alert| alert.exp_labels.get("severity") == rule.labels.get("severity"));
                 }
             }
         } else {
@@ -196,8 +186,7 @@ fn every_rule_is_tested_with_and_without_a_result() -> Result<()> {
 fn every_alert_about_the_enforcer_is_tested_before_while_and_after_it_fires() -> Result<()> {
     let cases = cases()?;
     let about = alerts()?.into_iter();
-    let about = about
-        .filter(|it| it.alert.starts_with("GenvEnforcer") || it.expr.contains("genv_enforcer_"));
+    let about = about.filter(|it| it.alert.starts_with("GenvEnforcer") || it.expr.contains("genv_enforcer_"));
     let mut seen = 0;
     for alert in about {
         let mut courses = cases.iter().map(|case| {
@@ -251,10 +240,7 @@ fn every_metric_that_rules_and_their_tests_name_exists() -> Result<()> {
     let mut named = 0;
     let mut check = |where_: &str, promql: &str| {
         for name in names(promql) {
-            ensure!(
-                known.contains(name),
-                "{where_} asks for {name}: there is none"
-            );
+            ensure!(known.contains(name), "{where_} asks for {name}: there is none");
             named += 1;
         }
         Ok(())

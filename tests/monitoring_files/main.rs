@@ -21,9 +21,7 @@ fn read(path: &str) -> Result<String> {
 /// The files of a folder whose names end so, sorted.
 fn files(folder: &str, ending: &str) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(shipped(folder)).with_context(|| folder.to_owned())?;
-    let mut files: Vec<PathBuf> = entries
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<_>>()?;
+    let mut files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     files.retain(|path| path.to_string_lossy().ends_with(ending));
     files.sort();
     Ok(files)

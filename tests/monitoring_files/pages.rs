@@ -55,10 +55,7 @@ impl Labels {
     fn all() -> Self {
         let of = labels();
         let any = of.values().copied().flatten().chain(&OF_ALL);
-        Self {
-            any: any.copied().collect(),
-            of,
-        }
+        Self { any: any.copied().collect(), of }
     }
 
     /// A family has its own; what rules record may have any.
@@ -66,10 +63,10 @@ impl Labels {
         let name = vector.name.as_deref().unwrap_or_default();
         for matcher in &vector.matchers.matchers {
             let label = &*matcher.name;
-            let has = self.of.get(name).map_or_else(
-                || self.any.contains(label),
-                |labels| labels.contains(&label) || OF_ALL.contains(&label),
-            );
+            let has = self
+                .of
+                .get(name)
+                .map_or_else(|| self.any.contains(label), |labels| labels.contains(&label) || OF_ALL.contains(&label));
             ensure!(has, "{name} has no label {label}");
         }
         Ok(())
@@ -118,10 +115,7 @@ fn every_query_of_a_page_is_promql_about_metrics_that_exist() -> Result<()> {
             for name in &names {
                 ensure!(known.contains(*name), "{at}: {query}: there is no {name}");
             }
-            ensure!(
-                !names.is_empty() || query.contains(OF_PROMETHEUS),
-                "{at}: {query}: it is about no metric"
-            );
+            ensure!(!names.is_empty() || query.contains(OF_PROMETHEUS), "{at}: {query}: it is about no metric");
             asked += 1;
         }
     }
@@ -135,11 +129,8 @@ fn promtool_accepts_every_part_of_its_configuration_that_a_page_shows() -> Resul
     let file = folder.path().join("prometheus.yml");
     let mut shown = 0;
     for (at, block) in blocks("yaml")? {
-        let is_of_prometheus = |line: &str| {
-            ["scrape_configs:", "remote_write:"]
-                .iter()
-                .any(|key| line.starts_with(key))
-        };
+        let is_of_prometheus =
+            |line: &str| ["scrape_configs:", "remote_write:"].iter().any(|key| line.starts_with(key));
         if block.text.lines().any(is_of_prometheus) {
             std::fs::write(&file, &block.text)?;
             accepts_configuration(&file).context(at)?;

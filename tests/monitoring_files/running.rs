@@ -38,12 +38,7 @@ fn replace(text: &mut String, from: &str, to: &str) -> Result<()> {
 }
 
 /// The shipped files with the addresses of these programs, and without long waits between two scrapes or evaluations.
-fn configured(
-    exporter: &Exporter,
-    enforcer: &Enforcer,
-    alertmanager: u16,
-    own: u16,
-) -> Result<TempDir> {
+fn configured(exporter: &Exporter, enforcer: &Enforcer, alertmanager: u16, own: u16) -> Result<TempDir> {
     let folder = tempfile::tempdir()?;
     let mut configuration = read("prometheus/prometheus.yml")?;
     for (shipped, here) in [
@@ -54,11 +49,7 @@ fn configured(
     ] {
         replace(&mut configuration, shipped, &format!("127.0.0.1:{here}"))?;
     }
-    for interval in [
-        "scrape_interval: 15s",
-        "scrape_interval: 10s",
-        "evaluation_interval: 15s",
-    ] {
+    for interval in ["scrape_interval: 15s", "scrape_interval: 10s", "evaluation_interval: 15s"] {
         let (name, _) = interval.split_once(' ').context("no value")?;
         replace(&mut configuration, interval, &format!("{name} 1s"))?;
     }
@@ -76,10 +67,7 @@ fn configured(
     }
     let targets = folder.path().join("targets");
     std::fs::create_dir(&targets)?;
-    std::fs::copy(
-        shipped("prometheus/targets/genv.yml.example"),
-        targets.join("genv.yml.example"),
-    )?;
+    std::fs::copy(shipped("prometheus/targets/genv.yml.example"), targets.join("genv.yml.example"))?;
     Ok(folder)
 }
 
@@ -99,10 +87,7 @@ fn the_shipped_files_watch_exporters(prometheus: &str, alertmanager: &str) -> Re
     let demo = Setup::new()?.flag("--gpu.source=simulated").start()?;
     let simulation = Simulation::new(FAILING);
     let failing = Setup::with_scenario(&simulation)?.start()?;
-    let (lab, rules) = (
-        read("core/src/scenario/demo.yaml")?,
-        read("packaging/enforcer.yaml")?,
-    );
+    let (lab, rules) = (read("core/src/scenario/demo.yaml")?, read("packaging/enforcer.yaml")?);
     let enforcer = enforcer::Setup::new(&lab, &rules)?.start()?;
     let alertmanager = Alertmanager::start(alertmanager, &shipped("prometheus/alertmanager.yml"))?;
     let own = free_port()?;
@@ -118,9 +103,7 @@ fn the_shipped_files_watch_exporters(prometheus: &str, alertmanager: &str) -> Re
     the_enforcer_is_scraped(&prometheus).with_context(|| enforcer.log())?;
     // By the exporter itself, which is asked, and has nobody to name.
     let asked = r#"prometheus_sd_http_failures_total{job="prometheus"}"#;
-    prometheus.wait_for(asked, |answer| {
-        !answer.is_empty() && answer.iter().all(|(_, failures)| *failures == 0.0)
-    })?;
+    prometheus.wait_for(asked, |answer| !answer.is_empty() && answer.iter().all(|(_, failures)| *failures == 0.0))?;
     let configurations = r#"prometheus_sd_discovered_targets{config="genv"}"#;
     prometheus.wait_for_value(configurations, 1.0)?;
     // By a file, once there is one.
@@ -142,13 +125,8 @@ fn the_shipped_files_watch_exporters(prometheus: &str, alertmanager: &str) -> Re
     let xid = |alert: &&Alert| alert.labels["alertname"] == "GenvDeviceXidHardware";
     let alerts = alertmanager.wait_for("the alert", |alerts| alerts.iter().any(|it| xid(&it)))?;
     let alert = alerts.iter().find(xid).context("it is gone")?;
-    ensure!(
-        alert.annotations["summary"] == "GPU 0 of failing reported XID 79 (hardware or firmware)",
-        "{alert:?}"
-    );
-    let nobody = Receiver {
-        name: "nobody".to_owned(),
-    };
+    ensure!(alert.annotations["summary"] == "GPU 0 of failing reported XID 79 (hardware or firmware)", "{alert:?}");
+    let nobody = Receiver { name: "nobody".to_owned() };
     ensure!(alert.receivers == [nobody], "{alert:?}");
     Ok(())
 }
@@ -179,12 +157,7 @@ fn prometheus_3_and_the_newest_alertmanager_watch_exporters_with_the_shipped_fil
 fn rules(prometheus: &Prometheus) -> Result<Vec<Value>> {
     let answer = prometheus.ask("/api/v1/rules", &[])?;
     let groups = answer["groups"].as_array().context("no groups")?;
-    let rules: Vec<Value> = groups
-        .iter()
-        .flat_map(|group| group["rules"].as_array())
-        .flatten()
-        .cloned()
-        .collect();
+    let rules: Vec<Value> = groups.iter().flat_map(|group| group["rules"].as_array()).flatten().cloned().collect();
     for rule in &rules {
         let error = rule["lastError"].as_str().unwrap_or_default();
         ensure!(error.is_empty(), "{}: {error}", rule["name"]);
@@ -197,10 +170,7 @@ fn every_rule_is_evaluated(prometheus: &Prometheus) -> Result<()> {
     let evaluations = "min(prometheus_rule_group_iterations_total)";
     let before = prometheus.wait_for(evaluations, |answer| answer.len() == 1)?;
     let wanted = before[0].1 + 5.0;
-    prometheus.wait_for(
-        evaluations,
-        |answer| matches!(answer, [(_, evaluations)] if *evaluations >= wanted),
-    )?;
+    prometheus.wait_for(evaluations, |answer| matches!(answer, [(_, evaluations)] if *evaluations >= wanted))?;
     let rules = rules(prometheus)?;
     ensure!(rules.len() > 50, "only {} rules", rules.len());
     for rule in &rules {
@@ -225,16 +195,11 @@ fn every_recorded_metric_has_a_value(prometheus: &Prometheus) -> Result<()> {
 }
 
 fn alert(name: &str, severity: &str, hostname: &str, more: &[(&str, &str)]) -> Labels {
-    [
-        ("alertname", name),
-        ("severity", severity),
-        ("job", "genv"),
-        ("hostname", hostname),
-    ]
-    .iter()
-    .chain(more)
-    .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-    .collect()
+    [("alertname", name), ("severity", severity), ("job", "genv"), ("hostname", hostname)]
+        .iter()
+        .chain(more)
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
 }
 
 fn what_follows_from_something_worse_is_silenced(tool: &str) -> Result<()> {
@@ -251,20 +216,10 @@ fn what_follows_from_something_worse_is_silenced(tool: &str) -> Result<()> {
         alert("GenvSnapshotStale", "warning", "old", &[]),
         alert("GenvDeviceHeldIdle", "warning", "old", &[("index", "0")]),
         alert("GenvCollectorStale", "warning", "hung", &gpu),
-        alert(
-            "GenvCollectorFailing",
-            "warning",
-            "hung",
-            &[("collector", "state")],
-        ),
+        alert("GenvCollectorFailing", "warning", "hung", &[("collector", "state")]),
         alert("GenvDeviceLost", "critical", "lost", &[("index", "3")]),
         // It tells why.
-        alert(
-            "GenvDeviceXidHardware",
-            "critical",
-            "lost",
-            &[("index", "3"), ("xid", "79")],
-        ),
+        alert("GenvDeviceXidHardware", "critical", "lost", &[("index", "3"), ("xid", "79")]),
         alert("GenvDeviceHeldIdle", "warning", "lost", &[("index", "2")]),
         alert("GenvDeviceHot", "critical", "hot", &[("index", "0")]),
         alert("GenvDeviceHot", "warning", "hot", &[("index", "1")]),
@@ -275,28 +230,18 @@ fn what_follows_from_something_worse_is_silenced(tool: &str) -> Result<()> {
         alert("GenvCollectorStale", "warning", "old", &gpu),
         alert("GenvCollectorFailing", "warning", "hung", &gpu),
         alert("GenvDeviceHeldIdle", "warning", "lost", &[("index", "3")]),
-        alert(
-            "GenvDeviceXidApplication",
-            "info",
-            "lost",
-            &[("index", "3")],
-        ),
+        alert("GenvDeviceXidApplication", "info", "lost", &[("index", "3")]),
         alert("GenvDeviceHot", "warning", "hot", &[("index", "0")]),
     ];
     alertmanager.fire(&heard)?;
     alertmanager.fire(&silenced)?;
     let alerts = alertmanager.wait_for("inhibition", |alerts| {
-        let inhibited = alerts
-            .iter()
-            .filter(|it| !it.status.inhibited_by.is_empty());
+        let inhibited = alerts.iter().filter(|it| !it.status.inhibited_by.is_empty());
         alerts.len() == heard.len() + silenced.len() && inhibited.count() == silenced.len()
     })?;
     for alert in alerts {
         let quiet = !alert.status.inhibited_by.is_empty();
-        ensure!(
-            quiet == silenced.contains(&alert.labels) && quiet != heard.contains(&alert.labels),
-            "{alert:?}"
-        );
+        ensure!(quiet == silenced.contains(&alert.labels) && quiet != heard.contains(&alert.labels), "{alert:?}");
     }
     Ok(())
 }

@@ -12,16 +12,9 @@ const PROMETHEUS: [&str; 2] = ["prometheus", "prometheus-3"];
 
 /// Runs a program that must end well, and returns what it says.
 fn says(tool: &str, name: &str, arguments: &[&str], files: &[PathBuf]) -> Result<String> {
-    let output = Command::new(program(tool, name))
-        .args(arguments)
-        .args(files)
-        .output()?;
+    let output = Command::new(program(tool, name)).args(arguments).args(files).output()?;
     let said = String::from_utf8([output.stdout, output.stderr].concat())?;
-    ensure!(
-        output.status.success(),
-        "{name} {arguments:?} of {tool} ends with {}: {said}",
-        output.status
-    );
+    ensure!(output.status.success(), "{name} {arguments:?} of {tool} ends with {}: {said}", output.status);
     Ok(said)
 }
 

@@ -25,10 +25,7 @@ impl Scenario {
         let simulation = Simulation::new(text);
         // SAFETY: only tests that hold the lock above read or write this process's environment.
         unsafe { std::env::set_var("GENV_SCENARIO", simulation.scenario()) };
-        Self {
-            simulation,
-            _alone: alone,
-        }
+        Self { simulation, _alone: alone }
     }
 
     /// Loads and initialises the library.
@@ -101,8 +98,6 @@ pub(crate) fn engine(text: &str) -> Engine {
 /// Milliseconds since the epoch of scenarios that give none.
 pub(crate) fn scenario_milliseconds() -> u128 {
     const EPOCH_SECONDS: u128 = 1_767_225_600;
-    let now = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .expect("it is after 1970");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it is after 1970");
     now.as_millis() - EPOCH_SECONDS * 1000
 }

@@ -28,13 +28,8 @@ fn xid(event: &EventData<'_>) -> Option<u64> {
     }
 }
 
-fn watch<'nvml>(
-    device: &Device<'nvml>,
-    set: EventSet<'nvml>,
-) -> Result<EventSet<'nvml>, NvmlError> {
-    device
-        .register_events(EventTypes::CRITICAL_XID_ERROR, set)
-        .map_err(|error| error.error)
+fn watch<'nvml>(device: &Device<'nvml>, set: EventSet<'nvml>) -> Result<EventSet<'nvml>, NvmlError> {
+    device.register_events(EventTypes::CRITICAL_XID_ERROR, set).map_err(|error| error.error)
 }
 
 /// Longer than any wait in these tests takes.
@@ -44,10 +39,7 @@ const LONG: u32 = 60_000;
 fn an_error_on_a_watched_gpu_is_delivered_once() -> Result<(), NvmlError> {
     let driver = Driver::new(&scenario(1));
     let device = driver.gpu(0);
-    assert_eq!(
-        device.supported_event_types()?,
-        EventTypes::CRITICAL_XID_ERROR
-    );
+    assert_eq!(device.supported_event_types()?, EventTypes::CRITICAL_XID_ERROR);
     let set = watch(&device, driver.create_event_set()?)?;
     // The error of long ago is none since the set was made.
     assert!(matches!(set.wait(50), Err(NvmlError::Timeout)));
@@ -80,9 +72,7 @@ fn each_set_gets_each_error() -> Result<(), NvmlError> {
 fn events_that_the_driver_does_not_have_cannot_be_asked_for() -> Result<(), NvmlError> {
     let driver = Driver::new(&scenario(1));
     let set = driver.create_event_set()?;
-    let refused = driver
-        .gpu(0)
-        .register_events(EventTypes::PSTATE_CHANGE, set);
+    let refused = driver.gpu(0).register_events(EventTypes::PSTATE_CHANGE, set);
     assert!(matches!(refused, Err(error) if matches!(error.error, NvmlError::NotSupported)));
     Ok(())
 }

@@ -16,10 +16,7 @@ hosts:
 ";
 
 fn with_device_fault(fault: &str) -> String {
-    HEALTHY.replace(
-        "{temperature: 40}",
-        &format!("{{temperature: 40, faults: [{fault}]}}"),
-    )
+    HEALTHY.replace("{temperature: 40}", &format!("{{temperature: 40, faults: [{fault}]}}"))
 }
 
 fn with_host_fault(fault: &str) -> String {
@@ -30,10 +27,7 @@ fn with_host_fault(fault: &str) -> String {
 fn until(wanted: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !wanted() {
-        assert!(
-            Instant::now() < deadline,
-            "the library does not follow the scenario"
-        );
+        assert!(Instant::now() < deadline, "the library does not follow the scenario");
         std::thread::yield_now();
     }
 }
@@ -43,18 +37,10 @@ fn a_lost_gpu_answers_nothing_while_others_do_and_comes_back() {
     let driver = Driver::new(HEALTHY);
     let (lost, other) = (driver.gpu(0), driver.gpu(1));
     driver.rewrite(&with_device_fault("{lost: true}"));
-    until(|| {
-        matches!(
-            lost.temperature(TemperatureSensor::Gpu),
-            Err(NvmlError::GpuLost)
-        )
-    });
+    until(|| matches!(lost.temperature(TemperatureSensor::Gpu), Err(NvmlError::GpuLost)));
     assert!(matches!(lost.uuid(), Err(NvmlError::GpuLost)));
     assert!(matches!(lost.memory_info(), Err(NvmlError::GpuLost)));
-    assert!(matches!(
-        lost.running_compute_processes(),
-        Err(NvmlError::GpuLost)
-    ));
+    assert!(matches!(lost.running_compute_processes(), Err(NvmlError::GpuLost)));
     assert!(matches!(other.temperature(TemperatureSensor::Gpu), Ok(50)));
     assert!(matches!(driver.device_count(), Ok(2)));
     driver.rewrite(HEALTHY);
@@ -68,10 +54,7 @@ fn a_call_that_hangs_returns_when_the_fault_goes() {
         let hanging = scope.spawn(|| driver.gpu(0).temperature(TemperatureSensor::Gpu));
         // Neither the device's other calls nor other devices wait for it.
         assert!(driver.gpu(0).power_usage().is_ok());
-        assert!(matches!(
-            driver.gpu(1).temperature(TemperatureSensor::Gpu),
-            Ok(50)
-        ));
+        assert!(matches!(driver.gpu(1).temperature(TemperatureSensor::Gpu), Ok(50)));
         assert!(!hanging.is_finished());
         driver.rewrite(HEALTHY);
         assert!(matches!(hanging.join(), Ok(Ok(40))));
@@ -82,9 +65,7 @@ fn a_call_that_hangs_returns_when_the_fault_goes() {
 fn a_host_that_hangs_holds_each_device_and_the_library_itself() {
     let driver = Driver::new(HEALTHY);
     let fault = "{hang: [nvmlDeviceGetTemperature, nvmlDeviceGetCount_v2]}";
-    driver.rewrite(
-        &with_host_fault(fault).replace("{temperature: 50}", "{temperature: 50, pcie_replays: 9}"),
-    );
+    driver.rewrite(&with_host_fault(fault).replace("{temperature: 50}", "{temperature: 50, pcie_replays: 9}"));
     until(|| matches!(driver.gpu(1).pcie_replay_counter(), Ok(9)));
     std::thread::scope(|scope| {
         let hanging = [0, 1].map(|gpu| {
@@ -96,11 +77,7 @@ fn a_host_that_hangs_holds_each_device_and_the_library_itself() {
         assert!(!counting.is_finished() && hanging.iter().all(|thread| !thread.is_finished()));
         driver.rewrite(HEALTHY);
         assert!(matches!(counting.join(), Ok(Ok(2))));
-        assert!(
-            hanging
-                .into_iter()
-                .all(|thread| matches!(thread.join(), Ok(Ok(40 | 50))))
-        );
+        assert!(hanging.into_iter().all(|thread| matches!(thread.join(), Ok(Ok(40 | 50)))));
     });
 }
 
@@ -139,14 +116,8 @@ fn after_a_reload_everything_is_uninitialised_until_it_is_opened_again() {
     assert!(device.uuid().is_ok());
     driver.rewrite(&with_host_fault("{reload: 1}"));
     until(|| matches!(device.uuid(), Err(NvmlError::Uninitialized)));
-    assert!(matches!(
-        driver.device_count(),
-        Err(NvmlError::Uninitialized)
-    ));
-    let again = driver
-        .scenario
-        .open()
-        .expect("the reloaded driver initialises");
+    assert!(matches!(driver.device_count(), Err(NvmlError::Uninitialized)));
+    let again = driver.scenario.open().expect("the reloaded driver initialises");
     assert!(matches!(again.device_count(), Ok(2)));
 }
 
@@ -155,10 +126,7 @@ fn a_damaged_scenario_leaves_the_last_good_one_in_force() {
     let driver = Driver::new(HEALTHY);
     driver.rewrite("version: [");
     std::thread::sleep(Duration::from_millis(50));
-    assert!(matches!(
-        driver.gpu(0).temperature(TemperatureSensor::Gpu),
-        Ok(40)
-    ));
+    assert!(matches!(driver.gpu(0).temperature(TemperatureSensor::Gpu), Ok(40)));
     driver.rewrite(&HEALTHY.replace("40", "41"));
     until(|| matches!(driver.gpu(0).temperature(TemperatureSensor::Gpu), Ok(41)));
 }

@@ -58,21 +58,14 @@ hosts:
 - {name: gpu02, environments: [], devices: [{count: 3}]}
 ",
     );
-    for (name, expected) in [
-        (None, Some(2)),
-        (Some("gpu02"), Some(3)),
-        (Some("gpu03"), None),
-    ] {
+    for (name, expected) in [(None, Some(2)), (Some("gpu02"), Some(3)), (Some("gpu03"), None)] {
         match name {
             // SAFETY: only tests that hold the scenario's lock read or write this process's environment.
             Some(name) => unsafe { std::env::set_var("GENV_SCENARIO_HOST", name) },
             // SAFETY: as above.
             None => unsafe { std::env::remove_var("GENV_SCENARIO_HOST") },
         }
-        let devices = scenario
-            .open()
-            .ok()
-            .and_then(|nvml| nvml.device_count().ok());
+        let devices = scenario.open().ok().and_then(|nvml| nvml.device_count().ok());
         assert_eq!(devices, expected, "{name:?}");
     }
     // SAFETY: as above.
@@ -85,12 +78,9 @@ fn what_is_no_device_is_refused() {
     let library = driver.lib();
     let mut index = 0;
     let real = handle(&driver.gpu(1));
-    for wrong in [
-        ptr::null_mut(),
-        ptr::without_provenance_mut(1),
-        real.wrapping_byte_add(1),
-        real.wrapping_byte_add(1 << 16),
-    ] {
+    for wrong in
+        [ptr::null_mut(), ptr::without_provenance_mut(1), real.wrapping_byte_add(1), real.wrapping_byte_add(1 << 16)]
+    {
         // SAFETY: a handle is a number to the library; the call writes one number.
         let code = unsafe { library.nvmlDeviceGetIndex(wrong, &raw mut index) };
         assert_eq!(code, INVALID_ARGUMENT, "{wrong:?}");
@@ -106,35 +96,14 @@ fn missing_outputs_short_buffers_and_unknown_versions_are_refused() {
     let library = driver.lib();
     let device = handle(&driver.gpu(0));
     let mut short: [c_char; 4] = [1; 4];
-    let mut memory = nvmlMemory_v2_t {
-        version: 1,
-        total: 0,
-        reserved: 0,
-        free: 0,
-        used: 0,
-    };
+    let mut memory = nvmlMemory_v2_t { version: 1, total: 0, reserved: 0, free: 0, used: 0 };
     // SAFETY: every pointer is null or points to memory of the declared type and length.
     unsafe {
-        assert_eq!(
-            library.nvmlDeviceGetCount_v2(ptr::null_mut()),
-            INVALID_ARGUMENT
-        );
-        assert_eq!(
-            library.nvmlDeviceGetName(device, ptr::null_mut(), 96),
-            INVALID_ARGUMENT
-        );
-        assert_eq!(
-            library.nvmlDeviceGetName(device, short.as_mut_ptr(), short.len() as c_uint),
-            INSUFFICIENT_SIZE
-        );
-        assert_eq!(
-            library.nvmlDeviceGetHandleByUUID(ptr::null(), ptr::null_mut()),
-            INVALID_ARGUMENT
-        );
-        assert_eq!(
-            library.nvmlDeviceGetMemoryInfo_v2(device, &raw mut memory),
-            FUNCTION_NOT_FOUND
-        );
+        assert_eq!(library.nvmlDeviceGetCount_v2(ptr::null_mut()), INVALID_ARGUMENT);
+        assert_eq!(library.nvmlDeviceGetName(device, ptr::null_mut(), 96), INVALID_ARGUMENT);
+        assert_eq!(library.nvmlDeviceGetName(device, short.as_mut_ptr(), short.len() as c_uint), INSUFFICIENT_SIZE);
+        assert_eq!(library.nvmlDeviceGetHandleByUUID(ptr::null(), ptr::null_mut()), INVALID_ARGUMENT);
+        assert_eq!(library.nvmlDeviceGetMemoryInfo_v2(device, &raw mut memory), FUNCTION_NOT_FOUND);
         assert_eq!(
             library.nvmlDeviceGetProcessUtilization(device, ptr::null_mut(), ptr::null_mut(), 0),
             INVALID_ARGUMENT
@@ -148,10 +117,7 @@ fn every_code_has_a_text() {
     let driver = Driver::new(TWO);
     let text = |code| {
         // SAFETY: the call returns a text that lives as long as the library.
-        unsafe { CStr::from_ptr(driver.lib().nvmlErrorString(code)) }
-            .to_str()
-            .expect("the text is ASCII")
-            .to_owned()
+        unsafe { CStr::from_ptr(driver.lib().nvmlErrorString(code)) }.to_str().expect("the text is ASCII").to_owned()
     };
     assert_eq!(text(0), "Success");
     assert_eq!(text(15), "GPU is lost");
@@ -166,11 +132,9 @@ fn the_undocumented_table_is_given_to_who_knows_its_id() {
     let driver = Driver::new(TWO);
     let library = driver.scenario.simulation.library();
     // SAFETY: loading the simulated library, which is loaded already, runs no code.
-    let library = unsafe { libloading::os::unix::Library::new(library) }
-        .expect("the simulated library loads");
+    let library = unsafe { libloading::os::unix::Library::new(library) }.expect("the simulated library loads");
     // SAFETY: the function has this type.
-    let get = unsafe { library.get::<GetTable>(b"nvmlInternalGetExportTable") }
-        .expect("the library has the call");
+    let get = unsafe { library.get::<GetTable>(b"nvmlInternalGetExportTable") }.expect("the library has the call");
     let mut table = ptr::null();
     // SAFETY: the pointers are valid or null; word 0 of a table that is given can be read.
     unsafe {

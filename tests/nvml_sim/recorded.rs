@@ -88,11 +88,7 @@ const DIFFERENT: &[Difference] = &[
         key: None,
         why: "of all events the library has XID errors alone",
     },
-    Difference {
-        call: "nvmlDeviceGetBAR1MemoryInfo",
-        key: None,
-        why: "the library has nothing mapped",
-    },
+    Difference { call: "nvmlDeviceGetBAR1MemoryInfo", key: None, why: "the library has nothing mapped" },
     Difference {
         call: "nvmlDeviceGetProcessUtilization",
         key: Some("age_microseconds"),
@@ -108,15 +104,9 @@ const DIFFERENT: &[Difference] = &[
 /// What the simulated library answers when it plays `scenario`.
 fn told(scenario: &str) -> Vec<Answer> {
     let simulation = Simulation::new(scenario);
-    let output = simulation
-        .command(&build_folder().join("nvml-answers"))
-        .output()
-        .expect("cargo has built nvml-answers");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output =
+        simulation.command(&build_folder().join("nvml-answers")).output().expect("cargo has built nvml-answers");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     answers(&output.stdout)
 }
 
@@ -127,10 +117,7 @@ fn recorded(name: &str) -> Vec<Answer> {
 }
 
 fn answers(lines: &[u8]) -> Vec<Answer> {
-    serde_json::Deserializer::from_slice(lines)
-        .into_iter()
-        .collect::<Result<_, _>>()
-        .expect("each line is an answer")
+    serde_json::Deserializer::from_slice(lines).into_iter().collect::<Result<_, _>>().expect("each line is an answer")
 }
 
 /// Each number and text by its kind.
@@ -172,18 +159,11 @@ fn sort(value: &mut Value) {
 /// Compares all answers; which of the differences, by position, were found.
 fn differences(told: Vec<Answer>, recorded: Vec<Answer>) -> BTreeSet<usize> {
     let question = |it: &Answer| (it.call.clone(), it.argument.clone());
-    assert_eq!(
-        told.iter().map(question).collect::<Vec<_>>(),
-        recorded.iter().map(question).collect::<Vec<_>>()
-    );
+    assert_eq!(told.iter().map(question).collect::<Vec<_>>(), recorded.iter().map(question).collect::<Vec<_>>());
     let mut found = BTreeSet::new();
     for (mut told, mut recorded) in told.into_iter().zip(recorded) {
         let question = format!("{}({})", told.call, told.argument);
-        assert_eq!(
-            told.code == "absent",
-            ABSENT.contains(&told.call.as_str()),
-            "{question} is absent"
-        );
+        assert_eq!(told.code == "absent", ABSENT.contains(&told.call.as_str()), "{question} is absent");
         if told.code == "absent" {
             continue;
         }
@@ -213,16 +193,10 @@ fn differences(told: Vec<Answer>, recorded: Vec<Answer>) -> BTreeSet<usize> {
 #[test]
 fn each_call_is_answered_as_a_driver_did_idle_and_busy() {
     let mut found = BTreeSet::new();
-    for (recording, scenario) in [
-        ("h200-580.159.04-idle.jsonl", IDLE),
-        ("h200-580.159.04-busy.jsonl", BUSY),
-    ] {
+    for (recording, scenario) in [("h200-580.159.04-idle.jsonl", IDLE), ("h200-580.159.04-busy.jsonl", BUSY)] {
         found.extend(differences(told(scenario), recorded(recording)));
     }
     for (at, Difference { call, why, .. }) in DIFFERENT.iter().enumerate() {
-        assert!(
-            found.contains(&at),
-            "{call} differs no more, though it should: {why}"
-        );
+        assert!(found.contains(&at), "{call} differs no more, though it should: {why}");
     }
 }

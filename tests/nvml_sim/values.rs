@@ -53,23 +53,16 @@ fn the_host_tells_its_versions_and_devices() -> Result<(), NvmlError> {
     assert_eq!(driver.sys_cuda_driver_version()?, 12080);
     assert_eq!(driver.device_count()?, 1);
     assert_eq!(driver.sys_process_name(77, 64)?, "train.py");
-    assert!(matches!(
-        driver.device_by_index(1),
-        Err(NvmlError::InvalidArg)
-    ));
+    assert!(matches!(driver.device_by_index(1), Err(NvmlError::InvalidArg)));
     Ok(())
 }
 
 #[test]
-fn a_process_that_the_scenario_does_not_describe_is_named_by_the_machine() -> Result<(), NvmlError>
-{
+fn a_process_that_the_scenario_does_not_describe_is_named_by_the_machine() -> Result<(), NvmlError> {
     let driver = Driver::new(STEADY);
     let name = driver.sys_process_name(std::process::id(), 4096)?;
     assert!(name.contains("nvml_sim"), "{name}");
-    assert!(matches!(
-        driver.sys_process_name(u32::MAX, 64),
-        Err(NvmlError::NotFound)
-    ));
+    assert!(matches!(driver.sys_process_name(u32::MAX, 64), Err(NvmlError::NotFound)));
     Ok(())
 }
 
@@ -88,23 +81,11 @@ fn a_device_is_found_by_each_of_its_names() -> Result<(), NvmlError> {
         assert_eq!(device.minor_number()?, 3);
         assert_eq!(device.name()?, "NVIDIA A100-SXM4-40GB");
         let pci = device.pci_info()?;
-        assert_eq!(
-            (pci.bus_id.as_str(), pci.domain, pci.bus, pci.device),
-            ("00000000:0F:00.0", 0, 15, 0)
-        );
+        assert_eq!((pci.bus_id.as_str(), pci.domain, pci.bus, pci.device), ("00000000:0F:00.0", 0, 15, 0));
     }
-    assert!(matches!(
-        driver.device_by_uuid("GPU-0"),
-        Err(NvmlError::NotFound)
-    ));
-    assert!(matches!(
-        driver.device_by_pci_bus_id("00000000:10:00.0"),
-        Err(NvmlError::NotFound)
-    ));
-    assert!(matches!(
-        driver.device_by_pci_bus_id("elsewhere"),
-        Err(NvmlError::InvalidArg)
-    ));
+    assert!(matches!(driver.device_by_uuid("GPU-0"), Err(NvmlError::NotFound)));
+    assert!(matches!(driver.device_by_pci_bus_id("00000000:10:00.0"), Err(NvmlError::NotFound)));
+    assert!(matches!(driver.device_by_pci_bus_id("elsewhere"), Err(NvmlError::InvalidArg)));
     Ok(())
 }
 
@@ -127,12 +108,7 @@ fn every_value_of_a_device_is_the_engines() -> Result<(), NvmlError> {
     let memory = device.memory_info()?;
     let expected_memory = expected.memory;
     assert_eq!(
-        (
-            memory.total,
-            memory.used,
-            memory.free,
-            Some(memory.reserved)
-        ),
+        (memory.total, memory.used, memory.free, Some(memory.reserved)),
         (
             expected_memory.total_bytes,
             expected_memory.used_bytes,
@@ -156,12 +132,8 @@ fn every_value_of_a_device_is_the_engines() -> Result<(), NvmlError> {
     assert_eq!(u64::from(device.power_usage()?), expected.power_milliwatts);
     assert_eq!(device.enforced_power_limit()?, 350_250);
 
-    for (clock, megahertz) in [
-        (Clock::Graphics, 1410),
-        (Clock::SM, 1400),
-        (Clock::Memory, 1215),
-        (Clock::Video, 1275),
-    ] {
+    for (clock, megahertz) in [(Clock::Graphics, 1410), (Clock::SM, 1400), (Clock::Memory, 1215), (Clock::Video, 1275)]
+    {
         assert_eq!(device.clock_info(clock)?, megahertz);
     }
 
@@ -169,17 +141,12 @@ fn every_value_of_a_device_is_the_engines() -> Result<(), NvmlError> {
     assert_eq!((device.fan_speed(0)?, device.fan_speed(1)?), (31, 62));
     assert!(matches!(device.fan_speed(2), Err(NvmlError::InvalidArg)));
 
-    assert_eq!(
-        device.current_throttle_reasons()?.bits(),
-        expected.throttle_reasons
-    );
+    assert_eq!(device.current_throttle_reasons()?.bits(), expected.throttle_reasons);
     assert_eq!(
         device.current_throttle_reasons()?,
         ThrottleReasons::SW_POWER_CAP | ThrottleReasons::HW_THERMAL_SLOWDOWN
     );
-    let known = ThrottleReason::ALL
-        .iter()
-        .fold(0, |bits, reason| bits | reason.bit());
+    let known = ThrottleReason::ALL.iter().fold(0, |bits, reason| bits | reason.bit());
     assert_eq!(device.supported_throttle_reasons()?.bits() & known, known);
 
     assert_eq!(Some(ecc(&device)?), facts.ecc_errors);
@@ -203,10 +170,7 @@ fn energy_rises_with_the_engines_clock() -> Result<(), NvmlError> {
     let scenario = engine(STEADY).scenario();
     let engine_millijoules = |time| {
         let host = scenario.hosts[0].at(time);
-        host.device(0)
-            .expect("the scenario has a device")
-            .measured()
-            .energy_millijoules
+        host.device(0).expect("the scenario has a device").measured().energy_millijoules
     };
     // The library's clock stands still for some milliseconds at a time.
     let before = engine_millijoules(SystemTime::now() - std::time::Duration::from_millis(100));
@@ -219,15 +183,8 @@ fn energy_rises_with_the_engines_clock() -> Result<(), NvmlError> {
 /// `nvmlDeviceGetMemoryInfo`, which the wrapper does not have.
 fn older_memory(device: &Device<'_>) -> Result<nvmlMemory_t, u32> {
     let lib = device.nvml().lib();
-    let call = lib
-        .nvmlDeviceGetMemoryInfo
-        .as_ref()
-        .expect("the library has the call");
-    let mut memory = nvmlMemory_t {
-        total: 0,
-        free: 0,
-        used: 0,
-    };
+    let call = lib.nvmlDeviceGetMemoryInfo.as_ref().expect("the library has the call");
+    let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
     // SAFETY: the call writes to the struct, whose type it has.
     match unsafe { call(handle(device), &raw mut memory) } {
         0 => Ok(memory),
@@ -239,10 +196,7 @@ fn older_memory(device: &Device<'_>) -> Result<nvmlMemory_t, u32> {
 fn the_older_memory_call_counts_what_the_driver_holds_as_used() -> Result<(), u32> {
     let driver = Driver::new(STEADY);
     let memory = older_memory(&driver.gpu(0))?;
-    assert_eq!(
-        (memory.total, memory.used),
-        (40 << 30, (3 << 30) + (600 << 20))
-    );
+    assert_eq!((memory.total, memory.used), (40 << 30, (3 << 30) + (600 << 20)));
     assert_eq!(memory.free, memory.total - memory.used);
     Ok(())
 }
@@ -259,9 +213,7 @@ fn answers(device: &Device<'_>, measurement: Measurement) -> bool {
         M::Memory => return older_memory(device).is_ok(),
         M::MemoryReserved => device.memory_info().map(drop),
         M::Temperature => device.temperature(TemperatureSensor::Gpu).map(drop),
-        M::TemperatureLimits => device
-            .temperature_threshold(TemperatureThreshold::GpuMax)
-            .map(drop),
+        M::TemperatureLimits => device.temperature_threshold(TemperatureThreshold::GpuMax).map(drop),
         M::Power => device.power_usage().map(drop),
         M::PowerLimit => device.enforced_power_limit().map(drop),
         M::Energy => device.total_energy_consumption().map(drop),
@@ -274,18 +226,12 @@ fn answers(device: &Device<'_>, measurement: Measurement) -> bool {
         M::ProcessMemory => {
             use nvml_wrapper::enums::device::UsedGpuMemory;
             let processes = device.running_compute_processes().unwrap_or_default();
-            return processes
-                .iter()
-                .any(|process| matches!(process.used_gpu_memory, UsedGpuMemory::Used(_)));
+            return processes.iter().any(|process| matches!(process.used_gpu_memory, UsedGpuMemory::Used(_)));
         }
         M::ProcessUtilization => device.process_utilization_stats(0).map(drop),
-        M::XidEvents => device.supported_event_types().and_then(|types| {
-            if types.is_empty() {
-                Err(NvmlError::NotSupported)
-            } else {
-                Ok(())
-            }
-        }),
+        M::XidEvents => device
+            .supported_event_types()
+            .and_then(|types| if types.is_empty() { Err(NvmlError::NotSupported) } else { Ok(()) }),
     };
     match answer {
         Ok(()) => true,
@@ -308,10 +254,7 @@ fn each_refusal_concerns_its_own_calls_alone() {
             let told = answers(&driver.gpu(0), measurement);
             // Without processes there is nothing whose memory or utilization could be told.
             let hidden = refused == Measurement::Processes
-                && matches!(
-                    measurement,
-                    Measurement::ProcessMemory | Measurement::ProcessUtilization
-                );
+                && matches!(measurement, Measurement::ProcessMemory | Measurement::ProcessUtilization);
             let supported = expected.supports(measurement, false) && !hidden;
             assert_eq!(told, supported, "{measurement:?} while {name} is refused");
         }

@@ -22,11 +22,7 @@ fn a_lost_device_hides_no_other_and_comes_back() {
         assert_eq!(lost.measurements, DeviceMeasurements::default());
         assert_eq!((&lost.name, &lost.processes), (&None, &None));
         assert_eq!(sample.devices.len(), whole.devices.len());
-        assert!(
-            sample.devices[1..]
-                .iter()
-                .all(|it| !it.lost && it.processes.is_some())
-        );
+        assert!(sample.devices[1..].iter().all(|it| !it.lost && it.processes.is_some()));
 
         stage.rewrite(&scenario("", ""));
         eventually(&mut source, |sample| {
@@ -55,26 +51,18 @@ fn a_device_that_is_added_or_replaced_is_noticed() {
         let mut source = source();
         assert_eq!(source.sample().unwrap().devices.len(), 5);
         let replaced = scenario("", "")
-            .replace(
-                "GPU-00000000-0000-0000-0000-000000000002",
-                "GPU-00000000-0000-0000-0000-000000000009",
-            )
+            .replace("GPU-00000000-0000-0000-0000-000000000002", "GPU-00000000-0000-0000-0000-000000000009")
             .replace("NVIDIA RTX A4000", "NVIDIA L40S");
         stage.rewrite(&replaced);
         eventually(&mut source, |sample| {
             let second = &sample.as_ref().unwrap().devices[1];
-            (second.uuid.ends_with('9') && second.name.as_deref() == Some("NVIDIA L40S"))
-                .then_some(())
+            (second.uuid.ends_with('9') && second.name.as_deref() == Some("NVIDIA L40S")).then_some(())
         });
-        let added = replaced.replace(
-            "    processes:\n",
-            "      - {name: NVIDIA T4, memory: 16gi}\n    processes:\n",
-        );
+        let added = replaced.replace("    processes:\n", "      - {name: NVIDIA T4, memory: 16gi}\n    processes:\n");
         stage.rewrite(&added);
         eventually(&mut source, |sample| {
             let last = sample.as_ref().unwrap().devices.last().unwrap();
-            (last.index == DeviceIndex::gpu(3) && last.name.as_deref() == Some("NVIDIA T4"))
-                .then_some(())
+            (last.index == DeviceIndex::gpu(3) && last.name.as_deref() == Some("NVIDIA T4")).then_some(())
         });
     });
 }
@@ -90,29 +78,13 @@ fn mig_devices_have_the_memory_and_the_processes_of_their_gpu() {
         assert_eq!(parent.measurements.utilization_ratio, None);
         assert!(parent.measurements.power_watts.is_some());
 
-        let told: Vec<_> = devices[3..]
-            .iter()
-            .map(|it| {
-                (
-                    it.index.to_string(),
-                    it.profile.as_deref(),
-                    it.uuid.as_str(),
-                )
-            })
-            .collect();
+        let told: Vec<_> =
+            devices[3..].iter().map(|it| (it.index.to_string(), it.profile.as_deref(), it.uuid.as_str())).collect();
         assert_eq!(
             told,
             [
-                (
-                    "2:0".to_owned(),
-                    Some("3g.40gb"),
-                    "MIG-00000000-0000-0000-0000-000000000031"
-                ),
-                (
-                    "2:1".to_owned(),
-                    Some("1g.10gb"),
-                    "MIG-00000000-0000-0000-0000-000000000032"
-                ),
+                ("2:0".to_owned(), Some("3g.40gb"), "MIG-00000000-0000-0000-0000-000000000031"),
+                ("2:1".to_owned(), Some("1g.10gb"), "MIG-00000000-0000-0000-0000-000000000032"),
             ]
         );
         let second = &devices[4];
@@ -129,10 +101,7 @@ fn mig_devices_have_the_memory_and_the_processes_of_their_gpu() {
             }]
         );
 
-        let mut split = scenario("", "").replace(
-            "profile: 1g.10gb, memory: 10gi",
-            "profile: 2g.20gb, memory: 20gi",
-        );
+        let mut split = scenario("", "").replace("profile: 1g.10gb, memory: 10gi", "profile: 2g.20gb, memory: 20gi");
         split = split.replace("000000000032", "000000000033");
         stage.rewrite(&split);
         eventually(&mut source, |sample| {

@@ -7,33 +7,22 @@ use std::time::Duration;
 use genv_core::gpu::nvml::NvmlSource;
 use genv_core::gpu::{GpuError, GpuSource as _};
 
-use crate::stage::{
-    PATIENCE, alone, count, eventually, is_loaded, scenario, source, until_threads,
-};
+use crate::stage::{PATIENCE, alone, count, eventually, is_loaded, scenario, source, until_threads};
 
 #[test]
 fn a_missing_or_wrong_library_is_named() {
     let error = |library: &str| {
         let mut source = NvmlSource::new(Some(PathBuf::from(library)));
         let error = source.sample().unwrap_err();
-        assert!(
-            matches!(error, GpuError::LibraryNotLoaded { .. }),
-            "{error:?}"
-        );
+        assert!(matches!(error, GpuError::LibraryNotLoaded { .. }), "{error:?}");
         error.to_string()
     };
     let missing = error("/nonexistent/libnvidia-ml.so.1");
     assert!(missing.starts_with("cannot load the NVML library /nonexistent/libnvidia-ml.so.1: "));
     assert!(missing.contains("No such file or directory"), "{missing}");
-    assert!(
-        missing.ends_with("or name the library with GENV_NVML_LIBRARY"),
-        "{missing}"
-    );
+    assert!(missing.ends_with("or name the library with GENV_NVML_LIBRARY"), "{missing}");
     let wrong = error("libc.so.6");
-    assert!(
-        wrong.contains("libc.so.6: it is not an NVML library"),
-        "{wrong}"
-    );
+    assert!(wrong.contains("libc.so.6: it is not an NVML library"), "{wrong}");
 }
 
 #[test]
@@ -53,23 +42,15 @@ fn every_failure_to_initialize_is_told_and_survived() {
             "unknown",
         ] {
             // Another generation, so that what is open now fails.
-            stage.rewrite(&scenario(
-                "",
-                &format!("faults: [{{init: {error}}}, {{reload: 1}}]"),
-            ));
+            stage.rewrite(&scenario("", &format!("faults: [{{init: {error}}}, {{reload: 1}}]")));
             let reason = eventually(&mut source, |sample| match sample {
-                Err(GpuError::Driver {
-                    call: "nvmlInit_v2",
-                    reason,
-                }) => Some(reason.clone()),
+                Err(GpuError::Driver { call: "nvmlInit_v2", reason }) => Some(reason.clone()),
                 Err(GpuError::Driver { .. }) | Ok(_) => None,
                 Err(other) => panic!("{other}"),
             });
             assert!(reason.contains("; "), "says what to do: {reason}");
             stage.rewrite(&scenario("", ""));
-            let devices = eventually(&mut source, |sample| {
-                Some(sample.as_ref().ok()?.devices.len())
-            });
+            let devices = eventually(&mut source, |sample| Some(sample.as_ref().ok()?.devices.len()));
             assert_eq!(devices, 5);
         }
     });
@@ -81,10 +62,7 @@ fn a_reloaded_driver_is_read_again_by_itself() {
         let mut source = source();
         source.sample().unwrap();
         for generation in 1..=3 {
-            stage.rewrite(&scenario(
-                "",
-                &format!("faults: [{{reload: {generation}}}]"),
-            ));
+            stage.rewrite(&scenario("", &format!("faults: [{{reload: {generation}}}]")));
             let error = eventually(&mut source, |sample| sample.as_ref().err().cloned());
             assert!(matches!(error, GpuError::Driver { .. }), "{error:?}");
             assert_eq!(source.sample().unwrap().devices.len(), 5);
@@ -99,10 +77,7 @@ fn a_driver_that_is_gone_is_let_go_of_while_the_source_lives() {
         let before = (count("fd"), count("task"));
         let mut source = source();
         source.sample().unwrap();
-        stage.rewrite(&scenario(
-            "",
-            "faults: [{init: driver_not_loaded}, {reload: 1}]",
-        ));
+        stage.rewrite(&scenario("", "faults: [{init: driver_not_loaded}, {reload: 1}]"));
         let mut source = std::thread::spawn(move || {
             eventually(&mut source, |it| it.is_err().then_some(()));
             source
@@ -154,17 +129,11 @@ fn a_call_that_hangs_holds_one_thread_and_goes_on_when_it_returns() {
             samples.send(source.sample()).unwrap();
         });
         let early = sampled.recv_timeout(Duration::from_secs(1));
-        assert!(
-            matches!(early, Err(mpsc::RecvTimeoutError::Timeout)),
-            "{early:?}"
-        );
+        assert!(matches!(early, Err(mpsc::RecvTimeoutError::Timeout)), "{early:?}");
         assert_eq!(count("task"), before + 1);
         stage.rewrite(&scenario("", ""));
         let sample = sampled.recv_timeout(PATIENCE).unwrap().unwrap();
-        assert_eq!(
-            sample.devices[0].measurements.temperature_celsius,
-            Some(61.0)
-        );
+        assert_eq!(sample.devices[0].measurements.temperature_celsius, Some(61.0));
         thread.join().unwrap();
     });
 }

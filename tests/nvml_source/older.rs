@@ -18,11 +18,7 @@ fn older_library(folder: &Path, entry: u8) -> PathBuf {
         .arg(source)
         .output()
         .expect("cannot start cc: install the package gcc");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     library
 }
 
@@ -42,10 +38,7 @@ fn libraries_of_older_drivers_tell_what_they_know() {
             free_bytes: 15_384 << 20,
             reserved_bytes: None,
         };
-        let told = DeviceMeasurements {
-            memory: Some(memory),
-            ..DeviceMeasurements::default()
-        };
+        let told = DeviceMeasurements { memory: Some(memory), ..DeviceMeasurements::default() };
         assert_eq!(device.measurements, told);
         let processes: Vec<_> = (0..300)
             .map(|i| GpuProcess {
@@ -55,10 +48,6 @@ fn libraries_of_older_drivers_tell_what_they_know() {
                 utilization_ratio: None,
             })
             .collect();
-        assert_eq!(
-            device.processes.as_deref(),
-            Some(&processes[..]),
-            "entries of kind {entry}"
-        );
+        assert_eq!(device.processes.as_deref(), Some(&processes[..]), "entries of kind {entry}");
     }
 }

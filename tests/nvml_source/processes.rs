@@ -19,19 +19,13 @@ fn processes_that_start_between_two_calls_are_listed() {
     alone(&many(125, "faults: [{insufficient_size: 3}]"), |stage| {
         let mut source = source();
         let processes = |sample: &Result<GpuSample, GpuError>| {
-            sample.as_ref().unwrap().devices[1]
-                .processes
-                .as_ref()
-                .unwrap()
-                .len()
+            sample.as_ref().unwrap().devices[1].processes.as_ref().unwrap().len()
         };
         assert_eq!(processes(&source.sample()), 127);
         // More than the buffer has room for, over and over.
         for count in [500, 5_000, 20] {
             stage.rewrite(&many(count, ""));
-            eventually(&mut source, |sample| {
-                (processes(sample) == count as usize + 2).then_some(())
-            });
+            eventually(&mut source, |sample| (processes(sample) == count as usize + 2).then_some(()));
         }
     });
 }

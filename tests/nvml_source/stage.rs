@@ -139,28 +139,20 @@ hosts:
 /// The energy counters rise all the time: taken out to be compared apart.
 pub(crate) fn take_energy(sample: &mut GpuSample) -> Vec<Option<f64>> {
     let devices = sample.devices.iter_mut();
-    devices
-        .map(|device| device.measurements.energy_joules.take())
-        .collect()
+    devices.map(|device| device.measurements.energy_joules.take()).collect()
 }
 
 /// XID errors of GPU 0, each so many milliseconds from now; scenario time is Unix time.
 pub(crate) fn xids(errors: &[(u64, u64)], faults: &str) -> String {
-    let now = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .expect("the clock is set");
-    let entries: Vec<_> = errors
-        .iter()
-        .map(|(xid, after)| format!("{{xid: {xid}, at: {}ms}}", now.as_millis() as u64 + after))
-        .collect();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("the clock is set");
+    let entries: Vec<_> =
+        errors.iter().map(|(xid, after)| format!("{{xid: {xid}, at: {}ms}}", now.as_millis() as u64 + after)).collect();
     format!("xid: [{}]\n        {faults}", entries.join(", "))
 }
 
 /// Entries of a folder of this process in `/proc`.
 pub(crate) fn count(folder: &str) -> usize {
-    std::fs::read_dir(Path::new("/proc/self").join(folder))
-        .expect("/proc is mounted")
-        .count()
+    std::fs::read_dir(Path::new("/proc/self").join(folder)).expect("/proc is mounted").count()
 }
 
 /// Whether the simulated library is part of this process.

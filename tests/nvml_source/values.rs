@@ -50,10 +50,7 @@ fn a_device_is_read_in_base_units() {
         assert_eq!(first.name.as_deref(), Some("NVIDIA H100 80GB HBM3"));
         assert_eq!(first.minor, Some(4));
         let names = |pairs: &[(&str, f64)]| -> BTreeMap<String, f64> {
-            pairs
-                .iter()
-                .map(|(name, value)| ((*name).to_owned(), *value))
-                .collect()
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
         };
         let reasons = [
             "applications_clocks_setting",
@@ -71,10 +68,7 @@ fn a_device_is_read_in_base_units() {
         assert_eq!(memory.total_bytes, 80 << 30);
         assert_eq!(memory.reserved_bytes, Some(600 << 20));
         assert_eq!(memory.used_bytes, (30 << 30) + (100 << 20));
-        assert_eq!(
-            memory.free_bytes,
-            memory.total_bytes - memory.used_bytes - (600 << 20)
-        );
+        assert_eq!(memory.free_bytes, memory.total_bytes - memory.used_bytes - (600 << 20));
         assert_eq!(
             *read,
             DeviceMeasurements {
@@ -93,22 +87,10 @@ fn a_device_is_read_in_base_units() {
                 power_watts: Some(412.5),
                 power_limit_watts: Some(700.0),
                 energy_joules: read.energy_joules,
-                clocks_hertz: names(&[
-                    ("graphics", 1.98e9),
-                    ("sm", 1.975e9),
-                    ("memory", 2.619e9),
-                    ("video", 1.545e9),
-                ]),
+                clocks_hertz: names(&[("graphics", 1.98e9), ("sm", 1.975e9), ("memory", 2.619e9), ("video", 1.545e9),]),
                 fan_speed_ratios: BTreeMap::from([(0, 0.3), (1, 0.42)]),
-                throttled: Some(
-                    reasons
-                        .map(|it| (it.to_owned(), active.contains(&it)))
-                        .into()
-                ),
-                ecc_errors: EccErrors {
-                    corrected: Some(7),
-                    uncorrected: Some(1)
-                },
+                throttled: Some(reasons.map(|it| (it.to_owned(), active.contains(&it))).into()),
+                ecc_errors: EccErrors { corrected: Some(7), uncorrected: Some(1) },
                 pcie_replays: Some(3),
             }
         );
@@ -177,10 +159,8 @@ fn each_unsupported_call_takes_away_that_one_value() {
     alone(&scenario("", ""), |stage| {
         let mut whole = source().sample().unwrap();
         assert_eq!(take_energy(&mut whole).iter().flatten().count(), 3);
-        let questions = Measurement::ALL
-            .into_iter()
-            .filter(|measurement| *measurement != Measurement::XidEvents)
-            .map(name_of);
+        let questions =
+            Measurement::ALL.into_iter().filter(|measurement| *measurement != Measurement::XidEvents).map(name_of);
         for question in questions {
             let question = question.as_str();
             let faults = format!("faults: [{{not_supported: [{question}]}}]");

@@ -14,10 +14,7 @@ fn each_xid_error_is_delivered_once() {
         assert_eq!(source.sample().unwrap().xid_events, []);
         let began = SystemTime::now();
         // Two at once, of which a caller that waits too late would be told the last one's code twice.
-        stage.rewrite(&scenario(
-            &xids(&[(31, 2_000), (43, 2_000), (63, 2_300)], ""),
-            "",
-        ));
+        stage.rewrite(&scenario(&xids(&[(31, 2_000), (43, 2_000), (63, 2_300)], ""), ""));
         let mut events = Vec::new();
         let end = Instant::now() + PATIENCE;
         while events.len() < 3 && Instant::now() < end {
@@ -32,10 +29,7 @@ fn each_xid_error_is_delivered_once() {
         }
         let told: Vec<_> = events.iter().map(|it| (it.index, it.xid)).collect();
         assert_eq!(told, [31, 43, 63, 79].map(|xid| (DeviceIndex::gpu(0), xid)));
-        let began = began
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap()
-            .as_secs_f64();
+        let began = began.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
         assert!(events.iter().all(|it| it.timestamp_seconds > began));
     });
 }
@@ -46,23 +40,14 @@ fn xid_errors_are_told_after_a_device_was_lost_and_after_a_reload() {
         let mut source = source();
         source.sample().unwrap();
         stage.rewrite(&scenario("faults: [{lost: true}]", ""));
-        eventually(&mut source, |it| {
-            it.as_ref().unwrap().devices[0].lost.then_some(())
-        });
+        eventually(&mut source, |it| it.as_ref().unwrap().devices[0].lost.then_some(()));
         stage.rewrite(&scenario("", ""));
-        eventually(&mut source, |it| {
-            (!it.as_ref().unwrap().devices[0].lost).then_some(())
-        });
+        eventually(&mut source, |it| (!it.as_ref().unwrap().devices[0].lost).then_some(()));
         stage.rewrite(&scenario("", "faults: [{reload: 1}]"));
         eventually(&mut source, |it| it.is_err().then_some(()));
         source.sample().unwrap();
-        stage.rewrite(&scenario(
-            &xids(&[(48, 2_000)], ""),
-            "faults: [{reload: 1}]",
-        ));
-        let xid = eventually(&mut source, |it| {
-            Some(it.as_ref().unwrap().xid_events.first()?.xid)
-        });
+        stage.rewrite(&scenario(&xids(&[(48, 2_000)], ""), "faults: [{reload: 1}]"));
+        let xid = eventually(&mut source, |it| Some(it.as_ref().unwrap().xid_events.first()?.xid));
         assert_eq!(xid, 48);
     });
 }
@@ -78,15 +63,10 @@ fn without_xid_events_everything_else_is_read() {
         // An error of the other GPU, which does support them, shows that waiting goes on.
         let other = scenario(&xids(&[(31, 1_500)], faults), "").replace(
             "name: NVIDIA RTX A4000\n",
-            &format!(
-                "name: NVIDIA RTX A4000\n        {}\n",
-                xids(&[(62, 2_000)], "")
-            ),
+            &format!("name: NVIDIA RTX A4000\n        {}\n", xids(&[(62, 2_000)], "")),
         );
         stage.rewrite(&other);
-        let event = eventually(&mut source, |it| {
-            it.as_ref().unwrap().xid_events.first().copied()
-        });
+        let event = eventually(&mut source, |it| it.as_ref().unwrap().xid_events.first().copied());
         assert_eq!((event.index, event.xid), (DeviceIndex::gpu(1), 62));
     });
 }
@@ -100,8 +80,7 @@ fn a_wait_for_xid_errors_that_hangs_holds_up_nothing() {
         for generation in 1..=3 {
             eventually(&mut source, |it| it.is_ok().then_some(()));
             assert_eq!(count("task"), before + 1, "at most one thread hangs");
-            let reload =
-                format!("faults: [{{hang: nvmlEventSetWait_v2}}, {{reload: {generation}}}]");
+            let reload = format!("faults: [{{hang: nvmlEventSetWait_v2}}, {{reload: {generation}}}]");
             stage.rewrite(&scenario("", &reload));
             eventually(&mut source, |it| it.is_err().then_some(()));
         }
@@ -116,13 +95,8 @@ fn a_wait_for_xid_errors_that_hangs_holds_up_nothing() {
         }
         // The thread that is gone took an initialization with it that the reloaded driver never knew.
         eventually(&mut source, |_| (count("task") > before).then_some(()));
-        stage.rewrite(&scenario(
-            &xids(&[(31, 2_000)], ""),
-            "faults: [{reload: 4}]",
-        ));
-        let xid = eventually(&mut source, |it| {
-            Some(it.as_ref().ok()?.xid_events.first()?.xid)
-        });
+        stage.rewrite(&scenario(&xids(&[(31, 2_000)], ""), "faults: [{reload: 4}]"));
+        let xid = eventually(&mut source, |it| Some(it.as_ref().ok()?.xid_events.first()?.xid));
         assert_eq!(xid, 31);
     });
 }

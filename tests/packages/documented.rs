@@ -38,22 +38,14 @@ fn follow(page: &Page) -> Result<()> {
     machine.run(&["mkdir", FOLDER])?;
     for (path, ending) in [(DEB, "deb"), (RPM, "rpm"), (TARBALL, "tar.gz")] {
         let name = built(ending)?;
-        let name = name
-            .file_name()
-            .context("a name")?
-            .to_string_lossy()
-            .into_owned();
+        let name = name.file_name().context("a name")?.to_string_lossy().into_owned();
         machine.run(&["ln", "--symbolic", path, &format!("{FOLDER}/{name}")])?;
     }
     let mut lines = page.typed(Place::Machine).into_iter();
     if !lines.any(|line| line.text.contains(" install ")) {
         install(&machine, DEB)?;
     }
-    let has = |command| {
-        page.typed(Place::Machine)
-            .iter()
-            .any(|line| line.text.starts_with(command))
-    };
+    let has = |command| page.typed(Place::Machine).iter().any(|line| line.text.starts_with(command));
     if has("systemctl status ") && !has("systemctl enable ") {
         // It is about daemons that run.
         machine.run(&["systemctl", "enable", "--now", DAEMONS[0], DAEMONS[1]])?;
@@ -62,19 +54,9 @@ fn follow(page: &Page) -> Result<()> {
     machine.write(ASSUME_YES, "APT::Get::Assume-Yes \"true\";\n")?;
     machine.write(EDITOR, &format!("#!/bin/sh\ncat {TYPED} >\"$1\"\n"))?;
     fs::set_permissions(machine.path(EDITOR), fs::Permissions::from_mode(0o755))?;
-    let shell = [
-        "env",
-        &format!("--chdir={FOLDER}"),
-        "HOME=/root",
-        "DEBIAN_FRONTEND=noninteractive",
-        "TERM=dumb",
-    ];
+    let shell = ["env", &format!("--chdir={FOLDER}"), "HOME=/root", "DEBIAN_FRONTEND=noninteractive", "TERM=dumb"];
     let mut command = machine.command(&shell);
-    command.args([
-        &format!("GENV_SCENARIO=/{SCENARIO}"),
-        &format!("SYSTEMD_EDITOR={EDITOR}"),
-        "bash",
-    ]);
+    command.args([&format!("GENV_SCENARIO=/{SCENARIO}"), &format!("SYSTEMD_EDITOR={EDITOR}"), "bash"]);
     let mut session = Session::start(command, Shell::Bash)?.taking_time();
     session.succeed(IN_A_TERMINAL)?;
     page.follow(Place::Machine, session, |line| {

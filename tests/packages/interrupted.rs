@@ -38,10 +38,7 @@ fn upgrade_until_killed(
     let environments = machine.run(&["genv", "envs"])?;
     ensure!(environments.contains("training"), "{environments}");
     ensure!(machine.is_alive(member), "its process has ended");
-    ensure!(
-        machine.main_pid("genv-enforcer")? == pid,
-        "it did not go on"
-    );
+    ensure!(machine.main_pid("genv-enforcer")? == pid, "it did not go on");
     Ok(())
 }
 
@@ -65,9 +62,7 @@ fn apt_waits_for_dpkg(machine: &Machine) -> Result<()> {
 fn is_whole(machine: &Machine, package: Package) -> Result<()> {
     package.is_whole(machine)?;
     ensure!(machine.read(CONFIG)? == OWN, "{}", machine.read(CONFIG)?);
-    machine.wait_for_status("genv-enforcer", |status| {
-        status.starts_with("dry-run: 1 rules")
-    })?;
+    machine.wait_for_status("genv-enforcer", |status| status.starts_with("dry-run: 1 rules"))?;
     // Not the program that is there no more.
     let program = format!("/proc/{}/exe", machine.main_pid("genv-enforcer")?);
     let program = machine.run(&["readlink", &program])?;
@@ -82,10 +77,7 @@ fn killed_while_it_configures_it_is_finished_by_dpkg() -> Result<()> {
     let stub = ("systemd-sysusers", KILL);
     upgrade_until_killed(&machine, Package::Deb, &upgrade, stub)?;
     let status = dpkg_status(&machine)?;
-    ensure!(
-        status.starts_with("install ok half-configured "),
-        "{status}"
-    );
+    ensure!(status.starts_with("install ok half-configured "), "{status}");
     apt_waits_for_dpkg(&machine)?;
     machine.run(&["dpkg", "--force-confold", "--configure", "-a"])?;
     is_whole(&machine, Package::Deb)
@@ -99,10 +91,7 @@ fn killed_while_it_unpacks_it_is_finished_by_installing_again() -> Result<()> {
                   /usr/bin/dpkg-deb \"$@\" | head -c 5000000; kill -KILL $PPID";
     upgrade_until_killed(&machine, Package::Deb, &upgrade, ("dpkg-deb", script))?;
     let status = dpkg_status(&machine)?;
-    ensure!(
-        status.starts_with("install reinstreq half-installed "),
-        "{status}"
-    );
+    ensure!(status.starts_with("install reinstreq half-installed "), "{status}");
     apt_waits_for_dpkg(&machine)?;
     // Of a package of which only a part is there it finds nothing to configure.
     machine.run(&["dpkg", "--configure", "-a"])?;
@@ -121,10 +110,7 @@ fn killed_before_the_script_of_the_package_rpm_finishes_it_by_force() -> Result<
     let stub = ("systemd-sysusers", KILL);
     upgrade_until_killed(&machine, Package::Rpm, &upgrade, stub)?;
     let both = machine.run(&["rpm", "--query", "genv"])?;
-    ensure!(
-        both.lines().count() == 2 && both.starts_with("genv-0.0.9-1."),
-        "{both}"
-    );
+    ensure!(both.lines().count() == 2 && both.starts_with("genv-0.0.9-1."), "{both}");
     says(&machine, &upgrade, "is already installed")?;
     rpm(&machine, &["--upgrade", "--force", RPM])?;
     is_whole(&machine, Package::Rpm)

@@ -23,9 +23,7 @@ fn told(package: &str) -> Result<Vec<&'static str>> {
 /// Whether a path of the table stands for a file: as its own, its folder's, or with a `*` for how its name ends.
 fn is_of(file: &str, path: &str) -> bool {
     match path.strip_suffix('*') {
-        Some(start) => file
-            .strip_prefix(start)
-            .is_some_and(|rest| !rest.contains('/')),
+        Some(start) => file.strip_prefix(start).is_some_and(|rest| !rest.contains('/')),
         None => file == path || path.ends_with('/') && file.starts_with(path),
     }
 }

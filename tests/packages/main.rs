@@ -42,12 +42,8 @@ fn built(ending: &str) -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/packages");
     let files = fs::read_dir(&folder).context("there are no packages: run scripts/package")?;
     let files: Vec<_> = files.map(|file| Ok(file?.path())).collect::<Result<_>>()?;
-    let mut found = files
-        .into_iter()
-        .filter(|file| file.to_string_lossy().ends_with(ending));
-    found
-        .next()
-        .with_context(|| format!("no {ending}: run scripts/package"))
+    let mut found = files.into_iter().filter(|file| file.to_string_lossy().ends_with(ending));
+    found.next().with_context(|| format!("no {ending}: run scripts/package"))
 }
 
 /// Makes a Debian package that a script, run where its files are unpacked, has changed; its path there.
@@ -89,18 +85,11 @@ fn driver_is_missed(said: &str) -> Result<()> {
 
 /// What dpkg says of the package, such as `install ok installed 0.1.0-1`.
 fn dpkg_status(machine: &Machine) -> Result<String> {
-    machine.run(&[
-        "dpkg-query",
-        "--show",
-        "--showformat=${Status} ${Version}",
-        "genv",
-    ])
+    machine.run(&["dpkg-query", "--show", "--showformat=${Status} ${Version}", "genv"])
 }
 
 fn start_daemons(machine: &Machine) -> Result<()> {
-    machine
-        .run(&[&["systemctl", "enable", "--now"], &DAEMONS[..]].concat())
-        .map(drop)
+    machine.run(&[&["systemctl", "enable", "--now"], &DAEMONS[..]].concat()).map(drop)
 }
 
 /// What `systemctl is-enabled` and `is-active` say of a daemon.
@@ -132,19 +121,7 @@ fn left(machine: &Machine) -> Result<String> {
 
 /// Starts a process in an environment of [`USER`], named training; its pid.
 fn start_member(machine: &Machine) -> Result<u32> {
-    machine.start(
-        "member",
-        &[
-            "/usr/bin/genv",
-            "exec",
-            "--name",
-            "training",
-            "--",
-            "sleep",
-            "1000000",
-        ],
-        "sleep",
-    )
+    machine.start("member", &["/usr/bin/genv", "exec", "--name", "training", "--", "sleep", "1000000"], "sleep")
 }
 
 /// Checks that `genv root` prints this folder, and that the folder's `bin` leads to all programs and shims, as start-up
@@ -155,17 +132,8 @@ fn root_is(user: impl Fn(&[&str]) -> Result<String>, genv: &str, root: &str) -> 
         type -P $name && test -x $(type -P $name) || exit 1; done; genv root; genv --version"
     );
     let said = user(&["bash", "-c", &script])?;
-    let names = [
-        "genv",
-        "genv-exporter",
-        "genv-enforcer",
-        "nvidia-smi",
-        "docker",
-    ];
-    let paths: String = names
-        .iter()
-        .map(|name| format!("{root}/bin/{name}\n"))
-        .collect();
+    let names = ["genv", "genv-exporter", "genv-enforcer", "nvidia-smi", "docker"];
+    let paths: String = names.iter().map(|name| format!("{root}/bin/{name}\n")).collect();
     ensure!(said.starts_with(&format!("{paths}{root}\ngenv ")), "{said}");
     Ok(())
 }
@@ -173,15 +141,6 @@ fn root_is(user: impl Fn(&[&str]) -> Result<String>, genv: &str, root: &str) -> 
 /// Runs a command as [`USER`], in their home.
 fn as_user(machine: &Machine, words: &[&str]) -> Result<String> {
     let home = format!("HOME=/home/{USER}");
-    let user = [
-        "runuser",
-        "--user",
-        USER,
-        "--",
-        "env",
-        "--chdir",
-        &home[5..],
-        &home,
-    ];
+    let user = ["runuser", "--user", USER, "--", "env", "--chdir", &home[5..], &home];
     machine.run(&[&user[..], words].concat())
 }

@@ -27,18 +27,14 @@ impl Package {
     pub(crate) fn install_earlier(self, machine: &Machine) -> Result<()> {
         match self {
             Self::Deb => {
-                let script =
-                    format!("sed -i 's/^Version: .*/Version: 0.0.9-1/' DEBIAN/control\n{EARLIER}");
+                let script = format!("sed -i 's/^Version: .*/Version: 0.0.9-1/' DEBIAN/control\n{EARLIER}");
                 install(machine, changed(machine, &script)?)?;
             }
             Self::Rpm => {
                 rpm(machine, &["--upgrade", earlier_rpm(machine)?])?;
             }
         }
-        ensure!(
-            machine.path(FILE_OF_EARLIER).exists(),
-            "it has no file more"
-        );
+        ensure!(machine.path(FILE_OF_EARLIER).exists(), "it has no file more");
         Ok(())
     }
 
@@ -63,21 +59,14 @@ impl Package {
         let (found, wanted) = match self {
             Self::Deb => {
                 let version = machine.run(&["dpkg-deb", "--field", DEB, "Version"])?;
-                (
-                    dpkg_status(machine)?,
-                    format!("install ok installed {}", version.trim_end()),
-                )
+                (dpkg_status(machine)?, format!("install ok installed {}", version.trim_end()))
             }
-            Self::Rpm => (
-                machine.run(&["rpm", "--query", "genv"])?,
-                machine.run(&["rpm", "--query", "--package", RPM])?,
-            ),
+            Self::Rpm => {
+                (machine.run(&["rpm", "--query", "genv"])?, machine.run(&["rpm", "--query", "--package", RPM])?)
+            }
         };
         ensure!(found == wanted, "{found}");
-        ensure!(
-            !machine.path(FILE_OF_EARLIER).exists(),
-            "the earlier version's file is there"
-        );
+        ensure!(!machine.path(FILE_OF_EARLIER).exists(), "the earlier version's file is there");
         Ok(())
     }
 }

@@ -4,10 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use genv_tests::machine::Machine;
 
 use crate::package::rpm;
-use crate::{
-    CONFIG, DAEMONS, DEB, RPM, TARBALL, boot, driver_is_missed, left, root_is, start_daemons,
-    start_member,
-};
+use crate::{CONFIG, DAEMONS, DEB, RPM, TARBALL, boot, driver_is_missed, left, root_is, start_daemons, start_member};
 
 #[test]
 fn it_is_installed_and_removed() -> Result<()> {
@@ -15,16 +12,10 @@ fn it_is_installed_and_removed() -> Result<()> {
     // Of Debian's packages rpm knows nothing, so that to it no glibc is new enough.
     let output = machine.output(&["rpm", "--install", RPM])?;
     let said = String::from_utf8(output.stderr)?;
-    let line = format!(
-        "libc.so.6(GLIBC_{})(64bit) is needed by genv-",
-        glibc(&machine)?
-    );
+    let line = format!("libc.so.6(GLIBC_{})(64bit) is needed by genv-", glibc(&machine)?);
     ensure!(!output.status.success() && said.contains(&line), "{said}");
     let said = rpm(&machine, &["--install", RPM])?;
-    ensure!(
-        said.contains("systemctl enable --now genv-exporter genv-enforcer"),
-        "{said}"
-    );
+    ensure!(said.contains("systemctl enable --now genv-exporter genv-enforcer"), "{said}");
     driver_is_missed(&said)?;
     let list = machine.run(&["rpm", "--verify", "--nodeps", "genv"])?;
     ensure!(list.is_empty(), "{list}");
@@ -38,10 +29,7 @@ fn it_is_installed_and_removed() -> Result<()> {
     machine.write(CONFIG, own)?;
     rpm(&machine, &["--erase", "genv"])?;
     for daemon in DAEMONS {
-        ensure!(
-            machine.property(daemon, "ActiveState")? == "inactive",
-            "{daemon} runs"
-        );
+        ensure!(machine.property(daemon, "ActiveState")? == "inactive", "{daemon} runs");
     }
     ensure!(!machine.path("usr/bin/genv").exists());
     ensure!(machine.read(&format!("{CONFIG}.rpmsave"))? == own);
@@ -72,24 +60,11 @@ fn all_packages_and_the_documentation_state_the_same_glibc() -> Result<()> {
     });
     let newest = newest.max().context("no glibc")?;
     ensure!(needed == format!("2.{newest}"), "{needed}: {listed}");
-    let script = machine.run(&[
-        "bash",
-        "-c",
-        &format!("tar -xzOf {TARBALL} --wildcards '*/install.sh'"),
-    ])?;
-    ensure!(
-        script.contains(&format!("glibc {needed} or newer")),
-        "{script}"
-    );
+    let script = machine.run(&["bash", "-c", &format!("tar -xzOf {TARBALL} --wildcards '*/install.sh'")])?;
+    ensure!(script.contains(&format!("glibc {needed} or newer")), "{script}");
     let guide = include_str!("../../docs/install.md");
-    for line in [
-        format!("with glibc {needed} or newer"),
-        format!("libc6 (>= {needed})"),
-    ] {
-        ensure!(
-            guide.contains(&line),
-            "docs/install.md does not say: {line}"
-        );
+    for line in [format!("with glibc {needed} or newer"), format!("libc6 (>= {needed})")] {
+        ensure!(guide.contains(&line), "docs/install.md does not say: {line}");
     }
     Ok(())
 }

@@ -16,15 +16,10 @@ fn installed() -> Result<Machine> {
     let machine = boot()?;
     let said = install(&machine, DEB)?;
     let stub = "usr/local/bin/genv";
-    machine.write(
-        stub,
-        &format!("#!/bin/sh\n: >>/{MARK}\nexec /usr/bin/genv \"$@\"\n"),
-    )?;
+    machine.write(stub, &format!("#!/bin/sh\n: >>/{MARK}\nexec /usr/bin/genv \"$@\"\n"))?;
     fs::set_permissions(machine.path(stub), fs::Permissions::from_mode(0o755))?;
     // What the package says about zsh, done as it says it.
-    let advice = said
-        .lines()
-        .find_map(|line| line.split_once("Add to /etc/zsh/zshrc: "));
+    let advice = said.lines().find_map(|line| line.split_once("Add to /etc/zsh/zshrc: "));
     let (_, line) = advice.with_context(|| said.clone())?;
     machine.run(&["bash", "-c", "echo \"$0\" >>/etc/zsh/zshrc", line])?;
     // A new user of zsh is asked questions without it.
@@ -33,29 +28,14 @@ fn installed() -> Result<Machine> {
 }
 
 /// Each kind of shell: the program, and how it is told to be interactive, login, both, or a script's login shell.
-const SHELLS: [(&str, &[&str]); 3] = [
-    ("bash", &["-ic", "-lic", "-lc"]),
-    ("zsh", &["-ic", "-lic"]),
-    ("fish", &["-c", "-ic", "-lic", "-lc"]),
-];
+const SHELLS: [(&str, &[&str]); 3] =
+    [("bash", &["-ic", "-lic", "-lc"]), ("zsh", &["-ic", "-lic"]), ("fish", &["-c", "-ic", "-lic", "-lc"])];
 
 /// Runs a script in each kind of shell.
-fn in_each(
-    machine: &Machine,
-    script: &str,
-    is_right: impl Fn(&str, &str) -> Result<()>,
-) -> Result<()> {
+fn in_each(machine: &Machine, script: &str, is_right: impl Fn(&str, &str) -> Result<()>) -> Result<()> {
     for (shell, kinds) in SHELLS {
         for kind in kinds {
-            let words = [
-                "env",
-                "PATH=/usr/local/bin:/usr/bin",
-                "GENV_DEVICES=2",
-                "USER=alice",
-                shell,
-                kind,
-                script,
-            ];
+            let words = ["env", "PATH=/usr/local/bin:/usr/bin", "GENV_DEVICES=2", "USER=alice", shell, kind, script];
             let said = as_user(machine, &words).with_context(|| format!("{shell} {kind}"))?;
             is_right(shell, &said).with_context(|| format!("{shell} {kind}: {said}"))?;
         }
@@ -89,11 +69,7 @@ fn a_shell_that_is_started_in_an_environment_joins_it_at_once() -> Result<()> {
         "genv activate --no-prompt >/dev/null; bash -ic 'echo bash:$(type -t __genv_call)'; \
          zsh -ic 'echo zsh:$(whence -w __genv_call)'; fish -ic 'echo fish:(type -t __genv_call)'",
         |_, said| {
-            for line in [
-                "bash:function",
-                "zsh:__genv_call: function",
-                "fish:function",
-            ] {
+            for line in ["bash:function", "zsh:__genv_call: function", "fish:function"] {
                 ensure!(said.contains(line), "{line}");
             }
             Ok(())

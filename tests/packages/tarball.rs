@@ -31,10 +31,7 @@ fn install(machine: &Machine, arguments: &str) -> Result<(bool, String)> {
 fn states(machine: &Machine) -> Result<Vec<f64>> {
     let scrape = machine.scrape(9820)?;
     let states = ["environment", "outside", "unknown"];
-    states
-        .iter()
-        .map(|state| scrape.value("genv_processes", &[("state", state)]))
-        .collect()
+    states.iter().map(|state| scrape.value("genv_processes", &[("state", state)])).collect()
 }
 
 #[test]
@@ -56,17 +53,12 @@ fn it_needs_no_root_and_says_what_it_cannot_do() -> Result<()> {
     let script = "export PATH=$HOME/.local/bin:$PATH GENV_DEVICES=2; eval \"$(genv shell --init)\"; \
                   genv activate --gpus 1 && command -v nvidia-smi && echo devices:$CUDA_VISIBLE_DEVICES";
     let said = bash(&machine, script)?;
-    ensure!(
-        said.contains("/home/alice/.local/lib/genv/shims/nvidia-smi") && said.contains("devices:0"),
-        "{said}"
-    );
+    ensure!(said.contains("/home/alice/.local/lib/genv/shims/nvidia-smi") && said.contains("devices:0"), "{said}");
 
     let genv = format!("/home/{USER}/.local/bin/genv");
     let root = format!("/home/{USER}/.local/lib/genv");
     root_is(|words| as_user(&machine, words), &genv, &root)?;
-    let words = [
-        &genv, "exec", "--name", "training", "--", "sleep", "1000000",
-    ];
+    let words = [&genv, "exec", "--name", "training", "--", "sleep", "1000000"];
     let member = machine.start("member", &words, "sleep")?;
     machine.run(&["systemd-run", "--quiet", "--unit=other", "sleep", "1000000"])?;
     let other = machine.main_pid("other")?;
@@ -89,9 +81,7 @@ fn audited(machine: &Machine, pid: u32) -> Result<Vec<String>> {
     for line in audit.lines() {
         let line: Value = serde_json::from_str(line)?;
         if line["pid"] == pid {
-            let words = ["result", "reason"]
-                .iter()
-                .filter_map(|key| line[key].as_str());
+            let words = ["result", "reason"].iter().filter_map(|key| line[key].as_str());
             found.push(words.collect::<Vec<_>>().join(": "));
         }
     }
@@ -123,18 +113,12 @@ fn its_enforcer_ends_processes_of_its_user_and_says_why_it_refuses_those_of_othe
                  rules: [{kind: max-age, limit: 1s, action: kill, grace: 1s, warn: []}]\n";
     machine.write(&format!("home/{USER}/rules.yaml"), rules)?;
     let program = format!("{genv}-enforcer");
-    let run = [
-        &program,
-        "run",
-        "--config=rules.yaml",
-        "--state-directory=own",
-    ];
+    let run = [&program, "run", "--config=rules.yaml", "--state-directory=own"];
     machine.start("enforcer", &run, "genv-enforcer")?;
     let refused = ["refused: it cannot be read which program it runs"];
-    until(
-        "its own process has ended, and the other is refused",
-        || Ok(!machine.is_alive(own) && audited(&machine, other).is_ok_and(|it| it == refused)),
-    )
+    until("its own process has ended, and the other is refused", || {
+        Ok(!machine.is_alive(own) && audited(&machine, other).is_ok_and(|it| it == refused))
+    })
     .with_context(|| machine.log("enforcer"))?;
     let steps = audited(&machine, own)?;
     ensure!(steps == ["intended", "done"], "{steps:?}");
@@ -157,39 +141,26 @@ fn its_enforcer_ends_processes_of_its_user_and_says_why_it_refuses_those_of_othe
 #[test]
 fn it_is_installed_over_an_older_one_and_removed_without_a_trace() -> Result<()> {
     let machine = unpacked()?;
-    bash(
-        &machine,
-        "mkdir -p .local/bin && echo mine >.local/bin/mine",
-    )?;
+    bash(&machine, "mkdir -p .local/bin && echo mine >.local/bin/mine")?;
     // A version that had a file more, one that is running, and a folder with a space.
     bash(&machine, "touch 'genv/share/genv/of an older version'")?;
     let (done, said) = install(&machine, "")?;
     ensure!(done, "{said}");
     let genv = format!("/home/{USER}/.local/bin/genv");
-    let member = machine.start(
-        "member",
-        &[&genv, "exec", "--", "sleep", "1000000"],
-        "sleep",
-    )?;
+    let member = machine.start("member", &[&genv, "exec", "--", "sleep", "1000000"], "sleep")?;
     as_user(&machine, &["rm", "genv/share/genv/of an older version"])?;
     let (done, said) = install(&machine, "")?;
     ensure!(done, "{said}");
     let files = || as_user(&machine, &["find", ".local", "!", "-type", "d"]);
     let found = files()?;
-    ensure!(
-        !found.contains("older") && !found.contains(".new"),
-        "{found}"
-    );
+    ensure!(!found.contains("older") && !found.contains(".new"), "{found}");
     ensure!(machine.is_alive(member), "it has ended");
 
     let remove = "sh .local/share/genv/install.sh --uninstall --prefix=$HOME/.local";
     bash(&machine, remove)?;
     ensure!(files()? == ".local/bin/mine\n", "{}", files()?);
     let (done, said) = install(&machine, "--uninstall")?;
-    ensure!(
-        !done && said.contains("nothing was installed in /home/alice/.local"),
-        "{said}"
-    );
+    ensure!(!done && said.contains("nothing was installed in /home/alice/.local"), "{said}");
     Ok(())
 }
 
@@ -203,7 +174,8 @@ fn what_was_interrupted_is_finished_by_running_it_again_or_removed() -> Result<(
     machine.write("home/alice/stub/mv", stub)?;
     machine.run(&["chmod", "755", "/home/alice/stub/mv"])?;
     let interrupt = || {
-        let script = "touch 'genv/share/genv/of a newer version'; PATH=$HOME/stub:$PATH genv/install.sh; echo ended with $?";
+        let script =
+            "touch 'genv/share/genv/of a newer version'; PATH=$HOME/stub:$PATH genv/install.sh; echo ended with $?";
         let said = bash(&machine, script)?;
         ensure!(said.ends_with("ended with 137\n"), "{said}");
         as_user(&machine, &[".local/bin/genv", "--version"])
@@ -211,7 +183,8 @@ fn what_was_interrupted_is_finished_by_running_it_again_or_removed() -> Result<(
     interrupt()?;
     let (done, said) = install(&machine, "")?;
     ensure!(done, "{said}");
-    let script = "for part in bin lib share; do diff --recursive --no-dereference genv/$part .local/$part || true; done";
+    let script =
+        "for part in bin lib share; do diff --recursive --no-dereference genv/$part .local/$part || true; done";
     let found = bash(&machine, script)?;
     ensure!(found == "Only in .local/share/genv: installed\n", "{found}");
 
@@ -226,14 +199,8 @@ fn what_was_interrupted_is_finished_by_running_it_again_or_removed() -> Result<(
 fn where_it_cannot_be_installed_it_says_why() -> Result<()> {
     let machine = unpacked()?;
     for (arguments, line) in [
-        (
-            "--prefix=/usr/local",
-            "cannot install into /usr/local: you may not write there. Name another folder",
-        ),
-        (
-            "--prefix=here",
-            "cannot install into 'here': that is no absolute path",
-        ),
+        ("--prefix=/usr/local", "cannot install into /usr/local: you may not write there. Name another folder"),
+        ("--prefix=here", "cannot install into 'here': that is no absolute path"),
         ("--prefix", "cannot install into ''"),
         ("--prefer", "there is no option '--prefer'"),
     ] {
@@ -243,10 +210,7 @@ fn where_it_cannot_be_installed_it_says_why() -> Result<()> {
     // Another program of that name is no older version.
     bash(&machine, "mkdir -p other/bin && echo 1.x >other/bin/genv")?;
     let (done, said) = install(&machine, "--prefix=$HOME/other")?;
-    ensure!(
-        !done && said.contains("/home/alice/other/bin/genv is there, and is none of this genv's"),
-        "{said}"
-    );
+    ensure!(!done && said.contains("/home/alice/other/bin/genv is there, and is none of this genv's"), "{said}");
     let left = bash(&machine, "find other ! -type d; cat other/bin/genv")?;
     ensure!(left == "other/bin/genv\n1.x\n", "{left}");
     // The machine's loader is the judge: the program asks it for a glibc that no machine has.
@@ -260,9 +224,6 @@ fn where_it_cannot_be_installed_it_says_why() -> Result<()> {
             && said.contains("this machine has glibc 2."),
         "{said}"
     );
-    ensure!(
-        !machine.path("home/alice/.local").exists(),
-        "something was installed"
-    );
+    ensure!(!machine.path("home/alice/.local").exists(), "something was installed");
     Ok(())
 }

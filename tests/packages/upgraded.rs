@@ -27,24 +27,16 @@ fn keeps_configuration_and_environments(package: Package) -> Result<()> {
     root_is(|words| machine.run(words), "genv", "/usr/lib/genv")?;
     ensure!(machine.read(CONFIG)? == OWN, "{}", machine.read(CONFIG)?);
     let beside = machine.read(package.new_configuration())?;
-    ensure!(
-        beside == machine.read("usr/share/genv/enforcer.yaml")?,
-        "{beside}"
-    );
+    ensure!(beside == machine.read("usr/share/genv/enforcer.yaml")?, "{beside}");
     for ((daemon, pid), earlier) in DAEMONS.into_iter().zip(pids(&machine)?).zip(earlier) {
         ensure!(pid != earlier, "{daemon} goes on as it was");
         let found = states(&machine, daemon)?;
         ensure!(found == ["enabled", "active"], "{daemon}: {found:?}");
     }
-    machine.wait_for_status("genv-enforcer", |status| {
-        status.starts_with("dry-run: 1 rules")
-    })?;
+    machine.wait_for_status("genv-enforcer", |status| status.starts_with("dry-run: 1 rules"))?;
     ensure!(machine.is_alive(member), "its process has ended");
     let after = machine.run(&["genv", "envs", "--json"])?;
-    ensure!(
-        before.contains("training") && after.contains("training"),
-        "{before}{after}"
-    );
+    ensure!(before.contains("training") && after.contains("training"), "{before}{after}");
     Ok(())
 }
 
@@ -82,19 +74,15 @@ fn leaves_the_enforcer_alone_that_it_cannot_configure(package: Package) -> Resul
     // What it says is to be done then.
     machine.write(CONFIG, "version: 1\nrules: [{kind: max-age, limit: 7d}]\n")?;
     machine.run(&["systemctl", "restart", "genv-enforcer"])?;
-    machine.wait_for_status("genv-enforcer", |status| {
-        status.starts_with("dry-run: 1 rules")
-    })
+    machine.wait_for_status("genv-enforcer", |status| status.starts_with("dry-run: 1 rules"))
 }
 
 #[test]
-fn by_apt_with_a_configuration_that_the_new_version_cannot_use_the_enforcer_goes_on_as_it_was()
--> Result<()> {
+fn by_apt_with_a_configuration_that_the_new_version_cannot_use_the_enforcer_goes_on_as_it_was() -> Result<()> {
     leaves_the_enforcer_alone_that_it_cannot_configure(Package::Deb)
 }
 
 #[test]
-fn by_rpm_with_a_configuration_that_the_new_version_cannot_use_the_enforcer_goes_on_as_it_was()
--> Result<()> {
+fn by_rpm_with_a_configuration_that_the_new_version_cannot_use_the_enforcer_goes_on_as_it_was() -> Result<()> {
     leaves_the_enforcer_alone_that_it_cannot_configure(Package::Rpm)
 }

@@ -39,10 +39,7 @@ fn the_debian_package_works_on_debian_11_and_says_what_is_missing() -> Result<()
         "debian-11",
         "apt-get install --yes /genv.deb; for program in genv genv-exporter genv-enforcer; do $program --version; done",
     )?;
-    ensure!(
-        said.contains("systemd does not run here: genv works"),
-        "{said}"
-    );
+    ensure!(said.contains("systemd does not run here: genv works"), "{said}");
     driver_is_missed(&said)?;
     ensure!(!said.contains("systemctl enable"), "{said}");
     for program in ["genv", "genv-exporter", "genv-enforcer"] {
@@ -57,10 +54,7 @@ fn the_debian_package_works_on_debian_11_and_says_what_is_missing() -> Result<()
         ls /etc/genv /usr/lib/genv /var/lib/genv-enforcer || true",
     )?;
     ensure!(said.contains("\ndevices: 0\n"), "{said}");
-    ensure!(
-        said.matches("No such file or directory").count() == 3,
-        "{said}"
-    );
+    ensure!(said.matches("No such file or directory").count() == 3, "{said}");
     Ok(())
 }
 
@@ -76,10 +70,7 @@ fn the_tarball_works_on_debian_11_and_says_what_is_missing() -> Result<()> {
 SCRIPT
         su - alice -c 'sh -e script'",
     )?;
-    ensure!(
-        said.contains("systemd does not run here: start genv-exporter by hand"),
-        "{said}"
-    );
+    ensure!(said.contains("systemd does not run here: start genv-exporter by hand"), "{said}");
     driver_is_missed(&said)?;
     ensure!(said.contains("devices: 0\n"), "{said}");
     Ok(())
@@ -93,10 +84,7 @@ fn the_rpm_works_without_systemd_and_says_so() -> Result<()> {
         GENV_DEVICES=2 genv exec --gpus 1 -- sh -c 'echo devices: $CUDA_VISIBLE_DEVICES'
         rpm --erase genv",
     )?;
-    ensure!(
-        said.contains("systemd does not run here: genv works"),
-        "{said}"
-    );
+    ensure!(said.contains("systemd does not run here: genv works"), "{said}");
     driver_is_missed(&said)?;
     ensure!(!said.contains("systemctl enable"), "{said}");
     ensure!(said.contains("devices: 0\n"), "{said}");

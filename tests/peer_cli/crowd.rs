@@ -90,11 +90,7 @@ impl Crowd {
                 let line = format!(
                     "genv envs activate --eid {eid} --uid 0 --pid {me} && genv devices attach --eid {eid} --count 1"
                 );
-                let mut command = if ours {
-                    peer.our_command("sh")?
-                } else {
-                    peer.command("sh")
-                };
+                let mut command = if ours { peer.our_command("sh")? } else { peer.command("sh") };
                 editors.push((eid, spawn(command.args(["-c", &line]))?));
             }
         }
@@ -134,11 +130,7 @@ impl Crowd {
     }
 
     fn hear(&mut self, eid: String, device: &str, refused: bool) -> Result<()> {
-        let device = if refused {
-            None
-        } else {
-            Some(device.parse().context(eid.clone())?)
-        };
+        let device = if refused { None } else { Some(device.parse().context(eid.clone())?) };
         self.told.insert(eid, device);
         Ok(())
     }
@@ -157,19 +149,12 @@ fn attachments(devices: &Value) -> Result<BTreeMap<String, u64>> {
         let mut claimed = 0;
         for attachment in device["attachments"].as_array().context("no attachments")? {
             let amount = &attachment["gpu_memory"];
-            claimed += if amount.is_null() {
-                total
-            } else {
-                bytes(amount)?
-            };
+            claimed += if amount.is_null() { total } else { bytes(amount)? };
             let eid = attachment["eid"].as_str().context("no eid")?;
             let twice = attachments.insert(eid.to_owned(), index);
             ensure!(twice.is_none(), "{eid} asked for one device, and has two");
         }
-        ensure!(
-            claimed <= total,
-            "device {index} was given to too many: {device}"
-        );
+        ensure!(claimed <= total, "device {index} was given to too many: {device}");
     }
     Ok(attachments)
 }
@@ -191,15 +176,8 @@ fn watch(peer: &Peer, done: &AtomicBool) -> Result<usize> {
             continue;
         };
         let found = (environments(&envs)?, attachments(&devices)?);
-        ensure!(
-            found.0.is_superset(&known.0),
-            "lost: {:?}",
-            &known.0 - &found.0
-        );
-        let mut kept = known
-            .1
-            .iter()
-            .filter(|(eid, device)| found.1.get(*eid) != Some(*device));
+        ensure!(found.0.is_superset(&known.0), "lost: {:?}", &known.0 - &found.0);
+        let mut kept = known.1.iter().filter(|(eid, device)| found.1.get(*eid) != Some(*device));
         ensure!(kept.next().is_none(), "{:?} became {:?}", known.1, found.1);
         changes += usize::from(found != known);
         known = found;
@@ -226,11 +204,8 @@ fn two_hundred_of_both_lose_no_update_and_no_device_is_given_twice() -> Result<(
     ensure!(crowd.told.len() == 4 * EACH);
 
     peer_reads(&peer)?;
-    let had: BTreeMap<String, u64> = crowd
-        .told
-        .iter()
-        .filter_map(|(eid, device)| Some((eid.clone(), (*device)?)))
-        .collect();
+    let had: BTreeMap<String, u64> =
+        crowd.told.iter().filter_map(|(eid, device)| Some((eid.clone(), (*device)?))).collect();
     let devices = file(&peer, "devices.json")?;
     ensure!(attachments(&devices)? == had);
     // There were not enough: each is in use, and every way had some.
@@ -250,12 +225,7 @@ fn two_hundred_of_both_lose_no_update_and_no_device_is_given_twice() -> Result<(
         child.wait()?;
     }
     peer.genv(&["envs", "ps"])?;
-    peer.our_genv(&[
-        "envs",
-        "deactivate",
-        "--pid",
-        &std::process::id().to_string(),
-    ])?;
+    peer.our_genv(&["envs", "deactivate", "--pid", &std::process::id().to_string()])?;
     ensure!(environments(&file(&peer, "envs.json")?)?.is_empty());
     ensure!(attachments(&file(&peer, "devices.json")?)?.is_empty());
     Ok(())

@@ -22,10 +22,7 @@ fn an_editor_may_call_either_for_every_step() -> Result<()> {
     for mixture in 0..16_usize {
         let step = |number: usize, line: &str| run(mixture >> number & 1 == 1, line);
         let eid = format!("mixture-{mixture}");
-        step(
-            0,
-            &format!("envs activate --pid {me} --eid {eid} --uid 0 --username root"),
-        )?;
+        step(0, &format!("envs activate --pid {me} --eid {eid} --uid 0 --username root"))?;
         step(1, &format!("envs config --eid {eid} gpus --count 2"))?;
         let printed = step(2, &format!("devices attach --eid {eid}"))?;
         ensure!(printed == "0,1\n", "{mixture}: {printed}");
@@ -50,21 +47,11 @@ fn a_kernel_of_jupyter_is_a_member_to_both_until_it_ends() -> Result<()> {
     // genv 1.4.3 asks `jupyter` where kernels are. Ours starts no program, and looks where that would look.
     let runtime = peer.folder().join("runtime");
     fs::create_dir(&runtime)?;
-    write_script(
-        &peer.folder().join("bin/jupyter"),
-        &format!("#!/bin/sh\necho '{}'\n", runtime.display()),
-    )?;
+    write_script(&peer.folder().join("bin/jupyter"), &format!("#!/bin/sh\necho '{}'\n", runtime.display()))?;
     let uid = rustix::process::geteuid().as_raw();
     let run = |ours: bool, line: &str| -> Result<String> {
-        let mut command = if ours {
-            peer.our_command("genv")?
-        } else {
-            peer.command("genv")
-        };
-        let output = command
-            .args(line.split(' '))
-            .env("JUPYTER_RUNTIME_DIR", &runtime)
-            .output()?;
+        let mut command = if ours { peer.our_command("genv")? } else { peer.command("genv") };
+        let output = command.args(line.split(' ')).env("JUPYTER_RUNTIME_DIR", &runtime).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{ours} {line}: {said}");
         Ok(String::from_utf8(output.stdout)?)
@@ -72,10 +59,7 @@ fn a_kernel_of_jupyter_is_a_member_to_both_until_it_ends() -> Result<()> {
     for ours in [true, false] {
         let kernel = runtime.join("kernel-0123-abcd.json");
         fs::write(&kernel, "{}")?;
-        run(
-            ours,
-            &format!("envs activate --eid e --uid {uid} --kernel-id 0123-abcd"),
-        )?;
+        run(ours, &format!("envs activate --eid e --uid {uid} --kernel-id 0123-abcd"))?;
         ensure!(run(!ours, "devices attach --eid e --count 1")? == "0\n");
         for either in [true, false] {
             ensure!(run(either, "envs find --kernel-id 0123-abcd")? == "e\n");
@@ -85,18 +69,11 @@ fn a_kernel_of_jupyter_is_a_member_to_both_until_it_ends() -> Result<()> {
 
         fs::remove_file(&kernel)?;
         for either in [true, false] {
-            ensure!(
-                run(either, "envs find --kernel-id 0123-abcd")?
-                    .trim()
-                    .is_empty()
-            );
+            ensure!(run(either, "envs find --kernel-id 0123-abcd")?.trim().is_empty());
         }
         // The next of both that changes something clears up.
         let me = std::process::id();
-        run(
-            !ours,
-            &format!("envs activate --eid next --uid {uid} --pid {me}"),
-        )?;
+        run(!ours, &format!("envs activate --eid next --uid {uid} --pid {me}"))?;
         ensure!(members(&peer, "e")?.is_none());
         for either in [true, false] {
             ensure!(run(either, "devices find --eid e")? == "\n");

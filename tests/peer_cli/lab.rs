@@ -9,9 +9,7 @@ use serde_json::Value;
 
 /// A machine with so many devices of 16 GiB, and a state directory that both use.
 pub(crate) fn lab(devices: u32) -> Result<(Simulation, Peer)> {
-    let simulation = Simulation::new(&format!(
-        "version: 1\nhosts:\n- devices: [{{count: {devices}, memory: 16gi}}]\n"
-    ));
+    let simulation = Simulation::new(&format!("version: 1\nhosts:\n- devices: [{{count: {devices}, memory: 16gi}}]\n"));
     let peer = Peer::new(&simulation)?;
     Ok((simulation, peer))
 }
@@ -34,12 +32,7 @@ pub(crate) fn peer_reads(peer: &Peer) -> Result<()> {
     let snapshot: Value = serde_json::from_str(&peer.genv(&["usage", "snapshot"])?)?;
     for (name, key) in names.into_iter().zip(["envs", "devices"]) {
         let written = file(peer, name)?;
-        ensure!(
-            snapshot[key] == written,
-            "genv 1.4.3 reads {} as {}",
-            written,
-            snapshot[key]
-        );
+        ensure!(snapshot[key] == written, "genv 1.4.3 reads {} as {}", written, snapshot[key]);
     }
     ensure!(content()? == before, "genv 1.4.3 writes it in another way");
     Ok(())

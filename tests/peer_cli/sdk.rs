@@ -33,11 +33,7 @@ impl Python {
         let mut child = Running::spawn(command.stdout(Stdio::piped()))?;
         let input = child.stdin.take().context("no stdin")?;
         let output = BufReader::new(child.stdout.take().context("no stdout")?);
-        Ok(Self {
-            child,
-            input,
-            output,
-        })
+        Ok(Self { child, input, output })
     }
 
     fn send(&mut self, expression: &str) -> Result<()> {
@@ -64,10 +60,7 @@ fn a_python_program_and_our_shell_share_an_environment() -> Result<()> {
     let (_simulation, peer) = lab(4)?;
     let mut python = Python::start(peer.command("python3"))?;
     python.tells("active()", "False")?;
-    python.tells(
-        "stack.enter_context(activate(eid='sdk', config=Env.Config(name='python', gpus=1)))",
-        "None",
-    )?;
+    python.tells("stack.enter_context(activate(eid='sdk', config=Env.Config(name='python', gpus=1)))", "None")?;
     python.tells("list(attached())", "[0]")?;
     peer_reads(&peer)?;
 
@@ -82,18 +75,10 @@ fn a_python_program_and_our_shell_share_an_environment() -> Result<()> {
     python.tells("list(refresh_attached())", "[0, 1]")?;
     python.tells("refresh_configuration().name", "renamed")?;
     python.tells("list(attach(index=3))", "[0, 1, 3]")?;
-    python.tells(
-        "configure(Env.Config(name='again', gpus=3, gpu_memory='4g'))",
-        "None",
-    )?;
+    python.tells("configure(Env.Config(name='again', gpus=3, gpu_memory='4g'))", "None")?;
     peer_reads(&peer)?;
-    let shown = shell.run(
-        "genv attach --refresh; genv config --refresh; echo $CUDA_VISIBLE_DEVICES; genv config",
-    )?;
-    ensure!(
-        shown == "0,1,3\ngpu-memory: 4g\ngpus: 3\nname: again\n",
-        "{shown}"
-    );
+    let shown = shell.run("genv attach --refresh; genv config --refresh; echo $CUDA_VISIBLE_DEVICES; genv config")?;
+    ensure!(shown == "0,1,3\ngpu-memory: 4g\ngpus: 3\nname: again\n", "{shown}");
 
     // Its end leaves the shell in the environment.
     python.tells("stack.close()", "None")?;
@@ -126,9 +111,7 @@ with s.lock(): print('locked')
     let first = lines.next().unwrap_or_default();
     ensure!(
         first.starts_with(&format!("True {eid} [0, 1] "))
-            && ["'my env'", "'4g'", "gpus=2"]
-                .iter()
-                .all(|it| first.contains(it)),
+            && ["'my env'", "'4g'", "gpus=2"].iter().all(|it| first.contains(it)),
         "{printed}"
     );
     ensure!(lines.eq(["[0, 1, 2] [0, 2]", "locked"]), "{printed}");
@@ -139,11 +122,7 @@ with s.lock(): print('locked')
     let output = command
         .args(["exec", "--eid", "job", "--gpus", "1", "--", "env"])
         .arg(format!("PATH={}", path.to_string_lossy()))
-        .args([
-            "python3",
-            "-c",
-            "import genv.sdk as s; print(s.eid(), list(s.attached()), list(s.refresh_attached()))",
-        ])
+        .args(["python3", "-c", "import genv.sdk as s; print(s.eid(), list(s.attached()), list(s.refresh_attached()))"])
         .output()?;
     let printed = String::from_utf8(output.stdout)?;
     ensure!(printed == "job [1] [1]\n", "{printed}");
@@ -155,10 +134,7 @@ with s.lock(): print('locked')
 fn its_lock_and_our_lock_command_exclude_each_other() -> Result<()> {
     let (_simulation, peer) = lab(2)?;
     let mut python = Python::start(peer.command("python3"))?;
-    python.tells(
-        "stack.enter_context(activate(eid='sdk', config=Env.Config(gpus=2)))",
-        "None",
-    )?;
+    python.tells("stack.enter_context(activate(eid='sdk', config=Env.Config(gpus=2)))", "None")?;
     python.tells("stack.enter_context(lock())", "None")?;
     let mut ours = peer.our_command("genv")?;
     let ours = ours
@@ -175,10 +151,7 @@ fn its_lock_and_our_lock_command_exclude_each_other() -> Result<()> {
     BufReader::new(output).read_line(&mut line)?;
     ensure!(line == "held\n", "{line}");
 
-    python.tells(
-        "stack.enter_context(activate(eid='again', config=Env.Config(gpus=2)))",
-        "None",
-    )?;
+    python.tells("stack.enter_context(activate(eid='again', config=Env.Config(gpus=2)))", "None")?;
     python.send("stack.enter_context(lock())")?;
     wait_for_lock(&mut python.child)?;
     drop(ours.stdin.take());

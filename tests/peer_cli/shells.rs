@@ -11,8 +11,7 @@ use genv_tests::process::{Sleeper, program, wait_for_lock};
 use crate::lab::{file, holders, lab, members, peer_reads};
 
 /// What a shell's programs see of the devices and of the configuration.
-const SHOW: &str =
-    "echo $CUDA_VISIBLE_DEVICES ${GENV_ENVIRONMENT_NAME-} ${GENV_GPUS-} ${GENV_GPU_MEMORY-}";
+const SHOW: &str = "echo $CUDA_VISIBLE_DEVICES ${GENV_ENVIRONMENT_NAME-} ${GENV_GPUS-} ${GENV_GPU_MEMORY-}";
 
 fn shows(shell: &mut Shell, expected: &str) -> Result<()> {
     let shown = shell.run(SHOW)?;
@@ -28,9 +27,7 @@ fn shared(peer: &Peer, first: &mut Shell, second: &mut Shell) -> Result<()> {
     peer_reads(peer)?;
     shows(first, "0,1 training 2")?;
 
-    second.run(&format!(
-        "genv activate --id {eid} --no-load --no-attach --no-prompt"
-    ))?;
+    second.run(&format!("genv activate --id {eid} --no-load --no-attach --no-prompt"))?;
     peer_reads(peer)?;
     ensure!(members(peer, &eid)? == Some(pids.to_vec()));
     second.run("genv attach --refresh; genv config --refresh")?;
@@ -154,10 +151,7 @@ fn the_members_of_our_own_file_are_those_that_genv_1_4_3_left() -> Result<()> {
     peer.genv(&[&activate[..], &["reused"]].concat())?;
     let envs = peer.state_directory().join("envs.json");
     let long_ago = SystemTime::now() - Duration::from_secs(3600);
-    std::fs::File::options()
-        .write(true)
-        .open(&envs)?
-        .set_modified(long_ago)?;
+    std::fs::File::options().write(true).open(&envs)?.set_modified(long_ago)?;
     recorded()?;
     ensure!(members(&peer, "reused")?.is_none());
     // One that was there before is.
@@ -223,11 +217,7 @@ fn the_stand_ins_of_both_on_one_path_find_the_real_program() -> Result<()> {
     let mut shell = peer.shell()?;
     shell.run("genv activate --gpus 2")?;
     let theirs = shell.run("type -p nvidia-smi")?;
-    ensure!(
-        theirs
-            .trim_end()
-            .ends_with("site-packages/genv/shims/nvidia-smi")
-    );
+    ensure!(theirs.trim_end().ends_with("site-packages/genv/shims/nvidia-smi"));
     // Entering the environment from there puts ours in front.
     let query = "nvidia-smi --query-gpu=index --format=csv,noheader";
     let ours_first = format!("PATH={shims}:$PATH");
@@ -237,9 +227,6 @@ fn the_stand_ins_of_both_on_one_path_find_the_real_program() -> Result<()> {
     ensure!(table.matches("MiB / ").count() == 2, "{table}");
     // And from ours theirs, which loses lines now and then, as it does alone.
     let shown = shell.run(&format!("PATH=${{PATH%%:*}}:{shims}:${{PATH#*:}} {query}"))?;
-    ensure!(
-        shown.lines().all(|line| ["0", "1"].contains(&line)),
-        "{shown}"
-    );
+    ensure!(shown.lines().all(|line| ["0", "1"].contains(&line)), "{shown}");
     Ok(())
 }

@@ -30,15 +30,8 @@ fn where_both_are_right_they_name_the_same() -> Result<()> {
     let elsewhere = in_environment("good")?;
     let greedy = in_environment("greedy")?;
     stage.limit_memory("greedy", "2gi")?;
-    stage
-        .peer
-        .genv(&["devices", "attach", "--eid", "greedy", "--index", "2"])?;
-    let uses = [
-        (&stray, 0, 1024),
-        (&good, 0, 5 * 1024),
-        (&elsewhere, 1, 1024),
-        (&greedy, 2, 5 * 1024),
-    ];
+    stage.peer.genv(&["devices", "attach", "--eid", "greedy", "--index", "2"])?;
+    let uses = [(&stray, 0, 1024), (&good, 0, 5 * 1024), (&elsewhere, 1, 1024), (&greedy, 2, 5 * 1024)];
     let all = [&stray, &good, &elsewhere, &greedy_member, &greedy];
     // What each rule names, by itself.
     for (flags, rule, victim) in [
@@ -54,10 +47,7 @@ fn where_both_are_right_they_name_the_same() -> Result<()> {
         let ours = named(&status)?;
         assert_eq!(ours.pids, [victim.pid()].into(), "{status:#}");
         ensure!(is_alive(victim.pid()), "a dry run has ended it");
-        let processes: Vec<&Sleeper> = all
-            .into_iter()
-            .filter(|process| is_alive(process.pid()))
-            .collect();
+        let processes: Vec<&Sleeper> = all.into_iter().filter(|process| is_alive(process.pid())).collect();
         assert_eq!(stage.ended_by_theirs(flags, &processes, &ours)?, ours);
     }
     // With nothing left to name, neither does.
@@ -84,9 +74,7 @@ fn a_user_with_too_many_devices_is_named_by_both_and_we_take_the_newest() -> Res
         let output = Command::new("date").arg("+%d/%m/%Y %H:%M:%S").output()?;
         Ok(String::from_utf8(output.stdout)?.trim() != first)
     })?;
-    stage
-        .peer
-        .genv(&["devices", "attach", "--eid", "wide", "--index", "3"])?;
+    stage.peer.genv(&["devices", "attach", "--eid", "wide", "--index", "3"])?;
     simulation.rewrite(&lab(&[(&old, 0, 1024), (&new, 3, 1024)]));
 
     let flags = [&NONE[..], &["--max-devices-per-user", "1"]].concat();
@@ -94,16 +82,10 @@ fn a_user_with_too_many_devices_is_named_by_both_and_we_take_the_newest() -> Res
     assert_eq!(rules(&status), ["max-devices-per-user"]);
     assert_eq!(status["violations"][0]["username"], stage.username);
     assert_eq!(status["violations"][0]["found"], "holds 2 devices");
-    let newest = Named {
-        pids: [new.pid()].into(),
-        attachments: [("wide".to_owned(), 3)].into(),
-    };
+    let newest = Named { pids: [new.pid()].into(), attachments: [("wide".to_owned(), 3)].into() };
     assert_eq!(named(&status)?, newest);
     // It takes one as well, by the order of the devices: the one that was held longest.
-    let oldest = Named {
-        pids: [old.pid()].into(),
-        attachments: [("wide".to_owned(), 0)].into(),
-    };
+    let oldest = Named { pids: [old.pid()].into(), attachments: [("wide".to_owned(), 0)].into() };
     let processes = [&member, &old, &new];
     assert_eq!(stage.ended_by_theirs(&flags, &processes, &oldest)?, oldest);
     Ok(())
@@ -146,8 +128,7 @@ fn a_forged_or_an_empty_id_evades_theirs_and_not_ours() -> Result<()> {
 }
 
 #[test]
-fn a_process_of_which_the_evidence_is_missing_is_ended_by_theirs_and_spared_by_ours() -> Result<()>
-{
+fn a_process_of_which_the_evidence_is_missing_is_ended_by_theirs_and_spared_by_ours() -> Result<()> {
     let simulation = Simulation::new(&lab(&[]));
     let stage = Stage::new(&simulation)?;
     let bare = sleeper_of(stage.uid, &[])?;
@@ -158,10 +139,7 @@ fn a_process_of_which_the_evidence_is_missing_is_ended_by_theirs_and_spared_by_o
     let unknown = status["unknown_processes"].as_object();
     let unknown = unknown.and_then(|it| it.values().next()).cloned();
     assert_eq!(unknown, Some(Value::from(1)), "{status:#}");
-    let theirs = Named {
-        pids: [bare.pid()].into(),
-        attachments: BTreeSet::new(),
-    };
+    let theirs = Named { pids: [bare.pid()].into(), attachments: BTreeSet::new() };
     assert_eq!(stage.ended_by_theirs(&flags, &[&bare], &theirs)?, theirs);
     Ok(())
 }
@@ -172,20 +150,12 @@ fn we_end_the_fewest_processes_that_free_the_memory() -> Result<()> {
     let stage = Stage::new(&simulation)?;
     let member = in_environment("full")?;
     let uses = [1024, 1536, 900];
-    let processes: Vec<Sleeper> = uses
-        .iter()
-        .map(|_| in_environment("full"))
-        .collect::<Result<_>>()?;
+    let processes: Vec<Sleeper> = uses.iter().map(|_| in_environment("full")).collect::<Result<_>>()?;
     stage.environment("full", &member, &[])?;
     stage.limit_memory("full", "2gi")?;
-    stage
-        .peer
-        .genv(&["devices", "attach", "--eid", "full", "--index", "0"])?;
-    let using: Vec<(&Sleeper, u32, u32)> = processes
-        .iter()
-        .zip(uses)
-        .map(|(process, memory)| (process, 0, memory))
-        .collect();
+    stage.peer.genv(&["devices", "attach", "--eid", "full", "--index", "0"])?;
+    let using: Vec<(&Sleeper, u32, u32)> =
+        processes.iter().zip(uses).map(|(process, memory)| (process, 0, memory)).collect();
     simulation.rewrite(&lab(&using));
     let ours = named(&stage.ours(&ONLY_MEMORY)?)?;
     // 3460 of 2048 MiB are used: the one with 1536 MiB alone suffices.
@@ -207,9 +177,7 @@ fn what_was_asked_for_later_counts_with_theirs_and_what_was_reserved_with_ours()
     stage.environment("raised", &member, &[])?;
     let greedy = in_environment("raised")?;
     stage.limit_memory("raised", "2gi")?;
-    stage
-        .peer
-        .genv(&["devices", "attach", "--eid", "raised", "--index", "0"])?;
+    stage.peer.genv(&["devices", "attach", "--eid", "raised", "--index", "0"])?;
     stage.limit_memory("raised", "8gi")?;
     simulation.rewrite(&lab(&[(&greedy, 0, 5 * 1024)]));
     let ours = named(&stage.ours(&ONLY_MEMORY)?)?;
@@ -283,17 +251,12 @@ fn who_does_not_end_is_signalled_by_theirs_each_time() -> Result<()> {
         .env_clear()
         .env("PATH", "/bin")
         .current_dir(folder.path())
-        .args([
-            "-c",
-            "trap 'echo told >>told' TERM; touch ready; while :; do sleep 0.05; done",
-        ]);
+        .args(["-c", "trap 'echo told >>told' TERM; touch ready; while :; do sleep 0.05; done"]);
     if geteuid().is_root() {
         command.uid(stage.uid).gid(stage.uid);
     }
     let stubborn = Sleeper::spawn(&mut command)?;
-    until("it waits for signals", || {
-        Ok(folder.path().join("ready").exists())
-    })?;
+    until("it waits for signals", || Ok(folder.path().join("ready").exists()))?;
     simulation.rewrite(&lab(&[(&stubborn, 0, 1024)]));
     let signals = || {
         let told = fs::read_to_string(folder.path().join("told")).unwrap_or_default();

@@ -27,10 +27,7 @@ pub(crate) fn account() -> Result<(u32, String)> {
 
 /// A process of that user, in an environment.
 pub(crate) fn in_environment(eid: &str) -> Result<Sleeper> {
-    sleeper_of(
-        account()?.0,
-        &[("PATH", "/bin"), ("GENV_ENVIRONMENT_ID", eid)],
-    )
+    sleeper_of(account()?.0, &[("PATH", "/bin"), ("GENV_ENVIRONMENT_ID", eid)])
 }
 
 /// One outside of any.
@@ -48,9 +45,7 @@ pub(crate) fn lab(uses: &[(&Sleeper, u32, u32)]) -> String {
         })
         .collect();
     let processes = processes.join(", ");
-    format!(
-        "version: 1\nhosts:\n- devices: [{{count: 4, memory: 40gi}}]\n  processes: [{processes}]\n"
-    )
+    format!("version: 1\nhosts:\n- devices: [{{count: 4, memory: 40gi}}]\n  processes: [{processes}]\n")
 }
 
 /// A machine with genv 1.4.3 and ours.
@@ -74,27 +69,18 @@ impl Stage {
         let peer = Peer::new(simulation)?;
         // The state comes with the first command.
         peer.genv(&["devices"])?;
-        Ok(Self {
-            peer,
-            uid,
-            username,
-        })
+        Ok(Self { peer, uid, username })
     }
 
     /// An environment of the user, alive as long as this process is.
     pub(crate) fn environment(&self, eid: &str, member: &Sleeper, devices: &[u32]) -> Result<()> {
         let (pid, uid) = (member.pid().to_string(), self.uid.to_string());
         let identity = ["--pid", &pid, "--eid", eid, "--uid", &uid];
-        let activate = [
-            &["envs", "activate"],
-            &identity[..],
-            &["--username", &self.username],
-        ];
+        let activate = [&["envs", "activate"], &identity[..], &["--username", &self.username]];
         self.peer.genv(&activate.concat())?;
         for device in devices {
             let device = device.to_string();
-            self.peer
-                .genv(&["devices", "attach", "--eid", eid, "--index", &device])?;
+            self.peer.genv(&["devices", "attach", "--eid", eid, "--index", &device])?;
         }
         Ok(())
     }
@@ -141,12 +127,7 @@ impl Stage {
     }
 
     /// What ends, and what is taken, when genv 1.4.3 enforces with these flags: as much as is expected, and no more.
-    pub(crate) fn ended_by_theirs(
-        &self,
-        flags: &[&str],
-        processes: &[&Sleeper],
-        expected: &Named,
-    ) -> Result<Named> {
+    pub(crate) fn ended_by_theirs(&self, flags: &[&str], processes: &[&Sleeper], expected: &Named) -> Result<Named> {
         let before = self.attachments()?;
         let output = self.theirs(flags)?;
         let said = String::from_utf8_lossy(&output.stdout);
@@ -187,8 +168,7 @@ pub(crate) fn rules(status: &Value) -> Vec<&str> {
     violations.filter_map(|it| it["rule"].as_str()).collect()
 }
 
-pub(crate) const ONLY_OUTSIDE: [&str; 3] =
-    ["--non-env-processes", "--no-env-devices", "--no-env-memory"];
+pub(crate) const ONLY_OUTSIDE: [&str; 3] = ["--non-env-processes", "--no-env-devices", "--no-env-memory"];
 pub(crate) const ONLY_DEVICES: [&str; 2] = ["--env-devices", "--no-env-memory"];
 pub(crate) const ONLY_MEMORY: [&str; 2] = ["--no-env-devices", "--env-memory"];
 pub(crate) const NONE: [&str; 2] = ["--no-env-devices", "--no-env-memory"];

@@ -32,10 +32,7 @@ fn overview(folder: &Path) -> Result<Dashboard> {
         Ok(json.is_some())
     })?;
     let json = json.context("no dashboard")?;
-    Ok(Dashboard {
-        file: "overview".to_owned(),
-        json,
-    })
+    Ok(Dashboard { file: "overview".to_owned(), json })
 }
 
 /// What is answered, without the port that was scraped.
@@ -74,9 +71,7 @@ fn both_answer(dashboard: &Dashboard, theirs: u16, ours: u16, processes: f64) ->
 }
 
 fn shows(values: &Shown, what: &str, wanted: &[&str]) -> Result<()> {
-    let found = values
-        .get(what)
-        .with_context(|| format!("no {what} among {values:?}"))?;
+    let found = values.get(what).with_context(|| format!("no {what} among {values:?}"))?;
     ensure!(found == wanted, "{what}: {found:?}");
     Ok(())
 }
@@ -84,9 +79,7 @@ fn shows(values: &Shown, what: &str, wanted: &[&str]) -> Result<()> {
 #[test]
 fn its_overview_shows_the_same_of_this_machine() -> Result<()> {
     let device = "{count: 3, memory: 40gi, utilization: 0.37, temperature: 51}";
-    let lab = |processes: &str| {
-        format!("version: 1\nhosts:\n- devices: [{device}]\n  processes: [{processes}]\n")
-    };
+    let lab = |processes: &str| format!("version: 1\nhosts:\n- devices: [{device}]\n  processes: [{processes}]\n");
     let simulation = Simulation::new(&lab(""));
     let peer = Peer::new(&simulation)?;
     let mut first = peer.shell()?;
@@ -100,52 +93,35 @@ fn its_overview_shows_the_same_of_this_machine() -> Result<()> {
         inside.trim(),
         outside.pid()
     )));
-    let exporter = Setup::with_driver(&simulation)?
-        .env("GENV_TMPDIR", peer.state_directory())
-        .flag("--interval=1s")
-        .start()?;
+    let exporter =
+        Setup::with_driver(&simulation)?.env("GENV_TMPDIR", peer.state_directory()).flag("--interval=1s").start()?;
     let monitor = peer.monitor()?;
     let dashboard = overview(&peer.folder().join("metrics"))?;
     let values = both_answer(&dashboard, monitor.port(), exporter.port(), 2.0)?;
     shows(&values, "Genv Environments / A", &["2"])?;
     shows(&values, "Genv Processes / A", &["50"])?;
-    shows(
-        &values,
-        "Device Temperature / Per-device utilization",
-        &["51"; 3],
-    )
+    shows(&values, "Device Temperature / Per-device utilization", &["51"; 3])
 }
 
 #[test]
 fn its_overview_shows_the_same_of_many_hosts() -> Result<()> {
     let names = ["gpu01", "gpu02"];
     let member = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "7")])?;
-    let process = format!(
-        "{{pid: {}, devices: [{{index: 0, memory: 3gi}}]}}",
-        member.pid()
-    );
+    let process = format!("{{pid: {}, devices: [{{index: 0, memory: 3gi}}]}}", member.pid());
     let hosts = [Host::new(2, &process)?, Host::new(3, "")?];
     hosts[0].environment("7", "run", &member, "--count 2")?;
-    let client =
-        |servers: [_; 2]| SshClient::new(&[(names[0], servers[0]), (names[1], servers[1])]);
+    let client = |servers: [_; 2]| SshClient::new(&[(names[0], servers[0]), (names[1], servers[1])]);
     let theirs = client([&hosts[0].theirs, &hosts[1].theirs])?;
     let ours = client([&hosts[0].ours, &hosts[1].ours])?;
 
     let port = free_port()?;
     let folder = hosts[0].peer.folder().join("monitor");
-    let line = format!(
-        "-H {} monitor --interval 1 --port {port} --config-dir {}",
-        names.join(","),
-        folder.display()
-    );
+    let line = format!("-H {} monitor --interval 1 --port {port} --config-dir {}", names.join(","), folder.display());
     let mut monitor = login(&theirs, &hosts[0], &line)?;
     let monitor = Monitor::start(&mut monitor, port, hosts[0].peer.folder())?;
     let path = format!("{}:{}", ours.bin().display(), std::env::var("PATH")?);
-    let exporter = Setup::new()?
-        .env("PATH", path)
-        .flag(&format!("--host={}", names.join(",")))
-        .flag("--interval=1s")
-        .start()?;
+    let exporter =
+        Setup::new()?.env("PATH", path).flag(&format!("--host={}", names.join(","))).flag("--interval=1s").start()?;
     let values = both_answer(&overview(&folder)?, monitor.port(), exporter.port(), 1.0)?;
     shows(&values, "Genv Cluster Installation / A", &["100"])?;
     shows(&values, "Genv Devices / A", &["40"])

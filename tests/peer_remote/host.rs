@@ -34,9 +34,7 @@ impl Host {
             peer,
         };
         let client = SshClient::new(&[("ours", &host.ours), ("theirs", &host.theirs)])?;
-        let genv = |name: &str| {
-            printed(Command::new(client.bin().join("ssh")).args([name, "command -v genv"]))
-        };
+        let genv = |name: &str| printed(Command::new(client.bin().join("ssh")).args([name, "command -v genv"]));
         let ours = shell::installation()?.join("bin/genv");
         ensure!(genv("ours")? == format!("{}\n", ours.display()));
         ensure!(genv("theirs")?.ends_with("/venv/bin/genv\n"));
@@ -50,19 +48,10 @@ impl Host {
     }
 
     /// Makes an environment of a process, attached to these devices, by ours.
-    pub(crate) fn environment(
-        &self,
-        eid: &str,
-        name: &str,
-        member: &Sleeper,
-        attach: &str,
-    ) -> Result<()> {
+    pub(crate) fn environment(&self, eid: &str, name: &str, member: &Sleeper, attach: &str) -> Result<()> {
         let pid = member.pid();
-        self.genv(&format!(
-            "envs activate --eid {eid} --uid 0 --username root --pid {pid}"
-        ))?;
-        self.peer
-            .our_genv(&["envs", "config", "--eid", eid, "name", "--name", name])?;
+        self.genv(&format!("envs activate --eid {eid} --uid 0 --username root --pid {pid}"))?;
+        self.peer.our_genv(&["envs", "config", "--eid", eid, "name", "--name", name])?;
         if !attach.is_empty() {
             self.genv(&format!("devices attach --eid {eid} {attach}"))?;
         }
@@ -74,20 +63,13 @@ impl Host {
 pub(crate) fn login(client: &SshClient, host: &Host, arguments: &str) -> Result<Command> {
     let mut command = host.peer.command("genv");
     client.on_path(&mut command)?;
-    command
-        .env_remove("GENV_TMPDIR")
-        .env_remove("GENV_SCENARIO")
-        .args(["remote"])
-        .args(arguments.split_whitespace());
+    command.env_remove("GENV_TMPDIR").env_remove("GENV_SCENARIO").args(["remote"]).args(arguments.split_whitespace());
     Ok(command)
 }
 
 pub(crate) fn printed(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success() && said.is_empty(),
-        "{command:?}: {said}"
-    );
+    ensure!(output.status.success() && said.is_empty(), "{command:?}: {said}");
     Ok(String::from_utf8(output.stdout)?)
 }

@@ -36,52 +36,26 @@ fn asked(host: &Host, arguments: &str) -> Result<String> {
 fn it_is_told_of_devices_and_environments_as_by_its_own_hosts() -> Result<()> {
     let host = Host::new(4, "")?;
     let lines = |text: String| {
-        text.lines()
-            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
-            .collect::<Vec<_>>()
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
     };
     // A host on which nobody has ever used genv.
     ensure!(lines(asked(&host, "devices")?).contains(&"gpu01 4 4".to_owned()));
-    ensure!(
-        asked(&host, "envs --no-header --no-summary")?
-            .trim()
-            .is_empty()
-    );
+    ensure!(asked(&host, "envs --no-header --no-summary")?.trim().is_empty());
 
-    let members = [
-        Sleeper::start(&[])?,
-        Sleeper::start(&[])?,
-        Sleeper::start(&[])?,
-    ];
+    let members = [Sleeper::start(&[])?, Sleeper::start(&[])?, Sleeper::start(&[])?];
     host.environment("7", "my run", &members[0], "--count 2")?;
     host.genv("envs config --eid 7 gpu-memory --gpu-memory 4gi")?;
     host.genv("devices attach --eid 7 --index 2")?;
-    host.environment(
-        "e-2",
-        "$(touch x) \"é\"",
-        &members[1],
-        "--index 0 --allow-over-subscription",
-    )?;
+    host.environment("e-2", "$(touch x) \"é\"", &members[1], "--index 0 --allow-over-subscription")?;
     host.environment("idle", "my run", &members[2], "")?;
 
     ensure!(asked(&host, "devices --format csv --no-header --no-summary")? == "gpu01,4,1\n");
     ensure!(
-        lines(asked(&host, "devices")?)
-            .last()
-            .is_some_and(|it| it == "Total 4 devices with 1 available on 1 hosts")
+        lines(asked(&host, "devices")?).last().is_some_and(|it| it == "Total 4 devices with 1 available on 1 hosts")
     );
-    let environments = asked(
-        &host,
-        "envs --format csv --timestamp --no-header --no-summary",
-    )?;
-    let rows: Vec<Vec<&str>> = environments
-        .lines()
-        .map(|line| line.split(',').collect())
-        .collect();
-    let rows: Vec<[&str; 4]> = rows
-        .iter()
-        .map(|row| [row[0], row[1], row[2], row[3]])
-        .collect();
+    let environments = asked(&host, "envs --format csv --timestamp --no-header --no-summary")?;
+    let rows: Vec<Vec<&str>> = environments.lines().map(|line| line.split(',').collect()).collect();
+    let rows: Vec<[&str; 4]> = rows.iter().map(|row| [row[0], row[1], row[2], row[3]]).collect();
     ensure!(
         rows == [
             ["gpu01", "7", "root", "my run"],
@@ -92,11 +66,7 @@ fn it_is_told_of_devices_and_environments_as_by_its_own_hosts() -> Result<()> {
     );
     asked(&host, "envs --timestamp")?;
     // It tells of the last one of a name.
-    ensure!(
-        asked(&host, "query --name my_run --query hostname eid")?
-            .trim()
-            .is_empty()
-    );
+    ensure!(asked(&host, "query --name my_run --query hostname eid")?.trim().is_empty());
     host.genv("envs config --eid idle name --name solo")?;
     let found = asked(&host, "query --name solo --query hostname eid creation")?;
     ensure!(found.starts_with("gpu01,idle,"), "{found}");
@@ -117,10 +87,7 @@ fn its_monitor_tells_the_same_of_a_host_that_is_ours() -> Result<()> {
 
     let client = SshClient::new(&[("ours", &host.ours), ("theirs", &host.theirs)])?;
     let (port, folder) = (free_port()?, host.peer.folder().join("monitor"));
-    let line = format!(
-        "-H ours,theirs monitor --interval 1 --port {port} --config-dir {}",
-        folder.display()
-    );
+    let line = format!("-H ours,theirs monitor --interval 1 --port {port} --config-dir {}", folder.display());
     let monitor = Monitor::start(&mut login(&client, &host, &line)?, port, host.peer.folder())?;
     let scrape = monitor.wait_for("both hosts are seen", |scrape| {
         let mut names = ["ours", "theirs"].iter();
@@ -133,11 +100,7 @@ fn its_monitor_tells_the_same_of_a_host_that_is_ours() -> Result<()> {
         ("genv_environments_total", &[], 1.0),
         ("genv_processes_total", &[], 2.0),
         ("genv_attached_devices_total", &[], 1.0),
-        (
-            "genv_device_memory_used_bytes",
-            &[("index", "1")],
-            2_147_483_648.0,
-        ),
+        ("genv_device_memory_used_bytes", &[("index", "1")], 2_147_483_648.0),
     ] {
         let labels = [labels, &[("hostname", "ours")]].concat();
         let value = scrape.value(name, &labels)?;
@@ -175,25 +138,11 @@ fn ours_tells_programs_the_same_as_it_of_its_hosts_and_of_ours() -> Result<()> {
     host.environment("7", "my run", &members[0], "--count 2")?;
     host.environment("e-2", "$(touch x) \"é\"", &members[1], "--index 2")?;
     let devices = equal(&["devices", "--format", "csv"])?;
-    ensure!(
-        devices
-            == "HOST,TOTAL,AVAILABLE\ngpu01,4,1\n\nTotal 4 devices with 1 available on 1 hosts\n",
-        "{devices}"
-    );
+    ensure!(devices == "HOST,TOTAL,AVAILABLE\ngpu01,4,1\n\nTotal 4 devices with 1 available on 1 hosts\n", "{devices}");
     equal(&["devices", "--format", "csv", "--no-header", "--no-summary"])?;
     let environments = equal(&["envs", "--format", "csv", "--timestamp"])?;
-    ensure!(
-        environments.lines().count() == 5,
-        "a header, two environments and a summary: {environments}"
-    );
-    equal(&[
-        "envs",
-        "--format",
-        "csv",
-        "--timestamp",
-        "--no-header",
-        "--no-summary",
-    ])?;
+    ensure!(environments.lines().count() == 5, "a header, two environments and a summary: {environments}");
+    equal(&["envs", "--format", "csv", "--timestamp", "--no-header", "--no-summary"])?;
     for name in ["my run", "$(touch x) \"é\"", "nobody"] {
         let fields = ["eid", "creation", "hostname"];
         equal(&[&["query", "--name", name, "--query"], &fields[..]].concat())?;
@@ -219,9 +168,7 @@ fn ours_opens_an_environment_on_a_host_of_its_own() -> Result<()> {
     let mut command = Command::new(shell::installation()?.join("bin/genv"));
     client.on_path(&mut command)?;
     command.env("TERM", "xterm");
-    command.args([
-        "remote", "-H", "gpu01", "activate", "--gpus", "2", "--name", "mine",
-    ]);
+    command.args(["remote", "-H", "gpu01", "activate", "--gpus", "2", "--name", "mine"]);
     let mut terminal = Terminal::run_in(command, Shell::Bash)?;
     terminal.wait(&format!("(genv) {PROMPT}"))?;
     let (shown, _) = terminal.run("echo devices=$CUDA_VISIBLE_DEVICES")?;
@@ -249,26 +196,17 @@ fn it_finds_a_host_with_enough_devices_and_opens_an_environment_there() -> Resul
         let_log_in(&host.ours, &host.peer.our_command("genv")?)?;
     }
     let client = SshClient::new(&[("small", &hosts[0].ours), ("big", &hosts[1].ours)])?;
-    let mut command = login(
-        &client,
-        &hosts[0],
-        "-H small,big activate --name training --gpus 2",
-    )?;
+    let mut command = login(&client, &hosts[0], "-H small,big activate --name training --gpus 2")?;
     command.env("TERM", "xterm");
     let mut terminal = Terminal::run_in(command, Shell::Bash)?;
     // The prompt tells that the environment is active.
     terminal.wait(&format!("(genv) {PROMPT}"))?;
     let (shown, code) = terminal.run("genv status; echo devices=$CUDA_VISIBLE_DEVICES")?;
     ensure!(code == 0 && shown.contains(" is active."), "{shown}");
-    ensure!(
-        shown.contains("training") && shown.contains("devices=1,2"),
-        "{shown}"
-    );
+    ensure!(shown.contains("training") && shown.contains("devices=1,2"), "{shown}");
     let holders = hosts[1].genv("devices ps --format csv --no-header")?;
     ensure!(holders.matches(",training,").count() == 2, "{holders}");
 
     terminal.type_line("exit")?;
-    until("the environment ends with its shell", || {
-        Ok(!hosts[1].genv("envs ps")?.contains("training"))
-    })
+    until("the environment ends with its shell", || Ok(!hosts[1].genv("envs ps")?.contains("training")))
 }

@@ -27,8 +27,7 @@ fn held_by_e1(printed: &str) -> bool {
 }
 
 #[test]
-fn a_job_that_one_command_of_ours_recorded_keeps_its_environment_when_the_other_clears()
--> Result<()> {
+fn a_job_that_one_command_of_ours_recorded_keeps_its_environment_when_the_other_clears() -> Result<()> {
     for command in ["genv status", "genv attach --count 1"] {
         let (simulation, peer, _store) = peer(2)?;
         let (mut shell, job) = job(&peer)?;
@@ -42,21 +41,16 @@ fn a_job_that_one_command_of_ours_recorded_keeps_its_environment_when_the_other_
         ensure!(read(&peer, "envs.json")?.contains("\"training\""));
         // Commands of ours keep it for its context, not for its record.
         simulation.rewrite(&used_by(&[job.0]));
-        ensure!(held_by_e1(
-            &peer.our_genv(&["devices", "find", "--eid", "e1"])?
-        ));
+        ensure!(held_by_e1(&peer.our_genv(&["devices", "find", "--eid", "e1"])?));
         drop(job);
         peer.our_genv(&["exec", "--gpus", "2", "--", "true"])?;
-        ensure!(!held_by_e1(
-            &peer.genv(&["devices", "find", "--eid", "e1"])?
-        ));
+        ensure!(!held_by_e1(&peer.genv(&["devices", "find", "--eid", "e1"])?));
     }
     Ok(())
 }
 
 #[test]
-fn what_the_other_cleared_is_restored_by_its_user_while_its_job_works_on_a_free_device()
--> Result<()> {
+fn what_the_other_cleared_is_restored_by_its_user_while_its_job_works_on_a_free_device() -> Result<()> {
     // A reading command, and one that changes something else.
     for restorer in [&["devices"][..], &["exec", "--gpus", "1", "--", "true"]] {
         let (simulation, peer, _store) = peer(2)?;
@@ -75,14 +69,7 @@ fn what_the_other_cleared_is_restored_by_its_user_while_its_job_works_on_a_free_
         ensure!(!read(&peer, "devices.json")?.contains("\"e1\""));
         peer.our_genv(restorer)?;
         ensure!(held_by_e1(&peer.genv(&["devices", "find", "--eid", "e1"])?));
-        let query = [
-            "envs",
-            "query",
-            "--query",
-            "eid",
-            "config.name",
-            "config.gpus",
-        ];
+        let query = ["envs", "query", "--query", "eid", "config.name", "config.gpus"];
         ensure!(peer.our_genv(&query)?.trim() == "e1,training,1");
         ensure!(read(&peer, "envs.json")?.contains(&job.0.to_string()));
     }
@@ -101,11 +88,7 @@ fn what_the_other_cleared_stays_cleared_without_a_context_or_a_free_device() -> 
             peer.genv(&["devices", "attach", "--eid", "theirs", "--index", "0"])?;
             simulation.rewrite(&used_by(&[job.0]));
         }
-        ensure!(
-            peer.our_genv(&["devices", "find", "--eid", "e1"])?
-                .trim()
-                .is_empty()
-        );
+        ensure!(peer.our_genv(&["devices", "find", "--eid", "e1"])?.trim().is_empty());
         peer.our_genv(&["exec", "--", "true"])?;
         ensure!(!read(&peer, "envs.json")?.contains("\"e1\""));
     }
@@ -120,10 +103,6 @@ fn what_our_deactivate_ended_is_not_restored() -> Result<()> {
     shell.run("genv status; genv deactivate")?;
     peer.our_genv(&["exec", "--gpus", "2", "--over-subscribe", "--", "true"])?;
     ensure!(!read(&peer, "envs.json")?.contains("\"e1\""));
-    ensure!(
-        peer.our_genv(&["devices", "find", "--eid", "e1"])?
-            .trim()
-            .is_empty()
-    );
+    ensure!(peer.our_genv(&["devices", "find", "--eid", "e1"])?.trim().is_empty());
     Ok(())
 }

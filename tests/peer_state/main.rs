@@ -13,8 +13,7 @@ use anyhow::{Context, Result, ensure};
 use genv_core::model::MemoryAmount;
 use genv_core::state::allocate::{AttachRequest, Selection};
 use genv_core::state::{
-    ChangeError, Configuration, EditableState, LockError, MemberId, State, StateStore, StoreError,
-    lock_devices,
+    ChangeError, Configuration, EditableState, LockError, MemberId, State, StateStore, StoreError, lock_devices,
 };
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::peer::Peer;
@@ -23,9 +22,7 @@ use genv_tests::state_client::StateClient;
 
 /// genv 1.4.3 on a machine with so many devices, of which it has made the state.
 fn peer(devices: u32) -> Result<(Simulation, Peer, StateStore)> {
-    let simulation = Simulation::new(&format!(
-        "version: 1\nhosts:\n- devices: [{{count: {devices}, memory: 16gi}}]\n"
-    ));
+    let simulation = Simulation::new(&format!("version: 1\nhosts:\n- devices: [{{count: {devices}, memory: 16gi}}]\n"));
     let peer = Peer::new(&simulation)?;
     peer.genv(&["devices", "ps"])?;
     let store = StateStore::new(peer.state_directory());
@@ -50,18 +47,7 @@ fn me() -> String {
 }
 
 fn activate_by_peer(peer: &Peer, eid: &str, pid: &str) -> Result<()> {
-    peer.genv(&[
-        "envs",
-        "activate",
-        "--eid",
-        eid,
-        "--uid",
-        "0",
-        "--username",
-        "root",
-        "--pid",
-        pid,
-    ])?;
+    peer.genv(&["envs", "activate", "--eid", eid, "--uid", "0", "--username", "root", "--pid", pid])?;
     Ok(())
 }
 
@@ -69,12 +55,7 @@ fn activate_by_peer(peer: &Peer, eid: &str, pid: &str) -> Result<()> {
 fn each_sees_extends_and_ends_what_the_other_made() -> Result<()> {
     let (_simulation, peer, mut store) = peer(4)?;
     let attached = change(&mut store, |state| -> Result<_, ChangeError> {
-        state.activate(
-            "ours",
-            0,
-            Some("root"),
-            &MemberId::Process(std::process::id()),
-        );
+        state.activate("ours", 0, Some("root"), &MemberId::Process(std::process::id()));
         let configuration = Configuration {
             name: Some("my name".to_owned()),
             gpus: Some(2),
@@ -95,14 +76,7 @@ fn each_sees_extends_and_ends_what_the_other_made() -> Result<()> {
     peer.genv(&["devices", "attach", "--eid", "ours", "--count", "3"])?;
     let state = store.read()?;
     ensure!(state.environments[0].pids == [std::process::id(), shell.pid()]);
-    ensure!(
-        state
-            .devices
-            .iter()
-            .filter(|it| !it.attachments.is_empty())
-            .count()
-            == 3
-    );
+    ensure!(state.devices.iter().filter(|it| !it.attachments.is_empty()).count() == 3);
 
     // We extend its own, and end what ended.
     activate_by_peer(&peer, "theirs", &me())?;
@@ -113,11 +87,7 @@ fn each_sees_extends_and_ends_what_the_other_made() -> Result<()> {
         state.leave("ours", &MemberId::Process(std::process::id()));
     })?;
     ensure!(peer.genv(&["envs", "find", "--pid", &pid])?.trim() == "ours");
-    ensure!(
-        peer.genv(&["devices", "find", "--eid", "theirs"])?
-            .trim()
-            .is_empty()
-    );
+    ensure!(peer.genv(&["devices", "find", "--eid", "theirs"])?.trim().is_empty());
     shell.kill()?;
     change(&mut store, |_| ())?;
     ensure!(read(&peer, "envs.json")? == "{\n  \"envs\": []\n}");
@@ -128,13 +98,7 @@ fn each_sees_extends_and_ends_what_the_other_made() -> Result<()> {
 #[test]
 fn what_we_write_it_writes_again_byte_for_byte() -> Result<()> {
     let (_simulation, peer, mut store) = peer(3)?;
-    let texts = [
-        "my env",
-        "$(touch x);\"'\\",
-        "Ünï😀",
-        "\u{1b}[2J\u{7f}\r\n\t\u{0}",
-        "\u{2028}a\u{10dcff}b",
-    ];
+    let texts = ["my env", "$(touch x);\"'\\", "Ünï😀", "\u{1b}[2J\u{7f}\r\n\t\u{0}", "\u{2028}a\u{10dcff}b"];
     change(&mut store, |state| -> Result<(), ChangeError> {
         for text in texts {
             state.activate(text, 7, Some(text), &MemberId::Process(std::process::id()));
@@ -165,18 +129,13 @@ fn neither_changes_the_state_while_the_other_does() -> Result<()> {
     let (_simulation, peer, mut store) = peer(2)?;
     let genv = |arguments: &[&str]| {
         let mut command = peer.command("genv");
-        command
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
         command
     };
     // It waits for us.
     let child = store.update(|state| -> Result<Child, StoreError> {
         let pid = me();
-        let arguments = [
-            "envs", "activate", "--eid", "theirs", "--uid", "0", "--pid", &pid,
-        ];
+        let arguments = ["envs", "activate", "--eid", "theirs", "--uid", "0", "--pid", &pid];
         let mut child = genv(&arguments).spawn().expect("it was started before");
         wait_for_lock(&mut child).expect("it waits");
         state.activate("ours", 0, None, &MemberId::Process(std::process::id()));
@@ -184,11 +143,7 @@ fn neither_changes_the_state_while_the_other_does() -> Result<()> {
     })?;
     ensure!(child.wait_with_output()?.status.success());
     let state = store.read()?;
-    let eids: Vec<&str> = state
-        .environments
-        .iter()
-        .map(|it| it.eid.as_str())
-        .collect();
+    let eids: Vec<&str> = state.environments.iter().map(|it| it.eid.as_str()).collect();
     ensure!(eids == ["ours", "theirs"], "{eids:?}");
 
     // We wait for it: it holds the lock for as long as a hanging nvidia-smi takes.
@@ -208,10 +163,7 @@ fn neither_changes_the_state_while_the_other_does() -> Result<()> {
         anyhow::bail!("{error}");
     };
     let holder = holder.as_deref().context("no holder")?;
-    ensure!(
-        holder.contains(&format!("process {} ", child.id())),
-        "{holder}"
-    );
+    ensure!(holder.contains(&format!("process {} ", child.id())), "{holder}");
     input.write_all(b"16384\n16384\n")?;
     drop(input);
     ensure!(child.wait()?.success());
@@ -223,10 +175,7 @@ fn neither_changes_the_state_while_the_other_does() -> Result<()> {
 fn sh(peer: &Peer, line: &str) -> Result<Child> {
     let mut command = peer.command("sh");
     command.args(["-c", line]).stdin(Stdio::null());
-    Ok(command
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?)
+    Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
 }
 
 fn holders(state: &State) -> BTreeMap<u32, Vec<&str>> {
@@ -240,8 +189,7 @@ fn holders(state: &State) -> BTreeMap<u32, Vec<&str>> {
 }
 
 #[test]
-fn two_hundred_activations_and_attachments_at_once_lose_nothing_and_give_no_device_twice()
--> Result<()> {
+fn two_hundred_activations_and_attachments_at_once_lose_nothing_and_give_no_device_twice() -> Result<()> {
     const OURS: u32 = 150;
     const THEIRS: u32 = 50;
     const DEVICES: u32 = 120;
@@ -261,22 +209,14 @@ fn two_hundred_activations_and_attachments_at_once_lose_nothing_and_give_no_devi
             )?);
         }
         if number < OURS {
-            ours.push(StateClient::start(
-                &directory,
-                &format!("ours-{number}"),
-                1,
-                None,
-            )?);
+            ours.push(StateClient::start(&directory, &format!("ours-{number}"), 1, None)?);
         }
     }
     let mut had = BTreeSet::new();
     for client in &mut ours {
         let answer = client.answer()?;
         if !answer.starts_with("no: ") {
-            ensure!(
-                had.insert(answer.parse::<u32>()?),
-                "device {answer} was given twice"
-            );
+            ensure!(had.insert(answer.parse::<u32>()?), "device {answer} was given twice");
         }
     }
     for mut child in theirs {
@@ -290,10 +230,7 @@ fn two_hundred_activations_and_attachments_at_once_lose_nothing_and_give_no_devi
     ensure!(state.environments.len() == THEIRS as usize + had.len());
     for (index, eids) in holders(&state) {
         ensure!(eids.len() == 1, "device {index} is held by {eids:?}");
-        ensure!(
-            had.contains(&index) == eids[0].starts_with("ours"),
-            "{index}: {eids:?}"
-        );
+        ensure!(had.contains(&index) == eids[0].starts_with("ours"), "{index}: {eids:?}");
     }
     Ok(())
 }
@@ -320,11 +257,7 @@ told("over")
 fn its_python_sdk_shares_environments_attachments_and_device_locks() -> Result<()> {
     let (_simulation, peer, mut store) = peer(3)?;
     let mut command = peer.command("python3");
-    let mut child = command
-        .args(["-c", SDK])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let mut child = command.args(["-c", SDK]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = child.stdin.take().context("no stdin")?;
     let mut output = std::io::BufReader::new(child.stdout.take().context("no stdout")?);
     let mut next = |go_on: bool| -> Result<String> {
@@ -351,17 +284,10 @@ fn its_python_sdk_shares_environments_attachments_and_device_locks() -> Result<(
     ensure!(next(true)? == "locked");
     let lock = |index: u32| {
         let patience = Some(Duration::from_millis(50));
-        lock_devices(
-            Path::new(&peer.state_directory()),
-            &[index].into(),
-            patience,
-        )
+        lock_devices(Path::new(&peer.state_directory()), &[index].into(), patience)
     };
     let error = lock(1).expect_err("it is locked");
-    ensure!(
-        matches!(error, StoreError::Lock(LockError::TimedOut { .. })),
-        "{error}"
-    );
+    ensure!(matches!(error, StoreError::Lock(LockError::TimedOut { .. })), "{error}");
     lock(2)?;
     ensure!(next(true)? == "over");
     lock(0)?;

@@ -44,34 +44,19 @@ fn vs_code_is_answered() -> Result<()> {
         &[
             (&lists("devices"), "0,,,\n1,,,\n2,,,\n"),
             (&lists("envs"), ""),
-            (
-                "envs activate --pid PID --eid PID --uid UID --username alice",
-                "",
-            ),
+            ("envs activate --pid PID --eid PID --uid UID --username alice", ""),
             (&lists("envs"), "PID,alice(UID),,TIME,PID\n"),
             ("envs config --eid PID name --name training", ""),
             ("envs config --eid PID gpus --count 2", ""),
             ("devices attach --eid PID", "0,1\n"),
             ("devices attach --eid PID --count 2", "0,1\n"),
-            (
-                &lists("devices"),
-                "0,PID,training,TIME\n1,PID,training,TIME\n2,,,\n",
-            ),
-            (
-                "envs activate --eid other --uid UID --username bob --pid PID",
-                "",
-            ),
+            (&lists("devices"), "0,PID,training,TIME\n1,PID,training,TIME\n2,,,\n"),
+            ("envs activate --eid other --uid UID --username bob --pid PID", ""),
             ("devices attach --eid other --index 2", "2\n"),
-            (
-                "devices attach --eid PID --index 2 --allow-over-subscription",
-                "0,1,2\n",
-            ),
+            ("devices attach --eid PID --index 2 --allow-over-subscription", "0,1,2\n"),
             ("devices detach --eid PID --index 2", "0,1\n"),
             ("devices detach --eid PID", "\n"),
-            (
-                &lists("envs"),
-                "PID,alice(UID),training,TIME,PID\nother,bob(UID),,TIME,PID\n",
-            ),
+            (&lists("envs"), "PID,alice(UID),training,TIME,PID\nother,bob(UID),,TIME,PID\n"),
             ("envs deactivate --pid PID", ""),
             (&lists("envs"), ""),
             (&lists("devices"), "0,,,\n1,,,\n2,,,\n"),
@@ -97,10 +82,7 @@ fn jupyterlab_is_answered() -> Result<()> {
     all(
         &lab,
         &[
-            (
-                "devices ps --format csv --no-header --timestamp",
-                "0,,,\n1,,,\n2,,,\n",
-            ),
+            ("devices ps --format csv --no-header --timestamp", "0,,,\n1,,,\n2,,,\n"),
             ("envs find --kernel-id 0123-abcd", ""),
             (&activate, ""),
             ("envs ps --format csv --no-header --timestamp", &listed),
@@ -128,13 +110,7 @@ fn their_terminals_join_the_environment() -> Result<()> {
     let lab = lab()?;
     let uid = rustix::process::geteuid().as_raw();
     let activate = format!("envs activate --eid e1 --uid {uid} --pid PID");
-    all(
-        &lab,
-        &[
-            (&activate, ""),
-            ("devices attach --eid e1 --count 1", "0\n"),
-        ],
-    )?;
+    all(&lab, &[(&activate, ""), ("devices attach --eid e1 --count 1", "0\n")])?;
     for init in [r#"eval "$(genv shell --init)""#, r#"eval "$(genv init -)""#] {
         let script = format!(
             "{init}\ngenv activate --id e1 --no-load --no-attach --no-prompt && echo $GENV_ENVIRONMENT_ID $CUDA_VISIBLE_DEVICES\n\
@@ -144,14 +120,8 @@ fn their_terminals_join_the_environment() -> Result<()> {
         let folder = programs.parent().unwrap_or(&programs).display();
         let path = std::env::var("PATH")?;
         let mut bash: Command = lab.command("bash");
-        let output = bash
-            .args(["--norc", "-c", &script])
-            .env("PATH", format!("{folder}:{path}"))
-            .output()?;
-        let (stdout, stderr) = (
-            String::from_utf8(output.stdout)?,
-            String::from_utf8(output.stderr)?,
-        );
+        let output = bash.args(["--norc", "-c", &script]).env("PATH", format!("{folder}:{path}")).output()?;
+        let (stdout, stderr) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
         assert_eq!(stdout, "e1 0\nrefreshed\n", "{init}: {stderr}");
         ensure!(output.status.success(), "{init}: {stderr}");
     }

@@ -74,11 +74,7 @@ fn the_state_directory_that_monitor_makes_belongs_to_everybody() -> Result<()> {
     let _running = monitor(&lab, None, free_port()?)?;
     let mode = fs::metadata(lab.state())?.permissions().mode();
     assert_eq!(mode & 0o7777, 0o777);
-    ensure!(
-        lab.state()
-            .join("metrics/prometheus/prometheus.yml")
-            .exists()
-    );
+    ensure!(lab.state().join("metrics/prometheus/prometheus.yml").exists());
     Ok(())
 }
 
@@ -87,15 +83,8 @@ fn stand_in(path: &Path, who: &str) -> Result<()> {
     fs::create_dir_all(path.parent().context("no folder")?)?;
     // Another process writes it: one that this process had open would be busy.
     let script = format!("#!/bin/sh\necho {who} \"$@\"\ncat\n");
-    let mut tee = lab_free("tee")
-        .arg(path)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()?;
-    tee.stdin
-        .take()
-        .context("no stdin")?
-        .write_all(script.as_bytes())?;
+    let mut tee = lab_free("tee").arg(path).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+    tee.stdin.take().context("no stdin")?.write_all(script.as_bytes())?;
     tee.wait()?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
     Ok(())
@@ -121,46 +110,23 @@ fn the_enforcer_is_found_beside_genv_then_on_path() -> Result<()> {
             .stderr(Stdio::piped())
             .spawn()?;
         // Who has ended already reads nothing.
-        let _ = child
-            .stdin
-            .take()
-            .context("no stdin")?
-            .write_all(input.as_bytes());
+        let _ = child.stdin.take().context("no stdin")?.write_all(input.as_bytes());
         let output = child.wait_with_output()?;
-        Ok((
-            output.status.code(),
-            String::from_utf8(output.stdout)?,
-            String::from_utf8(output.stderr)?,
-        ))
+        Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
     };
     for line in ["enforce --interval 0", "usage execute"] {
         let (code, stdout, stderr) = run(line, "")?;
         assert_eq!((code, stdout.as_str()), (Some(1), ""));
-        ensure!(
-            stderr.contains("genv-enforcer is not installed"),
-            "{stderr}"
-        );
+        ensure!(stderr.contains("genv-enforcer is not installed"), "{stderr}");
     }
     stand_in(&other.join("genv-enforcer"), "other")?;
     let (code, stdout, _) = run("enforce --max-devices-for-user a=1 b=2 --interval 0", "")?;
-    assert_eq!(
-        (code, stdout.as_str()),
-        (
-            Some(0),
-            "other run --genv-1 --max-devices-for-user a=1 b=2 --interval 0\n"
-        )
-    );
+    assert_eq!((code, stdout.as_str()), (Some(0), "other run --genv-1 --max-devices-for-user a=1 b=2 --interval 0\n"));
     let (code, stdout, _) = run("enforce --config=rules.yaml --once", "")?;
-    assert_eq!(
-        (code, stdout.as_str()),
-        (Some(0), "other run --config=rules.yaml --once\n")
-    );
+    assert_eq!((code, stdout.as_str()), (Some(0), "other run --config=rules.yaml --once\n"));
     stand_in(&own.join("genv-enforcer"), "own")?;
     let (code, stdout, _) = run("usage execute", "a report")?;
-    assert_eq!(
-        (code, stdout.as_str()),
-        (Some(0), "own execute-report\na report")
-    );
+    assert_eq!((code, stdout.as_str()), (Some(0), "own execute-report\na report"));
     Ok(())
 }
 
@@ -173,27 +139,15 @@ fn exec_of_an_old_tool_becomes_its_stand_in() -> Result<()> {
     let run = |line: &str| -> Result<(Option<i32>, String, String)> {
         let mut command = lab.command(installed.join("bin/genv"));
         let done = output(command.args(line.split(' ')))?;
-        let (stdout, stderr) = (
-            String::from_utf8(done.stdout)?,
-            String::from_utf8(done.stderr)?,
-        );
+        let (stdout, stderr) = (String::from_utf8(done.stdout)?, String::from_utf8(done.stderr)?);
         Ok((done.status.code(), stdout, stderr))
     };
     let (code, _, stderr) = run("exec nvidia-smi")?;
-    ensure!(
-        code == Some(127) && stderr.contains("Install genv again"),
-        "{stderr}"
-    );
+    ensure!(code == Some(127) && stderr.contains("Install genv again"), "{stderr}");
     stand_in(&installed.join("lib/genv/shims/nvidia-smi"), "stand-in")?;
-    assert_eq!(
-        run("exec nvidia-smi -L --id=0")?,
-        (Some(0), "stand-in -L --id=0\n".to_owned(), String::new())
-    );
+    assert_eq!(run("exec nvidia-smi -L --id=0")?, (Some(0), "stand-in -L --id=0\n".to_owned(), String::new()));
     let (code, _, stderr) = run("exec docker ps")?;
-    ensure!(
-        code == Some(127) && stderr.contains("cannot run"),
-        "{stderr}"
-    );
+    ensure!(code == Some(127) && stderr.contains("cannot run"), "{stderr}");
     // It ran in no environment of its own.
     ensure!(!lab.state().exists());
     Ok(())

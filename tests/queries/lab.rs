@@ -31,11 +31,7 @@ pub(crate) struct Said {
 impl Lab {
     /// A machine whose driver does not load.
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self {
-            folder: tempfile::tempdir()?,
-            scenario: None,
-            variables: Vec::new(),
-        })
+        Ok(Self { folder: tempfile::tempdir()?, scenario: None, variables: Vec::new() })
     }
 
     /// A machine with simulated GPUs.
@@ -69,10 +65,9 @@ impl Lab {
     pub(crate) fn write(&self, environments: &[Value], devices: &[Value]) -> Result<()> {
         fs::create_dir_all(self.state())?;
         fs::set_permissions(self.state(), fs::Permissions::from_mode(0o777))?;
-        for (name, content) in [
-            ("envs.json", json!({ "envs": environments })),
-            ("devices.json", json!({ "devices": devices })),
-        ] {
+        for (name, content) in
+            [("envs.json", json!({ "envs": environments })), ("devices.json", json!({ "devices": devices }))]
+        {
             let path = self.state().join(name);
             fs::write(&path, serde_json::to_string_pretty(&content)?)?;
             fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
@@ -83,13 +78,7 @@ impl Lab {
     /// A program that finds this machine.
     pub(crate) fn command(&self, program: impl Into<PathBuf>) -> Command {
         let mut command = Command::new(program.into());
-        for name in [
-            "GENV_ENVIRONMENT_ID",
-            "GENV_CALLER",
-            "GENV_DEVICES",
-            "GENV_SCENARIO",
-            "NO_COLOR",
-        ] {
+        for name in ["GENV_ENVIRONMENT_ID", "GENV_CALLER", "GENV_DEVICES", "GENV_SCENARIO", "NO_COLOR"] {
             command.env_remove(name);
         }
         match &self.scenario {
@@ -123,10 +112,7 @@ impl Lab {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths(folders.chain(std::env::split_paths(&path)))?;
         let mut script = self.command("script");
-        script
-            .args(["--quiet", "--return", "--command", line, "/dev/null"])
-            .env("PATH", path)
-            .env("SHELL", "/bin/sh");
+        script.args(["--quiet", "--return", "--command", line, "/dev/null"]).env("PATH", path).env("SHELL", "/bin/sh");
         Ok(String::from_utf8(output(&mut script)?.stdout)?)
     }
 
@@ -159,8 +145,7 @@ pub(crate) fn own_environment(eid: &str, name: &Value) -> Value {
 /// A device of 40 GiB, with environments and what they claim.
 pub(crate) fn device(index: u32, attachments: &[(&str, Option<&str>)]) -> Value {
     let attachments = attachments.iter();
-    let attachments = attachments
-        .map(|(eid, memory)| json!({"eid": eid, "gpu_memory": memory, "time": TIME}))
-        .collect::<Vec<_>>();
+    let attachments =
+        attachments.map(|(eid, memory)| json!({"eid": eid, "gpu_memory": memory, "time": TIME})).collect::<Vec<_>>();
     json!({"index": index, "total_memory": "40960mi", "attachments": attachments})
 }

@@ -81,10 +81,7 @@ fn a_terminal_shows_a_line_for_each_device_with_its_holder_and_its_use() -> Resu
     ");
     let ages = shown(&lab, 80, "genv devices --color never")?;
     let used = ages.lines().nth(3).unwrap_or_default();
-    ensure!(
-        used.contains("used, not held") && used.contains(" w  "),
-        "{ages}"
-    );
+    ensure!(used.contains("used, not held") && used.contains(" w  "), "{ages}");
     Ok(())
 }
 
@@ -92,10 +89,7 @@ fn a_terminal_shows_a_line_for_each_device_with_its_holder_and_its_use() -> Resu
 fn genv_without_a_command_shows_the_overview_on_a_terminal_and_help_elsewhere() -> Result<()> {
     let lab = lab()?;
     let overview = shown(&lab, 80, "genv devices --color never")?;
-    assert_eq!(
-        shown(&lab, 80, "genv --color never")?,
-        format!("{overview}genv: 'genv --help' lists the commands\n")
-    );
+    assert_eq!(shown(&lab, 80, "genv --color never")?, format!("{overview}genv: 'genv --help' lists the commands\n"));
     let output = lab.ask(&[])?;
     assert_eq!((output.code, output.stderr.as_str()), (0, ""));
     assert_eq!(output.stdout, lab.genv("-h")?);
@@ -108,10 +102,7 @@ fn lines_fit_the_terminal() -> Result<()> {
     for columns in [64, 70, 80, 120] {
         let shown = shown(&lab, columns, "genv devices --color never")?;
         for line in shown.lines() {
-            ensure!(
-                line.chars().count() <= columns.try_into()?,
-                "{columns}: {shown}"
-            );
+            ensure!(line.chars().count() <= columns.try_into()?, "{columns}: {shown}");
         }
         assert_eq!(shown.lines().count(), 5, "{columns}: {shown}");
         assert_eq!(shown.contains('…'), columns < 100, "{columns}: {shown}");
@@ -126,14 +117,7 @@ fn a_value_that_the_driver_does_not_report_is_a_question_mark_with_its_reason() 
         "{{devices: [{{memory: 40gi, faults: [{{lost: true}}]}}, {unsupported}, {unsupported}]}}"
     ))?;
     let held = of_uid("e1", &Value::Null, BOB);
-    lab.write(
-        &[held],
-        &[
-            device(0, &[("e1", None)]),
-            device(1, &[("gone", None)]),
-            device(2, &[]),
-        ],
-    )?;
+    lab.write(&[held], &[device(0, &[("e1", None)]), device(1, &[("gone", None)]), device(2, &[])])?;
     let line = "genv devices --color never --timestamp";
     insta::assert_snapshot!(shown(&lab, 100, line)?, @r"
     GPU  MODEL           USER   ENVIRONMENT  SINCE                MEMORY GiB  LOAD  OUTSIDE
@@ -173,9 +157,7 @@ fn mig_devices_have_lines_of_their_own() -> Result<()> {
 
 #[test]
 fn simulated_devices_are_shown() -> Result<()> {
-    let lab = Lab::new()?
-        .variable("GENV_NVML_LIBRARY", "")
-        .variable("GENV_DEVICES", "2");
+    let lab = Lab::new()?.variable("GENV_NVML_LIBRARY", "").variable("GENV_DEVICES", "2");
     insta::assert_snapshot!(shown(&lab, 80, "genv devices --color never")?, @r"
     GPU  MODEL           USER  ENVIRONMENT  SINCE  MEMORY GiB  LOAD  OUTSIDE
     0    H100 80GB HBM3        free                  0.0/80.0   0 %        0
@@ -195,10 +177,7 @@ fn colours_mark_what_is_free_what_is_doubtful_and_what_the_caller_holds() -> Res
     assert_eq!(colours("genv devices")?, [true, true, is_root]);
     assert_eq!(colours("genv devices --color never")?, [false; 3]);
     assert_eq!(colours("NO_COLOR=1 genv")?, [false; 3]);
-    lab.write(
-        &[own_environment("e1", &Value::Null)],
-        &[device(0, &[("e1", None)])],
-    )?;
+    lab.write(&[own_environment("e1", &Value::Null)], &[device(0, &[("e1", None)])])?;
     assert_eq!(colours("genv")?, [false, true, true]);
     Ok(())
 }
@@ -207,10 +186,7 @@ fn colours_mark_what_is_free_what_is_doubtful_and_what_the_caller_holds() -> Res
 fn programs_get_the_table_and_formats_as_before() -> Result<()> {
     let lab = lab()?;
     let table = lab.genv("devices --timestamp")?;
-    ensure!(
-        table.starts_with("ID  ENV ID  ENV NAME") && !table.contains("used"),
-        "{table}"
-    );
+    ensure!(table.starts_with("ID  ENV ID  ENV NAME") && !table.contains("used"), "{table}");
     for line in ["devices ps --timestamp", "devices --format tui --timestamp"] {
         assert_eq!(lab.genv(line)?, table, "{line}");
     }
@@ -244,18 +220,12 @@ fn who_answers_for_one_device_for_several_and_for_all() -> Result<()> {
     assert_eq!(json("who 2 3 --json")?["devices"][0], one);
     let output = lab.ask(&["who", "0", "9"])?;
     assert_eq!((output.code, output.stdout.as_str()), (4, ""));
-    ensure!(
-        output.stderr.contains("there is no device 9"),
-        "{}",
-        output.stderr
-    );
+    ensure!(output.stderr.contains("there is no device 9"), "{}", output.stderr);
     // The reason is given once.
     lab.simulate("{devices: [{count: 4}], faults: [{hang: all}]}")?;
     let output = lab.ask(&["who", "1", "3"])?;
     ensure!(
-        output
-            .stderr
-            .starts_with("genv: it is not known who uses devices 1, 3: ")
+        output.stderr.starts_with("genv: it is not known who uses devices 1, 3: ")
             && output.stderr.lines().count() == 1,
         "{}",
         output.stderr
@@ -270,10 +240,7 @@ fn the_end_of_a_lease_has_a_column_that_fits_80_columns() -> Result<()> {
     ensure!(!shown(&lab, 80, line)?.contains("UNTIL"));
     let shown = shown(&lab, 80, &format!("genv exec --gpus 1 --for 26h -- {line}"))?;
     let lines: Vec<&str> = shown.lines().filter(|it| !it.contains("genv: ")).collect();
-    ensure!(
-        lines[0].contains("  SINCE  ") && lines[0].contains("  UNTIL  "),
-        "{shown}"
-    );
+    ensure!(lines[0].contains("  SINCE  ") && lines[0].contains("  UNTIL  "), "{shown}");
     ensure!(lines.iter().all(|it| it.chars().count() <= 80), "{shown}");
     let leased = lines.iter().find(|it| it.starts_with('3'));
     ensure!(leased.is_some_and(|it| it.contains(':')), "{shown}");

@@ -17,11 +17,7 @@ fn lab() -> Result<Lab> {
             // A uid that has no name on any machine.
             of_user("longer-id", "名前", FIRST_UID, "root"),
         ],
-        &[
-            device(0, &[("e1", Some("4g")), ("longer-id", Some("10gi"))]),
-            device(1, &[]),
-            device(2, &[("e1", None)]),
-        ],
+        &[device(0, &[("e1", Some("4g")), ("longer-id", Some("10gi"))]), device(1, &[]), device(2, &[("e1", None)])],
     )?;
     Ok(lab)
 }
@@ -74,16 +70,10 @@ fn people_see_the_user_of_a_uid_and_programs_the_name_of_the_record() -> Result<
     );
     let names = lab.genv("envs query --query uid username")?;
     ensure!(names == "0,alice\n54321,root\n", "{names}");
-    for (line, path) in [
-        ("envs --json", "/envs/0/username"),
-        ("who 0 --json", "/holders/0/username"),
-    ] {
+    for (line, path) in [("envs --json", "/envs/0/username"), ("who 0 --json", "/holders/0/username")] {
         let words: Vec<&str> = line.split(' ').collect();
         let told: Value = serde_json::from_str(&lab.ask(&words)?.stdout)?;
-        ensure!(
-            told.pointer(path) == Some(&json!("alice")),
-            "{line}: {told}"
-        );
+        ensure!(told.pointer(path) == Some(&json!("alice")), "{line}: {told}");
     }
     Ok(())
 }
@@ -112,10 +102,7 @@ fn hostile_texts_break_no_table() -> Result<()> {
         assert_eq!(table.lines().count(), lines, "{table}");
         let bad = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
         ensure!(!table.contains(bad), "{table:?}");
-        ensure!(
-            table.lines().all(|line| line.chars().count() < 250),
-            "{table}"
-        );
+        ensure!(table.lines().all(|line| line.chars().count() < 250), "{table}");
     }
     // What programs read is exact, but for a person who looks at it.
     for line in [
@@ -137,8 +124,7 @@ fn hostile_texts_break_no_table() -> Result<()> {
 #[test]
 fn colours_are_for_terminals_and_for_those_who_ask() -> Result<()> {
     let lab = lab()?;
-    let escapes =
-        |lab: &Lab, line: &str| -> Result<bool> { Ok(lab.genv(line)?.contains('\u{1b}')) };
+    let escapes = |lab: &Lab, line: &str| -> Result<bool> { Ok(lab.genv(line)?.contains('\u{1b}')) };
     ensure!(!escapes(&lab, "envs")?);
     ensure!(!escapes(&lab, "--color never envs")?);
     ensure!(escapes(&lab, "--color always envs")?);
@@ -146,11 +132,7 @@ fn colours_are_for_terminals_and_for_those_who_ask() -> Result<()> {
     ensure!(!escapes(&lab, "--color always envs --format csv")?);
     ensure!(!escapes(&lab, "--color always envs --json")?);
     for (line, coloured) in [("envs", true), ("envs --color never", false)] {
-        assert_eq!(
-            on_a_terminal(&lab, line)?.contains('\u{1b}'),
-            coloured,
-            "{line}"
-        );
+        assert_eq!(on_a_terminal(&lab, line)?.contains('\u{1b}'), coloured, "{line}");
     }
     for (name, value) in [("NO_COLOR", "1"), ("TERM", "dumb")] {
         let lab = lab_with(name, value)?;
@@ -171,16 +153,8 @@ fn on_a_terminal(lab: &Lab, line: &str) -> Result<String> {
 fn busy() -> Result<(Lab, Sleeper, Sleeper)> {
     let lab = Lab::simulated("{devices: [{count: 4, memory: 40gi}]}")?;
     lab.write(
-        &[
-            own_environment("e1", &json!("training")),
-            environment("e2", &Value::Null),
-        ],
-        &[
-            device(0, &[("e1", Some("10gi"))]),
-            device(1, &[]),
-            device(2, &[("e1", None), ("e2", None)]),
-            device(3, &[]),
-        ],
+        &[own_environment("e1", &json!("training")), environment("e2", &Value::Null)],
+        &[device(0, &[("e1", Some("10gi"))]), device(1, &[]), device(2, &[("e1", None), ("e2", None)]), device(3, &[])],
     )?;
     let inside = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "e1")])?;
     let outside = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "nosuch")])?;
@@ -210,12 +184,9 @@ fn what_is_free_is_told_in_the_order_of_attaching() -> Result<()> {
     assert_eq!(indices("free --gpu-memory 31gi")?, [1, 3]);
     assert_eq!(indices("free --over-subscribe")?, [1, 3, 0, 2]);
     let table = lab.genv("free -o --no-header")?;
-    for (line, end) in table.lines().zip([
-        "free",
-        "used, not attached",
-        "shared with 1 environment",
-        "shared with 2 environments",
-    ]) {
+    for (line, end) in
+        table.lines().zip(["free", "used, not attached", "shared with 1 environment", "shared with 2 environments"])
+    {
         ensure!(line.ends_with(end), "{table}");
     }
     ensure!(table.contains("30.0 GiB"), "{table}");
@@ -231,10 +202,7 @@ fn nothing_free_says_what_to_do() -> Result<()> {
         "None of 4 devices is free: 'genv devices' tells who holds them, '--over-subscribe' what could be shared.\n"
     );
     let lab = Lab::simulated("{devices: [{memory: 40gi}]}")?;
-    lab.write(
-        &[environment("e1", &Value::Null)],
-        &[device(0, &[("e1", None)])],
-    )?;
+    lab.write(&[environment("e1", &Value::Null)], &[device(0, &[("e1", None)])])?;
     assert_eq!(
         lab.genv("free")?,
         "The one device is not free: 'genv devices' tells who holds it, '--over-subscribe' what could be shared.\n"
@@ -250,32 +218,16 @@ fn who_holds_and_who_uses_a_device_is_told() -> Result<()> {
     assert_eq!(told["holders"][0]["memory_bytes"], 10_u64 << 30);
     let of = |pid: u32| {
         let mut processes = told["processes"].as_array().into_iter().flatten();
-        processes
-            .find(|it| it["pid"] == pid)
-            .cloned()
-            .unwrap_or_default()
+        processes.find(|it| it["pid"] == pid).cloned().unwrap_or_default()
     };
     let (member, stranger) = (of(inside.pid()), of(outside.pid()));
-    assert_eq!(
-        (&member["state"], &member["eid"]),
-        (&json!("environment"), &json!("e1"))
-    );
+    assert_eq!((&member["state"], &member["eid"]), (&json!("environment"), &json!("e1")));
     assert_eq!(member["attached"], json!(true));
     assert_eq!(member["memory_used_bytes"], 5_u64 << 30);
-    assert_eq!(
-        (&stranger["state"], &stranger["eid"]),
-        (&json!("outside"), &Value::Null)
-    );
+    assert_eq!((&stranger["state"], &stranger["eid"]), (&json!("outside"), &Value::Null));
 
     let table = lab.genv("who 0")?;
-    for part in [
-        "50 % busy",
-        "HELD BY",
-        "training",
-        "USED BY",
-        "sleep",
-        "no environment",
-    ] {
+    for part in ["50 % busy", "HELD BY", "training", "USED BY", "sleep", "no environment"] {
         ensure!(table.contains(part), "{part}: {table}");
     }
     let table = lab.genv("who 3")?;
@@ -288,31 +240,17 @@ fn who_holds_and_who_uses_a_device_is_told() -> Result<()> {
 #[test]
 fn a_driver_that_does_not_answer_leaves_unknown_what_only_it_knows() -> Result<()> {
     let lab = Lab::simulated("{devices: [{count: 2, memory: 40gi}], faults: [{hang: all}]}")?;
-    lab.write(
-        &[environment("e1", &Value::Null)],
-        &[device(0, &[("e1", None)]), device(1, &[])],
-    )?;
+    lab.write(&[environment("e1", &Value::Null)], &[device(0, &[("e1", None)]), device(1, &[])])?;
     let said = lab.ask(&["who", "0"])?;
     ensure!(said.code == 0, "{}", said.stderr);
     ensure!(said.stdout.contains("e1"), "{}", said.stdout);
-    ensure!(
-        said.stderr.contains("it is not known who uses it"),
-        "{}",
-        said.stderr
-    );
+    ensure!(said.stderr.contains("it is not known who uses it"), "{}", said.stderr);
     let said = lab.ask(&["free"])?;
     ensure!(said.stdout.lines().count() == 2, "{}", said.stdout);
     ensure!(said.stdout.contains('?'), "{}", said.stdout);
-    ensure!(
-        said.stderr.contains("it is not known who uses the devices"),
-        "{}",
-        said.stderr
-    );
+    ensure!(said.stderr.contains("it is not known who uses the devices"), "{}", said.stderr);
     let told: Value = serde_json::from_str(&lab.ask(&["who", "1", "--json"])?.stdout)?;
-    ensure!(
-        told["processes"].is_null() && told["gpus_unknown"].is_string(),
-        "{told}"
-    );
+    ensure!(told["processes"].is_null() && told["gpus_unknown"].is_string(), "{told}");
     Ok(())
 }
 
@@ -320,24 +258,11 @@ fn a_driver_that_does_not_answer_leaves_unknown_what_only_it_knows() -> Result<(
 fn what_cannot_be_printed_is_a_failure_unless_nobody_reads_it() -> Result<()> {
     let lab = lab()?;
     let genv = genv_tests::process::program("genv")?;
-    for line in [
-        "envs",
-        "envs --format csv",
-        "devices --json",
-        "status",
-        "usage snapshot --type envs",
-    ] {
+    for line in ["envs", "envs --format csv", "devices --json", "status", "usage snapshot --type envs"] {
         let full = std::fs::File::options().write(true).open("/dev/full")?;
         let mut command = lab.command(&genv);
         let said = output(command.args(line.split(' ')), full)?;
-        assert_eq!(
-            said,
-            (
-                Some(1),
-                "genv: cannot print: No space left on device (os error 28)\n".to_owned()
-            ),
-            "{line}"
-        );
+        assert_eq!(said, (Some(1), "genv: cannot print: No space left on device (os error 28)\n".to_owned()), "{line}");
         let (reader, writer) = std::io::pipe()?;
         drop(reader);
         let mut command = lab.command(&genv);

@@ -16,11 +16,7 @@ fn lab() -> Result<Lab> {
     second["config"]["gpu_memory"] = json!("4g");
     lab.write(
         &[environment("e1", &json!(HOSTILE)), second],
-        &[
-            device(0, &[("e2", Some("4g")), ("e1", None)]),
-            device(1, &[]),
-            device(2, &[("e2", None)]),
-        ],
+        &[device(0, &[("e2", Some("4g")), ("e1", None)]), device(1, &[]), device(2, &[("e2", None)])],
     )?;
     Ok(lab)
 }
@@ -80,10 +76,7 @@ fn what_is_asked_for_is_answered_in_that_order() -> Result<()> {
             "envs query --query eid creation uid username config.gpus config.gpu_memory pids kernel_ids",
             "e1,20/11/2026 12:00:00,1000,alice,,,PID,\ne2,20/11/2026 12:00:00,1000,,2,4g,PID,\n",
         ),
-        (
-            "envs query --eid e2 --queries config.gpu_memory eid",
-            "4g,e2\n",
-        ),
+        ("envs query --eid e2 --queries config.gpu_memory eid", "4g,e2\n"),
         ("envs query --eid e2 --query uid --query eid", "e2\n"),
         ("envs query --eid nobody --query eid", ""),
         (
@@ -116,18 +109,12 @@ fn json_says_the_same() -> Result<()> {
     ] {
         assert_eq!(lab.genv(listed)?, lab.genv(snapshot)?, "{listed}");
     }
-    assert_eq!(
-        json("envs --json")?["envs"][0]["config"]["name"],
-        json!(HOSTILE)
-    );
+    assert_eq!(json("envs --json")?["envs"][0]["config"]["name"], json!(HOSTILE));
     assert_eq!(
         json("envs query --eid e2 --query config.gpus config.name pids --json")?,
         json!([{"config.gpus": 2, "config.name": null, "pids": [std::process::id()]}])
     );
-    assert_eq!(
-        json("devices query --query index eids --json")?[0],
-        json!({"index": 0, "eids": ["e2", "e1"]})
-    );
+    assert_eq!(json("devices query --query index eids --json")?[0], json!({"index": 0, "eids": ["e2", "e1"]}));
     assert_eq!(json("devices find --eid e2 --json")?, json!([0, 2]));
     assert_eq!(json("envs find --pid 1 --json")?, json!([]));
     Ok(())
@@ -138,10 +125,7 @@ fn usage_has_the_layout_of_python() -> Result<()> {
     let lab = Lab::simulated(
         "{devices: [{count: 1, memory: 40gi}], processes: [{pid: 1, devices: [{index: 0, memory: 5gi}]}]}",
     )?;
-    lab.write(
-        &[environment("e1", &json!("ü"))],
-        &[device(0, &[("e1", None)])],
-    )?;
+    lab.write(&[environment("e1", &json!("ü"))], &[device(0, &[("e1", None)])])?;
     assert_eq!(
         answer(&lab, "usage snapshot")?,
         r#"{
@@ -239,18 +223,11 @@ fn devices_that_are_written_down_need_no_driver_and_others_do() -> Result<()> {
     std::fs::remove_file(lab.state().join("devices.json"))?;
     let said = lab.ask(&["devices"])?;
     assert_eq!((said.code, said.stdout.as_str()), (1, ""));
-    ensure!(
-        said.stderr.contains("/nonexistent/libnvidia-ml.so.1"),
-        "{}",
-        said.stderr
-    );
+    ensure!(said.stderr.contains("/nonexistent/libnvidia-ml.so.1"), "{}", said.stderr);
 
     // Found once, they are written down.
     let lab = Lab::simulated("{devices: [{count: 2, memory: 40gi}]}")?;
-    assert_eq!(
-        lab.genv("devices query --query index total_memory")?,
-        "0,40960mi\n1,40960mi\n"
-    );
+    assert_eq!(lab.genv("devices query --query index total_memory")?, "0,40960mi\n1,40960mi\n");
     lab.simulate("{devices: [{count: 3, memory: 40gi}]}")?;
     assert_eq!(lab.genv("devices query --query index")?, "0\n1\n");
     Ok(())
@@ -259,17 +236,9 @@ fn devices_that_are_written_down_need_no_driver_and_others_do() -> Result<()> {
 #[test]
 fn everything_can_be_reset() -> Result<()> {
     let lab = Lab::simulated("{devices: [{count: 2, memory: 40gi}]}")?;
-    let fill = || {
-        lab.write(
-            &[own_environment("e1", &Value::Null)],
-            &[device(0, &[("e1", None)])],
-        )
-    };
+    let fill = || lab.write(&[own_environment("e1", &Value::Null)], &[device(0, &[("e1", None)])]);
     fill()?;
-    assert_eq!(
-        lab.genv("devices --reset ps --format csv --no-header")?,
-        "0,,,\n1,,,\n"
-    );
+    assert_eq!(lab.genv("devices --reset ps --format csv --no-header")?, "0,,,\n1,,,\n");
     assert_eq!(lab.genv("envs query --query eid")?, "e1\n");
     fill()?;
     assert_eq!(lab.genv("envs --reset query --query eid")?, "");
@@ -280,106 +249,35 @@ fn everything_can_be_reset() -> Result<()> {
 #[test]
 fn bad_input_is_one_line_and_changes_nothing() -> Result<()> {
     let lab = Lab::simulated("{devices: [{count: 2, memory: 40gi}]}")?;
-    lab.write(
-        &[own_environment("e1", &Value::Null)],
-        &[device(0, &[]), device(1, &[])],
-    )?;
+    lab.write(&[own_environment("e1", &Value::Null)], &[device(0, &[]), device(1, &[])])?;
     let state = || lab.genv("usage snapshot");
     let before = state()?;
     for (line, code, part) in [
-        (
-            "envs config --eid e1 gpus --count -1",
-            2,
-            "not a number of devices",
-        ),
-        (
-            "envs config --eid e1 gpus --count x",
-            2,
-            "not a number of devices",
-        ),
-        (
-            "envs config --eid e1 gpu-memory --gpu-memory abc",
-            2,
-            "not a number",
-        ),
-        (
-            "envs config --eid e1 gpu-memory --gpu-memory 1.5g",
-            2,
-            "1500m for 1.5g",
-        ),
-        (
-            "envs config --eid e1 gpu-memory --gpu-memory 4",
-            2,
-            "4g for gigabytes",
-        ),
+        ("envs config --eid e1 gpus --count -1", 2, "not a number of devices"),
+        ("envs config --eid e1 gpus --count x", 2, "not a number of devices"),
+        ("envs config --eid e1 gpu-memory --gpu-memory abc", 2, "not a number"),
+        ("envs config --eid e1 gpu-memory --gpu-memory 1.5g", 2, "1500m for 1.5g"),
+        ("envs config --eid e1 gpu-memory --gpu-memory 4", 2, "4g for gigabytes"),
         ("envs config --eid e1 gpus", 2, "--count <COUNT>|--clear"),
-        (
-            "envs config --eid nobody gpus --count 1",
-            1,
-            "no environment nobody",
-        ),
+        ("envs config --eid nobody gpus --count 1", 1, "no environment nobody"),
         ("envs activate --eid a,b --uid 0 --pid 1", 2, "commas"),
-        (
-            "envs activate --eid a --uid 0",
-            2,
-            "--pid <PID>|--kernel-id <ID>",
-        ),
+        ("envs activate --eid a --uid 0", 2, "--pid <PID>|--kernel-id <ID>"),
         ("envs find --pid x", 2, "not the pid of a process"),
-        (
-            "envs activate --eid a --uid 0 --pid 0",
-            2,
-            "not the pid of a process",
-        ),
-        (
-            "envs activate --eid a --uid 0 --pid -1",
-            2,
-            "not the pid of a process",
-        ),
-        (
-            "envs activate --eid a --uid root --pid 1",
-            2,
-            "not the number of a user",
-        ),
-        (
-            "envs activate --eid a --uid 0 --kernel-id ../x",
-            2,
-            "not the id of a kernel",
-        ),
-        (
-            "envs activate --eid a --uid 0 --pid 1 --username \u{1b}[2J",
-            2,
-            "cannot be printed",
-        ),
+        ("envs activate --eid a --uid 0 --pid 0", 2, "not the pid of a process"),
+        ("envs activate --eid a --uid 0 --pid -1", 2, "not the pid of a process"),
+        ("envs activate --eid a --uid root --pid 1", 2, "not the number of a user"),
+        ("envs activate --eid a --uid 0 --kernel-id ../x", 2, "not the id of a kernel"),
+        ("envs activate --eid a --uid 0 --pid 1 --username \u{1b}[2J", 2, "cannot be printed"),
         ("envs query --query name", 2, "config.name"),
         ("envs --json find --pid 1", 2, "cannot print a list here"),
         ("envs ps --json --format csv", 2, "--format"),
         ("devices attach --eid e1 --index 99", 4, "no device 99"),
-        (
-            "devices attach --eid e1 --index -1",
-            2,
-            "not the index of a device",
-        ),
-        (
-            "devices attach --eid e1 --count 3",
-            4,
-            "cannot attach 3 devices",
-        ),
-        (
-            "devices attach --eid e1 --count 1 --index 1",
-            2,
-            "cannot be used with",
-        ),
-        (
-            "devices attach --eid nobody --count 1",
-            1,
-            "no environment nobody",
-        ),
+        ("devices attach --eid e1 --index -1", 2, "not the index of a device"),
+        ("devices attach --eid e1 --count 3", 4, "cannot attach 3 devices"),
+        ("devices attach --eid e1 --count 1 --index 1", 2, "cannot be used with"),
+        ("devices attach --eid nobody --count 1", 1, "no environment nobody"),
         ("devices detach --eid e1 --index 99", 4, "no device 99"),
-        (
-            "who 2",
-            4,
-            "no device 2: this machine has devices 0 to 1. 'genv devices' lists them",
-        ),
+        ("who 2", 4, "no device 2: this machine has devices 0 to 1. 'genv devices' lists them"),
         ("who -1", 2, "not the index of a device"),
         ("who x", 2, "not the index of a device"),
         ("free --gpu-memory 1.5g", 2, "1500m for 1.5g"),
@@ -389,12 +287,7 @@ fn bad_input_is_one_line_and_changes_nothing() -> Result<()> {
     ] {
         let arguments: Vec<&str> = line.split_whitespace().collect();
         let said = lab.ask(&arguments)?;
-        assert_eq!(
-            (said.code, said.stdout.as_str()),
-            (code, ""),
-            "{line}: {}",
-            said.stderr
-        );
+        assert_eq!((said.code, said.stdout.as_str()), (code, ""), "{line}: {}", said.stderr);
         ensure!(said.stderr.contains(part), "{line}: {}", said.stderr);
         ensure!(said.stderr.lines().count() == 1, "{line}: {}", said.stderr);
     }

@@ -34,14 +34,8 @@ fn run(lab: &Lab, shell: &str, script: &str) -> Result<String> {
         .env("PATH", format!("{folder}:{}", std::env::var("PATH")?))
         .output()?;
     let stderr = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success() && stderr.is_empty(),
-        "{shell}: {stderr}"
-    );
-    ensure!(
-        !lab.folder().join("hacked").exists(),
-        "{shell} has run an id"
-    );
+    ensure!(output.status.success() && stderr.is_empty(), "{shell}: {stderr}");
+    ensure!(!lab.folder().join("hacked").exists(), "{shell} has run an id");
     Ok(String::from_utf8(output.stdout)?)
 }
 
@@ -73,14 +67,8 @@ fn bash_completes_commands_ids_and_indices() -> Result<()> {
     }
     ensure!(!commands.contains("man"), "{commands:?}");
     // An id that means something to a shell is not offered.
-    assert_eq!(
-        offered(&lab, &["devices", "find", "--eid", ""])?,
-        set(&["12496", "other"])
-    );
-    assert_eq!(
-        offered(&lab, &["envs", "query", "--eid", "o"])?,
-        set(&["other"])
-    );
+    assert_eq!(offered(&lab, &["devices", "find", "--eid", ""])?, set(&["12496", "other"]));
+    assert_eq!(offered(&lab, &["envs", "query", "--eid", "o"])?, set(&["other"]));
     assert_eq!(offered(&lab, &["activate", "--id", "1"])?, set(&["12496"]));
     let indices = offered(&lab, &["who", ""])?;
     ensure!(indices.is_superset(&set(&["0", "1"])), "{indices:?}");
@@ -92,13 +80,8 @@ fn fish_completes_ids() -> Result<()> {
     let lab = lab()?;
     let script = "genv completions fish | source\ncomplete -C 'genv devices find --eid '";
     let printed = run(&lab, "fish", script)?;
-    let ids = printed
-        .lines()
-        .map(|line| line.split('\t').next().unwrap_or(line));
-    assert_eq!(
-        ids.collect::<BTreeSet<_>>(),
-        BTreeSet::from(["12496", "other"])
-    );
+    let ids = printed.lines().map(|line| line.split('\t').next().unwrap_or(line));
+    assert_eq!(ids.collect::<BTreeSet<_>>(), BTreeSet::from(["12496", "other"]));
     Ok(())
 }
 
@@ -108,24 +91,17 @@ fn every_command_has_a_manual_page() -> Result<()> {
     let folder = lab.folder().join("man");
     lab.genv(&format!("man {}", folder.display()))?;
     let help = lab.genv("--help")?;
-    let listed = help
-        .lines()
-        .skip_while(|line| !line.starts_with("Commands:"));
+    let listed = help.lines().skip_while(|line| !line.starts_with("Commands:"));
     let commands = listed.skip(1).take_while(|line| line.starts_with("  "));
     let names = commands.filter_map(|line| {
         let name = line.strip_prefix("  ")?;
-        name.split_whitespace()
-            .next()
-            .filter(|_| !name.starts_with(' '))
+        name.split_whitespace().next().filter(|_| !name.starts_with(' '))
     });
     let names: Vec<&str> = names.collect();
     ensure!(names.len() > 15, "{names:?}");
     for name in names.iter().filter(|name| **name != "help") {
         let page = fs::read_to_string(folder.join(format!("genv-{name}.1")))?;
-        ensure!(
-            page.contains(".SH SYNOPSIS") && page.contains(".SH OPTIONS"),
-            "{name}: {page}"
-        );
+        ensure!(page.contains(".SH SYNOPSIS") && page.contains(".SH OPTIONS"), "{name}: {page}");
     }
     ensure!(fs::read_to_string(folder.join("genv.1"))?.contains(".TH genv 1"));
     Ok(())

@@ -15,10 +15,7 @@ const GPUS: &str = "{devices: [{count: 2, memory: 40gi}]}";
 
 fn lab() -> Result<Lab> {
     let lab = Lab::simulated(GPUS)?;
-    lab.write(
-        &[environment("e1", &Value::Null)],
-        &[device(0, &[("e1", None)]), device(1, &[])],
-    )?;
+    lab.write(&[environment("e1", &Value::Null)], &[device(0, &[("e1", None)]), device(1, &[])])?;
     Ok(lab)
 }
 
@@ -36,34 +33,19 @@ fn of_report(report: &str, name: &str) -> Result<Option<(String, String)>> {
     let checks = report["checks"].as_array().context("no checks")?;
     let of_name = checks.iter().filter(|it| it["name"] == name);
     // The worst of several.
-    let rank = |it: &&Value| {
-        ["ok", "warn", "fail"]
-            .iter()
-            .position(|word| it["verdict"] == *word)
-    };
+    let rank = |it: &&Value| ["ok", "warn", "fail"].iter().position(|word| it["verdict"] == *word);
     let Some(check) = of_name.max_by_key(rank) else {
         return Ok(None);
     };
     let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
-    ensure!(
-        check["verdict"] == "ok" || !text("remedy").is_empty(),
-        "{check}"
-    );
+    ensure!(check["verdict"] == "ok" || !text("remedy").is_empty(), "{check}");
     Ok(Some((text("verdict"), text("found"))))
 }
 
 #[test]
 fn a_machine_that_is_well_is_said_to_be() -> Result<()> {
     let lab = lab()?;
-    for name in [
-        "state directory",
-        "file system",
-        "lock",
-        "state files",
-        "GPUs",
-        "devices.json",
-        "clock",
-    ] {
+    for name in ["state directory", "file system", "lock", "state files", "GPUs", "devices.json", "clock"] {
         let (code, verdict, found) = found(&lab, name)?;
         assert_eq!((code, verdict.as_str()), (0, "ok"), "{name}: {found}");
     }
@@ -72,9 +54,7 @@ fn a_machine_that_is_well_is_said_to_be() -> Result<()> {
     ensure!(report.contains("2 devices, driver"), "{report}");
     ensure!(!report.contains("fail"), "{report}");
     // Nothing but a lock file is new.
-    let mut names: Vec<_> = fs::read_dir(lab.state())?
-        .map(|entry| Ok(entry?.file_name()))
-        .collect::<Result<_>>()?;
+    let mut names: Vec<_> = fs::read_dir(lab.state())?.map(|entry| Ok(entry?.file_name())).collect::<Result<_>>()?;
     names.sort();
     assert_eq!(names, ["devices.json", "envs.json", "genv.lock"]);
     Ok(())
@@ -115,18 +95,13 @@ fn what_does_not_work_fails() -> Result<()> {
             fs::write(&path, "{")?;
             Ok(())
         }),
-        ("state files", "warn", "its uid is missing", |lab| {
-            lab.write(&[json!({"eid": "x"})], &[])
-        }),
+        ("state files", "warn", "its uid is missing", |lab| lab.write(&[json!({"eid": "x"})], &[])),
         ("state files", "warn", "envs.json.corrupt-1", |lab| {
             Ok(fs::write(lab.state().join("envs.json.corrupt-1"), "")?)
         }),
-        (
-            "devices.json",
-            "warn",
-            "device 2 is not there any more",
-            |lab| lab.write(&[], &[device(0, &[]), device(1, &[]), device(2, &[])]),
-        ),
+        ("devices.json", "warn", "device 2 is not there any more", |lab| {
+            lab.write(&[], &[device(0, &[]), device(1, &[]), device(2, &[])])
+        }),
         ("clock", "warn", "ahead", |lab| {
             let mut coming = environment("e1", &Value::Null);
             coming["creation"] = json!("20/11/2999 12:00:00");
@@ -156,10 +131,7 @@ fn who_holds_the_lock_is_told() -> Result<()> {
     flock(&lock, FlockOperation::LockExclusive)?;
     let (code, verdict, said) = found(&lab, "lock")?;
     assert_eq!((code, verdict.as_str()), (1, "fail"));
-    ensure!(
-        said.contains(&format!("process {} (", std::process::id())),
-        "{said}"
-    );
+    ensure!(said.contains(&format!("process {} (", std::process::id())), "{said}");
     Ok(())
 }
 
@@ -232,26 +204,11 @@ fn stand_ins_that_are_missing_or_passed_by_are_told() -> Result<()> {
 
     fs::write(shims.join(name), "")?;
     for (path, active, verdict, part) in [
-        (
-            &[&*system][..],
-            false,
-            "ok",
-            "activating puts genv's before it",
-        ),
+        (&[&*system][..], false, "ok", "activating puts genv's before it"),
         (&[&shims, &system], true, "ok", "comes first in PATH"),
-        (
-            &[&system, &shims],
-            true,
-            "fail",
-            "comes before genv's in PATH",
-        ),
+        (&[&system, &shims], true, "fail", "comes before genv's in PATH"),
         (&[&system], true, "fail", "comes before genv's in PATH"),
-        (
-            &[&shims, &system],
-            false,
-            "warn",
-            "without an active environment",
-        ),
+        (&[&shims, &system], false, "warn", "without an active environment"),
     ] {
         let (found_verdict, found) = told(path, active)?;
         assert_eq!(found_verdict, verdict, "{found}");

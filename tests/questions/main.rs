@@ -43,46 +43,21 @@ struct Lab {
 
 impl Lab {
     fn new(tool: &str) -> Result<Self> {
-        Ok(Self {
-            past: week::history()?.start(tool)?,
-            overview: dashboard("overview")?,
-            users: dashboard("users")?,
-        })
+        Ok(Self { past: week::history()?.start(tool)?, overview: dashboard("overview")?, users: dashboard("users")? })
     }
 
     /// Whether a query gives these values by these labels at this time, and no others but zeros.
-    fn gives(
-        &self,
-        promql: &str,
-        by: &[&str],
-        hours: f64,
-        expected: Answer,
-        within: Within,
-    ) -> Result<()> {
-        let answer = self
-            .past
-            .prometheus
-            .query_at(promql, self.past.after(time(hours)))?;
+    fn gives(&self, promql: &str, by: &[&str], hours: f64, expected: Answer, within: Within) -> Result<()> {
+        let answer = self.past.prometheus.query_at(promql, self.past.after(time(hours)))?;
         let mut told = BTreeMap::new();
         for (labels, value) in answer.iter().filter(|(_, value)| *value != 0.0) {
-            let values = by
-                .iter()
-                .map(|label| labels.get(*label).map_or("", String::as_str));
+            let values = by.iter().map(|label| labels.get(*label).map_or("", String::as_str));
             let key = values.collect::<Vec<_>>().join(" ");
-            ensure!(
-                told.insert(key, *value).is_none(),
-                "{labels:?} stands twice in {answer:?}"
-            );
+            ensure!(told.insert(key, *value).is_none(), "{labels:?} stands twice in {answer:?}");
         }
-        let right = |(key, wanted): &(&str, f64)| {
-            told.get(*key)
-                .is_some_and(|value| within.allows(*value, *wanted))
-        };
+        let right = |(key, wanted): &(&str, f64)| told.get(*key).is_some_and(|value| within.allows(*value, *wanted));
         let same = told.len() == expected.len() && expected.iter().all(right);
-        ensure!(
-            same,
-            "at {hours} h: {told:?}\n  rather than {expected:?}\n  from {promql}"
-        );
+        ensure!(same, "at {hours} h: {told:?}\n  rather than {expected:?}\n  from {promql}");
         Ok(())
     }
 
@@ -91,22 +66,10 @@ impl Lab {
         let of = column(&self.overview, "Free GPUs by model", "Of")?;
         let by = &["model"];
         // Monday 06:00: GPU 2 of gpu01, and GPU 0 of gpu02, which erin takes at 07:20.
-        self.gives(
-            &free,
-            by,
-            6.0,
-            &[(week::A100, 1.0), (week::RTX, 1.0)],
-            Rounding,
-        )?;
+        self.gives(&free, by, 6.0, &[(week::A100, 1.0), (week::RTX, 1.0)], Rounding)?;
         // Tuesday 03:00: GPU 1 of gpu02 is lost; a GPU that is lost is not free, and still is one of two.
         self.gives(&free, by, 27.0, &[(week::A100, 1.0)], Rounding)?;
-        self.gives(
-            &of,
-            by,
-            28.0,
-            &[(week::A100, 3.0), (week::RTX, 2.0)],
-            Rounding,
-        )?;
+        self.gives(&of, by, 28.0, &[(week::A100, 3.0), (week::RTX, 2.0)], Rounding)?;
         // Tuesday 12:00: dave computes on the one that nobody holds.
         self.gives(&free, by, 36.0, &[], Rounding)
     }
@@ -137,22 +100,11 @@ impl Lab {
         self.gives(&of("Unmeasured")?, by, THE_WEEK, unmeasured, TwoMinutes)?;
         let busy: Answer = &[("alice", 56.0), ("carol", 84.0)];
         self.gives(&of("Busy")?, by, THE_WEEK, busy, TwoMinutes)?;
-        let held: Answer = &[
-            ("alice", 168.0),
-            ("bob", 42.0),
-            ("carol", 84.0),
-            ("erin", 60.1667),
-            ("frank", 66.2069),
-        ];
+        let held: Answer = &[("alice", 168.0), ("bob", 42.0), ("carol", 84.0), ("erin", 60.1667), ("frank", 66.2069)];
         self.gives(&of("Held")?, by, THE_WEEK, held, TwoMinutes)?;
         // Monday 08:00: the hour that runs is not told yet, but what erin held in her first one is.
-        let held: Answer = &[
-            ("alice", 7.2931),
-            ("bob", 1.8233),
-            ("carol", 3.6465),
-            ("erin", 0.6667),
-            ("frank", 7.2931),
-        ];
+        let held: Answer =
+            &[("alice", 7.2931), ("bob", 1.8233), ("carol", 3.6465), ("erin", 0.6667), ("frank", 7.2931)];
         self.gives(&of("Held")?, by, 8.0, held, TwoMinutes)
     }
 
@@ -160,13 +112,7 @@ impl Lab {
         let energy = column(&self.users, "Users", "Energy")?;
         self.gives(&energy, &["username"], THE_WEEK, week::KWH, TwoPerMille)?;
         let nobody = column(&self.users, "Energy of nobody", "")?;
-        self.gives(
-            &nobody,
-            &[],
-            THE_WEEK,
-            &[("", week::KWH_OF_NOBODY)],
-            TwoPerMille,
-        )
+        self.gives(&nobody, &[], THE_WEEK, &[("", week::KWH_OF_NOBODY)], TwoPerMille)
     }
 
     fn which_xid_hit_whom(&self) -> Result<()> {
@@ -181,37 +127,16 @@ impl Lab {
         self.gives(&errors, by, THE_WEEK, hits, Rounding)?;
         // That of GPU 2 hit nobody.
         let of_gpus = column(&self.users, "XID errors by GPU", "Errors")?;
-        let errors: Answer = &[
-            ("gpu01 0 31", 1.0),
-            ("gpu01 1 43", 5.0),
-            ("gpu01 2 13", 1.0),
-            ("gpu02 1 79", 1.0),
-        ];
-        self.gives(
-            &of_gpus,
-            &["hostname", "index", "xid"],
-            THE_WEEK,
-            errors,
-            Rounding,
-        )
+        let errors: Answer = &[("gpu01 0 31", 1.0), ("gpu01 1 43", 5.0), ("gpu01 2 13", 1.0), ("gpu02 1 79", 1.0)];
+        self.gives(&of_gpus, &["hostname", "index", "xid"], THE_WEEK, errors, Rounding)
     }
 
     fn who_is_over_their_memory(&self) -> Result<()> {
-        let over = column(
-            &self.overview,
-            "Environments over the memory they asked for",
-            "Of asked",
-        )?;
+        let over = column(&self.overview, "Environments over the memory they asked for", "Of asked")?;
         let by = &["username", "env_name", "hostname", "index"];
         // 24 GiB of the 20 GiB that she asked for, since Friday 06:00; on Thursday 14 GiB.
         self.gives(&over, by, 90.0, &[], Rounding)?;
-        self.gives(
-            &over,
-            by,
-            THE_WEEK,
-            &[("carol notebook gpu01 1", 1.2)],
-            Rounding,
-        )
+        self.gives(&over, by, THE_WEEK, &[("carol notebook gpu01 1", 1.2)], Rounding)
     }
 
     fn is_any_exporter_stale(&self) -> Result<()> {
@@ -223,13 +148,7 @@ impl Lab {
         self.gives(&stale, &[], 131.0, &[], Rounding)?;
         self.gives(&fires, &["hostname"], 131.0, &[], Rounding)?;
         self.gives(&stale, &[], 132.0 + 10.0 * A_MINUTE, &[("", 3.0)], Rounding)?;
-        self.gives(
-            &fires,
-            &["hostname"],
-            132.0 + 10.0 * A_MINUTE,
-            &[("gpu01", 1.0)],
-            Rounding,
-        )
+        self.gives(&fires, &["hostname"], 132.0 + 10.0 * A_MINUTE, &[("gpu01", 1.0)], Rounding)
     }
 
     fn which_host_is_down(&self) -> Result<()> {
@@ -237,24 +156,12 @@ impl Lab {
         let by = &["hostname"];
         self.gives(&up, by, 66.0, &[("gpu01", 1.0), ("gpu02", 1.0)], Rounding)?;
         // Wednesday 19:00, half an hour after gpu02 died: it stands there, as 0.
-        self.gives(
-            &format!("1 - ({up})"),
-            by,
-            67.0,
-            &[("gpu02", 1.0)],
-            Rounding,
-        )?;
+        self.gives(&format!("1 - ({up})"), by, 67.0, &[("gpu02", 1.0)], Rounding)?;
         let fires = alert("GenvExporterDown")?;
         self.gives(&fires, &["instance"], 66.0, &[], Rounding)?;
         // Also when it has been down for days.
         for hours in [67.0, THE_WEEK] {
-            self.gives(
-                &fires,
-                &["instance"],
-                hours,
-                &[("gpu02:9820", 1.0)],
-                Rounding,
-            )?;
+            self.gives(&fires, &["instance"], hours, &[("gpu02:9820", 1.0)], Rounding)?;
         }
         Ok(())
     }
@@ -269,23 +176,13 @@ impl Lab {
     }
 
     fn who_uses_gpus_without_an_environment(&self) -> Result<()> {
-        let now = column(
-            &self.overview,
-            "GPUs used outside environments",
-            "Of the time",
-        )?;
+        let now = column(&self.overview, "GPUs used outside environments", "Of the time")?;
         let by = &["username", "hostname", "index", "model"];
         let dave: Answer = &[("dave gpu01 2 NVIDIA A100-SXM4-40GB", 1.0)];
         self.gives(&now, by, 30.0, &[], Rounding)?;
         self.gives(&now, by, 36.0, dave, Rounding)?;
         let outside = column(&self.users, "Users", "Outside")?;
-        self.gives(
-            &outside,
-            &["username"],
-            THE_WEEK,
-            &[("dave", 12.2931)],
-            TwoMinutes,
-        )
+        self.gives(&outside, &["username"], THE_WEEK, &[("dave", 12.2931)], TwoMinutes)
     }
 
     /// The PromQL of docs/stack.md, which has no panel around it.
@@ -295,56 +192,27 @@ impl Lab {
         let gives = |question: &str, by: &[&str], hours, expected: Answer, within| {
             let promql = documented(question)?;
             // What is 0 is left out of answers.
-            let promql = if promql.ends_with("== 0") {
-                format!("1 + ({promql})")
-            } else {
-                promql
-            };
+            let promql = if promql.ends_with("== 0") { format!("1 + ({promql})") } else { promql };
             self.gives(&promql, by, hours, expected, within)
         };
         let free: Answer = &[(week::A100, 1.0), (week::RTX, 1.0)];
         gives(FREE, &["model"], 6.0, free, Rounding)?;
-        let holders: Answer = &[
-            ("alice training gpu01 0", 1.0),
-            ("bob parked gpu01 1", 0.25),
-            ("carol notebook gpu01 1", 0.5),
-        ];
-        gives(
-            HOLDERS,
-            &["username", "env_name", "hostname", "index"],
-            108.0,
-            holders,
-            Rounding,
-        )?;
+        let holders: Answer =
+            &[("alice training gpu01 0", 1.0), ("bob parked gpu01 1", 0.25), ("carol notebook gpu01 1", 0.5)];
+        gives(HOLDERS, &["username", "env_name", "hostname", "index"], 108.0, holders, Rounding)?;
         gives(IDLE, user, THE_WEEK, week::IDLE_HOURS, TwoMinutes)?;
         let kwh = [week::KWH, &[("(none)", week::KWH_OF_NOBODY)]].concat();
         gives(ENERGY, user, THE_WEEK, &kwh, TwoPerMille)?;
-        let hits: Answer = &[
-            ("alice gpu01 0 31", 1.0),
-            ("bob gpu01 1 43", 5.0),
-            ("carol gpu01 1 43", 5.0),
-            ("frank gpu02 1 79", 1.0),
-        ];
+        let hits: Answer =
+            &[("alice gpu01 0 31", 1.0), ("bob gpu01 1 43", 5.0), ("carol gpu01 1 43", 5.0), ("frank gpu02 1 79", 1.0)];
         gives(XID, hit, THE_WEEK, hits, Rounding)?;
         gives(MEMORY, user, THE_WEEK, &[("carol", 1.2)], Rounding)?;
         // The last snapshot is of 131:59.
         let stale: Answer = &[("gpu01", 11.0 * 60.0)];
-        gives(
-            STALE,
-            &["hostname"],
-            132.0 + 10.0 * A_MINUTE,
-            stale,
-            Rounding,
-        )?;
+        gives(STALE, &["hostname"], 132.0 + 10.0 * A_MINUTE, stale, Rounding)?;
         gives(DOWN, &["hostname"], 67.0, &[("gpu02", 1.0)], Rounding)?;
         gives(PEAK, &[], THE_WEEK, &[("", 0.95)], Rounding)?;
-        gives(
-            OUTSIDE,
-            &["username", "hostname", "index"],
-            36.0,
-            &[("dave gpu01 2", 1.0)],
-            Rounding,
-        )
+        gives(OUTSIDE, &["username", "hostname", "index"], 36.0, &[("dave gpu01 2", 1.0)], Rounding)
     }
 }
 
@@ -353,10 +221,7 @@ fn the_ten_questions_are_answered(tool: &str) -> Result<()> {
     let questions: [(&str, Answered); 11] = [
         (FREE, Lab::what_is_free_now_and_of_which_model),
         (HOLDERS, Lab::who_holds_what),
-        (
-            IDLE,
-            Lab::who_held_gpus_idle_last_week_and_for_how_many_gpu_hours,
-        ),
+        (IDLE, Lab::who_held_gpus_idle_last_week_and_for_how_many_gpu_hours),
         (ENERGY, Lab::how_many_kwh_per_user),
         (XID, Lab::which_xid_hit_whom),
         (MEMORY, Lab::who_is_over_their_memory),

@@ -26,9 +26,7 @@ pub(crate) fn column(dashboard: &Dashboard, title: &str, column: &str) -> Result
             let query = named(panel, column);
             targets.iter().find(|target| {
                 target.legend() == column
-                    || query
-                        .as_deref()
-                        .is_some_and(|query| query.is_empty() || target.reference() == query)
+                    || query.as_deref().is_some_and(|query| query.is_empty() || target.reference() == query)
             })
         }
     };
@@ -43,12 +41,7 @@ fn named(panel: Panel<'_>, column: &str) -> Option<String> {
     let names = organize["options"]["renameByName"].as_object()?;
     let (field, _) = names.iter().find(|(_, shown)| *shown == column)?;
     field.strip_prefix("Value")?;
-    Some(
-        field
-            .trim_start_matches("Value")
-            .trim_start_matches(" #")
-            .to_owned(),
-    )
+    Some(field.trim_start_matches("Value").trim_start_matches(" #").to_owned())
 }
 
 fn interpolated(expression: &str) -> String {
@@ -60,11 +53,7 @@ fn interpolated(expression: &str) -> String {
         ("$model", ".+"),
         ("$job", ".+"),
     ];
-    variables
-        .iter()
-        .fold(expression.to_owned(), |text, (variable, value)| {
-            text.replace(variable, value)
-        })
+    variables.iter().fold(expression.to_owned(), |text, (variable, value)| text.replace(variable, value))
 }
 
 /// The PromQL that the documentation gives for a question.
@@ -81,7 +70,5 @@ pub(crate) fn documented(question: &str) -> Result<String> {
 /// When the alert of this name fires.
 pub(crate) fn alert(name: &str) -> Result<String> {
     RulesFile::shipped("genv-alerts.yml")?.rule(name)?;
-    Ok(format!(
-        r#"ALERTS{{alertname="{name}", alertstate="firing"}}"#
-    ))
+    Ok(format!(r#"ALERTS{{alertname="{name}", alertstate="firing"}}"#))
 }

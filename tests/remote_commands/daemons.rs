@@ -30,17 +30,7 @@ fn monitor_serves_the_metrics_of_all_hosts_and_publishes_the_files() -> Result<(
     let files = folder.path().join("files");
     let port = free_port()?;
     let (port_text, files_text) = (port.to_string(), files.display().to_string());
-    let words = [
-        "-H",
-        "gpu[01-02]",
-        "monitor",
-        "-i",
-        "1",
-        "-p",
-        &port_text,
-        "--config-dir",
-        &files_text,
-    ];
+    let words = ["-H", "gpu[01-02]", "monitor", "-i", "1", "-p", &port_text, "--config-dir", &files_text];
     let mut command = remote(&client, &words)?;
     let _monitor = Running(command.stdin(Stdio::null()).stderr(Stdio::null()).spawn()?);
     until("both hosts are served", || {
@@ -48,9 +38,7 @@ fn monitor_serves_the_metrics_of_all_hosts_and_publishes_the_files() -> Result<(
             return Ok(false);
         };
         let text = answer.text()?;
-        Ok(["gpu01", "gpu02"]
-            .iter()
-            .all(|host| text.contains(&format!("genv_host_up{{hostname=\"{host}\"}} 1"))))
+        Ok(["gpu01", "gpu02"].iter().all(|host| text.contains(&format!("genv_host_up{{hostname=\"{host}\"}} 1"))))
     })?;
     ensure!(fs::read_dir(&files)?.count() > 0);
     Ok(())
@@ -61,10 +49,7 @@ fn a_daemon_is_not_started_where_no_host_may_fail_and_one_does() -> Result<()> {
     let client = SshClient::configured(&format!("Host down\n  Port {}\n", free_port()?), "")?;
     for command in ["monitor", "enforce"] {
         let refused = answer(&client, &["-e", "-H", "down", command])?;
-        ensure!(
-            refused.code == Some(1) && refused.stderr.starts_with("genv: down: "),
-            "{refused:?}"
-        );
+        ensure!(refused.code == Some(1) && refused.stderr.starts_with("genv: down: "), "{refused:?}");
     }
     Ok(())
 }
@@ -73,10 +58,7 @@ fn a_daemon_is_not_started_where_no_host_may_fail_and_one_does() -> Result<()> {
 fn enforce_becomes_the_enforcer_of_these_hosts_with_the_flags_of_genv_1() -> Result<()> {
     let folder = tempfile::tempdir()?;
     copy_program("genv", &folder.path().join("genv"))?;
-    write_script(
-        &folder.path().join("genv-enforcer"),
-        "#!/bin/sh\nprintf '%s\\n' \"$@\"\nexit 3\n",
-    )?;
+    write_script(&folder.path().join("genv-enforcer"), "#!/bin/sh\nprintf '%s\\n' \"$@\"\nexit 3\n")?;
     let client = SshClient::configured("", "")?;
     let hosts = folder.path().join("hosts");
     fs::write(&hosts, "gpu03\n")?;

@@ -38,29 +38,18 @@ fn devices_of_all_hosts_are_counted_in_the_order_of_the_list() -> Result<()> {
     let lines = ["--format", "csv", "--no-summary"];
     for flag in ["--hostfile", "-hostfile"] {
         let csv = printed(&client, &[&[flag, &file, "devices"], &lines[..]].concat())?;
-        ensure!(
-            csv == "HOST,TOTAL,AVAILABLE\ngpu01,3,1\ngpu02,2,2\n",
-            "{csv}"
-        );
+        ensure!(csv == "HOST,TOTAL,AVAILABLE\ngpu01,3,1\ngpu02,2,2\n", "{csv}");
     }
     let json = printed(&client, &["-host", "gpu01", "devices", "--json"])?;
     let json: Value = serde_json::from_str(&json)?;
     let host = &json["hosts"][0];
-    ensure!(
-        host["hostname"] == "gpu01" && host["total"] == 3 && host["available"] == 1,
-        "{json}"
-    );
+    ensure!(host["hostname"] == "gpu01" && host["total"] == 3 && host["available"] == 1, "{json}");
     let device = &host["devices"][0];
     ensure!(
-        device["name"] == "NVIDIA A100-SXM4-80GB"
-            && device["available"] == false
-            && device["environments"] == 1,
+        device["name"] == "NVIDIA A100-SXM4-80GB" && device["available"] == false && device["environments"] == 1,
         "{json}"
     );
-    ensure!(
-        json["failures"].as_array().is_some_and(Vec::is_empty),
-        "{json}"
-    );
+    ensure!(json["failures"].as_array().is_some_and(Vec::is_empty), "{json}");
     Ok(())
 }
 
@@ -74,58 +63,20 @@ fn environments_of_all_hosts_are_listed_and_hostile_names_do_nothing() -> Result
 
     let table = printed(&client, &["-H", "gpu[01-02]", "envs"])?;
     let lines: Vec<&str> = table.lines().collect();
-    ensure!(
-        lines.len() == 5 && lines[1].starts_with("gpu01  7   root  $(touch x) \u{e9} \"q\" 'w' \\"),
-        "{table}"
-    );
-    ensure!(
-        lines[1].ends_with("0,1") && lines[4] == "Total 2 environments on 2 hosts",
-        "{table}"
-    );
-    let csv = printed(
-        &client,
-        &[
-            "-H",
-            "gpu[01-02]",
-            "envs",
-            "--format",
-            "csv",
-            "--no-header",
-            "--no-summary",
-        ],
-    )?;
-    ensure!(
-        csv.starts_with(&format!("gpu01,7,root,{HOSTILE},")) && csv.lines().count() == 2,
-        "{csv}"
-    );
-    let json: Value =
-        serde_json::from_str(&printed(&client, &["-H", "gpu[01-02]", "envs", "--json"])?)?;
+    ensure!(lines.len() == 5 && lines[1].starts_with("gpu01  7   root  $(touch x) \u{e9} \"q\" 'w' \\"), "{table}");
+    ensure!(lines[1].ends_with("0,1") && lines[4] == "Total 2 environments on 2 hosts", "{table}");
+    let csv = printed(&client, &["-H", "gpu[01-02]", "envs", "--format", "csv", "--no-header", "--no-summary"])?;
+    ensure!(csv.starts_with(&format!("gpu01,7,root,{HOSTILE},")) && csv.lines().count() == 2, "{csv}");
+    let json: Value = serde_json::from_str(&printed(&client, &["-H", "gpu[01-02]", "envs", "--json"])?)?;
     let environment = &json["hosts"][0]["environments"][0];
-    ensure!(
-        environment["name"] == HOSTILE && environment["pids"][0] == members[0].pid(),
-        "{json}"
-    );
+    ensure!(environment["name"] == HOSTILE && environment["pids"][0] == members[0].pid(), "{json}");
 
-    let query = |name| {
-        [
-            "-H",
-            "gpu[01-02]",
-            "query",
-            "--name",
-            name,
-            "--query",
-            "eid",
-            "hostname",
-        ]
-    };
+    let query = |name| ["-H", "gpu[01-02]", "query", "--name", name, "--query", "eid", "hostname"];
     ensure!(printed(&client, &query(HOSTILE))? == "7,gpu01\n");
     ensure!(printed(&client, &query("nobody"))?.is_empty());
     let json = printed(&client, &[&query("plain")[..], &["--json"]].concat())?;
     let json: Value = serde_json::from_str(&json)?;
-    ensure!(
-        json[0]["hostname"] == "gpu02" && json[0]["eid"] == "9",
-        "{json}"
-    );
+    ensure!(json[0]["hostname"] == "gpu02" && json[0]["eid"] == "9", "{json}");
     Ok(())
 }
 
@@ -137,10 +88,7 @@ fn a_name_in_the_file_that_no_terminal_should_see_is_shown_harmless() -> Result<
     host.rewrite_state("innocent", r"\u001b[2J\nforged line")?;
     let client = SshClient::new(&[("gpu01", &host.server)])?;
     let table = printed(&client, &["-H", "gpu01", "envs", "--no-summary"])?;
-    ensure!(
-        table.lines().count() == 2 && table.contains(r"\u{1b}[2J\nforged line"),
-        "{table}"
-    );
+    ensure!(table.lines().count() == 2 && table.contains(r"\u{1b}[2J\nforged line"), "{table}");
     Ok(())
 }
 
@@ -160,10 +108,7 @@ fn a_list_that_names_no_hosts_is_wrong_usage() -> Result<()> {
     ] {
         fs::write(&file, content)?;
         let answer = answer(&client, &["--hostfile", &path, "devices"])?;
-        ensure!(
-            answer.code == Some(2) && answer.stdout.is_empty() && answer.stderr.contains(said),
-            "{answer:?}"
-        );
+        ensure!(answer.code == Some(2) && answer.stdout.is_empty() && answer.stderr.contains(said), "{answer:?}");
     }
     fs::remove_file(&file)?;
     for (words, said) in [

@@ -27,15 +27,9 @@ impl Host {
     }
 
     /// One with processes on its devices too, on which people work in a shell where genv is set up.
-    pub(crate) fn with(
-        devices: &str,
-        processes: &str,
-        options: &[&str],
-        login: Option<Shell>,
-    ) -> Result<Self> {
-        let simulation = Simulation::new(&format!(
-            "version: 1\nhosts:\n- devices: [{devices}]\n  processes: [{processes}]\n"
-        ));
+    pub(crate) fn with(devices: &str, processes: &str, options: &[&str], login: Option<Shell>) -> Result<Self> {
+        let simulation =
+            Simulation::new(&format!("version: 1\nhosts:\n- devices: [{devices}]\n  processes: [{processes}]\n"));
         let folder = tempfile::tempdir()?;
         let state = folder.path().join("state");
         let mut session = Command::new("true");
@@ -51,20 +45,13 @@ impl Host {
         if let Some(shell) = login {
             set_up(&server, shell)?;
         }
-        Ok(Self {
-            server,
-            folder,
-            simulation,
-        })
+        Ok(Self { server, folder, simulation })
     }
 
     /// Runs genv there, as somebody who sits at it.
     pub(crate) fn genv(&self, words: &[&str]) -> Result<String> {
         let mut command = Command::new(shell::installation()?.join("bin/genv"));
-        command
-            .env("GENV_SCENARIO", self.simulation.scenario())
-            .env("GENV_TMPDIR", self.state())
-            .args(words);
+        command.env("GENV_SCENARIO", self.simulation.scenario()).env("GENV_TMPDIR", self.state()).args(words);
         let output = patience::output(&mut command)?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "genv {words:?}: {said}");
@@ -84,22 +71,10 @@ impl Host {
     }
 
     /// Makes an environment of a process, attached as `attach` says.
-    pub(crate) fn environment(
-        &self,
-        eid: &str,
-        name: &str,
-        member: &Sleeper,
-        attach: &[&str],
-    ) -> Result<()> {
+    pub(crate) fn environment(&self, eid: &str, name: &str, member: &Sleeper, attach: &[&str]) -> Result<()> {
         let pid = member.pid().to_string();
         let user = ["--uid", "0", "--username", "root"];
-        self.genv(
-            &[
-                &["envs", "activate", "--eid", eid, "--pid", &pid],
-                &user[..],
-            ]
-            .concat(),
-        )?;
+        self.genv(&[&["envs", "activate", "--eid", eid, "--pid", &pid], &user[..]].concat())?;
         self.genv(&["envs", "config", "--eid", eid, "name", "--name", name])?;
         if !attach.is_empty() {
             self.genv(&[&["devices", "attach", "--eid", eid], attach].concat())?;
@@ -153,24 +128,13 @@ pub(crate) struct Answer {
 
 /// The same, to its end.
 pub(crate) fn answer(client: &SshClient, words: &[&str]) -> Result<Answer> {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = patience::output(&mut remote(client, words)?)?;
-    Ok(Answer {
-        stdout: String::from_utf8(stdout)?,
-        stderr: String::from_utf8(stderr)?,
-        code: status.code(),
-    })
+    let Output { status, stdout, stderr } = patience::output(&mut remote(client, words)?)?;
+    Ok(Answer { stdout: String::from_utf8(stdout)?, stderr: String::from_utf8(stderr)?, code: status.code() })
 }
 
 /// What is printed when nothing goes wrong.
 pub(crate) fn printed(client: &SshClient, words: &[&str]) -> Result<String> {
     let answer = answer(client, words)?;
-    ensure!(
-        answer.code == Some(0) && answer.stderr.is_empty(),
-        "{words:?}: {answer:?}"
-    );
+    ensure!(answer.code == Some(0) && answer.stderr.is_empty(), "{words:?}: {answer:?}");
     Ok(answer.stdout)
 }

@@ -23,9 +23,7 @@ const KILL: &str = "- {kind: non-env-processes, action: kill, grace: 1s, for: 0s
 fn deeds(lines: &[serde_json::Value]) -> Vec<String> {
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let lines = lines.iter();
-    lines
-        .map(|line| format!("{} {}", text(&line["action"]), text(&line["result"])))
-        .collect()
+    lines.map(|line| format!("{} {}", text(&line["action"]), text(&line["result"]))).collect()
 }
 
 #[test]
@@ -36,23 +34,11 @@ fn what_does_not_heed_sigterm_is_killed_after_the_grace() -> Result<()> {
     until("it was told to end", || Ok(lab.answers()? == ["done"]))?;
     ensure!(one.lives(2), "it does not heed that");
     until("it is killed", || Ok(!one.lives(2)))?;
-    until("that is known here", || {
-        Ok(lab.answers()? == ["done", "done"])
-    })?;
+    until("that is known here", || Ok(lab.answers()? == ["done", "done"]))?;
     lab.enforcer.wait_for_cycles(5)?;
-    let expected = [
-        "SIGTERM asked",
-        "SIGTERM done",
-        "SIGKILL asked",
-        "SIGKILL done",
-    ];
+    let expected = ["SIGTERM asked", "SIGTERM done", "SIGKILL asked", "SIGKILL done"];
     assert_eq!(deeds(&lab.enforcer.audit()?), expected);
-    let there = [
-        "SIGTERM intended",
-        "SIGTERM done",
-        "SIGKILL intended",
-        "SIGKILL done",
-    ];
+    let there = ["SIGTERM intended", "SIGTERM done", "SIGKILL intended", "SIGKILL done"];
     assert_eq!(deeds(&one.audit()?), there);
     ensure!(one.lives(3));
     Ok(())
@@ -77,10 +63,7 @@ impl Tracer {
             let _ = stopped.recv();
         });
         has_started.recv_timeout(PATIENCE)??;
-        Ok(Self {
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }
 
@@ -97,18 +80,10 @@ fn what_even_sigkill_does_not_end_is_told_once_and_not_asked_for_again() -> Resu
     let one = Machine::start("gpu01", 1, BREAKS)?;
     let tracer = Tracer::of(one.pid_here(2))?;
     let lab = Lab::start(&[&one], KILL)?;
-    until("it is known to stay", || {
-        Ok(!lab.audited("unkillable")?.is_empty())
-    })?;
+    until("it is known to stay", || Ok(!lab.audited("unkillable")?.is_empty()))?;
     lab.enforcer.wait_for_cycles(10)?;
     ensure!(one.lives(2), "it cannot end yet");
-    let expected = [
-        "SIGTERM asked",
-        "SIGTERM done",
-        "SIGKILL asked",
-        "SIGKILL done",
-        "SIGKILL unkillable",
-    ];
+    let expected = ["SIGTERM asked", "SIGTERM done", "SIGKILL asked", "SIGKILL done", "SIGKILL unkillable"];
     assert_eq!(deeds(&lab.enforcer.audit()?), expected);
     assert_eq!(one.audited("intended")?.len(), 2, "nothing was sent again");
     let log = lab.enforcer.log();
@@ -120,14 +95,7 @@ fn what_even_sigkill_does_not_end_is_told_once_and_not_asked_for_again() -> Resu
 /// What `genv why` there tells the user, if it is anything.
 fn why(machine: &Machine) -> Result<Option<String>> {
     let mut command = Command::new(program("genv")?);
-    command
-        .args([
-            "why",
-            "--user",
-            &format!("uid:{}", victim()),
-            "--state-directory",
-        ])
-        .arg(machine.directory());
+    command.args(["why", "--user", &format!("uid:{}", victim()), "--state-directory"]).arg(machine.directory());
     let output = output(&mut command)?;
     let said = String::from_utf8(output.stdout)?;
     Ok(output.status.success().then_some(said))
@@ -159,20 +127,13 @@ fn users_read_in_their_terminals_there_what_comes_and_what_was_done() -> Result<
     })
     .with_context(|| text.clone())?;
     let told = why(&one)?.context("nothing is told")?;
-    for part in [
-        "SIGTERM was sent at",
-        "Told by    the enforcer on ",
-        "non-env-processes on gpu01",
-    ] {
+    for part in ["SIGTERM was sent at", "Told by    the enforcer on ", "non-env-processes on gpu01"] {
         ensure!(told.contains(part), "{part}: {told}");
     }
     let warned = text.find("this is ended: process 2 (sleep)");
     let ended = text.find(has_ended);
     ensure!(warned.is_some() && warned < ended, "{text}");
-    for part in [
-        "GPU rule non-env-processes on gpu01: process 2 (sleep)",
-        "allowed: processes in an environment",
-    ] {
+    for part in ["GPU rule non-env-processes on gpu01: process 2 (sleep)", "allowed: processes in an environment"] {
         let told = text.replace("\r\n* ", " ");
         assert_eq!(told.matches(part).count(), 2, "{part}: {text}");
     }
@@ -196,15 +157,7 @@ fn both_sides_write_down_what_was_asked_and_why_it_was_refused() -> Result<()> {
     assert_eq!(deeds(&here), ["SIGTERM asked", "SIGTERM refused"]);
     let there = one.audit()?;
     assert_eq!(deeds(&there), ["SIGTERM refused"]);
-    for part in [
-        "rule",
-        "why",
-        "username",
-        "uid",
-        "pid",
-        "start_time_ticks",
-        "comm",
-    ] {
+    for part in ["rule", "why", "username", "uid", "pid", "start_time_ticks", "comm"] {
         ensure!(!here[0][part].is_null(), "{part}: {}", here[0]);
         assert_eq!(here[0][part], here[1][part]);
         assert_eq!(here[0][part], there[0][part]);
@@ -212,10 +165,7 @@ fn both_sides_write_down_what_was_asked_and_why_it_was_refused() -> Result<()> {
     assert_eq!(here[1]["id"], here[0]["id"]);
     assert_eq!(here[1]["hostname"], "gpu01");
     let reason = "that host's own plan does not show that the rule is broken";
-    assert_eq!(
-        (&here[1]["reason"], &there[0]["reason"]),
-        (&reason.into(), &reason.into())
-    );
+    assert_eq!((&here[1]["reason"], &there[0]["reason"]), (&reason.into(), &reason.into()));
     ensure!(!there[0]["asked_by"].is_null() && one.lives(2), "{there:?}");
     Ok(())
 }

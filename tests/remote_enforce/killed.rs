@@ -29,28 +29,15 @@ fn asking(machine: &Machine) -> Result<Lab> {
 
 #[test]
 fn what_the_host_did_meanwhile_is_not_known_and_not_done_twice() -> Result<()> {
-    let one = Machine::start_before_enforcer(
-        "gpu01",
-        BREAKS,
-        &format!("{WAITS}\nexec \"$real\" \"$@\""),
-    )?;
+    let one = Machine::start_before_enforcer("gpu01", BREAKS, &format!("{WAITS}\nexec \"$real\" \"$@\""))?;
     let lab = asking(&one)?.kill()?;
     fs::write(one.note("go"), "")?;
     until("what was begun is done", || Ok(!one.lives(2)))?;
-    until("it is written down there", || {
-        Ok(one.audited("done")?.len() == 1)
-    })?;
+    until("it is written down there", || Ok(one.audited("done")?.len() == 1))?;
 
     let lab = lab.start()?;
-    let status = lab.enforcer.wait_for_status("nothing is wrong", |status| {
-        status["violations"] == json!([])
-    })?;
-    ensure!(
-        status["faults"]
-            .to_string()
-            .contains("SIGTERM to process 2"),
-        "{status:#}"
-    );
+    let status = lab.enforcer.wait_for_status("nothing is wrong", |status| status["violations"] == json!([]))?;
+    ensure!(status["faults"].to_string().contains("SIGTERM to process 2"), "{status:#}");
     lab.enforcer.wait_for_cycles(3)?;
     assert_eq!(lab.answers()?, ["unknown"]);
     assert_eq!((times_asked(&one), one.audited("done")?.len()), (1, 1));
@@ -70,17 +57,13 @@ fn what_the_host_did_not_do_is_asked_anew_once_it_shows_that_it_is_still_due() -
     ensure!(one.lives(2));
     one.stop()?;
     let lab = lab.start()?;
-    lab.enforcer.wait_for_status("its host is away", |status| {
-        status["missing_hosts"] == json!(["gpu01"])
-    })?;
+    lab.enforcer.wait_for_status("its host is away", |status| status["missing_hosts"] == json!(["gpu01"]))?;
     lab.enforcer.wait_for_cycles(3)?;
     assert_eq!(lab.answers()?, ["unknown"]);
     fs::write(one.note("second"), "")?;
     one.go_on()?;
     until("process 2 ends", || Ok(!one.lives(2)))?;
-    until("that is known here", || {
-        Ok(lab.answers()? == ["unknown", "done"])
-    })?;
+    until("that is known here", || Ok(lab.answers()? == ["unknown", "done"]))?;
     lab.enforcer.wait_for_cycles(3)?;
     assert_eq!(lab.answers()?, ["unknown", "done"]);
     assert_eq!((times_asked(&one), one.audited("done")?.len()), (2, 1));

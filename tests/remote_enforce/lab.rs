@@ -39,11 +39,7 @@ impl Machine {
     }
 
     /// One on which one process sleeps, and a script of `sh` stands before the real `genv-enforcer`, which it has as `$real`.
-    pub(crate) fn start_before_enforcer(
-        name: &'static str,
-        host: &str,
-        script: &str,
-    ) -> Result<Self> {
+    pub(crate) fn start_before_enforcer(name: &'static str, host: &str, script: &str) -> Result<Self> {
         Self::start_running_before_enforcer(name, &[SLEEP], host, script)
     }
 
@@ -89,17 +85,10 @@ impl Machine {
         require_root();
         let uid = victim();
         let somebody = format!("setpriv --reuid={uid} --regid={uid} --clear-groups env -i A=1");
-        let script = commands
-            .iter()
-            .map(|command| format!("{somebody} {command} &\n"));
+        let script = commands.iter().map(|command| format!("{somebody} {command} &\n"));
         let server = SshServer::start_apart(session, &[], &script.collect::<String>())?;
         let pids = (2..).take(commands.len()).map(|pid| server.pid_of(pid));
-        Ok(Self {
-            name,
-            processes: pids.collect::<Result<_>>()?,
-            server,
-            folder,
-        })
+        Ok(Self { name, processes: pids.collect::<Result<_>>()?, server, folder })
     }
 
     /// Whether the process that has this pid there is alive.
@@ -192,10 +181,7 @@ fn session(folder: &TempDir, host: &str, genv: &Path) -> Result<Command> {
 
 /// The lines of an audit with this result.
 pub(crate) fn of_result(lines: Vec<Value>, result: &str) -> Result<Vec<Value>> {
-    Ok(lines
-        .into_iter()
-        .filter(|line| line["result"] == result)
-        .collect())
+    Ok(lines.into_iter().filter(|line| line["result"] == result).collect())
 }
 
 /// An enforcer of these machines, and the client by which it reaches them.
@@ -213,10 +199,7 @@ pub(crate) struct Dead {
 impl Dead {
     /// Starts it again.
     pub(crate) fn start(self) -> Result<Lab> {
-        Ok(Lab {
-            enforcer: self.setup.start()?,
-            client: self.client,
-        })
+        Ok(Lab { enforcer: self.setup.start()?, client: self.client })
     }
 }
 
@@ -236,8 +219,7 @@ impl Lab {
         let servers = machines.iter().map(|it| (it.name, it.server()));
         let servers: Vec<(&str, &SshServer)> = servers.collect();
         let client = SshClient::new(&servers)?;
-        let config =
-            format!("version: 1\nmode: enforce\nbreaker: {{share_of_users: 1}}\nrules:\n{rules}\n");
+        let config = format!("version: 1\nmode: enforce\nbreaker: {{share_of_users: 1}}\nrules:\n{rules}\n");
         let mut path = Command::new("true");
         client.on_path(&mut path)?;
         let path = path.get_envs().find_map(|(_, value)| value);
@@ -248,10 +230,7 @@ impl Lab {
             .flag(&format!("--host={}", names.join(",")));
         drop(machines);
         drop(gone);
-        Ok(Self {
-            enforcer: setup.start()?,
-            client,
-        })
+        Ok(Self { enforcer: setup.start()?, client })
     }
 
     /// What the audit here has of this result.
@@ -261,10 +240,7 @@ impl Lab {
 
     /// Kills the enforcer, so that it can do nothing more.
     pub(crate) fn kill(self) -> Result<Dead> {
-        Ok(Dead {
-            setup: self.enforcer.kill()?,
-            client: self.client,
-        })
+        Ok(Dead { setup: self.enforcer.kill()?, client: self.client })
     }
 
     /// What came of each question to a host, in their order: of each the audit tells once how it went.

@@ -14,8 +14,7 @@ use genv_tests::nvml_sim::used_by;
 use genv_tests::process::Sleeper;
 use serde_json::{Value, json};
 
-const RULES: &str =
-    "version: 1\nrules:\n- {kind: non-env-processes, action: terminate, warn: []}\n";
+const RULES: &str = "version: 1\nrules:\n- {kind: non-env-processes, action: terminate, warn: []}\n";
 
 /// A host, called `gpu01` by who asks, on which one process uses a device and another one uses none.
 struct Host {
@@ -27,11 +26,7 @@ struct Host {
 impl Host {
     fn new() -> Result<Self> {
         let (user, idle) = (sleeper(&[])?, sleeper(&[])?);
-        Ok(Self {
-            setup: Setup::new(&used_by(&[user.pid()]), RULES)?,
-            user,
-            idle,
-        })
+        Ok(Self { setup: Setup::new(&used_by(&[user.pid()]), RULES)?, user, idle })
     }
 
     /// To end a process, as it is now.
@@ -63,12 +58,7 @@ impl Host {
             true => read.in_force().config.hash.clone(),
             false => String::new(),
         };
-        Ok(Rules {
-            source: "enforcer.yaml".to_owned(),
-            written: Written::Yaml(text.to_owned()),
-            hash,
-            timezone: None,
-        })
+        Ok(Rules { source: "enforcer.yaml".to_owned(), written: Written::Yaml(text.to_owned()), hash, timezone: None })
     }
 
     fn output(&self, intents: &Value) -> Result<Output> {
@@ -99,12 +89,7 @@ impl Host {
         ensure!(is_alive(self.user.pid()) && is_alive(self.idle.pid()));
         let audit = fs::read_to_string(self.setup.state_directory().join("audit.jsonl"))?;
         let last: Value = serde_json::from_str(audit.lines().last().context("no line")?)?;
-        ensure!(
-            last["result"] == "refused"
-                && last["reason"] == **reason
-                && last["asked_by"] == "monitor",
-            "{last}"
-        );
+        ensure!(last["result"] == "refused" && last["reason"] == **reason && last["asked_by"] == "monitor", "{last}");
         Ok(())
     }
 }
@@ -170,17 +155,11 @@ fn who_is_out_of_reach_by_the_hosts_own_configuration_is_spared() -> Result<()> 
     let right = host.intents(host.user.pid())?;
     let own = host.setup.folder().join("own.yaml");
     let uid = genv_tests::enforcer::victim();
-    fs::write(
-        &own,
-        format!("version: 1\nnever: {{users: [\"uid:{uid}\"]}}\nrules: []\n"),
-    )?;
+    fs::write(&own, format!("version: 1\nnever: {{users: [\"uid:{uid}\"]}}\nrules: []\n"))?;
     let mut command = host.setup.command(&["carry-out", "--config"])?;
     let intents = host.setup.folder().join("intents");
     fs::write(&intents, serde_json::to_vec(&right)?)?;
-    let output = command
-        .arg(&own)
-        .stdin(fs::File::open(&intents)?)
-        .output()?;
+    let output = command.arg(&own).stdin(fs::File::open(&intents)?).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     ensure!(said.contains("its user is listed under never"), "{said}");
     ensure!(is_alive(host.user.pid()));

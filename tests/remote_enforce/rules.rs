@@ -16,12 +16,10 @@ use serde_json::{Value, json};
 use crate::lab::{Lab, Machine};
 
 /// A machine of which process 2 uses the device outside of any environment.
-pub(crate) const BREAKS: &str =
-    "{devices: [{}], processes: [{pid: 2, devices: [{index: 0, memory: 1gi}]}]}";
+pub(crate) const BREAKS: &str = "{devices: [{}], processes: [{pid: 2, devices: [{index: 0, memory: 1gi}]}]}";
 
 /// Ends at once what uses a device outside of any environment.
-pub(crate) const OUTSIDE: &str =
-    "- {kind: non-env-processes, action: terminate, for: 0s, warn: []}";
+pub(crate) const OUTSIDE: &str = "- {kind: non-env-processes, action: terminate, for: 0s, warn: []}";
 
 /// A machine that nobody uses.
 const IDLE: &str = "{devices: [{}]}";
@@ -41,10 +39,7 @@ fn what_breaks_a_rule_ends_on_its_host_and_the_same_pid_on_another_lives() -> Re
     let done = &lab.audited("done")?[0];
     ensure!(done["hostname"] == "gpu01" && done["pid"] == 2, "{done}");
     let asked = lab.audited("asked")?;
-    ensure!(
-        asked.len() == 1 && asked[0]["id"] == done["id"],
-        "{asked:?}"
-    );
+    ensure!(asked.len() == 1 && asked[0]["id"] == done["id"], "{asked:?}");
     let there = one.audited("done")?;
     ensure!(there.len() == 1 && there[0]["pid"] == 2, "{there:?}");
     ensure!(!there[0]["asked_by"].is_null(), "{there:?}");
@@ -80,8 +75,7 @@ fn attached(machine: &Machine) -> Result<usize> {
     Ok(attachments.map(Vec::len).sum())
 }
 
-const ALL_HOSTS: &str =
-    "- {kind: max-devices-per-user, scope: all-hosts, limit: 2, action: detach, for: 0s, warn: []}";
+const ALL_HOSTS: &str = "- {kind: max-devices-per-user, scope: all-hosts, limit: 2, action: detach, for: 0s, warn: []}";
 
 #[test]
 fn devices_on_all_hosts_count_together_and_no_more_are_taken_than_that() -> Result<()> {
@@ -90,17 +84,12 @@ fn devices_on_all_hosts_count_together_and_no_more_are_taken_than_that() -> Resu
     let three = Machine::start("gpu03", 2, BREAKS)?;
     let lab = Lab::start(&[&one, &two, &three], ALL_HOSTS)?;
     until("a device is taken", || Ok(lab.audited("done")?.len() == 1))?;
-    lab.enforcer.wait_for_status("nothing is wrong", |status| {
-        status["violations"] == json!([])
-    })?;
+    lab.enforcer.wait_for_status("nothing is wrong", |status| status["violations"] == json!([]))?;
     lab.enforcer.wait_for_cycles(3)?;
     assert_eq!(attached(&one)? + attached(&two)?, 2);
     assert_eq!(lab.audited("asked")?.len(), 1);
     let there = [one.audited("done")?, two.audited("done")?].concat();
-    ensure!(
-        there.len() == 1 && there[0]["action"] == "detach",
-        "{there:?}"
-    );
+    ensure!(there.len() == 1 && there[0]["action"] == "detach", "{there:?}");
     ensure!(three.lives(2), "no rule is about it");
     Ok(())
 }
@@ -114,9 +103,9 @@ fn promise_17_a_missing_host_holds_what_counts_over_all_and_nothing_else() -> Re
     let rules = format!("{OUTSIDE}\n{ALL_HOSTS}");
     let lab = Lab::start_without(&[&one, &two, &three], gone, &rules)?;
     until("process 2 of gpu03 ends", || Ok(!three.lives(2)))?;
-    let status = lab.enforcer.wait_for_status("the rule waits", |status| {
-        status.to_string().contains("no fresh facts from gpu04")
-    })?;
+    let status = lab
+        .enforcer
+        .wait_for_status("the rule waits", |status| status.to_string().contains("no fresh facts from gpu04"))?;
     assert_eq!(status["missing_hosts"], json!(["gpu04"]));
     lab.enforcer.wait_for_cycles(3)?;
     assert_eq!(attached(&one)? + attached(&two)?, 3);
@@ -128,14 +117,11 @@ fn promise_17_a_missing_host_holds_what_counts_over_all_and_nothing_else() -> Re
 const IN_SEVEN: &str = "env GENV_ENVIRONMENT_ID=7 sleep 1000000";
 
 #[test]
-fn a_device_is_taken_from_a_job_of_many_processes_and_its_host_ends_them_at_the_pace() -> Result<()>
-{
+fn a_device_is_taken_from_a_job_of_many_processes_and_its_host_ends_them_at_the_pace() -> Result<()> {
     // More than one user may lose in a cycle, and less than in a minute.
     const JOB: u32 = 13;
     let pids: Vec<u32> = (2..2 + JOB).collect();
-    let uses = pids
-        .iter()
-        .map(|pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}"));
+    let uses = pids.iter().map(|pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}"));
     let uses = uses.collect::<Vec<_>>().join(", ");
     let host = format!("{{devices: [{{}}], processes: [{uses}]}}");
     let one = Machine::start_running_before_enforcer(
@@ -144,13 +130,8 @@ fn a_device_is_taken_from_a_job_of_many_processes_and_its_host_ends_them_at_the_
         &host,
         "echo asked >>\"$STATE_DIRECTORY.asked\"\nexec \"$real\" \"$@\"",
     )?;
-    let environment = Environment {
-        eid: "7".to_owned(),
-        uid: victim(),
-        pids: pids.clone(),
-        devices: vec![0],
-        gpu_memory: None,
-    };
+    let environment =
+        Environment { eid: "7".to_owned(), uid: victim(), pids: pids.clone(), devices: vec![0], gpu_memory: None };
     state::write(&one.genv_directory(), 1, &[environment])?;
     let rule = "- {kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []}";
     let lab = Lab::start(&[&one], rule)?;
@@ -159,16 +140,10 @@ fn a_device_is_taken_from_a_job_of_many_processes_and_its_host_ends_them_at_the_
     }
     until("all are in the audit", || {
         let signalled = one.audited("done")?;
-        Ok(signalled
-            .iter()
-            .filter(|it| it["action"] == "SIGTERM")
-            .count()
-            == JOB as usize)
+        Ok(signalled.iter().filter(|it| it["action"] == "SIGTERM").count() == JOB as usize)
     })?;
     assert_eq!(attached(&one)?, 0);
-    until("the device is in the audit here", || {
-        Ok(lab.audited("done")?.len() == 1)
-    })?;
+    until("the device is in the audit here", || Ok(lab.audited("done")?.len() == 1))?;
     assert_eq!(lab.audited("asked")?.len(), 1);
     let asked = std::fs::read_to_string(one.note("asked"))?;
     ensure!(asked.lines().count() > 1, "it is asked to go on: {asked}");
@@ -194,16 +169,14 @@ fn what_takes_memory_from_a_user_counts_once_a_command_of_the_user_confirms_it()
     let lab = Lab::start(&[&one], rule)?;
     lab.enforcer.wait_for_cycles(3)?;
     state::write(&folder, 1, &[environment("1mi")])?;
-    lab.enforcer
-        .wait_for_status("the record is disputed", |status| {
-            status["disputed_records"]
-                .to_string()
-                .contains("was lowered")
-        })?;
+    lab.enforcer.wait_for_status("the record is disputed", |status| {
+        status["disputed_records"].to_string().contains("was lowered")
+    })?;
     lab.enforcer.wait_for_cycles(3)?;
     ensure!(one.lives(2), "{}", lab.enforcer.log());
     let confirm = |owner: u32| -> Result<()> {
-        let changed = |change: &str| json!({"eid": "7", "at_seconds": 4e9, "change": change, "gpu": 0, "bytes": 1 << 20});
+        let changed =
+            |change: &str| json!({"eid": "7", "at_seconds": 4e9, "change": change, "gpu": 0, "bytes": 1 << 20});
         let changes = [changed("reserved"), changed("configured")];
         let path = folder.join(format!("genv-confirmed-{uid}.json"));
         std::fs::write(&path, json!({"version": 1, "changes": changes}).to_string())?;
@@ -220,49 +193,32 @@ fn what_takes_memory_from_a_user_counts_once_a_command_of_the_user_confirms_it()
 
 #[test]
 fn a_host_that_hangs_after_it_was_asked_is_told_as_unknown_and_holds_up_no_other() -> Result<()> {
-    let one = Machine::start_before_enforcer(
-        "gpu01",
-        BREAKS,
-        "echo asked >>\"$STATE_DIRECTORY.asked\"\nexec sleep 1000",
-    )?;
+    let one =
+        Machine::start_before_enforcer("gpu01", BREAKS, "echo asked >>\"$STATE_DIRECTORY.asked\"\nexec sleep 1000")?;
     let two = Machine::start("gpu02", 1, BREAKS)?;
     let lab = Lab::start(&[&one, &two], OUTSIDE)?;
     until("process 2 of gpu02 ends", || Ok(!two.lives(2)))?;
     until("gpu02 has answered", || Ok(lab.audited("done")?.len() == 1))?;
     ensure!(lab.audited("unknown")?.is_empty(), "gpu01 still has time");
     lab.enforcer.wait_for_cycles(3)?;
-    until("gpu01's time is over", || {
-        Ok(!lab.audited("unknown")?.is_empty())
-    })?;
+    until("gpu01's time is over", || Ok(!lab.audited("unknown")?.is_empty()))?;
     let unknown = &lab.audited("unknown")?[0];
     let reason = unknown["reason"].as_str().unwrap_or_default();
-    ensure!(
-        reason.contains("not known") && reason.contains("within 25 s"),
-        "{unknown}"
-    );
+    ensure!(reason.contains("not known") && reason.contains("within 25 s"), "{unknown}");
     lab.enforcer.wait_for_cycles(5)?;
     let asked = std::fs::read_to_string(one.note("asked"))?;
     ensure!(asked == "asked\n", "it is not asked again: {asked}");
     let status = lab.enforcer.status()?;
-    ensure!(
-        status
-            .to_string()
-            .contains("whether it was done is not known"),
-        "{status:#}"
-    );
+    ensure!(status.to_string().contains("whether it was done is not known"), "{status:#}");
     ensure!(one.lives(2));
     Ok(())
 }
 
 #[test]
-fn a_host_that_only_tells_is_refused_with_the_reason_once_and_asked_again_when_it_acts()
--> Result<()> {
+fn a_host_that_only_tells_is_refused_with_the_reason_once_and_asked_again_when_it_acts() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let genv = folder.path().join("genv");
-    let only_tells = format!(
-        "#!/bin/sh\nexec {} remote-serve\n",
-        program("genv")?.display()
-    );
+    let only_tells = format!("#!/bin/sh\nexec {} remote-serve\n", program("genv")?.display());
     write_script(&genv, &only_tells)?;
     let one = Machine::start_with("gpu01", 1, BREAKS, &genv, &[])?;
     let lab = Lab::start(&[&one], OUTSIDE)?;
@@ -282,11 +238,8 @@ fn a_host_that_only_tells_is_refused_with_the_reason_once_and_asked_again_when_i
     write_script(&genv, &acts)?;
     one.end_sessions()?;
     until("process 2 ends", || Ok(!one.lives(2)))?;
-    until("that is known here", || {
-        Ok(lab.answers()? == ["refused", "done"])
-    })?;
-    lab.enforcer
-        .wait_for_status("nothing is wrong", |status| status["faults"] == json!([]))?;
+    until("that is known here", || Ok(lab.answers()? == ["refused", "done"]))?;
+    lab.enforcer.wait_for_status("nothing is wrong", |status| status["faults"] == json!([]))?;
     Ok(())
 }
 
@@ -302,17 +255,13 @@ fn a_host_that_lacks_the_enforcer_is_refused_with_what_to_install() -> Result<()
     lab.enforcer.wait_for_cycles(3)?;
     assert_eq!(lab.answers()?, ["refused"]);
     let reason = lab.audited("refused")?[0]["reason"].to_string();
-    ensure!(
-        reason.contains("genv-enforcer is not installed on this host. Put it next to genv"),
-        "{reason}"
-    );
+    ensure!(reason.contains("genv-enforcer is not installed on this host. Put it next to genv"), "{reason}");
     ensure!(one.lives(2));
     Ok(())
 }
 
 #[test]
-fn genv_remote_enforce_ends_on_each_host_what_genv_1_would_there_once_and_nothing_else()
--> Result<()> {
+fn genv_remote_enforce_ends_on_each_host_what_genv_1_would_there_once_and_nothing_else() -> Result<()> {
     let one = Machine::start("gpu01", 2, BREAKS)?;
     let two = Machine::start("gpu02", 2, IDLE)?;
     let by_3 = BREAKS.replace("pid: 2", "pid: 3");
@@ -329,9 +278,7 @@ fn genv_remote_enforce_ends_on_each_host_what_genv_1_would_there_once_and_nothin
     let output = output(&mut command)?;
     ensure!(output.status.success(), "{output:?}");
     let alive = || machines.map(|machine| [2, 3].map(|pid| machine.lives(pid)));
-    until("process 2 of gpu01 and 3 of gpu03 end", || {
-        Ok(!one.lives(2) && !three.lives(3))
-    })?;
+    until("process 2 of gpu01 and 3 of gpu03 end", || Ok(!one.lives(2) && !three.lives(3)))?;
     assert_eq!(alive(), [[false, true], [true, true], [true, false]]);
     let done = machines.map(|machine| {
         let lines = machine.audited("done")?;

@@ -83,19 +83,15 @@ pub(crate) struct Fleet {
 impl Fleet {
     pub(crate) fn start() -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let simulation = Simulation::new(
-            "version: 1\nhosts:\n- devices: [{count: 2, memory: 16gi}]\n  processes: []\n",
-        );
+        let simulation =
+            Simulation::new("version: 1\nhosts:\n- devices: [{count: 2, memory: 16gi}]\n  processes: []\n");
         let peer = Peer::new(&simulation)?;
         write_script(&peer.folder().join("bin/sudo"), "#!/bin/sh\nexec \"$@\"\n")?;
         let system = "/usr/bin:/bin";
         let ours = shell::installation()?.join("bin");
         let session = |path: &str| {
             let mut session = Command::new("sh");
-            session
-                .env("PATH", path)
-                .env("GENV_DEVICES", "2")
-                .env("GENV_TMPDIR", folder.path().join("state"));
+            session.env("PATH", path).env("GENV_DEVICES", "2").env("GENV_TMPDIR", folder.path().join("state"));
             session
         };
         let with_genv = format!("{}:{system}", ours.display());
@@ -106,37 +102,23 @@ impl Fleet {
             write_script(&path, &format!("#!/bin/sh\n{script}\n"))?;
             let banner = folder.path().join("banner");
             fs::write(&banner, "Authorized use only\n{\"genv_remote\":\n")?;
-            let options = [
-                MANY,
-                &format!("ForceCommand {}", path.display()),
-                &format!("Banner {}", banner.display()),
-            ];
+            let options = [MANY, &format!("ForceCommand {}", path.display()), &format!("Banner {}", banner.display())];
             scripted.push((host, SshServer::start(&session(&with_genv), &options)?));
         }
         // A genv that somebody installed for all would be found there.
         let bare = folder.path().join("bare");
         fs::create_dir(&bare)?;
         let mut no_genv = peer.command("sh");
-        no_genv.env(
-            "PATH",
-            format!("{}:{system}", peer.folder().join("bin").display()),
-        );
+        no_genv.env("PATH", format!("{}:{system}", peer.folder().join("bin").display()));
         let other = vec![
             (OTHER_KEY, SshServer::start(&session(&with_genv), &[MANY])?),
             (GENV_1, SshServer::start(&peer.command("sh"), &[MANY])?),
             (NO_GENV, SshServer::start(&no_genv, &[MANY])?),
-            (
-                NOTHING,
-                SshServer::start(&session(&format!("{}:{system}", bare.display())), &[MANY])?,
-            ),
+            (NOTHING, SshServer::start(&session(&format!("{}:{system}", bare.display())), &[MANY])?),
         ];
         let full = full_listener()?;
         let silent = silent_listener()?;
-        let ports = vec![
-            (REFUSES, free_port()?),
-            (DROPS, full.0.local_addr()?.port()),
-            (SILENT, silent),
-        ];
+        let ports = vec![(REFUSES, free_port()?), (DROPS, full.0.local_addr()?.port()), (SILENT, silent)];
         let in_trouble = scripted.len() + other.len() + ports.len();
         let well = (1..=HOSTS - in_trouble).map(|number| {
             let server = SshServer::start(&session(&with_genv), &[])?;
@@ -179,10 +161,7 @@ impl Fleet {
     /// Ends each trouble's cause, but for the ways in which two hosts are read.
     pub(crate) fn heal(&self) -> Result<()> {
         for (host, _) in &self.scripted {
-            write_script(
-                &script_of(self.folder.path(), host),
-                &format!("#!/bin/sh\n{AS_ASKED}\n"),
-            )?;
+            write_script(&script_of(self.folder.path(), host), &format!("#!/bin/sh\n{AS_ASKED}\n"))?;
         }
         self.configure(true)
     }
@@ -192,10 +171,7 @@ impl Fleet {
         let mut configuration = String::new();
         let mut known_hosts = String::new();
         let mut host = |name: &str, port: u16, identity: &Path| {
-            configuration.push_str(&format!(
-                "Host {name}\n  Port {port}\n  IdentityFile {}\n",
-                identity.display()
-            ));
+            configuration.push_str(&format!("Host {name}\n  Port {port}\n  IdentityFile {}\n", identity.display()));
         };
         // Where those are from now on that only another server heals.
         let (_, well) = self.well.first().context("no host is well")?;
@@ -241,10 +217,7 @@ impl Fleet {
             .env("PATH", format!("{}:{path}", self.client.bin().display()))
             .flag(&format!("--interval={}ms", interval.as_millis()))
             .flag(&format!("--hostfile={}", self.host_file().display()))
-            .flag(&format!(
-                "--ssh.connect-timeout={}s",
-                CONNECT_TIMEOUT.as_secs()
-            ))
+            .flag(&format!("--ssh.connect-timeout={}s", CONNECT_TIMEOUT.as_secs()))
             .start()
     }
 }
@@ -256,20 +229,11 @@ fn scripts() -> [(&'static str, String); 6] {
     let greeted = |then: &str| format!("printf '%s\\n' '{HELLO}'; {then}");
     [
         // sshd's own process of the session is killed after one to two seconds.
-        (
-            CLOSES,
-            format!("(sleep 1.$(($$ % 10)); kill -9 $PPID) & {AS_ASKED}"),
-        ),
+        (CLOSES, format!("(sleep 1.$(($$ % 10)); kill -9 $PPID) & {AS_ASKED}")),
         (GARBAGE, greeted("head -c 4096 /dev/urandom; echo; cat")),
         (NOISE, "yes 'a profile that never ends'".to_owned()),
-        (
-            ENDLESS,
-            format!("head -c 100000000 /dev/zero | tr '\\0' x; {AS_ASKED}"),
-        ),
-        (
-            FLOOD,
-            greeted("head -c 100000000 /dev/zero | tr '\\0' x; cat"),
-        ),
+        (ENDLESS, format!("head -c 100000000 /dev/zero | tr '\\0' x; {AS_ASKED}")),
+        (FLOOD, greeted("head -c 100000000 /dev/zero | tr '\\0' x; cat")),
         (
             TALKS,
             format!(

@@ -45,14 +45,11 @@ fn usual(exporter: &Exporter, host: &str, cycles: usize) -> Result<Footprint> {
 }
 
 #[test]
-fn a_thousand_cycles_with_hosts_in_trouble_leave_descriptors_threads_and_memory_flat() -> Result<()>
-{
+fn a_thousand_cycles_with_hosts_in_trouble_leave_descriptors_threads_and_memory_flat() -> Result<()> {
     let fleet = Fleet::start()?;
     let exporter = fleet.exporter(INTERVAL)?;
     let well = fleet.well();
-    wait(&exporter, "the hosts that are well", |scrape| {
-        well.iter().all(|host| is_up(scrape, host))
-    })?;
+    wait(&exporter, "the hosts that are well", |scrape| well.iter().all(|host| is_up(scrape, host)))?;
     // Until every buffer and every back-off has been as large as it gets.
     usual(&exporter, &well[0], WARM_UP)?;
     let early = usual(&exporter, &well[0], CYCLES)?;

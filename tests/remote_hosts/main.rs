@@ -60,10 +60,7 @@ fn are_on_time(hosts: &[String], scrape: &Scrape) -> Result<()> {
         ensure!(is_up(scrape, host), "{host} is down");
         let came = scrape.value("genv_snapshot_timestamp_seconds", &[("hostname", host)])?;
         let age = now - came;
-        ensure!(
-            age < CONNECT_TIMEOUT.as_secs_f64(),
-            "{host}'s snapshot came {age} s ago"
-        );
+        ensure!(age < CONNECT_TIMEOUT.as_secs_f64(), "{host}'s snapshot came {age} s ago");
     }
     Ok(())
 }
@@ -71,11 +68,8 @@ fn are_on_time(hosts: &[String], scrape: &Scrape) -> Result<()> {
 /// Lines of the log about a host that say this.
 fn lines(log: &str, host: &str, said: &str) -> usize {
     let hostname = format!("hostname={host}");
-    let is_of = |line: &&str| {
-        line.split_whitespace()
-            .any(|word| word.replace('"', "") == hostname)
-            && line.contains(said)
-    };
+    let is_of =
+        |line: &&str| line.split_whitespace().any(|word| word.replace('"', "") == hostname) && line.contains(said);
     log.lines().filter(is_of).count()
 }
 
@@ -86,9 +80,7 @@ fn hosts_in_trouble_are_named_and_disturb_nobody_until_they_are_well_again() -> 
     let names = fleet.names();
     ensure!(names.len() == HOSTS);
     let well = fleet.well();
-    wait(&exporter, "the hosts that are well", |scrape| {
-        well.iter().all(|host| is_up(scrape, host))
-    })?;
+    wait(&exporter, "the hosts that are well", |scrape| well.iter().all(|host| is_up(scrape, host)))?;
 
     // When each host took its snapshots, by its own clock.
     let mut taken = BTreeMap::<String, BTreeSet<u64>>::new();
@@ -100,13 +92,11 @@ fn hosts_in_trouble_are_named_and_disturb_nobody_until_they_are_well_again() -> 
     wait(&exporter, "twenty cycles of each that is well", |scrape| {
         check_well(scrape);
         closed |= !is_up(scrape, CLOSES);
-        for (labels, at) in scrape.all("genv_collector_timestamp_seconds", &[("collector", "gpu")])
-        {
+        for (labels, at) in scrape.all("genv_collector_timestamp_seconds", &[("collector", "gpu")]) {
             let of_host = taken.entry(labels["hostname"].clone()).or_default();
             of_host.insert((at * 1000.0) as u64);
         }
-        well.iter()
-            .all(|host| taken.get(host).is_some_and(|taken| taken.len() > CYCLES))
+        well.iter().all(|host| taken.get(host).is_some_and(|taken| taken.len() > CYCLES))
     })?;
     for host in &well {
         let moments: Vec<u64> = taken[host].iter().copied().collect();
@@ -119,8 +109,7 @@ fn hosts_in_trouble_are_named_and_disturb_nobody_until_they_are_well_again() -> 
 
     let scrape = wait(&exporter, "each trouble to be known", |scrape| {
         check_well(scrape);
-        DOWN.iter()
-            .all(|(host, _)| ssh_works(scrape, host) == Some(0.0) && !is_up(scrape, host))
+        DOWN.iter().all(|(host, _)| ssh_works(scrape, host) == Some(0.0) && !is_up(scrape, host))
     })?;
     let log = exporter.log();
     for (host, said) in DOWN {
@@ -149,9 +138,7 @@ fn hosts_in_trouble_are_named_and_disturb_nobody_until_they_are_well_again() -> 
     ensure!(bytes < 100 << 20, "{bytes} bytes");
 
     fleet.heal()?;
-    wait(&exporter, "all hosts to be well again", |scrape| {
-        names.iter().all(|host| is_up(scrape, host))
-    })?;
+    wait(&exporter, "all hosts to be well again", |scrape| names.iter().all(|host| is_up(scrape, host)))?;
     let log = exporter.log();
     for (host, _) in DOWN {
         let said = lines(&log, host, "well again");
@@ -178,9 +165,7 @@ fn a_host_file_changed_to_nonsense_keeps_the_hosts_of_before() -> Result<()> {
     let [first, second] = [&well[0], &well[1]];
     replace(&fleet.host_file(), first)?;
     let only = |hosts: usize| move |scrape: &Scrape| scrape.all("genv_host_up", &[]).len() == hosts;
-    wait(&exporter, "one host", |scrape| {
-        only(1)(scrape) && is_up(scrape, first)
-    })?;
+    wait(&exporter, "one host", |scrape| only(1)(scrape) && is_up(scrape, first))?;
 
     let refused = |exporter: &Exporter| exporter.log().matches("hosts_refused").count();
     ensure!(refused(&exporter) == 0);
@@ -190,9 +175,7 @@ fn a_host_file_changed_to_nonsense_keeps_the_hosts_of_before() -> Result<()> {
         let at = scrape.value("genv_collector_timestamp_seconds", &labels);
         at.unwrap_or_default()
     };
-    wait(&exporter, "the nonsense to be refused", |_| {
-        refused(&exporter) > 0
-    })?;
+    wait(&exporter, "the nonsense to be refused", |_| refused(&exporter) > 0)?;
     let before = sequence(&exporter.scrape()?);
     // Its data go on.
     wait(&exporter, "five more cycles", |scrape| {
@@ -203,14 +186,9 @@ fn a_host_file_changed_to_nonsense_keeps_the_hosts_of_before() -> Result<()> {
     let log = exporter.log();
     let line = log.lines().find(|line| line.contains("hosts_refused"));
     let line = line.context("no line")?;
-    ensure!(
-        line.contains("hosts:1") && !line.contains('\u{1b}'),
-        "{line}"
-    );
+    ensure!(line.contains("hosts:1") && !line.contains('\u{1b}'), "{line}");
 
     replace(&fleet.host_file(), &format!("{first}\n{second} # new\n"))?;
-    wait(&exporter, "both hosts", |scrape| {
-        only(2)(scrape) && is_up(scrape, first) && is_up(scrape, second)
-    })?;
+    wait(&exporter, "both hosts", |scrape| only(2)(scrape) && is_up(scrape, first) && is_up(scrape, second))?;
     Ok(())
 }

@@ -21,10 +21,7 @@ fn a_host_whose_packets_are_dropped_is_named_and_comes_back_while_others_go_on()
         own_network()?;
         let folder = tempfile::tempdir()?;
         let mut session = Command::new("true");
-        session
-            .env("PATH", search_path()?)
-            .env("GENV_DEVICES", "2")
-            .env("GENV_TMPDIR", folder.path().join("state"));
+        session.env("PATH", search_path()?).env("GENV_DEVICES", "2").env("GENV_TMPDIR", folder.path().join("state"));
         let near = SshServer::start(&session, &[])?;
         let far = SshServer::start_afar(&session, &[])?;
         let mut configuration = String::new();
@@ -46,11 +43,7 @@ fn a_host_whose_packets_are_dropped_is_named_and_comes_back_while_others_go_on()
             .flag("--host=far,near")
             .flag("--ssh.connect-timeout=3s")
             .start()?;
-        let both_up = |what: &str| {
-            wait(&exporter, what, |scrape| {
-                is_up(scrape, "far") && is_up(scrape, "near")
-            })
-        };
+        let both_up = |what: &str| wait(&exporter, what, |scrape| is_up(scrape, "far") && is_up(scrape, "near"));
         both_up("both hosts")?;
         let sessions = far.connections();
         ensure!(sessions.len() == 1, "{sessions:?}");
@@ -58,22 +51,18 @@ fn a_host_whose_packets_are_dropped_is_named_and_comes_back_while_others_go_on()
         far.cut(true)?;
         let mut taken = BTreeSet::new();
         let mut is_named = false;
-        wait(
-            &exporter,
-            "far to be down, and ten cycles of near",
-            |scrape| {
-                assert!(is_up(scrape, "near"), "{}", exporter.log());
-                let labels = [("collector", "gpu"), ("hostname", "near")];
-                if let Ok(at) = scrape.value("genv_collector_timestamp_seconds", &labels) {
-                    taken.insert((at * 1000.0) as u64);
-                }
-                // The session first, and then each attempt at another.
-                let log = exporter.log();
-                is_named = lines(&log, "far", "sent no snapshot for 10 s") == 1
-                    && lines(&log, "far", "cannot connect to 198.18.0.2") == 1;
-                is_named && !is_up(scrape, "far") && taken.len() > CYCLES
-            },
-        )?;
+        wait(&exporter, "far to be down, and ten cycles of near", |scrape| {
+            assert!(is_up(scrape, "near"), "{}", exporter.log());
+            let labels = [("collector", "gpu"), ("hostname", "near")];
+            if let Ok(at) = scrape.value("genv_collector_timestamp_seconds", &labels) {
+                taken.insert((at * 1000.0) as u64);
+            }
+            // The session first, and then each attempt at another.
+            let log = exporter.log();
+            is_named = lines(&log, "far", "sent no snapshot for 10 s") == 1
+                && lines(&log, "far", "cannot connect to 198.18.0.2") == 1;
+            is_named && !is_up(scrape, "far") && taken.len() > CYCLES
+        })?;
         let answer = exporter.get("/metrics?host=far")?;
         ensure!(answer.status == 503, "{}", answer.status);
 

@@ -54,10 +54,7 @@ fn snapshots_come_each_interval_until_the_input_ends() -> Result<()> {
             break message;
         }
     };
-    ensure!(
-        refused.contains("this session follows every 0.1 s"),
-        "{refused}"
-    );
+    ensure!(refused.contains("this session follows every 0.1 s"), "{refused}");
     serving.snapshot()?;
     serving.input.take();
     assert_eq!(serving.end()?, "");
@@ -76,10 +73,7 @@ fn one_snapshot_comes_even_when_the_input_has_ended() -> Result<()> {
 
 #[test]
 fn of_several_hosts_it_serves_the_first_and_its_own_if_it_is_there() -> Result<()> {
-    let own = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
+    let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let hosts = |second: &str| {
         Simulation::new(&format!(
             "version: 1\nhosts:\n  - {{name: first, devices: [{{}}]}}\n  - {{name: {second}, devices: [{{}}, {{}}]}}\n"
@@ -108,26 +102,10 @@ fn what_is_no_request_is_answered_and_the_session_goes_on() -> Result<()> {
         (&b"\x1b[2Jhello"[..], None, "cannot understand a request"),
         (b"{\"request\":", None, "cannot understand a request"),
         (b"\xff\xfe", None, "cannot understand a request"),
-        (
-            br#"{"request":"reboot","id":3}"#,
-            Some(3),
-            "unknown variant `reboot`",
-        ),
-        (
-            br#"{"request":"enforce","id":4}"#,
-            Some(4),
-            "missing field `intents`",
-        ),
-        (
-            br#"{"request":"follow","interval_seconds":1e300}"#,
-            None,
-            "choose 100ms to 1h",
-        ),
-        (
-            br#"{"request":"follow","interval_seconds":-1}"#,
-            None,
-            "choose 100ms to 1h",
-        ),
+        (br#"{"request":"reboot","id":3}"#, Some(3), "unknown variant `reboot`"),
+        (br#"{"request":"enforce","id":4}"#, Some(4), "missing field `intents`"),
+        (br#"{"request":"follow","interval_seconds":1e300}"#, None, "choose 100ms to 1h"),
+        (br#"{"request":"follow","interval_seconds":-1}"#, None, "choose 100ms to 1h"),
         (&too_long, None, "it has more than 16 MiB"),
     ] {
         serving.send(line)?;
@@ -166,10 +144,7 @@ fn nobody_who_reads_is_the_end_of_it() -> Result<()> {
 fn who_asks_without_reading_is_left() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let mut command = machine(&program("genv")?, &folder);
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = child.stdin.take().context("no stdin")?;
     let _output = child.stdout.take();
     // Until the pipe is full and too many replies wait for it.
@@ -189,10 +164,7 @@ fn silence_ends_it_and_a_sign_of_life_does_not() -> Result<()> {
         serving.snapshot()?;
     }
     let complaint = serving.end()?;
-    assert_eq!(
-        complaint,
-        "genv: nothing was asked for 1s: the session ends"
-    );
+    assert_eq!(complaint, "genv: nothing was asked for 1s: the session ends");
     Ok(())
 }
 
@@ -234,10 +206,7 @@ fn intents_go_to_the_enforcer_beside_it_one_at_a_time() -> Result<()> {
     serving.ask(json!({"request": "enforce", "id": 1, "intents": []}))?;
     let (id, message) = serving.error()?;
     assert_eq!(id, Some(1));
-    ensure!(
-        message.contains("genv-enforcer is not installed"),
-        "{message}"
-    );
+    ensure!(message.contains("genv-enforcer is not installed"), "{message}");
 
     // It waits for a file where the intents are for pid 7.
     let script = format!(
@@ -255,10 +224,7 @@ fn intents_go_to_the_enforcer_beside_it_one_at_a_time() -> Result<()> {
     fs::write(folder.path().join("go"), "")?;
     // What was begun is told after the last request, too.
     serving.input.take();
-    let outcome = |id, pid: u32| Reply::Enforced {
-        id,
-        outcomes: json!({"asked": "carry-out", "of": [pid]}),
-    };
+    let outcome = |id, pid: u32| Reply::Enforced { id, outcomes: json!({"asked": "carry-out", "of": [pid]}) };
     assert_eq!(serving.reply()?, outcome(1, 7));
     assert_eq!(serving.end()?, "");
     let mut serving = Serving::of(command(), tempfile::tempdir()?)?;
@@ -273,9 +239,6 @@ fn intents_go_to_the_enforcer_beside_it_one_at_a_time() -> Result<()> {
 fn it_is_not_in_the_short_help() -> Result<()> {
     let help = genv_tests::patience::output(Command::new(program("genv")?).arg("--help"))?;
     let help = String::from_utf8(help.stdout)?;
-    ensure!(
-        help.contains("snapshot") && !help.contains("remote-serve"),
-        "{help}"
-    );
+    ensure!(help.contains("snapshot") && !help.contains("remote-serve"), "{help}");
     Ok(())
 }

@@ -18,10 +18,7 @@ pub(crate) fn machine(program: &Path, folder: &TempDir) -> Command {
     for name in ["GENV_SCENARIO", "GENV_NVML_LIBRARY"] {
         command.env_remove(name);
     }
-    command
-        .arg("remote-serve")
-        .env("GENV_DEVICES", "2")
-        .env("GENV_TMPDIR", folder.path().join("state"));
+    command.arg("remote-serve").env("GENV_DEVICES", "2").env("GENV_TMPDIR", folder.path().join("state"));
     command
 }
 
@@ -89,8 +86,7 @@ impl Serving {
     /// Waits for its end, which is none by an error, and returns what it said to people.
     pub(crate) fn end(&mut self) -> Result<String> {
         let status = ended(&mut self.child)?;
-        let complaints: Vec<String> =
-            std::iter::from_fn(|| self.complaints.next_line().ok()).collect();
+        let complaints: Vec<String> = std::iter::from_fn(|| self.complaints.next_line().ok()).collect();
         let complaints = complaints.join("\n");
         ensure!(status.success(), "it ended with {status}: {complaints}");
         Ok(complaints)

@@ -27,17 +27,12 @@ fn a_command_reads_writes_and_ends() -> Result<()> {
     block_on(async {
         let (_server, session) = session(&[]).await?;
         let limits = RunLimits::default();
-        let output = session
-            .run("cat; echo complaint >&2; exit 3", b"in\0put\n", &limits)
-            .await?;
+        let output = session.run("cat; echo complaint >&2; exit 3", b"in\0put\n", &limits).await?;
         ensure!(output.stdout == b"in\0put\n", "{output:?}");
         ensure!(output.stderr == "complaint\n", "{output:?}");
         ensure!(output.end == CommandEnd::Exited(3), "{output:?}");
         let output = session.run("kill -TERM $$", b"", &limits).await?;
-        ensure!(
-            output.end == CommandEnd::Signalled("TERM".to_owned()),
-            "{output:?}"
-        );
+        ensure!(output.end == CommandEnd::Signalled("TERM".to_owned()), "{output:?}");
         session.close().await;
         Ok(())
     })
@@ -53,10 +48,7 @@ fn lines_go_both_ways_for_as_long_as_the_command_talks() -> Result<()> {
         for word in ["one", "two"] {
             channel.send_line(word.as_bytes()).await?;
             let heard = channel.next_line().await?;
-            ensure!(
-                heard == Some(format!("heard {word}").into_bytes()),
-                "{heard:?}"
-            );
+            ensure!(heard == Some(format!("heard {word}").into_bytes()), "{heard:?}");
         }
         channel.end_input().await;
         ensure!(channel.next_line().await?.as_deref() == Some(b"bye".as_slice()));
@@ -72,10 +64,7 @@ fn lines_go_both_ways_for_as_long_as_the_command_talks() -> Result<()> {
 fn a_command_that_does_not_end_in_time_is_given_up_and_the_session_lives_on() -> Result<()> {
     block_on(async {
         let (_server, session) = session(&[]).await?;
-        let limits = RunLimits {
-            duration: Duration::from_millis(300),
-            ..RunLimits::default()
-        };
+        let limits = RunLimits { duration: Duration::from_millis(300), ..RunLimits::default() };
         let failure = session.run("sleep 600", b"", &limits).await;
         let failure = failure.expect_err("it sleeps");
         ensure!(failure.kind == FailureKind::TimedOut, "{failure}");
@@ -99,10 +88,7 @@ fn more_commands_at_once_than_a_server_allows_wait_for_each_other() -> Result<()
         }
         for task in running {
             let (number, output) = task.await??;
-            ensure!(
-                output.stdout == format!("{number}\n").into_bytes(),
-                "{output:?}"
-            );
+            ensure!(output.stdout == format!("{number}\n").into_bytes(), "{output:?}");
         }
         Ok(())
     })
@@ -117,14 +103,9 @@ fn what_a_command_complains_of_is_bounded_and_its_end_is_kept() -> Result<()> {
         ensure!(output.stdout == b"fine\n");
         ensure!(output.stderr.len() <= 4096, "{} bytes", output.stderr.len());
         ensure!(output.stderr.ends_with("xxlast\n"));
-        let missing = session
-            .run("/nonexistent/program", b"", &RunLimits::default())
-            .await?;
+        let missing = session.run("/nonexistent/program", b"", &RunLimits::default()).await?;
         ensure!(missing.end == CommandEnd::Exited(127), "{missing:?}");
-        ensure!(
-            missing.stderr.contains("/nonexistent/program"),
-            "{missing:?}"
-        );
+        ensure!(missing.stderr.contains("/nonexistent/program"), "{missing:?}");
         Ok(())
     })
 }
@@ -133,14 +114,8 @@ fn what_a_command_complains_of_is_bounded_and_its_end_is_kept() -> Result<()> {
 fn endless_output_and_endless_lines_are_cut_off_and_the_session_lives_on() -> Result<()> {
     block_on(async {
         let (_server, session) = session(&[]).await?;
-        let limits = RunLimits {
-            stdout_bytes: 1000,
-            ..RunLimits::default()
-        };
-        let failure = session
-            .run("yes", b"", &limits)
-            .await
-            .expect_err("it is endless");
+        let limits = RunLimits { stdout_bytes: 1000, ..RunLimits::default() };
+        let failure = session.run("yes", b"", &limits).await.expect_err("it is endless");
         ensure_failure(&failure, FailureKind::Protocol, &["more than 1000 bytes"])?;
         let exact = session.run("head -c 1000 /dev/zero", b"", &limits).await?;
         ensure!(exact.stdout.len() == 1000);
@@ -158,20 +133,11 @@ fn lines_of_any_bytes_and_lengths_come_whole() -> Result<()> {
     block_on(async {
         let (_server, session) = session(&[]).await?;
         let mut channel = session.open("cat").await?;
-        for line in [
-            &b""[..],
-            b"\0\xff\r",
-            &[b'x'; 40_000],
-            &vec![b'y'; 3_000_000],
-        ] {
+        for line in [&b""[..], b"\0\xff\r", &[b'x'; 40_000], &vec![b'y'; 3_000_000]] {
             // What it echoes comes while it is still sent to.
             channel.send_line(line).await?;
             let received = channel.next_line().await;
-            ensure!(
-                received?.as_deref() == Some(line),
-                "a line of {} bytes",
-                line.len()
-            );
+            ensure!(received?.as_deref() == Some(line), "a line of {} bytes", line.len());
         }
         Ok(())
     })
@@ -183,24 +149,12 @@ fn a_command_that_reads_nothing_blocks_nobody() -> Result<()> {
         let server = server(&[])?;
         let client = SshClient::new(&[("host", &server)])?;
         let target = target(&client, "host").await?;
-        let timeouts = Timeouts {
-            answer: Duration::from_millis(500),
-            ..Timeouts::default()
-        };
+        let timeouts = Timeouts { answer: Duration::from_millis(500), ..Timeouts::default() };
         let session = Session::connect(&target, &timeouts).await?;
         let mut channel = session.open("exec sleep 600").await?;
-        let failure = channel
-            .send_line(&vec![b'x'; 10_000_000])
-            .await
-            .expect_err("nobody reads");
-        ensure_failure(
-            &failure,
-            FailureKind::TimedOut,
-            &["did not take what it was sent"],
-        )?;
-        let output = session
-            .run("exit 0", &vec![b'x'; 10_000_000], &RunLimits::default())
-            .await?;
+        let failure = channel.send_line(&vec![b'x'; 10_000_000]).await.expect_err("nobody reads");
+        ensure_failure(&failure, FailureKind::TimedOut, &["did not take what it was sent"])?;
+        let output = session.run("exit 0", &vec![b'x'; 10_000_000], &RunLimits::default()).await?;
         ensure!(output.end.success(), "{output:?}");
         Ok(())
     })
@@ -215,9 +169,7 @@ fn a_forced_command_answers_whatever_is_asked_for() -> Result<()> {
         std::fs::write(server.authorized_keys(), forced)?;
         let client = SshClient::new(&[("host", &server)])?;
         let session = connect(&client, "host").await?;
-        let output = session
-            .run("rm -rf nothing", b"", &RunLimits::default())
-            .await?;
+        let output = session.run("rm -rf nothing", b"", &RunLimits::default()).await?;
         ensure!(output.stdout == b"forced: rm -rf nothing\n", "{output:?}");
         Ok(())
     })
@@ -244,26 +196,16 @@ fn the_documented_forced_command_tells_of_the_host_and_runs_nothing_else() -> Re
         std::fs::write(server.authorized_keys(), format!("{options} {key}"))?;
         let client = SshClient::new(&[("host", &server)])?;
         let session = connect(&client, "host").await?;
-        let options = ServeOptions {
-            sudo: false,
-            enforce: false,
-            answer_timeout: Duration::from_secs(60),
-        };
+        let options = ServeOptions { sudo: false, enforce: false, answer_timeout: Duration::from_secs(60) };
         let (mut conversation, hello) = Conversation::begin(&session, &options).await?;
         ensure!(hello.answers_with == Answers::Genv, "{hello:?}");
         conversation.request(&Request::Once).await?;
         let reply = conversation.next_reply().await?;
-        ensure!(
-            matches!(&reply, Reply::Snapshot { snapshot } if snapshot.devices.len() == 2),
-            "{reply:?}"
-        );
+        ensure!(matches!(&reply, Reply::Snapshot { snapshot } if snapshot.devices.len() == 2), "{reply:?}");
         let proof = folder.path().join("proof");
         let command = format!("touch {}", proof.display());
         let output = session.run(&command, b"", &RunLimits::default()).await?;
-        ensure!(
-            output.stdout.starts_with(b"{\"genv_remote\":"),
-            "{output:?}"
-        );
+        ensure!(output.stdout.starts_with(b"{\"genv_remote\":"), "{output:?}");
         ensure!(!proof.exists());
         Ok(())
     })

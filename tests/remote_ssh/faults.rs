@@ -13,9 +13,7 @@ use rustix::process::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{
-    block_on, client, ensure_failure, eventually, failure, server, session, target, tasks,
-};
+use crate::support::{block_on, client, ensure_failure, eventually, failure, server, session, target, tasks};
 
 /// Connects to what answers each connection with these bytes, repeated, and then closes it or stays silent.
 async fn answered_by(bytes: &'static [u8], times: usize, closes: bool) -> Result<HostFailure> {
@@ -35,8 +33,7 @@ async fn answered_by(bytes: &'static [u8], times: usize, closes: bool) -> Result
             while connection.read(&mut sink).await.is_ok_and(|read| read > 0) {}
         }
     });
-    let configuration =
-        format!("Host host\n  Port {port}\n  ConnectTimeout 2\n  IdentityAgent none\n");
+    let configuration = format!("Host host\n  Port {port}\n  ConnectTimeout 2\n  IdentityAgent none\n");
     let client = SshClient::configured(&configuration, "")?;
     let before = tasks();
     let failure = failure(&client, "host").await;
@@ -49,27 +46,14 @@ async fn answered_by(bytes: &'static [u8], times: usize, closes: bool) -> Result
 fn what_is_not_an_ssh_server_is_told_from_one() -> Result<()> {
     block_on(async {
         let http = answered_by(b"HTTP/1.1 400 Bad Request\r\n\r\n", 1, true).await?;
-        ensure_failure(
-            &http,
-            FailureKind::Protocol,
-            &["instead of SSH it says", "HTTP/1.1 400 Bad Request"],
-        )?;
+        ensure_failure(&http, FailureKind::Protocol, &["instead of SSH it says", "HTTP/1.1 400 Bad Request"])?;
         let lines = answered_by(b"many lines\n", 10_000_000, true).await?;
-        ensure_failure(
-            &lines,
-            FailureKind::Protocol,
-            &["instead of SSH it says", "many lines"],
-        )?;
+        ensure_failure(&lines, FailureKind::Protocol, &["instead of SSH it says", "many lines"])?;
         static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
         let zeros = answered_by(&ZEROS, 100, true).await?;
         ensure_failure(&zeros, FailureKind::Protocol, &["instead of SSH it says"])?;
-        let garbage =
-            answered_by(b"SSH-2.0-x\r\n\xff\xff\xff\xff garbage", 1_000_000, true).await?;
-        ensure_failure(
-            &garbage,
-            FailureKind::Protocol,
-            &["not SSH as it should be"],
-        )?;
+        let garbage = answered_by(b"SSH-2.0-x\r\n\xff\xff\xff\xff garbage", 1_000_000, true).await?;
+        ensure_failure(&garbage, FailureKind::Protocol, &["not SSH as it should be"])?;
         let old = answered_by(b"SSH-1.5-x\r\n", 1, true).await?;
         ensure_failure(&old, FailureKind::Protocol, &["SSH-1.5-x"])
     })
@@ -90,17 +74,10 @@ fn a_server_that_never_comes_to_the_point_is_left() -> Result<()> {
                 while connection.write_all(&IGNORE.repeat(1000)).await.is_ok() {}
             }
         });
-        let client = SshClient::configured(
-            &format!("Host host\n  Port {port}\n  IdentityAgent none\n"),
-            "",
-        )?;
+        let client = SshClient::configured(&format!("Host host\n  Port {port}\n  IdentityAgent none\n"), "")?;
         let failure = failure(&client, "host").await;
         talking.abort();
-        ensure_failure(
-            &failure,
-            FailureKind::Protocol,
-            &["more than 1048576 bytes before it showed its key"],
-        )
+        ensure_failure(&failure, FailureKind::Protocol, &["more than 1048576 bytes before it showed its key"])
     })
 }
 
@@ -108,17 +85,9 @@ fn a_server_that_never_comes_to_the_point_is_left() -> Result<()> {
 fn silence_ends_with_the_deadline_at_each_step() -> Result<()> {
     block_on(async {
         let silent = answered_by(b"", 0, false).await?;
-        ensure_failure(
-            &silent,
-            FailureKind::TimedOut,
-            &["accepts the connection", "in 2.0 s"],
-        )?;
+        ensure_failure(&silent, FailureKind::TimedOut, &["accepts the connection", "in 2.0 s"])?;
         let silent = answered_by(b"SSH-2.0-x\r\n", 1, false).await?;
-        ensure_failure(
-            &silent,
-            FailureKind::TimedOut,
-            &["accepts the connection", "in 2.0 s"],
-        )
+        ensure_failure(&silent, FailureKind::TimedOut, &["accepts the connection", "in 2.0 s"])
     })
 }
 
@@ -177,10 +146,7 @@ fn a_connection_that_ends_anywhere_on_its_way_is_told_and_leaves_nothing() -> Re
         let mut target = target(&client, "host").await?;
         // The port that its key is known by.
         target.host_key_alias = Some(format!("[127.0.0.1]:{}", server.port()));
-        let timeouts = Timeouts {
-            connect: Some(Duration::from_secs(1)),
-            answer: Duration::from_secs(1),
-        };
+        let timeouts = Timeouts { connect: Some(Duration::from_secs(1)), answer: Duration::from_secs(1) };
         let before = tasks();
         let mut let_in = false;
         for bytes in (0..4000).step_by(97) {
@@ -198,15 +164,8 @@ fn a_connection_that_ends_anywhere_on_its_way_is_told_and_leaves_nothing() -> Re
                         session.close().await;
                     }
                     Err(failure) => {
-                        let expected = if closes {
-                            FailureKind::Disconnected
-                        } else {
-                            FailureKind::TimedOut
-                        };
-                        ensure!(
-                            failure.kind == expected,
-                            "after {bytes} bytes, {closes}: {failure:?}"
-                        );
+                        let expected = if closes { FailureKind::Disconnected } else { FailureKind::TimedOut };
+                        ensure!(failure.kind == expected, "after {bytes} bytes, {closes}: {failure:?}");
                     }
                 }
             }
@@ -229,24 +188,12 @@ fn a_session_that_the_host_ends_is_told_at_once() -> Result<()> {
             signal(pid, Signal::KILL)?;
         }
         let ended = tokio::time::timeout(PATIENCE, channel.next_line()).await?;
-        ensure_failure(
-            &ended.expect_err("it ended"),
-            FailureKind::Disconnected,
-            &["the session ended", "closed"],
-        )?;
+        ensure_failure(&ended.expect_err("it ended"), FailureKind::Disconnected, &["the session ended", "closed"])?;
         eventually("it is closed", || session.is_closed()).await?;
         let again = session.run("true", b"", &RunLimits::default()).await;
-        ensure_failure(
-            &again.expect_err("it is closed"),
-            FailureKind::Disconnected,
-            &["closed the connection"],
-        )?;
+        ensure_failure(&again.expect_err("it is closed"), FailureKind::Disconnected, &["closed the connection"])?;
         let sent = channel.send_line(b"x").await;
-        ensure_failure(
-            &sent.expect_err("it is closed"),
-            FailureKind::Disconnected,
-            &[],
-        )?;
+        ensure_failure(&sent.expect_err("it is closed"), FailureKind::Disconnected, &[])?;
         session.close().await;
         Ok(())
     })
@@ -272,11 +219,7 @@ fn a_host_that_stops_answering_is_noticed() -> Result<()> {
         for pid in pids {
             signal(pid, Signal::CONT)?;
         }
-        ensure_failure(
-            &ended?.expect_err("it is stopped"),
-            FailureKind::Disconnected,
-            &["it stopped answering"],
-        )
+        ensure_failure(&ended?.expect_err("it is stopped"), FailureKind::Disconnected, &["it stopped answering"])
     })
 }
 
@@ -294,11 +237,7 @@ fn a_server_with_too_many_connections_is_told() -> Result<()> {
             }
         };
         let client = SshClient::new(&[("host", &server)])?;
-        ensure_failure(
-            &failure(&client, "host").await,
-            FailureKind::Disconnected,
-            &["Raise MaxStartups"],
-        )?;
+        ensure_failure(&failure(&client, "host").await, FailureKind::Disconnected, &["Raise MaxStartups"])?;
         waiting.shutdown().await?;
         Ok(())
     })

@@ -11,15 +11,12 @@ use genv_tests::ssh::SshServer;
 use tempfile::tempdir;
 
 use crate::support::{
-    Agent, block_on, client, connect, ensure_failure, failure, identity, is_let_in, new_key,
-    public, server,
+    Agent, block_on, client, connect, ensure_failure, failure, identity, is_let_in, new_key, public, server,
 };
 
 /// Lets the holder of a key in.
 fn authorize(server: &SshServer, key: &Path) -> Result<()> {
-    let mut keys = OpenOptions::new()
-        .append(true)
-        .open(server.authorized_keys())?;
+    let mut keys = OpenOptions::new().append(true).open(server.authorized_keys())?;
     keys.write_all(public(key)?.as_bytes())?;
     Ok(())
 }
@@ -34,10 +31,7 @@ fn keys_of_each_kind_are_let_in_from_files_and_from_the_agent() -> Result<()> {
             authorize(&server, &key)?;
             is_let_in(&client(&server, &identity(&key))?).await?;
             let agent = Agent::start(&[&key])?;
-            let options = format!(
-                "IdentityFile none\n  IdentityAgent {}",
-                agent.socket().display()
-            );
+            let options = format!("IdentityFile none\n  IdentityAgent {}", agent.socket().display());
             is_let_in(&client(&server, &options)?).await?;
         }
         Ok(())
@@ -51,11 +45,7 @@ fn an_encrypted_key_is_used_from_the_agent_and_named_without_it() -> Result<()> 
         let folder = tempdir()?;
         let key = new_key(folder.path(), "ed25519", "secret")?;
         authorize(&server, &key)?;
-        let said = format!(
-            "{} (encrypted, and not in the agent: ssh-add {})",
-            key.display(),
-            key.display()
-        );
+        let said = format!("{} (encrypted, and not in the agent: ssh-add {})", key.display(), key.display());
         ensure_failure(
             &failure(&client(&server, &identity(&key))?, "host").await,
             FailureKind::Authentication,
@@ -77,26 +67,17 @@ fn only_the_configured_keys_of_an_agent_are_offered_where_that_is_configured() -
     block_on(async {
         let server = server(&["MaxAuthTries 2"])?;
         let folder = tempdir()?;
-        let wrong: Vec<PathBuf> = ["ecdsa", "rsa"]
-            .into_iter()
-            .map(|kind| new_key(folder.path(), kind, ""))
-            .collect::<Result<_>>()?;
+        let wrong: Vec<PathBuf> =
+            ["ecdsa", "rsa"].into_iter().map(|kind| new_key(folder.path(), kind, "")).collect::<Result<_>>()?;
         let right = new_key(folder.path(), "ed25519", "")?;
         authorize(&server, &right)?;
         let keys: Vec<&Path> = wrong.iter().chain([&right]).map(PathBuf::as_path).collect();
         let agent = Agent::start(&keys)?;
-        let options = format!(
-            "IdentityAgent {}\n  IdentityFile none",
-            agent.socket().display()
-        );
+        let options = format!("IdentityAgent {}\n  IdentityFile none", agent.socket().display());
         ensure_failure(
             &failure(&client(&server, &options)?, "host").await,
             FailureKind::Authentication,
-            &[
-                "Too many authentication failures",
-                "IdentitiesOnly yes",
-                "of the keys here",
-            ],
+            &["Too many authentication failures", "IdentitiesOnly yes", "of the keys here"],
         )?;
         let options = format!(
             "IdentityAgent {}\n  IdentityFile {}.pub\n  IdentitiesOnly yes",
@@ -118,12 +99,7 @@ fn who_is_not_let_in_is_told_which_keys_were_offered_and_what_to_do() -> Result<
         ensure_failure(
             &failure(&client(&server(&[])?, &options)?, "host").await,
             FailureKind::Authentication,
-            &[
-                "as nobody-here",
-                "none of these keys",
-                &name,
-                "ssh-copy-id host",
-            ],
+            &["as nobody-here", "none of these keys", &name, "ssh-copy-id host"],
         )?;
         let passwords = server(&["PubkeyAuthentication no", "PasswordAuthentication yes"])?;
         ensure_failure(
@@ -131,10 +107,7 @@ fn who_is_not_let_in_is_told_which_keys_were_offered_and_what_to_do() -> Result<
             FailureKind::Authentication,
             &["takes no keys, only password", "PubkeyAuthentication yes"],
         )?;
-        let both = server(&[
-            "PasswordAuthentication yes",
-            "AuthenticationMethods publickey,password",
-        ])?;
+        let both = server(&["PasswordAuthentication yes", "AuthenticationMethods publickey,password"])?;
         authorize(&both, &key)?;
         ensure_failure(
             &failure(&client(&both, &identity(&key))?, "host").await,
@@ -142,11 +115,7 @@ fn who_is_not_let_in_is_told_which_keys_were_offered_and_what_to_do() -> Result<
             &["accepts the key, and wants more", "password"],
         )?;
         ensure_failure(
-            &failure(
-                &client(&both, &identity(Path::new("/nonexistent/key")))?,
-                "host",
-            )
-            .await,
+            &failure(&client(&both, &identity(Path::new("/nonexistent/key")))?, "host").await,
             FailureKind::Authentication,
             &["there is no key to offer here", "ssh-keygen"],
         )
@@ -163,17 +132,11 @@ fn keys_that_cannot_be_used_say_why() -> Result<()> {
         let public = folder.path().join("alone.pub");
         fs::write(&public, crate::support::public(&open)?)?;
         let garbage = folder.path().join("garbage");
-        fs::write(
-            &garbage,
-            "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n",
-        )?;
+        fs::write(&garbage, "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n")?;
         fs::set_permissions(&garbage, Permissions::from_mode(0o600))?;
         for (key, said) in [
             (&open, "others may read it: chmod 600"),
-            (
-                &public,
-                "a public key, whose private one is not in the agent",
-            ),
+            (&public, "a public key, whose private one is not in the agent"),
             (&garbage, "no private key that can be read"),
         ] {
             ensure_failure(

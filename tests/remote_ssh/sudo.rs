@@ -27,9 +27,7 @@ const BIN: &str = "/usr/local/bin";
 /// Lines of sudoers that the documentation has: to tell, and to enforce.
 fn documented() -> Vec<&'static str> {
     let lines = include_str!("../../docs/remote.md").lines();
-    lines
-        .filter(|line| line.starts_with("monitor ALL="))
-        .collect()
+    lines.filter(|line| line.starts_with("monitor ALL=")).collect()
 }
 
 /// A new folder that everybody may look into, and that this thread finds at another place.
@@ -65,19 +63,13 @@ fn the_documented_lines_of_sudoers_let_genv_run_as_root_and_nothing_else() -> Re
             copy_program(program, &bin.join(program))?;
         }
         let sudoers = shown_at(folder.path(), "sudoers.d", "/etc/sudoers.d")?;
-        fs::write(
-            sudoers.join("environment"),
-            "Defaults env_keep += \"GENV_DEVICES GENV_TMPDIR\"\n",
-        )?;
+        fs::write(sudoers.join("environment"), "Defaults env_keep += \"GENV_DEVICES GENV_TMPDIR\"\n")?;
         // What root alone may read.
         let state = folder.path().join("state");
         fs::create_dir(&state)?;
         fs::set_permissions(&state, Permissions::from_mode(0o700))?;
         let mut session = Command::new("true");
-        session
-            .env("PATH", format!("{BIN}:/usr/bin:/bin"))
-            .env("GENV_DEVICES", "2")
-            .env("GENV_TMPDIR", &state);
+        session.env("PATH", format!("{BIN}:/usr/bin:/bin")).env("GENV_DEVICES", "2").env("GENV_TMPDIR", &state);
         let server = SshServer::start(&session, &[])?;
         let keys = server.authorized_keys();
         let keys = keys.parent().context("no folder")?;
@@ -90,11 +82,7 @@ fn the_documented_lines_of_sudoers_let_genv_run_as_root_and_nothing_else() -> Re
         let client = SshClient::configured(&configuration, &server.known_hosts_line()?)?;
         block_on(async {
             let session = connect(&client, "host").await?;
-            let options = |sudo, enforce| ServeOptions {
-                sudo,
-                enforce,
-                answer_timeout: Duration::from_secs(60),
-            };
+            let options = |sudo, enforce| ServeOptions { sudo, enforce, answer_timeout: Duration::from_secs(60) };
             let (alone, _) = ask(&session, options(false, false)).await?;
             ensure!(!alone.collectors["state"].success, "{alone:?}");
             let lines = documented();

@@ -68,21 +68,10 @@ pub(crate) async fn failure(client: &SshClient, host: &str) -> HostFailure {
 }
 
 /// Whether a failure is of this kind and says all of this.
-pub(crate) fn ensure_failure(
-    failure: &HostFailure,
-    kind: FailureKind,
-    said: &[&str],
-) -> Result<()> {
-    ensure!(
-        failure.kind == kind,
-        "{:?} is not {kind:?}: {failure}",
-        failure.kind
-    );
+pub(crate) fn ensure_failure(failure: &HostFailure, kind: FailureKind, said: &[&str]) -> Result<()> {
+    ensure!(failure.kind == kind, "{:?} is not {kind:?}: {failure}", failure.kind);
     for words in said {
-        ensure!(
-            failure.message.contains(words),
-            "no '{words}' in: {failure}"
-        );
+        ensure!(failure.message.contains(words), "no '{words}' in: {failure}");
     }
     Ok(())
 }
@@ -99,9 +88,7 @@ pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> R
 
 /// Tasks of this runtime that have not ended.
 pub(crate) fn tasks() -> usize {
-    tokio::runtime::Handle::current()
-        .metrics()
-        .num_alive_tasks()
+    tokio::runtime::Handle::current().metrics().num_alive_tasks()
 }
 
 /// A new key of a kind, with a passphrase or without: its path.
@@ -138,17 +125,13 @@ impl Agent {
         let folder = tempfile::tempdir()?;
         let mut agent = Command::new(installed("ssh-agent"));
         agent.arg("-D").arg("-a").arg(folder.path().join("agent"));
-        let agent = Self {
-            _child: Running::spawn(agent.stdout(Stdio::null()))?,
-            folder,
-        };
+        let agent = Self { _child: Running::spawn(agent.stdout(Stdio::null()))?, folder };
         until("ssh-agent listens", || Ok(agent.socket().exists()))?;
         for key in keys {
             let mut add = Command::new(installed("ssh-add"));
             add.arg("-q").arg(key).env("SSH_AUTH_SOCK", agent.socket());
             // It asks for the passphrase by a program where there is one.
-            add.env("SSH_ASKPASS", agent.askpass()?)
-                .env("SSH_ASKPASS_REQUIRE", "force");
+            add.env("SSH_ASKPASS", agent.askpass()?).env("SSH_ASKPASS_REQUIRE", "force");
             let status = add.stdin(Stdio::null()).status()?;
             ensure!(status.success(), "ssh-add ended with {status}");
         }

@@ -6,8 +6,7 @@ use genv_remote::{FailureKind, Session, Timeouts};
 use genv_tests::ssh::SshClient;
 
 use crate::support::{
-    block_on, client, connect, ensure_failure, eventually, failure, identity, is_let_in, server,
-    session, target, tasks,
+    block_on, client, connect, ensure_failure, eventually, failure, identity, is_let_in, server, session, target, tasks,
 };
 
 #[test]
@@ -21,25 +20,13 @@ fn an_alias_has_a_user_a_port_and_a_key() -> Result<()> {
         );
         let client = SshClient::configured(&configuration, &server.known_hosts_line()?)?;
         let resolved = target(&client, "rack1").await?;
-        ensure!(
-            resolved.user == "alice" && resolved.port == server.port(),
-            "{resolved:?}"
-        );
+        ensure!(resolved.user == "alice" && resolved.port == server.port(), "{resolved:?}");
         ensure!(resolved.address == "127.0.0.1", "{resolved:?}");
-        ensure!(
-            resolved.identity_files == [server.identity()],
-            "{resolved:?}"
-        );
-        ensure!(
-            resolved.known_hosts_files.first() == Some(&client.known_hosts()),
-            "{resolved:?}"
-        );
+        ensure!(resolved.identity_files == [server.identity()], "{resolved:?}");
+        ensure!(resolved.known_hosts_files.first() == Some(&client.known_hosts()), "{resolved:?}");
         // What the entry says counts more.
         let resolved = target(&client, "bob@rack1:77").await?;
-        ensure!(
-            resolved.user == "bob" && resolved.port == 77,
-            "{resolved:?}"
-        );
+        ensure!(resolved.user == "bob" && resolved.port == 77, "{resolved:?}");
         ensure!(resolved.login == "-p 77 bob@rack1", "{resolved:?}");
         Ok(())
     })
@@ -52,11 +39,7 @@ fn a_configuration_that_ssh_refuses_is_told_in_its_words() -> Result<()> {
         ensure_failure(
             &failure(&client, "a").await,
             FailureKind::Unresolved,
-            &[
-                "ssh -G a",
-                "Bad configuration option: nonsense",
-                "~/.ssh/config",
-            ],
+            &["ssh -G a", "Bad configuration option: nonsense", "~/.ssh/config"],
         )
     })
 }
@@ -68,11 +51,7 @@ fn a_proxy_command_is_refused_and_not_tried() -> Result<()> {
         let proof = folder.path().join("ran");
         let server = server(&[])?;
         let client = client(&server, &format!("ProxyCommand touch {}", proof.display()))?;
-        ensure_failure(
-            &failure(&client, "host").await,
-            FailureKind::Unsupported,
-            &["ProxyCommand", "use ProxyJump"],
-        )?;
+        ensure_failure(&failure(&client, "host").await, FailureKind::Unsupported, &["ProxyCommand", "use ProxyJump"])?;
         ensure!(!proof.exists());
         Ok(())
     })
@@ -105,14 +84,9 @@ fn hosts_on_the_way_are_passed_and_left_with_the_session() -> Result<()> {
             let ports: Vec<u16> = resolved.jumps.iter().map(|jump| jump.port).collect();
             ensure!(ports == [first.port(), second.port()], "{name}: {ports:?}");
             let session = Session::connect(&resolved, &Timeouts::default()).await?;
-            let output = session
-                .run("echo $SSH_CONNECTION", b"", &RunLimits::default())
-                .await?;
+            let output = session.run("echo $SSH_CONNECTION", b"", &RunLimits::default()).await?;
             let connection = String::from_utf8(output.stdout)?;
-            ensure!(
-                connection.trim().ends_with(&last.port().to_string()),
-                "{connection}"
-            );
+            ensure!(connection.trim().ends_with(&last.port().to_string()), "{connection}");
             // More than all buffers hold passes both ways at once.
             let much = vec![b'x'; 8 << 20];
             let output = session.run("cat", &much, &RunLimits::default()).await?;
@@ -128,11 +102,7 @@ fn hosts_on_the_way_are_passed_and_left_with_the_session() -> Result<()> {
             &["on the way, at second", "from the host before it"],
         )?;
         drop(first);
-        ensure_failure(
-            &failure(&client, "last").await,
-            FailureKind::Unreachable,
-            &["on the way, at first"],
-        )
+        ensure_failure(&failure(&client, "last").await, FailureKind::Unreachable, &["on the way, at first"])
     })
 }
 
@@ -172,11 +142,7 @@ fn a_way_in_circles_is_refused() -> Result<()> {
 fn a_name_that_means_nothing_is_told() -> Result<()> {
     block_on(async {
         let client = SshClient::configured("Host gone\n  HostName gone.invalid\n", "")?;
-        ensure_failure(
-            &failure(&client, "gone").await,
-            FailureKind::Unresolved,
-            &["gone.invalid", "HostName"],
-        )
+        ensure_failure(&failure(&client, "gone").await, FailureKind::Unresolved, &["gone.invalid", "HostName"])
     })
 }
 
@@ -185,29 +151,14 @@ fn only_configured_algorithms_are_offered() -> Result<()> {
     block_on(async {
         let server = server(&["Ciphers aes256-ctr", "LogLevel DEBUG1"])?;
         let identity = identity(&server.identity());
-        is_let_in(&client(
-            &server,
-            &format!("{identity}\n  Ciphers aes256-ctr"),
-        )?)
-        .await?;
+        is_let_in(&client(&server, &format!("{identity}\n  Ciphers aes256-ctr"))?).await?;
         ensure_failure(
-            &failure(
-                &client(&server, &format!("{identity}\n  Ciphers aes128-ctr"))?,
-                "host",
-            )
-            .await,
+            &failure(&client(&server, &format!("{identity}\n  Ciphers aes128-ctr"))?, "host").await,
             FailureKind::Unsupported,
             &["Cipher", "aes256-ctr"],
         )?;
         ensure_failure(
-            &failure(
-                &client(
-                    &server,
-                    &format!("{identity}\n  HostKeyAlgorithms rsa-sha2-512"),
-                )?,
-                "host",
-            )
-            .await,
+            &failure(&client(&server, &format!("{identity}\n  HostKeyAlgorithms rsa-sha2-512"))?, "host").await,
             FailureKind::Unsupported,
             &["HostKeyAlgorithms"],
         )

@@ -39,54 +39,24 @@ fn each_change_of_an_environment_is_said_in_one_line() -> Result<()> {
                 "genv activate --id e1 --gpus 2 --gpu-memory 4g",
                 "started environment e1 with devices 0, 1 (MODEL, 4g of 80.0 GiB each)",
             ),
-            (
-                "genv attach --count 3",
-                "attached device 2 (MODEL, 4g of 80.0 GiB): environment e1 has devices 0, 1, 2",
-            ),
+            ("genv attach --count 3", "attached device 2 (MODEL, 4g of 80.0 GiB): environment e1 has devices 0, 1, 2"),
             (
                 "genv config gpus 1",
                 "configured gpus 1, gpu-memory 4g (before: gpus 2, gpu-memory 4g). Devices stay as they are until 'genv attach'",
             ),
-            (
-                "genv attach",
-                "detached devices 1, 2: environment e1 has device 0 (MODEL, 4g of 80.0 GiB)",
-            ),
+            ("genv attach", "detached devices 1, 2: environment e1 has device 0 (MODEL, 4g of 80.0 GiB)"),
             (
                 "genv config gpu-memory --clear",
                 "configured gpus 1 (before: gpus 1, gpu-memory 4g). Devices stay as they are until 'genv attach'",
             ),
-            (
-                "genv attach",
-                "environment e1 has device 0 (MODEL, 80.0 GiB)",
-            ),
-            (
-                "genv attach",
-                "environment e1 has device 0 (MODEL, 80.0 GiB) as before",
-            ),
-            (
-                "genv config name x",
-                "configured gpus 1, name x (before: gpus 1)",
-            ),
-            (
-                "genv detach --index 3",
-                "detached no device: environment e1 has device 0",
-            ),
-            (
-                "genv detach",
-                "detached device 0: environment e1 has no device",
-            ),
-            (
-                "genv attach --index 3",
-                "attached device 3 (MODEL, 80.0 GiB) to environment e1",
-            ),
-            (
-                "genv deactivate",
-                "left environment e1, which has ended: device 3 was detached",
-            ),
-            (
-                "genv activate --id e2",
-                "started environment e2 without devices: 'genv attach --count 1' attaches one",
-            ),
+            ("genv attach", "environment e1 has device 0 (MODEL, 80.0 GiB)"),
+            ("genv attach", "environment e1 has device 0 (MODEL, 80.0 GiB) as before"),
+            ("genv config name x", "configured gpus 1, name x (before: gpus 1)"),
+            ("genv detach --index 3", "detached no device: environment e1 has device 0"),
+            ("genv detach", "detached device 0: environment e1 has no device"),
+            ("genv attach --index 3", "attached device 3 (MODEL, 80.0 GiB) to environment e1"),
+            ("genv deactivate", "left environment e1, which has ended: device 3 was detached"),
+            ("genv activate --id e2", "started environment e2 without devices: 'genv attach --count 1' attaches one"),
             ("genv config --clear", "configured no values, as before"),
             ("genv deactivate", "left environment e2, which has ended"),
         ] {
@@ -106,9 +76,8 @@ fn what_was_loaded_and_saved_is_said_with_its_folder() -> Result<()> {
         fs::write(folder.join("name"), "from disk")?;
         let path = folder.display();
         let mut terminal = ready(&account, shell)?;
-        let started = format!(
-            "started environment e1 with devices 0, 1 ({MODEL}, 80.0 GiB each); loaded gpus 2 from {path}"
-        );
+        let started =
+            format!("started environment e1 with devices 0, 1 ({MODEL}, 80.0 GiB each); loaded gpus 2 from {path}");
         tells(
             &mut terminal,
             &[
@@ -119,33 +88,23 @@ fn what_was_loaded_and_saved_is_said_with_its_folder() -> Result<()> {
                         "configured gpus 3, name own (before: gpus 2, name own); saved gpus 3, name own to {path}. Devices stay as they are until 'genv attach'"
                     ),
                 ),
-                (
-                    "genv config --save",
-                    &format!("saved gpus 3, name own to {path}"),
-                ),
-                (
-                    "genv config --load",
-                    &format!("loaded gpus 3, name own from {path}"),
-                ),
+                ("genv config --save", &format!("saved gpus 3, name own to {path}")),
+                ("genv config --load", &format!("loaded gpus 3, name own from {path}")),
             ],
         )?;
         // A shell that joins loads no `.genv`.
         let mut second = ready(&account, shell)?;
         let joined = format!("joined environment e1 with devices 0, 1 ({MODEL}, 80.0 GiB each)");
-        let remains = format!(
-            "left environment e1, which goes on with devices 0, 1: process {} remains",
-            terminal.pid()
-        );
-        let attaches = "started environment e2 without devices: 'genv attach' attaches 3; loaded gpus 3, name own from ";
+        let remains =
+            format!("left environment e1, which goes on with devices 0, 1: process {} remains", terminal.pid());
+        let attaches =
+            "started environment e2 without devices: 'genv attach' attaches 3; loaded gpus 3, name own from ";
         tells(
             &mut second,
             &[
                 ("genv activate --id e1", &joined),
                 ("genv deactivate", &remains),
-                (
-                    "genv activate --id e2 --no-attach",
-                    &format!("{attaches}{path}"),
-                ),
+                ("genv activate --id e2 --no-attach", &format!("{attaches}{path}")),
             ],
         )?;
     }
@@ -160,23 +119,17 @@ fn a_file_is_named_as_a_folder_is() -> Result<()> {
     fs::write(&file, "gpus = 1\ngpu-type = 'h100'\nname = 'from disk'\n")?;
     let (file, folder) = (file.display(), folder.display());
     let mut terminal = ready(&account, Shell::Bash)?;
-    let started = format!(
-        "started environment e1 with device 0 ({MODEL}, 80.0 GiB); loaded gpus 1, gpu-type h100 from {file}"
-    );
+    let started =
+        format!("started environment e1 with device 0 ({MODEL}, 80.0 GiB); loaded gpus 1, gpu-type h100 from {file}");
     tells(
         &mut terminal,
         &[
             ("genv activate --id e1 --name own", &started),
-            (
-                "genv config --load",
-                &format!("loaded gpus 1, name from disk from {file}"),
-            ),
+            ("genv config --load", &format!("loaded gpus 1, name from disk from {file}")),
         ],
     )?;
     let lines = printed(&mut terminal, "genv config --save")?;
-    let precedence = format!(
-        "{folder} takes precedence over {file}, which has no effect while the folder is there"
-    );
+    let precedence = format!("{folder} takes precedence over {file}, which has no effect while the folder is there");
     let saved = format!("saved gpus 1, name from disk to {folder}");
     ensure!(lines == [saved, precedence], "{lines:#?}");
     Ok(())
@@ -187,15 +140,9 @@ fn devices_of_different_models_are_named_with_their_models() -> Result<()> {
     let account = set_up(Shell::Bash)?;
     let scenario = account.home().join("scenario.yaml");
     let devices = "[{name: Tesla T4, memory: 15gi}, {name: NVIDIA A100-SXM4-40GB, memory: 40gi}]";
-    fs::write(
-        &scenario,
-        format!("version: 1\nhosts:\n- devices: {devices}\n"),
-    )?;
+    fs::write(&scenario, format!("version: 1\nhosts:\n- devices: {devices}\n"))?;
     let mut terminal = ready(&account, Shell::Bash)?;
-    succeed(
-        &mut terminal,
-        &format!("export GENV_SCENARIO={}", scenario.display()),
-    )?;
+    succeed(&mut terminal, &format!("export GENV_SCENARIO={}", scenario.display()))?;
     let lines = printed(&mut terminal, "genv activate --id e1 --gpus 2")?;
     let expected = [
         "the environment has devices of different models: NVIDIA A100-SXM4-40GB, Tesla T4. 'genv devices' tells which",
@@ -209,10 +156,7 @@ fn devices_of_different_models_are_named_with_their_models() -> Result<()> {
                 "genv attach --count 1 --gpu-type a100",
                 "detached device 0: environment e1 has device 1 (NVIDIA A100-SXM4-40GB, 40.0 GiB)",
             ),
-            (
-                "genv attach --index 0",
-                "attached device 0 (Tesla T4, 15.0 GiB): environment e1 has devices 0, 1",
-            ),
+            ("genv attach --index 0", "attached device 0 (Tesla T4, 15.0 GiB): environment e1 has devices 0, 1"),
         ],
     )
 }
@@ -275,13 +219,7 @@ fn a_command_and_a_job_are_told_what_they_run_with() -> Result<()> {
     for shell in Shell::ALL {
         let account = set_up(shell)?;
         let mut terminal = ready(&account, shell)?;
-        tells(
-            &mut terminal,
-            &[(
-                "genv exec -- true",
-                "the command runs without devices: '--gpus 1' reserves one",
-            )],
-        )?;
+        tells(&mut terminal, &[("genv exec -- true", "the command runs without devices: '--gpus 1' reserves one")])?;
         // A script in the terminal is told nothing.
         for line in [
             "genv exec --quiet -- true",
@@ -293,29 +231,13 @@ fn a_command_and_a_job_are_told_what_they_run_with() -> Result<()> {
             ensure!(lines.is_empty(), "{shell}: {line}: {lines:#?}");
         }
         for (number, flags, expected) in [
-            (
-                1,
-                "--name train",
-                "job 1 (train) runs without devices: '--gpus 1' reserves one. It goes on"
-                    .to_owned(),
-            ),
-            (
-                2,
-                "--gpus 1",
-                format!("job 2 runs with device 0 ({MODEL}, 80.0 GiB). It goes on"),
-            ),
-            (
-                3,
-                "--gpus 1 --for 1h",
-                format!("job 3 runs with device 0 ({MODEL}, 80.0 GiB) until "),
-            ),
+            (1, "--name train", "job 1 (train) runs without devices: '--gpus 1' reserves one. It goes on".to_owned()),
+            (2, "--gpus 1", format!("job 2 runs with device 0 ({MODEL}, 80.0 GiB). It goes on")),
+            (3, "--gpus 1 --for 1h", format!("job 3 runs with device 0 ({MODEL}, 80.0 GiB) until ")),
         ] {
             let line = format!("genv exec --detach {flags} -- true; genv wait {number}");
             let lines = printed(&mut terminal, &line)?;
-            ensure!(
-                lines.len() == 1 && lines[0].starts_with(&expected),
-                "{shell}: {line}: {lines:#?}"
-            );
+            ensure!(lines.len() == 1 && lines[0].starts_with(&expected), "{shell}: {line}: {lines:#?}");
         }
     }
     Ok(())

@@ -11,10 +11,7 @@ fn in_project(envrc: &str, script: &str) -> Result<(Account, (i32, String, Strin
     let project = account.home().join("project");
     fs::create_dir(&project)?;
     fs::write(project.join(".envrc"), envrc)?;
-    let allowed = account
-        .command("direnv")?
-        .args(["allow", "project"])
-        .status()?;
+    let allowed = account.command("direnv")?.args(["allow", "project"]).status()?;
     ensure!(allowed.success(), "direnv: {allowed}");
     let script = format!("cd project && {script}");
     let outcome = account.script("bash", &[], &script)?;
@@ -31,10 +28,7 @@ fn activating_in_an_envrc_is_refused_with_the_way_that_works() -> Result<()> {
     ] {
         let script = "eval \"$(direnv export bash)\"; echo \"${GENV_ENVIRONMENT_ID-none} ${CUDA_VISIBLE_DEVICES-none}\"; genv envs";
         let (_account, (_, stdout, stderr)) = in_project(envrc, script)?;
-        ensure!(
-            stdout == "none none\nID  USER  NAME  CREATED  DEVICES  PID(S)\n",
-            "{envrc}: {stdout:?} {stderr}"
-        );
+        ensure!(stdout == "none none\nID  USER  NAME  CREATED  DEVICES  PID(S)\n", "{envrc}: {stdout:?} {stderr}");
         for part in [
             "genv: cannot activate in .envrc: ",
             "'genv activate' in your shell",
@@ -48,8 +42,7 @@ fn activating_in_an_envrc_is_refused_with_the_way_that_works() -> Result<()> {
 
 #[test]
 fn shells_and_commands_that_direnv_runs_activate() -> Result<()> {
-    let activate =
-        "eval \"$(genv shell --init)\"; genv activate --gpus 1; echo $CUDA_VISIBLE_DEVICES";
+    let activate = "eval \"$(genv shell --init)\"; genv activate --gpus 1; echo $CUDA_VISIBLE_DEVICES";
     let script = format!("direnv exec . bash -c '{activate}'");
     let (_account, (code, stdout, stderr)) = in_project("export A=1", &script)?;
     ensure!((code, &*stdout) == (0, "0\n"), "{code} {stdout} {stderr}");
@@ -67,9 +60,6 @@ fn a_folder_with_an_envrc_is_configured_by_a_folder_of_genv() -> Result<()> {
     let script = "mkdir .genv && echo 2 >.genv/gpus; eval \"$(genv shell --init)\"; eval \"$(direnv export bash)\"
         genv activate; echo $A $CUDA_VISIBLE_DEVICES; cd ..; eval \"$(direnv export bash)\"; echo ${A-none} $CUDA_VISIBLE_DEVICES";
     let (_account, (code, stdout, stderr)) = in_project("export A=1", script)?;
-    ensure!(
-        (code, &*stdout) == (0, "1 0,1\nnone 0,1\n"),
-        "{code} {stdout} {stderr}"
-    );
+    ensure!((code, &*stdout) == (0, "1 0,1\nnone 0,1\n"), "{code} {stdout} {stderr}");
     Ok(())
 }

@@ -10,13 +10,8 @@ use serde_json::Value;
 pub(crate) fn with_environment(eid: &str, uid: u32) -> Result<(Account, Sleeper)> {
     let account = Account::new()?;
     let member = Sleeper::start(&[])?;
-    let environment = Environment {
-        eid: eid.to_owned(),
-        uid,
-        pids: vec![member.pid()],
-        devices: vec![1, 3],
-        gpu_memory: Some("4g"),
-    };
+    let environment =
+        Environment { eid: eid.to_owned(), uid, pids: vec![member.pid()], devices: vec![1, 3], gpu_memory: Some("4g") };
     state::write(&account.state(), 4, &[environment])?;
     Ok((account, member))
 }
@@ -38,8 +33,7 @@ fn left(outcome: &Outcome) -> Vec<&str> {
     let names = outcome.variables.keys().filter_map(|name| name.to_str());
     names
         .filter(|name| {
-            name.starts_with("CUDA_")
-                || name.starts_with("GENV_") && !["GENV_TMPDIR", "GENV_DEVICES"].contains(name)
+            name.starts_with("CUDA_") || name.starts_with("GENV_") && !["GENV_TMPDIR", "GENV_DEVICES"].contains(name)
         })
         .collect()
 }
@@ -58,9 +52,7 @@ fn a_shell_joins_the_environment_it_was_started_in() -> Result<()> {
         let pid = format!("echo {}", shell.pid());
         let lines = [shell.setup(), shell.setup(), &pid].map(str::to_owned);
         let outcomes = account.lines(shell, &INHERITED, &lines)?;
-        let [first, again, pid] = &outcomes[..] else {
-            unreachable!()
-        };
+        let [first, again, pid] = &outcomes[..] else { unreachable!() };
         for outcome in [first, again] {
             ensure!(
                 outcome.code == 0 && outcome.stderr.is_empty() && outcome.stdout.is_empty(),
@@ -79,10 +71,7 @@ fn a_shell_joins_the_environment_it_was_started_in() -> Result<()> {
             }
         }
         let pid: u64 = pid.stdout.trim().parse()?;
-        ensure!(
-            members(&account)? == [u64::from(member.pid()), pid],
-            "{shell}"
-        );
+        ensure!(members(&account)? == [u64::from(member.pid()), pid], "{shell}");
     }
     Ok(())
 }
@@ -92,27 +81,11 @@ fn a_shell_leaves_an_environment_that_ended() -> Result<()> {
     for shell in Shell::ALL {
         let account = Account::new()?;
         let outcomes = account.lines(shell, &INHERITED, &[shell.setup().to_owned()])?;
-        let [outcome] = &outcomes[..] else {
-            unreachable!()
-        };
-        ensure!(
-            outcome.code == 0 && outcome.stderr.is_empty(),
-            "{shell}: a script is told nothing: {outcome:?}"
-        );
-        ensure!(
-            left(outcome) == ["CUDA_VISIBLE_DEVICES"],
-            "{shell}: {outcome:?}"
-        );
-        ensure!(
-            outcome
-                .variable("CUDA_VISIBLE_DEVICES")
-                .is_some_and(|value| value.is_empty()),
-            "{shell}"
-        );
-        ensure!(
-            !account.state().exists(),
-            "{shell}: nothing was to be written"
-        );
+        let [outcome] = &outcomes[..] else { unreachable!() };
+        ensure!(outcome.code == 0 && outcome.stderr.is_empty(), "{shell}: a script is told nothing: {outcome:?}");
+        ensure!(left(outcome) == ["CUDA_VISIBLE_DEVICES"], "{shell}: {outcome:?}");
+        ensure!(outcome.variable("CUDA_VISIBLE_DEVICES").is_some_and(|value| value.is_empty()), "{shell}");
+        ensure!(!account.state().exists(), "{shell}: nothing was to be written");
     }
     Ok(())
 }
@@ -122,10 +95,7 @@ fn a_shell_leaves_an_environment_of_another_user() -> Result<()> {
     for shell in Shell::ALL {
         let (account, member) = with_environment(INHERITED[0].1, own_uid() + 1)?;
         let outcomes = account.lines(shell, &INHERITED, &[shell.setup().to_owned()])?;
-        ensure!(
-            left(&outcomes[0]) == ["CUDA_VISIBLE_DEVICES"],
-            "{shell}: {outcomes:?}"
-        );
+        ensure!(left(&outcomes[0]) == ["CUDA_VISIBLE_DEVICES"], "{shell}: {outcomes:?}");
         ensure!(members(&account)? == [u64::from(member.pid())], "{shell}");
     }
     Ok(())
@@ -153,17 +123,9 @@ fn an_unreadable_state_leaves_the_shell_as_it_is() -> Result<()> {
         std::fs::write(account.state(), "no folder")?;
         let outcomes = account.lines(shell, &INHERITED, &[shell.setup().to_owned()])?;
         let outcome = &outcomes[0];
-        ensure!(
-            outcome.code == 0 && outcome.stderr.starts_with("genv: cannot"),
-            "{shell}: {outcome:?}"
-        );
+        ensure!(outcome.code == 0 && outcome.stderr.starts_with("genv: cannot"), "{shell}: {outcome:?}");
         ensure!(outcome.stderr.lines().count() == 1, "{shell}: {outcome:?}");
-        ensure!(
-            outcome
-                .variable("CUDA_VISIBLE_DEVICES")
-                .is_some_and(|value| value == "0"),
-            "{shell}"
-        );
+        ensure!(outcome.variable("CUDA_VISIBLE_DEVICES").is_some_and(|value| value == "0"), "{shell}");
     }
     Ok(())
 }
@@ -179,14 +141,8 @@ fn a_hostile_name_in_the_state_is_a_value_and_nothing_else() -> Result<()> {
         std::fs::write(&file, document.to_string())?;
         let outcomes = account.lines(shell, &INHERITED, &[shell.setup().to_owned()])?;
         let found = outcomes[0].variable("GENV_ENVIRONMENT_NAME");
-        ensure!(
-            found.is_some_and(|found| found == name),
-            "{shell}: {found:?}"
-        );
-        ensure!(
-            !account.home().join("executed").exists(),
-            "{shell} executed a name"
-        );
+        ensure!(found.is_some_and(|found| found == name), "{shell}: {found:?}");
+        ensure!(!account.home().join("executed").exists(), "{shell} executed a name");
     }
     Ok(())
 }

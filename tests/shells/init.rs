@@ -46,14 +46,11 @@ fn habits(shell: Shell) -> Vec<String> {
             .to_vec();
         }
     };
-    common
-        .iter()
-        .chain(own)
-        .map(|&habit| habit.to_owned())
-        .collect()
+    common.iter().chain(own).map(|&habit| habit.to_owned()).collect()
 }
 
-const SET_UP: &str = "genv is set up in this shell. 'genv status' tells of its environment, 'genv activate' starts one.\n";
+const SET_UP: &str =
+    "genv is set up in this shell. 'genv status' tells of its environment, 'genv activate' starts one.\n";
 
 #[test]
 fn genv_is_set_up_whatever_the_user_did_before() -> Result<()> {
@@ -64,8 +61,7 @@ fn genv_is_set_up_whatever_the_user_did_before() -> Result<()> {
             let setup = shell.setup().replace("eval", r"\builtin eval");
             let setup = setup.replace("(genv", r"(\builtin command genv");
             // Twice, as when a start-up file is read again.
-            let show =
-                "/bin/sh -c 'echo \"${GENV_ENVIRONMENT_ID-none} ${CUDA_VISIBLE_DEVICES-none}\"'";
+            let show = "/bin/sh -c 'echo \"${GENV_ENVIRONMENT_ID-none} ${CUDA_VISIBLE_DEVICES-none}\"'";
             let script = format!(
                 "{habit}\n{setup}\n{setup}\ngenv shell\n\
                  genv activate --id \"a'b\" --gpus 2\n{show}\ngenv detach --index 0\n{show}\ngenv deactivate\n{show}"
@@ -85,16 +81,9 @@ fn genv_is_set_up_whatever_the_user_did_before() -> Result<()> {
 fn an_exit_code_is_handed_on() -> Result<()> {
     for shell in Shell::ALL {
         let account = Account::new()?;
-        for command in [
-            "genv shell --no-such-flag",
-            "genv no-such-command",
-            "genv --color always shell --no-such-flag",
-        ] {
-            let script = format!(
-                "{}\n{command} 2>/dev/null\necho {}",
-                shell.setup(),
-                shell.code()
-            );
+        for command in ["genv shell --no-such-flag", "genv no-such-command", "genv --color always shell --no-such-flag"]
+        {
+            let script = format!("{}\n{command} 2>/dev/null\necho {}", shell.setup(), shell.code());
             let (_, stdout, _) = account.script(shell.name(), &[], &script)?;
             ensure!(stdout == "2\n", "{shell}: {command}: {stdout}");
         }
@@ -128,16 +117,10 @@ fn output_can_be_captured_and_piped() -> Result<()> {
             Shell::Bash | Shell::Zsh => r#"text=$(genv shell); printf '%s|' "$text""#,
             Shell::Fish => "set text (genv shell); printf '%s|' $text",
         };
-        let script = format!(
-            "{}\n{captured}\ngenv shell | cat\ngenv shell >/dev/null\ngenv shell >&2",
-            shell.setup()
-        );
+        let script = format!("{}\n{captured}\ngenv shell | cat\ngenv shell >/dev/null\ngenv shell >&2", shell.setup());
         let (code, stdout, stderr) = account.script(shell.name(), &[], &script)?;
         let expected = format!("{}|{SET_UP}", SET_UP.trim_end());
-        ensure!(
-            (code, &*stdout, &*stderr) == (0, &*expected, SET_UP),
-            "{shell}: {code} {stdout} {stderr}"
-        );
+        ensure!((code, &*stdout, &*stderr) == (0, &*expected, SET_UP), "{shell}: {code} {stdout} {stderr}");
     }
     Ok(())
 }
@@ -153,19 +136,10 @@ fn nothing_stays_after_removal() -> Result<()> {
         let account = Account::new()?;
         let list = |file: &str| format!("{} >{file}", shell.block(all(shell)));
         // Listed once before, since listing alone loads functions and sets variables.
-        let script = format!(
-            "{}\n{}\n{}\n{}\n{}",
-            list("first"),
-            list("before"),
-            shell.setup(),
-            shell.removal(),
-            list("after")
-        );
+        let script =
+            format!("{}\n{}\n{}\n{}\n{}", list("first"), list("before"), shell.setup(), shell.removal(), list("after"));
         let (code, stdout, stderr) = account.script(shell.name(), &[], &script)?;
-        ensure!(
-            (code, &*stdout, &*stderr) == (0, "", ""),
-            "{shell}: {code} {stdout} {stderr}"
-        );
+        ensure!((code, &*stdout, &*stderr) == (0, "", ""), "{shell}: {code} {stdout} {stderr}");
         let read = |file| std::fs::read_to_string(account.home().join(file));
         let (before, after) = (read("before")?, read("after")?);
         let counters = [
@@ -186,19 +160,14 @@ fn nothing_stays_after_removal() -> Result<()> {
             "history",
         ];
         let kept = |text: &str| -> Vec<String> {
-            let lines = text
-                .lines()
-                .filter(|line| !counters.iter().any(|name| line.contains(name)));
+            let lines = text.lines().filter(|line| !counters.iter().any(|name| line.contains(name)));
             lines.map(str::to_owned).collect()
         };
         let (before, after) = (kept(&before), kept(&after));
         ensure!(
             before == after,
             "{shell} keeps {:?}",
-            after
-                .iter()
-                .filter(|line| !before.contains(line))
-                .collect::<Vec<_>>()
+            after.iter().filter(|line| !before.contains(line)).collect::<Vec<_>>()
         );
     }
     Ok(())
@@ -207,15 +176,11 @@ fn nothing_stays_after_removal() -> Result<()> {
 #[test]
 fn other_shells_are_left_alone() -> Result<()> {
     let account = Account::new()?;
-    let script =
-        r#"eval "$(genv shell --init)"; echo $?; genv shell; genv shell --init >init; wc -c <init"#;
+    let script = r#"eval "$(genv shell --init)"; echo $?; genv shell; genv shell --init >init; wc -c <init"#;
     for options in [&[][..], &["-eu"]] {
         let (code, stdout, stderr) = account.script("dash", options, script)?;
         let expected = "0\ngenv is not set up in this shell. It works in bash, zsh and fish: start one of them\n0\n";
-        ensure!(
-            (code, &*stdout, &*stderr) == (0, expected, ""),
-            "{code} {stdout} {stderr}"
-        );
+        ensure!((code, &*stdout, &*stderr) == (0, expected, ""), "{code} {stdout} {stderr}");
     }
     Ok(())
 }
@@ -224,22 +189,12 @@ fn other_shells_are_left_alone() -> Result<()> {
 fn a_shell_can_be_named() -> Result<()> {
     let account = Account::new()?;
     for shell in Shell::ALL {
-        let (code, stdout, _) =
-            account.script("dash", &[], &format!("genv shell --init {shell}"))?;
-        ensure!(
-            code == 0 && stdout.contains(&format!("# genv in {shell}")),
-            "{stdout}"
-        );
+        let (code, stdout, _) = account.script("dash", &[], &format!("genv shell --init {shell}"))?;
+        ensure!(code == 0 && stdout.contains(&format!("# genv in {shell}")), "{stdout}");
         // Under another program it is the login shell's.
-        let (code, stdout, _) = account.script(
-            "bash",
-            &[],
-            &format!("SHELL=/bin/{shell} timeout 60 genv shell --init"),
-        )?;
-        ensure!(
-            code == 0 && stdout.contains(&format!("# genv in {shell}")),
-            "{stdout}"
-        );
+        let (code, stdout, _) =
+            account.script("bash", &[], &format!("SHELL=/bin/{shell} timeout 60 genv shell --init"))?;
+        ensure!(code == 0 && stdout.contains(&format!("# genv in {shell}")), "{stdout}");
     }
     let (code, _, stderr) = account.script("bash", &[], "genv shell --init csh")?;
     ensure!(code == 2 && stderr.contains("bash, zsh, fish"), "{stderr}");
@@ -263,8 +218,7 @@ fn a_function_of_another_version_is_told_how_to_go_on() -> Result<()> {
         let (_, stdout, stderr) = account.script(shell.name(), &[], &script)?;
         ensure!(stdout == "1\n", "{shell}: {stdout} {stderr}");
         ensure!(
-            stderr.contains("set up by another version of genv")
-                && stderr.contains("genv shell --init"),
+            stderr.contains("set up by another version of genv") && stderr.contains("genv shell --init"),
             "{shell}: {stderr}"
         );
     }
@@ -283,19 +237,19 @@ fn the_function_runs_the_program_that_it_is_of_and_falls_back_to_path() -> Resul
         // The program keeps the path of the link that was called. A later folder at the front of PATH, such as that of
         // a package of genv 1.x, must not replace it.
         let script = [
-            format!("mkdir own venv; ln -s {program} own/genv; printf '#!/bin/sh\necho older\n' >venv/genv; chmod +x venv/genv"),
+            format!(
+                "mkdir own venv; ln -s {program} own/genv; printf '#!/bin/sh\necho older\n' >venv/genv; chmod +x venv/genv"
+            ),
             path("$HOME/own"),
             shell.setup().to_owned(),
             path("$HOME/venv"),
             "genv envs query --query eid; genv activate --id a; genv deactivate; echo own".to_owned(),
-            "rm own/genv venv/genv; genv envs query --query eid; genv activate --id a; genv deactivate; echo gone".to_owned(),
+            "rm own/genv venv/genv; genv envs query --query eid; genv activate --id a; genv deactivate; echo gone"
+                .to_owned(),
         ];
         let (_, stdout, stderr) = account.script(shell.name(), &[], &script.join("\n"))?;
         ensure!(!stdout.contains("older"), "{shell}: {stdout}");
-        ensure!(
-            stdout.contains("own") && stdout.contains("gone"),
-            "{shell}: {stdout}"
-        );
+        ensure!(stdout.contains("own") && stdout.contains("gone"), "{shell}: {stdout}");
         let expected = format!(
             "genv: {}/own/genv is gone, with which this shell was set up: the genv of PATH runs instead. A new shell finds it by itself\n",
             account.home().display()
@@ -319,31 +273,14 @@ fn a_program_below_the_function_does_not_speak_for_the_shell() -> Result<()> {
 #[test]
 fn the_template_of_bash_satisfies_shellcheck() -> Result<()> {
     let account = Account::new()?;
-    let (code, stdout, stderr) = account.script(
-        "bash",
-        &[],
-        "genv shell --init >init; genv shell --deinit >deinit",
-    )?;
-    ensure!(
-        (code, &*stdout, &*stderr) == (0, "", ""),
-        "{stdout} {stderr}"
-    );
+    let (code, stdout, stderr) = account.script("bash", &[], "genv shell --init >init; genv shell --deinit >deinit")?;
+    ensure!((code, &*stdout, &*stderr) == (0, "", ""), "{stdout} {stderr}");
     let mut shellcheck = account.command("shellcheck")?;
-    let output = shellcheck
-        .args(["--shell=bash", "init", "deinit"])
-        .output()?;
-    ensure!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stdout)
-    );
+    let output = shellcheck.args(["--shell=bash", "init", "deinit"]).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     // Also as sh of distributions whose sh is bash.
     ensure!(installed("bash").exists());
-    let (code, _, stderr) = account.script(
-        "bash",
-        &["--posix"],
-        "set -eu; . ./init; genv shell >/dev/null",
-    )?;
+    let (code, _, stderr) = account.script("bash", &["--posix"], "set -eu; . ./init; genv shell >/dev/null")?;
     ensure!((code, &*stderr) == (0, ""), "{stderr}");
     Ok(())
 }
@@ -359,10 +296,7 @@ fn environments_come_and_go_in_scripts_that_are_careful() -> Result<()> {
             shell.setup()
         );
         let (code, stdout, stderr) = account.script(shell.name(), &[], &script)?;
-        ensure!(
-            (code, &*stderr) == (1, ""),
-            "{shell}: {code} {stdout} {stderr}"
-        );
+        ensure!((code, &*stderr) == (1, ""), "{shell}: {code} {stdout} {stderr}");
         let kept = stdout.contains("'echo bye' EXIT") && stdout.contains("'echo interrupted' ");
         ensure!(kept && stdout.ends_with("bye\n"), "{shell}: {stdout}");
     }
@@ -374,15 +308,9 @@ fn a_subshell_has_an_environment_of_its_own() -> Result<()> {
     for shell in [Shell::Bash, Shell::Zsh] {
         let account = Account::new()?;
         let within = "genv activate --id inner --gpus 4; genv devices find --eid inner";
-        let script = format!(
-            "{}\n({within})\ngenv envs query --query eid\n({within})\necho end",
-            shell.setup()
-        );
+        let script = format!("{}\n({within})\ngenv envs query --query eid\n({within})\necho end", shell.setup());
         let (code, stdout, stderr) = account.script(shell.name(), &[], &script)?;
-        ensure!(
-            (code, &*stdout, &*stderr) == (0, "0,1,2,3\n0,1,2,3\nend\n", ""),
-            "{shell}: {code} {stdout} {stderr}"
-        );
+        ensure!((code, &*stdout, &*stderr) == (0, "0,1,2,3\n0,1,2,3\nend\n", ""), "{shell}: {code} {stdout} {stderr}");
     }
     Ok(())
 }
@@ -392,15 +320,12 @@ fn the_function_of_genv_1_is_told_how_to_go_on() -> Result<()> {
     let account = Account::new()?;
     for command in ["activate", "deactivate"] {
         // As genv 1.x's function in bash calls the program, and evaluates what it prints.
-        let script = format!(
-            "eval \"$(command genv {command} --shell $$ --gpus 1)\"; command genv envs ps --format csv"
-        );
+        let script =
+            format!("eval \"$(command genv {command} --shell $$ --gpus 1)\"; command genv envs ps --format csv");
         let (_, stdout, stderr) = account.script("bash", &[], &script)?;
         ensure!(stdout == "ID,USER,NAME,CREATED,PID(S)\n", "{stdout}");
         ensure!(
-            stderr.starts_with(
-                "genv: cannot change this shell: it was set up by another version of genv. "
-            ),
+            stderr.starts_with("genv: cannot change this shell: it was set up by another version of genv. "),
             "{stderr}"
         );
     }

@@ -48,10 +48,7 @@ fn the_prompt_shows_an_environment_that_is_joined_and_is_as_before_after_it() ->
 
         terminal.run(&shell.set("GENV_ENVIRONMENT_ID", "gone"))?;
         let (shown, code) = terminal.run("genv shell --reattach")?;
-        ensure!(
-            code == 0 && shown.contains("environment gone has ended"),
-            "{shell}: {code} {shown}"
-        );
+        ensure!(code == 0 && shown.contains("environment gone has ended"), "{shell}: {code} {shown}");
         terminal.run(&prompt_to(shell, "after"))?;
         same(&account, "before", "after").with_context(|| shell.to_string())?;
         let shown = terminal.wait(PROMPT)?;
@@ -66,17 +63,9 @@ fn a_prompt_that_others_changed_meanwhile_loses_the_mark_only() -> Result<()> {
         // As conda does.
         (Shell::Bash, "PS1=\"(base) $PS1\"", "(base) "),
         (Shell::Zsh, "PS1=\"(base) $PS1\"", "(base) "),
-        (
-            Shell::Fish,
-            "functions -e fish_prompt; function fish_prompt; echo -n '(base) READY> '; end",
-            "(base) ",
-        ),
+        (Shell::Fish, "functions -e fish_prompt; function fish_prompt; echo -n '(base) READY> '; end", "(base) "),
         (Shell::Bash, "PS1='plain READY> '", "plain "),
-        (
-            Shell::Zsh,
-            "setopt prompt_subst; PS1='$(echo plain) READY> '",
-            "plain ",
-        ),
+        (Shell::Zsh, "setopt prompt_subst; PS1='$(echo plain) READY> '", "plain "),
     ];
     for (shell, change, start) in changed {
         let (account, _member) = with_environment(INHERITED[0].1, own_uid())?;
@@ -88,10 +77,7 @@ fn a_prompt_that_others_changed_meanwhile_loses_the_mark_only() -> Result<()> {
         terminal.wait(PROMPT)?;
         terminal.run("true")?;
         let shown = terminal.wait(PROMPT)?;
-        ensure!(
-            shown.ends_with(start) && !shown.contains(MARK),
-            "{shell} after {change}: {shown:?}"
-        );
+        ensure!(shown.ends_with(start) && !shown.contains(MARK), "{shell} after {change}: {shown:?}");
     }
     Ok(())
 }
@@ -99,10 +85,9 @@ fn a_prompt_that_others_changed_meanwhile_loses_the_mark_only() -> Result<()> {
 /// What the scripts of Python's virtual environments do to the prompt: when one is entered, and when it is left.
 fn virtual_environment(shell: Shell) -> [&'static str; 2] {
     match shell {
-        Shell::Bash | Shell::Zsh => [
-            "_OLD_VIRTUAL_PS1=$PS1; PS1=\"(venv) $PS1\"",
-            "PS1=$_OLD_VIRTUAL_PS1; unset _OLD_VIRTUAL_PS1",
-        ],
+        Shell::Bash | Shell::Zsh => {
+            ["_OLD_VIRTUAL_PS1=$PS1; PS1=\"(venv) $PS1\"", "PS1=$_OLD_VIRTUAL_PS1; unset _OLD_VIRTUAL_PS1"]
+        }
         Shell::Fish => [
             "functions -c fish_prompt _old_fish_prompt; function fish_prompt; echo -n '(venv) '; _old_fish_prompt; end",
             "functions -e fish_prompt; functions -c _old_fish_prompt fish_prompt; functions -e _old_fish_prompt",
@@ -123,10 +108,7 @@ fn a_virtual_environment_may_be_left_before_or_after() -> Result<()> {
                 succeed(&mut terminal, line)?;
             }
             let shown = terminal.wait(PROMPT)?;
-            ensure!(
-                !shown.contains(MARK) && !shown.contains("__genv"),
-                "{shell}: {after_it:?}: {shown:?}"
-            );
+            ensure!(!shown.contains(MARK) && !shown.contains("__genv"), "{shell}: {after_it:?}: {shown:?}");
             succeed(&mut terminal, &prompt_to(shell, "after"))?;
             same(&account, "before", "after").with_context(|| format!("{shell}: {after_it:?}"))?;
         }
@@ -220,8 +202,7 @@ fn the_prompt_shows_an_environment_from_activation_to_deactivation() -> Result<(
 }
 
 #[test]
-fn a_shell_that_exec_starts_shows_its_environment_unless_the_shell_around_it_shows_none()
--> Result<()> {
+fn a_shell_that_exec_starts_shows_its_environment_unless_the_shell_around_it_shows_none() -> Result<()> {
     for shell in Shell::ALL {
         let account = set_up(shell)?;
         let mut terminal = ready(&account, shell)?;

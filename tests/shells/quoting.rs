@@ -64,39 +64,18 @@ fn round_trip(values: &[Vec<u8>], locales: &[&str]) -> Result<()> {
             lines.extend(values.iter().map(|value| {
                 let enter = shell.set("GENV_ENVIRONMENT_ID", "ended");
                 let restore = format!("CUDA_VISIBLE_DEVICES={}", escaped(value));
-                format!(
-                    "{enter}\n{}\ngenv shell --reattach",
-                    shell.set("GENV_RESTORE", &restore)
-                )
+                format!("{enter}\n{}\ngenv shell --reattach", shell.set("GENV_RESTORE", &restore))
             }));
             let outcomes = account.lines(shell, &[("LC_ALL", *locale)], &lines)?;
             for (value, outcome) in values.iter().zip(&outcomes[1..]) {
-                let found = outcome
-                    .variable("CUDA_VISIBLE_DEVICES")
-                    .map(OsStr::as_bytes);
-                let (value, found) = (
-                    value.escape_ascii().to_string(),
-                    found.map(|it| it.escape_ascii().to_string()),
-                );
-                assert_eq!(
-                    found.as_deref(),
-                    Some(&*value),
-                    "{shell} with {locale}: {}",
-                    outcome.stderr
-                );
-                assert_eq!(
-                    (outcome.code, &*outcome.stdout),
-                    (0, ""),
-                    "{shell}: {value}"
-                );
+                let found = outcome.variable("CUDA_VISIBLE_DEVICES").map(OsStr::as_bytes);
+                let (value, found) = (value.escape_ascii().to_string(), found.map(|it| it.escape_ascii().to_string()));
+                assert_eq!(found.as_deref(), Some(&*value), "{shell} with {locale}: {}", outcome.stderr);
+                assert_eq!((outcome.code, &*outcome.stdout), (0, ""), "{shell}: {value}");
             }
-            let left: BTreeSet<_> = fs::read_dir(account.home())?
-                .map(|entry| entry.map(|it| it.file_name()))
-                .collect::<Result<_, _>>()?;
-            assert!(
-                !left.contains(OsStr::new("executed")),
-                "{shell} executed a value"
-            );
+            let left: BTreeSet<_> =
+                fs::read_dir(account.home())?.map(|entry| entry.map(|it| it.file_name())).collect::<Result<_, _>>()?;
+            assert!(!left.contains(OsStr::new("executed")), "{shell} executed a value");
         }
     }
     Ok(())
@@ -104,28 +83,17 @@ fn round_trip(values: &[Vec<u8>], locales: &[&str]) -> Result<()> {
 
 #[test]
 fn values_come_out_of_every_shell_as_they_went_in() -> Result<()> {
-    let mut values: Vec<Vec<u8>> = HOSTILE
-        .iter()
-        .map(|text| text.as_bytes().to_vec())
-        .collect();
+    let mut values: Vec<Vec<u8>> = HOSTILE.iter().map(|text| text.as_bytes().to_vec()).collect();
     values.push((1..=255).collect());
     values.push(Vec::new());
     // Code points that fish uses for bytes that are not UTF-8, and for its own marks.
-    values.extend(
-        ["\u{f600}", "\u{f6ff}", "\u{fdd0}", "\u{e000}", "\u{f8ff}"]
-            .map(|text| text.as_bytes().to_vec()),
-    );
+    values.extend(["\u{f600}", "\u{f6ff}", "\u{fdd0}", "\u{e000}", "\u{f8ff}"].map(|text| text.as_bytes().to_vec()));
     round_trip(&values, &["C", "C.UTF-8"])
 }
 
 #[test]
 fn any_bytes_come_out_of_every_shell_as_they_went_in() {
-    let config = Config {
-        cases: 2,
-        max_shrink_iters: 20,
-        failure_persistence: None,
-        ..Config::default()
-    };
+    let config = Config { cases: 2, max_shrink_iters: 20, failure_persistence: None, ..Config::default() };
     let values = prop::collection::vec(value(), 50..100);
     let tested = TestRunner::new(config).run(&values, |values| {
         round_trip(&values, &["C.UTF-8"]).map_err(|error| TestCaseError::fail(format!("{error:#}")))

@@ -37,10 +37,7 @@ pub(crate) struct Scenario {
 fn fill_in(text: &str, account: &Account, shell: Shell) -> Result<String> {
     let installation = genv_tests::shell::installation()?;
     Ok(text
-        .replace(
-            "SHIMS",
-            &installation.join("lib/genv/shims").display().to_string(),
-        )
+        .replace("SHIMS", &installation.join("lib/genv/shims").display().to_string())
         .replace("BIN", &installation.join("bin").display().to_string())
         .replace("SETUP", shell.setup())
         .replace("REMOVAL", shell.removal())
@@ -80,71 +77,32 @@ pub(crate) fn run(scenario: &Scenario, shell: Shell) -> Result<()> {
         check(step, first, last, &fill_in)
             .with_context(|| format!("{shell}: {}: after {:?}", scenario.name, last.line))?;
     }
-    ensure!(
-        !account.home().join("executed").exists(),
-        "{shell}: {}: a value was executed",
-        scenario.name
-    );
+    ensure!(!account.home().join("executed").exists(), "{shell}: {}: a value was executed", scenario.name);
     Ok(())
 }
 
-fn check(
-    step: &Step,
-    first: &Outcome,
-    last: &Outcome,
-    fill_in: &dyn Fn(&str) -> Result<String>,
-) -> Result<()> {
-    let variable = |name: &str| {
-        last.variable(name)
-            .map(|value| value.to_string_lossy().into_owned())
-    };
+fn check(step: &Step, first: &Outcome, last: &Outcome, fill_in: &dyn Fn(&str) -> Result<String>) -> Result<()> {
+    let variable = |name: &str| last.variable(name).map(|value| value.to_string_lossy().into_owned());
     match step {
         Run(_) | Export(..) | Unset(_) => {
             let quiet = last.stdout.is_empty() && last.stderr.is_empty();
-            ensure!(
-                last.code == 0 && quiet,
-                "{} {} {}",
-                last.code,
-                last.stdout,
-                last.stderr
-            );
+            ensure!(last.code == 0 && quiet, "{} {} {}", last.code, last.stdout, last.stderr);
         }
         Prints(_, text) => {
-            ensure!(
-                (last.code, &*last.stdout) == (0, text),
-                "{} {:?} {}",
-                last.code,
-                last.stdout,
-                last.stderr
-            );
+            ensure!((last.code, &*last.stdout) == (0, text), "{} {:?} {}", last.code, last.stdout, last.stderr);
         }
         Fails(_, code, words) => {
             ensure!(last.code == *code, "{} {}", last.code, last.stderr);
             let first_line = last.stderr.lines().next().unwrap_or_default();
-            ensure!(
-                first_line.starts_with("genv: ") && first_line.contains(words),
-                "{}",
-                last.stderr
-            );
-            ensure!(
-                last.stdout.is_empty() && !last.stderr.contains('\u{1b}'),
-                "{last:?}"
-            );
+            ensure!(first_line.starts_with("genv: ") && first_line.contains(words), "{}", last.stderr);
+            ensure!(last.stdout.is_empty() && !last.stderr.contains('\u{1b}'), "{last:?}");
         }
         Has(name, value) => {
             let (found, value) = (variable(name), fill_in(value)?);
-            ensure!(
-                found.as_ref() == Some(&value),
-                "{name} is {found:?} and not {value:?}"
-            );
+            ensure!(found.as_ref() == Some(&value), "{name} is {found:?} and not {value:?}");
         }
         Lacks(name) => ensure!(variable(name).is_none(), "{name} is {:?}", variable(name)),
-        AsBefore => ensure!(
-            last.variables == first.variables,
-            "{:#?} and not {:#?}",
-            last.variables,
-            first.variables
-        ),
+        AsBefore => ensure!(last.variables == first.variables, "{:#?} and not {:#?}", last.variables, first.variables),
     }
     Ok(())
 }

@@ -58,10 +58,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "a variable that was set is set again",
-        given: &[
-            ("CUDA_VISIBLE_DEVICES", "0"),
-            ("CUDA_DEVICE_ORDER", "FASTEST_FIRST"),
-        ],
+        given: &[("CUDA_VISIBLE_DEVICES", "0"), ("CUDA_DEVICE_ORDER", "FASTEST_FIRST")],
         files: &[],
         steps: &[
             Run("genv activate --gpus 2"),
@@ -84,18 +81,12 @@ const SCENARIOS: &[Scenario] = &[
             Run("genv deactivate"),
             AsBefore,
             Run("genv activate --gpus 1"),
-            Has(
-                "GENV_RESTORE",
-                "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES=0 PATH=SHIMS PROMPT SHOWN=0",
-            ),
+            Has("GENV_RESTORE", "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES=0 PATH=SHIMS PROMPT SHOWN=0"),
             Run("genv config name a"),
             Run("genv config name b"),
             Run("genv attach"),
             Run("genv config --refresh"),
-            Has(
-                "GENV_RESTORE",
-                "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES=0 PATH=SHIMS PROMPT SHOWN=0",
-            ),
+            Has("GENV_RESTORE", "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES=0 PATH=SHIMS PROMPT SHOWN=0"),
             Run("genv deactivate"),
             AsBefore,
         ],
@@ -107,15 +98,9 @@ const SCENARIOS: &[Scenario] = &[
         steps: &[
             Run("genv activate"),
             Has("PATH", "SHIMS:BIN:/usr/local/bin:/usr/bin:/bin"),
-            Export(
-                "PATH",
-                "/opt/first:SHIMS:BIN:/usr/local/bin:/usr/bin:/bin:/opt/last",
-            ),
+            Export("PATH", "/opt/first:SHIMS:BIN:/usr/local/bin:/usr/bin:/bin:/opt/last"),
             Run("genv deactivate"),
-            Has(
-                "PATH",
-                "/opt/first:BIN:/usr/local/bin:/usr/bin:/bin:/opt/last",
-            ),
+            Has("PATH", "/opt/first:BIN:/usr/local/bin:/usr/bin:/bin:/opt/last"),
         ],
     },
     Scenario {
@@ -161,10 +146,7 @@ const SCENARIOS: &[Scenario] = &[
         ],
         steps: &[
             Run("genv activate"),
-            Has(
-                "GENV_ENVIRONMENT_NAME",
-                "$(touch executed)`touch executed`'",
-            ),
+            Has("GENV_ENVIRONMENT_NAME", "$(touch executed)`touch executed`'"),
             Has("GENV_GPU_MEMORY", "4g"),
             Has("CUDA_VISIBLE_DEVICES", "0,1"),
             Run("genv deactivate"),
@@ -178,11 +160,7 @@ const SCENARIOS: &[Scenario] = &[
         name: "a damaged .genv folder is told in a line, and nothing is activated",
         given: &[],
         files: &[(".genv/gpus", "\u{1b}[2J $(touch executed)")],
-        steps: &[
-            Fails("genv activate", 1, "/.genv/gpus: "),
-            AsBefore,
-            Prints("genv envs find --pid 1", ""),
-        ],
+        steps: &[Fails("genv activate", 1, "/.genv/gpus: "), AsBefore, Prints("genv envs find --pid 1", "")],
     },
     Scenario {
         name: "failures keep their exit codes and change nothing",
@@ -220,18 +198,12 @@ const SCENARIOS: &[Scenario] = &[
             Export("GENV_PREACTIVATE_GPU_MEMORY", "1gi"),
             Export("GENV_PREACTIVATE_GPU_TYPE", "a100,h100 80gb"),
             Export("GENV_PREACTIVATE_GPU_MEMORY_AT_LEAST", "80g"),
-            Export(
-                "GENV_PREACTIVATE_ENVIRONMENT_NAME",
-                "my env; $(touch executed)",
-            ),
+            Export("GENV_PREACTIVATE_ENVIRONMENT_NAME", "my env; $(touch executed)"),
             Run("SETUP"),
             Has("CUDA_VISIBLE_DEVICES", "0,1"),
             Has("GENV_GPU_MEMORY", "1gi"),
             Has("GENV_ENVIRONMENT_NAME", "my env; $(touch executed)"),
-            Has(
-                "GENV_RESTORE",
-                "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES PATH=SHIMS SHOWN=0,1",
-            ),
+            Has("GENV_RESTORE", "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES PATH=SHIMS SHOWN=0,1"),
             Lacks("GENV_PREACTIVATE"),
             Lacks("GENV_PREACTIVATE_GPUS"),
             Lacks("GENV_PREACTIVATE_GPU_MEMORY"),
@@ -255,11 +227,7 @@ const SCENARIOS: &[Scenario] = &[
             Run("genv attach --index 0,1"),
             Has("CUDA_VISIBLE_DEVICES", "0,1,2"),
             Run("genv deactivate"),
-            Fails(
-                "genv activate --gpu-memory-at-least 90g",
-                4,
-                "cannot attach 1 device of 90g or more",
-            ),
+            Fails("genv activate --gpu-memory-at-least 90g", 4, "cannot attach 1 device of 90g or more"),
             Run("genv activate --gpu-type a100,h100 --gpu-memory-at-least 80g"),
             Has("CUDA_VISIBLE_DEVICES", "0"),
             Has("GENV_GPUS", "1"),
@@ -318,9 +286,7 @@ const SCENARIOS: &[Scenario] = &[
         files: &[],
         steps: &[
             Run("genv activate --id one --gpus 1"),
-            Run(
-                "perl -i -pe 's/\"name\": null/\"name\": \"@{[\"x\" x 200000]}\"/' $GENV_TMPDIR/envs.json",
-            ),
+            Run("perl -i -pe 's/\"name\": null/\"name\": \"@{[\"x\" x 200000]}\"/' $GENV_TMPDIR/envs.json"),
             Run("genv config --refresh"),
             Lacks("GENV_ENVIRONMENT_NAME"),
             Has("CUDA_VISIBLE_DEVICES", "0"),
@@ -368,9 +334,7 @@ const SCENARIOS: &[Scenario] = &[
 ];
 
 fn run_all(shell: Shell) -> Result<()> {
-    SCENARIOS
-        .iter()
-        .try_for_each(|scenario| run(scenario, shell))
+    SCENARIOS.iter().try_for_each(|scenario| run(scenario, shell))
 }
 
 #[test]

@@ -50,10 +50,7 @@ fn genv_without_a_command_shows_the_overview_in_a_shell_that_is_set_up() -> Resu
     for shell in Shell::ALL {
         let account = set_up(shell)?;
         let mut terminal = ready(&account, shell)?;
-        succeed(
-            &mut terminal,
-            "genv activate --id e1 --name training --gpus 1",
-        )?;
+        succeed(&mut terminal, "genv activate --id e1 --name training --gpus 1")?;
         let shown = succeed(&mut terminal, "stty cols 80; genv")?;
         for part in ["MEMORY GiB", "training", "'genv --help' lists"] {
             ensure!(shown.contains(part), "{shell}: {part}: {shown}");
@@ -142,10 +139,7 @@ fn two_windows_share_an_environment_that_ends_with_the_last_of_them() -> Result<
         succeed(&mut second, "env | grep CUDA_VISIBLE_DEVICES=0,1")?;
         let shown = succeed(&mut second, "genv envs query --eid shared --query pids")?;
         for terminal in [&first, &second] {
-            ensure!(
-                shown.contains(&terminal.pid().to_string()),
-                "{shell}: {shown}"
-            );
+            ensure!(shown.contains(&terminal.pid().to_string()), "{shell}: {shown}");
         }
         // The window is closed by force.
         drop(first);
@@ -175,12 +169,7 @@ fn shells_below_a_shell_join_its_environment_and_leave_it_alone() -> Result<()> 
         // Another shell in its place: the same process.
         terminal.type_line(&format!("exec {shell}"))?;
         terminal.wait(&format!("{MARK}{PROMPT}"))?;
-        let shown = succeed(
-            &mut terminal,
-            "genv envs find --pid PID"
-                .replace("PID", shell.pid())
-                .as_str(),
-        )?;
+        let shown = succeed(&mut terminal, "genv envs find --pid PID".replace("PID", shell.pid()).as_str())?;
         ensure!(shown.contains("one"), "{shell}: {shown}");
         for below in Shell::ALL {
             start_up(&account, below, "", "")?;
@@ -188,10 +177,7 @@ fn shells_below_a_shell_join_its_environment_and_leave_it_alone() -> Result<()> 
             terminal.wait(&format!("{MARK}{PROMPT}"))?;
             terminal.type_line("genv deactivate")?;
             terminal.wait(PROMPT)?;
-            terminal.type_line(&format!(
-                "{OURS} | cmp - before; echo \"<left:{}>\"",
-                below.code()
-            ))?;
+            terminal.type_line(&format!("{OURS} | cmp - before; echo \"<left:{}>\"", below.code()))?;
             terminal.wait("<left:0>")?;
             terminal.type_line("exit")?;
             terminal.wait(&format!("{MARK}{PROMPT}"))?;

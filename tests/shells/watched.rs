@@ -37,8 +37,7 @@ fn a_prompt_shows_what_another_shell_did_to_the_devices() -> Result<()> {
         let (mut first, mut second) = two_shells(&account, shell)?;
         succeed(&mut second, "genv detach --index 1")?;
         let shown = at_next_prompt(&mut first)?;
-        let expected =
-            "genv: device 1 was detached by another command. CUDA_VISIBLE_DEVICES is 0 now";
+        let expected = "genv: device 1 was detached by another command. CUDA_VISIBLE_DEVICES is 0 now";
         ensure!(shown.contains(expected), "{shell}: {shown}");
         succeed(&mut first, "env | grep '^CUDA_VISIBLE_DEVICES=0$'")?;
         first.wait(&format!("{MARK}{PROMPT}"))?;
@@ -54,10 +53,7 @@ fn a_prompt_shows_what_another_shell_did_to_the_devices() -> Result<()> {
         succeed(&mut second, "genv detach --index 3")?;
         succeed(&mut third, "genv attach --index 3")?;
         let shown = at_next_prompt(&mut first)?;
-        ensure!(
-            shown.contains("device 3 was detached by another command, and environment e2 of "),
-            "{shell}: {shown}"
-        );
+        ensure!(shown.contains("device 3 was detached by another command, and environment e2 of "), "{shell}: {shown}");
     }
     Ok(())
 }
@@ -102,10 +98,7 @@ fn a_prompt_reminds_once_before_the_end_of_a_lease_and_once_at_it() -> Result<()
         let [ended] = &at_end[..] else {
             bail!("{shell}: {at_end:?}");
         };
-        ensure!(
-            ended.starts_with("the lease of environment e3 ended at "),
-            "{shell}: {ended}"
-        );
+        ensure!(ended.starts_with("the lease of environment e3 ended at "), "{shell}: {ended}");
     }
     Ok(())
 }
@@ -149,15 +142,13 @@ fn a_value_of_the_users_stays_and_the_line_names_it() -> Result<()> {
         let (mut first, mut second) = two_shells(&account, shell)?;
         succeed(&mut first, &shell.set("CUDA_VISIBLE_DEVICES", "1"))?;
         let shown = succeed(&mut first, "genv status")?;
-        ensure!(
-            shown.contains("CUDA_VISIBLE_DEVICES='1': 'genv attach --refresh'"),
-            "{shell}: {shown}"
-        );
+        ensure!(shown.contains("CUDA_VISIBLE_DEVICES='1': 'genv attach --refresh'"), "{shell}: {shown}");
         succeed(&mut second, "genv detach --index 1")?;
         first.wait(PROMPT)?;
         let shown = at_next_prompt(&mut first)?;
         ensure!(
-            shown.contains("CUDA_VISIBLE_DEVICES stays 1 because you have set it: 'genv attach --refresh' sets it to 0"),
+            shown
+                .contains("CUDA_VISIBLE_DEVICES stays 1 because you have set it: 'genv attach --refresh' sets it to 0"),
             "{shell}: {shown}"
         );
         succeed(&mut first, "env | grep '^CUDA_VISIBLE_DEVICES=1$'")?;
@@ -176,11 +167,9 @@ fn a_shell_leaves_its_environment_at_the_prompt_only_if_its_user_ended_it() -> R
         let mut terminal = ready(&account, shell)?;
         succeed(&mut terminal, "genv activate --id e1 --gpus 1")?;
         terminal.wait(&format!("{MARK}{PROMPT}"))?;
-        for (file, content) in [
-            ("envs.json", "{\"envs\": []}"),
-            ("devices.json", "{\"devices\": []}"),
-            ("genv-members.json", "{}"),
-        ] {
+        for (file, content) in
+            [("envs.json", "{\"envs\": []}"), ("devices.json", "{\"devices\": []}"), ("genv-members.json", "{}")]
+        {
             fs::write(account.state().join(file), content)?;
         }
         let shown = at_next_prompt(&mut terminal)?;
@@ -199,20 +188,14 @@ fn a_shell_leaves_its_environment_at_the_prompt_only_if_its_user_ended_it() -> R
         succeed(&mut other, &line)?;
         terminal.type_line("")?;
         let shown = terminal.wait("'genv activate' starts one.")?;
-        ensure!(
-            shown.contains("environment e2 has ended"),
-            "{shell}: {shown}"
-        );
+        ensure!(shown.contains("environment e2 has ended"), "{shell}: {shown}");
     }
     Ok(())
 }
 
 /// The stamp of a shell, in the folder that it uses without a login's folder.
 fn stamp(account: &Account, terminal: &Terminal) -> PathBuf {
-    account
-        .home()
-        .join("genv-prompts")
-        .join(terminal.pid().to_string())
+    account.home().join("genv-prompts").join(terminal.pid().to_string())
 }
 
 #[test]
@@ -255,21 +238,9 @@ fn what_a_line_left_behind_is_there_after_the_prompt() -> Result<()> {
         let account = set_up(shell)?;
         let (mut first, mut second) = two_shells(&account, shell)?;
         let (failing, asking, expected) = match shell {
-            Shell::Bash => (
-                "false | true | (exit 3)",
-                "echo \"<${PIPESTATUS[*]}>\"",
-                "<1 0 3>",
-            ),
-            Shell::Zsh => (
-                "false | true | (exit 3)",
-                "echo \"<$pipestatus>\"",
-                "<1 0 3>",
-            ),
-            Shell::Fish => (
-                "false | true | sh -c 'exit 3'",
-                "echo \"<$pipestatus>\"",
-                "<1 0 3>",
-            ),
+            Shell::Bash => ("false | true | (exit 3)", "echo \"<${PIPESTATUS[*]}>\"", "<1 0 3>"),
+            Shell::Zsh => ("false | true | (exit 3)", "echo \"<$pipestatus>\"", "<1 0 3>"),
+            Shell::Fish => ("false | true | sh -c 'exit 3'", "echo \"<$pipestatus>\"", "<1 0 3>"),
         };
         let last_word = "echo \"<$_>\"";
         for (change, line, asking, expected) in [
@@ -286,14 +257,9 @@ fn what_a_line_left_behind_is_there_after_the_prompt() -> Result<()> {
             succeed(&mut second, &format!("genv attach --count {change}"))?;
             first.type_line(line)?;
             let shown = first.wait(&format!("{MARK}{PROMPT}"))?;
-            ensure!(
-                shown.contains("CUDA_VISIBLE_DEVICES is"),
-                "{shell}: {shown}"
-            );
+            ensure!(shown.contains("CUDA_VISIBLE_DEVICES is"), "{shell}: {shown}");
             first.type_line(asking)?;
-            first
-                .wait(expected)
-                .with_context(|| format!("{shell}: {line}"))?;
+            first.wait(expected).with_context(|| format!("{shell}: {line}"))?;
             first.wait(&format!("{MARK}{PROMPT}"))?;
         }
     }
@@ -348,14 +314,8 @@ fn others_may_change_the_prompt_before_and_after() -> Result<()> {
                 }
                 succeed(&mut second, "genv detach --index 1")?;
                 let shown = at_next_prompt(&mut first)?;
-                ensure!(
-                    shown.contains("device 1 was detached"),
-                    "{shell}: {theirs}, before: {is_before}: {shown}"
-                );
-                ensure!(
-                    shown.matches("genv:").count() == 1,
-                    "{shell}: {theirs}: {shown}"
-                );
+                ensure!(shown.contains("device 1 was detached"), "{shell}: {theirs}, before: {is_before}: {shown}");
+                ensure!(shown.matches("genv:").count() == 1, "{shell}: {theirs}: {shown}");
                 let shown = at_next_prompt(&mut first)?;
                 ensure!(!shown.contains("genv"), "{shell}: {theirs}: {shown}");
                 first.type_line("genv deactivate")?;
@@ -372,31 +332,11 @@ fn others_may_change_the_prompt_before_and_after() -> Result<()> {
 #[test]
 fn what_runs_before_prompts_is_as_before_after_an_environment() -> Result<()> {
     for (shell, theirs, show) in [
-        (
-            Shell::Bash,
-            "unset PROMPT_COMMAND",
-            "declare -p PROMPT_COMMAND",
-        ),
-        (
-            Shell::Bash,
-            "PROMPT_COMMAND='true; true'",
-            "declare -p PROMPT_COMMAND",
-        ),
-        (
-            Shell::Bash,
-            "PROMPT_COMMAND=(true false)",
-            "declare -p PROMPT_COMMAND",
-        ),
-        (
-            Shell::Zsh,
-            "f() { true }; precmd_functions=(f)",
-            "typeset -p precmd_functions",
-        ),
-        (
-            Shell::Zsh,
-            "unset precmd_functions",
-            "typeset -p precmd_functions",
-        ),
+        (Shell::Bash, "unset PROMPT_COMMAND", "declare -p PROMPT_COMMAND"),
+        (Shell::Bash, "PROMPT_COMMAND='true; true'", "declare -p PROMPT_COMMAND"),
+        (Shell::Bash, "PROMPT_COMMAND=(true false)", "declare -p PROMPT_COMMAND"),
+        (Shell::Zsh, "f() { true }; precmd_functions=(f)", "typeset -p precmd_functions"),
+        (Shell::Zsh, "unset precmd_functions", "typeset -p precmd_functions"),
     ] {
         let account = set_up(shell)?;
         let mut terminal = ready(&account, shell)?;
@@ -407,42 +347,26 @@ fn what_runs_before_prompts_is_as_before_after_an_environment() -> Result<()> {
         succeed(&mut terminal, "genv deactivate")?;
         terminal.run(&format!("{show} >after 2>&1"))?;
         let read = |name| fs::read_to_string(account.home().join(name));
-        ensure!(
-            read("before")? == read("after")?,
-            "{shell}: {theirs}: {}",
-            read("after")?
-        );
+        ensure!(read("before")? == read("after")?, "{shell}: {theirs}: {}", read("after")?);
     }
     Ok(())
 }
 
 #[test]
 fn doctor_finds_what_runs_no_more_before_prompts() -> Result<()> {
-    for (shell, removal) in [
-        (Shell::Bash, "PROMPT_COMMAND=true"),
-        (Shell::Zsh, "precmd_functions=()"),
-    ] {
+    for (shell, removal) in [(Shell::Bash, "PROMPT_COMMAND=true"), (Shell::Zsh, "precmd_functions=()")] {
         let account = set_up(shell)?;
         let mut terminal = ready(&account, shell)?;
         succeed(&mut terminal, "genv activate --gpus 1")?;
         terminal.wait(&format!("{MARK}{PROMPT}"))?;
         let (shown, _) = terminal.run("genv doctor")?;
-        ensure!(
-            !shown.contains("before each prompt was removed"),
-            "{shell}: {shown}"
-        );
+        ensure!(!shown.contains("before each prompt was removed"), "{shell}: {shown}");
         succeed(&mut terminal, removal)?;
         let (shown, _) = terminal.run("genv doctor")?;
-        ensure!(
-            shown.contains("before each prompt was removed"),
-            "{shell}: {shown}"
-        );
+        ensure!(shown.contains("before each prompt was removed"), "{shell}: {shown}");
         succeed(&mut terminal, "genv attach --refresh")?;
         let (shown, _) = terminal.run("genv doctor")?;
-        ensure!(
-            !shown.contains("before each prompt was removed"),
-            "{shell}: {shown}"
-        );
+        ensure!(!shown.contains("before each prompt was removed"), "{shell}: {shown}");
     }
     Ok(())
 }
@@ -456,20 +380,14 @@ fn the_shims_come_first_again_after_others_have_changed_path() -> Result<()> {
         succeed(&mut terminal, "env | grep ^PATH= >before")?;
         succeed(&mut terminal, "genv activate --gpus 1")?;
         // As conda, and as a virtual environment that is left.
-        for path in [
-            format!("/conda/bin:{}:/bin:/usr/bin", shims.display()),
-            "/bin:/usr/bin".to_owned(),
-        ] {
+        for path in [format!("/conda/bin:{}:/bin:/usr/bin", shims.display()), "/bin:/usr/bin".to_owned()] {
             let line = match shell {
                 Shell::Fish => format!("set -gx PATH {}", path.replace(':', " ")),
                 _ => format!("export PATH={path}"),
             };
             succeed(&mut terminal, &line)?;
             terminal.wait(PROMPT)?;
-            succeed(
-                &mut terminal,
-                &format!("env | grep '^PATH={}:'", shims.display()),
-            )?;
+            succeed(&mut terminal, &format!("env | grep '^PATH={}:'", shims.display()))?;
         }
     }
     Ok(())

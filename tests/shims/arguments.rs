@@ -18,33 +18,15 @@ fn every_mode_gets_the_environments_devices_where_it_takes_them() -> Result<()> 
         ("-lms 500", "-i 0,1 -lms 500"),
         ("-L", "-L"),
         ("-q -x", "-i 0,1 -q -x"),
-        (
-            "--query-compute-apps=pid --format=csv",
-            "-i 0,1 --query-compute-apps=pid --format=csv",
-        ),
+        ("--query-compute-apps=pid --format=csv", "-i 0,1 --query-compute-apps=pid --format=csv"),
         // Restricted.
         ("-q", "-i 0,1 -q"),
         ("-q -d MEMORY", "-i 0,1 -q -d MEMORY"),
-        (
-            "--query-gpu=index --format=csv",
-            "-i 0,1 --query-gpu=index --format=csv",
-        ),
-        (
-            "--query-supported-clocks=gr --format=csv",
-            "-i 0,1 --query-supported-clocks=gr --format=csv",
-        ),
-        (
-            "--query-remapped-rows=gpu_uuid",
-            "-i 0,1 --query-remapped-rows=gpu_uuid",
-        ),
-        (
-            "--query-accounted-apps=pid",
-            "-i 0,1 --query-accounted-apps=pid",
-        ),
-        (
-            "--query-retired-pages=gpu_uuid",
-            "-i 0,1 --query-retired-pages=gpu_uuid",
-        ),
+        ("--query-gpu=index --format=csv", "-i 0,1 --query-gpu=index --format=csv"),
+        ("--query-supported-clocks=gr --format=csv", "-i 0,1 --query-supported-clocks=gr --format=csv"),
+        ("--query-remapped-rows=gpu_uuid", "-i 0,1 --query-remapped-rows=gpu_uuid"),
+        ("--query-accounted-apps=pid", "-i 0,1 --query-accounted-apps=pid"),
+        ("--query-retired-pages=gpu_uuid", "-i 0,1 --query-retired-pages=gpu_uuid"),
         ("-pm 1", "-i 0,1 -pm 1"),
         ("-pl 250", "-i 0,1 -pl 250"),
         ("-c 0", "-i 0,1 -c 0"),
@@ -65,10 +47,7 @@ fn every_mode_gets_the_environments_devices_where_it_takes_them() -> Result<()> 
         ("pmon -c 1", "pmon -i 0,1 -c 1"),
         ("mig -lgi", "mig -i 0,1 -lgi"),
         ("mig -dgi", "mig -i 0,1 -dgi"),
-        (
-            "clocks --sync-boost-list",
-            "clocks -i 0,1 --sync-boost-list",
-        ),
+        ("clocks --sync-boost-list", "clocks -i 0,1 --sync-boost-list"),
         ("vgpu -q", "vgpu -i 0,1 -q"),
         ("gpm -g", "gpm -i 0,1 -g"),
         ("power-profiles -l -i 1", "power-profiles -l -i 1"),
@@ -119,16 +98,11 @@ fn every_mode_gets_the_environments_devices_where_it_takes_them() -> Result<()> 
 /// What the help of a real program tells of: a section's options, in all spellings.
 fn options(help: &str, section: &str) -> Vec<String> {
     let lines = help.lines().skip_while(|line| line.trim() != section);
-    let lines = lines
-        .skip(1)
-        .take_while(|line| !line.ends_with(" OPTIONS:"));
+    let lines = lines.skip(1).take_while(|line| !line.ends_with(" OPTIONS:"));
     let mut options = Vec::new();
     // What an option is for is further to the right.
     for line in lines.filter(|line| line.len() - line.trim_start().len() < 20) {
-        for word in line
-            .split_whitespace()
-            .take_while(|word| word.starts_with('-'))
-        {
+        for word in line.split_whitespace().take_while(|word| word.starts_with('-')) {
             options.push(word.trim_end_matches(['=', ',']).to_owned());
         }
     }
@@ -147,16 +121,9 @@ fn all_that_real_programs_help_with_gets_the_environments_devices() -> Result<()
     let stage = Stage::new()?;
     let mut helps = vec![include_str!("../fixtures/nvidia-smi/580-options.txt").to_owned()];
     for generation in GENERATIONS {
-        helps.push(text(
-            &Command::new(real(generation)).arg("-h").output()?.stdout,
-        ));
+        helps.push(text(&Command::new(real(generation)).arg("-h").output()?.stdout));
     }
-    let all = |section: &str| -> BTreeSet<String> {
-        helps
-            .iter()
-            .flat_map(|help| options(help, section))
-            .collect()
-    };
+    let all = |section: &str| -> BTreeSet<String> { helps.iter().flat_map(|help| options(help, section)).collect() };
     let settings = all("DEVICE MODIFICATION OPTIONS:");
     ensure!(settings.len() > 50, "{settings:?}");
     let questions = ["LIST", "SUMMARY", "QUERY", "SELECTIVE QUERY"];
@@ -166,19 +133,14 @@ fn all_that_real_programs_help_with_gets_the_environments_devices() -> Result<()
         let expected = match option.as_str() {
             "-i" | "--id" => line.clone(),
             // They take no devices.
-            "-L" | "--list-gpus" | "-B" | "--list-excluded-gpus" | "-u" | "--unit" | "--dtd" => {
-                line.clone()
-            }
+            "-L" | "--list-gpus" | "-B" | "--list-excluded-gpus" | "-u" | "--unit" | "--dtd" => line.clone(),
             // That goes to a file which the shim writes.
             "-f" | "--filename" => "-i 0,1".to_owned(),
             _ => format!("-i 0,1 {line}"),
         };
         let mut command = stage.recorder("nvidia-smi");
         // That it fails is no answer, which would go into the file.
-        let output = command
-            .current_dir(stage.folder())
-            .args(line.split(' '))
-            .output()?;
+        let output = command.current_dir(stage.folder()).args(line.split(' ')).output()?;
         assert_eq!(called_with(&text(&output.stdout)), expected);
     }
 
@@ -206,43 +168,21 @@ fn lists_end_where_the_real_program_takes_no_more() -> Result<()> {
         ("five", "pmon -i 0,1", "pmon -i 0,1".to_owned()),
         ("wide", "pmon", format!("[all 1] pmon -i {sixteen}")),
         ("alone", "nvlink -s", "nvlink -i 2 -s".to_owned()),
-        (
-            "alone",
-            "encodersessions -l 1",
-            "encodersessions -i 2 -l 1".to_owned(),
-        ),
+        ("alone", "encodersessions -l 1", "encodersessions -i 2 -l 1".to_owned()),
     ] {
-        assert_eq!(
-            stage.recorded(environment, typed)?,
-            called,
-            "{environment} {typed}"
-        );
+        assert_eq!(stage.recorded(environment, typed)?, called, "{environment} {typed}");
     }
     let mut command = stage.recorder("nvidia-smi");
-    let output = command
-        .arg("dmon")
-        .env("GENV_ENVIRONMENT_ID", "wide")
-        .output()?;
-    assert!(
-        text(&output.stderr).contains("the first 16 of 18 devices"),
-        "{output:?}"
-    );
+    let output = command.arg("dmon").env("GENV_ENVIRONMENT_ID", "wide").output()?;
+    assert!(text(&output.stderr).contains("the first 16 of 18 devices"), "{output:?}");
     Ok(())
 }
 
 #[test]
 fn settings_never_reach_a_device_that_is_not_the_environments() -> Result<()> {
     let stage = Stage::new()?;
-    let settings = [
-        "-pm 1",
-        "-r",
-        "-pl 100",
-        "-mig 0",
-        "--gpu-reset",
-        "-r -i 3",
-        "mig -dgi",
-        "clocks --sync-boost-add",
-    ];
+    let settings =
+        ["-pm 1", "-r", "-pl 100", "-mig 0", "--gpu-reset", "-r -i 3", "mig -dgi", "clocks --sync-boost-add"];
     for typed in settings {
         let called = stage.recorded("free", typed)?;
         assert_eq!(called, "No devices were found", "{typed}");
@@ -259,18 +199,11 @@ fn settings_never_reach_a_device_that_is_not_the_environments() -> Result<()> {
         "power-profiles -sr 1 -i 3",
         "-pm 1 --id=2,3",
     ] {
-        assert_eq!(
-            stage.recorded("mine", typed)?,
-            "No devices were found",
-            "{typed}"
-        );
+        assert_eq!(stage.recorded("mine", typed)?, "No devices were found", "{typed}");
     }
     std::fs::write(stage.state().join("envs.json"), "{\"envs\": [")?;
     let output = stage.recorder("nvidia-smi").args(["-pm", "1"]).output()?;
-    assert_eq!(
-        (output.status.code(), called_with(&text(&output.stdout))),
-        (Some(1), String::new())
-    );
+    assert_eq!((output.status.code(), called_with(&text(&output.stdout))), (Some(1), String::new()));
     assert!(text(&output.stderr).contains("envs.json"), "{output:?}");
     Ok(())
 }
@@ -279,32 +212,16 @@ fn settings_never_reach_a_device_that_is_not_the_environments() -> Result<()> {
 fn outside_an_environment_the_real_program_is_untouched() -> Result<()> {
     let stage = Stage::new()?;
     for line in ["", "-L", "-pm 1", "-q -x", "dmon", "nvlink -s"] {
-        assert_eq!(
-            stage.recorded("", line)?,
-            line,
-            "an empty variable names none"
-        );
+        assert_eq!(stage.recorded("", line)?, line, "an empty variable names none");
         let mut command = stage.recorder("nvidia-smi");
-        let output = command
-            .args(line.split_whitespace())
-            .env_remove("GENV_ENVIRONMENT_ID")
-            .output()?;
+        let output = command.args(line.split_whitespace()).env_remove("GENV_ENVIRONMENT_ID").output()?;
         assert_eq!(called_with(&text(&output.stdout)), line);
-        assert_eq!(
-            (output.status.code(), text(&output.stderr)),
-            (Some(7), String::new())
-        );
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(7), String::new()));
 
         let mut command = stage.recorder("nvidia-smi");
-        let output = command
-            .args(line.split_whitespace())
-            .env("GENV_BYPASS", "1")
-            .output()?;
+        let output = command.args(line.split_whitespace()).env("GENV_BYPASS", "1").output()?;
         assert_eq!(called_with(&text(&output.stdout)), line, "bypassed");
-        assert_eq!(
-            (output.status.code(), text(&output.stderr)),
-            (Some(7), String::new())
-        );
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(7), String::new()));
     }
     Ok(())
 }
@@ -314,15 +231,9 @@ fn after_its_environment_a_shell_sees_everything_and_is_told() -> Result<()> {
     let stage = Stage::new()?;
     for line in ["", "-L", "-q"] {
         let mut command = stage.recorder("nvidia-smi");
-        let output = command
-            .args(line.split_whitespace())
-            .env("GENV_ENVIRONMENT_ID", "gone")
-            .output()?;
+        let output = command.args(line.split_whitespace()).env("GENV_ENVIRONMENT_ID", "gone").output()?;
         assert_eq!(called_with(&text(&output.stdout)), line);
-        assert!(
-            text(&output.stderr).contains("environment \"gone\" does not exist any more"),
-            "{output:?}"
-        );
+        assert!(text(&output.stderr).contains("environment \"gone\" does not exist any more"), "{output:?}");
     }
     Ok(())
 }
@@ -331,22 +242,13 @@ fn after_its_environment_a_shell_sees_everything_and_is_told() -> Result<()> {
 fn hostile_names_neither_run_nor_play_tricks_on_the_terminal() -> Result<()> {
     let stage = Stage::new()?;
     let witness = stage.folder().join("witness");
-    let eid = format!(
-        "$(touch {0}) `touch {0}`; touch {0}; '\"\u{1b}]0;x\u{7}\n",
-        witness.display()
-    );
+    let eid = format!("$(touch {0}) `touch {0}`; touch {0}; '\"\u{1b}]0;x\u{7}\n", witness.display());
     for line in ["", "-pm 1", "-i $(touch_me)\u{1b}[31m"] {
         for environment in [eid.as_str(), "mine"] {
             let mut command = stage.recorder("nvidia-smi");
-            let output = command
-                .args(line.split_whitespace())
-                .env("GENV_ENVIRONMENT_ID", environment)
-                .output()?;
+            let output = command.args(line.split_whitespace()).env("GENV_ENVIRONMENT_ID", environment).output()?;
             let said = text(&output.stderr);
-            assert!(
-                !said.contains('\u{1b}') && said.lines().count() <= 1,
-                "{said:?}"
-            );
+            assert!(!said.contains('\u{1b}') && said.lines().count() <= 1, "{said:?}");
         }
     }
     assert!(!witness.exists());

@@ -13,24 +13,14 @@ fn docker(stage: &Stage, environment: &str, arguments: &[&str]) -> Result<Output
 }
 
 /// The shim `name` in front of its recorder.
-pub(crate) fn client(
-    stage: &Stage,
-    name: &str,
-    environment: &str,
-    arguments: &[&str],
-) -> Result<Output> {
+pub(crate) fn client(stage: &Stage, name: &str, environment: &str, arguments: &[&str]) -> Result<Output> {
     let real_nvidia_smi = real(550);
-    let folders = [
-        stage.recorders(),
-        real_nvidia_smi.parent().context("a folder")?.to_owned(),
-    ];
+    let folders = [stage.recorders(), real_nvidia_smi.parent().context("a folder")?.to_owned()];
     // The recorder of the client, and the real nvidia-smi.
     std::fs::remove_file(stage.recorders().join("nvidia-smi")).ok();
     let folders: Vec<&Path> = folders.iter().map(|folder| folder.as_path()).collect();
     let mut command = stage.shim(name, &folders);
-    command
-        .env("GENV_ENVIRONMENT_ID", environment)
-        .args(arguments);
+    command.env("GENV_ENVIRONMENT_ID", environment).args(arguments);
     Ok(command.output()?)
 }
 
@@ -40,61 +30,27 @@ fn containers_get_the_environments_devices_and_belong_to_it() -> Result<()> {
     let uuid = format!("device={}", UUID[1]);
     let foreign = format!("\"device={},0\"", UUID[3]);
     for (typed, called) in [
-        (
-            &["run", "--gpus", "all", "image"][..],
-            "run -e GENV_ENVIRONMENT_ID --gpus \"device=0,1\" image",
-        ),
-        (
-            &["run", "--gpus=1", "image"],
-            "run -e GENV_ENVIRONMENT_ID --gpus=device=0 image",
-        ),
-        (
-            &["create", "--gpus", "2", "image"],
-            "create -e GENV_ENVIRONMENT_ID --gpus \"device=0,1\" image",
-        ),
+        (&["run", "--gpus", "all", "image"][..], "run -e GENV_ENVIRONMENT_ID --gpus \"device=0,1\" image"),
+        (&["run", "--gpus=1", "image"], "run -e GENV_ENVIRONMENT_ID --gpus=device=0 image"),
+        (&["create", "--gpus", "2", "image"], "create -e GENV_ENVIRONMENT_ID --gpus \"device=0,1\" image"),
         (
             &["container", "run", "--gpus", "device=1", "image"],
             "container run -e GENV_ENVIRONMENT_ID --gpus device=1 image",
         ),
         (
-            &[
-                "-H",
-                "tcp://x",
-                "container",
-                "create",
-                "--gpus",
-                "\"device=0,1,2\"",
-                "image",
-            ],
+            &["-H", "tcp://x", "container", "create", "--gpus", "\"device=0,1,2\"", "image"],
             "-H tcp://x container create -e GENV_ENVIRONMENT_ID --gpus \"device=0,1\" image",
         ),
+        (&["run", "--gpus", &uuid, "image"], &format!("run -e GENV_ENVIRONMENT_ID --gpus {uuid} image")),
+        (&["run", "--gpus", &foreign, "image"], "run -e GENV_ENVIRONMENT_ID --gpus device=0 image"),
         (
-            &["run", "--gpus", &uuid, "image"],
-            &format!("run -e GENV_ENVIRONMENT_ID --gpus {uuid} image"),
-        ),
-        (
-            &["run", "--gpus", &foreign, "image"],
-            "run -e GENV_ENVIRONMENT_ID --gpus device=0 image",
-        ),
-        (
-            &[
-                "run",
-                "--gpus",
-                "\"capabilities=utility,compute\",count=1",
-                "image",
-            ],
+            &["run", "--gpus", "\"capabilities=utility,compute\",count=1", "image"],
             "run -e GENV_ENVIRONMENT_ID --gpus \"capabilities=utility,compute\",device=0 image",
         ),
-        (
-            &["run", "-it", "--rm", "image", "--gpus", "all"],
-            "run -e GENV_ENVIRONMENT_ID -it --rm image --gpus all",
-        ),
+        (&["run", "-it", "--rm", "image", "--gpus", "all"], "run -e GENV_ENVIRONMENT_ID -it --rm image --gpus all"),
         (&["run", "image"], "run -e GENV_ENVIRONMENT_ID image"),
         (&["ps", "-a"], "ps -a"),
-        (
-            &["exec", "x", "run", "--gpus", "all"],
-            "exec x run --gpus all",
-        ),
+        (&["exec", "x", "run", "--gpus", "all"], "exec x run --gpus all"),
     ] {
         let output = docker(&stage, "mine", typed)?;
         assert_eq!(called_with(&text(&output.stdout)), called, "{typed:?}");
@@ -121,17 +77,11 @@ fn what_the_environment_has_not_is_refused() -> Result<()> {
         ("gone", "all", 1),
     ] {
         let output = docker(&stage, environment, &["run", "--gpus", gpus, "image"])?;
-        assert_eq!(
-            output.status.code(),
-            Some(code),
-            "{environment} {gpus}: {output:?}"
-        );
+        assert_eq!(output.status.code(), Some(code), "{environment} {gpus}: {output:?}");
         assert_eq!(text(&output.stdout), "", "{environment} {gpus}");
         let stderr = text(&output.stderr);
         assert!(
-            stderr.starts_with("genv: cannot ")
-                && stderr.lines().count() == 1
-                && !stderr.contains('\u{1b}'),
+            stderr.starts_with("genv: cannot ") && stderr.lines().count() == 1 && !stderr.contains('\u{1b}'),
             "{stderr:?}"
         );
     }
@@ -145,16 +95,8 @@ fn devices_by_name_become_the_environments() -> Result<()> {
     // Device 1 is split: only its MIG devices have names.
     let all = "nvidia.com/gpu=0 --device nvidia.com/gpu=1:0 --device nvidia.com/gpu=1:1";
     for (typed, called, left_out) in [
-        (
-            "--device nvidia.com/gpu=all",
-            format!("--device {all}"),
-            None,
-        ),
-        (
-            "--device=nvidia.com/gpu=all",
-            format!("--device {all}").replace("--device ", "--device="),
-            None,
-        ),
+        ("--device nvidia.com/gpu=all", format!("--device {all}"), None),
+        ("--device=nvidia.com/gpu=all", format!("--device {all}").replace("--device ", "--device="), None),
         (
             "--device nvidia.com/gpu=0 --device /dev/fuse",
             "--device nvidia.com/gpu=0 --device /dev/fuse".to_owned(),
@@ -170,11 +112,7 @@ fn devices_by_name_become_the_environments() -> Result<()> {
             format!("--device nvidia.com/gpu={own}"),
             Some(MIG_OF_3),
         ),
-        (
-            &format!("--device nvidia.com/gpu={MIG_OF_1}"),
-            format!("--device nvidia.com/gpu={MIG_OF_1}"),
-            None,
-        ),
+        (&format!("--device nvidia.com/gpu={MIG_OF_1}"), format!("--device nvidia.com/gpu={MIG_OF_1}"), None),
     ] {
         let line = format!("run {typed} image --device nvidia.com/gpu=all");
         let typed: Vec<&str> = line.split(' ').collect();
@@ -187,8 +125,7 @@ fn devices_by_name_become_the_environments() -> Result<()> {
         match left_out {
             None => assert_eq!(stderr, "", "{line}"),
             Some(name) => assert!(
-                stderr.starts_with("genv: the shim leaves out of --device ")
-                    && stderr.contains(name),
+                stderr.starts_with("genv: the shim leaves out of --device ") && stderr.contains(name),
                 "{line}: {stderr}"
             ),
         }
@@ -213,23 +150,11 @@ fn devices_by_name_become_the_environments() -> Result<()> {
 fn nvidias_runtime_gets_the_environments_devices() -> Result<()> {
     let stage = Stage::new()?;
     for (typed, called) in [
-        (
-            "--runtime=nvidia",
-            "-e NVIDIA_VISIBLE_DEVICES=0,1 --runtime=nvidia",
-        ),
-        (
-            "--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=all",
-            "--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=0,1",
-        ),
+        ("--runtime=nvidia", "-e NVIDIA_VISIBLE_DEVICES=0,1 --runtime=nvidia"),
+        ("--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=all", "--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=0,1"),
         ("-eNVIDIA_VISIBLE_DEVICES=1,3", "-eNVIDIA_VISIBLE_DEVICES=1"),
-        (
-            "--env=NVIDIA_VISIBLE_DEVICES=none --runtime nvidia",
-            "--env=NVIDIA_VISIBLE_DEVICES=none --runtime nvidia",
-        ),
-        (
-            "--runtime nvidia --gpus 1",
-            "--runtime nvidia --gpus device=0",
-        ),
+        ("--env=NVIDIA_VISIBLE_DEVICES=none --runtime nvidia", "--env=NVIDIA_VISIBLE_DEVICES=none --runtime nvidia"),
+        ("--runtime nvidia --gpus 1", "--runtime nvidia --gpus device=0"),
         ("--runtime runc", "--runtime runc"),
     ] {
         let line = format!("run {typed} image");
@@ -243,10 +168,7 @@ fn nvidias_runtime_gets_the_environments_devices() -> Result<()> {
     command.env("NVIDIA_VISIBLE_DEVICES", "1,2");
     command.args(["run", "-e", "NVIDIA_VISIBLE_DEVICES", "image"]);
     let output = command.output()?;
-    assert_eq!(
-        called_with(&text(&output.stdout)),
-        "run -e GENV_ENVIRONMENT_ID -e NVIDIA_VISIBLE_DEVICES=1 image"
-    );
+    assert_eq!(called_with(&text(&output.stdout)), "run -e GENV_ENVIRONMENT_ID -e NVIDIA_VISIBLE_DEVICES=1 image");
     for (environment, typed, code) in [
         ("mine", "-e NVIDIA_VISIBLE_DEVICES=2,3", 4),
         ("free", "-e NVIDIA_VISIBLE_DEVICES=all", 4),
@@ -281,11 +203,7 @@ fn a_note_says_that_compose_files_are_not_restricted() -> Result<()> {
         let output = docker(&stage, environment, &typed)?;
         assert_eq!(called_with(&text(&output.stdout)), line);
         let stderr = text(&output.stderr);
-        assert_eq!(
-            stderr.lines().count(),
-            usize::from(!note.is_empty()),
-            "{stderr}"
-        );
+        assert_eq!(stderr.lines().count(), usize::from(!note.is_empty()), "{stderr}");
         assert!(stderr.contains(note), "{environment} {line}: {stderr}");
     }
     Ok(())
@@ -301,17 +219,10 @@ fn without_gpus_or_an_environment_docker_is_as_it_was() -> Result<()> {
     ] {
         let typed: Vec<&str> = typed.split(' ').collect();
         let output = docker(&stage, environment, &typed)?;
-        assert_eq!(
-            called_with(&text(&output.stdout)),
-            called,
-            "{environment} {typed:?}"
-        );
+        assert_eq!(called_with(&text(&output.stdout)), called, "{environment} {typed:?}");
     }
     let mut bypassed = stage.recorder("docker");
-    let output = bypassed
-        .env("GENV_BYPASS", "1")
-        .args(["run", "--gpus", "all", "image"])
-        .output()?;
+    let output = bypassed.env("GENV_BYPASS", "1").args(["run", "--gpus", "all", "image"]).output()?;
     assert_eq!(called_with(&text(&output.stdout)), "run --gpus all image");
     Ok(())
 }
@@ -357,22 +268,12 @@ pub(crate) fn knows_every_flag(tool: &str, name: &str, device: &str) -> Result<(
                 continue;
             }
             let value: &[&str] = if takes_value { &["--gpus"] } else { &[] };
-            let line = [
-                &[subcommand, &flag],
-                value,
-                &["--gpus", "all", "image", "--gpus", "all"],
-            ]
-            .concat();
+            let line = [&[subcommand, &flag], value, &["--gpus", "all", "image", "--gpus", "all"]].concat();
             let output = client(&stage, name, "alone", &line)?;
             let value = if takes_value { " --gpus" } else { "" };
-            let expected = format!(
-                "{subcommand} -e GENV_ENVIRONMENT_ID {flag}{value} --gpus {device} image --gpus all"
-            );
-            assert_eq!(
-                called_with(&text(&output.stdout)),
-                expected,
-                "{tool} {flag}"
-            );
+            let expected =
+                format!("{subcommand} -e GENV_ENVIRONMENT_ID {flag}{value} --gpus {device} image --gpus all");
+            assert_eq!(called_with(&text(&output.stdout)), expected, "{tool} {flag}");
             assert_eq!(text(&output.stderr), "", "{tool} {flag}");
         }
     }

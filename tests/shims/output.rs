@@ -7,16 +7,12 @@ use crate::stage::{GENERATIONS, MIG_OF_1, MIG_OF_3, Stage, UUID, assert_same, re
 /// What a shim prints when all goes well.
 fn shown(stage: &Stage, generation: u32, arguments: &[&str]) -> Result<String> {
     let output = stage.nvidia_smi(generation).args(arguments).output()?;
-    ensure!(
-        output.status.success(),
-        "{generation} {arguments:?}: {output:?}"
-    );
+    ensure!(output.status.success(), "{generation} {arguments:?}: {output:?}");
     // Only the summary reports the content that it leaves out.
     let said = text(&output.stderr);
     let is_summary = arguments.first().is_none_or(|first| *first == "-f");
     ensure!(
-        said.lines()
-            .all(|line| is_summary && line.contains("used by others")),
+        said.lines().all(|line| is_summary && line.contains("used by others")),
         "{generation} {arguments:?}: {output:?}"
     );
     Ok(text(&output.stdout))
@@ -78,10 +74,7 @@ fn all_of_a_table_that_is_not_the_environments_business_is_the_real_programs() -
         let real = text(&real_output(&stage, generation, &["-i", "0,1"])?.stdout);
         let other = format!(" {} ", stage.other.pid());
         let is_memory = |line: &&str| line.contains("MiB / ") && !line.contains("65536MiB");
-        let kept = real
-            .lines()
-            .skip(1)
-            .filter(|line| !line.contains(&other) && !is_memory(line));
+        let kept = real.lines().skip(1).filter(|line| !line.contains(&other) && !is_memory(line));
         let table = shown(&stage, generation, &[])?;
         let shown = table.lines().skip(1).filter(|line| !is_memory(line));
         let (shown, kept): (Vec<&str>, Vec<&str>) = (shown.collect(), kept.collect());
@@ -113,10 +106,7 @@ fn named_devices_are_shown_as_far_as_they_are_the_environments() -> Result<()> {
         let output = stage.nvidia_smi(550).args(["-i", ids]).output()?;
         assert_eq!(text(&output.stdout), "No devices were found\n", "{ids}");
         assert_eq!(output.status.code(), Some(6), "{ids}");
-        assert!(
-            text(&output.stderr).contains("attached to 0,1"),
-            "{output:?}"
-        );
+        assert!(text(&output.stderr).contains("attached to 0,1"), "{output:?}");
     }
     Ok(())
 }
@@ -128,11 +118,7 @@ fn the_list_has_the_environments_gpus_with_their_mig_devices() -> Result<()> {
         let real = text(&real_output(&stage, generation, &["-L"])?.stdout);
         let end = real.find("GPU 2").context("no GPU 2")?;
         assert!(real[..end].contains(MIG_OF_1));
-        assert_eq!(
-            shown(&stage, generation, &["-L"])?,
-            real[..end],
-            "{generation}"
-        );
+        assert_eq!(shown(&stage, generation, &["-L"])?, real[..end], "{generation}");
     }
     Ok(())
 }
@@ -143,19 +129,13 @@ fn what_takes_devices_is_the_real_programs_answer_about_them() -> Result<()> {
     for generation in GENERATIONS {
         for arguments in [
             &["-q", "-d", "MEMORY,UTILIZATION"][..],
-            &[
-                "--query-gpu=index,uuid,memory.used,memory.total",
-                "--format=csv",
-            ],
+            &["--query-gpu=index,uuid,memory.used,memory.total", "--format=csv"],
             &["--query-compute-apps=gpu_uuid,name", "--format=csv"],
             &["-pm", "1"],
         ] {
             let real = real_output(&stage, generation, &[arguments, &["-i", "0,1"]].concat())?;
             let stamped = |text: &str| -> Vec<String> {
-                text.lines()
-                    .filter(|line| !line.starts_with("Timestamp"))
-                    .map(str::to_owned)
-                    .collect()
+                text.lines().filter(|line| !line.starts_with("Timestamp")).map(str::to_owned).collect()
             };
             assert_same(
                 &stamped(&shown(&stage, generation, arguments)?),
@@ -173,17 +153,12 @@ fn compute_processes_are_the_environments_where_pids_are_told() -> Result<()> {
     let (own, other) = (stage.own.pid(), stage.other.pid());
     for generation in GENERATIONS {
         for format in ["csv", "csv,noheader", "csv,noheader,nounits"] {
-            for columns in [
-                "gpu_uuid,pid,process_name,used_gpu_memory",
-                "name,pid",
-                "pid",
-            ] {
+            for columns in ["gpu_uuid,pid,process_name,used_gpu_memory", "name,pid", "pid"] {
                 let columns = format!("--query-compute-apps={columns}");
                 let format = format!("--format={format}");
                 let real = real_output(&stage, generation, &[&columns, &format, "-i", "0,1"])?;
                 let real = text(&real.stdout);
-                let is_others =
-                    |line: &&str| line.split(", ").any(|field| field == other.to_string());
+                let is_others = |line: &&str| line.split(", ").any(|field| field == other.to_string());
                 let kept: Vec<&str> = real.lines().filter(|line| !is_others(line)).collect();
                 assert!(kept.len() < real.lines().count() && real.contains(&own.to_string()));
                 let shown = shown(&stage, generation, &[&columns, &format])?;
@@ -205,9 +180,7 @@ fn a_document_has_the_environments_processes_and_is_otherwise_untouched() -> Res
             let real = text(&real.stdout);
             let mut expected = String::new();
             for (number, part) in real.split("\n\t\t\t<process_info>").enumerate() {
-                let end = part
-                    .find("</process_info>")
-                    .map_or(0, |end| end + "</process_info>".len());
+                let end = part.find("</process_info>").map_or(0, |end| end + "</process_info>".len());
                 if number == 0 {
                     expected += part;
                 } else if part[..end].contains(&pid(stage.other.pid())) {
@@ -219,11 +192,7 @@ fn a_document_has_the_environments_processes_and_is_otherwise_untouched() -> Res
             }
             assert!(expected.len() < real.len());
             let shown = shown(&stage, generation, arguments)?;
-            assert_same(
-                &steady(&shown),
-                &steady(&expected),
-                &format!("{generation}"),
-            );
+            assert_same(&steady(&shown), &steady(&expected), &format!("{generation}"));
             assert!(shown.contains(&pid(stage.own.pid())));
         }
     }
@@ -235,25 +204,17 @@ fn a_file_gets_what_a_terminal_would() -> Result<()> {
     let stage = Stage::new()?;
     let file = stage.folder().join("log");
     std::fs::write(&file, "what was there before\n".repeat(1000))?;
-    for arguments in [
-        &["-f", file.to_str().context("a path")?][..],
-        &["-q", "-x", "-f", file.to_str().context("a path")?],
-    ] {
+    for arguments in
+        [&["-f", file.to_str().context("a path")?][..], &["-q", "-x", "-f", file.to_str().context("a path")?]]
+    {
         assert_eq!(shown(&stage, 550, arguments)?, "");
         let written = std::fs::read_to_string(&file)?;
         let direct = shown(&stage, 550, &arguments[..arguments.len() - 2])?;
-        assert_same(
-            &steady(&written),
-            &steady(&direct),
-            &format!("{arguments:?}"),
-        );
+        assert_same(&steady(&written), &steady(&direct), &format!("{arguments:?}"));
         assert!(!written.contains(&stage.other.pid().to_string()));
     }
     // A file that cannot be written is the real program's to complain about.
-    let output = stage
-        .nvidia_smi(550)
-        .args(["-f", "/nonexistent/log"])
-        .output()?;
+    let output = stage.nvidia_smi(550).args(["-f", "/nonexistent/log"]).output()?;
     let real = real_output(&stage, 550, &["-f", "/nonexistent/log"])?;
     assert_eq!((output.status, output.stdout), (real.status, real.stdout));
     Ok(())
@@ -308,10 +269,7 @@ fn what_cannot_be_written_is_said() -> Result<()> {
         let output = command.args(arguments).stdout(full()?).output()?;
         let said = text(&output.stderr);
         ensure!(output.status.code() == Some(1), "{arguments:?}: {output:?}");
-        ensure!(
-            said.starts_with("genv: cannot write to ") && said.contains("No space left"),
-            "{said}"
-        );
+        ensure!(said.starts_with("genv: cannot write to ") && said.contains("No space left"), "{said}");
     }
     Ok(())
 }
@@ -321,15 +279,8 @@ fn raw_shows_everybody_on_the_environments_devices() -> Result<()> {
     let stage = Stage::new()?;
     for generation in GENERATIONS {
         let real = text(&real_output(&stage, generation, &["-i", "0,1"])?.stdout);
-        let raw = stage
-            .nvidia_smi(generation)
-            .env("GENV_SMI", "raw")
-            .output()?;
-        assert_eq!(
-            without_time(&text(&raw.stdout)),
-            without_time(&real),
-            "{generation}"
-        );
+        let raw = stage.nvidia_smi(generation).env("GENV_SMI", "raw").output()?;
+        assert_eq!(without_time(&text(&raw.stdout)), without_time(&real), "{generation}");
     }
     Ok(())
 }
@@ -352,10 +303,7 @@ fn a_detached_environment_has_no_devices() -> Result<()> {
             &["topo", "-p", "-i", "0,1"],
         ] {
             let mut command = stage.nvidia_smi(generation);
-            let output = command
-                .args(arguments)
-                .env("GENV_ENVIRONMENT_ID", "free")
-                .output()?;
+            let output = command.args(arguments).env("GENV_ENVIRONMENT_ID", "free").output()?;
             assert_eq!(text(&output.stdout), none, "{generation} {arguments:?}");
             assert_eq!(output.status.code(), Some(6), "{generation} {arguments:?}");
             assert!(text(&output.stderr).contains("genv attach"), "{output:?}");
@@ -394,11 +342,7 @@ fn warnings_and_failures_of_the_real_program_come_through() -> Result<()> {
     for arguments in [&[][..], &["-L"], &["-q", "-x"]] {
         let shim = stage.nvidia_smi(550).args(arguments).output()?;
         let real = real_output(&stage, 550, arguments)?;
-        assert_eq!(
-            (text(&shim.stdout), shim.status.code()),
-            (text(&real.stdout), Some(9)),
-            "{arguments:?}"
-        );
+        assert_eq!((text(&shim.stdout), shim.status.code()), (text(&real.stdout), Some(9)), "{arguments:?}");
     }
     Ok(())
 }

@@ -12,14 +12,8 @@ fn containers_get_the_environments_devices_and_belong_to_it() -> Result<()> {
     let uuid = own.replacen("run", "run -e GENV_ENVIRONMENT_ID", 1);
     for (line, called) in [
         // Device 1 is split, and 0,1,3 are devices, not a number of them.
-        (
-            "run --gpus all image",
-            "run -e GENV_ENVIRONMENT_ID --gpus 0,1:0,1:1 image",
-        ),
-        (
-            "create --gpus=1 image",
-            "create -e GENV_ENVIRONMENT_ID --gpus=1 image",
-        ),
+        ("run --gpus all image", "run -e GENV_ENVIRONMENT_ID --gpus 0,1:0,1:1 image"),
+        ("create --gpus=1 image", "create -e GENV_ENVIRONMENT_ID --gpus=1 image"),
         (
             "--log-level debug container run --gpus 0,3 image",
             "--log-level debug container run -e GENV_ENVIRONMENT_ID --gpus 0 image",
@@ -34,10 +28,7 @@ fn containers_get_the_environments_devices_and_belong_to_it() -> Result<()> {
             "run -e GENV_ENVIRONMENT_ID --device=nvidia.com/gpu=0 image",
         ),
         (&own, &uuid),
-        (
-            "run -e NVIDIA_VISIBLE_DEVICES=all image",
-            "run -e GENV_ENVIRONMENT_ID -e NVIDIA_VISIBLE_DEVICES=0,1 image",
-        ),
+        ("run -e NVIDIA_VISIBLE_DEVICES=all image", "run -e GENV_ENVIRONMENT_ID -e NVIDIA_VISIBLE_DEVICES=0,1 image"),
         ("compose up", "compose up"),
         ("ps", "ps"),
     ] {
@@ -45,11 +36,7 @@ fn containers_get_the_environments_devices_and_belong_to_it() -> Result<()> {
         let output = client(&stage, "podman", "mine", &typed)?;
         assert_eq!(called_with(&text(&output.stdout)), called, "{line}");
         let is_noted = ["compose up", "3", "2 image"].map(|part| line.contains(part));
-        assert_eq!(
-            text(&output.stderr).lines().count(),
-            usize::from(is_noted.contains(&true)),
-            "{line}: {output:?}"
-        );
+        assert_eq!(text(&output.stderr).lines().count(), usize::from(is_noted.contains(&true)), "{line}: {output:?}");
     }
     let outside = ["run", "--gpus", "all", "image"];
     let output = client(&stage, "podman", "", &outside)?;

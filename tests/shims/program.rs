@@ -26,10 +26,7 @@ fn what_is_not_rewritten_is_executed_in_the_same_process() -> Result<()> {
         ("podman", "ps"),
     ] {
         let mut command = stage.recorder(name);
-        let child = command
-            .args(line.split_whitespace())
-            .stdout(std::process::Stdio::piped())
-            .spawn()?;
+        let child = command.args(line.split_whitespace()).stdout(std::process::Stdio::piped()).spawn()?;
         let pid = child.id();
         let output = child.wait_with_output()?;
         let first = text(&output.stdout).lines().next().map(str::to_owned);
@@ -44,10 +41,7 @@ fn no_shim_is_taken_for_the_real_program() -> Result<()> {
     let stage = Stage::new()?;
     let elsewhere = stage.folder().join("elsewhere");
     fs::create_dir(&elsewhere)?;
-    symlink(
-        stage.shims().join("nvidia-smi"),
-        elsewhere.join("nvidia-smi"),
-    )?;
+    symlink(stage.shims().join("nvidia-smi"), elsewhere.join("nvidia-smi"))?;
     let alias = stage.folder().join("alias");
     symlink(stage.shims(), &alias)?;
     // Another copy of the shim, of another version say, is a shim too.
@@ -57,10 +51,7 @@ fn no_shim_is_taken_for_the_real_program() -> Result<()> {
     // So is that of genv 1.x, which runs the first program of that name on PATH that is not in its own folder.
     let older = stage.folder().join("site-packages/genv/shims");
     fs::create_dir_all(&older)?;
-    write_script(
-        &older.join("nvidia-smi"),
-        "#!/bin/sh\nexec nvidia-smi \"$@\"\n",
-    )?;
+    write_script(&older.join("nvidia-smi"), "#!/bin/sh\nexec nvidia-smi \"$@\"\n")?;
     let older_alias = stage.folder().join("older-alias");
     symlink(&older, &older_alias)?;
     // Neither what cannot be executed nor a folder is a program.
@@ -69,40 +60,19 @@ fn no_shim_is_taken_for_the_real_program() -> Result<()> {
     fs::write(unusable.join("nvidia-smi"), "no program")?;
 
     let shims = stage.shims();
-    let folders = [
-        &elsewhere,
-        &alias,
-        &shims,
-        &copied,
-        &older,
-        &older_alias,
-        &unusable,
-        &unusable.join("folder"),
-    ];
+    let folders = [&elsewhere, &alias, &shims, &copied, &older, &older_alias, &unusable, &unusable.join("folder")];
     let folders: Vec<&std::path::Path> = folders.iter().map(|folder| folder.as_path()).collect();
     let recorders = stage.recorders();
-    for path in [
-        [&folders[..], &[recorders.as_path()]].concat(),
-        [&[recorders.as_path()], &folders[..]].concat(),
-    ] {
+    for path in [[&folders[..], &[recorders.as_path()]].concat(), [&[recorders.as_path()], &folders[..]].concat()] {
         let output = stage.shim("nvidia-smi", &path).arg("-q").output()?;
-        assert_eq!(
-            called_with(&text(&output.stdout)),
-            "-i 0,1 -q",
-            "{output:?}"
-        );
+        assert_eq!(called_with(&text(&output.stdout)), "-i 0,1 -q", "{output:?}");
     }
 
     let nowhere = [&elsewhere, &alias, &unusable].map(|folder| folder.as_path());
     let output = stage.shim("nvidia-smi", &nowhere).output()?;
     assert_eq!(output.status.code(), Some(127));
     let said = text(&output.stderr);
-    assert!(
-        said.starts_with(
-            "genv: cannot run nvidia-smi: there is no other program of that name on PATH"
-        ),
-        "{said}"
-    );
+    assert!(said.starts_with("genv: cannot run nvidia-smi: there is no other program of that name on PATH"), "{said}");
     Ok(())
 }
 
@@ -112,20 +82,11 @@ fn programs_that_run_one_another_come_to_an_end() -> Result<()> {
     let wrapper = stage.folder().join("wrapper");
     fs::create_dir(&wrapper)?;
     for name in ["nvidia-smi", "docker", "podman"] {
-        write_script(
-            &wrapper.join(name),
-            &format!("#!/bin/sh\nexec {name} \"$@\"\n"),
-        )?;
+        write_script(&wrapper.join(name), &format!("#!/bin/sh\nexec {name} \"$@\"\n"))?;
         for line in ["-q", "-L", "run image"] {
-            let output = stage
-                .shim(name, &[&wrapper])
-                .args(line.split_whitespace())
-                .output()?;
+            let output = stage.shim(name, &[&wrapper]).args(line.split_whitespace()).output()?;
             assert_eq!(output.status.code(), Some(126), "{name} {line}: {output:?}");
-            assert!(
-                text(&output.stderr).contains("run one another without end"),
-                "{output:?}"
-            );
+            assert!(text(&output.stderr).contains("run one another without end"), "{output:?}");
         }
     }
     Ok(())
@@ -152,10 +113,7 @@ fn under_its_own_name_it_says_what_it_is_for() -> Result<()> {
     assert!(text(&run("--version")?.stdout).starts_with("genv-shim "));
     assert!(text(&run("--help")?.stdout).contains("GENV_BYPASS=1"));
     let output = run("-q")?;
-    assert_eq!(
-        (output.status.code(), output.stdout.is_empty()),
-        (Some(2), true)
-    );
+    assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(2), true));
     drop(stage);
     Ok(())
 }

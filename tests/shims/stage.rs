@@ -40,12 +40,7 @@ impl Stage {
         let other = Sleeper::start(&[("A", "1")])?;
         let simulation = Simulation::new(&scenario(own.pid(), other.pid()));
         let member = own.pid();
-        let stage = Self {
-            folder,
-            simulation,
-            own,
-            other,
-        };
+        let stage = Self { folder, simulation, own, other };
         fs::create_dir(stage.shims())?;
         for name in ["nvidia-smi", "docker", "podman"] {
             symlink(program("genv-shim")?, stage.shims().join(name))?;
@@ -75,8 +70,7 @@ impl Stage {
         let path = stage.state().join("devices.json");
         let mut devices: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
         let attachments = devices["devices"][1]["attachments"].as_array_mut();
-        let unlimited =
-            serde_json::json!({"eid": "mine", "gpu_memory": null, "time": "20/11/2026 12:00:00"});
+        let unlimited = serde_json::json!({"eid": "mine", "gpu_memory": null, "time": "20/11/2026 12:00:00"});
         attachments.context("no attachments")?.push(unlimited);
         fs::write(path, devices.to_string())?;
         Ok(stage)
@@ -116,10 +110,7 @@ impl Stage {
         path.push("/bin".into());
         let mut command = self.simulation.command(&self.shims().join(name));
         command
-            .env(
-                "PATH",
-                std::env::join_paths(path).expect("no colon in a path"),
-            )
+            .env("PATH", std::env::join_paths(path).expect("no colon in a path"))
             .env("GENV_TMPDIR", self.state())
             .env("GENV_ENVIRONMENT_ID", "mine")
             .env_remove("GENV_BYPASS")
@@ -167,12 +158,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 pub(crate) fn assert_same<S: AsRef<str>>(shown: &[S], expected: &[S], what: &str) {
     let pairs = shown.iter().zip(expected);
     for (number, (shown, expected)) in pairs.enumerate() {
-        assert_eq!(
-            shown.as_ref(),
-            expected.as_ref(),
-            "{what}, line {}",
-            number + 1
-        );
+        assert_eq!(shown.as_ref(), expected.as_ref(), "{what}, line {}", number + 1);
     }
     assert_eq!(shown.len(), expected.len(), "{what}");
 }

@@ -40,14 +40,8 @@ fn a_loop_shows_one_table_after_another_and_ends_by_a_signal_to_the_shim() -> Re
             let mut output = lines(&mut child)?;
             while seen < 6 {
                 let mut line = String::new();
-                ensure!(
-                    output.read_line(&mut line)? > 0,
-                    "{generation} {arguments:?} ended"
-                );
-                ensure!(
-                    !line.contains(&format!(" {} ", stage.other.pid())),
-                    "{line}"
-                );
+                ensure!(output.read_line(&mut line)? > 0, "{generation} {arguments:?} ended");
+                ensure!(!line.contains(&format!(" {} ", stage.other.pid())), "{line}");
                 seen += usize::from(line.contains(&own));
             }
             signal(child.id(), Signal::TERM)?;
@@ -55,11 +49,7 @@ fn a_loop_shows_one_table_after_another_and_ends_by_a_signal_to_the_shim() -> Re
             let mut rest = String::new();
             output.read_to_string(&mut rest)?;
             let status = child.wait()?;
-            assert_eq!(
-                (status.code(), status.signal()),
-                (Some(0), None),
-                "{generation} {arguments:?}"
-            );
+            assert_eq!((status.code(), status.signal()), (Some(0), None), "{generation} {arguments:?}");
         }
     }
     Ok(())
@@ -69,19 +59,14 @@ fn a_loop_shows_one_table_after_another_and_ends_by_a_signal_to_the_shim() -> Re
 fn scripted(stage: &Stage, script: &str) -> Result<std::process::Command> {
     let folder = stage.folder().join("scripted");
     std::fs::create_dir_all(&folder)?;
-    write_script(
-        &folder.join("nvidia-smi"),
-        &format!("#!/bin/sh\n{script}\n"),
-    )?;
+    write_script(&folder.join("nvidia-smi"), &format!("#!/bin/sh\n{script}\n"))?;
     Ok(stage.shim("nvidia-smi", &[&folder]))
 }
 
 /// The command, for which no signal is ignored: whoever started the tests, such as nohup, may ignore some.
 fn ignoring_no_signal(command: &std::process::Command) -> std::process::Command {
     let mut env = std::process::Command::new("/usr/bin/env");
-    env.arg("--default-signal")
-        .arg(command.get_program())
-        .args(command.get_args());
+    env.arg("--default-signal").arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => env.env(name, value),
@@ -95,17 +80,9 @@ fn ignoring_no_signal(command: &std::process::Command) -> std::process::Command 
 fn signals_are_handed_on_and_what_ends_the_program_ends_the_shim() -> Result<()> {
     let stage = Stage::new()?;
     for sent in [Signal::HUP, Signal::INT, Signal::TERM, Signal::USR1] {
-        let trap = format!(
-            "trap 'echo got; exit 42' {}; echo ready; while :; do sleep 0.02; done",
-            sent.as_raw()
-        );
-        for (script, code) in [
-            (trap.as_str(), Some(42)),
-            ("echo ready; exec sleep 1000", None),
-        ] {
-            let mut child = ignoring_no_signal(&scripted(&stage, script)?)
-                .stdout(Stdio::piped())
-                .spawn()?;
+        let trap = format!("trap 'echo got; exit 42' {}; echo ready; while :; do sleep 0.02; done", sent.as_raw());
+        for (script, code) in [(trap.as_str(), Some(42)), ("echo ready; exec sleep 1000", None)] {
+            let mut child = ignoring_no_signal(&scripted(&stage, script)?).stdout(Stdio::piped()).spawn()?;
             let mut output = lines(&mut child)?;
             let mut line = String::new();
             output.read_line(&mut line)?;
@@ -132,19 +109,13 @@ fn signals_are_handed_on_and_what_ends_the_program_ends_the_shim() -> Result<()>
 #[test]
 fn a_signal_that_is_ignored_stays_ignored() -> Result<()> {
     let stage = Stage::new()?;
-    let command = scripted(
-        &stage,
-        "echo ready; kill -HUP $$; kill -HUP $PPID; echo survived",
-    )?;
+    let command = scripted(&stage, "echo ready; kill -HUP $$; kill -HUP $PPID; echo survived")?;
     // As nohup does.
     let mut shell = std::process::Command::new("sh");
     for (name, value) in command.get_envs() {
         shell.env(name, value.unwrap_or_default());
     }
-    shell
-        .env_remove("GENV_SMI")
-        .env_remove("GENV_SHIM_DEPTH")
-        .env_remove("GENV_BYPASS");
+    shell.env_remove("GENV_SMI").env_remove("GENV_SHIM_DEPTH").env_remove("GENV_BYPASS");
     let output = shell.args(["-c", "trap '' HUP; nvidia-smi"]).output()?;
     assert_eq!(text(&output.stdout), "ready\nsurvived\n", "{output:?}");
     Ok(())
@@ -153,9 +124,7 @@ fn a_signal_that_is_ignored_stays_ignored() -> Result<()> {
 #[test]
 fn whoever_stops_reading_stops_the_program() -> Result<()> {
     let stage = Stage::new()?;
-    let mut child = scripted(&stage, "while echo line; do :; done 2>/dev/null")?
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let mut child = scripted(&stage, "while echo line; do :; done 2>/dev/null")?.stdout(Stdio::piped()).spawn()?;
     let mut output = lines(&mut child)?;
     let mut line = String::new();
     output.read_line(&mut line)?;

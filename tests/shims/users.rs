@@ -20,12 +20,7 @@ fn a_users_table_has_his_processes_alone() -> Result<()> {
     let mut stage = Stage::new()?;
     let sleeper = |uid: u32| -> Result<Sleeper> {
         let mut command = Command::new("sleep");
-        command
-            .arg("1000000")
-            .env_clear()
-            .env("GENV_ENVIRONMENT_ID", "mine")
-            .uid(uid)
-            .gid(uid);
+        command.arg("1000000").env_clear().env("GENV_ENVIRONMENT_ID", "mine").uid(uid).gid(uid);
         Sleeper::spawn(&mut command)
     };
     let (own, others) = (sleeper(USER)?, sleeper(USER + 1)?);
@@ -33,13 +28,7 @@ fn a_users_table_has_his_processes_alone() -> Result<()> {
     state::write(
         &stage.state(),
         2,
-        &[Environment {
-            eid: "mine".to_owned(),
-            uid: USER,
-            pids: vec![],
-            devices: vec![0, 1],
-            gpu_memory: None,
-        }],
+        &[Environment { eid: "mine".to_owned(), uid: USER, pids: vec![], devices: vec![0, 1], gpu_memory: None }],
     )?;
     // The build may be where nobody else may look: the user runs copies.
     let folder = stage.simulation.library_folder();
@@ -59,10 +48,7 @@ fn a_users_table_has_his_processes_alone() -> Result<()> {
         let mut command = stage.shim("nvidia-smi", &[&real_folder]);
         let output = command.uid(USER).gid(USER).output()?;
         let table = text(&output.stdout);
-        let rows: Vec<&str> = table
-            .lines()
-            .filter(|line| line.contains(" sleep "))
-            .collect();
+        let rows: Vec<&str> = table.lines().filter(|line| line.contains(" sleep ")).collect();
         let own = format!(" {} ", stage.own.pid());
         assert_eq!(rows.len(), 2, "{output:?}");
         assert!(rows.iter().all(|row| row.contains(&own)), "{table}");
@@ -72,10 +58,7 @@ fn a_users_table_has_his_processes_alone() -> Result<()> {
 
 /// Copies a program or a library to where everybody may use it, by another process: see [`copy_program`].
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    let status = Command::new("install")
-        .arg("--mode=755")
-        .args([from, to])
-        .status()?;
+    let status = Command::new("install").arg("--mode=755").args([from, to]).status()?;
     ensure!(status.success(), "install ended with {status}");
     Ok(())
 }

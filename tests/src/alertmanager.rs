@@ -87,22 +87,14 @@ impl Alertmanager {
     /// # Errors
     /// It refuses them.
     pub fn fire(&self, alerts: &[Labels]) -> Result<()> {
-        let alerts: Vec<_> = alerts
-            .iter()
-            .map(|labels| serde_json::json!({ "labels": labels }))
-            .collect();
+        let alerts: Vec<_> = alerts.iter().map(|labels| serde_json::json!({ "labels": labels })).collect();
         let answer = http::post(
             self.port,
             "/api/v2/alerts",
             &[("Content-Type", "application/json")],
             &serde_json::to_vec(&alerts)?,
         )?;
-        ensure!(
-            answer.status == 200,
-            "Alertmanager answered {}: {}",
-            answer.status,
-            answer.text()?
-        );
+        ensure!(answer.status == 200, "Alertmanager answered {}: {}", answer.status, answer.text()?);
         Ok(())
     }
 
@@ -111,9 +103,7 @@ impl Alertmanager {
     /// # Errors
     /// It does not answer.
     pub fn alerts(&self) -> Result<Vec<Alert>> {
-        Ok(serde_json::from_slice(
-            &http::get(self.port, "/api/v2/alerts")?.body,
-        )?)
+        Ok(serde_json::from_slice(&http::get(self.port, "/api/v2/alerts")?.body)?)
     }
 
     /// Asks for all alerts until they `hold`, and returns them.
@@ -127,11 +117,7 @@ impl Alertmanager {
             if holds(&alerts) {
                 return Ok(alerts);
             }
-            ensure!(
-                Instant::now() < deadline,
-                "waited in vain for {what}; alerts: {alerts:?}; log: {}",
-                self.log()
-            );
+            ensure!(Instant::now() < deadline, "waited in vain for {what}; alerts: {alerts:?}; log: {}", self.log());
             std::thread::sleep(Duration::from_millis(100));
         }
     }

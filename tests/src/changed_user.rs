@@ -47,23 +47,14 @@ impl ChangedUser {
         real_uid_of_child: u32,
         environment: &[(&str, &str)],
     ) -> Result<Self> {
-        Self::run(
-            "/usr/bin/perl",
-            [uid, uid_of_child, real_uid_of_child],
-            environment,
-        )
+        Self::run("/usr/bin/perl", [uid, uid_of_child, real_uid_of_child], environment)
     }
 
     /// As [`ChangedUser::start`], by a copy of perl.
     ///
     /// # Errors
     /// As [`ChangedUser::start`].
-    pub fn of_program(
-        perl: &str,
-        uid: u32,
-        uid_of_child: u32,
-        environment: &[(&str, &str)],
-    ) -> Result<Self> {
+    pub fn of_program(perl: &str, uid: u32, uid_of_child: u32, environment: &[(&str, &str)]) -> Result<Self> {
         Self::run(perl, [uid, uid_of_child, uid_of_child], environment)
     }
 
@@ -109,8 +100,6 @@ impl Drop for ChangedUser {
         let _ = crate::process::signal(self.child, rustix::process::Signal::KILL);
         drop(self.parent.stdin.take());
         let _ = self.parent.wait();
-        let _ = until("the child is gone", || {
-            Ok(!crate::victim::is_alive(self.child))
-        });
+        let _ = until("the child is gone", || Ok(!crate::victim::is_alive(self.child)));
     }
 }

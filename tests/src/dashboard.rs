@@ -45,29 +45,21 @@ impl Dashboard {
     /// There is none, or one is no JSON.
     pub fn shipped() -> Result<Vec<Self>> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../grafana/dashboards");
-        let entries = std::fs::read_dir(&folder)
-            .with_context(|| format!("reading the dashboards in {}", folder.display()))?;
+        let entries =
+            std::fs::read_dir(&folder).with_context(|| format!("reading the dashboards in {}", folder.display()))?;
         let mut dashboards = Vec::new();
         for entry in entries {
             let path = entry?.path();
-            if path
-                .extension()
-                .is_some_and(|extension| extension == "json")
-            {
+            if path.extension().is_some_and(|extension| extension == "json") {
                 let text = std::fs::read_to_string(&path)?;
                 let file = path.file_stem().context("a file without a name")?;
                 dashboards.push(Self {
                     file: file.to_string_lossy().into_owned(),
-                    json: serde_json::from_str(&text)
-                        .with_context(|| format!("reading {}", path.display()))?,
+                    json: serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))?,
                 });
             }
         }
-        ensure!(
-            !dashboards.is_empty(),
-            "no dashboard in {}",
-            folder.display()
-        );
+        ensure!(!dashboards.is_empty(), "no dashboard in {}", folder.display());
         dashboards.sort_by(|one, other| one.file.cmp(&other.file));
         Ok(dashboards)
     }
@@ -102,18 +94,13 @@ impl Dashboard {
     /// Its template variables, in their order.
     #[must_use]
     pub fn variables(&self) -> Vec<Variable<'_>> {
-        list(&self.json["templating"]["list"])
-            .iter()
-            .map(Variable)
-            .collect()
+        list(&self.json["templating"]["list"]).iter().map(Variable).collect()
     }
 
     /// The variable of this name.
     #[must_use]
     pub fn variable(&self, name: &str) -> Option<Variable<'_>> {
-        self.variables()
-            .into_iter()
-            .find(|variable| variable.name() == name)
+        self.variables().into_iter().find(|variable| variable.name() == name)
     }
 }
 

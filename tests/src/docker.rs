@@ -87,10 +87,7 @@ impl Stack {
         // What somebody has set for a stack of their own is not ours.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
-            if ["GENV_", "GRAFANA_", "COMPOSE_"]
-                .iter()
-                .any(|prefix| name.starts_with(prefix))
-            {
+            if ["GENV_", "GRAFANA_", "COMPOSE_"].iter().any(|prefix| name.starts_with(prefix)) {
                 command.env_remove(name);
             }
         }

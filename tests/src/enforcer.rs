@@ -14,16 +14,13 @@ use crate::metrics::Scrape;
 use crate::patience::{self, until};
 use crate::process::{self, Running};
 pub use crate::victim::{
-    as_victim, copy_of_sleep, ends, is_alive, process_of_another, sleeper, sleeper_of, target,
-    terminate, victim,
+    as_victim, copy_of_sleep, ends, is_alive, process_of_another, sleeper, sleeper_of, target, terminate, victim,
 };
 
 /// A configuration that enforces these rules (a YAML list), also against a single user.
 #[must_use]
 pub fn enforcing(rules: &str) -> String {
-    format!(
-        "version: 1\nmode: enforce\ninterval: 100ms\nbreaker: {{share_of_users: 1}}\nrules:\n{rules}"
-    )
+    format!("version: 1\nmode: enforce\ninterval: 100ms\nbreaker: {{share_of_users: 1}}\nrules:\n{rules}")
 }
 
 /// A configuration of one rule, which ends processes outside of environments, with these keys of its times.
@@ -60,13 +57,7 @@ impl Setup {
     /// The program was not built.
     pub fn new(scenario: &str, config: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let setup = Self {
-            folder,
-            port: free_port()?,
-            interval: "100ms",
-            flags: Vec::new(),
-            variables: Vec::new(),
-        };
+        let setup = Self { folder, port: free_port()?, interval: "100ms", flags: Vec::new(), variables: Vec::new() };
         fs::create_dir(setup.state_directory())?;
         // Whatever the umask.
         fs::set_permissions(setup.state_directory(), fs::Permissions::from_mode(0o755))?;
@@ -156,13 +147,8 @@ impl Setup {
     /// The program was not built.
     pub fn program(&self, name: &str, words: &[&str]) -> Result<Command> {
         let mut command = Command::new(process::program(name)?);
-        for name in [
-            "GENV_DEVICES",
-            "GENV_NVML_LIBRARY",
-            "NOTIFY_SOCKET",
-            "JOURNAL_STREAM",
-            "GENV_TERMINATE_PROCESSES",
-        ] {
+        for name in ["GENV_DEVICES", "GENV_NVML_LIBRARY", "NOTIFY_SOCKET", "JOURNAL_STREAM", "GENV_TERMINATE_PROCESSES"]
+        {
             command.env_remove(name);
         }
         command
@@ -208,23 +194,12 @@ impl Setup {
     /// # Errors
     /// As [`Setup::start`].
     pub fn start_with(self, flags: &[&str]) -> Result<Enforcer> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.folder.path().join("log"))?;
+        let log = File::options().create(true).append(true).open(self.folder.path().join("log"))?;
         let listen = format!("--web.listen-address=127.0.0.1:{}", self.port);
         let interval = format!("--interval={}", self.interval);
         let mut command = self.command(&["run", &listen, &interval])?;
-        command
-            .args(flags)
-            .args(&self.flags)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        let mut given = flags
-            .iter()
-            .copied()
-            .chain(self.flags.iter().map(String::as_str));
+        command.args(flags).args(&self.flags).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let mut given = flags.iter().copied().chain(self.flags.iter().map(String::as_str));
         let chosen = |flag: &str| flag.starts_with("--host=") || flag.starts_with("--gpu.source=");
         if !given.any(chosen) {
             command.arg("--gpu.source=simulated");

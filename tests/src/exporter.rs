@@ -47,13 +47,7 @@ impl Setup {
         }
         command.env("GENV_TMPDIR", folder.path().join("state"));
         let listen = format!("--web.listen-address=127.0.0.1:{port}");
-        Ok(Self {
-            folder,
-            command,
-            flags: vec![listen, "--interval=100ms".to_owned()],
-            port,
-            guarded: false,
-        })
+        Ok(Self { folder, command, flags: vec![listen, "--interval=100ms".to_owned()], port, guarded: false })
     }
 
     /// An exporter that reads a simulated driver through NVML.
@@ -132,17 +126,9 @@ impl Setup {
     /// It ended, or never became ready.
     pub fn start(mut self) -> Result<Exporter> {
         let log = File::create(self.folder.path().join("exporter.log"))?;
-        self.command
-            .args(&self.flags)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
+        self.command.args(&self.flags).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = Running::spawn(&mut self.command)?;
-        let mut exporter = Exporter {
-            child,
-            port: self.port,
-            folder: self.folder,
-        };
+        let mut exporter = Exporter { child, port: self.port, folder: self.folder };
         until("genv-exporter is ready", || {
             if let Some(status) = exporter.child.try_wait()? {
                 bail!("it ended with {status}");
@@ -162,11 +148,7 @@ impl Setup {
     /// # Errors
     /// It cannot be started.
     pub fn fails(mut self) -> Result<(Option<i32>, String)> {
-        let output = self
-            .command
-            .args(&self.flags)
-            .stdin(Stdio::null())
-            .output()?;
+        let output = self.command.args(&self.flags).stdin(Stdio::null()).output()?;
         Ok((output.status.code(), String::from_utf8(output.stderr)?))
     }
 }
@@ -218,11 +200,7 @@ impl Exporter {
     /// It does not answer 200 with well-formed metrics.
     pub fn scrape_path(&self, path: &str) -> Result<Scrape> {
         let response = self.get(path)?;
-        ensure!(
-            response.status == 200,
-            "{path} answered {}",
-            response.status
-        );
+        ensure!(response.status == 200, "{path} answered {}", response.status);
         Scrape::parse(&response.text()?)
     }
 
@@ -239,10 +217,7 @@ impl Exporter {
             }
             if Instant::now() > deadline {
                 let health = scrape.all("genv_collector_success", &[]);
-                bail!(
-                    "waited in vain for {what}; collectors {health:?}; log: {}",
-                    self.log()
-                );
+                bail!("waited in vain for {what}; collectors {health:?}; log: {}", self.log());
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -257,10 +232,7 @@ impl Exporter {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)? + Duration::from_millis(50);
         self.wait_for("the next collection", |scrape| {
             scrape
-                .value(
-                    "genv_collector_timestamp_seconds",
-                    &[("collector", collector)],
-                )
+                .value("genv_collector_timestamp_seconds", &[("collector", collector)])
                 .is_ok_and(|timestamp| timestamp > now.as_secs_f64())
         })
     }

@@ -23,14 +23,8 @@ impl Footprint {
     /// # Errors
     /// There is no such process.
     pub fn of(pid: u32) -> Result<Self> {
-        let count = |folder: &str| -> Result<usize> {
-            Ok(fs::read_dir(format!("/proc/{pid}/{folder}"))?.count())
-        };
-        Ok(Self {
-            anonymous_bytes: anonymous_bytes(pid)?,
-            descriptors: count("fd")?,
-            threads: count("task")?,
-        })
+        let count = |folder: &str| -> Result<usize> { Ok(fs::read_dir(format!("/proc/{pid}/{folder}"))?.count()) };
+        Ok(Self { anonymous_bytes: anonymous_bytes(pid)?, descriptors: count("fd")?, threads: count("task")? })
     }
 
     /// The larger one of each.

@@ -47,39 +47,19 @@ impl Hanging {
         let options = format!("fd={descriptor},rootmode=40000,user_id={uid},group_id={uid}");
         let options = std::ffi::CString::new(options)?;
         let path = folder.path();
-        mount(
-            "hangs",
-            path,
-            "fuse",
-            MountFlags::empty(),
-            options.as_c_str(),
-        )?;
+        mount("hangs", path, "fuse", MountFlags::empty(), options.as_c_str())?;
         let (hangs, hung) = channel();
         let (goes_on, ends) = channel();
         std::thread::spawn(move || serve(device, uid, &hangs, &ends));
         let mut python = Command::new("python3");
-        python
-            .args(["-c", HANGS])
-            .arg(path.join("file"))
-            .env_clear();
-        python
-            .env("PATH", "/usr/bin:/bin")
-            .envs(environment.iter().copied());
+        python.args(["-c", HANGS]).arg(path.join("file")).env_clear();
+        python.env("PATH", "/usr/bin:/bin").envs(environment.iter().copied());
         let process = Running::spawn(as_victim(python.stdin(Stdio::null())))?;
-        let hanging = Self {
-            folder,
-            goes_on: Some(goes_on),
-            process,
-        };
-        ensure!(
-            hung.recv_timeout(Duration::from_secs(60)).is_ok(),
-            "it never hung"
-        );
+        let hanging = Self { folder, goes_on: Some(goes_on), process };
+        ensure!(hung.recv_timeout(Duration::from_secs(60)).is_ok(), "it never hung");
         // The kernel asks the file system just before the process waits.
         let stat = format!("/proc/{}/stat", hanging.pid());
-        until("it waits", || {
-            Ok(std::fs::read_to_string(&stat)?.contains(") D "))
-        })?;
+        until("it waits", || Ok(std::fs::read_to_string(&stat)?.contains(") D ")))?;
         Ok(hanging)
     }
 
@@ -107,25 +87,15 @@ fn serve(mut device: File, uid: u32, hangs: &Sender<()>, ends: &Receiver<()>) {
     let mut request = vec![0; 1 << 17];
     let mut opened = 0_u32;
     while device.read(&mut request).is_ok() {
-        let word =
-            |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap_or_default());
-        let long =
-            |at: usize| u64::from_ne_bytes(request[at..at + 8].try_into().unwrap_or_default());
+        let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap_or_default());
+        let long = |at: usize| u64::from_ne_bytes(request[at..at + 8].try_into().unwrap_or_default());
         let answer = match word(4) {
             // FUSE_FORGET and FUSE_INTERRUPT want no answer.
             2 | 36 => continue,
             // FUSE_LOOKUP
-            1 => [
-                [2, 0, 60, 60, 0].map(u64::to_ne_bytes).concat(),
-                attributes(2, uid),
-            ]
-            .concat(),
+            1 => [[2, 0, 60, 60, 0].map(u64::to_ne_bytes).concat(), attributes(2, uid)].concat(),
             // FUSE_GETATTR
-            3 => [
-                [60, 0].map(u64::to_ne_bytes).concat(),
-                attributes(long(16), uid),
-            ]
-            .concat(),
+            3 => [[60, 0].map(u64::to_ne_bytes).concat(), attributes(long(16), uid)].concat(),
             // FUSE_READ
             15 => vec![0; 4096],
             // FUSE_WRITE
@@ -160,11 +130,7 @@ fn serve(mut device: File, uid: u32, hangs: &Sender<()>, ends: &Receiver<()>) {
 }
 
 fn attributes(node: u64, uid: u32) -> Vec<u8> {
-    let (size, mode) = if node == 1 {
-        (0, 0o040_777)
-    } else {
-        (4096, 0o100_666)
-    };
+    let (size, mode) = if node == 1 { (0, 0o040_777) } else { (4096, 0o100_666) };
     let longs = [node, size, 8, 0, 0, 0].map(u64::to_ne_bytes).concat();
     let words = [0, 0, 0, mode, 1, uid, uid, 0, 4096, 0].map(u32::to_ne_bytes);
     [longs, words.concat()].concat()

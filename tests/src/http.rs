@@ -80,17 +80,13 @@ pub fn get_with(port: u16, path: &str, headers: &[(&str, &str)]) -> Result<Respo
 /// As [`get`].
 pub fn post(port: u16, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Response> {
     let mut stream = connect(port)?;
-    let mut request = format!(
-        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n",
-        body.len()
-    );
+    let mut request =
+        format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
     for (name, value) in headers {
         request.push_str(&format!("{name}: {value}\r\n"));
     }
     request.push_str("\r\n");
-    stream
-        .write_all(&[request.as_bytes(), body].concat())
-        .context("sending a request")?;
+    stream.write_all(&[request.as_bytes(), body].concat()).context("sending a request")?;
     read_response(stream)
 }
 
@@ -99,8 +95,7 @@ pub fn post(port: u16, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Res
 /// # Errors
 /// Nobody listens.
 pub fn connect(port: u16) -> Result<TcpStream> {
-    let stream = TcpStream::connect(("127.0.0.1", port))
-        .with_context(|| format!("connecting to port {port}"))?;
+    let stream = TcpStream::connect(("127.0.0.1", port)).with_context(|| format!("connecting to port {port}"))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     Ok(stream)
@@ -110,19 +105,13 @@ pub fn connect(port: u16) -> Result<TcpStream> {
 ///
 /// # Errors
 /// The connection broke, or the answer is not HTTP.
-pub fn exchange(
-    mut stream: impl Read + Write,
-    path: &str,
-    headers: &[(&str, &str)],
-) -> Result<Response> {
+pub fn exchange(mut stream: impl Read + Write, path: &str, headers: &[(&str, &str)]) -> Result<Response> {
     let mut request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
     for (name, value) in headers {
         request.push_str(&format!("{name}: {value}\r\n"));
     }
     request.push_str("\r\n");
-    stream
-        .write_all(request.as_bytes())
-        .context("sending a request")?;
+    stream.write_all(request.as_bytes()).context("sending a request")?;
     read_response(stream)
 }
 
@@ -134,19 +123,13 @@ pub fn read_response(mut stream: impl Read) -> Result<Response> {
     let mut bytes = Vec::new();
     if let Err(error) = stream.read_to_end(&mut bytes) {
         // A TLS server may end the connection without saying so first.
-        ensure!(
-            error.kind() == ErrorKind::UnexpectedEof && !bytes.is_empty(),
-            "reading an answer: {error}"
-        );
+        ensure!(error.kind() == ErrorKind::UnexpectedEof && !bytes.is_empty(), "reading an answer: {error}");
     }
     parse(&bytes).with_context(|| format!("an answer: {:?}", String::from_utf8_lossy(&bytes)))
 }
 
 fn parse(bytes: &[u8]) -> Result<Response> {
-    let end = bytes
-        .windows(4)
-        .position(|window| window == b"\r\n\r\n")
-        .context("without an end of its head")?;
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").context("without an end of its head")?;
     let head = std::str::from_utf8(&bytes[..end])?;
     let mut lines = head.split("\r\n");
     let status_line = lines.next().context("without a status line")?;
@@ -157,11 +140,7 @@ fn parse(bytes: &[u8]) -> Result<Response> {
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
         .collect();
-    let mut response = Response {
-        status: status.parse()?,
-        headers,
-        body: bytes[end + 4..].to_vec(),
-    };
+    let mut response = Response { status: status.parse()?, headers, body: bytes[end + 4..].to_vec() };
     if response.header("transfer-encoding") == Some("chunked") {
         response.body = join_chunks(&response.body)?;
     }
@@ -171,10 +150,7 @@ fn parse(bytes: &[u8]) -> Result<Response> {
 fn join_chunks(mut rest: &[u8]) -> Result<Vec<u8>> {
     let mut joined = Vec::new();
     loop {
-        let end = rest
-            .windows(2)
-            .position(|window| window == b"\r\n")
-            .context("with a chunk of no size")?;
+        let end = rest.windows(2).position(|window| window == b"\r\n").context("with a chunk of no size")?;
         let size = usize::from_str_radix(std::str::from_utf8(&rest[..end])?, 16)?;
         if size == 0 {
             return Ok(joined);

@@ -35,10 +35,7 @@ impl<F: Fn() -> Command + Sync> LocalCommands<F> {
     fn output(&self, command: &str, stdin: &[u8]) -> std::io::Result<CommandOutput> {
         let mut shell = (self.0)();
         let shell = shell.arg("-c").arg(command).stdin(Stdio::piped());
-        let mut child = shell
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
+        let mut child = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let input = child.stdin.take();
         let (mut stdout, mut stderr) = (Vec::new(), String::new());
         std::thread::scope(|scope| {
@@ -57,26 +54,13 @@ impl<F: Fn() -> Command + Sync> LocalCommands<F> {
             }
             stderr = complaint.join().unwrap_or_default();
         });
-        let code = child
-            .wait()?
-            .code()
-            .and_then(|code| u32::try_from(code).ok());
-        Ok(CommandOutput {
-            end: code.map_or(CommandEnd::Unknown, CommandEnd::Exited),
-            stdout,
-            stderr,
-        })
+        let code = child.wait()?.code().and_then(|code| u32::try_from(code).ok());
+        Ok(CommandOutput { end: code.map_or(CommandEnd::Unknown, CommandEnd::Exited), stdout, stderr })
     }
 }
 
 impl<F: Fn() -> Command + Sync> Commands for LocalCommands<F> {
-    async fn run(
-        &self,
-        command: &str,
-        stdin: &[u8],
-        _limits: &RunLimits,
-    ) -> Result<CommandOutput, HostFailure> {
-        self.output(command, stdin)
-            .map_err(|error| HostFailure::new(FailureKind::Command, error))
+    async fn run(&self, command: &str, stdin: &[u8], _limits: &RunLimits) -> Result<CommandOutput, HostFailure> {
+        self.output(command, stdin).map_err(|error| HostFailure::new(FailureKind::Command, error))
     }
 }

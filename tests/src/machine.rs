@@ -52,15 +52,9 @@ impl Machine {
         // Beside the programs, so that they need no copy.
         let layer = tempfile::tempdir_in(build_folder())?;
         fs::set_permissions(layer.path(), fs::Permissions::from_mode(0o755))?;
-        put(
-            &build_folder().join("libnvml_sim.so"),
-            &layer.path().join(DRIVER),
-        )?;
+        put(&build_folder().join("libnvml_sim.so"), &layer.path().join(DRIVER))?;
         fs::create_dir_all(layer.path().join("etc"))?;
-        for (file, text) in [
-            ("machine-id", "0123456789abcdef0123456789abcdef\n"),
-            ("hostname", "gpu01\n"),
-        ] {
+        for (file, text) in [("machine-id", "0123456789abcdef0123456789abcdef\n"), ("hostname", "gpu01\n")] {
             fs::write(layer.path().join("etc").join(file), text)?;
         }
         furnish(layer.path())?;
@@ -72,14 +66,8 @@ impl Machine {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let boot = command
-            .spawn()
-            .context("setpriv, of the package util-linux")?;
-        let mut machine = Self {
-            boot,
-            init: 0,
-            _layer: layer,
-        };
+        let boot = command.spawn().context("setpriv, of the package util-linux")?;
+        let mut machine = Self { boot, init: 0, _layer: layer };
         until("systemd is the first process", || machine.find_init())?;
         let mut state = String::new();
         until("systemd answers", || {
@@ -268,9 +256,7 @@ impl Machine {
     /// The journal cannot be read.
     pub fn journal(&self, matches: &[&str]) -> Result<Vec<Value>> {
         let said = self.run(&[&["journalctl", "--output=json"], matches].concat())?;
-        said.lines()
-            .map(|line| Ok(serde_json::from_str(line)?))
-            .collect()
+        said.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
     }
 
     /// systemd's own judgement of a service and its socket: nothing is wrong with them, and the service is exposed at most so.
@@ -322,16 +308,11 @@ impl Machine {
     /// # Errors
     /// The service has no processes.
     pub fn open_among(&self, unit: &str, redirection: &str) -> Result<String> {
-        let script = format!(
-            "echo $$ >/sys/fs/cgroup/system.slice/{unit}.service/cgroup.procs && exec 3{redirection}"
-        );
+        let script = format!("echo $$ >/sys/fs/cgroup/system.slice/{unit}.service/cgroup.procs && exec 3{redirection}");
         let output = self.output(&["bash", "-c", &script])?;
         let said = String::from_utf8(output.stderr)?;
         ensure!(!said.contains("cgroup.procs"), "{said}");
-        Ok(said
-            .rsplit_once(": ")
-            .map_or("", |(_, error)| error.trim_end())
-            .to_owned())
+        Ok(said.rsplit_once(": ").map_or("", |(_, error)| error.trim_end()).to_owned())
     }
 }
 
@@ -354,9 +335,7 @@ impl Drop for Machine {
 /// It cannot be read, or not be written.
 pub fn put(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to.parent().context("a file lies in a folder")?)?;
-    fs::hard_link(from, to)
-        .or_else(|_| fs::copy(from, to).map(drop))
-        .with_context(|| from.display().to_string())
+    fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop)).with_context(|| from.display().to_string())
 }
 
 /// The only child of a process, if it has one.

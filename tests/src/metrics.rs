@@ -33,8 +33,7 @@ impl Scrape {
                 let twice = scrape.types.insert(name.to_owned(), kind.to_owned());
                 ensure!(twice.is_none(), "two TYPE lines for {name}");
             } else if !line.starts_with('#') && !line.is_empty() {
-                let (name, labels, value) =
-                    sample(line).with_context(|| format!("the line {line:?}"))?;
+                let (name, labels, value) = sample(line).with_context(|| format!("the line {line:?}"))?;
                 if name != current {
                     ended.insert(std::mem::replace(&mut current, name.clone()));
                     ensure!(!ended.contains(&name), "{name} stands in two places");
@@ -145,12 +144,7 @@ mod tests {
     fn reads_labels_with_escapes_and_values() {
         let text = "# HELP a b\n# TYPE a gauge\na{x=\"1,2}\",y=\"q\\\"\\\\\\n\"} 2.5\na 1\n";
         let scrape = Scrape::parse(text).unwrap();
-        assert_eq!(
-            scrape
-                .value("a", &[("x", "1,2}"), ("y", "q\"\\\n")])
-                .unwrap(),
-            2.5
-        );
+        assert_eq!(scrape.value("a", &[("x", "1,2}"), ("y", "q\"\\\n")]).unwrap(), 2.5);
         assert_eq!(scrape.samples[&("a".to_owned(), Labels::new())], 1.0);
         assert_eq!(scrape.types["a"], "gauge");
     }

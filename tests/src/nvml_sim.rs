@@ -41,8 +41,7 @@ impl Simulation {
         let libraries = folder.path().join("lib");
         fs::create_dir(&libraries).expect("the temporary folder is writable");
         let simulation = Self { folder };
-        std::os::unix::fs::symlink(library(), simulation.library())
-            .expect("the temporary folder is writable");
+        std::os::unix::fs::symlink(library(), simulation.library()).expect("the temporary folder is writable");
         simulation.rewrite(scenario);
         simulation
     }
@@ -97,9 +96,7 @@ pub fn used_by(pids: &[u32]) -> String {
 /// Processes as the list `processes` of a scenario's host has them, each with 1 GiB of device 0.
 #[must_use]
 pub fn on_device_0(pids: &[u32]) -> String {
-    let uses = pids
-        .iter()
-        .map(|pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}"));
+    let uses = pids.iter().map(|pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}"));
     uses.collect::<Vec<_>>().join(", ")
 }
 

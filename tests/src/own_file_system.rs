@@ -56,10 +56,8 @@ impl Drop for OwnFileSystem {
 fn serve(mut device: File, content: &[u8], uid: u32) {
     let mut request = vec![0; 1 << 17];
     while let Ok(length) = device.read(&mut request) {
-        let word =
-            |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap_or_default());
-        let long =
-            |at: usize| u64::from_ne_bytes(request[at..at + 8].try_into().unwrap_or_default());
+        let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap_or_default());
+        let long = |at: usize| u64::from_ne_bytes(request[at..at + 8].try_into().unwrap_or_default());
         let (operation, unique, node) = (word(4), long(8), long(16));
         let body = &request[40..length.max(40)];
         let answer = match operation {
@@ -78,9 +76,7 @@ fn serve(mut device: File, content: &[u8], uid: u32) {
             }
             // FUSE_READ
             15 => {
-                let from = usize::try_from(long(48))
-                    .unwrap_or_default()
-                    .min(content.len());
+                let from = usize::try_from(long(48)).unwrap_or_default().min(content.len());
                 let to = from.saturating_add(word(56) as usize).min(content.len());
                 Ok(content[from..to].to_vec())
             }
@@ -106,11 +102,7 @@ fn serve(mut device: File, content: &[u8], uid: u32) {
 }
 
 fn attributes(node: u64, content: &[u8], uid: u32) -> Vec<u8> {
-    let (size, mode) = if node == ROOT {
-        (0, 0o040_755)
-    } else {
-        (content.len() as u64, 0o100_755)
-    };
+    let (size, mode) = if node == ROOT { (0, 0o040_755) } else { (content.len() as u64, 0o100_755) };
     let longs = [node, size, size.div_ceil(512), 0, 0, 0];
     let words = [0, 0, 0, mode, 1, uid, uid, 0, 4096, 0];
     let longs = longs.map(u64::to_ne_bytes).concat();

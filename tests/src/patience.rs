@@ -63,9 +63,7 @@ pub fn ended(child: &mut Child) -> Result<ExitStatus> {
 pub fn output(command: &mut Command) -> Result<Output> {
     let command = command.stdin(Stdio::null());
     let started = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = started
-        .spawn()
-        .with_context(|| format!("starting {command:?}"))?;
+    let mut child = started.spawn().with_context(|| format!("starting {command:?}"))?;
     let stdout = all(child.stdout.take().context("no stdout")?);
     let stderr = all(child.stderr.take().context("no stderr")?);
     let status = ended(&mut child).with_context(|| format!("{command:?}"))?;
@@ -73,11 +71,7 @@ pub fn output(command: &mut Command) -> Result<Output> {
         let read = of.recv_timeout(PATIENCE);
         read.with_context(|| format!("{command:?} left its output open"))
     };
-    Ok(Output {
-        status,
-        stdout: read(&stdout)?,
-        stderr: read(&stderr)?,
-    })
+    Ok(Output { status, stdout: read(&stdout)?, stderr: read(&stderr)? })
 }
 
 /// All that there is to read, once it has ended.

@@ -41,16 +41,8 @@ impl Peer {
         std::fs::create_dir(folder.path().join("bin"))?;
         // Of the generations it is this one that cuts used memory off to whole MiB, as all do with
         // processes' memory; 550 rounds it up.
-        symlink(
-            tools::program("nvidia-smi-535", "nvidia-smi"),
-            folder.path().join("bin/nvidia-smi"),
-        )?;
-        Ok(Self {
-            folder,
-            venv,
-            library_folder: simulation.library_folder(),
-            scenario: simulation.scenario(),
-        })
+        symlink(tools::program("nvidia-smi-535", "nvidia-smi"), folder.path().join("bin/nvidia-smi"))?;
+        Ok(Self { folder, venv, library_folder: simulation.library_folder(), scenario: simulation.scenario() })
     }
 
     /// Its state directory.
@@ -66,10 +58,7 @@ impl Peer {
         let (own, venv) = (self.folder.path().join("bin"), self.venv.join("bin"));
         let mut command = Command::new(program);
         command
-            .env(
-                "PATH",
-                format!("{}:{}:{path}", own.display(), venv.display()),
-            )
+            .env("PATH", format!("{}:{}:{path}", own.display(), venv.display()))
             .env("LD_LIBRARY_PATH", &self.library_folder)
             .env("GENV_SCENARIO", &self.scenario)
             .env("GENV_TMPDIR", self.state_directory())
@@ -103,14 +92,8 @@ impl Peer {
         let mut command = self.command(program);
         // Where there is a scenario genv would simulate by itself, without the driver.
         command
-            .env(
-                "PATH",
-                format!("{}:{}:{path}", ours.display(), own.display()),
-            )
-            .env(
-                "GENV_NVML_LIBRARY",
-                self.library_folder.join("libnvidia-ml.so.1"),
-            );
+            .env("PATH", format!("{}:{}:{path}", ours.display(), own.display()))
+            .env("GENV_NVML_LIBRARY", self.library_folder.join("libnvidia-ml.so.1"));
         Ok(command)
     }
 
@@ -181,19 +164,11 @@ pub struct Shell {
 impl Shell {
     /// A bash with the genv that is on its PATH.
     fn start(mut bash: Command) -> Result<Self> {
-        let mut child = bash
-            .args(["--norc", "-s"])
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut child =
+            bash.args(["--norc", "-s"]).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take().context("no stdin")?;
         let output = BufReader::new(child.stdout.take().context("no stdout")?);
-        let mut shell = Self {
-            child,
-            input,
-            output,
-        };
+        let mut shell = Self { child, input, output };
         shell.run(r#"eval "$(genv shell --init)""#)?;
         Ok(shell)
     }
@@ -262,10 +237,8 @@ impl Monitor {
         let log = File::create(&path)?;
         let command = command.stdin(Stdio::null()).stdout(log.try_clone()?);
         let child = Running::spawn(command.stderr(log))?;
-        until("genv monitor answers", || {
-            Ok(http::get(port, "/metrics").is_ok())
-        })
-        .with_context(|| std::fs::read_to_string(&path).unwrap_or_default())?;
+        until("genv monitor answers", || Ok(http::get(port, "/metrics").is_ok()))
+            .with_context(|| std::fs::read_to_string(&path).unwrap_or_default())?;
         Ok(Self { child, port })
     }
 
@@ -301,9 +274,7 @@ impl Monitor {
     /// It does not answer with metrics.
     pub fn scrape(&self) -> Result<Scrape> {
         let mut scrape = Scrape::parse(&http::get(self.port, "/metrics")?.text()?)?;
-        scrape
-            .samples
-            .retain(|(name, _), _| name.starts_with("genv_"));
+        scrape.samples.retain(|(name, _), _| name.starts_with("genv_"));
         scrape.types.retain(|name, _| name.starts_with("genv_"));
         Ok(scrape)
     }

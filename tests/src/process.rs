@@ -35,9 +35,7 @@ pub fn program(name: &str) -> Result<PathBuf> {
 pub fn copy_program(name: &str, to: &Path) -> Result<()> {
     let mut install = Command::new("install");
     let install = install.arg("--mode=755").arg(program(name)?).arg(to);
-    let status = install
-        .status()
-        .context("install, of the package coreutils")?;
+    let status = install.status().context("install, of the package coreutils")?;
     ensure!(status.success(), "install ended with {status}");
     Ok(())
 }
@@ -49,9 +47,7 @@ pub fn copy_program(name: &str, to: &Path) -> Result<()> {
 /// genv was not built, or the folder cannot be made.
 pub fn shared_folder() -> Result<TempDir> {
     let mode = fs::Permissions::from_mode;
-    let folder = tempfile::Builder::new()
-        .permissions(mode(0o755))
-        .tempdir()?;
+    let folder = tempfile::Builder::new().permissions(mode(0o755)).tempdir()?;
     copy_program("genv", &folder.path().join("genv"))?;
     let state = folder.path().join("state");
     fs::create_dir(&state)?;
@@ -65,18 +61,9 @@ pub fn shared_folder() -> Result<TempDir> {
 /// It cannot be written.
 pub fn write_script(path: &Path, text: &str) -> Result<()> {
     let mut sh = Command::new("sh");
-    sh.args([
-        "-c",
-        r#"printf %s "$1" >"$2" && chmod 755 "$2""#,
-        "sh",
-        text,
-    ]);
+    sh.args(["-c", r#"printf %s "$1" >"$2" && chmod 755 "$2""#, "sh", text]);
     let status = sh.arg(path).status()?;
-    ensure!(
-        status.success(),
-        "{}: sh ended with {status}",
-        path.display()
-    );
+    ensure!(status.success(), "{}: sh ended with {status}", path.display());
     Ok(())
 }
 

@@ -149,10 +149,7 @@ impl Prometheus {
             .iter()
             .map(|element| {
                 let value = element["value"][1].as_str().context("no value")?;
-                Ok((
-                    serde_json::from_value(element["metric"].clone())?,
-                    value.parse()?,
-                ))
+                Ok((serde_json::from_value(element["metric"].clone())?, value.parse()?))
             })
             .collect()
     }
@@ -161,13 +158,7 @@ impl Prometheus {
     ///
     /// # Errors
     /// Prometheus refuses the query; it gives no more than 11,000 values of a series at once.
-    pub fn query_range(
-        &self,
-        promql: &str,
-        from: SystemTime,
-        to: SystemTime,
-        step: Duration,
-    ) -> Result<Vec<Series>> {
+    pub fn query_range(&self, promql: &str, from: SystemTime, to: SystemTime, step: Duration) -> Result<Vec<Series>> {
         let parameters = [
             ("query", promql),
             ("start", &unix_time(from)?),
@@ -207,11 +198,7 @@ impl Prometheus {
     ///
     /// # Errors
     /// It never does.
-    pub fn wait_for(
-        &self,
-        promql: &str,
-        holds: impl Fn(&[(Labels, f64)]) -> bool,
-    ) -> Result<Vec<(Labels, f64)>> {
+    pub fn wait_for(&self, promql: &str, holds: impl Fn(&[(Labels, f64)]) -> bool) -> Result<Vec<(Labels, f64)>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let answer = self.query(promql)?;
@@ -232,9 +219,10 @@ impl Prometheus {
     /// # Errors
     /// It never does.
     pub fn wait_for_value(&self, promql: &str, wanted: f64) -> Result<()> {
-        self.wait_for(promql, |answer| {
-            matches!(answer, [(_, value)] if (value - wanted).abs() <= wanted.abs() * 1e-9)
-        })?;
+        self.wait_for(
+            promql,
+            |answer| matches!(answer, [(_, value)] if (value - wanted).abs() <= wanted.abs() * 1e-9),
+        )?;
         Ok(())
     }
 
@@ -262,10 +250,8 @@ impl Prometheus {
     }
 
     fn request(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Response> {
-        let pairs: Vec<String> = parameters
-            .iter()
-            .map(|(name, value)| format!("{name}={}", percent_encoded(value)))
-            .collect();
+        let pairs: Vec<String> =
+            parameters.iter().map(|(name, value)| format!("{name}={}", percent_encoded(value))).collect();
         http::get(self.port, &format!("{path}?{}", pairs.join("&")))
     }
 }

@@ -72,16 +72,8 @@ pub fn users(folder: &Path, names: &[&str], groups: &[(&str, &[&str])]) -> Resul
 ///
 /// # Errors
 /// As [`users`].
-pub fn users_from(
-    first_uid: u32,
-    folder: &Path,
-    names: &[&str],
-    groups: &[(&str, &[&str])],
-) -> Result<()> {
-    let (mut passwd, mut group) = (
-        fs::read_to_string("/etc/passwd")?,
-        fs::read_to_string("/etc/group")?,
-    );
+pub fn users_from(first_uid: u32, folder: &Path, names: &[&str], groups: &[(&str, &[&str])]) -> Result<()> {
+    let (mut passwd, mut group) = (fs::read_to_string("/etc/passwd")?, fs::read_to_string("/etc/group")?);
     // Of the machine's own users it tells nothing.
     let mut shadow = String::new();
     for (uid, name) in (first_uid..).zip(names) {
@@ -119,6 +111,5 @@ pub fn subordinate_uids_of_a_directory(folder: &Path) -> Result<()> {
 pub fn subordinate_uids(folder: &Path, lines: &str) -> Result<()> {
     let own = folder.join("subuid");
     fs::write(&own, lines)?;
-    mount_bind(&own, "/etc/subuid")
-        .context("showing another /etc/subuid, of the Debian package passwd")
+    mount_bind(&own, "/etc/subuid").context("showing another /etc/subuid, of the Debian package passwd")
 }

@@ -22,11 +22,7 @@ impl Server {
     ///
     /// # Errors
     /// It ended, or never became ready.
-    pub(crate) fn start(
-        command: &mut Command,
-        port: u16,
-        folder: tempfile::TempDir,
-    ) -> Result<Self> {
+    pub(crate) fn start(command: &mut Command, port: u16, folder: tempfile::TempDir) -> Result<Self> {
         let log = File::create(folder.path().join("log"))?;
         let command = command.stdin(Stdio::null()).stdout(log.try_clone()?);
         let child = Running::spawn(command.stderr(log))?;

@@ -60,11 +60,7 @@ impl Session {
             "{read}\neval \"$__line\" </dev/null 2>&1\nprintf '\\n{says}%s %s\\n' \"{}\" \"{background}\"\n{done}",
             shell.code()
         );
-        command
-            .args(["-c", &script])
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
+        command.args(["-c", &script]).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("{command:?}"))?;
         let input = child.stdin.take().context("no stdin")?;
         let mut stdout = child.stdout.take().context("no stdout")?;
@@ -123,10 +119,7 @@ impl Session {
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    bail!(
-                        "the shell ended: {}",
-                        last_part(&String::from_utf8_lossy(&self.heard))
-                    )
+                    bail!("the shell ended: {}", last_part(&String::from_utf8_lossy(&self.heard)))
                 }
             }
             if let Some((code, pid, printed)) = self.ended()? {
@@ -137,11 +130,7 @@ impl Session {
                 let by_interrupt = !interrupted.is_empty() && WAS_ENDED.contains(&code);
                 return Ok((if by_interrupt { 0 } else { code }, printed));
             }
-            ensure!(
-                Instant::now() < deadline,
-                "it does not end: {}",
-                last_part(&String::from_utf8_lossy(&self.heard))
-            );
+            ensure!(Instant::now() < deadline, "it does not end: {}", last_part(&String::from_utf8_lossy(&self.heard)));
         }
     }
 
@@ -157,11 +146,7 @@ impl Session {
                 return Ok(printed);
             }
             let waits = self.takes_time || !self.background.is_empty();
-            ensure!(
-                waits && Instant::now() < deadline,
-                "it ended with {code}: {}",
-                last_part(&printed)
-            );
+            ensure!(waits && Instant::now() < deadline, "it ended with {code}: {}", last_part(&printed));
             thread::sleep(POLL * 10);
         }
     }
@@ -238,7 +223,6 @@ fn listens(pid: u32) -> bool {
         .collect();
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd"));
     let mut descriptors = descriptors.into_iter().flatten().flatten();
-    descriptors.any(|descriptor| {
-        fs::read_link(descriptor.path()).is_ok_and(|to| sockets.contains(&*to.to_string_lossy()))
-    })
+    descriptors
+        .any(|descriptor| fs::read_link(descriptor.path()).is_ok_and(|to| sockets.contains(&*to.to_string_lossy())))
 }

@@ -122,13 +122,8 @@ impl fmt::Display for Shell {
 }
 
 /// What `scripts/debian-tools` fetches of shells and of what works with them: the name by which people know it, and that of its program.
-const FETCHED: [(&str, &str); 5] = [
-    ("zsh", "zsh-static"),
-    ("fish", "fish"),
-    ("tcsh", "tcsh"),
-    ("shellcheck", "shellcheck"),
-    ("direnv", "direnv"),
-];
+const FETCHED: [(&str, &str); 5] =
+    [("zsh", "zsh-static"), ("fish", "fish"), ("tcsh", "tcsh"), ("shellcheck", "shellcheck"), ("direnv", "direnv")];
 
 /// A shell, or another program that every Debian has.
 ///
@@ -142,8 +137,7 @@ pub fn installed(program: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut candidates = std::env::split_paths(&path).map(|folder| folder.join(program));
     let found = candidates.find(|candidate| candidate.is_file());
-    found
-        .unwrap_or_else(|| panic!("{program} is not on PATH: install the Debian package {program}"))
+    found.unwrap_or_else(|| panic!("{program} is not on PATH: install the Debian package {program}"))
 }
 
 /// A user's account on a machine with simulated devices: a home directory and genv's state, both new.
@@ -171,9 +165,7 @@ impl Outcome {
     /// A variable.
     #[must_use]
     pub fn variable(&self, name: &str) -> Option<&OsStr> {
-        self.variables
-            .get(OsStr::new(name))
-            .map(OsString::as_os_str)
+        self.variables.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 }
 
@@ -224,12 +216,7 @@ impl Account {
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn script(
-        &self,
-        program: &str,
-        options: &[&str],
-        script: &str,
-    ) -> Result<(i32, String, String)> {
+    pub fn script(&self, program: &str, options: &[&str], script: &str) -> Result<(i32, String, String)> {
         let mut command = self.command(program)?;
         match program {
             "bash" => command.args(["--norc", "--noprofile"]),
@@ -239,10 +226,7 @@ impl Account {
         };
         let output = output(command.args(options).args(["-c", script]))?;
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        let code = output
-            .status
-            .code()
-            .with_context(|| format!("{program}: {}", output.status))?;
+        let code = output.status.code().with_context(|| format!("{program}: {}", output.status))?;
         Ok((code, text(&output.stdout), text(&output.stderr)))
     }
 
@@ -250,12 +234,7 @@ impl Account {
     ///
     /// # Errors
     /// The shell cannot be started, or ends before its last line.
-    pub fn lines(
-        &self,
-        shell: Shell,
-        variables: &[(&str, &str)],
-        lines: &[String],
-    ) -> Result<Vec<Outcome>> {
+    pub fn lines(&self, shell: Shell, variables: &[(&str, &str)], lines: &[String]) -> Result<Vec<Outcome>> {
         let folder = self.folder.path().join("outcomes");
         let at = |number: usize, what: &str| folder.join(format!("{number}.{what}"));
         let mut script = String::new();
@@ -263,11 +242,7 @@ impl Account {
             let (out, err) = (at(number, "stdout"), at(number, "stderr"));
             let block = shell.block(line);
             script.push_str(&format!("{block} >{} 2>{}\n", out.display(), err.display()));
-            script.push_str(&format!(
-                "echo {} >{}\n",
-                shell.code(),
-                at(number, "code").display()
-            ));
+            script.push_str(&format!("echo {} >{}\n", shell.code(), at(number, "code").display()));
             script.push_str(&format!("env -0 >{}\n", at(number, "variables").display()));
         }
         let file = folder.join("script");
@@ -282,8 +257,8 @@ impl Account {
         let said = String::from_utf8_lossy(&output.stderr);
         let read = |(number, line): (usize, &String)| {
             let text = |what| -> Result<String> {
-                let content = fs::read(at(number, what))
-                    .with_context(|| format!("{shell} ended at {line:?}: {said}"))?;
+                let content =
+                    fs::read(at(number, what)).with_context(|| format!("{shell} ended at {line:?}: {said}"))?;
                 Ok(String::from_utf8_lossy(&content).into_owned())
             };
             Ok(Outcome {
@@ -304,19 +279,11 @@ impl Account {
 /// What `env -0` wrote.
 fn dump(file: &Path) -> Result<BTreeMap<OsString, OsString>> {
     let content = fs::read(file)?;
-    let entries = content
-        .split(|&byte| byte == 0)
-        .filter(|entry| !entry.is_empty());
+    let entries = content.split(|&byte| byte == 0).filter(|entry| !entry.is_empty());
     let mut variables = BTreeMap::new();
     for entry in entries {
-        let equals = entry
-            .iter()
-            .position(|&byte| byte == b'=')
-            .context("no '='")?;
-        let (name, value) = (
-            OsStr::from_bytes(&entry[..equals]),
-            OsStr::from_bytes(&entry[equals + 1..]),
-        );
+        let equals = entry.iter().position(|&byte| byte == b'=').context("no '='")?;
+        let (name, value) = (OsStr::from_bytes(&entry[..equals]), OsStr::from_bytes(&entry[equals + 1..]));
         if !["_", "SHLVL", "OLDPWD"].map(OsStr::new).contains(&name) {
             let twice = variables.insert(name.to_owned(), value.to_owned());
             ensure!(twice.is_none(), "{} is there twice", name.display());

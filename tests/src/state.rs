@@ -27,13 +27,7 @@ impl Environment {
     /// One with a member, which claims all memory of the devices that it is attached to.
     #[must_use]
     pub fn new(eid: &str, uid: u32, member: u32, devices: &[usize]) -> Self {
-        Self {
-            eid: eid.to_owned(),
-            uid,
-            pids: vec![member],
-            devices: devices.to_vec(),
-            gpu_memory: None,
-        }
+        Self { eid: eid.to_owned(), uid, pids: vec![member], devices: devices.to_vec(), gpu_memory: None }
     }
 }
 
@@ -55,17 +49,13 @@ pub fn write(folder: &Path, devices: usize, environments: &[Environment]) -> Res
     let devices: Vec<_> = (0..devices)
         .map(|index| {
             let attached = environments.iter().filter(|it| it.devices.contains(&index));
-            let attachments: Vec<_> = attached
-                .map(|it| json!({"eid": it.eid, "gpu_memory": it.gpu_memory, "time": TIME}))
-                .collect();
+            let attachments: Vec<_> =
+                attached.map(|it| json!({"eid": it.eid, "gpu_memory": it.gpu_memory, "time": TIME})).collect();
             json!({"index": index, "total_memory": "81920mi", "attachments": attachments})
         })
         .collect();
     std::fs::create_dir_all(folder).context("creating a state directory")?;
-    for (name, content) in [
-        ("envs.json", json!({ "envs": envs })),
-        ("devices.json", json!({ "devices": devices })),
-    ] {
+    for (name, content) in [("envs.json", json!({ "envs": envs })), ("devices.json", json!({ "devices": devices }))] {
         let temporary = folder.join(format!(".{name}.new"));
         std::fs::write(&temporary, serde_json::to_string_pretty(&content)?)?;
         std::fs::rename(temporary, folder.join(name))?;

@@ -27,9 +27,7 @@ pub struct Terminal {
 
 impl fmt::Debug for Terminal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Terminal")
-            .field("shell", &self.shell)
-            .finish_non_exhaustive()
+        f.debug_struct("Terminal").field("shell", &self.shell).finish_non_exhaustive()
     }
 }
 
@@ -69,10 +67,7 @@ impl Terminal {
         if shell == Shell::Bash {
             command.arg("--noprofile");
         }
-        command
-            .arg("-i")
-            .env("TERM", "xterm")
-            .envs(variables.iter().copied());
+        command.arg("-i").env("TERM", "xterm").envs(variables.iter().copied());
         Self::run_in(command, shell)
     }
 
@@ -82,11 +77,7 @@ impl Terminal {
     /// It cannot be started.
     pub fn run_in(command: Command, shell: Shell) -> Result<Self> {
         let session = spawn_command(command, Some(PATIENCE_MILLISECONDS)).map_err(said)?;
-        Ok(Self {
-            shell,
-            session,
-            lines: 0,
-        })
+        Ok(Self { shell, session, lines: 0 })
     }
 
     /// Its pid.
@@ -139,21 +130,10 @@ impl Terminal {
         let number = self.lines;
         let separator = if line.is_empty() { "" } else { "; " };
         // What is typed is shown too, but without the code.
-        self.type_line(&format!(
-            "{line}{separator}echo \"<{number}:{}>\"",
-            self.shell.code()
-        ))?;
-        let shown = self
-            .session
-            .exp_regex(&format!("<{number}:[0-9]+>"))
-            .map_err(said);
-        let (before, mark) =
-            shown.with_context(|| format!("{} never ends {line:?}", self.shell))?;
-        let code = mark
-            .trim_end_matches('>')
-            .split(':')
-            .nth(1)
-            .context("no code")?;
+        self.type_line(&format!("{line}{separator}echo \"<{number}:{}>\"", self.shell.code()))?;
+        let shown = self.session.exp_regex(&format!("<{number}:[0-9]+>")).map_err(said);
+        let (before, mark) = shown.with_context(|| format!("{} never ends {line:?}", self.shell))?;
+        let code = mark.trim_end_matches('>').split(':').nth(1).context("no code")?;
         Ok((before, code.parse()?))
     }
 }

@@ -26,18 +26,13 @@ pub fn find(tool: &str, name: &str) -> Option<PathBuf> {
 #[must_use]
 pub fn folder(tool: &str) -> PathBuf {
     fetched(Path::new(tool)).unwrap_or_else(|| {
-        panic!(
-            "cannot find target/tools/{tool}: it was not fetched. Run 'scripts/debian-tools {tool}'"
-        )
+        panic!("cannot find target/tools/{tool}: it was not fetched. Run 'scripts/debian-tools {tool}'")
     })
 }
 
 fn fetched(relative: &Path) -> Option<PathBuf> {
     let relative = Path::new("tools").join(relative);
-    build_folder()
-        .ancestors()
-        .map(|folder| folder.join(&relative))
-        .find(|path| path.exists())
+    build_folder().ancestors().map(|folder| folder.join(&relative)).find(|path| path.exists())
 }
 
 /// Where cargo puts the programs under test: the folder that `GENV_TEST_BUILD` names, otherwise that of this

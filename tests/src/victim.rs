@@ -19,11 +19,7 @@ use crate::root::FIRST_UID;
 #[must_use]
 pub fn victim() -> u32 {
     let own = geteuid();
-    if own.is_root() {
-        FIRST_UID
-    } else {
-        own.as_raw()
-    }
+    if own.is_root() { FIRST_UID } else { own.as_raw() }
 }
 
 /// A process of the [`victim`] that sleeps, with these variables besides PATH.
@@ -91,16 +87,11 @@ fn as_user(command: &mut Command, uid: u32) -> &mut Command {
 /// It is not there, or has no user that can be read.
 pub fn target(hostname: &str, pid: u32) -> Result<ProcessTarget> {
     let mut reader = ProcReader::new();
-    let mut table = reader.read(&ProcessRequest {
-        processes: vec![pid],
-        members: Vec::new(),
-    });
+    let mut table = reader.read(&ProcessRequest { processes: vec![pid], members: Vec::new() });
     let Some(ProcessRead::Present(facts)) = table.processes.remove(&pid) else {
         bail!("process {pid} is not there");
     };
-    let uid = facts
-        .uid
-        .with_context(|| format!("process {pid} has no user"))?;
+    let uid = facts.uid.with_context(|| format!("process {pid} has no user"))?;
     Ok(ProcessTarget {
         hostname: hostname.to_owned(),
         pid,
@@ -122,10 +113,7 @@ pub fn terminate(target: &ProcessTarget) -> Step {
         start_time_ticks: target.start_time_ticks,
     };
     Step {
-        key: Key {
-            rule: "non-env-processes".to_owned(),
-            subject,
-        },
+        key: Key { rule: "non-env-processes".to_owned(), subject },
         kind: StepKind::Terminate(target.clone().into()),
     }
 }

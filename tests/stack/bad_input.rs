@@ -9,15 +9,9 @@ use crate::shipped;
 
 /// Asserts that something failed with this message, and that the documentation of the stack quotes it.
 fn assert_documented(said: &str, message: &str) -> Result<()> {
-    ensure!(
-        said.contains(message),
-        "{message:?} is not what was said: {said}"
-    );
+    ensure!(said.contains(message), "{message:?} is not what was said: {said}");
     let documentation = std::fs::read_to_string(repository().join("docs/stack.md"))?;
-    ensure!(
-        documentation.contains(message),
-        "docs/stack.md does not quote {message:?}"
-    );
+    ensure!(documentation.contains(message), "docs/stack.md does not quote {message:?}");
     Ok(())
 }
 
@@ -54,15 +48,7 @@ fn the_message_of_a_port_that_another_container_has_is_documented() -> Result<()
 fn the_message_of_compose_1_is_documented() -> Result<()> {
     shipped()?;
     let mount = format!("--volume={}:/stack:ro", repository().display());
-    let run = [
-        "run",
-        "--rm",
-        "--workdir=/stack",
-        &mount,
-        "genv-test/compose-1",
-        "docker-compose",
-        "config",
-    ];
+    let run = ["run", "--rm", "--workdir=/stack", &mount, "genv-test/compose-1", "docker-compose", "config"];
     let said = format!("{:#}", docker(&run).err().context("it was accepted")?);
     assert_documented(&said, "is invalid because:")?;
     assert_documented(&said, "'name' does not match any of the regexes: '^x-'")

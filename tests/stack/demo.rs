@@ -22,10 +22,7 @@ fn everything_is_healthy_with_unchanged_files_no_gpu_and_no_toolkit() -> Result<
     let stack = shipped()?;
     for (service, ..) in SERVICES {
         ensure!(stack.is_healthy(service)?, "{service} is not");
-        ensure!(
-            stack.inspect(service)?["RestartCount"] == 0,
-            "{service} was restarted"
-        );
+        ensure!(stack.inspect(service)?["RestartCount"] == 0, "{service} was restarted");
     }
     Ok(())
 }
@@ -34,37 +31,19 @@ fn everything_is_healthy_with_unchanged_files_no_gpu_and_no_toolkit() -> Result<
 fn prometheus_scrapes_the_simulated_lab_and_the_stack_itself() -> Result<()> {
     let stack = shipped()?;
     let prometheus = stack.prometheus();
-    let jobs = BTreeSet::from([
-        "alertmanager",
-        "genv",
-        "genv-enforcer",
-        "grafana",
-        "prometheus",
-    ]);
+    let jobs = BTreeSet::from(["alertmanager", "genv", "genv-enforcer", "grafana", "prometheus"]);
     eventually("every target is up", || {
         let up = prometheus.query("up")?;
-        let found: BTreeSet<_> = up
-            .iter()
-            .map(|(labels, _)| labels["job"].as_str())
-            .collect();
-        ensure!(
-            found == jobs && up.iter().all(|(_, value)| *value == 1.0),
-            "{up:?}"
-        );
+        let found: BTreeSet<_> = up.iter().map(|(labels, _)| labels["job"].as_str()).collect();
+        ensure!(found == jobs && up.iter().all(|(_, value)| *value == 1.0), "{up:?}");
         Ok(())
     })?;
     let targets = prometheus.ask("/api/v1/targets", &[])?;
     ensure!(targets["droppedTargets"] == json!([]), "{targets}");
     let hosts = prometheus.query("genv_host_simulated == 1")?;
-    let names: Vec<_> = hosts
-        .iter()
-        .map(|(labels, _)| &labels["hostname"])
-        .collect();
+    let names: Vec<_> = hosts.iter().map(|(labels, _)| &labels["hostname"]).collect();
     let scrape = stack.scrape()?;
-    ensure!(
-        hosts.len() == scrape.all("genv_host_up", &[]).len() && hosts.len() > 1,
-        "{names:?}"
-    );
+    ensure!(hosts.len() == scrape.all("genv_host_up", &[]).len() && hosts.len() > 1, "{names:?}");
     Ok(())
 }
 
@@ -104,25 +83,15 @@ fn prometheus_evaluates_every_rule() -> Result<()> {
         }
         Ok(rules)
     })?;
-    for (file, keyword, kind) in [
-        ("genv-recording.yml", "record:", "recording"),
-        ("genv-alerts.yml", "alert:", "alerting"),
-    ] {
+    for (file, keyword, kind) in
+        [("genv-recording.yml", "record:", "recording"), ("genv-alerts.yml", "alert:", "alerting")]
+    {
         let path = format!("prometheus/rules/{file}");
         let text = std::fs::read_to_string(genv_tests::docker::repository().join(path))?;
-        let written = text
-            .lines()
-            .filter(|line| {
-                line.trim_start()
-                    .trim_start_matches("- ")
-                    .starts_with(keyword)
-            })
-            .count();
+        let written =
+            text.lines().filter(|line| line.trim_start().trim_start_matches("- ").starts_with(keyword)).count();
         let loaded = rules.iter().filter(|rule| rule["type"] == kind).count();
-        ensure!(
-            written > 0 && written == loaded,
-            "{file}: {written} written, {loaded} loaded"
-        );
+        ensure!(written > 0 && written == loaded, "{file}: {written} written, {loaded} loaded");
     }
     eventually("recorded series are there", || {
         let recorded = prometheus.query(r#"count({__name__=~"cluster:genv_.+"})"#)?;
@@ -139,10 +108,7 @@ fn alerts_reach_the_alertmanager() -> Result<()> {
         ensure!(known["activeAlertmanagers"] != json!([]), "{known}");
         Ok(known)
     })?;
-    assert_eq!(
-        alertmanagers["activeAlertmanagers"],
-        json!([{"url": "http://alertmanager:9093/api/v2/alerts"}])
-    );
+    assert_eq!(alertmanagers["activeAlertmanagers"], json!([{"url": "http://alertmanager:9093/api/v2/alerts"}]));
     // From the container, by the name that it is given there.
     let sent = stack.compose(&[
         "exec",
@@ -155,9 +121,7 @@ fn alerts_reach_the_alertmanager() -> Result<()> {
         "http://alertmanager:9093/api/v2/status",
     ])?;
     let status: Value = serde_json::from_str(&sent)?;
-    let configuration = status["config"]["original"]
-        .as_str()
-        .context("no configuration")?;
+    let configuration = status["config"]["original"].as_str().context("no configuration")?;
     ensure!(configuration.contains("inhibit_rules"), "{configuration}");
     Ok(())
 }
@@ -171,11 +135,7 @@ fn the_stub_of_grafana_finds_its_files_and_a_prometheus_behind_its_data_source()
         let path = format!("/api/datasources/proxy/uid/{uid}/api/v1/query?query=genv_host_up");
         stack.get("grafana", &path, &[])
     };
-    assert_eq!(
-        ask("prometheus")?.status,
-        404,
-        "there is no such data source"
-    );
+    assert_eq!(ask("prometheus")?.status, 404, "there is no such data source");
     eventually("the data source has data", || {
         let answer = ask("genv-prometheus")?;
         ensure!(answer.status == 200, "{}", answer.text()?);
@@ -189,24 +149,11 @@ fn the_stub_of_grafana_finds_its_files_and_a_prometheus_behind_its_data_source()
 #[test]
 fn pages_about_people_ask_for_a_login_by_the_stub_of_grafana() -> Result<()> {
     let stack = shipped()?;
-    let password = stack.compose(&[
-        "exec",
-        "-T",
-        "grafana",
-        "cat",
-        "/var/lib/grafana/genv-admin-password",
-    ])?;
-    ensure!(
-        password.trim().len() >= 16,
-        "a password of {} letters",
-        password.trim().len()
-    );
+    let password = stack.compose(&["exec", "-T", "grafana", "cat", "/var/lib/grafana/genv-admin-password"])?;
+    ensure!(password.trim().len() >= 16, "a password of {} letters", password.trim().len());
     let (admin, other) = (sign_in(password.trim()), sign_in("admin"));
     let status = |uid: &str, header: Option<&str>| -> Result<u16> {
-        let headers: Vec<_> = header
-            .iter()
-            .map(|value| ("Authorization", *value))
-            .collect();
+        let headers: Vec<_> = header.iter().map(|value| ("Authorization", *value)).collect();
         let path = format!("/api/dashboards/uid/{uid}");
         Ok(stack.get("grafana", &path, &headers)?.status)
     };
@@ -224,10 +171,7 @@ fn the_stub_of_grafana_refuses_to_start_without_its_files() -> Result<()> {
     shipped()?;
     let alone = docker(&["run", "--rm", "grafana/grafana:13.2.0"]);
     let said = format!("{:#}", alone.expect_err("it started"));
-    ensure!(
-        said.contains("/etc/grafana/provisioning/datasources: holds nothing"),
-        "{said}"
-    );
+    ensure!(said.contains("/etc/grafana/provisioning/datasources: holds nothing"), "{said}");
     Ok(())
 }
 

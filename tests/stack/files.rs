@@ -13,9 +13,7 @@ fn configuration(gpu: bool) -> Result<Value> {
     if gpu {
         stack = stack.file("docker-compose.gpu.yml");
     }
-    Ok(serde_json::from_str(
-        &stack.compose(&["config", "--format=json"])?,
-    )?)
+    Ok(serde_json::from_str(&stack.compose(&["config", "--format=json"])?)?)
 }
 
 fn services(configuration: &Value) -> Result<Vec<(&String, &Value)>> {
@@ -28,30 +26,20 @@ fn compose_accepts_the_files_without_a_word() -> Result<()> {
     let mut composes = Vec::new();
     for (tool, version) in [("compose-2.26", "2.26."), ("docker", "")] {
         let compose = tools::program(tool, "docker-compose");
-        let said = Command::new(&compose)
-            .args(["version", "--short"])
-            .output()?;
-        ensure!(
-            String::from_utf8(said.stdout)?.starts_with(version),
-            "{tool}"
-        );
+        let said = Command::new(&compose).args(["version", "--short"]).output()?;
+        ensure!(String::from_utf8(said.stdout)?.starts_with(version), "{tool}");
         composes.push(compose);
     }
     for compose in composes {
         for files in [vec![], vec!["docker-compose.yml", "docker-compose.gpu.yml"]] {
             let mut command = Command::new(&compose);
-            command
-                .current_dir(repository())
-                .arg("--env-file=/dev/null");
+            command.current_dir(repository()).arg("--env-file=/dev/null");
             for file in &files {
                 command.args(["--file", file]);
             }
             let output = command.args(["config", "--quiet"]).output()?;
             let said = String::from_utf8([output.stdout, output.stderr].concat())?;
-            ensure!(
-                output.status.success() && said.is_empty(),
-                "{compose:?} {files:?}: {said}"
-            );
+            ensure!(output.status.success() && said.is_empty(), "{compose:?} {files:?}: {said}");
         }
     }
     Ok(())
@@ -64,19 +52,11 @@ fn addresses_and_ports_follow_their_variables() -> Result<()> {
         .variable("GENV_GRAFANA_BIND_ADDRESS", "192.0.2.2");
     let configuration: Value = serde_json::from_str(&stack.compose(&["config", "--format=json"])?)?;
     for (name, service) in services(&configuration)? {
-        let address = if name == "grafana" {
-            "192.0.2.2"
-        } else {
-            "192.0.2.1"
-        };
+        let address = if name == "grafana" { "192.0.2.2" } else { "192.0.2.1" };
         let ports = service["ports"].as_array().context("no ports")?;
         assert_eq!(ports.len(), 1, "{name}");
         assert_eq!(ports[0]["host_ip"], address, "{name}");
-        assert_eq!(
-            ports[0]["published"],
-            stack.port(name).to_string(),
-            "{name}"
-        );
+        assert_eq!(ports[0]["published"], stack.port(name).to_string(), "{name}");
     }
     Ok(())
 }
@@ -84,16 +64,8 @@ fn addresses_and_ports_follow_their_variables() -> Result<()> {
 #[test]
 fn configurations_of_ones_own_follow_their_variables() -> Result<()> {
     let own = [
-        (
-            "prometheus",
-            "GENV_PROMETHEUS_CONFIG",
-            "prometheus.local.yml",
-        ),
-        (
-            "alertmanager",
-            "GENV_ALERTMANAGER_CONFIG",
-            "alertmanager.local.yml",
-        ),
+        ("prometheus", "GENV_PROMETHEUS_CONFIG", "prometheus.local.yml"),
+        ("alertmanager", "GENV_ALERTMANAGER_CONFIG", "alertmanager.local.yml"),
     ];
     let mut stack = Stack::named("genv-config")?;
     for (_, variable, file) in own {
@@ -102,9 +74,8 @@ fn configurations_of_ones_own_follow_their_variables() -> Result<()> {
     let changed: Value = serde_json::from_str(&stack.compose(&["config", "--format=json"])?)?;
     let shipped = configuration(false)?;
     let enforcer = Stack::named("genv-config")?.variable("GENV_ENFORCER_CONFIG", "own.yaml");
-    let over_gpus = Stack::named("genv-config")?
-        .variable("GENV_ENFORCER_CONFIG", "own.yaml")
-        .file("docker-compose.gpu.yml");
+    let over_gpus =
+        Stack::named("genv-config")?.variable("GENV_ENFORCER_CONFIG", "own.yaml").file("docker-compose.gpu.yml");
     for stack in [enforcer, over_gpus] {
         let changed: Value = serde_json::from_str(&stack.compose(&["config", "--format=json"])?)?;
         let command = &changed["services"]["enforcer"]["command"];
@@ -113,11 +84,7 @@ fn configurations_of_ones_own_follow_their_variables() -> Result<()> {
     for (service, _, file) in own {
         let command = |configuration: &Value| configuration["services"][service]["command"].clone();
         let read = |name: &str| json!(format!("--config.file=/etc/{service}/{name}"));
-        assert_eq!(
-            command(&shipped)[0],
-            read(&format!("{service}.yml")),
-            "{service}"
-        );
+        assert_eq!(command(&shipped)[0], read(&format!("{service}.yml")), "{service}");
         assert_eq!(command(&changed)[0], read(file), "{service}");
     }
     Ok(())
@@ -128,10 +95,7 @@ fn images_are_pinned_and_services_restart() -> Result<()> {
     for (name, service) in services(&configuration(false)?)? {
         let image = service["image"].as_str().context("no image")?;
         let (_, tag) = image.split_once(':').context("no tag")?;
-        ensure!(
-            tag.contains(|letter: char| letter.is_ascii_digit()),
-            "{image}"
-        );
+        ensure!(tag.contains(|letter: char| letter.is_ascii_digit()), "{image}");
         assert_eq!(service["restart"], "unless-stopped", "{name}");
         ensure!(service["healthcheck"]["test"].is_array(), "{name}");
     }
@@ -161,10 +125,7 @@ fn only_genvs_own_services_are_given_the_host_and_only_for_gpus() -> Result<()> 
                 let source = volume["source"].as_str().context("no source")?;
                 let own = source.starts_with(folder) || volume["type"] == "volume";
                 ensure!(own || (of_gpus && source == "/"), "{name}: {volume}");
-                ensure!(
-                    volume["type"] == "volume" || volume["read_only"] == true,
-                    "{name}: {volume}"
-                );
+                ensure!(volume["type"] == "volume" || volume["read_only"] == true, "{name}: {volume}");
             }
         }
     }

@@ -51,11 +51,7 @@ impl Machine {
         let stack = Stack::named(project)?
             .file("docker-compose.gpu.yml")
             .file(overlay_file.to_str().context("a path that is not UTF-8")?);
-        Ok(Self {
-            stack,
-            simulation,
-            folder,
-        })
+        Ok(Self { stack, simulation, folder })
     }
 
     fn state_directory(&self) -> PathBuf {
@@ -73,20 +69,13 @@ impl Machine {
     /// Has these processes use the GPU.
     fn used_by(&self, pids: &[u32]) {
         let processes = on_device_0(pids);
-        self.simulation.rewrite(&format!(
-            "version: 1\nhosts:\n- devices: [{{}}]\n  processes: [{processes}]\n"
-        ));
+        self.simulation.rewrite(&format!("version: 1\nhosts:\n- devices: [{{}}]\n  processes: [{processes}]\n"));
     }
 
     /// Waits until a process is shown as one of this environment and user.
     fn wait_for(&self, pid: u32, eid: &str, username: &str) -> Result<()> {
         let pid = pid.to_string();
-        let labels = [
-            ("pid", pid.as_str()),
-            ("eid", eid),
-            ("username", username),
-            ("hostname", HOSTNAME),
-        ];
+        let labels = [("pid", pid.as_str()), ("eid", eid), ("username", username), ("hostname", HOSTNAME)];
         eventually(&format!("{labels:?} is shown"), || {
             let scrape = self.stack.scrape()?;
             scrape
@@ -104,15 +93,9 @@ fn process_of((_, uid): (&str, u32), eid: &str) -> Result<Sleeper> {
 /// Adds a user to the machine, whose /etc is the suite's own.
 fn add_user((name, uid): (&str, u32)) -> Result<()> {
     let uid = format!("--uid={uid}");
-    let output = Command::new("useradd")
-        .args(["--no-create-home", &uid, name])
-        .output();
+    let output = Command::new("useradd").args(["--no-create-home", &uid, name]).output();
     let output = output.context("useradd, of the package passwd")?;
-    ensure!(
-        output.status.success(),
-        "{}",
-        String::from_utf8(output.stderr)?
-    );
+    ensure!(output.status.success(), "{}", String::from_utf8(output.stderr)?);
     Ok(())
 }
 
@@ -121,12 +104,7 @@ fn processes_of_the_host_and_of_containers_have_their_environment_and_user() -> 
     let machine = Machine::new("genv-gpu", "")?.with_state_directory()?;
     add_user(EARLY)?;
     let (early, late) = (process_of(EARLY, "one")?, process_of(LATE, "two")?);
-    let contained = Container::run(&[
-        "--env=GENV_ENVIRONMENT_ID=two",
-        "debian:bookworm-slim",
-        "sleep",
-        "1000000",
-    ])?;
+    let contained = Container::run(&["--env=GENV_ENVIRONMENT_ID=two", "debian:bookworm-slim", "sleep", "1000000"])?;
     let environment = |eid: &str, (_, uid): (&str, u32), member: &Sleeper| Environment {
         eid: eid.to_owned(),
         uid,
@@ -134,10 +112,7 @@ fn processes_of_the_host_and_of_containers_have_their_environment_and_user() -> 
         devices: vec![0],
         gpu_memory: Some("1gi"),
     };
-    let environments = [
-        environment("one", EARLY, &early),
-        environment("two", LATE, &late),
-    ];
+    let environments = [environment("one", EARLY, &early), environment("two", LATE, &late)];
     state::write(&machine.state_directory(), 1, &environments)?;
     machine.used_by(&[early.pid(), late.pid(), contained.pid()?]);
     machine.stack.up(&["exporter"])?;
@@ -165,16 +140,12 @@ fn over_gpus_the_exporter_has_two_powers_and_writes_nothing() -> Result<()> {
     for folder in ["", "/host", "/host/etc", "/host/run", "/host/var/tmp"] {
         assert_read_only(&machine.stack, "exporter", folder)?;
     }
-    ensure!(
-        !Path::new("/var/tmp/genv").exists(),
-        "there is a state directory"
-    );
+    ensure!(!Path::new("/var/tmp/genv").exists(), "there is a state directory");
     Ok(())
 }
 
 #[test]
-fn over_gpus_the_enforcer_has_three_powers_writes_its_own_volume_and_names_who_breaks_a_rule()
--> Result<()> {
+fn over_gpus_the_enforcer_has_three_powers_writes_its_own_volume_and_names_who_breaks_a_rule() -> Result<()> {
     let machine = Machine::new("genv-enforcer", "")?.with_state_directory()?;
     let process = process_of(EARLY, "one")?;
     state::write(&machine.state_directory(), 1, &[])?;
@@ -196,18 +167,13 @@ fn over_gpus_the_enforcer_has_three_powers_writes_its_own_volume_and_names_who_b
         Ok(())
     })?;
     let history = "/var/lib/genv-enforcer/history.json";
-    machine
-        .stack
-        .compose(&["exec", "-T", "enforcer", "test", "-s", history])?;
+    machine.stack.compose(&["exec", "-T", "enforcer", "test", "-s", history])?;
     Ok(())
 }
 
 #[test]
 fn without_either_power_other_users_processes_are_unknown() -> Result<()> {
-    for (project, left) in [
-        ("genv-no-ptrace", "DAC_READ_SEARCH"),
-        ("genv-no-dac", "SYS_PTRACE"),
-    ] {
+    for (project, left) in [("genv-no-ptrace", "DAC_READ_SEARCH"), ("genv-no-dac", "SYS_PTRACE")] {
         let machine = Machine::new(project, &format!("    cap_add: !override [{left}]\n"))?;
         let process = process_of(EARLY, "one")?;
         machine.used_by(&[process.pid()]);

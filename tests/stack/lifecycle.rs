@@ -19,13 +19,7 @@ struct Memory {
 }
 
 fn password(stack: &Stack) -> Result<String> {
-    stack.compose(&[
-        "exec",
-        "-T",
-        "grafana",
-        "cat",
-        "/var/lib/grafana/genv-admin-password",
-    ])
+    stack.compose(&["exec", "-T", "grafana", "cat", "/var/lib/grafana/genv-admin-password"])
 }
 
 fn silences(stack: &Stack) -> Result<Vec<Value>> {
@@ -52,10 +46,7 @@ impl Memory {
             "--author=test",
             "alertname=Any",
         ])?;
-        Ok(Self {
-            password: password(stack)?,
-            moment,
-        })
+        Ok(Self { password: password(stack)?, moment })
     }
 
     fn is_kept(&self, stack: &Stack) -> Result<()> {
@@ -63,10 +54,7 @@ impl Memory {
         let samples = stack.prometheus().query_at("genv_host_up", self.moment)?;
         ensure!(!samples.is_empty(), "Prometheus has forgotten");
         let silences = silences(stack)?;
-        ensure!(
-            silences.len() == 1 && silences[0]["comment"] == "remember",
-            "{silences:?}"
-        );
+        ensure!(silences.len() == 1 && silences[0]["comment"] == "remember", "{silences:?}");
         Ok(())
     }
 }
@@ -99,16 +87,11 @@ fn down_leaves_the_volumes_and_down_with_volumes_leaves_nothing() -> Result<()> 
     stack.up(&[])?;
     let memory = Memory::make(&stack)?;
     let network = stack.inspect("grafana")?["NetworkSettings"]["Networks"].clone();
-    let (_, network) = network
-        .as_object()
-        .and_then(|it| it.iter().next())
-        .context("no network")?;
+    let (_, network) = network.as_object().and_then(|it| it.iter().next()).context("no network")?;
     let network = network["NetworkID"].as_str().context("no id")?;
     let bridge = format!("/sys/class/net/br-{}", &network[..12]);
-    let pids: BTreeMap<_, _> = SERVICES
-        .iter()
-        .map(|(service, ..)| Ok((service, stack.pid(service)?)))
-        .collect::<Result<_>>()?;
+    let pids: BTreeMap<_, _> =
+        SERVICES.iter().map(|(service, ..)| Ok((service, stack.pid(service)?))).collect::<Result<_>>()?;
 
     stack.compose(&["stop"])?;
     for (service, ..) in SERVICES {
@@ -118,34 +101,18 @@ fn down_leaves_the_volumes_and_down_with_volumes_leaves_nothing() -> Result<()> 
     stack.compose(&["down"])?;
     let mut volumes = stack.remains()?;
     volumes.sort();
-    assert_eq!(
-        volumes,
-        [
-            "genv-down_alertmanager-data",
-            "genv-down_grafana-data",
-            "genv-down_prometheus-data"
-        ]
-    );
+    assert_eq!(volumes, ["genv-down_alertmanager-data", "genv-down_grafana-data", "genv-down_prometheus-data"]);
     for (service, pid) in pids {
-        ensure!(
-            !Path::new(&format!("/proc/{pid}")).exists(),
-            "{service} still runs"
-        );
+        ensure!(!Path::new(&format!("/proc/{pid}")).exists(), "{service} still runs");
     }
-    ensure!(
-        !interfaces()?.contains(&bridge[15..]),
-        "{bridge} is still there"
-    );
+    ensure!(!interfaces()?.contains(&bridge[15..]), "{bridge} is still there");
 
     stack.up(&[])?;
     memory.is_kept(&stack)?;
     stack.compose(&["down", "--volumes"])?;
     assert_eq!(stack.remains()?, [""; 0]);
     // What the exporter reads on a host it does not make.
-    ensure!(
-        !Path::new("/var/tmp/genv").exists(),
-        "there is a state directory"
-    );
+    ensure!(!Path::new("/var/tmp/genv").exists(), "there is a state directory");
     Ok(())
 }
 
@@ -182,18 +149,10 @@ fn what_does_not_answer_is_not_called_healthy() -> Result<()> {
         beside.extend(arguments.iter().map(String::as_str));
         ensure!(stack.attempt(&beside)?.status.success(), "{service}");
         let image = inspected["Config"]["Image"].as_str().context("no image")?;
-        let mut alone = vec![
-            "run",
-            "--rm",
-            "--volumes-from",
-            inspected["Id"].as_str().context("no id")?,
-        ];
+        let mut alone = vec!["run", "--rm", "--volumes-from", inspected["Id"].as_str().context("no id")?];
         alone.extend(["--network=none", "--entrypoint", program, image]);
         alone.extend(arguments.iter().map(String::as_str));
-        ensure!(
-            docker(&alone).is_err(),
-            "{service} is called healthy where nobody listens"
-        );
+        ensure!(docker(&alone).is_err(), "{service} is called healthy where nobody listens");
     }
     Ok(())
 }

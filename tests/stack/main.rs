@@ -22,8 +22,5 @@ fn shipped() -> Result<&'static Stack> {
         stack.up(&[]).map_err(|error| error.to_string())?;
         Ok(stack)
     };
-    SHIPPED
-        .get_or_init(start)
-        .as_ref()
-        .map_err(|error| anyhow!("{error}"))
+    SHIPPED.get_or_init(start).as_ref().map_err(|error| anyhow!("{error}"))
 }

@@ -29,9 +29,7 @@ pub(crate) fn processes(stack: &Stack, service: &str) -> Result<Vec<u32>> {
 pub(crate) fn status(pid: u32) -> Result<BTreeMap<String, String>> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let lines = status.lines().filter_map(|line| line.split_once(':'));
-    Ok(lines
-        .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
-        .collect())
+    Ok(lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
 }
 
 /// Asserts that a process has exactly these capabilities, each a bit of linux/capability.h, and can get no others.
@@ -41,12 +39,9 @@ pub(crate) fn assert_powers(pid: u32, capabilities: u64) -> Result<()> {
         let found = u64::from_str_radix(&status[set], 16)?;
         assert_eq!(found, capabilities, "{set} of {}", status["Name"]);
     }
-    for (name, value) in [
-        ("CapInh", "0000000000000000"),
-        ("CapAmb", "0000000000000000"),
-        ("NoNewPrivs", "1"),
-        ("Seccomp", "2"),
-    ] {
+    for (name, value) in
+        [("CapInh", "0000000000000000"), ("CapAmb", "0000000000000000"), ("NoNewPrivs", "1"), ("Seccomp", "2")]
+    {
         assert_eq!(status[name], value, "{name} of {}", status["Name"]);
     }
     Ok(())
@@ -57,10 +52,7 @@ pub(crate) fn assert_read_only(stack: &Stack, service: &str, folder: &str) -> Re
     let file = format!("{folder}/genv-test");
     let output = stack.attempt(&["exec", "-T", "--user=0", service, "touch", &file])?;
     let said = String::from_utf8(output.stderr)?;
-    ensure!(
-        !output.status.success() && said.contains("Read-only file system"),
-        "{service}: {folder}: {said}"
-    );
+    ensure!(!output.status.success() && said.contains("Read-only file system"), "{service}: {folder}: {said}");
     Ok(())
 }
 
@@ -74,10 +66,7 @@ fn no_process_is_root_or_has_any_capability() -> Result<()> {
         for pid in pids {
             assert_powers(pid, 0)?;
             let uids = &status(pid)?["Uid"];
-            ensure!(
-                uids.split_whitespace().all(|it| it == uid),
-                "{service}: {uids}"
-            );
+            ensure!(uids.split_whitespace().all(|it| it == uid), "{service}: {uids}");
         }
     }
     Ok(())
@@ -116,10 +105,7 @@ fn no_service_sees_the_host() -> Result<()> {
         let pid = stack.pid(service)?;
         for namespace in ["pid", "uts", "net", "ipc", "mnt"] {
             let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{namespace}"));
-            ensure!(
-                of(&pid.to_string())? != of("self")?,
-                "{service} shares the host's {namespace}"
-            );
+            ensure!(of(&pid.to_string())? != of("self")?, "{service} shares the host's {namespace}");
         }
         ensure!(fs::read_link(format!("/proc/{pid}/ns/pid"))? != host);
     }
@@ -129,10 +115,7 @@ fn no_service_sees_the_host() -> Result<()> {
 /// Addresses on which anything of this machine listens: TCP sockets in the state LISTEN (0A).
 fn listening() -> Result<BTreeSet<SocketAddrV4>> {
     let six = fs::read_to_string("/proc/net/tcp6")?;
-    let other = six
-        .lines()
-        .skip(1)
-        .find(|line| line.split_whitespace().nth(3) == Some("0A"));
+    let other = six.lines().skip(1).find(|line| line.split_whitespace().nth(3) == Some("0A"));
     ensure!(other.is_none(), "something listens on IPv6: {other:?}");
     let mut found = BTreeSet::new();
     for line in fs::read_to_string("/proc/net/tcp")?.lines().skip(1) {
@@ -152,16 +135,10 @@ fn ports_are_open_on_loopback_alone() -> Result<()> {
     shipped()?;
     let found = listening()?;
     for (_, port, _) in SERVICES {
-        ensure!(
-            found.contains(&SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)),
-            "{port}: {found:?}"
-        );
+        ensure!(found.contains(&SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)), "{port}: {found:?}");
     }
     // Of this and of all other stacks that tests have up now.
-    let beyond: Vec<_> = found
-        .iter()
-        .filter(|address| !address.ip().is_loopback())
-        .collect();
+    let beyond: Vec<_> = found.iter().filter(|address| !address.ip().is_loopback()).collect();
     ensure!(beyond.is_empty(), "{beyond:?}");
     Ok(())
 }

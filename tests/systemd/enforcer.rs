@@ -10,8 +10,8 @@ use genv_tests::patience::until;
 use serde_json::Value;
 
 use crate::{
-    DAC_READ_SEARCH, KILL, REFUSED, SYS_PTRACE, boot, is_confined, is_watched,
-    opens_the_driver_alone, stops_and_is_started_by_its_socket,
+    DAC_READ_SEARCH, KILL, REFUSED, SYS_PTRACE, boot, is_confined, is_watched, opens_the_driver_alone,
+    stops_and_is_started_by_its_socket,
 };
 
 const UNIT: &str = "genv-enforcer";
@@ -22,9 +22,7 @@ const PORT: u16 = 9821;
 const MOST_EXPOSURE: f64 = 2.0;
 
 fn started(machine: &Machine) -> Result<()> {
-    machine
-        .run(&["systemctl", "enable", "--now", UNIT])
-        .with_context(|| machine.log(UNIT))?;
+    machine.run(&["systemctl", "enable", "--now", UNIT]).with_context(|| machine.log(UNIT))?;
     Ok(())
 }
 
@@ -33,9 +31,7 @@ fn of(event: &str) -> Result<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = fs::read_to_string(folder.join("../docs/enforcement.md"))?;
     let start = format!("| `{event}` | `");
-    let id = text
-        .lines()
-        .find_map(|line| line.strip_prefix(&start)?.strip_suffix("` |"));
+    let id = text.lines().find_map(|line| line.strip_prefix(&start)?.strip_suffix("` |"));
     Ok(format!("MESSAGE_ID={}", id.with_context(|| start.clone())?))
 }
 
@@ -58,16 +54,12 @@ fn entry(machine: &Machine, matches: &[&str]) -> Result<Value> {
 }
 
 #[test]
-fn promise_19_it_runs_as_its_user_with_three_capabilities_and_the_devices_that_it_needs()
--> Result<()> {
+fn promise_19_it_runs_as_its_user_with_three_capabilities_and_the_devices_that_it_needs() -> Result<()> {
     let machine = boot()?;
     started(&machine)?;
     machine.wait_for_status(UNIT, |status| status.starts_with("dry-run: 4 rules, "))?;
     let said = machine.run(&["systemctl", "status", UNIT])?;
-    ensure!(
-        said.contains("Status: \"dry-run: 4 rules, 0 violations\""),
-        "{said}"
-    );
+    ensure!(said.contains("Status: \"dry-run: 4 rules, 0 violations\""), "{said}");
     is_confined(&machine, UNIT, "genv", KILL | SYS_PTRACE | DAC_READ_SEARCH)?;
     let uid: u32 = machine.run(&["id", "--user", "genv"])?.trim().parse()?;
     for (path, mode) in [
@@ -78,14 +70,7 @@ fn promise_19_it_runs_as_its_user_with_three_capabilities_and_the_devices_that_i
         let file = machine.path(path).metadata()?;
         ensure!(file.mode() == mode && file.uid() == uid, "{path}: {file:?}");
     }
-    let said = machine.run(&[
-        "setpriv",
-        "--reuid",
-        USER,
-        "--clear-groups",
-        "genv-enforcer",
-        "status",
-    ])?;
+    let said = machine.run(&["setpriv", "--reuid", USER, "--clear-groups", "genv-enforcer", "status"])?;
     ensure!(said.contains("dry-run") && !said.contains("CAP_"), "{said}");
     machine.judge(UNIT, MOST_EXPOSURE)?;
     // Terminals can be written to, also where none is behind the device.
@@ -109,10 +94,7 @@ fn it_is_reloaded_watched_stopped_and_started_by_its_socket() -> Result<()> {
         ensure!(begun[field] == value, "{field}: {begun}");
     }
     let pid = machine.main_pid(UNIT)?;
-    machine.write(
-        CONFIG,
-        "version: 1\ninterval: 100ms\nrules: [{kind: max-age, limit: 7d}]\n",
-    )?;
+    machine.write(CONFIG, "version: 1\ninterval: 100ms\nrules: [{kind: max-age, limit: 7d}]\n")?;
     machine.run(&["systemctl", "reload", UNIT])?;
     machine.wait_for_status(UNIT, |status| status.starts_with("dry-run: 1 rules"))?;
     // It looks at the file by itself, too, which may come before it is told to.
@@ -125,10 +107,7 @@ fn it_is_reloaded_watched_stopped_and_started_by_its_socket() -> Result<()> {
     ensure!(refused.len() <= 2, "{refused:?}");
     for entry in refused {
         let error = entry["GENV_ERROR"].as_str().unwrap_or_default();
-        ensure!(
-            error.contains("enforcer.yaml:2:") && entry["PRIORITY"] == "3",
-            "{entry}"
-        );
+        ensure!(error.contains("enforcer.yaml:2:") && entry["PRIORITY"] == "3", "{entry}");
     }
     ensure!(machine.main_pid(UNIT)? == pid, "it was started again");
     let state = machine.property(UNIT, "ActiveState")?;
@@ -140,10 +119,7 @@ fn it_is_reloaded_watched_stopped_and_started_by_its_socket() -> Result<()> {
     entry(&machine, &[&of("stopped")?])?;
     is_watched(&machine, UNIT)?;
     let scrape = machine.scrape(PORT)?;
-    ensure!(
-        !scrape.all("genv_enforcer_build_info", &[]).is_empty(),
-        "{scrape:?}"
-    );
+    ensure!(!scrape.all("genv_enforcer_build_info", &[]).is_empty(), "{scrape:?}");
     Ok(())
 }
 
@@ -153,11 +129,7 @@ fn a_configuration_that_cannot_be_used_is_not_tried_again() -> Result<()> {
     machine.write(CONFIG, "version: 1\nrules: [{kind: no-such-kind}]\n")?;
     let output = machine.output(&["systemctl", "start", UNIT])?;
     ensure!(!output.status.success(), "it started");
-    for (property, value) in [
-        ("ActiveState", "failed"),
-        ("ExecMainStatus", "2"),
-        ("NRestarts", "0"),
-    ] {
+    for (property, value) in [("ActiveState", "failed"), ("ExecMainStatus", "2"), ("NRestarts", "0")] {
         let found = machine.property(UNIT, property)?;
         ensure!(found == value, "{property} {found}: {}", machine.log(UNIT));
     }
@@ -174,14 +146,7 @@ fn it_tells_a_user_in_the_terminal_and_ends_the_process() -> Result<()> {
     let machine = boot()?;
     let pid = machine.start(
         "login",
-        &[
-            "script",
-            "--quiet",
-            "--flush",
-            "--command",
-            "exec sleep 1000000",
-            "screen",
-        ],
+        &["script", "--quiet", "--flush", "--command", "exec sleep 1000000", "screen"],
         "sleep",
     )?;
     machine.use_devices(&[pid])?;
@@ -200,16 +165,11 @@ fn it_tells_a_user_in_the_terminal_and_ends_the_process() -> Result<()> {
         ensure!(done[field] == value, "{field}: {done}");
     }
     let audit = machine.read("var/lib/genv-enforcer/audit.jsonl")?;
-    let results: Vec<_> = audit
-        .lines()
-        .map(|line| Ok(serde_json::from_str::<Value>(line)?["result"].clone()))
-        .collect::<Result<_>>()?;
+    let results: Vec<_> =
+        audit.lines().map(|line| Ok(serde_json::from_str::<Value>(line)?["result"].clone())).collect::<Result<_>>()?;
     ensure!(results == ["intended", "done"], "{audit}");
     let screen = machine.read(&format!("home/{USER}/screen"))?;
-    ensure!(
-        screen.contains("non-env-processes") && screen.contains(&pid.to_string()),
-        "{screen}"
-    );
+    ensure!(screen.contains("non-env-processes") && screen.contains(&pid.to_string()), "{screen}");
     Ok(())
 }
 
@@ -235,10 +195,7 @@ fn without_the_capability_to_signal_it_says_so_and_ends_nothing() -> Result<()> 
     let failed = entry(&machine, &[&of("action")?, "GENV_RESULT=failed"])?;
     // A name that would be a field of the journal is none.
     let target = format!("process {pid} (x\\nPRIORITY=0)");
-    ensure!(
-        failed["GENV_TARGET"] == target && failed["PRIORITY"] == "4",
-        "{failed}"
-    );
+    ensure!(failed["GENV_TARGET"] == target && failed["PRIORITY"] == "4", "{failed}");
     ensure!(machine.is_alive(pid), "it has ended");
     // Who asks the journal for no fields is told too.
     let log = machine.log(UNIT);
@@ -279,11 +236,7 @@ fn it_takes_a_device_from_an_environment_of_another_user() -> Result<()> {
 #[test]
 fn a_cycle_that_is_slow_is_let_go_on_by_the_watchdog() -> Result<()> {
     let machine = boot()?;
-    machine.configure(
-        UNIT,
-        "patience",
-        "[Service]\nWatchdogSec=4\nTimeoutAbortSec=1\nRestartSec=100ms\n",
-    )?;
+    machine.configure(UNIT, "patience", "[Service]\nWatchdogSec=4\nTimeoutAbortSec=1\nRestartSec=100ms\n")?;
     machine.write(CONFIG, &ENDS_OUTSIDERS.replace("[1s]", "[]"))?;
     started(&machine)?;
     let pid = machine.main_pid(UNIT)?;

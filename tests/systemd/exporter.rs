@@ -17,9 +17,7 @@ const PORT: u16 = 9820;
 const MOST_EXPOSURE: f64 = 1.5;
 
 fn started(machine: &Machine) -> Result<()> {
-    machine
-        .run(&["systemctl", "enable", "--now", UNIT])
-        .with_context(|| machine.log(UNIT))?;
+    machine.run(&["systemctl", "enable", "--now", UNIT]).with_context(|| machine.log(UNIT))?;
     Ok(())
 }
 
@@ -40,35 +38,20 @@ fn it_runs_as_its_user_with_two_capabilities_and_the_driver_alone() -> Result<()
 #[test]
 fn it_sees_environments_and_processes_of_others() -> Result<()> {
     let machine = boot()?;
-    let member = machine.start(
-        "member",
-        &[
-            "genv", "exec", "--name", "training", "--", "sleep", "1000000",
-        ],
-        "sleep",
-    )?;
+    let member = machine.start("member", &["genv", "exec", "--name", "training", "--", "sleep", "1000000"], "sleep")?;
     let outsider = machine.start("outsider", &["sleep", "1000000"], "sleep")?;
     machine.use_devices(&[member, outsider])?;
     started(&machine)?;
     let scrape = machine.scrape(PORT)?;
-    scrape.value(
-        "genv_environment_info",
-        &[("env_name", "training"), ("username", USER)],
-    )?;
+    scrape.value("genv_environment_info", &[("env_name", "training"), ("username", USER)])?;
     let states = |scrape: &Scrape| -> Result<Vec<f64>> {
         let states = ["environment", "outside", "unknown"];
-        states
-            .iter()
-            .map(|state| scrape.value("genv_processes", &[("state", state)]))
-            .collect()
+        states.iter().map(|state| scrape.value("genv_processes", &[("state", state)])).collect()
     };
     ensure!(states(&scrape)? == [1.0, 1.0, 0.0], "{scrape:?}");
     for pid in [member, outsider] {
         let pid = pid.to_string();
-        scrape.value(
-            "genv_process_memory_used_bytes",
-            &[("pid", &pid), ("username", USER)],
-        )?;
+        scrape.value("genv_process_memory_used_bytes", &[("pid", &pid), ("username", USER)])?;
     }
 
     // Of its two capabilities none is too many.

@@ -24,14 +24,8 @@ const STARTS: [(&str, Logout); 11] = [
     ),
     ("ACTIVATE; screen -dmS EID JOB", Logout::Exit),
     ("ACTIVATE; systemd-run --user --scope JOB &", Logout::Exit),
-    (
-        "ACTIVATE; nohup systemd-run --user --scope JOB &",
-        Logout::Lost,
-    ),
-    (
-        "systemd-run --user genv exec --eid EID --gpus 1 -- JOB",
-        Logout::Exit,
-    ),
+    ("ACTIVATE; nohup systemd-run --user --scope JOB &", Logout::Lost),
+    ("systemd-run --user genv exec --eid EID --gpus 1 -- JOB", Logout::Exit),
     ("genv exec --detach --eid EID --gpus 1 -- JOB", Logout::Lost),
 ];
 
@@ -54,10 +48,7 @@ fn leave(
     let line = start
         .replace("JOB", "sh /tmp/run EID > /dev/null 2>&1 < /dev/null")
         .replace("ACTIVATE", "genv activate --id EID --gpus 1")
-        .replace(
-            "-- sh /tmp/run EID > /dev/null 2>&1 < /dev/null",
-            "-- sh /tmp/run EID",
-        )
+        .replace("-- sh /tmp/run EID > /dev/null 2>&1 < /dev/null", "-- sh /tmp/run EID")
         .replace("EID", &eid);
     machine.write("tmp/run", "echo $$ > /tmp/$1; exec sleep 1000000\n")?;
     let mut login = Login::start(machine, ALICE)?;
@@ -77,14 +68,7 @@ fn leave(
 /// What genv prints for a user.
 fn genv(machine: &Machine, user: &str, words: &[&str]) -> Result<String> {
     let scenario = format!("GENV_SCENARIO=/{SCENARIO}");
-    let user = [
-        "setpriv",
-        "--reuid",
-        user,
-        "--clear-groups",
-        "env",
-        &scenario,
-    ];
+    let user = ["setpriv", "--reuid", user, "--clear-groups", "env", &scenario];
     machine.run(&[&user[..], &["genv"], words].concat())
 }
 
@@ -95,22 +79,18 @@ fn enforce(machine: &Machine) -> Result<()> {
         "version: 1\nmode: enforce\ninterval: 100ms\nbreaker: {share_of_users: 1}\n\
          rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: []}]\n",
     )?;
-    machine.configure("genv-exporter", "often", "[Service]\nExecStart=\nExecStart=/usr/bin/genv-exporter --web.systemd-socket --interval=100ms\n")?;
-    machine.run(&[
-        "systemctl",
-        "enable",
-        "--now",
+    machine.configure(
         "genv-exporter",
-        "genv-enforcer",
-    ])?;
+        "often",
+        "[Service]\nExecStart=\nExecStart=/usr/bin/genv-exporter --web.systemd-socket --interval=100ms\n",
+    )?;
+    machine.run(&["systemctl", "enable", "--now", "genv-exporter", "genv-enforcer"])?;
     Ok(())
 }
 
 /// The pids that the enforcer has signalled.
 fn signalled(machine: &Machine) -> Result<Vec<u64>> {
-    let audit = machine
-        .read("var/lib/genv-enforcer/audit.jsonl")
-        .unwrap_or_default();
+    let audit = machine.read("var/lib/genv-enforcer/audit.jsonl").unwrap_or_default();
     let lines = audit.lines().map(serde_json::from_str::<Value>);
     let pids = lines.map(|line| line?["pid"].as_u64().context("no pid"));
     pids.collect()
@@ -137,17 +117,10 @@ fn a_job_on_a_device_keeps_its_environment_after_the_logout() -> Result<()> {
     let stay = |jobs: &[Job]| -> Result<()> {
         for (index, job) in jobs.iter().enumerate() {
             let start = STARTS[index].0;
-            ensure!(
-                machine.is_alive(job.pid),
-                "{start}: {}",
-                machine.log("genv-enforcer")
-            );
+            ensure!(machine.is_alive(job.pid), "{start}: {}", machine.log("genv-enforcer"));
             for user in ["root", BOB, ALICE] {
                 let found = genv(&machine, user, &["devices", "find", "--eid", &job.eid])?;
-                ensure!(
-                    found == format!("{index}\n"),
-                    "{start}, asked by {user}: {found:?}"
-                );
+                ensure!(found == format!("{index}\n"), "{start}, asked by {user}: {found:?}");
             }
         }
         Ok(())
@@ -163,10 +136,7 @@ fn a_job_on_a_device_keeps_its_environment_after_the_logout() -> Result<()> {
         .with_context(|| machine.log("genv-enforcer"))?;
     stay(&jobs)?;
     let signalled = signalled(&machine)?;
-    ensure!(
-        signalled.iter().all(|pid| *pid == u64::from(outsider)),
-        "{signalled:?}"
-    );
+    ensure!(signalled.iter().all(|pid| *pid == u64::from(outsider)), "{signalled:?}");
     on_devices.pop();
     contexts(&machine, devices, &on_devices)?;
     until("the exporter shows each job in its environment", || {
@@ -175,9 +145,7 @@ fn a_job_on_a_device_keeps_its_environment_after_the_logout() -> Result<()> {
         let shown = |(index, job): (usize, &Job)| {
             let (eid, index) = (job.eid.as_str(), index.to_string());
             let held = [("eid", eid), ("index", index.as_str())];
-            !scrape
-                .all("genv_environment_device_share_ratio", &held)
-                .is_empty()
+            !scrape.all("genv_environment_device_share_ratio", &held).is_empty()
         };
         Ok(in_environments == jobs.len() as f64 && jobs.iter().enumerate().all(shown))
     })?;
@@ -187,12 +155,7 @@ fn a_job_on_a_device_keeps_its_environment_after_the_logout() -> Result<()> {
         machine.run(&["kill", "-KILL", &job.pid.to_string()])?;
     }
     contexts(&machine, devices, &[])?;
-    until("the devices are free", || {
-        Ok(genv(&machine, ALICE, &["envs", "--no-header"])?
-            .lines()
-            .count()
-            <= 1)
-    })?;
+    until("the devices are free", || Ok(genv(&machine, ALICE, &["envs", "--no-header"])?.lines().count() <= 1))?;
     Ok(())
 }
 
@@ -211,10 +174,8 @@ fn a_server_or_an_agent_without_a_context_keeps_no_device_after_the_logout() -> 
         let agent = leave(&machine, (start, how), 0, &mut |_| Ok(()))?;
         ensure!(machine.is_alive(agent.pid), "{start}");
         // A shell whose connection was lost may need a moment to end.
-        until("the environment has ended", || {
-            Ok(genv(&machine, ALICE, &["envs", "--no-header"])?.is_empty())
-        })
-        .with_context(|| start)?;
+        until("the environment has ended", || Ok(genv(&machine, ALICE, &["envs", "--no-header"])?.is_empty()))
+            .with_context(|| start)?;
         // Its user, or root, has to change the state first: no other user can read the agent's variables.
         for user in [ALICE, BOB] {
             genv(&machine, user, &["exec", "--gpus", "1", "--", "true"])
@@ -245,9 +206,7 @@ fn what_logind_ends_at_the_logout_gives_its_device_back() -> Result<()> {
     ] {
         logind(&machine, &format!("KillUserProcesses={kill}"))?;
         machine.run(&["loginctl", linger, ALICE])?;
-        let job = leave(&machine, start, 0, &mut |pid| {
-            contexts(&machine, 1, &[(pid, 0)])
-        })?;
+        let job = leave(&machine, start, 0, &mut |pid| contexts(&machine, 1, &[(pid, 0)]))?;
         let case = format!("KillUserProcesses={kill}, {linger}, {}", start.0);
         until("the session is closed", || {
             let sessions = machine.run(&["loginctl", "--no-legend", "list-sessions"])?;
@@ -260,20 +219,13 @@ fn what_logind_ends_at_the_logout_gives_its_device_back() -> Result<()> {
             ensure!(found == "0\n", "{case}: {found:?}");
             machine.run(&["kill", "-KILL", &job.pid.to_string()])?;
         } else {
-            until("the job has ended", || Ok(!machine.is_alive(job.pid)))
-                .with_context(|| case.clone())?;
+            until("the job has ended", || Ok(!machine.is_alive(job.pid))).with_context(|| case.clone())?;
         }
         contexts(&machine, 1, &[])?;
         // Another user gets it at once unless a process of alice is left, such as a lingering service manager.
-        let next = if linger == "enable-linger" {
-            ALICE
-        } else {
-            BOB
-        };
-        until("the device is free", || {
-            Ok(genv(&machine, next, &["exec", "--gpus", "1", "--", "true"]).is_ok())
-        })
-        .with_context(|| case)?;
+        let next = if linger == "enable-linger" { ALICE } else { BOB };
+        until("the device is free", || Ok(genv(&machine, next, &["exec", "--gpus", "1", "--", "true"]).is_ok()))
+            .with_context(|| case)?;
     }
     Ok(())
 }
@@ -285,14 +237,10 @@ fn a_job_that_the_logout_would_end_is_refused() -> Result<()> {
     contexts(&machine, 1, &[])?;
     logind(&machine, "KillUserProcesses=yes")?;
     let mut login = Login::start(&machine, ALICE)?;
-    login.runs(
-        &machine,
-        "! genv exec --detach --gpus 1 -- sleep 1000000 2> /tmp/refused; genv jobs > /tmp/jobs",
-    )?;
+    login.runs(&machine, "! genv exec --detach --gpus 1 -- sleep 1000000 2> /tmp/refused; genv jobs > /tmp/jobs")?;
     let refused = machine.read("tmp/refused")?;
     ensure!(
-        refused.starts_with("genv: cannot start a job: ")
-            && refused.contains("loginctl enable-linger"),
+        refused.starts_with("genv: cannot start a job: ") && refused.contains("loginctl enable-linger"),
         "{refused}"
     );
     ensure!(machine.read("tmp/jobs")?.lines().count() <= 1);
@@ -320,17 +268,11 @@ fn commands_and_the_logout_of_one_user_end_nothing_of_another() -> Result<()> {
     contexts(&machine, 4, &[])?;
     enforce(&machine)?;
     // Alice has a shell that waits in one environment, and has left a job behind in another.
-    let job = leave(&machine, STARTS[0], 0, &mut |pid| {
-        contexts(&machine, 4, &[(pid, 0)])
-    })?;
+    let job = leave(&machine, STARTS[0], 0, &mut |pid| contexts(&machine, 4, &[(pid, 0)]))?;
     let mut alice = Login::start(&machine, ALICE)?;
     alice.runs(&machine, "genv activate --id idle --gpus 1")?;
     let stay = |what: &str| -> Result<()> {
-        ensure!(
-            machine.is_alive(job.pid),
-            "{what}: {}",
-            machine.log("genv-enforcer")
-        );
+        ensure!(machine.is_alive(job.pid), "{what}: {}", machine.log("genv-enforcer"));
         for (eid, index) in [(job.eid.as_str(), "0\n"), ("idle", "1\n")] {
             let found = genv(&machine, ALICE, &["devices", "find", "--eid", eid])?;
             ensure!(found == index, "{what}: {eid} has {found:?}");

@@ -61,12 +61,11 @@ pub(crate) fn logind(machine: &Machine, settings: &str) -> Result<()> {
 
 /// Has the driver show these processes, each with a context on its device, of so many devices.
 pub(crate) fn contexts(machine: &Machine, devices: usize, jobs: &[(u32, usize)]) -> Result<()> {
-    let uses = jobs.iter().map(|(pid, index)| {
-        format!("{{pid: {pid}, devices: [{{index: {index}, memory: 1gi, utilization: 0.9}}]}}")
-    });
+    let uses = jobs
+        .iter()
+        .map(|(pid, index)| format!("{{pid: {pid}, devices: [{{index: {index}, memory: 1gi, utilization: 0.9}}]}}"));
     let uses = uses.collect::<Vec<_>>().join(", ");
-    let text =
-        format!("version: 1\nhosts:\n- devices: [{{count: {devices}}}]\n  processes: [{uses}]\n");
+    let text = format!("version: 1\nhosts:\n- devices: [{{count: {devices}}}]\n  processes: [{uses}]\n");
     machine.write(SCENARIO, &text)
 }
 
@@ -77,18 +76,11 @@ impl Login {
         let ssh = ["ssh", "-q", "-tt", "-i", KEY];
         let ssh = [&ssh[..], &["-o", "StrictHostKeyChecking=no", &to]].concat();
         let mut command = machine.command(&ssh);
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut client = Running::spawn(&mut command)?;
         let keyboard = client.stdin.take().context("no stdin")?;
         let screen = Lines::of(client.stdout.take().context("no stdout")?);
-        Ok(Self {
-            client,
-            keyboard,
-            screen,
-        })
+        Ok(Self { client, keyboard, screen })
     }
 
     /// Types a line.

@@ -57,9 +57,7 @@ fn confined_uid(machine: &Machine, pid: u32, capabilities: u64) -> Result<String
     let status = machine.read(&format!("proc/{pid}/status"))?;
     let field = |name: &str| {
         let found = status.lines().find_map(|line| line.strip_prefix(name));
-        found
-            .map(str::trim)
-            .with_context(|| format!("{name} {status}"))
+        found.map(str::trim).with_context(|| format!("{name} {status}"))
     };
     let uids: Vec<_> = field("Uid:")?.split_whitespace().collect();
     let uid = *uids.first().with_context(|| status.clone())?;
@@ -68,10 +66,7 @@ fn confined_uid(machine: &Machine, pid: u32, capabilities: u64) -> Result<String
         let held = u64::from_str_radix(field(set)?, 16)?;
         ensure!(held == capabilities, "{set} {held:x}, not {capabilities:x}");
     }
-    ensure!(
-        field("NoNewPrivs:")? == "1" && field("Seccomp:")? == "2",
-        "{status}"
-    );
+    ensure!(field("NoNewPrivs:")? == "1" && field("Seccomp:")? == "2", "{status}");
     Ok(uid.to_owned())
 }
 
@@ -99,24 +94,14 @@ fn opens_the_driver_alone(machine: &Machine, unit: &str) -> Result<()> {
 
 /// A daemon that hangs is started again.
 fn is_watched(machine: &Machine, unit: &str) -> Result<()> {
-    machine.configure(
-        unit,
-        "patience",
-        "[Service]\nWatchdogSec=4\nTimeoutAbortSec=1\nRestartSec=100ms\n",
-    )?;
+    machine.configure(unit, "patience", "[Service]\nWatchdogSec=4\nTimeoutAbortSec=1\nRestartSec=100ms\n")?;
     machine.run(&["systemctl", "restart", unit])?;
     let pid = machine.main_pid(unit)?;
     let beat = || machine.property(unit, "WatchdogTimestampMonotonic");
     let first = beat()?;
     until("it beats", || Ok(beat()? != first)).with_context(|| machine.log(unit))?;
     ensure!(machine.main_pid(unit)? == pid, "{}", machine.log(unit));
-    machine.run(&[
-        "systemctl",
-        "kill",
-        "--kill-whom=main",
-        "--signal=STOP",
-        unit,
-    ])?;
+    machine.run(&["systemctl", "kill", "--kill-whom=main", "--signal=STOP", unit])?;
     until("it is started again", || {
         let next = machine.main_pid(unit)?;
         let active = machine.property(unit, "ActiveState")?;
@@ -131,11 +116,7 @@ fn is_watched(machine: &Machine, unit: &str) -> Result<()> {
 /// It ends by SIGTERM as it should, and its socket starts it again.
 fn stops_and_is_started_by_its_socket(machine: &Machine, unit: &str, port: u16) -> Result<()> {
     machine.run(&["systemctl", "stop", &format!("{unit}.service")])?;
-    for (property, value) in [
-        ("ActiveState", "inactive"),
-        ("Result", "success"),
-        ("ExecMainStatus", "0"),
-    ] {
+    for (property, value) in [("ActiveState", "inactive"), ("Result", "success"), ("ExecMainStatus", "0")] {
         let found = machine.property(unit, property)?;
         ensure!(found == value, "{property} {found}: {}", machine.log(unit));
     }
@@ -143,9 +124,6 @@ fn stops_and_is_started_by_its_socket(machine: &Machine, unit: &str, port: u16) 
     let answer = machine.get(port, "/metrics")?;
     ensure!([200, 503].contains(&answer.status), "{answer:?}");
     let state = machine.property(unit, "ActiveState")?;
-    ensure!(
-        ["active", "activating"].contains(&state.as_str()),
-        "{state}"
-    );
+    ensure!(["active", "activating"].contains(&state.as_str()), "{state}");
     Ok(())
 }

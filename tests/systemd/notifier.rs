@@ -22,15 +22,10 @@ const CONFIG: &str = "version: 1\nmode: enforce\ninterval: 100ms\nbreaker: {shar
 /// A machine with a mail server, a command that sends each notice there, and a job without a terminal.
 fn stage() -> Result<(Machine, u32)> {
     let machine = boot()?;
-    machine.write(
-        "etc/systemd/system/mail.socket",
-        "[Socket]\nListenStream=127.0.0.1:2525\nAccept=yes\n",
-    )?;
+    machine.write("etc/systemd/system/mail.socket", "[Socket]\nListenStream=127.0.0.1:2525\nAccept=yes\n")?;
     machine.write(
         "etc/systemd/system/mail@.service",
-        &format!(
-            "[Service]\nExecStart=/bin/cat\nStandardInput=socket\nStandardOutput=append:/{RECEIVED}\n"
-        ),
+        &format!("[Service]\nExecStart=/bin/cat\nStandardInput=socket\nStandardOutput=append:/{RECEIVED}\n"),
     )?;
     let command = format!("#!/bin/bash\n. /etc/genv/first\nexec cat > {MAIL}\n");
     machine.write("etc/genv/notify", &command)?;
@@ -51,10 +46,8 @@ fn stage() -> Result<(Machine, u32)> {
 
 /// Waits until a notice was not accepted for this reason, and sees that the job is spared for it.
 fn is_held(machine: &Machine, job: u32, reason: &str) -> Result<()> {
-    until("the warning is not delivered", || {
-        Ok(machine.log(UNIT).contains(reason))
-    })
-    .with_context(|| format!("{reason}: {}", machine.log(UNIT)))?;
+    until("the warning is not delivered", || Ok(machine.log(UNIT).contains(reason)))
+        .with_context(|| format!("{reason}: {}", machine.log(UNIT)))?;
     let mut status = Value::Null;
     until("the violation waits for the notifier", || {
         status = serde_json::from_str(&machine.run(&["genv-enforcer", "status", "--json"])?)?;
@@ -68,17 +61,9 @@ fn is_held(machine: &Machine, job: u32, reason: &str) -> Result<()> {
 
 /// The services that deliver notices now, with the main process of each.
 fn deliveries(machine: &Machine) -> Result<Vec<(String, u32)>> {
-    let list = [
-        "systemctl",
-        "list-units",
-        "--plain",
-        "--no-legend",
-        "--state=running",
-    ];
+    let list = ["systemctl", "list-units", "--plain", "--no-legend", "--state=running"];
     let units = machine.run(&[&list[..], &["genv-notify@*"]].concat())?;
-    let units = units
-        .lines()
-        .filter_map(|line| line.split_whitespace().next());
+    let units = units.lines().filter_map(|line| line.split_whitespace().next());
     let of = |unit: &str| Ok((unit.to_owned(), machine.main_pid(unit)?));
     units.map(of).collect()
 }
@@ -96,10 +81,7 @@ fn a_warning_waits_for_the_notifier_and_is_delivered_over_the_network() -> Resul
     ensure!(tries >= 3, "{tries}: {}", machine.log("genv-notify@*"));
 
     // A command that hangs with what it started; then one that stops the service that would end it.
-    machine.write(
-        "etc/genv/first",
-        "setsid sleep 1000001 &\nexec sleep 1000001\n",
-    )?;
+    machine.write("etc/genv/first", "setsid sleep 1000001 &\nexec sleep 1000001\n")?;
     let mut running = Vec::new();
     until("it hangs", || {
         running = deliveries(&machine)?;
@@ -112,17 +94,13 @@ fn a_warning_waits_for_the_notifier_and_is_delivered_over_the_network() -> Resul
     is_held(&machine, job, "it has said nothing")?;
 
     machine.write("etc/genv/first", "")?;
-    until("the warning is delivered, and the job ended", || {
-        Ok(!machine.is_alive(job))
-    })
-    .with_context(|| machine.log(UNIT))?;
+    until("the warning is delivered, and the job ended", || Ok(!machine.is_alive(job)))
+        .with_context(|| machine.log(UNIT))?;
     let mut notices: Vec<Value> = Vec::new();
     until("both notices came", || {
         let mail = machine.read(RECEIVED).unwrap_or_default();
         let lines = mail.lines().map(serde_json::from_str);
-        notices = lines
-            .collect::<Result<_, _>>()
-            .with_context(|| mail.clone())?;
+        notices = lines.collect::<Result<_, _>>().with_context(|| mail.clone())?;
         Ok(notices.iter().any(|notice| notice["kind"] == "done"))
     })
     .with_context(|| machine.log(UNIT))?;
@@ -162,10 +140,7 @@ fn has_the_network_alone(machine: &Machine, delivery: u32) -> Result<()> {
         ensure!(other?.trim() != uid, "it runs as another's user: {uid}");
     }
     ensure!(network(delivery)? == network(1)?, "it has no network");
-    ensure!(
-        network(enforcer)? != network(1)?,
-        "the enforcer has the network"
-    );
+    ensure!(network(enforcer)? != network(1)?, "the enforcer has the network");
     let connect = format!("exec 3<> {MAIL}");
     for (pid, connects) in [(delivery, true), (enforcer, false)] {
         let target = format!("--target={pid}");

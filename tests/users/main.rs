@@ -28,10 +28,7 @@ fn process_of(uid: u32, claim: &str) -> Result<Sleeper> {
 }
 
 fn environment(eid: &str, uid: u32, member: &Sleeper) -> Environment {
-    Environment {
-        gpu_memory: Some("10gi"),
-        ..Environment::new(eid, uid, member.pid(), &[0])
-    }
+    Environment { gpu_memory: Some("10gi"), ..Environment::new(eid, uid, member.pid(), &[0]) }
 }
 
 /// Whether so many processes are shown, by collectors that all have answered.
@@ -48,25 +45,14 @@ fn a_claim_counts_for_the_environments_own_user_only() -> Result<()> {
     let intruder = process_of(BOB, "a")?;
     let simulation = Simulation::new(&used_by(&[alices.pid(), bobs.pid(), intruder.pid()]));
     let setup = Setup::with_driver(&simulation)?;
-    let environments = [
-        environment("a", ALICE, &alices),
-        environment("b", BOB, &bobs),
-    ];
+    let environments = [environment("a", ALICE, &alices), environment("b", BOB, &bobs)];
     state::write(&setup.folder().join("state"), 2, &environments)?;
     let exporter = setup.start()?;
 
     let scrape = exporter.wait_for("three processes", |scrape| shows_processes(scrape, 3))?;
-    for (process, eid, uid) in [
-        (&alices, "a", ALICE),
-        (&bobs, "b", BOB),
-        (&intruder, "", BOB),
-    ] {
+    for (process, eid, uid) in [(&alices, "a", ALICE), (&bobs, "b", BOB), (&intruder, "", BOB)] {
         let (pid, username) = (process.pid().to_string(), format!("uid:{uid}"));
-        let labels = [
-            ("pid", pid.as_str()),
-            ("eid", eid),
-            ("username", username.as_str()),
-        ];
+        let labels = [("pid", pid.as_str()), ("eid", eid), ("username", username.as_str())];
         scrape.value("genv_process_memory_used_bytes", &labels)?;
     }
     ensure!(scrape.value("genv_processes", &[("state", "outside")])? == 1.0);
@@ -81,9 +67,7 @@ fn what_an_ordinary_user_may_not_read_is_unknown() -> Result<()> {
     let (own, others) = (process_of(ALICE, "a")?, process_of(BOB, "a")?);
     let simulation = Simulation::new(&used_by(&[own.pid(), others.pid()]));
     // What alice's exporter reads must be readable for her.
-    let folder = tempfile::Builder::new()
-        .permissions(fs::Permissions::from_mode(0o755))
-        .tempdir()?;
+    let folder = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir()?;
     let (program, library, scenario) = (
         folder.path().join("genv-exporter"),
         folder.path().join("libnvidia-ml.so.1"),
@@ -130,15 +114,7 @@ fn alices(folder: &Path, words: &[&str]) -> Result<Output> {
 
 /// What `words` in front of a genv that shows the state from within its environment came to.
 fn within(folder: &Path, words: &[&str]) -> Result<Output> {
-    let exec = [
-        "./genv",
-        "exec",
-        "--gpus",
-        "1",
-        "--",
-        "cat",
-        "state/envs.json",
-    ];
+    let exec = ["./genv", "exec", "--gpus", "1", "--", "cat", "state/envs.json"];
     alices(folder, &[words, &exec].concat())
 }
 
@@ -148,41 +124,21 @@ fn in_a_user_namespace_an_environment_is_its_users_or_is_refused() -> Result<()>
     let folder = shared_folder()?;
     let state = folder.path().join("state");
     let uid_of = |output: &Output| -> Result<serde_json::Value> {
-        ensure!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let state: serde_json::Value = serde_json::from_slice(&output.stdout)?;
         Ok(state["envs"][0]["uid"].clone())
     };
     let refused = |words: &[&str]| -> Result<()> {
         let output = within(folder.path(), words)?;
         let stderr = String::from_utf8_lossy(&output.stderr);
-        ensure!(
-            output.status.code() == Some(1),
-            "{words:?}: {}: {stderr}",
-            output.status
-        );
-        ensure!(
-            stderr.contains("this user namespace"),
-            "{words:?}: {stderr}"
-        );
-        ensure!(
-            stderr.contains("run genv outside of the namespace"),
-            "{words:?}: {stderr}"
-        );
-        ensure!(
-            !fs::read_to_string(state.join("envs.json")).is_ok_and(|it| it.contains("\"uid\""))
-        );
+        ensure!(output.status.code() == Some(1), "{words:?}: {}: {stderr}", output.status);
+        ensure!(stderr.contains("this user namespace"), "{words:?}: {stderr}");
+        ensure!(stderr.contains("run genv outside of the namespace"), "{words:?}: {stderr}");
+        ensure!(!fs::read_to_string(state.join("envs.json")).is_ok_and(|it| it.contains("\"uid\"")));
         Ok(())
     };
     // Another user's directory: it is shared with this machine.
-    for words in [
-        &["unshare", "-r"][..],
-        &["unshare", "-U"],
-        &["unshare", "-r", "unshare", "-r"],
-    ] {
+    for words in [&["unshare", "-r"][..], &["unshare", "-U"], &["unshare", "-r", "unshare", "-r"]] {
         refused(words)?;
     }
     ensure!(uid_of(&within(folder.path(), &[])?)? == ALICE);
@@ -194,26 +150,13 @@ fn in_a_user_namespace_an_environment_is_its_users_or_is_refused() -> Result<()>
         &["unshare", "-r", "unshare", "-r"],
         // Processes above the namespace are hidden, so that uids cannot be mapped, and pids mean other processes.
         &["unshare", "-r", "--pid", "--fork", "--mount-proc"],
-        &[
-            "unshare",
-            "--map-user=5",
-            "--map-group=5",
-            "unshare",
-            "-r",
-            "--pid",
-            "--fork",
-            "--mount-proc",
-        ],
+        &["unshare", "--map-user=5", "--map-group=5", "unshare", "-r", "--pid", "--fork", "--mount-proc"],
     ] {
         refused(words)?;
     }
     // She reads it as usual.
     let read = alices(folder.path(), &["unshare", "-r", "./genv", "devices"])?;
-    ensure!(
-        read.status.success(),
-        "{}",
-        String::from_utf8_lossy(&read.stderr)
-    );
+    ensure!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
     Ok(())
 }
 
@@ -222,11 +165,7 @@ fn line_of(folder: &Path, uid: u32, line: &str) -> Result<String> {
     let mut command = Command::new("sh");
     command.args(["-c", line]).current_dir(folder).env_clear();
     command.env("PATH", format!("{}:/usr/bin:/bin", folder.display()));
-    command
-        .env("GENV_SCENARIO", folder.join("driver.yaml"))
-        .env("GENV_TMPDIR", folder.join("state"))
-        .uid(uid)
-        .gid(uid);
+    command.env("GENV_SCENARIO", folder.join("driver.yaml")).env("GENV_TMPDIR", folder.join("state")).uid(uid).gid(uid);
     let output = patience::output(&mut command)?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{line}: {said}");
@@ -244,10 +183,7 @@ fn a_state_directory_without_the_right_to_write_is_named_by_those_who_write() ->
     let shown = line_of(folder, BOB, "genv free 2>&1; genv devices 2>&1")?;
     ensure!(!shown.contains("genv.lock"), "{shown}");
     let shown = line_of(folder, BOB, "genv exec --gpus 1 -- true 2>&1; true")?;
-    ensure!(
-        shown.starts_with("genv: cannot lock genv's state with ") && shown.lines().count() == 1,
-        "{shown}"
-    );
+    ensure!(shown.starts_with("genv: cannot lock genv's state with ") && shown.lines().count() == 1, "{shown}");
     Ok(())
 }
 
@@ -273,11 +209,7 @@ fn commands_of_others_never_end_an_environment_whose_job_they_cannot_read() -> R
                 ),
             )?;
             let mut train = Command::new(folder.join("train"));
-            train
-                .arg("1000")
-                .env_clear()
-                .env("GENV_ENVIRONMENT_ID", "e1")
-                .env("GENV_TMPDIR", folder.join("state"));
+            train.arg("1000").env_clear().env("GENV_ENVIRONMENT_ID", "e1").env("GENV_TMPDIR", folder.join("state"));
             let job = Sleeper::spawn(train.uid(ALICE).gid(ALICE))?;
             drop(shell);
             if is_damaged {
@@ -290,10 +222,7 @@ fn commands_of_others_never_end_an_environment_whose_job_they_cannot_read() -> R
             // Bob cannot read whether the job is in the environment.
             ensure!(held(BOB)?, "{mode:o}, damaged: {is_damaged}");
             driver(&[job.pid()])?;
-            ensure!(
-                held(BOB)? && held(ender)? && held(BOB)?,
-                "{mode:o} {ender}, damaged: {is_damaged}"
-            );
+            ensure!(held(BOB)? && held(ender)? && held(BOB)?, "{mode:o} {ender}, damaged: {is_damaged}");
             driver(&[])?;
             ensure!(held(BOB)?, "{mode:o} {ender}, damaged: {is_damaged}");
             line_of(folder, ender, "GENV_LINGER=0 genv exec --gpus 1 -- true")?;
@@ -319,11 +248,7 @@ fn left_of_record(of_process: u32, writes: bool, uid: u32, line: &str) -> Result
             fs::set_permissions(state.join(file), fs::Permissions::from_mode(0o666))?;
         }
     }
-    line_of(
-        folder,
-        uid,
-        &line.replace("PID", &process.pid().to_string()),
-    )?;
+    line_of(folder, uid, &line.replace("PID", &process.pid().to_string()))?;
     line_of(folder, ALICE, "genv exec -- true")?;
     line_of(folder, ALICE, "genv devices find --eid e1")
 }
@@ -336,20 +261,14 @@ fn a_process_of_another_user_keeps_a_record_only_where_it_may_be_listed_rightly(
     let changes = "genv exec -- true";
     // The process of a system user, or of a user whose commands write confirmations and have not confirmed this record.
     for (user, line) in [(DAEMON, "true"), (CAROL, changes), (0, changes)] {
-        assert_eq!(
-            left_of_record(user, true, user, line)?,
-            "\n",
-            "{user} {line}"
-        );
+        assert_eq!(left_of_record(user, true, user, line)?, "\n", "{user} {line}");
     }
     // A shell may be in an environment of genv 1.x whose uid another user changed.
     for user in [CAROL, 0] {
         assert_eq!(left_of_record(user, true, user, "true")?, "0\n", "{user}");
     }
     // Root may put any process into an environment.
-    let joins = format!(
-        "genv envs activate --eid e1 --uid {ALICE} --pid PID; genv devices attach --eid e1 --count 1"
-    );
+    let joins = format!("genv envs activate --eid e1 --uid {ALICE} --pid PID; genv devices attach --eid e1 --count 1");
     assert_eq!(left_of_record(DAEMON, false, 0, &joins)?, "0\n");
     Ok(())
 }
@@ -389,10 +308,7 @@ fn what_is_forged_of_members_ends_no_environment() -> Result<()> {
                     }
                 });
                 let forged = lines.collect::<Vec<_>>().join("\n");
-                ensure!(
-                    forged != text && serde_json::from_str::<serde_json::Value>(&forged).is_ok(),
-                    "{forged}"
-                );
+                ensure!(forged != text && serde_json::from_str::<serde_json::Value>(&forged).is_ok(), "{forged}");
                 fs::write(&path, forged)?;
                 if !confirmed {
                     let file = format!("state/genv-confirmed-{ALICE}.json");

@@ -33,9 +33,7 @@ fn genv(folder: &Path, uid: u32, line: &str) -> Command {
 #[test]
 fn nobody_waits_for_the_state_while_a_name_is_looked_up() -> Result<()> {
     require_root();
-    let folder = tempfile::Builder::new()
-        .permissions(fs::Permissions::from_mode(0o755))
-        .tempdir()?;
+    let folder = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir()?;
     let folder = folder.path();
     copy_program("genv", &folder.join("genv"))?;
     let member = process_of(ALICE, "e1")?;
@@ -56,10 +54,7 @@ fn refused_by_name(folder: &Path) -> Result<()> {
     let (asked, _) = database.accept()?;
     let changed = output(&mut genv(folder, 0, "devices detach --eid e1"))?;
     ensure!(changed.status.success(), "{changed:?}");
-    ensure!(
-        refused.try_wait()?.is_none(),
-        "the change waited for the name"
-    );
+    ensure!(refused.try_wait()?.is_none(), "the change waited for the name");
     drop((asked, database));
     let refused = refused.wait_with_output()?;
     let stderr = String::from_utf8(refused.stderr)?;

@@ -34,18 +34,10 @@ fn each_user_sees_who_holds_a_device_and_whose_processes_use_it_without_holding_
             let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
             let lines: Vec<String> = shown.lines().map(words).collect();
             ensure!(lines.len() >= 4, "{shown}");
-            let is = |line: usize, start: &str, end: &str| {
-                lines[line].starts_with(start) && lines[line].ends_with(end)
-            };
-            Ok(is(
-                1,
-                &format!("0 H100 80GB HBM3 {ALICE} a "),
-                " 3.0/80.0 0 % 1",
-            ) && is(
-                2,
-                &format!("1 H100 80GB HBM3 {BOB} used, not held "),
-                " 1.0/80.0 0 % 1",
-            ) && lines[3] == "2 H100 80GB HBM3 free 0.0/80.0 0 % 0")
+            let is = |line: usize, start: &str, end: &str| lines[line].starts_with(start) && lines[line].ends_with(end);
+            Ok(is(1, &format!("0 H100 80GB HBM3 {ALICE} a "), " 3.0/80.0 0 % 1")
+                && is(2, &format!("1 H100 80GB HBM3 {BOB} used, not held "), " 1.0/80.0 0 % 1")
+                && lines[3] == "2 H100 80GB HBM3 free 0.0/80.0 0 % 0")
         })?;
     }
     Ok(())

@@ -48,8 +48,7 @@ pub fn give_back() {
     unsafe {
         let info = libc::mallinfo();
         // mallinfo counts modulo 2³².
-        let used_bytes =
-            u64::from(info.uordblks.cast_unsigned()) + u64::from(info.hblkhd.cast_unsigned());
+        let used_bytes = u64::from(info.uordblks.cast_unsigned()) + u64::from(info.hblkhd.cast_unsigned());
         if anonymous_bytes().is_some_and(|held| held > 2 * used_bytes + SPARE_BYTES) {
             libc::malloc_trim(0);
         }

@@ -58,11 +58,7 @@ impl Verdicts {
     }
 
     fn keep(&mut self, question: [u8; 32], accepted: bool) {
-        let kept = if accepted {
-            &mut self.accepted
-        } else {
-            &mut self.refused
-        };
+        let kept = if accepted { &mut self.accepted } else { &mut self.refused };
         if kept.len() >= VERDICTS_KEPT {
             kept.clear();
         }
@@ -72,10 +68,7 @@ impl Verdicts {
 
 impl Gatekeeper {
     pub(crate) fn new() -> Self {
-        Self {
-            turn: Arc::new(Semaphore::new(1)),
-            verdicts: Arc::default(),
-        }
+        Self { turn: Arc::new(Semaphore::new(1)), verdicts: Arc::default() }
     }
 
     /// Whether a request's `Authorization` names one of the users with the right password. An unknown user takes
@@ -84,9 +77,7 @@ impl Gatekeeper {
         let Some((user, password)) = credentials(headers) else {
             return false;
         };
-        let known = std::str::from_utf8(&user)
-            .ok()
-            .and_then(|user| users.get(user));
+        let known = std::str::from_utf8(&user).ok().and_then(|user| users.get(user));
         let Some(hash) = known.or_else(|| users.values().next()) else {
             return false;
         };
@@ -98,13 +89,7 @@ impl Gatekeeper {
         }
     }
 
-    async fn ask(
-        &self,
-        question: [u8; 32],
-        hash: &PasswordHash,
-        password: Vec<u8>,
-        known: bool,
-    ) -> bool {
+    async fn ask(&self, question: [u8; 32], hash: &PasswordHash, password: Vec<u8>, known: bool) -> bool {
         let Ok(turn) = Arc::clone(&self.turn).acquire_owned().await else {
             return false;
         };
@@ -116,16 +101,14 @@ impl Gatekeeper {
         let verdicts = Arc::clone(&self.verdicts);
         let (answer, answered) = oneshot::channel();
         // No thread of the runtime: stopping that would wait for the hash, which may take hours.
-        let started = thread::Builder::new()
-            .name("bcrypt".to_owned())
-            .spawn(move || {
-                let right = bcrypt::verify(&password, &hash.0).unwrap_or(false);
-                let verdict = right && known;
-                lock(&verdicts).keep(question, verdict);
-                // Taken along, so that the next one starts when this is done, even if the client has left.
-                drop(turn);
-                let _ = answer.send(verdict);
-            });
+        let started = thread::Builder::new().name("bcrypt".to_owned()).spawn(move || {
+            let right = bcrypt::verify(&password, &hash.0).unwrap_or(false);
+            let verdict = right && known;
+            lock(&verdicts).keep(question, verdict);
+            // Taken along, so that the next one starts when this is done, even if the client has left.
+            drop(turn);
+            let _ = answer.send(verdict);
+        });
         if let Err(error) = started {
             tracing::warn!(%error, "cannot start a thread to check a password");
             return false;

@@ -72,16 +72,12 @@ impl Progress {
 
     /// A request's head has arrived.
     pub(crate) fn request_begins(&self) {
-        self.standing()
-            .enter(Phase::Responding, self.limits.response_timeout);
+        self.standing().enter(Phase::Responding, self.limits.response_timeout);
     }
 
     /// Counts the request as in flight until its answer is written. `acquire` is not asked when a
     /// pipelined predecessor's place can be taken over.
-    pub(crate) fn count_in_flight(
-        &self,
-        acquire: impl FnOnce() -> Option<OwnedSemaphorePermit>,
-    ) -> bool {
+    pub(crate) fn count_in_flight(&self, acquire: impl FnOnce() -> Option<OwnedSemaphorePermit>) -> bool {
         let mut standing = self.standing();
         if standing.in_flight.is_none() {
             standing.in_flight = acquire();
@@ -150,21 +146,14 @@ impl Standing {
 
 /// Serves requests on `stream` until the client leaves, a deadline passes, or `stop` is cancelled and
 /// the request in progress is answered.
-pub(crate) async fn drive<T, S>(
-    stream: T,
-    progress: Arc<Progress>,
-    service: S,
-    stop: &CancellationToken,
-) where
+pub(crate) async fn drive<T, S>(stream: T, progress: Arc<Progress>, service: S, stop: &CancellationToken)
+where
     T: AsyncRead + AsyncWrite + Unpin,
     S: HttpService<Incoming, ResBody = TrackedBody> + Unpin,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let limits = &progress.limits;
-    let tracked = Tracked {
-        stream,
-        progress: Arc::clone(&progress),
-    };
+    let tracked = Tracked { stream, progress: Arc::clone(&progress) };
     let mut connection = http1::Builder::new()
         // One clock for every phase, below, instead of hyper's for one of them.
         .header_read_timeout(None)
@@ -241,11 +230,7 @@ struct Tracked<T> {
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Tracked<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         if buffer.filled().len() > before {
@@ -256,11 +241,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Tracked<T> {
 }
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Tracked<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -304,10 +285,7 @@ impl Body for TrackedBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let bytes = std::mem::take(&mut self.bytes);
         Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
     }

@@ -51,11 +51,7 @@ impl Connections {
     }
 
     /// Opens a connection as soon as there is room; all of them end with `stop`.
-    pub(crate) async fn open(
-        self: &Arc<Self>,
-        limits: &Limits,
-        stop: &CancellationToken,
-    ) -> OpenConnection {
+    pub(crate) async fn open(self: &Arc<Self>, limits: &Limits, stop: &CancellationToken) -> OpenConnection {
         let slot = loop {
             if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
                 break slot;
@@ -68,18 +64,9 @@ impl Connections {
         };
         let id = self.opened.fetch_add(1, Ordering::Relaxed);
         let (progress, stop) = (Progress::new(limits), stop.child_token());
-        let entry = Entry {
-            progress: Arc::clone(&progress),
-            stop: stop.clone(),
-        };
+        let entry = Entry { progress: Arc::clone(&progress), stop: stop.clone() };
         self.entries().insert(id, entry);
-        OpenConnection {
-            connections: Arc::clone(self),
-            id,
-            progress,
-            stop,
-            _slot: slot,
-        }
+        OpenConnection { connections: Arc::clone(self), id, progress, stop, _slot: slot }
     }
 
     fn close_longest_waiting(&self) {

@@ -84,17 +84,13 @@ fn hostname(text: &str) -> Result<String, String> {
     } else {
         return Ok(text.to_owned());
     };
-    Err(format!(
-        "{reason}, which no label should: name the machine, such as gpu01, or leave the flag out"
-    ))
+    Err(format!("{reason}, which no label should: name the machine, such as gpu01, or leave the flag out"))
 }
 
 fn gpu_source() -> impl TypedValueParser<Value = GpuSourceKind> {
-    PossibleValuesParser::new(["auto", "nvml", "simulated"])
-        .try_map(|text| text.parse::<GpuSourceKind>())
+    PossibleValuesParser::new(["auto", "nvml", "simulated"]).try_map(|text| text.parse::<GpuSourceKind>())
 }
 
 fn log_level() -> impl TypedValueParser<Value = LevelFilter> {
-    PossibleValuesParser::new(["error", "warn", "info", "debug"])
-        .try_map(|text| text.parse::<LevelFilter>())
+    PossibleValuesParser::new(["error", "warn", "info", "debug"]).try_map(|text| text.parse::<LevelFilter>())
 }

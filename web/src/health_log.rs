@@ -42,8 +42,7 @@ impl Told {
         let error = status.error.as_deref().unwrap_or_default();
         let varies = |c: char| c.is_ascii_digit() || ":('\"".contains(c);
         let problem = error.split(varies).next().unwrap_or_default();
-        let is_new =
-            self.problems.len() < MOST_PROBLEMS && self.problems.insert(problem.to_owned());
+        let is_new = self.problems.len() < MOST_PROBLEMS && self.problems.insert(problem.to_owned());
         is_new || changed
     }
 }
@@ -80,22 +79,13 @@ impl HealthLog {
             let collectors = host.snapshot.iter().flat_map(|it| &it.collectors);
             let collectors = collectors.map(|(collector, status)| (collector.as_str(), status));
             // One that is being connected for the first time has nothing to say.
-            let ssh = host
-                .ssh
-                .iter()
-                .filter(|it| it.success || it.error.is_some());
+            let ssh = host.ssh.iter().filter(|it| it.success || it.error.is_some());
             for (collector, status) in ssh.map(|it| (SSH, it)).chain(collectors) {
                 let key = (host.hostname.clone(), collector.to_owned());
-                if !self
-                    .collectors
-                    .entry(key)
-                    .or_default()
-                    .is_changed_by(status)
-                {
+                if !self.collectors.entry(key).or_default().is_changed_by(status) {
                     continue;
                 }
-                let (hostname, error) =
-                    (&host.hostname, status.error.as_deref().unwrap_or_default());
+                let (hostname, error) = (&host.hostname, status.error.as_deref().unwrap_or_default());
                 match Health::of(status) {
                     Health::Well => {
                         tracing::info!(hostname, collector, "a collector is well again")
@@ -166,20 +156,12 @@ mod tests {
     use super::*;
 
     fn publication(success: bool, error: Option<&str>) -> Publication {
-        let status = CollectorStatus {
-            success,
-            error: error.map(str::to_owned),
-            ..CollectorStatus::default()
-        };
+        let status = CollectorStatus { success, error: error.map(str::to_owned), ..CollectorStatus::default() };
         publish("gpu", status, true)
     }
 
     fn publish(collector: &str, status: CollectorStatus, installed: bool) -> Publication {
-        published(Snapshot {
-            collectors: [(collector.to_owned(), status)].into(),
-            installed,
-            ..nothing()
-        })
+        published(Snapshot { collectors: [(collector.to_owned(), status)].into(), installed, ..nothing() })
     }
 
     fn nothing() -> Snapshot {
@@ -262,10 +244,7 @@ mod tests {
         let said = said([
             publication(false, Some(refused)),
             publication(false, Some("cannot connect to 10.0.0.2:22: no answer")),
-            publication(
-                false,
-                Some("cannot trust it: its key is not the one at known_hosts:3"),
-            ),
+            publication(false, Some("cannot trust it: its key is not the one at known_hosts:3")),
             publication(false, Some(refused)),
             publication(false, Some("cannot understand its answer ('x'): a")),
             publication(false, Some("cannot understand its answer ('y'): b")),
@@ -286,32 +265,18 @@ mod tests {
     #[test]
     fn that_there_is_no_genv_is_said_once_and_only_when_it_is_known() {
         let state = |current, installed| {
-            let status = CollectorStatus {
-                success: true,
-                current,
-                ..CollectorStatus::default()
-            };
+            let status = CollectorStatus { success: true, current, ..CollectorStatus::default() };
             publish("state", status, installed)
         };
         assert_eq!(said([state(false, false), state(true, true)]), "");
-        let said = said([
-            state(true, false),
-            state(true, false),
-            state(false, false),
-            state(true, true),
-            state(true, false),
-        ]);
+        let said =
+            said([state(true, false), state(true, false), state(false, false), state(true, true), state(true, false)]);
         assert_eq!(said.matches("genv is not installed").count(), 2, "{said}");
     }
 
     #[test]
     fn that_devices_are_simulated_is_said_once() {
-        let simulated = || {
-            published(Snapshot {
-                simulated: true,
-                ..nothing()
-            })
-        };
+        let simulated = || published(Snapshot { simulated: true, ..nothing() });
         assert_eq!(said([published(nothing())]), "");
         let said = said([simulated(), simulated()]);
         assert_eq!(said.matches("devices are simulated").count(), 1, "{said}");
@@ -323,9 +288,7 @@ mod tests {
             published(Snapshot {
                 processes: vec![Arc::new(Process {
                     pid: 4711,
-                    attribution: Attribution::Unknown {
-                        reason: reason.to_owned(),
-                    },
+                    attribution: Attribution::Unknown { reason: reason.to_owned() },
                     start_time_ticks: None,
                     uid: None,
                     username: None,

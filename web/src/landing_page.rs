@@ -32,11 +32,7 @@ pub struct LandingPage {
 impl LandingPage {
     /// The page, ready to be served. Every text is escaped.
     pub fn response(&self) -> Response {
-        Page {
-            title: &self.name,
-            main: self,
-        }
-        .response()
+        Page { title: &self.name, main: self }.response()
     }
 }
 
@@ -48,10 +44,7 @@ impl fmt::Display for LandingPage {
         for link in &self.links {
             let path = Escaped(link.path.trim_start_matches('/'));
             let (text, description) = (Escaped(&link.text), Escaped(&link.description));
-            writeln!(
-                page,
-                "<li><a href=\"./{path}\">{text}</a>: {description}</li>"
-            )?;
+            writeln!(page, "<li><a href=\"./{path}\">{text}</a>: {description}</li>")?;
         }
         writeln!(page, "</ul>")
     }
@@ -68,20 +61,12 @@ mod tests {
             name: hostile.clone(),
             description: hostile.clone(),
             version: hostile.clone(),
-            links: vec![Link {
-                path: format!("/{hostile}"),
-                text: hostile.clone(),
-                description: hostile,
-            }],
+            links: vec![Link { path: format!("/{hostile}"), text: hostile.clone(), description: hostile }],
         }
         .response();
         let page = String::from_utf8(page.body().to_vec()).unwrap();
         assert!(!page.contains("<script"), "{page}");
-        assert_eq!(
-            page.matches("&lt;script&gt;&quot;&#39;&amp;").count(),
-            7,
-            "{page}"
-        );
+        assert_eq!(page.matches("&lt;script&gt;&quot;&#39;&amp;").count(), 7, "{page}");
         assert!(page.contains("href=\"./&lt;script"), "{page}");
     }
 }

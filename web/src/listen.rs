@@ -24,9 +24,7 @@ enum Host {
 
 /// Why a text is no [`ListenAddress`]; reads well after clap's "invalid value '…' for '…': ".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{reason}; write HOST:PORT, such as 127.0.0.1:9820, [::1]:9820, or :9820 for all interfaces"
-)]
+#[error("{reason}; write HOST:PORT, such as 127.0.0.1:9820, [::1]:9820, or :9820 for all interfaces")]
 pub struct ListenAddressError {
     reason: &'static str,
 }
@@ -64,9 +62,7 @@ pub(crate) fn inherited() -> Result<Vec<TcpListener>, InheritedSocketError> {
         let socket = sockets.take_tcp_listener(number);
         let socket = socket.map_err(|why| error(why.to_string()))?;
         let socket = socket.ok_or_else(|| error("one of them is taken".to_owned()))?;
-        let listener = socket
-            .set_nonblocking(true)
-            .and_then(|()| TcpListener::from_std(socket));
+        let listener = socket.set_nonblocking(true).and_then(|()| TcpListener::from_std(socket));
         listeners.push(listener.map_err(|why| error(why.to_string()))?);
     }
     if listeners.is_empty() {
@@ -131,9 +127,7 @@ fn is_host_name(text: &str) -> bool {
         !label.is_empty()
             && label.len() <= 63
             && !label.starts_with('-')
-            && label
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
     };
     let mut last = "";
     text.len() <= 253
@@ -154,10 +148,7 @@ impl fmt::Display for ListenAddress {
 impl ListenAddress {
     /// Listens. Port 0 lets the kernel choose one.
     pub(crate) async fn listen(&self) -> Result<TcpListener, ListenError> {
-        self.try_listen().await.map_err(|why| ListenError {
-            address: self.clone(),
-            why,
-        })
+        self.try_listen().await.map_err(|why| ListenError { address: self.clone(), why })
     }
 
     async fn try_listen(&self) -> io::Result<TcpListener> {
@@ -167,8 +158,7 @@ impl ListenAddress {
                 return match listen(Ipv6Addr::UNSPECIFIED.into(), self.port) {
                     // A kernel without IPv6 has no such socket, or no such address.
                     Err(error)
-                        if error.raw_os_error()
-                            == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
+                        if error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
                             || error.kind() == io::ErrorKind::AddrNotAvailable =>
                     {
                         listen(Ipv4Addr::UNSPECIFIED.into(), self.port)
@@ -219,10 +209,7 @@ mod tests {
             ("[::]:9820", "[::]:9820"),
             ("0.0.0.0:0", "0.0.0.0:0"),
             ("localhost:9820", "localhost:9820"),
-            (
-                "gpu-01.lab_2.example.org.:65535",
-                "gpu-01.lab_2.example.org.:65535",
-            ),
+            ("gpu-01.lab_2.example.org.:65535", "gpu-01.lab_2.example.org.:65535"),
             (":09820", ":9820"),
         ] {
             let address: ListenAddress = text.parse().unwrap();
@@ -243,26 +230,14 @@ mod tests {
             (":http", "the port is not a number from 0 to 65535"),
             ("::1:9820", "an IPv6 address must stand in brackets"),
             ("[::1]", "a bracket is not closed, or no port follows it"),
-            (
-                "[::1:9820",
-                "a bracket is not closed, or no port follows it",
-            ),
+            ("[::1:9820", "a bracket is not closed, or no port follows it"),
             ("[gpu]:9820", "what stands in brackets is no IPv6 address"),
-            (
-                "127.0.0.256:1",
-                "this is neither an address nor a host name",
-            ),
+            ("127.0.0.256:1", "this is neither an address nor a host name"),
             ("10.1:9820", "this is neither an address nor a host name"),
             ("my host:9820", "this is neither an address nor a host name"),
             ("a..b:9820", "this is neither an address nor a host name"),
-            (
-                "http://localhost:9820",
-                "this is a URL, or a kind of socket that is not served here",
-            ),
-            (
-                "vsock://:9820",
-                "this is a URL, or a kind of socket that is not served here",
-            ),
+            ("http://localhost:9820", "this is a URL, or a kind of socket that is not served here"),
+            ("vsock://:9820", "this is a URL, or a kind of socket that is not served here"),
         ] {
             let error = text.parse::<ListenAddress>().unwrap_err();
             assert_eq!(error.reason, reason, "{text:?}");

@@ -15,19 +15,12 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let log = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(colour)
-        .with_target(false);
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colour).with_target(false);
     // Libraries write through the crate `log`, and know nothing of what is said once here: that of SSH, for one, has a
     // line for each connection that fails.
     let ours = filter_fn(|event| event.target() != "log");
     match flags.log_format {
         LogFormat::Text => log.with_filter(ours).with_filter(flags.log_level).boxed(),
-        LogFormat::Json => log
-            .json()
-            .with_filter(ours)
-            .with_filter(flags.log_level)
-            .boxed(),
+        LogFormat::Json => log.json().with_filter(ours).with_filter(flags.log_level).boxed(),
     }
 }

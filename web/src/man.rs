@@ -27,12 +27,8 @@ impl ManFlags {
     /// # Errors
     /// The folder cannot be made, or not be written to.
     pub fn write(self, command: clap::Command) -> Result<(), ManError> {
-        let written = fs::create_dir_all(&self.folder)
-            .and_then(|()| clap_mangen::generate_to(command, &self.folder));
-        written.map_err(|error| ManError {
-            folder: self.folder,
-            error,
-        })
+        let written = fs::create_dir_all(&self.folder).and_then(|()| clap_mangen::generate_to(command, &self.folder));
+        written.map_err(|error| ManError { folder: self.folder, error })
     }
 }
 
@@ -51,9 +47,7 @@ mod tests {
     fn each_command_that_is_not_hidden_has_a_page() {
         let parent = tempfile::tempdir().unwrap();
         let folder = parent.path().join("man1");
-        let flags = ManFlags {
-            folder: folder.clone(),
-        };
+        let flags = ManFlags { folder: folder.clone() };
         flags.write(command()).unwrap();
         let pages = fs::read_dir(folder).unwrap();
         let mut pages: Vec<_> = pages.map(|page| page.unwrap().file_name()).collect();
@@ -63,9 +57,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_cannot_be_made_is_named() {
-        let flags = ManFlags {
-            folder: "/dev/null/man1".into(),
-        };
+        let flags = ManFlags { folder: "/dev/null/man1".into() };
         assert_eq!(
             flags.write(command()).unwrap_err().to_string(),
             "cannot write manual pages to /dev/null/man1: Not a directory (os error 20). \

@@ -27,13 +27,9 @@ impl Notify {
             .and_then(|path| address(&path))
             .and_then(|address| Some((UnixDatagram::unbound().ok()?, address)));
         let number = |name| variable(name)?.to_str()?.parse::<u64>().ok();
-        let for_another =
-            number("WATCHDOG_PID").is_some_and(|pid| pid != u64::from(std::process::id()));
+        let for_another = number("WATCHDOG_PID").is_some_and(|pid| pid != u64::from(std::process::id()));
         let watchdog = number("WATCHDOG_USEC").filter(|it| *it > 0 && !for_another);
-        Self {
-            manager,
-            watchdog: watchdog.map(Duration::from_micros),
-        }
+        Self { manager, watchdog: watchdog.map(Duration::from_micros) }
     }
 
     /// It has done what a start is for.
@@ -105,10 +101,7 @@ mod tests {
         let abstract_name = SocketAddr::from_abstract_name(&name).unwrap();
         for (manager, at) in [
             (UnixDatagram::bind(&path).unwrap(), path.clone().into()),
-            (
-                UnixDatagram::bind_addr(&abstract_name).unwrap(),
-                OsString::from(format!("@{name}")),
-            ),
+            (UnixDatagram::bind_addr(&abstract_name).unwrap(), OsString::from(format!("@{name}"))),
         ] {
             let notify = Notify::from(|variable| (variable == "NOTIFY_SOCKET").then(|| at.clone()));
             notify.ready();

@@ -14,20 +14,13 @@ pub(crate) struct RateLimiter {
 
 impl RateLimiter {
     pub(crate) fn new(interval: Duration, burst: u32) -> Self {
-        Self {
-            interval,
-            burst,
-            paid_until: Mutex::new(None),
-        }
+        Self { interval, burst, paid_until: Mutex::new(None) }
     }
 
     /// Whether a request that arrives now may pass.
     pub(crate) fn allow(&self, now: Instant) -> bool {
         // A plain assignment: no thread can leave it half done.
-        let mut paid_until = self
-            .paid_until
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut paid_until = self.paid_until.lock().unwrap_or_else(PoisonError::into_inner);
         let from = paid_until.map_or(now, |until| until.max(now));
         let ahead = self.interval.saturating_mul(self.burst.saturating_sub(1));
         let allowed = from.duration_since(now) <= ahead;
@@ -52,9 +45,7 @@ pub(crate) fn parse_go_duration(text: &str) -> Option<Duration> {
     while !rest.is_empty() {
         let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, tail) = rest.split_at(number);
-        let unit = tail
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(tail.len());
+        let unit = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(unit);
         let unit_seconds = match unit {
             "ns" => 1e-9,
@@ -80,16 +71,10 @@ mod tests {
         let limiter = RateLimiter::new(Duration::from_secs(1), 3);
         let start = Instant::now();
         let mut allowed = |milliseconds| limiter.allow(start + Duration::from_millis(milliseconds));
-        assert_eq!(
-            [0, 0, 0, 0, 999].map(&mut allowed),
-            [true, true, true, false, false]
-        );
+        assert_eq!([0, 0, 0, 0, 999].map(&mut allowed), [true, true, true, false, false]);
         assert_eq!([1000, 1000, 2000].map(&mut allowed), [true, false, true]);
         // After a rest, the whole burst is there again, and no more.
-        assert_eq!(
-            [9000, 9000, 9000, 9000].map(&mut allowed),
-            [true, true, true, false]
-        );
+        assert_eq!([9000, 9000, 9000, 9000].map(&mut allowed), [true, true, true, false]);
     }
 
     #[test]
@@ -106,15 +91,9 @@ mod tests {
             (".5s", 500),
         ] {
             let duration = parse_go_duration(text);
-            assert_eq!(
-                duration,
-                Some(Duration::from_millis(milliseconds)),
-                "{text}"
-            );
+            assert_eq!(duration, Some(Duration::from_millis(milliseconds)), "{text}");
         }
-        for text in [
-            "", "1", "s", "1d", "-1s", "1s ", "1 s", "..s", "1ss", "1e3s",
-        ] {
+        for text in ["", "1", "s", "1d", "-1s", "1s ", "1 s", "..s", "1ss", "1e3s"] {
             assert_eq!(parse_go_duration(text), None, "{text:?}");
         }
     }

@@ -23,11 +23,7 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// A request from its parts.
     pub fn new(method: &'a Method, uri: &'a Uri, headers: &'a HeaderMap) -> Self {
-        Self {
-            method,
-            uri,
-            headers,
-        }
+        Self { method, uri, headers }
     }
 
     /// `GET` or `HEAD`. A handler may answer both alike: the server leaves out the body of a `HEAD`.
@@ -107,14 +103,11 @@ fn form_decoded(text: &str) -> String {
         });
         at += if escaped.is_some() { 3 } else { 1 };
     }
-    String::from_utf8(decoded)
-        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    String::from_utf8(decoded).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 fn hex_digit(byte: u8) -> Option<u8> {
-    char::from(byte)
-        .to_digit(16)
-        .and_then(|digit| u8::try_from(digit).ok())
+    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
 #[cfg(test)]

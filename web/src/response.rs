@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderName,
-    HeaderValue, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+    REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 
 use crate::Encoding;
@@ -22,21 +22,13 @@ impl Response {
     pub fn new(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Self {
         let mut headers = HeaderMap::with_capacity(8);
         headers.insert(CONTENT_TYPE, content_type);
-        Self {
-            status,
-            headers,
-            body: body.into(),
-        }
+        Self { status, headers, body: body.into() }
     }
 
     /// A few words for people and scripts; ends with a newline.
     pub fn text(status: StatusCode, words: &str) -> Self {
-        Self::new(
-            status,
-            HeaderValue::from_static("text/plain; charset=utf-8"),
-            format!("{words}\n"),
-        )
-        .with_header(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
+        Self::new(status, HeaderValue::from_static("text/plain; charset=utf-8"), format!("{words}\n"))
+            .with_header(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
     }
 
     /// A page that loads nothing from anywhere, runs no script and may not be framed; its styles are
@@ -44,15 +36,11 @@ impl Response {
     pub fn html(body: impl Into<Bytes>) -> Self {
         let policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
-        Self::new(
-            StatusCode::OK,
-            HeaderValue::from_static("text/html; charset=utf-8"),
-            body,
-        )
-        .with_header(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy))
-        .with_header(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
-        .with_header(X_FRAME_OPTIONS, HeaderValue::from_static("deny"))
-        .with_header(REFERRER_POLICY, HeaderValue::from_static("no-referrer"))
+        Self::new(StatusCode::OK, HeaderValue::from_static("text/html; charset=utf-8"), body)
+            .with_header(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy))
+            .with_header(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
+            .with_header(X_FRAME_OPTIONS, HeaderValue::from_static("deny"))
+            .with_header(REFERRER_POLICY, HeaderValue::from_static("no-referrer"))
     }
 
     /// A body in the encoding that suits the client, which is [`Request::encoding`](crate::Request::encoding).
@@ -68,10 +56,7 @@ impl Response {
 
     /// 404, and where to look instead.
     pub fn not_found() -> Self {
-        Self::text(
-            StatusCode::NOT_FOUND,
-            "There is no such page here. The page / lists those that there are.",
-        )
+        Self::text(StatusCode::NOT_FOUND, "There is no such page here. The page / lists those that there are.")
     }
 
     /// The status.

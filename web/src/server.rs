@@ -116,11 +116,7 @@ impl Server {
         for address in addresses {
             listeners.push(address.listen().await?);
         }
-        Ok(Self {
-            listeners,
-            config,
-            limits,
-        })
+        Ok(Self { listeners, config, limits })
     }
 
     /// Listens on the sockets that the service manager has opened (socket activation), as exporters do with
@@ -128,15 +124,8 @@ impl Server {
     ///
     /// # Errors
     /// There are none, or they are of another kind.
-    pub fn inherit(
-        config: Option<WebConfig>,
-        limits: Limits,
-    ) -> Result<Self, InheritedSocketError> {
-        Ok(Self {
-            listeners: inherited()?,
-            config,
-            limits,
-        })
+    pub fn inherit(config: Option<WebConfig>, limits: Limits) -> Result<Self, InheritedSocketError> {
+        Ok(Self { listeners: inherited()?, config, limits })
     }
 
     /// The addresses listened on, with the ports that the kernel chose.
@@ -150,11 +139,8 @@ impl Server {
     pub async fn serve(self, handler: impl Handler, shutdown: impl Future<Output = ()>) {
         let limits = self.limits;
         let shared = Arc::new(Shared {
-            in_flight: (limits.max_requests > 0).then(|| {
-                Arc::new(Semaphore::new(
-                    limits.max_requests.min(Semaphore::MAX_PERMITS),
-                ))
-            }),
+            in_flight: (limits.max_requests > 0)
+                .then(|| Arc::new(Semaphore::new(limits.max_requests.min(Semaphore::MAX_PERMITS)))),
             connections: Connections::new(limits.max_connections),
             handler,
             config: self.config,
@@ -170,10 +156,7 @@ impl Server {
         shutdown.await;
         shared.stop.cancel();
         shared.tasks.close();
-        if timeout(shared.limits.drain_timeout, shared.tasks.wait())
-            .await
-            .is_err()
-        {
+        if timeout(shared.limits.drain_timeout, shared.tasks.wait()).await.is_err() {
             let connections = shared.tasks.len();
             tracing::warn!(connections, "stopped before every request was answered");
         }
@@ -205,12 +188,7 @@ impl<H: Handler> Shared<H> {
         stop.run_until_cancelled(accepting).await;
     }
 
-    async fn serve_connection(
-        &self,
-        stream: TcpStream,
-        client: SocketAddr,
-        connection: &OpenConnection,
-    ) {
+    async fn serve_connection(&self, stream: TcpStream, client: SocketAddr, connection: &OpenConnection) {
         // Answers are whole when they are written: waiting to fill a packet would only delay them. Should the
         // option fail, the connection is gone already.
         let _ = stream.set_nodelay(true);
@@ -218,8 +196,7 @@ impl<H: Handler> Shared<H> {
             Some(config) if config.speaks_tls() => {
                 let handshake = self.handshake(config, stream, client);
                 let handshake = timeout(self.limits.head_timeout, handshake);
-                if let Some(Ok(Some(stream))) = connection.stop.run_until_cancelled(handshake).await
-                {
+                if let Some(Ok(Some(stream))) = connection.stop.run_until_cancelled(handshake).await {
                     self.serve_requests(stream, connection).await;
                 }
             }
@@ -227,11 +204,7 @@ impl<H: Handler> Shared<H> {
         }
     }
 
-    async fn serve_requests(
-        &self,
-        stream: impl AsyncRead + AsyncWrite + Unpin,
-        connection: &OpenConnection,
-    ) {
+    async fn serve_requests(&self, stream: impl AsyncRead + AsyncWrite + Unpin, connection: &OpenConnection) {
         let progress = &connection.progress;
         let service = service_fn(|request| self.answer(request, progress));
         drive(stream, Arc::clone(progress), service, &connection.stop).await;
@@ -302,23 +275,14 @@ impl<H: Handler> Shared<H> {
         };
         let limiter = settings.rate_limiter.as_ref();
         let mut response = if limiter.is_some_and(|limiter| !limiter.allow(Instant::now())) {
-            let words =
-                "Not answered: requests come faster than rate_limit allows. Try again later.";
+            let words = "Not answered: requests come faster than rate_limit allows. Try again later.";
             Response::text(StatusCode::TOO_MANY_REQUESTS, words)
-        } else if settings.users.is_empty()
-            || self
-                .gatekeeper
-                .admits(&settings.users, request.headers())
-                .await
-        {
+        } else if settings.users.is_empty() || self.gatekeeper.admits(&settings.users, request.headers()).await {
             self.respond(request, progress)
         } else {
             let challenge = HeaderValue::from_static("Basic realm=\"genv\", charset=\"UTF-8\"");
-            Response::text(
-                StatusCode::UNAUTHORIZED,
-                "Sign in with a user of basic_auth_users.",
-            )
-            .with_header(WWW_AUTHENTICATE, challenge)
+            Response::text(StatusCode::UNAUTHORIZED, "Sign in with a user of basic_auth_users.")
+                .with_header(WWW_AUTHENTICATE, challenge)
         };
         for (name, value) in &settings.headers {
             response.headers.insert(name, value.clone());
@@ -328,11 +292,8 @@ impl<H: Handler> Shared<H> {
 
     fn respond(&self, request: &hyper::Request<Incoming>, progress: &Progress) -> Response {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return Response::text(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "Only GET and HEAD are answered here.",
-            )
-            .with_header(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return Response::text(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD are answered here.")
+                .with_header(ALLOW, HeaderValue::from_static("GET, HEAD"));
         }
         if let Some(in_flight) = &self.in_flight {
             // Being busy is no ill health.
@@ -342,11 +303,7 @@ impl<H: Handler> Shared<H> {
                 return self.too_many_requests();
             }
         }
-        self.handler.handle(&Request::new(
-            request.method(),
-            request.uri(),
-            request.headers(),
-        ))
+        self.handler.handle(&Request::new(request.method(), request.uri(), request.headers()))
     }
 
     fn too_many_requests(&self) -> Response {

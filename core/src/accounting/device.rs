@@ -6,9 +6,7 @@ use super::observed::{ObservedDevice, UserUse};
 use super::{UserId, Users};
 use crate::gpu::XidEvent;
 use crate::gpu::bounds::most_joules;
-use crate::model::{
-    Counters, DeviceEnergy, DeviceIndex, DeviceSeconds, DeviceXid, UserDeviceUse, UserXid,
-};
+use crate::model::{Counters, DeviceEnergy, DeviceIndex, DeviceSeconds, DeviceXid, UserDeviceUse, UserXid};
 
 /// Everything that one GPU's index has accumulated.
 #[derive(Debug, Default)]
@@ -120,8 +118,8 @@ impl DeviceAccount {
             let measured = measured.filter(|now| now.uuid == before.uuid && !holder.moved);
             let busy = measured.and_then(|now| is_busy(now, holder.user, busy_above));
             // What a process did before it ended is told by nobody.
-            let ended = before.use_by(holder.user).is_some()
-                && measured.is_some_and(|now| now.use_by(holder.user).is_none());
+            let ended =
+                before.use_by(holder.user).is_some() && measured.is_some_and(|now| now.use_by(holder.user).is_none());
             let counter = match busy {
                 Some(true) => &mut seconds.busy,
                 Some(false) if !ended => &mut seconds.idle,
@@ -140,15 +138,12 @@ impl DeviceAccount {
 
     fn charge_utilization(&mut self, now: &ObservedDevice, elapsed_seconds: f64) {
         let mut users = now.users.iter();
-        self.utilization_measured |=
-            users.any(|users| users.is_empty() || users.iter().any(|user| !user.unmeasured));
+        self.utilization_measured |= users.any(|users| users.is_empty() || users.iter().any(|user| !user.unmeasured));
         let scale = 1.0 / total_utilization(now).max(1.0);
         for user in now.users.iter().flatten() {
             if user.user != UserId::NOBODY && user.utilization_ratio > 0.0 {
-                self.users
-                    .entry(user.user)
-                    .or_default()
-                    .utilized_device_seconds += user.utilization_ratio * scale * elapsed_seconds;
+                self.users.entry(user.user).or_default().utilized_device_seconds +=
+                    user.utilization_ratio * scale * elapsed_seconds;
             }
         }
     }
@@ -232,12 +227,7 @@ impl DeviceAccount {
         charge(UserId::NOBODY, whole - held);
     }
 
-    fn charge_energy(
-        &mut self,
-        before: Option<&ObservedDevice>,
-        now: &ObservedDevice,
-        joules: f64,
-    ) {
+    fn charge_energy(&mut self, before: Option<&ObservedDevice>, now: &ObservedDevice, joules: f64) {
         if joules <= 0.0 {
             return;
         }
@@ -273,17 +263,11 @@ impl DeviceAccount {
     ) {
         let account = self.xid_errors.entry(event.xid).or_default();
         account.errors += 1;
-        account.last_timestamp_seconds =
-            account.last_timestamp_seconds.max(event.timestamp_seconds);
+        account.last_timestamp_seconds = account.last_timestamp_seconds.max(event.timestamp_seconds);
         let held_before = before.into_iter().flat_map(|it| it.known_holders());
-        let attached_since = now
-            .into_iter()
-            .flat_map(|it| it.known_holders())
-            .filter(|holder| {
-                holder
-                    .attached_timestamp_seconds
-                    .is_some_and(|attached| attached <= event.timestamp_seconds)
-            });
+        let attached_since = now.into_iter().flat_map(|it| it.known_holders()).filter(|holder| {
+            holder.attached_timestamp_seconds.is_some_and(|attached| attached <= event.timestamp_seconds)
+        });
         let mut users: Vec<UserId> = held_before.chain(attached_since).map(|h| h.user).collect();
         users.sort_unstable();
         users.dedup();
@@ -296,34 +280,22 @@ impl DeviceAccount {
         let index = DeviceIndex::gpu(gpu);
         let mut device_joules = 0.0;
         for (user, account) in &mut self.users {
-            let shown = if account.published {
-                &*account
-            } else {
-                &UserAccount::default()
-            };
+            let shown = if account.published { &*account } else { &UserAccount::default() };
             device_joules += shown.energy_joules;
             let somebody = *user != UserId::NOBODY;
             counters.user_device_use.push(UserDeviceUse {
                 username: users.name(*user).to_owned(),
                 index,
                 device_seconds: somebody.then_some(shown.seconds),
-                utilized_device_seconds: (somebody && self.utilization_measured).then_some(
-                    if self.utilization_published {
-                        shown.utilized_device_seconds
-                    } else {
-                        0.0
-                    },
-                ),
+                utilized_device_seconds: (somebody && self.utilization_measured)
+                    .then_some(if self.utilization_published { shown.utilized_device_seconds } else { 0.0 }),
                 energy_joules: self.energy_measured.then_some(shown.energy_joules),
             });
             account.published = true;
         }
         self.utilization_published = self.utilization_measured;
         if self.energy_measured {
-            counters.device_energy.push(DeviceEnergy {
-                index,
-                energy_joules: device_joules,
-            });
+            counters.device_energy.push(DeviceEnergy { index, energy_joules: device_joules });
         }
         for (xid, account) in &mut self.xid_errors {
             let shown = if account.published { account.errors } else { 0 };
@@ -339,11 +311,7 @@ impl DeviceAccount {
                     username: users.name(*user).to_owned(),
                     index,
                     xid: *xid,
-                    errors: if user_account.published {
-                        user_account.errors
-                    } else {
-                        0
-                    },
+                    errors: if user_account.published { user_account.errors } else { 0 },
                 });
                 user_account.published = true;
             }
@@ -362,17 +330,15 @@ fn is_busy(now: &ObservedDevice, user: UserId, busy_above: f64) -> Option<bool> 
         return Some(true);
     }
     let mut candidates = own.into_iter().chain(unknown);
-    let could_be_busy = candidates.any(|user| user.unmeasured)
-        || unknown.is_some() && sum(own) + sum(unknown) >= busy_above;
+    let could_be_busy =
+        candidates.any(|user| user.unmeasured) || unknown.is_some() && sum(own) + sum(unknown) >= busy_above;
     (!could_be_busy).then_some(false)
 }
 
 /// Those whose processes did something.
 fn users(device: &ObservedDevice) -> impl Iterator<Item = UserId> {
     let users = device.users.iter().flatten();
-    users
-        .filter(|it| it.utilization_ratio > 0.0)
-        .map(|it| it.user)
+    users.filter(|it| it.utilization_ratio > 0.0).map(|it| it.user)
 }
 
 fn total_utilization(device: &ObservedDevice) -> f64 {

@@ -49,10 +49,7 @@ pub(crate) struct Users {
 
 impl Users {
     fn new() -> Self {
-        Self {
-            names: vec![NOBODY.to_owned()],
-            ids: HashMap::from_iter([(NOBODY.to_owned(), UserId::NOBODY)]),
-        }
+        Self { names: vec![NOBODY.to_owned()], ids: HashMap::from_iter([(NOBODY.to_owned(), UserId::NOBODY)]) }
     }
 
     /// The id of a name, the same each time; nobody's, if there are too many.
@@ -86,11 +83,7 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// An empty ledger; `busy_above` is the utilization, 0–1, from which held time is busy.
     pub(crate) fn new(busy_above: f64) -> Self {
-        Self {
-            users: Users::new(),
-            devices: BTreeMap::new(),
-            busy_above,
-        }
+        Self { users: Users::new(), devices: BTreeMap::new(), busy_above }
     }
 
     /// Charges the time between two observations, which lie `elapsed_seconds` apart.
@@ -105,21 +98,12 @@ impl Ledger {
         }
         for before in &previous.devices {
             if current.device(before.gpu).is_none() {
-                self.devices.entry(before.gpu).or_default().step(
-                    Some(before),
-                    None,
-                    elapsed_seconds,
-                    self.busy_above,
-                );
+                self.devices.entry(before.gpu).or_default().step(Some(before), None, elapsed_seconds, self.busy_above);
             }
         }
         for event in &current.xid_events {
             let gpu = event.index.gpu;
-            self.devices.entry(gpu).or_default().charge_xid(
-                event,
-                previous.device(gpu),
-                current.device(gpu),
-            );
+            self.devices.entry(gpu).or_default().charge_xid(event, previous.device(gpu), current.device(gpu));
         }
     }
 

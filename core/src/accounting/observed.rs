@@ -115,10 +115,7 @@ impl Observed {
                 }
             }
         }
-        Self {
-            devices,
-            xid_events: reading.xid_events,
-        }
+        Self { devices, xid_events: reading.xid_events }
     }
 
     pub(super) fn device(&self, gpu: u32) -> Option<&ObservedDevice> {
@@ -144,18 +141,10 @@ fn find(devices: &mut [ObservedDevice], gpu: u32) -> Option<&mut ObservedDevice>
 }
 
 fn add(users: &mut Vec<UserUse>, user: UserId, utilization_ratio: Option<f64>, outside: bool) {
-    let position = users
-        .iter()
-        .position(|u| u.user == user)
-        .unwrap_or_else(|| {
-            users.push(UserUse {
-                user,
-                utilization_ratio: 0.0,
-                unmeasured: false,
-                outside: false,
-            });
-            users.len() - 1
-        });
+    let position = users.iter().position(|u| u.user == user).unwrap_or_else(|| {
+        users.push(UserUse { user, utilization_ratio: 0.0, unmeasured: false, outside: false });
+        users.len() - 1
+    });
     let entry = &mut users[position];
     entry.utilization_ratio += utilization_ratio.unwrap_or(0.0).max(0.0);
     entry.unmeasured |= utilization_ratio.is_none();

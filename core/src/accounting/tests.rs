@@ -41,12 +41,7 @@ impl Case {
     }
 
     fn holds(mut self, user: UserId, share_ratio: f64) -> Self {
-        self.now.holders.push(Holder {
-            user,
-            share_ratio,
-            attached_timestamp_seconds: None,
-            moved: false,
-        });
+        self.now.holders.push(Holder { user, share_ratio, attached_timestamp_seconds: None, moved: false });
         self
     }
 
@@ -67,12 +62,8 @@ impl Case {
     fn observe(&mut self, read: bool) -> Counters {
         self.seconds += self.step_seconds;
         self.now.read_seconds = read.then_some(self.seconds);
-        let current = Observed {
-            devices: vec![self.now.clone()],
-            xid_events: std::mem::take(&mut self.xid_events),
-        };
-        self.ledger
-            .step(&self.previous, &current, self.step_seconds);
+        let current = Observed { devices: vec![self.now.clone()], xid_events: std::mem::take(&mut self.xid_events) };
+        self.ledger.step(&self.previous, &current, self.step_seconds);
         self.previous = current;
         self.ledger.publish()
     }
@@ -102,17 +93,10 @@ fn held_time_is_busy_idle_or_unmeasured_by_the_holders_own_processes() {
     let mut case = Case::new();
     let (alice, bob) = (case.alice, case.bob);
     case = case.holds(alice, 0.25).holds(bob, 0.5);
-    assert_eq!(
-        seconds(&case.measured(0.0), "alice"),
-        DeviceSeconds::default()
-    );
+    assert_eq!(seconds(&case.measured(0.0), "alice"), DeviceSeconds::default());
     case.uses(&[(alice, Some(0.05))]).measured(0.0);
     let counters = case.uses(&[(alice, None), (bob, Some(0.04))]).measured(0.0);
-    let expected = DeviceSeconds {
-        busy: 2.5,
-        unmeasured: 2.5,
-        ..DeviceSeconds::default()
-    };
+    let expected = DeviceSeconds { busy: 2.5, unmeasured: 2.5, ..DeviceSeconds::default() };
     assert_eq!(seconds(&counters, "alice"), expected);
     assert_eq!(seconds(&counters, "bob").idle, 10.0);
 }
@@ -125,12 +109,7 @@ fn the_time_in_which_a_holders_last_process_ended_is_unmeasured() {
     case.measured(0.0);
     case.uses(&[(alice, Some(0.9))]).measured(0.0);
     case.uses(&[]).measured(0.0);
-    let expected = DeviceSeconds {
-        busy: 10.0,
-        unmeasured: 10.0,
-        idle: 10.0,
-        ..DeviceSeconds::default()
-    };
+    let expected = DeviceSeconds { busy: 10.0, unmeasured: 10.0, idle: 10.0, ..DeviceSeconds::default() };
     assert_eq!(seconds(&case.measured(0.0), "alice"), expected);
 }
 
@@ -152,11 +131,7 @@ fn a_busy_process_whose_user_is_unknown_might_be_the_holders() {
     case.measured(0.0);
     case.uses(&[(UserId::NOBODY, Some(0.9))]).measured(0.0);
     let counters = case.uses(&[(UserId::NOBODY, Some(0.0))]).measured(0.0);
-    let expected = DeviceSeconds {
-        unmeasured: 10.0,
-        idle: 10.0,
-        ..DeviceSeconds::default()
-    };
+    let expected = DeviceSeconds { unmeasured: 10.0, idle: 10.0, ..DeviceSeconds::default() };
     assert_eq!(seconds(&counters, "alice"), expected);
 }
 
@@ -168,10 +143,7 @@ fn use_outside_any_environment_counts_once_however_many_processes_there_are() {
     case.now.users.as_mut().unwrap()[0].outside = true;
     case.measured(0.0);
     let counters = case.measured(0.0);
-    let expected = DeviceSeconds {
-        outside: 10.0,
-        ..DeviceSeconds::default()
-    };
+    let expected = DeviceSeconds { outside: 10.0, ..DeviceSeconds::default() };
     assert_eq!(seconds(&counters, "bob"), expected);
     case.observe(false);
     // What was there at the last observation counts for the time after it, if it was measured then.
@@ -182,18 +154,12 @@ fn use_outside_any_environment_counts_once_however_many_processes_there_are() {
 fn utilized_time_of_all_users_together_is_at_most_the_time() {
     let mut case = Case::new();
     let (alice, bob) = (case.alice, case.bob);
-    case.uses(&[
-        (alice, Some(0.9)),
-        (bob, Some(0.6)),
-        (UserId::NOBODY, Some(0.5)),
-    ]);
+    case.uses(&[(alice, Some(0.9)), (bob, Some(0.6)), (UserId::NOBODY, Some(0.5))]);
     case.measured(0.0);
     let first = case.measured(0.0);
     let second = case.measured(0.0);
-    let increase = |name| {
-        of(&second, name).utilized_device_seconds.unwrap()
-            - of(&first, name).utilized_device_seconds.unwrap()
-    };
+    let increase =
+        |name| of(&second, name).utilized_device_seconds.unwrap() - of(&first, name).utilized_device_seconds.unwrap();
     assert!((increase("alice") - 4.5).abs() < 1e-9);
     assert!((increase("bob") - 3.0).abs() < 1e-9);
     assert_eq!(of(&second, NOBODY).utilized_device_seconds, None);
@@ -209,28 +175,13 @@ fn energy_is_split_by_utilization_else_by_shares_else_it_is_nobodys() {
     case = case.holds(alice, 0.25).holds(bob, 0.5);
     case.measured(0.0);
     let counters = case.measured(300.0);
-    assert_eq!(
-        (joules(&counters, "alice"), joules(&counters, "bob")),
-        (100.0, 200.0)
-    );
+    assert_eq!((joules(&counters, "alice"), joules(&counters, "bob")), (100.0, 200.0));
 
-    let counters = case
-        .uses(&[(alice, Some(0.6)), (UserId::NOBODY, Some(0.2))])
-        .measured(400.0);
+    let counters = case.uses(&[(alice, Some(0.6)), (UserId::NOBODY, Some(0.2))]).measured(400.0);
     let expected = (100.0 + 300.0, 200.0, 100.0 + 100.0);
-    let shown = (
-        joules(&counters, "alice"),
-        joules(&counters, "bob"),
-        joules(&counters, NOBODY),
-    );
-    assert!(
-        (shown.0 - expected.0).abs() + (shown.1 - expected.1).abs() + (shown.2 - expected.2).abs()
-            < 1e-9
-    );
-    assert_eq!(
-        counters.device_energy[0].energy_joules,
-        shown.2 + shown.0 + shown.1
-    );
+    let shown = (joules(&counters, "alice"), joules(&counters, "bob"), joules(&counters, NOBODY));
+    assert!((shown.0 - expected.0).abs() + (shown.1 - expected.1).abs() + (shown.2 - expected.2).abs() < 1e-9);
+    assert_eq!(counters.device_energy[0].energy_joules, shown.2 + shown.0 + shown.1);
 }
 
 #[test]
@@ -351,12 +302,7 @@ fn a_device_that_tells_neither_energy_nor_power_has_no_energy() {
     (case.now.energy_joules, case.now.power_watts) = (None, None);
     let counters = case.observe(true);
     assert_eq!(counters.device_energy, []);
-    assert!(
-        counters
-            .user_device_use
-            .iter()
-            .all(|row| row.username != NOBODY && row.energy_joules.is_none())
-    );
+    assert!(counters.user_device_use.iter().all(|row| row.username != NOBODY && row.energy_joules.is_none()));
 }
 
 #[test]
@@ -394,11 +340,7 @@ fn a_device_that_is_gone_keeps_its_counters() {
     case = case.holds(alice, 1.0);
     case.measured(0.0);
     case.measured(100.0);
-    case.xid_events.push(XidEvent {
-        index: DeviceIndex::gpu(0),
-        xid: 79,
-        timestamp_seconds: 20.0,
-    });
+    case.xid_events.push(XidEvent { index: DeviceIndex::gpu(0), xid: 79, timestamp_seconds: 20.0 });
     case.measured(0.0);
     let gone = Observed::default();
     case.ledger.step(&case.previous, &gone, 10.0);

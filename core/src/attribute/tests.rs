@@ -55,10 +55,7 @@ struct Case {
     expect: String,
 }
 
-#[allow(
-    clippy::unnecessary_wraps,
-    reason = "serde's default has the field's type"
-)]
+#[allow(clippy::unnecessary_wraps, reason = "serde's default has the field's type")]
 fn user_of_e() -> Option<u32> {
     Some(1000)
 }
@@ -148,14 +145,9 @@ fn table(case: &Case) -> ProcessTable {
             let (parent, start) = match ancestor {
                 0 => (BROKEN, 0),
                 -1 => (100, child.1 + 1),
-                pid => (
-                    u32::try_from(pid).unwrap(),
-                    start(u32::try_from(pid).unwrap()),
-                ),
+                pid => (u32::try_from(pid).unwrap(), start(u32::try_from(pid).unwrap())),
             };
-            table
-                .lineage
-                .insert(child.0, started(child.0, child.1, parent));
+            table.lineage.insert(child.0, started(child.0, child.1, parent));
             child = (parent, start);
         }
         if child.0 != BROKEN {
@@ -176,10 +168,8 @@ fn table(case: &Case) -> ProcessTable {
 
 #[test]
 fn every_case_of_the_table_gets_its_answer() {
-    let cases: Vec<Case> = serde_json::from_str(include_str!(
-        "../../../tests/fixtures/attribution-cases.json"
-    ))
-    .unwrap();
+    let cases: Vec<Case> =
+        serde_json::from_str(include_str!("../../../tests/fixtures/attribution-cases.json")).unwrap();
     for case in &cases {
         let mut state = State {
             installed: true,
@@ -187,10 +177,7 @@ fn every_case_of_the_table_gets_its_answer() {
             environments: vec![
                 environment("E", 1000, &[100, 300, 500]),
                 environment("F", 2000, &[200]),
-                EnvironmentState {
-                    created_timestamp_seconds: Some(5_000.0),
-                    ..environment("N", 1000, &[110])
-                },
+                EnvironmentState { created_timestamp_seconds: Some(5_000.0), ..environment("N", 1000, &[110]) },
                 environment("R", 0, &[1, 400]),
                 environment("V", 2000, &[60, 1]),
                 environment("dead", 1000, &[]),
@@ -214,12 +201,7 @@ fn every_case_of_the_table_gets_its_answer() {
         let attribution = attributor.attribute(PID);
         if case.environ.is_none() {
             let is_outside = case.expect.starts_with("outside");
-            assert_eq!(
-                attributor.is_without(PID, |_| true),
-                is_outside,
-                "{}",
-                case.case
-            );
+            assert_eq!(attributor.is_without(PID, |_| true), is_outside, "{}", case.case);
         }
         let answer = match attribution {
             Attribution::Environment { eid } => format!("in {eid}"),
@@ -266,26 +248,10 @@ fn what_cannot_be_read_is_outside_where_its_user_has_no_environment_that_it_coul
     let as_it_is = |_: &mut State| {};
     let of_carol = || unread(3000, &[50, 1]);
     assert!(is_outside(&of_carol(), &as_it_is));
-    let stale = Case {
-        stale: true,
-        ..of_carol()
-    };
-    let contained = Case {
-        container: true,
-        ..of_carol()
-    };
-    let vanished = Case {
-        read: Some("vanished".to_owned()),
-        ..of_carol()
-    };
-    for case in [
-        unread(1000, &[50, 1]),
-        unread(3000, &[100, 1]),
-        unread(3000, &[50, 0]),
-        stale,
-        contained,
-        vanished,
-    ] {
+    let stale = Case { stale: true, ..of_carol() };
+    let contained = Case { container: true, ..of_carol() };
+    let vanished = Case { read: Some("vanished".to_owned()), ..of_carol() };
+    for case in [unread(1000, &[50, 1]), unread(3000, &[100, 1]), unread(3000, &[50, 0]), stale, contained, vanished] {
         assert!(!is_outside(&case, &as_it_is), "{:?}", case.ancestors);
     }
     // A spawner of root may have started the process.
@@ -295,10 +261,7 @@ fn what_cannot_be_read_is_outside_where_its_user_has_no_environment_that_it_coul
     let kernels = |state: &mut State| state.kernels_not_found = [("K".to_owned(), 3000)].into();
     assert!(!is_outside(&of_carol(), &kernels));
     let damaged = |state: &mut State| {
-        state.left_out = Arc::new(LeftOut {
-            eids: ["D".to_owned()].into(),
-            ..LeftOut::default()
-        });
+        state.left_out = Arc::new(LeftOut { eids: ["D".to_owned()].into(), ..LeftOut::default() });
     };
     assert!(!is_outside(&of_carol(), &damaged));
 }
@@ -329,25 +292,16 @@ fn an_environment_lives_by_a_member_of_its_own_time_a_kernel_or_a_hidden_member(
 
     let live = live_environments(&state, &table);
     assert_eq!(eids(&live), ["member", "kernel", "hidden"]);
-    let member = Member {
-        pid: 10,
-        start_time_ticks: 999_900,
-    };
+    let member = Member { pid: 10, start_time_ticks: 999_900 };
     assert_eq!(live[0].members, [member]);
 
     state.written_timestamp_seconds = None;
-    assert_eq!(
-        eids(&live_environments(&state, &table)),
-        ["member", "reused", "kernel", "hidden"]
-    );
+    assert_eq!(eids(&live_environments(&state, &table)), ["member", "reused", "kernel", "hidden"]);
 }
 
 #[test]
 fn a_loop_of_parents_ends_as_a_broken_chain() {
-    let looped = Case {
-        environ: None,
-        ..unread(1000, &[1])
-    };
+    let looped = Case { environ: None, ..unread(1000, &[1]) };
     let mut table = table(&looped);
     table.lineage.insert(PID, started(PID, 5, 998));
     table.lineage.insert(998, started(998, 5, PID));

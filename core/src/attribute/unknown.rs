@@ -9,10 +9,7 @@ use crate::model::{Attribution, Process};
 pub fn unknown_owner(process: &Process) -> Option<&str> {
     let username = process.username.as_deref()?;
     let is_root = process.uid.is_none_or(|uid| uid == 0) || username == "root";
-    let in_container = process
-        .container_id
-        .as_ref()
-        .is_some_and(|id| !id.is_empty());
+    let in_container = process.container_id.as_ref().is_some_and(|id| !id.is_empty());
     let of_container = in_container && (is_root || username.starts_with("container"));
     let may_be_anybodys = of_container || (is_root && changed_user(&process.attribution));
     (!may_be_anybodys).then_some(username)
@@ -22,9 +19,7 @@ pub fn unknown_owner(process: &Process) -> Option<&str> {
 #[must_use]
 pub fn changed_user(attribution: &Attribution) -> bool {
     match attribution {
-        Attribution::Unknown { reason } => {
-            [reason::USER_CHANGED, reason::USERS_DIFFER].contains(&reason.as_str())
-        }
+        Attribution::Unknown { reason } => [reason::USER_CHANGED, reason::USERS_DIFFER].contains(&reason.as_str()),
         Attribution::Environment { .. } | Attribution::Outside { .. } => false,
     }
 }
@@ -41,9 +36,7 @@ mod tests {
             username: username.map(str::to_owned),
             comm: None,
             container_id: in_container.then(|| "3f4e".to_owned()),
-            attribution: Attribution::Unknown {
-                reason: why.to_owned(),
-            },
+            attribution: Attribution::Unknown { reason: why.to_owned() },
             devices: Vec::new(),
         }
     }
@@ -51,20 +44,8 @@ mod tests {
     #[test]
     fn an_unknown_process_is_its_users_unless_it_may_be_anybodys() {
         for (uid, username, in_container, why, expected) in [
-            (
-                Some(2001),
-                Some("alice"),
-                false,
-                "environ_empty",
-                Some("alice"),
-            ),
-            (
-                Some(2001),
-                Some("uid:2001"),
-                false,
-                "environ_empty",
-                Some("uid:2001"),
-            ),
+            (Some(2001), Some("alice"), false, "environ_empty", Some("alice")),
+            (Some(2001), Some("uid:2001"), false, "environ_empty", Some("uid:2001")),
             (Some(0), Some("root"), false, "environ_empty", Some("root")),
             // sudo in an environment, by whom it cannot be told.
             (Some(0), Some("root"), false, "user_changed", None),
@@ -73,13 +54,7 @@ mod tests {
             (None, None, false, "vanished", None),
             (Some(2001), None, false, "vanished", None),
             // A rootless container's process is its owner's; whose one of Docker is cannot be told.
-            (
-                Some(100_000),
-                Some("alice"),
-                true,
-                "environ_empty",
-                Some("alice"),
-            ),
+            (Some(100_000), Some("alice"), true, "environ_empty", Some("alice")),
             (Some(0), Some("root"), true, "environ_empty", None),
             (Some(0), Some("container:3f4e"), true, "environ_empty", None),
         ] {

@@ -47,7 +47,5 @@ impl Clock {
 
 /// Unix time; a clock set before 1970 counts as 1970.
 fn unix_seconds(time: SystemTime) -> f64 {
-    time.duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs_f64()
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }

@@ -145,9 +145,7 @@ fn is_checked(measurements: &DeviceMeasurements) -> bool {
 }
 
 fn works(measurements: &DeviceMeasurements) -> bool {
-    measurements
-        .utilization_ratio
-        .is_some_and(|ratio| ratio > UNUSED_RATIO)
+    measurements.utilization_ratio.is_some_and(|ratio| ratio > UNUSED_RATIO)
 }
 
 /// The utilization by which a device may exceed the sum of this number of processes: the utilization of an unused

@@ -70,19 +70,13 @@ impl Devices {
     fn remember(&mut self, device: &DeviceSample) {
         let known = self.0.entry(device.index).or_default();
         if known.uuid != device.uuid {
-            *known = Known {
-                uuid: device.uuid.clone(),
-                ..Known::default()
-            };
+            *known = Known { uuid: device.uuid.clone(), ..Known::default() };
         }
         let memory = &device.measurements.memory;
         learn(&mut known.name, &device.name);
         learn(&mut known.minor, &device.minor);
         learn(&mut known.profile, &device.profile);
-        learn(
-            &mut known.memory_total_bytes,
-            &memory.map(|memory| memory.total_bytes),
-        );
+        learn(&mut known.memory_total_bytes, &memory.map(|memory| memory.total_bytes));
         if !device.lost {
             known.mig_parent = device.mig_parent;
         }
@@ -106,20 +100,9 @@ impl Devices {
             attachments.any(|it| lives.contains(it.eid.as_str()))
         });
         let held = held.map(|it| it.index);
-        let missing: BTreeSet<u32> = before
-            .chain(held)
-            .filter(|it| !shown.contains(it))
-            .collect();
-        let named: Vec<String> = missing
-            .iter()
-            .take(MOST_NAMED)
-            .map(u32::to_string)
-            .collect();
-        let more = if missing.len() > MOST_NAMED {
-            " and others"
-        } else {
-            ""
-        };
+        let missing: BTreeSet<u32> = before.chain(held).filter(|it| !shown.contains(it)).collect();
+        let named: Vec<String> = missing.iter().take(MOST_NAMED).map(u32::to_string).collect();
+        let more = if missing.len() > MOST_NAMED { " and others" } else { "" };
         (!missing.is_empty()).then(|| {
             format!(
                 "the driver does not show GPU {}{more}, which it showed before or which an environment holds",
@@ -140,15 +123,11 @@ impl Devices {
         let mut seen_at: HashMap<&str, usize> = eids.map(|eid| (eid, usize::MAX)).collect();
         for (number, held) in state.devices.iter().enumerate() {
             let index = DeviceIndex::gpu(held.index);
-            let (Some(known), Ok(position)) = (
-                self.0.get(&index),
-                devices.binary_search_by_key(&index, |d| d.index),
-            ) else {
+            let (Some(known), Ok(position)) = (self.0.get(&index), devices.binary_search_by_key(&index, |d| d.index))
+            else {
                 continue;
             };
-            let total_bytes = known
-                .memory_total_bytes
-                .or(held.total_memory.map(MemoryAmount::bytes));
+            let total_bytes = known.memory_total_bytes.or(held.total_memory.map(MemoryAmount::bytes));
             let device = &mut devices[position];
             let mut attachments = attachments(number, held, total_bytes, &mut seen_at);
             if occupants.saw_another(device) {
@@ -163,11 +142,7 @@ impl Devices {
 }
 
 /// Environments that attached an index while another GPU was there.
-pub(super) fn moved_environments<'a>(
-    state: &'a State,
-    devices: &[Device],
-    occupants: &Occupants,
-) -> HashSet<&'a str> {
+pub(super) fn moved_environments<'a>(state: &'a State, devices: &[Device], occupants: &Occupants) -> HashSet<&'a str> {
     let mut moved = HashSet::new();
     for device in devices.iter().filter(|it| occupants.saw_another(it)) {
         let held = state.devices.iter();
@@ -203,10 +178,7 @@ fn attachments(
             });
         }
     }
-    let claimed: f64 = attachments
-        .iter()
-        .map(|attachment| attachment.share_ratio)
-        .sum();
+    let claimed: f64 = attachments.iter().map(|attachment| attachment.share_ratio).sum();
     if claimed > 1.0 {
         // What rounding adds is taken off the last, so that the sum never exceeds 1.
         let mut given = 0.0;
@@ -222,10 +194,7 @@ fn attachments(
 /// told how much there is.
 fn share(claimed_bytes: Option<u64>, total_bytes: Option<u64>) -> f64 {
     match (claimed_bytes, total_bytes) {
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a ratio of byte counts needs no more than 53 bits"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "a ratio of byte counts needs no more than 53 bits")]
         (Some(claimed), Some(total)) if total > 0 => (claimed as f64 / total as f64).min(1.0),
         _ => 1.0,
     }

@@ -38,11 +38,7 @@ impl Distrusted {
         let shown = accounts.map(|((index, reading), account)| DeviceDistrusted {
             index: *index,
             reading: (*reading).to_owned(),
-            readings: if std::mem::replace(&mut account.published, true) {
-                account.readings
-            } else {
-                0
-            },
+            readings: if std::mem::replace(&mut account.published, true) { account.readings } else { 0 },
         });
         shown.collect()
     }

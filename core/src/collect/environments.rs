@@ -38,8 +38,7 @@ pub(super) fn environments(
                 lease_end_timestamp_seconds: state.and_then(|it| it.lease_end(&environment.eid)),
                 gpus: environment.gpus,
                 gpu_memory_bytes: environment.gpu_memory.map(MemoryAmount::bytes),
-                oldest_member_started_timestamp_seconds: live
-                    .oldest_member_started_timestamp_seconds,
+                oldest_member_started_timestamp_seconds: live.oldest_member_started_timestamp_seconds,
                 foreign_members: live.foreign.len(),
                 members: live.members.clone(),
                 kernel_ids: environment.kernel_ids.clone(),
@@ -66,9 +65,7 @@ pub(super) fn environments(
         }
     }
     for environment in &mut environments {
-        environment
-            .devices
-            .sort_unstable_by_key(|device| device.index);
+        environment.devices.sort_unstable_by_key(|device| device.index);
     }
     environments
 }
@@ -112,10 +109,7 @@ fn attach(
                 index,
                 attached: true,
                 memory_used_bytes: measured.then_some(0),
-                memory_capacity_bytes: attachment
-                    .gpu_memory
-                    .map(MemoryAmount::bytes)
-                    .or(total_bytes),
+                memory_capacity_bytes: attachment.gpu_memory.map(MemoryAmount::bytes).or(total_bytes),
                 utilization_ratio: measured.then_some(0.0),
                 last_active_timestamp_seconds: None,
             });
@@ -174,9 +168,8 @@ impl LastActive {
             let (eid, known) = known.remove_entry(&environment.eid).unzip();
             let mut active_on = Vec::with_capacity(environment.devices.len());
             for device in &mut environment.devices {
-                let active = device
-                    .utilization_ratio
-                    .is_some_and(|utilization| utilization > 0.0 && utilization >= busy_above);
+                let active =
+                    device.utilization_ratio.is_some_and(|utilization| utilization > 0.0 && utilization >= busy_above);
                 let mut known = known.iter().flatten();
                 let last = known.find(|(index, _)| *index == device.index);
                 let last = last.map(|(_, timestamp_seconds)| *timestamp_seconds);

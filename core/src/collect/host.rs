@@ -50,29 +50,16 @@ struct ProcessQuestion {
 
 impl Host {
     /// Starts the threads of one host.
-    pub(super) fn start(
-        sources: HostSources,
-        options: &CollectOptions,
-        clock: &Clock,
-    ) -> io::Result<Self> {
-        let HostSources {
-            hostname,
-            mut gpu,
-            mut processes,
-            mut state,
-        } = sources;
+    pub(super) fn start(sources: HostSources, options: &CollectOptions, clock: &Clock) -> io::Result<Self> {
+        let HostSources { hostname, mut gpu, mut processes, mut state } = sources;
         let switches = options.collectors;
         let simulated = gpu.is_simulated();
-        let gpu = switches.gpu.then(|| {
-            Collector::start("gpu", clock.clone(), move |()| {
-                gpu.sample().map_err(|error| error.to_string())
-            })
-        });
-        let state = switches.state.then(|| {
-            Collector::start("state", clock.clone(), move |()| {
-                state.read().map_err(|error| error.message)
-            })
-        });
+        let gpu = switches
+            .gpu
+            .then(|| Collector::start("gpu", clock.clone(), move |()| gpu.sample().map_err(|error| error.to_string())));
+        let state = switches
+            .state
+            .then(|| Collector::start("state", clock.clone(), move |()| state.read().map_err(|error| error.message)));
         let processes = Collector::start("processes", clock.clone(), move |question| {
             Ok(read_processes(&mut *processes, &question))
         });
@@ -140,21 +127,12 @@ impl Host {
         self.keep_processes(answer);
         let of_this_cycle = |asked_seconds| asked_seconds >= self.cycle_started_seconds;
         self.evidence.state_is_fresh = self.state.as_ref().is_some_and(|s| s.status.success)
-            && self
-                .evidence
-                .state
-                .as_ref()
-                .is_some_and(|held| of_this_cycle(held.asked_seconds))
-            && self
-                .evidence
-                .processes
-                .as_ref()
-                .is_some_and(|held| of_this_cycle(held.asked_seconds));
+            && self.evidence.state.as_ref().is_some_and(|held| of_this_cycle(held.asked_seconds))
+            && self.evidence.processes.as_ref().is_some_and(|held| of_this_cycle(held.asked_seconds));
         let collectors = self.statuses();
         let now = self.clock.now();
         let reading = std::mem::take(&mut self.reading);
-        self.view
-            .observe(now, &mut self.evidence, reading, collectors)
+        self.view.observe(now, &mut self.evidence, reading, collectors)
     }
 
     fn keep_sample(&mut self, sample: Option<Held<GpuSample>>) {
@@ -195,10 +173,7 @@ fn question(gpu: Option<&Held<GpuSample>>, state: Option<&Held<State>>) -> Proce
     let environments = || state.iter().flat_map(|held| &held.value.environments);
     let waiting = state.iter().flat_map(|held| &held.value.queue);
     ProcessQuestion {
-        request: ProcessRequest {
-            processes,
-            members: environments().flat_map(|e| &e.pids).copied().collect(),
-        },
+        request: ProcessRequest { processes, members: environments().flat_map(|e| &e.pids).copied().collect() },
         uids: environments()
             .map(|environment| environment.uid)
             .chain(waiting.map(|it| it.uid))
@@ -242,11 +217,7 @@ impl<Q: Send + 'static, T: Send + 'static> Collector<Q, T> {
         clock: Clock,
         answer: impl FnMut(Q) -> Result<T, String> + Send + 'static,
     ) -> io::Result<Self> {
-        Ok(Self {
-            name,
-            worker: Worker::spawn(name, clock, answer)?,
-            status: CollectorStatus::default(),
-        })
+        Ok(Self { name, worker: Worker::spawn(name, clock, answer)?, status: CollectorStatus::default() })
     }
 
     /// Whether no answer is pending.

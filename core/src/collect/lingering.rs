@@ -19,10 +19,7 @@ pub(super) struct Lingering {
 
 impl Lingering {
     pub(super) fn new() -> Self {
-        Self {
-            linger_seconds: linger_seconds(),
-            last: HashMap::new(),
-        }
+        Self { linger_seconds: linger_seconds(), last: HashMap::new() }
     }
 
     /// Adds to those that live those of the state that have no shell left and go on all the same.
@@ -47,20 +44,14 @@ impl Lingering {
         let goes_on = |environment: &&EnvironmentState| {
             let eid = environment.eid.as_str();
             let last = self.last.get(eid);
-            let seen =
-                last.is_some_and(|(created, _)| *created == environment.created_timestamp_seconds);
+            let seen = last.is_some_and(|(created, _)| *created == environment.created_timestamp_seconds);
             // What a command saw while nothing was collected here.
             let noted = state.context_seconds(environment);
             let noted = lingers(noted, now.timestamp_seconds, self.linger_seconds);
-            !living.contains(eid)
-                && (seen || noted || unclear.contains(eid))
-                && !state.attached(eid).is_empty()
+            !living.contains(eid) && (seen || noted || unclear.contains(eid)) && !state.attached(eid).is_empty()
         };
         let more: Vec<_> = state.environments.iter().filter(goes_on).collect();
-        live.extend(
-            more.into_iter()
-                .map(|it| listed_members(state, it, table).0),
-        );
+        live.extend(more.into_iter().map(|it| listed_members(state, it, table).0));
     }
 
     /// Notes the environments with a context now. Returns the environments for which this is not known: a process of
@@ -74,11 +65,8 @@ impl Lingering {
         now_seconds: f64,
     ) -> HashSet<&'a str> {
         let mut unclear = HashSet::new();
-        let environments: HashMap<&str, &EnvironmentState> = state
-            .environments
-            .iter()
-            .map(|it| (it.eid.as_str(), it))
-            .collect();
+        let environments: HashMap<&str, &EnvironmentState> =
+            state.environments.iter().map(|it| (it.eid.as_str(), it)).collect();
         for device in sample.iter().flat_map(|sample| &sample.devices) {
             let held = state.devices.iter().find(|it| it.index == device.index.gpu);
             let holders: HashMap<&str, &EnvironmentState> = held
@@ -102,17 +90,13 @@ impl Lingering {
                 let Some(ProcessRead::Present(facts)) = table.processes.get(&process.pid) else {
                     continue;
                 };
-                let look = |holder: &&'a EnvironmentState| match belonging(
-                    holder,
-                    &state.recorded,
-                    process.pid,
-                    facts,
-                    table,
-                ) {
-                    Belonging::Own => self.touch(holder, now_seconds),
-                    Belonging::Unclear => drop(unclear.insert(holder.eid.as_str())),
-                    Belonging::Other => {}
-                };
+                let look =
+                    |holder: &&'a EnvironmentState| match belonging(holder, &state.recorded, process.pid, facts, table)
+                    {
+                        Belonging::Own => self.touch(holder, now_seconds),
+                        Belonging::Unclear => drop(unclear.insert(holder.eid.as_str())),
+                        Belonging::Other => {}
+                    };
                 match &facts.claim {
                     Claim::Named(eid) => holders.get(eid.as_str()).into_iter().for_each(look),
                     Claim::Absent | Claim::Missing(_) => holders.values().for_each(look),
@@ -126,10 +110,7 @@ impl Lingering {
         let created = environment.created_timestamp_seconds;
         match self.last.get_mut(&environment.eid) {
             Some(last) => *last = (created, now_seconds),
-            None => drop(
-                self.last
-                    .insert(environment.eid.clone(), (created, now_seconds)),
-            ),
+            None => drop(self.last.insert(environment.eid.clone(), (created, now_seconds))),
         }
     }
 }
@@ -143,13 +124,7 @@ mod tests {
     use crate::state::{AttachmentState, DeviceState};
 
     /// An environment of user 1 that holds device 0, and a process of that user on a device.
-    fn lives(
-        lingering: &mut Lingering,
-        device: u32,
-        uid: u32,
-        claim: Claim,
-        now_seconds: f64,
-    ) -> bool {
+    fn lives(lingering: &mut Lingering, device: u32, uid: u32, claim: Claim, now_seconds: f64) -> bool {
         let environment = EnvironmentState {
             eid: "e".to_owned(),
             uid: 1,
@@ -161,32 +136,14 @@ mod tests {
             pids: vec![7],
             kernel_ids: Vec::new(),
         };
-        let attachment = AttachmentState {
-            eid: "e".to_owned(),
-            gpu_memory: None,
-            attached_timestamp_seconds: None,
-        };
-        let held = DeviceState {
-            attachments: vec![attachment],
-            ..DeviceState::default()
-        };
-        let state = State {
-            environments: vec![environment],
-            devices: vec![held],
-            ..State::default()
-        };
-        let process = GpuProcess {
-            pid: 9,
-            process_type: ProcessType::Compute,
-            memory_used_bytes: None,
-            utilization_ratio: None,
-        };
+        let attachment = AttachmentState { eid: "e".to_owned(), gpu_memory: None, attached_timestamp_seconds: None };
+        let held = DeviceState { attachments: vec![attachment], ..DeviceState::default() };
+        let state = State { environments: vec![environment], devices: vec![held], ..State::default() };
+        let process =
+            GpuProcess { pid: 9, process_type: ProcessType::Compute, memory_used_bytes: None, utilization_ratio: None };
         let mut sampled = DeviceSample::lost(DeviceIndex::gpu(device), String::new());
         sampled.processes = Some(vec![process]);
-        let sample = GpuSample {
-            devices: vec![sampled],
-            ..GpuSample::default()
-        };
+        let sample = GpuSample { devices: vec![sampled], ..GpuSample::default() };
         let facts = ProcessFacts {
             start_time_ticks: 1,
             uid: Some(uid),
@@ -199,28 +156,15 @@ mod tests {
         let mut table = ProcessTable::default();
         table.processes.insert(9, ProcessRead::Present(facts));
         let mut live = Vec::new();
-        let now = Moment {
-            seconds: now_seconds,
-            timestamp_seconds: now_seconds,
-        };
-        lingering.extend(
-            &mut live,
-            &state,
-            &table,
-            Some(&sample),
-            &HashSet::new(),
-            now,
-        );
+        let now = Moment { seconds: now_seconds, timestamp_seconds: now_seconds };
+        lingering.extend(&mut live, &state, &table, Some(&sample), &HashSet::new(), now);
         !live.is_empty()
     }
 
     #[test]
     fn a_context_on_a_held_device_counts_and_for_as_long_as_is_set() {
         let named = || Claim::Named("e".to_owned());
-        let mut lingering = Lingering {
-            linger_seconds: 60.0,
-            last: HashMap::new(),
-        };
+        let mut lingering = Lingering { linger_seconds: 60.0, last: HashMap::new() };
         assert!(!lives(&mut lingering, 1, 1, named(), 0.0));
         assert!(!lives(&mut lingering, 0, 2, named(), 0.0));
         assert!(!lives(&mut lingering, 0, 1, Claim::Absent, 0.0));

@@ -78,11 +78,7 @@ impl Default for CollectOptions {
             interval: Duration::from_secs(10),
             max_age: Duration::from_secs(30),
             busy_above: 0.05,
-            collectors: Collectors {
-                gpu: true,
-                processes: true,
-                state: true,
-            },
+            collectors: Collectors { gpu: true, processes: true, state: true },
         }
     }
 }
@@ -94,14 +90,8 @@ impl Default for CollectOptions {
 pub fn once(hosts: Vec<HostSources>, patience: Duration) -> io::Result<Arc<Publication>> {
     // GPUs are waited for during half of an interval.
     let interval = patience * 2;
-    let options = CollectOptions {
-        interval,
-        max_age: interval,
-        ..CollectOptions::default()
-    };
-    spawn(hosts, options)?
-        .next_blocking()
-        .map_err(io::Error::other)
+    let options = CollectOptions { interval, max_age: interval, ..CollectOptions::default() };
+    spawn(hosts, options)?.next_blocking().map_err(io::Error::other)
 }
 
 /// Starts collecting and publishing all hosts together, once an interval from now on.
@@ -113,8 +103,6 @@ pub fn once(hosts: Vec<HostSources>, patience: Duration) -> io::Result<Arc<Publi
 pub fn spawn(hosts: Vec<HostSources>, options: CollectOptions) -> io::Result<SnapshotStream> {
     let collection = Collection::start(hosts, &options, &Clock::of_the_system())?;
     let (publisher, stream) = channel();
-    thread::Builder::new()
-        .name("collect".to_owned())
-        .spawn(move || supervisor::run(collection, &publisher))?;
+    thread::Builder::new().name("collect".to_owned()).spawn(move || supervisor::run(collection, &publisher))?;
     Ok(stream)
 }

@@ -47,28 +47,14 @@ impl PolledHost {
     /// Nothing is known of it yet.
     #[must_use]
     pub fn new(hostname: String, options: &CollectOptions) -> Self {
-        Self {
-            view: View::new(hostname, false, options),
-            evidence: Evidence::default(),
-            statuses: BTreeMap::new(),
-        }
+        Self { view: View::new(hostname, false, options), evidence: Evidence::default(), statuses: BTreeMap::new() }
     }
 
     /// The snapshot of what it told now. What it told before stands in the place of what it did not tell, until it is too
     /// old.
     pub fn observe(&mut self, told: Told, at: ToldAt) -> Snapshot {
-        let Told {
-            gpu,
-            state,
-            processes,
-            usernames,
-            duration_seconds,
-        } = told;
-        let mut keep = Keep {
-            statuses: &mut self.statuses,
-            at,
-            duration_seconds,
-        };
+        let Told { gpu, state, processes, usernames, duration_seconds } = told;
+        let mut keep = Keep { statuses: &mut self.statuses, at, duration_seconds };
         let mut reading = Reading::default();
         if let Some(gpu) = keep.told("gpu", gpu) {
             reading.read_seconds = Some(at.seconds);
@@ -86,12 +72,8 @@ impl PolledHost {
         self.evidence.state_is_fresh = state.is_some() && processes.is_some();
         self.evidence.state = state.or(self.evidence.state.take());
         self.evidence.processes = processes.or(self.evidence.processes.take());
-        let now = Moment {
-            seconds: at.seconds,
-            timestamp_seconds: at.timestamp_seconds,
-        };
-        self.view
-            .observe(now, &mut self.evidence, reading, self.statuses.clone())
+        let now = Moment { seconds: at.seconds, timestamp_seconds: at.timestamp_seconds };
+        self.view.observe(now, &mut self.evidence, reading, self.statuses.clone())
     }
 }
 

@@ -13,11 +13,8 @@ use crate::stream::Publisher;
 
 /// The parts of an interval after which the GPU source, the state and the processes are not
 /// waited for any more, and the longest waits. What is left of the interval is for assembly.
-const PATIENCE: [(f64, Duration); 3] = [
-    (0.5, Duration::from_secs(4)),
-    (0.65, Duration::from_secs(5)),
-    (0.8, Duration::from_secs(6)),
-];
+const PATIENCE: [(f64, Duration); 3] =
+    [(0.5, Duration::from_secs(4)), (0.65, Duration::from_secs(5)), (0.8, Duration::from_secs(6))];
 
 /// The hosts of a collection with their threads, and nothing that says when a cycle is due.
 pub struct Collection {
@@ -40,11 +37,7 @@ impl Collection {
         Self::start(hosts, options, &Clock::of_a_scenario(clock))
     }
 
-    pub(super) fn start(
-        hosts: Vec<HostSources>,
-        options: &CollectOptions,
-        clock: &Clock,
-    ) -> io::Result<Self> {
+    pub(super) fn start(hosts: Vec<HostSources>, options: &CollectOptions, clock: &Clock) -> io::Result<Self> {
         let start = |sources: HostSources| {
             let hostname = sources.hostname.clone();
             Ok((hostname, Host::start(sources, options, clock)?))
@@ -79,10 +72,7 @@ impl Collection {
             }
         };
         self.sequence += 1;
-        Publication {
-            sequence: self.sequence,
-            hosts: self.hosts.iter_mut().map(publish).collect(),
-        }
+        Publication { sequence: self.sequence, hosts: self.hosts.iter_mut().map(publish).collect() }
     }
 }
 
@@ -96,13 +86,8 @@ pub(super) fn run(mut collection: Collection, publisher: &Publisher) {
 }
 
 fn deadlines(now: Instant, interval: Duration) -> Deadlines {
-    let [gpu, state, processes] =
-        PATIENCE.map(|(part, longest)| now + interval.mul_f64(part).min(longest));
-    Deadlines {
-        gpu,
-        state,
-        processes,
-    }
+    let [gpu, state, processes] = PATIENCE.map(|(part, longest)| now + interval.mul_f64(part).min(longest));
+    Deadlines { gpu, state, processes }
 }
 
 /// How long to sleep until the next multiple of the interval; those that were missed are skipped.

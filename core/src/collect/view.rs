@@ -108,11 +108,7 @@ impl View {
         reading: Reading,
         mut collectors: BTreeMap<String, CollectorStatus>,
     ) -> Snapshot {
-        if let Some(gpu) = evidence
-            .gpu
-            .as_mut()
-            .filter(|_| reading.read_seconds.is_some())
-        {
+        if let Some(gpu) = evidence.gpu.as_mut().filter(|_| reading.read_seconds.is_some()) {
             let distrusted = self.bounds.apply(&mut gpu.value, gpu.read_seconds);
             self.distrusted.count(&distrusted);
             self.contradictions.mark(&mut gpu.value, gpu.read_seconds);
@@ -124,30 +120,19 @@ impl View {
         }
         let evidence = &*evidence;
         let oldest = now.seconds - self.max_age_seconds;
-        let gpu = evidence
-            .gpu
-            .as_ref()
-            .filter(|held| held.read_seconds >= oldest);
+        let gpu = evidence.gpu.as_ref().filter(|held| held.read_seconds >= oldest);
         let sample = gpu.map(|held| &held.value);
-        let answer = evidence
-            .processes
-            .as_ref()
-            .filter(|held| held.read_seconds >= oldest);
+        let answer = evidence.processes.as_ref().filter(|held| held.read_seconds >= oldest);
         let answer = answer.map(|held| &held.value);
-        let state = evidence
-            .state
-            .as_ref()
-            .filter(|held| held.read_seconds >= oldest);
+        let state = evidence.state.as_ref().filter(|held| held.read_seconds >= oldest);
         if let Some((held, status)) = state.zip(collectors.get_mut("state")) {
             status.timestamp_seconds = Some(held.timestamp_seconds);
         }
         let state = state.map(|held| &held.value);
 
-        for (collector, current) in [
-            ("gpu", sample.is_some()),
-            ("processes", answer.is_some()),
-            ("state", state.is_some() && answer.is_some()),
-        ] {
+        for (collector, current) in
+            [("gpu", sample.is_some()), ("processes", answer.is_some()), ("state", state.is_some() && answer.is_some())]
+        {
             if let Some(status) = collectors.get_mut(collector) {
                 status.current = current;
             }
@@ -163,9 +148,7 @@ impl View {
             (Some(state), Some(_)) => live_environments(state, table),
             _ => Vec::new(),
         };
-        let mut devices =
-            self.devices
-                .show(sample, self.collectors.processes, &self.contradictions);
+        let mut devices = self.devices.show(sample, self.collectors.processes, &self.contradictions);
         if let Some((sample, status)) = sample.zip(collectors.get_mut("gpu"))
             && status.success
         {
@@ -173,16 +156,11 @@ impl View {
         }
         if let (Some(state), Some(_)) = (state, answer) {
             let moved = moved_environments(state, &devices, &self.occupants);
-            self.lingering
-                .extend(&mut live, state, table, sample, &moved, now);
+            self.lingering.extend(&mut live, state, table, sample, &moved, now);
         }
         let no_state = State::default();
-        let attributor = Attributor::new(
-            state.unwrap_or(&no_state),
-            &live,
-            evidence.state_is_fresh && state.is_some(),
-            table,
-        );
+        let attributor =
+            Attributor::new(state.unwrap_or(&no_state), &live, evidence.state_is_fresh && state.is_some(), table);
 
         let processes = match sample {
             Some(sample) if self.collectors.processes => {
@@ -191,28 +169,16 @@ impl View {
             _ => Vec::new(),
         };
         if let Some(state) = state {
-            self.devices
-                .attach(&mut devices, state, &live, &self.occupants);
+            self.devices.attach(&mut devices, state, &live, &self.occupants);
         }
-        let mut environments = environments::environments(
-            &live,
-            state,
-            &devices,
-            &processes,
-            answer.is_some(),
-            table,
-            &self.usernames,
-        );
+        let mut environments =
+            environments::environments(&live, state, &devices, &processes, answer.is_some(), table, &self.usernames);
 
         let new_sample = gpu.filter(|_| reading.read_seconds.is_some());
         if let Some(held) = new_sample {
             self.occupants.note(&devices, held.timestamp_seconds);
         }
-        self.last_active.update(
-            &mut environments,
-            new_sample.map(|held| held.timestamp_seconds),
-            self.busy_above,
-        );
+        self.last_active.update(&mut environments, new_sample.map(|held| held.timestamp_seconds), self.busy_above);
 
         let mut snapshot = Snapshot {
             version: SNAPSHOT_VERSION,
@@ -248,9 +214,7 @@ impl View {
             uid: Some(waiting.uid),
             username: self.usernames.of(waiting.uid),
             gpus: waiting.request.as_ref().and_then(|it| it.gpus),
-            since_timestamp_seconds: waiting
-                .since_timestamp_seconds
-                .map(|seconds| seconds as f64),
+            since_timestamp_seconds: waiting.since_timestamp_seconds.map(|seconds| seconds as f64),
         });
         queue.collect()
     }
@@ -277,8 +241,6 @@ impl Usernames {
 
     /// The passwd name of a uid, else `uid:1234`.
     pub(super) fn of(&self, uid: u32) -> String {
-        self.0
-            .get(&uid)
-            .map_or_else(|| format!("uid:{uid}"), String::clone)
+        self.0.get(&uid).map_or_else(|| format!("uid:{uid}"), String::clone)
     }
 }

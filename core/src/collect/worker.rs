@@ -45,34 +45,20 @@ pub(super) enum NoAnswer {
 
 impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
     /// Starts a thread of this name that answers by calling `answer`.
-    pub(super) fn spawn(
-        name: &str,
-        clock: Clock,
-        mut answer: impl FnMut(Q) -> A + Send + 'static,
-    ) -> io::Result<Self> {
+    pub(super) fn spawn(name: &str, clock: Clock, mut answer: impl FnMut(Q) -> A + Send + 'static) -> io::Result<Self> {
         let (questions, received) = sync_channel(1);
         let (answered, answers) = sync_channel(1);
-        thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                while let Ok(question) = received.recv() {
-                    let asked = clock.now();
-                    let value = answer(question);
-                    let answer = Answer {
-                        value,
-                        asked,
-                        finished: clock.now(),
-                    };
-                    if answered.send(answer).is_err() {
-                        return;
-                    }
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
+            while let Ok(question) = received.recv() {
+                let asked = clock.now();
+                let value = answer(question);
+                let answer = Answer { value, asked, finished: clock.now() };
+                if answered.send(answer).is_err() {
+                    return;
                 }
-            })?;
-        Ok(Self {
-            questions,
-            answers,
-            status: Status::Idle,
-        })
+            }
+        })?;
+        Ok(Self { questions, answers, status: Status::Idle })
     }
 
     /// Whether the worker is free for a question.
@@ -86,10 +72,7 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
             return;
         }
         self.status = match self.questions.send(question) {
-            Ok(()) => Status::Asked {
-                at: Instant::now(),
-                overdue: false,
-            },
+            Ok(()) => Status::Asked { at: Instant::now(), overdue: false },
             Err(_) => Status::Ended,
         };
     }
@@ -101,9 +84,7 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
             Status::Idle => return Err(NoAnswer::Idle),
             Status::Ended => return Err(NoAnswer::Ended),
             Status::Asked { at, overdue: true } => (at, Duration::ZERO),
-            Status::Asked { at, overdue: false } => {
-                (at, deadline.saturating_duration_since(Instant::now()))
-            }
+            Status::Asked { at, overdue: false } => (at, deadline.saturating_duration_since(Instant::now())),
         };
         match self.answers.recv_timeout(patience) {
             Ok(answer) => {

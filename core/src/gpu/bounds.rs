@@ -90,15 +90,9 @@ impl Bounds {
         for device in sample.devices.iter_mut().filter(|device| !device.lost) {
             let known = self.0.entry(device.index).or_default();
             if known.uuid != device.uuid {
-                *known = Known {
-                    uuid: device.uuid.clone(),
-                    ..Known::default()
-                };
+                *known = Known { uuid: device.uuid.clone(), ..Known::default() };
             }
-            let mut out = Out {
-                index: device.index,
-                distrusted: &mut distrusted,
-            };
+            let mut out = Out { index: device.index, distrusted: &mut distrusted };
             known.apply(device, read_seconds, &mut out);
         }
         distrusted
@@ -113,20 +107,11 @@ struct Out<'a> {
 
 impl Out<'_> {
     fn note(&mut self, reading: &'static str, value: f64) {
-        self.distrusted.push(Distrusted {
-            index: self.index,
-            reading,
-            value,
-        });
+        self.distrusted.push(Distrusted { index: self.index, reading, value });
     }
 
     /// Takes out a value that is not as it has to be.
-    fn check(
-        &mut self,
-        reading: &'static str,
-        value: &mut Option<f64>,
-        holds: impl FnOnce(f64) -> bool,
-    ) {
+    fn check(&mut self, reading: &'static str, value: &mut Option<f64>, holds: impl FnOnce(f64) -> bool) {
         if let Some(wrong) = value.take_if(|value| !holds(*value)) {
             self.note(reading, wrong);
         }
@@ -187,36 +172,21 @@ impl Known {
             out.note("memory", wrong.used_bytes.max(wrong.total_bytes) as f64);
         }
         self.memory_total_bytes = memory.map(|it| it.total_bytes).or(self.memory_total_bytes);
-        out.check("temperature", temperature_celsius, |celsius| {
-            TEMPERATURE_CELSIUS.contains(&celsius)
-        });
-        out.check_each(
-            "temperature_limit",
-            temperature_limits_celsius,
-            TEMPERATURE_CELSIUS,
-        );
-        out.check("power_limit", power_limit_watts, |watts| {
-            watts > 0.0 && watts <= MOST_WATTS
-        });
+        out.check("temperature", temperature_celsius, |celsius| TEMPERATURE_CELSIUS.contains(&celsius));
+        out.check_each("temperature_limit", temperature_limits_celsius, TEMPERATURE_CELSIUS);
+        out.check("power_limit", power_limit_watts, |watts| watts > 0.0 && watts <= MOST_WATTS);
         // A limit that was lowered since the last sample held until then.
         let limit_watts = match (*power_limit_watts, self.power_limit_watts) {
             (Some(now), Some(before)) => Some(now.max(before)),
             (now, before) => now.or(before),
         };
         self.power_limit_watts = power_limit_watts.or(self.power_limit_watts);
-        out.check("power", power_watts, |watts| {
-            (0.0..=most_watts(limit_watts)).contains(&watts)
-        });
-        out.check("energy", energy_joules, |joules| {
-            self.energy_holds(joules, read_seconds, limit_watts)
-        });
+        out.check("power", power_watts, |watts| (0.0..=most_watts(limit_watts)).contains(&watts));
+        out.check("energy", energy_joules, |joules| self.energy_holds(joules, read_seconds, limit_watts));
         out.check_each("clock", clocks_hertz, 0.0..=MOST_HERTZ);
         out.check_each("fan", fan_speed_ratios, FAN_RATIO);
         // All bits set: clocks are not held back for every reason that there is.
-        if throttled
-            .take_if(|reasons| reasons.len() > 1 && reasons.values().all(|active| *active))
-            .is_some()
-        {
+        if throttled.take_if(|reasons| reasons.len() > 1 && reasons.values().all(|active| *active)).is_some() {
             out.note("throttled", 1.0);
         }
         out.check_count("ecc_errors", &mut ecc_errors.corrected, MOST_ERRORS);
@@ -229,11 +199,7 @@ impl Known {
         let most_bytes = self.memory_total_bytes.unwrap_or(MOST_BYTES);
         for process in device.processes.iter_mut().flatten() {
             out.check_count("process_memory", &mut process.memory_used_bytes, most_bytes);
-            out.check(
-                "process_utilization",
-                &mut process.utilization_ratio,
-                |ratio| RATIO.contains(&ratio),
-            );
+            out.check("process_utilization", &mut process.utilization_ratio, |ratio| RATIO.contains(&ratio));
         }
         check_processes_memory(device, out);
     }
@@ -244,10 +210,7 @@ impl Known {
         if !(0.0..=MOST_JOULES).contains(&joules) {
             return false;
         }
-        let now = Reading {
-            joules,
-            read_seconds,
-        };
+        let now = Reading { joules, read_seconds };
         let follows = |before: &Reading| {
             let most = most_joules(limit_watts, read_seconds - before.read_seconds);
             let rose = joules - before.joules;
@@ -255,8 +218,7 @@ impl Known {
             let restarted = rose < 0.0 && joules <= most;
             (0.0..=most).contains(&rose) || restarted
         };
-        let holds =
-            self.meter.as_ref().is_none_or(follows) || self.doubted.as_ref().is_some_and(follows);
+        let holds = self.meter.as_ref().is_none_or(follows) || self.doubted.as_ref().is_some_and(follows);
         if holds {
             self.meter = Some(now);
             self.doubted = None;
@@ -305,9 +267,7 @@ fn memory_holds(memory: &DeviceMemory) -> bool {
     let parts = memory.used_bytes.checked_add(memory.free_bytes);
     (1..=MOST_BYTES).contains(&total)
         && parts.is_some_and(|parts| parts <= total)
-        && memory
-            .reserved_bytes
-            .is_none_or(|reserved| reserved <= total)
+        && memory.reserved_bytes.is_none_or(|reserved| reserved <= total)
 }
 
 #[cfg(test)]

@@ -11,8 +11,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
-    Counters, Device, DeviceDistrusted, DeviceEnergy, DeviceXid, Environment, Process, Snapshot,
-    UserDeviceUse, UserXid,
+    Counters, Device, DeviceDistrusted, DeviceEnergy, DeviceXid, Environment, Process, Snapshot, UserDeviceUse, UserXid,
 };
 
 /// How a snapshot differs from the one before it, from which what stays is borrowed until it is written.
@@ -96,13 +95,7 @@ impl<'a> Changes<'a> {
             queue,
             refused_requests,
             counters:
-                Counters {
-                    device_energy,
-                    device_xid_errors,
-                    device_distrusted_readings,
-                    user_device_use,
-                    user_xid_errors,
-                },
+                Counters { device_energy, device_xid_errors, device_distrusted_readings, user_device_use, user_xid_errors },
         } = now;
         let counted = &before.counters;
         Self {
@@ -121,21 +114,13 @@ impl<'a> Changes<'a> {
             }),
             devices: pieces(&before.devices, devices, |it| it.index),
             environments: pieces(&before.environments, environments, |it| it.eid.as_str()),
-            processes: pieces(&before.processes, processes, |it| {
-                (it.pid, it.start_time_ticks)
-            }),
+            processes: pieces(&before.processes, processes, |it| (it.pid, it.start_time_ticks)),
             device_energy: pieces(&counted.device_energy, device_energy, |it| it.index),
-            device_xid_errors: pieces(&counted.device_xid_errors, device_xid_errors, |it| {
-                (it.index, it.xid)
+            device_xid_errors: pieces(&counted.device_xid_errors, device_xid_errors, |it| (it.index, it.xid)),
+            device_distrusted_readings: pieces(&counted.device_distrusted_readings, device_distrusted_readings, |it| {
+                (it.index, it.reading.as_str())
             }),
-            device_distrusted_readings: pieces(
-                &counted.device_distrusted_readings,
-                device_distrusted_readings,
-                |it| (it.index, it.reading.as_str()),
-            ),
-            user_device_use: pieces(&counted.user_device_use, user_device_use, |it| {
-                (it.username.as_str(), it.index)
-            }),
+            user_device_use: pieces(&counted.user_device_use, user_device_use, |it| (it.username.as_str(), it.index)),
             user_xid_errors: pieces(&counted.user_xid_errors, user_xid_errors, |it| {
                 (it.username.as_str(), it.index, it.xid)
             }),
@@ -154,22 +139,14 @@ impl<'a> Changes<'a> {
             processes: list("processes", self.processes, &before.processes)?,
             counters: Counters {
                 device_energy: list("energies", self.device_energy, &counted.device_energy)?,
-                device_xid_errors: list(
-                    "XID errors",
-                    self.device_xid_errors,
-                    &counted.device_xid_errors,
-                )?,
+                device_xid_errors: list("XID errors", self.device_xid_errors, &counted.device_xid_errors)?,
                 device_distrusted_readings: list(
                     "distrusted readings",
                     self.device_distrusted_readings,
                     &counted.device_distrusted_readings,
                 )?,
                 user_device_use: list("uses", self.user_device_use, &counted.user_device_use)?,
-                user_xid_errors: list(
-                    "XID errors of users",
-                    self.user_xid_errors,
-                    &counted.user_xid_errors,
-                )?,
+                user_xid_errors: list("XID errors of users", self.user_xid_errors, &counted.user_xid_errors)?,
             },
             ..*self.rest
         })
@@ -214,11 +191,7 @@ fn pieces<'a, T: PartialEq, I: Eq + Hash>(
 }
 
 /// The list that pieces make.
-fn list<T: Clone>(
-    name: &'static str,
-    pieces: Pieces<'_, T>,
-    before: &[T],
-) -> Result<Vec<T>, ChangesError> {
+fn list<T: Clone>(name: &'static str, pieces: Pieces<'_, T>, before: &[T]) -> Result<Vec<T>, ChangesError> {
     let length = before.len();
     let mut list = Vec::with_capacity(length);
     let mut left = length;
@@ -229,15 +202,8 @@ fn list<T: Clone>(
             Piece::Run(first, count) => {
                 let end = first.checked_add(count);
                 let run = end.and_then(|end| before.get(first..end));
-                let run = run.ok_or(ChangesError::Beyond {
-                    list: name,
-                    first,
-                    count,
-                    length,
-                })?;
-                left = left
-                    .checked_sub(count)
-                    .ok_or(ChangesError::Repeated { list: name, length })?;
+                let run = run.ok_or(ChangesError::Beyond { list: name, first, count, length })?;
+                left = left.checked_sub(count).ok_or(ChangesError::Repeated { list: name, length })?;
                 list.extend_from_slice(run);
             }
         }

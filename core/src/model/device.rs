@@ -26,10 +26,7 @@ impl DeviceIndex {
     /// The index of a MIG device.
     #[must_use]
     pub const fn mig(gpu: u32, mig: u32) -> Self {
-        Self {
-            gpu,
-            mig: Some(mig),
-        }
+        Self { gpu, mig: Some(mig) }
     }
 
     /// The whole GPU that this device is, or is a part of.

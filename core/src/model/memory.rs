@@ -78,9 +78,7 @@ pub enum MemoryAmountError {
     #[error("memory amount '{0}' is negative: write a whole number and a unit, such as 4g")]
     Negative(String),
     /// It has a decimal point.
-    #[error(
-        "memory amount '{0}' is not a whole number: use a smaller unit, such as 1500m for 1.5g"
-    )]
+    #[error("memory amount '{0}' is not a whole number: use a smaller unit, such as 1500m for 1.5g")]
     Fraction(String),
     /// It does not begin with a number.
     #[error("memory amount '{0}' is not a number: write a whole number and a unit, such as 4g")]
@@ -138,14 +136,10 @@ impl MemoryAmount {
             });
         }
         let unit = unit.trim_start();
-        let unit = Unit::parse(unit).ok_or_else(|| MemoryAmountError::UnknownUnit {
-            text: own(),
-            unit: unit.to_owned(),
-        })?;
+        let unit =
+            Unit::parse(unit).ok_or_else(|| MemoryAmountError::UnknownUnit { text: own(), unit: unit.to_owned() })?;
         // All that can be wrong with a run of digits is that there are too many.
-        let count: u64 = number
-            .parse()
-            .map_err(|_| MemoryAmountError::TooLarge(own()))?;
+        let count: u64 = number.parse().map_err(|_| MemoryAmountError::TooLarge(own()))?;
         if count.checked_mul(unit.bytes()).is_none() {
             return Err(MemoryAmountError::TooLarge(own()));
         }
@@ -175,10 +169,7 @@ impl MemoryAmount {
     /// An amount of bytes, written as such.
     #[must_use]
     pub const fn from_bytes(count: u64) -> Self {
-        Self {
-            count,
-            unit: Unit::B,
-        }
+        Self { count, unit: Unit::B }
     }
 
     /// An amount of bytes in the largest unit that it is a whole number of: `80gi`, `80g`.
@@ -187,10 +178,7 @@ impl MemoryAmount {
         let units = [Unit::Gi, Unit::G, Unit::Mi, Unit::M, Unit::Ki, Unit::K];
         let whole = |unit: &Unit| bytes > 0 && bytes.is_multiple_of(unit.bytes());
         let unit = units.into_iter().find(whole).unwrap_or(Unit::B);
-        Self {
-            count: bytes / unit.bytes(),
-            unit,
-        }
+        Self { count: bytes / unit.bytes(), unit }
     }
 
     /// An amount of whole mebibytes, as `nvidia-smi` and genv 1.x give the memory of a device; the most that
@@ -198,10 +186,7 @@ impl MemoryAmount {
     #[must_use]
     pub const fn mebibytes(count: u64) -> Self {
         const MOST: u64 = u64::MAX >> 20;
-        Self {
-            count: if count < MOST { count } else { MOST },
-            unit: Unit::Mi,
-        }
+        Self { count: if count < MOST { count } else { MOST }, unit: Unit::Mi }
     }
 
     /// The amount in bytes.
@@ -226,14 +211,9 @@ mod tests {
 
     #[test]
     fn an_amount_is_written_in_its_largest_whole_unit() {
-        for (bytes, text) in [
-            (0, "0b"),
-            (1, "1b"),
-            (1536, "1536b"),
-            (80 << 30, "80gi"),
-            (80_000_000_000, "80g"),
-            (1536 << 20, "1536mi"),
-        ] {
+        for (bytes, text) in
+            [(0, "0b"), (1, "1b"), (1536, "1536b"), (80 << 30, "80gi"), (80_000_000_000, "80g"), (1536 << 20, "1536mi")]
+        {
             let amount = MemoryAmount::in_largest_unit(bytes);
             assert_eq!(amount.to_string(), text);
             assert_eq!(amount.bytes(), bytes);
@@ -254,10 +234,7 @@ mod tests {
             ("0", 0),
             (" 15258mi\n", 15258 << 20),
         ] {
-            assert_eq!(
-                MemoryAmount::from_file(text).map(MemoryAmount::bytes),
-                Ok(bytes)
-            );
+            assert_eq!(MemoryAmount::from_file(text).map(MemoryAmount::bytes), Ok(bytes));
         }
     }
 

@@ -19,20 +19,14 @@ mod time;
 
 pub use changes::{Changes, ChangesError};
 pub use counters::{
-    Counters, DeviceDistrusted, DeviceEnergy, DeviceSeconds, DeviceXid, NOBODY, UserDeviceUse,
-    UserXid,
+    Counters, DeviceDistrusted, DeviceEnergy, DeviceSeconds, DeviceXid, NOBODY, UserDeviceUse, UserXid,
 };
-pub use device::{
-    Attachment, Device, DeviceIndex, DeviceMeasurements, DeviceMemory, EccErrors,
-    ParseDeviceIndexError,
-};
+pub use device::{Attachment, Device, DeviceIndex, DeviceMeasurements, DeviceMemory, EccErrors, ParseDeviceIndexError};
 pub use environment::{Environment, EnvironmentDevice, Member};
 pub use memory::{LEAST_REQUESTED_BYTES, MemoryAmount, MemoryAmountError};
 pub use occupants::Occupants;
 pub use process::{Attribution, Process, ProcessDevice, ProcessType};
 pub use queue::QueuedProcess;
-pub use snapshot::{
-    CollectorStatus, HostSnapshot, Owners, Publication, SNAPSHOT_VERSION, Snapshot,
-};
+pub use snapshot::{CollectorStatus, HostSnapshot, Owners, Publication, SNAPSHOT_VERSION, Snapshot};
 pub(crate) use time::{format_local_time, parse_local_time};
 pub use time::{local_time_zone, machine_time_zone};

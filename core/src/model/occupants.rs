@@ -41,10 +41,7 @@ impl Occupants {
                     if occupants.len() == MOST_OCCUPANTS {
                         occupants.remove(0);
                     }
-                    occupants.push(Occupant {
-                        uuid: device.uuid.clone(),
-                        last_seconds: now_seconds,
-                    });
+                    occupants.push(Occupant { uuid: device.uuid.clone(), last_seconds: now_seconds });
                 }
             }
         }
@@ -96,9 +93,7 @@ mod tests {
     #[test]
     fn an_attachment_is_of_the_gpu_that_was_there_when_it_was_made() {
         let mut occupants = Occupants::default();
-        let was_another = |occupants: &Occupants, uuid: &str, attached| {
-            occupants.was_another(&device(uuid), attached)
-        };
+        let was_another = |occupants: &Occupants, uuid: &str, attached| occupants.was_another(&device(uuid), attached);
         assert!(!was_another(&occupants, "A", None));
         for (uuid, at) in [("A", 10.0), ("A", 20.0), ("", 21.0), ("B", 30.0)] {
             occupants.note(&[device(uuid)], at);

@@ -25,9 +25,7 @@ impl JsonSchema for DeviceIndex {
 
 #[test]
 fn the_published_schema_is_that_of_the_types() {
-    let schema = SchemaSettings::draft2020_12()
-        .into_generator()
-        .into_root_schema_for::<Snapshot>();
+    let schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Snapshot>();
     let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
     // Links and line breaks are rustdoc's.
     let text = [("[`super::", "`"), ("[`", "`"), ("`]", "`"), ("\\n", " ")]

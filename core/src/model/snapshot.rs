@@ -119,11 +119,7 @@ impl Snapshot {
     #[must_use]
     pub fn owners(&self) -> Owners<'_> {
         let environments = self.environments.iter();
-        Owners(
-            environments
-                .map(|it| (it.eid.as_str(), it.username.as_str()))
-                .collect(),
-        )
+        Owners(environments.map(|it| (it.eid.as_str(), it.username.as_str())).collect())
     }
 }
 
@@ -145,10 +141,7 @@ impl<'a> Owners<'a> {
     }
 }
 
-fn user<'a>(
-    process: &'a Process,
-    owner: impl FnOnce(&'a str) -> Option<&'a str>,
-) -> Option<&'a str> {
+fn user<'a>(process: &'a Process, owner: impl FnOnce(&'a str) -> Option<&'a str>) -> Option<&'a str> {
     match process.attribution.eid() {
         Some(eid) => owner(eid),
         None => process.username.as_deref(),

@@ -48,10 +48,7 @@ pub(crate) fn parse_local_time(text: &str, time_zone: &TimeZone) -> Result<i64, 
 ///
 /// # Errors
 /// The time is beyond the years that the format can write.
-pub(crate) fn format_local_time(
-    timestamp_seconds: i64,
-    time_zone: &TimeZone,
-) -> Result<String, LocalTimeError> {
+pub(crate) fn format_local_time(timestamp_seconds: i64, time_zone: &TimeZone) -> Result<String, LocalTimeError> {
     let error = || LocalTimeError(format!("@{timestamp_seconds}"));
     let timestamp = Timestamp::from_second(timestamp_seconds).map_err(|_| error())?;
     let local = Zoned::new(timestamp, time_zone.clone());
@@ -88,15 +85,9 @@ mod tests {
     fn an_hour_that_happens_twice_is_its_first_and_one_that_is_skipped_moves_on() {
         let first = parse_local_time("25/10/2026 02:30:00", &berlin()).unwrap();
         assert_eq!(first, 1_792_888_200);
-        assert_eq!(
-            format_local_time(first + 3600, &berlin()).unwrap(),
-            "25/10/2026 02:30:00"
-        );
+        assert_eq!(format_local_time(first + 3600, &berlin()).unwrap(), "25/10/2026 02:30:00");
         let skipped = parse_local_time("29/03/2026 02:30:00", &berlin()).unwrap();
-        assert_eq!(
-            format_local_time(skipped, &berlin()).unwrap(),
-            "29/03/2026 03:30:00"
-        );
+        assert_eq!(format_local_time(skipped, &berlin()).unwrap(), "29/03/2026 03:30:00");
     }
 
     #[test]
@@ -111,10 +102,7 @@ mod tests {
             "20/11/2026",
         ] {
             let error = parse_local_time(text, &TimeZone::UTC).unwrap_err();
-            assert_eq!(
-                error.to_string(),
-                format!("'{text}' is not a time of the form dd/mm/YYYY HH:MM:SS")
-            );
+            assert_eq!(error.to_string(), format!("'{text}' is not a time of the form dd/mm/YYYY HH:MM:SS"));
         }
         assert!(format_local_time(i64::MAX, &TimeZone::UTC).is_err());
     }

@@ -36,10 +36,7 @@ fn innermost(path: &str) -> Option<Container> {
         }
         above = part;
     }
-    found.map(|id| Container {
-        id: id.to_owned(),
-        owner: user_of_path(path),
-    })
+    found.map(|id| Container { id: id.to_owned(), owner: user_of_path(path) })
 }
 
 /// The user to whom systemd gave the part of the tree that this path is in.
@@ -132,9 +129,7 @@ mod tests {
     #[test]
     fn a_rootless_container_tells_its_owner() {
         assert_eq!(
-            of(
-                "0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID.scope/container"
-            ),
+            of("0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID.scope/container"),
             Some((ID.to_owned(), Some(1000)))
         );
     }

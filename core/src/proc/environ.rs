@@ -68,9 +68,8 @@ pub(super) fn read_from_directory<'a>(
         let Content { content, whole } = files::read_from(&file, buffer)?;
         Ok((file, content.len(), whole))
     };
-    let is_missing = |read: &Result<(OwnedFd, usize, bool), Errno>| {
-        matches!(read, Ok((_, 0, _)) | Err(Errno::NOENT | Errno::SRCH))
-    };
+    let is_missing =
+        |read: &Result<(OwnedFd, usize, bool), Errno>| matches!(read, Ok((_, 0, _)) | Err(Errno::NOENT | Errno::SRCH));
     let mut found = read("environ".to_owned());
     // The kernel shows two links of `task`, and one for each thread. All threads of the kernel come here.
     let task = || statat(directory, c"task", AtFlags::empty());
@@ -106,11 +105,7 @@ pub(super) fn claim(environ: &[u8]) -> Claim {
         well_formed &= entry.first().is_some_and(|&byte| byte != b'=') && entry.contains(&b'=');
         rest = &rest[entry.len() + 1..];
     }
-    if well_formed {
-        Claim::Absent
-    } else {
-        Claim::Missing(MissingEvidence::EnvironOverwritten)
-    }
+    if well_formed { Claim::Absent } else { Claim::Missing(MissingEvidence::EnvironOverwritten) }
 }
 
 /// The value of a variable, named with its `=`; as for getenv(3), the first entry counts.
@@ -130,10 +125,7 @@ mod tests {
         let named = |eid: &str| Claim::Named(eid.to_owned());
         for (environ, expected) in [
             (&b"A=1\0GENV_ENVIRONMENT_ID=7\0B=2\0"[..], named("7")),
-            (
-                b"GENV_ENVIRONMENT_ID=7\0GENV_ENVIRONMENT_ID=8\0",
-                named("7"),
-            ),
+            (b"GENV_ENVIRONMENT_ID=7\0GENV_ENVIRONMENT_ID=8\0", named("7")),
             (b"GENV_ENVIRONMENT_ID=\0", named("")),
             (b"GENV_ENVIRONMENT_ID=a=b c\0", named("a=b c")),
             (b"GENV_ENVIRONMENT_ID=\xff\0", named("\u{fffd}")),
@@ -172,10 +164,7 @@ mod tests {
             b"=x\0",
             b"GENV_ENVIRONMENT_ID\0",
         ] {
-            assert_eq!(
-                claim(environ),
-                Claim::Missing(MissingEvidence::EnvironOverwritten)
-            );
+            assert_eq!(claim(environ), Claim::Missing(MissingEvidence::EnvironOverwritten));
         }
     }
 

@@ -42,10 +42,7 @@ pub(super) struct Root<'a> {
 impl Root<'_> {
     /// A lineage; the uid is as this program's user namespace shows it.
     pub(super) fn lineage(&self, start_time_ticks: u64, parent: u32, uid: Option<u32>) -> Lineage {
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a tick is exact for 2 million years of uptime"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "a tick is exact for 2 million years of uptime")]
         let ticks = start_time_ticks as f64;
         Lineage {
             start_time_ticks,
@@ -88,10 +85,7 @@ pub(super) fn read_from<'a>(file: &OwnedFd, buffer: &'a mut Vec<u8>) -> Result<C
         length += read;
         let whole = length < buffer.len();
         if whole || length >= MOST_READ_BYTES {
-            return Ok(Content {
-                content: &buffer[..length],
-                whole,
-            });
+            return Ok(Content { content: &buffer[..length], whole });
         }
         buffer.resize(length * 2, 0);
     }

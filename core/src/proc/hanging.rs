@@ -90,10 +90,7 @@ impl Hanging {
     }
 
     pub(super) fn of(root: &Path) -> Self {
-        Self {
-            root: root.to_owned(),
-            processes: Mutex::default(),
-        }
+        Self { root: root.to_owned(), processes: Mutex::default() }
     }
 
     /// Runs `work` on another thread, which reads by a [`Watch`]. Returns nothing if a read hangs or no thread starts.
@@ -104,11 +101,7 @@ impl Hanging {
         gives_up: bool,
         work: impl FnOnce(&Arc<Watch>) -> T + Send + 'static,
     ) -> Option<T> {
-        let watch = Arc::new(Watch {
-            hanging: Arc::clone(self),
-            reads: Mutex::default(),
-            gives_up,
-        });
+        let watch = Arc::new(Watch { hanging: Arc::clone(self), reads: Mutex::default(), gives_up });
         // No read is possible without a thread.
         let worker = idle.take().or_else(|| Worker::start().ok())?;
         let (sender, receiver) = sync_channel(1);
@@ -164,10 +157,7 @@ impl Worker {
     fn start() -> io::Result<Self> {
         let (sender, jobs) = channel::<Job>();
         let thread = thread::Builder::new().name("environs".to_owned());
-        Ok(Self {
-            jobs: sender,
-            thread: thread.spawn(move || jobs.into_iter().for_each(|job| job()))?,
-        })
+        Ok(Self { jobs: sender, thread: thread.spawn(move || jobs.into_iter().for_each(|job| job()))? })
     }
 }
 
@@ -177,11 +167,7 @@ impl Watch {
         if self.gives_up || self.hanging.refuses(pid) {
             return None;
         }
-        *lock(&self.reads) = Some(Reading {
-            pid,
-            since: Instant::now(),
-            hangs: None,
-        });
+        *lock(&self.reads) = Some(Reading { pid, since: Instant::now(), hangs: None });
         Some(ReadGuard(self))
     }
 
@@ -191,10 +177,7 @@ impl Watch {
         let Some(reading) = reads.as_mut().filter(|it| it.since.elapsed() >= PATIENCE) else {
             return false;
         };
-        let process = (
-            reading.pid,
-            self.hanging.started(reading.pid).unwrap_or_default(),
-        );
+        let process = (reading.pid, self.hanging.started(reading.pid).unwrap_or_default());
         let user = self.hanging.user(reading.pid);
         lock(&self.hanging.processes).insert(process, user);
         reading.hangs = Some(process);
@@ -246,9 +229,7 @@ pub(crate) fn read_environs<T: Send + 'static>(
     pids: Vec<u32>,
     make: impl Fn(u32, Result<&[u8], Errno>) -> T + Send + Sync + 'static,
 ) -> HashMap<u32, T> {
-    read_in_time(pids, move |pid, buffer| {
-        make(pid, read_environ(pid, buffer))
-    })
+    read_in_time(pids, move |pid, buffer| make(pid, read_environ(pid, buffer)))
 }
 
 /// Whether this program may read the environ of a process.
@@ -257,6 +238,5 @@ pub(crate) fn read_environs<T: Send + 'static>(
 /// This program may not read the environ, the process has ended, or the read takes too long.
 pub fn may_read_environ(pid: u32) -> io::Result<()> {
     let read = read_environs(vec![pid], |_, environ| environ.map(drop)).remove(&pid);
-    read.unwrap_or(Err(Errno::TIMEDOUT))
-        .map_err(io::Error::from)
+    read.unwrap_or(Err(Errno::TIMEDOUT)).map_err(io::Error::from)
 }

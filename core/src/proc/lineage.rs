@@ -55,14 +55,7 @@ impl Lineages {
     }
 
     /// Notes the lineage of a process whose `stat` was read elsewhere in this cycle.
-    pub(super) fn note(
-        &mut self,
-        pid: u32,
-        inode: u64,
-        lineage: Lineage,
-        ended: bool,
-        table: &mut ProcessTable,
-    ) {
+    pub(super) fn note(&mut self, pid: u32, inode: u64, lineage: Lineage, ended: bool, table: &mut ProcessTable) {
         let known = self.live.then_some(Remembered {
             inode,
             start_time_ticks: lineage.start_time_ticks,
@@ -86,8 +79,7 @@ impl Lineages {
     /// The lineage of a process whose directory was found so, if it is the one that is remembered.
     pub(super) fn remembered(&self, root: &Root<'_>, pid: u32, found: &Stat) -> Option<Lineage> {
         let known = self.remembered.get(&pid)?;
-        (known.inode == found.st_ino)
-            .then(|| root.lineage(known.start_time_ticks, known.parent, Some(found.st_uid)))
+        (known.inode == found.st_ino).then(|| root.lineage(known.start_time_ticks, known.parent, Some(found.st_uid)))
     }
 
     /// Adds all ancestors of a process whose lineage the table has.
@@ -128,8 +120,7 @@ impl Lineages {
 
     /// Forgets what this cycle did not see.
     pub(super) fn end_cycle(&mut self, table: &ProcessTable) {
-        self.remembered
-            .retain(|pid, _| table.lineage.contains_key(pid));
+        self.remembered.retain(|pid, _| table.lineage.contains_key(pid));
         self.read.clear();
         self.new.clear();
         self.followed.clear();
@@ -140,11 +131,7 @@ impl Lineages {
         self.path.clear();
         write!(self.path, "{pid}").expect("writing to a string never fails");
         // Asked before `stat` is read: if the pid is reused in between, the number fits neither process.
-        let found = if self.live {
-            statat(root.directory, self.path.as_str(), AtFlags::empty()).ok()
-        } else {
-            None
-        };
+        let found = if self.live { statat(root.directory, self.path.as_str(), AtFlags::empty()).ok() } else { None };
         // One that ended keeps its directory until its parent waits for it: each is looked at in some of the cycles.
         let is_turn = pid % CYCLES_BETWEEN_STATS == self.cycle % CYCLES_BETWEEN_STATS;
         if let Some(found) = found.filter(|_| !is_turn)
@@ -159,12 +146,7 @@ impl Lineages {
             .map_err(|errno| absence(self.live, pid, errno))?;
         let (start_time_ticks, parent) = (stat.start_time_ticks, stat.parent);
         let ended = stat.has_ended();
-        let known = found.map(|found| Remembered {
-            inode: found.st_ino,
-            start_time_ticks,
-            parent,
-            ended,
-        });
+        let known = found.map(|found| Remembered { inode: found.st_ino, start_time_ticks, parent, ended });
         self.remember(pid, known);
         let uid = if let Some(found) = found {
             Some(found.st_uid)
@@ -172,10 +154,7 @@ impl Lineages {
             self.path.truncate(directory);
             self.path.push_str("/status");
             let status = read(root.directory, self.path.as_str(), &mut self.buffer);
-            status
-                .ok()
-                .and_then(|status| stat::uids(status.content))
-                .map(|uids| uids.effective)
+            status.ok().and_then(|status| stat::uids(status.content)).map(|uids| uids.effective)
         };
         Ok((root.lineage(start_time_ticks, parent, uid), ended))
     }

@@ -21,9 +21,7 @@ pub(crate) use namespace::UserNamespace;
 pub use namespace::own_uid;
 pub use patient::ProcReader;
 pub(crate) use pid_namespace::PidHolder;
-pub use pid_namespace::{
-    Below, INITIAL as INITIAL_PID_NAMESPACE, in_initial_pid_namespace, own_pid_namespace,
-};
+pub use pid_namespace::{Below, INITIAL as INITIAL_PID_NAMESPACE, in_initial_pid_namespace, own_pid_namespace};
 pub use usernames::{find_username, username};
 
 use foldhash::{HashMap, HashSet};
@@ -93,18 +91,12 @@ impl ProcessTable {
     /// A process that has not ended, so that it can be a member.
     #[must_use]
     pub fn living(&self, pid: u32) -> Option<&Lineage> {
-        self.lineage
-            .get(&pid)
-            .filter(|_| !self.zombies.contains(&pid))
+        self.lineage.get(&pid).filter(|_| !self.zombies.contains(&pid))
     }
 
     /// The living processes that have a pid in a namespace, or in any namespace of this table. The table's question
     /// included the pid.
-    pub(crate) fn holders(
-        &self,
-        pid: u32,
-        pid_namespace: Option<u64>,
-    ) -> impl Iterator<Item = PidHolder> {
+    pub(crate) fn holders(&self, pid: u32, pid_namespace: Option<u64>) -> impl Iterator<Item = PidHolder> {
         let here = self.living(pid).map(|&lineage| PidHolder {
             namespace: self.pid_namespace.filter(|it| *it != pid_namespace::NONE),
             pid,
@@ -169,9 +161,7 @@ impl ProcessTable {
     #[must_use]
     pub fn shown_user(&self, facts: &ProcessFacts) -> Option<u32> {
         let uid = facts.uid.filter(|uid| !self.ownerless.contains(uid))?;
-        let starter = facts
-            .real_uid
-            .filter(|real| ![0, uid].contains(real) && !self.ownerless.contains(real));
+        let starter = facts.real_uid.filter(|real| ![0, uid].contains(real) && !self.ownerless.contains(real));
         Some(self.owner(starter.unwrap_or(uid)))
     }
 

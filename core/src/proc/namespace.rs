@@ -38,21 +38,14 @@ struct Map {
 impl Map {
     fn parse(content: &str, overflow: u32) -> Self {
         let extents = content.lines().filter_map(|line| {
-            let mut numbers = line
-                .split_ascii_whitespace()
-                .map(|number| number.parse().ok());
+            let mut numbers = line.split_ascii_whitespace().map(|number| number.parse().ok());
             Some((numbers.next()??, numbers.next()??, numbers.next()??))
         });
-        Self {
-            extents: extents.collect(),
-            overflow,
-        }
+        Self { extents: extents.collect(), overflow }
     }
 
     fn is_initial(&self) -> bool {
-        self.extents
-            .first()
-            .is_some_and(|&(first, _, count)| first == 0 && count == ALL_UIDS)
+        self.extents.first().is_some_and(|&(first, _, count)| first == 0 && count == ALL_UIDS)
     }
 
     /// The uid outside; none of a user whom the namespace does not map.
@@ -69,11 +62,7 @@ impl Map {
 
 impl UserNamespace {
     /// That of the machine.
-    pub(crate) const INITIAL: Self = Self {
-        map: None,
-        translates: false,
-        nested: false,
-    };
+    pub(crate) const INITIAL: Self = Self { map: None, translates: false, nested: false };
 
     /// That of this program.
     pub(crate) fn own() -> &'static Self {
@@ -98,13 +87,8 @@ impl UserNamespace {
         // These files are the machine's root's, whatever is mounted where.
         let roots = fs::metadata("/proc/sys/kernel/ostype").map(|it| it.uid());
         let is_root = map.outside(getuid().as_raw()) == Some(0);
-        let nested = is_root && roots.is_ok_and(|uid| uid != getuid().as_raw())
-            || is_below_another(&content);
-        Self {
-            map: Some(map),
-            translates,
-            nested,
-        }
+        let nested = is_root && roots.is_ok_and(|uid| uid != getuid().as_raw()) || is_below_another(&content);
+        Self { map: Some(map), translates, nested }
     }
 
     /// Whether uids of this namespace stand for other users than in the namespace of the shared state.
@@ -124,9 +108,7 @@ impl UserNamespace {
     pub(crate) fn refuses(&self, owner: u32) -> Option<&'static str> {
         let map = self.map.as_ref()?;
         if map.outside(owner).is_none() {
-            return Some(
-                "it belongs to a user outside of this user namespace, where uids mean other users",
-            );
+            return Some("it belongs to a user outside of this user namespace, where uids mean other users");
         }
         if self.translates && (self.nested || map.outside(getuid().as_raw()).is_none()) {
             return Some("this user namespace does not tell which user of the machine this is");
@@ -177,11 +159,7 @@ mod tests {
         assert_eq!(rootless.outside(1), Some(100_000));
         assert_eq!(rootless.outside(65_536), Some(165_535));
         assert_eq!(rootless.outside(65_537), None);
-        assert_eq!(
-            rootless.outside(65_534),
-            None,
-            "that is shown for everybody else"
-        );
+        assert_eq!(rootless.outside(65_534), None, "that is shown for everybody else");
         assert!(!rootless.is_initial());
         assert!(map("0 0 4294967295\n").is_initial());
         assert_eq!(map("").outside(0), None);
@@ -194,24 +172,12 @@ mod tests {
         let initial = UserNamespace::INITIAL;
         assert_eq!(initial.refuses(65_534), None);
         assert_eq!(initial.user(0), Some(0));
-        let renamed = UserNamespace {
-            map: Some(map("0 1000 1\n")),
-            translates: true,
-            nested: false,
-        };
-        assert!(
-            renamed
-                .refuses(65_534)
-                .unwrap()
-                .contains("outside of this user namespace")
-        );
+        let renamed = UserNamespace { map: Some(map("0 1000 1\n")), translates: true, nested: false };
+        assert!(renamed.refuses(65_534).unwrap().contains("outside of this user namespace"));
         assert!(renamed.refuses(1000).is_some());
         assert_eq!(renamed.user(0), Some(1000));
         assert_eq!(renamed.user(65_534), None);
-        let container = UserNamespace {
-            translates: false,
-            ..renamed.clone()
-        };
+        let container = UserNamespace { translates: false, ..renamed.clone() };
         assert!(container.refuses(65_534).is_some());
         assert_eq!(container.refuses(0), None);
         assert_eq!(container.user(0), Some(0));

@@ -41,12 +41,7 @@ impl ProcReader {
     }
 
     fn reading(root: PathBuf, hanging: Arc<Hanging>) -> Self {
-        Self {
-            direct: None,
-            worker: None,
-            root,
-            hanging,
-        }
+        Self { direct: None, worker: None, root, hanging }
     }
 
     fn direct(&mut self) -> &mut DirectReader {
@@ -68,13 +63,11 @@ impl ProcessSource for ProcReader {
             let mut direct = direct.unwrap_or_else(|| DirectReader::with_root(&self.root));
             let request = request.clone();
             let gives_up = attempt == MOST_AT_ONCE;
-            let read = self
-                .hanging
-                .watched(&mut self.worker, gives_up, move |watch| {
-                    direct.follow(watch);
-                    let table = direct.read(&request);
-                    (direct, table)
-                });
+            let read = self.hanging.watched(&mut self.worker, gives_up, move |watch| {
+                direct.follow(watch);
+                let table = direct.read(&request);
+                (direct, table)
+            });
             if let Some((direct, table)) = read {
                 self.direct = Some(direct);
                 return table;
@@ -125,11 +118,7 @@ mod tests {
         let zeros = "0 ".repeat(40);
         let stat = format!("{pid} (x) S 1 1 1 0 -1 0 {zeros}");
         fs::write(directory.join("stat"), stat).unwrap();
-        fs::write(
-            directory.join("status"),
-            format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n"),
-        )
-        .unwrap();
+        fs::write(directory.join("status"), format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n")).unwrap();
         let environ = directory.join("environ");
         if hangs {
             mknodat(CWD, &environ, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
@@ -139,66 +128,39 @@ mod tests {
     }
 
     fn claims(reader: &mut ProcReader, pids: &[u32]) -> Vec<bool> {
-        let table = reader.read(&ProcessRequest {
-            processes: pids.to_vec(),
-            members: Vec::new(),
-        });
+        let table = reader.read(&ProcessRequest { processes: pids.to_vec(), members: Vec::new() });
         let named = |pid: &u32| match &table.processes[pid] {
             ProcessRead::Present(facts) => facts.claim == Claim::Named("7".to_owned()),
             other => panic!("{other:?}"),
         };
-        assert!(
-            pids.iter()
-                .all(|pid| named(pid) != table.unread.contains(pid))
-        );
+        assert!(pids.iter().all(|pid| named(pid) != table.unread.contains(pid)));
         pids.iter().map(named).collect()
     }
 
     #[test]
     fn processes_that_hang_are_waited_for_once_and_hold_up_no_others() {
         let folder = tempfile::tempdir().unwrap();
-        for (pid, uid, hangs) in [
-            (1, 0, false),
-            (10, 1000, true),
-            (11, 1000, true),
-            (12, 1000, true),
-            (13, 1000, false),
-            (20, 2000, false),
-        ] {
+        for (pid, uid, hangs) in
+            [(1, 0, false), (10, 1000, true), (11, 1000, true), (12, 1000, true), (13, 1000, false), (20, 2000, false)]
+        {
             process(folder.path(), pid, uid, hangs);
         }
         let mut reader = ProcReader::with_root(folder.path());
         let began = Instant::now();
         let read = claims(&mut reader, &[10, 20]);
         assert_eq!(read, [false, true]);
-        assert!(
-            began.elapsed() < Duration::from_secs(5),
-            "{:?}",
-            began.elapsed()
-        );
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         // The reader does not try it again. After a second hanging process of a user, no process of that user is read.
         let _ = claims(&mut reader, &[11]);
         let began = Instant::now();
         let read = claims(&mut reader, &[10, 11, 12, 13, 20]);
         assert_eq!(read, [false, false, false, false, true]);
-        assert!(
-            began.elapsed() < Duration::from_millis(200),
-            "{:?}",
-            began.elapsed()
-        );
+        assert!(began.elapsed() < Duration::from_millis(200), "{:?}", began.elapsed());
         // A process that answers again is read again.
         for pid in [10, 11] {
-            fs::write(
-                folder.path().join(format!("{pid}/environ")),
-                "GENV_ENVIRONMENT_ID=7\0",
-            )
-            .unwrap();
+            fs::write(folder.path().join(format!("{pid}/environ")), "GENV_ENVIRONMENT_ID=7\0").unwrap();
             fs::remove_file(folder.path().join(format!("{pid}/environ"))).unwrap();
-            fs::write(
-                folder.path().join(format!("{pid}/environ")),
-                "GENV_ENVIRONMENT_ID=7\0",
-            )
-            .unwrap();
+            fs::write(folder.path().join(format!("{pid}/environ")), "GENV_ENVIRONMENT_ID=7\0").unwrap();
         }
         let deadline = Instant::now() + Duration::from_secs(10);
         while claims(&mut reader, &[10, 11, 13]) != [true; 3] {

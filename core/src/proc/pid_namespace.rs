@@ -26,8 +26,7 @@ pub fn own_pid_namespace() -> u64 {
     static OWN: OnceLock<u64> = OnceLock::new();
     *OWN.get_or_init(|| {
         let shown = fs::read_link("/proc/self").ok();
-        let is_own =
-            shown.is_some_and(|it| it.as_os_str() == std::process::id().to_string().as_str());
+        let is_own = shown.is_some_and(|it| it.as_os_str() == std::process::id().to_string().as_str());
         let inode = fs::metadata("/proc/self/ns/pid").map(|it| it.ino());
         inode.ok().filter(|_| is_own).unwrap_or(NONE)
     })
@@ -88,10 +87,8 @@ fn read_below() -> Option<Holders> {
         }
     }
     let mut reader = ProcReader::new();
-    let table = reader.read(&ProcessRequest {
-        processes: Vec::new(),
-        members: found.iter().map(|(_, pid)| *pid).collect(),
-    });
+    let table =
+        reader.read(&ProcessRequest { processes: Vec::new(), members: found.iter().map(|(_, pid)| *pid).collect() });
     let mut holders = Holders::new();
     for (inner_pid, pid) in found {
         if let Some(&lineage) = table.living(pid) {
@@ -99,10 +96,7 @@ fn read_below() -> Option<Holders> {
             holders.entry(inner_pid).or_default().push(PidHolder {
                 namespace: namespace.ok().map(|it| it.ino()),
                 pid,
-                lineage: Lineage {
-                    uid: lineage.uid.map(|uid| table.owner(uid)),
-                    ..lineage
-                },
+                lineage: Lineage { uid: lineage.uid.map(|uid| table.owner(uid)), ..lineage },
             });
         }
     }

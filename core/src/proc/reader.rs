@@ -19,8 +19,8 @@ use super::lineage::Lineages;
 use super::subordinate::Subordinates;
 use super::usernames::Usernames;
 use super::{
-    Claim, Lineage, MissingEvidence, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource,
-    ProcessTable, UserNamespace, environ, own_pid_namespace, stat,
+    Claim, Lineage, MissingEvidence, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable,
+    UserNamespace, environ, own_pid_namespace, stat,
 };
 
 /// In how many cycles the `stat` of each process is read once, which costs as much as all else of it: the longest
@@ -103,30 +103,21 @@ struct Open {
 /// Of how many processes files may stay open: two of each, and half of what may be open is for others.
 fn most_open() -> usize {
     let limit = getrlimit(Resource::Nofile).current;
-    limit.map_or(MOST_OPEN, |files| {
-        usize::try_from(files / 4).map_or(MOST_OPEN, |most| most.min(MOST_OPEN))
-    })
+    limit.map_or(MOST_OPEN, |files| usize::try_from(files / 4).map_or(MOST_OPEN, |most| most.min(MOST_OPEN)))
 }
 
 impl DirectReader {
     /// A reader of `/proc`, or of another directory that is laid out like it.
     pub(super) fn with_root(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "clock ticks per second are 100, or 1024 at most"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "clock ticks per second are 100, or 1024 at most")]
         let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
         let live = root == Path::new(PROC);
         Self {
             live,
             root,
             ticks_per_second,
-            namespace: if live {
-                UserNamespace::own()
-            } else {
-                &UserNamespace::INITIAL
-            },
+            namespace: if live { UserNamespace::own() } else { &UserNamespace::INITIAL },
             boot_time: None,
             buffer: vec![0; 16 * 1024],
             path: String::new(),
@@ -148,12 +139,7 @@ impl DirectReader {
     }
 
     /// Reads a process, and adds its lineage to the table.
-    fn process(
-        &mut self,
-        root: &Root<'_>,
-        pid: u32,
-        table: &mut ProcessTable,
-    ) -> Result<ProcessFacts, Absence> {
+    fn process(&mut self, root: &Root<'_>, pid: u32, table: &mut ProcessTable) -> Result<ProcessFacts, Absence> {
         if let Some((lineage, facts)) = self.look_again(root, pid) {
             table.lineage.insert(pid, lineage);
             return Ok(facts);
@@ -173,8 +159,7 @@ impl DirectReader {
             table.lineage.insert(pid, lineage);
             return Ok(facts(lineage, identity, claim));
         }
-        let stat = read_stat(directory, c"stat", &mut self.buffer)
-            .map_err(|errno| absence(self.live, pid, errno))?;
+        let stat = read_stat(directory, c"stat", &mut self.buffer).map_err(|errno| absence(self.live, pid, errno))?;
         let comm = String::from_utf8_lossy(stat.comm).into_owned();
         let ended = stat.has_ended();
         let owner = self.live.then_some(found.st_uid);
@@ -183,11 +168,8 @@ impl DirectReader {
         if !self.live {
             lineage.uid = identity.uids.map(|uids| uids.effective);
         }
-        let (claim, environ) = if ended {
-            (Claim::Missing(MissingEvidence::Zombie), None)
-        } else {
-            self.claim(directory, pid, table)?
-        };
+        let (claim, environ) =
+            if ended { (Claim::Missing(MissingEvidence::Zombie), None) } else { self.claim(directory, pid, table)? };
         self.keep_open(pid, opened, environ);
         self.lineages.note(pid, found.st_ino, lineage, ended, table);
         Ok(facts(lineage, identity, claim))
@@ -212,9 +194,7 @@ impl DirectReader {
         }
         let lineage = self.lineages.remembered(root, pid, found)?;
         let known = self.cache.get(&(pid, lineage.start_time_ticks))?;
-        known
-            .stands_for(found.st_uid)
-            .then(|| (lineage, known.clone()))
+        known.stands_for(found.st_uid).then(|| (lineage, known.clone()))
     }
 
     fn keep_open(&mut self, pid: u32, directory: OwnedFd, environ: Option<OwnedFd>) {
@@ -238,14 +218,10 @@ impl DirectReader {
         let process = (pid, lineage.start_time_ticks);
         let known = self.cache.get(&process);
         let (uids, container) = match known {
-            Some(known) if known.stands_for(owner) && self.live => {
-                (known.uids, known.container.clone())
-            }
+            Some(known) if known.stands_for(owner) && self.live => (known.uids, known.container.clone()),
             _ => {
                 let uids = match read(directory, c"status", &mut self.buffer) {
-                    Ok(status) => {
-                        stat::uids(status.content).and_then(|uids| uids.translated(self.namespace))
-                    }
+                    Ok(status) => stat::uids(status.content).and_then(|uids| uids.translated(self.namespace)),
                     Err(Errno::NOENT | Errno::SRCH) => return Err(Absence::Vanished),
                     Err(_) => None,
                 };
@@ -258,12 +234,7 @@ impl DirectReader {
                 (uids, container)
             }
         };
-        let identity = Identity {
-            owner,
-            uids,
-            container,
-            comm,
-        };
+        let identity = Identity { owner, uids, container, comm };
         self.cache.insert(process, identity.clone());
         Ok(identity)
     }
@@ -307,20 +278,14 @@ impl DirectReader {
         {
             return known.seconds;
         }
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "seconds stay exact for 285 million years"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "seconds stay exact for 285 million years")]
         let seconds = read(root, c"stat", &mut self.buffer)
             .ok()
             .and_then(|stat| stat::boot_time_seconds(stat.content))
             .map(|btime| btime as f64)
             .filter(|btime| !self.live || (btime - clock_seconds).abs() < BTIME_TOLERANCE_SECONDS)
             .unwrap_or(clock_seconds);
-        self.boot_time = Some(BootTime {
-            seconds,
-            clock_seconds,
-        });
+        self.boot_time = Some(BootTime { seconds, clock_seconds });
         seconds
     }
 
@@ -372,14 +337,9 @@ impl DirectReader {
 impl ProcessSource for DirectReader {
     /// Reads `/proc` once. Without a `/proc`, every process is unreadable and every member hidden.
     fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
-        let mut table = ProcessTable {
-            pid_namespace: self.live.then(own_pid_namespace),
-            ..ProcessTable::default()
-        };
+        let mut table = ProcessTable { pid_namespace: self.live.then(own_pid_namespace), ..ProcessTable::default() };
         table.processes.reserve(request.processes.len());
-        table
-            .lineage
-            .reserve(request.processes.len() + request.members.len());
+        table.lineage.reserve(request.processes.len() + request.members.len());
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root: OwnedFd = match openat(CWD, self.root.as_path(), flags, Mode::empty()) {
             Ok(root) => root,
@@ -481,10 +441,7 @@ fn facts(lineage: Lineage, identity: Identity, claim: Claim) -> ProcessFacts {
 
 fn boottime_seconds() -> f64 {
     let time = clock_gettime(ClockId::Boottime);
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "half a second is all that matters"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "half a second is all that matters")]
     let seconds = time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
     seconds
 }

@@ -29,10 +29,7 @@ impl<'a> Stat<'a> {
         let open = content.iter().position(|&byte| byte == b'(')?;
         let close = content.iter().rposition(|&byte| byte == b')')?;
         let comm = content.get(open + 1..close)?;
-        let mut fields = content
-            .get(close + 1..)?
-            .trim_ascii()
-            .split(|&byte| byte == b' ');
+        let mut fields = content.get(close + 1..)?.trim_ascii().split(|&byte| byte == b' ');
         Some(Self {
             comm,
             state: *fields.next()?.first()?,
@@ -75,10 +72,7 @@ pub(super) struct Uids {
 impl Uids {
     /// As the machine knows them; none if one of them is not mapped.
     pub(super) fn translated(self, namespace: &UserNamespace) -> Option<Self> {
-        Some(Self {
-            real: namespace.user(self.real)?,
-            effective: namespace.user(self.effective)?,
-        })
+        Some(Self { real: namespace.user(self.real)?, effective: namespace.user(self.effective)? })
     }
 }
 
@@ -88,10 +82,7 @@ pub(super) fn uids(content: &[u8]) -> Option<Uids> {
         .split(|byte| byte.is_ascii_whitespace())
         .filter(|number| !number.is_empty())
         .map(|digits| number(digits)?.try_into().ok());
-    Some(Uids {
-        real: numbers.next()??,
-        effective: numbers.next()??,
-    })
+    Some(Uids { real: numbers.next()??, effective: numbers.next()?? })
 }
 
 /// The pid of a process in its own namespace, where that is below this one: the last number of the line `NSpid:` of
@@ -99,10 +90,7 @@ pub(super) fn uids(content: &[u8]) -> Option<Uids> {
 pub(super) fn inner_pid(content: &[u8]) -> Option<u32> {
     let numbers = line(content, b"NSpid:")?.trim_ascii();
     let last = numbers.rsplit(|byte| byte.is_ascii_whitespace()).next()?;
-    number(last)?
-        .try_into()
-        .ok()
-        .filter(|_| last.len() < numbers.len())
+    number(last)?.try_into().ok().filter(|_| last.len() < numbers.len())
 }
 
 /// The boot time, Unix seconds: the line `btime` of `/proc/stat` (proc_stat(5)).
@@ -111,9 +99,7 @@ pub(super) fn boot_time_seconds(content: &[u8]) -> Option<u64> {
 }
 
 fn line<'a>(content: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    content
-        .split(|&byte| byte == b'\n')
-        .find_map(|line| line.strip_prefix(name))
+    content.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name))
 }
 
 fn number(digits: &[u8]) -> Option<u64> {
@@ -133,25 +119,10 @@ mod tests {
 
     #[test]
     fn names_with_spaces_parentheses_newlines_and_broken_utf8_are_taken_whole() {
-        for comm in [
-            &b"python"[..],
-            b"",
-            b"a b",
-            b") S 1 (",
-            b"((()",
-            b"x\ny",
-            b"\xff\xfe",
-            b") Z 1 1 1 1 1",
-        ] {
+        for comm in [&b"python"[..], b"", b"a b", b") S 1 (", b"((()", b"x\ny", b"\xff\xfe", b") Z 1 1 1 1 1"] {
             let content = stat(comm);
-            let expected = Stat {
-                comm,
-                state: b'S',
-                parent: 41,
-                flags: 4_194_560,
-                threads: 1,
-                start_time_ticks: 123_456,
-            };
+            let expected =
+                Stat { comm, state: b'S', parent: 41, flags: 4_194_560, threads: 1, start_time_ticks: 123_456 };
             assert_eq!(Stat::parse(&content), Some(expected));
         }
     }
@@ -159,10 +130,7 @@ mod tests {
     #[test]
     fn a_cut_off_stat_is_none() {
         let content = stat(b"python");
-        let start = content
-            .windows(6)
-            .position(|window| window == b"123456")
-            .unwrap();
+        let start = content.windows(6).position(|window| window == b"123456").unwrap();
         for length in 0..start {
             assert_eq!(Stat::parse(&content[..length]), None, "{length}");
         }
@@ -180,29 +148,17 @@ mod tests {
 
     #[test]
     fn the_real_uid_comes_first_and_the_effective_one_second() {
-        let status =
-            b"Name:\tx Uid:\t7\nUmask:\t0022\nUid:\t1000\t1001\t1002\t1003\nGid:\t5\t6\t7\t8\n";
-        let expected = Uids {
-            real: 1000,
-            effective: 1001,
-        };
+        let status = b"Name:\tx Uid:\t7\nUmask:\t0022\nUid:\t1000\t1001\t1002\t1003\nGid:\t5\t6\t7\t8\n";
+        let expected = Uids { real: 1000, effective: 1001 };
         assert_eq!(uids(status), Some(expected));
-        for damaged in [
-            &b"Name:\tx\n"[..],
-            b"Uid:\t1\n",
-            b"Uid:\t1\t-1\t1\t1\n",
-            b"Uid:\tx\t1\t1\t1\n",
-        ] {
+        for damaged in [&b"Name:\tx\n"[..], b"Uid:\t1\n", b"Uid:\t1\t-1\t1\t1\n", b"Uid:\tx\t1\t1\t1\n"] {
             assert_eq!(uids(damaged), None);
         }
     }
 
     #[test]
     fn the_boot_time_is_found_among_the_other_lines() {
-        assert_eq!(
-            boot_time_seconds(b"cpu 1 2 3\nintr 5 0\nbtime 1700000000\nprocesses 7\n"),
-            Some(1_700_000_000)
-        );
+        assert_eq!(boot_time_seconds(b"cpu 1 2 3\nintr 5 0\nbtime 1700000000\nprocesses 7\n"), Some(1_700_000_000));
         assert_eq!(boot_time_seconds(b"cpu 1 2 3\n"), None);
         assert_eq!(boot_time_seconds(b"btime x\n"), None);
     }

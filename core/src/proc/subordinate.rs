@@ -60,10 +60,7 @@ impl Default for Subordinates {
 
 impl Watched {
     fn of(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: path.into(),
-            seen: None,
-        }
+        Self { path: path.into(), seen: None }
     }
 
     /// What it holds, if that changed; of a file that cannot be read, nothing.
@@ -84,12 +81,7 @@ impl Watched {
 
 impl Subordinates {
     fn of(file: impl Into<PathBuf>, services: impl Into<PathBuf>) -> Self {
-        Self {
-            file: Watched::of(file),
-            ranges: Vec::new(),
-            services: Watched::of(services),
-            has_service: false,
-        }
+        Self { file: Watched::of(file), ranges: Vec::new(), services: Watched::of(services), has_service: false }
     }
 
     /// Reads the files that changed.
@@ -104,9 +96,7 @@ impl Subordinates {
 
     /// Whether a uid without a name may be the subordinate uid of a user whom only a directory service knows.
     pub(super) fn may_be_anybodys(&self, uid: u32) -> bool {
-        self.has_service
-            && uid >= FIRST_SUBORDINATE
-            && !self.ranges.iter().any(|range| range.holds(uid))
+        self.has_service && uid >= FIRST_SUBORDINATE && !self.ranges.iter().any(|range| range.holds(uid))
     }
 
     /// Whose subordinate a uid is. Root's is nobody's: it maps uids for containers of others. One that is in the
@@ -146,11 +136,7 @@ fn parse(content: &str) -> Vec<Range> {
     let ranges = content.lines().filter_map(|line| {
         let mut fields = line.trim().split(':');
         let (user, first, count) = (fields.next()?, fields.next()?, fields.next()?);
-        Some(Range {
-            first: first.parse().ok()?,
-            count: count.parse().ok()?,
-            owner: user.to_owned(),
-        })
+        Some(Range { first: first.parse().ok()?, count: count.parse().ok()?, owner: user.to_owned() })
     });
     ranges.take(MOST_RANGES).collect()
 }
@@ -160,10 +146,7 @@ mod tests {
     use super::*;
 
     fn of(content: &str) -> Subordinates {
-        Subordinates {
-            ranges: parse(content),
-            ..Subordinates::of("/nonexistent", "/nonexistent")
-        }
+        Subordinates { ranges: parse(content), ..Subordinates::of("/nonexistent", "/nonexistent") }
     }
 
     fn alice(name: &str) -> Option<u32> {
@@ -172,33 +155,19 @@ mod tests {
 
     #[test]
     fn a_uid_belongs_to_the_only_user_whose_range_holds_it() {
-        let subordinates = of(
-            "alice:100000:65536\n2000:165536:65536\n# no range\nnobody-knows:1:1\n\
-             root:300000:10\nalice:400000:10\n2000:400005:10\n2000:500000:4294967295\nalice:x:1\n",
-        );
+        let subordinates = of("alice:100000:65536\n2000:165536:65536\n# no range\nnobody-knows:1:1\n\
+             root:300000:10\nalice:400000:10\n2000:400005:10\n2000:500000:4294967295\nalice:x:1\n");
         assert_eq!(subordinates.owner(99_999, alice), None);
         assert_eq!(subordinates.owner(100_000, alice), Some(1000));
         assert_eq!(subordinates.owner(165_535, alice), Some(1000));
         assert_eq!(subordinates.owner(165_536, alice), Some(2000));
         assert_eq!(subordinates.owner(231_072, alice), None);
         assert_eq!(subordinates.owner(1, alice), None);
-        assert_eq!(
-            subordinates.owner(300_001, alice),
-            None,
-            "root maps uids for others"
-        );
+        assert_eq!(subordinates.owner(300_001, alice), None, "root maps uids for others");
         assert_eq!(subordinates.owner(400_004, alice), Some(1000));
-        assert_eq!(
-            subordinates.owner(400_005, alice),
-            None,
-            "two users have it"
-        );
+        assert_eq!(subordinates.owner(400_005, alice), None, "two users have it");
         assert_eq!(subordinates.owner(u32::MAX, alice), Some(2000));
-        assert_eq!(
-            of("alice:0:10").owner(0, alice),
-            None,
-            "root is nobody's subordinate"
-        );
+        assert_eq!(of("alice:0:10").owner(0, alice), None, "root is nobody's subordinate");
     }
 
     #[test]

@@ -60,32 +60,18 @@ impl Usernames {
         self.name(uid, Instant::now(), look_up).is_some()
     }
 
-    fn username_at(
-        &mut self,
-        uid: u32,
-        now: Instant,
-        look_up: impl FnOnce(u32) -> Option<OsString>,
-    ) -> String {
+    fn username_at(&mut self, uid: u32, now: Instant, look_up: impl FnOnce(u32) -> Option<OsString>) -> String {
         let name = self.name(uid, now, look_up);
         name.unwrap_or_else(|| format!("uid:{uid}"))
     }
 
-    fn name(
-        &mut self,
-        uid: u32,
-        now: Instant,
-        look_up: impl FnOnce(u32) -> Option<OsString>,
-    ) -> Option<String> {
+    fn name(&mut self, uid: u32, now: Instant, look_up: impl FnOnce(u32) -> Option<OsString>) -> Option<String> {
         let known = self.known.get(&uid);
         if let Some(known) = known.filter(|known| now < known.until) {
             return known.name.clone();
         }
         let found = usable(look_up(uid));
-        let lifetime = if found.is_some() {
-            NAME_LIFETIME
-        } else {
-            NO_NAME_LIFETIME
-        };
+        let lifetime = if found.is_some() { NAME_LIFETIME } else { NO_NAME_LIFETIME };
         // getpwuid(3) does not tell a user who is gone from a directory that is down: a name that was
         // right is better than a series that changes its labels.
         let name = found.or_else(|| known.and_then(|known| known.name.clone()));
@@ -93,13 +79,7 @@ impl Usernames {
             self.known.clear();
         }
         let until = now + lifetime;
-        self.known.insert(
-            uid,
-            Known {
-                name: name.clone(),
-                until,
-            },
-        );
+        self.known.insert(uid, Known { name: name.clone(), until });
         name
     }
 }

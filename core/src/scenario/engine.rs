@@ -45,11 +45,7 @@ impl Stamp {
         let metadata = std::fs::metadata(path)?;
         let modified = metadata.modified()?;
         let young = modified.elapsed().is_ok_and(|elapsed| elapsed < SETTLED);
-        Ok((!young).then_some(Self {
-            modified,
-            length: metadata.len(),
-            inode: metadata.ino(),
-        }))
+        Ok((!young).then_some(Self { modified, length: metadata.len(), inode: metadata.ino() }))
     }
 }
 
@@ -97,11 +93,7 @@ impl Engine {
     ///
     /// # Errors
     /// It does not hold together.
-    pub fn within(
-        source_name: &str,
-        text: &str,
-        written: &WrittenScenario,
-    ) -> Result<Self, yaml::Error> {
+    pub fn within(source_name: &str, text: &str, written: &WrittenScenario) -> Result<Self, yaml::Error> {
         let scenario = check::scenario(source_name, text, &machine_name(), &written.0)?;
         Ok(Self::new(None, scenario, None))
     }
@@ -124,14 +116,7 @@ impl Engine {
     }
 
     fn new(path: Option<PathBuf>, scenario: Scenario, stamp: Option<Stamp>) -> Self {
-        Self {
-            path,
-            loaded: Mutex::new(Loaded {
-                scenario: Arc::new(scenario),
-                stamp,
-                error: None,
-            }),
-        }
+        Self { path, loaded: Mutex::new(Loaded { scenario: Arc::new(scenario), stamp, error: None }) }
     }
 
     /// The scenario as last loaded, without a look at the file.
@@ -188,10 +173,8 @@ impl Loaded {
 }
 
 fn load(path: &Path) -> Result<(Scenario, Option<Stamp>), ScenarioError> {
-    let unreadable = |error: std::io::Error| ScenarioError::Unreadable {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    };
+    let unreadable =
+        |error: std::io::Error| ScenarioError::Unreadable { path: path.to_owned(), reason: error.to_string() };
     // The stamp is taken before the text, so that a change in between is seen the next time.
     let stamp = Stamp::of(path).map_err(unreadable)?;
     let text = std::fs::read_to_string(path).map_err(unreadable)?;

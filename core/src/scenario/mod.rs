@@ -14,8 +14,8 @@ mod sources;
 mod view;
 
 pub use definition::{
-    Calls, Device, DeviceFault, Environment, Facts, Host, HostFault, MigDevice, Process, Readable,
-    Scenario, Use, WrongAnswer, WrongText, Xid,
+    Calls, Device, DeviceFault, Environment, Facts, Host, HostFault, MigDevice, Process, Readable, Scenario, Use,
+    WrongAnswer, WrongText, Xid,
 };
 #[cfg(test)]
 mod tests;

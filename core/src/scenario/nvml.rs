@@ -79,24 +79,14 @@ impl Measurement {
     /// Whether a MIG device can answer it; the others concern whole GPUs.
     #[must_use]
     pub(super) const fn of_mig_devices(self) -> bool {
-        matches!(
-            self,
-            Self::Name
-                | Self::Memory
-                | Self::MemoryReserved
-                | Self::Processes
-                | Self::ProcessMemory
-        )
+        matches!(self, Self::Name | Self::Memory | Self::MemoryReserved | Self::Processes | Self::ProcessMemory)
     }
 
     /// Whether a GPU that is split into MIG devices can answer it itself: the driver does not tell
     /// utilization of such a GPU or of its processes (NVML's reference, `nvmlDeviceGetUtilizationRates`).
     #[must_use]
     pub(super) const fn of_mig_parents(self) -> bool {
-        !matches!(
-            self,
-            Self::Utilization | Self::Encoder | Self::Decoder | Self::ProcessUtilization
-        )
+        !matches!(self, Self::Utilization | Self::Encoder | Self::Decoder | Self::ProcessUtilization)
     }
 }
 

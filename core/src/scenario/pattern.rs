@@ -26,12 +26,7 @@ impl Pattern {
     pub fn at(&self, seconds: f64) -> f64 {
         match self {
             Self::Constant(value) => *value,
-            Self::Wave {
-                period,
-                low,
-                high,
-                phase,
-            } => {
+            Self::Wave { period, low, high, phase } => {
                 let turn = ((seconds + phase) / period).fract() * std::f64::consts::TAU;
                 low + (high - low) * (1.0 - libm::cos(turn)) / 2.0
             }
@@ -54,12 +49,7 @@ impl Pattern {
     pub(super) fn integral(&self, seconds: f64) -> f64 {
         match self {
             Self::Constant(value) => value * seconds,
-            Self::Wave {
-                period,
-                low,
-                high,
-                phase,
-            } => {
+            Self::Wave { period, low, high, phase } => {
                 let until = |x: f64| {
                     let turn = (x / period).fract() * std::f64::consts::TAU;
                     let swing = (high - low) / 2.0 * period / std::f64::consts::TAU;
@@ -122,11 +112,7 @@ pub struct Window {
 
 impl Window {
     /// From the beginning and for ever.
-    pub(super) const ALWAYS: Self = Self {
-        every: None,
-        from: 0.0,
-        until: None,
-    };
+    pub(super) const ALWAYS: Self = Self { every: None, from: 0.0, until: None };
 
     /// When the occurrence that is in force at `seconds` began, if one is: in whole milliseconds, as all
     /// times of a scenario are, so that it is the same number as long as it is in force.
@@ -147,11 +133,7 @@ impl Window {
     pub(super) fn integral(&self, pattern: &Pattern, seconds: f64) -> f64 {
         let part = |into: f64| {
             let end = self.until.map_or(into, |until| into.min(until));
-            if end <= self.from {
-                0.0
-            } else {
-                pattern.integral(end - self.from)
-            }
+            if end <= self.from { 0.0 } else { pattern.integral(end - self.from) }
         };
         match self.every {
             None => part(seconds),
@@ -180,12 +162,7 @@ pub(super) fn peak_together(loads: &[(Window, f64)]) -> f64 {
             starts.dedup();
             starts
                 .iter()
-                .map(|start| {
-                    same.iter()
-                        .filter(|(window, _)| window.holds(*start))
-                        .map(|(_, peak)| peak)
-                        .sum::<f64>()
-                })
+                .map(|start| same.iter().filter(|(window, _)| window.holds(*start)).map(|(_, peak)| peak).sum::<f64>())
                 .fold(0.0, f64::max)
         })
         .sum()
@@ -201,29 +178,15 @@ mod tests {
         let value = 0.0..=1.0_f64;
         prop_oneof![
             value.clone().prop_map(Pattern::Constant),
-            (
-                1.0..90_000.0_f64,
-                value.clone(),
-                value.clone(),
-                0.0..1000.0_f64
-            )
-                .prop_map(|(period, a, b, phase)| Pattern::Wave {
-                    period,
-                    low: a.min(b),
-                    high: a.max(b),
-                    phase
-                }),
+            (1.0..90_000.0_f64, value.clone(), value.clone(), 0.0..1000.0_f64)
+                .prop_map(|(period, a, b, phase)| Pattern::Wave { period, low: a.min(b), high: a.max(b), phase }),
             prop::collection::vec((0.001..1000.0_f64, value), 1..5).prop_map(Pattern::Steps),
         ]
     }
 
     fn window() -> impl Strategy<Value = Window> {
-        (
-            prop::option::of(10.0..5000.0_f64),
-            0.0..0.5_f64,
-            prop::option::of(0.5001..1.0_f64),
-        )
-            .prop_map(|(every, from, until)| {
+        (prop::option::of(10.0..5000.0_f64), 0.0..0.5_f64, prop::option::of(0.5001..1.0_f64)).prop_map(
+            |(every, from, until)| {
                 let length = every.unwrap_or(3000.0);
                 let whole = |seconds: f64| (seconds * 1000.0).round() / 1000.0;
                 Window {
@@ -231,17 +194,13 @@ mod tests {
                     from: whole(from * length),
                     until: until.map(|until| whole(until * length)),
                 }
-            })
+            },
+        )
     }
 
     #[test]
     fn a_wave_begins_low_and_is_high_half_a_period_later() {
-        let wave = Pattern::Wave {
-            period: 600.0,
-            low: 0.2,
-            high: 0.9,
-            phase: 0.0,
-        };
+        let wave = Pattern::Wave { period: 600.0, low: 0.2, high: 0.9, phase: 0.0 };
         assert!((wave.at(0.0) - 0.2).abs() < 1e-12);
         assert!((wave.at(300.0) - 0.9).abs() < 1e-12);
         assert!((wave.integral(600.0) - 330.0).abs() < 1e-9);
@@ -250,20 +209,13 @@ mod tests {
     #[test]
     fn steps_repeat() {
         let steps = Pattern::Steps(vec![(300.0, 0.9), (300.0, 0.0)]);
-        assert_eq!(
-            [0.0, 299.9, 300.0, 600.0].map(|t| steps.at(t)),
-            [0.9, 0.9, 0.0, 0.9]
-        );
+        assert_eq!([0.0, 299.9, 300.0, 600.0].map(|t| steps.at(t)), [0.9, 0.9, 0.0, 0.9]);
         assert!((steps.integral(1500.0) - 810.0).abs() < 1e-9);
     }
 
     #[test]
     fn a_window_comes_and_goes() {
-        let window = Window {
-            every: Some(60.0),
-            from: 10.0,
-            until: Some(20.0),
-        };
+        let window = Window { every: Some(60.0), from: 10.0, until: Some(20.0) };
         assert_eq!(
             [5.0, 10.0, 19.0, 20.0, 75.0].map(|t| window.since(t)),
             [None, Some(10.0), Some(10.0), None, Some(70.0)]
@@ -273,31 +225,17 @@ mod tests {
 
     #[test]
     fn loads_that_never_meet_do_not_add_up() {
-        let half = |from, until| Window {
-            every: Some(60.0),
-            from,
-            until: Some(until),
-        };
+        let half = |from, until| Window { every: Some(60.0), from, until: Some(until) };
         let apart = [(half(0.0, 30.0), 0.9), (half(30.0, 60.0), 0.8)];
         assert!((peak_together(&apart) - 0.9).abs() < 1e-12);
-        let meeting = [
-            (half(0.0, 31.0), 0.9),
-            (half(30.0, 60.0), 0.8),
-            (Window::ALWAYS, 0.1),
-        ];
+        let meeting = [(half(0.0, 31.0), 0.9), (half(30.0, 60.0), 0.8), (Window::ALWAYS, 0.1)];
         assert!((peak_together(&meeting) - 1.8).abs() < 1e-12);
     }
 
     #[test]
     fn an_occurrence_began_at_one_moment_whenever_it_is_asked() {
-        let window = Window {
-            every: Some(0.7),
-            from: 0.1,
-            until: Some(0.6),
-        };
-        let mut began: Vec<f64> = (0..500)
-            .filter_map(|n| window.since(27_932_399.7 + f64::from(n) / 1000.0))
-            .collect();
+        let window = Window { every: Some(0.7), from: 0.1, until: Some(0.6) };
+        let mut began: Vec<f64> = (0..500).filter_map(|n| window.since(27_932_399.7 + f64::from(n) / 1000.0)).collect();
         began.dedup();
         assert_eq!(began, [27_932_399.7]);
     }

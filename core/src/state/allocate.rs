@@ -38,12 +38,7 @@ impl AttachRequest {
     /// A request for devices of every kind, without over-subscription, of which nothing is known beyond the state.
     #[must_use]
     pub fn new(selection: Selection) -> Self {
-        Self {
-            selection,
-            kind: DeviceKind::default(),
-            over_subscribe: false,
-            usage: DeviceUsage::default(),
-        }
+        Self { selection, kind: DeviceKind::default(), over_subscribe: false, usage: DeviceUsage::default() }
     }
 }
 
@@ -81,12 +76,7 @@ pub fn choose(
     memory: Option<MemoryAmount>,
     request: &AttachRequest,
 ) -> Result<BTreeSet<u32>, AllocateError> {
-    let desk = Desk {
-        devices,
-        eid,
-        memory,
-        request,
-    };
+    let desk = Desk { devices, eid, memory, request };
     match &request.selection {
         Selection::Count(count) => desk.count(*count),
         Selection::Indices(indices) => desk.indices(indices),
@@ -104,17 +94,17 @@ impl Desk<'_> {
     fn count(&self, count: u32) -> Result<BTreeSet<u32>, AllocateError> {
         let needed = usize::try_from(count).unwrap_or(usize::MAX);
         let usage = &self.request.usage;
-        let of_kind: Vec<&DeviceState> =
-            self.devices.iter().filter(|it| self.accepts(it)).collect();
+        let of_kind: Vec<&DeviceState> = self.devices.iter().filter(|it| self.accepts(it)).collect();
         let kept = of_kind.iter().copied().filter(|it| self.keeps(it));
         let mut kept: Vec<&DeviceState> = kept.collect();
         kept.sort_by_key(|device| (!usage.own.contains(&device.index), device.index));
         kept.truncate(needed);
 
         let chosen: BTreeSet<u32> = kept.iter().map(|device| device.index).collect();
-        let others = of_kind.iter().copied().filter(|device| {
-            !chosen.contains(&device.index) && !usage.lost.contains(&device.index)
-        });
+        let others = of_kind
+            .iter()
+            .copied()
+            .filter(|device| !chosen.contains(&device.index) && !usage.lost.contains(&device.index));
         let (used, unused): (Vec<&DeviceState>, Vec<&DeviceState>) =
             others.partition(|device| usage.outside.contains_key(&device.index));
         let (mut free, mut taken): (Vec<&DeviceState>, Vec<&DeviceState>) =
@@ -127,14 +117,10 @@ impl Desk<'_> {
         });
 
         let available = kept.len() + free.len();
-        if available < needed && !(self.request.over_subscribe && available + taken.len() >= needed)
-        {
-            let (in_the_way, held): (Vec<&DeviceState>, Vec<&DeviceState>) = used
-                .into_iter()
-                .partition(|device| self.request.over_subscribe || self.fits(device));
-            let outside = in_the_way
-                .iter()
-                .filter_map(|device| usage.outside.get(&device.index));
+        if available < needed && !(self.request.over_subscribe && available + taken.len() >= needed) {
+            let (in_the_way, held): (Vec<&DeviceState>, Vec<&DeviceState>) =
+                used.into_iter().partition(|device| self.request.over_subscribe || self.fits(device));
+            let outside = in_the_way.iter().filter_map(|device| usage.outside.get(&device.index));
             return Err(AllocateError::NotEnough(Box::new(Shortage {
                 needed: count,
                 kind: self.request.kind.clone(),
@@ -143,11 +129,7 @@ impl Desk<'_> {
                 total: number(of_kind.len()),
                 models: self.models(),
                 memory: self.memory,
-                holders: taken
-                    .iter()
-                    .chain(&held)
-                    .flat_map(|it| self.holders(it))
-                    .collect(),
+                holders: taken.iter().chain(&held).flat_map(|it| self.holders(it)).collect(),
                 outside: outside.flatten().cloned().collect(),
             })));
         }
@@ -157,12 +139,7 @@ impl Desk<'_> {
 
     /// Puts the devices of one model before all others, if that model has as many as are missing and the kept devices
     /// are of it. A model with enough devices without processes comes before others.
-    fn put_one_model_first(
-        &self,
-        free: &mut [&DeviceState],
-        kept: &[&DeviceState],
-        missing: usize,
-    ) {
+    fn put_one_model_first(&self, free: &mut [&DeviceState], kept: &[&DeviceState], missing: usize) {
         let is_busy = |it: &&DeviceState| self.request.usage.busy.contains(&it.index);
         let idle: Vec<&DeviceState> = free.iter().copied().filter(|it| !is_busy(it)).collect();
         let enough = |among: &[&DeviceState]| {
@@ -182,16 +159,10 @@ impl Desk<'_> {
         let mut models: Vec<ModelCount> = Vec::new();
         for device in self.devices {
             let (name, total_memory) = (self.model(device), device.total_memory);
-            let is_it = |it: &&mut ModelCount| {
-                it.name.as_deref() == name && it.total_memory == total_memory
-            };
+            let is_it = |it: &&mut ModelCount| it.name.as_deref() == name && it.total_memory == total_memory;
             match models.iter_mut().find(is_it) {
                 Some(model) => model.devices += 1,
-                None => models.push(ModelCount {
-                    name: name.map(str::to_owned),
-                    total_memory,
-                    devices: 1,
-                }),
+                None => models.push(ModelCount { name: name.map(str::to_owned), total_memory, devices: 1 }),
             }
         }
         models
@@ -220,10 +191,7 @@ impl Desk<'_> {
     fn index(&self, index: u32) -> Result<(), AllocateError> {
         let device = self.devices.iter().find(|device| device.index == index);
         let Some(device) = device else {
-            return Err(AllocateError::NoSuchDevice {
-                index,
-                total: number(self.devices.len()),
-            });
+            return Err(AllocateError::NoSuchDevice { index, total: number(self.devices.len()) });
         };
         if self.request.usage.lost.contains(&index) {
             return Err(AllocateError::Lost { index });
@@ -233,20 +201,13 @@ impl Desk<'_> {
                 index,
                 memory: self.memory,
                 // Whoever holds it does not matter if it is too small.
-                holders: if self.has(device) {
-                    self.holders(device)
-                } else {
-                    Vec::new()
-                },
+                holders: if self.has(device) { self.holders(device) } else { Vec::new() },
             });
         }
         if let Some(outside) = self.request.usage.outside.get(&index)
             && !self.keeps(device)
         {
-            return Err(AllocateError::Used {
-                index,
-                outside: outside.clone(),
-            });
+            return Err(AllocateError::Used { index, outside: outside.clone() });
         }
         Ok(())
     }
@@ -255,10 +216,7 @@ impl Desk<'_> {
         device.attachments.iter().find(|it| it.eid == self.eid)
     }
 
-    fn of_others<'a>(
-        &self,
-        device: &'a DeviceState,
-    ) -> impl Iterator<Item = &'a AttachmentState> + use<'a, '_> {
+    fn of_others<'a>(&self, device: &'a DeviceState) -> impl Iterator<Item = &'a AttachmentState> + use<'a, '_> {
         device.attachments.iter().filter(|it| it.eid != self.eid)
     }
 
@@ -267,9 +225,7 @@ impl Desk<'_> {
         let bytes = |amount: Option<MemoryAmount>| amount.map(MemoryAmount::bytes);
         self.own(device).is_some_and(|own| {
             !self.request.usage.lost.contains(&device.index)
-                && (bytes(own.gpu_memory) == bytes(self.memory)
-                    || self.request.over_subscribe
-                    || self.fits(device))
+                && (bytes(own.gpu_memory) == bytes(self.memory) || self.request.over_subscribe || self.fits(device))
         })
     }
 
@@ -277,9 +233,7 @@ impl Desk<'_> {
     fn has(&self, device: &DeviceState) -> bool {
         let total = device.total_memory.map(MemoryAmount::bytes);
         let needed = self.memory.map(MemoryAmount::bytes);
-        total
-            .zip(needed)
-            .is_none_or(|(total, needed)| needed <= total)
+        total.zip(needed).is_none_or(|(total, needed)| needed <= total)
     }
 
     /// Whether what others leave of it suffices.
@@ -292,10 +246,7 @@ impl Desk<'_> {
         };
         let mut left = total.bytes();
         for attachment in self.of_others(device) {
-            let Some(rest) = attachment
-                .gpu_memory
-                .and_then(|amount| left.checked_sub(amount.bytes()))
-            else {
+            let Some(rest) = attachment.gpu_memory.and_then(|amount| left.checked_sub(amount.bytes())) else {
                 return false;
             };
             left = rest;

@@ -18,12 +18,8 @@ use rustix::io::{Errno, retry_on_intr};
 pub trait Disk: fmt::Debug + Send {
     /// Makes a file that did not exist, for writing.
     fn create(&self, directory: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::WRONLY
-            | OFlags::CREATE
-            | OFlags::EXCL
-            | OFlags::NOFOLLOW
-            | OFlags::NOCTTY
-            | OFlags::CLOEXEC;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
         openat(directory, name, flags, Mode::from_raw_mode(0o600))
     }
 
@@ -73,19 +69,9 @@ impl<'a> Prepared<'a> {
     ///
     /// # Errors
     /// A step failed; nothing is left of it.
-    pub fn new(
-        disk: &'a dyn Disk,
-        directory: BorrowedFd<'a>,
-        name: &'a str,
-        content: &[u8],
-    ) -> Result<Self, Errno> {
+    pub fn new(disk: &'a dyn Disk, directory: BorrowedFd<'a>, name: &'a str, content: &[u8]) -> Result<Self, Errno> {
         let (file, temporary) = create_temporary(disk, directory, name)?;
-        let prepared = Self {
-            disk,
-            directory,
-            name,
-            temporary: Some(temporary),
-        };
+        let prepared = Self { disk, directory, name, temporary: Some(temporary) };
         fill(disk, file.as_fd(), content)?;
         Ok(prepared)
     }
@@ -119,11 +105,7 @@ pub(super) fn is_leftover(file: &str, name: &str) -> bool {
 }
 
 /// A file under a name that no other writer has and no user can predict.
-fn create_temporary(
-    disk: &dyn Disk,
-    directory: BorrowedFd<'_>,
-    name: &str,
-) -> Result<(OwnedFd, String), Errno> {
+fn create_temporary(disk: &dyn Disk, directory: BorrowedFd<'_>, name: &str) -> Result<(OwnedFd, String), Errno> {
     let random = RandomState::new().build_hasher().finish();
     let temporary = format!(".{name}.new-{random:016x}");
     Ok((disk.create(directory, &temporary)?, temporary))

@@ -21,22 +21,14 @@ pub(super) type Visible = BTreeMap<String, BTreeSet<u32>>;
 /// Gives devices that have no whole record what the copy has of them. `damaged` are devices with a record of which an
 /// attachment was left out.
 pub(super) fn put_back(state: &mut State, damaged: &BTreeSet<u32>) {
-    let State {
-        environments,
-        devices,
-        recorded: RecordedMembers { copy, lost, .. },
-        ..
-    } = state;
+    let State { environments, devices, recorded: RecordedMembers { copy, lost, .. }, .. } = state;
     let mut put_back = Vec::new();
     for device in copy.iter() {
         match devices.binary_search_by_key(&device.index, |it| it.index) {
             Ok(_) if !damaged.contains(&device.index) => {}
             Ok(position) => put_back.push((position, device)),
             Err(position) => {
-                let empty = DeviceState {
-                    attachments: Vec::new(),
-                    ..device.clone()
-                };
+                let empty = DeviceState { attachments: Vec::new(), ..device.clone() };
                 devices.insert(position, empty);
                 put_back.push((position, device));
             }
@@ -46,12 +38,8 @@ pub(super) fn put_back(state: &mut State, damaged: &BTreeSet<u32>) {
         return;
     }
     #[expect(clippy::cast_precision_loss, reason = "files end with the year 9999")]
-    let lost = lost
-        .iter()
-        .map(|it| (it.eid.as_str(), it.created_seconds.map(|it| it as f64)));
-    let known = environments
-        .iter()
-        .map(|it| (it.eid.as_str(), it.created_timestamp_seconds));
+    let lost = lost.iter().map(|it| (it.eid.as_str(), it.created_seconds.map(|it| it as f64)));
+    let known = environments.iter().map(|it| (it.eid.as_str(), it.created_timestamp_seconds));
     let created: HashMap<&str, Option<f64>> = lost.chain(known).collect();
     // An environment that was made later than the attachment is another one with the same id.
     let is_of = |attachment: &&AttachmentState| {
@@ -95,9 +83,7 @@ pub(super) fn visible(state: &State, processes: &mut dyn ProcessSource) -> Visib
         if !state.recorded.bare.contains(eid) || !jobs::reads_environs_of(*uid) {
             continue;
         }
-        let claims = claims
-            .entry(*uid)
-            .or_insert_with(|| claims_of(*uid, processes));
+        let claims = claims.entry(*uid).or_insert_with(|| claims_of(*uid, processes));
         let named = claims.get(eid).and_then(|pid| Named::by(*pid));
         if let Some(named) = named {
             visible.insert(eid.clone(), named.gpus);
@@ -136,9 +122,7 @@ pub(super) fn attach_free(
     indices: &BTreeSet<u32>,
     now_seconds: f64,
 ) {
-    let is_free = |device: &&mut DeviceState| {
-        indices.contains(&device.index) && device.attachments.is_empty()
-    };
+    let is_free = |device: &&mut DeviceState| indices.contains(&device.index) && device.attachments.is_empty();
     for device in devices.iter_mut().filter(is_free) {
         device.attachments.push(AttachmentState {
             eid: environment.eid.clone(),

@@ -24,10 +24,7 @@ use super::members::{self, NEVER_TICKS, ProcessId, Recorded, RecordedMembers, bo
 use super::shape::{self, Times};
 use super::store::StoreError;
 use super::waiting::{self, Waiting};
-use super::{
-    DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, MEMBERS_FILE, State,
-    StateError, corrupt,
-};
+use super::{DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, MEMBERS_FILE, State, StateError, corrupt};
 use crate::model::machine_time_zone;
 use crate::proc::{INITIAL_PID_NAMESPACE, ProcessTable};
 
@@ -81,21 +78,12 @@ impl<T> ReadDocument<T> {
 impl Loaded {
     /// Reads the files: of those that are damaged what is whole in them.
     pub(super) fn read(directory: BorrowedFd<'_>, path: &Path) -> Result<Self, StateError> {
-        let place = Place {
-            directory,
-            path,
-            time_zone: machine_time_zone(),
-        };
+        let place = Place { directory, path, time_zone: machine_time_zone() };
         let environments: ReadDocument<EnvironmentState> = place.read(&document::ENVIRONMENTS)?;
         let devices: ReadDocument<DeviceState> = place.read(&document::DEVICES)?;
         let members: ReadDocument<RecordedMembers> = place.read(&members::FORMAT)?;
         let environments_are_lost = environments.is_lost() || environments.document.incomplete;
-        let mut recorded = members
-            .document
-            .entries
-            .into_iter()
-            .next()
-            .unwrap_or_default();
+        let mut recorded = members.document.entries.into_iter().next().unwrap_or_default();
         recorded.find_lost(&environments.document.entries, environments_are_lost);
         let devices_are_lost = match devices.content {
             None => !recorded.copy.is_empty() || members.content.is_none(),
@@ -178,29 +166,17 @@ impl Loaded {
 }
 
 /// What is recorded of the members of a changed state.
-pub(super) fn record(
-    loaded: &mut Loaded,
-    editable: &EditableState,
-    table: &ProcessTable,
-) -> RecordedMembers {
+pub(super) fn record(loaded: &mut Loaded, editable: &EditableState, table: &ProcessTable) -> RecordedMembers {
     let before = std::mem::take(&mut loaded.state.recorded);
     let written = loaded.state.written_timestamp_seconds;
     let mut members = HashMap::new();
     for environment in &loaded.state.environments {
         let eid = environment.eid.as_str();
-        members.extend(
-            environment
-                .pids
-                .iter()
-                .map(|pid| ((eid, *pid), environment)),
-        );
+        members.extend(environment.pids.iter().map(|pid| ((eid, *pid), environment)));
     }
     let mut recorded = RecordedMembers::default();
     for environment in &editable.environments {
-        let (eid, created) = (
-            environment.eid.as_str(),
-            environment.created_timestamp_seconds,
-        );
+        let (eid, created) = (environment.eid.as_str(), environment.created_timestamp_seconds);
         for &pid in &environment.pids {
             let process = table.lineage.get(&pid);
             let own = table.pid_namespace.unwrap_or(INITIAL_PID_NAMESPACE);
@@ -209,8 +185,7 @@ pub(super) fn record(
                 None => (process.map(|process| process.start_time_ticks), own),
                 Some(was) => {
                     let member = Member::new(was, pid, &before);
-                    let ticks = match (member.standing(table, written), member.recorded(), process)
-                    {
+                    let ticks = match (member.standing(table, written), member.recorded(), process) {
                         (Standing::Lives(living), ..) => Some(living.start_time_ticks),
                         (_, Recorded::Started(ticks), _) => Some(ticks),
                         // It was left in although it ended. `envs.json` is younger than its successor from now on.
@@ -222,10 +197,7 @@ pub(super) fn record(
                 }
             };
             if let Some(start_time_ticks) = start_time_ticks {
-                let process = ProcessId {
-                    pid,
-                    start_time_ticks,
-                };
+                let process = ProcessId { pid, start_time_ticks };
                 let is_job = editable.jobs.contains(&(eid.to_owned(), pid));
                 recorded.record(eid, created, process, pid_namespace, is_job);
             }
@@ -234,10 +206,8 @@ pub(super) fn record(
     // Whoever waits is who has the pid now; who may not be seen was known before.
     let waiting = editable.queue.iter().filter_map(|&Waiting { pid, .. }| {
         let known = || before.queue.iter().find(|waiting| waiting.pid == pid);
-        let process = table.lineage.get(&pid).map(|process| ProcessId {
-            pid,
-            start_time_ticks: process.start_time_ticks,
-        });
+        let process =
+            table.lineage.get(&pid).map(|process| ProcessId { pid, start_time_ticks: process.start_time_ticks });
         process.or_else(|| known().copied())
     });
     recorded.queue = waiting.collect();
@@ -245,15 +215,9 @@ pub(super) fn record(
     recorded.simulated = before.simulated;
     recorded.copy.clone_from(&editable.devices);
     recorded.bare.clone_from(&editable.bare);
-    recorded
-        .bare
-        .retain(|eid| editable.environment(eid).is_some());
-    recorded.known = known::after(
-        &editable.environments,
-        &editable.devices,
-        &loaded.state.environments,
-        &editable.known,
-    );
+    recorded.bare.retain(|eid| editable.environment(eid).is_some());
+    recorded.known =
+        known::after(&editable.environments, &editable.devices, &loaded.state.environments, &editable.known);
     recorded
 }
 
@@ -281,21 +245,14 @@ struct Place<'a> {
 
 impl Place<'_> {
     fn read<T>(&self, format: &Format<T>) -> Result<ReadDocument<T>, StateError> {
-        let reading = Reading {
-            time_zone: &self.time_zone,
-            directory: Some(self.directory),
-        };
+        let reading = Reading { time_zone: &self.time_zone, directory: Some(self.directory) };
         let found = file::find(self.directory, format.name).and_then(|found| {
             let read = found.map(|_| file::read(self.directory, format.name));
             read.transpose()
         });
         let (why, found) = match found {
             Ok(None) => {
-                return Ok(ReadDocument {
-                    document: Document::default(),
-                    content: None,
-                    version: None,
-                });
+                return Ok(ReadDocument { document: Document::default(), content: None, version: None });
             }
             Ok(Some((version, bytes))) => match (format.parse)(&bytes, &reading) {
                 Ok(document) => {
@@ -317,23 +274,14 @@ impl Place<'_> {
             Err(ReadError::Leased(uid)) => (file::leased(&format!("uid:{uid}")), None),
             Err(ReadError::Unreadable { why, remedy }) => {
                 let file = self.path.join(format.name);
-                return Err(StateError {
-                    message: format!("cannot read {}: {why}: {remedy}", file.display()),
-                });
+                return Err(StateError { message: format!("cannot read {}: {why}: {remedy}", file.display()) });
             }
         };
         let (version, bytes) = found.unzip();
         let bytes = bytes.unwrap_or_default();
         let document = (format.salvage)(&bytes, &reading);
-        let damage = Damage::File {
-            why,
-            whole: document.entries.len(),
-        };
-        Ok(ReadDocument {
-            document,
-            content: Some(Content { bytes, damage }),
-            version,
-        })
+        let damage = Damage::File { why, whole: document.entries.len() };
+        Ok(ReadDocument { document, content: Some(Content { bytes, damage }), version })
     }
 }
 
@@ -356,20 +304,13 @@ impl Files<'_> {
     ) -> Result<(), StoreError> {
         let new = [
             (!recorded.is_empty(), recorded.write(&loaded.boot_id, times)),
-            (
-                !editable.environments.is_empty(),
-                shape::environments(&editable.environments, times),
-            ),
-            (
-                editable.devices_known || !editable.devices.is_empty(),
-                shape::devices(&editable.devices, times),
-            ),
+            (!editable.environments.is_empty(), shape::environments(&editable.environments, times)),
+            (editable.devices_known || !editable.devices.is_empty(), shape::devices(&editable.devices, times)),
         ];
         let mut prepared = Vec::new();
         for ((name, old), (needed, bytes)) in FILES.iter().zip(&loaded.contents).zip(&new) {
-            let changes = old.as_ref().map_or(*needed, |old| {
-                matches!(old.damage, Damage::File { .. }) || old.bytes != *bytes
-            });
+            let changes =
+                old.as_ref().map_or(*needed, |old| matches!(old.damage, Damage::File { .. }) || old.bytes != *bytes);
             if !changes {
                 continue;
             }
@@ -378,10 +319,7 @@ impl Files<'_> {
             if bytes.len() as u64 > most_bytes {
                 return Err(StoreError::Write {
                     path: self.path.join(name),
-                    why: format!(
-                        "it would have {} bytes, and no more than {most_bytes} are read",
-                        bytes.len()
-                    ),
+                    why: format!("it would have {} bytes, and no more than {most_bytes} are read", bytes.len()),
                     remedy: "end environments that nobody needs, or move the file away, and genv makes a new one",
                 });
             }
@@ -421,10 +359,6 @@ impl Files<'_> {
     }
 
     pub(super) fn failed(&self, name: &str, errno: Errno) -> StoreError {
-        StoreError::Write {
-            path: self.path.join(name),
-            why: io_error(errno),
-            remedy: write_remedy(errno),
-        }
+        StoreError::Write { path: self.path.join(name), why: io_error(errno), remedy: write_remedy(errno) }
     }
 }

@@ -45,10 +45,7 @@ pub struct Joined {
     /// The start of the process in clock ticks since boot.
     pub start_time_ticks: u64,
     /// The inode of the pid namespace to which the pid belongs.
-    #[serde(
-        default = "members::initial",
-        skip_serializing_if = "members::is_initial"
-    )]
+    #[serde(default = "members::initial", skip_serializing_if = "members::is_initial")]
     pub pid_namespace: u64,
     /// Whether the process joined as a job ([`RecordedMembers::is_job`](super::RecordedMembers::is_job)).
     #[serde(default, rename = "job", skip_serializing_if = "std::ops::Not::not")]
@@ -158,13 +155,8 @@ pub(super) fn changes(
         let mut note = |change| changes.push((is.eid.clone(), change));
         let was = had_been.get(&(is.eid.as_str(), is.uid));
         let came = missing(&is.pids, was.map_or(&[], |was| &was.pids));
-        let others = newcomers
-            .iter()
-            .filter(|(eid, pid)| *eid == is.eid && !came.contains(pid));
-        let pids: Vec<u32> = others
-            .map(|(_, pid)| *pid)
-            .chain(came.iter().copied())
-            .collect();
+        let others = newcomers.iter().filter(|(eid, pid)| *eid == is.eid && !came.contains(pid));
+        let pids: Vec<u32> = others.map(|(_, pid)| *pid).chain(came.iter().copied()).collect();
         for pid in pids {
             note(ConfirmedChange::Joined { pid });
         }
@@ -196,10 +188,7 @@ fn by_user(environments: &[EnvironmentState]) -> HashMap<(&str, u32), &Environme
 type Reservations<'a> = BTreeMap<(&'a str, u32), Option<MemoryAmount>>;
 
 /// What one environment reserves.
-fn of<'r>(
-    all: &'r Reservations<'_>,
-    eid: &'r str,
-) -> impl Iterator<Item = (u32, Option<MemoryAmount>)> + 'r {
+fn of<'r>(all: &'r Reservations<'_>, eid: &'r str) -> impl Iterator<Item = (u32, Option<MemoryAmount>)> + 'r {
     let of_it = all.range((eid, 0)..=(eid, u32::MAX));
     of_it.map(|(&(_, gpu), &memory)| (gpu, memory))
 }
@@ -244,12 +233,7 @@ pub(super) fn write(
             ConfirmedChange::Joined { pid } => recorded.joined(&eid, pid),
             _ => None,
         };
-        changes.push(Confirmed {
-            eid,
-            at_seconds: now_seconds,
-            process,
-            change,
-        });
+        changes.push(Confirmed { eid, at_seconds: now_seconds, process, change });
     }
     drop_surplus(&mut changes);
     let name = name(own);
@@ -262,10 +246,7 @@ pub(super) fn write(
 fn content(mut changes: Vec<Confirmed>) -> Vec<u8> {
     loop {
         let older = changes.len().div_ceil(2);
-        let mut content = Content {
-            version: VERSION,
-            changes,
-        };
+        let mut content = Content { version: VERSION, changes };
         let text = serde_json::to_vec(&content).unwrap_or_default();
         if text.len() as u64 <= MOST_BYTES || older == 0 {
             return text;
@@ -300,10 +281,7 @@ impl InTheWay {
     pub(super) fn notice(&self, directory: &Path) -> String {
         let path = directory.join(&self.name);
         let path = path.display();
-        let folder = self
-            .obstacle
-            .owner
-            .map(|uid| format!("a folder of user {}", username(uid)));
+        let folder = self.obstacle.owner.map(|uid| format!("a folder of user {}", username(uid)));
         match (&self.obstacle.outcome, folder) {
             (Ok(aside), folder) => format!(
                 "{path} was {}: it is kept as {aside}, and the file is written again",
@@ -339,9 +317,7 @@ fn replaces(new: &ConfirmedChange, old: &ConfirmedChange) -> bool {
 pub(super) fn confirm_members(state: &mut State, directory: BorrowedFd<'_>) {
     let mut by_user: HashMap<u32, HashMap<(String, u32), Confirmed>> = HashMap::new();
     let mut joined = |uid: u32, environment: &EnvironmentState, pid: u32| {
-        let of_user = by_user
-            .entry(uid)
-            .or_insert_with(|| joined_by(directory, uid));
+        let of_user = by_user.entry(uid).or_insert_with(|| joined_by(directory, uid));
         let confirmed = of_user.get(&(environment.eid.clone(), pid))?;
         Some((confirmed.at_seconds, confirmed.process?))
     };
@@ -353,8 +329,7 @@ pub(super) fn confirm_members(state: &mut State, directory: BorrowedFd<'_>) {
             let users = users.chunk_by(|a, b| a == b).map(|it| it[0]);
             let confirmed = users.filter_map(|uid| joined(uid, environment, pid));
             // An ended environment may have had the same id.
-            let confirmed =
-                confirmed.filter(|(at_seconds, _)| at_seconds.floor() >= created.floor());
+            let confirmed = confirmed.filter(|(at_seconds, _)| at_seconds.floor() >= created.floor());
             let newest = confirmed.max_by(|(a, _), (b, _)| a.total_cmp(b));
             if let Some((_, process)) = newest {
                 state.recorded.confirm(environment, pid, process);
@@ -365,12 +340,10 @@ pub(super) fn confirm_members(state: &mut State, directory: BorrowedFd<'_>) {
 
 /// The processes that this user's commands made members, each with its newest confirmation.
 fn joined_by(directory: BorrowedFd<'_>, uid: u32) -> HashMap<(String, u32), Confirmed> {
-    let joined = read(directory, uid)
-        .into_iter()
-        .filter_map(|it| match it.change {
-            ConfirmedChange::Joined { pid } => Some(((it.eid.clone(), pid), it)),
-            _ => None,
-        });
+    let joined = read(directory, uid).into_iter().filter_map(|it| match it.change {
+        ConfirmedChange::Joined { pid } => Some(((it.eid.clone(), pid), it)),
+        _ => None,
+    });
     joined.collect()
 }
 

@@ -14,11 +14,7 @@ const MOST_KEPT: usize = 10;
 
 /// Keeps what has this name under another one, which is returned. It stays where it is too, unless only moving it is
 /// allowed: of a folder there is one name, and of another user's link.
-pub(super) fn keep_aside(
-    disk: &dyn Disk,
-    directory: BorrowedFd<'_>,
-    name: &str,
-) -> Result<String, Errno> {
+pub(super) fn keep_aside(disk: &dyn Disk, directory: BorrowedFd<'_>, name: &str) -> Result<String, Errno> {
     let aside = free_name(directory, name)?;
     if disk.link(directory, name, &aside).is_err() {
         disk.rename(directory, name, &aside)?;
@@ -28,11 +24,7 @@ pub(super) fn keep_aside(
 }
 
 /// Moves the file `name` away, whatever its owner. Returns the new name.
-pub(super) fn move_aside(
-    disk: &dyn Disk,
-    directory: BorrowedFd<'_>,
-    name: &str,
-) -> Result<String, Errno> {
+pub(super) fn move_aside(disk: &dyn Disk, directory: BorrowedFd<'_>, name: &str) -> Result<String, Errno> {
     let aside = free_name(directory, name)?;
     disk.rename(directory, name, &aside)?;
     forget_oldest(disk, directory, name);

@@ -29,14 +29,8 @@ pub(super) fn device(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<Devi
     })
 }
 
-fn attachments(
-    entry: &mut Entry<'_>,
-    fields: &Map<String, Value>,
-    time_zone: &TimeZone,
-) -> Vec<AttachmentState> {
-    let list = ["attachments", "eids"]
-        .iter()
-        .find_map(|key| fields.get(*key).filter(|value| !value.is_null()));
+fn attachments(entry: &mut Entry<'_>, fields: &Map<String, Value>, time_zone: &TimeZone) -> Vec<AttachmentState> {
+    let list = ["attachments", "eids"].iter().find_map(|key| fields.get(*key).filter(|value| !value.is_null()));
     let list = match list {
         Some(list) => value::children(list).unwrap_or_else(|| {
             let found = shown(list);
@@ -66,23 +60,15 @@ fn attachments(
         let Some(eid) = eid(bare, key) else {
             let found = shown(value);
             entry.incomplete = true;
-            entry.warn(format!(
-                "its attachment {found} has no eid, and is left out"
-            ));
+            entry.warn(format!("its attachment {found} has no eid, and is left out"));
             continue;
         };
         if !eids.insert(eid.clone()) {
             let eid = shown(&Value::from(eid));
-            entry.warn(format!(
-                "environment {eid} is attached twice: the first is taken"
-            ));
+            entry.warn(format!("environment {eid} is attached twice: the first is taken"));
             continue;
         }
-        let time_key = if fields.contains_key("time") {
-            "time"
-        } else {
-            "attached"
-        };
+        let time_key = if fields.contains_key("time") { "time" } else { "attached" };
         attachments.push(AttachmentState {
             gpu_memory: amount(entry, fields, "gpu_memory"),
             attached_timestamp_seconds: time(entry, fields, time_key, time_zone),

@@ -60,19 +60,13 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("genv");
         let held = lock_devices(&path, &[0, 2].into(), SHORT).unwrap();
-        for (name, mode) in [
-            ("devices", 0o777),
-            ("devices/0.lock", 0o666),
-            ("devices/2.lock", 0o666),
-        ] {
+        for (name, mode) in [("devices", 0o777), ("devices/0.lock", 0o666), ("devices/2.lock", 0o666)] {
             let found = std::fs::metadata(path.join(name)).unwrap();
             assert_eq!(found.permissions().mode() & 0o7777, mode, "{name}");
         }
         lock_devices(&path, &[1].into(), SHORT).unwrap();
         let error = lock_devices(&path, &[1, 2].into(), SHORT).unwrap_err();
-        assert!(
-            matches!(&error, StoreError::Lock(LockError::TimedOut { what, .. }) if what == "device 2")
-        );
+        assert!(matches!(&error, StoreError::Lock(LockError::TimedOut { what, .. }) if what == "device 2"));
         // What was had of a lock in part is given back.
         lock_devices(&path, &[1].into(), SHORT).unwrap();
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
@@ -89,10 +83,7 @@ mod tests {
         let elsewhere = TempDir::new().unwrap();
         symlink(elsewhere.path(), folder.path().join("devices")).unwrap();
         let error = lock_devices(folder.path(), &[0].into(), SHORT).unwrap_err();
-        assert!(
-            error.to_string().contains("it is a symbolic link"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("it is a symbolic link"), "{error}");
         assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
     }
 }

@@ -24,9 +24,7 @@ use super::liveness;
 use super::members::{self, RecordedMembers};
 use super::refused;
 use super::waiting;
-use super::{
-    DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, State, StateError, StateSource,
-};
+use super::{DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, State, StateError, StateSource};
 use crate::model::machine_time_zone;
 use crate::proc::{ProcReader, username};
 
@@ -85,21 +83,9 @@ impl StateDirectory {
         Self {
             path: path.into(),
             search_path: env::var_os("PATH"),
-            environments: Remembered {
-                format: document::ENVIRONMENTS,
-                last: None,
-                there: false,
-            },
-            devices: Remembered {
-                format: document::DEVICES,
-                last: None,
-                there: false,
-            },
-            members: Remembered {
-                format: members::FORMAT,
-                last: None,
-                there: false,
-            },
+            environments: Remembered { format: document::ENVIRONMENTS, last: None, there: false },
+            devices: Remembered { format: document::DEVICES, last: None, there: false },
+            members: Remembered { format: members::FORMAT, last: None, there: false },
             kernels: Kernels::default(),
             processes: ProcReader::new(),
             there: false,
@@ -123,8 +109,7 @@ impl StateDirectory {
         let is_program = |directory: PathBuf| {
             let flags = AtFlags::empty();
             statat(CWD, directory.join("genv"), flags).is_ok_and(|stat| {
-                FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-                    && stat.st_mode & 0o111 != 0
+                FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_mode & 0o111 != 0
             })
         };
         let path = self.search_path.as_deref();
@@ -144,28 +129,11 @@ impl StateDirectory {
 /// The state directory (0), or one of its files, was there and is not any more.
 fn removed(path: &Path, what: usize) -> StateError {
     let (path, what, remedy) = match what {
-        0 => (
-            path.to_owned(),
-            "the state directory ",
-            "any command of genv makes it anew",
-        ),
-        1 => (
-            path.join(ENVIRONMENTS_FILE),
-            "",
-            "the next 'genv activate' makes it anew",
-        ),
-        _ => (
-            path.join(DEVICES_FILE),
-            "",
-            "the next 'genv attach' makes it anew",
-        ),
+        0 => (path.to_owned(), "the state directory ", "any command of genv makes it anew"),
+        1 => (path.join(ENVIRONMENTS_FILE), "", "the next 'genv activate' makes it anew"),
+        _ => (path.join(DEVICES_FILE), "", "the next 'genv attach' makes it anew"),
     };
-    StateError {
-        message: format!(
-            "cannot read {what}{}: it was removed: {remedy}",
-            path.display()
-        ),
-    }
+    StateError { message: format!("cannot read {what}{}: it was removed: {remedy}", path.display()) }
 }
 
 fn unopened(path: &Path, errno: Errno) -> StateError {
@@ -189,10 +157,7 @@ pub(super) fn open(path: &Path) -> Result<OwnedFd, StateError> {
 /// A symbolic link is followed only if root or the caller put it there, as Linux does in directories like `/var/tmp`
 /// (proc_sys_fs(5), `protected_symlinks`).
 pub(super) fn open_or_create(path: &Path) -> Result<OwnedFd, StateError> {
-    if let Some(parent) = path
-        .parent()
-        .filter(|_| statat(CWD, path, AtFlags::empty()).is_err())
-    {
+    if let Some(parent) = path.parent().filter(|_| statat(CWD, path, AtFlags::empty()).is_err()) {
         // What is wrong with it shows below.
         let _ = std::fs::create_dir_all(parent);
     }
@@ -200,17 +165,8 @@ pub(super) fn open_or_create(path: &Path) -> Result<OwnedFd, StateError> {
 }
 
 /// Opens a directory within the state directory for change, as [`open_or_create`], but no link is followed.
-pub(super) fn open_or_create_within(
-    directory: BorrowedFd<'_>,
-    name: &str,
-    path: &Path,
-) -> Result<OwnedFd, StateError> {
-    let place = Place {
-        directory,
-        name: name.into(),
-        path,
-        linked: false,
-    };
+pub(super) fn open_or_create_within(directory: BorrowedFd<'_>, name: &str, path: &Path) -> Result<OwnedFd, StateError> {
+    let place = Place { directory, name: name.into(), path, linked: false };
     place.open_or_create()
 }
 
@@ -307,16 +263,10 @@ impl StateDirectory {
         let directory = self.open()?;
         self.there = directory.is_some();
         let Some(directory) = directory else {
-            return Ok(State {
-                installed: self.genv_is_on_path(),
-                ..State::default()
-            });
+            return Ok(State { installed: self.genv_is_on_path(), ..State::default() });
         };
-        let folder = Folder {
-            path: &self.path,
-            directory: directory.as_fd(),
-            time_zone: LazyCell::new(machine_time_zone),
-        };
+        let folder =
+            Folder { path: &self.path, directory: directory.as_fd(), time_zone: LazyCell::new(machine_time_zone) };
         let (written, environments) = self.environments.read(&folder)?;
         let (devices_written, devices) = self.devices.read(&folder)?;
         let mut warnings = environments.warnings;
@@ -371,9 +321,7 @@ impl<T: Clone> Remembered<T> {
         loop {
             let (why, remedy) = match self.attempt(folder) {
                 Ok(read) => return Ok(read),
-                Err(ReadError::Damaged { why, remedy } | ReadError::Unreadable { why, remedy }) => {
-                    (why, remedy)
-                }
+                Err(ReadError::Damaged { why, remedy } | ReadError::Unreadable { why, remedy }) => (why, remedy),
                 Err(ReadError::Leased(uid)) => (file::leased(&username(uid)), file::MOVED),
                 Err(ReadError::Torn(why)) => match delays.next() {
                     Some(&delay) => {
@@ -384,16 +332,11 @@ impl<T: Clone> Remembered<T> {
                 },
             };
             let file = folder.path.join(self.format.name);
-            return Err(StateError {
-                message: format!("cannot read {}: {why}: {remedy}", file.display()),
-            });
+            return Err(StateError { message: format!("cannot read {}: {why}: {remedy}", file.display()) });
         }
     }
 
-    fn attempt(
-        &mut self,
-        folder: &Folder<'_>,
-    ) -> Result<(Option<Version>, Document<T>), ReadError> {
+    fn attempt(&mut self, folder: &Folder<'_>) -> Result<(Option<Version>, Document<T>), ReadError> {
         let found = file::find(folder.directory, self.format.name);
         self.there = !matches!(found, Ok(None));
         let Some(found) = found? else {
@@ -406,16 +349,10 @@ impl<T: Clone> Remembered<T> {
         }
         let (version, content) = file::read(folder.directory, self.format.name)?;
         let settled = version.age() >= file::SETTLED_AFTER;
-        let reading = Reading {
-            time_zone: &folder.time_zone,
-            directory: Some(folder.directory),
-        };
+        let reading = Reading { time_zone: &folder.time_zone, directory: Some(folder.directory) };
         let document = (self.format.parse)(&content, &reading).map_err(|error| {
             if settled {
-                ReadError::Damaged {
-                    why: error.to_string(),
-                    remedy: file::DAMAGED,
-                }
+                ReadError::Damaged { why: error.to_string(), remedy: file::DAMAGED }
             } else {
                 ReadError::Torn(error.to_string())
             }

@@ -19,9 +19,7 @@ use super::entries;
 use super::left_out::LeftOut;
 use super::salvage;
 use super::surplus::Records;
-use super::value::{
-    self, Entry, amount, eid, found, integer, list, object, optional, shown, text, time,
-};
+use super::value::{self, Entry, amount, eid, found, integer, list, object, optional, shown, text, time};
 use super::{DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState};
 
 /// How many warnings a file may cause: anybody may write there.
@@ -51,10 +49,7 @@ pub(super) struct Reading<'a> {
 impl<'a> Reading<'a> {
     /// For a text from elsewhere.
     pub(super) fn of_text(time_zone: &'a TimeZone) -> Self {
-        Self {
-            time_zone,
-            directory: None,
-        }
+        Self { time_zone, directory: None }
     }
 }
 
@@ -116,19 +111,12 @@ pub(super) const DEVICES: Format<DeviceState> = Format {
     parse: devices,
     salvage: |content, reading| {
         let records = salvage::records(content, &DEVICE_KEYS);
-        salvaged(devices_of(
-            &json!({ "devices": records }),
-            reading.time_zone,
-        ))
+        salvaged(devices_of(&json!({ "devices": records }), reading.time_zone))
     },
 };
 
 fn salvaged<T>(read: Result<Document<T>, NotADocument>) -> Document<T> {
-    Document {
-        incomplete: true,
-        salvaged: true,
-        ..read.unwrap_or_default()
-    }
+    Document { incomplete: true, salvaged: true, ..read.unwrap_or_default() }
 }
 
 /// The text is no state file, or not all of one.
@@ -145,18 +133,12 @@ pub(super) enum NotADocument {
 }
 
 /// Reads `envs.json`.
-pub(super) fn environments(
-    content: &[u8],
-    reading: &Reading<'_>,
-) -> Result<Document<EnvironmentState>, NotADocument> {
+pub(super) fn environments(content: &[u8], reading: &Reading<'_>) -> Result<Document<EnvironmentState>, NotADocument> {
     whole(content, "envs", |source| environments_from(source, reading))
 }
 
 /// What a document says that has been read already.
-pub(super) fn environments_of(
-    root: &Value,
-    reading: &Reading<'_>,
-) -> Result<Document<EnvironmentState>, NotADocument> {
+pub(super) fn environments_of(root: &Value, reading: &Reading<'_>) -> Result<Document<EnvironmentState>, NotADocument> {
     known("envs", environments_from(root, reading))
 }
 
@@ -166,52 +148,34 @@ fn environments_from<'de, D: Deserializer<'de>>(
 ) -> Result<Option<Document<EnvironmentState>>, D::Error> {
     let (mut records, mut left_out) = (Records::new(reading.directory), LeftOut::default());
     let most_bytes = MOST_RECORD_BYTES;
-    let document = document(
-        "envs.json",
-        "envs",
-        most_bytes,
-        source,
-        |entry, size_bytes| {
-            let environment = environment(entry, reading.time_zone);
-            if entry.incomplete {
-                left_out.add(entry, environment.is_some());
-            }
-            if let Some(environment) = environment
-                && !records.add(environment, entry.position, size_bytes)
-            {
-                entry.warn("it is there twice: the first is taken");
-            }
-        },
-    )?;
+    let document = document("envs.json", "envs", most_bytes, source, |entry, size_bytes| {
+        let environment = environment(entry, reading.time_zone);
+        if entry.incomplete {
+            left_out.add(entry, environment.is_some());
+        }
+        if let Some(environment) = environment
+            && !records.add(environment, entry.position, size_bytes)
+        {
+            entry.warn("it is there twice: the first is taken");
+        }
+    })?;
     Ok(document.map(|mut document| {
         let (entries, surplus) = records.finish();
         document.incomplete |= !surplus.is_empty();
         // The first warning is shown where space is short.
         let surplus = surplus.into_iter().map(|it| format!("envs.json: {it}"));
         document.warnings.splice(0..0, surplus);
-        Document {
-            entries,
-            left_out: Arc::new(left_out),
-            ..document
-        }
+        Document { entries, left_out: Arc::new(left_out), ..document }
     }))
 }
 
 /// Reads `devices.json`.
-pub(super) fn devices(
-    content: &[u8],
-    reading: &Reading<'_>,
-) -> Result<Document<DeviceState>, NotADocument> {
-    whole(content, "devices", |source| {
-        devices_from(source, reading.time_zone)
-    })
+pub(super) fn devices(content: &[u8], reading: &Reading<'_>) -> Result<Document<DeviceState>, NotADocument> {
+    whole(content, "devices", |source| devices_from(source, reading.time_zone))
 }
 
 /// What a document says that has been read already.
-pub(super) fn devices_of(
-    root: &Value,
-    time_zone: &TimeZone,
-) -> Result<Document<DeviceState>, NotADocument> {
+pub(super) fn devices_of(root: &Value, time_zone: &TimeZone) -> Result<Document<DeviceState>, NotADocument> {
     known("devices", devices_from(root, time_zone))
 }
 
@@ -245,11 +209,7 @@ fn devices_from<'de, D: Deserializer<'de>>(
     })?;
     Ok(document.map(|document| {
         devices.sort_by_key(|device: &DeviceState| device.index);
-        Document {
-            entries: devices,
-            damaged,
-            ..document
-        }
+        Document { entries: devices, damaged, ..document }
     }))
 }
 
@@ -294,11 +254,7 @@ fn document<'de, T, D: Deserializer<'de>>(
     let found = entries::for_each(source, key, |key, text| {
         let size_bytes = text.get().len();
         let is_too_large = size_bytes > most_bytes;
-        let value = if is_too_large {
-            small_fields(text)
-        } else {
-            serde_json::from_str(text.get())?
-        };
+        let value = if is_too_large { small_fields(text) } else { serde_json::from_str(text.get())? };
         let mut entry = Entry {
             name: format!("entry {}", position + 1),
             key,
@@ -308,9 +264,7 @@ fn document<'de, T, D: Deserializer<'de>>(
             incomplete: is_too_large,
         };
         if is_too_large {
-            entry.warn(format!(
-                "it has {size_bytes} bytes: what is large in it is left out"
-            ));
+            entry.warn(format!("it has {size_bytes} bytes: what is large in it is left out"));
         }
         position += 1;
         read(&mut entry, size_bytes.min(most_bytes));
@@ -333,8 +287,7 @@ fn document<'de, T, D: Deserializer<'de>>(
 
 /// The small fields of an object; no fields for any other value.
 fn small_fields(text: &RawValue) -> Value {
-    let fields: BTreeMap<String, Box<RawValue>> =
-        serde_json::from_str(text.get()).unwrap_or_default();
+    let fields: BTreeMap<String, Box<RawValue>> = serde_json::from_str(text.get()).unwrap_or_default();
     let small = fields.into_iter().filter_map(|(name, text)| {
         let is_small = text.get().len() <= MOST_FIELD_BYTES;
         let value = is_small.then(|| serde_json::from_str(text.get()).ok());
@@ -374,14 +327,10 @@ fn environment(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<Environmen
         username: text(entry, fields, "username"),
         created_timestamp_seconds: time(entry, fields, "creation", time_zone),
         name: text(entry, configuration, "name"),
-        gpus: optional(entry, configuration, "gpus", |value| {
-            u32::try_from(integer(Some(value))?).ok()
-        }),
+        gpus: optional(entry, configuration, "gpus", |value| u32::try_from(integer(Some(value))?).ok()),
         gpu_memory: amount(entry, configuration, "gpu_memory"),
         pids: list(entry, fields, "pids", pid),
-        kernel_ids: list(entry, fields, "kernel_ids", |value| {
-            value.as_str().map(str::to_owned)
-        }),
+        kernel_ids: list(entry, fields, "kernel_ids", |value| value.as_str().map(str::to_owned)),
         eid,
     })
 }

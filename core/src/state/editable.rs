@@ -117,13 +117,7 @@ impl EditableState {
     /// Adds a member to an environment, which is made if it is not there.
     ///
     /// User and username are those of a new environment; whoever joins does not change them.
-    pub fn activate(
-        &mut self,
-        eid: &str,
-        uid: u32,
-        username: Option<&str>,
-        member: &MemberId,
-    ) -> Activation {
+    pub fn activate(&mut self, eid: &str, uid: u32, username: Option<&str>, member: &MemberId) -> Activation {
         let position = self.environments.iter().position(|it| it.eid == eid);
         let (environment, activation) = match position {
             Some(position) => (&mut self.environments[position], Activation::Joined),
@@ -221,22 +215,14 @@ impl EditableState {
     /// It does not exist.
     pub fn configuration(&self, eid: &str) -> Result<Configuration, ChangeError> {
         let environment = self.environment(eid).ok_or_else(|| no_such(eid))?;
-        Ok(Configuration {
-            name: environment.name.clone(),
-            gpus: environment.gpus,
-            gpu_memory: environment.gpu_memory,
-        })
+        Ok(Configuration { name: environment.name.clone(), gpus: environment.gpus, gpu_memory: environment.gpu_memory })
     }
 
     /// Configures an environment. Its attachments stay as they are until it is attached again.
     ///
     /// # Errors
     /// It does not exist.
-    pub fn configure(
-        &mut self,
-        eid: &str,
-        configuration: Configuration,
-    ) -> Result<(), ChangeError> {
+    pub fn configure(&mut self, eid: &str, configuration: Configuration) -> Result<(), ChangeError> {
         let environment = self.environments.iter_mut().find(|it| it.eid == eid);
         let environment = environment.ok_or_else(|| no_such(eid))?;
         environment.name = configuration.name;
@@ -367,12 +353,7 @@ impl EditableState {
     }
 
     fn end_environments(&mut self) {
-        end_environments(
-            &mut self.environments,
-            &mut self.devices,
-            &self.lost,
-            &self.known,
-        );
+        end_environments(&mut self.environments, &mut self.devices, &self.lost, &self.known);
     }
 
     /// Forgets all devices and attachments, and takes these for the machine's.
@@ -391,12 +372,7 @@ impl EditableState {
         match self.queue_position(pid) {
             Some(position) => self.queue[position].request = request,
             None if self.queue.iter().filter(is_own).count() < MOST_OF_ONE_USER => {
-                self.queue.push(Waiting {
-                    pid,
-                    uid,
-                    request,
-                    since_timestamp_seconds: None,
-                });
+                self.queue.push(Waiting { pid, uid, request, since_timestamp_seconds: None });
             }
             None => {}
         }
@@ -424,12 +400,7 @@ impl EditableState {
     /// When devices are expected to come free.
     #[must_use]
     pub fn expectation<'a>(&'a self, models: &'a BTreeMap<u32, String>) -> Expectation<'a> {
-        Expectation {
-            devices: &self.devices,
-            leases: &self.leases,
-            models,
-            now_seconds: self.now_seconds,
-        }
+        Expectation { devices: &self.devices, leases: &self.leases, models, now_seconds: self.now_seconds }
     }
 
     /// Takes a process out of the queue.
@@ -454,9 +425,7 @@ fn add<T: Clone + PartialEq>(list: &mut Vec<T>, item: &T) {
 }
 
 fn no_such(eid: &str) -> ChangeError {
-    ChangeError::NoSuchEnvironment {
-        eid: eid.to_owned(),
-    }
+    ChangeError::NoSuchEnvironment { eid: eid.to_owned() }
 }
 
 #[cfg(test)]

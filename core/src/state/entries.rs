@@ -32,9 +32,7 @@ struct Root<F> {
     take: F,
 }
 
-impl<'de, F: FnMut(Option<&str>, &RawValue) -> Result<(), serde_json::Error>> Visitor<'de>
-    for Root<F>
-{
+impl<'de, F: FnMut(Option<&str>, &RawValue) -> Result<(), serde_json::Error>> Visitor<'de> for Root<F> {
     type Value = bool;
 
     nothing!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
@@ -69,8 +67,8 @@ impl<'de, F: FnMut(Option<&str>, &RawValue) -> Result<(), serde_json::Error>> Vi
 
 struct Entries<'f, F>(&'f mut F);
 
-impl<'de, F: FnMut(Option<&str>, &RawValue) -> Result<(), serde_json::Error>>
-    serde::de::DeserializeSeed<'de> for Entries<'_, F>
+impl<'de, F: FnMut(Option<&str>, &RawValue) -> Result<(), serde_json::Error>> serde::de::DeserializeSeed<'de>
+    for Entries<'_, F>
 {
     type Value = bool;
 
@@ -79,9 +77,7 @@ impl<'de, F: FnMut(Option<&str>, &RawValue) -> Result<(), serde_json::Error>>
     }
 }
 
-impl<'de, F: FnMut(Option<&str>, &RawValue) -> Result<(), serde_json::Error>> Visitor<'de>
-    for Entries<'_, F>
-{
+impl<'de, F: FnMut(Option<&str>, &RawValue) -> Result<(), serde_json::Error>> Visitor<'de> for Entries<'_, F> {
     type Value = bool;
 
     nothing!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);

@@ -25,9 +25,7 @@ impl Expectation<'_> {
     #[must_use]
     pub fn of_queue(&self, queue: &[Waiting]) -> Vec<Option<f64>> {
         let times = self.times(queue).into_iter();
-        times
-            .map(|time| time.filter(|time| *time > self.now_seconds))
-            .collect()
+        times.map(|time| time.filter(|time| *time > self.now_seconds)).collect()
     }
 
     /// Whether an environment that takes the devices `added` delays no process of a queue. `after`: as it is then.
@@ -68,13 +66,9 @@ impl Expectation<'_> {
         let mut taken = BTreeSet::new();
         let each = queue.iter().map(|waiting| {
             let request = waiting.request.as_ref().filter(|_| before.is_some());
-            let (time, devices) = request
-                .and_then(|request| self.of_request(request, &taken))
-                .unzip();
+            let (time, devices) = request.and_then(|request| self.of_request(request, &taken)).unzip();
             taken.extend(devices.into_iter().flatten());
-            before = before
-                .zip(time)
-                .map(|(before, time): (f64, f64)| before.max(time));
+            before = before.zip(time).map(|(before, time): (f64, f64)| before.max(time));
             before
         });
         each.collect()
@@ -89,19 +83,14 @@ impl Expectation<'_> {
     }
 
     /// The devices that come first, and when the last of them comes.
-    fn of_request(
-        &self,
-        request: &RequestedDevices,
-        taken: &BTreeSet<u32>,
-    ) -> Option<(f64, Vec<u32>)> {
+    fn of_request(&self, request: &RequestedDevices, taken: &BTreeSet<u32>) -> Option<(f64, Vec<u32>)> {
         let of_named = Some(request.named().count()).filter(|named| *named > 0);
         let of_count = request.gpus.and_then(|gpus| usize::try_from(gpus).ok());
         let count = of_count.or(of_named)?;
         let is_meant = |it: &&DeviceState| self.accepts(request, it) && !taken.contains(&it.index);
         let candidates = self.devices.iter().filter(is_meant);
-        let mut times: Vec<(f64, u32)> = candidates
-            .filter_map(|it| Some((self.of_device(it, request.gpu_memory_bytes)?, it.index)))
-            .collect();
+        let mut times: Vec<(f64, u32)> =
+            candidates.filter_map(|it| Some((self.of_device(it, request.gpu_memory_bytes)?, it.index))).collect();
         times.sort_by(|a, b| a.0.total_cmp(&b.0));
         let chosen = times.get(..count)?;
         let last = chosen.last().map_or(0.0, |it| it.0);
@@ -117,10 +106,7 @@ impl Expectation<'_> {
         let mut named = request.named().peekable();
         let is_named = named.peek().is_none() || named.any(|index| index == device.index);
         let model = self.models.get(&device.index);
-        is_named
-            && request
-                .kind()
-                .accepts(model.map(String::as_str), device.total_memory)
+        is_named && request.kind().accepts(model.map(String::as_str), device.total_memory)
     }
 
     /// Whether models and memory are known as far as they decide which devices a request accepts.
@@ -135,20 +121,12 @@ impl Expectation<'_> {
     fn of_device(&self, device: &DeviceState, needed_bytes: Option<u64>) -> Option<f64> {
         let total = device.total_memory.map_or(u64::MAX, MemoryAmount::bytes);
         let claim = |memory: Option<MemoryAmount>| memory.map_or(total, MemoryAmount::bytes);
-        let mut claims: Vec<(Option<f64>, u64)> = device
-            .attachments
-            .iter()
-            .map(|it| (self.end(&it.eid), claim(it.gpu_memory)))
-            .collect();
-        claims.sort_by(|a, b| {
-            a.0.unwrap_or(f64::INFINITY)
-                .total_cmp(&b.0.unwrap_or(f64::INFINITY))
-        });
+        let mut claims: Vec<(Option<f64>, u64)> =
+            device.attachments.iter().map(|it| (self.end(&it.eid), claim(it.gpu_memory))).collect();
+        claims.sort_by(|a, b| a.0.unwrap_or(f64::INFINITY).total_cmp(&b.0.unwrap_or(f64::INFINITY)));
         let mut time = 0.0;
         loop {
-            let claimed = claims
-                .iter()
-                .fold(0_u64, |sum, it| sum.saturating_add(it.1));
+            let claimed = claims.iter().fold(0_u64, |sum, it| sum.saturating_add(it.1));
             let is_enough = match needed_bytes {
                 None => claims.is_empty(),
                 Some(needed) => total.saturating_sub(claimed) >= needed,
@@ -192,98 +170,54 @@ mod tests {
     fn times(devices: &[DeviceState], requests: &[RequestedDevices]) -> Vec<Option<f64>> {
         let ends = [("over", 90.0), ("a", 200.0), ("b", 300.0), ("c", 400.0)];
         let leases = ends.map(|(eid, end)| (eid.to_owned(), end)).into();
-        let expectation = Expectation {
-            devices,
-            leases: &leases,
-            models: &BTreeMap::new(),
-            now_seconds: 100.0,
-        };
+        let expectation = Expectation { devices, leases: &leases, models: &BTreeMap::new(), now_seconds: 100.0 };
         let queue: Vec<Waiting> = requests.iter().map(waiting).collect();
         expectation.of_queue(&queue)
     }
 
     fn waiting(request: &RequestedDevices) -> Waiting {
-        Waiting {
-            pid: 7,
-            uid: 7,
-            request: Some(request.clone()),
-            since_timestamp_seconds: None,
-        }
+        Waiting { pid: 7, uid: 7, request: Some(request.clone()), since_timestamp_seconds: None }
     }
 
     fn gpus(gpus: u32) -> RequestedDevices {
-        RequestedDevices {
-            gpus: Some(gpus),
-            ..RequestedDevices::default()
-        }
+        RequestedDevices { gpus: Some(gpus), ..RequestedDevices::default() }
     }
 
     #[test]
     fn the_earliest_leases_that_give_enough_devices_tell_the_time() {
         let whole = |eid| [(eid, None)];
-        let devices = [
-            device(0, &whole("c")),
-            device(1, &whole("a")),
-            device(2, &whole("none")),
-            device(3, &whole("b")),
-        ];
+        let devices =
+            [device(0, &whole("c")), device(1, &whole("a")), device(2, &whole("none")), device(3, &whole("b"))];
         assert_eq!(times(&devices, &[gpus(1)]), [Some(200.0)]);
         assert_eq!(times(&devices, &[gpus(2)]), [Some(300.0)]);
         assert_eq!(times(&devices, &[gpus(4)]), [None], "one has no lease");
-        assert_eq!(
-            times(&devices, &[gpus(1), gpus(1), gpus(1)]),
-            [200.0, 300.0, 400.0].map(Some)
-        );
+        assert_eq!(times(&devices, &[gpus(1), gpus(1), gpus(1)]), [200.0, 300.0, 400.0].map(Some));
         assert_eq!(times(&devices, &[gpus(3), gpus(1)]), [Some(400.0), None]);
-        assert_eq!(
-            times(&devices, &[gpus(4), gpus(1)]),
-            [None, None],
-            "no process passes the first"
-        );
+        assert_eq!(times(&devices, &[gpus(4), gpus(1)]), [None, None], "no process passes the first");
         assert_eq!(times(&devices, &[gpus(0).index_of(3)]), [Some(300.0)]);
         assert_eq!(times(&devices, &[RequestedDevices::default()]), [None]);
         let over = [device(0, &whole("over"))];
         assert_eq!(times(&over, &[gpus(1)]), [None], "it should be back");
-        let of_indices = RequestedDevices {
-            gpus: None,
-            indices: [0, 1].into(),
-            ..RequestedDevices::default()
-        };
+        let of_indices = RequestedDevices { gpus: None, indices: [0, 1].into(), ..RequestedDevices::default() };
         assert_eq!(times(&devices, &[of_indices]), [Some(400.0)]);
-        let of_type = RequestedDevices {
-            gpu_types: vec!["a100".to_owned()],
-            ..gpus(1)
-        };
+        let of_type = RequestedDevices { gpu_types: vec!["a100".to_owned()], ..gpus(1) };
         assert_eq!(times(&devices, &[of_type]), [None], "no model is known");
         for (gibibytes, expected) in [(16, Some(200.0)), (17, None)] {
-            let of_size = RequestedDevices {
-                gpu_memory_at_least_bytes: Some(gibibytes * GIB),
-                ..gpus(1)
-            };
+            let of_size = RequestedDevices { gpu_memory_at_least_bytes: Some(gibibytes * GIB), ..gpus(1) };
             assert_eq!(times(&devices, &[of_size]), [expected]);
         }
     }
 
     impl RequestedDevices {
         fn index_of(self, index: u32) -> Self {
-            Self {
-                gpus: None,
-                index: Some(index),
-                ..self
-            }
+            Self { gpus: None, index: Some(index), ..self }
         }
     }
 
     #[test]
     fn of_a_shared_device_the_leases_count_that_leave_enough_memory() {
-        let devices = [device(
-            0,
-            &[("c", Some(4)), ("a", Some(8)), ("none", Some(4))],
-        )];
-        let of_memory = |gibibytes: u64| RequestedDevices {
-            gpu_memory_bytes: Some(gibibytes * GIB),
-            ..gpus(1)
-        };
+        let devices = [device(0, &[("c", Some(4)), ("a", Some(8)), ("none", Some(4))])];
+        let of_memory = |gibibytes: u64| RequestedDevices { gpu_memory_bytes: Some(gibibytes * GIB), ..gpus(1) };
         assert_eq!(times(&devices, &[of_memory(8)]), [Some(200.0)]);
         assert_eq!(times(&devices, &[of_memory(12)]), [Some(400.0)]);
         assert_eq!(times(&devices, &[of_memory(16)]), [None]);
@@ -295,8 +229,7 @@ mod tests {
     fn a_process_is_delayed_by_devices_that_it_would_have_earlier() {
         let whole = |eid| vec![(eid, None)];
         let before = [whole("b"), whole("b"), vec![], vec![]];
-        let models: BTreeMap<u32, String> =
-            (0..4).map(|index| (index, format!("A{index}"))).collect();
+        let models: BTreeMap<u32, String> = (0..4).map(|index| (index, format!("A{index}"))).collect();
         let none = BTreeMap::new();
         let of_types = |types: &[&str]| RequestedDevices {
             gpu_types: types.iter().map(|it| (*it).to_owned()).collect(),
@@ -305,10 +238,7 @@ mod tests {
         let of_index = |index| gpus(0).index_of(index);
         let delays_none = |queue: &[RequestedDevices], eid, added: &[u32], any_time, models| {
             let devices = |holders: &[Vec<(&str, Option<u64>)>]| -> Vec<DeviceState> {
-                (0..)
-                    .zip(holders)
-                    .map(|(index, it)| device(index, it))
-                    .collect()
+                (0..).zip(holders).map(|(index, it)| device(index, it)).collect()
             };
             let mut taken = before.clone();
             for index in added {
@@ -317,12 +247,7 @@ mod tests {
             let (before, after) = (devices(&before), devices(&taken));
             let leases = [("a", 200.0), ("b", 300.0), ("c", 400.0)];
             let leases = leases.map(|(eid, end)| (eid.to_owned(), end)).into();
-            let expectation = |devices| Expectation {
-                devices,
-                leases: &leases,
-                models,
-                now_seconds: 100.0,
-            };
+            let expectation = |devices| Expectation { devices, leases: &leases, models, now_seconds: 100.0 };
             let queue: Vec<Waiting> = queue.iter().map(waiting).collect();
             expectation(&before).delays_none(&expectation(&after), &queue, (eid, added), any_time)
         };

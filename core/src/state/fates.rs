@@ -8,10 +8,7 @@ use super::known::Known;
 use super::members::ProcessId;
 use super::{EnvironmentState, State};
 use crate::linger::{Belonging, START_TOLERANCE_SECONDS, belonging, lingers};
-use crate::proc::{
-    ProcessRead, ProcessRequest, ProcessSource, ProcessTable, in_initial_pid_namespace,
-    read_environs,
-};
+use crate::proc::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable, in_initial_pid_namespace, read_environs};
 
 /// Which processes have a context on which device, by its index. A device of which that is not known is not here.
 pub type Contexts = BTreeMap<u32, BTreeSet<u32>>;
@@ -60,28 +57,15 @@ pub(super) fn fates(state: &State, ended: &[Shellless], evidence: &mut Evidence<
         return unknown.collect();
     };
     let mut readable: HashMap<u32, bool> = HashMap::new();
-    let mut is_readable = |uid| {
-        *readable
-            .entry(uid)
-            .or_insert_with(|| reads_environs_of(uid))
-    };
-    let (own, others): (Vec<&Shellless>, Vec<&Shellless>) =
-        ended.iter().partition(|(it, _)| is_readable(it.uid));
-    let (own, without): (Vec<&Shellless>, Vec<&Shellless>) = own
-        .into_iter()
-        .partition(|(_, devices)| !devices.is_empty());
-    let mut fates: Fates = without
-        .into_iter()
-        .map(|(it, _)| (it.eid.clone(), Fate::Ends))
-        .collect();
+    let mut is_readable = |uid| *readable.entry(uid).or_insert_with(|| reads_environs_of(uid));
+    let (own, others): (Vec<&Shellless>, Vec<&Shellless>) = ended.iter().partition(|(it, _)| is_readable(it.uid));
+    let (own, without): (Vec<&Shellless>, Vec<&Shellless>) =
+        own.into_iter().partition(|(_, devices)| !devices.is_empty());
+    let mut fates: Fates = without.into_iter().map(|(it, _)| (it.eid.clone(), Fate::Ends)).collect();
     fates.extend(fates_by_processes(state, &own, &by_user, evidence));
     let mut starts = Starts::new(&by_user);
     fates.extend(others.into_iter().map(|(environment, _)| {
-        let fate = if starts.may_have_jobs(environment, evidence.processes) {
-            Fate::Unknown
-        } else {
-            Fate::Ends
-        };
+        let fate = if starts.may_have_jobs(environment, evidence.processes) { Fate::Unknown } else { Fate::Ends };
         (environment.eid.clone(), fate)
     }));
     fates
@@ -100,12 +84,7 @@ fn fates_by_processes(
     let contexts = (evidence.contexts)().unwrap_or_default();
     // One in a container may be of another uid. Where it is not known which processes use a device, it may be any.
     let candidates = |(environment, devices): &Shellless| {
-        let mut pids: BTreeSet<u32> = by_user
-            .get(&environment.uid)
-            .into_iter()
-            .flatten()
-            .copied()
-            .collect();
+        let mut pids: BTreeSet<u32> = by_user.get(&environment.uid).into_iter().flatten().copied().collect();
         for device in devices {
             match contexts.get(device) {
                 Some(using) => pids.extend(using),
@@ -116,10 +95,9 @@ fn fates_by_processes(
     };
     let processes: BTreeSet<u32> = environments.iter().flat_map(|it| candidates(it)).collect();
     let members = environments.iter().flat_map(|(it, _)| &it.pids);
-    let table = evidence.processes.read(&ProcessRequest {
-        processes: processes.into_iter().collect(),
-        members: members.copied().collect(),
-    });
+    let table = evidence
+        .processes
+        .read(&ProcessRequest { processes: processes.into_iter().collect(), members: members.copied().collect() });
     // Processes outside of this program's pid namespace may name the environment.
     let sees_all = in_initial_pid_namespace();
     let fate = |it: &&Shellless| {
@@ -152,10 +130,7 @@ fn fate(
             continue;
         }
         match belonging(environment, &state.recorded, pid, facts, table) {
-            Belonging::Own => all_own.push(ProcessId {
-                pid,
-                start_time_ticks: facts.start_time_ticks,
-            }),
+            Belonging::Own => all_own.push(ProcessId { pid, start_time_ticks: facts.start_time_ticks }),
             // A process whose reads hang may turn out to belong to the environment.
             Belonging::Unclear => {
                 is_unclear |= using.contains(&pid) || table.unread.contains(&pid);
@@ -164,24 +139,17 @@ fn fate(
         }
     }
     let directory = evidence.directory.to_owned();
-    let elsewhere = read_environs(
-        all_own.iter().map(|it| it.pid).collect(),
-        move |_, environ| is_elsewhere(environ.unwrap_or_default(), &directory),
-    );
+    let elsewhere = read_environs(all_own.iter().map(|it| it.pid).collect(), move |_, environ| {
+        is_elsewhere(environ.unwrap_or_default(), &directory)
+    });
     all_own.retain(|it| elsewhere.get(&it.pid) != Some(&true));
-    let (at_work, own): (Vec<_>, Vec<_>) =
-        all_own.into_iter().partition(|it| using.contains(&it.pid));
+    let (at_work, own): (Vec<_>, Vec<_>) = all_own.into_iter().partition(|it| using.contains(&it.pid));
     if !at_work.is_empty() {
         // What has no context keeps no device, and is no job any more.
-        return Fate::Continues {
-            jobs: oldest(at_work, MOST_JOBS),
-            at_work: true,
-        };
+        return Fate::Continues { jobs: oldest(at_work, MOST_JOBS), at_work: true };
     }
     let known = state.recorded.known.get(&environment.eid);
-    let last = known
-        .filter(|known| known.is_of(environment))
-        .and_then(|known| known.context_seconds);
+    let last = known.filter(|known| known.is_of(environment)).and_then(|known| known.context_seconds);
     if is_unclear {
         Fate::Unknown
     } else if own.is_empty() {
@@ -189,10 +157,7 @@ fn fate(
     } else if lingers(last, evidence.now_seconds, evidence.linger_seconds) {
         let recorded = own.iter().filter(|it| environment.pids.contains(&it.pid));
         let recorded: Vec<ProcessId> = recorded.copied().collect();
-        Fate::Continues {
-            jobs: oldest(if recorded.is_empty() { own } else { recorded }, MOST_JOBS),
-            at_work: false,
-        }
+        Fate::Continues { jobs: oldest(if recorded.is_empty() { own } else { recorded }, MOST_JOBS), at_work: false }
     } else if are_known {
         Fate::Ends
     } else {
@@ -228,25 +193,16 @@ const NEVER_SECONDS: f64 = f64::NEG_INFINITY;
 
 impl<'a> Starts<'a> {
     fn new(by_user: &'a HashMap<u32, Vec<u32>>) -> Self {
-        Self {
-            by_user,
-            owned: HashMap::new(),
-            running: None,
-        }
+        Self { by_user, owned: HashMap::new(), running: None }
     }
 
-    fn may_have_jobs(
-        &mut self,
-        environment: &EnvironmentState,
-        processes: &mut dyn ProcessSource,
-    ) -> bool {
+    fn may_have_jobs(&mut self, environment: &EnvironmentState, processes: &mut dyn ProcessSource) -> bool {
         let Some(created) = environment.created_timestamp_seconds else {
             return true;
         };
         let earliest = created - START_TOLERANCE_SECONDS;
         let uid = environment.uid;
-        self.newest_owned(uid, processes) >= earliest
-            || self.newest_running(uid, processes) >= earliest
+        self.newest_owned(uid, processes) >= earliest || self.newest_running(uid, processes) >= earliest
     }
 
     fn newest_owned(&mut self, uid: u32, processes: &mut dyn ProcessSource) -> f64 {
@@ -254,10 +210,7 @@ impl<'a> Starts<'a> {
             return NEVER_SECONDS;
         };
         *self.owned.entry(uid).or_insert_with(|| {
-            let table = processes.read(&ProcessRequest {
-                processes: Vec::new(),
-                members: pids.clone(),
-            });
+            let table = processes.read(&ProcessRequest { processes: Vec::new(), members: pids.clone() });
             let started = pids.iter().map(|pid| started(&table, *pid));
             started.fold(NEVER_SECONDS, f64::max)
         })
@@ -280,10 +233,7 @@ impl<'a> Starts<'a> {
 
 impl Newest {
     fn of(table: &ProcessTable) -> Self {
-        let mut newest = Self {
-            of_user: HashMap::new(),
-            of_anybody: NEVER_SECONDS,
-        };
+        let mut newest = Self { of_user: HashMap::new(), of_anybody: NEVER_SECONDS };
         for (&pid, read) in &table.processes {
             let facts = match read {
                 ProcessRead::Present(facts) => facts,
@@ -365,11 +315,7 @@ mod tests {
             (unreadable.clone(), None, true),
             (Claim::Absent, None, true),
             (named, Some(Contexts::from([(0, BTreeSet::new())])), true),
-            (
-                unreadable,
-                Some(Contexts::from([(0, BTreeSet::new())])),
-                true,
-            ),
+            (unreadable, Some(Contexts::from([(0, BTreeSet::new())])), true),
         ] {
             let shellless = (environment.clone(), vec![0]);
             let mut evidence = Evidence {

@@ -21,15 +21,14 @@ pub(super) const MOST_MEMBERS_BYTES: u64 = 8 << 20;
 /// what has the same size and time has the same content, however coarse the file system's times are.
 pub(super) const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
-const READ_ONLY: &str =
-    "its file system is mounted read-only: set GENV_TMPDIR to another directory";
+const READ_ONLY: &str = "its file system is mounted read-only: set GENV_TMPDIR to another directory";
 
 /// What to do about a damaged file.
-pub(super) const DAMAGED: &str = "if it stays so, the next change of an environment keeps it beside, and goes on with what is whole in it";
+pub(super) const DAMAGED: &str =
+    "if it stays so, the next change of an environment keeps it beside, and goes on with what is whole in it";
 
 /// The remedy for a file beyond its size limit.
-const TOO_LARGE: &str =
-    "move it away: environments whose processes live are restored by the commands of their users";
+const TOO_LARGE: &str = "move it away: environments whose processes live are restored by the commands of their users";
 
 /// What to do about something else in a file's place.
 pub(super) const MOVED: &str = "move it away, or let the next change of an environment do so";
@@ -64,10 +63,7 @@ pub(super) enum ReadError {
 
 impl From<Errno> for ReadError {
     fn from(errno: Errno) -> Self {
-        Self::Unreadable {
-            why: io_error(errno),
-            remedy: remedy(errno),
-        }
+        Self::Unreadable { why: io_error(errno), remedy: remedy(errno) }
     }
 }
 
@@ -84,11 +80,7 @@ pub(super) fn find(directory: BorrowedFd<'_>, name: &str) -> Result<Option<Versi
 }
 
 /// Opens a file without waiting for another process: for the other end of a pipe, or for the holder of a lease.
-pub(super) fn open(
-    directory: BorrowedFd<'_>,
-    name: &str,
-    access: OFlags,
-) -> Result<OwnedFd, Errno> {
+pub(super) fn open(directory: BorrowedFd<'_>, name: &str, access: OFlags) -> Result<OwnedFd, Errno> {
     let careful = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let began = Instant::now();
     loop {
@@ -103,9 +95,7 @@ pub(super) fn open(
 
 /// The reason why a file with a lease cannot be read.
 pub(super) fn leased(holder: &str) -> String {
-    format!(
-        "user {holder} has a lease on it (fcntl, F_SETLEASE), so that no other program can open it"
-    )
+    format!("user {holder} has a lease on it (fcntl, F_SETLEASE), so that no other program can open it")
 }
 
 /// The content of a file that was found, and the version that has it.
@@ -123,10 +113,7 @@ pub(super) fn read(directory: BorrowedFd<'_>, name: &str) -> Result<(Version, Ve
     check(&before, most_bytes(name))?;
     let mut content = Vec::with_capacity(usize::try_from(before.st_size).unwrap_or_default() + 1);
     let limited = (&file).take(most_bytes(name)).read_to_end(&mut content);
-    limited.map_err(|error| ReadError::Unreadable {
-        why: error.to_string(),
-        remedy: "look for errors of the disk",
-    })?;
+    limited.map_err(|error| ReadError::Unreadable { why: error.to_string(), remedy: "look for errors of the disk" })?;
     let version = Version::of(&fstat(&file)?);
     if version != Version::of(&before) {
         return Err(ReadError::Torn("it changes while it is read".to_owned()));
@@ -148,10 +135,7 @@ pub(super) fn read_damaged(directory: BorrowedFd<'_>, name: &str) -> Option<(Ver
 }
 
 impl Version {
-    #[expect(
-        clippy::unnecessary_cast,
-        reason = "the types of stat(2) differ between architectures"
-    )]
+    #[expect(clippy::unnecessary_cast, reason = "the types of stat(2) differ between architectures")]
     pub(super) const fn of(stat: &Stat) -> Self {
         Self {
             device: stat.st_dev,
@@ -162,10 +146,7 @@ impl Version {
         }
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a microsecond is exact enough, and exact for 285 years"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "a microsecond is exact enough, and exact for 285 years")]
     pub(super) fn modified_seconds(self) -> f64 {
         let (seconds, nanoseconds) = self.modified;
         seconds as f64 + nanoseconds as f64 / 1e9
@@ -181,11 +162,7 @@ impl Version {
 
 /// The size limit of the file `name`.
 pub(super) fn most_bytes(name: &str) -> u64 {
-    if name == MEMBERS_FILE {
-        MOST_MEMBERS_BYTES
-    } else {
-        MOST_FILE_BYTES
-    }
+    if name == MEMBERS_FILE { MOST_MEMBERS_BYTES } else { MOST_FILE_BYTES }
 }
 
 /// Refuses what is not a file of bearable size.
@@ -205,10 +182,7 @@ fn check(stat: &Stat, most_bytes: u64) -> Result<(), ReadError> {
                 return Err(ReadError::Unreadable { why, remedy });
             }
         }
-        FileType::Symlink => (
-            "it is a symbolic link, which anybody could have put there".to_owned(),
-            MOVED,
-        ),
+        FileType::Symlink => ("it is a symbolic link, which anybody could have put there".to_owned(), MOVED),
         _ => ("it is not a regular file".to_owned(), MOVED),
     };
     Err(ReadError::Damaged { why, remedy })
@@ -237,9 +211,7 @@ pub(super) fn write_remedy(errno: Errno) -> &'static str {
     match errno {
         Errno::NOSPC | Errno::DQUOT => "make room on its file system",
         Errno::ROFS => READ_ONLY,
-        Errno::ACCESS | Errno::PERM => {
-            "let everybody write to its directory, as genv does (0777), or ask who owns it"
-        }
+        Errno::ACCESS | Errno::PERM => "let everybody write to its directory, as genv does (0777), or ask who owns it",
         _ => "see whether its file system is mounted and well",
     }
 }

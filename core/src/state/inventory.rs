@@ -64,17 +64,13 @@ impl Inventory {
             let device = match position {
                 Some(position) => &mut devices[position],
                 None => {
-                    devices.push(DeviceState {
-                        index: *index,
-                        ..DeviceState::default()
-                    });
+                    devices.push(DeviceState { index: *index, ..DeviceState::default() });
                     let last = devices.len() - 1;
                     &mut devices[last]
                 }
             };
-            let differs = |known: MemoryAmount| {
-                memory.is_some_and(|memory| known.bytes().abs_diff(memory.bytes()) > 1 << 20)
-            };
+            let differs =
+                |known: MemoryAmount| memory.is_some_and(|memory| known.bytes().abs_diff(memory.bytes()) > 1 << 20);
             // Generations of nvidia-smi, by which genv 1.4.3 goes, round differently.
             if device.total_memory.is_none_or(differs) {
                 device.total_memory = memory.or(device.total_memory);
@@ -91,10 +87,7 @@ pub(super) fn fill_gaps(devices: &mut Vec<DeviceState>) {
     let known: BTreeSet<u32> = devices.iter().map(|device| device.index).collect();
     let count = known.last().map_or(0, |last| last + 1);
     let missing = (0..count).filter(|index| !known.contains(index));
-    devices.extend(missing.map(|index| DeviceState {
-        index,
-        ..DeviceState::default()
-    }));
+    devices.extend(missing.map(|index| DeviceState { index, ..DeviceState::default() }));
     devices.sort_by_key(|device| device.index);
 }
 
@@ -103,11 +96,7 @@ mod tests {
     use super::*;
 
     fn device(index: u32, total: &str) -> DeviceState {
-        DeviceState {
-            index,
-            total_memory: MemoryAmount::from_file(total).ok(),
-            attachments: Vec::new(),
-        }
+        DeviceState { index, total_memory: MemoryAmount::from_file(total).ok(), attachments: Vec::new() }
     }
 
     fn merged(known: &[DeviceState], found: &[(u32, Option<u64>)]) -> Vec<DeviceState> {
@@ -118,10 +107,7 @@ mod tests {
 
     #[test]
     fn a_new_machine_lists_all_its_gpus() {
-        assert_eq!(
-            merged(&[], &[(1, Some(200)), (0, Some(100))]),
-            [device(0, "100mi"), device(1, "200mi")]
-        );
+        assert_eq!(merged(&[], &[(1, Some(200)), (0, Some(100))]), [device(0, "100mi"), device(1, "200mi")]);
         assert_eq!(merged(&[], &[]), []);
     }
 
@@ -131,12 +117,7 @@ mod tests {
         let found = [(0, Some(15_258)), (1, Some(15_259)), (3, Some(40_000))];
         assert_eq!(
             merged(&known, &found),
-            [
-                device(0, "16g"),
-                device(1, "15258mi"),
-                device(2, "15258mi"),
-                device(3, "40000mi")
-            ]
+            [device(0, "16g"), device(1, "15258mi"), device(2, "15258mi"), device(3, "40000mi")]
         );
         assert_eq!(
             merged(&known, &[(0, None), (1, Some(81_559))]),
@@ -146,10 +127,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_filled_with_a_device_of_unknown_memory() {
-        let unknown = DeviceState {
-            index: 0,
-            ..DeviceState::default()
-        };
+        let unknown = DeviceState { index: 0, ..DeviceState::default() };
         assert_eq!(merged(&[], &[(1, Some(5))]), [unknown, device(1, "5mi")]);
         assert_eq!(merged(&[device(u32::MAX, "5mi")], &[]), []);
     }

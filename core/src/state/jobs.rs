@@ -15,8 +15,8 @@ use super::members::ProcessId;
 use super::{EnvironmentState, State};
 use crate::attribute::{Attributor, live_environments};
 use crate::proc::{
-    Claim, ProcReader, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, is_kernel_thread,
-    read_environs, variable,
+    Claim, ProcReader, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, is_kernel_thread, read_environs,
+    variable,
 };
 
 /// More jobs of one environment are not recorded.
@@ -39,9 +39,7 @@ fn watched<'a>(state: &'a State, table: &ProcessTable) -> Vec<&'a EnvironmentSta
             let standing = member.standing(table, state.written_timestamp_seconds);
             matches!(standing, Standing::Lives(_)) && !member.is_job()
         };
-        environment.uid == own
-            && holding.contains(environment.eid.as_str())
-            && environment.pids.iter().any(is_shell)
+        environment.uid == own && holding.contains(environment.eid.as_str()) && environment.pids.iter().any(is_shell)
     };
     state.environments.iter().filter(is_watched).collect()
 }
@@ -54,10 +52,7 @@ pub(super) fn are_watched(state: &State, table: &ProcessTable) -> bool {
 /// Processes of the caller's environments that are not recorded yet, so that genv 1.x, which knows members alone, finds
 /// living ones when the shells have ended. Those whose variables name no environment, such as subshells, are left out.
 pub(super) fn find_new(state: &State, table: &ProcessTable, directory: &Path) -> NewJobs {
-    let watched: BTreeSet<String> = watched(state, table)
-        .iter()
-        .map(|it| it.eid.clone())
-        .collect();
+    let watched: BTreeSet<String> = watched(state, table).iter().map(|it| it.eid.clone()).collect();
     if watched.is_empty() {
         return NewJobs::new();
     }
@@ -68,9 +63,7 @@ pub(super) fn find_new(state: &State, table: &ProcessTable, directory: &Path) ->
     let mut pids = processes_of(geteuid().as_raw()).unwrap_or_default();
     pids.retain(|pid| *pid != own && !known.contains(pid));
     let (eids, directory) = (watched.clone(), directory.to_owned());
-    let naming = read_environs(pids.clone(), move |pid, environ| {
-        may_name(pid, environ, &eids, &directory)
-    });
+    let naming = read_environs(pids.clone(), move |pid, environ| may_name(pid, environ, &eids, &directory));
     pids.retain(|pid| naming.get(pid) == Some(&true));
     if pids.is_empty() {
         return NewJobs::new();
@@ -93,20 +86,14 @@ pub(super) fn find_new(state: &State, table: &ProcessTable, directory: &Path) ->
         }
         let attribution = attributor.attribute(pid);
         if let Some(eid) = attribution.eid().filter(|eid| watched.contains(*eid)) {
-            found.entry(eid.to_owned()).or_default().push(ProcessId {
-                pid,
-                start_time_ticks: facts.start_time_ticks,
-            });
+            found.entry(eid.to_owned()).or_default().push(ProcessId { pid, start_time_ticks: facts.start_time_ticks });
         }
     }
     for environment in &state.environments {
         let Some(jobs) = found.remove(&environment.eid) else {
             continue;
         };
-        let living = environment
-            .pids
-            .iter()
-            .filter(|pid| table.living(**pid).is_some());
+        let living = environment.pids.iter().filter(|pid| table.living(**pid).is_some());
         let jobs = oldest(jobs, MOST_JOBS.saturating_sub(living.count()));
         if !jobs.is_empty() {
             found.insert(environment.eid.clone(), jobs);
@@ -131,12 +118,7 @@ fn wrappers(pid: u32, table: &ProcessTable) -> BTreeSet<u32> {
 }
 
 /// Whether a process names one of these environments, or does not show what it names.
-fn may_name(
-    pid: u32,
-    environ: Result<&[u8], Errno>,
-    eids: &BTreeSet<String>,
-    directory: &Path,
-) -> bool {
+fn may_name(pid: u32, environ: Result<&[u8], Errno>, eids: &BTreeSet<String>, directory: &Path) -> bool {
     let environ = match environ {
         Ok(environ) => environ,
         // It ended, or is a thread of the kernel.
@@ -144,17 +126,12 @@ fn may_name(
         Err(_) => &[],
     };
     match variable(environ, b"GENV_ENVIRONMENT_ID=") {
-        Some(eid) => {
-            eids.contains(String::from_utf8_lossy(eid).as_ref())
-                && !is_elsewhere(environ, directory)
-        }
+        Some(eid) => eids.contains(String::from_utf8_lossy(eid).as_ref()) && !is_elsewhere(environ, directory),
         None if environ.is_empty() => !is_kernel_thread(pid),
         // One that was overwritten, as setproctitle does, is not made of entries.
         None => {
             let entries = environ.strip_suffix(&[0]).unwrap_or(environ);
-            entries
-                .split(|&byte| byte == 0)
-                .any(|entry| !entry.contains(&b'='))
+            entries.split(|&byte| byte == 0).any(|entry| !entry.contains(&b'='))
         }
     }
 }
@@ -164,9 +141,7 @@ pub(super) fn is_elsewhere(environ: &[u8], directory: &Path) -> bool {
     let named = variable(environ, b"GENV_TMPDIR=").filter(|named| !named.is_empty());
     let named = named.map(|named| Path::new(OsStr::from_bytes(named)));
     let file = |path: &Path| fs::metadata(path).map(|it| (it.dev(), it.ino())).ok();
-    named.is_some_and(|named| {
-        named != directory && file(named).is_none_or(|it| Some(it) != file(directory))
-    })
+    named.is_some_and(|named| named != directory && file(named).is_none_or(|it| Some(it) != file(directory)))
 }
 
 pub(super) fn oldest(mut processes: Vec<ProcessId>, most: usize) -> Vec<ProcessId> {
@@ -182,9 +157,7 @@ pub(super) fn reads_environs_of(uid: u32) -> bool {
 
 /// The processes of a user; none if others' processes are hidden here (`hidepid`).
 pub(super) fn processes_of(uid: u32) -> Option<Vec<u32>> {
-    processes_by_user()?
-        .remove(&uid)
-        .or_else(|| Some(Vec::new()))
+    processes_by_user()?.remove(&uid).or_else(|| Some(Vec::new()))
 }
 
 /// All processes, by the user to whom `/proc` gives them; none if others' processes are hidden here (`hidepid`).

@@ -68,11 +68,7 @@ impl fmt::Debug for Kernels {
 
 impl Kernels {
     pub(super) fn new(runtime_folder: impl FnMut(u32) -> Option<PathBuf> + Send + 'static) -> Self {
-        Self {
-            runtime_folder: Some(Box::new(runtime_folder)),
-            thread: None,
-            limits_starts: false,
-        }
+        Self { runtime_folder: Some(Box::new(runtime_folder)), thread: None, limits_starts: false }
     }
 
     /// Takes one that was never there to have ended when its start has taken long enough: for who changes the state. Who
@@ -91,8 +87,7 @@ impl Kernels {
             let uid = it.uid;
             let created = it.created_timestamp_seconds;
             let age = |created: f64| (now_seconds - created).abs();
-            let starts =
-                !limits_starts || created.is_some_and(|created| age(created) < START.as_secs_f64());
+            let starts = !limits_starts || created.is_some_and(|created| age(created) < START.as_secs_f64());
             let ids = it.kernel_ids.clone().into_iter();
             ids.map(move |id| ((uid, id), starts))
         };
@@ -120,11 +115,7 @@ impl Looking {
                 }
             }
         });
-        started.ok().map(|_| Self {
-            questions,
-            answers,
-            late: false,
-        })
+        started.ok().map(|_| Self { questions, answers, late: false })
     }
 
     /// Waits once: while an answer is out nothing more is asked, and nothing queues up.
@@ -226,13 +217,10 @@ fn has_ended(folder: &Path, uid: u32, id: &str, starts: bool) -> bool {
 /// Whether a folder that is not found is not there: what should have it is the user's own. It may be hidden from this
 /// program otherwise, as home directories are from services.
 fn is_certain(folder: &Path, uid: u32) -> bool {
-    let found = folder
-        .ancestors()
-        .skip(1)
-        .find_map(|it| match statat(CWD, it, AtFlags::empty()) {
-            Err(Errno::NOENT) => None,
-            found => Some(found.map(|found| found.st_uid)),
-        });
+    let found = folder.ancestors().skip(1).find_map(|it| match statat(CWD, it, AtFlags::empty()) {
+        Err(Errno::NOENT) => None,
+        found => Some(found.map(|found| found.st_uid)),
+    });
     found == Some(Ok(uid))
 }
 
@@ -290,10 +278,7 @@ mod tests {
         let ended = |age_seconds: Option<u64>, of: u32| {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
             let created = age_seconds.map(|age| (now - Duration::from_secs(age)).as_secs_f64());
-            let environment = EnvironmentState {
-                created_timestamp_seconds: created,
-                ..environment(of, &["a"])
-            };
+            let environment = EnvironmentState { created_timestamp_seconds: created, ..environment(of, &["a"]) };
             let folder = folder.clone();
             let mut kernels = Kernels::new(move |_| Some(folder.clone())).limiting_starts();
             !kernels.ended(&[environment]).is_empty()
@@ -322,11 +307,7 @@ mod tests {
         let environments = [1, 2, 3, 4].map(|uid| environment(uid, &ids));
         let ended = kernels.ended(&environments);
         let of = |uid: u32| {
-            let mut ids: Vec<&str> = ended
-                .iter()
-                .filter(|(user, _)| *user == uid)
-                .map(|(_, id)| id.as_str())
-                .collect();
+            let mut ids: Vec<&str> = ended.iter().filter(|(user, _)| *user == uid).map(|(_, id)| id.as_str()).collect();
             ids.sort_unstable();
             ids
         };
@@ -341,10 +322,8 @@ mod tests {
     fn a_kernel_of_a_user_without_an_account_lives_for_as_long_as_its_start_takes() {
         const NO_ACCOUNT: u32 = 3_999_999_999;
         let ended = |created: Option<f64>| {
-            let environment = EnvironmentState {
-                created_timestamp_seconds: created,
-                ..environment(NO_ACCOUNT, &["a"])
-            };
+            let environment =
+                EnvironmentState { created_timestamp_seconds: created, ..environment(NO_ACCOUNT, &["a"]) };
             let mut kernels = Kernels::new(|_| None).limiting_starts();
             !kernels.ended(&[environment]).is_empty()
         };
@@ -381,11 +360,7 @@ mod tests {
 
     #[test]
     fn another_users_folder_is_below_the_home_directory() {
-        let other = if uzers::get_effective_uid() == 0 {
-            1
-        } else {
-            0
-        };
+        let other = if uzers::get_effective_uid() == 0 { 1 } else { 0 };
         let home = uzers::get_user_by_uid(other).unwrap().home_dir().to_owned();
         let expected = home.join(".local/share/jupyter/runtime");
         assert_eq!(runtime_folder(other), Some(expected));

@@ -51,10 +51,7 @@ pub(super) struct FileKnown {
 }
 
 impl Known {
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "clocks show less than the year 9999"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "clocks show less than the year 9999")]
     pub(super) fn to_file(&self, times: &Times) -> FileKnown {
         let environment = &self.environment;
         FileKnown {
@@ -74,9 +71,7 @@ impl Known {
         #[expect(clippy::cast_precision_loss, reason = "files end with the year 9999")]
         let seconds = |seconds: i64| seconds as f64;
         let created = parse_local_time(&file.creation, time_zone).ok();
-        let memory = file
-            .gpu_memory
-            .and_then(|text| MemoryAmount::from_file(&text).ok());
+        let memory = file.gpu_memory.and_then(|text| MemoryAmount::from_file(&text).ok());
         Self {
             environment: EnvironmentState {
                 eid: file.eid,
@@ -115,54 +110,30 @@ pub(super) fn after(
         let known = before.get(&environment.eid);
         let known = known.filter(|known| known.is_of(environment));
         Some(Known {
-            environment: EnvironmentState {
-                pids: Vec::new(),
-                kernel_ids: Vec::new(),
-                ..environment.clone()
-            },
+            environment: EnvironmentState { pids: Vec::new(), kernel_ids: Vec::new(), ..environment.clone() },
             devices: devices.iter().copied().collect(),
             context_seconds: known.and_then(|known| known.context_seconds),
         })
     });
-    let listed: HashSet<&str> = environments
-        .iter()
-        .chain(changed)
-        .map(|it| it.eid.as_str())
-        .collect();
-    let missing = before
-        .iter()
-        .filter(|(eid, _)| !listed.contains(eid.as_str()))
-        .map(|(_, known)| known.clone());
+    let listed: HashSet<&str> = environments.iter().chain(changed).map(|it| it.eid.as_str()).collect();
+    let missing = before.iter().filter(|(eid, _)| !listed.contains(eid.as_str())).map(|(_, known)| known.clone());
     let mut of_users: HashMap<u32, usize> = HashMap::new();
     let is_few = |known: &Known| {
         let number = of_users.entry(known.environment.uid).or_default();
         *number += 1;
         *number <= MOST_OF_A_USER
     };
-    holding
-        .chain(missing)
-        .filter(is_few)
-        .take(MOST_KNOWN)
-        .map(|known| (known.environment.eid.clone(), known))
-        .collect()
+    holding.chain(missing).filter(is_few).take(MOST_KNOWN).map(|known| (known.environment.eid.clone(), known)).collect()
 }
 
 /// Notes that a process of an environment has a context on its devices now.
-pub(super) fn note_context(
-    known: &mut KnownEnvironments,
-    environment: &EnvironmentState,
-    now_seconds: f64,
-) {
+pub(super) fn note_context(known: &mut KnownEnvironments, environment: &EnvironmentState, now_seconds: f64) {
     let of_it = known.get_mut(&environment.eid);
     if let Some(known) = of_it.filter(|known| known.is_of(environment)) {
         known.context_seconds = Some(now_seconds);
         return;
     }
-    let new = Known {
-        environment: environment.clone(),
-        devices: BTreeSet::new(),
-        context_seconds: Some(now_seconds),
-    };
+    let new = Known { environment: environment.clone(), devices: BTreeSet::new(), context_seconds: Some(now_seconds) };
     known.insert(environment.eid.clone(), new);
 }
 
@@ -173,11 +144,7 @@ pub(super) fn cleared(state: &State, table: &ProcessTable) -> Vec<(EnvironmentSt
     if state.recorded.known.is_empty() {
         return Vec::new();
     }
-    let listed: HashMap<&str, &EnvironmentState> = state
-        .environments
-        .iter()
-        .map(|it| (it.eid.as_str(), it))
-        .collect();
+    let listed: HashMap<&str, &EnvironmentState> = state.environments.iter().map(|it| (it.eid.as_str(), it)).collect();
     let attachments = state.devices.iter().flat_map(|device| &device.attachments);
     let attached: HashSet<&str> = attachments.map(|it| it.eid.as_str()).collect();
     let lost = state.recorded.lost.iter().map(|it| it.eid.as_str());
@@ -208,16 +175,8 @@ pub(super) fn cleared(state: &State, table: &ProcessTable) -> Vec<(EnvironmentSt
 }
 
 /// Lists an environment that was cleared again, attached to those of these devices that are free.
-pub(super) fn put_back(
-    state: &mut State,
-    environment: EnvironmentState,
-    devices: &[u32],
-    now_seconds: f64,
-) {
-    let free = state
-        .devices
-        .iter_mut()
-        .filter(|it| devices.contains(&it.index) && it.attachments.is_empty());
+pub(super) fn put_back(state: &mut State, environment: EnvironmentState, devices: &[u32], now_seconds: f64) {
+    let free = state.devices.iter_mut().filter(|it| devices.contains(&it.index) && it.attachments.is_empty());
     for device in free {
         device.attachments.push(AttachmentState {
             eid: environment.eid.clone(),
@@ -225,11 +184,7 @@ pub(super) fn put_back(
             attached_timestamp_seconds: Some(now_seconds),
         });
     }
-    if state
-        .environments
-        .iter()
-        .all(|it| it.eid != environment.eid)
-    {
+    if state.environments.iter().all(|it| it.eid != environment.eid) {
         state.environments.push(environment);
     }
 }

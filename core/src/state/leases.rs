@@ -129,10 +129,7 @@ const fn seconds(whole: i64) -> f64 {
     whole as f64
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "clocks show less than the year 9999"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "clocks show less than the year 9999")]
 const fn whole(seconds: f64) -> i64 {
     seconds as i64
 }

@@ -49,8 +49,7 @@ impl LeftOut {
         match value {
             _ if self.members.len() >= MOST_MEMBERS => {}
             Value::Number(_) | Value::String(_) => {
-                self.members
-                    .extend(whole_number(value).map(|pid| (pid, uid)));
+                self.members.extend(whole_number(value).map(|pid| (pid, uid)));
             }
             Value::Array(items) => items.iter().for_each(|item| self.add_pids(uid, item)),
             Value::Object(fields) => fields.values().for_each(|item| self.add_pids(uid, item)),

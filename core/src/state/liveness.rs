@@ -44,16 +44,8 @@ pub(crate) struct Living {
 }
 
 impl<'a> Member<'a> {
-    pub(crate) fn new(
-        environment: &'a EnvironmentState,
-        pid: u32,
-        recorded: &'a RecordedMembers,
-    ) -> Self {
-        Self {
-            environment,
-            pid,
-            recorded,
-        }
+    pub(crate) fn new(environment: &'a EnvironmentState, pid: u32, recorded: &'a RecordedMembers) -> Self {
+        Self { environment, pid, recorded }
     }
 
     fn place(&self) -> (&'a str, Option<f64>, u32) {
@@ -85,11 +77,7 @@ impl<'a> Member<'a> {
     }
 
     /// The standing of the member by the processes that have its pid. The question of `table` included the pid.
-    pub(crate) fn standing(
-        &self,
-        table: &ProcessTable,
-        written_timestamp_seconds: Option<f64>,
-    ) -> Standing {
+    pub(crate) fn standing(&self, table: &ProcessTable, written_timestamp_seconds: Option<f64>) -> Standing {
         let confirmed = self.pid_namespace().filter(|_| self.is_confirmed());
         let strangers = &self.recorded.strangers;
         let is_stranger = strangers.contains(&(self.environment.eid.clone(), self.pid));
@@ -104,11 +92,7 @@ impl<'a> Member<'a> {
                 None => may_live = true,
             }
         }
-        if may_live || !table.shows(self.pid, confirmed) {
-            Standing::MayLive
-        } else {
-            Standing::Ended
-        }
+        if may_live || !table.shows(self.pid, confirmed) { Standing::MayLive } else { Standing::Ended }
     }
 
     /// Whether a process that has the member's pid is the member, if this is known.
@@ -116,12 +100,7 @@ impl<'a> Member<'a> {
     /// The confirmation by the environment's user decides. Every user may write the other records: such a record can
     /// prove that a process is the member, and cannot exclude a process that is older than the environment and, by the
     /// kernel, runs as its user. genv 1.x writes the pid alone, and means the process that had the pid at that time.
-    fn is_it(
-        &self,
-        holder: &PidHolder,
-        table: &ProcessTable,
-        written_timestamp_seconds: Option<f64>,
-    ) -> Option<bool> {
+    fn is_it(&self, holder: &PidHolder, table: &ProcessTable, written_timestamp_seconds: Option<f64>) -> Option<bool> {
         let recorded = self.recorded();
         if is_kernel_thread(holder) {
             return Some(false);
@@ -130,11 +109,7 @@ impl<'a> Member<'a> {
             return Some(true);
         }
         let is_by_genv_1 = recorded == Recorded::Unknown;
-        let latest = if is_by_genv_1 {
-            written_timestamp_seconds
-        } else {
-            self.environment.created_timestamp_seconds
-        };
+        let latest = if is_by_genv_1 { written_timestamp_seconds } else { self.environment.created_timestamp_seconds };
         if self.is_confirmed() || !is_older(&holder.lineage, latest) {
             return Some(false);
         }
@@ -152,25 +127,17 @@ impl<'a> Member<'a> {
 
 impl From<PidHolder> for Living {
     fn from(holder: PidHolder) -> Self {
-        Self {
-            pid: holder.pid,
-            start_time_ticks: holder.lineage.start_time_ticks,
-            uid: holder.lineage.uid,
-        }
+        Self { pid: holder.pid, start_time_ticks: holder.lineage.start_time_ticks, uid: holder.lineage.uid }
     }
 }
 
 impl LostMember {
     /// Whether the member lives, or may live.
     fn may_live(&self, table: &ProcessTable) -> bool {
-        let ProcessId {
-            pid,
-            start_time_ticks,
-        } = self.process;
+        let ProcessId { pid, start_time_ticks } = self.process;
         let namespace = Some(self.pid_namespace);
         let mut holders = table.holders(pid, namespace);
-        holders.any(|it| it.lineage.start_time_ticks == start_time_ticks)
-            || !table.shows(pid, namespace)
+        holders.any(|it| it.lineage.start_time_ticks == start_time_ticks) || !table.shows(pid, namespace)
     }
 }
 
@@ -184,21 +151,14 @@ fn is_kernel_thread(holder: &PidHolder) -> bool {
 
 /// Whether a process started before the time at which another program saw it.
 pub(crate) fn is_older(process: &Lineage, timestamp_seconds: Option<f64>) -> bool {
-    timestamp_seconds
-        .is_none_or(|time| process.start_timestamp_seconds <= time + START_TOLERANCE_SECONDS)
+    timestamp_seconds.is_none_or(|time| process.start_timestamp_seconds <= time + START_TOLERANCE_SECONDS)
 }
 
 /// Removes members that ended, environments that have no shell left, and their attachments.
 ///
 /// `fates` decide over those that hold devices and have no shell left, and over those that genv 1.x cleared: without a
 /// decision the first stay as they are, and the second may be restored later.
-pub(super) fn clean(
-    state: &mut State,
-    table: &ProcessTable,
-    ended: &EndedKernels,
-    fates: &Fates,
-    now_seconds: f64,
-) {
+pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernels, fates: &Fates, now_seconds: f64) {
     for (environment, devices) in known::cleared(state, table) {
         match fates.get(&environment.eid) {
             Some(Fate::Continues { .. }) => {
@@ -208,10 +168,7 @@ pub(super) fn clean(
             Some(Fate::Unknown) | None => {}
         }
     }
-    let without: HashSet<String> = without_shells(state, table)
-        .into_iter()
-        .map(|(it, _)| it.eid)
-        .collect();
+    let without: HashSet<String> = without_shells(state, table).into_iter().map(|(it, _)| it.eid).collect();
     let (recorded, written) = (&mut state.recorded, state.written_timestamp_seconds);
     for environment in &mut state.environments {
         let Left { pids, has_shell } = left(environment, recorded, table, written);
@@ -237,12 +194,7 @@ pub(super) fn clean(
     state.kernels_not_found = forget_kernels(&mut state.environments, ended);
     let lost = &mut state.recorded.lost;
     lost.retain(|member| member.may_live(table));
-    end_environments(
-        &mut state.environments,
-        &mut state.devices,
-        &state.recorded.lost,
-        &state.recorded.known,
-    );
+    end_environments(&mut state.environments, &mut state.devices, &state.recorded.lost, &state.recorded.known);
 }
 
 /// Makes new jobs members of their environments.
@@ -254,9 +206,7 @@ pub(super) fn record_jobs(state: &mut State, jobs: &NewJobs) {
             if !environment.pids.contains(&job.pid) && !environment.pids.is_empty() {
                 environment.pids.push(job.pid);
                 let created = environment.created_timestamp_seconds;
-                state
-                    .recorded
-                    .record(&environment.eid, created, *job, namespace, true);
+                state.recorded.record(&environment.eid, created, *job, namespace, true);
             }
         }
     }
@@ -300,34 +250,21 @@ pub(super) fn has_shell(
 }
 
 /// Environments that hold devices and have no shell left, each with these devices.
-pub(super) fn without_shells(
-    state: &State,
-    table: &ProcessTable,
-) -> Vec<(EnvironmentState, Vec<u32>)> {
+pub(super) fn without_shells(state: &State, table: &ProcessTable) -> Vec<(EnvironmentState, Vec<u32>)> {
     let mut attached = state.all_attached();
     let without = state.environments.iter().filter_map(|environment| {
         let devices = attached.remove(environment.eid.as_str())?;
         let written = state.written_timestamp_seconds;
-        let has_none = !environment.pids.is_empty()
-            && !left(environment, &state.recorded, table, written).has_shell;
+        let has_none = !environment.pids.is_empty() && !left(environment, &state.recorded, table, written).has_shell;
         has_none.then(|| (environment.clone(), devices))
     });
     without.collect()
 }
 
 /// Removes kernels that ended. Returns the environments, by eid with their users, that had kernels and have none left.
-pub(super) fn forget_kernels(
-    environments: &mut [EnvironmentState],
-    ended: &EndedKernels,
-) -> BTreeMap<String, u32> {
+pub(super) fn forget_kernels(environments: &mut [EnvironmentState], ended: &EndedKernels) -> BTreeMap<String, u32> {
     let mut without = BTreeMap::new();
-    for EnvironmentState {
-        eid,
-        uid,
-        kernel_ids,
-        ..
-    } in environments
-    {
+    for EnvironmentState { eid, uid, kernel_ids, .. } in environments {
         let before = kernel_ids.len();
         kernel_ids.retain(|id| !ended.contains(&(*uid, id.clone())));
         if kernel_ids.is_empty() && before > 0 {
@@ -348,15 +285,10 @@ pub(super) fn end_environments(
 ) {
     let listed: HashSet<String> = environments.iter().map(|it| it.eid.clone()).collect();
     let missing = known.keys().filter(|eid| !listed.contains(*eid));
-    environments
-        .retain(|environment| !environment.pids.is_empty() || !environment.kernel_ids.is_empty());
+    environments.retain(|environment| !environment.pids.is_empty() || !environment.kernel_ids.is_empty());
     let lost = lost.iter().map(|it| it.eid.as_str());
-    let eids: HashSet<&str> = environments
-        .iter()
-        .map(|it| it.eid.as_str())
-        .chain(lost)
-        .chain(missing.map(String::as_str))
-        .collect();
+    let eids: HashSet<&str> =
+        environments.iter().map(|it| it.eid.as_str()).chain(lost).chain(missing.map(String::as_str)).collect();
     for device in devices {
         let attachments = &mut device.attachments;
         attachments.retain(|attachment| eids.contains(attachment.eid.as_str()));

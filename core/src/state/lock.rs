@@ -10,8 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, major, minor,
-    openat, statat,
+    AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, major, minor, openat, statat,
 };
 use rustix::io::{Errno, retry_on_intr};
 
@@ -35,10 +34,7 @@ pub(super) struct Patience {
 impl Patience {
     /// Starts now; `None` waits for ever.
     pub(super) fn new(all: Option<Duration>) -> Self {
-        Self {
-            all,
-            since: Instant::now(),
-        }
+        Self { all, since: Instant::now() }
     }
 
     fn left(self) -> Option<Duration> {
@@ -231,8 +227,7 @@ impl LockFile<'_> {
         let waiting = thread::Builder::new().spawn(move || {
             let _ = sender.send(lock());
         });
-        waiting
-            .map_err(|error| self.failed(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN)))?;
+        waiting.map_err(|error| self.failed(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN)))?;
         match receiver.recv_timeout(left) {
             Ok(locked) => locked.map_err(|errno| self.failed(errno)),
             Err(_) => Err(timed_out()),
@@ -241,9 +236,8 @@ impl LockFile<'_> {
 
     pub(super) fn is_in_place(self, lock: &FileLock) -> bool {
         let named = statat(self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW);
-        fstat(&lock.file).is_ok_and(|own| {
-            named.is_ok_and(|named| (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino))
-        })
+        fstat(&lock.file)
+            .is_ok_and(|own| named.is_ok_and(|named| (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)))
     }
 
     /// The error; asks the name service for the owner of the file.
@@ -267,8 +261,7 @@ impl LockFile<'_> {
     /// The owner of the file, as the end of a sentence; empty if there is no file.
     fn owner(self) -> String {
         let stat = statat(self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW);
-        stat.map(|stat| format!(", of user {}", username(stat.st_uid)))
-            .unwrap_or_default()
+        stat.map(|stat| format!(", of user {}", username(stat.st_uid))).unwrap_or_default()
     }
 
     fn failed(self, errno: Errno) -> LockError {
@@ -300,11 +293,7 @@ impl LockFile<'_> {
         let name = name_of(pid);
         Some(LockHolder {
             pid,
-            name: if name.is_empty() {
-                "?".to_owned()
-            } else {
-                name
-            },
+            name: if name.is_empty() { "?".to_owned() } else { name },
             uid: fs::metadata(format!("/proc/{pid}")).ok().map(|it| it.uid()),
         })
     }
@@ -337,9 +326,7 @@ impl LockFile<'_> {
 
 fn name_of(pid: u32) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    String::from_utf8_lossy(name.trim_ascii())
-        .escape_debug()
-        .to_string()
+    String::from_utf8_lossy(name.trim_ascii()).escape_debug().to_string()
 }
 
 /// `/proc/locks`, in as few reads as possible: the kernel answers each read with up to a page of lines.

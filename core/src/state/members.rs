@@ -152,12 +152,7 @@ impl RecordedMembers {
         record.is_some_and(|it| it.is_job && it.is_confirmed)
     }
 
-    fn record_of(
-        &self,
-        eid: &str,
-        created_timestamp_seconds: Option<f64>,
-        pid: u32,
-    ) -> Option<&Record> {
+    fn record_of(&self, eid: &str, created_timestamp_seconds: Option<f64>, pid: u32) -> Option<&Record> {
         if self.members.is_empty() {
             return None;
         }
@@ -166,23 +161,13 @@ impl RecordedMembers {
     }
 
     /// The inode of a member's pid namespace; `None` if genv 1.x wrote the member.
-    pub(super) fn pid_namespace(
-        &self,
-        eid: &str,
-        created_timestamp_seconds: Option<f64>,
-        pid: u32,
-    ) -> Option<u64> {
+    pub(super) fn pid_namespace(&self, eid: &str, created_timestamp_seconds: Option<f64>, pid: u32) -> Option<u64> {
         let record = self.record_of(eid, created_timestamp_seconds, pid);
         record.map(|it| it.pid_namespace)
     }
 
     /// Whether the user of an environment confirmed the record of a member.
-    pub(super) fn is_confirmed(
-        &self,
-        eid: &str,
-        created_timestamp_seconds: Option<f64>,
-        pid: u32,
-    ) -> bool {
+    pub(super) fn is_confirmed(&self, eid: &str, created_timestamp_seconds: Option<f64>, pid: u32) -> bool {
         let record = self.record_of(eid, created_timestamp_seconds, pid);
         record.is_some_and(|it| it.is_confirmed)
     }
@@ -223,9 +208,7 @@ impl RecordedMembers {
     #[must_use]
     pub fn of(&self, eid: &str, created_timestamp_seconds: Option<f64>, pid: u32) -> Recorded {
         match self.record_of(eid, created_timestamp_seconds, pid) {
-            Some(record) => record
-                .start_time_ticks
-                .map_or(Recorded::BeforeThisBoot, Recorded::Started),
+            Some(record) => record.start_time_ticks.map_or(Recorded::BeforeThisBoot, Recorded::Started),
             None => Recorded::Unknown,
         }
     }
@@ -244,13 +227,8 @@ impl RecordedMembers {
     /// Takes note of what `envs.json` does not have and should, if it lost some (`damaged`); forgets what it has again.
     pub(super) fn find_lost(&mut self, environments: &[EnvironmentState], damaged: bool) {
         let known: HashSet<&str> = environments.iter().map(|it| it.eid.as_str()).collect();
-        self.lost
-            .retain(|member| !known.contains(member.eid.as_str()));
-        let before: HashSet<(String, u32)> = self
-            .lost
-            .iter()
-            .map(|it| (it.eid.clone(), it.process.pid))
-            .collect();
+        self.lost.retain(|member| !known.contains(member.eid.as_str()));
+        let before: HashSet<(String, u32)> = self.lost.iter().map(|it| (it.eid.clone(), it.process.pid)).collect();
         let missing = self.members.iter().filter(|((eid, pid), _)| {
             damaged && !known.contains(eid.as_str()) && !before.contains(&(eid.clone(), *pid))
         });
@@ -258,16 +236,12 @@ impl RecordedMembers {
             Some(LostMember {
                 eid: eid.clone(),
                 created_seconds: record.created_seconds,
-                process: ProcessId {
-                    pid: *pid,
-                    start_time_ticks: record.start_time_ticks?,
-                },
+                process: ProcessId { pid: *pid, start_time_ticks: record.start_time_ticks? },
                 pid_namespace: record.pid_namespace,
                 is_job: record.is_job,
             })
         }));
-        self.lost
-            .sort_unstable_by(|a, b| (&a.eid, a.process.pid).cmp(&(&b.eid, b.process.pid)));
+        self.lost.sort_unstable_by(|a, b| (&a.eid, a.process.pid).cmp(&(&b.eid, b.process.pid)));
         self.lost.truncate(MOST_LOST);
     }
 
@@ -275,8 +249,7 @@ impl RecordedMembers {
     pub(super) fn fill_empty(&self, environments: &mut [EnvironmentState]) {
         let is_empty = |it: &&mut EnvironmentState| it.pids.is_empty() && it.kernel_ids.is_empty();
         let empty = environments.iter_mut().filter(is_empty);
-        let mut empty: HashMap<String, &mut EnvironmentState> =
-            empty.map(|it| (it.eid.clone(), it)).collect();
+        let mut empty: HashMap<String, &mut EnvironmentState> = empty.map(|it| (it.eid.clone(), it)).collect();
         if empty.is_empty() {
             return;
         }
@@ -348,10 +321,7 @@ impl RecordedMembers {
             Some(member(
                 eid,
                 record.created_seconds,
-                ProcessId {
-                    pid: *pid,
-                    start_time_ticks,
-                },
+                ProcessId { pid: *pid, start_time_ticks },
                 record.pid_namespace,
                 record.is_job,
             ))
@@ -388,11 +358,7 @@ fn salvage(content: &[u8], boot_id: &str, time_zone: &TimeZone) -> Document<Reco
     let boot = Value::from(boot_id).to_string();
     let same_boot = !boot_id.is_empty() && String::from_utf8_lossy(content).contains(&boot);
     let process = ["pid", "start_time_ticks"];
-    let records = if same_boot {
-        salvage::records(content, &process)
-    } else {
-        Vec::new()
-    };
+    let records = if same_boot { salvage::records(content, &process) } else { Vec::new() };
     let (mut members, mut queue) = (Vec::new(), Vec::new());
     for record in records {
         if let Ok(member) = FileMember::deserialize(&record) {
@@ -412,17 +378,11 @@ fn salvage(content: &[u8], boot_id: &str, time_zone: &TimeZone) -> Document<Reco
         bare: BTreeSet::new(),
         known: Vec::new(),
     };
-    Document {
-        incomplete: true,
-        ..document(file, true, time_zone)
-    }
+    Document { incomplete: true, ..document(file, true, time_zone) }
 }
 
 /// Reads the file, as the machine is running now.
-fn parse_in_this_boot(
-    content: &[u8],
-    reading: &Reading<'_>,
-) -> Result<Document<RecordedMembers>, NotADocument> {
+fn parse_in_this_boot(content: &[u8], reading: &Reading<'_>) -> Result<Document<RecordedMembers>, NotADocument> {
     parse(content, &boot_id(), reading.time_zone)
 }
 
@@ -433,16 +393,11 @@ pub(super) fn boot_id() -> String {
 }
 
 /// Reads the file.
-fn parse(
-    content: &[u8],
-    boot_id: &str,
-    time_zone: &TimeZone,
-) -> Result<Document<RecordedMembers>, NotADocument> {
+fn parse(content: &[u8], boot_id: &str, time_zone: &TimeZone) -> Result<Document<RecordedMembers>, NotADocument> {
     if content.trim_ascii().is_empty() {
         return Err(NotADocument::Empty);
     }
-    let file: File =
-        value::parse_into(content).map_err(|error| NotADocument::Unknown(error.to_string()))?;
+    let file: File = value::parse_into(content).map_err(|error| NotADocument::Unknown(error.to_string()))?;
     if file.version != VERSION {
         let why = format!("version {} is not known", file.version);
         return Err(NotADocument::Unknown(why));
@@ -464,17 +419,13 @@ fn document(file: File, same_boot: bool, time_zone: &TimeZone) -> Document<Recor
         };
         ((member.eid, member.process.pid), record)
     });
-    let lost = file
-        .lost
-        .into_iter()
-        .filter(|_| same_boot)
-        .map(|member| LostMember {
-            created_seconds: created(&member),
-            eid: member.eid,
-            process: member.process,
-            pid_namespace: member.pid_namespace,
-            is_job: member.job,
-        });
+    let lost = file.lost.into_iter().filter(|_| same_boot).map(|member| LostMember {
+        created_seconds: created(&member),
+        eid: member.eid,
+        process: member.process,
+        pid_namespace: member.pid_namespace,
+        is_job: member.job,
+    });
     let known = file
         .known
         .into_iter()
@@ -491,16 +442,10 @@ fn document(file: File, same_boot: bool, time_zone: &TimeZone) -> Document<Recor
         known: known.collect(),
         strangers: Strangers::new(),
     };
-    Document {
-        entries: vec![recorded],
-        ..Document::default()
-    }
+    Document { entries: vec![recorded], ..Document::default() }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "times of files are whole seconds of the years to 9999"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "times of files are whole seconds of the years to 9999")]
 fn whole(timestamp_seconds: Option<f64>) -> Option<i64> {
     timestamp_seconds.map(|seconds| seconds.floor() as i64)
 }

@@ -133,28 +133,15 @@ impl State {
 
     /// When devices are expected to come free. Without `models` it is not known for a request of a type.
     #[must_use]
-    pub const fn expectation<'a>(
-        &'a self,
-        models: &'a BTreeMap<u32, String>,
-        now_seconds: f64,
-    ) -> Expectation<'a> {
-        Expectation {
-            devices: self.devices.as_slice(),
-            leases: &self.leases,
-            models,
-            now_seconds,
-        }
+    pub const fn expectation<'a>(&'a self, models: &'a BTreeMap<u32, String>, now_seconds: f64) -> Expectation<'a> {
+        Expectation { devices: self.devices.as_slice(), leases: &self.leases, models, now_seconds }
     }
 
     /// The members of an environment that keep it alive: those that are no jobs ([`RecordedMembers::is_job`]).
     pub fn shells(&self, environment: &EnvironmentState) -> impl Iterator<Item = u32> {
         let created = environment.created_timestamp_seconds;
         let is_job = move |pid: u32| self.recorded.is_job(&environment.eid, created, pid);
-        environment
-            .pids
-            .iter()
-            .copied()
-            .filter(move |pid| !is_job(*pid))
+        environment.pids.iter().copied().filter(move |pid| !is_job(*pid))
     }
 
     /// When a command last saw a process of an environment with a context on its devices, Unix time.

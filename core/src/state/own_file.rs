@@ -38,8 +38,7 @@ const RENAMED_WITHIN_SECONDS: i64 = 2;
 
 /// The content of the file `name`, if it is a file that this user alone may write.
 pub(super) fn read(directory: BorrowedFd<'_>, name: &str, uid: u32) -> Option<OwnContent> {
-    let flags =
-        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = openat(directory, name, flags, Mode::empty()).ok()?;
     let stat = fstat(&file).ok()?;
     let is_own = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
@@ -63,17 +62,12 @@ pub(super) fn replace(directory: BorrowedFd<'_>, name: &str, content: &[u8]) -> 
         let aside = corrupt::move_aside(&OwnFile, directory, name).ok()?;
         replace().is_ok().then_some(aside)
     });
-    Some(InTheWay {
-        owner: folder.map(|it| it.st_uid),
-        outcome: moved_to.ok_or(errno),
-    })
+    Some(InTheWay { owner: folder.map(|it| it.st_uid), outcome: moved_to.ok_or(errno) })
 }
 
 /// Whether a file is a leftover of a killed command of any user that wrote a file `PREFIX-UID.json`.
 pub(super) fn is_leftover(file: &str, prefix: &str) -> bool {
-    let uid = file
-        .strip_prefix('.')
-        .and_then(|it| it.strip_prefix(prefix));
+    let uid = file.strip_prefix('.').and_then(|it| it.strip_prefix(prefix));
     let rest = uid.map(|it| it.trim_start_matches(|digit: char| digit.is_ascii_digit()));
     rest.is_some_and(|rest| rest.starts_with(".json.new"))
 }

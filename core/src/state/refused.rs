@@ -12,8 +12,7 @@ const NAME: &str = "genv-refused";
 pub(super) fn number(directory: BorrowedFd<'_>) -> u64 {
     let stat = statat(directory, NAME, AtFlags::SYMLINK_NOFOLLOW).ok();
     let stat = stat.filter(|it| FileType::from_raw_mode(it.st_mode) == FileType::RegularFile);
-    stat.and_then(|it| u64::try_from(it.st_size).ok())
-        .unwrap_or_default()
+    stat.and_then(|it| u64::try_from(it.st_size).ok()).unwrap_or_default()
 }
 
 /// Counts one more.
@@ -21,12 +20,8 @@ pub(super) fn number(directory: BorrowedFd<'_>) -> u64 {
 /// # Errors
 /// The file cannot be written, or something else has its name.
 pub(super) fn count(directory: BorrowedFd<'_>) -> Result<(), Errno> {
-    let flags = OFlags::WRONLY
-        | OFlags::APPEND
-        | OFlags::NOFOLLOW
-        | OFlags::NONBLOCK
-        | OFlags::NOCTTY
-        | OFlags::CLOEXEC;
+    let flags =
+        OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match openat(directory, NAME, flags, Mode::empty()) {
         // The kernel may refuse O_CREAT for another user's file in a sticky directory (fs.protected_regular).
         Err(Errno::NOENT) => {

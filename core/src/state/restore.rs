@@ -8,9 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::jobs::{processes_of, reads_environs_of};
 use super::members::{LostMember, ProcessId};
 use super::{EnvironmentState, State, attachments};
-use crate::proc::{
-    Claim, Named, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, own_pid_namespace,
-};
+use crate::proc::{Claim, Named, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, own_pid_namespace};
 
 /// An environment as its processes bear it out.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,11 +21,7 @@ pub(super) struct Restored {
 }
 
 /// The lost environments that this program may restore; `table` has their members.
-pub(super) fn find(
-    state: &State,
-    table: &ProcessTable,
-    processes: &mut dyn ProcessSource,
-) -> Vec<Restored> {
+pub(super) fn find(state: &State, table: &ProcessTable, processes: &mut dyn ProcessSource) -> Vec<Restored> {
     let mut lost: BTreeMap<&str, Vec<&LostMember>> = BTreeMap::new();
     for member in &state.recorded.lost {
         lost.entry(member.eid.as_str()).or_default().push(member);
@@ -36,22 +30,17 @@ pub(super) fn find(
     let restore = |(eid, lost): (&str, Vec<&LostMember>)| {
         let living = |member: &&LostMember| {
             let process = member.process;
-            let found = table
-                .living(process.pid)
-                .filter(|_| table.is_of(member.pid_namespace))?;
+            let found = table.living(process.pid).filter(|_| table.is_of(member.pid_namespace))?;
             let is_same = found.start_time_ticks == process.start_time_ticks;
             Some(((process, member.is_job), table.owner(found.uid?))).filter(|_| is_same)
         };
-        let (members, users): (Vec<(ProcessId, bool)>, BTreeSet<u32>) =
-            lost.iter().filter_map(living).unzip();
+        let (members, users): (Vec<(ProcessId, bool)>, BTreeSet<u32>) = lost.iter().filter_map(living).unzip();
         // Members of several users are nobody's environment.
         let uid = users.first().copied().filter(|_| users.len() == 1)?;
         if !reads_environs_of(uid) {
             return None;
         }
-        let claims = claims
-            .entry(uid)
-            .or_insert_with(|| claims_of(uid, processes));
+        let claims = claims.entry(uid).or_insert_with(|| claims_of(uid, processes));
         let naming = *claims.get(eid)?;
         let username = processes.username(uid);
         let known = state.recorded.known.get(eid);
@@ -74,21 +63,15 @@ pub(super) fn find(
             environment.gpus = known.environment.gpus;
             environment.gpu_memory = known.environment.gpu_memory;
         }
-        Some(Restored {
-            environment,
-            members,
-            visible: Named::by(naming)?.gpus,
-        })
+        Some(Restored { environment, members, visible: Named::by(naming)?.gpus })
     };
     lost.into_iter().filter_map(restore).collect()
 }
 
 /// Which environments the processes of a user name, each with the first of them.
 pub(super) fn claims_of(uid: u32, processes: &mut dyn ProcessSource) -> BTreeMap<String, u32> {
-    let table = processes.read(&ProcessRequest {
-        processes: processes_of(uid).unwrap_or_default(),
-        members: Vec::new(),
-    });
+    let table =
+        processes.read(&ProcessRequest { processes: processes_of(uid).unwrap_or_default(), members: Vec::new() });
     let mut claims = BTreeMap::new();
     for (&pid, read) in &table.processes {
         if let ProcessRead::Present(facts) = read
@@ -104,12 +87,7 @@ pub(super) fn claims_of(uid: u32, processes: &mut dyn ProcessSource) -> BTreeMap
 
 /// Writes them down again. One that kept none of its devices gets those that its process sees and that are free.
 pub(super) fn apply(state: &mut State, restored: Vec<Restored>, now_seconds: f64) {
-    for Restored {
-        environment,
-        members,
-        visible,
-    } in restored
-    {
+    for Restored { environment, members, visible } in restored {
         let eid = environment.eid.clone();
         let is_lost = state.recorded.lost.iter().any(|it| it.eid == eid);
         if !is_lost || state.environments.iter().any(|it| it.eid == eid) {

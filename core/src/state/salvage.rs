@@ -22,10 +22,7 @@ pub(super) fn records(content: &[u8], keys: &[&str]) -> Vec<Value> {
     let most_parsed = bytes.len().saturating_mul(MOST_PASSES) + MORE_BYTES;
     while let Some(offset) = bytes[at..].iter().position(|&byte| byte == b'{') {
         at += offset;
-        let mut counted = Counted {
-            rest: &bytes[at..],
-            read_bytes: 0,
-        };
+        let mut counted = Counted { rest: &bytes[at..], read_bytes: 0 };
         let mut objects = Deserializer::from_reader(&mut counted).into_iter::<Map<String, Value>>();
         let object = objects.next();
         let length = objects.byte_offset();
@@ -96,45 +93,22 @@ mod tests {
             .collect();
         for cut in 0..text.len() {
             let kept = ends.iter().filter(|end| **end <= cut).count();
-            assert_eq!(
-                records(&text.as_bytes()[..cut], &KEYS),
-                whole()[..kept],
-                "{cut}"
-            );
+            assert_eq!(records(&text.as_bytes()[..cut], &KEYS), whole()[..kept], "{cut}");
         }
     }
 
     #[test]
     fn what_is_damaged_in_the_middle_loses_nothing_around_it() {
         let [a, b] = [json!({"eid": "a", "uid": 1}), json!({"eid": "b", "uid": 2})];
-        for damage in [
-            "",
-            "\0\0\0",
-            "{\"eid\": \"x\",",
-            "}]}",
-            "\"",
-            "{\"eid\": \"x\"}",
-            "{{{{[[[",
-        ] {
+        for damage in ["", "\0\0\0", "{\"eid\": \"x\",", "}]}", "\"", "{\"eid\": \"x\"}", "{{{{[[["] {
             let text = format!("{{\"envs\": [{a}{damage}{b}]}}");
-            assert_eq!(
-                records(text.as_bytes(), &KEYS),
-                [a.clone(), b.clone()],
-                "{damage}"
-            );
+            assert_eq!(records(text.as_bytes(), &KEYS), [a.clone(), b.clone()], "{damage}");
         }
     }
 
     #[test]
     fn no_text_takes_long() {
-        for text in [
-            "{",
-            "{\"a\":",
-            "{\"a\":[",
-            "{\"a\":\"",
-            "{\"eid\":1,\"uid\":",
-            "{\"a\":1,",
-        ] {
+        for text in ["{", "{\"a\":", "{\"a\":[", "{\"a\":\"", "{\"eid\":1,\"uid\":", "{\"a\":1,"] {
             records(text.repeat((1 << 18) / text.len()).as_bytes(), &KEYS);
         }
         let deep = "{\"a\":".repeat(120) + "[" + &"{},".repeat(1 << 16);
@@ -146,11 +120,7 @@ mod tests {
         let record = json!({"eid": "a", "uid": 1});
         for levels in [100, 127, 128, 129, 5_000] {
             let text = "{\"a\":".repeat(levels) + &record.to_string() + "}},";
-            assert_eq!(
-                records(text.as_bytes(), &KEYS),
-                std::slice::from_ref(&record),
-                "{levels}"
-            );
+            assert_eq!(records(text.as_bytes(), &KEYS), std::slice::from_ref(&record), "{levels}");
         }
     }
 

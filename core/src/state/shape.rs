@@ -40,10 +40,7 @@ impl Times {
     /// Local time; of now where there is none that can be written.
     #[must_use]
     pub fn text(&self, timestamp_seconds: Option<f64>) -> String {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "what is out of range is no time that can be written"
-        )]
+        #[expect(clippy::cast_possible_truncation, reason = "what is out of range is no time that can be written")]
         let seconds = timestamp_seconds.map_or(self.now_seconds, |seconds| seconds.floor() as i64);
         format_local_time(seconds, &self.zone)
             .or_else(|_| format_local_time(self.now_seconds, &self.zone))
@@ -108,9 +105,7 @@ impl<'a> EnvironmentsDocument<'a> {
     #[must_use]
     pub fn new(environments: &'a [EnvironmentState], times: &Times) -> Self {
         let environments = environments.iter();
-        Self {
-            envs: environments.map(|it| environment(it, times)).collect(),
-        }
+        Self { envs: environments.map(|it| environment(it, times)).collect() }
     }
 
     /// The same with the ends of leases, Unix time by environment, for programs that read more than `envs.json` has.
@@ -149,17 +144,13 @@ impl<'a> DevicesDocument<'a> {
     /// These devices.
     #[must_use]
     pub fn new(devices: &'a [DeviceState], times: &Times) -> Self {
-        Self {
-            devices: devices.iter().map(|it| device(it, times)).collect(),
-        }
+        Self { devices: devices.iter().map(|it| device(it, times)).collect() }
     }
 
     /// The list in it, as a part of another document; nothing of an empty one.
     pub(super) fn list(&self) -> Value {
         let list = serde_json::to_value(&self.devices).unwrap_or_default();
-        Some(list)
-            .filter(|_| !self.devices.is_empty())
-            .unwrap_or_default()
+        Some(list).filter(|_| !self.devices.is_empty()).unwrap_or_default()
     }
 }
 
@@ -192,9 +183,7 @@ fn amount(amount: Option<MemoryAmount>) -> Option<String> {
 pub fn json(value: &impl Serialize) -> Vec<u8> {
     let mut content = Vec::with_capacity(4096);
     let mut serializer = Serializer::with_formatter(&mut content, PythonFormatter::default());
-    value
-        .serialize(&mut serializer)
-        .expect("texts and numbers always serialize, and a vector takes every write");
+    value.serialize(&mut serializer).expect("texts and numbers always serialize, and a vector takes every write");
     content
 }
 

@@ -13,10 +13,7 @@ use rustix::io::Errno;
 
 use super::atomic::RealDisk;
 use super::corrupt;
-use super::lock::{
-    Attempt, FileLock, LockError, LockFile, LockHolder, MOST_REPLACEMENTS, NoLock, Patience,
-    REPLACED,
-};
+use super::lock::{Attempt, FileLock, LockError, LockFile, LockHolder, MOST_REPLACEMENTS, NoLock, Patience, REPLACED};
 
 /// The lock file of genv 1.x.
 pub(super) const LOCK_FILE: &str = "genv.lock";
@@ -56,20 +53,12 @@ pub(super) fn acquire(
         match lock {
             Ok(lock) => {
                 if folder.is_none() || file.is_in_place(&lock) {
-                    return Ok(StateLock {
-                        _file: Some(lock),
-                        _folder: folder,
-                        notice,
-                    });
+                    return Ok(StateLock { _file: Some(lock), _folder: folder, notice });
                 }
             }
             Err((_, error)) if folder.is_none() => return Err(error),
             Err(_) if !repairs => {
-                return Ok(StateLock {
-                    _file: None,
-                    _folder: folder,
-                    notice,
-                });
+                return Ok(StateLock { _file: None, _folder: folder, notice });
             }
             Err((why, error)) => {
                 // Another command may have moved the obstacle away meanwhile.
@@ -90,11 +79,9 @@ pub(super) fn acquire(
     }
     match lock_folder(directory, path, patience)? {
         None => Err(file.no_lock(REPLACED)),
-        folder => Ok(StateLock {
-            _file: None,
-            _folder: folder,
-            notice: Some(notice.unwrap_or_else(|| replaced(&lock_path))),
-        }),
+        folder => {
+            Ok(StateLock { _file: None, _folder: folder, notice: Some(notice.unwrap_or_else(|| replaced(&lock_path))) })
+        }
     }
 }
 
@@ -107,10 +94,7 @@ pub(super) fn holder(directory: BorrowedFd<'_>, path: &Path) -> Option<LockHolde
 
 /// Whether moving the file away removes the obstacle.
 const fn is_in_the_way(why: NoLock) -> bool {
-    matches!(
-        why,
-        NoLock::Foreign(_) | NoLock::Refused(Errno::ACCESS | Errno::PERM)
-    )
+    matches!(why, NoLock::Foreign(_) | NoLock::Refused(Errno::ACCESS | Errno::PERM))
 }
 
 fn is_writable(directory: BorrowedFd<'_>) -> bool {
@@ -130,34 +114,15 @@ fn moved(error: &LockError, path: &Path, aside: &str) -> String {
         LockError::Foreign { why, .. } | LockError::Failed { why, .. } => why,
         LockError::TimedOut { .. } => "",
     };
-    format!(
-        "{} is no lock: {why}. It is kept as {aside}, and genv made a new one",
-        path.display()
-    )
+    format!("{} is no lock: {why}. It is kept as {aside}, and genv made a new one", path.display())
 }
 
-fn of_file<'a>(
-    directory: BorrowedFd<'a>,
-    path: &'a Path,
-    folder: Option<&'a OwnedFd>,
-) -> LockFile<'a> {
-    LockFile {
-        directory,
-        name: LOCK_FILE,
-        path,
-        what: WHAT,
-        next: folder.map(std::os::fd::AsFd::as_fd),
-    }
+fn of_file<'a>(directory: BorrowedFd<'a>, path: &'a Path, folder: Option<&'a OwnedFd>) -> LockFile<'a> {
+    LockFile { directory, name: LOCK_FILE, path, what: WHAT, next: folder.map(std::os::fd::AsFd::as_fd) }
 }
 
 fn of_folder<'a>(directory: BorrowedFd<'a>, path: &'a Path) -> LockFile<'a> {
-    LockFile {
-        directory,
-        name: ".",
-        path,
-        what: WHAT,
-        next: None,
-    }
+    LockFile { directory, name: ".", path, what: WHAT, next: None }
 }
 
 /// The open directory, ready to be locked; nothing if this program may not read it.
@@ -167,11 +132,7 @@ fn open_folder(directory: BorrowedFd<'_>) -> Option<OwnedFd> {
 }
 
 /// The directory's lock; nothing where the file system supports none, as network file systems.
-fn lock_folder(
-    directory: BorrowedFd<'_>,
-    path: &Path,
-    patience: Patience,
-) -> Result<Option<FileLock>, LockError> {
+fn lock_folder(directory: BorrowedFd<'_>, path: &Path, patience: Patience) -> Result<Option<FileLock>, LockError> {
     let Some(folder) = open_folder(directory) else {
         return Ok(None);
     };

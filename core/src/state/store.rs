@@ -24,10 +24,7 @@ use super::restore::{self, Restored};
 use super::shape::Times;
 use super::state_lock::{self, StateLock};
 use super::waiting::{self, FindPlace, Place, Waiting};
-use super::{
-    DeviceState, EnvironmentState, ProcessId, State, StateDirectory, StateError, directory,
-    strangers,
-};
+use super::{DeviceState, EnvironmentState, ProcessId, State, StateDirectory, StateError, directory, strangers};
 use crate::linger::linger_seconds;
 use crate::proc::{ProcReader, ProcessRequest, ProcessSource, ProcessTable, UserNamespace};
 
@@ -229,10 +226,7 @@ impl StateStore {
         self.read_where(|environment| environment.eid == eid)
     }
 
-    fn read_where(
-        &mut self,
-        wanted: impl Fn(&EnvironmentState) -> bool,
-    ) -> Result<State, StateError> {
+    fn read_where(&mut self, wanted: impl Fn(&EnvironmentState) -> bool) -> Result<State, StateError> {
         self.has_news = false;
         let (mut state, is_whole) = match self.reader.read_files() {
             Ok(state) => (state, true),
@@ -327,29 +321,16 @@ impl StateStore {
         self.refuse_other_devices(&mut loaded.state, &editable)?;
         let table = self.machine.newcomers(&editable, table);
         let recorded = commit::record(&mut loaded, &editable, &table);
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "clocks show less than the year 9999"
-        )]
-        let times = Times {
-            zone: loaded.time_zone.clone(),
-            now_seconds: now_seconds.floor() as i64,
-        };
-        let mut files = Files {
-            disk: self.disk.as_ref(),
-            directory,
-            path: &self.path,
-            notices: &mut self.notices,
-        };
+        #[expect(clippy::cast_possible_truncation, reason = "clocks show less than the year 9999")]
+        let times = Times { zone: loaded.time_zone.clone(), now_seconds: now_seconds.floor() as i64 };
+        let mut files = Files { disk: self.disk.as_ref(), directory, path: &self.path, notices: &mut self.notices };
         let before = (&loaded.state.environments[..], &loaded.state.devices[..]);
         let after = (&editable.environments[..], &editable.devices[..]);
         let changes = confirmed::changes(before, after, &newcomers);
         let (given, taken) = changes.into_iter().partition(|(_, change)| change.gives());
         // Who reads in between sees nothing that is not confirmed, and takes no confirmation for older than what it is about.
         let now_seconds = self.machine.now_seconds();
-        let confirm = |changes, now_seconds| {
-            confirmed::write(directory, changes, after.0, &recorded, now_seconds)
-        };
+        let confirm = |changes, now_seconds| confirmed::write(directory, changes, after.0, &recorded, now_seconds);
         let mut in_the_way = confirm(given, now_seconds);
         let leases = leases::write(directory, &editable);
         if editable.leases != loaded.state.leases {
@@ -421,10 +402,7 @@ impl StateStore {
         let machine = &mut self.machine;
         let (processes, find) = (machine.processes.as_mut(), machine.find_waiting);
         let directory = directory::open(&self.path);
-        directory.map_or_else(
-            |_| Vec::new(),
-            |it| waiting::now(it.as_fd(), queue, processes, find),
-        )
+        directory.map_or_else(|_| Vec::new(), |it| waiting::now(it.as_fd(), queue, processes, find))
     }
 
     /// Counts a refused request for devices ([`State::refused_requests`]). No request fails because it is not counted.
@@ -453,11 +431,7 @@ impl StateStore {
     }
 
     /// Sees to it that invented devices and real ones are never in one state.
-    fn refuse_other_devices(
-        &self,
-        before: &mut State,
-        after: &EditableState,
-    ) -> Result<(), StoreError> {
+    fn refuse_other_devices(&self, before: &mut State, after: &EditableState) -> Result<(), StoreError> {
         let attached = |devices: &[DeviceState]| {
             let attachments = devices.iter().map(|it| it.attachments.len());
             attachments.sum::<usize>()
@@ -473,11 +447,7 @@ impl StateStore {
             Some(known) if known != simulated => Err(StoreError::OtherDevices {
                 path: self.path.clone(),
                 kind: if known { "simulated" } else { "real" },
-                remedy: if known {
-                    "remove that one"
-                } else {
-                    "unset GENV_DEVICES and GENV_SCENARIO"
-                },
+                remedy: if known { "remove that one" } else { "unset GENV_DEVICES and GENV_SCENARIO" },
             }),
             _ => {
                 before.recorded.simulated = Some(simulated);
@@ -487,10 +457,7 @@ impl StateStore {
     }
 
     /// Locks and reads; asks what may take long while nobody has to wait for it.
-    fn load(
-        &mut self,
-        directory: BorrowedFd<'_>,
-    ) -> Result<(StateLock, Loaded, ProcessTable, Asked), StoreError> {
+    fn load(&mut self, directory: BorrowedFd<'_>) -> Result<(StateLock, Loaded, ProcessTable, Asked), StoreError> {
         let mut asked: Option<Asked> = None;
         loop {
             let mut lock = self.lock(directory, self.patience, true)?;
@@ -502,13 +469,9 @@ impl StateStore {
             let waiting = waiting::places(directory, queue, processes, find);
             let pids: Vec<u32> = waiting.keys().copied().collect();
             let table = self.machine.members(&loaded.state, &pids);
-            self.machine
-                .find_strangers(&mut loaded.state, &table, &self.path);
+            self.machine.find_strangers(&mut loaded.state, &table, &self.path);
             let state = &loaded.state;
-            let kernels = state
-                .environments
-                .iter()
-                .any(|it| !it.kernel_ids.is_empty());
+            let kernels = state.environments.iter().any(|it| !it.kernel_ids.is_empty());
             let lost = !state.recorded.lost.is_empty();
             let bare = !state.recorded.bare.is_empty();
             let questions = kernels
@@ -520,10 +483,7 @@ impl StateStore {
             match asked.take() {
                 Some(asked) => return Ok((lock, loaded, table, Asked { waiting, ..asked })),
                 None if !questions || !self.cleaning => {
-                    let asked = Asked {
-                        waiting,
-                        ..Asked::default()
-                    };
+                    let asked = Asked { waiting, ..Asked::default() };
                     return Ok((lock, loaded, table, asked));
                 }
                 None => {
@@ -581,8 +541,7 @@ impl Machine {
             };
             let is_recorded = |it: &ProcessId| members.is_some_and(|pids| pids.contains(&it.pid));
             let known = state.recorded.known.get(eid);
-            !jobs.iter().all(is_recorded)
-                || *at_work && fates::is_news(known, now_seconds, self.linger_seconds)
+            !jobs.iter().all(is_recorded) || *at_work && fates::is_news(known, now_seconds, self.linger_seconds)
         })
     }
 
@@ -628,10 +587,7 @@ impl Machine {
         if members.is_empty() {
             return ProcessTable::default();
         }
-        self.processes.read(&ProcessRequest {
-            processes: Vec::new(),
-            members,
-        })
+        self.processes.read(&ProcessRequest { processes: Vec::new(), members })
     }
 }
 

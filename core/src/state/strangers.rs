@@ -8,9 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use super::{Confirmed, ConfirmedChange, State, read_confirmed};
-use crate::proc::{
-    ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, UserNamespace,
-};
+use crate::proc::{ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, UserNamespace};
 
 /// The first uid of ordinary users (`UID_MIN` of login.defs(5)). Lower uids are system users, who, except root, use no
 /// environment of genv 1.x.
@@ -47,10 +45,7 @@ pub(super) fn find(
     let mut pids: Vec<u32> = listed.iter().map(|(_, pid)| *pid).collect();
     pids.sort_unstable();
     pids.dedup();
-    let read = processes.read(&ProcessRequest {
-        processes: pids,
-        members: Vec::new(),
-    });
+    let read = processes.read(&ProcessRequest { processes: pids, members: Vec::new() });
     let user = |pid: u32| match read.processes.get(&pid) {
         Some(ProcessRead::Present(facts)) if is_it(facts, pid, table) => read.user(facts),
         _ => None,
@@ -67,10 +62,7 @@ pub(super) fn find(
             let changes = confirmed.or_insert_with(|| read_confirmed(directory, user));
             let change = ConfirmedChange::Joined { pid };
             let mut of_it = changes.iter().filter(|it| it.eid == environment.eid);
-            (
-                of_it.any(|it| it.change == change),
-                changes.is_empty() && may_use_genv_1(user, pid),
-            )
+            (of_it.any(|it| it.change == change), changes.is_empty() && may_use_genv_1(user, pid))
         };
         let (is_member, may_be_member) = joined(user);
         let (is_roots, _) = joined(0);
@@ -84,8 +76,7 @@ pub(super) fn find(
 /// Whether these facts belong to the table's process, on this machine.
 fn is_it(facts: &ProcessFacts, pid: u32, table: &ProcessTable) -> bool {
     let listed = table.living(pid);
-    facts.container_id.is_none()
-        && listed.is_some_and(|it| it.start_time_ticks == facts.start_time_ticks)
+    facts.container_id.is_none() && listed.is_some_and(|it| it.start_time_ticks == facts.start_time_ticks)
 }
 
 /// Whether a user without confirmations may have made a process a member with genv 1.x.

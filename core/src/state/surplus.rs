@@ -20,16 +20,10 @@ struct Amount {
 }
 
 /// A record takes about 300 bytes in genv's own layout.
-const MOST_OF_A_USER: Amount = Amount {
-    records: 8_192,
-    bytes: 2 << 20,
-};
+const MOST_OF_A_USER: Amount = Amount { records: 8_192, bytes: 2 << 20 };
 
 /// In genv's own layout these records fit into a file of allowed size.
-const MOST_OF_A_HOST: Amount = Amount {
-    records: 16_384,
-    bytes: 5 << 20,
-};
+const MOST_OF_A_HOST: Amount = Amount { records: 16_384, bytes: 5 << 20 };
 
 /// The number of users that are named with the number of their dropped records.
 const MOST_NAMED: usize = 10;
@@ -79,11 +73,7 @@ impl<'d> Records<'d> {
     /// Starts without records. `directory` is the state directory, if there is one.
     pub(super) fn new(directory: Option<BorrowedFd<'d>>) -> Self {
         Self {
-            evidence: Evidence {
-                directory,
-                confirmed: HashMap::new(),
-                living: None,
-            },
+            evidence: Evidence { directory, confirmed: HashMap::new(), living: None },
             records: Vec::new(),
             eids: HashSet::new(),
             bytes: 0,
@@ -93,24 +83,13 @@ impl<'d> Records<'d> {
     }
 
     /// Adds a record of this size, unless one with the same id exists. Returns whether the record was added.
-    pub(super) fn add(
-        &mut self,
-        environment: EnvironmentState,
-        position: usize,
-        bytes: usize,
-    ) -> bool {
+    pub(super) fn add(&mut self, environment: EnvironmentState, position: usize, bytes: usize) -> bool {
         if !self.eids.insert(environment.eid.clone()) {
             return false;
         }
         self.bytes += bytes;
-        self.records.push(Record {
-            environment,
-            position,
-            bytes,
-            worth: None,
-        });
-        if self.records.len() >= 2 * MOST_OF_A_HOST.records || self.bytes > 2 * MOST_OF_A_HOST.bytes
-        {
+        self.records.push(Record { environment, position, bytes, worth: None });
+        if self.records.len() >= 2 * MOST_OF_A_HOST.records || self.bytes > 2 * MOST_OF_A_HOST.bytes {
             self.leave_out_surplus();
         }
         true
@@ -123,8 +102,7 @@ impl<'d> Records<'d> {
             format!("{number} records of environments of the user with uid {uid} are left out: there are too many")
         });
         let others = Some(self.left_out_of_others).filter(|number| *number > 0);
-        let others = others
-            .map(|number| format!("{number} records of environments of more users are left out"));
+        let others = others.map(|number| format!("{number} records of environments of more users are left out"));
         let warnings = named.chain(others).collect();
         let records = self.records.into_iter();
         (records.map(|it| it.environment).collect(), warnings)
@@ -203,14 +181,9 @@ impl Evidence<'_> {
         }
         let living = self.living.get_or_insert_with(|| {
             let all = processes_by_user().unwrap_or_default().into_iter();
-            all.map(|(uid, pids)| (uid, pids.into_iter().collect()))
-                .collect()
+            all.map(|(uid, pids)| (uid, pids.into_iter().collect())).collect()
         });
         let lives = |living: &HashSet<u32>| environment.pids.iter().any(|pid| living.contains(pid));
-        if living.get(&uid).is_some_and(lives) {
-            Worth::HasLivingMember
-        } else {
-            Worth::Unknown
-        }
+        if living.get(&uid).is_some_and(lives) { Worth::HasLivingMember } else { Worth::Unknown }
     }
 }

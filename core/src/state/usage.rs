@@ -31,9 +31,7 @@ pub struct UsageProcess {
 /// It is something else.
 pub fn read_usage(content: &[u8], time_zone: &TimeZone) -> Result<Usage, StateError> {
     let error = |why: String| StateError {
-        message: format!(
-            "cannot understand what 'genv usage snapshot' prints: {why}: run it there"
-        ),
+        message: format!("cannot understand what 'genv usage snapshot' prints: {why}: run it there"),
     };
     let root = value::parse(content).map_err(|json| error(json.to_string()))?;
     let part = |name: &str| root.get(name).unwrap_or(&Value::Null);
@@ -46,10 +44,7 @@ pub fn read_usage(content: &[u8], time_zone: &TimeZone) -> Result<Usage, StateEr
     let process = |process: &Value| {
         Some(UsageProcess {
             pid: u32::try_from(integer(process.get("pid"))?).ok()?,
-            eid: process
-                .get("eid")
-                .and_then(Value::as_str)
-                .map(str::to_owned),
+            eid: process.get("eid").and_then(Value::as_str).map(str::to_owned),
         })
     };
     let mut warnings = environments.warnings;

@@ -56,8 +56,7 @@ pub(super) struct Entry<'a> {
 
 impl Entry<'_> {
     pub(super) fn warn(&mut self, what: impl AsRef<str>) {
-        self.warnings
-            .push(format!("{}: {}", self.name, what.as_ref()));
+        self.warnings.push(format!("{}: {}", self.name, what.as_ref()));
     }
 
     pub(super) fn leave_out(&mut self, what: impl AsRef<str>) {
@@ -125,21 +124,11 @@ pub(super) fn optional<T>(
     read
 }
 
-pub(super) fn text(
-    entry: &mut Entry<'_>,
-    fields: &Map<String, Value>,
-    key: &str,
-) -> Option<String> {
-    optional(entry, fields, key, |value| {
-        value.as_str().map(str::to_owned)
-    })
+pub(super) fn text(entry: &mut Entry<'_>, fields: &Map<String, Value>, key: &str) -> Option<String> {
+    optional(entry, fields, key, |value| value.as_str().map(str::to_owned))
 }
 
-pub(super) fn amount(
-    entry: &mut Entry<'_>,
-    fields: &Map<String, Value>,
-    key: &str,
-) -> Option<MemoryAmount> {
+pub(super) fn amount(entry: &mut Entry<'_>, fields: &Map<String, Value>, key: &str) -> Option<MemoryAmount> {
     optional(entry, fields, key, |value| match value {
         Value::Number(bytes) => bytes.as_u64().map(MemoryAmount::from_bytes),
         Value::String(text) => MemoryAmount::from_file(text).ok(),
@@ -147,18 +136,10 @@ pub(super) fn amount(
     })
 }
 
-pub(super) fn time(
-    entry: &mut Entry<'_>,
-    fields: &Map<String, Value>,
-    key: &str,
-    time_zone: &TimeZone,
-) -> Option<f64> {
+pub(super) fn time(entry: &mut Entry<'_>, fields: &Map<String, Value>, key: &str, time_zone: &TimeZone) -> Option<f64> {
     optional(entry, fields, key, |value| {
         let seconds = parse_local_time(value.as_str()?, time_zone).ok()?;
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "the format ends with the year 9999"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "the format ends with the year 9999")]
         let seconds = seconds as f64;
         Some(seconds)
     })
@@ -296,8 +277,7 @@ mod tests {
     #[test]
     fn numbers_that_only_python_has_are_null() {
         let text = r#"{"NaN": [NaN, -Infinity, Infinity, "\"NaN", "\\", NaN], "é": "-Infinity"}"#;
-        let expected =
-            serde_json::json!({"NaN": [null, null, null, "\"NaN", "\\", null], "é": "-Infinity"});
+        let expected = serde_json::json!({"NaN": [null, null, null, "\"NaN", "\\", null], "é": "-Infinity"});
         assert_eq!(parse(text.as_bytes()).unwrap(), expected);
         for damaged in ["NaNa", "[NaN", "\"NaN", "{NaN: 1}", "N"] {
             assert!(parse(damaged.as_bytes()).is_err(), "{damaged}");

@@ -10,8 +10,7 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, fchmod, fcntl_lock, fstat, openat,
-    statat, unlinkat,
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, fchmod, fcntl_lock, fstat, openat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::{Flock, FlockType, fcntl_getlk, geteuid};
@@ -109,11 +108,7 @@ pub(super) struct Place(File);
 impl Place {
     /// Takes the place of this process if the queue has the process, and gives the place up otherwise. The caller holds
     /// the state's lock.
-    pub(super) fn keep(
-        place: Option<Self>,
-        directory: BorrowedFd<'_>,
-        queue: &[Waiting],
-    ) -> Option<Self> {
+    pub(super) fn keep(place: Option<Self>, directory: BorrowedFd<'_>, queue: &[Waiting]) -> Option<Self> {
         let own = std::process::id();
         let name = name(own);
         let Some(own) = queue.iter().find(|it| it.pid == own) else {
@@ -122,19 +117,13 @@ impl Place {
             }
             return None;
         };
-        place
-            .filter(|it| it.is_in_place(directory, &name))
-            .or_else(|| {
-                // Without the file, other processes overtake this one.
-                Self::take(directory, &name, own.request.as_ref()).ok()
-            })
+        place.filter(|it| it.is_in_place(directory, &name)).or_else(|| {
+            // Without the file, other processes overtake this one.
+            Self::take(directory, &name, own.request.as_ref()).ok()
+        })
     }
 
-    fn take(
-        directory: BorrowedFd<'_>,
-        name: &str,
-        request: Option<&RequestedDevices>,
-    ) -> Result<Self, Errno> {
+    fn take(directory: BorrowedFd<'_>, name: &str, request: Option<&RequestedDevices>) -> Result<Self, Errno> {
         match unlinkat(directory, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(_) => drop(corrupt::move_aside(&RealDisk, directory, name)?),
@@ -151,9 +140,8 @@ impl Place {
 
     fn is_in_place(&self, directory: BorrowedFd<'_>, name: &str) -> bool {
         let named = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
-        fstat(&self.0).is_ok_and(|own| {
-            named.is_ok_and(|named| (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino))
-        })
+        fstat(&self.0)
+            .is_ok_and(|own| named.is_ok_and(|named| (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)))
     }
 }
 
@@ -161,19 +149,12 @@ impl Place {
 pub(super) fn waiting(directory: BorrowedFd<'_>, pid: u32) -> Option<Waiting> {
     // A process does not see its own locks.
     if pid == std::process::id() {
-        return Some(Waiting {
-            pid,
-            uid: geteuid().as_raw(),
-            request: None,
-            since_timestamp_seconds: None,
-        });
+        return Some(Waiting { pid, uid: geteuid().as_raw(), request: None, since_timestamp_seconds: None });
     }
-    let flags =
-        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = openat(directory, name(pid), flags, Mode::empty()).ok()?;
     let stat = fstat(&file).ok()?;
-    let is_own =
-        FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_mode & 0o022 == 0;
+    let is_own = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_mode & 0o022 == 0;
     // A lock for writing needs write access, which only the owner has.
     let lock = fcntl_getlk(&file, &Flock::from(FlockType::WriteLock)).ok()??;
     let holder = lock.pid.map(|it| it.as_raw_nonzero().get().cast_unsigned());
@@ -188,9 +169,7 @@ pub(super) fn waiting(directory: BorrowedFd<'_>, pid: u32) -> Option<Waiting> {
 
 fn request(file: File) -> Option<RequestedDevices> {
     let mut content = Vec::new();
-    file.take(MOST_REQUEST_BYTES)
-        .read_to_end(&mut content)
-        .ok()?;
+    file.take(MOST_REQUEST_BYTES).read_to_end(&mut content).ok()?;
     serde_json::from_slice(&content).ok()
 }
 
@@ -205,8 +184,7 @@ pub(super) fn places(
     find: FindPlace,
 ) -> HashMap<u32, Waiting> {
     let able = queue.iter().filter(|it| processes.can_act(it.pid));
-    able.filter_map(|it| Some((it.pid, find(directory, it.pid)?)))
-        .collect()
+    able.filter_map(|it| Some((it.pid, find(directory, it.pid)?))).collect()
 }
 
 /// The processes of a queue that truly wait, in order of arrival, by what the kernel shows now.
@@ -217,19 +195,13 @@ pub(super) fn now(
     find: FindPlace,
 ) -> Vec<Waiting> {
     let places = places(directory, queue, processes, find);
-    let table = processes.read(&ProcessRequest {
-        members: places.keys().copied().collect(),
-        ..ProcessRequest::default()
-    });
+    let table =
+        processes.read(&ProcessRequest { members: places.keys().copied().collect(), ..ProcessRequest::default() });
     in_order(queue, &places, &table)
 }
 
 /// The processes of a queue that truly wait, by `places`, and still have their pids.
-pub(super) fn in_order(
-    queue: &[ProcessId],
-    places: &HashMap<u32, Waiting>,
-    table: &ProcessTable,
-) -> Vec<Waiting> {
+pub(super) fn in_order(queue: &[ProcessId], places: &HashMap<u32, Waiting>, table: &ProcessTable) -> Vec<Waiting> {
     let mut of_user: HashMap<u32, usize> = HashMap::new();
     let mut waiting: Vec<Waiting> = Vec::new();
     for process in queue {

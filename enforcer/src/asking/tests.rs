@@ -45,11 +45,7 @@ fn step() -> Step {
     Step {
         key: Key {
             rule: "rule".to_owned(),
-            subject: Subject::Process {
-                hostname: "gpu01".to_owned(),
-                pid: 7,
-                start_time_ticks: 70,
-            },
+            subject: Subject::Process { hostname: "gpu01".to_owned(), pid: 7, start_time_ticks: 70 },
         },
         kind: StepKind::Terminate(target().into()),
     }
@@ -100,22 +96,14 @@ fn host(process: Option<bool>) -> Vec<HostSnapshot> {
 
 fn executor() -> (Executor, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let policy = Policy {
-        mode: Mode::Enforce,
-        never: Never::default(),
-        breaker: BreakerLimits::default(),
-    };
+    let policy = Policy { mode: Mode::Enforce, never: Never::default(), breaker: BreakerLimits::default() };
     let executor = asking_executor("monitor".to_owned(), folder.path(), policy).unwrap();
     (executor, folder)
 }
 
 /// Asks a host for one step; how that went.
 fn ask(asking: &mut Asking) -> Vec<(Outcome, bool)> {
-    let begun = Begun {
-        step: step(),
-        violation: violation(),
-        asked: None,
-    };
+    let begun = Begun { step: step(), violation: violation(), asked: None };
     let (executor, _folder) = executor();
     asking.ask("gpu01", json!(1), vec![begun], executor.mark());
     let settled = asking.take(&host(Some(true))).into_iter();
@@ -129,21 +117,14 @@ fn asking(answers: Vec<Answer>) -> Asking {
 }
 
 fn done() -> Answer {
-    Ok(serde_json::to_value(Outcomes {
-        version: VERSION,
-        outcomes: vec![Outcome::Done],
-    })
-    .unwrap())
+    Ok(serde_json::to_value(Outcomes { version: VERSION, outcomes: vec![Outcome::Done] }).unwrap())
 }
 
 #[test]
 fn a_host_that_cannot_act_is_asked_nothing_until_it_was_away_or_five_minutes_are_over() {
     let unsupported = || refused(FailureKind::Unsupported);
     let mut asking = asking(vec![unsupported(), unsupported(), done()]);
-    let again = Outcome::Refused {
-        reason: "not now".to_owned(),
-        again: true,
-    };
+    let again = Outcome::Refused { reason: "not now".to_owned(), again: true };
     assert_eq!(ask(&mut asking), [(again.clone(), true)]);
     assert!(!asking.may_ask("gpu01", &step()) && asking.may_ask("gpu02", &step()));
     assert_eq!(asking.unable().collect::<Vec<_>>(), [("gpu01", "not now")]);
@@ -167,10 +148,7 @@ fn a_host_that_cannot_act_is_asked_nothing_until_it_was_away_or_five_minutes_are
 fn what_a_host_refuses_for_now_is_asked_again_after_a_minute_and_other_things_before() {
     let mut asking = asking(vec![refused(FailureKind::Command), done()]);
     let outcomes = ask(&mut asking);
-    assert!(matches!(
-        outcomes[..],
-        [(Outcome::Refused { again: true, .. }, true)]
-    ));
+    assert!(matches!(outcomes[..], [(Outcome::Refused { again: true, .. }, true)]));
     let mut other = step();
     other.kind = StepKind::Kill(target().into());
     assert!(!asking.may_ask("gpu01", &step()) && asking.may_ask("gpu01", &other));
@@ -184,10 +162,8 @@ fn what_a_host_refuses_for_now_is_asked_again_after_a_minute_and_other_things_be
 
 #[test]
 fn what_may_have_been_done_is_not_known_and_what_hangs_is_not_asked_more() {
-    let lost = NotEnforced {
-        failure: HostFailure::new(FailureKind::Disconnected, "its session ended"),
-        may_be_done: true,
-    };
+    let lost =
+        NotEnforced { failure: HostFailure::new(FailureKind::Disconnected, "its session ended"), may_be_done: true };
     let newer = json!({"version": VERSION + 1, "outcomes": [{"result": "done"}]});
     let of_two = json!({"version": VERSION, "outcomes": []});
     for answer in [Err(lost), Ok(json!([])), Ok(newer), Ok(of_two)] {
@@ -195,10 +171,7 @@ fn what_may_have_been_done_is_not_known_and_what_hangs_is_not_asked_more() {
         let [(Outcome::Failed { reason }, false)] = &outcomes[..] else {
             panic!("{outcomes:?}");
         };
-        assert!(
-            reason.starts_with("whether it was done is not known"),
-            "{reason}"
-        );
+        assert!(reason.starts_with("whether it was done is not known"), "{reason}");
     }
     let mut hangs = asking(Vec::new());
     assert_eq!(ask(&mut hangs), []);
@@ -210,10 +183,7 @@ fn what_may_have_been_done_is_not_known_and_what_hangs_is_not_asked_more() {
 fn a_host_that_only_rehearses_has_done_nothing() {
     let would = Ok(json!({"version": VERSION, "outcomes": [{"result": "would"}]}));
     let outcomes = ask(&mut asking(vec![would]));
-    assert!(matches!(
-        outcomes[..],
-        [(Outcome::Refused { again: true, .. }, true)]
-    ));
+    assert!(matches!(outcomes[..], [(Outcome::Refused { again: true, .. }, true)]));
 }
 
 #[test]
@@ -237,21 +207,15 @@ fn a_process_that_stays_though_it_was_killed_is_told_of_once_after_some_cycles()
     assert!(asking.killed.is_empty());
     asking.killed(target(), asked());
     asking.unkillable(&[]);
-    assert!(
-        asking.killed.is_empty(),
-        "its host is not followed any more"
-    );
+    assert!(asking.killed.is_empty(), "its host is not followed any more");
 }
 
 fn detach(usernames: &[&str]) -> Step {
-    let processes = usernames
-        .iter()
-        .enumerate()
-        .map(|(n, username)| ProcessTarget {
-            pid: 7 + n as u32,
-            username: (*username).to_owned(),
-            ..target()
-        });
+    let processes = usernames.iter().enumerate().map(|(n, username)| ProcessTarget {
+        pid: 7 + n as u32,
+        username: (*username).to_owned(),
+        ..target()
+    });
     let target = AttachmentTarget {
         hostname: "gpu01".to_owned(),
         eid: "e1".to_owned(),
@@ -262,18 +226,13 @@ fn detach(usernames: &[&str]) -> Step {
         processes: processes.map(Arc::new).collect(),
         unconfirmed: false,
     };
-    Step {
-        key: step().key,
-        kind: StepKind::Detach(target),
-    }
+    Step { key: step().key, kind: StepKind::Detach(target) }
 }
 
 #[test]
 fn a_host_goes_on_with_the_processes_of_a_device_that_it_took_until_they_are_gone() {
     let mut asking = Asking::new(Box::new(Played::default()), false);
-    let StepKind::Detach(target) = detach(&["alice", "alice"]).kind else {
-        unreachable!()
-    };
+    let StepKind::Detach(target) = detach(&["alice", "alice"]).kind else { unreachable!() };
     asking.took(target);
     asking.take(&host(Some(true)));
     assert_eq!(asking.unfinished(), ["gpu01"]);

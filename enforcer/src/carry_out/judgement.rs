@@ -12,8 +12,8 @@ use crate::cycle::users;
 use crate::groups::{self, Groups};
 use crate::intents::{Intent, Intents};
 use crate::plan::{
-    AttachmentTarget, History, Input, Key, Outcome, Plan, ProcessTarget, Stage, Step, StepKind,
-    Subject, Target, Violation, counted, plan,
+    AttachmentTarget, History, Input, Key, Outcome, Plan, ProcessTarget, Stage, Step, StepKind, Subject, Target,
+    Violation, counted, plan,
 };
 
 /// All that this host knows, with which steps are compared.
@@ -53,22 +53,15 @@ impl<'a> Judgement<'a> {
         groups: &mut Groups,
     ) -> Self {
         let now = intents.now_seconds;
-        let known = if groups::matter(config) {
-            groups.of(&users(&publication.hosts))
-        } else {
-            groups::Known::default()
-        };
+        let known =
+            if groups::matter(config) { groups.of(&users(&publication.hosts)) } else { groups::Known::default() };
         // What was told here ends by the clock here.
         let behind = now - now_seconds();
         let mut waivers: Vec<Waiver> = control.waivers();
         for waiver in &mut waivers {
             waiver.until_seconds += behind;
         }
-        waivers.extend(groups::waiver_of_unknown(
-            known.unknown.clone(),
-            config,
-            now,
-        ));
+        waivers.extend(groups::waiver_of_unknown(known.unknown.clone(), config, now));
         let mut judgement = Self {
             intents,
             config,
@@ -105,10 +98,7 @@ impl<'a> Judgement<'a> {
         let mut history = History::default();
         for intent in &self.intents.steps {
             if let StepKind::Kill(target) = &intent.step.kind {
-                let step = Step {
-                    key: intent.step.key.clone(),
-                    kind: StepKind::Terminate(target.clone()),
-                };
+                let step = Step { key: intent.step.key.clone(), kind: StepKind::Terminate(target.clone()) };
                 history.settle(&step, &Outcome::Done, self.intents.now_seconds);
             }
         }
@@ -135,9 +125,7 @@ impl<'a> Judgement<'a> {
         }
         if judges_alone(rule, subject) {
             let violations = self.plan.violations.iter();
-            let found = violations
-                .filter(|violation| violation.key == intent.step.key)
-                .map(Found::from);
+            let found = violations.filter(|violation| violation.key == intent.step.key).map(Found::from);
             return agree(intent, found);
         }
         let all = self.with_input(|input| counted(input, rule));
@@ -167,11 +155,7 @@ impl<'f> From<&'f Violation> for Found<'f> {
 
 /// Whether one host shows by itself, and in one look, that a rule is broken.
 fn judges_alone(rule: &Rule, subject: &Subject) -> bool {
-    subject.hostname().is_some()
-        && !matches!(
-            rule.kind,
-            RuleKind::Idle { .. } | RuleKind::UnknownProcesses { .. }
-        )
+    subject.hostname().is_some() && !matches!(rule.kind, RuleKind::Idle { .. } | RuleKind::UnknownProcesses { .. })
 }
 
 fn agree<'f>(intent: &Intent, found: impl Iterator<Item = Found<'f>>) -> Result<Agreed, Outcome> {
@@ -186,18 +170,12 @@ fn agree<'f>(intent: &Intent, found: impl Iterator<Item = Found<'f>>) -> Result<
                 ends.then(|| intent.step.clone())
             }
             StepKind::Detach(target) => found.targets.iter().find_map(|it| {
-                taken(it, target).map(|target| Step {
-                    key: intent.step.key.clone(),
-                    kind: StepKind::Detach(target),
-                })
+                taken(it, target).map(|target| Step { key: intent.step.key.clone(), kind: StepKind::Detach(target) })
             }),
         };
         match (step, found.held) {
             (Some(step), None) => {
-                return Ok(Agreed {
-                    step,
-                    uid: found.uid,
-                });
+                return Ok(Agreed { step, uid: found.uid });
             }
             (_, Some(why)) => held = Some(why.to_owned()),
             (None, None) => {}
@@ -213,9 +191,7 @@ fn agree<'f>(intent: &Intent, found: impl Iterator<Item = Found<'f>>) -> Result<
 /// Whether ending what a plan chose ends this process.
 fn ends(chosen: &Target, target: &ProcessTarget) -> bool {
     let same = |it: &ProcessTarget| {
-        it.hostname == target.hostname
-            && it.pid == target.pid
-            && it.start_time_ticks == target.start_time_ticks
+        it.hostname == target.hostname && it.pid == target.pid && it.start_time_ticks == target.start_time_ticks
     };
     match chosen {
         Target::Process(process) => same(process),
@@ -234,12 +210,7 @@ fn taken(chosen: &Target, target: &AttachmentTarget) -> Option<AttachmentTarget>
         && (target.uuid.is_none() || own.uuid == target.uuid)
         && own.username == target.username;
     same.then(|| AttachmentTarget {
-        processes: target
-            .processes
-            .iter()
-            .filter(|process| ends(chosen, process))
-            .cloned()
-            .collect(),
+        processes: target.processes.iter().filter(|process| ends(chosen, process)).cloned().collect(),
         unconfirmed: own.unconfirmed,
         ..target.clone()
     })
@@ -247,15 +218,9 @@ fn taken(chosen: &Target, target: &AttachmentTarget) -> Option<AttachmentTarget>
 
 /// Not now, perhaps later.
 pub(super) fn later(reason: &str) -> Outcome {
-    Outcome::Refused {
-        reason: reason.to_owned(),
-        again: true,
-    }
+    Outcome::Refused { reason: reason.to_owned(), again: true }
 }
 
 fn never(reason: &str) -> Outcome {
-    Outcome::Refused {
-        reason: reason.to_owned(),
-        again: false,
-    }
+    Outcome::Refused { reason: reason.to_owned(), again: false }
 }

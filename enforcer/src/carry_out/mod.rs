@@ -51,16 +51,8 @@ pub(crate) fn carry_out(flags: CarryOutFlags) -> anyhow::Result<()> {
     let own = own_configuration(flags.config.as_deref())?;
     let sources = SourceOptions::from(flags.sources).or_from_environment()?;
     let directory = RuntimeDirectory::open(flags.directory.path())?;
-    let outcomes = Machine {
-        sources,
-        directory,
-        own,
-    }
-    .carry_out(&intents, began)?;
-    print_json(&Outcomes {
-        version: VERSION,
-        outcomes,
-    })
+    let outcomes = Machine { sources, directory, own }.carry_out(&intents, began)?;
+    print_json(&Outcomes { version: VERSION, outcomes })
 }
 
 /// This machine, and what its administrator says.
@@ -78,13 +70,7 @@ impl Machine {
         let latest = Arc::new(Latest::default());
         latest.replace(Arc::clone(&publication));
         let policy = policy(rules.as_ref().ok(), self.own.as_ref());
-        let executor = executor_called(
-            intents.hostname.clone(),
-            &self.sources,
-            self.directory.path(),
-            policy,
-            latest,
-        )?;
+        let executor = executor_called(intents.hostname.clone(), &self.sources, self.directory.path(), policy, latest)?;
         let mut executor = executor.asked_by(intents.asked_by.clone())?;
         let config = match rules {
             Ok(config) => config,
@@ -98,26 +84,12 @@ impl Machine {
         let judgement = Judgement::new(intents, &config, &publication, &control, &mut groups);
 
         let steps = intents.steps.iter().map(|intent| intent.step.clone());
-        let plan = Plan {
-            steps: steps.collect(),
-            ..Plan::default()
-        };
-        let notes = executor.begin(
-            &Expected::default().hits(&plan),
-            &users_of_devices(&publication.hosts),
-        );
+        let plan = Plan { steps: steps.collect(), ..Plan::default() };
+        let notes = executor.begin(&Expected::default().hits(&plan), &users_of_devices(&publication.hosts));
         if let Some(why) = notes.tripped {
-            tell(&format!(
-                "the breaker trips: {why}: see to it, then 'genv-enforcer reset'"
-            ));
+            tell(&format!("the breaker trips: {why}: see to it, then 'genv-enforcer reset'"));
         }
-        end_left(
-            &mut executor,
-            &publication.hosts,
-            intents,
-            &config,
-            &control,
-        );
+        end_left(&mut executor, &publication.hosts, intents, &config, &control);
         let agreed: Vec<Result<Agreed, Outcome>> = intents
             .steps
             .iter()
@@ -158,8 +130,7 @@ impl Machine {
         }
         executor.end_cycle();
         // What was done was done, whether or not it can be told.
-        if let Err(error) = published::add(&self.directory, &intents.asked_by, told, now_seconds())
-        {
+        if let Err(error) = published::add(&self.directory, &intents.asked_by, told, now_seconds()) {
             tell(&format!("what was done is not told by 'genv why': {error}"));
         }
         // Who reads that finds the rest by 'genv why'.
@@ -172,29 +143,16 @@ impl Machine {
         let collected = collect::once(vec![own_sources(&self.sources)?], PATIENCE);
         let collected = collected.context("cannot ask this machine")?;
         let snapshot = collected.hosts.first().and_then(|it| it.snapshot.clone());
-        let mut snapshot =
-            snapshot.context("cannot carry out anything: nothing tells of this machine")?;
+        let mut snapshot = snapshot.context("cannot carry out anything: nothing tells of this machine")?;
         Arc::make_mut(&mut snapshot).hostname = hostname.to_owned();
-        let host = HostSnapshot {
-            hostname: hostname.to_owned(),
-            snapshot: Some(snapshot),
-            ..collected.hosts[0].clone()
-        };
-        Ok(Arc::new(Publication {
-            sequence: 1,
-            hosts: vec![host],
-        }))
+        let host =
+            HostSnapshot { hostname: hostname.to_owned(), snapshot: Some(snapshot), ..collected.hosts[0].clone() };
+        Ok(Arc::new(Publication { sequence: 1, hosts: vec![host] }))
     }
 }
 
 /// Ends processes of devices that were taken when this host was asked before, and whose turn has come.
-fn end_left(
-    executor: &mut Executor,
-    hosts: &[HostSnapshot],
-    intents: &Intents,
-    config: &Config,
-    control: &Control,
-) {
+fn end_left(executor: &mut Executor, hosts: &[HostSnapshot], intents: &Intents, config: &Config, control: &Control) {
     if control.paused_until_seconds.is_some() {
         return;
     }
@@ -205,23 +163,12 @@ fn end_left(
     for waiver in &mut given {
         waiver.until_seconds += behind;
     }
-    keep_left(
-        executor,
-        hosts,
-        config,
-        &History::default(),
-        intents.now_seconds,
-    );
+    keep_left(executor, hosts, config, &History::default(), intents.now_seconds);
     executor.end_left(|rule, process| is_left_alone(config, &given, at, rule, process));
 }
 
 /// Delivers the warnings that this host agrees to. Returns how each went, in their order.
-fn warn(
-    post: &mut Post,
-    intents: &Intents,
-    violations: &[Option<Violation>],
-    config: &Config,
-) -> Vec<Outcome> {
+fn warn(post: &mut Post, intents: &Intents, violations: &[Option<Violation>], config: &Config) -> Vec<Outcome> {
     let steps = intents.steps.iter().zip(violations);
     let warnings: Vec<Notice<'_>> = steps
         .filter_map(|(intent, violation)| {
@@ -272,10 +219,7 @@ fn read() -> anyhow::Result<Intents> {
     let read = stdin().lock().take(MOST_BYTES + 1).read_to_end(&mut json);
     let length = read.context("cannot read the intents from stdin")?;
     if length as u64 > MOST_BYTES {
-        bail!(
-            "cannot read the intents: they are longer than {} MiB: send fewer at once",
-            MOST_BYTES >> 20
-        );
+        bail!("cannot read the intents: they are longer than {} MiB: send fewer at once", MOST_BYTES >> 20);
     }
     parse(&json)
 }
@@ -293,8 +237,7 @@ fn parse(json: &[u8]) -> anyhow::Result<Intents> {
         let why = format!("they are of version {version}, and this program reads {VERSION}");
         return Err(cannot(&why).into());
     }
-    let intents: Intents =
-        serde_json::from_slice(json).map_err(|error| cannot(&error.to_string()))?;
+    let intents: Intents = serde_json::from_slice(json).map_err(|error| cannot(&error.to_string()))?;
     if !intents.now_seconds.is_finite() || intents.hostname.is_empty() {
         return Err(cannot("they tell no time, or no host").into());
     }
@@ -318,9 +261,7 @@ fn config(rules: &Rules) -> Result<Config, String> {
         }
     };
     if config.hash != rules.hash {
-        return Err(
-            "the rules are not those that they claim to be: their hash is another one".to_owned(),
-        );
+        return Err("the rules are not those that they claim to be: their hash is another one".to_owned());
     }
     Ok(config)
 }

@@ -18,26 +18,13 @@ const LOCK: &str = "lock";
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// What users are told of a step that was taken, by the clock of this host.
-pub(super) fn of(
-    intents: &Intents,
-    intent: &Intent,
-    agreed: &Agreed,
-    now_seconds: f64,
-) -> Option<HeldViolation> {
+pub(super) fn of(intents: &Intents, intent: &Intent, agreed: &Agreed, now_seconds: f64) -> Option<HeldViolation> {
     let stage = match agreed.step.kind {
         StepKind::Report => return None,
-        StepKind::Warn {
-            number,
-            end_seconds: Some(end),
-            ..
-        } => Stage::Warned {
-            given: number,
-            end_seconds: end - intents.now_seconds + now_seconds,
-        },
-        _ => Stage::Acted {
-            at_seconds: now_seconds,
-            kill_seconds: None,
-        },
+        StepKind::Warn { number, end_seconds: Some(end), .. } => {
+            Stage::Warned { given: number, end_seconds: end - intents.now_seconds + now_seconds }
+        }
+        _ => Stage::Acted { at_seconds: now_seconds, kill_seconds: None },
     };
     let mut violation = violation(intents, intent, agreed);
     violation.since_seconds = now_seconds;

@@ -38,10 +38,7 @@ impl Accounts for NameService {
 }
 
 fn user(username: &str) -> Option<uzers::User> {
-    match username
-        .strip_prefix("uid:")
-        .and_then(|uid| uid.parse().ok())
-    {
+    match username.strip_prefix("uid:").and_then(|uid| uid.parse().ok()) {
         Some(uid) => uzers::get_user_by_uid(uid),
         // A name with it cannot be handed to the C library.
         None if username.contains('\0') => None,
@@ -79,22 +76,12 @@ mod tests {
         assert!(NameService.has_user("root") && NameService.has_user("uid:0"));
         assert!(NameService.has_group("root"));
         assert!(NameService.groups_of("root").unwrap().contains("root"));
-        assert_eq!(
-            NameService.groups_of("uid:0"),
-            NameService.groups_of("root")
-        );
+        assert_eq!(NameService.groups_of("uid:0"), NameService.groups_of("root"));
     }
 
     #[test]
     fn of_whom_the_name_service_does_not_know_no_groups_are_told() {
-        for name in [
-            "nobody-is-called-this",
-            "",
-            "ro\0ot",
-            "uid:4294967294",
-            "uid:",
-            "uid:x",
-        ] {
+        for name in ["nobody-is-called-this", "", "ro\0ot", "uid:4294967294", "uid:", "uid:x"] {
             assert!(!NameService.has_user(name), "{name:?}");
             assert_eq!(NameService.groups_of(name), None, "{name:?}");
             assert!(!NameService.has_group(name), "{name:?}");

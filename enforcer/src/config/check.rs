@@ -13,12 +13,7 @@ use super::{Accounts, Config, read};
 /// # Errors
 /// The file cannot be used: the error is a [`genv_core::yaml::Error`], which is wrong usage (exit code 2). Or `out`
 /// cannot be written.
-pub fn check(
-    path: &Path,
-    accounts: &dyn Accounts,
-    now_seconds: f64,
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
+pub fn check(path: &Path, accounts: &dyn Accounts, now_seconds: f64, out: &mut impl Write) -> anyhow::Result<()> {
     let source_name = path.display().to_string();
     let text = read(path)?;
     let config = Config::parse(&source_name, &text)?;

@@ -26,11 +26,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::parse`].
-    pub fn of_machine(
-        source_name: &str,
-        text: &str,
-        timezone: TimeZone,
-    ) -> Result<Self, yaml::Error> {
+    pub fn of_machine(source_name: &str, text: &str, timezone: TimeZone) -> Result<Self, yaml::Error> {
         resolve::config(source_name, text, &file(source_name, text)?, timezone)
     }
 
@@ -38,11 +34,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::parse`].
-    pub fn within(
-        source_name: &str,
-        text: &str,
-        written: &WrittenConfig,
-    ) -> Result<Self, yaml::Error> {
+    pub fn within(source_name: &str, text: &str, written: &WrittenConfig) -> Result<Self, yaml::Error> {
         resolve::config(source_name, text, &written.0, TimeZone::system())
     }
 
@@ -76,32 +68,21 @@ pub(super) fn file(source_name: &str, text: &str) -> Result<format::File, yaml::
 pub fn read(path: &Path) -> Result<String, yaml::Error> {
     let source_name = path.display().to_string();
     let unreadable = |error: std::io::Error| {
-        yaml::Error::whole(
-            &source_name,
-            format!("cannot read it: {error}; name a file that this user can read"),
-        )
+        yaml::Error::whole(&source_name, format!("cannot read it: {error}; name a file that this user can read"))
     };
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(yaml::Error::whole(
-            &source_name,
-            "cannot read it: it is not a regular file; name one",
-        ));
+        return Err(yaml::Error::whole(&source_name, "cannot read it: it is not a regular file; name one"));
     }
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(unreadable)?;
-    file.take(LARGEST_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
+    file.take(LARGEST_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > LARGEST_BYTES {
         return Err(too_large(&source_name));
     }
     String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
-        yaml::Error::whole(
-            &source_name,
-            format!("line {line} is not UTF-8: save the file in that encoding"),
-        )
+        yaml::Error::whole(&source_name, format!("line {line} is not UTF-8: save the file in that encoding"))
     })
 }
 

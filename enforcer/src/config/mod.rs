@@ -87,11 +87,7 @@ pub struct BreakerLimits {
 
 impl Default for BreakerLimits {
     fn default() -> Self {
-        Self {
-            signals_per_minute: 20,
-            share_of_users: 0.5,
-            at_least_users: 3,
-        }
+        Self { signals_per_minute: 20, share_of_users: 0.5, at_least_users: 3 }
     }
 }
 
@@ -307,11 +303,7 @@ impl Limits<u64> {
     /// Nothing is allowed, to anybody.
     pub(crate) const fn nothing() -> Self {
         Self {
-            base: Limit {
-                default: Some(0),
-                groups: BTreeMap::new(),
-                users: BTreeMap::new(),
-            },
+            base: Limit { default: Some(0), groups: BTreeMap::new(), users: BTreeMap::new() },
             overrides: Vec::new(),
         }
     }
@@ -351,18 +343,7 @@ pub enum MemoryPer {
 }
 
 /// What a rule does in the end.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    serde::Serialize,
-    serde::Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Says so in log and metrics.

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::load::hash;
 use super::{
-    Action, BreakerLimits, Config, DetachedProcesses, Limit, Limits, Mode, Never, Rule, RuleKind,
-    Scope, Selector, Undelivered,
+    Action, BreakerLimits, Config, DetachedProcesses, Limit, Limits, Mode, Never, Rule, RuleKind, Scope, Selector,
+    Undelivered,
 };
 
 /// What the flags of genv 1.4.3 say; its defaults.
@@ -64,14 +64,10 @@ impl FromStr for UserMaximum {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let maximum = text.split_once('=').and_then(|(username, devices)| {
-            let named = !username.is_empty()
-                && !username.contains(|c: char| c.is_control() || c.is_whitespace());
+            let named = !username.is_empty() && !username.contains(|c: char| c.is_control() || c.is_whitespace());
             let digits = devices.bytes().all(|b| b.is_ascii_digit());
             (named && digits).then_some(())?;
-            Some(Self {
-                username: username.to_owned(),
-                devices: devices.parse().ok()?,
-            })
+            Some(Self { username: username.to_owned(), devices: devices.parse().ok()? })
         });
         maximum.ok_or_else(|| ParseUserMaximumError(text.to_owned()))
     }
@@ -106,21 +102,12 @@ impl Config {
         };
         let limited = maximum.default.is_some() || !maximum.users.is_empty();
         let rules = [
-            flags
-                .non_env_processes
-                .then(|| rule(RuleKind::NonEnvProcesses, Action::Terminate)),
-            flags
-                .env_devices
-                .then(|| rule(RuleKind::EnvDevices, Action::Terminate)),
-            flags
-                .env_memory
-                .then(|| rule(RuleKind::EnvMemory, Action::Terminate)),
+            flags.non_env_processes.then(|| rule(RuleKind::NonEnvProcesses, Action::Terminate)),
+            flags.env_devices.then(|| rule(RuleKind::EnvDevices, Action::Terminate)),
+            flags.env_memory.then(|| rule(RuleKind::EnvMemory, Action::Terminate)),
             limited.then(|| {
                 let kind = RuleKind::MaxDevicesPerUser {
-                    limits: Limits {
-                        base: maximum,
-                        overrides: Vec::new(),
-                    },
+                    limits: Limits { base: maximum, overrides: Vec::new() },
                     scope: Scope::AllHosts,
                 };
                 rule(kind, Action::Detach)
@@ -147,10 +134,7 @@ mod tests {
 
     fn rules(flags: &PeerFlags) -> Vec<(String, Action)> {
         let rules = Config::from_flags(flags).rules;
-        rules
-            .into_iter()
-            .map(|rule| (rule.name, rule.action))
-            .collect()
+        rules.into_iter().map(|rule| (rule.name, rule.action)).collect()
     }
 
     #[test]
@@ -161,12 +145,7 @@ mod tests {
         let names = ["env-devices", "env-memory"].map(|name| (name.to_owned(), Action::Terminate));
         assert_eq!(rules(&PeerFlags::default()), names);
         for rule in &config.rules {
-            assert_eq!(
-                (rule.for_duration, rule.warn.len()),
-                (Duration::ZERO, 0),
-                "{}",
-                rule.name
-            );
+            assert_eq!((rule.for_duration, rule.warn.len()), (Duration::ZERO, 0), "{}", rule.name);
         }
     }
 
@@ -184,29 +163,20 @@ mod tests {
         assert_eq!(config.interval, Duration::ZERO);
         assert_eq!(
             rules(&flags),
-            [
-                ("non-env-processes".to_owned(), Action::Terminate),
-                ("max-devices-per-user".to_owned(), Action::Detach)
-            ]
+            [("non-env-processes".to_owned(), Action::Terminate), ("max-devices-per-user".to_owned(), Action::Detach)]
         );
         let RuleKind::MaxDevicesPerUser { limits, scope } = &config.rules[1].kind else {
             panic!("{:?}", config.rules[1]);
         };
         assert_eq!(*scope, Scope::AllHosts);
         assert_eq!(limits.base.default, Some(2));
-        assert_eq!(
-            limits.base.users,
-            BTreeMap::from([("alice".to_owned(), 4), ("bob".to_owned(), 0)])
-        );
+        assert_eq!(limits.base.users, BTreeMap::from([("alice".to_owned(), 4), ("bob".to_owned(), 0)]));
         assert_eq!(config.rules[1].processes, DetachedProcesses::Terminate);
     }
 
     #[test]
     fn a_maximum_for_a_user_needs_none_for_all() {
-        let flags = PeerFlags {
-            max_devices_for_user: vec!["alice=1".parse().unwrap()],
-            ..PeerFlags::default()
-        };
+        let flags = PeerFlags { max_devices_for_user: vec!["alice=1".parse().unwrap()], ..PeerFlags::default() };
         let config = Config::from_flags(&flags);
         let RuleKind::MaxDevicesPerUser { limits, .. } = &config.rules[2].kind else {
             panic!("{:?}", config.rules[2]);
@@ -217,17 +187,7 @@ mod tests {
 
     #[test]
     fn what_is_no_maximum_of_a_user_is_refused() {
-        for text in [
-            "",
-            "alice",
-            "=1",
-            "alice=",
-            "alice=-1",
-            "alice=+1",
-            "alice=two",
-            "alice=1=2",
-            "al ice=1",
-        ] {
+        for text in ["", "alice", "=1", "alice=", "alice=-1", "alice=+1", "alice=two", "alice=1=2", "al ice=1"] {
             let error = text.parse::<UserMaximum>().unwrap_err().to_string();
             assert!(error.contains("write USER=N"), "{error}");
         }
@@ -235,10 +195,7 @@ mod tests {
 
     #[test]
     fn other_flags_have_another_hash() {
-        let other = PeerFlags {
-            env_memory: false,
-            ..PeerFlags::default()
-        };
+        let other = PeerFlags { env_memory: false, ..PeerFlags::default() };
         let hash = |flags: &PeerFlags| Config::from_flags(flags).hash;
         assert_eq!(hash(&PeerFlags::default()), hash(&PeerFlags::default()));
         assert_ne!(hash(&PeerFlags::default()), hash(&other));

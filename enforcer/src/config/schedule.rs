@@ -44,8 +44,7 @@ impl Schedule {
         let Some((from, until)) = self.between_minutes else {
             return on(today);
         };
-        let minute =
-            u32::from(now.hour().unsigned_abs()) * 60 + u32::from(now.minute().unsigned_abs());
+        let minute = u32::from(now.hour().unsigned_abs()) * 60 + u32::from(now.minute().unsigned_abs());
         if from < until {
             return on(today) && (from..until).contains(&minute);
         }
@@ -70,10 +69,7 @@ impl fmt::Display for Schedule {
         if let Some((from, until)) = self.between_minutes {
             let (from_hour, from_minute) = (from / 60, from % 60);
             let (until_hour, until_minute) = (until / 60, until % 60);
-            write!(
-                f,
-                " {from_hour:02}:{from_minute:02}-{until_hour:02}:{until_minute:02}"
-            )?;
+            write!(f, " {from_hour:02}:{from_minute:02}-{until_hour:02}:{until_minute:02}")?;
         }
         Ok(())
     }

@@ -7,8 +7,8 @@ use genv_core::duration::format_duration;
 use genv_core::model::MemoryAmount;
 
 use super::{
-    Action, Config, DetachedProcesses, HostSet, Limit, Limits, MemoryPer, Mode, OutsideSchedule,
-    Rule, RuleKind, Schedule, Scope, Selector, Undelivered,
+    Action, Config, DetachedProcesses, HostSet, Limit, Limits, MemoryPer, Mode, OutsideSchedule, Rule, RuleKind,
+    Schedule, Scope, Selector, Undelivered,
 };
 
 /// A configuration as it will work, for people: one paragraph for all, and one for each rule.
@@ -27,20 +27,10 @@ impl fmt::Display for Summary<'_> {
             Duration::ZERO => writeln!(f, "interval   one cycle")?,
             interval => writeln!(f, "interval   {}", format_duration(interval))?,
         }
-        writeln!(
-            f,
-            "timezone   {}",
-            config.timezone.iana_name().unwrap_or("the machine's")
-        )?;
+        writeln!(f, "timezone   {}", config.timezone.iana_name().unwrap_or("the machine's"))?;
         let mut never = vec!["uid 0 outside containers".to_owned()];
         never.extend(config.never.users.iter().cloned());
-        never.extend(
-            config
-                .never
-                .executables
-                .iter()
-                .map(|path| path.display().to_string()),
-        );
+        never.extend(config.never.executables.iter().map(|path| path.display().to_string()));
         writeln!(f, "never      {}", never.join(", "))?;
         let breaker = &config.breaker;
         writeln!(
@@ -69,12 +59,7 @@ impl fmt::Display for Described<'_> {
         if let Some(limits) = rule.kind.limits().filter(|it| **it != Limits::none()) {
             writeln!(f, "  limit    {}", limit(&rule.kind, &limits.base))?;
             for (hosts, own) in &limits.overrides {
-                writeln!(
-                    f,
-                    "           {}: {}",
-                    on_hosts(hosts),
-                    limit(&rule.kind, own)
-                )?;
+                writeln!(f, "           {}: {}", on_hosts(hosts), limit(&rule.kind, own))?;
             }
         }
         if rule.selector != Selector::default() {
@@ -98,51 +83,30 @@ fn forbidden(kind: &RuleKind) -> String {
         Scope::AllHosts => "on all hosts together",
     };
     match kind {
-        RuleKind::NonEnvProcesses => {
-            "processes that use a device outside any environment".to_owned()
-        }
-        RuleKind::EnvDevices => {
-            "processes that use a device to which their environment is not attached".to_owned()
-        }
-        RuleKind::EnvMemory => {
-            "environments that use more memory of a device than they have".to_owned()
-        }
+        RuleKind::NonEnvProcesses => "processes that use a device outside any environment".to_owned(),
+        RuleKind::EnvDevices => "processes that use a device to which their environment is not attached".to_owned(),
+        RuleKind::EnvMemory => "environments that use more memory of a device than they have".to_owned(),
         RuleKind::MaxDevicesPerUser { scope, .. } => {
             format!("users with more devices {}", place(scope))
         }
         RuleKind::MaxEnvironmentsPerUser { scope, .. } => {
-            format!(
-                "users with more environments that hold or use a device, {}",
-                place(scope)
-            )
+            format!("users with more environments that hold or use a device, {}", place(scope))
         }
         RuleKind::MaxHostsPerUser { .. } => "users who hold devices on more hosts".to_owned(),
-        RuleKind::MaxProcessesPerEnvironment { .. } => {
-            "environments with more processes on devices".to_owned()
+        RuleKind::MaxProcessesPerEnvironment { .. } => "environments with more processes on devices".to_owned(),
+        RuleKind::MaxMemoryPerUser { per: MemoryPer::Device, .. } => {
+            "users whose processes use more memory of a device".to_owned()
         }
-        RuleKind::MaxMemoryPerUser {
-            per: MemoryPer::Device,
-            ..
-        } => "users whose processes use more memory of a device".to_owned(),
         RuleKind::MaxMemoryPerUser { scope, .. } => {
-            format!(
-                "users whose processes use more device memory {}",
-                place(scope)
-            )
+            format!("users whose processes use more device memory {}", place(scope))
         }
         RuleKind::MaxAge { limits, leases } => match (*limits == Limits::none(), leases) {
             (_, false) => "environments that are older and hold or use a device",
             (true, true) => "environments that hold or use a device after the end of their lease",
-            (false, true) => {
-                "environments that are older, or whose lease has ended, and that hold or use a device"
-            }
+            (false, true) => "environments that are older, or whose lease has ended, and that hold or use a device",
         }
         .to_owned(),
-        RuleKind::Idle {
-            below,
-            over,
-            only_if_free_devices_below,
-        } => {
+        RuleKind::Idle { below, over, only_if_free_devices_below } => {
             let mut text = format!(
                 "attached devices that their environment used less than {} % over {}",
                 (below * 1000.0).round() / 10.0,
@@ -187,9 +151,7 @@ const NAMED: usize = 4;
 
 fn listed(names: impl ExactSizeIterator<Item = String>) -> String {
     let more = names.len().saturating_sub(NAMED);
-    let mut shown: Vec<_> = names
-        .take(if more == 1 { NAMED + 1 } else { NAMED })
-        .collect();
+    let mut shown: Vec<_> = names.take(if more == 1 { NAMED + 1 } else { NAMED }).collect();
     if more > 1 {
         shown.push(format!("{more} more"));
     }
@@ -215,41 +177,26 @@ fn selected(selector: &Selector) -> String {
         parts.push(on_hosts(hosts));
     }
     if let Some(devices) = &selector.devices {
-        parts.push(format!(
-            "devices {}",
-            listed(devices.iter().map(u32::to_string))
-        ));
+        parts.push(format!("devices {}", listed(devices.iter().map(u32::to_string))));
     }
     if !selector.except_users.is_empty() {
-        parts.push(format!(
-            "not {}",
-            listed(selector.except_users.iter().cloned())
-        ));
+        parts.push(format!("not {}", listed(selector.except_users.iter().cloned())));
     }
     if !selector.except_groups.is_empty() {
-        parts.push(format!(
-            "not members of {}",
-            listed(selector.except_groups.iter().cloned())
-        ));
+        parts.push(format!("not members of {}", listed(selector.except_groups.iter().cloned())));
     }
     if !selector.except_hosts.0.is_empty() {
         parts.push(format!("not {}", on_hosts(&selector.except_hosts)));
     }
     if !selector.except_devices.is_empty() {
-        parts.push(format!(
-            "not devices {}",
-            listed(selector.except_devices.iter().map(u32::to_string))
-        ));
+        parts.push(format!("not devices {}", listed(selector.except_devices.iter().map(u32::to_string))));
     }
     parts.join("; ")
 }
 
 fn scheduled(schedule: &Schedule) -> String {
     let mut text = schedule.to_string();
-    if schedule
-        .between_minutes
-        .is_some_and(|(begin, end)| end < begin)
-    {
+    if schedule.between_minutes.is_some_and(|(begin, end)| end < begin) {
         text += " of the next day";
     }
     text + match schedule.outside {
@@ -266,11 +213,7 @@ fn ladder(rule: &Rule) -> String {
         duration => format!("after {}", format_duration(duration)),
     };
     if !rule.warn.is_empty() {
-        let spans: Vec<_> = rule
-            .warn
-            .iter()
-            .map(|span| format_duration(*span))
-            .collect();
+        let spans: Vec<_> = rule.warn.iter().map(|span| format_duration(*span)).collect();
         let spans = match spans.split_last() {
             Some((last, [])) => format!("a warning {last}"),
             Some((last, others)) => format!("warnings {} and {last}", others.join(", ")),
@@ -296,15 +239,11 @@ fn ladder(rule: &Rule) -> String {
         (Action::Detach, DetachedProcesses::Keep) => " detach".to_owned(),
         (Action::Terminate, _) if !takes_devices => " terminate".to_owned(),
         (Action::Detach | Action::Terminate, _) => {
-            " detach, and terminate the environment's processes there that work on no other device"
-                .to_owned()
+            " detach, and terminate the environment's processes there that work on no other device".to_owned()
         }
         (Action::Kill, _) => {
             let detach = if takes_devices { ", and detach" } else { "" };
-            format!(
-                " terminate, kill what is left {} later{detach}",
-                format_duration(rule.grace)
-            )
+            format!(" terminate, kill what is left {} later{detach}", format_duration(rule.grace))
         }
     };
     text

@@ -20,12 +20,7 @@ use crate::reload::InForce;
 
 impl Cycle {
     /// Settles what hosts have answered since the last cycle, and notes what did not end by SIGKILL.
-    pub(super) fn take_answers(
-        &mut self,
-        hosts: &[HostSnapshot],
-        now_seconds: f64,
-        faults: &mut Vec<String>,
-    ) {
+    pub(super) fn take_answers(&mut self, hosts: &[HostSnapshot], now_seconds: f64, faults: &mut Vec<String>) {
         let Some(mut asking) = self.asking.take() else {
             return;
         };
@@ -34,9 +29,9 @@ impl Cycle {
             self.on_disk = OnDisk::default();
         }
         self.settle_answers(&mut asking, settled, now_seconds);
-        faults.extend(asking.unable().map(|(hostname, why)| {
-            format!("nothing can be done on {}: {why}", words::name(hostname))
-        }));
+        faults.extend(
+            asking.unable().map(|(hostname, why)| format!("nothing can be done on {}: {why}", words::name(hostname))),
+        );
         for (target, asked) in asking.unkillable(hosts) {
             self.executor.note_unkillable(asked);
             self.note_unkillable(&target, faults);
@@ -55,8 +50,7 @@ impl Cycle {
         unwritten: Option<&FileError>,
     ) {
         let mark = self.executor.mark();
-        let by_key: BTreeMap<&Key, &Violation> =
-            plan.violations.iter().map(|it| (&it.key, it)).collect();
+        let by_key: BTreeMap<&Key, &Violation> = plan.violations.iter().map(|it| (&it.key, it)).collect();
         let mut begun: BTreeMap<String, Vec<Begun>> = BTreeMap::new();
         let (began, budget) = (Instant::now(), budget(&rules.config));
         for step in &plan.steps {
@@ -106,9 +100,7 @@ impl Cycle {
         let mode = self.executor.mode();
         let hostnames = hosts_of(step, violation);
         let is_said = words::deed(&step.kind).is_none();
-        if is_said
-            && (mode == Mode::DryRun || step.kind == StepKind::Report || hostnames.is_empty())
-        {
+        if is_said && (mode == Mode::DryRun || step.kind == StepKind::Report || hostnames.is_empty()) {
             return Some(said(mode));
         }
         if is_said && let Err(outcome) = self.executor.ask_breaker() {
@@ -136,26 +128,14 @@ impl Cycle {
                     Err(outcome) => return Some(outcome),
                 }
             };
-            begun.entry(hostname).or_default().push(Begun {
-                step: step.clone(),
-                violation: violation.clone(),
-                asked,
-            });
+            begun.entry(hostname).or_default().push(Begun { step: step.clone(), violation: violation.clone(), asked });
         }
         None
     }
 
-    fn intents(
-        &self,
-        hostname: &str,
-        rules: &InForce,
-        begun: &[Begun],
-        now_seconds: f64,
-    ) -> Intents {
+    fn intents(&self, hostname: &str, rules: &InForce, begun: &[Begun], now_seconds: f64) -> Intents {
         let zone = rules.config.timezone.iana_name();
-        let steps = begun
-            .iter()
-            .map(|it| Intent::new(&it.step, &it.violation, hostname));
+        let steps = begun.iter().map(|it| Intent::new(&it.step, &it.violation, hostname));
         Intents {
             version: VERSION,
             asked_by: self.hostname.clone(),
@@ -174,16 +154,8 @@ impl Cycle {
     fn settle_answers(&mut self, asking: &mut Asking, settled: Vec<Settled>, now_seconds: f64) {
         for settled in settled {
             self.progress.note();
-            let Settled {
-                begun,
-                mut outcome,
-                is_known,
-            } = settled;
-            let Begun {
-                step,
-                violation,
-                asked,
-            } = begun;
+            let Settled { begun, mut outcome, is_known } = settled;
+            let Begun { step, violation, asked } = begun;
             match asked {
                 Some(asked) => {
                     self.executor.answered(&asked, &outcome, is_known);
@@ -201,10 +173,7 @@ impl Cycle {
                     if let Outcome::Failed { reason } | Outcome::Refused { reason, .. } = &outcome
                         && (!is_known || of_many)
                     {
-                        outcome = Outcome::Refused {
-                            reason: reason.clone(),
-                            again: true,
-                        };
+                        outcome = Outcome::Refused { reason: reason.clone(), again: true };
                     }
                 }
             }
@@ -213,14 +182,7 @@ impl Cycle {
         }
     }
 
-    fn settle_asked(
-        &mut self,
-        violation: &Violation,
-        step: &Step,
-        outcome: &Outcome,
-        mode: Mode,
-        now_seconds: f64,
-    ) {
+    fn settle_asked(&mut self, violation: &Violation, step: &Step, outcome: &Outcome, mode: Mode, now_seconds: f64) {
         self.lines.step(violation, step, outcome, mode);
         self.counters.count(violation, &step.kind, outcome, mode);
         self.settle(step, outcome, now_seconds);

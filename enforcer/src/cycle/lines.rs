@@ -14,13 +14,7 @@ pub(super) struct Lines(BTreeMap<String, u64>);
 
 impl Lines {
     /// Logs a step, unless its user has caused many lines in this cycle. What was done is always logged.
-    pub(super) fn step(
-        &mut self,
-        violation: &Violation,
-        step: &Step,
-        outcome: &Outcome,
-        mode: Mode,
-    ) {
+    pub(super) fn step(&mut self, violation: &Violation, step: &Step, outcome: &Outcome, mode: Mode) {
         let is_done = *outcome == Outcome::Done && words::deed(&step.kind).is_some();
         if !is_done {
             let of_user = self.0.entry(violation.username.clone()).or_default();

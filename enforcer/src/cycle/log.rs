@@ -49,10 +49,7 @@ impl Said {
         };
         let deed = (step.key.clone(), deed, target);
         match outcome {
-            Outcome::Refused {
-                reason,
-                again: true,
-            } => {
+            Outcome::Refused { reason, again: true } => {
                 let last = self.refusals.insert(deed, reason.clone());
                 last.as_ref() == Some(reason)
             }
@@ -78,15 +75,9 @@ impl Said {
 
     /// Names sources that show nothing, and those that show something again.
     pub(super) fn blind(&mut self, blind: &[Blind]) {
-        let is: BTreeSet<(String, String)> = blind
-            .iter()
-            .map(|it| (it.hostname.clone(), it.source.clone()))
-            .collect();
+        let is: BTreeSet<(String, String)> = blind.iter().map(|it| (it.hostname.clone(), it.source.clone())).collect();
         for it in blind {
-            if !self
-                .blind
-                .contains(&(it.hostname.clone(), it.source.clone()))
-            {
+            if !self.blind.contains(&(it.hostname.clone(), it.source.clone())) {
                 tracing::error!(
                     event = "blind",
                     hostname = it.hostname.as_str(),
@@ -98,12 +89,7 @@ impl Said {
         }
         for (hostname, source) in self.blind.difference(&is) {
             let (hostname, source) = (hostname.as_str(), source.as_str());
-            tracing::warn!(
-                event = "blind",
-                hostname,
-                source,
-                "the enforcer sees the source again"
-            );
+            tracing::warn!(event = "blind", hostname, source, "the enforcer sees the source again");
         }
         self.blind = is;
     }
@@ -111,10 +97,7 @@ impl Said {
     /// Names records that are disputed, each once as long as it is for the same reason.
     pub(super) fn disputes(&mut self, disputed: &[DisputedRecord]) {
         let named = |it: &DisputedRecord| (it.hostname.clone(), it.eid.clone(), it.why.clone());
-        for record in disputed
-            .iter()
-            .filter(|it| !self.disputes.contains(&named(it)))
-        {
+        for record in disputed.iter().filter(|it| !self.disputes.contains(&named(it))) {
             tracing::warn!(
                 event = "record_disputed",
                 hostname = record.hostname.as_str(),
@@ -130,11 +113,7 @@ impl Said {
     /// Says what is wrong, once as long as it stays so.
     pub(super) fn faults(&mut self, faults: &[String]) {
         for fault in faults.iter().filter(|it| !self.faults.contains(*it)) {
-            tracing::error!(
-                event = "fault",
-                fault = fault.as_str(),
-                "something is wrong with the enforcer"
-            );
+            tracing::error!(event = "fault", fault = fault.as_str(), "something is wrong with the enforcer");
         }
         self.faults = faults.iter().cloned().collect();
     }
@@ -163,11 +142,7 @@ pub(super) fn step(violation: &Violation, step: &Step, outcome: &Outcome, mode: 
             mode,
             "a rule is broken"
         ),
-        StepKind::Warn {
-            number,
-            of,
-            end_seconds,
-        } => tracing::warn!(
+        StepKind::Warn { number, of, end_seconds } => tracing::warn!(
             event = "warning",
             rule,
             username,
@@ -230,11 +205,7 @@ mod tests {
     use crate::plan::{ProcessTarget, Subject};
 
     fn terminate(pid: u32) -> Step {
-        let subject = Subject::Process {
-            hostname: "gpu01".to_owned(),
-            pid,
-            start_time_ticks: 7,
-        };
+        let subject = Subject::Process { hostname: "gpu01".to_owned(), pid, start_time_ticks: 7 };
         let rule = "outside".to_owned();
         Step {
             key: Key { rule, subject },
@@ -253,10 +224,7 @@ mod tests {
 
     #[test]
     fn a_refusal_that_lasts_is_one_and_another_reason_is_another() {
-        let refused = |reason: &str| Outcome::Refused {
-            reason: reason.to_owned(),
-            again: true,
-        };
+        let refused = |reason: &str| Outcome::Refused { reason: reason.to_owned(), again: true };
         let (one, other) = (terminate(10), terminate(11));
         let mut said = Said::default();
         let mut still = |step: &Step, outcome: &Outcome| said.is_refused_still(step, outcome);

@@ -9,11 +9,7 @@ use crate::recovery;
 
 impl Cycle {
     /// Settles what an earlier daemon was in the middle of; why that cannot be done yet.
-    pub(super) fn recover(
-        &mut self,
-        now_seconds: f64,
-        faults: &mut Vec<String>,
-    ) -> Option<FileError> {
+    pub(super) fn recover(&mut self, now_seconds: f64, faults: &mut Vec<String>) -> Option<FileError> {
         if self.recovered {
             return None;
         }
@@ -48,8 +44,7 @@ impl Cycle {
 
     /// Writes down what is remembered, as far as it must be.
     pub(super) fn remember(&mut self, plan: &Plan, now_seconds: f64) -> Result<(), FileError> {
-        self.on_disk
-            .follow(&self.directory, &self.history, plan, now_seconds)?;
+        self.on_disk.follow(&self.directory, &self.history, plan, now_seconds)?;
         // What is being asked is still to be settled.
         if self.recovered && self.asking.as_ref().is_none_or(Asking::is_idle) {
             recovery::end(&self.directory)?;

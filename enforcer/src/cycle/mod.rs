@@ -261,9 +261,7 @@ impl Cycle {
             ..self.status(&plan, rules, &control, mode, now())
         };
         let open = breaker.as_ref();
-        status
-            .faults
-            .extend(open.map(|why| format!("the breaker is open: {why}")));
+        status.faults.extend(open.map(|why| format!("the breaker is open: {why}")));
         if let Err(error) = self.publish(&status) {
             faults.push(error.to_string());
             status.faults.push(error.to_string());
@@ -293,11 +291,7 @@ impl Cycle {
             },
             counters: self.counters.clone(),
         };
-        Done {
-            status,
-            measured,
-            sees_nothing,
-        }
+        Done { status, measured, sees_nothing }
     }
 
     /// Records the outcome of a step.
@@ -305,19 +299,12 @@ impl Cycle {
         self.history.settle(step, outcome, now_seconds);
         if let (StepKind::Detach(target), Outcome::Done) = (&step.kind, outcome) {
             let (hostname, eid) = (&target.hostname, &target.eid);
-            self.records
-                .note_taken(hostname, eid, target.gpu, now_seconds);
+            self.records.note_taken(hostname, eid, target.gpu, now_seconds);
         }
     }
 
     /// Adds to the plan what users have too many of, and reports what is new.
-    fn report_too_many(
-        &mut self,
-        counting: &Counting,
-        plan: &mut Plan,
-        mode: Mode,
-        now_seconds: f64,
-    ) {
+    fn report_too_many(&mut self, counting: &Counting, plan: &mut Plan, mode: Mode, now_seconds: f64) {
         let outcome = own_steps::said(mode);
         for violation in self.too_many.add(&counting.too_many, plan, now_seconds) {
             let step = too_many::report(&violation);
@@ -328,12 +315,7 @@ impl Cycle {
     }
 
     /// The hosts with what of their records counts.
-    fn count_records(
-        &mut self,
-        publication: &Publication,
-        now_seconds: f64,
-        faults: &mut Vec<String>,
-    ) -> Counting {
+    fn count_records(&mut self, publication: &Publication, now_seconds: f64, faults: &mut Vec<String>) -> Counting {
         let here = self.here.as_mut().map(|here| here as _);
         let witness = here.map(|here| (self.hostname.as_str(), here));
         let counting = self.records.count(&publication.hosts, witness, now_seconds);
@@ -345,21 +327,11 @@ impl Cycle {
     }
 
     /// What is to be done now; the history follows it.
-    fn plan(
-        &mut self,
-        counting: &Counting,
-        rules: &InForce,
-        control: &Control,
-        now_seconds: f64,
-    ) -> Plan {
+    fn plan(&mut self, counting: &Counting, rules: &InForce, control: &Control, now_seconds: f64) -> Plan {
         let (hosts, config) = (&counting.hosts[..], &*rules.config);
         let known = self.groups_of(hosts, rules);
         let mut waivers = control.waivers();
-        waivers.extend(groups::waiver_of_unknown(
-            known.unknown,
-            config,
-            now_seconds,
-        ));
+        waivers.extend(groups::waiver_of_unknown(known.unknown, config, now_seconds));
         let input = Input {
             hosts,
             config,
@@ -387,20 +359,13 @@ impl Cycle {
                     None => "everything waits until then",
                 };
                 faults.push(format!("{error}; {rest}"));
-                known.unwrap_or(Control {
-                    paused_until_seconds: Some(f64::MAX),
-                    waivers: Vec::new(),
-                })
+                known.unwrap_or(Control { paused_until_seconds: Some(f64::MAX), waivers: Vec::new() })
             }
         }
     }
 
     fn groups_of(&mut self, hosts: &[HostSnapshot], rules: &InForce) -> groups::Known {
-        if groups::matter(&rules.config) {
-            self.groups.of(&users(hosts))
-        } else {
-            groups::Known::default()
-        }
+        if groups::matter(&rules.config) { self.groups.of(&users(hosts)) } else { groups::Known::default() }
     }
 
     fn begin_deeds(&mut self, plan: &Plan, hosts: &[HostSnapshot], faults: &mut Vec<String>) {
@@ -440,10 +405,7 @@ pub(crate) fn users(hosts: &[HostSnapshot]) -> BTreeSet<String> {
     let snapshots = hosts.iter().filter_map(|host| host.snapshot.as_deref());
     let users = snapshots.flat_map(|snapshot| {
         let environments = snapshot.environments.iter().map(|it| it.username.as_str());
-        let processes = snapshot
-            .processes
-            .iter()
-            .filter_map(|it| snapshot.user_of(it));
+        let processes = snapshot.processes.iter().filter_map(|it| snapshot.user_of(it));
         environments.chain(processes)
     });
     let users: BTreeSet<&str> = users.collect();

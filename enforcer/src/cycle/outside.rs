@@ -50,9 +50,7 @@ fn uses(snapshot: &Snapshot, never: &Never) -> OutsideUses {
 /// The use of each GPU that a process computes on, and that no environment of the process holds.
 fn uses_of(process: &Process, snapshot: &Snapshot) -> Vec<OutsideUse> {
     let uid = process.uid.filter(|uid| *uid != 0);
-    let (Some(uid), Some(username), Some(start_time_ticks)) =
-        (uid, &process.username, process.start_time_ticks)
-    else {
+    let (Some(uid), Some(username), Some(start_time_ticks)) = (uid, &process.username, process.start_time_ticks) else {
         return Vec::new();
     };
     let held = match &process.attribution {
@@ -68,11 +66,7 @@ fn uses_of(process: &Process, snapshot: &Snapshot) -> Vec<OutsideUse> {
         held.any(|device| device.attached && device.index.gpu == gpu)
     };
     let mut uses: Vec<OutsideUse> = Vec::new();
-    for device in process
-        .devices
-        .iter()
-        .filter(|it| computes(it.process_type) && !is_held(it.index.gpu))
-    {
+    for device in process.devices.iter().filter(|it| computes(it.process_type) && !is_held(it.index.gpu)) {
         let gpu = device.index.gpu;
         match uses.iter_mut().find(|it| it.gpu == gpu) {
             // The process uses several parts of the GPU.
@@ -98,28 +92,19 @@ fn uses_of(process: &Process, snapshot: &Snapshot) -> Vec<OutsideUse> {
 mod tests {
     use std::sync::Arc;
 
-    use genv_core::model::{
-        DeviceIndex, Environment, EnvironmentDevice, ProcessDevice, ProcessType,
-    };
+    use genv_core::model::{DeviceIndex, Environment, EnvironmentDevice, ProcessDevice, ProcessType};
 
     use super::*;
 
     /// A process with 1 GiB on each of these devices.
-    fn process(
-        pid: u32,
-        uid: u32,
-        state: &str,
-        devices: &[(u32, u32, ProcessType)],
-    ) -> Arc<Process> {
+    fn process(pid: u32, uid: u32, state: &str, devices: &[(u32, u32, ProcessType)]) -> Arc<Process> {
         let reason = String::new();
-        let devices = devices
-            .iter()
-            .map(|&(gpu, part, process_type)| ProcessDevice {
-                index: DeviceIndex::mig(gpu, part),
-                process_type,
-                memory_used_bytes: Some(1 << 30),
-                utilization_ratio: None,
-            });
+        let devices = devices.iter().map(|&(gpu, part, process_type)| ProcessDevice {
+            index: DeviceIndex::mig(gpu, part),
+            process_type,
+            memory_used_bytes: Some(1 << 30),
+            utilization_ratio: None,
+        });
         Arc::new(Process {
             pid,
             start_time_ticks: Some(7),
@@ -130,9 +115,7 @@ mod tests {
             attribution: match state {
                 "outside" => Attribution::Outside { reason },
                 "unknown" => Attribution::Unknown { reason },
-                eid => Attribution::Environment {
-                    eid: eid.to_owned(),
-                },
+                eid => Attribution::Environment { eid: eid.to_owned() },
             },
             devices: devices.collect(),
         })
@@ -160,20 +143,10 @@ mod tests {
         // No process of this machine has these pids.
         let snapshot = Snapshot {
             processes: vec![
-                process(
-                    u32::MAX,
-                    2000,
-                    "outside",
-                    &[(0, 0, Compute), (0, 1, Compute), (1, 0, Graphics)],
-                ),
+                process(u32::MAX, 2000, "outside", &[(0, 0, Compute), (0, 1, Compute), (1, 0, Graphics)]),
                 process(u32::MAX - 1, 2000, "outside", &[(2, 0, ComputeAndGraphics)]),
                 process(u32::MAX - 2, 2000, "unknown", &[(3, 0, Compute)]),
-                process(
-                    u32::MAX - 3,
-                    2000,
-                    "e1",
-                    &[(3, 0, Compute), (4, 0, Compute)],
-                ),
+                process(u32::MAX - 3, 2000, "e1", &[(3, 0, Compute), (4, 0, Compute)]),
                 process(u32::MAX - 4, 0, "outside", &[(3, 0, Compute)]),
                 process(u32::MAX - 5, 2001, "outside", &[(3, 0, Compute)]),
                 process(u32::MAX - 6, 2002, "outside", &[(3, 0, Compute)]),
@@ -181,24 +154,14 @@ mod tests {
             environments: vec![environment("e1", &[3])],
             ..Snapshot::default()
         };
-        let never = Never {
-            users: ["user2001", "uid:2002"].map(str::to_owned).into(),
-            ..Never::default()
-        };
+        let never = Never { users: ["user2001", "uid:2002"].map(str::to_owned).into(), ..Never::default() };
         let found = uses(&snapshot, &never);
         let exempt: Vec<u32> = found.exempt.iter().map(|it| it.pid).collect();
         assert_eq!(exempt, [u32::MAX - 5, u32::MAX - 6]);
-        let found = found
-            .counted
-            .iter()
-            .map(|it| (it.gpu, it.pid, it.memory_used_bytes));
+        let found = found.counted.iter().map(|it| (it.gpu, it.pid, it.memory_used_bytes));
         assert_eq!(
             found.collect::<Vec<_>>(),
-            [
-                (0, u32::MAX, Some(2 << 30)),
-                (2, u32::MAX - 1, Some(1 << 30)),
-                (4, u32::MAX - 3, Some(1 << 30))
-            ]
+            [(0, u32::MAX, Some(2 << 30)), (2, u32::MAX - 1, Some(1 << 30)), (4, u32::MAX - 3, Some(1 << 30))]
         );
     }
 }

@@ -14,9 +14,7 @@ use crate::control::Control;
 use crate::directory::FileError;
 use crate::execute::Executor;
 use crate::plan::words;
-use crate::plan::{
-    History, Input, Key, Outcome, Plan, ProcessTarget, Since, Stage, StepKind, Violation,
-};
+use crate::plan::{History, Input, Key, Outcome, Plan, ProcessTarget, Since, Stage, StepKind, Violation};
 use crate::reload::InForce;
 use crate::tell::post::Notice;
 use crate::{status, told};
@@ -31,10 +29,7 @@ struct Warned {
 
 impl Default for Warned {
     fn default() -> Self {
-        Self {
-            outcome: Outcome::Done,
-            unread: None,
-        }
+        Self { outcome: Outcome::Done, unread: None }
     }
 }
 
@@ -50,9 +45,7 @@ pub(crate) fn is_left_alone(
     process: &ProcessTarget,
 ) -> bool {
     let under_maintenance = config.maintenance.iter().any(|window| {
-        window.hosts.0.contains(hostname)
-            && window.from_seconds <= now_seconds
-            && now_seconds < window.until_seconds
+        window.hosts.0.contains(hostname) && window.from_seconds <= now_seconds && now_seconds < window.until_seconds
     });
     let uid = format!("uid:{}", process.uid);
     let mut waivers = config.waivers.iter().chain(given);
@@ -130,18 +123,10 @@ impl Cycle {
         if control.paused_until_seconds.is_some() || !may_act {
             return;
         }
-        keep_left(
-            &mut self.executor,
-            hosts,
-            config,
-            &self.history,
-            now_seconds,
-        );
+        keep_left(&mut self.executor, hosts, config, &self.history, now_seconds);
         let given = control.waivers();
         let hostname = &self.hostname;
-        self.executor.end_left(|rule, process| {
-            is_left_alone(config, &given, (hostname, now_seconds), rule, process)
-        });
+        self.executor.end_left(|rule, process| is_left_alone(config, &given, (hostname, now_seconds), rule, process));
     }
 
     /// Takes all steps in their order, and settles how each went.
@@ -154,8 +139,7 @@ impl Cycle {
         unwritten: Option<&FileError>,
     ) {
         self.said.keep(plan);
-        let by_key: BTreeMap<&Key, &Violation> =
-            plan.violations.iter().map(|it| (&it.key, it)).collect();
+        let by_key: BTreeMap<&Key, &Violation> = plan.violations.iter().map(|it| (&it.key, it)).collect();
         let mode = self.executor.mode();
         let not_told = match mode {
             Mode::Enforce => self.executor.ask_breaker().err(),
@@ -191,25 +175,19 @@ impl Cycle {
                         warned.outcome
                     }
                 },
-                (_, Some(error)) => Outcome::Refused {
-                    reason: format!("what was done could not be remembered: {error}"),
-                    again: true,
-                },
+                (_, Some(error)) => {
+                    Outcome::Refused { reason: format!("what was done could not be remembered: {error}"), again: true }
+                }
                 (_, None) => {
                     let why = format!("{}; allowed: {}", violation.found, violation.allowed);
                     self.executor.carry_out(step, &why)
                 }
             };
             if is_deed && outcome == Outcome::Done {
-                done.push(Notice {
-                    violation,
-                    step: &step.kind,
-                });
+                done.push(Notice { violation, step: &step.kind });
             }
             // A warning without a recipient counts as failed, although its rule does not wait for the delivery.
-            let failed = unread.as_ref().map(|reason| Outcome::Failed {
-                reason: reason.clone(),
-            });
+            let failed = unread.as_ref().map(|reason| Outcome::Failed { reason: reason.clone() });
             let result = failed.as_ref().unwrap_or(&outcome);
             if !self.said.is_refused_still(step, result) {
                 self.lines.step(violation, step, result, mode);
@@ -237,23 +215,13 @@ impl Cycle {
         let warnings = plan.steps.iter().filter_map(|step| {
             let violation = *by_key.get(&step.key)?;
             let is_warning = matches!(step.kind, StepKind::Warn { .. });
-            is_warning.then_some(Notice {
-                violation,
-                step: &step.kind,
-            })
+            is_warning.then_some(Notice { violation, step: &step.kind })
         });
         let warnings: Vec<Notice<'_>> = warnings.collect();
-        let here: Vec<_> = warnings
-            .iter()
-            .filter(|it| self.is_here(it))
-            .copied()
-            .collect();
+        let here: Vec<_> = warnings.iter().filter(|it| self.is_here(it)).copied().collect();
         let zone = &config.timezone;
         let listed = too_many::listed(plan).map(|it| &it.key).collect();
-        let mut delivered = self
-            .post
-            .warn(&here, &listed, config.interval, now_seconds, zone)
-            .into_iter();
+        let mut delivered = self.post.warn(&here, &listed, config.interval, now_seconds, zone).into_iter();
         let mut outcomes = Vec::new();
         for warning in &warnings {
             if !self.is_here(warning) {
@@ -278,10 +246,7 @@ impl Cycle {
         let kept = done.iter().map(|notice| {
             let targets = Vec::from_iter(words::step_target(notice.step));
             status::held(&Violation {
-                stage: Stage::Acted {
-                    at_seconds: now_seconds,
-                    kill_seconds: None,
-                },
+                stage: Stage::Acted { at_seconds: now_seconds, kill_seconds: None },
                 targets,
                 action: words::action(notice.step).unwrap_or(notice.violation.action),
                 ..notice.violation.clone()

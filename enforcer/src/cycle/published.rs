@@ -1,8 +1,6 @@
 //! What a cycle publishes in `status.json`.
 
-use genv_core::enforcement::{
-    ENFORCEMENT_FILE, ENFORCEMENT_VERSION, Enforcement, EnforcementConfig, HeldViolation,
-};
+use genv_core::enforcement::{ENFORCEMENT_FILE, ENFORCEMENT_VERSION, Enforcement, EnforcementConfig, HeldViolation};
 
 use super::{Cycle, too_many};
 use crate::config::{Config, Mode};
@@ -45,14 +43,9 @@ impl Cycle {
             not_judged: status::not_judged(plan),
             left_behind: plan.left_behind.iter().map(status::left_behind).collect(),
             frozen: too_many::listed_frozen(plan).map(status::frozen).collect(),
-            violations: too_many::listed(plan)
-                .map(|it| self.held(it, config))
-                .collect(),
+            violations: too_many::listed(plan).map(|it| self.held(it, config)).collect(),
             paused_until_seconds: control.paused_until_seconds,
-            waivers: waivers
-                .chain(&control.waivers())
-                .map(status::waiver)
-                .collect(),
+            waivers: waivers.chain(&control.waivers()).map(status::waiver).collect(),
             ..Enforcement::default()
         }
     }
@@ -71,8 +64,7 @@ impl Cycle {
 
     pub(super) fn publish(&mut self, status: &Enforcement) -> Result<(), FileError> {
         let content = serde_json::to_vec(status).unwrap_or_default();
-        self.directory
-            .replace(ENFORCEMENT_FILE, &content, Audience::Everybody)?;
+        self.directory.replace(ENFORCEMENT_FILE, &content, Audience::Everybody)?;
         // A prompt that finds a mark reads the status.
         self.unread.mark(&self.directory, status)
     }

@@ -25,18 +25,11 @@ pub(super) struct TooMany(BTreeMap<Key, (f64, f64)>);
 
 impl TooMany {
     /// Adds these violations to a plan. Returns those that are new.
-    pub(super) fn add(
-        &mut self,
-        records: &[TooManyRecords],
-        plan: &mut Plan,
-        now_seconds: f64,
-    ) -> Vec<Violation> {
+    pub(super) fn add(&mut self, records: &[TooManyRecords], plan: &mut Plan, now_seconds: f64) -> Vec<Violation> {
         let mut users: BTreeMap<Key, (Option<u32>, Vec<String>)> = BTreeMap::new();
         for it in records {
-            let found = format!(
-                "has {} records of environments, more than are looked at one by one",
-                thousands(it.records)
-            );
+            let found =
+                format!("has {} records of environments, more than are looked at one by one", thousands(it.records));
             let key = key(&it.username, Some(&it.hostname));
             let (uid, all) = users.entry(key).or_default();
             *uid = it.uid;
@@ -51,10 +44,7 @@ impl TooMany {
         for (key, (of, number)) in violations.into_iter().filter(|it| it.1.1 > MOST_LISTED) {
             let (uid, all) = users.entry(key).or_default();
             *uid = of;
-            all.push(format!(
-                "breaks rules {} times, more than are listed",
-                thousands(number as u64)
-            ));
+            all.push(format!("breaks rules {} times, more than are listed", thousands(number as u64)));
         }
         let mut frozen: BTreeMap<Key, usize> = BTreeMap::new();
         for it in &plan.frozen {
@@ -63,22 +53,17 @@ impl TooMany {
             *of_user.or_default() += 1;
         }
         for (key, number) in frozen.into_iter().filter(|it| it.1 > MOST_LISTED) {
-            users.entry(key).or_default().1.push(format!(
-                "has {} frozen violations, more than are listed",
-                thousands(number as u64)
-            ));
+            users
+                .entry(key)
+                .or_default()
+                .1
+                .push(format!("has {} frozen violations, more than are listed", thousands(number as u64)));
         }
-        self.0
-            .retain(|_, (_, seen_seconds)| now_seconds - *seen_seconds < REMEMBERED_SECONDS);
+        self.0.retain(|_, (_, seen_seconds)| now_seconds - *seen_seconds < REMEMBERED_SECONDS);
         let mut new = Vec::new();
         for (key, (uid, found)) in users {
             let since_seconds = self.0.get(&key).map(|(since_seconds, _)| *since_seconds);
-            let violation = violation(
-                &key,
-                uid,
-                found.join(", and "),
-                since_seconds.unwrap_or(now_seconds),
-            );
+            let violation = violation(&key, uid, found.join(", and "), since_seconds.unwrap_or(now_seconds));
             new.extend(since_seconds.is_none().then(|| violation.clone()));
             self.0.insert(key, (violation.since_seconds, now_seconds));
             plan.violations.push(violation);
@@ -91,10 +76,7 @@ impl TooMany {
 fn key(username: &str, hostname: Option<&str>) -> Key {
     Key {
         rule: TOO_MANY.to_owned(),
-        subject: Subject::User {
-            username: username.to_owned(),
-            hostname: hostname.map(str::to_owned),
-        },
+        subject: Subject::User { username: username.to_owned(), hostname: hostname.map(str::to_owned) },
     }
 }
 
@@ -110,10 +92,7 @@ fn violation(key: &Key, uid: Option<u32>, found: String, since_seconds: f64) -> 
         key: key.clone(),
         action: Action::Report,
         since_seconds,
-        stage: Stage::Acted {
-            at_seconds: since_seconds,
-            kill_seconds: None,
-        },
+        stage: Stage::Acted { at_seconds: since_seconds, kill_seconds: None },
         found,
         allowed: format!("256 records of environments, and {MOST_LISTED} violations"),
         remedy: "end environments that are not needed: 'genv envs' lists them. If these records are not your own, ask \
@@ -126,10 +105,7 @@ fn violation(key: &Key, uid: Option<u32>, found: String, since_seconds: f64) -> 
 
 /// The step that reports such a violation.
 pub(super) fn report(violation: &Violation) -> Step {
-    Step {
-        key: violation.key.clone(),
-        kind: StepKind::Report,
-    }
+    Step { key: violation.key.clone(), kind: StepKind::Report }
 }
 
 /// How much is listed of each user, by host.
@@ -149,9 +125,7 @@ impl<'p> Listed<'p> {
 pub(super) fn listed(plan: &Plan) -> impl Iterator<Item = &Violation> {
     let mut listed = Listed::default();
     let violations = plan.violations.iter();
-    violations.filter(move |it| {
-        listed.lists(&it.username, it.hostname.as_deref()) || it.key.rule == TOO_MANY
-    })
+    violations.filter(move |it| listed.lists(&it.username, it.hostname.as_deref()) || it.key.rule == TOO_MANY)
 }
 
 /// The frozen violations of a plan that the status lists: so many of each user.
@@ -166,11 +140,7 @@ pub(super) fn listed_frozen(plan: &Plan) -> impl Iterator<Item = &Frozen> {
 
 /// Leaves so many signals and devices of each user in a plan as a cycle can need.
 pub(super) fn bound_deeds(plan: &mut Plan) {
-    let users: BTreeMap<&Key, &str> = plan
-        .violations
-        .iter()
-        .map(|it| (&it.key, it.username.as_str()))
-        .collect();
+    let users: BTreeMap<&Key, &str> = plan.violations.iter().map(|it| (&it.key, it.username.as_str())).collect();
     let mut deeds: BTreeMap<&str, usize> = BTreeMap::new();
     plan.steps.retain(|step| {
         if words::deed(&step.kind).is_none() {
@@ -193,11 +163,7 @@ mod tests {
     use crate::plan::ProcessTarget;
 
     fn process(pid: u32, username: &str) -> Violation {
-        let subject = Subject::Process {
-            hostname: "gpu01".to_owned(),
-            pid,
-            start_time_ticks: 1,
-        };
+        let subject = Subject::Process { hostname: "gpu01".to_owned(), pid, start_time_ticks: 1 };
         let rule = "outside".to_owned();
         Violation {
             hostname: Some("gpu01".to_owned()),
@@ -242,17 +208,10 @@ mod tests {
             let mut plan = plan(3000);
             assert_eq!(too_many.add(&records, &mut plan, now).len(), is_new);
             let last = plan.violations.last().unwrap();
-            assert_eq!(
-                (last.key.rule.as_str(), last.since_seconds),
-                (TOO_MANY, 10.0)
-            );
+            assert_eq!((last.key.rule.as_str(), last.since_seconds), (TOO_MANY, 10.0));
             assert!(last.found.contains("40,000 records"), "{}", last.found);
             assert!(last.found.contains("3,000 times"), "{}", last.found);
-            assert_eq!(
-                listed(&plan).count(),
-                MOST_LISTED + 2,
-                "bob's, and that there are more"
-            );
+            assert_eq!(listed(&plan).count(), MOST_LISTED + 2, "bob's, and that there are more");
         }
         let mut few = plan(3);
         assert_eq!(too_many.add(&[], &mut few, 30.0), []);

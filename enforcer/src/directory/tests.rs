@@ -31,10 +31,7 @@ fn a_directory_where_others_may_write_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let error = RuntimeDirectory::open(folder.path()).unwrap_err();
-    assert!(
-        error.to_string().contains("others may write there"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("others may write there"), "{error}");
     let made = tempfile::tempdir().unwrap();
     RuntimeDirectory::open(made.path().join("new")).unwrap();
     let error = RuntimeDirectory::open(made.path().join("a/b")).unwrap_err();
@@ -132,10 +129,7 @@ fn promise_15_a_crash_at_any_write_leaves_the_old_or_the_new_file() {
     loop {
         directory.replace("a", b"old file", Audience::Own).unwrap();
         let crash = Crash {
-            disk: OwnDisk {
-                audience: Audience::Own,
-                owner: directory.owner,
-            },
+            disk: OwnDisk { audience: Audience::Own, owner: directory.owner },
             steps_left: std::sync::Mutex::new(steps),
         };
         let replaced = directory.replace_on(&crash, "a", b"new file");

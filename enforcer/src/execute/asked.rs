@@ -24,12 +24,8 @@ impl Executor {
     /// # Errors
     /// It is not to be asked: in dry-run, because of the breaker, or because it cannot be written down.
     pub(crate) fn ask(&mut self, step: &Step, why: &str) -> Result<Asked, Outcome> {
-        let cause = Cause {
-            rule: &step.key.rule,
-            why,
-        };
-        let (action, target) =
-            act_of(&step.kind).ok_or_else(|| never("there is nothing to carry out"))?;
+        let cause = Cause { rule: &step.key.rule, why };
+        let (action, target) = act_of(&step.kind).ok_or_else(|| never("there is nothing to carry out"))?;
         let lock = self.lock().map_err(|error| later(error.to_string()))?;
         let mut record = self.record(action, &target, &cause);
         target.hostname().clone_into(&mut record.hostname);
@@ -41,11 +37,7 @@ impl Executor {
             }
         };
         drop(lock);
-        Ok(Asked {
-            record,
-            target,
-            counted,
-        })
+        Ok(Asked { record, target, counted })
     }
 
     /// Returns the user of each counted act.
@@ -56,16 +48,10 @@ impl Executor {
         let no_processes: &[_] = &[];
         let (username, processes) = match &step.kind {
             StepKind::Terminate(_) | StepKind::Kill(_) if !self.may_signal => {
-                return Err(later(
-                    "GENV_TERMINATE_PROCESSES=0 keeps processes from being signalled".to_owned(),
-                ));
+                return Err(later("GENV_TERMINATE_PROCESSES=0 keeps processes from being signalled".to_owned()));
             }
-            StepKind::Terminate(target) | StepKind::Kill(target) => {
-                (&target.username, no_processes)
-            }
-            StepKind::Detach(target) if self.may_signal => {
-                (&target.username, &target.processes[..])
-            }
+            StepKind::Terminate(target) | StepKind::Kill(target) => (&target.username, no_processes),
+            StepKind::Detach(target) if self.may_signal => (&target.username, &target.processes[..]),
             StepKind::Detach(target) => (&target.username, no_processes),
             StepKind::Report | StepKind::Warn { .. } => {
                 return Err(never("there is nothing to carry out"));
@@ -95,11 +81,7 @@ impl Executor {
     pub(crate) fn answered(&mut self, asked: &Asked, outcome: &Outcome, is_known: bool) {
         // Without the lock it is written all the same: it was done.
         let _lock = self.lock();
-        let Asked {
-            record,
-            target,
-            counted,
-        } = asked;
+        let Asked { record, target, counted } = asked;
         if is_known && matches!(outcome, Outcome::Refused { .. } | Outcome::Failed { .. }) {
             let counted: Vec<&str> = counted.iter().map(String::as_str).collect();
             self.uncount_acts(&counted);
@@ -125,12 +107,7 @@ impl Executor {
     }
 
     fn add(&mut self, record: &Record, result: audit::Result, reason: String) {
-        let record = Record {
-            result,
-            reason: Some(reason),
-            time: audit::time(self.now()),
-            ..record.clone()
-        };
+        let record = Record { result, reason: Some(reason), time: audit::time(self.now()), ..record.clone() };
         if let Err(error) = self.audit.conclude(&self.directory, record) {
             tracing::error!(%error, "what came of something is not in the audit");
         }

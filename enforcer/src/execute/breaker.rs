@@ -70,19 +70,13 @@ impl Breaker {
 
     /// Opens it, if it is not open already.
     pub(crate) fn trip(&mut self, now_seconds: f64, why: String) {
-        self.open.get_or_insert(Open {
-            since_seconds: now_seconds,
-            why,
-        });
+        self.open.get_or_insert(Open { since_seconds: now_seconds, why });
     }
 
     /// Closes it. What was done in the last minute counts no more; how large plans were is remembered, so that the plan which
     /// opened it by its growth is accepted.
     pub(super) fn closed(self) -> Self {
-        Self {
-            largest_plans: self.largest_plans,
-            ..Self::default()
-        }
+        Self { largest_plans: self.largest_plans, ..Self::default() }
     }
 
     /// How many more acts against a user this minute may see.
@@ -90,8 +84,7 @@ impl Breaker {
         forget_old(&mut self.signals_seconds, now_seconds);
         let of_user = self.user_signals_seconds.iter_mut();
         of_user.for_each(|(_, times)| forget_old(times, now_seconds));
-        self.user_signals_seconds
-            .retain(|_, times| !times.is_empty());
+        self.user_signals_seconds.retain(|_, times| !times.is_empty());
         let all = limits.acts_per_minute();
         let of_user = self.user_signals_seconds.get(user).map_or(0, Vec::len);
         let left = all.saturating_sub(self.signals_seconds.len());
@@ -143,11 +136,7 @@ pub(super) fn forget_old(times: &mut Vec<f64>, now_seconds: f64) {
 mod tests {
     use super::*;
 
-    const LIMITS: BreakerLimits = BreakerLimits {
-        signals_per_minute: 3,
-        share_of_users: 0.5,
-        at_least_users: 3,
-    };
+    const LIMITS: BreakerLimits = BreakerLimits { signals_per_minute: 3, share_of_users: 0.5, at_least_users: 3 };
 
     #[test]
     fn promise_08_the_minute_slides() {
@@ -158,20 +147,13 @@ mod tests {
         }
         assert_eq!(breaker.room(&LIMITS, 59.0, "a"), 0);
         assert_eq!(breaker.room(&LIMITS, 59.0, "b"), 0);
-        assert_eq!(
-            breaker.room(&LIMITS, 60.0, "a"),
-            1,
-            "the first is a minute old"
-        );
+        assert_eq!(breaker.room(&LIMITS, 60.0, "a"), 1, "the first is a minute old");
         assert_eq!(breaker.open, None, "it paces, and does not open");
     }
 
     #[test]
     fn one_user_leaves_room_for_others() {
-        let limits = BreakerLimits {
-            signals_per_minute: 20,
-            ..LIMITS
-        };
+        let limits = BreakerLimits { signals_per_minute: 20, ..LIMITS };
         let mut breaker = Breaker::default();
         breaker.count(0.0, "a", 15);
         assert_eq!(breaker.room(&limits, 1.0, "a"), 0);

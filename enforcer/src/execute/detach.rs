@@ -49,9 +49,7 @@ impl Executor {
             return Err(never("it is on another host"));
         }
         if target.uuid.is_some() && (self.evidence.gpu_uuid)(target.gpu) != target.uuid {
-            return Err(later(
-                "another GPU is at the index of the device now, or none".to_owned(),
-            ));
+            return Err(later("another GPU is at the index of the device now, or none".to_owned()));
         }
         let state = self.evidence.state()?;
         let processes = self.evidence.processes.as_mut();
@@ -95,8 +93,7 @@ impl Executor {
     fn change_state(&mut self, target: &AttachmentTarget) -> Outcome {
         let processes = self.evidence.processes.as_mut();
         let detached = self.store.update(|state| {
-            still_attached(target, state.environments(), state.devices(), processes)
-                .map_err(NotDetached::Refused)?;
+            still_attached(target, state.environments(), state.devices(), processes).map_err(NotDetached::Refused)?;
             let detached = state.detach(&target.eid, Some(target.gpu));
             detached.map_err(|error| NotDetached::Refused(later(error.to_string())))
         });
@@ -136,21 +133,14 @@ fn still_attached(
         .flat_map(|device| &device.attachments)
         .find(|attachment| attachment.eid == target.eid);
     let Some(attachment) = attachment else {
-        return Err(later(
-            "the environment is not attached to it any more".to_owned(),
-        ));
+        return Err(later("the environment is not attached to it any more".to_owned()));
     };
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "clocks show less than the year 9999"
-    )]
-    let attached = attachment
-        .attached_timestamp_seconds
-        .map(|seconds| seconds.floor() as i64);
+    #[expect(clippy::cast_possible_truncation, reason = "clocks show less than the year 9999")]
+    let attached = attachment.attached_timestamp_seconds.map(|seconds| seconds.floor() as i64);
     match (attached, target.attached_seconds) {
-        (Some(now), Some(then)) if now != then => Err(later(
-            "the environment was attached to it anew since".to_owned(),
-        )),
+        (Some(now), Some(then)) if now != then => {
+            Err(later("the environment was attached to it anew since".to_owned()))
+        }
         _ => Ok(owner),
     }
 }

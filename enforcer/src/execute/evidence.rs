@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use genv_core::attribute::{Attributor, live_environments};
 use genv_core::model::{Attribution, Snapshot};
-use genv_core::proc::{
-    ProcReader, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable,
-};
+use genv_core::proc::{ProcReader, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable};
 use genv_core::state::{State, StateSource};
 
 use crate::plan::{Outcome, ProcessTarget};
@@ -74,10 +72,7 @@ impl Evidence {
         let mut gpu_use = (self.gpu_use)().map_err(later)?;
         let state = self.state()?;
         let members = state.environments.iter().flat_map(|it| &it.pids).copied();
-        let mut table = self.processes.read(&ProcessRequest {
-            processes: vec![pid],
-            members: members.collect(),
-        });
+        let mut table = self.processes.read(&ProcessRequest { processes: vec![pid], members: members.collect() });
         for environment in &state.environments {
             let owner = self.processes.owner(environment.uid);
             table.owners.insert(environment.uid, owner);
@@ -85,10 +80,8 @@ impl Evidence {
         let live = live_environments(&state, &table);
         let attribution = Attributor::new(&state, &live, true, &table).attribute(pid);
         // A new reader remembers nothing.
-        let mut real = ProcReader::new().read(&ProcessRequest {
-            processes: vec![pid, std::process::id()],
-            members: Vec::new(),
-        });
+        let mut real =
+            ProcReader::new().read(&ProcessRequest { processes: vec![pid, std::process::id()], members: Vec::new() });
         let facts = match real.processes.remove(&pid) {
             Some(ProcessRead::Present(facts)) => facts,
             Some(ProcessRead::Unreadable) => {
@@ -99,17 +92,13 @@ impl Evidence {
         // Of a scenario, a simulated process may have the pid of a real one.
         let same = |read: &ProcessRead| matches!(read, ProcessRead::Present(told) if told.start_time_ticks == facts.start_time_ticks);
         if !table.processes.get(&pid).is_some_and(same) {
-            return Err(later(
-                "it is not the process that uses the device".to_owned(),
-            ));
+            return Err(later("it is not the process that uses the device".to_owned()));
         }
         let user = facts.uid.map(|uid| self.processes.owner(uid));
         if user != facts.real_uid.map(|uid| self.processes.owner(uid)) {
             return Err(later("its real and effective users differ now".to_owned()));
         }
-        let username = table
-            .container_username(&facts)
-            .or_else(|| user.map(|uid| self.processes.username(uid)));
+        let username = table.container_username(&facts).or_else(|| user.map(|uid| self.processes.username(uid)));
         Ok(Witnessed {
             username: username.unwrap_or_default(),
             facts,
@@ -123,11 +112,7 @@ impl Evidence {
 
 impl Witnessed {
     /// Why this process is not what the plan took it for, if it is not.
-    pub(super) fn is_still(
-        &self,
-        target: &ProcessTarget,
-        gpus: Option<&BTreeSet<u32>>,
-    ) -> Result<(), Outcome> {
+    pub(super) fn is_still(&self, target: &ProcessTarget, gpus: Option<&BTreeSet<u32>>) -> Result<(), Outcome> {
         if self.user != Some(target.uid) {
             return Err(later("it runs as another user now".to_owned()));
         }
@@ -135,14 +120,10 @@ impl Witnessed {
             (Attribution::Environment { eid }, Some(expected)) if eid == expected => {}
             (Attribution::Outside { .. }, None) => {}
             (Attribution::Unknown { reason }, _) => {
-                return Err(later(format!(
-                    "it is not known now which environment it is in: {reason}"
-                )));
+                return Err(later(format!("it is not known now which environment it is in: {reason}")));
             }
             (Attribution::Environment { .. } | Attribution::Outside { .. }, _) => {
-                return Err(later(
-                    "it is not in the same environment any more".to_owned(),
-                ));
+                return Err(later("it is not in the same environment any more".to_owned()));
             }
         }
         let uses = match gpus {
@@ -158,18 +139,12 @@ impl Witnessed {
 
 /// Not now, perhaps in the next cycle.
 pub(super) fn later(reason: String) -> Outcome {
-    Outcome::Refused {
-        reason,
-        again: true,
-    }
+    Outcome::Refused { reason, again: true }
 }
 
 /// Not now, and not later.
 pub(super) fn never(reason: &str) -> Outcome {
-    Outcome::Refused {
-        reason: reason.to_owned(),
-        again: false,
-    }
+    Outcome::Refused { reason: reason.to_owned(), again: false }
 }
 
 /// It is not there any more.

@@ -55,12 +55,7 @@ impl Executor {
     }
 
     /// Ends the processes of a device that was taken, as fast as the pace allows; the rest when its turn comes.
-    pub(super) fn end_with_device(
-        &mut self,
-        processes: &[Arc<ProcessTarget>],
-        gpu: u32,
-        cause: &Cause<'_>,
-    ) {
+    pub(super) fn end_with_device(&mut self, processes: &[Arc<ProcessTarget>], gpu: u32, cause: &Cause<'_>) {
         let since_seconds = self.now();
         let before = self.left.len();
         for process in processes {
@@ -78,11 +73,7 @@ impl Executor {
         }
         let count = self.left.len() - before;
         if count > 0 {
-            tracing::info!(
-                count,
-                gpu,
-                "a device was taken; so many of its processes end in later cycles"
-            );
+            tracing::info!(count, gpu, "a device was taken; so many of its processes end in later cycles");
             self.save_left();
         }
     }
@@ -91,14 +82,10 @@ impl Executor {
     /// administrator has changed the rule since, or the process works on another device.
     pub(crate) fn keep_left(&mut self, ends: impl Fn(&str, &ProcessTarget, u32) -> bool) {
         let before = self.left.len();
-        self.left
-            .retain(|left| ends(&left.rule, &left.process, left.gpu));
+        self.left.retain(|left| ends(&left.rule, &left.process, left.gpu));
         let count = before - self.left.len();
         if count > 0 {
-            tracing::info!(
-                count,
-                "processes whose device was taken go on: their rule would not end them now"
-            );
+            tracing::info!(count, "processes whose device was taken go on: their rule would not end them now");
             self.save_left();
         }
     }
@@ -120,10 +107,7 @@ impl Executor {
                 continue;
             }
             let gpu: BTreeSet<u32> = [left.gpu].into();
-            let cause = Cause {
-                rule: &left.rule,
-                why: &left.why,
-            };
+            let cause = Cause { rule: &left.rule, why: &left.why };
             let outcome = self.signal_now(Action::Terminate, &left.process, Some(&gpu), &cause);
             let is_open = matches!(outcome, Outcome::Refused { again: true, .. });
             if is_open && now - left.since_seconds < LONGEST_SECONDS {

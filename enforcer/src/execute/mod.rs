@@ -70,11 +70,7 @@ pub struct Policy {
 
 impl From<&Config> for Policy {
     fn from(config: &Config) -> Self {
-        Self {
-            mode: config.mode,
-            never: config.never.clone(),
-            breaker: config.breaker,
-        }
+        Self { mode: config.mode, never: config.never.clone(), breaker: config.breaker }
     }
 }
 
@@ -205,10 +201,7 @@ impl Executor {
 
     /// Writes down that a step is not carried out, and why; returns that.
     pub fn refuse(&mut self, step: &Step, why: &str, outcome: Outcome) -> Outcome {
-        let cause = Cause {
-            rule: &step.key.rule,
-            why,
-        };
+        let cause = Cause { rule: &step.key.rule, why };
         let Some((action, target)) = act_of(&step.kind) else {
             return outcome;
         };
@@ -256,10 +249,7 @@ impl Executor {
 
     /// The same, where it is known what falls due.
     pub(crate) fn begin(&mut self, hits: &Hits, all: &BTreeSet<String>) -> CycleNotes {
-        let mut notes = CycleNotes {
-            tripped: None,
-            unkillable: self.look_after_signalled(),
-        };
+        let mut notes = CycleNotes { tripped: None, unkillable: self.look_after_signalled() };
         self.try_lock_anew();
         // Without the lock it cannot be written down, and is in force all the same.
         let _lock = self.lock();
@@ -292,19 +282,14 @@ impl Executor {
 
     /// Carries out a step that detaches, terminates or kills, for a violation that is told in one clause.
     pub fn carry_out(&mut self, step: &Step, why: &str) -> Outcome {
-        let cause = Cause {
-            rule: &step.key.rule,
-            why,
-        };
+        let cause = Cause { rule: &step.key.rule, why };
         let gpus = device_of(&step.key.subject);
         let gpus = gpus.as_ref();
         self.locked(|executor| match &step.kind {
             StepKind::Detach(target) => executor.detach(target, &cause),
             StepKind::Terminate(target) => executor.signal(Action::Terminate, target, gpus, &cause),
             StepKind::Kill(target) => executor.signal(Action::Kill, target, gpus, &cause),
-            StepKind::Report | StepKind::Warn { .. } => {
-                evidence::never("there is nothing to carry out")
-            }
+            StepKind::Report | StepKind::Warn { .. } => evidence::never("there is nothing to carry out"),
         })
     }
 
@@ -373,9 +358,7 @@ fn may_signal(variable: Option<&str>) -> bool {
 /// The device that a violation is about, if it is about one.
 fn device_of(subject: &Subject) -> Option<BTreeSet<u32>> {
     match subject {
-        Subject::EnvironmentDevice { index, .. } | Subject::UserDevice { index, .. } => {
-            Some([index.gpu].into())
-        }
+        Subject::EnvironmentDevice { index, .. } | Subject::UserDevice { index, .. } => Some([index.gpu].into()),
         Subject::Process { .. } | Subject::Environment { .. } | Subject::User { .. } => None,
     }
 }
@@ -389,9 +372,7 @@ fn now_seconds() -> f64 {
 ///
 /// # Errors
 /// That cannot be written down.
-pub(crate) fn reset_breaker(
-    directory: &RuntimeDirectory,
-) -> Result<Option<breaker::Open>, FileError> {
+pub(crate) fn reset_breaker(directory: &RuntimeDirectory) -> Result<Option<breaker::Open>, FileError> {
     let _lock = directory.lock(LOCK_FILE, LOCK_PATIENCE)?;
     let mut breaker = Breaker::load(directory, now_seconds());
     let open = breaker.open.take();

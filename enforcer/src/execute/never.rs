@@ -197,11 +197,7 @@ mod tests {
         of_root_unless(container, container_owner, &names)
     }
 
-    fn of_root_unless(
-        container: Option<&str>,
-        container_owner: Option<u32>,
-        never: &[String],
-    ) -> Result<(), Outcome> {
+    fn of_root_unless(container: Option<&str>, container_owner: Option<u32>, never: &[String]) -> Result<(), Outcome> {
         let facts = ProcessFacts {
             start_time_ticks: 1,
             uid: Some(0),
@@ -216,19 +212,14 @@ mod tests {
             user: facts.uid,
             facts,
             username: username.unwrap_or_else(|| "root".to_owned()),
-            attribution: Attribution::Outside {
-                reason: "no_claim".to_owned(),
-            },
+            attribution: Attribution::Outside { reason: "no_claim".to_owned() },
             gpus: [0].into(),
             table: ProcessTable::default(),
         };
         // Any program that may be read will do, except this one.
         let child = std::process::Command::new("sleep").arg("1000000").spawn();
         let mut child = child.unwrap();
-        let never = Never {
-            users: never.iter().cloned().collect(),
-            ..Never::default()
-        };
+        let never = Never { users: never.iter().cloned().collect(), ..Never::default() };
         let why = within_reach(child.id(), &witnessed, &never);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -262,35 +253,19 @@ mod tests {
         let sleep = executable("/bin/sleep");
         assert!(sleep.is(&Program::at("/bin/sleep".into())));
         assert!(!sleep.is(&Program::at("/bin/sh".into())));
-        let named_alike = Executable {
-            inode: sleep.inode + 1,
-            ..sleep.clone()
-        };
+        let named_alike = Executable { inode: sleep.inode + 1, ..sleep.clone() };
         assert!(!named_alike.is(&Program::at("/bin/sleep".into())));
-        let own = Executable {
-            owner: 1000,
-            ..sleep.clone()
-        };
+        let own = Executable { owner: 1000, ..sleep.clone() };
         assert!(!own.is(&Program::at("/bin/sleep".into())));
     }
 
     #[test]
     fn promise_06_a_program_that_was_updated_while_it_runs_stays_protected() {
-        let updated = Executable {
-            deleted: true,
-            inode: 1,
-            ..executable("/bin/sleep")
-        };
+        let updated = Executable { deleted: true, inode: 1, ..executable("/bin/sleep") };
         assert!(updated.is(&Program::at("/bin/sleep".into())));
-        let elsewhere = Executable {
-            device: updated.device + 1,
-            ..updated.clone()
-        };
+        let elsewhere = Executable { device: updated.device + 1, ..updated.clone() };
         assert!(!elsewhere.is(&Program::at("/bin/sleep".into())));
-        let removed = Executable {
-            path: "/usr/lib/xorg/Removed".into(),
-            ..updated
-        };
+        let removed = Executable { path: "/usr/lib/xorg/Removed".into(), ..updated };
         assert!(removed.is(&Program::at("/usr/lib/xorg/Removed".into())));
     }
 }

@@ -29,10 +29,7 @@ pub(super) struct CyclePace {
 impl CyclePace {
     /// A cycle on a machine with these users of devices.
     pub(super) fn begin(limits: &BreakerLimits, all: &BTreeSet<String>) -> Self {
-        Self {
-            most_users: limits.most_users(all.len()),
-            acts: BTreeMap::new(),
-        }
+        Self { most_users: limits.most_users(all.len()), acts: BTreeMap::new() }
     }
 
     /// How many more acts against a user this cycle may do.
@@ -198,12 +195,7 @@ mod tests {
         for now in (0..120).step_by(10).map(f64::from) {
             let mut cycle = CyclePace::begin(&limits, &all);
             let before = left;
-            while left > 0
-                && breaker
-                    .room(&limits, now, "a")
-                    .min(cycle.room(&limits, "a"))
-                    > 0
-            {
+            while left > 0 && breaker.room(&limits, now, "a").min(cycle.room(&limits, "a")) > 0 {
                 breaker.count(now, "a", 1);
                 *cycle.acts.entry("a".to_owned()).or_default() += 1;
                 left -= 1;
@@ -217,11 +209,7 @@ mod tests {
 
     #[test]
     fn a_cycle_leaves_room_for_other_users_and_hits_no_more_than_their_share() {
-        let limits = BreakerLimits {
-            signals_per_minute: 8,
-            share_of_users: 0.5,
-            at_least_users: 3,
-        };
+        let limits = BreakerLimits { signals_per_minute: 8, share_of_users: 0.5, at_least_users: 3 };
         let all: BTreeSet<String> = ["a", "b", "c", "d"].map(str::to_owned).into();
         let mut pace = CyclePace::begin(&limits, &all);
         assert_eq!(pace.room(&limits, "a"), 3, "of 4, a quarter is left");

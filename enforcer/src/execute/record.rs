@@ -34,10 +34,7 @@ impl Executor {
     /// Writes down that a user has too many of something.
     pub(crate) fn report_too_many(&mut self, violation: &Violation, outcome: &Outcome) {
         let why = format!("{}; allowed: {}", violation.found, violation.allowed);
-        let cause = Cause {
-            rule: &violation.key.rule,
-            why: &why,
-        };
+        let cause = Cause { rule: &violation.key.rule, why: &why };
         let mut record = self.blank(Action::Report, &cause);
         record.username.clone_from(&violation.username);
         record.uid = violation.uid;

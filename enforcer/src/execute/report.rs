@@ -92,15 +92,8 @@ impl Executor {
     /// Does what a report says, in its order: first processes, then devices. `all` are the users who use or hold a device.
     ///
     /// The notes say whether it was too much for the breaker.
-    pub(crate) fn execute_report(
-        &mut self,
-        report: &Report,
-        all: &BTreeSet<String>,
-    ) -> (CycleNotes, Vec<Deed>) {
-        let cause = Cause {
-            rule: RULE,
-            why: WHY,
-        };
+    pub(crate) fn execute_report(&mut self, report: &Report, all: &BTreeSet<String>) -> (CycleNotes, Vec<Deed>) {
+        let cause = Cause { rule: RULE, why: WHY };
         let mut deeds = Vec::new();
         let mut processes = Vec::new();
         for process in &report.terminate.processes {
@@ -137,9 +130,7 @@ impl Executor {
         let users = users.chain(attachments.iter().map(|target| &target.username));
         let notes = self.begin_cycle(&users.cloned().collect(), all);
         for (target, gpus) in processes {
-            let outcome = self.locked(|executor| {
-                executor.signal(Action::Terminate, &target, Some(&gpus), &cause)
-            });
+            let outcome = self.locked(|executor| executor.signal(Action::Terminate, &target, Some(&gpus), &cause));
             let target = Target::Process(target.into());
             deeds.push(Deed { target, outcome });
         }
@@ -178,10 +169,7 @@ impl Executor {
             },
             Err(outcome) => outcome,
         };
-        let cause = Cause {
-            rule: RULE,
-            why: WHY,
-        };
+        let cause = Cause { rule: RULE, why: WHY };
         let named = Target::Process(target.into());
         let outcome = self.locked(|executor| {
             let mut record = executor.record(Action::Terminate, &named, &cause);
@@ -190,9 +178,6 @@ impl Executor {
             executor.conclude(record, named.clone(), &outcome);
             outcome
         });
-        Err(Box::new(Deed {
-            target: named,
-            outcome,
-        }))
+        Err(Box::new(Deed { target: named, outcome }))
     }
 }

@@ -22,16 +22,10 @@ pub(crate) struct Mark {
 
 impl Mark {
     pub(super) fn begin(now_seconds: f64) -> Self {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "microseconds fit for thousands of centuries"
-        )]
+        #[expect(clippy::cast_possible_truncation, reason = "microseconds fit for thousands of centuries")]
         let microseconds = (now_seconds * 1e6) as i64;
         // In containers each run has the same pid.
-        Self {
-            run: format!("{microseconds}-{}", std::process::id()),
-            intentions: 0,
-        }
+        Self { run: format!("{microseconds}-{}", std::process::id()), intentions: 0 }
     }
 
     /// The `id` in the audit of what is intended next.
@@ -84,26 +78,16 @@ impl Executor {
     ///
     /// # Errors
     /// The audit cannot be read.
-    pub(crate) fn what_became_of(
-        &self,
-        mark: &Mark,
-        steps: &[Step],
-    ) -> Result<Vec<Became>, FileError> {
+    pub(crate) fn what_became_of(&self, mark: &Mark, steps: &[Step]) -> Result<Vec<Became>, FileError> {
         let lines = audit::lines(&self.directory, |id| mark.is_before(id))?;
         Ok(steps.iter().map(|step| became(step, &lines)).collect())
     }
 }
 
 fn became(step: &Step, lines: &[Line]) -> Became {
-    let mut became = Became {
-        step: step.clone(),
-        outcome: None,
-        left: Vec::new(),
-    };
+    let mut became = Became { step: step.clone(), outcome: None, left: Vec::new() };
     let last = |action, target: &Target| {
-        let about = |line: &&Line| {
-            line.rule == step.key.rule && line.action == action && line.is_about(target)
-        };
+        let about = |line: &&Line| line.rule == step.key.rule && line.action == action && line.is_about(target);
         lines.iter().rev().find(about)
     };
     let done = match &step.kind {
@@ -116,9 +100,10 @@ fn became(step: &Step, lines: &[Line]) -> Became {
     if let (Some(line), StepKind::Detach(taken)) = (done, &mut became.step.kind)
         && line.may_be_done()
     {
-        let (begun, left): (Vec<_>, Vec<_>) = taken.processes.drain(..).partition(|process| {
-            last(Action::Terminate, &Target::Process(process.clone())).is_some()
-        });
+        let (begun, left): (Vec<_>, Vec<_>) = taken
+            .processes
+            .drain(..)
+            .partition(|process| last(Action::Terminate, &Target::Process(process.clone())).is_some());
         taken.processes = begun;
         became.left = left;
     }
@@ -150,9 +135,7 @@ impl Line {
     fn outcome(&self) -> Option<Outcome> {
         match self.result {
             audit::Result::Done | audit::Result::Unkillable => Some(Outcome::Done),
-            audit::Result::Failed => Some(Outcome::Failed {
-                reason: self.reason.clone().unwrap_or_default(),
-            }),
+            audit::Result::Failed => Some(Outcome::Failed { reason: self.reason.clone().unwrap_or_default() }),
             audit::Result::Intended
             | audit::Result::Asked
             | audit::Result::Would

@@ -81,9 +81,7 @@ impl Executor {
             return Err(never("it is on another host"));
         }
         if !self.may_signal {
-            return Err(later(
-                "GENV_TERMINATE_PROCESSES=0 keeps processes from being signalled".to_owned(),
-            ));
+            return Err(later("GENV_TERMINATE_PROCESSES=0 keeps processes from being signalled".to_owned()));
         }
         if action == Action::Kill && self.is_left(target) {
             return Err(later("it was not told to end yet".to_owned()));
@@ -116,17 +114,9 @@ impl Executor {
         Ok(Verified::Ready(pidfd))
     }
 
-    fn send(
-        &mut self,
-        action: Action,
-        target: &ProcessTarget,
-        pidfd: OwnedFd,
-        record: &mut Record,
-    ) -> Outcome {
-        let prepared = self
-            .ask_breaker()
-            .and_then(|()| self.intend(record))
-            .and_then(|()| self.count_act(&target.username));
+    fn send(&mut self, action: Action, target: &ProcessTarget, pidfd: OwnedFd, record: &mut Record) -> Outcome {
+        let prepared =
+            self.ask_breaker().and_then(|()| self.intend(record)).and_then(|()| self.count_act(&target.username));
         if let Err(outcome) = prepared {
             return outcome;
         }
@@ -141,16 +131,8 @@ impl Executor {
                 if signal == Signal::TERM {
                     _ = pidfd_send_signal(&pidfd, Signal::CONT);
                 }
-                let killed = (action == Action::Kill).then_some(Killed {
-                    cycles: 0,
-                    told: false,
-                });
-                let held = Held {
-                    pidfd,
-                    record: record.clone(),
-                    target: target.clone(),
-                    killed,
-                };
+                let killed = (action == Action::Kill).then_some(Killed { cycles: 0, told: false });
+                let held = Held { pidfd, record: record.clone(), target: target.clone(), killed };
                 self.held.insert(key(target), held);
                 Outcome::Done
             }
@@ -158,9 +140,7 @@ impl Executor {
                 self.uncount_acts(&[&target.username]);
                 match errno {
                     Errno::SRCH => ended(),
-                    errno => Outcome::Failed {
-                        reason: format!("it may not be signalled: {}", text(errno)),
-                    },
+                    errno => Outcome::Failed { reason: format!("it may not be signalled: {}", text(errno)) },
                 }
             }
         }
@@ -184,9 +164,7 @@ impl Executor {
         });
         let told = unkillable.into_iter().map(|(mut record, target)| {
             record.result = audit::Result::Unkillable;
-            record.reason = Some(
-                "it has not ended since SIGKILL: see what it waits for in the kernel".to_owned(),
-            );
+            record.reason = Some("it has not ended since SIGKILL: see what it waits for in the kernel".to_owned());
             record.time = audit::time(self.now());
             if let Err(error) = self.audit.write(&self.directory, &record) {
                 tracing::error!(%error, "what was found is not in the audit");
@@ -216,9 +194,7 @@ fn open(pid: u32) -> Result<OwnedFd, Outcome> {
     };
     pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| match errno {
         Errno::SRCH => ended(),
-        Errno::MFILE | Errno::NFILE | Errno::NOMEM => {
-            later(format!("it cannot be opened: {}", text(errno)))
-        }
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => later(format!("it cannot be opened: {}", text(errno))),
         errno => no_descriptor(errno),
     })
 }
@@ -236,10 +212,7 @@ fn no_descriptor(errno: Errno) -> Outcome {
 /// Whether a process has ended, waited for or not. One of which that cannot be told has, as far as signals go.
 fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
-    let at_once = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     !matches!(retry_on_intr(|| poll(&mut polled, Some(&at_once))), Ok(0))
 }
 

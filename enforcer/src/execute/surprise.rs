@@ -48,10 +48,7 @@ pub(super) struct LargestPlans(BTreeMap<i64, usize>);
 impl Hits {
     /// One end for each of these users.
     pub(crate) fn of_users(users: &BTreeSet<String>) -> Self {
-        Self {
-            users: users.iter().map(|user| (user.clone(), 1)).collect(),
-            rules: BTreeSet::new(),
-        }
+        Self { users: users.iter().map(|user| (user.clone(), 1)).collect(), rules: BTreeSet::new() }
     }
 
     /// Users who lose something.
@@ -60,10 +57,7 @@ impl Hits {
     }
 
     fn ends(&self) -> usize {
-        let ends = self
-            .users
-            .values()
-            .map(|ends| (*ends).min(MOST_ENDS_OF_USER));
+        let ends = self.users.values().map(|ends| (*ends).min(MOST_ENDS_OF_USER));
         ends.sum()
     }
 
@@ -91,11 +85,7 @@ impl Hits {
 
     /// Why this hits too many of the users who use or hold a device; nothing if it does not, or if there are fewer of them
     /// than [`BreakerLimits::at_least_users`].
-    pub(super) fn too_many_users(
-        &self,
-        limits: &BreakerLimits,
-        all: &BTreeSet<String>,
-    ) -> Option<String> {
+    pub(super) fn too_many_users(&self, limits: &BreakerLimits, all: &BTreeSet<String>) -> Option<String> {
         let hit = self.users();
         let (hit_users, all_users) = (hit.len(), all.union(&hit).count());
         if all_users < limits.at_least_users as usize {
@@ -116,10 +106,7 @@ impl Hits {
 impl Expected {
     /// What the last cycle of an earlier daemon left due, by its history.
     pub(crate) fn resumed(history: &History) -> Self {
-        Self {
-            due: BTreeSet::new(),
-            accepted: history.due().cloned().collect(),
-        }
+        Self { due: BTreeSet::new(), accepted: history.due().cloned().collect() }
     }
 
     /// What of a plan falls due now, and nobody could expect.
@@ -140,10 +127,7 @@ impl Expected {
     /// Remembers the due steps of a plan. While the breaker is open, none of them is carried out, and the administrator
     /// who closes the breaker sees all of them.
     pub(crate) fn follow(&mut self, plan: &Plan, breaker_is_open: bool) {
-        let deeds = plan
-            .steps
-            .iter()
-            .filter(|step| !matches!(step.kind, StepKind::Report | StepKind::Warn { .. }));
+        let deeds = plan.steps.iter().filter(|step| !matches!(step.kind, StepKind::Report | StepKind::Warn { .. }));
         self.due = deeds.map(|step| step.key.clone()).collect();
         let broken: BTreeSet<&Key> = plan.violations.iter().map(|it| &it.key).collect();
         self.accepted.retain(|key| broken.contains(key));
@@ -160,8 +144,7 @@ impl LargestPlans {
         #[expect(clippy::cast_possible_truncation, reason = "days since 1970")]
         let today = (now_seconds / 86_400.0).floor() as i64;
         // Days to come are those of a clock that was set back.
-        self.0
-            .retain(|day, _| *day > today - REMEMBERED_DAYS && *day <= today);
+        self.0.retain(|day, _| *day > today - REMEMBERED_DAYS && *day <= today);
         let before = self.0.values().copied().max().unwrap_or_default();
         if ends > 0 {
             let most = self.0.entry(today).or_default();
@@ -198,11 +181,7 @@ mod tests {
     use crate::plan::tests::lab::due_violation;
     use crate::plan::{AttachmentTarget, ProcessTarget, Step, Subject};
 
-    const LIMITS: BreakerLimits = BreakerLimits {
-        signals_per_minute: 3,
-        share_of_users: 0.5,
-        at_least_users: 3,
-    };
+    const LIMITS: BreakerLimits = BreakerLimits { signals_per_minute: 3, share_of_users: 0.5, at_least_users: 3 };
 
     fn names(count: usize) -> BTreeSet<String> {
         (0..count).map(|user| format!("user{user}")).collect()
@@ -222,27 +201,17 @@ mod tests {
     }
 
     fn step(kind: StepKind, pid: u32) -> Step {
-        let subject = Subject::Process {
-            hostname: "gpu01".to_owned(),
-            pid,
-            start_time_ticks: 1,
-        };
-        let key = Key {
-            rule: "outside".to_owned(),
-            subject,
-        };
+        let subject = Subject::Process { hostname: "gpu01".to_owned(), pid, start_time_ticks: 1 };
+        let key = Key { rule: "outside".to_owned(), subject };
         Step { key, kind }
     }
 
     /// So many processes of each of these users.
     fn plan(users: usize, processes: u32) -> Plan {
-        let users = (0..users).flat_map(|user| {
-            (0..processes).map(move |process| (format!("user{user}"), user as u32 * 1000 + process))
-        });
+        let users = (0..users)
+            .flat_map(|user| (0..processes).map(move |process| (format!("user{user}"), user as u32 * 1000 + process)));
         Plan {
-            steps: users
-                .map(|(user, pid)| step(StepKind::Terminate(process(&user, pid).into()), pid))
-                .collect(),
+            steps: users.map(|(user, pid)| step(StepKind::Terminate(process(&user, pid).into()), pid)).collect(),
             ..Plan::default()
         }
     }
@@ -255,10 +224,7 @@ mod tests {
         assert!(hits(2, 3).is_some());
         assert_eq!(hits(3, 6), None);
         let why = hits(3, 5).unwrap();
-        assert_eq!(
-            why,
-            "3 of 5 users would be hit at once, more than 0.5 of them: user0, user1, user2"
-        );
+        assert_eq!(why, "3 of 5 users would be hit at once, more than 0.5 of them: user0, user1, user2");
         assert!(hits(3, 0).is_some(), "those who are hit are users too");
     }
 
@@ -271,16 +237,11 @@ mod tests {
             gpu: 0,
             uuid: None,
             attached_seconds: None,
-            processes: [process("bob", 1), process("carol", 2), process("carol", 3)]
-                .map(Arc::new)
-                .into(),
+            processes: [process("bob", 1), process("carol", 2), process("carol", 3)].map(Arc::new).into(),
             unconfirmed: false,
         };
         let hits = |target: &AttachmentTarget| {
-            let plan = Plan {
-                steps: vec![step(StepKind::Detach(target.clone()), 1)],
-                ..Plan::default()
-            };
+            let plan = Plan { steps: vec![step(StepKind::Detach(target.clone()), 1)], ..Plan::default() };
             Expected::default().hits(&plan)
         };
         let all = ["owner", "bob", "carol"].map(str::to_owned).into();
@@ -307,16 +268,9 @@ mod tests {
     #[test]
     fn what_was_due_while_the_breaker_was_open_is_no_surprise_until_it_is_over() {
         let mut due = plan(3, 1);
-        due.violations = due
-            .steps
-            .iter()
-            .map(|it| due_violation(it.key.clone(), "user"))
-            .collect();
+        due.violations = due.steps.iter().map(|it| due_violation(it.key.clone(), "user")).collect();
         // The same violations; no step is due for a time.
-        let waits = Plan {
-            steps: Vec::new(),
-            ..due.clone()
-        };
+        let waits = Plan { steps: Vec::new(), ..due.clone() };
         let mut expected = Expected::default();
         expected.follow(&due, true);
         expected.follow(&waits, false);
@@ -339,10 +293,6 @@ mod tests {
         assert!(why.contains("31 ends") && why.contains("than 3:"), "{why}");
         assert!(why.contains("user0, user1, user10, user11, user12 and 26 more"));
         assert_eq!(plans.grown(&hits(31, 1), 90_010.0), None);
-        assert!(
-            plans
-                .grown(&hits(31, 1), 90_000.0 + 3.0 * 86_400.0)
-                .is_some()
-        );
+        assert!(plans.grown(&hits(31, 1), 90_000.0 + 3.0 * 86_400.0).is_some());
     }
 }

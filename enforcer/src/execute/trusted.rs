@@ -31,10 +31,7 @@ pub(super) struct Trust {
 
 /// Whether a process runs what its file says; nothing if it is gone.
 pub(super) fn of(pid: u32) -> Option<Trust> {
-    let mut table = ProcReader::new().read(&ProcessRequest {
-        processes: vec![pid],
-        members: Vec::new(),
-    });
+    let mut table = ProcReader::new().read(&ProcessRequest { processes: vec![pid], members: Vec::new() });
     let Some(ProcessRead::Present(facts)) = table.processes.remove(&pid) else {
         return None;
     };
@@ -45,10 +42,7 @@ pub(super) fn of(pid: u32) -> Option<Trust> {
     let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let login_defs = fs::read_to_string(LOGIN_DEFS).unwrap_or_default();
     let user = is_trusted(&facts, uid_min(&login_defs), &cgroup, Path::new(SESSIONS));
-    Some(Trust {
-        user: user && !in_container,
-        roots_child_of: roots_child.filter(|_| !in_container),
-    })
+    Some(Trust { user: user && !in_container, roots_child_of: roots_child.filter(|_| !in_container) })
 }
 
 fn is_trusted(facts: &ProcessFacts, uid_min: u32, cgroup: &str, sessions: &Path) -> bool {
@@ -82,21 +76,15 @@ fn is_at_the_machine(uid: u32, cgroup: &str, sessions: &Path) -> bool {
         let session = is_id.then(|| fs::read_to_string(sessions.join(id)));
         session.is_some_and(|text| text.is_ok_and(|text| is_active_at_a_seat(uid, &text)))
     };
-    paths
-        .filter_map(|path| path.strip_prefix(slice.as_str()))
-        .any(|below| {
-            if below.starts_with(&manager) {
-                let all = fs::read_dir(sessions).into_iter().flatten().flatten();
-                return all
-                    .into_iter()
-                    .any(|entry| entry.file_name().to_str().is_some_and(active));
-            }
-            let scope = below.split('/').next().unwrap_or_default();
-            let id = scope
-                .strip_prefix("session-")
-                .and_then(|it| it.strip_suffix(".scope"));
-            id.is_some_and(active)
-        })
+    paths.filter_map(|path| path.strip_prefix(slice.as_str())).any(|below| {
+        if below.starts_with(&manager) {
+            let all = fs::read_dir(sessions).into_iter().flatten().flatten();
+            return all.into_iter().any(|entry| entry.file_name().to_str().is_some_and(active));
+        }
+        let scope = below.split('/').next().unwrap_or_default();
+        let id = scope.strip_prefix("session-").and_then(|it| it.strip_suffix(".scope"));
+        id.is_some_and(active)
+    })
 }
 
 fn is_active_at_a_seat(uid: u32, session: &str) -> bool {
@@ -145,18 +133,14 @@ mod tests {
         let trusted = |uid, real_uid| is_trusted(&facts(uid, real_uid), 1000, "", none.path());
         assert!(trusted(0, 0) && trusted(999, 999) && trusted(0, 120));
         assert!(!trusted(1000, 1000) && !trusted(120, 1000) && !trusted(1000, 120));
-        assert_eq!(
-            uid_min("# UID_MIN 7\nUID_MAX 60000\nUID_MIN\t\t  500\n"),
-            500
-        );
+        assert_eq!(uid_min("# UID_MIN 7\nUID_MAX 60000\nUID_MIN\t\t  500\n"), 500);
         assert_eq!(uid_min("UID_MIN many\n"), 1000);
         assert_eq!(uid_min(""), 1000);
     }
 
     #[test]
     fn promise_06_who_sits_at_the_machine_is_trusted_in_that_session_alone() {
-        let active =
-            "UID=1000\nUSER=alice\nACTIVE=1\nSTATE=active\nREMOTE=0\nTYPE=x11\nSEAT=seat0\n";
+        let active = "UID=1000\nUSER=alice\nACTIVE=1\nSTATE=active\nREMOTE=0\nTYPE=x11\nSEAT=seat0\n";
         let there = |cgroup: &str, session: &str| {
             let folder = sessions(&[("2", session), ("5", "UID=1000\nACTIVE=1\nREMOTE=1\n")]);
             is_trusted(&facts(1000, 1000), 1000, cgroup, folder.path())

@@ -60,10 +60,7 @@ pub(super) struct Verdict {
 
 impl Verdict {
     fn safe(why: impl Into<String>) -> Self {
-        Self {
-            safe: true,
-            why: why.into(),
-        }
+        Self { safe: true, why: why.into() }
     }
 
     pub(super) fn no_device() -> Self {
@@ -88,17 +85,11 @@ impl Verdict {
         };
         let (ending, held) = (with(Standing::Ends), with(Standing::Held));
         if !ending.is_empty() {
-            return Self {
-                safe: false,
-                why: format!("to be ended by {}", ending.join(", ")),
-            };
+            return Self { safe: false, why: format!("to be ended by {}", ending.join(", ")) };
         }
         let done = with(Standing::Done);
         if !done.is_empty() {
-            return Self::safe(format!(
-                "{} sent it a signal, and nothing more follows",
-                done.join(", ")
-            ));
+            return Self::safe(format!("{} sent it a signal, and nothing more follows", done.join(", ")));
         }
         if !held.is_empty() {
             return Self::safe(format!("as long as this waits: {}", held.join(", ")));
@@ -142,9 +133,7 @@ impl Answer {
     ) {
         self.evidence = Some(evidence(&found.process, snapshot, read));
         let rules = found.rules.into_iter();
-        self.rules = rules
-            .map(|rule| AnsweredRule::of(rule, published))
-            .collect();
+        self.rules = rules.map(|rule| AnsweredRule::of(rule, published)).collect();
         self.process = Some(found.process);
         self.username = found.username;
         self.left_behind = found.left_behind;
@@ -166,11 +155,7 @@ impl Answer {
             write!(out, " of {}", words::name(username))?;
         }
         writeln!(out, " on {}", words::name(&self.hostname))?;
-        let word = if self.verdict.safe {
-            "Safe"
-        } else {
-            "Not safe"
-        };
+        let word = if self.verdict.safe { "Safe" } else { "Not safe" };
         writeln!(out, "{word}: {}.", self.verdict.why)?;
         match (self.mode.as_deref(), &self.breaker) {
             (Some(_), Some(why)) => writeln!(
@@ -191,9 +176,7 @@ impl Answer {
             return Ok(());
         };
         let uses = process.devices.iter().map(|device| {
-            let memory = device
-                .memory_used_bytes
-                .map(|it| format!(" with {} MiB", it >> 20));
+            let memory = device.memory_used_bytes.map(|it| format!(" with {} MiB", it >> 20));
             let left = if self.left_behind.contains(&device.index.gpu) {
                 " (left behind by a detach)"
             } else if !device.shows_use() {
@@ -201,11 +184,7 @@ impl Answer {
             } else {
                 ""
             };
-            format!(
-                "device {}{}{left}",
-                device.index,
-                memory.unwrap_or_default()
-            )
+            format!("device {}{}{left}", device.index, memory.unwrap_or_default())
         });
         writeln!(out, "  uses {}", uses.collect::<Vec<_>>().join(", "))?;
         if let Some(evidence) = &self.evidence {
@@ -217,13 +196,7 @@ impl Answer {
             _ => Stance::OnlySays,
         };
         for rule in &self.rules {
-            writeln!(
-                out,
-                "\n{} ({}): {}",
-                rule.rule,
-                rule.action,
-                rule.standing()
-            )?;
+            writeln!(out, "\n{} ({}): {}", rule.rule, rule.action, rule.standing())?;
             writeln!(out, "  {}", rule.why)?;
             if let Some(limit) = &rule.limit {
                 let found = rule.found.as_ref().map(|found| format!("{found}; "));
@@ -250,9 +223,9 @@ impl AnsweredRule {
     fn of(rule: RuleExplanation, published: &[HeldViolation]) -> Self {
         let violations = rule.violations.iter().map(|violation| {
             let held = status::held(violation);
-            let mut same = published.iter().filter(|it| {
-                it.rule == held.rule && it.subject == held.subject && it.hostname == held.hostname
-            });
+            let mut same = published
+                .iter()
+                .filter(|it| it.rule == held.rule && it.subject == held.subject && it.hostname == held.hostname);
             same.next().cloned().unwrap_or(held)
         });
         Self {
@@ -289,23 +262,15 @@ fn evidence(process: &Process, snapshot: Option<&Snapshot>, read: Option<&Proces
             let name = environment.and_then(|it| it.name.as_deref());
             let name = name.map(|it| format!(" \"{}\"", words::name(it)));
             let user = environment.map(|it| format!(" of {}", words::name(&it.username)));
-            let is_member =
-                environment.is_some_and(|it| it.members.iter().any(|it| it.pid == process.pid));
+            let is_member = environment.is_some_and(|it| it.members.iter().any(|it| it.pid == process.pid));
             let facts = same_process(read, process.start_time_ticks);
             let by = match facts.map(|facts| &facts.claim) {
                 _ if is_member => "it is a member of it",
-                Some(Claim::Named(claimed)) if claimed == eid => {
-                    "its environ names it, and it runs as its user"
-                }
+                Some(Claim::Named(claimed)) if claimed == eid => "its environ names it, and it runs as its user",
                 Some(_) => "it descends from a member of it",
                 None => "by its environ or by a member that it descends from",
             };
-            format!(
-                "in environment {}{}{}: {by}",
-                words::name(eid),
-                name.unwrap_or_default(),
-                user.unwrap_or_default()
-            )
+            format!("in environment {}{}{}: {by}", words::name(eid), name.unwrap_or_default(), user.unwrap_or_default())
         }
         Attribution::Outside { reason } => {
             let why = match reason.as_str() {
@@ -318,27 +283,19 @@ fn evidence(process: &Process, snapshot: Option<&Snapshot>, read: Option<&Proces
         }
         Attribution::Unknown { reason } => {
             let why = match reason.as_str() {
-                reason::ENVIRON_UNREADABLE | reason::UNREADABLE => {
-                    "it may not be read by this user: ask as root"
-                }
+                reason::ENVIRON_UNREADABLE | reason::UNREADABLE => "it may not be read by this user: ask as root",
                 reason::ENVIRON_EMPTY => "its environ is empty",
                 reason::ENVIRON_OVERWRITTEN => "its environ was overwritten by the program itself",
                 reason::ZOMBIE => "it has ended, and nobody has waited for it",
-                reason::RECORD_DISPUTED => {
-                    "the record of its environment names a user of whom no member is"
-                }
+                reason::RECORD_DISPUTED => "the record of its environment names a user of whom no member is",
                 reason::STATE_UNREADABLE => "the state of genv cannot be read",
                 reason::ANCESTOR_UNREADABLE => "a process that it descends from cannot be read",
-                reason::USER_UNREADABLE => {
-                    "its user, or that of its environment's member, cannot be read"
-                }
+                reason::USER_UNREADABLE => "its user, or that of its environment's member, cannot be read",
                 reason::USERS_DIFFER => "its real and effective users differ",
                 reason::OWNER_UNKNOWN => {
                     "its uid may be a subordinate one of a user whom only a directory service knows"
                 }
-                reason::USER_CHANGED => {
-                    "it descends from a member of an environment, and runs as another user"
-                }
+                reason::USER_CHANGED => "it descends from a member of an environment, and runs as another user",
                 reason::MEMBERSHIP_CONTRADICTED => {
                     "its environ names an environment that lists it and is recorded as another user's"
                 }

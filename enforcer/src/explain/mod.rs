@@ -70,16 +70,8 @@ pub(crate) fn explain(flags: ExplainFlags) -> anyhow::Result<()> {
         notes.push(error);
         None
     });
-    let config = rules(
-        flags.config.as_deref(),
-        status.as_ref(),
-        &directory,
-        &mut notes,
-    )?;
-    if status
-        .as_ref()
-        .is_some_and(|it| it.is_abandoned(now_seconds()))
-    {
+    let config = rules(flags.config.as_deref(), status.as_ref(), &directory, &mut notes)?;
+    if status.as_ref().is_some_and(|it| it.is_abandoned(now_seconds())) {
         notes.push(
             "the enforcer has told nothing new for a while: it has ended or hangs, and does nothing until it runs again"
                 .to_owned(),
@@ -104,9 +96,8 @@ pub(crate) fn explain(flags: ExplainFlags) -> anyhow::Result<()> {
         format!("the enforcer is blind: {}: {why}", it.place())
     }));
     let own = hosts.iter().find(|host| host.hostname == hostname);
-    let own = own
-        .or_else(|| hosts.first())
-        .context("cannot explain anything: there is no host. Name one in the scenario")?;
+    let own =
+        own.or_else(|| hosts.first()).context("cannot explain anything: there is no host. Name one in the scenario")?;
     let pid = flags.pid.get();
     let counted = (hosts, &counting.unconfirmed);
     let mut answer = answer(pid, own, counted, &config, status, &directory, notes)?;
@@ -136,11 +127,7 @@ fn answer(
     let history = history(directory, &mut notes);
     let now = now_seconds();
     let mut waivers: Vec<Waiver> = status.iter().flat_map(given).collect();
-    let known = if groups::matter(config) {
-        ask_groups(&users(hosts))?
-    } else {
-        Known::default()
-    };
+    let known = if groups::matter(config) { ask_groups(&users(hosts))? } else { Known::default() };
     waivers.extend(groups::waiver_of_unknown(known.unknown, config, now));
     let input = Input {
         hosts,
@@ -202,9 +189,7 @@ fn rules(
     let config = Config::load(path)?;
     if config.hash != status.config.hash {
         let path = path.display();
-        notes.push(format!(
-            "{path} is not what the enforcer follows now: this is what the file says"
-        ));
+        notes.push(format!("{path} is not what the enforcer follows now: this is what the file says"));
     }
     Ok(config)
 }
@@ -214,9 +199,7 @@ fn history(directory: &Path, notes: &mut Vec<String>) -> Option<History> {
     let path = directory.join(HISTORY_FILE);
     let cannot = |why: String| {
         let path = path.display();
-        format!(
-            "cannot read {path} ({why}): how far a violation is comes from what the enforcer publishes"
-        )
+        format!("cannot read {path} ({why}): how far a violation is comes from what the enforcer publishes")
     };
     match fs::read_to_string(&path) {
         Ok(text) => match History::parse(&text) {
@@ -253,25 +236,16 @@ fn ask_groups(users: &BTreeSet<String>) -> anyhow::Result<Known> {
 
 /// What the kernel says of it.
 fn facts(pid: u32) -> Option<ProcessRead> {
-    let request = ProcessRequest {
-        processes: vec![pid],
-        members: Vec::new(),
-    };
+    let request = ProcessRequest { processes: vec![pid], members: Vec::new() };
     ProcReader::new().read(&request).processes.remove(&pid)
 }
 
 /// Of a process that the driver does not name.
-fn without_device(
-    pid: u32,
-    own: &HostSnapshot,
-    facts: Option<&ProcessRead>,
-) -> anyhow::Result<Verdict> {
+fn without_device(pid: u32, own: &HostSnapshot, facts: Option<&ProcessRead>) -> anyhow::Result<Verdict> {
     match facts {
         Some(ProcessRead::Present(_)) => {}
         Some(ProcessRead::Unreadable) => {
-            return Err(anyhow!(
-                "cannot explain process {pid}: this user may not see it. Ask as root"
-            ));
+            return Err(anyhow!("cannot explain process {pid}: this user may not see it. Ask as root"));
         }
         Some(ProcessRead::Vanished) | None => {
             return Err(anyhow!(
@@ -282,9 +256,9 @@ fn without_device(
     let snapshot = own.snapshot.as_deref();
     let gpu = snapshot.and_then(|it| it.collectors.get("gpu"));
     Ok(match gpu {
-        Some(gpu) if gpu.success && gpu.current => snapshot
-            .and_then(unused_is_unknown)
-            .map_or_else(Verdict::no_device, |why| Verdict::unseen(Some(&why))),
+        Some(gpu) if gpu.success && gpu.current => {
+            snapshot.and_then(unused_is_unknown).map_or_else(Verdict::no_device, |why| Verdict::unseen(Some(&why)))
+        }
         gpu => Verdict::unseen(gpu.and_then(|gpu| gpu.error.as_deref())),
     })
 }
@@ -299,14 +273,9 @@ fn unused_is_unknown(snapshot: &Snapshot) -> Option<String> {
 }
 
 /// The process's facts, if they are those of the snapshot's process.
-fn same_process(
-    read: Option<&ProcessRead>,
-    start_time_ticks: Option<u64>,
-) -> Option<&ProcessFacts> {
+fn same_process(read: Option<&ProcessRead>, start_time_ticks: Option<u64>) -> Option<&ProcessFacts> {
     match read {
-        Some(ProcessRead::Present(facts)) if Some(facts.start_time_ticks) == start_time_ticks => {
-            Some(facts)
-        }
+        Some(ProcessRead::Present(facts)) if Some(facts.start_time_ticks) == start_time_ticks => Some(facts),
         _ => None,
     }
 }

@@ -81,11 +81,7 @@ pub(crate) struct RunFlags {
     interval: Option<Duration>,
 
     /// Address to listen on, for metrics; may be repeated.
-    #[arg(
-        long = "web.listen-address",
-        value_name = "HOST:PORT",
-        default_value = "127.0.0.1:9821"
-    )]
+    #[arg(long = "web.listen-address", value_name = "HOST:PORT", default_value = "127.0.0.1:9821")]
     pub(crate) listen_addresses: Vec<ListenAddress>,
 
     /// Listen on the sockets that systemd has opened instead.
@@ -162,10 +158,8 @@ pub(crate) struct PauseFlags {
 
 /// Exempt a user from a rule for a time.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example: alice may leave her devices idle until her deadline
-  genv-enforcer waive alice --rule idle --for 3d --reason 'deadline on Friday'"
-)]
+#[command(after_help = "Example: alice may leave her devices idle until her deadline
+  genv-enforcer waive alice --rule idle --for 3d --reason 'deadline on Friday'")]
 pub(crate) struct WaiveFlags {
     /// Whom, by name or uid:1234.
     #[arg(value_name = "USER", value_parser = username)]
@@ -246,10 +240,7 @@ impl DirectoryFlag {
             let told = std::env::var_os("STATE_DIRECTORY").filter(|it| !it.is_empty())?;
             std::env::split_paths(&told).next()
         };
-        self.state_directory
-            .clone()
-            .or_else(told)
-            .unwrap_or_else(|| ENFORCER_DIRECTORY.into())
+        self.state_directory.clone().or_else(told).unwrap_or_else(|| ENFORCER_DIRECTORY.into())
     }
 }
 
@@ -270,25 +261,14 @@ impl RunFlags {
             (_, true) => Some(Mode::Enforce),
             (false, false) => None,
         };
-        Overrides {
-            mode,
-            interval: if self.once {
-                Some(Duration::ZERO)
-            } else {
-                self.interval
-            },
-        }
+        Overrides { mode, interval: if self.once { Some(Duration::ZERO) } else { self.interval } }
     }
 }
 
 /// An interval, or seconds as genv 1.4.3 takes them; 0 is one cycle.
 fn interval(text: &str) -> Result<Duration, String> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let text = if digits && text != "0" {
-        format!("{text}s")
-    } else {
-        text.to_owned()
-    };
+    let text = if digits && text != "0" { format!("{text}s") } else { text.to_owned() };
     if matches!(parse_duration(&text), Ok(Duration::ZERO)) {
         return Ok(Duration::ZERO);
     }
@@ -351,16 +331,10 @@ mod tests {
             rules.into_iter().map(|rule| rule.name).collect()
         };
         assert_eq!(kinds(&["--genv-1"]), ["env-devices", "env-memory"]);
-        assert_eq!(
-            kinds(&["--non-env-processes", "--no-env-memory"]),
-            ["non-env-processes", "env-devices"]
-        );
+        assert_eq!(kinds(&["--non-env-processes", "--no-env-memory"]), ["non-env-processes", "env-devices"]);
         assert_eq!(kinds(&["--no-env-devices", "--no-env-memory"]), [""; 0]);
         assert_eq!(config(&["--genv-1"]).interval, Duration::from_secs(10));
-        assert_eq!(
-            config(&["--genv-1", "--interval", "0"]).interval,
-            Duration::ZERO
-        );
+        assert_eq!(config(&["--genv-1", "--interval", "0"]).interval, Duration::ZERO);
         let maxima = [
             "--no-env-devices",
             "--no-env-memory",

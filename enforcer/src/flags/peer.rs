@@ -8,9 +8,7 @@ use crate::config::{PeerFlags, UserMaximum};
 
 /// Flags of genv 1.4.3's 'genv enforce'.
 #[derive(Debug, Args)]
-#[command(
-    next_help_heading = "Rules of genv 1.4.3, instead of --config: enforced at once, without a warning"
-)]
+#[command(next_help_heading = "Rules of genv 1.4.3, instead of --config: enforced at once, without a warning")]
 pub(super) struct PeerArguments {
     /// Apply the rules that genv 1.4.3 applies without flags: --env-devices and --env-memory.
     #[arg(long, conflicts_with = "config")]

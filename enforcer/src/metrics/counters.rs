@@ -42,17 +42,8 @@ pub struct Counters {
 
 impl Counters {
     /// Begins the counters of the rules at 0, on these hosts, and those of the users who break one.
-    pub fn begin<'a>(
-        &mut self,
-        rules: &[Rule],
-        hostnames: impl Iterator<Item = &'a str>,
-        plan: &Plan,
-        mode: Mode,
-    ) {
-        let by_name: BTreeMap<&str, &Rule> = rules
-            .iter()
-            .map(|rule| (rule.name.as_str(), rule))
-            .collect();
+    pub fn begin<'a>(&mut self, rules: &[Rule], hostnames: impl Iterator<Item = &'a str>, plan: &Plan, mode: Mode) {
+        let by_name: BTreeMap<&str, &Rule> = rules.iter().map(|rule| (rule.name.as_str(), rule)).collect();
         for hostname in hostnames {
             for rule in rules {
                 self.begin_at_zero(rule, hostname, NOBODY, mode);
@@ -98,9 +89,7 @@ impl Counters {
                 self.actions.entry(labels(deed, result)).or_default();
             }
         }
-        self.actions
-            .entry(labels("report", results[0]))
-            .or_default();
+        self.actions.entry(labels("report", results[0])).or_default();
     }
 
     /// Counts how a step went.
@@ -117,20 +106,13 @@ impl Counters {
             mode: mode_word(mode),
             result: result(outcome),
         };
-        let counters = if matches!(step, StepKind::Warn { .. }) {
-            &mut self.warnings
-        } else {
-            &mut self.actions
-        };
+        let counters = if matches!(step, StepKind::Warn { .. }) { &mut self.warnings } else { &mut self.actions };
         counters.entry(labels).or_default().value += 1;
     }
 
     /// Counts processes that did not end by SIGKILL.
     pub(crate) fn count_unkillable(&mut self, hostname: &str) {
-        self.unkillable
-            .entry(hostname.to_owned())
-            .or_default()
-            .value += 1;
+        self.unkillable.entry(hostname.to_owned()).or_default().value += 1;
     }
 
     /// Notes that everything is shown once.
@@ -180,16 +162,7 @@ impl Count {
 fn write(counts: &BTreeMap<Labels, Count>, out: &mut Samples) {
     for (labels, count) in counts {
         out.of_host(&labels.hostname);
-        out.add(
-            &[
-                &labels.rule,
-                &labels.username,
-                &labels.action,
-                &labels.mode,
-                &labels.result,
-            ],
-            count.seen(),
-        );
+        out.add(&[&labels.rule, &labels.username, &labels.action, &labels.mode, &labels.result], count.seen());
     }
 }
 

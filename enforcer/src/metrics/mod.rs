@@ -103,11 +103,7 @@ pub fn violations<'a>(
         }
     }
     for (violation, username) in with_username(plan) {
-        let key = (
-            violation.key.rule.clone(),
-            host(violation).to_owned(),
-            username.to_owned(),
-        );
+        let key = (violation.key.rule.clone(), host(violation).to_owned(), username.to_owned());
         *counts.entry(key).or_default() += 1;
     }
     counts
@@ -136,9 +132,8 @@ pub(crate) fn undelivered(
     hostname: &str,
 ) -> BTreeMap<(String, String), u64> {
     let warns = rules.iter().filter(|rule| rule.action != Action::Report);
-    let mut counts: BTreeMap<(String, String), u64> = warns
-        .map(|rule| ((hostname.to_owned(), rule.name.clone()), 0))
-        .collect();
+    let mut counts: BTreeMap<(String, String), u64> =
+        warns.map(|rule| ((hostname.to_owned(), rule.name.clone()), 0)).collect();
     for key in undelivered {
         let place = (hostname.to_owned(), key.rule.clone());
         *counts.entry(place).or_default() += 1;
@@ -149,10 +144,7 @@ pub(crate) fn undelivered(
 /// How many processes there are on each host of which nobody knows where they belong; of hosts without fresh facts that is
 /// not known.
 #[must_use]
-pub fn unknown_processes<'a>(
-    plan: &Plan,
-    hostnames: impl Iterator<Item = &'a str>,
-) -> BTreeMap<String, u64> {
+pub fn unknown_processes<'a>(plan: &Plan, hostnames: impl Iterator<Item = &'a str>) -> BTreeMap<String, u64> {
     let known = hostnames.filter(|hostname| !plan.missing_hosts.contains(*hostname));
     known
         .map(|hostname| {
@@ -168,14 +160,8 @@ pub fn unknown_user_processes(plan: &Plan) -> BTreeMap<(String, String), u64> {
     let mut counts = BTreeMap::new();
     for (hostname, users) in &plan.unknown_processes_by_user {
         for (position, (username, count)) in users.iter().enumerate() {
-            let username = if position < MOST_USERS {
-                username
-            } else {
-                OTHER_USERS
-            };
-            *counts
-                .entry((hostname.clone(), username.to_owned()))
-                .or_default() += count;
+            let username = if position < MOST_USERS { username } else { OTHER_USERS };
+            *counts.entry((hostname.clone(), username.to_owned())).or_default() += count;
         }
     }
     counts

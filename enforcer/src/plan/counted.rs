@@ -27,19 +27,13 @@ pub fn counted(input: &Input<'_>, rule: &Rule) -> Vec<Counted> {
     let facts = Facts::new(input, &history);
     let past = Past::new(&history, &facts);
     let reach = Reach::new(input, &past, &facts);
-    let nothing_allowed = Rule {
-        kind: nothing_allowed(&rule.kind),
-        ..rule.clone()
-    };
+    let nothing_allowed = Rule { kind: nothing_allowed(&rule.kind), ..rule.clone() };
     let view = View::new(&facts, &nothing_allowed);
     let findings = rules::findings(&view, &past, input.now_seconds).into_iter();
     let counted = findings.map(|finding| {
         let user = &facts.users[finding.user];
         let hostname = finding.host.map(|host| facts.hosts[host].hostname);
-        let possible = finding
-            .units
-            .iter()
-            .filter(|unit| reach.is_possible(rule, unit));
+        let possible = finding.units.iter().filter(|unit| reach.is_possible(rule, unit));
         let targets = possible.flat_map(|unit| {
             let pieces = unit.pieces.iter();
             pieces.filter_map(|piece| reach.target(rule, *piece, &unit.pieces))
@@ -59,17 +53,11 @@ fn nothing_allowed(kind: &RuleKind) -> RuleKind {
     let limits = Limits::nothing();
     let scope = Scope::Host;
     match kind {
-        RuleKind::MaxDevicesPerUser { .. }
-        | RuleKind::MaxHostsPerUser { .. }
-        | RuleKind::Idle { .. } => RuleKind::MaxDevicesPerUser { limits, scope },
-        RuleKind::MaxEnvironmentsPerUser { .. } => {
-            RuleKind::MaxEnvironmentsPerUser { limits, scope }
+        RuleKind::MaxDevicesPerUser { .. } | RuleKind::MaxHostsPerUser { .. } | RuleKind::Idle { .. } => {
+            RuleKind::MaxDevicesPerUser { limits, scope }
         }
-        RuleKind::MaxMemoryPerUser { per, .. } => RuleKind::MaxMemoryPerUser {
-            limits,
-            per: *per,
-            scope,
-        },
+        RuleKind::MaxEnvironmentsPerUser { .. } => RuleKind::MaxEnvironmentsPerUser { limits, scope },
+        RuleKind::MaxMemoryPerUser { per, .. } => RuleKind::MaxMemoryPerUser { limits, per: *per, scope },
         kind => kind.clone(),
     }
 }

@@ -9,9 +9,7 @@ use super::facts::{Facts, HostId, ProcessId, UserFacts, UserId};
 use super::history::Past;
 use super::left_behind::{Busy, Contexts};
 use super::selector::View;
-use super::{
-    History, Input, Stage, Subject, Target, Violation, hold, judge, rules, selector, words,
-};
+use super::{History, Input, Stage, Subject, Target, Violation, hold, judge, rules, selector, words};
 use crate::config::{Action, Limits, Rule, RuleKind, Scope};
 
 /// What the rules make of a process that uses a device.
@@ -74,12 +72,7 @@ pub enum Standing {
 
 /// What the rules make of a process; nothing if the snapshot does not show it on a device.
 #[must_use]
-pub fn explain(
-    input: &Input<'_>,
-    history: &History,
-    hostname: &str,
-    pid: u32,
-) -> Option<Explanation> {
+pub fn explain(input: &Input<'_>, history: &History, hostname: &str, pid: u32) -> Option<Explanation> {
     let facts = Facts::new(input, history);
     let host = facts.host(hostname)?;
     let mut ids = facts.hosts[host].processes.clone();
@@ -88,11 +81,7 @@ pub fn explain(
     let views = selector::views(&facts, &input.config.rules);
     let plan = judge::plan(input, history, &facts, &views);
     let mut by_rule: BTreeMap<&str, Vec<Violation>> = BTreeMap::new();
-    let subject = About {
-        facts: &facts,
-        host,
-        id,
-    };
+    let subject = About { facts: &facts, host, id };
     for violation in &plan.violations {
         let mut rules = input.config.rules.iter();
         let rule = rules.find(|rule| rule.name == violation.key.rule);
@@ -166,9 +155,7 @@ impl About<'_, '_> {
             Subject::Environment { eid, .. } => self.eid() == Some(eid),
             Subject::EnvironmentDevice { eid, index, .. } => self.eid() == Some(eid) && uses(index),
             Subject::User { username, .. } => user == Some(username),
-            Subject::UserDevice {
-                username, index, ..
-            } => user == Some(username) && uses(index),
+            Subject::UserDevice { username, index, .. } => user == Some(username) && uses(index),
         }
     }
 
@@ -176,16 +163,13 @@ impl About<'_, '_> {
         let hostname = self.facts.hosts[self.host].hostname;
         let process = self.process();
         let is_it = |pid: u32, host: &str, start_time_ticks: u64| {
-            pid == process.pid
-                && host == hostname
-                && process.start_time_ticks == Some(start_time_ticks)
+            pid == process.pid && host == hostname && process.start_time_ticks == Some(start_time_ticks)
         };
         match target {
             Target::Process(it) => is_it(it.pid, &it.hostname, it.start_time_ticks),
-            Target::Attachment(attachment) => attachment
-                .processes
-                .iter()
-                .any(|it| is_it(it.pid, &it.hostname, it.start_time_ticks)),
+            Target::Attachment(attachment) => {
+                attachment.processes.iter().any(|it| is_it(it.pid, &it.hostname, it.start_time_ticks))
+            }
         }
     }
 
@@ -202,17 +186,12 @@ impl About<'_, '_> {
                 words::name(reason)
             ),
             _ if process.pid <= 1 => "pid 1 is never ended".to_owned(),
-            (_, None) => {
-                "nobody knows whose it is, and what is unknown is never acted upon".to_owned()
-            }
+            (_, None) => "nobody knows whose it is, and what is unknown is never acted upon".to_owned(),
             _ if process.start_time_ticks.is_none() || process.uid.is_none() => {
                 "it was gone before it was read".to_owned()
             }
             _ if process.uid == Some(0) => "it is root's, outside of containers".to_owned(),
-            (_, Some(user)) => format!(
-                "its user, {}, is listed under never",
-                words::name(user.name)
-            ),
+            (_, Some(user)) => format!("its user, {}, is listed under never", words::name(user.name)),
         })
     }
 
@@ -245,9 +224,7 @@ impl About<'_, '_> {
         });
         let found = matched.and_then(|_| self.found(past, rule, input.now_seconds));
         let contexts = Contexts::new(self.facts, past, input.now_seconds);
-        let ends = |violation: &&Violation| {
-            rule.action.acts() && violation.targets.iter().any(|it| self.is_target(it))
-        };
+        let ends = |violation: &&Violation| rule.action.acts() && violation.targets.iter().any(|it| self.is_target(it));
         let is_held = |violation: &Violation| matches!(violation.stage, Stage::Held { .. });
         let is_done = |violation: &Violation| {
             let known = history.violation(rule, &violation.key);
@@ -279,19 +256,11 @@ impl About<'_, '_> {
             Standing::NotJudged => words::not_measured(self.unmeasured(&view)),
             Standing::Kept => self.kept(rule, &contexts),
             Standing::Spared if !rule.action.acts() => {
-                format!(
-                    "the rule is broken, and only does this: {}",
-                    rule.action.word()
-                )
+                format!("the rule is broken, and only does this: {}", rule.action.word())
             }
-            Standing::Spared => {
-                "the rule is broken, and what ends that does not end this process".to_owned()
-            }
+            Standing::Spared => "the rule is broken, and what ends that does not end this process".to_owned(),
             Standing::Held => "it would end, and the violation waits".to_owned(),
-            Standing::Done => {
-                "the rule sent it a signal, the process still runs, and nothing more follows"
-                    .to_owned()
-            }
+            Standing::Done => "the rule sent it a signal, the process still runs, and nothing more follows".to_owned(),
             Standing::Ends => "it ends, once its time has come".to_owned(),
         };
         RuleExplanation {
@@ -319,10 +288,7 @@ impl About<'_, '_> {
             return Some("the facts of its host are missing or too old".to_owned());
         }
         if !view.sees_host(self.host) {
-            return Some(format!(
-                "it does not look at {}",
-                words::name(host.hostname)
-            ));
+            return Some(format!("it does not look at {}", words::name(host.hostname)));
         }
         if !view.sees_user(user) {
             let known = &self.facts.users[user];
@@ -346,10 +312,7 @@ impl About<'_, '_> {
             });
         }
         if !self.gpus().any(|gpu| view.sees_gpu(gpu)) {
-            return Some(format!(
-                "it does not look at {}",
-                words::devices(self.gpus())
-            ));
+            return Some(format!("it does not look at {}", words::devices(self.gpus())));
         }
         let process = facts.process;
         match view.rule.kind {
@@ -365,9 +328,9 @@ impl About<'_, '_> {
             {
                 Some("the process is in no environment".to_owned())
             }
-            RuleKind::NonEnvProcesses | RuleKind::EnvDevices if !facts.within_reach => self
-                .out_of_reach()
-                .or_else(|| Some(words::process(process.pid, process.comm.as_deref()))),
+            RuleKind::NonEnvProcesses | RuleKind::EnvDevices if !facts.within_reach => {
+                self.out_of_reach().or_else(|| Some(words::process(process.pid, process.comm.as_deref())))
+            }
             _ => None,
         }
     }
@@ -399,8 +362,7 @@ impl About<'_, '_> {
     fn kept(&self, rule: &Rule, contexts: &Contexts<'_, '_>) -> String {
         let uses = &self.facts.uses[self.facts.processes[self.id].uses.clone()];
         if uses.iter().all(|used| !used.shows_use) {
-            return "the driver lists it without memory and without utilization, which is no use"
-                .to_owned();
+            return "the driver lists it without memory and without utilization, which is no use".to_owned();
         }
         if rule.kind == RuleKind::EnvDevices {
             let mut uses = self.facts.uses[self.facts.processes[self.id].uses.clone()].iter();

@@ -61,9 +61,7 @@ impl ReadTimes {
     fn of(snapshot: &Snapshot) -> Self {
         let of = |collector: &str| {
             let status = snapshot.collectors.get(collector);
-            status
-                .filter(|status| status.current)
-                .map(|status| status.timestamp_seconds)
+            status.filter(|status| status.current).map(|status| status.timestamp_seconds)
         };
         // A collector that does not tell when it read was read for this snapshot.
         let of = |collector| of(collector).map(|time| time.unwrap_or(snapshot.timestamp_seconds));
@@ -112,27 +110,16 @@ impl HostFreshness {
     }
 
     /// Judges the latest snapshot of `host`, `last` being that of the last cycle.
-    pub(super) fn of(
-        host: &HostSnapshot,
-        last: LastRead,
-        config: &Config,
-        now_seconds: f64,
-    ) -> Self {
+    pub(super) fn of(host: &HostSnapshot, last: LastRead, config: &Config, now_seconds: f64) -> Self {
         let interval = config.interval.as_secs_f64();
         let gap = |interval: f64| (3.0 * interval).max(SHORTEST_GAP_SECONDS);
         let Some(snapshot) = host.snapshot.as_ref().filter(|_| host.up) else {
             return Self::missing(gap(interval));
         };
         let told = snapshot.interval_seconds;
-        let told = if told.is_finite() {
-            told.clamp(0.0, LONGEST_INTERVAL_SECONDS)
-        } else {
-            0.0
-        };
+        let told = if told.is_finite() { told.clamp(0.0, LONGEST_INTERVAL_SECONDS) } else { 0.0 };
         let longest_gap_seconds = gap(interval.max(told));
-        let received = host
-            .received_timestamp_seconds
-            .unwrap_or(snapshot.timestamp_seconds);
+        let received = host.received_timestamp_seconds.unwrap_or(snapshot.timestamp_seconds);
         // What comes from the future is as old as a clock that jumped: nobody knows.
         let age = (now_seconds - received).abs();
         if age.is_nan() || age > longest_gap_seconds {
@@ -148,11 +135,7 @@ impl HostFreshness {
         // Whoever sends the same again and again is as silent as who sends nothing.
         let lasting = |freshness, news_seconds: Option<f64>| {
             let age = news_seconds.map_or(f64::INFINITY, |news| (now_seconds - news).abs());
-            if freshness == Freshness::Repeated && age > longest_gap_seconds {
-                Freshness::Missing
-            } else {
-                freshness
-            }
+            if freshness == Freshness::Repeated && age > longest_gap_seconds { Freshness::Missing } else { freshness }
         };
         let times = last.times;
         let state = freshness(read.snapshot_seconds, times.snapshot_seconds)
@@ -175,11 +158,7 @@ impl HostFreshness {
 
     /// For a rule that looks at devices and processes, or at environments and attachments alone.
     pub(super) fn for_rule(&self, needs_processes: bool) -> Freshness {
-        if needs_processes {
-            self.gpu
-        } else {
-            self.state
-        }
+        if needs_processes { self.gpu } else { self.state }
     }
 }
 
@@ -207,10 +186,7 @@ pub(super) struct ObservedTime {
 impl ObservedTime {
     /// Begins now.
     pub(super) const fn begin(now_seconds: f64) -> Self {
-        Self {
-            seconds: 0.0,
-            until_seconds: Some(now_seconds),
-        }
+        Self { seconds: 0.0, until_seconds: Some(now_seconds) }
     }
 
     /// How much it is if it is observed now.

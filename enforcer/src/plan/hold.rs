@@ -8,12 +8,7 @@ use super::facts::UserFacts;
 use crate::config::{OutsideSchedule, Rule};
 
 /// Why a violation of `rule` by a user on a host, or over all hosts, waits now; in one clause.
-pub(super) fn why(
-    input: &Input<'_>,
-    rule: &Rule,
-    user: &UserFacts<'_>,
-    hostname: Option<&str>,
-) -> Option<String> {
+pub(super) fn why(input: &Input<'_>, rule: &Rule, user: &UserFacts<'_>, hostname: Option<&str>) -> Option<String> {
     let now = input.now_seconds;
     let zone = &input.config.timezone;
     if let Some(until) = input.paused_until_seconds.filter(|&until| now < until) {
@@ -33,10 +28,7 @@ pub(super) fn why(
         .max_by(|a, b| a.until_seconds.total_cmp(&b.until_seconds));
     if let Some(waiver) = waiver {
         let until = end_moment(waiver.until_seconds, zone);
-        return Some(format!(
-            "waived until {until}: {}",
-            waiver.reason.escape_debug()
-        ));
+        return Some(format!("waived until {until}: {}", waiver.reason.escape_debug()));
     }
     let schedule = rule.schedule.as_ref();
     let outside = schedule.filter(|schedule| !schedule.holds_at(now, zone))?;
@@ -46,9 +38,7 @@ pub(super) fn why(
 /// Whether what breaks `rule` now begins anew when its hours begin.
 pub(super) fn resets(rule: &Rule, now_seconds: f64, zone: &TimeZone) -> bool {
     let mut schedule = rule.schedule.iter();
-    schedule.any(|schedule| {
-        schedule.outside == OutsideSchedule::Reset && !schedule.holds_at(now_seconds, zone)
-    })
+    schedule.any(|schedule| schedule.outside == OutsideSchedule::Reset && !schedule.holds_at(now_seconds, zone))
 }
 
 /// When the maintenance of a host ends, if it is under any.

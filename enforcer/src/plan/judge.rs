@@ -16,20 +16,9 @@ use super::{History, Input, Key, Plan, Stage, Step, StepKind, Target, Violation,
 use crate::config::{Action, Rule, RuleKind, Undelivered};
 
 /// See [`super::plan`].
-pub(super) fn plan<'a>(
-    input: &Input<'a>,
-    history: &History,
-    facts: &Facts<'a>,
-    views: &Views<'_, 'a>,
-) -> Plan {
+pub(super) fn plan<'a>(input: &Input<'a>, history: &History, facts: &Facts<'a>, views: &Views<'_, 'a>) -> Plan {
     let past = Past::new(history, facts);
-    let mut judge = Judge {
-        input,
-        history,
-        facts,
-        reach: Reach::new(input, &past, facts),
-        plan: Plan::default(),
-    };
+    let mut judge = Judge { input, history, facts, reach: Reach::new(input, &past, facts), plan: Plan::default() };
     for host in &facts.hosts {
         let hostname = || host.hostname.to_owned();
         if host.freshness.state == Freshness::Missing {
@@ -38,10 +27,8 @@ pub(super) fn plan<'a>(
             let by_user = host.unknown_by_user.iter();
             let by_user = by_user.map(|(name, count)| ((*name).to_owned(), *count));
             let plan = &mut judge.plan;
-            plan.unknown_processes
-                .insert(hostname(), host.unknown_by_user.values().sum());
-            plan.unknown_processes_by_user
-                .insert(hostname(), by_user.collect());
+            plan.unknown_processes.insert(hostname(), host.unknown_by_user.values().sum());
+            plan.unknown_processes_by_user.insert(hostname(), by_user.collect());
         }
     }
     judge.plan.left_behind = left_behind(facts, input, &past);
@@ -87,36 +74,24 @@ impl Judge<'_, '_> {
         let user = &self.facts.users[finding.user];
         let hostname = finding.host.map(|host| self.facts.hosts[host].hostname);
         let unconfirmed = finding.is_unconfirmed();
-        let key = Key {
-            rule: rule.name.clone(),
-            subject: finding.subject,
-        };
+        let key = Key { rule: rule.name.clone(), subject: finding.subject };
 
         let relief = self.reach.relief(rule, &finding.units, finding.excess);
         let pieces = relief.as_deref().unwrap_or_default();
-        let targets: Vec<Target> = pieces
-            .iter()
-            .filter_map(|piece| self.reach.target(rule, *piece, pieces))
-            .collect();
+        let targets: Vec<Target> = pieces.iter().filter_map(|piece| self.reach.target(rule, *piece, pieces)).collect();
 
         let known = known.filter(|known| known.counts_for(unconfirmed));
         let known = known.map(Cow::Borrowed);
         let reported = known.as_ref().is_some_and(|known| known.reported);
-        let known =
-            self.history
-                .progress(self.facts, rule, &key, (user.name, unconfirmed), known, now);
-        let since_seconds = known
-            .as_ref()
-            .map_or(now, |known| known.since_seconds.min(now));
+        let known = self.history.progress(self.facts, rule, &key, (user.name, unconfirmed), known, now);
+        let since_seconds = known.as_ref().map_or(now, |known| known.since_seconds.min(now));
         let freshness = view.freshness(finding.host);
         let is_open = |target: &Target| is_open(self.history, self.facts, rule, target);
         let known = known.and_then(|mut known| {
             // Facts that were seen before show nothing that came since.
             let is_new = freshness == Freshness::New;
             if is_new && wants_new_round(rule, &known, &targets, is_open) {
-                known
-                    .may_resume(rule, now)
-                    .then(|| known.to_mut().resume())?;
+                known.may_resume(rule, now).then(|| known.to_mut().resume())?;
             }
             Some(known)
         });
@@ -132,20 +107,12 @@ impl Judge<'_, '_> {
         if is_put_off {
             self.plan.put_off.insert(key.clone());
         }
-        let held = held
-            .or_else(|| missing(view, finding.host))
-            .or(finding.held);
+        let held = held.or_else(|| missing(view, finding.host)).or(finding.held);
         let stage = match held {
             Some(why) => Stage::Held { why },
             None => {
-                let at = Position {
-                    view,
-                    key: &key,
-                    known,
-                    seen_seconds,
-                    reported,
-                    is_new: freshness == Freshness::New,
-                };
+                let at =
+                    Position { view, key: &key, known, seen_seconds, reported, is_new: freshness == Freshness::New };
                 self.climb(&at, relief.as_deref(), &finding.units)
             }
         };
@@ -182,24 +149,13 @@ impl Judge<'_, '_> {
             self.step(at.key, StepKind::Report);
         }
         let ends = rule.action > Action::Warn;
-        let Some(relief) = relief
-            .filter(|pieces| !ends || !pieces.is_empty())
-            .or((!ends).then_some(&[]))
-        else {
-            return Stage::Held {
-                why: self.reach.out_of_reach(units),
-            };
+        let Some(relief) = relief.filter(|pieces| !ends || !pieces.is_empty()).or((!ends).then_some(&[])) else {
+            return Stage::Held { why: self.reach.out_of_reach(units) };
         };
         match rung {
             Rung::Pending { until_seconds } => Stage::Pending { until_seconds },
-            Rung::NotWarned { reason } => Stage::Held {
-                why: format!("the user could not be warned: {reason}"),
-            },
-            Rung::Warning {
-                step,
-                given,
-                end_seconds,
-            } => {
+            Rung::NotWarned { reason } => Stage::Held { why: format!("the user could not be warned: {reason}") },
+            Rung::Warning { step, given, end_seconds } => {
                 let why = at.undelivered(&step, end_seconds, now);
                 if at.is_new {
                     self.step(at.key, step);
@@ -210,10 +166,7 @@ impl Judge<'_, '_> {
                 }
             }
             Rung::Warned { given, end_seconds } => Stage::Warned { given, end_seconds },
-            Rung::End if !ends => Stage::Acted {
-                at_seconds: at.acted_seconds().unwrap_or(now),
-                kill_seconds: None,
-            },
+            Rung::End if !ends => Stage::Acted { at_seconds: at.acted_seconds().unwrap_or(now), kill_seconds: None },
             Rung::End => self.act(at, relief),
         }
     }
@@ -226,10 +179,7 @@ impl Judge<'_, '_> {
         for &piece in relief {
             // What came after the action waits for a round of its own.
             let chosen = at.known.filter(|known| known.acted_seconds.is_some());
-            let identity = self
-                .reach
-                .target(at.view.rule, piece, relief)
-                .map(|target| target.identity());
+            let identity = self.reach.target(at.view.rule, piece, relief).map(|target| target.identity());
             if chosen.is_some_and(|known| identity.is_none_or(|it| !known.chosen.contains(&it))) {
                 continue;
             }
@@ -242,14 +192,9 @@ impl Judge<'_, '_> {
         }
         match acted {
             Some(at_seconds) if self.plan.steps.len() == planned && !waits => {
-                let kills = relief
-                    .iter()
-                    .filter_map(|piece| self.kill_seconds(at, *piece));
+                let kills = relief.iter().filter_map(|piece| self.kill_seconds(at, *piece));
                 let kill_seconds = kills.reduce(f64::min);
-                Stage::Acted {
-                    at_seconds,
-                    kill_seconds,
-                }
+                Stage::Acted { at_seconds, kill_seconds }
             }
             _ => Stage::Due,
         }
@@ -280,23 +225,16 @@ impl Judge<'_, '_> {
     /// Ends a process, as far as that is due. Returns when something was done about it, if everything is that may be done now.
     fn end(&mut self, at: &Position<'_, '_>, id: ProcessId) -> Option<f64> {
         let kind = match self.reach.process_history(id) {
-            None
-            | Some(ProcessHistory {
-                terminated_seconds: None,
-                ..
-            }) => {
+            None | Some(ProcessHistory { terminated_seconds: None, .. }) => {
                 if self.reach.ending.contains(&id) {
                     return None;
                 }
                 StepKind::Terminate
             }
             Some(history) => {
-                let gap = self
-                    .facts
-                    .longest_gap_seconds(Some(self.facts.processes[id].host));
+                let gap = self.facts.longest_gap_seconds(Some(self.facts.processes[id].host));
                 let waited = history.seen.at(self.input.now_seconds, gap);
-                let is_left =
-                    at.view.rule.action == Action::Kill && history.killed_seconds.is_none();
+                let is_left = at.view.rule.action == Action::Kill && history.killed_seconds.is_none();
                 if !is_left || waited < at.view.rule.grace.as_secs_f64() {
                     return history.killed_seconds.or(history.terminated_seconds);
                 }
@@ -317,18 +255,13 @@ impl Judge<'_, '_> {
         if let Some(detached) = attachment.detached_seconds {
             return Some(detached);
         }
-        let ending = self
-            .reach
-            .processes_that_end(at.view.rule, attachment, relief);
+        let ending = self.reach.processes_that_end(at.view.rule, attachment, relief);
         let mut processes: Vec<ProcessId> = ending.collect();
         if at.view.rule.action == Action::Kill {
             let mut last = None;
             for &process in &processes {
                 let done = self.end(at, process);
-                let killed = self
-                    .reach
-                    .process_history(process)
-                    .and_then(|known| known.killed_seconds);
+                let killed = self.reach.process_history(process).and_then(|known| known.killed_seconds);
                 if killed.is_none() {
                     last = last.or(Some(done));
                 }
@@ -342,9 +275,7 @@ impl Judge<'_, '_> {
         }
         processes.retain(|&process| !self.reach.is_going(process));
         self.reach.ending.extend(&processes);
-        let target = self
-            .reach
-            .attachment_target(attachment, processes.into_iter());
+        let target = self.reach.attachment_target(attachment, processes.into_iter());
         self.step(at.key, StepKind::Detach(target));
         None
     }
@@ -382,21 +313,14 @@ impl Position<'_, '_> {
     fn undelivered(&self, step: &StepKind, end_seconds: f64, now: f64) -> Option<String> {
         let rule = self.view.rule;
         let why = self.known?.undelivered.as_ref()?;
-        let (StepKind::Warn { number, of, .. }, Undelivered::Hold) = (step, rule.undelivered)
-        else {
+        let (StepKind::Warn { number, of, .. }, Undelivered::Hold) = (step, rule.undelivered) else {
             return None;
         };
         let follows = match rule.action.acts() {
-            true => format!(
-                "; {} follows {} after delivery",
-                rule.action.word(),
-                format_span(end_seconds - now)
-            ),
+            true => format!("; {} follows {} after delivery", rule.action.word(), format_span(end_seconds - now)),
             false => String::new(),
         };
-        Some(format!(
-            "warning {number} of {of} is not delivered: {why}{follows}"
-        ))
+        Some(format!("warning {number} of {of} is not delivered: {why}{follows}"))
     }
 
     fn acted_seconds(&self) -> Option<f64> {
@@ -436,10 +360,6 @@ fn missing(view: &View<'_, '_>, host: Option<HostId>) -> Option<String> {
     let named = view.missing_hosts.iter().take(MOST_NAMED);
     let named: Vec<_> = named.map(|hostname| words::name(hostname)).collect();
     let more = view.missing_hosts.len() - named.len();
-    let more = if more > 0 {
-        format!(" and {more} more")
-    } else {
-        String::new()
-    };
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     Some(format!("no fresh facts from {}{more}", named.join(", ")))
 }

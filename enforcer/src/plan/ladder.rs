@@ -37,18 +37,11 @@ pub(super) enum Rung {
 }
 
 /// Where a violation of `rule` stands that was seen for `seen_seconds` now.
-pub(super) fn rung(
-    rule: &Rule,
-    history: Option<&ViolationHistory>,
-    seen_seconds: f64,
-    now_seconds: f64,
-) -> Rung {
+pub(super) fn rung(rule: &Rule, history: Option<&ViolationHistory>, seen_seconds: f64, now_seconds: f64) -> Rung {
     let given = history.map_or(0, |history| history.warnings_given);
     let for_seconds = rule.for_duration.as_secs_f64();
     if given == 0 && seen_seconds < for_seconds {
-        return Rung::Pending {
-            until_seconds: now_seconds + (for_seconds - seen_seconds),
-        };
+        return Rung::Pending { until_seconds: now_seconds + (for_seconds - seen_seconds) };
     }
     if let Some(reason) = history.and_then(|history| history.not_warned.as_ref()) {
         let reason = reason.clone();
@@ -72,21 +65,11 @@ pub(super) fn rung(
         if !due {
             return Rung::Warned { given, end_seconds };
         }
-        let step = StepKind::Warn {
-            number: given + 1,
-            of: warn.len(),
-            end_seconds: follows.then_some(end_seconds),
-        };
-        return Rung::Warning {
-            step,
-            given,
-            end_seconds,
-        };
+        let step = StepKind::Warn { number: given + 1, of: warn.len(), end_seconds: follows.then_some(end_seconds) };
+        return Rung::Warning { step, given, end_seconds };
     }
     match end_seconds {
-        Some(end_seconds) if follows && end_seconds > now_seconds => {
-            Rung::Warned { given, end_seconds }
-        }
+        Some(end_seconds) if follows && end_seconds > now_seconds => Rung::Warned { given, end_seconds },
         _ => Rung::End,
     }
 }

@@ -54,19 +54,13 @@ impl Busy {
                 (DEFAULT_BUSY_RATIO, recent)
             }
         };
-        Self {
-            ratio,
-            recent_seconds: recent,
-        }
+        Self { ratio, recent_seconds: recent }
     }
 }
 
 impl Default for Busy {
     fn default() -> Self {
-        Self {
-            ratio: DEFAULT_BUSY_RATIO,
-            recent_seconds: DEFAULT_RECENT_SECONDS,
-        }
+        Self { ratio: DEFAULT_BUSY_RATIO, recent_seconds: DEFAULT_RECENT_SECONDS }
     }
 }
 
@@ -80,11 +74,7 @@ pub(super) struct Contexts<'c, 'a> {
 
 impl<'c, 'a> Contexts<'c, 'a> {
     pub(super) const fn new(facts: &'c Facts<'a>, past: &'c Past<'c>, now_seconds: f64) -> Self {
-        Self {
-            facts,
-            past,
-            now_seconds,
-        }
+        Self { facts, past, now_seconds }
     }
 
     fn history(&self, used: &UseFacts) -> Option<&'c ContextHistory> {
@@ -94,24 +84,18 @@ impl<'c, 'a> Contexts<'c, 'a> {
 
     /// Whether a process was measured to be busy on a GPU.
     fn is_measured_busy(&self, used: &UseFacts, busy: Busy) -> bool {
-        used.utilization_ratio
-            .is_some_and(|ratio| ratio >= busy.ratio)
-            || self.was_busy(used, busy)
+        used.utilization_ratio.is_some_and(|ratio| ratio >= busy.ratio) || self.was_busy(used, busy)
     }
 
     fn was_busy(&self, used: &UseFacts, busy: Busy) -> bool {
-        self.history(used)
-            .is_some_and(|it| it.reached(busy.ratio, busy.recent_seconds, self.now_seconds))
+        self.history(used).is_some_and(|it| it.reached(busy.ratio, busy.recent_seconds, self.now_seconds))
     }
 
     /// Whether a process may be busy on a GPU: what was not measured is not idle.
     fn may_be_busy(&self, used: &UseFacts, busy: Busy) -> bool {
-        used.of_what_is_left()
-            .is_none_or(|ratio| ratio >= busy.ratio)
+        used.of_what_is_left().is_none_or(|ratio| ratio >= busy.ratio)
             || self.was_busy(used, busy)
-            || self
-                .history(used)
-                .is_some_and(|it| it.was_unmeasured(busy.recent_seconds, self.now_seconds))
+            || self.history(used).is_some_and(|it| it.was_unmeasured(busy.recent_seconds, self.now_seconds))
     }
 
     /// A GPU other than `gpu` on which a process is busy and which its environment holds by an attachment that `stays`.
@@ -126,8 +110,7 @@ impl<'c, 'a> Contexts<'c, 'a> {
         let attached = self.facts.attachments_of(process.environment?);
         let holds = |gpu: u32| attached.iter().any(|it| it.gpu == gpu && stays(it));
         let mut uses = self.facts.uses[process.uses.clone()].iter();
-        uses.find(|used| used.gpu != gpu && holds(used.gpu) && self.may_be_busy(used, busy))
-            .map(|used| used.gpu)
+        uses.find(|used| used.gpu != gpu && holds(used.gpu) && self.may_be_busy(used, busy)).map(|used| used.gpu)
     }
 
     /// Whether the context of a process on a GPU was left behind by a detach: its environment held the GPU while it had the
@@ -180,21 +163,13 @@ pub(crate) struct Since<'h> {
 impl<'h> Since<'h> {
     pub(crate) fn new(input: &Input<'h>, history: &'h History) -> Self {
         let facts = Facts::new(input, history);
-        Self {
-            past: Past::new(history, &facts),
-            facts,
-            now_seconds: input.now_seconds,
-        }
+        Self { past: Past::new(history, &facts), facts, now_seconds: input.now_seconds }
     }
 
     /// Whether a process that is to end with a GPU works on another one that its environment holds now, so that the rule
     /// would spare it.
     pub(crate) fn is_spared(&self, rule: &Rule, process: &ProcessTarget, gpu: u32) -> bool {
-        let contexts = Contexts {
-            facts: &self.facts,
-            past: &self.past,
-            now_seconds: self.now_seconds,
-        };
+        let contexts = Contexts { facts: &self.facts, past: &self.past, now_seconds: self.now_seconds };
         let id = self.facts.process(&process.hostname, process.pid);
         let id = id.filter(|&id| {
             let started = self.facts.processes[id].process.start_time_ticks;
@@ -205,11 +180,7 @@ impl<'h> Since<'h> {
 }
 
 /// All contexts that were left behind.
-pub(super) fn left_behind(
-    facts: &Facts<'_>,
-    input: &Input<'_>,
-    past: &Past<'_>,
-) -> Vec<LeftBehind> {
+pub(super) fn left_behind(facts: &Facts<'_>, input: &Input<'_>, past: &Past<'_>) -> Vec<LeftBehind> {
     let contexts = Contexts::new(facts, past, input.now_seconds);
     let all = facts.uses_by_environment.iter().filter_map(|&position| {
         let used = &facts.uses[position];

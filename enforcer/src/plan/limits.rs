@@ -53,58 +53,36 @@ impl<'a> LimitTable<'a> {
         // The first of several overrides wins.
         for (position, (hosts, _)) in limits.overrides.iter().enumerate().rev() {
             let own = places.iter_mut().zip(facts.are_in(hosts));
-            own.filter(|(_, is_in)| *is_in)
-                .for_each(|(place, _)| *place = position + 1);
+            own.filter(|(_, is_in)| *is_in).for_each(|(place, _)| *place = position + 1);
         }
         let own = limits.overrides.iter().map(|(_, limit)| Some(limit));
         let applied = std::iter::once(None).chain(own).map(|own| {
             let users = facts.users.iter();
             users.map(|user| applied(&limits.base, own, user)).collect()
         });
-        Self {
-            places,
-            applied: applied.collect(),
-        }
+        Self { places, applied: applied.collect() }
     }
 
     /// The limit of a user, on a host or over all; absent: none.
-    pub(super) fn get(
-        &self,
-        facts: &Facts<'a>,
-        user: UserId,
-        host: Option<HostId>,
-    ) -> Option<Applied<'a>> {
+    pub(super) fn get(&self, facts: &Facts<'a>, user: UserId, host: Option<HostId>) -> Option<Applied<'a>> {
         let place = host.map_or(0, |host| self.places[host]);
         let applied = self.applied[place][user]?;
         let named = host.filter(|_| applied.is_of_host);
-        Some(Applied {
-            host: named.map(|host| facts.hosts[host].hostname),
-            ..applied
-        })
+        Some(Applied { host: named.map(|host| facts.hosts[host].hostname), ..applied })
     }
 }
 
 /// The limit of a user, where hosts have `own` limits besides those of all; absent: none.
-fn applied<'a>(
-    base: &'a Limit<u64>,
-    own: Option<&'a Limit<u64>>,
-    user: &UserFacts<'a>,
-) -> Option<Applied<'a>> {
+fn applied<'a>(base: &'a Limit<u64>, own: Option<&'a Limit<u64>>, user: &UserFacts<'a>) -> Option<Applied<'a>> {
     let pick = |of: &dyn Fn(&'a Limit<u64>) -> Option<u64>| {
         if let Some(value) = own.and_then(of) {
             return Some((value, true));
         }
         of(base).map(|value| (value, false))
     };
-    let with = |by, (value, is_of_host)| Applied {
-        value,
-        by,
-        is_of_host,
-        host: None,
-    };
+    let with = |by, (value, is_of_host)| Applied { value, by, is_of_host, host: None };
 
-    if let Some(found) = pick(&|limit| user.names().find_map(|name| limit.users.get(name).copied()))
-    {
+    if let Some(found) = pick(&|limit| user.names().find_map(|name| limit.users.get(name).copied())) {
         return Some(with(By::User(user.name), found));
     }
     let own_groups = own.into_iter().flat_map(|limit| limit.groups.keys());
@@ -119,13 +97,7 @@ fn applied<'a>(
         // Who may be a member, or not, has the larger one; who is no member and has none is not limited at all.
         return match user.groups {
             Some(_) => Some(of_group),
-            None => default.map(|default| {
-                if default.value > of_group.value {
-                    default
-                } else {
-                    of_group
-                }
-            }),
+            None => default.map(|default| if default.value > of_group.value { default } else { of_group }),
         };
     }
     default

@@ -41,10 +41,7 @@ impl<'j, 'a> Reach<'j, 'a> {
 
     /// What to take to end a violation; absent if nothing that may be taken would.
     pub(super) fn relief(&self, rule: &Rule, units: &[Unit], excess: u64) -> Option<Vec<Piece>> {
-        let possible: Vec<&Unit> = units
-            .iter()
-            .filter(|unit| self.is_possible(rule, unit))
-            .collect();
+        let possible: Vec<&Unit> = units.iter().filter(|unit| self.is_possible(rule, unit)).collect();
         let candidates: Vec<Candidate> = possible
             .iter()
             .map(|unit| Candidate {
@@ -60,9 +57,7 @@ impl<'j, 'a> Reach<'j, 'a> {
             })
             .collect();
         let chosen = choose(&candidates, excess)?;
-        let pieces = chosen
-            .into_iter()
-            .flat_map(|position| possible[position].pieces.iter().copied());
+        let pieces = chosen.into_iter().flat_map(|position| possible[position].pieces.iter().copied());
         Some(pieces.collect())
     }
 
@@ -87,22 +82,15 @@ impl<'j, 'a> Reach<'j, 'a> {
 
     fn may_end(&self, id: ProcessId) -> bool {
         let process = &self.facts.processes[id];
-        let refused = self
-            .process_history(id)
-            .is_some_and(|known| known.refused.is_some());
+        let refused = self.process_history(id).is_some_and(|known| known.refused.is_some());
         process.within_reach && !refused && !self.is_left_alone(process.host)
     }
 
     fn may_detach(&self, attachment: &AttachmentFacts) -> bool {
         let facts = &self.facts.environments[attachment.environment];
-        let refused = self
-            .attachment_history(attachment)
-            .is_some_and(|known| known.refused.is_some());
+        let refused = self.attachment_history(attachment).is_some_and(|known| known.refused.is_some());
         let is_roots = facts.environment.uid.is_none_or(|uid| uid == 0);
-        (!is_roots || attachment.unconfirmed)
-            && !facts.moved
-            && !refused
-            && !self.is_left_alone(attachment.host)
+        (!is_roots || attachment.unconfirmed) && !facts.moved && !refused && !self.is_left_alone(attachment.host)
     }
 
     fn is_left_alone(&self, host: HostId) -> bool {
@@ -131,11 +119,7 @@ impl<'j, 'a> Reach<'j, 'a> {
             return None;
         }
         let environment = self.facts.environments[attachment.environment].environment;
-        host.attachment(
-            &environment.eid,
-            attachment.gpu,
-            attachment.attached_seconds,
-        )
+        host.attachment(&environment.eid, attachment.gpu, attachment.attached_seconds)
     }
 
     /// Processes that end when their environment loses the device, and all that is in `taken` with it. Those that are busy
@@ -149,16 +133,11 @@ impl<'j, 'a> Reach<'j, 'a> {
         let keeps = rule.action <= Action::Detach && rule.processes == DetachedProcesses::Keep;
         let ends_any = !keeps && !attachment.unconfirmed;
         let contexts = Contexts::new(self.facts, self.past, self.input.now_seconds);
-        let goes = move |id: &AttachmentId| {
-            self.detaching.contains(id) || taken.contains(&Piece::Attachment(*id))
-        };
-        let all = self.facts.environments[attachment.environment]
-            .attachments
-            .clone();
+        let goes = move |id: &AttachmentId| self.detaching.contains(id) || taken.contains(&Piece::Attachment(*id));
+        let all = self.facts.environments[attachment.environment].attachments.clone();
         let stays = move |other: &AttachmentFacts| {
             let mut going = all.clone().filter(goes);
-            going.all(|id| self.facts.attachments[id].gpu != other.gpu)
-                && other.detached_seconds.is_none()
+            going.all(|id| self.facts.attachments[id].gpu != other.gpu) && other.detached_seconds.is_none()
         };
         let gpu = attachment.gpu;
         let uses = self.facts.uses_on(attachment.environment, gpu);
@@ -175,9 +154,7 @@ impl<'j, 'a> Reach<'j, 'a> {
             Piece::Attachment(id) => {
                 let attachment = &self.facts.attachments[id];
                 let processes = self.processes_that_end(rule, attachment, taken);
-                Some(Target::Attachment(
-                    self.attachment_target(attachment, processes),
-                ))
+                Some(Target::Attachment(self.attachment_target(attachment, processes)))
             }
         }
     }
@@ -198,9 +175,7 @@ impl<'j, 'a> Reach<'j, 'a> {
             eid: process.attribution.eid().map(ToOwned::to_owned),
             container_id: process.container_id.clone(),
         };
-        Some(Arc::clone(
-            self.targets[id].get_or_init(|| Arc::new(target)),
-        ))
+        Some(Arc::clone(self.targets[id].get_or_init(|| Arc::new(target))))
     }
 
     pub(super) fn attachment_target(

@@ -37,17 +37,11 @@ pub(super) fn choose(candidates: &[Candidate], excess: u64) -> Option<Vec<usize>
         positions
     };
     let weigh = |positions: &[usize]| {
-        let weights = positions
-            .iter()
-            .map(|&position| candidates[position].weight);
+        let weights = positions.iter().map(|&position| candidates[position].weight);
         weights.fold(0_u64, u64::saturating_add)
     };
     let going = newest_first(true);
-    let more = fewest(
-        candidates,
-        &newest_first(false),
-        excess.saturating_sub(weigh(&going)),
-    )?;
+    let more = fewest(candidates, &newest_first(false), excess.saturating_sub(weigh(&going)))?;
     let mut chosen = fewest(candidates, &going, excess.saturating_sub(weigh(&more)))?;
     chosen.extend(more);
     chosen.sort_by(|&a, &b| {
@@ -64,10 +58,8 @@ fn fewest(candidates: &[Candidate], newest_first: &[usize], excess: u64) -> Opti
     }
     // The heaviest that are not passed yet, as many as may still be taken; the others wait in `lighter`.
     let mut heaviest: BTreeSet<(u64, usize)> = BTreeSet::new();
-    let mut lighter: BTreeSet<(u64, usize)> = newest_first
-        .iter()
-        .map(|&position| (candidates[position].weight, position))
-        .collect();
+    let mut lighter: BTreeSet<(u64, usize)> =
+        newest_first.iter().map(|&position| (candidates[position].weight, position)).collect();
     let mut weight: u128 = 0;
     while weight < u128::from(excess) {
         let next = lighter.pop_last()?;
@@ -83,11 +75,7 @@ fn fewest(candidates: &[Candidate], newest_first: &[usize], excess: u64) -> Opti
         }
         let item = (candidates[position].weight, position);
         // As many as may be taken beside this one: without it, or without the lightest.
-        let beside = if heaviest.contains(&item) {
-            item
-        } else {
-            *heaviest.first()?
-        };
+        let beside = if heaviest.contains(&item) { item } else { *heaviest.first()? };
         let others = weight - u128::from(beside.0);
         if others + u128::from(item.0) >= needed {
             heaviest.remove(&beside);
@@ -113,22 +101,14 @@ mod tests {
     use super::*;
 
     fn candidates(of: &[(u64, u8, bool)]) -> Vec<Candidate> {
-        let candidate = |&(weight, newest, going): &(u64, u8, bool)| Candidate {
-            weight,
-            newest: f64::from(newest),
-            going,
-        };
+        let candidate =
+            |&(weight, newest, going): &(u64, u8, bool)| Candidate { weight, newest: f64::from(newest), going };
         of.iter().map(candidate).collect()
     }
 
     #[test]
     fn one_that_suffices_is_taken_rather_than_two_and_of_those_the_newest() {
-        let of = candidates(&[
-            (50, 1, false),
-            (40, 2, false),
-            (10, 3, false),
-            (30, 4, false),
-        ]);
+        let of = candidates(&[(50, 1, false), (40, 2, false), (10, 3, false), (30, 4, false)]);
         assert_eq!(choose(&of, 35), Some(vec![1]));
         assert_eq!(choose(&of, 30), Some(vec![3]));
         assert_eq!(choose(&of, 60), Some(vec![3, 1]));
@@ -149,18 +129,12 @@ mod tests {
     fn oracle(candidates: &[Candidate], excess: u64) -> Option<Vec<usize>> {
         let weigh = |set: u32| -> u64 {
             let all = 0..candidates.len();
-            all.filter(|position| set & (1 << position) != 0)
-                .map(|position| candidates[position].weight)
-                .sum()
+            all.filter(|position| set & (1 << position) != 0).map(|position| candidates[position].weight).sum()
         };
-        let going: u32 = (0..candidates.len())
-            .filter(|&position| candidates[position].going)
-            .map(|position| 1 << position)
-            .sum();
+        let going: u32 =
+            (0..candidates.len()).filter(|&position| candidates[position].going).map(|position| 1 << position).sum();
         let listed = |set: u32| {
-            let mut list: Vec<usize> = (0..candidates.len())
-                .filter(|position| set & (1 << position) != 0)
-                .collect();
+            let mut list: Vec<usize> = (0..candidates.len()).filter(|position| set & (1 << position) != 0).collect();
             list.sort_by(|&a, &b| {
                 let newest = |position: usize| candidates[position].newest;
                 newest(b).total_cmp(&newest(a)).then(b.cmp(&a))
@@ -168,17 +142,13 @@ mod tests {
             list
         };
         let all = 0..1_u32 << candidates.len();
-        all.filter(|set| set & going == 0 && weigh(set | going) >= excess)
-            .map(listed)
-            .min_by(|a, b| {
-                let newer = a.iter().zip(b).find(|(a, b)| a != b).map(|(&a, &b)| {
-                    let newest = |position: usize| candidates[position].newest;
-                    newest(b).total_cmp(&newest(a)).then(b.cmp(&a))
-                });
-                a.len()
-                    .cmp(&b.len())
-                    .then(newer.unwrap_or(std::cmp::Ordering::Equal))
-            })
+        all.filter(|set| set & going == 0 && weigh(set | going) >= excess).map(listed).min_by(|a, b| {
+            let newer = a.iter().zip(b).find(|(a, b)| a != b).map(|(&a, &b)| {
+                let newest = |position: usize| candidates[position].newest;
+                newest(b).total_cmp(&newest(a)).then(b.cmp(&a))
+            });
+            a.len().cmp(&b.len()).then(newer.unwrap_or(std::cmp::Ordering::Equal))
+        })
     }
 
     proptest! {

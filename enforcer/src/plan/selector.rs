@@ -34,9 +34,7 @@ pub(super) type Views<'f, 'a> = BTreeMap<&'a str, View<'f, 'a>>;
 /// The views of all rules on the facts.
 pub(super) fn views<'f, 'a>(facts: &'f Facts<'a>, rules: &'a [Rule]) -> Views<'f, 'a> {
     let views = rules.iter();
-    views
-        .map(|rule| (rule.name.as_str(), View::new(facts, rule)))
-        .collect()
+    views.map(|rule| (rule.name.as_str(), View::new(facts, rule))).collect()
 }
 
 impl<'f, 'a> View<'f, 'a> {
@@ -93,8 +91,7 @@ impl<'f, 'a> View<'f, 'a> {
     pub(super) fn sees_gpu(&self, gpu: u32) -> bool {
         let selector = &self.rule.selector;
         let listed = selector.devices.as_ref();
-        listed.is_none_or(|devices| devices.contains(&gpu))
-            && !selector.except_devices.contains(&gpu)
+        listed.is_none_or(|devices| devices.contains(&gpu)) && !selector.except_devices.contains(&gpu)
     }
 
     /// Attachments, sorted by user, host and GPU.
@@ -104,8 +101,7 @@ impl<'f, 'a> View<'f, 'a> {
     }
 
     pub(super) fn sees_attachment(&self, attachment: &AttachmentFacts) -> bool {
-        let is_in_reach = self.users[attachment.user]
-            || attachment.unconfirmed && self.named_users[attachment.user];
+        let is_in_reach = self.users[attachment.user] || attachment.unconfirmed && self.named_users[attachment.user];
         is_in_reach && self.hosts[attachment.host] && self.sees_gpu(attachment.gpu)
     }
 
@@ -115,9 +111,7 @@ impl<'f, 'a> View<'f, 'a> {
         let environment = &self.facts.environments[id];
         let mut attachments = self.facts.attachments[environment.attachments.clone()].iter();
         let is_in_reach = self.users[environment.user]
-            || self.named_users[environment.user]
-                && attachments.len() > 0
-                && attachments.all(|it| it.unconfirmed);
+            || self.named_users[environment.user] && attachments.len() > 0 && attachments.all(|it| it.unconfirmed);
         is_in_reach && self.hosts[environment.host]
     }
 
@@ -127,18 +121,14 @@ impl<'f, 'a> View<'f, 'a> {
         let uses = positions.map(|&position| &self.facts.uses[position]);
         uses.filter(|used| {
             let process = &self.facts.processes[used.process];
-            process.user.is_some_and(|user| self.users[user])
-                && self.hosts[process.host]
-                && self.sees_gpu(used.gpu)
+            process.user.is_some_and(|user| self.users[user]) && self.hosts[process.host] && self.sees_gpu(used.gpu)
         })
     }
 
     /// The limit of a user, on a host or over all; absent: none.
     pub(super) fn limit(&self, user: UserId, host: Option<HostId>) -> Option<Applied<'a>> {
         let limits = self.rule.kind.limits()?;
-        let table = self
-            .limits
-            .get_or_init(|| LimitTable::new(limits, self.facts));
+        let table = self.limits.get_or_init(|| LimitTable::new(limits, self.facts));
         table.get(self.facts, user, host)
     }
 
@@ -157,10 +147,7 @@ impl<'f, 'a> View<'f, 'a> {
 
 /// Whether a kind looks at more than environments and attachments, which need no driver.
 const fn needs_processes(kind: &RuleKind) -> bool {
-    !matches!(
-        kind,
-        RuleKind::MaxDevicesPerUser { .. } | RuleKind::MaxHostsPerUser { .. }
-    )
+    !matches!(kind, RuleKind::MaxDevicesPerUser { .. } | RuleKind::MaxHostsPerUser { .. })
 }
 
 fn matches_user(selector: &Selector, user: &UserFacts<'_>) -> bool {

@@ -124,9 +124,7 @@ pub(crate) fn subject(subject: &Subject) -> String {
             format!("environment {} on device {index}", name(eid))
         }
         Subject::User { username, .. } => format!("user {}", name(username)),
-        Subject::UserDevice {
-            username, index, ..
-        } => format!("user {} on device {index}", name(username)),
+        Subject::UserDevice { username, index, .. } => format!("user {} on device {index}", name(username)),
     }
 }
 
@@ -194,9 +192,7 @@ pub(crate) fn step_target(step: &StepKind) -> Option<Target> {
     match step {
         StepKind::Report | StepKind::Warn { .. } => None,
         StepKind::Detach(target) => Some(Target::Attachment(target.clone())),
-        StepKind::Terminate(target) | StepKind::Kill(target) => {
-            Some(Target::Process(target.clone()))
-        }
+        StepKind::Terminate(target) | StepKind::Kill(target) => Some(Target::Process(target.clone())),
     }
 }
 
@@ -214,9 +210,7 @@ pub(crate) const fn action(step: &StepKind) -> Option<Action> {
 pub(crate) fn deed(step: &StepKind) -> Option<(&'static str, String)> {
     match step {
         StepKind::Report | StepKind::Warn { .. } => None,
-        StepKind::Detach(attachment) => {
-            Some(("detach", target(&Target::Attachment(attachment.clone()))))
-        }
+        StepKind::Detach(attachment) => Some(("detach", target(&Target::Attachment(attachment.clone())))),
         StepKind::Terminate(target) => Some(("terminate", process_target(target))),
         StepKind::Kill(target) => Some(("kill", process_target(target))),
     }

@@ -22,11 +22,7 @@ pub(super) struct Compared {
 }
 
 /// What a record reserves of each GPU now.
-pub(super) fn held(
-    environment: &Environment,
-    reservations: &Reservations<'_>,
-    seen_seconds: f64,
-) -> ByGpu<Held> {
+pub(super) fn held(environment: &Environment, reservations: &Reservations<'_>, seen_seconds: f64) -> ByGpu<Held> {
     let attached = environment.devices.iter().filter(|device| device.attached);
     let held = attached.map(|device| {
         let gpu = device.index.whole().gpu;
@@ -89,34 +85,20 @@ pub(super) fn compare(
             Some(first) if held.is_less(first) => {
                 why.push(format!("its memory on device {gpu} was lowered"));
                 let memory_bytes = first.memory_bytes;
-                compared.reserved.insert(
-                    gpu,
-                    Held {
-                        memory_bytes,
-                        ..*held
-                    },
-                );
+                compared.reserved.insert(gpu, Held { memory_bytes, ..*held });
             }
             Some(first) if shown && !held.unread => {
                 compared.changed |= first.memory_bytes != held.memory_bytes;
-                *first = Held {
-                    unconfirmed: first.unconfirmed,
-                    taken_seconds: first.taken_seconds,
-                    ..*held
-                };
+                *first = Held { unconfirmed: first.unconfirmed, taken_seconds: first.taken_seconds, ..*held };
             }
             Some(_) | None => {}
         }
     }
     // What another user may have added, and is gone, was never its user's.
     let before = known.devices.len();
-    known
-        .devices
-        .retain(|gpu, held| now.contains(gpu) || !held.unconfirmed);
+    known.devices.retain(|gpu, held| now.contains(gpu) || !held.unconfirmed);
     compared.changed |= known.devices.len() != before;
-    let kept = gone
-        .iter()
-        .filter_map(|gpu| Some((*gpu, *known.devices.get(*gpu)?)));
+    let kept = gone.iter().filter_map(|gpu| Some((*gpu, *known.devices.get(*gpu)?)));
     let kept: Vec<(u32, Held)> = kept.collect();
     for (gpu, held) in &kept {
         why.push(format!("device {gpu} was taken from it"));
@@ -140,12 +122,7 @@ pub(super) fn compare(
 
 /// When the environment began, at the earliest that is borne out: what the record says, when the oldest living member
 /// was started, and when it was first seen.
-fn created(
-    environment: &Environment,
-    known: &mut Known,
-    latest: f64,
-    why: &mut Vec<String>,
-) -> Option<f64> {
+fn created(environment: &Environment, known: &mut Known, latest: f64, why: &mut Vec<String>) -> Option<f64> {
     let claimed = environment.created_timestamp_seconds;
     let claimed = claimed.filter(|it| it.is_finite());
     if claimed.is_some_and(|it| it > latest) {
@@ -160,11 +137,7 @@ fn created(
             known.created_seconds = Some(claimed);
         }
     }
-    let bounds = [
-        known.created_seconds,
-        environment.oldest_member_started_timestamp_seconds,
-        known.seen_seconds,
-    ];
+    let bounds = [known.created_seconds, environment.oldest_member_started_timestamp_seconds, known.seen_seconds];
     bounds.into_iter().flatten().reduce(f64::max)
 }
 

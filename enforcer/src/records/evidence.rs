@@ -59,11 +59,7 @@ impl Judgement<'_, '_> {
     /// Remembers who came to a record, and looks for what bears out that its user is in it.
     pub(super) fn bear_out(&mut self, environment: &Environment, processes: &[usize]) {
         let eid = &environment.eid;
-        let Some(known) = self
-            .known
-            .get_mut(eid)
-            .filter(|it| it.uid == environment.uid)
-        else {
+        let Some(known) = self.known.get_mut(eid).filter(|it| it.uid == environment.uid) else {
             return;
         };
         let taken = self.taken.get(eid);
@@ -114,9 +110,7 @@ impl Judgement<'_, '_> {
     /// until a process starts in the environment.
     fn is_roots_shell(&mut self, of: (u32, u64)) -> bool {
         let witness = self.witness.as_mut();
-        witness.is_some_and(|witness| {
-            witness.is_in_terminal(member(of)) && witness.is_started_by_root(member(of))
-        })
+        witness.is_some_and(|witness| witness.is_in_terminal(member(of)) && witness.is_started_by_root(member(of)))
     }
 
     /// Remembers devices that came to a record, and looks for what bears out that its user attached them.
@@ -129,10 +123,7 @@ impl Judgement<'_, '_> {
             let held = known.devices.entry(gpu, || {
                 self.judged.changed = true;
                 let unconfirmed = !known.is_new && !self.believes;
-                Held {
-                    unconfirmed,
-                    ..*held
-                }
+                Held { unconfirmed, ..*held }
             });
             if held.unconfirmed {
                 sought.push(gpu);
@@ -146,14 +137,8 @@ impl Judgement<'_, '_> {
         let word = self.word_of(eid, uid);
         for gpu in sought {
             let mut of_it = processes.iter();
-            let is_sure = word.has_attached(gpu)
-                || of_it.any(|at| self.is_users_own(*at, eid) && self.sees(*at, gpu));
-            if is_sure
-                && let Some(held) = self
-                    .known
-                    .get_mut(eid)
-                    .and_then(|it| it.devices.get_mut(gpu))
-            {
+            let is_sure = word.has_attached(gpu) || of_it.any(|at| self.is_users_own(*at, eid) && self.sees(*at, gpu));
+            if is_sure && let Some(held) = self.known.get_mut(eid).and_then(|it| it.devices.get_mut(gpu)) {
                 held.unconfirmed = false;
                 self.judged.changed = true;
             }
@@ -163,8 +148,7 @@ impl Judgement<'_, '_> {
     /// Whether a record lists members of which nothing shows that they are its user's will.
     pub(super) fn is_unsure(&self, eid: &str) -> bool {
         let known = self.known.get(eid);
-        self.taken.contains_key(eid)
-            || known.is_some_and(|it| !it.borne_out || !it.unconfirmed.is_empty())
+        self.taken.contains_key(eid) || known.is_some_and(|it| !it.borne_out || !it.unconfirmed.is_empty())
     }
 
     /// Whether a process is in an environment by its user's own word: it runs as that user and was started with the variable
@@ -175,11 +159,7 @@ impl Judgement<'_, '_> {
             return false;
         };
         let uid = self.known.get(eid).and_then(|it| it.uid);
-        let elsewhere = self
-            .places
-            .0
-            .get(&of)
-            .is_some_and(|it| it.eid.as_deref() != Some(eid));
+        let elsewhere = self.places.0.get(&of).is_some_and(|it| it.eid.as_deref() != Some(eid));
         // Who may start containers is root anyway; of theirs the snapshot tells only what is credible.
         let contained = process.container_id.is_some();
         uid.is_some()
@@ -191,10 +171,7 @@ impl Judgement<'_, '_> {
 
     fn sees(&mut self, position: usize, gpu: u32) -> bool {
         let of = of(&self.snapshot.processes[position]);
-        of.is_some_and(|of| {
-            self.named_by(of, false)
-                .is_some_and(|it| it.gpus.contains(&gpu))
-        })
+        of.is_some_and(|of| self.named_by(of, false).is_some_and(|it| it.gpus.contains(&gpu)))
     }
 
     /// Whether a process names an environment of a user. A setuid program of root carries the variables of its caller.
@@ -202,9 +179,7 @@ impl Judgement<'_, '_> {
         let named = self.named_by(of, again);
         let names_it = named.is_some_and(|it| it.eid.as_deref() == Some(eid));
         let witness = self.witness.as_mut();
-        names_it
-            && (uid != Some(0)
-                || witness.is_some_and(|witness| witness.is_started_by_root(member(of))))
+        names_it && (uid != Some(0) || witness.is_some_and(|witness| witness.is_started_by_root(member(of))))
     }
 
     /// What a process names; asked once, and `again` in each cycle while it names nothing.
@@ -234,12 +209,8 @@ impl Judgement<'_, '_> {
                     word.joined.insert(pid, it.at_seconds);
                     joined_seconds = it.at_seconds.max(joined_seconds);
                 }
-                ConfirmedChange::Attached { gpu } => {
-                    note_latest(&mut word.attached, gpu, it.at_seconds)
-                }
-                ConfirmedChange::Released { gpu } => {
-                    note_latest(&mut word.released, gpu, it.at_seconds)
-                }
+                ConfirmedChange::Attached { gpu } => note_latest(&mut word.attached, gpu, it.at_seconds),
+                ConfirmedChange::Released { gpu } => note_latest(&mut word.released, gpu, it.at_seconds),
                 ConfirmedChange::Ended => ended_seconds = it.at_seconds.max(ended_seconds),
                 _ => {}
             }

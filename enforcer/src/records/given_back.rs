@@ -17,22 +17,11 @@ pub(super) struct GivenBack(BTreeMap<u32, Vec<Confirmed>>);
 impl GivenBack {
     /// Adds the remembered releases to a user's present confirmations, and remembers new releases. Returns whether
     /// there are new ones. A time in the future comes from a clock that was set back, and does not count.
-    pub(super) fn complete(
-        &mut self,
-        uid: u32,
-        confirmed: &mut Vec<Confirmed>,
-        now_seconds: f64,
-    ) -> bool {
+    pub(super) fn complete(&mut self, uid: u32, confirmed: &mut Vec<Confirmed>, now_seconds: f64) -> bool {
         let remembered = self.0.entry(uid).or_default();
-        let mut new: Vec<Confirmed> = confirmed
-            .iter()
-            .filter(|it| gives_back(&it.change))
-            .cloned()
-            .collect();
+        let mut new: Vec<Confirmed> = confirmed.iter().filter(|it| gives_back(&it.change)).cloned().collect();
         new.retain(|it| !remembered.contains(it));
-        let lost = remembered
-            .iter()
-            .filter(|it| it.at_seconds <= now_seconds && !confirmed.contains(it));
+        let lost = remembered.iter().filter(|it| it.at_seconds <= now_seconds && !confirmed.contains(it));
         let lost: Vec<Confirmed> = lost.cloned().collect();
         confirmed.extend(lost);
         let adds = !new.is_empty();
@@ -45,8 +34,5 @@ impl GivenBack {
 }
 
 const fn gives_back(change: &ConfirmedChange) -> bool {
-    matches!(
-        change,
-        ConfirmedChange::Released { .. } | ConfirmedChange::Left { .. } | ConfirmedChange::Ended
-    )
+    matches!(change, ConfirmedChange::Released { .. } | ConfirmedChange::Left { .. } | ConfirmedChange::Ended)
 }

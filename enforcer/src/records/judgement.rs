@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use genv_core::enforcement::DisputedRecord;
-use genv_core::model::{
-    Attachment, Attribution, CollectorStatus, DeviceIndex, Environment, Snapshot,
-};
+use genv_core::model::{Attachment, Attribution, CollectorStatus, DeviceIndex, Environment, Snapshot};
 use genv_core::state::Confirmed;
 
 use super::TooManyRecords;
@@ -168,19 +166,13 @@ impl<'j, 'w> Judgement<'j, 'w> {
         let uid = known.uid;
         let before = known.devices.len();
         let asked_seconds = self.asked_seconds;
-        known
-            .devices
-            .retain(|gpu, held| !held.was_taken(now.contains(gpu), asked_seconds));
+        known.devices.retain(|gpu, held| !held.was_taken(now.contains(gpu), asked_seconds));
         self.judged.changed |= known.devices.len() != before;
         let is_in_use = |moved: &HashMap<usize, Attribution>, gpu: u32| {
-            let mut of_it = snapshot
-                .processes
-                .iter()
-                .enumerate()
-                .filter(|(at, process)| {
-                    let place = moved.get(at).unwrap_or(&process.attribution);
-                    place.eid() == Some(eid)
-                });
+            let mut of_it = snapshot.processes.iter().enumerate().filter(|(at, process)| {
+                let place = moved.get(at).unwrap_or(&process.attribution);
+                place.eid() == Some(eid)
+            });
             of_it.any(|(_, process)| process.devices.iter().any(|it| it.index.gpu == gpu))
         };
         // Devices that are gone, and that a process of the environment uses.
@@ -199,21 +191,8 @@ impl<'j, 'w> Judgement<'j, 'w> {
         }
         let known = self.known.get_mut(eid)?;
         known.follow_uptime(snapshot.timestamp_seconds, uptime);
-        let compared = compare(
-            environment,
-            known,
-            now,
-            &gone,
-            shown,
-            snapshot,
-            self.read_seconds,
-        );
-        let Compared {
-            counts,
-            reserved,
-            mut why,
-            changed,
-        } = compared;
+        let compared = compare(environment, known, now, &gone, shown, snapshot, self.read_seconds);
+        let Compared { counts, reserved, mut why, changed } = compared;
         let unsure = known.unsure(now.gpus().chain(reserved.gpus()));
         for gpu in &unsure {
             self.unconfirmed.add(&snapshot.hostname, eid, *gpu);
@@ -221,9 +200,7 @@ impl<'j, 'w> Judgement<'j, 'w> {
         why.extend(known.doubts(&unsure, !processes.is_empty()));
         self.judged.changed |= changed;
         self.differs |= counts.is_some() || !reserved.is_empty();
-        let reserved = reserved
-            .into_iter()
-            .map(|(gpu, held)| ((gpu, eid.clone()), held));
+        let reserved = reserved.into_iter().map(|(gpu, held)| ((gpu, eid.clone()), held));
         self.reserved.extend(reserved);
         if !why.is_empty() {
             self.dispute(eid, &environment.username, why.join(", "));
@@ -283,16 +260,9 @@ impl<'j, 'w> Judgement<'j, 'w> {
     /// Names a record of which not all counts; the first reason is told.
     pub(super) fn dispute(&mut self, eid: &str, username: &str, why: String) {
         let hostname = &self.snapshot.hostname;
-        let dispute = || DisputedRecord {
-            hostname: hostname.clone(),
-            eid: eid.to_owned(),
-            username: username.to_owned(),
-            why,
-        };
-        self.judged
-            .disputes
-            .entry(eid.to_owned())
-            .or_insert_with(dispute);
+        let dispute =
+            || DisputedRecord { hostname: hostname.clone(), eid: eid.to_owned(), username: username.to_owned(), why };
+        self.judged.disputes.entry(eid.to_owned()).or_insert_with(dispute);
     }
 
     fn finish(mut self) -> Judged {

@@ -170,21 +170,13 @@ impl Known {
             let matters = is_used || !unsure.is_empty();
             return matters.then(|| "nothing shows that its user made it".to_owned());
         }
-        let members = self
-            .unconfirmed
-            .iter()
-            .map(|(pid, _)| format!("process {pid}"));
+        let members = self.unconfirmed.iter().map(|(pid, _)| format!("process {pid}"));
         let devices = unsure.iter().map(|gpu| format!("device {gpu}"));
         let added: Vec<String> = members.chain(devices).take(MOST_NAMED).collect();
         let more = (self.unconfirmed.len() + unsure.len()).saturating_sub(added.len());
-        let more = if more > 0 {
-            format!(" and {more} more")
-        } else {
-            String::new()
-        };
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let added = added.join(", ");
-        (!added.is_empty())
-            .then(|| format!("{added}{more} came to it, and nothing shows that its user did that"))
+        (!added.is_empty()).then(|| format!("{added}{more} came to it, and nothing shows that its user did that"))
     }
 
     /// Forgets what commands took since it was last seen; whether they ended the environment, and whether something changed.
@@ -196,24 +188,19 @@ impl Known {
         };
         let before = amounts(self);
         let mut lowered = false;
-        for Confirmed {
-            at_seconds, change, ..
-        } in confirmed.iter().filter(|it| it.eid == eid)
-        {
+        for Confirmed { at_seconds, change, .. } in confirmed.iter().filter(|it| it.eid == eid) {
             match *change {
                 ConfirmedChange::Ended => {
                     let mut seen = self.members.values().chain(self.workers.values());
                     ended |= seen.all(|seen| at_seconds >= seen);
                 }
                 ConfirmedChange::Left { pid } => {
-                    let left =
-                        |member: &(u32, u64), seen: f64| member.0 == pid && *at_seconds >= seen;
+                    let left = |member: &(u32, u64), seen: f64| member.0 == pid && *at_seconds >= seen;
                     self.members.retain(|member, seen| !left(member, *seen));
                     self.workers.retain(|worker, seen| !left(worker, *seen));
                 }
                 ConfirmedChange::Released { gpu } => {
-                    self.devices
-                        .retain(|index, held| index != gpu || *at_seconds < held.seen_seconds);
+                    self.devices.retain(|index, held| index != gpu || *at_seconds < held.seen_seconds);
                 }
                 ConfirmedChange::Reserved { gpu, bytes } => {
                     let held = self.devices.get_mut(gpu);
@@ -247,10 +234,7 @@ impl<'a> Reservations<'a> {
         for device in &snapshot.devices {
             for attachment in &device.attachments {
                 let place = (attachment.eid.as_str(), device.index.gpu);
-                let what = (
-                    attachment.memory_bytes,
-                    attachment.attached_timestamp_seconds,
-                );
+                let what = (attachment.memory_bytes, attachment.attached_timestamp_seconds);
                 all.entry(place).or_insert(what);
             }
         }
@@ -270,10 +254,7 @@ pub(super) const fn key(member: Member) -> (u32, u64) {
 
 /// The member that is remembered.
 pub(super) const fn member((pid, start_time_ticks): (u32, u64)) -> Member {
-    Member {
-        pid,
-        start_time_ticks,
-    }
+    Member { pid, start_time_ticks }
 }
 
 /// A map by pid and start time, as a list of pairs.

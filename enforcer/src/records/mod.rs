@@ -98,10 +98,7 @@ pub(crate) struct TooManyRecords {
 impl Records {
     /// Nothing was seen yet. For a recording: what its first moment shows may have been there for long.
     pub(crate) fn of_a_recording() -> Self {
-        Self {
-            is_recording: true,
-            ..Self::default()
-        }
+        Self { is_recording: true, ..Self::default() }
     }
 
     /// What was remembered since the machine was started, and what is wrong with the file.
@@ -113,9 +110,7 @@ impl Records {
             return Ok((Self::new(), None));
         };
         match serde_json::from_slice::<Self>(&content) {
-            Ok(records) if records.version == VERSION && records.boot_id == witness::boot_id() => {
-                Ok((records, None))
-            }
+            Ok(records) if records.version == VERSION && records.boot_id == witness::boot_id() => Ok((records, None)),
             Ok(records) if records.version == VERSION => Ok((Self::new(), None)),
             read => {
                 let why = match read {
@@ -142,12 +137,7 @@ impl Records {
     }
 
     fn new() -> Self {
-        Self {
-            version: VERSION,
-            boot_id: witness::boot_id(),
-            changed: true,
-            ..Self::default()
-        }
+        Self { version: VERSION, boot_id: witness::boot_id(), changed: true, ..Self::default() }
     }
 
     /// Writes down what was seen for the first time, if anything was.
@@ -200,8 +190,7 @@ impl Records {
                     claims: &mut self.claims,
                 };
                 let unconfirmed = &mut counting.unconfirmed;
-                let mut judgement =
-                    Judgement::new(snapshot, memory, witness, unconfirmed, now_seconds);
+                let mut judgement = Judgement::new(snapshot, memory, witness, unconfirmed, now_seconds);
                 judgement.begins = self.is_recording && is_first;
                 judgement.believes |= is_first;
                 let judged = judgement.judge();

@@ -54,11 +54,7 @@ impl Judgement<'_, '_> {
     }
 
     /// Compares the members of a record with those that it had. Returns the record as its user's, where it names another one.
-    fn compare_members(
-        &mut self,
-        environment: &Arc<Environment>,
-        processes: &[usize],
-    ) -> Option<Environment> {
+    fn compare_members(&mut self, environment: &Arc<Environment>, processes: &[usize]) -> Option<Environment> {
         let eid = &environment.eid;
         let known = self.known.get(eid)?;
         let uid = known.uid;
@@ -70,12 +66,7 @@ impl Judgement<'_, '_> {
             return None;
         }
         let has = |it: &(u32, u64)| environment.members.iter().any(|now| key(*now) == *it);
-        let missing: Vec<(u32, u64)> = known
-            .members
-            .keys()
-            .copied()
-            .filter(|it| !has(it))
-            .collect();
+        let missing: Vec<(u32, u64)> = known.members.keys().copied().filter(|it| !has(it)).collect();
         let there = missing.len() < known.members.len();
         let mut living: Vec<(u32, u64)> = Vec::new();
         for it in missing {
@@ -150,10 +141,7 @@ impl Judgement<'_, '_> {
         let snapshot = self.snapshot;
         let environments = snapshot.environments.iter();
         let shown: HashSet<&str> = environments.map(|it| it.eid.as_str()).collect();
-        let gone = self
-            .known
-            .keys()
-            .filter(|eid| !shown.contains(eid.as_str()));
+        let gone = self.known.keys().filter(|eid| !shown.contains(eid.as_str()));
         // A process that could be of two is of the first.
         let gone: BTreeSet<String> = gone.cloned().collect();
         for eid in gone {
@@ -179,10 +167,7 @@ impl Judgement<'_, '_> {
         for (position, process) in self.snapshot.processes.iter().enumerate() {
             let outside = matches!(process.attribution, Attribution::Outside { .. });
             let mut devices = process.devices.iter();
-            if outside
-                && process.uid == uid
-                && devices.any(|device| known.devices.contains(device.index.gpu))
-            {
+            if outside && process.uid == uid && devices.any(|device| known.devices.contains(device.index.gpu)) {
                 of_it.push(position);
             }
         }

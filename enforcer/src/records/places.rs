@@ -166,9 +166,7 @@ impl Judgement<'_, '_> {
         if place.eid.as_ref().is_some_and(is_gone) {
             return None;
         }
-        let known = place
-            .eid
-            .and_then(|eid| Some((self.known.get(&eid)?.uid, eid)));
+        let known = place.eid.and_then(|eid| Some((self.known.get(&eid)?.uid, eid)));
         if let Some((uid, eid)) = known
             && uid == owner
             && !self.has_left(&eid, place.seen_seconds)
@@ -218,8 +216,7 @@ impl Judgement<'_, '_> {
             devices: Vec::new(),
             confirmed: Vec::new(),
         };
-        self.environments
-            .insert(eid.to_owned(), Arc::new(environment));
+        self.environments.insert(eid.to_owned(), Arc::new(environment));
         let why = "it was removed while processes of it live".to_owned();
         self.dispute(eid, &username, why);
     }
@@ -231,10 +228,7 @@ impl Judgement<'_, '_> {
         };
         let mut confirmed = self.confirmed_by(uid).iter();
         confirmed.any(|it| {
-            let leaves = matches!(
-                it.change,
-                ConfirmedChange::Ended | ConfirmedChange::Left { .. }
-            );
+            let leaves = matches!(it.change, ConfirmedChange::Ended | ConfirmedChange::Left { .. });
             it.eid == eid && it.at_seconds >= since_seconds && leaves
         })
     }
@@ -269,11 +263,7 @@ impl Judgement<'_, '_> {
                     place.seen_seconds = seen_seconds;
                 }
             } else if self.places.0.len() < MOST_OF_A_HOST {
-                let place = Place {
-                    uid,
-                    eid: eid.cloned(),
-                    seen_seconds,
-                };
+                let place = Place { uid, eid: eid.cloned(), seen_seconds };
                 self.places.0.insert(of, place);
                 self.judged.changed = true;
             }

@@ -20,20 +20,12 @@ struct FakeWitness {
 impl FakeWitness {
     /// A command of the user's did this now.
     fn confirm(&mut self, eid: &str, change: ConfirmedChange) {
-        self.confirmed.push(Confirmed {
-            process: None,
-            eid: eid.to_owned(),
-            at_seconds: NOON + 1.0,
-            change,
-        });
+        self.confirmed.push(Confirmed { process: None, eid: eid.to_owned(), at_seconds: NOON + 1.0, change });
     }
 
     /// A process was started with the variables of an environment.
     fn name(&mut self, pid: u32, eid: &str, gpus: &[u32]) {
-        let named = Named {
-            eid: Some(eid.to_owned()),
-            gpus: gpus.iter().copied().collect(),
-        };
+        let named = Named { eid: Some(eid.to_owned()), gpus: gpus.iter().copied().collect() };
         self.named.insert(pid, named);
     }
 }
@@ -57,27 +49,15 @@ impl Witness for FakeWitness {
 }
 
 fn released(at_seconds: f64) -> Confirmed {
-    Confirmed {
-        process: None,
-        eid: "e1".to_owned(),
-        at_seconds,
-        change: ConfirmedChange::Released { gpu: 0 },
-    }
+    Confirmed { process: None, eid: "e1".to_owned(), at_seconds, change: ConfirmedChange::Released { gpu: 0 } }
 }
 
 /// Alice's environment on device 0, which she uses, or a state that says no more that she holds it.
 fn lab(attached: bool) -> Vec<HostSnapshot> {
     let lab = Lab::new(1, 1).environment("gpu01", "e1", "alice");
-    let lab = if attached {
-        lab.attach("gpu01", "e1", 0, 60.0)
-    } else {
-        lab
-    };
+    let lab = if attached { lab.attach("gpu01", "e1", 0, 60.0) } else { lab };
     let mut lab = lab.process("gpu01", 100, "alice", Some("e1"), &[(0, 1)]);
-    lab.eid("gpu01", "e1").members = vec![Member {
-        pid: 7,
-        start_time_ticks: 70,
-    }];
+    lab.eid("gpu01", "e1").members = vec![Member { pid: 7, start_time_ticks: 70 }];
     lab.at(NOON)
 }
 
@@ -92,16 +72,11 @@ fn only_what_was_confirmed_after_it_was_seen_counts() {
     let mut witness = FakeWitness::default();
     witness.living.insert(7, uid("alice"));
     let mut records = Records::default();
-    let mut count = |witness: &mut FakeWitness, attached| {
-        records.count(&lab(attached), Some(("gpu01", witness)), NOON)
-    };
+    let mut count = |witness: &mut FakeWitness, attached| records.count(&lab(attached), Some(("gpu01", witness)), NOON);
     assert!(is_attached(&count(&mut witness, true)));
     witness.confirmed = vec![released(NOON - 1.0)];
     let counting = count(&mut witness, false);
-    assert!(
-        is_attached(&counting),
-        "a confirmation of before is of another attachment"
-    );
+    assert!(is_attached(&counting), "a confirmation of before is of another attachment");
     assert_eq!(counting.disputed[0].why, "device 0 was taken from it");
     assert_eq!(counting.numbers["gpu01"], 1);
     witness.confirmed.push(released(NOON + 1.0));
@@ -123,9 +98,7 @@ fn memory_that_was_read_with_the_devices_later_is_not_lowered() {
             snapshot.devices.clear();
             snapshot.processes.clear();
         }
-        records
-            .count(&hosts, Some(("gpu01", &mut witness)), NOON)
-            .disputed
+        records.count(&hosts, Some(("gpu01", &mut witness)), NOON).disputed
     };
     assert_eq!(count(false, 2), []);
     assert_eq!(count(true, 2), []);
@@ -142,16 +115,10 @@ fn an_age_is_the_smallest_that_is_borne_out() {
         let environment = Arc::make_mut(&mut snapshot.environments[0]);
         environment.created_timestamp_seconds = created;
         environment.oldest_member_started_timestamp_seconds = oldest;
-        let mut records = if seen {
-            Records::default()
-        } else {
-            Records::of_a_recording()
-        };
+        let mut records = if seen { Records::default() } else { Records::of_a_recording() };
         let counting = records.count(&hosts, None, NOON);
         let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
-        snapshot.environments[0]
-            .created_timestamp_seconds
-            .map(|at| at - NOON)
+        snapshot.environments[0].created_timestamp_seconds.map(|at| at - NOON)
     };
     let at = |before: f64| Some(NOON - before);
     assert_eq!(began(at(3600.0), at(60.0), false), Some(-60.0));
@@ -179,9 +146,7 @@ fn a_clock_that_is_turned_ends_no_lease() {
         let counting = records.count(&hosts, Some(("gpu01", &mut witness)), now);
         let snapshot = counting.hosts[0].snapshot.as_deref();
         let snapshot = snapshot.or(hosts[0].snapshot.as_deref()).unwrap();
-        let end = snapshot.environments[0]
-            .lease_end_timestamp_seconds
-            .unwrap();
+        let end = snapshot.environments[0].lease_end_timestamp_seconds.unwrap();
         left.push((end - now).round());
     }
     assert_eq!(left, [7200.0, 7199.0, -100.0]);
@@ -214,10 +179,7 @@ fn files(seems: Option<&str>, records: &[(&str, &[u32])]) -> Vec<HostSnapshot> {
         for gpu in *devices {
             lab = lab.attach("gpu01", eid, *gpu, 60.0);
         }
-        lab.eid("gpu01", eid).members = vec![Member {
-            pid: 7,
-            start_time_ticks: 70,
-        }];
+        lab.eid("gpu01", eid).members = vec![Member { pid: 7, start_time_ticks: 70 }];
     }
     lab.at(NOON)
 }
@@ -240,10 +202,7 @@ fn two_environments(pid: u32, are_there: bool) -> Vec<HostSnapshot> {
         if are_there {
             lab = lab.environment("gpu01", eid, "alice");
             lab = lab.attach("gpu01", eid, 0, 60.0);
-            lab.eid("gpu01", eid).members = vec![Member {
-                pid,
-                start_time_ticks: 70,
-            }];
+            lab.eid("gpu01", eid).members = vec![Member { pid, start_time_ticks: 70 }];
         }
     }
     lab.at(NOON)
@@ -298,16 +257,9 @@ fn a_later_record_takes_no_living_member_from_the_first() {
             let held: Vec<u32> = later.iter().flat_map(|(_, gpus)| gpus.to_vec()).collect();
             let taken_back = held.contains(&1).then_some(vec![("forged", 1)]);
             assert_eq!(unconfirmed(&counting), taken_back.unwrap_or_default());
-            let disputes: Vec<&str> = counting
-                .disputed
-                .iter()
-                .filter(|it| it.eid == "forged")
-                .map(|it| it.why.as_str())
-                .collect();
-            assert_eq!(
-                disputes,
-                ["it lists members of another environment of its user"]
-            );
+            let disputes: Vec<&str> =
+                counting.disputed.iter().filter(|it| it.eid == "forged").map(|it| it.why.as_str()).collect();
+            assert_eq!(disputes, ["it lists members of another environment of its user"]);
             assert!(is_attached(&counting));
         }
     }
@@ -325,11 +277,7 @@ fn a_process_that_is_seen_first_in_a_later_record_of_a_known_member_is_unknown()
     let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
     assert_eq!(place(&counting), "unknown");
     // Where its user's first record has it again, it is there.
-    let counting = records.count(
-        &files(Some("e1"), &both),
-        Some(("gpu01", &mut witness)),
-        NOON,
-    );
+    let counting = records.count(&files(Some("e1"), &both), Some(("gpu01", &mut witness)), NOON);
     assert_eq!(place(&counting), "e1");
 }
 
@@ -339,12 +287,7 @@ fn a_member_that_its_user_moves_is_in_the_other_environment() {
     for change in [ConfirmedChange::Ended, ConfirmedChange::Left { pid: 7 }] {
         let mut witness = FakeWitness::default();
         let mut records = first_seen(&mut witness, &files(Some("e1"), &[("e1", &[0])]));
-        witness.confirmed = vec![Confirmed {
-            process: None,
-            eid: "e1".to_owned(),
-            at_seconds: NOON + 1.0,
-            change,
-        }];
+        witness.confirmed = vec![Confirmed { process: None, eid: "e1".to_owned(), at_seconds: NOON + 1.0, change }];
         witness.confirm("e2", ConfirmedChange::Joined { pid: 7 });
         let now = files(Some("e2"), &moved);
         let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON + 2.0);
@@ -420,17 +363,11 @@ fn a_device_that_came_later_is_its_users_by_a_command_or_by_a_process_that_sees_
     assert_eq!(unconfirmed(&count(&mut witness)), [("e1", 1)]);
     witness.name(100, "e1", &[0, 1]);
     let counting = count(&mut witness);
-    assert_eq!(
-        (unconfirmed(&counting), counting.disputed.len()),
-        (vec![], 0)
-    );
+    assert_eq!((unconfirmed(&counting), counting.disputed.len()), (vec![], 0));
     witness.named.clear();
     witness.confirm("e1", ConfirmedChange::Attached { gpu: 1 });
     let counting = count(&mut witness);
-    assert_eq!(
-        (unconfirmed(&counting), counting.disputed.len()),
-        (vec![], 0)
-    );
+    assert_eq!((unconfirmed(&counting), counting.disputed.len()), (vec![], 0));
 }
 
 #[test]
@@ -482,10 +419,7 @@ fn who_joins_a_second_environment_is_in_both() {
     assert_eq!(unconfirmed(&counting), [("e2", 1)]);
     witness.confirm("e2", ConfirmedChange::Joined { pid: 7 });
     let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
-    assert_eq!(
-        (unconfirmed(&counting), counting.disputed.len()),
-        (vec![], 0)
-    );
+    assert_eq!((unconfirmed(&counting), counting.disputed.len()), (vec![], 0));
     assert_eq!(eids(&counting), ["e1", "e2"]);
 }
 
@@ -499,12 +433,7 @@ fn a_member_that_came_later_makes_its_new_processes_unknown_until_something_bear
     let records = first_seen(&mut witness, &without);
     let mut now = files(Some("e1"), &seen);
     let snapshot = now[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
-    Arc::make_mut(&mut snapshot.environments[0])
-        .members
-        .push(Member {
-            pid: 9,
-            start_time_ticks: 90,
-        });
+    Arc::make_mut(&mut snapshot.environments[0]).members.push(Member { pid: 9, start_time_ticks: 90 });
     witness.living.insert(9, uid("alice"));
     let at = |witness: &mut FakeWitness| {
         let counting = records.clone().count(&now, Some(("gpu01", witness)), NOON);

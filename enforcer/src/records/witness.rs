@@ -62,9 +62,7 @@ impl Witness for Here {
         let mut writers = vec![uid, 0, geteuid().as_raw()];
         writers.sort_unstable();
         writers.dedup();
-        let confirmed = writers
-            .iter()
-            .map(|&it| read_confirmed(&self.directory, it));
+        let confirmed = writers.iter().map(|&it| read_confirmed(&self.directory, it));
         confirmed.flatten().collect()
     }
 
@@ -77,8 +75,7 @@ impl Witness for Here {
     fn is_started_by_root(&mut self, member: Member) -> bool {
         let parent = stat_field(member.pid, 1).and_then(|it| it.parse::<u32>().ok());
         // The start time is read last: it shows that all values belong to this process.
-        parent.is_some_and(|parent| parent > 1 && uid_of(parent) == Some(0))
-            && user_of(member) == Some(0)
+        parent.is_some_and(|parent| parent > 1 && uid_of(parent) == Some(0)) && user_of(member) == Some(0)
     }
 
     fn is_in_terminal(&mut self, member: Member) -> bool {
@@ -88,10 +85,7 @@ impl Witness for Here {
 
     fn uptime_seconds(&mut self) -> Option<f64> {
         let time = clock_gettime(ClockId::Boottime);
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "seconds stay exact for 285 million years"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "seconds stay exact for 285 million years")]
         let seconds = time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
         Some(seconds)
     }

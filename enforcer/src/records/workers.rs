@@ -28,9 +28,7 @@ impl Judgement<'_, '_> {
         let uid = known.uid;
         let processes = self.snapshot.processes.iter();
         let at_work = processes.filter(|it| is_on_device_of(it, known));
-        let at_work = at_work
-            .filter_map(|it| of(it))
-            .filter(|it| known.workers.contains_key(it));
+        let at_work = at_work.filter_map(|it| of(it)).filter(|it| known.workers.contains_key(it));
         let at_work: Vec<(u32, u64)> = at_work.collect();
         if at_work.into_iter().any(|it| self.lives(it, uid)) {
             return true;

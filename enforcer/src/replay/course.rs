@@ -77,9 +77,7 @@ impl<'a> Course<'a> {
             expected: Expected::default(),
             open: BTreeMap::new(),
             cycles: 0,
-            rules: rules
-                .map(|rule| (rule.name.clone(), RuleSummary::default()))
-                .collect(),
+            rules: rules.map(|rule| (rule.name.clone(), RuleSummary::default())).collect(),
             unknown_processes: BTreeMap::new(),
             from_seconds: None,
             until_seconds: None,
@@ -93,10 +91,7 @@ impl<'a> Course<'a> {
 
     /// Names of the hosts, in the order in which they came.
     pub(super) fn hostnames(&self) -> Vec<String> {
-        self.hosts
-            .iter()
-            .map(|host| host.hostname.clone())
-            .collect()
+        self.hosts.iter().map(|host| host.hostname.clone()).collect()
     }
 
     /// Takes the snapshot of a line. Those of several hosts that belong to one interval are looked at together.
@@ -171,9 +166,7 @@ impl<'a> Course<'a> {
         self.from_seconds = Some(self.from_seconds.map_or(now, |from| from.min(now)));
         self.until_seconds = Some(self.until_seconds.map_or(now, |until| until.max(now)));
         let known = (self.groups)(&users(&self.hosts));
-        let waivers: Vec<_> = waiver_of_unknown(known.unknown, self.config, now)
-            .into_iter()
-            .collect();
+        let waivers: Vec<_> = waiver_of_unknown(known.unknown, self.config, now).into_iter().collect();
         let counting = self.records.count(&self.hosts, None, now);
         let input = Input {
             hosts: &counting.hosts,
@@ -223,17 +216,9 @@ impl<'a> Course<'a> {
                 rule.violations += 1;
                 EventKind::Violation
             }
-            StepKind::Warn {
-                number,
-                of,
-                end_seconds,
-            } => {
+            StepKind::Warn { number, of, end_seconds } => {
                 rule.warnings += 1;
-                EventKind::Warning {
-                    number: *number,
-                    of: *of,
-                    end_seconds: *end_seconds,
-                }
+                EventKind::Warning { number: *number, of: *of, end_seconds: *end_seconds }
             }
             deed => {
                 let (action, target) = words::deed(deed).unwrap_or_default();
@@ -248,12 +233,8 @@ impl<'a> Course<'a> {
     /// Says what was held against somebody, and is not any more.
     fn say_what_is_over(&mut self, plan: &Plan) -> anyhow::Result<()> {
         let here: BTreeSet<&Key> = plan.violations.iter().map(|it| &it.key).collect();
-        let gone: Vec<Key> = self
-            .open
-            .keys()
-            .filter(|key| !here.contains(key) && !self.history.remembers(key))
-            .cloned()
-            .collect();
+        let gone: Vec<Key> =
+            self.open.keys().filter(|key| !here.contains(key) && !self.history.remembers(key)).cloned().collect();
         for key in gone {
             let Some(open) = self.open.remove(&key) else {
                 continue;
@@ -323,9 +304,5 @@ impl<'a> Course<'a> {
 }
 
 fn finite(seconds: f64) -> f64 {
-    if seconds.is_finite() {
-        seconds.max(0.0)
-    } else {
-        0.0
-    }
+    if seconds.is_finite() { seconds.max(0.0) } else { 0.0 }
 }

@@ -43,16 +43,9 @@ pub(super) enum EventKind {
     /// It was there for as long as the rule waits.
     Violation,
     /// The user would have been told.
-    Warning {
-        number: usize,
-        of: usize,
-        end_seconds: Option<f64>,
-    },
+    Warning { number: usize, of: usize, end_seconds: Option<f64> },
     /// Something would have been taken or ended.
-    Action {
-        action: &'static str,
-        target: String,
-    },
+    Action { action: &'static str, target: String },
     /// It waits.
     Held { why: String },
     /// It is not there any more.
@@ -99,13 +92,7 @@ impl Event {
     }
 
     pub(super) fn breaker(why: &str, at_seconds: f64) -> Self {
-        Self {
-            at_seconds,
-            kind: EventKind::Breaker {
-                why: why.to_owned(),
-            },
-            about: None,
-        }
+        Self { at_seconds, kind: EventKind::Breaker { why: why.to_owned() }, about: None }
     }
 
     /// On one line.
@@ -134,21 +121,12 @@ impl Event {
         let about = |of: fn(&About) -> &str| harmless(self.about.as_ref().map_or("", of));
         match &self.kind {
             EventKind::Violation => {
-                let (found, allowed) = (
-                    about(|it| it.found.as_str()),
-                    about(|it| it.allowed.as_str()),
-                );
+                let (found, allowed) = (about(|it| it.found.as_str()), about(|it| it.allowed.as_str()));
                 format!("{found}; allowed: {allowed}")
             }
-            EventKind::Warning {
-                number,
-                of,
-                end_seconds,
-            } => {
-                let end = end_seconds.map_or_else(
-                    || "nothing follows".to_owned(),
-                    |end| format!("the end is at {}", time(end, zone)),
-                );
+            EventKind::Warning { number, of, end_seconds } => {
+                let end = end_seconds
+                    .map_or_else(|| "nothing follows".to_owned(), |end| format!("the end is at {}", time(end, zone)));
                 format!("warning {number} of {of}; {end}")
             }
             EventKind::Action { action, target } => format!("would {action} {target}"),

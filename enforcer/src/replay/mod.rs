@@ -83,21 +83,10 @@ pub(crate) fn replay(flags: &ReplayFlags) -> anyhow::Result<()> {
     })?;
     let matter = groups::matter(&config);
     let mut groups_of = |users: &BTreeSet<String>| {
-        if matter {
-            groups.of(users)
-        } else {
-            Known::default()
-        }
+        if matter { groups.of(users) } else { Known::default() }
     };
     let mut out = BufWriter::new(io::stdout().lock());
-    let played = play(
-        recording,
-        &config,
-        &mut groups_of,
-        &mut out,
-        &mut |note| tell(note),
-        flags.json,
-    );
+    let played = play(recording, &config, &mut groups_of, &mut out, &mut |note| tell(note), flags.json);
     let is_whole = match played {
         // Whoever read the output has seen enough, as `head` has.
         Err(error) if is_broken_pipe(&error) => return Ok(()),
@@ -158,11 +147,7 @@ fn play(
     if snapshots == 0 {
         let name = recording.name();
         return Err(broken.unwrap_or_else(|| {
-            let why = if damaged_lines == 0 {
-                "it is empty"
-            } else {
-                "none of its lines is a snapshot"
-            };
+            let why = if damaged_lines == 0 { "it is empty" } else { "none of its lines is a snapshot" };
             anyhow!("cannot replay {name}: {why}. Record with 'genv snapshot --follow > FILE'")
         }));
     }
@@ -250,17 +235,11 @@ impl Summary<'_> {
             text += "There are no rules.\n";
         }
         if self.open > 0 {
-            text += &format!(
-                "{} not over at the end.\n",
-                counted(self.open as u64, "violation")
-            );
+            text += &format!("{} not over at the end.\n", counted(self.open as u64, "violation"));
         }
         text += "Pauses and waivers that were told at run time are not in a recording: nothing waited for them here.\n";
         for (hostname, count) in self.unknown_processes {
-            let (count, name) = (
-                counted(*count, "process"),
-                crate::plan::words::name(hostname),
-            );
+            let (count, name) = (counted(*count, "process"), crate::plan::words::name(hostname));
             text += &format!("Unknown on {name}, never acted upon: up to {count} at once.\n");
         }
         text

@@ -44,27 +44,16 @@ impl Recording {
         }
         let name = path.display().to_string();
         let file = File::open(path).map_err(|error| {
-            anyhow!(
-                "cannot open {name}: {error}. Name a recording that 'genv snapshot --follow' made"
-            )
+            anyhow!("cannot open {name}: {error}. Name a recording that 'genv snapshot --follow' made")
         })?;
         Self::new(&name, Box::new(BufReader::new(file)))
     }
 
     pub(super) fn new(name: &str, mut input: Box<dyn BufRead>) -> anyhow::Result<Self> {
-        let begin = input
-            .fill_buf()
-            .map_err(|error| unreadable(name, 1, &error))?;
-        let input = if begin.starts_with(GZIP_MAGIC) {
-            Box::new(BufReader::new(MultiGzDecoder::new(input)))
-        } else {
-            input
-        };
-        Ok(Self {
-            name: name.to_owned(),
-            input,
-            line: 0,
-        })
+        let begin = input.fill_buf().map_err(|error| unreadable(name, 1, &error))?;
+        let input =
+            if begin.starts_with(GZIP_MAGIC) { Box::new(BufReader::new(MultiGzDecoder::new(input))) } else { input };
+        Ok(Self { name: name.to_owned(), input, line: 0 })
     }
 
     /// What it is called.
@@ -82,9 +71,7 @@ impl Recording {
             text.clear();
             self.line += 1;
             let mut input = (&mut self.input).take(LONGEST_LINE_BYTES);
-            let read = input
-                .read_until(b'\n', &mut text)
-                .map_err(|error| unreadable(&self.name, self.line, &error))?;
+            let read = input.read_until(b'\n', &mut text).map_err(|error| unreadable(&self.name, self.line, &error))?;
             if read as u64 == LONGEST_LINE_BYTES {
                 let (name, line) = (&self.name, self.line);
                 return Err(anyhow!(
@@ -123,9 +110,7 @@ fn parse(text: &[u8]) -> Line {
         ));
     }
     match serde_json::from_slice::<Snapshot>(text) {
-        Ok(snapshot) if !snapshot.timestamp_seconds.is_finite() => {
-            Line::Damaged("its time is no number".to_owned())
-        }
+        Ok(snapshot) if !snapshot.timestamp_seconds.is_finite() => Line::Damaged("its time is no number".to_owned()),
         Ok(snapshot) => Line::Snapshot(Box::new(snapshot)),
         Err(error) => damaged(text, &error),
     }
@@ -137,10 +122,6 @@ fn damaged(text: &[u8], error: &serde_json::Error) -> Line {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let why = said.strip_suffix(&place).unwrap_or(&said);
     let why = shortened(&harmless(why), SHOWN_CHARACTERS);
-    let end = if error.is_eof() && !text.ends_with(b"}") {
-        "; it was cut off"
-    } else {
-        ""
-    };
+    let end = if error.is_eof() && !text.ends_with(b"}") { "; it was cut off" } else { "" };
     Line::Damaged(format!("column {}: {why}{end}", error.column()))
 }

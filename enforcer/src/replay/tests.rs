@@ -44,10 +44,7 @@ fn lines(snapshots: impl IntoIterator<Item = Value>) -> String {
 
 /// A host on which alice's process is outside from the begin to the end.
 fn hour(hostname: &str, seconds: u32) -> Vec<Value> {
-    (0..=seconds)
-        .step_by(10)
-        .map(|at| snapshot(hostname, at.into(), &[(42, "alice")]))
-        .collect()
+    (0..=seconds).step_by(10).map(|at| snapshot(hostname, at.into(), &[(42, "alice")])).collect()
 }
 
 struct Played {
@@ -64,10 +61,7 @@ impl Played {
 
     /// Each event with the seconds since noon at which it was.
     fn story(&self) -> Vec<(String, f64)> {
-        let story = self
-            .events()
-            .into_iter()
-            .filter(|it| it["event"] != "summary");
+        let story = self.events().into_iter().filter(|it| it["event"] != "summary");
         story
             .map(|it| {
                 let at_seconds = it["at_seconds"].as_f64().unwrap();
@@ -89,18 +83,11 @@ fn replayed(rules: &str, recording: impl Into<Vec<u8>>, json: bool) -> Played {
     let mut groups = |_: &BTreeSet<String>| Known::default();
     let whole = Recording::new("recording", input)
         .and_then(|recording| play(recording, &config, &mut groups, &mut out, &mut note, json));
-    Played {
-        whole: whole.map_err(|error| format!("{error:#}")),
-        out: String::from_utf8(out).unwrap(),
-        notes,
-    }
+    Played { whole: whole.map_err(|error| format!("{error:#}")), out: String::from_utf8(out).unwrap(), notes }
 }
 
 fn story(expected: &[(&str, f64)]) -> Vec<(String, f64)> {
-    expected
-        .iter()
-        .map(|(event, at)| ((*event).to_owned(), *at))
-        .collect()
+    expected.iter().map(|(event, at)| ((*event).to_owned(), *at)).collect()
 }
 
 #[test]
@@ -111,13 +98,7 @@ fn a_recording_is_warned_of_and_acted_upon_by_its_own_clock() {
     assert_eq!(played.whole, Ok(true));
     assert_eq!(
         played.story(),
-        story(&[
-            ("violation", 60.0),
-            ("warning", 60.0),
-            ("warning", 120.0),
-            ("action", 180.0),
-            ("over", 310.0),
-        ])
+        story(&[("violation", 60.0), ("warning", 60.0), ("warning", 120.0), ("action", 180.0), ("over", 310.0),])
     );
     let summary = played.summary();
     assert_eq!(summary["rules"]["non-env-processes"]["actions"], 1);
@@ -160,15 +141,8 @@ fn a_host_that_falls_silent_is_left_alone_and_not_forgotten() {
         at(a).total_cmp(&at(b))
     });
     let played = replayed(RULES, lines(both), true);
-    let of_silent: Vec<Value> = played
-        .events()
-        .into_iter()
-        .filter(|it| it["hostname"] == "gpu01")
-        .collect();
-    let words: Vec<&str> = of_silent
-        .iter()
-        .filter_map(|it| it["event"].as_str())
-        .collect();
+    let of_silent: Vec<Value> = played.events().into_iter().filter(|it| it["hostname"] == "gpu01").collect();
+    let words: Vec<&str> = of_silent.iter().filter_map(|it| it["event"].as_str()).collect();
     assert_eq!(words, ["violation", "warning"]);
     assert_eq!(played.summary()["open"], 2);
 }
@@ -186,22 +160,13 @@ fn a_line_that_is_damaged_in_the_middle_is_said_and_left_out() {
     let column = cut.len();
     let expected = format!("line 6 is left out: column {column}: EOF while parsing");
     assert!(played.notes[0].starts_with(&expected), "{:?}", played.notes);
-    assert!(
-        played.notes[0].ends_with("it was cut off"),
-        "{:?}",
-        played.notes
-    );
+    assert!(played.notes[0].ends_with("it was cut off"), "{:?}", played.notes);
     assert!(played.notes[1].starts_with("line 8 is left out: column"));
     assert_eq!(played.summary()["damaged_lines"], 2);
     // A gap that short is none.
     assert_eq!(
         played.story(),
-        story(&[
-            ("violation", 60.0),
-            ("warning", 60.0),
-            ("warning", 120.0),
-            ("action", 180.0),
-        ])
+        story(&[("violation", 60.0), ("warning", 60.0), ("warning", 120.0), ("action", 180.0),])
     );
 }
 
@@ -223,10 +188,7 @@ fn many_damaged_lines_are_counted_and_not_all_told() {
     day.push_str(&"x\n".repeat(100));
     let played = replayed(RULES, day, true);
     assert_eq!(played.notes.len(), TOLD_NOTES + 1);
-    assert_eq!(
-        played.notes.last().unwrap(),
-        "80 more notes of this kind are not shown"
-    );
+    assert_eq!(played.notes.last().unwrap(), "80 more notes of this kind are not shown");
     assert_eq!(played.summary()["damaged_lines"], 100);
 }
 
@@ -250,18 +212,13 @@ fn another_version_is_said_and_an_older_writer_of_the_same_is_read() {
             "line 3 is left out: it has version 7 of snapshots, and this program knows 1",
         ]
     );
-    assert_eq!(
-        played.summary()["rules"]["non-env-processes"]["violations"],
-        1
-    );
+    assert_eq!(played.summary()["rules"]["non-env-processes"]["violations"], 1);
 }
 
 #[test]
 fn a_clock_that_goes_back_is_said_and_shortens_nothing() {
     let mut day = hour("gpu01", 100);
-    day.extend(
-        (0..=50).map(|cycle| snapshot("gpu01", f64::from(cycle) * 10.0 - 3600.0, &[(42, "alice")])),
-    );
+    day.extend((0..=50).map(|cycle| snapshot("gpu01", f64::from(cycle) * 10.0 - 3600.0, &[(42, "alice")])));
     let played = replayed(RULES, lines(day), true);
     assert_eq!(played.whole, Ok(true));
     assert_eq!(played.notes.len(), 1, "{:?}", played.notes);
@@ -274,9 +231,7 @@ fn a_clock_that_goes_back_is_said_and_shortens_nothing() {
 #[test]
 fn a_gap_is_said_and_no_time_counts_through_it() {
     let mut day = hour("gpu01", 100);
-    day.extend(
-        (0..=30).map(|cycle| snapshot("gpu01", 4000.0 + f64::from(cycle) * 10.0, &[(42, "alice")])),
-    );
+    day.extend((0..=30).map(|cycle| snapshot("gpu01", 4000.0 + f64::from(cycle) * 10.0, &[(42, "alice")])));
     let played = replayed(RULES, lines(day), true);
     assert_eq!(played.notes.len(), 1, "{:?}", played.notes);
     assert!(played.notes[0].starts_with("line 12: gpu01 told nothing for 1h5m"));
@@ -286,11 +241,7 @@ fn a_gap_is_said_and_no_time_counts_through_it() {
 
 #[test]
 fn what_holds_no_snapshot_is_refused_with_what_to_do() {
-    for (recording, why) in [
-        ("", "it is empty"),
-        ("\n\n", "it is empty"),
-        ("a\nb\n", "none of its lines"),
-    ] {
+    for (recording, why) in [("", "it is empty"), ("\n\n", "it is empty"), ("a\nb\n", "none of its lines")] {
         let error = replayed(RULES, recording, false).whole.unwrap_err();
         assert!(error.contains(why), "{error}");
         assert!(error.contains("genv snapshot --follow"), "{error}");
@@ -300,8 +251,7 @@ fn what_holds_no_snapshot_is_refused_with_what_to_do() {
 #[test]
 fn a_compressed_recording_is_read_and_a_broken_one_told_up_to_its_damage() {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(lines(hour("gpu01", 3000)).as_bytes())
-        .unwrap();
+    gzip.write_all(lines(hour("gpu01", 3000)).as_bytes()).unwrap();
     let gzip = gzip.finish().unwrap();
     let played = replayed(RULES, gzip.clone(), true);
     assert_eq!(played.whole, Ok(true));
@@ -309,17 +259,12 @@ fn a_compressed_recording_is_read_and_a_broken_one_told_up_to_its_damage() {
     let broken = replayed(RULES, &gzip[..gzip.len() - 400], true);
     let error = broken.whole.clone().unwrap_err();
     assert!(error.contains("cannot read recording from line"), "{error}");
-    assert!(
-        broken.summary()["snapshots"]
-            .as_u64()
-            .is_some_and(|it| it < 301)
-    );
+    assert!(broken.summary()["snapshots"].as_u64().is_some_and(|it| it < 301));
 }
 
 #[test]
 fn a_waiver_holds_and_says_why() {
-    let rules =
-        format!("{RULES}waivers: [{{users: [alice], until: \"2026-11-21\", reason: deadline}}]\n");
+    let rules = format!("{RULES}waivers: [{{users: [alice], until: \"2026-11-21\", reason: deadline}}]\n");
     let played = replayed(&rules, lines(hour("gpu01", 300)), true);
     assert_eq!(played.story(), story(&[("held", 0.0)]));
     let events = played.events();
@@ -329,11 +274,7 @@ fn a_waiver_holds_and_says_why() {
 
 /// One process of each of three users.
 fn three_users(seconds: f64) -> Value {
-    snapshot(
-        "gpu01",
-        seconds,
-        &[(42, "alice"), (43, "bob"), (44, "carol")],
-    )
+    snapshot("gpu01", seconds, &[(42, "alice"), (43, "bob"), (44, "carol")])
 }
 
 #[test]
@@ -343,11 +284,7 @@ rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: []}]
 ";
     let played = replayed(rules, lines([three_users(0.0)]), true);
     let words: Vec<String> = played.story().into_iter().map(|it| it.0).collect();
-    assert_eq!(
-        words.iter().filter(|it| *it == "breaker").count(),
-        1,
-        "{words:?}"
-    );
+    assert_eq!(words.iter().filter(|it| *it == "breaker").count(), 1, "{words:?}");
     assert_eq!(played.summary()["breaker_seconds"], NOON);
 }
 
@@ -369,16 +306,9 @@ fn what_is_told_long_after_another_host_is_no_part_of_the_same_look() {
     let rules = "version: 1
 rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: []}]
 ";
-    let day = [
-        snapshot("gpu01", 0.0, &[(42, "alice")]),
-        snapshot("gpu02", 4000.0, &[(42, "alice")]),
-    ];
+    let day = [snapshot("gpu01", 0.0, &[(42, "alice")]), snapshot("gpu02", 4000.0, &[(42, "alice")])];
     let played = replayed(rules, lines(day), true);
-    let actions: Vec<f64> = played
-        .story()
-        .into_iter()
-        .filter(|(event, _)| event == "action")
-        .map(|(_, at)| at)
-        .collect();
+    let actions: Vec<f64> =
+        played.story().into_iter().filter(|(event, _)| event == "action").map(|(_, at)| at).collect();
     assert_eq!(actions, [0.0, 4000.0]);
 }

@@ -40,28 +40,18 @@ pub(super) fn files(folder: &Path, from_seconds: f64) -> anyhow::Result<Vec<Audi
             continue;
         }
         // A pipe must not be waited for, and a link is none of the enforcer's.
-        let flags =
-            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = match openat(CWD, entry.path(), flags, Mode::empty()) {
             Ok(file) => File::from(file),
             // It was rotated, and is there under another name.
             Err(rustix::io::Errno::NOENT) => continue,
             Err(errno) => return Err(cannot(&entry.path(), &errno.into())),
         };
-        let metadata = file
-            .metadata()
-            .map_err(|error| cannot(&entry.path(), &error))?;
-        let written = metadata
-            .modified()
-            .ok()
-            .and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+        let metadata = file.metadata().map_err(|error| cannot(&entry.path(), &error))?;
+        let written = metadata.modified().ok().and_then(|it| it.duration_since(UNIX_EPOCH).ok());
         let written_seconds = written.unwrap_or_default().as_secs_f64();
         if metadata.is_file() && written_seconds >= from_seconds {
-            files.push(AuditFile {
-                name,
-                file,
-                written_seconds,
-            });
+            files.push(AuditFile { name, file, written_seconds });
         }
     }
     files.sort_by(|a, b| a.written_seconds.total_cmp(&b.written_seconds));
@@ -75,10 +65,7 @@ fn is_of_the_audit(name: &str) -> bool {
     };
     let rest = rest.strip_suffix(".gz").unwrap_or(rest);
     rest.is_empty()
-        || rest.starts_with(['.', '-'])
-            && rest[1..]
-                .bytes()
-                .all(|byte| byte.is_ascii_digit() || byte == b'-')
+        || rest.starts_with(['.', '-']) && rest[1..].bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
 }
 
 impl AuditFile {
@@ -96,9 +83,7 @@ impl AuditFile {
         let (mut line, mut is_too_long) = (Vec::new(), false);
         loop {
             line.clear();
-            let read = (&mut input)
-                .take(LONGEST_LINE_BYTES)
-                .read_until(b'\n', &mut line)?;
+            let read = (&mut input).take(LONGEST_LINE_BYTES).read_until(b'\n', &mut line)?;
             let is_whole = line.ends_with(b"\n");
             if read == 0 {
                 return Ok(());

@@ -68,9 +68,7 @@ pub(crate) fn report(flags: &ReportFlags) -> anyhow::Result<()> {
     for file in audit::files(&flags.directory.path(), from_seconds)? {
         let name = file.name.clone();
         if let Err(error) = file.read(|line| tally.add(line, from_seconds)) {
-            tell(&format!(
-                "cannot read the rest of {name}: {error}. The report is about what comes before"
-            ));
+            tell(&format!("cannot read the rest of {name}: {error}. The report is about what comes before"));
             is_whole = false;
         }
     }
@@ -84,11 +82,8 @@ pub(crate) fn report(flags: &ReportFlags) -> anyhow::Result<()> {
 }
 
 fn text(report: &Report, zone: &TimeZone) -> String {
-    let mut out = format!(
-        "From {} until {}\n\n",
-        moment(report.from_seconds, zone),
-        moment(report.until_seconds, zone)
-    );
+    let mut out =
+        format!("From {} until {}\n\n", moment(report.from_seconds, zone), moment(report.until_seconds, zone));
     if report.rows.is_empty() {
         out.push_str(
             "No rule did anything, or would have. Rules with action report or warn leave nothing here: 'genv-enforcer status'\n\
@@ -110,10 +105,7 @@ fn text(report: &Report, zone: &TimeZone) -> String {
     if report.damaged_lines > 0 {
         let lines = words::count(report.damaged_lines, "line");
         // Writing to a string does not fail.
-        let _ = writeln!(
-            out,
-            "\n{lines} of the audit could not be read, and are not counted."
-        );
+        let _ = writeln!(out, "\n{lines} of the audit could not be read, and are not counted.");
     }
     out
 }
@@ -122,28 +114,12 @@ fn table(report: &Report) -> String {
     let shown = report.rows.len().min(SHOWN_ROWS);
     let cells = |rule: &str, user: &str, counts: [String; 4]| {
         let [would, done, refused, failed] = counts;
-        [
-            words::name(rule).into_owned(),
-            words::name(user).into_owned(),
-            would,
-            done,
-            refused,
-            failed,
-        ]
+        [words::name(rule).into_owned(), words::name(user).into_owned(), would, done, refused, failed]
     };
-    let of = |counts: &Counts| {
-        [counts.would, counts.done, counts.refused, counts.failed].map(|count| count.to_string())
-    };
-    let mut rows = vec![cells(
-        "RULE",
-        "USER",
-        ["WOULD", "DONE", "REFUSED", "FAILED"].map(str::to_owned),
-    )];
-    rows.extend(
-        report.rows[..shown]
-            .iter()
-            .map(|row| cells(&row.rule, &row.username, of(&row.counts))),
-    );
+    let of =
+        |counts: &Counts| [counts.would, counts.done, counts.refused, counts.failed].map(|count| count.to_string());
+    let mut rows = vec![cells("RULE", "USER", ["WOULD", "DONE", "REFUSED", "FAILED"].map(str::to_owned))];
+    rows.extend(report.rows[..shown].iter().map(|row| cells(&row.rule, &row.username, of(&row.counts))));
     rows.push(cells("all", "", of(&report.total)));
     let mut widths = [0; 6];
     for row in &rows {
@@ -185,11 +161,7 @@ fn case_text(case: &Case, zone: &TimeZone) -> String {
     // Writing to a string does not fail.
     let _ = writeln!(out, "    found: {}", case.why);
     let more = case.counts.all() - case.deeds.len() as u64;
-    let more = if more > 0 {
-        format!("; and {more} more")
-    } else {
-        String::new()
-    };
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     let _ = writeln!(out, "    {}{more}", case.deeds.join("; "));
     out
 }

@@ -110,11 +110,7 @@ impl Tally {
     fn add_to_case(&mut self, line: Line, outcome: Outcome) {
         let (seconds, deed) = (line.seconds(), line.deed(outcome));
         let number = line.more.unwrap_or(1);
-        let key = (
-            line.rule.clone(),
-            line.username.clone(),
-            line.hostname.clone(),
-        );
+        let key = (line.rule.clone(), line.username.clone(), line.hostname.clone());
         if let Some(case) = self.open.get_mut(&key)
             && (seconds - case.until_seconds).abs() <= CASE_SECONDS
         {
@@ -169,13 +165,7 @@ impl Tally {
             total.failed += counts.failed;
         }
         let rows = self.rows.into_iter();
-        let mut rows: Vec<Row> = rows
-            .map(|((rule, username), counts)| Row {
-                rule,
-                username,
-                counts,
-            })
-            .collect();
+        let mut rows: Vec<Row> = rows.map(|((rule, username), counts)| Row { rule, username, counts }).collect();
         // Stable: those with as much stay in the order of their names.
         rows.sort_by_key(|row| std::cmp::Reverse(row.counts.weight()));
         Report {

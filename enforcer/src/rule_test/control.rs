@@ -41,10 +41,8 @@ impl TestControl {
     /// The exemptions that were given by then and hold.
     pub(super) fn waivers(&self, epoch: Duration, at: Duration) -> Vec<Waiver> {
         let given = self.waivers.iter().filter(|(window, _)| window.holds(at));
-        let waivers = given.map(|(window, waiver)| Waiver {
-            until_seconds: (epoch + window.until).as_secs_f64(),
-            ..waiver.clone()
-        });
+        let waivers = given
+            .map(|(window, waiver)| Waiver { until_seconds: (epoch + window.until).as_secs_f64(), ..waiver.clone() });
         waivers.collect()
     }
 }
@@ -84,21 +82,11 @@ impl Reader<'_> {
         Ok(control)
     }
 
-    fn window(
-        &self,
-        from: Option<&Located<Span>>,
-        until: &Located<Span>,
-    ) -> Result<Window, yaml::Error> {
+    fn window(&self, from: Option<&Located<Span>>, until: &Located<Span>) -> Result<Window, yaml::Error> {
         let from = from.map_or(Duration::ZERO, |from| from.value.0);
         if until.value.0 <= from {
-            return self.refuse(
-                until.referenced,
-                "it ends before it begins: until must be after from",
-            );
+            return self.refuse(until.referenced, "it ends before it begins: until must be after from");
         }
-        Ok(Window {
-            from,
-            until: until.value.0,
-        })
+        Ok(Window { from, until: until.value.0 })
     }
 }

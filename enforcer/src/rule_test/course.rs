@@ -56,16 +56,8 @@ const PATIENT_INTERVAL: Duration = Duration::from_secs(10);
 impl Course {
     pub(super) fn run(&self) -> io::Result<Record> {
         let scenario = self.engine.scenario();
-        let epoch = scenario
-            .hosts
-            .iter()
-            .map(|host| host.epoch_milliseconds)
-            .min();
-        let epoch = Duration::from_millis(
-            epoch
-                .and_then(|epoch| epoch.try_into().ok())
-                .unwrap_or_default(),
-        );
+        let epoch = scenario.hosts.iter().map(|host| host.epoch_milliseconds).min();
+        let epoch = Duration::from_millis(epoch.and_then(|epoch| epoch.try_into().ok()).unwrap_or_default());
         let mut groups = self.groups.clone();
         for name in scenario.users.values() {
             groups.entry(name.clone()).or_default();
@@ -73,11 +65,7 @@ impl Course {
         let mut stage = Stage::default();
         stage.turn_clock(milliseconds(epoch));
         let interval = self.config.interval.max(PATIENT_INTERVAL);
-        let options = CollectOptions {
-            interval,
-            max_age: interval * 3,
-            ..CollectOptions::default()
-        };
+        let options = CollectOptions { interval, max_age: interval * 3, ..CollectOptions::default() };
         let sources = stage.sources(&self.engine);
         let mut collection = Collection::of_a_scenario(sources, &options, stage.clock())?;
         let mut history = History::default();
@@ -103,19 +91,12 @@ impl Course {
             let planned = history.plan(&input);
             let mut cycle = Cycle {
                 at,
-                violations: planned
-                    .violations
-                    .iter()
-                    .map(|it| fact::violation(it, input.hosts))
-                    .collect(),
+                violations: planned.violations.iter().map(|it| fact::violation(it, input.hosts)).collect(),
                 warnings: Vec::new(),
                 actions: Vec::new(),
             };
             for step in &planned.steps {
-                let violation = planned
-                    .violations
-                    .iter()
-                    .find(|violation| violation.key == step.key);
+                let violation = planned.violations.iter().find(|violation| violation.key == step.key);
                 match fact::happened(step, violation, input.hosts) {
                     Some(Happened::Warning(fact)) => cycle.warnings.push(fact),
                     Some(Happened::Action(fact)) => cycle.actions.push(fact),
@@ -132,12 +113,8 @@ impl Course {
 
     /// A host as the test has it: collected as often as the rules are looked at, and not while it is missing.
     fn show(&self, host: &mut HostSnapshot, at: Duration) {
-        let mut missing = self
-            .missing
-            .iter()
-            .filter(|missing| missing.hostname == host.hostname);
-        if missing.any(|missing| missing.from <= at && missing.until.is_none_or(|until| at < until))
-        {
+        let mut missing = self.missing.iter().filter(|missing| missing.hostname == host.hostname);
+        if missing.any(|missing| missing.from <= at && missing.until.is_none_or(|until| at < until)) {
             host.up = false;
             host.snapshot = None;
         }

@@ -30,20 +30,13 @@ struct Expectation {
 const MOST_CYCLES: u128 = 100_000;
 
 impl Reader<'_> {
-    pub(super) fn expectations(
-        &self,
-        test: &TestEntry,
-        config: &Config,
-    ) -> Result<Expectations, yaml::Error> {
+    pub(super) fn expectations(&self, test: &TestEntry, config: &Config) -> Result<Expectations, yaml::Error> {
         let mut all: Vec<Expectation> = Vec::new();
         for entry in &test.expect.value {
             let expectation = self.expectation(entry, config)?;
             let at = entry.value.at.referenced;
             if all.last().is_some_and(|last| last.at >= expectation.at) {
-                return self.refuse(
-                    at,
-                    "expectations are in the order of their times, each later than the one before",
-                );
+                return self.refuse(at, "expectations are in the order of their times, each later than the one before");
             }
             if expectation.at.as_millis() / config.interval.as_millis().max(1) > MOST_CYCLES {
                 let message = format!(
@@ -56,26 +49,14 @@ impl Reader<'_> {
             all.push(expectation);
         }
         if all.is_empty() {
-            return self.refuse(
-                test.expect.referenced,
-                "nothing is expected: a test must be able to fail",
-            );
+            return self.refuse(test.expect.referenced, "nothing is expected: a test must be able to fail");
         }
         Ok(Expectations(all))
     }
 
-    fn expectation(
-        &self,
-        entry: &Located<ExpectEntry>,
-        config: &Config,
-    ) -> Result<Expectation, yaml::Error> {
+    fn expectation(&self, entry: &Located<ExpectEntry>, config: &Config) -> Result<Expectation, yaml::Error> {
         let rule = |name: &Located<String>| self.known_rule(name, config);
-        let ExpectEntry {
-            at,
-            violations,
-            warnings,
-            actions,
-        } = &entry.value;
+        let ExpectEntry { at, violations, warnings, actions } = &entry.value;
         for violation in violations.iter().flatten() {
             rule(&violation.value.rule)?;
         }
@@ -85,8 +66,7 @@ impl Reader<'_> {
         for action in actions {
             rule(&action.value.rule)?;
             if !action.value.action.value.acts() {
-                let message =
-                    "this takes nothing from anybody: expect it under violations or warnings";
+                let message = "this takes nothing from anybody: expect it under violations or warnings";
                 return self.refuse(action.value.action.referenced, message);
             }
         }
@@ -94,19 +74,11 @@ impl Reader<'_> {
         Ok(Expectation {
             place: format!("{}:{}:{}", self.source_name, place.line(), place.column()),
             at: at.value.0,
-            violations: violations.as_ref().map(|list| {
-                list.iter()
-                    .map(|entry| expected_violation(&entry.value))
-                    .collect()
-            }),
-            warnings: warnings
-                .iter()
-                .map(|entry| expected_warning(&entry.value))
-                .collect(),
-            actions: actions
-                .iter()
-                .map(|entry| expected_action(&entry.value))
-                .collect(),
+            violations: violations
+                .as_ref()
+                .map(|list| list.iter().map(|entry| expected_violation(&entry.value)).collect()),
+            warnings: warnings.iter().map(|entry| expected_warning(&entry.value)).collect(),
+            actions: actions.iter().map(|entry| expected_action(&entry.value)).collect(),
         })
     }
 }
@@ -161,11 +133,7 @@ impl Expectations {
             let found = expectation.misses(cycles, last);
             if !found.is_empty() {
                 let at = format_duration(expectation.at);
-                misses.push(format!(
-                    "{}: until {at}\n  {}",
-                    expectation.place,
-                    found.join("\n  ")
-                ));
+                misses.push(format!("{}: until {at}\n  {}", expectation.place, found.join("\n  ")));
             }
         }
         misses
@@ -177,11 +145,7 @@ impl Expectation {
     fn misses(&self, cycles: &[Cycle], last: Option<&Cycle>) -> Vec<String> {
         let mut misses = Vec::new();
         if let (Some(expected), Some(cycle)) = (&self.violations, last) {
-            let seen: Vec<_> = cycle
-                .violations
-                .iter()
-                .map(|fact| (cycle.at, fact))
-                .collect();
+            let seen: Vec<_> = cycle.violations.iter().map(|fact| (cycle.at, fact)).collect();
             misses.extend(compare("violation", expected, &seen));
         }
         let since = |facts: fn(&Cycle) -> &[Fact]| -> Vec<(Duration, &Fact)> {
@@ -198,17 +162,10 @@ impl Expectation {
 
 fn compare(what: &str, expected: &[Fact], seen: &[(Duration, &Fact)]) -> Vec<String> {
     let pairs = pair(expected, seen);
-    let missing = pairs
-        .iter()
-        .zip(expected)
-        .filter(|(seen, _)| seen.is_none());
+    let missing = pairs.iter().zip(expected).filter(|(seen, _)| seen.is_none());
     let missing = missing.map(|(_, fact)| format!("no {what} {fact}"));
-    let unexpected = seen
-        .iter()
-        .enumerate()
-        .filter(|(position, _)| !pairs.contains(&Some(*position)));
-    let unexpected = unexpected
-        .map(|(_, (at, fact))| format!("unexpected {what} at {}: {fact}", format_duration(*at)));
+    let unexpected = seen.iter().enumerate().filter(|(position, _)| !pairs.contains(&Some(*position)));
+    let unexpected = unexpected.map(|(_, (at, fact))| format!("unexpected {what} at {}: {fact}", format_duration(*at)));
     missing.chain(unexpected).collect()
 }
 
@@ -241,13 +198,7 @@ fn pair(expected: &[Fact], seen: &[(Duration, &Fact)]) -> Vec<Option<usize>> {
 
     let mut taken = vec![None; seen.len()];
     for position in 0..expected.len() {
-        find(
-            position,
-            expected,
-            seen,
-            &mut taken,
-            &mut vec![false; seen.len()],
-        );
+        find(position, expected, seen, &mut taken, &mut vec![false; seen.len()]);
     }
     let mut pairs = vec![None; expected.len()];
     for (candidate, position) in taken.into_iter().enumerate() {

@@ -83,9 +83,7 @@ pub(super) fn violation(violation: &Violation, hosts: &[HostSnapshot]) -> Fact {
     match &violation.key.subject {
         Subject::Process { hostname, pid, .. } => with_process(fact, hosts, hostname, *pid),
         Subject::Environment { eid, .. } => fact.with("eid", eid),
-        Subject::EnvironmentDevice { eid, index, .. } => {
-            fact.with("eid", eid).with("device", index)
-        }
+        Subject::EnvironmentDevice { eid, index, .. } => fact.with("eid", eid).with("device", index),
         Subject::UserDevice { index, .. } => fact.with("device", index),
         Subject::User { .. } => fact,
     }
@@ -97,21 +95,14 @@ pub(super) enum Happened {
     Action(Fact),
 }
 
-pub(super) fn happened(
-    step: &Step,
-    violation: Option<&Violation>,
-    hosts: &[HostSnapshot],
-) -> Option<Happened> {
+pub(super) fn happened(step: &Step, violation: Option<&Violation>, hosts: &[HostSnapshot]) -> Option<Happened> {
     let target = match &step.kind {
         StepKind::Report => return None,
         StepKind::Warn { number, .. } => {
             let fact = Fact::default()
                 .with("rule", &step.key.rule)
                 .with_some("user", violation.map(|violation| &violation.username))
-                .with_some(
-                    "host",
-                    violation.and_then(|violation| violation.hostname.as_ref()),
-                )
+                .with_some("host", violation.and_then(|violation| violation.hostname.as_ref()))
                 .with("number", number);
             return Some(Happened::Warning(fact));
         }
@@ -120,9 +111,7 @@ pub(super) fn happened(
         StepKind::Kill(target) => ("kill", Target::Process(target.clone())),
     };
     let (action, target) = target;
-    let fact = Fact::default()
-        .with("action", action)
-        .with("rule", &step.key.rule);
+    let fact = Fact::default().with("action", action).with("rule", &step.key.rule);
     Some(Happened::Action(match target {
         Target::Attachment(target) => {
             let fact = fact
@@ -135,9 +124,7 @@ pub(super) fn happened(
             pids.fold(fact, |fact, pid| fact.with("pid", pid))
         }
         Target::Process(target) => {
-            let fact = fact
-                .with("user", &target.username)
-                .with("host", &target.hostname);
+            let fact = fact.with("user", &target.username).with("host", &target.hostname);
             with_process(fact, hosts, &target.hostname, target.pid)
         }
     }))

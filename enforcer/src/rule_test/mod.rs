@@ -31,10 +31,7 @@ use file::{File, MissingEntry, TestEntry};
 /// A file cannot be used: the error is a [`genv_core::yaml::Error`], which is wrong usage (exit code 2). Or `out` cannot
 /// be written, or a thread cannot be started.
 pub(crate) fn test(paths: &[PathBuf], out: &mut impl Write) -> anyhow::Result<bool> {
-    let files: Vec<TestFile> = paths
-        .iter()
-        .map(|path| TestFile::open(path))
-        .collect::<Result<_, _>>()?;
+    let files: Vec<TestFile> = paths.iter().map(|path| TestFile::open(path)).collect::<Result<_, _>>()?;
     let (mut run, mut failed) = (0_u64, 0_u64);
     for file in &files {
         writeln!(out, "{}", file.source_name)?;
@@ -74,34 +71,19 @@ struct Test {
 impl TestFile {
     fn open(path: &Path) -> Result<Self, yaml::Error> {
         let source_name = path.display().to_string();
-        Self::parse(
-            &source_name,
-            &read(path)?,
-            path.parent().unwrap_or(Path::new(".")),
-        )
+        Self::parse(&source_name, &read(path)?, path.parent().unwrap_or(Path::new(".")))
     }
 
     /// `folder` is where files that it names are looked for.
     fn parse(source_name: &str, text: &str, folder: &Path) -> Result<Self, yaml::Error> {
         let file: File = yaml::parse(source_name, text)?;
-        let reader = Reader {
-            source_name,
-            text,
-            folder,
-        };
+        let reader = Reader { source_name, text, folder };
         let config = reader.config(&file)?;
         if file.tests.value.is_empty() {
             return reader.refuse(file.tests.referenced, "there are no tests");
         }
-        let tests = file
-            .tests
-            .value
-            .iter()
-            .map(|entry| reader.test(entry, &config));
-        Ok(Self {
-            source_name: source_name.to_owned(),
-            tests: tests.collect::<Result<_, _>>()?,
-        })
+        let tests = file.tests.value.iter().map(|entry| reader.test(entry, &config));
+        Ok(Self { source_name: source_name.to_owned(), tests: tests.collect::<Result<_, _>>()? })
     }
 }
 
@@ -128,13 +110,8 @@ impl Reader<'_> {
         match (&file.config, &file.config_file) {
             (Some(written), None) => Config::within(self.source_name, self.text, &written.value),
             (None, Some(path)) => Config::load(&self.folder.join(&path.value)),
-            (Some(written), Some(_)) => {
-                self.refuse(written.referenced, "say either config or config_file")
-            }
-            (None, None) => self.refuse(
-                file.tests.referenced,
-                "tests of which rules? Say config or config_file",
-            ),
+            (Some(written), Some(_)) => self.refuse(written.referenced, "say either config or config_file"),
+            (None, None) => self.refuse(file.tests.referenced, "tests of which rules? Say config or config_file"),
         }
     }
 
@@ -146,9 +123,7 @@ impl Reader<'_> {
                 Err(ScenarioError::Invalid(error)) => return Err(error),
                 Err(ScenarioError::Unreadable { path: file, reason }) => {
                     let file = file.display();
-                    let message = format!(
-                        "cannot read the scenario {file}: {reason}; name a file that is there"
-                    );
+                    let message = format!("cannot read the scenario {file}: {reason}; name a file that is there");
                     return self.refuse(path.referenced, message);
                 }
             },
@@ -156,18 +131,12 @@ impl Reader<'_> {
                 return self.refuse(written.referenced, "say either scenario or scenario_file");
             }
             (None, None) => {
-                return self.refuse(
-                    entry.referenced,
-                    "on which hosts? Say scenario or scenario_file",
-                );
+                return self.refuse(entry.referenced, "on which hosts? Say scenario or scenario_file");
             }
         };
         let scenario = engine.scenario();
         let real = scenario.hosts.iter().find_map(|host| {
-            let process = host
-                .processes
-                .iter()
-                .find(|process| process.facts.is_none())?;
+            let process = host.processes.iter().find(|process| process.facts.is_none())?;
             Some((&host.name, process.pid))
         });
         if let Some((host, pid)) = real {
@@ -177,10 +146,7 @@ impl Reader<'_> {
             return self.refuse(entry.referenced, message);
         }
         if scenario.hosts.is_empty() {
-            return self.refuse(
-                entry.referenced,
-                "the scenario has no host: add one under hosts",
-            );
+            return self.refuse(entry.referenced, "the scenario has no host: add one under hosts");
         }
         Ok(engine)
     }
@@ -190,18 +156,11 @@ impl Reader<'_> {
         if config.rules.iter().any(|rule| rule.name == name.value) {
             return Ok(());
         }
-        self.refuse(
-            name.referenced,
-            format!("there is no rule '{}'", name.value.escape_debug()),
-        )
+        self.refuse(name.referenced, format!("there is no rule '{}'", name.value.escape_debug()))
     }
 
     /// Refuses groups of a user, and a stubborn process, that the scenario does not have.
-    fn known_users_and_processes(
-        &self,
-        entry: &TestEntry,
-        engine: &Engine,
-    ) -> Result<(), yaml::Error> {
+    fn known_users_and_processes(&self, entry: &TestEntry, engine: &Engine) -> Result<(), yaml::Error> {
         for (user, _) in &entry.groups.0 {
             self.known_user(&user.value, user.referenced, engine)?;
         }
@@ -217,12 +176,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    pub(super) fn known_user(
-        &self,
-        user: &str,
-        place: Place,
-        engine: &Engine,
-    ) -> Result<(), yaml::Error> {
+    pub(super) fn known_user(&self, user: &str, place: Place, engine: &Engine) -> Result<(), yaml::Error> {
         let scenario = engine.scenario();
         let mut known = scenario.users.values();
         if user.starts_with("uid:") || known.any(|known| known == user) {
@@ -244,16 +198,9 @@ impl Reader<'_> {
             if let Some(until) = until
                 && until.value.0 <= from
             {
-                return self.refuse(
-                    until.referenced,
-                    "it ends before it begins: until must be after from",
-                );
+                return self.refuse(until.referenced, "it ends before it begins: until must be after from");
             }
-            Ok(Missing {
-                hostname: host.value.clone(),
-                from,
-                until: until.as_ref().map(|until| until.value.0),
-            })
+            Ok(Missing { hostname: host.value.clone(), from, until: until.as_ref().map(|until| until.value.0) })
         });
         missing.collect()
     }

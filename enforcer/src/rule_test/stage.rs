@@ -56,8 +56,7 @@ impl Stage {
     }
 
     pub(super) fn turn_clock(&self, unix_milliseconds: u64) {
-        self.now_milliseconds
-            .store(unix_milliseconds, Ordering::SeqCst);
+        self.now_milliseconds.store(unix_milliseconds, Ordering::SeqCst);
     }
 
     /// Carries out a step.
@@ -80,15 +79,9 @@ impl Stage {
 
     fn detach(&self, target: &AttachmentTarget, stubborn: &BTreeSet<u32>) {
         if let Some(gone) = self.hosts.get(&target.hostname) {
-            lock(gone)
-                .attachments
-                .insert((target.eid.clone(), target.gpu));
+            lock(gone).attachments.insert((target.eid.clone(), target.gpu));
         }
-        for process in target
-            .processes
-            .iter()
-            .filter(|process| !stubborn.contains(&process.pid))
-        {
+        for process in target.processes.iter().filter(|process| !stubborn.contains(&process.pid)) {
             self.end(&process.hostname, process.pid);
         }
     }
@@ -133,10 +126,7 @@ fn give_back(measurements: &mut DeviceMeasurements, process: &GpuProcess) {
         memory.used_bytes -= used;
         memory.free_bytes += used;
     }
-    if let (Some(all), Some(own)) = (
-        &mut measurements.utilization_ratio,
-        process.utilization_ratio,
-    ) {
+    if let (Some(all), Some(own)) = (&mut measurements.utilization_ratio, process.utilization_ratio) {
         *all = (*all - own).max(0.0);
     }
 }
@@ -166,9 +156,7 @@ impl StateSource for Without<dyn StateSource> {
         for device in &mut state.devices {
             let index = device.index;
             let taken = |eid: &str| gone.attachments.contains(&(eid.to_owned(), index));
-            device
-                .attachments
-                .retain(|attachment| !taken(&attachment.eid));
+            device.attachments.retain(|attachment| !taken(&attachment.eid));
         }
         Ok(state)
     }
@@ -179,14 +167,8 @@ struct NoMachine;
 
 impl ProcessSource for NoMachine {
     fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
-        let vanished = request
-            .processes
-            .iter()
-            .map(|pid| (*pid, ProcessRead::Vanished));
-        ProcessTable {
-            processes: vanished.collect(),
-            ..ProcessTable::default()
-        }
+        let vanished = request.processes.iter().map(|pid| (*pid, ProcessRead::Vanished));
+        ProcessTable { processes: vanished.collect(), ..ProcessTable::default() }
     }
 
     fn username(&mut self, uid: u32) -> String {
@@ -196,9 +178,6 @@ impl ProcessSource for NoMachine {
 
 impl StateSource for NoMachine {
     fn read(&mut self) -> Result<State, StateError> {
-        Ok(State {
-            installed: true,
-            ..State::default()
-        })
+        Ok(State { installed: true, ..State::default() })
     }
 }

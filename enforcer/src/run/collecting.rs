@@ -33,10 +33,7 @@ impl Facts {
             return Ok(Self::Here(given.or_from_environment()?));
         }
         let hostname = given.own_hostname();
-        let of_this_machine = SourceOptions {
-            hostname: None,
-            ..given
-        };
+        let of_this_machine = SourceOptions { hostname: None, ..given };
         if of_this_machine != SourceOptions::default() {
             return Err(UsageError(
                 "cannot enforce: --gpu.… says how to read this machine, and --host or --hostfile names others to read instead. Leave one out"
@@ -81,12 +78,7 @@ impl Collecting {
         let interval = collection_interval(config);
         let (stream, fleet) = facts.collect(interval)?;
         let followed = fleet.map(|fleet| Followed::new(fleet, Handle::current()));
-        let collecting = Self {
-            facts,
-            interval,
-            stream,
-            followed: followed.clone(),
-        };
+        let collecting = Self { facts, interval, stream, followed: followed.clone() };
         Ok((collecting, followed))
     }
 
@@ -104,9 +96,5 @@ impl Collecting {
 }
 
 fn collection_interval(config: &Config) -> Duration {
-    if config.interval.is_zero() {
-        ONCE_INTERVAL
-    } else {
-        config.interval
-    }
+    if config.interval.is_zero() { ONCE_INTERVAL } else { config.interval }
 }

@@ -31,15 +31,11 @@ pub(super) struct Cycles {
 }
 
 impl Cycles {
-    pub(super) fn begin(
-        &self,
-        publication: Arc<Publication>,
-        rules: InForce,
-    ) -> anyhow::Result<()> {
+    pub(super) fn begin(&self, publication: Arc<Publication>, rules: InForce) -> anyhow::Result<()> {
         self.latest.replace(Arc::clone(&publication));
-        self.jobs.send((publication, rules)).map_err(|_| {
-            anyhow!("cannot go on: the thread of the cycles has ended. Start the enforcer again")
-        })
+        self.jobs
+            .send((publication, rules))
+            .map_err(|_| anyhow!("cannot go on: the thread of the cycles has ended. Start the enforcer again"))
     }
 }
 
@@ -84,16 +80,6 @@ pub(super) fn start_cycles(
                 allocator::give_back();
             }
         })
-        .map_err(|error| {
-            anyhow!(
-                "cannot start the thread of the cycles: {error}. Allow more processes (ulimit -u)"
-            )
-        })?;
-    Ok(Cycles {
-        jobs,
-        done,
-        stopping,
-        progress,
-        latest,
-    })
+        .map_err(|error| anyhow!("cannot start the thread of the cycles: {error}. Allow more processes (ulimit -u)"))?;
+    Ok(Cycles { jobs, done, stopping, progress, latest })
 }

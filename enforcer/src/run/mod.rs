@@ -59,7 +59,9 @@ pub(crate) fn run(flags: RunFlags) -> anyhow::Result<()> {
         .thread_name("serve")
         .enable_all()
         .build()
-        .map_err(|error| anyhow!("cannot start the threads that answer requests: {error}. Allow more processes (ulimit -u)"))?;
+        .map_err(|error| {
+            anyhow!("cannot start the threads that answer requests: {error}. Allow more processes (ulimit -u)")
+        })?;
     let ended = runtime.block_on(enforce(flags, rules));
     // A cycle that hangs is not waited for.
     runtime.shutdown_background();
@@ -99,20 +101,11 @@ async fn enforce(flags: RunFlags, rules: Rules) -> anyhow::Result<()> {
             let _ = stopped.await;
         }))
     });
-    let daemon = Daemon {
-        rules,
-        collecting,
-        cycles,
-        served,
-        notify: Notify::from_environment(),
-        once,
-    };
+    let daemon = Daemon { rules, collecting, cycles, served, notify: Notify::from_environment(), once };
     let ended = daemon.follow(signals).await;
     let _ = stop.send(());
     if let Some(serving) = serving {
-        serving
-            .await
-            .context("cannot serve: a defect of this program")?;
+        serving.await.context("cannot serve: a defect of this program")?;
     }
     ended
 }
@@ -184,11 +177,7 @@ impl Daemon {
         tracing::info!(event = "stopped", signal, "stopping on a signal");
         self.notify.stopping();
         self.cycles.stopping.store(true, Ordering::Relaxed);
-        if busy
-            && timeout(STOP_PATIENCE, self.cycles.done.recv())
-                .await
-                .is_err()
-        {
+        if busy && timeout(STOP_PATIENCE, self.cycles.done.recv()).await.is_err() {
             tracing::warn!("a cycle was still going on");
         }
         Ok(())
@@ -252,9 +241,8 @@ impl Daemon {
         };
         task::spawn_blocking(move || {
             let source_name = path.display().to_string();
-            let warnings = config::read(&path).and_then(|text| {
-                Config::warnings(&source_name, &text, &NameService, now_seconds())
-            });
+            let warnings =
+                config::read(&path).and_then(|text| Config::warnings(&source_name, &text, &NameService, now_seconds()));
             // A file that cannot be read any more is about to be refused.
             for warning in warnings.unwrap_or_default() {
                 let warning = warning.to_string();
@@ -271,22 +259,9 @@ impl Daemon {
 /// A line for the service manager.
 fn summary(done: &Done) -> String {
     let status = &done.status;
-    let open = if status.breaker.is_some() {
-        ", breaker open"
-    } else {
-        ""
-    };
-    let blind = if status.blind.is_empty() {
-        ""
-    } else {
-        ", blind"
-    };
-    format!(
-        "{}: {} rules, {} violations{open}{blind}",
-        status.mode,
-        status.config.rules.len(),
-        status.violations.len()
-    )
+    let open = if status.breaker.is_some() { ", breaker open" } else { "" };
+    let blind = if status.blind.is_empty() { "" } else { ", blind" };
+    format!("{}: {} rules, {} violations{open}{blind}", status.mode, status.config.rules.len(), status.violations.len())
 }
 
 /// The signals that tell a daemon something.
@@ -299,7 +274,9 @@ struct Signals {
 impl Signals {
     fn listen() -> anyhow::Result<Self> {
         let listen = |kind| {
-            signal(kind).map_err(|error| anyhow!("cannot wait for the signals that end this program: {error}. Allow more open files (ulimit -n)"))
+            signal(kind).map_err(|error| {
+                anyhow!("cannot wait for the signals that end this program: {error}. Allow more open files (ulimit -n)")
+            })
         };
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,

@@ -66,10 +66,7 @@ impl Journal {
         UnixDatagram::unbound()?.connect(path)?;
         // A journal that does not keep up loses lines, and holds nothing up.
         socket.set_nonblocking(true)?;
-        Ok(Self {
-            socket,
-            path: path.to_owned(),
-        })
+        Ok(Self { socket, path: path.to_owned() })
     }
 }
 
@@ -131,9 +128,7 @@ impl Entry {
             }
             name => {
                 self.values += &format!(" {name}={shown}");
-                let name = name
-                    .to_ascii_uppercase()
-                    .replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+                let name = name.to_ascii_uppercase().replace(|c: char| !c.is_ascii_alphanumeric(), "_");
                 self.field(&format!("GENV_{name}"), value);
             }
         }
@@ -183,31 +178,20 @@ mod tests {
         let log = tracing_subscriber::registry().with(Journal::at(&path).unwrap());
         let hostile = "a\nPRIORITY=0\n";
         tracing::subscriber::with_default(log, || {
-            tracing::warn!(
-                event = "warning",
-                username = hostile,
-                pid = 42,
-                "a user is warned"
-            );
+            tracing::warn!(event = "warning", username = hostile, pid = 42, "a user is warned");
             tracing::info!(long = "é".repeat(10_000), "long");
         });
         let mut buffer = vec![0; 1 << 20];
         let length = journal.recv(&mut buffer).unwrap();
         let entry = fields(&buffer[..length]);
         let known = MESSAGE_IDS.iter().find(|(event, _)| *event == "warning");
-        assert_eq!(
-            entry["MESSAGE"],
-            r#"a user is warned username="a\nPRIORITY=0\n" pid=42"#
-        );
+        assert_eq!(entry["MESSAGE"], r#"a user is warned username="a\nPRIORITY=0\n" pid=42"#);
         assert_eq!(entry["MESSAGE_ID"], known.unwrap().1);
         assert_eq!(entry["PRIORITY"], "4");
         assert_eq!(entry["GENV_USERNAME"], hostile);
         assert_eq!(entry["GENV_PID"], "42");
         let length = journal.recv(&mut buffer).unwrap();
-        assert_eq!(
-            fields(&buffer[..length])["GENV_LONG"].len(),
-            MOST_FIELD_BYTES
-        );
+        assert_eq!(fields(&buffer[..length])["GENV_LONG"].len(), MOST_FIELD_BYTES);
     }
 
     #[test]

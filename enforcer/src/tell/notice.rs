@@ -13,22 +13,12 @@ const WIDTH: usize = 78;
 
 /// What is told to a user about a step of a violation: to warn of its end, or that the end has come.
 #[must_use]
-pub fn notice(
-    violation: &Violation,
-    step: &StepKind,
-    now_seconds: f64,
-    zone: &TimeZone,
-) -> Option<String> {
+pub fn notice(violation: &Violation, step: &StepKind, now_seconds: f64, zone: &TimeZone) -> Option<String> {
     let comply = format!("To comply: {}. More: 'genv why'", violation.remedy);
     let (what, then) = match step {
         StepKind::Report => return None,
-        StepKind::Warn {
-            end_seconds: None, ..
-        } => ("Nothing is done about it but this.".to_owned(), comply),
-        StepKind::Warn {
-            end_seconds: Some(end),
-            ..
-        } => {
+        StepKind::Warn { end_seconds: None, .. } => ("Nothing is done about it but this.".to_owned(), comply),
+        StepKind::Warn { end_seconds: Some(end), .. } => {
             let targets = words::listed(violation.targets.iter().map(words::target), "; ");
             let what = format!(
                 "At {} (in {}) {}: {}.",
@@ -49,10 +39,7 @@ pub fn notice(
     let subject = words::subject(&violation.key.subject);
     let subject = words::unless_named(&subject, &violation.found);
     let subject = subject.map(|it| format!(" ({it})")).unwrap_or_default();
-    let place = violation
-        .hostname
-        .as_deref()
-        .map(|hostname| format!(" on {}", words::name(hostname)));
+    let place = violation.hostname.as_deref().map(|hostname| format!(" on {}", words::name(hostname)));
     let text = format!(
         "GPU rule {}{}{subject}: {}; allowed: {}.\n{what}\n{then}",
         words::name(&violation.key.rule),
@@ -116,12 +103,7 @@ fn unbreakable(text: &str) -> Vec<String> {
         };
     }
     // A quote without an end is no quote.
-    all.extend(
-        command
-            .iter()
-            .flat_map(|it| it.split(' '))
-            .map(str::to_owned),
-    );
+    all.extend(command.iter().flat_map(|it| it.split(' ')).map(str::to_owned));
     let columns = |word: &str| -> usize { word.chars().filter_map(char::width).sum() };
     let fits = |word: String| match columns(&word) <= WIDTH {
         true => vec![word],
@@ -167,11 +149,7 @@ mod tests {
     fn violation(comm: &str) -> Violation {
         let key = Key {
             rule: "idle".to_owned(),
-            subject: Subject::Process {
-                hostname: "gpu01".to_owned(),
-                pid: 4711,
-                start_time_ticks: 1,
-            },
+            subject: Subject::Process { hostname: "gpu01".to_owned(), pid: 4711, start_time_ticks: 1 },
         };
         Violation {
             uid: Some(1000),
@@ -197,21 +175,12 @@ mod tests {
     }
 
     fn warning(end_seconds: Option<f64>) -> StepKind {
-        StepKind::Warn {
-            number: 1,
-            of: 1,
-            end_seconds,
-        }
+        StepKind::Warn { number: 1, of: 1, end_seconds }
     }
 
     #[test]
     fn a_warning_says_what_why_when_and_how_to_comply() {
-        let text = notice(
-            &violation("python3"),
-            &warning(Some(5400.0)),
-            0.0,
-            &TimeZone::UTC,
-        );
+        let text = notice(&violation("python3"), &warning(Some(5400.0)), 0.0, &TimeZone::UTC);
         insta::assert_snapshot!(text.unwrap().replace('\r', ""), @"
         
         * GPU rule idle on gpu01: process 4711 uses device 0 outside any environment;
@@ -223,10 +192,7 @@ mod tests {
         assert!(text.contains("Nothing is done about it"), "{text}");
         let ended = StepKind::Terminate(target("x").into());
         let text = notice(&violation("x"), &ended, 0.0, &TimeZone::UTC).unwrap();
-        assert!(
-            text.contains("was told to end: process 4711 (x)."),
-            "{text}"
-        );
+        assert!(text.contains("was told to end: process 4711 (x)."), "{text}");
         assert!(!text.contains("To comply"), "it is too late: {text}");
     }
 

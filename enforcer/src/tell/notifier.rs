@@ -120,11 +120,7 @@ impl<T: Send + 'static> Notifier<T> {
         if is_warning && self.under_way.contains(&uid) {
             return;
         }
-        let facts = Facts {
-            version: VERSION,
-            hostname: self.hostname.clone(),
-            ..facts
-        };
+        let facts = Facts { version: VERSION, hostname: self.hostname.clone(), ..facts };
         if self.waiting.try_send((facts, warnings)).is_ok() && is_warning {
             self.under_way.insert(uid);
         }
@@ -145,25 +141,15 @@ impl<T: Send + 'static> Notifier<T> {
     }
 }
 
-fn follow<T>(
-    path: &Path,
-    asked: &Receiver<(Facts, Vec<T>)>,
-    answered: &Sender<(u32, Vec<T>, bool)>,
-) {
+fn follow<T>(path: &Path, asked: &Receiver<(Facts, Vec<T>)>, answered: &Sender<(u32, Vec<T>, bool)>) {
     while let Ok((facts, warnings)) = asked.recv() {
-        let answer = ask(path, &facts).unwrap_or_else(|error| Answer {
-            accepted: false,
-            reason: error.to_string(),
-        });
+        let answer = ask(path, &facts).unwrap_or_else(|error| Answer { accepted: false, reason: error.to_string() });
         if !answer.accepted {
             let reason = genv_core::text::harmless(&answer.reason);
             let uid = facts.uid;
             tracing::warn!(uid, reason, "a notice was not accepted by the notifier");
         }
-        if answered
-            .send((facts.uid, warnings, answer.accepted))
-            .is_err()
-        {
+        if answered.send((facts.uid, warnings, answer.accepted)).is_err() {
             return;
         }
     }

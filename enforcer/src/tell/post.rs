@@ -74,10 +74,7 @@ impl Post {
         let readers = Readers::listen(directory).inspect_err(|error| {
             tracing::error!(event = "fault", %error, "what users read by 'genv why' does not count as delivered");
         });
-        Self {
-            readers: readers.ok(),
-            ..Self::of_terminals()
-        }
+        Self { readers: readers.ok(), ..Self::of_terminals() }
     }
 
     /// Delivers in terminals alone: nobody listens to users who read the status.
@@ -96,9 +93,7 @@ impl Post {
         if self.notifier.as_ref().map(Notifier::socket) == socket {
             return;
         }
-        let started = socket
-            .map(|socket| Notifier::start(socket, hostname))
-            .transpose();
+        let started = socket.map(|socket| Notifier::start(socket, hostname)).transpose();
         self.notifier = started.unwrap_or_else(|error| {
             tracing::error!(event = "fault", %error, "notices go to no notifier: no thread");
             None
@@ -120,9 +115,7 @@ impl Post {
         if let Some(readers) = &mut self.readers {
             readers.take(&uids);
         }
-        let retry = (interval * RETRY_INTERVALS)
-            .min(LONGEST_RETRY)
-            .as_secs_f64();
+        let retry = (interval * RETRY_INTERVALS).min(LONGEST_RETRY).as_secs_f64();
         let is_recent = |at: f64| (0.0..FORCED_AGAIN_SECONDS).contains(&(now_seconds - at));
         self.forced.retain(|_, at| is_recent(*at));
         let mut before = std::mem::take(&mut self.pending);
@@ -175,10 +168,7 @@ impl Post {
                 }
             }
         }
-        letters
-            .iter()
-            .map(|letters| self.reached(letters))
-            .collect()
+        letters.iter().map(|letters| self.reached(letters)).collect()
     }
 
     /// Writes a text to the terminals of a user. Returns how many took it.
@@ -228,28 +218,18 @@ impl Post {
     ) -> bool {
         let more = notices.len().saturating_sub(MOST_NOTICES);
         let notices: Vec<Notice<'_>> = notices.take(MOST_NOTICES).collect();
-        let texts = notices
-            .iter()
-            .filter_map(|it| notice(it.violation, it.step, now_seconds, zone));
+        let texts = notices.iter().filter_map(|it| notice(it.violation, it.step, now_seconds, zone));
         let mut text: String = texts.collect();
         if text.is_empty() {
             return true;
         }
         if more > 0 {
-            text += &format!(
-                "\r\n* and {} more: genv why\r\n",
-                words::thousands(more as u64)
-            );
+            text += &format!("\r\n* and {} more: genv why\r\n", words::thousands(more as u64));
         }
         if let Some(notifier) = &mut self.notifier {
             let user = uzers::get_user_by_uid(uid);
             let facts = Facts {
-                kind: if warnings.is_empty() {
-                    "done"
-                } else {
-                    "warning"
-                }
-                .to_owned(),
+                kind: if warnings.is_empty() { "done" } else { "warning" }.to_owned(),
                 uid,
                 username: user.and_then(|user| user.name().to_str().map(str::to_owned)),
                 notices: notices.iter().map(Notice::fact).collect(),
@@ -298,13 +278,9 @@ impl Notice<'_> {
         let mut rules = config.rules.iter();
         let rule = rules.find(|rule| rule.name == self.violation.key.rule);
         // Where others attached the device, the user loses nothing: the step does not wait for an absent user.
-        let holds = !self.violation.unconfirmed
-            && rule.is_some_and(|rule| rule.undelivered == Undelivered::Hold);
+        let holds = !self.violation.unconfirmed && rule.is_some_and(|rule| rule.undelivered == Undelivered::Hold);
         match delivered {
-            Err(reason) if holds => Outcome::Refused {
-                reason: reason.clone(),
-                again: true,
-            },
+            Err(reason) if holds => Outcome::Refused { reason: reason.clone(), again: true },
             _ => Outcome::Done,
         }
     }
@@ -338,11 +314,7 @@ impl Notice<'_> {
                 StepKind::Warn { end_seconds, .. } => *end_seconds,
                 _ => None,
             },
-            targets: targets
-                .iter()
-                .take(MOST_TARGETS)
-                .map(words::target)
-                .collect(),
+            targets: targets.iter().take(MOST_TARGETS).map(words::target).collect(),
         }
     }
 
@@ -351,26 +323,15 @@ impl Notice<'_> {
             StepKind::Warn { number, .. } => *number,
             _ => 0,
         };
-        let letters = self.recipients().into_iter().map(|uid| Letter {
-            uid,
-            key: self.violation.key.clone(),
-            number,
-        });
+        let letters = self.recipients().into_iter().map(|uid| Letter { uid, key: self.violation.key.clone(), number });
         letters.collect()
     }
 }
 
 /// Puts one notice of each rule before all others. Returns the rules that one text names.
-fn rules_first<'a>(
-    positions: &mut [usize],
-    rule: impl Fn(usize) -> &'a String,
-) -> BTreeSet<&'a String> {
+fn rules_first<'a>(positions: &mut [usize], rule: impl Fn(usize) -> &'a String) -> BTreeSet<&'a String> {
     let mut seen = BTreeSet::new();
-    let firsts: BTreeSet<usize> = positions
-        .iter()
-        .copied()
-        .filter(|it| seen.insert(rule(*it)))
-        .collect();
+    let firsts: BTreeSet<usize> = positions.iter().copied().filter(|it| seen.insert(rule(*it))).collect();
     positions.sort_by_key(|it| !firsts.contains(it));
     let named = positions.iter().take(MOST_NOTICES);
     named.map(|it| rule(*it)).collect()
@@ -390,21 +351,13 @@ mod tests {
     /// A user without a terminal.
     const NOBODY: u32 = 3_000_000_000;
 
-    const WARNING: StepKind = StepKind::Warn {
-        number: 1,
-        of: 1,
-        end_seconds: Some(1000.0),
-    };
+    const WARNING: StepKind = StepKind::Warn { number: 1, of: 1, end_seconds: Some(1000.0) };
 
     fn violation(pid: u32, uid: u32, owner: u32, container_id: Option<&str>) -> Violation {
         let hostname = "gpu01".to_owned();
         let key = Key {
             rule: "rule".to_owned(),
-            subject: Subject::Process {
-                hostname: hostname.clone(),
-                pid,
-                start_time_ticks: 1,
-            },
+            subject: Subject::Process { hostname: hostname.clone(), pid, start_time_ticks: 1 },
         };
         Violation {
             uid: Some(uid),
@@ -422,15 +375,9 @@ mod tests {
         }
     }
 
-    fn warn(
-        post: &mut Post,
-        violations: &[Violation],
-        now_seconds: f64,
-    ) -> Vec<Result<(), String>> {
+    fn warn(post: &mut Post, violations: &[Violation], now_seconds: f64) -> Vec<Result<(), String>> {
         let step = &WARNING;
-        let warnings = violations
-            .iter()
-            .map(|violation| Notice { violation, step });
+        let warnings = violations.iter().map(|violation| Notice { violation, step });
         let interval = Duration::from_secs(10);
         let listed = violations.iter().filter(|it| it.found.is_empty());
         post.warn(
@@ -451,16 +398,11 @@ mod tests {
         // No terminal is looked for.
         post.terminals = Terminals::nowhere();
         let both = [violation(1, own, NOBODY, None)];
-        let one = [
-            violation(2, own, own, None),
-            violation(3, own, 0, Some("c")),
-        ];
+        let one = [violation(2, own, own, None), violation(3, own, 0, Some("c"))];
         let reader = UnixDatagram::unbound().unwrap();
         let read = |seconds: f64| {
             let path = folder.path().join(READ_SOCKET);
-            reader
-                .send_to(seconds.to_string().as_bytes(), path)
-                .unwrap();
+            reader.send_to(seconds.to_string().as_bytes(), path).unwrap();
         };
         // What was read before the status showed it was not read.
         read(99.0);
@@ -470,23 +412,13 @@ mod tests {
         }
         read(110.0);
         let warned = warn(&mut post, &[&both[..], &one[..]].concat(), 120.0);
-        assert_eq!(
-            warned[1..],
-            [Ok(()), Ok(())],
-            "uids in containers are not waited for"
-        );
+        assert_eq!(warned[1..], [Ok(()), Ok(())], "uids in containers are not waited for");
         let missing = warned[0].as_ref().unwrap_err();
-        assert!(
-            missing.contains(&format!("uid {NOBODY} takes")),
-            "{missing}"
-        );
+        assert!(missing.contains(&format!("uid {NOBODY} takes")), "{missing}");
         assert!(warn(&mut post, &both, 130.0)[0].is_err());
         assert_eq!(post.pending.len(), 2);
         warn(&mut post, &[], 140.0);
-        assert!(
-            post.pending.is_empty(),
-            "what is warned of no more is forgotten"
-        );
+        assert!(post.pending.is_empty(), "what is warned of no more is forgotten");
     }
 
     #[test]
@@ -518,10 +450,7 @@ mod tests {
         let own = rustix::process::getuid().as_raw();
         let mut post = Post::of_terminals();
         post.terminals = Terminals::nowhere();
-        let forced = |pid: u32| Violation {
-            unconfirmed: true,
-            ..violation(pid, own, own, None)
-        };
+        let forced = |pid: u32| Violation { unconfirmed: true, ..violation(pid, own, own, None) };
         let mut is_written = |violation: Violation, now: f64| {
             warn(&mut post, &[violation], now);
             let tried = post.pending.values().next();

@@ -43,10 +43,7 @@ impl Readers {
         socket.set_nonblocking(true)?;
         set_socket_passcred(&socket, true)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
-        Ok(Self {
-            socket,
-            read: BTreeMap::new(),
-        })
+        Ok(Self { socket, read: BTreeMap::new() })
     }
 
     /// Takes what was sent, without waiting; forgets all users but these.
@@ -75,12 +72,8 @@ impl Readers {
         let mut content = [0; MOST_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let received = recvmsg(
-            &self.socket,
-            &mut [IoSliceMut::new(&mut content)],
-            &mut ancillary,
-            RecvFlags::DONTWAIT,
-        )?;
+        let received =
+            recvmsg(&self.socket, &mut [IoSliceMut::new(&mut content)], &mut ancillary, RecvFlags::DONTWAIT)?;
         let sender = ancillary.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmCredentials(sender) => Some(sender.uid.as_raw()),
             _ => None,
@@ -88,10 +81,7 @@ impl Readers {
         let is_whole = !received.flags.contains(ReturnFlags::TRUNC);
         let content = content.get(..received.bytes).filter(|_| is_whole);
         let text = std::str::from_utf8(content.unwrap_or_default()).unwrap_or_default();
-        let seconds = text
-            .parse()
-            .ok()
-            .filter(|seconds: &f64| seconds.is_finite());
+        let seconds = text.parse().ok().filter(|seconds: &f64| seconds.is_finite());
         Ok(sender.zip(seconds))
     }
 }
@@ -110,12 +100,7 @@ mod tests {
         let own = rustix::process::getuid().as_raw();
         let sender = UnixDatagram::unbound().unwrap();
         let path = folder.path().join(READ_SOCKET);
-        for text in [
-            "",
-            "x",
-            "NaN",
-            "99999999999999999999999999999999999999999999999999999999999999999.5e1",
-        ] {
+        for text in ["", "x", "NaN", "99999999999999999999999999999999999999999999999999999999999999999.5e1"] {
             sender.send_to(text.as_bytes(), &path).unwrap();
         }
         readers.take(&[own].into());

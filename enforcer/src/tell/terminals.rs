@@ -35,10 +35,7 @@ pub struct Terminals {
 
 impl Default for Terminals {
     fn default() -> Self {
-        Self {
-            proc: "/proc".into(),
-            dev: "/dev".into(),
-        }
+        Self { proc: "/proc".into(), dev: "/dev".into() }
     }
 }
 
@@ -46,10 +43,7 @@ impl Terminals {
     /// None at all.
     #[cfg(test)]
     pub(crate) fn nowhere() -> Self {
-        Self {
-            proc: "/nonexistent".into(),
-            dev: "/nonexistent".into(),
-        }
+        Self { proc: "/nonexistent".into(), dev: "/nonexistent".into() }
     }
 
     /// Writes the text to every terminal that a user's processes run in, that belongs to that user, and that takes
@@ -73,10 +67,8 @@ impl Terminals {
         let processes = fs::read_dir(&self.proc).into_iter().flatten().flatten();
         let mut numbers = BTreeSet::new();
         for process in processes {
-            let is_process = process
-                .file_name()
-                .to_str()
-                .is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+            let is_process =
+                process.file_name().to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
             // The owner of /proc/PID is the effective user; one that has ended is passed over.
             if is_process && process.metadata().is_ok_and(|it| it.uid() == uid) {
                 numbers.extend(terminal_of(&process.path()));
@@ -91,8 +83,7 @@ impl Terminals {
     /// Opens a terminal, if it is that device, belongs to the user, and its group (`tty`) may write to it.
     fn open(&self, number: Number, uid: u32) -> Option<OwnedFd> {
         let path = self.dev.join(number.name()?);
-        let flags =
-            OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let terminal = match open(&path, flags, Mode::empty()) {
             Ok(terminal) => terminal,
             Err(errno) => {
@@ -121,10 +112,7 @@ impl Number {
         if tty_nr == 0 {
             return None;
         }
-        Some(Self {
-            major: (tty_nr >> 8) & 0xff,
-            minor: (tty_nr & 0xff) | ((tty_nr >> 12) & 0xf_ff00),
-        })
+        Some(Self { major: (tty_nr >> 8) & 0xff, minor: (tty_nr & 0xff) | ((tty_nr >> 12) & 0xf_ff00) })
     }
 
     /// Its path below `/dev`, of those kinds that people sit at.

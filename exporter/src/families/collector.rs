@@ -26,10 +26,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Whether the host's devices are simulated rather than read from a driver: 1 if they are, 0 if not.",
         samples: |host, out| {
-            out.add(
-                &[],
-                host.view().map(|view| f64::from(view.snapshot.simulated)),
-            );
+            out.add(&[], host.view().map(|view| f64::from(view.snapshot.simulated)));
         },
     },
     Family {

@@ -7,11 +7,7 @@ use super::{Family, HostFamily, Kind};
 use crate::host::{Host, View};
 
 /// One measurement of each device.
-fn measured(
-    host: &Host<'_>,
-    out: &mut Samples,
-    value: impl Fn(&DeviceMeasurements) -> Option<f64>,
-) {
+fn measured(host: &Host<'_>, out: &mut Samples, value: impl Fn(&DeviceMeasurements) -> Option<f64>) {
     for device in host.devices() {
         out.add(&[&device.index], value(&device.measurements));
     }
@@ -21,18 +17,14 @@ fn measured(
 fn memory(host: &Host<'_>, out: &mut Samples, bytes: impl Fn(&DeviceMemory) -> Option<u64>) {
     for device in host.devices().filter(|device| !device.mig_parent) {
         let memory = device.measurements.memory.as_ref();
-        out.add(
-            &[&device.index],
-            memory.and_then(&bytes).map(|bytes| bytes as f64),
-        );
+        out.add(&[&device.index], memory.and_then(&bytes).map(|bytes| bytes as f64));
     }
 }
 
 /// Whole GPUs of a host whose state is known: those that can be attached.
 fn attachable<'h>(host: &'h Host<'_>) -> impl Iterator<Item = &'h Device> {
     let state_is_known = host.known_state().is_some();
-    host.devices()
-        .filter(move |device| state_is_known && device.index.mig.is_none())
+    host.devices().filter(move |device| state_is_known && device.index.mig.is_none())
 }
 
 /// Whether the device is up, not attached and used by nobody; absent if that cannot be told.
@@ -40,11 +32,7 @@ fn available(view: &View<'_>, device: &Device) -> Option<bool> {
     if !device.up || !device.attachments.is_empty() {
         return Some(false);
     }
-    let mut parts = view
-        .snapshot
-        .devices
-        .iter()
-        .filter(|part| part.index.gpu == device.index.gpu);
+    let mut parts = view.snapshot.devices.iter().filter(|part| part.index.gpu == device.index.gpu);
     let processes = view.processes.as_ref()?;
     if parts.any(|part| processes.by_device.get(part.index).is_some()) {
         return Some(false);
@@ -68,30 +56,13 @@ pub(super) const FAMILIES: &[HostFamily] = &[
     Family {
         name: "genv_device_info",
         kind: Kind::Largest,
-        labels: &[
-            "index",
-            "uuid",
-            "name",
-            "minor",
-            "driver_version",
-            "parent",
-            "profile",
-        ],
+        labels: &["index", "uuid", "name", "minor", "driver_version", "parent", "profile"],
         help: "Always 1; the labels tell the device's product name, minor number and driver, and of a MIG device its GPU and profile.",
         samples: |host, out| {
-            let driver = host
-                .view()
-                .and_then(|view| view.snapshot.driver_version.as_deref());
+            let driver = host.view().and_then(|view| view.snapshot.driver_version.as_deref());
             for device in host.devices() {
-                let minor = device
-                    .minor
-                    .map(|minor| minor.to_string())
-                    .unwrap_or_default();
-                let parent = device
-                    .index
-                    .mig
-                    .map(|_| device.index.gpu.to_string())
-                    .unwrap_or_default();
+                let minor = device.minor.map(|minor| minor.to_string()).unwrap_or_default();
+                let parent = device.index.mig.map(|_| device.index.gpu.to_string()).unwrap_or_default();
                 out.add(
                     &[
                         &device.index,
@@ -272,10 +243,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         samples: |host, out| {
             for device in host.devices() {
                 let errors = device.measurements.ecc_errors;
-                for (kind, errors) in [
-                    ("corrected", errors.corrected),
-                    ("uncorrected", errors.uncorrected),
-                ] {
+                for (kind, errors) in [("corrected", errors.corrected), ("uncorrected", errors.uncorrected)] {
                     out.add(&[&device.index, &kind], errors.map(|errors| errors as f64));
                 }
             }
@@ -319,11 +287,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         kind: Kind::Counter,
         labels: &["index"],
         help: "Packets that were sent again over PCIe, as the driver counts them.",
-        samples: |host, out| {
-            measured(host, out, |device| {
-                device.pcie_replays.map(|replays| replays as f64)
-            })
-        },
+        samples: |host, out| measured(host, out, |device| device.pcie_replays.map(|replays| replays as f64)),
     },
     Family {
         name: "genv_device_attachments",

@@ -11,9 +11,7 @@ use crate::host::{Host, attached};
 /// The environments of a host that have series of their own.
 fn environments<'h, 'a>(host: &'h Host<'a>) -> impl Iterator<Item = &'a Environment> + use<'h, 'a> {
     let environments = host.view().and_then(|view| view.environments.as_ref());
-    environments
-        .into_iter()
-        .flat_map(|environments| environments.values().copied())
+    environments.into_iter().flat_map(|environments| environments.values().copied())
 }
 
 /// One value of every device that an environment holds or uses.
@@ -33,10 +31,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "Active environments.",
         samples: |host, out| {
             let view = host.known_state();
-            out.add(
-                &[],
-                view.map(|view| view.snapshot.environments.len() as f64),
-            );
+            out.add(&[], view.map(|view| view.snapshot.environments.len() as f64));
         },
     },
     Family {
@@ -130,12 +125,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
                         continue;
                     };
                     let name = environment.name.as_deref().unwrap_or_default();
-                    let labels: [&dyn LabelValue; 4] = [
-                        &environment.eid,
-                        &name,
-                        &environment.username,
-                        &device.index,
-                    ];
+                    let labels: [&dyn LabelValue; 4] = [&environment.eid, &name, &environment.username, &device.index];
                     out.add(&labels, attachment.share_ratio);
                 }
             }
@@ -146,22 +136,14 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         kind: Kind::Gauge,
         labels: &["eid", "index"],
         help: "Memory of the device that the environment's processes use, in bytes.",
-        samples: |host, out| {
-            used(host, out, |device| {
-                device.memory_used_bytes.map(|bytes| bytes as f64)
-            })
-        },
+        samples: |host, out| used(host, out, |device| device.memory_used_bytes.map(|bytes| bytes as f64)),
     },
     Family {
         name: "genv_environment_memory_capacity_bytes",
         kind: Kind::Gauge,
         labels: &["eid", "index"],
         help: "Memory of the device that the environment may use by its attachment, in bytes.",
-        samples: |host, out| {
-            used(host, out, |device| {
-                device.memory_capacity_bytes.map(|bytes| bytes as f64)
-            })
-        },
+        samples: |host, out| used(host, out, |device| device.memory_capacity_bytes.map(|bytes| bytes as f64)),
     },
     Family {
         name: "genv_environment_utilization_ratio",

@@ -17,9 +17,7 @@ use crate::host::{Host, View, attached};
 /// These families of the hosts, those without a sample too: 1.4.3 announces them all. As there, samples have no
 /// `hostname` when there is but one host.
 pub fn of_hosts(hosts: &[HostSnapshot], mut each: impl FnMut(&MetricFamily)) {
-    let no_limit = Limits {
-        processes: Some(usize::MAX),
-    };
+    let no_limit = Limits { processes: Some(usize::MAX) };
     let hosts: Vec<_> = hosts.iter().map(|host| Host::new(host, no_limit)).collect();
     let mut samples = Samples::default();
     for family in FAMILIES {
@@ -48,9 +46,7 @@ fn computing<'a>(host: &Host<'a>) -> Vec<(&'a Process, Vec<&'a ProcessDevice>)> 
     processes
         .filter_map(|process| {
             let devices = process.devices.iter();
-            let devices: Vec<_> = devices
-                .filter(|device| device.process_type != ProcessType::Graphics)
-                .collect();
+            let devices: Vec<_> = devices.filter(|device| device.process_type != ProcessType::Graphics).collect();
             (!devices.is_empty()).then_some((*process, devices))
         })
         .collect()
@@ -69,21 +65,11 @@ fn by_environment<'a>(host: &Host<'a>) -> BTreeMap<&'a str, (&'a str, Holdings)>
     let snapshot = host.known_state().map(|view| view.snapshot);
     let mut holdings = BTreeMap::new();
     for environment in snapshot.into_iter().flat_map(|it| &it.environments) {
-        let held = Holdings {
-            devices: attached(environment).collect(),
-            ..Holdings::default()
-        };
-        holdings.insert(
-            environment.eid.as_str(),
-            (environment.username.as_str(), held),
-        );
+        let held = Holdings { devices: attached(environment).collect(), ..Holdings::default() };
+        holdings.insert(environment.eid.as_str(), (environment.username.as_str(), held));
     }
     for (process, _) in computing(host) {
-        if let Some((_, held)) = process
-            .attribution
-            .eid()
-            .and_then(|eid| holdings.get_mut(eid))
-        {
+        if let Some((_, held)) = process.attribution.eid().and_then(|eid| holdings.get_mut(eid)) {
             held.processes += 1;
         }
     }
@@ -115,10 +101,7 @@ fn of_environments(host: &Host<'_>, out: &mut Samples, number: impl Fn(&Holdings
 /// One number of each user who has series.
 fn of_users(host: &Host<'_>, out: &mut Samples, number: impl Fn(&Holdings) -> Option<f64>) {
     for (username, held) in by_user(host) {
-        if host
-            .view()
-            .is_some_and(|view| view.users.contains_key(username))
-        {
+        if host.view().is_some_and(|view| view.users.contains_key(username)) {
             out.add(&[&username], number(&held));
         }
     }
@@ -140,9 +123,7 @@ pub const FAMILIES: &[HostFamily] = &[
         help: "GPUs that are attached to an environment.",
         samples: |host, out| {
             if host.known_state().is_some() {
-                let held = by_environment(host)
-                    .into_values()
-                    .flat_map(|(_, held)| held.devices);
+                let held = by_environment(host).into_values().flat_map(|(_, held)| held.devices);
                 out.add(&[], held.collect::<BTreeSet<_>>().len() as f64);
             }
         },
@@ -155,10 +136,7 @@ pub const FAMILIES: &[HostFamily] = &[
         samples: |host, out| {
             for device in gpus(host) {
                 let memory = device.measurements.memory;
-                out.add(
-                    &[&device.index],
-                    memory.map(|memory| whole_mib(memory.total_bytes)),
-                );
+                out.add(&[&device.index], memory.map(|memory| whole_mib(memory.total_bytes)));
             }
         },
     },
@@ -170,10 +148,7 @@ pub const FAMILIES: &[HostFamily] = &[
         samples: |host, out| {
             for device in gpus(host) {
                 let memory = device.measurements.memory;
-                out.add(
-                    &[&device.index],
-                    memory.map(|memory| whole_mib(memory.used_bytes)),
-                );
+                out.add(&[&device.index], memory.map(|memory| whole_mib(memory.used_bytes)));
             }
         },
     },
@@ -231,11 +206,7 @@ pub const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Whether genv is installed: 1 or 0.",
         samples: |host, out| {
-            out.add(
-                &[],
-                host.known_state()
-                    .map(|view| f64::from(view.snapshot.installed)),
-            );
+            out.add(&[], host.known_state().map(|view| f64::from(view.snapshot.installed)));
         },
     },
     Family {

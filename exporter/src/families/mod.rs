@@ -55,10 +55,7 @@ pub fn of_hosts<'a>(
     samples: &mut Samples,
     mut each: impl FnMut(&MetricFamily),
 ) {
-    let hosts: Vec<_> = hosts
-        .into_iter()
-        .map(|host| Host::new(host, limits))
-        .collect();
+    let hosts: Vec<_> = hosts.into_iter().map(|host| Host::new(host, limits)).collect();
     for family in GROUPS.iter().flat_map(|(_, families)| *families) {
         let family = samples.of(family, |samples| add_of_hosts(family, &hosts, samples));
         if !family.is_empty() {

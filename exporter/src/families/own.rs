@@ -20,11 +20,7 @@ pub fn families() -> impl Iterator<Item = &'static OwnFamily> {
 }
 
 /// All families about the exporter that have a sample.
-pub fn of_process(
-    process: &OwnProcess,
-    samples: &mut Samples,
-    mut each: impl FnMut(&MetricFamily),
-) {
+pub fn of_process(process: &OwnProcess, samples: &mut Samples, mut each: impl FnMut(&MetricFamily)) {
     each(metrics::of_build(&BUILD_INFO, samples));
     metrics::of_process(process, samples, each);
 }

@@ -47,11 +47,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         kind: Kind::Gauge,
         labels: PROCESS_LABELS,
         help: "Memory of the device that the process uses, in bytes; pid other is the sum of those beyond the limit.",
-        samples: |host, out| {
-            each(host, out, |device| {
-                device.memory_used_bytes.map(|bytes| bytes as f64)
-            })
-        },
+        samples: |host, out| each(host, out, |device| device.memory_used_bytes.map(|bytes| bytes as f64)),
     },
     Family {
         name: "genv_process_utilization_ratio",

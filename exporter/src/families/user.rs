@@ -8,10 +8,7 @@ use crate::host::Host;
 
 /// What each user held and used of a device.
 fn device_use<'h>(host: &'h Host<'_>) -> impl Iterator<Item = (Row<'h>, &'h UserDeviceUse)> {
-    let rows = host
-        .view()
-        .into_iter()
-        .flat_map(|view| view.user_device_use.iter());
+    let rows = host.view().into_iter().flat_map(|view| view.user_device_use.iter());
     rows.map(|(row, usage)| (row, *usage))
 }
 
@@ -22,12 +19,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Users who have an environment or a process that uses a device; absent if no GPU tells all of its processes.",
         samples: |host, out| {
-            out.add(
-                &[],
-                host.view()
-                    .and_then(|view| view.users_number)
-                    .map(|users| users as f64),
-            );
+            out.add(&[], host.view().and_then(|view| view.users_number).map(|users| users as f64));
         },
     },
     Family {

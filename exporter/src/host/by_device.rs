@@ -14,10 +14,7 @@ pub(crate) struct ByDevice<T> {
 
 impl<T> Default for ByDevice<T> {
     fn default() -> Self {
-        Self {
-            values: Vec::new(),
-            next: 0,
-        }
+        Self { values: Vec::new(), next: 0 }
     }
 }
 

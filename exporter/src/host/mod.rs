@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use genv_core::model::{
-    Attribution, CollectorStatus, Counters, Device, DeviceIndex, Environment, EnvironmentDevice,
-    HostSnapshot, Process, ProcessDevice, Snapshot, UserDeviceUse,
+    Attribution, CollectorStatus, Counters, Device, DeviceIndex, Environment, EnvironmentDevice, HostSnapshot, Process,
+    ProcessDevice, Snapshot, UserDeviceUse,
 };
 
 use genv_web::SSH;
@@ -88,11 +88,7 @@ impl States {
 
     /// The numbers, with the words for the label `state`.
     pub(crate) fn each(self) -> [(&'static str, f64); 3] {
-        [
-            ("environment", self.environment as f64),
-            ("outside", self.outside as f64),
-            ("unknown", self.unknown as f64),
-        ]
+        [("environment", self.environment as f64), ("outside", self.outside as f64), ("unknown", self.unknown as f64)]
     }
 }
 
@@ -114,10 +110,7 @@ impl<'a> Host<'a> {
     /// Derives what the families need.
     pub(crate) fn new(host: &'a HostSnapshot, limits: Limits) -> Self {
         let view = host.snapshot.as_deref();
-        Self {
-            host,
-            view: view.map(|snapshot| View::new(snapshot, limits)),
-        }
+        Self { host, view: view.map(|snapshot| View::new(snapshot, limits)) }
     }
 
     /// Its name.
@@ -162,10 +155,7 @@ impl<'a> Host<'a> {
 
     /// Its devices, if there is a snapshot.
     pub(crate) fn devices(&self) -> impl Iterator<Item = &'a Device> {
-        self.host
-            .snapshot
-            .iter()
-            .flat_map(|snapshot| &snapshot.devices)
+        self.host.snapshot.iter().flat_map(|snapshot| &snapshot.devices)
     }
 }
 
@@ -179,9 +169,7 @@ impl<'a> View<'a> {
         let environments = state.then(|| {
             let environments = snapshot.environments.iter();
             let by_eid = environments.map(|environment| (environment.eid.as_str(), &**environment));
-            shown(by_eid.collect(), |environment| {
-                !environment.devices.is_empty()
-            })
+            shown(by_eid.collect(), |environment| !environment.devices.is_empty())
         });
         let shown_environments = || environments.iter().flat_map(BTreeMap::values);
         let most = shown_environments().map(|environment| environment.devices.len());
@@ -196,12 +184,10 @@ impl<'a> View<'a> {
         let all = snapshot.processes.iter();
         let all: Vec<_> = all.map(|it| (&**it, owners.of_process(it))).collect();
         let gpus = snapshot.devices.iter().map(|device| device.index);
-        let (known_gpus, unknown_gpus): (Vec<_>, Vec<_>) = gpus
-            .filter(|index| index.mig.is_none())
-            .partition(|index| snapshot.processes_known(index.gpu));
+        let (known_gpus, unknown_gpus): (Vec<_>, Vec<_>) =
+            gpus.filter(|index| index.mig.is_none()).partition(|index| snapshot.processes_known(index.gpu));
         let countable = !known_gpus.is_empty() || unknown_gpus.is_empty();
-        let processes =
-            (current("gpu") && wanted("processes")).then(|| Processes::new(&all, limits));
+        let processes = (current("gpu") && wanted("processes")).then(|| Processes::new(&all, limits));
         let owners = processes.is_some() && current("processes");
         let users = users(snapshot, state, owners.then_some(&all));
         let state_is_missing = wanted("state") && !state;
@@ -247,9 +233,7 @@ impl<'a> View<'a> {
 /// The GPUs to which an environment is attached.
 pub(crate) fn attached(environment: &Environment) -> impl Iterator<Item = DeviceIndex> {
     let devices = environment.devices.iter();
-    devices
-        .filter(|device| device.attached)
-        .map(|device| device.index)
+    devices.filter(|device| device.attached).map(|device| device.index)
 }
 
 /// A process, and the name of the user for whom it runs if that is known.
@@ -277,9 +261,7 @@ impl<'a> Processes<'a> {
             largest.clear();
         } else if largest.len() > limit {
             // By pid among equals, so that the choice is the same at every publication.
-            largest.sort_by_cached_key(|(process, _)| {
-                (std::cmp::Reverse(memory_used_bytes(process)), process.pid)
-            });
+            largest.sort_by_cached_key(|(process, _)| (std::cmp::Reverse(memory_used_bytes(process)), process.pid));
             others = largest.split_off(limit);
             largest.sort_by_key(|(process, _)| process.pid);
         }
@@ -290,20 +272,12 @@ impl<'a> Processes<'a> {
             let username = username.unwrap_or_default();
             let comm = process.comm.as_deref().unwrap_or_default();
             for device in &process.devices {
-                let labels: [&dyn LabelValue; 5] =
-                    [&device.index, &process.pid, &eid, &username, &comm];
+                let labels: [&dyn LabelValue; 5] = [&device.index, &process.pid, &eid, &username, &comm];
                 devices.push(&labels, device);
             }
         }
         let processes = |owned: Vec<Owned<'a>>| owned.into_iter().map(|(it, _)| it).collect();
-        Self {
-            states,
-            by_device,
-            by_environment,
-            largest: processes(largest),
-            devices,
-            others: processes(others),
-        }
+        Self { states, by_device, by_environment, largest: processes(largest), devices, others: processes(others) }
     }
 }
 
@@ -312,9 +286,7 @@ fn memory_used_bytes(process: &Process) -> Option<u64> {
     let devices = process.devices.iter();
     devices
         .filter_map(|device| device.memory_used_bytes)
-        .fold(None, |sum, bytes| {
-            Some(sum.unwrap_or(0_u64).saturating_add(bytes))
-        })
+        .fold(None, |sum, bytes| Some(sum.unwrap_or(0_u64).saturating_add(bytes)))
 }
 
 /// The devices that a process uses, each once.
@@ -336,11 +308,7 @@ fn shown<T>(all: BTreeMap<&str, T>, matters: impl Fn(&T) -> bool) -> BTreeMap<&s
 }
 
 /// All who have an environment, if these are known, or a process, if it is known whose they are.
-fn users<'a>(
-    snapshot: &'a Snapshot,
-    state: bool,
-    processes: Option<&Vec<Owned<'a>>>,
-) -> BTreeMap<&'a str, User> {
+fn users<'a>(snapshot: &'a Snapshot, state: bool, processes: Option<&Vec<Owned<'a>>>) -> BTreeMap<&'a str, User> {
     let mut users = BTreeMap::<_, User>::new();
     for environment in snapshot.environments.iter().filter(|_| state) {
         let user = users.entry(environment.username.as_str()).or_default();
@@ -350,10 +318,7 @@ fn users<'a>(
     let Some(processes) = processes else {
         return users;
     };
-    let told = snapshot
-        .devices
-        .iter()
-        .filter(|device| device.processes_measured);
+    let told = snapshot.devices.iter().filter(|device| device.processes_measured);
     let told: BTreeSet<_> = told.map(|device| device.index).collect();
     for user in users.values_mut() {
         let held = user.devices.intersection(&told);
@@ -369,12 +334,8 @@ fn users<'a>(
         user.processes += 1;
         for device in &process.devices {
             let all = told.contains(&device.index);
-            let known = user
-                .memory_used_bytes
-                .of(device.index, || all.then_some(0.0));
-            *known = known
-                .zip(device.memory_used_bytes)
-                .map(|(sum, bytes)| sum + bytes as f64);
+            let known = user.memory_used_bytes.of(device.index, || all.then_some(0.0));
+            *known = known.zip(device.memory_used_bytes).map(|(sum, bytes)| sum + bytes as f64);
         }
     }
     users

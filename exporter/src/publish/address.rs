@@ -26,9 +26,7 @@ pub(crate) enum Scheme {
 
 /// Why a text is no [`ServiceAddress`]; reads well after clap's "invalid value '…' for '…': ".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{reason}; write HOST:PORT, such as gpu01:9820 or [::1]:9820, or https://HOST:PORT for a service with TLS"
-)]
+#[error("{reason}; write HOST:PORT, such as gpu01:9820 or [::1]:9820, or https://HOST:PORT for a service with TLS")]
 pub(crate) struct AddressError {
     reason: String,
 }
@@ -55,9 +53,7 @@ impl ServiceAddress {
         if address.path.is_empty() {
             return Ok(address);
         }
-        Err(AddressError {
-            reason: "a path cannot be part of it".to_owned(),
-        })
+        Err(AddressError { reason: "a path cannot be part of it".to_owned() })
     }
 }
 
@@ -74,11 +70,7 @@ impl FromStr for ServiceAddress {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refused = |reason: &str| {
-            Err(AddressError {
-                reason: reason.to_owned(),
-            })
-        };
+        let refused = |reason: &str| Err(AddressError { reason: reason.to_owned() });
         let (scheme, rest) = match text.split_once("://") {
             None => (None, text),
             Some(("http", rest)) => (Some(Scheme::Http), rest),
@@ -96,9 +88,7 @@ impl FromStr for ServiceAddress {
         if host.is_empty() || host.rfind(':') == Some(0) {
             return refused("the host is missing");
         }
-        let has_port = host
-            .rsplit_once(':')
-            .is_some_and(|(_, end)| !end.contains(']'));
+        let has_port = host.rsplit_once(':').is_some_and(|(_, end)| !end.contains(']'));
         let host_and_port = match scheme {
             Some(scheme) if !has_port => format!("{host}:{}", scheme.own_port()),
             _ => host.to_owned(),
@@ -110,11 +100,7 @@ impl FromStr for ServiceAddress {
         if host_and_port.ends_with(":0") {
             return refused("nothing answers at port 0");
         }
-        Ok(Self {
-            scheme: scheme.unwrap_or(Scheme::Http),
-            host_and_port,
-            path: path.trim_end_matches('/').to_owned(),
-        })
+        Ok(Self { scheme: scheme.unwrap_or(Scheme::Http), host_and_port, path: path.trim_end_matches('/').to_owned() })
     }
 }
 
@@ -130,11 +116,7 @@ impl fmt::Display for Scheme {
 /// The URL, with no slash at its end.
 impl fmt::Display for ServiceAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            scheme,
-            host_and_port,
-            path,
-        } = self;
+        let Self { scheme, host_and_port, path } = self;
         write!(formatter, "{scheme}://{host_and_port}{path}")
     }
 }
@@ -151,10 +133,7 @@ mod tests {
             ("https://[::1]:9820", "https://[::1]:9820"),
             ("https://[::1]", "https://[::1]:443"),
             ("http://gpu01", "http://gpu01:80"),
-            (
-                "https://lab.example.org/prometheus/",
-                "https://lab.example.org:443/prometheus",
-            ),
+            ("https://lab.example.org/prometheus/", "https://lab.example.org:443/prometheus"),
         ] {
             let address: ServiceAddress = text.parse().unwrap();
             assert_eq!(address.to_string(), url);
@@ -175,14 +154,8 @@ mod tests {
             ("::1:9820", "an IPv6 address must stand in brackets"),
             ("ftp://gpu01", "only http:// and https:// are spoken"),
             ("HTTP://gpu01", "only http:// and https:// are spoken"),
-            (
-                "http://user:password@gpu01:9820",
-                "a password cannot be part of it",
-            ),
-            (
-                "gpu01:9820/${HOME}",
-                "its path may hold letters, digits and -._~ only",
-            ),
+            ("http://user:password@gpu01:9820", "a password cannot be part of it"),
+            ("gpu01:9820/${HOME}", "its path may hold letters, digits and -._~ only"),
             ("gpu\"01:9820", "this is neither an address nor a host name"),
         ] {
             let error = text.parse::<ServiceAddress>().unwrap_err();

@@ -50,24 +50,12 @@ type Replacement = (&'static str, String);
 pub(crate) fn rendered(addresses: &Addresses, folder: &str) -> Vec<(&'static str, String)> {
     let replacements = replacements(addresses, folder);
     let files = FILES.iter();
-    files
-        .map(|(path, text)| (*path, replaced(text, &replacements)))
-        .collect()
+    files.map(|(path, text)| (*path, replaced(text, &replacements))).collect()
 }
 
 fn replacements(addresses: &Addresses, folder: &str) -> Vec<Replacement> {
-    let Addresses {
-        exporters,
-        enforcers,
-        exporter_url,
-        prometheus,
-        alertmanager,
-        grafana,
-    } = addresses;
-    let discovery: Vec<_> = exporters
-        .iter()
-        .map(|exporter| format!("- url: {exporter}/sd"))
-        .collect();
+    let Addresses { exporters, enforcers, exporter_url, prometheus, alertmanager, grafana } = addresses;
+    let discovery: Vec<_> = exporters.iter().map(|exporter| format!("- url: {exporter}/sd")).collect();
     let notified = format!(
         "- scheme: {}\n  static_configs:\n    - targets: [\"{}\"]",
         alertmanager.scheme(),
@@ -76,28 +64,20 @@ fn replacements(addresses: &Addresses, folder: &str) -> Vec<Replacement> {
     let group = |service| target_groups(std::slice::from_ref(service));
     vec![
         ("- targets: [\"exporter:9820\"]", target_groups(exporters)),
-        (
-            "static_configs:\n      - targets: [\"enforcer:9821\"]",
-            static_configs(enforcers),
-        ),
+        ("static_configs:\n      - targets: [\"enforcer:9821\"]", static_configs(enforcers)),
         ("- url: http://exporter:9820/sd", discovery.join("\n")),
         ("- targets: [\"localhost:9090\"]", group(prometheus)),
-        (
-            "- static_configs:\n        - targets: [\"alertmanager:9093\"]",
-            notified,
-        ),
+        ("- static_configs:\n        - targets: [\"alertmanager:9093\"]", notified),
         ("- targets: [\"alertmanager:9093\"]", group(alertmanager)),
         ("- targets: [\"grafana:3000\"]", group(grafana)),
-        (
-            "http://127.0.0.1:9820/runbooks",
-            format!("{exporter_url}/runbooks"),
-        ),
+        ("http://127.0.0.1:9820/runbooks", format!("{exporter_url}/runbooks")),
         ("http://prometheus:9090", prometheus.to_string()),
         ("/etc/grafana/genv", format!("{folder}/grafana")),
         // What start.sh does in its container nobody does here.
         (
             "# start.sh takes this folder away from those who did not sign in.",
-            "# Take this folder away from viewers before anybody may look without signing in: see grafana.ini.".to_owned(),
+            "# Take this folder away from viewers before anybody may look without signing in: see grafana.ini."
+                .to_owned(),
         ),
     ]
 }
@@ -122,9 +102,7 @@ fn target_groups(services: &[ServiceAddress]) -> String {
             None => groups.push((labels, vec![target])),
         }
     }
-    let groups = groups
-        .iter()
-        .map(|(labels, targets)| format!("- targets: [{}]{labels}", targets.join(", ")));
+    let groups = groups.iter().map(|(labels, targets)| format!("- targets: [{}]{labels}", targets.join(", ")));
     groups.collect::<Vec<_>>().join("\n")
 }
 
@@ -249,10 +227,7 @@ mod tests {
     fn every_address_stands_somewhere_and_none_of_docker_compose_remains() {
         let addresses = elsewhere(&["gpu01:1"]);
         for (known, _) in replacements(&addresses, "/etc/genv") {
-            assert!(
-                FILES.iter().any(|(_, text)| text.contains(known)),
-                "no file holds {known:?} any more"
-            );
+            assert!(FILES.iter().any(|(_, text)| text.contains(known)), "no file holds {known:?} any more");
         }
         for (path, text) in rendered(&addresses, "/etc/genv") {
             for of_compose in [

@@ -47,11 +47,7 @@ pub(crate) struct PublishFlags {
     exporter_url: Option<ServiceAddress>,
 
     /// Prometheus, as Grafana reaches it.
-    #[arg(
-        long = "prometheus-url",
-        value_name = "URL",
-        default_value = "http://127.0.0.1:9090"
-    )]
+    #[arg(long = "prometheus-url", value_name = "URL", default_value = "http://127.0.0.1:9090")]
     prometheus: ServiceAddress,
 
     /// Alertmanager, as Prometheus reaches it.
@@ -79,15 +75,7 @@ pub(crate) struct PublishFlags {
 
 impl From<PublishFlags> for PublishOptions {
     fn from(flags: PublishFlags) -> Self {
-        let PublishFlags {
-            folder,
-            exporters,
-            enforcers,
-            prometheus,
-            alertmanager,
-            grafana,
-            ..
-        } = flags;
+        let PublishFlags { folder, exporters, enforcers, prometheus, alertmanager, grafana, .. } = flags;
         Self {
             folder,
             addresses: Addresses {

@@ -33,18 +33,13 @@ impl Folder {
     /// Opens a folder, which is created if there is none. The way to it may lead over links.
     pub(crate) fn create(path: &Path) -> Result<Self, FolderError> {
         std::fs::create_dir_all(path).map_err(|error| {
-            let why = if path.exists() {
-                Errno::NOTDIR.into()
-            } else {
-                error
-            };
+            let why = if path.exists() { Errno::NOTDIR.into() } else { error };
             FolderError::new(path.to_owned(), why)
         })?;
         let descriptor = rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         Ok(Self {
             path: path.to_owned(),
-            descriptor: descriptor
-                .map_err(|error| FolderError::new(path.to_owned(), error.into()))?,
+            descriptor: descriptor.map_err(|error| FolderError::new(path.to_owned(), error.into()))?,
         })
     }
 
@@ -66,9 +61,7 @@ impl Folder {
         let path = self.path.join(name);
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = match rustix::fs::mkdirat(&self.descriptor, name, Mode::from(0o777)) {
-            Ok(()) | Err(Errno::EXIST) => {
-                rustix::fs::openat(&self.descriptor, name, flags, Mode::empty())
-            }
+            Ok(()) | Err(Errno::EXIST) => rustix::fs::openat(&self.descriptor, name, flags, Mode::empty()),
             Err(error) => Err(error),
         };
         match opened {
@@ -79,8 +72,7 @@ impl Folder {
 
     /// The content of a file, if there is one.
     pub(crate) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, FolderError> {
-        self.try_read(name)
-            .map_err(|error| FolderError::new(self.path.join(name), error))
+        self.try_read(name).map_err(|error| FolderError::new(self.path.join(name), error))
     }
 
     fn try_read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
@@ -92,29 +84,21 @@ impl Folder {
             Err(error) => return Err(error.into()),
         };
         if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "it is not a plain file",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a plain file"));
         }
         let mut content = Vec::new();
-        File::from(file)
-            .take(LONGEST_FILE_BYTES)
-            .read_to_end(&mut content)?;
+        File::from(file).take(LONGEST_FILE_BYTES).read_to_end(&mut content)?;
         Ok(Some(content))
     }
 
     /// Puts a file there, in place of any other.
     pub(crate) fn replace(&self, name: &str, content: &[u8]) -> Result<(), FolderError> {
-        self.try_replace(name, content)
-            .map_err(|error| FolderError::new(self.path.join(name), error))
+        self.try_replace(name, content).map_err(|error| FolderError::new(self.path.join(name), error))
     }
 
     fn try_replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
         // A name that nobody else has, and that no other run has left behind.
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let temporary = format!(".{name}.{}.{}", std::process::id(), now.as_nanos());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(
@@ -125,8 +109,7 @@ impl Folder {
             Mode::from(0o666),
         )?;
         let written = write_whole(file.into(), content).and_then(|()| {
-            let renamed =
-                rustix::fs::renameat(&self.descriptor, &temporary, &self.descriptor, name);
+            let renamed = rustix::fs::renameat(&self.descriptor, &temporary, &self.descriptor, name);
             renamed.map_err(io::Error::from)
         });
         if written.is_err() {
@@ -145,26 +128,18 @@ fn write_whole(mut file: File, content: &[u8]) -> io::Result<()> {
 impl FolderError {
     fn new(path: PathBuf, error: io::Error) -> Self {
         let next_step = match Errno::from_io_error(&error) {
-            Some(Errno::ACCESS | Errno::PERM) => {
-                "Name a folder that you may write to, or publish as its owner"
-            }
+            Some(Errno::ACCESS | Errno::PERM) => "Name a folder that you may write to, or publish as its owner",
             Some(Errno::ROFS) => "Name a folder on a file system that can be written to",
             Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => {
                 "Free some space there and publish again: this file is as it was"
             }
-            Some(Errno::LOOP) => {
-                "It is a link, and none is followed: remove it, or name another folder"
-            }
+            Some(Errno::LOOP) => "It is a link, and none is followed: remove it, or name another folder",
             Some(Errno::NOTDIR) => {
                 "A file or a link stands where a folder should be: remove it, or name another folder"
             }
             Some(Errno::NOENT) => "Name a folder that can be created",
             _ => "Remove what stands there, or name another folder",
         };
-        Self {
-            path,
-            error,
-            next_step,
-        }
+        Self { path, error, next_step }
     }
 }

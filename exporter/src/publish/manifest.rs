@@ -17,11 +17,7 @@ impl Manifest {
     pub(crate) fn parse(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let entries = text.lines().filter_map(|line| line.split_once("  "));
-        Self(
-            entries
-                .map(|(hash, path)| (path.to_owned(), hash.to_owned()))
-                .collect(),
-        )
+        Self(entries.map(|(hash, path)| (path.to_owned(), hash.to_owned())).collect())
     }
 
     /// Whether a file with this content was published.
@@ -41,10 +37,7 @@ impl Manifest {
 
     /// The text of the manifest.
     pub(crate) fn to_text(&self) -> String {
-        let lines = self
-            .0
-            .iter()
-            .map(|(path, hash)| format!("{hash}  {path}\n"));
+        let lines = self.0.iter().map(|(path, hash)| format!("{hash}  {path}\n"));
         lines.collect()
     }
 }

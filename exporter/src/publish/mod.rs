@@ -20,10 +20,8 @@ use manifest::Manifest;
 
 /// Where genv 1.x wrote what Grafana would read beside our files: a second default data source, with which it does
 /// not start, and its dashboards once more.
-const OF_GENV_1: [&str; 2] = [
-    "grafana/provisioning/datasources/default.yml",
-    "grafana/provisioning/dashboards/default.yml",
-];
+const OF_GENV_1: [&str; 2] =
+    ["grafana/provisioning/datasources/default.yml", "grafana/provisioning/dashboards/default.yml"];
 
 /// What to publish, and where.
 #[derive(Debug)]
@@ -71,11 +69,7 @@ pub(crate) fn publish(options: &PublishOptions) -> Result<()> {
             Some(_) => Step::Refuse,
         };
         published.add(path, content.as_bytes());
-        planned.push(Planned {
-            path,
-            content,
-            step,
-        });
+        planned.push(Planned { path, content, step });
     }
     let shown = options.folder.display();
     let paths = |step| {
@@ -102,9 +96,7 @@ pub(crate) fn publish(options: &PublishOptions) -> Result<()> {
     write_manifest(&folder, &both, &published)?;
     let kept = paths(Step::Keep);
     if !kept.is_empty() {
-        tell(&format!(
-            "kept as edited in {shown}: {kept}. --force replaces them"
-        ));
+        tell(&format!("kept as edited in {shown}: {kept}. --force replaces them"));
     }
     for path in OF_GENV_1 {
         let (parent, name) = folder.parent_of(path)?;
@@ -119,12 +111,8 @@ pub(crate) fn publish(options: &PublishOptions) -> Result<()> {
 
 /// The folder as Grafana's files name it: absolute, and without what they give a meaning of their own.
 fn place(folder: &Path) -> Result<String> {
-    let absolute = std::path::absolute(folder).map_err(|error| {
-        anyhow!(
-            "cannot publish to '{}': {error}. Name a folder",
-            folder.display()
-        )
-    })?;
+    let absolute = std::path::absolute(folder)
+        .map_err(|error| anyhow!("cannot publish to '{}': {error}. Name a folder", folder.display()))?;
     let refused = |why: &str| {
         anyhow!(
             "cannot publish to {}: its path {why}, which the configuration of Grafana cannot hold. Name another folder",
@@ -134,10 +122,7 @@ fn place(folder: &Path) -> Result<String> {
     let Some(text) = absolute.to_str() else {
         return Err(refused("is not UTF-8"));
     };
-    match text
-        .chars()
-        .find(|c| c.is_control() || "$%`'\"\\#;:".contains(*c))
-    {
+    match text.chars().find(|c| c.is_control() || "$%`'\"\\#;:".contains(*c)) {
         Some(character) => Err(refused(&format!("holds {character:?}"))),
         None => Ok(text.to_owned()),
     }
@@ -153,9 +138,9 @@ fn write_manifest(folder: &Folder, there: &Manifest, wanted: &Manifest) -> Resul
 fn print_path(path: &Path) -> Result<()> {
     match writeln!(io::stdout(), "{}", path.display()) {
         // Whoever reads has seen enough.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(anyhow!(
-            "cannot print what was written: {error}. Mend standard output and publish again"
-        )),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(anyhow!("cannot print what was written: {error}. Mend standard output and publish again"))
+        }
         _ => Ok(()),
     }
 }

@@ -8,11 +8,7 @@ fn names_types_and_helps_follow_prometheus_conventions() {
         for family in families {
             let counter = family.kind == Kind::Counter;
             assert_eq!(family.name.ends_with("_total"), counter, "{}", family.name);
-            assert!(
-                family.help.ends_with('.') && !family.help.contains('\n'),
-                "{}",
-                family.name
-            );
+            assert!(family.help.ends_with('.') && !family.help.contains('\n'), "{}", family.name);
             assert_eq!(
                 family.name.ends_with("_info"),
                 family.labels.len() > 2 && family.help.starts_with("Always 1"),

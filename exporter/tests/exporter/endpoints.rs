@@ -28,17 +28,9 @@ impl Exporter {
     }
 
     fn naming(usernames: Usernames) -> Self {
-        let (renderer, latest) = Renderer::new(
-            Limits {
-                processes: Some(64),
-            },
-            usernames,
-        );
+        let (renderer, latest) = Renderer::new(Limits { processes: Some(64) }, usernames);
         let endpoints = Endpoints::new(latest, "/metrics", Duration::from_secs(10));
-        Self {
-            renderer,
-            endpoints,
-        }
+        Self { renderer, endpoints }
     }
 
     fn publishing(hosts: Vec<HostSnapshot>) -> Self {
@@ -49,8 +41,7 @@ impl Exporter {
 
     fn ask(&self, path: &str, headers: &HeaderMap) -> Response {
         let uri = path.parse().unwrap();
-        self.endpoints
-            .handle(&Request::new(&Method::GET, &uri, headers))
+        self.endpoints.handle(&Request::new(&Method::GET, &uri, headers))
     }
 
     fn get(&self, path: &str) -> (u16, String) {
@@ -69,21 +60,11 @@ fn other_host() -> HostSnapshot {
 fn metrics_are_text_0_0_4_plain_or_gzip() {
     let exporter = Exporter::publishing(vec![host(snapshot())]);
     let plain = exporter.ask("/metrics", &HeaderMap::new());
-    assert_eq!(
-        plain.headers()[CONTENT_TYPE],
-        "text/plain; version=0.0.4; charset=utf-8"
-    );
+    assert_eq!(plain.headers()[CONTENT_TYPE], "text/plain; version=0.0.4; charset=utf-8");
     assert!(!plain.headers().contains_key(CONTENT_ENCODING));
     let families = exposition::parse(&text(plain.body())).unwrap();
-    for expected in [
-        "genv_exporter_build_info",
-        "process_resident_memory_bytes",
-        "genv_device_up",
-    ] {
-        assert!(
-            families.iter().any(|family| family.name == expected),
-            "{expected}"
-        );
+    for expected in ["genv_exporter_build_info", "process_resident_memory_bytes", "genv_device_up"] {
+        assert!(families.iter().any(|family| family.name == expected), "{expected}");
     }
 
     let accept = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static("gzip"))]);
@@ -91,22 +72,14 @@ fn metrics_are_text_0_0_4_plain_or_gzip() {
     assert_eq!(gzip.headers()[CONTENT_TYPE], plain.headers()[CONTENT_TYPE]);
     assert_eq!(gzip.headers()[CONTENT_ENCODING], "gzip");
     let mut unpacked = Vec::new();
-    GzDecoder::new(&gzip.body()[..])
-        .read_to_end(&mut unpacked)
-        .unwrap();
+    GzDecoder::new(&gzip.body()[..]).read_to_end(&mut unpacked).unwrap();
     assert_eq!(unpacked, plain.body()[..]);
 }
 
 #[test]
 fn a_publication_is_rendered_once() {
     let exporter = Exporter::publishing(vec![host(snapshot()), other_host()]);
-    for path in [
-        "/metrics",
-        "/metrics?host=gpu02",
-        "/metrics/genv1",
-        "/snapshot",
-        "/snapshot?host=gpu02",
-    ] {
+    for path in ["/metrics", "/metrics?host=gpu02", "/metrics/genv1", "/snapshot", "/snapshot?host=gpu02"] {
         let body = |path| exporter.ask(path, &HeaderMap::new()).body().as_ptr();
         assert_eq!(body(path), body(path), "{path} was rendered twice");
     }
@@ -141,15 +114,9 @@ fn snapshots_are_one_object_or_a_line_for_each_host() {
     let exporter = Exporter::publishing(vec![host(snapshot()), dead_host("gpu03"), other_host()]);
     let many = exporter.ask("/snapshot", &HeaderMap::new());
     assert_eq!(many.headers()[CONTENT_TYPE], "application/x-ndjson");
-    let many: Vec<_> = text(many.body())
-        .lines()
-        .map(|line| read(line).hostname)
-        .collect();
+    let many: Vec<_> = text(many.body()).lines().map(|line| read(line).hostname).collect();
     assert_eq!(many, ["gpu01", "gpu02"]);
-    assert_eq!(
-        read(&exporter.get("/snapshot?host=gpu02").1).hostname,
-        "gpu02"
-    );
+    assert_eq!(read(&exporter.get("/snapshot?host=gpu02").1).hostname, "gpu02");
     assert_eq!(exporter.get("/snapshot?host=gpu03").0, 503);
     assert_eq!(exporter.get("/snapshot?host=gpu04").0, 404);
 }
@@ -164,9 +131,7 @@ fn before_the_first_publication_the_exporter_serves_itself_and_is_not_ready() {
     assert_eq!(exporter.get("/-/healthy").0, 200);
     assert_eq!(exporter.get("/snapshot").0, 503);
     assert_eq!(exporter.get("/metrics?host=gpu01").0, 404);
-    exporter
-        .renderer
-        .render(publication(vec![host(snapshot())]));
+    exporter.renderer.render(publication(vec![host(snapshot())]));
     assert_eq!(exporter.get("/-/ready").0, 200);
 }
 
@@ -175,23 +140,8 @@ fn every_link_of_the_landing_page_leads_somewhere() {
     let exporter = Exporter::publishing(vec![host(snapshot())]);
     let (status, page) = exporter.get("/");
     assert_eq!(status, 200);
-    let links: Vec<_> = page
-        .split("href=\"./")
-        .skip(1)
-        .map(|rest| rest.split('"').next().unwrap())
-        .collect();
-    assert_eq!(
-        links,
-        [
-            "metrics",
-            "metrics/genv1",
-            "snapshot",
-            "sd",
-            "runbooks",
-            "-/healthy",
-            "-/ready"
-        ]
-    );
+    let links: Vec<_> = page.split("href=\"./").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    assert_eq!(links, ["metrics", "metrics/genv1", "snapshot", "sd", "runbooks", "-/healthy", "-/ready"]);
     for link in links {
         assert_eq!(exporter.get(&format!("/{link}")).0, 200, "{link}");
     }
@@ -248,9 +198,7 @@ fn how_a_host_is_reached_is_told_beside_its_collectors_also_while_it_is_down() {
 fn users_of_other_hosts_are_named_as_asked_without_their_hosts_help() {
     let metrics = |usernames| {
         let exporter = Exporter::naming(usernames);
-        exporter
-            .renderer
-            .render(publication(vec![over_ssh("gpu07")]));
+        exporter.renderer.render(publication(vec![over_ssh("gpu07")]));
         (exporter.get("/metrics").1, exporter.get("/snapshot").1)
     };
     let (plain, _) = metrics(Usernames::Name);
@@ -261,14 +209,8 @@ fn users_of_other_hosts_are_named_as_asked_without_their_hosts_help() {
         .filter(|name| !name.starts_with("uid:"))
         .collect();
     assert!(!names.is_empty());
-    let label = |name: &str| {
-        format!(
-            "username=\"{}\"",
-            name.replace('\\', "\\\\")
-                .replace('"', "\\\"")
-                .replace('\n', "\\n")
-        )
-    };
+    let label =
+        |name: &str| format!("username=\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"));
     for name in &names {
         assert!(plain.contains(&label(name)), "{name}");
     }
@@ -288,56 +230,32 @@ fn service_discovery_without_a_host_file_is_an_empty_list() {
     let exporter = Exporter::new();
     let found = exporter.ask("/sd", &HeaderMap::new());
     assert_eq!(found.headers()[CONTENT_TYPE], "application/json");
-    assert_eq!(
-        serde_json::from_slice::<serde_json::Value>(found.body()).unwrap(),
-        serde_json::json!([])
-    );
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(found.body()).unwrap(), serde_json::json!([]));
 }
 
 #[test]
 fn there_is_nothing_elsewhere() {
     let exporter = Exporter::publishing(vec![host(snapshot())]);
-    for path in [
-        "/metrics/",
-        "/metric",
-        "/snapshots",
-        "/-/",
-        "//",
-        "/metrics/genv1/",
-    ] {
+    for path in ["/metrics/", "/metric", "/snapshots", "/-/", "//", "/metrics/genv1/"] {
         assert_eq!(exporter.get(path).0, 404, "{path}");
     }
 }
 
 /// What is served of the built-in lab, on every path that tells of users.
 fn lab(usernames: Usernames) -> String {
-    let lab = SourceOptions {
-        gpu: GpuSourceKind::Simulated,
-        ..SourceOptions::default()
-    };
+    let lab = SourceOptions { gpu: GpuSourceKind::Simulated, ..SourceOptions::default() };
     let hosts = lab.open().unwrap().into_iter();
     let hosts = hosts.map(|host| usernames.applied_to(host)).collect();
     let mut stream = collect::spawn(hosts, CollectOptions::default()).unwrap();
     let exporter = Exporter::naming(usernames);
     exporter.renderer.render(stream.next_blocking().unwrap());
-    let paths = [
-        "/metrics",
-        "/metrics?host=gpu01",
-        "/metrics/genv1",
-        "/snapshot",
-    ];
+    let paths = ["/metrics", "/metrics?host=gpu01", "/metrics/genv1", "/snapshot"];
     paths.map(|path| exporter.get(path).1).concat()
 }
 
 #[test]
 fn hidden_users_are_named_nowhere() {
-    let users = [
-        r#""alice""#,
-        r#""bob""#,
-        r#""carol""#,
-        r#""dave""#,
-        r#""erin""#,
-    ];
+    let users = [r#""alice""#, r#""bob""#, r#""carol""#, r#""dave""#, r#""erin""#];
     let named = lab(Usernames::Name);
     for name in users {
         assert!(named.contains(name), "{name}");

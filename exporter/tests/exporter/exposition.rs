@@ -41,10 +41,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Family>, String> {
             if !is_metric_name(name) || !["gauge", "counter"].contains(&kind) {
                 return wrong("bad name or type");
             }
-            families.push(Family {
-                name: name.to_owned(),
-                samples: Vec::new(),
-            });
+            families.push(Family { name: name.to_owned(), samples: Vec::new() });
         } else {
             let Some(family) = families.last_mut().filter(|_| help.is_none()) else {
                 return wrong("sample outside its family");
@@ -53,9 +50,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Family>, String> {
                 return wrong("sample of another family");
             };
             let (labels, value) = labels(rest).map_err(|what| format!("{what}: {line}"))?;
-            let value = value
-                .strip_prefix(' ')
-                .and_then(|value| value.parse::<f64>().ok());
+            let value = value.strip_prefix(' ').and_then(|value| value.parse::<f64>().ok());
             let Some(value) = value.filter(|value| value.is_finite()) else {
                 return wrong("bad value");
             };

@@ -1,9 +1,6 @@
 //! The exporter from snapshot to bytes, and the program's command line.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "what a test needs and does not get fails the test"
-)]
+#![allow(clippy::unwrap_used, reason = "what a test needs and does not get fails the test")]
 
 mod conventions;
 mod endpoints;
@@ -50,13 +47,7 @@ fn publication(hosts: Vec<HostSnapshot>) -> Arc<Publication> {
 }
 
 fn rendering(hosts: Vec<HostSnapshot>, processes: usize) -> Rendering {
-    Rendering::new(
-        publication(hosts),
-        Limits {
-            processes: Some(processes),
-        },
-        OwnProcess::default(),
-    )
+    Rendering::new(publication(hosts), Limits { processes: Some(processes) }, OwnProcess::default())
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -12,10 +12,7 @@ use crate::{dead_host, host, rendering, snapshot, text};
 fn metrics(hosts: Vec<genv_core::model::HostSnapshot>, processes: usize) -> String {
     let rendering = rendering(hosts, processes);
     let text = text(&rendering.metrics(Encoding::Plain));
-    text.lines()
-        .filter(|line| !line.contains("genv_exporter_build_info"))
-        .map(|line| format!("{line}\n"))
-        .collect()
+    text.lines().filter(|line| !line.contains("genv_exporter_build_info")).map(|line| format!("{line}\n")).collect()
 }
 
 fn families(hosts: Vec<genv_core::model::HostSnapshot>) -> Vec<Family> {
@@ -32,16 +29,12 @@ fn tell_all_processes(snapshot: &mut genv_core::model::Snapshot) {
 /// The value of the only sample of the family whose labels include these.
 fn value(families: &[Family], name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     let family = families.iter().find(|family| family.name == name)?;
-    let mut samples = family.samples.iter().filter(|(sample, _)| {
-        labels
-            .iter()
-            .all(|(name, value)| sample.get(*name).is_some_and(|known| known == value))
-    });
+    let mut samples = family
+        .samples
+        .iter()
+        .filter(|(sample, _)| labels.iter().all(|(name, value)| sample.get(*name).is_some_and(|known| known == value)));
     let value = samples.next()?.1;
-    assert!(
-        samples.next().is_none(),
-        "{name} {labels:?} is several series"
-    );
+    assert!(samples.next().is_none(), "{name} {labels:?} is several series");
     Some(value)
 }
 
@@ -61,27 +54,17 @@ fn the_families_of_genv_1_keep_their_names_labels_and_units() {
     let two = rendering(vec![host(snapshot()), host(other)], 0);
     for family in exposition::parse(&text(&two.genv1(Encoding::Plain))).unwrap() {
         for (labels, _) in family.samples {
-            assert!(
-                labels.contains_key("hostname"),
-                "{} {labels:?}",
-                family.name
-            );
+            assert!(labels.contains_key("hostname"), "{} {labels:?}", family.name);
         }
     }
 }
 
 #[test]
 fn every_family_of_genv_1_is_announced_even_without_samples() {
-    let families =
-        |hosts| exposition::parse(&text(&rendering(hosts, 0).genv1(Encoding::Plain))).unwrap();
+    let families = |hosts| exposition::parse(&text(&rendering(hosts, 0).genv1(Encoding::Plain))).unwrap();
     let full = families(vec![host(snapshot())]);
     assert!(full.iter().all(|family| !family.samples.is_empty()));
-    let names = |families: Vec<Family>| {
-        families
-            .into_iter()
-            .map(|family| family.name)
-            .collect::<Vec<_>>()
-    };
+    let names = |families: Vec<Family>| families.into_iter().map(|family| family.name).collect::<Vec<_>>();
     let mut idle = snapshot();
     idle.processes.clear();
     assert_eq!(names(families(vec![host(idle)])), names(full));
@@ -104,17 +87,11 @@ fn processes_beyond_the_limit_are_summed_by_device() {
     genv_process_utilization_ratio{hostname="gpu01",index="0",pid="other",eid="",username="",comm=""} 0.01
     "#);
     let all = families(vec![host(snapshot())]);
-    assert_eq!(
-        value(&all, "genv_process_memory_used_bytes", &[("pid", "other")]),
-        None
-    );
+    assert_eq!(value(&all, "genv_process_memory_used_bytes", &[("pid", "other")]), None);
     let none = exposition::parse(&metrics(vec![host(snapshot())], 0)).unwrap();
     let sum = 12_884_901_888.0 + 3_221_225_472.0 + 1_048_576.0 + 1_048_577.0;
     let other = [("pid", "other"), ("index", "0")];
-    assert_eq!(
-        value(&none, "genv_process_memory_used_bytes", &other),
-        Some(sum)
-    );
+    assert_eq!(value(&none, "genv_process_memory_used_bytes", &other), Some(sum));
 }
 
 #[test]
@@ -122,10 +99,7 @@ fn a_host_that_is_down_has_nothing_but_its_health() {
     let shown = families(vec![dead_host("gpu02")]);
     let names: Vec<_> = shown.iter().map(|family| family.name.as_str()).collect();
     assert_eq!(names, ["genv_host_up"]);
-    assert_eq!(
-        value(&shown, "genv_host_up", &[("hostname", "gpu02")]),
-        Some(0.0)
-    );
+    assert_eq!(value(&shown, "genv_host_up", &[("hostname", "gpu02")]), Some(0.0));
 }
 
 #[test]
@@ -139,11 +113,7 @@ fn what_no_collector_tells_is_absent() {
         "genv_device_attachments",
         "genv_device_memory_unattached",
     ];
-    let of_owners = [
-        "genv_environment_processes",
-        "genv_user_processes",
-        "genv_user_memory",
-    ];
+    let of_owners = ["genv_environment_processes", "genv_user_processes", "genv_user_memory"];
     let of_processes = ["genv_process", "genv_device_processes"];
     let all_processes = [&of_owners[..], &of_processes[..]].concat();
     for (collector, on, gone) in [
@@ -180,14 +150,10 @@ fn a_device_is_available_only_if_it_is_known_that_nobody_has_it() {
         let mut snapshot = snapshot();
         change(&mut snapshot);
         let shown = families(vec![host(snapshot)]);
-        ["0", "1", "2", "3", "4"]
-            .map(|index| value(&shown, "genv_device_available", &[("index", index)]))
+        ["0", "1", "2", "3", "4"].map(|index| value(&shown, "genv_device_available", &[("index", index)]))
     };
     // Attached and used; split, one part used; lost; processes not told; free.
-    assert_eq!(
-        available(&|_| {}),
-        [Some(0.0), Some(0.0), Some(0.0), None, Some(1.0)]
-    );
+    assert_eq!(available(&|_| {}), [Some(0.0), Some(0.0), Some(0.0), None, Some(1.0)]);
     let split_and_idle = available(&|snapshot| snapshot.processes.clear());
     assert_eq!(split_and_idle[1], Some(1.0));
     let part_not_told = available(&|snapshot| {
@@ -211,41 +177,17 @@ fn a_name_that_two_uids_share_is_one_user() {
     for process in &mut snapshot.processes {
         let process = Arc::make_mut(process);
         process.username = Some("twin".to_owned());
-        process.attribution = Attribution::Unknown {
-            reason: "vanished".to_owned(),
-        };
+        process.attribution = Attribution::Unknown { reason: "vanished".to_owned() };
     }
     let shown = families(vec![host(snapshot)]);
     assert_eq!(value(&shown, "genv_users", &[]), Some(1.0));
-    assert_eq!(
-        value(&shown, "genv_user_environments", &[("username", "twin")]),
-        Some(2.0)
-    );
+    assert_eq!(value(&shown, "genv_user_environments", &[("username", "twin")]), Some(2.0));
     // Both environments hold device 0.
-    assert_eq!(
-        value(&shown, "genv_user_devices", &[("username", "twin")]),
-        Some(2.0)
-    );
-    assert_eq!(
-        value(&shown, "genv_user_processes", &[("username", "twin")]),
-        Some(5.0)
-    );
-    let twin_on = |index| {
-        value(
-            &shown,
-            "genv_user_memory_used_bytes",
-            &[("username", "twin"), ("index", index)],
-        )
-    };
-    assert_eq!(
-        twin_on("0"),
-        Some(12_884_901_888.0 + 3_221_225_472.0 + 1_048_576.0 + 1_048_577.0)
-    );
-    assert_eq!(
-        twin_on("1:0"),
-        None,
-        "a process there could not be measured"
-    );
+    assert_eq!(value(&shown, "genv_user_devices", &[("username", "twin")]), Some(2.0));
+    assert_eq!(value(&shown, "genv_user_processes", &[("username", "twin")]), Some(5.0));
+    let twin_on = |index| value(&shown, "genv_user_memory_used_bytes", &[("username", "twin"), ("index", index)]);
+    assert_eq!(twin_on("0"), Some(12_884_901_888.0 + 3_221_225_472.0 + 1_048_576.0 + 1_048_577.0));
+    assert_eq!(twin_on("1:0"), None, "a process there could not be measured");
 }
 
 #[test]
@@ -258,14 +200,8 @@ fn a_process_in_an_environment_is_its_users_whoever_it_runs_as() {
     process.username = Some("root".to_owned());
     let shown = metrics(vec![host(snapshot)], 64);
     assert!(!shown.contains("root"), "{shown}");
-    assert!(
-        shown.contains(r#"genv_user_processes{hostname="gpu01",username="alice"} 1"#),
-        "{shown}"
-    );
-    assert!(
-        shown.contains(r#"pid="100",eid="e1",username="alice""#),
-        "{shown}"
-    );
+    assert!(shown.contains(r#"genv_user_processes{hostname="gpu01",username="alice"} 1"#), "{shown}");
+    assert!(shown.contains(r#"pid="100",eid="e1",username="alice""#), "{shown}");
 }
 
 #[test]
@@ -273,17 +209,11 @@ fn invented_environments_do_not_crowd_out_those_that_hold_devices() {
     let shown = families(vec![host(crowded())]);
     assert_eq!(value(&shown, "genv_environments", &[]), Some(5002.0));
     assert_eq!(series(&shown, "genv_environment_info"), 1000);
-    assert_eq!(
-        value(&shown, "genv_environment_devices", &[("eid", "e1")]),
-        Some(2.0)
-    );
+    assert_eq!(value(&shown, "genv_environment_devices", &[("eid", "e1")]), Some(2.0));
     // uid:1001 is among those that were invented.
     assert_eq!(value(&shown, "genv_users", &[]), Some(5002.0));
     assert_eq!(series(&shown, "genv_user_environments"), 1000);
-    assert_eq!(
-        value(&shown, "genv_user_processes", &[("username", "bob")]),
-        Some(2.0)
-    );
+    assert_eq!(value(&shown, "genv_user_processes", &[("username", "bob")]), Some(2.0));
 }
 
 #[test]
@@ -293,16 +223,10 @@ fn totals_of_genv_1_are_of_all_environments_also_where_not_all_are_shown() {
     assert_eq!(value(&shown, "genv_environments_total", &[]), Some(5002.0));
     // Bob has no environment.
     assert_eq!(value(&shown, "genv_users_total", &[]), Some(5001.0));
-    assert_eq!(
-        series(&shown, "genv_environment_attached_devices_total"),
-        1000
-    );
+    assert_eq!(series(&shown, "genv_environment_attached_devices_total"), 1000);
     assert!(series(&shown, "genv_user_environments_total") <= 1000);
     let alice = [("username", "alice")];
-    assert_eq!(
-        value(&shown, "genv_user_attached_devices_total", &alice),
-        Some(2.0)
-    );
+    assert_eq!(value(&shown, "genv_user_attached_devices_total", &alice), Some(2.0));
 }
 
 /// A host where somebody wrote thousands of environments of thousands of users into the state.

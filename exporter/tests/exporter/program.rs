@@ -3,17 +3,9 @@
 use assert_cmd::Command;
 
 fn exporter(arguments: &[&str]) -> (i32, String) {
-    let output = Command::cargo_bin("genv-exporter")
-        .unwrap()
-        .env_clear()
-        .args(arguments)
-        .output()
-        .unwrap();
+    let output = Command::cargo_bin("genv-exporter").unwrap().env_clear().args(arguments).output().unwrap();
     let text = [output.stdout, output.stderr].concat();
-    (
-        output.status.code().unwrap(),
-        String::from_utf8(text).unwrap(),
-    )
+    (output.status.code().unwrap(), String::from_utf8(text).unwrap())
 }
 
 #[test]
@@ -57,26 +49,11 @@ fn every_wrong_value_is_refused_with_what_to_write() {
 #[test]
 fn flags_that_contradict_each_other_are_refused() {
     for (arguments, words) in [
-        (
-            &["--gpu.source=nvml", "--gpu.scenario=x"][..],
-            "choose --gpu.source=simulated",
-        ),
-        (
-            &["--gpu.source=simulated", "--gpu.nvml-library=x"],
-            "choose --gpu.source=nvml",
-        ),
-        (
-            &["--interval=1m", "--snapshot.max-age=30s"],
-            "--snapshot.max-age=30s is shorter than --interval=60s",
-        ),
-        (
-            &["--host=gpu01", "--gpu.source=nvml"],
-            "says how to read this machine",
-        ),
-        (
-            &["--hostfile=hosts", "--no-collector.state"],
-            "says how to read this machine",
-        ),
+        (&["--gpu.source=nvml", "--gpu.scenario=x"][..], "choose --gpu.source=simulated"),
+        (&["--gpu.source=simulated", "--gpu.nvml-library=x"], "choose --gpu.source=nvml"),
+        (&["--interval=1m", "--snapshot.max-age=30s"], "--snapshot.max-age=30s is shorter than --interval=60s"),
+        (&["--host=gpu01", "--gpu.source=nvml"], "says how to read this machine"),
+        (&["--hostfile=hosts", "--no-collector.state"], "says how to read this machine"),
         (&["extra"], "unrecognized subcommand 'extra'"),
     ] {
         let (code, answer) = exporter(arguments);
@@ -96,10 +73,7 @@ fn a_port_in_use_is_a_failure_that_names_it() {
 
 #[test]
 fn a_web_configuration_that_is_missing_is_a_failure_that_names_it() {
-    let (code, answer) = exporter(&[
-        "--web.listen-address=127.0.0.1:0",
-        "--web.config.file=/nowhere/web.yml",
-    ]);
+    let (code, answer) = exporter(&["--web.listen-address=127.0.0.1:0", "--web.config.file=/nowhere/web.yml"]);
     assert_eq!(code, 1, "{answer}");
     insta::assert_snapshot!(answer, @"genv-exporter: cannot read the web configuration file /nowhere/web.yml: No such file or directory (os error 2). Name a readable one with --web.config.file, or leave the flag out");
 }
@@ -107,10 +81,7 @@ fn a_web_configuration_that_is_missing_is_a_failure_that_names_it() {
 #[test]
 fn a_wrong_environment_variable_is_wrong_usage() {
     let mut command = Command::cargo_bin("genv-exporter").unwrap();
-    command
-        .env_clear()
-        .env("GENV_DEVICES", "many")
-        .arg("--web.listen-address=127.0.0.1:0");
+    command.env_clear().env("GENV_DEVICES", "many").arg("--web.listen-address=127.0.0.1:0");
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     insta::assert_snapshot!(String::from_utf8(output.stderr).unwrap(), @"genv-exporter: GENV_DEVICES is 'many', which is not a number of devices: set it to a number from 0 to 1024, or unset it");
@@ -128,8 +99,5 @@ fn the_version_tells_from_what_it_was_built() {
     let (code, version) = exporter(&["--version"]);
     assert_eq!(code, 0);
     let expected = format!("genv-exporter {} (revision ", env!("CARGO_PKG_VERSION"));
-    assert!(
-        version.starts_with(&expected) && version.contains(", rustc 1."),
-        "{version}"
-    );
+    assert!(version.starts_with(&expected) && version.contains(", rustc 1."), "{version}");
 }

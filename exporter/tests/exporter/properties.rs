@@ -29,32 +29,16 @@ fn index() -> impl Strategy<Value = DeviceIndex> {
 }
 
 fn number() -> impl Strategy<Value = f64> {
-    prop_oneof![
-        0.0..1.0_f64,
-        -1e300..1e300_f64,
-        Just(f64::NAN),
-        Just(f64::INFINITY)
-    ]
+    prop_oneof![0.0..1.0_f64, -1e300..1e300_f64, Just(f64::NAN), Just(f64::INFINITY)]
 }
 
 fn device() -> impl Strategy<Value = Device> {
     let memory = (any::<u64>(), any::<u64>(), any::<u64>(), of(any::<u64>()));
-    let measurements = (
-        of(number()),
-        of(memory),
-        vec((name(), number()), 0..3),
-        any::<[Option<u32>; 3]>(),
-    );
+    let measurements = (of(number()), of(memory), vec((name(), number()), 0..3), any::<[Option<u32>; 3]>());
     let attachment = (name(), of(any::<u64>()), number());
     let flags = any::<[bool; 3]>();
     (index(), name(), flags, measurements, vec(attachment, 0..3)).prop_map(
-        |(
-            index,
-            text,
-            [up, mig_parent, processes_measured],
-            (ratio, memory, map, counts),
-            attachments,
-        )| Device {
+        |(index, text, [up, mig_parent, processes_measured], (ratio, memory, map, counts), attachments)| Device {
             index,
             uuid: text.clone(),
             up,
@@ -64,27 +48,18 @@ fn device() -> impl Strategy<Value = Device> {
             mig_parent,
             measurements: DeviceMeasurements {
                 utilization_ratio: ratio,
-                memory: memory.map(|(total_bytes, used_bytes, free_bytes, reserved_bytes)| {
-                    DeviceMemory {
-                        total_bytes,
-                        used_bytes,
-                        free_bytes,
-                        reserved_bytes,
-                    }
+                memory: memory.map(|(total_bytes, used_bytes, free_bytes, reserved_bytes)| DeviceMemory {
+                    total_bytes,
+                    used_bytes,
+                    free_bytes,
+                    reserved_bytes,
                 }),
                 power_watts: ratio,
                 temperature_limits_celsius: map.iter().cloned().collect(),
-                throttled: Some(
-                    map.iter()
-                        .map(|(name, value)| (name.clone(), *value > 0.5))
-                        .collect(),
-                ),
+                throttled: Some(map.iter().map(|(name, value)| (name.clone(), *value > 0.5)).collect()),
                 clocks_hertz: map.into_iter().collect(),
                 fan_speed_ratios: BTreeMap::from([(counts[1].unwrap_or(0), ratio.unwrap_or(0.0))]),
-                ecc_errors: EccErrors {
-                    corrected: counts[1].map(u64::from),
-                    uncorrected: counts[2].map(u64::from),
-                },
+                ecc_errors: EccErrors { corrected: counts[1].map(u64::from), uncorrected: counts[2].map(u64::from) },
                 ..DeviceMeasurements::default()
             },
             processes_measured,
@@ -143,14 +118,8 @@ fn process() -> impl Strategy<Value = Process> {
     ];
     let process_type = prop_oneof![Just(ProcessType::Compute), Just(ProcessType::Graphics)];
     let device = (index(), process_type, of(any::<u64>()), of(number()));
-    (
-        0..4_u32,
-        of(name()),
-        of(name()),
-        attribution,
-        vec(device, 1..3),
-    )
-        .prop_map(|(pid, username, comm, attribution, devices)| Process {
+    (0..4_u32, of(name()), of(name()), attribution, vec(device, 1..3)).prop_map(
+        |(pid, username, comm, attribution, devices)| Process {
             pid,
             start_time_ticks: None,
             uid: None,
@@ -160,16 +129,15 @@ fn process() -> impl Strategy<Value = Process> {
             attribution,
             devices: devices
                 .into_iter()
-                .map(
-                    |(index, process_type, memory_used_bytes, utilization_ratio)| ProcessDevice {
-                        index,
-                        process_type,
-                        memory_used_bytes,
-                        utilization_ratio,
-                    },
-                )
+                .map(|(index, process_type, memory_used_bytes, utilization_ratio)| ProcessDevice {
+                    index,
+                    process_type,
+                    memory_used_bytes,
+                    utilization_ratio,
+                })
                 .collect(),
-        })
+        },
+    )
 }
 
 fn counters() -> impl Strategy<Value = Counters> {
@@ -178,10 +146,7 @@ fn counters() -> impl Strategy<Value = Counters> {
     (vec(usage, 0..4), vec(xid, 0..4)).prop_map(|(usage, xid)| Counters {
         device_energy: usage
             .iter()
-            .map(|(_, index, _, energy)| DeviceEnergy {
-                index: *index,
-                energy_joules: *energy,
-            })
+            .map(|(_, index, _, energy)| DeviceEnergy { index: *index, energy_joules: *energy })
             .collect(),
         device_xid_errors: xid
             .iter()
@@ -205,39 +170,23 @@ fn counters() -> impl Strategy<Value = Counters> {
             .map(|(username, index, seconds, energy_joules)| UserDeviceUse {
                 username,
                 index,
-                device_seconds: seconds.map(|busy| DeviceSeconds {
-                    busy,
-                    ..DeviceSeconds::default()
-                }),
+                device_seconds: seconds.map(|busy| DeviceSeconds { busy, ..DeviceSeconds::default() }),
                 utilized_device_seconds: seconds,
                 energy_joules: Some(energy_joules),
             })
             .collect(),
         user_xid_errors: xid
             .into_iter()
-            .map(|(username, index, xid, _)| UserXid {
-                username,
-                index,
-                xid,
-                errors: xid,
-            })
+            .map(|(username, index, xid, _)| UserXid { username, index, xid, errors: xid })
             .collect(),
     })
 }
 
 fn arbitrary_snapshot() -> impl Strategy<Value = Snapshot> {
     let status = (any::<[bool; 2]>(), of(number()), of(number()), of(name()));
-    let collectors = proptest::collection::btree_map(
-        prop_oneof![Just("gpu"), Just("processes"), Just("state")],
-        status,
-        0..4,
-    );
-    let parts = (
-        vec(device(), 0..5),
-        vec(environment(), 0..4),
-        vec(process(), 0..6),
-        counters(),
-    );
+    let collectors =
+        proptest::collection::btree_map(prop_oneof![Just("gpu"), Just("processes"), Just("state")], status, 0..4);
+    let parts = (vec(device(), 0..5), vec(environment(), 0..4), vec(process(), 0..6), counters());
     (collectors, of(name()), parts).prop_map(
         |(collectors, driver_version, (devices, environments, processes, counters))| Snapshot {
             queue: Vec::new(),
@@ -251,18 +200,10 @@ fn arbitrary_snapshot() -> impl Strategy<Value = Snapshot> {
             driver_version,
             collectors: collectors
                 .into_iter()
-                .map(
-                    |(name, ([success, current], duration_seconds, timestamp_seconds, error))| {
-                        let status = CollectorStatus {
-                            success,
-                            current,
-                            duration_seconds,
-                            timestamp_seconds,
-                            error,
-                        };
-                        (name.to_owned(), status)
-                    },
-                )
+                .map(|(name, ([success, current], duration_seconds, timestamp_seconds, error))| {
+                    let status = CollectorStatus { success, current, duration_seconds, timestamp_seconds, error };
+                    (name.to_owned(), status)
+                })
                 .collect(),
             devices,
             environments: environments.into_iter().map(Arc::new).collect(),

@@ -26,10 +26,7 @@ fn publish(folder: &Path, flags: &[&str]) -> Answer {
     let written = String::from_utf8(output.stdout).unwrap();
     Answer {
         code: output.status.code().unwrap(),
-        written: written
-            .lines()
-            .map(|line| line.strip_prefix(&prefix).unwrap().to_owned())
-            .collect(),
+        written: written.lines().map(|line| line.strip_prefix(&prefix).unwrap().to_owned()).collect(),
         said: String::from_utf8_lossy(&output.stderr).replace(&prefix[..prefix.len() - 1], "DIR"),
     }
 }
@@ -94,15 +91,9 @@ fn every_file_is_written_and_printed_and_a_second_run_touches_none() {
 fn a_file_that_is_missing_or_as_published_follows_the_addresses() {
     let (_temporary, folder) = folder();
     succeeds(&folder, &[]);
-    assert_eq!(
-        succeeds(&folder, &["--alertmanager-address=watch:9093"]),
-        [PROMETHEUS]
-    );
+    assert_eq!(succeeds(&folder, &["--alertmanager-address=watch:9093"]), [PROMETHEUS]);
     fs::remove_file(folder.join(RULES)).unwrap();
-    assert_eq!(
-        succeeds(&folder, &["--alertmanager-address=watch:9093"]),
-        [RULES]
-    );
+    assert_eq!(succeeds(&folder, &["--alertmanager-address=watch:9093"]), [RULES]);
 }
 
 #[test]
@@ -173,11 +164,8 @@ fn no_link_is_followed_out_of_the_folder() {
     let outside = temporary.path().join("outside");
     fs::create_dir_all(&outside).unwrap();
     fs::write(outside.join("victim"), "mine").unwrap();
-    let links: [(&str, &Path); 3] = [
-        (PROMETHEUS, &outside.join("victim")),
-        (PROMETHEUS, Path::new("/nonexistent")),
-        ("prometheus", &outside),
-    ];
+    let links: [(&str, &Path); 3] =
+        [(PROMETHEUS, &outside.join("victim")), (PROMETHEUS, Path::new("/nonexistent")), ("prometheus", &outside)];
     for (link, target) in links {
         let _ = fs::remove_dir_all(&folder);
         let link = folder.join(link);
@@ -202,12 +190,7 @@ fn the_manifest_is_what_sha256sum_checks() {
     let check = |folder: &Path| {
         let mut command = std::process::Command::new("sha256sum");
         let command = command.args(["--check", "--strict", "--quiet", ".genv-published"]);
-        command
-            .current_dir(folder)
-            .output()
-            .unwrap()
-            .status
-            .success()
+        command.current_dir(folder).output().unwrap().status.success()
     };
     assert!(check(&folder));
     succeeds(&folder, &["--exporter-address=gpu01:9820"]);
@@ -266,10 +249,7 @@ fn wrong_usage_is_refused_with_what_to_write() {
     ] {
         let mut command = Command::cargo_bin("genv-exporter").unwrap();
         let temporary = tempfile::tempdir().unwrap();
-        let output = command
-            .current_dir(temporary.path())
-            .args(arguments)
-            .output();
+        let output = command.current_dir(temporary.path()).args(arguments).output();
         let output = output.unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
@@ -301,10 +281,7 @@ fn a_full_disk_leaves_every_file_whole_and_the_rest_for_the_next_run() {
     assert!(after.keys().eq(before.keys()));
     assert_ne!(after[PROMETHEUS], before[PROMETHEUS]);
     assert_eq!(after[ALERTS], before[ALERTS]);
-    assert_eq!(
-        succeeds(&folder, &["--exporter-address=third:9820"]),
-        [PROMETHEUS, ALERTS]
-    );
+    assert_eq!(succeeds(&folder, &["--exporter-address=third:9820"]), [PROMETHEUS, ALERTS]);
 }
 
 /// Settings that docker-compose.yml makes by environment variables, under the names of these.
@@ -313,16 +290,10 @@ fn settings_of_compose() -> BTreeMap<String, String> {
     let settings = compose.filter_map(|line| line.trim().strip_prefix("GF_")?.split_once(": "));
     let value_or_default = |value: &str| {
         let value = value.trim_matches('"');
-        let default = value
-            .strip_prefix("${")
-            .and_then(|rest| rest.split_once(":-"));
-        default
-            .map_or(value, |(_, rest)| rest.trim_end_matches('}'))
-            .to_owned()
+        let default = value.strip_prefix("${").and_then(|rest| rest.split_once(":-"));
+        default.map_or(value, |(_, rest)| rest.trim_end_matches('}')).to_owned()
     };
-    settings
-        .map(|(name, value)| (name.to_owned(), value_or_default(value)))
-        .collect()
+    settings.map(|(name, value)| (name.to_owned(), value_or_default(value))).collect()
 }
 
 #[test]
@@ -332,8 +303,7 @@ fn grafana_is_set_up_as_in_docker_compose() {
     for line in include_str!("../../../grafana/grafana.ini").lines() {
         if let Some(name) = line.strip_prefix('[') {
             section = name.trim_end_matches(']').replace('.', "_");
-        } else if let Some((key, value)) = line.split_once(" = ").filter(|_| !line.starts_with('#'))
-        {
+        } else if let Some((key, value)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
             let name = format!("{section}_{key}").to_uppercase();
             settings.insert(name, value.to_owned());
         }

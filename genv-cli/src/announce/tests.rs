@@ -4,19 +4,9 @@ use genv_core::state::allocate::DeviceKind;
 
 use super::*;
 
-fn device(
-    index: u32,
-    model: Option<&str>,
-    total: Option<&str>,
-    claimed: Option<&str>,
-) -> HeldDevice {
+fn device(index: u32, model: Option<&str>, total: Option<&str>, claimed: Option<&str>) -> HeldDevice {
     let amount = |text: &str| MemoryAmount::from_person(text).unwrap();
-    HeldDevice {
-        index,
-        model: model.map(str::to_owned),
-        total: total.map(amount),
-        claimed: claimed.map(amount),
-    }
+    HeldDevice { index, model: model.map(str::to_owned), total: total.map(amount), claimed: claimed.map(amount) }
 }
 
 #[test]
@@ -28,26 +18,16 @@ fn devices_of_a_kind_are_described_together() {
         (vec![device(0, None, None, None)], "device 0"),
         (vec![device(0, None, all, None)], "device 0 (40.0 GiB)"),
         (vec![device(0, a100, None, None)], "device 0 (A100)"),
+        (vec![device(0, None, None, Some("4g"))], "device 0 (4g of its memory)"),
         (
-            vec![device(0, None, None, Some("4g"))],
-            "device 0 (4g of its memory)",
-        ),
-        (
-            vec![
-                device(0, a100, all, None),
-                device(1, t4, Some("15gi"), None),
-                device(2, a100, all, None),
-            ],
+            vec![device(0, a100, all, None), device(1, t4, Some("15gi"), None), device(2, a100, all, None)],
             "devices 0, 2 (A100, 40.0 GiB each) and device 1 (T4, 15.0 GiB)",
         ),
         (
             vec![device(0, a100, all, Some("4g")), device(1, a100, all, None)],
             "device 0 (A100, 4g of 40.0 GiB) and device 1 (A100, 40.0 GiB)",
         ),
-        (
-            vec![device(0, Some("\u{1b}[2J"), None, None)],
-            "device 0 (\\u{1b}[2J)",
-        ),
+        (vec![device(0, Some("\u{1b}[2J"), None, None)], "device 0 (\\u{1b}[2J)"),
     ] {
         assert_eq!(described(&devices), expected);
     }
@@ -55,10 +35,7 @@ fn devices_of_a_kind_are_described_together() {
 
 #[test]
 fn the_loaded_values_are_listed_with_their_file() {
-    let configuration = Configuration {
-        gpus: Some(0),
-        ..Configuration::default()
-    };
+    let configuration = Configuration { gpus: Some(0), ..Configuration::default() };
     let loaded = LocalConfig {
         configuration: configuration.clone(),
         kind: DeviceKind {
@@ -85,10 +62,7 @@ fn the_loaded_values_are_listed_with_their_file() {
 #[test]
 fn a_lease_is_told_before_what_attaches_devices() {
     let activated = |gpus: Option<u32>| {
-        let configuration = Configuration {
-            gpus,
-            ..Configuration::default()
-        };
+        let configuration = Configuration { gpus, ..Configuration::default() };
         let activated = Activated {
             eid: "e1",
             activation: Activation::Created,
@@ -100,18 +74,9 @@ fn a_lease_is_told_before_what_attaches_devices() {
         let ago = lease::words(0.0);
         activated.to_string().replace(&ago, "LEASE")
     };
-    assert_eq!(
-        activated(None),
-        "started environment e1 without devices LEASE: 'genv attach --count 1' attaches one"
-    );
-    assert_eq!(
-        activated(Some(2)),
-        "started environment e1 without devices LEASE: 'genv attach' attaches 2"
-    );
-    assert_eq!(
-        activated(Some(0)),
-        "started environment e1 without devices LEASE"
-    );
+    assert_eq!(activated(None), "started environment e1 without devices LEASE: 'genv attach --count 1' attaches one");
+    assert_eq!(activated(Some(2)), "started environment e1 without devices LEASE: 'genv attach' attaches 2");
+    assert_eq!(activated(Some(0)), "started environment e1 without devices LEASE");
 }
 
 #[test]
@@ -130,14 +95,8 @@ fn those_who_remain_are_named_or_counted() {
     for (environment, expected) in [
         (environment(&[], &[]), ""),
         (environment(&[7], &[]), ": process 7 remains"),
-        (
-            environment(&[7], &["k"]),
-            ": process 7, Jupyter kernel k remain",
-        ),
-        (
-            environment(&[1, 2, 3, 4, 5], &[]),
-            ": process 1, process 2, process 3 and 2 more remain",
-        ),
+        (environment(&[7], &["k"]), ": process 7, Jupyter kernel k remain"),
+        (environment(&[1, 2, 3, 4, 5], &[]), ": process 1, process 2, process 3 and 2 more remain"),
     ] {
         assert_eq!(remaining(&environment), expected);
     }

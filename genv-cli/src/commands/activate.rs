@@ -19,7 +19,8 @@ use crate::queue::{Asking, ForceFlag, WaitFlag, obtain};
 use crate::shell::{self, Caller};
 use crate::{completion, local_config, values};
 
-const EXAMPLE: &str = "Example: an environment with two A100, as soon as they can be had, for a working day, which everybody sees
+const EXAMPLE: &str =
+    "Example: an environment with two A100, as soon as they can be had, for a working day, which everybody sees
   genv activate --gpus 2 --gpu-type a100 --wait --for 8h
 
 In a terminal beside it, to work in the same environment
@@ -137,10 +138,7 @@ impl Activate {
                     "cannot activate: environment {} is active in this shell. 'genv attach', 'genv config' and 'genv extend' change it",
                     eid.escape_debug()
                 );
-                tell(&format!(
-                    "environment {} is active already",
-                    eid.escape_debug()
-                ));
+                tell(&format!("environment {} is active already", eid.escape_debug()));
                 return Ok(());
             }
             anyhow::bail!(
@@ -172,10 +170,7 @@ impl Activate {
             activation: entered.activation,
             devices: &entered.devices,
             configuration: &entered.shown.configuration,
-            lease_end: entered
-                .shown
-                .lease_end
-                .filter(|_| is_new || self.wanted.lease.duration.is_some()),
+            lease_end: entered.shown.lease_end.filter(|_| is_new || self.wanted.lease.duration.is_some()),
             loaded: loaded.map(|source| (source.path(), self.wanted.used_of(&entry.local))),
         });
         Ok(caller.enter(&entered.shown.for_shell(), !self.no_prompt)?)
@@ -191,16 +186,10 @@ pub(crate) fn free_id(state: &State, pid: u32) -> String {
         let mut environments = state.environments.iter();
         environments.any(|it| it.eid == *eid && it.uid != uid)
     };
-    let first = if in_initial_pid_namespace() {
-        pid.to_string()
-    } else {
-        format!("{pid}-{}", own_pid_namespace())
-    };
+    let first = if in_initial_pid_namespace() { pid.to_string() } else { format!("{pid}-{}", own_pid_namespace()) };
     let others = (2_u32..).map(|number| format!("{first}-{number}"));
     let mut candidates = std::iter::once(first.clone()).chain(others);
-    candidates
-        .find(|eid| !is_taken(eid))
-        .unwrap_or_else(|| first.clone())
+    candidates.find(|eid| !is_taken(eid)).unwrap_or_else(|| first.clone())
 }
 
 impl Wanted {
@@ -230,46 +219,25 @@ impl Wanted {
         let Some(source) = search.source else {
             return Ok(Local::default());
         };
-        let config = source
-            .load()
-            .map_err(|error| anyhow::anyhow!("{error}, or go without it by --no-load"))?;
-        Ok(Local {
-            source: Some(source),
-            config,
-        })
+        let config = source.load().map_err(|error| anyhow::anyhow!("{error}, or go without it by --no-load"))?;
+        Ok(Local { source: Some(source), config })
     }
 
     /// The effective values of a `.genv` or a file in its place: each flag takes precedence over the value of its name.
     fn used_of(&self, local: &LocalConfig) -> LocalConfig {
-        let LocalConfig {
-            configuration,
-            kind,
-            lease,
-        } = local.clone();
+        let LocalConfig { configuration, kind, lease } = local.clone();
         let own = self.kind.kind();
         // Who names devices has chosen.
-        let kind = if self.index.is_empty() {
-            kind
-        } else {
-            DeviceKind::default()
-        };
+        let kind = if self.index.is_empty() { kind } else { DeviceKind::default() };
         LocalConfig {
             configuration: Configuration {
                 name: configuration.name.filter(|_| self.name.is_none()),
                 gpus: configuration.gpus.filter(|_| self.number().is_none()),
-                gpu_memory: configuration
-                    .gpu_memory
-                    .filter(|_| self.gpu_memory.is_none()),
+                gpu_memory: configuration.gpu_memory.filter(|_| self.gpu_memory.is_none()),
             },
             kind: DeviceKind {
-                types: if own.types.is_empty() {
-                    kind.types
-                } else {
-                    Vec::new()
-                },
-                memory_at_least: kind
-                    .memory_at_least
-                    .filter(|_| own.memory_at_least.is_none()),
+                types: if own.types.is_empty() { kind.types } else { Vec::new() },
+                memory_at_least: kind.memory_at_least.filter(|_| own.memory_at_least.is_none()),
             },
             lease: lease.filter(|_| self.lease.duration.is_none()),
         }
@@ -305,17 +273,12 @@ impl Wanted {
     }
 
     /// Makes the environment, or joins it, and attaches it: all of it or nothing.
-    pub(crate) fn enter(
-        &self,
-        machine: &mut Machine,
-        entry: &Entry<'_>,
-    ) -> anyhow::Result<Entered> {
+    pub(crate) fn enter(&self, machine: &mut Machine, entry: &Entry<'_>) -> anyhow::Result<Entered> {
         // This call asks the name service: it must come before the lock of the state.
         let username = find_username(own_uid());
         let kind = self.accepted(machine, entry);
-        let change = |state: &mut EditableState, survey: &Survey| {
-            self.change(state, survey, entry, username.as_deref())
-        };
+        let change =
+            |state: &mut EditableState, survey: &Survey| self.change(state, survey, entry, username.as_deref());
         // The GPUs are needed only for an attachment.
         let may_attach = entry.attach
             && (self.number().or(entry.local.configuration.gpus).is_some() || !kind.is_any() || {
@@ -384,12 +347,8 @@ impl Wanted {
             && (attached.is_empty() || is_asked)
             && let Some(selection) = selection(&self.index, gpus, &kind, &attached)
         {
-            let request = AttachRequest {
-                selection,
-                kind,
-                over_subscribe: self.over_subscribe,
-                usage: survey.usage.clone(),
-            };
+            let request =
+                AttachRequest { selection, kind, over_subscribe: self.over_subscribe, usage: survey.usage.clone() };
             state.attach(eid, &request)?;
         }
         Ok(Entered {

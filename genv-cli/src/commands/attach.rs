@@ -106,11 +106,7 @@ impl Attach {
         match obtain(&mut machine, asking, attempt)? {
             Some((shown, before, now)) => {
                 let announcer = self.quiet.announcer(&caller);
-                announcer.announce(&Attached {
-                    eid: &eid,
-                    before: &before,
-                    now: &now,
-                });
+                announcer.announce(&Attached { eid: &eid, before: &before, now: &now });
                 caller.refresh(&shown.for_shell())?;
             }
             None => tell(

@@ -17,8 +17,7 @@ use crate::own_environment::{self, Shown};
 use crate::shell::Caller;
 use crate::values;
 
-const EXAMPLE: &str =
-    "Example: two devices, from now on and in every environment activated below this directory
+const EXAMPLE: &str = "Example: two devices, from now on and in every environment activated below this directory
   genv config gpus 2
   mkdir -p .genv && genv config --save
   genv attach";
@@ -137,9 +136,7 @@ impl Config {
 fn note_precedence(folder: &Path, file: &Path) {
     let shown = |path: &Path| harmless(&path.display().to_string());
     let (folder, file) = (shown(folder), shown(file));
-    tell(&format!(
-        "{folder} takes precedence over {file}, which has no effect while the folder is there"
-    ));
+    tell(&format!("{folder} takes precedence over {file}, which has no effect while the folder is there"));
 }
 
 /// What is changed.

@@ -67,11 +67,7 @@ impl Deactivate {
             Ok::<_, StoreError>((devices, leave(state, &eid, &member)))
         })?;
         let announcer = self.quiet.announcer(&caller);
-        announcer.announce(&Deactivated {
-            eid: &eid,
-            devices: &devices,
-            fate,
-        });
+        announcer.announce(&Deactivated { eid: &eid, devices: &devices, fate });
         Ok(caller.leave()?)
     }
 }
@@ -91,17 +87,11 @@ fn leave(state: &mut EditableState, eid: &str, member: &MemberId) -> Fate {
 }
 
 /// Jobs that lose their devices when this member leaves: none if it is not the last.
-fn jobs(
-    machine: &mut Machine,
-    eid: &str,
-    member: u32,
-    patience: Duration,
-) -> Result<Vec<Job>, NoSample> {
+fn jobs(machine: &mut Machine, eid: &str, member: u32, patience: Duration) -> Result<Vec<Job>, NoSample> {
     // What cannot be read now fails below, where it matters.
     let state = machine.state().unwrap_or_default();
     let environment = state.environments.iter().find(|it| it.eid == eid);
-    let is_last =
-        environment.is_some_and(|it| state.shells(it).eq([member]) && it.kernel_ids.is_empty());
+    let is_last = environment.is_some_and(|it| state.shells(it).eq([member]) && it.kernel_ids.is_empty());
     if !is_last || state.attached(eid).is_empty() {
         return Ok(Vec::new());
     }
@@ -130,11 +120,7 @@ fn wait(machine: &mut Machine, eid: &str, member: u32) {
 pub(super) fn named(jobs: &[Job]) -> String {
     let named = |job: &Job| {
         let (pid, comm) = (job.process.pid, harmless(&job.comm));
-        let unclear = if job.is_unclear {
-            ", which does not show its environment,"
-        } else {
-            ""
-        };
+        let unclear = if job.is_unclear { ", which does not show its environment," } else { "" };
         let devices = indices(&job.devices);
         format!("process {pid} ({comm}){unclear} works on device {devices}")
     };
@@ -161,11 +147,7 @@ fn end(jobs: &[Job]) -> anyhow::Result<()> {
     let deadline = Instant::now() + END;
     while jobs.iter().any(|job| lives(job.process)) {
         if Instant::now() >= deadline {
-            let left: Vec<Job> = jobs
-                .iter()
-                .filter(|job| lives(job.process))
-                .cloned()
-                .collect();
+            let left: Vec<Job> = jobs.iter().filter(|job| lives(job.process)).cloned().collect();
             bail!(
                 "{}, and has not ended by SIGTERM: the environment goes on. 'kill -9' ends such a process; 'genv deactivate' \
                  without --end leaves at once",
@@ -185,10 +167,7 @@ fn end(jobs: &[Job]) -> anyhow::Result<()> {
 }
 
 fn lives(process: ProcessId) -> bool {
-    let request = ProcessRequest {
-        processes: Vec::new(),
-        members: vec![process.pid],
-    };
+    let request = ProcessRequest { processes: Vec::new(), members: vec![process.pid] };
     let table = ProcReader::new().read(&request);
     let found = table.living(process.pid);
     found.is_some_and(|found| found.start_time_ticks == process.start_time_ticks)

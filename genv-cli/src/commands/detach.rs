@@ -47,11 +47,7 @@ impl Detach {
             Ok::<_, anyhow::Error>((Shown::changed(state, &eid), gone))
         })?;
         let announcer = self.quiet.announcer(&caller);
-        announcer.announce(&Detached {
-            eid: &eid,
-            gone: &gone,
-            left: &shown.devices,
-        });
+        announcer.announce(&Detached { eid: &eid, gone: &gone, left: &shown.devices });
         Ok(caller.refresh(&shown.for_shell())?)
     }
 }

@@ -6,9 +6,7 @@ use std::io;
 use clap::{Args, Subcommand, ValueEnum};
 use genv_core::state::allocate::{AttachRequest, DeviceKind, Selection};
 use genv_core::state::shape::{DevicesDocument, Times};
-use genv_core::state::{
-    AttachmentState, DeviceState, EditableState, EnvironmentState, Inventory, State, StoreError,
-};
+use genv_core::state::{AttachmentState, DeviceState, EditableState, EnvironmentState, Inventory, State, StoreError};
 use serde_json::{Value, json};
 
 use super::envs::misplaced;
@@ -19,9 +17,7 @@ use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::lease;
 use crate::machine::{INVENTORY_PATIENCE, Machine, Survey};
-use crate::output::{
-    Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json, stdout,
-};
+use crate::output::{Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json, stdout};
 use crate::own_environment::check_outside;
 use crate::queue::{Asking, ForceFlag, WaitFlag, obtain};
 use crate::users::Users;
@@ -121,9 +117,7 @@ impl Devices {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let list = ListFlags::default();
         let command = match self.command.unwrap_or(DevicesCommand::Ps { list }) {
-            DevicesCommand::Ps { list } => DevicesCommand::Ps {
-                list: list.or(&self.list),
-            },
+            DevicesCommand::Ps { list } => DevicesCommand::Ps { list: list.or(&self.list) },
             other if self.list.is_default() => other,
             _ => return Err(misplaced("devices").into()),
         };
@@ -146,14 +140,7 @@ impl Devices {
 impl DevicesCommand {
     fn run(self, machine: &mut Machine) -> anyhow::Result<()> {
         match self {
-            Self::Attach {
-                eid,
-                count,
-                index,
-                allow_over_subscription,
-                force,
-                wait,
-            } => {
+            Self::Attach { eid, count, index, allow_over_subscription, force, wait } => {
                 let one = index.map(|it| Selection::Indices([it].into()));
                 let asking = Asking {
                     eid: &eid,
@@ -224,29 +211,21 @@ pub(super) fn known(machine: &mut Machine) -> anyhow::Result<State> {
 
 /// Attaches an environment to what is asked for, or else to as many devices as it is configured with; without that
 /// either it keeps what it has. Returns the indices of all its devices.
-fn attach(
-    machine: &mut Machine,
-    asking: Asking<'_>,
-    asked: Option<&Selection>,
-) -> anyhow::Result<Vec<u32>> {
+fn attach(machine: &mut Machine, asking: Asking<'_>, asked: Option<&Selection>) -> anyhow::Result<Vec<u32>> {
     let eid = asking.eid;
-    obtain(
-        machine,
-        asking,
-        |state: &mut EditableState, survey: &Survey| {
-            check_outside(state, eid, "attach")?;
-            let configured = state.configuration(eid)?.gpus.map(Selection::Count);
-            let Some(selection) = asked.cloned().or(configured) else {
-                return Ok(state.attached(eid));
-            };
-            let request = AttachRequest {
-                over_subscribe: asking.over_subscribe,
-                usage: survey.usage.clone(),
-                ..AttachRequest::new(selection)
-            };
-            Ok(state.attach(eid, &request)?)
-        },
-    )
+    obtain(machine, asking, |state: &mut EditableState, survey: &Survey| {
+        check_outside(state, eid, "attach")?;
+        let configured = state.configuration(eid)?.gpus.map(Selection::Count);
+        let Some(selection) = asked.cloned().or(configured) else {
+            return Ok(state.attached(eid));
+        };
+        let request = AttachRequest {
+            over_subscribe: asking.over_subscribe,
+            usage: survey.usage.clone(),
+            ..AttachRequest::new(selection)
+        };
+        Ok(state.attach(eid, &request)?)
+    })
 }
 
 /// Indices with commas.
@@ -269,8 +248,7 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
         attached => times.text(attached),
     };
     let environments = state.environments.iter();
-    let environments: HashMap<&str, &EnvironmentState> =
-        environments.map(|it| (it.eid.as_str(), it)).collect();
+    let environments: HashMap<&str, &EnvironmentState> = environments.map(|it| (it.eid.as_str(), it)).collect();
     let environment = |eid: &str| environments.get(eid).copied();
     let name = |eid: &str| environment(eid).and_then(|it| it.name.as_deref());
     // A device that nobody holds has a line all the same.
@@ -279,9 +257,7 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
         devices.flat_map(|device| {
             let none = device.attachments.is_empty().then_some(None);
             let attachments = device.attachments.iter().map(Some);
-            none.into_iter()
-                .chain(attachments)
-                .map(move |it| (device, it))
+            none.into_iter().chain(attachments).map(move |it| (device, it))
         })
     };
     if flags.format == Some(Format::Csv) {
@@ -297,9 +273,7 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
         });
         return print_csv("ID,ENV ID,ENV NAME,ATTACHED", !flags.no_header, lines);
     }
-    let header = &[
-        "ID", "ENV ID", "ENV NAME", "ATTACHED", "UNTIL", "USER", "MEMORY",
-    ];
+    let header = &["ID", "ENV ID", "ENV NAME", "ATTACHED", "UNTIL", "USER", "MEMORY"];
     let mut table = Table::new(header).header(!flags.no_header);
     let mut users = Users::default();
     for (device, attachment) in rows() {

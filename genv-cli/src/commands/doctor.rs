@@ -34,13 +34,8 @@ impl Doctor {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let checks = examine(&mut Machine::here()?);
         let has = |verdict: Verdict| checks.iter().any(|it| it.verdict == verdict);
-        let worst = [Verdict::Fail, Verdict::Warn]
-            .into_iter()
-            .find(|it| has(*it));
-        let report = Report {
-            verdict: worst.unwrap_or(Verdict::Ok),
-            checks,
-        };
+        let worst = [Verdict::Fail, Verdict::Warn].into_iter().find(|it| has(*it));
+        let report = Report { verdict: worst.unwrap_or(Verdict::Ok), checks };
         if self.json {
             print_json(&report)?;
         } else {
@@ -61,11 +56,7 @@ fn print(report: &Report) -> std::io::Result<()> {
             Verdict::Warn => Cell::own("warn").style(DOUBTFUL),
             Verdict::Fail => Cell::own("fail").style(BAD),
         };
-        table.row([
-            verdict,
-            Cell::own(check.name),
-            Cell::own(harmless(&check.found)),
-        ]);
+        table.row([verdict, Cell::own(check.name), Cell::own(harmless(&check.found))]);
         if let Some(remedy) = &check.remedy {
             let remedy = Cell::own(format!("→ {}", harmless(remedy)));
             table.row([Cell::default(), Cell::default(), remedy]);

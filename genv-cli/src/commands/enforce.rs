@@ -12,11 +12,7 @@ use crate::handover;
 #[command(disable_help_flag = true)]
 pub(crate) struct Enforce {
     /// Flags of 'genv-enforcer run', or those of genv 1.4.3's 'genv enforce'.
-    #[arg(
-        value_name = "FLAG",
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(value_name = "FLAG", trailing_var_arg = true, allow_hyphen_values = true)]
     flags: Vec<OsString>,
 }
 
@@ -27,9 +23,7 @@ impl Enforce {
 
     /// Whether it is to tell its flags, and nothing else.
     pub(super) fn asks_for_help(&self) -> bool {
-        self.flags
-            .iter()
-            .any(|flag| flag == "--help" || flag == "-h")
+        self.flags.iter().any(|flag| flag == "--help" || flag == "-h")
     }
 
     /// The same on other hosts, which these flags of genv-enforcer name.
@@ -49,15 +43,9 @@ impl Enforce {
 }
 
 /// Becomes genv-enforcer with this subcommand.
-pub(super) fn become_enforcer(
-    task: &str,
-    subcommand: &str,
-    flags: Vec<OsString>,
-) -> anyhow::Result<()> {
+pub(super) fn become_enforcer(task: &str, subcommand: &str, flags: Vec<OsString>) -> anyhow::Result<()> {
     let enforcer = handover::find("genv-enforcer").with_context(|| {
-        format!(
-            "cannot {task}: genv-enforcer is not installed. Put it next to genv or in a folder of PATH"
-        )
+        format!("cannot {task}: genv-enforcer is not installed. Put it next to genv or in a folder of PATH")
     })?;
     let subcommand = OsString::from(subcommand);
     handover::become_program(&enforcer, std::iter::once(subcommand).chain(flags))

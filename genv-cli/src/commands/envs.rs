@@ -13,9 +13,7 @@ use crate::completion;
 use crate::failure::Failure;
 use crate::lease;
 use crate::machine::Machine;
-use crate::output::{
-    Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json, stdout,
-};
+use crate::output::{Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json, stdout};
 use crate::own_environment::{check_may_change, check_member, check_outside};
 use crate::users::Users;
 use crate::values;
@@ -162,9 +160,7 @@ impl Envs {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let list = ListFlags::default();
         let command = match self.command.unwrap_or(EnvsCommand::Ps { list }) {
-            EnvsCommand::Ps { list } => EnvsCommand::Ps {
-                list: list.or(&self.list),
-            },
+            EnvsCommand::Ps { list } => EnvsCommand::Ps { list: list.or(&self.list) },
             other if self.list.is_default() => other,
             _ => return Err(misplaced("envs").into()),
         };
@@ -194,12 +190,7 @@ pub(super) fn misplaced(command: &str) -> Failure {
 impl EnvsCommand {
     fn run(self, machine: &mut Machine) -> anyhow::Result<()> {
         match self {
-            Self::Activate {
-                eid,
-                uid,
-                username,
-                member,
-            } => {
+            Self::Activate { eid, uid, username, member } => {
                 let member = member.id();
                 let may_be_member = match member {
                     MemberId::Process(pid) => check_member(pid),
@@ -297,9 +288,7 @@ fn list_environments(state: &State, flags: &ListFlags) -> io::Result<()> {
         });
         return print_csv("ID,USER,NAME,CREATED,PID(S)", !flags.no_header, lines);
     }
-    let header = &[
-        "ID", "USER", "NAME", "CREATED", "UNTIL", "DEVICES", "PID(S)",
-    ];
+    let header = &["ID", "USER", "NAME", "CREATED", "UNTIL", "DEVICES", "PID(S)"];
     let mut table = Table::new(header).header(!flags.no_header);
     let attached = state.all_attached();
     let mut users = Users::default();

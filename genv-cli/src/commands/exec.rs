@@ -33,8 +33,7 @@ The same as a job that goes on after logout, and what it prints
 const OLD_TOOLS: [&str; 2] = ["nvidia-smi", "docker"];
 
 /// What a job that waits for devices tells first.
-const JOB_WAITS: &str =
-    "the job starts when it gets its devices: if this terminal is closed before, it does not start";
+const JOB_WAITS: &str = "the job starts when it gets its devices: if this terminal is closed before, it does not start";
 
 /// Run a command in an environment of its own, which ends with it.
 ///
@@ -73,8 +72,7 @@ impl Exec {
         }
         let mut command = command(&self.command)?;
         // Nobody waits for devices in vain.
-        look_up(&command, shell::shims_folder().as_deref())
-            .map_err(|error| self.with_hint(error))?;
+        look_up(&command, shell::shims_folder().as_deref()).map_err(|error| self.with_hint(error))?;
         let announcer = self.quiet.announcer_without_shell();
         if self.detach {
             return Detached::start(self.wanted.name(), announcer);
@@ -83,22 +81,15 @@ impl Exec {
             self.wanted.wait.tell_first(JOB_WAITS);
         }
         let name = self.wanted.name().map(str::to_owned);
-        let job = self
-            .job
-            .map(|folder| Starting::new(folder, name, self.command));
+        let job = self.job.map(|folder| Starting::new(folder, name, self.command));
         let mut machine = Machine::here()?;
         let own_pid = process::id();
         let eid = match self.eid {
             Some(eid) => eid,
             None => free_id(&machine.state().unwrap_or_default(), own_pid),
         };
-        let entry = Entry {
-            eid: &eid,
-            member: own_pid,
-            caller: None,
-            local: self.wanted.local()?.config,
-            attach: true,
-        };
+        let entry =
+            Entry { eid: &eid, member: own_pid, caller: None, local: self.wanted.local()?.config, attach: true };
         let entered = self.wanted.enter(&mut machine, &entry)?;
         let given = given(&entered);
         if job.is_none() && given.lacks_devices() {
@@ -120,9 +111,7 @@ impl Exec {
             return error;
         };
         match error {
-            Failure::NotFound(_)
-                if self.wanted.wait.is_without_limit() && parse_duration(first).is_ok() =>
-            {
+            Failure::NotFound(_) if self.wanted.wait.is_without_limit() && parse_duration(first).is_ok() => {
                 Failure::NotFound(format!(
                     "cannot run {first}: there is no such program. To wait for so long, write --wait={first}"
                 ))
@@ -133,11 +122,7 @@ impl Exec {
 }
 
 fn given(entered: &Entered) -> Given<'_> {
-    Given {
-        devices: &entered.devices,
-        configuration: &entered.shown.configuration,
-        lease_end: entered.shown.lease_end,
-    }
+    Given { devices: &entered.devices, configuration: &entered.shown.configuration, lease_end: entered.shown.lease_end }
 }
 
 /// Runs the command as the member of the environment, in the place of this program.
@@ -148,11 +133,7 @@ fn run_within(
     job: Option<(&Starting, &Entered)>,
 ) -> anyhow::Result<u8> {
     let running = Forwarding::new()?.start(command)?;
-    let child = Entry {
-        member: running.pid(),
-        local: entry.local.clone(),
-        ..*entry
-    };
+    let child = Entry { member: running.pid(), local: entry.local.clone(), ..*entry };
     // It goes on if this program is killed, and its environment with it.
     let handed_over = machine.update(|state| {
         hand_over(state, entry, child.member);
@@ -192,11 +173,7 @@ fn end(machine: &mut Machine, child: &Entry<'_>) {
         return tell(&error.to_string());
     }
     for job in &jobs {
-        let (are, it) = if job.devices.len() == 1 {
-            ("is", "it")
-        } else {
-            ("are", "them")
-        };
+        let (are, it) = if job.devices.len() == 1 { ("is", "it") } else { ("are", "them") };
         tell(&format!(
             "{}, which {are} free now: the process is in no environment any more, and another environment may get {it}. \
              'kill {}' ends the process",
@@ -210,8 +187,7 @@ fn end(machine: &mut Machine, child: &Entry<'_>) {
 fn jobs_left(machine: &mut Machine, eid: &str, member: u32) -> Vec<Job> {
     let state = machine.state().unwrap_or_default();
     let environment = state.environments.iter().find(|it| it.eid == eid);
-    let ends = environment
-        .is_some_and(|it| state.shells(it).all(|pid| pid == member) && it.kernel_ids.is_empty());
+    let ends = environment.is_some_and(|it| state.shells(it).all(|pid| pid == member) && it.kernel_ids.is_empty());
     if !ends || state.attached(eid).is_empty() {
         return Vec::new();
     }
@@ -228,14 +204,9 @@ fn hand_over(state: &mut EditableState, entry: &Entry<'_>, child: u32) {
 fn is_old_spelling(command: &[OsString], words: impl Iterator<Item = OsString>) -> bool {
     let words: Vec<OsString> = words.collect();
     let before = words.len().checked_sub(command.len() + 1);
-    let follows = before
-        .and_then(|before| words.get(before))
-        .is_some_and(|word| word == "exec");
+    let follows = before.and_then(|before| words.get(before)).is_some_and(|word| word == "exec");
     let tool = command.first().map(OsString::as_os_str);
-    follows
-        && OLD_TOOLS
-            .into_iter()
-            .any(|name| tool == Some(OsStr::new(name)))
+    follows && OLD_TOOLS.into_iter().any(|name| tool == Some(OsStr::new(name)))
 }
 
 /// Becomes the stand-in for a tool.

@@ -44,9 +44,7 @@ impl Extend {
             if is_named {
                 // An environment that does not exist is an error of its own: this shell may be in another one.
                 let environment = state.environment(&eid);
-                let uid = environment
-                    .ok_or_else(|| ChangeError::NoSuchEnvironment { eid: eid.clone() })?
-                    .uid;
+                let uid = environment.ok_or_else(|| ChangeError::NoSuchEnvironment { eid: eid.clone() })?.uid;
                 ensure!(
                     uid == own_uid(),
                     "cannot extend: environment {} belongs to {}, who alone can extend its lease",
@@ -66,8 +64,6 @@ impl Extend {
             Ok::<_, anyhow::Error>(state.lease_end(&eid))
         })?;
         let until = end.map(lease::words).unwrap_or_default();
-        Ok(print(
-            format!("Environment {} has a lease {until}.\n", harmless(&eid)).as_bytes(),
-        )?)
+        Ok(print(format!("Environment {} has a lease {until}.\n", harmless(&eid)).as_bytes())?)
     }
 }

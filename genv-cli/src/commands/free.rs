@@ -111,13 +111,7 @@ impl Free {
         devices.sort_by_key(|it| {
             let busy = it.processes.is_some_and(|processes| processes > 0);
             let environments = if it.unclaimed { 0 } else { it.environments };
-            (
-                it.used_by_others,
-                !it.unclaimed,
-                environments,
-                busy,
-                it.index,
-            )
+            (it.used_by_others, !it.unclaimed, environments, busy, it.index)
         });
         let answer = Answer {
             devices,
@@ -125,15 +119,9 @@ impl Free {
                 .expectation(const { &BTreeMap::new() }, now_seconds())
                 .of_devices()
                 .into_iter()
-                .map(|(index, timestamp_seconds)| ExpectedDevice {
-                    index,
-                    timestamp_seconds,
-                })
+                .map(|(index, timestamp_seconds)| ExpectedDevice { index, timestamp_seconds })
                 .collect(),
-            waiting: waiting
-                .iter()
-                .map(|&Waiting { pid, uid, .. }| WaitingProcess { pid, uid })
-                .collect(),
+            waiting: waiting.iter().map(|&Waiting { pid, uid, .. }| WaitingProcess { pid, uid }).collect(),
             gpus_unknown,
         };
         if self.output.json {
@@ -172,24 +160,14 @@ impl Free {
     }
 
     fn print(&self, answer: &Answer, all: usize) -> io::Result<()> {
-        let header = &[
-            "ID",
-            "MODEL",
-            "UNCLAIMED",
-            "UNUSED",
-            "TOTAL",
-            "PROCESSES",
-            "HOW",
-        ];
+        let header = &["ID", "MODEL", "UNCLAIMED", "UNUSED", "TOTAL", "PROCESSES", "HOW"];
         let mut table = Table::new(header).header(!self.output.no_header);
         for it in &answer.devices {
             let how = match (it.unclaimed, it.environments) {
                 _ if it.used_by_others => unheld(true, false, it.processes),
                 (true, _) => unheld(false, !it.available, it.processes),
                 (false, 0) => Cell::own("with less memory").style(DOUBTFUL),
-                (false, n) => {
-                    Cell::own(format!("shared with {}", counted(n, "environment"))).style(DOUBTFUL)
-                }
+                (false, n) => Cell::own(format!("shared with {}", counted(n, "environment"))).style(DOUBTFUL),
             };
             table.row([
                 Cell::own(it.index.to_string()),

@@ -81,15 +81,7 @@ impl Jobs {
             let objects: Vec<_> = jobs.iter().map(object).collect();
             return Ok(print_json(&objects)?);
         }
-        let header = &[
-            "JOB",
-            "NAME",
-            "STATE",
-            "ENVIRONMENT",
-            "DEVICES",
-            "SINCE",
-            "COMMAND",
-        ];
+        let header = &["JOB", "NAME", "STATE", "ENVIRONMENT", "DEVICES", "SINCE", "COMMAND"];
         let mut table = Table::new(header).header(!self.table.no_header);
         let zone = local_time_zone();
         for job in &jobs {
@@ -203,10 +195,7 @@ impl Stop {
             send(&job, Signal::KILL, 1)?;
             // `genv exec` sees the end and cleans up: wait for both.
             let _ = ended(&job, Some(self.timeout));
-            tell(&format!(
-                "job {} did not end after SIGTERM, and got SIGKILL",
-                job.title()
-            ));
+            tell(&format!("job {} did not end after SIGTERM, and got SIGKILL", job.title()));
         }
         Ok(())
     }

@@ -34,11 +34,7 @@ impl Lock {
         if indices.is_empty() {
             return Err(become_command(command));
         }
-        let locks = lock_devices(
-            machine.state_directory(),
-            &indices.into_iter().collect(),
-            None,
-        )?;
+        let locks = lock_devices(machine.state_directory(), &indices.into_iter().collect(), None)?;
         let ended = Forwarding::new()?.start(command)?.wait()?;
         drop(locks);
         handed_on(exit_code(ended))

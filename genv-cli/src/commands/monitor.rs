@@ -15,8 +15,7 @@ use rustix::process::geteuid;
 use crate::handover;
 use crate::machine::{Machine, tell};
 
-const EXAMPLE: &str =
-    "Example: metrics on http://this-machine:8000/metrics, for everybody who can reach it
+const EXAMPLE: &str = "Example: metrics on http://this-machine:8000/metrics, for everybody who can reach it
   genv monitor
 It becomes genv-exporter, which has more to choose: 'genv-exporter --help'.";
 
@@ -44,11 +43,7 @@ fn check(folder: &Path) -> anyhow::Result<()> {
         found => found.with_context(|| folder.display().to_string())?,
     };
     let trusted = [0, geteuid().as_raw()].contains(&found.uid());
-    anyhow::ensure!(
-        found.is_dir() && trusted,
-        "{} is a link, or belongs to another user",
-        folder.display()
-    );
+    anyhow::ensure!(found.is_dir() && trusted, "{} is a link, or belongs to another user", folder.display());
     Ok(())
 }
 
@@ -59,19 +54,15 @@ impl Monitor {
 
     /// The same of other hosts, which these flags of genv-exporter name.
     pub(super) fn run_of(self, hosts: Vec<OsString>) -> anyhow::Result<()> {
-        let exporter = handover::find("genv-exporter").context(
-            "cannot serve metrics: genv-exporter is neither next to genv nor on PATH. Install it",
-        )?;
+        let exporter = handover::find("genv-exporter")
+            .context("cannot serve metrics: genv-exporter is neither next to genv nor on PATH. Install it")?;
         if let Err(why) = self.publish(&exporter) {
             tell(&format!(
                 "the files for Prometheus and Grafana were not written: {why:#}. Metrics are served all the same; \
                  choose another folder with --config-dir"
             ));
         }
-        let flags = [
-            format!("--web.listen-address=:{}", self.port),
-            format!("--interval={}s", self.interval),
-        ];
+        let flags = [format!("--web.listen-address=:{}", self.port), format!("--interval={}s", self.interval)];
         let flags = flags.into_iter().map(OsString::from);
         handover::become_program(&exporter, flags.chain(hosts))
     }
@@ -97,10 +88,7 @@ impl Monitor {
             .status()
             .context("genv-exporter cannot be started")?;
         let folder = folder.display();
-        anyhow::ensure!(
-            published.success(),
-            "genv-exporter could not publish to {folder}"
-        );
+        anyhow::ensure!(published.success(), "genv-exporter could not publish to {folder}");
         Ok(())
     }
 }

@@ -34,9 +34,7 @@ const ONCE_AFTER_EXEC: [&str; 6] = ["devices", "enforce", "envs", "monitor", "re
 /// The words of a command line without the `exec` of genv 1.x.
 pub(super) fn without_exec(mut words: Vec<OsString>) -> Vec<OsString> {
     let is_old = words.get(1).is_some_and(|word| word == "exec")
-        && words
-            .get(2)
-            .is_some_and(|word| ONCE_AFTER_EXEC.into_iter().any(|name| word == name));
+        && words.get(2).is_some_and(|word| ONCE_AFTER_EXEC.into_iter().any(|name| word == name));
     if is_old {
         words.remove(1);
     }

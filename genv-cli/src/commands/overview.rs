@@ -19,17 +19,7 @@ use crate::output::{Cell, DOUBTFUL, ListFlags, OWN, Table, harmless, stdout, ter
 use crate::outside::DeviceUse;
 use crate::users::Users;
 
-const COLUMNS: [&str; 9] = [
-    "GPU",
-    "MODEL",
-    "USER",
-    "ENVIRONMENT",
-    "SINCE",
-    "UNTIL",
-    "MEMORY GiB",
-    "LOAD",
-    "OUTSIDE",
-];
+const COLUMNS: [&str; 9] = ["GPU", "MODEL", "USER", "ENVIRONMENT", "SINCE", "UNTIL", "MEMORY GiB", "LOAD", "OUTSIDE"];
 
 /// The position of the end of leases.
 const UNTIL: usize = 5;
@@ -59,20 +49,8 @@ pub(super) struct Overview<'a> {
 
 impl<'a> Overview<'a> {
     /// `is_waited_for`: processes wait in the queue for devices.
-    pub(super) fn new(
-        state: &'a State,
-        device_use: &'a DeviceUse,
-        is_waited_for: bool,
-        flags: &'a ListFlags,
-    ) -> Self {
-        Self {
-            state,
-            device_use,
-            is_waited_for,
-            flags,
-            users: Users::default(),
-            unknown: Unknown::default(),
-        }
+    pub(super) fn new(state: &'a State, device_use: &'a DeviceUse, is_waited_for: bool, flags: &'a ListFlags) -> Self {
+        Self { state, device_use, is_waited_for, flags, users: Users::default(), unknown: Unknown::default() }
     }
 
     /// Prints the lines, and on stderr the reasons for unknown values.
@@ -176,9 +154,7 @@ impl<'a> Overview<'a> {
     /// The end of the last lease, if all holders have one.
     fn lease_end(&self, device: &DeviceState) -> Option<f64> {
         let attachments = device.attachments.iter();
-        let ends: Option<Vec<f64>> = attachments
-            .map(|it| self.state.lease_end(&it.eid))
-            .collect();
+        let ends: Option<Vec<f64>> = attachments.map(|it| self.state.lease_end(&it.eid)).collect();
         ends?.into_iter().max_by(f64::total_cmp)
     }
 

@@ -21,11 +21,7 @@ pub(super) trait Field: ValueEnum + Copy {
 }
 
 /// Prints a line, or an object of a list, for each.
-pub(super) fn answer<'a, F>(
-    all: impl Iterator<Item = &'a F::Of>,
-    fields: &[F],
-    as_json: bool,
-) -> io::Result<()>
+pub(super) fn answer<'a, F>(all: impl Iterator<Item = &'a F::Of>, fields: &[F], as_json: bool) -> io::Result<()>
 where
     F: Field,
     F::Of: 'a,

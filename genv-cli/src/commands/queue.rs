@@ -58,9 +58,7 @@ impl Queue {
         if waiting.is_empty() {
             return Ok(print(b"No process waits for devices.\n")?);
         }
-        let header = &[
-            "PLACE", "USER", "PROCESS", "DEVICES", "TYPE", "MEMORY", "WAITS", "EXPECTED",
-        ];
+        let header = &["PLACE", "USER", "PROCESS", "DEVICES", "TYPE", "MEMORY", "WAITS", "EXPECTED"];
         let mut table = Table::new(header).header(!self.output.no_header);
         for (place, number) in waiting.iter().zip(1..) {
             table.row(place.cells(number));
@@ -82,21 +80,9 @@ impl Place {
     }
 
     fn cells(&self, number: u32) -> [Cell; 8] {
-        let RequestedDevices {
-            gpus,
-            gpu_types,
-            gpu_memory_at_least_bytes,
-            gpu_memory_bytes,
-            ..
-        } = &self.request;
+        let RequestedDevices { gpus, gpu_types, gpu_memory_at_least_bytes, gpu_memory_bytes, .. } = &self.request;
         let indices: BTreeSet<u32> = self.request.named().collect();
-        let numbers = || {
-            indices
-                .iter()
-                .map(u32::to_string)
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
+        let numbers = || indices.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let devices = match (gpus, indices.len()) {
             (Some(gpus), _) => gpus.to_string(),
             (None, 0) => "?".to_owned(),
@@ -125,10 +111,7 @@ impl Place {
             kind,
             Cell::own(memory),
             Cell::own(self.waits(now_seconds())),
-            Cell::own(
-                self.expected_timestamp_seconds
-                    .map_or_else(|| "not known".to_owned(), lease::moment),
-            ),
+            Cell::own(self.expected_timestamp_seconds.map_or_else(|| "not known".to_owned(), lease::moment)),
         ]
     }
 
@@ -137,10 +120,7 @@ impl Place {
         let Some(since) = self.since_timestamp_seconds else {
             return "?".to_owned();
         };
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the clock ends with the year 9999"
-        )]
+        #[expect(clippy::cast_possible_truncation, reason = "the clock ends with the year 9999")]
         let now_seconds = now_seconds as i64;
         whole_units(now_seconds.saturating_sub(since).max(0))
     }

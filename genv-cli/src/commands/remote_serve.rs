@@ -11,9 +11,7 @@ use genv_core::duration::{format_duration, interval_of_seconds, parse_duration};
 use genv_core::sources::SourceOptions;
 use genv_core::stream::SnapshotStream;
 use genv_core::text::{harmless, shortened};
-use genv_remote::protocol::{
-    Answers, Hello, LONGEST_LINE_BYTES, PROTOCOL_VERSION, Reply, Request, line,
-};
+use genv_remote::protocol::{Answers, Hello, LONGEST_LINE_BYTES, PROTOCOL_VERSION, Reply, Request, line};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
@@ -78,10 +76,9 @@ impl RemoteServe {
         match server.serve(&ended, self.silence) {
             Ok(End::Input) => server.finish(),
             Ok(End::Output) => {}
-            Ok(End::Silence) => tell(&format!(
-                "nothing was asked for {}: the session ends",
-                format_duration(self.silence)
-            )),
+            Ok(End::Silence) => {
+                tell(&format!("nothing was asked for {}: the session ends", format_duration(self.silence)))
+            }
             Err(error) => return Err(error).context("cannot serve: stdin cannot be read"),
         }
         Ok(())
@@ -155,10 +152,7 @@ impl Server {
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(errno.into()),
             }
-            if polled[1..]
-                .iter()
-                .any(|polled| !polled.revents().is_empty())
-            {
+            if polled[1..].iter().any(|polled| !polled.revents().is_empty()) {
                 return Ok(End::Output);
             }
             let bytes = match stdin.read(&mut buffer) {
@@ -185,12 +179,8 @@ impl Server {
             Line::Whole(line) => line,
             Line::TooLong => {
                 let most = LONGEST_LINE_BYTES >> 20;
-                return self.refuse(
-                    None,
-                    &format!(
-                        "cannot read a request: it has more than {most} MiB: send less at once"
-                    ),
-                );
+                return self
+                    .refuse(None, &format!("cannot read a request: it has more than {most} MiB: send less at once"));
             }
         };
         if line.trim_ascii().is_empty() {
@@ -198,10 +188,7 @@ impl Server {
         }
         match serde_json::from_slice(line) {
             Ok(Request::Alive) => Ok(()),
-            Ok(Request::Follow {
-                interval_seconds,
-                changes,
-            }) => self.follow(interval_seconds, changes),
+            Ok(Request::Follow { interval_seconds, changes }) => self.follow(interval_seconds, changes),
             Ok(Request::Once) => self.tell_once(),
             Ok(Request::Enforce { id, intents }) => self.enforce(id, intents),
             Err(error) => {
@@ -254,10 +241,7 @@ impl Server {
         let teller = thread::Builder::new().name("snapshots".to_owned());
         teller.spawn(move || {
             while let Ok(publication) = next.next_blocking() {
-                let snapshot = publication
-                    .hosts
-                    .first()
-                    .and_then(|it| it.snapshot.as_ref());
+                let snapshot = publication.hosts.first().and_then(|it| it.snapshot.as_ref());
                 if let Some(snapshot) = snapshot
                     && outbox.snapshot(confirmations.add(snapshot)).is_err()
                 {
@@ -273,28 +257,23 @@ impl Server {
             let latest = following.stream.latest();
             // The first one comes by itself.
             return match latest.hosts.first().and_then(|it| it.snapshot.clone()) {
-                Some(snapshot) => self
-                    .outbox
-                    .whole_snapshot(Confirmations::new().add(&snapshot)),
+                Some(snapshot) => self.outbox.whole_snapshot(Confirmations::new().add(&snapshot)),
                 None => Ok(()),
             };
         }
         let outbox = self.outbox.clone();
         let options = self.options.clone();
         let collect = move || {
-            let collected =
-                this_host(&options).and_then(|host| Ok(once(vec![host], SNAPSHOT_PATIENCE)?));
+            let collected = this_host(&options).and_then(|host| Ok(once(vec![host], SNAPSHOT_PATIENCE)?));
             let collected = collected.context("cannot collect a snapshot")?;
             let snapshot = collected.hosts.first().and_then(|it| it.snapshot.clone());
             anyhow::Ok(snapshot)
         };
-        let begun = self
-            .once
-            .begin("once", collect, move |snapshot| match snapshot {
-                Ok(Some(snapshot)) => outbox.whole_snapshot(snapshot),
-                Ok(None) => Ok(()),
-                Err(error) => refuse(&outbox, None, &format!("{error:#}: ask again")),
-            });
+        let begun = self.once.begin("once", collect, move |snapshot| match snapshot {
+            Ok(Some(snapshot)) => outbox.whole_snapshot(snapshot),
+            Ok(None) => Ok(()),
+            Err(error) => refuse(&outbox, None, &format!("{error:#}: ask again")),
+        });
         begun.or_else(|why| self.refuse(None, &format!("cannot collect a snapshot: {why}")))
     }
 
@@ -311,12 +290,10 @@ impl Server {
         };
         let outbox = self.outbox.clone();
         let enforce = move || carry_out(&enforcer, &intents, ENFORCER_PATIENCE);
-        let begun = self
-            .enforcing
-            .begin("enforce", enforce, move |done| match done {
-                Ok(outcomes) => send(&outbox, &Reply::Enforced { id, outcomes }),
-                Err(message) => refuse(&outbox, Some(id), &message),
-            });
+        let begun = self.enforcing.begin("enforce", enforce, move |done| match done {
+            Ok(outcomes) => send(&outbox, &Reply::Enforced { id, outcomes }),
+            Err(message) => refuse(&outbox, Some(id), &message),
+        });
         begun.or_else(|why| self.refuse(Some(id), &format!("cannot enforce: {why}")))
     }
 
@@ -367,9 +344,6 @@ mod tests {
     #[test]
     fn silence_is_borne_for_as_long_as_clients_count_on() {
         let cli = Cli::try_parse_from(["genv"]).unwrap();
-        assert_eq!(
-            cli.serve.silence,
-            Duration::from_secs(LONGEST_SILENCE_SECONDS)
-        );
+        assert_eq!(cli.serve.silence, Duration::from_secs(LONGEST_SILENCE_SECONDS));
     }
 }

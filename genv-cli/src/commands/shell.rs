@@ -11,9 +11,7 @@ use genv_core::state::{StateStore, directory_path};
 use super::why::print_unread;
 use crate::failure::Failure;
 use crate::machine::{store, tell};
-use crate::shell::{
-    self, Caller, CallerError, Detected, ResumeError, Resumed, Shell as Kind, Wish, resume,
-};
+use crate::shell::{self, Caller, CallerError, Detected, ResumeError, Resumed, Shell as Kind, Wish, resume};
 
 const EXAMPLE: &str = r#"Example: in ~/.bashrc or ~/.zshrc, so that 'genv activate' works in every new shell
   eval "$(genv shell --init)"
@@ -74,34 +72,27 @@ impl Shell {
         }
         let text = match (action.init, action.deinit) {
             (Some(named), _) => known(named).map(shell::init).unwrap_or_default(),
-            (_, Some(named)) => known(named)
-                .map(|shell| shell::deinit(shell).to_owned())
-                .unwrap_or_default(),
+            (_, Some(named)) => known(named).map(|shell| shell::deinit(shell).to_owned()).unwrap_or_default(),
             _ if action.ok => SET_UP.to_owned(),
             _ => status()?,
         };
-        io::stdout()
-            .write_all(text.as_bytes())
-            .context("cannot print")
+        io::stdout().write_all(text.as_bytes()).context("cannot print")
     }
 }
 
 /// Prints the code that sets genv up in the shell that asks.
 pub(crate) fn print_init() -> anyhow::Result<()> {
     let code = known(None).map(shell::init).unwrap_or_default();
-    io::stdout()
-        .write_all(code.as_bytes())
-        .context("cannot print")
+    io::stdout().write_all(code.as_bytes()).context("cannot print")
 }
 
 /// Whether genv is set up, and if not, how it is.
 fn status() -> Result<String, CallerError> {
     match Caller::from_environment() {
         Ok(_) => Ok(SET_UP.to_owned()),
-        Err(CallerError::NotSetUp(detected)) => Ok(format!(
-            "genv is not set up in this shell. {}\n",
-            shell::advice(detected)
-        )),
+        Err(CallerError::NotSetUp(detected)) => {
+            Ok(format!("genv is not set up in this shell. {}\n", shell::advice(detected)))
+        }
         Err(error) => Err(error),
     }
 }
@@ -153,12 +144,11 @@ pub(crate) fn refresh() -> anyhow::Result<()> {
 }
 
 fn note(why: &str) {
-    tell(&format!(
-        "{why}: this shell is in no environment any more. 'genv activate' starts one."
-    ));
+    tell(&format!("{why}: this shell is in no environment any more. 'genv activate' starts one."));
 }
 
-const SET_UP: &str = "genv is set up in this shell. 'genv status' tells of its environment, 'genv activate' starts one.\n";
+const SET_UP: &str =
+    "genv is set up in this shell. 'genv status' tells of its environment, 'genv activate' starts one.\n";
 
 /// The shell that is named, or the one that asks. None: one that nothing can be set up in, and that must not be
 /// given code of another.

@@ -35,20 +35,13 @@ impl Status {
             }
             None => State::default(),
         };
-        let found = state
-            .environments
-            .iter()
-            .find(|it| Some(&it.eid) == claimed.as_ref());
+        let found = state.environments.iter().find(|it| Some(&it.eid) == claimed.as_ref());
         if self.json.json {
             return Ok(print_json(&object(&state, found))?);
         }
         let mut text = text(&state, claimed.as_deref(), found);
         if let Some(waiting) = queue {
-            let _ = writeln!(
-                text,
-                "Queue     {} in the queue: 'genv queue' lists them",
-                who_waits(&waiting)
-            );
+            let _ = writeln!(text, "Queue     {} in the queue: 'genv queue' lists them", who_waits(&waiting));
         }
         Ok(print(text.as_bytes())?)
     }
@@ -85,10 +78,7 @@ fn text(state: &State, claimed: Option<&str>, environment: Option<&EnvironmentSt
     let devices = state.attached(eid);
     let stale = stale(&devices).map(|shown| {
         let shown = match shown {
-            Some(shown) => format!(
-                "has CUDA_VISIBLE_DEVICES='{}'",
-                harmless(&shown.to_string_lossy())
-            ),
+            Some(shown) => format!("has CUDA_VISIBLE_DEVICES='{}'", harmless(&shown.to_string_lossy())),
             None => "has no CUDA_VISIBLE_DEVICES, and programs see all devices".to_owned(),
         };
         format!("Shell     {shown}: 'genv attach --refresh' sets it to the devices\n")
@@ -97,21 +87,15 @@ fn text(state: &State, claimed: Option<&str>, environment: Option<&EnvironmentSt
         [] => "to no device".to_owned(),
         attached => {
             let indices: Vec<String> = attached.iter().map(u32::to_string).collect();
-            let what = if attached.len() == 1 {
-                "device"
-            } else {
-                "devices"
-            };
+            let what = if attached.len() == 1 { "device" } else { "devices" };
             format!("to {what} {}", indices.join(", "))
         }
     };
     let none = || "not configured".to_owned();
     let name = environment.name.as_deref().map_or_else(none, harmless);
     let gpus = environment.gpus.map_or_else(none, |gpus| gpus.to_string());
-    let memory = environment.gpu_memory.map_or_else(
-        || "not limited".to_owned(),
-        |amount| format!("{amount} of each device"),
-    );
+    let memory =
+        environment.gpu_memory.map_or_else(|| "not limited".to_owned(), |amount| format!("{amount} of each device"));
     let lease = state.lease_end(eid).map(lease::words);
     let lease = lease.map(|until| format!("Lease     {until}\n"));
     format!(

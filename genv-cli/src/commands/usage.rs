@@ -79,13 +79,8 @@ struct UsedMemory {
 impl Usage {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
-            UsageCommand::Snapshot {
-                format: Format::Json,
-                kind,
-            } => snapshot(kind),
-            UsageCommand::Execute => {
-                become_enforcer("act on the report", "execute-report", Vec::new())
-            }
+            UsageCommand::Snapshot { format: Format::Json, kind } => snapshot(kind),
+            UsageCommand::Execute => become_enforcer("act on the report", "execute-report", Vec::new()),
         }
     }
 }
@@ -121,9 +116,7 @@ fn processes() -> anyhow::Result<Processes> {
     if let Some(why) = local_snapshot::silence(&snapshot, "gpu") {
         anyhow::bail!("cannot tell which processes use the GPUs: {why}");
     }
-    Ok(Processes {
-        processes: computing(&snapshot),
-    })
+    Ok(Processes { processes: computing(&snapshot) })
 }
 
 /// Processes that compute, as `nvidia-smi --query-compute-apps` lists them, with memory in whole MiB.
@@ -137,10 +130,9 @@ fn computing(snapshot: &Snapshot) -> Vec<Process> {
                 *used += device.memory_used_bytes.unwrap_or(0);
             }
         }
-        let used_gpu_memory = used_bytes.into_iter().map(|(index, bytes)| UsedMemory {
-            index,
-            gpu_memory: MemoryAmount::mebibytes(bytes >> 20).to_string(),
-        });
+        let used_gpu_memory = used_bytes
+            .into_iter()
+            .map(|(index, bytes)| UsedMemory { index, gpu_memory: MemoryAmount::mebibytes(bytes >> 20).to_string() });
         let used_gpu_memory: Vec<_> = used_gpu_memory.collect();
         (!used_gpu_memory.is_empty()).then(|| Process {
             pid: process.pid,

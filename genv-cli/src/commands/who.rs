@@ -142,18 +142,10 @@ impl Who {
         let mut facts = vec![format!("Device {}", answer.index)];
         facts.extend(answer.name.as_deref().map(harmless));
         facts.push(match answer.memory_used_bytes {
-            Some(used) => format!(
-                "{} of {} used",
-                memory(Some(used)),
-                memory(answer.memory_total_bytes)
-            ),
+            Some(used) => format!("{} of {} used", memory(Some(used)), memory(answer.memory_total_bytes)),
             None => memory(answer.memory_total_bytes),
         });
-        facts.extend(
-            answer
-                .utilization_ratio
-                .map(|it| format!("{:.0} % busy", it * 100.0)),
-        );
+        facts.extend(answer.utilization_ratio.map(|it| format!("{:.0} % busy", it * 100.0)));
         facts.extend((answer.up == Some(false)).then(|| "it does not answer".to_owned()));
         writeln!(out, "{}", facts.join(", "))?;
         if answer.holders.is_empty() {
@@ -211,12 +203,8 @@ fn tell_unknown(answers: &[Answer]) {
             [_] => "it".to_owned(),
             _ => indices(&devices),
         };
-        let reason = harmless(
-            reason.unwrap_or("the driver did not name all processes; 'nvidia-smi' tells more"),
-        );
-        tell(&format!(
-            "it is not known who uses {used}{besides}: {reason}"
-        ));
+        let reason = harmless(reason.unwrap_or("the driver did not name all processes; 'nvidia-smi' tells more"));
+        tell(&format!("it is not known who uses {used}{besides}: {reason}"));
     }
 }
 
@@ -245,11 +233,8 @@ impl Answer {
         let users = snapshot.processes.iter();
         let users = users.filter_map(|it| user_of(it, device, snapshot));
         let users: Vec<User> = users.collect();
-        let (processes, named) = if processes(device.index, snapshot).is_some() {
-            (Some(users), Vec::new())
-        } else {
-            (None, users)
-        };
+        let (processes, named) =
+            if processes(device.index, snapshot).is_some() { (Some(users), Vec::new()) } else { (None, users) };
         Self {
             index: device.index,
             name: gpu.and_then(|gpu| gpu.name.clone()),
@@ -257,11 +242,7 @@ impl Answer {
             memory_total_bytes: total.or(measured.map(|it| it.total_bytes)),
             memory_used_bytes: measured.map(|it| it.used_bytes),
             utilization_ratio: gpu.and_then(|gpu| gpu.measurements.utilization_ratio),
-            holders: device
-                .attachments
-                .iter()
-                .map(|it| holder(it, state))
-                .collect(),
+            holders: device.attachments.iter().map(|it| holder(it, state)).collect(),
             processes,
             named,
             gpus_unknown,
@@ -270,19 +251,14 @@ impl Answer {
 }
 
 fn holder(attachment: &AttachmentState, state: &State) -> Holder {
-    let environment = state
-        .environments
-        .iter()
-        .find(|it| it.eid == attachment.eid);
+    let environment = state.environments.iter().find(|it| it.eid == attachment.eid);
     Holder {
         eid: attachment.eid.clone(),
         name: environment.and_then(|it| it.name.clone()),
         uid: environment.map(|it| it.uid),
         username: environment.and_then(|it| it.username.clone()),
         memory_bytes: attachment.gpu_memory.map(MemoryAmount::bytes),
-        attached: attachment
-            .attached_timestamp_seconds
-            .map(|attached| Times::here().text(Some(attached))),
+        attached: attachment.attached_timestamp_seconds.map(|attached| Times::here().text(Some(attached))),
         attached_timestamp_seconds: attachment.attached_timestamp_seconds,
         lease_end_timestamp_seconds: state.lease_end(&attachment.eid),
     }

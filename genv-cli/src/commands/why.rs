@@ -7,8 +7,8 @@ use anyhow::{Context as _, anyhow};
 use clap::Args;
 use genv_core::duration::format_span;
 use genv_core::enforcement::{
-    DONE_FILE, DisputedRecord, ENFORCER_DIRECTORY, Enforcement, FrozenViolation, HeldViolation,
-    Stance, UndeliveredWarning, unread_file,
+    DONE_FILE, DisputedRecord, ENFORCER_DIRECTORY, Enforcement, FrozenViolation, HeldViolation, Stance,
+    UndeliveredWarning, unread_file,
 };
 use genv_core::model::local_time_zone;
 use genv_core::proc::{find_username, own_uid, username};
@@ -91,9 +91,7 @@ impl Why {
         // The enforcer calls a user by name where it knows one.
         let name = uid.and_then(find_username);
         let by_uid = uid.map(|uid| format!("uid:{uid}"));
-        let user = self
-            .user
-            .or_else(|| name.clone().or_else(|| by_uid.clone()));
+        let user = self.user.or_else(|| name.clone().or_else(|| by_uid.clone()));
         let user = user.unwrap_or_default();
         let read = |directory: &Path| Enforcement::read(directory).map_err(|error| anyhow!(error));
         let elsewhere = read(&self.state_directory.join(ELSEWHERE))?;
@@ -101,11 +99,9 @@ impl Why {
         let done = done.map_err(|error| anyhow!(error))?.unwrap_or_default();
         let enforcement = match (read(&self.state_directory)?, &elsewhere) {
             // None runs here.
-            (None, Some(elsewhere)) => Some(Enforcement {
-                violations: Vec::new(),
-                frozen: Vec::new(),
-                ..elsewhere.clone()
-            }),
+            (None, Some(elsewhere)) => {
+                Some(Enforcement { violations: Vec::new(), frozen: Vec::new(), ..elsewhere.clone() })
+            }
             (here, _) => here,
         };
         let enforcement = enforcement.with_context(|| {
@@ -120,8 +116,7 @@ impl Why {
             username.is_some_and(|it| names.contains(&Some(it)))
         };
         let is_disputed = |it: &&DisputedRecord| names.contains(&Some(&it.username));
-        let is_recent =
-            |it: &&HeldViolation| it.at_seconds.is_some_and(|at| now - at < SHOWN_SECONDS);
+        let is_recent = |it: &&HeldViolation| it.at_seconds.is_some_and(|at| now - at < SHOWN_SECONDS);
         let answer = Answer {
             user: &user,
             mode: &enforcement.mode,
@@ -135,17 +130,8 @@ impl Why {
             stance: enforcement.stance(),
             violations: enforcement.violations.iter().filter(is_meant).collect(),
             frozen: enforcement.frozen.iter().filter(is_frozen).collect(),
-            disputed: enforcement
-                .disputed_records
-                .iter()
-                .filter(is_disputed)
-                .collect(),
-            done: done
-                .violations
-                .iter()
-                .filter(is_meant)
-                .filter(is_recent)
-                .collect(),
+            disputed: enforcement.disputed_records.iter().filter(is_disputed).collect(),
+            done: done.violations.iter().filter(is_meant).filter(is_recent).collect(),
             elsewhere: elsewhere.as_ref().map(|it| Elsewhere {
                 enforcer: &it.config.source,
                 violations: it.violations.iter().filter(is_meant).collect(),
@@ -241,11 +227,7 @@ impl Answer<'_> {
         if let Some(why) = &not_known {
             let more = if all_is_empty { "" } else { "more " };
             // Writing to a string does not fail.
-            let _ = writeln!(
-                text,
-                "It is not known whether {} breaks {more}rules: {why}.",
-                harmless(self.user)
-            );
+            let _ = writeln!(text, "It is not known whether {} breaks {more}rules: {why}.", harmless(self.user));
             if !all_is_empty {
                 text.push('\n');
             }
@@ -307,9 +289,7 @@ impl Answer<'_> {
     /// The next step of a violation here. This text warns its reader.
     fn outlook(&self, held: &HeldViolation, now_seconds: f64) -> String {
         let unread = held.undelivered.as_ref();
-        let unread = unread.filter(|it| {
-            it.is_waited_for && self.is_asked_by_user && self.stance == Stance::Enforces
-        });
+        let unread = unread.filter(|it| it.is_waited_for && self.is_asked_by_user && self.stance == Stance::Enforces);
         let Some(warning) = unread.filter(|_| held.stage == "held") else {
             return held.outlook(self.stance, now_seconds, &local_time_zone());
         };

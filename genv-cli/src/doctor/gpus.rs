@@ -19,8 +19,7 @@ pub(super) fn examine(machine: &mut Machine, state: &State) -> Vec<Check> {
     let sample = match machine.sample(INVENTORY_PATIENCE) {
         Ok(sample) => sample,
         Err(error) => {
-            let remedy =
-                "'nvidia-smi' must work first. To try genv without a GPU set GENV_DEVICES=2";
+            let remedy = "'nvidia-smi' must work first. To try genv without a GPU set GENV_DEVICES=2";
             return vec![Check::fail(NAME, error.to_string(), remedy)];
         }
     };
@@ -29,11 +28,8 @@ pub(super) fn examine(machine: &mut Machine, state: &State) -> Vec<Check> {
     let driver = driver.map_or("no driver version".to_owned(), |it| format!("driver {it}"));
     let lost = lost(&sample);
     let devices = counted(found.count() as usize, "device");
-    let driver = if machine.is_simulated() {
-        format!("{driver}, simulated: no GPU of this machine is used")
-    } else {
-        driver
-    };
+    let driver =
+        if machine.is_simulated() { format!("{driver}, simulated: no GPU of this machine is used") } else { driver };
     let gpus = if lost.is_empty() {
         Check::ok(NAME, format!("{devices}, {driver}"))
     } else {
@@ -56,28 +52,17 @@ fn lost(sample: &GpuSample) -> Vec<String> {
 fn agreement(state: &State, found: &Inventory) -> Check {
     const NAME: &str = "devices.json";
     if state.devices.is_empty() {
-        return Check::ok(
-            NAME,
-            "it lists nothing yet: the first 'genv devices' fills it",
-        );
+        return Check::ok(NAME, "it lists nothing yet: the first 'genv devices' fills it");
     }
-    let known: BTreeMap<u32, Option<MemoryAmount>> = state
-        .devices
-        .iter()
-        .map(|it| (it.index, it.total_memory))
-        .collect();
-    let found: BTreeMap<u32, Option<MemoryAmount>> = found
-        .devices()
-        .into_iter()
-        .map(|it| (it.index, it.total_memory))
-        .collect();
+    let known: BTreeMap<u32, Option<MemoryAmount>> =
+        state.devices.iter().map(|it| (it.index, it.total_memory)).collect();
+    let found: BTreeMap<u32, Option<MemoryAmount>> =
+        found.devices().into_iter().map(|it| (it.index, it.total_memory)).collect();
     let mut differences = Vec::new();
     for (index, total) in &found {
         match (known.get(index), total) {
             (None, _) => differences.push(format!("device {index} is new")),
-            (Some(Some(known)), Some(total))
-                if known.bytes().abs_diff(total.bytes()) > ROUNDING_BYTES =>
-            {
+            (Some(Some(known)), Some(total)) if known.bytes().abs_diff(total.bytes()) > ROUNDING_BYTES => {
                 differences.push(format!("device {index} has {total}, not {known}"));
             }
             (Some(_), _) => {}

@@ -36,9 +36,7 @@ pub(super) fn clock(state: &State) -> Check {
     let created = environments.filter_map(|it| it.created_timestamp_seconds);
     let attachments = state.devices.iter().flat_map(|it| &it.attachments);
     let attached = attachments.filter_map(|it| it.attached_timestamp_seconds);
-    let times = created
-        .chain(attached)
-        .chain(state.written_timestamp_seconds);
+    let times = created.chain(attached).chain(state.written_timestamp_seconds);
     let latest = times.fold(0.0, f64::max);
     let ahead_seconds = latest - now_seconds();
     if ahead_seconds > TOLERANCE_SECONDS {
@@ -72,10 +70,7 @@ fn others(proc: &Path, uid: u32) -> impl Iterator<Item = u32> {
 
 /// Whether environ can be read of one of these, or of the first process if they are none. That one tells less: some
 /// are kept from root, too.
-fn environ_of_any(
-    others: impl Iterator<Item = u32>,
-    read: impl Fn(u32) -> io::Result<()>,
-) -> io::Result<()> {
+fn environ_of_any(others: impl Iterator<Item = u32>, read: impl Fn(u32) -> io::Result<()>) -> io::Result<()> {
     let mut denied = None;
     for pid in others.take(MOST_TRIED) {
         match read(pid) {
@@ -128,15 +123,10 @@ fn exporter_at(address: SocketAddr) -> Check {
         Ok(String::from_utf8_lossy(&status).into_owned())
     });
     match answer {
-        Ok(status) if status.ends_with(" 200") => {
-            Check::ok(NAME, format!("it is well on {address}"))
-        }
+        Ok(status) if status.ends_with(" 200") => Check::ok(NAME, format!("it is well on {address}")),
         Ok(status) => Check::warn(
             NAME,
-            format!(
-                "{address} answers {}",
-                crate::output::harmless(status.trim())
-            ),
+            format!("{address} answers {}", crate::output::harmless(status.trim())),
             "see its log; with TLS it is not asked from here",
         ),
         Err(error) => Check::warn(
@@ -167,13 +157,7 @@ mod tests {
             // In a container without the capability, or under a security module.
             (Ok(()), denied(), true, Verdict::Warn, "cannot be read"),
             (denied(), denied(), false, Verdict::Warn, "are hidden"),
-            (
-                Err(ErrorKind::NotFound.into()),
-                denied(),
-                true,
-                Verdict::Warn,
-                "are hidden",
-            ),
+            (Err(ErrorKind::NotFound.into()), denied(), true, Verdict::Warn, "are hidden"),
         ] {
             let check = judged(stat, environ, as_root);
             assert_eq!(check.verdict, verdict, "{check:?}");
@@ -183,8 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn one_readable_process_of_another_user_is_enough_and_the_first_process_counts_only_without_any()
-     {
+    fn one_readable_process_of_another_user_is_enough_and_the_first_process_counts_only_without_any() {
         let gone = || Err(ErrorKind::NotFound.into());
         let read = |pid| match pid {
             7 => Ok(()),
@@ -195,22 +178,8 @@ mod tests {
         assert!(is_readable(&[5, 8, 7]));
         assert!(!is_readable(&[5, 6]));
         assert!(!is_readable(&[8]));
-        assert!(
-            environ_of_any([8].into_iter(), |pid| if pid == 1 {
-                Ok(())
-            } else {
-                gone()
-            })
-            .is_ok()
-        );
-        assert!(
-            environ_of_any([5].into_iter(), |pid| if pid == 1 {
-                Ok(())
-            } else {
-                denied()
-            })
-            .is_err()
-        );
+        assert!(environ_of_any([8].into_iter(), |pid| if pid == 1 { Ok(()) } else { gone() }).is_ok());
+        assert!(environ_of_any([5].into_iter(), |pid| if pid == 1 { Ok(()) } else { denied() }).is_err());
         assert!(environ_of_any(std::iter::empty(), |_| Ok(())).is_ok());
         assert!(!is_readable(&[[5; MOST_TRIED].as_slice(), &[7]].concat()));
     }
@@ -252,10 +221,7 @@ mod tests {
         let well = answered(b"HTTP/1.1 200 OK\r\n\r\n");
         assert_eq!(well.verdict, Verdict::Ok, "{well:?}");
         for (answer, part) in [
-            (
-                &b"HTTP/1.1 503 Service Unavailable\r\n\r\n"[..],
-                "answers HTTP/1.1 503",
-            ),
+            (&b"HTTP/1.1 503 Service Unavailable\r\n\r\n"[..], "answers HTTP/1.1 503"),
             (b"\x1b[2J\x1b[2J\x1b[2J", "answers \\u{1b}[2J"),
             (b"\x15\x03\x03", "answers \\u{15}\\u{3}\\u{3}"),
         ] {

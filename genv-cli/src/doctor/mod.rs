@@ -35,28 +35,15 @@ pub(crate) struct Check {
 
 impl Check {
     fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self {
-            name,
-            verdict: Verdict::Ok,
-            found: found.into(),
-            remedy: None,
-        }
+        Self { name, verdict: Verdict::Ok, found: found.into(), remedy: None }
     }
 
     fn warn(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            name,
-            verdict: Verdict::Warn,
-            found: found.into(),
-            remedy: Some(remedy.into()),
-        }
+        Self { name, verdict: Verdict::Warn, found: found.into(), remedy: Some(remedy.into()) }
     }
 
     fn fail(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            verdict: Verdict::Fail,
-            ..Self::warn(name, found, remedy)
-        }
+        Self { verdict: Verdict::Fail, ..Self::warn(name, found, remedy) }
     }
 }
 

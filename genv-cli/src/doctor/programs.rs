@@ -25,11 +25,7 @@ pub(super) fn shell() -> Check {
             "genv is not set up in it, or was called with 'command'",
             one_line(&shell::advice(detected)),
         ),
-        Err(error) => Check::fail(
-            NAME,
-            "it was set up by another version",
-            one_line(&error.to_string()),
-        ),
+        Err(error) => Check::fail(NAME, "it was set up by another version", one_line(&error.to_string())),
     }
 }
 
@@ -47,8 +43,7 @@ pub(super) fn shims() -> Vec<Check> {
         )];
     };
     let active = env::var_os(ACTIVE).is_some();
-    let checks =
-        ["nvidia-smi", "docker", "podman"].map(|name| shim(name, Path::new(&folder), active));
+    let checks = ["nvidia-smi", "docker", "podman"].map(|name| shim(name, Path::new(&folder), active));
     checks.into_iter().flatten().collect()
 }
 
@@ -61,10 +56,7 @@ fn shim(name: &'static str, folder: &Path, active: bool) -> Option<Check> {
         _ if !own.exists() => Check::warn(
             name,
             format!("{shown} runs, which does not know of environments"),
-            format!(
-                "make the link as root: ln -s ../genv-shim {}",
-                own.display()
-            ),
+            format!("make the link as root: ln -s ../genv-shim {}", own.display()),
         ),
         (true, false) => Check::fail(
             name,
@@ -89,7 +81,5 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 fn same(one: &Path, other: &Path) -> bool {
-    one == other
-        || fs::canonicalize(one)
-            .is_ok_and(|it| fs::canonicalize(other).is_ok_and(|other| it == other))
+    one == other || fs::canonicalize(one).is_ok_and(|it| fs::canonicalize(other).is_ok_and(|other| it == other))
 }

@@ -24,12 +24,7 @@ const EVERYBODY: u32 = 0o777;
 const EVERYBODYS_FILE: u32 = 0o666;
 
 /// Files that everybody changes.
-const FILES: [&str; 4] = [
-    "envs.json",
-    "devices.json",
-    "genv-members.json",
-    "genv.lock",
-];
+const FILES: [&str; 4] = ["envs.json", "devices.json", "genv-members.json", "genv.lock"];
 
 /// The directory.
 pub(super) fn directory(path: &Path) -> Vec<Check> {
@@ -38,10 +33,7 @@ pub(super) fn directory(path: &Path) -> Vec<Check> {
     let found = match fs::metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return vec![Check::ok(
-                NAME,
-                format!("{shown} is not there yet: the first environment makes it"),
-            )];
+            return vec![Check::ok(NAME, format!("{shown} is not there yet: the first environment makes it"))];
         }
         Err(error) => {
             let remedy = "set GENV_TMPDIR to a directory that everybody may use";
@@ -50,11 +42,7 @@ pub(super) fn directory(path: &Path) -> Vec<Check> {
     };
     if !found.is_dir() {
         let remedy = "move it away, and genv makes a directory";
-        return vec![Check::fail(
-            NAME,
-            format!("{shown} is no directory"),
-            remedy,
-        )];
+        return vec![Check::fail(NAME, format!("{shown} is no directory"), remedy)];
     }
     let (mode, owner) = (found.mode() & MODE, found.uid());
     let described = format!("{shown}, mode {mode:04o}, of uid {owner}");
@@ -88,11 +76,7 @@ fn mount(path: &Path) -> Check {
     let mount = match statvfs(path) {
         Ok(found) => found,
         Err(errno) => {
-            return Check::fail(
-                NAME,
-                errno.to_string(),
-                "see whether it is mounted and well",
-            );
+            return Check::fail(NAME, errno.to_string(), "see whether it is mounted and well");
         }
     };
     if mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
@@ -104,11 +88,7 @@ fn mount(path: &Path) -> Check {
     }
     if is_on_network(path) {
         let found = "it is shared with other machines, whose devices would be taken for this one's";
-        return Check::fail(
-            NAME,
-            found,
-            "set GENV_TMPDIR to a directory of this machine alone",
-        );
+        return Check::fail(NAME, found, "set GENV_TMPDIR to a directory of this machine alone");
     }
     let free_mib = (mount.f_bavail * mount.f_frsize) >> 20;
     Check::ok(NAME, format!("{free_mib} MiB free"))
@@ -149,10 +129,7 @@ pub(super) fn files(machine: &Machine) -> (Option<State>, Vec<Check>) {
             let mode = found.mode() & MODE;
             checks.push(Check::warn(
                 NAME,
-                format!(
-                    "{} has mode {mode:04o}: not everybody may read and write it",
-                    path.display()
-                ),
+                format!("{} has mode {mode:04o}: not everybody may read and write it", path.display()),
                 format!("let its owner run 'chmod 0666 {}'", path.display()),
             ));
         }
@@ -162,10 +139,7 @@ pub(super) fn files(machine: &Machine) -> (Option<State>, Vec<Check>) {
         checks.push(Check::warn(
             NAME,
             format!("damaged ones were kept: {}", aside.join(", ")),
-            format!(
-                "see who damaged them, then remove them from {}",
-                directory.display()
-            ),
+            format!("see who damaged them, then remove them from {}", directory.display()),
         ));
     }
     // Read as it lies there: asking the machine would tell what is whole in a damaged file.

@@ -47,9 +47,7 @@ impl Outlives {
             Self::Setsid => Command::new(program),
             Self::Scope => {
                 let mut command = Command::new("systemd-run");
-                command
-                    .args(["--user", "--scope", "--quiet", "--collect", "--"])
-                    .arg(program);
+                command.args(["--user", "--scope", "--quiet", "--collect", "--"]).arg(program);
                 command
             }
         }
@@ -58,20 +56,13 @@ impl Outlives {
 
 /// Whether a process with this `/proc/PID/cgroup` belongs to a login.
 fn is_in_login(cgroup: &str) -> bool {
-    cgroup
-        .lines()
-        .flat_map(|line| line.split('/'))
-        .any(|part| part.starts_with("session-") && part.ends_with(".scope"))
+    cgroup.lines().flat_map(|line| line.split('/')).any(|part| part.starts_with("session-") && part.ends_with(".scope"))
 }
 
 /// Whether logind ends the processes of a login. Without an answer of logind: no.
 fn ends_all() -> bool {
     let asked = Command::new("busctl")
-        .args([
-            "get-property",
-            "org.freedesktop.login1",
-            "/org/freedesktop/login1",
-        ])
+        .args(["get-property", "org.freedesktop.login1", "/org/freedesktop/login1"])
         .args(["org.freedesktop.login1.Manager", "KillUserProcesses"])
         .stdin(Stdio::null())
         .stderr(Stdio::null())
@@ -85,9 +76,7 @@ mod tests {
 
     #[test]
     fn a_login_is_told_by_its_scope() {
-        assert!(is_in_login(
-            "0::/user.slice/user-1000.slice/session-3.scope\n"
-        ));
+        assert!(is_in_login("0::/user.slice/user-1000.slice/session-3.scope\n"));
         for outside in [
             "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope\n",
             "0::/system.slice/cron.service\n",

@@ -78,14 +78,8 @@ impl Process {
     /// The process with this pid; none if it has ended.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let start_time_ticks = start_of(pid)?;
-        let id = ProcessId {
-            pid,
-            start_time_ticks,
-        };
-        Some(Self {
-            id,
-            boot_id: boot_id(),
-        })
+        let id = ProcessId { pid, start_time_ticks };
+        Some(Self { id, boot_id: boot_id() })
     }
 
     pub(crate) fn is_alive(&self) -> bool {
@@ -103,10 +97,7 @@ impl Process {
 
 /// The start of a living process; a zombie does not count.
 fn start_of(pid: u32) -> Option<u64> {
-    let table = ProcReader::new().read(&ProcessRequest {
-        members: vec![pid],
-        ..ProcessRequest::default()
-    });
+    let table = ProcReader::new().read(&ProcessRequest { members: vec![pid], ..ProcessRequest::default() });
     Some(table.living(pid)?.start_time_ticks)
 }
 
@@ -124,8 +115,7 @@ impl Job {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(cannot_read(&path, &error)),
         };
-        let record =
-            serde_json::from_slice(&content).map_err(|error| cannot_read(&path, &error))?;
+        let record = serde_json::from_slice(&content).map_err(|error| cannot_read(&path, &error))?;
         Ok(Some(Self { folder, record }))
     }
 
@@ -141,19 +131,10 @@ impl Job {
     pub(crate) fn state(&self) -> State {
         match self.record.exit_code {
             Some(code) => State::Ended(code),
-            None if self.record.running.is_alive() || self.record.waiting.is_alive() => {
-                State::Running
-            }
+            None if self.record.running.is_alive() || self.record.waiting.is_alive() => State::Running,
             // The job may have recorded its end meanwhile.
             None => match Self::read(self.folder.clone()) {
-                Ok(Some(Self {
-                    record:
-                        Record {
-                            exit_code: Some(code),
-                            ..
-                        },
-                    ..
-                })) => State::Ended(code),
+                Ok(Some(Self { record: Record { exit_code: Some(code), .. }, .. })) => State::Ended(code),
                 _ => State::Lost,
             },
         }
@@ -184,10 +165,7 @@ fn title(number: u32, name: Option<&str>) -> String {
 }
 
 fn cannot_read(path: &Path, why: &dyn std::fmt::Display) -> anyhow::Error {
-    anyhow!(
-        "cannot read {}: {why}: remove its folder if the job is of no use any more",
-        path.display()
-    )
+    anyhow!("cannot read {}: {why}: remove its folder if the job is of no use any more", path.display())
 }
 
 /// The user's jobs on this machine, the oldest first. A job whose record cannot be read is left out, and named on stderr.
@@ -251,45 +229,25 @@ fn meant(named: Option<&str>) -> anyhow::Result<Vec<Job>> {
 
 fn no_job(named: Option<&str>) -> String {
     match named {
-        Some(named) => format!(
-            "there is no job {}: 'genv jobs' lists yours",
-            named.escape_debug()
-        ),
+        Some(named) => format!("there is no job {}: 'genv jobs' lists yours", named.escape_debug()),
         None => "there is no job: 'genv exec --detach -- COMMAND' starts one".to_owned(),
     }
 }
 
 /// The folder of this machine's jobs: other machines may share the home directory.
 fn folder() -> anyhow::Result<PathBuf> {
-    let absolute = |name: &str| {
-        env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|it| it.is_absolute())
-    };
-    let state = absolute("XDG_STATE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
-    let state = state.context(
-        "cannot find the folder of jobs: HOME is not set. Set it to your home directory",
-    )?;
-    let hostname = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .replace('/', "-");
+    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|it| it.is_absolute());
+    let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
+    let state = state.context("cannot find the folder of jobs: HOME is not set. Set it to your home directory")?;
+    let hostname = rustix::system::uname().nodename().to_string_lossy().replace('/', "-");
     Ok(state.join("genv/jobs").join(hostname))
 }
 
 /// A new folder for a new job.
 fn new_folder() -> anyhow::Result<(u32, PathBuf)> {
     let parent = folder()?;
-    let make = |path: &Path, parents: bool| {
-        DirBuilder::new()
-            .mode(0o700)
-            .recursive(parents)
-            .create(path)
-    };
-    let cannot = |path: &Path, error: io::Error| {
-        anyhow!("cannot make {}: {error}: see whose it is", path.display())
-    };
+    let make = |path: &Path, parents: bool| DirBuilder::new().mode(0o700).recursive(parents).create(path);
+    let cannot = |path: &Path, error: io::Error| anyhow!("cannot make {}: {error}: see whose it is", path.display());
     make(&parent, true).map_err(|error| cannot(&parent, error))?;
     remove_old();
     let numbers = fs::read_dir(&parent)?.flatten();
@@ -310,11 +268,7 @@ fn new_folder() -> anyhow::Result<(u32, PathBuf)> {
 fn remove_old() {
     let before = now_seconds() - KEPT_SECONDS;
     for job in read_all().unwrap_or_default().0 {
-        if job
-            .record
-            .ended_timestamp_seconds
-            .is_some_and(|ended| ended < before)
-        {
+        if job.record.ended_timestamp_seconds.is_some_and(|ended| ended < before) {
             // A later start tries again.
             let _ = fs::remove_dir_all(&job.folder);
         }

@@ -71,16 +71,12 @@ impl Detached {
             .context("cannot start a job: cannot run genv once more")?;
         let mut answer = Vec::new();
         if let Some(mut stdout) = child.stdout.take() {
-            stdout
-                .read_to_end(&mut answer)
-                .context("cannot start a job")?;
+            stdout.read_to_end(&mut answer).context("cannot start a job")?;
         }
         let Some(given) = answer.strip_prefix(STARTED) else {
             let status = child.wait().context("cannot start a job")?;
             handed_on(exit_code(status))?;
-            return Err(anyhow!(
-                "cannot start a job: genv ended before it started. Try again"
-            ));
+            return Err(anyhow!("cannot start a job: genv ended before it started. Try again"));
         };
         let (title, output) = (title(number, name), folder.join(OUTPUT_FILE));
         announcer.announce(&format!(
@@ -115,11 +111,7 @@ pub(crate) struct Starting {
 
 impl Starting {
     pub(crate) fn new(folder: PathBuf, name: Option<String>, command: Vec<OsString>) -> Self {
-        Self {
-            folder,
-            name,
-            command,
-        }
+        Self { folder, name, command }
     }
 
     /// Leaves the terminal, and redirects the command's output to the job's file.
@@ -129,18 +121,10 @@ impl Starting {
     pub(crate) fn prepare(&self, command: &mut Command) -> anyhow::Result<()> {
         let path = self.folder.join(OUTPUT_FILE);
         let output = File::create(&path);
-        let output = output.with_context(|| {
-            format!(
-                "cannot make {}: see whether its disk is full",
-                path.display()
-            )
-        })?;
+        let output = output.with_context(|| format!("cannot make {}: see whether its disk is full", path.display()))?;
         // This fails only for the leader of a session, which needs no new session.
         let _ = setsid();
-        command
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output);
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         Ok(())
     }
 
@@ -149,12 +133,8 @@ impl Starting {
     /// # Errors
     /// The record cannot be written, or this program does not find itself in `/proc`.
     pub(crate) fn runs(&self, pid: u32, shown: &Shown, given: &str) -> anyhow::Result<Job> {
-        let waiting =
-            Process::of(std::process::id()).context("cannot find this process in /proc")?;
-        let number = self
-            .folder
-            .file_name()
-            .and_then(|name| name.to_str()?.parse().ok());
+        let waiting = Process::of(std::process::id()).context("cannot find this process in /proc")?;
+        let number = self.folder.file_name().and_then(|name| name.to_str()?.parse().ok());
         let directory = env::current_dir().unwrap_or_default();
         let text = |word: &OsString| word.to_string_lossy().into_owned();
         let job = Job {
@@ -203,12 +183,7 @@ impl Job {
         let new = self.folder.join("job.json.new");
         let content = serde_json::to_vec_pretty(&self.record)?;
         let written = fs::write(&new, content).and_then(|()| fs::rename(&new, &path));
-        written.with_context(|| {
-            format!(
-                "cannot write {}: see whether its disk is full",
-                path.display()
-            )
-        })
+        written.with_context(|| format!("cannot write {}: see whether its disk is full", path.display()))
     }
 }
 
@@ -218,19 +193,9 @@ mod tests {
 
     #[test]
     fn the_first_detach_alone_is_replaced() {
-        let words = [
-            "exec", "--detach", "--gpus", "1", "--", "docker", "--detach",
-        ];
+        let words = ["exec", "--detach", "--gpus", "1", "--", "docker", "--detach"];
         let words = job_words(words.into_iter().map(Into::into), Path::new("/jobs/3"));
-        let expected = [
-            "exec",
-            "--job=/jobs/3",
-            "--gpus",
-            "1",
-            "--",
-            "docker",
-            "--detach",
-        ];
+        let expected = ["exec", "--job=/jobs/3", "--gpus", "1", "--", "docker", "--detach"];
         assert_eq!(words, expected);
     }
 }

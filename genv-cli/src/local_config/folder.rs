@@ -23,8 +23,7 @@ const CORRECT: &str = Form::Folder.correct();
 pub(super) fn make(path: &Path) -> Result<(), LocalConfigError> {
     match fs::create_dir(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            Err(Place::new("make", path, CORRECT)
-                .error(error, "See to it that you may write there"))
+            Err(Place::new("make", path, CORRECT).error(error, "See to it that you may write there"))
         }
         _ => Ok(()),
     }
@@ -50,13 +49,9 @@ pub(super) fn load(folder: &Path) -> Result<Configuration, LocalConfigError> {
         let why = || format!("'{}' is not a number of devices", shown(&text));
         text.parse::<u32>().map_err(|_| at(GPUS).wrong(why()))
     });
-    let gpu_memory = read(GPU_MEMORY)?
-        .map(|text| MemoryAmount::from_person(&text).map_err(|error| at(GPU_MEMORY).wrong(error)));
-    Ok(Configuration {
-        name: name.transpose()?,
-        gpus: gpus.transpose()?,
-        gpu_memory: gpu_memory.transpose()?,
-    })
+    let gpu_memory =
+        read(GPU_MEMORY)?.map(|text| MemoryAmount::from_person(&text).map_err(|error| at(GPU_MEMORY).wrong(error)));
+    Ok(Configuration { name: name.transpose()?, gpus: gpus.transpose()?, gpu_memory: gpu_memory.transpose()? })
 }
 
 /// Writes a configuration to a `.genv`; files of what is not configured are removed.
@@ -68,10 +63,7 @@ pub(super) fn save(folder: &Path, configuration: &Configuration) -> Result<(), L
     for (name, value) in [
         (NAME, configuration.name.clone()),
         (GPUS, configuration.gpus.map(|gpus| gpus.to_string())),
-        (
-            GPU_MEMORY,
-            configuration.gpu_memory.map(|amount| amount.to_string()),
-        ),
+        (GPU_MEMORY, configuration.gpu_memory.map(|amount| amount.to_string())),
     ] {
         let saved = match value {
             Some(value) => write(directory.as_fd(), name, &value),
@@ -99,15 +91,8 @@ fn open(folder: &Path, task: &'static str) -> Result<OwnedFd, LocalConfigError> 
 fn write(directory: BorrowedFd<'_>, name: &str, value: &str) -> io::Result<()> {
     let temporary = format!(".{name}.{}", process::id());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = File::from(openat(
-        directory,
-        &temporary,
-        flags,
-        Mode::from_raw_mode(0o644),
-    )?);
-    let written = file
-        .write_all(value.as_bytes())
-        .and_then(|()| Ok(fsync(&file)?));
+    let mut file = File::from(openat(directory, &temporary, flags, Mode::from_raw_mode(0o644))?);
+    let written = file.write_all(value.as_bytes()).and_then(|()| Ok(fsync(&file)?));
     let written = written.and_then(|()| Ok(renameat(directory, &temporary, directory, name)?));
     if written.is_err() {
         // What is left of it is of no use; the first error says what is wrong.

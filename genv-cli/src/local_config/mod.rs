@@ -75,10 +75,7 @@ impl Form {
 impl Source {
     /// The sources of a directory, the first of which counts.
     fn all(directory: &Path, forms: &[Form]) -> impl Iterator<Item = Self> {
-        let sources = forms.iter().map(|form| Self {
-            form: *form,
-            path: directory.join(form.name()),
-        });
+        let sources = forms.iter().map(|form| Self { form: *form, path: directory.join(form.name()) });
         sources.filter(Self::exists)
     }
 
@@ -118,10 +115,7 @@ impl Source {
     pub(crate) fn load(&self) -> Result<LocalConfig, LocalConfigError> {
         if self.form == Form::Folder {
             let configuration = folder::load(&self.path)?;
-            return Ok(LocalConfig {
-                configuration,
-                ..LocalConfig::default()
-            });
+            return Ok(LocalConfig { configuration, ..LocalConfig::default() });
         }
         toml_file::load(&self.path, self.form)
     }
@@ -156,9 +150,7 @@ impl Search {
         let (path, owner) = (printable(source.path()), users::shown(*owner));
         Some(match self.skipped.len() - 1 {
             0 => format!("{path} belongs to {owner}, and does not count"),
-            more => format!(
-                "{path} belongs to {owner}, and does not count, as {more} more of other users"
-            ),
+            more => format!("{path} belongs to {owner}, and does not count, as {more} more of other users"),
         })
     }
 
@@ -177,9 +169,7 @@ pub(crate) fn find() -> Search {
     let home = home.map(PathBuf::from);
     let actual = env::current_dir().ok();
     let known = env::var_os("PWD").map(PathBuf::from);
-    let known = known.filter(|known| {
-        known.is_absolute() && actual.as_ref().is_some_and(|actual| same(known, actual))
-    });
+    let known = known.filter(|known| known.is_absolute() && actual.as_ref().is_some_and(|actual| same(known, actual)));
     let places = Places::new(known.as_deref(), actual.as_deref(), home.as_deref());
     let user = rustix::process::geteuid().as_raw();
     search(places, user)
@@ -194,14 +184,8 @@ fn search(places: Places, user: u32) -> Search {
         }
         _ => true,
     };
-    let source = places
-        .all()
-        .find_map(|place| Source::all(place, &Form::ALL).find(&mut counts));
-    Search {
-        source,
-        skipped,
-        places,
-    }
+    let source = places.all().find_map(|place| Source::all(place, &Form::ALL).find(&mut counts));
+    Search { source, skipped, places }
 }
 
 /// The directories that are looked at.
@@ -218,10 +202,7 @@ struct Places {
 
 impl Places {
     fn new(known: Option<&Path>, actual: Option<&Path>, home: Option<&Path>) -> Self {
-        let mut places = Self {
-            home: home.map(Path::to_owned),
-            ..Self::default()
-        };
+        let mut places = Self { home: home.map(Path::to_owned), ..Self::default() };
         let (directories, inside) = places.above(known.or(actual));
         places.known = directories;
         let (directories, inside_too) = places.above(actual.filter(|_| known.is_some()));
@@ -272,9 +253,7 @@ impl fmt::Display for Places {
         parts.extend(home.map(|home| format!("the home directory {}", printable(home))));
         f.write_str(&parts.join(", and in "))?;
         match self.known.first().filter(|_| self.outside) {
-            Some(_) => f.write_str(
-                ". What is above counts only within a git repository or the home directory",
-            ),
+            Some(_) => f.write_str(". What is above counts only within a git repository or the home directory"),
             None => Ok(()),
         }
     }
@@ -292,9 +271,7 @@ fn same(one: &Path, other: &Path) -> bool {
 /// Why a text cannot be the name of an environment.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if name.chars().count() > MOST_NAME_CHARACTERS {
-        return Err(format!(
-            "a name has at most {MOST_NAME_CHARACTERS} characters"
-        ));
+        return Err(format!("a name has at most {MOST_NAME_CHARACTERS} characters"));
     }
     // Those that move what is printed after them count as well.
     let unprintable = |letter: char| {
@@ -302,10 +279,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
             || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
     };
     if name.contains(unprintable) {
-        return Err(format!(
-            "the name '{}' has characters that cannot be printed",
-            shown(name)
-        ));
+        return Err(format!("the name '{}' has characters that cannot be printed", shown(name)));
     }
     Ok(())
 }

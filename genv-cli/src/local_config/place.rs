@@ -32,20 +32,11 @@ pub(super) struct Place {
 impl Place {
     pub(super) fn new(task: &'static str, path: &Path, correct: &'static str) -> Self {
         let path = path.to_owned();
-        Self {
-            task,
-            path,
-            correct,
-        }
+        Self { task, path, correct }
     }
 
     pub(super) fn error(&self, why: impl fmt::Display, remedy: &'static str) -> LocalConfigError {
-        LocalConfigError {
-            task: self.task,
-            path: self.path.clone(),
-            why: why.to_string(),
-            remedy,
-        }
+        LocalConfigError { task: self.task, path: self.path.clone(), why: why.to_string(), remedy }
     }
 
     /// An error about its content.
@@ -67,9 +58,7 @@ impl Place {
         };
         self.check(&file, FileType::RegularFile)?;
         let mut content = Vec::new();
-        let read = File::from(file)
-            .take(most_bytes + 1)
-            .read_to_end(&mut content);
+        let read = File::from(file).take(most_bytes + 1).read_to_end(&mut content);
         read.map_err(|error| self.wrong(error))?;
         if content.len() as u64 > most_bytes {
             return Err(self.wrong(format!("it has more than {most_bytes} bytes")));
@@ -117,10 +106,7 @@ pub(super) fn peek(path: &Path, most_bytes: u64) -> Option<Vec<u8>> {
 }
 
 /// Opening a pipe must not wait for its other end.
-const NO_WAITING: OFlags = OFlags::RDONLY
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::NOCTTY)
-    .union(OFlags::CLOEXEC);
+const NO_WAITING: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
 /// Whether a user uses what belongs to `owner`: it must be the user's own, or root's, who could do anything anyway.
 pub(super) const fn trusts(user: u32, owner: u32) -> bool {

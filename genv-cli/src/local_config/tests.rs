@@ -24,13 +24,7 @@ fn lab() -> Lab {
     for folder in [&outside, &project, &repository.join(".git")] {
         fs::create_dir_all(folder).unwrap();
     }
-    Lab {
-        _root: root,
-        outside,
-        home,
-        repository,
-        project,
-    }
+    Lab { _root: root, outside, home, repository, project }
 }
 
 fn places(working: Option<&Path>, home: Option<&Path>) -> Vec<PathBuf> {
@@ -41,12 +35,7 @@ fn places(working: Option<&Path>, home: Option<&Path>) -> Vec<PathBuf> {
 fn the_search_ends_at_the_repository_and_then_looks_at_home() {
     let lab = lab();
     let found = places(Some(&lab.project), Some(&lab.home));
-    let expected = [
-        &lab.project,
-        &lab.repository.join("src"),
-        &lab.repository,
-        &lab.home,
-    ];
+    let expected = [&lab.project, &lab.repository.join("src"), &lab.repository, &lab.home];
     assert!(found.iter().eq(expected), "{found:?}");
 }
 
@@ -54,10 +43,7 @@ fn the_search_ends_at_the_repository_and_then_looks_at_home() {
 fn the_search_ends_at_the_home_directory() {
     let lab = lab();
     let code = lab.home.join("code");
-    assert_eq!(
-        places(Some(&code), Some(&lab.home)),
-        [code.clone(), lab.home.clone()]
-    );
+    assert_eq!(places(Some(&code), Some(&lab.home)), [code.clone(), lab.home.clone()]);
     assert_eq!(places(Some(&lab.home), Some(&lab.home)).len(), 1);
     let link = lab.outside.join("to-home");
     symlink(&lab.home, &link).unwrap();
@@ -68,10 +54,7 @@ fn the_search_ends_at_the_home_directory() {
 fn outside_of_home_and_repository_nothing_above_counts() {
     let lab = lab();
     let (outside, home) = (lab.outside, lab.home);
-    assert_eq!(
-        places(Some(&outside), Some(&home)),
-        [outside.clone(), home.clone()]
-    );
+    assert_eq!(places(Some(&outside), Some(&home)), [outside.clone(), home.clone()]);
     assert_eq!(places(Some(&outside), None), [outside]);
     assert_eq!(places(None, Some(&home)), [home]);
 }
@@ -84,24 +67,14 @@ fn behind_a_link_the_directories_of_its_target_are_looked_at_too() {
     fs::remove_dir(lab.repository.join(".git")).unwrap();
     let known = link.join("src/deep");
     let found = Places::new(Some(&known), Some(&lab.project), Some(&lab.home));
-    let expected = [
-        &known,
-        &lab.repository.join("src"),
-        &lab.repository,
-        &lab.home.join("code"),
-        &lab.home,
-    ];
+    let expected = [&known, &lab.repository.join("src"), &lab.repository, &lab.home.join("code"), &lab.home];
     assert!(found.all().eq(expected), "{found:?}");
     assert!(!found.outside);
 }
 
 #[test]
 fn the_places_are_told_as_they_were_looked_at() {
-    let (a, b, c) = (
-        PathBuf::from("/a"),
-        PathBuf::from("/a/b"),
-        PathBuf::from("/home/c"),
-    );
+    let (a, b, c) = (PathBuf::from("/a"), PathBuf::from("/a/b"), PathBuf::from("/home/c"));
     let told = |known: &[&PathBuf], outside: bool| {
         let places = Places {
             known: known.iter().copied().cloned().collect(),
@@ -112,10 +85,7 @@ fn the_places_are_told_as_they_were_looked_at() {
         places.to_string()
     };
     assert_eq!(told(&[], false), "the home directory /home/c");
-    assert_eq!(
-        told(&[&b, &a], false),
-        "/a/b up to /a, and in the home directory /home/c"
-    );
+    assert_eq!(told(&[&b, &a], false), "/a/b up to /a, and in the home directory /home/c");
     assert_eq!(
         told(&[&b], true),
         "/a/b, and in the home directory /home/c. What is above counts only within a git repository or the home directory"
@@ -133,10 +103,7 @@ fn sources_of_other_users_are_skipped() {
         search(places, user)
     };
     let found = of(own);
-    assert_eq!(
-        found.source.as_ref().map(Source::path),
-        Some(&*lab.project.join("genv.toml"))
-    );
+    assert_eq!(found.source.as_ref().map(Source::path), Some(&*lab.project.join("genv.toml")));
     assert_eq!(found.skipped(), None);
     // What belongs to root counts for everybody.
     if own != 0 {
@@ -158,12 +125,7 @@ fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
 
 #[test]
 fn what_is_saved_is_loaded() {
-    let folder = folder(&[
-        ("name", b"old"),
-        ("gpus", b"7"),
-        ("gpu-memory", b"1g"),
-        ("other", b"kept"),
-    ]);
+    let folder = folder(&[("name", b"old"), ("gpus", b"7"), ("gpu-memory", b"1g"), ("other", b"kept")]);
     let whole = Configuration {
         name: Some("my env; $(id)".to_owned()),
         gpus: Some(2),
@@ -173,20 +135,14 @@ fn what_is_saved_is_loaded() {
     assert_eq!(load(folder.path()).unwrap(), whole);
     save(folder.path(), &Configuration::default()).unwrap();
     assert_eq!(load(folder.path()).unwrap(), Configuration::default());
-    let left: Vec<_> = fs::read_dir(folder.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name())
-        .collect();
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["other"]);
 }
 
 #[test]
 fn files_may_end_with_a_newline_or_be_empty() {
     let folder = folder(&[("name", b"\n"), ("gpus", b" 3\n")]);
-    let expected = Configuration {
-        gpus: Some(3),
-        ..Configuration::default()
-    };
+    let expected = Configuration { gpus: Some(3), ..Configuration::default() };
     assert_eq!(load(folder.path()).unwrap(), expected);
 }
 
@@ -211,13 +167,7 @@ fn what_cannot_be_used_is_refused_in_one_line() {
         let folder = folder(&[(file, content)]);
         let said = load(folder.path()).unwrap_err().to_string();
         assert!(said.contains(words), "{said}");
-        assert!(
-            said.starts_with(&format!(
-                "cannot use {}",
-                folder.path().join(file).display()
-            )),
-            "{said}"
-        );
+        assert!(said.starts_with(&format!("cannot use {}", folder.path().join(file).display())), "{said}");
         assert!(!said.contains(char::is_control), "{said:?}");
     }
 }
@@ -235,15 +185,9 @@ fn links_and_pipes_are_not_followed() {
     let said = load(folder.path()).unwrap_err().to_string();
     assert!(said.contains("symbolic link"), "{said}");
     // Saving replaces the link, not what it leads to.
-    let other = Configuration {
-        name: Some("mine".to_owned()),
-        ..Configuration::default()
-    };
+    let other = Configuration { name: Some("mine".to_owned()), ..Configuration::default() };
     save(folder.path(), &other).unwrap();
-    assert_eq!(
-        fs::read_to_string(secret.path().join("name")).unwrap(),
-        "secret"
-    );
+    assert_eq!(fs::read_to_string(secret.path().join("name")).unwrap(), "secret");
     assert_eq!(load(folder.path()).unwrap(), other);
 
     let pipe = folder.path().join("gpus");
@@ -256,16 +200,9 @@ fn links_and_pipes_are_not_followed() {
 fn a_folder_that_cannot_be_written_to_keeps_what_it_has() {
     let folder = folder(&[("name", b"kept")]);
     fs::create_dir(folder.path().join("gpus")).unwrap();
-    let other = Configuration {
-        gpus: Some(1),
-        name: Some("kept".to_owned()),
-        ..Configuration::default()
-    };
+    let other = Configuration { gpus: Some(1), name: Some("kept".to_owned()), ..Configuration::default() };
     let said = save(folder.path(), &other).unwrap_err().to_string();
-    assert!(
-        said.contains("cannot save") && said.contains("gpus"),
-        "{said}"
-    );
+    assert!(said.contains("cannot save") && said.contains("gpus"), "{said}");
     let left = fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(left, 2);
 }

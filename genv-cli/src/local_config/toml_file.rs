@@ -72,10 +72,7 @@ struct Mistake {
 }
 
 fn mistake(span: Range<usize>, message: String) -> Mistake {
-    Mistake {
-        offset: span.start,
-        message,
-    }
+    Mistake { offset: span.start, message }
 }
 
 fn parse(text: &str, form: Form) -> Result<LocalConfig, Mistake> {
@@ -103,10 +100,7 @@ fn parse(text: &str, form: Form) -> Result<LocalConfig, Mistake> {
 fn config(table: &DeTable<'_>) -> Result<LocalConfig, Mistake> {
     let mut config = LocalConfig::default();
     for (key, value) in table {
-        let entry = Entry {
-            key: key.get_ref(),
-            value,
-        };
+        let entry = Entry { key: key.get_ref(), value };
         match entry.key {
             "name" => config.configuration.name = Some(entry.text("train", name)?),
             "gpus" => config.configuration.gpus = Some(entry.number()?),
@@ -119,10 +113,7 @@ fn config(table: &DeTable<'_>) -> Result<LocalConfig, Mistake> {
             }
             "for" => config.lease = Some(entry.text("8h", lease::parse_lease)?),
             unknown => {
-                let why = format!(
-                    "the key '{}' is unknown: the keys are {KEYS}",
-                    shown(unknown)
-                );
+                let why = format!("the key '{}' is unknown: the keys are {KEYS}", shown(unknown));
                 return Err(mistake(key.span(), why));
             }
         }
@@ -152,31 +143,18 @@ impl Entry<'_, '_> {
     /// The value has another type than it must have.
     fn of_another_type(&self, value: &DeValue<'_>, expected: &str) -> Mistake {
         let what = value.type_str();
-        self.mistake(&format!(
-            "the value is of the type {what}: write {expected}"
-        ))
+        self.mistake(&format!("the value is of the type {what}: write {expected}"))
     }
 
-    fn text<T, E: ToString>(
-        &self,
-        example: &str,
-        parse: fn(&str) -> Result<T, E>,
-    ) -> Result<T, Mistake> {
+    fn text<T, E: ToString>(&self, example: &str, parse: fn(&str) -> Result<T, E>) -> Result<T, Mistake> {
         let value = self.value.get_ref();
-        let text = value.as_str().ok_or_else(|| {
-            self.of_another_type(
-                value,
-                &format!("a string, such as {} = \"{example}\"", self.key),
-            )
-        })?;
+        let text = value
+            .as_str()
+            .ok_or_else(|| self.of_another_type(value, &format!("a string, such as {} = \"{example}\"", self.key)))?;
         self.parsed(text, parse)
     }
 
-    fn parsed<T, E: ToString>(
-        &self,
-        text: &str,
-        parse: fn(&str) -> Result<T, E>,
-    ) -> Result<T, Mistake> {
+    fn parsed<T, E: ToString>(&self, text: &str, parse: fn(&str) -> Result<T, E>) -> Result<T, Mistake> {
         if text.len() as u64 > MOST_BYTES {
             return Err(self.mistake(&format!("the value has more than {MOST_BYTES} bytes")));
         }
@@ -186,15 +164,11 @@ impl Entry<'_, '_> {
     fn number(&self) -> Result<u32, Mistake> {
         let value = self.value.get_ref();
         let expected = "an integer from 0 on, such as gpus = 2";
-        let integer = value
-            .as_integer()
-            .ok_or_else(|| self.of_another_type(value, expected))?;
+        let integer = value.as_integer().ok_or_else(|| self.of_another_type(value, expected))?;
         let number = u32::from_str_radix(integer.as_str(), integer.radix());
         number.map_err(|_| {
             let number = shown(&integer.to_string());
-            self.mistake(&format!(
-                "{number} is not a number of devices: write {expected}"
-            ))
+            self.mistake(&format!("{number} is not a number of devices: write {expected}"))
         })
     }
 
@@ -213,9 +187,7 @@ impl Entry<'_, '_> {
             other => return Err(wrong(other)),
         };
         let types = texts.into_iter().flat_map(|text| text.split(','));
-        types
-            .map(|text| self.parsed(text, values::gpu_type))
-            .collect()
+        types.map(|text| self.parsed(text, values::gpu_type)).collect()
     }
 }
 

@@ -72,9 +72,7 @@ impl Color {
     pub(crate) fn choose(self) {
         match self {
             // Where the variable CI is set, anstream colours for a dumb terminal too.
-            Self::Auto if std::env::var_os("TERM").is_some_and(|term| term == "dumb") => {
-                ColorChoice::Never
-            }
+            Self::Auto if std::env::var_os("TERM").is_some_and(|term| term == "dumb") => ColorChoice::Never,
             Self::Auto => ColorChoice::Auto,
             Self::Always => ColorChoice::Always,
             Self::Never => ColorChoice::Never,
@@ -157,11 +155,7 @@ pub(crate) fn csv_line(fields: impl IntoIterator<Item = impl AsRef<str>>) -> Str
 }
 
 /// Prints lines of CSV, made by [`csv_line`], under the names of their fields if these are to be shown.
-pub(crate) fn print_csv(
-    header: &str,
-    shown: bool,
-    lines: impl IntoIterator<Item = String>,
-) -> io::Result<()> {
+pub(crate) fn print_csv(header: &str, shown: bool, lines: impl IntoIterator<Item = String>) -> io::Result<()> {
     let header = shown.then(|| format!("{header}\n"));
     let text: String = header.into_iter().chain(lines).collect();
     print(text.as_bytes())

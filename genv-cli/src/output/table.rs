@@ -36,11 +36,7 @@ pub(crate) struct Cell {
 impl Cell {
     /// A text that was written here.
     pub(crate) fn own(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            style: Style::new(),
-            is_right_aligned: false,
-        }
+        Self { text: text.into(), style: Style::new(), is_right_aligned: false }
     }
 
     /// A text that this program did not choose.
@@ -79,10 +75,7 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(header: &[&'static str]) -> Self {
-        Self {
-            header: Some(header.to_vec()),
-            rows: Vec::new(),
-        }
+        Self { header: Some(header.to_vec()), rows: Vec::new() }
     }
 
     /// Without the line that names the columns.
@@ -112,11 +105,7 @@ impl Table {
     pub(crate) fn fit(&mut self, columns: &[usize], width: usize) {
         let mut widths = self.widths();
         let line = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
-        let least = |column: usize| {
-            self.header
-                .as_ref()
-                .map_or(LEAST_WIDTH, |it| it[column].width())
-        };
+        let least = |column: usize| self.header.as_ref().map_or(LEAST_WIDTH, |it| it[column].width());
         for _ in width..line {
             let columns = columns.iter().filter(|it| widths[**it] > least(**it));
             let Some(widest) = columns.max_by_key(|it| widths[**it]) else {
@@ -198,10 +187,7 @@ mod tests {
         table.row([Cell::own("1"), Cell::foreign("名前"), Cell::own("0")]);
         table.row([Cell::own("12496"), Cell::default(), Cell::own("1,2")]);
         table.row([Cell::own("3"), Cell::foreign("ü"), Cell::default()]);
-        assert_eq!(
-            written(&table),
-            "ID     NAME  DEVICES\n1      名前  0\n12496        1,2\n3      ü\n"
-        );
+        assert_eq!(written(&table), "ID     NAME  DEVICES\n1      名前  0\n12496        1,2\n3      ü\n");
         assert!(written(&table.header(false)).starts_with("1      名前"));
     }
 
@@ -211,10 +197,7 @@ mod tests {
         table.row([Cell::own("0"), Cell::own("7 %").right(), Cell::own("a")]);
         table.row([Cell::own("1"), Cell::default().right(), Cell::own("b")]);
         table.row([Cell::own("2"), Cell::own("100 %").right(), Cell::own("c")]);
-        assert_eq!(
-            written(&table),
-            "GPU   LOAD  USER\n0      7 %  a\n1           b\n2    100 %  c\n"
-        );
+        assert_eq!(written(&table), "GPU   LOAD  USER\n0      7 %  a\n1           b\n2    100 %  c\n");
     }
 
     #[test]
@@ -268,10 +251,7 @@ mod tests {
         table.row([Cell::own("ok").style(GOOD)]);
         let mut out = Vec::new();
         table.write(&mut out).unwrap();
-        assert_eq!(
-            String::from_utf8(out).unwrap(),
-            "\x1b[1mA\x1b[0m\n\x1b[32mok\x1b[0m\n"
-        );
+        assert_eq!(String::from_utf8(out).unwrap(), "\x1b[1mA\x1b[0m\n\x1b[32mok\x1b[0m\n");
     }
 
     proptest! {

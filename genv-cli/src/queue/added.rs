@@ -31,11 +31,7 @@ impl Added {
             }
             false => BTreeSet::new(),
         };
-        Self {
-            devices,
-            models,
-            passed: Vec::new(),
-        }
+        Self { devices, models, passed: Vec::new() }
     }
 
     /// Names the passed processes, and the models if the environment has several. Warns of devices with unknown processes
@@ -56,23 +52,15 @@ impl Added {
         }
         let handed_out = &self.devices;
         for index in handed_out {
-            if let Some(first) = survey
-                .usage
-                .outside
-                .get(index)
-                .and_then(|uses| uses.first())
-            {
+            if let Some(first) = survey.usage.outside.get(index).and_then(|uses| uses.first()) {
                 tell(&format!(
                     "device {index} is used by {first}, which does not hold it: its memory and its time are shared with that process. \
                  'genv who {index}' tells more"
                 ));
             }
         }
-        let unknown: Vec<String> = handed_out
-            .iter()
-            .filter(|index| survey.unknown.contains(index))
-            .map(u32::to_string)
-            .collect();
+        let unknown: Vec<String> =
+            handed_out.iter().filter(|index| survey.unknown.contains(index)).map(u32::to_string).collect();
         if !unknown.is_empty() {
             let why = match &survey.silence {
                 Some(why) => harmless(why),

@@ -83,10 +83,7 @@ const ATTACH_USED: &str = "GENV_ATTACH_USED";
 const PASS_QUEUE: &str = "GENV_PASS_QUEUE";
 
 /// One attempt: changes the state such that the environment has its devices.
-pub(crate) trait Attempt<T>:
-    FnMut(&mut EditableState, &Survey) -> anyhow::Result<T>
-{
-}
+pub(crate) trait Attempt<T>: FnMut(&mut EditableState, &Survey) -> anyhow::Result<T> {}
 
 impl<T, F: FnMut(&mut EditableState, &Survey) -> anyhow::Result<T>> Attempt<T> for F {}
 
@@ -94,18 +91,8 @@ impl<T, F: FnMut(&mut EditableState, &Survey) -> anyhow::Result<T>> Attempt<T> f
 ///
 /// # Errors
 /// The devices cannot be had at all, or not now or not in time; or the attempt fails otherwise.
-pub(crate) fn obtain<T>(
-    machine: &mut Machine,
-    asking: Asking<'_>,
-    mut attempt: impl Attempt<T>,
-) -> anyhow::Result<T> {
-    let mut place = Place {
-        pid: process::id(),
-        asking,
-        waited: None,
-        models: BTreeMap::new(),
-        is_refused: false,
-    };
+pub(crate) fn obtain<T>(machine: &mut Machine, asking: Asking<'_>, mut attempt: impl Attempt<T>) -> anyhow::Result<T> {
+    let mut place = Place { pid: process::id(), asking, waited: None, models: BTreeMap::new(), is_refused: false };
     let done = place.obtain(machine, &mut attempt);
     if place.is_refused {
         machine.count_refused();
@@ -147,11 +134,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn obtain<T>(
-        &mut self,
-        machine: &mut Machine,
-        attempt: &mut impl Attempt<T>,
-    ) -> anyhow::Result<T> {
+    fn obtain<T>(&mut self, machine: &mut Machine, attempt: &mut impl Attempt<T>) -> anyhow::Result<T> {
         let asked_at = Instant::now();
         let caller = self.asking.caller;
         let shell = || caller.map(|caller| start_of(caller.pid()));
@@ -163,9 +146,7 @@ impl Place<'_> {
                 0 => Some(self.survey(machine)?),
                 _ => None,
             };
-            let heeded = survey
-                .as_ref()
-                .map(|survey| self.asking.force.heeded(survey));
+            let heeded = survey.as_ref().map(|survey| self.asking.force.heeded(survey));
             let outcome = machine.update(|state| self.attempt(state, heeded.as_ref(), attempt));
             let (standing, refusal) = match outcome? {
                 Outcome::Done(value, added) => {
@@ -227,10 +208,7 @@ impl Place<'_> {
         let eid = self.asking.eid;
         let is_surveyed = survey.is_some();
         let survey = &survey.cloned().unwrap_or_else(|| Survey {
-            usage: DeviceUsage {
-                models: self.models.clone(),
-                ..DeviceUsage::default()
-            },
+            usage: DeviceUsage { models: self.models.clone(), ..DeviceUsage::default() },
             ..Survey::default()
         });
         if let Some(inventory) = &survey.inventory {
@@ -282,10 +260,7 @@ impl Place<'_> {
         let requested = state.requested().cloned();
         *state = before;
         let ahead = state.enqueue(self.pid, requested);
-        let standing = Standing {
-            ahead,
-            expected: self.expected(state, ahead),
-        };
+        let standing = Standing { ahead, expected: self.expected(state, ahead) };
         Ok(Outcome::Waits(standing, refusal))
     }
 
@@ -302,12 +277,10 @@ impl Place<'_> {
         let models_needed = !kind.types.is_empty() && self.models.is_empty();
         // A damaged state is repaired by the change that follows.
         let state = machine.state().unwrap_or_default();
-        let mut survey = machine
-            .survey(&state, self.asking.eid, models_needed)
-            .map_err(|error| match error {
-                NoSample::Source(error) => error.into(),
-                error => not_known(kind, &error.to_string()),
-            })?;
+        let mut survey = machine.survey(&state, self.asking.eid, models_needed).map_err(|error| match error {
+            NoSample::Source(error) => error.into(),
+            error => not_known(kind, &error.to_string()),
+        })?;
         if survey.usage.models.is_empty() {
             survey.usage.models = self.models.clone();
         } else {
@@ -374,29 +347,20 @@ fn check_known(kind: &DeviceKind, survey: &Survey, state: &State) -> anyhow::Res
         && state.devices.iter().all(|it| it.total_memory.is_none());
     if has_gpus && (is_type_unknown || is_memory_unknown) {
         let why = survey.silence.as_deref();
-        let why = why.unwrap_or(
-            "the driver does not tell the models of the GPUs: see whether 'nvidia-smi' does",
-        );
+        let why = why.unwrap_or("the driver does not tell the models of the GPUs: see whether 'nvidia-smi' does");
         return Err(not_known(kind, why));
     }
     Ok(())
 }
 
 fn not_known(kind: &DeviceKind, why: &str) -> anyhow::Error {
-    let remedy = if kind.is_any() {
-        ""
-    } else {
-        ", or ask for devices by '--index'"
-    };
+    let remedy = if kind.is_any() { "" } else { ", or ask for devices by '--index'" };
     Failure::NotEnoughDevices(format!("cannot attach devices{kind}: {why}{remedy}")).into()
 }
 
 /// When a process was started, if it is there.
 fn start_of(pid: u32) -> Option<u64> {
-    let table = ProcReader::new().read(&ProcessRequest {
-        members: vec![pid],
-        ..ProcessRequest::default()
-    });
+    let table = ProcReader::new().read(&ProcessRequest { members: vec![pid], ..ProcessRequest::default() });
     Some(table.lineage.get(&pid)?.start_time_ticks)
 }
 
@@ -429,12 +393,7 @@ fn is_set(variable: &str) -> bool {
 }
 
 /// Whether the attempt would succeed without other environments and other use of devices.
-fn comes_free<T>(
-    state: &EditableState,
-    eid: &str,
-    survey: &Survey,
-    attempt: &mut impl Attempt<T>,
-) -> bool {
+fn comes_free<T>(state: &EditableState, eid: &str, survey: &Survey, attempt: &mut impl Attempt<T>) -> bool {
     let mut alone = state.clone();
     for other in state.environments().iter().filter(|it| it.eid != eid) {
         // It names no index that could be wrong.
@@ -456,10 +415,7 @@ mod tests {
                 "0 of 1 can be had. 'genv devices' tells who, '--wait' waits",
                 "0 of 1 can be had. That did not change in time. 'genv devices' tells who",
             ),
-            (
-                "eva waits. '--wait' waits too, '-o' shares",
-                "eva waits. That did not change in time. '-o' shares",
-            ),
+            ("eva waits. '--wait' waits too, '-o' shares", "eva waits. That did not change in time. '-o' shares"),
             ("no. '--wait' waits", "no. That did not change in time"),
             ("no", "no. That did not change in time"),
         ] {

@@ -27,20 +27,14 @@ impl Person {
             caught.add_signal(SIGTSTP)?;
         }
         let (sender, signals) = channel();
-        thread::Builder::new()
-            .name("signals".to_owned())
-            .spawn(move || {
-                for signal in caught.forever() {
-                    if sender.send(signal).is_err() {
-                        return;
-                    }
+        thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            for signal in caught.forever() {
+                if sender.send(signal).is_err() {
+                    return;
                 }
-            })?;
-        Ok(Self {
-            signals,
-            shown: None,
-            terminal: io::stderr().is_terminal(),
-        })
+            }
+        })?;
+        Ok(Self { signals, shown: None, terminal: io::stderr().is_terminal() })
     }
 
     /// Waits so long, or until a signal comes.
@@ -67,20 +61,12 @@ impl Person {
         let hinders = match uses {
             [] => String::new(),
             [first] => format!(", device {} waits for {first}", first.gpu),
-            [first, rest @ ..] => format!(
-                ", device {} waits for {first} and {} more",
-                first.gpu,
-                rest.len()
-            ),
+            [first, rest @ ..] => format!(", device {} waits for {first} and {} more", first.gpu, rest.len()),
         };
         let expected = standing.expected.map(lease::moment);
         let expected = expected.map(|time| format!(", expected at {time}"));
         let expected = expected.unwrap_or_default();
-        let (begin, end) = if self.terminal {
-            ("\r\x1b[K", "")
-        } else {
-            ("", "\n")
-        };
+        let (begin, end) = if self.terminal { ("\r\x1b[K", "") } else { ("", "\n") };
         // If printing fails, no reader is left.
         let _ = write!(
             io::stderr(),

@@ -23,17 +23,11 @@ const MOST_COMPLAINT_CHARACTERS: usize = 300;
 /// # Errors
 /// It cannot be run, fails, says something else than JSON, or is not done by then; it is ended in that case. The text
 /// tells what failed, why, and what to do.
-pub(crate) fn carry_out(
-    enforcer: &Path,
-    intents: &Value,
-    patience: Duration,
-) -> Result<Value, String> {
+pub(crate) fn carry_out(enforcer: &Path, intents: &Value, patience: Duration) -> Result<Value, String> {
     let deadline = Instant::now() + patience;
-    let failed = |why: &str, remedy: &str| {
-        format!("cannot carry out what the enforcer decided: {why}: {remedy}")
-    };
-    let intents = serde_json::to_vec(intents)
-        .map_err(|error| failed(&error.to_string(), "send intents that are JSON"))?;
+    let failed = |why: &str, remedy: &str| format!("cannot carry out what the enforcer decided: {why}: {remedy}");
+    let intents =
+        serde_json::to_vec(intents).map_err(|error| failed(&error.to_string(), "send intents that are JSON"))?;
     let mut command = Command::new(enforcer);
     command.arg("carry-out");
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -73,17 +67,10 @@ pub(crate) fn carry_out(
             || "it did not say why".to_owned(),
             |line| shortened(&harmless(line.trim()), MOST_COMPLAINT_CHARACTERS),
         );
-        return Err(failed(
-            &format!("genv-enforcer ended with {status}: {complaint}"),
-            see,
-        ));
+        return Err(failed(&format!("genv-enforcer ended with {status}: {complaint}"), see));
     }
-    serde_json::from_slice(&outcomes).map_err(|error| {
-        failed(
-            &format!("what genv-enforcer said is not JSON: {error}"),
-            see,
-        )
-    })
+    serde_json::from_slice(&outcomes)
+        .map_err(|error| failed(&format!("what genv-enforcer said is not JSON: {error}"), see))
 }
 
 /// Whether a child ends in time.
@@ -107,18 +94,12 @@ struct Threads {
 impl Threads {
     fn start(child: &mut Child, intents: Vec<u8>) -> std::io::Result<Self> {
         let stdin = child.stdin.take();
-        thread::Builder::new()
-            .name("intents".to_owned())
-            .spawn(move || {
-                // One that does not read them tells why by its end.
-                let _ = stdin.map(|mut stdin| stdin.write_all(&intents));
-            })?;
+        thread::Builder::new().name("intents".to_owned()).spawn(move || {
+            // One that does not read them tells why by its end.
+            let _ = stdin.map(|mut stdin| stdin.write_all(&intents));
+        })?;
         Ok(Self {
-            outcomes: Bounded::start(
-                "outcomes",
-                child.stdout.take(),
-                LONGEST_LINE_BYTES as u64 + 1,
-            )?,
+            outcomes: Bounded::start("outcomes", child.stdout.take(), LONGEST_LINE_BYTES as u64 + 1)?,
             complaint: Bounded::start("complaint", child.stderr.take(), MOST_COMPLAINT_BYTES)?,
         })
     }
@@ -128,23 +109,17 @@ impl Threads {
 struct Bounded(Receiver<Vec<u8>>);
 
 impl Bounded {
-    fn start(
-        name: &str,
-        pipe: Option<impl Read + Send + 'static>,
-        most_bytes: u64,
-    ) -> std::io::Result<Self> {
+    fn start(name: &str, pipe: Option<impl Read + Send + 'static>, most_bytes: u64) -> std::io::Result<Self> {
         let (sender, receiver) = channel();
-        thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                let mut content = Vec::new();
-                if let Some(pipe) = pipe {
-                    // What was read before an error counts.
-                    let _ = pipe.take(most_bytes).read_to_end(&mut content);
-                }
-                // Nobody may want it any more.
-                let _ = sender.send(content);
-            })?;
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let mut content = Vec::new();
+            if let Some(pipe) = pipe {
+                // What was read before an error counts.
+                let _ = pipe.take(most_bytes).read_to_end(&mut content);
+            }
+            // Nobody may want it any more.
+            let _ = sender.send(content);
+        })?;
         Ok(Self(receiver))
     }
 
@@ -169,10 +144,7 @@ mod tests {
     fn stand_in(folder: &Path, script: &str) -> PathBuf {
         let path = folder.join("genv-enforcer");
         let mut sh = Command::new("sh");
-        sh.args([
-            "-c",
-            r##"printf "#!/bin/sh\n%s\n" "$1" >"$2" && chmod 755 "$2""##,
-        ]);
+        sh.args(["-c", r##"printf "#!/bin/sh\n%s\n" "$1" >"$2" && chmod 755 "$2""##]);
         let status = sh.arg("sh").arg(script).arg(&path).status().unwrap();
         assert!(status.success());
         path

@@ -25,9 +25,7 @@ impl Errand {
         answer: impl FnOnce(T) -> Result<(), Full> + Send + 'static,
     ) -> Result<(), String> {
         if self.runs.swap(true, Ordering::AcqRel) {
-            return Err(
-                "the one asked for before has not ended: ask again after its answer".to_owned(),
-            );
+            return Err("the one asked for before has not ended: ask again after its answer".to_owned());
         }
         let runs = Ends(Arc::clone(&self.runs));
         let thread = thread::Builder::new().name(name.to_owned());

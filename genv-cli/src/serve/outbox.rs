@@ -123,10 +123,7 @@ impl Outbox {
 /// What is to be written next.
 enum Next {
     Reply(Vec<u8>),
-    Snapshot {
-        snapshot: Arc<Snapshot>,
-        whole: bool,
-    },
+    Snapshot { snapshot: Arc<Snapshot>, whole: bool },
 }
 
 impl Waiting {

@@ -13,12 +13,8 @@ impl SnapshotLines {
     /// The line that tells of the next one, or why it cannot be told.
     pub(super) fn line(&mut self, snapshot: Arc<Snapshot>, whole: bool) -> Vec<u8> {
         let written = match &self.0 {
-            Some(before) if !whole => line(&ChangesReply {
-                changes: Changes::between(before, &snapshot),
-            }),
-            _ => line(&SnapshotReply {
-                snapshot: &snapshot,
-            }),
+            Some(before) if !whole => line(&ChangesReply { changes: Changes::between(before, &snapshot) }),
+            _ => line(&SnapshotReply { snapshot: &snapshot }),
         };
         let why = match written {
             Ok(line) if line.len() <= LONGEST_LINE_BYTES => {
@@ -34,11 +30,7 @@ impl SnapshotLines {
                 format!("cannot write a snapshot: {error}: report this as a defect of genv")
             }
         };
-        line(&Reply::Error {
-            id: None,
-            message: why,
-        })
-        .unwrap_or_default()
+        line(&Reply::Error { id: None, message: why }).unwrap_or_default()
     }
 }
 
@@ -52,10 +44,7 @@ mod tests {
     fn named(name: &str) -> Arc<Snapshot> {
         let environment = json!({"eid": "e1", "username": "ada", "name": name});
         let environment = from_value::<Environment>(environment).unwrap();
-        Arc::new(Snapshot {
-            environments: vec![environment.into()],
-            ..Snapshot::default()
-        })
+        Arc::new(Snapshot { environments: vec![environment.into()], ..Snapshot::default() })
     }
 
     #[test]

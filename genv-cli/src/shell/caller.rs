@@ -92,8 +92,7 @@ fn any_shell() -> Shell {
 
 /// Whether a shell's function waits for this program. A program below the function has its variables, but not its pipe.
 pub(crate) fn is_function_waiting() -> bool {
-    env::var_os(VARIABLE).is_some()
-        && fs::metadata(CHANNEL).is_ok_and(|file| file.file_type().is_fifo())
+    env::var_os(VARIABLE).is_some() && fs::metadata(CHANNEL).is_ok_and(|file| file.file_type().is_fifo())
 }
 
 impl Caller {
@@ -112,10 +111,7 @@ impl Caller {
             // Ctrl-Z would stop this program, and with it the shell, which waits for it and cannot let it go on.
             signal_hook::flag::register(SIGTSTP, Arc::default())?;
             let watch = Some(caller.pid).filter(|_| caller.interactive());
-            Ok(Self {
-                watch: watch.and_then(Watch::begin),
-                ..caller
-            })
+            Ok(Self { watch: watch.and_then(Watch::begin), ..caller })
         } else {
             Err(CallerError::NotSetUp(detect()))
         }
@@ -125,8 +121,7 @@ impl Caller {
         let text = text.into_string().unwrap_or_default();
         let words: Vec<&str> = text.split(' ').collect();
         let named = words.get(1).and_then(|name| Shell::named(name));
-        if let (true, Some(shell), [_, _, pid, kind]) =
-            (words[0] == PROTOCOL.to_string(), named, &words[..])
+        if let (true, Some(shell), [_, _, pid, kind]) = (words[0] == PROTOCOL.to_string(), named, &words[..])
             && let Ok(pid) = pid.parse()
         {
             let kind = match *kind {
@@ -135,12 +130,7 @@ impl Caller {
                 "subshell" => Kind::Subshell,
                 _ => Kind::Script,
             };
-            return Ok(Self {
-                shell,
-                pid,
-                kind,
-                watch: None,
-            });
+            return Ok(Self { shell, pid, kind, watch: None });
         }
         Err(CallerError::OtherVersion(named.unwrap_or_else(any_shell)))
     }
@@ -174,11 +164,7 @@ impl Caller {
     ///
     /// # Errors
     /// The shell is gone.
-    pub(crate) fn enter(
-        self,
-        environment: &ShellEnvironment<'_>,
-        prompt: bool,
-    ) -> Result<(), CallerError> {
+    pub(crate) fn enter(self, environment: &ShellEnvironment<'_>, prompt: bool) -> Result<(), CallerError> {
         self.show(environment, Occasion::Enter { prompt })
     }
 
@@ -204,11 +190,7 @@ impl Caller {
     ///
     /// # Errors
     /// The shell is gone.
-    pub(super) fn show(
-        self,
-        environment: &ShellEnvironment<'_>,
-        occasion: Occasion,
-    ) -> Result<(), CallerError> {
+    pub(super) fn show(self, environment: &ShellEnvironment<'_>, occasion: Occasion) -> Result<(), CallerError> {
         let read = |name: &str| env::var_os(name);
         let mut changes = variables::show(read, environment, shims::folder(), occasion);
         changes.push(Change::Watch(self.watched(variables::watched(&changes))));
@@ -241,9 +223,7 @@ impl Caller {
     }
 
     fn hand_over(&self, changes: &[Change]) -> Result<(), CallerError> {
-        let is_meant = |change: &&Change| {
-            self.interactive() || !matches!(change, Change::Prompt(_) | Change::Watch(_))
-        };
+        let is_meant = |change: &&Change| self.interactive() || !matches!(change, Change::Prompt(_) | Change::Watch(_));
         let changes: Vec<Change> = changes.iter().filter(is_meant).cloned().collect();
         send(&variables::code(self.shell, &changes))
     }
@@ -261,36 +241,18 @@ mod tests {
     #[test]
     fn a_call_names_shell_pid_and_kind() {
         let caller = Caller::parse("3 zsh 42 interactive".into()).unwrap();
-        assert_eq!(
-            (caller.shell, caller.pid(), caller.interactive()),
-            (Shell::Zsh, 42, true)
-        );
-        assert!(
-            !Caller::parse("3 bash 42 script".into())
-                .unwrap()
-                .interactive()
-        );
+        assert_eq!((caller.shell, caller.pid(), caller.interactive()), (Shell::Zsh, 42, true));
+        assert!(!Caller::parse("3 bash 42 script".into()).unwrap().interactive());
     }
 
     #[test]
     fn a_call_of_another_version_is_told_how_to_go_on() {
-        for text in [
-            "1 fish 42 interactive",
-            "0 fish 1 script",
-            "3 fish x script",
-            "3 fish 3",
-            "3 fish 42 interactive more",
-        ] {
+        for text in
+            ["1 fish 42 interactive", "0 fish 1 script", "3 fish x script", "3 fish 3", "3 fish 42 interactive more"]
+        {
             let error = Caller::parse(text.into()).unwrap_err();
-            assert!(
-                matches!(error, CallerError::OtherVersion(Shell::Fish)),
-                "{text}"
-            );
-            assert!(
-                error
-                    .to_string()
-                    .ends_with("genv shell --init fish | source")
-            );
+            assert!(matches!(error, CallerError::OtherVersion(Shell::Fish)), "{text}");
+            assert!(error.to_string().ends_with("genv shell --init fish | source"));
         }
         for text in ["", "2", "2 tcsh 3 script"] {
             let error = Caller::parse(text.into()).unwrap_err();

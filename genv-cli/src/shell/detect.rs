@@ -19,25 +19,17 @@ pub(crate) enum Detected {
 }
 
 /// Other shells; what is set up in them would be a syntax error.
-const OTHER_SHELLS: [&str; 12] = [
-    "ash", "busybox", "csh", "dash", "elvish", "ksh", "mksh", "nu", "pwsh", "sh", "tcsh", "xonsh",
-];
+const OTHER_SHELLS: [&str; 12] =
+    ["ash", "busybox", "csh", "dash", "elvish", "ksh", "mksh", "nu", "pwsh", "sh", "tcsh", "xonsh"];
 
 /// Looks at the parent process, then at `SHELL`.
 pub(crate) fn detect() -> Detected {
     let pid = std::os::unix::process::parent_id();
     // The program file, since a shell may run under another name, as bash does as sh.
     let program = fs::read_link(format!("/proc/{pid}/exe"));
-    let name = program
-        .ok()
-        .as_deref()
-        .and_then(Path::file_name)
-        .map(|name| name.to_string_lossy().into_owned());
+    let name = program.ok().as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     let name = name.or_else(|| fs::read_to_string(format!("/proc/{pid}/comm")).ok());
-    of(
-        name.as_deref().unwrap_or_default(),
-        env::var_os("SHELL").as_deref(),
-    )
+    of(name.as_deref().unwrap_or_default(), env::var_os("SHELL").as_deref())
 }
 
 fn of(program: &str, login_shell: Option<&OsStr>) -> Detected {
@@ -89,20 +81,14 @@ mod tests {
     #[test]
     fn another_shell_is_not_taken_for_the_login_shell() {
         for program in ["dash", "busybox", "ksh93", "sh"] {
-            assert_eq!(
-                of(program, Some(OsStr::new("/bin/bash"))),
-                Detected::Unsupported
-            );
+            assert_eq!(of(program, Some(OsStr::new("/bin/bash"))), Detected::Unsupported);
         }
     }
 
     #[test]
     fn below_another_program_it_is_the_login_shell_or_bash() {
         let of = |shell| of("python3.11", shell);
-        assert_eq!(
-            of(Some(OsStr::new("/bin/zsh"))),
-            Detected::Unknown(Shell::Zsh)
-        );
+        assert_eq!(of(Some(OsStr::new("/bin/zsh"))), Detected::Unknown(Shell::Zsh));
         for shell in [None, Some(OsStr::new("")), Some(OsStr::new("/bin/ksh"))] {
             assert_eq!(of(shell), Detected::Unknown(Shell::Bash));
         }

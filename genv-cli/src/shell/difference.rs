@@ -141,13 +141,7 @@ mod tests {
 
     #[test]
     fn absent_and_empty_are_told_apart() {
-        let difference = Difference {
-            replaced: [None, Some(OsString::new())],
-            ..Difference::default()
-        };
-        assert_eq!(
-            difference.encode(),
-            "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES="
-        );
+        let difference = Difference { replaced: [None, Some(OsString::new())], ..Difference::default() };
+        assert_eq!(difference.encode(), "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES=");
     }
 }

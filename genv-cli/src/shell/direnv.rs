@@ -14,9 +14,7 @@ const MOST_ANCESTORS: usize = 32;
 /// no ancestor of it: the shell has taken its place.
 pub(crate) fn is_evaluating() -> bool {
     env::var_os(VARIABLE).is_some()
-        && std::iter::successors(Some(parent_id()), |pid| parent(*pid))
-            .take(MOST_ANCESTORS)
-            .any(is_direnv)
+        && std::iter::successors(Some(parent_id()), |pid| parent(*pid)).take(MOST_ANCESTORS).any(is_direnv)
 }
 
 fn is_direnv(pid: u32) -> bool {

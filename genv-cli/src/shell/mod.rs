@@ -73,10 +73,7 @@ impl Shell {
         match self {
             Self::Bash => (r#"eval "$(genv shell --init)""#, "~/.bashrc"),
             Self::Zsh => (r#"eval "$(genv shell --init)""#, "~/.zshrc"),
-            Self::Fish => (
-                "genv shell --init fish | source",
-                "~/.config/fish/config.fish",
-            ),
+            Self::Fish => ("genv shell --init fish | source", "~/.config/fish/config.fish"),
         }
     }
 }

@@ -84,10 +84,7 @@ impl News<'_> {
                 && it.at_seconds.is_some_and(|at| at >= since)
         });
         if let Some(it) = by_rule {
-            return Cause::Rule {
-                rule: it.rule.clone(),
-                found: it.found.clone(),
-            };
+            return Cause::Rule { rule: it.rule.clone(), found: it.found.clone() };
         }
         let device = self.state.devices.iter().find(|it| it.index == index);
         let holder = device.and_then(|it| it.attachments.first());
@@ -95,9 +92,7 @@ impl News<'_> {
             let mut environments = self.state.environments.iter();
             environments.find(|it| it.eid == holder.eid)
         });
-        Cause::Command {
-            holder: holder.map(|it| (it.eid.clone(), it.uid)),
-        }
+        Cause::Command { holder: holder.map(|it| (it.eid.clone(), it.uid)) }
     }
 }
 
@@ -128,11 +123,7 @@ impl Cause {
                         if devices.len() == 1 { "it" } else { "them" }
                     )
                 });
-                format!(
-                    "{} detached by another command{}",
-                    were(devices),
-                    now_held.unwrap_or_default()
-                )
+                format!("{} detached by another command{}", were(devices), now_held.unwrap_or_default())
             }
         }
     }

@@ -26,13 +26,8 @@ impl Reminders {
     /// Those that are due now.
     pub(super) fn due(end_seconds: f64) -> Self {
         let (end_seconds, now_seconds) = (whole(end_seconds), whole(now_seconds()));
-        let due = times(end_seconds)
-            .into_iter()
-            .filter(|it| *it <= now_seconds);
-        Self {
-            end_seconds,
-            given: due.map(|_| 1).sum(),
-        }
+        let due = times(end_seconds).into_iter().filter(|it| *it <= now_seconds);
+        Self { end_seconds, given: due.map(|_| 1).sum() }
     }
 
     /// The sentence for a prompt, if one is due that a shell with `before` has not given.
@@ -74,10 +69,7 @@ impl Reminders {
     /// What [`Reminders::encode`] wrote.
     pub(super) fn decode(text: &OsStr) -> Option<Self> {
         let (end_seconds, given) = text.to_str()?.split_once('-')?;
-        Some(Self {
-            end_seconds: end_seconds.parse().ok()?,
-            given: given.parse().ok()?,
-        })
+        Some(Self { end_seconds: end_seconds.parse().ok()?, given: given.parse().ok()? })
     }
 }
 
@@ -110,16 +102,8 @@ mod tests {
         let ended = Reminders { given: 2, ..soon };
         assert!(ended.line(Some(soon), "e").is_some());
         assert_eq!(ended.line(Some(ended), "e"), None);
-        assert!(
-            ends_in(-60.0)
-                .line(None, "e")
-                .unwrap()
-                .contains(" ended at ")
-        );
-        assert!(
-            soon.line(Some(ends_in(-60.0)), "e").is_some(),
-            "of another lease"
-        );
+        assert!(ends_in(-60.0).line(None, "e").unwrap().contains(" ended at "));
+        assert!(soon.line(Some(ends_in(-60.0)), "e").is_some(), "of another lease");
     }
 
     #[test]

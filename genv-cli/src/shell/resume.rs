@@ -47,11 +47,7 @@ pub(crate) enum ResumeError {
 }
 
 /// Shows the shell the environment that its variables name, as it is now. If it ended, or is another user's, the shell leaves.
-pub(crate) fn resume(
-    caller: Caller,
-    store: &mut StateStore,
-    wish: Wish,
-) -> Result<Resumed, ResumeError> {
+pub(crate) fn resume(caller: Caller, store: &mut StateStore, wish: Wish) -> Result<Resumed, ResumeError> {
     let Some(eid) = env::var_os("GENV_ENVIRONMENT_ID") else {
         return Ok(Resumed::Nothing);
     };
@@ -105,9 +101,7 @@ pub(crate) fn resume(
             caller.refresh(&shown.for_shell())?;
             Ok(Resumed::Shown(Vec::new()))
         }
-        Err(_) if wish == Wish::Prompt && !has_ended(store.path(), &eid) => {
-            Ok(Resumed::Shown(vec![disputed(&eid)]))
-        }
+        Err(_) if wish == Wish::Prompt && !has_ended(store.path(), &eid) => Ok(Resumed::Shown(vec![disputed(&eid)])),
         Err(why) => {
             caller.leave()?;
             Ok(Resumed::Left(why))
@@ -121,10 +115,7 @@ fn find(state: &State, eid: &str, pid: u32) -> Result<(Shown, bool), String> {
     let environment = state.environments.iter().find(|it| it.eid == eid);
     let environment = environment.ok_or_else(|| ended(eid))?;
     if environment.uid != own_uid() {
-        return Err(format!(
-            "environment {} is another user's",
-            eid.escape_debug()
-        ));
+        return Err(format!("environment {} is another user's", eid.escape_debug()));
     }
     let member = state.shells(environment).any(|it| it == pid);
     Ok((Shown::now(state, environment), member))

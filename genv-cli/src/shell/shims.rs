@@ -14,9 +14,7 @@ pub(crate) fn folder() -> Option<OsString> {
 
 /// As installed (`bin/genv`, `lib/genv/shims`), or all in one folder.
 fn beside(programs: &Path) -> Option<PathBuf> {
-    let installed = programs
-        .parent()
-        .map(|prefix| prefix.join("lib/genv/shims"));
+    let installed = programs.parent().map(|prefix| prefix.join("lib/genv/shims"));
     let candidates = installed.into_iter().chain([programs.join("shims")]);
     candidates.into_iter().find(|folder| folder.is_dir())
 }

@@ -45,9 +45,7 @@ fn program() -> PathBuf {
     let found = if called.is_absolute() {
         Some(called).filter(is_own)
     } else {
-        let mut candidates = env::split_paths(&folders)
-            .filter(|it| it.is_absolute())
-            .map(|it| it.join(&called));
+        let mut candidates = env::split_paths(&folders).filter(|it| it.is_absolute()).map(|it| it.join(&called));
         candidates.find(is_own)
     };
     found.unwrap_or(own)
@@ -69,10 +67,7 @@ mod tests {
     fn every_template_is_filled_in() {
         for shell in Shell::ALL {
             let code = init(shell);
-            assert!(
-                code.contains(&format!("{PROTOCOL} {} ", shell.name())),
-                "{code}"
-            );
+            assert!(code.contains(&format!("{PROTOCOL} {} ", shell.name())), "{code}");
             assert!(MARKS.iter().all(|mark| !code.contains(mark)), "{code}");
         }
     }
@@ -81,12 +76,8 @@ mod tests {
     fn what_init_defines_deinit_removes() {
         for shell in Shell::ALL {
             let init = init(shell);
-            let defined = init
-                .lines()
-                .filter_map(|line| line.strip_prefix("function "));
-            let names: Vec<&str> = defined
-                .filter_map(|rest| rest.split([' ', ';']).next())
-                .collect();
+            let defined = init.lines().filter_map(|line| line.strip_prefix("function "));
+            let names: Vec<&str> = defined.filter_map(|rest| rest.split([' ', ';']).next()).collect();
             assert!(names.contains(&"genv"), "{names:?}");
             for name in names {
                 let removed = deinit(shell).split_whitespace().any(|word| word == name);

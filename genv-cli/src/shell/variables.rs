@@ -59,13 +59,7 @@ const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 const MOST_BYTES: usize = 64 << 10;
 
 /// Variables that an environment sets and that belong to nobody else.
-const OWN: [&str; 5] = [
-    "GENV_ENVIRONMENT_ID",
-    "GENV_ENVIRONMENT_NAME",
-    "GENV_GPUS",
-    "GENV_GPU_MEMORY",
-    "GENV_SHELL",
-];
+const OWN: [&str; 5] = ["GENV_ENVIRONMENT_ID", "GENV_ENVIRONMENT_NAME", "GENV_GPUS", "GENV_GPU_MEMORY", "GENV_SHELL"];
 
 /// The changes with which a shell shows `environment`, whether the shell was in it before or not. The choice about the
 /// prompt stays from the entry.
@@ -98,16 +92,8 @@ pub(crate) fn show(
     set("GENV_ENVIRONMENT_ID", Some(environment.eid.into()));
     let name = environment.name.filter(|name| name.len() <= MOST_BYTES);
     set("GENV_ENVIRONMENT_NAME", name.map(Into::into));
-    set(
-        "GENV_GPUS",
-        environment.gpus.map(|gpus| gpus.to_string().into()),
-    );
-    set(
-        "GENV_GPU_MEMORY",
-        environment
-            .gpu_memory
-            .map(|amount| amount.to_string().into()),
-    );
+    set("GENV_GPUS", environment.gpus.map(|gpus| gpus.to_string().into()));
+    set("GENV_GPU_MEMORY", environment.gpu_memory.map(|amount| amount.to_string().into()));
     set("GENV_SHELL", Some("1".into()));
     if occasion != Occasion::Prompt || users_devices(&variable).is_none() {
         let devices = visible(environment.devices);
@@ -202,11 +188,7 @@ pub(crate) fn code(shell: Shell, changes: &[Change]) -> Vec<u8> {
             (Shell::Fish, Change::Set(name, value)) => {
                 code.extend(format!("builtin set --global --export {name}").bytes());
                 // PATH is a list in fish.
-                let values = if *name == PATH {
-                    entries(value).collect()
-                } else {
-                    vec![value.as_bytes()]
-                };
+                let values = if *name == PATH { entries(value).collect() } else { vec![value.as_bytes()] };
                 for value in values {
                     code.push(b' ');
                     code.extend(quote(shell, value));
@@ -214,7 +196,9 @@ pub(crate) fn code(shell: Shell, changes: &[Change]) -> Vec<u8> {
             }
             (Shell::Fish, Change::Unset(name)) => {
                 // Not erasing what is not there: that would be a failure.
-                code.extend(format!("builtin set --query --global {name}; and builtin set --erase --global {name}").bytes());
+                code.extend(
+                    format!("builtin set --query --global {name}; and builtin set --erase --global {name}").bytes(),
+                );
             }
             (_, Change::Prompt(shown)) => {
                 let state = if *shown { "on" } else { "off" };
@@ -237,11 +221,7 @@ pub(crate) fn code(shell: Shell, changes: &[Change]) -> Vec<u8> {
 pub(crate) fn visible(devices: &[u32]) -> OsString {
     let indices: Vec<String> = devices.iter().map(u32::to_string).collect();
     let indices = indices.join(",");
-    if (1..=MOST_BYTES).contains(&indices.len()) {
-        indices.into()
-    } else {
-        "-1".into()
-    }
+    if (1..=MOST_BYTES).contains(&indices.len()) { indices.into() } else { "-1".into() }
 }
 
 fn entries(path: &OsStr) -> impl Iterator<Item = &[u8]> {

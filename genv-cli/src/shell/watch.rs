@@ -47,11 +47,7 @@ impl Watch {
         let newest = newest.unwrap_or(SystemTime::UNIX_EPOCH);
         let is_recent = newest.elapsed().is_ok_and(|age| age < TICK);
         let seen = if is_recent { newest - TICK } else { newest };
-        Some(Self {
-            stamp: folder()?.join(pid.to_string()),
-            files,
-            seen,
-        })
+        Some(Self { stamp: folder()?.join(pid.to_string()), files, seen })
     }
 
     /// Writes the stamp. Before the first write, removes the stamps of ended shells.
@@ -83,12 +79,9 @@ impl Watch {
 /// The user's folder of stamps; this call makes it if necessary.
 fn folder() -> Option<PathBuf> {
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let runtime = runtime
-        .filter(|it| it.is_absolute() && fs::symlink_metadata(it).is_ok_and(|it| is_own(&it)));
-    let folder = runtime.map_or_else(
-        || env::temp_dir().join(format!("{FOLDER}-{}", own_uid())),
-        |runtime| runtime.join(FOLDER),
-    );
+    let runtime = runtime.filter(|it| it.is_absolute() && fs::symlink_metadata(it).is_ok_and(|it| is_own(&it)));
+    let folder =
+        runtime.map_or_else(|| env::temp_dir().join(format!("{FOLDER}-{}", own_uid())), |runtime| runtime.join(FOLDER));
     match DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
         _ => {}
@@ -107,11 +100,7 @@ fn remove_left(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let ended = !Path::new("/proc").join(&name).exists();
-        if ended
-            && name
-                .to_str()
-                .is_some_and(|name| name.parse::<u32>().is_ok())
-        {
+        if ended && name.to_str().is_some_and(|name| name.parse::<u32>().is_ok()) {
             // Another shell may remove it at the same time.
             let _ = fs::remove_file(entry.path());
         }

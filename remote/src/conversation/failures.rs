@@ -19,12 +19,7 @@ pub(super) enum Silence {
 
 impl Silence {
     /// What to say of it, by what came before and on stderr.
-    pub(super) fn failure(
-        &self,
-        options: &ServeOptions,
-        noise: &[u8],
-        stderr: &str,
-    ) -> HostFailure {
+    pub(super) fn failure(&self, options: &ServeOptions, noise: &[u8], stderr: &str) -> HostFailure {
         let noise = String::from_utf8_lossy(noise);
         let said = last_line(stderr).or_else(|| last_line(&noise));
         match self {
@@ -80,24 +75,16 @@ pub(super) fn read_hello(line: &[u8]) -> Result<Hello, HostFailure> {
     let damaged = |error: serde_json::Error| {
         HostFailure::new(
             FailureKind::Protocol,
-            format!(
-                "cannot understand what it says first ({error}): {}: see what answers there",
-                shown(line)
-            ),
+            format!("cannot understand what it says first ({error}): {}: see what answers there", shown(line)),
         )
     };
-    let Version {
-        genv_remote,
-        version,
-    } = serde_json::from_slice(line).map_err(damaged)?;
+    let Version { genv_remote, version } = serde_json::from_slice(line).map_err(damaged)?;
     if genv_remote == PROTOCOL_VERSION {
         return serde_json::from_slice(line).map_err(damaged);
     }
     let ours = env!("CARGO_PKG_VERSION");
-    let theirs = version.map_or_else(
-        || "unknown".to_owned(),
-        |version| shortened(&harmless(&version), MOST_SHOWN_CHARACTERS),
-    );
+    let theirs =
+        version.map_or_else(|| "unknown".to_owned(), |version| shortened(&harmless(&version), MOST_SHOWN_CHARACTERS));
     let remedy = if genv_remote > PROTOCOL_VERSION {
         format!("upgrade genv here to {theirs} or later")
     } else {
@@ -115,8 +102,5 @@ pub(super) fn read_hello(line: &[u8]) -> Result<Hello, HostFailure> {
 /// The program ended in the middle of it.
 pub(super) fn ended(stderr: &str) -> HostFailure {
     let said = last_line(stderr).unwrap_or_else(|| "nothing".to_owned());
-    HostFailure::new(
-        FailureKind::Disconnected,
-        format!("genv ended there, and said: {said}: it is started again"),
-    )
+    HostFailure::new(FailureKind::Disconnected, format!("genv ended there, and said: {said}: it is started again"))
 }

@@ -13,9 +13,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::protocol::{
-    Hello, LONGEST_LINE_BYTES, LONGEST_NOISE_BYTES, PROTOCOL_VERSION, Reply, Request,
-};
+use crate::protocol::{Hello, LONGEST_LINE_BYTES, LONGEST_NOISE_BYTES, PROTOCOL_VERSION, Reply, Request};
 use crate::said::shown;
 use crate::session::LineChannel;
 use crate::{FailureKind, HostFailure, Session, script};
@@ -48,10 +46,7 @@ pub trait Lines: Send {
     ///
     /// # Errors
     /// The line is longer than this ([`FailureKind::Protocol`]), or the host is gone.
-    fn next_line(
-        &mut self,
-        most_bytes: usize,
-    ) -> impl Future<Output = Result<Option<Vec<u8>>, HostFailure>> + Send;
+    fn next_line(&mut self, most_bytes: usize) -> impl Future<Output = Result<Option<Vec<u8>>, HostFailure>> + Send;
 
     /// What came of a line that has not ended, or the beginning of one that is too long.
     fn begun(&self) -> &[u8];
@@ -104,10 +99,7 @@ impl Conversation<LineChannel> {
     ///
     /// # Errors
     /// As [`Conversation::with`], or nothing can be started at the host.
-    pub async fn begin(
-        session: &Session,
-        options: &ServeOptions,
-    ) -> Result<(Self, Hello), HostFailure> {
+    pub async fn begin(session: &Session, options: &ServeOptions) -> Result<(Self, Hello), HostFailure> {
         let channel = session.open(&serve_command(options)).await?;
         Self::with(channel, options).await
     }
@@ -194,12 +186,8 @@ impl<L: Lines> Conversation<L> {
     /// # Errors
     /// The host or the program is gone.
     pub async fn request(&mut self, request: &Request) -> Result<(), HostFailure> {
-        let line = serde_json::to_vec(request).map_err(|error| {
-            HostFailure::new(
-                FailureKind::Protocol,
-                format!("cannot write a request: {error}"),
-            )
-        })?;
+        let line = serde_json::to_vec(request)
+            .map_err(|error| HostFailure::new(FailureKind::Protocol, format!("cannot write a request: {error}")))?;
         self.lines.send_line(&line).await
     }
 

@@ -17,11 +17,7 @@ pub struct Pipes<R, W> {
 impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Pipes<R, W> {
     /// Reads from the one and writes to the other.
     pub fn new(reader: R, writer: W) -> Self {
-        Self {
-            reader: BufReader::new(reader),
-            writer,
-            partial: PartialLine::default(),
-        }
+        Self { reader: BufReader::new(reader), writer, partial: PartialLine::default() }
     }
 }
 
@@ -60,8 +56,5 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Lines for Pipes<
 }
 
 fn gone(error: &std::io::Error) -> HostFailure {
-    HostFailure::new(
-        FailureKind::Disconnected,
-        format!("cannot talk to it any more: {error}"),
-    )
+    HostFailure::new(FailureKind::Disconnected, format!("cannot talk to it any more: {error}"))
 }

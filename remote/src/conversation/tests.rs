@@ -4,15 +4,10 @@ use super::*;
 use crate::protocol::{Answers, LONGEST_LINE_BYTES};
 use crate::script::tests::is_for_every_login_shell;
 
-const HELLO_LINE: &str =
-    r#"{"genv_remote":1,"version":"0.1.0","answers_with":"genv","may_enforce":true}"#;
+const HELLO_LINE: &str = r#"{"genv_remote":1,"version":"0.1.0","answers_with":"genv","may_enforce":true}"#;
 
 fn options() -> ServeOptions {
-    ServeOptions {
-        sudo: false,
-        enforce: false,
-        answer_timeout: Duration::from_secs(60),
-    }
+    ServeOptions { sudo: false, enforce: false, answer_timeout: Duration::from_secs(60) }
 }
 
 /// Lines of which a test says what comes, and what stderr has.
@@ -55,12 +50,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// What becomes of a host that says this and, unless it goes on in silence, ends.
-fn begin(
-    said: &[u8],
-    stderr: &'static str,
-    ends: bool,
-    options: ServeOptions,
-) -> Result<Hello, HostFailure> {
+fn begin(said: &[u8], stderr: &'static str, ends: bool, options: ServeOptions) -> Result<Hello, HostFailure> {
     run(async {
         let (mut there, lines) = host(stderr);
         let conversation = Conversation::with(lines, &options);
@@ -90,10 +80,7 @@ fn refused(said: &[u8], stderr: &'static str, ends: bool) -> (FailureKind, Strin
 #[test]
 fn the_script_is_read_alike_by_every_login_shell() {
     is_for_every_login_shell(SCRIPT);
-    let command = serve_command(&ServeOptions {
-        sudo: true,
-        ..options()
-    });
+    let command = serve_command(&ServeOptions { sudo: true, ..options() });
     assert!(command.ends_with("' genv-remote 1 yes no"), "{command}");
 }
 
@@ -109,12 +96,7 @@ fn noise_before_the_greeting_is_passed_over() {
         "x\n".repeat(LONGEST_NOISE_BYTES / 2 - 10),
     ];
     for noise in noises {
-        let hello = begin(
-            format!("{noise}{HELLO_LINE}\n").as_bytes(),
-            "",
-            false,
-            options(),
-        );
+        let hello = begin(format!("{noise}{HELLO_LINE}\n").as_bytes(), "", false, options());
         let hello = hello.unwrap_or_else(|failure| panic!("{failure}"));
         assert!(hello.may_enforce && hello.answers_with == Answers::Genv);
     }
@@ -122,17 +104,11 @@ fn noise_before_the_greeting_is_passed_over() {
 
 #[test]
 fn more_noise_than_that_is_refused_with_its_beginning() {
-    let more = [
-        "motd\n".to_owned() + &"x".repeat(LONGEST_NOISE_BYTES),
-        "motd\n".repeat(20_000),
-    ];
+    let more = ["motd\n".to_owned() + &"x".repeat(LONGEST_NOISE_BYTES), "motd\n".repeat(20_000)];
     for noise in more {
         let (kind, message) = refused(format!("{noise}\n{HELLO_LINE}\n").as_bytes(), "", false);
         assert_eq!(kind, FailureKind::Protocol);
-        assert!(
-            message.contains("more than 64 KiB before any answer, beginning with 'motd"),
-            "{message}"
-        );
+        assert!(message.contains("more than 64 KiB before any answer, beginning with 'motd"), "{message}");
     }
 }
 
@@ -159,12 +135,7 @@ fn a_line_without_end_is_refused_before_it_fills_the_memory() {
         let (begun, taken) = endless(&mut there, Conversation::with(lines, &options)).await;
         let failure = begun.map(|_| ()).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Protocol);
-        assert!(
-            failure
-                .message
-                .contains("more than 64 KiB before any answer, beginning with 'xxx"),
-            "{failure}"
-        );
+        assert!(failure.message.contains("more than 64 KiB before any answer, beginning with 'xxx"), "{failure}");
         // With what is on its way.
         assert!(taken <= 3 * LONGEST_NOISE_BYTES, "{taken}");
 
@@ -175,12 +146,7 @@ fn a_line_without_end_is_refused_before_it_fills_the_memory() {
         let (reply, taken) = endless(&mut there, conversation.next_reply()).await;
         let failure = reply.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Protocol);
-        assert!(
-            failure
-                .message
-                .contains(&format!("more than {LONGEST_LINE_BYTES} bytes")),
-            "{failure}"
-        );
+        assert!(failure.message.contains(&format!("more than {LONGEST_LINE_BYTES} bytes")), "{failure}");
         assert!(taken <= 2 * LONGEST_LINE_BYTES, "{taken}");
         assert!(conversation.lines.begun().len() < 4096);
     });
@@ -197,41 +163,11 @@ fn a_host_that_does_not_greet_is_told_with_what_it_said() {
             FailureKind::Command,
             "said: 'This account is currently not available.'",
         ),
-        (
-            "motd\n",
-            "sh: 1: \x1b[2Jno\n\n",
-            true,
-            FailureKind::Command,
-            "said: 'sh: 1: \\u{1b}[2Jno'",
-        ),
-        (
-            "motd",
-            "",
-            false,
-            FailureKind::TimedOut,
-            "no answer within 60 s",
-        ),
-        (
-            "Password:\n",
-            "",
-            false,
-            FailureKind::TimedOut,
-            "it said last: 'Password:'",
-        ),
-        (
-            "motd\nVerification code: ",
-            "",
-            false,
-            FailureKind::TimedOut,
-            "it said last: 'Verification code:'",
-        ),
-        (
-            "{\"genv_remote\":\"one\"}\n",
-            "",
-            false,
-            FailureKind::Protocol,
-            "cannot understand what it says first",
-        ),
+        ("motd\n", "sh: 1: \x1b[2Jno\n\n", true, FailureKind::Command, "said: 'sh: 1: \\u{1b}[2Jno'"),
+        ("motd", "", false, FailureKind::TimedOut, "no answer within 60 s"),
+        ("Password:\n", "", false, FailureKind::TimedOut, "it said last: 'Password:'"),
+        ("motd\nVerification code: ", "", false, FailureKind::TimedOut, "it said last: 'Verification code:'"),
+        ("{\"genv_remote\":\"one\"}\n", "", false, FailureKind::Protocol, "cannot understand what it says first"),
         (
             "{\"genv_remote\":1,\"answers_with\":\"slurm\"}\n",
             "",
@@ -239,13 +175,7 @@ fn a_host_that_does_not_greet_is_told_with_what_it_said() {
             FailureKind::Protocol,
             "unknown variant `slurm`",
         ),
-        (
-            "{\"genv_remote\":1,",
-            "",
-            true,
-            FailureKind::Protocol,
-            "EOF",
-        ),
+        ("{\"genv_remote\":1,", "", true, FailureKind::Protocol, "EOF"),
     ] {
         let (found, message) = refused(said.as_bytes(), stderr, ends);
         assert_eq!(found, kind, "{message}");
@@ -275,10 +205,7 @@ fn who_has_to_be_upgraded_is_told() {
 
 #[test]
 fn refused_sudo_is_told_with_the_line_that_allows_it() {
-    let sudo = ServeOptions {
-        sudo: true,
-        ..options()
-    };
+    let sudo = ServeOptions { sudo: true, ..options() };
     for (said, stderr, expected) in [
         (
             "motd\n\ngenv-remote-sudo 1 alice /usr/local/bin/genv remote-serve \n",
@@ -340,15 +267,9 @@ fn replies_come_in_their_own_order_and_what_is_none_ends_it() {
         there.write_all(replies.as_bytes()).await.unwrap();
         drop(there);
         let first = conversation.next_reply().await.unwrap();
-        assert!(
-            matches!(first, Reply::Error { id: Some(2), .. }),
-            "{first:?}"
-        );
+        assert!(matches!(first, Reply::Error { id: Some(2), .. }), "{first:?}");
         let second = conversation.next_reply().await.unwrap();
-        assert!(
-            matches!(second, Reply::Enforced { id: 1, .. }),
-            "{second:?}"
-        );
+        assert!(matches!(second, Reply::Enforced { id: 1, .. }), "{second:?}");
         let garbage = conversation.next_reply().await.unwrap_err();
         assert_eq!(garbage.kind, FailureKind::Protocol);
         assert!(garbage.message.contains("begins with 'motd'"), "{garbage}");

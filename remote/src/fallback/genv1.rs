@@ -28,12 +28,7 @@ impl Genv1 {
     ///
     /// # Errors
     /// It failed, or printed something else.
-    pub(super) fn parse(
-        usage: Section<'_>,
-        stderr: &str,
-        zone: &TimeZone,
-        as_root: bool,
-    ) -> Result<Self, String> {
+    pub(super) fn parse(usage: Section<'_>, stderr: &str, zone: &TimeZone, as_root: bool) -> Result<Self, String> {
         if usage.code != 0 {
             let refusal = sudo::refusal(&String::from_utf8_lossy(usage.text), stderr);
             return Err(refusal.unwrap_or_else(|| {
@@ -44,14 +39,9 @@ impl Genv1 {
                 )
             }));
         }
-        let Usage { state, processes } =
-            read_usage(usage.text, zone).map_err(|error| error.to_string())?;
+        let Usage { state, processes } = read_usage(usage.text, zone).map_err(|error| error.to_string())?;
         let claim = |process: UsageProcess| (process.pid, process.eid);
-        Ok(Self {
-            state,
-            claims: processes.into_iter().map(claim).collect(),
-            as_root,
-        })
+        Ok(Self { state, claims: processes.into_iter().map(claim).collect(), as_root })
     }
 
     /// What a process claims, by what was told of it.

@@ -49,12 +49,7 @@ pub trait Commands: Sync {
 }
 
 impl Commands for Session {
-    async fn run(
-        &self,
-        command: &str,
-        stdin: &[u8],
-        limits: &RunLimits,
-    ) -> Result<CommandOutput, HostFailure> {
+    async fn run(&self, command: &str, stdin: &[u8], limits: &RunLimits) -> Result<CommandOutput, HostFailure> {
         Session::run(self, command, stdin, limits).await
     }
 }
@@ -72,22 +67,13 @@ impl Poller {
     /// A host of which nothing is known but what it [answers with](Answers), polled each `options.interval`. `sudo`:
     /// genv 1.x runs as root there. Each of two commands may take `patience`.
     #[must_use]
-    pub fn new(
-        hostname: &str,
-        answers: Answers,
-        sudo: bool,
-        options: &CollectOptions,
-        patience: Duration,
-    ) -> Self {
+    pub fn new(hostname: &str, answers: Answers, sudo: bool, options: &CollectOptions, patience: Duration) -> Self {
         Self {
             genv1: answers == Answers::Genv1,
             sudo,
             host: PolledHost::new(hostname.to_owned(), options),
             began: Instant::now(),
-            limits: RunLimits {
-                stdout_bytes: LONGEST_LINE_BYTES,
-                duration: patience,
-            },
+            limits: RunLimits { stdout_bytes: LONGEST_LINE_BYTES, duration: patience },
         }
     }
 
@@ -99,58 +85,34 @@ impl Poller {
         let asked = Instant::now();
         let word = |yes| if yes { "yes" } else { "no" };
         let arguments = [word(self.genv1), word(self.sudo)];
-        let output = host
-            .run(&script::command(POLL, &arguments), b"", &self.limits)
-            .await?;
+        let output = host.run(&script::command(POLL, &arguments), b"", &self.limits).await?;
         let parts = sections(&output.stdout);
-        let (Some(about), Some(devices), Some(processes), true) = (
-            parts.get("host"),
-            parts.get("devices"),
-            parts.get("processes"),
-            parts.contains_key("end"),
-        ) else {
+        let (Some(about), Some(devices), Some(processes), true) =
+            (parts.get("host"), parts.get("devices"), parts.get("processes"), parts.contains_key("end"))
+        else {
             return Err(not_told(&output));
         };
-        let About {
-            timestamp_seconds,
-            zone,
-            uid,
-        } = About::parse(*about).ok_or_else(|| not_told(&output))?;
+        let About { timestamp_seconds, zone, uid } = About::parse(*about).ok_or_else(|| not_told(&output))?;
         let gpu = nvidia_smi::sample(*devices, *processes);
         let genv1 = self.genv1.then(|| {
             let usage = parts.get("usage").copied();
             let usage = usage.unwrap_or(Section { text: b"", code: 1 });
             Genv1::parse(usage, &output.stderr, &zone, self.sudo || uid == Some(0))
         });
-        let question = Question::of(
-            gpu.as_ref().ok(),
-            genv1.as_ref().and_then(|it| it.as_ref().ok()),
-        );
-        let facts = host
-            .run(
-                &script::command(FACTS, &[]),
-                question.stdin().as_bytes(),
-                &self.limits,
-            )
-            .await?;
+        let question = Question::of(gpu.as_ref().ok(), genv1.as_ref().and_then(|it| it.as_ref().ok()));
+        let facts = host.run(&script::command(FACTS, &[]), question.stdin().as_bytes(), &self.limits).await?;
         let parts = sections(&facts.stdout);
         let answer = parts.get("facts").ok_or_else(|| not_told(&facts))?;
         let mut answer = Answer::parse(answer.text);
         let usernames = std::mem::take(&mut answer.usernames);
         let (state, table) = match genv1 {
             // Where there is no genv nobody is in an environment, whatever a process claims.
-            None => (
-                Ok(State::default()),
-                answer.table(question.processes, |_, _| Claim::Absent),
-            ),
+            None => (Ok(State::default()), answer.table(question.processes, |_, _| Claim::Absent)),
             Some(Ok(genv1)) => {
                 let table = answer.table(question.processes, |pid, facts| genv1.claim(pid, facts));
                 (Ok(genv1.state), table)
             }
-            Some(Err(error)) => (
-                Err(error),
-                answer.table(question.processes, |_, _| processes::UNREADABLE),
-            ),
+            Some(Err(error)) => (Err(error), answer.table(question.processes, |_, _| processes::UNREADABLE)),
         };
         let told = Told {
             gpu,
@@ -159,10 +121,7 @@ impl Poller {
             usernames,
             duration_seconds: asked.elapsed().as_secs_f64(),
         };
-        let at = ToldAt {
-            seconds: self.began.elapsed().as_secs_f64(),
-            timestamp_seconds,
-        };
+        let at = ToldAt { seconds: self.began.elapsed().as_secs_f64(), timestamp_seconds };
         Ok(self.host.observe(told, at))
     }
 }
@@ -218,11 +177,7 @@ impl Question {
     /// Processes come first: of them more is told than of members.
     fn stdin(&self) -> String {
         let mut lines = String::new();
-        for (kind, numbers) in [
-            ("p", &self.processes),
-            ("m", &self.members),
-            ("u", &self.users),
-        ] {
+        for (kind, numbers) in [("p", &self.processes), ("m", &self.members), ("u", &self.users)] {
             for number in numbers {
                 // A text can always be written to.
                 let _ = writeln!(lines, "{kind} {number}");
@@ -237,10 +192,8 @@ fn not_told(output: &CommandOutput) -> HostFailure {
     let said = output.stderr.lines().rfind(|line| !line.trim().is_empty());
     let stdout = String::from_utf8_lossy(&output.stdout[..output.stdout.len().min(1000)]);
     let said = said.or_else(|| stdout.lines().find(|line| !line.trim().is_empty()));
-    let said = said.map_or_else(
-        || "nothing".to_owned(),
-        |line| format!("'{}'", shortened(&harmless(line.trim()), 160)),
-    );
+    let said =
+        said.map_or_else(|| "nothing".to_owned(), |line| format!("'{}'", shortened(&harmless(line.trim()), 160)));
     HostFailure::new(
         FailureKind::Protocol,
         format!(

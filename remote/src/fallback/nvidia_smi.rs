@@ -50,8 +50,7 @@ pub(super) fn sample(devices: Section<'_>, processes: Section<'_>) -> Result<Gpu
 /// Why it told nothing.
 fn complaint(of: &str, section: Section<'_>, text: &str) -> String {
     if section.code == 127 {
-        return "there is no nvidia-smi on this host: install the NVIDIA driver's programs"
-            .to_owned();
+        return "there is no nvidia-smi on this host: install the NVIDIA driver's programs".to_owned();
     }
     let said = text.lines().map(str::trim).find(|line| !line.is_empty());
     let said = said.map_or_else(
@@ -86,16 +85,11 @@ fn device(line: &str) -> Option<(Option<String>, DeviceSample)> {
     };
     let index = DeviceIndex::gpu(index.parse().ok()?);
     let uuid = word(uuid).filter(|uuid| uuid.starts_with("GPU-"))?;
-    let lost = fields
-        .iter()
-        .any(|field| LOST.iter().any(|lost| field.contains(lost)));
+    let lost = fields.iter().any(|field| LOST.iter().any(|lost| field.contains(lost)));
     let memory = match (mebibytes(total), mebibytes(used), mebibytes(free)) {
-        (Some(total_bytes), Some(used_bytes), Some(free_bytes)) => Some(DeviceMemory {
-            total_bytes,
-            used_bytes,
-            free_bytes,
-            reserved_bytes: None,
-        }),
+        (Some(total_bytes), Some(used_bytes), Some(free_bytes)) => {
+            Some(DeviceMemory { total_bytes, used_bytes, free_bytes, reserved_bytes: None })
+        }
         _ => None,
     };
     let measurements = DeviceMeasurements {
@@ -115,11 +109,7 @@ fn device(line: &str) -> Option<(Option<String>, DeviceSample)> {
         minor: None,
         profile: None,
         mig_parent: false,
-        measurements: if lost {
-            DeviceMeasurements::default()
-        } else {
-            measurements
-        },
+        measurements: if lost { DeviceMeasurements::default() } else { measurements },
         processes: None,
         processes_incomplete: false,
     };
@@ -146,10 +136,7 @@ fn attach(devices: &mut [DeviceSample], text: &str) {
         match rows.iter_mut().find(|row| row.pid == pid) {
             // Its parts of a GPU that is split.
             Some(row) => {
-                row.memory_used_bytes = row
-                    .memory_used_bytes
-                    .zip(memory_used_bytes)
-                    .map(|(a, b)| a.saturating_add(b));
+                row.memory_used_bytes = row.memory_used_bytes.zip(memory_used_bytes).map(|(a, b)| a.saturating_add(b));
             }
             None => rows.push(GpuProcess {
                 pid,
@@ -163,9 +150,7 @@ fn attach(devices: &mut [DeviceSample], text: &str) {
         return;
     }
     for device in devices.iter_mut().filter(|device| !device.lost) {
-        device.processes = by_uuid
-            .remove(device.uuid.as_str())
-            .unwrap_or_else(|| Some(Vec::new()));
+        device.processes = by_uuid.remove(device.uuid.as_str()).unwrap_or_else(|| Some(Vec::new()));
     }
 }
 

@@ -58,37 +58,16 @@ impl Answer {
     fn process(&mut self, rest: &str, boot_seconds: f64, ticks_per_second: f64) {
         let mut fields = rest.splitn(6, ' ');
         let mut next = || fields.next().unwrap_or_default();
-        let (pid, parent, start, uid, environ, comm) =
-            (next(), next(), next(), next(), next(), next());
-        let (Ok(pid), Ok(parent), Ok(start_time_ticks)) =
-            (pid.parse(), parent.parse(), start.parse::<u64>())
-        else {
+        let (pid, parent, start, uid, environ, comm) = (next(), next(), next(), next(), next(), next());
+        let (Ok(pid), Ok(parent), Ok(start_time_ticks)) = (pid.parse(), parent.parse(), start.parse::<u64>()) else {
             return;
         };
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a time needs no more than 53 bits"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "a time needs no more than 53 bits")]
         let start_timestamp_seconds = boot_seconds + start_time_ticks as f64 / ticks_per_second;
         let uid = uid.parse().ok();
-        self.lineage.insert(
-            pid,
-            Lineage {
-                start_time_ticks,
-                start_timestamp_seconds,
-                parent,
-                uid,
-            },
-        );
-        self.facts.insert(
-            pid,
-            Facts {
-                uid,
-                environ_readable: environ == "yes",
-                start_time_ticks,
-                comm: comm.to_owned(),
-            },
-        );
+        self.lineage.insert(pid, Lineage { start_time_ticks, start_timestamp_seconds, parent, uid });
+        self.facts
+            .insert(pid, Facts { uid, environ_readable: environ == "yes", start_time_ticks, comm: comm.to_owned() });
     }
 
     /// The table of these processes, each with what it claims.

@@ -19,9 +19,7 @@ pub(super) fn sections(output: &[u8]) -> BTreeMap<&str, Section<'_>> {
     let mut at = 0;
     for line in output.split_inclusive(|byte| *byte == b'\n') {
         let text = std::str::from_utf8(line).unwrap_or_default();
-        if let Some((name, code)) = text
-            .strip_prefix(MARK)
-            .and_then(|mark| mark.trim_end().split_once(' '))
+        if let Some((name, code)) = text.strip_prefix(MARK).and_then(|mark| mark.trim_end().split_once(' '))
             && let Ok(code) = code.parse()
         {
             let text = &output[start..at];
@@ -39,7 +37,8 @@ mod tests {
 
     #[test]
     fn each_part_is_what_came_before_its_mark() {
-        let output = b"motd\n#genv-remote begin 0\na\nb\n\n#genv-remote one 3\n#genv-remote two 0\n\xff\n#genv-remote x\nrest";
+        let output =
+            b"motd\n#genv-remote begin 0\na\nb\n\n#genv-remote one 3\n#genv-remote two 0\n\xff\n#genv-remote x\nrest";
         let sections = sections(output);
         assert_eq!(sections["one"].text, b"a\nb\n\n");
         assert_eq!(sections["one"].code, 3);
@@ -50,12 +49,6 @@ mod tests {
     #[test]
     fn of_two_parts_of_one_name_the_first_counts() {
         let sections = sections(b"a\n#genv-remote p 0\nb\n#genv-remote p 1\n");
-        assert_eq!(
-            sections["p"],
-            Section {
-                text: b"a\n",
-                code: 0
-            }
-        );
+        assert_eq!(sections["p"], Section { text: b"a\n", code: 0 });
     }
 }

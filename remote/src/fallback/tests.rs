@@ -19,12 +19,7 @@ struct Recorded {
 }
 
 impl Commands for Recorded {
-    async fn run(
-        &self,
-        _command: &str,
-        stdin: &[u8],
-        _limits: &RunLimits,
-    ) -> Result<CommandOutput, HostFailure> {
+    async fn run(&self, _command: &str, stdin: &[u8], _limits: &RunLimits) -> Result<CommandOutput, HostFailure> {
         let text = String::from_utf8_lossy(stdin).into_owned();
         self.read.lock().unwrap().push_str(&text);
         Ok(CommandOutput {
@@ -36,20 +31,11 @@ impl Commands for Recorded {
 }
 
 fn poller(answers: Answers, sudo: bool) -> Poller {
-    Poller::new(
-        "gpu01",
-        answers,
-        sudo,
-        &CollectOptions::default(),
-        Duration::from_secs(1),
-    )
+    Poller::new("gpu01", answers, sudo, &CollectOptions::default(), Duration::from_secs(1))
 }
 
 fn poll(poller: &mut Poller, answers: &[&[u8]]) -> (Result<Snapshot, HostFailure>, String) {
-    let host = Recorded {
-        answers: Mutex::new(answers.iter().map(|it| it.to_vec()).collect()),
-        read: Mutex::default(),
-    };
+    let host = Recorded { answers: Mutex::new(answers.iter().map(|it| it.to_vec()).collect()), read: Mutex::default() };
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let snapshot = runtime.build().unwrap().block_on(poller.poll(&host));
     (snapshot, host.read.into_inner().unwrap())
@@ -57,9 +43,7 @@ fn poll(poller: &mut Poller, answers: &[&[u8]]) -> (Result<Snapshot, HostFailure
 
 /// What the first script prints.
 fn told(uid: u32, devices: &str, processes: &str, usage: Option<(&str, u32)>) -> Vec<u8> {
-    let usage = usage.map_or_else(String::new, |(text, code)| {
-        format!("{text}\n#genv-remote usage {code}\n")
-    });
+    let usage = usage.map_or_else(String::new, |(text, code)| format!("{text}\n#genv-remote usage {code}\n"));
     format!(
         "motd\n\n#genv-remote begin 0\ngpu01\n1795200000 +0130\n{uid}\n\n#genv-remote host 0\n{devices}\n#genv-remote \
          devices 0\n{processes}\n#genv-remote processes 0\n{usage}\n#genv-remote end 0\n"
@@ -72,8 +56,7 @@ const TWO: &str = "\
 1, GPU-b, 550.163.01, 40960, 0, 40960, [N/A], [Not Supported], [N/A], [Unknown Error], ERR!, [N/A]
 ";
 
-const FACTS_OF_7: &[u8] =
-    b"#genv-remote begin 0\nboot 1795000000 100\nprocess 7 1 5000 1001 no py\xff thon\n\
+const FACTS_OF_7: &[u8] = b"#genv-remote begin 0\nboot 1795000000 100\nprocess 7 1 5000 1001 no py\xff thon\n\
 user 1001 alice\nprocess 1 0 1 0 no init\nuser 0 root\n\n#genv-remote facts 0\n";
 
 /// A recorded file; `columns` picks those that the script asks for of what was asked for then.
@@ -99,19 +82,12 @@ fn the_scripts_are_read_alike_by_every_login_shell() {
 
 #[test]
 fn what_could_not_be_asked_is_absent() {
-    let told = told(
-        1000,
-        TWO,
-        "GPU-a, 7, 8192\nGPU-a, 7, [N/A]\nGPU-b, [N/A], [N/A]\n",
-        None,
-    );
+    let told = told(1000, TWO, "GPU-a, 7, 8192\nGPU-a, 7, [N/A]\nGPU-b, [N/A], [N/A]\n", None);
     let (snapshot, read) = poll(&mut poller(Answers::NvidiaSmi, false), &[&told, FACTS_OF_7]);
     let snapshot = snapshot.unwrap();
     assert_eq!(read, "p 7\n");
     assert_eq!(snapshot.timestamp_seconds, 1_795_200_000.0);
-    let [first, second] = &snapshot.devices[..] else {
-        panic!("{snapshot:#?}")
-    };
+    let [first, second] = &snapshot.devices[..] else { panic!("{snapshot:#?}") };
     assert_eq!(first.measurements.memory_controller_busy_ratio, Some(0.12));
     assert_eq!(first.measurements.power_watts, Some(72.5));
     assert_eq!(first.measurements.energy_joules, None);
@@ -120,16 +96,8 @@ fn what_could_not_be_asked_is_absent() {
     assert_eq!(second.measurements.utilization_ratio, None);
     assert_eq!(second.measurements.power_watts, None);
     assert!(second.measurements.memory.is_some());
-    let [process] = &snapshot.processes[..] else {
-        panic!("{snapshot:#?}")
-    };
-    let Process {
-        comm,
-        username,
-        devices,
-        attribution,
-        ..
-    } = &**process;
+    let [process] = &snapshot.processes[..] else { panic!("{snapshot:#?}") };
+    let Process { comm, username, devices, attribution, .. } = &**process;
     assert_eq!(comm.as_deref(), Some("py\u{fffd} thon"));
     assert_eq!(username.as_deref(), Some("alice"));
     assert_eq!(devices[0].memory_used_bytes, None);
@@ -139,30 +107,17 @@ fn what_could_not_be_asked_is_absent() {
 #[test]
 fn recorded_output_of_four_generations_is_understood() {
     for generation in [470, 535, 550] {
-        let devices = recorded(
-            &format!("{generation}-query-gpu.txt"),
-            &[0, 1, 9, 3, 4, 9, 5, 9, 6, 9, 9, 2],
-        );
+        let devices = recorded(&format!("{generation}-query-gpu.txt"), &[0, 1, 9, 3, 4, 9, 5, 9, 6, 9, 9, 2]);
         let processes = recorded(&format!("{generation}-query-compute-apps.txt"), &[0, 1, 3]);
         let told = told(0, &devices, &processes, None);
         let (snapshot, _) = poll(&mut poller(Answers::NvidiaSmi, false), &[&told, FACTS_OF_7]);
         let snapshot = snapshot.unwrap();
         assert_eq!(snapshot.devices.len(), 2, "{generation}");
-        assert_eq!(
-            snapshot.devices[0].measurements.temperature_celsius,
-            Some(33.0)
-        );
+        assert_eq!(snapshot.devices[0].measurements.temperature_celsius, Some(33.0));
         // 470 tells of no processes: then it is not known whether there are any.
         let measured = generation != 470;
-        assert_eq!(
-            snapshot.devices[0].processes_measured, measured,
-            "{generation}"
-        );
-        assert_eq!(
-            snapshot.processes.len(),
-            usize::from(measured),
-            "{generation}"
-        );
+        assert_eq!(snapshot.devices[0].processes_measured, measured, "{generation}");
+        assert_eq!(snapshot.processes.len(), usize::from(measured), "{generation}");
     }
     let processes = recorded("580-query-compute-apps.txt", &[0, 1, 3]);
     let devices = TWO.replace("GPU-a", "GPU-12345678-1234-1234-1234-123456780000");
@@ -177,16 +132,11 @@ fn a_lost_device_is_not_up_and_keeps_what_is_known_of_it() {
     let mut poller = poller(Answers::NvidiaSmi, false);
     let lost = "Unable to determine the device handle for gpu 0000:0B:00.0: GPU is lost. Reboot the system\n\
                 0, GPU-a, 550.1, [GPU is lost], [GPU is lost], 1, 1, 1, 1, 1, 1, [GPU is lost]\n";
-    poll(&mut poller, &[&told(0, TWO, "", None), FACTS_OF_7])
-        .0
-        .unwrap();
+    poll(&mut poller, &[&told(0, TWO, "", None), FACTS_OF_7]).0.unwrap();
     let (snapshot, _) = poll(&mut poller, &[&told(0, lost, "", None), FACTS_OF_7]);
     let snapshot = snapshot.unwrap();
     assert!(snapshot.devices.iter().all(|device| !device.up));
-    assert_eq!(
-        snapshot.devices[0].name.as_deref(),
-        Some("NVIDIA A100-SXM4-40GB")
-    );
+    assert_eq!(snapshot.devices[0].name.as_deref(), Some("NVIDIA A100-SXM4-40GB"));
     assert_eq!(snapshot.devices[0].measurements.temperature_celsius, None);
 }
 
@@ -207,22 +157,14 @@ process 8 2 5000 1002 no x\nprocess 2 0 1 0 no other\nprocess 1 0 1 0 no init\nu
 #[test]
 fn what_genv_1_says_of_a_process_counts_and_what_it_could_not_read_is_unknown() {
     let apps = "GPU-a, 7, 1\nGPU-a, 8, 1\nGPU-a, 9, 1\n";
-    let environment = Attribution::Environment {
-        eid: "e1".to_owned(),
-    };
+    let environment = Attribution::Environment { eid: "e1".to_owned() };
     // As root it has read every environ; otherwise that it names none means nothing.
-    for (uid, sudo, reason) in [
-        (0, false, "no_claim"),
-        (1000, true, "no_claim"),
-        (1000, false, "environ_unreadable"),
-    ] {
+    for (uid, sudo, reason) in [(0, false, "no_claim"), (1000, true, "no_claim"), (1000, false, "environ_unreadable")] {
         let told = told(uid, TWO, apps, Some((USAGE, 0)));
         let (snapshot, read) = poll(&mut poller(Answers::Genv1, sudo), &[&told, FACTS_OF_8]);
         let snapshot = snapshot.unwrap();
         assert_eq!(read, "p 7\np 8\np 9\nm 1\nu 1001\n");
-        let [inside, other, ended] = &snapshot.processes[..] else {
-            panic!("{snapshot:#?}")
-        };
+        let [inside, other, ended] = &snapshot.processes[..] else { panic!("{snapshot:#?}") };
         assert_eq!(inside.attribution, environment);
         assert!(
             matches!(&other.attribution, Attribution::Outside { reason: it } | Attribution::Unknown { reason: it } if it == reason),
@@ -240,22 +182,10 @@ fn what_genv_1_says_of_a_process_counts_and_what_it_could_not_read_is_unknown() 
 #[test]
 fn a_genv_1_that_fails_or_says_something_else_leaves_the_devices() {
     for (usage, code, expected) in [
-        (
-            "",
-            1,
-            "ended with exit code 1 and said 'sudo: a password is required'",
-        ),
-        (
-            "Traceback",
-            0,
-            "cannot understand what 'genv usage snapshot' prints",
-        ),
+        ("", 1, "ended with exit code 1 and said 'sudo: a password is required'"),
+        ("Traceback", 0, "cannot understand what 'genv usage snapshot' prints"),
         (&USAGE[..200], 0, "cannot understand"),
-        (
-            "{\"envs\":{\"envs\":[]},\"devices\":{\"devices\":[]}}",
-            0,
-            "it has no 'processes'",
-        ),
+        ("{\"envs\":{\"envs\":[]},\"devices\":{\"devices\":[]}}", 0, "it has no 'processes'"),
         ("[]", 0, "it has no 'envs'"),
     ] {
         let told = told(1000, TWO, "GPU-a, 7, 1\n", Some((usage, code)));
@@ -272,11 +202,7 @@ fn a_genv_1_that_fails_or_says_something_else_leaves_the_devices() {
 #[test]
 fn where_sudo_refuses_genv_1_the_line_that_allows_it_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, program) in [
-        ("genv", "/bin/true"),
-        ("sudo", "/bin/false"),
-        ("nvidia-smi", "/bin/false"),
-    ] {
+    for (name, program) in [("genv", "/bin/true"), ("sudo", "/bin/false"), ("nvidia-smi", "/bin/false")] {
         symlink(program, folder.path().join(name)).unwrap();
     }
     let mut script = std::process::Command::new("sh");
@@ -285,38 +211,19 @@ fn where_sudo_refuses_genv_1_the_line_that_allows_it_is_told() {
     let told = script.output().unwrap().stdout;
     let (snapshot, _) = poll(&mut poller(Answers::Genv1, true), &[&told, FACTS_OF_7]);
     let error = snapshot.unwrap().collectors["state"].error.clone();
-    let expected = format!(
-        " ALL=(root) NOPASSWD: {}/genv usage snapshot",
-        folder.path().display()
-    );
-    assert!(
-        error.as_ref().is_some_and(|it| it.ends_with(&expected)),
-        "{error:?}"
-    );
+    let expected = format!(" ALL=(root) NOPASSWD: {}/genv usage snapshot", folder.path().display());
+    assert!(error.as_ref().is_some_and(|it| it.ends_with(&expected)), "{error:?}");
 }
 
 #[test]
 fn a_script_that_did_not_end_tells_nothing() {
     let whole = told(0, TWO, "", None);
     let cut = &whole[..whole.len() - 20];
-    for output in [
-        &b""[..],
-        b"This account is not available.\n",
-        cut,
-        b"\xff\xff",
-    ] {
-        let (snapshot, _) = poll(
-            &mut poller(Answers::NvidiaSmi, false),
-            &[output, FACTS_OF_7],
-        );
+    for output in [&b""[..], b"This account is not available.\n", cut, b"\xff\xff"] {
+        let (snapshot, _) = poll(&mut poller(Answers::NvidiaSmi, false), &[output, FACTS_OF_7]);
         let failure = snapshot.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Protocol);
-        assert!(
-            failure
-                .message
-                .contains("a script for sh ended with status 0"),
-            "{failure}"
-        );
+        assert!(failure.message.contains("a script for sh ended with status 0"), "{failure}");
     }
     let (snapshot, _) = poll(&mut poller(Answers::NvidiaSmi, false), &[&whole, b"no"]);
     assert_eq!(snapshot.unwrap_err().kind, FailureKind::Protocol);
@@ -330,33 +237,18 @@ fn counters_go_on_from_poll_to_poll() {
     for _ in 0..4 {
         let (snapshot, _) = poll(&mut poller, &[&told, FACTS_OF_7]);
         let counters = snapshot.unwrap().counters;
-        let alice = counters
-            .user_device_use
-            .iter()
-            .find(|it| it.username == "alice");
-        seconds.push(
-            alice
-                .and_then(|it| it.device_seconds.as_ref())
-                .map(|it| it.outside),
-        );
+        let alice = counters.user_device_use.iter().find(|it| it.username == "alice");
+        seconds.push(alice.and_then(|it| it.device_seconds.as_ref()).map(|it| it.outside));
     }
     let seconds: Vec<f64> = seconds.into_iter().flatten().collect();
     assert_eq!(seconds[0], 0.0);
-    assert!(
-        seconds.is_sorted() && seconds.last() > Some(&0.0),
-        "{seconds:?}"
-    );
+    assert!(seconds.is_sorted() && seconds.last() > Some(&0.0), "{seconds:?}");
 }
 
 #[test]
 fn a_hundred_megabytes_are_read_through() {
     let long = "x".repeat(100 << 20);
-    let told = told(
-        0,
-        &format!("{TWO}{long}\n"),
-        &format!("GPU-a, 7, {long}\n"),
-        None,
-    );
+    let told = told(0, &format!("{TWO}{long}\n"), &format!("GPU-a, 7, {long}\n"), None);
     let (snapshot, _) = poll(&mut poller(Answers::NvidiaSmi, false), &[&told, FACTS_OF_7]);
     assert_eq!(snapshot.unwrap().devices.len(), 2);
 }

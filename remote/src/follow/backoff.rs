@@ -25,10 +25,9 @@ impl Backoff {
         self.failures = self.failures.saturating_add(1);
         let wait = match kind {
             // Only somebody's hand changes these, and each attempt is a line in the host's log.
-            FailureKind::Unsupported
-            | FailureKind::Unresolved
-            | FailureKind::HostKey
-            | FailureKind::Authentication => LONGEST,
+            FailureKind::Unsupported | FailureKind::Unresolved | FailureKind::HostKey | FailureKind::Authentication => {
+                LONGEST
+            }
             _ => doubled.min(LONGEST),
         };
         wait.mul_f64(0.75 + 0.5 * random.clamp(0.0, 1.0))

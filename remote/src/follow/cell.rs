@@ -41,11 +41,7 @@ impl Cell {
     /// A snapshot came, at this Unix time.
     pub(super) fn received(&self, snapshot: Arc<Snapshot>, timestamp_seconds: f64) {
         let mut learned = self.learned();
-        learned.snapshot = Some(Received {
-            snapshot,
-            at: Instant::now(),
-            timestamp_seconds,
-        });
+        learned.snapshot = Some(Received { snapshot, at: Instant::now(), timestamp_seconds });
         learned.delivers = true;
         learned.failure = None;
     }

@@ -92,17 +92,11 @@ impl<D: Dial> Host<D> {
     async fn listen(&mut self, mut link: D::Link, skewed: &mut bool) -> Delivered {
         let mut snapshots = 0;
         let ended = |snapshots, failure| Delivered { snapshots, failure };
-        let follow = Request::Follow {
-            interval_seconds: self.options.interval.as_secs_f64(),
-            changes: true,
-        };
+        let follow = Request::Follow { interval_seconds: self.options.interval.as_secs_f64(), changes: true };
         if let Err(failure) = send(&mut link, &follow).await {
             return ended(snapshots, failure);
         }
-        let patience = self
-            .options
-            .max_age
-            .max(self.options.interval * MISSED_INTERVALS);
+        let patience = self.options.max_age.max(self.options.interval * MISSED_INTERVALS);
         let mut deadline = Instant::now() + patience;
         let mut alive = interval(ALIVE_INTERVAL);
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -160,10 +154,7 @@ impl<D: Dial> Host<D> {
                     answer(&mut pending, id, Ok(outcomes));
                     continue;
                 }
-                Ok(Reply::Error {
-                    id: Some(id),
-                    message,
-                }) if pending.contains_key(&id) => {
+                Ok(Reply::Error { id: Some(id), message }) if pending.contains_key(&id) => {
                     let failure = HostFailure::new(FailureKind::Command, message);
                     answer(&mut pending, id, Err(failure.into()));
                     continue;
@@ -226,10 +217,7 @@ struct Delivered {
 async fn send(link: &mut impl Link, request: &Request) -> Result<(), HostFailure> {
     let sent = timeout(SEND_TIMEOUT, link.ask(request)).await;
     sent.unwrap_or_else(|_| {
-        Err(HostFailure::new(
-            FailureKind::TimedOut,
-            "it does not read what is sent to it: its session is begun anew",
-        ))
+        Err(HostFailure::new(FailureKind::TimedOut, "it does not read what is sent to it: its session is begun anew"))
     })
 }
 

@@ -90,19 +90,10 @@ impl<D: Dial> Followed<D> {
     /// Follows these hosts from now on. Those that were followed already and are named in the same way are not disturbed.
     pub(super) fn replace(&mut self, list: &HostList) {
         let before = std::mem::take(&mut self.hosts);
-        let mut before: HashMap<HostEntry, One> = before
-            .into_iter()
-            .map(|one| (one.entry.clone(), one))
-            .collect();
-        self.hosts = list
-            .entries()
-            .iter()
-            .map(|entry| before.remove(entry).unwrap_or_else(|| self.begin(entry)))
-            .collect();
-        let errands = self
-            .hosts
-            .iter()
-            .map(|one| (one.entry.name.clone(), one.errands.clone()));
+        let mut before: HashMap<HostEntry, One> = before.into_iter().map(|one| (one.entry.clone(), one)).collect();
+        self.hosts =
+            list.entries().iter().map(|entry| before.remove(entry).unwrap_or_else(|| self.begin(entry))).collect();
+        let errands = self.hosts.iter().map(|one| (one.entry.name.clone(), one.errands.clone()));
         self.fleet.replace(errands.collect());
     }
 
@@ -117,12 +108,7 @@ impl<D: Dial> Followed<D> {
             cell: cell.clone(),
             errands: asked,
         };
-        One {
-            entry: entry.clone(),
-            cell,
-            errands,
-            task: tokio::spawn(host.run()),
-        }
+        One { entry: entry.clone(), cell, errands, task: tokio::spawn(host.run()) }
     }
 
     /// Whether every host has delivered or failed.
@@ -133,9 +119,7 @@ impl<D: Dial> Followed<D> {
     /// What is published of them.
     pub(super) fn publish(&self) -> Vec<HostSnapshot> {
         let hosts = self.hosts.iter();
-        hosts
-            .map(|one| one.cell.publish(&one.entry.name, self.options.max_age))
-            .collect()
+        hosts.map(|one| one.cell.publish(&one.entry.name, self.options.max_age)).collect()
     }
 
     pub(super) const fn interval(&self) -> Duration {

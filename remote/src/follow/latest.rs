@@ -31,15 +31,11 @@ impl Latest {
     /// They are not changes of it, or make it larger than a snapshot may be.
     pub(super) fn changed(&mut self, changes: Changes<'_>) -> Result<Snapshot, HostFailure> {
         let Some(before) = &self.snapshot else {
-            return Err(mistaken(
-                "it sends changes of a snapshot that it never sent",
-            ));
+            return Err(mistaken("it sends changes of a snapshot that it never sent"));
         };
-        let changed = changes.apply(before).map_err(|error| {
-            mistaken(format_args!(
-                "what it sends does not fit to what it sent before: {error}"
-            ))
-        })?;
+        let changed = changes
+            .apply(before)
+            .map_err(|error| mistaken(format_args!("what it sends does not fit to what it sent before: {error}")))?;
         self.changes += 1;
         if self.changes.is_multiple_of(WEIGHED_EVERY) && is_too_large(&changed) {
             return Err(mistaken(format_args!(
@@ -54,9 +50,7 @@ impl Latest {
 fn mistaken(what: impl std::fmt::Display) -> HostFailure {
     HostFailure::new(
         FailureKind::Protocol,
-        format_args!(
-            "{what}: its session is begun anew; see that genv is of the same version there and here"
-        ),
+        format_args!("{what}: its session is begun anew; see that genv is of the same version there and here"),
     )
 }
 
@@ -87,10 +81,7 @@ mod tests {
     use super::*;
 
     fn named(hostname: &str) -> Snapshot {
-        Snapshot {
-            hostname: hostname.to_owned(),
-            ..Snapshot::default()
-        }
+        Snapshot { hostname: hostname.to_owned(), ..Snapshot::default() }
     }
 
     #[test]

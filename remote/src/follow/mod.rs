@@ -54,10 +54,7 @@ pub trait Dial: Send + Sync + 'static {
     ///
     /// # Errors
     /// What went wrong.
-    fn dial(
-        &self,
-        host: &HostEntry,
-    ) -> impl Future<Output = Result<Self::Link, HostFailure>> + Send;
+    fn dial(&self, host: &HostEntry) -> impl Future<Output = Result<Self::Link, HostFailure>> + Send;
 }
 
 /// A session with a host, which ends with the value.
@@ -81,11 +78,7 @@ pub trait Link: Send + 'static {
 /// Follows hosts, each from now on, until nobody has a stream any more. Must be called within a runtime.
 ///
 /// The first publication waits until every host has delivered a snapshot or failed, but not longer than an interval.
-pub fn follow<D: Dial>(
-    source: HostSource,
-    dial: D,
-    options: FollowOptions,
-) -> (SnapshotStream, Fleet) {
+pub fn follow<D: Dial>(source: HostSource, dial: D, options: FollowOptions) -> (SnapshotStream, Fleet) {
     let (publisher, stream) = channel();
     let fleet = Fleet::default();
     let followed = hosts::Followed::new(Arc::new(dial), options, fleet.clone());
@@ -117,10 +110,7 @@ pub struct NotEnforced {
 impl From<HostFailure> for NotEnforced {
     /// Of a host that was not asked, or that answered that it could not.
     fn from(failure: HostFailure) -> Self {
-        Self {
-            failure,
-            may_be_done: false,
-        }
+        Self { failure, may_be_done: false }
     }
 }
 
@@ -135,15 +125,11 @@ impl Fleet {
             let hosts = self.0.read().unwrap_or_else(PoisonError::into_inner);
             hosts.get(hostname).cloned()
         };
-        let errands = errands.ok_or_else(|| {
-            HostFailure::new(FailureKind::Unresolved, "it is no host that is followed")
-        })?;
+        let errands =
+            errands.ok_or_else(|| HostFailure::new(FailureKind::Unresolved, "it is no host that is followed"))?;
         let (outcomes, answer) = oneshot::channel();
         let ended = |_| NotEnforced {
-            failure: HostFailure::new(
-                FailureKind::Disconnected,
-                "its session ended before it answered",
-            ),
+            failure: HostFailure::new(FailureKind::Disconnected, "its session ended before it answered"),
             may_be_done: true,
         };
         let errand = Errand { intents, outcomes };

@@ -41,21 +41,8 @@ impl Drop for Polling {
 }
 
 impl<C: Commands + Send + 'static> Polled<C> {
-    pub(super) fn new(
-        commands: C,
-        hostname: &str,
-        answers: Answers,
-        sudo: bool,
-        patience: Duration,
-    ) -> Self {
-        Self {
-            hostname: hostname.to_owned(),
-            answers,
-            sudo,
-            patience,
-            commands: Some(commands),
-            polling: None,
-        }
+    pub(super) fn new(commands: C, hostname: &str, answers: Answers, sudo: bool, patience: Duration) -> Self {
+        Self { hostname: hostname.to_owned(), answers, sudo, patience, commands: Some(commands), polling: None }
     }
 
     /// The next snapshot, as the host would send it that had genv.
@@ -63,26 +50,20 @@ impl<C: Commands + Send + 'static> Polled<C> {
         let Some(polling) = &mut self.polling else {
             return std::future::pending().await;
         };
-        polling.replies.recv().await.unwrap_or_else(|| {
-            Err(HostFailure::new(
-                FailureKind::Disconnected,
-                "it was asked once, and has answered",
-            ))
-        })
+        polling
+            .replies
+            .recv()
+            .await
+            .unwrap_or_else(|| Err(HostFailure::new(FailureKind::Disconnected, "it was asked once, and has answered")))
     }
 
     pub(super) fn ask(&mut self, request: &Request) -> Result<(), HostFailure> {
         let every = match request {
-            Request::Follow {
-                interval_seconds, ..
-            } => Some(
-                Duration::try_from_secs_f64(*interval_seconds).map_err(|error| {
-                    HostFailure::new(
-                        FailureKind::Unsupported,
-                        format!("cannot follow it: {error}"),
-                    )
-                })?,
-            ),
+            Request::Follow { interval_seconds, .. } => {
+                Some(Duration::try_from_secs_f64(*interval_seconds).map_err(|error| {
+                    HostFailure::new(FailureKind::Unsupported, format!("cannot follow it: {error}"))
+                })?)
+            }
             Request::Once => None,
             Request::Alive => return Ok(()),
             Request::Enforce { .. } => {
@@ -99,24 +80,11 @@ impl<C: Commands + Send + 'static> Polled<C> {
             }
         };
         let Some(commands) = self.commands.take() else {
-            return Err(HostFailure::new(
-                FailureKind::Unsupported,
-                "it is polled already",
-            ));
+            return Err(HostFailure::new(FailureKind::Unsupported, "it is polled already"));
         };
         let interval = every.unwrap_or(CollectOptions::default().interval);
-        let options = CollectOptions {
-            interval,
-            max_age: interval * MAX_AGE_INTERVALS,
-            ..CollectOptions::default()
-        };
-        let poller = Poller::new(
-            &self.hostname,
-            self.answers,
-            self.sudo,
-            &options,
-            self.patience,
-        );
+        let options = CollectOptions { interval, max_age: interval * MAX_AGE_INTERVALS, ..CollectOptions::default() };
+        let poller = Poller::new(&self.hostname, self.answers, self.sudo, &options, self.patience);
         let (sender, replies) = mpsc::channel(1);
         let task = tokio::spawn(poll(commands, poller, every, sender));
         self.polling = Some(Polling { task, replies });
@@ -142,9 +110,7 @@ async fn poll<C: Commands>(
         }
         let told = poller.poll(&commands).await;
         let failed = told.is_err();
-        let reply = told.map(|snapshot| Reply::Snapshot {
-            snapshot: Box::new(snapshot),
-        });
+        let reply = told.map(|snapshot| Reply::Snapshot { snapshot: Box::new(snapshot) });
         let heard = replies.send(reply).await.is_ok();
         if failed || !heard || ticks.is_none() {
             return;
@@ -161,12 +127,7 @@ mod tests {
     struct Answering(std::sync::atomic::AtomicUsize);
 
     impl Commands for Answering {
-        async fn run(
-            &self,
-            command: &str,
-            _stdin: &[u8],
-            limits: &RunLimits,
-        ) -> Result<CommandOutput, HostFailure> {
+        async fn run(&self, command: &str, _stdin: &[u8], limits: &RunLimits) -> Result<CommandOutput, HostFailure> {
             assert_eq!(limits.duration, Duration::from_secs(5));
             // Slower than whoever listens is patient.
             tokio::time::sleep(Duration::from_millis(700)).await;
@@ -180,11 +141,7 @@ mod tests {
             } else {
                 "#genv-remote facts 0\n"
             };
-            Ok(CommandOutput {
-                end: CommandEnd::Exited(0),
-                stdout: stdout.into(),
-                stderr: String::new(),
-            })
+            Ok(CommandOutput { end: CommandEnd::Exited(0), stdout: stdout.into(), stderr: String::new() })
         }
     }
 
@@ -201,12 +158,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_poll_goes_on_while_who_listens_looks_elsewhere() {
         let mut polled = polled(4);
-        polled
-            .ask(&Request::Follow {
-                interval_seconds: 10.0,
-                changes: true,
-            })
-            .unwrap();
+        polled.ask(&Request::Follow { interval_seconds: 10.0, changes: true }).unwrap();
         let mut snapshots = 0;
         let mut waits = 0;
         let failure = loop {
@@ -235,18 +187,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_is_never_asked_to_end_anything() {
-        let enforce = Request::Enforce {
-            id: 1,
-            intents: serde_json::json!([]),
-        };
-        for (answers, expected) in [
-            (Answers::Genv1, "does not verify"),
-            (Answers::NvidiaSmi, "there is no genv"),
-        ] {
-            let mut polled = Polled {
-                answers,
-                ..polled(0)
-            };
+        let enforce = Request::Enforce { id: 1, intents: serde_json::json!([]) };
+        for (answers, expected) in [(Answers::Genv1, "does not verify"), (Answers::NvidiaSmi, "there is no genv")] {
+            let mut polled = Polled { answers, ..polled(0) };
             let failure = polled.ask(&enforce).unwrap_err();
             assert_eq!(failure.kind, FailureKind::Unsupported);
             assert!(failure.message.contains(expected), "{failure}");

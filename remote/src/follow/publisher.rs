@@ -14,11 +14,7 @@ use crate::hosts::HostList;
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 
 /// Runs until nobody has a stream any more.
-pub(super) async fn run<D: Dial>(
-    source: HostSource,
-    mut followed: Followed<D>,
-    publisher: Publisher,
-) {
+pub(super) async fn run<D: Dial>(source: HostSource, mut followed: Followed<D>, publisher: Publisher) {
     let mut file = HostFile::new(source);
     if let Some(hosts) = file.look().await {
         followed.replace(&hosts);
@@ -40,10 +36,7 @@ pub(super) async fn run<D: Dial>(
             followed.replace(&hosts);
         }
         sequence += 1;
-        publisher.publish(Publication {
-            sequence,
-            hosts: followed.publish(),
-        });
+        publisher.publish(Publication { sequence, hosts: followed.publish() });
     }
 }
 
@@ -63,9 +56,7 @@ impl HostFile {
 
     async fn read(&self) -> Option<Result<HostList, String>> {
         let source = self.source.clone();
-        let read = tokio::task::spawn_blocking(move || source.read())
-            .await
-            .ok()?;
+        let read = tokio::task::spawn_blocking(move || source.read()).await.ok()?;
         Some(read.map_err(|error| error.to_string()))
     }
 

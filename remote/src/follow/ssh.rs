@@ -43,18 +43,10 @@ impl Dial for SshDial {
         let session = Session::connect(&target, &self.timeouts).await?;
         let (conversation, hello) = Conversation::begin(&session, &self.serve).await?;
         Ok(SshLink(match hello.answers_with {
-            Answers::Genv => Way::Genv {
-                conversation,
-                _session: session,
-                may_enforce: hello.may_enforce,
-            },
-            answers @ (Answers::Genv1 | Answers::NvidiaSmi) => Way::Polled(Polled::new(
-                session,
-                &host.name,
-                answers,
-                self.serve.sudo,
-                self.timeouts.answer,
-            )),
+            Answers::Genv => Way::Genv { conversation, _session: session, may_enforce: hello.may_enforce },
+            answers @ (Answers::Genv1 | Answers::NvidiaSmi) => {
+                Way::Polled(Polled::new(session, &host.name, answers, self.serve.sudo, self.timeouts.answer))
+            }
             Answers::Nothing => {
                 return Err(HostFailure::new(
                     FailureKind::Command,
@@ -83,12 +75,12 @@ impl Link for SshLink {
 
     async fn ask(&mut self, request: &Request) -> Result<(), HostFailure> {
         match &mut self.0 {
-            Way::Genv {
-                may_enforce: false, ..
-            } if matches!(request, Request::Enforce { .. }) => Err(HostFailure::new(
-                FailureKind::Unsupported,
-                "genv there only tells: let 'genv remote-serve --enforce' run for this key, or as root by sudo",
-            )),
+            Way::Genv { may_enforce: false, .. } if matches!(request, Request::Enforce { .. }) => {
+                Err(HostFailure::new(
+                    FailureKind::Unsupported,
+                    "genv there only tells: let 'genv remote-serve --enforce' run for this key, or as root by sudo",
+                ))
+            }
             Way::Genv { conversation, .. } => conversation.request(request).await,
             Way::Polled(polled) => polled.ask(request),
         }

@@ -5,12 +5,8 @@ use super::*;
 fn entries(list: Result<HostList, HostListError>) -> Vec<String> {
     let list = list.unwrap_or_else(|error| panic!("{error}"));
     let text = |entry: HostEntry| {
-        let user = entry
-            .user
-            .map_or(String::new(), |user| format!("{user} at "));
-        let port = entry
-            .port
-            .map_or(String::new(), |port| format!(" port {port}"));
+        let user = entry.user.map_or(String::new(), |user| format!("{user} at "));
+        let port = entry.port.map_or(String::new(), |port| format!(" port {port}"));
         format!("{user}{}{port}", entry.name)
     };
     list.into_iter().map(text).collect()
@@ -34,16 +30,12 @@ fn a_flag_names_hosts_with_users_ports_and_ranges() {
         flag("root@[fe80::1%eth0]:22,fe80::2,[fe80::3],10.0.0.1:23"),
         "root at fe80::1%eth0 port 22, fe80::2, fe80::3, 10.0.0.1 port 23"
     );
-    assert_eq!(
-        flag("me@corp@login[1-2]:22"),
-        "me@corp at login1 port 22, me@corp at login2 port 22"
-    );
+    assert_eq!(flag("me@corp@login[1-2]:22"), "me@corp at login1 port 22, me@corp at login2 port 22");
 }
 
 #[test]
 fn a_file_has_comments_blank_lines_and_whatever_editors_add() {
-    let text =
-        "\u{feff}# our hosts\r\ngpu[01-02] # rack 1\r\n\r\n\talice@gpu03:2222#old\r\na,b\r\n";
+    let text = "\u{feff}# our hosts\r\ngpu[01-02] # rack 1\r\n\r\n\talice@gpu03:2222#old\r\na,b\r\n";
     assert_eq!(file(text), "gpu01, gpu02, alice at gpu03 port 2222, a, b");
 }
 
@@ -69,12 +61,7 @@ fn hosts_that_cannot_be_used_are_refused_with_their_place() {
     ] {
         said.push(HostList::parse_flag(text).unwrap_err().to_string());
     }
-    for text in [
-        "# nothing\n\n",
-        "a\nb\n\na # again\n",
-        "a\nb c\n",
-        "a\n\u{1b}[2J\n",
-    ] {
+    for text in ["# nothing\n\n", "a\nb\n\na # again\n", "a\nb c\n", "a\n\u{1b}[2J\n"] {
         said.push(HostList::parse_file("hosts", text).unwrap_err().to_string());
     }
     insta::assert_snapshot!(said.join("\n"));
@@ -88,25 +75,11 @@ fn files_that_cannot_be_read_say_why() {
         std::fs::write(&path, bytes).unwrap();
         HostList::read(&path).unwrap_err().to_string()
     };
-    let mut said = vec![
-        at("latin", b"a\nb\n\xe4\n"),
-        at("long", &vec![b'#'; LONGEST_FILE_BYTES as usize + 1]),
-        at("empty", b""),
-    ];
+    let mut said =
+        vec![at("latin", b"a\nb\n\xe4\n"), at("long", &vec![b'#'; LONGEST_FILE_BYTES as usize + 1]), at("empty", b"")];
     let pipe = folder.path().join("pipe");
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &pipe,
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::RUSR,
-        0,
-    )
-    .unwrap();
-    for path in [
-        pipe,
-        folder.path().to_owned(),
-        folder.path().join("missing"),
-    ] {
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+    for path in [pipe, folder.path().to_owned(), folder.path().join("missing")] {
         said.push(HostList::read(&path).unwrap_err().to_string());
     }
     let said = said.join("\n");

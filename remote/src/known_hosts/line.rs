@@ -33,13 +33,7 @@ pub(super) fn lines_about(path: &Path, text: &str, name: &str) -> Vec<Line> {
     numbered
         .filter_map(|(index, line)| {
             let (marker, key) = line_about(line, name)?;
-            Some(Line {
-                path: path.to_owned(),
-                number: index + 1,
-                marker,
-                key,
-                at_other_port: false,
-            })
+            Some(Line { path: path.to_owned(), number: index + 1, marker, key, at_other_port: false })
         })
         .collect()
 }
@@ -89,12 +83,10 @@ pub(super) fn names(patterns: &str, name: &str) -> bool {
 fn hash_is_of(hashed: &str, name: &str) -> bool {
     let decode = |text| STANDARD.decode(text).ok();
     let parts = hashed.split_once('|');
-    let Some((Some(salt), Some(hash))) = parts.map(|(salt, hash)| (decode(salt), decode(hash)))
-    else {
+    let Some((Some(salt), Some(hash))) = parts.map(|(salt, hash)| (decode(salt), decode(hash))) else {
         return false;
     };
-    Hmac::<Sha1>::new_from_slice(&salt)
-        .is_ok_and(|hmac| hmac.chain_update(name).verify_slice(&hash).is_ok())
+    Hmac::<Sha1>::new_from_slice(&salt).is_ok_and(|hmac| hmac.chain_update(name).verify_slice(&hash).is_ok())
 }
 
 /// Whether a pattern with `*` and `?` is of this name.

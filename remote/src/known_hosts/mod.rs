@@ -49,12 +49,7 @@ impl KnownHost {
             None if port == 22 => (host, None),
             None => (format!("[{host}]:{port}"), Some(host)),
         };
-        let mut known = Self {
-            name,
-            login: login.to_owned(),
-            files: files.to_vec(),
-            lines: Vec::new(),
-        };
+        let mut known = Self { name, login: login.to_owned(), files: files.to_vec(), lines: Vec::new() };
         let mut texts = Vec::new();
         for path in files {
             texts.push((path, read(path)?));
@@ -71,10 +66,7 @@ impl KnownHost {
                 lines_of(&name)
                     .into_iter()
                     .filter(|line| line.marker == Marker::Revoked || !known_here)
-                    .map(|line| Line {
-                        at_other_port: true,
-                        ..line
-                    }),
+                    .map(|line| Line { at_other_port: true, ..line }),
             );
         }
         Ok(known)
@@ -86,25 +78,14 @@ impl KnownHost {
         let sha2 = [HashAlg::Sha512, HashAlg::Sha256];
         let all = [
             Algorithm::Ed25519,
-            Algorithm::Ecdsa {
-                curve: russh::keys::EcdsaCurve::NistP256,
-            },
-            Algorithm::Ecdsa {
-                curve: russh::keys::EcdsaCurve::NistP384,
-            },
-            Algorithm::Ecdsa {
-                curve: russh::keys::EcdsaCurve::NistP521,
-            },
+            Algorithm::Ecdsa { curve: russh::keys::EcdsaCurve::NistP256 },
+            Algorithm::Ecdsa { curve: russh::keys::EcdsaCurve::NistP384 },
+            Algorithm::Ecdsa { curve: russh::keys::EcdsaCurve::NistP521 },
         ]
         .into_iter()
         .chain(sha2.map(|hash| Algorithm::Rsa { hash: Some(hash) }));
-        let known =
-            |algorithm: &Algorithm| self.plain().any(|line| same_kind(algorithm, &line.key));
-        if self.is_known() {
-            all.filter(known).collect()
-        } else {
-            all.collect()
-        }
+        let known = |algorithm: &Algorithm| self.plain().any(|line| same_kind(algorithm, &line.key));
+        if self.is_known() { all.filter(known).collect() } else { all.collect() }
     }
 
     /// Whether the files hold a key of it.
@@ -121,10 +102,7 @@ impl KnownHost {
         let kind = kind(key);
         let fingerprint = key.fingerprint(HashAlg::Sha256);
         let same = |line: &&Line| line.key.key_data() == key.key_data();
-        let mut revoked = self
-            .lines
-            .iter()
-            .filter(|line| line.marker == Marker::Revoked);
+        let mut revoked = self.lines.iter().filter(|line| line.marker == Marker::Revoked);
         if let Some(line) = revoked.find(same) {
             return refused(format!(
                 "cannot trust it: its {kind} key {fingerprint} is revoked at {}:{}. Give it a new host key with \
@@ -186,11 +164,7 @@ impl KnownHost {
                 ),
             ));
         }
-        let files: Vec<String> = self
-            .files
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect();
+        let files: Vec<String> = self.files.iter().map(|path| path.display().to_string()).collect();
         let files = match files.as_slice() {
             [] => "any file, as UserKnownHostsFile and GlobalKnownHostsFile name none".to_owned(),
             files => files.join(", "),
@@ -207,23 +181,12 @@ impl KnownHost {
 
     /// The command that adds a key without a question.
     fn scan(&self) -> String {
-        let file = self
-            .files
-            .first()
-            .map(|path| path.to_string_lossy().into_owned());
-        let (port, host) = match self
-            .name
-            .strip_prefix('[')
-            .and_then(|name| name.rsplit_once("]:"))
-        {
+        let file = self.files.first().map(|path| path.to_string_lossy().into_owned());
+        let (port, host) = match self.name.strip_prefix('[').and_then(|name| name.rsplit_once("]:")) {
             Some((host, port)) => (format!("-p {port} "), host),
             None => (String::new(), self.name.as_str()),
         };
-        format!(
-            "ssh-keyscan {port}{} >> {}",
-            quoted(host),
-            quoted(file.as_deref().unwrap_or("~/.ssh/known_hosts"))
-        )
+        format!("ssh-keyscan {port}{} >> {}", quoted(host), quoted(file.as_deref().unwrap_or("~/.ssh/known_hosts")))
     }
 
     /// Lines that tell the host's own key.

@@ -8,10 +8,8 @@ use super::line::{line_about, matches, names};
 use super::*;
 
 /// Keys of several kinds, made for this test by ssh-keygen; nobody has their private ones.
-const OURS: &str =
-    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKiQtMnKivMPUOtXbrBAyFGevbvQcPmw7sy8KAwg/5MF";
-const OTHER: &str =
-    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIG2/a6N96Ua229REZHLkYwFICjzNnVU+J/uNFC5pzb0B";
+const OURS: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKiQtMnKivMPUOtXbrBAyFGevbvQcPmw7sy8KAwg/5MF";
+const OTHER: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIG2/a6N96Ua229REZHLkYwFICjzNnVU+J/uNFC5pzb0B";
 const ECDSA: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBLhNGeuqnu/LlPJV+Nhv2dGyHDOPUdpfA8R6SM4Pu+jx7xg/gD0iVy8C4B0tD13Ntnpbq/vTH5h7qOOKTS4W7bw=";
 const RSA: &str = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABAQD3t74ukBEHo/rCXThiI11NGt8nxcaOqhR+o3wmEd+XMZNmiKDUDrxpKeq79LHKbmeU7cU6lmCE9Fr3eGcOWTPpI007b6z8CoxCmOuBp1t92SmlTF8FqKtolvrKFdaDUSiVm5SILfKdxpNrZFIoPdauoF+YH5Sz+GHmR4+mInqgNmv4NUGy7yPSbj+yC5PZra3sziX8hiGUFf8R3LdkYmKSu3ogyisYAtmQ6kuKiQuU4nrSjZMoTVz4tPSlhzVlRB4gQclx8p061+HMVV4q+Sf1e3Rej0HBO+zTU7hV4qOLxFska/7vnvcQloH9MxIfVOocLQNbZq+VaQBeKFZDKsfB";
 
@@ -36,28 +34,15 @@ fn known(lines: &str, host: &str, port: u16, alias: Option<&str>) -> KnownHost {
 /// A name as HashKnownHosts writes it.
 fn hashed(name: &str) -> String {
     let salt = [7; 20];
-    let hash = Hmac::<Sha1>::new_from_slice(&salt)
-        .unwrap()
-        .chain_update(name)
-        .finalize()
-        .into_bytes();
+    let hash = Hmac::<Sha1>::new_from_slice(&salt).unwrap().chain_update(name).finalize().into_bytes();
     format!("|1|{}|{}", STANDARD.encode(salt), STANDARD.encode(hash))
 }
 
 #[test]
 fn the_hash_is_that_of_ssh_keygen() {
-    assert!(names(
-        "|1|h3ywbD6+HjyWENumZonux5Eg9nE=|DyIZBn4kRjAYHprJOqfdM95XpoE=",
-        "gpu01.example.org"
-    ));
-    assert!(names(
-        "|1|BnzPXvOPvAz+wJOTGuZQKiUVX7w=|L1vPE3LehBXz1y49UHZ7qVupslw=",
-        "[gpu01.example.org]:2222"
-    ));
-    assert!(!names(
-        "|1|h3ywbD6+HjyWENumZonux5Eg9nE=|DyIZBn4kRjAYHprJOqfdM95XpoE=",
-        "gpu02.example.org"
-    ));
+    assert!(names("|1|h3ywbD6+HjyWENumZonux5Eg9nE=|DyIZBn4kRjAYHprJOqfdM95XpoE=", "gpu01.example.org"));
+    assert!(names("|1|BnzPXvOPvAz+wJOTGuZQKiUVX7w=|L1vPE3LehBXz1y49UHZ7qVupslw=", "[gpu01.example.org]:2222"));
+    assert!(!names("|1|h3ywbD6+HjyWENumZonux5Eg9nE=|DyIZBn4kRjAYHprJOqfdM95XpoE=", "gpu02.example.org"));
 }
 
 #[test]
@@ -84,11 +69,7 @@ fn a_host_is_known_by_each_way_of_writing_its_name() {
     ] {
         let lines = format!("# a comment\n\n  {patterns}\t{OURS} with a comment\n");
         let known = known(&lines, host, port, alias);
-        assert_eq!(
-            known.check(&key(OURS)),
-            Ok(()),
-            "{patterns} for {host} {port}"
-        );
+        assert_eq!(known.check(&key(OURS)), Ok(()), "{patterns} for {host} {port}");
         assert_eq!(known.algorithms(), [Algorithm::Ed25519], "{patterns}");
     }
 }
@@ -114,10 +95,7 @@ fn a_host_is_not_known_by_what_names_another() {
         let known = known(&format!("{patterns} {OURS}\n"), host, port, alias);
         let failure = known.check(&key(OURS)).unwrap_err();
         assert_eq!(failure.kind, FailureKind::HostKey, "{patterns}");
-        assert!(
-            failure.message.contains("accept it with"),
-            "{patterns}: {failure}"
-        );
+        assert!(failure.message.contains("accept it with"), "{patterns}: {failure}");
         assert_eq!(known.algorithms().len(), 6, "{patterns}");
     }
 }
@@ -129,20 +107,14 @@ fn any_of_several_keys_is_right_and_only_their_kinds_are_asked_for() {
     for right in [OTHER, OURS, RSA] {
         assert_eq!(known.check(&key(right)), Ok(()));
     }
-    let names: Vec<String> = known
-        .algorithms()
-        .iter()
-        .map(|a| a.as_str().to_owned())
-        .collect();
+    let names: Vec<String> = known.algorithms().iter().map(|a| a.as_str().to_owned()).collect();
     assert_eq!(names, ["ssh-ed25519", "rsa-sha2-512", "rsa-sha2-256"]);
 }
 
 #[test]
 fn another_server_at_another_port_is_no_change() {
     let lines = format!("gpu01 {OTHER}\n");
-    let failure = known(&lines, "gpu01", 2222, None)
-        .check(&key(OURS))
-        .unwrap_err();
+    let failure = known(&lines, "gpu01", 2222, None).check(&key(OURS)).unwrap_err();
     assert!(failure.message.contains("accept it with: ssh"), "{failure}");
     assert!(!failure.message.contains("-R"), "{failure}");
 }
@@ -151,16 +123,9 @@ fn another_server_at_another_port_is_no_change() {
 fn a_revoked_key_is_refused_whatever_else_is_written() {
     let lines = format!("gpu01 {OURS}\n@revoked * {OURS}\n");
     for port in [22, 2222] {
-        let failure = known(&lines, "gpu01", port, None)
-            .check(&key(OURS))
-            .unwrap_err();
+        let failure = known(&lines, "gpu01", port, None).check(&key(OURS)).unwrap_err();
         assert_eq!(failure.kind, FailureKind::HostKey);
-        assert!(
-            failure
-                .message
-                .contains("is revoked at ~/.ssh/known_hosts:2"),
-            "{failure}"
-        );
+        assert!(failure.message.contains("is revoked at ~/.ssh/known_hosts:2"), "{failure}");
     }
     // Another key is not meant.
     let lines = format!("gpu01 {OURS}\n@revoked * {OTHER}\n");
@@ -175,13 +140,7 @@ fn what_is_refused_says_what_to_do() {
         known(&format!("\n[gpu01]:2222 {OTHER}\n"), "gpu01", 2222, None).check(&key(OURS)),
         known(&format!("gpu01 {OTHER}\n"), "gpu01", 22, None).check(&key(ECDSA)),
         known(&format!("@revoked gpu01 {OURS}\n"), "gpu01", 22, None).check(&key(OURS)),
-        known(
-            &format!("@cert-authority *.org {OURS}\n"),
-            "a.org",
-            2222,
-            None,
-        )
-        .check(&key(OTHER)),
+        known(&format!("@cert-authority *.org {OURS}\n"), "a.org", 2222, None).check(&key(OTHER)),
         Err(known(&format!("gpu01 {OTHER}\ngpu01 {RSA}\n"), "gpu01", 22, None).no_such_kind()),
     ];
     let said: Vec<String> = said
@@ -199,16 +158,13 @@ fn an_authority_is_no_hindrance_where_the_key_itself_is_known() {
     let lines = format!("@cert-authority * {OTHER}\ngpu01 {OURS}\n");
     assert_eq!(known(&lines, "gpu01", 22, None).check(&key(OURS)), Ok(()));
     // Its own key is not that of a host.
-    let failure = known(&lines, "gpu01", 22, None)
-        .check(&key(OTHER))
-        .unwrap_err();
+    let failure = known(&lines, "gpu01", 22, None).check(&key(OTHER)).unwrap_err();
     assert_eq!(failure.kind, FailureKind::HostKey);
 }
 
 #[test]
 fn a_damaged_line_hides_no_other() {
-    let lines =
-        format!("gpu01\ngpu01 ssh-ed25519\ngpu01 ssh-ed25519 AAAA\n\u{0}\u{ff}\ngpu01 {OURS}");
+    let lines = format!("gpu01\ngpu01 ssh-ed25519\ngpu01 ssh-ed25519 AAAA\n\u{0}\u{ff}\ngpu01 {OURS}");
     assert_eq!(known(&lines, "gpu01", 22, None).check(&key(OURS)), Ok(()));
 }
 
@@ -218,12 +174,7 @@ fn a_file_that_cannot_be_read_is_told_and_one_that_is_missing_is_not() {
     assert!(read("/nonexistent/known_hosts").is_ok());
     assert!(read("/dev/null").is_ok());
     let failure = read("/dev/null/known_hosts").unwrap_err();
-    assert!(
-        failure
-            .message
-            .contains("/dev/null/known_hosts cannot be read"),
-        "{failure}"
-    );
+    assert!(failure.message.contains("/dev/null/known_hosts cannot be read"), "{failure}");
 }
 
 proptest! {

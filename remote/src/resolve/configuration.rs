@@ -9,41 +9,13 @@ use crate::{FailureKind, HostFailure};
 
 /// What the transport leaves to OpenSSH's own client, unless it is unset or has one of these values.
 const UNSUPPORTED: &[(&str, &str, &str)] = &[
-    (
-        "proxycommand",
-        "ProxyCommand",
-        "use ProxyJump instead, or run genv-exporter on the host itself",
-    ),
-    (
-        "knownhostscommand",
-        "KnownHostsCommand",
-        "write the keys to a known_hosts file",
-    ),
-    (
-        "revokedhostkeys",
-        "RevokedHostKeys",
-        "mark the keys as @revoked in known_hosts",
-    ),
-    (
-        "pkcs11provider",
-        "PKCS11Provider",
-        "load the key into ssh-agent with 'ssh-add -s'",
-    ),
-    (
-        "certificatefile",
-        "CertificateFile",
-        "let the host accept the key itself",
-    ),
-    (
-        "bindaddress",
-        "BindAddress",
-        "let the machine's routes choose the address",
-    ),
-    (
-        "bindinterface",
-        "BindInterface",
-        "let the machine's routes choose the interface",
-    ),
+    ("proxycommand", "ProxyCommand", "use ProxyJump instead, or run genv-exporter on the host itself"),
+    ("knownhostscommand", "KnownHostsCommand", "write the keys to a known_hosts file"),
+    ("revokedhostkeys", "RevokedHostKeys", "mark the keys as @revoked in known_hosts"),
+    ("pkcs11provider", "PKCS11Provider", "load the key into ssh-agent with 'ssh-add -s'"),
+    ("certificatefile", "CertificateFile", "let the host accept the key itself"),
+    ("bindaddress", "BindAddress", "let the machine's routes choose the address"),
+    ("bindinterface", "BindInterface", "let the machine's routes choose the interface"),
 ];
 
 /// What `ssh -G` prints: a name in lower case and a value on each line.
@@ -89,10 +61,7 @@ fn check_supported(hop: &Hop, options: &Options<'_>) -> Result<(), HostFailure> 
 }
 
 /// The configuration that `ssh -G` prints, and its ProxyJump.
-pub(super) fn read_configuration(
-    hop: &Hop,
-    text: &str,
-) -> Result<(Target, Option<String>), HostFailure> {
+pub(super) fn read_configuration(hop: &Hop, text: &str) -> Result<(Target, Option<String>), HostFailure> {
     let options = Options::of(text);
     let one = |wanted| options.one(wanted);
     check_supported(hop, &options)?;
@@ -106,39 +75,22 @@ pub(super) fn read_configuration(
         )
     };
     let address = one("hostname").ok_or_else(|| odd("Hostname"))?.to_owned();
-    let port = one("port")
-        .and_then(|port| parse_port(port).ok())
-        .ok_or_else(|| odd("Port"))?;
+    let port = one("port").and_then(|port| parse_port(port).ok()).ok_or_else(|| odd("Port"))?;
     let user = one("user").ok_or_else(|| odd("User"))?.to_owned();
     let seconds = |name| {
         let seconds = one(name).and_then(|value| value.parse().ok());
-        seconds
-            .filter(|seconds| *seconds > 0)
-            .map(Duration::from_secs)
+        seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs)
     };
-    let jump = one("proxyjump")
-        .filter(|_| !hop.has_way)
-        .map(ToOwned::to_owned);
+    let jump = one("proxyjump").filter(|_| !hop.has_way).map(ToOwned::to_owned);
     let host_key_alias = one("hostkeyalias").map(ToOwned::to_owned);
-    let tokens = Tokens::new(
-        &hop.host,
-        &address,
-        port,
-        &user,
-        host_key_alias.as_deref(),
-        jump.as_deref(),
-    );
+    let tokens = Tokens::new(&hop.host, &address, port, &user, host_key_alias.as_deref(), jump.as_deref());
     let known_hosts_files = ["userknownhostsfile", "globalknownhostsfile"]
         .into_iter()
         .filter_map(one)
         .flat_map(paths::split)
         .map(|path| tokens.home_expanded(&path))
         .collect();
-    let list = |name| {
-        one(name).map_or_else(Vec::new, |names| {
-            names.split(',').map(ToOwned::to_owned).collect()
-        })
-    };
+    let list = |name| one(name).map_or_else(Vec::new, |names| names.split(',').map(ToOwned::to_owned).collect());
     let target = Target {
         login: hop.login(),
         port,
@@ -158,9 +110,7 @@ pub(super) fn read_configuration(
         host_key_alias,
         connect_timeout: seconds("connecttimeout"),
         alive_interval: seconds("serveraliveinterval"),
-        alive_count: one("serveralivecountmax")
-            .and_then(|count| count.parse().ok())
-            .unwrap_or(3),
+        alive_count: one("serveralivecountmax").and_then(|count| count.parse().ok()).unwrap_or(3),
         algorithms: Algorithms {
             key_exchanges: list("kexalgorithms"),
             ciphers: list("ciphers"),
@@ -178,11 +128,8 @@ pub(super) fn read_configuration(
 pub(super) fn parse_jumps(way: &str) -> Result<Vec<Hop>, HostFailure> {
     way.split(',')
         .map(|jump| {
-            let wrong = || {
-                unsupported(format!(
-                    "ProxyJump has '{jump}', which is not understood: write user@host:port"
-                ))
-            };
+            let wrong =
+                || unsupported(format!("ProxyJump has '{jump}', which is not understood: write user@host:port"));
             let (user, host) = match jump.rsplit_once('@') {
                 Some((user, host)) => (Some(user.to_owned()), host),
                 None => (None, jump),

@@ -99,11 +99,7 @@ pub async fn resolve(entry: &HostEntry, login: Option<&str>) -> Result<Target, H
 ///
 /// # Errors
 /// As there.
-pub async fn resolve_with(
-    ssh: &OsStr,
-    entry: &HostEntry,
-    login: Option<&str>,
-) -> Result<Target, HostFailure> {
+pub async fn resolve_with(ssh: &OsStr, entry: &HostEntry, login: Option<&str>) -> Result<Target, HostFailure> {
     let hop = Hop {
         user: entry.user.as_deref().or(login).map(ToOwned::to_owned),
         host: entry.name.clone(),
@@ -125,10 +121,7 @@ pub async fn resolve_with(
             hop.has_way = !resolved.is_empty();
             let first = !hop.has_way;
             let (target, way) = evaluate(ssh, &hop).await.map_err(|failure| {
-                HostFailure::new(
-                    failure.kind,
-                    format!("on the way, at {}: {}", hop.host, failure.message),
-                )
+                HostFailure::new(failure.kind, format!("on the way, at {}: {}", hop.host, failure.message))
             })?;
             if first {
                 next = way;
@@ -178,12 +171,8 @@ async fn evaluate(program: &OsStr, hop: &Hop) -> Result<(Target, Option<String>)
     }
     ssh.arg("--").arg(&hop.host);
     ssh.stdin(Stdio::null()).kill_on_drop(true);
-    let unresolved = |why: String| {
-        HostFailure::new(
-            FailureKind::Unresolved,
-            format!("cannot find out how to reach it: {why}"),
-        )
-    };
+    let unresolved =
+        |why: String| HostFailure::new(FailureKind::Unresolved, format!("cannot find out how to reach it: {why}"));
     let output = match tokio::time::timeout(LONGEST_EVALUATION, ssh.output()).await {
         Err(_) => {
             return Err(unresolved(format!(
@@ -204,10 +193,7 @@ async fn evaluate(program: &OsStr, hop: &Hop) -> Result<(Target, Option<String>)
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        let said: Vec<&str> = said
-            .lines()
-            .filter(|line| !line.starts_with("Pseudo-terminal"))
-            .collect();
+        let said: Vec<&str> = said.lines().filter(|line| !line.starts_with("Pseudo-terminal")).collect();
         let said: String = said.join("; ").chars().take(500).collect();
         return Err(unresolved(format!(
             "'ssh -G {}' ended with {}: {said}. Correct the name, or ~/.ssh/config",

@@ -23,13 +23,9 @@ impl Tokens {
     ) -> Self {
         let home = env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
         let uid = rustix::process::getuid().as_raw();
-        let node = rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned();
+        let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let short = node.split('.').next().unwrap_or_default().to_owned();
-        let login =
-            uzers::get_user_by_uid(uid).map(|user| user.name().to_string_lossy().into_owned());
+        let login = uzers::get_user_by_uid(uid).map(|user| user.name().to_string_lossy().into_owned());
         let values = vec![
             ('%', "%".to_owned()),
             ('d', home.to_string_lossy().into_owned()),
@@ -44,11 +40,7 @@ impl Tokens {
             ('r', user.to_owned()),
             ('u', login.unwrap_or_default()),
         ];
-        Self {
-            values,
-            home,
-            variable: |name| env::var(name).ok(),
-        }
+        Self { values, home, variable: |name| env::var(name).ok() }
     }
 
     /// A path with `~`, tokens and `${VARIABLES}`. What is not known stays as it is: no such file will be found, and it
@@ -69,9 +61,7 @@ impl Tokens {
 
     /// What the token or variable at the beginning stands for, and what comes after it.
     fn next<'a>(&self, from: &'a str) -> (String, &'a str) {
-        if let Some((name, after)) = from
-            .strip_prefix("${")
-            .and_then(|rest| rest.split_once('}'))
+        if let Some((name, after)) = from.strip_prefix("${").and_then(|rest| rest.split_once('}'))
             && let Some(value) = (self.variable)(name)
         {
             return (value, after);
@@ -145,10 +135,7 @@ mod tests {
     fn paths_have_tokens_variables_and_a_home() {
         for (written, meant) in [
             ("~/.ssh/id", "/home/alice/.ssh/id"),
-            (
-                "${KEYS}/%n-%h-%p-%r-%j-%k",
-                "/keys/gpu01-10.0.0.1-2222-alice-bastion-10.0.0.1",
-            ),
+            ("${KEYS}/%n-%h-%p-%r-%j-%k", "/keys/gpu01-10.0.0.1-2222-alice-bastion-10.0.0.1"),
             ("/a%%h%", "/a%h%"),
             ("/%x/${NONE}/$KEYS", "/%x/${NONE}/$KEYS"),
             ("%d/%", "/"),

@@ -8,12 +8,7 @@ fn printed(lines: &str) -> String {
 }
 
 fn hop() -> Hop {
-    Hop {
-        user: None,
-        host: "gpu01".to_owned(),
-        port: None,
-        has_way: false,
-    }
+    Hop { user: None, host: "gpu01".to_owned(), port: None, has_way: false }
 }
 
 fn read(lines: &str) -> (Target, Option<String>) {
@@ -43,10 +38,7 @@ fn a_configuration_is_read_as_ssh_prints_it() {
             port: 22,
             user: "alice".to_owned(),
             family: AddressFamily::Inet6,
-            identity_files: vec![
-                home().join(".ssh/alice@10.0.0.1 key"),
-                PathBuf::from("/etc/%d/gpu01_22")
-            ],
+            identity_files: vec![home().join(".ssh/alice@10.0.0.1 key"), PathBuf::from("/etc/%d/gpu01_22")],
             identity_agent: Some(PathBuf::from(format!("/run/{uid}/agent"))),
             identities_only: true,
             known_hosts_files: vec![
@@ -85,11 +77,7 @@ fn what_only_opensshs_client_can_do_is_refused_with_what_to_do() {
         said.push(failure.message);
     }
     for way in ["b:0", "b:x", "", "a,,b", "[fe80::1]22"] {
-        said.push(
-            parse_jumps(way)
-                .err()
-                .map_or(way.to_owned(), |failure| failure.message),
-        );
+        said.push(parse_jumps(way).err().map_or(way.to_owned(), |failure| failure.message));
     }
     insta::assert_snapshot!(said.join("\n"));
 }
@@ -98,39 +86,25 @@ fn what_only_opensshs_client_can_do_is_refused_with_what_to_do() {
 fn a_way_has_users_ports_and_addresses() {
     let jumps = parse_jumps("bob@b:33,c,me@corp@d,[fe80::1]:24,fe80::2").unwrap();
     let logins: Vec<String> = jumps.iter().map(Hop::login).collect();
-    assert_eq!(
-        logins,
-        ["-p 33 bob@b", "c", "me@corp@d", "-p 24 fe80::1", "fe80::2"]
-    );
+    assert_eq!(logins, ["-p 33 bob@b", "c", "me@corp@d", "-p 24 fe80::1", "fe80::2"]);
 }
 
 #[test]
 fn a_configuration_without_an_address_is_no_configuration() {
-    for text in [
-        "",
-        "hostname a\nport x\nuser b\n",
-        "hostname a\nport 22\nuser \n",
-        "port 22\nuser b\n",
-    ] {
+    for text in ["", "hostname a\nport x\nuser b\n", "hostname a\nport 22\nuser \n", "port 22\nuser b\n"] {
         let failure = read_configuration(&hop(), text).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Unresolved, "{text}");
     }
 }
 
 fn block_on<T>(body: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.unwrap().block_on(body)
 }
 
 #[test]
 fn a_program_that_is_missing_or_fails_is_told() {
-    let entry = HostEntry {
-        name: "gpu01".to_owned(),
-        user: None,
-        port: None,
-    };
+    let entry = HostEntry { name: "gpu01".to_owned(), user: None, port: None };
     let failure = |program: &str| {
         let failure = block_on(resolve_with(OsStr::new(program), &entry, None)).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Unresolved);

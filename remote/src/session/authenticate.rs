@@ -24,10 +24,7 @@ enum Candidate {
 }
 
 /// Logs in.
-pub(super) async fn authenticate(
-    handle: &mut Handle<Client>,
-    target: &Target,
-) -> Result<(), Refusal> {
+pub(super) async fn authenticate(handle: &mut Handle<Client>, target: &Target) -> Result<(), Refusal> {
     let mut refusal = Refusal::default();
     let files = target.identity_files.clone();
     let read = tokio::task::spawn_blocking(move || files.into_iter().map(Identity::read).collect());
@@ -37,9 +34,7 @@ pub(super) async fn authenticate(
         Some(socket) => match ask_agent(handle, socket).await {
             Ok((agent, keys)) => (Some(agent), keys),
             Err(error) => {
-                refusal
-                    .withheld
-                    .push(format!("the agent at {} ({error})", socket.display()));
+                refusal.withheld.push(format!("the agent at {} ({error})", socket.display()));
                 (None, Vec::new())
             }
         },
@@ -48,11 +43,7 @@ pub(super) async fn authenticate(
     if candidates.is_empty() {
         // It tells the ways in.
         let result = handle.authenticate_none(&target.user).await;
-        return if judge(handle, result.ok(), &mut refusal) == Verdict::LetIn {
-            Ok(())
-        } else {
-            Err(refusal)
-        };
+        return if judge(handle, result.ok(), &mut refusal) == Verdict::LetIn { Ok(()) } else { Err(refusal) };
     }
     // Asked for at most once: a host that does not tell is waited for.
     let rsa_hash = OnceCell::new();
@@ -97,9 +88,7 @@ async fn offer(
     match signed.await {
         Ok(result) => Ok(Some(result)),
         // As where somebody has to confirm, and does not.
-        Err(error) if !handle.is_closed() => {
-            Err(format!("the agent does not sign with it: {error}"))
-        }
+        Err(error) if !handle.is_closed() => Err(format!("the agent does not sign with it: {error}")),
         Err(_) => Ok(None),
     }
 }
@@ -139,10 +128,7 @@ enum Verdict {
 fn judge(handle: &Handle<Client>, result: Option<AuthResult>, refusal: &mut Refusal) -> Verdict {
     match result {
         Some(AuthResult::Success) => Verdict::LetIn,
-        Some(AuthResult::Failure {
-            remaining_methods,
-            partial_success,
-        }) if !handle.is_closed() => {
+        Some(AuthResult::Failure { remaining_methods, partial_success }) if !handle.is_closed() => {
             let over = partial_success || !remaining_methods.contains(&MethodKind::PublicKey);
             refusal.partial = partial_success;
             refusal.methods = Some(remaining_methods);
@@ -164,8 +150,7 @@ fn candidates(
     refusal: &mut Refusal,
 ) -> Vec<(String, Candidate)> {
     let mut all = Vec::new();
-    let mut agent_keys: Vec<Option<(PublicKey, String)>> =
-        agent_keys.into_iter().map(Some).collect();
+    let mut agent_keys: Vec<Option<(PublicKey, String)>> = agent_keys.into_iter().map(Some).collect();
     let mut files = Vec::new();
     for identity in identities {
         let public = identity.public.as_ref();
@@ -173,16 +158,9 @@ fn candidates(
             key.as_ref().map(|(key, _)| key.key_data()) == public.map(PublicKey::key_data)
         };
         let in_agent = public.and_then(|_| agent_keys.iter().position(same));
-        let in_agent = in_agent
-            .and_then(|index| agent_keys.get_mut(index))
-            .and_then(Option::take);
+        let in_agent = in_agent.and_then(|index| agent_keys.get_mut(index)).and_then(Option::take);
         match in_agent {
-            Some((key, _)) => offer_agent(
-                key,
-                format!("{} (agent)", identity.path.display()),
-                &mut all,
-                refusal,
-            ),
+            Some((key, _)) => offer_agent(key, format!("{} (agent)", identity.path.display()), &mut all, refusal),
             None => files.push(identity),
         }
     }
@@ -201,15 +179,12 @@ fn candidates(
         match identity.secret {
             Ok(key) => all.push((path.to_string(), Candidate::File(key))),
             Err(Withheld::Missing) => {}
-            Err(Withheld::Encrypted) => refusal.withheld.push(format!(
-                "{path} (encrypted, and not in the agent: ssh-add {})",
-                quoted(&path.to_string())
-            )),
+            Err(Withheld::Encrypted) => refusal
+                .withheld
+                .push(format!("{path} (encrypted, and not in the agent: ssh-add {})", quoted(&path.to_string()))),
             Err(Withheld::Hardware) => {
                 refusal.unsupported = true;
-                refusal.withheld.push(format!(
-                    "{path} (a FIDO key, which somebody would have to touch)"
-                ));
+                refusal.withheld.push(format!("{path} (a FIDO key, which somebody would have to touch)"));
             }
             Err(Withheld::Other(why)) => refusal.withheld.push(format!("{path} ({why})")),
         }
@@ -217,17 +192,10 @@ fn candidates(
     all
 }
 
-fn offer_agent(
-    key: PublicKey,
-    name: String,
-    all: &mut Vec<(String, Candidate)>,
-    refusal: &mut Refusal,
-) {
+fn offer_agent(key: PublicKey, name: String, all: &mut Vec<(String, Candidate)>, refusal: &mut Refusal) {
     if is_hardware(&key.algorithm()) {
         refusal.unsupported = true;
-        refusal.withheld.push(format!(
-            "{name} (a FIDO key, which somebody would have to touch)"
-        ));
+        refusal.withheld.push(format!("{name} (a FIDO key, which somebody would have to touch)"));
     } else {
         all.push((name, Candidate::Agent(key)));
     }
@@ -246,13 +214,11 @@ async fn ask_agent(
         let _ = agent.bind_session(binding, false).await;
     }
     let identities = agent.request_identities().await?;
-    let keys = identities
-        .into_iter()
-        .filter_map(|identity| match identity {
-            AgentIdentity::PublicKey { key, comment } => Some((key, comment)),
-            // The key that it certifies is listed as well.
-            AgentIdentity::Certificate { .. } => None,
-        });
+    let keys = identities.into_iter().filter_map(|identity| match identity {
+        AgentIdentity::PublicKey { key, comment } => Some((key, comment)),
+        // The key that it certifies is listed as well.
+        AgentIdentity::Certificate { .. } => None,
+    });
     Ok((agent, keys.collect()))
 }
 
@@ -274,11 +240,7 @@ mod tests {
     }
 
     fn target() -> Target {
-        Target {
-            user: "alice".to_owned(),
-            login: "gpu01".to_owned(),
-            ..Target::default()
-        }
+        Target { user: "alice".to_owned(), login: "gpu01".to_owned(), ..Target::default() }
     }
 
     #[test]
@@ -289,10 +251,7 @@ mod tests {
         key.write_openssh_file(&path, LineEnding::LF).unwrap();
         let identity = Identity::read(path);
         assert!(matches!(identity.secret, Err(Withheld::Hardware)));
-        for agent_keys in [
-            Vec::new(),
-            vec![(key.public_key().clone(), "mine".to_owned())],
-        ] {
+        for agent_keys in [Vec::new(), vec![(key.public_key().clone(), "mine".to_owned())]] {
             let mut refusal = Refusal::default();
             let identities = vec![Identity::read(identity.path.clone())];
             let offered = candidates(&target(), identities, agent_keys, &mut refusal);
@@ -310,23 +269,11 @@ mod tests {
         let secret = "c2VjcmV0IGtleSBtYXRlcmlhbA";
         let text = format!("-----BEGIN PRIVATE KEY-----\n{secret}\n-----END PRIVATE KEY-----\n");
         std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
-            .unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         let mut refusal = Refusal::default();
-        candidates(
-            &target(),
-            vec![Identity::read(path)],
-            Vec::new(),
-            &mut refusal,
-        );
+        candidates(&target(), vec![Identity::read(path)], Vec::new(), &mut refusal);
         let failure = refusal.into_host_failure(&target(), || None);
-        assert!(
-            failure.message.contains("no private key that can be read"),
-            "{failure}"
-        );
-        assert!(
-            !failure.message.contains("secret") && !failure.message.contains("c2Vj"),
-            "{failure}"
-        );
+        assert!(failure.message.contains("no private key that can be read"), "{failure}");
+        assert!(!failure.message.contains("secret") && !failure.message.contains("c2Vj"), "{failure}");
     }
 }

@@ -28,10 +28,7 @@ pub struct RunLimits {
 
 impl Default for RunLimits {
     fn default() -> Self {
-        Self {
-            stdout_bytes: LONGEST_LINE_BYTES,
-            duration: Duration::from_secs(30),
-        }
+        Self { stdout_bytes: LONGEST_LINE_BYTES, duration: Duration::from_secs(30) }
     }
 }
 
@@ -83,12 +80,7 @@ impl Session {
     /// # Errors
     /// It cannot be started, does not end in time, or writes too much; the session ends. A command that fails is none:
     /// its output tells.
-    pub async fn run(
-        &self,
-        command: &str,
-        stdin: &[u8],
-        limits: &RunLimits,
-    ) -> Result<CommandOutput, HostFailure> {
+    pub async fn run(&self, command: &str, stdin: &[u8], limits: &RunLimits) -> Result<CommandOutput, HostFailure> {
         let run = async {
             // It is never closed.
             let _permit = self.commands.acquire().await;
@@ -138,9 +130,7 @@ impl Session {
                 Err(error) => return Err(self.ended(&error)),
             };
             let (read, write) = channel.split();
-            let input = Input {
-                write: Arc::new(write),
-            };
+            let input = Input { write: Arc::new(write) };
             let mut running = Running {
                 read,
                 told: Arc::clone(&self.told),
@@ -266,18 +256,12 @@ impl Running {
             if stdout.len() + data.len() > most_bytes {
                 return Err(HostFailure::new(
                     FailureKind::Protocol,
-                    format!(
-                        "the command wrote more than {most_bytes} bytes. Run it there, and see what it writes"
-                    ),
+                    format!("the command wrote more than {most_bytes} bytes. Run it there, and see what it writes"),
                 ));
             }
             stdout.extend_from_slice(&data);
         }
-        Ok(CommandOutput {
-            end: self.end.clone(),
-            stdout,
-            stderr: self.stderr(),
-        })
+        Ok(CommandOutput { end: self.end.clone(), stdout, stderr: self.stderr() })
     }
 
     /// Keeps the last of what it says on its standard error.

@@ -40,12 +40,7 @@ pub(super) async fn dial(target: &Target, limit: Duration) -> Result<TcpStream, 
         let share = deadline.saturating_duration_since(Instant::now()) / left.max(1);
         left = left.saturating_sub(1);
         match timeout(share, TcpStream::connect(address)).await {
-            Err(_) => {
-                failure = unreachable(
-                    &address.to_string(),
-                    &format!("no answer in {}", seconds(share)),
-                )
-            }
+            Err(_) => failure = unreachable(&address.to_string(), &format!("no answer in {}", seconds(share))),
             Ok(Err(error)) => failure = unreachable(&address.to_string(), &error.to_string()),
             Ok(Ok(stream)) => {
                 // A connection works without, only slower.

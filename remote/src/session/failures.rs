@@ -15,9 +15,7 @@ use crate::{FailureKind, HostFailure};
 pub(super) fn unreachable(place: &str, why: &str) -> HostFailure {
     HostFailure::new(
         FailureKind::Unreachable,
-        format!(
-            "cannot connect to {place}: {why}. Look whether it is up, its sshd runs, and no firewall is between"
-        ),
+        format!("cannot connect to {place}: {why}. Look whether it is up, its sshd runs, and no firewall is between"),
     )
 }
 
@@ -31,9 +29,7 @@ pub(super) fn disconnected(why: &str) -> HostFailure {
 /// Why a connection has ended; nothing where that is not told.
 pub(super) fn ended(told: &Mutex<Told>, gate: &Gate) -> Option<String> {
     if gate.is_exceeded() {
-        return Some(format!(
-            "it sent more than {MOST_BYTES_BEFORE_LOGIN} bytes before it let in"
-        ));
+        return Some(format!("it sent more than {MOST_BYTES_BEFORE_LOGIN} bytes before it let in"));
     }
     let told = told.lock().unwrap_or_else(PoisonError::into_inner);
     told.ended.clone()
@@ -74,10 +70,7 @@ pub(super) fn handshake_failure(
         protocol(&format!("instead of SSH it says '{shown}'"))
     };
     match error {
-        russh::Error::NoCommonAlgo {
-            kind: AlgorithmKind::Key,
-            ..
-        } if known.is_known() => known.no_such_kind(),
+        russh::Error::NoCommonAlgo { kind: AlgorithmKind::Key, .. } if known.is_known() => known.no_such_kind(),
         russh::Error::NoCommonAlgo { kind, theirs, .. } => HostFailure::new(
             FailureKind::Unsupported,
             format!(
@@ -90,9 +83,9 @@ pub(super) fn handshake_failure(
             FailureKind::HostKey,
             "cannot trust it: it shows a key, and signs with another. Somebody may be between",
         ),
-        _ if gate.is_exceeded() => protocol(&format!(
-            "it sent more than {MOST_BYTES_BEFORE_LOGIN} bytes before it showed its key"
-        )),
+        _ if gate.is_exceeded() => {
+            protocol(&format!("it sent more than {MOST_BYTES_BEFORE_LOGIN} bytes before it showed its key"))
+        }
         russh::Error::Version => instead(&first_line),
         russh::Error::Disconnect | russh::Error::HUP | russh::Error::IO(_)
             if !first_line.is_empty() && !first_line.starts_with("SSH-2.0-") =>
@@ -107,19 +100,16 @@ pub(super) fn handshake_failure(
                 told.ended.unwrap_or_else(|| reason(error))
             ),
         ),
-        error => protocol(&format!(
-            "what it sends is not SSH as it should be ({error})"
-        )),
+        error => protocol(&format!("what it sends is not SSH as it should be ({error})")),
     }
 }
 
 /// Why a connection ended, as a part of a sentence.
 pub(super) fn reason(error: &russh::Error) -> String {
     match error {
-        russh::Error::Disconnect
-        | russh::Error::HUP
-        | russh::Error::SendError
-        | russh::Error::RecvError => "it closed the connection".to_owned(),
+        russh::Error::Disconnect | russh::Error::HUP | russh::Error::SendError | russh::Error::RecvError => {
+            "it closed the connection".to_owned()
+        }
         russh::Error::IO(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             "it closed the connection".to_owned()
         }

@@ -39,11 +39,7 @@ impl Identity {
             let text = read_bounded(Path::new(&beside)).ok()?;
             PublicKey::from_openssh(text.lines().next()?).ok()
         });
-        Self {
-            path,
-            public,
-            secret,
-        }
+        Self { path, public, secret }
     }
 }
 
@@ -71,16 +67,11 @@ fn read_keys(path: &Path) -> (Option<PublicKey>, Result<Arc<PrivateKey>, Withhel
     }
     let openssh = PrivateKey::from_openssh(&text).ok();
     let public = openssh.as_ref().map(|key| key.public_key().clone());
-    let secret = if public
-        .as_ref()
-        .is_some_and(|key| is_hardware(&key.algorithm()))
-    {
+    let secret = if public.as_ref().is_some_and(|key| is_hardware(&key.algorithm())) {
         Err(Withheld::Hardware)
     } else if others_may_read(path) {
         let path = quoted(&path.to_string_lossy());
-        Err(Withheld::Other(format!(
-            "others may read it: chmod 600 {path}"
-        )))
+        Err(Withheld::Other(format!("others may read it: chmod 600 {path}")))
     } else if openssh.is_some_and(|key| key.is_encrypted()) || text.contains("ENCRYPTED") {
         Err(Withheld::Encrypted)
     } else {
@@ -100,8 +91,5 @@ fn others_may_read(path: &Path) -> bool {
 
 /// Whether it is in hardware that somebody has to touch.
 pub(super) fn is_hardware(algorithm: &Algorithm) -> bool {
-    matches!(
-        algorithm,
-        Algorithm::SkEd25519 | Algorithm::SkEcdsaSha2NistP256
-    )
+    matches!(algorithm, Algorithm::SkEd25519 | Algorithm::SkEcdsaSha2NistP256)
 }

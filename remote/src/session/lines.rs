@@ -54,10 +54,7 @@ impl LineChannel {
     }
 
     /// As [`LineChannel::next_line`], of a line that may not be longer than this.
-    pub(crate) async fn next_line_within(
-        &mut self,
-        most_bytes: usize,
-    ) -> Result<Option<Vec<u8>>, HostFailure> {
+    pub(crate) async fn next_line_within(&mut self, most_bytes: usize) -> Result<Option<Vec<u8>>, HostFailure> {
         if let Some(failure) = &self.failed {
             return Err(failure.clone());
         }
@@ -107,10 +104,7 @@ impl LineChannel {
             Ok(result) => result,
             Err(_) => Err(HostFailure::new(
                 FailureKind::TimedOut,
-                format!(
-                    "it did not take what it was sent in {}. Look whether it hangs",
-                    seconds(self.answer)
-                ),
+                format!("it did not take what it was sent in {}. Look whether it hangs", seconds(self.answer)),
             )),
         }
     }

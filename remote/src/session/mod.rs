@@ -66,10 +66,7 @@ pub struct Timeouts {
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self {
-            connect: None,
-            answer: Duration::from_secs(10),
-        }
+        Self { connect: None, answer: Duration::from_secs(10) }
     }
 }
 
@@ -121,11 +118,7 @@ impl Session {
     }
 
     /// Connects from here, or from the host before.
-    async fn connect_next(
-        before: Option<&Self>,
-        target: &Target,
-        timeouts: &Timeouts,
-    ) -> Result<Self, HostFailure> {
+    async fn connect_next(before: Option<&Self>, target: &Target, timeouts: &Timeouts) -> Result<Self, HostFailure> {
         let known = known(target).await?;
         let limit = timeouts.connect(target);
         match before {
@@ -147,31 +140,20 @@ impl Session {
         limit: Duration,
     ) -> Result<impl AsyncRead + AsyncWrite + Unpin + Send + use<>, HostFailure> {
         let port = u32::from(target.port);
-        let open = self
-            .handle
-            .channel_open_direct_tcpip(&target.address, port, "127.0.0.1", 0);
+        let open = self.handle.channel_open_direct_tcpip(&target.address, port, "127.0.0.1", 0);
         let place = format!("{}:{} from the host before it", target.address, target.port);
         match timeout(limit, open).await {
-            Err(_) => Err(unreachable(
-                &place,
-                &format!("no answer in {}", seconds(limit)),
-            )),
-            Ok(Err(russh::Error::ChannelOpenFailure(reason))) => Err(unreachable(
-                &place,
-                &format!("it says '{}'", reason.description()),
-            )),
+            Err(_) => Err(unreachable(&place, &format!("no answer in {}", seconds(limit)))),
+            Ok(Err(russh::Error::ChannelOpenFailure(reason))) => {
+                Err(unreachable(&place, &format!("it says '{}'", reason.description())))
+            }
             Ok(Err(error)) => Err(self.ended(&error)),
             Ok(Ok(channel)) => Ok(channel.into_stream()),
         }
     }
 
     /// Agrees on keys, checks the host's, and logs in.
-    async fn begin<S>(
-        stream: S,
-        known: KnownHost,
-        target: &Target,
-        timeouts: &Timeouts,
-    ) -> Result<Self, HostFailure>
+    async fn begin<S>(stream: S, known: KnownHost, target: &Target, timeouts: &Timeouts) -> Result<Self, HostFailure>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -183,10 +165,7 @@ impl Session {
         // Whatever fails from here on, nothing goes on waiting for this host.
         let cut = token.drop_guard();
         let config = Arc::new(configuration(target, &known)?);
-        let client = Client {
-            known: known.clone(),
-            told: Arc::clone(&told),
-        };
+        let client = Client { known: known.clone(), told: Arc::clone(&told) };
         let handshake = client::connect_stream(config, wire, client);
         let mut handle = match timeout(limit, handshake).await {
             Err(_) => {
@@ -221,14 +200,7 @@ impl Session {
             Ok(Ok(())) => {}
         }
         gate.open();
-        Ok(Self {
-            handle,
-            told,
-            cut,
-            commands: Semaphore::new(MOST_COMMANDS),
-            timeouts: *timeouts,
-            way: Vec::new(),
-        })
+        Ok(Self { handle, told, cut, commands: Semaphore::new(MOST_COMMANDS), timeouts: *timeouts, way: Vec::new() })
     }
 
     /// Whether it has ended, by whomever.
@@ -239,12 +211,7 @@ impl Session {
 
     /// Says goodbye, and waits until nothing of it is left, sessions of hosts on the way included.
     pub async fn close(self) {
-        let Self {
-            mut handle,
-            cut,
-            way,
-            ..
-        } = self;
+        let Self { mut handle, cut, way, .. } = self;
         let farewell = async {
             let _ = handle.disconnect(Disconnect::ByApplication, "", "").await;
             (&mut handle).await
@@ -269,9 +236,7 @@ impl Session {
 impl std::fmt::Debug for Session {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut debug = formatter.debug_struct("Session");
-        debug
-            .field("is_closed", &self.is_closed())
-            .finish_non_exhaustive()
+        debug.field("is_closed", &self.is_closed()).finish_non_exhaustive()
     }
 }
 
@@ -284,10 +249,7 @@ struct Client {
 impl client::Handler for Client {
     type Error = russh::Error;
 
-    async fn check_server_key(
-        &mut self,
-        key: &PublicKeyOrCertificate,
-    ) -> Result<bool, russh::Error> {
+    async fn check_server_key(&mut self, key: &PublicKeyOrCertificate) -> Result<bool, russh::Error> {
         let checked = match key {
             PublicKeyOrCertificate::PublicKey { key, .. } => self.known.check(key),
             // None is asked for, so that none is sent.
@@ -301,10 +263,7 @@ impl client::Handler for Client {
         Ok(told.refused.is_none())
     }
 
-    async fn disconnected(
-        &mut self,
-        why: DisconnectReason<russh::Error>,
-    ) -> Result<(), russh::Error> {
+    async fn disconnected(&mut self, why: DisconnectReason<russh::Error>) -> Result<(), russh::Error> {
         let why = match why {
             DisconnectReason::ReceivedDisconnect(info) => {
                 let said: String = info.message.chars().take(200).collect();
@@ -343,10 +302,6 @@ async fn known(target: &Target) -> Result<KnownHost, HostFailure> {
             &target.login,
         )
     });
-    read.await.unwrap_or_else(|error| {
-        Err(HostFailure::new(
-            FailureKind::HostKey,
-            format!("cannot check its key: {error}"),
-        ))
-    })
+    read.await
+        .unwrap_or_else(|error| Err(HostFailure::new(FailureKind::HostKey, format!("cannot check its key: {error}"))))
 }

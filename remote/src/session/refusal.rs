@@ -24,11 +24,7 @@ pub(super) struct Refusal {
 
 impl Refusal {
     /// What to say of it; `why_ended` tells why the connection ended.
-    pub(super) fn into_host_failure(
-        self,
-        target: &Target,
-        why_ended: impl FnOnce() -> Option<String>,
-    ) -> HostFailure {
+    pub(super) fn into_host_failure(self, target: &Target, why_ended: impl FnOnce() -> Option<String>) -> HostFailure {
         let user = &target.user;
         let withheld = if self.withheld.is_empty() {
             String::new()
@@ -40,10 +36,7 @@ impl Refusal {
             let names: Vec<&str> = methods.iter().map(<&str>::from).collect();
             names.join(", ")
         });
-        let keys_are_taken = self
-            .methods
-            .as_ref()
-            .is_none_or(|methods| methods.contains(&MethodKind::PublicKey));
+        let keys_are_taken = self.methods.as_ref().is_none_or(|methods| methods.contains(&MethodKind::PublicKey));
         let copy = format!("Let it accept a key with: ssh-copy-id {}", target.login);
         let (kind, why) = if self.ended {
             let why = why_ended().unwrap_or_else(|| "it closed the connection".to_owned());
@@ -53,18 +46,8 @@ impl Refusal {
             } else {
                 "Look at the log of its sshd"
             };
-            let kind = if self.offered.len() > 1 {
-                FailureKind::Authentication
-            } else {
-                FailureKind::Disconnected
-            };
-            (
-                kind,
-                format!(
-                    "{why}, having seen {} of the keys here ({offered}){withheld}. {many}",
-                    self.offered.len()
-                ),
-            )
+            let kind = if self.offered.len() > 1 { FailureKind::Authentication } else { FailureKind::Disconnected };
+            (kind, format!("{why}, having seen {} of the keys here ({offered}){withheld}. {many}", self.offered.len()))
         } else if self.partial {
             let methods = methods.unwrap_or_default();
             (
@@ -85,10 +68,7 @@ impl Refusal {
                 ),
             )
         } else if self.offered.is_empty() && self.unsupported {
-            (
-                FailureKind::Unsupported,
-                format!("there is no key that can be used unattended{withheld}. {copy}"),
-            )
+            (FailureKind::Unsupported, format!("there is no key that can be used unattended{withheld}. {copy}"))
         } else if self.offered.is_empty() {
             (
                 FailureKind::Authentication,
@@ -97,10 +77,7 @@ impl Refusal {
                 ),
             )
         } else {
-            (
-                FailureKind::Authentication,
-                format!("it accepts none of these keys: {offered}{withheld}. {copy}"),
-            )
+            (FailureKind::Authentication, format!("it accepts none of these keys: {offered}{withheld}. {copy}"))
         };
         HostFailure::new(kind, format!("cannot log in as {user}: {why}"))
     }

@@ -40,10 +40,7 @@ const BEGINNING_BYTES: usize = 80;
 
 impl Gate {
     pub(super) const fn new(allowance_bytes: usize) -> Self {
-        Self {
-            allowance: AtomicUsize::new(allowance_bytes),
-            beginning: Mutex::new(Vec::new()),
-        }
+        Self { allowance: AtomicUsize::new(allowance_bytes), beginning: Mutex::new(Vec::new()) }
     }
 
     /// Lets through whatever comes from now on.
@@ -58,10 +55,7 @@ impl Gate {
 
     /// The first line that came.
     pub(super) fn first_line(&self) -> String {
-        let beginning = self
-            .beginning
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(&beginning);
         text.lines().next().unwrap_or_default().to_owned()
     }
@@ -73,13 +67,8 @@ impl Gate {
         }
         let left = before.saturating_sub(bytes.len());
         // Who is let in meanwhile has no limit any more.
-        let _ = self
-            .allowance
-            .compare_exchange(before, left, Ordering::Relaxed, Ordering::Relaxed);
-        let mut beginning = self
-            .beginning
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _ = self.allowance.compare_exchange(before, left, Ordering::Relaxed, Ordering::Relaxed);
+        let mut beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
         let missing = BEGINNING_BYTES.saturating_sub(beginning.len());
         beginning.extend(bytes.iter().take(missing));
     }
@@ -151,18 +140,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
         }
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.gate
-            .pass(buffer.filled().get(before..).unwrap_or_default());
+        self.gate.pass(buffer.filled().get(before..).unwrap_or_default());
         read
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.is_cut(context) {
             return Poll::Ready(Err(cut()));
         }

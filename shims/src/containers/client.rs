@@ -13,8 +13,7 @@ pub(crate) struct Client {
     /// The flags of `run` and `create`.
     pub(super) container: Flags,
     /// Restricts a value of `--gpus` to the attached devices; nothing if it is no request for NVIDIA's.
-    pub(super) restrict_gpus:
-        fn(request: &str, attached: &Attached<'_>) -> Result<Option<Restricted>, Refusal>,
+    pub(super) restrict_gpus: fn(request: &str, attached: &Attached<'_>) -> Result<Option<Restricted>, Refusal>,
 }
 
 /// A request that was restricted to an environment's devices.

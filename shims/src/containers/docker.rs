@@ -10,15 +10,7 @@ pub(crate) const DOCKER: Client = Client {
     global: Flags {
         switches: &["debug", "tls", "tlsverify", "version", "help"],
         switch_letters: "Dv",
-        values: &[
-            "config",
-            "context",
-            "host",
-            "log-level",
-            "tlscacert",
-            "tlscert",
-            "tlskey",
-        ],
+        values: &["config", "context", "host", "log-level", "tlscacert", "tlscert", "tlskey"],
         value_letters: "cHl",
     },
     container: Flags {

@@ -68,15 +68,7 @@ pub(super) enum Command {
 
 /// Flags of `compose` itself.
 const COMPOSE: Flags = Flags {
-    switches: &[
-        "all-resources",
-        "compatibility",
-        "dry-run",
-        "help",
-        "no-ansi",
-        "verbose",
-        "version",
-    ],
+    switches: &["all-resources", "compatibility", "dry-run", "help", "no-ansi", "verbose", "version"],
     switch_letters: "hv",
     values: &[
         "ansi",
@@ -93,11 +85,7 @@ const COMPOSE: Flags = Flags {
 };
 
 /// Finds what a command line asks for; nothing of one that makes no container.
-pub(super) fn command(
-    arguments: &[OsString],
-    global: &Flags,
-    container: &Flags,
-) -> Option<Command> {
+pub(super) fn command(arguments: &[OsString], global: &Flags, container: &Flags) -> Option<Command> {
     let mut command = skip(arguments, 0, global, |_, _, _| {}).ok()?;
     match arguments.get(command)?.to_str()? {
         "compose" => {
@@ -115,27 +103,18 @@ pub(super) fn command(
         return None;
     }
     let mut found = Vec::new();
-    let end = skip(
-        arguments,
-        command + 1,
-        container,
-        |name, position, prefix| {
-            if let Some(kind) = Kind::of(name) {
-                let value = arguments[position].to_str();
-                found.push(Flag {
-                    kind,
-                    position,
-                    prefix: prefix.to_owned(),
-                    value: value.map(|value| value[prefix.len()..].to_owned()),
-                });
-            }
-        },
-    );
-    Some(Command::Container(Container {
-        flags: command + 1,
-        found,
-        unknown: end.err(),
-    }))
+    let end = skip(arguments, command + 1, container, |name, position, prefix| {
+        if let Some(kind) = Kind::of(name) {
+            let value = arguments[position].to_str();
+            found.push(Flag {
+                kind,
+                position,
+                prefix: prefix.to_owned(),
+                value: value.map(|value| value[prefix.len()..].to_owned()),
+            });
+        }
+    });
+    Some(Command::Container(Container { flags: command + 1, found, unknown: end.err() }))
 }
 
 /// The position behind the flags that begin at `position`; an unknown flag is an error. `see` gets each
@@ -158,9 +137,7 @@ fn skip(
         let unknown = || text.escape_debug().to_string();
         let takes_next = match text.strip_prefix("--") {
             Some(long) => {
-                let (name, value) = long
-                    .split_once('=')
-                    .map_or((long, None), |(name, value)| (name, Some(value)));
+                let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
                 match value {
                     Some(value) => see(name, position, &text[..text.len() - value.len()]),
                     None if flags.switches.contains(&name) => {}

@@ -5,26 +5,18 @@ use super::names::Attached;
 use crate::outcome::{NOT_ENOUGH_DEVICES, Refusal, USAGE};
 
 /// Restricts a request to the attached devices; nothing if it is not one for NVIDIA's.
-pub(super) fn restrict(
-    request: &str,
-    attached: &Attached<'_>,
-) -> Result<Option<Restricted>, Refusal> {
+pub(super) fn restrict(request: &str, attached: &Attached<'_>) -> Result<Option<Restricted>, Refusal> {
     let unreadable = || {
         Refusal::new(
             USAGE,
-            format!(
-                "cannot read --gpus {request:?}: it is not what docker takes: write a number, all, or 'device=0'"
-            ),
+            format!("cannot read --gpus {request:?}: it is not what docker takes: write a number, all, or 'device=0'"),
         )
     };
     let mut fields = split(request).ok_or_else(unreadable)?;
-    let value =
-        |field: &str, key: &str| Some(field.strip_prefix(key)?.strip_prefix('=')?.to_owned());
+    let value = |field: &str, key: &str| Some(field.strip_prefix(key)?.strip_prefix('=')?.to_owned());
     let find = |key: &str| fields.iter().position(|field| value(field, key).is_some());
 
-    if find("driver")
-        .is_some_and(|driver| fields[driver] != "driver=nvidia" && fields[driver] != "driver=")
-    {
+    if find("driver").is_some_and(|driver| fields[driver] != "driver=nvidia" && fields[driver] != "driver=") {
         return Ok(None);
     }
     let mut dropped = Vec::new();
@@ -43,18 +35,12 @@ pub(super) fn restrict(
         let count = position.map_or("1".to_owned(), |position| {
             value(&fields[position], "count").unwrap_or_else(|| fields[position].clone())
         });
-        let count = if count == "all" {
-            -1
-        } else {
-            count.parse::<i64>().map_err(|_| unreadable())?
-        };
+        let count = if count == "all" { -1 } else { count.parse::<i64>().map_err(|_| unreadable())? };
         let count = match usize::try_from(count) {
             Ok(0) => {
                 return Err(Refusal::new(
                     USAGE,
-                    format!(
-                        "cannot run with --gpus {request:?}: docker does not take 0 for none: leave --gpus out"
-                    ),
+                    format!("cannot run with --gpus {request:?}: docker does not take 0 for none: leave --gpus out"),
                 ));
             }
             Ok(count) if count > attached.devices.len() => {
@@ -73,10 +59,7 @@ pub(super) fn restrict(
         None => fields.push(devices),
     }
     let fields: Vec<String> = fields.iter().map(|field| quoted(field)).collect();
-    Ok(Some(Restricted {
-        value: fields.join(","),
-        dropped,
-    }))
+    Ok(Some(Restricted { value: fields.join(","), dropped }))
 }
 
 /// A request that no attached device is left of: a flag's, or a variable's.
@@ -84,16 +67,11 @@ pub(super) fn too_few(flag: &str, request: &str, attached: &[u32]) -> Refusal {
     let attached = match attached {
         [] => "this environment is not attached to any device".to_owned(),
         [device] => format!("this environment is attached to device {device} only"),
-        devices => format!(
-            "this environment is attached to devices {} only",
-            crate::devices::join(devices)
-        ),
+        devices => format!("this environment is attached to devices {} only", crate::devices::join(devices)),
     };
     Refusal::new(
         NOT_ENOUGH_DEVICES,
-        format!(
-            "cannot run with {flag} {request:?}: {attached}: ask for less, or run 'genv attach' first"
-        ),
+        format!("cannot run with {flag} {request:?}: {attached}: ask for less, or run 'genv attach' first"),
     )
 }
 
@@ -137,11 +115,7 @@ pub(super) fn split(line: &str) -> Option<Vec<String>> {
 
 /// A field of a line of CSV.
 pub(super) fn quoted(field: &str) -> String {
-    if field.contains([',', '"']) {
-        format!("\"{}\"", field.replace('"', "\"\""))
-    } else {
-        field.to_owned()
-    }
+    if field.contains([',', '"']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.to_owned() }
 }
 
 #[cfg(test)]
@@ -174,31 +148,19 @@ mod tests {
             ("2", "\"device=1,3\""),
             ("3", "\"device=1,3,4\""),
             ("count=2", "\"device=1,3\""),
-            (
-                "count=all,capabilities=utility",
-                "\"device=1,3,4\",capabilities=utility",
-            ),
-            (
-                "all,\"capabilities=compute,utility\"",
-                "\"device=1,3,4\",\"capabilities=compute,utility\"",
-            ),
+            ("count=all,capabilities=utility", "\"device=1,3,4\",capabilities=utility"),
+            ("all,\"capabilities=compute,utility\"", "\"device=1,3,4\",\"capabilities=compute,utility\""),
             ("capabilities=utility", "capabilities=utility,device=1"),
             ("driver=nvidia,count=1", "driver=nvidia,device=1"),
             ("device=3", "device=3"),
             ("\"device=3,1\"", "\"device=3,1\""),
-            (
-                "\"capabilities=utility,x\",\"device=1,3\"",
-                "\"capabilities=utility,x\",\"device=1,3\"",
-            ),
+            ("\"capabilities=utility,x\",\"device=1,3\"", "\"capabilities=utility,x\",\"device=1,3\""),
             ("device=03", "device=3"),
             ("device=GPU-3", "device=GPU-3"),
             ("device=1:0", "device=1:0"),
             ("device=all", "\"device=1,3,4\""),
         ] {
-            let expected = Restricted {
-                value: expected.to_owned(),
-                dropped: Vec::new(),
-            };
+            let expected = Restricted { value: expected.to_owned(), dropped: Vec::new() };
             assert_eq!(restricted(request), Ok(Some(expected)), "{request}");
         }
     }

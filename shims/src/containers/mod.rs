@@ -74,11 +74,7 @@ fn restricted(client: &Client, arguments: &[OsString]) -> Result<Vec<OsString>, 
     let attached = Attached {
         devices: &devices,
         index: &|id| index(id, known.as_ref()),
-        mig: &|index| {
-            known
-                .as_ref()
-                .map_or_else(Vec::new, |known| known.mig(index))
-        },
+        mig: &|index| known.as_ref().map_or_else(Vec::new, |known| known.mig(index)),
     };
     let mut edited = arguments.to_vec();
     let edits = edits(client, arguments, &container, &attached)?;
@@ -199,9 +195,7 @@ fn edits(
 
 fn note_dropped(name: &str, dropped: &[String]) {
     if !dropped.is_empty() {
-        say(&format!(
-            "the shim leaves out of {name} what this environment is not attached to: {dropped:?}"
-        ));
+        say(&format!("the shim leaves out of {name} what this environment is not attached to: {dropped:?}"));
     }
 }
 

@@ -61,10 +61,7 @@ impl Attached<'_> {
 }
 
 /// The values in place of one of `--device`, and the names that were left out; nothing if it names no device of NVIDIA's.
-pub(super) fn device_values(
-    value: &str,
-    attached: &Attached<'_>,
-) -> Option<(Vec<String>, Vec<String>)> {
+pub(super) fn device_values(value: &str, attached: &Attached<'_>) -> Option<(Vec<String>, Vec<String>)> {
     if !asks_for_names(value) {
         return None;
     }
@@ -94,10 +91,7 @@ pub(super) fn gives_devices(value: &str) -> bool {
 }
 
 /// Restricts a value of [`VISIBLE`].
-pub(super) fn restrict_visible(
-    request: &str,
-    attached: &Attached<'_>,
-) -> Result<Option<Restricted>, Refusal> {
+pub(super) fn restrict_visible(request: &str, attached: &Attached<'_>) -> Result<Option<Restricted>, Refusal> {
     if !gives_devices(request) {
         return Ok(None);
     }
@@ -116,10 +110,7 @@ pub(super) fn restricted_list(
     if devices.is_empty() {
         return Err(too_few(flag, request, attached.devices));
     }
-    Ok(Some(Restricted {
-        value: devices.join(","),
-        dropped,
-    }))
+    Ok(Some(Restricted { value: devices.join(","), dropped }))
 }
 
 #[cfg(test)]
@@ -144,23 +135,14 @@ mod tests {
         for (typed, values, dropped) in [
             (
                 "nvidia.com/gpu=all",
-                &[
-                    "nvidia.com/gpu=1",
-                    "nvidia.com/gpu=3:0",
-                    "nvidia.com/gpu=3:1",
-                    "nvidia.com/gpu=4",
-                ][..],
+                &["nvidia.com/gpu=1", "nvidia.com/gpu=3:0", "nvidia.com/gpu=3:1", "nvidia.com/gpu=4"][..],
                 &[][..],
             ),
             ("nvidia.com/gpu=GPU-3", &["nvidia.com/gpu=GPU-3"], &[]),
             ("nvidia.com/gpu=3:1", &["nvidia.com/gpu=3:1"], &[]),
             ("nvidia.com/gpu=0:0", &[], &["nvidia.com/gpu=0:0"]),
             ("nvidia.com/gpu=", &[], &["nvidia.com/gpu="]),
-            (
-                "nvidia.com/gpu=0,/dev/fuse,nvidia.com/gpu=01",
-                &["/dev/fuse", "nvidia.com/gpu=1"],
-                &["nvidia.com/gpu=0"],
-            ),
+            ("nvidia.com/gpu=0,/dev/fuse,nvidia.com/gpu=01", &["/dev/fuse", "nvidia.com/gpu=1"], &["nvidia.com/gpu=0"]),
         ] {
             let owned = |values: &[&str]| values.iter().map(ToString::to_string).collect();
             let expected = (owned(values), owned(dropped));

@@ -10,15 +10,7 @@ use crate::outcome::{Refusal, USAGE};
 pub(crate) const PODMAN: Client = Client {
     name: "podman",
     global: Flags {
-        switches: &[
-            "help",
-            "noout",
-            "remote",
-            "syslog",
-            "trace",
-            "transient-store",
-            "version",
-        ],
+        switches: &["help", "noout", "remote", "syslog", "trace", "transient-store", "version"],
         switch_letters: "rv",
         values: &[
             "cgroup-manager",
@@ -231,9 +223,8 @@ pub(crate) const PODMAN: Client = Client {
 fn restrict_list(request: &str, attached: &Attached<'_>) -> Result<Option<Restricted>, Refusal> {
     let ids = split(request).filter(|ids| ids.iter().all(|id| !id.contains('=')));
     let ids = ids.ok_or_else(|| {
-        let message = format!(
-            "cannot read --gpus {request:?}: it is not what podman takes: write all, or indices such as 0,1"
-        );
+        let message =
+            format!("cannot read --gpus {request:?}: it is not what podman takes: write all, or indices such as 0,1");
         Refusal::new(USAGE, message)
     })?;
     let ids = ids.iter().map(String::as_str);
@@ -256,21 +247,13 @@ mod tests {
 
     #[test]
     fn podmans_gpus_are_names_of_devices() {
-        for (typed, value, dropped) in [
-            ("all", "1,3:0,3:1,4", &[][..]),
-            ("1", "1", &[]),
-            ("0,4", "4", &["0"]),
-        ] {
+        for (typed, value, dropped) in [("all", "1,3:0,3:1,4", &[][..]), ("1", "1", &[]), ("0,4", "4", &["0"])] {
             let found = restrict_list(typed, &ATTACHED).unwrap().unwrap();
             assert_eq!(found.value, value, "{typed}");
             assert_eq!(found.dropped, dropped, "{typed}");
         }
-        for (typed, code) in [
-            ("2", NOT_ENOUGH_DEVICES),
-            ("", NOT_ENOUGH_DEVICES),
-            ("device=1", USAGE),
-            ("\"1", USAGE),
-        ] {
+        for (typed, code) in [("2", NOT_ENOUGH_DEVICES), ("", NOT_ENOUGH_DEVICES), ("device=1", USAGE), ("\"1", USAGE)]
+        {
             let refusal = restrict_list(typed, &ATTACHED).unwrap_err();
             assert_eq!(refusal.code, code, "{typed}");
         }

@@ -57,39 +57,28 @@ pub(crate) struct More {
 impl Mode {
     /// Whether it can change a device.
     pub(crate) const fn changes_devices(&self) -> bool {
-        matches!(
-            self,
-            Self::Setting | Self::Subcommand(Subcommand::List { changes: true } | Subcommand::One)
-        )
+        matches!(self, Self::Setting | Self::Subcommand(Subcommand::List { changes: true } | Subcommand::One))
     }
 
     /// Whether it writes what is read, changed and written again.
     pub(crate) const fn is_rewritten(&self) -> bool {
-        matches!(
-            self,
-            Self::List | Self::Table | Self::Xml | Self::ComputeApps(_)
-        )
+        matches!(self, Self::List | Self::Table | Self::Xml | Self::ComputeApps(_))
     }
 }
 
 /// An option's name: `--id=0` is `--id`.
 fn name(argument: &OsStr) -> Option<&str> {
     let argument = argument.to_str()?;
-    argument
-        .starts_with('-')
-        .then(|| argument.split_once('=').map_or(argument, |(name, _)| name))
+    argument.starts_with('-').then(|| argument.split_once('=').map_or(argument, |(name, _)| name))
 }
 
 /// What a command line asks for.
 pub(crate) fn mode(arguments: &[OsString]) -> Mode {
     if let Some(first) = arguments.first().filter(|_| is_subcommand(arguments)) {
-        let help = arguments
-            .iter()
-            .any(|argument| argument == "-h" || argument == "--help");
+        let help = arguments.iter().any(|argument| argument == "-h" || argument == "--help");
         let known = first.to_str().and_then(subcommand).filter(|_| !help);
         // The topology of all devices takes no ids.
-        let known =
-            known.filter(|known| *known != Subcommand::Topology || !ids(arguments).is_empty());
+        let known = known.filter(|known| *known != Subcommand::Topology || !ids(arguments).is_empty());
         return known.map_or(Mode::Untouched, Mode::Subcommand);
     }
     let ids: Vec<usize> = ids(arguments).iter().map(|id| id.position).collect();
@@ -129,22 +118,13 @@ pub(crate) fn mode(arguments: &[OsString]) -> Mode {
 
 /// A list of compute processes can be filtered if it tells their pids.
 fn compute_apps(columns: &str) -> Mode {
-    let columns: Vec<String> = columns
-        .split(',')
-        .map(|column| column.trim().to_owned())
-        .collect();
-    if columns.iter().any(|column| column == "pid") {
-        Mode::ComputeApps(columns)
-    } else {
-        Mode::Query
-    }
+    let columns: Vec<String> = columns.split(',').map(|column| column.trim().to_owned()).collect();
+    if columns.iter().any(|column| column == "pid") { Mode::ComputeApps(columns) } else { Mode::Query }
 }
 
 /// The value of an option, in either form.
 fn value<'a>(arguments: &'a [OsString], names: &[&str]) -> Option<&'a OsStr> {
-    let position = arguments
-        .iter()
-        .position(|argument| name(argument).is_some_and(|name| names.contains(&name)))?;
+    let position = arguments.iter().position(|argument| name(argument).is_some_and(|name| names.contains(&name)))?;
     let argument = arguments[position].to_str()?;
     match argument.split_once('=') {
         Some((_, value)) => Some(OsStr::new(value)),
@@ -166,11 +146,7 @@ pub(crate) struct Ids {
 /// How devices are named: `-g` is what `-i` once was, and is understood to this day; among subcommands it means
 /// something else.
 fn names_of_ids(arguments: &[OsString]) -> &'static [&'static str] {
-    if is_subcommand(arguments) {
-        &["-i", "--id", "--index"]
-    } else {
-        &["-i", "--id", "-g", "--gpu"]
-    }
+    if is_subcommand(arguments) { &["-i", "--id", "--index"] } else { &["-i", "--id", "-g", "--gpu"] }
 }
 
 fn is_subcommand(arguments: &[OsString]) -> bool {
@@ -186,11 +162,7 @@ pub(crate) fn ids(arguments: &[OsString]) -> Vec<Ids> {
         if name(argument).is_some_and(|name| names.contains(&name)) {
             let text = argument.to_string_lossy();
             if let Some((name, value)) = text.split_once('=') {
-                found.push(Ids {
-                    position,
-                    prefix: format!("{name}="),
-                    value: value.to_owned(),
-                });
+                found.push(Ids { position, prefix: format!("{name}="), value: value.to_owned() });
             } else {
                 position += 1;
                 found.extend(arguments.get(position).map(|value| Ids {
@@ -209,12 +181,8 @@ pub(crate) fn ids(arguments: &[OsString]) -> Vec<Ids> {
 pub(crate) fn take_file(arguments: &mut Vec<OsString>) -> Option<OsString> {
     let names = ["-f", "--filename"];
     let file = value(arguments, &names)?.to_owned();
-    let position = arguments
-        .iter()
-        .position(|argument| name(argument).is_some_and(|name| names.contains(&name)))?;
-    let is_joined = arguments[position]
-        .to_str()
-        .is_some_and(|argument| argument.contains('='));
+    let position = arguments.iter().position(|argument| name(argument).is_some_and(|name| names.contains(&name)))?;
+    let is_joined = arguments[position].to_str().is_some_and(|argument| argument.contains('='));
     arguments.drain(position..=position + usize::from(!is_joined));
     Some(file)
 }

@@ -16,10 +16,7 @@ impl<O: Own> ComputeApps<O> {
     pub(crate) fn new(columns: &[String], own: O) -> Self {
         Self {
             columns: columns.len(),
-            pid: columns
-                .iter()
-                .position(|column| column == "pid")
-                .unwrap_or(0),
+            pid: columns.iter().position(|column| column == "pid").unwrap_or(0),
             own,
             broken: Vec::new(),
         }
@@ -94,21 +91,14 @@ mod tests {
         let output = include_str!("../../../tests/fixtures/nvidia-smi/580-query-compute-apps.txt");
         let own = output.replace(", 621, ", ", 7, ");
         let kept = kept("gpu_uuid,pid,process_name,used_gpu_memory", &own);
-        let expected: Vec<&str> = own
-            .lines()
-            .enumerate()
-            .filter(|(number, _)| [0, 2].contains(number))
-            .map(|(_, line)| line)
-            .collect();
+        let expected: Vec<&str> =
+            own.lines().enumerate().filter(|(number, _)| [0, 2].contains(number)).map(|(_, line)| line).collect();
         assert_eq!(kept.lines().collect::<Vec<_>>(), expected);
     }
 
     #[test]
     fn a_name_of_several_lines_goes_with_its_row() {
         let output = "8, new\nline, 3 MiB\n7, own\nline, 3 MiB\n8, x, 3 MiB\n";
-        assert_eq!(
-            kept("pid,name,used_memory", output),
-            "7, own\nline, 3 MiB\n"
-        );
+        assert_eq!(kept("pid,name,used_memory", output), "7, own\nline, 3 MiB\n");
     }
 }

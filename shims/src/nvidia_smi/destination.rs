@@ -45,9 +45,7 @@ impl Destination {
     fn writer(&mut self) -> io::Result<Box<dyn Write + '_>> {
         Ok(match self {
             Self::Stdout => Box::new(io::stdout().lock()),
-            Self::File {
-                file: Some(file), ..
-            } => Box::new(file),
+            Self::File { file: Some(file), .. } => Box::new(file),
             Self::File { path, file } => Box::new(file.insert(File::create(path)?)),
         })
     }

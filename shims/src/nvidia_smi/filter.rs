@@ -45,14 +45,10 @@ pub(crate) fn run(
     if let Some(signals) = signals {
         hand_on(signals, &child);
     }
-    let copied = child
-        .stdout
-        .take()
-        .zip(output)
-        .map(|(stdout, (filter, mut to))| {
-            let unasked = copy(stdout, filter, &mut to);
-            (unasked, to)
-        });
+    let copied = child.stdout.take().zip(output).map(|(stdout, (filter, mut to))| {
+        let unasked = copy(stdout, filter, &mut to);
+        (unasked, to)
+    });
     let status = child.wait().map_err(|error| real.cannot_run(&error))?;
     if let Some((unasked, mut to)) = copied {
         let name = to.name();
@@ -68,9 +64,7 @@ pub(crate) fn run(
             Err(error) if error.kind() != ErrorKind::BrokenPipe => {
                 return Err(Refusal::new(
                     FAILED,
-                    format!(
-                        "cannot write to {name}: {error}: see that there is space, or name another file with -f"
-                    ),
+                    format!("cannot write to {name}: {error}: see that there is space, or name another file with -f"),
                 ));
             }
             Ok(()) | Err(_) => {}
@@ -82,17 +76,10 @@ pub(crate) fn run(
 /// Catches the signals that end a program. What the caller ignores, as nohup does, stays ignored.
 fn caught_signals() -> Option<Signals> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let ignored = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigIgn:"))?;
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
     let ignored = u64::from_str_radix(ignored.trim(), 16).ok()?;
     let ending = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
-    Signals::new(
-        ending
-            .iter()
-            .filter(|signal| ignored & (1 << (**signal - 1)) == 0),
-    )
-    .ok()
+    Signals::new(ending.iter().filter(|signal| ignored & (1 << (**signal - 1)) == 0)).ok()
 }
 
 /// Hands every signal on to the real program, until the shim ends after it.
@@ -113,11 +100,7 @@ fn hand_on(mut signals: Signals, child: &Child) {
 
 /// Copies what a filter makes of an output. What the real program prints before it answers, such as a refusal, is
 /// nothing for a file: if there is never an answer that comes back.
-fn copy(
-    stdout: ChildStdout,
-    filter: &mut dyn Filter,
-    to: &mut Destination,
-) -> std::io::Result<Vec<u8>> {
+fn copy(stdout: ChildStdout, filter: &mut dyn Filter, to: &mut Destination) -> std::io::Result<Vec<u8>> {
     let mut reader = BufReader::with_capacity(64 << 10, stdout);
     let mut line = Vec::new();
     let mut out = Vec::new();
@@ -148,14 +131,7 @@ pub(super) mod testing {
 
     /// Says that these processes are the environment's own, and no others.
     pub(in super::super) fn own(own: &[u32]) -> impl Own {
-        move |pids: &[u32]| {
-            Some(
-                pids.iter()
-                    .copied()
-                    .filter(|pid| own.contains(pid))
-                    .collect(),
-            )
-        }
+        move |pids: &[u32]| Some(pids.iter().copied().filter(|pid| own.contains(pid)).collect())
     }
 
     /// What a filter makes of an output.

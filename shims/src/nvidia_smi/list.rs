@@ -12,10 +12,7 @@ pub(crate) struct List {
 
 impl List {
     pub(crate) const fn new(kept: Vec<u32>) -> Self {
-        Self {
-            kept,
-            is_kept: true,
-        }
+        Self { kept, is_kept: true }
     }
 }
 

@@ -41,10 +41,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<Outcome, Refusal> {
     let environment = match place() {
         Place::Outside => return Err(real.exec(arguments)),
         Place::Unknown(why) if mode.changes_devices() => {
-            return Err(Refusal::new(
-                FAILED,
-                format!("cannot tell which devices this may change: {why}"),
-            ));
+            return Err(Refusal::new(FAILED, format!("cannot tell which devices this may change: {why}")));
         }
         Place::Unknown(why) => {
             say(&format!("the shim shows every device: {why}"));
@@ -53,9 +50,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<Outcome, Refusal> {
         Place::Inside(environment) => environment,
     };
     if environment.devices.is_empty() {
-        return Ok(no_devices(
-            "this environment is not attached to any device: run 'genv attach' first",
-        ));
+        return Ok(no_devices("this environment is not attached to any device: run 'genv attach' first"));
     }
     restricted(&real, mode, arguments, *environment)
 }
@@ -95,9 +90,7 @@ fn restricted(
     match mode {
         Mode::Subcommand(subcommand) => run_subcommand(real, subcommand, arguments, chosen),
         Mode::Xml => rewritten(real, &restricted, &mut Xml::new(own)),
-        Mode::ComputeApps(columns) => {
-            rewritten(real, &restricted, &mut ComputeApps::new(&columns, own))
-        }
+        Mode::ComputeApps(columns) => rewritten(real, &restricted, &mut ComputeApps::new(&columns, own)),
         Mode::Table => {
             let mut table = Table::new(devices, own);
             let outcome = rewritten(real, &restricted, &mut table)?;
@@ -110,22 +103,14 @@ fn restricted(
 
 /// Of each list of devices that is named those that are the environment's, or else all of its own. Nothing if a list
 /// has none of them. What several lists mean is up to the real program: to some the last one counts, others refuse.
-fn chosen(
-    real: &Program,
-    mode: &Mode,
-    arguments: &[OsString],
-    attached: &[u32],
-) -> Option<Vec<Vec<u32>>> {
+fn chosen(real: &Program, mode: &Mode, arguments: &[OsString], attached: &[u32]) -> Option<Vec<Vec<u32>>> {
     let devices = Devices::new(real);
     let mut lists = Vec::new();
     for ids in ids(arguments) {
         let list = devices.named(&ids.value, attached);
         // What lies between two devices is told of both or not at all.
         let is_told = *mode != Mode::Subcommand(Subcommand::Topology)
-            || ids
-                .value
-                .split(',')
-                .all(|id| !devices.named(id, attached).is_empty());
+            || ids.value.split(',').all(|id| !devices.named(id, attached).is_empty());
         lists.push(Some(list).filter(|list| !list.is_empty() && is_told)?);
     }
     if lists.is_empty() {
@@ -135,11 +120,7 @@ fn chosen(
 }
 
 /// Runs the real program, its output changed by a filter.
-fn rewritten(
-    real: &Program,
-    arguments: &[OsString],
-    filter: &mut dyn Filter,
-) -> Result<Outcome, Refusal> {
+fn rewritten(real: &Program, arguments: &[OsString], filter: &mut dyn Filter) -> Result<Outcome, Refusal> {
     let mut without_file = arguments.to_vec();
     let destination = match take_file(&mut without_file) {
         None => Destination::Stdout,

@@ -82,15 +82,8 @@ pub(super) const QUERIES: [&str; 6] = [
 ];
 
 /// Questions whose answers are rewritten, or can be with another option.
-pub(super) const QUESTIONS: [&str; 7] = [
-    "-L",
-    "--list-gpus",
-    "-q",
-    "--query",
-    "-a",
-    "--all-gpus",
-    "--query-compute-apps",
-];
+pub(super) const QUESTIONS: [&str; 7] =
+    ["-L", "--list-gpus", "-q", "--query", "-a", "--all-gpus", "--query-compute-apps"];
 
 /// Options that say how, not what.
 pub(super) const MANNERS: [&str; 20] = [
@@ -122,25 +115,12 @@ pub(super) fn subcommand(name: &str) -> Option<Subcommand> {
         Subcommand::List { changes }
     }
     Some(match name {
-        "dmon" => Subcommand::ShortList {
-            most: 16,
-            more: None,
-        },
-        "pmon" => Subcommand::ShortList {
-            most: 4,
-            more: Some(More {
-                variable: "NVSMI_SHOW_ALL_DEVICES",
-                most: 16,
-            }),
-        },
+        "dmon" => Subcommand::ShortList { most: 16, more: None },
+        "pmon" => Subcommand::ShortList { most: 4, more: Some(More { variable: "NVSMI_SHOW_ALL_DEVICES", most: 16 }) },
         "topo" => Subcommand::Topology,
         "nvlink" | "c2c" | "pci" | "power-smoothing" | "power-profiles" | "prm" => Subcommand::One,
-        "daemon" | "stats" | "base-clocks" | "power-hint" | "encodersessions" | "fbcsessions" => {
-            list(false)
-        }
-        "mig" | "clocks" | "vgpu" | "gpm" | "compute-policy" | "boost-slider" | "conf-compute" => {
-            list(true)
-        }
+        "daemon" | "stats" | "base-clocks" | "power-hint" | "encodersessions" | "fbcsessions" => list(false),
+        "mig" | "clocks" | "vgpu" | "gpm" | "compute-policy" | "boost-slider" | "conf-compute" => list(true),
         _ => return None,
     })
 }

@@ -29,13 +29,7 @@ pub(crate) struct Table<O> {
 
 impl<O: Own> Table<O> {
     pub(crate) const fn new(devices: BTreeMap<u32, Option<u64>>, own: O) -> Self {
-        Self {
-            devices,
-            own,
-            others: BTreeMap::new(),
-            lines: Vec::new(),
-            processes: None,
-        }
+        Self { devices, own, others: BTreeMap::new(), lines: Vec::new(), processes: None }
     }
 
     /// The content that the last table leaves out, one line for each device.
@@ -99,10 +93,7 @@ impl<O: Own> Filter for Table<O> {
     fn end(&mut self, out: &mut Vec<u8>) {
         let mut lines = std::mem::take(&mut self.lines);
         if let Some(first) = self.processes.take() {
-            let header = lines[..first]
-                .iter()
-                .rev()
-                .find_map(|line| find(line, "PID"));
+            let header = lines[..first].iter().rev().find_map(|line| find(line, "PID"));
             if let Some(pid) = header
                 && let Some(own) = self.filter_processes(&mut lines, first, pid.end)
             {
@@ -116,21 +107,12 @@ impl<O: Own> Filter for Table<O> {
 impl<O: Own> Table<O> {
     /// Leaves the processes of others out, and tells what the environment's own use; nothing if they cannot be told
     /// apart.
-    fn filter_processes(
-        &mut self,
-        lines: &mut Vec<Vec<u8>>,
-        first: usize,
-        pid_end: usize,
-    ) -> Option<Vec<Process>> {
+    fn filter_processes(&mut self, lines: &mut Vec<Vec<u8>>, first: usize, pid_end: usize) -> Option<Vec<Process>> {
         let last = lines.len() - usize::from(lines.last().is_some_and(|line| is_border(line)));
         let rows: Vec<Vec<u8>> = lines.drain(first.min(last)..last).collect();
         self.others.clear();
         let mut processes: Vec<_> = rows.iter().map(|row| Process::read(row, pid_end)).collect();
-        let pids: Vec<u32> = processes
-            .iter()
-            .flatten()
-            .map(|process| process.pid)
-            .collect();
+        let pids: Vec<u32> = processes.iter().flatten().map(|process| process.pid).collect();
         let own = if pids.is_empty() {
             lines.splice(first..first, rows);
             return Some(Vec::new());
@@ -140,15 +122,8 @@ impl<O: Own> Table<O> {
             lines.splice(first..first, rows);
             return None;
         };
-        let is_kept = |process: &Option<Process>| {
-            process
-                .as_ref()
-                .is_none_or(|process| own.contains(&process.pid))
-        };
-        let kept = rows
-            .into_iter()
-            .zip(&processes)
-            .filter(|(_, process)| is_kept(process));
+        let is_kept = |process: &Option<Process>| process.as_ref().is_none_or(|process| own.contains(&process.pid));
+        let kept = rows.into_iter().zip(&processes).filter(|(_, process)| is_kept(process));
         let mut kept: Vec<Vec<u8>> = kept.map(|(row, _)| without_controls(row)).collect();
         if kept.is_empty() {
             let width = lines[first - 1].trim_ascii_end().len().saturating_sub(2);
@@ -189,9 +164,7 @@ impl<O: Own> Table<O> {
                 };
                 let (place, limit) = if is_mig { (3, None) } else { (1, *capacity) };
                 if id.len() >= place {
-                    let there = own
-                        .iter()
-                        .filter(|process| process.place.starts_with(&id[..place]));
+                    let there = own.iter().filter(|process| process.place.starts_with(&id[..place]));
                     let used = there.map(|process| process.memory_mebibytes).sum();
                     cell.rewrite(&mut lines[line], used, limit.map(|bytes| bytes >> 20));
                 }
@@ -220,19 +193,12 @@ impl Process {
         let mut words = row[pid_end..].split(u8::is_ascii_whitespace);
         let kind = words.find(|word| !word.is_empty());
         let row = row.trim_ascii_end().strip_suffix(b"|")?.trim_ascii_end();
-        let memory = row
-            .rsplit(|byte| *byte == b' ')
-            .next()?
-            .strip_suffix(b"MiB");
+        let memory = row.rsplit(|byte| *byte == b' ').next()?.strip_suffix(b"MiB");
         Some(Self {
             pid: pid.parse().ok()?,
             computes: kind != Some(b"G"),
-            place: place
-                .split_whitespace()
-                .map_while(|number| number.parse().ok())
-                .collect(),
-            memory_mebibytes: memory
-                .and_then(|memory| std::str::from_utf8(memory).ok()?.parse().ok()),
+            place: place.split_whitespace().map_while(|number| number.parse().ok()).collect(),
+            memory_mebibytes: memory.and_then(|memory| std::str::from_utf8(memory).ok()?.parse().ok()),
         })
     }
 }
@@ -245,10 +211,8 @@ struct MemoryCell {
 
 impl MemoryCell {
     fn read(header: &[Vec<u8>]) -> Option<Self> {
-        let (row, title) = header
-            .iter()
-            .enumerate()
-            .find_map(|(row, line)| Some((row, find(line, "Memory-Usage")?)))?;
+        let (row, title) =
+            header.iter().enumerate().find_map(|(row, line)| Some((row, find(line, "Memory-Usage")?)))?;
         let line = &header[row];
         if find(&line[title.end..], "Memory-Usage").is_some() {
             // Devices side by side, as with -col: nobody has seen where these have their numbers.
@@ -256,10 +220,7 @@ impl MemoryCell {
         }
         let start = line[..title.start].iter().rposition(|byte| *byte == b'|')? + 1;
         let width = line[start..].iter().position(|byte| *byte == b'|')?;
-        Some(Self {
-            row,
-            columns: start..start + width,
-        })
+        Some(Self { row, columns: start..start + width })
     }
 
     /// Writes what is used, and the limit where it is less than there is. A part of which nothing is known is
@@ -275,9 +236,7 @@ impl MemoryCell {
         let mebibytes = |mebibytes: u64| format!("{mebibytes}MiB");
         align_right(left, &used.map_or_else(|| "N/A".to_owned(), mebibytes));
         let right = &mut right[1..];
-        let total = std::str::from_utf8(right)
-            .ok()
-            .and_then(|total| total.trim().strip_suffix("MiB"));
+        let total = std::str::from_utf8(right).ok().and_then(|total| total.trim().strip_suffix("MiB"));
         let total: Option<u64> = total.and_then(|total| total.parse().ok());
         if let Some(limit) = limit.filter(|limit| total.is_some_and(|total| *limit < total)) {
             align_right(right, &mebibytes(limit));
@@ -296,26 +255,18 @@ fn align_right(field: &mut [u8], text: &str) {
 
 /// The numbers with which the text of a line begins.
 fn numbers(line: &[u8]) -> Vec<u32> {
-    let words = line
-        .get(1..)
-        .unwrap_or_default()
-        .split(u8::is_ascii_whitespace);
+    let words = line.get(1..).unwrap_or_default().split(u8::is_ascii_whitespace);
     let words = words.filter(|word| !word.is_empty());
-    words
-        .map_while(|word| std::str::from_utf8(word).ok()?.parse().ok())
-        .collect()
+    words.map_while(|word| std::str::from_utf8(word).ok()?.parse().ok()).collect()
 }
 
 /// Whether the text of a line begins so.
 fn begins_with(line: &[u8], text: &str) -> bool {
-    line.strip_prefix(b"|")
-        .is_some_and(|line| line.trim_ascii_start().starts_with(text.as_bytes()))
+    line.strip_prefix(b"|").is_some_and(|line| line.trim_ascii_start().starts_with(text.as_bytes()))
 }
 
 fn find(line: &[u8], text: &str) -> Option<Range<usize>> {
-    let start = line
-        .windows(text.len())
-        .position(|window| window == text.as_bytes())?;
+    let start = line.windows(text.len()).position(|window| window == text.as_bytes())?;
     Some(start..start + text.len())
 }
 
@@ -331,10 +282,7 @@ fn is_rule(line: &[u8]) -> bool {
 /// A row in which a process's name cannot play tricks on a terminal.
 fn without_controls(mut row: Vec<u8>) -> Vec<u8> {
     let end = row.trim_ascii_end().len();
-    row[..end]
-        .iter_mut()
-        .filter(|byte| byte.is_ascii_control())
-        .for_each(|byte| *byte = b'?');
+    row[..end].iter_mut().filter(|byte| byte.is_ascii_control()).for_each(|byte| *byte = b'?');
     row
 }
 

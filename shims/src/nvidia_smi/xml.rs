@@ -16,10 +16,7 @@ pub(crate) struct Xml<O> {
 
 impl<O: Own> Xml<O> {
     pub(crate) const fn new(own: O) -> Self {
-        Self {
-            own,
-            document: Vec::new(),
-        }
+        Self { own, document: Vec::new() }
     }
 }
 
@@ -50,11 +47,7 @@ impl<O: Own> Filter for Xml<O> {
             }
         };
         let pids: Vec<u32> = processes.iter().map(|(pid, _)| *pid).collect();
-        let own = if pids.is_empty() {
-            None
-        } else {
-            (self.own)(&pids)
-        };
+        let own = if pids.is_empty() { None } else { (self.own)(&pids) };
         let mut copied = 0;
         for (pid, place) in processes {
             if own.as_ref().is_some_and(|own| !own.contains(&pid)) {
@@ -85,9 +78,7 @@ fn processes(document: &[u8]) -> Result<Vec<(u32, Range<usize>)>, quick_xml::Err
                 }
             }
             Event::Text(text) if is_pid => {
-                pid = std::str::from_utf8(&text)
-                    .ok()
-                    .and_then(|pid| pid.trim().parse().ok());
+                pid = std::str::from_utf8(&text).ok().and_then(|pid| pid.trim().parse().ok());
             }
             Event::End(element) => {
                 is_pid = false;
@@ -142,18 +133,9 @@ mod tests {
         let second = DOCUMENT.rfind("\n\t\t\t<process_info>").unwrap();
         let end = DOCUMENT.find("\n\t\t</processes>").unwrap();
         assert_eq!(filtered(DOCUMENT, &[7, 8]), DOCUMENT);
-        assert_eq!(
-            filtered(DOCUMENT, &[7]),
-            [&DOCUMENT[..second], &DOCUMENT[end..]].concat()
-        );
-        assert_eq!(
-            filtered(DOCUMENT, &[8]),
-            [&DOCUMENT[..first], &DOCUMENT[second..]].concat()
-        );
-        assert_eq!(
-            filtered(DOCUMENT, &[]),
-            [&DOCUMENT[..first], &DOCUMENT[end..]].concat()
-        );
+        assert_eq!(filtered(DOCUMENT, &[7]), [&DOCUMENT[..second], &DOCUMENT[end..]].concat());
+        assert_eq!(filtered(DOCUMENT, &[8]), [&DOCUMENT[..first], &DOCUMENT[second..]].concat());
+        assert_eq!(filtered(DOCUMENT, &[]), [&DOCUMENT[..first], &DOCUMENT[end..]].concat());
     }
 
     #[test]
@@ -161,19 +143,11 @@ mod tests {
         // Of driver 580, parts of it left out.
         let document = include_str!("../../../tests/fixtures/nvidia-smi/580-query.xml");
         let mut parts = document.split("\n\t\t\t<process_info>");
-        let others = |part: &&str| {
-            !["614", "621", "631"]
-                .iter()
-                .any(|pid| part.contains(&format!("<pid>{pid}<")))
-        };
+        let others = |part: &&str| !["614", "621", "631"].iter().any(|pid| part.contains(&format!("<pid>{pid}<")));
         let mut expected: Vec<&str> = parts.by_ref().take(1).collect();
         expected.extend(parts.filter(others));
         let end = document.find("\n\t\t</processes>").unwrap();
-        let expected = format!(
-            "{}{}",
-            expected.join("\n\t\t\t<process_info>"),
-            &document[end..]
-        );
+        let expected = format!("{}{}", expected.join("\n\t\t\t<process_info>"), &document[end..]);
         let filtered = filtered(document, &[628]);
         assert_eq!(filtered, expected);
         assert_eq!(filtered.matches("<pid>").count(), 1);
@@ -182,10 +156,7 @@ mod tests {
     #[test]
     fn without_knowing_whose_processes_are_all_stay() {
         let mut filter = Xml::new(|_: &[u32]| None);
-        assert_eq!(
-            testing::filtered(&mut filter, DOCUMENT.as_bytes()),
-            DOCUMENT
-        );
+        assert_eq!(testing::filtered(&mut filter, DOCUMENT.as_bytes()), DOCUMENT);
     }
 
     #[test]
@@ -196,10 +167,7 @@ mod tests {
 
     #[test]
     fn what_is_no_document_stays() {
-        assert_eq!(
-            filtered("No devices were found\n", &[]),
-            "No devices were found\n"
-        );
+        assert_eq!(filtered("No devices were found\n", &[]), "No devices were found\n");
         assert_eq!(filtered("<a><b></a>\n", &[]), "<a><b></a>\n");
     }
 }

@@ -11,10 +11,7 @@ use crate::measured::{Pace, Task};
 use crate::scrape::scrapes;
 use crate::table::{Table, mebibytes, median, milliseconds, verdict};
 
-const PACE: Pace = Pace {
-    interval: Duration::from_millis(100),
-    cycles: 50,
-};
+const PACE: Pace = Pace { interval: Duration::from_millis(100), cycles: 50 };
 const ROUNDS: usize = 5;
 
 /// Measures all budgets.
@@ -27,10 +24,7 @@ pub(crate) fn table() -> Result<Table> {
     let mut table = Table::new(&["what", "measured", "budget", "holds"]);
     collection_rows(&load, &state, &mut table)?;
 
-    let exporter = Setup::with_driver(&load.simulation)?
-        .env("GENV_TMPDIR", &state)
-        .flag("--interval=1s")
-        .start()?;
+    let exporter = Setup::with_driver(&load.simulation)?.env("GENV_TMPDIR", &state).flag("--interval=1s").start()?;
     exporter_rows(&load, &exporter, &mut table)?;
     Ok(table)
 }
@@ -52,73 +46,32 @@ fn collection_rows(load: &Load, state: &std::path::Path, table: &mut Table) -> R
     let (mut ours, mut bare, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let floor = floor.run(&load.simulation.scenario())?;
-        ensure!(
-            floor.processes == DEVICES * PROCESSES,
-            "the floor saw {floor:?}"
-        );
+        ensure!(floor.processes == DEVICES * PROCESSES, "the floor saw {floor:?}");
         let collection = collection.run(&load.simulation.scenario())?;
-        let seen = (
-            collection.devices,
-            collection.processes,
-            collection.environments,
-        );
-        ensure!(
-            seen == (DEVICES, PROCESSES, ENVIRONMENTS),
-            "the collection saw {seen:?}"
-        );
+        let seen = (collection.devices, collection.processes, collection.environments);
+        ensure!(seen == (DEVICES, PROCESSES, ENVIRONMENTS), "the collection saw {seen:?}");
         ours.push(collection.cpu_seconds);
         bare.push(floor.cpu_seconds);
         ratios.push(collection.cpu_seconds / floor.cpu_seconds);
     }
     let (ours, bare, ratio) = (median(ours), median(bare), median(ratios));
-    let load = format!(
-        "{DEVICES} devices, {ENVIRONMENTS} environments, {PROCESSES} processes on all devices"
-    );
-    table.row(&[
-        &format!("CPU of one collection: {load}"),
-        &milliseconds(ours),
-        &"4 ms",
-        &verdict(ours <= 0.004),
-    ]);
-    table.row(&[
-        &"CPU of the same NVML calls and reads alone",
-        &milliseconds(bare),
-        &"",
-        &"",
-    ]);
-    table.row(&[
-        &"collection ÷ calls and reads alone",
-        &format!("{ratio:.2}"),
-        &"1.5",
-        &verdict(ratio <= 1.5),
-    ]);
+    let load = format!("{DEVICES} devices, {ENVIRONMENTS} environments, {PROCESSES} processes on all devices");
+    table.row(&[&format!("CPU of one collection: {load}"), &milliseconds(ours), &"4 ms", &verdict(ours <= 0.004)]);
+    table.row(&[&"CPU of the same NVML calls and reads alone", &milliseconds(bare), &"", &""]);
+    table.row(&[&"collection ÷ calls and reads alone", &format!("{ratio:.2}"), &"1.5", &verdict(ratio <= 1.5)]);
     Ok(())
 }
 
 fn exporter_rows(load: &Load, exporter: &Exporter, table: &mut Table) -> Result<()> {
     exporter.wait_for("the load", |scrape| {
         scrape.value("genv_environments", &[]).ok() == Some(ENVIRONMENTS as f64)
-            && scrape
-                .value("genv_processes", &[("state", "environment")])
-                .ok()
-                == Some(PROCESSES as f64)
+            && scrape.value("genv_processes", &[("state", "environment")]).ok() == Some(PROCESSES as f64)
     })?;
     let scraped = scrapes(exporter.port(), Duration::from_secs(5))?;
-    let (median, p99) = (
-        scraped.median.as_secs_f64(),
-        scraped.percentile_99.as_secs_f64(),
-    );
-    let size = format!(
-        "scrape of that, gzip ({} bytes), kept connection",
-        scraped.bytes
-    );
+    let (median, p99) = (scraped.median.as_secs_f64(), scraped.percentile_99.as_secs_f64());
+    let size = format!("scrape of that, gzip ({} bytes), kept connection", scraped.bytes);
     table.row(&[&format!("{size}: median"), &milliseconds(median), &"", &""]);
-    table.row(&[
-        &format!("{size}: 99th percentile"),
-        &milliseconds(p99),
-        &"1 ms",
-        &verdict(p99 <= 1e-3),
-    ]);
+    table.row(&[&format!("{size}: 99th percentile"), &milliseconds(p99), &"1 ms", &verdict(p99 <= 1e-3)]);
     let rate = format!("{:.0}", scraped.per_second);
     table.row(&[
         &"scrapes per second, two connections, clients on the same cores",
@@ -127,27 +80,17 @@ fn exporter_rows(load: &Load, exporter: &Exporter, table: &mut Table) -> Result<
         &verdict(scraped.per_second >= 20_000.0),
     ]);
 
-    let library = Task::Library {
-        library: load.simulation.library(),
-    };
+    let library = Task::Library { library: load.simulation.library() };
     let library = library.run(&load.simulation.scenario())?.bytes;
     let beyond = resident_bytes(exporter.pid())?.saturating_sub(library);
     table.row(&[
-        &format!(
-            "resident memory under that load, beyond the library's {}",
-            mebibytes(library)
-        ),
+        &format!("resident memory under that load, beyond the library's {}", mebibytes(library)),
         &mebibytes(beyond),
         &"15 MiB",
         &verdict(beyond <= 15 << 20),
     ]);
 
     let started = has_started_a_process(exporter.pid())?;
-    table.row(&[
-        &"programs started",
-        &(if started { "some" } else { "0" }),
-        &"0",
-        &verdict(!started),
-    ]);
+    table.row(&[&"programs started", &(if started { "some" } else { "0" }), &"0", &verdict(!started)]);
     Ok(())
 }

@@ -32,8 +32,7 @@ const LIFE_CYCLE_BUDGET: Duration = Duration::from_millis(20);
 const MOST_TIMES_NOTHING: f64 = 2.0;
 
 const COMMANDS: [&[&str]; 4] = [&["status"], &["shell", "--init"], &["envs"], &["devices"]];
-const LIFE_CYCLE: &str =
-    r#"eval "$(genv shell --init)" && genv activate --no-prompt && genv deactivate"#;
+const LIFE_CYCLE: &str = r#"eval "$(genv shell --init)" && genv activate --no-prompt && genv deactivate"#;
 
 /// genv with a state of 100 environments on 8 devices, of one of which it is asked.
 struct Lab {
@@ -67,10 +66,7 @@ impl Lab {
             .args(arguments)
             .stdout(Stdio::null())
             .env_clear()
-            .env(
-                "PATH",
-                format!("{}:/usr/bin:/bin", self.programs().display()),
-            )
+            .env("PATH", format!("{}:/usr/bin:/bin", self.programs().display()))
             .env("HOME", self.folder.path())
             .env("SHELL", "/bin/bash")
             .env("GENV_TMPDIR", self.state());
@@ -84,10 +80,7 @@ impl Lab {
     }
 
     fn bash(&self, script: &str) -> Command {
-        self.command(
-            Path::new("/bin/bash"),
-            &["--norc", "--noprofile", "-c", script],
-        )
+        self.command(Path::new("/bin/bash"), &["--norc", "--noprofile", "-c", script])
     }
 }
 
@@ -96,24 +89,13 @@ pub(crate) fn table() -> Result<Table> {
     let lab = Lab::new()?;
     let nothing = program("genv-bench-nothing")?;
     let nothing = || lab.command(&nothing, &[]);
-    let mut table = Table::new(&[
-        "command",
-        "measured",
-        "budget",
-        "holds",
-        "÷ doing nothing",
-        "budget",
-        "holds",
-    ]);
+    let mut table = Table::new(&["command", "measured", "budget", "holds", "÷ doing nothing", "budget", "holds"]);
     for arguments in COMMANDS {
         let (floors, times) = in_turn(ROUNDS, nothing, || lab.genv(arguments))?;
         let (floor, time) = (median(floors), median(times));
         let limited = matches!(arguments[0], "status" | "shell");
         let (limit, holds) = if limited {
-            (
-                MOST_TIMES_NOTHING.to_string(),
-                verdict(time / floor <= MOST_TIMES_NOTHING),
-            )
+            (MOST_TIMES_NOTHING.to_string(), verdict(time / floor <= MOST_TIMES_NOTHING))
         } else {
             (String::new(), "")
         };
@@ -145,9 +127,7 @@ pub(crate) fn table() -> Result<Table> {
 /// Measures the overview, with a process on all devices and the answer of the driver; then with the load of the exporter's
 /// budgets, for which there is no budget: the simulated library alone reads its scenario for a third of that time.
 fn overview_rows(lab: &Lab, table: &mut Table) -> Result<()> {
-    let uses: Vec<String> = (0..DEVICES)
-        .map(|device| format!("{{index: {device}, memory: 1gi}}"))
-        .collect();
+    let uses: Vec<String> = (0..DEVICES).map(|device| format!("{{index: {device}, memory: 1gi}}")).collect();
     let scenario = format!(
         "version: 1\nhosts:\n- devices: [{{count: {DEVICES}}}]\n  processes: [{{pid: {}, devices: [{}]}}]\n",
         lab.member.pid(),
@@ -218,33 +198,20 @@ pub(crate) fn pair() -> Result<Table> {
     };
     for arguments in COMMANDS {
         let (ours, theirs) = in_turn(ROUNDS_OF_PEER, || lab.genv(arguments), || theirs(arguments))?;
-        row(
-            &format!("genv {}", arguments.join(" ")),
-            median(ours),
-            median(theirs),
-        );
+        row(&format!("genv {}", arguments.join(" ")), median(ours), median(theirs));
     }
     let their_cycle = || {
         let mut bash = peer.command("bash");
-        bash.args(["--norc", "--noprofile", "-c", LIFE_CYCLE])
-            .stdout(Stdio::null());
+        bash.args(["--norc", "--noprofile", "-c", LIFE_CYCLE]).stdout(Stdio::null());
         bash
     };
     let (ours, theirs) = in_turn(ROUNDS_OF_PEER, || lab.bash(LIFE_CYCLE), their_cycle)?;
-    row(
-        "shell --init, activate and deactivate, in bash",
-        median(ours),
-        median(theirs),
-    );
+    row("shell --init, activate and deactivate, in bash", median(ours), median(theirs));
     Ok(table)
 }
 
 /// How long each takes, in seconds: one and the other in turn, so that what else happens on the machine hits both.
-fn in_turn(
-    rounds: usize,
-    one: impl Fn() -> Command,
-    other: impl Fn() -> Command,
-) -> Result<(Vec<f64>, Vec<f64>)> {
+fn in_turn(rounds: usize, one: impl Fn() -> Command, other: impl Fn() -> Command) -> Result<(Vec<f64>, Vec<f64>)> {
     let (mut ones, mut others) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         ones.push(seconds(one())?);

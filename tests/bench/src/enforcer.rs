@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use genv_core::model::{
-    Attachment, Attribution, CollectorStatus, Counters, Device, DeviceIndex, DeviceMeasurements,
-    Environment, EnvironmentDevice, HostSnapshot, Process, ProcessDevice, ProcessType,
-    SNAPSHOT_VERSION, Snapshot,
+    Attachment, Attribution, CollectorStatus, Counters, Device, DeviceIndex, DeviceMeasurements, Environment,
+    EnvironmentDevice, HostSnapshot, Process, ProcessDevice, ProcessType, SNAPSHOT_VERSION, Snapshot,
 };
 use genv_enforcer::config::Config;
 use genv_enforcer::plan::{History, Input, Outcome, Plan, plan};
@@ -41,10 +40,7 @@ pub(crate) fn table() -> Result<Table> {
     let mut last = Plan::default();
     for cycle in 0..CYCLES_BEFORE + CYCLES {
         let now_seconds = NOON + INTERVAL_SECONDS * cycle as f64;
-        let hosts: Vec<HostSnapshot> = snapshots
-            .iter_mut()
-            .map(|snapshot| published(snapshot, now_seconds))
-            .collect();
+        let hosts: Vec<HostSnapshot> = snapshots.iter_mut().map(|snapshot| published(snapshot, now_seconds)).collect();
         let input = Input {
             hosts: &hosts,
             config: &config,
@@ -68,10 +64,7 @@ pub(crate) fn table() -> Result<Table> {
             following.push(both - planned);
         }
     }
-    ensure!(
-        last.missing_hosts.is_empty() && !last.violations.is_empty(),
-        "nothing was planned"
-    );
+    ensure!(last.missing_hosts.is_empty() && !last.violations.is_empty(), "nothing was planned");
 
     let (planning, following) = (median(planning), median(following));
     let json = history.to_json()?;
@@ -89,12 +82,7 @@ pub(crate) fn table() -> Result<Table> {
         &milliseconds(BUDGET_SECONDS),
         &verdict(planning <= BUDGET_SECONDS),
     ]);
-    table.row(&[
-        &"CPU of noting what was seen",
-        &milliseconds(following),
-        &"",
-        &"",
-    ]);
+    table.row(&[&"CPU of noting what was seen", &milliseconds(following), &"", &""]);
     let mebibytes = crate::table::mebibytes(json.len() as u64);
     table.row(&[&"the history as JSON", &mebibytes, &"", &""]);
     Ok(table)
@@ -135,16 +123,10 @@ fn rules() -> String {
     ];
     for (kind, keys) in &kinds {
         for (number, selected) in matches.iter().take(RULES_PER_KIND).enumerate() {
-            let keys: Vec<&str> = [keys.as_str(), selected]
-                .into_iter()
-                .filter(|keys| !keys.is_empty())
-                .collect();
+            let keys: Vec<&str> = [keys.as_str(), selected].into_iter().filter(|keys| !keys.is_empty()).collect();
             let comma = if keys.is_empty() { "" } else { ", " };
             let keys = keys.join(", ");
-            let _ = writeln!(
-                text,
-                "  - {{name: {kind}-{number}, kind: {kind}{comma}{keys}}}"
-            );
+            let _ = writeln!(text, "  - {{name: {kind}-{number}, kind: {kind}{comma}{keys}}}");
         }
     }
     text
@@ -155,9 +137,7 @@ fn username(number: usize) -> String {
 }
 
 fn groups() -> BTreeMap<String, BTreeSet<String>> {
-    let of = |user: usize| {
-        [user % GROUPS, user / GROUPS % GROUPS].map(|group| format!("group{group:02}"))
-    };
+    let of = |user: usize| [user % GROUPS, user / GROUPS % GROUPS].map(|group| format!("group{group:02}"));
     let users = (0..USERS).map(|user| (username(user), of(user).into_iter().collect()));
     users.collect()
 }
@@ -209,32 +189,15 @@ fn snapshot(host: usize) -> Snapshot {
         let environment = number % DEVICES as usize;
         let outside = host.is_multiple_of(10) && number == 0;
         let attribution = match (outside, host % 10 == 1 && number == 1) {
-            (true, _) => Attribution::Outside {
-                reason: "no_claim".to_owned(),
-            },
-            (_, true) => Attribution::Unknown {
-                reason: "zombie".to_owned(),
-            },
-            _ => Attribution::Environment {
-                eid: format!("{}", 10_000 + environment),
-            },
+            (true, _) => Attribution::Outside { reason: "no_claim".to_owned() },
+            (_, true) => Attribution::Unknown { reason: "zombie".to_owned() },
+            _ => Attribution::Environment { eid: format!("{}", 10_000 + environment) },
         };
         // A few are where they may not be, or use more than they reserved.
-        let gpu = if host % 20 == 2 && number == 2 {
-            7
-        } else {
-            environment as u32
-        };
+        let gpu = if host % 20 == 2 && number == 2 { 7 } else { environment as u32 };
         let gib = if host % 20 == 3 && number == 3 { 40 } else { 3 };
         let idle = (host + environment).is_multiple_of(10);
-        process(
-            1000 + number as u32,
-            owner(environment),
-            attribution,
-            gpu,
-            gib,
-            idle,
-        )
+        process(1000 + number as u32, owner(environment), attribution, gpu, gib, idle)
     });
     Snapshot {
         version: SNAPSHOT_VERSION,
@@ -270,14 +233,7 @@ fn device(gpu: u32) -> Device {
     }
 }
 
-fn process(
-    pid: u32,
-    owner: usize,
-    attribution: Attribution,
-    gpu: u32,
-    gib: u64,
-    idle: bool,
-) -> Process {
+fn process(pid: u32, owner: usize, attribution: Attribution, gpu: u32, gib: u64, idle: bool) -> Process {
     Process {
         pid,
         start_time_ticks: Some(u64::from(pid) * 100),

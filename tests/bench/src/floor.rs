@@ -12,9 +12,8 @@ use nvml_wrapper_sys::bindings::{
     nvmlClockType_enum_NVML_CLOCK_SM, nvmlClockType_enum_NVML_CLOCK_VIDEO, nvmlDevice_t,
     nvmlEccCounterType_enum_NVML_VOLATILE_ECC, nvmlMemory_v2_t,
     nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_CORRECTED,
-    nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvmlProcessInfo_t,
-    nvmlProcessUtilizationSample_t, nvmlReturn_t, nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU,
-    nvmlUtilization_t,
+    nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t,
+    nvmlReturn_t, nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU, nvmlUtilization_t,
 };
 use rustix::fs::{Mode, OFlags, fstat, open, openat};
 use rustix::io::pread;
@@ -47,11 +46,7 @@ impl Driver {
             succeed(unsafe { library.nvmlDeviceGetHandleByIndex_v2(index, &raw mut device) })?;
             devices.push(device);
         }
-        Ok(Self {
-            library,
-            last_seen: vec![0; devices.len()],
-            devices,
-        })
+        Ok(Self { library, last_seen: vec![0; devices.len()], devices })
     }
 
     /// Asks every device all that a collection asks, once. How many processes were listed.
@@ -170,11 +165,7 @@ impl Process {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let folder = open(format!("/proc/{pid}"), flags, Mode::empty())?;
         let environ = openat(&folder, c"environ", OFlags::RDONLY, Mode::empty())?;
-        Ok(Self {
-            pid,
-            folder,
-            environ,
-        })
+        Ok(Self { pid, folder, environ })
     }
 }
 
@@ -184,9 +175,7 @@ impl Files {
         let processes = processes.into_iter().map(Process::open);
         Ok(Self {
             processes: processes.collect::<Result<_>>()?,
-            state: ["envs.json", "devices.json"]
-                .map(|name| state_directory.join(name))
-                .to_vec(),
+            state: ["envs.json", "devices.json"].map(|name| state_directory.join(name)).to_vec(),
             refused: state_directory.join("genv-refused"),
         })
     }

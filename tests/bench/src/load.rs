@@ -73,10 +73,7 @@ impl Load {
                 ])
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self {
-            simulation: Simulation::new(&scenario(&processes, change)?),
-            processes,
-        })
+        Ok(Self { simulation: Simulation::new(&scenario(&processes, change)?), processes })
     }
 
     /// Writes the state: each environment has its first process as member and is attached to one device.
@@ -105,16 +102,11 @@ pub(crate) fn write_environments(folder: &Path, member: impl Fn(usize) -> u32) -
 }
 
 fn scenario(processes: &[Sleeper], change: Change) -> Result<String> {
-    let mut scenario = format!(
-        "version: 1\nhosts:\n- devices: [{{count: {DEVICES}, memory: 80gi, fans: [0.5]}}]\n  processes:\n"
-    );
+    let mut scenario =
+        format!("version: 1\nhosts:\n- devices: [{{count: {DEVICES}, memory: 80gi, fans: [0.5]}}]\n  processes:\n");
     for (number, process) in processes.iter().enumerate() {
         let uses = change.uses(number);
-        writeln!(
-            scenario,
-            "  - {{pid: {}, devices: [{uses}]}}",
-            process.pid()
-        )?;
+        writeln!(scenario, "  - {{pid: {}, devices: [{uses}]}}", process.pid())?;
     }
     Ok(scenario)
 }

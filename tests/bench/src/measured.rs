@@ -18,20 +18,9 @@ use crate::floor::{Driver, Files};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
     /// CPU of a collection.
-    Collection {
-        gpu_is_simulated: bool,
-        library: PathBuf,
-        scenario: PathBuf,
-        state_directory: PathBuf,
-        pace: Pace,
-    },
+    Collection { gpu_is_simulated: bool, library: PathBuf, scenario: PathBuf, state_directory: PathBuf, pace: Pace },
     /// CPU of the same calls and reads.
-    Floor {
-        library: PathBuf,
-        state_directory: PathBuf,
-        pids: Vec<u32>,
-        pace: Pace,
-    },
+    Floor { library: PathBuf, state_directory: PathBuf, pids: Vec<u32>, pace: Pace },
     /// Memory that the library takes when it is initialized.
     Library { library: PathBuf },
 }
@@ -66,24 +55,14 @@ impl Task {
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
             .output()?;
-        ensure!(
-            output.status.success(),
-            "measuring ended with {}",
-            output.status
-        );
+        ensure!(output.status.success(), "measuring ended with {}", output.status);
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
     /// Measures in this process.
     pub(crate) fn measure(self) -> Result<Outcome> {
         match self {
-            Self::Collection {
-                gpu_is_simulated,
-                library,
-                scenario,
-                state_directory,
-                pace,
-            } => {
+            Self::Collection { gpu_is_simulated, library, scenario, state_directory, pace } => {
                 let options = if gpu_is_simulated {
                     SourceOptions {
                         gpu: GpuSourceKind::Simulated,
@@ -91,46 +70,23 @@ impl Task {
                         ..SourceOptions::default()
                     }
                 } else {
-                    SourceOptions {
-                        gpu: GpuSourceKind::Nvml,
-                        nvml_library: Some(library),
-                        ..SourceOptions::default()
-                    }
+                    SourceOptions { gpu: GpuSourceKind::Nvml, nvml_library: Some(library), ..SourceOptions::default() }
                 };
-                collection(
-                    SourceOptions {
-                        state_directory: Some(state_directory),
-                        ..options
-                    },
-                    pace,
-                )
+                collection(SourceOptions { state_directory: Some(state_directory), ..options }, pace)
             }
-            Self::Floor {
-                library,
-                state_directory,
-                pids,
-                pace,
-            } => floor(&library, &state_directory, pids, pace),
+            Self::Floor { library, state_directory, pids, pace } => floor(&library, &state_directory, pids, pace),
             Self::Library { library } => {
                 let before = resident_bytes(std::process::id())?;
                 let _driver = Driver::open(&library)?;
-                Ok(Outcome {
-                    bytes: resident_bytes(std::process::id())?.saturating_sub(before),
-                    ..Outcome::default()
-                })
+                Ok(Outcome { bytes: resident_bytes(std::process::id())?.saturating_sub(before), ..Outcome::default() })
             }
         }
     }
 }
 
 fn collection(options: SourceOptions, pace: Pace) -> Result<Outcome> {
-    let stream = collect::spawn(
-        options.open()?,
-        CollectOptions {
-            interval: pace.interval,
-            ..CollectOptions::default()
-        },
-    )?;
+    let stream =
+        collect::spawn(options.open()?, CollectOptions { interval: pace.interval, ..CollectOptions::default() })?;
     // The first cycles open what later ones use.
     std::thread::sleep(pace.interval * 5);
     let (sequence, cpu) = (stream.latest().sequence, cpu_seconds());
@@ -138,11 +94,7 @@ fn collection(options: SourceOptions, pace: Pace) -> Result<Outcome> {
     let cpu = cpu_seconds() - cpu;
     let last = stream.latest();
     let cycles = last.sequence - sequence;
-    ensure!(
-        cycles + 2 >= u64::from(pace.cycles),
-        "only {cycles} of {} cycles were done in time",
-        pace.cycles
-    );
+    ensure!(cycles + 2 >= u64::from(pace.cycles), "only {cycles} of {} cycles were done in time", pace.cycles);
     let host = last.hosts.first().context("no host")?;
     let snapshot = host.snapshot.as_ref().context("no snapshot")?;
     for (collector, status) in &snapshot.collectors {
@@ -174,11 +126,7 @@ fn floor(library: &Path, state_directory: &Path, pids: Vec<u32>, pace: Pace) -> 
         let next = pace.interval * (cycle + 1);
         std::thread::sleep(next.saturating_sub(began.elapsed()));
     }
-    Ok(Outcome {
-        cpu_seconds: (cpu_seconds() - cpu) / f64::from(pace.cycles),
-        processes: listed,
-        ..Outcome::default()
-    })
+    Ok(Outcome { cpu_seconds: (cpu_seconds() - cpu) / f64::from(pace.cycles), processes: listed, ..Outcome::default() })
 }
 
 /// CPU of this process so far, all threads.

@@ -37,18 +37,14 @@ pub(crate) fn table() -> Result<Table> {
             .env("GENV_TMPDIR", peer.state_directory())
             .flag("--interval=1s")
             .start()?;
-        exporter.wait_for("the load", |scrape| {
-            scrape.value("genv_environments", &[]).ok() == Some(ENVIRONMENTS as f64)
-        })?;
+        exporter
+            .wait_for("the load", |scrape| scrape.value("genv_environments", &[]).ok() == Some(ENVIRONMENTS as f64))?;
         let mut traced = load.simulation.command(&program("genv-exporter")?);
         traced
             .env("GENV_TMPDIR", peer.state_directory())
             .env("GENV_NVML_LIBRARY", load.simulation.library())
             .args(["--interval=1s", "--gpu.source=nvml"])
-            .arg(format!(
-                "--web.listen-address=127.0.0.1:{}",
-                genv_tests::http::free_port()?
-            ));
+            .arg(format!("--web.listen-address=127.0.0.1:{}", genv_tests::http::free_port()?));
         measure(exporter.pid(), exporter.port(), &traced)?
     };
     let theirs = {
@@ -56,26 +52,14 @@ pub(crate) fn table() -> Result<Table> {
         monitor.wait_for("genv monitor sees the load", |scrape| {
             scrape.value("genv_processes_total", &[]).ok() == Some(PROCESSES as f64)
         })?;
-        measure(
-            monitor.pid(),
-            monitor.port(),
-            &peer.monitor_command(genv_tests::http::free_port()?),
-        )?
+        measure(monitor.pid(), monitor.port(), &peer.monitor_command(genv_tests::http::free_port()?))?
     };
 
     let mut table = Table::new(&["what", "genv-exporter", "genv 1.4.3", "times better"]);
     let mut row = |what: &str, ours: f64, theirs: f64, show: &dyn Fn(f64) -> String| {
         // Less is better of costs, and more of the rate.
-        let (worse, better) = if what == RATE {
-            (theirs, ours)
-        } else {
-            (ours, theirs)
-        };
-        let times = if worse > 0.0 {
-            format!("{:.1}", better / worse)
-        } else {
-            String::new()
-        };
+        let (worse, better) = if what == RATE { (theirs, ours) } else { (ours, theirs) };
+        let times = if worse > 0.0 { format!("{:.1}", better / worse) } else { String::new() };
         table.row(&[&what, &show(ours), &show(theirs), &times]);
     };
     row(
@@ -84,36 +68,16 @@ pub(crate) fn table() -> Result<Table> {
         theirs.cpu_seconds,
         &milliseconds,
     );
-    row(
-        "programs started per second",
-        ours.programs,
-        theirs.programs,
-        &|value| format!("{value:.1}"),
-    );
-    row(
-        "resident memory",
-        ours.bytes as f64,
-        theirs.bytes as f64,
-        &|bytes| mebibytes(bytes as u64),
-    );
-    row(
-        "scrape, median",
-        ours.scrapes.median.as_secs_f64(),
-        theirs.scrapes.median.as_secs_f64(),
-        &milliseconds,
-    );
+    row("programs started per second", ours.programs, theirs.programs, &|value| format!("{value:.1}"));
+    row("resident memory", ours.bytes as f64, theirs.bytes as f64, &|bytes| mebibytes(bytes as u64));
+    row("scrape, median", ours.scrapes.median.as_secs_f64(), theirs.scrapes.median.as_secs_f64(), &milliseconds);
     row(
         "scrape, 99th percentile",
         ours.scrapes.percentile_99.as_secs_f64(),
         theirs.scrapes.percentile_99.as_secs_f64(),
         &milliseconds,
     );
-    row(
-        RATE,
-        ours.scrapes.per_second,
-        theirs.scrapes.per_second,
-        &|value| format!("{value:.0}"),
-    );
+    row(RATE, ours.scrapes.per_second, theirs.scrapes.per_second, &|value| format!("{value:.0}"));
     Ok(table)
 }
 
@@ -137,16 +101,7 @@ fn programs_per_second(program: &Command) -> Result<f64> {
     let trace = folder.path().join("trace");
     let mut strace = Command::new("strace");
     strace
-        .args([
-            "-f",
-            "-qq",
-            "--seccomp-bpf",
-            "-e",
-            "trace=execve,execveat",
-            "-e",
-            "status=successful",
-            "-o",
-        ])
+        .args(["-f", "-qq", "--seccomp-bpf", "-e", "trace=execve,execveat", "-e", "status=successful", "-o"])
         .arg(&trace)
         .arg(program.get_program())
         .args(program.get_args())
@@ -159,9 +114,7 @@ fn programs_per_second(program: &Command) -> Result<f64> {
             None => strace.env_remove(name),
         };
     }
-    let mut strace = strace
-        .spawn()
-        .context("starting strace: install the package strace")?;
+    let mut strace = strace.spawn().context("starting strace: install the package strace")?;
     std::thread::sleep(START);
     let before = executed(&trace)?;
     ensure!(before > 0, "strace saw nothing");

@@ -50,19 +50,10 @@ pub(crate) fn scrapes(port: u16, time: Duration) -> Result<Scrapes> {
         let threads = [scope.spawn(fetch_all), scope.spawn(fetch_all)];
         threads
             .into_iter()
-            .map(|thread| {
-                thread
-                    .join()
-                    .map_err(|_| anyhow::anyhow!("a client panicked"))?
-            })
+            .map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?)
             .sum::<Result<usize>>()
     })?;
-    Ok(Scrapes {
-        median: at(0.5),
-        percentile_99: at(0.99),
-        per_second: done as f64 / time.as_secs_f64(),
-        bytes,
-    })
+    Ok(Scrapes { median: at(0.5), percentile_99: at(0.99), per_second: done as f64 / time.as_secs_f64(), bytes })
 }
 
 /// A client that keeps its connection where the server does.
@@ -76,11 +67,7 @@ impl Client {
     fn new(port: u16) -> Result<Self> {
         let stream = http::connect(port)?;
         stream.set_nodelay(true)?;
-        Ok(Self {
-            port,
-            stream,
-            buffer: vec![0; 1 << 20],
-        })
+        Ok(Self { port, stream, buffer: vec![0; 1 << 20] })
     }
 
     /// Fetches once; size of the body.
@@ -91,14 +78,9 @@ impl Client {
             let read = self.stream.read(&mut self.buffer[length..])?;
             ensure!(read > 0, "the connection ended within a head");
             length += read;
-            let end = self.buffer[..length]
-                .windows(4)
-                .position(|at| at == b"\r\n\r\n");
+            let end = self.buffer[..length].windows(4).position(|at| at == b"\r\n\r\n");
             if let Some(end) = end {
-                break (
-                    std::str::from_utf8(&self.buffer[..end])?.to_ascii_lowercase(),
-                    end + 4,
-                );
+                break (std::str::from_utf8(&self.buffer[..end])?.to_ascii_lowercase(), end + 4);
             }
         };
         ensure!(head.contains(" 200 "), "an answer that is not 200: {head}");
@@ -115,12 +97,8 @@ impl Client {
             }
             length += read;
         }
-        ensure!(
-            stated.is_none() || length == wanted,
-            "an answer was cut short"
-        );
-        let kept =
-            stated.is_some() && head.starts_with("http/1.1") && !head.contains("connection: close");
+        ensure!(stated.is_none() || length == wanted, "an answer was cut short");
+        let kept = stated.is_some() && head.starts_with("http/1.1") && !head.contains("connection: close");
         if !kept {
             self.stream = http::connect(self.port).context("connecting again")?;
         }

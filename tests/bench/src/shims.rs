@@ -33,28 +33,16 @@ pub(crate) fn table() -> Result<Table> {
     }
     symlink("/bin/true", real.join("docker"))?;
     // Options of the real program mean nothing to `cat`, so that a script ignores them.
-    fs::write(
-        folder.path().join("summary"),
-        SUMMARY.replace("4242", &member.pid().to_string()),
-    )?;
+    fs::write(folder.path().join("summary"), SUMMARY.replace("4242", &member.pid().to_string()))?;
     let summary = folder.path().join("summary");
     let script = format!("#!/bin/sh\nexec cat {}\n", summary.display());
     fs::write(real.join("nvidia-smi"), script)?;
     fs::set_permissions(real.join("nvidia-smi"), fs::Permissions::from_mode(0o755))?;
 
-    let mut table = Table::new(&[
-        "a shim over the program it stands in for",
-        "measured",
-        "budget",
-        "holds",
-    ]);
+    let mut table = Table::new(&["a shim over the program it stands in for", "measured", "budget", "holds"]);
     for (what, name, arguments) in [
         ("docker, in no container", "docker", &["ps"][..]),
-        (
-            "docker run --gpus",
-            "docker",
-            &["run", "--gpus", "1", "image"],
-        ),
+        ("docker run --gpus", "docker", &["run", "--gpus", "1", "image"]),
         ("nvidia-smi, what is not rewritten", "nvidia-smi", &["-q"]),
         ("nvidia-smi, the summary", "nvidia-smi", &[]),
     ] {
@@ -62,10 +50,7 @@ pub(crate) fn table() -> Result<Table> {
             let mut command = Command::new(program);
             command
                 .args(arguments)
-                .env(
-                    "PATH",
-                    format!("{}:{}:/usr/bin:/bin", shims.display(), real.display()),
-                )
+                .env("PATH", format!("{}:{}:/usr/bin:/bin", shims.display(), real.display()))
                 .env("GENV_TMPDIR", &state)
                 .env("GENV_ENVIRONMENT_ID", "e0")
                 .env_remove("GENV_BYPASS")
@@ -73,9 +58,7 @@ pub(crate) fn table() -> Result<Table> {
                 // The summary reports use by others.
                 .stderr(Stdio::null());
             let started = Instant::now();
-            let status = command
-                .status()
-                .with_context(|| format!("{what}: starting it"))?;
+            let status = command.status().with_context(|| format!("{what}: starting it"))?;
             let seconds = started.elapsed().as_secs_f64();
             ensure!(status.success(), "{what}: {status}");
             Ok(seconds)
@@ -87,12 +70,7 @@ pub(crate) fn table() -> Result<Table> {
         }
         let over = median(over);
         let budget = BUDGET.as_secs_f64();
-        table.row(&[
-            &what,
-            &milliseconds(over),
-            &milliseconds(budget),
-            &verdict(over <= budget),
-        ]);
+        table.row(&[&what, &milliseconds(over), &milliseconds(budget), &verdict(over <= budget)]);
     }
     Ok(table)
 }

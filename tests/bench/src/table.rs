@@ -13,15 +13,12 @@ pub(crate) struct Table {
 impl Table {
     /// A table with these column names.
     pub(crate) fn new(columns: &[&str]) -> Self {
-        Self {
-            rows: vec![columns.iter().map(ToString::to_string).collect()],
-        }
+        Self { rows: vec![columns.iter().map(ToString::to_string).collect()] }
     }
 
     /// Adds a row.
     pub(crate) fn row(&mut self, cells: &[&dyn Display]) {
-        self.rows
-            .push(cells.iter().map(ToString::to_string).collect());
+        self.rows.push(cells.iter().map(ToString::to_string).collect());
     }
 }
 

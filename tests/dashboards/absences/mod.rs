@@ -34,19 +34,13 @@ type Choices = &'static [(&'static str, &'static [&'static str])];
 /// The fields that a panel may name although no answer has them.
 pub(crate) fn fields(dashboard: &Dashboard, panel: Panel<'_>) -> Vec<&'static str> {
     let here = (dashboard.uid(), panel.title());
-    let fields = FIELDS
-        .iter()
-        .filter(|(uid, title, ..)| (*uid, *title) == here);
+    let fields = FIELDS.iter().filter(|(uid, title, ..)| (*uid, *title) == here);
     fields.map(|(_, _, field, _)| *field).collect()
 }
 
 /// What is silent although it is not listed, and what is listed although it is not silent.
 pub(crate) fn judge(dashboard: &str, silences: &[Silence], absences: &[Absence]) -> Vec<String> {
-    let of_dashboard = || {
-        absences
-            .iter()
-            .filter(|absence| absence.dashboard == dashboard)
-    };
+    let of_dashboard = || absences.iter().filter(|absence| absence.dashboard == dashboard);
     let mut faults = Vec::new();
     for silence in silences {
         if !of_dashboard().any(|absence| absence.excuses(silence)) {
@@ -55,18 +49,14 @@ pub(crate) fn judge(dashboard: &str, silences: &[Silence], absences: &[Absence])
                 Some((variable, value)) => format!("{variable}={value}"),
             };
             let Silence { panel, target, .. } = silence;
-            faults.push(format!(
-                "panel '{panel}', target {target}: returns nothing with {chosen}"
-            ));
+            faults.push(format!("panel '{panel}', target {target}: returns nothing with {chosen}"));
         }
     }
     for absence in of_dashboard() {
         for place in absence.places {
             faults.extend(absence.unneeded(place, silences).map(|with| {
                 let reason = absence.reason;
-                format!(
-                    "panel '{place}': returns data with {with}, and is listed as absent: {reason}"
-                )
+                format!("panel '{place}': returns data with {with}, and is listed as absent: {reason}")
             }));
         }
     }
@@ -82,9 +72,7 @@ impl Absence {
         self.places.iter().any(|place| silence.is_at(place))
             && match (&self.when, &silence.chosen) {
                 (When::Always, _) => true,
-                (When::Chosen(choices), Some((variable, value))) => {
-                    chosen(choices, variable, value)
-                }
+                (When::Chosen(choices), Some((variable, value))) => chosen(choices, variable, value),
                 (When::Chosen(_), None) => false,
             }
     }
@@ -99,16 +87,10 @@ impl Absence {
             }
             When::Chosen(choices) => {
                 let each = choices.iter().flat_map(|(variable, values)| {
-                    values
-                        .iter()
-                        .map(|value| ((*variable).to_owned(), (*value).to_owned()))
+                    values.iter().map(|value| ((*variable).to_owned(), (*value).to_owned()))
                 });
-                let mut unneeded = each.filter(|chosen| {
-                    !here().any(|silence| silence.chosen.as_ref() == Some(chosen))
-                });
-                unneeded
-                    .next()
-                    .map(|(variable, value)| format!("{variable}={value}"))
+                let mut unneeded = each.filter(|chosen| !here().any(|silence| silence.chosen.as_ref() == Some(chosen)));
+                unneeded.next().map(|(variable, value)| format!("{variable}={value}"))
             }
         }
     }
@@ -128,12 +110,7 @@ mod tests {
     use super::*;
 
     const LISTED: &[Absence] = &[
-        Absence {
-            dashboard: "genv-a",
-            places: &["Alerts"],
-            when: When::Always,
-            reason: "calm",
-        },
+        Absence { dashboard: "genv-a", places: &["Alerts"], when: When::Always, reason: "calm" },
         Absence {
             dashboard: "genv-a",
             places: &["XIDs / B"],
@@ -144,11 +121,7 @@ mod tests {
 
     fn silence(panel: &str, target: &str, chosen: Option<(&str, &str)>) -> Silence {
         let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-        Silence {
-            panel: panel.to_owned(),
-            target: target.to_owned(),
-            chosen: chosen.map(owned),
-        }
+        Silence { panel: panel.to_owned(), target: target.to_owned(), chosen: chosen.map(owned) }
     }
 
     #[test]
@@ -163,31 +136,13 @@ mod tests {
 
     #[test]
     fn what_is_not_listed_may_not() {
-        let listed = [
-            silence("Alerts", "A", None),
-            silence("XIDs", "B", Some(("user", "alice"))),
-        ];
+        let listed = [silence("Alerts", "A", None), silence("XIDs", "B", Some(("user", "alice")))];
         for (other, told) in [
-            (
-                silence("Users", "A", None),
-                "panel 'Users', target A: returns nothing with everything at All",
-            ),
-            (
-                silence("XIDs", "B", None),
-                "panel 'XIDs', target B: returns nothing with everything at All",
-            ),
-            (
-                silence("XIDs", "A", Some(("user", "alice"))),
-                "panel 'XIDs', target A: returns nothing with user=alice",
-            ),
-            (
-                silence("XIDs", "B", Some(("user", "bob"))),
-                "panel 'XIDs', target B: returns nothing with user=bob",
-            ),
-            (
-                silence("XIDs", "B", Some(("host", "alice"))),
-                "panel 'XIDs', target B: returns nothing with host=alice",
-            ),
+            (silence("Users", "A", None), "panel 'Users', target A: returns nothing with everything at All"),
+            (silence("XIDs", "B", None), "panel 'XIDs', target B: returns nothing with everything at All"),
+            (silence("XIDs", "A", Some(("user", "alice"))), "panel 'XIDs', target A: returns nothing with user=alice"),
+            (silence("XIDs", "B", Some(("user", "bob"))), "panel 'XIDs', target B: returns nothing with user=bob"),
+            (silence("XIDs", "B", Some(("host", "alice"))), "panel 'XIDs', target B: returns nothing with host=alice"),
         ] {
             let silences: Vec<_> = listed.iter().cloned().chain([other]).collect();
             assert_eq!(judge("genv-a", &silences, LISTED), [told]);
@@ -197,11 +152,7 @@ mod tests {
     #[test]
     fn what_is_listed_without_need_is_told() {
         assert_eq!(
-            judge(
-                "genv-a",
-                &[silence("Alerts", "A", Some(("user", "bob")))],
-                LISTED
-            ),
+            judge("genv-a", &[silence("Alerts", "A", Some(("user", "bob")))], LISTED),
             [
                 "panel 'Alerts': returns data with everything at All, and is listed as absent: calm",
                 "panel 'XIDs / B': returns data with user=alice, and is listed as absent: luck",

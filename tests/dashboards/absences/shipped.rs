@@ -12,12 +12,8 @@ const RTX_3090: &str = "NVIDIA GeForce RTX 3090";
 const WITHOUT_ENVIRONMENT: &[&str] = &["dave", "root"];
 
 /// Fields that a panel names for what does not happen here: the dashboard's uid, the panel, the field, and why it is absent.
-pub(super) const FIELDS: &[(&str, &str, &str, &str)] = &[(
-    "genv-overview",
-    "What fires now",
-    "instance",
-    "only alerts about exporters have it, and none is down",
-)];
+pub(super) const FIELDS: &[(&str, &str, &str, &str)] =
+    &[("genv-overview", "What fires now", "instance", "only alerts about exporters have it, and none is down")];
 
 /// The absences of the shipped dashboards.
 pub(crate) const SHIPPED: &[Absence] = &[
@@ -49,10 +45,7 @@ pub(crate) const SHIPPED: &[Absence] = &[
     Absence {
         dashboard: "genv-overview",
         places: &["GPUs and their holders / B", "GPUs and their holders / F"],
-        when: When::Chosen(&[
-            ("model", &[SPLIT]),
-            ("username", &["dave", "heidi", "root"]),
-        ]),
+        when: When::Chosen(&[("model", &[SPLIT]), ("username", &["dave", "heidi", "root"])]),
         reason: "they have no environment, or one on a split GPU, of which no utilization is known",
     },
     Absence {
@@ -60,10 +53,7 @@ pub(crate) const SHIPPED: &[Absence] = &[
         places: &["GPUs used outside environments"],
         when: When::Chosen(&[
             ("model", &[SPLIT, H100]),
-            (
-                "username",
-                &["alice", "bob", "erin", "frank", "grace", "heidi", "ivan"],
-            ),
+            ("username", &["alice", "bob", "erin", "frank", "grace", "heidi", "ivan"]),
         ]),
         reason: "only carol, dave and root use GPUs outside, none of them of these models",
     },
@@ -73,12 +63,7 @@ pub(crate) const SHIPPED: &[Absence] = &[
         when: When::Chosen(&[
             ("hostname", &["gpu02"]),
             ("model", &[SPLIT, H100, RTX_3090]),
-            (
-                "username",
-                &[
-                    "alice", "bob", "carol", "dave", "frank", "grace", "heidi", "ivan", "root",
-                ],
-            ),
+            ("username", &["alice", "bob", "carol", "dave", "frank", "grace", "heidi", "ivan", "root"]),
         ]),
         reason: "only erin takes more than she asked for, on an A100 of gpu01",
     },
@@ -90,11 +75,7 @@ pub(crate) const SHIPPED: &[Absence] = &[
     },
     Absence {
         dashboard: "genv-overview",
-        places: &[
-            "XID errors in the last day, by GPU",
-            "XID errors in the last day, by holder",
-            "Throttled now",
-        ],
+        places: &["XID errors in the last day, by GPU", "XID errors in the last day, by holder", "Throttled now"],
         when: When::Chosen(NOT_RTX_3090),
         reason: "only the RTX 3090s of gpu02 report XIDs and are throttled",
     },
@@ -107,10 +88,7 @@ pub(crate) const SHIPPED: &[Absence] = &[
     Absence {
         dashboard: "genv-users",
         places: &["Idle share", "Users / D", "GPU models / F"],
-        when: When::Chosen(&[
-            ("model", &[SPLIT]),
-            ("username", &["dave", "heidi", "root"]),
-        ]),
+        when: When::Chosen(&[("model", &[SPLIT]), ("username", &["dave", "heidi", "root"])]),
         reason: "they held nothing, or a split GPU, of which no utilization is known",
     },
     Absence {
@@ -121,11 +99,7 @@ pub(crate) const SHIPPED: &[Absence] = &[
     },
     Absence {
         dashboard: "genv-users",
-        places: &[
-            "Users / I",
-            "XID errors that hit users",
-            "XID errors by GPU",
-        ],
+        places: &["Users / I", "XID errors that hit users", "XID errors by GPU"],
         when: When::Chosen(NOT_RTX_3090),
         reason: "only the RTX 3090s of gpu02 report XIDs",
     },
@@ -156,13 +130,7 @@ pub(crate) const SHIPPED: &[Absence] = &[
     Absence {
         dashboard: "genv-enforcement",
         places: &["Warnings and actions by user"],
-        when: When::Chosen(&[
-            (
-                "username",
-                &["alice", "frank", "grace", "heidi", "ivan", "root"],
-            ),
-            ("range", &["5m"]),
-        ]),
+        when: When::Chosen(&[("username", &["alice", "frank", "grace", "heidi", "ivan", "root"]), ("range", &["5m"])]),
         reason: "they break no rule, or as alice one that only reports, since before the time range; in the last five \
                  minutes no rule warns or acts",
     },
@@ -191,27 +159,14 @@ pub(crate) const SHIPPED: &[Absence] = &[
     },
     Absence {
         dashboard: "genv-host",
-        places: &[
-            "XID errors and who held the GPU",
-            "XID errors in the time range",
-        ],
-        when: When::Chosen(&[
-            ("hostname", &["gpu01"]),
-            ("index", &["0", "4", "5", "6", "7"]),
-            ("range", &["5m"]),
-        ]),
+        places: &["XID errors and who held the GPU", "XID errors in the time range"],
+        when: When::Chosen(&[("hostname", &["gpu01"]), ("index", &["0", "4", "5", "6", "7"]), ("range", &["5m"])]),
         reason: "only GPUs 1 to 3 of gpu02 report XIDs, the last one more than five minutes ago",
     },
 ];
 
-const NOT_RTX_3090: Choices = &[
-    ("hostname", &["gpu01"]),
-    ("model", &[A100_40GB, SPLIT, H100]),
-];
-const NOT_HIT: Choices = &[(
-    "username",
-    &["alice", "carol", "dave", "grace", "heidi", "root"],
-)];
+const NOT_RTX_3090: Choices = &[("hostname", &["gpu01"]), ("model", &[A100_40GB, SPLIT, H100])];
+const NOT_HIT: Choices = &[("username", &["alice", "carol", "dave", "grace", "heidi", "root"])];
 
 #[test]
 fn what_is_listed_is_of_a_panel_that_exists() -> anyhow::Result<()> {
@@ -223,11 +178,7 @@ fn what_is_listed_is_of_a_panel_that_exists() -> anyhow::Result<()> {
     for absence in SHIPPED {
         for place in absence.places {
             let title = place.split(" / ").next().unwrap_or(place);
-            assert!(
-                exists(absence.dashboard, title),
-                "{} has no {title}",
-                absence.dashboard
-            );
+            assert!(exists(absence.dashboard, title), "{} has no {title}", absence.dashboard);
         }
     }
     for (uid, title, ..) in FIELDS {

@@ -18,12 +18,7 @@ struct Place {
 impl Place {
     fn of(panel: Panel<'_>) -> Option<Self> {
         let number = |key: &str| panel.0["gridPos"][key].as_u64();
-        Some(Self {
-            left: number("x")?,
-            top: number("y")?,
-            width: number("w")?,
-            height: number("h")?,
-        })
+        Some(Self { left: number("x")?, top: number("y")?, width: number("w")?, height: number("h")? })
     }
 
     fn overlaps(&self, other: &Self) -> bool {
@@ -53,21 +48,12 @@ pub(super) fn ids(dashboard: &Dashboard) -> Vec<Fault> {
 
 /// A panel that leaves the grid is moved by Grafana, and others with it.
 pub(super) fn columns(dashboard: &Dashboard) -> Vec<Fault> {
-    let inside =
-        |place: &Place| place.width > 0 && place.height > 0 && place.left + place.width <= COLUMNS;
+    let inside = |place: &Place| place.width > 0 && place.height > 0 && place.left + place.width <= COLUMNS;
     dashboard
         .panels()
         .into_iter()
         .filter(|panel| !Place::of(*panel).is_some_and(|place| inside(&place)))
-        .map(|panel| {
-            Fault::panel(
-                panel,
-                format!(
-                    "does not stand within {COLUMNS} columns: {}",
-                    panel.0["gridPos"]
-                ),
-            )
-        })
+        .map(|panel| Fault::panel(panel, format!("does not stand within {COLUMNS} columns: {}", panel.0["gridPos"])))
         .collect()
 }
 
@@ -75,10 +61,7 @@ pub(super) fn columns(dashboard: &Dashboard) -> Vec<Fault> {
 pub(super) fn overlaps(dashboard: &Dashboard) -> Vec<Fault> {
     let mut faults = Vec::new();
     for panels in groups(dashboard) {
-        let placed: Vec<_> = panels
-            .iter()
-            .filter_map(|panel| Some((*panel, Place::of(*panel)?)))
-            .collect();
+        let placed: Vec<_> = panels.iter().filter_map(|panel| Some((*panel, Place::of(*panel)?))).collect();
         for (at, (panel, place)) in placed.iter().enumerate() {
             for (other, its) in &placed[..at] {
                 if place.overlaps(its) {
@@ -95,18 +78,11 @@ pub(super) fn holes(dashboard: &Dashboard) -> Vec<Fault> {
     let Some(panels) = groups(dashboard).into_iter().next() else {
         return Vec::new();
     };
-    let placed: Vec<_> = panels
-        .iter()
-        .filter_map(|panel| Some((*panel, Place::of(*panel)?)))
-        .collect();
+    let placed: Vec<_> = panels.iter().filter_map(|panel| Some((*panel, Place::of(*panel)?))).collect();
     placed
         .iter()
         .filter(|(_, place)| {
-            let above = Place {
-                top: place.top.saturating_sub(1),
-                height: 1,
-                ..*place
-            };
+            let above = Place { top: place.top.saturating_sub(1), height: 1, ..*place };
             place.top > 0 && !placed.iter().any(|(_, other)| other.overlaps(&above))
         })
         .map(|(panel, _)| Fault::panel(*panel, "has a hole above it"))
@@ -118,7 +94,5 @@ fn groups(dashboard: &Dashboard) -> Vec<Vec<Panel<'_>>> {
     let top = list(&dashboard.json["panels"]);
     let rows = top.iter().map(|row| list(&row["panels"]));
     let groups = std::iter::once(top).chain(rows.filter(|panels| !panels.is_empty()));
-    groups
-        .map(|panels| panels.iter().map(Panel).collect())
-        .collect()
+    groups.map(|panels| panels.iter().map(Panel).collect()).collect()
 }

@@ -18,11 +18,7 @@ const OF_ALL_HOSTS: [&str; 2] = ["Who breaks which rule", "Warnings and actions 
 const WITH_PARTS: [&str; 1] = ["What fires now"];
 
 /// What every link takes along.
-const CARRIED: [&str; 3] = [
-    "${__url_time_range}",
-    "${datasource:queryparam}",
-    "${job:queryparam}",
-];
+const CARRIED: [&str; 3] = ["${__url_time_range}", "${datasource:queryparam}", "${job:queryparam}"];
 
 const OWN_VALUE: &str = "${__value.text}";
 
@@ -71,27 +67,16 @@ pub(super) fn lead_somewhere(dashboard: &Dashboard) -> Vec<Fault> {
         }
         let names_host = choices.iter().any(|it| it.starts_with("var-hostname="));
         if uid == ABOUT_ONE_HOST && dashboard.uid() != uid && !names_host {
-            faults.push(fault(
-                "leads to one host, and does not say which".to_owned(),
-            ));
+            faults.push(fault("leads to one host, and does not say which".to_owned()));
         }
     }
     faults
 }
 
 /// What is wrong with a choice that a link makes where `known` can be chosen.
-fn wrong(
-    dashboard: &Dashboard,
-    panel: Panel<'_>,
-    known: &BTreeSet<String>,
-    choice: &str,
-) -> Option<String> {
-    let carried = choice
-        .strip_prefix("${")
-        .and_then(|rest| rest.strip_suffix(":queryparam}"));
-    let set = choice
-        .strip_prefix("var-")
-        .and_then(|rest| rest.split_once('='));
+fn wrong(dashboard: &Dashboard, panel: Panel<'_>, known: &BTreeSet<String>, choice: &str) -> Option<String> {
+    let carried = choice.strip_prefix("${").and_then(|rest| rest.strip_suffix(":queryparam}"));
+    let set = choice.strip_prefix("var-").and_then(|rest| rest.split_once('='));
     let (variable, value) = match (carried, set) {
         (Some(variable), _) => (variable, None),
         (None, Some((variable, value))) => (variable, Some(value)),
@@ -106,9 +91,7 @@ fn wrong(
         }
         None | Some(OWN_VALUE) => None,
         Some(value) => {
-            let field = value
-                .strip_prefix("${__data.fields.")
-                .and_then(|rest| rest.strip_suffix('}'));
+            let field = value.strip_prefix("${__data.fields.").and_then(|rest| rest.strip_suffix('}'));
             let shown = field.is_some_and(|field| shown(panel).contains(field));
             (!shown).then(|| format!("takes {value}, which the panel does not show"))
         }
@@ -125,15 +108,10 @@ pub(super) fn hosts(dashboard: &Dashboard) -> Vec<Fault> {
         if OF_ALL_HOSTS.contains(&title) {
             continue;
         }
-        let host = if here {
-            "${hostname:queryparam}"
-        } else {
-            "var-hostname=${__data.fields.Host}"
-        };
-        for (field, choices) in [
-            ("Host", vec!["var-hostname=${__value.text}"]),
-            ("GPU", vec![host, "var-index=${__value.text}"]),
-        ] {
+        let host = if here { "${hostname:queryparam}" } else { "var-hostname=${__data.fields.Host}" };
+        for (field, choices) in
+            [("Host", vec!["var-hostname=${__value.text}"]), ("GPU", vec![host, "var-index=${__value.text}"])]
+        {
             let needed = shown(panel).contains(field);
             if !needed || field == "GPU" && WITH_PARTS.contains(&title) {
                 continue;
@@ -149,10 +127,7 @@ pub(super) fn hosts(dashboard: &Dashboard) -> Vec<Fault> {
             if !links.iter().any(|link| leads(&link)) {
                 faults.push(Fault::panel(
                     panel,
-                    format!(
-                        "the field {field:?} does not link to {ABOUT_ONE_HOST} with {}",
-                        choices.join("&")
-                    ),
+                    format!("the field {field:?} does not link to {ABOUT_ONE_HOST} with {}", choices.join("&")),
                 ));
             }
         }

@@ -32,10 +32,7 @@ const RULES: &[Rule] = &[
     ("template-hostname", templates::hostname),
     ("template-shared", templates::shared),
     ("template-label-promql", templates::label_promql),
-    (
-        "template-on-time-change-reload",
-        templates::on_time_change_reload,
-    ),
+    ("template-on-time-change-reload", templates::on_time_change_reload),
     ("template-order", templates::order),
     ("template-unused", templates::unused),
     ("link-target", links::lead_somewhere),
@@ -64,10 +61,7 @@ const RULES: &[Rule] = &[
 
 /// Everything that any rule refuses, each on a line that names the dashboard, the panel and the rule.
 pub(crate) fn lint(dashboard: &Dashboard) -> Vec<String> {
-    RULES
-        .iter()
-        .flat_map(|(rule, check)| lines(dashboard, rule, check(dashboard)))
-        .collect()
+    RULES.iter().flat_map(|(rule, check)| lines(dashboard, rule, check(dashboard))).collect()
 }
 
 /// Everything that the rule about matchers of hostname refuses, where these metrics have that label.
@@ -78,39 +72,23 @@ pub(crate) fn hostname(dashboard: &Dashboard, with_hostname: &BTreeSet<String>) 
 
 fn lines(dashboard: &Dashboard, rule: &str, faults: Vec<Fault>) -> Vec<String> {
     let line = |fault: Fault| {
-        let panel = fault
-            .panel
-            .map_or_else(String::new, |panel| format!(", panel '{panel}'"));
-        format!(
-            "dashboard '{}'{panel}: {rule}: {}",
-            dashboard.title(),
-            fault.what
-        )
+        let panel = fault.panel.map_or_else(String::new, |panel| format!(", panel '{panel}'"));
+        format!("dashboard '{}'{panel}: {rule}: {}", dashboard.title(), fault.what)
     };
     faults.into_iter().map(line).collect()
 }
 
 impl Fault {
     fn dashboard(what: impl Into<String>) -> Self {
-        Self {
-            panel: None,
-            what: what.into(),
-        }
+        Self { panel: None, what: what.into() }
     }
 
     fn panel(panel: Panel<'_>, what: impl Into<String>) -> Self {
-        Self {
-            panel: Some(panel.name()),
-            what: what.into(),
-        }
+        Self { panel: Some(panel.name()), what: what.into() }
     }
 }
 
 /// A fault of the dashboard unless `holds`.
 fn unless(holds: bool, what: impl Into<String>) -> Vec<Fault> {
-    if holds {
-        Vec::new()
-    } else {
-        vec![Fault::dashboard(what)]
-    }
+    if holds { Vec::new() } else { vec![Fault::dashboard(what)] }
 }

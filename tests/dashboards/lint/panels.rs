@@ -87,8 +87,7 @@ pub(super) fn datasource(dashboard: &Dashboard) -> Vec<Fault> {
     let wanted = json!({"type": "prometheus", "uid": "${datasource}"});
     each(dashboard.queried_panels(), |panel| {
         let mut its = panel.targets().map(|target| &target.0["datasource"]);
-        let right = panel.0["datasource"] == wanted
-            && its.all(|source| source.is_null() || *source == wanted);
+        let right = panel.0["datasource"] == wanted && its.all(|source| source.is_null() || *source == wanted);
         (!right).then(|| "does not use the data source ${datasource} throughout".to_owned())
     })
 }
@@ -115,37 +114,23 @@ pub(super) fn title_unique(dashboard: &Dashboard) -> Vec<Fault> {
 pub(super) fn units(dashboard: &Dashboard) -> Vec<Fault> {
     each(dashboard.queried_panels(), |panel| {
         let by_default = &panel.0["fieldConfig"]["defaults"]["unit"];
-        let overrides = panel
-            .overrides()
-            .iter()
-            .flat_map(|field| list(&field["properties"]));
-        let units = overrides
-            .filter(|property| property["id"] == "unit")
-            .map(|property| &property["value"]);
-        let wrong: Vec<_> = std::iter::once(by_default)
-            .chain(units)
-            .filter(|unit| !is_unit(unit))
-            .collect();
-        (!wrong.is_empty())
-            .then(|| format!("has no unit, or one that Grafana does not know: {wrong:?}"))
+        let overrides = panel.overrides().iter().flat_map(|field| list(&field["properties"]));
+        let units = overrides.filter(|property| property["id"] == "unit").map(|property| &property["value"]);
+        let wrong: Vec<_> = std::iter::once(by_default).chain(units).filter(|unit| !is_unit(unit)).collect();
+        (!wrong.is_empty()).then(|| format!("has no unit, or one that Grafana does not know: {wrong:?}"))
     })
 }
 
 fn is_unit(unit: &Value) -> bool {
     let unit = text(unit);
-    let own = ["suffix:", "prefix:"]
-        .iter()
-        .find_map(|prefix| unit.strip_prefix(prefix));
+    let own = ["suffix:", "prefix:"].iter().find_map(|prefix| unit.strip_prefix(prefix));
     UNITS.contains(&unit) || own.is_some_and(|own| !own.trim().is_empty())
 }
 
 /// A panel asks something.
 pub(super) fn no_targets(dashboard: &Dashboard) -> Vec<Fault> {
     each(dashboard.queried_panels(), |panel| {
-        let asks = panel
-            .targets()
-            .next()
-            .is_some_and(|first| !first.expression().is_empty());
+        let asks = panel.targets().next().is_some_and(|first| !first.expression().is_empty());
         (!asks).then(|| "has no target".to_owned())
     })
 }
@@ -153,22 +138,16 @@ pub(super) fn no_targets(dashboard: &Dashboard) -> Vec<Fault> {
 /// No data never looks like idle, nor like an error of Grafana.
 pub(super) fn no_value(dashboard: &Dashboard) -> Vec<Fault> {
     each(dashboard.queried_panels(), |panel| {
-        let told = !text(&panel.0["fieldConfig"]["defaults"]["noValue"])
-            .trim()
-            .is_empty();
+        let told = !text(&panel.0["fieldConfig"]["defaults"]["noValue"]).trim().is_empty();
         let shows = SHOW_NO_VALUE.contains(&panel.kind());
-        (shows && !told)
-            .then(|| "does not say what it means that there is no value: set noValue".to_owned())
+        (shows && !told).then(|| "does not say what it means that there is no value: set noValue".to_owned())
     })
 }
 
 /// A line over the time of which nothing is known would be an invention.
 pub(super) fn span_nulls(dashboard: &Dashboard) -> Vec<Fault> {
     each(dashboard.panels(), |panel| {
-        let overrides = panel
-            .overrides()
-            .iter()
-            .flat_map(|field| list(&field["properties"]));
+        let overrides = panel.overrides().iter().flat_map(|field| list(&field["properties"]));
         let mut spans = overrides.filter(|property| property["id"] == "custom.spanNulls");
         let spanned = panel.0["fieldConfig"]["defaults"]["custom"]["spanNulls"] == true
             || spans.any(|property| property["value"] == true);
@@ -180,8 +159,5 @@ fn each<'a>(
     panels: impl IntoIterator<Item = Panel<'a>>,
     mut check: impl FnMut(Panel<'a>) -> Option<String>,
 ) -> Vec<Fault> {
-    panels
-        .into_iter()
-        .filter_map(|panel| Some(Fault::panel(panel, check(panel)?)))
-        .collect()
+    panels.into_iter().filter_map(|panel| Some(Fault::panel(panel, check(panel)?))).collect()
 }

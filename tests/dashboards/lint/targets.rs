@@ -20,10 +20,7 @@ pub(super) fn references(dashboard: &Dashboard) -> Vec<Fault> {
         let mut seen = BTreeSet::new();
         for target in panel.targets() {
             if target.reference().is_empty() || !seen.insert(target.reference()) {
-                faults.push(Fault::panel(
-                    panel,
-                    format!("the refId {:?} is empty or there twice", target.reference()),
-                ));
+                faults.push(Fault::panel(panel, format!("the refId {:?} is empty or there twice", target.reference())));
             }
         }
     }
@@ -52,11 +49,7 @@ pub(super) fn promql(dashboard: &Dashboard) -> Vec<Fault> {
     for panel in dashboard.queried_panels() {
         for target in panel.targets() {
             if let Err(error) = promql::parse(target.expression(), dashboard) {
-                faults.push(at(
-                    panel,
-                    target,
-                    &format!("{error}: {}", target.expression()),
-                ));
+                faults.push(at(panel, target, &format!("{error}: {}", target.expression())));
             }
         }
     }
@@ -77,10 +70,7 @@ pub(super) fn job_matchers(dashboard: &Dashboard) -> Vec<Fault> {
 
 /// Every selector of a metric with a hostname keeps to the chosen hosts; `with_hostname` are those metrics.
 /// Stands where Grafana's linter wants a matcher of `instance`: see the variable hostname.
-pub(super) fn hostname_matchers(
-    dashboard: &Dashboard,
-    with_hostname: &BTreeSet<String>,
-) -> Vec<Fault> {
+pub(super) fn hostname_matchers(dashboard: &Dashboard, with_hostname: &BTreeSet<String>) -> Vec<Fault> {
     each_selector(dashboard, |selector| {
         let wanted = with_hostname.contains(&selector.metric());
         let right = selector.matches_variable("hostname", "hostname");
@@ -97,8 +87,7 @@ pub(super) fn rate_intervals(dashboard: &Dashboard) -> Vec<Fault> {
             _ => return None,
         };
         let rate = matches!(function, Some("rate" | "irate"));
-        (rate && range != RATE_INTERVAL)
-            .then(|| "takes a rate over other than $__rate_interval".to_owned())
+        (rate && range != RATE_INTERVAL).then(|| "takes a rate over other than $__rate_interval".to_owned())
     })
 }
 
@@ -125,10 +114,7 @@ static HOURLY: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
     let file = RulesFile::shipped("genv-recording.yml").expect("is shipped");
     let groups = file.groups.into_iter();
     let hourly = groups.filter(|group| group.interval.as_deref() == Some("1h"));
-    hourly
-        .flat_map(|group| group.rules)
-        .map(|rule| rule.record)
-        .collect()
+    hourly.flat_map(|group| group.rules).map(|rule| rule.record).collect()
 });
 
 /// No data is not zero. Where it is, something that is known says so: `or 0 * count(…)`.
@@ -145,35 +131,20 @@ pub(super) fn vector_zero(dashboard: &Dashboard) -> Vec<Fault> {
 fn is_zero(expression: &Expr) -> bool {
     match expression {
         Expr::Paren(paren) => is_zero(&paren.expr),
-        Expr::Call(call) => {
-            call.func.name == "vector" && call.args.args.iter().all(|argument| is_zero(argument))
-        }
+        Expr::Call(call) => call.func.name == "vector" && call.args.args.iter().all(|argument| is_zero(argument)),
         Expr::NumberLiteral(number) => number.val == 0.0,
         _ => false,
     }
 }
 
-fn each_selector(
-    dashboard: &Dashboard,
-    check: impl Fn(&promql::Selector<'_>) -> Option<String>,
-) -> Vec<Fault> {
-    each_expression(dashboard, |expression| {
-        promql::selectors(expression)
-            .iter()
-            .filter_map(&check)
-            .collect()
-    })
+fn each_selector(dashboard: &Dashboard, check: impl Fn(&promql::Selector<'_>) -> Option<String>) -> Vec<Fault> {
+    each_expression(dashboard, |expression| promql::selectors(expression).iter().filter_map(&check).collect())
 }
 
-fn each_part(
-    dashboard: &Dashboard,
-    check: impl Fn(&Expr, Option<&str>) -> Option<String>,
-) -> Vec<Fault> {
+fn each_part(dashboard: &Dashboard, check: impl Fn(&Expr, Option<&str>) -> Option<String>) -> Vec<Fault> {
     each_expression(dashboard, |expression| {
         let mut found = Vec::new();
-        promql::visit(expression, None, &mut |part, function| {
-            found.extend(check(part, function))
-        });
+        promql::visit(expression, None, &mut |part, function| found.extend(check(part, function)));
         found
     })
 }
@@ -184,11 +155,7 @@ fn each_expression(dashboard: &Dashboard, check: impl Fn(&Expr) -> Vec<String>) 
     for panel in dashboard.queried_panels() {
         for target in panel.targets() {
             if let Ok(expression) = promql::parse(target.expression(), dashboard) {
-                faults.extend(
-                    check(&expression)
-                        .iter()
-                        .map(|what| at(panel, target, what)),
-                );
+                faults.extend(check(&expression).iter().map(|what| at(panel, target, what)));
             }
         }
     }

@@ -14,16 +14,8 @@ use genv_tests::dashboard::{Dashboard, Variable};
 /// The variables that dashboards share, in their order: name, label, query.
 const SHARED: [(&str, &str, &str); 4] = [
     ("job", "Job", "label_values(genv_host_up, job)"),
-    (
-        "hostname",
-        "Host",
-        r#"label_values(genv_host_up{job=~"$job"}, hostname)"#,
-    ),
-    (
-        "model",
-        "GPU model",
-        r#"label_values(genv_device_info{job=~"$job", hostname=~"$hostname", parent=""}, name)"#,
-    ),
+    ("hostname", "Host", r#"label_values(genv_host_up{job=~"$job"}, hostname)"#),
+    ("model", "GPU model", r#"label_values(genv_device_info{job=~"$job", hostname=~"$hostname", parent=""}, name)"#),
     (
         "username",
         "User",
@@ -37,8 +29,7 @@ pub(super) fn datasource(dashboard: &Dashboard) -> Vec<Fault> {
     sources.retain(|variable| variable.kind() == "datasource");
     match sources.as_slice() {
         [source] => unless(
-            (source.name(), source.label(), source.query())
-                == ("datasource", "Data source", "prometheus"),
+            (source.name(), source.label(), source.query()) == ("datasource", "Data source", "prometheus"),
             "the variable of the data source must be named 'datasource' and labelled 'Data source', for prometheus",
         ),
         _ => unless(false, "must have one variable for the data source"),
@@ -64,23 +55,13 @@ fn chosen(dashboard: &Dashboard, name: &str) -> Vec<Fault> {
     let several = !is_single(dashboard, name);
     let wanted = [
         (variable.kind() == "query", "be a query"),
-        (
-            json["datasource"]["uid"] == "${datasource}",
-            "use the data source ${datasource}",
-        ),
+        (json["datasource"]["uid"] == "${datasource}", "use the data source ${datasource}"),
         (!variable.label().is_empty(), "have a label"),
         (
             json["multi"] == several && json["includeAll"] == several,
-            if several {
-                "allow several values and offer All"
-            } else {
-                "allow one value, and not offer All"
-            },
+            if several { "allow several values and offer All" } else { "allow one value, and not offer All" },
         ),
-        (
-            !several || json["allValue"] == ".+",
-            "have the allValue '.+'",
-        ),
+        (!several || json["allValue"] == ".+", "have the allValue '.+'"),
     ];
     wanted
         .into_iter()
@@ -99,18 +80,9 @@ pub(super) fn shared(dashboard: &Dashboard) -> Vec<Fault> {
     let known = |name: &str| SHARED.iter().position(|(shared, _, _)| *shared == name);
     let mut faults = Vec::new();
     let variables = dashboard.variables();
-    let places: Vec<_> = variables
-        .iter()
-        .filter_map(|variable| known(variable.name()))
-        .collect();
-    if !places.is_sorted()
-        || variables
-            .first()
-            .is_none_or(|first| first.name() != "datasource")
-    {
-        faults.push(Fault::dashboard(
-            "the variables must come as datasource, job, hostname, model, username",
-        ));
+    let places: Vec<_> = variables.iter().filter_map(|variable| known(variable.name())).collect();
+    if !places.is_sorted() || variables.first().is_none_or(|first| first.name() != "datasource") {
+        faults.push(Fault::dashboard("the variables must come as datasource, job, hostname, model, username"));
     }
     for variable in variables {
         let Some((name, label, query)) = known(variable.name()).map(|place| SHARED[place]) else {
@@ -126,22 +98,16 @@ pub(super) fn shared(dashboard: &Dashboard) -> Vec<Fault> {
             // Absent means what Grafana takes then.
             let optional = ["regex", "hide"].contains(&key.as_str());
             if variable.0[key] != *value && !(optional && variable.0[key] == Value::Null) {
-                faults.push(Fault::dashboard(format!(
-                    "the variable {name} must have {key:?}: {value}"
-                )));
+                faults.push(Fault::dashboard(format!("the variable {name} must have {key:?}: {value}")));
             }
         }
         if variable.query() != query {
-            faults.push(Fault::dashboard(format!(
-                "the variable {name} must ask {query}"
-            )));
+            faults.push(Fault::dashboard(format!("the variable {name} must ask {query}")));
         }
         let first = if single { "" } else { "$__all" };
         if variable.current() != first {
             let with = if single { "the first value" } else { "All" };
-            faults.push(Fault::dashboard(format!(
-                "the variable {name} must begin with {with}"
-            )));
+            faults.push(Fault::dashboard(format!("the variable {name} must begin with {with}")));
         }
     }
     faults
@@ -159,10 +125,7 @@ pub(super) fn label_promql(dashboard: &Dashboard) -> Vec<Fault> {
     queries(dashboard)
         .filter_map(|variable| {
             let error = check(variable).err()?;
-            Some(Fault::dashboard(format!(
-                "the variable {}: {error}",
-                variable.name()
-            )))
+            Some(Fault::dashboard(format!("the variable {}: {error}", variable.name())))
         })
         .collect()
 }
@@ -187,10 +150,7 @@ pub(super) fn order(dashboard: &Dashboard) -> Vec<Fault> {
     for variable in dashboard.variables() {
         for name in variables::names(&variable.0.to_string()) {
             if !name.starts_with("__") && !earlier.contains(&name) {
-                let what = format!(
-                    "the variable {} needs ${name}, which does not come before it",
-                    variable.name()
-                );
+                let what = format!("the variable {} needs ${name}, which does not come before it", variable.name());
                 faults.push(Fault::dashboard(what));
             }
         }
@@ -201,26 +161,16 @@ pub(super) fn order(dashboard: &Dashboard) -> Vec<Fault> {
 
 /// A choice that changes nothing misleads.
 pub(super) fn unused(dashboard: &Dashboard) -> Vec<Fault> {
-    let used: BTreeSet<String> = dashboard
-        .queried_panels()
-        .flat_map(|panel| variables::names(&panel.0.to_string()))
-        .collect();
+    let used: BTreeSet<String> =
+        dashboard.queried_panels().flat_map(|panel| variables::names(&panel.0.to_string())).collect();
     dashboard
         .variables()
         .iter()
         .filter(|variable| !used.contains(variable.name()))
-        .map(|variable| {
-            Fault::dashboard(format!(
-                "the variable {} is used by no panel",
-                variable.name()
-            ))
-        })
+        .map(|variable| Fault::dashboard(format!("the variable {} is used by no panel", variable.name())))
         .collect()
 }
 
 fn queries(dashboard: &Dashboard) -> impl Iterator<Item = Variable<'_>> {
-    dashboard
-        .variables()
-        .into_iter()
-        .filter(|variable| variable.kind() == "query")
+    dashboard.variables().into_iter().filter(|variable| variable.kind() == "query")
 }

@@ -27,8 +27,7 @@ const GPU: &str = "var-hostname=${__data.fields.Host}&var-index=${__value.text}"
 fn hosts_and_gpus(host: &str, gpu: &str) -> impl FnOnce(&mut Value) {
     move |dashboard| {
         let organize = &mut dashboard["panels"][TABLE]["transformations"][1]["options"];
-        organize["renameByName"] =
-            json!({"username": "Host", "Value #A": "GPU", "Value #B": "Power"});
+        organize["renameByName"] = json!({"username": "Host", "Value #A": "GPU", "Value #B": "Power"});
         link(dashboard, "Host", host);
         link(dashboard, "GPU", gpu);
     }
@@ -43,12 +42,7 @@ fn hosts_and_gpus_link_to_the_dashboard_about_them() {
 
     let users = format!("/d/genv-users?{CARRIED}&{HOST}");
     let other_host = to_host("var-hostname=${__value.text}&var-index=${__value.text}");
-    for (host, gpu) in [
-        (&users, &gpu),
-        (&host, &to_host(HOST)),
-        (&host, &other_host),
-        (&to_host(GPU), &host),
-    ] {
+    for (host, gpu) in [(&users, &gpu), (&host, &to_host(HOST)), (&host, &other_host), (&to_host(GPU), &host)] {
         refuses("link-host", Some(TABLE), hosts_and_gpus(host, gpu));
     }
 }

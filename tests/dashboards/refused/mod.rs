@@ -11,10 +11,7 @@ use genv_tests::dashboard::Dashboard;
 
 /// A small dashboard that keeps every rule.
 pub(crate) fn example() -> Dashboard {
-    Dashboard {
-        file: "example".to_owned(),
-        json: serde_json::from_str(include_str!("example.json")).expect("is JSON"),
-    }
+    Dashboard { file: "example".to_owned(), json: serde_json::from_str(include_str!("example.json")).expect("is JSON") }
 }
 
 /// Panels of the example, by their place in its list.
@@ -34,10 +31,7 @@ fn refuses(rule: &str, panel: Option<usize>, change: impl FnOnce(&mut Value)) {
         None => format!("dashboard '{}': {rule}: ", dashboard.title()),
     };
     assert!(!found.is_empty(), "{rule} lets it pass");
-    assert!(
-        found.iter().all(|line| line.starts_with(&place)),
-        "not only {place:?}: {found:#?}"
-    );
+    assert!(found.iter().all(|line| line.starts_with(&place)), "not only {place:?}: {found:#?}");
 }
 
 fn expression(panel: usize, expression: &str) -> impl FnOnce(&mut Value) {
@@ -51,9 +45,7 @@ fn variables(dashboard: &mut Value) -> &mut Vec<Value> {
 
 fn variable(name: &str, key: &str, value: Value) -> impl FnOnce(&mut Value) {
     move |dashboard| {
-        let found = variables(dashboard)
-            .iter_mut()
-            .find(|variable| variable["name"] == name);
+        let found = variables(dashboard).iter_mut().find(|variable| variable["name"] == name);
         found.expect("a variable of the example")[key] = value;
     }
 }
@@ -65,16 +57,12 @@ fn the_example_keeps_every_rule() {
 
 #[test]
 fn an_editable_dashboard_is_refused() {
-    refuses("uneditable", None, |dashboard| {
-        dashboard["editable"] = json!(true)
-    });
+    refuses("uneditable", None, |dashboard| dashboard["editable"] = json!(true));
 }
 
 #[test]
 fn a_uid_that_is_not_the_files_is_refused() {
-    refuses("uid", None, |dashboard| {
-        dashboard["uid"] = json!("genv-other")
-    });
+    refuses("uid", None, |dashboard| dashboard["uid"] = json!("genv-other"));
     refuses("uid", None, |dashboard| dashboard["title"] = json!(""));
     refuses("uid", None, |dashboard| dashboard["id"] = json!(12));
 }
@@ -82,29 +70,15 @@ fn a_uid_that_is_not_the_files_is_refused() {
 #[test]
 fn a_dashboard_that_links_to_no_others_is_refused() {
     refuses("links", None, |dashboard| dashboard["links"] = json!([]));
-    refuses("links", None, |dashboard| {
-        dashboard["links"][0]["includeVars"] = json!(false)
-    });
-    refuses("links", None, |dashboard| {
-        dashboard["links"][0]["keepTime"] = json!(false)
-    });
-    refuses("links", None, |dashboard| {
-        dashboard["tags"] = json!(["gpu"])
-    });
+    refuses("links", None, |dashboard| dashboard["links"][0]["includeVars"] = json!(false));
+    refuses("links", None, |dashboard| dashboard["links"][0]["keepTime"] = json!(false));
+    refuses("links", None, |dashboard| dashboard["tags"] = json!(["gpu"]));
 }
 
 #[test]
 fn a_variable_of_the_data_source_with_another_name_is_refused() {
-    refuses(
-        "template-datasource",
-        None,
-        variable("datasource", "label", json!("Source")),
-    );
-    refuses(
-        "template-datasource",
-        None,
-        variable("datasource", "query", json!("loki")),
-    );
+    refuses("template-datasource", None, variable("datasource", "label", json!("Source")));
+    refuses("template-datasource", None, variable("datasource", "query", json!("loki")));
 }
 
 #[test]
@@ -113,8 +87,7 @@ fn variables_of_other_kinds_are_refused() {
         let mut dashboard = example();
         variable(name, "allValue", json!(".*"))(&mut dashboard.json);
         let found = lint::lint(&dashboard).join("\n");
-        let line =
-            format!("dashboard 'Example': {rule}: the variable {name} must have the allValue '.+'");
+        let line = format!("dashboard 'Example': {rule}: the variable {name} must have the allValue '.+'");
         assert!(found.contains(&line), "{found}");
     }
 }
@@ -122,36 +95,23 @@ fn variables_of_other_kinds_are_refused() {
 #[test]
 fn only_the_dashboard_about_one_host_offers_one_host_at_a_time() {
     let single = |dashboard: &mut Value| {
-        for (key, value) in [
-            ("multi", json!(false)),
-            ("includeAll", json!(false)),
-            ("allValue", Value::Null),
-            ("current", Value::Null),
-        ] {
+        for (key, value) in
+            [("multi", json!(false)), ("includeAll", json!(false)), ("allValue", Value::Null), ("current", Value::Null)]
+        {
             variable("hostname", key, value)(dashboard);
         }
     };
-    let about_one_host = || Dashboard {
-        file: "host".to_owned(),
-        ..example()
-    };
+    let about_one_host = || Dashboard { file: "host".to_owned(), ..example() };
     let found = |mut dashboard: Dashboard, change: &dyn Fn(&mut Value)| {
         dashboard.json["uid"] = json!(format!("genv-{}", dashboard.file));
         change(&mut dashboard.json);
         let found = lint::lint(&dashboard);
-        found
-            .iter()
-            .filter(|line| line.contains("hostname"))
-            .count()
+        found.iter().filter(|line| line.contains("hostname")).count()
     };
     assert_eq!(found(about_one_host(), &single), 0);
     assert_eq!(found(example(), &|_| ()), 0);
     assert!(found(example(), &single) > 0);
-    for (key, value) in [
-        ("multi", json!(true)),
-        ("includeAll", json!(true)),
-        ("current", json!({"value": "gpu01"})),
-    ] {
+    for (key, value) in [("multi", json!(true)), ("includeAll", json!(true)), ("current", json!({"value": "gpu01"}))] {
         let changed = found(about_one_host(), &|dashboard| {
             single(dashboard);
             variable("hostname", key, value.clone())(dashboard);
@@ -162,28 +122,11 @@ fn only_the_dashboard_about_one_host_offers_one_host_at_a_time() {
 
 #[test]
 fn a_shared_variable_with_a_meaning_of_its_own_is_refused() {
-    let query =
-        json!({"query": "label_values(genv_device_info{job=~\"$job\"}, name)", "refId": "model"});
+    let query = json!({"query": "label_values(genv_device_info{job=~\"$job\"}, name)", "refId": "model"});
     refuses("template-shared", None, variable("model", "query", query));
-    refuses(
-        "template-shared",
-        None,
-        variable("username", "label", json!("Who")),
-    );
-    refuses(
-        "template-shared",
-        None,
-        variable("username", "sort", json!(2)),
-    );
-    refuses(
-        "template-shared",
-        None,
-        variable(
-            "username",
-            "current",
-            json!({"text": "alice", "value": ["alice"]}),
-        ),
-    );
+    refuses("template-shared", None, variable("username", "label", json!("Who")));
+    refuses("template-shared", None, variable("username", "sort", json!(2)));
+    refuses("template-shared", None, variable("username", "current", json!({"text": "alice", "value": ["alice"]})));
     refuses("template-shared", None, |dashboard| {
         variables(dashboard).swap(3, 4);
     });
@@ -204,16 +147,8 @@ fn own_variable(query: &str) -> impl FnOnce(&mut Value) {
 
 #[test]
 fn a_variable_that_asks_nonsense_is_refused() {
-    refuses(
-        "template-label-promql",
-        None,
-        own_variable("label_values(genv_host_up{, job)"),
-    );
-    refuses(
-        "template-label-promql",
-        None,
-        own_variable("label_values(sum(genv_host_up), job)"),
-    );
+    refuses("template-label-promql", None, own_variable("label_values(genv_host_up{, job)"));
+    refuses("template-label-promql", None, own_variable("label_values(sum(genv_host_up), job)"));
     refuses("template-label-promql", None, own_variable("genv_host_up"));
 }
 
@@ -228,9 +163,7 @@ fn a_variable_that_is_read_once_is_refused() {
 #[test]
 fn a_variable_that_needs_a_later_one_is_refused() {
     refuses("template-order", None, |dashboard| {
-        own_variable(r#"label_values(genv_user_devices{username=~"$username"}, hostname)"#)(
-            dashboard,
-        );
+        own_variable(r#"label_values(genv_user_devices{username=~"$username"}, hostname)"#)(dashboard);
         let variables = variables(dashboard);
         let own = variables.pop().unwrap();
         variables.insert(4, own);
@@ -239,12 +172,5 @@ fn a_variable_that_needs_a_later_one_is_refused() {
 
 #[test]
 fn a_variable_that_nothing_uses_is_refused() {
-    refuses(
-        "template-unused",
-        None,
-        expression(
-            STAT,
-            r#"count(genv_device_up{job=~"$job", hostname=~"$hostname"})"#,
-        ),
-    );
+    refuses("template-unused", None, expression(STAT, r#"count(genv_device_up{job=~"$job", hostname=~"$hostname"})"#));
 }

@@ -14,9 +14,7 @@ fn a_panel_of_a_plugin_is_refused() {
 #[test]
 fn a_panel_with_a_data_source_of_its_own_is_refused() {
     let fixed = json!({"type": "prometheus", "uid": "genv-prometheus"});
-    refuses("panel-datasource", Some(STAT), |dashboard| {
-        dashboard["panels"][STAT]["datasource"] = fixed.clone()
-    });
+    refuses("panel-datasource", Some(STAT), |dashboard| dashboard["panels"][STAT]["datasource"] = fixed.clone());
     refuses("panel-datasource", Some(STAT), |dashboard| {
         dashboard["panels"][STAT]["targets"][0]["datasource"] = fixed.clone();
     });
@@ -24,12 +22,8 @@ fn a_panel_with_a_data_source_of_its_own_is_refused() {
 
 #[test]
 fn a_panel_without_title_or_description_is_refused() {
-    refuses("panel-title-description", Some(STAT), |dashboard| {
-        dashboard["panels"][STAT]["title"] = json!("")
-    });
-    refuses("panel-title-description", Some(ROW), |dashboard| {
-        dashboard["panels"][ROW]["title"] = json!("")
-    });
+    refuses("panel-title-description", Some(STAT), |dashboard| dashboard["panels"][STAT]["title"] = json!(""));
+    refuses("panel-title-description", Some(ROW), |dashboard| dashboard["panels"][ROW]["title"] = json!(""));
     refuses("panel-title-description", Some(TABLE), |dashboard| {
         dashboard["panels"][TABLE]["description"] = json!(" ");
     });
@@ -37,9 +31,7 @@ fn a_panel_without_title_or_description_is_refused() {
 
 #[test]
 fn two_panels_of_one_title_are_refused() {
-    refuses("panel-title-unique", Some(TABLE), |dashboard| {
-        dashboard["panels"][TABLE]["title"] = json!("GPUs")
-    });
+    refuses("panel-title-unique", Some(TABLE), |dashboard| dashboard["panels"][TABLE]["title"] = json!("GPUs"));
 }
 
 #[test]
@@ -51,8 +43,7 @@ fn a_panel_without_a_unit_is_refused() {
         dashboard["panels"][STAT]["fieldConfig"]["defaults"]["unit"] = json!("percentunits");
     });
     refuses("panel-units", Some(TABLE), |dashboard| {
-        dashboard["panels"][TABLE]["fieldConfig"]["overrides"][0]["properties"][0]["value"] =
-            json!("watts");
+        dashboard["panels"][TABLE]["fieldConfig"]["overrides"][0]["properties"][0]["value"] = json!("watts");
     });
 }
 
@@ -75,8 +66,7 @@ fn a_number_that_does_not_say_what_its_absence_means_is_refused() {
 #[test]
 fn a_line_over_missing_data_is_refused() {
     refuses("panel-span-nulls", Some(TIMESERIES), |dashboard| {
-        dashboard["panels"][TIMESERIES]["fieldConfig"]["defaults"]["custom"] =
-            json!({"spanNulls": true});
+        dashboard["panels"][TIMESERIES]["fieldConfig"]["defaults"]["custom"] = json!({"spanNulls": true});
     });
     refuses("panel-span-nulls", Some(TIMESERIES), |dashboard| {
         dashboard["panels"][TIMESERIES]["fieldConfig"]["overrides"] = json!([
@@ -87,12 +77,8 @@ fn a_line_over_missing_data_is_refused() {
 
 #[test]
 fn two_panels_of_one_id_are_refused() {
-    refuses("panel-id", Some(TABLE), |dashboard| {
-        dashboard["panels"][TABLE]["id"] = json!(2)
-    });
-    refuses("panel-id", Some(TABLE), |dashboard| {
-        dashboard["panels"][TABLE]["id"] = Value::Null
-    });
+    refuses("panel-id", Some(TABLE), |dashboard| dashboard["panels"][TABLE]["id"] = json!(2));
+    refuses("panel-id", Some(TABLE), |dashboard| dashboard["panels"][TABLE]["id"] = Value::Null);
 }
 
 #[test]
@@ -111,7 +97,5 @@ fn panels_that_overlap_are_refused() {
 
 #[test]
 fn a_panel_below_a_hole_is_refused() {
-    refuses("panel-hole", Some(TABLE), |dashboard| {
-        dashboard["panels"][TABLE]["gridPos"]["y"] = json!(8)
-    });
+    refuses("panel-hole", Some(TABLE), |dashboard| dashboard["panels"][TABLE]["gridPos"]["y"] = json!(8));
 }

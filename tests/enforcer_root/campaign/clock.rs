@@ -10,9 +10,8 @@ use anyhow::{Context as _, Result};
 use genv_tests::enforcer::Setup;
 
 /// By how much the clock is turned: hours, days, years; before 1970, and beyond what a state file can hold.
-pub(super) const TURNS: [&str; 12] = [
-    "+0", "+61", "-61", "+3h", "-3h", "+14h", "-2d", "+8d", "+3y", "-40y", "-60y", "+8000y",
-];
+pub(super) const TURNS: [&str; 12] =
+    ["+0", "+61", "-61", "+3h", "-3h", "+14h", "-2d", "+8d", "+3y", "-40y", "-60y", "+8000y"];
 
 /// The file that turns it.
 #[derive(Debug)]

@@ -75,20 +75,11 @@ impl Files {
     }
 
     pub(super) fn attachments(&mut self, device: usize) -> &mut Vec<Value> {
-        self.devices["devices"][device]["attachments"]
-            .as_array_mut()
-            .unwrap()
+        self.devices["devices"][device]["attachments"].as_array_mut().unwrap()
     }
 
     /// Adds an environment that is attached to these devices.
-    pub(super) fn add(
-        &mut self,
-        eid: &str,
-        uid: u32,
-        pids: &[u32],
-        devices: &[usize],
-        memory: Option<&str>,
-    ) {
+    pub(super) fn add(&mut self, eid: &str, uid: u32, pids: &[u32], devices: &[usize], memory: Option<&str>) {
         let time = now();
         self.environments().push(json!({
             "eid": eid, "uid": uid, "creation": time, "username": format!("u{uid}"),
@@ -96,18 +87,14 @@ impl Files {
             "pids": pids, "kernel_ids": [],
         }));
         for device in devices {
-            self.attachments(*device)
-                .push(json!({"eid": eid, "gpu_memory": memory, "time": time}));
+            self.attachments(*device).push(json!({"eid": eid, "gpu_memory": memory, "time": time}));
         }
     }
 }
 
 /// The time as `genv` writes it, in UTC.
 pub(super) fn now() -> String {
-    Timestamp::now()
-        .to_zoned(TimeZone::UTC)
-        .strftime(TIME)
-        .to_string()
+    Timestamp::now().to_zoned(TimeZone::UTC).strftime(TIME).to_string()
 }
 
 /// A process to which nothing may happen.
@@ -123,9 +110,8 @@ pub(super) struct Innocent {
 
 /// A process that uses these devices, as a scenario has it.
 pub(super) fn uses(pid: u32, devices: &[usize], memory: &str, utilization: f64) -> String {
-    let devices = devices
-        .iter()
-        .map(|index| format!("{{index: {index}, memory: {memory}, utilization: {utilization}}}"));
+    let devices =
+        devices.iter().map(|index| format!("{{index: {index}, memory: {memory}, utilization: {utilization}}}"));
     let devices = devices.collect::<Vec<_>>().join(", ");
     format!("{{pid: {pid}, devices: [{devices}]}}")
 }
@@ -150,70 +136,30 @@ impl Lab {
         let mut innocents = Vec::new();
         let mut add = |name, uid, started: Sleeper, pid: Option<u32>, devices: &[usize]| {
             let pid = pid.unwrap_or(started.pid());
-            let uses = if devices.is_empty() {
-                String::new()
-            } else {
-                uses(pid, devices, "8gi", 0.9)
-            };
-            innocents.push(Innocent {
-                name,
-                uid,
-                pid,
-                _started: started,
-                uses,
-            });
+            let uses = if devices.is_empty() { String::new() } else { uses(pid, devices, "8gi", 0.9) };
+            innocents.push(Innocent { name, uid, pid, _started: started, uses });
             pid
         };
         let outside = [("A", "1")];
         // A shell that lives, and a process that says where it belongs.
-        let shell = add(
-            "alice's shell",
-            ALICE,
-            sleeper_of(ALICE, &outside)?,
-            None,
-            &[],
-        );
+        let shell = add("alice's shell", ALICE, sleeper_of(ALICE, &outside)?, None, &[]);
         honest.add("a", ALICE, &[shell], &[0], Some("40gi"));
-        add(
-            "alice's job",
-            ALICE,
-            sleeper_of(ALICE, &[("GENV_ENVIRONMENT_ID", "a")])?,
-            None,
-            &[0],
-        );
+        add("alice's job", ALICE, sleeper_of(ALICE, &[("GENV_ENVIRONMENT_ID", "a")])?, None, &[0]);
         // A member that uses its device itself.
         let member = add("bob's job", BOB, sleeper_of(BOB, &outside)?, None, &[1]);
         honest.add("b", BOB, &[member], &[1], None);
         // Outside, as the rule allows her.
-        add(
-            "carol's job",
-            CAROL,
-            sleeper_of(CAROL, &outside)?,
-            None,
-            &[2],
-        );
+        add("carol's job", CAROL, sleeper_of(CAROL, &outside)?, None, &[2]);
         // A child of a shell, which says nothing.
         let (shell, child) = shell_with_a_child(DAVE)?;
         let (shell_pid, mut eids) = (shell.pid(), Vec::new());
         add("dave's job", DAVE, shell, Some(child), &[3]);
         honest.add("d", DAVE, &[shell_pid], &[3], Some("20gi"));
         // On no device.
-        add(
-            "erin's editor",
-            ERIN,
-            sleeper_of(ERIN, &outside)?,
-            None,
-            &[],
-        );
+        add("erin's editor", ERIN, sleeper_of(ERIN, &outside)?, None, &[]);
         // All that is allowed.
         for (eid, device) in [("f1", 4), ("f2", 5)] {
-            let job = add(
-                "frank's job",
-                FRANK,
-                sleeper_of(FRANK, &[("GENV_ENVIRONMENT_ID", eid)])?,
-                None,
-                &[device],
-            );
+            let job = add("frank's job", FRANK, sleeper_of(FRANK, &[("GENV_ENVIRONMENT_ID", eid)])?, None, &[device]);
             honest.add(eid, FRANK, &[job], &[device], Some("30gi"));
             eids.push(eid);
         }
@@ -222,12 +168,7 @@ impl Lab {
         restore(&setup, &honest)?;
         let (setup, clock) = WallClock::of(setup)?;
         let enforcer = setup.start()?;
-        Ok(Self {
-            enforcer,
-            innocents,
-            honest,
-            clock,
-        })
+        Ok(Self { enforcer, innocents, honest, clock })
     }
 
     pub(super) fn state(&self) -> PathBuf {
@@ -243,24 +184,18 @@ impl Lab {
     /// Has the driver tell of the innocents, and of these.
     pub(super) fn show(&self, others: &[String], faults: &str) -> Result<()> {
         let scenario = scenario(&self.innocents, others);
-        self.enforcer
-            .setup()
-            .rewrite_scenario(&format!("{scenario}  faults: [{faults}]\n"))
+        self.enforcer.setup().rewrite_scenario(&format!("{scenario}  faults: [{faults}]\n"))
     }
 
     /// The innocents who were ended.
     pub(super) fn ended(&self) -> Vec<String> {
         let ended = self.innocents.iter().filter(|it| !is_alive(it.pid));
-        ended
-            .map(|it| format!("{} ({}) was ended", it.name, it.pid))
-            .collect()
+        ended.map(|it| format!("{} ({}) was ended", it.name, it.pid)).collect()
     }
 
     /// Whether an environment has this device by its own user's will.
     pub(super) fn holds(&self, eid: &str, device: u64) -> bool {
-        let attachments =
-            self.honest.devices["devices"][usize::try_from(device).unwrap()]["attachments"]
-                .as_array();
+        let attachments = self.honest.devices["devices"][usize::try_from(device).unwrap()]["attachments"].as_array();
         attachments.is_some_and(|all| all.iter().any(|it| it["eid"] == eid))
     }
 
@@ -279,10 +214,7 @@ impl Lab {
 /// A shell of a user, and a child of it that sleeps, and ends with it.
 fn shell_with_a_child(uid: u32) -> Result<(Sleeper, u32)> {
     let mut command = Command::new("sh");
-    command
-        .args(["-c", "setpriv --pdeathsig KILL sleep 1000000; true"])
-        .env_clear()
-        .env("PATH", "/usr/bin:/bin");
+    command.args(["-c", "setpriv --pdeathsig KILL sleep 1000000; true"]).env_clear().env("PATH", "/usr/bin:/bin");
     let shell = Sleeper::spawn(command.uid(uid).gid(uid))?;
     let mut child = None;
     until("the shell has a child", || {
@@ -294,18 +226,9 @@ fn shell_with_a_child(uid: u32) -> Result<(Sleeper, u32)> {
 }
 
 fn scenario(innocents: &[Innocent], others: &[String]) -> String {
-    let uses = innocents
-        .iter()
-        .map(|it| &it.uses)
-        .filter(|it| !it.is_empty());
-    let all = uses
-        .chain(others)
-        .map(String::as_str)
-        .collect::<Vec<_>>()
-        .join(",\n    ");
-    format!(
-        "version: 1\nhosts:\n- devices: [{{count: {DEVICES}, memory: 80gi}}]\n  processes: [{all}]\n"
-    )
+    let uses = innocents.iter().map(|it| &it.uses).filter(|it| !it.is_empty());
+    let all = uses.chain(others).map(String::as_str).collect::<Vec<_>>().join(",\n    ");
+    format!("version: 1\nhosts:\n- devices: [{{count: {DEVICES}, memory: 80gi}}]\n  processes: [{all}]\n")
 }
 
 /// Puts the files back, each at once, and removes what lies beside them.
@@ -314,10 +237,7 @@ fn restore(setup: &Setup, files: &Files) -> Result<()> {
     fs::create_dir_all(&folder)?;
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
     let new = folder.join(".new");
-    for (name, content) in [
-        ("devices.json", &files.devices),
-        ("envs.json", &files.environments),
-    ] {
+    for (name, content) in [("devices.json", &files.devices), ("envs.json", &files.environments)] {
         fs::write(&new, content.to_string())?;
         fs::set_permissions(&new, fs::Permissions::from_mode(0o666))?;
         let path = folder.join(name);
@@ -334,10 +254,7 @@ fn restore(setup: &Setup, files: &Files) -> Result<()> {
             _ => fs::remove_file(entry.path()),
         };
         // A new state file that the enforcer has not renamed yet is gone a moment later.
-        if !removed
-            .as_ref()
-            .is_err_and(|it| it.kind() == ErrorKind::NotFound)
-        {
+        if !removed.as_ref().is_err_and(|it| it.kind() == ErrorKind::NotFound) {
             removed?;
         }
     }

@@ -64,12 +64,7 @@ impl Campaign {
         let lab = Lab::start()?;
         let status = lab.enforcer.setup().state_directory().join("status.json");
         let watch = Watch::start(lab.enforcer.pid(), status);
-        Ok(Self {
-            lab,
-            watch,
-            audited: 0,
-            settled: None,
-        })
+        Ok(Self { lab, watch, audited: 0, settled: None })
     }
 
     /// What went wrong in a round of these.
@@ -99,12 +94,7 @@ impl Campaign {
         wrong.extend(self.harms()?);
         wrong.extend(excess(under_attack));
         if let Err(error) = self.recovers() {
-            let status = self
-                .lab
-                .enforcer
-                .setup()
-                .said(&["status"])
-                .unwrap_or_else(|error| error.to_string());
+            let status = self.lab.enforcer.setup().said(&["status"]).unwrap_or_else(|error| error.to_string());
             let status = status.lines().take(40).collect::<Vec<_>>().join("\n");
             wrong.push(format!("it does not recover: {error:#}\n{status}"));
         }
@@ -117,39 +107,24 @@ impl Campaign {
 
     /// What the audit says was done to anybody but the adversary.
     fn harms(&mut self) -> Result<Vec<String>> {
-        let path = self
-            .lab
-            .enforcer
-            .setup()
-            .state_directory()
-            .join("audit.jsonl");
+        let path = self.lab.enforcer.setup().state_directory().join("audit.jsonl");
         let mut text = fs::read_to_string(path).unwrap_or_default();
         // The last line may be half written.
         text.truncate(text.rfind('\n').map_or(0, |end| end + 1));
         let mut harms = Vec::new();
         for line in text.get(self.audited..).unwrap_or_default().lines() {
             let line: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
-            if !matches!(
-                line["result"].as_str(),
-                Some("intended" | "done" | "unknown")
-            ) {
+            if !matches!(line["result"].as_str(), Some("intended" | "done" | "unknown")) {
                 continue;
             }
-            let of_innocent = line["pid"]
-                .as_u64()
-                .is_some_and(|pid| self.lab.is_innocents(pid));
+            let of_innocent = line["pid"].as_u64().is_some_and(|pid| self.lab.is_innocents(pid));
             // What was forced on somebody may be taken again.
             let of_honest = line["eid"].as_str().zip(line["gpu"].as_u64());
             let of_honest = of_honest.is_some_and(|(eid, gpu)| self.lab.holds(eid, gpu));
             if of_innocent || line["action"] == "detach" && of_honest {
                 harms.push(format!(
                     "{} by {}: pid {} eid {} gpu {}: {}",
-                    line["action"],
-                    line["rule"],
-                    line["pid"],
-                    line["eid"],
-                    line["gpu"],
-                    line["why"]
+                    line["action"], line["rule"], line["pid"], line["eid"], line["gpu"], line["why"]
                 ));
             }
         }
@@ -160,9 +135,7 @@ impl Campaign {
     /// Sees that a process which breaks a rule is ended, now that nobody disturbs.
     fn recovers(&self) -> Result<()> {
         let guilty = self.lab.guilty()?;
-        until("a process that breaks a rule is ended", || {
-            Ok(!is_alive(guilty.pid()))
-        })
+        until("a process that breaks a rule is ended", || Ok(!is_alive(guilty.pid())))
     }
 
     /// What the daemon holds more than it did, when nobody disturbs it, once each kind of mischief was there.
@@ -182,10 +155,7 @@ impl Campaign {
 fn excess(worst: Worst) -> Vec<String> {
     let mut excess = Vec::new();
     if worst.gap > LATE {
-        excess.push(format!(
-            "a cycle was late: {:?} without a new status",
-            worst.gap
-        ));
+        excess.push(format!("a cycle was late: {:?} without a new status", worst.gap));
     }
     if worst.resident_bytes > MOST_BYTES {
         excess.push(format!("it took {} bytes", worst.resident_bytes));
@@ -194,9 +164,7 @@ fn excess(worst: Worst) -> Vec<String> {
 }
 
 fn number(variable: &str, otherwise: u64) -> Result<u64> {
-    var(variable).map_or(Ok(otherwise), |text| {
-        text.parse().with_context(|| variable.to_owned())
-    })
+    var(variable).map_or(Ok(otherwise), |text| text.parse().with_context(|| variable.to_owned()))
 }
 
 #[test]
@@ -222,16 +190,10 @@ fn a_user_who_does_all_that_he_can_harms_nobody_else_and_stops_nothing() -> Resu
         rounds += 1;
         played += now.len();
         let names: Vec<&str> = now.iter().map(|(name, _)| *name).collect();
-        let mut found = campaign
-            .round(&now, &mut random)
-            .with_context(|| format!("seed {seed}, {names:?}"))?;
+        let mut found = campaign.round(&now, &mut random).with_context(|| format!("seed {seed}, {names:?}"))?;
         found.extend(campaign.growth(played > kinds.len())?);
         if !found.is_empty() {
-            let found = format!(
-                "round {rounds}, {}: {}",
-                names.join(" and "),
-                found.join("\n    ")
-            );
+            let found = format!("round {rounds}, {}: {}", names.join(" and "), found.join("\n    "));
             println!("{found}");
             wrong.push(found);
             // Everybody comes again.
@@ -239,11 +201,6 @@ fn a_user_who_does_all_that_he_can_harms_nobody_else_and_stops_nothing() -> Resu
         }
     }
     println!("{rounds} rounds");
-    ensure!(
-        wrong.is_empty(),
-        "seed {seed}: {} of {rounds} rounds:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    ensure!(wrong.is_empty(), "seed {seed}: {} of {rounds} rounds:\n{}", wrong.len(), wrong.join("\n"));
     Ok(())
 }

@@ -48,11 +48,7 @@ impl Watch {
                 worst.resident_bytes = worst.resident_bytes.max(resident);
             }
         });
-        Self {
-            worst,
-            ended,
-            thread: Some(thread),
-        }
+        Self { worst, ended, thread: Some(thread) }
     }
 
     /// The worst since this was asked last.
@@ -73,11 +69,7 @@ impl Drop for Watch {
 /// When the last cycle ended, as the beginning of `status.json` has it.
 fn updated(status: &Path) -> Option<String> {
     let mut beginning = String::new();
-    File::open(status)
-        .ok()?
-        .take(1024)
-        .read_to_string(&mut beginning)
-        .ok()?;
+    File::open(status).ok()?.take(1024).read_to_string(&mut beginning).ok()?;
     let (_, rest) = beginning.split_once("\"updated_timestamp_seconds\":")?;
     rest.split_once(',').map(|(value, _)| value.to_owned())
 }

@@ -12,9 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use genv_core::scenario::{WrongAnswer, WrongText};
 use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
-    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN, nvmlReturn_enum_NVML_SUCCESS as SUCCESS,
-    nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT, nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN,
+    nvmlReturn_enum_NVML_SUCCESS as SUCCESS, nvmlReturn_t,
 };
 
 /// The answer of a call; the error is NVML's code.
@@ -73,12 +72,7 @@ fn put_wrong_text(buffer: *mut c_char, length: c_uint, wrong: WrongText) -> Answ
 }
 
 /// As [`put_text`], or what the scenario puts in the text's place.
-pub(crate) fn put_text_or(
-    wrong: Option<WrongAnswer>,
-    buffer: *mut c_char,
-    length: c_uint,
-    text: &str,
-) -> Answer {
+pub(crate) fn put_text_or(wrong: Option<WrongAnswer>, buffer: *mut c_char, length: c_uint, text: &str) -> Answer {
     match wrong {
         Some(WrongAnswer::Text(wrong)) => put_wrong_text(buffer, length, wrong),
         _ => put_text(buffer, length, text),
@@ -114,9 +108,7 @@ pub(crate) fn text<'a>(pointer: *const c_char) -> Answer<&'a str> {
         return Err(INVALID_ARGUMENT);
     }
     // SAFETY: the caller's text ends with a NUL and outlives the call, during which alone it is used.
-    unsafe { CStr::from_ptr(pointer) }
-        .to_str()
-        .map_err(|_| INVALID_ARGUMENT)
+    unsafe { CStr::from_ptr(pointer) }.to_str().map_err(|_| INVALID_ARGUMENT)
 }
 
 /// `text` in a fixed array of characters, cut to leave room for the NUL.
@@ -193,10 +185,7 @@ mod tests {
     #[test]
     fn a_text_needs_room_for_its_end() {
         let mut buffer = [1; 4];
-        assert_eq!(
-            put_text(buffer.as_mut_ptr(), 3, "abc"),
-            Err(INSUFFICIENT_SIZE)
-        );
+        assert_eq!(put_text(buffer.as_mut_ptr(), 3, "abc"), Err(INSUFFICIENT_SIZE));
         assert_eq!(buffer, [1; 4]);
         assert_eq!(put_text(buffer.as_mut_ptr(), 4, "abc"), Ok(()));
         assert_eq!(text(buffer.as_ptr()), Ok("abc"));
@@ -215,20 +204,13 @@ mod tests {
         assert_eq!(ask(1, &[7, 8]), (Err(INSUFFICIENT_SIZE), 2));
         assert_eq!(ask(3, &[7, 8]), (Ok(()), 2));
         assert_eq!(buffer, [7, 8, 0]);
-        assert_eq!(
-            put_list(None, buffer.as_mut_ptr(), &[7]),
-            Err(INVALID_ARGUMENT)
-        );
-        assert_eq!(
-            put_list(Some(&mut 1), std::ptr::null_mut(), &[7]),
-            Err(INVALID_ARGUMENT)
-        );
+        assert_eq!(put_list(None, buffer.as_mut_ptr(), &[7]), Err(INVALID_ARGUMENT));
+        assert_eq!(put_list(Some(&mut 1), std::ptr::null_mut(), &[7]), Err(INVALID_ARGUMENT));
     }
 
     #[test]
     fn a_fixed_text_is_cut_and_ended() {
-        let characters =
-            |text: &str| -> [u8; 4] { fixed_text::<4>(text).map(|character| character as u8) };
+        let characters = |text: &str| -> [u8; 4] { fixed_text::<4>(text).map(|character| character as u8) };
         assert_eq!(characters("ab"), *b"ab\0\0");
         assert_eq!(characters("abcdef"), *b"abc\0");
     }

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use genv_core::model::{DeviceIndex, DeviceMemory};
 use genv_core::scenario::{DeviceAt, DeviceProcess, Measured, Measurement, MigDevice, WrongAnswer};
-use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
-};
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED};
 
 use crate::abi::{Answer, Out, put};
 use crate::driver::Moment;
@@ -35,9 +33,7 @@ impl Handle {
     pub(crate) fn index(self) -> Option<DeviceIndex> {
         let gpu = (self.0 & 0xFFFF) as u32;
         let mig = (self.0 >> 16 & 0xFFFF) as u32;
-        let index = mig
-            .checked_sub(1)
-            .map_or(DeviceIndex::gpu(gpu), |mig| DeviceIndex::mig(gpu, mig));
+        let index = mig.checked_sub(1).map_or(DeviceIndex::gpu(gpu), |mig| DeviceIndex::mig(gpu, mig));
         (Self::of(index) == self).then_some(index)
     }
 
@@ -77,14 +73,8 @@ impl Device {
     pub(crate) fn new(moment: Arc<Moment>, index: DeviceIndex, call: &str) -> Option<Self> {
         let gpu = moment.at().device(index.gpu)?;
         let wrong = gpu.wrong(call);
-        let exists = index
-            .mig
-            .is_none_or(|mig| (mig as usize) < gpu.device().mig.len());
-        exists.then_some(Self {
-            moment,
-            index,
-            wrong,
-        })
+        let exists = index.mig.is_none_or(|mig| (mig as usize) < gpu.device().mig.len());
+        exists.then_some(Self { moment, index, wrong })
     }
 
     /// What the call answers instead of the truth.
@@ -117,17 +107,12 @@ impl Device {
     /// The GPU that it is, or is a part of.
     pub(crate) fn gpu(&self) -> DeviceAt<'_> {
         // The one place that could have no answer: `new` has checked that there is one.
-        self.moment
-            .at()
-            .device(self.index.gpu)
-            .expect("a device exists as long as its moment")
+        self.moment.at().device(self.index.gpu).expect("a device exists as long as its moment")
     }
 
     /// The MIG device that it is.
     pub(crate) fn mig(&self) -> Option<&MigDevice> {
-        self.index
-            .mig
-            .and_then(|mig| self.gpu().device().mig.get(mig as usize))
+        self.index.mig.and_then(|mig| self.gpu().device().mig.get(mig as usize))
     }
 
     /// Whether it is a GPU that is split into MIG devices.
@@ -153,11 +138,7 @@ impl Device {
 
     /// Refuses what the device does not support, or the scenario has it refuse.
     pub(crate) fn require(&self, measurement: Measurement) -> Answer {
-        if self.supports(measurement) {
-            Ok(())
-        } else {
-            Err(NOT_SUPPORTED)
-        }
+        if self.supports(measurement) { Ok(()) } else { Err(NOT_SUPPORTED) }
     }
 
     pub(crate) fn supports(&self, measurement: Measurement) -> bool {
@@ -175,27 +156,19 @@ impl Device {
         let measured = self.measured(Measurement::Memory)?;
         match self.index.mig {
             None => Ok(measured.memory),
-            Some(mig) => self
-                .gpu()
-                .mig_memory(mig)
-                .map(|(_, memory)| memory)
-                .ok_or(NOT_SUPPORTED),
+            Some(mig) => self.gpu().mig_memory(mig).map(|(_, memory)| memory).ok_or(NOT_SUPPORTED),
         }
     }
 
     /// Its processes; of a GPU that is split, those of all its parts.
     pub(crate) fn processes(&self) -> Answer<impl Iterator<Item = &DeviceProcess>> {
         let processes = &self.measured(Measurement::Processes)?.processes;
-        Ok(processes
-            .iter()
-            .filter(|process| self.index.mig.is_none() || process.index == self.index))
+        Ok(processes.iter().filter(|process| self.index.mig.is_none() || process.index == self.index))
     }
 
     /// GPU and compute instance of one of the MIG devices of its GPU.
     pub(crate) fn instances(&self, index: DeviceIndex) -> (c_uint, c_uint) {
-        let mig = index
-            .mig
-            .and_then(|mig| self.gpu().device().mig.get(mig as usize));
+        let mig = index.mig.and_then(|mig| self.gpu().device().mig.get(mig as usize));
         // Each GPU instance has one compute instance.
         mig.map_or((NO_INSTANCE, NO_INSTANCE), |mig| (mig.gpu_instance, 0))
     }

@@ -36,15 +36,8 @@ pub(crate) struct Moment {
 impl Moment {
     fn new(scenario: Arc<Scenario>, position: usize) -> Self {
         let devices = scenario.hosts[position].devices.len();
-        let measured = std::iter::repeat_with(OnceLock::new)
-            .take(devices)
-            .collect();
-        Self {
-            scenario,
-            position,
-            now: SystemTime::now(),
-            measured,
-        }
+        let measured = std::iter::repeat_with(OnceLock::new).take(devices).collect();
+        Self { scenario, position, now: SystemTime::now(), measured }
     }
 
     /// What the scenario says of the host.
@@ -69,9 +62,7 @@ impl Moment {
 
     /// Microseconds of Unix time.
     pub(crate) fn unix_microseconds(&self) -> u64 {
-        self.now
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_micros() as u64)
+        self.now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
     }
 }
 
@@ -85,12 +76,7 @@ struct Driver {
     moment: Option<(Instant, Arc<Moment>)>,
 }
 
-static DRIVER: Mutex<Driver> = Mutex::new(Driver {
-    users: 0,
-    generation: 0,
-    file: None,
-    moment: None,
-});
+static DRIVER: Mutex<Driver> = Mutex::new(Driver { users: 0, generation: 0, file: None, moment: None });
 
 fn driver() -> MutexGuard<'static, Driver> {
     DRIVER.lock().unwrap_or_else(PoisonError::into_inner)
@@ -159,11 +145,7 @@ pub(crate) fn shut_down() -> Answer {
 fn check_initialised(moment: &Moment) -> Answer {
     let driver = driver();
     let initialised = driver.users > 0 && driver.generation == moment.at().driver_generation();
-    if initialised {
-        Ok(())
-    } else {
-        Err(UNINITIALIZED)
-    }
+    if initialised { Ok(()) } else { Err(UNINITIALIZED) }
 }
 
 /// The host, for a call that concerns all of it.
@@ -179,12 +161,7 @@ pub(crate) fn host(call: &str) -> Answer<Arc<Moment>> {
 /// The device behind a handle, for a call about it.
 pub(crate) fn device(call: &str, handle: Handle) -> Answer<Device> {
     let index = handle.index().ok_or(INVALID_ARGUMENT)?;
-    let hangs = |moment: &Moment| {
-        moment
-            .at()
-            .device(index.gpu)
-            .is_some_and(|device| device.hangs(call))
-    };
+    let hangs = |moment: &Moment| moment.at().device(index.gpu).is_some_and(|device| device.hangs(call));
     let moment = present(hangs)?;
     check_initialised(&moment)?;
     let device = Device::new(moment, index, call).ok_or(INVALID_ARGUMENT)?;
@@ -200,9 +177,5 @@ pub(crate) fn device(call: &str, handle: Handle) -> Answer<Device> {
 /// The whole GPU behind a handle, for a call that MIG devices do not support.
 pub(crate) fn gpu(call: &str, handle: Handle) -> Answer<Device> {
     let device = device(call, handle)?;
-    if device.index().mig.is_some() {
-        Err(NOT_SUPPORTED)
-    } else {
-        Ok(device)
-    }
+    if device.index().mig.is_some() { Err(NOT_SUPPORTED) } else { Ok(device) }
 }

@@ -9,11 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 use genv_core::model::DeviceIndex;
 use genv_core::scenario::{Measurement, WrongAnswer};
 use nvml_wrapper_sys::bindings::{
-    nvmlEventData_t, nvmlEventTypeXidCriticalError,
-    nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
+    nvmlEventData_t, nvmlEventTypeXidCriticalError, nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
-    nvmlReturn_enum_NVML_ERROR_TIMEOUT as TIMEOUT,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_enum_NVML_ERROR_TIMEOUT as TIMEOUT,
 };
 
 use crate::abi::{Answer, Out, gpu_calls, host_calls, put};
@@ -41,10 +39,7 @@ struct Sets {
     open: BTreeMap<usize, Set>,
 }
 
-static SETS: Mutex<Sets> = Mutex::new(Sets {
-    last: 0,
-    open: BTreeMap::new(),
-});
+static SETS: Mutex<Sets> = Mutex::new(Sets { last: 0, open: BTreeMap::new() });
 
 fn sets() -> MutexGuard<'static, Sets> {
     SETS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -58,11 +53,7 @@ pub(crate) fn forget() {
 /// The next event of a set, if there is one.
 fn next(handle: usize, moment: &Moment) -> Answer<Option<(u32, u64)>> {
     let mut sets = sets();
-    let Set {
-        asked,
-        seen_until,
-        pending,
-    } = sets.open.get_mut(&handle).ok_or(INVALID_ARGUMENT)?;
+    let Set { asked, seen_until, pending } = sets.open.get_mut(&handle).ok_or(INVALID_ARGUMENT)?;
     let watched = || asked.keys().filter_map(|gpu| moment.at().device(*gpu));
     if moment.time() > *seen_until {
         for gpu in watched().filter(|gpu| asked[&gpu.device().index] & XID != 0) {
@@ -85,12 +76,7 @@ fn first(handle: usize) -> Option<u32> {
     sets().open.get(&handle)?.asked.keys().next().copied()
 }
 
-fn wait(
-    call: &'static str,
-    set: usize,
-    out: Out<'_, nvmlEventData_t>,
-    timeout_milliseconds: c_uint,
-) -> Answer {
+fn wait(call: &'static str, set: usize, out: Out<'_, nvmlEventData_t>, timeout_milliseconds: c_uint) -> Answer {
     let deadline = Instant::now() + Duration::from_millis(timeout_milliseconds.into());
     loop {
         let moment = driver::host(call)?;

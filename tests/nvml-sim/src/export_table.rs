@@ -18,9 +18,8 @@ use crate::library::{handle_by_index, process_name};
 use crate::processes::{List, entries};
 
 /// The table that nvidia-smi asks for; the first three fields of its id are little-endian.
-const TABLE_ID: [u8; 16] = [
-    0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4,
-];
+const TABLE_ID: [u8; 16] =
+    [0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4];
 
 /// The table's size in bytes: more than any version looks for.
 const TABLE_BYTES: usize = 0x1000;
@@ -39,9 +38,7 @@ static TABLE: LazyLock<Box<[usize]>> = LazyLock::new(|| {
         }
     };
     let words = TABLE_BYTES / size_of::<usize>();
-    std::iter::once(TABLE_BYTES)
-        .chain((1..words).map(|word| slot(word) as usize))
-        .collect()
+    std::iter::once(TABLE_BYTES).chain((1..words).map(|word| slot(word) as usize)).collect()
 });
 
 /// A process as the table's lists give it.
@@ -60,23 +57,12 @@ struct ProcessEntry {
 const _: () = assert!(size_of::<ProcessEntry>() == 4128);
 
 extern "C" fn device_by_index(index: usize, out: usize, _: usize, _: usize) -> nvmlReturn_t {
-    answer(|| {
-        put(
-            pointer(out),
-            handle_by_index(
-                &*driver::host("nvmlDeviceGetHandleByIndex_v2")?,
-                index as c_uint,
-            )?,
-        )
-    })
+    answer(|| put(pointer(out), handle_by_index(&*driver::host("nvmlDeviceGetHandleByIndex_v2")?, index as c_uint)?))
 }
 
 extern "C" fn process_list(device: usize, count: usize, array: usize, _: usize) -> nvmlReturn_t {
     answer(|| {
-        let device = driver::device(
-            "nvmlDeviceGetComputeRunningProcesses",
-            Handle::from_word(device),
-        )?;
+        let device = driver::device("nvmlDeviceGetComputeRunningProcesses", Handle::from_word(device))?;
         let count: InOut<'_, c_uint> = in_out(count);
         let count = count.ok_or(INVALID_ARGUMENT)?;
         let mut rows: Vec<ProcessEntry> = entries(&device, List::All)?
@@ -125,11 +111,7 @@ fn in_out<'a, T>(word: usize) -> InOut<'a, T> {
 }
 
 fn table(id: Option<&[u8; 16]>) -> Answer<*const c_void> {
-    if id.ok_or(INVALID_ARGUMENT)? == &TABLE_ID {
-        Ok(TABLE.as_ptr().cast())
-    } else {
-        Err(NOT_SUPPORTED)
-    }
+    if id.ok_or(INVALID_ARGUMENT)? == &TABLE_ID { Ok(TABLE.as_ptr().cast()) } else { Err(NOT_SUPPORTED) }
 }
 
 free_calls! {

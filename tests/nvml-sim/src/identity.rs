@@ -40,10 +40,7 @@ fn address(device: &Device) -> Answer<PciAddress> {
 fn old_pci_info(device: &Device) -> Answer<OldPciInfo> {
     let pci = address(device)?;
     Ok(OldPciInfo {
-        bus_id: fixed_text(&format!(
-            "{:04X}:{:02X}:{:02X}.0",
-            pci.domain, pci.bus, pci.device
-        )),
+        bus_id: fixed_text(&format!("{:04X}:{:02X}:{:02X}.0", pci.domain, pci.bus, pci.device)),
         domain: pci.domain,
         bus: pci.bus,
         device: pci.device,
@@ -61,10 +58,7 @@ fn pci_info(device: &Device) -> Answer<nvmlPciInfo_t> {
         device: old.device,
         pciDeviceId: old.pci_device_id,
         pciSubSystemId: old.pci_subsystem_id,
-        busId: fixed_text(&format!(
-            "{:08X}:{:02X}:{:02X}.0",
-            old.domain, old.bus, old.device
-        )),
+        busId: fixed_text(&format!("{:08X}:{:02X}:{:02X}.0", old.domain, old.bus, old.device)),
     })
 }
 

@@ -5,8 +5,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use genv_core::model::DeviceIndex;
 use genv_core::scenario::WrongAnswer;
 use nvml_wrapper_sys::bindings::{
-    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT, nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
+    nvmlReturn_t,
 };
 
 use crate::abi::{Answer, Out, free_calls, host_calls, put, put_text, put_text_or, text};
@@ -21,10 +21,7 @@ pub(crate) fn process_name(moment: &Moment, pid: c_uint) -> Answer<String> {
         return Ok(facts.comm.clone());
     }
     let command_line = std::fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| NOT_FOUND)?;
-    let program = command_line
-        .split(|byte| *byte == 0)
-        .next()
-        .unwrap_or_default();
+    let program = command_line.split(|byte| *byte == 0).next().unwrap_or_default();
     if program.is_empty() {
         return Err(NOT_FOUND);
     }
@@ -43,10 +40,7 @@ fn handle_by_uuid(moment: &Moment, uuid: &str) -> Answer<Handle> {
         if gpu.uuid == uuid {
             return Ok(Handle::of(DeviceIndex::gpu(gpu.index)));
         }
-        if let Some(mig) = (0..)
-            .zip(&gpu.mig)
-            .find_map(|(index, mig)| (mig.uuid == uuid).then_some(index))
-        {
+        if let Some(mig) = (0..).zip(&gpu.mig).find_map(|(index, mig)| (mig.uuid == uuid).then_some(index)) {
             return Ok(Handle::of(DeviceIndex::mig(gpu.index, mig)));
         }
     }
@@ -56,9 +50,7 @@ fn handle_by_uuid(moment: &Moment, uuid: &str) -> Answer<Handle> {
 fn handle_by_bus_id(moment: &Moment, bus_id: *const c_char) -> Answer<Handle> {
     let wanted = PciAddress::parse(text(bus_id)?).ok_or(INVALID_ARGUMENT)?;
     let mut gpus = moment.host().devices.iter();
-    let gpu = gpus
-        .find(|gpu| PciAddress::parse(&gpu.pci_bus_id) == Some(wanted))
-        .ok_or(NOT_FOUND)?;
+    let gpu = gpus.find(|gpu| PciAddress::parse(&gpu.pci_bus_id) == Some(wanted)).ok_or(NOT_FOUND)?;
     Ok(Handle::of(DeviceIndex::gpu(gpu.index)))
 }
 

@@ -32,13 +32,7 @@ fn clock_megahertz(device: &Device, clock: c_uint) -> Answer<c_uint> {
         _ => return Err(INVALID_ARGUMENT),
     };
     device.require(Measurement::Clocks)?;
-    device
-        .gpu()
-        .device()
-        .clocks_megahertz
-        .get(name)
-        .copied()
-        .ok_or(NOT_SUPPORTED)
+    device.gpu().device().clocks_megahertz.get(name).copied().ok_or(NOT_SUPPORTED)
 }
 
 fn power_limit_milliwatts(device: &Device) -> Answer<c_uint> {
@@ -52,16 +46,12 @@ fn throttle_reasons(device: &Device) -> Answer<u64> {
 
 fn supported_throttle_reasons(device: &Device) -> Answer<u64> {
     device.require(Measurement::Throttled)?;
-    Ok(ThrottleReason::ALL
-        .iter()
-        .fold(ThrottleReason::IDLE_BIT, |bits, reason| bits | reason.bit()))
+    Ok(ThrottleReason::ALL.iter().fold(ThrottleReason::IDLE_BIT, |bits, reason| bits | reason.bit()))
 }
 
 fn fan_percent(device: &Device, fan: c_uint) -> Answer<c_uint> {
     let fans = &device.measured(Measurement::Fans)?.fan_speed_ratios;
-    fans.get(fan as usize)
-        .map(|ratio| percent(*ratio))
-        .ok_or(INVALID_ARGUMENT)
+    fans.get(fan as usize).map(|ratio| percent(*ratio)).ok_or(INVALID_ARGUMENT)
 }
 
 fn ecc_errors(device: &Device, error_type: c_uint, counter_type: c_uint) -> Answer<u64> {

@@ -5,8 +5,7 @@ use std::ffi::c_uint;
 use genv_core::model::DeviceIndex;
 use nvml_wrapper_sys::bindings::{
     nvmlDeviceAttributes_t, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
-    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
 
 use crate::abi::{Answer, Out, device_calls, gpu_calls, put};
@@ -19,29 +18,18 @@ const MAX_DEVICES: c_uint = 7;
 const MULTIPROCESSORS_PER_SLICE: c_uint = 14;
 
 /// Products that can be split.
-const PRODUCTS: [&str; 8] = [
-    "A30", "A100", "H20", "H100", "H200", "H800", "B200", "GH200",
-];
+const PRODUCTS: [&str; 8] = ["A30", "A100", "H20", "H100", "H200", "H800", "B200", "GH200"];
 
 fn is_capable(device: &Device) -> bool {
-    device.is_split()
-        || device
-            .name()
-            .split([' ', '-'])
-            .any(|word| PRODUCTS.contains(&word))
+    device.is_split() || device.name().split([' ', '-']).any(|word| PRODUCTS.contains(&word))
 }
 
 fn attributes(device: &Device) -> Answer<nvmlDeviceAttributes_t> {
     let mig = device.mig().ok_or(NOT_SUPPORTED)?;
     // A profile is `3g.20gb`, or `1c.3g.20gb` where the compute instance is smaller than its GPU instance.
     let number = |suffix| {
-        let mut parts = mig
-            .profile
-            .split('.')
-            .filter_map(|part| part.strip_suffix(suffix));
-        parts
-            .next()
-            .and_then(|number| number.parse::<c_uint>().ok())
+        let mut parts = mig.profile.split('.').filter_map(|part| part.strip_suffix(suffix));
+        parts.next().and_then(|number| number.parse::<c_uint>().ok())
     };
     let slices = number('g').unwrap_or(1);
     let compute_slices = number('c').unwrap_or(slices);

@@ -12,18 +12,12 @@ impl PciAddress {
     /// Reads `DOMAIN:BUS:DEVICE.FUNCTION`, hexadecimal; NVML's callers may leave the domain or the function out.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let number = |digits| u32::from_str_radix(digits, 16).ok();
-        let address = text
-            .split_once('.')
-            .map_or(text, |(address, _function)| address);
+        let address = text.split_once('.').map_or(text, |(address, _function)| address);
         let mut parts = address.rsplit(':');
         let device = number(parts.next()?)?;
         let bus = number(parts.next()?)?;
         let domain = parts.next().map_or(Some(0), number)?;
-        parts.next().is_none().then_some(Self {
-            domain,
-            bus,
-            device,
-        })
+        parts.next().is_none().then_some(Self { domain, bus, device })
     }
 }
 
@@ -33,11 +27,7 @@ mod tests {
 
     #[test]
     fn every_form_of_an_address_is_read() {
-        let address = PciAddress {
-            domain: 0,
-            bus: 0x0f,
-            device: 0,
-        };
+        let address = PciAddress { domain: 0, bus: 0x0f, device: 0 };
         for text in ["00000000:0F:00.0", "0000:0f:00.0", "0f:00.0", "0F:00"] {
             assert_eq!(PciAddress::parse(text), Some(address), "{text}");
         }

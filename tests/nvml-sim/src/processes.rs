@@ -8,12 +8,10 @@ use std::ffi::c_uint;
 use genv_core::model::ProcessType;
 use genv_core::scenario::{DeviceProcess, Measurement, WrongAnswer, percent};
 use nvml_wrapper_sys::bindings::{
-    nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationInfo_v1_t,
-    nvmlProcessUtilizationSample_t, nvmlProcessesUtilizationInfo_t,
-    nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH as ARGUMENT_VERSION_MISMATCH,
+    nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationInfo_v1_t, nvmlProcessUtilizationSample_t,
+    nvmlProcessesUtilizationInfo_t, nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH as ARGUMENT_VERSION_MISMATCH,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
-    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT, nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
 };
 
 use crate::abi::{Answer, InOut, device_calls, gpu_calls, put_list};
@@ -28,8 +26,7 @@ const SAMPLES_KEPT: usize = 72;
 const MEMORY_NOT_AVAILABLE: u64 = u64::MAX;
 
 /// Version tag of `nvmlProcessesUtilizationInfo_v1_t`: its size, and 1 in the top byte.
-const PROCESSES_UTILIZATION_V1: c_uint =
-    size_of::<nvmlProcessesUtilizationInfo_t>() as c_uint | 1 << 24;
+const PROCESSES_UTILIZATION_V1: c_uint = size_of::<nvmlProcessesUtilizationInfo_t>() as c_uint | 1 << 24;
 
 /// One process in one list.
 #[derive(Clone, Copy)]
@@ -59,10 +56,7 @@ impl Entry {
 
 impl From<&Entry> for nvmlProcessInfo_v1_t {
     fn from(entry: &Entry) -> Self {
-        Self {
-            pid: entry.pid,
-            usedGpuMemory: entry.memory_used_bytes,
-        }
+        Self { pid: entry.pid, usedGpuMemory: entry.memory_used_bytes }
     }
 }
 
@@ -101,9 +95,7 @@ impl List {
 
 /// The processes of `device` in `list`; of a GPU that is split, those of its parts.
 pub(crate) fn entries(device: &Device, list: List) -> Answer<Vec<Entry>> {
-    let listed = device
-        .processes()?
-        .filter(|process| list.holds(process.process_type));
+    let listed = device.processes()?.filter(|process| list.holds(process.process_type));
     Ok(listed.map(|process| Entry::new(device, process)).collect())
 }
 
@@ -134,10 +126,7 @@ fn active(device: &Device, last_seen_microseconds: u64) -> Answer<(u64, Vec<&Dev
     let now_microseconds = device.moment().unix_microseconds();
     let sampled_microseconds = now_microseconds - now_microseconds % SAMPLE_PERIOD_MICROSECONDS;
     let is_newer = sampled_microseconds > last_seen_microseconds;
-    let active = device
-        .processes()?
-        .filter(|process| is_newer && percent(process.utilization_ratio) > 0)
-        .collect();
+    let active = device.processes()?.filter(|process| is_newer && percent(process.utilization_ratio) > 0).collect();
     Ok((sampled_microseconds, active))
 }
 

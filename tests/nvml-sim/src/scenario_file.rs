@@ -29,16 +29,11 @@ impl ScenarioFile {
         let path = env::var_os("GENV_SCENARIO")
             .ok_or("no scenario was named; set GENV_SCENARIO to the path of a scenario file")?;
         let engine = Engine::open(Path::new(&path)).map_err(|error| error.to_string())?;
-        let file = Self {
-            engine,
-            host: env::var("GENV_SCENARIO_HOST").ok(),
-        };
+        let file = Self { engine, host: env::var("GENV_SCENARIO_HOST").ok() };
         match file.position(&file.engine.scenario()) {
             Some(_) => Ok(file),
             None => Err(match &file.host {
-                Some(host) => format!(
-                    "the scenario has no host {host}; name one that it has with GENV_SCENARIO_HOST"
-                ),
+                Some(host) => format!("the scenario has no host {host}; name one that it has with GENV_SCENARIO_HOST"),
                 None => "the scenario has no host; give it one".to_owned(),
             }),
         }
@@ -59,10 +54,7 @@ impl ScenarioFile {
     }
 }
 
-#[expect(
-    clippy::print_stderr,
-    reason = "a return code says too little, and NVML has no other way to speak"
-)]
+#[expect(clippy::print_stderr, reason = "a return code says too little, and NVML has no other way to speak")]
 fn tell(error: &str) {
     eprintln!("nvml-sim: cannot simulate a driver: {error}");
 }

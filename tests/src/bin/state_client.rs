@@ -23,16 +23,9 @@ fn main() -> Result<()> {
     let [directory, eid, count, memory @ ..] = arguments.as_slice() else {
         anyhow::bail!("usage: state_client DIRECTORY EID COUNT [MEMORY]");
     };
-    let request = AttachRequest::new(Selection::Count(
-        count.parse().context("COUNT is no number")?,
-    ));
-    let memory = memory
-        .first()
-        .map(|memory| MemoryAmount::from_person(memory));
-    let configuration = Configuration {
-        gpu_memory: memory.transpose()?,
-        ..Configuration::default()
-    };
+    let request = AttachRequest::new(Selection::Count(count.parse().context("COUNT is no number")?));
+    let memory = memory.first().map(|memory| MemoryAmount::from_person(memory));
+    let configuration = Configuration { gpu_memory: memory.transpose()?, ..Configuration::default() };
     let mut store = StateStore::new(directory).patience(None);
     let attached = store.update(|state| -> Result<Vec<u32>, ClientError> {
         state.activate(eid, 0, Some("root"), &MemberId::Process(std::process::id()));

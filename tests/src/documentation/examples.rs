@@ -29,9 +29,7 @@ impl Examples {
         let pages = Page::all()?;
         let page = pages.iter().find(|page| page.name == PAGE);
         let blocks = page.context("no docs/commands.md")?.blocks();
-        let all = blocks.iter().map(|block| Self {
-            lines: lines(block.line + 1, &block.text),
-        });
+        let all = blocks.iter().map(|block| Self { lines: lines(block.line + 1, &block.text) });
         let all: Vec<_> = all.filter(|examples| !examples.lines.is_empty()).collect();
         ensure!(all.len() > 20, "only {all:?}");
         Ok(all)
@@ -75,9 +73,7 @@ mod tests {
     #[test]
     fn what_is_indented_below_the_word_example_is_typed() {
         let help = "Do a\n\nUsage: a\n  -h\n\nExample: so\n  a b\nand so\n  a c\n  restrict,command=\"a\"\n";
-        let examples = Examples {
-            lines: lines(11, help),
-        };
+        let examples = Examples { lines: lines(11, help) };
         let typed: Vec<_> = examples.typed().map(|it| (it.number, &*it.text)).collect();
         assert_eq!(typed, [(17, "a b"), (19, "a c")]);
         assert_eq!(examples.lines.len(), 3);

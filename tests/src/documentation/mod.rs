@@ -145,11 +145,7 @@ impl Page {
         let read = |name: String| {
             let text = fs::read_to_string(repository.join(&name));
             let text = with_port_here(&text.with_context(|| name.clone())?);
-            Ok(Self {
-                name,
-                text,
-                passing: Vec::new(),
-            })
+            Ok(Self { name, text, passing: Vec::new() })
         };
         names.into_iter().map(read).collect()
     }
@@ -233,10 +229,7 @@ impl Page {
     #[must_use]
     pub fn spans(&self) -> Vec<Line> {
         let spans = self.events().filter_map(|(event, range)| match event {
-            Event::Code(text) => Some(Line {
-                number: self.line(range.start),
-                text: text.into_string(),
-            }),
+            Event::Code(text) => Some(Line { number: self.line(range.start), text: text.into_string() }),
             _ => None,
         });
         spans.collect()
@@ -252,17 +245,12 @@ impl Page {
             let next = blocks.get(index + 1);
             Run {
                 lines: block.lines(),
-                shown: next
-                    .filter(|next| next.info == "console")
-                    .map(|next| next.text.clone()),
+                shown: next.filter(|next| next.info == "console").map(|next| next.text.clone()),
             }
         };
         let passing = self.passing.iter().filter(|(at, _)| *at == place);
         let passing: Vec<Line> = passing.map(|(_, line)| line.clone()).collect();
-        let passing = (!passing.is_empty()).then_some(Run {
-            lines: passing,
-            shown: None,
-        });
+        let passing = (!passing.is_empty()).then_some(Run { lines: passing, shown: None });
         typed.map(run).chain(passing).collect()
     }
 
@@ -337,9 +325,7 @@ impl Block {
                 continue;
             }
             let mut text = first.to_owned();
-            let mut end = here_document
-                .captures(first)
-                .map(|found| found[1].to_owned());
+            let mut end = here_document.captures(first).map(|found| found[1].to_owned());
             while end.is_some() || text.ends_with('\\') {
                 let Some((_, next)) = lines.next() else {
                     break;
@@ -347,10 +333,7 @@ impl Block {
                 text = format!("{text}\n{next}");
                 end = end.filter(|end| end != next);
             }
-            commands.push(Line {
-                number: self.line + 1 + index,
-                text,
-            });
+            commands.push(Line { number: self.line + 1 + index, text });
         }
         commands
     }
@@ -361,11 +344,7 @@ mod tests {
     use super::*;
 
     pub(super) fn page(text: &str) -> Page {
-        Page {
-            name: "page.md".to_owned(),
-            text: text.to_owned(),
-            passing: Vec::new(),
-        }
+        Page { name: "page.md".to_owned(), text: text.to_owned(), passing: Vec::new() }
     }
 
     #[test]
@@ -375,15 +354,8 @@ mod tests {
              ```console\nshown\n```\n\n```yaml\ne: 1\n```\n",
         );
         let runs = page.runs(Place::LabZsh);
-        let lines: Vec<(usize, &str)> = runs[0]
-            .lines
-            .iter()
-            .map(|line| (line.number, line.text.as_str()))
-            .collect();
-        assert_eq!(
-            lines,
-            [(5, "a \\\n  b"), (8, "cat <<'END' | c\nx\nEND"), (11, "d")]
-        );
+        let lines: Vec<(usize, &str)> = runs[0].lines.iter().map(|line| (line.number, line.text.as_str())).collect();
+        assert_eq!(lines, [(5, "a \\\n  b"), (8, "cat <<'END' | c\nx\nEND"), (11, "d")]);
         assert_eq!(runs[0].shown.as_deref(), Some("shown\n"));
         assert!(page.runs(Place::Machine).is_empty());
     }
@@ -400,10 +372,7 @@ mod tests {
     #[test]
     fn inline_code_is_found_in_tables_without_their_escapes() {
         let page = page("| a |\n|---|\n| `b [c \\| d]` |\n");
-        let span = Line {
-            number: 3,
-            text: "b [c | d]".to_owned(),
-        };
+        let span = Line { number: 3, text: "b [c | d]".to_owned() };
         assert_eq!(page.spans(), [span]);
     }
 }

@@ -31,72 +31,24 @@ const PLACES: [(&str, Place); 14] = [
 
 /// Command lines that begin so are run elsewhere: by which file, and what stands there.
 pub const ELSEWHERE: [(&str, &str, &str); 22] = [
-    (
-        "ansible-playbook",
-        "tests/packages/playbook.rs",
-        "\"ansible-playbook\"",
-    ),
+    ("ansible-playbook", "tests/packages/playbook.rs", "\"ansible-playbook\""),
     ("cargo build", "scripts/test", "cargo build --locked"),
     ("cargo clippy", ".ci/run", "cargo clippy --locked"),
     ("cargo doc", ".ci/run", "cargo doc --locked"),
     ("cargo fmt", ".ci/run", "cargo fmt"),
     ("cargo test", "scripts/test", "cargo test --locked"),
-    (
-        "docker compose build",
-        "scripts/docker-images",
-        "build exporter",
-    ),
-    (
-        "docker build",
-        "scripts/docker-images",
-        "docker buildx build",
-    ),
-    (
-        "docker run --gpus",
-        "tests/shims/docker.rs",
-        "\"run\", \"--gpus\"",
-    ),
-    (
-        "rm -rf $(genv root)",
-        "tests/packages/deb.rs",
-        "rm -rf $(genv root)",
-    ),
+    ("docker compose build", "scripts/docker-images", "build exporter"),
+    ("docker build", "scripts/docker-images", "docker buildx build"),
+    ("docker run --gpus", "tests/shims/docker.rs", "\"run\", \"--gpus\""),
+    ("rm -rf $(genv root)", "tests/packages/deb.rs", "rm -rf $(genv root)"),
     ("rpm --erase", "tests/packages/rpm.rs", "\"--erase\""),
-    (
-        "rpm --query",
-        "tests/packages/interrupted.rs",
-        "\"--query\"",
-    ),
-    (
-        "rpm --upgrade",
-        "tests/packages/interrupted.rs",
-        "\"--upgrade\", \"--force\"",
-    ),
-    (
-        "unshare --map-root-user",
-        "tests/users/main.rs",
-        "\"unshare\", \"-r\"",
-    ),
-    (
-        "nohup systemd-run --user --scope",
-        "tests/systemd/jobs.rs",
-        "nohup systemd-run --user --scope JOB",
-    ),
-    (
-        "systemd-run --user --scope",
-        "tests/systemd/jobs.rs",
-        "systemd-run --user --scope JOB",
-    ),
-    (
-        "systemd-run --user",
-        "tests/systemd/jobs.rs",
-        "systemd-run --user genv exec",
-    ),
-    (
-        "loginctl enable-linger",
-        "tests/systemd/jobs.rs",
-        "\"loginctl\", \"enable-linger\"",
-    ),
+    ("rpm --query", "tests/packages/interrupted.rs", "\"--query\""),
+    ("rpm --upgrade", "tests/packages/interrupted.rs", "\"--upgrade\", \"--force\""),
+    ("unshare --map-root-user", "tests/users/main.rs", "\"unshare\", \"-r\""),
+    ("nohup systemd-run --user --scope", "tests/systemd/jobs.rs", "nohup systemd-run --user --scope JOB"),
+    ("systemd-run --user --scope", "tests/systemd/jobs.rs", "systemd-run --user --scope JOB"),
+    ("systemd-run --user", "tests/systemd/jobs.rs", "systemd-run --user genv exec"),
+    ("loginctl enable-linger", "tests/systemd/jobs.rs", "\"loginctl\", \"enable-linger\""),
     ("scripts/man", "scripts/package", "man \"$share/man/man1\""),
     ("scripts/package", "scripts/test", "scripts/package"),
     ("scripts/run", "tests/documented/run.rs", "scripts/run"),
@@ -105,60 +57,30 @@ pub const ELSEWHERE: [(&str, &str, &str); 22] = [
 
 /// Command lines that begin so are run nowhere, and why.
 pub const NOT_RUN: [(&str, &str); 24] = [
-    (
-        "…/genv",
-        "stands for the path of genv 1.x in a line of sudoers",
-    ),
+    ("…/genv", "stands for the path of genv 1.x in a line of sudoers"),
     ("@reboot", "needs a machine that starts under cron"),
     ("crontab -e", "opens an editor in a terminal"),
-    (
-        "dmesg",
-        "needs what a driver of NVIDIA wrote into the kernel's log",
-    ),
+    ("dmesg", "needs what a driver of NVIDIA wrote into the kernel's log"),
     ("dnf", "is not in Debian 12; what it hands to rpm is run"),
-    (
-        "docker compose exec grafana grafana",
-        "needs Grafana, which could not be had for the tests",
-    ),
+    ("docker compose exec grafana grafana", "needs Grafana, which could not be had for the tests"),
     ("docker load", "needs a machine to which images are brought"),
     ("docker save", "needs a machine to which images are brought"),
     ("git restore", "is named without the file that it restores"),
-    (
-        "grafana server",
-        "needs Grafana, which could not be had for the tests",
-    ),
+    ("grafana server", "needs Grafana, which could not be had for the tests"),
     ("podman unshare", "needs Podman and its users"),
     ("lspci", "needs a GPU on a bus that can be looked at"),
     ("mesg", "needs a terminal of its own"),
     ("nvidia-ctk", "needs NVIDIA's toolkit for containers"),
     ("nvidia-smi -i INDEX", "changes a GPU"),
-    (
-        "pip install --user",
-        "is how genv 1.x comes into a home; tests have it in a folder of its own",
-    ),
-    (
-        "pip uninstall",
-        "needs a machine that has genv 1.x for everybody",
-    ),
-    (
-        "scripts/bench",
-        "takes minutes of a machine that does nothing else",
-    ),
-    (
-        "scripts/pair",
-        "takes minutes of a machine that does nothing else",
-    ),
+    ("pip install --user", "is how genv 1.x comes into a home; tests have it in a folder of its own"),
+    ("pip uninstall", "needs a machine that has genv 1.x for everybody"),
+    ("scripts/bench", "takes minutes of a machine that does nothing else"),
+    ("scripts/pair", "takes minutes of a machine that does nothing else"),
     ("sh -c", "is what genv types on a host"),
     ("ssh -t", "is what `genv remote activate` becomes"),
-    (
-        "sudo",
-        "asks for rights that tests have or lack; tests/remote_ssh/sudo.rs asks the real one",
-    ),
+    ("sudo", "asks for rights that tests have or lack; tests/remote_ssh/sudo.rs asks the real one"),
     ("systemctl start docker", "needs Docker as a service"),
-    (
-        "thanos receive",
-        "needs Thanos, which could not be had for the tests",
-    ),
+    ("thanos receive", "needs Thanos, which could not be had for the tests"),
 ];
 
 /// What begins inline code of several words that is no command line: messages of programs, commands that are named without
@@ -229,9 +151,7 @@ impl Passing {
         let places = Place::ALL.into_iter().map(|(_, place)| place);
         let run = places.filter(|place| *place != Place::Hardware);
         let typed = run.flat_map(|place| pages.iter().flat_map(move |page| page.typed(place)));
-        Self {
-            typed: typed.map(|line| words(&line.text)).collect(),
-        }
+        Self { typed: typed.map(|line| words(&line.text)).collect() }
     }
 
     /// What becomes of a piece of inline code; none if it is no command line.
@@ -315,9 +235,7 @@ fn starts(line: &str, words: &str) -> bool {
 
 /// The words of a line, without its comment.
 fn words(line: &str) -> Vec<String> {
-    let words = line
-        .split_whitespace()
-        .take_while(|word| !word.starts_with('#'));
+    let words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
     words.map(str::to_owned).collect()
 }
 
@@ -327,9 +245,7 @@ mod tests {
     use super::*;
 
     fn passing() -> Passing {
-        let page = page(
-            "```sh lab\na && promtool check config x.yml     # b c\n```\n\n```sh hardware\nzap -a\n```\n",
-        );
+        let page = page("```sh lab\na && promtool check config x.yml     # b c\n```\n\n```sh hardware\nzap -a\n```\n");
         Passing::beside(&[page])
     }
 
@@ -355,15 +271,7 @@ mod tests {
     #[test]
     fn messages_values_and_names_are_no_command_lines() {
         let passing = passing();
-        for text in [
-            "zap",
-            "mode: enforce",
-            "cannot load it",
-            "-i S",
-            "[a, b]",
-            "N a",
-            "{a, b}",
-        ] {
+        for text in ["zap", "mode: enforce", "cannot load it", "-i S", "[a, b]", "N a", "{a, b}"] {
             assert_eq!(passing.fate(text), None, "{text}");
         }
     }
@@ -372,10 +280,7 @@ mod tests {
     fn a_line_that_two_sentences_have_is_typed_once() {
         let page = page("`ss -l` and `ss -l`, not `ss N`, `zap -a`; `apt x`.\n");
         let lines = passing().lines(&page);
-        let lines: Vec<_> = lines
-            .iter()
-            .map(|(place, line)| (*place, &*line.text))
-            .collect();
+        let lines: Vec<_> = lines.iter().map(|(place, line)| (*place, &*line.text)).collect();
         assert_eq!(lines, [(Place::Docker, "ss -l"), (Place::Machine, "apt x")]);
     }
 }

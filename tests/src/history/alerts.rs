@@ -13,12 +13,7 @@ use crate::prometheus::{Prometheus, Series};
 ///
 /// # Errors
 /// Prometheus refuses one of them.
-pub(super) fn alert(
-    prometheus: &Prometheus,
-    writer: &mut Writer,
-    file: &RulesFile,
-    span: Span,
-) -> Result<()> {
+pub(super) fn alert(prometheus: &Prometheus, writer: &mut Writer, file: &RulesFile, span: Span) -> Result<()> {
     let rules = file.groups.iter().flat_map(|group| &group.rules);
     for rule in rules.filter(|rule| !rule.alert.is_empty()) {
         told(prometheus, writer, rule, span).with_context(|| rule.alert.clone())?;
@@ -76,11 +71,7 @@ fn states(times: &[f64], lasting: f64, keeping: f64, step: f64, last: f64) -> St
         // What fires goes on for a while after its condition held last.
         while now <= last && (now == held || fires && now - (held + step) < keeping) {
             fires |= now - began >= lasting;
-            let one = if fires {
-                &mut states.firing
-            } else {
-                &mut states.pending
-            };
+            let one = if fires { &mut states.firing } else { &mut states.pending };
             one.push((now, 1.0));
             states.since.push((now, began));
             now += step;
@@ -106,10 +97,7 @@ mod tests {
         let times = [10.0, 20.0, 30.0, 40.0, 60.0, 200.0];
         let states = states(&times, 20.0, 25.0, 10.0, 200.0);
         assert_eq!(at(&states.pending), [10.0, 20.0, 200.0]);
-        assert_eq!(
-            at(&states.firing),
-            [30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0]
-        );
+        assert_eq!(at(&states.firing), [30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0]);
         assert_eq!(states.since[8], (90.0, 10.0));
         assert_eq!(states.since[9], (200.0, 200.0));
     }

@@ -42,10 +42,7 @@ impl PlayedEnforcer {
 
     /// A cycle so long after the beginning, and what would be served at `/metrics` after it.
     pub(super) fn cycle(&mut self, hosts: &[HostSnapshot], passed: Duration) -> Vec<MetricFamily> {
-        let Enforcement {
-            config,
-            switched_on,
-        } = &mut self.enforcement;
+        let Enforcement { config, switched_on } = &mut self.enforcement;
         let switched_on = *switched_on;
         let mut loaded_seconds = self.began_seconds;
         if passed >= switched_on {
@@ -79,10 +76,7 @@ impl PlayedEnforcer {
             let outcome = match (&step.kind, mode) {
                 (_, Mode::DryRun) => Outcome::Would,
                 (StepKind::Report | StepKind::Warn { .. }, Mode::Enforce) => Outcome::Done,
-                (_, Mode::Enforce) => Outcome::Refused {
-                    reason: "it is on another host".to_owned(),
-                    again: false,
-                },
+                (_, Mode::Enforce) => Outcome::Refused { reason: "it is on another host".to_owned(), again: false },
             };
             self.counters.count(violation, &step.kind, &outcome, mode);
             self.history.settle(step, &outcome, now_seconds);

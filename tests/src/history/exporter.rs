@@ -14,9 +14,7 @@ use genv_exporter::families::{self, Limits, own};
 use genv_web::metrics::{MetricFamily, Samples};
 
 /// What the exporter does unless told otherwise: `--collector.processes.limit`.
-const LIMITS: Limits = Limits {
-    processes: Some(64),
-};
+const LIMITS: Limits = Limits { processes: Some(64) };
 
 /// An exporter of one host of a scenario, or of all.
 pub(super) struct PlayedExporter {
@@ -35,12 +33,7 @@ struct Running {
 
 impl PlayedExporter {
     /// An exporter that is not started yet.
-    pub(super) fn new(
-        engine: &Arc<Engine>,
-        hostname: Option<&str>,
-        options: &CollectOptions,
-        clock: &Clock,
-    ) -> Self {
+    pub(super) fn new(engine: &Arc<Engine>, hostname: Option<&str>, options: &CollectOptions, clock: &Clock) -> Self {
         Self {
             engine: Arc::clone(engine),
             hostname: hostname.map(str::to_owned),
@@ -88,26 +81,17 @@ impl PlayedExporter {
     }
 
     fn start(&self) -> Result<Running> {
-        let real = || RealSources {
-            processes: Box::new(NoMachine),
-            state: Box::new(NoMachine),
-        };
+        let real = || RealSources { processes: Box::new(NoMachine), state: Box::new(NoMachine) };
         let mut hosts = scenario::sources(&self.engine, &self.clock, None, real);
         if let Some(hostname) = &self.hostname {
             hosts.retain(|host| host.hostname == *hostname);
         }
-        ensure!(
-            !hosts.is_empty(),
-            "no host to play: the scenario lists none"
-        );
+        ensure!(!hosts.is_empty(), "no host to play: the scenario lists none");
         let since = (self.clock)().duration_since(UNIX_EPOCH)?;
         Ok(Running {
             collection: Collection::of_a_scenario(hosts, &self.options, Arc::clone(&self.clock))?,
             latest: Publication::default(),
-            process: OwnProcess {
-                start_time_seconds: Some(since.as_secs_f64()),
-                ..OwnProcess::read()
-            },
+            process: OwnProcess { start_time_seconds: Some(since.as_secs_f64()), ..OwnProcess::read() },
         })
     }
 }
@@ -127,10 +111,7 @@ impl ProcessSource for NoMachine {
 
 impl StateSource for NoMachine {
     fn read(&mut self) -> Result<State, StateError> {
-        Err(StateError {
-            message: "a history has no real environments: give the host the key environments"
-                .to_owned(),
-        })
+        Err(StateError { message: "a history has no real environments: give the host the key environments".to_owned() })
     }
 }
 
@@ -160,7 +141,5 @@ pub(super) fn ensure_nothing_hangs(engine: &Engine) -> Result<()> {
 /// # Errors
 /// It is before 1970.
 pub(super) fn milliseconds(moment: SystemTime) -> Result<i64> {
-    Ok(i64::try_from(
-        moment.duration_since(UNIX_EPOCH)?.as_millis(),
-    )?)
+    Ok(i64::try_from(moment.duration_since(UNIX_EPOCH)?.as_millis())?)
 }

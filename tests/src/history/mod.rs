@@ -117,10 +117,7 @@ impl History {
     /// # Errors
     /// It is no configuration.
     pub fn enforced(mut self, rules: &str, switched_on: Duration) -> Result<Self> {
-        self.enforcement = Some(Enforcement {
-            config: Config::parse("enforcer.yaml", rules)?,
-            switched_on,
-        });
+        self.enforcement = Some(Enforcement { config: Config::parse("enforcer.yaml", rules)?, switched_on });
         Ok(self)
     }
 
@@ -143,12 +140,7 @@ impl History {
     }
 
     fn trouble(mut self, instance: &str, from: Duration, until: Duration, frozen: bool) -> Self {
-        self.troubles.push(Trouble {
-            instance: instance.to_owned(),
-            from,
-            until,
-            frozen,
-        });
+        self.troubles.push(Trouble { instance: instance.to_owned(), from, until, frozen });
         self
     }
 
@@ -175,20 +167,12 @@ impl History {
         let prometheus = Prometheus::start_configured(tool, "{}", &flags)?;
         let mut writer = Writer::new(prometheus.port());
         self.scrape(&mut writer)?;
-        let span = Span {
-            from: self.from,
-            to: end,
-            interval: self.every,
-        };
+        let span = Span { from: self.from, to: end, interval: self.every };
         let file = RulesFile::shipped("genv-recording.yml")?;
         rules::record(&prometheus, &mut writer, &file, span)?;
         let file = RulesFile::shipped("genv-alerts.yml")?;
         alerts::alert(&prometheus, &mut writer, &file, span)?;
-        Ok(Past {
-            prometheus,
-            from: self.from,
-            end,
-        })
+        Ok(Past { prometheus, from: self.from, end })
     }
 
     fn scrape(&self, writer: &mut Writer) -> Result<()> {
@@ -221,18 +205,10 @@ impl History {
     }
 
     fn targets(&self, clock: &Clock) -> Result<Vec<Target>> {
-        let options = CollectOptions {
-            interval: self.every,
-            max_age: self.every * 3,
-            ..CollectOptions::default()
-        };
+        let options = CollectOptions { interval: self.every, max_age: self.every * 3, ..CollectOptions::default() };
         let scenario = self.engine.scenario();
         let hostnames: Vec<Option<&str>> = if self.exporter_per_host {
-            scenario
-                .hosts
-                .iter()
-                .map(|h| Some(h.name.as_str()))
-                .collect()
+            scenario.hosts.iter().map(|h| Some(h.name.as_str())).collect()
         } else {
             vec![None]
         };
@@ -250,15 +226,10 @@ impl History {
         let targets: Vec<Target> = hostnames.into_iter().map(target).collect();
         for trouble in &self.troubles {
             ensure!(
-                targets
-                    .iter()
-                    .any(|target| target.scraped.instance == trouble.instance),
+                targets.iter().any(|target| target.scraped.instance == trouble.instance),
                 "no exporter {}: there are {:?}",
                 trouble.instance,
-                targets
-                    .iter()
-                    .map(|t| &t.scraped.instance)
-                    .collect::<Vec<_>>()
+                targets.iter().map(|t| &t.scraped.instance).collect::<Vec<_>>()
             );
         }
         Ok(targets)

@@ -81,9 +81,7 @@ impl RulesFile {
     /// There is none.
     pub fn rule(&self, name: &str) -> Result<&Rule> {
         let mut rules = self.groups.iter().flat_map(|group| &group.rules);
-        rules
-            .find(|rule| rule.record == name || rule.alert == name)
-            .with_context(|| format!("no rule {name}"))
+        rules.find(|rule| rule.record == name || rule.alert == name).with_context(|| format!("no rule {name}"))
     }
 }
 
@@ -99,18 +97,11 @@ pub(super) struct Span {
 ///
 /// # Errors
 /// Prometheus refuses one of them, or they refer to each other in a circle.
-pub(super) fn record(
-    prometheus: &Prometheus,
-    writer: &mut Writer,
-    file: &RulesFile,
-    span: Span,
-) -> Result<()> {
+pub(super) fn record(prometheus: &Prometheus, writer: &mut Writer, file: &RulesFile, span: Span) -> Result<()> {
     let mut waiting = Vec::new();
     for group in &file.groups {
         let interval = match &group.interval {
-            Some(text) => {
-                parse_duration(text).with_context(|| format!("the interval of {}", group.name))?
-            }
+            Some(text) => parse_duration(text).with_context(|| format!("the interval of {}", group.name))?,
             None => span.interval,
         };
         let records = group.rules.iter().filter(|rule| !rule.record.is_empty());
@@ -141,12 +132,7 @@ pub(super) fn record(
 
 /// A rule that refers to what it recorded before. What it gives when its own past is what it gave, is what evaluating it
 /// step by step gives: each evaluation depends on earlier ones alone.
-fn fixed_point(
-    prometheus: &Prometheus,
-    writer: &mut Writer,
-    rule: &Rule,
-    span: Span,
-) -> Result<Vec<Series>> {
+fn fixed_point(prometheus: &Prometheus, writer: &mut Writer, rule: &Rule, span: Span) -> Result<Vec<Series>> {
     const MOST_PASSES: usize = 500;
     let mut before = Vec::new();
     for pass in 0..MOST_PASSES {
@@ -191,13 +177,7 @@ fn first_evaluation(span: Span) -> Result<SystemTime> {
 }
 
 /// Writes series under a name, and where one of them pauses or ends, that it did.
-pub(super) fn write(
-    writer: &mut Writer,
-    name: &str,
-    more: &Labels,
-    series: &[Series],
-    span: Span,
-) -> Result<()> {
+pub(super) fn write(writer: &mut Writer, name: &str, more: &Labels, series: &[Series], span: Span) -> Result<()> {
     let interval = i64::try_from(span.interval.as_millis())?;
     let last = milliseconds(span.to)?;
     for (labels, values) in series {
@@ -209,9 +189,7 @@ pub(super) fn write(
         while let Some((seconds, value)) = values.next() {
             let at = whole_milliseconds(*seconds);
             writer.add(id, at, *value)?;
-            let next = values
-                .peek()
-                .map(|(seconds, _)| whole_milliseconds(*seconds));
+            let next = values.peek().map(|(seconds, _)| whole_milliseconds(*seconds));
             if next != Some(at + interval) && at + interval <= last {
                 writer.end(id, at + interval)?;
             }
@@ -220,10 +198,7 @@ pub(super) fn write(
     Ok(())
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "Unix time in milliseconds fits in 53 bits"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "Unix time in milliseconds fits in 53 bits")]
 fn whole_milliseconds(seconds: f64) -> i64 {
     (seconds * 1000.0).round() as i64
 }
@@ -258,10 +233,7 @@ mod tests {
     #[test]
     fn only_whole_names_are_replaced() {
         let expression = "a:b + a:b:c * xa:b or a:b{x=\"1\"}[5m] + aa:b";
-        assert_eq!(
-            replaced(expression, "a:b", "Z"),
-            "Z + a:b:c * xa:b or Z{x=\"1\"}[5m] + aa:b"
-        );
+        assert_eq!(replaced(expression, "a:b", "Z"), "Z + a:b:c * xa:b or Z{x=\"1\"}[5m] + aa:b");
         assert!(!mentions("a:b:c", "a:b"));
     }
 }

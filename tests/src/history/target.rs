@@ -47,20 +47,10 @@ impl Target {
     /// Scrapes it, or fails to, so long after the beginning.
     pub(super) fn scrape(&mut self, passed: Duration, at: i64, writer: &mut Writer) -> Result<()> {
         let now = |trouble: &&Trouble| trouble.from <= passed && passed < trouble.until;
-        let frozen = self
-            .troubles
-            .iter()
-            .filter(now)
-            .any(|trouble| trouble.frozen);
-        let down = self
-            .troubles
-            .iter()
-            .filter(now)
-            .any(|trouble| !trouble.frozen);
+        let frozen = self.troubles.iter().filter(now).any(|trouble| trouble.frozen);
+        let down = self.troubles.iter().filter(now).any(|trouble| !trouble.frozen);
         let stopped_since = |trouble: &Trouble| {
-            !trouble.frozen
-                && trouble.until <= passed
-                && self.at.is_some_and(|at| at < trouble.until)
+            !trouble.frozen && trouble.until <= passed && self.at.is_some_and(|at| at < trouble.until)
         };
         if down || self.troubles.iter().any(stopped_since) {
             self.exporter.stop();
@@ -77,20 +67,11 @@ impl Target {
 
 impl Scraped {
     pub(super) fn new(job: &'static str, instance: &str) -> Self {
-        Self {
-            job,
-            instance: instance.to_owned(),
-            series: Vec::new(),
-        }
+        Self { job, instance: instance.to_owned(), series: Vec::new() }
     }
 
     /// Writes a scrape (none if there was no answer), and that those series ended which it has no more.
-    pub(super) fn write(
-        &mut self,
-        families: Option<&[MetricFamily]>,
-        at: i64,
-        writer: &mut Writer,
-    ) -> Result<()> {
+    pub(super) fn write(&mut self, families: Option<&[MetricFamily]>, at: i64, writer: &mut Writer) -> Result<()> {
         let up = writer.series(self.labels("up", Labels::new()));
         writer.add(up, at, if families.is_some() { 1.0 } else { 0.0 })?;
         let families = families.unwrap_or_default();
@@ -120,27 +101,16 @@ impl Scraped {
             return Ok(());
         }
         let there: HashSet<&SeriesId> = ids.iter().collect();
-        for known in self
-            .series
-            .iter()
-            .filter(|known| !there.contains(&known.id))
-        {
+        for known in self.series.iter().filter(|known| !there.contains(&known.id)) {
             writer.end(known.id, at)?;
         }
-        let known = samples().zip(&ids).map(|((series, _), id)| Known {
-            series: series.to_owned(),
-            id: *id,
-        });
+        let known = samples().zip(&ids).map(|((series, _), id)| Known { series: series.to_owned(), id: *id });
         self.series = known.collect();
         Ok(())
     }
 
     fn labels(&self, name: &str, mut labels: Labels) -> Labels {
-        let own = [
-            ("__name__", name),
-            ("job", self.job),
-            ("instance", &self.instance),
-        ];
+        let own = [("__name__", name), ("job", self.job), ("instance", &self.instance)];
         labels.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
         labels
     }

@@ -65,13 +65,7 @@ pub(super) struct Writer {
 impl Writer {
     /// A writer to the Prometheus on 127.0.0.1:`port`.
     pub(super) fn new(port: u16) -> Self {
-        Self {
-            port,
-            ids: HashMap::new(),
-            series: Vec::new(),
-            last: Vec::new(),
-            waiting: 0,
-        }
+        Self { port, ids: HashMap::new(), series: Vec::new(), last: Vec::new(), waiting: 0 }
     }
 
     /// The series with these labels, `__name__` among them.
@@ -101,10 +95,7 @@ impl Writer {
             "a sample of {milliseconds} after one of {last}: {:?}",
             self.series[series.0].labels
         );
-        self.series[series.0].samples.push(Sample {
-            value,
-            timestamp_milliseconds: milliseconds,
-        });
+        self.series[series.0].samples.push(Sample { value, timestamp_milliseconds: milliseconds });
         self.waiting += 1;
         if self.waiting >= BATCH {
             self.flush()?;
@@ -129,10 +120,7 @@ impl Writer {
         let full = self.series.iter_mut().filter(|s| !s.samples.is_empty());
         let request = WriteRequest {
             timeseries: full
-                .map(|series| TimeSeries {
-                    labels: series.labels.clone(),
-                    samples: mem::take(&mut series.samples),
-                })
+                .map(|series| TimeSeries { labels: series.labels.clone(), samples: mem::take(&mut series.samples) })
                 .collect(),
         };
         if request.timeseries.is_empty() {

@@ -96,12 +96,8 @@ const PAIRS: &[&str] = &[
 /// It cannot be loaded or initialized, or has no device.
 pub fn ask_everything(library: &Path) -> Result<Vec<Answer>> {
     // SAFETY: NVML's initializers have no requirements.
-    let library = unsafe { Library::new(library) }
-        .with_context(|| format!("cannot load {}", library.display()))?;
-    let mut asked = Asked {
-        library,
-        answers: Vec::new(),
-    };
+    let library = unsafe { Library::new(library) }.with_context(|| format!("cannot load {}", library.display()))?;
+    let mut asked = Asked { library, answers: Vec::new() };
     asked.system()?;
     let device = asked.first_device()?;
     asked.texts(device);
@@ -110,9 +106,7 @@ pub fn ask_everything(library: &Path) -> Result<Vec<Answer>> {
     asked.processes(device);
     asked.process_utilization(device);
     asked.events(device);
-    asked.call("nvmlShutdown", "", |call: extern "C" fn() -> u32| {
-        (call(), Value::Null)
-    });
+    asked.call("nvmlShutdown", "", |call: extern "C" fn() -> u32| (call(), Value::Null));
     Ok(asked.answers)
 }
 
@@ -150,9 +144,7 @@ impl Asked {
     }
 
     fn system(&mut self) -> Result<()> {
-        let code = self.call("nvmlInit_v2", "", |call: extern "C" fn() -> u32| {
-            (call(), Value::Null)
-        });
+        let code = self.call("nvmlInit_v2", "", |call: extern "C" fn() -> u32| (call(), Value::Null));
         ensure!(code == Some(SUCCESS), "nvmlInit_v2 returned {code:?}");
         for name in ["nvmlSystemGetDriverVersion", "nvmlSystemGetNVMLVersion"] {
             self.call(name, "", |call: extern "C" fn(*mut c_char, u32) -> u32| {
@@ -160,9 +152,7 @@ impl Asked {
             });
         }
         for name in ["nvmlSystemGetCudaDriverVersion_v2", "nvmlDeviceGetCount_v2"] {
-            self.call(name, "", |call: extern "C" fn(*mut u32) -> u32| {
-                written(0_u32, |out| call(out), |it| json!(it))
-            });
+            self.call(name, "", |call: extern "C" fn(*mut u32) -> u32| written(0_u32, |out| call(out), |it| json!(it)));
         }
         Ok(())
     }
@@ -170,13 +160,9 @@ impl Asked {
     fn first_device(&mut self) -> Result<Device> {
         let mut device = std::ptr::null_mut();
         for index in [1000, 0] {
-            self.call(
-                "nvmlDeviceGetHandleByIndex_v2",
-                index,
-                |call: extern "C" fn(u32, *mut Device) -> u32| {
-                    (call(index, &raw mut device), Value::Null)
-                },
-            );
+            self.call("nvmlDeviceGetHandleByIndex_v2", index, |call: extern "C" fn(u32, *mut Device) -> u32| {
+                (call(index, &raw mut device), Value::Null)
+            });
         }
         ensure!(!device.is_null(), "the library has no device");
         Ok(device)
@@ -185,13 +171,9 @@ impl Asked {
     fn texts(&mut self, device: Device) {
         for name in ["nvmlDeviceGetName", "nvmlDeviceGetUUID"] {
             for room in [96, 4] {
-                self.call(
-                    name,
-                    room,
-                    |call: extern "C" fn(Device, *mut c_char, u32) -> u32| {
-                        text(|buffer, length| call(device, buffer, length.min(room)))
-                    },
-                );
+                self.call(name, room, |call: extern "C" fn(Device, *mut c_char, u32) -> u32| {
+                    text(|buffer, length| call(device, buffer, length.min(room)))
+                });
             }
         }
     }
@@ -209,33 +191,21 @@ impl Asked {
         }
         for (name, arguments) in NUMBERS_BY_ARGUMENT {
             for argument in arguments.clone() {
-                self.call(
-                    name,
-                    argument,
-                    |call: extern "C" fn(Device, u32, *mut u32) -> u32| {
-                        written(0_u32, |out| call(device, argument, out), |it| json!(it))
-                    },
-                );
+                self.call(name, argument, |call: extern "C" fn(Device, u32, *mut u32) -> u32| {
+                    written(0_u32, |out| call(device, argument, out), |it| json!(it))
+                });
             }
         }
         for name in PAIRS {
-            self.call(
-                name,
-                "",
-                |call: extern "C" fn(Device, *mut u32, *mut u32) -> u32| {
-                    let (mut first, mut second) = (0, 0);
-                    let code = call(device, &raw mut first, &raw mut second);
-                    (code, json!([first, second]))
-                },
-            );
+            self.call(name, "", |call: extern "C" fn(Device, *mut u32, *mut u32) -> u32| {
+                let (mut first, mut second) = (0, 0);
+                let code = call(device, &raw mut first, &raw mut second);
+                (code, json!([first, second]))
+            });
         }
-        self.call(
-            "nvmlDeviceGetUtilizationRates",
-            "",
-            |call: extern "C" fn(Device, *mut [u32; 2]) -> u32| {
-                written([0; 2], |out| call(device, out), |it| json!(it))
-            },
-        );
+        self.call("nvmlDeviceGetUtilizationRates", "", |call: extern "C" fn(Device, *mut [u32; 2]) -> u32| {
+            written([0; 2], |out| call(device, out), |it| json!(it))
+        });
         for (kind, counter) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
             self.call(
                 "nvmlDeviceGetTotalEccErrors",
@@ -245,83 +215,49 @@ impl Asked {
                 },
             );
         }
-        self.call(
-            "nvmlDeviceGetMigDeviceHandleByIndex",
-            0,
-            |call: extern "C" fn(Device, u32, *mut Device) -> u32| {
-                let mut mig = std::ptr::null_mut();
-                (call(device, 0, &raw mut mig), Value::Null)
-            },
-        );
+        self.call("nvmlDeviceGetMigDeviceHandleByIndex", 0, |call: extern "C" fn(Device, u32, *mut Device) -> u32| {
+            let mut mig = std::ptr::null_mut();
+            (call(device, 0, &raw mut mig), Value::Null)
+        });
     }
 
     fn memory(&mut self, device: Device) {
         for name in ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetBAR1MemoryInfo"] {
-            self.call(
-                name,
-                "",
-                |call: extern "C" fn(Device, *mut [u64; 3]) -> u32| {
-                    written([0; 3], |out| call(device, out), |it| json!(it))
-                },
-            );
+            self.call(name, "", |call: extern "C" fn(Device, *mut [u64; 3]) -> u32| {
+                written([0; 3], |out| call(device, out), |it| json!(it))
+            });
         }
         // The second version's structure begins with its version: its size, and 2 in the highest byte.
         for version in [40_u64 | 2 << 24, 0] {
-            self.call(
-                "nvmlDeviceGetMemoryInfo_v2",
-                version,
-                |call: extern "C" fn(Device, *mut [u64; 5]) -> u32| {
-                    written(
-                        [version, 0, 0, 0, 0],
-                        |out| call(device, out),
-                        |it| json!(it[1..]),
-                    )
-                },
-            );
+            self.call("nvmlDeviceGetMemoryInfo_v2", version, |call: extern "C" fn(Device, *mut [u64; 5]) -> u32| {
+                written([version, 0, 0, 0, 0], |out| call(device, out), |it| json!(it[1..]))
+            });
         }
     }
 
     fn events(&mut self, device: Device) {
         let mut set = std::ptr::null_mut();
-        self.call(
-            "nvmlEventSetCreate",
-            "",
-            |call: extern "C" fn(*mut Device) -> u32| (call(&raw mut set), Value::Null),
-        );
+        self.call("nvmlEventSetCreate", "", |call: extern "C" fn(*mut Device) -> u32| {
+            (call(&raw mut set), Value::Null)
+        });
         self.call(
             "nvmlDeviceRegisterEvents",
             "critical XID error",
             |call: extern "C" fn(Device, u64, Device) -> u32| (call(device, 8, set), Value::Null),
         );
-        self.call(
-            "nvmlEventSetWait_v2",
-            "50 ms",
-            |call: extern "C" fn(Device, *mut [u64; 4], u32) -> u32| {
-                let mut event = [0; 4];
-                (call(set, &raw mut event, 50), Value::Null)
-            },
-        );
-        self.call(
-            "nvmlEventSetFree",
-            "",
-            |call: extern "C" fn(Device) -> u32| (call(set), Value::Null),
-        );
+        self.call("nvmlEventSetWait_v2", "50 ms", |call: extern "C" fn(Device, *mut [u64; 4], u32) -> u32| {
+            let mut event = [0; 4];
+            (call(set, &raw mut event, 50), Value::Null)
+        });
+        self.call("nvmlEventSetFree", "", |call: extern "C" fn(Device) -> u32| (call(set), Value::Null));
     }
 }
 
 /// Calls with room for one value; what was written, if anything.
-fn written<T: Copy>(
-    before: T,
-    call: impl FnOnce(*mut T) -> u32,
-    show: impl FnOnce(T) -> Value,
-) -> (u32, Value) {
+fn written<T: Copy>(before: T, call: impl FnOnce(*mut T) -> u32, show: impl FnOnce(T) -> Value) -> (u32, Value) {
     let mut out = before;
     let code = call(&raw mut out);
-    let value = if code == SUCCESS {
-        show(out)
-    } else {
-        Value::Null
-    };
+    let value = if code == SUCCESS { show(out) } else { Value::Null };
     (code, value)
 }
 

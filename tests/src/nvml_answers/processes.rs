@@ -20,30 +20,22 @@ impl Asked {
         for &(name, entry_bytes) in PROCESS_LISTS {
             // No room to ask for the number, too little, and enough.
             for capacity in [0_u32, 1, 64] {
-                self.call(
-                    name,
-                    capacity,
-                    |call: extern "C" fn(Device, *mut u32, *mut u64) -> u32| {
-                        let mut words = [0_u64; 64 * 4];
-                        let mut count = capacity;
-                        let buffer = match capacity {
-                            0 => std::ptr::null_mut(),
-                            _ => words.as_mut_ptr(),
-                        };
-                        let code = call(device, &raw mut count, buffer);
-                        let written = if code == SUCCESS {
-                            count.min(capacity)
-                        } else {
-                            0
-                        };
-                        let entries: Vec<_> = words
-                            .chunks_exact(entry_bytes / 8)
-                            .take(written as usize)
-                            .map(|it| json!({"pid": it[0] as u32, "used": it[1], "rest": it[2..]}))
-                            .collect();
-                        (code, json!({"count": count, "entries": entries}))
-                    },
-                );
+                self.call(name, capacity, |call: extern "C" fn(Device, *mut u32, *mut u64) -> u32| {
+                    let mut words = [0_u64; 64 * 4];
+                    let mut count = capacity;
+                    let buffer = match capacity {
+                        0 => std::ptr::null_mut(),
+                        _ => words.as_mut_ptr(),
+                    };
+                    let code = call(device, &raw mut count, buffer);
+                    let written = if code == SUCCESS { count.min(capacity) } else { 0 };
+                    let entries: Vec<_> = words
+                        .chunks_exact(entry_bytes / 8)
+                        .take(written as usize)
+                        .map(|it| json!({"pid": it[0] as u32, "used": it[1], "rest": it[2..]}))
+                        .collect();
+                    (code, json!({"count": count, "entries": entries}))
+                });
             }
         }
     }
@@ -76,8 +68,7 @@ impl Asked {
                             .iter()
                             .map(|&[pid, stamp, sm_memory, encoder_decoder]| {
                                 let age = i128::from(now) - i128::from(stamp);
-                                let shares = [sm_memory, encoder_decoder]
-                                    .map(|it| [it as u32, (it >> 32) as u32]);
+                                let shares = [sm_memory, encoder_decoder].map(|it| [it as u32, (it >> 32) as u32]);
                                 json!({"pid": pid as u32, "age_microseconds": age as i64, "shares": shares})
                             })
                             .collect();

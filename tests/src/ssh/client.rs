@@ -53,11 +53,7 @@ impl SshClient {
         fs::write(at("known_hosts"), known_hosts)?;
         fs::write(at("config"), configuration)?;
         let ssh = installed("ssh");
-        let script = format!(
-            "#!/bin/sh\nexec {} -F {} \"$@\"\n",
-            ssh.display(),
-            at("config").display()
-        );
+        let script = format!("#!/bin/sh\nexec {} -F {} \"$@\"\n", ssh.display(), at("config").display());
         fs::create_dir(at("bin"))?;
         write_script(&at("bin/ssh"), &script)?;
         Ok(Self { folder })
@@ -94,9 +90,7 @@ impl SshClient {
     pub fn on_path(&self, command: &mut Command) -> Result<()> {
         let path = command.get_envs().find(|(name, _)| *name == "PATH");
         let path = path.and_then(|(_, value)| value).map(ToOwned::to_owned);
-        let path = path
-            .or_else(|| std::env::var_os("PATH"))
-            .context("no PATH")?;
+        let path = path.or_else(|| std::env::var_os("PATH")).context("no PATH")?;
         let folders = std::iter::once(self.bin()).chain(std::env::split_paths(&path));
         let path = std::env::join_paths(folders)?;
         command.env("PATH", path);

@@ -57,19 +57,8 @@ impl SshServer {
     pub fn start_apart(session: &Command, options: &[&str], script: &str) -> Result<Self> {
         Self::start_by(session, options, HERE, |sshd| {
             let mut unshare = Command::new("unshare");
-            unshare.args([
-                "--pid",
-                "--fork",
-                "--kill-child",
-                "--mount-proc",
-                "sh",
-                "-c",
-            ]);
-            unshare
-                .arg(format!("{script}\nexec \"$@\""))
-                .arg("sh")
-                .arg(sshd.get_program())
-                .args(sshd.get_args());
+            unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]);
+            unshare.arg(format!("{script}\nexec \"$@\"")).arg("sh").arg(sshd.get_program()).args(sshd.get_args());
             unshare
         })
     }
@@ -148,12 +137,7 @@ impl SshServer {
         let mut command = wrap(sshd);
         command.env_clear().env("PATH", "/usr/bin:/bin");
         let child = Running::spawn(command.stdin(Stdio::null()))?;
-        let mut server = Self {
-            child,
-            address,
-            port,
-            folder,
-        };
+        let mut server = Self { child, address, port, folder };
         until("sshd answers", || {
             ensure!(server.child.try_wait()?.is_none(), "it has ended");
             Ok(server.answers())
@@ -264,10 +248,7 @@ fn configuration(folder: &Path, listen: &str, session: &Command, options: &[&str
     let folder = folder.display();
     let variables = session.get_envs().filter_map(|(name, value)| {
         let assignment = format!("{}={}", name.display(), value?.display());
-        Some(format!(
-            " \"{}\"",
-            assignment.replace('\\', r"\\").replace('"', "\\\"")
-        ))
+        Some(format!(" \"{}\"", assignment.replace('\\', r"\\").replace('"', "\\\"")))
     });
     let variables: String = variables.collect();
     let options = options.join("\n");

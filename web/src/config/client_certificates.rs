@@ -5,9 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
-use tokio_rustls::rustls::crypto::{
-    CryptoProvider, verify_tls12_signature, verify_tls13_signature,
-};
+use tokio_rustls::rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
 use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use tokio_rustls::rustls::{
@@ -61,9 +59,7 @@ impl ClientCertVerifier for AnyCertificate {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 
@@ -104,13 +100,8 @@ impl ClientCertVerifier for AllowedNames {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self
-            .inner
-            .verify_client_cert(certificate, intermediates, now)?;
-        if names_of(certificate)?
-            .iter()
-            .any(|name| self.names.contains(name))
-        {
+        let verified = self.inner.verify_client_cert(certificate, intermediates, now)?;
+        if names_of(certificate)?.iter().any(|name| self.names.contains(name)) {
             return Ok(verified);
         }
         Err(CertificateError::Other(OtherError(Arc::new(NoAllowedName))).into())
@@ -122,8 +113,7 @@ impl ClientCertVerifier for AllowedNames {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner
-            .verify_tls12_signature(message, certificate, signature)
+        self.inner.verify_tls12_signature(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -132,8 +122,7 @@ impl ClientCertVerifier for AllowedNames {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner
-            .verify_tls13_signature(message, certificate, signature)
+        self.inner.verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -144,8 +133,7 @@ impl ClientCertVerifier for AllowedNames {
 /// The DNS names, e-mail addresses, IP addresses and URIs of a certificate, as the toolkit compares them: as text.
 fn names_of(certificate: &CertificateDer<'_>) -> Result<Vec<String>, Error> {
     let encoding = |_| Error::from(CertificateError::BadEncoding);
-    let (_, certificate) =
-        X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    let (_, certificate) = X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
     let Some(extension) = certificate.subject_alternative_name().map_err(encoding)? else {
         return Ok(Vec::new());
     };
@@ -162,8 +150,5 @@ fn names_of(certificate: &CertificateDer<'_>) -> Result<Vec<String>, Error> {
 }
 
 fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
-    <[u8; 4]>::try_from(bytes)
-        .map(IpAddr::from)
-        .or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
-        .ok()
+    <[u8; 4]>::try_from(bytes).map(IpAddr::from).or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }

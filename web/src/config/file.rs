@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hyper::header::{
-    CONTENT_SECURITY_POLICY, HeaderMap, HeaderValue, STRICT_TRANSPORT_SECURITY,
-    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS, X_XSS_PROTECTION,
+    CONTENT_SECURITY_POLICY, HeaderMap, HeaderValue, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS,
+    X_FRAME_OPTIONS, X_XSS_PROTECTION,
 };
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IntoDeserializer};
@@ -93,10 +93,7 @@ pub(super) struct Headers {
     content_security_policy: Option<HeaderValue>,
     #[serde(rename = "X-Frame-Options", deserialize_with = "frame_options")]
     x_frame_options: Option<HeaderValue>,
-    #[serde(
-        rename = "X-Content-Type-Options",
-        deserialize_with = "content_type_options"
-    )]
+    #[serde(rename = "X-Content-Type-Options", deserialize_with = "content_type_options")]
     x_content_type_options: Option<HeaderValue>,
     #[serde(rename = "X-XSS-Protection", deserialize_with = "header")]
     x_xss_protection: Option<HeaderValue>,
@@ -137,9 +134,7 @@ impl<'de> Deserialize<'de> for PasswordHash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         Self::parse(&text).ok_or_else(|| {
-            de::Error::custom(
-                "this is no bcrypt hash; make one with 'htpasswd -nBC 10 \"\" | tr -d \":\\n\"'",
-            )
+            de::Error::custom("this is no bcrypt hash; make one with 'htpasswd -nBC 10 \"\" | tr -d \":\\n\"'")
         })
     }
 }
@@ -154,9 +149,7 @@ fn header<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<HeaderVal
         None => Ok(None),
         Some(text) => match HeaderValue::from_str(&text) {
             Ok(value) => Ok(Some(value)),
-            Err(_) => Err(de::Error::custom(
-                "this cannot be a header's value: it is not one line of text",
-            )),
+            Err(_) => Err(de::Error::custom("this cannot be a header's value: it is not one line of text")),
         },
     }
 }
@@ -168,32 +161,23 @@ fn one_of<'de, D: Deserializer<'de>>(
     match header(deserializer)? {
         Some(value) if !allowed.iter().any(|allowed| value == allowed) => {
             let allowed = allowed.join(" or ");
-            Err(de::Error::custom(format!(
-                "only {allowed} is possible here"
-            )))
+            Err(de::Error::custom(format!("only {allowed} is possible here")))
         }
         value => Ok(value),
     }
 }
 
-fn frame_options<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<HeaderValue>, D::Error> {
+fn frame_options<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<HeaderValue>, D::Error> {
     one_of(deserializer, &["deny", "sameorigin"])
 }
 
-fn content_type_options<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<HeaderValue>, D::Error> {
+fn content_type_options<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<HeaderValue>, D::Error> {
     one_of(deserializer, &["nosniff"])
 }
 
-fn client_auth_type<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<ClientAuthType>, D::Error> {
+fn client_auth_type<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ClientAuthType>, D::Error> {
     let name = not_blank(deserializer)?;
-    name.map(|name| ClientAuthType::deserialize(name.into_deserializer()))
-        .transpose()
+    name.map(|name| ClientAuthType::deserialize(name.into_deserializer())).transpose()
 }
 
 fn go_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
@@ -201,9 +185,7 @@ fn go_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D
     match text.as_deref() {
         None | Some("") => Ok(Duration::ZERO),
         Some(text) => parse_go_duration(text).ok_or_else(|| {
-            de::Error::custom(
-                "this is no duration; write it as a number and a unit, such as 1s, 100ms or 1m30s",
-            )
+            de::Error::custom("this is no duration; write it as a number and a unit, such as 1s, 100ms or 1m30s")
         }),
     }
 }

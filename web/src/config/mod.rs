@@ -100,10 +100,7 @@ impl WebConfig {
         };
         state.refresh_file()?;
         state.refresh_tls()?;
-        Ok(Self {
-            speaks_tls: state.tls.is_some(),
-            state: Mutex::new(state),
-        })
+        Ok(Self { speaks_tls: state.tls.is_some(), state: Mutex::new(state) })
     }
 
     /// Whether connections begin with a TLS handshake.
@@ -134,10 +131,7 @@ impl WebConfig {
 
 fn log(result: Result<(), WebConfigError>) {
     if let Err(error) = result {
-        tracing::error!(
-            error = error.to_string().lines().next(),
-            "the web configuration is broken"
-        );
+        tracing::error!(error = error.to_string().lines().next(), "the web configuration is broken");
     }
 }
 
@@ -172,11 +166,7 @@ impl State {
             return Ok(());
         };
         // Every one of them has to be looked at.
-        let changes = self
-            .tls_files
-            .iter_mut()
-            .filter_map(Watched::changed)
-            .count();
+        let changes = self.tls_files.iter_mut().filter_map(Watched::changed).count();
         if changes > 0 {
             self.server_config = None;
             let loaded = tls.load();
@@ -186,10 +176,7 @@ impl State {
     }
 
     fn unusable(&self, why: String) -> WebConfigError {
-        WebConfigError::Unusable {
-            path: self.file.path().to_owned(),
-            why,
-        }
+        WebConfigError::Unusable { path: self.file.path().to_owned(), why }
     }
 }
 
@@ -198,15 +185,12 @@ fn read(
     bytes: io::Result<Vec<u8>>,
     notes: &mut Vec<String>,
 ) -> Result<(Settings, Option<Tls>), WebConfigError> {
-    let bytes = bytes.map_err(|error| WebConfigError::Unreadable {
-        path: path.to_owned(),
-        why: error.to_string(),
-    })?;
+    let bytes = bytes.map_err(|error| WebConfigError::Unreadable { path: path.to_owned(), why: error.to_string() })?;
     let name = path.to_string_lossy();
     let whole = |message| WebConfigError::Malformed(yaml::Error::whole(&name, message).to_string());
     let text = String::from_utf8(bytes).map_err(|_| whole("it is not UTF-8".to_owned()))?;
-    let file: Option<File> = yaml::parse(&name, &text)
-        .map_err(|error| WebConfigError::Malformed(without_values(&error.to_string())))?;
+    let file: Option<File> =
+        yaml::parse(&name, &text).map_err(|error| WebConfigError::Malformed(without_values(&error.to_string())))?;
     let file = file.unwrap_or_default();
     let http = file.http_server_config.unwrap_or_default();
     if http.http2 == Some(true) {
@@ -227,10 +211,9 @@ fn rate_limiter(config: Option<&RateLimit>) -> Result<Option<RateLimiter>, Strin
     match config {
         None => Ok(None),
         Some(config) if config.interval.is_zero() => Ok(None),
-        Some(config) if config.burst == 0 => Err(
-            "rate_limit with a burst of 0 would refuse every request; set burst to 1 or more"
-                .to_owned(),
-        ),
+        Some(config) if config.burst == 0 => {
+            Err("rate_limit with a burst of 0 would refuse every request; set burst to 1 or more".to_owned())
+        }
         Some(config) => Ok(Some(RateLimiter::new(config.interval, config.burst))),
     }
 }

@@ -29,17 +29,9 @@ pub(super) struct Tls {
 #[derive(Clone, Debug)]
 enum Clients {
     Anonymous,
-    Unverified {
-        required: bool,
-    },
-    Verified {
-        required: bool,
-        authority: Pem,
-    },
-    Named {
-        verified_by: Option<Pem>,
-        names: Vec<String>,
-    },
+    Unverified { required: bool },
+    Verified { required: bool, authority: Pem },
+    Named { verified_by: Option<Pem>, names: Vec<String> },
 }
 
 /// Where a certificate or key is.
@@ -61,35 +53,19 @@ impl std::fmt::Debug for Pem {
 impl Tls {
     /// Checks everything but the files, which may be named relative to `folder`. `None`: no TLS is asked for.
     /// What is served otherwise than it was asked for, without being weaker for it, is noted in `notes`.
-    pub(super) fn new(
-        config: TlsServerConfig,
-        folder: &Path,
-        notes: &mut Vec<String>,
-    ) -> Result<Option<Self>, String> {
-        let pem =
-            |inline_key, text: Option<String>, file_key, path: Option<String>| match (text, path) {
-                (Some(_), Some(_)) => Err(format!(
-                    "tls_server_config has both {inline_key} and {file_key}; remove one of them"
-                )),
-                (Some(text), None) => Ok(Some(Pem::Inline {
-                    key: inline_key,
-                    text,
-                })),
-                (None, Some(path)) => Ok(Some(Pem::File {
-                    key: file_key,
-                    path: folder.join(path),
-                })),
-                (None, None) => Ok(None),
-            };
+    pub(super) fn new(config: TlsServerConfig, folder: &Path, notes: &mut Vec<String>) -> Result<Option<Self>, String> {
+        let pem = |inline_key, text: Option<String>, file_key, path: Option<String>| match (text, path) {
+            (Some(_), Some(_)) => {
+                Err(format!("tls_server_config has both {inline_key} and {file_key}; remove one of them"))
+            }
+            (Some(text), None) => Ok(Some(Pem::Inline { key: inline_key, text })),
+            (None, Some(path)) => Ok(Some(Pem::File { key: file_key, path: folder.join(path) })),
+            (None, None) => Ok(None),
+        };
         let is_empty = config.is_empty();
         let certificate = pem("cert", config.cert, "cert_file", config.cert_file)?;
         let key = pem("key", config.key, "key_file", config.key_file)?;
-        let authority = pem(
-            "client_ca",
-            config.client_ca,
-            "client_ca_file",
-            config.client_ca_file,
-        )?;
+        let authority = pem("client_ca", config.client_ca, "client_ca_file", config.client_ca_file)?;
         let (certificate, key) = match (certificate, key) {
             (Some(certificate), Some(key)) => (certificate, key),
             _ if is_empty => return Ok(None),
@@ -98,11 +74,7 @@ impl Tls {
             }
             (_, None) => return Err("tls_server_config names no key; add key_file".to_owned()),
         };
-        let clients = clients(
-            config.client_auth_type.unwrap_or_default(),
-            config.client_allowed_sans,
-            authority,
-        )?;
+        let clients = clients(config.client_auth_type.unwrap_or_default(), config.client_allowed_sans, authority)?;
         let versions = versions(config.min_version, config.max_version, notes)?;
         let mut provider = ring::default_provider();
         if let Some(names) = config.cipher_suites.filter(|names| !names.is_empty()) {
@@ -142,7 +114,9 @@ impl Tls {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&self.versions)
             .map_err(|error| {
-                format!("min_version, max_version, cipher_suites and curve_preferences leave nothing to agree on: {error}")
+                format!(
+                    "min_version, max_version, cipher_suites and curve_preferences leave nothing to agree on: {error}"
+                )
             })?;
         let verifier = self.verifier()?;
         let remembers_clients = verifier.is_none();
@@ -150,16 +124,10 @@ impl Tls {
             Some(verifier) => builder.with_client_cert_verifier(verifier),
             None => builder.with_no_client_auth(),
         };
-        let key = PrivateKeyDer::from_pem_slice(&self.key.read()?)
-            .map_err(|error| self.key.refused(&error))?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key.read()?).map_err(|error| self.key.refused(&error))?;
         let mut config = builder
             .with_single_cert(self.certificate.certificates()?, key)
-            .map_err(|error| {
-                format!(
-                    "{:?} and {:?} do not go together: {error}",
-                    self.certificate, self.key
-                )
-            })?;
+            .map_err(|error| format!("{:?} and {:?} do not go together: {error}", self.certificate, self.key))?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         config.ignore_client_order = self.prefer_server_cipher_suites;
         if !remembers_clients {
@@ -171,52 +139,32 @@ impl Tls {
 
     fn verifier(&self) -> Result<Option<Arc<dyn ClientCertVerifier>>, String> {
         let unverified = |required| -> Arc<dyn ClientCertVerifier> {
-            Arc::new(AnyCertificate {
-                required,
-                provider: Arc::clone(&self.provider),
-            })
+            Arc::new(AnyCertificate { required, provider: Arc::clone(&self.provider) })
         };
         Ok(match &self.clients {
             Clients::Anonymous => None,
             Clients::Unverified { required } => Some(unverified(*required)),
-            Clients::Verified {
-                required,
-                authority,
-            } => Some(self.verified(*required, authority)?),
+            Clients::Verified { required, authority } => Some(self.verified(*required, authority)?),
             Clients::Named { verified_by, names } => {
                 let inner = match verified_by {
                     Some(authority) => self.verified(true, authority)?,
                     None => unverified(true),
                 };
-                Some(Arc::new(AllowedNames {
-                    inner,
-                    names: names.clone(),
-                }))
+                Some(Arc::new(AllowedNames { inner, names: names.clone() }))
             }
         })
     }
 
-    fn verified(
-        &self,
-        required: bool,
-        authority: &Pem,
-    ) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    fn verified(&self, required: bool, authority: &Pem) -> Result<Arc<dyn ClientCertVerifier>, String> {
         let mut roots = RootCertStore::empty();
         for certificate in authority.certificates()? {
-            roots.add(certificate).map_err(|error| {
-                format!("{authority:?} holds a certificate that is no authority: {error}")
-            })?;
+            roots
+                .add(certificate)
+                .map_err(|error| format!("{authority:?} holds a certificate that is no authority: {error}"))?;
         }
-        let builder =
-            WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&self.provider));
-        let builder = if required {
-            builder
-        } else {
-            builder.allow_unauthenticated()
-        };
-        builder
-            .build()
-            .map_err(|error| format!("{authority:?} cannot be used: {error}"))
+        let builder = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&self.provider));
+        let builder = if required { builder } else { builder.allow_unauthenticated() };
+        builder.build().map_err(|error| format!("{authority:?} cannot be used: {error}"))
     }
 }
 
@@ -237,9 +185,7 @@ impl TlsServerConfig {
 impl Pem {
     fn read(&self) -> Result<Vec<u8>, String> {
         match self {
-            Self::File { path, .. } => {
-                fs::read(path).map_err(|error| format!("{self:?} cannot be read: {error}"))
-            }
+            Self::File { path, .. } => fs::read(path).map_err(|error| format!("{self:?} cannot be read: {error}")),
             Self::Inline { text, .. } => Ok(text.clone().into_bytes()),
         }
     }
@@ -259,45 +205,31 @@ impl Pem {
     }
 }
 
-fn clients(
-    kind: ClientAuthType,
-    names: Option<Vec<String>>,
-    authority: Option<Pem>,
-) -> Result<Clients, String> {
+fn clients(kind: ClientAuthType, names: Option<Vec<String>>, authority: Option<Pem>) -> Result<Clients, String> {
     use ClientAuthType as Kind;
     if authority.is_some() && kind == Kind::NoClientCert {
-        return Err(
-            "tls_server_config has a client_ca and asks no client for a certificate; \
+        return Err("tls_server_config has a client_ca and asks no client for a certificate; \
                     add client_auth_type: RequireAndVerifyClientCert"
-                .to_owned(),
-        );
+            .to_owned());
     }
-    let required = matches!(
-        kind,
-        Kind::RequireAnyClientCert | Kind::RequireAndVerifyClientCert
-    );
+    let required = matches!(kind, Kind::RequireAnyClientCert | Kind::RequireAndVerifyClientCert);
     if names.is_some() && !required {
-        return Err(
-            "client_allowed_sans needs client_auth_type: RequireAndVerifyClientCert (or \
+        return Err("client_allowed_sans needs client_auth_type: RequireAndVerifyClientCert (or \
                     RequireAnyClientCert): other clients may show no certificate"
-                .to_owned(),
-        );
+            .to_owned());
     }
     let verified_by = match kind {
-        Kind::VerifyClientCertIfGiven | Kind::RequireAndVerifyClientCert => {
-            Some(authority.ok_or_else(|| {
-                format!("client_auth_type {kind:?} does not say which authority's certificates are right; add client_ca_file")
-            })?)
-        }
+        Kind::VerifyClientCertIfGiven | Kind::RequireAndVerifyClientCert => Some(authority.ok_or_else(|| {
+            format!(
+                "client_auth_type {kind:?} does not say which authority's certificates are right; add client_ca_file"
+            )
+        })?),
         _ => None,
     };
     Ok(match (kind, names, verified_by) {
         (Kind::NoClientCert, ..) => Clients::Anonymous,
         (_, Some(names), verified_by) => Clients::Named { verified_by, names },
-        (_, None, Some(authority)) => Clients::Verified {
-            required,
-            authority,
-        },
+        (_, None, Some(authority)) => Clients::Verified { required, authority },
         (_, None, None) => Clients::Unverified { required },
     })
 }

@@ -50,11 +50,7 @@ impl Stamp {
 impl Watched {
     /// A file that has not been looked at yet.
     pub(super) fn new(path: PathBuf) -> Self {
-        Self {
-            path,
-            seen: None,
-            content: None,
-        }
+        Self { path, seen: None, content: None }
     }
 
     pub(super) fn path(&self) -> &Path {

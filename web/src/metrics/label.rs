@@ -111,13 +111,7 @@ mod tests {
 
     #[test]
     fn indices_are_written_as_they_are_displayed() {
-        for index in [
-            DeviceIndex::gpu(0),
-            DeviceIndex {
-                gpu: 12,
-                mig: Some(3),
-            },
-        ] {
+        for index in [DeviceIndex::gpu(0), DeviceIndex { gpu: 12, mig: Some(3) }] {
             let mut text = String::new();
             index.push_to(&mut text);
             assert_eq!(text, index.to_string());

@@ -30,14 +30,11 @@ impl OwnProcess {
     #[must_use]
     pub fn read() -> Self {
         // The kernel makes the file anew for each reader, with all interrupts; the start of this process stays the same.
-        static BOOT: LazyLock<Option<f64>> =
-            LazyLock::new(|| boot_seconds(&fs::read_to_string("/proc/stat").ok()?));
+        static BOOT: LazyLock<Option<f64>> = LazyLock::new(|| boot_seconds(&fs::read_to_string("/proc/stat").ok()?));
         let stat = fs::read("/proc/self/stat").unwrap_or_default();
         Self {
             open_fds: open_fds(),
-            max_fds: getrlimit(Resource::Nofile)
-                .current
-                .map(|limit| limit as f64),
+            max_fds: getrlimit(Resource::Nofile).current.map(|limit| limit as f64),
             ..Self::from_stat(&String::from_utf8_lossy(&stat), *BOOT)
         }
     }
@@ -45,21 +42,15 @@ impl OwnProcess {
     /// What `/proc/self/stat` tells, and the time of the start since the machine was started at `boot`, Unix time.
     fn from_stat(own: &str, boot: Option<f64>) -> Self {
         // The command's name is in parentheses and may hold anything; the fields after it are counted from 3.
-        let fields: Vec<&str> = own
-            .rsplit_once(')')
-            .map(|(_, rest)| rest.split_ascii_whitespace().collect())
-            .unwrap_or_default();
+        let fields: Vec<&str> =
+            own.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace().collect()).unwrap_or_default();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
         let ticks = clock_ticks_per_second() as f64;
         Self {
-            cpu_seconds: field(14)
-                .zip(field(15))
-                .map(|(user, system)| (user + system) / ticks),
+            cpu_seconds: field(14).zip(field(15)).map(|(user, system)| (user + system) / ticks),
             virtual_memory_bytes: field(23),
             resident_memory_bytes: field(24).map(|pages| pages * page_size() as f64),
-            start_time_seconds: boot
-                .zip(field(22))
-                .map(|(boot, start)| boot + start / ticks),
+            start_time_seconds: boot.zip(field(22)).map(|(boot, start)| boot + start / ticks),
             threads: field(20),
             ..Self::default()
         }
@@ -91,31 +82,18 @@ mod tests {
     #[test]
     fn every_value_of_this_process_is_read() {
         let own = OwnProcess::read();
-        let now = std::time::SystemTime::UNIX_EPOCH
-            .elapsed()
-            .unwrap()
-            .as_secs_f64();
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
         assert!(own.cpu_seconds.is_some_and(|seconds| seconds >= 0.0));
         assert!(own.open_fds.is_some_and(|fds| fds >= 3.0));
-        let files: Vec<_> = (0..100)
-            .map(|_| fs::File::open("/dev/null").unwrap())
-            .collect();
-        let more = open_fds()
-            .zip(own.open_fds)
-            .map(|(after, before)| after - before);
+        let files: Vec<_> = (0..100).map(|_| fs::File::open("/dev/null").unwrap()).collect();
+        let more = open_fds().zip(own.open_fds).map(|(after, before)| after - before);
         // Other tests open and close files meanwhile.
-        assert!(
-            more.is_some_and(|more| (50.0..200.0).contains(&more)),
-            "{more:?}"
-        );
+        assert!(more.is_some_and(|more| (50.0..200.0).contains(&more)), "{more:?}");
         drop(files);
         assert!(own.max_fds >= own.open_fds);
         assert!(own.resident_memory_bytes.is_some_and(|bytes| bytes > 1e5));
         assert!(own.virtual_memory_bytes >= own.resident_memory_bytes);
-        assert!(
-            own.start_time_seconds
-                .is_some_and(|start| start > 1e9 && start <= now + 1.0)
-        );
+        assert!(own.start_time_seconds.is_some_and(|start| start > 1e9 && start <= now + 1.0));
         assert!(own.threads.is_some_and(|threads| threads >= 1.0));
     }
 
@@ -135,9 +113,6 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_absent() {
-        assert_eq!(
-            OwnProcess::from_stat("", boot_seconds("")),
-            OwnProcess::default()
-        );
+        assert_eq!(OwnProcess::from_stat("", boot_seconds("")), OwnProcess::default());
     }
 }

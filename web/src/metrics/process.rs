@@ -14,11 +14,7 @@ pub fn of_build<'a, S>(family: &Family<S>, samples: &'a mut Samples) -> &'a Metr
 }
 
 /// All families about the process that have a sample.
-pub fn of_process(
-    process: &OwnProcess,
-    samples: &mut Samples,
-    mut each: impl FnMut(&MetricFamily),
-) {
+pub fn of_process(process: &OwnProcess, samples: &mut Samples, mut each: impl FnMut(&MetricFamily)) {
     for family in PROCESS_FAMILIES {
         let family = samples.of(family, |samples| {
             samples.add(&[], (family.samples)(process));

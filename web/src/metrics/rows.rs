@@ -27,11 +27,7 @@ impl<T> Rows<T> {
     /// No rows yet, of these labels, and room for so many: there may be hundreds of thousands.
     #[must_use]
     pub fn with_capacity(labels: &'static [&'static str], rows: usize) -> Self {
-        Self {
-            labels,
-            text: String::with_capacity(rows * labels.len() * LABEL_BYTES),
-            rows: Vec::with_capacity(rows),
-        }
+        Self { labels, text: String::with_capacity(rows * labels.len() * LABEL_BYTES), rows: Vec::with_capacity(rows) }
     }
 
     /// Adds what has these values of the labels, in order.

@@ -104,10 +104,7 @@ impl Samples {
 
     /// Gives the label `hostname` to every sample that follows; either all have it, or none.
     pub fn of_host(&mut self, hostname: &str) {
-        assert!(
-            self.has_hostname || self.family.lines.is_empty(),
-            "one label set for a family"
-        );
+        assert!(self.has_hostname || self.family.lines.is_empty(), "one label set for a family");
         self.has_hostname = true;
         self.beginning.clear();
         self.beginning.push_str(self.name);
@@ -127,12 +124,7 @@ impl Samples {
     }
 
     /// As [`Samples::add`], where the first of the labels are those of a row. `labels` are the values of the others.
-    pub fn add_of(
-        &mut self,
-        row: Row<'_>,
-        labels: &[&dyn LabelValue],
-        value: impl Into<Option<f64>>,
-    ) {
+    pub fn add_of(&mut self, row: Row<'_>, labels: &[&dyn LabelValue], value: impl Into<Option<f64>>) {
         if let Some(value) = value.into().filter(|value| value.is_finite()) {
             self.add_number(Some(row), labels, value);
         }
@@ -140,11 +132,7 @@ impl Samples {
 
     fn add_number(&mut self, row: Option<Row<'_>>, labels: &[&dyn LabelValue], value: f64) {
         let of_row = row.map_or(&[][..], |row| row.labels);
-        assert_eq!(
-            of_row.len() + labels.len(),
-            self.labels.len(),
-            "one value for each label"
-        );
+        assert_eq!(of_row.len() + labels.len(), self.labels.len(), "one value for each label");
         debug_assert!(self.labels.starts_with(of_row), "another row's labels");
         let MetricFamily { text, lines } = &mut self.family;
         let begin = text.len();
@@ -258,18 +246,8 @@ mod tests {
     use super::*;
 
     /// A family and what is added to it, in the memory of another.
-    fn family(
-        kind: Kind,
-        labels: &'static [&'static str],
-        add: impl FnOnce(&mut Samples),
-    ) -> MetricFamily {
-        let family = |name, kind, labels| Family {
-            name,
-            kind,
-            labels,
-            help: "y",
-            samples: (),
-        };
+    fn family(kind: Kind, labels: &'static [&'static str], add: impl FnOnce(&mut Samples)) -> MetricFamily {
+        let family = |name, kind, labels| Family { name, kind, labels, help: "y", samples: () };
         let mut samples = Samples::default();
         samples.of(&family("another", Kind::Gauge, &["a"]), |samples| {
             samples.of_host("elsewhere");
@@ -291,11 +269,7 @@ mod tests {
             samples.add(&[&"y", &1_u32], 1.0);
             samples.add(&[&"x", &1_u32], 1.0);
         });
-        let expected = [
-            (r#"x{a="x",b="1"}"#, 6.5),
-            (r#"x{a="x",b="2"}"#, 4.0),
-            (r#"x{a="y",b="1"}"#, 1.0),
-        ];
+        let expected = [(r#"x{a="x",b="1"}"#, 6.5), (r#"x{a="x",b="2"}"#, 4.0), (r#"x{a="y",b="1"}"#, 1.0)];
         assert_eq!(sum.samples().collect::<Vec<_>>(), expected);
         let written = expected.map(|(series, value)| format!("{series} {value}\n"));
         let header = "# HELP x y\n# TYPE x gauge\n";
@@ -326,11 +300,7 @@ mod tests {
             samples.of_host("c");
             samples.add(&[], 3.0);
         });
-        let expected = [
-            "x{hostname=\"a\"} 1",
-            "x{hostname=\"b{\\\"\"} 2",
-            "x{hostname=\"c\"} 3",
-        ];
+        let expected = ["x{hostname=\"a\"} 1", "x{hostname=\"b{\\\"\"} 2", "x{hostname=\"c\"} 3"];
         assert_eq!(lines(&family), expected);
     }
 
@@ -342,8 +312,7 @@ mod tests {
             rows.push(&[&values[0], &values[1]], row);
         }
         for hostname in [None, Some("h")] {
-            let begun =
-                |samples: &mut Samples| hostname.into_iter().for_each(|it| samples.of_host(it));
+            let begun = |samples: &mut Samples| hostname.into_iter().for_each(|it| samples.of_host(it));
             let of_rows = family(Kind::Gauge, labels, |samples| {
                 begun(samples);
                 for (row, value) in rows.iter() {
@@ -384,16 +353,7 @@ mod tests {
     #[test]
     fn values_are_written_as_they_are_displayed() {
         let whole = [0.0, 1.0, -7.0, 1e15, (1_u64 << 53) as f64, 1e16, 1e300];
-        let fractions = [
-            0.1,
-            -2.5,
-            1e-4,
-            9.99e-5,
-            1e-7,
-            5e-324,
-            1e15 - 0.5,
-            1e15 + 0.5,
-        ];
+        let fractions = [0.1, -2.5, 1e-4, 9.99e-5, 1e-7, 5e-324, 1e15 - 0.5, 1e15 + 0.5];
         let long = [1.0 / 3.0, 0.1 + 0.2, 123_456_789.123_456_79];
         for value in [&whole[..], &[-0.0], &fractions, &long].concat() {
             let mut text = String::new();
@@ -404,13 +364,8 @@ mod tests {
 
     #[test]
     fn a_family_is_written_with_all_escapes() {
-        let counter = Family {
-            name: "x_total",
-            kind: Kind::Counter,
-            labels: &["a", "b"],
-            help: "Line\nand \\.",
-            samples: (),
-        };
+        let counter =
+            Family { name: "x_total", kind: Kind::Counter, labels: &["a", "b"], help: "Line\nand \\.", samples: () };
         let mut samples = Samples::default();
         let family = samples.of(&counter, |samples| {
             samples.of_host("h\\");

@@ -12,8 +12,7 @@ use hyper::header::HeaderValue;
 use crate::Encoding;
 
 /// The type of Prometheus' text format 0.0.4.
-pub const METRICS: HeaderValue =
-    HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+pub const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 /// Where a text is written to, piece by piece.
 pub type Out<'a> = &'a mut dyn FnMut(&[u8]);

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, SanType,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType,
 };
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -41,15 +40,9 @@ impl Authority {
     pub(crate) fn issue(&self, names: Vec<SanType>) -> Identity {
         let mut params = CertificateParams::default();
         params.subject_alt_names = names;
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate().unwrap();
-        Identity {
-            certificate: params.signed_by(&key, &self.0).unwrap().pem(),
-            key: key.serialize_pem(),
-        }
+        Identity { certificate: params.signed_by(&key, &self.0).unwrap().pem(), key: key.serialize_pem() }
     }
 
     pub(crate) fn issue_for_host(&self, name: &str) -> Identity {
@@ -72,11 +65,7 @@ impl TlsClient {
     pub(crate) fn trusting(authority: &Authority) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add(authority.0.der().clone()).unwrap();
-        Self {
-            roots,
-            identity: None,
-            versions: vec![&version::TLS13],
-        }
+        Self { roots, identity: None, versions: vec![&version::TLS13] }
     }
 
     pub(crate) fn with(mut self, identity: &Identity) -> Self {
@@ -98,19 +87,14 @@ impl TlsClient {
             .unwrap()
             .with_root_certificates(self.roots.clone());
         let config = match &self.identity {
-            Some((chain, key)) => builder
-                .with_client_auth_cert(chain.clone(), key.clone_key())
-                .unwrap(),
+            Some((chain, key)) => builder.with_client_auth_cert(chain.clone(), key.clone_key()).unwrap(),
             None => builder.with_no_client_auth(),
         };
         TlsConnector::from(Arc::new(config))
     }
 
     /// Shakes hands. With TLS 1.3 a server's refusal of the client comes only afterwards: see [`TlsClient::status`].
-    pub(crate) async fn connect(
-        &self,
-        site: &Site,
-    ) -> std::io::Result<Client<TlsStream<TcpStream>>> {
+    pub(crate) async fn connect(&self, site: &Site) -> std::io::Result<Client<TlsStream<TcpStream>>> {
         shake_hands(&self.connector(), site).await.map(Client::new)
     }
 
@@ -126,12 +110,7 @@ impl TlsClient {
 }
 
 /// Connects, whatever becomes of it.
-pub(crate) async fn shake_hands(
-    connector: &TlsConnector,
-    site: &Site,
-) -> std::io::Result<TlsStream<TcpStream>> {
+pub(crate) async fn shake_hands(connector: &TlsConnector, site: &Site) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(site.address).await?;
-    connector
-        .connect("localhost".try_into().unwrap(), stream)
-        .await
+    connector.connect("localhost".try_into().unwrap(), stream).await
 }

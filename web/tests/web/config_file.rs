@@ -15,9 +15,7 @@ pub(crate) struct ConfigFile {
 
 impl ConfigFile {
     pub(crate) fn new(text: &str) -> Self {
-        let file = Self {
-            folder: tempfile::tempdir().unwrap(),
-        };
+        let file = Self { folder: tempfile::tempdir().unwrap() };
         file.write("web.yml", text);
         file
     }

@@ -75,31 +75,15 @@ fn certificates_that_cannot_be_used_are_named() {
         (Some(one.certificate.as_str()), None, Some(authority.pem())),
         (Some(&one.certificate), Some(&one.key), None),
         (Some("nothing"), Some(&one.key), Some(authority.pem())),
-        (
-            Some(&one.certificate),
-            Some("nothing"),
-            Some(authority.pem()),
-        ),
-        (
-            Some(&one.certificate),
-            Some(&one.key),
-            Some("nothing".to_owned()),
-        ),
-        (
-            Some(&one.certificate),
-            Some(&other.key),
-            Some(authority.pem()),
-        ),
+        (Some(&one.certificate), Some("nothing"), Some(authority.pem())),
+        (Some(&one.certificate), Some(&one.key), Some("nothing".to_owned())),
+        (Some(&one.certificate), Some(&other.key), Some(authority.pem())),
     ] {
         let file = ConfigFile::new(
             "tls_server_config: {cert_file: server.crt, key_file: server.key, client_ca_file: ca.crt, \
              client_auth_type: RequireAndVerifyClientCert}",
         );
-        let files = [
-            ("server.crt", certificate),
-            ("server.key", key),
-            ("ca.crt", ca.as_deref()),
-        ];
+        let files = [("server.crt", certificate), ("server.key", key), ("ca.crt", ca.as_deref())];
         for (name, content) in files {
             if let Some(content) = content {
                 file.write(name, content);

@@ -8,10 +8,7 @@ use tokio::time::sleep;
 use crate::site::Site;
 
 fn impatient() -> Limits {
-    Limits {
-        head_timeout: Duration::from_secs(2),
-        ..Limits::default()
-    }
+    Limits { head_timeout: Duration::from_secs(2), ..Limits::default() }
 }
 
 #[tokio::test]
@@ -55,11 +52,7 @@ async fn a_client_that_leaves_gives_its_place_back() {
 
 #[tokio::test]
 async fn a_client_that_never_reads_loses_its_connection_and_its_place() {
-    let site = Site::start(Limits {
-        response_timeout: Duration::from_secs(1),
-        ..Limits::new(1)
-    })
-    .await;
+    let site = Site::start(Limits { response_timeout: Duration::from_secs(1), ..Limits::new(1) }).await;
     let mut client = site.connect().await;
     client.request("/large", "").await;
     while site.get("/").await.status != 200 {
@@ -128,10 +121,7 @@ async fn an_idle_connection_outlives_the_time_for_a_head_but_not_for_ever() {
 async fn a_huge_head_is_refused_and_the_client_learns_why() {
     let site = Site::start(Limits::default()).await;
     let mut client = site.connect().await;
-    let huge = format!(
-        "GET / HTTP/1.1\r\nHost: h\r\nX-Huge: {}\r\n\r\n",
-        "x".repeat(300_000)
-    );
+    let huge = format!("GET / HTTP/1.1\r\nHost: h\r\nX-Huge: {}\r\n\r\n", "x".repeat(300_000));
     client.send(huge).await;
     assert_eq!(client.head().await.status, 431);
     assert!(client.rest().await.is_empty());
@@ -150,9 +140,7 @@ async fn too_many_headers_are_refused() {
 async fn what_is_no_http_is_refused() {
     let site = Site::start(Limits::default()).await;
     let mut client = site.connect().await;
-    client
-        .send("\x16\x03\x01\x02\x00\x01\x00\x01\r\n\r\n")
-        .await;
+    client.send("\x16\x03\x01\x02\x00\x01\x00\x01\r\n\r\n").await;
     assert_eq!(client.head().await.status, 400);
 }
 
@@ -160,9 +148,7 @@ async fn what_is_no_http_is_refused() {
 async fn an_unexpected_body_is_never_read_into_memory() {
     let site = Site::start(Limits::default()).await;
     let mut client = site.connect().await;
-    client
-        .send("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000000000\r\n\r\nbeginning")
-        .await;
+    client.send("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000000000\r\n\r\nbeginning").await;
     let answer = client.answer().await;
     assert_eq!((answer.status, answer.text()), (200, "hello\n"));
     assert!(client.rest().await.is_empty());
@@ -172,18 +158,13 @@ async fn an_unexpected_body_is_never_read_into_memory() {
 async fn a_small_unexpected_body_costs_nothing() {
     let site = Site::start(Limits::default()).await;
     let mut client = site.connect().await;
-    client
-        .send("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody")
-        .await;
+    client.send("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody").await;
     assert_eq!(client.answer().await.status, 200);
     assert_eq!(client.get("/").await.status, 200);
 }
 
 fn two_connections() -> Limits {
-    Limits {
-        max_connections: 2,
-        ..Limits::default()
-    }
+    Limits { max_connections: 2, ..Limits::default() }
 }
 
 #[tokio::test]

@@ -1,9 +1,6 @@
 //! The server, through real sockets.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "what a test needs and does not get fails the test"
-)]
+#![allow(clippy::unwrap_used, reason = "what a test needs and does not get fails the test")]
 
 mod certificates;
 mod config_file;

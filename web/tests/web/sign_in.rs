@@ -70,10 +70,7 @@ async fn a_changed_file_counts_from_the_next_request_on() {
     file.write("web.yml", "basic_auth_users: [");
     let broken = client.get_with("/", &new).await;
     assert_eq!(broken.status, 500);
-    assert_eq!(
-        broken.text(),
-        "The web configuration file is broken: the log says where.\n"
-    );
+    assert_eq!(broken.text(), "The web configuration file is broken: the log says where.\n");
 
     fs::remove_file(file.path()).unwrap();
     assert_eq!(client.get_with("/", &new).await.status, 500);
@@ -87,9 +84,7 @@ async fn checking_a_password_delays_nobody_whose_password_is_known() {
     // A cost of 14 takes about a second, that of 4 none to speak of.
     let hash = bcrypt::hash("secret", 4).unwrap();
     let slow = hash.replacen("$04$", "$14$", 1);
-    let file = ConfigFile::new(&format!(
-        "basic_auth_users: {{alice: {hash}, slow: {slow}}}"
-    ));
+    let file = ConfigFile::new(&format!("basic_auth_users: {{alice: {hash}, slow: {slow}}}"));
     let site = file.serve(Limits::default()).await;
     let alice = authorization("alice", "secret");
     let mut client = site.connect().await;
@@ -147,16 +142,9 @@ async fn requests_beyond_the_rate_are_told_so() {
 #[tokio::test]
 async fn a_password_check_does_not_keep_the_server_from_stopping() {
     // A cost of 16 takes seconds.
-    let hash = bcrypt::hash("secret", 4)
-        .unwrap()
-        .replacen("$04$", "$16$", 1);
+    let hash = bcrypt::hash("secret", 4).unwrap().replacen("$04$", "$16$", 1);
     let file = ConfigFile::new(&format!("basic_auth_users: {{alice: {hash}}}"));
-    let mut site = file
-        .serve(Limits {
-            drain_timeout: Duration::from_millis(100),
-            ..Limits::default()
-        })
-        .await;
+    let mut site = file.serve(Limits { drain_timeout: Duration::from_millis(100), ..Limits::default() }).await;
     let mut client = site.connect().await;
     client.request("/", &authorization("alice", "secret")).await;
     sleep(Duration::from_millis(50)).await;

@@ -64,12 +64,7 @@ impl Site {
         let served = tokio::spawn(server.serve(handler, async {
             let _ = stopped.await;
         }));
-        Self {
-            address,
-            handled,
-            stop: Some(stop),
-            served: Some(served),
-        }
+        Self { address, handled, stop: Some(stop), served: Some(served) }
     }
 
     pub(crate) async fn connect(&self) -> Client<TcpStream> {
@@ -118,10 +113,7 @@ impl Answer {
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
     pub(crate) fn new(stream: T) -> Self {
-        Self {
-            stream,
-            unread: Vec::new(),
-        }
+        Self { stream, unread: Vec::new() }
     }
 
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
@@ -137,10 +129,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
     }
 
     pub(crate) async fn request(&mut self, path: &str, headers: &str) {
-        self.send(format!(
-            "GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n"
-        ))
-        .await;
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n")).await;
     }
 
     pub(crate) async fn get(&mut self, path: &str) -> Answer {
@@ -158,10 +147,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Client<T> {
         let mut answer = self.head().await;
         let length = answer.headers["content-length"].parse().unwrap();
         while self.unread.len() < length {
-            assert!(
-                self.read_some().await > 0,
-                "the body ends early: {answer:?}"
-            );
+            assert!(self.read_some().await > 0, "the body ends early: {answer:?}");
         }
         answer.body = self.unread.drain(..length).collect();
         answer

@@ -9,11 +9,7 @@ use crate::site::Site;
 
 #[tokio::test]
 async fn a_response_that_is_being_read_is_finished_and_idle_connections_end_at_once() {
-    let mut site = Site::start(Limits {
-        drain_timeout: Duration::from_secs(600),
-        ..Limits::default()
-    })
-    .await;
+    let mut site = Site::start(Limits { drain_timeout: Duration::from_secs(600), ..Limits::default() }).await;
     let mut idle = site.connect().await;
     assert_eq!(idle.get("/").await.status, 200);
     let mut half = site.connect().await;
@@ -40,11 +36,7 @@ async fn a_response_that_is_being_read_is_finished_and_idle_connections_end_at_o
 
 #[tokio::test]
 async fn a_client_that_never_reads_does_not_keep_the_server_from_stopping() {
-    let mut site = Site::start(Limits {
-        drain_timeout: Duration::from_millis(100),
-        ..Limits::default()
-    })
-    .await;
+    let mut site = Site::start(Limits { drain_timeout: Duration::from_millis(100), ..Limits::default() }).await;
     let mut client = site.connect().await;
     client.request("/large", "").await;
     site.until_handled(1).await;
@@ -59,7 +51,5 @@ async fn an_address_is_free_again_as_soon_as_the_server_has_stopped() {
     assert_eq!(client.get("/").await.status, 200);
     site.stop().await.unwrap();
     let address = site.address.to_string().parse().unwrap();
-    genv_web::Server::bind(&[address], None, Limits::default())
-        .await
-        .unwrap();
+    genv_web::Server::bind(&[address], None, Limits::default()).await.unwrap();
 }

@@ -45,10 +45,7 @@ async fn a_large_answer_crosses_tls_whole() {
     let authority = Authority::new("the lab");
     let file = config(&authority, "");
     let site = file.serve(Limits::default()).await;
-    let mut client = TlsClient::trusting(&authority)
-        .connect(&site)
-        .await
-        .unwrap();
+    let mut client = TlsClient::trusting(&authority).connect(&site).await.unwrap();
     assert_eq!(client.get("/large").await.body.len(), 64 << 20);
 }
 
@@ -60,14 +57,8 @@ async fn plain_http_on_the_https_port_is_told_so() {
     let mut client = site.connect().await;
     client.request("/", "").await;
     let answer = String::from_utf8(client.rest().await).unwrap();
-    assert!(
-        answer.starts_with("HTTP/1.0 400 Bad Request\r\n"),
-        "{answer}"
-    );
-    assert!(
-        answer.ends_with("This port speaks HTTPS: ask again with https://.\n"),
-        "{answer}"
-    );
+    assert!(answer.starts_with("HTTP/1.0 400 Bad Request\r\n"), "{answer}");
+    assert!(answer.ends_with("This port speaks HTTPS: ask again with https://.\n"), "{answer}");
 }
 
 #[derive(Clone, Default)]
@@ -88,10 +79,7 @@ impl io::Write for Lines {
 async fn the_log_tells_who_failed_to_shake_hands_and_cannot_be_flooded() {
     let lines = Lines::default();
     let writer = lines.clone();
-    let log = tracing_subscriber::fmt()
-        .with_writer(move || writer.clone())
-        .with_ansi(false)
-        .finish();
+    let log = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
     let _logging = tracing::subscriber::set_default(log);
 
     let authority = Authority::new("the lab");
@@ -107,20 +95,14 @@ async fn the_log_tells_who_failed_to_shake_hands_and_cannot_be_flooded() {
     site.stop().await.unwrap();
     let said = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     assert_eq!(said.matches("a TLS handshake failed").count(), 1, "{said}");
-    assert!(
-        said.contains("WARN") && said.contains("client=127.0.0.1:"),
-        "{said}"
-    );
+    assert!(said.contains("WARN") && said.contains("client=127.0.0.1:"), "{said}");
     assert!(said.contains("UnknownCA"), "{said}");
 }
 
 #[tokio::test]
 async fn a_handshake_that_is_never_finished_is_not_waited_for() {
     let authority = Authority::new("the lab");
-    let limits = Limits {
-        head_timeout: Duration::from_millis(200),
-        ..Limits::default()
-    };
+    let limits = Limits { head_timeout: Duration::from_millis(200), ..Limits::default() };
     let file = config(&authority, "");
     let site = file.serve(limits).await;
     let mut silent = site.connect().await;
@@ -150,10 +132,7 @@ async fn stopping_finishes_a_response_over_tls() {
 #[tokio::test]
 async fn only_certificates_of_the_authority_are_let_in_where_they_are_required() {
     let (authority, stranger) = (Authority::new("the lab"), Authority::new("elsewhere"));
-    let file = config(
-        &authority,
-        "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n",
-    );
+    let file = config(&authority, "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n");
     file.write("ca.crt", &authority.pem());
     let site = file.serve(Limits::default()).await;
     let client = || TlsClient::trusting(&authority);
@@ -162,10 +141,7 @@ async fn only_certificates_of_the_authority_are_let_in_where_they_are_required()
         let status = async |client: TlsClient| client.speaking(version).status(&site).await;
         assert_eq!(status(client().with(&known)).await, Some(200));
         assert_eq!(status(client()).await, None);
-        assert_eq!(
-            status(client().with(&stranger.issue_for_host("prometheus"))).await,
-            None
-        );
+        assert_eq!(status(client().with(&stranger.issue_for_host("prometheus"))).await, None);
     }
     assert_eq!(site.handled(), 2);
 }
@@ -185,11 +161,7 @@ async fn each_client_auth_type_lets_in_whom_it_names() {
         ("RequireAndVerifyClientCert", [false, true, false]),
     ] {
         let verifies = kind.contains("Verify");
-        let ca = if verifies {
-            "  client_ca_file: ca.crt\n"
-        } else {
-            ""
-        };
+        let ca = if verifies { "  client_ca_file: ca.crt\n" } else { "" };
         let file = config(&authority, &format!("  client_auth_type: {kind}\n{ca}"));
         file.write("ca.crt", &authority.pem());
         let site = file.serve(Limits::default()).await;
@@ -233,13 +205,7 @@ async fn a_client_needs_one_of_the_allowed_names() {
     }
     // The right name signed by somebody else is worth nothing.
     let forged = stranger.issue_for_host("prometheus");
-    assert_eq!(
-        TlsClient::trusting(&authority)
-            .with(&forged)
-            .status(&site)
-            .await,
-        None
-    );
+    assert_eq!(TlsClient::trusting(&authority).with(&forged).status(&site).await, None);
 }
 
 #[tokio::test]
@@ -290,10 +256,7 @@ async fn tls_is_not_dropped_when_its_configuration_is() {
 async fn a_client_that_shows_a_certificate_shows_it_on_every_connection() {
     let authority = Authority::new("the lab");
     let verified = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n";
-    for (more, second_handshake) in [
-        ("", HandshakeKind::Resumed),
-        (verified, HandshakeKind::Full),
-    ] {
+    for (more, second_handshake) in [("", HandshakeKind::Resumed), (verified, HandshakeKind::Full)] {
         let file = config(&authority, more);
         file.write("ca.crt", &authority.pem());
         let site = file.serve(Limits::default()).await;
@@ -312,10 +275,7 @@ async fn a_client_that_shows_a_certificate_shows_it_on_every_connection() {
 #[tokio::test]
 async fn a_client_whose_authority_is_replaced_is_let_in_no_longer() {
     let (authority, next) = (Authority::new("the lab"), Authority::new("the next"));
-    let file = config(
-        &authority,
-        "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n",
-    );
+    let file = config(&authority, "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n");
     file.write("ca.crt", &authority.pem());
     let site = file.serve(Limits::default()).await;
     let client = TlsClient::trusting(&authority).with(&authority.issue_for_host("prometheus"));
@@ -331,33 +291,17 @@ async fn versions_suites_and_curves_are_as_configured() {
     for (more, expected) in [
         ("  min_version: TLS13\n", [false, true]),
         ("  max_version: TLS12\n", [true, false]),
-        (
-            "  min_version: TLS10\n  prefer_server_cipher_suites: false\n",
-            [true, true],
-        ),
+        ("  min_version: TLS10\n  prefer_server_cipher_suites: false\n", [true, true]),
         // The test's key is an elliptic curve's: a suite for RSA leaves TLS 1.2 nothing.
-        (
-            "  cipher_suites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]\n",
-            [false, true],
-        ),
-        (
-            "  cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_RSA_WITH_AES_128_CBC_SHA]\n",
-            [true, true],
-        ),
-        (
-            "  curve_preferences: [CurveP384, CurveP521]\n",
-            [true, true],
-        ),
+        ("  cipher_suites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]\n", [false, true]),
+        ("  cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_RSA_WITH_AES_128_CBC_SHA]\n", [true, true]),
+        ("  curve_preferences: [CurveP384, CurveP521]\n", [true, true]),
     ] {
         let file = config(&authority, more);
         let site = file.serve(Limits::default()).await;
         for (version, expected) in [&version::TLS12, &version::TLS13].into_iter().zip(expected) {
             let client = TlsClient::trusting(&authority).speaking(version);
-            assert_eq!(
-                client.status(&site).await,
-                expected.then_some(200),
-                "{more}"
-            );
+            assert_eq!(client.status(&site).await, expected.then_some(200), "{more}");
         }
     }
 }

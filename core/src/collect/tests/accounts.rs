@@ -10,31 +10,15 @@ use crate::gpu::XidEvent;
 fn a_gpu_that_is_split_anew_or_no_more_is_accounted_by_what_it_has_now() {
     let mut lab = Lab::new();
     alice_computes(&mut lab);
-    let split = DeviceSample {
-        mig_parent: true,
-        processes: Some(Vec::new()),
-        ..gpu(0)
-    };
+    let split = DeviceSample { mig_parent: true, processes: Some(Vec::new()), ..gpu(0) };
     let whole = lab.gpu.clone();
-    let untold = DeviceSample {
-        processes: None,
-        ..mig(0, 1)
-    };
+    let untold = DeviceSample { processes: None, ..mig(0, 1) };
     // What device 0 looks like for 10 seconds, and whether alice's time on it is idle, busy or unmeasured then.
     let looks = [
         // Her process ended when it was split: what it did until then was not measured.
-        (
-            Some(sample(vec![split.clone(), mig(0, 0), mig(0, 1)])),
-            [0.0, 0.0, 10.0],
-        ),
-        (
-            Some(sample(vec![split.clone(), mig(0, 0), mig(0, 1)])),
-            [10.0, 0.0, 0.0],
-        ),
-        (
-            Some(sample(vec![split.clone(), mig(0, 0), untold])),
-            [0.0, 0.0, 10.0],
-        ),
+        (Some(sample(vec![split.clone(), mig(0, 0), mig(0, 1)])), [0.0, 0.0, 10.0]),
+        (Some(sample(vec![split.clone(), mig(0, 0), mig(0, 1)])), [10.0, 0.0, 0.0]),
+        (Some(sample(vec![split.clone(), mig(0, 0), untold])), [0.0, 0.0, 10.0]),
         (Some(sample(vec![split, mig(0, 0)])), [10.0, 0.0, 0.0]),
         (whole, [0.0, 10.0, 0.0]),
     ];
@@ -47,11 +31,7 @@ fn a_gpu_that_is_split_anew_or_no_more_is_accounted_by_what_it_has_now() {
         assert_eq!(row.username, "alice");
         let seconds = row.device_seconds.unwrap();
         let now = [seconds.idle, seconds.busy, seconds.unmeasured];
-        let gained: Vec<f64> = now
-            .iter()
-            .zip(before)
-            .map(|(now, before)| now - before)
-            .collect();
+        let gained: Vec<f64> = now.iter().zip(before).map(|(now, before)| now - before).collect();
         assert_eq!(gained, expected.map(|held| held / 4.0));
         before = now;
     }
@@ -67,39 +47,20 @@ fn an_xid_error_is_charged_to_each_user_who_held_the_device_when_it_happened() {
         environment("3", 2, &[100]),
         environment("4", 3, &[100]),
     ];
-    lab.state = Some(state(
-        environments.clone(),
-        vec![attached(0, &[("1", None), ("2", None)])],
-    ));
+    lab.state = Some(state(environments.clone(), vec![attached(0, &[("1", None), ("2", None)])]));
     lab.after(10.0);
     let mut devices = attached(0, &[("3", None), ("4", None)]);
     devices.attachments[0].attached_timestamp_seconds = Some(UNIX + 12.0);
     devices.attachments[1].attached_timestamp_seconds = Some(UNIX + 18.0);
     lab.state = Some(state(environments, vec![devices]));
-    lab.gpu.as_mut().unwrap().xid_events = vec![XidEvent {
-        index: DeviceIndex::gpu(0),
-        xid: 79,
-        timestamp_seconds: UNIX + 15.0,
-    }];
+    lab.gpu.as_mut().unwrap().xid_events =
+        vec![XidEvent { index: DeviceIndex::gpu(0), xid: 79, timestamp_seconds: UNIX + 15.0 }];
     let first = lab.after(10.0).counters;
-    assert_eq!(
-        (
-            first.device_xid_errors[0].errors,
-            first.device_xid_errors[0].last_timestamp_seconds
-        ),
-        (0, None)
-    );
+    assert_eq!((first.device_xid_errors[0].errors, first.device_xid_errors[0].last_timestamp_seconds), (0, None));
     let second = lab.after(10.0).counters;
     assert_eq!(second.device_xid_errors[0].errors, 1);
-    assert_eq!(
-        second.device_xid_errors[0].last_timestamp_seconds,
-        Some(UNIX + 15.0)
-    );
-    let charged: HashMap<&str, u64> = second
-        .user_xid_errors
-        .iter()
-        .map(|e| (e.username.as_str(), e.errors))
-        .collect();
+    assert_eq!(second.device_xid_errors[0].last_timestamp_seconds, Some(UNIX + 15.0));
+    let charged: HashMap<&str, u64> = second.user_xid_errors.iter().map(|e| (e.username.as_str(), e.errors)).collect();
     assert_eq!(charged, HashMap::from([("alice", 1), ("bob", 1)]));
 }
 

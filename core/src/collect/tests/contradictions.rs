@@ -8,19 +8,12 @@ fn unused(lab: &mut Lab, utilization: f64, used_mib: u64) {
     let device = lab.device(0);
     device.processes = Some(Vec::new());
     device.measurements.utilization_ratio = Some(utilization);
-    device.measurements.memory = Some(DeviceMemory {
-        total_bytes: 16 * GIB,
-        used_bytes: used_mib << 20,
-        free_bytes: GIB,
-        reserved_bytes: None,
-    });
+    device.measurements.memory =
+        Some(DeviceMemory { total_bytes: 16 * GIB, used_bytes: used_mib << 20, free_bytes: GIB, reserved_bytes: None });
 }
 
 fn known(snapshot: &Snapshot) -> bool {
-    assert_eq!(
-        snapshot.processes_known(0),
-        device(snapshot, 0).processes_measured
-    );
+    assert_eq!(snapshot.processes_known(0), device(snapshot, 0).processes_measured);
     snapshot.processes_known(0)
 }
 
@@ -65,11 +58,9 @@ fn memory_beyond_what_the_driver_keeps_makes_a_device_without_a_process_unknown(
 
 #[test]
 fn an_empty_list_that_no_other_answer_confirms_is_not_known() {
-    for (utilization_ratio, used_mib, is_known) in [
-        (None, None, false),
-        (Some(0.0), None, true),
-        (None, Some(100), true),
-    ] {
+    for (utilization_ratio, used_mib, is_known) in
+        [(None, None, false), (Some(0.0), None, true), (None, Some(100), true)]
+    {
         let mut lab = Lab::new();
         unused(&mut lab, 0.0, used_mib.unwrap_or_default());
         let measurements = &mut lab.device(0).measurements;
@@ -235,10 +226,7 @@ fn the_time_of_a_holder_on_a_contradicted_device_is_unmeasured() {
         lab.after(1.0);
     }
     let counters = lab.after(1.0).counters;
-    let of_alice = counters
-        .user_device_use
-        .iter()
-        .find(|it| it.username == "alice");
+    let of_alice = counters.user_device_use.iter().find(|it| it.username == "alice");
     let seconds = of_alice.unwrap().device_seconds.unwrap();
     // Nor are the first ten seconds, in which it is not decided yet.
     assert_eq!((seconds.busy, seconds.idle), (0.0, 0.0));

@@ -66,24 +66,15 @@ impl Lab {
         if let Some(table) = &self.table {
             let answer = ProcessAnswer {
                 table: table.clone(),
-                usernames: [(1, "alice"), (2, "bob"), (3, "carol")]
-                    .map(|(uid, name)| (uid, name.to_owned()))
-                    .into(),
+                usernames: [(1, "alice"), (2, "bob"), (3, "carol")].map(|(uid, name)| (uid, name.to_owned())).into(),
             };
             self.evidence.processes = Some(held(answer, now));
         }
         self.evidence.state_is_fresh = self.state.is_some() && self.table.is_some();
-        let moment = Moment {
-            seconds: now,
-            timestamp_seconds: UNIX + now,
-        };
-        let works = CollectorStatus {
-            success: true,
-            ..CollectorStatus::default()
-        };
+        let moment = Moment { seconds: now, timestamp_seconds: UNIX + now };
+        let works = CollectorStatus { success: true, ..CollectorStatus::default() };
         let collectors = ["gpu", "processes", "state"].map(|name| (name.to_owned(), works.clone()));
-        self.view
-            .observe(moment, &mut self.evidence, reading, collectors.into())
+        self.view.observe(moment, &mut self.evidence, reading, collectors.into())
     }
 
     pub(super) fn process(&mut self, pid: u32, uid: u32, claim: Claim) {
@@ -96,20 +87,12 @@ impl Lab {
 }
 
 fn held<T>(value: T, now: f64) -> Held<T> {
-    Held {
-        value,
-        asked_seconds: now,
-        read_seconds: now,
-        timestamp_seconds: UNIX + now,
-    }
+    Held { value, asked_seconds: now, read_seconds: now, timestamp_seconds: UNIX + now }
 }
 
 /// Alice's environment 10 with the shell 100 on device 0, and her process 101 there.
 pub(super) fn alice_computes(lab: &mut Lab) {
-    lab.state = Some(state(
-        vec![environment("10", 1, &[100])],
-        vec![attached(0, &[("10", Some(4 * GIB))])],
-    ));
+    lab.state = Some(state(vec![environment("10", 1, &[100])], vec![attached(0, &[("10", Some(4 * GIB))])]));
     lab.process(100, 1, Claim::Absent);
     lab.process(101, 1, Claim::Named("10".to_owned()));
     lab.device(0).processes = Some(vec![on_gpu(101, Some(0.25))]);

@@ -11,9 +11,7 @@ mod unexplained;
 mod view;
 
 use crate::gpu::{DeviceSample, GpuProcess, GpuSample};
-use crate::model::{
-    Device, DeviceIndex, DeviceMeasurements, DeviceMemory, MemoryAmount, ProcessType, Snapshot,
-};
+use crate::model::{Device, DeviceIndex, DeviceMeasurements, DeviceMemory, MemoryAmount, ProcessType, Snapshot};
 use crate::proc::{Claim, Lineage, ProcessFacts, ProcessRead, ProcessTable};
 use crate::state::{AttachmentState, DeviceState, EnvironmentState, State};
 
@@ -51,10 +49,7 @@ fn mig(gpu_index: u32, mig_index: u32) -> DeviceSample {
         index: DeviceIndex::mig(gpu_index, mig_index),
         uuid: format!("MIG-{gpu_index}-{mig_index}"),
         profile: Some("3g.20gb".to_owned()),
-        measurements: DeviceMeasurements {
-            memory: gpu(0).measurements.memory,
-            ..DeviceMeasurements::default()
-        },
+        measurements: DeviceMeasurements { memory: gpu(0).measurements.memory, ..DeviceMeasurements::default() },
         ..gpu(gpu_index)
     }
 }
@@ -64,21 +59,11 @@ fn lost(device: &DeviceSample) -> DeviceSample {
 }
 
 fn on_gpu(pid: u32, utilization_ratio: Option<f64>) -> GpuProcess {
-    GpuProcess {
-        pid,
-        process_type: ProcessType::Compute,
-        memory_used_bytes: Some(GIB),
-        utilization_ratio,
-    }
+    GpuProcess { pid, process_type: ProcessType::Compute, memory_used_bytes: Some(GIB), utilization_ratio }
 }
 
 fn sample(devices: Vec<DeviceSample>) -> GpuSample {
-    GpuSample {
-        driver_version: Some("550.163.01".to_owned()),
-        session: 0,
-        devices,
-        xid_events: Vec::new(),
-    }
+    GpuSample { driver_version: Some("550.163.01".to_owned()), session: 0, devices, xid_events: Vec::new() }
 }
 
 fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {

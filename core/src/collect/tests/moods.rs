@@ -39,11 +39,7 @@ impl Mood {
     /// Called by the source.
     pub(super) fn live(&self) -> Result<(), String> {
         self.0.calls.fetch_add(1, Ordering::SeqCst);
-        self.0
-            .threads
-            .lock()
-            .unwrap()
-            .insert(thread::current().id());
+        self.0.threads.lock().unwrap().insert(thread::current().id());
         assert!(!self.0.dying.load(Ordering::SeqCst), "this source dies");
         let mut closed = self.0.closed.lock().unwrap();
         while *closed {
@@ -71,10 +67,7 @@ pub(super) struct Gpu(pub(super) Mood);
 
 impl GpuSource for Gpu {
     fn sample(&mut self) -> Result<GpuSample, GpuError> {
-        self.0.live().map_err(|reason| GpuError::Driver {
-            call: "nvmlInit_v2",
-            reason,
-        })?;
+        self.0.live().map_err(|reason| GpuError::Driver { call: "nvmlInit_v2", reason })?;
         let mut device = gpu(0);
         device.processes = Some(vec![on_gpu(101, Some(0.5))]);
         Ok(sample(vec![device]))
@@ -103,10 +96,7 @@ pub(super) struct Environments(pub(super) Mood);
 impl StateSource for Environments {
     fn read(&mut self) -> Result<State, StateError> {
         self.0.live().map_err(|message| StateError { message })?;
-        let mut state = state(
-            vec![environment("10", 1, &[101])],
-            vec![attached(0, &[("10", None)])],
-        );
+        let mut state = state(vec![environment("10", 1, &[101])], vec![attached(0, &[("10", None)])]);
         state.warnings.push("an entry is damaged".to_owned());
         Ok(state)
     }

@@ -54,18 +54,8 @@ fn gpu_use() -> impl Strategy<Value = GpuUse> {
     let utilization = prop_oneof![
         1 => Just(None), 1 => Just(Some(0.0)), 3 => (0.0..=1.0).prop_map(Some)
     ];
-    (
-        1..=3u32,
-        any::<bool>(),
-        prop::bool::weighted(0.1),
-        utilization,
-    )
-        .prop_map(|(user, claims, vanished, utilization_ratio)| GpuUse {
-            user,
-            claims,
-            vanished,
-            utilization_ratio,
-        })
+    (1..=3u32, any::<bool>(), prop::bool::weighted(0.1), utilization)
+        .prop_map(|(user, claims, vanished, utilization_ratio)| GpuUse { user, claims, vanished, utilization_ratio })
 }
 
 fn a_gpu() -> impl Strategy<Value = Gpu> {
@@ -76,15 +66,13 @@ fn a_gpu() -> impl Strategy<Value = Gpu> {
         prop::bool::weighted(0.8),
         prop::option::weighted(0.9, prop::collection::vec(gpu_use(), 0..4)),
     )
-        .prop_map(
-            |(joules, counter_resets, counter, power, processes)| Gpu::Answers {
-                joules,
-                counter_resets,
-                counter,
-                power,
-                processes,
-            },
-        );
+        .prop_map(|(joules, counter_resets, counter, power, processes)| Gpu::Answers {
+            joules,
+            counter_resets,
+            counter,
+            power,
+            processes,
+        });
     prop_oneof![1 => Just(Gpu::Gone), 1 => Just(Gpu::Lost), 1 => Just(Gpu::Replaced), 12 => answers]
 }
 
@@ -98,15 +86,13 @@ fn cycle() -> impl Strategy<Value = Cycle> {
         prop::bool::weighted(0.9),
         prop::collection::vec((0..GPUS, 1..3u64), 0..3),
     )
-        .prop_map(
-            |(elapsed_seconds, gpus, environments, processes_answer, xid_errors)| Cycle {
-                elapsed_seconds,
-                gpus,
-                environments,
-                processes_answer,
-                xid_errors,
-            },
-        )
+        .prop_map(|(elapsed_seconds, gpus, environments, processes_answer, xid_errors)| Cycle {
+            elapsed_seconds,
+            gpus,
+            environments,
+            processes_answer,
+            xid_errors,
+        })
 }
 
 /// Plays cycles to a lab.
@@ -146,11 +132,8 @@ impl Player {
             })
             .collect();
         self.lab.gpu = cycle.gpus.as_ref().map(|gpus| {
-            let devices = gpus
-                .iter()
-                .enumerate()
-                .filter_map(|(number, gpu)| self.device(number, gpu, &mut table))
-                .collect();
+            let devices =
+                gpus.iter().enumerate().filter_map(|(number, gpu)| self.device(number, gpu, &mut table)).collect();
             let mut sample = sample(devices);
             for (gpu, xid) in &cycle.xid_errors {
                 *self.xid_errors.entry((*gpu, *xid)).or_default() += 1;
@@ -169,8 +152,7 @@ impl Player {
                     if let Some(amount) = attachments[gpu as usize] {
                         device.attachments.push(AttachmentState {
                             eid: number.to_string(),
-                            gpu_memory: amount
-                                .map(|gibibytes| MemoryAmount::from_bytes(gibibytes * GIB)),
+                            gpu_memory: amount.map(|gibibytes| MemoryAmount::from_bytes(gibibytes * GIB)),
                             attached_timestamp_seconds: Some(UNIX + self.lab.now_seconds),
                         });
                     }
@@ -183,12 +165,7 @@ impl Player {
         self.lab.after(cycle.elapsed_seconds)
     }
 
-    fn device(
-        &mut self,
-        number: usize,
-        played: &Gpu,
-        table: &mut ProcessTable,
-    ) -> Option<DeviceSample> {
+    fn device(&mut self, number: usize, played: &Gpu, table: &mut ProcessTable) -> Option<DeviceSample> {
         let index = u32::try_from(number).unwrap();
         let mut device = gpu(index);
         if matches!(played, Gpu::Replaced) {
@@ -201,13 +178,7 @@ impl Player {
             Gpu::Gone => return None,
             Gpu::Lost => return Some(lost(&device)),
             Gpu::Replaced => {}
-            Gpu::Answers {
-                joules,
-                counter_resets,
-                counter,
-                power,
-                processes,
-            } => {
+            Gpu::Answers { joules, counter_resets, counter, power, processes } => {
                 if *counter_resets {
                     self.meters[number] = 0.0;
                 }
@@ -217,9 +188,7 @@ impl Player {
                 device.processes = processes.as_ref().map(|uses| {
                     let first_pid = 1_000 * (index + 1);
                     let pids = first_pid..;
-                    pids.zip(uses)
-                        .map(|(pid, gpu_use)| self.process(pid, gpu_use, table))
-                        .collect()
+                    pids.zip(uses).map(|(pid, gpu_use)| self.process(pid, gpu_use, table)).collect()
                 });
             }
         }
@@ -227,10 +196,7 @@ impl Player {
     }
 
     fn process(&self, pid: u32, gpu_use: &GpuUse, table: &mut ProcessTable) -> GpuProcess {
-        let own = self
-            .environments
-            .iter()
-            .position(|(user, _)| *user == gpu_use.user);
+        let own = self.environments.iter().position(|(user, _)| *user == gpu_use.user);
         let claim = match own {
             Some(number) if gpu_use.claims => Claim::Named(number.to_string()),
             _ => Claim::Absent,
@@ -253,8 +219,7 @@ fn close(a: f64, b: f64) -> bool {
 /// Every counter by name, so that two publications can be compared.
 fn flat(counters: &Counters) -> BTreeMap<String, f64> {
     let mut flat = BTreeMap::new();
-    let mut add =
-        |name: String, value: f64| assert_eq!(flat.insert(name, value), None, "a counter twice");
+    let mut add = |name: String, value: f64| assert_eq!(flat.insert(name, value), None, "a counter twice");
     for row in &counters.device_energy {
         add(format!("energy {}", row.index), row.energy_joules);
     }
@@ -262,10 +227,7 @@ fn flat(counters: &Counters) -> BTreeMap<String, f64> {
         add(format!("xid {} {}", row.index, row.xid), row.errors as f64);
     }
     for row in &counters.user_xid_errors {
-        add(
-            format!("xid {} {} {}", row.username, row.index, row.xid),
-            row.errors as f64,
-        );
+        add(format!("xid {} {} {}", row.username, row.index, row.xid), row.errors as f64);
     }
     for row in &counters.user_device_use {
         let key = format!("{} {}", row.username, row.index);

@@ -37,11 +37,7 @@ fn until(stream: &mut SnapshotStream, shows: impl Fn(&Snapshot) -> bool) -> Arc<
         if shows(first(&publication)) {
             return publication;
         }
-        assert!(
-            Instant::now() < given_up,
-            "never shown: {:#?}",
-            first(&publication)
-        );
+        assert!(Instant::now() < given_up, "never shown: {:#?}", first(&publication));
     }
 }
 
@@ -57,10 +53,7 @@ fn all_well(snapshot: &Snapshot) -> bool {
     snapshot.collectors.values().all(|status| status.success)
         && snapshot.devices.iter().any(|device| device.up)
         && snapshot.environments.len() == 1
-        && snapshot
-            .processes
-            .iter()
-            .any(|process| process.username.is_some())
+        && snapshot.processes.iter().any(|process| process.username.is_some())
 }
 
 #[test]
@@ -75,10 +68,7 @@ fn a_hung_driver_stops_no_publication_and_its_values_are_withdrawn_and_come_back
     });
     let snapshot = first(&withdrawn);
     assert_eq!(snapshot.processes, []);
-    assert_eq!(
-        device(snapshot, 0).measurements,
-        DeviceMeasurements::default()
-    );
+    assert_eq!(device(snapshot, 0).measurements, DeviceMeasurements::default());
     let gpu = status(snapshot, "gpu");
     assert!(!gpu.success);
     assert!(gpu.error.as_ref().unwrap().starts_with("no answer for "));
@@ -111,9 +101,7 @@ fn held_time_is_charged_as_it_passes_and_is_unmeasured_while_the_driver_hangs() 
     moods.gpu.hang();
     let before = until(&mut stream, |snapshot| !status(snapshot, "gpu").success);
     let before = charged(first(&before)).unmeasured;
-    until(&mut stream, |snapshot| {
-        charged(snapshot).unmeasured > before
-    });
+    until(&mut stream, |snapshot| charged(snapshot).unmeasured > before);
     moods.gpu.recover();
 }
 
@@ -160,9 +148,8 @@ fn a_hung_state_keeps_its_environments_until_they_are_too_old_and_calls_nobody_o
     let mut stream = start(&moods);
     until(&mut stream, all_well);
     moods.state.hang();
-    let publication = until(&mut stream, |snapshot| {
-        snapshot.environments.is_empty() && status(snapshot, "gpu").success
-    });
+    let publication =
+        until(&mut stream, |snapshot| snapshot.environments.is_empty() && status(snapshot, "gpu").success);
     let snapshot = first(&publication);
     assert!(device(snapshot, 0).up && device(snapshot, 0).attachments.is_empty());
     assert!(!status(snapshot, "state").success && !status(snapshot, "state").current);
@@ -196,10 +183,7 @@ fn the_state_is_read_after_the_devices_and_processes_after_both() {
     impl ProcessSource for Noting<Processes> {
         fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
             self.note();
-            assert_eq!(
-                (&request.processes[..], &request.members[..]),
-                (&[101][..], &[101][..])
-            );
+            assert_eq!((&request.processes[..], &request.members[..]), (&[101][..], &[101][..]));
             self.0.read(request)
         }
 
@@ -211,16 +195,8 @@ fn the_state_is_read_after_the_devices_and_processes_after_both() {
     let sources = HostSources {
         hostname: "lab".to_owned(),
         gpu: Box::new(Noting(Gpu(moods.gpu), "gpu", Arc::clone(&order))),
-        processes: Box::new(Noting(
-            Processes(moods.processes),
-            "processes",
-            Arc::clone(&order),
-        )),
-        state: Box::new(Noting(
-            Environments(moods.state),
-            "state",
-            Arc::clone(&order),
-        )),
+        processes: Box::new(Noting(Processes(moods.processes), "processes", Arc::clone(&order))),
+        state: Box::new(Noting(Environments(moods.state), "state", Arc::clone(&order))),
     };
     // The first cycle waits for seconds, and the next is far away.
     let mut stream = spawn(vec![sources], CollectOptions::default()).unwrap();
@@ -250,15 +226,11 @@ impl ProcessSource for Permitted {
 fn an_answer_about_processes_judges_no_state_that_was_read_after_its_question() {
     let moods = Moods::default();
     let (permit, permits) = channel();
-    let sources = HostSources {
-        processes: Box::new(Permitted(permits)),
-        ..host("lab", &moods)
-    };
+    let sources = HostSources { processes: Box::new(Permitted(permits)), ..host("lab", &moods) };
     let mut options = options();
     options.collectors.gpu = false;
     options.max_age = Duration::from_secs(3600);
-    let mut collection =
-        Collection::start(vec![sources], &options, &Clock::of_the_system()).unwrap();
+    let mut collection = Collection::start(vec![sources], &options, &Clock::of_the_system()).unwrap();
     // The question about processes names no members: the state is not read yet.
     moods.state.hang();
     collection.cycle();
@@ -327,9 +299,7 @@ fn a_hung_host_hides_no_other() {
     let given_up = Instant::now() + Duration::from_secs(60);
     loop {
         let publication = stream.next_blocking().unwrap();
-        let [first, second] = &publication.hosts[..] else {
-            panic!("{publication:?}")
-        };
+        let [first, second] = &publication.hosts[..] else { panic!("{publication:?}") };
         assert!(first.up && first.hostname == "hung");
         let second = second.snapshot.as_ref().unwrap();
         if publication.sequence > 10 && all_well(second) {

@@ -14,21 +14,14 @@ fn an_environment_is_shown_with_its_use_of_each_device() {
 
     assert_eq!(snapshot.processes.len(), 1);
     let process = &snapshot.processes[0];
-    assert_eq!(
-        process.attribution,
-        Attribution::Environment {
-            eid: "10".to_owned()
-        }
-    );
+    assert_eq!(process.attribution, Attribution::Environment { eid: "10".to_owned() });
     assert_eq!(process.username.as_deref(), Some("alice"));
     assert_eq!(process.devices.len(), 2);
 
     let environment = &snapshot.environments[0];
     assert_eq!(environment.username, "alice");
     assert_eq!(environment.members.len(), 1);
-    let [held, used] = &environment.devices[..] else {
-        panic!("{environment:?}")
-    };
+    let [held, used] = &environment.devices[..] else { panic!("{environment:?}") };
     assert!(held.attached);
     assert_eq!(held.memory_used_bytes, Some(GIB));
     assert_eq!(held.memory_capacity_bytes, Some(4 * GIB));
@@ -50,49 +43,27 @@ fn an_environment_remembers_when_it_was_active_until_it_ends() {
     let idle = lab.after(10.0);
     let held = &idle.environments[0].devices[0];
     assert_eq!(held.last_active_timestamp_seconds, Some(UNIX + 10.0));
-    assert_eq!(
-        (held.utilization_ratio, held.memory_used_bytes),
-        (Some(0.0), Some(0))
-    );
+    assert_eq!((held.utilization_ratio, held.memory_used_bytes), (Some(0.0), Some(0)));
 
     let environments = lab.state.take();
     lab.state = Some(state(Vec::new(), Vec::new()));
     lab.after(10.0);
     lab.state = environments;
     let again = lab.after(10.0);
-    assert_eq!(
-        again.environments[0].devices[0].last_active_timestamp_seconds,
-        None
-    );
+    assert_eq!(again.environments[0].devices[0].last_active_timestamp_seconds, None);
 }
 
 #[test]
 fn shares_that_claim_more_than_a_device_are_scaled_to_it() {
     let mut lab = Lab::new();
-    let environments = vec![
-        environment("1", 1, &[100]),
-        environment("2", 2, &[100]),
-        environment("3", 3, &[100]),
-    ];
-    let claims = [
-        ("1", None),
-        ("2", Some(8 * GIB)),
-        ("3", Some(8 * GIB)),
-        ("3", None),
-        ("ended", None),
-    ];
-    lab.state = Some(state(
-        environments,
-        vec![attached(0, &claims), attached(1, &[("1", Some(64 * GIB))])],
-    ));
+    let environments = vec![environment("1", 1, &[100]), environment("2", 2, &[100]), environment("3", 3, &[100])];
+    let claims = [("1", None), ("2", Some(8 * GIB)), ("3", Some(8 * GIB)), ("3", None), ("ended", None)];
+    lab.state = Some(state(environments, vec![attached(0, &claims), attached(1, &[("1", Some(64 * GIB))])]));
     lab.process(100, 1, Claim::Absent);
     let snapshot = lab.after(1.0);
     let shares = |index| -> Vec<f64> {
         let attachments = &device(&snapshot, index).attachments;
-        attachments
-            .iter()
-            .map(|attachment| attachment.share_ratio)
-            .collect()
+        attachments.iter().map(|attachment| attachment.share_ratio).collect()
     };
     assert_eq!(shares(0), [0.5, 0.25, 0.25]);
     assert_eq!(shares(1), [1.0]);
@@ -120,10 +91,7 @@ fn values_stand_until_the_maximum_age_and_are_then_withdrawn() {
     assert_eq!(snapshot.processes, []);
     assert_eq!(snapshot.driver_version, None);
     let held = &snapshot.environments[0].devices[0];
-    assert_eq!(
-        (held.memory_used_bytes, held.utilization_ratio),
-        (None, None)
-    );
+    assert_eq!((held.memory_used_bytes, held.utilization_ratio), (None, None));
     assert_eq!(held.memory_capacity_bytes, Some(4 * GIB));
 
     lab.gpu = Some(sample(vec![gpu(0)]));
@@ -155,11 +123,7 @@ fn another_device_at_an_index_takes_the_place_of_the_old_one() {
     let snapshot = lab.after(1.0);
     assert_eq!(snapshot.devices.len(), 2);
     assert_eq!(device(&snapshot, 1).uuid, "GPU-new");
-    assert_eq!(
-        device(&snapshot, 1).name,
-        None,
-        "what was known is of another device"
-    );
+    assert_eq!(device(&snapshot, 1).name, None, "what was known is of another device");
 }
 
 #[test]
@@ -179,12 +143,7 @@ fn environments_stand_while_the_state_cannot_be_read_and_nothing_is_outside_then
     let withdrawn = lab.after(21.0);
     assert_eq!(withdrawn.environments, []);
     assert_eq!(device(&withdrawn, 0).attachments, []);
-    assert!(
-        withdrawn
-            .processes
-            .iter()
-            .all(|p| p.attribution.state() == "unknown")
-    );
+    assert!(withdrawn.processes.iter().all(|p| p.attribution.state() == "unknown"));
 }
 
 #[test]
@@ -197,10 +156,7 @@ fn without_processes_nobody_is_known_to_live_and_no_use_is_measured() {
     let snapshot = lab.after(10.0);
     assert_eq!(snapshot.environments, []);
     let process = &snapshot.processes[0];
-    assert_eq!(
-        (process.uid, process.attribution.state()),
-        (None, "unknown")
-    );
+    assert_eq!((process.uid, process.attribution.state()), (None, "unknown"));
     assert_eq!(process.devices[0].memory_used_bytes, Some(GIB));
 }
 
@@ -218,15 +174,8 @@ fn an_environment_without_a_living_member_is_not_shown_and_holds_nothing() {
 fn mig_devices_have_processes_and_their_gpu_has_the_attachments() {
     let mut lab = Lab::new();
     alice_computes(&mut lab);
-    let parent = DeviceSample {
-        mig_parent: true,
-        processes: Some(Vec::new()),
-        ..gpu(0)
-    };
-    let part = DeviceSample {
-        processes: Some(vec![on_gpu(101, None)]),
-        ..mig(0, 1)
-    };
+    let parent = DeviceSample { mig_parent: true, processes: Some(Vec::new()), ..gpu(0) };
+    let part = DeviceSample { processes: Some(vec![on_gpu(101, None)]), ..mig(0, 1) };
     lab.gpu = Some(sample(vec![parent, mig(0, 0), part]));
     let snapshot = lab.after(1.0);
     assert_eq!(device(&snapshot, 0).attachments.len(), 1);
@@ -234,10 +183,7 @@ fn mig_devices_have_processes_and_their_gpu_has_the_attachments() {
     let devices = &snapshot.environments[0].devices;
     assert_eq!(devices[0].memory_used_bytes, None);
     assert_eq!(devices[1].index, DeviceIndex::mig(0, 1));
-    assert_eq!(
-        (devices[1].attached, devices[1].memory_used_bytes),
-        (false, Some(GIB))
-    );
+    assert_eq!((devices[1].attached, devices[1].memory_used_bytes), (false, Some(GIB)));
     assert_eq!(devices[1].utilization_ratio, None);
 }
 
@@ -248,18 +194,10 @@ fn a_process_in_both_lists_and_on_two_devices_is_one_process() {
     lab.device(0).processes = Some(vec![on_gpu(7, None), on_gpu(7, None)]);
     lab.device(1).processes = Some(vec![on_gpu(7, None), on_gpu(8, None)]);
     let snapshot = lab.after(1.0);
-    let pids: Vec<(u32, usize)> = snapshot
-        .processes
-        .iter()
-        .map(|p| (p.pid, p.devices.len()))
-        .collect();
+    let pids: Vec<(u32, usize)> = snapshot.processes.iter().map(|p| (p.pid, p.devices.len())).collect();
     assert_eq!(pids, [(7, 2), (8, 1)]);
     assert_eq!(snapshot.processes[0].username.as_deref(), Some("uid:9"));
-    assert_eq!(
-        snapshot.processes[1].attribution.state(),
-        "unknown",
-        "it had ended"
-    );
+    assert_eq!(snapshot.processes[1].attribution.state(), "unknown", "it had ended");
 }
 
 #[test]

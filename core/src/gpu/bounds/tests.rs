@@ -13,10 +13,7 @@ fn device(measurements: DeviceMeasurements) -> DeviceSample {
 }
 
 fn apply(bounds: &mut Bounds, device: DeviceSample, at: f64) -> (DeviceSample, Vec<&'static str>) {
-    let mut sample = GpuSample {
-        devices: vec![device],
-        ..GpuSample::default()
-    };
+    let mut sample = GpuSample { devices: vec![device], ..GpuSample::default() };
     let distrusted = bounds.apply(&mut sample, at);
     let readings = distrusted.iter().map(|it| it.reading).collect();
     (sample.devices.swap_remove(0), readings)
@@ -24,12 +21,7 @@ fn apply(bounds: &mut Bounds, device: DeviceSample, at: f64) -> (DeviceSample, V
 
 fn memory(total_bytes: u64, used_bytes: u64, free_bytes: u64) -> DeviceMeasurements {
     DeviceMeasurements {
-        memory: Some(DeviceMemory {
-            total_bytes,
-            used_bytes,
-            free_bytes,
-            reserved_bytes: None,
-        }),
+        memory: Some(DeviceMemory { total_bytes, used_bytes, free_bytes, reserved_bytes: None }),
         ..DeviceMeasurements::default()
     }
 }
@@ -41,10 +33,7 @@ fn energy(bounds: &mut Bounds, joules: f64, at: f64) -> Option<f64> {
         power_limit_watts: Some(500.0),
         ..DeviceMeasurements::default()
     };
-    apply(bounds, device(measurements), at)
-        .0
-        .measurements
-        .energy_joules
+    apply(bounds, device(measurements), at).0.measurements.energy_joules
 }
 
 #[test]
@@ -59,10 +48,7 @@ fn values_that_can_be_are_left_as_they_are() {
         power_limit_watts: Some(700.0),
         clocks_hertz: BTreeMap::from([("memory".to_owned(), 14.0e9)]),
         fan_speed_ratios: BTreeMap::from([(0, 1.1)]),
-        throttled: Some(BTreeMap::from([
-            ("sw_power_cap".to_owned(), true),
-            ("hw_slowdown".to_owned(), false),
-        ])),
+        throttled: Some(BTreeMap::from([("sw_power_cap".to_owned(), true), ("hw_slowdown".to_owned(), false)])),
         pcie_replays: Some(3),
         ..memory(80 << 30, 79 << 30, 1 << 30)
     };
@@ -87,14 +73,8 @@ fn every_value_with_all_bits_set_is_taken_out() {
         energy_joules: Some(u64::MAX as f64 / 1e3),
         clocks_hertz: named(all * 1e6),
         fan_speed_ratios: BTreeMap::from([(0, all / 100.0)]),
-        throttled: Some(BTreeMap::from([
-            ("a".to_owned(), true),
-            ("b".to_owned(), true),
-        ])),
-        ecc_errors: crate::model::EccErrors {
-            corrected: Some(u64::MAX),
-            uncorrected: Some(u64::MAX),
-        },
+        throttled: Some(BTreeMap::from([("a".to_owned(), true), ("b".to_owned(), true)])),
+        ecc_errors: crate::model::EccErrors { corrected: Some(u64::MAX), uncorrected: Some(u64::MAX) },
         pcie_replays: Some(u64::from(u32::MAX)),
         ..memory(u64::MAX, u64::MAX, u64::MAX)
     };
@@ -138,16 +118,8 @@ fn amounts_of_memory_have_to_agree() {
         (80, u64::MAX, 2, false),
         (0, 0, 0, false),
     ] {
-        let (told, _) = apply(
-            &mut Bounds::default(),
-            device(memory(total, used, free)),
-            0.0,
-        );
-        assert_eq!(
-            told.measurements.memory.is_some(),
-            holds,
-            "{used} of {total}"
-        );
+        let (told, _) = apply(&mut Bounds::default(), device(memory(total, used, free)), 0.0);
+        assert_eq!(told.measurements.memory.is_some(), holds, "{used} of {total}");
     }
 }
 
@@ -163,21 +135,13 @@ fn a_process_holds_no_more_than_its_device_has_and_works_for_no_more_than_all_th
     let mut given = device(memory(80, 30, 50));
     given.processes = Some(vec![process(80, 1.0), process(81, 2.0)]);
     let (told, readings) = apply(&mut bounds, given, 0.0);
-    let told: Vec<_> = told
-        .processes
-        .iter()
-        .flatten()
-        .map(|it| (it.memory_used_bytes, it.utilization_ratio))
-        .collect();
+    let told: Vec<_> = told.processes.iter().flatten().map(|it| (it.memory_used_bytes, it.utilization_ratio)).collect();
     assert_eq!(told, [(Some(80), Some(1.0)), (None, None)]);
     assert_eq!(readings, ["process_memory", "process_utilization"]);
     // Also while the device's own memory cannot be told.
     let mut given = device(memory(u64::MAX, 30, 50));
     given.processes = Some(vec![process(81, 0.0)]);
-    assert_eq!(
-        apply(&mut bounds, given, 10.0).1,
-        ["memory", "process_memory"]
-    );
+    assert_eq!(apply(&mut bounds, given, 10.0).1, ["memory", "process_memory"]);
 }
 
 #[test]
@@ -219,10 +183,7 @@ fn an_energy_counter_that_began_anew_is_believed_at_once_and_one_that_jumped_the
 fn another_device_at_the_index_is_judged_by_itself() {
     let mut bounds = Bounds::default();
     assert_eq!(energy(&mut bounds, 1e8, 0.0), Some(1e8));
-    let mut other = device(DeviceMeasurements {
-        energy_joules: Some(9e8),
-        ..DeviceMeasurements::default()
-    });
+    let mut other = device(DeviceMeasurements { energy_joules: Some(9e8), ..DeviceMeasurements::default() });
     other.uuid = "GPU-2".to_owned();
     assert!(apply(&mut bounds, other, 10.0).1.is_empty());
 }
@@ -237,10 +198,7 @@ fn processes_hold_no_more_memory_than_their_device_uses() {
             memory_used_bytes: Some(gibibytes * GIB),
             utilization_ratio: Some(0.5),
         });
-        let device = DeviceSample {
-            processes: Some(processes.collect()),
-            ..device(memory(80 * GIB, used_bytes, GIB))
-        };
+        let device = DeviceSample { processes: Some(processes.collect()), ..device(memory(80 * GIB, used_bytes, GIB)) };
         let (device, distrusted) = apply(&mut Bounds::default(), device, 0.0);
         let kept = device.processes.map(|processes| {
             let kept = processes.iter().filter(|it| it.memory_used_bytes.is_some());

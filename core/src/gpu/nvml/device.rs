@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
-use nvml_wrapper::enum_wrappers::device::{
-    Clock, EccCounter, MemoryError, TemperatureSensor, TemperatureThreshold,
-};
+use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor, TemperatureThreshold};
 use nvml_wrapper::error::NvmlError;
 
 use super::error::{Failure, optional};
@@ -36,27 +34,14 @@ const TEMPERATURE_LIMITS: [(&str, TemperatureThreshold); 4] = [
     ("gpu_max", TemperatureThreshold::GpuMax),
 ];
 
-const CLOCKS: [(&str, Clock); 4] = [
-    ("graphics", Clock::Graphics),
-    ("sm", Clock::SM),
-    ("memory", Clock::Memory),
-    ("video", Clock::Video),
-];
+const CLOCKS: [(&str, Clock); 4] =
+    [("graphics", Clock::Graphics), ("sm", Clock::SM), ("memory", Clock::Memory), ("video", Clock::Video)];
 
 /// NVML's reasons but for idleness, which slows a device down because nobody wants it faster.
 const THROTTLE_REASONS: [(&str, ThrottleReasons); 8] = [
-    (
-        "applications_clocks_setting",
-        ThrottleReasons::APPLICATIONS_CLOCKS_SETTING,
-    ),
-    (
-        "display_clock_setting",
-        ThrottleReasons::DISPLAY_CLOCK_SETTING,
-    ),
-    (
-        "hw_power_brake_slowdown",
-        ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN,
-    ),
+    ("applications_clocks_setting", ThrottleReasons::APPLICATIONS_CLOCKS_SETTING),
+    ("display_clock_setting", ThrottleReasons::DISPLAY_CLOCK_SETTING),
+    ("hw_power_brake_slowdown", ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN),
     ("hw_slowdown", ThrottleReasons::HW_SLOWDOWN),
     ("hw_thermal_slowdown", ThrottleReasons::HW_THERMAL_SLOWDOWN),
     ("sw_power_cap", ThrottleReasons::SW_POWER_CAP),
@@ -97,11 +82,7 @@ pub(super) fn facts(device: &Device<'_>, uuid: String) -> Result<Facts, Failure>
 }
 
 /// The answer to a question of which the answer stays. One that failed may be answered later.
-fn fact<T>(
-    call: &'static str,
-    answer: Result<T, NvmlError>,
-    is_whole: &mut bool,
-) -> Result<Option<T>, Failure> {
+fn fact<T>(call: &'static str, answer: Result<T, NvmlError>, is_whole: &mut bool) -> Result<Option<T>, Failure> {
     *is_whole &= match &answer {
         Ok(_) => true,
         Err(error) => matches!(
@@ -122,35 +103,14 @@ fn fact<T>(
 /// The device or the driver is gone.
 pub(super) fn measure(device: &Device<'_>, facts: &Facts) -> Result<DeviceMeasurements, Failure> {
     let utilization = optional("nvmlDeviceGetUtilizationRates", device.utilization_rates())?;
-    let encoder = optional(
-        "nvmlDeviceGetEncoderUtilization",
-        device.encoder_utilization(),
-    )?;
-    let decoder = optional(
-        "nvmlDeviceGetDecoderUtilization",
-        device.decoder_utilization(),
-    )?;
-    let temperature = optional(
-        "nvmlDeviceGetTemperature",
-        device.temperature(TemperatureSensor::Gpu),
-    )?;
+    let encoder = optional("nvmlDeviceGetEncoderUtilization", device.encoder_utilization())?;
+    let decoder = optional("nvmlDeviceGetDecoderUtilization", device.decoder_utilization())?;
+    let temperature = optional("nvmlDeviceGetTemperature", device.temperature(TemperatureSensor::Gpu))?;
     let power = optional("nvmlDeviceGetPowerUsage", device.power_usage())?;
-    let power_limit = optional(
-        "nvmlDeviceGetEnforcedPowerLimit",
-        device.enforced_power_limit(),
-    )?;
-    let energy = optional(
-        "nvmlDeviceGetTotalEnergyConsumption",
-        device.total_energy_consumption(),
-    )?;
-    let throttled = optional(
-        "nvmlDeviceGetCurrentClocksThrottleReasons",
-        device.current_throttle_reasons(),
-    )?;
-    let replays = optional(
-        "nvmlDeviceGetPcieReplayCounter",
-        device.pcie_replay_counter(),
-    )?;
+    let power_limit = optional("nvmlDeviceGetEnforcedPowerLimit", device.enforced_power_limit())?;
+    let energy = optional("nvmlDeviceGetTotalEnergyConsumption", device.total_energy_consumption())?;
+    let throttled = optional("nvmlDeviceGetCurrentClocksThrottleReasons", device.current_throttle_reasons())?;
+    let replays = optional("nvmlDeviceGetPcieReplayCounter", device.pcie_replay_counter())?;
     Ok(DeviceMeasurements {
         utilization_ratio: utilization.as_ref().map(|it| ratio(it.gpu)),
         memory_controller_busy_ratio: utilization.as_ref().map(|it| ratio(it.memory)),
@@ -224,10 +184,7 @@ fn ecc_errors(device: &Device<'_>, kind: MemoryError) -> Result<Option<u64>, Fai
 }
 
 fn throttle_reasons(reasons: ThrottleReasons) -> BTreeMap<String, bool> {
-    THROTTLE_REASONS
-        .into_iter()
-        .map(|(name, reason)| (name.to_owned(), reasons.contains(reason)))
-        .collect()
+    THROTTLE_REASONS.into_iter().map(|(name, reason)| (name.to_owned(), reasons.contains(reason))).collect()
 }
 
 fn ratio(percent: u32) -> f64 {
@@ -241,10 +198,7 @@ mod tests {
     fn active(bits: u64) -> Vec<String> {
         let reasons = throttle_reasons(ThrottleReasons::from_bits_truncate(bits));
         assert_eq!(reasons.len(), THROTTLE_REASONS.len());
-        reasons
-            .into_iter()
-            .filter_map(|(reason, active)| active.then_some(reason))
-            .collect()
+        reasons.into_iter().filter_map(|(reason, active)| active.then_some(reason)).collect()
     }
 
     /// Bits as nvml.h has them (`nvmlClocksEventReason*`, `nvmlClocksThrottleReason*`).

@@ -17,10 +17,7 @@ pub(super) enum Failure {
 ///
 /// # Errors
 /// The error says more than that: the device or the driver is gone.
-pub(super) fn optional<T>(
-    call: &'static str,
-    answer: Result<T, NvmlError>,
-) -> Result<Option<T>, Failure> {
+pub(super) fn optional<T>(call: &'static str, answer: Result<T, NvmlError>) -> Result<Option<T>, Failure> {
     match answer {
         Ok(value) => Ok(Some(value)),
         Err(NvmlError::GpuLost | NvmlError::ResetRequired) => Err(Failure::Lost),
@@ -42,10 +39,7 @@ pub(super) enum Answer<T> {
 ///
 /// # Errors
 /// As [`optional`].
-pub(super) fn answered<T>(
-    call: &'static str,
-    answer: Result<T, NvmlError>,
-) -> Result<Answer<T>, Failure> {
+pub(super) fn answered<T>(call: &'static str, answer: Result<T, NvmlError>) -> Result<Answer<T>, Failure> {
     let not_supported = matches!(answer, Err(NvmlError::NotSupported));
     Ok(match optional(call, answer)? {
         Some(value) => Answer::Value(value),
@@ -57,10 +51,7 @@ pub(super) fn answered<T>(
 /// Whether the error concerns every device. `LibraryNotFound` and `FunctionNotFound` do not: a call may
 /// need a library that is not installed, while all others work.
 pub(super) const fn is_driver_gone(error: &NvmlError) -> bool {
-    matches!(
-        error,
-        NvmlError::Uninitialized | NvmlError::DriverNotLoaded | NvmlError::LibRmVersionMismatch
-    )
+    matches!(error, NvmlError::Uninitialized | NvmlError::DriverNotLoaded | NvmlError::LibRmVersionMismatch)
 }
 
 /// The driver as a whole failed to answer `call`.
@@ -71,28 +62,18 @@ pub(super) fn driver_error(call: &'static str, error: &NvmlError) -> GpuError {
             "; reload the NVIDIA kernel modules or reboot, so that they match the installed library"
         }
         NvmlError::NoPermission => "; let this user read and write /dev/nvidia*",
-        NvmlError::LibraryNotFound => {
-            "; install the NVIDIA driver's libraries in the kernel modules' version"
-        }
+        NvmlError::LibraryNotFound => "; install the NVIDIA driver's libraries in the kernel modules' version",
         _ => "; 'nvidia-smi' and the kernel log tell more",
     };
-    GpuError::Driver {
-        call,
-        reason: format!("{error}{remedy}"),
-    }
+    GpuError::Driver { call, reason: format!("{error}{remedy}") }
 }
 
 /// `nvmlInit_v2` failed, or never began because the library could not be used.
 pub(super) fn init_error(library: &str, error: &NvmlError) -> GpuError {
-    let not_loaded = |reason: String| GpuError::LibraryNotLoaded {
-        library: library.to_owned(),
-        reason,
-    };
+    let not_loaded = |reason: String| GpuError::LibraryNotLoaded { library: library.to_owned(), reason };
     match error {
         NvmlError::LibloadingError(reason) => not_loaded(reason.to_string()),
-        NvmlError::FailedToLoadSymbol(reason) => {
-            not_loaded(format!("it is not an NVML library ({reason})"))
-        }
+        NvmlError::FailedToLoadSymbol(reason) => not_loaded(format!("it is not an NVML library ({reason})")),
         other => driver_error("nvmlInit_v2", other),
     }
 }
@@ -115,32 +96,19 @@ mod tests {
             NvmlError::FailedToLoadSymbol("nvmlDeviceGetNumFans".to_owned()),
             NvmlError::UnexpectedVariant(28),
         ] {
-            assert_eq!(
-                optional::<u32>("nvmlDeviceGetNumFans", Err(error)),
-                Ok(None)
-            );
+            assert_eq!(optional::<u32>("nvmlDeviceGetNumFans", Err(error)), Ok(None));
         }
     }
 
     #[test]
     fn a_lost_device_is_told_from_a_lost_driver() {
         for error in [NvmlError::GpuLost, NvmlError::ResetRequired] {
-            assert_eq!(
-                optional::<u32>("nvmlDeviceGetUUID", Err(error)),
-                Err(Failure::Lost)
-            );
+            assert_eq!(optional::<u32>("nvmlDeviceGetUUID", Err(error)), Err(Failure::Lost));
         }
-        for error in [
-            NvmlError::Uninitialized,
-            NvmlError::DriverNotLoaded,
-            NvmlError::LibRmVersionMismatch,
-        ] {
+        for error in [NvmlError::Uninitialized, NvmlError::DriverNotLoaded, NvmlError::LibRmVersionMismatch] {
             assert!(matches!(
                 optional::<u32>("nvmlDeviceGetUUID", Err(error)),
-                Err(Failure::Driver(GpuError::Driver {
-                    call: "nvmlDeviceGetUUID",
-                    ..
-                }))
+                Err(Failure::Driver(GpuError::Driver { call: "nvmlDeviceGetUUID", .. }))
             ));
         }
     }

@@ -70,10 +70,7 @@ pub(super) fn read(
             all_found = false;
             continue;
         };
-        let facts = match known
-            .iter()
-            .position(|it| it.index == index && it.uuid == uuid)
-        {
+        let facts = match known.iter().position(|it| it.index == index && it.uuid == uuid) {
             Some(at) => known.swap_remove(at),
             None => facts(&device, index, uuid)?,
         };
@@ -86,10 +83,7 @@ pub(super) fn read(
             minor: None,
             profile: facts.profile.clone(),
             mig_parent: false,
-            measurements: DeviceMeasurements {
-                memory: device::memory(&device)?,
-                ..DeviceMeasurements::default()
-            },
+            measurements: DeviceMeasurements { memory: device::memory(&device)?, ..DeviceMeasurements::default() },
             processes: listed.named,
             processes_incomplete: listed.incomplete,
         });
@@ -103,15 +97,9 @@ fn facts(device: &Device<'_>, index: u32, uuid: String) -> Result<MigFacts, Fail
     let name = optional("nvmlDeviceGetName", raw::name(device))?;
     let profile = match name.as_deref().and_then(profile_in_name) {
         Some(profile) => Some(profile.to_owned()),
-        None => optional("nvmlDeviceGetAttributes_v2", device.attributes())?
-            .and_then(|it| profile_of_attributes(&it)),
+        None => optional("nvmlDeviceGetAttributes_v2", device.attributes())?.and_then(|it| profile_of_attributes(&it)),
     };
-    Ok(MigFacts {
-        index,
-        uuid,
-        name,
-        profile,
-    })
+    Ok(MigFacts { index, uuid, name, profile })
 }
 
 /// The profile at the end of a MIG device's name, as in `NVIDIA A100-SXM4-40GB MIG 3g.20gb`.
@@ -131,11 +119,7 @@ fn profile_of_attributes(attributes: &DeviceAttributes) -> Option<String> {
     }
     let memory = attributes.memory_size_mb.div_ceil(1024);
     let instance = format!("{slices}g.{memory}gb");
-    if compute == 0 || compute == slices {
-        Some(instance)
-    } else {
-        Some(format!("{compute}c.{instance}"))
-    }
+    if compute == 0 || compute == slices { Some(instance) } else { Some(format!("{compute}c.{instance}")) }
 }
 
 #[cfg(test)]

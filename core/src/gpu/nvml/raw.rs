@@ -8,9 +8,8 @@ use std::sync::Arc;
 use nvml_wrapper::error::{NvmlError, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlMemory_t, nvmlProcessUtilizationSample_t,
-    nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE,
-    nvmlReturn_enum_NVML_SUCCESS, nvmlReturn_t,
+    nvmlDevice_t, nvmlMemory_t, nvmlProcessUtilizationSample_t, nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE, nvmlReturn_enum_NVML_SUCCESS, nvmlReturn_t,
 };
 
 pub(super) use text::{driver_version, name, uuid};
@@ -68,11 +67,7 @@ pub(super) fn memory_info_v1(device: &Device<'_>) -> Result<DeviceMemory, NvmlEr
     let Ok(call) = device.nvml().lib().nvmlDeviceGetMemoryInfo.as_ref() else {
         return Err(NvmlError::FunctionNotFound);
     };
-    let mut memory = nvmlMemory_t {
-        total: 0,
-        free: 0,
-        used: 0,
-    };
+    let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
     // SAFETY: the handle is valid while `device` lives, and NVML writes one nvmlMemory_t.
     nvml_try(unsafe { call(device.handle(), &raw mut memory) })?;
     Ok(DeviceMemory {
@@ -161,11 +156,7 @@ impl ProcessBuffer {
     }
 
     /// The first entries, of `entry_words` words each: pid in the first four bytes, memory in the second word.
-    pub(super) fn entries(
-        &self,
-        entry_words: usize,
-        count: usize,
-    ) -> impl Iterator<Item = RunningProcess> + '_ {
+    pub(super) fn entries(&self, entry_words: usize, count: usize) -> impl Iterator<Item = RunningProcess> + '_ {
         let entries = self.words.chunks_exact(entry_words).take(count);
         entries.map(|entry| RunningProcess {
             pid: nvml_u32(entry[0]),
@@ -200,9 +191,7 @@ impl ProcessBuffer {
 /// by an earlier call.
 fn within(count: u32, capacity: usize) -> Result<usize, NvmlError> {
     let count = count as usize;
-    (count <= capacity)
-        .then_some(count)
-        .ok_or(NvmlError::InsufficientSize(None))
+    (count <= capacity).then_some(count).ok_or(NvmlError::InsufficientSize(None))
 }
 
 /// The capacity to try next; none if the code is not about the size, or the buffer may not grow more.
@@ -255,14 +244,8 @@ fn call_list(
 /// Room for utilization samples, kept from call to call.
 pub(super) struct UtilizationBuffer(Vec<nvmlProcessUtilizationSample_t>);
 
-const NO_SAMPLE: nvmlProcessUtilizationSample_t = nvmlProcessUtilizationSample_t {
-    pid: 0,
-    timeStamp: 0,
-    smUtil: 0,
-    memUtil: 0,
-    encUtil: 0,
-    decUtil: 0,
-};
+const NO_SAMPLE: nvmlProcessUtilizationSample_t =
+    nvmlProcessUtilizationSample_t { pid: 0, timeStamp: 0, smUtil: 0, memUtil: 0, encUtil: 0, decUtil: 0 };
 
 impl UtilizationBuffer {
     pub(super) fn new() -> Self {
@@ -289,14 +272,7 @@ impl UtilizationBuffer {
             let mut count = u32::try_from(capacity).unwrap_or(u32::MAX);
             // SAFETY: the handle is valid while `device` lives, and NVML writes at most `count`
             // samples, for which the buffer has room.
-            let code = unsafe {
-                call(
-                    device.handle(),
-                    self.0.as_mut_ptr(),
-                    &raw mut count,
-                    last_seen_timestamp,
-                )
-            };
+            let code = unsafe { call(device.handle(), self.0.as_mut_ptr(), &raw mut count, last_seen_timestamp) };
             if code == nvmlReturn_enum_NVML_SUCCESS {
                 return Ok(&mut self.0[..within(count, capacity)?]);
             }
@@ -330,10 +306,7 @@ mod tests {
             let mut buffer = ProcessBuffer::new("550.163.01");
             write(&mut buffer.words, entry_words, &[(7, 1024), (8, u64::MAX)]);
             let read: Vec<_> = buffer.entries(entry_words, 2).collect();
-            let process = |pid, memory_used_bytes| RunningProcess {
-                pid,
-                memory_used_bytes,
-            };
+            let process = |pid, memory_used_bytes| RunningProcess { pid, memory_used_bytes };
             assert_eq!(read, [process(7, Some(1024)), process(8, None)]);
         }
     }

@@ -73,15 +73,9 @@ impl Session {
     ///
     /// # Errors
     /// The driver does not answer: the session is of no more use.
-    pub(super) fn devices(
-        &mut self,
-        uuids: &mut Vec<String>,
-    ) -> Result<Vec<DeviceSample>, GpuError> {
+    pub(super) fn devices(&mut self, uuids: &mut Vec<String>) -> Result<Vec<DeviceSample>, GpuError> {
         self.learn_driver_version()?;
-        let count = self
-            .nvml
-            .device_count()
-            .map_err(|error| driver_error("nvmlDeviceGetCount_v2", &error))?;
+        let count = self.nvml.device_count().map_err(|error| driver_error("nvmlDeviceGetCount_v2", &error))?;
         if count > MOST_DEVICES {
             return Err(GpuError::Driver {
                 call: "nvmlDeviceGetCount_v2",
@@ -183,12 +177,7 @@ impl Slot {
         let device = handle.device();
         *uuid = optional("nvmlDeviceGetUUID", raw::uuid(&device))?.unwrap_or_default();
         let facts = device::facts(&device, uuid.clone())?;
-        self.0 = Some(OpenDevice {
-            handle,
-            facts,
-            mig: Vec::new(),
-            utilization_last_seen_timestamp: 0,
-        });
+        self.0 = Some(OpenDevice { handle, facts, mig: Vec::new(), utilization_last_seen_timestamp: 0 });
         Ok(true)
     }
 
@@ -208,11 +197,8 @@ impl Slot {
         let is_whole = mig_parent == Some(false);
         let used = measurements.utilization_ratio;
         let last_seen = &mut open.utilization_last_seen_timestamp;
-        let listed = processes.read(
-            &device,
-            is_whole.then_some(last_seen),
-            used.is_some_and(|ratio| ratio <= UNUSED_RATIO),
-        )?;
+        let listed =
+            processes.read(&device, is_whole.then_some(last_seen), used.is_some_and(|ratio| ratio <= UNUSED_RATIO))?;
         let position = samples.len();
         samples.push(DeviceSample {
             index: DeviceIndex::gpu(index),
@@ -239,9 +225,7 @@ impl Slot {
 /// Makes a GPU in MIG mode, with its own list of processes, the parent of its MIG devices. A GPU without MIG devices
 /// counts as a GPU that is not split: its listed processes are on the GPU itself.
 fn split(whole: &mut DeviceSample, parts: &[DeviceSample], all_found: bool) {
-    let on_parts = parts
-        .iter()
-        .flat_map(|part| part.processes.iter().flatten());
+    let on_parts = parts.iter().flat_map(|part| part.processes.iter().flatten());
     let on_parts: BTreeSet<u32> = on_parts.map(|process| process.pid).collect();
     let mut listed = whole.processes.iter().flatten();
     if parts.is_empty() {

@@ -60,9 +60,7 @@ impl XidWatcher {
     /// Whether a thread waits. Where none does it is worth another [`Self::watch`]: one that hung may
     /// have ended.
     pub(super) fn is_watching(&self) -> bool {
-        self.running
-            .as_ref()
-            .is_some_and(|it| !it.thread.is_finished())
+        self.running.as_ref().is_some_and(|it| !it.thread.is_finished())
     }
 
     /// Watches these GPUs from now on, and no others.
@@ -87,19 +85,13 @@ impl XidWatcher {
         let (watched, commands) = channel();
         let (sender, events) = sync_channel(CAPACITY);
         let nvml = Arc::clone(nvml);
-        let thread = std::thread::Builder::new()
-            .name("nvml-xid".to_owned())
-            .spawn(move || {
-                run(nvml, commands, &sender);
-                // Only now, with NVML let go, the source may see the thread hang up.
-                drop(sender);
-            });
+        let thread = std::thread::Builder::new().name("nvml-xid".to_owned()).spawn(move || {
+            run(nvml, commands, &sender);
+            // Only now, with NVML let go, the source may see the thread hang up.
+            drop(sender);
+        });
         match thread {
-            Ok(thread) => Some(Running {
-                watched,
-                events,
-                thread,
-            }),
+            Ok(thread) => Some(Running { watched, events, thread }),
             Err(error) => {
                 tracing::warn!(%error, "cannot start the thread that waits for XID errors; none are counted");
                 None
@@ -133,9 +125,7 @@ impl XidWatcher {
                     return;
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    tracing::warn!(
-                        "waiting for XID errors hangs in the driver; none are counted until it returns"
-                    );
+                    tracing::warn!("waiting for XID errors hangs in the driver; none are counted until it returns");
                     self.hanging = Some(running.thread);
                     return;
                 }
@@ -181,10 +171,7 @@ fn run(nvml: Arc<Nvml>, commands: Receiver<Watched>, events: &SyncSender<XidEven
 }
 
 /// An event set with all devices that report XID errors; none if no device does.
-fn subscribe<'nvml>(
-    nvml: &'nvml Arc<Nvml>,
-    watched: &'nvml Watched,
-) -> Result<Option<EventSet<'nvml>>, NvmlError> {
+fn subscribe<'nvml>(nvml: &'nvml Arc<Nvml>, watched: &'nvml Watched) -> Result<Option<EventSet<'nvml>>, NvmlError> {
     let lib = nvml.lib();
     if lib.nvmlEventSetFree.is_err() || lib.nvmlEventSetWait_v2.is_err() {
         return Ok(None);
@@ -193,11 +180,7 @@ fn subscribe<'nvml>(
     let mut able: Vec<_> = watched
         .iter()
         .map(|(_, handle)| handle.device())
-        .filter(|device| {
-            device
-                .supported_event_types()
-                .is_ok_and(|it| it.contains(xid))
-        })
+        .filter(|device| device.supported_event_types().is_ok_and(|it| it.contains(xid)))
         .collect();
     // The wrapper frees the set when a device cannot be registered, so that each failure starts anew
     // without that device.
@@ -218,12 +201,7 @@ fn subscribe<'nvml>(
 }
 
 /// Waits and delivers until there are other devices, an error, or the end.
-fn wait(
-    set: &EventSet<'_>,
-    watched: &Watched,
-    commands: &Receiver<Watched>,
-    events: &SyncSender<XidEvent>,
-) -> Next {
+fn wait(set: &EventSet<'_>, watched: &Watched, commands: &Receiver<Watched>, events: &SyncSender<XidEvent>) -> Next {
     let mut waited = false;
     loop {
         match rest(Duration::ZERO, commands) {
@@ -278,9 +256,5 @@ fn xid_event(event: &EventData<'_>, watched: &Watched) -> Option<XidEvent> {
         None => event.device.index().ok()?,
     };
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    Some(XidEvent {
-        index: DeviceIndex::gpu(index),
-        xid,
-        timestamp_seconds: now.unwrap_or_default().as_secs_f64(),
-    })
+    Some(XidEvent { index: DeviceIndex::gpu(index), xid, timestamp_seconds: now.unwrap_or_default().as_secs_f64() })
 }

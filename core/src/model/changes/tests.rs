@@ -18,9 +18,7 @@ fn process(pid: u32, share: f64) -> Arc<Process> {
         username: Some("ada".to_owned()),
         comm: None,
         container_id: None,
-        attribution: Attribution::Environment {
-            eid: share.to_string(),
-        },
+        attribution: Attribution::Environment { eid: share.to_string() },
         devices: Vec::new(),
     })
 }
@@ -43,16 +41,8 @@ fn device(number: u32, share: f64) -> Device {
 
 /// A list with items of a few identities, some of them twice, and of few values: much of it is in another list too.
 fn some<T: fmt::Debug>(item: fn(u32, f64) -> T) -> impl Strategy<Value = Vec<T>> {
-    vec(
-        (0..12_u32, prop::sample::select(vec![0.0, 0.1, 1.0 / 3.0])),
-        0..16,
-    )
-    .prop_map(move |items| {
-        items
-            .into_iter()
-            .map(|(id, value)| item(id, value))
-            .collect()
-    })
+    vec((0..12_u32, prop::sample::select(vec![0.0, 0.1, 1.0 / 3.0])), 0..16)
+        .prop_map(move |items| items.into_iter().map(|(id, value)| item(id, value)).collect())
 }
 
 fn counters() -> impl Strategy<Value = Counters> {
@@ -62,10 +52,7 @@ fn counters() -> impl Strategy<Value = Counters> {
     fn username(number: u32) -> String {
         format!("user{}", number / 4)
     }
-    let energy = some(|number, energy_joules| DeviceEnergy {
-        index: index(number),
-        energy_joules,
-    });
+    let energy = some(|number, energy_joules| DeviceEnergy { index: index(number), energy_joules });
     let device_xids = some(|number, seconds| DeviceXid {
         index: index(number),
         xid: u64::from(number / 4),
@@ -80,10 +67,7 @@ fn counters() -> impl Strategy<Value = Counters> {
     let uses = some(|number, busy| UserDeviceUse {
         username: username(number),
         index: index(number),
-        device_seconds: Some(DeviceSeconds {
-            busy,
-            ..DeviceSeconds::default()
-        }),
+        device_seconds: Some(DeviceSeconds { busy, ..DeviceSeconds::default() }),
         utilized_device_seconds: None,
         energy_joules: Some(busy),
     });
@@ -165,10 +149,7 @@ proptest! {
 
 #[test]
 fn what_comes_and_goes_does_not_make_the_rest_be_sent() {
-    let before = Snapshot {
-        processes: (0..200).map(|pid| process(pid, 0.1)).collect(),
-        ..Snapshot::default()
-    };
+    let before = Snapshot { processes: (0..200).map(|pid| process(pid, 0.1)).collect(), ..Snapshot::default() };
     let mut now = before.clone();
     now.processes.remove(30);
     now.processes[80] = process(81, 0.7);
@@ -178,46 +159,19 @@ fn what_comes_and_goes_does_not_make_the_rest_be_sent() {
     now.processes.insert(0, last);
     let changes = to_value(Changes::between(&before, &now)).unwrap();
     let pieces = changes["processes"].as_array().unwrap().iter();
-    let pieces: Vec<Value> = pieces
-        .map(|it| it.get("pid").unwrap_or(it).clone())
-        .collect();
-    assert_eq!(
-        Value::from(pieces),
-        json!([
-            [150, 1],
-            [0, 30],
-            [31, 50],
-            81,
-            [82, 19],
-            500,
-            [101, 49],
-            [151, 49],
-            501
-        ])
-    );
+    let pieces: Vec<Value> = pieces.map(|it| it.get("pid").unwrap_or(it).clone()).collect();
+    assert_eq!(Value::from(pieces), json!([[150, 1], [0, 30], [31, 50], 81, [82, 19], 500, [101, 49], [151, 49], 501]));
 }
 
 #[test]
 fn changes_of_another_snapshot_are_told() {
-    let before = Snapshot {
-        processes: (0..10).map(|pid| process(pid, 0.1)).collect(),
-        ..Snapshot::default()
-    };
+    let before = Snapshot { processes: (0..10).map(|pid| process(pid, 0.1)).collect(), ..Snapshot::default() };
     let mut changes = to_value(Changes::between(&before, &before)).unwrap();
     for (pieces, expected) in [
         (json!([[0, 11]]), "11 processes from number 0 on, of 10"),
-        (
-            json!([[u64::MAX, 2]]),
-            "2 processes from number 18446744073709551615 on, of 10",
-        ),
-        (
-            json!([[9, 1], [10, 1]]),
-            "1 processes from number 10 on, of 10",
-        ),
-        (
-            json!([[0, 10], [3, 1]]),
-            "more than all 10 processes of the snapshot before",
-        ),
+        (json!([[u64::MAX, 2]]), "2 processes from number 18446744073709551615 on, of 10"),
+        (json!([[9, 1], [10, 1]]), "1 processes from number 10 on, of 10"),
+        (json!([[0, 10], [3, 1]]), "more than all 10 processes of the snapshot before"),
     ] {
         changes["processes"] = pieces;
         let changes: Changes = from_value(changes.clone()).unwrap();

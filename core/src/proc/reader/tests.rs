@@ -12,11 +12,7 @@ struct FakeProc(TempDir);
 impl FakeProc {
     fn new() -> Self {
         let root = TempDir::new().unwrap();
-        fs::write(
-            root.path().join("stat"),
-            "cpu 1 2 3\nbtime 1700000000\nprocesses 7\n",
-        )
-        .unwrap();
+        fs::write(root.path().join("stat"), "cpu 1 2 3\nbtime 1700000000\nprocesses 7\n").unwrap();
         Self(root)
     }
 
@@ -27,24 +23,15 @@ impl FakeProc {
     }
 
     fn stat(&self, pid: u32, comm: &str, state: char, parent: u32, start_time_ticks: u64) {
-        let stat = format!(
-            "{pid} ({comm}) {state} {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start_time_ticks} 0\n"
-        );
+        let stat =
+            format!("{pid} ({comm}) {state} {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start_time_ticks} 0\n");
         self.file(pid, "stat", stat);
     }
 
     fn process(&self, pid: u32, parent: u32, environ: impl AsRef<[u8]>) {
         self.stat(pid, "python", 'S', parent, u64::from(pid) * 100);
-        self.file(
-            pid,
-            "status",
-            "Name:\tpython\nUid:\t1000\t1001\t1000\t1000\n",
-        );
-        self.file(
-            pid,
-            "cgroup",
-            "0::/user.slice/user-1000.slice/session-1.scope\n",
-        );
+        self.file(pid, "status", "Name:\tpython\nUid:\t1000\t1001\t1000\t1000\n");
+        self.file(pid, "cgroup", "0::/user.slice/user-1000.slice/session-1.scope\n");
         self.file(pid, "environ", environ);
     }
 
@@ -65,10 +52,7 @@ impl FakeProc {
 }
 
 fn request(processes: &[u32], members: &[u32]) -> ProcessRequest {
-    ProcessRequest {
-        processes: processes.to_vec(),
-        members: members.to_vec(),
-    }
+    ProcessRequest { processes: processes.to_vec(), members: members.to_vec() }
 }
 
 fn pids<T>(map: &HashMap<u32, T>) -> Vec<u32> {
@@ -81,9 +65,7 @@ fn pids<T>(map: &HashMap<u32, T>) -> Vec<u32> {
 fn a_process_of_which_only_the_first_thread_ended_claims_what_its_others_do() {
     let root = FakeProc::new();
     root.process(42, 1, "");
-    let stat = |threads: u32| {
-        format!("42 (python) Z 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 4200 0\n")
-    };
+    let stat = |threads: u32| format!("42 (python) Z 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 4200 0\n");
     root.file(42, "stat", stat(2));
     for (thread, environ) in [("42", ""), ("57", "A=b\0GENV_ENVIRONMENT_ID=7\0")] {
         let directory = root.0.path().join("42/task").join(thread);
@@ -102,11 +84,7 @@ fn everything_that_is_asked_of_a_process_is_read() {
     let proc = FakeProc::new();
     proc.process(42, 0, "A=1\0GENV_ENVIRONMENT_ID=7\0");
     let id = "a".repeat(64);
-    proc.file(
-        42,
-        "cgroup",
-        format!("0::/user.slice/user-9.slice/user@9.service/libpod-{id}.scope\n"),
-    );
+    proc.file(42, "cgroup", format!("0::/user.slice/user-9.slice/user@9.service/libpod-{id}.scope\n"));
     let table = proc.read(&[42, 42], &[]);
     let facts = ProcessFacts {
         start_time_ticks: 4200,
@@ -118,8 +96,7 @@ fn everything_that_is_asked_of_a_process_is_read() {
         claim: Claim::Named("7".to_owned()),
     };
     assert_eq!(table.processes[&42], ProcessRead::Present(facts));
-    let ticks_per_second =
-        f64::from(u32::try_from(rustix::param::clock_ticks_per_second()).unwrap());
+    let ticks_per_second = f64::from(u32::try_from(rustix::param::clock_ticks_per_second()).unwrap());
     let lineage = Lineage {
         start_time_ticks: 4200,
         start_timestamp_seconds: 1_700_000_000.0 + 4200.0 / ticks_per_second,
@@ -138,16 +115,10 @@ fn what_is_missing_of_an_environ_is_told_apart() {
     };
     assert_eq!(missing(b"A=1\0"), Claim::Absent);
     assert_eq!(missing(b""), Claim::Missing(MissingEvidence::EnvironEmpty));
-    assert_eq!(
-        missing(b"title\0\0\0\0"),
-        Claim::Missing(MissingEvidence::EnvironOverwritten)
-    );
+    assert_eq!(missing(b"title\0\0\0\0"), Claim::Missing(MissingEvidence::EnvironOverwritten));
     fs::remove_file(proc.0.path().join("42/environ")).unwrap();
     fs::create_dir(proc.0.path().join("42/environ")).unwrap();
-    assert_eq!(
-        proc.claim(42),
-        Claim::Missing(MissingEvidence::EnvironUnreadable)
-    );
+    assert_eq!(proc.claim(42), Claim::Missing(MissingEvidence::EnvironUnreadable));
     proc.stat(42, "python", 'Z', 0, 4200);
     assert_eq!(proc.claim(42), Claim::Missing(MissingEvidence::Zombie));
 }
@@ -156,16 +127,9 @@ fn what_is_missing_of_an_environ_is_told_apart() {
 fn who_ended_or_was_stopped_cannot_act() {
     let proc = FakeProc::new();
     let mut reader = proc.reader();
-    for (state, can_act) in [
-        ('R', true),
-        ('S', true),
-        ('D', true),
-        ('t', true),
-        ('I', true),
-        ('T', false),
-        ('Z', false),
-        ('X', false),
-    ] {
+    for (state, can_act) in
+        [('R', true), ('S', true), ('D', true), ('t', true), ('I', true), ('T', false), ('Z', false), ('X', false)]
+    {
         proc.stat(42, "genv", state, 1, 4200);
         assert_eq!(reader.can_act(42), can_act, "{state}");
         // What is remembered of it from a cycle does not matter.
@@ -198,13 +162,8 @@ fn a_huge_environ_is_read_so_far_and_no_further() {
     proc.process(42, 0, &late);
     let mut reader = proc.reader();
     let table = reader.read(&request(&[42], &[]));
-    let ProcessRead::Present(facts) = &table.processes[&42] else {
-        panic!("{table:?}")
-    };
-    assert_eq!(
-        facts.claim,
-        Claim::Missing(MissingEvidence::EnvironUnreadable)
-    );
+    let ProcessRead::Present(facts) = &table.processes[&42] else { panic!("{table:?}") };
+    assert_eq!(facts.claim, Claim::Missing(MissingEvidence::EnvironUnreadable));
     assert!(reader.buffer.len() <= MOST_READ_BYTES);
 }
 
@@ -234,17 +193,11 @@ fn damaged_files_make_a_process_unreadable_or_its_user_unknown() {
     let proc = FakeProc::new();
     proc.process(42, 0, "A=1\0");
     proc.file(42, "stat", "42 (python");
-    assert_eq!(
-        proc.read(&[42], &[]).processes[&42],
-        ProcessRead::Unreadable
-    );
+    assert_eq!(proc.read(&[42], &[]).processes[&42], ProcessRead::Unreadable);
     proc.process(42, 0, "A=1\0");
     proc.file(42, "status", "Name:\tpython\n");
     let table = proc.read(&[42], &[]);
-    assert!(
-        matches!(&table.processes[&42], ProcessRead::Present(facts) if facts.uid.is_none()),
-        "{table:?}"
-    );
+    assert!(matches!(&table.processes[&42], ProcessRead::Present(facts) if facts.uid.is_none()), "{table:?}");
 }
 
 #[test]
@@ -310,9 +263,7 @@ fn the_running_kernel_tells_this_process_and_its_ancestors() {
     // The second answer comes from memory where it may.
     for _ in 0..2 {
         let table = reader.read(&request(&[own], &[1]));
-        let ProcessRead::Present(facts) = &table.processes[&own] else {
-            panic!("{table:?}")
-        };
+        let ProcessRead::Present(facts) = &table.processes[&own] else { panic!("{table:?}") };
         assert_eq!(facts.uid, Some(rustix::process::geteuid().as_raw()));
         assert_eq!(facts.claim, Claim::Absent);
         let lineage = table.lineage[&own];
@@ -381,10 +332,7 @@ fn files_stay_open_of_as_many_processes_as_are_read_and_allowed() {
         let files = fs::read_dir("/proc/self/fd").unwrap();
         // Other tests close theirs meanwhile.
         let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
-        let of = |target: PathBuf| {
-            pids.iter()
-                .any(|pid| target.starts_with(format!("/proc/{pid}")))
-        };
+        let of = |target: PathBuf| pids.iter().any(|pid| target.starts_with(format!("/proc/{pid}")));
         targets.filter(|target| of(target.clone())).count()
     };
     let mut reader = DirectReader::with_root(PROC);
@@ -412,11 +360,8 @@ fn files_stay_open_of_as_many_processes_as_are_read_and_allowed() {
 fn a_new_command_name_is_seen_some_reads_later_and_a_new_claim_at_once() {
     // It ends with its input, also where this test fails.
     let script = "read line; exec env GENV_ENVIRONMENT_ID=7 cat";
-    let mut child = std::process::Command::new("sh")
-        .args(["-c", script])
-        .stdin(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        std::process::Command::new("sh").args(["-c", script]).stdin(std::process::Stdio::piped()).spawn().unwrap();
     let pid = child.id();
     let mut reader = DirectReader::with_root(PROC);
     let mut read = || match reader.read(&request(&[pid], &[])).processes.remove(&pid) {

@@ -22,10 +22,7 @@ impl Checker<'_> {
             if let Some(place) = &entry.count
                 && count > MOST_DEVICES
             {
-                return self.refuse(
-                    place.referenced,
-                    format!("a host has at most {MOST_DEVICES} devices"),
-                );
+                return self.refuse(place.referenced, format!("a host has at most {MOST_DEVICES} devices"));
             }
             if count != 1 {
                 let own = "this is one device's own: write such devices one by one, without count";
@@ -42,22 +39,15 @@ impl Checker<'_> {
                 let index = u32::try_from(devices.len()).unwrap_or(u32::MAX);
                 let device = self.device(host, index, entry)?;
                 if let Some(uuid) = &entry.uuid {
-                    self.unique(&mut uuids, device.uuid.clone(), uuid.referenced, || {
-                        format!("uuid {}", device.uuid)
-                    })?;
+                    self.unique(&mut uuids, device.uuid.clone(), uuid.referenced, || format!("uuid {}", device.uuid))?;
                 }
                 if let Some(minor) = &entry.minor {
-                    self.unique(&mut minors, device.minor, minor.referenced, || {
-                        format!("minor {}", device.minor)
-                    })?;
+                    self.unique(&mut minors, device.minor, minor.referenced, || format!("minor {}", device.minor))?;
                 }
                 if let Some(bus) = &entry.pci_bus_id {
-                    self.unique(
-                        &mut buses,
-                        device.pci_bus_id.clone(),
-                        bus.referenced,
-                        || format!("pci_bus_id {}", device.pci_bus_id),
-                    )?;
+                    self.unique(&mut buses, device.pci_bus_id.clone(), bus.referenced, || {
+                        format!("pci_bus_id {}", device.pci_bus_id)
+                    })?;
                 }
                 devices.push(device);
             }
@@ -73,19 +63,16 @@ impl Checker<'_> {
         let ecc = entry.ecc.unwrap_or_default();
         Ok(Device {
             index,
-            name: entry
-                .name
-                .clone()
-                .unwrap_or_else(|| "NVIDIA H100 80GB HBM3".to_owned()),
-            uuid: entry.uuid.as_ref().map_or_else(
-                || derived_uuid("GPU", host, &index.to_string()),
-                |uuid| uuid.value.clone(),
-            ),
+            name: entry.name.clone().unwrap_or_else(|| "NVIDIA H100 80GB HBM3".to_owned()),
+            uuid: entry
+                .uuid
+                .as_ref()
+                .map_or_else(|| derived_uuid("GPU", host, &index.to_string()), |uuid| uuid.value.clone()),
             minor: entry.minor.as_ref().map_or(index, |minor| minor.value),
-            pci_bus_id: entry.pci_bus_id.as_ref().map_or_else(
-                || format!("{:08X}:{:02X}:00.0", index / 255, index % 255 + 1),
-                |bus| bus.value.clone(),
-            ),
+            pci_bus_id: entry
+                .pci_bus_id
+                .as_ref()
+                .map_or_else(|| format!("{:08X}:{:02X}:00.0", index / 255, index % 255 + 1), |bus| bus.value.clone()),
             memory_bytes,
             memory_reserved_bytes,
             memory_used_bytes: entry.memory_used.as_ref().map(|used| used.value.0),
@@ -93,10 +80,7 @@ impl Checker<'_> {
             memory_controller: entry.memory_controller.clone(),
             encoder: entry.encoder.clone().unwrap_or(Pattern::Constant(0.0)),
             decoder: entry.decoder.clone().unwrap_or(Pattern::Constant(0.0)),
-            temperature_celsius: entry.temperature.unwrap_or(Level {
-                idle: 32.0,
-                max: 78.0,
-            }),
+            temperature_celsius: entry.temperature.unwrap_or(Level { idle: 32.0, max: 78.0 }),
             temperature_limits_celsius: BTreeMap::from([
                 ("shutdown", limits.shutdown.unwrap_or(95)),
                 ("slowdown", limits.slowdown.unwrap_or(92)),
@@ -113,22 +97,11 @@ impl Checker<'_> {
             ]),
             fan_speed_ratios: entry.fans.clone(),
             throttled: entry.throttled.clone(),
-            ecc_errors: ecc
-                .enabled
-                .unwrap_or(true)
-                .then_some((ecc.corrected, ecc.uncorrected)),
+            ecc_errors: ecc.enabled.unwrap_or(true).then_some((ecc.corrected, ecc.uncorrected)),
             pcie_replays: entry.pcie_replays,
             mig: self.mig_devices(host, index, entry)?,
-            xid: entry
-                .xid
-                .iter()
-                .map(|xid| self.xid(xid))
-                .collect::<Checked<_>>()?,
-            faults: entry
-                .faults
-                .iter()
-                .map(|fault| self.device_fault(fault))
-                .collect::<Checked<_>>()?,
+            xid: entry.xid.iter().map(|xid| self.xid(xid)).collect::<Checked<_>>()?,
+            faults: entry.faults.iter().map(|fault| self.device_fault(fault)).collect::<Checked<_>>()?,
             users: Vec::new(),
         })
     }
@@ -160,10 +133,7 @@ impl Checker<'_> {
                 self.refuse(power.referenced, "a device draws at least 1 W when idle")
             }
             Some(power) => Ok(power.value),
-            None => Ok(Level {
-                idle: 60.0,
-                max: 300.0,
-            }),
+            None => Ok(Level { idle: 60.0, max: 300.0 }),
         }
     }
 
@@ -172,9 +142,7 @@ impl Checker<'_> {
         let mut uuids = HashSet::new();
         for (position, part) in entry.mig.iter().enumerate() {
             if let Some(uuid) = &part.uuid {
-                self.unique(&mut uuids, &uuid.value, uuid.referenced, || {
-                    format!("uuid {}", uuid.value)
-                })?;
+                self.unique(&mut uuids, &uuid.value, uuid.referenced, || format!("uuid {}", uuid.value))?;
             }
             mig.push(MigDevice {
                 profile: part.profile.clone(),
@@ -192,13 +160,10 @@ impl Checker<'_> {
     fn xid(&self, entry: &Located<XidEntry>) -> Checked<Xid> {
         let XidEntry { xid, at, every } = entry.value;
         match (at, every) {
-            (None, None) => {
-                self.refuse(entry.referenced, "say when it happens: at, every, or both")
+            (None, None) => self.refuse(entry.referenced, "say when it happens: at, every, or both"),
+            (_, Some(every)) if every.0 < 1.0 => {
+                self.refuse(entry.referenced, "an XID error every second is the most there can be")
             }
-            (_, Some(every)) if every.0 < 1.0 => self.refuse(
-                entry.referenced,
-                "an XID error every second is the most there can be",
-            ),
             (at, every) => Ok(Xid {
                 xid,
                 first_seconds: at.or(every).map_or(0.0, |first| first.0),
@@ -218,10 +183,7 @@ impl Checker<'_> {
                 (false, None, Some(measurements), None) => DeviceFault::NotSupported(measurements),
                 (false, None, None, Some(calls)) => DeviceFault::Wrong(
                     calls,
-                    self.wrong_answer(
-                        entry.referenced,
-                        (fault.error, fault.number, fault.count, fault.text),
-                    )?,
+                    self.wrong_answer(entry.referenced, (fault.error, fault.number, fault.count, fault.text))?,
                 ),
                 _ => {
                     return self.refuse(
@@ -237,16 +199,6 @@ impl Checker<'_> {
 /// A UUID that only depends on where the device is.
 fn derived_uuid(prefix: &str, host: &str, index: &str) -> String {
     let hash = Sha256::digest(format!("{prefix}/{host}/{index}"));
-    let hex: String = hash[..16]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    format!(
-        "{prefix}-{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    )
+    let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{prefix}-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }

@@ -23,15 +23,8 @@ pub(super) fn scenario(
     machine_name: &str,
     file: &File,
 ) -> Result<Scenario, yaml::Error> {
-    Checker {
-        source_name,
-        text,
-        machine_name,
-        epoch: file
-            .epoch
-            .map_or(DEFAULT_EPOCH_MILLISECONDS, |epoch| epoch.0),
-    }
-    .scenario(file)
+    Checker { source_name, text, machine_name, epoch: file.epoch.map_or(DEFAULT_EPOCH_MILLISECONDS, |epoch| epoch.0) }
+        .scenario(file)
 }
 
 struct Checker<'a> {
@@ -59,54 +52,32 @@ impl Checker<'_> {
         place: Place,
         what: impl Fn() -> String,
     ) -> Checked<()> {
-        if seen.insert(value) {
-            Ok(())
-        } else {
-            self.refuse(place, format!("{} is there twice", what()))
-        }
+        if seen.insert(value) { Ok(()) } else { self.refuse(place, format!("{} is there twice", what())) }
     }
 
     fn scenario(&self, file: &File) -> Checked<Scenario> {
         if file.version.value != 1 {
-            let message = format!(
-                "version {} is not known: this program reads version 1",
-                file.version.value
-            );
+            let message = format!("version {} is not known: this program reads version 1", file.version.value);
             return self.refuse(file.version.referenced, message);
         }
         let mut uids = HashSet::new();
         for uid in file.users.values() {
-            self.unique(&mut uids, uid.value, uid.referenced, || {
-                format!("uid {}", uid.value)
-            })?;
+            self.unique(&mut uids, uid.value, uid.referenced, || format!("uid {}", uid.value))?;
         }
-        let users: Users<'_> = file
-            .users
-            .iter()
-            .map(|(name, uid)| (name.as_str(), uid.value))
-            .collect();
+        let users: Users<'_> = file.users.iter().map(|(name, uid)| (name.as_str(), uid.value)).collect();
         let mut hosts: Vec<Host> = Vec::new();
         for entry in &file.hosts {
             let host = self.host(entry, &users)?;
             if hosts.iter().any(|other| other.name == host.name) {
                 let message = format!("host {} is there twice: give each its own name", host.name);
                 return Err(match &entry.name {
-                    Some(name) => {
-                        yaml::Error::at(self.source_name, self.text, name.referenced, message)
-                    }
+                    Some(name) => yaml::Error::at(self.source_name, self.text, name.referenced, message),
                     None => yaml::Error::whole(self.source_name, message),
                 });
             }
             hosts.push(host);
         }
-        Ok(Scenario {
-            hosts,
-            users: file
-                .users
-                .iter()
-                .map(|(name, uid)| (uid.value, name.clone()))
-                .collect(),
-        })
+        Ok(Scenario { hosts, users: file.users.iter().map(|(name, uid)| (uid.value, name.clone())).collect() })
     }
 
     fn host(&self, entry: &HostEntry, users: &Users<'_>) -> Checked<Host> {
@@ -118,34 +89,20 @@ impl Checker<'_> {
             None => self.machine_name.to_owned(),
         };
         let mut devices = self.devices(&name, &entry.devices)?;
-        let environments = entry
-            .environments
-            .as_ref()
-            .map(|entries| self.environments(entries, users, &devices))
-            .transpose()?;
+        let environments =
+            entry.environments.as_ref().map(|entries| self.environments(entries, users, &devices)).transpose()?;
         let mut processes = self.processes(entry, users, environments.as_deref(), &devices)?;
         fit(&mut devices, &mut processes);
-        let faults = entry
-            .faults
-            .iter()
-            .map(|fault| self.host_fault(fault))
-            .collect::<Checked<_>>()?;
+        let faults = entry.faults.iter().map(|fault| self.host_fault(fault)).collect::<Checked<_>>()?;
         Ok(Host {
             name,
             named: entry.name.is_some(),
             epoch_milliseconds: self.epoch,
-            driver_version: entry
-                .driver_version
-                .clone()
-                .unwrap_or_else(|| "550.163.01".to_owned()),
+            driver_version: entry.driver_version.clone().unwrap_or_else(|| "550.163.01".to_owned()),
             cuda_version: entry.cuda_version.map_or((12, 4), |version| version.0),
             devices,
             environments,
-            by_pid: processes
-                .iter()
-                .enumerate()
-                .map(|(position, process)| (process.pid, position))
-                .collect(),
+            by_pid: processes.iter().enumerate().map(|(position, process)| (process.pid, position)).collect(),
             processes,
             faults,
         })
@@ -156,23 +113,14 @@ impl Checker<'_> {
         let fault = entry.value.clone();
         Ok((
             window,
-            match (
-                fault.init,
-                fault.hang,
-                fault.reload,
-                fault.insufficient_size,
-                fault.wrong,
-            ) {
+            match (fault.init, fault.hang, fault.reload, fault.insufficient_size, fault.wrong) {
                 (Some(error), None, None, None, None) => HostFault::Init(error),
                 (None, Some(calls), None, None, None) => HostFault::Hang(calls),
                 (None, None, Some(generation), None, None) => HostFault::Reload(generation.into()),
                 (None, None, None, Some(more), None) => HostFault::InsufficientSize(more),
                 (None, None, None, None, Some(calls)) => HostFault::Wrong(
                     calls,
-                    self.wrong_answer(
-                        entry.referenced,
-                        (fault.error, fault.number, fault.count, fault.text),
-                    )?,
+                    self.wrong_answer(entry.referenced, (fault.error, fault.number, fault.count, fault.text))?,
                 ),
                 _ => {
                     return self.refuse(
@@ -187,22 +135,14 @@ impl Checker<'_> {
     fn wrong_answer(
         &self,
         referenced: Place,
-        answer: (
-            Option<NvmlError>,
-            Option<u64>,
-            Option<u32>,
-            Option<WrongText>,
-        ),
+        answer: (Option<NvmlError>, Option<u64>, Option<u32>, Option<WrongText>),
     ) -> Checked<WrongAnswer> {
         match answer {
             (Some(error), None, None, None) => Ok(WrongAnswer::Error(error)),
             (None, Some(number), None, None) => Ok(WrongAnswer::Number(number)),
             (None, None, Some(count), None) => Ok(WrongAnswer::Count(count)),
             (None, None, None, Some(text)) => Ok(WrongAnswer::Text(text)),
-            _ => self.refuse(
-                referenced,
-                "a wrong answer is one of error, number, count and text",
-            ),
+            _ => self.refuse(referenced, "a wrong answer is one of error, number, count and text"),
         }
     }
 
@@ -218,18 +158,12 @@ impl Checker<'_> {
         };
         let end = match (window.until, window.every) {
             (Some(until), Some(every)) if until > every => {
-                return self.refuse(
-                    entry.referenced,
-                    "until is beyond every, where the next cycle begins",
-                );
+                return self.refuse(entry.referenced, "until is beyond every, where the next cycle begins");
             }
             (until, every) => until.or(every),
         };
         if end.is_some_and(|end| end <= window.from) {
-            return self.refuse(
-                entry.referenced,
-                "it ends before it begins: until must be after from",
-            );
+            return self.refuse(entry.referenced, "it ends before it begins: until must be after from");
         }
         Ok(window)
     }
@@ -243,8 +177,7 @@ impl Checker<'_> {
         match mig {
             Some(mig) if u64::from(mig) >= device.mig.len() as u64 => {
                 let parts = device.mig.len();
-                let message =
-                    format!("there is no MIG device {gpu}:{mig}: device {gpu} has {parts}");
+                let message = format!("there is no MIG device {gpu}:{mig}: device {gpu} has {parts}");
                 self.refuse(index.referenced, message)
             }
             _ => Ok(()),
@@ -254,13 +187,9 @@ impl Checker<'_> {
     fn uid(&self, name: &Located<String>, users: &Users<'_>) -> Checked<u32> {
         match users.get(name.value.as_str()) {
             Some(uid) => Ok(*uid),
-            None => self.refuse(
-                name.referenced,
-                format!(
-                    "there is no user {}: add it to users, with its uid",
-                    name.value
-                ),
-            ),
+            None => {
+                self.refuse(name.referenced, format!("there is no user {}: add it to users, with its uid", name.value))
+            }
         }
     }
 
@@ -269,10 +198,7 @@ impl Checker<'_> {
         match moment {
             None => self.epoch,
             Some(Moment::Absolute(time)) => time.0,
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "durations are whole milliseconds"
-            )]
+            #[expect(clippy::cast_possible_truncation, reason = "durations are whole milliseconds")]
             Some(Moment::SecondsBeforeEpoch(seconds)) => self.epoch - (seconds * 1000.0) as i64,
         }
     }

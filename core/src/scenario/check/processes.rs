@@ -6,9 +6,7 @@ use super::{Checked, Checker, Users};
 use crate::model::ProcessType;
 use crate::proc::{Claim, MissingEvidence};
 use crate::scenario::definition::{Device, Environment, Facts, Process, Readable, Use};
-use crate::scenario::format::{
-    ClaimEntry, EnvironmentEntry, HostEntry, Index, ProcEntry, ProcessEntry,
-};
+use crate::scenario::format::{ClaimEntry, EnvironmentEntry, HostEntry, Index, ProcEntry, ProcessEntry};
 use crate::scenario::pattern::{Pattern, Window};
 
 /// The shells that environments without `pids` are given start here: above what Linux gives out
@@ -36,9 +34,7 @@ impl Checker<'_> {
                     return self.refuse(index.referenced, "environments attach to whole GPUs");
                 }
                 self.device_exists(index, devices)?;
-                self.unique(&mut attached, wanted, index.referenced, || {
-                    format!("device {wanted}")
-                })?;
+                self.unique(&mut attached, wanted, index.referenced, || format!("device {wanted}"))?;
                 indices.push(wanted.gpu);
             }
             let shell = FIRST_SHELL_PID + u32::try_from(environments.len()).unwrap_or(0);
@@ -77,33 +73,24 @@ impl Checker<'_> {
             if pid == 0 {
                 return self.refuse(entry.pid.referenced, "pid 0 is no process");
             }
-            self.unique(&mut pids, pid, entry.pid.referenced, || {
-                format!("pid {pid}")
-            })?;
+            self.unique(&mut pids, pid, entry.pid.referenced, || format!("pid {pid}"))?;
             let mut indices = HashSet::new();
             let mut uses = Vec::new();
             for entry_use in &entry.devices {
                 let Index(index) = entry_use.index.value;
                 self.device_exists(&entry_use.index, devices)?;
                 if index.mig.is_none() && !devices[index.gpu as usize].mig.is_empty() {
-                    let message = format!(
-                        "device {index} is split into MIG devices: name one, such as \"{index}:0\""
-                    );
+                    let message = format!("device {index} is split into MIG devices: name one, such as \"{index}:0\"");
                     return self.refuse(entry_use.index.referenced, message);
                 }
-                self.unique(&mut indices, index, entry_use.index.referenced, || {
-                    format!("device {index}")
-                })?;
+                self.unique(&mut indices, index, entry_use.index.referenced, || format!("device {index}"))?;
                 // A process that uses a device holds memory of the device.
                 const LEAST_BYTES: u64 = 1 << 20;
                 uses.push(Use {
                     index,
                     process_type: entry.process_type.unwrap_or(ProcessType::Compute),
                     memory_bytes: entry_use.memory.map_or(LEAST_BYTES, |memory| memory.0),
-                    utilization: entry_use
-                        .utilization
-                        .clone()
-                        .unwrap_or(Pattern::Constant(0.0)),
+                    utilization: entry_use.utilization.clone().unwrap_or(Pattern::Constant(0.0)),
                     scale: 1.0,
                 });
             }
@@ -138,10 +125,7 @@ impl Checker<'_> {
         };
         match environments.iter().find(|e| e.eid == eid.value) {
             Some(environment) => Ok(Some(environment)),
-            None => self.refuse(
-                eid.referenced,
-                format!("there is no environment {} on this host", eid.value),
-            ),
+            None => self.refuse(eid.referenced, format!("there is no environment {} on this host", eid.value)),
         }
     }
 
@@ -179,13 +163,9 @@ impl Checker<'_> {
             Some(ClaimEntry::Overwritten) => Claim::Missing(MissingEvidence::EnvironOverwritten),
             Some(ClaimEntry::Zombie) => Claim::Missing(MissingEvidence::Zombie),
         };
-        let comes_and_goes =
-            entry.during.is_some() || environment.is_some_and(|e| e.window != Window::ALWAYS);
+        let comes_and_goes = entry.during.is_some() || environment.is_some_and(|e| e.window != Window::ALWAYS);
         let simulated = |pid: u32| {
-            pid >= FIRST_SHELL_PID
-                || processes
-                    .iter()
-                    .any(|process| process.pid.value == pid && process.user.is_some())
+            pid >= FIRST_SHELL_PID || processes.iter().any(|process| process.pid.value == pid && process.user.is_some())
         };
         let parent = match &entry.parent {
             Some(parent) if parent.value != 1 && !simulated(parent.value) => {
@@ -203,10 +183,7 @@ impl Checker<'_> {
         Ok(Some(Facts {
             uid: self.uid(user, users)?,
             real_uid: self.uid(entry.real_user.as_ref().unwrap_or(user), users)?,
-            comm: entry
-                .comm
-                .as_ref()
-                .map_or_else(|| "python3".to_owned(), |comm| comm.value.clone()),
+            comm: entry.comm.as_ref().map_or_else(|| "python3".to_owned(), |comm| comm.value.clone()),
             container_id: entry.container_id.as_ref().map(|id| id.value.clone()),
             parent,
             claim,

@@ -59,13 +59,11 @@ impl<'de> Deserialize<'de> for Moment {
         if let Ok(before) = crate::duration::parse_duration(&text) {
             return Ok(Self::SecondsBeforeEpoch(before.as_secs_f64()));
         }
-        jiff::Timestamp::from_str(&text)
-            .map(|time| Self::Absolute(Timestamp(time.as_millisecond())))
-            .map_err(|_| {
-                de::Error::custom(format!(
-                    "'{text}' is not a time: write 2h for two hours before the epoch, or 2026-01-01T00:00:00Z"
-                ))
-            })
+        jiff::Timestamp::from_str(&text).map(|time| Self::Absolute(Timestamp(time.as_millisecond()))).map_err(|_| {
+            de::Error::custom(format!(
+                "'{text}' is not a time: write 2h for two hours before the epoch, or 2026-01-01T00:00:00Z"
+            ))
+        })
     }
 }
 
@@ -130,10 +128,7 @@ impl<'de> Deserialize<'de> for Level {
 
             fn visit_f64<E: de::Error>(self, value: f64) -> Result<Level, E> {
                 if value.is_finite() && value >= 0.0 {
-                    Ok(Level {
-                        idle: value,
-                        max: value,
-                    })
+                    Ok(Level { idle: value, max: value })
                 } else {
                     Err(E::custom(format!("{value} is not a number of 0 or more")))
                 }
@@ -153,8 +148,7 @@ impl<'de> Deserialize<'de> for Level {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Level, A::Error> {
-                let Range { idle, max } =
-                    Range::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                let Range { idle, max } = Range::deserialize(de::value::MapAccessDeserializer::new(map))?;
                 if idle >= 0.0 && max >= idle && max.is_finite() {
                     Ok(Level { idle, max })
                 } else {
@@ -235,9 +229,7 @@ impl<'de> Deserialize<'de> for Pattern {
                         .map(|(length, value)| Ok((positive(length)?, ratio(value)?)))
                         .collect::<Result<_, _>>()
                         .map(Pattern::Steps),
-                    _ => Err(de::Error::custom(
-                        "write either wave or steps, and at least one step",
-                    )),
+                    _ => Err(de::Error::custom("write either wave or steps, and at least one step")),
                 }
             }
         }
@@ -251,11 +243,7 @@ impl<'de> Deserialize<'de> for Pattern {
         }
 
         fn positive<E: de::Error>(length: Span) -> Result<f64, E> {
-            if length.0 > 0.0 {
-                Ok(length.0)
-            } else {
-                Err(E::custom("a length of 0 never passes: write 1ms or more"))
-            }
+            if length.0 > 0.0 { Ok(length.0) } else { Err(E::custom("a length of 0 never passes: write 1ms or more")) }
         }
 
         deserializer.deserialize_any(PatternVisitor)

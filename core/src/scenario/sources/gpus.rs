@@ -41,18 +41,11 @@ impl GpuSource for SimulatedGpus {
 
 impl SimulatedGpus {
     pub(super) fn new(stage: Stage) -> Self {
-        Self {
-            stage,
-            driver_generation: None,
-            xid_events_until: None,
-        }
+        Self { stage, driver_generation: None, xid_events_until: None }
     }
 
     fn sweep(&mut self, host: HostAt<'_>, now: SystemTime) -> Result<GpuSample, GpuError> {
-        let failed = |call, error: NvmlError| GpuError::Driver {
-            call,
-            reason: error.text().to_owned(),
-        };
+        let failed = |call, error: NvmlError| GpuError::Driver { call, reason: error.text().to_owned() };
         if let Some(error) = host.init_error() {
             self.driver_generation = None;
             return Err(failed("nvmlInit_v2", error));
@@ -78,13 +71,11 @@ impl SimulatedGpus {
             }
             if device.supports(Measurement::XidEvents, false) {
                 let events = device.xid_events_since(after).into_iter();
-                sample
-                    .xid_events
-                    .extend(events.map(|(xid, timestamp_seconds)| XidEvent {
-                        index: DeviceIndex::gpu(device.device().index),
-                        xid,
-                        timestamp_seconds,
-                    }));
+                sample.xid_events.extend(events.map(|(xid, timestamp_seconds)| XidEvent {
+                    index: DeviceIndex::gpu(device.device().index),
+                    xid,
+                    timestamp_seconds,
+                }));
             }
         }
         Ok(sample)
@@ -103,10 +94,7 @@ fn whole_gpu(at: DeviceAt<'_>) -> DeviceSample {
     // Those of a split GPU are told with its MIG devices.
     let processes = (split || supports(Measurement::Processes)).then(|| {
         let processes = measured.processes.iter();
-        processes
-            .filter(|process| process.index == index)
-            .map(|process| gpu_process(at, *process, false))
-            .collect()
+        processes.filter(|process| process.index == index).map(|process| gpu_process(at, *process, false)).collect()
     });
     DeviceSample {
         index,
@@ -130,24 +118,17 @@ fn mig_device(at: DeviceAt<'_>, position: u32) -> Option<DeviceSample> {
     }
     let supports = |measurement| at.supports(measurement, true);
     let processes = supports(Measurement::Processes).then(|| {
-        at.processes()
-            .filter(|process| process.index == index)
-            .map(|process| gpu_process(at, process, true))
-            .collect()
+        at.processes().filter(|process| process.index == index).map(|process| gpu_process(at, process, true)).collect()
     });
     Some(DeviceSample {
         index,
         uuid: mig.uuid.clone(),
         lost: false,
-        name: supports(Measurement::Name)
-            .then(|| format!("{} MIG {}", at.device().name, mig.profile)),
+        name: supports(Measurement::Name).then(|| format!("{} MIG {}", at.device().name, mig.profile)),
         minor: None,
         profile: Some(mig.profile.clone()),
         mig_parent: false,
-        measurements: DeviceMeasurements {
-            memory: told_memory(at, memory, true),
-            ..DeviceMeasurements::default()
-        },
+        measurements: DeviceMeasurements { memory: told_memory(at, memory, true), ..DeviceMeasurements::default() },
         processes,
         processes_incomplete: false,
     })
@@ -157,9 +138,7 @@ fn gpu_process(at: DeviceAt<'_>, process: DeviceProcess, mig: bool) -> GpuProces
     GpuProcess {
         pid: process.pid,
         process_type: process.process_type,
-        memory_used_bytes: at
-            .supports(Measurement::ProcessMemory, mig)
-            .then_some(process.memory_used_bytes),
+        memory_used_bytes: at.supports(Measurement::ProcessMemory, mig).then_some(process.memory_used_bytes),
         utilization_ratio: at
             .supports(Measurement::ProcessUtilization, mig)
             .then(|| in_percent(process.utilization_ratio)),
@@ -192,48 +171,37 @@ fn measurements(at: DeviceAt<'_>, device: &Device, measured: &Measured) -> Devic
     let utilization = supports(Measurement::Utilization);
     DeviceMeasurements {
         utilization_ratio: utilization.then(|| in_percent(measured.utilization_ratio)),
-        memory_controller_busy_ratio: utilization
-            .then(|| in_percent(measured.memory_controller_busy_ratio)),
+        memory_controller_busy_ratio: utilization.then(|| in_percent(measured.memory_controller_busy_ratio)),
         encoder_utilization_ratio: supports(Measurement::Encoder)
             .then(|| in_percent(measured.encoder_utilization_ratio)),
         decoder_utilization_ratio: supports(Measurement::Decoder)
             .then(|| in_percent(measured.decoder_utilization_ratio)),
         memory: told_memory(at, measured.memory, false),
-        temperature_celsius: supports(Measurement::Temperature)
-            .then_some(measured.temperature_celsius),
+        temperature_celsius: supports(Measurement::Temperature).then_some(measured.temperature_celsius),
         temperature_limits_celsius: if supports(Measurement::TemperatureLimits) {
             let limits = device.temperature_limits_celsius.iter();
-            limits
-                .map(|(limit, celsius)| ((*limit).to_owned(), f64::from(*celsius)))
-                .collect()
+            limits.map(|(limit, celsius)| ((*limit).to_owned(), f64::from(*celsius))).collect()
         } else {
             BTreeMap::new()
         },
         power_watts: supports(Measurement::Power).then(|| thousandths(measured.power_milliwatts)),
         power_limit_watts: supports(Measurement::PowerLimit).then_some(device.power_limit_watts),
-        energy_joules: supports(Measurement::Energy)
-            .then(|| thousandths(measured.energy_millijoules)),
+        energy_joules: supports(Measurement::Energy).then(|| thousandths(measured.energy_millijoules)),
         clocks_hertz: if supports(Measurement::Clocks) {
             let clocks = device.clocks_megahertz.iter();
-            clocks
-                .map(|(clock, megahertz)| ((*clock).to_owned(), f64::from(*megahertz) * 1e6))
-                .collect()
+            clocks.map(|(clock, megahertz)| ((*clock).to_owned(), f64::from(*megahertz) * 1e6)).collect()
         } else {
             BTreeMap::new()
         },
         fan_speed_ratios: if supports(Measurement::Fans) {
-            (0..)
-                .zip(measured.fan_speed_ratios.iter().copied().map(in_percent))
-                .collect()
+            (0..).zip(measured.fan_speed_ratios.iter().copied().map(in_percent)).collect()
         } else {
             BTreeMap::new()
         },
         throttled: supports(Measurement::Throttled).then(|| {
             let bits = measured.throttle_reasons;
             let reasons = ThrottleReason::ALL.into_iter();
-            reasons
-                .map(|reason| (reason.name().to_owned(), bits & reason.bit() != 0))
-                .collect()
+            reasons.map(|reason| (reason.name().to_owned(), bits & reason.bit() != 0)).collect()
         }),
         ecc_errors: EccErrors {
             corrected: ecc.map(|(corrected, _)| corrected),
@@ -243,10 +211,7 @@ fn measurements(at: DeviceAt<'_>, device: &Device, measured: &Measured) -> Devic
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "53 bits hold the energy of a megawatt-year in mJ"
-)]
+#[expect(clippy::cast_precision_loss, reason = "53 bits hold the energy of a megawatt-year in mJ")]
 fn thousandths(number: u64) -> f64 {
     number as f64 / 1000.0
 }

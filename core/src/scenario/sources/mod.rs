@@ -39,11 +39,7 @@ pub fn sources(
 ) -> Vec<HostSources> {
     let scenario = engine.scenario();
     let play = |host: &Host| {
-        let stage = || Stage {
-            engine: Arc::clone(engine),
-            clock: Arc::clone(clock),
-            host: host.name.clone(),
-        };
+        let stage = || Stage { engine: Arc::clone(engine), clock: Arc::clone(clock), host: host.name.clone() };
         let real = real();
         HostSources {
             hostname: match hostname {
@@ -75,9 +71,7 @@ impl Stage {
         let host = scenario.hosts.iter().find(|host| host.name == self.host);
         let host = host.ok_or_else(|| {
             let host = &self.host;
-            format!(
-                "the scenario has no host {host} any more: put it back, or restart this program"
-            )
+            format!("the scenario has no host {host} any more: put it back, or restart this program")
         })?;
         let now = (self.clock)();
         Ok((host.at(now), now))

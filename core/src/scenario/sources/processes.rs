@@ -1,9 +1,7 @@
 //! Processes of a scenario.
 
 use super::Stage;
-use crate::proc::{
-    Lineage, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable,
-};
+use crate::proc::{Lineage, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable};
 use crate::scenario::definition::{Facts, Readable};
 use crate::scenario::view::{HostAt, ProcessAt};
 
@@ -21,11 +19,7 @@ fn lineage(host: HostAt<'_>, process: ProcessAt<'_>, facts: &Facts) -> Lineage {
     let epoch = host.timestamp_seconds() - host.seconds();
     let ticks = (start_timestamp_seconds - epoch + UPTIME_AT_EPOCH_SECONDS) * 100.0;
     Lineage {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "saturates, and is made positive"
-        )]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, and is made positive")]
         start_time_ticks: ticks.round().max(1.0) as u64,
         start_timestamp_seconds,
         parent: facts.parent,
@@ -36,12 +30,7 @@ fn lineage(host: HostAt<'_>, process: ProcessAt<'_>, facts: &Facts) -> Lineage {
 /// The first process of a simulated machine, from which all descend.
 fn first_process(host: HostAt<'_>) -> Lineage {
     let epoch = host.timestamp_seconds() - host.seconds();
-    Lineage {
-        start_time_ticks: 1,
-        start_timestamp_seconds: epoch - UPTIME_AT_EPOCH_SECONDS,
-        parent: 0,
-        uid: Some(0),
-    }
+    Lineage { start_time_ticks: 1, start_timestamp_seconds: epoch - UPTIME_AT_EPOCH_SECONDS, parent: 0, uid: Some(0) }
 }
 
 impl SimulatedProcesses {

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use super::Stage;
 use crate::model::MemoryAmount;
 use crate::scenario::definition::Device;
-use crate::state::{
-    AttachmentState, DeviceState, EnvironmentState, RecordedMembers, State, StateError, StateSource,
-};
+use crate::state::{AttachmentState, DeviceState, EnvironmentState, RecordedMembers, State, StateError, StateSource};
 
 /// Environments of a scenario, or the real ones.
 pub(super) struct SimulatedState {
@@ -25,10 +23,7 @@ impl SimulatedState {
 impl StateSource for SimulatedState {
     fn read(&mut self) -> Result<State, StateError> {
         let scenario = self.stage.scenario();
-        let (host, _) = self
-            .stage
-            .now(&scenario)
-            .map_err(|message| StateError { message })?;
+        let (host, _) = self.stage.now(&scenario).map_err(|message| StateError { message })?;
         let Some(environments) = host.environments() else {
             return self.real.read();
         };
@@ -69,10 +64,7 @@ impl StateSource for SimulatedState {
             leases: environments
                 .iter()
                 .filter_map(|(environment, created)| {
-                    Some((
-                        environment.eid.clone(),
-                        created + environment.lease_seconds?,
-                    ))
+                    Some((environment.eid.clone(), created + environment.lease_seconds?))
                 })
                 .collect(),
             kernels_not_found: BTreeMap::new(),

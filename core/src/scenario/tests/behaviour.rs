@@ -58,14 +58,7 @@ fn a_power_limit_is_never_exceeded() {
 fn a_device_at_its_slowdown_temperature_is_throttled_and_one_without_load_idle() {
     let text = "version: 1\nhosts: [{devices: [{temperature: {idle: 30, max: 95}, temperature_limits: {slowdown: 90}, utilization: {steps: [[5m, 0], [5m, 1]]}}]}]";
     let scenario = engine(text).scenario();
-    let reasons = |seconds| {
-        scenario.hosts[0]
-            .at(at(seconds))
-            .device(0)
-            .unwrap()
-            .measured()
-            .throttle_reasons
-    };
+    let reasons = |seconds| scenario.hosts[0].at(at(seconds)).device(0).unwrap().measured().throttle_reasons;
     assert_eq!((reasons(290.0), reasons(590.0)), (0x1, 0x20));
 }
 
@@ -74,10 +67,7 @@ fn faults_hold_for_their_time() {
     let scenario = engine(documented_example()).scenario();
     let host = |minutes: f64| scenario.hosts[0].at(at(minutes * 60.0));
     let lost = |minutes| host(minutes).device(0).unwrap().lost();
-    assert_eq!(
-        [19.9, 20.0, 24.9, 25.0].map(lost),
-        [false, true, true, false]
-    );
+    assert_eq!([19.9, 20.0, 24.9, 25.0].map(lost), [false, true, true, false]);
     assert_eq!(host(119.0).init_error(), None);
     assert_eq!(host(121.0).init_error(), Some(NvmlError::DriverNotLoaded));
     assert_eq!(NvmlError::DriverNotLoaded.code(), 9);
@@ -87,10 +77,7 @@ fn faults_hold_for_their_time() {
     assert!(!host(50.5).device(1).unwrap().hangs(temperature));
     assert!(host(50.5).sweep_hangs() && !host(50.5).hangs(temperature));
     assert!(host(181.0).device(1).unwrap().hangs("nvmlDeviceGetName"));
-    assert_eq!(
-        [host(239.0), host(240.0)].map(|h| h.driver_generation()),
-        [0, 1]
-    );
+    assert_eq!([host(239.0), host(240.0)].map(|h| h.driver_generation()), [0, 1]);
     assert_eq!(host(0.0).more_processes_between_calls(), 3);
 }
 
@@ -100,17 +87,12 @@ fn xid_errors_happen_once_between_two_looks() {
     let events = |after: f64, until: f64| -> Vec<(u64, f64)> {
         let device = scenario.hosts[0].at(at(until)).device(0).unwrap();
         let events = device.xid_events_since(at(after)).into_iter();
-        events
-            .map(|(xid, unix)| (xid, unix - 1_767_225_600.0))
-            .collect()
+        events.map(|(xid, unix)| (xid, unix - 1_767_225_600.0)).collect()
     };
     assert_eq!(events(0.0, 29.0), []);
     assert_eq!(events(29.0, 30.0), [(79, 30.0)]);
     assert_eq!(events(30.0, 60.0), []);
-    assert_eq!(
-        events(20.0, 7200.0),
-        [(79, 30.0), (31, 3600.0), (31, 7200.0)]
-    );
+    assert_eq!(events(20.0, 7200.0), [(79, 30.0), (31, 3600.0), (31, 7200.0)]);
     assert_eq!(events(7200.0, 7200.0), []);
 }
 
@@ -120,12 +102,7 @@ fn processes_and_environments_come_and_go() {
     let host = &scenario.hosts[0];
     let present = |hours: f64| {
         let host = host.at(at(hours * 3600.0));
-        let eids: Vec<_> = host
-            .environments()
-            .unwrap()
-            .iter()
-            .map(|(e, _)| e.eid.clone())
-            .collect();
+        let eids: Vec<_> = host.environments().unwrap().iter().map(|(e, _)| e.eid.clone()).collect();
         (eids, host.process(301).is_some())
     };
     assert_eq!(present(0.0), (vec!["1".to_owned()], false));
@@ -133,28 +110,17 @@ fn processes_and_environments_come_and_go() {
     assert_eq!(present(5.0), (vec!["1".to_owned()], true));
     let now = host.at(at(8.0 * 3600.0));
     let environments = now.environments().unwrap();
-    let created: Vec<f64> = environments
-        .iter()
-        .map(|(_, created)| created - 1_767_225_600.0)
-        .collect();
+    let created: Vec<f64> = environments.iter().map(|(_, created)| created - 1_767_225_600.0).collect();
     assert_eq!(created, [-7200.0, 7.0 * 3600.0]);
     // The shell that was made up for the second one lives as long as it does.
     let shell = now.process(environments[1].0.pids[0]).unwrap();
-    assert_eq!(
-        shell.started_timestamp_seconds() - 1_767_225_600.0,
-        7.0 * 3600.0
-    );
+    assert_eq!(shell.started_timestamp_seconds() - 1_767_225_600.0, 7.0 * 3600.0);
 }
 
 #[test]
 fn unnamed_devices_have_lasting_and_distinct_names() {
     let text = "version: 1\nhosts: [{name: a, devices: [{count: 1025}]}, {name: b, devices: [{count: 2, mig: [{profile: p, memory: 1gi}]}]}]";
-    assert!(
-        Engine::from_text("lab.yaml", text)
-            .unwrap_err()
-            .to_string()
-            .contains("1024")
-    );
+    assert!(Engine::from_text("lab.yaml", text).unwrap_err().to_string().contains("1024"));
     let scenario = engine(&text.replace("1025", "1024")).scenario();
     let mut uuids = std::collections::HashSet::new();
     let mut buses = std::collections::HashSet::new();
@@ -165,10 +131,7 @@ fn unnamed_devices_have_lasting_and_distinct_names() {
             assert!(device.mig.iter().all(|mig| uuids.insert(mig.uuid.clone())));
         }
     }
-    assert_eq!(
-        scenario.hosts[1].devices[0].uuid,
-        "GPU-ce09520b-059c-7c5d-2082-49c37e1b7517"
-    );
+    assert_eq!(scenario.hosts[1].devices[0].uuid, "GPU-ce09520b-059c-7c5d-2082-49c37e1b7517");
 }
 
 #[test]
@@ -189,12 +152,7 @@ fn a_changed_file_is_read_again_and_a_damaged_one_leaves_the_last_good_scenario(
     assert!(engine.error().unwrap().contains("lab.yaml:2:21: "));
     std::fs::remove_file(&path).unwrap();
     assert_eq!(devices(&engine), 12);
-    assert!(
-        engine
-            .error()
-            .unwrap()
-            .starts_with("cannot read the scenario")
-    );
+    assert!(engine.error().unwrap().starts_with("cannot read the scenario"));
     std::fs::write(&path, "version: 1\nhosts: [{devices: [{}]}]").unwrap();
     assert_eq!((devices(&engine), engine.error()), (1, None));
 }

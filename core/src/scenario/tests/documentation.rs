@@ -33,8 +33,7 @@ fn every_key_of_the_format_is_documented_and_in_the_example() {
             "the example lacks {key}"
         );
         assert!(
-            DOCUMENTATION.contains(&format!("`{key}`"))
-                || DOCUMENTATION.contains(&format!("`{key}:")),
+            DOCUMENTATION.contains(&format!("`{key}`")) || DOCUMENTATION.contains(&format!("`{key}:")),
             "no table tells of {key}"
         );
     }
@@ -47,32 +46,19 @@ fn every_measurement_and_reason_is_documented_and_accepted() {
         let name = serde_json::to_value(measurement).unwrap();
         let name = name.as_str().unwrap();
         assert!(DOCUMENTATION.contains(&format!("`{name}`")), "{name}");
-        let text = format!(
-            "version: 1\nhosts: [{{devices: [{{fans: [1], faults: [{{not_supported: [{name}]}}]}}]}}]"
-        );
+        let text = format!("version: 1\nhosts: [{{devices: [{{fans: [1], faults: [{{not_supported: [{name}]}}]}}]}}]");
         let scenario = engine(&text).scenario();
         let device = scenario.hosts[0].at(at(1.0)).device(0).unwrap();
         for other in Measurement::ALL {
-            let reserved =
-                measurement == Measurement::Memory && other == Measurement::MemoryReserved;
-            assert_eq!(
-                device.supports(other, false),
-                other != measurement && !reserved,
-                "{name}"
-            );
+            let reserved = measurement == Measurement::Memory && other == Measurement::MemoryReserved;
+            assert_eq!(device.supports(other, false), other != measurement && !reserved, "{name}");
         }
     }
     for reason in ThrottleReason::ALL {
         assert!(DOCUMENTATION.contains(&format!("`{}`", reason.name())));
-        let text = format!(
-            "version: 1\nhosts: [{{devices: [{{throttled: [{}]}}]}}]",
-            reason.name()
-        );
+        let text = format!("version: 1\nhosts: [{{devices: [{{throttled: [{}]}}]}}]", reason.name());
         let scenario = engine(&text).scenario();
         let device = scenario.hosts[0].at(at(1.0)).device(0).unwrap();
-        assert_eq!(
-            device.measured().throttle_reasons & !ThrottleReason::IDLE_BIT,
-            reason.bit()
-        );
+        assert_eq!(device.measured().throttle_reasons & !ThrottleReason::IDLE_BIT, reason.bit());
     }
 }

@@ -27,7 +27,5 @@ fn at(seconds: f64) -> SystemTime {
 
 fn refused(hosts: &str) -> String {
     let text = format!("version: 1\nusers: {{alice: 2001}}\nhosts:\n{hosts}\n");
-    Engine::from_text("lab.yaml", &text)
-        .unwrap_err()
-        .to_string()
+    Engine::from_text("lab.yaml", &text).unwrap_err().to_string()
 }

@@ -7,19 +7,12 @@ use super::*;
 fn pattern() -> impl Strategy<Value = String> {
     prop_oneof![
         (0..=100_u32).prop_map(|percent| format!("{}", f64::from(percent) / 100.0)),
-        (1..5000_u32, 0..50_u32, 50..=100_u32, 0..100_u32).prop_map(
-            |(period, low, high, phase)| {
-                let (low, high) = (f64::from(low) / 100.0, f64::from(high) / 100.0);
-                format!(
-                    "{{wave: {{period: {period}s, low: {low}, high: {high}, phase: {phase}s}}}}"
-                )
-            }
-        ),
+        (1..5000_u32, 0..50_u32, 50..=100_u32, 0..100_u32).prop_map(|(period, low, high, phase)| {
+            let (low, high) = (f64::from(low) / 100.0, f64::from(high) / 100.0);
+            format!("{{wave: {{period: {period}s, low: {low}, high: {high}, phase: {phase}s}}}}")
+        }),
         (1..500_u32, 1..500_u32, 0..=100_u32).prop_map(|(first, second, percent)| {
-            format!(
-                "{{steps: [[{first}s, {}], [{second}ms, 0]]}}",
-                f64::from(percent) / 100.0
-            )
+            format!("{{steps: [[{first}s, {}], [{second}ms, 0]]}}", f64::from(percent) / 100.0)
         }),
     ]
 }
@@ -27,24 +20,21 @@ fn pattern() -> impl Strategy<Value = String> {
 fn during() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
-        (0..500_u32, 1..500_u32).prop_map(|(from, length)| format!(
-            ", during: {{from: {from}s, until: {}s}}",
-            from + length
-        )),
-        (100..200_u32, 0..50_u32, 51..100_u32).prop_map(|(every, from, until)| format!(
-            ", during: {{every: {every}s, from: {from}s, until: {until}s}}"
-        )),
+        (0..500_u32, 1..500_u32)
+            .prop_map(|(from, length)| format!(", during: {{from: {from}s, until: {}s}}", from + length)),
+        (100..200_u32, 0..50_u32, 51..100_u32)
+            .prop_map(|(every, from, until)| format!(", during: {{every: {every}s, from: {from}s, until: {until}s}}")),
     ]
 }
 
 fn host() -> impl Strategy<Value = String> {
     prop::collection::vec((0..2_u32, pattern(), during()), 0..6).prop_map(|processes| {
-        let mut text = "version: 1\nhosts:\n- name: a\n  devices: [{count: 2, power: {idle: 1, max: 700}}]\n  processes:\n".to_owned();
+        let mut text =
+            "version: 1\nhosts:\n- name: a\n  devices: [{count: 2, power: {idle: 1, max: 700}}]\n  processes:\n"
+                .to_owned();
         for (at, (device, pattern, during)) in processes.iter().enumerate() {
-            text += &format!(
-                "  - {{pid: {}, devices: [{{index: {device}, utilization: {pattern}}}]{during}}}\n",
-                at + 1
-            );
+            text +=
+                &format!("  - {{pid: {}, devices: [{{index: {device}, utilization: {pattern}}}]{during}}}\n", at + 1);
         }
         text.replace("processes:\n", if processes.is_empty() { "processes: []\n" } else { "processes:\n" })
     })

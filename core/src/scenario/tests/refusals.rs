@@ -257,8 +257,7 @@ fn a_scenario_within_another_file_points_into_that_file() {
         Engine::within("outer.yaml", &text, &outer.scenario)
     };
     assert_eq!(engine("[{name: a}]").unwrap().scenario().hosts[0].name, "a");
-    let errors = ["[{nam: a}]", "[{name: a}, {name: a}]"]
-        .map(|hosts| engine(hosts).unwrap_err().to_string());
+    let errors = ["[{nam: a}]", "[{name: a}, {name: a}]"].map(|hosts| engine(hosts).unwrap_err().to_string());
     insta::assert_snapshot!(errors.join("\n"), @r"
     outer.yaml:3:12: unknown field `nam`, expected one of name, driver_version, cuda_version, devices, environments, processes, faults
      2 |   version: 1

@@ -53,15 +53,13 @@ impl<'a> DeviceAt<'a> {
     /// Whether it does not answer any more (`NVML_ERROR_GPU_IS_LOST`).
     #[must_use]
     pub fn lost(&self) -> bool {
-        self.faults()
-            .any(|fault| matches!(fault, DeviceFault::Lost))
+        self.faults().any(|fault| matches!(fault, DeviceFault::Lost))
     }
 
     /// Whether an NVML call about it does not return now.
     #[must_use]
     pub fn hangs(&self, call: &str) -> bool {
-        self.faults()
-            .any(|fault| matches!(fault, DeviceFault::Hang(calls) if calls.contain(call)))
+        self.faults().any(|fault| matches!(fault, DeviceFault::Hang(calls) if calls.contain(call)))
             || self.at.hangs(call)
     }
 

@@ -62,22 +62,14 @@ impl Measured {
             (utilized / (seconds - from)).clamp(0.0, 1.0)
         });
         let following = |level: &Level| {
-            if level.idle < level.max {
-                level.at(*warmth)
-            } else {
-                level.idle
-            }
+            if level.idle < level.max { level.at(*warmth) } else { level.idle }
         };
         let temperature_celsius = following(&device.temperature_celsius).round();
         let slowdown = device.temperature_limits_celsius.get("slowdown");
         let hot = slowdown.is_some_and(|limit| temperature_celsius >= f64::from(*limit));
         let thermal = hot.then_some(ThrottleReason::SwThermalSlowdown);
         let reasons = device.throttled.iter().copied().chain(thermal);
-        let idle_bit = if utilization_ratio > 0.0 {
-            0
-        } else {
-            ThrottleReason::IDLE_BIT
-        };
+        let idle_bit = if utilization_ratio > 0.0 { 0 } else { ThrottleReason::IDLE_BIT };
 
         // The most that it may draw: its maximum, or the limit set for it.
         let idle_watts = device.power_watts.idle;
@@ -92,10 +84,7 @@ impl Measured {
         });
         Self {
             utilization_ratio,
-            memory_controller_busy_ratio: device
-                .memory_controller
-                .as_ref()
-                .map_or(utilization_ratio * 0.6, now),
+            memory_controller_busy_ratio: device.memory_controller.as_ref().map_or(utilization_ratio * 0.6, now),
             encoder_utilization_ratio: now(&device.encoder),
             decoder_utilization_ratio: now(&device.decoder),
             temperature_celsius,
@@ -118,10 +107,7 @@ impl Measured {
 fn utilized_seconds(at: DeviceAt<'_>, seconds: f64) -> f64 {
     match &at.device().utilization {
         Some(pattern) => pattern.integral(seconds),
-        None => at
-            .uses()
-            .map(|(process, used)| process.window.integral(&used.utilization, seconds) * used.scale)
-            .sum(),
+        None => at.uses().map(|(process, used)| process.window.integral(&used.utilization, seconds) * used.scale).sum(),
     }
 }
 
@@ -133,11 +119,7 @@ pub fn percent(ratio: f64) -> u32 {
     u32::try_from(whole(ratio * 100.0 + 1e-6)).unwrap_or(u32::MAX)
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "saturates, and nothing here is negative"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, and nothing here is negative")]
 fn whole(value: f64) -> u64 {
     value.floor() as u64
 }

@@ -14,8 +14,7 @@ pub use measured::{Measured, percent};
 
 /// Milliseconds of Unix time, negative before 1970.
 fn unix_milliseconds(time: SystemTime) -> i64 {
-    let whole =
-        |duration: std::time::Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+    let whole = |duration: std::time::Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => whole(since),
         Err(before) => -whole(before.duration()),
@@ -29,10 +28,7 @@ impl Host {
         let since = unix_milliseconds(now).saturating_sub(self.epoch_milliseconds);
         HostAt {
             host: self,
-            #[expect(
-                clippy::cast_precision_loss,
-                reason = "milliseconds are exact in 53 bits for 285,000 years"
-            )]
+            #[expect(clippy::cast_precision_loss, reason = "milliseconds are exact in 53 bits for 285,000 years")]
             seconds: since.max(0) as f64 / 1000.0,
         }
     }
@@ -70,10 +66,7 @@ impl<'a> HostAt<'a> {
         self.unix(self.seconds)
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "milliseconds are exact in 53 bits"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds are exact in 53 bits")]
     fn unix(&self, seconds: f64) -> f64 {
         self.host.epoch_milliseconds as f64 / 1000.0 + seconds
     }
@@ -94,20 +87,14 @@ impl<'a> HostAt<'a> {
     /// Whether an NVML call does not return now, because of the whole host.
     #[must_use]
     pub fn hangs(&self, call: &str) -> bool {
-        self.faults()
-            .any(|fault| matches!(fault, HostFault::Hang(calls) if calls.contain(call)))
+        self.faults().any(|fault| matches!(fault, HostFault::Hang(calls) if calls.contain(call)))
     }
 
     /// Whether some NVML call does not return now, of the host or of any device: a sweep over all of them hangs.
     #[must_use]
     pub(in crate::scenario) fn sweep_hangs(&self) -> bool {
-        self.faults()
-            .any(|fault| matches!(fault, HostFault::Hang(_)))
-            || self.devices().any(|device| {
-                device
-                    .faults()
-                    .any(|fault| matches!(fault, DeviceFault::Hang(_)))
-            })
+        self.faults().any(|fault| matches!(fault, HostFault::Hang(_)))
+            || self.devices().any(|device| device.faults().any(|fault| matches!(fault, DeviceFault::Hang(_))))
     }
 
     /// What an NVML call answers wrongly now, because of the whole host.
@@ -145,10 +132,7 @@ impl<'a> HostAt<'a> {
     /// Whole GPUs, by index.
     pub fn devices(&self) -> impl Iterator<Item = DeviceAt<'a>> + use<'a> {
         let at = *self;
-        self.host
-            .devices
-            .iter()
-            .map(move |device| DeviceAt::new(at, device))
+        self.host.devices.iter().map(move |device| DeviceAt::new(at, device))
     }
 
     /// One whole GPU.
@@ -161,10 +145,7 @@ impl<'a> HostAt<'a> {
     /// Processes that are there now, real ones included.
     pub fn processes(&self) -> impl Iterator<Item = ProcessAt<'a>> + use<'a> {
         let at = *self;
-        self.host
-            .processes
-            .iter()
-            .filter_map(move |process| at.present(process))
+        self.host.processes.iter().filter_map(move |process| at.present(process))
     }
 
     /// The process with this pid, if it is there now.
@@ -175,10 +156,7 @@ impl<'a> HostAt<'a> {
 
     fn present(&self, process: &'a Process) -> Option<ProcessAt<'a>> {
         let since = process.window.since(self.seconds)?;
-        Some(ProcessAt {
-            process,
-            began_timestamp_seconds: self.unix(since),
-        })
+        Some(ProcessAt { process, began_timestamp_seconds: self.unix(since) })
     }
 
     /// Environments that are there now, each with the Unix time of its activation; absent when the machine's
@@ -200,19 +178,13 @@ impl<'a> HostAt<'a> {
 }
 
 /// A given Unix time in milliseconds, or when a window began.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "milliseconds are exact in 53 bits"
-)]
+#[expect(clippy::cast_precision_loss, reason = "milliseconds are exact in 53 bits")]
 fn started(given: Option<i64>, began: f64) -> f64 {
     given.map_or(began, |milliseconds| milliseconds as f64 / 1000.0)
 }
 
 fn in_force<T>(faults: &[(Window, T)], seconds: f64) -> impl Iterator<Item = &T> {
-    faults
-        .iter()
-        .filter(move |(window, _)| window.since(seconds).is_some())
-        .map(|(_, fault)| fault)
+    faults.iter().filter(move |(window, _)| window.since(seconds).is_some()).map(|(_, fault)| fault)
 }
 
 /// A process at a moment at which it is there.
@@ -228,9 +200,6 @@ impl ProcessAt<'_> {
     #[must_use]
     pub fn started_timestamp_seconds(&self) -> f64 {
         let given = self.process.facts.as_ref();
-        started(
-            given.and_then(|facts| facts.started_milliseconds),
-            self.began_timestamp_seconds,
-        )
+        started(given.and_then(|facts| facts.started_milliseconds), self.began_timestamp_seconds)
     }
 }

@@ -25,8 +25,8 @@ impl DeviceKind {
     /// Whether a device is accepted. What is not known of the device is not what is asked for.
     #[must_use]
     pub fn accepts(&self, model: Option<&str>, total_memory: Option<MemoryAmount>) -> bool {
-        let is_of_type = self.types.is_empty()
-            || model.is_some_and(|model| self.types.iter().any(|it| has_words(model, it)));
+        let is_of_type =
+            self.types.is_empty() || model.is_some_and(|model| self.types.iter().any(|it| has_words(model, it)));
         let is_large = self.memory_at_least.is_none_or(|least| {
             // The driver keeps a part of the memory, and reports less than a device is sold with.
             let least = least.bytes() - least.bytes() / 100;

@@ -135,10 +135,7 @@ fn no_such_device(total: u32) -> String {
     match total {
         0 => "this machine has none. 'genv doctor' tells why".to_owned(),
         1 => "this machine has only device 0".to_owned(),
-        _ => format!(
-            "this machine has devices 0 to {}. 'genv devices' lists them",
-            total - 1
-        ),
+        _ => format!("this machine has devices 0 to {}. 'genv devices' lists them", total - 1),
     }
 }
 
@@ -163,18 +160,13 @@ fn used(outside: &[OutsideUse]) -> String {
         1 => " and 1 more process".to_owned(),
         more => format!(" and {more} more processes"),
     };
-    let uses = if more.is_empty() {
-        "uses it and does not hold it"
-    } else {
-        "use it and do not hold it"
-    };
+    let uses = if more.is_empty() { "uses it and does not hold it" } else { "use it and do not hold it" };
     format!("{first}{more} {uses}")
 }
 
 impl Shortage {
     fn reason(&self) -> String {
-        let (needed, available, large, total) =
-            (self.needed, self.available, self.large, self.total);
+        let (needed, available, large, total) = (self.needed, self.available, self.large, self.total);
         let (such, is_any) = match self.kind.is_any() {
             true => ("", true),
             false => (" such devices", false),
@@ -191,10 +183,7 @@ impl Shortage {
             let models: Vec<String> = self.models.iter().map(ModelCount::to_string).collect();
             let (has, ask) = match total {
                 0 => ("none".to_owned(), "ask for one of these".to_owned()),
-                _ => (
-                    total.to_string(),
-                    format!("ask for {total} at most, or for others"),
-                ),
+                _ => (total.to_string(), format!("ask for {total} at most, or for others")),
             };
             let models = models.join(", ");
             return format!("this machine has {has}. Its devices are {models}: {ask}");
@@ -244,18 +233,14 @@ impl Shortage {
             1 => "the other",
             _ => "the others",
         };
-        format!(
-            "{available} of {total} can be had, and {hold} {others}. 'genv devices' tells who, '--wait' waits"
-        )
+        format!("{available} of {total} can be had, and {hold} {others}. 'genv devices' tells who, '--wait' waits")
     }
 
     /// `environment 12496 of bob holds devices 1, 3 and 4gi of device 2, environment 7 of eva holds device 5`
     fn named_holders(&self) -> String {
         let mut environments: Vec<(&Holder, Vec<u32>, Vec<String>)> = Vec::new();
         for holder in &self.holders {
-            let known = environments
-                .iter()
-                .position(|(it, ..)| it.eid == holder.eid);
+            let known = environments.iter().position(|(it, ..)| it.eid == holder.eid);
             let position = known.unwrap_or_else(|| {
                 environments.push((holder, Vec::new(), Vec::new()));
                 environments.len() - 1
@@ -268,9 +253,7 @@ impl Shortage {
         }
         let named = environments.iter().take(MOST_NAMED);
         let named = named.map(|(holder, whole, parts)| {
-            let user = holder
-                .uid
-                .map(|uid| format!(" of {}", harmless(&username(uid))));
+            let user = holder.uid.map(|uid| format!(" of {}", harmless(&username(uid))));
             let numbers: Vec<String> = whole.iter().map(u32::to_string).collect();
             let whole = match numbers.len() {
                 0 => None,
@@ -278,12 +261,7 @@ impl Shortage {
                 _ => Some(format!("devices {}", numbers.join(", "))),
             };
             let held: Vec<String> = whole.into_iter().chain(parts.iter().cloned()).collect();
-            format!(
-                "environment {}{} holds {}",
-                escaped(&holder.eid),
-                user.unwrap_or_default(),
-                held.join(" and ")
-            )
+            format!("environment {}{} holds {}", escaped(&holder.eid), user.unwrap_or_default(), held.join(" and "))
         });
         let named = named.collect::<Vec<_>>().join(", ");
         match environments.len().saturating_sub(MOST_NAMED) {
@@ -299,11 +277,7 @@ fn held(index: u32, holders: &[Holder]) -> String {
         [] => {
             return "it has not so much memory. Ask for less, by a flag or by 'genv config gpu-memory'".to_owned();
         }
-        [holder] => format!(
-            "environment {} holds {}",
-            escaped(&holder.eid),
-            part(holder)
-        ),
+        [holder] => format!("environment {} holds {}", escaped(&holder.eid), part(holder)),
         [first, rest @ ..] => format!(
             "environment {} holds {}, and {} more hold parts of it",
             escaped(&first.eid),
@@ -315,9 +289,7 @@ fn held(index: u32, holders: &[Holder]) -> String {
 }
 
 fn part(holder: &Holder) -> String {
-    holder
-        .memory
-        .map_or_else(|| "it".to_owned(), |memory| format!("{memory} of it"))
+    holder.memory.map_or_else(|| "it".to_owned(), |memory| format!("{memory} of it"))
 }
 
 /// Every user may choose an eid: escaping keeps control characters off the terminal.

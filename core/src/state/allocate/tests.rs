@@ -36,23 +36,14 @@ fn count(count: u32) -> AttachRequest {
 }
 
 fn over(selection: Selection) -> AttachRequest {
-    AttachRequest {
-        over_subscribe: true,
-        ..request(selection)
-    }
+    AttachRequest { over_subscribe: true, ..request(selection) }
 }
 
 /// Indices, or the error.
-fn chosen(
-    devices: &[DeviceState],
-    memory: &str,
-    request: &AttachRequest,
-) -> Result<Vec<u32>, String> {
+fn chosen(devices: &[DeviceState], memory: &str, request: &AttachRequest) -> Result<Vec<u32>, String> {
     let memory = MemoryAmount::from_file(memory).ok();
     let chosen = choose(devices, "me", memory, request);
-    chosen
-        .map(|chosen| chosen.into_iter().collect())
-        .map_err(|error| error.to_string())
+    chosen.map(|chosen| chosen.into_iter().collect()).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -98,10 +89,7 @@ fn a_part_of_a_device_is_had_where_enough_memory_is_left() {
         chosen(&list, "17gi", &request(Selection::Indices([0].into()))).unwrap_err(),
         "cannot attach device 0 with 17gi of memory: it has not so much memory. Ask for less, by a flag or by 'genv config gpu-memory'"
     );
-    let unknown = vec![DeviceState {
-        index: 0,
-        ..DeviceState::default()
-    }];
+    let unknown = vec![DeviceState { index: 0, ..DeviceState::default() }];
     assert_eq!(chosen(&unknown, "4gi", &count(1)), Ok(vec![0]));
 }
 
@@ -163,12 +151,7 @@ fn what_others_use_and_do_not_hold_is_not_handed_out() {
         )
     );
     request.selection = Selection::Indices([1].into());
-    request
-        .usage
-        .outside
-        .entry(1)
-        .or_default()
-        .extend(outside(&[1, 2]).into_values().flatten());
+    request.usage.outside.entry(1).or_default().extend(outside(&[1, 2]).into_values().flatten());
     assert_eq!(
         chosen(&list, "", &request).unwrap_err(),
         format!(
@@ -227,10 +210,7 @@ fn what_an_environment_has_is_kept_unless_it_does_not_suffice_any_more() {
     let list = devices(&[&["me:4gi", "a:4gi"], &[], &["me", "b"]]);
     assert_eq!(chosen(&list, "12gi", &count(1)), Ok(vec![0]));
     assert_eq!(chosen(&list, "13gi", &count(1)), Ok(vec![1]));
-    assert_eq!(
-        chosen(&list, "13gi", &over(Selection::Count(1))),
-        Ok(vec![0])
-    );
+    assert_eq!(chosen(&list, "13gi", &over(Selection::Count(1))), Ok(vec![0]));
     // Device 2 was over-subscribed, and stays so.
     assert_eq!(chosen(&list, "", &count(2)), Ok(vec![1, 2]));
     assert_eq!(
@@ -249,10 +229,7 @@ fn one_device_by_its_index_comes_beside_the_others() {
         chosen(&list, "", &index(1)).unwrap_err(),
         "cannot attach device 1: environment a holds it. 'genv who 1' tells more"
     );
-    assert_eq!(
-        chosen(&list, "", &over(Selection::Indices([1].into()))),
-        Ok(vec![0, 1])
-    );
+    assert_eq!(chosen(&list, "", &over(Selection::Indices([1].into()))), Ok(vec![0, 1]));
     assert_eq!(chosen(&list, "11gi", &index(3)), Ok(vec![0, 3]));
     assert_eq!(
         chosen(&list, "12gi", &index(3)).unwrap_err(),
@@ -334,10 +311,7 @@ fn only_devices_of_the_requested_kind_are_taken_and_kept() {
     request.kind.types.push("t4".to_owned());
     request.selection = Selection::Count(3);
     assert_eq!(chosen(&list, "", &request), Ok(vec![0, 1, 2]));
-    request.kind = DeviceKind {
-        memory_at_least: Some(amount("80g")),
-        ..DeviceKind::default()
-    };
+    request.kind = DeviceKind { memory_at_least: Some(amount("80g")), ..DeviceKind::default() };
     request.selection = Selection::Count(1);
     assert_eq!(chosen(&list, "", &request), Ok(vec![3]));
 }

@@ -25,32 +25,16 @@ fn device(index: u32, attachments: &[(&str, Option<u64>)]) -> DeviceState {
         gpu_memory: memory.map(MemoryAmount::from_bytes),
         attached_timestamp_seconds: None,
     };
-    DeviceState {
-        index,
-        total_memory: None,
-        attachments: attachments.iter().map(attachment).collect(),
-    }
+    DeviceState { index, total_memory: None, attachments: attachments.iter().map(attachment).collect() }
 }
 
 #[test]
 fn what_a_change_takes_and_gives_is_noted() {
-    let before = [
-        environment("e", &[1, 2], None),
-        environment("gone", &[3], None),
-    ];
-    let devices = [
-        device(0, &[("e", Some(8)), ("gone", None)]),
-        device(1, &[("e", None)]),
-        device(2, &[("e", Some(1))]),
-    ];
-    let after = [
-        environment("e", &[2, 4], Some(5)),
-        environment("new", &[5], None),
-    ];
-    let left = [
-        device(0, &[("e", Some(4)), ("new", Some(1))]),
-        device(2, &[("e", Some(9))]),
-    ];
+    let before = [environment("e", &[1, 2], None), environment("gone", &[3], None)];
+    let devices =
+        [device(0, &[("e", Some(8)), ("gone", None)]), device(1, &[("e", None)]), device(2, &[("e", Some(1))])];
+    let after = [environment("e", &[2, 4], Some(5)), environment("new", &[5], None)];
+    let left = [device(0, &[("e", Some(4)), ("new", Some(1))]), device(2, &[("e", Some(9))])];
     let of_e = |change| ("e".to_owned(), change);
     let of_new = |change| ("new".to_owned(), change);
     assert_eq!(
@@ -66,15 +50,9 @@ fn what_a_change_takes_and_gives_is_noted() {
             of_new(ConfirmedChange::Attached { gpu: 0 }),
         ]
     );
-    assert_eq!(
-        changes((&after, &left), (&after, &left), &HashSet::new()),
-        []
-    );
+    assert_eq!(changes((&after, &left), (&after, &left), &HashSet::new()), []);
     // A second record by the id of one ends neither.
-    let second = EnvironmentState {
-        uid: 1001,
-        ..environment("e", &[9], None)
-    };
+    let second = EnvironmentState { uid: 1001, ..environment("e", &[9], None) };
     let twice = [after[0].clone(), second];
     assert_eq!(changes((&twice, &[]), (&twice, &[]), &HashSet::new()), []);
 }
@@ -85,20 +63,8 @@ fn a_file_is_believed_only_if_its_user_alone_wrote_it() {
     let own = geteuid().as_raw();
     let directory = File::open(folder.path()).unwrap();
     let left = |pid| vec![("e".to_owned(), ConfirmedChange::Left { pid })];
-    write(
-        directory.as_fd(),
-        left(1),
-        &[],
-        &RecordedMembers::default(),
-        7.0,
-    );
-    write(
-        directory.as_fd(),
-        left(2),
-        &[],
-        &RecordedMembers::default(),
-        8.0,
-    );
+    write(directory.as_fd(), left(1), &[], &RecordedMembers::default(), 7.0);
+    write(directory.as_fd(), left(2), &[], &RecordedMembers::default(), 8.0);
     let times = |uid| -> Vec<f64> {
         let read = read_confirmed(folder.path(), uid);
         read.iter().map(|it| it.at_seconds).collect()
@@ -118,13 +84,7 @@ fn a_file_is_believed_only_if_its_user_alone_wrote_it() {
         _ => left(number),
     };
     for number in 0..300 {
-        write(
-            directory.as_fd(),
-            joined(number),
-            &live,
-            &RecordedMembers::default(),
-            f64::from(number),
-        );
+        write(directory.as_fd(), joined(number), &live, &RecordedMembers::default(), f64::from(number));
     }
     let kept = times(own);
     assert_eq!(kept.len(), MOST_CHANGES);
@@ -162,13 +122,7 @@ fn what_is_over_fills_no_file() {
         ConfirmedChange::Left { pid: 1 },
         ConfirmedChange::Released { gpu: 0 },
     ] {
-        write(
-            directory.as_fd(),
-            of_e(change),
-            &live,
-            &RecordedMembers::default(),
-            7.0,
-        );
+        write(directory.as_fd(), of_e(change), &live, &RecordedMembers::default(), 7.0);
     }
     let kept = || -> Vec<ConfirmedChange> {
         let read = read_confirmed(folder.path(), geteuid().as_raw());
@@ -183,21 +137,9 @@ fn what_is_over_fills_no_file() {
     assert_eq!(kept(), left);
     // Of an environment that ended without a command.
     let other = vec![("other".to_owned(), ConfirmedChange::Left { pid: 3 })];
-    write(
-        directory.as_fd(),
-        other,
-        &[],
-        &RecordedMembers::default(),
-        8.0,
-    );
+    write(directory.as_fd(), other, &[], &RecordedMembers::default(), 8.0);
     let taken = ConfirmedChange::Left { pid: 3 };
     assert_eq!(kept(), [left[2].clone(), left[3].clone(), taken.clone()]);
-    write(
-        directory.as_fd(),
-        of_e(ConfirmedChange::Ended),
-        &[],
-        &RecordedMembers::default(),
-        8.0,
-    );
+    write(directory.as_fd(), of_e(ConfirmedChange::Ended), &[], &RecordedMembers::default(), 8.0);
     assert_eq!(kept(), [taken, ConfirmedChange::Ended]);
 }

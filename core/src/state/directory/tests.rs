@@ -7,8 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-const ENVS: &str =
-    r#"{"envs": [{"eid": "7", "uid": 1000, "pids": [7]}, {"eid": "8", "uid": 1000, "pids": [8]}]}"#;
+const ENVS: &str = r#"{"envs": [{"eid": "7", "uid": 1000, "pids": [7]}, {"eid": "8", "uid": 1000, "pids": [8]}]}"#;
 const DEVICES: &str = r#"{"devices": [{"index": 0, "attachments": [{"eid": "7"}]}]}"#;
 
 fn directory() -> TempDir {
@@ -21,10 +20,7 @@ fn directory() -> TempDir {
 /// Makes a file look as if nobody had touched it for a minute.
 fn settle(directory: &TempDir, name: &str) -> f64 {
     let then = SystemTime::now() - Duration::from_secs(60);
-    let file = File::options()
-        .append(true)
-        .open(directory.path().join(name))
-        .unwrap();
+    let file = File::options().append(true).open(directory.path().join(name)).unwrap();
     file.set_modified(then).unwrap();
     then.duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
@@ -37,9 +33,7 @@ fn eids(state: &State) -> Vec<&str> {
 /// The error with the directory's name taken out.
 fn error(directory: &TempDir) -> String {
     let error = StateDirectory::new(directory.path()).read().unwrap_err();
-    error
-        .to_string()
-        .replace(&directory.path().display().to_string(), "DIR")
+    error.to_string().replace(&directory.path().display().to_string(), "DIR")
 }
 
 #[test]
@@ -57,16 +51,8 @@ fn both_files_make_one_state() {
 #[test]
 fn warnings_of_both_files_name_file_and_entry() {
     let directory = directory();
-    fs::write(
-        directory.path().join("envs.json"),
-        r#"{"envs": [{"eid": "7"}]}"#,
-    )
-    .unwrap();
-    fs::write(
-        directory.path().join("devices.json"),
-        r#"{"devices": [{"index": 3, "total_memory": "x"}]}"#,
-    )
-    .unwrap();
+    fs::write(directory.path().join("envs.json"), r#"{"envs": [{"eid": "7"}]}"#).unwrap();
+    fs::write(directory.path().join("devices.json"), r#"{"devices": [{"index": 3, "total_memory": "x"}]}"#).unwrap();
     let state = StateDirectory::new(directory.path()).read().unwrap();
     assert!(!state.incomplete && state.left_out.eids.contains("7"));
     assert_eq!(
@@ -82,10 +68,7 @@ fn warnings_of_both_files_name_file_and_entry() {
 fn no_directory_means_nothing_and_is_not_made() {
     let parent = TempDir::new().unwrap();
     let path = parent.path().join("genv");
-    let state = StateDirectory::new(&path)
-        .search_path("/nonexistent")
-        .read()
-        .unwrap();
+    let state = StateDirectory::new(&path).search_path("/nonexistent").read().unwrap();
     assert_eq!(state, State::default());
     assert!(!path.exists());
 }
@@ -94,10 +77,7 @@ fn no_directory_means_nothing_and_is_not_made() {
 fn an_empty_directory_is_an_installation_without_environments() {
     let directory = TempDir::new().unwrap();
     let state = StateDirectory::new(directory.path()).read().unwrap();
-    let expected = State {
-        installed: true,
-        ..State::default()
-    };
+    let expected = State { installed: true, ..State::default() };
     assert_eq!(state, expected);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
@@ -228,17 +208,10 @@ fn a_file_that_was_removed_is_an_error_until_it_is_made_anew() {
         fs::rename(&path, &aside).unwrap();
         for _ in 0..2 {
             let error = source.read().unwrap_err().to_string();
-            assert!(
-                error.contains(&format!("{name}: it was removed")),
-                "{error}"
-            );
+            assert!(error.contains(&format!("{name}: it was removed")), "{error}");
         }
         // Another error in between changes nothing about that.
-        let other = directory.path().join(if name == "envs.json" {
-            "devices.json"
-        } else {
-            "envs.json"
-        });
+        let other = directory.path().join(if name == "envs.json" { "devices.json" } else { "envs.json" });
         let content = fs::read(&other).unwrap();
         fs::write(&other, "{").unwrap();
         assert!(source.read().is_err());
@@ -278,18 +251,13 @@ fn a_directory_that_cannot_be_one_says_what_to_do() {
 fn reading_changes_nothing() {
     let directory = directory();
     let listing = || {
-        let mut names: Vec<_> = fs::read_dir(directory.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
+        let mut names: Vec<_> =
+            fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         names
     };
     let before = listing();
     StateDirectory::new(directory.path()).read().unwrap();
     assert_eq!(listing(), before);
-    assert_eq!(
-        fs::read_to_string(directory.path().join("envs.json")).unwrap(),
-        ENVS
-    );
+    assert_eq!(fs::read_to_string(directory.path().join("envs.json")).unwrap(), ENVS);
 }

@@ -11,19 +11,11 @@ fn fixture(version: &str, file: &str) -> Vec<u8> {
 }
 
 fn envs(value: &Value) -> Document<EnvironmentState> {
-    environments(
-        value.to_string().as_bytes(),
-        &Reading::of_text(&TimeZone::UTC),
-    )
-    .unwrap()
+    environments(value.to_string().as_bytes(), &Reading::of_text(&TimeZone::UTC)).unwrap()
 }
 
 fn devs(value: &Value) -> Document<DeviceState> {
-    devices(
-        value.to_string().as_bytes(),
-        &Reading::of_text(&TimeZone::UTC),
-    )
-    .unwrap()
+    devices(value.to_string().as_bytes(), &Reading::of_text(&TimeZone::UTC)).unwrap()
 }
 
 fn environment(eid: &str, created: i64) -> EnvironmentState {
@@ -41,19 +33,11 @@ fn environment(eid: &str, created: i64) -> EnvironmentState {
 }
 
 fn attached(eid: &str, gpu_memory: Option<MemoryAmount>, seconds: i64) -> AttachmentState {
-    AttachmentState {
-        eid: eid.to_owned(),
-        gpu_memory,
-        attached_timestamp_seconds: Some(seconds as f64),
-    }
+    AttachmentState { eid: eid.to_owned(), gpu_memory, attached_timestamp_seconds: Some(seconds as f64) }
 }
 
 fn device(index: u32, attachments: Vec<AttachmentState>) -> DeviceState {
-    DeviceState {
-        index,
-        total_memory: Some(MemoryAmount::mebibytes(15_258)),
-        attachments,
-    }
+    DeviceState { index, total_memory: Some(MemoryAmount::mebibytes(15_258)), attachments }
 }
 
 #[test]
@@ -61,21 +45,11 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
     let at = |hms: &str| parse_local_time(&format!("20/11/2026 {hms}"), &TimeZone::UTC).unwrap();
     let four = MemoryAmount::from_file("4g").ok();
     for (version, first, created, second, created_second, attached_at, attached_second) in [
-        (
-            "0.6.0", "24652", "11:55:09", "25088", "11:55:12", "11:55:11", "11:55:13",
-        ),
-        (
-            "0.9.0", "27752", "11:55:28", "28777", "11:55:34", "11:55:32", "11:55:37",
-        ),
-        (
-            "1.0.0", "31485", "11:55:57", "31909", "11:56:00", "11:55:59", "11:56:00",
-        ),
+        ("0.6.0", "24652", "11:55:09", "25088", "11:55:12", "11:55:11", "11:55:13"),
+        ("0.9.0", "27752", "11:55:28", "28777", "11:55:34", "11:55:32", "11:55:37"),
+        ("1.0.0", "31485", "11:55:57", "31909", "11:56:00", "11:55:59", "11:56:00"),
     ] {
-        let read = environments(
-            &fixture(version, "envs.json"),
-            &Reading::of_text(&TimeZone::UTC),
-        )
-        .unwrap();
+        let read = environments(&fixture(version, "envs.json"), &Reading::of_text(&TimeZone::UTC)).unwrap();
         let mut one = environment(first, at(created));
         one.name = Some("x".to_owned());
         one.gpu_memory = four;
@@ -86,11 +60,7 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
         assert_eq!(read.entries, [one, two], "{version}");
         assert_eq!(read.warnings, Vec::<String>::new());
 
-        let read = devices(
-            &fixture(version, "devices.json"),
-            &Reading::of_text(&TimeZone::UTC),
-        )
-        .unwrap();
+        let read = devices(&fixture(version, "devices.json"), &Reading::of_text(&TimeZone::UTC)).unwrap();
         let expected = [
             device(0, vec![attached(first, four, at(attached_at))]),
             device(1, vec![attached(second, None, at(attached_second))]),
@@ -98,32 +68,20 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
         assert_eq!(read.entries, expected, "{version}");
         assert_eq!(read.warnings, Vec::<String>::new());
     }
-    let read = environments(
-        &fixture("1.4.3", "envs.json"),
-        &Reading::of_text(&TimeZone::UTC),
-    )
-    .unwrap();
+    let read = environments(&fixture("1.4.3", "envs.json"), &Reading::of_text(&TimeZone::UTC)).unwrap();
     let mut one = environment("12496", at("11:40:56"));
     one.name = Some("x".to_owned());
     one.gpu_memory = four;
     one.gpus = Some(2);
     assert_eq!(read.entries, [one]);
-    let read = devices(
-        &fixture("1.4.3", "devices.json"),
-        &Reading::of_text(&TimeZone::UTC),
-    )
-    .unwrap();
+    let read = devices(&fixture("1.4.3", "devices.json"), &Reading::of_text(&TimeZone::UTC)).unwrap();
     let both = || vec![attached("12496", four, at("11:41:00"))];
     assert_eq!(read.entries, [device(0, both()), device(1, both())]);
 }
 
 #[test]
 fn older_attachments_are_bare_eids_without_times_or_one_in_the_device() {
-    let bare = |eid: &str| AttachmentState {
-        eid: eid.to_owned(),
-        gpu_memory: None,
-        attached_timestamp_seconds: None,
-    };
+    let bare = |eid: &str| AttachmentState { eid: eid.to_owned(), gpu_memory: None, attached_timestamp_seconds: None };
     let read = devs(&json!({"devices": {
         "10": {"eids": ["7", 8]},
         "2": {"eids": {"7": {}, "8": null, "9": {"eid": "9"}}},
@@ -193,23 +151,12 @@ fn a_damaged_environment_costs_itself_alone() {
          "kernel_ids": "k", "config": {"name": ["x"], "gpus": -1, "gpu_memory": "abc"}},
         {"eid": "odd", "uid": 1, "config": "\u{1b}[2J and much more than anybody wants to read of it", "pids": null},
     ]}));
-    let eids: Vec<&str> = read
-        .entries
-        .iter()
-        .map(|entry| entry.eid.as_str())
-        .collect();
+    let eids: Vec<&str> = read.entries.iter().map(|entry| entry.eid.as_str()).collect();
     assert_eq!(eids, ["good", "partly", "odd"]);
     assert_eq!(read.entries[0].uid, 1);
     assert_eq!(read.entries[1].pids, [1, 2]);
     assert!(read.incomplete);
-    let eids: Vec<&str> = read
-        .left_out
-        .eids
-        .iter()
-        .map(String::as_str)
-        .collect::<BTreeSet<_>>()
-        .into_iter()
-        .collect();
+    let eids: Vec<&str> = read.left_out.eids.iter().map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect();
     assert_eq!(eids, ["homeless", "negative"]);
     insta::assert_snapshot!(read.warnings.join("\n"), @r#"
     envs.json: entry 2: it is "nonsense", and it is left out
@@ -249,11 +196,7 @@ fn a_damaged_device_costs_itself_alone() {
     ]}));
     let indices: Vec<u32> = read.entries.iter().map(|device| device.index).collect();
     assert_eq!(indices, [0, 1, 6]);
-    let eids: Vec<&str> = read.entries[0]
-        .attachments
-        .iter()
-        .map(|entry| entry.eid.as_str())
-        .collect();
+    let eids: Vec<&str> = read.entries[0].attachments.iter().map(|entry| entry.eid.as_str()).collect();
     assert_eq!(eids, ["7", "8"]);
     assert_eq!(read.entries[0].attachments[0].gpu_memory, None);
     insta::assert_snapshot!(read.warnings.join("\n"), @r#"
@@ -276,19 +219,13 @@ fn warnings_do_not_pile_up() {
     let entries: Vec<Value> = (0..1000).map(|_| json!({"uid": 1})).collect();
     let read = envs(&json!({"envs": entries}));
     assert_eq!(read.warnings.len(), MOST_WARNINGS + 1);
-    assert_eq!(
-        read.warnings.last().unwrap(),
-        "envs.json: 980 more damaged values"
-    );
+    assert_eq!(read.warnings.last().unwrap(), "envs.json: 980 more damaged values");
 }
 
 #[test]
 fn a_text_that_is_not_the_file_is_an_error() {
-    let error = |content: &str| {
-        environments(content.as_bytes(), &Reading::of_text(&TimeZone::UTC))
-            .unwrap_err()
-            .to_string()
-    };
+    let error =
+        |content: &str| environments(content.as_bytes(), &Reading::of_text(&TimeZone::UTC)).unwrap_err().to_string();
     assert_eq!(error(" \n"), "it is empty");
     assert_eq!(error("{}"), "it has no 'envs'");
     assert_eq!(error("[]"), "it has no 'envs'");
@@ -296,26 +233,19 @@ fn a_text_that_is_not_the_file_is_an_error() {
     assert!(error(r#"{"envs": ["#).starts_with("it is not JSON: EOF"));
     assert_eq!(error(r#"{"envs": 7}"#), "it has no 'envs'");
     let twice = error(r#"{"envs": [], "envs": []}"#);
-    assert!(
-        twice.starts_with("it is not JSON: it has 'envs' twice"),
-        "{twice}"
-    );
+    assert!(twice.starts_with("it is not JSON: it has 'envs' twice"), "{twice}");
     let deep = "[".repeat(100_000);
     assert!(error(&deep).starts_with("it is not JSON: EOF"));
     let deep = deep.clone() + &"]".repeat(deep.len());
-    assert!(
-        error(&format!(r#"{{"envs": {deep}}}"#)).starts_with("it is not JSON: recursion limit")
-    );
+    assert!(error(&format!(r#"{{"envs": {deep}}}"#)).starts_with("it is not JSON: recursion limit"));
 }
 
 #[test]
 fn names_that_were_not_utf8_do_not_cost_the_file() {
-    let content = br#"{"envs": [{"eid": "7", "uid": 1, "username": "a\udcff\\udcff", "config": {"name": "\ud83d\ude00"}}]}"#;
+    let content =
+        br#"{"envs": [{"eid": "7", "uid": 1, "username": "a\udcff\\udcff", "config": {"name": "\ud83d\ude00"}}]}"#;
     let read = environments(content, &Reading::of_text(&TimeZone::UTC)).unwrap();
-    assert_eq!(
-        read.entries[0].username.as_deref(),
-        Some("a\u{10dcff}\\udcff")
-    );
+    assert_eq!(read.entries[0].username.as_deref(), Some("a\u{10dcff}\\udcff"));
     assert_eq!(read.entries[0].name.as_deref(), Some("\u{1f600}"));
 
     let content = b"{\"envs\": [{\"eid\": \"7\", \"uid\": 1, \"username\": \"\xff\"}]}";
@@ -347,10 +277,7 @@ fn records(uid: u32, numbers: std::ops::Range<u32>) -> impl Iterator<Item = Valu
 
 #[test]
 fn of_too_many_records_of_a_user_the_first_are_read_and_all_of_others() {
-    let all: Vec<Value> = records(1, 0..20_000)
-        .chain(records(2, 0..3))
-        .chain(records(1, 20_000..20_001))
-        .collect();
+    let all: Vec<Value> = records(1, 0..20_000).chain(records(2, 0..3)).chain(records(1, 20_000..20_001)).collect();
     let read = envs(&json!({"envs": all}));
     let of = |uid| read.entries.iter().filter(|it| it.uid == uid).count();
     assert_eq!((of(1), of(2)), (8_192, 3));
@@ -358,18 +285,14 @@ fn of_too_many_records_of_a_user_the_first_are_read_and_all_of_others() {
     assert!(read.incomplete);
     assert_eq!(
         read.warnings,
-        [
-            "envs.json: 11809 records of environments of the user with uid 1 are left out: there are too many"
-        ]
+        ["envs.json: 11809 records of environments of the user with uid 1 are left out: there are too many"]
     );
 }
 
 #[test]
 fn of_records_of_too_many_users_the_first_of_each_are_read() {
-    let all: Vec<Value> = (1..4)
-        .flat_map(|uid| records(uid, 0..8_000))
-        .chain((10..9_000).flat_map(|uid| records(uid, 0..1)))
-        .collect();
+    let all: Vec<Value> =
+        (1..4).flat_map(|uid| records(uid, 0..8_000)).chain((10..9_000).flat_map(|uid| records(uid, 0..1))).collect();
     let read = envs(&json!({"envs": all}));
     assert_eq!(read.entries.len(), 16_384);
     let singles = read.entries.iter().filter(|it| it.uid >= 10).count();
@@ -383,10 +306,7 @@ fn what_is_large_in_a_record_or_device_is_left_out_alone() {
         {"eid": "7", "uid": 1, "username": large, "pids": [1]}, {"eid": "8", "uid": 2, "pids": [2]},
     ]}));
     assert_eq!(read.entries.len(), 2);
-    assert_eq!(
-        (&read.entries[0].username, &read.entries[0].pids[..]),
-        (&None, &[1][..])
-    );
+    assert_eq!((&read.entries[0].username, &read.entries[0].pids[..]), (&None, &[1][..]));
     assert!(read.warnings[0].contains("what is large in it is left out"));
 
     let many: Vec<String> = (0..150_000).map(|number| number.to_string()).collect();

@@ -23,16 +23,9 @@ pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {
 }
 
 /// Makes an environment if it is not there, and configures its memory.
-pub(in crate::state) fn configure(
-    state: &mut EditableState,
-    eid: &str,
-    gpu_memory: Option<MemoryAmount>,
-) {
+pub(in crate::state) fn configure(state: &mut EditableState, eid: &str, gpu_memory: Option<MemoryAmount>) {
     state.activate(eid, 0, None, &MemberId::Process(7));
-    let configuration = Configuration {
-        gpu_memory,
-        ..Configuration::default()
-    };
+    let configuration = Configuration { gpu_memory, ..Configuration::default() };
     state.configure(eid, configuration).unwrap();
 }
 
@@ -45,20 +38,11 @@ fn attach(state: &mut EditableState, eid: &str, selection: Selection) -> Vec<u32
 fn an_environment_ends_with_its_last_member_and_its_devices_become_free() {
     let mut state = machine(&[100, 100]);
     let (shell, kernel) = (MemberId::Process(7), MemberId::Kernel("k".to_owned()));
-    assert_eq!(
-        state.activate("e", 5, Some("eva"), &shell),
-        Activation::Created
-    );
-    assert_eq!(
-        state.activate("e", 6, Some("max"), &kernel),
-        Activation::Joined
-    );
+    assert_eq!(state.activate("e", 5, Some("eva"), &shell), Activation::Created);
+    assert_eq!(state.activate("e", 6, Some("max"), &kernel), Activation::Joined);
     assert_eq!(state.activate("e", 6, None, &shell), Activation::Joined);
     let environment = state.environment("e").unwrap();
-    assert_eq!(
-        (environment.uid, environment.username.as_deref()),
-        (5, Some("eva"))
-    );
+    assert_eq!((environment.uid, environment.username.as_deref()), (5, Some("eva")));
     assert_eq!(environment.pids, [7]);
     assert_eq!(attach(&mut state, "e", Selection::Count(2)), [0, 1]);
     assert!(!state.leave("f", &shell));
@@ -74,15 +58,9 @@ fn an_environment_ends_with_its_last_member_and_its_devices_become_free() {
 #[test]
 fn what_is_asked_of_an_environment_that_does_not_exist_fails() {
     let mut state = machine(&[100]);
-    let request = AttachRequest {
-        over_subscribe: true,
-        ..AttachRequest::new(Selection::Count(1))
-    };
+    let request = AttachRequest { over_subscribe: true, ..AttachRequest::new(Selection::Count(1)) };
     let error = state.attach("no\n", &request).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "there is no environment no\\n. 'genv envs' lists those that there are"
-    );
+    assert_eq!(error.to_string(), "there is no environment no\\n. 'genv envs' lists those that there are");
     state.configure("no", Configuration::default()).unwrap_err();
     state.configuration("no").unwrap_err();
     assert_eq!(state.detach("no", None).unwrap(), Vec::<u32>::new());
@@ -103,10 +81,7 @@ fn attaching_again_gives_every_device_the_amount_that_is_configured_now() {
     attach(&mut state, "e", Selection::Indices([1].into()));
     assert_eq!(amounts(&state), [None, Some("5mi".to_owned())]);
     attach(&mut state, "e", Selection::Count(2));
-    assert_eq!(
-        amounts(&state),
-        [Some("5mi".to_owned()), Some("5mi".to_owned())]
-    );
+    assert_eq!(amounts(&state), [Some("5mi".to_owned()), Some("5mi".to_owned())]);
 }
 
 #[test]
@@ -117,10 +92,7 @@ fn one_device_or_all_are_detached() {
     assert_eq!(state.detach("e", Some(1)).unwrap(), [1]);
     assert_eq!(state.detach("e", Some(1)).unwrap(), Vec::<u32>::new());
     let error = state.detach("e", Some(99)).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "there is no device 99: this machine has devices 0 to 2. 'genv devices' lists them"
-    );
+    assert_eq!(error.to_string(), "there is no device 99: this machine has devices 0 to 2. 'genv devices' lists them");
     assert_eq!(state.detach("e", None).unwrap(), [0, 2]);
 }
 

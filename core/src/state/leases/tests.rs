@@ -45,15 +45,9 @@ fn a_lease_is_kept_until_its_environment_ends() {
     let folder = tempfile::tempdir().unwrap();
     activate(folder.path(), &["a", "b"]);
     let end = seconds(NOW as i64 + 3600);
-    assert_eq!(
-        ends(folder.path()),
-        [("a".to_owned(), end), ("b".to_owned(), end)]
-    );
+    assert_eq!(ends(folder.path()), [("a".to_owned(), end), ("b".to_owned(), end)]);
     let file = folder.path().join(name(own()));
-    assert_eq!(
-        fs::metadata(&file).unwrap().permissions().mode() & 0o777,
-        0o644
-    );
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
     let leave = |eid: &'static str| {
         let change = |state: &mut EditableState| {
             state.leave(eid, &MemberId::Process(std::process::id()));
@@ -73,9 +67,7 @@ fn a_lease_that_is_over_is_extended_from_now() {
     let folder = tempfile::tempdir().unwrap();
     activate(folder.path(), &["a"]);
     let extend = |now_seconds| {
-        let change = |state: &mut EditableState| {
-            Ok::<_, StoreError>(state.extend_lease("a", Duration::from_secs(60)))
-        };
+        let change = |state: &mut EditableState| Ok::<_, StoreError>(state.extend_lease("a", Duration::from_secs(60)));
         let left = store(folder.path(), now_seconds).update(change).unwrap();
         (left.as_secs(), ends(folder.path())[0].1 as u64 - NOW)
     };
@@ -110,10 +102,7 @@ fn a_file_counts_only_if_its_user_alone_wrote_it() {
     let environment = read_at(folder.path(), NOW).environments.remove(0);
     let directory = File::open(folder.path()).unwrap();
     let of_user = |uid| {
-        let environment = EnvironmentState {
-            uid,
-            ..environment.clone()
-        };
+        let environment = EnvironmentState { uid, ..environment.clone() };
         find(&[environment], directory.as_fd()).len()
     };
     assert_eq!(of_user(own()), 1);
@@ -157,11 +146,7 @@ fn an_older_file_that_is_put_back_ends_no_extended_lease() {
     assert_eq!(ends(folder.path()), []);
     std::thread::sleep(Duration::from_secs(4));
     fs::rename(&aside, &file).unwrap();
-    assert_eq!(
-        ends(folder.path()),
-        [],
-        "it was written long before it got its name"
-    );
+    assert_eq!(ends(folder.path()), [], "it was written long before it got its name");
     activate(folder.path(), &["a"]);
     assert_eq!(ends(folder.path()).len(), 1);
 }

@@ -42,13 +42,7 @@ struct Process {
 }
 
 const fn process(namespace: u64, started: u64) -> Process {
-    Process {
-        namespace,
-        started,
-        uid: Some(ALICE),
-        parent: 500,
-        is_zombie: false,
-    }
+    Process { namespace, started, uid: Some(ALICE), parent: 500, is_zombie: false }
 }
 
 /// The process that started before the environment was made, in a namespace.
@@ -66,10 +60,7 @@ impl Process {
     }
 
     const fn zombie(self) -> Self {
-        Self {
-            is_zombie: true,
-            ..self
-        }
+        Self { is_zombie: true, ..self }
     }
 }
 
@@ -85,23 +76,14 @@ enum Looker {
     In(u64),
 }
 
-const LOOKERS: [Looker; 5] = [
-    Looker::Root,
-    Looker::User,
-    Looker::UserWithHidepid,
-    Looker::In(A),
-    Looker::In(B),
-];
+const LOOKERS: [Looker; 5] = [Looker::Root, Looker::User, Looker::UserWithHidepid, Looker::In(A), Looker::In(B)];
 
 fn table(looker: Looker, processes: &[Process]) -> ProcessTable {
     let own = match looker {
         Looker::In(container) => container,
         _ => MACHINE,
     };
-    let mut table = ProcessTable {
-        pid_namespace: Some(own),
-        ..ProcessTable::default()
-    };
+    let mut table = ProcessTable { pid_namespace: Some(own), ..ProcessTable::default() };
     let mut below = Vec::new();
     for process in processes {
         #[expect(clippy::cast_precision_loss, reason = "small numbers")]
@@ -135,10 +117,7 @@ fn table(looker: Looker, processes: &[Process]) -> ProcessTable {
 
 fn recorded(files: Files, environment: &EnvironmentState) -> RecordedMembers {
     let mut recorded = RecordedMembers::default();
-    let process = ProcessId {
-        pid: PID,
-        start_time_ticks: STARTED,
-    };
+    let process = ProcessId { pid: PID, start_time_ticks: STARTED };
     let created = environment.created_timestamp_seconds;
     let (Confirmed(namespace) | InFile(namespace) | OtherBoot(namespace)) = files else {
         return recorded;
@@ -180,11 +159,7 @@ fn what_is_not_known_to_have_ended_lives() {
         (Confirmed(MACHINE), vec![successor], "EE???"),
         (Confirmed(MACHINE), vec![elder(MACHINE)], "EE???"),
         (Confirmed(MACHINE), vec![member(A)], "EEE??"),
-        (
-            Confirmed(MACHINE),
-            vec![member(MACHINE).child_of(0)],
-            "LL???",
-        ),
+        (Confirmed(MACHINE), vec![member(MACHINE).child_of(0)], "LL???"),
         (Confirmed(A), vec![member(A)], "LL?L?"),
         (Confirmed(A), vec![], "EE?E?"),
         (Confirmed(A), vec![member(A).zombie()], "EE?E?"),
@@ -228,12 +203,11 @@ fn what_is_not_known_to_have_ended_lives() {
     ] {
         let recorded = recorded(files, &environment);
         let member = Member::new(&environment, PID, &recorded);
-        let standing =
-            |looker| match member.standing(&table(looker, &processes), Some(seconds(WRITTEN))) {
-                Standing::Lives(_) => 'L',
-                Standing::MayLive => '?',
-                Standing::Ended => 'E',
-            };
+        let standing = |looker| match member.standing(&table(looker, &processes), Some(seconds(WRITTEN))) {
+            Standing::Lives(_) => 'L',
+            Standing::MayLive => '?',
+            Standing::Ended => 'E',
+        };
         let found: String = LOOKERS.into_iter().map(standing).collect();
         assert_eq!(found, expected, "{files:?} {processes:?}");
     }

@@ -135,18 +135,14 @@ fn nothing_else_than_a_file_of_its_own_is_locked_or_changed() {
     fs::write(&victim, "precious").unwrap();
     fs::set_permissions(&victim, Permissions::from_mode(0o600)).unwrap();
     let plants: [(&str, &dyn Fn()); 6] = [
-        ("it is a symbolic link", &|| {
-            symlink(&victim, &path).unwrap()
-        }),
+        ("it is a symbolic link", &|| symlink(&victim, &path).unwrap()),
         ("it is a symbolic link", &|| {
             symlink(folder.path().join("absent"), &path).unwrap();
         }),
         ("it is a hard link to a file that has other names", &|| {
             fs::hard_link(&victim, &path).unwrap();
         }),
-        ("it is not a regular file", &|| {
-            fs::create_dir(&path).unwrap()
-        }),
+        ("it is not a regular file", &|| fs::create_dir(&path).unwrap()),
         ("it is not a regular file", &|| {
             mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
         }),

@@ -3,10 +3,7 @@ use super::*;
 const BOOT: &str = "0f1e2d3c";
 
 fn times() -> Times {
-    Times {
-        zone: TimeZone::UTC,
-        now_seconds: 0,
-    }
+    Times { zone: TimeZone::UTC, now_seconds: 0 }
 }
 
 fn read(content: &[u8], boot_id: &str) -> RecordedMembers {
@@ -16,17 +13,8 @@ fn read(content: &[u8], boot_id: &str) -> RecordedMembers {
 
 fn recorded() -> RecordedMembers {
     let mut recorded = RecordedMembers::default();
-    let process = |pid, start_time_ticks| ProcessId {
-        pid,
-        start_time_ticks,
-    };
-    recorded.record(
-        "b",
-        Some(60.7),
-        process(8, 800),
-        INITIAL_PID_NAMESPACE,
-        true,
-    );
+    let process = |pid, start_time_ticks| ProcessId { pid, start_time_ticks };
+    recorded.record("b", Some(60.7), process(8, 800), INITIAL_PID_NAMESPACE, true);
     recorded.record("a", Some(60.0), process(7, 700), 4_026_532_178, false);
     recorded.queue = vec![process(9, 900)];
     recorded
@@ -70,12 +58,7 @@ fn what_is_recorded_reads_back() {
 fn a_record_is_of_one_environment_and_not_of_another_one_with_its_id() {
     let recorded = recorded();
     assert_eq!(recorded.of("a", Some(60.9), 7), Recorded::Started(700));
-    for (eid, created, pid) in [
-        ("a", Some(61.0), 7),
-        ("a", None, 7),
-        ("b", Some(60.0), 7),
-        ("a", Some(60.0), 8),
-    ] {
+    for (eid, created, pid) in [("a", Some(61.0), 7), ("a", None, 7), ("b", Some(60.0), 7), ("a", Some(60.0), 8)] {
         assert_eq!(recorded.of(eid, created, pid), Recorded::Unknown);
     }
 }
@@ -89,11 +72,7 @@ fn members_of_another_boot_are_known_to_have_ended_and_nobody_waits() {
 
 #[test]
 fn what_is_not_understood_is_no_record() {
-    let error = |content: &str| {
-        parse(content.as_bytes(), BOOT, &TimeZone::UTC)
-            .unwrap_err()
-            .to_string()
-    };
+    let error = |content: &str| parse(content.as_bytes(), BOOT, &TimeZone::UTC).unwrap_err().to_string();
     assert_eq!(error(""), "it is empty");
     assert!(error("[").starts_with("it is not understood: "));
     assert!(error("{}").contains("missing field"));
@@ -101,12 +80,5 @@ fn what_is_not_understood_is_no_record() {
         error(r#"{"version": 2, "boot_id": "", "members": []}"#),
         "it is not understood: version 2 is not known"
     );
-    assert!(
-        parse(
-            br#"{"version": 1, "boot_id": "", "members": [], "later": 1}"#,
-            "",
-            &TimeZone::UTC
-        )
-        .is_ok()
-    );
+    assert!(parse(br#"{"version": 1, "boot_id": "", "members": [], "later": 1}"#, "", &TimeZone::UTC).is_ok());
 }

@@ -5,10 +5,7 @@ use super::*;
 use crate::state::document::{self, Reading};
 
 fn utc() -> Times {
-    Times {
-        zone: TimeZone::UTC,
-        now_seconds: 1_795_174_860,
-    }
+    Times { zone: TimeZone::UTC, now_seconds: 1_795_174_860 }
 }
 
 fn rewritten_environments(content: &[u8], times: &Times) -> Vec<u8> {
@@ -107,10 +104,7 @@ fn older_shapes_are_written_in_the_newest() {
 fn texts_are_escaped_as_python_does() {
     let text = "a/\"\\\n\r\t\u{8}\u{c}\u{0}\u{1b}\u{7f}\u{e9}\u{2028}\u{1f600}~\u{10dcff}";
     let written = String::from_utf8(json(&text)).unwrap();
-    assert_eq!(
-        written,
-        r#""a/\"\\\n\r\t\b\f\u0000\u001b\u007f\u00e9\u2028\ud83d\ude00~\udcff""#
-    );
+    assert_eq!(written, r#""a/\"\\\n\r\t\b\f\u0000\u001b\u007f\u00e9\u2028\ud83d\ude00~\udcff""#);
 }
 
 #[test]

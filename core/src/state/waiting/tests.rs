@@ -15,12 +15,7 @@ fn locker(path: &std::path::Path, mode: u32) -> Child {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     let script = "import fcntl, sys, time\nfile = open(sys.argv[1], 'r+')\nfcntl.lockf(file, fcntl.LOCK_EX)\n\
                   print(flush=True)\ntime.sleep(1000)";
-    let mut child = Command::new("python3")
-        .args(["-c", script])
-        .arg(path)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = Command::new("python3").args(["-c", script]).arg(path).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = [0];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
     child
@@ -64,10 +59,7 @@ fn the_request_is_that_of_the_file_whatever_its_user_wrote() {
     };
     let memory = MemoryAmount::from_person("4g").unwrap();
     let of_kind = AttachRequest {
-        kind: DeviceKind {
-            types: vec!["a100".to_owned(), "rtx 4090".to_owned()],
-            memory_at_least: Some(memory),
-        },
+        kind: DeviceKind { types: vec!["a100".to_owned(), "rtx 4090".to_owned()], memory_at_least: Some(memory) },
         ..AttachRequest::new(Selection::Count(2))
     };
     for request in [
@@ -81,10 +73,7 @@ fn the_request_is_that_of_the_file_whatever_its_user_wrote() {
     }
     assert_eq!(read("{}"), Some(RequestedDevices::default()));
     // Earlier versions know one index and no kinds.
-    let earlier = RequestedDevices {
-        index: Some(3),
-        ..RequestedDevices::default()
-    };
+    let earlier = RequestedDevices { index: Some(3), ..RequestedDevices::default() };
     assert_eq!(read("{\"index\": 3}"), Some(earlier));
     let long = format!("{{\"gpus\": 1, \"x\": \"{}\"}}", "x".repeat(2000));
     for damaged in ["", "x", "{\"gpus\": -1}", "{\"gpus\": 1e99}", &long] {
@@ -97,11 +86,7 @@ fn what_killed_commands_left_is_removed_and_nothing_else() {
     let folder = TempDir::new().unwrap();
     let directory = File::open(folder.path()).unwrap();
     let (left, kept) = (
-        [
-            ".envs.json.new",
-            ".devices.json.new-0123456789abcdef",
-            ".genv-confirmed-7.json.new-01",
-        ],
+        [".envs.json.new", ".devices.json.new-0123456789abcdef", ".genv-confirmed-7.json.new-01"],
         [".other.new", "envs.json", ".new", "genv-waiting-x"],
     );
     for file in left.iter().chain(&kept) {

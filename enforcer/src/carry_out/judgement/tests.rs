@@ -54,29 +54,19 @@ impl Case {
             },
             steps: intents,
         };
-        let publication = Publication {
-            sequence: 1,
-            hosts: self.lab.at(here_seconds),
-        };
+        let publication = Publication { sequence: 1, hosts: self.lab.at(here_seconds) };
         let known = self.groups.clone();
-        let mut groups = Groups::asking(move |user| {
-            known
-                .get(user)
-                .map(|group| BTreeSet::from([(*group).to_owned()]))
-        })
-        .unwrap();
+        let mut groups =
+            Groups::asking(move |user| known.get(user).map(|group| BTreeSet::from([(*group).to_owned()]))).unwrap();
         let judgement = Judgement::new(&intents, &config, &publication, &self.control, &mut groups);
-        let judged = intents
-            .steps
-            .iter()
-            .map(|intent| match judgement.of(intent) {
-                Ok(agreed) => {
-                    assert_eq!(agreed.step.key, intent.step.key);
-                    Ok((agreed.step.kind, agreed.uid))
-                }
-                Err(Outcome::Refused { reason, again }) => Err((reason, again)),
-                Err(outcome) => panic!("{outcome:?}"),
-            });
+        let judged = intents.steps.iter().map(|intent| match judgement.of(intent) {
+            Ok(agreed) => {
+                assert_eq!(agreed.step.key, intent.step.key);
+                Ok((agreed.step.kind, agreed.uid))
+            }
+            Err(Outcome::Refused { reason, again }) => Err((reason, again)),
+            Err(outcome) => panic!("{outcome:?}"),
+        });
         judged.collect()
     }
 
@@ -111,10 +101,7 @@ fn process(username: &str, pid: u32) -> ProcessTarget {
 }
 
 fn device(username: &str, eid: &str, gpu: u32, processes: &[u32]) -> AttachmentTarget {
-    let processes = processes.iter().map(|&pid| ProcessTarget {
-        eid: Some(eid.to_owned()),
-        ..process(username, pid)
-    });
+    let processes = processes.iter().map(|&pid| ProcessTarget { eid: Some(eid.to_owned()), ..process(username, pid) });
     AttachmentTarget {
         hostname: "gpu01".to_owned(),
         eid: eid.to_owned(),
@@ -129,13 +116,7 @@ fn device(username: &str, eid: &str, gpu: u32, processes: &[u32]) -> AttachmentT
 
 fn intent(rule: &str, subject: Subject, username: &str, kind: StepKind) -> Intent {
     Intent {
-        step: Step {
-            key: Key {
-                rule: rule.to_owned(),
-                subject,
-            },
-            kind,
-        },
+        step: Step { key: Key { rule: rule.to_owned(), subject }, kind },
         username: username.to_owned(),
         action: Action::Terminate,
         found: "found".to_owned(),
@@ -147,28 +128,17 @@ fn intent(rule: &str, subject: Subject, username: &str, kind: StepKind) -> Inten
 
 /// About one process outside of any environment.
 fn outside(username: &str, pid: u32, kind: StepKind) -> Intent {
-    let subject = Subject::Process {
-        hostname: "gpu01".to_owned(),
-        pid,
-        start_time_ticks: u64::from(pid) * 100,
-    };
+    let subject = Subject::Process { hostname: "gpu01".to_owned(), pid, start_time_ticks: u64::from(pid) * 100 };
     intent("non-env-processes", subject, username, kind)
 }
 
 fn user(rule: &str, username: &str, hostname: Option<&str>, kind: StepKind) -> Intent {
-    let subject = Subject::User {
-        username: username.to_owned(),
-        hostname: hostname.map(str::to_owned),
-    };
+    let subject = Subject::User { username: username.to_owned(), hostname: hostname.map(str::to_owned) };
     intent(rule, subject, username, kind)
 }
 
 const fn warn() -> StepKind {
-    StepKind::Warn {
-        number: 1,
-        of: 1,
-        end_seconds: None,
-    }
+    StepKind::Warn { number: 1, of: 1, end_seconds: None }
 }
 
 /// alice's 10 and bob's 12 are outside of any environment, alice's 11 is in one.
@@ -189,17 +159,9 @@ fn what_breaks_the_rule_here_too_is_done_and_nothing_else() {
     case.agrees(&outside("alice", 10, warn()));
 
     let not_shown = "own plan does not show that the rule is broken";
-    case.refuses(
-        &outside("alice", 11, terminate(process("alice", 11))),
-        not_shown,
-        true,
-    );
+    case.refuses(&outside("alice", 11, terminate(process("alice", 11))), not_shown, true);
     case.refuses(&outside("alice", 11, warn()), not_shown, true);
-    case.refuses(
-        &outside("bob", 10, terminate(process("alice", 10))),
-        not_shown,
-        true,
-    );
+    case.refuses(&outside("bob", 10, terminate(process("alice", 10))), not_shown, true);
 
     let not_taken = "own plan would not take it";
     let of_ten = |change: fn(&mut ProcessTarget)| {
@@ -207,11 +169,9 @@ fn what_breaks_the_rule_here_too_is_done_and_nothing_else() {
         change(&mut target);
         outside("alice", 10, terminate(target))
     };
-    for wrong in [
-        of_ten(|it| it.pid = 12),
-        of_ten(|it| it.start_time_ticks += 1),
-        of_ten(|it| it.hostname = "gpu02".to_owned()),
-    ] {
+    for wrong in
+        [of_ten(|it| it.pid = 12), of_ten(|it| it.start_time_ticks += 1), of_ten(|it| it.hostname = "gpu02".to_owned())]
+    {
         case.refuses(&wrong, not_taken, true);
     }
     let detach = StepKind::Detach(device("alice", "1", 1, &[]));
@@ -243,11 +203,7 @@ fn a_step_that_its_rule_does_not_take_is_refused_for_good() {
 
 #[test]
 fn what_administrators_told_this_host_holds_by_its_own_clock() {
-    let right = outside(
-        "alice",
-        10,
-        StepKind::Terminate(process("alice", 10).into()),
-    );
+    let right = outside("alice", 10, StepKind::Terminate(process("alice", 10).into()));
     let mut case = Case::new(lab(), OUTSIDE);
     case.control.waivers = vec![GivenWaiver {
         user: "alice".to_owned(),
@@ -257,27 +213,15 @@ fn what_administrators_told_this_host_holds_by_its_own_clock() {
         given_seconds: now_seconds(),
     }];
     case.refuses(&right, "that host leaves it alone: waived until", true);
-    case.agrees(&outside(
-        "bob",
-        12,
-        StepKind::Terminate(process("bob", 12).into()),
-    ));
-    case.control = Control {
-        paused_until_seconds: Some(now_seconds() + 3600.0),
-        ..Control::default()
-    };
+    case.agrees(&outside("bob", 12, StepKind::Terminate(process("bob", 12).into())));
+    case.control = Control { paused_until_seconds: Some(now_seconds() + 3600.0), ..Control::default() };
     case.refuses(&right, "it is paused on that host", true);
 }
 
 #[test]
 fn the_groups_of_this_host_count_and_who_is_unknown_here_is_left_alone() {
-    let rule =
-        "{kind: non-env-processes, action: terminate, warn: [], match: {groups: [students]}}";
-    let right = outside(
-        "alice",
-        10,
-        StepKind::Terminate(process("alice", 10).into()),
-    );
+    let rule = "{kind: non-env-processes, action: terminate, warn: [], match: {groups: [students]}}";
+    let right = outside("alice", 10, StepKind::Terminate(process("alice", 10).into()));
     let mut case = Case::new(lab(), rule);
     case.groups = [("alice", "students"), ("bob", "staff")].into();
     case.agrees(&right);
@@ -298,8 +242,13 @@ fn the_groups_of_this_host_count_and_who_is_unknown_here_is_left_alone() {
 fn three_devices() -> Lab {
     let lab = Lab::new(1, 3).environment("gpu01", "1", "alice");
     [0, 1, 2].into_iter().fold(lab, |lab, gpu| {
-        lab.attach("gpu01", "1", gpu, 600.0 - f64::from(gpu))
-            .process("gpu01", 20 + gpu, "alice", Some("1"), &[(gpu, GIB)])
+        lab.attach("gpu01", "1", gpu, 600.0 - f64::from(gpu)).process(
+            "gpu01",
+            20 + gpu,
+            "alice",
+            Some("1"),
+            &[(gpu, GIB)],
+        )
     })
 }
 
@@ -345,44 +294,17 @@ fn of_devices_those_are_taken_that_this_host_would_take_with_what_it_would_end()
 
 #[test]
 fn what_one_host_cannot_judge_is_done_to_what_counts_for_that_user() {
-    let all_hosts =
-        "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
-    let lab = three_devices().environment("gpu01", "2", "bob").process(
-        "gpu01",
-        30,
-        "bob",
-        None,
-        &[(0, GIB)],
-    );
+    let all_hosts = "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
+    let lab = three_devices().environment("gpu01", "2", "bob").process("gpu01", 30, "bob", None, &[(0, GIB)]);
     let case = Case::new(lab.clone(), all_hosts);
-    let all = |username, target| {
-        user(
-            "max-devices-per-user",
-            username,
-            None,
-            StepKind::Detach(target),
-        )
-    };
+    let all = |username, target| user("max-devices-per-user", username, None, StepKind::Detach(target));
     // Five are allowed, and how many there are elsewhere is not known here.
     case.agrees(&all("alice", device("alice", "1", 0, &[20])));
     case.agrees(&all("alice", device("alice", "1", 2, &[])));
-    case.refuses(
-        &all("alice", device("alice", "1", 7, &[])),
-        "would not take it",
-        true,
-    );
-    case.refuses(
-        &all("bob", device("alice", "1", 0, &[])),
-        "does not show",
-        true,
-    );
+    case.refuses(&all("alice", device("alice", "1", 7, &[])), "would not take it", true);
+    case.refuses(&all("bob", device("alice", "1", 0, &[])), "does not show", true);
     // The rule of one host is judged by that host.
-    let of_host = user(
-        "max-devices-per-user",
-        "alice",
-        Some("gpu01"),
-        StepKind::Detach(device("alice", "1", 0, &[])),
-    );
+    let of_host = user("max-devices-per-user", "alice", Some("gpu01"), StepKind::Detach(device("alice", "1", 0, &[])));
     case.refuses(&of_host, "does not show", true);
 
     let idle = Case::new(lab, "{kind: idle, over: 2h, action: detach, warn: []}");
@@ -397,8 +319,7 @@ fn what_one_host_cannot_judge_is_done_to_what_counts_for_that_user() {
 
 #[test]
 fn what_counts_elsewhere_too_waits_where_this_host_waits() {
-    let all_hosts =
-        "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
+    let all_hosts = "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
     let mut case = Case::new(three_devices(), all_hosts);
     case.control.waivers = vec![GivenWaiver {
         user: "alice".to_owned(),
@@ -414,9 +335,7 @@ fn what_counts_elsewhere_too_waits_where_this_host_waits() {
 
 /// bob's 10 uses 8 GiB of a device, his 11 6 GiB of another.
 fn much_memory() -> Lab {
-    Lab::new(1, 2)
-        .process("gpu01", 10, "bob", None, &[(0, 8 * GIB)])
-        .process("gpu01", 11, "bob", None, &[(1, 6 * GIB)])
+    Lab::new(1, 2).process("gpu01", 10, "bob", None, &[(0, 8 * GIB)]).process("gpu01", 11, "bob", None, &[(1, 6 * GIB)])
 }
 
 #[test]

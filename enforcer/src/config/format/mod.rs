@@ -215,16 +215,7 @@ impl MatchEntry {
             except_host_groups,
             except_devices,
         } = self;
-        let names = [
-            users,
-            groups,
-            hosts,
-            host_groups,
-            except_users,
-            except_groups,
-            except_hosts,
-            except_host_groups,
-        ];
+        let names = [users, groups, hosts, host_groups, except_users, except_groups, except_hosts, except_host_groups];
         names.into_iter().all(Option::is_none) && devices.is_none() && except_devices.is_none()
     }
 }

@@ -12,14 +12,10 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 /// A value that may be left out, but not be nothing: `users:` without users must not mean everybody.
-pub(crate) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<T>, D::Error> {
+pub(crate) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     match Option::deserialize(deserializer)? {
         Some(value) => Ok(Some(value)),
-        None => Err(de::Error::custom(
-            "the key has no value: give it one, or leave it out",
-        )),
+        None => Err(de::Error::custom("the key has no value: give it one, or leave it out")),
     }
 }
 
@@ -64,17 +60,12 @@ yaml_scalar!(
 pub(in crate::config) fn count(text: &str) -> Result<u32, String> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if digits && text.len() > 1 && text.starts_with('0') {
-        return Err(format!(
-            "'{text}' begins with a zero, which some programs take for another number: leave it out"
-        ));
+        return Err(format!("'{text}' begins with a zero, which some programs take for another number: leave it out"));
     }
-    digits.then(|| text.parse().ok()).flatten().ok_or_else(|| {
-        format!(
-            "'{}' is not a whole number from 0 to {}",
-            text.escape_debug(),
-            u32::MAX
-        )
-    })
+    digits
+        .then(|| text.parse().ok())
+        .flatten()
+        .ok_or_else(|| format!("'{}' is not a whole number from 0 to {}", text.escape_debug(), u32::MAX))
 }
 
 pub(in crate::config) fn span(text: &str) -> Result<Duration, String> {
@@ -234,10 +225,7 @@ fn days(text: &str) -> Result<Vec<Weekday>, String> {
             "'{text}' is not a day: write mon, tue, wed, thu, fri, sat or sun, or a span such as mon-fri"
         ));
     };
-    let mut span: Vec<Weekday> = first
-        .cycle_forward()
-        .take_while(|day| *day != last)
-        .collect();
+    let mut span: Vec<Weekday> = first.cycle_forward().take_while(|day| *day != last).collect();
     span.push(last);
     Ok(span)
 }

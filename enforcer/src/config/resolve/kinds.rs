@@ -31,20 +31,14 @@ impl KindWord {
 
     /// How long a violation is seen before anything follows, unless the file says.
     pub(in crate::config) const fn default_for(self) -> Duration {
-        if self.measures_time() {
-            Duration::ZERO
-        } else {
-            Duration::from_secs(300)
-        }
+        if self.measures_time() { Duration::ZERO } else { Duration::from_secs(300) }
     }
 
     /// The keys that only some kinds know, and this one does.
     pub(in crate::config) const fn own_keys(self) -> &'static [&'static str] {
         match self {
             Self::NonEnvProcesses | Self::EnvDevices | Self::EnvMemory => &[],
-            Self::MaxDevicesPerUser | Self::MaxEnvironmentsPerUser => {
-                &["limit", "overrides", "scope"]
-            }
+            Self::MaxDevicesPerUser | Self::MaxEnvironmentsPerUser => &["limit", "overrides", "scope"],
             Self::MaxHostsPerUser => &["limit"],
             Self::MaxProcessesPerEnvironment => &["limit", "overrides"],
             Self::MaxAge => &["limit", "overrides", "leases"],
@@ -62,13 +56,12 @@ impl KindWord {
             (Self::NonEnvProcesses, Action::Detach) => Some(
                 "a process outside all environments is on no device that could be taken from one: choose terminate or kill",
             ),
-            (Self::EnvDevices, Action::Detach) => Some(
-                "the environment is not attached to the device that its process uses: choose terminate or kill",
-            ),
-            (
-                Self::EnvMemory | Self::MaxMemoryPerUser | Self::MaxProcessesPerEnvironment,
-                Action::Detach,
-            ) => Some("processes are too many or too large, not devices: choose terminate or kill"),
+            (Self::EnvDevices, Action::Detach) => {
+                Some("the environment is not attached to the device that its process uses: choose terminate or kill")
+            }
+            (Self::EnvMemory | Self::MaxMemoryPerUser | Self::MaxProcessesPerEnvironment, Action::Detach) => {
+                Some("processes are too many or too large, not devices: choose terminate or kill")
+            }
             (Self::UnknownProcesses, _) => Some(
                 "where a process belongs is not known, and what is unknown is never acted upon: choose report or warn",
             ),
@@ -103,19 +96,13 @@ impl RuleEntry {
     pub(super) fn kind_keys(&self) -> impl Iterator<Item = (&'static str, Place)> {
         [
             ("limit", self.limit.as_ref().map(|entry| entry.referenced)),
-            (
-                "overrides",
-                self.overrides.as_ref().map(|entry| entry.referenced),
-            ),
+            ("overrides", self.overrides.as_ref().map(|entry| entry.referenced)),
             ("scope", self.scope.as_ref().map(|entry| entry.referenced)),
             ("per", self.per.as_ref().map(|entry| entry.referenced)),
             ("leases", self.leases.as_ref().map(|entry| entry.referenced)),
             ("below", self.below.as_ref().map(|entry| entry.referenced)),
             ("over", self.over.as_ref().map(|entry| entry.referenced)),
-            (
-                "only_if",
-                self.only_if.as_ref().map(|entry| entry.referenced),
-            ),
+            ("only_if", self.only_if.as_ref().map(|entry| entry.referenced)),
         ]
         .into_iter()
         .filter_map(|(key, place)| Some((key, place?)))

@@ -33,14 +33,11 @@ impl Unit {
         match self {
             Self::Count => count(text).map(u64::from),
             Self::Memory => {
-                let amount =
-                    MemoryAmount::from_file(text).and_then(|amount| match amount.bytes() {
-                        0 => Ok(amount),
-                        _ => MemoryAmount::from_person(text),
-                    });
-                amount
-                    .map(MemoryAmount::bytes)
-                    .map_err(|error| error.to_string())
+                let amount = MemoryAmount::from_file(text).and_then(|amount| match amount.bytes() {
+                    0 => Ok(amount),
+                    _ => MemoryAmount::from_person(text),
+                });
+                amount.map(MemoryAmount::bytes).map_err(|error| error.to_string())
             }
             Self::Time => {
                 let time = span(text)?;
@@ -60,21 +57,11 @@ impl Resolver<'_> {
         base: &Located<LimitEntry>,
         overrides: Option<&Located<Vec<Located<OverrideEntry>>>>,
     ) -> Checked<Limits<u64>> {
-        let mut limits = Limits {
-            base: self.limit(unit, base)?,
-            overrides: Vec::new(),
-        };
+        let mut limits = Limits { base: self.limit(unit, base)?, overrides: Vec::new() };
         for entry in overrides.into_iter().flat_map(|list| &list.value) {
-            let OverrideEntry {
-                hosts,
-                host_groups,
-                limit,
-            } = &entry.value;
+            let OverrideEntry { hosts, host_groups, limit } = &entry.value;
             let Some(hosts) = self.hosts(hosts.as_ref(), host_groups.as_ref())? else {
-                return self.refuse(
-                    entry.referenced,
-                    "an override for which hosts? Name hosts or host_groups",
-                );
+                return self.refuse(entry.referenced, "an override for which hosts? Name hosts or host_groups");
             };
             limits.overrides.push((hosts, self.limit(unit, limit)?));
         }
@@ -94,10 +81,7 @@ impl Resolver<'_> {
         });
         // What is quoted or stands elsewhere (`*alias`) is what it is.
         let is_plain = |text: &&str| text.starts_with(|c: char| c.is_ascii_digit() || c == '+');
-        written
-            .filter(is_plain)
-            .filter(|_| is_number)
-            .unwrap_or(number)
+        written.filter(is_plain).filter(|_| is_number).unwrap_or(number)
     }
 
     fn limit(&self, unit: Unit, entry: &Located<LimitEntry>) -> Checked<Limit<u64>> {
@@ -129,10 +113,7 @@ impl Resolver<'_> {
                     users: amounts(&table.users)?,
                 };
                 if limit.default.is_none() && limit.groups.is_empty() && limit.users.is_empty() {
-                    return self.refuse(
-                        entry.referenced,
-                        "a limit for nobody: say default, groups or users",
-                    );
+                    return self.refuse(entry.referenced, "a limit for nobody: say default, groups or users");
                 }
                 Ok(limit)
             }

@@ -36,12 +36,7 @@ pub(super) struct Resolver<'a> {
 }
 
 /// Checks a file, of a machine in this time zone.
-pub(super) fn config(
-    source_name: &str,
-    text: &str,
-    file: &File,
-    machine: TimeZone,
-) -> Checked<Config> {
+pub(super) fn config(source_name: &str, text: &str, file: &File, machine: TimeZone) -> Checked<Config> {
     let mut resolver = Resolver {
         source_name,
         text,
@@ -51,10 +46,7 @@ pub(super) fn config(
         named_hosts: Cell::new(0),
     };
     if file.version.value.0 != 1 {
-        let message = format!(
-            "version {} is not known: this program reads version 1",
-            file.version.value.0
-        );
+        let message = format!("version {} is not known: this program reads version 1", file.version.value.0);
         return resolver.refuse(file.version.referenced, message);
     }
     resolver.timezone = match &file.timezone {
@@ -110,8 +102,7 @@ impl Resolver<'_> {
         read: impl Fn(&Located<U>) -> Checked<T>,
     ) -> Checked<BTreeSet<T>> {
         if list.value.is_empty() {
-            let message =
-                format!("an empty list of {what} says nothing: name some, or leave the key out");
+            let message = format!("an empty list of {what} says nothing: name some, or leave the key out");
             return self.refuse(list.referenced, message);
         }
         list.value.iter().map(read).collect()
@@ -127,10 +118,7 @@ impl Resolver<'_> {
 
     fn check_name(&self, name: &Located<String>) -> Checked<()> {
         let wrong = |c: char| c.is_control() || c.is_whitespace() || c == ',';
-        let number_is_wrong = name
-            .value
-            .strip_prefix("uid:")
-            .is_some_and(|uid| uid.parse::<u32>().is_err());
+        let number_is_wrong = name.value.strip_prefix("uid:").is_some_and(|uid| uid.parse::<u32>().is_err());
         if name.value.is_empty() || name.value.contains(wrong) || number_is_wrong {
             let message = format!(
                 "'{}' cannot be a name: write one as the machine knows it, such as alice, or uid:1234 for a user who \
@@ -183,16 +171,10 @@ impl Resolver<'_> {
                 "0 signals a minute stop every action: write 1 or more, or leave rules at action: report",
             );
         }
-        let count = |entry: &Option<Located<super::format::Count>>| {
-            entry.as_ref().map(|entry| entry.value.0)
-        };
+        let count = |entry: &Option<Located<super::format::Count>>| entry.as_ref().map(|entry| entry.value.0);
         Ok(BreakerLimits {
-            signals_per_minute: count(&entry.signals_per_minute)
-                .unwrap_or(standard.signals_per_minute),
-            share_of_users: entry
-                .share_of_users
-                .as_ref()
-                .map_or(standard.share_of_users, |share| share.value.0),
+            signals_per_minute: count(&entry.signals_per_minute).unwrap_or(standard.signals_per_minute),
+            share_of_users: entry.share_of_users.as_ref().map_or(standard.share_of_users, |share| share.value.0),
             at_least_users: count(&entry.at_least_users).unwrap_or(standard.at_least_users),
         })
     }
@@ -203,8 +185,7 @@ impl Resolver<'_> {
         };
         let socket = &entry.value.socket;
         // The kernel takes no longer one.
-        if !socket.value.starts_with('/') || socket.value.len() > 107 || socket.value.contains('\0')
-        {
+        if !socket.value.starts_with('/') || socket.value.len() > 107 || socket.value.contains('\0') {
             let message = format!(
                 "'{}' is not the whole path of a socket: write that of genv-notify.socket, /run/genv/notify.sock",
                 socket.value.escape_debug()
@@ -218,24 +199,14 @@ impl Resolver<'_> {
         let windows = file.maintenance.iter().map(|window| {
             let entry = &window.value;
             let Some(hosts) = self.hosts(entry.hosts.as_ref(), entry.host_groups.as_ref())? else {
-                return self.refuse(
-                    window.referenced,
-                    "maintenance of which hosts? Name hosts or host_groups",
-                );
+                return self.refuse(window.referenced, "maintenance of which hosts? Name hosts or host_groups");
             };
             let from_seconds = self.moment(&entry.from, times::Edge::Begin)?;
             let until_seconds = self.moment(&entry.until, times::Edge::End)?;
             if until_seconds <= from_seconds {
-                return self.refuse(
-                    entry.until.referenced,
-                    "it ends before it begins: until must be after from",
-                );
+                return self.refuse(entry.until.referenced, "it ends before it begins: until must be after from");
             }
-            Ok(Maintenance {
-                hosts,
-                from_seconds,
-                until_seconds,
-            })
+            Ok(Maintenance { hosts, from_seconds, until_seconds })
         });
         windows.collect()
     }
@@ -252,11 +223,7 @@ impl Resolver<'_> {
                     let message = format!(
                         "there is no rule '{}': the rules are {}",
                         name.value.escape_debug(),
-                        if known.is_empty() {
-                            "none".to_owned()
-                        } else {
-                            known.join(", ")
-                        }
+                        if known.is_empty() { "none".to_owned() } else { known.join(", ") }
                     );
                     self.refuse(name.referenced, message)
                 })

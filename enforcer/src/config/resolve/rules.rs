@@ -22,11 +22,7 @@ const DEFAULT_OVER: Duration = Duration::from_secs(2 * 3600);
 const MOST_RULES: usize = 1000;
 
 impl Resolver<'_> {
-    pub(super) fn rules(
-        &self,
-        entries: &[Located<RuleEntry>],
-        interval: Duration,
-    ) -> Checked<Vec<Rule>> {
+    pub(super) fn rules(&self, entries: &[Located<RuleEntry>], interval: Duration) -> Checked<Vec<Rule>> {
         if let Some(one_too_many) = entries.get(MOST_RULES) {
             let message = format!("these are more than {MOST_RULES} rules: no lab has as many");
             return self.refuse(one_too_many.referenced, message);
@@ -35,11 +31,7 @@ impl Resolver<'_> {
         for entry in entries {
             let rule = self.rule(&entry.value, interval)?;
             if rules.iter().any(|other| other.name == rule.name) {
-                let place = entry
-                    .value
-                    .name
-                    .as_ref()
-                    .map_or(entry.value.kind.referenced, |name| name.referenced);
+                let place = entry.value.name.as_ref().map_or(entry.value.kind.referenced, |name| name.referenced);
                 let message = format!("two rules are called {}: give each its own name", rule.name);
                 return self.refuse(place, message);
             }
@@ -52,10 +44,7 @@ impl Resolver<'_> {
         let kind = entry.kind.value;
         for (key, place) in entry.kind_keys() {
             if !kind.own_keys().contains(&key) {
-                let message = format!(
-                    "a rule of kind {} knows no {key}: leave it out",
-                    kind.word()
-                );
+                let message = format!("a rule of kind {} knows no {key}: leave it out", kind.word());
                 return self.refuse(place, message);
             }
         }
@@ -82,20 +71,12 @@ impl Resolver<'_> {
                 .or(self.defaults.undelivered)
                 .unwrap_or_default(),
             grace: self.grace(entry, action)?,
-            processes: entry
-                .processes
-                .as_ref()
-                .map(|processes| processes.value)
-                .unwrap_or_default(),
+            processes: entry.processes.as_ref().map(|processes| processes.value).unwrap_or_default(),
             selector: match &entry.selector {
                 Some(selector) => self.selector(selector)?,
                 None => Selector::default(),
             },
-            schedule: entry
-                .when
-                .as_ref()
-                .map(|when| self.schedule(when))
-                .transpose()?,
+            schedule: entry.when.as_ref().map(|when| self.schedule(when)).transpose()?,
             kind: self.kind(entry, interval)?,
             name,
         })
@@ -126,10 +107,7 @@ impl Resolver<'_> {
                 Some(action) => (action.referenced, ""),
                 None => (entry.kind.referenced, ", which defaults say,"),
             };
-            let message = format!(
-                "action {}{whose} does not end what {name} forbids: {why}",
-                action.word()
-            );
+            let message = format!("action {}{whose} does not end what {name} forbids: {why}", action.word());
             return self.refuse(place, message);
         }
         Ok(action)
@@ -139,10 +117,7 @@ impl Resolver<'_> {
         let own = entry.warn.as_ref().map(|warn| &warn.value);
         let Some(spans) = own.or(self.defaults.warn.as_ref()) else {
             if action.acts() {
-                let place = entry
-                    .action
-                    .as_ref()
-                    .map_or(entry.kind.referenced, |action| action.referenced);
+                let place = entry.action.as_ref().map_or(entry.kind.referenced, |action| action.referenced);
                 let message = format!(
                     "rule {name} would {} without a word before: say how long before it warns, such as warn: [10m], \
                      or warn: [] if nobody is to be warned",
@@ -164,16 +139,10 @@ impl Resolver<'_> {
         for span in spans {
             let before = span.value.0;
             if before.is_zero() {
-                return self.refuse(
-                    span.referenced,
-                    "a warning 0s before the end warns of nothing: write 1m or more",
-                );
+                return self.refuse(span.referenced, "a warning 0s before the end warns of nothing: write 1m or more");
             }
             if all.contains(&before) {
-                return self.refuse(
-                    span.referenced,
-                    "this warning is there twice: leave one out",
-                );
+                return self.refuse(span.referenced, "this warning is there twice: leave one out");
             }
             all.push(before);
         }
@@ -188,8 +157,7 @@ impl Resolver<'_> {
             && action == Action::Kill
             && grace < Duration::from_secs(1)
         {
-            let message =
-                "SIGKILL so soon leaves a program no time to save anything: write 1s or more";
+            let message = "SIGKILL so soon leaves a program no time to save anything: write 1s or more";
             return self.refuse(given.referenced, message);
         }
         Ok(grace)
@@ -199,37 +167,25 @@ impl Resolver<'_> {
         let limits = |unit: Unit| -> Checked<Limits<u64>> {
             let Some(limit) = &entry.limit else {
                 let kind = entry.kind.value.word();
-                let message = format!(
-                    "a rule of kind {kind} needs a limit: add one, such as limit: {}",
-                    unit.example()
-                );
+                let message =
+                    format!("a rule of kind {kind} needs a limit: add one, such as limit: {}", unit.example());
                 return self.refuse(entry.kind.referenced, message);
             };
             self.limits(unit, limit, entry.overrides.as_ref())
         };
-        let scope = entry
-            .scope
-            .as_ref()
-            .map(|scope| scope.value)
-            .unwrap_or_default();
+        let scope = entry.scope.as_ref().map(|scope| scope.value).unwrap_or_default();
         Ok(match entry.kind.value {
             KindWord::NonEnvProcesses => RuleKind::NonEnvProcesses,
             KindWord::EnvDevices => RuleKind::EnvDevices,
             KindWord::EnvMemory => RuleKind::EnvMemory,
-            KindWord::MaxDevicesPerUser => RuleKind::MaxDevicesPerUser {
-                limits: limits(Unit::Count)?,
-                scope,
-            },
-            KindWord::MaxEnvironmentsPerUser => RuleKind::MaxEnvironmentsPerUser {
-                limits: limits(Unit::Count)?,
-                scope,
-            },
-            KindWord::MaxHostsPerUser => RuleKind::MaxHostsPerUser {
-                limits: limits(Unit::Count)?,
-            },
-            KindWord::MaxProcessesPerEnvironment => RuleKind::MaxProcessesPerEnvironment {
-                limits: limits(Unit::Count)?,
-            },
+            KindWord::MaxDevicesPerUser => RuleKind::MaxDevicesPerUser { limits: limits(Unit::Count)?, scope },
+            KindWord::MaxEnvironmentsPerUser => {
+                RuleKind::MaxEnvironmentsPerUser { limits: limits(Unit::Count)?, scope }
+            }
+            KindWord::MaxHostsPerUser => RuleKind::MaxHostsPerUser { limits: limits(Unit::Count)? },
+            KindWord::MaxProcessesPerEnvironment => {
+                RuleKind::MaxProcessesPerEnvironment { limits: limits(Unit::Count)? }
+            }
             KindWord::MaxMemoryPerUser => {
                 let per = entry.per.as_ref().map(|per| per.value).unwrap_or_default();
                 if let Some(place) = entry.scope.as_ref().map(|scope| scope.referenced)
@@ -238,11 +194,7 @@ impl Resolver<'_> {
                     let message = "a device is on one host: say per: total, or leave scope out";
                     return self.refuse(place, message);
                 }
-                RuleKind::MaxMemoryPerUser {
-                    limits: limits(Unit::Memory)?,
-                    per,
-                    scope,
-                }
+                RuleKind::MaxMemoryPerUser { limits: limits(Unit::Memory)?, per, scope }
             }
             KindWord::MaxAge => {
                 let leases = entry.leases.as_ref().is_some_and(|leases| leases.value);
@@ -256,24 +208,18 @@ impl Resolver<'_> {
                 }
             }
             KindWord::Idle => self.idle(entry, interval)?,
-            KindWord::UnknownProcesses => RuleKind::UnknownProcesses {
-                over: self.over(entry, interval)?,
-            },
+            KindWord::UnknownProcesses => RuleKind::UnknownProcesses { over: self.over(entry, interval)? },
         })
     }
 
     /// The time that the kind looks at.
     fn over(&self, entry: &RuleEntry, interval: Duration) -> Checked<Duration> {
-        let over = entry
-            .over
-            .as_ref()
-            .map_or(DEFAULT_OVER, |over| over.value.0);
+        let over = entry.over.as_ref().map_or(DEFAULT_OVER, |over| over.value.0);
         if let Some(place) = entry.over.as_ref().map(|over| over.referenced)
             && over < interval
         {
-            let message = format!(
-                "a window shorter than the interval of {interval:?} is never whole: write a longer one"
-            );
+            let message =
+                format!("a window shorter than the interval of {interval:?} is never whole: write a longer one");
             return self.refuse(place, message);
         }
         Ok(over)
@@ -286,22 +232,15 @@ impl Resolver<'_> {
             return self.refuse(below.referenced, "nothing is below 0: write 0.05 for 5 %");
         }
         let over = self.over(entry, interval)?;
-        let free = entry
-            .only_if
-            .as_ref()
-            .map(|only_if| &only_if.value.free_devices_below);
+        let free = entry.only_if.as_ref().map(|only_if| &only_if.value.free_devices_below);
         if let Some(free) = free
             && free.value.0 == 0
         {
-            let message =
-                "fewer than 0 devices are never free: write 1 for none, or leave only_if out";
+            let message = "fewer than 0 devices are never free: write 1 for none, or leave only_if out";
             return self.refuse(free.referenced, message);
         }
         Ok(RuleKind::Idle {
-            below: entry
-                .below
-                .as_ref()
-                .map_or(DEFAULT_BELOW, |below| below.value.0),
+            below: entry.below.as_ref().map_or(DEFAULT_BELOW, |below| below.value.0),
             over,
             only_if_free_devices_below: free.map(|free| u64::from(free.value.0)),
         })

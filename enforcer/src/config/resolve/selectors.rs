@@ -15,10 +15,7 @@ const MOST_NAMED_HOSTS: usize = 200_000;
 type Names = Located<Vec<Located<String>>>;
 
 impl Resolver<'_> {
-    pub(super) fn host_groups<'f>(
-        &self,
-        file: &'f File,
-    ) -> Checked<BTreeMap<&'f str, BTreeSet<String>>> {
+    pub(super) fn host_groups<'f>(&self, file: &'f File) -> Checked<BTreeMap<&'f str, BTreeSet<String>>> {
         let mut groups = BTreeMap::new();
         for (name, patterns) in &file.host_groups.0 {
             self.check_name(name)?;
@@ -46,20 +43,15 @@ impl Resolver<'_> {
         let named = self.named_hosts.get().saturating_add(more);
         self.named_hosts.set(named);
         if named > MOST_NAMED_HOSTS {
-            let message = format!(
-                "with these the file names more than {MOST_NAMED_HOSTS} hosts: make the ranges smaller"
-            );
+            let message =
+                format!("with these the file names more than {MOST_NAMED_HOSTS} hosts: make the ranges smaller");
             return self.refuse(place.referenced, message);
         }
         Ok(())
     }
 
     /// The hosts that are named themselves or by their group; nothing if neither key is there.
-    pub(super) fn hosts(
-        &self,
-        names: Option<&Names>,
-        groups: Option<&Names>,
-    ) -> Checked<Option<HostSet>> {
+    pub(super) fn hosts(&self, names: Option<&Names>, groups: Option<&Names>) -> Checked<Option<HostSet>> {
         let mut all = BTreeSet::new();
         if let Some(names) = names {
             all.extend(self.patterns(names)?);
@@ -77,27 +69,21 @@ impl Resolver<'_> {
             self.count_hosts(name, hosts.len())?;
             return Ok(hosts);
         }
-        let message = format!(
-            "there is no host group '{}': add it to host_groups, with its hosts",
-            name.value.escape_debug()
-        );
+        let message =
+            format!("there is no host group '{}': add it to host_groups, with its hosts", name.value.escape_debug());
         self.refuse(name.referenced, message)
     }
 
     pub(super) fn selector(&self, selector: &Located<MatchEntry>) -> Checked<Selector> {
         let entry = &selector.value;
         if entry.is_empty() {
-            let message =
-                "match whom or what? Name users, groups, hosts or devices, or leave the key out";
+            let message = "match whom or what? Name users, groups, hosts or devices, or leave the key out";
             return self.refuse(selector.referenced, message);
         }
-        let names = |list: &Option<Names>, what| {
-            list.as_ref().map(|list| self.names(list, what)).transpose()
-        };
+        let names = |list: &Option<Names>, what| list.as_ref().map(|list| self.names(list, what)).transpose();
         let devices = |list: &Option<Located<Vec<Located<Count>>>>| {
             let list = list.as_ref();
-            list.map(|list| self.set(list, "devices", |index| Ok(index.value.0)))
-                .transpose()
+            list.map(|list| self.set(list, "devices", |index| Ok(index.value.0))).transpose()
         };
         Ok(Selector {
             users: names(&entry.users, "users")?,
@@ -107,10 +93,7 @@ impl Resolver<'_> {
             except_users: names(&entry.except_users, "users")?.unwrap_or_default(),
             except_groups: names(&entry.except_groups, "groups")?.unwrap_or_default(),
             except_hosts: self
-                .hosts(
-                    entry.except_hosts.as_ref(),
-                    entry.except_host_groups.as_ref(),
-                )?
+                .hosts(entry.except_hosts.as_ref(), entry.except_host_groups.as_ref())?
                 .unwrap_or_default(),
             except_devices: devices(&entry.except_devices)?.unwrap_or_default(),
         })

@@ -41,16 +41,10 @@ impl Resolver<'_> {
             let message = "an empty list of days says nothing: name some, or leave the key out";
             return self.refuse(days.referenced, message);
         }
-        let between_minutes = entry
-            .between
-            .as_ref()
-            .map(|text| self.valid(text.referenced, between(&text.value)))
-            .transpose()?;
+        let between_minutes =
+            entry.between.as_ref().map(|text| self.valid(text.referenced, between(&text.value))).transpose()?;
         Ok(Schedule {
-            days: entry
-                .days
-                .as_ref()
-                .map_or_else(every_day, |days| days.value.0.clone()),
+            days: entry.days.as_ref().map_or_else(every_day, |days| days.value.0.clone()),
             between_minutes,
             outside: entry.outside,
         })
@@ -58,10 +52,7 @@ impl Resolver<'_> {
 }
 
 fn every_day() -> Vec<jiff::civil::Weekday> {
-    jiff::civil::Weekday::Monday
-        .cycle_forward()
-        .take(7)
-        .collect()
+    jiff::civil::Weekday::Monday.cycle_forward().take(7).collect()
 }
 
 fn moment(text: &str, timezone: &TimeZone, edge: Edge) -> Option<f64> {
@@ -111,21 +102,14 @@ fn between(text: &str) -> Result<(u32, u32), String> {
             two.then(|| digits.parse::<u32>().ok()).flatten()
         };
         let (hours, minutes) = (number(hours)?, number(minutes)?);
-        (minutes < 60 && (hours < 24 || (hours, minutes) == (24, 0)))
-            .then_some(hours * 60 + minutes)
+        (minutes < 60 && (hours < 24 || (hours, minutes) == (24, 0))).then_some(hours * 60 + minutes)
     };
     let (begin, end) = text.split_once('-').ok_or_else(wrong)?;
-    let begin = minutes(begin)
-        .filter(|begin| *begin < 1440)
-        .ok_or_else(wrong)?;
+    let begin = minutes(begin).filter(|begin| *begin < 1440).ok_or_else(wrong)?;
     // Midnight as an end is this day's last moment, however it is written.
-    let end = minutes(end)
-        .map(|end| if end == 0 { 1440 } else { end })
-        .ok_or_else(wrong)?;
+    let end = minutes(end).map(|end| if end == 0 { 1440 } else { end }).ok_or_else(wrong)?;
     if begin == end {
-        return Err(format!(
-            "{text} has no length: leave between out for the whole day"
-        ));
+        return Err(format!("{text} has no length: leave between out for the whole day"));
     }
     Ok((begin, end))
 }
@@ -141,16 +125,7 @@ mod tests {
         assert_eq!(between("18:00-24:00"), Ok((1080, 1440)));
         assert_eq!(between("18:00-00:00"), Ok((1080, 1440)));
         assert_eq!(between("00:00-24:00"), Ok((0, 1440)));
-        for text in [
-            "",
-            "8-20",
-            "08:00",
-            "08:00-20:60",
-            "24:00-25:00",
-            "8:00-20:00",
-            "08:00-08:00",
-            "+8:00-09:00",
-        ] {
+        for text in ["", "8-20", "08:00", "08:00-20:60", "24:00-25:00", "8:00-20:00", "08:00-08:00", "+8:00-09:00"] {
             assert!(between(text).is_err(), "{text}");
         }
     }
@@ -160,34 +135,18 @@ mod tests {
         let berlin = TimeZone::get("Europe/Berlin").unwrap();
         let at = |text: &str, edge| {
             let seconds = moment(text, &berlin, edge)?;
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "whole seconds of this century"
-            )]
-            Timestamp::from_second(seconds as i64)
-                .ok()
-                .map(|time| time.to_string())
+            #[expect(clippy::cast_possible_truncation, reason = "whole seconds of this century")]
+            Timestamp::from_second(seconds as i64).ok().map(|time| time.to_string())
         };
         let begin = |text| at(text, Edge::Begin).unwrap_or_default();
         assert_eq!(begin("2026-12-01T08:00"), "2026-12-01T07:00:00Z");
         assert_eq!(begin("2026-07-01 08:00:30"), "2026-07-01T06:00:30Z");
         assert_eq!(begin("2026-12-01T08:00Z"), "2026-12-01T08:00:00Z");
         assert_eq!(begin("2026-12-01T08:00-05:00"), "2026-12-01T13:00:00Z");
-        assert_eq!(
-            begin("2026-12-01T08:00[America/New_York]"),
-            "2026-12-01T13:00:00Z"
-        );
+        assert_eq!(begin("2026-12-01T08:00[America/New_York]"), "2026-12-01T13:00:00Z");
         assert_eq!(begin("2026-12-01"), "2026-11-30T23:00:00Z");
         assert_eq!(at("2026-12-01", Edge::End).unwrap(), "2026-12-01T23:00:00Z");
-        for text in [
-            "",
-            "tomorrow",
-            "1764576000",
-            "2026-13-01",
-            "2026-02-30",
-            "08:00",
-            "2026-12-01T08:00[Mars/One]",
-        ] {
+        for text in ["", "tomorrow", "1764576000", "2026-13-01", "2026-02-30", "08:00", "2026-12-01T08:00[Mars/One]"] {
             assert_eq!(at(text, Edge::Begin), None, "{text}");
         }
     }

@@ -21,16 +21,11 @@ fn documented_example() -> &'static str {
 
 /// The keys of the format's types.
 fn keys() -> Vec<&'static str> {
-    let sources = [
-        include_str!("../format/mod.rs"),
-        include_str!("../format/values.rs"),
-    ];
+    let sources = [include_str!("../format/mod.rs"), include_str!("../format/values.rs")];
     let lines = sources.iter().flat_map(|source| source.lines());
     let fields = lines.filter_map(|line| {
         let line = line.trim();
-        let field = line
-            .strip_prefix("pub(super) ")
-            .or_else(|| line.strip_prefix("pub(in crate::config) "))?;
+        let field = line.strip_prefix("pub(super) ").or_else(|| line.strip_prefix("pub(in crate::config) "))?;
         let (key, _) = field.split_once(": ")?;
         Some(match key {
             "for_duration" => "for",
@@ -38,9 +33,7 @@ fn keys() -> Vec<&'static str> {
             key => key,
         })
     });
-    fields
-        .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
-        .collect()
+    fields.filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_')).collect()
 }
 
 #[test]
@@ -55,8 +48,7 @@ fn the_documented_example_is_a_configuration_with_every_key() {
             "the example lacks {key}"
         );
         assert!(
-            DOCUMENTATION.contains(&format!("`{key}`"))
-                || DOCUMENTATION.contains(&format!("`{key}:")),
+            DOCUMENTATION.contains(&format!("`{key}`")) || DOCUMENTATION.contains(&format!("`{key}:")),
             "no table tells of {key}"
         );
     }
@@ -73,18 +65,13 @@ fn the_documented_policy_and_the_example_of_every_key_give_no_warning() {
         ("root", ["root", "staff", "students"]),
         ("backup", ["backup", "staff", "students"]),
     ];
-    let accounts = AccountTable {
-        users: users
-            .map(|(user, groups)| (user.to_owned(), groups.map(str::to_owned).into()))
-            .into(),
-    };
+    let accounts =
+        AccountTable { users: users.map(|(user, groups)| (user.to_owned(), groups.map(str::to_owned).into())).into() };
     for text in [policy, documented_example()] {
         let warnings = Config::warnings("policy.yaml", text, &accounts, 0.0).unwrap();
         let warnings = warnings.iter().map(Warning::to_string);
         // Which programs of never this machine has, differs.
-        let warnings: Vec<_> = warnings
-            .filter(|it| !it.contains("on this machine"))
-            .collect();
+        let warnings: Vec<_> = warnings.filter(|it| !it.contains("on this machine")).collect();
         assert!(warnings.is_empty(), "{warnings:#?}");
     }
 }
@@ -102,74 +89,36 @@ fn documented_kinds() -> Vec<[&'static str; 5]> {
 
 #[test]
 fn every_kind_is_documented_with_its_keys_its_time_and_its_actions() {
-    let code = |words: &[&str]| {
-        words
-            .iter()
-            .map(|word| format!("`{word}`"))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
+    let code = |words: &[&str]| words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
     let mut kinds = Vec::new();
     for [kind, _, own_keys, for_duration, actions] in documented_kinds() {
         let word = kind.trim_matches('`');
         let kind: KindWord = genv_core::yaml::parse("kind", word).unwrap();
         assert_eq!(own_keys, code(kind.own_keys()), "{word}");
-        assert_eq!(
-            for_duration,
-            code(&[&format_duration(kind.default_for())]),
-            "{word}"
-        );
+        assert_eq!(for_duration, code(&[&format_duration(kind.default_for())]), "{word}");
         let acting = [Action::Detach, Action::Terminate, Action::Kill];
-        let possible: Vec<_> = acting
-            .into_iter()
-            .filter(|action| kind.cannot(*action).is_none())
-            .collect();
-        assert_eq!(
-            actions,
-            code(
-                &possible
-                    .iter()
-                    .map(|action| action.word())
-                    .collect::<Vec<_>>()
-            ),
-            "{word}"
-        );
+        let possible: Vec<_> = acting.into_iter().filter(|action| kind.cannot(*action).is_none()).collect();
+        assert_eq!(actions, code(&possible.iter().map(|action| action.word()).collect::<Vec<_>>()), "{word}");
         kinds.push(kind);
     }
     let rules = config(documented_example()).rules;
     let of_example: Vec<_> = rules.iter().map(|rule| rule.kind.word()).collect();
-    assert_eq!(
-        kinds.iter().map(|kind| kind.word()).collect::<Vec<_>>(),
-        of_example
-    );
+    assert_eq!(kinds.iter().map(|kind| kind.word()).collect::<Vec<_>>(), of_example);
 }
 
 #[test]
 fn documented_defaults_are_those_of_the_code() {
-    let config =
-        config("version: 1\nrules: [{kind: idle}, {kind: max-memory-per-user, limit: 1gi}]\n");
+    let config = config("version: 1\nrules: [{kind: idle}, {kind: max-memory-per-user, limit: 1gi}]\n");
     let breaker = config.breaker;
     let expected = [
         ("mode", "`dry-run`".to_owned()),
-        (
-            "interval",
-            format!("`{}`", format_duration(config.interval)),
-        ),
+        ("interval", format!("`{}`", format_duration(config.interval))),
         (
             "breaker",
-            format!(
-                "`{}`, `{}`, `{}`",
-                breaker.signals_per_minute, breaker.share_of_users, breaker.at_least_users
-            ),
+            format!("`{}`, `{}`, `{}`", breaker.signals_per_minute, breaker.share_of_users, breaker.at_least_users),
         ),
-        (
-            "action",
-            format!("`defaults`, else `{}`", config.rules[0].action.word()),
-        ),
-        (
-            "grace",
-            format!("`defaults`, else `{}s`", config.rules[0].grace.as_secs()),
-        ),
+        ("action", format!("`defaults`, else `{}`", config.rules[0].action.word())),
+        ("grace", format!("`defaults`, else `{}s`", config.rules[0].grace.as_secs())),
         ("processes", "`terminate`".to_owned()),
         ("scope", "`host`".to_owned()),
         ("per", "`device`".to_owned()),
@@ -183,17 +132,11 @@ fn documented_defaults_are_those_of_the_code() {
     assert_eq!(config.rules[0].processes, DetachedProcesses::Terminate);
     assert!(matches!(
         config.rules[1].kind,
-        RuleKind::MaxMemoryPerUser {
-            per: MemoryPer::Device,
-            scope: Scope::Host,
-            ..
-        }
+        RuleKind::MaxMemoryPerUser { per: MemoryPer::Device, scope: Scope::Host, .. }
     ));
     assert_eq!(OutsideSchedule::default(), OutsideSchedule::Pause);
     for (key, default) in expected {
-        let mut rows = DOCUMENTATION
-            .lines()
-            .filter(|line| line.starts_with(&format!("| `{key}` |")));
+        let mut rows = DOCUMENTATION.lines().filter(|line| line.starts_with(&format!("| `{key}` |")));
         let row = rows.next().unwrap_or_else(|| panic!("no row for {key}"));
         assert!(row.ends_with(&format!("| {default} |")), "{row}\n{default}");
     }
@@ -204,16 +147,8 @@ fn promise_04_the_packaged_configuration_is_dry_run_and_only_reports() {
     let config = config(PACKAGED);
     assert_eq!(config.mode, Mode::DryRun);
     assert_eq!(config.rules.len(), 4);
-    assert!(
-        config
-            .rules
-            .iter()
-            .all(|rule| rule.action == Action::Report),
-        "{config:#?}"
-    );
-    let accounts = AccountTable {
-        users: BTreeMap::from([("root".to_owned(), BTreeSet::new())]),
-    };
+    assert!(config.rules.iter().all(|rule| rule.action == Action::Report), "{config:#?}");
+    let accounts = AccountTable { users: BTreeMap::from([("root".to_owned(), BTreeSet::new())]) };
     let warnings = Config::warnings("enforcer.yaml", PACKAGED, &accounts, 0.0).unwrap();
     assert!(warnings.is_empty(), "{warnings:?}");
 }

@@ -58,13 +58,7 @@ fn the_contracts_example_means_what_it_says() {
     assert_eq!(config.timezone.iana_name(), Some("Europe/Berlin"));
     assert_eq!(config.never.users, strings(["root"]));
     assert_eq!(config.never.executables.len(), 2);
-    assert_eq!(
-        config.breaker,
-        BreakerLimits {
-            signals_per_minute: 20,
-            ..BreakerLimits::default()
-        }
-    );
+    assert_eq!(config.breaker, BreakerLimits { signals_per_minute: 20, ..BreakerLimits::default() });
     assert_eq!(
         config.maintenance,
         [Maintenance {
@@ -119,18 +113,11 @@ fn the_contracts_example_means_what_it_says() {
     assert_eq!(config.rules[1].action, Action::Report);
     assert_eq!(config.rules[1].for_duration, 5 * MINUTE);
     assert!(config.rules[1].warn.is_empty());
-    let RuleKind::MaxDevicesPerUser {
-        limits,
-        scope: Scope::AllHosts,
-    } = &config.rules[3].kind
-    else {
+    let RuleKind::MaxDevicesPerUser { limits, scope: Scope::AllHosts } = &config.rules[3].kind else {
         panic!("{:?}", config.rules[3]);
     };
     assert_eq!(limits.base.default, Some(2));
-    assert_eq!(
-        limits.base.groups,
-        BTreeMap::from([("staff".to_owned(), 8)])
-    );
+    assert_eq!(limits.base.groups, BTreeMap::from([("staff".to_owned(), 8)]));
     assert_eq!(limits.base.users, BTreeMap::from([("alice".to_owned(), 4)]));
     let (hosts, limit) = &limits.overrides[0];
     assert_eq!(hosts.0.len(), 8);
@@ -149,11 +136,7 @@ fn the_contracts_example_means_what_it_says() {
         config.rules[9],
         Rule {
             name: "idle".to_owned(),
-            kind: RuleKind::Idle {
-                below: 0.05,
-                over: 120 * MINUTE,
-                only_if_free_devices_below: Some(1),
-            },
+            kind: RuleKind::Idle { below: 0.05, over: 120 * MINUTE, only_if_free_devices_below: Some(1) },
             action: Action::Detach,
             for_duration: Duration::ZERO,
             warn: vec![30 * MINUTE, 5 * MINUTE],
@@ -173,10 +156,7 @@ fn the_contracts_example_means_what_it_says() {
             remember: 30 * MINUTE,
         }
     );
-    assert_eq!(
-        config.rules[10].kind,
-        RuleKind::UnknownProcesses { over: 60 * MINUTE }
-    );
+    assert_eq!(config.rules[10].kind, RuleKind::UnknownProcesses { over: 60 * MINUTE });
 }
 
 #[test]
@@ -208,14 +188,7 @@ fn promise_04_the_least_configuration_is_dry_run_with_the_standard_breaker_and_n
     let config = config("version: 1\n");
     assert_eq!(config.mode, Mode::DryRun);
     assert_eq!(config.interval, Duration::from_secs(10));
-    assert_eq!(
-        config.breaker,
-        BreakerLimits {
-            signals_per_minute: 20,
-            share_of_users: 0.5,
-            at_least_users: 3
-        }
-    );
+    assert_eq!(config.breaker, BreakerLimits { signals_per_minute: 20, share_of_users: 0.5, at_least_users: 3 });
     assert_eq!(config.never, Never::default());
     assert!(config.rules.is_empty() && config.waivers.is_empty() && config.maintenance.is_empty());
 }
@@ -224,10 +197,7 @@ fn promise_04_the_least_configuration_is_dry_run_with_the_standard_breaker_and_n
 fn the_hash_is_of_the_files_bytes() {
     let one = config("version: 1\n");
     // sha256sum of the same bytes.
-    assert_eq!(
-        one.hash,
-        "09bfcc6a14b83e2192b8673677725c84883ee9cd0c70e45c9ec09daa8f2b2847"
-    );
+    assert_eq!(one.hash, "09bfcc6a14b83e2192b8673677725c84883ee9cd0c70e45c9ec09daa8f2b2847");
     assert_ne!(one.hash, config("version: 1 \n").hash);
 }
 
@@ -294,10 +264,7 @@ rules:
     assert_eq!(config.rules[0].selector.users, Some(strings(["no"])));
     assert_eq!(config.rules[0].selector.groups, Some(strings(["on"])));
     let schedule = config.rules[0].schedule.as_ref().unwrap();
-    assert_eq!(
-        schedule.days,
-        [Weekday::Monday, Weekday::Saturday, Weekday::Sunday]
-    );
+    assert_eq!(schedule.days, [Weekday::Monday, Weekday::Saturday, Weekday::Sunday]);
     assert_eq!(schedule.between_minutes, Some((22 * 60, 6 * 60)));
 }
 
@@ -316,9 +283,7 @@ rules:
 
 #[test]
 fn sections_with_nothing_in_them_are_as_if_left_out() {
-    let config = config(
-        "version: 1\nnever:\nbreaker:\ndefaults:\nmaintenance:\nwaivers:\nhost_groups:\nrules:\n",
-    );
+    let config = config("version: 1\nnever:\nbreaker:\ndefaults:\nmaintenance:\nwaivers:\nhost_groups:\nrules:\n");
     assert!(config.rules.is_empty());
     assert_eq!(config.breaker, BreakerLimits::default());
 }

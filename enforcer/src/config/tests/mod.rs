@@ -16,8 +16,7 @@ fn config(text: &str) -> Config {
 fn refused<const N: usize>(texts: [&str; N]) -> String {
     let errors = texts.map(|text| {
         let text = format!("version: 1\n{text}\n");
-        let error =
-            Config::parse("enforcer.yaml", &text).map(|config| format!("{text}{config:#?}"));
+        let error = Config::parse("enforcer.yaml", &text).map(|config| format!("{text}{config:#?}"));
         error.unwrap_err().to_string()
     });
     errors.join("\n")

@@ -181,20 +181,8 @@ fn what_is_no_yaml_or_said_twice_is_refused() {
         "---\nversion: 1",
         "- a",
     ]));
-    let others = [
-        "",
-        "version: 2\n",
-        "version: \"1.0\"\n",
-        "version: one\n",
-        "mode: dry-run\n",
-        "[]",
-        "\u{0}",
-    ];
-    let errors = others.map(|text| {
-        Config::parse("enforcer.yaml", text)
-            .unwrap_err()
-            .to_string()
-    });
+    let others = ["", "version: 2\n", "version: \"1.0\"\n", "version: one\n", "mode: dry-run\n", "[]", "\u{0}"];
+    let errors = others.map(|text| Config::parse("enforcer.yaml", text).unwrap_err().to_string());
     insta::assert_snapshot!(errors.join("\n"));
 }
 
@@ -205,19 +193,12 @@ fn a_file_that_was_never_meant_as_configuration_is_refused_at_once() {
     let error = Config::parse("huge.yaml", &lines).unwrap_err();
     insta::assert_snapshot!(error, @"huge.yaml: the configuration is larger than 1 MiB, far beyond any that was meant: name the right file");
     let rules = |count: u32| {
-        let rules: String = (0..count)
-            .map(|n| format!("  - {{kind: idle, name: r{n}}}\n"))
-            .collect();
+        let rules: String = (0..count).map(|n| format!("  - {{kind: idle, name: r{n}}}\n")).collect();
         Config::parse("many.yaml", &format!("version: 1\nrules:\n{rules}"))
     };
     assert_eq!(rules(1000).unwrap().rules.len(), 1000);
     let error = rules(1001).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("many.yaml:1003:5: these are more than 1000 rules"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("many.yaml:1003:5: these are more than 1000 rules"), "{error}");
     let error = rules(30_000).unwrap_err();
     assert!(error.to_string().starts_with("many.yaml:"), "{error}");
 }
@@ -226,26 +207,15 @@ fn a_file_that_was_never_meant_as_configuration_is_refused_at_once() {
 fn a_file_that_names_hosts_without_end_is_refused() {
     let refused = |head: &str, name: &str| {
         let names = vec![name; 30_000].join(", ");
-        let error = Config::parse("enforcer.yaml", &head.replace("NAMES", &names))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("the file names more than 200000 hosts"),
-            "{error:.200}"
-        );
+        let error = Config::parse("enforcer.yaml", &head.replace("NAMES", &names)).unwrap_err().to_string();
+        assert!(error.contains("the file names more than 200000 hosts"), "{error:.200}");
     };
     refused("version: 1\nhost_groups: {all: [NAMES]}\n", "'a[1-10000]'");
-    let rules: String = (0..30)
-        .map(|n| format!("- {{kind: idle, name: r{n}, match: {{host_groups: [all]}}}}\n"))
-        .collect();
+    let rules: String =
+        (0..30).map(|n| format!("- {{kind: idle, name: r{n}, match: {{host_groups: [all]}}}}\n")).collect();
     let text = format!("version: 1\nhost_groups: {{all: ['a[1-10000]']}}\nrules:\n{rules}");
-    let error = Config::parse("enforcer.yaml", &text)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.starts_with("enforcer.yaml:23:49: with these the file names more than 200000 hosts"),
-        "{error}"
-    );
+    let error = Config::parse("enforcer.yaml", &text).unwrap_err().to_string();
+    assert!(error.starts_with("enforcer.yaml:23:49: with these the file names more than 200000 hosts"), "{error}");
 }
 
 #[test]

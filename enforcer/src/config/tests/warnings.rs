@@ -9,16 +9,8 @@ use super::*;
 const NOW_SECONDS: f64 = 1_796_083_200.0;
 
 fn accounts() -> AccountTable {
-    let users = [
-        ("alice", ["alice", "students"]),
-        ("bob", ["bob", "staff"]),
-        ("carol", ["carol", "students"]),
-    ];
-    AccountTable {
-        users: users
-            .map(|(user, groups)| (user.to_owned(), groups.map(str::to_owned).into()))
-            .into(),
-    }
+    let users = [("alice", ["alice", "students"]), ("bob", ["bob", "staff"]), ("carol", ["carol", "students"])];
+    AccountTable { users: users.map(|(user, groups)| (user.to_owned(), groups.map(str::to_owned).into())).into() }
 }
 
 fn warnings(text: &str) -> Vec<String> {
@@ -58,34 +50,36 @@ rules:
 
 #[test]
 fn users_and_groups_whom_nobody_knows_are_kept_and_said() {
-    insta::assert_snapshot!(warnings(
-        "never: {users: [alise]}
+    insta::assert_snapshot!(
+        warnings(
+            "never: {users: [alise]}
 waivers: [{users: [bob, bop], until: 2027-01-01, reason: x}]
 rules:
   - kind: max-devices-per-user
     limit: {default: 1, groups: {staf: 8, staff: 4}, users: {carrol: 2}}
     overrides: [{hosts: [a], limit: {groups: {proffs: 3}}}]
     match: {users: [alice], groups: [students, sudents], except_users: ['uid:99'], except_groups: [admins]}"
-    )
-    .join("\n"));
+        )
+        .join("\n")
+    );
 }
 
 #[test]
 fn users_who_are_in_none_of_the_groups_beside_them_are_said() {
-    insta::assert_snapshot!(of_rules(
-        "  - {kind: idle, match: {users: [alice], groups: [staff]}}"
-    ));
+    insta::assert_snapshot!(of_rules("  - {kind: idle, match: {users: [alice], groups: [staff]}}"));
 }
 
 #[test]
 fn what_has_passed_is_said() {
-    insta::assert_snapshot!(warnings(
-        "timezone: UTC
+    insta::assert_snapshot!(
+        warnings(
+            "timezone: UTC
 maintenance: [{hosts: [a], from: 2026-11-01, until: 2026-11-30}]
 waivers: [{users: [alice], until: 2026-11-30T23:59, reason: x}, {users: [bob], until: 2026-12-01, reason: x}]
 rules: [{kind: env-devices}]"
-    )
-    .join("\n"));
+        )
+        .join("\n")
+    );
 }
 
 #[test]
@@ -171,10 +165,7 @@ fn rules_of_one_kind_that_say_different_things_are_not_warned_of() {
   - {name: those, kind: env-memory, match: {groups: [staff]}}",
     );
     let about_intervals = |line: &&str| line.contains("shorter than the interval");
-    let others: Vec<_> = all
-        .lines()
-        .filter(|line| line.contains("enforcer.yaml") && !about_intervals(line))
-        .collect();
+    let others: Vec<_> = all.lines().filter(|line| line.contains("enforcer.yaml") && !about_intervals(line)).collect();
     assert_eq!(others, [""; 0]);
 }
 
@@ -204,36 +195,25 @@ fn programs_of_never_that_anybody_could_replace_are_said() {
     fs::set_permissions(path("loose"), fs::Permissions::from_mode(0o777)).unwrap();
     fs::create_dir(path("folder")).unwrap();
     let paths = ["loose", "folder", "missing"].map(path);
-    let text = format!(
-        "never:\n  executables:\n  - /bin/sh\n  - {}\nrules: [{{kind: env-devices}}]",
-        paths.join("\n  - ")
-    );
+    let text =
+        format!("never:\n  executables:\n  - /bin/sh\n  - {}\nrules: [{{kind: env-devices}}]", paths.join("\n  - "));
     let all = warnings(&text);
     assert_eq!(all.len(), 4, "{all:?}");
-    assert!(
-        all[0].contains("/bin/sh protects less than before"),
-        "{all:?}"
-    );
+    assert!(all[0].contains("/bin/sh protects less than before"), "{all:?}");
     // Whose the file is depends on who runs this test.
-    assert!(
-        all[1].contains("others than root can write to") || all[1].contains("is not root's"),
-        "{all:?}"
-    );
+    assert!(all[1].contains("others than root can write to") || all[1].contains("is not root's"), "{all:?}");
     assert!(all[2].contains("folder is not a program"), "{all:?}");
     assert!(all[3].contains("missing on this machine"), "{all:?}");
 }
 
 #[test]
 fn a_rule_that_ends_what_another_one_keeps_is_named() {
-    let keeps =
-        "- {kind: idle, for: 0s, action: detach, warn: [1h], undelivered: hold, processes: keep}";
+    let keeps = "- {kind: idle, for: 0s, action: detach, warn: [1h], undelivered: hold, processes: keep}";
     let with = |rule: &str| of_rules(&format!("{keeps}\n{rule}"));
     let ends = "{kind: env-devices, action: terminate, for: 5m, warn: [1h], undelivered: hold";
     let said = with(&format!("- {ends}}}"));
     assert!(
-        said.contains(
-            "rule idle keeps processes on the device that it takes, and rule env-devices ends"
-        ),
+        said.contains("rule idle keeps processes on the device that it takes, and rule env-devices ends"),
         "{said}"
     );
     assert_eq!(with("- {kind: env-devices}"), "");

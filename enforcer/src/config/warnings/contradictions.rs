@@ -9,10 +9,7 @@ use crate::config::{Action, Config, DetachedProcesses, HostSet, Limit, Rule, Rul
 
 pub(super) fn find(file: &File, config: &Config, found: &mut Found<'_>) {
     if config.rules.is_empty() {
-        found.at(
-            file.version.referenced,
-            "there are no rules: nothing will be found",
-        );
+        found.at(file.version.referenced, "there are no rules: nothing will be found");
     }
     for (position, (entry, rule)) in file.rules.iter().zip(&config.rules).enumerate() {
         let entry = &entry.value;
@@ -22,10 +19,7 @@ pub(super) fn find(file: &File, config: &Config, found: &mut Found<'_>) {
         ends_what_it_keeps(entry, rule, config, found);
         let mut others = config.rules.iter().enumerate();
         if let Some((_, other)) = others.find(|(other, by)| overrules(*other, by, position, rule)) {
-            let place = entry
-                .name
-                .as_ref()
-                .map_or(entry.kind.referenced, |name| name.referenced);
+            let place = entry.name.as_ref().map_or(entry.kind.referenced, |name| name.referenced);
             let message = format!(
                 "whom rule {0} looks at, rule {1} looks at too, and allows no more: {0} changes nothing. If it is to be \
                  an exception, except them in {1}",
@@ -40,47 +34,22 @@ fn looks_at_nothing(entry: &RuleEntry, rule: &Rule, found: &mut Found<'_>) {
     let Some(place) = entry.selector.as_ref().map(|selector| selector.referenced) else {
         return;
     };
-    let Selector {
-        users,
-        groups,
-        hosts,
-        devices,
-        except_users,
-        except_groups,
-        except_hosts,
-        except_devices,
-    } = &rule.selector;
-    let excepted = users
-        .as_ref()
-        .is_some_and(|users| users.is_subset(except_users))
-        || groups
-            .as_ref()
-            .is_some_and(|groups| groups.is_subset(except_groups))
-        || hosts
-            .as_ref()
-            .is_some_and(|hosts| hosts.0.is_subset(&except_hosts.0))
-        || devices
-            .as_ref()
-            .is_some_and(|devices| devices.is_subset(except_devices));
+    let Selector { users, groups, hosts, devices, except_users, except_groups, except_hosts, except_devices } =
+        &rule.selector;
+    let excepted = users.as_ref().is_some_and(|users| users.is_subset(except_users))
+        || groups.as_ref().is_some_and(|groups| groups.is_subset(except_groups))
+        || hosts.as_ref().is_some_and(|hosts| hosts.0.is_subset(&except_hosts.0))
+        || devices.as_ref().is_some_and(|devices| devices.is_subset(except_devices));
     if excepted {
-        found.at(
-            place,
-            "all that this names is excepted: the rule looks at nothing",
-        );
+        found.at(place, "all that this names is excepted: the rule looks at nothing");
     }
 }
 
 fn never_touched(entry: &RuleEntry, rule: &Rule, config: &Config, found: &mut Found<'_>) {
-    let users = entry
-        .selector
-        .iter()
-        .flat_map(|selector| &selector.value.users);
+    let users = entry.selector.iter().flat_map(|selector| &selector.value.users);
     for user in users.flat_map(|users| &users.value) {
         if rule.action.acts() && config.never.users.contains(&user.value) {
-            let message = format!(
-                "never names {0} too, and so no rule looks at {0}",
-                user.value
-            );
+            let message = format!("never names {0} too, and so no rule looks at {0}", user.value);
             found.at(user.referenced, message);
         }
     }
@@ -100,10 +69,7 @@ fn ends_what_it_keeps(entry: &RuleEntry, rule: &Rule, config: &Config, found: &m
              device of their environment. Without 'processes: keep', {0} ends them itself",
             rule.name, other.name
         );
-        found.at(
-            place.map_or(entry.kind.referenced, |it| it.referenced),
-            message,
-        );
+        found.at(place.map_or(entry.kind.referenced, |it| it.referenced), message);
     }
 }
 
@@ -123,21 +89,17 @@ fn overrides_nothing(entry: &RuleEntry, rule: &Rule, found: &mut Found<'_>) {
     let Some(limits) = rule.kind.limits() else {
         return;
     };
-    let places = entry
-        .overrides
-        .iter()
-        .flat_map(|overrides| &overrides.value);
+    let places = entry.overrides.iter().flat_map(|overrides| &overrides.value);
     let mut taken = BTreeSet::new();
     for (entry, (HostSet(hosts), _)) in places.zip(&limits.overrides) {
         let seen = |host: &&String| match &rule.selector.hosts {
             Some(HostSet(only)) => only.contains(*host),
             None => true,
         };
-        let left = |host: &&String| {
-            !rule.selector.except_hosts.0.contains(*host) && !taken.contains(*host)
-        };
+        let left = |host: &&String| !rule.selector.except_hosts.0.contains(*host) && !taken.contains(*host);
         if !hosts.iter().filter(seen).any(|host| left(&host)) {
-            let message = "the rule does not look at these hosts, or an earlier override has them: this one does nothing";
+            let message =
+                "the rule does not look at these hosts, or an earlier override has them: this one does nothing";
             found.at(entry.referenced, message);
         }
         taken.extend(hosts);
@@ -148,8 +110,7 @@ fn overrides_nothing(entry: &RuleEntry, rule: &Rule, found: &mut Found<'_>) {
 fn overrules(by_position: usize, by: &Rule, position: usize, rule: &Rule) -> bool {
     let twins = covers(&by.selector, &rule.selector) && covers(&rule.selector, &by.selector);
     // Of two that do the same, the later is superfluous.
-    let comes_first =
-        by_position < position || !twins || !allows_no_more(rule, by) || rule.action < by.action;
+    let comes_first = by_position < position || !twins || !allows_no_more(rule, by) || rule.action < by.action;
     by_position != position
         && comes_first
         && by.action >= rule.action
@@ -187,21 +148,11 @@ fn covers(all: &Selector, some: &Selector) -> bool {
 /// Whether what breaks `rule` breaks `by` too, as far as can be told without knowing who is in which group.
 fn allows_no_more(by: &Rule, rule: &Rule) -> bool {
     if let (
-        RuleKind::Idle {
-            below,
-            over,
-            only_if_free_devices_below: free,
-        },
-        RuleKind::Idle {
-            below: other_below,
-            over: other_over,
-            only_if_free_devices_below: other_free,
-        },
+        RuleKind::Idle { below, over, only_if_free_devices_below: free },
+        RuleKind::Idle { below: other_below, over: other_over, only_if_free_devices_below: other_free },
     ) = (&by.kind, &rule.kind)
     {
-        return below >= other_below
-            && over <= other_over
-            && (free.is_none() || free == other_free);
+        return below >= other_below && over <= other_over && (free.is_none() || free == other_free);
     }
     if !by.kind.counts_as(&rule.kind) {
         return false;
@@ -216,10 +167,7 @@ fn allows_no_more(by: &Rule, rule: &Rule) -> bool {
         let named = limit.groups.values().chain(limit.users.values());
         named.copied().chain(limit.default).min()
     };
-    match (
-        limit_of(&by_limits.base, &rule.selector),
-        lowest(&limits.base),
-    ) {
+    match (limit_of(&by_limits.base, &rule.selector), lowest(&limits.base)) {
         (Some(by), Some(own)) => by <= own,
         _ => false,
     }

@@ -39,11 +39,7 @@ impl Config {
     ) -> Result<Vec<Warning>, yaml::Error> {
         let file: File = load::file(source_name, text)?;
         let config = resolve::config(source_name, text, &file, TimeZone::system())?;
-        let mut found = Found {
-            source_name,
-            text,
-            warnings: Vec::new(),
-        };
+        let mut found = Found { source_name, text, warnings: Vec::new() };
         names::find(&file, accounts, &mut found);
         values::find(&file, &config, now_seconds, &mut found);
         contradictions::find(&file, &config, &mut found);

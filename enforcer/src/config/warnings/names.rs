@@ -23,20 +23,12 @@ pub(super) fn find(file: &File, accounts: &dyn Accounts, found: &mut Found<'_>) 
         }
     }
     for waiver in &file.waivers {
-        waiver
-            .value
-            .users
-            .value
-            .iter()
-            .for_each(|name| looker.user(name));
+        waiver.value.users.value.iter().for_each(|name| looker.user(name));
     }
     for rule in &file.rules {
         let rule = &rule.value;
         let overrides = rule.overrides.iter().flat_map(|overrides| &overrides.value);
-        let limits = rule
-            .limit
-            .iter()
-            .chain(overrides.map(|entry| &entry.value.limit));
+        let limits = rule.limit.iter().chain(overrides.map(|entry| &entry.value.limit));
         for limit in limits {
             if let LimitEntry::Table(table) = &limit.value {
                 looker.limited(&table.groups, &table.users);
@@ -60,17 +52,11 @@ struct Looker<'l, 'f> {
 
 impl Looker<'_, '_> {
     fn users(&mut self, names: &Names) {
-        names
-            .iter()
-            .flat_map(|names| &names.value)
-            .for_each(|name| self.user(name));
+        names.iter().flat_map(|names| &names.value).for_each(|name| self.user(name));
     }
 
     fn groups(&mut self, names: &Names) {
-        names
-            .iter()
-            .flat_map(|names| &names.value)
-            .for_each(|name| self.group(name));
+        names.iter().flat_map(|names| &names.value).for_each(|name| self.group(name));
     }
 
     fn limited(&mut self, groups: &Pairs<String>, users: &Pairs<String>) {
@@ -81,20 +67,14 @@ impl Looker<'_, '_> {
     fn user(&mut self, name: &Located<String>) {
         // No account is that of root in a container.
         if !name.value.starts_with("container:") && !self.accounts.has_user(&name.value) {
-            let message = format!(
-                "this machine knows no user {}: the rest holds as it stands",
-                name.value
-            );
+            let message = format!("this machine knows no user {}: the rest holds as it stands", name.value);
             self.found.at(name.referenced, message);
         }
     }
 
     fn group(&mut self, name: &Located<String>) {
         if !self.accounts.has_group(&name.value) {
-            let message = format!(
-                "this machine knows no group {}: the rest holds as it stands",
-                name.value
-            );
+            let message = format!("this machine knows no group {}: the rest holds as it stands", name.value);
             self.found.at(name.referenced, message);
         }
     }
@@ -106,12 +86,7 @@ impl Looker<'_, '_> {
         };
         let is_member = |user: &Located<String>| {
             let of_user = self.accounts.groups_of(&user.value);
-            of_user.is_none_or(|of_user| {
-                groups
-                    .value
-                    .iter()
-                    .any(|group| of_user.contains(&group.value))
-            })
+            of_user.is_none_or(|of_user| groups.value.iter().any(|group| of_user.contains(&group.value)))
         };
         if !users.value.iter().any(is_member) {
             let message = "none of these users is in these groups, and a rule looks at those for whom both hold: make it \
@@ -136,9 +111,7 @@ fn unprotected(path: &Path) -> Option<String> {
         ));
     }
     if metadata.mode() & 0o022 != 0 {
-        return Some(format!(
-            "others than root can write to {shown}, and so be spared by any rule: 'chmod go-w' it"
-        ));
+        return Some(format!("others than root can write to {shown}, and so be spared by any rule: 'chmod go-w' it"));
     }
     None
 }

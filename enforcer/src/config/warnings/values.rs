@@ -15,18 +15,12 @@ const FEWEST_CYCLES_OF_A_WINDOW: u32 = 3;
 pub(super) fn find(file: &File, config: &Config, now_seconds: f64, found: &mut Found<'_>) {
     for (entry, window) in file.maintenance.iter().zip(&config.maintenance) {
         if window.until_seconds <= now_seconds {
-            found.at(
-                entry.value.until.referenced,
-                "this maintenance has passed: take it out",
-            );
+            found.at(entry.value.until.referenced, "this maintenance has passed: take it out");
         }
     }
     for (entry, waiver) in file.waivers.iter().zip(&config.waivers) {
         if waiver.until_seconds <= now_seconds {
-            found.at(
-                entry.value.until.referenced,
-                "this waiver has passed: take it out, or extend it",
-            );
+            found.at(entry.value.until.referenced, "this waiver has passed: take it out, or extend it");
         }
     }
     if let Some(defaults) = &file.defaults.for_duration {
@@ -47,9 +41,8 @@ fn undelivered(file: &File, config: &Config, found: &mut Found<'_>) {
         return;
     }
     let rules = file.rules.iter().zip(&config.rules);
-    let mut silent = rules.filter(|(entry, rule)| {
-        rule.action.acts() && !rule.warn.is_empty() && entry.value.undelivered.is_none()
-    });
+    let mut silent =
+        rules.filter(|(entry, rule)| rule.action.acts() && !rule.warn.is_empty() && entry.value.undelivered.is_none());
     let Some((first, rule)) = silent.next() else {
         return;
     };
@@ -70,8 +63,7 @@ fn undelivered(file: &File, config: &Config, found: &mut Found<'_>) {
 fn shorter_than_a_cycle(span: &Located<Span>, interval: Duration, found: &mut Found<'_>) {
     if !span.value.0.is_zero() && span.value.0 < interval {
         let interval = format_duration(interval);
-        let message =
-            format!("this is shorter than the interval of {interval}, and so takes that long");
+        let message = format!("this is shorter than the interval of {interval}, and so takes that long");
         found.at(span.referenced, message);
     }
 }
@@ -115,12 +107,7 @@ fn default_for_left_out(file: &File, entry: &RuleEntry, rule: &Rule, found: &mut
 fn without_effect(entry: &RuleEntry, rule: &Rule, found: &mut Found<'_>) {
     let action = rule.action.word();
     let mut unasked = |key, place| {
-        found.at(
-            place,
-            format!(
-                "{key} does nothing with action {action}: leave it out, or choose another action"
-            ),
-        );
+        found.at(place, format!("{key} does nothing with action {action}: leave it out, or choose another action"));
     };
     if let Some(warn) = &entry.warn
         && !rule.action.acts()
@@ -144,22 +131,11 @@ fn limits(entry: &RuleEntry, rule: &Rule, found: &mut Found<'_>) {
     let Some(limits) = rule.kind.limits() else {
         return;
     };
-    let overrides: Vec<_> = entry
-        .overrides
-        .iter()
-        .flat_map(|overrides| &overrides.value)
-        .collect();
-    let entries = entry
-        .limit
-        .iter()
-        .chain(overrides.iter().map(|entry| &entry.value.limit));
-    let resolved =
-        std::iter::once(&limits.base).chain(limits.overrides.iter().map(|(_, limit)| limit));
+    let overrides: Vec<_> = entry.overrides.iter().flat_map(|overrides| &overrides.value).collect();
+    let entries = entry.limit.iter().chain(overrides.iter().map(|entry| &entry.value.limit));
+    let resolved = std::iter::once(&limits.base).chain(limits.overrides.iter().map(|(_, limit)| limit));
     let mut nothing = |place| {
-        found.at(
-            place,
-            "a limit of 0 forbids it altogether: whoever has any breaks the rule",
-        );
+        found.at(place, "a limit of 0 forbids it altogether: whoever has any breaks the rule");
     };
     for (entry, limit) in entries.zip(resolved) {
         match &entry.value {

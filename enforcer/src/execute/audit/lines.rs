@@ -66,9 +66,7 @@ pub(super) fn for_each_line(
 const TAIL_BYTES: u64 = 1 << 20;
 
 /// The last line that is whole.
-pub(super) fn last_record(
-    file: &OwnedFd,
-) -> std::result::Result<Option<Map<String, Value>>, Errno> {
+pub(super) fn last_record(file: &OwnedFd) -> std::result::Result<Option<Map<String, Value>>, Errno> {
     let length = u64::try_from(fstat(file)?.st_size).unwrap_or_default();
     let from = length.saturating_sub(TAIL_BYTES);
     let mut tail = vec![0; usize::try_from(length - from).unwrap_or_default()];

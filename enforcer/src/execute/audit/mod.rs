@@ -162,9 +162,8 @@ impl Audit {
         let file = directory.append(AUDIT_FILE, Audience::Own)?;
         end_torn_line(&file).map_err(failed)?;
         self.add_late(&file).map_err(failed)?;
-        let left = last_record(&file)
-            .map_err(failed)?
-            .filter(|record| record.get("result") == Some(&Value::from("intended")));
+        let left =
+            last_record(&file).map_err(failed)?.filter(|record| record.get("result") == Some(&Value::from("intended")));
         let Some(mut left) = left else {
             return Ok((file, None));
         };
@@ -240,8 +239,7 @@ impl Audit {
 }
 
 /// Why an outcome is not known.
-const INTERRUPTED: &str =
-    "the program that intended it was ended before it could write down how it went";
+const INTERRUPTED: &str = "the program that intended it was ended before it could write down how it went";
 
 /// The time of a line.
 pub(super) fn time(now_seconds: f64) -> String {

@@ -16,18 +16,13 @@ impl Asker {
     }
 
     fn open(folder: &Path) -> Executor {
-        let policy = Policy {
-            mode: Mode::Enforce,
-            never: Never::default(),
-            breaker: BreakerLimits::default(),
-        };
+        let policy = Policy { mode: Mode::Enforce, never: Never::default(), breaker: BreakerLimits::default() };
         asking_executor("monitor".to_owned(), folder, policy).unwrap()
     }
 
     /// Each line's result, and which question it is about, from 0.
     fn audit(&self) -> Vec<(String, usize)> {
-        let text =
-            fs::read_to_string(self.folder.path().join(crate::execute::audit::AUDIT_FILE)).unwrap();
+        let text = fs::read_to_string(self.folder.path().join(crate::execute::audit::AUDIT_FILE)).unwrap();
         let mut ids: Vec<Value> = Vec::new();
         let lines = text.lines().map(|line| {
             let line: Value = serde_json::from_str(line).unwrap();
@@ -63,22 +58,12 @@ fn lines(expected: &[(&str, usize)]) -> Vec<(String, usize)> {
 #[test]
 fn each_question_has_its_answer_also_when_it_is_the_same_as_before() {
     let mut asker = Asker::new();
-    let refused = Outcome::Refused {
-        reason: "it is paused on that host".to_owned(),
-        again: true,
-    };
+    let refused = Outcome::Refused { reason: "it is paused on that host".to_owned(), again: true };
     for outcome in [&refused, &refused, &Outcome::Done] {
         let asked = asker.executor.ask(&elsewhere(7), "why").unwrap();
         asker.executor.answered(&asked, outcome, true);
     }
-    let expected = [
-        ("asked", 0),
-        ("refused", 0),
-        ("asked", 1),
-        ("refused", 1),
-        ("asked", 2),
-        ("done", 2),
-    ];
+    let expected = [("asked", 0), ("refused", 0), ("asked", 1), ("refused", 1), ("asked", 2), ("done", 2)];
     assert_eq!(asker.audit(), lines(&expected));
 }
 
@@ -99,10 +84,7 @@ fn whoever_is_killed_leaves_open_what_was_not_answered_and_nothing_else() {
     for (closed, pid) in closed.iter().zip([7, 8]) {
         let about = format!("SIGTERM to process {pid} (id ");
         assert!(closed.starts_with(&about), "{closed}");
-        assert!(
-            closed.contains("whether it was done is not known"),
-            "{closed}"
-        );
+        assert!(closed.contains("whether it was done is not known"), "{closed}");
     }
     let expected = [
         ("asked", 0),
@@ -115,10 +97,7 @@ fn whoever_is_killed_leaves_open_what_was_not_answered_and_nothing_else() {
         ("unknown", 3),
     ];
     assert_eq!(asker.audit(), lines(&expected));
-    assert!(
-        asker.executor.close_asked(&mark).unwrap().is_empty(),
-        "once"
-    );
+    assert!(asker.executor.close_asked(&mark).unwrap().is_empty(), "once");
     let steps = [6, 7].map(elsewhere);
     let became = asker.executor.what_became_of(&mark, &steps).unwrap();
     let outcomes: Vec<_> = became.iter().map(|it| it.outcome.clone()).collect();
@@ -129,9 +108,7 @@ fn whoever_is_killed_leaves_open_what_was_not_answered_and_nothing_else() {
 fn what_may_have_been_done_is_unknown() {
     let mut asker = Asker::new();
     let asked = asker.executor.ask(&elsewhere(7), "why").unwrap();
-    let lost = Outcome::Failed {
-        reason: "its session ended".to_owned(),
-    };
+    let lost = Outcome::Failed { reason: "its session ended".to_owned() };
     asker.executor.answered(&asked, &lost, false);
     let asked = asker.executor.ask(&elsewhere(7), "why").unwrap();
     asker.executor.answered(&asked, &lost, true);

@@ -22,17 +22,11 @@ fn promise_12_a_signal_has_its_record_before_it() {
     );
     let mut victim = Victim::of(Command::new("sh").args(["-c", &script]), &[("A", "1")]);
     until("it is ready", || own.path().join("ready").exists());
-    let stage = Stage {
-        own: folder,
-        ..Stage::new(&[&victim])
-    };
-    let outcome = stage
-        .executor()
-        .carry_out(&terminate(&victim.target()), "why");
+    let stage = Stage { own: folder, ..Stage::new(&[&victim]) };
+    let outcome = stage.executor().carry_out(&terminate(&victim.target()), "why");
     assert_eq!(outcome, Outcome::Done);
     until("it ends", || !victim.runs());
-    let seen: Value =
-        serde_json::from_str(fs::read_to_string(seen).unwrap().lines().next().unwrap()).unwrap();
+    let seen: Value = serde_json::from_str(fs::read_to_string(seen).unwrap().lines().next().unwrap()).unwrap();
     assert_eq!(seen["result"], "intended");
     assert_eq!(seen["pid"], victim.pid());
     let lines = stage.audit();
@@ -52,11 +46,7 @@ fn a_step_that_is_refused_every_cycle_is_written_once() {
         refused(&mut executor, &step, "does not use the device", true);
     }
     assert_eq!(stage.results(), ["refused"]);
-    stage
-        .gpu_use
-        .lock()
-        .unwrap()
-        .insert(victim.pid(), [0].into());
+    stage.gpu_use.lock().unwrap().insert(victim.pid(), [0].into());
     assert_eq!(executor.carry_out(&step, "why"), Outcome::Done);
     assert_eq!(stage.results(), ["refused", "intended", "done"]);
     assert_eq!(victim.ended_by(), 15);
@@ -75,18 +65,12 @@ fn promise_16_a_planted_audit_stops_everything() {
         &|| fs::hard_link(&elsewhere, &audit).unwrap(),
         &|| {
             let mode = rustix::fs::Mode::from_raw_mode(0o600);
-            rustix::fs::mknodat(rustix::fs::CWD, &audit, rustix::fs::FileType::Fifo, mode, 0)
-                .unwrap();
+            rustix::fs::mknodat(rustix::fs::CWD, &audit, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         },
     ];
     for plant in plants {
         plant();
-        refused(
-            &mut stage.executor(),
-            &step,
-            "find out who put it there",
-            true,
-        );
+        refused(&mut stage.executor(), &step, "find out who put it there", true);
         fs::remove_file(&audit).unwrap();
     }
     assert_eq!(fs::read(&elsewhere).unwrap(), b"kept");
@@ -117,16 +101,11 @@ fn promise_15_a_line_that_a_crash_tore_spoils_no_other() {
     let mut stage = Stage::new(&[&victim]);
     stage.policy.mode = Mode::DryRun;
     fs::write(stage.own.path().join("audit.jsonl"), "{\"time\": \"20").unwrap();
-    stage
-        .executor()
-        .carry_out(&terminate(&victim.target()), "why");
+    stage.executor().carry_out(&terminate(&victim.target()), "why");
     let text = fs::read_to_string(stage.own.path().join("audit.jsonl")).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 2);
-    assert_eq!(
-        serde_json::from_str::<Value>(lines[1]).unwrap()["result"],
-        "would"
-    );
+    assert_eq!(serde_json::from_str::<Value>(lines[1]).unwrap()["result"], "would");
 }
 
 #[test]
@@ -134,11 +113,7 @@ fn hostile_names_are_one_line_of_harmless_text() {
     let hostile = "a\n{\"result\":\"done\"}\u{1b}[2J\u{9b}31m\u{202e}\"\\\u{7f}";
     let victim = Victim::new();
     let stage = Stage::new(&[]);
-    let target = ProcessTarget {
-        comm: Some(hostile.to_owned()),
-        eid: Some(hostile.to_owned()),
-        ..victim.target()
-    };
+    let target = ProcessTarget { comm: Some(hostile.to_owned()), eid: Some(hostile.to_owned()), ..victim.target() };
     stage.executor().carry_out(&terminate(&target), hostile);
     let text = fs::read_to_string(stage.own.path().join("audit.jsonl")).unwrap();
     assert_eq!(text.lines().count(), 1);

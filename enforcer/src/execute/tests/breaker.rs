@@ -13,10 +13,7 @@ fn promise_08_signals_are_paced_and_none_is_forgotten() {
     let mut victims: Vec<Victim> = (0..4).map(|_| Victim::new()).collect();
     let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
     stage.policy.breaker.signals_per_minute = 2;
-    let steps: Vec<Step> = victims
-        .iter()
-        .map(|victim| terminate(&victim.target()))
-        .collect();
+    let steps: Vec<Step> = victims.iter().map(|victim| terminate(&victim.target())).collect();
     let nobody = BTreeSet::new();
     let now = Arc::new(Mutex::new(1000.0));
     let mut executor = stage.executor().clock(clock(&now));
@@ -50,10 +47,7 @@ fn promise_08_two_programs_count_together() {
     let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
     stage.policy.breaker.signals_per_minute = 2;
     let (mut one, mut other) = (stage.executor(), stage.executor());
-    let steps: Vec<Step> = victims
-        .iter()
-        .map(|victim| terminate(&victim.target()))
-        .collect();
+    let steps: Vec<Step> = victims.iter().map(|victim| terminate(&victim.target())).collect();
     assert_eq!(one.carry_out(&steps[0], "why"), Outcome::Done);
     assert_eq!(other.carry_out(&steps[1], "why"), Outcome::Done);
     one.begin_cycle(&BTreeSet::new(), &BTreeSet::new());
@@ -71,19 +65,10 @@ fn promise_08_a_cycle_that_hits_too_many_users_does_nothing() {
     let mut executor = stage.executor();
     let notes = executor.begin_cycle(&hit, &all);
     assert!(notes.tripped.unwrap().contains("3 of 5 users"));
-    assert_eq!(
-        executor.breaker().open,
-        None,
-        "nothing was about to be done"
-    );
+    assert_eq!(executor.breaker().open, None, "nothing was about to be done");
     executor.follow(policy());
     assert!(executor.begin_cycle(&hit, &all).tripped.is_some());
-    refused(
-        &mut executor,
-        &terminate(&victim.target()),
-        "3 of 5 users",
-        true,
-    );
+    refused(&mut executor, &terminate(&victim.target()), "3 of 5 users", true);
     assert_eq!(executor.begin_cycle(&hit, &all).tripped, None, "told once");
     assert!(victim.runs());
     // Neither time nor a restart closes it.
@@ -95,10 +80,7 @@ fn promise_08_a_cycle_that_hits_too_many_users_does_nothing() {
     refused(&mut later, &step, "the breaker is open", true);
     let directory = RuntimeDirectory::open(stage.own.path()).unwrap();
     let open = reset_breaker(&directory).unwrap().unwrap();
-    assert!(
-        open.why.ends_with("more than 0.5 of them: a, b, c"),
-        "{open:?}"
-    );
+    assert!(open.why.ends_with("more than 0.5 of them: a, b, c"), "{open:?}");
     assert_eq!(reset_breaker(&directory).unwrap(), None);
     // Also the other program sees that it was reset.
     assert_eq!(executor.carry_out(&step, "why"), Outcome::Done);
@@ -112,12 +94,7 @@ fn a_damaged_breaker_is_an_open_one() {
     fs::write(stage.own.path().join("breaker.json"), "{").unwrap();
     let mut executor = stage.executor();
     assert!(!executor.acts());
-    refused(
-        &mut executor,
-        &terminate(&victim.target()),
-        "breaker.json is damaged",
-        true,
-    );
+    refused(&mut executor, &terminate(&victim.target()), "breaker.json is damaged", true);
     assert!(victim.runs());
 }
 

@@ -5,9 +5,7 @@ use super::*;
 fn attachment(stage: &Stage, uid: u32) -> AttachmentTarget {
     let mut state = StateDirectory::new(stage.genv.path());
     let state = genv_core::state::StateSource::read(&mut state).unwrap();
-    let attached = state.devices[0].attachments[0]
-        .attached_timestamp_seconds
-        .unwrap();
+    let attached = state.devices[0].attachments[0].attached_timestamp_seconds.unwrap();
     AttachmentTarget {
         hostname: "here".to_owned(),
         eid: "E".to_owned(),
@@ -25,10 +23,7 @@ fn attachment(stage: &Stage, uid: u32) -> AttachmentTarget {
 fn used_by(stage: &Stage, member: &Victim, victims: &[Victim]) -> AttachmentTarget {
     let uid = member.target().uid;
     stage.environment("E", uid, member.pid());
-    AttachmentTarget {
-        processes: victims.iter().map(|it| it.inside().into()).collect(),
-        ..attachment(stage, uid)
-    }
+    AttachmentTarget { processes: victims.iter().map(|it| it.inside().into()).collect(), ..attachment(stage, uid) }
 }
 
 fn detach(target: &AttachmentTarget) -> Step {
@@ -42,28 +37,16 @@ fn detaching_takes_the_device_and_ends_the_processes_on_it() {
     let stage = Stage::new(&[&victim]);
     let uid = victim.target().uid;
     stage.environment("E", uid, member.pid());
-    let target = AttachmentTarget {
-        processes: vec![victim.inside().into()],
-        ..attachment(&stage, uid)
-    };
+    let target = AttachmentTarget { processes: vec![victim.inside().into()], ..attachment(&stage, uid) };
     let mut dry = stage.executor();
-    dry.follow(Policy {
-        mode: Mode::DryRun,
-        ..policy()
-    });
+    dry.follow(Policy { mode: Mode::DryRun, ..policy() });
     assert_eq!(dry.carry_out(&detach(&target), "why"), Outcome::Would);
     assert!(stage.attached());
-    assert_eq!(
-        stage.executor().carry_out(&detach(&target), "why"),
-        Outcome::Done
-    );
+    assert_eq!(stage.executor().carry_out(&detach(&target), "why"), Outcome::Done);
     assert!(!stage.attached());
     assert_eq!(victim.ended_by(), 15);
     assert!(member.runs());
-    assert_eq!(
-        stage.results(),
-        ["would", "would", "intended", "done", "intended", "done"]
-    );
+    assert_eq!(stage.results(), ["would", "would", "intended", "done", "intended", "done"]);
 }
 
 #[test]
@@ -72,9 +55,7 @@ fn processes_that_may_stay_are_left_alone() {
     let stage = Stage::new(&[&victim]);
     let uid = victim.target().uid;
     stage.environment("E", uid, victim.pid());
-    let outcome = stage
-        .executor()
-        .carry_out(&detach(&attachment(&stage, uid)), "why");
+    let outcome = stage.executor().carry_out(&detach(&attachment(&stage, uid)), "why");
     assert_eq!(outcome, Outcome::Done);
     assert!(!stage.attached());
     assert!(victim.runs());
@@ -88,21 +69,11 @@ fn what_changed_since_the_plan_is_not_detached() {
     stage.environment("E", uid, member.pid());
     let target = attachment(&stage, uid);
     let mut executor = stage.executor();
-    let newer = AttachmentTarget {
-        attached_seconds: target.attached_seconds.map(|seconds| seconds - 1),
-        ..target.clone()
-    };
+    let newer =
+        AttachmentTarget { attached_seconds: target.attached_seconds.map(|seconds| seconds - 1), ..target.clone() };
     refused(&mut executor, &detach(&newer), "attached to it anew", true);
-    let replaced = AttachmentTarget {
-        uuid: Some("GPU-1".to_owned()),
-        ..target.clone()
-    };
-    refused(
-        &mut executor,
-        &detach(&replaced),
-        "another GPU is at the index",
-        true,
-    );
+    let replaced = AttachmentTarget { uuid: Some("GPU-1".to_owned()), ..target.clone() };
+    refused(&mut executor, &detach(&replaced), "another GPU is at the index", true);
     stage.environment("E", uid + 1, member.pid());
     refused(&mut executor, &detach(&target), "another user's", true);
     stage.environment("F", uid, member.pid());
@@ -111,11 +82,7 @@ fn what_changed_since_the_plan_is_not_detached() {
     executor.policy.never.users = [format!("uid:{uid}")].into();
     refused(&mut executor, &detach(&target), "listed under never", false);
     executor.policy.never.users.clear();
-    let other_device = AttachmentTarget {
-        gpu: 1,
-        uuid: None,
-        ..target.clone()
-    };
+    let other_device = AttachmentTarget { gpu: 1, uuid: None, ..target.clone() };
     refused(&mut executor, &detach(&other_device), "not attached", true);
     assert!(stage.attached());
     assert_eq!(executor.carry_out(&detach(&target), "why"), Outcome::Done);
@@ -133,12 +100,7 @@ fn promise_08_a_device_is_taken_and_its_processes_end_at_the_pace_also_over_a_re
         let now = Arc::clone(&now);
         stage.executor().clock(move || *now.lock().unwrap())
     };
-    let alive = |victims: &mut Vec<Victim>| {
-        victims
-            .iter_mut()
-            .filter_map(|it| it.runs().then_some(()))
-            .count()
-    };
+    let alive = |victims: &mut Vec<Victim>| victims.iter_mut().filter_map(|it| it.runs().then_some(())).count();
     let mut first = executor();
     first.begin_cycle(&nobody, &nobody);
     assert_eq!(first.carry_out(&detach(&target), "why"), Outcome::Done);
@@ -200,10 +162,7 @@ fn what_is_taken_back_uses_up_no_pace_and_is_in_nobodys_reach() {
     let uid = member.target().uid;
     stage.environment("E", uid, member.pid());
     let own = attachment(&stage, uid);
-    let forced = AttachmentTarget {
-        unconfirmed: true,
-        ..own.clone()
-    };
+    let forced = AttachmentTarget { unconfirmed: true, ..own.clone() };
     let mut executor = stage.executor();
     let nobody = BTreeSet::new();
     executor.begin_cycle(&nobody, &nobody);
@@ -217,9 +176,6 @@ fn what_is_taken_back_uses_up_no_pace_and_is_in_nobodys_reach() {
     let mut executor = stage.executor();
     executor.begin_cycle(&nobody, &nobody);
     refused(&mut executor, &detach(&own), "listed", false);
-    let forced = AttachmentTarget {
-        unconfirmed: true,
-        ..attachment(&stage, uid)
-    };
+    let forced = AttachmentTarget { unconfirmed: true, ..attachment(&stage, uid) };
     assert_eq!(executor.carry_out(&detach(&forced), "why"), Outcome::Done);
 }

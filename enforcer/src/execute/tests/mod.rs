@@ -45,10 +45,7 @@ impl Victim {
     fn claiming(eid: &str) -> Self {
         let command = &mut Command::new("sleep");
         // Without a state directory, commands of genv in other tests would take it for a job of theirs.
-        let claim = [
-            ("GENV_ENVIRONMENT_ID", eid),
-            ("GENV_TMPDIR", "/nonexistent"),
-        ];
+        let claim = [("GENV_ENVIRONMENT_ID", eid), ("GENV_TMPDIR", "/nonexistent")];
         Self::of(command.arg("1000000"), &claim)
     }
 
@@ -57,9 +54,7 @@ impl Victim {
         command.env_clear().envs(environment.iter().copied());
         let victim = Self::spawn(command.env("PATH", "/usr/bin:/bin"));
         let environ = format!("/proc/{}/environ", victim.pid());
-        until("it has an environ", || {
-            !fs::read(&environ).unwrap().is_empty()
-        });
+        until("it has an environ", || !fs::read(&environ).unwrap().is_empty());
         victim
     }
 
@@ -98,10 +93,7 @@ impl Victim {
 
     /// The victim as a process of the environment E.
     fn inside(&self) -> ProcessTarget {
-        ProcessTarget {
-            eid: Some("E".to_owned()),
-            ..self.target()
-        }
+        ProcessTarget { eid: Some("E".to_owned()), ..self.target() }
     }
 }
 
@@ -123,10 +115,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// A process outside of all environments, as it is now.
 fn process(pid: u32) -> ProcessTarget {
     let mut reader = ProcReader::new();
-    let mut table = reader.read(&ProcessRequest {
-        processes: vec![pid],
-        members: Vec::new(),
-    });
+    let mut table = reader.read(&ProcessRequest { processes: vec![pid], members: Vec::new() });
     let Some(ProcessRead::Present(facts)) = table.processes.remove(&pid) else {
         panic!("{pid} is not there");
     };
@@ -144,13 +133,8 @@ fn process(pid: u32) -> ProcessTarget {
 }
 
 fn step(kind: StepKind) -> Step {
-    let key = Key {
-        rule: "rule".to_owned(),
-        subject: Subject::User {
-            username: "somebody".to_owned(),
-            hostname: None,
-        },
-    };
+    let key =
+        Key { rule: "rule".to_owned(), subject: Subject::User { username: "somebody".to_owned(), hostname: None } };
     Step { key, kind }
 }
 
@@ -166,11 +150,7 @@ fn policy() -> Policy {
     Policy {
         mode: Mode::Enforce,
         never: Never::default(),
-        breaker: BreakerLimits {
-            signals_per_minute: 20,
-            share_of_users: 0.5,
-            at_least_users: 3,
-        },
+        breaker: BreakerLimits { signals_per_minute: 20, share_of_users: 0.5, at_least_users: 3 },
     }
 }
 
@@ -222,9 +202,7 @@ impl Stage {
     /// The results in the audit, in order.
     fn results(&self) -> Vec<String> {
         let results = self.audit().into_iter();
-        results
-            .map(|line| line["result"].as_str().unwrap().to_owned())
-            .collect()
+        results.map(|line| line["result"].as_str().unwrap().to_owned()).collect()
     }
 
     /// Writes one environment, attached to GPU 0 at noon.

@@ -8,11 +8,7 @@ fn promise_06_what_is_never_ended_is_not() {
     let target = victim.target();
     let mut stage = Stage::new(&[&victim]);
     let own = std::process::id();
-    let parent = rustix::process::getppid()
-        .unwrap()
-        .as_raw_nonzero()
-        .get()
-        .cast_unsigned();
+    let parent = rustix::process::getppid().unwrap().as_raw_nonzero().get().cast_unsigned();
     for pid in [1, own, parent] {
         stage.gpu_use.lock().unwrap().insert(pid, [0].into());
     }
@@ -21,11 +17,7 @@ fn promise_06_what_is_never_ended_is_not() {
             refused(&mut stage.executor(), &step, part, false);
         }
     };
-    for (pid, part) in [
-        (1, "pid 1"),
-        (own, "it is the enforcer"),
-        (parent, "it is the enforcer"),
-    ] {
+    for (pid, part) in [(1, "pid 1"), (own, "it is the enforcer"), (parent, "it is the enforcer")] {
         attempt(&stage, &process(pid), part);
     }
     for name in [target.username.clone(), format!("uid:{}", target.uid)] {
@@ -54,9 +46,7 @@ fn promise_06_a_name_protects_nobody() {
     let mut victim = Victim::of(Command::new(&copy).arg("1000000"), &[("A", "1")]);
     let mut stage = Stage::new(&[&victim]);
     stage.policy.never.executables = [copy, PathBuf::from("/usr/lib/xorg/Xorg")].into();
-    let outcome = stage
-        .executor()
-        .carry_out(&terminate(&victim.target()), "why");
+    let outcome = stage.executor().carry_out(&terminate(&victim.target()), "why");
     assert_eq!(outcome, Outcome::Done);
     assert_eq!(victim.ended_by(), 15);
 }

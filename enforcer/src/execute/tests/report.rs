@@ -7,9 +7,7 @@ use super::*;
 fn report(pids: &[(u32, Option<&str>)], environment: Option<(&str, u32)>) -> Report {
     let processes: Vec<Value> = pids
         .iter()
-        .map(|(pid, eid)| {
-            json!({"pid": pid, "used_gpu_memory": [{"index": 0, "gpu_memory": "100mi"}], "eid": eid})
-        })
+        .map(|(pid, eid)| json!({"pid": pid, "used_gpu_memory": [{"index": 0, "gpu_memory": "100mi"}], "eid": eid}))
         .collect();
     let environments = environment.iter().map(|(eid, uid)| {
         json!({"eid": eid, "uid": uid, "creation": "20/11/2026 12:00:00", "username": "alice",
@@ -35,10 +33,7 @@ fn a_report_ends_processes_and_detaches_environments() {
     let stage = Stage::new(&[&victim, &outside]);
     let uid = member.target().uid;
     stage.environment("E", uid, member.pid());
-    let report = report(
-        &[(victim.pid(), Some("E")), (outside.pid(), None)],
-        Some(("E", uid)),
-    );
+    let report = report(&[(victim.pid(), Some("E")), (outside.pid(), None)], Some(("E", uid)));
     let (notes, deeds) = stage.executor().execute_report(&report, &BTreeSet::new());
     assert_eq!(notes, CycleNotes::default());
     assert_eq!(outcomes(&deeds), [&Outcome::Done; 3]);
@@ -63,11 +58,7 @@ fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() 
         ended.pid()
     };
     let stage = Stage::new(&[&inside]);
-    stage
-        .gpu_use
-        .lock()
-        .unwrap()
-        .insert(off_the_device.pid(), [1].into());
+    stage.gpu_use.lock().unwrap().insert(off_the_device.pid(), [1].into());
     for pid in [1, parent] {
         stage.gpu_use.lock().unwrap().insert(pid, [0].into());
     }
@@ -112,9 +103,7 @@ fn promise_08_a_report_is_carried_out_at_the_pace() {
     let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
     stage.policy.breaker.signals_per_minute = 3;
     let pids: Vec<_> = victims.iter().map(|victim| (victim.pid(), None)).collect();
-    let (_, deeds) = stage
-        .executor()
-        .execute_report(&report(&pids, None), &BTreeSet::new());
+    let (_, deeds) = stage.executor().execute_report(&report(&pids, None), &BTreeSet::new());
     assert_eq!(outcomes(&deeds[..2]), [&Outcome::Done; 2]);
     is_refusal(&deeds[2].outcome, "paced", true);
     assert!(victims[2].runs());

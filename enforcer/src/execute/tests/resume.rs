@@ -17,12 +17,8 @@ fn left(text: &[u8], mark: &Mark, steps: &[Step]) -> (Stage, Option<String>, Vec
 fn results(stage: &Stage) -> Vec<String> {
     let text = fs::read_to_string(stage.own.path().join("audit.jsonl")).unwrap();
     assert!(text.is_empty() || text.ends_with('\n'));
-    let lines = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    lines
-        .map(|line| line["result"].as_str().unwrap().to_owned())
-        .collect()
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.map(|line| line["result"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
@@ -77,10 +73,7 @@ fn processes_that_nobody_came_to_after_their_device_was_taken_are_named() {
     let (first, second) = (Victim::claiming("7"), Victim::claiming("7"));
     let stage = Stage::new(&[&first, &second]);
     stage.environment("7", first.target().uid, member.pid());
-    let target = |victim: &Victim| ProcessTarget {
-        eid: Some("7".to_owned()),
-        ..victim.target()
-    };
+    let target = |victim: &Victim| ProcessTarget { eid: Some("7".to_owned()), ..victim.target() };
     let step = step(StepKind::Detach(AttachmentTarget {
         hostname: "here".to_owned(),
         eid: "7".to_owned(),
@@ -97,30 +90,17 @@ fn processes_that_nobody_came_to_after_their_device_was_taken_are_named() {
     let text = fs::read_to_string(stage.own.path().join("audit.jsonl")).unwrap();
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     assert_eq!(lines.len(), 6, "{text}");
-    for (count, begun, done) in [
-        (0, 0, false),
-        (1, 0, false),
-        (2, 0, true),
-        (4, 1, true),
-        (6, 2, true),
-    ] {
+    for (count, begun, done) in [(0, 0, false), (1, 0, false), (2, 0, true), (4, 1, true), (6, 2, true)] {
         let text = lines[..count].concat();
         let (_, _, became) = left(text.as_bytes(), &mark, std::slice::from_ref(&step));
-        let [became] = became.as_slice() else {
-            panic!("{became:?}")
-        };
+        let [became] = became.as_slice() else { panic!("{became:?}") };
         assert_eq!(became.outcome.is_some(), done, "{count}");
-        let StepKind::Detach(taken) = &became.step.kind else {
-            panic!("{became:?}")
-        };
+        let StepKind::Detach(taken) = &became.step.kind else { panic!("{became:?}") };
         if count == 0 {
             // Nothing was begun: nobody is left over.
             assert_eq!(became.left, []);
         } else {
-            assert_eq!(
-                (taken.processes.len(), became.left.len()),
-                (begun, 2 - begun)
-            );
+            assert_eq!((taken.processes.len(), became.left.len()), (begun, 2 - begun));
         }
     }
 }
@@ -134,14 +114,8 @@ fn how_something_went_is_written_before_anything_else_is_intended() {
     let target = victim.target();
     executor.carry_out(&terminate(&target), "why");
     // Its own last line comes too late.
-    let mut record = executor.record(
-        Action::Kill,
-        &Target::Process(target.clone().into()),
-        &Cause {
-            rule: "rule",
-            why: "why",
-        },
-    );
+    let mut record =
+        executor.record(Action::Kill, &Target::Process(target.clone().into()), &Cause { rule: "rule", why: "why" });
     executor.intend(&mut record).unwrap();
     fs::rename(path("audit.jsonl"), path("kept")).unwrap();
     fs::create_dir(path("audit.jsonl")).unwrap();

@@ -4,32 +4,21 @@ use super::*;
 
 #[test]
 fn sigterm_then_sigkill_through_the_same_descriptor() {
-    let mut victim = Victim::of(
-        Command::new("sh").args(["-c", "trap '' TERM; while :; do sleep 0.01; done"]),
-        &[("A", "1")],
-    );
+    let mut victim =
+        Victim::of(Command::new("sh").args(["-c", "trap '' TERM; while :; do sleep 0.01; done"]), &[("A", "1")]);
     let target = victim.target();
     // Until it ignores SIGTERM.
     let status = format!("/proc/{}/status", victim.pid());
     until("it ignores SIGTERM", || {
         let status = fs::read_to_string(&status).unwrap();
-        let ignored = status
-            .lines()
-            .find_map(|line| line.strip_prefix("SigIgn:"))
-            .unwrap();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
         u64::from_str_radix(ignored.trim(), 16).unwrap() & (1 << 14) != 0
     });
     let stage = Stage::new(&[&victim]);
     let mut executor = stage.executor();
-    assert_eq!(
-        executor.carry_out(&terminate(&target), "why"),
-        Outcome::Done
-    );
+    assert_eq!(executor.carry_out(&terminate(&target), "why"), Outcome::Done);
     // Once is enough, whichever rule asks.
-    assert_eq!(
-        executor.carry_out(&terminate(&target), "why"),
-        Outcome::Done
-    );
+    assert_eq!(executor.carry_out(&terminate(&target), "why"), Outcome::Done);
     assert!(victim.runs());
     assert_eq!(executor.carry_out(&kill(&target), "why"), Outcome::Done);
     assert_eq!(victim.ended_by(), 9);
@@ -38,10 +27,7 @@ fn sigterm_then_sigkill_through_the_same_descriptor() {
     let sent: Vec<&Value> = sent.map(|line| &line["action"]).collect();
     assert_eq!(sent, ["SIGTERM", "SIGKILL"]);
     refused(&mut executor, &kill(&target), "killed already", false);
-    assert_eq!(
-        executor.begin_cycle(&BTreeSet::new(), &BTreeSet::new()),
-        CycleNotes::default()
-    );
+    assert_eq!(executor.begin_cycle(&BTreeSet::new(), &BTreeSet::new()), CycleNotes::default());
     refused(&mut executor, &kill(&target), "it ended by itself", false);
 }
 
@@ -70,15 +56,9 @@ fn promise_05_dry_run_verifies_the_same_and_does_nothing() {
     stage.policy.mode = Mode::DryRun;
     let mut executor = stage.executor();
     let target = victim.target();
-    assert_eq!(
-        executor.carry_out(&terminate(&target), "why"),
-        Outcome::Would
-    );
+    assert_eq!(executor.carry_out(&terminate(&target), "why"), Outcome::Would);
     assert_eq!(executor.carry_out(&kill(&target), "why"), Outcome::Would);
-    let reused = ProcessTarget {
-        start_time_ticks: 1,
-        ..target
-    };
+    let reused = ProcessTarget { start_time_ticks: 1, ..target };
     refused(&mut executor, &terminate(&reused), "another process", false);
     assert!(victim.runs());
     assert_eq!(stage.results(), ["would", "would", "refused"]);
@@ -112,12 +92,7 @@ fn deny(call: i64, errno: rustix::io::Errno) {
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
     let architecture: TargetArch = std::env::consts::ARCH.try_into().unwrap();
     let denied = SeccompAction::Errno(errno.raw_os_error().cast_unsigned());
-    let filter = SeccompFilter::new(
-        [(call, Vec::new())].into(),
-        SeccompAction::Allow,
-        denied,
-        architecture,
-    );
+    let filter = SeccompFilter::new([(call, Vec::new())].into(), SeccompAction::Allow, denied, architecture);
     let program: BpfProgram = filter.unwrap().try_into().unwrap();
     apply_filter(&program).unwrap();
 }
@@ -145,10 +120,7 @@ fn promise_02_no_pidfd_no_signal() {
         assert!(victim.runs());
         assert_eq!(stage.results(), ["failed"; 2]);
         // Without the filter it would have been ended.
-        assert_eq!(
-            stage.executor().carry_out(&terminate(&target), "why"),
-            Outcome::Done
-        );
+        assert_eq!(stage.executor().carry_out(&terminate(&target), "why"), Outcome::Done);
         assert_eq!(victim.ended_by(), 15);
     }
 }

@@ -28,10 +28,7 @@ impl Tracer {
             let _ = stopped.recv();
         });
         has_started.recv_timeout(PATIENCE).unwrap().unwrap();
-        Self {
-            stop: Some(stop),
-            thread: Some(thread),
-        }
+        Self { stop: Some(stop), thread: Some(thread) }
     }
 }
 
@@ -44,8 +41,7 @@ impl Drop for Tracer {
     }
 }
 
-const TEST: &str =
-    "execute::tests::unkillable::promise_18_sigkill_is_sent_once_told_once_and_never_again";
+const TEST: &str = "execute::tests::unkillable::promise_18_sigkill_is_sent_once_told_once_and_never_again";
 
 /// Set in this test program when it plays the victim: it has two threads as it is.
 const PLAYS_VICTIM: &str = "GENV_TEST_PLAYS_VICTIM";
@@ -59,26 +55,12 @@ fn promise_18_sigkill_is_sent_once_told_once_and_never_again() {
     }
     // Under another user's path nobody else could run it.
     let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(
-        folder.path(),
-        std::os::unix::fs::PermissionsExt::from_mode(0o755),
-    )
-    .unwrap();
+    fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let copy = folder.path().join("victim");
     let this = std::env::current_exe().unwrap();
-    assert!(
-        Command::new("cp")
-            .args([&this, &copy])
-            .status()
-            .unwrap()
-            .success()
-    );
-    let mut victim = Victim::of(
-        Command::new(&copy)
-            .args(["--exact", TEST])
-            .stdout(Stdio::null()),
-        &[(PLAYS_VICTIM, "1")],
-    );
+    assert!(Command::new("cp").args([&this, &copy]).status().unwrap().success());
+    let mut victim =
+        Victim::of(Command::new(&copy).args(["--exact", TEST]).stdout(Stdio::null()), &[(PLAYS_VICTIM, "1")]);
     let pid = victim.pid();
     let threads = || {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
@@ -86,10 +68,7 @@ fn promise_18_sigkill_is_sent_once_told_once_and_never_again() {
         tasks.collect::<Vec<i32>>()
     };
     until("it has two threads", || threads().len() == 2);
-    let second = threads()
-        .into_iter()
-        .find(|tid| tid.cast_unsigned() != pid)
-        .unwrap();
+    let second = threads().into_iter().find(|tid| tid.cast_unsigned() != pid).unwrap();
     let tracer = Tracer::of(second);
 
     let stage = Stage::new(&[&victim]);
@@ -104,15 +83,9 @@ fn promise_18_sigkill_is_sent_once_told_once_and_never_again() {
     for step in [kill(&target), terminate(&target), kill(&target)] {
         refused(&mut executor, &step, "killed already", false);
     }
-    let sent = stage
-        .audit()
-        .into_iter()
-        .filter(|line| line["result"] == "intended");
+    let sent = stage.audit().into_iter().filter(|line| line["result"] == "intended");
     assert_eq!(sent.count(), 1);
-    let told = stage
-        .audit()
-        .into_iter()
-        .filter(|line| line["result"] == "unkillable");
+    let told = stage.audit().into_iter().filter(|line| line["result"] == "unkillable");
     assert_eq!(told.count(), 1);
 
     drop(tracer);

@@ -8,8 +8,8 @@ use genv_core::attribute;
 use genv_core::model::{Attachment, Attribution, DeviceIndex, Environment, Process, Snapshot};
 
 use super::{
-    AttachmentFacts, AttachmentId, EnvironmentFacts, EnvironmentId, Facts, HostFacts, HostId,
-    ProcessFacts, UseFacts, UserFacts, UserId,
+    AttachmentFacts, AttachmentId, EnvironmentFacts, EnvironmentId, Facts, HostFacts, HostId, ProcessFacts, UseFacts,
+    UserFacts, UserId,
 };
 use crate::plan::freshness::{Freshness, HostFreshness, LastRead};
 use crate::plan::history::HostHistory;
@@ -56,10 +56,7 @@ impl<'a> Facts<'a> {
             if told[host.hostname.as_str()] > 1 {
                 freshness = HostFreshness::missing(freshness.longest_gap_seconds);
             }
-            let snapshot = host
-                .snapshot
-                .as_deref()
-                .filter(|_| freshness.state > Freshness::Missing);
+            let snapshot = host.snapshot.as_deref().filter(|_| freshness.state > Freshness::Missing);
             let longest = facts.longest_gap_seconds.max(freshness.longest_gap_seconds);
             facts.longest_gap_seconds = longest;
             facts.add_host(input, &host.hostname, snapshot, freshness, known);
@@ -112,8 +109,7 @@ impl<'a> Facts<'a> {
         }
         for environment in &snapshot.environments {
             let id = self.add_environment(input, host, environment, &reservations, known);
-            self.environment_ids
-                .insert((host, environment.eid.as_str()), id);
+            self.environment_ids.insert((host, environment.eid.as_str()), id);
         }
         if freshness.gpu > Freshness::Missing {
             let has_ended = |process: &Process| {
@@ -141,8 +137,7 @@ impl<'a> Facts<'a> {
         let first = self.attachments.len();
         let mut moved = false;
         let unconfirmed = input.unconfirmed;
-        let unconfirmed =
-            unconfirmed.and_then(|it| it.of(self.hosts[host].hostname, &environment.eid));
+        let unconfirmed = unconfirmed.and_then(|it| it.of(self.hosts[host].hostname, &environment.eid));
         for held in environment.devices.iter().filter(|device| device.attached) {
             let index = held.index.whole();
             let reserved = reservations.get(&(index, environment.eid.as_str()));
@@ -190,9 +185,7 @@ impl<'a> Facts<'a> {
             Attribution::Outside { .. } => {
                 let name = process.username.as_deref();
                 // Root of a container is not this machine's root.
-                let uid = process
-                    .uid
-                    .filter(|uid| *uid != 0 || process.container_id.is_none());
+                let uid = process.uid.filter(|uid| *uid != 0 || process.container_id.is_none());
                 let user = name.map(|name| self.add_user(input, name, uid));
                 (None, user)
             }
@@ -240,10 +233,7 @@ impl<'a> Facts<'a> {
             name.is_none_or(|name| never.contains(name))
         };
         // An empty container id would make uid 0 of the host look like uid 0 of a container.
-        let in_container = process
-            .container_id
-            .as_ref()
-            .is_some_and(|id| !id.is_empty());
+        let in_container = process.container_id.as_ref().is_some_and(|id| !id.is_empty());
         let within_reach = user.is_some_and(|user| !self.users[user].never)
             && environment.is_none_or(|id| !self.environments[id].moved)
             && process.pid > 1
@@ -281,8 +271,7 @@ impl<'a> Facts<'a> {
             uid,
             alias: alias(name, uid),
             groups: input.groups.get(name),
-            never: input.config.never.users.contains(name)
-                || uid.is_some_and(|uid| self.never_uids.contains(&uid)),
+            never: input.config.never.users.contains(name) || uid.is_some_and(|uid| self.never_uids.contains(&uid)),
         });
         id
     }

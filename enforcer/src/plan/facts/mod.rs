@@ -270,17 +270,11 @@ impl<'a> Facts<'a> {
         let all = &self.uses_by_user;
         let first = all.partition_point(|&position| of(position) < user);
         let last = all.partition_point(|&position| of(position) <= user);
-        all[first..last]
-            .iter()
-            .filter(move |_| user.is_some())
-            .map(|&position| &self.uses[position])
+        all[first..last].iter().filter(move |_| user.is_some()).map(|&position| &self.uses[position])
     }
 
     /// The devices that the environments of a user are attached to, on all hosts.
-    pub(super) fn attachments_of_user(
-        &self,
-        username: &str,
-    ) -> impl Iterator<Item = &AttachmentFacts> {
+    pub(super) fn attachments_of_user(&self, username: &str) -> impl Iterator<Item = &AttachmentFacts> {
         let user = self.user(username);
         let all = &self.attachments_by_user;
         let of = |id: AttachmentId| Some(self.attachments[id].user);
@@ -291,32 +285,21 @@ impl<'a> Facts<'a> {
 
     /// The longest gap of a host, or of all.
     pub(super) fn longest_gap_seconds(&self, host: Option<HostId>) -> f64 {
-        host.map_or(self.longest_gap_seconds, |host| {
-            self.hosts[host].freshness.longest_gap_seconds
-        })
+        host.map_or(self.longest_gap_seconds, |host| self.hosts[host].freshness.longest_gap_seconds)
     }
 
     /// What the processes of an environment use, by GPU.
     pub(super) fn uses_of(&self, environment: EnvironmentId) -> impl Iterator<Item = &UseFacts> {
         let range = self.environments[environment].uses.clone();
-        self.uses_by_environment[range]
-            .iter()
-            .map(|&position| &self.uses[position])
+        self.uses_by_environment[range].iter().map(|&position| &self.uses[position])
     }
 
     /// What the processes of an environment use of a GPU.
-    pub(super) fn uses_on(
-        &self,
-        environment: EnvironmentId,
-        gpu: u32,
-    ) -> impl Iterator<Item = &UseFacts> {
+    pub(super) fn uses_on(&self, environment: EnvironmentId, gpu: u32) -> impl Iterator<Item = &UseFacts> {
         let all = &self.uses_by_environment[self.environments[environment].uses.clone()];
         let of = |position: &usize| self.uses[*position].gpu;
         let first = all.partition_point(|position| of(position) < gpu);
-        all[first..]
-            .iter()
-            .map(|&position| &self.uses[position])
-            .take_while(move |used| used.gpu == gpu)
+        all[first..].iter().map(|&position| &self.uses[position]).take_while(move |used| used.gpu == gpu)
     }
 
     /// The devices that an environment is attached to.

@@ -90,10 +90,7 @@ impl History {
             let Some(start_time_ticks) = process.and_then(|it| it.start_time_ticks) else {
                 continue;
             };
-            let new = || ProcessContexts {
-                start_time_ticks,
-                gpus: ByGpu::default(),
-            };
+            let new = || ProcessContexts { start_time_ticks, gpus: ByGpu::default() };
             let known = host.contexts.entry(left.pid).or_insert_with(new);
             known.gpus.entry(left.gpu, Default::default).was_attached = true;
             let works_on = known.gpus.entry(left.works_on, Default::default);
@@ -104,15 +101,9 @@ impl History {
 
 impl HostHistory {
     /// What is remembered of a process's context on a GPU.
-    pub(in crate::plan) fn context(
-        &self,
-        process: &ProcessFacts<'_>,
-        gpu: u32,
-    ) -> Option<&ContextHistory> {
+    pub(in crate::plan) fn context(&self, process: &ProcessFacts<'_>, gpu: u32) -> Option<&ContextHistory> {
         let known = self.contexts.get(&process.process.pid)?;
-        (Some(known.start_time_ticks) == process.process.start_time_ticks)
-            .then(|| known.gpus.get(gpu))
-            .flatten()
+        (Some(known.start_time_ticks) == process.process.start_time_ticks).then(|| known.gpus.get(gpu)).flatten()
     }
 
     /// Notes the contexts of a host whose devices and processes were read anew. A context of which nothing is known now is
@@ -132,10 +123,7 @@ impl HostHistory {
                     continue;
                 }
             }
-            let new = || ProcessContexts {
-                start_time_ticks,
-                gpus: ByGpu::default(),
-            };
+            let new = || ProcessContexts { start_time_ticks, gpus: ByGpu::default() };
             let known = self.contexts.entry(pid).or_insert_with(new);
             known.follow(facts, process, now_seconds);
         }
@@ -154,9 +142,7 @@ impl ProcessContexts {
     fn follow(&mut self, facts: &Facts<'_>, process: &ProcessFacts<'_>, now_seconds: f64) {
         let uses: &[UseFacts] = &facts.uses[process.uses.clone()];
         let host = &facts.hosts[process.host];
-        self.gpus.retain(|gpu, _| {
-            uses.iter().any(|used| used.gpu == gpu) || !host.measures_processes(gpu)
-        });
+        self.gpus.retain(|gpu, _| uses.iter().any(|used| used.gpu == gpu) || !host.measures_processes(gpu));
         let Some(environment) = process.environment else {
             return;
         };

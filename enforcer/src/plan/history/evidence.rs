@@ -6,9 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{History, ViolationHistory};
 use crate::config::{Rule, RuleKind};
-use crate::plan::facts::{
-    AttachmentFacts, EnvironmentId, Facts, HostFacts, HostId, ProcessId, UseFacts,
-};
+use crate::plan::facts::{AttachmentFacts, EnvironmentId, Facts, HostFacts, HostId, ProcessId, UseFacts};
 use crate::plan::selector::View;
 use crate::plan::{Subject, rules, words};
 
@@ -38,20 +36,12 @@ const MOST_HELD: usize = 512;
 
 impl About {
     pub(super) const fn new() -> Self {
-        Self {
-            username: None,
-            gpus: BTreeSet::new(),
-            eids: BTreeSet::new(),
-            held: BTreeSet::new(),
-        }
+        Self { username: None, gpus: BTreeSet::new(), eids: BTreeSet::new(), held: BTreeSet::new() }
     }
 
     /// Takes over the present evidence of a violation, which mostly equals the evidence before.
     pub(super) fn follow(&mut self, facts: &Facts<'_>, subject: &Subject, username: &str) {
-        let Evident {
-            mut gpus,
-            environments,
-        } = Evident::of(facts, subject, username);
+        let Evident { mut gpus, environments } = Evident::of(facts, subject, username);
         gpus.sort_unstable();
         gpus.dedup();
         let is_of_subject = |gpu: u32| match subject {
@@ -81,10 +71,7 @@ impl About {
         if !self.gpus.iter().eq(&gpus) {
             self.gpus = gpus.into_iter().collect();
         }
-        let before = self
-            .eids
-            .iter()
-            .map(|(hostname, eid)| (&**hostname, &**eid));
+        let before = self.eids.iter().map(|(hostname, eid)| (&**hostname, &**eid));
         if !before.eq(eids.iter().copied()) {
             let eids = eids.into_iter();
             let eids = eids.map(|(hostname, eid)| (hostname.to_owned(), eid.to_owned()));
@@ -125,11 +112,7 @@ impl Evident {
                     evident.gpus.extend(facts.uses_of(id).map(|used| used.gpu));
                 }
             }
-            Subject::EnvironmentDevice {
-                hostname,
-                eid,
-                index,
-            } => {
+            Subject::EnvironmentDevice { hostname, eid, index } => {
                 evident.gpus.push(index.gpu);
                 if let Some(id) = facts.environment(hostname, eid) {
                     evident.add_environment(id);
@@ -184,10 +167,7 @@ pub(super) fn unknown<'a>(
     }
     let username = known.about.username.as_deref().unwrap_or_default();
     if groups_are_unknown(facts, view.rule, username) {
-        return Some(format!(
-            "the groups of {} cannot be told",
-            words::name(username)
-        ));
+        return Some(format!("the groups of {} cannot be told", words::name(username)));
     }
     let mut hosts: Vec<HostId> = match subject.hostname() {
         Some(hostname) => facts.host(hostname).into_iter().collect(),
@@ -195,15 +175,7 @@ pub(super) fn unknown<'a>(
     };
     hosts.retain(|&host| view.sees_host(host));
     hosts.into_iter().find_map(|host| {
-        let evidence = Evidence {
-            facts,
-            view,
-            history,
-            host,
-            subject,
-            known,
-            username,
-        };
+        let evidence = Evidence { facts, view, history, host, subject, known, username };
         evidence.unknown()
     })
 }
@@ -211,11 +183,7 @@ pub(super) fn unknown<'a>(
 /// A host without fresh facts that a violation would be seen on.
 fn silent_host<'v>(view: &'v View<'_, '_>, subject: &Subject) -> Option<&'v str> {
     let mut silent = view.missing_hosts.iter().copied();
-    silent.find(|silent| {
-        subject
-            .hostname()
-            .is_none_or(|hostname| hostname == *silent)
-    })
+    silent.find(|silent| subject.hostname().is_none_or(|hostname| hostname == *silent))
 }
 
 /// Whether it is not known whether a rule looks at a user, or how much it allows.
@@ -248,9 +216,7 @@ impl Evidence<'_, '_> {
 
     fn unknown(&self) -> Option<String> {
         let needs_processes = self.view.needs_processes();
-        self.left_out()
-            .or_else(|| self.moved())
-            .or_else(|| needs_processes.then(|| self.unknown_use()).flatten())
+        self.left_out().or_else(|| self.moved()).or_else(|| needs_processes.then(|| self.unknown_use()).flatten())
     }
 
     /// An environment is not there, or does not hold a device any more, and a record is damaged that may say so.
@@ -275,47 +241,32 @@ impl Evidence<'_, '_> {
     fn moved(&self) -> Option<String> {
         let (facts, hostname) = (self.facts, self.host().hostname);
         let environment = match self.subject {
-            Subject::Process { pid, .. } => {
-                facts.processes[facts.process(hostname, *pid)?].environment
-            }
+            Subject::Process { pid, .. } => facts.processes[facts.process(hostname, *pid)?].environment,
             Subject::Environment { eid, .. } | Subject::EnvironmentDevice { eid, .. } => {
                 facts.environment(hostname, eid)
             }
             Subject::User { .. } | Subject::UserDevice { .. } => None,
         };
         let moved = facts.environments[environment?].moved;
-        moved.then(|| {
-            "the GPUs of the machine have other indices than when it attached them".to_owned()
-        })
+        moved.then(|| "the GPUs of the machine have other indices than when it attached them".to_owned())
     }
 
     fn unknown_use(&self) -> Option<String> {
         let (facts, host) = (self.facts, self.host());
         match self.subject {
-            Subject::Process {
-                pid,
-                start_time_ticks,
-                ..
-            } => match facts.process(host.hostname, *pid) {
+            Subject::Process { pid, start_time_ticks, .. } => match facts.process(host.hostname, *pid) {
                 None => self.unmeasured(),
                 Some(id) => self.unknown_process(id, *start_time_ticks),
             },
             Subject::Environment { eid, .. } | Subject::EnvironmentDevice { eid, .. } => {
                 let environment = facts.environment(host.hostname, eid)?;
                 let gpus = &self.known.about.gpus;
-                let hidden = || {
-                    gpus.iter()
-                        .find(|gpu| host.hides_use_of(self.username, **gpu))
-                };
+                let hidden = || gpus.iter().find(|gpu| host.hides_use_of(self.username, **gpu));
                 let mut held = facts.attachments_of(environment).iter();
                 self.unmeasured()
                     .or_else(|| hidden().map(|gpu| self.hidden(*gpu)))
                     .or_else(|| held.find_map(|it| self.unmeasured_idleness(it)))
-                    .or_else(|| {
-                        facts
-                            .uses_of(environment)
-                            .find_map(|it| self.lacks_memory(it))
-                    })
+                    .or_else(|| facts.uses_of(environment).find_map(|it| self.lacks_memory(it)))
             }
             Subject::User { .. } | Subject::UserDevice { .. } => {
                 let counts = |gpu: &u32| match self.subject {
@@ -337,9 +288,7 @@ impl Evidence<'_, '_> {
         let host = self.host();
         let mut gpus = self.known.about.gpus.iter();
         let gpu = gpus.find(|&&gpu| host.device(gpu).is_some() && !host.measures_processes(gpu))?;
-        Some(format!(
-            "the driver does not tell the processes on device {gpu}"
-        ))
+        Some(format!("the driver does not tell the processes on device {gpu}"))
     }
 
     fn hidden(&self, gpu: u32) -> String {
@@ -350,10 +299,7 @@ impl Evidence<'_, '_> {
     fn unknown_process(&self, id: ProcessId, start_time_ticks: u64) -> Option<String> {
         let facts = &self.facts.processes[id];
         let process = facts.process;
-        if process
-            .start_time_ticks
-            .is_some_and(|it| it != start_time_ticks)
-        {
+        if process.start_time_ticks.is_some_and(|it| it != start_time_ticks) {
             return None;
         }
         let is_whole = facts.user.is_some()
@@ -377,29 +323,19 @@ impl Evidence<'_, '_> {
             return Some(format!("the use of device {gpu} is not measured"));
         }
         let known = self.history.hosts.get(self.host().hostname)?;
-        let eid = &self.facts.environments[attachment.environment]
-            .environment
-            .eid;
+        let eid = &self.facts.environments[attachment.environment].environment.eid;
         let windows = known.idle.get(&self.view.rule.name)?.get(eid)?;
         let window = windows.get(gpu)?.clone();
         let window = rules::window_now(self.facts, over, window, attachment)?;
         let lacks = window.lacks(over, below);
         let over = words::duration(over.as_secs());
-        lacks.then(|| {
-            format!(
-                "the use of device {gpu} was not measured for a time, and is not yet for {over}"
-            )
-        })
+        lacks.then(|| format!("the use of device {gpu} was not measured for a time, and is not yet for {over}"))
     }
 
     /// A rule about memory lacks the amount of a use.
     fn lacks_memory(&self, used: &UseFacts) -> Option<String> {
-        let is_about_memory = matches!(
-            self.view.rule.kind,
-            RuleKind::EnvMemory | RuleKind::MaxMemoryPerUser { .. }
-        );
-        let counts = self.facts.processes[used.process].host == self.host
-            && self.known.about.gpus.contains(&used.gpu);
+        let is_about_memory = matches!(self.view.rule.kind, RuleKind::EnvMemory | RuleKind::MaxMemoryPerUser { .. });
+        let counts = self.facts.processes[used.process].host == self.host && self.known.about.gpus.contains(&used.gpu);
         let is_unknown = is_about_memory && !used.memory_is_measured && counts;
         let gpu = used.gpu;
         is_unknown.then(|| format!("the driver does not tell all memory in use on device {gpu}"))

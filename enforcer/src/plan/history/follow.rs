@@ -31,17 +31,10 @@ impl History {
         for host in 0..facts.hosts.len() {
             self.follow_host(input, facts, views, host);
         }
-        self.hosts
-            .retain(|hostname, _| facts.host(hostname).is_some());
+        self.hosts.retain(|hostname, _| facts.host(hostname).is_some());
     }
 
-    fn follow_violations<'a>(
-        &mut self,
-        input: &Input<'_>,
-        facts: &Facts<'a>,
-        views: &Views<'_, 'a>,
-        plan: &Plan,
-    ) {
+    fn follow_violations<'a>(&mut self, input: &Input<'_>, facts: &Facts<'a>, views: &Views<'_, 'a>, plan: &Plan) {
         let now = input.now_seconds;
         let mut planned: Vec<&Violation> = plan.violations.iter().collect();
         planned.sort_by_key(|violation| &violation.key);
@@ -104,9 +97,7 @@ impl History {
         }
         self.forget_old_progress(&input.config.rules, now);
         let rules = input.config.rules.iter();
-        self.kinds = rules
-            .map(|rule| (rule.name.clone(), rule.kind.word().to_owned()))
-            .collect();
+        self.kinds = rules.map(|rule| (rule.name.clone(), rule.kind.word().to_owned())).collect();
     }
 
     /// Notes a plan's findings about a violation.
@@ -154,13 +145,7 @@ impl History {
         }
     }
 
-    fn follow_host<'a>(
-        &mut self,
-        input: &Input<'_>,
-        facts: &Facts<'a>,
-        views: &Views<'_, 'a>,
-        id: HostId,
-    ) {
+    fn follow_host<'a>(&mut self, input: &Input<'_>, facts: &Facts<'a>, views: &Views<'_, 'a>, id: HostId) {
         let host = &facts.hosts[id];
         let freshness = &host.freshness;
         if freshness.read.snapshot_seconds.is_none() {
@@ -196,28 +181,26 @@ impl History {
                 .collect();
             let lists_all = host.measures_all_processes();
             let (now, gap) = (input.now_seconds, freshness.longest_gap_seconds);
-            known
-                .processes
-                .retain(|pid, process| match running.get(pid) {
-                    Some(Some(started)) => {
-                        process.seen.observe(now, gap);
-                        *started == process.start_time_ticks
-                    }
-                    Some(None) => {
-                        process.seen.wait();
-                        true
-                    }
-                    None if known.gone.contains_key(pid) => {
-                        process.seen.wait();
-                        true
-                    }
-                    None => {
-                        process.seen.wait();
-                        let acted = process.killed_seconds.or(process.terminated_seconds);
-                        let age = acted.map(|acted| (now - acted).abs());
-                        !lists_all && age.is_some_and(|age| age <= LONGEST_UNLISTED_SECONDS)
-                    }
-                });
+            known.processes.retain(|pid, process| match running.get(pid) {
+                Some(Some(started)) => {
+                    process.seen.observe(now, gap);
+                    *started == process.start_time_ticks
+                }
+                Some(None) => {
+                    process.seen.wait();
+                    true
+                }
+                None if known.gone.contains_key(pid) => {
+                    process.seen.wait();
+                    true
+                }
+                None => {
+                    process.seen.wait();
+                    let acted = process.killed_seconds.or(process.terminated_seconds);
+                    let age = acted.map(|acted| (now - acted).abs());
+                    !lists_all && age.is_some_and(|age| age <= LONGEST_UNLISTED_SECONDS)
+                }
+            });
         }
         known.follow_gpus(facts, id);
         known.follow_contexts(facts, id, input.now_seconds);

@@ -51,21 +51,13 @@ impl HostHistory {
     }
 
     /// Notes the listed processes that `/proc` lacks, on a host with newly read devices and processes.
-    pub(super) fn follow_gone(
-        &mut self,
-        snapshot: &Snapshot,
-        freshness: &HostFreshness,
-        now_seconds: f64,
-    ) {
+    pub(super) fn follow_gone(&mut self, snapshot: &Snapshot, freshness: &HostFreshness, now_seconds: f64) {
         let missing = snapshot.processes.iter().filter(|it| is_missing(it));
         let mut last = std::mem::take(&mut self.gone);
         for process in missing {
-            let begun = || Gone {
-                time: ObservedTime::begin(now_seconds),
-            };
+            let begun = || Gone { time: ObservedTime::begin(now_seconds) };
             let mut gone = last.remove(&process.pid).unwrap_or_else(begun);
-            gone.time
-                .observe(now_seconds, freshness.longest_gap_seconds);
+            gone.time.observe(now_seconds, freshness.longest_gap_seconds);
             self.gone.insert(process.pid, gone);
         }
     }

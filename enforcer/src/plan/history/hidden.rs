@@ -31,13 +31,7 @@ impl HostHistory {
 
     /// Notes which held devices are hidden on a host whose devices and processes were read anew. The time of one that is
     /// not hidden waits for as long as the rules remember, and where it is not known whether it is.
-    pub(super) fn follow_hidden(
-        &mut self,
-        facts: &Facts<'_>,
-        host: HostId,
-        rules: &[Rule],
-        now_seconds: f64,
-    ) {
+    pub(super) fn follow_hidden(&mut self, facts: &Facts<'_>, host: HostId, rules: &[Rule], now_seconds: f64) {
         let host = &facts.hosts[host];
         let gap = host.freshness.longest_gap_seconds;
         let mut last = std::mem::take(&mut self.hidden);
@@ -45,25 +39,18 @@ impl HostHistory {
             return;
         }
         let attachments = &facts.environments[host.environments.clone()];
-        let attachments = attachments
-            .iter()
-            .flat_map(|it| &facts.attachments[it.attachments.clone()]);
+        let attachments = attachments.iter().flat_map(|it| &facts.attachments[it.attachments.clone()]);
         for attachment in attachments {
             let (username, gpu) = (facts.users[attachment.user].name, attachment.gpu);
             let of_user = self.hidden.get(username);
             // Several environments of a user may hold it.
-            if of_user.is_some_and(|gpus| gpus.contains_key(&gpu))
-                || !host.is_hidden_by(username, gpu)
-            {
+            if of_user.is_some_and(|gpus| gpus.contains_key(&gpu)) || !host.is_hidden_by(username, gpu) {
                 continue;
             }
             let known = last.get_mut(username).and_then(|gpus| gpus.remove(&gpu));
             let mut time = known.map_or_else(|| ObservedTime::begin(now_seconds), |it| it.time);
             time.observe(now_seconds, gap);
-            let hidden = Hidden {
-                time,
-                last_seconds: now_seconds,
-            };
+            let hidden = Hidden { time, last_seconds: now_seconds };
             let gpus = self.hidden.entry(username.to_owned()).or_default();
             gpus.insert(gpu, hidden);
         }
@@ -84,10 +71,6 @@ impl HostHistory {
 
 /// The longest time for which a rule about unknown processes remembers.
 fn remember_seconds(rules: &[Rule]) -> f64 {
-    let about = rules
-        .iter()
-        .filter(|rule| matches!(rule.kind, RuleKind::UnknownProcesses { .. }));
-    about.fold(0.0, |longest, rule| {
-        longest.max(rule.remember.as_secs_f64())
-    })
+    let about = rules.iter().filter(|rule| matches!(rule.kind, RuleKind::UnknownProcesses { .. }));
+    about.fold(0.0, |longest, rule| longest.max(rule.remember.as_secs_f64()))
 }

@@ -68,28 +68,16 @@ enum WrittenBucket {
 impl From<WrittenBucket> for Bucket {
     fn from(written: WrittenBucket) -> Self {
         let (seconds, utilized_seconds, unmeasured_seconds, unseen_seconds) = match written {
-            WrittenBucket::Now(seconds, utilized, unmeasured, unseen) => {
-                (seconds, utilized, unmeasured, unseen)
-            }
+            WrittenBucket::Now(seconds, utilized, unmeasured, unseen) => (seconds, utilized, unmeasured, unseen),
             WrittenBucket::Before(seconds, utilized) => (seconds, utilized, 0.0, 0.0),
         };
-        Self {
-            seconds,
-            utilized_seconds,
-            unmeasured_seconds,
-            unseen_seconds,
-        }
+        Self { seconds, utilized_seconds, unmeasured_seconds, unseen_seconds }
     }
 }
 
 impl From<Bucket> for (f32, f32, f32, f32) {
     fn from(it: Bucket) -> Self {
-        (
-            it.seconds,
-            it.utilized_seconds,
-            it.unmeasured_seconds,
-            it.unseen_seconds,
-        )
+        (it.seconds, it.utilized_seconds, it.unmeasured_seconds, it.unseen_seconds)
     }
 }
 
@@ -184,10 +172,8 @@ impl IdleWindow {
             self.attached_seconds = held.attached_seconds;
             if self.sampled_seconds.is_some() {
                 let since = self.again.as_ref().map(|again| again.since_seconds);
-                self.again = since.or(held.now_seconds).map(|since_seconds| Again {
-                    since_seconds,
-                    ..Again::default()
-                });
+                self.again =
+                    since.or(held.now_seconds).map(|since_seconds| Again { since_seconds, ..Again::default() });
             }
         }
     }
@@ -197,8 +183,7 @@ impl IdleWindow {
         self.again.as_ref().is_some_and(|again| {
             let now = self.sampled_seconds.unwrap_or(again.since_seconds);
             let used = f64::from(again.utilized_seconds / again.seconds);
-            again.seconds > 0.0 && used >= below
-                || (now - again.since_seconds).abs() < patience.as_secs_f64()
+            again.seconds > 0.0 && used >= below || (now - again.since_seconds).abs() < patience.as_secs_f64()
         })
     }
 
@@ -220,16 +205,9 @@ impl IdleWindow {
 
     /// Adds a sample. The time of a gap, or of a clock that was set back, does not count as measured. A later sample
     /// continues the window, unless the gap is longer than the window.
-    pub(in crate::plan) fn observe(
-        &mut self,
-        sample: Sample,
-        over: Duration,
-        longest_gap_seconds: f64,
-    ) {
+    pub(in crate::plan) fn observe(&mut self, sample: Sample, over: Duration, longest_gap_seconds: f64) {
         let over_milliseconds = over.as_millis();
-        if self.attached_seconds != sample.attached_seconds
-            || self.over_milliseconds != over_milliseconds
-        {
+        if self.attached_seconds != sample.attached_seconds || self.over_milliseconds != over_milliseconds {
             *self = Self {
                 attached_seconds: sample.attached_seconds,
                 username: self.username.take(),
@@ -266,11 +244,7 @@ impl IdleWindow {
                 last.seconds += seconds;
                 last.utilized_seconds += utilized;
             }
-            _ => self.buckets.push_back(Bucket {
-                seconds,
-                utilized_seconds: utilized,
-                ..Bucket::default()
-            }),
+            _ => self.buckets.push_back(Bucket { seconds, utilized_seconds: utilized, ..Bucket::default() }),
         }
         let mut length = self.seconds();
         while let Some(oldest) = self.buckets.front() {
@@ -327,11 +301,7 @@ mod tests {
     const OVER: Duration = Duration::from_secs(600);
 
     fn sample(sampled_seconds: f64, utilization_ratio: f64) -> Sample {
-        Sample {
-            attached_seconds: Some(0),
-            sampled_seconds,
-            utilization_ratio,
-        }
+        Sample { attached_seconds: Some(0), sampled_seconds, utilization_ratio }
     }
 
     fn observed(samples: impl Iterator<Item = (f64, f64)>) -> IdleWindow {
@@ -360,10 +330,7 @@ mod tests {
             assert_eq!(average.gaps.as_secs_f64().round(), failed_seconds);
             assert_eq!(window.lacks(OVER, 0.05), lacks, "{failed_seconds}");
             let written = serde_json::to_string(&window).unwrap();
-            assert_eq!(
-                serde_json::from_str::<IdleWindow>(&written).unwrap(),
-                window
-            );
+            assert_eq!(serde_json::from_str::<IdleWindow>(&written).unwrap(), window);
             // The answer is known again once all the time since the gap is measured.
             for i in 1..=60 {
                 let at = 600.0 + failed_seconds + f64::from(i) * 10.0;
@@ -387,8 +354,7 @@ mod tests {
 
     #[test]
     fn a_window_that_is_not_wholly_observed_has_no_average() {
-        let minutes =
-            |minutes: u32| observed((0..=minutes * 6).map(|i| (f64::from(i) * 10.0, 0.0)));
+        let minutes = |minutes: u32| observed((0..=minutes * 6).map(|i| (f64::from(i) * 10.0, 0.0)));
         assert_eq!(measured(&minutes(9)), None);
         assert_eq!(measured(&minutes(10)), Some(0.0));
     }
@@ -413,14 +379,8 @@ mod tests {
     #[test]
     fn a_gap_and_a_clock_that_is_set_back_do_not_count_and_longer_than_the_window_begin_anew() {
         let idle = || observed((0..=60).map(|i| (f64::from(i) * 10.0, 0.0)));
-        for (at, goes_on) in [
-            (600.0, true),
-            (631.0, true),
-            (1200.0, true),
-            (1201.0, false),
-            (0.0, true),
-            (-1.0, false),
-        ] {
+        for (at, goes_on) in [(600.0, true), (631.0, true), (1200.0, true), (1201.0, false), (0.0, true), (-1.0, false)]
+        {
             let mut window = idle();
             assert_eq!(measured(&window), Some(0.0));
             // What is told of the time in between is not told by this sample.
@@ -438,10 +398,7 @@ mod tests {
     #[test]
     fn a_new_attachment_begins_anew() {
         let mut window = observed((0..=60).map(|i| (f64::from(i) * 10.0, 0.0)));
-        let anew = Sample {
-            attached_seconds: Some(605),
-            ..sample(610.0, 0.0)
-        };
+        let anew = Sample { attached_seconds: Some(605), ..sample(610.0, 0.0) };
         window.observe(anew, OVER, 30.0);
         assert_eq!(measured(&window), None);
         assert!(!window.is_interrupted);
@@ -451,18 +408,9 @@ mod tests {
     fn a_window_that_became_shorter_holds_nothing_of_the_longer_one() {
         let mut window = observed((0..=60).map(|i| (f64::from(i) * 10.0, 0.0)));
         let shorter = Duration::from_secs(30);
-        for (at, average) in [
-            (610.0, None),
-            (620.0, None),
-            (630.0, None),
-            (640.0, Some(1.0)),
-        ] {
+        for (at, average) in [(610.0, None), (620.0, None), (630.0, None), (640.0, Some(1.0))] {
             window.observe(sample(at, 1.0), shorter, 30.0);
-            assert_eq!(
-                window.average(shorter).map(|it| it.measured),
-                average,
-                "{at}"
-            );
+            assert_eq!(window.average(shorter).map(|it| it.measured), average, "{at}");
         }
     }
 

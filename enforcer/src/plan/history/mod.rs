@@ -191,8 +191,7 @@ impl History {
     /// Violations of which something fell due, and which are not over.
     pub(crate) fn due(&self) -> impl Iterator<Item = &Key> {
         let due = self.violations.iter();
-        due.filter(|(_, known)| !known.chosen.is_empty())
-            .map(|(key, _)| key)
+        due.filter(|(_, known)| !known.chosen.is_empty()).map(|(key, _)| key)
     }
 
     /// Reads what [`History::to_json`] wrote.
@@ -235,8 +234,7 @@ impl History {
             for attachments in host.attachments.values_mut() {
                 attachments.retain(|_, attachment| !attachment.rehearsed);
             }
-            host.attachments
-                .retain(|_, attachments| !attachments.is_empty());
+            host.attachments.retain(|_, attachments| !attachments.is_empty());
         }
     }
 
@@ -258,12 +256,7 @@ impl History {
     }
 
     /// A process that was signalled or refused.
-    pub(super) fn process(
-        &self,
-        hostname: &str,
-        pid: u32,
-        start_time_ticks: u64,
-    ) -> Option<&ProcessHistory> {
+    pub(super) fn process(&self, hostname: &str, pid: u32, start_time_ticks: u64) -> Option<&ProcessHistory> {
         self.hosts.get(hostname)?.process(pid, start_time_ticks)
     }
 }

@@ -21,29 +21,15 @@ pub(in crate::plan) struct OfRule<'h, I: Iterator<Item = Entry<'h>>> {
 
 impl History {
     /// The remembered violations of a rule; none if the rule of this name had another meaning.
-    pub(in crate::plan) fn of_rule<'h>(
-        &'h self,
-        rule: &Rule,
-    ) -> OfRule<'h, impl Iterator<Item = Entry<'h>> + use<'h>> {
-        OfRule {
-            entries: self.entries(rule).peekable(),
-            is_found: false,
-            others: Vec::new(),
-        }
+    pub(in crate::plan) fn of_rule<'h>(&'h self, rule: &Rule) -> OfRule<'h, impl Iterator<Item = Entry<'h>> + use<'h>> {
+        OfRule { entries: self.entries(rule).peekable(), is_found: false, others: Vec::new() }
     }
 
     /// The same violations, sorted by subject.
     pub(super) fn entries<'h>(&'h self, rule: &Rule) -> impl Iterator<Item = Entry<'h>> + use<'h> {
         // The first possible subject.
-        let first = Subject::Process {
-            hostname: String::new(),
-            pid: 0,
-            start_time_ticks: 0,
-        };
-        let first = Key {
-            rule: rule.name.clone(),
-            subject: first,
-        };
+        let first = Subject::Process { hostname: String::new(), pid: 0, start_time_ticks: 0 };
+        let first = Key { rule: rule.name.clone(), subject: first };
         let name = rule.name.clone();
         let entries = self.violations.range(first..);
         let entries = entries.take_while(move |(key, _)| key.rule == name);
@@ -59,10 +45,7 @@ impl<'h, I: Iterator<Item = Entry<'h>>> OfRule<'h, I> {
                 self.others.push(entry);
             }
         }
-        let (_, known) = self
-            .entries
-            .peek()
-            .filter(|(key, _)| key.subject == *subject)?;
+        let (_, known) = self.entries.peek().filter(|(key, _)| key.subject == *subject)?;
         self.is_found = true;
         Some(*known)
     }

@@ -17,10 +17,7 @@ impl<'h> Past<'h> {
     pub(in crate::plan) fn new(history: &'h History, facts: &Facts<'_>) -> Self {
         let hosts = facts.hosts.iter();
         let hosts = hosts.map(|host| history.hosts.get(host.hostname));
-        Self {
-            history,
-            hosts: hosts.collect(),
-        }
+        Self { history, hosts: hosts.collect() }
     }
 
     /// What is remembered of a host.
@@ -41,19 +38,14 @@ impl AttachmentHistory {
     /// The time of the detach, unless a later state contradicts it. A state that was requested after the detach and
     /// shows the device shows a new attachment. A rehearsed detach changes no state.
     pub(in crate::plan) fn detached_by(&self, asked_seconds: Option<f64>) -> Option<f64> {
-        self.detached_seconds.filter(|detached_seconds| {
-            self.rehearsed || asked_seconds.is_none_or(|asked| asked <= *detached_seconds)
-        })
+        self.detached_seconds
+            .filter(|detached_seconds| self.rehearsed || asked_seconds.is_none_or(|asked| asked <= *detached_seconds))
     }
 }
 
 impl HostHistory {
     /// A process that was signalled or refused.
-    pub(in crate::plan) fn process(
-        &self,
-        pid: u32,
-        start_time_ticks: u64,
-    ) -> Option<&ProcessHistory> {
+    pub(in crate::plan) fn process(&self, pid: u32, start_time_ticks: u64) -> Option<&ProcessHistory> {
         let process = self.processes.get(&pid)?;
         (process.start_time_ticks == start_time_ticks).then_some(process)
     }

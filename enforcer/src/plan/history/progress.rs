@@ -78,12 +78,7 @@ impl History {
 
     /// Progress of a violation that the last look showed at one of these places and of which this look shows that it is
     /// over: where a new one is there now, the time between the looks counts.
-    fn replaced(
-        &self,
-        facts: &Facts<'_>,
-        rule: &Rule,
-        places: &[Place],
-    ) -> Option<ViolationHistory> {
+    fn replaced(&self, facts: &Facts<'_>, rule: &Rule, places: &[Place]) -> Option<ViolationHistory> {
         let was_at = |place: &Place, key: &Key, known: &ViolationHistory| {
             let gpu = match &key.subject {
                 Subject::Process { .. } => place.gpu.filter(|gpu| known.about.gpus.contains(gpu)),
@@ -98,20 +93,11 @@ impl History {
             places.iter().any(|place| was_at(place, key, known)) && is_gone(facts, &key.subject)
         });
         let farthest = replaced.max_by(|a, b| a.1.cmp_progress(b.1));
-        farthest.map(|(_, known)| ViolationHistory {
-            seen: known.seen,
-            ..known.to_remember()
-        })
+        farthest.map(|(_, known)| ViolationHistory { seen: known.seen, ..known.to_remember() })
     }
 
     /// Keeps the progress of a violation that is over, for as long as its rule says.
-    pub(super) fn remember(
-        &mut self,
-        rule: &Rule,
-        key: &Key,
-        known: &ViolationHistory,
-        now_seconds: f64,
-    ) {
+    pub(super) fn remember(&mut self, rule: &Rule, key: &Key, known: &ViolationHistory, now_seconds: f64) {
         let Some(username) = &known.about.username else {
             return;
         };
@@ -132,13 +118,7 @@ impl History {
             let before = before.filter(|before| before.progress.cmp_progress(&progress).is_gt());
             let progress = before.map_or(progress, |before| before.progress.clone());
             let over_seconds = now_seconds;
-            self.remembered.insert(
-                place,
-                Remembered {
-                    progress,
-                    over_seconds,
-                },
-            );
+            self.remembered.insert(place, Remembered { progress, over_seconds });
         }
     }
 
@@ -238,20 +218,12 @@ impl ViolationHistory {
 /// Whether the facts at hand no longer show what broke a rule.
 fn is_gone(facts: &Facts<'_>, subject: &Subject) -> bool {
     match subject {
-        Subject::Process {
-            hostname,
-            pid,
-            start_time_ticks,
-        } => facts.process(hostname, *pid).is_none_or(|id| {
+        Subject::Process { hostname, pid, start_time_ticks } => facts.process(hostname, *pid).is_none_or(|id| {
             let started = facts.processes[id].process.start_time_ticks;
             started.is_some_and(|it| it != *start_time_ticks)
         }),
         Subject::Environment { hostname, eid } => facts.environment(hostname, eid).is_none(),
-        Subject::EnvironmentDevice {
-            hostname,
-            eid,
-            index,
-        } => facts.environment(hostname, eid).is_none_or(|id| {
+        Subject::EnvironmentDevice { hostname, eid, index } => facts.environment(hostname, eid).is_none_or(|id| {
             let mut held = facts.attachments_of(id).iter();
             !held.any(|attachment| attachment.gpu == index.gpu)
         }),
@@ -268,13 +240,7 @@ const fn device(subject: &Subject) -> Option<u32> {
     }
 }
 
-fn place(
-    rule: &Rule,
-    subject: &Subject,
-    username: &str,
-    gpu: Option<u32>,
-    unconfirmed: bool,
-) -> Place {
+fn place(rule: &Rule, subject: &Subject, username: &str, gpu: Option<u32>, unconfirmed: bool) -> Place {
     Place {
         unconfirmed,
         rule: rule.name.clone(),
@@ -285,13 +251,7 @@ fn place(
 }
 
 /// Where progress with a violation may come from.
-fn places(
-    facts: &Facts<'_>,
-    rule: &Rule,
-    subject: &Subject,
-    username: &str,
-    unconfirmed: bool,
-) -> Vec<Place> {
+fn places(facts: &Facts<'_>, rule: &Rule, subject: &Subject, username: &str, unconfirmed: bool) -> Vec<Place> {
     let gpus = match subject {
         Subject::Process { hostname, pid, .. } => {
             let process = facts.process(hostname, *pid);

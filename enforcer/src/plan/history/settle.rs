@@ -13,13 +13,8 @@ impl History {
     pub fn settle(&mut self, step: &Step, outcome: &Outcome, now_seconds: f64) {
         let result = match outcome {
             // It will be planned again.
-            Outcome::Refused {
-                reason,
-                again: true,
-            } => {
-                if let (StepKind::Warn { .. }, Some(violation)) =
-                    (&step.kind, self.violations.get_mut(&step.key))
-                {
+            Outcome::Refused { reason, again: true } => {
+                if let (StepKind::Warn { .. }, Some(violation)) = (&step.kind, self.violations.get_mut(&step.key)) {
                     violation.undelivered = Some(reason.clone());
                 }
                 return;
@@ -28,10 +23,7 @@ impl History {
             Outcome::Would => Ok(true),
             Outcome::Refused { reason, .. } | Outcome::Failed { reason } => Err(reason),
         };
-        let violation = self
-            .violations
-            .entry(step.key.clone())
-            .or_insert_with(|| ViolationHistory::begin(now_seconds));
+        let violation = self.violations.entry(step.key.clone()).or_insert_with(|| ViolationHistory::begin(now_seconds));
         violation.rehearsed |= result == Ok(true);
         if let StepKind::Detach(target) = &step.kind {
             // Whoever attaches again is warned again.
@@ -43,14 +35,7 @@ impl History {
                 violation.reported_seconds = Some(now_seconds);
             }
             (StepKind::Warn { .. }, Err(reason)) => violation.not_warned = Some(reason.clone()),
-            (
-                StepKind::Warn {
-                    number,
-                    end_seconds,
-                    ..
-                },
-                Ok(rehearsed),
-            ) => {
+            (StepKind::Warn { number, end_seconds, .. }, Ok(rehearsed)) => {
                 if *number == 1 && violation.acted_seconds.is_some() {
                     violation.begin_round(now_seconds);
                     violation.rehearsed = rehearsed;
@@ -146,10 +131,7 @@ impl History {
     fn attachment_mut(&mut self, target: &AttachmentTarget) -> &mut AttachmentHistory {
         let host = self.hosts.entry(target.hostname.clone()).or_default();
         let attachments = host.attachments.entry(target.eid.clone()).or_default();
-        let new = || AttachmentHistory {
-            attached_seconds: target.attached_seconds,
-            ..AttachmentHistory::default()
-        };
+        let new = || AttachmentHistory { attached_seconds: target.attached_seconds, ..AttachmentHistory::default() };
         let attachment = attachments.entry(target.gpu).or_insert_with(new);
         if attachment.attached_seconds != target.attached_seconds {
             *attachment = new();

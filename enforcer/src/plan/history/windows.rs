@@ -29,10 +29,7 @@ impl HostHistory {
             }
         }
         let read = host.freshness.read.gpu_seconds;
-        self.occupants.note(
-            &snapshot.devices,
-            read.unwrap_or(snapshot.timestamp_seconds),
-        );
+        self.occupants.note(&snapshot.devices, read.unwrap_or(snapshot.timestamp_seconds));
     }
 
     /// Notes how busy attachments were on a host whose devices and processes were read anew.
@@ -131,10 +128,7 @@ fn own_windows<'w>(
 }
 
 /// The attachments of an environment that a rule looks at.
-fn seen(
-    view: &View<'_, '_>,
-    environment: &EnvironmentFacts<'_>,
-) -> impl Iterator<Item = AttachmentId> {
+fn seen(view: &View<'_, '_>, environment: &EnvironmentFacts<'_>) -> impl Iterator<Item = AttachmentId> {
     let attachments = environment.attachments.clone();
     attachments.filter(|id| view.sees_attachment(&view.facts.attachments[*id]))
 }
@@ -195,10 +189,7 @@ fn go_on(
 }
 
 /// What a rule knows of an attachment that a window is of.
-pub(in crate::plan) fn holding<'a>(
-    view: &View<'_, 'a>,
-    attachment: &AttachmentFacts,
-) -> Holding<'a> {
+pub(in crate::plan) fn holding<'a>(view: &View<'_, 'a>, attachment: &AttachmentFacts) -> Holding<'a> {
     let facts = view.facts;
     Holding {
         username: facts.users[attachment.user].name,
@@ -221,18 +212,12 @@ fn keep(left: &mut ByGpu<IdleWindow>, gpu: u32, window: IdleWindow) {
 
 /// Takes the windows of attachments that are gone out of those of a rule: all but those that are `held`, and those of
 /// which it is not known.
-fn take_gone(
-    view: &View<'_, '_>,
-    id: HostId,
-    windows: &mut Windows,
-    held: &[(&str, u32)],
-) -> Windows {
+fn take_gone(view: &View<'_, '_>, id: HostId, windows: &mut Windows, held: &[(&str, u32)]) -> Windows {
     let facts = view.facts;
     let host = &facts.hosts[id];
     let mut gone = Windows::new();
     windows.retain(|eid, gpus| {
-        let is_left_out =
-            host.state_is_damaged() && facts.environment(host.hostname, eid).is_none();
+        let is_left_out = host.state_is_damaged() && facts.environment(host.hostname, eid).is_none();
         gpus.retain(|gpu, window| {
             if held.binary_search(&(eid, gpu)).is_ok() {
                 return true;
@@ -240,9 +225,8 @@ fn take_gone(
             let Some(username) = window.username() else {
                 return false;
             };
-            let is_unknown = is_left_out
-                || host.holders_are_damaged(gpu)
-                || groups_are_unknown(facts, view.rule, username);
+            let is_unknown =
+                is_left_out || host.holders_are_damaged(gpu) || groups_are_unknown(facts, view.rule, username);
             if is_unknown {
                 window.wait();
             } else {

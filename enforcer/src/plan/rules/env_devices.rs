@@ -33,22 +33,14 @@ pub(super) fn findings(view: &View<'_, '_>, contexts: &Contexts<'_, '_>) -> Vec<
         .filter(|(_, gpus)| !gpus.is_empty())
         .map(|(id, gpus)| {
             let process = &facts.processes[id];
-            let attached = process
-                .environment
-                .map_or(&[][..], |id| facts.attachments_of(id));
+            let attached = process.environment.map_or(&[][..], |id| facts.attachments_of(id));
             let what = words::process(process.process.pid, process.process.comm.as_deref());
-            let commands: Vec<String> = gpus
-                .iter()
-                .map(|gpu| format!("genv attach --index {gpu}"))
-                .collect();
+            let commands: Vec<String> = gpus.iter().map(|gpu| format!("genv attach --index {gpu}")).collect();
             Finding {
                 subject: subject(view, id),
                 user: process.user.unwrap_or_default(),
                 host: Some(process.host),
-                found: format!(
-                    "{what} uses {}, which its environment is not attached to",
-                    words::devices(gpus)
-                ),
+                found: format!("{what} uses {}, which its environment is not attached to", words::devices(gpus)),
                 allowed: words::devices(attached.iter().map(|attachment| attachment.gpu)),
                 advice: format!("attach what it uses ('{}'), or end it", commands.join("; ")),
                 excess: 1,

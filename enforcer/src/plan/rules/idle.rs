@@ -31,8 +31,7 @@ impl Idle {
             // The window that ends now needs enough measured time.
             let window = window_now(facts, self.over, window, attachment)?;
             let average = window.average(self.over)?;
-            let is_idle =
-                average.at_most < self.below && !window.is_used_again(self.below, patience);
+            let is_idle = average.at_most < self.below && !window.is_used_again(self.below, patience);
             is_idle.then_some(average)
         };
         let mut findings = Vec::new();
@@ -102,9 +101,7 @@ impl Idle {
 
 /// Attachments in the view of a rule about idle devices for which the driver does not measure the use by the
 /// environment's processes.
-pub(in crate::plan) fn unmeasured<'a>(
-    view: &'a View<'_, '_>,
-) -> impl Iterator<Item = &'a AttachmentFacts> {
+pub(in crate::plan) fn unmeasured<'a>(view: &'a View<'_, '_>) -> impl Iterator<Item = &'a AttachmentFacts> {
     let facts = view.facts;
     let attachments = view.attachments().map(|id| &facts.attachments[id]);
     attachments.filter(|it| is_unmeasured(facts, it))
@@ -152,17 +149,9 @@ fn free_devices(facts: &Facts<'_>, host: HostId) -> u64 {
     };
     let is_used = |gpu: u32| {
         let processes = &facts.processes[host.processes.clone()];
-        processes.iter().any(|process| {
-            facts.uses[process.uses.clone()]
-                .iter()
-                .any(|used| used.gpu == gpu)
-        })
+        processes.iter().any(|process| facts.uses[process.uses.clone()].iter().any(|used| used.gpu == gpu))
     };
-    let wholes = snapshot
-        .devices
-        .iter()
-        .filter(|device| device.index.mig.is_none());
-    let free = wholes
-        .filter(|device| device.up && device.attachments.is_empty() && !is_used(device.index.gpu));
+    let wholes = snapshot.devices.iter().filter(|device| device.index.mig.is_none());
+    let free = wholes.filter(|device| device.up && device.attachments.is_empty() && !is_used(device.index.gpu));
     free.count() as u64
 }

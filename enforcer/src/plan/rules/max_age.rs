@@ -58,12 +58,7 @@ struct Found {
     advice: &'static str,
 }
 
-fn too_old(
-    view: &View<'_, '_>,
-    environment: &EnvironmentFacts<'_>,
-    leases: bool,
-    now_seconds: f64,
-) -> Option<Found> {
+fn too_old(view: &View<'_, '_>, environment: &EnvironmentFacts<'_>, leases: bool, now_seconds: f64) -> Option<Found> {
     let created = environment.created_seconds?;
     let limit = view.limit(environment.user, Some(environment.host))?;
     let age = now_seconds - created;

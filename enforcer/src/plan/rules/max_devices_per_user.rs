@@ -8,16 +8,11 @@ use crate::plan::facts::AttachmentId;
 use crate::plan::selector::View;
 use crate::plan::words::count;
 
-pub(super) fn findings<'a>(
-    view: &View<'_, 'a>,
-    limits: &'a Limits<u64>,
-    scope: Scope,
-) -> Vec<Finding> {
+pub(super) fn findings<'a>(view: &View<'_, 'a>, limits: &'a Limits<u64>, scope: Scope) -> Vec<Finding> {
     let facts = view.facts;
     let of = |id: AttachmentId| &facts.attachments[id];
     let attachments: Vec<AttachmentId> = view.attachments().collect();
-    let same_device =
-        |&a: &AttachmentId, &b: &AttachmentId| (of(a).host, of(a).gpu) == (of(b).host, of(b).gpu);
+    let same_device = |&a: &AttachmentId, &b: &AttachmentId| (of(a).host, of(a).gpu) == (of(b).host, of(b).gpu);
     let place = |&id: &AttachmentId| (of(id).user, of(id).host);
     let counted = counted(view, limits, scope, &attachments, place);
     let findings = counted.iter().filter_map(|held| {
@@ -27,10 +22,7 @@ pub(super) fn findings<'a>(
         }
         let units = devices().map(|device| attachments_unit(facts, device));
         too_many(facts, held, units.collect(), |number, excess| {
-            (
-                format!("holds {}", count(number, "device")),
-                format!("detach {}", count(excess, "device")),
-            )
+            (format!("holds {}", count(number, "device")), format!("detach {}", count(excess, "device")))
         })
     });
     findings.collect()

@@ -28,14 +28,8 @@ pub(super) fn findings<'a>(
         let units = units.filter_map(|&id| environment_unit(view, contexts, id));
         too_many(facts, counted, units.collect(), |number, excess| {
             (
-                format!(
-                    "has {} that hold or use a device",
-                    count(number, "environment")
-                ),
-                format!(
-                    "deactivate {}, or give back the devices",
-                    count(excess, "environment")
-                ),
+                format!("has {} that hold or use a device", count(number, "environment")),
+                format!("deactivate {}, or give back the devices", count(excess, "environment")),
             )
         })
     });

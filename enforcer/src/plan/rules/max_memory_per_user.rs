@@ -8,12 +8,7 @@ use crate::plan::selector::View;
 use crate::plan::words;
 use genv_core::model::DeviceIndex;
 
-pub(super) fn findings<'a>(
-    view: &View<'_, 'a>,
-    limits: &'a Limits<u64>,
-    per: MemoryPer,
-    scope: Scope,
-) -> Vec<Finding> {
+pub(super) fn findings<'a>(view: &View<'_, 'a>, limits: &'a Limits<u64>, per: MemoryPer, scope: Scope) -> Vec<Finding> {
     let facts = view.facts;
     let uses: Vec<&UseFacts> = view.uses().collect();
     // The user of each is known, or the view would not show it.
@@ -42,12 +37,8 @@ fn finding(
     uses: &[&UseFacts],
     per: MemoryPer,
 ) -> Option<Finding> {
-    let Counted {
-        user, host, limit, ..
-    } = *counted;
-    let used = uses
-        .iter()
-        .fold(0_u64, |sum, used| sum.saturating_add(used.memory_bytes));
+    let Counted { user, host, limit, .. } = *counted;
+    let used = uses.iter().fold(0_u64, |sum, used| sum.saturating_add(used.memory_bytes));
     if used <= limit.value {
         return None;
     }
@@ -72,9 +63,7 @@ fn finding(
         allowed: format!("{} {limit}", words::memory(limit.value)),
         advice: format!("free {}{place}", words::memory(excess)),
         excess,
-        units: units
-            .map(|(process, bytes)| process_unit(facts, process, bytes))
-            .collect(),
+        units: units.map(|(process, bytes)| process_unit(facts, process, bytes)).collect(),
         held: None,
     })
 }

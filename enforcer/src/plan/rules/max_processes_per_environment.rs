@@ -18,19 +18,14 @@ pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
         if environment.uses.len() as u64 <= limit.value {
             continue;
         }
-        let uses: Vec<_> = facts
-            .uses_of(id)
-            .filter(|used| used.shows_use && view.sees_gpu(used.gpu))
-            .collect();
+        let uses: Vec<_> = facts.uses_of(id).filter(|used| used.shows_use && view.sees_gpu(used.gpu)).collect();
         let processes = by_process(&uses);
         let number = processes.len() as u64;
         if number <= limit.value {
             continue;
         }
         let excess = number - limit.value;
-        let units = processes
-            .iter()
-            .map(|(process, _)| process_unit(facts, *process, 1));
+        let units = processes.iter().map(|(process, _)| process_unit(facts, *process, 1));
         let eid = &environment.environment.eid;
         findings.push(Finding {
             subject: Subject::Environment {
@@ -39,11 +34,7 @@ pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
             },
             user: environment.user,
             host: Some(environment.host),
-            found: format!(
-                "environment {} has {} on devices",
-                words::name(eid),
-                words::count(number, "process")
-            ),
+            found: format!("environment {} has {} on devices", words::name(eid), words::count(number, "process")),
             allowed: format!("{} {limit}", limit.value),
             advice: format!("end {}", words::count(excess, "process")),
             excess,

@@ -13,9 +13,7 @@ mod non_env_processes;
 mod unknown_processes;
 
 use super::Subject;
-use super::facts::{
-    AttachmentFacts, AttachmentId, EnvironmentId, Facts, HostId, ProcessId, UseFacts, UserId,
-};
+use super::facts::{AttachmentFacts, AttachmentId, EnvironmentId, Facts, HostId, ProcessId, UseFacts, UserId};
 use super::history::Past;
 use super::left_behind::{Busy, Contexts};
 use super::limits::Applied;
@@ -74,35 +72,20 @@ pub(super) fn findings(view: &View<'_, '_>, past: &Past<'_>, now_seconds: f64) -
         RuleKind::NonEnvProcesses => non_env_processes::findings(view),
         RuleKind::EnvDevices => env_devices::findings(view, &contexts),
         RuleKind::EnvMemory => env_memory::findings(view),
-        RuleKind::MaxDevicesPerUser { limits, scope } => {
-            max_devices_per_user::findings(view, limits, *scope)
-        }
+        RuleKind::MaxDevicesPerUser { limits, scope } => max_devices_per_user::findings(view, limits, *scope),
         RuleKind::MaxEnvironmentsPerUser { limits, scope } => {
             max_environments_per_user::findings(view, &contexts, limits, *scope)
         }
         RuleKind::MaxHostsPerUser { limits } => max_hosts_per_user::findings(view, limits),
-        RuleKind::MaxProcessesPerEnvironment { .. } => {
-            max_processes_per_environment::findings(view)
-        }
-        RuleKind::MaxMemoryPerUser { limits, per, scope } => {
-            max_memory_per_user::findings(view, limits, *per, *scope)
-        }
+        RuleKind::MaxProcessesPerEnvironment { .. } => max_processes_per_environment::findings(view),
+        RuleKind::MaxMemoryPerUser { limits, per, scope } => max_memory_per_user::findings(view, limits, *per, *scope),
         RuleKind::MaxAge { leases, .. } => max_age::findings(view, &contexts, *leases, now_seconds),
-        RuleKind::Idle {
-            below,
-            over,
-            only_if_free_devices_below,
-        } => {
-            let idle = idle::Idle {
-                below: *below,
-                over: *over,
-                only_if_free_devices_below: *only_if_free_devices_below,
-            };
+        RuleKind::Idle { below, over, only_if_free_devices_below } => {
+            let idle =
+                idle::Idle { below: *below, over: *over, only_if_free_devices_below: *only_if_free_devices_below };
             idle.findings(view, past)
         }
-        RuleKind::UnknownProcesses { over } => {
-            unknown_processes::findings(view, *over, past, now_seconds)
-        }
+        RuleKind::UnknownProcesses { over } => unknown_processes::findings(view, *over, past, now_seconds),
     }
 }
 
@@ -130,12 +113,7 @@ fn counted<'i, 'a, T>(
     if scope == Scope::AllHosts {
         for items in items.chunk_by(|a, b| place(a).0 == place(b).0) {
             let (user, _) = place(&items[0]);
-            all.extend(view.limit(user, None).map(|limit| Counted {
-                items,
-                user,
-                host: None,
-                limit,
-            }));
+            all.extend(view.limit(user, None).map(|limit| Counted { items, user, host: None, limit }));
         }
         if limits.overrides.is_empty() {
             return all;
@@ -145,12 +123,7 @@ fn counted<'i, 'a, T>(
         let (user, host) = place(&items[0]);
         let limit = view.limit(user, Some(host));
         let limit = limit.filter(|limit| scope == Scope::Host || limit.host.is_some());
-        all.extend(limit.map(|limit| Counted {
-            items,
-            user,
-            host: Some(host),
-            limit,
-        }));
+        all.extend(limit.map(|limit| Counted { items, user, host: Some(host), limit }));
     }
     all
 }
@@ -163,9 +136,7 @@ fn too_many<T>(
     units: Vec<Unit>,
     said: impl FnOnce(u64, u64) -> (String, String),
 ) -> Option<Finding> {
-    let Counted {
-        user, host, limit, ..
-    } = *counted;
+    let Counted { user, host, limit, .. } = *counted;
     let number = units.len() as u64;
     if number <= limit.value {
         return None;
@@ -196,12 +167,7 @@ fn user_subject(facts: &Facts<'_>, user: UserId, host: Option<HostId>) -> Subjec
 /// A process alone.
 fn process_unit(facts: &Facts<'_>, process: ProcessId, weight: u64) -> Unit {
     let started = facts.processes[process].process.start_time_ticks;
-    Unit {
-        weight,
-        newest: started.unwrap_or(0) as f64,
-        pieces: vec![Piece::Process(process)],
-        must_end: vec![process],
-    }
+    Unit { weight, newest: started.unwrap_or(0) as f64, pieces: vec![Piece::Process(process)], must_end: vec![process] }
 }
 
 /// When what nobody attached for sure began: it is taken before all that a user did.
@@ -233,21 +199,14 @@ fn attachments_unit(facts: &Facts<'_>, attachments: &[AttachmentId]) -> Unit {
 
 /// Every device that an environment holds or uses, as far as the rule looks at them; absent if it holds and uses none. What a
 /// detach left behind is no use.
-fn environment_unit(
-    view: &View<'_, '_>,
-    contexts: &Contexts<'_, '_>,
-    id: EnvironmentId,
-) -> Option<Unit> {
+fn environment_unit(view: &View<'_, '_>, contexts: &Contexts<'_, '_>, id: EnvironmentId) -> Option<Unit> {
     let facts = view.facts;
     let environment = &facts.environments[id];
     if !view.sees_environment(id) {
         return None;
     }
-    let attachments: Vec<AttachmentId> = environment
-        .attachments
-        .clone()
-        .filter(|&id| view.sees_gpu(facts.attachments[id].gpu))
-        .collect();
+    let attachments: Vec<AttachmentId> =
+        environment.attachments.clone().filter(|&id| view.sees_gpu(facts.attachments[id].gpu)).collect();
     let is_held = |&id: &AttachmentId| !facts.attachments[id].unconfirmed;
     let held = |gpu: u32| {
         let mut held = attachments.iter().filter(|id| is_held(id));
@@ -259,11 +218,8 @@ fn environment_unit(
     let uses = facts.uses_of(id).filter(|used| used.shows_use);
     for used in uses.filter(|used| view.sees_gpu(used.gpu)) {
         let stays = |attachment: &AttachmentFacts| !held(attachment.gpu);
-        let is_left_behind = if held(used.gpu) {
-            contexts.leaves_behind(used, busy, stays)
-        } else {
-            contexts.left_behind(used, busy)
-        };
+        let is_left_behind =
+            if held(used.gpu) { contexts.leaves_behind(used, busy, stays) } else { contexts.left_behind(used, busy) };
         if is_left_behind.is_none() {
             processes.push(used.process);
         }
@@ -288,19 +244,14 @@ fn environment_unit(
     Some(Unit {
         weight: 1,
         newest: if is_users { created } else { NEWEST },
-        pieces: pieces
-            .chain(elsewhere.into_iter().map(Piece::Process))
-            .collect(),
+        pieces: pieces.chain(elsewhere.into_iter().map(Piece::Process)).collect(),
         must_end: processes,
     })
 }
 
 /// Uses by the same process are one after the other.
 fn by_process(uses: &[&UseFacts]) -> Vec<(ProcessId, u64)> {
-    let mut processes: Vec<(ProcessId, u64)> = uses
-        .iter()
-        .map(|used| (used.process, used.memory_bytes))
-        .collect();
+    let mut processes: Vec<(ProcessId, u64)> = uses.iter().map(|used| (used.process, used.memory_bytes)).collect();
     processes.sort_unstable();
     let mut sums: Vec<(ProcessId, u64)> = Vec::with_capacity(processes.len());
     for (process, bytes) in processes {

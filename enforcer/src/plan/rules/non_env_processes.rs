@@ -15,14 +15,16 @@ pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
             let process = &facts.processes[id];
             let uses = facts.uses[process.uses.clone()].iter();
             let gpus = uses.filter(|used| used.shows_use).map(|used| used.gpu);
-            let (what, devices) = (words::process(process.process.pid, process.process.comm.as_deref()), words::devices(gpus));
+            let (what, devices) =
+                (words::process(process.process.pid, process.process.comm.as_deref()), words::devices(gpus));
             Finding {
                 subject: subject(view, id),
                 user: process.user.unwrap_or_default(),
                 host: Some(process.host),
                 found: format!("{what} uses {devices} outside any environment"),
                 allowed: "processes in an environment".to_owned(),
-                advice: "start it in an environment, as with 'genv exec --gpus 1 -- COMMAND', and end this one".to_owned(),
+                advice: "start it in an environment, as with 'genv exec --gpus 1 -- COMMAND', and end this one"
+                    .to_owned(),
                 excess: 1,
                 units: vec![process_unit(facts, id, 1)],
                 held: None,

@@ -16,12 +16,7 @@ use crate::plan::{Subject, words};
 const ADVICE: &str = "start processes on devices with their environment variables, as with 'genv exec --gpus 1 -- COMMAND', and \
      end those that cleared them";
 
-pub(super) fn findings(
-    view: &View<'_, '_>,
-    over: Duration,
-    past: &Past<'_>,
-    now_seconds: f64,
-) -> Vec<Finding> {
+pub(super) fn findings(view: &View<'_, '_>, over: Duration, past: &Past<'_>, now_seconds: f64) -> Vec<Finding> {
     let mut findings = of_processes(view);
     findings.extend(of_devices(view, over, past, now_seconds));
     findings
@@ -64,19 +59,13 @@ fn of_processes(view: &View<'_, '_>) -> Vec<Finding> {
     let findings = by_user.into_iter().map(|((user, host), (pids, gpus))| {
         let named: Vec<String> = pids.iter().take(MOST_NAMED).map(u32::to_string).collect();
         let more = pids.len() - named.len();
-        let more = if more > 0 {
-            format!(" and {more} more")
-        } else {
-            String::new()
-        };
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let processes = words::count(pids.len() as u64, "process");
         let belong = if pids.len() == 1 { "it belongs" } else { "they belong" };
         let (devices, named) = (words::devices(gpus), named.join(", "));
         let subject = user_subject(facts, user, Some(host));
         Finding {
-            found: format!(
-                "has {processes} on {devices} of which it is not known where {belong} (pid {named}{more})"
-            ),
+            found: format!("has {processes} on {devices} of which it is not known where {belong} (pid {named}{more})"),
             allowed: "processes of which it is known whether they are in an environment".to_owned(),
             ..finding(subject, user, host)
         }
@@ -85,12 +74,7 @@ fn of_processes(view: &View<'_, '_>) -> Vec<Finding> {
 }
 
 /// Devices that their holder's own processes hide.
-fn of_devices(
-    view: &View<'_, '_>,
-    over: Duration,
-    past: &Past<'_>,
-    now_seconds: f64,
-) -> Vec<Finding> {
+fn of_devices(view: &View<'_, '_>, over: Duration, past: &Past<'_>, now_seconds: f64) -> Vec<Finding> {
     let facts = view.facts;
     let mut findings: Vec<Finding> = Vec::new();
     for id in view.attachments() {
@@ -105,9 +89,7 @@ fn of_devices(
             Freshness::Repeated | Freshness::Missing => 0.0,
         };
         let known = past.host(attachment.host);
-        let seconds = known.map_or(0.0, |known| {
-            known.hidden_seconds(name, gpu, now_seconds, gap)
-        });
+        let seconds = known.map_or(0.0, |known| known.hidden_seconds(name, gpu, now_seconds, gap));
         let subject = Subject::UserDevice {
             username: name.to_owned(),
             hostname: host.hostname.to_owned(),

@@ -7,20 +7,19 @@ use crate::config::*;
 const OVER: u64 = 600;
 
 fn idle() -> Rule {
-    let kind = RuleKind::Idle {
-        below: 0.05,
-        over: seconds(OVER),
-        only_if_free_devices_below: None,
-    };
+    let kind = RuleKind::Idle { below: 0.05, over: seconds(OVER), only_if_free_devices_below: None };
     rule(kind, Action::Detach)
 }
 
 /// alice holds device 0 and makes so much of it; so many processes of another user each make so much of it.
 fn crowd(own: f64, user: &str, count: u32, each: f64) -> Lab {
-    let mut lab = Lab::new(1, 2)
-        .environment("gpu01", "e1", "alice")
-        .attach("gpu01", "e1", 0, 3600.0)
-        .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB)]);
+    let mut lab = Lab::new(1, 2).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 3600.0).process(
+        "gpu01",
+        10,
+        "alice",
+        Some("e1"),
+        &[(0, GIB)],
+    );
     lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(own);
     for pid in 100..100 + count {
         lab = lab.process("gpu01", pid, user, None, &[(0, 1 << 20)]);
@@ -75,10 +74,7 @@ fn a_crowd_stops_the_time_of_a_window_and_a_short_one_forgets_nothing() {
         let steps = daemon.run(&alone, 2 * OVER);
         let expected = (OVER + crowd_seconds + waits) as f64 + 10.0;
         let part = OVER as f64 / 12.0 + 20.0;
-        assert!(
-            (expected..=expected + part).contains(&steps[0].0),
-            "{steps:?}"
-        );
+        assert!((expected..=expected + part).contains(&steps[0].0), "{steps:?}");
     }
 }
 

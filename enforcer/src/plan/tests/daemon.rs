@@ -38,27 +38,17 @@ pub(super) fn names(names: &[&str]) -> BTreeSet<String> {
 
 pub(super) fn limit(default: u64) -> Limits<u64> {
     Limits {
-        base: Limit {
-            default: Some(default),
-            groups: BTreeMap::new(),
-            users: BTreeMap::new(),
-        },
+        base: Limit { default: Some(default), groups: BTreeMap::new(), users: BTreeMap::new() },
         overrides: Vec::new(),
     }
 }
 
 pub(super) fn max_devices_per_user(default: u64, scope: Scope) -> RuleKind {
-    RuleKind::MaxDevicesPerUser {
-        limits: limit(default),
-        scope,
-    }
+    RuleKind::MaxDevicesPerUser { limits: limit(default), scope }
 }
 
 pub(super) fn max_environments_per_user(default: u64, scope: Scope) -> RuleKind {
-    RuleKind::MaxEnvironmentsPerUser {
-        limits: limit(default),
-        scope,
-    }
+    RuleKind::MaxEnvironmentsPerUser { limits: limit(default), scope }
 }
 
 pub(super) fn config(rules: Vec<Rule>) -> Config {
@@ -67,15 +57,8 @@ pub(super) fn config(rules: Vec<Rule>) -> Config {
         mode: Mode::Enforce,
         interval: seconds(10),
         timezone: TimeZone::UTC,
-        never: Never {
-            users: names(&["root", "admin"]),
-            executables: BTreeSet::new(),
-        },
-        breaker: BreakerLimits {
-            signals_per_minute: 20,
-            share_of_users: 0.5,
-            at_least_users: 3,
-        },
+        never: Never { users: names(&["root", "admin"]), executables: BTreeSet::new() },
+        breaker: BreakerLimits { signals_per_minute: 20, share_of_users: 0.5, at_least_users: 3 },
         notify_socket: None,
         maintenance: Vec::new(),
         waivers: Vec::new(),
@@ -131,12 +114,7 @@ impl Daemon {
         self.cycle_on(&hosts, lab, outcome)
     }
 
-    pub(super) fn cycle_on(
-        &mut self,
-        hosts: &[HostSnapshot],
-        lab: &Lab,
-        outcome: impl Fn(&Step) -> Outcome,
-    ) -> Plan {
+    pub(super) fn cycle_on(&mut self, hosts: &[HostSnapshot], lab: &Lab, outcome: impl Fn(&Step) -> Outcome) -> Plan {
         let mut history = std::mem::take(&mut self.history);
         let input = self.input(hosts, lab);
         let plan = history.plan(&input);
@@ -186,11 +164,7 @@ pub(super) fn short(kind: &StepKind) -> String {
 }
 
 fn short_attachment(target: &AttachmentTarget) -> String {
-    let pids: Vec<String> = target
-        .processes
-        .iter()
-        .map(|it| it.pid.to_string())
-        .collect();
+    let pids: Vec<String> = target.processes.iter().map(|it| it.pid.to_string()).collect();
     let AttachmentTarget { eid, gpu, .. } = target;
     match pids.as_slice() {
         [] => format!("{eid}:{gpu}"),

@@ -10,10 +10,7 @@ use crate::config::*;
 use crate::plan::*;
 
 fn devices(limit: Limits<u64>) -> RuleKind {
-    RuleKind::MaxDevicesPerUser {
-        limits: limit,
-        scope: Scope::Host,
-    }
+    RuleKind::MaxDevicesPerUser { limits: limit, scope: Scope::Host }
 }
 
 /// What the only rule makes of a process.
@@ -49,10 +46,7 @@ fn who_goes_and_who_is_spared_is_told_with_the_limit_and_by_whom_it_is() {
     let newer = of(&daemon, &lab, 11);
     assert_eq!(newer.standing, Standing::Ends);
     assert_eq!(newer.found.as_deref(), Some("holds 2 devices"));
-    assert_eq!(
-        newer.limit.as_deref(),
-        Some("1 device for members of staff")
-    );
+    assert_eq!(newer.limit.as_deref(), Some("1 device for members of staff"));
     assert_eq!(newer.violations.len(), 1);
     assert_eq!(of(&daemon, &lab, 10).standing, Standing::Spared);
     let other = of(&daemon, &lab, 12);
@@ -69,22 +63,14 @@ fn what_is_counted_is_told_too_where_it_is_allowed_or_has_no_limit() {
     assert_eq!(kept.standing, Standing::Kept);
     assert_eq!(kept.found.as_deref(), Some("holds 2 devices"));
     assert_eq!(kept.limit.as_deref(), Some("5 devices by default"));
-    let one = lab()
-        .environment("gpu01", "e2", "bob")
-        .attach("gpu01", "e2", 3, 30.0);
-    assert_eq!(
-        of(&daemon, &one, 12).found.as_deref(),
-        Some("holds 1 device")
-    );
+    let one = lab().environment("gpu01", "e2", "bob").attach("gpu01", "e2", 3, 30.0);
+    assert_eq!(of(&daemon, &one, 12).found.as_deref(), Some("holds 1 device"));
     limits.base.default = None;
     limits.base.users.insert("bob".to_owned(), 1);
     let daemon = Daemon::new(vec![rule(devices(limits), Action::Detach)]);
     let free = of(&daemon, &lab(), 10);
     assert_eq!(free.limit.as_deref(), Some("no limit for alice"));
-    assert_eq!(
-        of(&daemon, &lab(), 12).limit.as_deref(),
-        Some("1 device for bob")
-    );
+    assert_eq!(of(&daemon, &lab(), 12).limit.as_deref(), Some("1 device for bob"));
 }
 
 #[test]
@@ -101,47 +87,17 @@ fn why_a_rule_does_not_look_at_a_process_is_told() {
     let any = Selector::default;
     assert_eq!(why(any(), 12), "the process is in no environment");
     let users = Some(names(&["bob"]));
-    assert_eq!(
-        why(Selector { users, ..any() }, 10),
-        "it does not look at alice"
-    );
+    assert_eq!(why(Selector { users, ..any() }, 10), "it does not look at alice");
     let except_users = names(&["alice"]);
-    assert_eq!(
-        why(
-            Selector {
-                except_users,
-                ..any()
-            },
-            10
-        ),
-        "alice is excepted"
-    );
+    assert_eq!(why(Selector { except_users, ..any() }, 10), "alice is excepted");
     let groups = Some(names(&["staff"]));
-    assert_eq!(
-        why(Selector { groups, ..any() }, 10),
-        "alice is in none of its groups"
-    );
+    assert_eq!(why(Selector { groups, ..any() }, 10), "alice is in none of its groups");
     let except_groups = names(&["students"]);
-    assert_eq!(
-        why(
-            Selector {
-                except_groups,
-                ..any()
-            },
-            10
-        ),
-        "alice is excepted as a member of students"
-    );
+    assert_eq!(why(Selector { except_groups, ..any() }, 10), "alice is excepted as a member of students");
     let hosts = Some(HostSet(names(&["gpu02"])));
-    assert_eq!(
-        why(Selector { hosts, ..any() }, 10),
-        "it does not look at gpu01"
-    );
+    assert_eq!(why(Selector { hosts, ..any() }, 10), "it does not look at gpu01");
     let devices = Some([3].into());
-    assert_eq!(
-        why(Selector { devices, ..any() }, 10),
-        "it does not look at device 0"
-    );
+    assert_eq!(why(Selector { devices, ..any() }, 10), "it does not look at device 0");
     let mut unasked = lab();
     unasked.groups.clear();
     let mut rule = rule(RuleKind::EnvMemory, Action::Terminate);
@@ -157,16 +113,11 @@ fn promise_03_and_06_unknown_and_out_of_reach_are_safe_and_why_is_told() {
         .process("gpu01", 13, "root", None, &[(3, GIB)])
         .process("gpu01", 14, "admin", None, &[(3, GIB)])
         .process("gpu01", 15, "carol", None, &[(3, GIB)]);
-    lab.pid("gpu01", 15).attribution = Attribution::Unknown {
-        reason: "environ_empty".to_owned(),
-    };
+    lab.pid("gpu01", 15).attribution = Attribution::Unknown { reason: "environ_empty".to_owned() };
     for (pid, why) in [
         (13, "it is root's, outside of containers"),
         (14, "its user, admin, is listed under never"),
-        (
-            15,
-            "nobody knows where it belongs (environ_empty), and what is unknown is never acted upon",
-        ),
+        (15, "nobody knows where it belongs (environ_empty), and what is unknown is never acted upon"),
     ] {
         let found = explained(&daemon, &lab, pid);
         assert_eq!(found.out_of_reach.as_deref(), Some(why));
@@ -186,11 +137,7 @@ fn a_waiver_and_how_far_a_violation_is_are_told() {
     daemon.run(&lab(), 120);
     let found = of(&daemon, &lab(), 12);
     assert_eq!(found.standing, Standing::Ends);
-    let Stage::Warned {
-        given: 1,
-        end_seconds,
-    } = found.violations[0].stage
-    else {
+    let Stage::Warned { given: 1, end_seconds } = found.violations[0].stage else {
         panic!("{found:?}");
     };
     assert!((end_seconds - NOON - 660.0).abs() < 1.0, "{end_seconds}");
@@ -202,13 +149,7 @@ fn a_waiver_and_how_far_a_violation_is_are_told() {
     }];
     let found = of(&daemon, &lab(), 12);
     assert_eq!(found.standing, Standing::Held);
-    assert!(
-        found
-            .waits
-            .as_ref()
-            .is_some_and(|it| it.contains("deadline")),
-        "{found:?}"
-    );
+    assert!(found.waits.as_ref().is_some_and(|it| it.contains("deadline")), "{found:?}");
 }
 
 #[test]
@@ -237,21 +178,11 @@ fn whoever_is_told_to_end_is_a_target_of_the_plan_and_nobody_else() {
         RuleKind::EnvDevices,
         RuleKind::EnvMemory,
         devices(limit(1)),
-        RuleKind::MaxEnvironmentsPerUser {
-            limits: limit(1),
-            scope: Scope::AllHosts,
-        },
+        RuleKind::MaxEnvironmentsPerUser { limits: limit(1), scope: Scope::AllHosts },
         RuleKind::MaxHostsPerUser { limits: limit(0) },
         RuleKind::MaxProcessesPerEnvironment { limits: limit(1) },
-        RuleKind::MaxMemoryPerUser {
-            limits: limit(GIB),
-            per: MemoryPer::Total,
-            scope: Scope::Host,
-        },
-        RuleKind::MaxAge {
-            limits: limit(60),
-            leases: false,
-        },
+        RuleKind::MaxMemoryPerUser { limits: limit(GIB), per: MemoryPer::Total, scope: Scope::Host },
+        RuleKind::MaxAge { limits: limit(60), leases: false },
     ];
     let lab = lab()
         .environment("gpu01", "e2", "alice")

@@ -9,27 +9,16 @@ use crate::plan::*;
 
 /// A minute, then a warning of a minute; nothing is remembered of a violation that is over.
 fn warned(kind: RuleKind, action: Action) -> Rule {
-    Rule {
-        for_duration: seconds(60),
-        warn: vec![seconds(60)],
-        ..rule(kind, action)
-    }
+    Rule { for_duration: seconds(60), warn: vec![seconds(60)], ..rule(kind, action) }
 }
 
 fn max_devices() -> Rule {
-    let kind = RuleKind::MaxDevicesPerUser {
-        limits: limit(1),
-        scope: Scope::Host,
-    };
+    let kind = RuleKind::MaxDevicesPerUser { limits: limit(1), scope: Scope::Host };
     warned(kind, Action::Detach)
 }
 
 fn idle() -> Rule {
-    let kind = RuleKind::Idle {
-        below: 0.05,
-        over: seconds(600),
-        only_if_free_devices_below: None,
-    };
+    let kind = RuleKind::Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None };
     warned(kind, Action::Detach)
 }
 
@@ -72,10 +61,7 @@ fn damaged(lab: &mut Lab) {
 /// An entry of devices.json is damaged.
 fn without_attachments(lab: &mut Lab) {
     damaged(lab);
-    lab.hosts[0]
-        .devices
-        .iter_mut()
-        .for_each(|it| it.attachments.clear());
+    lab.hosts[0].devices.iter_mut().for_each(|it| it.attachments.clear());
     lab.eid("gpu01", "e1").devices.clear();
 }
 
@@ -83,9 +69,7 @@ fn without_attachments(lab: &mut Lab) {
 fn without_environment(lab: &mut Lab) {
     damaged(lab);
     lab.hosts[0].environments.clear();
-    lab.pid("gpu01", 10).attribution = Attribution::Unknown {
-        reason: "state_damaged".to_owned(),
-    };
+    lab.pid("gpu01", 10).attribution = Attribution::Unknown { reason: "state_damaged".to_owned() };
 }
 
 fn lost_devices(lab: &mut Lab) {
@@ -110,9 +94,7 @@ fn unread(lab: &mut Lab, pids: &[u32], reason: &str) {
         process.uid = None;
         process.username = None;
         process.start_time_ticks = None;
-        process.attribution = Attribution::Unknown {
-            reason: reason.to_owned(),
-        };
+        process.attribution = Attribution::Unknown { reason: reason.to_owned() };
     }
 }
 
@@ -144,30 +126,10 @@ fn unknowns() -> Vec<Case> {
     let processes: &[_] = &["NonEnvProcesses", "EnvMemory", "Idle"];
     let all: &[_] = &["NonEnvProcesses", "EnvMemory", "MaxDevicesPerUser", "Idle"];
     vec![
-        (
-            "a silent host",
-            changed(silent),
-            all,
-            "no fresh facts from gpu01",
-        ),
-        (
-            "a hung driver",
-            changed(failed("gpu")),
-            processes,
-            "no fresh facts from gpu01",
-        ),
-        (
-            "an unreadable state",
-            changed(failed("state")),
-            all,
-            "no fresh facts from gpu01",
-        ),
-        (
-            "unreadable processes",
-            changed(failed("processes")),
-            all,
-            "no fresh facts from gpu01",
-        ),
+        ("a silent host", changed(silent), all, "no fresh facts from gpu01"),
+        ("a hung driver", changed(failed("gpu")), processes, "no fresh facts from gpu01"),
+        ("an unreadable state", changed(failed("state")), all, "no fresh facts from gpu01"),
+        ("unreadable processes", changed(failed("processes")), all, "no fresh facts from gpu01"),
         (
             "a damaged devices.json",
             changed(without_attachments),
@@ -180,30 +142,10 @@ fn unknowns() -> Vec<Case> {
             &["EnvMemory", "MaxDevicesPerUser", "Idle"],
             "a record of genv's state is damaged or disputed",
         ),
-        (
-            "lost devices",
-            changed(lost_devices),
-            processes,
-            "the driver does not tell the processes on device",
-        ),
-        (
-            "untold lists",
-            changed(untold_lists),
-            processes,
-            "the driver does not tell the processes on device",
-        ),
-        (
-            "unknown uids",
-            changed(unknown_uids),
-            processes,
-            "it is not known where",
-        ),
-        (
-            "unmeasured use",
-            changed(unmeasured_use),
-            &["EnvMemory", "Idle"],
-            "device 0",
-        ),
+        ("lost devices", changed(lost_devices), processes, "the driver does not tell the processes on device"),
+        ("untold lists", changed(untold_lists), processes, "the driver does not tell the processes on device"),
+        ("unknown uids", changed(unknown_uids), processes, "it is not known where"),
+        ("unmeasured use", changed(unmeasured_use), &["EnvMemory", "Idle"], "device 0"),
     ]
 }
 
@@ -227,8 +169,7 @@ fn with_little_memory(mut lab: Lab) -> Lab {
 
 fn warnings(daemon: &Daemon) -> Vec<(String, usize)> {
     let all = daemon.history.violations.iter();
-    all.map(|(key, known)| (key.rule.clone(), known.warnings_given))
-        .collect()
+    all.map(|(key, known)| (key.rule.clone(), known.warnings_given)).collect()
 }
 
 #[test]
@@ -253,18 +194,10 @@ fn what_is_not_known_freezes_every_kind_of_violation_and_is_named() {
                 .collect();
             let plan = daemon.plan(&unknown);
             for name in frozen {
-                let of_rule: Vec<&Frozen> = plan
-                    .frozen
-                    .iter()
-                    .filter(|it| it.key.rule == *name)
-                    .collect();
+                let of_rule: Vec<&Frozen> = plan.frozen.iter().filter(|it| it.key.rule == *name).collect();
                 assert!(!of_rule.is_empty(), "{what}: {name}: {:?}", plan.frozen);
                 for it in of_rule {
-                    assert!(
-                        it.why.contains(said) || it.why.contains("not known"),
-                        "{what}: {}",
-                        it.why
-                    );
+                    assert!(it.why.contains(said) || it.why.contains("not known"), "{what}: {}", it.why);
                     assert_eq!(it.unknown_since_seconds, NOON + 680.0, "{what} {begin}");
                 }
             }
@@ -278,22 +211,15 @@ fn what_is_not_known_freezes_every_kind_of_violation_and_is_named() {
         let is_idleness = |it: &Frozen| it.key.rule == "Idle" && it.why.ends_with("for 10m");
         plan.frozen.retain(|it| !is_idleness(it));
         assert_eq!(plan.frozen, [], "{what}");
-        for (rule, given) in known
-            .into_iter()
-            .filter(|(rule, _)| frozen.contains(&&**rule))
-        {
+        for (rule, given) in known.into_iter().filter(|(rule, _)| frozen.contains(&&**rule)) {
             let now = warnings(&daemon);
-            assert!(
-                now.contains(&(rule.clone(), given)),
-                "{what}: {rule}: {now:?}"
-            );
+            assert!(now.contains(&(rule.clone(), given)), "{what}: {rule}: {now:?}");
         }
     }
 }
 
 #[test]
-fn a_silent_host_stops_the_window_of_idle_and_a_longer_silence_than_the_window_keeps_the_violation()
-{
+fn a_silent_host_stops_the_window_of_idle_and_a_longer_silence_than_the_window_keeps_the_violation() {
     let quiet = changed(silent);
     // 590 of 600 s were seen; the first look after the silence adds none.
     let mut daemon = Daemon::new(vec![idle()]);
@@ -334,14 +260,8 @@ fn a_process_that_was_told_to_end_keeps_its_grace_while_it_cannot_be_seen() {
         daemon.run(&unknown, 300);
         let steps = daemon.run(&lab(), 200);
         let steps: Vec<String> = steps.iter().map(|(_, step)| short(step)).collect();
-        assert!(
-            !steps.contains(&"terminate 20".to_owned()),
-            "{what}: {steps:?}"
-        );
-        if !matches!(
-            what,
-            "a damaged devices.json" | "a damaged envs.json" | "unmeasured use"
-        ) {
+        assert!(!steps.contains(&"terminate 20".to_owned()), "{what}: {steps:?}");
+        if !matches!(what, "a damaged devices.json" | "a damaged envs.json" | "unmeasured use") {
             assert_eq!(steps, ["kill 20"], "{what}");
         }
     }
@@ -357,9 +277,7 @@ fn what_is_known_of_a_context_stays_while_its_process_cannot_be_told() {
     let detached = || {
         let mut lab = lab.clone();
         lab.hosts[0].devices[1].attachments.clear();
-        lab.eid("gpu01", "e1")
-            .devices
-            .retain(|it| it.index.gpu != 1);
+        lab.eid("gpu01", "e1").devices.retain(|it| it.index.gpu != 1);
         lab
     };
     let mut daemon = Daemon::new(vec![rule(RuleKind::EnvDevices, Action::Terminate)]);
@@ -373,25 +291,15 @@ fn what_is_known_of_a_context_stays_while_its_process_cannot_be_told() {
 #[test]
 fn a_device_that_is_hidden_now_and_then_is_found_all_the_same() {
     let kind = RuleKind::UnknownProcesses { over: seconds(300) };
-    let rule = Rule {
-        remember: seconds(60),
-        ..rule(kind, Action::Warn)
-    };
+    let rule = Rule { remember: seconds(60), ..rule(kind, Action::Warn) };
     let hidden = changed(|lab| {
         // Two environments hold the device.
-        *lab = lab
-            .clone()
-            .environment("gpu01", "e2", "alice")
-            .attach("gpu01", "e2", 0, 60.0);
-        lab.pid("gpu01", 10).attribution = Attribution::Unknown {
-            reason: "environ_empty".to_owned(),
-        };
+        *lab = lab.clone().environment("gpu01", "e2", "alice").attach("gpu01", "e2", 0, 60.0);
+        lab.pid("gpu01", 10).attribution = Attribution::Unknown { reason: "environ_empty".to_owned() };
     });
     let device = |plan: &Plan| {
         let subjects = plan.violations.iter().map(|it| &it.key.subject);
-        subjects
-            .filter(|it| matches!(it, Subject::UserDevice { .. }))
-            .count()
+        subjects.filter(|it| matches!(it, Subject::UserDevice { .. })).count()
     };
     for (gap, found) in [(50, 1), (120, 0)] {
         let mut daemon = Daemon::new(vec![rule.clone()]);

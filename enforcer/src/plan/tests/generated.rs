@@ -14,9 +14,7 @@ use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
-pub(super) const USERS: [&str; 8] = [
-    "alice", "alice", "alice", "bob", "bob", "carol", "admin", "root",
-];
+pub(super) const USERS: [&str; 8] = ["alice", "alice", "alice", "bob", "bob", "carol", "admin", "root"];
 const DEVICES: u32 = 3;
 
 /// One process: host, user, environment or not, uses, and what is odd about it.
@@ -31,48 +29,38 @@ pub(super) fn labs() -> impl Strategy<Value = Lab> {
         0..7200_u32,
     );
     let uses = prop::collection::vec((0..DEVICES, 0..10_u64), 1..3);
-    let process = (
-        0..2_usize,
-        0..USERS.len(),
-        prop::option::weighted(0.8, 0..6_usize),
-        uses,
-        0..16_u8,
-    );
+    let process = (0..2_usize, 0..USERS.len(), prop::option::weighted(0.8, 0..6_usize), uses, 0..16_u8);
     (
         prop::collection::vec(environment, 0..7),
         prop::collection::vec(process, 0..14),
         prop::bool::weighted(0.15),
         prop::bool::weighted(0.3),
     )
-        .prop_map(
-            |(environments, processes, one_is_silent, groups_are_unknown)| {
-                let mut lab = Lab::new(2, DEVICES)
-                    .member("alice", "staff")
-                    .member("bob", "staff");
-                for user in USERS {
-                    lab.groups.entry(user.to_owned()).or_default();
+        .prop_map(|(environments, processes, one_is_silent, groups_are_unknown)| {
+            let mut lab = Lab::new(2, DEVICES).member("alice", "staff").member("bob", "staff");
+            for user in USERS {
+                lab.groups.entry(user.to_owned()).or_default();
+            }
+            for (number, (host, user, gpus, gib, age)) in environments.iter().enumerate() {
+                let (host, eid) = (["gpu01", "gpu02"][*host], format!("e{number}"));
+                lab = lab.environment(host, &eid, USERS[*user]);
+                for &gpu in gpus {
+                    let before = f64::from(*age) - f64::from(gpu);
+                    lab = lab.attach_memory(host, &eid, gpu, before, gib.map(|gib| gib * GIB));
                 }
-                for (number, (host, user, gpus, gib, age)) in environments.iter().enumerate() {
-                    let (host, eid) = (["gpu01", "gpu02"][*host], format!("e{number}"));
-                    lab = lab.environment(host, &eid, USERS[*user]);
-                    for &gpu in gpus {
-                        let before = f64::from(*age) - f64::from(gpu);
-                        lab = lab.attach_memory(host, &eid, gpu, before, gib.map(|gib| gib * GIB));
-                    }
-                }
-                for (number, sketch) in processes.iter().enumerate() {
-                    lab = with_process(lab, 10 + number as u32, sketch, &environments);
-                }
-                if one_is_silent {
-                    lab.silent.insert("gpu02".to_owned());
-                }
-                if groups_are_unknown {
-                    lab.groups.remove("carol");
-                    lab.groups.remove("alice");
-                }
-                lab
-            },
-        )
+            }
+            for (number, sketch) in processes.iter().enumerate() {
+                lab = with_process(lab, 10 + number as u32, sketch, &environments);
+            }
+            if one_is_silent {
+                lab.silent.insert("gpu02".to_owned());
+            }
+            if groups_are_unknown {
+                lab.groups.remove("carol");
+                lab.groups.remove("alice");
+            }
+            lab
+        })
 }
 
 fn with_process<T>(
@@ -95,11 +83,7 @@ fn with_process<T>(
     let mut lab = lab.process(hostname, pid, USERS[user], eid.as_deref(), &uses);
     let process = lab.pid(hostname, pid);
     match odd {
-        0 | 7 => {
-            process.attribution = Attribution::Unknown {
-                reason: "zombie".to_owned(),
-            }
-        }
+        0 | 7 => process.attribution = Attribution::Unknown { reason: "zombie".to_owned() },
         1 => process.start_time_ticks = None,
         2 => process.uid = None,
         3 => process.username = Some("root".to_owned()),
@@ -123,46 +107,25 @@ pub(super) fn limits() -> impl Strategy<Value = Limits<u64>> {
         )
             .prop_map(|(default, staff, carol)| Limit {
                 default,
-                groups: staff
-                    .map(|staff| ("staff".to_owned(), staff))
-                    .into_iter()
-                    .collect(),
-                users: carol
-                    .map(|carol| ("carol".to_owned(), carol))
-                    .into_iter()
-                    .collect(),
+                groups: staff.map(|staff| ("staff".to_owned(), staff)).into_iter().collect(),
+                users: carol.map(|carol| ("carol".to_owned(), carol)).into_iter().collect(),
             })
     };
     (limit(3), prop::option::weighted(0.3, limit(3))).prop_map(|(base, own)| Limits {
         base,
-        overrides: own
-            .into_iter()
-            .map(|own| (HostSet(names(&["gpu01"])), own))
-            .collect(),
+        overrides: own.into_iter().map(|own| (HostSet(names(&["gpu01"])), own)).collect(),
     })
 }
 
 pub(super) fn times(limits: Limits<u64>, unit: u64) -> Limits<u64> {
     let of = |limit: Limit<u64>| Limit {
         default: limit.default.map(|value| value * unit),
-        groups: limit
-            .groups
-            .into_iter()
-            .map(|(name, value)| (name, value * unit))
-            .collect(),
-        users: limit
-            .users
-            .into_iter()
-            .map(|(name, value)| (name, value * unit))
-            .collect(),
+        groups: limit.groups.into_iter().map(|(name, value)| (name, value * unit)).collect(),
+        users: limit.users.into_iter().map(|(name, value)| (name, value * unit)).collect(),
     };
     Limits {
         base: of(limits.base),
-        overrides: limits
-            .overrides
-            .into_iter()
-            .map(|(hosts, limit)| (hosts, of(limit)))
-            .collect(),
+        overrides: limits.overrides.into_iter().map(|(hosts, limit)| (hosts, of(limit))).collect(),
     }
 }
 
@@ -177,21 +140,10 @@ fn kinds() -> impl Strategy<Value = RuleKind> {
         4 => RuleKind::MaxEnvironmentsPerUser { limits, scope },
         5 => RuleKind::MaxHostsPerUser { limits },
         6 => RuleKind::MaxProcessesPerEnvironment { limits },
-        7 => RuleKind::MaxMemoryPerUser {
-            limits: times(limits, 5 * GIB),
-            per,
-            scope,
-        },
-        8 => RuleKind::MaxAge {
-            limits: times(limits, 1000),
-            leases: false,
-        },
+        7 => RuleKind::MaxMemoryPerUser { limits: times(limits, 5 * GIB), per, scope },
+        8 => RuleKind::MaxAge { limits: times(limits, 1000), leases: false },
         9 => RuleKind::UnknownProcesses { over: seconds(20) },
-        _ => RuleKind::Idle {
-            below: 0.05,
-            over: seconds(20),
-            only_if_free_devices_below: None,
-        },
+        _ => RuleKind::Idle { below: 0.05, over: seconds(20), only_if_free_devices_below: None },
     })
 }
 
@@ -220,19 +172,11 @@ pub(super) fn rules() -> impl Strategy<Value = Vec<Rule>> {
             users: users.map(|users| names(&users)),
             devices: devices.map(|devices| devices.into_iter().collect()),
             groups: groups.then(|| names(&["staff"])),
-            except_groups: if except_groups {
-                names(&["students"])
-            } else {
-                names(&[])
-            },
+            except_groups: if except_groups { names(&["students"]) } else { names(&[]) },
             except_hosts: HostSet(if hosts { names(&["gpu02"]) } else { names(&[]) }),
             ..Selector::default()
         });
-    let warn = select(vec![
-        vec![],
-        vec![seconds(20)],
-        vec![seconds(50), seconds(20)],
-    ]);
+    let warn = select(vec![vec![], vec![seconds(20)], vec![seconds(50), seconds(20)]]);
     let rule = (
         kinds(),
         selector,
@@ -241,21 +185,15 @@ pub(super) fn rules() -> impl Strategy<Value = Vec<Rule>> {
         any::<prop::sample::Index>(),
         prop::bool::weighted(0.3),
     )
-        .prop_map(
-            |(kind, selector, warn, (for_seconds, remember), action, keep)| Rule {
-                for_duration: seconds(for_seconds),
-                remember: seconds(remember),
-                warn,
-                selector,
-                grace: seconds(30),
-                processes: if keep {
-                    DetachedProcesses::Keep
-                } else {
-                    DetachedProcesses::Terminate
-                },
-                ..rule(kind.clone(), *action.get(ending(&kind)))
-            },
-        );
+        .prop_map(|(kind, selector, warn, (for_seconds, remember), action, keep)| Rule {
+            for_duration: seconds(for_seconds),
+            remember: seconds(remember),
+            warn,
+            selector,
+            grace: seconds(30),
+            processes: if keep { DetachedProcesses::Keep } else { DetachedProcesses::Terminate },
+            ..rule(kind.clone(), *action.get(ending(&kind)))
+        });
     prop::collection::vec(rule, 1..5).prop_map(|mut rules| {
         for (number, rule) in rules.iter_mut().enumerate() {
             rule.name = format!("rule-{number}");
@@ -291,12 +229,7 @@ fn the_cases_that_the_properties_are_about_are_generated() {
     ];
     let stages = ["pending", "warned", "due", "acted", "held"];
     let steps = ["report", "warn", "detach", "terminate", "kill"];
-    let spared = [
-        "unknown",
-        "never-listed",
-        "of unknown groups",
-        "of another user",
-    ];
+    let spared = ["unknown", "never-listed", "of unknown groups", "of another user"];
     let expected = kinds
         .map(|it| format!("targets of {it}"))
         .into_iter()
@@ -355,10 +288,7 @@ fn cases(lab: &Lab, rules: Vec<Rule>) -> BTreeSet<String> {
         }
         for step in &plan.steps {
             let step = short(&step.kind);
-            met.insert(format!(
-                "step {}",
-                step.split(' ').next().unwrap_or_default()
-            ));
+            met.insert(format!("step {}", step.split(' ').next().unwrap_or_default()));
         }
         daemon.now_seconds += 10.0;
     }
@@ -366,26 +296,19 @@ fn cases(lab: &Lab, rules: Vec<Rule>) -> BTreeSet<String> {
 }
 
 fn victims(plan: &Plan) -> BTreeSet<(String, u32)> {
-    let targets = plan
-        .violations
-        .iter()
-        .flat_map(|violation| &violation.targets);
+    let targets = plan.violations.iter().flat_map(|violation| &violation.targets);
     let processes = targets.flat_map(|target| match target {
         Target::Process(target) => std::slice::from_ref(target),
         Target::Attachment(target) => &target.processes,
     });
-    processes
-        .map(|process| (process.hostname.clone(), process.pid))
-        .collect()
+    processes.map(|process| (process.hostname.clone(), process.pid)).collect()
 }
 
 /// Whatever is unknown taken for outside of any environment.
 fn known(mut lab: Lab) -> Lab {
     for process in lab.hosts.iter_mut().flat_map(|host| &mut host.processes) {
         if matches!(process.attribution, Attribution::Unknown { .. }) {
-            Arc::make_mut(process).attribution = Attribution::Outside {
-                reason: "no_claim".to_owned(),
-            };
+            Arc::make_mut(process).attribution = Attribution::Outside { reason: "no_claim".to_owned() };
         }
     }
     lab

@@ -14,10 +14,7 @@ fn outside() -> Lab {
 }
 
 fn terminate() -> Rule {
-    Rule {
-        name: "outside".to_owned(),
-        ..rule(RuleKind::NonEnvProcesses, Action::Terminate)
-    }
+    Rule { name: "outside".to_owned(), ..rule(RuleKind::NonEnvProcesses, Action::Terminate) }
 }
 
 /// Why the only violation waits; absent if it does not.
@@ -36,10 +33,7 @@ fn held(plan: &Plan) -> Option<&str> {
 fn a_pause_holds_everything_until_it_ends() {
     let mut daemon = Daemon::new(vec![terminate()]);
     daemon.paused_until_seconds = Some(NOON + 60.0);
-    assert_eq!(
-        held(&daemon.plan(&outside())),
-        Some("paused until 2026-11-20 12:01")
-    );
+    assert_eq!(held(&daemon.plan(&outside())), Some("paused until 2026-11-20 12:01"));
     daemon.now_seconds = NOON + 60.0;
     assert_eq!(held(&daemon.plan(&outside())), None);
 }
@@ -47,18 +41,12 @@ fn a_pause_holds_everything_until_it_ends() {
 #[test]
 fn maintenance_holds_its_hosts() {
     let mut daemon = Daemon::new(vec![terminate()]);
-    let window = |host: &str| Maintenance {
-        hosts: HostSet(names(&[host])),
-        from_seconds: NOON,
-        until_seconds: NOON + 3600.0,
-    };
+    let window =
+        |host: &str| Maintenance { hosts: HostSet(names(&[host])), from_seconds: NOON, until_seconds: NOON + 3600.0 };
     daemon.config.maintenance = vec![window("gpu02")];
     assert_eq!(held(&daemon.plan(&outside())), None);
     daemon.config.maintenance = vec![window("gpu02"), window("gpu01")];
-    assert_eq!(
-        held(&daemon.plan(&outside())),
-        Some("its host is under maintenance until 2026-11-20 13:00")
-    );
+    assert_eq!(held(&daemon.plan(&outside())), Some("its host is under maintenance until 2026-11-20 13:00"));
     daemon.now_seconds = NOON - 1.0;
     assert_eq!(held(&daemon.plan(&outside())), None);
     daemon.now_seconds = NOON + 3600.0;
@@ -75,11 +63,8 @@ fn nothing_is_taken_from_a_host_under_maintenance_for_what_counts_over_all() {
         .attach("gpu02", "b", 0, 20.0);
     let mut daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach b:0"]);
-    daemon.config.maintenance = vec![Maintenance {
-        hosts: HostSet(names(&["gpu02"])),
-        from_seconds: NOON,
-        until_seconds: NOON + 3600.0,
-    }];
+    daemon.config.maintenance =
+        vec![Maintenance { hosts: HostSet(names(&["gpu02"])), from_seconds: NOON, until_seconds: NOON + 3600.0 }];
     assert_eq!(actions(&daemon.plan(&lab)), ["detach a:0"]);
 }
 
@@ -112,11 +97,7 @@ fn waivers_of_the_file_and_of_the_moment_hold_their_users_and_rules() {
 }
 
 fn schedule(days: &[Weekday], between: Option<(u32, u32)>) -> Schedule {
-    Schedule {
-        days: days.to_vec(),
-        between_minutes: between,
-        outside: OutsideSchedule::Pause,
-    }
+    Schedule { days: days.to_vec(), between_minutes: between, outside: OutsideSchedule::Pause }
 }
 
 /// Whether a schedule lets rules act at a local time of a zone.
@@ -129,13 +110,7 @@ fn acts(schedule: &Schedule, zone: &TimeZone, time: &str) -> bool {
 #[test]
 fn a_schedule_is_read_by_the_clock_on_the_wall() {
     let berlin = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
-    let weekdays = [
-        Weekday::Monday,
-        Weekday::Tuesday,
-        Weekday::Wednesday,
-        Weekday::Thursday,
-        Weekday::Friday,
-    ];
+    let weekdays = [Weekday::Monday, Weekday::Tuesday, Weekday::Wednesday, Weekday::Thursday, Weekday::Friday];
     let office = schedule(&weekdays, Some((8 * 60, 20 * 60)));
     // Friday, 20 November 2026; and the summer, in which UTC is an hour further off.
     for (time, expected) in [
@@ -167,11 +142,7 @@ fn a_span_over_midnight_belongs_to_the_day_on_which_it_begins() {
         ("2026-11-21T06:00:00", false),
         ("2026-11-21T22:00:00", false),
     ] {
-        assert_eq!(
-            acts(&friday_night, &TimeZone::UTC, time),
-            expected,
-            "{time}"
-        );
+        assert_eq!(acts(&friday_night, &TimeZone::UTC, time), expected, "{time}");
     }
 }
 
@@ -181,11 +152,7 @@ fn an_hour_that_happens_twice_is_within_twice_and_a_skipped_one_never() {
     let sunday = schedule(&[Weekday::Sunday], Some((2 * 60, 3 * 60)));
     let minutes_within = |midnight: &str| {
         let midnight: jiff::civil::DateTime = midnight.parse().unwrap();
-        let midnight = midnight
-            .to_zoned(berlin.clone())
-            .unwrap()
-            .timestamp()
-            .as_second();
+        let midnight = midnight.to_zoned(berlin.clone()).unwrap().timestamp().as_second();
         let minutes = (0..25 * 60).map(|minute| (midnight + minute * 60) as f64);
         minutes.filter(|&at| sunday.holds_at(at, &berlin)).count()
     };
@@ -199,10 +166,7 @@ fn outside_of_its_hours_a_violation_waits_where_it_is_or_begins_anew() {
     // From 12:02 on; the violation is there since noon, for two minutes it needs one.
     let scheduled = |outside| Rule {
         for_duration: seconds(60),
-        schedule: Some(Schedule {
-            outside,
-            ..schedule(&[Weekday::Friday], Some((12 * 60 + 2, 13 * 60)))
-        }),
+        schedule: Some(Schedule { outside, ..schedule(&[Weekday::Friday], Some((12 * 60 + 2, 13 * 60))) }),
         ..terminate()
     };
     let first_step = |mode, from: f64| {
@@ -216,15 +180,9 @@ fn outside_of_its_hours_a_violation_waits_where_it_is_or_begins_anew() {
     assert_eq!(first_step(OutsideSchedule::Pause, 0.0), 180.0);
     assert_eq!(first_step(OutsideSchedule::Reset, 0.0), 180.0);
     let mut daemon = Daemon::new(vec![scheduled(OutsideSchedule::Pause)]);
-    assert_eq!(
-        held(&daemon.plan(&outside())),
-        Some("outside of its hours, fri 12:02-13:00")
-    );
+    assert_eq!(held(&daemon.plan(&outside())), Some("outside of its hours, fri 12:02-13:00"));
     // Seen for 20 s within them, it goes on or begins anew the next week.
-    for (mode, expected) in [
-        (OutsideSchedule::Pause, 40.0),
-        (OutsideSchedule::Reset, 60.0),
-    ] {
+    for (mode, expected) in [(OutsideSchedule::Pause, 40.0), (OutsideSchedule::Reset, 60.0)] {
         daemon = Daemon::new(vec![scheduled(mode)]);
         daemon.now_seconds = NOON + 3570.0;
         assert!(daemon.run(&outside(), 120).is_empty());

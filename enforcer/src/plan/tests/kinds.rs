@@ -18,10 +18,7 @@ pub(super) fn said_by(rule: Rule, lab: &Lab) -> Vec<String> {
     let plan = Daemon::new(vec![rule]).plan(lab);
     let line = |violation: &Violation| {
         let targets = targets(violation).join(", ");
-        format!(
-            "{}: {} | {} | {targets}",
-            violation.username, violation.found, violation.allowed
-        )
+        format!("{}: {} | {} | {targets}", violation.username, violation.found, violation.allowed)
     };
     plan.violations.iter().map(line).collect()
 }
@@ -44,9 +41,7 @@ fn processes_outside_any_environment() {
         .process("gpu01", 13, "admin", None, &[(0, GIB)]);
     assert_eq!(
         terminated(RuleKind::NonEnvProcesses, &lab),
-        [
-            "bob: process 11 (python) uses devices 0 and 1 outside any environment | processes in an environment | 11"
-        ]
+        ["bob: process 11 (python) uses devices 0 and 1 outside any environment | processes in an environment | 11"]
     );
 }
 
@@ -60,9 +55,7 @@ fn processes_on_devices_that_their_environment_is_not_attached_to() {
         .process("gpu01", 12, "bob", None, &[(1, GIB)]);
     assert_eq!(
         terminated(RuleKind::EnvDevices, &lab),
-        [
-            "alice: process 11 (python) uses device 2, which its environment is not attached to | device 0 | 11"
-        ]
+        ["alice: process 11 (python) uses device 2, which its environment is not attached to | device 0 | 11"]
     );
 }
 
@@ -74,25 +67,12 @@ fn more_memory_than_an_attachment_has() {
             .attach_memory("gpu01", "e1", 0, 60.0, Some(reserved * GIB))
             .attach("gpu01", "e1", 1, 60.0)
             .process("gpu01", 10, "alice", Some("e1"), &[(0, 3 * GIB)])
-            .process(
-                "gpu01",
-                11,
-                "alice",
-                Some("e1"),
-                &[(0, 5 * GIB), (1, 70 * GIB)],
-            )
+            .process("gpu01", 11, "alice", Some("e1"), &[(0, 5 * GIB), (1, 70 * GIB)])
             .process("gpu01", 12, "alice", Some("e1"), &[(0, 2 * GIB)])
     };
     let targets = |reserved| terminated(RuleKind::EnvMemory, &lab(reserved));
     assert!(targets(10).is_empty());
-    for (reserved, expected) in [
-        (9, "12"),
-        (8, "12"),
-        (7, "11"),
-        (5, "11"),
-        (4, "12, 11"),
-        (1, "12, 11, 10"),
-    ] {
+    for (reserved, expected) in [(9, "12"), (8, "12"), (7, "11"), (5, "11"), (4, "12, 11"), (1, "12, 11, 10")] {
         assert_eq!(
             targets(reserved),
             [format!(
@@ -130,11 +110,7 @@ fn an_environment_with_a_process_that_may_not_be_ended_is_not_taken_apart() {
         .process("gpu01", 10, "alice", Some("b"), &[(1, GIB)])
         .process("gpu01", 11, "alice", Some("b"), &[(1, GIB)]);
     lab.eid("gpu01", "a").created_timestamp_seconds = Some(NOON - 7200.0);
-    let says = |targets| {
-        [format!(
-            "alice: has 2 environments that hold or use a device | 1 by default | {targets}"
-        )]
-    };
+    let says = |targets| [format!("alice: has 2 environments that hold or use a device | 1 by default | {targets}")];
     assert_eq!(detached(kind(), &lab), says("b:1 (10 11)"));
     // Without b's last process it would still use a device: a is the one that can go.
     lab.pid("gpu01", 11).uid = Some(0);
@@ -147,13 +123,7 @@ fn a_process_that_is_ended_for_one_device_is_counted_on_the_other() {
         .environment("gpu01", "e1", "alice")
         .attach_memory("gpu01", "e1", 0, 60.0, Some(4 * GIB))
         .attach_memory("gpu01", "e1", 1, 60.0, Some(4 * GIB))
-        .process(
-            "gpu01",
-            10,
-            "alice",
-            Some("e1"),
-            &[(0, 6 * GIB), (1, 3 * GIB)],
-        )
+        .process("gpu01", 10, "alice", Some("e1"), &[(0, 6 * GIB), (1, 3 * GIB)])
         .process("gpu01", 11, "alice", Some("e1"), &[(1, 2 * GIB)]);
     let plan = Daemon::new(vec![rule(RuleKind::EnvMemory, Action::Terminate)]).plan(&lab);
     assert_eq!(plan.violations.len(), 2);
@@ -164,24 +134,23 @@ fn a_process_that_is_ended_for_one_device_is_counted_on_the_other() {
 fn unknown_processes_are_found_by_user_and_so_are_devices_that_they_hide_for_long() {
     let unknown = |lab: Lab, pid: u32, username: &str, gpu: u32| {
         let mut lab = lab.process("gpu01", pid, username, None, &[(gpu, GIB)]);
-        lab.pid("gpu01", pid).attribution = Attribution::Unknown {
-            reason: "environ_empty".to_owned(),
-        };
+        lab.pid("gpu01", pid).attribution = Attribution::Unknown { reason: "environ_empty".to_owned() };
         lab
     };
     let kind = RuleKind::UnknownProcesses { over: seconds(600) };
-    let lab = Lab::new(1, 2)
-        .environment("gpu01", "e1", "alice")
-        .attach("gpu01", "e1", 0, 3600.0)
-        .process("gpu01", 9, "alice", Some("e1"), &[(0, GIB)]);
+    let lab = Lab::new(1, 2).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 3600.0).process(
+        "gpu01",
+        9,
+        "alice",
+        Some("e1"),
+        &[(0, GIB)],
+    );
     let mut hidden = unknown(unknown(lab.clone(), 10, "alice", 0), 11, "bob", 0);
     hidden = unknown(unknown(hidden, 12, "bob", 1), 13, "root", 1);
     let mut daemon = Daemon::new(vec![rule(kind, Action::Warn)]);
     let found = |plan: &Plan| -> Vec<String> {
         let found = plan.violations.iter();
-        found
-            .map(|it| format!("{}: {}", it.username, it.found))
-            .collect()
+        found.map(|it| format!("{}: {}", it.username, it.found)).collect()
     };
     let by_user = [
         "alice: has 1 process on device 0 of which it is not known where it belongs (pid 10)",
@@ -192,10 +161,7 @@ fn unknown_processes_are_found_by_user_and_so_are_devices_that_they_hide_for_lon
     assert_eq!(actions(&plan), ["warn 1/1", "warn 1/1"]);
     let counted = [("alice", 1), ("bob", 2), ("root", 1)];
     let counted = counted.map(|(name, count)| (name.to_owned(), count));
-    assert_eq!(
-        plan.unknown_processes_by_user["gpu01"],
-        BTreeMap::from(counted)
-    );
+    assert_eq!(plan.unknown_processes_by_user["gpu01"], BTreeMap::from(counted));
     daemon.run(&hidden, 600);
     // bob hides nothing of alice's, and holds nothing himself.
     let for_long = "alice: holds device 0, and processes there of which it is not known where they belong hide for 10m whether it \

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use crate::config::Action;
 use crate::plan::*;
 use genv_core::model::{
-    Attachment, Attribution, CollectorStatus, Counters, Device, DeviceIndex, DeviceMeasurements,
-    Environment, EnvironmentDevice, HostSnapshot, Process, ProcessDevice, ProcessType,
-    SNAPSHOT_VERSION, Snapshot,
+    Attachment, Attribution, CollectorStatus, Counters, Device, DeviceIndex, DeviceMeasurements, Environment,
+    EnvironmentDevice, HostSnapshot, Process, ProcessDevice, ProcessType, SNAPSHOT_VERSION, Snapshot,
 };
 
 pub(crate) const GIB: u64 = 1 << 30;
@@ -43,26 +42,15 @@ impl Lab {
             refused_requests: None,
             counters: Counters::default(),
         });
-        Self {
-            hosts: hosts.collect(),
-            silent: BTreeSet::new(),
-            groups: BTreeMap::new(),
-            unconfirmed: None,
-        }
+        Self { hosts: hosts.collect(), silent: BTreeSet::new(), groups: BTreeMap::new(), unconfirmed: None }
     }
 
     pub(crate) fn host(&mut self, hostname: &str) -> &mut Snapshot {
-        self.hosts
-            .iter_mut()
-            .find(|host| host.hostname == hostname)
-            .unwrap()
+        self.hosts.iter_mut().find(|host| host.hostname == hostname).unwrap()
     }
 
     pub(crate) fn member(mut self, username: &str, group: &str) -> Self {
-        self.groups
-            .entry(username.to_owned())
-            .or_default()
-            .insert(group.to_owned());
+        self.groups.entry(username.to_owned()).or_default().insert(group.to_owned());
         self
     }
 
@@ -140,12 +128,8 @@ impl Lab {
     ) -> Self {
         self.groups.entry(username.to_owned()).or_default();
         let attribution = match eid {
-            Some(eid) => Attribution::Environment {
-                eid: eid.to_owned(),
-            },
-            None => Attribution::Outside {
-                reason: "no_claim".to_owned(),
-            },
+            Some(eid) => Attribution::Environment { eid: eid.to_owned() },
+            None => Attribution::Outside { reason: "no_claim".to_owned() },
         };
         let devices = uses.iter().map(|&(gpu, memory_bytes)| ProcessDevice {
             index: DeviceIndex::gpu(gpu),
@@ -263,9 +247,7 @@ pub(crate) fn due_violation(key: Key, username: &str) -> Violation {
 pub(crate) fn uid(username: &str) -> u32 {
     match username {
         "root" => 0,
-        name => name
-            .bytes()
-            .fold(1000, |uid, byte| uid * 7 % 60_000 + u32::from(byte)),
+        name => name.bytes().fold(1000, |uid, byte| uid * 7 % 60_000 + u32::from(byte)),
     }
 }
 

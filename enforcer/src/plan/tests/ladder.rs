@@ -11,20 +11,13 @@ fn outside() -> Lab {
 }
 
 fn warned_rule(action: Action) -> Rule {
-    Rule {
-        for_duration: seconds(60),
-        warn: vec![seconds(100), seconds(30)],
-        ..rule(RuleKind::NonEnvProcesses, action)
-    }
+    Rule { for_duration: seconds(60), warn: vec![seconds(100), seconds(30)], ..rule(RuleKind::NonEnvProcesses, action) }
 }
 
 /// Steps with their times: `60 report`.
 fn told(steps: &[(f64, StepKind)]) -> Vec<String> {
     let line = |(at, kind): &(f64, StepKind)| match kind {
-        StepKind::Warn {
-            end_seconds: Some(end),
-            ..
-        } => format!("{at} {} until {}", short(kind), end - NOON),
+        StepKind::Warn { end_seconds: Some(end), .. } => format!("{at} {} until {}", short(kind), end - NOON),
         kind => format!("{at} {}", short(kind)),
     };
     steps.iter().map(line).collect()
@@ -35,31 +28,19 @@ fn promise_07_no_signal_before_for_and_every_warning_have_passed() {
     let mut daemon = Daemon::new(vec![warned_rule(Action::Kill)]);
     assert_eq!(
         told(&daemon.run(&outside(), 1000)),
-        [
-            "60 report",
-            "60 warn 1/2 until 160",
-            "130 warn 2/2 until 160",
-            "160 terminate 11",
-            "220 kill 11",
-        ]
+        ["60 report", "60 warn 1/2 until 160", "130 warn 2/2 until 160", "160 terminate 11", "220 kill 11",]
     );
 }
 
 #[test]
 fn without_warnings_the_end_comes_after_for() {
-    let unwarned = |action| Rule {
-        warn: Vec::new(),
-        ..warned_rule(action)
-    };
+    let unwarned = |action| Rule { warn: Vec::new(), ..warned_rule(action) };
     let steps = |action| told(&Daemon::new(vec![unwarned(action)]).run(&outside(), 1000));
     assert_eq!(steps(Action::Terminate), ["60 report", "60 terminate 11"]);
     assert_eq!(steps(Action::Report), ["60 report"]);
     assert_eq!(steps(Action::Warn), ["60 report", "60 warn 1/1"]);
     let mut warn = Daemon::new(vec![warned_rule(Action::Warn)]);
-    assert_eq!(
-        told(&warn.run(&outside(), 1000)),
-        ["60 report", "60 warn 1/1"]
-    );
+    assert_eq!(told(&warn.run(&outside(), 1000)), ["60 report", "60 warn 1/1"]);
     let mut report = Daemon::new(vec![warned_rule(Action::Report)]);
     assert_eq!(told(&report.run(&outside(), 1000)), ["60 report"]);
 }
@@ -77,39 +58,10 @@ fn stages_follow_the_ladder() {
         plan.violations[0].stage.clone()
     };
     let at = |seconds: f64| NOON + seconds;
-    assert_eq!(
-        stage_at(30.0),
-        Stage::Pending {
-            until_seconds: at(60.0)
-        }
-    );
-    assert_eq!(
-        stage_at(60.0),
-        Stage::Warned {
-            given: 0,
-            end_seconds: at(160.0)
-        }
-    );
-    assert_eq!(
-        stage_at(100.0),
-        Stage::Warned {
-            given: 1,
-            end_seconds: at(160.0)
-        }
-    );
-    assert_eq!(
-        stage_at(150.0),
-        Stage::Warned {
-            given: 2,
-            end_seconds: at(160.0)
-        }
-    );
+    assert_eq!(stage_at(30.0), Stage::Pending { until_seconds: at(60.0) });
+    assert_eq!(stage_at(60.0), Stage::Warned { given: 0, end_seconds: at(160.0) });
+    assert_eq!(stage_at(100.0), Stage::Warned { given: 1, end_seconds: at(160.0) });
+    assert_eq!(stage_at(150.0), Stage::Warned { given: 2, end_seconds: at(160.0) });
     assert_eq!(stage_at(160.0), Stage::Due);
-    assert_eq!(
-        stage_at(900.0),
-        Stage::Acted {
-            at_seconds: at(160.0),
-            kill_seconds: None,
-        }
-    );
+    assert_eq!(stage_at(900.0), Stage::Acted { at_seconds: at(160.0), kill_seconds: None });
 }

@@ -8,11 +8,7 @@ use crate::config::*;
 use crate::plan::*;
 
 fn idle(action: Action) -> Rule {
-    let kind = RuleKind::Idle {
-        below: 0.05,
-        over: seconds(600),
-        only_if_free_devices_below: None,
-    };
+    let kind = RuleKind::Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None };
     rule(kind, action)
 }
 
@@ -78,10 +74,7 @@ fn who_works_where_the_environment_holds_nothing_or_loses_all_is_not_spared() {
     assert_eq!(actions(&plan), ["detach e1:1 (11 12)"]);
     // Both devices go at once, by one violation or by two rules.
     let none_for = |device: u32| {
-        let kind = RuleKind::MaxDevicesPerUser {
-            limits: limit(0),
-            scope: Scope::Host,
-        };
+        let kind = RuleKind::MaxDevicesPerUser { limits: limit(0), scope: Scope::Host };
         let mut rule = rule(kind, Action::Detach);
         rule.name = format!("none-{device}");
         rule.selector.devices = Some([device].into());
@@ -97,14 +90,8 @@ fn who_works_where_the_environment_holds_nothing_or_loses_all_is_not_spared() {
 
 #[test]
 fn between_two_samples_a_training_still_works_and_after_its_time_it_does_not() {
-    let over_limit = RuleKind::MaxDevicesPerUser {
-        limits: limit(1),
-        scope: Scope::Host,
-    };
-    let rule = Rule {
-        for_duration: seconds(60),
-        ..rule(over_limit, Action::Detach)
-    };
+    let over_limit = RuleKind::MaxDevicesPerUser { limits: limit(1), scope: Scope::Host };
+    let rule = Rule { for_duration: seconds(60), ..rule(over_limit, Action::Detach) };
     // The newest device is taken.
     let mut lab = lab();
     lab.hosts[0].devices[1].attachments[0].attached_timestamp_seconds = Some(NOON - 60.0);
@@ -121,10 +108,7 @@ fn between_two_samples_a_training_still_works_and_after_its_time_it_does_not() {
 
 #[test]
 fn what_a_detach_left_behind_breaks_no_rule_while_its_process_works() {
-    let elsewhere = Rule {
-        for_duration: seconds(60),
-        ..rule(RuleKind::EnvDevices, Action::Terminate)
-    };
+    let elsewhere = Rule { for_duration: seconds(60), ..rule(RuleKind::EnvDevices, Action::Terminate) };
     let outside = rule(RuleKind::NonEnvProcesses, Action::Terminate);
     let mut daemon = Daemon::new(vec![idle(Action::Detach), elsewhere, outside]);
     daemon.run(&lab(), 600);
@@ -194,10 +178,7 @@ fn a_context_that_was_never_held_or_computes_or_whose_owner_detached_it_himself_
 
 #[test]
 fn an_environment_that_lost_all_that_a_rule_looks_at_keeps_it_also_if_a_context_is_left() {
-    let kind = RuleKind::MaxAge {
-        limits: limit(1800),
-        leases: false,
-    };
+    let kind = RuleKind::MaxAge { limits: limit(1800), leases: false };
     let mut too_old = rule(kind, Action::Detach);
     too_old.selector.devices = Some([1].into());
     let mut daemon = Daemon::new(vec![too_old]);
@@ -216,10 +197,7 @@ fn an_environment_that_lost_all_that_a_rule_looks_at_keeps_it_also_if_a_context_
 
 /// Takes what is more than one device at once: alice's newest, which is device 1.
 fn at_once() -> (Rule, Lab) {
-    let kind = RuleKind::MaxDevicesPerUser {
-        limits: limit(1),
-        scope: Scope::Host,
-    };
+    let kind = RuleKind::MaxDevicesPerUser { limits: limit(1), scope: Scope::Host };
     let mut lab = lab();
     lab.hosts[0].devices[1].attachments[0].attached_timestamp_seconds = Some(NOON - 60.0);
     (rule(kind, Action::Detach), lab)
@@ -237,11 +215,7 @@ fn a_training_that_writes_a_checkpoint_works_on_also_for_a_rule_that_acts_at_onc
         daemon.run(&pausing, pause);
         daemon.paused_until_seconds = None;
         let plan = daemon.plan(&pausing);
-        assert_eq!(
-            actions(&plan),
-            [format!("detach e1:1 ({ending})")],
-            "{pause}"
-        );
+        assert_eq!(actions(&plan), [format!("detach e1:1 ({ending})")], "{pause}");
     }
 }
 
@@ -249,23 +223,11 @@ fn a_training_that_writes_a_checkpoint_works_on_also_for_a_rule_that_acts_at_onc
 fn what_ends_with_a_device_says_the_rule_and_who_works_elsewhere_never_does() {
     let (rule, lab) = at_once();
     for (processes, action, expected) in [
-        (
-            DetachedProcesses::Terminate,
-            Action::Detach,
-            "detach e1:1 (11)",
-        ),
-        (
-            DetachedProcesses::Terminate,
-            Action::Terminate,
-            "detach e1:1 (11)",
-        ),
+        (DetachedProcesses::Terminate, Action::Detach, "detach e1:1 (11)"),
+        (DetachedProcesses::Terminate, Action::Terminate, "detach e1:1 (11)"),
         (DetachedProcesses::Keep, Action::Detach, "detach e1:1"),
         // Of a rule that ends processes there is nothing to keep.
-        (
-            DetachedProcesses::Keep,
-            Action::Terminate,
-            "detach e1:1 (11)",
-        ),
+        (DetachedProcesses::Keep, Action::Terminate, "detach e1:1 (11)"),
     ] {
         for mut rule in [rule.clone(), idle(action)] {
             (rule.processes, rule.action) = (processes, action);
@@ -282,10 +244,13 @@ fn what_ends_with_a_device_says_the_rule_and_who_works_elsewhere_never_does() {
 fn work_on_a_device_that_another_environment_of_the_user_holds_spares_nothing() {
     let (rule, lab) = at_once();
     // Process 12 of e1 works on device 2, which alice holds for e2.
-    let mut lab = lab
-        .environment("gpu01", "e2", "alice")
-        .attach("gpu01", "e2", 2, 1800.0)
-        .process("gpu01", 12, "alice", Some("e1"), &[(1, GIB), (2, GIB)]);
+    let mut lab = lab.environment("gpu01", "e2", "alice").attach("gpu01", "e2", 2, 1800.0).process(
+        "gpu01",
+        12,
+        "alice",
+        Some("e1"),
+        &[(1, GIB), (2, GIB)],
+    );
     utilize(&mut lab, 12, &[Some(0.0), Some(0.9)]);
     let mut rule = rule;
     rule.selector.devices = Some([0, 1].into());

@@ -39,32 +39,21 @@ fn a_process_that_is_listed_on_a_device_without_memory_and_utilization_uses_anot
         let detach = ["detach e1:0 (10)"];
         assert_eq!(ended(&environments, &lab), detach);
     }
-    for shown in [
-        lab(None, Some(0.0)),
-        lab(Some(1 << 20), Some(0.0)),
-        lab(Some(0), Some(0.5)),
-    ] {
+    for shown in [lab(None, Some(0.0)), lab(Some(1 << 20), Some(0.0)), lab(Some(0), Some(0.5))] {
         assert_eq!(ended(&elsewhere, &shown), ["terminate 10"]);
         assert_eq!(ended(&outside, &shown), ["terminate 11"]);
     }
     // Process 10 shows no use on any device.
     let mut nowhere = lab(Some(0), Some(0.0));
     nowhere.pid("gpu01", 10).devices.remove(0);
-    assert_eq!(
-        ended(&processes, &lab(Some(0), Some(0.0))),
-        ["terminate 10"]
-    );
+    assert_eq!(ended(&processes, &lab(Some(0), Some(0.0))), ["terminate 10"]);
     assert_eq!(ended(&processes, &nowhere), [""; 0]);
     assert_eq!(ended(&environments, &nowhere), ["detach e1:0"]);
 }
 
 #[test]
 fn a_device_on_which_a_process_is_listed_is_not_free() {
-    let kind = RuleKind::Idle {
-        below: 0.05,
-        over: seconds(20),
-        only_if_free_devices_below: Some(1),
-    };
+    let kind = RuleKind::Idle { below: 0.05, over: seconds(20), only_if_free_devices_below: Some(1) };
     let mut daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
     let lab = lab(Some(0), Some(0.0));
     daemon.run(&lab, 20);

@@ -6,11 +6,7 @@ use crate::config::*;
 use crate::plan::*;
 
 fn rules() -> Vec<Rule> {
-    let idle = RuleKind::Idle {
-        below: 0.05,
-        over: seconds(600),
-        only_if_free_devices_below: None,
-    };
+    let idle = RuleKind::Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None };
     vec![
         rule(idle, Action::Detach),
         rule(RuleKind::EnvDevices, Action::Terminate),
@@ -86,8 +82,5 @@ fn a_violation_that_was_found_waits_while_the_devices_are_moved() {
     let plan = daemon.plan(&moved(0));
     assert!(plan.violations.is_empty());
     let why: Vec<&str> = plan.frozen.iter().map(|it| it.why.as_str()).collect();
-    assert_eq!(
-        why,
-        ["the GPUs of the machine have other indices than when it attached them"; 2]
-    );
+    assert_eq!(why, ["the GPUs of the machine have other indices than when it attached them"; 2]);
 }

@@ -27,9 +27,7 @@ fn with(username: &str, pid: u32) -> Lab {
 
 fn hidden(username: &str, pid: u32) -> Lab {
     let mut lab = with(username, pid);
-    lab.pid("gpu01", pid).attribution = Attribution::Unknown {
-        reason: "state_unreadable".to_owned(),
-    };
+    lab.pid("gpu01", pid).attribution = Attribution::Unknown { reason: "state_unreadable".to_owned() };
     lab
 }
 
@@ -50,18 +48,11 @@ fn who_is_unknown_now_and_then_is_ended_all_the_same_and_not_sooner() {
     let mut steps = Vec::new();
     for cycle in 0..40 {
         // Two cycles in six.
-        let lab = if cycle % 6 < 4 {
-            with("bob", 10)
-        } else {
-            hidden("bob", 10)
-        };
+        let lab = if cycle % 6 < 4 { with("bob", 10) } else { hidden("bob", 10) };
         steps.extend(daemon.run(&lab, 10));
     }
     // 30 s of each minute are seen.
-    assert_eq!(
-        lines(&steps),
-        ["90 report", "90 warn 1/1", "210 terminate 10"]
-    );
+    assert_eq!(lines(&steps), ["90 report", "90 warn 1/1", "210 terminate 10"]);
     // Whoever stays unknown is neither ended nor forgotten.
     let mut daemon = Daemon::new(vec![outside(0)]);
     daemon.run(&with("bob", 10), 100);
@@ -90,11 +81,7 @@ fn what_the_driver_does_not_tell_for_a_moment_goes_on_and_a_device_that_is_gone_
         assert_eq!(!daemon.history.violations.is_empty(), is_kept);
     }
     // Of a rule about memory, the amount is evidence too.
-    let kind = RuleKind::MaxMemoryPerUser {
-        limits: limit(1),
-        per: MemoryPer::Device,
-        scope: Scope::Host,
-    };
+    let kind = RuleKind::MaxMemoryPerUser { limits: limit(1), per: MemoryPer::Device, scope: Scope::Host };
     let mut daemon = Daemon::new(vec![rule(kind, Action::Report)]);
     daemon.run(&with("bob", 10), 100);
     let mut lab = with("bob", 10);
@@ -105,24 +92,15 @@ fn what_the_driver_does_not_tell_for_a_moment_goes_on_and_a_device_that_is_gone_
 
 #[test]
 fn a_damaged_record_freezes_the_rules_about_its_environment_and_no_others() {
-    let kind = RuleKind::MaxDevicesPerUser {
-        limits: limit(1),
-        scope: Scope::Host,
-    };
-    let rule = Rule {
-        for_duration: seconds(60),
-        ..rule(kind, Action::Detach)
-    };
+    let kind = RuleKind::MaxDevicesPerUser { limits: limit(1), scope: Scope::Host };
+    let rule = Rule { for_duration: seconds(60), ..rule(kind, Action::Detach) };
     let lab = |with_alice: bool| {
         let mut lab = Lab::new(1, 4)
             .environment("gpu01", "e2", "bob")
             .attach("gpu01", "e2", 2, 60.0)
             .attach("gpu01", "e2", 3, 30.0);
         if with_alice {
-            lab = lab
-                .environment("gpu01", "e1", "alice")
-                .attach("gpu01", "e1", 0, 60.0)
-                .attach("gpu01", "e1", 1, 30.0);
+            lab = lab.environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 60.0).attach("gpu01", "e1", 1, 30.0);
         }
         lab
     };
@@ -136,10 +114,7 @@ fn a_damaged_record_freezes_the_rules_about_its_environment_and_no_others() {
     }
     let lines = lines(&steps);
     assert!(lines.contains(&"60 detach e2:3".to_owned()), "{lines:?}");
-    assert!(
-        lines.iter().any(|step| step.ends_with("detach e1:1")),
-        "{lines:?}"
-    );
+    assert!(lines.iter().any(|step| step.ends_with("detach e1:1")), "{lines:?}");
     // bob gave one back while a record of alice's is damaged: his violation is over.
     let mut daemon = Daemon::new(vec![rule]);
     daemon.run(&lab(true), 30);
@@ -163,23 +138,10 @@ fn another_process_goes_on_where_the_last_one_was_and_after_the_time_of_the_rule
     // Of the 60 s after the warning, 30 were seen of the first; what a cycle sees first adds nothing.
     assert_eq!(
         respawned(outside(120), 100),
-        [
-            "60 report",
-            "60 warn 1/1",
-            "200 report",
-            "230 terminate 11",
-            "240 report",
-            "240 terminate 12"
-        ]
+        ["60 report", "60 warn 1/1", "200 report", "230 terminate 11", "240 report", "240 terminate 12"]
     );
-    assert_eq!(
-        respawned(outside(120), 130)[2..],
-        ["290 report", "290 warn 1/1", "350 terminate 12"]
-    );
-    assert_eq!(
-        respawned(outside(0), 10)[2..],
-        ["210 report", "210 warn 1/1", "270 terminate 12"]
-    );
+    assert_eq!(respawned(outside(120), 130)[2..], ["290 report", "290 warn 1/1", "350 terminate 12"]);
+    assert_eq!(respawned(outside(0), 10)[2..], ["210 report", "210 warn 1/1", "270 terminate 12"]);
 }
 
 #[test]
@@ -190,16 +152,7 @@ fn who_starts_the_next_process_before_the_last_one_ends_goes_on_too_and_nobody_e
     assert_eq!(daemon.run(&both, 20), []);
     let carol = with("bob", 11).process("gpu01", 12, "carol", None, &[(0, GIB)]);
     let steps = daemon.run(&carol, 300);
-    assert_eq!(
-        lines(&steps),
-        [
-            "110 report",
-            "140 terminate 11",
-            "160 report",
-            "160 warn 1/1",
-            "220 terminate 12"
-        ]
-    );
+    assert_eq!(lines(&steps), ["110 report", "140 terminate 11", "160 report", "160 warn 1/1", "220 terminate 12"]);
     // On another device it is another matter.
     let mut daemon = Daemon::new(vec![outside(120)]);
     daemon.run(&with("bob", 10), 100);
@@ -212,10 +165,7 @@ fn who_starts_the_next_process_before_the_last_one_ends_goes_on_too_and_nobody_e
 /// Devices that alice, who may have two of eight, holds on average if she takes all of them again one cycle after they were
 /// taken, and lets them go for one cycle shortly before they would be.
 fn average_devices(remember: u64, evades: bool) -> f64 {
-    let kind = RuleKind::MaxDevicesPerUser {
-        limits: limit(2),
-        scope: Scope::Host,
-    };
+    let kind = RuleKind::MaxDevicesPerUser { limits: limit(2), scope: Scope::Host };
     let mut daemon = Daemon::new(vec![Rule {
         for_duration: seconds(300),
         warn: vec![seconds(600)],
@@ -223,10 +173,9 @@ fn average_devices(remember: u64, evades: bool) -> f64 {
         ..rule(kind, Action::Detach)
     }]);
     let hold = |gpus: &[u32], since: f64| {
-        gpus.iter().fold(
-            Lab::new(1, 8).environment("gpu01", "e1", "alice"),
-            |lab, &gpu| lab.attach("gpu01", "e1", gpu, NOON - since),
-        )
+        gpus.iter().fold(Lab::new(1, 8).environment("gpu01", "e1", "alice"), |lab, &gpu| {
+            lab.attach("gpu01", "e1", gpu, NOON - since)
+        })
     };
     let (mut held, mut since): (Vec<u32>, f64) = ((0..8).collect(), NOON);
     let mut total = 0;
@@ -263,28 +212,17 @@ fn a_maximum_holds_on_average_for_who_takes_all_again_each_time() {
 
 #[test]
 fn who_attaches_an_idle_device_again_does_not_begin_a_new_window() {
-    let kind = RuleKind::Idle {
-        below: 0.05,
-        over: seconds(600),
-        only_if_free_devices_below: None,
-    };
+    let kind = RuleKind::Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None };
     let again = |remember: u64, username: &str| {
-        let mut daemon = Daemon::new(vec![Rule {
-            remember: seconds(remember),
-            ..rule(kind.clone(), Action::Detach)
-        }]);
+        let mut daemon = Daemon::new(vec![Rule { remember: seconds(remember), ..rule(kind.clone(), Action::Detach) }]);
         let held = |eid: &str, username: &str, before: f64| {
-            Lab::new(1, 1)
-                .environment("gpu01", eid, username)
-                .attach("gpu01", eid, 0, before)
+            Lab::new(1, 1).environment("gpu01", eid, username).attach("gpu01", eid, 0, before)
         };
         let mut steps = daemon.run(&held("e1", "alice", 3600.0), 500);
         steps.extend(daemon.run(&held("e1", "alice", -500.0), 50));
         steps.extend(daemon.run(&Lab::new(1, 1), 100));
         steps.extend(daemon.run(&held("e2", username, -650.0), 1000));
-        let first = steps
-            .iter()
-            .find(|(_, step)| matches!(step, StepKind::Detach(_)));
+        let first = steps.iter().find(|(_, step)| matches!(step, StepKind::Detach(_)));
         first.map(|(at, _)| *at)
     };
     assert_eq!(again(0, "alice"), Some(1250.0));
@@ -295,11 +233,7 @@ fn who_attaches_an_idle_device_again_does_not_begin_a_new_window() {
 
 #[test]
 fn who_attaches_an_idle_device_again_before_every_look_is_found() {
-    let kind = RuleKind::Idle {
-        below: 0.05,
-        over: seconds(600),
-        only_if_free_devices_below: None,
-    };
+    let kind = RuleKind::Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None };
     let first = |remember: u64, warned: bool, eid: &dyn Fn(u64) -> String| {
         let mut daemon = Daemon::new(vec![Rule {
             remember: seconds(remember),
@@ -309,13 +243,10 @@ fn who_attaches_an_idle_device_again_before_every_look_is_found() {
         }]);
         (0..200).find(|look| {
             let since = NOON - daemon.now_seconds;
-            let lab = Lab::new(1, 1)
-                .environment("gpu01", &eid(*look), "alice")
-                .attach("gpu01", &eid(*look), 0, since + 5.0);
+            let lab =
+                Lab::new(1, 1).environment("gpu01", &eid(*look), "alice").attach("gpu01", &eid(*look), 0, since + 5.0);
             let steps = daemon.run(&lab, 10);
-            steps
-                .iter()
-                .any(|(_, step)| matches!(step, StepKind::Detach(_)))
+            steps.iter().any(|(_, step)| matches!(step, StepKind::Detach(_)))
         })
     };
     let same = |_: u64| "e1".to_owned();
@@ -334,9 +265,7 @@ fn who_starts_another_process_before_every_look_is_ended_after_the_same_time() {
         let mut daemon = Daemon::new(vec![outside(remember)]);
         (0..60).find(|look| {
             let steps = daemon.run(&with("bob", 10 + look * respawns), 10);
-            steps
-                .iter()
-                .any(|(_, step)| matches!(step, StepKind::Terminate(_)))
+            steps.iter().any(|(_, step)| matches!(step, StepKind::Terminate(_)))
         })
     };
     let at = first(600, 0);
@@ -350,10 +279,7 @@ fn what_waits_for_its_turn_is_due_over_a_restart_until_it_is_over() {
     let mut daemon = Daemon::new(vec![rule(RuleKind::NonEnvProcesses, Action::Terminate)]);
     let lab = with("bob", 10).process("gpu01", 11, "carol", None, &[(1, GIB)]);
     let paced = |step: &Step| match &step.kind {
-        StepKind::Terminate(_) => Outcome::Refused {
-            reason: "paced".to_owned(),
-            again: true,
-        },
+        StepKind::Terminate(_) => Outcome::Refused { reason: "paced".to_owned(), again: true },
         _ => Outcome::Done,
     };
     daemon.cycle_with(&lab, paced);

@@ -16,38 +16,19 @@ fn every_kind(action: Action) -> Vec<Rule> {
         RuleKind::NonEnvProcesses,
         RuleKind::EnvDevices,
         RuleKind::EnvMemory,
-        RuleKind::MaxDevicesPerUser {
-            limits: limit(0),
-            scope,
-        },
-        RuleKind::MaxEnvironmentsPerUser {
-            limits: limit(0),
-            scope,
-        },
+        RuleKind::MaxDevicesPerUser { limits: limit(0), scope },
+        RuleKind::MaxEnvironmentsPerUser { limits: limit(0), scope },
         RuleKind::MaxHostsPerUser { limits: limit(0) },
         RuleKind::MaxProcessesPerEnvironment { limits: limit(0) },
-        RuleKind::MaxMemoryPerUser {
-            limits: limit(0),
-            per: MemoryPer::Device,
-            scope,
-        },
-        RuleKind::MaxAge {
-            limits: limit(0),
-            leases: false,
-        },
-        RuleKind::Idle {
-            below: 1.1,
-            over: seconds(20),
-            only_if_free_devices_below: None,
-        },
+        RuleKind::MaxMemoryPerUser { limits: limit(0), per: MemoryPer::Device, scope },
+        RuleKind::MaxAge { limits: limit(0), leases: false },
+        RuleKind::Idle { below: 1.1, over: seconds(20), only_if_free_devices_below: None },
     ];
     kinds.into_iter().map(|kind| rule(kind, action)).collect()
 }
 
 fn unknown() -> Attribution {
-    Attribution::Unknown {
-        reason: "environ_unreadable".to_owned(),
-    }
+    Attribution::Unknown { reason: "environ_unreadable".to_owned() }
 }
 
 #[test]
@@ -63,31 +44,20 @@ fn promise_03_unknown_never_acts() {
         daemon.now_seconds += 10.0;
     }
     // Nor is it taken along with what is known, nor counted as its user's.
-    let mut lab = lab
-        .environment("gpu01", "e1", "bob")
-        .attach("gpu01", "e1", 0, 60.0)
-        .process("gpu01", 11, "bob", Some("e1"), &[(0, GIB)]);
-    let kind = RuleKind::MaxMemoryPerUser {
-        limits: limit(8 * GIB),
-        per: MemoryPer::Total,
-        scope: Scope::Host,
-    };
-    assert!(
-        Daemon::new(vec![rule(kind, Action::Terminate)])
-            .plan(&lab)
-            .violations
-            .is_empty()
+    let mut lab = lab.environment("gpu01", "e1", "bob").attach("gpu01", "e1", 0, 60.0).process(
+        "gpu01",
+        11,
+        "bob",
+        Some("e1"),
+        &[(0, GIB)],
     );
-    let devices = RuleKind::MaxDevicesPerUser {
-        limits: limit(0),
-        scope: Scope::Host,
-    };
+    let kind = RuleKind::MaxMemoryPerUser { limits: limit(8 * GIB), per: MemoryPer::Total, scope: Scope::Host };
+    assert!(Daemon::new(vec![rule(kind, Action::Terminate)]).plan(&lab).violations.is_empty());
+    let devices = RuleKind::MaxDevicesPerUser { limits: limit(0), scope: Scope::Host };
     let daemon = Daemon::new(vec![rule(devices, Action::Detach)]);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0 (11)"]);
     // An environment that nobody lists is as unknown as none.
-    lab.pid("gpu01", 10).attribution = Attribution::Environment {
-        eid: "nosuch".to_owned(),
-    };
+    lab.pid("gpu01", 10).attribution = Attribution::Environment { eid: "nosuch".to_owned() };
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0 (11)"]);
     assert_eq!(daemon.plan(&lab).unknown_processes["gpu01"], 1);
 }
@@ -124,13 +94,8 @@ fn a_process_that_cannot_be_named_without_a_doubt_is_never_chosen() {
 
 #[test]
 fn an_environment_of_which_nobody_knows_the_user_loses_nothing() {
-    let mut lab = Lab::new(1, 1)
-        .environment("gpu01", "e1", "alice")
-        .attach("gpu01", "e1", 0, 60.0);
-    let kind = RuleKind::MaxDevicesPerUser {
-        limits: limit(0),
-        scope: Scope::Host,
-    };
+    let mut lab = Lab::new(1, 1).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 60.0);
+    let kind = RuleKind::MaxDevicesPerUser { limits: limit(0), scope: Scope::Host };
     let daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0"]);
     for uid in [None, Some(0)] {
@@ -156,10 +121,7 @@ fn what_is_never_listed_is_out_of_reach_of_every_rule() {
         .attach("gpu01", "e1", 0, 60.0)
         .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB)])
         .process("gpu01", 11, "root", Some("e1"), &[(0, GIB)]);
-    let kind = RuleKind::MaxDevicesPerUser {
-        limits: limit(0),
-        scope: Scope::Host,
-    };
+    let kind = RuleKind::MaxDevicesPerUser { limits: limit(0), scope: Scope::Host };
     let daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0 (10)"]);
 }
@@ -183,10 +145,7 @@ fn promise_05_the_plan_is_independent_of_the_mode() {
     for _ in 0..60 {
         // A taken device disappears in one of the two modes only.
         let of = |step: &Step, outcome: Outcome| match step.kind {
-            StepKind::Detach(_) => Outcome::Refused {
-                reason: "not yet".to_owned(),
-                again: true,
-            },
+            StepKind::Detach(_) => Outcome::Refused { reason: "not yet".to_owned(), again: true },
             _ => outcome,
         };
         let plans = (
@@ -204,10 +163,13 @@ fn promise_05_the_plan_is_independent_of_the_mode() {
 #[test]
 fn a_damaged_history_is_an_error_and_another_version_says_so() {
     let mut daemon = Daemon::new(every_kind(Action::Kill));
-    let lab = Lab::new(1, 1)
-        .environment("gpu01", "e\n1", "alice")
-        .attach("gpu01", "e\n1", 0, 60.0)
-        .process("gpu01", 10, "bob", None, &[(0, GIB)]);
+    let lab = Lab::new(1, 1).environment("gpu01", "e\n1", "alice").attach("gpu01", "e\n1", 0, 60.0).process(
+        "gpu01",
+        10,
+        "bob",
+        None,
+        &[(0, GIB)],
+    );
     daemon.run(&lab, 100);
     let text = daemon.history.to_json().unwrap();
     assert_eq!(History::parse(&text).unwrap(), daemon.history);
@@ -217,10 +179,7 @@ fn a_damaged_history_is_an_error_and_another_version_says_so() {
     }
     let newer = text.replacen("\"version\":1", "\"version\":2", 1);
     let error = History::parse(&newer).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "cannot read the history of violations: it has version 2, and this program knows 1"
-    );
+    assert_eq!(error.to_string(), "cannot read the history of violations: it has version 2, and this program knows 1");
 }
 
 #[test]
@@ -232,37 +191,23 @@ fn who_may_be_a_member_is_neither_matched_nor_denied_what_members_have() {
     let mut limits = limit(1);
     limits.base.groups.insert("staff".to_owned(), 3);
     limits.base.groups.insert("students".to_owned(), 0);
-    let kind = RuleKind::MaxDevicesPerUser {
-        limits,
-        scope: Scope::Host,
-    };
+    let kind = RuleKind::MaxDevicesPerUser { limits, scope: Scope::Host };
     let allowed = |lab: &Lab, selector: Selector| {
         let mut rule = rule(kind.clone(), Action::Detach);
         rule.selector = selector;
         let plan = Daemon::new(vec![rule]).plan(lab);
-        plan.violations
-            .first()
-            .map(|violation| violation.allowed.clone())
+        plan.violations.first().map(|violation| violation.allowed.clone())
     };
     let all = Selector::default;
-    let students = || Selector {
-        groups: Some(names(&["students"])),
-        ..all()
-    };
-    let not_staff = || Selector {
-        except_groups: names(&["staff"]),
-        ..all()
-    };
+    let students = || Selector { groups: Some(names(&["students"])), ..all() };
+    let not_staff = || Selector { except_groups: names(&["staff"]), ..all() };
     let is = |text: &str| Some(text.to_owned());
     assert_eq!(allowed(&lab, all()), is("1 by default"));
     assert_eq!(allowed(&lab, students()), None);
     assert_eq!(allowed(&lab, not_staff()), is("1 by default"));
     let student = lab.clone().member("alice", "students");
     assert_eq!(allowed(&student, all()), is("0 for members of students"));
-    assert_eq!(
-        allowed(&student, students()),
-        is("0 for members of students")
-    );
+    assert_eq!(allowed(&student, students()), is("0 for members of students"));
     lab.groups.clear();
     assert_eq!(allowed(&lab, all()), is("3 for members of staff"));
     assert_eq!(allowed(&lab, students()), None);
@@ -271,10 +216,7 @@ fn who_may_be_a_member_is_neither_matched_nor_denied_what_members_have() {
     let mut limits = limit(0);
     limits.base.default = None;
     limits.base.groups.insert("students".to_owned(), 0);
-    let kind = RuleKind::MaxDevicesPerUser {
-        limits,
-        scope: Scope::Host,
-    };
+    let kind = RuleKind::MaxDevicesPerUser { limits, scope: Scope::Host };
     let daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
     assert!(daemon.plan(&lab).violations.is_empty());
     assert_eq!(daemon.plan(&student).violations.len(), 1);
@@ -286,10 +228,7 @@ fn a_user_who_is_named_by_uid_is_the_same_user() {
     let by_uid = format!("uid:{}", uid("bob"));
     let memory = |user: Option<&str>| {
         let mut limits = limit(4 * GIB);
-        limits
-            .base
-            .users
-            .extend(user.map(|user| (user.to_owned(), 6 * GIB)));
+        limits.base.users.extend(user.map(|user| (user.to_owned(), 6 * GIB)));
         let (per, scope) = (MemoryPer::Total, Scope::Host);
         let kind = RuleKind::MaxMemoryPerUser { limits, per, scope };
         Daemon::new(vec![rule(kind, Action::Terminate)])

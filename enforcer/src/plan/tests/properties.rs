@@ -15,16 +15,8 @@ use crate::plan::*;
 
 /// Whether a process may be ended for a violation of a user.
 fn assert_guilty(lab: &Lab, target: &ProcessTarget, violation: &Violation) {
-    let host = lab
-        .hosts
-        .iter()
-        .find(|host| host.hostname == target.hostname)
-        .unwrap();
-    let process = host
-        .processes
-        .iter()
-        .find(|process| process.pid == target.pid)
-        .unwrap();
+    let host = lab.hosts.iter().find(|host| host.hostname == target.hostname).unwrap();
+    let process = host.processes.iter().find(|process| process.pid == target.pid).unwrap();
     assert!(!lab.silent.contains(&target.hostname));
     assert!(!matches!(process.attribution, Attribution::Unknown { .. }));
     assert_eq!(process.start_time_ticks, Some(target.start_time_ticks));
@@ -60,8 +52,7 @@ impl Seen {
     /// Whether nothing was done about a target yet.
     fn is_new(&self, target: &Target) -> bool {
         let mut processes = processes(target).iter();
-        matches!(target, Target::Attachment(_))
-            || processes.any(|process| !self.ended.contains(&process.pid))
+        matches!(target, Target::Attachment(_)) || processes.any(|process| !self.ended.contains(&process.pid))
     }
 }
 
@@ -212,14 +203,10 @@ proptest! {
 
 /// All processes of a user that may be ended.
 fn within_reach(lab: &Lab, username: &str) -> Vec<Target> {
-    let hosts = lab
-        .hosts
-        .iter()
-        .filter(|host| !lab.silent.contains(&host.hostname));
+    let hosts = lab.hosts.iter().filter(|host| !lab.silent.contains(&host.hostname));
     let targets = hosts.flat_map(|host| {
         let processes = host.processes.iter().filter(|process| {
-            !matches!(process.attribution, Attribution::Unknown { .. })
-                && host.user_of(process) == Some(username)
+            !matches!(process.attribution, Attribution::Unknown { .. }) && host.user_of(process) == Some(username)
         });
         processes.filter_map(|process| {
             let container_id = process.container_id.clone();
@@ -227,9 +214,7 @@ fn within_reach(lab: &Lab, username: &str) -> Vec<Target> {
                 hostname: host.hostname.clone(),
                 pid: process.pid,
                 start_time_ticks: process.start_time_ticks?,
-                uid: process
-                    .uid
-                    .filter(|&uid| uid != 0 || container_id.is_some())?,
+                uid: process.uid.filter(|&uid| uid != 0 || container_id.is_some())?,
                 username: process.username.clone().filter(|name| name != "root")?,
                 comm: process.comm.clone(),
                 eid: process.attribution.eid().map(ToOwned::to_owned),
@@ -244,10 +229,7 @@ fn within_reach(lab: &Lab, username: &str) -> Vec<Target> {
 fn observed(lab: &Lab, rules: Vec<Rule>) -> Daemon {
     let mut daemon = Daemon::new(rules);
     for _ in 0..4 {
-        daemon.cycle_with(lab, |_| Outcome::Refused {
-            reason: "not yet".to_owned(),
-            again: true,
-        });
+        daemon.cycle_with(lab, |_| Outcome::Refused { reason: "not yet".to_owned(), again: true });
         daemon.now_seconds += 10.0;
     }
     daemon

@@ -14,26 +14,15 @@ fn lab() -> Lab {
 
 /// A rule called fair-share.
 fn fair_share(kind: RuleKind, action: Action, warn: &[u64]) -> Rule {
-    Rule {
-        name: "fair-share".to_owned(),
-        warn: warn.iter().copied().map(seconds).collect(),
-        ..rule(kind, action)
-    }
+    Rule { name: "fair-share".to_owned(), warn: warn.iter().copied().map(seconds).collect(), ..rule(kind, action) }
 }
 
 fn devices() -> RuleKind {
-    RuleKind::MaxDevicesPerUser {
-        limits: limit(1),
-        scope: Scope::Host,
-    }
+    RuleKind::MaxDevicesPerUser { limits: limit(1), scope: Scope::Host }
 }
 
 fn memory() -> RuleKind {
-    RuleKind::MaxMemoryPerUser {
-        limits: limit(GIB),
-        per: MemoryPer::Total,
-        scope: Scope::Host,
-    }
+    RuleKind::MaxMemoryPerUser { limits: limit(GIB), per: MemoryPer::Total, scope: Scope::Host }
 }
 
 /// What follows, and how long after the change, if one rule becomes another after five minutes.
@@ -56,24 +45,14 @@ fn warnings_of_one_kind_are_none_of_another_that_has_the_name_now() {
     // The devices would be taken 100 s after the change; of the memory the user was never told.
     let first = fair_share(devices(), Action::Detach, &[400]);
     let then = fair_share(memory(), Action::Terminate, &[600]);
-    assert_eq!(
-        after(first, then),
-        said([(0.0, "report"), (0.0, "warn 1/1"), (600.0, "terminate 10")])
-    );
+    assert_eq!(after(first, then), said([(0.0, "report"), (0.0, "warn 1/1"), (600.0, "terminate 10")]));
 }
 
 #[test]
 fn a_rule_that_was_only_to_warn_warns_again_before_it_acts() {
     let first = fair_share(devices(), Action::Warn, &[]);
     let then = fair_share(devices(), Action::Detach, &[600, 60]);
-    assert_eq!(
-        after(first, then),
-        said([
-            (0.0, "warn 1/2"),
-            (540.0, "warn 2/2"),
-            (600.0, "detach e1:1")
-        ])
-    );
+    assert_eq!(after(first, then), said([(0.0, "warn 1/2"), (540.0, "warn 2/2"), (600.0, "detach e1:1")]));
 }
 
 #[test]
@@ -85,31 +64,19 @@ fn what_was_announced_holds_if_the_warnings_are_others_now() {
     }
     // A later warning has its full time, if that is more.
     let then = fair_share(devices(), Action::Detach, &[1200, 900]);
-    assert_eq!(
-        after(first(), then),
-        said([(0.0, "warn 2/2"), (900.0, "detach e1:1")])
-    );
+    assert_eq!(after(first(), then), said([(0.0, "warn 2/2"), (900.0, "detach e1:1")]));
 }
 
 #[test]
 fn a_longer_time_of_sight_does_not_take_back_what_was_announced() {
     let first = fair_share(devices(), Action::Detach, &[600]);
-    let then = Rule {
-        for_duration: seconds(7200),
-        ..first.clone()
-    };
+    let then = Rule { for_duration: seconds(7200), ..first.clone() };
     assert_eq!(after(first, then), said([(300.0, "detach e1:1")]));
     // Nothing was announced yet: it counts.
-    let pending = |for_seconds| Rule {
-        for_duration: seconds(for_seconds),
-        ..fair_share(devices(), Action::Detach, &[60])
-    };
+    let pending =
+        |for_seconds| Rule { for_duration: seconds(for_seconds), ..fair_share(devices(), Action::Detach, &[60]) };
     assert_eq!(
         after(pending(310), pending(600)),
-        said([
-            (300.0, "report"),
-            (300.0, "warn 1/1"),
-            (360.0, "detach e1:1")
-        ])
+        said([(300.0, "report"), (300.0, "warn 1/1"), (360.0, "detach e1:1")])
     );
 }

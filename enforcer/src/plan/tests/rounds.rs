@@ -12,38 +12,23 @@ fn memory_rule(action: Action) -> Rule {
         for_duration: seconds(20),
         warn: vec![seconds(30)],
         ..rule(
-            RuleKind::MaxMemoryPerUser {
-                limits: limit(10 * GIB),
-                per: MemoryPer::Total,
-                scope: Scope::Host,
-            },
+            RuleKind::MaxMemoryPerUser { limits: limit(10 * GIB), per: MemoryPer::Total, scope: Scope::Host },
             action,
         )
     }
 }
 
 fn uses(processes: &[(u32, u64)]) -> Lab {
-    processes.iter().fold(Lab::new(1, 1), |lab, &(pid, gib)| {
-        lab.process("gpu01", pid, "bob", None, &[(0, gib * GIB)])
-    })
+    processes.iter().fold(Lab::new(1, 1), |lab, &(pid, gib)| lab.process("gpu01", pid, "bob", None, &[(0, gib * GIB)]))
 }
 
 #[test]
 fn a_process_that_does_not_go_is_told_once_and_nobody_else_goes_for_it() {
     let lab = uses(&[(10, 8), (11, 6)]);
     let mut daemon = Daemon::new(vec![memory_rule(Action::Terminate)]);
-    assert_eq!(
-        lines(&daemon.run(&lab, 1000)),
-        ["20 report", "20 warn 1/1", "50 terminate 11"]
-    );
+    assert_eq!(lines(&daemon.run(&lab, 1000)), ["20 report", "20 warn 1/1", "50 terminate 11"]);
     let plan = daemon.plan(&lab);
-    assert_eq!(
-        plan.violations[0].stage,
-        Stage::Acted {
-            at_seconds: NOON + 50.0,
-            kill_seconds: None,
-        }
-    );
+    assert_eq!(plan.violations[0].stage, Stage::Acted { at_seconds: NOON + 50.0, kill_seconds: None });
     assert_eq!(targets(&plan.violations[0]), ["11"]);
 }
 
@@ -60,20 +45,9 @@ fn what_comes_after_the_action_is_warned_of_anew() {
 fn while_a_kill_waits_for_its_grace_nobody_new_is_ended_with_it() {
     let mut daemon = Daemon::new(vec![memory_rule(Action::Kill)]);
     let steps = daemon.run(&uses(&[(10, 8), (11, 6)]), 80);
-    assert_eq!(
-        lines(&steps),
-        ["20 report", "20 warn 1/1", "50 terminate 11"]
-    );
+    assert_eq!(lines(&steps), ["20 report", "20 warn 1/1", "50 terminate 11"]);
     let steps = daemon.run(&uses(&[(10, 8), (11, 6), (12, 7)]), 1000);
-    assert_eq!(
-        lines(&steps),
-        [
-            "110 kill 11",
-            "140 warn 1/1",
-            "170 terminate 12",
-            "230 kill 12"
-        ]
-    );
+    assert_eq!(lines(&steps), ["110 kill 11", "140 warn 1/1", "170 terminate 12", "230 kill 12"]);
 }
 
 #[test]
@@ -81,18 +55,9 @@ fn promise_18_one_sigkill_and_no_loop() {
     let lab = uses(&[(10, 20)]);
     let mut daemon = Daemon::new(vec![memory_rule(Action::Kill)]);
     let steps = daemon.run(&lab, 2 * 3600);
-    assert_eq!(
-        lines(&steps),
-        ["20 report", "20 warn 1/1", "50 terminate 10", "110 kill 10"]
-    );
+    assert_eq!(lines(&steps), ["20 report", "20 warn 1/1", "50 terminate 10", "110 kill 10"]);
     let stage = daemon.plan(&lab).violations[0].stage.clone();
-    assert_eq!(
-        stage,
-        Stage::Acted {
-            at_seconds: NOON + 110.0,
-            kill_seconds: None,
-        }
-    );
+    assert_eq!(stage, Stage::Acted { at_seconds: NOON + 110.0, kill_seconds: None });
 }
 
 #[test]
@@ -100,18 +65,13 @@ fn a_refusal_for_good_finds_another_and_one_that_passes_is_tried_again() {
     let lab = uses(&[(10, 8), (11, 6)]);
     let refuse = |pid: u32, again: bool| {
         move |step: &Step| match &step.kind {
-            StepKind::Terminate(target) if target.pid == pid => Outcome::Refused {
-                reason: "it may not be ended".to_owned(),
-                again,
-            },
+            StepKind::Terminate(target) if target.pid == pid => {
+                Outcome::Refused { reason: "it may not be ended".to_owned(), again }
+            }
             _ => Outcome::Done,
         }
     };
-    let at_once = Rule {
-        for_duration: seconds(0),
-        warn: Vec::new(),
-        ..memory_rule(Action::Terminate)
-    };
+    let at_once = Rule { for_duration: seconds(0), warn: Vec::new(), ..memory_rule(Action::Terminate) };
     let mut daemon = Daemon::new(vec![at_once]);
     let mut cycle = |outcome: &dyn Fn(&Step) -> Outcome| {
         let plan = daemon.cycle_with(&lab, outcome);
@@ -124,12 +84,7 @@ fn a_refusal_for_good_finds_another_and_one_that_passes_is_tried_again() {
     let (steps, stage) = cycle(&refuse(0, true));
     assert!(steps.is_empty());
     let why = "nothing that may be ended would end it: 10: it may not be ended";
-    assert_eq!(
-        stage,
-        Stage::Held {
-            why: why.to_owned()
-        }
-    );
+    assert_eq!(stage, Stage::Held { why: why.to_owned() });
 }
 
 #[test]
@@ -141,10 +96,9 @@ fn what_was_postponed_is_done_later_without_a_new_warning() {
     while daemon.now_seconds < NOON + 500.0 {
         let at = daemon.now_seconds - NOON;
         let plan = daemon.cycle_with(&lab, |step| match &step.kind {
-            StepKind::Terminate(target) if target.pid == 10 && at < 100.0 => Outcome::Refused {
-                reason: "too many signals this minute".to_owned(),
-                again: true,
-            },
+            StepKind::Terminate(target) if target.pid == 10 && at < 100.0 => {
+                Outcome::Refused { reason: "too many signals this minute".to_owned(), again: true }
+            }
             _ => Outcome::Done,
         });
         steps.extend(plan.steps.into_iter().map(|step| (at, step.kind)));
@@ -158,20 +112,15 @@ fn what_was_postponed_is_done_later_without_a_new_warning() {
 
 #[test]
 fn who_attaches_again_is_warned_again() {
-    let kind = RuleKind::MaxDevicesPerUser {
-        limits: limit(1),
-        scope: Scope::Host,
-    };
-    let rule = Rule {
-        for_duration: seconds(20),
-        warn: vec![seconds(30)],
-        ..rule(kind, Action::Detach)
-    };
+    let kind = RuleKind::MaxDevicesPerUser { limits: limit(1), scope: Scope::Host };
+    let rule = Rule { for_duration: seconds(20), warn: vec![seconds(30)], ..rule(kind, Action::Detach) };
     let lab = |attached_before: f64| {
-        Lab::new(1, 2)
-            .environment("gpu01", "a", "alice")
-            .attach("gpu01", "a", 0, 500.0)
-            .attach("gpu01", "a", 1, attached_before)
+        Lab::new(1, 2).environment("gpu01", "a", "alice").attach("gpu01", "a", 0, 500.0).attach(
+            "gpu01",
+            "a",
+            1,
+            attached_before,
+        )
     };
     let mut daemon = Daemon::new(vec![rule]);
     let steps = daemon.run(&lab(100.0), 60);
@@ -191,15 +140,8 @@ fn detaching_rules() -> Vec<Rule> {
         max_devices_per_user(0, scope),
         max_environments_per_user(0, scope),
         RuleKind::MaxHostsPerUser { limits: limit(0) },
-        RuleKind::MaxAge {
-            limits: limit(60),
-            leases: false,
-        },
-        RuleKind::Idle {
-            below: 0.05,
-            over: seconds(20),
-            only_if_free_devices_below: None,
-        },
+        RuleKind::MaxAge { limits: limit(60), leases: false },
+        RuleKind::Idle { below: 0.05, over: seconds(20), only_if_free_devices_below: None },
     ];
     let actions = [Action::Detach, Action::Terminate, Action::Kill];
     let rules = kinds.iter().flat_map(|kind| {
@@ -214,9 +156,7 @@ fn detaching_rules() -> Vec<Rule> {
 }
 
 fn holder() -> Lab {
-    Lab::new(1, 1)
-        .environment("gpu01", "a", "alice")
-        .attach("gpu01", "a", 0, 3600.0)
+    Lab::new(1, 1).environment("gpu01", "a", "alice").attach("gpu01", "a", 0, 3600.0)
 }
 
 #[test]
@@ -231,9 +171,7 @@ fn a_device_whose_old_record_is_restored_is_taken_again_by_the_next_look() {
         assert_eq!(short(&first[1].1), "warn 1/1", "{name}");
         let begun = rest[0].0;
         let every_look = (0..rest.len()).map(|look| (begun + look as f64 * 10.0, "detach a:0"));
-        let every_look: Vec<_> = every_look
-            .map(|(at, deed)| format!("{at} {deed}"))
-            .collect();
+        let every_look: Vec<_> = every_look.map(|(at, deed)| format!("{at} {deed}")).collect();
         assert_eq!(lines(rest), every_look, "{name}");
         assert!(rest.len() > 2, "{name}: {rest:?}");
     }
@@ -295,10 +233,7 @@ fn a_violation_that_is_gone_is_forgotten() {
     daemon.run(&uses(&[(10, 20)]), 40);
     daemon.run(&uses(&[(10, 9)]), 10);
     let steps = daemon.run(&uses(&[(10, 20)]), 1000);
-    assert_eq!(
-        lines(&steps),
-        ["70 report", "70 warn 1/1", "100 terminate 10"]
-    );
+    assert_eq!(lines(&steps), ["70 report", "70 warn 1/1", "100 terminate 10"]);
     daemon.run(&uses(&[]), 10);
     assert!(daemon.history.violations.is_empty());
     assert!(daemon.history.hosts["gpu01"].processes.is_empty());
@@ -311,9 +246,7 @@ fn who_could_not_be_warned_is_not_ended() {
     let mut all = Vec::new();
     for _ in 0..50 {
         let plan = daemon.cycle_with(&lab, |step| match step.kind {
-            StepKind::Warn { .. } => Outcome::Failed {
-                reason: "no way to tell".to_owned(),
-            },
+            StepKind::Warn { .. } => Outcome::Failed { reason: "no way to tell".to_owned() },
             _ => Outcome::Done,
         });
         all.extend(plan.steps.iter().map(|step| short(&step.kind)));
@@ -342,8 +275,5 @@ fn what_was_only_rehearsed_counts_for_nothing_once_it_is_done() {
         daemon.now_seconds += 10.0;
     }
     // Seen anew from 1000 on.
-    assert_eq!(
-        lines(&steps),
-        ["1020 warn 1/1", "1050 terminate 10", "1110 kill 10"]
-    );
+    assert_eq!(lines(&steps), ["1020 warn 1/1", "1050 terminate 10", "1110 kill 10"]);
 }

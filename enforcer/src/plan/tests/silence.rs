@@ -12,10 +12,7 @@ use crate::plan::*;
 #[test]
 fn promise_09_a_repeated_snapshot_causes_nothing_new() {
     let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
-    let after_a_minute = Rule {
-        for_duration: seconds(60),
-        ..rule(RuleKind::NonEnvProcesses, Action::Terminate)
-    };
+    let after_a_minute = Rule { for_duration: seconds(60), ..rule(RuleKind::NonEnvProcesses, Action::Terminate) };
     let repeats: [fn(&mut genv_core::model::Snapshot, f64); 4] = [
         |snapshot, at| snapshot.timestamp_seconds = at,
         |snapshot, at| read_at(snapshot, "gpu", at),
@@ -50,11 +47,7 @@ fn promise_09_a_repeated_snapshot_causes_nothing_new() {
 }
 
 fn read_at(snapshot: &mut genv_core::model::Snapshot, collector: &str, at: f64) {
-    snapshot
-        .collectors
-        .get_mut(collector)
-        .unwrap()
-        .timestamp_seconds = Some(at);
+    snapshot.collectors.get_mut(collector).unwrap().timestamp_seconds = Some(at);
 }
 
 #[test]
@@ -98,9 +91,8 @@ fn promise_09_a_snapshot_that_comes_late_causes_nothing() {
 
 #[test]
 fn of_two_hosts_by_one_name_nothing_is_concluded() {
-    let mut lab = Lab::new(2, 1)
-        .process("gpu01", 10, "bob", None, &[(0, GIB)])
-        .process("gpu02", 10, "carol", None, &[(0, GIB)]);
+    let mut lab =
+        Lab::new(2, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]).process("gpu02", 10, "carol", None, &[(0, GIB)]);
     lab.hosts[1].hostname = "gpu01".to_owned();
     let mut daemon = Daemon::new(vec![rule(RuleKind::NonEnvProcesses, Action::Terminate)]);
     let plan = daemon.plan(&lab);
@@ -111,26 +103,20 @@ fn of_two_hosts_by_one_name_nothing_is_concluded() {
 
 #[test]
 fn a_source_that_fails_stops_what_needs_it_and_nothing_else() {
-    let mut lab = Lab::new(1, 2)
-        .environment("gpu01", "e1", "alice")
-        .attach("gpu01", "e1", 0, 60.0)
-        .process("gpu01", 10, "bob", None, &[(0, GIB)]);
+    let mut lab = Lab::new(1, 2).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 60.0).process(
+        "gpu01",
+        10,
+        "bob",
+        None,
+        &[(0, GIB)],
+    );
     let devices = max_devices_per_user(0, Scope::Host);
-    let rules = vec![
-        rule(RuleKind::NonEnvProcesses, Action::Terminate),
-        rule(devices, Action::Detach),
-    ];
+    let rules = vec![rule(RuleKind::NonEnvProcesses, Action::Terminate), rule(devices, Action::Detach)];
     let daemon = Daemon::new(rules);
     assert_eq!(actions(&daemon.plan(&lab)), ["terminate 10", "detach e1:0"]);
     // The driver hangs.
-    let failed = CollectorStatus {
-        success: false,
-        current: false,
-        ..CollectorStatus::default()
-    };
-    lab.hosts[0]
-        .collectors
-        .insert("gpu".to_owned(), failed.clone());
+    let failed = CollectorStatus { success: false, current: false, ..CollectorStatus::default() };
+    lab.hosts[0].collectors.insert("gpu".to_owned(), failed.clone());
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0"]);
     assert!(daemon.plan(&lab).missing_hosts.is_empty());
     // The state cannot be read: nobody knows what is outside.
@@ -142,21 +128,17 @@ fn a_source_that_fails_stops_what_needs_it_and_nothing_else() {
 #[test]
 fn while_the_driver_hangs_nothing_is_forgotten_and_nothing_is_summed_up_without_it() {
     let hang = |lab: &mut Lab| {
-        let failed = CollectorStatus {
-            success: false,
-            current: false,
-            ..CollectorStatus::default()
-        };
+        let failed = CollectorStatus { success: false, current: false, ..CollectorStatus::default() };
         lab.hosts[0].collectors.insert("gpu".to_owned(), failed);
     };
-    let mut lab = Lab::new(2, 1)
-        .process("gpu01", 10, "bob", None, &[(0, 30 * GIB)])
-        .process("gpu02", 10, "bob", None, &[(0, 30 * GIB)]);
-    let in_sum = RuleKind::MaxMemoryPerUser {
-        limits: limit(20 * GIB),
-        per: MemoryPer::Total,
-        scope: Scope::AllHosts,
-    };
+    let mut lab = Lab::new(2, 1).process("gpu01", 10, "bob", None, &[(0, 30 * GIB)]).process(
+        "gpu02",
+        10,
+        "bob",
+        None,
+        &[(0, 30 * GIB)],
+    );
+    let in_sum = RuleKind::MaxMemoryPerUser { limits: limit(20 * GIB), per: MemoryPer::Total, scope: Scope::AllHosts };
     let mut outside = rule(RuleKind::NonEnvProcesses, Action::Terminate);
     outside.for_duration = seconds(60);
     outside.selector.hosts = Some(HostSet(names(&["gpu01"])));
@@ -197,10 +179,13 @@ fn promise_17_with_a_host_missing_nothing_is_done_about_what_counts_over_all() {
     let lab = |missing: bool| {
         let mut lab = Lab::new(3, 2);
         for (host, eid) in [("gpu01", "a"), ("gpu02", "b"), ("gpu03", "c")] {
-            lab = lab
-                .environment(host, eid, "alice")
-                .attach(host, eid, 0, 60.0)
-                .process(host, 10, "alice", Some(eid), &[(0, 40 * GIB)]);
+            lab = lab.environment(host, eid, "alice").attach(host, eid, 0, 60.0).process(
+                host,
+                10,
+                "alice",
+                Some(eid),
+                &[(0, 40 * GIB)],
+            );
         }
         if missing {
             lab.silent.insert("gpu03".to_owned());
@@ -211,18 +196,8 @@ fn promise_17_with_a_host_missing_nothing_is_done_about_what_counts_over_all() {
     let kinds = [
         (max_devices_per_user(1, scope), Action::Detach),
         (max_environments_per_user(1, scope), Action::Detach),
-        (
-            RuleKind::MaxHostsPerUser { limits: limit(1) },
-            Action::Detach,
-        ),
-        (
-            RuleKind::MaxMemoryPerUser {
-                limits: limit(50 * GIB),
-                per: MemoryPer::Total,
-                scope,
-            },
-            Action::Terminate,
-        ),
+        (RuleKind::MaxHostsPerUser { limits: limit(1) }, Action::Detach),
+        (RuleKind::MaxMemoryPerUser { limits: limit(50 * GIB), per: MemoryPer::Total, scope }, Action::Terminate),
     ];
     for (kind, action) in kinds {
         let mut daemon = Daemon::new(vec![rule(kind.clone(), action)]);
@@ -250,10 +225,7 @@ fn promise_17_a_host_that_says_the_same_for_long_is_missing() {
         .environment("gpu02", "b", "alice")
         .attach("gpu01", "a", 0, 30.0)
         .attach("gpu02", "b", 0, 60.0);
-    let mut daemon = Daemon::new(vec![Rule {
-        for_duration: seconds(60),
-        ..rule(kind, Action::Detach)
-    }]);
+    let mut daemon = Daemon::new(vec![Rule { for_duration: seconds(60), ..rule(kind, Action::Detach) }]);
     let frozen = lab.at(NOON).remove(1);
     let mut steps = Vec::new();
     for _ in 0..30 {
@@ -302,10 +274,7 @@ fn what_counts_over_all_is_not_forgotten_while_a_host_is_silent() {
         .environment("gpu02", "b", "alice")
         .attach("gpu01", "a", 0, 60.0)
         .attach("gpu02", "b", 0, 30.0);
-    let mut daemon = Daemon::new(vec![Rule {
-        for_duration: seconds(100),
-        ..rule(kind, Action::Detach)
-    }]);
+    let mut daemon = Daemon::new(vec![Rule { for_duration: seconds(100), ..rule(kind, Action::Detach) }]);
     daemon.run(&lab, 100);
     lab.silent.insert("gpu02".to_owned());
     // What is left of it breaks no rule.
@@ -341,15 +310,10 @@ fn skewed(lab: &Lab, now_seconds: f64, ahead: f64) -> Vec<HostSnapshot> {
 #[test]
 fn a_clock_that_is_off_by_hours_makes_a_host_neither_stale_nor_fresh_nor_its_environments_old() {
     let max_age = |seconds| {
-        let kind = RuleKind::MaxAge {
-            limits: limit(seconds),
-            leases: false,
-        };
+        let kind = RuleKind::MaxAge { limits: limit(seconds), leases: false };
         vec![rule(kind, Action::Detach)]
     };
-    let lab = Lab::new(1, 1)
-        .environment("gpu01", "e1", "alice")
-        .attach("gpu01", "e1", 0, 60.0);
+    let lab = Lab::new(1, 1).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 60.0);
     for ahead in [-7200.0, 0.0, 7200.0, 7231.0] {
         // It was activated an hour ago.
         for (most, found) in [(3500, 1), (3700, 0)] {
@@ -383,11 +347,7 @@ fn the_newest_on_all_hosts_is_the_newest_whatever_their_clocks_say() {
         let mut daemon = Daemon::new(vec![rule(kind.clone(), Action::Detach)]);
         let hosts = skewed(&lab, daemon.now_seconds, ahead);
         let plan = daemon.cycle_on(&hosts, &lab, |_| Outcome::Would);
-        let hit: Vec<_> = plan.violations[0]
-            .targets
-            .iter()
-            .map(Target::hostname)
-            .collect();
+        let hit: Vec<_> = plan.violations[0].targets.iter().map(Target::hostname).collect();
         assert_eq!(hit, ["gpu02"], "{ahead}");
     }
 }

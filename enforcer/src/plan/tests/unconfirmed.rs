@@ -8,10 +8,7 @@ use crate::execute::surprise::Expected;
 use crate::plan::*;
 
 fn devices(most: u64) -> RuleKind {
-    RuleKind::MaxDevicesPerUser {
-        limits: limit(most),
-        scope: Scope::Host,
-    }
+    RuleKind::MaxDevicesPerUser { limits: limit(most), scope: Scope::Host }
 }
 
 /// alice holds device 0, which she uses, and was attached to device 1 by nobody knows whom, long before that as the files
@@ -68,18 +65,9 @@ fn an_environment_that_has_nothing_else_goes_before_her_own() {
 
 #[test]
 fn an_environment_that_is_taken_apart_ends_the_processes_that_it_would_end_without() {
-    let age = RuleKind::MaxAge {
-        limits: limit(60),
-        leases: false,
-    };
+    let age = RuleKind::MaxAge { limits: limit(60), leases: false };
     // Its process uses device 1 without an attachment of hers.
-    let lab = Lab::new(1, 2).environment("gpu01", "e1", "alice").process(
-        "gpu01",
-        10,
-        "alice",
-        Some("e1"),
-        &[(1, GIB)],
-    );
+    let lab = Lab::new(1, 2).environment("gpu01", "e1", "alice").process("gpu01", 10, "alice", Some("e1"), &[(1, GIB)]);
     let without = terminated(age.clone(), &lab);
     let with = terminated(age, &lab.force_on("gpu01", "e1", 1, 7200.0));
     assert!(without[0].ends_with("| 10"), "{without:?}");
@@ -103,39 +91,23 @@ fn what_is_taken_back_from_many_users_opens_no_breaker() {
 #[test]
 fn what_is_taken_back_comes_after_all_else_and_its_user_has_nothing_to_do() {
     let lab = lab().process("gpu01", 20, "bob", None, &[(2, GIB)]);
-    let rules = vec![
-        rule(devices(1), Action::Detach),
-        rule(RuleKind::NonEnvProcesses, Action::Terminate),
-    ];
+    let rules = vec![rule(devices(1), Action::Detach), rule(RuleKind::NonEnvProcesses, Action::Terminate)];
     let plan = Daemon::new(rules).plan(&lab);
     let deeds = plan.steps.iter().filter(|it| it.kind != StepKind::Report);
     let deeds: Vec<String> = deeds.map(|step| short(&step.kind)).collect();
     assert_eq!(deeds, ["terminate 20", "detach e1:1"]);
     let remedy = &plan.violations[0].remedy;
-    assert!(
-        remedy.starts_with("nothing has to be done: another user"),
-        "{remedy}"
-    );
+    assert!(remedy.starts_with("nothing has to be done: another user"), "{remedy}");
 }
 
 /// Takes what is idle for ten minutes, after a warning of one minute.
 fn idle() -> Rule {
-    let kind = RuleKind::Idle {
-        below: 0.05,
-        over: seconds(600),
-        only_if_free_devices_below: None,
-    };
-    Rule {
-        warn: vec![seconds(60)],
-        remember: seconds(600),
-        ..rule(kind, Action::Detach)
-    }
+    let kind = RuleKind::Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None };
+    Rule { warn: vec![seconds(60)], remember: seconds(600), ..rule(kind, Action::Detach) }
 }
 
 fn own(gpu: u32, since: f64, utilization: Option<f64>) -> Lab {
-    let lab = Lab::new(1, 3)
-        .environment("gpu01", "e1", "alice")
-        .attach("gpu01", "e1", gpu, -since);
+    let lab = Lab::new(1, 3).environment("gpu01", "e1", "alice").attach("gpu01", "e1", gpu, -since);
     let Some(utilization) = utilization else {
         return lab;
     };
@@ -145,17 +117,13 @@ fn own(gpu: u32, since: f64, utilization: Option<f64>) -> Lab {
 }
 
 fn forced(gpu: u32) -> Lab {
-    Lab::new(1, 3)
-        .environment("gpu01", "e1", "alice")
-        .force_on("gpu01", "e1", gpu, 3600.0)
+    Lab::new(1, 3).environment("gpu01", "e1", "alice").force_on("gpu01", "e1", gpu, 3600.0)
 }
 
 /// What is done but reports, with when after noon.
 fn deeds(steps: &[(f64, StepKind)]) -> Vec<String> {
     let deeds = steps.iter().filter(|it| it.1 != StepKind::Report);
-    deeds
-        .map(|(at, kind)| format!("{at} {}", short(kind)))
-        .collect()
+    deeds.map(|(at, kind)| format!("{at} {}", short(kind))).collect()
 }
 
 #[test]
@@ -169,10 +137,7 @@ fn the_idle_time_of_a_forced_device_never_counts_for_its_user() {
         let since = if gone > 0 { 690.0 } else { -3600.0 };
         let steps = daemon.run(&own(1, since, None), 800);
         let begin = 650 + gone;
-        let expected = [
-            format!("{} warn 1/1", begin + 600),
-            format!("{} detach e1:1", begin + 660),
-        ];
+        let expected = [format!("{} warn 1/1", begin + 600), format!("{} detach e1:1", begin + 660)];
         assert_eq!(deeds(&steps), expected, "{gone}");
     }
 }
@@ -230,14 +195,8 @@ fn what_was_forced_uses_up_no_warning_of_its_user() {
         ..rule(devices(1), Action::Terminate)
     };
     let lab = |own: bool, since: f64| {
-        let lab = Lab::new(1, 3)
-            .environment("gpu01", "e1", "alice")
-            .attach("gpu01", "e1", 0, 60.0);
-        if own {
-            lab.attach("gpu01", "e1", 1, NOON - since)
-        } else {
-            lab.force_on("gpu01", "e1", 1, NOON - since)
-        }
+        let lab = Lab::new(1, 3).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 60.0);
+        if own { lab.attach("gpu01", "e1", 1, NOON - since) } else { lab.force_on("gpu01", "e1", 1, NOON - since) }
     };
     let none = Lab::new(1, 3);
     for gone in [0, 50] {
@@ -250,10 +209,7 @@ fn what_was_forced_uses_up_no_warning_of_its_user() {
             daemon.run(&lab, 130)
         };
         let begin = 130 + gone;
-        let expected = [
-            format!("{} warn 1/1", begin + 60),
-            format!("{} detach e1:1", begin + 120),
-        ];
+        let expected = [format!("{} warn 1/1", begin + 60), format!("{} detach e1:1", begin + 120)];
         assert_eq!(deeds(&steps), expected, "{gone}");
         // What is forced again is taken back without new warnings, and so is what the user attaches again.
         for own in [false, true] {

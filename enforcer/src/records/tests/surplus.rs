@@ -6,11 +6,7 @@ use super::*;
 fn forged(users: u32, each: u32) -> Lab {
     let mut lab = Lab::new(1, 2);
     for user in 0..users {
-        let username = if users == 1 {
-            "alice".to_owned()
-        } else {
-            format!("invented{user}")
-        };
+        let username = if users == 1 { "alice".to_owned() } else { format!("invented{user}") };
         for number in 0..each {
             let eid = format!("a{user:03}-{number:03}");
             lab = lab.environment("gpu01", &eid, &username);
@@ -24,10 +20,7 @@ fn beside(lab: &Lab, memory_bytes: u64, has_process: bool) -> Vec<HostSnapshot> 
     let lab = lab.clone().environment("gpu01", "own", "alice");
     let memory_bytes = Some(memory_bytes);
     let mut lab = lab.attach_memory("gpu01", "own", 0, 60.0, memory_bytes);
-    lab.eid("gpu01", "own").members = vec![Member {
-        pid: 7,
-        start_time_ticks: 70,
-    }];
+    lab.eid("gpu01", "own").members = vec![Member { pid: 7, start_time_ticks: 70 }];
     if has_process {
         lab = lab.process("gpu01", 100, "alice", Some("own"), &[(0, 1)]);
     }
@@ -41,9 +34,8 @@ fn what_others_write_takes_no_place_from_what_a_user_makes() {
         witness.living.insert(7, uid("alice"));
         witness.name(100, "own", &[0]);
         let mut records = Records::default();
-        let mut count = |hosts: &[HostSnapshot], witness: &mut FakeWitness| {
-            records.count(hosts, Some(("gpu01", witness)), NOON)
-        };
+        let mut count =
+            |hosts: &[HostSnapshot], witness: &mut FakeWitness| records.count(hosts, Some(("gpu01", witness)), NOON);
         count(&Lab::new(1, 2).at(NOON), &mut witness);
         let lab = forged(users, each);
         for _ in 0..2 {
@@ -71,11 +63,7 @@ fn a_command_of_the_user_bears_out_a_record_among_many() {
     witness.living.insert(7, uid("alice"));
     witness.confirm("own", ConfirmedChange::Joined { pid: 7 });
     let mut records = Records::default();
-    records.count(
-        &Lab::new(1, 2).at(NOON),
-        Some(("gpu01", &mut witness)),
-        NOON,
-    );
+    records.count(&Lab::new(1, 2).at(NOON), Some(("gpu01", &mut witness)), NOON);
     let lab = forged(1, 300);
     records.count(&lab.at(NOON), Some(("gpu01", &mut witness)), NOON);
     let now = beside(&lab, 8, false);

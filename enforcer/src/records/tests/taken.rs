@@ -12,10 +12,7 @@ fn lab_at(attached: bool, read_seconds: f64) -> Vec<HostSnapshot> {
 }
 
 fn attached(at_seconds: f64) -> Confirmed {
-    Confirmed {
-        change: ConfirmedChange::Attached { gpu: 0 },
-        ..released(at_seconds)
-    }
+    Confirmed { change: ConfirmedChange::Attached { gpu: 0 }, ..released(at_seconds) }
 }
 
 #[test]

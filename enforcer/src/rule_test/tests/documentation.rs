@@ -7,10 +7,7 @@ const DOCUMENTATION: &str = include_str!("../../../../docs/enforcement.md");
 /// The first two blocks of YAML in a section.
 fn documented(section: &str) -> (&'static str, &'static str) {
     let (_, section) = DOCUMENTATION.split_once(section).unwrap();
-    let mut blocks = section
-        .split("```yaml\n")
-        .skip(1)
-        .map(|rest| rest.split_once("```").unwrap().0);
+    let mut blocks = section.split("```yaml\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
     (blocks.next().unwrap(), blocks.next().unwrap())
 }
 
@@ -29,10 +26,7 @@ fn pass((tests, config): (&str, &str), config_name: &str, count: usize) {
     let passed = test(&[file], &mut out).unwrap();
     let printed = String::from_utf8(out).unwrap();
     assert!(passed, "{printed}");
-    assert!(
-        printed.ends_with(&format!("\n{count} tests, 0 failed\n")),
-        "{printed}"
-    );
+    assert!(printed.ends_with(&format!("\n{count} tests, 0 failed\n")), "{printed}");
 }
 
 #[test]
@@ -57,14 +51,8 @@ fn every_key_of_the_format_is_documented_and_in_the_example() {
             continue;
         };
         keys += 1;
-        assert!(
-            tests.contains(&format!("{key}:")),
-            "the example lacks {key}"
-        );
-        assert!(
-            section.contains(&format!("`{key}`")),
-            "no table tells of {key}"
-        );
+        assert!(tests.contains(&format!("{key}:")), "the example lacks {key}");
+        assert!(section.contains(&format!("`{key}`")), "no table tells of {key}");
     }
     assert!(keys > 25, "{keys}");
 }

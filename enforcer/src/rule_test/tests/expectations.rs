@@ -51,42 +51,20 @@ fn an_expectation_holds_for_the_last_cycle_at_or_before_its_time() {
     let warned = "{rule: r, stage: warned, pid: 300}";
     passes(OUTSIDE, &twice.replace("VIOLATION", warned));
     let second = |violations: &str| {
-        format!(
-            "      - {{at: 5m10s, warnings: [{{rule: r}}]}}\n      - {{at: 5m50s, violations: {violations}}}"
-        )
+        format!("      - {{at: 5m10s, warnings: [{{rule: r}}]}}\n      - {{at: 5m50s, violations: {violations}}}")
     };
     fails(OUTSIDE, &second("[]"), "unexpected violation at 5m");
-    fails(
-        OUTSIDE,
-        &second("[{rule: r, stage: pending}]"),
-        "no violation",
-    );
+    fails(OUTSIDE, &second("[{rule: r, stage: pending}]"), "no violation");
 }
 
 #[test]
 fn violations_that_are_left_out_are_not_looked_at_and_what_happens_is_always() {
     passes(OUTSIDE, "      - {at: 4m}");
-    fails(
-        OUTSIDE,
-        "      - {at: 4m, violations: []}",
-        "unexpected violation",
-    );
+    fails(OUTSIDE, "      - {at: 4m, violations: []}", "unexpected violation");
     fails(OUTSIDE, "      - {at: 6m}", "unexpected warning");
-    fails(
-        OUTSIDE,
-        "      - {at: 6m, warnings: []}",
-        "unexpected warning",
-    );
-    fails(
-        OUTSIDE,
-        "      - {at: 7m, warnings: [{rule: r}]}",
-        "unexpected action",
-    );
-    fails(
-        OUTSIDE,
-        "      - {at: 7m, warnings: [{rule: r}], actions: []}",
-        "unexpected action",
-    );
+    fails(OUTSIDE, "      - {at: 6m, warnings: []}", "unexpected warning");
+    fails(OUTSIDE, "      - {at: 7m, warnings: [{rule: r}]}", "unexpected action");
+    fails(OUTSIDE, "      - {at: 7m, warnings: [{rule: r}], actions: []}", "unexpected action");
     // Since the expectation before, not since the begin.
     passes(
         OUTSIDE,
@@ -97,35 +75,15 @@ fn violations_that_are_left_out_are_not_looked_at_and_what_happens_is_always() {
 #[test]
 fn every_key_of_an_action_is_looked_at() {
     let expect = |action: &str| {
-        format!(
-            "      - {{at: 8m, warnings: [{{rule: r}}], actions: [{{rule: r, user: dave, host: a, {action}}}]}}"
-        )
+        format!("      - {{at: 8m, warnings: [{{rule: r}}], actions: [{{rule: r, user: dave, host: a, {action}}}]}}")
     };
     let elsewhere = "{name: r, kind: env-devices, action: terminate, for: 5m, warn: [2m]}";
-    passes(
-        elsewhere,
-        &expect("action: terminate, eid: '2', pid: 400, device: 2"),
-    );
-    fails(
-        elsewhere,
-        &expect("action: terminate, pid: 400, device: 0"),
-        "no action",
-    );
-    fails(
-        elsewhere,
-        &expect("action: terminate, pid: 401"),
-        "no action",
-    );
+    passes(elsewhere, &expect("action: terminate, eid: '2', pid: 400, device: 2"));
+    fails(elsewhere, &expect("action: terminate, pid: 400, device: 0"), "no action");
+    fails(elsewhere, &expect("action: terminate, pid: 401"), "no action");
     let held = "{name: r, kind: max-devices-per-user, limit: {users: {dave: 0}}, action: detach, for: 5m, warn: [2m]}";
-    passes(
-        held,
-        &expect("action: detach, eid: '2', device: 1, pid: 400"),
-    );
-    fails(
-        held,
-        &expect("action: detach, eid: '2', device: 1, pid: 300"),
-        "no action",
-    );
+    passes(held, &expect("action: detach, eid: '2', device: 1, pid: 400"));
+    fails(held, &expect("action: detach, eid: '2', device: 1, pid: 300"), "no action");
 }
 
 #[test]
@@ -135,19 +93,13 @@ fn every_stage_can_be_expected() {
         rule,
         "      - {at: 4m, violations: [{rule: r, stage: pending, user: carol, host: a, pid: 300, device: 2}]}",
     );
-    passes(
-        rule,
-        "      - {at: 6m, violations: [{rule: r, stage: acted}]}",
-    );
+    passes(rule, "      - {at: 6m, violations: [{rule: r, stage: acted}]}");
     let warns = "{name: r, kind: non-env-processes, action: warn, for: 5m}";
     passes(
         warns,
         "      - {at: 6m, warnings: [{rule: r, number: 1, user: carol, host: a}], violations: [{rule: r, stage: acted}]}",
     );
-    passes(
-        OUTSIDE,
-        "      - {at: 6m, warnings: [{rule: r}], violations: [{rule: r, stage: warned}]}",
-    );
+    passes(OUTSIDE, "      - {at: 6m, warnings: [{rule: r}], violations: [{rule: r, stage: warned}]}");
     passes(
         OUTSIDE,
         "      - {at: 7m, warnings: [{rule: r}], actions: [{rule: r, action: terminate}], violations: [{rule: r, stage: due}]}",

@@ -40,20 +40,13 @@ tests:
 fn a_users_own_limit_goes_before_the_largest_of_the_groups_and_that_before_the_default() {
     let rule = |limit: &str| format!("  rules: [{{kind: max-devices-per-user, limit: {limit}}}]");
     let nobody = "      - {at: 1m, violations: []}";
-    let alice =
-        "      - {at: 1m, violations: [{rule: max-devices-per-user, user: alice, host: a}]}";
+    let alice = "      - {at: 1m, violations: [{rule: max-devices-per-user, user: alice, host: a}]}";
     let both = "      - {at: 1m, violations: [{rule: max-devices-per-user, user: alice}, {rule: max-devices-per-user, user: bob}]}";
     play(&rule("1"), both);
     play(&rule("2"), nobody);
     play(&rule("{default: 1, groups: {staff: 2}}"), alice);
-    play(
-        &rule("{default: 1, groups: {students: 1, chess: 2, staff: 2}}"),
-        nobody,
-    );
-    play(
-        &rule("{default: 2, groups: {chess: 4}, users: {alice: 1}}"),
-        alice,
-    );
+    play(&rule("{default: 1, groups: {students: 1, chess: 2, staff: 2}}"), nobody);
+    play(&rule("{default: 2, groups: {chess: 4}, users: {alice: 1}}"), alice);
     play(&rule("{users: {alice: 1}}"), alice);
     play(&rule("{groups: {faculty: 0}}"), nobody);
 }
@@ -75,29 +68,16 @@ fn overrides_are_for_their_hosts_and_beside_the_sum_over_all() {
 
 #[test]
 fn match_looks_at_those_for_whom_all_holds() {
-    let rule = |selector: &str| {
-        format!("  rules: [{{name: r, kind: max-devices-per-user, limit: 0, match: {selector}}}]")
-    };
+    let rule =
+        |selector: &str| format!("  rules: [{{name: r, kind: max-devices-per-user, limit: 0, match: {selector}}}]");
     let only = |users: &[&str]| {
-        let all: Vec<_> = users
-            .iter()
-            .map(|user| format!("{{rule: r, {user}}}"))
-            .collect();
+        let all: Vec<_> = users.iter().map(|user| format!("{{rule: r, {user}}}")).collect();
         format!("      - {{at: 1m, violations: [{}]}}", all.join(", "))
     };
-    play(
-        &rule("{groups: [students]}"),
-        &only(&["user: alice, host: a", "user: alice, host: b"]),
-    );
-    play(
-        &rule("{users: [alice, bob], groups: [staff]}"),
-        &only(&["user: bob"]),
-    );
+    play(&rule("{groups: [students]}"), &only(&["user: alice, host: a", "user: alice, host: b"]));
+    play(&rule("{users: [alice, bob], groups: [staff]}"), &only(&["user: bob"]));
     play(&rule("{except_groups: [chess]}"), &only(&["user: bob"]));
-    play(
-        &rule("{users: [alice], except_hosts: [a]}"),
-        &only(&["user: alice, host: b"]),
-    );
+    play(&rule("{users: [alice], except_hosts: [a]}"), &only(&["user: alice, host: b"]));
     play(&rule("{hosts: [a], devices: [2]}"), &only(&["user: bob"]));
     play(&rule("{hosts: [b]}"), &only(&["user: alice, host: b"]));
 }
@@ -150,31 +130,15 @@ fn a_rule_waits_outside_its_hours_and_goes_on_where_it_was() {
 #[test]
 fn waivers_and_maintenance_hold_until_they_end() {
     let waived = |head: &str| {
-        format!(
-            "  {head}\n  rules: [{{name: r, kind: non-env-processes, action: kill, for: 0s, warn: []}}]"
-        )
+        format!("  {head}\n  rules: [{{name: r, kind: non-env-processes, action: kill, for: 0s, warn: []}}]")
     };
     let until_nine = "      - {at: 8h59m, violations: [{rule: r, stage: held}]}
       - {at: 9h1m, actions: [{rule: r, action: terminate, pid: 300}]}";
-    play(
-        &waived(
-            "waivers: [{users: [carol], rules: [r], until: 2026-01-01T10:00+01:00, reason: thesis}]",
-        ),
-        until_nine,
-    );
-    play(
-        &waived("maintenance: [{hosts: [a], from: 2026-01-01, until: 2026-01-01T09:00}]"),
-        until_nine,
-    );
+    play(&waived("waivers: [{users: [carol], rules: [r], until: 2026-01-01T10:00+01:00, reason: thesis}]"), until_nine);
+    play(&waived("maintenance: [{hosts: [a], from: 2026-01-01, until: 2026-01-01T09:00}]"), until_nine);
     let at_once = "      - {at: 1m, actions: [{rule: r, action: terminate}]}";
-    play(
-        &waived("waivers: [{users: [bob], until: 2026-01-01, reason: other user}]"),
-        at_once,
-    );
-    play(
-        &waived("maintenance: [{hosts: [b], from: 2026-01-01, until: 2026-01-01}]"),
-        at_once,
-    );
+    play(&waived("waivers: [{users: [bob], until: 2026-01-01, reason: other user}]"), at_once);
+    play(&waived("maintenance: [{hosts: [b], from: 2026-01-01, until: 2026-01-01}]"), at_once);
     play(
         &waived("waivers: [{users: [carol], until: 2026-01-01, reason: the whole day}]"),
         "      - {at: 23h59m}

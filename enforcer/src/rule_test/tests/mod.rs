@@ -18,10 +18,7 @@ fn tested(text: &str) -> (bool, String) {
     let mut out = Vec::new();
     let passed = test(&[path], &mut out).unwrap_or_else(|error| panic!("{error:#}"));
     let printed = String::from_utf8(out).unwrap();
-    (
-        passed,
-        printed.replace(&format!("{}/", folder.path().display()), ""),
-    )
+    (passed, printed.replace(&format!("{}/", folder.path().display()), ""))
 }
 
 const LAB: &str = "
@@ -69,10 +66,7 @@ fn a_test_of_what_happens_passes() {
 "
     ));
     assert!(passed, "{printed}");
-    assert_eq!(
-        printed,
-        "rules_test.yaml\n  ok      what is idle comes back\n1 test, 0 failed\n"
-    );
+    assert_eq!(printed, "rules_test.yaml\n  ok      what is idle comes back\n1 test, 0 failed\n");
 }
 
 #[test]
@@ -102,8 +96,7 @@ fn a_process_that_goes_on_after_sigterm_is_killed_once() {
         actions: [{{action: kill, rule: non-env-processes, pid: 300}}]
 "
     );
-    let (passed, printed) =
-        tested(&text.replace("    scenario:\n", "    stubborn: [300]\n    scenario:\n"));
+    let (passed, printed) = tested(&text.replace("    scenario:\n", "    stubborn: [300]\n    scenario:\n"));
     assert!(passed, "{printed}");
 }
 

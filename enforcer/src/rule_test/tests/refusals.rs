@@ -57,10 +57,5 @@ fn a_file_that_is_not_there_says_what_to_do() {
     let mut out = Vec::new();
     let error = test(&[PathBuf::from("/nonexistent/rules_test.yaml")], &mut out).unwrap_err();
     assert!(error.downcast_ref::<yaml::Error>().is_some());
-    assert!(
-        error
-            .to_string()
-            .starts_with("/nonexistent/rules_test.yaml: cannot read"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("/nonexistent/rules_test.yaml: cannot read"), "{error}");
 }

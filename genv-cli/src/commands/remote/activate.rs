@@ -20,8 +20,7 @@ use crate::machine::tell;
 use crate::output::counted;
 use crate::{handover, values};
 
-const EXAMPLE: &str =
-    "Example: a shell with two A100 of which 40 GiB each are ours, on the first host that has them
+const EXAMPLE: &str = "Example: a shell with two A100 of which 40 GiB each are ours, on the first host that has them
   genv remote -H gpu[01-08] activate --gpus 2 --gpu-type a100 --gpu-memory 40gi
 
 The shell there has to be set up: 'genv shell' there tells how.";
@@ -64,11 +63,7 @@ enum Offer {
 
 impl Activate {
     pub(super) fn run(self, flags: &HostFlags) -> anyhow::Result<()> {
-        let collectors: &[&str] = if self.devices() > 0 {
-            &["gpu", "state"]
-        } else {
-            &[]
-        };
+        let collectors: &[&str] = if self.devices() > 0 { &["gpu", "state"] } else { &[] };
         let answers = ask(flags, collectors)?;
         answers.complain();
         let host = self.pick(&answers)?;
@@ -111,10 +106,7 @@ impl Activate {
         let devices = gpus.values().filter(|device| device.up);
         let devices = devices.map(|device| DeviceState {
             index: device.index.gpu,
-            total_memory: device
-                .measurements
-                .memory
-                .map(|memory| MemoryAmount::from_bytes(memory.total_bytes)),
+            total_memory: device.measurements.memory.map(|memory| MemoryAmount::from_bytes(memory.total_bytes)),
             attachments: device
                 .attachments
                 .iter()
@@ -137,11 +129,7 @@ impl Activate {
         };
         let request = AttachRequest {
             kind: kind_there,
-            usage: DeviceUsage {
-                busy,
-                models,
-                ..DeviceUsage::default()
-            },
+            usage: DeviceUsage { busy, models, ..DeviceUsage::default() },
             ..AttachRequest::new(Selection::Count(self.devices()))
         };
         let choose = |devices: &[DeviceState]| choose(devices, "", shared, &request).ok();
@@ -151,10 +139,8 @@ impl Activate {
                 let memory = device.measurements.memory;
                 let total = memory.map(|it| MemoryAmount::from_bytes(it.total_bytes));
                 let is_of_kind = kind.accepts(device.name.as_deref(), total);
-                let is_large_enough = self
-                    .gpu_memory
-                    .zip(memory)
-                    .is_none_or(|(wanted, memory)| wanted.bytes() <= memory.total_bytes);
+                let is_large_enough =
+                    self.gpu_memory.zip(memory).is_none_or(|(wanted, memory)| wanted.bytes() <= memory.total_bytes);
                 is_of_kind && is_large_enough
             })
         };
@@ -162,19 +148,13 @@ impl Activate {
             devices.retain(|device| is_wanted(&device.index));
             return choose(&devices).map(|_| Offer::Others);
         }
-        Some(if given.iter().any(is_used) {
-            Offer::Used
-        } else {
-            Offer::Unused
-        })
+        Some(if given.iter().any(is_used) { Offer::Used } else { Offer::Unused })
     }
 
     fn refused(&self, answers: &Answers, others: Option<&HostEntry>) -> Failure {
         let wanted = counted(self.devices() as usize, "free device");
         let kind = self.kind.kind();
-        let memory = self.gpu_memory.map_or_else(String::new, |amount| {
-            format!(" with {amount} of unclaimed memory")
-        });
+        let memory = self.gpu_memory.map_or_else(String::new, |amount| format!(" with {amount} of unclaimed memory"));
         let failed = match answers.failed() {
             0 => String::new(),
             failed => format!("; {failed} more failed"),
@@ -208,10 +188,7 @@ impl Activate {
             arguments.extend(["-p".to_owned(), port.to_string()]);
         }
         let prompt = if self.no_prompt { "0" } else { "1" };
-        let mut variables = vec![
-            ("GENV_PREACTIVATE", "1".to_owned()),
-            ("GENV_PREACTIVATE_PROMPT", prompt.to_owned()),
-        ];
+        let mut variables = vec![("GENV_PREACTIVATE", "1".to_owned()), ("GENV_PREACTIVATE_PROMPT", prompt.to_owned())];
         if self.gpus.is_some() || self.devices() > 0 {
             variables.push(("GENV_PREACTIVATE_GPUS", self.devices().to_string()));
         }
@@ -261,9 +238,9 @@ mod tests {
     fn host(answers_with: protocol::Answers, devices: &[(u64, &[Option<u64>])]) -> Answer {
         let device = |(index, (memory, held)): (usize, &(u64, &[Option<u64>]))| {
             let memory = memory * GIB;
-            let attachments = held.iter().map(|held| {
-                json!({"eid": "e", "memory_bytes": held.map(|it| it * GIB), "share_ratio": 1.0})
-            });
+            let attachments = held
+                .iter()
+                .map(|held| json!({"eid": "e", "memory_bytes": held.map(|it| it * GIB), "share_ratio": 1.0}));
             json!({
                 "index": index.to_string(),
                 "uuid": format!("GPU-{index}"),
@@ -282,11 +259,7 @@ mod tests {
             devices: serde_json::from_value(devices.into()).unwrap(),
             ..Snapshot::default()
         };
-        Answer {
-            snapshot,
-            answers_with,
-            clock_ahead_seconds: None,
-        }
+        Answer { snapshot, answers_with, clock_ahead_seconds: None }
     }
 
     #[test]
@@ -301,26 +274,14 @@ mod tests {
         assert_eq!(offer(Genv1, one, &[(16, &[Some(8)])]), None);
         assert_eq!(offer(Genv, one, &[(16, &[None])]), None);
         assert_eq!(offer(Genv1, one, &[(16, &[None])]), None);
-        assert_eq!(
-            offer(Genv1, one, &[(16, &[Some(8)]), (16, &[])]),
-            Some(Offer::Unused)
-        );
+        assert_eq!(offer(Genv1, one, &[(16, &[Some(8)]), (16, &[])]), Some(Offer::Unused));
         let two = "-H x --gpus 2 --gpu-memory 8gi";
         assert_eq!(offer(Genv1, two, &[(16, &[Some(8)]), (16, &[])]), None);
-        assert_eq!(
-            offer(Genv, two, &[(16, &[Some(8)]), (16, &[])]),
-            Some(Offer::Unused)
-        );
+        assert_eq!(offer(Genv, two, &[(16, &[Some(8)]), (16, &[])]), Some(Offer::Unused));
         // 1.x would give the small one first; ours passes over it.
         assert_eq!(offer(Genv1, one, &[(4, &[])]), None);
-        assert_eq!(
-            offer(Genv1, one, &[(4, &[]), (16, &[])]),
-            Some(Offer::Others)
-        );
-        assert_eq!(
-            offer(Genv, one, &[(4, &[]), (16, &[])]),
-            Some(Offer::Unused)
-        );
+        assert_eq!(offer(Genv1, one, &[(4, &[]), (16, &[])]), Some(Offer::Others));
+        assert_eq!(offer(Genv, one, &[(4, &[]), (16, &[])]), Some(Offer::Unused));
     }
 
     #[test]
@@ -330,17 +291,12 @@ mod tests {
             ("-l alice -H gpu01", &["-l", "alice", "gpu01"]),
             ("-H bob@gpu01", &["-l", "bob", "gpu01"]),
             ("-l alice -H bob@gpu01", &["-l", "bob", "gpu01"]),
-            (
-                "-l alice -H gpu01:2222",
-                &["-l", "alice", "-p", "2222", "gpu01"],
-            ),
+            ("-l alice -H gpu01:2222", &["-l", "alice", "-p", "2222", "gpu01"]),
         ] {
             let Line { flags, activate } = line(words);
             let host = flags.list().unwrap().into_iter().next().unwrap();
             let arguments = activate.ssh(&host, &flags);
-            let [command @ .., _] = &arguments[..] else {
-                panic!("{words}: {arguments:?}")
-            };
+            let [command @ .., _] = &arguments[..] else { panic!("{words}: {arguments:?}") };
             let before = ["-t", "-oRemoteCommand=none", "-oConnectTimeout=10"];
             let (name, login) = expected.split_last().unwrap();
             assert_eq!(command, [&before, login, &["--", name]].concat(), "{words}");

@@ -58,10 +58,7 @@ pub(super) fn ask(flags: &HostFlags, collectors: &[&str]) -> anyhow::Result<Answ
         .enable_all()
         .build()
         .context("cannot ask other hosts: no runtime could be started")?;
-    let options = AskOptions {
-        concurrency: CONCURRENCY,
-        deadline: flags.connect_timeout() + ANSWER_PATIENCE,
-    };
+    let options = AskOptions { concurrency: CONCURRENCY, deadline: flags.connect_timeout() + ANSWER_PATIENCE };
     let asked = ask_once(hosts, flags.dial(), options, |host, answer| {
         progress.done(&host.name);
         if let Some(failure) = known(answer, collectors).err()
@@ -95,26 +92,17 @@ pub(super) fn ask(flags: &HostFlags, collectors: &[&str]) -> anyhow::Result<Answ
     let mut failed = Vec::new();
     for (host, answer) in answers {
         match known(&answer, collectors) {
-            Err(failure) => failed.push(Failed {
-                hostname: host.name,
-                reason: failure.message,
-            }),
+            Err(failure) => failed.push(Failed { hostname: host.name, reason: failure.message }),
             Ok(()) => told.extend(answer.ok().map(|answer| (host, answer))),
         }
     }
-    Ok(Answers {
-        told,
-        failed,
-        quiet: flags.quiet,
-    })
+    Ok(Answers { told, failed, quiet: flags.quiet })
 }
 
 /// Whether a host has told what these collectors tell.
 fn known(answer: &HostAnswer, collectors: &[&str]) -> Result<(), HostFailure> {
     let Answer { snapshot, .. } = answer.as_ref().map_err(Clone::clone)?;
-    let silent = collectors
-        .iter()
-        .find_map(|collector| local_snapshot::silence(snapshot, collector));
+    let silent = collectors.iter().find_map(|collector| local_snapshot::silence(snapshot, collector));
     match silent {
         None => Ok(()),
         Some(why) => Err(HostFailure::new(FailureKind::Command, why)),
@@ -123,15 +111,10 @@ fn known(answer: &HostAnswer, collectors: &[&str]) -> Result<(), HostFailure> {
 
 impl Answers {
     /// What is printed as JSON.
-    pub(super) fn document<'a, T>(
-        &'a self,
-        of_host: impl Fn(&'a HostEntry, &'a Snapshot) -> T,
-    ) -> Document<'a, T> {
+    pub(super) fn document<'a, T>(&'a self, of_host: impl Fn(&'a HostEntry, &'a Snapshot) -> T) -> Document<'a, T> {
         let hosts = self.told.iter();
         Document {
-            hosts: hosts
-                .map(|(host, answer)| of_host(host, &answer.snapshot))
-                .collect(),
+            hosts: hosts.map(|(host, answer)| of_host(host, &answer.snapshot)).collect(),
             failures: &self.failed,
         }
     }
@@ -183,11 +166,7 @@ fn skew(ahead_seconds: f64) -> String {
         reason = "whole seconds of what a host says, at most all that there are"
     )]
     let off = whole_units(ahead_seconds.abs() as i64);
-    let side = if ahead_seconds > 0.0 {
-        "ahead of"
-    } else {
-        "behind"
-    };
+    let side = if ahead_seconds > 0.0 { "ahead of" } else { "behind" };
     format!("its clock is {off} {side} this machine's: set it (chrony, systemd-timesyncd)")
 }
 

@@ -96,10 +96,7 @@ impl Devices {
             }
             table.write(&mut stdout())?;
         }
-        self.list.summarize(&format!(
-            "{total} devices with {available} available on {} hosts",
-            hosts.len()
-        ))
+        self.list.summarize(&format!("{total} devices with {available} available on {} hosts", hosts.len()))
     }
 }
 
@@ -148,8 +145,6 @@ fn models(devices: &[OfDevice<'_>]) -> String {
         let model = (device.name.unwrap_or("?"), device.memory_total_bytes);
         *counts.entry(model).or_default() += 1;
     }
-    let models = counts
-        .iter()
-        .map(|((name, bytes), count)| format!("{count} {name} ({})", memory(*bytes)));
+    let models = counts.iter().map(|((name, bytes), count)| format!("{count} {name} ({})", memory(*bytes)));
     models.collect::<Vec<_>>().join(", ")
 }

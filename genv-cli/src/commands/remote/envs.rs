@@ -71,15 +71,9 @@ impl Envs {
             .told
             .iter()
             .flat_map(|(host, answer)| {
-                let Snapshot {
-                    environments,
-                    timestamp_seconds,
-                    ..
-                } = &answer.snapshot;
+                let Snapshot { environments, timestamp_seconds, .. } = &answer.snapshot;
                 let created = &created;
-                environments
-                    .iter()
-                    .map(move |it| (host, created(it, *timestamp_seconds), it.as_ref()))
+                environments.iter().map(move |it| (host, created(it, *timestamp_seconds), it.as_ref()))
             })
             .collect();
         if self.list.format == Format::Csv {
@@ -105,11 +99,7 @@ impl Envs {
             table.drop_empty(5);
             table.write(&mut stdout())?;
         }
-        self.list.summarize(&format!(
-            "{} environments on {} hosts",
-            all.len(),
-            answers.told.len()
-        ))
+        self.list.summarize(&format!("{} environments on {} hosts", all.len(), answers.told.len()))
     }
 }
 
@@ -123,17 +113,12 @@ fn of_host<'a>(host: &'a HostEntry, snapshot: &'a Snapshot) -> OfHost<'a> {
         created_timestamp_seconds: it.created_timestamp_seconds,
         lease_end_timestamp_seconds: it.lease_end_timestamp_seconds,
         gpus: it.gpus,
-        gpu_memory: it
-            .gpu_memory_bytes
-            .map(|bytes| MemoryAmount::in_largest_unit(bytes).to_string()),
+        gpu_memory: it.gpu_memory_bytes.map(|bytes| MemoryAmount::in_largest_unit(bytes).to_string()),
         devices: attached(it),
         pids: it.members.iter().map(|member| member.pid).collect(),
         kernel_ids: &it.kernel_ids,
     });
-    OfHost {
-        hostname: &host.name,
-        environments: environments.collect(),
-    }
+    OfHost { hostname: &host.name, environments: environments.collect() }
 }
 
 /// Indices of the devices that it is attached to.

@@ -59,10 +59,8 @@ impl HostFlags {
     /// What is given names none, or no hosts that could be used.
     pub(super) fn list(&self) -> Result<HostList, Failure> {
         let usage = |error: genv_remote::HostListError| Failure::Usage(error.to_string());
-        let fixed = (!self.hosts.is_empty())
-            .then(|| HostList::parse_flag(&self.hosts.join(",")))
-            .transpose()
-            .map_err(usage)?;
+        let fixed =
+            (!self.hosts.is_empty()).then(|| HostList::parse_flag(&self.hosts.join(","))).transpose().map_err(usage)?;
         let Some(file) = &self.hostfile else {
             return fixed.ok_or_else(|| {
                 Failure::Usage(
@@ -86,18 +84,11 @@ impl HostFlags {
 
     /// How they are asked.
     pub(super) fn dial(&self) -> SshDial {
-        let timeouts = Timeouts {
-            connect: Some(self.connect_timeout()),
-            ..Timeouts::default()
-        };
+        let timeouts = Timeouts { connect: Some(self.connect_timeout()), ..Timeouts::default() };
         SshDial {
             login: self.username.clone(),
             timeouts,
-            serve: ServeOptions {
-                sudo: self.sudo,
-                enforce: false,
-                answer_timeout: timeouts.answer,
-            },
+            serve: ServeOptions { sudo: self.sudo, enforce: false, answer_timeout: timeouts.answer },
         }
     }
 
@@ -136,8 +127,7 @@ fn login(text: &str) -> Result<String, String> {
     let host = format!("{text}@host");
     let named = HostList::parse_flag(&host).ok();
     let user = named.and_then(|list| list.into_iter().next()?.user);
-    user.filter(|user| user == text)
-        .ok_or_else(|| "it is not a login name: write one such as alice".to_owned())
+    user.filter(|user| user == text).ok_or_else(|| "it is not a login name: write one such as alice".to_owned())
 }
 
 #[cfg(test)]

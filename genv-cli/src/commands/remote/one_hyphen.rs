@@ -11,11 +11,7 @@ pub(in crate::commands) fn with_two_hyphens(mut words: Vec<OsString>) -> Vec<OsS
         let word = word.to_string_lossy();
         word.starts_with("--color") || ["auto", "always", "never"].contains(&&*word)
     });
-    let Some(remote) = words
-        .iter()
-        .position(|word| word == "remote")
-        .filter(|_| only_flags)
-    else {
+    let Some(remote) = words.iter().position(|word| word == "remote").filter(|_| only_flags) else {
         return words;
     };
     for word in words.iter_mut().skip(remote + 1) {
@@ -40,14 +36,8 @@ mod tests {
     #[test]
     fn flags_of_remote_may_have_one_hyphen_and_nothing_else_is_changed() {
         for (line, expected) in [
-            (
-                "genv remote -host a devices",
-                "genv remote --host a devices",
-            ),
-            (
-                "genv --color never remote -hostfile=f envs",
-                "genv --color never remote --hostfile=f envs",
-            ),
+            ("genv remote -host a devices", "genv remote --host a devices"),
+            ("genv --color never remote -hostfile=f envs", "genv --color never remote --hostfile=f envs"),
             ("genv remote -H -host envs", "genv remote -H --host envs"),
             ("genv exec -- remote -host x", "genv exec -- remote -host x"),
             ("genv remote -- -host", "genv remote -- -host"),

@@ -22,11 +22,7 @@ impl Progress {
     pub(super) fn new<'a>(hosts: impl Iterator<Item = &'a str>, quiet: bool) -> Self {
         let waited_for: Vec<String> = hosts.map(ToOwned::to_owned).collect();
         let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
-        let progress = Self {
-            all: waited_for.len(),
-            waited_for,
-            shown: !quiet && !dumb && io::stderr().is_terminal(),
-        };
+        let progress = Self { all: waited_for.len(), waited_for, shown: !quiet && !dumb && io::stderr().is_terminal() };
         progress.show();
         progress
     }
@@ -70,10 +66,7 @@ mod tests {
     fn those_that_keep_one_waiting_are_named_when_they_are_few() {
         let hosts = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
         assert_eq!(line(9, &hosts(&["a", "b", "c", "d"])), "genv: 5 of 9 hosts");
-        assert_eq!(
-            line(9, &hosts(&["a", "b"])),
-            "genv: 7 of 9 hosts, waiting for a, b"
-        );
+        assert_eq!(line(9, &hosts(&["a", "b"])), "genv: 7 of 9 hosts, waiting for a, b");
         assert_eq!(line(2, &[]), "genv: 2 of 2 hosts");
         let long = hosts(&[&"x".repeat(300)]);
         assert_eq!(line(1, &long).chars().count(), MOST_CHARACTERS + 1);

@@ -78,81 +78,33 @@ fn a_mistake_is_said_with_its_line_and_key_and_what_to_write() {
     let nested = format!("gpus = {}", "[".repeat(100_000));
     let large = format!("# {}", "x".repeat(1 << 20));
     for (content, start) in [
-        (
-            "gpus = -1",
-            "line 1: gpus: -1 is not a number of devices: write an integer",
-        ),
-        (
-            "\n\ngpus = 0x1_0000_0000",
-            "line 3: gpus: 0x100000000 is not a number",
-        ),
-        (
-            "gpus = \"2\"",
-            "line 1: gpus: the value is of the type string: write an integer from 0 on, such as gpus = 2",
-        ),
-        (
-            "gpus = 1.5",
-            "line 1: gpus: the value is of the type float: ",
-        ),
-        (
-            "gpus.x = 1",
-            "line 1: gpus: the value is of the type table: ",
-        ),
+        ("gpus = -1", "line 1: gpus: -1 is not a number of devices: write an integer"),
+        ("\n\ngpus = 0x1_0000_0000", "line 3: gpus: 0x100000000 is not a number"),
+        ("gpus = \"2\"", "line 1: gpus: the value is of the type string: write an integer from 0 on, such as gpus = 2"),
+        ("gpus = 1.5", "line 1: gpus: the value is of the type float: "),
+        ("gpus.x = 1", "line 1: gpus: the value is of the type table: "),
         (
             "gpu-memory = 4",
             "line 1: gpu-memory: the value is of the type integer: write a string, such as gpu-memory = \"4g\"",
         ),
-        (
-            "gpu-memory = \"4\"",
-            "line 1: gpu-memory: memory amount '4' means 4 bytes",
-        ),
-        (
-            "gpu-memory = \"\"",
-            "line 1: gpu-memory: the memory amount is empty",
-        ),
-        (
-            "gpu-memory-at-least = \"abc\"",
-            "line 1: gpu-memory-at-least: memory amount 'abc' is not a number",
-        ),
-        (
-            "gpu-type = 100",
-            "line 1: gpu-type: the value is of the type integer: write a string or an array of strings",
-        ),
-        (
-            "gpu-type = [\"a100\", 100]",
-            "line 1: gpu-type: the value is of the type integer: ",
-        ),
-        (
-            "gpu-type = \"a100,\"",
-            "line 1: gpu-type: a type is a part of a model's name",
-        ),
-        (
-            "for = \"8\"",
-            "line 1: for: duration '8' lacks a unit: write 8s, 8m, 8h or 8d",
-        ),
+        ("gpu-memory = \"4\"", "line 1: gpu-memory: memory amount '4' means 4 bytes"),
+        ("gpu-memory = \"\"", "line 1: gpu-memory: the memory amount is empty"),
+        ("gpu-memory-at-least = \"abc\"", "line 1: gpu-memory-at-least: memory amount 'abc' is not a number"),
+        ("gpu-type = 100", "line 1: gpu-type: the value is of the type integer: write a string or an array of strings"),
+        ("gpu-type = [\"a100\", 100]", "line 1: gpu-type: the value is of the type integer: "),
+        ("gpu-type = \"a100,\"", "line 1: gpu-type: a type is a part of a model's name"),
+        ("for = \"8\"", "line 1: for: duration '8' lacks a unit: write 8s, 8m, 8h or 8d"),
         ("for = \"999999w\"", "line 1: for: a lease lasts 1s to "),
-        (
-            "name = \" \"",
-            "line 1: name: a name has at least one character",
-        ),
-        (
-            "name = \"a\\u001B[2J\"",
-            "line 1: name: the name 'a\\u{1b}[2J' has characters that cannot be printed",
-        ),
+        ("name = \" \"", "line 1: name: a name has at least one character"),
+        ("name = \"a\\u001B[2J\"", "line 1: name: the name 'a\\u{1b}[2J' has characters that cannot be printed"),
         (&long, "line 1: name: a name has at most 128 characters"),
         (&endless, "line 1: for: the value has more than 1024 bytes"),
         (
             "gpus = 1\ngpu = 2",
             "line 2: the key 'gpu' is unknown: the keys are name, gpus, gpu-memory, gpu-type, gpu-memory-at-least and for",
         ),
-        (
-            "[tool.genv]\ngpus = 1",
-            "line 1: the key 'tool' is unknown: ",
-        ),
-        (
-            "gpus = 1\ngpus = 2",
-            "line 2: it is not TOML: duplicate key",
-        ),
+        ("[tool.genv]\ngpus = 1", "line 1: the key 'tool' is unknown: "),
+        ("gpus = 1\ngpus = 2", "line 2: it is not TOML: duplicate key"),
         ("gpus = ", "line 1: it is not TOML: "),
         ("\"\x1b[2J\"", "line 1: it is not TOML: "),
         (&nested, "line 1: it is not TOML: "),
@@ -161,10 +113,7 @@ fn a_mistake_is_said_with_its_line_and_key_and_what_to_write() {
         let said = loaded("genv.toml", content.as_bytes()).unwrap_err();
         assert!(said.starts_with(start), "{said}");
         assert!(said.ends_with(". Correct it, or remove the file"), "{said}");
-        assert!(
-            !said.contains(char::is_control) && said.len() < 400,
-            "{said:?}"
-        );
+        assert!(!said.contains(char::is_control) && said.len() < 400, "{said:?}");
     }
     let said = loaded("genv.toml", b"name = \"\xff\"").unwrap_err();
     assert!(said.starts_with("it is not UTF-8"), "{said}");

@@ -6,9 +6,7 @@ use super::*;
 type Variables = BTreeMap<String, OsString>;
 
 fn variables(pairs: &[(&str, &str)]) -> Variables {
-    let owned = pairs
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), (*value).into()));
+    let owned = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).into()));
     owned.collect()
 }
 
@@ -30,22 +28,13 @@ fn apply(variables: &mut Variables, changes: &[Change]) {
 const SHIMS: &str = "/opt/genv/shims";
 
 fn enter(variables: &mut Variables, environment: &ShellEnvironment<'_>) {
-    let changes = show(
-        |name| variables.get(name).cloned(),
-        environment,
-        Some(SHIMS.into()),
-        Occasion::Enter { prompt: true },
-    );
+    let changes =
+        show(|name| variables.get(name).cloned(), environment, Some(SHIMS.into()), Occasion::Enter { prompt: true });
     apply(variables, &changes);
 }
 
 fn refresh(variables: &mut Variables, environment: &ShellEnvironment<'_>) -> Vec<Change> {
-    let changes = show(
-        |name| variables.get(name).cloned(),
-        environment,
-        Some(SHIMS.into()),
-        Occasion::Command,
-    );
+    let changes = show(|name| variables.get(name).cloned(), environment, Some(SHIMS.into()), Occasion::Command);
     apply(variables, &changes);
     changes
 }
@@ -55,14 +44,8 @@ fn leave(variables: &mut Variables) {
     apply(variables, &changes);
 }
 
-const DETACHED: ShellEnvironment<'_> = ShellEnvironment {
-    eid: "42",
-    name: None,
-    gpus: None,
-    gpu_memory: None,
-    devices: &[],
-    lease_end: None,
-};
+const DETACHED: ShellEnvironment<'_> =
+    ShellEnvironment { eid: "42", name: None, gpus: None, gpu_memory: None, devices: &[], lease_end: None };
 
 fn attached() -> ShellEnvironment<'static> {
     ShellEnvironment {
@@ -82,10 +65,7 @@ fn the_variables_tell_the_environment() {
         ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
         ("CUDA_VISIBLE_DEVICES", "-1"),
         ("GENV_ENVIRONMENT_ID", "42"),
-        (
-            "GENV_RESTORE",
-            "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES PATH=/opt/genv/shims PROMPT SHOWN=-1",
-        ),
+        ("GENV_RESTORE", "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES PATH=/opt/genv/shims PROMPT SHOWN=-1"),
         ("GENV_SHELL", "1"),
         ("PATH", "/opt/genv/shims:/bin"),
     ]);
@@ -127,11 +107,7 @@ fn leaving_restores_what_was_unset_empty_or_set() {
 fn a_value_with_which_no_program_could_be_started_is_left_out() {
     let mut shell = variables(&[("PATH", "/bin")]);
     let (name, devices) = ("x".repeat(200_000), (0..50_000).collect::<Vec<u32>>());
-    let hostile = ShellEnvironment {
-        name: Some(&name),
-        devices: &devices,
-        ..DETACHED
-    };
+    let hostile = ShellEnvironment { name: Some(&name), devices: &devices, ..DETACHED };
     enter(&mut shell, &hostile);
     assert!(!shell.contains_key("GENV_ENVIRONMENT_NAME"));
     assert_eq!(shell["CUDA_VISIBLE_DEVICES"], *"-1");
@@ -141,10 +117,7 @@ fn a_value_with_which_no_program_could_be_started_is_left_out() {
 fn entries_that_were_added_to_path_meanwhile_are_kept() {
     let mut shell = variables(&[("PATH", "/bin:")]);
     enter(&mut shell, &DETACHED);
-    shell.insert(
-        "PATH".to_owned(),
-        format!("/conda/bin:{}:/late", shell["PATH"].display()).into(),
-    );
+    shell.insert("PATH".to_owned(), format!("/conda/bin:{}:/late", shell["PATH"].display()).into());
     leave(&mut shell);
     assert_eq!(shell["PATH"], *"/conda/bin:/bin::/late");
 }
@@ -170,11 +143,7 @@ fn an_entry_that_the_user_removed_stays_removed_after_leaving() {
 
 #[test]
 fn what_another_program_set_for_the_environment_is_not_restored() {
-    let mut shell = variables(&[
-        ("GENV_ENVIRONMENT_ID", "42"),
-        ("CUDA_VISIBLE_DEVICES", "0"),
-        ("PATH", "/bin"),
-    ]);
+    let mut shell = variables(&[("GENV_ENVIRONMENT_ID", "42"), ("CUDA_VISIBLE_DEVICES", "0"), ("PATH", "/bin")]);
     refresh(&mut shell, &attached());
     leave(&mut shell);
     assert_eq!(shell, variables(&[("PATH", "/bin")]));
@@ -184,22 +153,11 @@ fn what_another_program_set_for_the_environment_is_not_restored() {
 fn the_prompt_stays_as_it_was_entered() {
     let mut shell = variables(&[("PATH", "/bin")]);
     enter(&mut shell, &DETACHED);
-    assert_eq!(
-        refresh(&mut shell, &DETACHED).last(),
-        Some(&Change::Prompt(true))
-    );
+    assert_eq!(refresh(&mut shell, &DETACHED).last(), Some(&Change::Prompt(true)));
     leave(&mut shell);
-    let changes = show(
-        |name| shell.get(name).cloned(),
-        &DETACHED,
-        None,
-        Occasion::Enter { prompt: false },
-    );
+    let changes = show(|name| shell.get(name).cloned(), &DETACHED, None, Occasion::Enter { prompt: false });
     apply(&mut shell, &changes);
-    assert_eq!(
-        refresh(&mut shell, &DETACHED).last(),
-        Some(&Change::Prompt(false))
-    );
+    assert_eq!(refresh(&mut shell, &DETACHED).last(), Some(&Change::Prompt(false)));
 }
 
 #[test]
@@ -234,12 +192,7 @@ fn a_value_of_the_users_stays_when_only_the_prompt_asks() {
     let mut shell = variables(&[("PATH", "/bin")]);
     enter(&mut shell, &attached());
     let prompt = |shell: &mut Variables, environment: &ShellEnvironment<'_>| {
-        let changes = show(
-            |name| shell.get(name).cloned(),
-            environment,
-            Some(SHIMS.into()),
-            Occasion::Prompt,
-        );
+        let changes = show(|name| shell.get(name).cloned(), environment, Some(SHIMS.into()), Occasion::Prompt);
         apply(shell, &changes);
     };
     prompt(&mut shell, &DETACHED);

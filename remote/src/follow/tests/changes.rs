@@ -23,10 +23,7 @@ async fn changes_are_followed_as_whole_snapshots_are_and_begin_anew_with_each_se
         let publication = stream.next().await.unwrap();
         let published = host(&publication, "a").snapshot.clone().unwrap();
         let number = published.timestamp_seconds as u64;
-        let expected = Snapshot {
-            hostname: "a".to_owned(),
-            ..snapshot(number)
-        };
+        let expected = Snapshot { hostname: "a".to_owned(), ..snapshot(number) };
         assert_eq!(*published, expected);
         seen.push(number);
     }
@@ -39,10 +36,7 @@ async fn changes_are_followed_as_whole_snapshots_are_and_begin_anew_with_each_se
 async fn changes_of_what_was_not_sent_end_the_session_with_the_reason() {
     for (after, expected) in [
         (0, "changes of a snapshot that it never sent"),
-        (
-            2,
-            "does not fit to what it sent before: 9 environments from number 0 on, of 2",
-        ),
+        (2, "does not fit to what it sent before: 9 environments from number 0 on, of 2"),
     ] {
         let play = play(&[("a", &[Act::Mistake { after }, WELL])]);
         let (mut stream, fleet) = start(&play, "a");

@@ -18,14 +18,8 @@ async fn most_tasks(stream: &mut SnapshotStream, play: &Play, cycles: usize) -> 
 
 #[tokio::test(start_paused = true)]
 async fn hosts_in_trouble_leave_no_task_and_no_connection_behind_in_a_thousand_cycles() {
-    let ends = |snapshots| Act::Deliver {
-        snapshots,
-        hangs: false,
-    };
-    let hangs = |snapshots| Act::Deliver {
-        snapshots,
-        hangs: true,
-    };
+    let ends = |snapshots| Act::Deliver { snapshots, hangs: false };
+    let hangs = |snapshots| Act::Deliver { snapshots, hangs: true };
     let refuses = Act::Refuse(FailureKind::Unreachable);
     let again = |acts: &[Act]| acts.iter().cycle().take(1500).cloned().collect::<Vec<_>>();
     let play = play(&[

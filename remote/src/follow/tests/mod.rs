@@ -34,10 +34,7 @@ enum Act {
     Mistake { after: u64 },
 }
 
-const WELL: Act = Act::Deliver {
-    snapshots: u64::MAX,
-    hangs: false,
-};
+const WELL: Act = Act::Deliver { snapshots: u64::MAX, hangs: false };
 
 #[derive(Debug, Default)]
 struct Stage {
@@ -75,11 +72,7 @@ impl Dial for Play {
             let dialled = stage.dialled.entry(name.clone()).or_default();
             dialled.push(Instant::now());
             let acts = stage.acts.get_mut(&name).unwrap();
-            if acts.len() > 1 {
-                acts.remove(0)
-            } else {
-                acts[0].clone()
-            }
+            if acts.len() > 1 { acts.remove(0) } else { acts[0].clone() }
         };
         match act {
             Act::Silence => pending().await,
@@ -117,25 +110,16 @@ impl Link for Line {
             if hangs {
                 pending::<()>().await;
             }
-            return Err(HostFailure::new(
-                FailureKind::Disconnected,
-                "the session ended",
-            ));
+            return Err(HostFailure::new(FailureKind::Disconnected, "the session ended"));
         }
         sleep_until(self.due).await;
         self.due += INTERVAL;
         self.delivered += 1;
         let now = snapshot(self.delivered);
         Ok(match self.act {
-            Act::Change { .. } if self.delivered > 1 => {
-                changes::between(&snapshot(self.delivered - 1), &now)
-            }
-            Act::Mistake { after } if self.delivered > after => {
-                changes::between(&snapshot(9), &snapshot(9))
-            }
-            _ => Reply::Snapshot {
-                snapshot: Box::new(now),
-            },
+            Act::Change { .. } if self.delivered > 1 => changes::between(&snapshot(self.delivered - 1), &now),
+            Act::Mistake { after } if self.delivered > after => changes::between(&snapshot(9), &snapshot(9)),
+            _ => Reply::Snapshot { snapshot: Box::new(now) },
         })
     }
 
@@ -151,14 +135,8 @@ impl Link for Line {
                 return Err(HostFailure::new(FailureKind::Unsupported, "it only tells"));
             }
             self.replies.push_back(match intents["do"].as_str() {
-                Some("refuse") => Reply::Error {
-                    id: Some(*id),
-                    message: "it may\nnot".to_owned(),
-                },
-                _ => Reply::Enforced {
-                    id: *id,
-                    outcomes: json!({"of": intents}),
-                },
+                Some("refuse") => Reply::Error { id: Some(*id), message: "it may\nnot".to_owned() },
+                _ => Reply::Enforced { id: *id, outcomes: json!({"of": intents}) },
             });
         }
         Ok(())
@@ -168,8 +146,7 @@ impl Link for Line {
 /// With as many environments as its number, all but the last of which stay for ever.
 fn snapshot(number: u64) -> Snapshot {
     let environment = |eid| {
-        let environment =
-            json!({"eid": format!("{eid}"), "username": "ada", "gpus": number.min(eid + 1)});
+        let environment = json!({"eid": format!("{eid}"), "username": "ada", "gpus": number.min(eid + 1)});
         serde_json::from_value(environment).unwrap()
     };
     Snapshot {
@@ -184,10 +161,7 @@ fn snapshot(number: u64) -> Snapshot {
 
 fn play(acts: &[(&str, &[Act])]) -> Play {
     let play = Play::default();
-    play.0.lock().unwrap().acts = acts
-        .iter()
-        .map(|(name, acts)| ((*name).to_owned(), acts.to_vec()))
-        .collect();
+    play.0.lock().unwrap().acts = acts.iter().map(|(name, acts)| ((*name).to_owned(), acts.to_vec())).collect();
     play
 }
 
@@ -219,38 +193,25 @@ fn error(host: &HostSnapshot) -> &str {
 
 #[tokio::test(start_paused = true)]
 async fn a_dead_host_delays_no_other() {
-    let play = play(&[
-        ("silent", &[Act::Silence]),
-        ("refuses", &[Act::Refuse(FailureKind::Unreachable)]),
-        ("well", &[WELL]),
-    ]);
+    let play =
+        play(&[("silent", &[Act::Silence]), ("refuses", &[Act::Refuse(FailureKind::Unreachable)]), ("well", &[WELL])]);
     let began = Instant::now();
     let (mut stream, _fleet) = start(&play, "silent,refuses,well");
     for cycle in 1..=30 {
         let publication = stream.next().await.unwrap();
         assert_eq!(publication.sequence, cycle);
-        let names: Vec<_> = publication
-            .hosts
-            .iter()
-            .map(|it| it.hostname.as_str())
-            .collect();
+        let names: Vec<_> = publication.hosts.iter().map(|it| it.hostname.as_str()).collect();
         assert_eq!(names, ["silent", "refuses", "well"]);
         let well = host(&publication, "well");
         let snapshot = well.snapshot.as_ref().unwrap();
         assert!(well.up && snapshot.hostname == "well", "{well:?}");
-        assert!(
-            snapshot.timestamp_seconds + 1.0 >= cycle as f64,
-            "{snapshot:?}"
-        );
+        assert!(snapshot.timestamp_seconds + 1.0 >= cycle as f64, "{snapshot:?}");
         assert!(!host(&publication, "silent").up && !host(&publication, "refuses").up);
         assert_eq!(error(host(&publication, "refuses")), "no");
     }
     // The first waits for what is silent, up to the time that connecting may take.
     let elapsed = began.elapsed();
-    assert!(
-        elapsed < INTERVAL * 30 && elapsed > INTERVAL * 29,
-        "{elapsed:?}"
-    );
+    assert!(elapsed < INTERVAL * 30 && elapsed > INTERVAL * 29, "{elapsed:?}");
     let dialled = &play.0.lock().unwrap().dialled;
     // Each wait is the double of the last, and up to a quarter off.
     assert!((7..=12).contains(&dialled["refuses"].len()), "{dialled:?}");
@@ -259,10 +220,7 @@ async fn a_dead_host_delays_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn who_hangs_is_withdrawn_with_the_reason_and_comes_back() {
-    let hangs = Act::Deliver {
-        snapshots: 2,
-        hangs: true,
-    };
+    let hangs = Act::Deliver { snapshots: 2, hangs: true };
     let play = play(&[("a", &[hangs, Act::Silence, Act::Silence, WELL])]);
     let (mut stream, _fleet) = start(&play, "a");
     let mut seen = Vec::new();
@@ -274,24 +232,14 @@ async fn who_hangs_is_withdrawn_with_the_reason_and_comes_back() {
     }
     // Whatever is withdrawn has its reason.
     seen.dedup();
-    assert_eq!(
-        seen,
-        [
-            (true, true, false),
-            (false, false, true),
-            (true, true, false)
-        ]
-    );
+    assert_eq!(seen, [(true, true, false), (false, false, true), (true, true, false)]);
     let stage = play.0.lock().unwrap();
     assert_eq!((stage.dialled["a"].len(), stage.open["a"]), (4, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_ends_each_session_is_heard_each_time_and_not_dialled_without_a_pause() {
-    let ends = Act::Deliver {
-        snapshots: 1,
-        hangs: false,
-    };
+    let ends = Act::Deliver { snapshots: 1, hangs: false };
     let play = play(&[("a", &[ends])]);
     let (mut stream, _fleet) = start(&play, "a");
     for _ in 0..20 {
@@ -318,60 +266,37 @@ async fn who_does_not_read_is_connected_anew() {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_is_asked_to_act_and_answers_or_says_why_not() {
-    let play = play(&[
-        ("a", &[WELL]),
-        ("dead", &[Act::Refuse(FailureKind::HostKey)]),
-    ]);
+    let play = play(&[("a", &[WELL]), ("dead", &[Act::Refuse(FailureKind::HostKey)])]);
     let (mut stream, fleet) = start(&play, "a,dead");
     stream.next().await.unwrap();
-    let (first, second) = tokio::join!(
-        fleet.enforce("a", json!({"do": "1"})),
-        fleet.enforce("a", json!({"do": "refuse"}))
-    );
+    let (first, second) =
+        tokio::join!(fleet.enforce("a", json!({"do": "1"})), fleet.enforce("a", json!({"do": "refuse"})));
     assert_eq!(first.unwrap(), json!({"of": {"do": "1"}}));
     let refused = second.unwrap_err();
     assert_eq!(
-        (
-            refused.failure.kind,
-            refused.to_string().as_str(),
-            refused.may_be_done
-        ),
+        (refused.failure.kind, refused.to_string().as_str(), refused.may_be_done),
         (FailureKind::Command, "it may not", false)
     );
     // Its session goes on.
     assert_eq!(play.0.lock().unwrap().dialled["a"].len(), 1);
     let dead = fleet.enforce("dead", json!(1)).await.unwrap_err();
-    assert_eq!(
-        (dead.failure.kind, dead.may_be_done),
-        (FailureKind::HostKey, false)
-    );
+    assert_eq!((dead.failure.kind, dead.may_be_done), (FailureKind::HostKey, false));
     let nobody = fleet.enforce("b", json!(1)).await.unwrap_err();
-    assert_eq!(
-        (nobody.failure.kind, nobody.may_be_done),
-        (FailureKind::Unresolved, false)
-    );
+    assert_eq!((nobody.failure.kind, nobody.may_be_done), (FailureKind::Unresolved, false));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_host_that_cannot_be_asked_is_connected_anew_now_and_then_to_see_whether_it_can() {
     let play = play(&[("a", &[WELL])]);
     let (mut stream, fleet) = start(&play, "a");
-    for (asked_after, dialled) in [
-        (SECOND, 1),
-        (SECOND * 200, 1),
-        (SECOND * 60, 2),
-        (SECOND, 2),
-    ] {
+    for (asked_after, dialled) in [(SECOND, 1), (SECOND * 200, 1), (SECOND * 60, 2), (SECOND, 2)] {
         let until = Instant::now() + asked_after;
         while Instant::now() < until {
             stream.next().await.unwrap();
         }
         let refused = fleet.enforce("a", json!({"do": "cannot"})).await;
         let refused = refused.unwrap_err();
-        assert_eq!(
-            (refused.failure.kind, refused.may_be_done),
-            (FailureKind::Unsupported, false)
-        );
+        assert_eq!((refused.failure.kind, refused.may_be_done), (FailureKind::Unsupported, false));
         stream.next().await.unwrap();
         assert_eq!(play.0.lock().unwrap().dialled["a"].len(), dialled);
     }
@@ -380,19 +305,13 @@ async fn a_host_that_cannot_be_asked_is_connected_anew_now_and_then_to_see_wheth
 #[tokio::test(start_paused = true)]
 async fn no_more_hosts_connect_at_once_than_may() {
     let names: Vec<String> = (0..12).map(|number| format!("h{number}")).collect();
-    let acts: Vec<(&str, &[Act])> = names
-        .iter()
-        .map(|name| (name.as_str(), &[Act::Silence] as &[Act]))
-        .collect();
+    let acts: Vec<(&str, &[Act])> = names.iter().map(|name| (name.as_str(), &[Act::Silence] as &[Act])).collect();
     let play = play(&acts);
     let (mut stream, _fleet) = start(&play, &names.join(","));
     let began = Instant::now();
     stream.next().await.unwrap();
     let stage = play.0.lock().unwrap();
-    let in_first_seconds = stage
-        .dialled
-        .values()
-        .filter(|at| at[0] - began < SECOND * 5);
+    let in_first_seconds = stage.dialled.values().filter(|at| at[0] - began < SECOND * 5);
     assert_eq!(in_first_seconds.count(), 4);
 }
 

@@ -29,23 +29,11 @@ fn gpus_are_found_in_front_of_the_image_only() {
         ("create --gpus 1 image", &["1"], 1),
         ("container run --gpus all image", &["all"], 2),
         ("container create --gpus all image", &["all"], 2),
-        (
-            "-D -H tcp://x --config dir --log-level=debug run --gpus all image",
-            &["all"],
-            7,
-        ),
-        (
-            "-Htcp://x -lx -c ctx --tls run --gpus all image",
-            &["all"],
-            6,
-        ),
+        ("-D -H tcp://x --config dir --log-level=debug run --gpus all image", &["all"], 7),
+        ("-Htcp://x -lx -c ctx --tls run --gpus all image", &["all"], 6),
         ("run image --gpus all", &[], 1),
         ("run -- image --gpus all", &[], 1),
-        (
-            "run --rm -it -v /a:/b -p80:80 --name gpus --gpus all image",
-            &["all"],
-            1,
-        ),
+        ("run --rm -it -v /a:/b -p80:80 --name gpus --gpus all image", &["all"], 1),
         ("run -itv /a:/b --gpus all image", &["all"], 1),
         ("run -ite A=1 --gpus all image", &["all"], 1),
         ("run -iteA=1 --gpus all image", &["all"], 1),
@@ -54,11 +42,7 @@ fn gpus_are_found_in_front_of_the_image_only() {
         ("run --rm=false -t=false --gpus all image", &["all"], 1),
         ("run --name --gpus all --gpus all", &[], 1),
         ("run --entrypoint sh image -c --gpus=all", &[], 1),
-        (
-            "run --gpus all --gpus device=0 image",
-            &["all", "device=0"],
-            1,
-        ),
+        ("run --gpus all --gpus device=0 image", &["all", "device=0"], 1),
         ("run --gpus", &[], 1),
         ("run", &[], 1),
         ("run - --gpus all", &[], 1),
@@ -77,18 +61,10 @@ fn every_way_to_write_a_flag_is_read() {
         ("run -iteA=1 image", (Kind::Env, 1, "-ite", "A=1")),
         ("run -e=A=1 image", (Kind::Env, 1, "-e=", "A=1")),
         ("run --env=A=1 image", (Kind::Env, 1, "--env=", "A=1")),
-        (
-            "run --runtime nvidia image",
-            (Kind::Runtime, 2, "", "nvidia"),
-        ),
+        ("run --runtime nvidia image", (Kind::Runtime, 2, "", "nvidia")),
     ] {
         let (kind, position, prefix, value) = expected;
-        let expected = Flag {
-            kind,
-            position,
-            prefix: prefix.to_owned(),
-            value: Some(value.to_owned()),
-        };
+        let expected = Flag { kind, position, prefix: prefix.to_owned(), value: Some(value.to_owned()) };
         assert_eq!(container(&words(line)).unwrap().found, [expected], "{line}");
     }
 }
@@ -96,19 +72,10 @@ fn every_way_to_write_a_flag_is_read() {
 #[test]
 fn compose_matters_where_it_makes_containers() {
     let command = |line: &str| command(&words(line), &DOCKER.global, &DOCKER.container);
-    for line in [
-        "compose up -d",
-        "-D compose -f x.yml --profile gpu run --rm x",
-        "compose --project-name up create",
-    ] {
+    for line in ["compose up -d", "-D compose -f x.yml --profile gpu run --rm x", "compose --project-name up create"] {
         assert_eq!(command(line), Some(Command::Compose), "{line}");
     }
-    for line in [
-        "compose",
-        "compose ps",
-        "compose -f up ps",
-        "compose exec x run",
-    ] {
+    for line in ["compose", "compose ps", "compose -f up ps", "compose exec x run"] {
         assert_eq!(command(line), None, "{line}");
     }
 }
@@ -133,19 +100,13 @@ fn other_commands_make_no_container() {
 
 #[test]
 fn reading_ends_at_a_flag_that_is_not_known() {
-    for (line, unknown) in [
-        ("run --gpus all --newest x --gpus 2 image", "--newest"),
-        ("run --gpus all -tZ x", "-tZ"),
-    ] {
+    for (line, unknown) in [("run --gpus all --newest x --gpus 2 image", "--newest"), ("run --gpus all -tZ x", "-tZ")] {
         let found = container(&words(line)).unwrap();
         assert_eq!(found.unknown.as_deref(), Some(unknown));
         assert_eq!(found.found.len(), 1, "{line}");
     }
     // With a value behind the `=` nothing is unclear.
-    assert_eq!(
-        found("run --newest=x --gpus all image"),
-        Some((vec!["all".to_owned()], 1))
-    );
+    assert_eq!(found("run --newest=x --gpus all image"), Some((vec!["all".to_owned()], 1)));
 }
 
 #[test]

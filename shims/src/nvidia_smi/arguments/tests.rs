@@ -10,8 +10,7 @@ fn mode_of(line: &str) -> Mode {
 
 #[test]
 fn every_command_line_has_its_mode() {
-    let columns =
-        |columns: &[&str]| Mode::ComputeApps(columns.iter().map(ToString::to_string).collect());
+    let columns = |columns: &[&str]| Mode::ComputeApps(columns.iter().map(ToString::to_string).collect());
     for (lines, expected) in [
         (
             &[
@@ -74,21 +73,9 @@ fn every_command_line_has_its_mode() {
             ],
             Mode::Query,
         ),
+        (&["-q -x", "-x -q -l 1", "--query --xml-format", "-q -x --dtd", "-a -x"], Mode::Xml),
         (
-            &[
-                "-q -x",
-                "-x -q -l 1",
-                "--query --xml-format",
-                "-q -x --dtd",
-                "-a -x",
-            ],
-            Mode::Xml,
-        ),
-        (
-            &[
-                "--query-compute-apps=gpu_uuid,pid --format=csv",
-                "--format=csv --query-compute-apps gpu_uuid,pid",
-            ],
+            &["--query-compute-apps=gpu_uuid,pid --format=csv", "--format=csv --query-compute-apps gpu_uuid,pid"],
             columns(&["gpu_uuid", "pid"]),
         ),
         (
@@ -114,19 +101,9 @@ fn every_command_line_has_its_mode() {
             ],
             Mode::Setting,
         ),
+        (&["topo -p -i 0,1", "topo -n 1 -i 0", "topo -gnid --id=0"], Mode::Subcommand(Subcommand::Topology)),
         (
-            &["topo -p -i 0,1", "topo -n 1 -i 0", "topo -gnid --id=0"],
-            Mode::Subcommand(Subcommand::Topology),
-        ),
-        (
-            &[
-                "nvlink -s",
-                "c2c -s",
-                "pci",
-                "power-smoothing -ppd",
-                "power-profiles -l",
-                "prm -l",
-            ],
+            &["nvlink -s", "c2c -s", "pci", "power-smoothing -ppd", "power-profiles -l", "prm -l"],
             Mode::Subcommand(Subcommand::One),
         ),
         (
@@ -142,14 +119,7 @@ fn every_command_line_has_its_mode() {
             Mode::Subcommand(Subcommand::List { changes: true }),
         ),
         (
-            &[
-                "daemon",
-                "base-clocks",
-                "power-hint -l",
-                "stats",
-                "encodersessions",
-                "fbcsessions -l 1",
-            ],
+            &["daemon", "base-clocks", "power-hint -l", "stats", "encodersessions", "fbcsessions -l 1"],
             Mode::Subcommand(Subcommand::List { changes: false }),
         ),
     ] {
@@ -183,16 +153,9 @@ fn devices_go_where_ids_are_or_in_front() {
         ("nvlink -g 0 -i 2", "nvlink -g 0 -i 1,3"),
         ("prm --index 0 -l", "prm --index 1,3 -l"),
     ] {
-        assert_eq!(
-            with_devices(&words(line), &[vec![1, 3]]),
-            words(expected),
-            "{line}"
-        );
+        assert_eq!(with_devices(&words(line), &[vec![1, 3]]), words(expected), "{line}");
     }
-    assert_eq!(
-        with_devices(&words("-i 0 -pm 1 --id=1"), &[vec![1], vec![3]]),
-        words("-i 1 -pm 1 --id=3")
-    );
+    assert_eq!(with_devices(&words("-i 0 -pm 1 --id=1"), &[vec![1], vec![3]]), words("-i 1 -pm 1 --id=3"));
 }
 
 #[test]
@@ -206,11 +169,7 @@ fn a_file_is_taken_out_in_every_form() {
         ("-q", None, "-q"),
     ] {
         let mut arguments = words(line);
-        assert_eq!(
-            take_file(&mut arguments),
-            file.map(OsString::from),
-            "{line}"
-        );
+        assert_eq!(take_file(&mut arguments), file.map(OsString::from), "{line}");
         assert_eq!(arguments, words(rest), "{line}");
     }
 }
@@ -220,10 +179,6 @@ fn settings_are_recognised_without_their_documentation() {
     // Each option of the real program's help under "device modification", whatever else is on the line.
     for setting in SETTINGS {
         assert_eq!(mode_of(&format!("{setting} 1")), Mode::Setting, "{setting}");
-        assert_eq!(
-            mode_of(&format!("-q {setting}=1")),
-            Mode::Setting,
-            "{setting}"
-        );
+        assert_eq!(mode_of(&format!("-q {setting}=1")), Mode::Setting, "{setting}");
     }
 }

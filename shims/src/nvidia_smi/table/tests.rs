@@ -32,10 +32,7 @@ fn what_is_left_out_is_reported_for_each_device_and_not_what_only_draws() {
     let draws = TABLE_550.replace("  M+C+G ", "      G ");
     assert!(draws != TABLE_550 && left_out(draws.as_bytes(), &[]).is_empty());
     let untold = TABLE_550.replace("8192MiB", "    N/A");
-    assert_eq!(
-        left_out(untold.as_bytes(), &[])[0],
-        "device 0 is used by others: 'genv who 0' tells more"
-    );
+    assert_eq!(left_out(untold.as_bytes(), &[])[0], "device 0 is used by others: 'genv who 0' tells more");
 }
 
 /// What differs, as `-` and `+` lines.
@@ -62,12 +59,7 @@ fn a_table_of_idle_devices_changes_by_the_limit_alone() {
         "+| N/A   33C    P0    72W / 400W |      0MiB /  4000MiB |      0%      Default |
 "
     );
-    assert_eq!(
-        shown(TABLE_470.as_bytes(), &[])
-            .matches("/ 40960MiB")
-            .count(),
-        1
-    );
+    assert_eq!(shown(TABLE_470.as_bytes(), &[]).matches("/ 40960MiB").count(), 1);
 }
 
 #[test]
@@ -106,18 +98,10 @@ fn some_of_many_processes_are_the_environments() {
 fn without_own_processes_the_list_says_so_in_its_width() {
     for table in [TABLE_535, TABLE_550, TABLE_580] {
         let shown = shown(table.as_bytes(), &[]);
-        let widths: HashSet<usize> = shown
-            .lines()
-            .filter(|line| line.starts_with(['|', '+']))
-            .map(str::len)
-            .collect();
+        let widths: HashSet<usize> = shown.lines().filter(|line| line.starts_with(['|', '+'])).map(str::len).collect();
         assert_eq!(widths.len(), 1, "{shown}");
         assert!(!shown.contains("MiB |\n"), "{shown}");
-        assert_eq!(
-            shown.matches("|  No running processes found  ").count(),
-            1,
-            "{shown}"
-        );
+        assert_eq!(shown.matches("|  No running processes found  ").count(), 1, "{shown}");
     }
 }
 
@@ -166,14 +150,7 @@ fn row(pid: u32, name: &str, memory: &str) -> String {
 fn a_name_with_line_breaks_goes_with_its_row() {
     let hostile = "x |\n|    1   N/A  N/A    7 C 9MiB |";
     let own = row(4_194_304, "a\u{1b}[31m|b", "100MiB");
-    let table = newer(
-        &[
-            row(8, hostile, "200MiB"),
-            row(9, "\n+--+", "1MiB"),
-            own.clone(),
-        ]
-        .concat(),
-    );
+    let table = newer(&[row(8, hostile, "200MiB"), row(9, "\n+--+", "1MiB"), own.clone()].concat());
     let expected = newer(&own.replace('\u{1b}', "?")).replace(" 512MiB", " 100MiB");
     assert_eq!(shown(table.as_bytes(), &[7, 4_194_304]), expected);
 }
@@ -188,10 +165,7 @@ fn memory_that_is_not_measured_is_not_zero() {
 #[test]
 fn without_knowing_whose_processes_are_a_table_stays() {
     let mut filter = Table::new(BTreeMap::from([(0, Some(1 << 30))]), |_: &[u32]| None);
-    assert_eq!(
-        testing::filtered(&mut filter, TABLE_550.as_bytes()),
-        TABLE_550
-    );
+    assert_eq!(testing::filtered(&mut filter, TABLE_550.as_bytes()), TABLE_550);
 }
 
 #[test]
@@ -251,17 +225,9 @@ fn older_tables_know_no_instances() {
 "
         )
     };
-    let row = |pid: u32| {
-        format!(
-            "|    1 {pid:>9}      C   {:<39} {:>10} |\n",
-            "python", "1000MiB"
-        )
-    };
+    let row = |pid: u32| format!("|    1 {pid:>9}      C   {:<39} {:>10} |\n", "python", "1000MiB");
     let both = [row(7), row(31_234)].concat();
-    assert_eq!(
-        shown(table("3000MiB", &both).as_bytes(), &[7]),
-        table("1000MiB", &row(7))
-    );
+    assert_eq!(shown(table("3000MiB", &both).as_bytes(), &[7]), table("1000MiB", &row(7)));
 }
 
 #[test]
@@ -319,11 +285,7 @@ fn widened(table: &str, processes: bool, choice: usize, by: usize) -> String {
     let places: Vec<usize> = (1..drawn[0].len() - 1).filter(|it| is_place(*it)).collect();
     let place = places[choice % places.len()];
     let wider = |line: &str, place: usize| {
-        let Some(end) = line
-            .len()
-            .checked_sub(1)
-            .filter(|_| line.starts_with(['|', '+']))
-        else {
+        let Some(end) = line.len().checked_sub(1).filter(|_| line.starts_with(['|', '+'])) else {
             return format!("{line}\n");
         };
         let bytes = line.as_bytes();
@@ -339,8 +301,7 @@ fn widened(table: &str, processes: bool, choice: usize, by: usize) -> String {
     let width = drawn[0].len() - 1;
     let line = |line: &str, widened: bool| wider(line, if widened { place } else { width });
     let gpus = gpus.lines().map(|it| line(it, !processes));
-    gpus.chain(list.lines().map(|it| line(it, processes)))
-        .collect()
+    gpus.chain(list.lines().map(|it| line(it, processes))).collect()
 }
 
 /// The words of each line of a table, without what draws it.

@@ -21,15 +21,7 @@ impl Terminal {
         unlockpt(&control)?;
         let path = ptsname(&control, Vec::new())?;
         let programs = open(path, OFlags::RDWR | OFlags::NOCTTY, Mode::empty())?;
-        tcsetwinsize(
-            &programs,
-            Winsize {
-                ws_row: 24,
-                ws_col: 80,
-                ws_xpixel: 0,
-                ws_ypixel: 0,
-            },
-        )?;
+        tcsetwinsize(&programs, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 })?;
         // Ends with an error when the last program has closed its end.
         thread::spawn(move || copy(&mut File::from(control), &mut sink()));
         Ok(Self(programs))

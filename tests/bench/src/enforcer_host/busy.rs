@@ -31,38 +31,26 @@ impl Busy {
     pub(super) fn start() -> Result<Self> {
         let processes = (0..PROCESSES).map(Self::process);
         let processes = processes.collect::<Result<Vec<_>>>()?;
-        let mut scenario = format!(
-            "version: 1\nhosts:\n- devices: [{{count: {DEVICES}, memory: 80gi}}]\n  processes:\n"
-        );
+        let mut scenario =
+            format!("version: 1\nhosts:\n- devices: [{{count: {DEVICES}, memory: 80gi}}]\n  processes:\n");
         for (number, process) in processes.iter().enumerate() {
             let environment = number % ENVIRONMENTS;
             // NVML tells whole hundredths.
             let works = number < ENVIRONMENTS && environment >= IDLE;
             let utilization = if works { 0.01 } else { 0.0 };
             let memory = if environment % 20 == 7 { 400 } else { 42 };
-            let uses = (0..DEVICES).map(|index| {
-                format!("{{index: {index}, memory: {memory}mi, utilization: {utilization}}}")
-            });
+            let uses =
+                (0..DEVICES).map(|index| format!("{{index: {index}, memory: {memory}mi, utilization: {utilization}}}"));
             let uses: Vec<_> = uses.collect();
-            scenario += &format!(
-                "  - {{pid: {}, devices: [{}]}}\n",
-                process.pid(),
-                uses.join(", ")
-            );
+            scenario += &format!("  - {{pid: {}, devices: [{}]}}\n", process.pid(), uses.join(", "));
         }
-        Ok(Self {
-            simulation: Simulation::new(&scenario),
-            processes,
-        })
+        Ok(Self { simulation: Simulation::new(&scenario), processes })
     }
 
     fn process(number: usize) -> Result<Sleeper> {
         let environment = number % ENVIRONMENTS;
         let mut command = Command::new("sleep");
-        command
-            .env_clear()
-            .envs([("PATH", "/usr/bin:/bin"), ("HOME", "/home/somebody")])
-            .arg("1000000");
+        command.env_clear().envs([("PATH", "/usr/bin:/bin"), ("HOME", "/home/somebody")]).arg("1000000");
         if number < PROCESSES - OUTSIDE {
             command.env("GENV_ENVIRONMENT_ID", format!("e{environment}"));
         }
@@ -88,9 +76,5 @@ impl Busy {
 }
 
 fn uid(environment: usize) -> u32 {
-    if geteuid().is_root() {
-        enforcer::victim() + (environment % USERS) as u32
-    } else {
-        getuid().as_raw()
-    }
+    if geteuid().is_root() { enforcer::victim() + (environment % USERS) as u32 } else { getuid().as_raw() }
 }

@@ -31,14 +31,8 @@ impl Daemon {
         let log = fs::File::create(setup.folder().join("log"))?;
         let config = format!("--config={}", setup.config().display());
         let library = format!("--gpu.nvml-library={}", busy.simulation.library().display());
-        let words = [
-            "run",
-            "--web.listen-address=127.0.0.1:0",
-            "--interval=100ms",
-            "--gpu.source=nvml",
-            &config,
-            &library,
-        ];
+        let words =
+            ["run", "--web.listen-address=127.0.0.1:0", "--interval=100ms", "--gpu.source=nvml", &config, &library];
         let mut command = setup.command(&words)?;
         command
             .env("GENV_SCENARIO", busy.simulation.scenario())
@@ -47,10 +41,8 @@ impl Daemon {
             .stderr(log);
         let daemon = Self(Running::spawn(&mut command)?);
         let log = || fs::read_to_string(setup.folder().join("log")).unwrap_or_default();
-        until("the enforcer saw the whole load", || {
-            Ok(setup.state_directory().join(ENFORCEMENT_FILE).exists())
-        })
-        .with_context(log)?;
+        until("the enforcer saw the whole load", || Ok(setup.state_directory().join(ENFORCEMENT_FILE).exists()))
+            .with_context(log)?;
         sleep(INTERVAL * CYCLES_BEFORE as u32);
         Ok(daemon)
     }
@@ -72,10 +64,7 @@ impl Daemon {
         let deadline = Instant::now() + INTERVAL * CYCLES as u32 * 10;
         let (mut last, mut cycles) = (written()?, 0);
         while cycles < CYCLES {
-            ensure!(
-                Instant::now() < deadline,
-                "only {cycles} of {CYCLES} cycles were done in time"
-            );
+            ensure!(Instant::now() < deadline, "only {cycles} of {CYCLES} cycles were done in time");
             sleep(INTERVAL / 20);
             let now = written()?;
             cycles += u64::from(now != last);
@@ -83,10 +72,7 @@ impl Daemon {
         }
         let after = self.cpu_seconds()?;
         let part = |before: f64, after: f64| (after - before) / cycles as f64;
-        Ok(CycleCpu {
-            collecting_seconds: part(before.0, after.0),
-            own_seconds: part(before.1, after.1),
-        })
+        Ok(CycleCpu { collecting_seconds: part(before.0, after.0), own_seconds: part(before.1, after.1) })
     }
 
     /// CPU so far of the threads that collect, those that have ended included, and of all others.
@@ -108,10 +94,7 @@ impl Daemon {
         let fields = fields.split_ascii_whitespace().skip(11).take(2);
         let ticks: u64 = fields.map(str::parse::<u64>).sum::<Result<_, _>>()?;
         let collecting = ticks as f64 / clock_ticks_per_second() as f64 - own;
-        ensure!(
-            own > 0.0 && collecting > 0.0,
-            "no CPU was used: does the kernel count it?"
-        );
+        ensure!(own > 0.0 && collecting > 0.0, "no CPU was used: does the kernel count it?");
         Ok((collecting, own))
     }
 }

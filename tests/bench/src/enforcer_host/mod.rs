@@ -58,10 +58,7 @@ pub(crate) fn table() -> Result<Table> {
     drop(daemon);
     ensure!(status.faults.is_empty(), "faults: {:?}", status.faults);
     let snapshot = snapshot(&setup, &busy)?;
-    ensure!(
-        (snapshot.devices.len(), snapshot.processes.len()) == (DEVICES, PROCESSES),
-        "not all is seen"
-    );
+    ensure!((snapshot.devices.len(), snapshot.processes.len()) == (DEVICES, PROCESSES), "not all is seen");
 
     let (collecting, own) = (median(collecting), median(own));
     let mut table = Table::new(&["what", "measured", "budget", "holds"]);
@@ -76,19 +73,9 @@ pub(crate) fn table() -> Result<Table> {
         &milliseconds(BUDGET_SECONDS),
         &verdict(own <= BUDGET_SECONDS),
     ]);
-    table.row(&[
-        &"CPU of the collection of that",
-        &milliseconds(collecting),
-        &"",
-        &"",
-    ]);
+    table.row(&[&"CPU of the collection of that", &milliseconds(collecting), &"", &""]);
     for (part, seconds) in parts::of_a_cycle(&snapshot)? {
-        table.row(&[
-            &format!("of the cycle: {part}"),
-            &milliseconds(seconds),
-            &"",
-            &"",
-        ]);
+        table.row(&[&format!("of the cycle: {part}"), &milliseconds(seconds), &"", &""]);
     }
     table.row(&[
         &"CPU of one deed: verification, two lines of audit, SIGTERM",

@@ -23,13 +23,8 @@ const DEEDS: usize = 15;
 
 /// CPU in seconds of each part of a cycle, by what it does.
 pub(super) fn of_a_cycle(snapshot: &Snapshot) -> Result<Vec<(&'static str, f64)>> {
-    const NAMES: [&str; 5] = [
-        "the plan",
-        "noting what was seen",
-        "history.json",
-        "status.json",
-        "rendering the metrics",
-    ];
+    const NAMES: [&str; 5] =
+        ["the plan", "noting what was seen", "history.json", "status.json", "rendering the metrics"];
     let config = Config::parse("rules.yaml", RULES)?;
     let folder = tempfile::tempdir()?;
     let directory = RuntimeDirectory::open(folder.path())?;
@@ -62,10 +57,7 @@ pub(super) fn of_a_cycle(snapshot: &Snapshot) -> Result<Vec<(&'static str, f64)>
         let mut done = || at.push(thread_cpu_seconds());
         history_file::save(&directory, &history)?;
         done();
-        let status = Enforcement {
-            violations: plan.violations.iter().map(held).collect(),
-            ..Enforcement::default()
-        };
+        let status = Enforcement { violations: plan.violations.iter().map(held).collect(), ..Enforcement::default() };
         let status = serde_json::to_vec(&status)?;
         directory.replace(ENFORCEMENT_FILE, &status, Audience::Everybody)?;
         done();
@@ -106,11 +98,7 @@ pub(super) fn of_a_deed() -> Result<f64> {
         processes: Box::new(ProcReader::new()),
         state: Box::new(StateDirectory::new(&genv_directory)),
     };
-    let place = Place {
-        hostname: "here".to_owned(),
-        genv_directory,
-        state_directory: folder.path().join("enforcer"),
-    };
+    let place = Place { hostname: "here".to_owned(), genv_directory, state_directory: folder.path().join("enforcer") };
     let config = Config::parse(
         "rules.yaml",
         "version: 1\nmode: enforce\nbreaker: {signals_per_minute: 1000, share_of_users: 1}\nrules: []\n",

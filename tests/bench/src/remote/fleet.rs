@@ -11,9 +11,7 @@ use bytes::Bytes;
 use genv_core::collect::{CollectOptions, spawn};
 use genv_core::model::{Changes, Snapshot};
 use genv_core::sources::{GpuSourceKind, SourceOptions};
-use genv_remote::protocol::{
-    Answers, ChangesReply, Hello, PROTOCOL_VERSION, Request, SnapshotReply, line,
-};
+use genv_remote::protocol::{Answers, ChangesReply, Hello, PROTOCOL_VERSION, Request, SnapshotReply, line};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::ssh::{SshClient, new_key};
 use russh::keys::load_secret_key;
@@ -62,10 +60,7 @@ impl Fleet {
         };
         let snapshot_bytes = bytes(&script.whole);
         let changes_bytes = bytes(&script.changes);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
         let port = listener.local_addr()?.port();
         runtime.spawn(accept(listener, config, script));
@@ -82,12 +77,7 @@ impl Fleet {
         let mut text = fs::read_to_string(&configuration)?;
         text.push_str(&format!("  IdentityFile {}\n", identity.display()));
         fs::write(configuration, text)?;
-        Ok(Self {
-            _runtime: runtime,
-            client,
-            snapshot_bytes,
-            changes_bytes,
-        })
+        Ok(Self { _runtime: runtime, client, snapshot_bytes, changes_bytes })
     }
 
     /// An `ssh` that reaches a host of any name.
@@ -121,18 +111,12 @@ fn moments(change: Change) -> Result<Vec<Snapshot>> {
         scenario: Some(simulation.scenario()),
         ..SourceOptions::default()
     };
-    let options = CollectOptions {
-        interval: Duration::from_millis(100),
-        ..CollectOptions::default()
-    };
+    let options = CollectOptions { interval: Duration::from_millis(100), ..CollectOptions::default() };
     let mut stream = spawn(sources.open()?, options)?;
     let deadline = Instant::now() + PATIENCE;
     let mut moments = Vec::new();
     while moments.len() < MOMENTS {
-        ensure!(
-            Instant::now() < deadline,
-            "the scenario became another snapshot"
-        );
+        ensure!(Instant::now() < deadline, "the scenario became another snapshot");
         let publication = stream.next_blocking()?;
         let host = publication.hosts.first().context("no host")?;
         let mut snapshot = Snapshot::clone(host.snapshot.as_deref().context("no snapshot")?);
@@ -141,9 +125,7 @@ fn moments(change: Change) -> Result<Vec<Snapshot>> {
         if snapshot.devices.len() == DEVICES
             && snapshot.environments.len() == ENVIRONMENTS
             && snapshot.processes.len() == PROCESSES
-            && counted
-                .filter_map(|it| it.energy_joules)
-                .any(|joules| joules > 0.0)
+            && counted.filter_map(|it| it.energy_joules).any(|joules| joules > 0.0)
         {
             use_memory(&mut snapshot, change, (moments.len() as u64) << 20);
             moments.push(snapshot);
@@ -183,19 +165,13 @@ struct Script {
 
 impl Script {
     fn new(moments: &[Snapshot], sends: Sends) -> Result<Self> {
-        let whole = moments
-            .iter()
-            .map(|snapshot| Template::new(line(&SnapshotReply { snapshot })?));
+        let whole = moments.iter().map(|snapshot| Template::new(line(&SnapshotReply { snapshot })?));
         let next = moments.iter().cycle().skip(1);
         let changes = moments.iter().zip(next).map(|(before, now)| {
             let changes = Changes::between(before, now);
             Template::new(line(&ChangesReply { changes })?)
         });
-        Ok(Self {
-            whole: whole.collect::<Result<_>>()?,
-            changes: changes.collect::<Result<_>>()?,
-            sends,
-        })
+        Ok(Self { whole: whole.collect::<Result<_>>()?, changes: changes.collect::<Result<_>>()?, sends })
     }
 
     /// The line of a cycle.
@@ -222,10 +198,7 @@ impl Template {
         };
         let after_time: Vec<String> = after.split(HOST_MARK).map(str::to_owned).collect();
         ensure!(after_time.len() > 1, "no {HOST_MARK} in {line}");
-        Ok(Self {
-            before_time: before.to_owned(),
-            after_time,
-        })
+        Ok(Self { before_time: before.to_owned(), after_time })
     }
 
     /// What a host says now.
@@ -240,10 +213,7 @@ impl Template {
 async fn accept(listener: TcpListener, config: Arc<Config>, script: Arc<Script>) {
     let hosts = AtomicUsize::new(0);
     while let Ok((stream, _)) = listener.accept().await {
-        let host = Host {
-            number: hosts.fetch_add(1, Ordering::Relaxed),
-            script: Arc::clone(&script),
-        };
+        let host = Host { number: hosts.fetch_add(1, Ordering::Relaxed), script: Arc::clone(&script) };
         let config = Arc::clone(&config);
         tokio::spawn(async move {
             // Who asks may end the connection whenever it likes.
@@ -262,11 +232,7 @@ struct Host {
 impl server::Handler for Host {
     type Error = russh::Error;
 
-    async fn auth_publickey(
-        &mut self,
-        _user: &str,
-        _key: VerifiedPublicKey<'_>,
-    ) -> Result<Auth, russh::Error> {
+    async fn auth_publickey(&mut self, _user: &str, _key: VerifiedPublicKey<'_>) -> Result<Auth, russh::Error> {
         Ok(Auth::Accept)
     }
 
@@ -286,29 +252,16 @@ impl server::Handler for Host {
         _command: &[u8],
         session: &mut Session,
     ) -> Result<(), russh::Error> {
-        let hello = Hello {
-            genv_remote: PROTOCOL_VERSION,
-            version: None,
-            answers_with: Answers::Genv,
-            may_enforce: false,
-        };
+        let hello =
+            Hello { genv_remote: PROTOCOL_VERSION, version: None, answers_with: Answers::Genv, may_enforce: false };
         session.channel_success(channel)?;
         session.data(channel, line(&hello).unwrap_or_default())
     }
 
-    async fn data(
-        &mut self,
-        channel: ChannelId,
-        data: &[u8],
-        session: &mut Session,
-    ) -> Result<(), russh::Error> {
+    async fn data(&mut self, channel: ChannelId, data: &[u8], session: &mut Session) -> Result<(), russh::Error> {
         for line in data.split(|byte| *byte == b'\n') {
-            if let Ok(Request::Follow {
-                interval_seconds, ..
-            }) = serde_json::from_slice(line)
-            {
-                let (handle, script, number) =
-                    (session.handle(), Arc::clone(&self.script), self.number);
+            if let Ok(Request::Follow { interval_seconds, .. }) = serde_json::from_slice(line) {
+                let (handle, script, number) = (session.handle(), Arc::clone(&self.script), self.number);
                 tokio::spawn(async move {
                     let mut ticks = interval(Duration::from_secs_f64(interval_seconds));
                     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);

@@ -36,11 +36,7 @@ const COMPARED: usize = 256;
 const KINDS: [(Change, Sends, &str); 3] = [
     (Change::OneInTen, Sends::Changes, "one process in ten"),
     (Change::Everybody, Sends::Changes, "every process"),
-    (
-        Change::OneInTen,
-        Sends::Whole,
-        "one process in ten, in whole snapshots as older hosts send them",
-    ),
+    (Change::OneInTen, Sends::Whole, "one process in ten, in whole snapshots as older hosts send them"),
 ];
 
 /// How long each is watched, but for some cycles at least.
@@ -104,10 +100,7 @@ pub(crate) fn tables() -> Result<Vec<Table>> {
                 &milliseconds(each),
                 &milliseconds(HERE_BUDGET_SECONDS),
                 &verdict(each <= HERE_BUDGET_SECONDS),
-                &format!(
-                    "{:.1} %",
-                    cost.cycle_seconds / interval.as_secs_f64() / 2.0 * 100.0
-                ),
+                &format!("{:.1} %", cost.cycle_seconds / interval.as_secs_f64() / 2.0 * 100.0),
                 &milliseconds(cost.connecting_seconds / hosts as f64),
                 &format!("{:.1} s", cost.until_up.as_secs_f64()),
                 &format!("{:.1} s", cost.oldest_seconds),
@@ -149,11 +142,7 @@ fn wait_until_up(exporter: &Exporter, hosts: usize) -> Result<()> {
         if up == hosts {
             return Ok(());
         }
-        ensure!(
-            Instant::now() < deadline,
-            "only {up} of {hosts} hosts are up: {}",
-            exporter.log()
-        );
+        ensure!(Instant::now() < deadline, "only {up} of {hosts} hosts are up: {}", exporter.log());
         std::thread::sleep(Duration::from_millis(500));
     }
 }
@@ -209,11 +198,7 @@ fn scrape(exporter: &Exporter) -> Result<Scrape> {
     ensure!(answer.status == 200, "/metrics answered {}", answer.status);
     let mut text = String::new();
     GzDecoder::new(&answer.body[..]).read_to_string(&mut text)?;
-    Ok(Scrape {
-        at,
-        text,
-        gzip_bytes: answer.body.len(),
-    })
+    Ok(Scrape { at, text, gzip_bytes: answer.body.len() })
 }
 
 /// Scrapes once each cycle, as Prometheus does; returns the last answer.

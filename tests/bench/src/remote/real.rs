@@ -42,13 +42,7 @@ pub(crate) fn there() -> Result<Table> {
     load.write_state(&state)?;
     let mut session = Command::new("genv");
     session
-        .env(
-            "PATH",
-            format!(
-                "{}:/usr/bin:/bin",
-                shell::installation()?.join("bin").display()
-            ),
-        )
+        .env("PATH", format!("{}:/usr/bin:/bin", shell::installation()?.join("bin").display()))
         .env("GENV_NVML_LIBRARY", load.simulation.library())
         .env("GENV_SCENARIO", load.simulation.scenario())
         .env("GENV_TMPDIR", &state);
@@ -73,27 +67,14 @@ pub(crate) fn pair() -> Result<Table> {
     write_script(&peer.folder().join("bin/sudo"), "#!/bin/sh\nexec \"$@\"\n")?;
     let our_server = SshServer::start(&peer.our_command("genv")?, &OPTIONS)?;
     let their_server = SshServer::start(&peer.command("genv"), &OPTIONS)?;
-    let mut table = Table::new(&[
-        "hosts",
-        "what, per host and cycle",
-        "genv-exporter",
-        "genv 1.4.3",
-        "times better",
-    ]);
+    let mut table = Table::new(&["hosts", "what, per host and cycle", "genv-exporter", "genv 1.4.3", "times better"]);
     for hosts in SIZES {
         let ours = ours(&our_server, hosts)?;
         let theirs = theirs(&their_server, &peer, hosts)?;
-        for (what, ours, theirs) in [
-            ("CPU here", ours.here, theirs.here),
-            ("CPU on the host", ours.there, theirs.there),
-        ] {
-            table.row(&[
-                &hosts,
-                &what,
-                &milliseconds(ours),
-                &milliseconds(theirs),
-                &format!("{:.0}", theirs / ours),
-            ]);
+        for (what, ours, theirs) in
+            [("CPU here", ours.here, theirs.here), ("CPU on the host", ours.there, theirs.there)]
+        {
+            table.row(&[&hosts, &what, &milliseconds(ours), &milliseconds(theirs), &format!("{:.0}", theirs / ours)]);
         }
     }
     Ok(table)
@@ -113,21 +94,12 @@ fn ours(server: &SshServer, hosts: usize) -> Result<Cycle> {
     wait_until_up(&exporter, hosts)?;
     std::thread::sleep(INTERVAL * 2);
     let cycles = WATCHED.as_secs_f64() / INTERVAL.as_secs_f64();
-    let (here, there) = (
-        tree_cpu_seconds(exporter.pid())?,
-        tree_cpu_seconds(server.pid())?,
-    );
+    let (here, there) = (tree_cpu_seconds(exporter.pid())?, tree_cpu_seconds(server.pid())?);
     super::watch(&exporter, INTERVAL, cycles as u32)?;
-    let (here, there) = (
-        tree_cpu_seconds(exporter.pid())? - here,
-        tree_cpu_seconds(server.pid())? - there,
-    );
+    let (here, there) = (tree_cpu_seconds(exporter.pid())? - here, tree_cpu_seconds(server.pid())? - there);
     wait_until_up(&exporter, hosts)?;
     let cycles = cycles * hosts as f64;
-    Ok(Cycle {
-        here: here / cycles,
-        there: there / cycles,
-    })
+    Ok(Cycle { here: here / cycles, there: there / cycles })
 }
 
 /// `genv remote … monitor`; it ends with the value.
@@ -165,28 +137,18 @@ fn theirs(server: &SshServer, peer: &Peer, hosts: usize) -> Result<Cycle> {
         );
         std::thread::sleep(Duration::from_millis(100));
     }
-    let read = || -> Result<_> {
-        Ok((
-            tree_cpu_seconds(monitor.0.id())?,
-            tree_cpu_seconds(server.pid())?,
-            sessions(server),
-        ))
-    };
+    let read =
+        || -> Result<_> { Ok((tree_cpu_seconds(monitor.0.id())?, tree_cpu_seconds(server.pid())?, sessions(server))) };
     let before = read()?;
     std::thread::sleep(WATCHED);
     let after = read()?;
     let done = (after.2 - before.2) as f64 / SESSIONS as f64;
     ensure!(done > 0.0, "genv 1.4.3 asked nothing in {WATCHED:?}");
-    Ok(Cycle {
-        here: (after.0 - before.0) / done,
-        there: (after.1 - before.1) / done,
-    })
+    Ok(Cycle { here: (after.0 - before.0) / done, there: (after.1 - before.1) / done })
 }
 
 /// Connections that a server has let in so far.
 fn sessions(server: &SshServer) -> usize {
     let log = server.log();
-    log.lines()
-        .filter(|line| line.contains("Accepted publickey"))
-        .count()
+    log.lines().filter(|line| line.contains("Accepted publickey")).count()
 }

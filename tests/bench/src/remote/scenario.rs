@@ -32,10 +32,7 @@ pub(crate) fn scenario(change: Change) -> Result<String> {
             number % DEVICES
         )?;
     }
-    writeln!(
-        text,
-        "  devices: [{{count: {DEVICES}, memory: 80gi, fans: [0.5]}}]\n  processes:"
-    )?;
+    writeln!(text, "  devices: [{{count: {DEVICES}, memory: 80gi, fans: [0.5]}}]\n  processes:")?;
     for number in 0..PROCESSES {
         let environment = number % ENVIRONMENTS;
         let uses = change.uses(number);

@@ -48,17 +48,11 @@ pub(super) fn malformed_records(by: &mut Adversary<'_>) -> Result<()> {
 
 pub(super) fn torn_files(by: &mut Adversary<'_>) -> Result<()> {
     let path = by.file();
-    let honest = if path.ends_with("envs.json") {
-        &by.lab.honest.environments
-    } else {
-        &by.lab.honest.devices
-    };
+    let honest = if path.ends_with("envs.json") { &by.lab.honest.environments } else { &by.lab.honest.devices };
     let mut content = honest.to_string().into_bytes();
     content.truncate(by.random.below(content.len()));
     if by.random.below(3) == 0 {
-        content = (0..200)
-            .map(|_| u8::try_from(by.random.below(256)).unwrap())
-            .collect();
+        content = (0..200).map(|_| u8::try_from(by.random.below(256)).unwrap()).collect();
     }
     // In place, as genv 1.4.3 writes; an earlier mischief may have left no file, or one that cannot be written.
     if path.symlink_metadata().is_ok_and(|it| it.is_file()) {
@@ -117,9 +111,7 @@ pub(super) fn odd_locks(by: &mut Adversary<'_>) -> Result<()> {
 /// Full folders in the place of other users' confirmations.
 pub(super) fn planted_confirmations(by: &mut Adversary<'_>) -> Result<()> {
     let uids = by.lab.innocents.iter().map(|it| it.uid).chain([0]);
-    let paths: Vec<_> = uids
-        .map(|uid| by.path(&format!("genv-confirmed-{uid}.json")))
-        .collect();
+    let paths: Vec<_> = uids.map(|uid| by.path(&format!("genv-confirmed-{uid}.json"))).collect();
     as_mallory(|| {
         for path in paths {
             let _ = fs::remove_file(&path);
@@ -161,9 +153,7 @@ pub(super) fn many_records(by: &mut Adversary<'_>) -> Result<()> {
                 "config": {"name": null, "gpu_memory": null, "gpus": 1}, "pids": [1], "kernel_ids": []})
         }));
         for number in 0..40_000 {
-            files
-                .attachments(SPARE)
-                .push(json!({"eid": format!("m{number}"), "gpu_memory": null, "time": time}));
+            files.attachments(SPARE).push(json!({"eid": format!("m{number}"), "gpu_memory": null, "time": time}));
         }
         files
     };

@@ -6,21 +6,12 @@ use super::super::clock::TURNS;
 use super::Adversary;
 
 pub(super) fn hanging_driver(by: &mut Adversary<'_>) -> Result<()> {
-    let faults = *by.random.one_of(&[
-        "{hang: all}",
-        "{hang: nvmlDeviceGetComputeRunningProcesses_v3}",
-        "",
-    ]);
+    let faults = *by.random.one_of(&["{hang: all}", "{hang: nvmlDeviceGetComputeRunningProcesses_v3}", ""]);
     by.show(faults)
 }
 
 pub(super) fn lost_driver(by: &mut Adversary<'_>) -> Result<()> {
-    let faults = [
-        "{init: driver_not_loaded}",
-        "{reload: 7}",
-        "{insufficient_size: 3}",
-        "",
-    ];
+    let faults = ["{init: driver_not_loaded}", "{reload: 7}", "{insufficient_size: 3}", ""];
     let faults = *by.random.one_of(&faults);
     by.show(faults)
 }

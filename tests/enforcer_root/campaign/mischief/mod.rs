@@ -72,13 +72,7 @@ pub(super) struct Adversary<'a> {
 
 impl<'a> Adversary<'a> {
     pub(super) fn new(lab: &'a Lab) -> Self {
-        Self {
-            lab,
-            random: Random(0),
-            is_new: true,
-            processes: Vec::new(),
-            lock: None,
-        }
+        Self { lab, random: Random(0), is_new: true, processes: Vec::new(), lock: None }
     }
 
     /// Takes further choices from these random numbers.
@@ -90,21 +84,15 @@ impl<'a> Adversary<'a> {
     pub(super) fn start(&mut self, environ: &[(&str, &str)], device: usize) -> Result<u32> {
         let process = sleeper_of(MALLORY, environ)?;
         let pid = process.pid();
-        self.processes
-            .push((process, uses(pid, &[device], "1gi", 0.5)));
+        self.processes.push((process, uses(pid, &[device], "1gi", 0.5)));
         self.show("")?;
         Ok(pid)
     }
 
     /// Has the driver list the adversary's processes too.
     fn show(&mut self, faults: &str) -> Result<()> {
-        self.processes
-            .retain(|(process, _)| is_alive(process.pid()));
-        let uses: Vec<_> = self
-            .processes
-            .iter()
-            .map(|(_, uses)| uses.clone())
-            .collect();
+        self.processes.retain(|(process, _)| is_alive(process.pid()));
+        let uses: Vec<_> = self.processes.iter().map(|(_, uses)| uses.clone()).collect();
         self.lab.show(&uses, faults)
     }
 

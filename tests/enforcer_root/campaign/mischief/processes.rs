@@ -14,23 +14,13 @@ pub(super) fn held_lock(by: &mut Adversary<'_>) -> Result<()> {
     if by.lock.is_none() {
         let mut holder = Command::new("sh");
         let script = "exec 9>\"$1\"; flock 9; exec sleep 1000000";
-        holder
-            .args(["-c", script, "sh"])
-            .arg(by.path("genv.lock"))
-            .env_clear()
-            .env("PATH", "/usr/bin:/bin");
+        holder.args(["-c", script, "sh"]).arg(by.path("genv.lock")).env_clear().env("PATH", "/usr/bin:/bin");
         by.lock = Some(Sleeper::spawn(holder.uid(MALLORY).gid(MALLORY))?);
     }
     let member = by.start(&[("A", "1")], SPARE)?;
     by.change(|files, _| {
         for number in 0..10 {
-            files.add(
-                &format!("m{number}"),
-                MALLORY,
-                &[member],
-                &[SPARE, SPARE - 1],
-                None,
-            );
+            files.add(&format!("m{number}"), MALLORY, &[member], &[SPARE, SPARE - 1], None);
         }
     })
 }
@@ -42,10 +32,7 @@ pub(super) fn respawns(by: &mut Adversary<'_>) -> Result<()> {
 }
 
 pub(super) fn claims_of_others(by: &mut Adversary<'_>) -> Result<()> {
-    let (eid, device) = (
-        *by.random.one_of(&["a", "b", "d", "f1", "zz"]),
-        by.random.below(8),
-    );
+    let (eid, device) = (*by.random.one_of(&["a", "b", "d", "f1", "zz"]), by.random.below(8));
     by.start(&[("GENV_ENVIRONMENT_ID", eid)], device)?;
     Ok(())
 }

@@ -43,9 +43,7 @@ pub(super) fn claimed_members(by: &mut Adversary<'_>) -> Result<()> {
 
 pub(super) fn members_gone(by: &mut Adversary<'_>) -> Result<()> {
     by.change_one(|environment, random| {
-        environment["pids"] = random
-            .one_of(&[json!([]), json!([4_194_303]), json!([0])])
-            .clone();
+        environment["pids"] = random.one_of(&[json!([]), json!([4_194_303]), json!([0])]).clone();
     })
 }
 
@@ -56,11 +54,9 @@ pub(super) fn forged_starts(by: &mut Adversary<'_>) -> Result<()> {
     let mut members = Vec::new();
     for environment in by.lab.honest.clone().environments() {
         for pid in environment["pids"].as_array().into_iter().flatten() {
-            let mut member =
-                json!({"eid": environment["eid"], "creation": environment["creation"], "pid": pid});
+            let mut member = json!({"eid": environment["eid"], "creation": environment["creation"], "pid": pid});
             member["start_time_ticks"] = json!(by.random.one_of(&[0, 1, u64::MAX]));
-            member["pid_namespace"] =
-                json!(by.random.one_of(&[4_026_531_836_u64, 4_026_532_178, 0]));
+            member["pid_namespace"] = json!(by.random.one_of(&[4_026_531_836_u64, 4_026_532_178, 0]));
             member["job"] = json!(by.random.below(2) == 0);
             members.push(member);
         }
@@ -104,13 +100,7 @@ fn change_times(by: &mut Adversary<'_>, time: impl FnOnce(&mut Random) -> String
 
 pub(super) fn old_records(by: &mut Adversary<'_>) -> Result<()> {
     change_times(by, |random| {
-        let times = [
-            "01/01/1970 00:00:00",
-            "01/01/2001 12:00:00",
-            "31/12/9999 23:59:59",
-            "2026-01-01",
-            "yesterday",
-        ];
+        let times = ["01/01/1970 00:00:00", "01/01/2001 12:00:00", "31/12/9999 23:59:59", "2026-01-01", "yesterday"];
         (*random.one_of(&times)).to_owned()
     })
 }
@@ -141,9 +131,7 @@ pub(super) fn devices_forced_on(by: &mut Adversary<'_>) -> Result<()> {
         let eid = random.one_of(&["a", "b", "d", "f1", "f2"]).to_owned();
         for device in 0..=SPARE {
             let time = now();
-            files
-                .attachments(device)
-                .push(json!({"eid": eid, "gpu_memory": null, "time": time}));
+            files.attachments(device).push(json!({"eid": eid, "gpu_memory": null, "time": time}));
         }
     })
 }
@@ -155,9 +143,7 @@ pub(super) fn devices_added(by: &mut Adversary<'_>) -> Result<()> {
         let memory = random.one_of(&[json!("1mi"), Value::Null]).clone();
         let time = *random.one_of(&["01/01/2001 12:00:00", "31/12/9999 23:59:59"]);
         let device = random.below(SPARE + 1);
-        files
-            .attachments(device)
-            .push(json!({"eid": eid, "gpu_memory": memory, "time": time}));
+        files.attachments(device).push(json!({"eid": eid, "gpu_memory": memory, "time": time}));
     })
 }
 
@@ -182,9 +168,7 @@ pub(super) fn members_added(by: &mut Adversary<'_>) -> Result<()> {
 /// Environments in the name of users who have none, with their processes and devices.
 pub(super) fn records_of_outsiders(by: &mut Adversary<'_>) -> Result<()> {
     let innocents = &by.lab.innocents;
-    let outside = innocents
-        .iter()
-        .filter(|it| matches!(it.name, "carol's job" | "erin's editor"));
+    let outside = innocents.iter().filter(|it| matches!(it.name, "carol's job" | "erin's editor"));
     let outside: Vec<(u32, u32)> = outside.map(|it| (it.uid, it.pid)).collect();
     by.change(|files, random| {
         for (number, (uid, pid)) in outside.into_iter().enumerate() {
@@ -194,10 +178,7 @@ pub(super) fn records_of_outsiders(by: &mut Adversary<'_>) -> Result<()> {
             files.add(&format!("forged{number}"), uid, &[pid], devices, memory);
         }
         for environment in files.environments() {
-            if environment["eid"]
-                .as_str()
-                .is_some_and(|eid| eid.starts_with("forged"))
-            {
+            if environment["eid"].as_str().is_some_and(|eid| eid.starts_with("forged")) {
                 environment["creation"] = json!("01/01/2001 12:00:00");
             }
         }
@@ -222,11 +203,7 @@ pub(super) fn records_of_others(by: &mut Adversary<'_>) -> Result<()> {
     let (uid, pid) = (innocents[one].uid, innocents[one].pid);
     by.change(|files, random| {
         for number in 0..3 + random.below(3) {
-            let pids = if random.below(2) == 0 {
-                vec![pid]
-            } else {
-                Vec::new()
-            };
+            let pids = if random.below(2) == 0 { vec![pid] } else { Vec::new() };
             let eid = format!("forged{number}");
             files.add(&eid, uid, &pids, &[SPARE, number], None);
         }
@@ -237,13 +214,7 @@ pub(super) fn same_ids(by: &mut Adversary<'_>) -> Result<()> {
     let own = std::process::id();
     by.change(|files, random| {
         let eid = *random.one_of(&["a", "b", "d", "f1", "f2"]);
-        files.add(
-            eid,
-            *random.one_of(&[0, MALLORY]),
-            &[own],
-            &[SPARE],
-            Some("1mi"),
-        );
+        files.add(eid, *random.one_of(&[0, MALLORY]), &[own], &[SPARE], Some("1mi"));
         if random.below(2) == 0 {
             files.environments().rotate_right(1);
         }

@@ -32,10 +32,7 @@ pub(super) struct ProcessReader {
 
 impl ProcessReader {
     pub(super) fn new(driver_version: &str) -> Self {
-        Self {
-            running: ProcessBuffer::new(driver_version),
-            utilization: UtilizationBuffer::new(),
-        }
+        Self { running: ProcessBuffer::new(driver_version), utilization: UtilizationBuffer::new() }
     }
 
     /// The processes on a device, by pid.
@@ -55,18 +52,9 @@ impl ProcessReader {
         let mut processes = Vec::new();
         let mut mps_clients = Some(Vec::new());
         for (list, call) in [
-            (
-                ProcessList::Compute,
-                "nvmlDeviceGetComputeRunningProcesses_v3",
-            ),
-            (
-                ProcessList::Graphics,
-                "nvmlDeviceGetGraphicsRunningProcesses_v3",
-            ),
-            (
-                ProcessList::MpsCompute,
-                "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-            ),
+            (ProcessList::Compute, "nvmlDeviceGetComputeRunningProcesses_v3"),
+            (ProcessList::Graphics, "nvmlDeviceGetGraphicsRunningProcesses_v3"),
+            (ProcessList::MpsCompute, "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
         ] {
             match answered(call, self.running.list(device, list))? {
                 Answer::Value(running) => {
@@ -95,10 +83,7 @@ impl ProcessReader {
         }
         merge(&mut processes);
         if incomplete && processes.is_empty() {
-            return Ok(Processes {
-                named: None,
-                incomplete: false,
-            });
+            return Ok(Processes { named: None, incomplete: false });
         }
         if let Some(last_seen) = last_seen_timestamp {
             let asked = Asked::now(*last_seen);
@@ -110,10 +95,7 @@ impl ProcessReader {
                 }
             }
         }
-        Ok(Processes {
-            named: Some(processes),
-            incomplete,
-        })
+        Ok(Processes { named: Some(processes), incomplete })
     }
 }
 
@@ -153,12 +135,7 @@ mod tests {
     use super::*;
 
     fn process(pid: u32, process_type: ProcessType, memory: Option<u64>) -> GpuProcess {
-        GpuProcess {
-            pid,
-            process_type,
-            memory_used_bytes: memory,
-            utilization_ratio: None,
-        }
+        GpuProcess { pid, process_type, memory_used_bytes: memory, utilization_ratio: None }
     }
 
     #[test]
@@ -183,10 +160,8 @@ mod tests {
 
     #[test]
     fn a_process_listed_twice_as_computing_only_computes() {
-        let mut processes = vec![
-            process(10, ProcessType::Compute, Some(1)),
-            process(10, ProcessType::Compute, Some(2)),
-        ];
+        let mut processes =
+            vec![process(10, ProcessType::Compute, Some(1)), process(10, ProcessType::Compute, Some(2))];
         merge(&mut processes);
         assert_eq!(processes, [process(10, ProcessType::Compute, Some(2))]);
     }

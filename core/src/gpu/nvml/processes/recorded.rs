@@ -10,16 +10,13 @@ use super::*;
 const BUSY: &str = include_str!("../../../../../tests/fixtures/nvml/h200-580.159.04-busy.jsonl");
 
 /// Each sample of two processes that work for half a second of four, and means over some of them.
-const BURSTS: &str =
-    include_str!("../../../../../tests/fixtures/nvml/h200-580.159.04-bursts.jsonl");
+const BURSTS: &str = include_str!("../../../../../tests/fixtures/nvml/h200-580.159.04-bursts.jsonl");
 
 /// When the bursts were recorded, in NVML's microseconds.
 const BEGAN: u64 = 1_800_000_000_000_000;
 
 fn lines(recording: &str) -> impl Iterator<Item = Value> {
-    recording
-        .lines()
-        .map(|it| serde_json::from_str(it).unwrap())
+    recording.lines().map(|it| serde_json::from_str(it).unwrap())
 }
 
 /// The recorded values of a call, each with what it was asked.
@@ -49,9 +46,7 @@ fn sample(pid: u64, timestamp: u64, sm: u64) -> nvmlProcessUtilizationSample_t {
 fn every_version_of_a_recorded_list_tells_the_same_processes() {
     for (version, entry_words) in [("", 2), ("_v2", 3), ("_v3", 3)] {
         let lists = answers(&format!("nvmlDeviceGetComputeRunningProcesses{version}"));
-        let [(_, list)] = &lists[..] else {
-            panic!("{lists:?}")
-        };
+        let [(_, list)] = &lists[..] else { panic!("{lists:?}") };
         let mut buffer = ProcessBuffer::new("580.159.04");
         let mut written = Vec::new();
         for entry in list["entries"].as_array().unwrap() {
@@ -67,10 +62,7 @@ fn every_version_of_a_recorded_list_tells_the_same_processes() {
         let running = buffer.entries(entry_words, count.unwrap());
         let mut processes: Vec<_> = running.map(|it| listed(it, ProcessList::Compute)).collect();
         merge(&mut processes);
-        let told: Vec<_> = processes
-            .iter()
-            .map(|it| (it.pid, it.memory_used_bytes.unwrap() >> 20))
-            .collect();
+        let told: Vec<_> = processes.iter().map(|it| (it.pid, it.memory_used_bytes.unwrap() >> 20)).collect();
         assert_eq!(told, [(614, 3720), (621, 2696), (628, 5098), (631, 9194)]);
     }
 }
@@ -112,11 +104,7 @@ fn bursts() -> Vec<nvmlProcessUtilizationSample_t> {
     lines(BURSTS)
         .filter_map(|it| {
             let it = it.get("sample")?;
-            Some(sample(
-                number(&it["pid"]),
-                timestamp(&it["at_seconds"]),
-                number(&it["sm"]),
-            ))
+            Some(sample(number(&it["pid"]), timestamp(&it["at_seconds"]), number(&it["sm"])))
         })
         .collect()
 }
@@ -126,11 +114,7 @@ fn timestamp(seconds: &Value) -> u64 {
 }
 
 /// What the driver makes of samples: one of each process, with the time of its last one, and the mean over all.
-fn driver(
-    samples: &[nvmlProcessUtilizationSample_t],
-    since: u64,
-    until: u64,
-) -> Vec<nvmlProcessUtilizationSample_t> {
+fn driver(samples: &[nvmlProcessUtilizationSample_t], since: u64, until: u64) -> Vec<nvmlProcessUtilizationSample_t> {
     let mut asked: Vec<_> = samples.to_vec();
     asked.retain(|it| (since + 1..=until).contains(&it.timeStamp));
     let count = asked.len() as u64;
@@ -153,10 +137,7 @@ fn the_driver_of_these_tests_answers_as_the_recorded_one_did() {
     for line in lines(BURSTS) {
         let window = &line["window"];
         // What came before the first sample was not recorded.
-        if window["from_seconds"]
-            .as_f64()
-            .is_none_or(|from| from < 0.0)
-        {
+        if window["from_seconds"].as_f64().is_none_or(|from| from < 0.0) {
             continue;
         }
         windows += 1;
@@ -168,14 +149,8 @@ fn the_driver_of_these_tests_answers_as_the_recorded_one_did() {
         for (told, recorded) in told.iter().zip(recorded) {
             assert_eq!(u64::from(told.pid), number(&recorded["pid"]), "{window}");
             // Both are rounded.
-            assert!(
-                number(&recorded["sm"]).abs_diff(told.smUtil.into()) <= 1,
-                "{window}"
-            );
-            assert!(
-                timestamp(&recorded["at_seconds"]).abs_diff(told.timeStamp) <= 10_000,
-                "{window}"
-            );
+            assert!(number(&recorded["sm"]).abs_diff(told.smUtil.into()) <= 1, "{window}");
+            assert!(timestamp(&recorded["at_seconds"]).abs_diff(told.timeStamp) <= 10_000, "{window}");
         }
     }
     assert_eq!(windows, 58);
@@ -193,20 +168,11 @@ fn sweeps_however_far_apart_count_each_sample_once() {
             for (counted, sample) in counted.iter_mut().zip(&samples) {
                 *counted += u32::from((since + 1..=now).contains(&sample.timeStamp));
             }
-            set_utilization(
-                &mut [],
-                Some(&[]),
-                &mut driver(&samples, since, now),
-                &mut last_seen,
-            );
+            set_utilization(&mut [], Some(&[]), &mut driver(&samples, since, now), &mut last_seen);
             if now > BEGAN + 18_000_000 {
                 break;
             }
         }
-        assert_eq!(
-            counted,
-            vec![1; samples.len()],
-            "every {interval_milliseconds} ms"
-        );
+        assert_eq!(counted, vec![1; samples.len()], "every {interval_milliseconds} ms");
     }
 }

@@ -26,26 +26,18 @@ impl Asked {
     /// samples would then find none, and take a process at work for an idle one: the last second is always asked for.
     pub(super) fn now(last_seen_timestamp: u64) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        Self::at(
-            now.map_or(0, |now| now.as_micros() as u64),
-            last_seen_timestamp,
-        )
+        Self::at(now.map_or(0, |now| now.as_micros() as u64), last_seen_timestamp)
     }
 
     pub(super) fn at(now_microseconds: u64, last_seen_timestamp: u64) -> Self {
         let a_period_ago = now_microseconds.saturating_sub(LONGEST_SAMPLE_PERIOD_MICROSECONDS);
-        Self {
-            since_microseconds: last_seen_timestamp.min(a_period_ago),
-            now_microseconds,
-        }
+        Self { since_microseconds: last_seen_timestamp.min(a_period_ago), now_microseconds }
     }
 
     /// Takes the time from each sample that is of another one: it is then no evidence, and a process without any other
     /// is unmeasured.
     pub(super) fn take_out_others(&self, samples: &mut [nvmlProcessUtilizationSample_t]) {
-        let latest = self
-            .now_microseconds
-            .saturating_add(MOST_AHEAD_MICROSECONDS);
+        let latest = self.now_microseconds.saturating_add(MOST_AHEAD_MICROSECONDS);
         for sample in samples {
             if sample.timeStamp <= self.since_microseconds || sample.timeStamp > latest {
                 sample.timeStamp = 0;
@@ -55,10 +47,7 @@ impl Asked {
 }
 
 /// Whether the samples show that one of these processes, which are sorted by pid, works.
-pub(super) fn show_use(
-    samples: &[nvmlProcessUtilizationSample_t],
-    processes: &[GpuProcess],
-) -> bool {
+pub(super) fn show_use(samples: &[nvmlProcessUtilizationSample_t], processes: &[GpuProcess]) -> bool {
     let is_listed = |pid: u32| processes.binary_search_by_key(&pid, |it| it.pid).is_ok();
     let mut samples = samples.iter();
     samples.any(|it| is_valid(it) && it.smUtil > 0 && is_listed(it.pid))
@@ -126,33 +115,18 @@ mod tests {
     use crate::model::ProcessType;
 
     fn process(pid: u32, process_type: ProcessType, memory: Option<u64>) -> GpuProcess {
-        GpuProcess {
-            pid,
-            process_type,
-            memory_used_bytes: memory,
-            utilization_ratio: None,
-        }
+        GpuProcess { pid, process_type, memory_used_bytes: memory, utilization_ratio: None }
     }
 
     fn sample(pid: u32, timestamp: u64, sm: u32) -> nvmlProcessUtilizationSample_t {
-        nvmlProcessUtilizationSample_t {
-            pid,
-            timeStamp: timestamp,
-            smUtil: sm,
-            memUtil: 0,
-            encUtil: 0,
-            decUtil: 0,
-        }
+        nvmlProcessUtilizationSample_t { pid, timeStamp: timestamp, smUtil: sm, memUtil: 0, encUtil: 0, decUtil: 0 }
     }
 
     fn utilization(samples: &mut [nvmlProcessUtilizationSample_t]) -> (Vec<Option<f64>>, u64) {
         let mut processes = [10, 20, 30].map(|pid| process(pid, ProcessType::Compute, None));
         let mut last_seen = 5;
         set_utilization(&mut processes, Some(&[]), samples, &mut last_seen);
-        (
-            processes.iter().map(|it| it.utilization_ratio).collect(),
-            last_seen,
-        )
+        (processes.iter().map(|it| it.utilization_ratio).collect(), last_seen)
     }
 
     #[test]
@@ -189,8 +163,7 @@ mod tests {
 
     #[test]
     fn several_samples_of_a_process_count_by_their_mean() {
-        let (ratios, last_seen) =
-            utilization(&mut [sample(30, 8, 10), sample(10, 6, 50), sample(30, 7, 30)]);
+        let (ratios, last_seen) = utilization(&mut [sample(30, 8, 10), sample(10, 6, 50), sample(30, 7, 30)]);
         assert_eq!(ratios, [Some(0.5), Some(0.0), Some(0.2)]);
         assert_eq!(last_seen, 8);
     }
@@ -203,12 +176,8 @@ mod tests {
 
     #[test]
     fn a_process_with_a_share_that_cannot_be_is_not_idle() {
-        let (ratios, last_seen) = utilization(&mut [
-            sample(10, 9, 200),
-            sample(10, 7, 30),
-            sample(20, 0, 255),
-            sample(99, 7, 5),
-        ]);
+        let (ratios, last_seen) =
+            utilization(&mut [sample(10, 9, 200), sample(10, 7, 30), sample(20, 0, 255), sample(99, 7, 5)]);
         // The bounds take them out.
         assert_eq!(ratios, [Some(2.0), Some(2.55), Some(0.0)]);
         assert_eq!(last_seen, 7);
@@ -216,12 +185,8 @@ mod tests {
 
     #[test]
     fn entries_that_fill_up_the_list_tell_nothing() {
-        let (ratios, last_seen) = utilization(&mut [
-            sample(0, 0, 0),
-            sample(10, 0, 50),
-            sample(20, 0, 4_294_967_295),
-            sample(20, 8, 40),
-        ]);
+        let (ratios, last_seen) =
+            utilization(&mut [sample(0, 0, 0), sample(10, 0, 50), sample(20, 0, 4_294_967_295), sample(20, 8, 40)]);
         assert_eq!(ratios, [None, Some(0.4), Some(0.0)]);
         assert_eq!(last_seen, 8);
     }
@@ -237,11 +202,7 @@ mod tests {
             assert_eq!(last_seen, 8_900_000, "{wrong}");
         }
         // The driver's reading of the clock differs a little from ours, and a later sample counts beside an old one.
-        let mut samples = [
-            sample(10, 11_000_000, 50),
-            sample(20, 7_000_000, 1),
-            sample(20, 7_000_001, 99),
-        ];
+        let mut samples = [sample(10, 11_000_000, 50), sample(20, 7_000_000, 1), sample(20, 7_000_001, 99)];
         asked.take_out_others(&mut samples);
         let (ratios, _) = utilization(&mut samples);
         assert_eq!(ratios, [Some(0.5), Some(0.99), Some(0.0)]);

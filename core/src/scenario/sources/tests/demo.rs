@@ -66,10 +66,7 @@ fn one_environment_of_the_demo_is_over_its_memory() {
     let scenario = demo();
     let host = scenario.hosts[0].at(at(f64::from(MORNING_SECONDS)));
     let environments = host.environments().unwrap();
-    let (over, _) = environments
-        .iter()
-        .find(|(it, _)| it.eid == "4714")
-        .unwrap();
+    let (over, _) = environments.iter().find(|(it, _)| it.eid == "4714").unwrap();
     let device = host.device(over.devices[0]).unwrap();
     let held = device.processes().find(|it| it.pid == 34001).unwrap();
     assert!(held.memory_used_bytes > over.gpu_memory_bytes.unwrap());
@@ -77,9 +74,7 @@ fn one_environment_of_the_demo_is_over_its_memory() {
 
 #[test]
 fn one_device_of_the_demo_is_throttled_when_it_is_hot() {
-    let throttled = ten_minutes(&demo().hosts[1], 0, |device| {
-        device.throttle_reasons & !ThrottleReason::IDLE_BIT != 0
-    });
+    let throttled = ten_minutes(&demo().hosts[1], 0, |device| device.throttle_reasons & !ThrottleReason::IDLE_BIT != 0);
     assert!(throttled.contains(&true) && throttled.contains(&false));
 }
 
@@ -87,11 +82,8 @@ fn one_device_of_the_demo_is_throttled_when_it_is_hot() {
 fn every_device_of_the_demo_has_room_for_what_runs_on_it() {
     for host in &demo().hosts {
         for device in &host.devices {
-            let held: u64 = device
-                .users
-                .iter()
-                .map(|(process, at)| host.processes[*process].uses[*at].memory_bytes)
-                .sum();
+            let held: u64 =
+                device.users.iter().map(|(process, at)| host.processes[*process].uses[*at].memory_bytes).sum();
             assert!(held <= device.memory_bytes - device.memory_reserved_bytes);
         }
     }

@@ -159,46 +159,26 @@ fn each_measurement_can_be_missing_alone() {
             s.devices[0].measurements.utilization_ratio = None;
             s.devices[0].measurements.memory_controller_busy_ratio = None;
         }),
-        ("encoder", |s| {
-            s.devices[0].measurements.encoder_utilization_ratio = None
-        }),
-        ("decoder", |s| {
-            s.devices[0].measurements.decoder_utilization_ratio = None
-        }),
+        ("encoder", |s| s.devices[0].measurements.encoder_utilization_ratio = None),
+        ("decoder", |s| s.devices[0].measurements.decoder_utilization_ratio = None),
         ("memory", |s| s.devices[0].measurements.memory = None),
         ("memory_reserved", |s| {
             let memory = s.devices[0].measurements.memory.as_mut().unwrap();
             memory.used_bytes += memory.reserved_bytes.take().unwrap();
         }),
-        ("temperature", |s| {
-            s.devices[0].measurements.temperature_celsius = None
-        }),
-        ("temperature_limits", |s| {
-            s.devices[0].measurements.temperature_limits_celsius.clear()
-        }),
+        ("temperature", |s| s.devices[0].measurements.temperature_celsius = None),
+        ("temperature_limits", |s| s.devices[0].measurements.temperature_limits_celsius.clear()),
         ("power", |s| s.devices[0].measurements.power_watts = None),
-        ("power_limit", |s| {
-            s.devices[0].measurements.power_limit_watts = None
-        }),
+        ("power_limit", |s| s.devices[0].measurements.power_limit_watts = None),
         ("energy", |s| s.devices[0].measurements.energy_joules = None),
         ("clocks", |s| s.devices[0].measurements.clocks_hertz.clear()),
-        ("fans", |s| {
-            s.devices[0].measurements.fan_speed_ratios.clear()
-        }),
+        ("fans", |s| s.devices[0].measurements.fan_speed_ratios.clear()),
         ("throttled", |s| s.devices[0].measurements.throttled = None),
-        ("ecc", |s| {
-            s.devices[0].measurements.ecc_errors = EccErrors::default()
-        }),
-        ("pcie_replays", |s| {
-            s.devices[0].measurements.pcie_replays = None
-        }),
+        ("ecc", |s| s.devices[0].measurements.ecc_errors = EccErrors::default()),
+        ("pcie_replays", |s| s.devices[0].measurements.pcie_replays = None),
         ("processes", |s| s.devices[0].processes = None),
-        ("process_memory", |s| {
-            s.devices[0].processes.as_mut().unwrap()[0].memory_used_bytes = None
-        }),
-        ("process_utilization", |s| {
-            s.devices[0].processes.as_mut().unwrap()[0].utilization_ratio = None
-        }),
+        ("process_memory", |s| s.devices[0].processes.as_mut().unwrap()[0].memory_used_bytes = None),
+        ("process_utilization", |s| s.devices[0].processes.as_mut().unwrap()[0].utilization_ratio = None),
         ("xid_events", |s| s.xid_events.clear()),
     ];
     assert_eq!(clear.len(), Measurement::ALL.len());
@@ -225,13 +205,7 @@ hosts:
             let memory = device.measurements.memory.unwrap();
             let utilization = device.measurements.utilization_ratio;
             let pids: Vec<_> = device.processes.iter().flatten().map(|p| p.pid).collect();
-            (
-                device.index.to_string(),
-                device.mig_parent,
-                memory.used_bytes >> 30,
-                utilization,
-                pids,
-            )
+            (device.index.to_string(), device.mig_parent, memory.used_bytes >> 30, utilization, pids)
         })
         .collect();
     assert_eq!(
@@ -243,15 +217,9 @@ hosts:
         ]
     );
     assert_eq!(devices[2].profile.as_deref(), Some("1g.10gb"));
-    assert_eq!(
-        devices[2].name.as_deref(),
-        Some("NVIDIA H100 80GB HBM3 MIG 1g.10gb")
-    );
+    assert_eq!(devices[2].name.as_deref(), Some("NVIDIA H100 80GB HBM3 MIG 1g.10gb"));
     let process = devices[2].processes.as_ref().unwrap()[0];
-    assert_eq!(
-        (process.process_type, process.utilization_ratio),
-        (ProcessType::Graphics, None)
-    );
+    assert_eq!((process.process_type, process.utilization_ratio), (ProcessType::Graphics, None));
     // What its parts do costs power.
     assert_eq!(devices[0].measurements.power_watts, Some(180.0));
 }
@@ -260,23 +228,13 @@ hosts:
 fn a_lost_device_has_nothing_but_its_name_and_comes_back() {
     let text = "version: 1\nhosts: [{devices: [{count: 2, mig: [{profile: p, memory: 1gi}], faults: [{lost: true, during: {from: 5s, until: 6s}}]}]}]";
     let mut stand = Stand::new(text);
-    let uuids: Vec<_> = stand
-        .sample(0.0)
-        .devices
-        .into_iter()
-        .map(|d| d.uuid)
-        .collect();
+    let uuids: Vec<_> = stand.sample(0.0).devices.into_iter().map(|d| d.uuid).collect();
     let lost = stand.sample(5.0).devices;
-    let expected: Vec<_> = [
-        DeviceIndex::gpu(0),
-        DeviceIndex::mig(0, 0),
-        DeviceIndex::gpu(1),
-        DeviceIndex::mig(1, 0),
-    ]
-    .into_iter()
-    .zip(&uuids)
-    .map(|(index, uuid)| DeviceSample::lost(index, uuid.to_owned()))
-    .collect();
+    let expected: Vec<_> = [DeviceIndex::gpu(0), DeviceIndex::mig(0, 0), DeviceIndex::gpu(1), DeviceIndex::mig(1, 0)]
+        .into_iter()
+        .zip(&uuids)
+        .map(|(index, uuid)| DeviceSample::lost(index, uuid.to_owned()))
+        .collect();
     assert_eq!(lost, expected);
     assert!(stand.sample(6.0).devices.iter().all(|device| !device.lost));
 }
@@ -288,17 +246,11 @@ fn a_driver_that_is_not_there_or_reloaded_is_an_error_until_it_is_back() {
     assert_eq!(stand.sample(0.0).devices.len(), 1);
     stand.set(5.0);
     let error = stand.host.gpu.sample().unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "nvmlInit_v2 failed: the NVIDIA driver is not loaded"
-    );
+    assert_eq!(error.to_string(), "nvmlInit_v2 failed: the NVIDIA driver is not loaded");
     assert_eq!(stand.sample(6.0).devices.len(), 1);
     stand.set(10.0);
     let error = stand.host.gpu.sample().unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "nvmlDeviceGetCount_v2 failed: NVML was not initialized"
-    );
+    assert_eq!(error.to_string(), "nvmlDeviceGetCount_v2 failed: NVML was not initialized");
     assert_eq!(stand.sample(10.0).devices.len(), 1);
     assert_eq!(stand.sample(11.0).devices.len(), 1);
 }
@@ -324,12 +276,7 @@ fn a_hanging_call_blocks_until_it_is_over() {
 
 #[test]
 fn no_simulated_device_at_all_is_no_error() {
-    assert_eq!(
-        Stand::of(Engine::idle_devices(0).unwrap())
-            .sample(1.0)
-            .devices,
-        []
-    );
+    assert_eq!(Stand::of(Engine::idle_devices(0).unwrap()).sample(1.0).devices, []);
 }
 
 #[test]

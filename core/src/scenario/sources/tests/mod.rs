@@ -20,12 +20,7 @@ struct Machine;
 
 impl ProcessSource for Machine {
     fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
-        let lineage = Lineage {
-            start_time_ticks: 77,
-            start_timestamp_seconds: 5.0,
-            parent: 0,
-            uid: Some(1000),
-        };
+        let lineage = Lineage { start_time_ticks: 77, start_timestamp_seconds: 5.0, parent: 0, uid: Some(1000) };
         let facts = |pid: &u32| ProcessFacts {
             start_time_ticks: 77,
             uid: Some(1000),
@@ -36,11 +31,7 @@ impl ProcessSource for Machine {
             claim: Claim::Absent,
         };
         ProcessTable {
-            processes: request
-                .processes
-                .iter()
-                .map(|pid| (*pid, ProcessRead::Present(facts(pid))))
-                .collect(),
+            processes: request.processes.iter().map(|pid| (*pid, ProcessRead::Present(facts(pid)))).collect(),
             lineage: request.members.iter().map(|pid| (*pid, lineage)).collect(),
             ..ProcessTable::default()
         }
@@ -53,9 +44,7 @@ impl ProcessSource for Machine {
 
 impl StateSource for Machine {
     fn read(&mut self) -> Result<State, StateError> {
-        Err(StateError {
-            message: "the real state".to_owned(),
-        })
+        Err(StateError { message: "the real state".to_owned() })
     }
 }
 
@@ -85,16 +74,9 @@ impl Stand {
                 *now.lock().unwrap()
             }
         });
-        let real = || RealSources {
-            processes: Box::new(Machine),
-            state: Box::new(Machine),
-        };
+        let real = || RealSources { processes: Box::new(Machine), state: Box::new(Machine) };
         let mut hosts = sources(&Arc::new(engine), &clock, Some("here"), real);
-        let stand = Self {
-            host: hosts.remove(0),
-            now,
-            looks,
-        };
+        let stand = Self { host: hosts.remove(0), now, looks };
         stand.set(0.0);
         stand
     }
@@ -113,10 +95,7 @@ impl Stand {
     }
 
     fn read(&mut self, pids: &[u32]) -> ProcessTable {
-        self.host.processes.read(&ProcessRequest {
-            processes: pids.to_vec(),
-            members: Vec::new(),
-        })
+        self.host.processes.read(&ProcessRequest { processes: pids.to_vec(), members: Vec::new() })
     }
 }
 
@@ -124,29 +103,16 @@ impl Stand {
 fn attributions(stand: &mut Stand, seconds: f64) -> Vec<(u32, Attribution)> {
     let sample = stand.sample(seconds);
     let state = stand.host.state.read().unwrap();
-    let mut pids: Vec<u32> = sample
-        .devices
-        .iter()
-        .flat_map(|device| device.processes.iter().flatten().map(|process| process.pid))
-        .collect();
+    let mut pids: Vec<u32> =
+        sample.devices.iter().flat_map(|device| device.processes.iter().flatten().map(|process| process.pid)).collect();
     pids.sort_unstable();
     pids.dedup();
     let table = stand.host.processes.read(&ProcessRequest {
         processes: pids.clone(),
-        members: state
-            .environments
-            .iter()
-            .flat_map(|e| e.pids.clone())
-            .collect(),
+        members: state.environments.iter().flat_map(|e| e.pids.clone()).collect(),
     });
     let live = live_environments(&state, &table);
-    assert_eq!(
-        live.len(),
-        state.environments.len(),
-        "an environment without a living member"
-    );
+    assert_eq!(live.len(), state.environments.len(), "an environment without a living member");
     let attributor = Attributor::new(&state, &live, true, &table);
-    pids.into_iter()
-        .map(|pid| (pid, attributor.attribute(pid)))
-        .collect()
+    pids.into_iter().map(|pid| (pid, attributor.attribute(pid))).collect()
 }

@@ -8,10 +8,7 @@ fn what_the_scenario_leaves_to_the_machine_is_real() {
     let mut stand = Stand::of(Engine::idle_devices(3).unwrap());
     assert_eq!(stand.host.hostname, "here");
     assert_eq!(stand.sample(1.0).devices.len(), 3);
-    assert_eq!(
-        stand.host.state.read().unwrap_err().message,
-        "the real state"
-    );
+    assert_eq!(stand.host.state.read().unwrap_err().message, "the real state");
     assert_eq!(stand.host.processes.username(7), "real-7");
     let table = stand.read(&[4242]);
     let ProcessRead::Present(facts) = &table.processes[&4242] else {
@@ -53,15 +50,9 @@ hosts:
       - {pid: 50, user: bob, environment: f, started: 1h}
       - {pid: 60, devices: [{index: 0}]}
 ";
-    let environment = |eid: &str| Attribution::Environment {
-        eid: eid.to_owned(),
-    };
-    let outside = |reason: &str| Attribution::Outside {
-        reason: reason.to_owned(),
-    };
-    let unknown = |reason: &str| Attribution::Unknown {
-        reason: reason.to_owned(),
-    };
+    let environment = |eid: &str| Attribution::Environment { eid: eid.to_owned() };
+    let outside = |reason: &str| Attribution::Outside { reason: reason.to_owned() };
+    let unknown = |reason: &str| Attribution::Unknown { reason: reason.to_owned() };
     let mut attributed = attributions(&mut Stand::new(text), 60.0);
     let (real, _) = attributed.pop().unwrap();
     assert_eq!(real, 60);
@@ -103,24 +94,9 @@ hosts:
         let state = stand.host.state.read().unwrap();
         let created = state.environments[0].created_timestamp_seconds;
         assert_eq!(created, Some(EPOCH_SECONDS as f64 + round + 10.0));
-        assert_eq!(
-            state.devices[0].attachments[0]
-                .gpu_memory
-                .map(MemoryAmount::bytes),
-            Some(8 << 30)
-        );
-        assert_eq!(
-            stand.sample(round + 29.0).devices[0]
-                .measurements
-                .utilization_ratio,
-            Some(0.5)
-        );
-        assert_eq!(
-            stand.sample(round + 31.0).devices[0]
-                .measurements
-                .utilization_ratio,
-            Some(0.0)
-        );
+        assert_eq!(state.devices[0].attachments[0].gpu_memory.map(MemoryAmount::bytes), Some(8 << 30));
+        assert_eq!(stand.sample(round + 29.0).devices[0].measurements.utilization_ratio, Some(0.5));
+        assert_eq!(stand.sample(round + 31.0).devices[0].measurements.utilization_ratio, Some(0.0));
         let table = stand.read(&[10]);
         starts.push(table.lineage[&10].start_time_ticks);
     }

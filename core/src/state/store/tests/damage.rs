@@ -71,10 +71,7 @@ fn reading_tells_what_is_whole_in_a_damaged_file_and_leaves_it_as_it_is() {
         assert_eq!(names(folder.path()), names_before);
         nothing(&mut store);
         assert_ne!(names(folder.path()), names_before);
-        assert_eq!(
-            store.read().unwrap().environments[0],
-            before.environments[0]
-        );
+        assert_eq!(store.read().unwrap().environments[0], before.environments[0]);
     }
 }
 
@@ -102,10 +99,7 @@ fn every_cut_of_a_file_loses_what_it_cuts_and_nothing_else() {
             }
         }
         let all_of_devices = name == "devices.json" && kept_both == 20;
-        assert!(
-            kept_one > 2 || all_of_devices,
-            "{name}: {kept_one}, {kept_both}"
-        );
+        assert!(kept_one > 2 || all_of_devices, "{name}: {kept_one}, {kept_both}");
     }
 }
 
@@ -118,28 +112,19 @@ fn an_environment_keeps_its_devices_while_its_member_lives_whatever_file_is_lost
         ("removed", |path| fs::remove_file(path).unwrap()),
         ("empty", |path| fs::write(path, "").unwrap()),
         ("overwritten", |path| fs::write(path, "x").unwrap()),
-        ("too large", |path| {
-            fs::write(path, " ".repeat(9 << 20)).unwrap()
-        }),
+        ("too large", |path| fs::write(path, " ".repeat(9 << 20)).unwrap()),
         ("link", |path| {
             fs::remove_file(path).unwrap();
             symlink("/dev/null", path).unwrap();
         }),
     ];
     let cases = lose.iter().flat_map(|(how, lose)| {
-        [
-            vec!["envs.json"],
-            vec!["devices.json"],
-            vec!["envs.json", "devices.json"],
-        ]
-        .map(|files| (format!("{files:?} {how}"), files, lose))
+        [vec!["envs.json"], vec!["devices.json"], vec!["envs.json", "devices.json"]]
+            .map(|files| (format!("{files:?} {how}"), files, lose))
     });
     for (how, files, lose) in cases {
         let folder = TempDir::new().unwrap();
-        let mut member = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .unwrap();
+        let mut member = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let mut store = StateStore::new(folder.path());
         store
             .update(|state| {
@@ -181,10 +166,7 @@ fn a_file_that_grew_too_large_loses_nothing() {
         fs::write(&path, whole + &" ".repeat(31 << 20)).unwrap();
         nothing(&mut store);
         let after = store.read().unwrap();
-        assert_eq!(
-            (after.environments, after.devices),
-            (before.environments, before.devices)
-        );
+        assert_eq!((after.environments, after.devices), (before.environments, before.devices));
     }
 }
 
@@ -193,16 +175,10 @@ fn what_is_whole_of_recorded_members_and_of_the_queue_is_kept() {
     let folder = TempDir::new().unwrap();
     let (store, _) = two_environments(&folder);
     let mut store = store.finding_waiting(|_, pid| Some(waiting(pid)));
-    store
-        .update(|state| Ok::<_, TestError>(state.enqueue(1, None)))
-        .unwrap();
+    store.update(|state| Ok::<_, TestError>(state.enqueue(1, None))).unwrap();
     let path = folder.path().join("genv-members.json");
     let whole = fs::read_to_string(&path).unwrap();
-    fs::write(
-        &path,
-        whole.trim_end_matches(['}', ']', '\n', ' ']).to_owned() + "}",
-    )
-    .unwrap();
+    fs::write(&path, whole.trim_end_matches(['}', ']', '\n', ' ']).to_owned() + "}").unwrap();
     nothing(&mut store);
     assert_eq!(fs::read_to_string(&path).unwrap(), whole);
 }
@@ -213,26 +189,15 @@ fn what_is_whole_in_a_damaged_file_is_kept() {
     let mut store = StateStore::new(folder.path());
     activate_and_attach(&mut store, "7", 1).unwrap();
     let path = folder.path().join("envs.json");
-    let damaged = fs::read_to_string(&path)
-        .unwrap()
-        .replace("\"envs\": [", "\"envs\": [{\"eid\": \"broken\"},");
+    let damaged = fs::read_to_string(&path).unwrap().replace("\"envs\": [", "\"envs\": [{\"eid\": \"broken\"},");
     fs::write(&path, &damaged).unwrap();
     nothing(&mut store);
     insta::assert_snapshot!(told(&mut store), @r#"DIR/envs.json has damaged entries (envs.json: environment "broken": its uid is missing, and it is left out): what it was is kept as envs.json.corrupt-TIME"#);
     let state = store.read().unwrap();
     assert_eq!(state.environments[0].eid, "7");
-    assert_eq!(
-        (state.incomplete, state.devices[0].attachments.len()),
-        (false, 1)
-    );
-    let aside: Vec<String> = names(folder.path())
-        .into_iter()
-        .filter(|name| name.contains("corrupt"))
-        .collect();
-    assert_eq!(
-        fs::read_to_string(folder.path().join(&aside[0])).unwrap(),
-        damaged
-    );
+    assert_eq!((state.incomplete, state.devices[0].attachments.len()), (false, 1));
+    let aside: Vec<String> = names(folder.path()).into_iter().filter(|name| name.contains("corrupt")).collect();
+    assert_eq!(fs::read_to_string(folder.path().join(&aside[0])).unwrap(), damaged);
     nothing(&mut store);
     assert_eq!(told(&mut store), "");
 }
@@ -244,19 +209,15 @@ fn no_file_that_was_set_aside_is_overwritten_and_not_too_many_are_kept() {
     let path = folder.path().join("envs.json");
     let aside = || -> Vec<String> {
         let names = names(folder.path()).into_iter();
-        names
-            .filter(|name| name.starts_with("envs.json.corrupt-"))
-            .collect()
+        names.filter(|name| name.starts_with("envs.json.corrupt-")).collect()
     };
     for damage in 0..10 {
         fs::write(&path, format!("damage {damage}")).unwrap();
         nothing(&mut store);
         assert_eq!(aside().len(), damage + 1);
     }
-    let contents: BTreeSet<String> = aside()
-        .iter()
-        .map(|name| fs::read_to_string(folder.path().join(name)).unwrap())
-        .collect();
+    let contents: BTreeSet<String> =
+        aside().iter().map(|name| fs::read_to_string(folder.path().join(name)).unwrap()).collect();
     assert_eq!(contents.len(), 10);
     for damage in 10..15 {
         fs::write(&path, format!("damage {damage}")).unwrap();
@@ -290,15 +251,7 @@ fn what_is_planted_in_a_files_place_is_not_followed() {
         ".genv-members.json.new",
     ];
     for file in files {
-        for plant in [
-            "link",
-            "dangling link",
-            "hard link",
-            "fifo",
-            "socket",
-            "folder",
-            "full folder",
-        ] {
+        for plant in ["link", "dangling link", "hard link", "fifo", "socket", "folder", "full folder"] {
             let folder = TempDir::new().unwrap();
             let elsewhere = TempDir::new().unwrap();
             let victim = elsewhere.path().join("victim");
@@ -312,9 +265,7 @@ fn what_is_planted_in_a_files_place_is_not_followed() {
                 "link" => symlink(&victim, &path).unwrap(),
                 "dangling link" => symlink(elsewhere.path().join("new"), &path).unwrap(),
                 "hard link" => fs::hard_link(&victim, &path).unwrap(),
-                "fifo" => {
-                    mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap()
-                }
+                "fifo" => mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap(),
                 "socket" => drop(UnixListener::bind(&path).unwrap()),
                 "folder" => fs::create_dir(&path).unwrap(),
                 _ => {
@@ -336,17 +287,9 @@ fn what_is_planted_in_a_files_place_is_not_followed() {
             assert_eq!(fs::read(&victim).unwrap(), b"precious", "{what}");
             let mode = fs::metadata(&victim).unwrap().permissions().mode() & 0o7777;
             assert_eq!(mode, 0o600, "{what}");
-            assert_eq!(
-                names(elsewhere.path()),
-                ["victim".to_owned()].into(),
-                "{what}"
-            );
+            assert_eq!(names(elsewhere.path()), ["victim".to_owned()].into(), "{what}");
             let told = store.take_notices();
-            assert_eq!(
-                told.len(),
-                usize::from(!file.starts_with('.')),
-                "{what}: {told:?}"
-            );
+            assert_eq!(told.len(), usize::from(!file.starts_with('.')), "{what}: {told:?}");
             nothing(&mut store);
             assert_eq!(store.take_notices(), Vec::<String>::new(), "{what}");
         }
@@ -360,9 +303,7 @@ fn what_is_written_can_be_read_again_however_much_was_there() {
     activate_and_attach(&mut store, "7", 1).unwrap();
     let path = folder.path().join("envs.json");
     let kept = fs::read_to_string(&path).unwrap();
-    let last = kept
-        .split_once('[')
-        .and_then(|(_, kept)| kept.trim_end().strip_suffix("]\n}"));
+    let last = kept.split_once('[').and_then(|(_, kept)| kept.trim_end().strip_suffix("]\n}"));
     let last = last.unwrap();
     // In genv's own layout, these records take much more than the size limit.
     let pids: Vec<String> = (1..2_000).map(|pid| pid.to_string()).collect();
@@ -377,10 +318,7 @@ fn what_is_written_can_be_read_again_however_much_was_there() {
     fs::write(&path, large + last + "]}").unwrap();
     activate_and_attach(&mut store, "8", 1).unwrap();
     let told = store.take_notices();
-    assert!(
-        told.iter().any(|it| it.contains("are left out")),
-        "{told:?}"
-    );
+    assert!(told.iter().any(|it| it.contains("are left out")), "{told:?}");
     assert!(fs::metadata(&path).unwrap().len() <= 32 << 20);
     let environments = store.read().unwrap().environments;
     for eid in ["7", "8"] {
@@ -394,15 +332,8 @@ fn a_state_directory_that_cannot_be_one_is_refused() {
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     for path in [file.clone(), file.join("genv")] {
-        let error = StateStore::new(&path)
-            .update(|_| Ok::<_, StoreError>(()))
-            .unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .contains("cannot open the state directory"),
-            "{error}"
-        );
+        let error = StateStore::new(&path).update(|_| Ok::<_, StoreError>(())).unwrap_err();
+        assert!(error.to_string().contains("cannot open the state directory"), "{error}");
         assert!(error.to_string().contains("set GENV_TMPDIR"), "{error}");
     }
     let real = folder.path().join("real");

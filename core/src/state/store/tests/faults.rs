@@ -121,14 +121,8 @@ fn at_every_step(
         start(path);
         let steps = Arc::default();
         let before = files(path);
-        let disk = FaultyDisk {
-            fault,
-            at,
-            steps: Arc::clone(&steps),
-        };
-        let mut store = StateStore::new(path)
-            .clock(|| UNIX_EPOCH + Duration::from_secs(1_795_174_860))
-            .disk(disk);
+        let disk = FaultyDisk { fault, at, steps: Arc::clone(&steps) };
+        let mut store = StateStore::new(path).clock(|| UNIX_EPOCH + Duration::from_secs(1_795_174_860)).disk(disk);
         let changed = change(&mut store);
         let steps = steps.lock().unwrap();
         let failed = steps.get(at).copied();
@@ -145,10 +139,7 @@ fn at_every_step(
         let state = next.read().unwrap();
         assert_sound(&state);
         assert!(state.environments.iter().any(|it| it.eid == "8"));
-        let left: Vec<String> = names(path)
-            .into_iter()
-            .filter(|name| name.ends_with(".new"))
-            .collect();
+        let left: Vec<String> = names(path).into_iter().filter(|name| name.ends_with(".new")).collect();
         assert_eq!(left, Vec::<String>::new(), "step {at}");
         if failed.is_none() {
             changed.unwrap();
@@ -178,8 +169,7 @@ const FAULTS: [Fault; 5] = [
 fn every_file_is_the_old_one_or_the_new_one_whatever_fails() {
     let folder = TempDir::new().unwrap();
     two_environments(folder.path());
-    let mut store =
-        StateStore::new(folder.path()).clock(|| UNIX_EPOCH + Duration::from_secs(1_795_174_860));
+    let mut store = StateStore::new(folder.path()).clock(|| UNIX_EPOCH + Duration::from_secs(1_795_174_860));
     change(&mut store).unwrap();
     let new = files(folder.path());
     for fault in FAULTS {
@@ -193,12 +183,8 @@ fn every_file_is_the_old_one_or_the_new_one_whatever_fails() {
                 }
             }
             // Nobody is attached before they exist, or exists before their start is recorded.
-            let changed = ["genv-members.json", "envs.json", "devices.json"]
-                .map(|name| left[name] == new[name]);
-            assert!(
-                changed.is_sorted_by(|before, after| before >= after),
-                "{changed:?}"
-            );
+            let changed = ["genv-members.json", "envs.json", "devices.json"].map(|name| left[name] == new[name]);
+            assert!(changed.is_sorted_by(|before, after| before >= after), "{changed:?}");
             if fault != Fault::Killed {
                 assert!(left.keys().all(|name| !name.ends_with(".new")));
             }
@@ -215,28 +201,21 @@ fn a_damaged_file_is_never_lost_whatever_fails() {
             std::fs::write(path.join("envs.json"), DAMAGED).unwrap();
         };
         at_every_step(fault, start, |_, left, _| {
-            assert!(
-                left.values().any(|content| content == DAMAGED),
-                "{fault:?}: {left:?}"
-            );
+            assert!(left.values().any(|content| content == DAMAGED), "{fault:?}: {left:?}");
         });
     }
 }
 
 #[test]
 fn damaged_entries_are_never_lost_whatever_fails() {
-    const DAMAGED: &[u8] =
-        b"{\"devices\": [{\"index\": 0, \"total_memory\": \"much\", \"attachments\": []}]}";
+    const DAMAGED: &[u8] = b"{\"devices\": [{\"index\": 0, \"total_memory\": \"much\", \"attachments\": []}]}";
     for fault in FAULTS {
         let start = |path: &Path| {
             two_environments(path);
             std::fs::write(path.join("devices.json"), DAMAGED).unwrap();
         };
         at_every_step(fault, start, |_, left, _| {
-            assert!(
-                left.values().any(|content| content == DAMAGED),
-                "{fault:?}: {left:?}"
-            );
+            assert!(left.values().any(|content| content == DAMAGED), "{fault:?}: {left:?}");
         });
     }
 }

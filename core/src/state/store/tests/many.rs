@@ -35,15 +35,13 @@ fn environments_without_a_shell_are_judged_by_one_look_at_the_processes_however_
         })
         .unzip();
     let devices = json!([{ "index": 0, "total_memory": "1gi", "attachments": attachments }]);
-    for (name, content) in [
-        ("envs.json", json!({ "envs": environments })),
-        ("devices.json", json!({ "devices": devices })),
-    ] {
+    for (name, content) in
+        [("envs.json", json!({ "envs": environments })), ("devices.json", json!({ "devices": devices }))]
+    {
         std::fs::write(folder.path().join(name), content.to_string()).unwrap();
     }
     let reads = Arc::new(AtomicUsize::new(0));
-    let mut store =
-        StateStore::new(folder.path()).processes(Counted(ProcReader::new(), Arc::clone(&reads)));
+    let mut store = StateStore::new(folder.path()).processes(Counted(ProcReader::new(), Arc::clone(&reads)));
     store.read().unwrap();
     let reads = reads.load(Ordering::Relaxed);
     assert!((1..=3).contains(&reads), "{reads}");

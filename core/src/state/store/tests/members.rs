@@ -79,19 +79,13 @@ fn lab() -> Lab {
     let processes = Processes::default();
     let store = StateStore::new(folder.path()).processes(processes.clone());
     let store = store.finding_waiting(|_, pid| Some(waiting(pid)));
-    Lab {
-        folder,
-        processes,
-        store,
-    }
+    Lab { folder, processes, store }
 }
 
 impl Lab {
     fn activate(&mut self, eid: &str, pid: u32) {
         let member = MemberId::Process(pid);
-        let activated = self
-            .store
-            .update(|state| Ok::<_, StoreError>(state.activate(eid, 0, None, &member)));
+        let activated = self.store.update(|state| Ok::<_, StoreError>(state.activate(eid, 0, None, &member)));
         activated.unwrap();
     }
 
@@ -113,9 +107,7 @@ impl Lab {
     fn pids(&mut self) -> Vec<(String, Vec<u32>)> {
         let members = |environments: &[EnvironmentState]| {
             let environments = environments.iter();
-            environments
-                .map(|it| (it.eid.clone(), it.pids.clone()))
-                .collect::<Vec<_>>()
+            environments.map(|it| (it.eid.clone(), it.pids.clone())).collect::<Vec<_>>()
         };
         let seen = members(&self.store.read().unwrap().environments);
         self.nothing();
@@ -128,15 +120,8 @@ impl Lab {
     /// What the exporter takes for alive.
     fn exported(&mut self) -> Vec<(String, Vec<u32>)> {
         let state = StateDirectory::new(self.folder.path()).read().unwrap();
-        let members = state
-            .environments
-            .iter()
-            .flat_map(|it| it.pids.clone())
-            .collect();
-        let table = self.processes.read(&ProcessRequest {
-            members,
-            ..ProcessRequest::default()
-        });
+        let members = state.environments.iter().flat_map(|it| it.pids.clone()).collect();
+        let table = self.processes.read(&ProcessRequest { members, ..ProcessRequest::default() });
         let live = live_environments(&state, &table);
         live.iter()
             .map(|it| {
@@ -156,13 +141,9 @@ impl Lab {
 
     /// Lets `envs.json` be written at so many hundredths of a second since boot.
     fn written_at(&self, ticks: u64) {
-        let file = fs::File::options()
-            .append(true)
-            .open(self.folder.path().join("envs.json"));
+        let file = fs::File::options().append(true).open(self.folder.path().join("envs.json"));
         let seconds = BOOT_SECONDS + ticks as f64 / 100.0;
-        file.unwrap()
-            .set_modified(UNIX_EPOCH + Duration::from_secs_f64(seconds))
-            .unwrap();
+        file.unwrap().set_modified(UNIX_EPOCH + Duration::from_secs_f64(seconds)).unwrap();
     }
 }
 
@@ -229,11 +210,7 @@ fn a_new_environment_with_an_old_id_has_members_of_its_own() {
     // genv 1.4.3 ends it, and makes another one with the same id for another process with the same pid.
     let later = |content: &str| {
         let at = content.find("\"creation\": \"").unwrap() + "\"creation\": \"".len();
-        format!(
-            "{}01/01/2035 00:00:00{}",
-            &content[..at],
-            &content[at + 19..]
-        )
+        format!("{}01/01/2035 00:00:00{}", &content[..at], &content[at + 19..])
     };
     lab.edit("envs.json", later);
     lab.written_at(1_000);
@@ -262,9 +239,7 @@ fn nobody_survives_a_reboot() {
     lab.processes.start(7, 100);
     lab.activate("e", 7);
     let boot_id = crate::state::members::boot_id();
-    lab.edit("genv-members.json", |content| {
-        content.replace(&boot_id, "another")
-    });
+    lab.edit("genv-members.json", |content| content.replace(&boot_id, "another"));
     lab.written_at(1_000);
     lab.processes.start(7, LATER_TICKS);
     assert_eq!(lab.exported(), []);
@@ -285,19 +260,13 @@ fn without_cleaning_the_dead_stay_and_are_not_mistaken_later() {
     let mut lab = lab();
     lab.processes.start(7, 100);
     lab.activate("a", 7);
-    lab.edit("envs.json", |content| {
-        content.replace("        7\n", "        7,\n        8\n")
-    });
+    lab.edit("envs.json", |content| content.replace("        7\n", "        7,\n        8\n"));
     lab.written_at(1_000);
     // Whoever had pid 8 has ended, and somebody else has it now.
     lab.processes.start(8, LATER_TICKS);
     lab.processes.start(9, 100);
-    let mut keeping = StateStore::new(lab.folder.path())
-        .processes(lab.processes.clone())
-        .cleaning(false);
-    let activate = |state: &mut EditableState| {
-        Ok::<_, StoreError>(state.activate("b", 0, None, &MemberId::Process(9)))
-    };
+    let mut keeping = StateStore::new(lab.folder.path()).processes(lab.processes.clone()).cleaning(false);
+    let activate = |state: &mut EditableState| Ok::<_, StoreError>(state.activate("b", 0, None, &MemberId::Process(9)));
     keeping.update(activate).unwrap();
     let kept = keeping.read().unwrap();
     assert_eq!(kept.environments[0].pids, [7, 8]);
@@ -372,18 +341,11 @@ fn an_environment_lives_as_long_as_its_kernels() {
     let kernels = |store: &mut StateStore| -> Vec<(String, Vec<String>)> {
         store.update(|_| Ok::<_, StoreError>(())).unwrap();
         let state = StateDirectory::new(store.path()).read_files().unwrap();
-        state
-            .environments
-            .into_iter()
-            .map(|it| (it.eid, it.kernel_ids))
-            .collect()
+        state.environments.into_iter().map(|it| (it.eid, it.kernel_ids)).collect()
     };
     let (a, b) = ("a".to_owned(), "b".to_owned());
     let other = ("other user's".to_owned(), vec![a.clone(), b.clone()]);
-    assert_eq!(
-        kernels(&mut store),
-        [("e".to_owned(), vec![a, b.clone()]), other.clone()]
-    );
+    assert_eq!(kernels(&mut store), [("e".to_owned(), vec![a, b.clone()]), other.clone()]);
     fs::remove_file(runtime.path().join("kernel-a.json")).unwrap();
     let seen = store.read().unwrap().environments.swap_remove(0);
     assert_eq!(seen.kernel_ids, vec![b.clone()]);
@@ -391,10 +353,7 @@ fn an_environment_lives_as_long_as_its_kernels() {
     let mut exporter = StateDirectory::new(store.path()).kernels(looking());
     let seen = exporter.read().unwrap().environments.swap_remove(0);
     assert_eq!(seen.kernel_ids, vec![b.clone()]);
-    assert_eq!(
-        kernels(&mut store),
-        [("e".to_owned(), vec![b]), other.clone()]
-    );
+    assert_eq!(kernels(&mut store), [("e".to_owned(), vec![b]), other.clone()]);
     assert!(exporter.read().unwrap().kernels_not_found.is_empty());
     fs::remove_file(runtime.path().join("kernel-b.json")).unwrap();
     // Who only reads remembers whose kernels it did not find: they may run elsewhere.

@@ -23,12 +23,7 @@ enum TestError {
 
 /// The place of a process of root in the queue.
 fn waiting(pid: u32) -> Waiting {
-    Waiting {
-        pid,
-        uid: 0,
-        request: None,
-        since_timestamp_seconds: None,
-    }
+    Waiting { pid, uid: 0, request: None, since_timestamp_seconds: None }
 }
 
 fn me() -> MemberId {
@@ -46,22 +41,13 @@ fn gpus(count: u32) -> Inventory {
 /// Names in a folder.
 fn names(path: &Path) -> BTreeSet<String> {
     let entries = std::fs::read_dir(path).unwrap();
-    entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect()
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-fn activate_and_attach(
-    store: &mut StateStore,
-    eid: &str,
-    devices: u32,
-) -> Result<Vec<u32>, TestError> {
+fn activate_and_attach(store: &mut StateStore, eid: &str, devices: u32) -> Result<Vec<u32>, TestError> {
     store.update(|state| {
         state.merge_inventory(&gpus(4));
-        assert_eq!(
-            state.activate(eid, 0, Some("root"), &me()),
-            Activation::Created
-        );
+        assert_eq!(state.activate(eid, 0, Some("root"), &me()), Activation::Created);
         Ok(state.attach(eid, &count(devices))?)
     })
 }
@@ -72,20 +58,9 @@ fn an_environment_lives_its_life() {
     let path = folder.path().join("genv");
     let mut store = StateStore::new(&path);
     assert_eq!(activate_and_attach(&mut store, "7", 2).unwrap(), [0, 1]);
-    let mode = |name: &str| {
-        std::fs::metadata(path.join(name))
-            .unwrap()
-            .permissions()
-            .mode()
-            & 0o7777
-    };
+    let mode = |name: &str| std::fs::metadata(path.join(name)).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(""), 0o777);
-    for name in [
-        "envs.json",
-        "devices.json",
-        "genv-members.json",
-        "genv.lock",
-    ] {
+    for name in ["envs.json", "devices.json", "genv-members.json", "genv.lock"] {
         assert_eq!(mode(name), 0o666, "{name}");
     }
     let state = store.read().unwrap();
@@ -100,23 +75,10 @@ fn an_environment_lives_its_life() {
     assert!(left.unwrap());
     let state = store.read().unwrap();
     assert_eq!(state.environments, []);
-    assert!(
-        state
-            .devices
-            .iter()
-            .all(|device| device.attachments.is_empty())
-    );
-    let expected = [
-        "devices.json",
-        "envs.json",
-        "genv-members.json",
-        "genv.lock",
-    ];
+    assert!(state.devices.iter().all(|device| device.attachments.is_empty()));
+    let expected = ["devices.json", "envs.json", "genv-members.json", "genv.lock"];
     let mut expected: BTreeSet<String> = expected.map(str::to_owned).into();
-    expected.insert(format!(
-        "genv-confirmed-{}.json",
-        rustix::process::geteuid().as_raw()
-    ));
+    expected.insert(format!("genv-confirmed-{}.json", rustix::process::geteuid().as_raw()));
     assert_eq!(names(&path), expected);
     assert_eq!(store.take_notices(), Vec::<String>::new());
 }
@@ -128,19 +90,11 @@ fn one_environment_is_read_with_its_own_devices_and_members() {
     activate_and_attach(&mut store, "7", 1).unwrap();
     activate_and_attach(&mut store, "8", 2).unwrap();
     let state = store.read_environment("8").unwrap();
-    let eids: Vec<&str> = state
-        .environments
-        .iter()
-        .map(|it| it.eid.as_str())
-        .collect();
+    let eids: Vec<&str> = state.environments.iter().map(|it| it.eid.as_str()).collect();
     assert_eq!(eids, ["8"]);
     assert_eq!(state.environments[0].pids, [std::process::id()]);
-    let attached: Vec<u32> = state
-        .devices
-        .iter()
-        .filter(|device| !device.attachments.is_empty())
-        .map(|device| device.index)
-        .collect();
+    let attached: Vec<u32> =
+        state.devices.iter().filter(|device| !device.attachments.is_empty()).map(|device| device.index).collect();
     assert_eq!(attached, [1, 2]);
     assert_eq!(store.read_environment("9").unwrap().environments, []);
 }
@@ -170,28 +124,20 @@ fn an_unchanged_file_is_not_written() {
         found.unwrap().ino()
     };
     let before = ["envs.json", "devices.json", "genv-members.json"].map(inode);
-    store
-        .update(|state| Ok::<_, TestError>(state.detach("7", None)?))
-        .unwrap();
+    store.update(|state| Ok::<_, TestError>(state.detach("7", None)?)).unwrap();
     let after = ["envs.json", "devices.json", "genv-members.json"].map(inode);
     assert_eq!(before[0], after[0]);
     // The one has a copy of the other.
     assert_ne!(before[1], after[1]);
     assert_ne!(before[2], after[2]);
     store.update(|_| Ok::<_, TestError>(())).unwrap();
-    assert_eq!(
-        ["envs.json", "devices.json", "genv-members.json"].map(inode),
-        after
-    );
+    assert_eq!(["envs.json", "devices.json", "genv-members.json"].map(inode), after);
 }
 
 #[test]
 fn changes_of_many_at_once_are_all_made() {
     let folder = TempDir::new().unwrap();
-    let configuration = Configuration {
-        gpu_memory: Some(MemoryAmount::mebibytes(1)),
-        ..Configuration::default()
-    };
+    let configuration = Configuration { gpu_memory: Some(MemoryAmount::mebibytes(1)), ..Configuration::default() };
     std::thread::scope(|scope| {
         for thread in 0..16 {
             let (path, configuration) = (folder.path(), configuration.clone());
@@ -223,10 +169,7 @@ fn who_cannot_have_the_lock_changes_nothing() {
     let held = store.update(|_| {
         let mut other = StateStore::new(&path).patience(Duration::from_millis(20));
         let error = activate_and_attach(&mut other, "7", 1).unwrap_err();
-        assert!(matches!(
-            error,
-            TestError::Store(StoreError::Lock(LockError::TimedOut { .. }))
-        ));
+        assert!(matches!(error, TestError::Store(StoreError::Lock(LockError::TimedOut { .. }))));
         // Who only reads does not wait.
         assert_eq!(other.read().unwrap().environments, []);
         Ok::<_, TestError>(())
