@@ -12,8 +12,8 @@ COPY . .
 # Not built in the source's own target folder: a cache is no part of the layer, hence the copies.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/target \
-    cargo build --release --locked --target-dir /target $(printf -- '--package %s ' $PACKAGES) \
-    && install -D --target-directory=/programs $(printf -- '/target/release/%s ' $PROGRAMS)
+    cargo build --profile dist --locked --target-dir /target $(printf -- '--package %s ' $PACKAGES) \
+    && install -D --target-directory=/programs $(printf -- '/target/dist/%s ' $PROGRAMS)
 
 FROM debian:bookworm-slim
 # Names from SSSD come through its library, and through the daemon's socket on the host.

@@ -36,7 +36,7 @@ fn fetched(relative: &Path) -> Option<PathBuf> {
 }
 
 /// Where cargo puts the programs under test: the folder that `GENV_TEST_BUILD` names, otherwise that of this
-/// program's own profile, `target/debug` or `target/release`.
+/// program's own profile, such as `target/debug`.
 ///
 /// # Panics
 /// If this program does not run from such a folder.
