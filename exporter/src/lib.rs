@@ -13,7 +13,7 @@ use genv_core::stream::SnapshotStream;
 use genv_remote::flags::HostFlags;
 use genv_remote::follow::follow;
 use genv_remote::{HostListError, allow_open_files};
-use genv_web::{Notify, Server, WebConfig, build, log};
+use genv_web::{Server, WebConfig, build, log};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -104,7 +104,6 @@ async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
     let (renderer, latest) = Renderer::new(options.limits, options.usernames);
     let endpoints = Endpoints::new(latest.clone(), &options.telemetry_path, interval);
     let rendering = tokio::spawn(renderer.follow(stream));
-    let notify = Notify::from_environment();
 
     let addresses = server.local_addresses();
     tracing::info!(version = build::VERSION, revision = build::REVISION, ?addresses, "serving");
@@ -113,7 +112,7 @@ async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
         tokio::select! {
             _ = terminate.recv() => tracing::info!("stopping on SIGTERM"),
             _ = interrupt.recv() => tracing::info!("stopping on SIGINT"),
-            () = service_manager::tell(&notify, latest, interval) => {}
+            () = service_manager::notify_of(latest, interval) => {}
             _ = rendering => outcome = Err(anyhow!("cannot go on: the collection has ended. The log says why; start the exporter again")),
         }
     };

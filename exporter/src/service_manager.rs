@@ -1,26 +1,27 @@
-//! What the service manager is told: that there is something to scrape, in a line what, and that collecting goes on.
+//! Messages to the service manager: readiness for scrapes, a summary of the snapshot, and the watchdog of the collection.
 
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use genv_core::model::{Publication, Snapshot};
-use genv_web::Notify;
+use genv_core::text::harmless;
+use genv_web::{NotifyState, notify, watchdog};
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::endpoints::is_overdue;
 use crate::render::Rendering;
 
-/// Beats in the time that the manager waits for one: sd_watchdog_enabled(3) advises two.
-const BEATS: u32 = 2;
+/// Watchdog messages in the time within which the service manager expects one: sd_watchdog_enabled(3) advises two.
+const WATCHDOG_MESSAGES: u32 = 2;
 
-/// Follows the renderings, `every` so often one, until it is dropped; a collection that has ended has nothing more to tell.
-pub(crate) async fn tell(notify: &Notify, mut latest: watch::Receiver<Arc<Rendering>>, every: Duration) {
-    let mut beats = notify.watchdog().map(|patience| {
-        let mut beats = interval(patience / BEATS);
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        beats
+/// Notifies the service manager of the renderings, of which one is expected each `every`. Does not end by itself.
+pub(crate) async fn notify_of(mut latest: watch::Receiver<Arc<Rendering>>, every: Duration) {
+    let mut ticks = watchdog().map(|time| {
+        let mut ticks = interval(time / WATCHDOG_MESSAGES);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks
     });
     let mut ready = false;
     loop {
@@ -30,31 +31,31 @@ pub(crate) async fn tell(notify: &Notify, mut latest: watch::Receiver<Arc<Render
                     return pending().await;
                 }
                 let status = summary(latest.borrow_and_update().publication());
-                notify.status(&status);
+                notify(&[NotifyState::Status(&harmless(&status))]);
                 if !ready {
-                    notify.ready();
+                    notify(&[NotifyState::Ready]);
                     ready = true;
                 }
             }
-            () = next(&mut beats) => {
+            () = next(&mut ticks) => {
                 if !is_overdue(latest.borrow().age(), every) {
-                    notify.alive();
+                    notify(&[NotifyState::Watchdog]);
                 }
             }
         }
     }
 }
 
-async fn next(beats: &mut Option<Interval>) {
-    match beats {
-        Some(beats) => {
-            beats.tick().await;
+async fn next(ticks: &mut Option<Interval>) {
+    match ticks {
+        Some(ticks) => {
+            ticks.tick().await;
         }
         None => pending().await,
     }
 }
 
-/// What is served, in a line.
+/// The counts of the snapshots in one line.
 fn summary(publication: &Publication) -> String {
     let hosts = &publication.hosts;
     let snapshots = || hosts.iter().filter_map(|host| host.snapshot.as_deref());

@@ -34,7 +34,7 @@ pub use hyper::header;
 pub use hyper::{Method, StatusCode};
 pub use landing_page::{LandingPage, Link};
 pub use listen::{InheritedSocketError, ListenAddress, ListenAddressError, ListenError};
-pub use notify::Notify;
+pub use notify::{NotifyState, notify, watchdog};
 pub use page::Page;
 pub use request::{Encoding, Request};
 pub use response::Response;

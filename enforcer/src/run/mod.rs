@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use genv_web::{Limits, Notify, Server, WebConfig, build};
-use rustix::time::{ClockId, clock_gettime};
+use genv_core::text::harmless;
+use genv_web::{Limits, NotifyState, Server, WebConfig, build, notify, watchdog};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task;
@@ -101,7 +101,7 @@ async fn enforce(flags: RunFlags, rules: Rules) -> anyhow::Result<()> {
             let _ = stopped.await;
         }))
     });
-    let daemon = Daemon { rules, collecting, cycles, served, notify: Notify::from_environment(), once };
+    let daemon = Daemon { rules, collecting, cycles, served, once };
     let ended = daemon.follow(signals).await;
     let _ = stop.send(());
     if let Some(serving) = serving {
@@ -116,7 +116,6 @@ struct Daemon {
     collecting: Collecting,
     cycles: Cycles,
     served: Arc<Served>,
-    notify: Notify,
     once: bool,
 }
 
@@ -148,8 +147,8 @@ impl Daemon {
                 _ = signals.hangup.recv() => self.look(true)?,
                 _ = ticks.tick() => {
                     self.look(false)?;
-                    if self.goes_on() {
-                        self.notify.alive();
+                    if watchdog().is_some() && self.goes_on() {
+                        notify(&[NotifyState::Watchdog]);
                     }
                 }
                 publication = self.collecting.stream.next(), if !busy => {
@@ -167,15 +166,15 @@ impl Daemon {
                     }
                     self.served.publish(metrics::render(&done.measured), self.interval(), done.sees_nothing);
                     if !ready {
-                        self.notify.ready();
+                        notify(&[NotifyState::Ready]);
                         ready = true;
                     }
-                    self.notify.status(&summary(&done));
+                    notify(&[NotifyState::Status(&harmless(&summary(&done)))]);
                 }
             }
         };
         tracing::info!(event = "stopped", signal, "stopping on a signal");
-        self.notify.stopping();
+        notify(&[NotifyState::Stopping]);
         self.cycles.stopping.store(true, Ordering::Relaxed);
         if busy && timeout(STOP_PATIENCE, self.cycles.done.recv()).await.is_err() {
             tracing::warn!("a cycle was still going on");
@@ -186,7 +185,7 @@ impl Daemon {
     /// Whether cycles go on, or the one that runs takes steps. Where the service manager waits for less than twice a step,
     /// half of that is a step's time, so that a step that hangs is noticed within two watchdog times.
     fn goes_on(&self) -> bool {
-        let watchdog = self.notify.watchdog().unwrap_or(LONGEST_STEP * 2);
+        let watchdog = watchdog().unwrap_or(LONGEST_STEP * 2);
         let step = LONGEST_STEP.min(watchdog / 2);
         self.cycles.progress.age() <= self.interval() * MISSED_CYCLES + step
     }
@@ -198,10 +197,8 @@ impl Daemon {
     /// Takes over the configuration if it has changed, or must be read `now`.
     fn look(&mut self, now: bool) -> anyhow::Result<()> {
         if now {
-            let monotonic = clock_gettime(ClockId::Monotonic);
-            let nanoseconds = u32::try_from(monotonic.tv_nsec).unwrap_or_default();
-            let seconds = u64::try_from(monotonic.tv_sec).unwrap_or_default();
-            self.notify.reloading(Duration::new(seconds, nanoseconds));
+            let time = NotifyState::monotonic_usec_now().context("cannot read the clock")?;
+            notify(&[NotifyState::Reloading, time]);
         }
         match self.rules.look(now, now_seconds()) {
             Look::Same => {}
@@ -229,7 +226,7 @@ impl Daemon {
             }
         }
         if now {
-            self.notify.ready();
+            notify(&[NotifyState::Ready]);
         }
         Ok(())
     }

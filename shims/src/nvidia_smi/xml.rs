@@ -71,18 +71,18 @@ fn processes(document: &[u8]) -> Result<Vec<(u32, Range<usize>)>, quick_xml::Err
         match reader.read_event()? {
             Event::Eof => return Ok(found),
             Event::Start(element) => {
-                is_pid = start.is_some() && element.name().as_ref() == b"pid";
-                if element.name().as_ref() == b"process_info" {
+                is_pid = start.is_some() && element.name().as_ref() == "pid";
+                if element.name().as_ref() == "process_info" {
                     start = Some(document[..before].trim_ascii_end().len());
                     pid = None;
                 }
             }
             Event::Text(text) if is_pid => {
-                pid = std::str::from_utf8(&text).ok().and_then(|pid| pid.trim().parse().ok());
+                pid = text.trim().parse().ok();
             }
             Event::End(element) => {
                 is_pid = false;
-                if element.name().as_ref() == b"process_info" {
+                if element.name().as_ref() == "process_info" {
                     let place = start.take().zip(pid);
                     found.extend(place.map(|(start, pid)| (pid, start..position(&reader))));
                 }
