@@ -7,6 +7,9 @@ use genv_web::build::{REVISION, VERSION};
 use genv_web::metrics::{METRICS, Out, Text};
 use genv_web::{Handler, LandingPage, Link, Request, Response, StatusCode};
 
+/// The served paths; first the path that Prometheus scrapes.
+pub(crate) const PATHS: [&str; 4] = ["/metrics", "/", "/-/healthy", "/-/ready"];
+
 /// Cycles that may be missed before the enforcer calls itself unhealthy.
 pub(crate) const MISSED_CYCLES: u32 = 3;
 /// A machine under load, or a lock that others hold, may make a cycle late by this much.

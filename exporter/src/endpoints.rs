@@ -52,6 +52,11 @@ impl Endpoints {
         }
     }
 
+    /// The served paths besides the telemetry path.
+    pub(crate) fn other_paths(&self) -> impl Iterator<Item = String> {
+        TAKEN_PATHS.into_iter().map(str::to_owned).chain([self.genv1_path.clone()])
+    }
+
     fn metrics(&self, request: &Request<'_>) -> Response {
         let (latest, encoding) = (self.latest(), request.encoding());
         match request.query_value("host") {

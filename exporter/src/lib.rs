@@ -22,6 +22,7 @@ pub mod endpoints;
 pub mod families;
 mod flags;
 mod host;
+pub mod instruments;
 mod publish;
 pub mod render;
 mod runbooks;
@@ -30,7 +31,7 @@ mod usernames;
 
 use endpoints::Endpoints;
 use flags::{Options, Task};
-pub use genv_web::metrics::OwnProcess;
+use instruments::Instruments;
 use render::Renderer;
 pub use usernames::Usernames;
 
@@ -101,8 +102,10 @@ async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
         true => other_hosts(&options.hosts, &options.collect)?,
         false => this_machine(&sources, options.usernames, options.collect)?,
     };
-    let (renderer, latest) = Renderer::new(options.limits, options.usernames);
+    let instruments = Instruments::new()?;
+    let (renderer, latest) = Renderer::new(options.limits, options.usernames, instruments.clone());
     let endpoints = Endpoints::new(latest.clone(), &options.telemetry_path, interval);
+    let requests = instruments.requests(&options.telemetry_path, endpoints.other_paths())?;
     let rendering = tokio::spawn(renderer.follow(stream));
 
     let addresses = server.local_addresses();
@@ -116,7 +119,7 @@ async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
             _ = rendering => outcome = Err(anyhow!("cannot go on: the collection has ended. The log says why; start the exporter again")),
         }
     };
-    server.serve(endpoints, stopped).await;
+    server.serve(endpoints, requests, stopped).await;
     outcome
 }
 

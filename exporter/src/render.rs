@@ -12,18 +12,28 @@ use tokio::sync::watch;
 
 use crate::Usernames;
 use crate::families::{self, Limits, genv1, own};
+use crate::instruments::Instruments;
 
 /// Everything that can be served of one publication.
 #[derive(Debug)]
 pub struct Rendering {
     publication: Arc<Publication>,
     limits: Limits,
-    own: OwnProcess,
+    own: Own,
     at: Instant,
     metrics: Text,
     genv1: Text,
     snapshots: Text,
     hosts: Vec<HostRendering>,
+}
+
+/// The state of the exporter itself when it rendered.
+#[derive(Debug, Default)]
+pub struct Own {
+    /// The process, by the kernel.
+    pub process: OwnProcess,
+    /// The metrics of [`Instruments`] in the text format.
+    pub instruments: String,
 }
 
 /// What is served of one host alone.
@@ -45,7 +55,7 @@ pub enum NoText {
 impl Rendering {
     /// Nothing is rendered yet.
     #[must_use]
-    pub fn new(publication: Arc<Publication>, limits: Limits, own: OwnProcess) -> Self {
+    pub fn new(publication: Arc<Publication>, limits: Limits, own: Own) -> Self {
         let hosts = publication.hosts.iter();
         let hosts = hosts.map(|_| HostRendering::default()).collect();
         Self {
@@ -92,8 +102,9 @@ impl Rendering {
 
     fn write(&self, samples: &mut Samples, out: Out<'_>) {
         let mut each = |family: &MetricFamily| out(family.text().as_bytes());
-        own::of_process(&self.own, samples, &mut each);
+        own::of_process(&self.own.process, samples, &mut each);
         families::of_hosts(&self.publication.hosts, self.limits, samples, each);
+        out(self.own.instruments.as_bytes());
     }
 
     /// Metrics of one host alone.
@@ -171,11 +182,16 @@ fn json_line(snapshot: &Snapshot) -> String {
     line
 }
 
+fn own(instruments: &Instruments) -> Own {
+    Own { process: OwnProcess::read(), instruments: instruments.text() }
+}
+
 /// Holds the rendering of the latest publication.
 #[derive(Debug)]
 pub struct Renderer {
     limits: Limits,
     usernames: Usernames,
+    instruments: Instruments,
     /// Its memory, from one rendering to the next.
     samples: Mutex<Samples>,
     latest: watch::Sender<Arc<Rendering>>,
@@ -185,20 +201,27 @@ impl Renderer {
     /// A renderer of publications whose sources on this machine had `usernames` applied, and where its latest rendering is found: at
     /// first that of no publication.
     #[must_use]
-    pub fn new(limits: Limits, usernames: Usernames) -> (Self, watch::Receiver<Arc<Rendering>>) {
-        let nothing = Rendering::new(Arc::default(), limits, OwnProcess::read());
+    pub fn new(
+        limits: Limits,
+        usernames: Usernames,
+        instruments: Instruments,
+    ) -> (Self, watch::Receiver<Arc<Rendering>>) {
+        let nothing = Rendering::new(Arc::default(), limits, own(&instruments));
         let (latest, receiver) = watch::channel(Arc::new(nothing));
-        let this = Self { limits, usernames, samples: Mutex::default(), latest };
+        let this = Self { limits, usernames, instruments, samples: Mutex::default(), latest };
         (this, receiver)
     }
 
     /// Replaces the rendering by that of a publication.
     pub fn render(&self, publication: Arc<Publication>) {
         let publication = self.usernames.shown(publication);
-        let rendering = Rendering::new(publication, self.limits, OwnProcess::read());
         let before = Arc::clone(&self.latest.borrow());
+        self.instruments.collected(&before.publication, &publication);
+        let began = Instant::now();
+        let rendering = Rendering::new(publication, self.limits, own(&self.instruments));
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         rendering.prepare(&before, &mut samples);
+        self.instruments.rendered(began.elapsed());
         self.latest.send_replace(Arc::new(rendering));
     }
 

@@ -3,8 +3,10 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use genv_enforcer::metrics::{BUILD_INFO, FAMILIES};
+use genv_enforcer::metrics::{BUILD_INFO, FAMILIES, Instruments};
 use genv_exporter::families::{GROUPS, genv1, own};
+use genv_web::instruments::Registry;
+use genv_web::instruments::prometheus::proto::MetricType;
 use genv_web::metrics::{Family, Kind, PROCESS_FAMILIES};
 
 use crate::{path, read};
@@ -31,6 +33,22 @@ const OF_HOSTS: [&str; 10] = [
     "genv_state_disputed_records",
 ];
 
+/// Rows of the metrics in a registry of the Prometheus client library.
+fn instruments(registry: &Registry) -> String {
+    let families = registry.gather();
+    let rows = families.iter().map(|family| {
+        let kind = match family.get_field_type() {
+            MetricType::COUNTER => "counter",
+            MetricType::HISTOGRAM => "histogram",
+            _ => "gauge",
+        };
+        let labels = family.get_metric().first().map(|metric| metric.get_label()).unwrap_or_default();
+        let labels: Vec<_> = labels.iter().map(|label| format!("`{}`", label.name())).collect();
+        format!("| `{}` | {kind} | {} | {} |\n", family.name(), labels.join(", "), family.help())
+    });
+    rows.collect()
+}
+
 fn row<S>(family: &Family<S>) -> String {
     let kind = match family.kind {
         Kind::Gauge | Kind::Largest => "gauge",
@@ -49,20 +67,24 @@ fn section<S: 'static>(title: &str, families: impl IntoIterator<Item = &'static 
 }
 
 /// What the page has of the exporter.
-fn of_exporter() -> String {
+fn of_exporter() -> Result<String> {
     let mut sections = String::new();
     for (title, families) in GROUPS {
         sections += &section(title, *families);
     }
     sections += &section("The exporter itself", own::families());
-    sections + &section("Metrics of genv 1.x (`/metrics/genv1`)", genv1::FAMILIES)
+    let own = genv_exporter::instruments::Instruments::new()?;
+    own.requests("/metrics", [])?;
+    sections += &instruments(own.registry());
+    Ok(sections + &section("Metrics of genv 1.x (`/metrics/genv1`)", genv1::FAMILIES))
 }
 
 /// What it has of the enforcer.
-fn of_enforcer() -> String {
+fn of_enforcer() -> Result<String> {
     let own: String = FAMILIES.iter().map(row).collect();
     let of_process: String = PROCESS_FAMILIES.iter().map(row).collect();
-    format!("\n{HEAD}{own}{}{of_process}", row(&BUILD_INFO))
+    let instruments = instruments(Instruments::new()?.registry());
+    Ok(format!("\n{HEAD}{own}{}{of_process}{instruments}", row(&BUILD_INFO)))
 }
 
 #[test]
@@ -72,7 +94,7 @@ fn the_page_of_metrics_is_what_the_programs_serve() -> Result<()> {
         anyhow::bail!("not two lines that begin what is made");
     };
     let (_, enforcer) = middle.split_once("\n# ").context("no second heading")?;
-    let page = format!("{exporter}{BEGIN}{}\n# {enforcer}{BEGIN}{}", of_exporter(), of_enforcer());
+    let page = format!("{exporter}{BEGIN}{}\n# {enforcer}{BEGIN}{}", of_exporter()?, of_enforcer()?);
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(path(PAGE), &page)?;
     }

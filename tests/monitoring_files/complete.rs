@@ -220,6 +220,13 @@ pub(crate) fn metrics() -> Result<BTreeSet<String>> {
     known.extend(own::families().map(|family| family.name.to_owned()));
     let of_enforcer = genv_enforcer::metrics::FAMILIES.iter();
     known.extend(of_enforcer.map(|family| family.name.to_owned()));
+    let of_exporter = genv_exporter::instruments::Instruments::new()?;
+    of_exporter.requests("/metrics", [])?;
+    let of_enforcer = genv_enforcer::metrics::Instruments::new()?;
+    for family in [of_exporter.registry(), of_enforcer.registry()].iter().flat_map(|it| it.gather()) {
+        let suffixes = ["", "_bucket", "_sum", "_count"];
+        known.extend(suffixes.map(|suffix| format!("{}{suffix}", family.name())));
+    }
     known.extend(rules()?.into_iter().map(|rule| rule.record));
     Ok(known)
 }

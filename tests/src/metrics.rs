@@ -26,17 +26,23 @@ impl Scrape {
     pub fn parse(text: &str) -> Result<Self> {
         let mut scrape = Self::default();
         let mut ended = BTreeSet::new();
-        let mut current = String::new();
+        let (mut current, mut histogram) = (String::new(), None);
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {
                 let (name, kind) = rest.split_once(' ').context("a TYPE without a type")?;
                 let twice = scrape.types.insert(name.to_owned(), kind.to_owned());
                 ensure!(twice.is_none(), "two TYPE lines for {name}");
+                histogram = (kind == "histogram").then_some(name);
             } else if !line.starts_with('#') && !line.is_empty() {
                 let (name, labels, value) = sample(line).with_context(|| format!("the line {line:?}"))?;
-                if name != current {
-                    ended.insert(std::mem::replace(&mut current, name.clone()));
-                    ensure!(!ended.contains(&name), "{name} stands in two places");
+                let is_of = |family: &&str| {
+                    let suffix = name.strip_prefix(family);
+                    suffix.is_some_and(|it| ["_bucket", "_sum", "_count"].contains(&it))
+                };
+                let family = histogram.filter(is_of).unwrap_or(&name);
+                if family != current {
+                    ended.insert(std::mem::replace(&mut current, family.to_owned()));
+                    ensure!(!ended.contains(family), "{family} stands in two places");
                 }
                 let twice = scrape.samples.insert((name, labels), value);
                 ensure!(twice.is_none(), "a series twice: {line}");

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::Limits;
+use crate::instruments::RequestInFlight;
 
 /// How long a closed connection may keep sending before it is reset. Closing a socket with unread bytes resets
 /// it, and a reset destroys the answer that told the client what was wrong.
@@ -273,11 +274,12 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Tracked<T> {
 pub(crate) struct TrackedBody {
     bytes: Bytes,
     progress: Arc<Progress>,
+    _request: RequestInFlight,
 }
 
 impl TrackedBody {
-    pub(crate) fn new(bytes: Bytes, progress: Arc<Progress>) -> Self {
-        Self { bytes, progress }
+    pub(crate) fn new(bytes: Bytes, progress: Arc<Progress>, request: RequestInFlight) -> Self {
+        Self { bytes, progress, _request: request }
     }
 }
 

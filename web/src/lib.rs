@@ -16,6 +16,7 @@ mod connection;
 mod connections;
 pub mod flags;
 mod health_log;
+pub mod instruments;
 mod landing_page;
 mod listen;
 pub mod log;

@@ -1,4 +1,4 @@
-//! Messages to the service manager, as sd_notify(3) defines them.
+//! Messages to the service manager, as sd_notify(3) defines them, by `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`.
 
 use std::time::Duration;
 

@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 use crate::basic_auth::Gatekeeper;
 use crate::connection::{Progress, TrackedBody, drive, linger};
 use crate::connections::{Connections, OpenConnection};
+use crate::instruments::RequestMetrics;
 use crate::listen::inherited;
 use crate::rate_limit::RateLimiter;
 use crate::{InheritedSocketError, ListenAddress, ListenError, Request, Response, WebConfig};
@@ -93,6 +94,7 @@ pub struct Server {
 
 struct Shared<H> {
     handler: H,
+    metrics: RequestMetrics,
     config: Option<WebConfig>,
     gatekeeper: Gatekeeper,
     /// Anybody can make handshakes fail: a log that tells of each could be flooded.
@@ -134,15 +136,16 @@ impl Server {
         addresses.filter_map(Result::ok).collect()
     }
 
-    /// Answers requests until `shutdown` is ready. Then listens no more, closes idle connections, finishes the
+    /// Answers and counts requests until `shutdown` is ready. Then listens no more, closes idle connections, finishes the
     /// requests in flight, and drops those that take longer than [`Limits::drain_timeout`].
-    pub async fn serve(self, handler: impl Handler, shutdown: impl Future<Output = ()>) {
+    pub async fn serve(self, handler: impl Handler, metrics: RequestMetrics, shutdown: impl Future<Output = ()>) {
         let limits = self.limits;
         let shared = Arc::new(Shared {
             in_flight: (limits.max_requests > 0)
                 .then(|| Arc::new(Semaphore::new(limits.max_requests.min(Semaphore::MAX_PERMITS)))),
             connections: Connections::new(limits.max_connections),
             handler,
+            metrics,
             config: self.config,
             gatekeeper: Gatekeeper::new(),
             handshake_log: RateLimiter::new(Duration::from_secs(60), 1),
@@ -250,11 +253,13 @@ impl<H: Handler> Shared<H> {
         progress: &Arc<Progress>,
     ) -> Result<hyper::Response<TrackedBody>, Infallible> {
         progress.request_begins();
+        let in_flight = self.metrics.begin(request.uri().path());
         let response = match &self.config {
             None => self.respond(&request, progress),
             Some(config) => self.respond_as_configured(config, &request, progress).await,
         };
-        let body = TrackedBody::new(response.body, Arc::clone(progress));
+        in_flight.answered(response.status);
+        let body = TrackedBody::new(response.body, Arc::clone(progress), in_flight);
         let mut answer = hyper::Response::new(body);
         *answer.status_mut() = response.status;
         *answer.headers_mut() = response.headers;

@@ -63,6 +63,8 @@ pub(crate) struct Cycle {
     groups: Groups,
     post: Post,
     counters: Counters,
+    /// The actions of this cycle with their durations in seconds.
+    timed_actions: Vec<(&'static str, f64)>,
     /// What was due in the last cycle.
     expected: Expected,
     started_seconds: f64,
@@ -134,6 +136,7 @@ impl Cycle {
             recovered: false,
             groups,
             counters: Counters::default(),
+            timed_actions: Vec::new(),
             started_seconds: now_seconds,
             control: None,
             blocked: None,
@@ -275,6 +278,7 @@ impl Cycle {
             unknown_user_processes: metrics::unknown_user_processes(&plan),
             last_cycle_seconds: now(),
             cycle_duration_seconds: began.elapsed().as_secs_f64(),
+            actions: std::mem::take(&mut self.timed_actions),
             breaker_open: breaker.is_some(),
             mode,
             paused_until_seconds: control.paused_until_seconds,

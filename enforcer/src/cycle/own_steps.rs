@@ -157,7 +157,8 @@ impl Cycle {
                 continue;
             };
             self.progress.note();
-            let is_deed = words::deed(&step.kind).is_some();
+            let deed = words::deed(&step.kind);
+            let is_deed = deed.is_some();
             if is_deed && stopping.load(Ordering::Relaxed) {
                 break;
             }
@@ -165,6 +166,7 @@ impl Cycle {
                 continue;
             }
             let mut unread = None;
+            let step_began = Instant::now();
             let outcome = match (&step.kind, unwritten) {
                 (StepKind::Report, _) => said(mode),
                 (StepKind::Warn { .. }, _) => match &not_told {
@@ -183,6 +185,9 @@ impl Cycle {
                     self.executor.carry_out(step, &why)
                 }
             };
+            if let Some((action, _)) = deed {
+                self.timed_actions.push((action, step_began.elapsed().as_secs_f64()));
+            }
             if is_deed && outcome == Outcome::Done {
                 done.push(Notice { violation, step: &step.kind });
             }

@@ -2,6 +2,7 @@
 
 mod counters;
 mod families;
+mod instruments;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,6 +14,7 @@ use crate::plan::{Key, Outcome, Plan, Violation};
 
 pub use counters::Counters;
 pub use families::{BUILD_INFO, EnforcerFamily, FAMILIES, families, render};
+pub use instruments::Instruments;
 
 /// Users with series of their own; whoever may write genv's state may invent any number of users.
 const MOST_USERS: usize = 1000;
@@ -38,6 +40,8 @@ pub struct Measured {
     pub last_cycle_seconds: f64,
     /// How long it took.
     pub cycle_duration_seconds: f64,
+    /// The actions of the cycle on this host with their durations in seconds.
+    pub actions: Vec<(&'static str, f64)>,
     /// Whether the breaker is open.
     pub breaker_open: bool,
     /// The mode in force.

@@ -22,7 +22,7 @@ use crate::cycle::Done;
 use crate::directory::RuntimeDirectory;
 use crate::endpoints::{Endpoints, MISSED_CYCLES, Served};
 use crate::flags::RunFlags;
-use crate::metrics::{self, mode_word};
+use crate::metrics::{self, Instruments, mode_word};
 use crate::reload::{Look, Rules};
 use crate::{UsageError, log};
 use collecting::{Collecting, Facts};
@@ -92,16 +92,18 @@ async fn enforce(flags: RunFlags, rules: Rules) -> anyhow::Result<()> {
     let cycles = start_cycles(directory, &collecting, followed, &rules)?;
 
     let served = Arc::new(Served::new(rules.in_force().config.interval));
+    let instruments = Instruments::new()?;
+    let requests = instruments.requests();
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = server.map(|server| {
         let addresses = server.local_addresses();
         tracing::info!(?addresses, "serving");
         let endpoints = Endpoints::new(Arc::clone(&served));
-        tokio::spawn(server.serve(endpoints, async {
+        tokio::spawn(server.serve(endpoints, requests, async {
             let _ = stopped.await;
         }))
     });
-    let daemon = Daemon { rules, collecting, cycles, served, once };
+    let daemon = Daemon { rules, collecting, cycles, served, instruments, once };
     let ended = daemon.follow(signals).await;
     let _ = stop.send(());
     if let Some(serving) = serving {
@@ -116,6 +118,7 @@ struct Daemon {
     collecting: Collecting,
     cycles: Cycles,
     served: Arc<Served>,
+    instruments: Instruments,
     once: bool,
 }
 
@@ -164,7 +167,10 @@ impl Daemon {
                     if self.once {
                         return print_status(&done.status);
                     }
-                    self.served.publish(metrics::render(&done.measured), self.interval(), done.sees_nothing);
+                    let measured = &done.measured;
+                    self.instruments.cycle(measured.cycle_duration_seconds, &measured.actions);
+                    let text = metrics::render(measured) + &self.instruments.text();
+                    self.served.publish(text, self.interval(), done.sees_nothing);
                     if !ready {
                         notify(&[NotifyState::Ready]);
                         ready = true;

@@ -43,7 +43,7 @@ impl Manifest {
 }
 
 fn hash(content: &[u8]) -> String {
-    format!("{:x}", Sha256::digest(content))
+    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use genv_core::sources::{GpuSourceKind, SourceOptions};
 use genv_exporter::Usernames;
 use genv_exporter::endpoints::Endpoints;
 use genv_exporter::families::Limits;
+use genv_exporter::instruments::Instruments;
 use genv_exporter::render::Renderer;
 use genv_web::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use genv_web::{Handler, Method, Request, Response};
@@ -28,7 +29,7 @@ impl Exporter {
     }
 
     fn naming(usernames: Usernames) -> Self {
-        let (renderer, latest) = Renderer::new(Limits { processes: Some(64) }, usernames);
+        let (renderer, latest) = Renderer::new(Limits { processes: Some(64) }, usernames, Instruments::new().unwrap());
         let endpoints = Endpoints::new(latest, "/metrics", Duration::from_secs(10));
         Self { renderer, endpoints }
     }

@@ -10,6 +10,8 @@ pub(crate) type Labels = BTreeMap<String, String>;
 #[derive(Debug)]
 pub(crate) struct Family {
     pub(crate) name: String,
+    /// The endings of the names of its samples.
+    suffixes: &'static [&'static str],
     pub(crate) samples: Vec<(Labels, f64)>,
 }
 
@@ -38,10 +40,12 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Family>, String> {
             if help.take().as_deref() != Some(name) || !names.insert(name.to_owned()) {
                 return wrong("family without help, or seen before");
             }
-            if !is_metric_name(name) || !["gauge", "counter"].contains(&kind) {
-                return wrong("bad name or type");
-            }
-            families.push(Family { name: name.to_owned(), samples: Vec::new() });
+            let suffixes: &[&str] = match kind {
+                "gauge" | "counter" if is_metric_name(name) => &[""],
+                "histogram" if is_metric_name(name) => &["_bucket", "_sum", "_count"],
+                _ => return wrong("bad name or type"),
+            };
+            families.push(Family { name: name.to_owned(), suffixes, samples: Vec::new() });
         } else {
             let Some(family) = families.last_mut().filter(|_| help.is_none()) else {
                 return wrong("sample outside its family");
@@ -49,7 +53,14 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Family>, String> {
             let Some(rest) = line.strip_prefix(family.name.as_str()) else {
                 return wrong("sample of another family");
             };
-            let (labels, value) = labels(rest).map_err(|what| format!("{what}: {line}"))?;
+            let suffix = family.suffixes.iter().find_map(|suffix| Some((*suffix, rest.strip_prefix(suffix)?)));
+            let Some((suffix, rest)) = suffix else {
+                return wrong("sample of another family");
+            };
+            let (mut labels, value) = labels(rest).map_err(|what| format!("{what}: {line}"))?;
+            if !suffix.is_empty() {
+                labels.insert("__name__".to_owned(), format!("{}{suffix}", family.name));
+            }
             let value = value.strip_prefix(' ').and_then(|value| value.parse::<f64>().ok());
             let Some(value) = value.filter(|value| value.is_finite()) else {
                 return wrong("bad value");

@@ -88,6 +88,7 @@ impl PlayedEnforcer {
             unknown_user_processes: metrics::unknown_user_processes(&plan),
             last_cycle_seconds: now_seconds,
             cycle_duration_seconds: 0.002,
+            actions: Vec::new(),
             breaker_open: false,
             mode,
             paused_until_seconds,

@@ -9,8 +9,8 @@ use genv_core::model::{HostSnapshot, Publication};
 use genv_core::proc::{ProcessRequest, ProcessSource, ProcessTable};
 use genv_core::scenario::{self, Clock, Engine, RealSources};
 use genv_core::state::{State, StateError, StateSource};
-use genv_exporter::OwnProcess;
 use genv_exporter::families::{self, Limits, own};
+use genv_web::metrics::OwnProcess;
 use genv_web::metrics::{MetricFamily, Samples};
 
 /// What the exporter does unless told otherwise: `--collector.processes.limit`.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use genv_web::header::HeaderValue;
+use genv_web::instruments::{Registry, RequestMetrics};
 use genv_web::{Encoding, Limits, Request, Response, Server, StatusCode, WebConfig};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -60,8 +61,9 @@ impl Site {
                 _ => Response::not_found(),
             }
         };
+        let metrics = RequestMetrics::register(&Registry::new(), "scrape_duration_seconds", "/", []).unwrap();
         let (stop, stopped) = oneshot::channel();
-        let served = tokio::spawn(server.serve(handler, async {
+        let served = tokio::spawn(server.serve(handler, metrics, async {
             let _ = stopped.await;
         }));
         Self { address, handled, stop: Some(stop), served: Some(served) }

@@ -1,0 +1,66 @@
+//! Metrics of the enforcer about its own work: requests, cycles and actions.
+
+use genv_web::instruments::prometheus::{Histogram, Result};
+use genv_web::instruments::{self, HistogramVec, Registry, RequestMetrics};
+
+use crate::endpoints::PATHS;
+
+/// The registry of the enforcer, and what it times.
+#[derive(Clone, Debug)]
+pub struct Instruments {
+    registry: Registry,
+    requests: RequestMetrics,
+    cycle: Histogram,
+    action: HistogramVec,
+}
+
+impl Instruments {
+    /// Registers all metrics.
+    ///
+    /// # Errors
+    /// Two metrics have one name: a defect of this program.
+    pub fn new() -> Result<Self> {
+        let registry = Registry::new();
+        let [metrics_path, other_paths @ ..] = PATHS;
+        let other_paths = other_paths.map(str::to_owned);
+        let scrapes = "genv_enforcer_scrape_duration_seconds";
+        let requests = RequestMetrics::register(&registry, scrapes, metrics_path, other_paths)?;
+        let cycle = instruments::durations(
+            &registry,
+            "genv_enforcer_cycles_duration_seconds",
+            "How long cycles took from their facts to their end, in seconds.",
+        )?;
+        let action = instruments::durations_by(
+            &registry,
+            "genv_enforcer_action_duration_seconds",
+            "How long actions took, in seconds, refused ones included.",
+            "action",
+            &["detach", "terminate", "kill"],
+        )?;
+        Ok(Self { registry, requests, cycle, action })
+    }
+
+    pub(crate) fn requests(&self) -> RequestMetrics {
+        self.requests.clone()
+    }
+
+    /// Times a cycle and its actions.
+    pub(crate) fn cycle(&self, seconds: f64, actions: &[(&'static str, f64)]) {
+        self.cycle.observe(seconds);
+        for (action, seconds) in actions {
+            self.action.with_label_values(&[action]).observe(*seconds);
+        }
+    }
+
+    /// All metrics in the text format.
+    #[must_use]
+    pub fn text(&self) -> String {
+        instruments::text(&self.registry)
+    }
+
+    /// The registry, for the page that lists all metrics.
+    #[must_use]
+    pub const fn registry(&self) -> &Registry {
+        &self.registry
+    }
+}
