@@ -1,4 +1,10 @@
-//! Names of hosts, many at once: `gpu[01-08]`, as Slurm, pdsh and clush write them.
+//! Names of hosts: of this machine, and many at once, as `gpu[01-08]`, which Slurm, pdsh and clush write too.
+
+/// This machine's name: `uname -n`.
+#[must_use]
+pub fn machine_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
 
 /// More hosts than this are a typing error.
 pub const MOST_HOSTS: usize = 10_000;

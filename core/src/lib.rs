@@ -1,9 +1,8 @@
 //! What is true on one GPU host, now: devices, environments, users and processes.
 //!
-//! Three sources ([`gpu`], [`proc`], [`state`]; or all of them from a [`scenario`]) are read by [`collect`] into one
-//! [`model::Snapshot`] per interval, with each process attributed to an environment by
-//! [`attribute`] and each interval's use charged to its users by [`accounting`].
-//! [`sources`] chooses what is read, [`stream`] publishes the snapshots. Nothing here speaks HTTP or SSH, parses command
+//! Three sources ([`gpu`], [`proc`], [`state`]) are read by [`collect`] into one [`model::Snapshot`] per interval, with
+//! each process attributed to an environment by [`attribute`] and each interval's use charged to its users by
+//! [`accounting`]. [`stream`] publishes the snapshots. Nothing here speaks HTTP or SSH, parses command
 //! lines or starts a program, and only [`state`] writes files.
 
 pub mod accounting;
@@ -17,8 +16,6 @@ pub mod linger;
 pub mod model;
 pub mod outside;
 pub mod proc;
-pub mod scenario;
-pub mod sources;
 pub mod state;
 pub mod stream;
 pub mod text;

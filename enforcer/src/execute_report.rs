@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use genv_core::collect;
-use genv_core::sources::SourceOptions;
 use genv_core::text::harmless;
+use genv_simulator::SourceOptions;
 
 use crate::Silent;
 use crate::commands::{print, tell};

@@ -9,9 +9,9 @@ use anyhow::anyhow;
 use genv_core::collect::{self, CollectOptions, HostSources};
 use genv_core::model::{DeviceIndex, HostSnapshot, Publication};
 use genv_core::proc::ProcReader;
-use genv_core::sources::SourceOptions;
 use genv_core::state::{StateDirectory, directory_path};
 use genv_core::stream::SnapshotStream;
+use genv_simulator::SourceOptions;
 
 use crate::execute::{Evidence, Executor, Place, Policy, gpu_use};
 

@@ -10,8 +10,8 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
-use genv_core::sources::SourceError;
 use genv_remote::HostListError;
+use genv_simulator::SourceError;
 
 mod asking;
 mod blind;

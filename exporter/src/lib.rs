@@ -8,11 +8,11 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use genv_core::collect::{self, CollectOptions};
-use genv_core::sources::{SourceError, SourceOptions};
 use genv_core::stream::SnapshotStream;
 use genv_remote::flags::HostFlags;
 use genv_remote::follow::follow;
 use genv_remote::{HostListError, allow_open_files};
+use genv_simulator::{SourceError, SourceOptions};
 use genv_web::{Server, WebConfig, build, log};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::layer::SubscriberExt as _;

@@ -1,8 +1,8 @@
 //! Why a command fails, and the exit code that says so.
 
-use genv_core::sources::SourceError;
 use genv_core::state::allocate::AllocateError;
 use genv_core::state::{ChangeError, LockError, StoreError, Waiting};
+use genv_simulator::SourceError;
 
 use crate::machine::NoSample;
 use crate::queue::who_waits;

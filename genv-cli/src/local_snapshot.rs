@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use genv_core::collect::once;
 use genv_core::model::Snapshot;
-use genv_core::sources::SourceOptions;
+use genv_simulator::SourceOptions;
 
 /// One snapshot. GPUs are waited for so long at most; without them it tells why in its collector `gpu`.
 ///

@@ -13,11 +13,11 @@ use genv_core::gpu::bounds::Bounds;
 use genv_core::gpu::{GpuError, GpuSample};
 use genv_core::model::Attribution;
 use genv_core::proc::{Claim, ProcessRead, ProcessRequest, ProcessSource, own_uid};
-use genv_core::sources::{SourceError, SourceOptions};
 use genv_core::state::allocate::DeviceUsage;
 use genv_core::state::{
     Contexts, EditableState, Inventory, ProcessId, State, StateError, StateStore, StoreError, Waiting, directory_path,
 };
+use genv_simulator::{SourceError, SourceOptions};
 
 use crate::outside::{self, DeviceUse, OutsideUses, Published};
 

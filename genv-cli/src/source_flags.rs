@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use genv_core::sources::{GpuSourceKind, SourceOptions};
+use genv_simulator::{GpuSourceKind, SourceOptions};
 
 #[derive(Debug, Args)]
 pub(crate) struct SourceFlags {

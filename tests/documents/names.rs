@@ -10,7 +10,7 @@ use regex::Regex;
 use crate::{chapter, path, read, rows};
 
 /// Crates of programs that people run.
-const CRATES: [&str; 7] = ["core", "web", "remote", "exporter", "enforcer", "genv-cli", "shims"];
+const CRATES: [&str; 8] = ["core", "simulator", "web", "remote", "exporter", "enforcer", "genv-cli", "shims"];
 
 /// Sources in which such names are fields of the journal, or are read when the program is built.
 const OF_OTHER_KINDS: [&str; 3] = ["enforcer/src/tell/journal.rs", "web/src/build.rs", "core/src/model/schema.rs"];

@@ -87,7 +87,7 @@ fn the_shipped_files_watch_exporters(prometheus: &str, alertmanager: &str) -> Re
     let demo = Setup::new()?.flag("--gpu.source=simulated").start()?;
     let simulation = Simulation::new(FAILING);
     let failing = Setup::with_scenario(&simulation)?.start()?;
-    let (lab, rules) = (read("core/src/scenario/demo.yaml")?, read("packaging/enforcer.yaml")?);
+    let (lab, rules) = (read("simulator/src/demo.yaml")?, read("packaging/enforcer.yaml")?);
     let enforcer = enforcer::Setup::new(&lab, &rules)?.start()?;
     let alertmanager = Alertmanager::start(alertmanager, &shipped("prometheus/alertmanager.yml"))?;
     let own = free_port()?;

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use genv_core::scenario::Engine;
+use genv_simulator::Engine;
 use genv_tests::nvml_sim::Simulation;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use genv_core::scenario::{Measurement, ThrottleReason, percent};
+use genv_simulator::{Measurement, ThrottleReason, percent};
 use genv_tests::nvml_sim::name_of;
 use nvml_wrapper::Device;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;

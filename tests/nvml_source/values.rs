@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use genv_core::gpu::{DeviceSample, GpuProcess, GpuSample, GpuSource as _};
 use genv_core::model::{DeviceIndex, DeviceMeasurements, EccErrors, ProcessType};
-use genv_core::scenario::Measurement;
-use genv_core::sources::{GpuSourceKind, SourceOptions};
+use genv_simulator::{GpuSourceKind, Measurement, SourceOptions};
 use genv_tests::nvml_sim::name_of;
 
 use crate::stage::{PATIENCE, Stage, alone, scenario, source, take_energy};

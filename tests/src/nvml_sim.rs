@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use genv_core::scenario::Measurement;
+use genv_simulator::Measurement;
 use tempfile::TempDir;
 
 use crate::tools::build_folder;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use genv_core::sources::{GpuSourceKind, SourceOptions};
+use genv_simulator::{GpuSourceKind, SourceOptions};
 use tracing::level_filters::LevelFilter;
 
 /// What DNS allows.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use crate::scenario;
+/// What tells the time: the system's clock, or that of a simulation or a test.
+pub type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// Now, by two clocks.
 #[derive(Clone, Copy, Debug)]
@@ -16,9 +17,9 @@ pub(super) struct Moment {
 
 /// The clocks of a collection.
 #[derive(Clone)]
-pub(super) struct Clock(Arc<dyn Fn() -> Moment + Send + Sync>);
+pub(super) struct Clocks(Arc<dyn Fn() -> Moment + Send + Sync>);
 
-impl Clock {
+impl Clocks {
     /// Those of the system; the collection begins now.
     pub(super) fn of_the_system() -> Self {
         let began = Instant::now();
@@ -28,8 +29,8 @@ impl Clock {
         }))
     }
 
-    /// One that a scenario is played by, and that never goes back; the collection begins now.
-    pub(super) fn of_a_scenario(clock: scenario::Clock) -> Self {
+    /// Both by one clock that never goes back; the collection begins now.
+    pub(super) fn by(clock: Clock) -> Self {
         let began = clock();
         Self(Arc::new(move || {
             let now = clock();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::time::Instant;
 
-use super::clock::Clock;
+use super::clock::Clocks;
 use super::view::{Evidence, Held, ProcessAnswer, View};
 use super::worker::{NoAnswer, Worker};
 use super::{CollectOptions, HostSources};
@@ -37,7 +37,7 @@ pub(super) struct Host {
     evidence: Evidence,
     reading: Reading,
     view: View,
-    clock: Clock,
+    clocks: Clocks,
     cycle_started_seconds: f64,
 }
 
@@ -50,17 +50,17 @@ struct ProcessQuestion {
 
 impl Host {
     /// Starts the threads of one host.
-    pub(super) fn start(sources: HostSources, options: &CollectOptions, clock: &Clock) -> io::Result<Self> {
+    pub(super) fn start(sources: HostSources, options: &CollectOptions, clocks: &Clocks) -> io::Result<Self> {
         let HostSources { hostname, mut gpu, mut processes, mut state } = sources;
         let switches = options.collectors;
         let simulated = gpu.is_simulated();
-        let gpu = switches
-            .gpu
-            .then(|| Collector::start("gpu", clock.clone(), move |()| gpu.sample().map_err(|error| error.to_string())));
+        let gpu = switches.gpu.then(|| {
+            Collector::start("gpu", clocks.clone(), move |()| gpu.sample().map_err(|error| error.to_string()))
+        });
         let state = switches
             .state
-            .then(|| Collector::start("state", clock.clone(), move |()| state.read().map_err(|error| error.message)));
-        let processes = Collector::start("processes", clock.clone(), move |question| {
+            .then(|| Collector::start("state", clocks.clone(), move |()| state.read().map_err(|error| error.message)));
+        let processes = Collector::start("processes", clocks.clone(), move |question| {
             Ok(read_processes(&mut *processes, &question))
         });
         Ok(Self {
@@ -73,14 +73,14 @@ impl Host {
             evidence: Evidence::default(),
             reading: Reading::default(),
             view: View::new(hostname, simulated, options),
-            clock: clock.clone(),
-            cycle_started_seconds: clock.now().seconds,
+            clocks: clocks.clone(),
+            cycle_started_seconds: clocks.now().seconds,
         })
     }
 
     /// Begins a cycle: asks the GPU source.
     pub(super) fn ask_gpu(&mut self) {
-        self.cycle_started_seconds = self.clock.now().seconds;
+        self.cycle_started_seconds = self.clocks.now().seconds;
         if let Some(gpu) = &mut self.gpu {
             let late = gpu.ask(());
             self.keep_sample(late);
@@ -130,7 +130,7 @@ impl Host {
             && self.evidence.state.as_ref().is_some_and(|held| of_this_cycle(held.asked_seconds))
             && self.evidence.processes.as_ref().is_some_and(|held| of_this_cycle(held.asked_seconds));
         let collectors = self.statuses();
-        let now = self.clock.now();
+        let now = self.clocks.now();
         let reading = std::mem::take(&mut self.reading);
         self.view.observe(now, &mut self.evidence, reading, collectors)
     }
@@ -214,10 +214,10 @@ struct Collector<Q, T> {
 impl<Q: Send + 'static, T: Send + 'static> Collector<Q, T> {
     fn start(
         name: &'static str,
-        clock: Clock,
+        clocks: Clocks,
         answer: impl FnMut(Q) -> Result<T, String> + Send + 'static,
     ) -> io::Result<Self> {
-        Ok(Self { name, worker: Worker::spawn(name, clock, answer)?, status: CollectorStatus::default() })
+        Ok(Self { name, worker: Worker::spawn(name, clocks, answer)?, status: CollectorStatus::default() })
     }
 
     /// Whether no answer is pending.

@@ -30,7 +30,8 @@ use crate::model::Publication;
 use crate::proc::ProcessSource;
 use crate::state::StateSource;
 use crate::stream::{SnapshotStream, channel};
-use clock::Clock;
+pub use clock::Clock;
+use clock::Clocks;
 pub use contradictions::seems_unused;
 pub use polled::{PolledHost, Told, ToldAt};
 pub use supervisor::Collection;
@@ -101,7 +102,7 @@ pub fn once(hosts: Vec<HostSources>, patience: Duration) -> io::Result<Arc<Publi
 /// # Errors
 /// A thread could not be started.
 pub fn spawn(hosts: Vec<HostSources>, options: CollectOptions) -> io::Result<SnapshotStream> {
-    let collection = Collection::start(hosts, &options, &Clock::of_the_system())?;
+    let collection = Collection::start(hosts, &options, &Clocks::of_the_system())?;
     let (publisher, stream) = channel();
     thread::Builder::new().name("collect".to_owned()).spawn(move || supervisor::run(collection, &publisher))?;
     Ok(stream)

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use super::clock::Clock;
+use super::clock::{Clock, Clocks};
 use super::host::{Deadlines, Host};
 use super::{CollectOptions, HostSources};
 use crate::model::{HostSnapshot, Publication};
-use crate::scenario;
 use crate::stream::Publisher;
 
 /// The parts of an interval after which the GPU source, the state and the processes are not
@@ -24,23 +23,19 @@ pub struct Collection {
 }
 
 impl Collection {
-    /// Starts the threads of all hosts. Time is what `clock` tells, which never goes back: whoever turns the clock of
-    /// a scenario lives through weeks in seconds. Waiting for a source that hangs takes real time.
+    /// Starts the threads of all hosts. `clock` gives the time and never goes back. Simulated hosts whose clock is turned
+    /// live through weeks in seconds. Waiting for a source that hangs takes real time.
     ///
     /// # Errors
     /// A thread could not be started.
-    pub fn of_a_scenario(
-        hosts: Vec<HostSources>,
-        options: &CollectOptions,
-        clock: scenario::Clock,
-    ) -> io::Result<Self> {
-        Self::start(hosts, options, &Clock::of_a_scenario(clock))
+    pub fn by_clock(hosts: Vec<HostSources>, options: &CollectOptions, clock: Clock) -> io::Result<Self> {
+        Self::start(hosts, options, &Clocks::by(clock))
     }
 
-    pub(super) fn start(hosts: Vec<HostSources>, options: &CollectOptions, clock: &Clock) -> io::Result<Self> {
+    pub(super) fn start(hosts: Vec<HostSources>, options: &CollectOptions, clocks: &Clocks) -> io::Result<Self> {
         let start = |sources: HostSources| {
             let hostname = sources.hostname.clone();
-            Ok((hostname, Host::start(sources, options, clock)?))
+            Ok((hostname, Host::start(sources, options, clocks)?))
         };
         Ok(Self {
             hosts: hosts.into_iter().map(start).collect::<io::Result<_>>()?,

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::clock::{Clock, Moment};
+use super::clock::{Clocks, Moment};
 
 /// A thread that answers one question at a time.
 ///
@@ -45,14 +45,18 @@ pub(super) enum NoAnswer {
 
 impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
     /// Starts a thread of this name that answers by calling `answer`.
-    pub(super) fn spawn(name: &str, clock: Clock, mut answer: impl FnMut(Q) -> A + Send + 'static) -> io::Result<Self> {
+    pub(super) fn spawn(
+        name: &str,
+        clocks: Clocks,
+        mut answer: impl FnMut(Q) -> A + Send + 'static,
+    ) -> io::Result<Self> {
         let (questions, received) = sync_channel(1);
         let (answered, answers) = sync_channel(1);
         thread::Builder::new().name(name.to_owned()).spawn(move || {
             while let Ok(question) = received.recv() {
-                let asked = clock.now();
+                let asked = clocks.now();
                 let value = answer(question);
-                let answer = Answer { value, asked, finished: clock.now() };
+                let answer = Answer { value, asked, finished: clocks.now() };
                 if answered.send(answer).is_err() {
                     return;
                 }

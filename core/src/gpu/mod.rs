@@ -47,9 +47,9 @@ pub enum GpuError {
         /// What NVML said.
         reason: String,
     },
-    /// The scenario file of a simulated source cannot be used.
+    /// A simulated source cannot be used.
     #[error("{0}")]
-    Scenario(String),
+    Simulated(String),
 }
 
 /// All devices of a host, read once.
@@ -100,7 +100,8 @@ impl DeviceSample {
     }
 
     /// A device that does not answer any more.
-    pub(crate) fn lost(index: DeviceIndex, uuid: String) -> Self {
+    #[must_use]
+    pub fn lost(index: DeviceIndex, uuid: String) -> Self {
         Self {
             index,
             uuid,

@@ -33,7 +33,7 @@ pub fn is_kernel_thread(pid: u32) -> bool {
     stat::Stat::parse(&content).is_some_and(|stat| stat.is_kernel_thread())
 }
 
-/// Something that can be asked about processes: `/proc`, or a scenario.
+/// Something that can be asked about processes: `/proc`, or a simulation.
 pub trait ProcessSource: Send {
     /// Reads processes once. A process that cannot be read is part of the answer, never an error.
     fn read(&mut self, request: &ProcessRequest) -> ProcessTable;
@@ -80,7 +80,7 @@ pub struct ProcessTable {
     pub owners: HashMap<u32, u32>,
     /// Uids that may be subordinate ones of users whom only a directory service knows.
     pub ownerless: HashSet<u32>,
-    /// The pid namespace of these pids, by its inode. Absent where every record uses these pids, as in a scenario or
+    /// The pid namespace of these pids, by its inode. Absent where every record uses these pids, as in a simulation or
     /// for another machine.
     pub pid_namespace: Option<u64>,
     /// The processes of the pid namespaces below.

@@ -64,7 +64,7 @@ const ENVIRONMENTS_FILE: &str = "envs.json";
 const DEVICES_FILE: &str = "devices.json";
 const MEMBERS_FILE: &str = "genv-members.json";
 
-/// Something that can be asked for the state of a host: a state directory, or a scenario.
+/// Something that can be asked for the state of a host: a state directory, or a simulation.
 pub trait StateSource: Send {
     /// Reads the state once.
     ///

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use genv_core::collect;
 use genv_core::model::{HostSnapshot, Publication};
-use genv_core::sources::SourceOptions;
 use genv_core::text::harmless;
+use genv_simulator::SourceOptions;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 

@@ -17,8 +17,8 @@ use clap::Args;
 use genv_core::enforcement::Enforcement;
 use genv_core::model::{HostSnapshot, Snapshot};
 use genv_core::proc::{ProcReader, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource as _};
-use genv_core::sources::SourceOptions;
 use genv_core::state::directory_path;
+use genv_simulator::SourceOptions;
 use genv_web::flags::{SourceFlags, file};
 
 use crate::blind::{Sight, unknown_devices};

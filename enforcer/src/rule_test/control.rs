@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use genv_core::scenario::Engine;
 use genv_core::yaml::{self, Located};
+use genv_simulator::Engine;
 
 use super::Reader;
 use super::file::TestEntry;

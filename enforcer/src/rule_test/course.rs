@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use genv_core::collect::{CollectOptions, Collection};
 use genv_core::model::HostSnapshot;
-use genv_core::scenario::Engine;
+use genv_simulator::Engine;
 
 use super::control::TestControl;
 use super::fact::{self, Fact, Happened};
@@ -67,7 +67,7 @@ impl Course {
         let interval = self.config.interval.max(PATIENT_INTERVAL);
         let options = CollectOptions { interval, max_age: interval * 3, ..CollectOptions::default() };
         let sources = stage.sources(&self.engine);
-        let mut collection = Collection::of_a_scenario(sources, &options, stage.clock())?;
+        let mut collection = Collection::by_clock(sources, &options, stage.clock())?;
         let mut history = History::default();
         let mut record = Record::default();
         let mut at = Duration::ZERO;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use genv_core::model::DeviceIndex;
-use genv_core::scenario::WrittenScenario;
 use genv_core::yaml::Located;
+use genv_simulator::WrittenScenario;
 use serde::Deserialize;
 
 use crate::config::format::{Count, Pairs, Span, Text, given};

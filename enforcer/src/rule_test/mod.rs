@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use genv_core::scenario::{Engine, ScenarioError};
 use genv_core::yaml::{self, Located, Place};
+use genv_simulator::{Engine, ScenarioError};
 
 use crate::config::{Config, read};
 use course::{Course, Missing};

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use genv_core::collect::Clock;
 use genv_core::collect::HostSources;
 use genv_core::gpu::{GpuError, GpuProcess, GpuSample, GpuSource};
 use genv_core::model::DeviceMeasurements;
 use genv_core::proc::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable};
-use genv_core::scenario::{self, Clock, Engine, RealSources};
 use genv_core::state::{State, StateError, StateSource};
+use genv_simulator::{Engine, RealSources, sources};
 
 use crate::plan::{AttachmentTarget, StepKind};
 
@@ -34,7 +35,7 @@ struct Gone {
 impl Stage {
     /// The sources of all hosts.
     pub(super) fn sources(&mut self, engine: &Arc<Engine>) -> Vec<HostSources> {
-        let sources = scenario::sources(engine, &self.clock(), None, || RealSources {
+        let sources = sources(engine, &self.clock(), None, || RealSources {
             processes: Box::new(NoMachine),
             state: Box::new(NoMachine),
         });

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use genv_core::sources::SourceOptions;
 use genv_core::stream::SnapshotStream;
 use genv_remote::allow_open_files;
 use genv_remote::flags::HostFlags;
 use genv_remote::follow::{Fleet, follow};
+use genv_simulator::SourceOptions;
 use genv_web::flags::SourceFlags;
 use tokio::runtime::Handle;
 

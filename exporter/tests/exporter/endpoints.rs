@@ -7,12 +7,12 @@ use std::time::Duration;
 use flate2::read::GzDecoder;
 use genv_core::collect::{self, CollectOptions};
 use genv_core::model::{CollectorStatus, HostSnapshot, Snapshot};
-use genv_core::sources::{GpuSourceKind, SourceOptions};
 use genv_exporter::Usernames;
 use genv_exporter::endpoints::Endpoints;
 use genv_exporter::families::Limits;
 use genv_exporter::instruments::Instruments;
 use genv_exporter::render::Renderer;
+use genv_simulator::{GpuSourceKind, SourceOptions};
 use genv_web::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use genv_web::{Handler, Method, Request, Response};
 

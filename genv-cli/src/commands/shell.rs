@@ -5,8 +5,8 @@ use std::io::{self, Write as _};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use genv_core::sources::SourceOptions;
 use genv_core::state::{StateStore, directory_path};
+use genv_simulator::SourceOptions;
 
 use super::why::print_unread;
 use crate::failure::Failure;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use genv_core::collect::{self, CollectOptions};
-use genv_core::sources::{GpuSourceKind, SourceOptions};
+use genv_simulator::{GpuSourceKind, SourceOptions};
 use genv_tests::process::resident_bytes;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};

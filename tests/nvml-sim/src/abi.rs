@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_uint};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use genv_core::scenario::{WrongAnswer, WrongText};
+use genv_simulator::{WrongAnswer, WrongText};
 use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT, nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN,

@@ -4,7 +4,7 @@ use std::ffi::c_uint;
 use std::sync::Arc;
 
 use genv_core::model::{DeviceIndex, DeviceMemory};
-use genv_core::scenario::{DeviceAt, DeviceProcess, Measured, Measurement, MigDevice, WrongAnswer};
+use genv_simulator::{DeviceAt, DeviceProcess, Measured, Measurement, MigDevice, WrongAnswer};
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED};
 
 use crate::abi::{Answer, Out, put};

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 use genv_core::model::DeviceIndex;
-use genv_core::scenario::{Measurement, WrongAnswer};
+use genv_simulator::{Measurement, WrongAnswer};
 use nvml_wrapper_sys::bindings::{
     nvmlEventData_t, nvmlEventTypeXidCriticalError, nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,

@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_uint};
 
 use genv_core::model::DeviceIndex;
-use genv_core::scenario::Measurement;
+use genv_simulator::Measurement;
 use nvml_wrapper_sys::bindings as nvml;
 use nvml_wrapper_sys::bindings::{
     nvmlPciInfo_t, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,

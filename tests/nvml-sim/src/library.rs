@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use genv_core::model::DeviceIndex;
-use genv_core::scenario::WrongAnswer;
+use genv_simulator::WrongAnswer;
 use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT, nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
     nvmlReturn_t,

@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 
-use genv_core::scenario::{Measurement, ThrottleReason, percent};
+use genv_simulator::{Measurement, ThrottleReason, percent};
 use nvml_wrapper_sys::bindings as nvml;
 use nvml_wrapper_sys::bindings::{
     nvmlBAR1Memory_t, nvmlClockType_enum_NVML_CLOCK_GRAPHICS as CLOCK_GRAPHICS,

@@ -6,7 +6,7 @@
 use std::ffi::c_uint;
 
 use genv_core::model::ProcessType;
-use genv_core::scenario::{DeviceProcess, Measurement, WrongAnswer, percent};
+use genv_simulator::{DeviceProcess, Measurement, WrongAnswer, percent};
 use nvml_wrapper_sys::bindings::{
     nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationInfo_v1_t, nvmlProcessUtilizationSample_t,
     nvmlProcessesUtilizationInfo_t, nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH as ARGUMENT_VERSION_MISMATCH,

@@ -5,7 +5,7 @@ use std::env;
 use std::path::Path;
 use std::sync::Arc;
 
-use genv_core::scenario::{Engine, Scenario};
+use genv_simulator::{Engine, Scenario};
 use nvml_wrapper_sys::bindings::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED as DRIVER_NOT_LOADED;
 
 use crate::abi::Answer;

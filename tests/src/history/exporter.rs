@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
+use genv_core::collect::Clock;
 use genv_core::collect::{CollectOptions, Collection};
 use genv_core::model::{HostSnapshot, Publication};
 use genv_core::proc::{ProcessRequest, ProcessSource, ProcessTable};
-use genv_core::scenario::{self, Clock, Engine, RealSources};
 use genv_core::state::{State, StateError, StateSource};
 use genv_exporter::families::{self, Limits, own};
+use genv_simulator::{Engine, RealSources, sources};
 use genv_web::metrics::OwnProcess;
 use genv_web::metrics::{MetricFamily, Samples};
 
@@ -82,14 +83,14 @@ impl PlayedExporter {
 
     fn start(&self) -> Result<Running> {
         let real = || RealSources { processes: Box::new(NoMachine), state: Box::new(NoMachine) };
-        let mut hosts = scenario::sources(&self.engine, &self.clock, None, real);
+        let mut hosts = sources(&self.engine, &self.clock, None, real);
         if let Some(hostname) = &self.hostname {
             hosts.retain(|host| host.hostname == *hostname);
         }
         ensure!(!hosts.is_empty(), "no host to play: the scenario lists none");
         let since = (self.clock)().duration_since(UNIX_EPOCH)?;
         Ok(Running {
-            collection: Collection::of_a_scenario(hosts, &self.options, Arc::clone(&self.clock))?,
+            collection: Collection::by_clock(hosts, &self.options, Arc::clone(&self.clock))?,
             latest: Publication::default(),
             process: OwnProcess { start_time_seconds: Some(since.as_secs_f64()), ..OwnProcess::read() },
         })
@@ -122,8 +123,8 @@ impl StateSource for NoMachine {
 pub(super) fn ensure_nothing_hangs(engine: &Engine) -> Result<()> {
     let scenario = engine.scenario();
     for host in &scenario.hosts {
-        let hangs = |fault: &_| matches!(fault, scenario::HostFault::Hang(_));
-        let device_hangs = |fault: &_| matches!(fault, scenario::DeviceFault::Hang(_));
+        let hangs = |fault: &_| matches!(fault, genv_simulator::HostFault::Hang(_));
+        let device_hangs = |fault: &_| matches!(fault, genv_simulator::DeviceFault::Hang(_));
         let devices = host.devices.iter().flat_map(|device| &device.faults);
         let mut faults = host.faults.iter().map(|(_, fault)| hangs(fault));
         let mut device_faults = devices.map(|(_, fault)| device_hangs(fault));

@@ -15,10 +15,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
+use genv_core::collect::Clock;
 use genv_core::collect::CollectOptions;
 use genv_core::model::HostSnapshot;
-use genv_core::scenario::{Clock, Engine};
 use genv_enforcer::config::Config;
+use genv_simulator::Engine;
 
 use crate::prometheus::Prometheus;
 use enforcer::{Enforcement, PlayedEnforcer};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::moods::{Environments, Gpu, Moods, Processes, host};
 use super::*;
-use crate::collect::clock::Clock;
+use crate::collect::clock::Clocks;
 use crate::collect::{CollectOptions, Collection, HostSources, spawn};
 use crate::gpu::{GpuError, GpuSource};
 use crate::model::{CollectorStatus, Publication};
@@ -230,7 +230,7 @@ fn an_answer_about_processes_judges_no_state_that_was_read_after_its_question() 
     let mut options = options();
     options.collectors.gpu = false;
     options.max_age = Duration::from_secs(3600);
-    let mut collection = Collection::start(vec![sources], &options, &Clock::of_the_system()).unwrap();
+    let mut collection = Collection::start(vec![sources], &options, &Clocks::of_the_system()).unwrap();
     // The question about processes names no members: the state is not read yet.
     moods.state.hang();
     collection.cycle();

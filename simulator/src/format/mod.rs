@@ -4,13 +4,13 @@ mod values;
 
 use std::collections::BTreeMap;
 
+use genv_core::model::ProcessType;
+use genv_core::yaml::Located;
 use serde::Deserialize;
 
 use super::definition::{Calls, WrongText};
 use super::nvml::{Measurement, NvmlError, ThrottleReason};
 use super::pattern::{Level, Pattern};
-use crate::model::ProcessType;
-use crate::yaml::Located;
 
 pub(super) use values::{Amount, CudaVersion, Index, Moment, Span, Timestamp};
 

@@ -1,9 +1,10 @@
 //! Processes of a scenario.
 
+use genv_core::proc::{Lineage, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable};
+
 use super::Stage;
-use crate::proc::{Lineage, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable};
-use crate::scenario::definition::{Facts, Readable};
-use crate::scenario::view::{HostAt, ProcessAt};
+use crate::definition::{Facts, Readable};
+use crate::view::{HostAt, ProcessAt};
 
 /// Processes of a scenario, and the real ones that it names.
 pub(super) struct SimulatedProcesses {

@@ -8,12 +8,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use genv_core::attribute::{Attributor, live_environments};
+use genv_core::gpu::GpuSample;
+use genv_core::model::{Attribution, MemoryAmount};
+use genv_core::proc::{Claim, Lineage, ProcessFacts, ProcessRead, ProcessRequest, ProcessTable};
+use genv_core::state::{State, StateError};
+
 use super::*;
-use crate::attribute::{Attributor, live_environments};
-use crate::gpu::GpuSample;
-use crate::model::{Attribution, MemoryAmount};
-use crate::proc::{Claim, Lineage, ProcessFacts, ProcessRead, ProcessRequest, ProcessTable};
-use crate::state::{State, StateError};
 
 /// Real processes and environments that a test makes up.
 struct Machine;

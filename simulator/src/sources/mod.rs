@@ -9,18 +9,16 @@ mod tests;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use genv_core::collect::{Clock, HostSources};
+use genv_core::proc::ProcessSource;
+use genv_core::state::StateSource;
+
 use super::definition::{Host, Scenario};
 use super::engine::Engine;
 use super::view::HostAt;
-use crate::collect::HostSources;
-use crate::proc::ProcessSource;
-use crate::state::StateSource;
 use gpus::SimulatedGpus;
 use processes::SimulatedProcesses;
 use state::SimulatedState;
-
-/// What tells the time: the system's clock, or a test's.
-pub type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// What tells of the real processes and environments that a scenario may leave to this machine.
 pub struct RealSources {

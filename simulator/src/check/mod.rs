@@ -6,12 +6,13 @@ mod processes;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
 
+use genv_core::model::DeviceIndex;
+use genv_core::yaml::{self, Located, Place};
+
 use super::definition::{Device, Host, HostFault, Process, Scenario, WrongAnswer, WrongText};
 use super::format::{DuringEntry, File, HostEntry, HostFaultEntry, Index, Moment, Span};
 use super::nvml::NvmlError;
 use super::pattern::{Window, peak_together};
-use crate::model::DeviceIndex;
-use crate::yaml::{self, Located, Place};
 
 /// 2026-01-01T00:00:00Z: a fixed default, so that two programs agree without agreeing on anything.
 const DEFAULT_EPOCH_MILLISECONDS: i64 = 1_767_225_600_000;

@@ -92,7 +92,7 @@ impl<'a> HostAt<'a> {
 
     /// Whether some NVML call does not return now, of the host or of any device: a sweep over all of them hangs.
     #[must_use]
-    pub(in crate::scenario) fn sweep_hangs(&self) -> bool {
+    pub(crate) fn sweep_hangs(&self) -> bool {
         self.faults().any(|fault| matches!(fault, HostFault::Hang(_)))
             || self.devices().any(|device| device.faults().any(|fault| matches!(fault, DeviceFault::Hang(_))))
     }

@@ -2,10 +2,11 @@
 
 use std::cell::LazyCell;
 
+use genv_core::model::DeviceMemory;
+
 use super::{DeviceAt, DeviceProcess};
-use crate::model::DeviceMemory;
-use crate::scenario::nvml::ThrottleReason;
-use crate::scenario::pattern::{Level, Pattern};
+use crate::nvml::ThrottleReason;
+use crate::pattern::{Level, Pattern};
 
 /// Over how many seconds temperature and fans average the load that they follow.
 const WARMTH_SECONDS: f64 = 60.0;

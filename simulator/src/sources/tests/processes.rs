@@ -1,7 +1,8 @@
 //! Processes and environments.
 
+use genv_core::attribute::reason;
+
 use super::*;
-use crate::attribute::reason;
 
 #[test]
 fn what_the_scenario_leaves_to_the_machine_is_real() {

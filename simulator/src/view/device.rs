@@ -2,11 +2,12 @@
 
 use std::time::SystemTime;
 
+use genv_core::model::{DeviceIndex, DeviceMemory, ProcessType};
+
 use super::measured::Measured;
 use super::{HostAt, in_force};
-use crate::model::{DeviceIndex, DeviceMemory, ProcessType};
-use crate::scenario::definition::{Device, DeviceFault, MigDevice, Process, Use, WrongAnswer};
-use crate::scenario::nvml::Measurement;
+use crate::definition::{Device, DeviceFault, MigDevice, Process, Use, WrongAnswer};
+use crate::nvml::Measurement;
 
 /// One process on one device at a moment.
 #[derive(Clone, Copy, Debug, PartialEq)]

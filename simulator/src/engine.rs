@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use genv_core::hosts::machine_name;
+use genv_core::yaml;
 use serde::Deserialize;
 
 use super::definition::Scenario;
 use super::{check, format};
-use crate::sources::machine_name;
-use crate::yaml;
 
 /// A scenario that follows its file. Shared by everything that plays it; it reads no clock.
 #[derive(Debug)]

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use genv_core::model::MemoryAmount;
+use genv_core::state::{
+    AttachmentState, DeviceState, EnvironmentState, RecordedMembers, State, StateError, StateSource,
+};
+
 use super::Stage;
-use crate::model::MemoryAmount;
-use crate::scenario::definition::Device;
-use crate::state::{AttachmentState, DeviceState, EnvironmentState, RecordedMembers, State, StateError, StateSource};
+use crate::definition::Device;
 
 /// Environments of a scenario, or the real ones.
 pub(super) struct SimulatedState {

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use genv_core::model::{DeviceIndex, ProcessType};
 use serde::Deserialize;
 
 use super::nvml::{Measurement, NvmlError, ThrottleReason};
 use super::pattern::{Level, Pattern, Window};
-use crate::model::{DeviceIndex, ProcessType};
 
 /// Hosts whose whole behaviour is a function of time.
 #[derive(Clone, Debug, PartialEq)]
@@ -177,7 +177,7 @@ pub struct Facts {
     /// Parent's pid.
     pub parent: u32,
     /// What its environ says.
-    pub claim: crate::proc::Claim,
+    pub claim: genv_core::proc::Claim,
     /// Its start, Unix time in milliseconds; absent: when its window began.
     pub started_milliseconds: Option<i64>,
     /// Whether and how it can be read.

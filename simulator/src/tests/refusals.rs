@@ -253,7 +253,7 @@ fn a_scenario_within_another_file_points_into_that_file() {
     }
     let engine = |hosts: &str| {
         let text = format!("scenario:\n  version: 1\n  hosts: {hosts}\n");
-        let outer: Outer = crate::yaml::parse("outer.yaml", &text)?;
+        let outer: Outer = genv_core::yaml::parse("outer.yaml", &text)?;
         Engine::within("outer.yaml", &text, &outer.scenario)
     };
     assert_eq!(engine("[{name: a}]").unwrap().scenario().hosts[0].name, "a");

@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 
+use genv_core::model::ProcessType;
+use genv_core::proc::{Claim, MissingEvidence};
+
 use super::{Checked, Checker, Users};
-use crate::model::ProcessType;
-use crate::proc::{Claim, MissingEvidence};
-use crate::scenario::definition::{Device, Environment, Facts, Process, Readable, Use};
-use crate::scenario::format::{ClaimEntry, EnvironmentEntry, HostEntry, Index, ProcEntry, ProcessEntry};
-use crate::scenario::pattern::{Pattern, Window};
+use crate::definition::{Device, Environment, Facts, Process, Readable, Use};
+use crate::format::{ClaimEntry, EnvironmentEntry, HostEntry, Index, ProcEntry, ProcessEntry};
+use crate::pattern::{Pattern, Window};
 
 /// The shells that environments without `pids` are given start here: above what Linux gives out
 /// (`pid_max` is at most 4194304), so that no real process is taken for one.

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use genv_core::gpu::{DeviceSample, GpuError, GpuProcess, GpuSample, GpuSource, XidEvent};
+use genv_core::model::{DeviceIndex, DeviceMeasurements, DeviceMemory, EccErrors};
+
 use super::Stage;
-use crate::gpu::{DeviceSample, GpuError, GpuProcess, GpuSample, GpuSource, XidEvent};
-use crate::model::{DeviceIndex, DeviceMeasurements, DeviceMemory, EccErrors};
-use crate::scenario::definition::Device;
-use crate::scenario::nvml::{Measurement, NvmlError, ThrottleReason};
-use crate::scenario::view::{DeviceAt, DeviceProcess, HostAt, Measured, percent};
+use crate::definition::Device;
+use crate::nvml::{Measurement, NvmlError, ThrottleReason};
+use crate::view::{DeviceAt, DeviceProcess, HostAt, Measured, percent};
 
 /// A source of simulated devices.
 pub(super) struct SimulatedGpus {
@@ -30,7 +31,7 @@ impl GpuSource for SimulatedGpus {
     fn sample(&mut self) -> Result<GpuSample, GpuError> {
         loop {
             let scenario = self.stage.scenario();
-            let (host, now) = self.stage.now(&scenario).map_err(GpuError::Scenario)?;
+            let (host, now) = self.stage.now(&scenario).map_err(GpuError::Simulated)?;
             if !host.sweep_hangs() {
                 return self.sweep(host, now);
             }

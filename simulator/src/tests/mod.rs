@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 
-const DOCUMENTATION: &str = include_str!("../../../../docs/scenario.md");
+const DOCUMENTATION: &str = include_str!("../../../docs/scenario.md");
 
 fn documented_example() -> &'static str {
     let (_, rest) = DOCUMENTATION.split_once("```yaml\n").unwrap();

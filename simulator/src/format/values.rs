@@ -1,37 +1,37 @@
 //! Values of a scenario file that are more than a number or a text.
 
-use crate::yaml_scalar;
 use std::fmt;
 use std::str::FromStr;
 
+use genv_core::model::{DeviceIndex, MemoryAmount, ParseDeviceIndexError};
+use genv_core::yaml_scalar;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use crate::model::{DeviceIndex, MemoryAmount, ParseDeviceIndexError};
-use crate::scenario::definition::Calls;
-use crate::scenario::pattern::{Level, Pattern};
+use crate::definition::Calls;
+use crate::pattern::{Level, Pattern};
 
 yaml_scalar!(
     /// Bytes.
     #[derive(Clone, Copy, Debug, PartialEq)]
-    pub(in crate::scenario) Amount(u64),
+    pub(crate) Amount(u64),
     |text| MemoryAmount::from_file(text).map(MemoryAmount::bytes).map_err(|e| e.to_string())
 );
 yaml_scalar!(
     /// Seconds.
     #[derive(Clone, Copy, Debug, PartialEq)]
-    pub(in crate::scenario) Span(f64),
-    |text| crate::duration::parse_duration(text).map(|d| d.as_secs_f64()).map_err(|e| e.to_string())
+    pub(crate) Span(f64),
+    |text| genv_core::duration::parse_duration(text).map(|d| d.as_secs_f64()).map_err(|e| e.to_string())
 );
 yaml_scalar!(
     /// A device index.
     #[derive(Clone, Copy, Debug, PartialEq)]
-    pub(in crate::scenario) Index(DeviceIndex),
+    pub(crate) Index(DeviceIndex),
     |text| text.parse().map_err(|e: ParseDeviceIndexError| e.to_string())
 );
 yaml_scalar!(
     /// Major and minor.
     #[derive(Clone, Copy, Debug, PartialEq)]
-    pub(in crate::scenario) CudaVersion((u32, u32)),
+    pub(crate) CudaVersion((u32, u32)),
     |text| text
         .split_once('.')
         .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))
@@ -40,7 +40,7 @@ yaml_scalar!(
 yaml_scalar!(
     /// Unix time in milliseconds.
     #[derive(Clone, Copy, Debug, PartialEq)]
-    pub(in crate::scenario) Timestamp(i64),
+    pub(crate) Timestamp(i64),
     |text| jiff::Timestamp::from_str(text)
         .map(jiff::Timestamp::as_millisecond)
         .map_err(|_| format!("'{text}' is not a time: write it as 2026-01-01T00:00:00Z"))
@@ -48,7 +48,7 @@ yaml_scalar!(
 
 /// A time: so long before the epoch, or absolute.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::scenario) enum Moment {
+pub(crate) enum Moment {
     SecondsBeforeEpoch(f64),
     Absolute(Timestamp),
 }
@@ -56,7 +56,7 @@ pub(in crate::scenario) enum Moment {
 impl<'de> Deserialize<'de> for Moment {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        if let Ok(before) = crate::duration::parse_duration(&text) {
+        if let Ok(before) = genv_core::duration::parse_duration(&text) {
             return Ok(Self::SecondsBeforeEpoch(before.as_secs_f64()));
         }
         jiff::Timestamp::from_str(&text).map(|time| Self::Absolute(Timestamp(time.as_millisecond()))).map_err(|_| {

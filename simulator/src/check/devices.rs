@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use genv_core::yaml::Located;
 use sha2::{Digest, Sha256};
 
 use super::{Checked, Checker};
-use crate::scenario::definition::{Device, DeviceFault, MigDevice, Xid};
-use crate::scenario::format::{DeviceEntry, DeviceFaultEntry, XidEntry};
-use crate::scenario::pattern::{Level, Pattern, Window};
-use crate::yaml::Located;
+use crate::definition::{Device, DeviceFault, MigDevice, Xid};
+use crate::format::{DeviceEntry, DeviceFaultEntry, XidEntry};
+use crate::pattern::{Level, Pattern, Window};
 
 /// More devices of a kind than this are a typing error.
 const MOST_DEVICES: u32 = 1024;

@@ -6,11 +6,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::collect::HostSources;
-use crate::gpu::nvml::NvmlSource;
-use crate::proc::ProcReader;
-use crate::scenario::{self, Clock, Engine, RealSources};
-use crate::state::{StateDirectory, directory_path};
+use genv_core::collect::{Clock, HostSources};
+use genv_core::gpu::nvml::NvmlSource;
+use genv_core::hosts::machine_name;
+use genv_core::proc::ProcReader;
+use genv_core::state::{StateDirectory, directory_path};
+
+use crate::{Engine, RealSources, sources};
 
 /// Where GPUs are looked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -171,7 +173,7 @@ impl SourceOptions {
         }
         let clock: Clock = Arc::new(SystemTime::now);
         let hostname = self.hostname.as_deref();
-        Ok(scenario::sources(&Arc::new(engine), &clock, hostname, || self.real()))
+        Ok(sources(&Arc::new(engine), &clock, hostname, || self.real()))
     }
 
     fn real(&self) -> RealSources {
@@ -181,11 +183,6 @@ impl SourceOptions {
             state: Box::new(StateDirectory::new(directory.unwrap_or_else(|| directory_path(None)))),
         }
     }
-}
-
-/// This machine's name: `uname -n`.
-pub(crate) fn machine_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// More simulated devices than this are a typing error.

@@ -1,8 +1,8 @@
 //! The built-in scenario.
 
 use super::*;
-use crate::scenario::ThrottleReason;
-use crate::scenario::view::Measured;
+use crate::ThrottleReason;
+use crate::view::Measured;
 
 /// The middle of a morning.
 const MORNING_SECONDS: u32 = 9 * 3600;

@@ -3,10 +3,11 @@
 use std::sync::mpsc::channel;
 use std::thread;
 
+use genv_core::gpu::DeviceSample;
+use genv_core::model::{DeviceIndex, EccErrors, ProcessType};
+
 use super::*;
-use crate::gpu::DeviceSample;
-use crate::model::{DeviceIndex, EccErrors, ProcessType};
-use crate::scenario::nvml::Measurement;
+use crate::nvml::Measurement;
 
 #[test]
 fn every_measurement_of_a_device_is_told() {
