@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::DeviceIndex;
-use crate::state::Confirmed;
+use super::{Confirmed, DeviceIndex};
 
 /// One environment of a snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@
 //! fields they do not know.
 
 mod changes;
+mod confirmed;
 mod counters;
 mod device;
 mod environment;
@@ -18,6 +19,8 @@ mod snapshot;
 mod time;
 
 pub use changes::{Changes, ChangesError};
+pub use confirmed::{Confirmed, ConfirmedChange, Joined};
+pub(crate) use confirmed::{initial_pid_namespace, is_initial_pid_namespace};
 pub use counters::{
     Counters, DeviceDistrusted, DeviceEnergy, DeviceSeconds, DeviceXid, NOBODY, UserDeviceUse, UserXid,
 };

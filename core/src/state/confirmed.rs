@@ -13,91 +13,16 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::file::{io_error, write_remedy};
-use super::members::{self, RecordedMembers};
+use super::members::RecordedMembers;
 use super::own_file::{self, MOST_BYTES};
 use super::{DeviceState, EnvironmentState, State};
-use crate::model::MemoryAmount;
+use crate::model::{Confirmed, ConfirmedChange, MemoryAmount};
 use crate::proc::username;
 
 /// How many changes a file keeps, the newest.
 const MOST_CHANGES: usize = 256;
 const PREFIX: &str = "genv-confirmed-";
 const VERSION: u32 = 1;
-
-/// A change that a command made in an environment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Confirmed {
-    /// The environment.
-    pub eid: String,
-    /// When the state was written with it, Unix time.
-    pub at_seconds: f64,
-    /// The process that joined, if one did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub process: Option<Joined>,
-    /// The change.
-    #[serde(flatten)]
-    pub change: ConfirmedChange,
-}
-
-/// The process that became a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Joined {
-    /// The start of the process in clock ticks since boot.
-    pub start_time_ticks: u64,
-    /// The inode of the pid namespace to which the pid belongs.
-    #[serde(default = "members::initial", skip_serializing_if = "members::is_initial")]
-    pub pid_namespace: u64,
-    /// Whether the process joined as a job ([`RecordedMembers::is_job`](super::RecordedMembers::is_job)).
-    #[serde(default, rename = "job", skip_serializing_if = "std::ops::Not::not")]
-    pub is_job: bool,
-}
-
-/// What changed in an environment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "change", rename_all = "snake_case")]
-pub enum ConfirmedChange {
-    /// A process became its member.
-    Joined {
-        /// The process.
-        pid: u32,
-    },
-    /// It was attached to a device.
-    Attached {
-        /// The device.
-        gpu: u32,
-    },
-    /// It ended.
-    Ended,
-    /// A process left it.
-    Left {
-        /// The process.
-        pid: u32,
-    },
-    /// It was detached from a device.
-    Released {
-        /// The device.
-        gpu: u32,
-    },
-    /// It reserves less memory of a device.
-    Reserved {
-        /// The device.
-        gpu: u32,
-        /// How much it reserves now.
-        bytes: u64,
-    },
-    /// Its configuration asks for less memory.
-    Configured {
-        /// How much it asks for now.
-        bytes: u64,
-    },
-}
-
-impl ConfirmedChange {
-    /// Whether an environment has more by it.
-    pub(super) const fn gives(&self) -> bool {
-        matches!(self, Self::Joined { .. } | Self::Attached { .. })
-    }
-}
 
 #[derive(Serialize, Deserialize)]
 struct Content {

@@ -14,15 +14,13 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::confirmed::Joined;
 use super::document::{self, Document, Format, NotADocument, Reading};
 use super::file::MOST_MEMBERS_BYTES;
 use super::known::{FileKnown, Known, KnownEnvironments};
 use super::shape::{self, DevicesDocument, Times};
 use super::strangers::Strangers;
 use super::{DeviceState, EnvironmentState, MEMBERS_FILE, salvage, value};
-use crate::model::parse_local_time;
-use crate::proc::INITIAL_PID_NAMESPACE;
+use crate::model::{Joined, initial_pid_namespace, is_initial_pid_namespace, parse_local_time};
 
 const VERSION: u32 = 1;
 
@@ -128,19 +126,10 @@ struct FileMember {
     creation: String,
     #[serde(flatten)]
     process: ProcessId,
-    #[serde(default = "initial", skip_serializing_if = "is_initial")]
+    #[serde(default = "initial_pid_namespace", skip_serializing_if = "is_initial_pid_namespace")]
     pid_namespace: u64,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     job: bool,
-}
-
-pub(super) const fn initial() -> u64 {
-    INITIAL_PID_NAMESPACE
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-pub(super) const fn is_initial(pid_namespace: &u64) -> bool {
-    *pid_namespace == INITIAL_PID_NAMESPACE
 }
 
 impl RecordedMembers {

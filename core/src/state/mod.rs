@@ -38,7 +38,7 @@ mod value;
 mod waiting;
 mod watched;
 
-pub use confirmed::{Confirmed, ConfirmedChange, read_confirmed};
+pub use confirmed::read_confirmed;
 pub use device_locks::{DeviceLocks, lock_devices};
 pub use directory::{DEFAULT_DIRECTORY, StateDirectory, directory_path};
 pub use editable::{Activation, ChangeError, Configuration, EditableState, MemberId};

@@ -7,7 +7,8 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use super::{Confirmed, ConfirmedChange, State, read_confirmed};
+use super::{State, read_confirmed};
+use crate::model::{Confirmed, ConfirmedChange};
 use crate::proc::{ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, UserNamespace};
 
 /// The first uid of ordinary users (`UID_MIN` of login.defs(5)). Lower uids are system users, who, except root, use no

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::BorrowedFd;
 
 use super::EnvironmentState;
-use super::confirmed::{self, ConfirmedChange};
+use super::confirmed;
 use super::jobs::processes_by_user;
+use crate::model::ConfirmedChange;
 
 /// A number of records and their size.
 #[derive(Clone, Copy, Default)]

@@ -5,9 +5,8 @@
 use std::collections::BTreeMap;
 
 use foldhash::HashMap;
-use genv_core::model::Environment;
+use genv_core::model::{ConfirmedChange, Environment};
 use genv_core::proc::Named;
-use genv_core::state::ConfirmedChange;
 
 use super::judgement::Judgement;
 use super::known::{Held, key, member};

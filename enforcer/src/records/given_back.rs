@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use genv_core::state::{Confirmed, ConfirmedChange};
+use genv_core::model::{Confirmed, ConfirmedChange};
 use serde::{Deserialize, Serialize};
 
 /// The number of remembered releases of a user; the newest stay.

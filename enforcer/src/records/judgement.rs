@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use genv_core::enforcement::DisputedRecord;
-use genv_core::model::{Attachment, Attribution, CollectorStatus, DeviceIndex, Environment, Snapshot};
-use genv_core::state::Confirmed;
+use genv_core::model::{Attachment, Attribution, CollectorStatus, Confirmed, DeviceIndex, Environment, Snapshot};
 
 use super::TooManyRecords;
 use super::amounts::{Compared, compare, held, is_lessened};

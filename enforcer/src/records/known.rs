@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::{HashMap, HashMapExt as _};
-use genv_core::model::{Environment, Member, Snapshot};
-use genv_core::state::{Confirmed, ConfirmedChange};
+use genv_core::model::{Confirmed, ConfirmedChange, Environment, Member, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::by_gpu::ByGpu;

@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use genv_core::attribute::reason;
-use genv_core::model::{Attribution, Environment, Process};
-use genv_core::state::ConfirmedChange;
+use genv_core::model::{Attribution, ConfirmedChange, Environment, Process};
 use serde::{Deserialize, Serialize};
 
 use super::MOST_OF_A_HOST;

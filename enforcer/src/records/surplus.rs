@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use foldhash::{HashSet, HashSetExt as _};
-use genv_core::model::Environment;
-use genv_core::state::ConfirmedChange;
+use genv_core::model::{ConfirmedChange, Environment};
 
 use super::judgement::{Judgement, Uses};
 use super::{MOST_OF_A_HOST, MOST_OF_A_USER, TooManyRecords};

@@ -1,6 +1,5 @@
-use genv_core::model::{Attribution, Member};
+use genv_core::model::{Attribution, Confirmed, ConfirmedChange, Member};
 use genv_core::proc::Named;
-use genv_core::state::{Confirmed, ConfirmedChange};
 
 use super::*;
 use crate::plan::tests::lab::{Lab, NOON, uid};

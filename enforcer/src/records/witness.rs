@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 
-use genv_core::model::Member;
+use genv_core::model::{Confirmed, Member};
 use genv_core::proc::Named;
-use genv_core::state::{Confirmed, read_confirmed};
+use genv_core::state::read_confirmed;
 use rustix::process::geteuid;
 use rustix::time::{ClockId, clock_gettime};
 

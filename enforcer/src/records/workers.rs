@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use genv_core::linger::{linger_seconds, lingers};
-use genv_core::model::{DeviceIndex, Process};
+use genv_core::model::{ConfirmedChange, DeviceIndex, Process};
 use genv_core::proc::INITIAL_PID_NAMESPACE;
-use genv_core::state::ConfirmedChange;
 
 use super::judgement::Judgement;
 use super::known::Known;

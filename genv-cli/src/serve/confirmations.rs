@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use genv_core::model::Snapshot;
-use genv_core::state::{Confirmed, directory_path, read_confirmed};
+use genv_core::model::{Confirmed, Snapshot};
+use genv_core::state::{directory_path, read_confirmed};
 
 /// Adds confirmations to the environments of snapshots.
 #[derive(Clone, Debug)]

@@ -3,8 +3,9 @@
 use std::env;
 use std::path::Path;
 
+use genv_core::model::ConfirmedChange;
 use genv_core::proc::own_uid;
-use genv_core::state::{ConfirmedChange, MemberId, State, StateStore, StoreError, read_confirmed};
+use genv_core::state::{MemberId, State, StateStore, StoreError, read_confirmed};
 
 use super::news::News;
 use super::reminder::Reminders;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::proc::INITIAL_PID_NAMESPACE;
 
 const BOOT: &str = "0f1e2d3c";
 
