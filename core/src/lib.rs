@@ -12,7 +12,6 @@ pub mod duration;
 pub mod enforcement;
 pub mod gpu;
 pub mod hosts;
-pub mod linger;
 pub mod model;
 pub mod outside;
 pub mod proc;

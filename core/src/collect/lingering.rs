@@ -5,9 +5,8 @@ use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use super::clock::Moment;
 use crate::attribute::{LiveEnvironment, listed_members};
 use crate::gpu::GpuSample;
-use crate::linger::{Belonging, belonging, linger_seconds, lingers};
 use crate::proc::{Claim, ProcessRead, ProcessTable};
-use crate::state::{EnvironmentState, State};
+use crate::state::{Belonging, EnvironmentState, State, belonging, linger_seconds, lingers};
 
 /// When a process of an environment last had a context on a device that it holds.
 #[derive(Debug)]

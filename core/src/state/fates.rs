@@ -1,13 +1,13 @@
-//! What becomes of environments that have no shell left ([`crate::linger`]).
+//! What becomes of environments that have no shell left ([`super::linger`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use super::jobs::{MOST_JOBS, is_elsewhere, oldest, processes_by_user, reads_environs_of};
 use super::known::Known;
+use super::linger::{Belonging, START_TOLERANCE_SECONDS, belonging, lingers};
 use super::members::ProcessId;
 use super::{EnvironmentState, State};
-use crate::linger::{Belonging, START_TOLERANCE_SECONDS, belonging, lingers};
 use crate::proc::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable, in_initial_pid_namespace, read_environs};
 
 /// Which processes have a context on which device, by its index. A device of which that is not known is not here.

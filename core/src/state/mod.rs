@@ -21,6 +21,7 @@ mod kernels;
 mod known;
 mod leases;
 mod left_out;
+mod linger;
 pub(crate) mod liveness;
 mod lock;
 mod members;
@@ -47,6 +48,8 @@ pub use fates::Contexts;
 pub use inventory::Inventory;
 pub use leases::LONGEST_LEASE;
 pub use left_out::LeftOut;
+pub(crate) use linger::{Belonging, belonging};
+pub use linger::{linger_seconds, lingers};
 pub use lock::{DEFAULT_PATIENCE, LockError, LockHolder};
 pub use members::{ProcessId, Recorded, RecordedMembers};
 pub use store::{StateStore, StoreError};
@@ -152,7 +155,7 @@ impl State {
     }
 
     /// Lists environments again that genv 1.x cleared, as far as their devices are free: for programs that only look, which
-    /// decide by the processes whether one goes on ([`crate::linger`]).
+    /// decide by the processes whether one goes on ([`linger`]).
     pub(crate) fn list_cleared(&mut self, table: &ProcessTable, now_seconds: f64) {
         for (environment, devices) in known::cleared(self, table) {
             if !devices.is_empty() {

@@ -17,6 +17,7 @@ use super::jobs::{self, NewJobs};
 use super::kernels::{EndedKernels, Kernels};
 use super::known;
 use super::leases;
+use super::linger::linger_seconds;
 use super::liveness;
 use super::lock::{DEFAULT_PATIENCE, LockError, LockHolder};
 use super::refused;
@@ -25,7 +26,6 @@ use super::shape::Times;
 use super::state_lock::{self, StateLock};
 use super::waiting::{self, FindPlace, Place, Waiting};
 use super::{DeviceState, EnvironmentState, ProcessId, State, StateDirectory, StateError, directory, strangers};
-use crate::linger::linger_seconds;
 use crate::proc::{ProcReader, ProcessRequest, ProcessSource, ProcessTable, UserNamespace};
 
 /// How long a reader waits for the writer of a file that looks damaged.

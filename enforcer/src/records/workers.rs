@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use genv_core::linger::{linger_seconds, lingers};
 use genv_core::model::{ConfirmedChange, DeviceIndex, Process};
 use genv_core::proc::INITIAL_PID_NAMESPACE;
+use genv_core::state::{linger_seconds, lingers};
 
 use super::judgement::Judgement;
 use super::known::Known;

@@ -6,15 +6,15 @@
 
 use std::time::Duration;
 
+use super::{EnvironmentState, Recorded, RecordedMembers};
 use crate::duration::parse_duration;
 use crate::proc::{Claim, ProcessFacts, ProcessTable};
-use crate::state::{EnvironmentState, Recorded, RecordedMembers};
 
 /// How long an environment goes on after its last context, unless `GENV_LINGER` sets another time.
 const LINGER: Duration = Duration::from_secs(15 * 60);
 
 /// A process may seem to have started so much earlier than the environment in which it was started.
-pub(crate) const START_TOLERANCE_SECONDS: f64 = 2.0;
+pub(super) const START_TOLERANCE_SECONDS: f64 = 2.0;
 
 /// The longest chain of parents that is followed: a table that was read while pids were reused may hold a loop.
 const MOST_ANCESTORS: usize = 1024;
