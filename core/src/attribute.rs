@@ -34,6 +34,8 @@ mod unknown;
 
 pub use unknown::{changed_user, unknown_owner};
 
+use std::collections::BTreeMap;
+
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use crate::model::{Attribution, Member};
@@ -134,6 +136,15 @@ pub fn live_environments<'a>(state: &'a State, table: &ProcessTable) -> Vec<Live
     let listed = state.environments.iter();
     let shown = listed.map(|environment| listed_members(state, environment, table));
     shown.filter_map(|(environment, lives)| lives.then_some(environment)).collect()
+}
+
+/// The environments of processes of a table, by pid. Processes that are in none are left out.
+#[must_use]
+pub fn environments_of(state: &State, table: &ProcessTable, pids: &[u32]) -> BTreeMap<u32, String> {
+    let live = live_environments(state, table);
+    let attributor = Attributor::new(state, &live, true, table);
+    let of = |pid: &u32| attributor.attribute(*pid).eid().map(|eid| (*pid, eid.to_owned()));
+    pids.iter().filter_map(of).collect()
 }
 
 /// An environment with its members that are alive, and whether they keep it alive.

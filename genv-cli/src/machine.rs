@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use genv_core::attribute::{Attributor, LiveEnvironment, live_environments};
+use genv_core::attribute::{Attributor, LiveEnvironment, environments_of, live_environments};
 use genv_core::collect::seems_unused;
 use genv_core::gpu::bounds::Bounds;
 use genv_core::gpu::{GpuError, GpuSample};
@@ -370,7 +370,7 @@ pub(crate) fn store(options: &SourceOptions) -> StateStore {
     let path = options.state_directory.clone();
     StateStore::new(path.unwrap_or_else(|| directory_path(None)))
         .contexts(ask_contexts(options.clone()))
-        .recording_jobs()
+        .recording_jobs(environments_of)
         .simulated(options.are_simulated())
 }
 

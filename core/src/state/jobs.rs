@@ -13,7 +13,6 @@ use rustix::process::geteuid;
 use super::liveness::{Member, Standing};
 use super::members::ProcessId;
 use super::{EnvironmentState, State};
-use crate::attribute::{Attributor, live_environments};
 use crate::proc::{
     Claim, ProcReader, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, is_kernel_thread, read_environs,
     variable,
@@ -24,6 +23,9 @@ pub(super) const MOST_JOBS: usize = 64;
 
 /// A parent that started so little earlier than a command was started to run it.
 const WRAPPER_SECONDS: f64 = 1.0;
+
+/// Finds the environments of processes, by pid, as [`environments_of`](crate::attribute::environments_of) does.
+pub type FindEnvironments = fn(&State, &ProcessTable, &[u32]) -> BTreeMap<u32, String>;
 
 /// Jobs that are not recorded yet, by eid.
 pub(super) type NewJobs = BTreeMap<String, Vec<ProcessId>>;
@@ -51,7 +53,12 @@ pub(super) fn are_watched(state: &State, table: &ProcessTable) -> bool {
 
 /// Processes of the caller's environments that are not recorded yet, so that genv 1.x, which knows members alone, finds
 /// living ones when the shells have ended. Those whose variables name no environment, such as subshells, are left out.
-pub(super) fn find_new(state: &State, table: &ProcessTable, directory: &Path) -> NewJobs {
+pub(super) fn find_new(
+    state: &State,
+    table: &ProcessTable,
+    directory: &Path,
+    find_environments: FindEnvironments,
+) -> NewJobs {
     let watched: BTreeSet<String> = watched(state, table).iter().map(|it| it.eid.clone()).collect();
     if watched.is_empty() {
         return NewJobs::new();
@@ -73,8 +80,7 @@ pub(super) fn find_new(state: &State, table: &ProcessTable, directory: &Path) ->
         members: known.into_iter().collect(),
     });
     let wrappers = wrappers(own, &table);
-    let live = live_environments(state, &table);
-    let attributor = Attributor::new(state, &live, true, &table);
+    let mut attributed = find_environments(state, &table, &pids);
     let mut found = NewJobs::new();
     for pid in pids {
         let Some(ProcessRead::Present(facts)) = table.processes.get(&pid) else {
@@ -84,9 +90,8 @@ pub(super) fn find_new(state: &State, table: &ProcessTable, directory: &Path) ->
         if facts.claim == Claim::Absent || is_passing {
             continue;
         }
-        let attribution = attributor.attribute(pid);
-        if let Some(eid) = attribution.eid().filter(|eid| watched.contains(*eid)) {
-            found.entry(eid.to_owned()).or_default().push(ProcessId { pid, start_time_ticks: facts.start_time_ticks });
+        if let Some(eid) = attributed.remove(&pid).filter(|eid| watched.contains(eid)) {
+            found.entry(eid).or_default().push(ProcessId { pid, start_time_ticks: facts.start_time_ticks });
         }
     }
     for environment in &state.environments {

@@ -46,6 +46,7 @@ pub use editable::{Activation, ChangeError, Configuration, EditableState, Member
 pub use expected::Expectation;
 pub use fates::Contexts;
 pub use inventory::Inventory;
+pub use jobs::FindEnvironments;
 pub use leases::LONGEST_LEASE;
 pub use left_out::LeftOut;
 pub(crate) use linger::{Belonging, belonging};

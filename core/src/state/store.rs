@@ -13,7 +13,7 @@ use super::commit::{self, Files, Loaded};
 use super::confirmed;
 use super::editable::EditableState;
 use super::fates::{self, Contexts, Fate, Fates};
-use super::jobs::{self, NewJobs};
+use super::jobs::{self, FindEnvironments, NewJobs};
 use super::kernels::{EndedKernels, Kernels};
 use super::known;
 use super::leases;
@@ -74,8 +74,9 @@ pub struct StateStore {
     path: PathBuf,
     patience: Option<Duration>,
     cleaning: bool,
-    /// Whether jobs are still to be looked for, which reads the variables of all processes of the caller.
-    seeks_jobs: bool,
+    /// Whether jobs are still to be looked for, which reads the variables of all processes of the caller, and how the
+    /// environments of these processes are found.
+    seeks_jobs: Option<FindEnvironments>,
     /// Jobs that were found and are not written yet.
     new_jobs: NewJobs,
     simulated: Option<bool>,
@@ -114,7 +115,7 @@ impl StateStore {
         Self {
             patience: Some(DEFAULT_PATIENCE),
             cleaning: true,
-            seeks_jobs: false,
+            seeks_jobs: None,
             new_jobs: NewJobs::new(),
             simulated: None,
             reader: StateDirectory::new(&path),
@@ -157,8 +158,8 @@ impl StateStore {
     /// Records processes of the caller's environments as their jobs, as commands of users do. The first reading or change
     /// looks for them.
     #[must_use]
-    pub fn recording_jobs(mut self) -> Self {
-        self.seeks_jobs = true;
+    pub fn recording_jobs(mut self, find_environments: FindEnvironments) -> Self {
+        self.seeks_jobs = Some(find_environments);
         self
     }
 
@@ -350,8 +351,8 @@ impl StateStore {
     }
 
     fn find_jobs(&mut self, state: &State, table: &ProcessTable) {
-        if std::mem::take(&mut self.seeks_jobs) {
-            self.new_jobs = jobs::find_new(state, table, &self.path);
+        if let Some(find_environments) = self.seeks_jobs.take() {
+            self.new_jobs = jobs::find_new(state, table, &self.path, find_environments);
         }
     }
 
@@ -479,7 +480,7 @@ impl StateStore {
                 || bare
                 || !known::cleared(state, &table).is_empty()
                 || !liveness::without_shells(state, &table).is_empty()
-                || self.seeks_jobs && jobs::are_watched(state, &table);
+                || self.seeks_jobs.is_some() && jobs::are_watched(state, &table);
             match asked.take() {
                 Some(asked) => return Ok((lock, loaded, table, Asked { waiting, ..asked })),
                 None if !questions || !self.cleaning => {
