@@ -1,4 +1,4 @@
-//! This host: what is collected of it, and who carries out steps on it.
+//! This host: its snapshots, and the executor of steps on it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -45,7 +45,7 @@ pub(crate) fn collect(hosts: Vec<HostSources>, interval: Duration) -> anyhow::Re
         .map_err(|error| anyhow!("cannot start the threads that collect: {error}. Allow more processes (ulimit -u)"))
 }
 
-/// Who carries out steps on this host.
+/// The executor for this host.
 pub(crate) fn executor(
     sources: &SourceOptions,
     directory: &Path,
@@ -55,7 +55,7 @@ pub(crate) fn executor(
     executor_called(sources.own_hostname(), sources, directory, policy, latest)
 }
 
-/// The same, where what is published and the steps call this host otherwise.
+/// The executor for this host, if the publication and the steps have another name for it.
 pub(crate) fn executor_called(
     hostname: String,
     sources: &SourceOptions,
@@ -69,7 +69,7 @@ pub(crate) fn executor_called(
         genv_directory: genv_directory.unwrap_or_else(|| directory_path(None)),
         state_directory: directory.to_owned(),
     };
-    let own = own_sources(sources)?;
+    let own = sources.open_own()?;
     let (of_uuids, called) = (Arc::clone(&latest), hostname.clone());
     let evidence = Evidence {
         gpu_uuid: Box::new(move |gpu| {
@@ -97,26 +97,18 @@ pub(crate) fn executor_called(
     Ok(Executor::open(place, policy, evidence)?)
 }
 
-/// Who asks other hosts to carry out steps: of this one nothing is read, and nothing is done here.
-pub(crate) fn asking_executor(hostname: String, directory: &Path, policy: Policy) -> anyhow::Result<Executor> {
+/// The executor of an enforcer that sends all steps to other hosts: it reads nothing from this host, and acts on no process
+/// here.
+pub(crate) fn dispatching_executor(hostname: String, directory: &Path, policy: Policy) -> anyhow::Result<Executor> {
     let genv_directory = directory_path(None);
     let evidence = Evidence {
-        gpu_use: Box::new(|| Err("steps are carried out by other hosts".to_owned())),
+        gpu_use: Box::new(|| Err("other hosts execute the steps".to_owned())),
         gpu_uuid: Box::new(|_| None),
         processes: Box::new(ProcReader::new()),
         state: Box::new(StateDirectory::new(&genv_directory)),
     };
     let place = Place { hostname, genv_directory, state_directory: directory.to_owned() };
     Ok(Executor::open(place, policy, evidence)?)
-}
-
-/// The sources of this host; of a scenario's hosts the one that is called like it, or the first. Of one that is about
-/// other hosts only, nothing can be done.
-pub(crate) fn own_sources(sources: &SourceOptions) -> anyhow::Result<HostSources> {
-    let hostname = sources.own_hostname();
-    let mut hosts = sources.open()?;
-    let own = hosts.iter().position(|host| host.hostname == hostname);
-    Ok(hosts.swap_remove(own.unwrap_or(0)))
 }
 
 /// Users who hold or use a device.

@@ -13,11 +13,9 @@ use clap::{CommandFactory as _, Parser as _};
 use genv_remote::HostListError;
 use genv_simulator::SourceError;
 
-mod asking;
 mod blind;
 mod by_gpu;
 mod capabilities;
-mod carry_out;
 mod commands;
 pub mod config;
 mod control;
@@ -31,7 +29,6 @@ mod flags;
 mod groups;
 pub mod history_file;
 mod host;
-pub mod intents;
 mod log;
 pub mod metrics;
 mod notify;
@@ -40,6 +37,7 @@ mod progress;
 mod records;
 mod recovery;
 pub mod reload;
+pub mod remote_steps;
 mod replay;
 mod report;
 mod rule_test;
@@ -84,7 +82,7 @@ pub fn run() -> ExitCode {
         Command::Waive(flags) => commands::waive(&flags),
         Command::Reset(flags) => commands::reset(&flags),
         Command::ExecuteReport(flags) => execute_report::execute_report(*flags),
-        Command::CarryOut(flags) => carry_out::carry_out(*flags),
+        Command::CarryOut(flags) => remote_steps::execution::run(*flags),
         Command::Notify(flags) => notify::notify(&flags),
         Command::Man(folder) => folder.write(CommandLine::command()).map_err(Into::into),
     };

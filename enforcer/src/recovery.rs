@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::directory::{Audience, FileError, RuntimeDirectory};
-use crate::execute::{Executor, Mark};
+use crate::execute::{Executor, LogPosition};
 use crate::history_file;
 use crate::plan::words;
 use crate::plan::{History, Step};
@@ -23,8 +23,9 @@ const VERSION: u32 = 1;
 #[serde(deny_unknown_fields)]
 struct Begun {
     version: u32,
-    /// The program's last intention before.
-    mark: Mark,
+    /// The position in the audit log before the steps.
+    #[serde(rename = "mark")]
+    position: LogPosition,
     /// All that detaches, terminates or kills.
     steps: Vec<Step>,
 }
@@ -36,11 +37,11 @@ struct Begun {
 pub(crate) fn begin(
     directory: &RuntimeDirectory,
     history: &History,
-    mark: Mark,
+    position: LogPosition,
     steps: Vec<Step>,
 ) -> Result<(), FileError> {
     history_file::save(directory, history)?;
-    let begun = Begun { version: VERSION, mark, steps };
+    let begun = Begun { version: VERSION, position, steps };
     let content = serde_json::to_vec(&begun).expect("texts and numbers are JSON");
     directory.replace(BEGUN_FILE, &content, Audience::Own)
 }
@@ -78,12 +79,12 @@ pub(crate) fn take_up(
         ));
         return Ok(faults);
     };
-    faults.extend(executor.close_asked(&begun.mark)?);
-    for became in executor.what_became_of(&begun.mark, &begun.steps)? {
-        if let Some(outcome) = &became.outcome {
-            history.settle(&became.step, outcome, now_seconds);
+    faults.extend(executor.close_dispatched(&begun.position)?);
+    for fate in executor.fates_of(&begun.position, &begun.steps)? {
+        if let Some(outcome) = &fate.outcome {
+            history.settle(&fate.step, outcome, now_seconds);
         }
-        for process in &became.left {
+        for process in &fate.left {
             let process = words::process_target(process);
             faults.push(format!(
                 "{process} was to end with its device, and the enforcer was killed before it came to it: see whether it \

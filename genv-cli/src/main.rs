@@ -19,7 +19,6 @@ mod outside;
 mod own_environment;
 mod queue;
 mod run;
-mod serve;
 mod shell;
 mod source_flags;
 mod users;

@@ -1,22 +1,21 @@
-//! What can go wrong with one host.
+//! Failures of one host, and quotations from its output.
 
 use std::fmt;
 
-use genv_core::text::is_harmless;
+use genv_core::text::{harmless, is_harmless, shortened};
 
-/// Why a host does not answer, and what to do about it. Its text is one line, whatever the host has sent.
+/// The reason why a host does not answer, and a remedy. The text is one line, whatever the host has sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct HostFailure {
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub kind: FailureKind,
-    /// What could not be done, why, and what to do next, without the name of the host.
+    /// What failed, the reason and the remedy, without the name of the host.
     pub message: String,
 }
 
 impl HostFailure {
-    /// One of this kind. What a host sent is told without what could move a cursor or turn the direction of
-    /// writing.
+    /// A failure of this kind. Characters that could move a cursor or change the direction of writing become spaces.
     #[must_use]
     pub fn new(kind: FailureKind, message: impl fmt::Display) -> Self {
         let message = message.to_string();
@@ -25,27 +24,43 @@ impl HostFailure {
     }
 }
 
-/// Kinds of failures, which decide when a host is tried again.
+/// Kinds of failures. The kind determines when a new attempt is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureKind {
-    /// The configuration asks for what the transport cannot do, as `ProxyCommand`: it is not tried.
+    /// The host is not tried: its configuration has an option that the transport does not support, as `ProxyCommand`.
     Unsupported,
-    /// Its name means nothing, here or to `ssh -G`.
+    /// Its name cannot be resolved, by this program or by `ssh -G`.
     Unresolved,
-    /// Nobody answers at its address, or not in time.
+    /// There is no answer from its address, or no answer in time.
     Unreachable,
-    /// Its key is not known, or another one: nothing was sent.
+    /// Its key is not known, or has changed. Nothing was sent.
     HostKey,
-    /// It lets nobody in with the keys that there are.
+    /// It refuses all keys of this user.
     Authentication,
     /// The session or the channel ended.
     Disconnected,
-    /// It did not answer in time, though connected.
+    /// It is connected, and did not answer in time.
     TimedOut,
-    /// What it sent is not what was asked for, too long, or of a version that is not known here.
+    /// It sent a line that is malformed, too long, or of an unknown version of the protocol.
     Protocol,
-    /// The command there failed, or is missing.
+    /// The command on the host failed, or is missing.
     Command,
+}
+
+/// A quotation from the output of a host has at most this many characters.
+pub(crate) const MAX_QUOTED_CHARACTERS: usize = 160;
+
+/// The last line that is not blank, in quotes.
+pub(crate) fn quoted_last_line(text: &str) -> Option<String> {
+    let line = text.lines().rfind(|line| !line.trim().is_empty())?;
+    Some(quoted(line.trim().as_bytes()))
+}
+
+/// The beginning, in quotes and safe to print.
+pub(crate) fn quoted(bytes: &[u8]) -> String {
+    let max_bytes = MAX_QUOTED_CHARACTERS * 4;
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(max_bytes)]);
+    format!("'{}'", shortened(&harmless(text.trim()), MAX_QUOTED_CHARACTERS))
 }
 
 #[cfg(test)]
@@ -53,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_host_sent_stays_on_its_line() {
+    fn a_failure_is_one_line_whatever_the_host_has_sent() {
         let sent = "no \u{1b}[2J\nsuch\u{202e} \"h\u{f6}st'\u{9b}";
         let failure = HostFailure::new(FailureKind::Command, sent);
         assert_eq!(failure.to_string(), "no  [2J such  \"h\u{f6}st' ");

@@ -1,13 +1,13 @@
-//! Many hosts over SSH: one session each, kept open, through which a host sends its snapshots and is asked to act.
+//! Both ends of the connection to other hosts over SSH.
 //!
-//! A host answers with `genv remote-serve`, which speaks the [`protocol`]. What goes wrong with one is a [`HostFailure`],
-//! and disturbs no other.
+//! The client keeps one session to each host. In it runs `genv remote-serve`, whose engine is [`serve`]. Both ends speak the
+//! [`protocol`]. An error of one host is a [`HostFailure`], and does not affect other hosts.
 
-pub mod ask;
 mod clock;
 pub mod conversation;
 mod failure;
 pub mod fallback;
+pub mod fetch;
 pub mod flags;
 pub mod follow;
 pub mod hosts;
@@ -17,8 +17,8 @@ mod login;
 mod open_files;
 pub mod protocol;
 pub mod resolve;
-mod said;
 mod script;
+pub mod serve;
 pub mod session;
 mod sudo;
 

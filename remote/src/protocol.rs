@@ -1,41 +1,41 @@
-//! What is said through the channel: lines of JSON, both ways.
+//! The messages between a client and `genv remote-serve`: lines of JSON.
 //!
-//! The host speaks first, with [`Hello`]. Lines before it are what its login shell prints, and are passed over. Then it
-//! reads [`Request`]s until the end of its input, and writes [`Reply`]s. A field that is not known is passed over; a
-//! request that is not known is answered by [`Reply::Error`].
+//! The host begins with [`Hello`]. Lines before it are output of its login shell, and are skipped. Then the host reads
+//! [`Request`]s until the end of its input, and writes [`Reply`]s. An unknown field is ignored, and an unknown request gets
+//! [`Reply::Error`].
 
 use genv_core::model::{Changes, Snapshot};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// Version of the protocol. It is raised when a host that speaks the old one can no longer be understood.
+/// Version of the protocol. It is raised when replies of the old version can no longer be read.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// A line may be so long: a snapshot of 16 GPUs with 10,000 processes has about 5 MB.
+/// The largest length of a line: a snapshot of 16 GPUs with 10,000 processes has about 5 MB.
 pub const LONGEST_LINE_BYTES: usize = 16 << 20;
 
-/// What may come before [`Hello`].
+/// The largest length of the output before [`Hello`].
 pub(crate) const LONGEST_NOISE_BYTES: usize = 64 << 10;
 
-/// Silence from who asked, after which a host ends the session: a client sends [`Request::Alive`] more often.
+/// After this time without a request a host ends the session. A client sends [`Request::Alive`] more often.
 pub const LONGEST_SILENCE_SECONDS: u64 = 120;
 
 /// The first line of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// [`PROTOCOL_VERSION`] of the host; its name tells the line from noise.
+    /// [`PROTOCOL_VERSION`] of the host; its name distinguishes the line from other output.
     pub genv_remote: u32,
-    /// Version of genv there; absent where something else answers.
+    /// Version of genv there; absent for another program.
     #[serde(default)]
     pub version: Option<String>,
-    /// What can be asked.
+    /// The program that answers.
     pub answers_with: Answers,
-    /// Whether it carries out what an enforcer asks.
+    /// Whether it accepts [`Request::Enforce`].
     #[serde(default)]
     pub may_enforce: bool,
 }
 
-/// What a host has to answer with.
+/// The program that answers on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answers {
@@ -43,13 +43,13 @@ pub enum Answers {
     Genv,
     /// genv 1.x: its commands are run, and their output read.
     Genv1,
-    /// No genv, and `nvidia-smi`: the same.
+    /// No genv, but `nvidia-smi`: as for genv 1.x.
     NvidiaSmi,
-    /// Neither.
+    /// No such program.
     Nothing,
 }
 
-/// What is asked of a host.
+/// A line from the client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
@@ -63,50 +63,49 @@ pub enum Request {
     },
     /// Send one snapshot.
     Once,
-    /// Carry out what an enforcer decided, after planning and verifying it again. It is handed to `genv-enforcer` there,
-    /// which alone knows what is in it.
+    /// Pass steps to `genv-enforcer` on the host. Only `genv-enforcer` reads the intents and the outcomes.
     Enforce {
-        /// Comes back with the answer.
+        /// The reply has the same id.
         id: u64,
-        /// For `genv-enforcer`.
+        /// A step request of `genv-enforcer`.
         intents: Value,
     },
-    /// Nothing: who asks is still there.
+    /// Keep the session: the client is still there. There is no reply.
     Alive,
 }
 
-/// What a host answers.
+/// A line from the host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case", try_from = "ReplyFields")]
 pub enum Reply {
-    /// What is true there.
+    /// A whole snapshot.
     Snapshot {
         /// By the host's clock and name.
         snapshot: Box<Snapshot>,
     },
-    /// What makes the snapshot that this session sent before, whole or as changes, into what is true there now.
+    /// The changes between the last snapshot in this session and the newest.
     Changes {
         /// By the host's clock and name.
         changes: Box<Changes<'static>>,
     },
-    /// How what an enforcer decided went.
+    /// The reply to [`Request::Enforce`].
     Enforced {
-        /// That of the request.
+        /// The id of the request.
         id: u64,
-        /// From `genv-enforcer` there.
+        /// The outcomes in a step report of `genv-enforcer`.
         outcomes: Value,
     },
-    /// It could not be done.
+    /// The host cannot do what a request needs, or cannot read the request.
     Error {
-        /// That of the request, if it has one.
+        /// The id of the request, if it has one.
         #[serde(default)]
         id: Option<u64>,
-        /// What failed, why, and what to do.
+        /// What failed, the reason and the remedy.
         message: String,
     },
 }
 
-/// [`Reply::Snapshot`] of a snapshot that others have too.
+/// [`Reply::Snapshot`] of a borrowed snapshot.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(tag = "reply", rename = "snapshot")]
 pub struct SnapshotReply<'a> {
@@ -114,7 +113,7 @@ pub struct SnapshotReply<'a> {
     pub snapshot: &'a Snapshot,
 }
 
-/// [`Reply::Changes`] of snapshots that others have too.
+/// [`Reply::Changes`] of borrowed snapshots.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "reply", rename = "changes")]
 pub struct ChangesReply<'a> {
@@ -122,7 +121,7 @@ pub struct ChangesReply<'a> {
     pub changes: Changes<'a>,
 }
 
-/// A reply as it is read: in one go, where a tagged enum would have its fields kept until the tag is known.
+/// The fields of all replies. Reading them is faster than reading a tagged enum, which buffers fields until its tag.
 #[derive(Deserialize)]
 struct ReplyFields {
     reply: ReplyKind,
@@ -138,7 +137,7 @@ struct ReplyFields {
     message: Option<String>,
 }
 
-/// A value that is there, which null is too.
+/// A value that is present, also null.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
@@ -169,12 +168,12 @@ impl TryFrom<ReplyFields> for Reply {
     }
 }
 
-/// What is written through the channel: one line of JSON, with the byte that ends it.
+/// A message as one line of JSON, with its line feed.
 ///
 /// # Errors
-/// It cannot be JSON.
-pub fn line(said: &impl Serialize) -> Result<Vec<u8>, serde_json::Error> {
-    let mut line = serde_json::to_vec(said)?;
+/// The message cannot be JSON.
+pub fn line(message: &impl Serialize) -> Result<Vec<u8>, serde_json::Error> {
+    let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     Ok(line)
 }
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_lacks_what_it_is_about_is_none() {
+    fn a_reply_without_a_required_field_is_an_error() {
         for (text, expected) in [
             (r#"{"reply":"snapshot"}"#, "missing field `snapshot`"),
             (r#"{"reply":"changes"}"#, "missing field `changes`"),
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_host_is_understood_as_far_as_it_says_what_we_know() {
+    fn unknown_fields_of_a_newer_host_are_ignored() {
         let hello: Hello =
             serde_json::from_str(r#"{"genv_remote":1,"version":"9.9","answers_with":"genv","new":{"a":[1]}}"#).unwrap();
         assert_eq!(hello.answers_with, Answers::Genv);
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_ask_for_changes_gets_whole_snapshots() {
+    fn a_follow_request_without_changes_is_for_whole_snapshots() {
         let request = r#"{"request":"follow","interval_seconds":10}"#;
         assert_eq!(
             serde_json::from_str::<Request>(request).unwrap(),
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_documentation_shows_is_this_protocol() {
+    fn the_lines_in_the_documentation_are_of_this_protocol() {
         let text = include_str!("../../docs/remote.md");
         let (mut requests, mut replies) = (0, 0);
         let snapshot = snapshot();

@@ -151,6 +151,17 @@ impl SourceOptions {
         }])
     }
 
+    /// Opens the sources of this host. Of the hosts of a scenario, the host with this hostname is opened, or else the first.
+    ///
+    /// # Errors
+    /// As [`SourceOptions::open`].
+    pub fn open_own(&self) -> Result<HostSources, SourceError> {
+        let mut hosts = self.open()?;
+        let hostname = self.own_hostname();
+        let own = hosts.iter().position(|host| host.hostname == hostname);
+        Ok(hosts.swap_remove(own.unwrap_or(0)))
+    }
+
     fn simulated(&self) -> Result<Vec<HostSources>, SourceError> {
         let engine = match (&self.scenario, self.simulated_devices) {
             (Some(path), _) => Engine::open(path),

@@ -77,7 +77,7 @@ fn promise_06_root_outside_of_containers_and_kernel_threads_are_out_of_reach() -
         stage.uses_gpu(pid);
         // Kernel threads come and go.
         let Ok(target) = target(pid) else { continue };
-        let outcome = executor.carry_out(&terminate(&target), "why");
+        let outcome = executor.execute(&terminate(&target), "why");
         refused(&outcome, "it is root's, outside of containers");
     }
     assert!(is_alive(roots.pid()));
@@ -98,10 +98,10 @@ fn promise_14_another_users_forged_claim_harms_nobody_and_protects_nobody() -> R
     let mut executor = stage.executor();
     let mut claimed = target(forger.pid())?;
     claimed.eid = Some("E".to_owned());
-    refused(&executor.carry_out(&terminate(&claimed), "why"), "not in the same environment");
+    refused(&executor.execute(&terminate(&claimed), "why"), "not in the same environment");
     assert!(is_alive(forger.pid()));
     let outside = target(forger.pid())?;
-    assert_eq!(executor.carry_out(&terminate(&outside), "why"), Outcome::Done);
+    assert_eq!(executor.execute(&terminate(&outside), "why"), Outcome::Done);
     ends(forger.pid())?;
     assert!(is_alive(alices.pid()));
     Ok(())
@@ -124,7 +124,7 @@ fn promise_12_no_room_for_the_record_no_signal() -> Result<()> {
         let full = fs::write(&fill, vec![0; 1 << 20]).unwrap_err();
         assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
         for _ in 0..3 {
-            let outcome = executor.carry_out(&terminate(&target), "why");
+            let outcome = executor.execute(&terminate(&target), "why");
             refused(&outcome, "audit.jsonl: No space left on device");
         }
         assert!(is_alive(victim.pid()));
@@ -139,12 +139,12 @@ fn promise_12_no_room_for_the_record_no_signal() -> Result<()> {
                 done => break done?,
             }
         }
-        let outcome = executor.carry_out(&terminate(&target), "why");
+        let outcome = executor.execute(&terminate(&target), "why");
         refused(&outcome, "Read-only file system");
         assert!(is_alive(victim.pid()));
 
         mount_remount(&stage.own, MountFlags::empty(), "")?;
-        assert_eq!(executor.carry_out(&terminate(&target), "why"), Outcome::Done);
+        assert_eq!(executor.execute(&terminate(&target), "why"), Outcome::Done);
         ends(victim.pid())
     })
 }
@@ -155,7 +155,7 @@ fn carry_out_without(right: CapabilitySet, stage: &Stage, step: &Step) -> Outcom
         let mut sets = capabilities(None).unwrap();
         sets.effective -= right;
         set_capabilities(None, sets).unwrap();
-        stage.executor().carry_out(step, "why")
+        stage.executor().execute(step, "why")
     })
 }
 
@@ -189,7 +189,7 @@ fn without_the_right_to_read_everybody_is_unknown_and_left_alone() -> Result<()>
     assert_eq!(outcome, Outcome::Refused { reason, again });
     assert!(is_alive(victim.pid()));
     // As soon as it may be read, it is known.
-    assert_eq!(stage.executor().carry_out(&step, "why"), Outcome::Done);
+    assert_eq!(stage.executor().execute(&step, "why"), Outcome::Done);
     ends(victim.pid())
 }
 
@@ -212,11 +212,11 @@ fn promise_08_a_breaker_that_opened_on_a_full_disk_stays_open() -> Result<()> {
         let users = ["a", "b", "c"].map(str::to_owned).into();
         assert!(executor.begin_cycle(&users, &users).tripped.is_some());
         for _ in 0..2 {
-            refused(&executor.carry_out(&step, "why"), "3 of 3 users");
+            refused(&executor.execute(&step, "why"), "3 of 3 users");
         }
         fs::remove_file(fill)?;
-        refused(&executor.carry_out(&step, "why"), "3 of 3 users");
-        refused(&stage.executor().carry_out(&step, "why"), "3 of 3 users");
+        refused(&executor.execute(&step, "why"), "3 of 3 users");
+        refused(&stage.executor().execute(&step, "why"), "3 of 3 users");
         assert!(is_alive(victim.pid()));
         Ok(())
     })
@@ -233,7 +233,7 @@ fn root_leaves_files_to_the_owner_of_the_directory() -> Result<()> {
     fs::set_permissions(&stage.own, fs::Permissions::from_mode(0o755))?;
     chown(&stage.own, Some(BOB), Some(BOB))?;
     let step = terminate(&target(victim.pid())?);
-    assert_eq!(stage.executor().carry_out(&step, "why"), Outcome::Done);
+    assert_eq!(stage.executor().execute(&step, "why"), Outcome::Done);
     for name in ["audit.jsonl", "breaker.json", "execute.lock"] {
         let file = fs::metadata(stage.own.join(name))?;
         assert_eq!((file.uid(), file.gid()), (BOB, BOB), "{name}");

@@ -47,7 +47,7 @@ fn with_programs(run: impl FnOnce() -> Result<()> + Send) -> Result<()> {
 /// What comes of ending a process.
 fn attempt(executor: &mut Executor, stage: &Stage, pid: u32) -> Result<Outcome> {
     stage.uses_gpu(pid);
-    Ok(executor.carry_out(&terminate(&target(pid)?), "why"))
+    Ok(executor.execute(&terminate(&target(pid)?), "why"))
 }
 
 #[test]

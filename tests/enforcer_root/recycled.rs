@@ -73,7 +73,7 @@ fn promise_01_a_pid_that_was_reused_before_it_is_opened_is_never_signalled() -> 
     // Long enough for another start time.
     thread::sleep(Duration::from_millis(50));
     let innocent = recycle(guilty);
-    let outcome = stage.executor().carry_out(&step, "why");
+    let outcome = stage.executor().execute(&step, "why");
     refused(&outcome, "its pid is another process's now");
     assert!(is_alive(innocent.pid()));
     assert_eq!(stage.results(), ["refused"]);
@@ -108,7 +108,7 @@ fn promise_01_a_pid_that_is_reused_after_it_was_opened_is_never_signalled() -> R
             }
             Ok([(pid, [0].into())].into())
         }));
-        let outcome = executor.carry_out(&terminate(&foreseen), "why");
+        let outcome = executor.execute(&terminate(&foreseen), "why");
         let innocent = processes.lock().unwrap().1.take().unwrap();
         assert!(is_alive(innocent.pid()));
         assert!(stage.results().iter().all(|result| result == "refused"));
@@ -116,7 +116,7 @@ fn promise_01_a_pid_that_is_reused_after_it_was_opened_is_never_signalled() -> R
             refused(&outcome, "it ended by itself");
             // Only the descriptor knew: a new one of the same pid is signalled.
             stage.uses_gpu(pid);
-            let outcome = stage.executor().carry_out(&terminate(&foreseen), "why");
+            let outcome = stage.executor().execute(&terminate(&foreseen), "why");
             assert_eq!(outcome, Outcome::Done);
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What a host refuses, asked by `genv-enforcer carry-out` itself.
+//! Requests that `genv-enforcer carry-out` refuses.
 
 use std::fs;
 use std::io::Write as _;
@@ -6,9 +6,9 @@ use std::process::{Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_enforcer::config::Action;
-use genv_enforcer::intents::{Intent, Intents, Outcomes, Rules, VERSION};
 use genv_enforcer::plan::{Outcome, ProcessTarget, StepKind, Target};
 use genv_enforcer::reload::{Rules as InForce, Source, Written};
+use genv_enforcer::remote_steps::{RemoteStep, Rules, StepReport, StepRequest, VERSION};
 use genv_tests::enforcer::{Setup, ends, is_alive, sleeper, target, terminate};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::process::Sleeper;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const RULES: &str = "version: 1\nrules:\n- {kind: non-env-processes, action: terminate, warn: []}\n";
 
-/// A host, called `gpu01` by who asks, on which one process uses a device and another one uses none.
+/// A host, with the name `gpu01` in requests, with one process that uses a device and one that uses none.
 struct Host {
     setup: Setup,
     user: Sleeper,
@@ -29,16 +29,16 @@ impl Host {
         Ok(Self { setup: Setup::new(&used_by(&[user.pid()]), RULES)?, user, idle })
     }
 
-    /// To end a process, as it is now.
-    fn intents(&self, pid: u32) -> Result<Intents> {
+    /// A request to end a process.
+    fn request(&self, pid: u32) -> Result<StepRequest> {
         let target = target("gpu01", pid)?;
-        Ok(Intents {
+        Ok(StepRequest {
             version: VERSION,
             asked_by: "monitor".to_owned(),
             hostname: "gpu01".to_owned(),
             now_seconds: 1_800_000_000.0,
             rules: self.rules(RULES)?,
-            steps: vec![Intent {
+            steps: vec![RemoteStep {
                 step: terminate(&target),
                 username: target.username.clone(),
                 action: Action::Terminate,
@@ -61,27 +61,27 @@ impl Host {
         Ok(Rules { source: "enforcer.yaml".to_owned(), written: Written::Yaml(text.to_owned()), hash, timezone: None })
     }
 
-    fn output(&self, intents: &Value) -> Result<Output> {
+    fn output(&self, request: &Value) -> Result<Output> {
         let mut command = self.setup.command(&["carry-out"])?;
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = piped.stderr(Stdio::piped()).spawn()?;
         let mut stdin = child.stdin.take().context("no stdin")?;
-        stdin.write_all(&serde_json::to_vec(intents)?)?;
+        stdin.write_all(&serde_json::to_vec(request)?)?;
         drop(stdin);
         Ok(child.wait_with_output()?)
     }
 
-    fn carry_out(&self, intents: &Intents) -> Result<Outcome> {
-        let output = self.output(&serde_json::to_value(intents)?)?;
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{complaint}");
-        let mut outcomes: Outcomes = serde_json::from_slice(&output.stdout)?;
-        outcomes.outcomes.pop().context("no outcome")
+    fn execute(&self, request: &StepRequest) -> Result<Outcome> {
+        let output = self.output(&serde_json::to_value(request)?)?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{stderr}");
+        let mut report: StepReport = serde_json::from_slice(&output.stdout)?;
+        report.outcomes.pop().context("no outcome")
     }
 
-    /// Both processes live, and the last line of the audit refuses for this reason.
-    fn refuses(&self, intents: &Intents, why: &str) -> Result<()> {
-        let outcome = self.carry_out(intents)?;
+    /// Both processes are running, and the last line of the audit log is a refusal for this reason.
+    fn refuses(&self, request: &StepRequest, why: &str) -> Result<()> {
+        let outcome = self.execute(request)?;
         let Outcome::Refused { reason, .. } = &outcome else {
             anyhow::bail!("{outcome:?} is no refusal because {why}");
         };
@@ -95,23 +95,23 @@ impl Host {
 }
 
 /// Changes the target, and the subject with it.
-fn with_target(intents: &Intents, change: impl FnOnce(&mut ProcessTarget)) -> Intents {
-    let mut intents = intents.clone();
-    if let StepKind::Terminate(target) = &intents.steps[0].step.kind {
+fn with_target(request: &StepRequest, change: impl FnOnce(&mut ProcessTarget)) -> StepRequest {
+    let mut request = request.clone();
+    if let StepKind::Terminate(target) = &request.steps[0].step.kind {
         let mut target = (**target).clone();
         change(&mut target);
-        intents.steps[0].step = terminate(&target);
+        request.steps[0].step = terminate(&target);
     }
-    intents
+    request
 }
 
 #[test]
-fn what_is_wrong_in_an_intent_or_outdated_is_refused_and_what_is_right_is_done() -> Result<()> {
+fn a_wrong_or_outdated_step_is_refused_and_a_correct_step_is_executed() -> Result<()> {
     let host = Host::new()?;
-    let right = host.intents(host.user.pid())?;
+    let right = host.request(host.user.pid())?;
     let not_shown = "own plan does not show that the rule is broken";
 
-    host.refuses(&host.intents(host.idle.pid())?, not_shown)?;
+    host.refuses(&host.request(host.idle.pid())?, not_shown)?;
     let replaced = with_target(&right, |target| target.start_time_ticks += 1);
     host.refuses(&replaced, not_shown)?;
     let other_user = with_target(&right, |target| target.uid += 1);
@@ -121,9 +121,9 @@ fn what_is_wrong_in_an_intent_or_outdated_is_refused_and_what_is_right_is_done()
     let elsewhere = with_target(&right, |target| target.hostname = "gpu02".to_owned());
     host.refuses(&elsewhere, not_shown)?;
 
-    let mut other_target = host.intents(host.idle.pid())?;
+    let mut other_target = host.request(host.idle.pid())?;
     other_target.steps[0].step.key = right.steps[0].step.key.clone();
-    host.refuses(&other_target, "own plan would not take it")?;
+    host.refuses(&other_target, "own plan would not choose this target")?;
     let mut kill = right.clone();
     if let StepKind::Terminate(target) = kill.steps[0].step.kind.clone() {
         kill.steps[0].step.kind = StepKind::Kill(target);
@@ -131,58 +131,58 @@ fn what_is_wrong_in_an_intent_or_outdated_is_refused_and_what_is_right_is_done()
     host.refuses(&kill, "its rule does not kill")?;
     let mut no_rule = right.clone();
     no_rule.steps[0].step.key.rule = "made-up".to_owned();
-    host.refuses(&no_rule, "not among those that came with it")?;
+    host.refuses(&no_rule, "not among the rules in the request")?;
 
     let mut rules = right.clone();
     rules.rules = host.rules("version: 1\nrules:\n- {kind: idle, new_key: 1}\n")?;
     host.refuses(&rules, "enforcer.yaml:3:16")?;
     rules.rules = host.rules("version: 1\nrules: []\n")?;
-    host.refuses(&rules, "their hash is another one")?;
+    host.refuses(&rules, "not the hash in the request")?;
 
     host.setup.said(&["pause", "--for", "1h"])?;
     host.refuses(&right, "it is paused on that host")?;
     host.setup.said(&["pause", "--for", "0"])?;
 
-    assert_eq!(host.carry_out(&right)?, Outcome::Done);
+    assert_eq!(host.execute(&right)?, Outcome::Done);
     ends(host.user.pid())?;
     ensure!(is_alive(host.idle.pid()));
     Ok(())
 }
 
 #[test]
-fn who_is_out_of_reach_by_the_hosts_own_configuration_is_spared() -> Result<()> {
+fn the_list_never_of_the_host_protects_its_users() -> Result<()> {
     let host = Host::new()?;
-    let right = host.intents(host.user.pid())?;
+    let right = host.request(host.user.pid())?;
     let own = host.setup.folder().join("own.yaml");
     let uid = genv_tests::enforcer::victim();
     fs::write(&own, format!("version: 1\nnever: {{users: [\"uid:{uid}\"]}}\nrules: []\n"))?;
     let mut command = host.setup.command(&["carry-out", "--config"])?;
-    let intents = host.setup.folder().join("intents");
-    fs::write(&intents, serde_json::to_vec(&right)?)?;
-    let output = command.arg(&own).stdin(fs::File::open(&intents)?).output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    ensure!(said.contains("its user is listed under never"), "{said}");
+    let request = host.setup.folder().join("request");
+    fs::write(&request, serde_json::to_vec(&right)?)?;
+    let output = command.arg(&own).stdin(fs::File::open(&request)?).output()?;
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    ensure!(stdout.contains("its user is listed under never"), "{stdout}");
     ensure!(is_alive(host.user.pid()));
     Ok(())
 }
 
 #[test]
-fn intents_of_another_version_or_none_at_all_are_not_guessed_at() -> Result<()> {
+fn a_request_of_another_version_or_with_an_unknown_field_is_an_error() -> Result<()> {
     let host = Host::new()?;
-    let right = serde_json::to_value(host.intents(host.user.pid())?)?;
+    let right = serde_json::to_value(host.request(host.user.pid())?)?;
     let mut newer = right.clone();
     newer["version"] = json!(VERSION + 1);
     let mut unknown = right.clone();
     unknown["spare"] = json!(["everybody"]);
-    for (intents, why) in [
+    for (request, why) in [
         (newer, "and this program reads 1"),
         (unknown, "unknown field `spare`"),
         (json!([{"pid": host.user.pid()}]), "invalid type"),
     ] {
-        let output = host.output(&intents)?;
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.code() == Some(2), "{complaint}");
-        ensure!(complaint.contains(why), "{complaint}");
+        let output = host.output(&request)?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(2), "{stderr}");
+        ensure!(stderr.contains(why), "{stderr}");
     }
     ensure!(is_alive(host.user.pid()));
     Ok(())

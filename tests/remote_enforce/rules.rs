@@ -227,10 +227,10 @@ fn a_host_that_only_tells_is_refused_with_the_reason_once_and_asked_again_when_i
     let refused = lab.audited("refused")?;
     assert_eq!(lab.answers()?, ["refused"]);
     let reason = refused[0]["reason"].as_str().unwrap_or_default();
-    ensure!(reason.contains("only tells"), "{reason}");
+    ensure!(reason.contains("only sends snapshots"), "{reason}");
     lab.enforcer.wait_for_status("it is said", |status| {
         let faults = status["faults"].to_string();
-        faults.contains("nothing can be done on gpu01: genv there only tells")
+        faults.contains("nothing can be done on gpu01: genv there only sends snapshots")
     })?;
     ensure!(one.lives(2) && !one.directory().join("audit.jsonl").exists());
 

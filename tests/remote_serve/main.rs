@@ -1,4 +1,4 @@
-//! `genv remote-serve` as another machine hears it: through two pipes.
+//! `genv remote-serve` through two pipes, as another machine uses it.
 
 mod changes;
 mod serving;
@@ -20,7 +20,7 @@ fn follow() -> Value {
 }
 
 #[test]
-fn it_says_first_what_it_is_and_only_tells_unless_told_otherwise() -> Result<()> {
+fn the_first_line_is_a_greeting_that_offers_no_enforcement_by_default() -> Result<()> {
     let serving = Serving::start(&[])?;
     assert_eq!(
         serving.hello,
@@ -46,7 +46,7 @@ fn snapshots_come_each_interval_until_the_input_ends() -> Result<()> {
         times.push(snapshot.timestamp_seconds);
     }
     assert!(times.is_sorted_by(|a, b| a < b), "{times:?}");
-    // The same again changes nothing, and another interval is refused.
+    // The same request again changes nothing, and another interval is refused.
     serving.ask(follow())?;
     serving.ask(json!({"request": "follow", "interval_seconds": 5}))?;
     let refused = loop {
@@ -72,7 +72,7 @@ fn one_snapshot_comes_even_when_the_input_has_ended() -> Result<()> {
 }
 
 #[test]
-fn of_several_hosts_it_serves_the_first_and_its_own_if_it_is_there() -> Result<()> {
+fn of_several_hosts_it_serves_its_own_or_else_the_first() -> Result<()> {
     let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let hosts = |second: &str| {
         Simulation::new(&format!(
@@ -95,7 +95,7 @@ fn of_several_hosts_it_serves_the_first_and_its_own_if_it_is_there() -> Result<(
 }
 
 #[test]
-fn what_is_no_request_is_answered_and_the_session_goes_on() -> Result<()> {
+fn a_malformed_request_gets_an_error_and_the_session_continues() -> Result<()> {
     let mut serving = Serving::start(&[])?;
     let too_long = vec![b'x'; LONGEST_LINE_BYTES + 1];
     for (line, id, expected) in [
@@ -124,15 +124,15 @@ fn what_is_no_request_is_answered_and_the_session_goes_on() -> Result<()> {
 }
 
 #[test]
-fn nobody_who_reads_is_the_end_of_it() -> Result<()> {
-    // While it writes, and while it does not.
+fn a_closed_stdout_ends_the_session() -> Result<()> {
+    // A session that writes, and a session that does not.
     for requests in [vec![follow()], Vec::new()] {
         let mut serving = Serving::start(&[])?;
         for request in requests {
             serving.ask(request)?;
             serving.snapshot()?;
         }
-        // The reader lets go of the pipe after a line that it cannot hand on.
+        // The reading thread closes the pipe after a line that it cannot pass on.
         drop(serving.output.take());
         let _ = serving.send(b"what");
         assert_eq!(serving.end()?, "");
@@ -141,7 +141,7 @@ fn nobody_who_reads_is_the_end_of_it() -> Result<()> {
 }
 
 #[test]
-fn who_asks_without_reading_is_left() -> Result<()> {
+fn a_client_that_does_not_read_ends_the_session() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let mut command = machine(&program("genv")?, &folder);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -155,21 +155,21 @@ fn who_asks_without_reading_is_left() -> Result<()> {
 }
 
 #[test]
-fn silence_ends_it_and_a_sign_of_life_does_not() -> Result<()> {
+fn silence_ends_the_session_and_alive_requests_keep_it() -> Result<()> {
     let mut serving = Serving::start(&["--silence=1s"])?;
     serving.ask(follow())?;
-    // Following goes on for as long as somebody says that they are there.
+    // Snapshots continue as long as the client sends requests.
     for _ in 0..20 {
         serving.ask(json!({"request": "alive"}))?;
         serving.snapshot()?;
     }
     let complaint = serving.end()?;
-    assert_eq!(complaint, "genv: nothing was asked for 1s: the session ends");
+    assert_eq!(complaint, "genv: no request came for 1s: the session ends");
     Ok(())
 }
 
 #[test]
-fn a_wrong_variable_is_told_before_anything_is_served() -> Result<()> {
+fn a_wrong_variable_is_an_error_before_the_greeting() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let mut command = machine(&program("genv")?, &folder);
     let output = genv_tests::patience::output(command.env("GENV_DEVICES", "two"))?;
@@ -181,17 +181,17 @@ fn a_wrong_variable_is_told_before_anything_is_served() -> Result<()> {
 }
 
 #[test]
-fn intents_are_refused_where_it_only_tells() -> Result<()> {
+fn intents_are_refused_without_the_flag_enforce() -> Result<()> {
     let mut serving = Serving::start(&[])?;
     serving.ask(json!({"request": "enforce", "id": 8, "intents": []}))?;
     let (id, message) = serving.error()?;
     assert_eq!(id, Some(8));
-    ensure!(message.contains("this host only tells"), "{message}");
+    ensure!(message.contains("this host only sends snapshots"), "{message}");
     Ok(())
 }
 
 #[test]
-fn intents_go_to_the_enforcer_beside_it_one_at_a_time() -> Result<()> {
+fn intents_go_to_genv_enforcer_one_request_at_a_time() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let own = folder.path().join("own");
     fs::create_dir(&own)?;
@@ -202,27 +202,27 @@ fn intents_go_to_the_enforcer_beside_it_one_at_a_time() -> Result<()> {
         command
     };
     let mut serving = Serving::of(command(), tempfile::tempdir()?)?;
-    assert!(serving.hello.may_enforce, "it may, and lacks the program");
+    assert!(serving.hello.may_enforce, "the flag allows it, and the program is missing");
     serving.ask(json!({"request": "enforce", "id": 1, "intents": []}))?;
     let (id, message) = serving.error()?;
     assert_eq!(id, Some(1));
     ensure!(message.contains("genv-enforcer is not installed"), "{message}");
 
-    // It waits for a file where the intents are for pid 7.
+    // With intents for pid 7 the script waits for a file.
     let script = format!(
         "#!/bin/sh\nintents=$(cat)\ncase $intents in *7*) while [ ! -e {0}/go ]; do sleep 0.01; done ;; esac\n\
          echo \"{{\\\"asked\\\":\\\"$1\\\",\\\"of\\\":$intents}}\"\n",
         folder.path().display()
     );
     write_script(&own.join("genv-enforcer"), &script)?;
-    // The session notices that it is there now.
+    // The session finds the program that was installed meanwhile.
     serving.ask(json!({"request": "enforce", "id": 1, "intents": [7]}))?;
     serving.ask(json!({"request": "enforce", "id": 2, "intents": [8]}))?;
     let (id, message) = serving.error()?;
     assert_eq!(id, Some(2));
     ensure!(message.contains("has not ended"), "{message}");
     fs::write(folder.path().join("go"), "")?;
-    // What was begun is told after the last request, too.
+    // A running job sends its reply after the end of stdin, too.
     serving.input.take();
     let outcome = |id, pid: u32| Reply::Enforced { id, outcomes: json!({"asked": "carry-out", "of": [pid]}) };
     assert_eq!(serving.reply()?, outcome(1, 7));
@@ -236,7 +236,7 @@ fn intents_go_to_the_enforcer_beside_it_one_at_a_time() -> Result<()> {
 }
 
 #[test]
-fn it_is_not_in_the_short_help() -> Result<()> {
+fn the_short_help_does_not_list_the_command() -> Result<()> {
     let help = genv_tests::patience::output(Command::new(program("genv")?).arg("--help"))?;
     let help = String::from_utf8(help.stdout)?;
     ensure!(help.contains("snapshot") && !help.contains("remote-serve"), "{help}");

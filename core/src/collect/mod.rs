@@ -84,6 +84,14 @@ impl Default for CollectOptions {
     }
 }
 
+impl CollectOptions {
+    /// The default options for this interval: values stand for three intervals.
+    #[must_use]
+    pub fn every(interval: Duration) -> Self {
+        Self { interval, max_age: interval * 3, ..Self::default() }
+    }
+}
+
 /// Collects once. GPUs are waited for so long at most; without them the collector `gpu` of their host tells why.
 ///
 /// # Errors

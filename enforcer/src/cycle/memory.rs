@@ -1,11 +1,11 @@
 //! What a cycle leaves for the next one, also after a crash.
 
 use super::Cycle;
-use crate::asking::Asking;
 use crate::directory::FileError;
 use crate::plan::words;
 use crate::plan::{Plan, Step};
 use crate::recovery;
+use crate::remote_steps::dispatcher::Dispatcher;
 
 impl Cycle {
     /// Settles what an earlier daemon was in the middle of; why that cannot be done yet.
@@ -33,20 +33,20 @@ impl Cycle {
         if !self.executor.acts() || planned.is_empty() {
             return None;
         }
-        let (mark, mut deeds) = self.in_flight();
+        let (position, mut deeds) = self.in_flight();
         for step in planned {
             if !deeds.contains(&step) {
                 deeds.push(step);
             }
         }
-        recovery::begin(&self.directory, &self.history, mark, deeds).err()
+        recovery::begin(&self.directory, &self.history, position, deeds).err()
     }
 
     /// Writes down what is remembered, as far as it must be.
     pub(super) fn remember(&mut self, plan: &Plan, now_seconds: f64) -> Result<(), FileError> {
         self.on_disk.follow(&self.directory, &self.history, plan, now_seconds)?;
-        // What is being asked is still to be settled.
-        if self.recovered && self.asking.as_ref().is_none_or(Asking::is_idle) {
+        // Steps in flight are still to be settled.
+        if self.recovered && self.dispatcher.as_ref().is_none_or(Dispatcher::is_idle) {
             recovery::end(&self.directory)?;
         }
         Ok(())

@@ -1,12 +1,12 @@
 //! One cycle: from what is true now to what is done about it, told, and remembered.
 
-mod asked_steps;
 mod lines;
 mod log;
 mod memory;
 mod outside;
 mod own_steps;
 mod published;
+mod remote_steps;
 mod too_many;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,6 @@ use genv_core::enforcement::Enforcement;
 use genv_core::model::{HostSnapshot, Publication};
 use genv_web::HealthLog;
 
-use crate::asking::Asking;
 use crate::blind::{self, Sight};
 use crate::capabilities;
 use crate::config::Mode;
@@ -36,6 +35,7 @@ use crate::plan::{History, Input, Key, Outcome, Plan, ProcessTarget, Step, StepK
 use crate::progress::Progress;
 use crate::records::{Counting, Here, Records};
 use crate::reload::InForce;
+use crate::remote_steps::dispatcher::Dispatcher;
 use crate::tell::post::Post;
 use crate::unread::Unread;
 use lines::Lines;
@@ -50,8 +50,8 @@ pub(crate) struct Cycle {
     hostname: String,
     directory: RuntimeDirectory,
     executor: Executor,
-    /// Who takes the steps, where this host does not.
-    asking: Option<Asking>,
+    /// Sends the steps to other hosts, if they execute the steps.
+    dispatcher: Option<Dispatcher>,
     history: History,
     on_disk: OnDisk,
     /// Environments as they were first seen.
@@ -127,7 +127,7 @@ impl Cycle {
             post: Post::open(&directory),
             directory,
             executor,
-            asking: None,
+            dispatcher: None,
             expected: Expected::resumed(&history),
             history,
             on_disk: OnDisk::default(),
@@ -166,14 +166,6 @@ impl Cycle {
         self
     }
 
-    /// Has other hosts take all steps, where the facts are of these.
-    #[must_use]
-    pub(crate) fn asking(mut self, asking: Asking) -> Self {
-        self.asking = Some(asking);
-        self.missing_capabilities.clear();
-        self
-    }
-
     /// Does what is to be done now. `stopping` ends it before the next deed.
     pub(crate) fn run(
         &mut self,
@@ -195,7 +187,7 @@ impl Cycle {
         self.health.note(publication);
 
         let unknown = self.recover(now_seconds, &mut faults);
-        self.take_answers(hosts, now_seconds, &mut faults);
+        self.settle_reports(hosts, now_seconds, &mut faults);
         let control = self.control(now_seconds, &mut faults);
         self.progress.note();
         let mut plan = self.plan(&counting, rules, &control, now_seconds);
@@ -212,19 +204,11 @@ impl Cycle {
         self.report_too_many(&counting, &mut plan, mode, now_seconds);
         let unwritten = unknown.or_else(|| self.write_ahead(&plan));
         faults.extend(unwritten.iter().map(FileError::to_string));
-        match self.asking.take() {
-            None => {
-                self.end_left(hosts, config, &control, unwritten.is_none(), now_seconds);
-                self.take_steps(&plan, rules, &now, stopping, unwritten.as_ref());
-            }
-            Some(mut asking) => {
-                if control.paused_until_seconds.is_some() {
-                    asking.unfinished();
-                }
-                let unwritten = unwritten.as_ref();
-                self.ask_hosts(&mut asking, &plan, rules, &now, stopping, unwritten);
-                self.asking = Some(asking);
-            }
+        if self.dispatcher.is_some() {
+            self.dispatch(&plan, rules, &control, &now, stopping, unwritten.as_ref());
+        } else {
+            self.end_left(hosts, config, &control, unwritten.is_none(), now_seconds);
+            self.take_steps(&plan, rules, &now, stopping, unwritten.as_ref());
         }
         self.lines.end();
         self.executor.end_cycle();
@@ -289,7 +273,7 @@ impl Cycle {
             disputed_records: counting.numbers,
             blind: sources,
             lock_is_held,
-            undelivered: match &self.asking {
+            undelivered: match &self.dispatcher {
                 None => metrics::undelivered(&self.undelivered, &config.rules, &self.hostname),
                 Some(_) => BTreeMap::new(),
             },

@@ -142,7 +142,7 @@ impl Cycle {
         let by_key: BTreeMap<&Key, &Violation> = plan.violations.iter().map(|it| (&it.key, it)).collect();
         let mode = self.executor.mode();
         let not_told = match mode {
-            Mode::Enforce => self.executor.ask_breaker().err(),
+            Mode::Enforce => self.executor.check_breaker().err(),
             Mode::DryRun => Some(Outcome::Would),
         };
         let mut warned = match not_told {
@@ -182,7 +182,7 @@ impl Cycle {
                 }
                 (_, None) => {
                     let why = format!("{}; allowed: {}", violation.found, violation.allowed);
-                    self.executor.carry_out(step, &why)
+                    self.executor.execute(step, &why)
                 }
             };
             if let Some((action, _)) = deed {

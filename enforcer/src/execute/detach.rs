@@ -68,7 +68,7 @@ impl Executor {
     }
 
     fn take_device(&mut self, target: &AttachmentTarget, record: &mut Record) -> Outcome {
-        let prepared = self.ask_breaker().and_then(|()| self.ask_state_lock());
+        let prepared = self.check_breaker().and_then(|()| self.ask_state_lock());
         let prepared = prepared.and_then(|()| self.intend(record));
         let counted = prepared.and_then(|()| match target.unconfirmed {
             true => {

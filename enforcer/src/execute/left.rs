@@ -15,7 +15,7 @@ use crate::plan::{Outcome, ProcessTarget};
 pub(super) const LEFT_FILE: &str = "left.json";
 
 /// The file of what other machines asked for: a daemon of this host has the other one.
-pub(super) const ASKED_LEFT_FILE: &str = "left-asked.json";
+pub(super) const REMOTE_LEFT_FILE: &str = "left-asked.json";
 
 /// One that could not be signalled for so long is let go.
 const LONGEST_SECONDS: f64 = 3600.0;
@@ -121,9 +121,9 @@ impl Executor {
 
     fn save_left(&self) {
         let content = serde_json::to_vec(&self.left).unwrap_or_default();
-        let file = match self.asked_by {
+        let file = match self.requested_by {
             None => LEFT_FILE,
-            Some(_) => ASKED_LEFT_FILE,
+            Some(_) => REMOTE_LEFT_FILE,
         };
         let saved = match self.left.is_empty() {
             true => self.directory.remove(file),

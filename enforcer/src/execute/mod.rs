@@ -1,14 +1,14 @@
-//! Carrying out steps on this host: the only code that signals.
+//! Executes steps on this host: the only code that signals.
 //!
 //! A process is opened first (pidfd_open(2)), then everything that made it a target is read again, and only then, if the
 //! descriptor still shows it alive, is it signalled, through that descriptor: whatever was read was of it, and nobody
 //! else can be hit. Before anything is done the intention is on the disk in `audit`. Whatever the rules say, `pace` spreads what
 //! is done over time, and the `breaker` stops it where the plan is a `surprise`.
 
-mod asked;
 pub(crate) mod audit;
 pub(crate) mod breaker;
 mod detach;
+mod dispatched;
 mod evidence;
 mod left;
 mod lines;
@@ -33,9 +33,9 @@ use genv_core::state::StateStore;
 use crate::config::{BreakerLimits, Config, Mode, Never};
 use crate::directory::{DirectoryLock, FileError, RuntimeDirectory};
 use crate::plan::{Outcome, ProcessTarget, Step, StepKind, Subject, Target};
-pub(crate) use asked::Asked;
 use audit::{Action, Audit};
 use breaker::Breaker;
+pub(crate) use dispatched::Dispatched;
 pub use evidence::{AskGpuUse, AskGpuUuid, Evidence, GpuUse, gpu_use};
 use left::Left;
 use lines::Lines;
@@ -43,8 +43,8 @@ pub(crate) use lines::MOST_LINES_OF_A_USER;
 pub(crate) use never::ProtectedPrograms;
 pub(crate) use pace::paced;
 use pace::{CyclePace, TakenBack};
-pub(crate) use resume::Mark;
-use signal::Held;
+pub(crate) use resume::LogPosition;
+use signal::Signalled;
 pub(crate) use state_lock::Blocked;
 use surprise::Hits;
 
@@ -85,11 +85,11 @@ pub struct Place {
     pub state_directory: PathBuf,
 }
 
-/// Carries out steps.
+/// Executes steps.
 pub struct Executor {
     hostname: String,
-    /// The machine whose enforcer decided what is carried out, where that is another one.
-    asked_by: Option<String>,
+    /// The machine that has sent the steps, if they are not from this machine.
+    requested_by: Option<String>,
     policy: Policy,
     /// Whether the environment variable `GENV_TERMINATE_PROCESSES` lets processes be signalled.
     may_signal: bool,
@@ -101,10 +101,10 @@ pub struct Executor {
     /// Why the breaker is open, where that could not be written down yet.
     unwritten: Option<breaker::Open>,
     audit: Audit,
-    /// Before which intention of whom it is.
-    mark: Mark,
+    /// The position of this program in the audit log.
+    position: LogPosition,
     /// Processes that were signalled and have not ended, by pid and start time.
-    held: HashMap<(u32, u64), Held>,
+    signalled: HashMap<(u32, u64), Signalled>,
     /// Why no device could be taken when that was last tried.
     blocked: Option<Blocked>,
     /// Whether that was tried in this cycle.
@@ -156,7 +156,7 @@ impl Executor {
         let directory = RuntimeDirectory::open(place.state_directory)?;
         let mut executor = Self {
             hostname: place.hostname,
-            asked_by: None,
+            requested_by: None,
             policy,
             may_signal: may_signal(std::env::var("GENV_TERMINATE_PROCESSES").ok().as_deref()),
             directory,
@@ -166,8 +166,8 @@ impl Executor {
             breaker: Breaker::default(),
             unwritten: None,
             audit: Audit::default(),
-            mark: Mark::begin(now_seconds()),
-            held: HashMap::new(),
+            position: LogPosition::begin(now_seconds()),
+            signalled: HashMap::new(),
             blocked: None,
             lock_failed: false,
             unchanged: None,
@@ -189,17 +189,17 @@ impl Executor {
         self
     }
 
-    /// Carries out what the enforcer of another machine decided.
+    /// Executes the steps that the enforcer of another machine has sent.
     ///
     /// # Errors
-    /// What an earlier program left to do cannot be read.
-    pub fn asked_by(mut self, hostname: String) -> Result<Self, FileError> {
-        self.left = left::load(&self.directory, left::ASKED_LEFT_FILE)?;
-        self.asked_by = Some(hostname);
+    /// The file with the processes that an earlier program has still to end cannot be read.
+    pub fn requested_by(mut self, hostname: String) -> Result<Self, FileError> {
+        self.left = left::load(&self.directory, left::REMOTE_LEFT_FILE)?;
+        self.requested_by = Some(hostname);
         Ok(self)
     }
 
-    /// Writes down that a step is not carried out, and why; returns that.
+    /// Writes to the audit log that a step is refused, and returns the outcome.
     pub fn refuse(&mut self, step: &Step, why: &str, outcome: Outcome) -> Outcome {
         let cause = Cause { rule: &step.key.rule, why };
         let Some((action, target)) = act_of(&step.kind) else {
@@ -260,7 +260,7 @@ impl Executor {
         }
         let (now, before) = (self.now(), self.breaker.clone());
         let limits = self.policy.breaker;
-        let surprise = match self.asked_by {
+        let surprise = match self.requested_by {
             None => self.breaker.surprise(&limits, hits, all, now),
             // Whether a plan grew is judged where it was made: a part of it may be all that ever was asked of this host.
             Some(_) => hits.too_many_users(&limits, all),
@@ -280,8 +280,8 @@ impl Executor {
         notes
     }
 
-    /// Carries out a step that detaches, terminates or kills, for a violation that is told in one clause.
-    pub fn carry_out(&mut self, step: &Step, why: &str) -> Outcome {
+    /// Executes a step that detaches, terminates or kills. `why` is the violation in one clause.
+    pub fn execute(&mut self, step: &Step, why: &str) -> Outcome {
         let cause = Cause { rule: &step.key.rule, why };
         let gpus = device_of(&step.key.subject);
         let gpus = gpus.as_ref();
@@ -289,7 +289,7 @@ impl Executor {
             StepKind::Detach(target) => executor.detach(target, &cause),
             StepKind::Terminate(target) => executor.signal(Action::Terminate, target, gpus, &cause),
             StepKind::Kill(target) => executor.signal(Action::Kill, target, gpus, &cause),
-            StepKind::Report | StepKind::Warn { .. } => evidence::never("there is nothing to carry out"),
+            StepKind::Report | StepKind::Warn { .. } => evidence::never("there is nothing to execute"),
         })
     }
 
@@ -321,8 +321,8 @@ impl Executor {
         }
     }
 
-    /// Why nothing may be done now.
-    pub(crate) fn ask_breaker(&self) -> Result<(), Outcome> {
+    /// Refuses every step while the breaker is open.
+    pub(crate) fn check_breaker(&self) -> Result<(), Outcome> {
         match &self.breaker.open {
             None => Ok(()),
             Some(open) => Err(evidence::later(format!(

@@ -52,7 +52,7 @@ impl Executor {
     pub(crate) fn end_cycle(&mut self) {
         let mut records = self.lines.end();
         for record in &mut records {
-            record.id = self.mark.next_id();
+            record.id = self.position.next_id();
             let more = thousands(record.more.unwrap_or_default());
             record.reason = Some(format!("and {more} more of this user in this cycle"));
         }
@@ -76,7 +76,7 @@ impl Executor {
     fn blank(&mut self, action: Action, cause: &Cause<'_>) -> Record {
         Record {
             time: String::new(),
-            id: self.mark.next_id(),
+            id: self.position.next_id(),
             result: audit::Result::Intended,
             reason: None,
             action,
@@ -87,7 +87,7 @@ impl Executor {
             rule: cause.rule.to_owned(),
             why: cause.why.to_owned(),
             hostname: self.hostname.clone(),
-            asked_by: self.asked_by.clone(),
+            asked_by: self.requested_by.clone(),
             username: String::new(),
             uid: None,
             pid: None,
@@ -117,7 +117,7 @@ impl Executor {
         };
         record.result = result;
         record.reason = reason.cloned();
-        // What was intended or asked, at a time, needs a line that says how it went.
+        // A line about an intention or a request needs a second line with the outcome.
         let was_begun = !record.time.is_empty();
         let is_done = !matches!(result, audit::Result::Refused | audit::Result::Would);
         if !is_done && !was_begun && !self.lines.take(&record) {

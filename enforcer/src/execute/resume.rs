@@ -1,4 +1,4 @@
-//! What an earlier program left when it was ended in the middle of something.
+//! The acts in the audit log that an earlier program had not finished when it was killed.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use super::audit::{self, Action, Line};
 use crate::directory::FileError;
 use crate::plan::{Outcome, ProcessTarget, Step, StepKind, Target};
 
-/// A place in the order of all that one program intends.
+/// A position in the audit log among the intentions of one run of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Mark {
+pub(crate) struct LogPosition {
     /// Distinct for each run of a program.
     run: String,
-    /// Its intentions so far.
+    /// The number of intentions before the position.
     intentions: u64,
 }
 
-impl Mark {
+impl LogPosition {
     pub(super) fn begin(now_seconds: f64) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "microseconds fit for thousands of centuries")]
         let microseconds = (now_seconds * 1e6) as i64;
@@ -28,13 +28,13 @@ impl Mark {
         Self { run: format!("{microseconds}-{}", std::process::id()), intentions: 0 }
     }
 
-    /// The `id` in the audit of what is intended next.
+    /// The `id` in the audit log for the next intention.
     pub(super) fn next_id(&mut self) -> String {
         self.intentions += 1;
         format!("{}-{}", self.run, self.intentions)
     }
 
-    /// Whether this was intended after the mark, in the same run.
+    /// Whether the intention with this `id` is of the same run and after the position.
     pub(super) fn is_before(&self, id: &str) -> bool {
         let number = id
             .strip_prefix(&self.run)
@@ -44,29 +44,29 @@ impl Mark {
     }
 }
 
-/// What became of a step that a program was about to carry out when it was ended.
+/// What happened with a step that a program had begun when it was killed.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Became {
-    /// The step, of a device that was taken without the processes that were not signalled.
+pub(crate) struct Fate {
+    /// The step. For a detached device it has only the processes that were signalled.
     pub step: Step,
-    /// How it went; nothing if it was not begun, may be tried again, or is not known.
+    /// The outcome; absent if the step was not begun, can be tried again, or has an unknown outcome.
     pub outcome: Option<Outcome>,
-    /// Processes that were to end with a device that was taken, or may have been, and that nobody came to.
+    /// The processes of a device, detached or perhaps detached, that were not signalled.
     pub left: Vec<Arc<ProcessTarget>>,
 }
 
 impl Executor {
-    /// Where its intentions are now.
+    /// The current position in the audit log.
     #[must_use]
-    pub(crate) fn mark(&self) -> Mark {
-        self.mark.clone()
+    pub(crate) fn log_position(&self) -> LogPosition {
+        self.position.clone()
     }
 
-    /// Closes the last intention of the audit if nothing says how it went, and tells which it was. Such an act counts as
-    /// not done: who would be hit is verified anew in any case.
+    /// Closes the last intention in the audit log if it has no outcome, and returns a text about it. Such an act counts as
+    /// not done: its target is verified again in any case.
     ///
     /// # Errors
-    /// The audit cannot be written, or another program acts.
+    /// The audit log cannot be written, or another program acts.
     pub(crate) fn take_up_audit(&mut self) -> Result<Option<String>, FileError> {
         let _lock = self.lock()?;
         let now = audit::time(self.now());
@@ -74,18 +74,18 @@ impl Executor {
         Ok(left.map(|line| line.unknown()))
     }
 
-    /// What became of the steps that a program began at `mark`, as the audit tells.
+    /// Finds in the audit log what happened with the steps that a program began at this position.
     ///
     /// # Errors
-    /// The audit cannot be read.
-    pub(crate) fn what_became_of(&self, mark: &Mark, steps: &[Step]) -> Result<Vec<Became>, FileError> {
-        let lines = audit::lines(&self.directory, |id| mark.is_before(id))?;
-        Ok(steps.iter().map(|step| became(step, &lines)).collect())
+    /// The audit log cannot be read.
+    pub(crate) fn fates_of(&self, position: &LogPosition, steps: &[Step]) -> Result<Vec<Fate>, FileError> {
+        let lines = audit::lines(&self.directory, |id| position.is_before(id))?;
+        Ok(steps.iter().map(|step| fate(step, &lines)).collect())
     }
 }
 
-fn became(step: &Step, lines: &[Line]) -> Became {
-    let mut became = Became { step: step.clone(), outcome: None, left: Vec::new() };
+fn fate(step: &Step, lines: &[Line]) -> Fate {
+    let mut fate = Fate { step: step.clone(), outcome: None, left: Vec::new() };
     let last = |action, target: &Target| {
         let about = |line: &&Line| line.rule == step.key.rule && line.action == action && line.is_about(target);
         lines.iter().rev().find(about)
@@ -96,8 +96,8 @@ fn became(step: &Step, lines: &[Line]) -> Became {
         StepKind::Kill(target) => last(Action::Kill, &Target::Process(target.clone())),
         StepKind::Detach(target) => last(Action::Detach, &Target::Attachment(target.clone())),
     };
-    became.outcome = done.and_then(Line::outcome);
-    if let (Some(line), StepKind::Detach(taken)) = (done, &mut became.step.kind)
+    fate.outcome = done.and_then(Line::outcome);
+    if let (Some(line), StepKind::Detach(taken)) = (done, &mut fate.step.kind)
         && line.may_be_done()
     {
         let (begun, left): (Vec<_>, Vec<_>) = taken
@@ -105,9 +105,9 @@ fn became(step: &Step, lines: &[Line]) -> Became {
             .drain(..)
             .partition(|process| last(Action::Terminate, &Target::Process(process.clone())).is_some());
         taken.processes = begun;
-        became.left = left;
+        fate.left = left;
     }
-    became
+    fate
 }
 
 impl Line {
@@ -127,24 +127,24 @@ impl Line {
     }
 
     const fn may_be_done(&self) -> bool {
-        use audit::Result::{Asked, Done, Intended, Unknown};
-        matches!(self.result, Done | Intended | Asked | Unknown)
+        use audit::Result::{Dispatched, Done, Intended, Unknown};
+        matches!(self.result, Dispatched | Done | Intended | Unknown)
     }
 
-    /// How it went, if that need not be found out anew.
+    /// The outcome, unless the step is planned again.
     fn outcome(&self) -> Option<Outcome> {
         match self.result {
             audit::Result::Done | audit::Result::Unkillable => Some(Outcome::Done),
             audit::Result::Failed => Some(Outcome::Failed { reason: self.reason.clone().unwrap_or_default() }),
             audit::Result::Intended
-            | audit::Result::Asked
+            | audit::Result::Dispatched
             | audit::Result::Would
             | audit::Result::Refused
             | audit::Result::Unknown => None,
         }
     }
 
-    /// That nobody knows how it went, for people.
+    /// A text about an unknown outcome, for administrators.
     pub(super) fn unknown(&self) -> String {
         let text = match (self.action, self.pid, &self.eid) {
             (Action::Terminate, Some(pid), _) => format!("SIGTERM to process {pid}"),

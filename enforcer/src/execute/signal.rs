@@ -19,7 +19,7 @@ const CYCLES_TO_DIE: u32 = 3;
 
 /// A process that was signalled, by the descriptor through which it will be signalled again.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct Signalled {
     pidfd: OwnedFd,
     record: Record,
     target: ProcessTarget,
@@ -86,11 +86,11 @@ impl Executor {
         if action == Action::Kill && self.is_left(target) {
             return Err(later("it was not told to end yet".to_owned()));
         }
-        let pidfd = match self.held.remove(&key(target)) {
-            Some(held) => {
-                let killed = held.killed.is_some();
-                let pidfd = held.pidfd.try_clone();
-                self.held.insert(key(target), held);
+        let pidfd = match self.signalled.remove(&key(target)) {
+            Some(signalled) => {
+                let killed = signalled.killed.is_some();
+                let pidfd = signalled.pidfd.try_clone();
+                self.signalled.insert(key(target), signalled);
                 if killed {
                     return Err(never("it was killed already, and has not ended"));
                 }
@@ -116,7 +116,7 @@ impl Executor {
 
     fn send(&mut self, action: Action, target: &ProcessTarget, pidfd: OwnedFd, record: &mut Record) -> Outcome {
         let prepared =
-            self.ask_breaker().and_then(|()| self.intend(record)).and_then(|()| self.count_act(&target.username));
+            self.check_breaker().and_then(|()| self.intend(record)).and_then(|()| self.count_act(&target.username));
         if let Err(outcome) = prepared {
             return outcome;
         }
@@ -132,8 +132,8 @@ impl Executor {
                     _ = pidfd_send_signal(&pidfd, Signal::CONT);
                 }
                 let killed = (action == Action::Kill).then_some(Killed { cycles: 0, told: false });
-                let held = Held { pidfd, record: record.clone(), target: target.clone(), killed };
-                self.held.insert(key(target), held);
+                let signalled = Signalled { pidfd, record: record.clone(), target: target.clone(), killed };
+                self.signalled.insert(key(target), signalled);
                 Outcome::Done
             }
             Err(errno) => {
@@ -149,15 +149,15 @@ impl Executor {
     /// Lets go of processes that ended; returns those that did not although they were killed.
     pub(super) fn look_after_signalled(&mut self) -> Vec<ProcessTarget> {
         let mut unkillable = Vec::new();
-        self.held.retain(|_, held| {
-            if has_ended(held.pidfd.as_fd()) {
+        self.signalled.retain(|_, signalled| {
+            if has_ended(signalled.pidfd.as_fd()) {
                 return false;
             }
-            if let Some(killed) = &mut held.killed {
+            if let Some(killed) = &mut signalled.killed {
                 killed.cycles += 1;
                 if killed.cycles >= CYCLES_TO_DIE && !killed.told {
                     killed.told = true;
-                    unkillable.push((held.record.clone(), held.target.clone()));
+                    unkillable.push((signalled.record.clone(), signalled.target.clone()));
                 }
             }
             true

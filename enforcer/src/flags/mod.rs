@@ -218,8 +218,8 @@ pub(crate) struct NotifyFlags {
     pub(crate) deadline: Duration,
 }
 
-/// Carry out what an enforcer on another machine decided, from stdin, after planning and verifying it here; 'genv remote-serve
-/// --enforce' runs it.
+/// Execute the steps that an enforcer on another machine requests on stdin, as far as the plan of this host confirms them; 'genv
+/// remote-serve --enforce' runs this.
 #[derive(Debug, Args)]
 pub(crate) struct CarryOutFlags {
     /// Configuration of which 'never' and 'breaker' are heeded besides [default: /etc/genv/enforcer.yaml, if it is there].

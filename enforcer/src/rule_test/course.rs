@@ -65,7 +65,7 @@ impl Course {
         let mut stage = Stage::default();
         stage.turn_clock(milliseconds(epoch));
         let interval = self.config.interval.max(PATIENT_INTERVAL);
-        let options = CollectOptions { interval, max_age: interval * 3, ..CollectOptions::default() };
+        let options = CollectOptions::every(interval);
         let sources = stage.sources(&self.engine);
         let mut collection = Collection::by_clock(sources, &options, stage.clock())?;
         let mut history = History::default();

@@ -11,9 +11,9 @@ use genv_web::flags::SourceFlags;
 use tokio::runtime::Handle;
 
 use crate::UsageError;
-use crate::asking::Followed;
 use crate::config::Config;
 use crate::host;
+use crate::remote_steps::transport::SshTransport;
 
 /// Between collections where there is to be one only.
 const ONCE_INTERVAL: Duration = Duration::from_secs(10);
@@ -70,16 +70,16 @@ pub(super) struct Collecting {
     pub(super) facts: Facts,
     interval: Duration,
     pub(super) stream: SnapshotStream,
-    followed: Option<Followed>,
+    transport: Option<SshTransport>,
 }
 
 impl Collecting {
-    pub(super) fn start(facts: Facts, config: &Config) -> anyhow::Result<(Self, Option<Followed>)> {
+    pub(super) fn start(facts: Facts, config: &Config) -> anyhow::Result<(Self, Option<SshTransport>)> {
         let interval = collection_interval(config);
         let (stream, fleet) = facts.collect(interval)?;
-        let followed = fleet.map(|fleet| Followed::new(fleet, Handle::current()));
-        let collecting = Self { facts, interval, stream, followed: followed.clone() };
-        Ok((collecting, followed))
+        let transport = fleet.map(|fleet| SshTransport::new(fleet, Handle::current()));
+        let collecting = Self { facts, interval, stream, transport: transport.clone() };
+        Ok((collecting, transport))
     }
 
     pub(super) fn follow(&mut self, config: &Config) -> anyhow::Result<()> {
@@ -87,8 +87,8 @@ impl Collecting {
         if interval != self.interval {
             let (stream, fleet) = self.facts.collect(interval)?;
             (self.interval, self.stream) = (interval, stream);
-            if let (Some(followed), Some(fleet)) = (&self.followed, fleet) {
-                followed.replace(fleet);
+            if let (Some(transport), Some(fleet)) = (&self.transport, fleet) {
+                transport.replace(fleet);
             }
         }
         Ok(())

@@ -12,7 +12,6 @@ use genv_web::allocator;
 use tokio::sync::mpsc as async_mpsc;
 
 use super::collecting::{Collecting, Facts};
-use crate::asking::{Asking, Followed};
 use crate::commands::now_seconds;
 use crate::cycle::{Cycle, Done};
 use crate::directory::RuntimeDirectory;
@@ -20,6 +19,8 @@ use crate::execute::Policy;
 use crate::host::{self, Latest};
 use crate::progress::Progress;
 use crate::reload::{InForce, Rules};
+use crate::remote_steps::dispatcher::Dispatcher;
+use crate::remote_steps::transport::SshTransport;
 
 /// Cycles, one at a time, on a thread of their own: they wait for locks and disks.
 pub(super) struct Cycles {
@@ -42,7 +43,7 @@ impl Cycles {
 pub(super) fn start_cycles(
     directory: RuntimeDirectory,
     collecting: &Collecting,
-    followed: Option<Followed>,
+    transport: Option<SshTransport>,
     rules: &Rules,
 ) -> anyhow::Result<Cycles> {
     let latest = Arc::new(Latest::default());
@@ -51,16 +52,16 @@ pub(super) fn start_cycles(
     let path = directory.path();
     let executor = match &collecting.facts {
         Facts::Here(sources) => host::executor(sources, path, policy, Arc::clone(&latest))?,
-        Facts::Elsewhere { .. } => host::asking_executor(hostname.clone(), path, policy)?,
+        Facts::Elsewhere { .. } => host::dispatching_executor(hostname.clone(), path, policy)?,
     };
     let mut cycle = Cycle::new(hostname, directory, executor, now_seconds())?;
     if let Facts::Here(sources) = &collecting.facts {
         let directory = sources.state_directory.clone();
         cycle = cycle.seeing(directory.unwrap_or_else(|| directory_path(None)));
     }
-    if let Some(followed) = followed {
+    if let Some(transport) = transport {
         let once = rules.in_force().config.interval.is_zero();
-        cycle = cycle.asking(Asking::new(Box::new(followed), once));
+        cycle = cycle.with_dispatcher(Dispatcher::new(Box::new(transport), once));
     }
 
     let progress = cycle.progress();

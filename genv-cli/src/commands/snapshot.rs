@@ -32,18 +32,10 @@ pub(crate) struct Snapshot {
     sources: SourceFlags,
 }
 
-/// Values older than this many intervals are withdrawn.
-const MAX_AGE_INTERVALS: u32 = 3;
-
-/// How snapshots are collected that go to whoever reads stdout.
-pub(super) fn collect_options(interval: Duration) -> CollectOptions {
-    CollectOptions { interval, max_age: interval * MAX_AGE_INTERVALS, ..CollectOptions::default() }
-}
-
 impl Snapshot {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let hosts = self.sources.options().or_from_environment()?.open()?;
-        let mut stream = spawn(hosts, collect_options(self.interval)).context("cannot start collecting")?;
+        let mut stream = spawn(hosts, CollectOptions::every(self.interval)).context("cannot start collecting")?;
         let mut out = BufWriter::new(io::stdout().lock());
         loop {
             let publication = stream

@@ -1,27 +1,27 @@
-//! Why a host does not greet, as far as what it says instead tells.
+//! Failures of a host that does not greet, from its other output.
 
 use std::time::Duration;
 
 use genv_core::text::{harmless, shortened};
 
 use super::ServeOptions;
+use crate::failure::{MAX_QUOTED_CHARACTERS, quoted, quoted_last_line};
 use crate::protocol::{Hello, LONGEST_NOISE_BYTES, PROTOCOL_VERSION};
-use crate::said::{MOST_SHOWN_CHARACTERS, last_line, shown};
 use crate::{FailureKind, HostFailure, sudo};
 
-/// How a host did not greet.
+/// How the wait for a greeting ended.
 pub(super) enum Silence {
     /// The program ended.
     Ended,
-    /// Nothing came for so long.
+    /// There was no greeting for this time.
     TooLong(Duration),
 }
 
 impl Silence {
-    /// What to say of it, by what came before and on stderr.
+    /// The failure, with a quotation from stdout or stderr.
     pub(super) fn failure(&self, options: &ServeOptions, noise: &[u8], stderr: &str) -> HostFailure {
         let noise = String::from_utf8_lossy(noise);
-        let said = last_line(stderr).or_else(|| last_line(&noise));
+        let last_line = quoted_last_line(stderr).or_else(|| quoted_last_line(&noise));
         match self {
             Self::TooLong(patience) => HostFailure::new(
                 FailureKind::TimedOut,
@@ -29,7 +29,7 @@ impl Silence {
                     "cannot ask it: connected, and no answer within {} s{}: see whether the user's shell or profile \
                      waits for something there, as 'ssh HOST true' does then",
                     patience.as_secs_f64(),
-                    said.map_or_else(String::new, |said| format!("; it said last: {said}"))
+                    last_line.map_or_else(String::new, |line| format!("; its last line: {line}"))
                 ),
             ),
             Self::Ended => {
@@ -40,9 +40,9 @@ impl Silence {
                 HostFailure::new(
                     FailureKind::Command,
                     format!(
-                        "cannot ask it: what was started there ended without an answer, and said: {}: see that the \
+                        "cannot ask it: what was started there ended without an answer, and printed: {}: see that the \
                          user may run commands there, as 'ssh HOST true' does",
-                        said.unwrap_or_else(|| "nothing".to_owned())
+                        last_line.unwrap_or_else(|| "nothing".to_owned())
                     ),
                 )
             }
@@ -50,7 +50,7 @@ impl Silence {
     }
 }
 
-/// It sends more than a profile would, and does not greet.
+/// The failure of a host with too much output before a greeting.
 pub(super) fn too_noisy(noise: &[u8]) -> HostFailure {
     HostFailure::new(
         FailureKind::Protocol,
@@ -58,14 +58,14 @@ pub(super) fn too_noisy(noise: &[u8]) -> HostFailure {
             "cannot ask it: it sent more than {} KiB before any answer, beginning with {}: see what the user's shell \
              prints there",
             LONGEST_NOISE_BYTES >> 10,
-            shown(noise)
+            quoted(noise)
         ),
     )
 }
 
-/// Reads what a host says first.
+/// Reads a greeting.
 pub(super) fn read_hello(line: &[u8]) -> Result<Hello, HostFailure> {
-    // Another version may say the rest in another way.
+    // A greeting of another version can have other fields.
     #[derive(serde::Deserialize)]
     struct Version {
         genv_remote: u32,
@@ -75,7 +75,7 @@ pub(super) fn read_hello(line: &[u8]) -> Result<Hello, HostFailure> {
     let damaged = |error: serde_json::Error| {
         HostFailure::new(
             FailureKind::Protocol,
-            format!("cannot understand what it says first ({error}): {}: see what answers there", shown(line)),
+            format!("cannot understand its greeting ({error}): {}: see what answers there", quoted(line)),
         )
     };
     let Version { genv_remote, version } = serde_json::from_slice(line).map_err(damaged)?;
@@ -84,7 +84,7 @@ pub(super) fn read_hello(line: &[u8]) -> Result<Hello, HostFailure> {
     }
     let ours = env!("CARGO_PKG_VERSION");
     let theirs =
-        version.map_or_else(|| "unknown".to_owned(), |version| shortened(&harmless(&version), MOST_SHOWN_CHARACTERS));
+        version.map_or_else(|| "unknown".to_owned(), |version| shortened(&harmless(&version), MAX_QUOTED_CHARACTERS));
     let remedy = if genv_remote > PROTOCOL_VERSION {
         format!("upgrade genv here to {theirs} or later")
     } else {
@@ -99,8 +99,11 @@ pub(super) fn read_hello(line: &[u8]) -> Result<Hello, HostFailure> {
     ))
 }
 
-/// The program ended in the middle of it.
+/// The failure of a program that ended during a session.
 pub(super) fn ended(stderr: &str) -> HostFailure {
-    let said = last_line(stderr).unwrap_or_else(|| "nothing".to_owned());
-    HostFailure::new(FailureKind::Disconnected, format!("genv ended there, and said: {said}: it is started again"))
+    let last_line = quoted_last_line(stderr).unwrap_or_else(|| "nothing".to_owned());
+    HostFailure::new(
+        FailureKind::Disconnected,
+        format!("genv ended there, and printed: {last_line}: it is started again"),
+    )
 }

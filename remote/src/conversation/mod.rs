@@ -1,7 +1,7 @@
-//! What is said with one host: how it begins, what is asked, and what is answered.
+//! The client's end of the protocol with one host.
 //!
-//! At a host a short script runs that becomes `genv remote-serve`, or tells what else there is. Where an
-//! `authorized_keys` line forces `genv remote-serve`, sshd runs that instead, and the same is said.
+//! On the host a short script executes `genv remote-serve`, or prints a greeting that names another program. If a line of
+//! `authorized_keys` forces `genv remote-serve`, sshd runs this command instead, with the same greeting.
 
 mod failures;
 mod pipes;
@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use crate::failure::quoted;
 use crate::protocol::{Hello, LONGEST_LINE_BYTES, LONGEST_NOISE_BYTES, PROTOCOL_VERSION, Reply, Request};
-use crate::said::shown;
 use crate::session::LineChannel;
 use crate::{FailureKind, HostFailure, Session, script};
 use failures::Silence;
@@ -22,48 +22,48 @@ pub use pipes::Pipes;
 
 const SCRIPT: &str = include_str!("serve.sh");
 
-/// With what a [`Hello`] begins, wherever in a line it is.
+/// The first bytes of a [`Hello`], which need not be at the beginning of a line.
 const HELLO: &[u8] = b"{\"genv_remote\":";
 
-/// A [`Hello`] may be so long.
+/// The largest length of a [`Hello`].
 const LONGEST_HELLO_BYTES: usize = 4 << 10;
 
-/// How to ask a host.
+/// How to start the program on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServeOptions {
     /// Whether genv runs as root there, by sudo.
     pub sudo: bool,
-    /// Whether it is to carry out what an enforcer decides.
+    /// Whether it accepts [`Request::Enforce`].
     pub enforce: bool,
-    /// How long it may take to say what it is.
+    /// How long the greeting may take.
     pub answer_timeout: Duration,
 }
 
-/// Lines both ways, with a program at a host.
+/// Lines to and from a program on a host.
 pub trait Lines: Send {
-    /// The next line that comes, without its end; nothing once the program has ended. Nothing is lost if this is dropped
-    /// before it is done.
+    /// The next line, without its line feed; `None` after the end of the program. If the future is dropped before it is
+    /// ready, nothing is lost.
     ///
     /// # Errors
-    /// The line is longer than this ([`FailureKind::Protocol`]), or the host is gone.
-    fn next_line(&mut self, most_bytes: usize) -> impl Future<Output = Result<Option<Vec<u8>>, HostFailure>> + Send;
+    /// The line is longer than `max_bytes` ([`FailureKind::Protocol`]), or the host is gone.
+    fn next_line(&mut self, max_bytes: usize) -> impl Future<Output = Result<Option<Vec<u8>>, HostFailure>> + Send;
 
-    /// What came of a line that has not ended, or the beginning of one that is too long.
+    /// The bytes of a line whose end has not arrived, or the beginning of a line that is too long.
     fn begun(&self) -> &[u8];
 
-    /// Sends a line, whose end is added.
+    /// Sends a line, and adds a line feed.
     ///
     /// # Errors
     /// The program or the host is gone.
     fn send_line(&mut self, line: &[u8]) -> impl Future<Output = Result<(), HostFailure>> + Send;
 
-    /// The last that the program said on its stderr.
+    /// The end of the program's stderr.
     fn stderr(&self) -> String;
 }
 
 impl Lines for LineChannel {
-    async fn next_line(&mut self, most_bytes: usize) -> Result<Option<Vec<u8>>, HostFailure> {
-        self.next_line_within(most_bytes).await
+    async fn next_line(&mut self, max_bytes: usize) -> Result<Option<Vec<u8>>, HostFailure> {
+        self.next_line_within(max_bytes).await
     }
 
     fn begun(&self) -> &[u8] {
@@ -79,7 +79,7 @@ impl Lines for LineChannel {
     }
 }
 
-/// The command to run at a host.
+/// The command that a host runs.
 #[must_use]
 pub fn serve_command(options: &ServeOptions) -> String {
     let word = |yes| if yes { "yes" } else { "no" };
@@ -88,17 +88,17 @@ pub fn serve_command(options: &ServeOptions) -> String {
     script::command(SCRIPT, &arguments)
 }
 
-/// A conversation with one host. Its program ends with the value.
+/// The protocol with one host. A drop ends the program on the host.
 #[derive(Debug)]
 pub struct Conversation<L> {
     lines: L,
 }
 
 impl Conversation<LineChannel> {
-    /// Begins one through a session, which may have others.
+    /// Starts the program in a session, which can run other commands too.
     ///
     /// # Errors
-    /// As [`Conversation::with`], or nothing can be started at the host.
+    /// As [`Conversation::with`], or the command cannot be started.
     pub async fn begin(session: &Session, options: &ServeOptions) -> Result<(Self, Hello), HostFailure> {
         let channel = session.open(&serve_command(options)).await?;
         Self::with(channel, options).await
@@ -106,11 +106,11 @@ impl Conversation<LineChannel> {
 }
 
 impl<L: Lines> Conversation<L> {
-    /// Waits for what a host says first, through lines of [`serve_command`]. It says no more unless it
-    /// [answers with genv](crate::protocol::Answers::Genv).
+    /// Waits for the greeting of [`serve_command`]. After a greeting of another program than
+    /// [genv](crate::protocol::Answers::Genv) there are no replies.
     ///
     /// # Errors
-    /// It says something else, speaks another version, or nothing in time; or genv may not be run there.
+    /// There is no greeting in time, the greeting is of another version, or the user may not run genv there.
     pub async fn with(lines: L, options: &ServeOptions) -> Result<(Self, Hello), HostFailure> {
         let mut conversation = Self { lines };
         let mut noise = Vec::new();
@@ -121,17 +121,16 @@ impl<L: Lines> Conversation<L> {
             Ok(Err(failure)) => return Err(failure),
             Err(_) => Silence::TooLong(options.answer_timeout),
         };
-        // A question is asked in a line that does not end.
+        // A prompt has no line feed.
         noise.extend_from_slice(conversation.lines.begun());
         Err(silence.failure(options, &noise, &conversation.lines.stderr()))
     }
 
-    /// Passes over lines until one greets; nothing if there is none.
+    /// Skips lines until a greeting; `None` if the program ended before.
     async fn hello(&mut self, noise: &mut Vec<u8>) -> Result<Option<Hello>, HostFailure> {
         loop {
-            // What is too much is not read.
-            let most = LONGEST_NOISE_BYTES + LONGEST_HELLO_BYTES - noise.len();
-            let line = match self.lines.next_line(most).await {
+            let max_bytes = LONGEST_NOISE_BYTES + LONGEST_HELLO_BYTES - noise.len();
+            let line = match self.lines.next_line(max_bytes).await {
                 Ok(Some(line)) => line,
                 Ok(None) => return Ok(None),
                 Err(failure) if failure.kind == FailureKind::Protocol => {
@@ -140,7 +139,7 @@ impl<L: Lines> Conversation<L> {
                 }
                 Err(failure) => return Err(failure),
             };
-            // What a profile printed last need not have ended its line.
+            // The last line of a profile may have no line feed.
             let position = line.windows(HELLO.len()).position(|part| part == HELLO);
             let before = position.unwrap_or(line.len());
             let fits = noise.len() + before <= LONGEST_NOISE_BYTES;
@@ -155,16 +154,16 @@ impl<L: Lines> Conversation<L> {
         }
     }
 
-    /// What comes next. Replies to different requests come in any order. Nothing is lost if this is dropped before it is
-    /// done.
+    /// The next reply. Replies to different requests come in any order. If the future is dropped before it is ready, nothing
+    /// is lost.
     ///
     /// # Errors
-    /// The host or the program is gone, or says what is no reply: the conversation is over then.
+    /// The host or the program is gone, or the line is not a reply. The conversation is over then.
     pub async fn next_reply(&mut self) -> Result<Reply, HostFailure> {
         let Some(line) = self.lines.next_line(LONGEST_LINE_BYTES).await? else {
             return Err(failures::ended(&self.lines.stderr()));
         };
-        // Whether it is UTF-8 is found out faster for all of it than text by text.
+        // One check of UTF-8 for the whole line is faster than a check of each string.
         let reply = match str::from_utf8(&line) {
             Ok(line) => serde_json::from_str(line),
             Err(_) => serde_json::from_slice(&line),
@@ -173,15 +172,15 @@ impl<L: Lines> Conversation<L> {
             HostFailure::new(
                 FailureKind::Protocol,
                 format!(
-                    "cannot understand its answer ({error}), which begins with {}: see that genv is of the same \
+                    "cannot understand its reply ({error}), which begins with {}: see that genv is of the same \
                      version there and here",
-                    shown(&line)
+                    quoted(&line)
                 ),
             )
         })
     }
 
-    /// Asks for something.
+    /// Sends a request.
     ///
     /// # Errors
     /// The host or the program is gone.
@@ -191,7 +190,7 @@ impl<L: Lines> Conversation<L> {
         self.lines.send_line(&line).await
     }
 
-    /// The last that the host said on its stderr.
+    /// The end of the host's stderr.
     #[must_use]
     pub fn stderr(&self) -> String {
         self.lines.stderr()

@@ -165,9 +165,9 @@ fn a_host_that_does_not_greet_is_told_with_what_it_said() {
         ),
         ("motd\n", "sh: 1: \x1b[2Jno\n\n", true, FailureKind::Command, "said: 'sh: 1: \\u{1b}[2Jno'"),
         ("motd", "", false, FailureKind::TimedOut, "no answer within 60 s"),
-        ("Password:\n", "", false, FailureKind::TimedOut, "it said last: 'Password:'"),
-        ("motd\nVerification code: ", "", false, FailureKind::TimedOut, "it said last: 'Verification code:'"),
-        ("{\"genv_remote\":\"one\"}\n", "", false, FailureKind::Protocol, "cannot understand what it says first"),
+        ("Password:\n", "", false, FailureKind::TimedOut, "its last line: 'Password:'"),
+        ("motd\nVerification code: ", "", false, FailureKind::TimedOut, "its last line: 'Verification code:'"),
+        ("{\"genv_remote\":\"one\"}\n", "", false, FailureKind::Protocol, "cannot understand its greeting"),
         (
             "{\"genv_remote\":1,\"answers_with\":\"slurm\"}\n",
             "",
@@ -210,7 +210,7 @@ fn refused_sudo_is_told_with_the_line_that_allows_it() {
         (
             "motd\n\ngenv-remote-sudo 1 alice /usr/local/bin/genv remote-serve \n",
             "sudo: a password is required\n",
-            "sudo refuses, and said: 'sudo: a password is required'. Allow it with 'visudo -f /etc/sudoers.d/genv' \
+            "sudo refuses, and printed: 'sudo: a password is required'. Allow it with 'visudo -f /etc/sudoers.d/genv' \
              there, by the line: alice ALL=(root) NOPASSWD: /usr/local/bin/genv remote-serve",
         ),
         (
@@ -231,7 +231,7 @@ fn refused_sudo_is_told_with_the_line_that_allows_it() {
         (
             "\ngenv-remote-sudo 2 alice /usr/bin/genv remote-serve \n",
             "genv: GENV_DEVICES is 'x'\n",
-            "ended there with exit code 2, and said: 'genv: GENV_DEVICES is 'x''",
+            "ended there with exit code 2, and printed: 'genv: GENV_DEVICES is 'x''",
         ),
     ] {
         let failure = begin(said.as_bytes(), stderr, true, sudo).unwrap_err();

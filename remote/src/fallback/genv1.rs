@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 
 use super::processes::{Facts, UNREADABLE};
 use super::sections::Section;
-use crate::said::last_line;
+use crate::failure::quoted_last_line;
 use crate::sudo;
 
 /// What genv 1.x told.
@@ -35,7 +35,7 @@ impl Genv1 {
                 format!(
                     "'genv usage snapshot' ended with exit code {} and said {}: run it on this host",
                     usage.code,
-                    last_line(stderr).unwrap_or_else(|| "nothing".to_owned())
+                    quoted_last_line(stderr).unwrap_or_else(|| "nothing".to_owned())
                 )
             }));
         }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, tim
 use super::backoff::Backoff;
 use super::cell::Cell;
 use super::latest::Latest;
-use super::{Dial, Errand, FollowOptions, Link, NotEnforced};
+use super::{Dial, EnforceCall, FollowOptions, Link, NotEnforced};
 use crate::clock;
 use crate::hosts::HostEntry;
 use crate::protocol::{Reply, Request};
@@ -43,7 +43,7 @@ pub(super) struct Host<D> {
     pub(super) options: FollowOptions,
     pub(super) connecting: Arc<Semaphore>,
     pub(super) cell: Cell,
-    pub(super) errands: mpsc::Receiver<Errand>,
+    pub(super) calls: mpsc::Receiver<EnforceCall>,
 }
 
 impl<D: Dial> Host<D> {
@@ -64,7 +64,7 @@ impl<D: Dial> Host<D> {
             };
             let wait = backoff.next(failure.kind, random());
             self.cell.failed(failure.clone());
-            self.refuse_errands(&failure, wait).await;
+            self.refuse_calls(&failure, wait).await;
         }
     }
 
@@ -120,14 +120,14 @@ impl<D: Dial> Host<D> {
                             break Err(failure);
                         }
                     }
-                    Some(errand) = self.errands.recv() => {
+                    Some(call) = self.calls.recv() => {
                         last_id += 1;
-                        let request = Request::Enforce { id: last_id, intents: errand.intents };
+                        let request = Request::Enforce { id: last_id, intents: call.intents };
                         match send(&mut link, &request).await {
-                            Ok(()) => { pending.insert(last_id, errand.outcomes); }
-                            // Whoever follows a host that cannot be asked to act goes on following it.
+                            Ok(()) => { pending.insert(last_id, call.outcomes); }
+                            // The snapshots of a host that cannot execute steps are still useful.
                             Err(failure) if failure.kind == FailureKind::Unsupported => {
-                                let _ = errand.outcomes.send(Err(failure.into()));
+                                let _ = call.outcomes.send(Err(failure.into()));
                                 if began.elapsed() > RENEWED_AFTER {
                                     break Err(HostFailure::new(
                                         FailureKind::Disconnected,
@@ -137,7 +137,7 @@ impl<D: Dial> Host<D> {
                             }
                             Err(failure) => {
                                 let not_enforced = NotEnforced { failure: failure.clone(), may_be_done: true };
-                                let _ = errand.outcomes.send(Err(not_enforced));
+                                let _ = call.outcomes.send(Err(not_enforced));
                                 break Err(failure);
                             }
                         }
@@ -194,14 +194,14 @@ impl<D: Dial> Host<D> {
         snapshot
     }
 
-    /// Waits before the next attempt. Who asks something meanwhile is told that there is no session.
-    async fn refuse_errands(&mut self, failure: &HostFailure, wait: Duration) {
+    /// Waits before the next attempt, and refuses calls during this time.
+    async fn refuse_calls(&mut self, failure: &HostFailure, wait: Duration) {
         let mut waited = pin!(sleep(wait));
         loop {
             tokio::select! {
                 () = &mut waited => return,
-                Some(errand) = self.errands.recv() => {
-                    let _ = errand.outcomes.send(Err(failure.clone().into()));
+                Some(call) = self.calls.recv() => {
+                    let _ = call.outcomes.send(Err(failure.clone().into()));
                 }
             }
         }
@@ -215,7 +215,7 @@ struct Delivered {
 }
 
 async fn send(link: &mut impl Link, request: &Request) -> Result<(), HostFailure> {
-    let sent = timeout(SEND_TIMEOUT, link.ask(request)).await;
+    let sent = timeout(SEND_TIMEOUT, link.send(request)).await;
     sent.unwrap_or_else(|_| {
         Err(HostFailure::new(FailureKind::TimedOut, "it does not read what is sent to it: its session is begun anew"))
     })

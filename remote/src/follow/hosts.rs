@@ -11,11 +11,11 @@ use tokio::task::JoinHandle;
 
 use super::cell::Cell;
 use super::host::Host;
-use super::{Dial, Errand, Fleet, FollowOptions};
+use super::{Dial, EnforceCall, Fleet, FollowOptions};
 use crate::hosts::{HostEntry, HostList, HostListError};
 
-/// What may be asked of a host before it has answered.
-const ERRANDS: usize = 16;
+/// The number of calls that can wait for the task of one host.
+const MAX_CALLS: usize = 16;
 
 /// Where the hosts are named.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ pub(super) struct Followed<D> {
 struct One {
     entry: HostEntry,
     cell: Cell,
-    errands: mpsc::Sender<Errand>,
+    calls: mpsc::Sender<EnforceCall>,
     task: JoinHandle<()>,
 }
 
@@ -93,22 +93,22 @@ impl<D: Dial> Followed<D> {
         let mut before: HashMap<HostEntry, One> = before.into_iter().map(|one| (one.entry.clone(), one)).collect();
         self.hosts =
             list.entries().iter().map(|entry| before.remove(entry).unwrap_or_else(|| self.begin(entry))).collect();
-        let errands = self.hosts.iter().map(|one| (one.entry.name.clone(), one.errands.clone()));
-        self.fleet.replace(errands.collect());
+        let calls = self.hosts.iter().map(|one| (one.entry.name.clone(), one.calls.clone()));
+        self.fleet.replace(calls.collect());
     }
 
     fn begin(&self, entry: &HostEntry) -> One {
         let cell = Cell::default();
-        let (errands, asked) = mpsc::channel(ERRANDS);
+        let (calls, received) = mpsc::channel(MAX_CALLS);
         let host = Host {
             entry: entry.clone(),
             dial: Arc::clone(&self.dial),
             options: self.options.clone(),
             connecting: Arc::clone(&self.connecting),
             cell: cell.clone(),
-            errands: asked,
+            calls: received,
         };
-        One { entry: entry.clone(), cell, errands, task: tokio::spawn(host.run()) }
+        One { entry: entry.clone(), cell, calls, task: tokio::spawn(host.run()) }
     }
 
     /// Whether every host has delivered or failed.

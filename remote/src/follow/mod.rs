@@ -46,33 +46,33 @@ pub struct FollowOptions {
 
 /// Connects to hosts.
 pub trait Dial: Send + Sync + 'static {
-    /// A session with one.
+    /// A session with a host.
     type Link: Link;
 
-    /// Connects to a host, up to where it can be asked. Whoever follows it gives up after twice
+    /// Connects to a host until it accepts requests. The caller cancels the attempt after twice
     /// [`FollowOptions::connect_timeout`].
     ///
     /// # Errors
-    /// What went wrong.
+    /// A step of the connection failed.
     fn dial(&self, host: &HostEntry) -> impl Future<Output = Result<Self::Link, HostFailure>> + Send;
 }
 
-/// A session with a host, which ends with the value.
+/// A session with a host. A drop ends it.
 pub trait Link: Send + 'static {
-    /// What the host answers with.
+    /// The program that answers on the host.
     fn answers_with(&self) -> Answers;
 
     /// The next reply. If the future is dropped before it is ready, nothing is lost.
     ///
     /// # Errors
-    /// The session is of no use any more.
+    /// The session is over.
     fn next(&mut self) -> impl Future<Output = Result<Reply, HostFailure>> + Send;
 
     /// Sends a request.
     ///
     /// # Errors
-    /// The session is of no use any more, or the host cannot be asked this ([`FailureKind::Unsupported`]).
-    fn ask(&mut self, request: &Request) -> impl Future<Output = Result<(), HostFailure>> + Send;
+    /// The session is over, or the host does not support the request ([`FailureKind::Unsupported`]).
+    fn send(&mut self, request: &Request) -> impl Future<Output = Result<(), HostFailure>> + Send;
 }
 
 /// Follows hosts, each from now on, until nobody has a stream any more. Must be called within a runtime.
@@ -86,63 +86,63 @@ pub fn follow<D: Dial>(source: HostSource, dial: D, options: FollowOptions) -> (
     (stream, fleet)
 }
 
-/// The hosts that are followed, to be asked to act.
+/// Sends [`Request::Enforce`] to the hosts that are followed.
 #[derive(Clone, Debug, Default)]
-pub struct Fleet(Arc<RwLock<HashMap<String, mpsc::Sender<Errand>>>>);
+pub struct Fleet(Arc<RwLock<HashMap<String, mpsc::Sender<EnforceCall>>>>);
 
-/// Something that a host is to do.
+/// A [`Request::Enforce`] that waits for the task of its host, with the channel for the outcomes.
 #[derive(Debug)]
-struct Errand {
+struct EnforceCall {
     intents: Value,
     outcomes: oneshot::Sender<Result<Value, NotEnforced>>,
 }
 
-/// A host did not say how what it was asked went.
+/// There are no outcomes for a [`Request::Enforce`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{failure}")]
 pub struct NotEnforced {
-    /// Why.
+    /// The reason.
     pub failure: HostFailure,
-    /// Whether it may have been done.
+    /// Whether the host may have executed steps.
     pub may_be_done: bool,
 }
 
 impl From<HostFailure> for NotEnforced {
-    /// Of a host that was not asked, or that answered that it could not.
+    /// For a request that was not sent, or that the host has refused.
     fn from(failure: HostFailure) -> Self {
         Self { failure, may_be_done: false }
     }
 }
 
 impl Fleet {
-    /// Asks a host to carry out what an enforcer decided, and waits for its answer.
+    /// Sends intents to a host, and waits for the outcomes.
     ///
     /// # Errors
-    /// The host is not followed, there is no session with it now, it refused, or the session ended before it answered: then
-    /// nobody here knows whether it was done.
+    /// The host is not followed, has no session now, refused, or its session ended before the reply. After the end of a
+    /// session it is not known whether the host executed steps.
     pub async fn enforce(&self, hostname: &str, intents: Value) -> Result<Value, NotEnforced> {
-        let errands = {
+        let calls = {
             let hosts = self.0.read().unwrap_or_else(PoisonError::into_inner);
             hosts.get(hostname).cloned()
         };
-        let errands =
-            errands.ok_or_else(|| HostFailure::new(FailureKind::Unresolved, "it is no host that is followed"))?;
-        let (outcomes, answer) = oneshot::channel();
+        let calls =
+            calls.ok_or_else(|| HostFailure::new(FailureKind::Unresolved, "it is not a host that is followed"))?;
+        let (outcomes, reply) = oneshot::channel();
         let ended = |_| NotEnforced {
             failure: HostFailure::new(FailureKind::Disconnected, "its session ended before it answered"),
             may_be_done: true,
         };
-        let errand = Errand { intents, outcomes };
-        errands.try_send(errand).map_err(|_| {
+        let call = EnforceCall { intents, outcomes };
+        calls.try_send(call).map_err(|_| {
             HostFailure::new(
                 FailureKind::TimedOut,
-                "too much is asked of it already: it is asked again in the next cycle",
+                "too many requests to it are waiting: the next cycle sends this one again",
             )
         })?;
-        answer.await.map_err(ended)?
+        reply.await.map_err(ended)?
     }
 
-    fn replace(&self, hosts: HashMap<String, mpsc::Sender<Errand>>) {
+    fn replace(&self, hosts: HashMap<String, mpsc::Sender<EnforceCall>>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = hosts;
     }
 }

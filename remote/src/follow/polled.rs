@@ -11,9 +11,6 @@ use crate::fallback::{Commands, Poller};
 use crate::protocol::{Answers, Reply, Request};
 use crate::{FailureKind, HostFailure};
 
-/// Values older than this many intervals are withdrawn, as genv does on a host that has it.
-const MAX_AGE_INTERVALS: u32 = 3;
-
 /// How a host is polled.
 #[derive(Debug)]
 pub(super) struct Polled<C> {
@@ -57,7 +54,7 @@ impl<C: Commands + Send + 'static> Polled<C> {
             .unwrap_or_else(|| Err(HostFailure::new(FailureKind::Disconnected, "it was asked once, and has answered")))
     }
 
-    pub(super) fn ask(&mut self, request: &Request) -> Result<(), HostFailure> {
+    pub(super) fn send(&mut self, request: &Request) -> Result<(), HostFailure> {
         let every = match request {
             Request::Follow { interval_seconds, .. } => {
                 Some(Duration::try_from_secs_f64(*interval_seconds).map_err(|error| {
@@ -83,7 +80,7 @@ impl<C: Commands + Send + 'static> Polled<C> {
             return Err(HostFailure::new(FailureKind::Unsupported, "it is polled already"));
         };
         let interval = every.unwrap_or(CollectOptions::default().interval);
-        let options = CollectOptions { interval, max_age: interval * MAX_AGE_INTERVALS, ..CollectOptions::default() };
+        let options = CollectOptions::every(interval);
         let poller = Poller::new(&self.hostname, self.answers, self.sudo, &options, self.patience);
         let (sender, replies) = mpsc::channel(1);
         let task = tokio::spawn(poll(commands, poller, every, sender));
@@ -158,7 +155,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_poll_goes_on_while_who_listens_looks_elsewhere() {
         let mut polled = polled(4);
-        polled.ask(&Request::Follow { interval_seconds: 10.0, changes: true }).unwrap();
+        polled.send(&Request::Follow { interval_seconds: 10.0, changes: true }).unwrap();
         let mut snapshots = 0;
         let mut waits = 0;
         let failure = loop {
@@ -170,7 +167,7 @@ mod tests {
                     snapshots += 1;
                 }
             }
-            polled.ask(&Request::Alive).unwrap();
+            polled.send(&Request::Alive).unwrap();
         };
         // At 0 and 10 s, each after two commands; the third fails at its first.
         assert_eq!((snapshots, failure.kind), (2, FailureKind::Disconnected));
@@ -180,7 +177,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn asked_once_it_answers_once() {
         let mut polled = polled(2);
-        polled.ask(&Request::Once).unwrap();
+        polled.send(&Request::Once).unwrap();
         assert!(is_snapshot(&polled.next().await));
         assert!(polled.next().await.is_err());
     }
@@ -190,7 +187,7 @@ mod tests {
         let enforce = Request::Enforce { id: 1, intents: serde_json::json!([]) };
         for (answers, expected) in [(Answers::Genv1, "does not verify"), (Answers::NvidiaSmi, "there is no genv")] {
             let mut polled = Polled { answers, ..polled(0) };
-            let failure = polled.ask(&enforce).unwrap_err();
+            let failure = polled.send(&enforce).unwrap_err();
             assert_eq!(failure.kind, FailureKind::Unsupported);
             assert!(failure.message.contains(expected), "{failure}");
         }

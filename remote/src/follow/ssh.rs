@@ -73,16 +73,16 @@ impl Link for SshLink {
         }
     }
 
-    async fn ask(&mut self, request: &Request) -> Result<(), HostFailure> {
+    async fn send(&mut self, request: &Request) -> Result<(), HostFailure> {
         match &mut self.0 {
             Way::Genv { may_enforce: false, .. } if matches!(request, Request::Enforce { .. }) => {
                 Err(HostFailure::new(
                     FailureKind::Unsupported,
-                    "genv there only tells: let 'genv remote-serve --enforce' run for this key, or as root by sudo",
+                    "genv there only sends snapshots: let 'genv remote-serve --enforce' run for this key, or as root by sudo",
                 ))
             }
             Way::Genv { conversation, .. } => conversation.request(request).await,
-            Way::Polled(polled) => polled.ask(request),
+            Way::Polled(polled) => polled.send(request),
         }
     }
 }

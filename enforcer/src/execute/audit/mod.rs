@@ -12,7 +12,7 @@ use rustix::io::{Errno, pread, retry_on_intr, write};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::resume::Mark;
+use super::resume::LogPosition;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 pub(super) use lines::{Line, lines};
 use lines::{for_each_line, last_record};
@@ -83,8 +83,9 @@ pub(super) enum Action {
 pub(super) enum Result {
     /// It is about to be done.
     Intended,
-    /// Another host is about to be asked, whose audit tells what it does.
-    Asked,
+    /// A request for the step is about to be sent to another host, which has an audit log of its own.
+    #[serde(rename = "asked")]
+    Dispatched,
     Done,
     Would,
     Refused,
@@ -128,7 +129,7 @@ impl Audit {
         };
         self.add_late(&file).map_err(failed)?;
         append(&file, &line(record)).map_err(failed)?;
-        if matches!(record.result, Result::Intended | Result::Asked) {
+        if matches!(record.result, Result::Intended | Result::Dispatched) {
             fsync(&file).map_err(failed)?;
         }
         self.file = Some(file);
@@ -190,16 +191,15 @@ impl Audit {
         Ok(left)
     }
 
-    /// Says of everything that hosts were asked after `mark`, and that nothing else tells the outcome of, that it is not
-    /// known; returns it.
+    /// Adds `unknown` for each request after `position` that has no outcome in the file, and returns these requests.
     ///
     /// # Errors
     /// The file cannot be read or written.
-    pub(super) fn close_asked(
+    pub(super) fn close_dispatched(
         &mut self,
         directory: &RuntimeDirectory,
         now: &str,
-        mark: &Mark,
+        position: &LogPosition,
     ) -> std::result::Result<Vec<Line>, FileError> {
         let mut open: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
         for_each_line(directory, |bytes| {
@@ -209,7 +209,7 @@ impl Audit {
             let Some(id) = record.get("id").and_then(Value::as_str).map(str::to_owned) else {
                 return;
             };
-            if record.get("result") == Some(&Value::from("asked")) && mark.is_before(&id) {
+            if record.get("result") == Some(&Value::from("asked")) && position.is_before(&id) {
                 open.insert(id, record);
             } else {
                 open.remove(&id);

@@ -23,7 +23,7 @@ fn promise_12_a_signal_has_its_record_before_it() {
     let mut victim = Victim::of(Command::new("sh").args(["-c", &script]), &[("A", "1")]);
     until("it is ready", || own.path().join("ready").exists());
     let stage = Stage { own: folder, ..Stage::new(&[&victim]) };
-    let outcome = stage.executor().carry_out(&terminate(&victim.target()), "why");
+    let outcome = stage.executor().execute(&terminate(&victim.target()), "why");
     assert_eq!(outcome, Outcome::Done);
     until("it ends", || !victim.runs());
     let seen: Value = serde_json::from_str(fs::read_to_string(seen).unwrap().lines().next().unwrap()).unwrap();
@@ -47,7 +47,7 @@ fn a_step_that_is_refused_every_cycle_is_written_once() {
     }
     assert_eq!(stage.results(), ["refused"]);
     stage.gpu_use.lock().unwrap().insert(victim.pid(), [0].into());
-    assert_eq!(executor.carry_out(&step, "why"), Outcome::Done);
+    assert_eq!(executor.execute(&step, "why"), Outcome::Done);
     assert_eq!(stage.results(), ["refused", "intended", "done"]);
     assert_eq!(victim.ended_by(), 15);
 }
@@ -85,9 +85,9 @@ fn an_audit_that_was_rotated_is_begun_anew() {
     let mut executor = stage.executor();
     let step = terminate(&victim.target());
     let path = |name: &str| stage.own.path().join(name);
-    executor.carry_out(&step, "why");
+    executor.execute(&step, "why");
     fs::rename(path("audit.jsonl"), path("audit.jsonl.1")).unwrap();
-    executor.carry_out(&step, "why");
+    executor.execute(&step, "why");
     let lines = |path: &Path| fs::read_to_string(path).unwrap().lines().count();
     assert_eq!(lines(&path("audit.jsonl")), 1);
     assert_eq!(lines(&path("audit.jsonl.1")), 1);
@@ -101,7 +101,7 @@ fn promise_15_a_line_that_a_crash_tore_spoils_no_other() {
     let mut stage = Stage::new(&[&victim]);
     stage.policy.mode = Mode::DryRun;
     fs::write(stage.own.path().join("audit.jsonl"), "{\"time\": \"20").unwrap();
-    stage.executor().carry_out(&terminate(&victim.target()), "why");
+    stage.executor().execute(&terminate(&victim.target()), "why");
     let text = fs::read_to_string(stage.own.path().join("audit.jsonl")).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 2);
@@ -114,7 +114,7 @@ fn hostile_names_are_one_line_of_harmless_text() {
     let victim = Victim::new();
     let stage = Stage::new(&[]);
     let target = ProcessTarget { comm: Some(hostile.to_owned()), eid: Some(hostile.to_owned()), ..victim.target() };
-    stage.executor().carry_out(&terminate(&target), hostile);
+    stage.executor().execute(&terminate(&target), hostile);
     let text = fs::read_to_string(stage.own.path().join("audit.jsonl")).unwrap();
     assert_eq!(text.lines().count(), 1);
     let printable = |byte: u8| matches!(byte, b' '..=b'~' | b'\n');

@@ -18,10 +18,10 @@ fn promise_08_signals_are_paced_and_none_is_forgotten() {
     let now = Arc::new(Mutex::new(1000.0));
     let mut executor = stage.executor().clock(clock(&now));
     executor.begin_cycle(&nobody, &nobody);
-    assert_eq!(executor.carry_out(&steps[0], "why"), Outcome::Done);
+    assert_eq!(executor.execute(&steps[0], "why"), Outcome::Done);
     refused(&mut executor, &steps[1], "paced", true);
     executor.begin_cycle(&nobody, &nobody);
-    assert_eq!(executor.carry_out(&steps[1], "why"), Outcome::Done);
+    assert_eq!(executor.execute(&steps[1], "why"), Outcome::Done);
     executor.begin_cycle(&nobody, &nobody);
     refused(&mut executor, &steps[2], "paced", true);
     assert!(executor.acts());
@@ -31,9 +31,9 @@ fn promise_08_signals_are_paced_and_none_is_forgotten() {
     assert!(victims[2].runs() && victims[3].runs());
     *now.lock().unwrap() = 1060.0;
     executor.begin_cycle(&nobody, &nobody);
-    assert_eq!(executor.carry_out(&steps[2], "why"), Outcome::Done);
+    assert_eq!(executor.execute(&steps[2], "why"), Outcome::Done);
     executor.begin_cycle(&nobody, &nobody);
-    assert_eq!(executor.carry_out(&steps[3], "why"), Outcome::Done);
+    assert_eq!(executor.execute(&steps[3], "why"), Outcome::Done);
     for victim in &mut victims {
         assert_eq!(victim.ended_by(), 15);
     }
@@ -48,8 +48,8 @@ fn promise_08_two_programs_count_together() {
     stage.policy.breaker.signals_per_minute = 2;
     let (mut one, mut other) = (stage.executor(), stage.executor());
     let steps: Vec<Step> = victims.iter().map(|victim| terminate(&victim.target())).collect();
-    assert_eq!(one.carry_out(&steps[0], "why"), Outcome::Done);
-    assert_eq!(other.carry_out(&steps[1], "why"), Outcome::Done);
+    assert_eq!(one.execute(&steps[0], "why"), Outcome::Done);
+    assert_eq!(other.execute(&steps[1], "why"), Outcome::Done);
     one.begin_cycle(&BTreeSet::new(), &BTreeSet::new());
     refused(&mut one, &steps[2], "paced", true);
     assert!(victims[2].runs());
@@ -83,7 +83,7 @@ fn promise_08_a_cycle_that_hits_too_many_users_does_nothing() {
     assert!(open.why.ends_with("more than 0.5 of them: a, b, c"), "{open:?}");
     assert_eq!(reset_breaker(&directory).unwrap(), None);
     // Also the other program sees that it was reset.
-    assert_eq!(executor.carry_out(&step, "why"), Outcome::Done);
+    assert_eq!(executor.execute(&step, "why"), Outcome::Done);
     assert_eq!(victim.ended_by(), 15);
 }
 
@@ -103,7 +103,7 @@ fn a_host_that_is_asked_does_not_judge_again_whether_a_plan_grew() {
     let stage = Stage::new(&[]);
     let users = |count: usize| (0..count).map(|user| format!("user{user}")).collect();
     let (hit, all) = (users(40), users(200));
-    let mut asked = stage.executor().asked_by("monitor".to_owned()).unwrap();
+    let mut asked = stage.executor().requested_by("monitor".to_owned()).unwrap();
     assert_eq!(asked.begin_cycle(&hit, &all).tripped, None);
     assert!(asked.acts());
     // Its own configuration still says how many of its users are too many.

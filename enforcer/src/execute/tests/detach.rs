@@ -40,9 +40,9 @@ fn detaching_takes_the_device_and_ends_the_processes_on_it() {
     let target = AttachmentTarget { processes: vec![victim.inside().into()], ..attachment(&stage, uid) };
     let mut dry = stage.executor();
     dry.follow(Policy { mode: Mode::DryRun, ..policy() });
-    assert_eq!(dry.carry_out(&detach(&target), "why"), Outcome::Would);
+    assert_eq!(dry.execute(&detach(&target), "why"), Outcome::Would);
     assert!(stage.attached());
-    assert_eq!(stage.executor().carry_out(&detach(&target), "why"), Outcome::Done);
+    assert_eq!(stage.executor().execute(&detach(&target), "why"), Outcome::Done);
     assert!(!stage.attached());
     assert_eq!(victim.ended_by(), 15);
     assert!(member.runs());
@@ -55,7 +55,7 @@ fn processes_that_may_stay_are_left_alone() {
     let stage = Stage::new(&[&victim]);
     let uid = victim.target().uid;
     stage.environment("E", uid, victim.pid());
-    let outcome = stage.executor().carry_out(&detach(&attachment(&stage, uid)), "why");
+    let outcome = stage.executor().execute(&detach(&attachment(&stage, uid)), "why");
     assert_eq!(outcome, Outcome::Done);
     assert!(!stage.attached());
     assert!(victim.runs());
@@ -85,7 +85,7 @@ fn what_changed_since_the_plan_is_not_detached() {
     let other_device = AttachmentTarget { gpu: 1, uuid: None, ..target.clone() };
     refused(&mut executor, &detach(&other_device), "not attached", true);
     assert!(stage.attached());
-    assert_eq!(executor.carry_out(&detach(&target), "why"), Outcome::Done);
+    assert_eq!(executor.execute(&detach(&target), "why"), Outcome::Done);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn promise_08_a_device_is_taken_and_its_processes_end_at_the_pace_also_over_a_re
     let alive = |victims: &mut Vec<Victim>| victims.iter_mut().filter_map(|it| it.runs().then_some(())).count();
     let mut first = executor();
     first.begin_cycle(&nobody, &nobody);
-    assert_eq!(first.carry_out(&detach(&target), "why"), Outcome::Done);
+    assert_eq!(first.execute(&detach(&target), "why"), Outcome::Done);
     assert!(!stage.attached());
     // The device is one, and three are a cycle's.
     until("two have ended", || alive(&mut victims) == 2);
@@ -133,9 +133,9 @@ fn processes_of_a_device_that_another_machine_had_taken_end_at_the_pace_when_it_
     stage.policy.breaker.signals_per_minute = 8;
     let target = used_by(&stage, &member, &victims);
     let nobody = BTreeSet::new();
-    let mut first = stage.executor().asked_by("monitor".to_owned()).unwrap();
+    let mut first = stage.executor().requested_by("monitor".to_owned()).unwrap();
     first.begin_cycle(&nobody, &nobody);
-    assert_eq!(first.carry_out(&detach(&target), "why"), Outcome::Done);
+    assert_eq!(first.execute(&detach(&target), "why"), Outcome::Done);
     assert!(!stage.attached());
     // The device is one, and three are a user's share of a cycle.
     assert_eq!(victims[0].ended_by(), 15);
@@ -146,7 +146,7 @@ fn processes_of_a_device_that_another_machine_had_taken_end_at_the_pace_when_it_
     daemon.begin_cycle(&nobody, &nobody);
     daemon.end_left(|_, _| false);
     assert!(victims[2].runs() && victims[3].runs());
-    let mut second = stage.executor().asked_by("monitor".to_owned()).unwrap();
+    let mut second = stage.executor().requested_by("monitor".to_owned()).unwrap();
     second.begin_cycle(&nobody, &nobody);
     second.end_left(|_, _| false);
     assert_eq!(victims[2].ended_by(), 15);
@@ -167,9 +167,9 @@ fn what_is_taken_back_uses_up_no_pace_and_is_in_nobodys_reach() {
     let nobody = BTreeSet::new();
     executor.begin_cycle(&nobody, &nobody);
     // A cycle has room for one act.
-    assert_eq!(executor.carry_out(&detach(&forced), "why"), Outcome::Done);
+    assert_eq!(executor.execute(&detach(&forced), "why"), Outcome::Done);
     let end = terminate(&victim.target());
-    assert_eq!(executor.carry_out(&end, "why"), Outcome::Done);
+    assert_eq!(executor.execute(&end, "why"), Outcome::Done);
 
     stage.policy.never.users.insert(own.username.clone());
     stage.environment("E", uid, member.pid());
@@ -177,5 +177,5 @@ fn what_is_taken_back_uses_up_no_pace_and_is_in_nobodys_reach() {
     executor.begin_cycle(&nobody, &nobody);
     refused(&mut executor, &detach(&own), "listed", false);
     let forced = AttachmentTarget { unconfirmed: true, ..attachment(&stage, uid) };
-    assert_eq!(executor.carry_out(&detach(&forced), "why"), Outcome::Done);
+    assert_eq!(executor.execute(&detach(&forced), "why"), Outcome::Done);
 }

@@ -1,9 +1,9 @@
 //! Real processes, and what becomes of them.
 
-mod asked;
 mod audit;
 mod breaker;
 mod detach;
+mod dispatched;
 mod never;
 mod report;
 mod resume;
@@ -232,7 +232,7 @@ impl Stage {
 /// Tries a step. The step is refused with `part` in the reason.
 #[track_caller]
 fn refused(executor: &mut Executor, step: &Step, part: &str, expected_again: bool) {
-    is_refusal(&executor.carry_out(step, "why"), part, expected_again);
+    is_refusal(&executor.execute(step, "why"), part, expected_again);
 }
 
 #[track_caller]

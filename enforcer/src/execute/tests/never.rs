@@ -28,7 +28,7 @@ fn promise_06_what_is_never_ended_is_not() {
     stage.policy.never.executables = [PathBuf::from("/bin/sleep")].into();
     assert!(victim.runs());
     // Its user chose what it loads.
-    let outcome = stage.executor().carry_out(&terminate(&target), "why");
+    let outcome = stage.executor().execute(&terminate(&target), "why");
     assert_eq!(outcome, Outcome::Done);
     assert_eq!(victim.ended_by(), 15);
 }
@@ -46,7 +46,7 @@ fn promise_06_a_name_protects_nobody() {
     let mut victim = Victim::of(Command::new(&copy).arg("1000000"), &[("A", "1")]);
     let mut stage = Stage::new(&[&victim]);
     stage.policy.never.executables = [copy, PathBuf::from("/usr/lib/xorg/Xorg")].into();
-    let outcome = stage.executor().carry_out(&terminate(&victim.target()), "why");
+    let outcome = stage.executor().execute(&terminate(&victim.target()), "why");
     assert_eq!(outcome, Outcome::Done);
     assert_eq!(victim.ended_by(), 15);
 }

@@ -1,16 +1,16 @@
 //! What the next program makes of what a killed one left.
 
 use super::*;
-use crate::execute::resume::Became;
+use crate::execute::resume::Fate;
 
 /// A directory in which the audit has this text.
-fn left(text: &[u8], mark: &Mark, steps: &[Step]) -> (Stage, Option<String>, Vec<Became>) {
+fn left(text: &[u8], position: &LogPosition, steps: &[Step]) -> (Stage, Option<String>, Vec<Fate>) {
     let stage = Stage::new(&[]);
     fs::write(stage.own.path().join("audit.jsonl"), text).unwrap();
     let mut executor = stage.executor();
     let unknown = executor.take_up_audit().unwrap();
-    let became = executor.what_became_of(mark, steps).unwrap();
-    (stage, unknown, became)
+    let fates = executor.fates_of(position, steps).unwrap();
+    (stage, unknown, fates)
 }
 
 /// The results of all lines that are whole.
@@ -26,13 +26,13 @@ fn wherever_the_audit_breaks_off_each_intention_has_one_outcome() {
     let victim = Victim::new();
     let stage = Stage::new(&[&victim]);
     let mut executor = stage.executor();
-    let mark = executor.mark();
+    let position = executor.log_position();
     let step = terminate(&victim.target());
-    assert_eq!(executor.carry_out(&step, "why"), Outcome::Done);
+    assert_eq!(executor.execute(&step, "why"), Outcome::Done);
     let text = fs::read(stage.own.path().join("audit.jsonl")).unwrap();
     let first = text.iter().position(|byte| *byte == b'\n').unwrap();
     for length in 0..=text.len() {
-        let (stage, unknown, became) = left(&text[..length], &mark, std::slice::from_ref(&step));
+        let (stage, unknown, fates) = left(&text[..length], &position, std::slice::from_ref(&step));
         let (expected, outcome): (&[_], _) = match length {
             // The line is whole, whether or not it is ended.
             _ if length >= text.len() - 1 => (&["intended", "done"], Some(Outcome::Done)),
@@ -40,7 +40,7 @@ fn wherever_the_audit_breaks_off_each_intention_has_one_outcome() {
             _ => (&[], None),
         };
         assert_eq!(results(&stage), expected, "{length}");
-        assert_eq!(became[0].outcome, outcome, "{length}");
+        assert_eq!(fates[0].outcome, outcome, "{length}");
         assert_eq!(unknown.is_some(), expected.contains(&"unknown"), "{length}");
         // The next start has nothing to add.
         assert_eq!(stage.executor().take_up_audit().unwrap(), None);
@@ -54,16 +54,16 @@ fn what_another_run_did_is_not_taken_for_what_was_begun() {
     let stage = Stage::new(&[&victim]);
     let mut executor = stage.executor();
     let step = terminate(&victim.target());
-    let before = executor.mark();
-    executor.carry_out(&step, "why");
-    let after = executor.mark();
-    let became = |mark: &Mark| {
+    let before = executor.log_position();
+    executor.execute(&step, "why");
+    let after = executor.log_position();
+    let fate_after = |position: &LogPosition| {
         let steps = std::slice::from_ref(&step);
-        executor.what_became_of(mark, steps).unwrap().remove(0)
+        executor.fates_of(position, steps).unwrap().remove(0)
     };
-    assert_eq!(became(&before).outcome, Some(Outcome::Done));
-    assert_eq!(became(&after).outcome, None);
-    assert_eq!(became(&stage.executor().mark()).outcome, None);
+    assert_eq!(fate_after(&before).outcome, Some(Outcome::Done));
+    assert_eq!(fate_after(&after).outcome, None);
+    assert_eq!(fate_after(&stage.executor().log_position()).outcome, None);
 }
 
 #[test]
@@ -85,22 +85,22 @@ fn processes_that_nobody_came_to_after_their_device_was_taken_are_named() {
         unconfirmed: false,
     }));
     let mut executor = stage.executor();
-    let mark = executor.mark();
-    assert_eq!(executor.carry_out(&step, "why"), Outcome::Done);
+    let position = executor.log_position();
+    assert_eq!(executor.execute(&step, "why"), Outcome::Done);
     let text = fs::read_to_string(stage.own.path().join("audit.jsonl")).unwrap();
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     assert_eq!(lines.len(), 6, "{text}");
     for (count, begun, done) in [(0, 0, false), (1, 0, false), (2, 0, true), (4, 1, true), (6, 2, true)] {
         let text = lines[..count].concat();
-        let (_, _, became) = left(text.as_bytes(), &mark, std::slice::from_ref(&step));
-        let [became] = became.as_slice() else { panic!("{became:?}") };
-        assert_eq!(became.outcome.is_some(), done, "{count}");
-        let StepKind::Detach(taken) = &became.step.kind else { panic!("{became:?}") };
+        let (_, _, fates) = left(text.as_bytes(), &position, std::slice::from_ref(&step));
+        let [fate] = fates.as_slice() else { panic!("{fates:?}") };
+        assert_eq!(fate.outcome.is_some(), done, "{count}");
+        let StepKind::Detach(taken) = &fate.step.kind else { panic!("{fate:?}") };
         if count == 0 {
             // Nothing was begun: nobody is left over.
-            assert_eq!(became.left, []);
+            assert_eq!(fate.left, []);
         } else {
-            assert_eq!((taken.processes.len(), became.left.len()), (begun, 2 - begun));
+            assert_eq!((taken.processes.len(), fate.left.len()), (begun, 2 - begun));
         }
     }
 }
@@ -112,7 +112,7 @@ fn how_something_went_is_written_before_anything_else_is_intended() {
     let mut executor = stage.executor();
     let path = |name: &str| stage.own.path().join(name);
     let target = victim.target();
-    executor.carry_out(&terminate(&target), "why");
+    executor.execute(&terminate(&target), "why");
     // Its own last line comes too late.
     let mut record =
         executor.record(Action::Kill, &Target::Process(target.clone().into()), &Cause { rule: "rule", why: "why" });
@@ -123,7 +123,7 @@ fn how_something_went_is_written_before_anything_else_is_intended() {
     fs::remove_dir(path("audit.jsonl")).unwrap();
     fs::rename(path("kept"), path("audit.jsonl")).unwrap();
     let other = Victim::new();
-    executor.carry_out(&terminate(&other.target()), "why");
+    executor.execute(&terminate(&other.target()), "why");
     let expected = ["intended", "done", "intended", "done", "refused"];
     assert_eq!(stage.results(), expected);
 }

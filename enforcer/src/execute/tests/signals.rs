@@ -16,11 +16,11 @@ fn sigterm_then_sigkill_through_the_same_descriptor() {
     });
     let stage = Stage::new(&[&victim]);
     let mut executor = stage.executor();
-    assert_eq!(executor.carry_out(&terminate(&target), "why"), Outcome::Done);
+    assert_eq!(executor.execute(&terminate(&target), "why"), Outcome::Done);
     // Once is enough, whichever rule asks.
-    assert_eq!(executor.carry_out(&terminate(&target), "why"), Outcome::Done);
+    assert_eq!(executor.execute(&terminate(&target), "why"), Outcome::Done);
     assert!(victim.runs());
-    assert_eq!(executor.carry_out(&kill(&target), "why"), Outcome::Done);
+    assert_eq!(executor.execute(&kill(&target), "why"), Outcome::Done);
     assert_eq!(victim.ended_by(), 9);
     let sent: Vec<Value> = stage.audit();
     let sent = sent.iter().filter(|line| line["result"] == "intended");
@@ -43,7 +43,7 @@ fn sigterm_ends_a_stopped_process() {
     });
     let stage = Stage::new(&[&victim]);
     let mut executor = stage.executor();
-    let sent = executor.carry_out(&terminate(&victim.target()), "why");
+    let sent = executor.execute(&terminate(&victim.target()), "why");
     assert_eq!(sent, Outcome::Done);
     assert_eq!(victim.ended_by(), 15);
     assert_eq!(stage.audit().len(), 2, "{:?}", stage.audit());
@@ -56,8 +56,8 @@ fn promise_05_dry_run_verifies_the_same_and_does_nothing() {
     stage.policy.mode = Mode::DryRun;
     let mut executor = stage.executor();
     let target = victim.target();
-    assert_eq!(executor.carry_out(&terminate(&target), "why"), Outcome::Would);
-    assert_eq!(executor.carry_out(&kill(&target), "why"), Outcome::Would);
+    assert_eq!(executor.execute(&terminate(&target), "why"), Outcome::Would);
+    assert_eq!(executor.execute(&kill(&target), "why"), Outcome::Would);
     let reused = ProcessTarget { start_time_ticks: 1, ..target };
     refused(&mut executor, &terminate(&reused), "another process", false);
     assert!(victim.runs());
@@ -107,7 +107,7 @@ fn promise_02_no_pidfd_no_signal() {
             let filtered = scope.spawn(|| {
                 deny(libc::SYS_pidfd_open, errno);
                 let mut executor = stage.executor();
-                [terminate(&target), kill(&target)].map(|step| executor.carry_out(&step, "why"))
+                [terminate(&target), kill(&target)].map(|step| executor.execute(&step, "why"))
             });
             filtered.join().unwrap()
         });
@@ -120,7 +120,7 @@ fn promise_02_no_pidfd_no_signal() {
         assert!(victim.runs());
         assert_eq!(stage.results(), ["failed"; 2]);
         // Without the filter it would have been ended.
-        assert_eq!(stage.executor().carry_out(&terminate(&target), "why"), Outcome::Done);
+        assert_eq!(stage.executor().execute(&terminate(&target), "why"), Outcome::Done);
         assert_eq!(victim.ended_by(), 15);
     }
 }
@@ -133,7 +133,7 @@ fn who_may_not_signal_fails_once_and_says_so() {
     let outcome = std::thread::scope(|scope| {
         let filtered = scope.spawn(|| {
             deny(libc::SYS_pidfd_send_signal, rustix::io::Errno::PERM);
-            stage.executor().carry_out(&terminate(&target), "why")
+            stage.executor().execute(&terminate(&target), "why")
         });
         filtered.join().unwrap()
     });

@@ -76,7 +76,7 @@ fn promise_18_sigkill_is_sent_once_told_once_and_never_again() {
     let mut executor = stage.executor();
     let nobody = BTreeSet::new();
     let cycle = |executor: &mut Executor| executor.begin_cycle(&nobody, &nobody).unkillable;
-    assert_eq!(executor.carry_out(&kill(&target), "why"), Outcome::Done);
+    assert_eq!(executor.execute(&kill(&target), "why"), Outcome::Done);
     let told: Vec<Vec<ProcessTarget>> = (0..6).map(|_| cycle(&mut executor)).collect();
     assert_eq!(told.concat(), std::slice::from_ref(&target));
     assert!(victim.runs(), "it cannot end yet");
@@ -91,5 +91,5 @@ fn promise_18_sigkill_is_sent_once_told_once_and_never_again() {
     drop(tracer);
     assert_eq!(victim.ended_by(), 9);
     assert_eq!(cycle(&mut executor), []);
-    assert!(executor.held.is_empty());
+    assert!(executor.signalled.is_empty());
 }

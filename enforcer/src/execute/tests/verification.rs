@@ -46,7 +46,7 @@ fn who_uses_no_gpu_any_more_is_left_alone() {
     refused(&mut executor, &about_device, "does not use the device", true);
     assert!(victim.runs());
     stage.gpu_use.lock().unwrap().insert(victim.pid(), [0].into());
-    assert_eq!(executor.carry_out(&about_device, "why"), Outcome::Done);
+    assert_eq!(executor.execute(&about_device, "why"), Outcome::Done);
     assert_eq!(victim.ended_by(), 15);
 }
 
@@ -87,7 +87,7 @@ fn a_claim_that_changed_since_spares_its_process() {
     let other_user = ProcessTarget { uid: uid + 1, ..inside.clone() };
     refused(&mut executor, &terminate(&other_user), "another user", true);
     assert!(victim.runs());
-    assert_eq!(executor.carry_out(&terminate(&inside), "why"), Outcome::Done);
+    assert_eq!(executor.execute(&terminate(&inside), "why"), Outcome::Done);
     assert_eq!(victim.ended_by(), 15);
     assert!(member.runs());
 }
@@ -101,7 +101,7 @@ fn promise_14_a_forged_id_neither_protects_its_forger_nor_harms_its_victim() {
     let mut executor = stage.executor();
     let forged = forger.inside();
     refused(&mut executor, &terminate(&forged), "not in the same environment", true);
-    assert_eq!(executor.carry_out(&terminate(&forger.target()), "why"), Outcome::Done);
+    assert_eq!(executor.execute(&terminate(&forger.target()), "why"), Outcome::Done);
     assert_eq!(forger.ended_by(), 15);
     assert!(victim.runs());
 }

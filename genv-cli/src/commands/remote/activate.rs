@@ -8,7 +8,7 @@ use genv_core::model::MemoryAmount;
 use genv_core::state::allocate::{AttachRequest, DeviceKind, DeviceUsage, Selection, choose};
 use genv_core::state::{AttachmentState, DeviceState};
 use genv_core::text::harmless;
-use genv_remote::ask::Answer;
+use genv_remote::fetch::Fetched;
 use genv_remote::{HostEntry, login_shell, protocol};
 
 use super::answers::{Answers, ask};
@@ -96,7 +96,7 @@ impl Activate {
     }
 
     /// What an environment would get there; nothing if it would not get what is asked for.
-    fn offer(&self, answer: &Answer) -> Option<Offer> {
+    fn offer(&self, answer: &Fetched) -> Option<Offer> {
         let snapshot = &answer.snapshot;
         if !snapshot.installed {
             return None;
@@ -235,7 +235,7 @@ mod tests {
     }
 
     /// A host with devices of so much memory, of which environments hold parts; all of it where that says nothing.
-    fn host(answers_with: protocol::Answers, devices: &[(u64, &[Option<u64>])]) -> Answer {
+    fn host(answers_with: protocol::Answers, devices: &[(u64, &[Option<u64>])]) -> Fetched {
         let device = |(index, (memory, held)): (usize, &(u64, &[Option<u64>]))| {
             let memory = memory * GIB;
             let attachments = held
@@ -259,7 +259,7 @@ mod tests {
             devices: serde_json::from_value(devices.into()).unwrap(),
             ..Snapshot::default()
         };
-        Answer { snapshot, answers_with, clock_ahead_seconds: None }
+        Fetched { snapshot, answers_with, clock_ahead_seconds: None }
     }
 
     #[test]

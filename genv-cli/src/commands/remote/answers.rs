@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use genv_core::model::Snapshot;
 use genv_core::text::harmless;
-use genv_remote::ask::{Answer, AskOptions, HostAnswer, ask_once};
+use genv_remote::fetch::{FetchOptions, FetchResult, Fetched, fetch_snapshots};
 use genv_remote::{FailureKind, HostEntry, HostFailure};
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -25,7 +25,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
 
 /// What all hosts answered, in the order of the list.
 pub(super) struct Answers {
-    pub(super) told: Vec<(HostEntry, Answer)>,
+    pub(super) told: Vec<(HostEntry, Fetched)>,
     failed: Vec<Failed>,
     quiet: bool,
 }
@@ -58,8 +58,8 @@ pub(super) fn ask(flags: &HostFlags, collectors: &[&str]) -> anyhow::Result<Answ
         .enable_all()
         .build()
         .context("cannot ask other hosts: no runtime could be started")?;
-    let options = AskOptions { concurrency: CONCURRENCY, deadline: flags.connect_timeout() + ANSWER_PATIENCE };
-    let asked = ask_once(hosts, flags.dial(), options, |host, answer| {
+    let options = FetchOptions { concurrency: CONCURRENCY, deadline: flags.connect_timeout() + ANSWER_PATIENCE };
+    let asked = fetch_snapshots(hosts, flags.dial(), options, |host, answer| {
         progress.done(&host.name);
         if let Some(failure) = known(answer, collectors).err()
             && let Some(give_up) = give_up.take()
@@ -100,8 +100,8 @@ pub(super) fn ask(flags: &HostFlags, collectors: &[&str]) -> anyhow::Result<Answ
 }
 
 /// Whether a host has told what these collectors tell.
-fn known(answer: &HostAnswer, collectors: &[&str]) -> Result<(), HostFailure> {
-    let Answer { snapshot, .. } = answer.as_ref().map_err(Clone::clone)?;
+fn known(answer: &FetchResult, collectors: &[&str]) -> Result<(), HostFailure> {
+    let Fetched { snapshot, .. } = answer.as_ref().map_err(Clone::clone)?;
     let silent = collectors.iter().find_map(|collector| local_snapshot::silence(snapshot, collector));
     match silent {
         None => Ok(()),

@@ -123,7 +123,7 @@ impl Link for Line {
         })
     }
 
-    async fn ask(&mut self, request: &Request) -> Result<(), HostFailure> {
+    async fn send(&mut self, request: &Request) -> Result<(), HostFailure> {
         if matches!(self.act, Act::Deaf) && !matches!(request, Request::Follow { .. }) {
             return pending().await;
         }

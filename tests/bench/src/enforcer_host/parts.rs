@@ -108,7 +108,7 @@ pub(super) fn of_a_deed() -> Result<f64> {
     for pid in pids {
         let step = enforcer::terminate(&enforcer::target("here", pid)?);
         let began = thread_cpu_seconds();
-        let outcome = executor.carry_out(&step, "a process uses device 0 outside any environment");
+        let outcome = executor.execute(&step, "a process uses device 0 outside any environment");
         times.push(thread_cpu_seconds() - began);
         ensure!(outcome == Outcome::Done, "not done: {outcome:?}");
     }

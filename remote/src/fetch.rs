@@ -1,4 +1,4 @@
-//! One question to many hosts.
+//! One snapshot from each of many hosts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,73 +14,72 @@ use crate::hosts::HostEntry;
 use crate::protocol::{Answers, Reply, Request};
 use crate::{FailureKind, HostFailure};
 
-/// How hosts are asked.
+/// Limits of [`fetch_snapshots`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AskOptions {
-    /// Hosts that are asked at the same time.
+pub struct FetchOptions {
+    /// The largest number of hosts at the same time.
     pub concurrency: usize,
-    /// How long each may take from the first packet to its answer.
+    /// How long each host may take from the first packet to its reply.
     pub deadline: Duration,
 }
 
-/// What a host answered.
+/// A snapshot from a host.
 #[derive(Clone, Debug)]
-pub struct Answer {
-    /// By the host's clock, and with its name in the list.
+pub struct Fetched {
+    /// The snapshot, with the name of the host in the list, and times of the host's clock.
     pub snapshot: Snapshot,
-    /// What told it there.
+    /// The program that has made the snapshot.
     pub answers_with: Answers,
-    /// How far the host's clock is ahead of this machine's, in seconds; none where it is off by no more than half a minute.
+    /// How far the host's clock is ahead of this machine's, in seconds; absent for at most half a minute.
     pub clock_ahead_seconds: Option<f64>,
 }
 
-/// What a host answered, or why it did not.
-pub type HostAnswer = Result<Answer, HostFailure>;
+/// A snapshot from a host, or the reason why there is none.
+pub type FetchResult = Result<Fetched, HostFailure>;
 
-/// Asks each host for one snapshot. `progress` is told of each as it answers or fails; the answers are in the order of the
-/// list.
-pub async fn ask_once<D: Dial>(
+/// Fetches one snapshot from each host, and calls `progress` at each result. The results are in the order of the list.
+pub async fn fetch_snapshots<D: Dial>(
     hosts: impl IntoIterator<Item = HostEntry>,
     dial: D,
-    options: AskOptions,
-    mut progress: impl FnMut(&HostEntry, &HostAnswer),
-) -> Vec<(HostEntry, HostAnswer)> {
+    options: FetchOptions,
+    mut progress: impl FnMut(&HostEntry, &FetchResult),
+) -> Vec<(HostEntry, FetchResult)> {
     let dial = Arc::new(dial);
-    let turns = Arc::new(Semaphore::new(options.concurrency.max(1)));
+    let permits = Arc::new(Semaphore::new(options.concurrency.max(1)));
     let hosts: Vec<HostEntry> = hosts.into_iter().collect();
-    let mut asked = JoinSet::new();
+    let mut tasks = JoinSet::new();
     for (position, host) in hosts.iter().cloned().enumerate() {
-        let (dial, turns) = (Arc::clone(&dial), Arc::clone(&turns));
-        asked.spawn(async move {
-            // It is never closed.
-            let _turn = turns.acquire_owned().await;
-            let answer = timeout(options.deadline, ask(&*dial, &host)).await;
-            (position, answer.unwrap_or_else(|_| Err(late(options.deadline))))
+        let (dial, permits) = (Arc::clone(&dial), Arc::clone(&permits));
+        tasks.spawn(async move {
+            // The semaphore is never closed.
+            let _permit = permits.acquire_owned().await;
+            let result = timeout(options.deadline, fetch(&*dial, &host)).await;
+            (position, result.unwrap_or_else(|_| Err(late(options.deadline))))
         });
     }
-    let mut answers: Vec<Option<HostAnswer>> = hosts.iter().map(|_| None).collect();
-    while let Some(done) = asked.join_next().await {
-        let Ok((position, answer)) = done else {
+    let mut results: Vec<Option<FetchResult>> = hosts.iter().map(|_| None).collect();
+    while let Some(task) = tasks.join_next().await {
+        let Ok((position, result)) = task else {
             continue;
         };
-        progress(&hosts[position], &answer);
-        answers[position] = Some(answer);
+        progress(&hosts[position], &result);
+        results[position] = Some(result);
     }
-    let told = answers.into_iter().map(|answer| {
-        answer.unwrap_or_else(|| {
-            Err(HostFailure::new(FailureKind::Protocol, "asking it ended by a defect of this program: report it"))
+    let results = results.into_iter().map(|result| {
+        result.unwrap_or_else(|| {
+            Err(HostFailure::new(FailureKind::Protocol, "its task ended by a defect of this program: report it"))
         })
     });
-    hosts.into_iter().zip(told).collect()
+    hosts.into_iter().zip(results).collect()
 }
 
-async fn ask<D: Dial>(dial: &D, host: &HostEntry) -> HostAnswer {
+async fn fetch<D: Dial>(dial: &D, host: &HostEntry) -> FetchResult {
     let mut link = dial.dial(host).await?;
-    link.ask(&Request::Once).await?;
+    link.send(&Request::Once).await?;
     match link.next().await? {
         Reply::Snapshot { mut snapshot } => {
             snapshot.hostname.clone_from(&host.name);
-            Ok(Answer {
+            Ok(Fetched {
                 clock_ahead_seconds: clock::ahead_seconds(
                     snapshot.timestamp_seconds,
                     clock::now_seconds(),
@@ -93,7 +92,7 @@ async fn ask<D: Dial>(dial: &D, host: &HostEntry) -> HostAnswer {
         Reply::Error { message, .. } => Err(HostFailure::new(FailureKind::Command, message)),
         Reply::Changes { .. } | Reply::Enforced { .. } => Err(HostFailure::new(
             FailureKind::Protocol,
-            "it answers what it was not asked: see that genv is of the same version there and here",
+            "its reply does not fit the request: see that genv is of the same version there and here",
         )),
     }
 }
@@ -115,28 +114,28 @@ mod tests {
 
     use super::*;
 
-    /// Hosts of which each takes its time, as its name says; one refuses, one hangs and one says nonsense.
+    /// Hosts that take as many seconds as their names have; other names refuse, hang, or send another reply.
     #[derive(Default)]
     struct Lab {
         now: Arc<AtomicUsize>,
         most: Arc<AtomicUsize>,
     }
 
-    struct Asked(String, Arc<AtomicUsize>);
+    struct Connected(String, Arc<AtomicUsize>);
 
-    impl Drop for Asked {
+    impl Drop for Connected {
         fn drop(&mut self) {
             self.1.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     impl Dial for Lab {
-        type Link = Asked;
+        type Link = Connected;
 
-        async fn dial(&self, host: &HostEntry) -> Result<Asked, HostFailure> {
+        async fn dial(&self, host: &HostEntry) -> Result<Connected, HostFailure> {
             let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
             self.most.fetch_max(now, Ordering::Relaxed);
-            let link = Asked(host.name.clone(), Arc::clone(&self.now));
+            let link = Connected(host.name.clone(), Arc::clone(&self.now));
             match host.name.as_str() {
                 "hangs" => std::future::pending().await,
                 "refuses" => Err(HostFailure::new(FailureKind::Authentication, "no")),
@@ -150,7 +149,7 @@ mod tests {
         }
     }
 
-    impl Link for Asked {
+    impl Link for Connected {
         fn answers_with(&self) -> Answers {
             Answers::Genv
         }
@@ -170,13 +169,13 @@ mod tests {
             Ok(Reply::Snapshot { snapshot: Box::new(snapshot) })
         }
 
-        async fn ask(&mut self, request: &Request) -> Result<(), HostFailure> {
+        async fn send(&mut self, request: &Request) -> Result<(), HostFailure> {
             assert_eq!(*request, Request::Once);
             Ok(())
         }
     }
 
-    impl Asked {
+    impl Connected {
         fn ahead_seconds(&self) -> f64 {
             if self.0 == "gpu9" { 7200.0 } else { 0.0 }
         }
@@ -188,22 +187,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answers_are_in_the_order_of_the_list_whoever_is_first_and_whatever_fails() {
+    async fn results_are_in_the_order_of_the_list() {
         let names = ["gpu9", "hangs", "gpu2", "refuses", "nonsense", "gpu5"];
-        let options = AskOptions { concurrency: 10, deadline: Duration::from_secs(20) };
+        let options = FetchOptions { concurrency: 10, deadline: Duration::from_secs(20) };
         let mut order = Vec::new();
-        let answers = ask_once(hosts(&names), Lab::default(), options, |host, answer| {
-            order.push((host.name.clone(), answer.is_ok()));
+        let results = fetch_snapshots(hosts(&names), Lab::default(), options, |host, result| {
+            order.push((host.name.clone(), result.is_ok()));
         })
         .await;
         let order: Vec<&str> = order.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(order, ["refuses", "nonsense", "gpu2", "gpu5", "gpu9", "hangs"]);
-        let told: Vec<_> = answers
+        let failures: Vec<_> = results
             .iter()
-            .map(|(host, answer)| match answer {
-                Ok(answer) => {
-                    assert_eq!(answer.snapshot.hostname, host.name);
-                    let ahead = answer.clock_ahead_seconds;
+            .map(|(host, result)| match result {
+                Ok(fetched) => {
+                    assert_eq!(fetched.snapshot.hostname, host.name);
+                    let ahead = fetched.clock_ahead_seconds;
                     assert_eq!(ahead.is_some_and(|it| it > 7000.0), host.name == "gpu9");
                     assert_eq!(ahead.is_some(), host.name == "gpu9");
                     None
@@ -219,18 +218,18 @@ mod tests {
             Some(FailureKind::Protocol),
             None,
         ];
-        assert_eq!(told, expected);
+        assert_eq!(failures, expected);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_are_asked_at_once_than_may_be_and_waiting_costs_nobody_his_time() {
+    async fn concurrency_is_limited_and_the_deadline_begins_after_the_wait() {
         let lab = Lab::default();
         let most = Arc::clone(&lab.most);
-        let options = AskOptions { concurrency: 2, deadline: Duration::from_secs(3) };
+        let options = FetchOptions { concurrency: 2, deadline: Duration::from_secs(3) };
         let names: Vec<String> = vec!["gpu2".to_owned(); 20];
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let answers = ask_once(hosts(&names), lab, options, |_, _| {}).await;
-        assert!(answers.iter().all(|(_, answer)| answer.is_ok()));
+        let results = fetch_snapshots(hosts(&names), lab, options, |_, _| {}).await;
+        assert!(results.iter().all(|(_, result)| result.is_ok()));
         assert_eq!(most.load(Ordering::Relaxed), 2);
     }
 }

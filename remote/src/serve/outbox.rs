@@ -1,4 +1,4 @@
-//! Replies on their way to who asked, written by a thread of their own: whoever does not read stops nobody here.
+//! Replies that wait for a thread which writes them: a client that does not read blocks only this thread.
 
 use std::collections::VecDeque;
 use std::io::{self, PipeWriter, Write};
@@ -7,23 +7,24 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use genv_core::model::Snapshot;
+use serde::Serialize;
 
 use super::snapshot_lines::SnapshotLines;
+use crate::protocol::{Reply, line};
 
-/// More replies than these wait for nobody who reads.
-const MOST_WAITING: usize = 64;
+/// With more waiting replies than these, the client is taken as gone.
+const MAX_WAITING: usize = 64;
 
-/// How long who asked may take to read the last replies, at the end.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the client may take to read the last replies, at the end of the session.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Nobody reads the replies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nobody reads the replies")]
-pub(crate) struct Full;
+/// The client does not read the replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ClientGone;
 
-/// What is to be written. Cheap to clone.
+/// What is to be written. A clone has the same content.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Outbox(Arc<Shared>);
+pub(super) struct Outbox(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -34,80 +35,93 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Waiting {
     replies: VecDeque<Vec<u8>>,
-    /// The newest; an older one that was not written in time is of no use to anybody.
+    /// The newest snapshot. It replaces an older snapshot that was not written in time.
     snapshot: Option<Arc<Snapshot>>,
-    /// Whether the next one is written whole, whatever was told before.
+    /// Whether the next snapshot is written whole, whatever was sent before.
     whole: bool,
-    /// Whether who asked understands changes.
+    /// Whether the client understands [`Reply::Changes`].
     changes: bool,
-    writing: bool,
-    /// The reader is gone.
-    closed: bool,
+    is_writing: bool,
+    is_closed: bool,
 }
 
 impl Outbox {
-    /// Begins to write. `open` is dropped once nothing can be written any more.
+    /// Starts the thread that writes to `out`. It drops `open` when the client is gone.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn start(out: impl Write + Send + 'static, open: PipeWriter) -> io::Result<Self> {
-        let outbox = Self::default();
-        let shared = Arc::clone(&outbox.0);
-        let writer = thread::Builder::new().name("replies".to_owned());
-        writer.spawn(move || {
+    pub(super) fn start(&self, out: impl Write + Send + 'static, open: PipeWriter) -> io::Result<()> {
+        let shared = Arc::clone(&self.0);
+        thread::Builder::new().name("replies".to_owned()).spawn(move || {
             let _open = open;
             shared.write_to(out);
         })?;
-        Ok(outbox)
+        Ok(())
     }
 
-    /// Has a reply written.
+    /// Adds a message, which becomes one line.
     ///
     /// # Errors
-    /// Nobody reads: too many wait, or the reader is gone.
-    pub(crate) fn reply(&self, line: Vec<u8>) -> Result<(), Full> {
+    /// Too many replies wait, or the client is gone.
+    pub(super) fn send(&self, message: &impl Serialize) -> Result<(), ClientGone> {
+        match line(message) {
+            Ok(line) => self.send_line(line),
+            // No reply has a key or a number that JSON cannot have.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Adds [`Reply::Error`].
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub(super) fn refuse(&self, id: Option<u64>, message: String) -> Result<(), ClientGone> {
+        self.send(&Reply::Error { id, message })
+    }
+
+    fn send_line(&self, line: Vec<u8>) -> Result<(), ClientGone> {
         let mut waiting = self.0.waiting();
-        if waiting.closed || waiting.replies.len() >= MOST_WAITING {
-            return Err(Full);
+        if waiting.is_closed || waiting.replies.len() >= MAX_WAITING {
+            return Err(ClientGone);
         }
         waiting.replies.push_back(line);
         self.0.changed.notify_all();
         Ok(())
     }
 
-    /// Has snapshots written as what changed since the one before, from the second on; or whole.
-    pub(crate) fn send_changes(&self, changes: bool) {
+    /// Sets whether snapshots after the first are written as changes, or whole.
+    pub(super) fn send_changes(&self, changes: bool) {
         let mut waiting = self.0.waiting();
         waiting.whole |= changes && !waiting.changes;
         waiting.changes = changes;
     }
 
-    /// Has a snapshot written, in the place of one that still waits.
+    /// Adds a snapshot, in place of a snapshot that still waits.
     ///
     /// # Errors
-    /// The reader is gone.
-    pub(crate) fn snapshot(&self, snapshot: Arc<Snapshot>) -> Result<(), Full> {
+    /// The client is gone.
+    pub(super) fn snapshot(&self, snapshot: Arc<Snapshot>) -> Result<(), ClientGone> {
         let mut waiting = self.0.waiting();
-        if waiting.closed {
-            return Err(Full);
+        if waiting.is_closed {
+            return Err(ClientGone);
         }
         waiting.snapshot = Some(snapshot);
         self.0.changed.notify_all();
         Ok(())
     }
 
-    /// The same with all of it, to who asked for one.
+    /// Adds a snapshot that is not written as changes.
     ///
     /// # Errors
-    /// The reader is gone.
-    pub(crate) fn whole_snapshot(&self, snapshot: Arc<Snapshot>) -> Result<(), Full> {
+    /// The client is gone.
+    pub(super) fn whole_snapshot(&self, snapshot: Arc<Snapshot>) -> Result<(), ClientGone> {
         self.0.waiting().whole = true;
         self.snapshot(snapshot)
     }
 
-    /// Waits until all is written, and no longer than [`PATIENCE`].
-    pub(crate) fn flush(&self) {
-        let deadline = Instant::now() + PATIENCE;
+    /// Waits until everything is written, and at most for [`FLUSH_TIMEOUT`].
+    pub(super) fn flush(&self) {
+        let deadline = Instant::now() + FLUSH_TIMEOUT;
         let mut waiting = self.0.waiting();
         while !waiting.is_done() {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -120,7 +134,7 @@ impl Outbox {
     }
 }
 
-/// What is to be written next.
+/// What the thread writes next.
 enum Next {
     Reply(Vec<u8>),
     Snapshot { snapshot: Arc<Snapshot>, whole: bool },
@@ -137,7 +151,7 @@ impl Waiting {
     }
 
     fn is_done(&self) -> bool {
-        self.closed || (self.replies.is_empty() && self.snapshot.is_none() && !self.writing)
+        self.is_closed || (self.replies.is_empty() && self.snapshot.is_none() && !self.is_writing)
     }
 }
 
@@ -147,7 +161,7 @@ impl Shared {
     }
 
     fn write_to(&self, mut out: impl Write) {
-        let mut told = SnapshotLines::default();
+        let mut snapshots = SnapshotLines::default();
         let mut waiting = self.waiting();
         loop {
             let Some(next) = waiting.next() else {
@@ -155,18 +169,18 @@ impl Shared {
                 waiting = woken.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            waiting.writing = true;
+            waiting.is_writing = true;
             drop(waiting);
             let line = match next {
                 Next::Reply(line) => line,
-                Next::Snapshot { snapshot, whole } => told.line(snapshot, whole),
+                Next::Snapshot { snapshot, whole } => snapshots.line(snapshot, whole),
             };
             let written = out.write_all(&line).and_then(|()| out.flush());
             waiting = self.waiting();
-            waiting.writing = false;
-            waiting.closed = written.is_err();
+            waiting.is_writing = false;
+            waiting.is_closed = written.is_err();
             self.changed.notify_all();
-            if waiting.closed {
+            if waiting.is_closed {
                 return;
             }
         }
@@ -177,12 +191,11 @@ impl Shared {
 mod tests {
     use std::io::{BufRead, BufReader, Read as _, pipe};
 
-    use genv_remote::protocol::Reply;
     use serde_json::json;
 
     use super::*;
 
-    /// One whose environment is named by the first letter.
+    /// A snapshot with one environment, whose name is the first letter of the hostname.
     fn snapshot(hostname: &str) -> Arc<Snapshot> {
         let environment = json!({"eid": "e1", "username": "ada", "name": hostname[..1]});
         Arc::new(Snapshot {
@@ -192,18 +205,22 @@ mod tests {
         })
     }
 
-    /// More than a pipe holds: what comes after it waits until somebody reads.
+    /// A line longer than the buffer of a pipe: later lines wait until the test reads.
     fn large() -> Vec<u8> {
-        let mut line = vec![b'x'; 1 << 20];
-        line.push(b'\n');
-        line
+        [&[b'x'; 1 << 20][..], b"\n"].concat()
     }
 
-    /// Lines that come, the large ones left out: words as they are, snapshots by name, changes with what they make.
+    fn started(out: PipeWriter) -> Outbox {
+        let outbox = Outbox::default();
+        outbox.start(out, pipe().unwrap().1).unwrap();
+        outbox
+    }
+
+    /// The next lines, without the large lines: snapshots and changes become the hostname of the snapshot.
     fn read(reader: impl BufRead, before: &mut Snapshot, count: usize) -> Vec<String> {
         let lines = reader.lines().map(Result::unwrap);
         let words = lines.filter(|line| !line.starts_with("xx")).take(count);
-        let told = words.map(|line| match serde_json::from_str(&line) {
+        let described = words.map(|line| match serde_json::from_str(&line) {
             Ok(Reply::Snapshot { snapshot }) => {
                 *before = *snapshot;
                 format!("whole {}", before.hostname)
@@ -215,17 +232,17 @@ mod tests {
             }
             _ => line,
         });
-        told.collect()
+        described.collect()
     }
 
     #[test]
-    fn replies_are_kept_in_order_and_of_snapshots_the_newest() {
+    fn replies_stay_in_order_and_only_the_newest_snapshot_is_written() {
         let (reader, out) = pipe().unwrap();
-        let outbox = Outbox::start(out, pipe().unwrap().1).unwrap();
-        outbox.reply(large()).unwrap();
+        let outbox = started(out);
+        outbox.send_line(large()).unwrap();
         for name in ["first", "second"] {
             outbox.snapshot(snapshot(name)).unwrap();
-            outbox.reply(format!("after {name}\n").into()).unwrap();
+            outbox.send_line(format!("after {name}\n").into()).unwrap();
         }
         assert_eq!(
             read(BufReader::new(reader), &mut Snapshot::default(), 3),
@@ -236,35 +253,35 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_of_what_was_written_and_who_asks_for_all_of_it_has_it() {
+    fn changes_are_relative_to_the_snapshot_that_was_written() {
         let (reader, out) = pipe().unwrap();
         let mut reader = BufReader::new(reader);
         let mut lines = Vec::new();
         let mut before = Snapshot::default();
-        let outbox = Outbox::start(out, pipe().unwrap().1).unwrap();
-        let mut tell = |name: &str| {
+        let outbox = started(out);
+        let mut send = |name: &str| {
             outbox.snapshot(snapshot(name)).unwrap();
             lines.extend(read(&mut reader, &mut before, 1));
         };
-        tell("a");
+        send("a");
         outbox.send_changes(true);
-        tell("b");
-        tell("c");
-        // Asked again, it goes on.
+        send("b");
+        send("c");
+        // The same request again changes nothing.
         outbox.send_changes(true);
-        tell("d");
+        send("d");
         outbox.send_changes(false);
-        tell("e");
+        send("e");
         outbox.send_changes(true);
-        tell("f");
-        // Nothing is a change of one that is never written.
-        outbox.reply(large()).unwrap();
+        send("f");
+        // g1 is never written, so that no changes are relative to it.
+        outbox.send_line(large()).unwrap();
         outbox.snapshot(snapshot("g1")).unwrap();
-        tell("g2");
-        outbox.reply(large()).unwrap();
+        send("g2");
+        outbox.send_line(large()).unwrap();
         outbox.whole_snapshot(snapshot("i")).unwrap();
-        tell("j");
-        tell("k");
+        send("j");
+        send("k");
         assert_eq!(
             lines,
             [
@@ -282,23 +299,24 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_is_not_written_to_without_end() {
+    fn replies_for_a_client_that_does_not_read_are_bounded() {
         let (_reader, out) = pipe().unwrap();
-        let outbox = Outbox::start(out, pipe().unwrap().1).unwrap();
-        let sent = (0..10 * MOST_WAITING).take_while(|_| outbox.reply(vec![b'x'; 1 << 20]).is_ok());
-        // One is being written.
-        assert!((MOST_WAITING..=MOST_WAITING + 1).contains(&sent.count()));
+        let outbox = started(out);
+        let sent = (0..10 * MAX_WAITING).take_while(|_| outbox.send_line(vec![b'x'; 1 << 20]).is_ok());
+        // One reply is being written.
+        assert!((MAX_WAITING..=MAX_WAITING + 1).contains(&sent.count()));
     }
 
     #[test]
-    fn a_reader_that_is_gone_is_told_to_who_waits_for_it() {
+    fn a_client_that_is_gone_closes_the_pipe_and_the_outbox() {
         let (reader, out) = pipe().unwrap();
         drop(reader);
         let (mut ended, open) = pipe().unwrap();
-        let outbox = Outbox::start(out, open).unwrap();
-        outbox.reply(b"x".to_vec()).unwrap();
+        let outbox = Outbox::default();
+        outbox.start(out, open).unwrap();
+        outbox.send_line(b"x".to_vec()).unwrap();
         assert_eq!(ended.read(&mut [0]).unwrap(), 0);
-        assert_eq!(outbox.reply(b"x".to_vec()), Err(Full));
-        assert_eq!(outbox.snapshot(snapshot("a")), Err(Full));
+        assert_eq!(outbox.send_line(b"x".to_vec()), Err(ClientGone));
+        assert_eq!(outbox.snapshot(snapshot("a")), Err(ClientGone));
     }
 }

@@ -1,16 +1,17 @@
-//! Snapshots as lines: whole, or as what changed since the one before.
+//! Snapshots as lines: whole, or as the changes since the snapshot before.
 
 use std::sync::Arc;
 
 use genv_core::model::{Changes, Snapshot};
-use genv_remote::protocol::{ChangesReply, LONGEST_LINE_BYTES, Reply, SnapshotReply, line};
 
-/// The snapshot that who asks has.
+use crate::protocol::{ChangesReply, LONGEST_LINE_BYTES, Reply, SnapshotReply, line};
+
+/// The snapshot that the client has.
 #[derive(Debug, Default)]
 pub(super) struct SnapshotLines(Option<Arc<Snapshot>>);
 
 impl SnapshotLines {
-    /// The line that tells of the next one, or why it cannot be told.
+    /// The line for the next snapshot, or an error if the line would be too long.
     pub(super) fn line(&mut self, snapshot: Arc<Snapshot>, whole: bool) -> Vec<u8> {
         let written = match &self.0 {
             Some(before) if !whole => line(&ChangesReply { changes: Changes::between(before, &snapshot) }),
@@ -22,7 +23,7 @@ impl SnapshotLines {
                 return line;
             }
             Ok(line) => format!(
-                "cannot send a snapshot: it has {} MiB, more than a line may have: see who made so many environments \
+                "cannot send a snapshot: it has {} MiB, more than a line may have: find the user who made so many environments \
                  or processes on this host",
                 line.len() >> 20
             ),
@@ -48,19 +49,19 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_said_and_the_next_one_changes_what_was_told() {
-        let mut told = SnapshotLines::default();
-        let first = from_slice(&told.line(named("a"), false)).unwrap();
+    fn a_snapshot_that_is_too_long_becomes_an_error_and_the_next_changes_skip_it() {
+        let mut lines = SnapshotLines::default();
+        let first = from_slice(&lines.line(named("a"), false)).unwrap();
         assert!(matches!(first, Reply::Snapshot { snapshot } if *snapshot == *named("a")));
         let too_long = named(&"x".repeat(LONGEST_LINE_BYTES));
         for whole in [false, true] {
-            let refused = from_slice(&told.line(Arc::clone(&too_long), whole)).unwrap();
+            let refused = from_slice(&lines.line(Arc::clone(&too_long), whole)).unwrap();
             let Reply::Error { id: None, message } = refused else {
                 panic!("{refused:?}");
             };
             assert!(message.contains("it has 16 MiB"), "{message}");
         }
-        let changes = from_slice(&told.line(named("b"), false)).unwrap();
+        let changes = from_slice(&lines.line(named("b"), false)).unwrap();
         let Reply::Changes { changes } = changes else {
             panic!("{changes:?}");
         };

@@ -1,4 +1,4 @@
-//! What a host agrees to by its own plan, and what it does not.
+//! The steps that the plan of a host confirms, and the steps that it refuses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,27 +6,28 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 
 use super::*;
+use crate::commands::now_seconds;
 use crate::control::GivenWaiver;
-use crate::intents::{Rules, VERSION};
 use crate::plan::tests::lab::{GIB, Lab, uid};
 use crate::reload::Written;
+use crate::remote_steps::{Rules, VERSION};
 
-/// The clock of whoever asks goes ahead of this machine's.
+/// The clock of the machine that sends the request is ahead of this machine's clock.
 const AHEAD_SECONDS: f64 = 30.0 * 24.0 * 3600.0;
 
 const OUTSIDE: &str = "{kind: non-env-processes, action: terminate, warn: []}";
 
-/// How a step of `lab`'s host gpu01 is judged: what is carried out, for which uid; or why not, and whether it may be asked
-/// again.
+/// A host gpu01 of `lab` that gets a request.
 struct Case {
     lab: Lab,
     config: String,
     control: Control,
-    /// Groups, by user; of others nobody tells any.
+    /// Groups by user. Other users are unknown.
     groups: BTreeMap<&'static str, &'static str>,
 }
 
-type Judged = Result<(StepKind, Option<u32>), (String, bool)>;
+/// The confirmed step and the uid, or the reason of the refusal and whether the step may be sent again.
+type Answer = Result<(StepKind, Option<u32>), (String, bool)>;
 
 impl Case {
     fn new(lab: Lab, rule: &str) -> Self {
@@ -38,10 +39,10 @@ impl Case {
         }
     }
 
-    fn judge(&self, intents: Vec<Intent>) -> Vec<Judged> {
+    fn confirm(&self, remote: RemoteStep) -> Answer {
         let config = Config::of_machine("rules", &self.config, TimeZone::UTC).unwrap();
         let here_seconds = now_seconds();
-        let intents = Intents {
+        let request = StepRequest {
             version: VERSION,
             asked_by: "monitor".to_owned(),
             hostname: "gpu01".to_owned(),
@@ -52,38 +53,33 @@ impl Case {
                 hash: config.hash.clone(),
                 timezone: None,
             },
-            steps: intents,
+            steps: vec![remote],
         };
         let publication = Publication { sequence: 1, hosts: self.lab.at(here_seconds) };
         let known = self.groups.clone();
         let mut groups =
             Groups::asking(move |user| known.get(user).map(|group| BTreeSet::from([(*group).to_owned()]))).unwrap();
-        let judgement = Judgement::new(&intents, &config, &publication, &self.control, &mut groups);
-        let judged = intents.steps.iter().map(|intent| match judgement.of(intent) {
-            Ok(agreed) => {
-                assert_eq!(agreed.step.key, intent.step.key);
-                Ok((agreed.step.kind, agreed.uid))
+        let local_plan = LocalPlan::new(&request, &config, &publication, &self.control, &mut groups);
+        match local_plan.confirm(&request.steps[0]) {
+            Ok(confirmed) => {
+                assert_eq!(confirmed.step.key, request.steps[0].step.key);
+                Ok((confirmed.step.kind, confirmed.uid))
             }
             Err(Outcome::Refused { reason, again }) => Err((reason, again)),
             Err(outcome) => panic!("{outcome:?}"),
-        });
-        judged.collect()
+        }
     }
 
-    fn of(&self, intent: Intent) -> Judged {
-        self.judge(vec![intent]).remove(0)
+    /// The step is confirmed without a change.
+    fn confirms(&self, remote: &RemoteStep) {
+        let expected = (remote.step.kind.clone(), Some(uid(&remote.username)));
+        assert_eq!(self.confirm(remote.clone()), Ok(expected));
     }
 
-    /// It is carried out as it was asked.
-    fn agrees(&self, intent: &Intent) {
-        let expected = (intent.step.kind.clone(), Some(uid(&intent.username)));
-        assert_eq!(self.of(intent.clone()), Ok(expected));
-    }
-
-    fn refuses(&self, intent: &Intent, why: &str, again: bool) {
-        let (reason, may_ask_again) = self.of(intent.clone()).unwrap_err();
+    fn refuses(&self, remote: &RemoteStep, why: &str, again: bool) {
+        let (reason, may_send_again) = self.confirm(remote.clone()).unwrap_err();
         assert!(reason.contains(why), "{reason}");
-        assert_eq!(may_ask_again, again, "{reason}");
+        assert_eq!(may_send_again, again, "{reason}");
     }
 }
 
@@ -114,8 +110,8 @@ fn device(username: &str, eid: &str, gpu: u32, processes: &[u32]) -> AttachmentT
     }
 }
 
-fn intent(rule: &str, subject: Subject, username: &str, kind: StepKind) -> Intent {
-    Intent {
+fn remote_step(rule: &str, subject: Subject, username: &str, kind: StepKind) -> RemoteStep {
+    RemoteStep {
         step: Step { key: Key { rule: rule.to_owned(), subject }, kind },
         username: username.to_owned(),
         action: Action::Terminate,
@@ -127,14 +123,14 @@ fn intent(rule: &str, subject: Subject, username: &str, kind: StepKind) -> Inten
 }
 
 /// About one process outside of any environment.
-fn outside(username: &str, pid: u32, kind: StepKind) -> Intent {
+fn outside(username: &str, pid: u32, kind: StepKind) -> RemoteStep {
     let subject = Subject::Process { hostname: "gpu01".to_owned(), pid, start_time_ticks: u64::from(pid) * 100 };
-    intent("non-env-processes", subject, username, kind)
+    remote_step("non-env-processes", subject, username, kind)
 }
 
-fn user(rule: &str, username: &str, hostname: Option<&str>, kind: StepKind) -> Intent {
+fn user(rule: &str, username: &str, hostname: Option<&str>, kind: StepKind) -> RemoteStep {
     let subject = Subject::User { username: username.to_owned(), hostname: hostname.map(str::to_owned) };
-    intent(rule, subject, username, kind)
+    remote_step(rule, subject, username, kind)
 }
 
 const fn warn() -> StepKind {
@@ -152,18 +148,18 @@ fn lab() -> Lab {
 }
 
 #[test]
-fn what_breaks_the_rule_here_too_is_done_and_nothing_else() {
+fn a_step_is_confirmed_if_this_host_finds_the_same_violation() {
     let case = Case::new(lab(), OUTSIDE);
     let terminate = |target: ProcessTarget| StepKind::Terminate(target.into());
-    case.agrees(&outside("alice", 10, terminate(process("alice", 10))));
-    case.agrees(&outside("alice", 10, warn()));
+    case.confirms(&outside("alice", 10, terminate(process("alice", 10))));
+    case.confirms(&outside("alice", 10, warn()));
 
     let not_shown = "own plan does not show that the rule is broken";
     case.refuses(&outside("alice", 11, terminate(process("alice", 11))), not_shown, true);
     case.refuses(&outside("alice", 11, warn()), not_shown, true);
     case.refuses(&outside("bob", 10, terminate(process("alice", 10))), not_shown, true);
 
-    let not_taken = "own plan would not take it";
+    let not_taken = "own plan would not choose this target";
     let of_ten = |change: fn(&mut ProcessTarget)| {
         let mut target = process("alice", 10);
         change(&mut target);
@@ -179,7 +175,7 @@ fn what_breaks_the_rule_here_too_is_done_and_nothing_else() {
 }
 
 #[test]
-fn a_step_that_its_rule_does_not_take_is_refused_for_good() {
+fn a_step_that_its_rule_does_not_allow_is_refused_for_good() {
     let target = process("alice", 10);
     let terminate = outside("alice", 10, StepKind::Terminate(target.clone().into()));
     let kill = outside("alice", 10, StepKind::Kill(target.into()));
@@ -188,21 +184,21 @@ fn a_step_that_its_rule_does_not_take_is_refused_for_good() {
 
     let case = Case::new(lab(), OUTSIDE);
     case.refuses(&kill, "its rule does not kill", false);
-    case.refuses(&other_rule, "not among those that came with it", false);
+    case.refuses(&other_rule, "not among the rules in the request", false);
     let kills = Case::new(lab(), "{kind: non-env-processes, action: kill, warn: []}");
-    kills.agrees(&kill);
-    kills.agrees(&terminate);
-    for only_tells in ["report", "warn"] {
-        let rule = format!("{{kind: non-env-processes, action: {only_tells}}}");
+    kills.confirms(&kill);
+    kills.confirms(&terminate);
+    for action in ["report", "warn"] {
+        let rule = format!("{{kind: non-env-processes, action: {action}}}");
         let case = Case::new(lab(), &rule);
         case.refuses(&terminate, "its rule ends nothing", false);
-        case.agrees(&outside("alice", 10, warn()));
-        case.agrees(&outside("alice", 10, StepKind::Report));
+        case.confirms(&outside("alice", 10, warn()));
+        case.confirms(&outside("alice", 10, StepKind::Report));
     }
 }
 
 #[test]
-fn what_administrators_told_this_host_holds_by_its_own_clock() {
+fn waivers_and_a_pause_of_this_host_end_by_its_own_clock() {
     let right = outside("alice", 10, StepKind::Terminate(process("alice", 10).into()));
     let mut case = Case::new(lab(), OUTSIDE);
     case.control.waivers = vec![GivenWaiver {
@@ -213,29 +209,29 @@ fn what_administrators_told_this_host_holds_by_its_own_clock() {
         given_seconds: now_seconds(),
     }];
     case.refuses(&right, "that host leaves it alone: waived until", true);
-    case.agrees(&outside("bob", 12, StepKind::Terminate(process("bob", 12).into())));
+    case.confirms(&outside("bob", 12, StepKind::Terminate(process("bob", 12).into())));
     case.control = Control { paused_until_seconds: Some(now_seconds() + 3600.0), ..Control::default() };
     case.refuses(&right, "it is paused on that host", true);
 }
 
 #[test]
-fn the_groups_of_this_host_count_and_who_is_unknown_here_is_left_alone() {
+fn the_groups_of_this_host_count_and_an_unknown_user_is_left_alone() {
     let rule = "{kind: non-env-processes, action: terminate, warn: [], match: {groups: [students]}}";
     let right = outside("alice", 10, StepKind::Terminate(process("alice", 10).into()));
     let mut case = Case::new(lab(), rule);
     case.groups = [("alice", "students"), ("bob", "staff")].into();
-    case.agrees(&right);
+    case.confirms(&right);
     let of_bob = outside("bob", 12, StepKind::Terminate(process("bob", 12).into()));
     case.refuses(&of_bob, "does not show", true);
 
-    // Whatever group it is that she is in, three devices are too many.
+    // Three devices exceed the limit of every group.
     let rule = "{kind: max-devices-per-user, limit: {default: 1, groups: {staff: 2}}, action: detach, warn: []}";
     let mut case = Case::new(three_devices(), rule);
     let detach = StepKind::Detach(device("alice", "1", 2, &[22]));
-    let intent = user("max-devices-per-user", "alice", Some("gpu01"), detach);
-    case.refuses(&intent, "the groups of this user are not known", true);
+    let step = user("max-devices-per-user", "alice", Some("gpu01"), detach);
+    case.refuses(&step, "the groups of this user are not known", true);
     case.groups = [("alice", "students")].into();
-    case.agrees(&intent);
+    case.confirms(&step);
 }
 
 /// alice's environment holds devices 0, 1 and 2, the last of them since last, with a process on each.
@@ -253,7 +249,7 @@ fn three_devices() -> Lab {
 }
 
 #[test]
-fn of_devices_those_are_taken_that_this_host_would_take_with_what_it_would_end() {
+fn a_detach_has_the_device_and_the_processes_of_the_local_plan() {
     let rule = "{kind: max-devices-per-user, limit: 2, action: detach, warn: []}";
     let case = Case::new(three_devices(), rule);
     let detach = |target: &AttachmentTarget| {
@@ -261,19 +257,19 @@ fn of_devices_those_are_taken_that_this_host_would_take_with_what_it_would_end()
         user("max-devices-per-user", "alice", Some("gpu01"), kind)
     };
     let newest = device("alice", "1", 2, &[22]);
-    case.agrees(&detach(&newest));
-    // The device is what counts; with it ends no more than would.
+    case.confirms(&detach(&newest));
+    // Processes that the local plan would not end are left out.
     let with_others = device("alice", "1", 2, &[21, 22, 99]);
     let expected = (StepKind::Detach(newest.clone()), Some(uid("alice")));
-    assert_eq!(case.of(detach(&with_others)), Ok(expected));
-    case.agrees(&detach(&device("alice", "1", 2, &[])));
+    assert_eq!(case.confirm(detach(&with_others)), Ok(expected));
+    case.confirms(&detach(&device("alice", "1", 2, &[])));
     let ends = |pid| {
         let kind = StepKind::Terminate(process("alice", pid).into());
         user("max-devices-per-user", "alice", Some("gpu01"), kind)
     };
-    case.agrees(&ends(22));
+    case.confirms(&ends(22));
 
-    let not_taken = "own plan would not take it";
+    let not_taken = "own plan would not choose this target";
     case.refuses(&ends(21), not_taken, true);
     let changed = |change: fn(&mut AttachmentTarget)| {
         let mut target = newest.clone();
@@ -293,17 +289,17 @@ fn of_devices_those_are_taken_that_this_host_would_take_with_what_it_would_end()
 }
 
 #[test]
-fn what_one_host_cannot_judge_is_done_to_what_counts_for_that_user() {
+fn a_violation_that_one_host_cannot_find_is_believed_for_targets_of_that_user() {
     let all_hosts = "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
     let lab = three_devices().environment("gpu01", "2", "bob").process("gpu01", 30, "bob", None, &[(0, GIB)]);
     let case = Case::new(lab.clone(), all_hosts);
     let all = |username, target| user("max-devices-per-user", username, None, StepKind::Detach(target));
-    // Five are allowed, and how many there are elsewhere is not known here.
-    case.agrees(&all("alice", device("alice", "1", 0, &[20])));
-    case.agrees(&all("alice", device("alice", "1", 2, &[])));
-    case.refuses(&all("alice", device("alice", "1", 7, &[])), "would not take it", true);
+    // The limit is five, and the devices on other hosts are not known here.
+    case.confirms(&all("alice", device("alice", "1", 0, &[20])));
+    case.confirms(&all("alice", device("alice", "1", 2, &[])));
+    case.refuses(&all("alice", device("alice", "1", 7, &[])), "would not choose this target", true);
     case.refuses(&all("bob", device("alice", "1", 0, &[])), "does not show", true);
-    // The rule of one host is judged by that host.
+    // A violation of one host must be in the plan of that host.
     let of_host = user("max-devices-per-user", "alice", Some("gpu01"), StepKind::Detach(device("alice", "1", 0, &[])));
     case.refuses(&of_host, "does not show", true);
 
@@ -314,11 +310,11 @@ fn what_one_host_cannot_judge_is_done_to_what_counts_for_that_user() {
         index: genv_core::model::DeviceIndex::gpu(1),
     };
     let detach = StepKind::Detach(device("alice", "1", 1, &[21]));
-    idle.agrees(&intent("idle", subject, "alice", detach));
+    idle.confirms(&remote_step("idle", subject, "alice", detach));
 }
 
 #[test]
-fn what_counts_elsewhere_too_waits_where_this_host_waits() {
+fn a_waiver_of_this_host_holds_for_rules_over_all_hosts() {
     let all_hosts = "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
     let mut case = Case::new(three_devices(), all_hosts);
     case.control.waivers = vec![GivenWaiver {
@@ -329,8 +325,8 @@ fn what_counts_elsewhere_too_waits_where_this_host_waits() {
         given_seconds: now_seconds(),
     }];
     let detach = StepKind::Detach(device("alice", "1", 0, &[]));
-    let intent = user("max-devices-per-user", "alice", None, detach);
-    case.refuses(&intent, "that host leaves it alone: waived until", true);
+    let step = user("max-devices-per-user", "alice", None, detach);
+    case.refuses(&step, "that host leaves it alone: waived until", true);
 }
 
 /// bob's 10 uses 8 GiB of a device, his 11 6 GiB of another.
@@ -339,31 +335,31 @@ fn much_memory() -> Lab {
 }
 
 #[test]
-fn what_was_told_to_end_is_what_is_killed_though_something_else_is_newer() {
+fn the_process_that_got_sigterm_is_killed_although_another_is_newer() {
     let rule = "{kind: max-memory-per-user, limit: 10gi, per: total, action: kill, warn: []}";
     let case = Case::new(much_memory(), rule);
     let step = |kind: fn(Arc<ProcessTarget>) -> StepKind, pid| {
         let kind = kind(process("bob", pid).into());
         user("max-memory-per-user", "bob", Some("gpu01"), kind)
     };
-    case.agrees(&step(StepKind::Terminate, 11));
-    case.refuses(&step(StepKind::Terminate, 10), "would not take it", true);
-    case.agrees(&step(StepKind::Kill, 10));
+    case.confirms(&step(StepKind::Terminate, 11));
+    case.refuses(&step(StepKind::Terminate, 10), "would not choose this target", true);
+    case.confirms(&step(StepKind::Kill, 10));
 }
 
 #[test]
-fn each_of_several_that_have_to_end_is_agreed_to() {
+fn each_of_several_processes_over_the_limit_is_confirmed() {
     let rule = "{kind: max-memory-per-user, limit: 1gi, per: total, action: terminate, warn: []}";
     let case = Case::new(much_memory(), rule);
     for pid in [10, 11] {
         let kind = StepKind::Terminate(process("bob", pid).into());
-        case.agrees(&user("max-memory-per-user", "bob", Some("gpu01"), kind));
+        case.confirms(&user("max-memory-per-user", "bob", Some("gpu01"), kind));
     }
-    // On all hosts it may be too much, whatever is on this one.
+    // The sum over all hosts can exceed the limit, whatever this host shows.
     let rule = "{kind: max-memory-per-user, limit: 100gi, per: total, scope: all-hosts, action: terminate, warn: []}";
     let case = Case::new(much_memory(), rule);
     for pid in [10, 11] {
         let kind = StepKind::Terminate(process("bob", pid).into());
-        case.agrees(&user("max-memory-per-user", "bob", None, kind));
+        case.confirms(&user("max-memory-per-user", "bob", None, kind));
     }
 }

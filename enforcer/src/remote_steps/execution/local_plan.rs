@@ -1,24 +1,24 @@
-//! Whether this host, by its own plan, agrees to a step.
+//! The plan of this host, which confirms or refuses the steps of a request.
 
 #[cfg(test)]
 mod tests;
 
 use genv_core::model::Publication;
 
-use crate::commands::now_seconds;
+use super::own_waivers;
 use crate::config::{Action, Config, Rule, RuleKind, Waiver};
 use crate::control::Control;
 use crate::cycle::users;
 use crate::groups::{self, Groups};
-use crate::intents::{Intent, Intents};
 use crate::plan::{
     AttachmentTarget, History, Input, Key, Outcome, Plan, ProcessTarget, Stage, Step, StepKind, Subject, Target,
     Violation, counted, plan,
 };
+use crate::remote_steps::{RemoteStep, StepRequest};
 
-/// All that this host knows, with which steps are compared.
-pub(super) struct Judgement<'a> {
-    intents: &'a Intents,
+/// The plan of this host, and the facts and rules that it follows from.
+pub(super) struct LocalPlan<'a> {
+    request: &'a StepRequest,
     config: &'a Config,
     publication: &'a Publication,
     groups: groups::Known,
@@ -27,15 +27,15 @@ pub(super) struct Judgement<'a> {
     plan: Plan,
 }
 
-/// A step that this host agrees to.
-pub(super) struct Agreed {
-    /// As it is to be carried out.
+/// A step that this host executes.
+pub(super) struct Confirmed {
+    /// The step, with no other targets than those of the local plan.
     pub(super) step: Step,
-    /// The user's uid here.
+    /// The uid of the user on this host.
     pub(super) uid: Option<u32>,
 }
 
-/// What this host finds about a user and a rule.
+/// A finding of this host about a user and a rule.
 struct Found<'f> {
     username: &'f str,
     uid: Option<u32>,
@@ -43,27 +43,22 @@ struct Found<'f> {
     targets: &'f [Target],
 }
 
-impl<'a> Judgement<'a> {
-    /// Plans anew, without a history: what is to be done, not when.
+impl<'a> LocalPlan<'a> {
+    /// Plans without a history. The machine that sends the request has the history, and decides when a step is due.
     pub(super) fn new(
-        intents: &'a Intents,
+        request: &'a StepRequest,
         config: &'a Config,
         publication: &'a Publication,
         control: &Control,
         groups: &mut Groups,
     ) -> Self {
-        let now = intents.now_seconds;
+        let now = request.now_seconds;
         let known =
             if groups::matter(config) { groups.of(&users(&publication.hosts)) } else { groups::Known::default() };
-        // What was told here ends by the clock here.
-        let behind = now - now_seconds();
-        let mut waivers: Vec<Waiver> = control.waivers();
-        for waiver in &mut waivers {
-            waiver.until_seconds += behind;
-        }
+        let mut waivers = own_waivers(control, request);
         waivers.extend(groups::waiver_of_unknown(known.unknown.clone(), config, now));
-        let mut judgement = Self {
-            intents,
+        let mut local_plan = Self {
+            request,
             config,
             publication,
             groups: known,
@@ -71,18 +66,18 @@ impl<'a> Judgement<'a> {
             paused: control.paused_until_seconds.is_some(),
             plan: Plan::default(),
         };
-        judgement.plan = judgement.with_input(|input| plan(input, &judgement.going()));
-        judgement
+        local_plan.plan = local_plan.with_input(|input| plan(input, &local_plan.terminated()));
+        local_plan
     }
 
-    fn with_input<T>(&self, judge: impl FnOnce(&Input<'_>) -> T) -> T {
-        let now_seconds = self.intents.now_seconds;
+    fn with_input<T>(&self, evaluate: impl FnOnce(&Input<'_>) -> T) -> T {
+        let now_seconds = self.request.now_seconds;
         let mut hosts = self.publication.hosts.clone();
         for host in &mut hosts {
-            // It was read just now, whatever the clock here says.
+            // The snapshot is new, whatever the clock of this host shows.
             host.received_timestamp_seconds = Some(now_seconds);
         }
-        judge(&Input {
+        evaluate(&Input {
             hosts: &hosts,
             config: self.config,
             groups: &self.groups.groups,
@@ -93,40 +88,40 @@ impl<'a> Judgement<'a> {
         })
     }
 
-    /// Processes that are to be killed were told to end before: what is chosen comes after them.
-    fn going(&self) -> History {
+    /// A history in which the processes to kill have got SIGTERM, so that the plan chooses them again and no others.
+    fn terminated(&self) -> History {
         let mut history = History::default();
-        for intent in &self.intents.steps {
-            if let StepKind::Kill(target) = &intent.step.kind {
-                let step = Step { key: intent.step.key.clone(), kind: StepKind::Terminate(target.clone()) };
-                history.settle(&step, &Outcome::Done, self.intents.now_seconds);
+        for remote in &self.request.steps {
+            if let StepKind::Kill(target) = &remote.step.kind {
+                let step = Step { key: remote.step.key.clone(), kind: StepKind::Terminate(target.clone()) };
+                history.settle(&step, &Outcome::Done, self.request.now_seconds);
             }
         }
         history
     }
 
-    /// The step, if this host finds the same violation, and that the step would end it.
-    pub(super) fn of(&self, intent: &Intent) -> Result<Agreed, Outcome> {
+    /// Confirms a step if this host finds the same violation and would choose the same target.
+    pub(super) fn confirm(&self, remote: &RemoteStep) -> Result<Confirmed, Outcome> {
         if self.paused {
             return Err(later("it is paused on that host"));
         }
-        let Key { rule, subject } = &intent.step.key;
+        let Key { rule, subject } = &remote.step.key;
         let Some(rule) = self.config.rules.iter().find(|it| it.name == *rule) else {
-            return Err(never("its rule is not among those that came with it"));
+            return Err(never("its rule is not among the rules in the request"));
         };
-        if let StepKind::Kill(_) = intent.step.kind
+        if let StepKind::Kill(_) = remote.step.kind
             && rule.action != Action::Kill
         {
             return Err(never("its rule does not kill"));
         }
-        let deed = !matches!(intent.step.kind, StepKind::Report | StepKind::Warn { .. });
-        if deed && !rule.action.acts() {
+        let is_act = !matches!(remote.step.kind, StepKind::Report | StepKind::Warn { .. });
+        if is_act && !rule.action.acts() {
             return Err(never("its rule ends nothing"));
         }
-        if judges_alone(rule, subject) {
+        if is_shown_by_one_host(rule, subject) {
             let violations = self.plan.violations.iter();
-            let found = violations.filter(|violation| violation.key == intent.step.key).map(Found::from);
-            return agree(intent, found);
+            let found = violations.filter(|violation| violation.key == remote.step.key).map(Found::from);
+            return confirm(remote, found);
         }
         let all = self.with_input(|input| counted(input, rule));
         let found = all.iter().map(|it| Found {
@@ -135,7 +130,7 @@ impl<'a> Judgement<'a> {
             held: it.held.as_deref(),
             targets: &it.targets,
         });
-        agree(intent, found)
+        confirm(remote, found)
     }
 }
 
@@ -153,29 +148,29 @@ impl<'f> From<&'f Violation> for Found<'f> {
     }
 }
 
-/// Whether one host shows by itself, and in one look, that a rule is broken.
-fn judges_alone(rule: &Rule, subject: &Subject) -> bool {
+/// Whether one snapshot of one host is enough to find the violation.
+fn is_shown_by_one_host(rule: &Rule, subject: &Subject) -> bool {
     subject.hostname().is_some() && !matches!(rule.kind, RuleKind::Idle { .. } | RuleKind::UnknownProcesses { .. })
 }
 
-fn agree<'f>(intent: &Intent, found: impl Iterator<Item = Found<'f>>) -> Result<Agreed, Outcome> {
+fn confirm<'f>(remote: &RemoteStep, found: impl Iterator<Item = Found<'f>>) -> Result<Confirmed, Outcome> {
     let mut held = None;
     let mut is_users = false;
-    for found in found.filter(|found| found.username == intent.username) {
+    for found in found.filter(|found| found.username == remote.username) {
         is_users = true;
-        let step = match &intent.step.kind {
-            StepKind::Report | StepKind::Warn { .. } => Some(intent.step.clone()),
+        let step = match &remote.step.kind {
+            StepKind::Report | StepKind::Warn { .. } => Some(remote.step.clone()),
             StepKind::Terminate(target) | StepKind::Kill(target) => {
                 let ends = found.targets.iter().any(|it| ends(it, target));
-                ends.then(|| intent.step.clone())
+                ends.then(|| remote.step.clone())
             }
             StepKind::Detach(target) => found.targets.iter().find_map(|it| {
-                taken(it, target).map(|target| Step { key: intent.step.key.clone(), kind: StepKind::Detach(target) })
+                detached(it, target).map(|target| Step { key: remote.step.key.clone(), kind: StepKind::Detach(target) })
             }),
         };
         match (step, found.held) {
             (Some(step), None) => {
-                return Ok(Agreed { step, uid: found.uid });
+                return Ok(Confirmed { step, uid: found.uid });
             }
             (_, Some(why)) => held = Some(why.to_owned()),
             (None, None) => {}
@@ -183,12 +178,12 @@ fn agree<'f>(intent: &Intent, found: impl Iterator<Item = Found<'f>>) -> Result<
     }
     Err(later(&match held {
         Some(why) => format!("that host leaves it alone: {why}"),
-        None if is_users => "that host's own plan would not take it".to_owned(),
+        None if is_users => "that host's own plan would not choose this target".to_owned(),
         None => "that host's own plan does not show that the rule is broken".to_owned(),
     }))
 }
 
-/// Whether ending what a plan chose ends this process.
+/// Whether the end of a chosen target ends this process.
 fn ends(chosen: &Target, target: &ProcessTarget) -> bool {
     let same = |it: &ProcessTarget| {
         it.hostname == target.hostname && it.pid == target.pid && it.start_time_ticks == target.start_time_ticks
@@ -199,8 +194,8 @@ fn ends(chosen: &Target, target: &ProcessTarget) -> bool {
     }
 }
 
-/// The device as it is taken: with no process that a plan here would not end with it.
-fn taken(chosen: &Target, target: &AttachmentTarget) -> Option<AttachmentTarget> {
+/// The device to detach, without the processes that the local plan would not end.
+fn detached(chosen: &Target, target: &AttachmentTarget) -> Option<AttachmentTarget> {
     let Target::Attachment(own) = chosen else {
         return None;
     };
@@ -216,7 +211,7 @@ fn taken(chosen: &Target, target: &AttachmentTarget) -> Option<AttachmentTarget>
     })
 }
 
-/// Not now, perhaps later.
+/// A refusal for now.
 pub(super) fn later(reason: &str) -> Outcome {
     Outcome::Refused { reason: reason.to_owned(), again: true }
 }

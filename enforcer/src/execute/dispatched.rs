@@ -1,35 +1,35 @@
-//! Steps that other hosts are asked to carry out: the breaker, `GENV_TERMINATE_PROCESSES` and the audit are those of here,
-//! the deed is there.
+//! Steps that other hosts execute. The breaker, `GENV_TERMINATE_PROCESSES` and the audit log of this machine apply; the act
+//! itself happens on the host.
 
 use super::audit::{self, Record};
 use super::evidence::{later, never};
-use super::{Cause, Executor, Mark, act_of};
+use super::{Cause, Executor, LogPosition, act_of};
 use crate::config::Mode;
 use crate::directory::FileError;
 use crate::plan::{Outcome, Step, StepKind, Target};
 
-/// A step that is in the audit, and that a host is asked to carry out.
+/// A step that is in the audit log and can be sent to its host.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Dispatched {
     record: Record,
     target: Target,
-    /// The user of each counted act.
+    /// The user of each act that counts for the breaker.
     counted: Vec<String>,
 }
 
 impl Executor {
-    /// Writes down that the target's host is asked to carry out a step, for a violation that is told in one clause. It may
-    /// be asked then.
+    /// Writes to the audit log that the host of the target is requested to execute a step. `why` is the violation in one
+    /// clause.
     ///
     /// # Errors
-    /// It is not to be asked: in dry-run, because of the breaker, or because it cannot be written down.
-    pub(crate) fn ask(&mut self, step: &Step, why: &str) -> Result<Asked, Outcome> {
+    /// The step may not be sent: in dry-run, because of the breaker, or because the audit log cannot be written.
+    pub(crate) fn dispatch(&mut self, step: &Step, why: &str) -> Result<Dispatched, Outcome> {
         let cause = Cause { rule: &step.key.rule, why };
-        let (action, target) = act_of(&step.kind).ok_or_else(|| never("there is nothing to carry out"))?;
+        let (action, target) = act_of(&step.kind).ok_or_else(|| never("there is nothing to execute"))?;
         let lock = self.lock().map_err(|error| later(error.to_string()))?;
         let mut record = self.record(action, &target, &cause);
         target.hostname().clone_into(&mut record.hostname);
-        let counted = match self.prepare_asking(step, &mut record) {
+        let counted = match self.prepare_dispatch(step, &mut record) {
             Ok(counted) => counted,
             Err(outcome) => {
                 self.conclude(record, target, &outcome);
@@ -37,11 +37,11 @@ impl Executor {
             }
         };
         drop(lock);
-        Ok(Asked { record, target, counted })
+        Ok(Dispatched { record, target, counted })
     }
 
-    /// Returns the user of each counted act.
-    fn prepare_asking(&mut self, step: &Step, record: &mut Record) -> Result<Vec<String>, Outcome> {
+    /// Returns the user of each act that counts for the breaker.
+    fn prepare_dispatch(&mut self, step: &Step, record: &mut Record) -> Result<Vec<String>, Outcome> {
         if self.policy.mode == Mode::DryRun {
             return Err(Outcome::Would);
         }
@@ -54,18 +54,18 @@ impl Executor {
             StepKind::Detach(target) if self.may_signal => (&target.username, &target.processes[..]),
             StepKind::Detach(target) => (&target.username, no_processes),
             StepKind::Report | StepKind::Warn { .. } => {
-                return Err(never("there is nothing to carry out"));
+                return Err(never("there is nothing to execute"));
             }
         };
-        self.ask_breaker()?;
+        self.check_breaker()?;
         self.pace(username)?;
-        record.result = audit::Result::Asked;
+        record.result = audit::Result::Dispatched;
         record.time = audit::time(self.now());
         let written = self.audit.write(&self.directory, record);
         written.map_err(|error| later(error.to_string()))?;
         self.count_acts(username, 1);
         let mut counted = vec![username.clone()];
-        // The host ends no more of them at once, either.
+        // The host has the same limit for the processes of a device.
         for process in processes {
             if self.pace(&process.username).is_ok() {
                 self.count_acts(&process.username, 1);
@@ -77,11 +77,11 @@ impl Executor {
         Ok(counted)
     }
 
-    /// Writes down how it went, or that nobody here knows.
-    pub(crate) fn answered(&mut self, asked: &Asked, outcome: &Outcome, is_known: bool) {
-        // Without the lock it is written all the same: it was done.
+    /// Writes the outcome of a step to the audit log, or that it is not known.
+    pub(crate) fn conclude_dispatched(&mut self, dispatched: &Dispatched, outcome: &Outcome, is_known: bool) {
+        // The host may have executed the step: without the lock the outcome is written all the same.
         let _lock = self.lock();
-        let Asked { record, target, counted } = asked;
+        let Dispatched { record, target, counted } = dispatched;
         if is_known && matches!(outcome, Outcome::Refused { .. } | Outcome::Failed { .. }) {
             let counted: Vec<&str> = counted.iter().map(String::as_str).collect();
             self.uncount_acts(&counted);
@@ -91,7 +91,7 @@ impl Executor {
                 self.add(record, audit::Result::Unknown, reason.clone());
             }
             _ => {
-                // The question is in the audit, and so is each answer, also one that was given before.
+                // The audit log has each request, and thus each outcome, also an outcome equal to the one before.
                 let key = (record.rule.clone(), record.action, target.clone());
                 self.refused.remove(&key);
                 self.conclude(record.clone(), target.clone(), outcome);
@@ -99,28 +99,28 @@ impl Executor {
         }
     }
 
-    /// Writes down that a process is there although its host killed it.
-    pub(crate) fn note_unkillable(&mut self, asked: &Asked) {
+    /// Writes to the audit log that a process is running although its host has sent SIGKILL.
+    pub(crate) fn note_unkillable(&mut self, dispatched: &Dispatched) {
         let _lock = self.lock();
         let reason = "it has not ended since SIGKILL: see what it waits for in the kernel";
-        self.add(&asked.record, audit::Result::Unkillable, reason.to_owned());
+        self.add(&dispatched.record, audit::Result::Unkillable, reason.to_owned());
     }
 
     fn add(&mut self, record: &Record, result: audit::Result, reason: String) {
         let record = Record { result, reason: Some(reason), time: audit::time(self.now()), ..record.clone() };
         if let Err(error) = self.audit.conclude(&self.directory, record) {
-            tracing::error!(%error, "what came of something is not in the audit");
+            tracing::error!(%error, "an outcome is not in the audit log");
         }
     }
 
-    /// Closes what hosts were asked since `mark` and nothing tells the outcome of; returns that in words.
+    /// Closes the requests after this position whose outcome is not in the audit log. Returns a text about each.
     ///
     /// # Errors
-    /// The audit cannot be read or written.
-    pub(crate) fn close_asked(&mut self, mark: &Mark) -> Result<Vec<String>, FileError> {
+    /// The audit log cannot be read or written.
+    pub(crate) fn close_dispatched(&mut self, position: &LogPosition) -> Result<Vec<String>, FileError> {
         let _lock = self.lock()?;
         let now = audit::time(self.now());
-        let closed = self.audit.close_asked(&self.directory, &now, mark)?;
+        let closed = self.audit.close_dispatched(&self.directory, &now, position)?;
         Ok(closed.iter().map(audit::Line::unknown).collect())
     }
 }

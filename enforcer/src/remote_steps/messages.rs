@@ -1,4 +1,5 @@
-//! What the enforcer of one machine asks that of another: steps with the rules that they follow from, never bare pids.
+//! The request for steps on another host, and the report about them. `docs/remote.md` calls them intents and outcomes, after
+//! their keys in the protocol.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,51 +7,51 @@ use crate::config::Action;
 use crate::plan::{Outcome, Step, Target, Violation};
 use crate::reload::Written;
 
-/// [`Intents::version`]. A field that is not known could be one that forbids something: it is refused, so that each new one
-/// is a new version.
+/// [`StepRequest::version`]. A new field could forbid a step, so that a host refuses a request with an unknown field, and
+/// each new field needs a new version.
 pub const VERSION: u32 = 1;
 
-/// What is asked at once.
+/// Steps for one host, with the rules that they follow from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Intents {
+pub struct StepRequest {
     /// [`VERSION`].
     pub version: u32,
-    /// The machine that asks.
+    /// The machine that sends the request.
     pub asked_by: String,
-    /// What it calls the host that it asks: the name that its rules know.
+    /// The name of the host in the rules of that machine.
     pub hostname: String,
-    /// Unix time there. Waivers, maintenance and hours of the rules are judged by it.
+    /// Unix time on that machine. Waivers, maintenance and hours in the rules are evaluated at this time.
     pub now_seconds: f64,
     /// The rules.
     pub rules: Rules,
-    /// What to do, in this order.
-    pub steps: Vec<Intent>,
+    /// The steps, in this order.
+    pub steps: Vec<RemoteStep>,
 }
 
-/// Rules in force where intents come from.
+/// The rules in force on the machine that sends the request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
-    /// Where they were read from, in words.
+    /// The file or the flags that the rules were read from, in words.
     pub source: String,
-    /// As they are written.
+    /// The text of the rules.
     pub written: Written,
     /// [`Config::hash`](crate::config::Config::hash).
     pub hash: String,
-    /// Name in the IANA database of the zone in which times are read that say none; absent: UTC.
+    /// IANA name of the zone for times that name no zone; absent: UTC.
     pub timezone: Option<String>,
 }
 
-/// One thing to do.
+/// One step, with its violation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Intent {
-    /// What to do, to whom.
+pub struct RemoteStep {
+    /// The step and its target.
     pub step: Step,
-    /// Who is responsible.
+    /// The user who is responsible.
     pub username: String,
-    /// What the rule does in the end.
+    /// The last action of the rule.
     pub action: Action,
     /// [`Violation::found`].
     pub found: String,
@@ -58,15 +59,15 @@ pub struct Intent {
     pub allowed: String,
     /// [`Violation::remedy`].
     pub remedy: String,
-    /// [`Violation::targets`], on that host.
+    /// [`Violation::targets`] on that host.
     pub targets: Vec<Target>,
 }
 
-impl Intent {
+impl RemoteStep {
     /// A step on a host, for a violation.
     #[must_use]
     pub fn new(step: &Step, violation: &Violation, hostname: &str) -> Self {
-        let here = violation.targets.iter().filter(|target| target.hostname() == hostname);
+        let on_host = violation.targets.iter().filter(|target| target.hostname() == hostname);
         Self {
             step: step.clone(),
             username: violation.username.clone(),
@@ -74,23 +75,23 @@ impl Intent {
             found: violation.found.clone(),
             allowed: violation.allowed.clone(),
             remedy: violation.remedy.clone(),
-            targets: here.cloned().collect(),
+            targets: on_host.cloned().collect(),
         }
     }
 
-    /// Why, in one clause.
+    /// The reason, in one clause.
     #[must_use]
     pub fn why(&self) -> String {
         format!("{}; allowed: {}", self.found, self.allowed)
     }
 }
 
-/// How everything went.
+/// The outcome of each step in a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Outcomes {
+pub struct StepReport {
     /// [`VERSION`].
     pub version: u32,
-    /// One for each step, in their order.
+    /// One outcome for each step, in the order of the request.
     pub outcomes: Vec<Outcome>,
 }

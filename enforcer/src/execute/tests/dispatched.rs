@@ -1,14 +1,14 @@
-//! What is written down of other hosts that are asked.
+//! The audit log about requests to other hosts.
 
 use super::*;
-use crate::host::asking_executor;
+use crate::host::dispatching_executor;
 
-struct Asker {
+struct Sender {
     executor: Executor,
     folder: TempDir,
 }
 
-impl Asker {
+impl Sender {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let executor = Self::open(folder.path());
@@ -17,10 +17,10 @@ impl Asker {
 
     fn open(folder: &Path) -> Executor {
         let policy = Policy { mode: Mode::Enforce, never: Never::default(), breaker: BreakerLimits::default() };
-        asking_executor("monitor".to_owned(), folder, policy).unwrap()
+        dispatching_executor("monitor".to_owned(), folder, policy).unwrap()
     }
 
-    /// Each line's result, and which question it is about, from 0.
+    /// The result of each line, and the number of its request from 0.
     fn audit(&self) -> Vec<(String, usize)> {
         let text = fs::read_to_string(self.folder.path().join(crate::execute::audit::AUDIT_FILE)).unwrap();
         let mut ids: Vec<Value> = Vec::new();
@@ -37,7 +37,7 @@ impl Asker {
     }
 }
 
-fn elsewhere(pid: u32) -> Step {
+fn on_other_host(pid: u32) -> Step {
     terminate(&ProcessTarget {
         hostname: "gpu02".to_owned(),
         pid,
@@ -56,30 +56,30 @@ fn lines(expected: &[(&str, usize)]) -> Vec<(String, usize)> {
 }
 
 #[test]
-fn each_question_has_its_answer_also_when_it_is_the_same_as_before() {
-    let mut asker = Asker::new();
+fn each_request_has_an_outcome_also_when_the_outcome_is_the_same_as_before() {
+    let mut sender = Sender::new();
     let refused = Outcome::Refused { reason: "it is paused on that host".to_owned(), again: true };
     for outcome in [&refused, &refused, &Outcome::Done] {
-        let asked = asker.executor.ask(&elsewhere(7), "why").unwrap();
-        asker.executor.answered(&asked, outcome, true);
+        let dispatched = sender.executor.dispatch(&on_other_host(7), "why").unwrap();
+        sender.executor.conclude_dispatched(&dispatched, outcome, true);
     }
     let expected = [("asked", 0), ("refused", 0), ("asked", 1), ("refused", 1), ("asked", 2), ("done", 2)];
-    assert_eq!(asker.audit(), lines(&expected));
+    assert_eq!(sender.audit(), lines(&expected));
 }
 
 #[test]
-fn whoever_is_killed_leaves_open_what_was_not_answered_and_nothing_else() {
-    let mut asker = Asker::new();
-    let before = asker.executor.ask(&elsewhere(5), "why").unwrap();
-    asker.executor.answered(&before, &Outcome::Done, true);
-    let mark = asker.executor.mark();
-    let answered = asker.executor.ask(&elsewhere(6), "why").unwrap();
-    asker.executor.ask(&elsewhere(7), "why").unwrap();
-    asker.executor.answered(&answered, &Outcome::Done, true);
-    asker.executor.ask(&elsewhere(8), "why").unwrap();
+fn after_a_kill_only_the_requests_without_an_outcome_are_unknown() {
+    let mut sender = Sender::new();
+    let before = sender.executor.dispatch(&on_other_host(5), "why").unwrap();
+    sender.executor.conclude_dispatched(&before, &Outcome::Done, true);
+    let position = sender.executor.log_position();
+    let concluded = sender.executor.dispatch(&on_other_host(6), "why").unwrap();
+    sender.executor.dispatch(&on_other_host(7), "why").unwrap();
+    sender.executor.conclude_dispatched(&concluded, &Outcome::Done, true);
+    sender.executor.dispatch(&on_other_host(8), "why").unwrap();
 
-    asker.executor = Asker::open(asker.folder.path());
-    let closed = asker.executor.close_asked(&mark).unwrap();
+    sender.executor = Sender::open(sender.folder.path());
+    let closed = sender.executor.close_dispatched(&position).unwrap();
     assert_eq!(closed.len(), 2);
     for (closed, pid) in closed.iter().zip([7, 8]) {
         let about = format!("SIGTERM to process {pid} (id ");
@@ -96,22 +96,22 @@ fn whoever_is_killed_leaves_open_what_was_not_answered_and_nothing_else() {
         ("unknown", 2),
         ("unknown", 3),
     ];
-    assert_eq!(asker.audit(), lines(&expected));
-    assert!(asker.executor.close_asked(&mark).unwrap().is_empty(), "once");
-    let steps = [6, 7].map(elsewhere);
-    let became = asker.executor.what_became_of(&mark, &steps).unwrap();
-    let outcomes: Vec<_> = became.iter().map(|it| it.outcome.clone()).collect();
+    assert_eq!(sender.audit(), lines(&expected));
+    assert!(sender.executor.close_dispatched(&position).unwrap().is_empty(), "once");
+    let steps = [6, 7].map(on_other_host);
+    let fates = sender.executor.fates_of(&position, &steps).unwrap();
+    let outcomes: Vec<_> = fates.iter().map(|it| it.outcome.clone()).collect();
     assert_eq!(outcomes, [Some(Outcome::Done), None]);
 }
 
 #[test]
-fn what_may_have_been_done_is_unknown() {
-    let mut asker = Asker::new();
-    let asked = asker.executor.ask(&elsewhere(7), "why").unwrap();
+fn an_outcome_that_is_not_known_is_unknown_in_the_audit_log() {
+    let mut sender = Sender::new();
+    let dispatched = sender.executor.dispatch(&on_other_host(7), "why").unwrap();
     let lost = Outcome::Failed { reason: "its session ended".to_owned() };
-    asker.executor.answered(&asked, &lost, false);
-    let asked = asker.executor.ask(&elsewhere(7), "why").unwrap();
-    asker.executor.answered(&asked, &lost, true);
+    sender.executor.conclude_dispatched(&dispatched, &lost, false);
+    let dispatched = sender.executor.dispatch(&on_other_host(7), "why").unwrap();
+    sender.executor.conclude_dispatched(&dispatched, &lost, true);
     let expected = [("asked", 0), ("unknown", 0), ("asked", 1), ("failed", 1)];
-    assert_eq!(asker.audit(), lines(&expected));
+    assert_eq!(sender.audit(), lines(&expected));
 }
