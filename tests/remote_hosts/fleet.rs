@@ -51,7 +51,7 @@ pub(crate) const DOWN: [(&str, &str); 9] = [
     (DROPS, "no answer in"),
     (SILENT, "says nothing that ends the key exchange"),
     (OTHER_KEY, "ssh-keygen"),
-    (GARBAGE, "cannot understand its answer"),
+    (GARBAGE, "cannot understand its reply"),
     (NOISE, "before any answer"),
     (ENDLESS, "before any answer, beginning with 'xxx"),
     (FLOOD, "a line of more than"),

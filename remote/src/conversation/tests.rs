@@ -153,17 +153,17 @@ fn a_line_without_end_is_refused_before_it_fills_the_memory() {
 }
 
 #[test]
-fn a_host_that_does_not_greet_is_told_with_what_it_said() {
+fn a_failure_quotes_the_output_of_a_host_that_does_not_greet() {
     for (said, stderr, ends, kind, expected) in [
-        ("", "", true, FailureKind::Command, "said: nothing"),
+        ("", "", true, FailureKind::Command, "printed: nothing"),
         (
             "This account is currently not available.\n",
             "",
             true,
             FailureKind::Command,
-            "said: 'This account is currently not available.'",
+            "printed: 'This account is currently not available.'",
         ),
-        ("motd\n", "sh: 1: \x1b[2Jno\n\n", true, FailureKind::Command, "said: 'sh: 1: \\u{1b}[2Jno'"),
+        ("motd\n", "sh: 1: \x1b[2Jno\n\n", true, FailureKind::Command, "printed: 'sh: 1: \\u{1b}[2Jno'"),
         ("motd", "", false, FailureKind::TimedOut, "no answer within 60 s"),
         ("Password:\n", "", false, FailureKind::TimedOut, "its last line: 'Password:'"),
         ("motd\nVerification code: ", "", false, FailureKind::TimedOut, "its last line: 'Verification code:'"),
@@ -204,7 +204,7 @@ fn who_has_to_be_upgraded_is_told() {
 }
 
 #[test]
-fn refused_sudo_is_told_with_the_line_that_allows_it() {
+fn the_failure_of_sudo_has_the_line_that_allows_it() {
     let sudo = ServeOptions { sudo: true, ..options() };
     for (said, stderr, expected) in [
         (
@@ -221,7 +221,7 @@ fn refused_sudo_is_told_with_the_line_that_allows_it() {
         (
             "\ngenv-remote-sudo 1 alice /usr/bin/genv remote-serve \n",
             "motd\nsudo: account validation failure, is your account locked?\nsudo: a password is required\n",
-            "said: 'sudo: account validation failure, is your account locked?; sudo: a password is required'",
+            "printed: 'sudo: account validation failure, is your account locked?; sudo: a password is required'",
         ),
         (
             "\ngenv-remote-sudo 127 alice /usr/bin/genv remote-serve \n",
@@ -241,7 +241,7 @@ fn refused_sudo_is_told_with_the_line_that_allows_it() {
 }
 
 #[test]
-fn replies_come_in_their_own_order_and_what_is_none_ends_it() {
+fn replies_come_in_any_order_and_a_malformed_reply_ends_the_conversation() {
     run(async {
         let (mut there, lines) = host("genv: killed\n");
         let hello = format!("{HELLO_LINE}\n");
@@ -275,6 +275,6 @@ fn replies_come_in_their_own_order_and_what_is_none_ends_it() {
         assert!(garbage.message.contains("begins with 'motd'"), "{garbage}");
         let end = conversation.next_reply().await.unwrap_err();
         assert_eq!(end.kind, FailureKind::Disconnected);
-        assert!(end.message.contains("said: 'genv: killed'"), "{end}");
+        assert!(end.message.contains("printed: 'genv: killed'"), "{end}");
     });
 }
