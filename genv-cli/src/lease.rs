@@ -14,7 +14,7 @@ use crate::output::{Cell, DOUBTFUL};
 /// How long a new environment is wanted.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct LeaseFlag {
-    /// Tell everybody that the environment will end in so long. A rule of the enforcer may end it then.
+    /// Announce that the environment ends after this time. A rule of the enforcer may end it then.
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_lease)]
     pub(crate) duration: Option<Duration>,
 }

@@ -16,11 +16,11 @@ use crate::machine::tell;
 use crate::output::{Color, harmless};
 use crate::shell;
 
-const EXAMPLE: &str = "Example: two GPUs for this shell, after 'genv shell' has told how to set it up
+const EXAMPLE: &str = "Example: two GPUs for this shell, once it is set up (see 'genv shell')
   genv activate --gpus 2
   genv deactivate";
 
-/// Share the GPUs of a machine: see who holds and who uses them.
+/// Share the GPUs of a machine: reserve devices, and see who holds and uses them.
 ///
 /// On a terminal, genv without a command shows the devices and their use, as 'genv devices' does.
 #[derive(Debug, Parser)]

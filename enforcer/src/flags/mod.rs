@@ -57,18 +57,18 @@ pub(crate) enum Command {
     Man(ManFlags),
 }
 
-/// Watch, tell and act, until a signal ends it.
+/// Enforce the rules until a signal ends the daemon.
 #[derive(Debug, Args)]
 pub(crate) struct RunFlags {
     /// Rules, in YAML; read again when the file changes, and on SIGHUP.
     #[arg(long, value_name = "FILE", value_parser = file)]
     config: Option<PathBuf>,
 
-    /// Only say what would be done, whatever the file says.
+    /// Only log what the rules would do, whatever mode the file has.
     #[arg(long, conflicts_with = "enforce")]
     dry_run: bool,
 
-    /// Do it, whatever the file says.
+    /// Act, whatever mode the file has.
     #[arg(long)]
     enforce: bool,
 
@@ -132,7 +132,7 @@ pub(crate) struct TestFlags {
     pub(crate) files: Vec<PathBuf>,
 }
 
-/// Tell how the daemon fares, and who breaks which rule.
+/// Print the state of the daemon and all violations.
 #[derive(Debug, Args)]
 pub(crate) struct StatusFlags {
     /// Print JSON.
@@ -143,7 +143,7 @@ pub(crate) struct StatusFlags {
     pub(crate) directory: DirectoryFlag,
 }
 
-/// Let everything wait for a time: nobody is warned, nothing is done, nothing is forgotten.
+/// Pause all warnings and actions for a time; violations keep their age.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: while the storage is moved
   genv-enforcer pause --for 2h")]
@@ -173,7 +173,7 @@ pub(crate) struct WaiveFlags {
     #[arg(long = "for", value_name = "DURATION", value_parser = span)]
     pub(crate) duration: Duration,
 
-    /// Why, for the log and for all who ask.
+    /// The reason, for the log and for users.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) reason: String,
 

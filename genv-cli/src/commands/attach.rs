@@ -49,7 +49,7 @@ pub(crate) struct Attach {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct Which {
-    /// Have so many in all.
+    /// Devices to hold in total.
     #[arg(long, visible_alias = "gpus", value_name = "N", value_parser = values::gpus, allow_negative_numbers = true)]
     count: Option<u32>,
 

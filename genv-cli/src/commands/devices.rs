@@ -26,7 +26,7 @@ use crate::values;
 const EXAMPLE: &str = "Example: indices of the devices of an environment
   genv devices find --eid 12496";
 
-/// List the devices of this machine and who holds them, or change that from outside.
+/// List the devices of this machine with their holders, or attach and detach them for an environment.
 ///
 /// A terminal shows the model, the holder, the memory in use, the load and the processes outside of environments of
 /// each device; the driver has 100 ms for its answer. In a pipe, and with --format tui, the list has the holders only.
@@ -89,12 +89,12 @@ enum DevicesCommand {
         #[command(flatten)]
         output: JsonFlag,
     },
-    /// List the devices and who holds them.
+    /// List the devices with their holders.
     Ps {
         #[command(flatten)]
         list: ListFlags,
     },
-    /// Print what is asked for of all devices, a line each.
+    /// Print fields of all devices, a line for each device.
     Query {
         /// What to print.
         #[arg(long, alias = "queries", value_name = "FIELD", required = true, num_args = 1.., overrides_with = "query")]

@@ -15,7 +15,7 @@ const EXAMPLE: &str = "Example: what does not work
 
 Exit code 1 if something does not work.";
 
-/// Look for what is wrong with genv on this machine, and say what to do.
+/// Check genv on this machine, and print a remedy for each problem.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Doctor {

@@ -81,7 +81,7 @@ enum EnvsCommand {
         #[command(flatten)]
         list: ListFlags,
     },
-    /// Print what is asked for of all environments or of one, a line each.
+    /// Print fields of all environments or of one, a line for each environment.
     Query {
         /// Environment.
         #[arg(long, value_name = "EID", add = completion::environments())]

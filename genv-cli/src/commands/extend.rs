@@ -16,13 +16,13 @@ use crate::{completion, own_environment, values};
 const EXAMPLE: &str = "Example: two more hours for the environment of this shell
   genv extend 2h";
 
-/// Let the lease of the environment end later, or give it one.
+/// Extend the lease of an environment, or begin a lease.
 ///
-/// A lease tells everybody until when the environment is wanted. One that has ended, or is not there yet, counts from now.
+/// A lease announces the end of the use of an environment. If it has ended or does not exist, the time counts from now.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 pub(crate) struct Extend {
-    /// How much later.
+    /// The additional time.
     #[arg(value_name = "DURATION", value_parser = parse_lease)]
     more: Duration,
 

@@ -18,7 +18,7 @@ use crate::machine::{Machine, USAGE_PATIENCE, tell};
 use crate::output::{Cell, DOUBTFUL, GOOD, Table, TableFlags, counted, print_json, stdout};
 use crate::queue::who_waits;
 
-const EXAMPLE: &str = "Example: devices with at least 10 GB that nobody has claimed
+const EXAMPLE: &str = "Example: devices with at least 10 GB of unclaimed memory
   genv free --gpu-memory 10g";
 
 /// Tell which devices could be attached now.

@@ -9,10 +9,10 @@ use crate::child::{Forwarding, become_command, command, exit_code, handed_on};
 use crate::machine::Machine;
 use crate::own_environment;
 
-const EXAMPLE: &str = "Example: one at a time of those who share a device by its memory
+const EXAMPLE: &str = "Example: commands that share a device by memory run one at a time
   genv lock python benchmark.py";
 
-/// Run a command while nobody else who asks so uses the attached devices.
+/// Run a command while no other command under 'genv lock' uses the attached devices.
 ///
 /// It waits until they are free, and ends with the command's exit code. Outside of an environment it just runs.
 #[derive(Debug, Args)]

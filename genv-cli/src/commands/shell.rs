@@ -18,7 +18,7 @@ const EXAMPLE: &str = r#"Example: in ~/.bashrc or ~/.zshrc, so that 'genv activa
 and in ~/.config/fish/config.fish
   genv shell --init fish | source"#;
 
-/// Set genv up in a shell, or tell whether it is.
+/// Set up genv in a shell, or print whether the shell is set up.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Shell {

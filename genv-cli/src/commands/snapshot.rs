@@ -16,11 +16,11 @@ const EXAMPLE: &str = "Example: who uses which device, every second
 
 The object is described by docs/snapshot.schema.json. Of a scenario with several hosts, each has a line of its own.";
 
-/// Print what is true on this machine now, as one JSON object on one line.
+/// Print a snapshot of this machine as one JSON object on one line.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Snapshot {
-    /// Go on, with a line each interval, until interrupted or nobody reads.
+    /// Print a line each interval, until interrupted or until stdout is closed.
     #[arg(long)]
     follow: bool,
 

@@ -17,7 +17,7 @@ use crate::output::print_json;
 /// How long GPUs may take to tell who uses them: who asks has nothing without.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Print what is used, or act on it, in the format of genv 1.4.3.
+/// Print the use of devices, or act on it, in the format of genv 1.4.3.
 #[derive(Debug, Args)]
 pub(crate) struct Usage {
     #[command(subcommand)]
@@ -26,7 +26,7 @@ pub(crate) struct Usage {
 
 #[derive(Debug, Subcommand)]
 enum UsageCommand {
-    /// Print processes, environments and devices. 'genv snapshot' tells more.
+    /// Print processes, environments and devices. 'genv snapshot' has more fields.
     Snapshot {
         /// The only format that there is.
         #[arg(long, value_name = "FORMAT", default_value = "json")]
@@ -35,7 +35,7 @@ enum UsageCommand {
         #[arg(long = "type", value_name = "TYPE")]
         kind: Option<Kind>,
     },
-    /// Do what the report on stdin says: becomes genv-enforcer.
+    /// Carry out the report on stdin, by genv-enforcer.
     Execute,
 }
 

@@ -24,7 +24,7 @@ use crate::users::Users;
 const EXAMPLE: &str = "Example: who holds device 0, and whose processes run on it
   genv who 0";
 
-/// Tell who holds devices and who uses them, in an environment or outside.
+/// List holders of devices and processes on devices, in environments and outside.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Who {

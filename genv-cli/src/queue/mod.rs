@@ -31,7 +31,7 @@ const POLL: Duration = Duration::from_millis(300);
 /// Whether to wait.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct WaitFlag {
-    /// Wait in the queue for devices that cannot be had now, for ever or at most so long.
+    /// Wait in the queue for devices that are not free, without limit or at most this long.
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, value_parser = parse_duration)]
     wait: Option<Option<Duration>>,
 

@@ -23,11 +23,11 @@ use crate::{handover, values};
 const EXAMPLE: &str = "Example: a shell with two A100 of which 40 GiB each are ours, on the first host that has them
   genv remote -H gpu[01-08] activate --gpus 2 --gpu-type a100 --gpu-memory 40gi
 
-The shell there has to be set up: 'genv shell' there tells how.";
+The shell there must be set up: 'genv shell' there prints how.";
 
 /// Start an environment in a shell on the first host with enough free devices.
 ///
-/// Hosts where nobody's process runs on them come before others. ssh opens the shell; it ends with the environment.
+/// Hosts where no process runs on them come before others. ssh opens the shell; it ends with the environment.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Activate {

@@ -43,7 +43,7 @@ pub(super) struct HostFlags {
     #[arg(short, long)]
     pub(super) exit_on_error: bool,
 
-    /// Do not tell which hosts fail, and why.
+    /// Do not print failing hosts.
     #[arg(short, long)]
     pub(super) quiet: bool,
 

@@ -9,7 +9,7 @@ use super::hosts::HostFlags;
 use crate::commands::query::{self, answer};
 use crate::output::JsonFlag;
 
-/// Print what is asked for of the environments with a name, a line each.
+/// Print fields of the environments with a name, a line for each environment.
 #[derive(Debug, Args)]
 pub(super) struct Query {
     /// Name of the environments.
