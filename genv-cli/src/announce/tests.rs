@@ -1,8 +1,10 @@
 use std::time::Duration;
 
+use genv_core::model::MemoryAmount;
 use genv_core::state::allocate::DeviceKind;
 
 use super::*;
+use crate::lease;
 
 fn device(index: u32, model: Option<&str>, total: Option<&str>, claimed: Option<&str>) -> HeldDevice {
     let amount = |text: &str| MemoryAmount::from_person(text).unwrap();

@@ -78,7 +78,7 @@ impl Exec {
             return Detached::start(self.wanted.name(), announcer);
         }
         if self.job.is_some() {
-            self.wanted.wait.tell_first(JOB_WAITS);
+            self.wanted.wait.note_first(JOB_WAITS);
         }
         let name = self.wanted.name().map(str::to_owned);
         let job = self.job.map(|folder| Starting::new(folder, name, self.command));

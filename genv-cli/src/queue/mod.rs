@@ -3,6 +3,7 @@
 
 mod added;
 mod person;
+mod refusal;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,11 +13,11 @@ use added::Added;
 use anyhow::{Context as _, ensure};
 use clap::Args;
 use genv_core::duration::parse_duration;
-use genv_core::outside::OutsideUse;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource as _, username};
-use genv_core::state::allocate::{AllocateError, DeviceKind, DeviceUsage};
-use genv_core::state::{ChangeError, EditableState, State, StoreError, Waiting};
+use genv_core::state::allocate::{DeviceKind, DeviceUsage};
+use genv_core::state::{EditableState, State, StoreError, Waiting};
 use person::Person;
+use refusal::{in_the_way, is_refusal, not_in_time};
 use signal_hook::low_level::emulate_default_handler;
 
 use crate::ago::whole_units;
@@ -35,7 +36,7 @@ pub(crate) struct WaitFlag {
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, value_parser = parse_duration)]
     wait: Option<Option<Duration>>,
 
-    /// What is told when the wait begins.
+    /// A note for the beginning of the wait.
     #[arg(skip)]
     note: Option<&'static str>,
 }
@@ -46,8 +47,8 @@ impl WaitFlag {
         self.wait == Some(None)
     }
 
-    /// Tells this when the wait begins.
-    pub(crate) fn tell_first(&mut self, note: &'static str) {
+    /// Prints this note at the beginning of the wait.
+    pub(crate) fn note_first(&mut self, note: &'static str) {
         self.note = Some(note);
     }
 }
@@ -305,18 +306,6 @@ impl Place<'_> {
     }
 }
 
-/// What a refusal has come to. Its advice to wait was followed.
-fn not_in_time(refusal: &str) -> String {
-    let (what, advice) = match refusal.rfind(". '") {
-        Some(end) => (&refusal[..end], &refusal[end + 2..]),
-        None => (refusal, ""),
-    };
-    let advice = advice.split(", ");
-    let rest: Vec<&str> = advice.filter(|it| !it.starts_with("'--wait'")).collect();
-    let told = format!("{what}. That did not change in time. {}", rest.join(", "));
-    told.trim_end_matches(". ").to_owned()
-}
-
 /// The waiting processes as the beginning of a sentence.
 pub(crate) fn who_waits(waiting: &[Waiting]) -> String {
     let who = first_and_others(waiting).unwrap_or_else(|| "another process".to_owned());
@@ -364,19 +353,6 @@ fn start_of(pid: u32) -> Option<u64> {
     Some(table.lineage.get(&pid)?.start_time_ticks)
 }
 
-fn is_refusal(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(ChangeError::Allocate(_))) || error.is::<AllocateError>()
-}
-
-/// The processes that caused the refusal by using devices without holding them.
-fn in_the_way(refusal: &anyhow::Error) -> &[OutsideUse] {
-    let refusal = match refusal.downcast_ref() {
-        Some(ChangeError::Allocate(refusal)) => Some(refusal),
-        _ => refusal.downcast_ref::<AllocateError>(),
-    };
-    refusal.map_or(&[], AllocateError::outside)
-}
-
 impl ForceFlag {
     /// The part of a survey that decides about available devices.
     fn heeded(self, survey: &Survey) -> Survey {
@@ -402,24 +378,4 @@ fn comes_free<T>(state: &EditableState, eid: &str, survey: &Survey, attempt: &mu
     let mut unused = survey.clone();
     unused.usage.outside.clear();
     attempt(&mut alone, &unused).is_ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_has_waited_is_not_advised_to_wait() {
-        for (refusal, told) in [
-            (
-                "0 of 1 can be had. 'genv devices' tells who, '--wait' waits",
-                "0 of 1 can be had. That did not change in time. 'genv devices' tells who",
-            ),
-            ("eva waits. '--wait' waits too, '-o' shares", "eva waits. That did not change in time. '-o' shares"),
-            ("no. '--wait' waits", "no. That did not change in time"),
-            ("no", "no. That did not change in time"),
-        ] {
-            assert_eq!(not_in_time(refusal), told);
-        }
-    }
 }

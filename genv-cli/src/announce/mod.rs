@@ -1,6 +1,7 @@
 //! One line for an interactive user about the effect of a command on a shell's environment. Scripts get no line.
 
-use std::collections::BTreeMap;
+mod devices;
+
 use std::fmt;
 use std::fs;
 use std::io::{self, IsTerminal as _};
@@ -8,15 +9,15 @@ use std::path::Path;
 
 use clap::Args;
 use genv_core::duration::format_duration;
-use genv_core::model::MemoryAmount;
-use genv_core::outside::memory;
-use genv_core::state::{Activation, Configuration, EditableState, EnvironmentState};
+use genv_core::state::{Activation, Configuration, EnvironmentState};
 
-use crate::lease;
 use crate::local_config::LocalConfig;
 use crate::machine::tell;
 use crate::output::harmless;
 use crate::shell::Caller;
+
+pub(crate) use devices::{HeldDevice, indices};
+use devices::{described, equipment, numbered, same, without};
 
 /// The number of processes that a line names.
 const MOST_NAMED: usize = 3;
@@ -68,46 +69,6 @@ impl Announcer {
         if self.is_read {
             tell(&line.to_string());
         }
-    }
-}
-
-/// A device of an environment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HeldDevice {
-    index: u32,
-    /// Absent if the driver has not answered.
-    model: Option<String>,
-    total: Option<MemoryAmount>,
-    /// The claimed memory; absent: all memory.
-    claimed: Option<MemoryAmount>,
-}
-
-impl HeldDevice {
-    /// The devices of an environment, with the models that the driver has reported.
-    pub(crate) fn all(state: &EditableState, eid: &str, models: &BTreeMap<u32, String>) -> Vec<Self> {
-        let held = |device: &genv_core::state::DeviceState| {
-            let attachment = device.attachments.iter().find(|it| it.eid == eid)?;
-            Some(Self {
-                index: device.index,
-                model: models.get(&device.index).cloned(),
-                total: device.total_memory,
-                claimed: attachment.gpu_memory,
-            })
-        };
-        state.devices().iter().filter_map(held).collect()
-    }
-
-    /// `NVIDIA A100, 8gi of 40.0 GiB each`
-    fn kind(&self, each: &str) -> String {
-        let total = self.total.map(|it| memory(it.bytes()));
-        let amount = match (self.claimed, total) {
-            (Some(claimed), Some(total)) => Some(format!("{claimed} of {total}{each}")),
-            (Some(claimed), None) => Some(format!("{claimed} of its memory")),
-            (None, total) => total.map(|total| format!("{total}{each}")),
-        };
-        let model = self.model.as_deref().map(harmless);
-        let parts: Vec<String> = model.into_iter().chain(amount).collect();
-        parts.join(", ")
     }
 }
 
@@ -354,70 +315,6 @@ fn listed(values: &[String]) -> String {
 
 fn path(path: &Path) -> String {
     harmless(&path.display().to_string())
-}
-
-/// `devices 0, 1 (NVIDIA A100, 40.0 GiB each) and device 2 (NVIDIA T4, 15.0 GiB)`
-fn described(devices: &[HeldDevice]) -> String {
-    let mut kinds: Vec<Vec<&HeldDevice>> = Vec::new();
-    for device in devices {
-        let is_same = |kind: &&mut Vec<&HeldDevice>| kind[0].kind("") == device.kind("");
-        match kinds.iter_mut().find(is_same) {
-            Some(kind) => kind.push(device),
-            None => kinds.push(vec![device]),
-        }
-    }
-    let described = kinds.iter().map(|kind| {
-        let numbers: Vec<u32> = kind.iter().map(|it| it.index).collect();
-        let each = if kind.len() == 1 { "" } else { " each" };
-        match &kind[0].kind(each)[..] {
-            "" => indices(&numbers),
-            kind => format!("{} ({kind})", indices(&numbers)),
-        }
-    });
-    match devices.is_empty() {
-        true => indices::<u32>(&[]),
-        false => described.collect::<Vec<_>>().join(" and "),
-    }
-}
-
-/// `with device 1 (NVIDIA T4, 15.0 GiB) until 18:00 (in 2 h)`
-fn equipment(devices: &[HeldDevice], lease_end: Option<f64>) -> String {
-    let devices = match devices {
-        [] => "without devices".to_owned(),
-        devices => format!("with {}", described(devices)),
-    };
-    let lease = lease_end.map(|end| format!(" {}", lease::words(end)));
-    devices + &lease.unwrap_or_default()
-}
-
-fn numbered(devices: &[HeldDevice]) -> String {
-    let numbers: Vec<u32> = devices.iter().map(|it| it.index).collect();
-    indices(&numbers)
-}
-
-/// `no device`, `device 1`, `devices 1, 2`.
-pub(crate) fn indices<T: ToString>(devices: &[T]) -> String {
-    let numbers: Vec<String> = devices.iter().map(T::to_string).collect();
-    match &numbers[..] {
-        [] => "no device".to_owned(),
-        [one] => format!("device {one}"),
-        several => format!("devices {}", several.join(", ")),
-    }
-}
-
-/// The devices that are not in `others`.
-fn without(devices: &[HeldDevice], others: &[HeldDevice]) -> Vec<HeldDevice> {
-    let is_other = |it: &HeldDevice| others.iter().any(|other| other.index == it.index);
-    let rest = devices.iter().filter(|it| !is_other(it));
-    rest.cloned().collect()
-}
-
-/// Whether devices and claimed memory are the same. The model may have become known meanwhile.
-fn same(before: &[HeldDevice], now: &[HeldDevice]) -> bool {
-    let claims = |devices: &[HeldDevice]| -> Vec<(u32, Option<MemoryAmount>)> {
-        devices.iter().map(|it| (it.index, it.claimed)).collect()
-    };
-    claims(before) == claims(now)
 }
 
 #[cfg(test)]

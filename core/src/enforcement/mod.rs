@@ -1,0 +1,348 @@
+//! The state that the enforcer publishes: `status.json` in its directory, for its own commands and for users.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::duration::format_span;
+use crate::outside::OutsideUse;
+
+mod violation;
+
+pub use violation::{HeldViolation, UndeliveredWarning};
+
+/// Version of its JSON form: fields may be added, never renamed or removed.
+pub const ENFORCEMENT_VERSION: u32 = 1;
+
+/// Directory of the enforcer's own files, unless it is told another.
+pub const ENFORCER_DIRECTORY: &str = "/var/lib/genv-enforcer";
+
+/// The file in it.
+pub const ENFORCEMENT_FILE: &str = "status.json";
+
+/// What was done to users of late, in the same form.
+pub const DONE_FILE: &str = "done.json";
+
+/// A datagram socket in the directory: users who read what is held against them send when the status was written that they
+/// read, a Unix time as text. The kernel says whose the datagram is.
+pub const READ_SOCKET: &str = "read.sock";
+
+/// The prefix of a file in the directory, one for each user with an unread warning. Each further warning makes a new
+/// file.
+const UNREAD: &str = "unread-";
+
+/// The name of a user's file of unread warnings.
+#[must_use]
+pub fn unread_file(uid: u32) -> String {
+    format!("{UNREAD}{uid}")
+}
+
+/// The user of such a file; `None` for another file.
+#[must_use]
+pub fn unread_uid(name: &str) -> Option<u32> {
+    name.strip_prefix(UNREAD)?.parse().ok()
+}
+
+/// A status that is older than this many intervals, and [`LATE_SECONDS`], is not kept up any more.
+const MISSED_INTERVALS: f64 = 3.0;
+
+/// The time that a cycle may take beyond its interval before its findings count as old. It holds for short intervals
+/// too.
+const SHORT_CYCLE_SECONDS: f64 = 3.0;
+
+/// A machine under load may be late by this much, however short the interval.
+const LATE_SECONDS: f64 = 30.0;
+
+/// Sources and hosts that are named before the rest is only counted.
+const MOST_NAMED: usize = 5;
+
+/// What the enforcer knows and holds against whom, after a cycle.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Enforcement {
+    /// [`ENFORCEMENT_VERSION`] of the writer.
+    pub version: u32,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// When it was started, Unix time.
+    pub started_timestamp_seconds: f64,
+    /// When the cycle ended, Unix time.
+    pub updated_timestamp_seconds: f64,
+    /// Time between cycles; 0 if there was to be one only.
+    pub interval_seconds: f64,
+    /// `dry-run` or `enforce`.
+    pub mode: String,
+    /// Which rules are in force.
+    pub config: EnforcementConfig,
+    /// Unix time until which everything waits.
+    pub paused_until_seconds: Option<f64>,
+    /// Exemptions, of the configuration and of the command `waive`.
+    pub waivers: Vec<EnforcementWaiver>,
+    /// Why nothing is done until `reset`, if the breaker has tripped.
+    pub breaker: Option<String>,
+    /// The time at which the breaker opened, Unix time.
+    pub breaker_since_seconds: Option<f64>,
+    /// Sources that show nothing, or a part only. The missing part breaks no rule here, and no rule acts on it.
+    pub blind: Vec<Blind>,
+    /// Hosts without fresh facts, where nothing is done.
+    pub missing_hosts: Vec<String>,
+    /// Processes that are never acted upon because nobody knows where they belong, by host.
+    pub unknown_processes: BTreeMap<String, u64>,
+    /// The same by host and user; `(unknown)` has those whose user is not known.
+    pub unknown_processes_by_user: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Devices that a rule cannot judge.
+    pub not_judged: Vec<NotJudged>,
+    /// Contexts that a detach left behind; they break no rule.
+    pub left_behind: Vec<LeftBehindContext>,
+    /// Processes of this machine that compute on a device outside of environments, or on a device that their
+    /// environment does not hold. Processes of root and processes under `never` are left out. Absent while the
+    /// processes are not known.
+    pub outside: Option<Vec<OutsideUse>>,
+    /// The left out processes of root and under `never`. They keep no user from a device.
+    pub exempt_outside: Vec<OutsideUse>,
+    /// Records of environments with a change that their users did not make; if there are many, the first ones by name.
+    pub disputed_records: Vec<DisputedRecord>,
+    /// The number of all such records.
+    pub disputed_records_total: u64,
+    /// What is wrong with the enforcer itself, one sentence each.
+    pub faults: Vec<String>,
+    /// Everything that breaks a rule.
+    pub violations: Vec<HeldViolation>,
+    /// Violations of which it is not known whether they are over: they neither go on nor end until it is known.
+    pub frozen: Vec<FrozenViolation>,
+}
+
+impl Enforcement {
+    /// What the enforcer with this directory told last; nothing if it never did. Everybody may read it.
+    ///
+    /// # Errors
+    /// What could not be done, why, and what to do.
+    pub fn read(directory: &Path) -> Result<Option<Self>, String> {
+        Self::read_file(&directory.join(ENFORCEMENT_FILE))
+    }
+
+    /// As [`Enforcement::read`], of one of its files.
+    ///
+    /// # Errors
+    /// As [`Enforcement::read`].
+    pub fn read_file(path: &Path) -> Result<Option<Self>, String> {
+        let cannot = |why: String, remedy: &str| {
+            let path = path.display();
+            Err(format!("cannot read {path}: {why}: {remedy}"))
+        };
+        match fs::read(path) {
+            Ok(content) => match serde_json::from_slice(&content) {
+                Ok(enforcement) => Ok(Some(enforcement)),
+                Err(error) => cannot(format!("it is damaged ({error})"), "the enforcer's next cycle replaces it"),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => cannot(error.to_string(), "the administrator can see what is wrong with it"),
+        }
+    }
+
+    /// Tells the enforcer with this directory that the calling user has read this status, so that a warning in it counts as
+    /// delivered. Where no enforcer listens, nothing comes of it.
+    pub fn confirm_read(&self, directory: &Path) {
+        let written = self.updated_timestamp_seconds.to_string();
+        let sent = UnixDatagram::unbound().and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            socket.send_to(written.as_bytes(), directory.join(READ_SOCKET))
+        });
+        // The user asks again, or a terminal takes the warning.
+        drop(sent);
+    }
+
+    /// The stance of the enforcer towards its rules.
+    #[must_use]
+    pub fn stance(&self) -> Stance {
+        match (self.mode.as_str(), &self.breaker) {
+            ("enforce", None) => Stance::Enforces,
+            ("enforce", Some(_)) => Stance::Stopped,
+            _ => Stance::OnlySays,
+        }
+    }
+
+    /// Whether the enforcer should have told more by now: it has ended, or hangs. One that had a single cycle to do
+    /// is done.
+    #[must_use]
+    pub fn is_abandoned(&self, now_seconds: f64) -> bool {
+        let age_seconds = now_seconds - self.updated_timestamp_seconds;
+        self.interval_seconds > 0.0 && age_seconds > self.interval_seconds * MISSED_INTERVALS + LATE_SECONDS
+    }
+
+    /// Whether a cycle is overdue, so that the findings may be out of date.
+    fn is_late(&self, now_seconds: f64) -> bool {
+        let age_seconds = now_seconds - self.updated_timestamp_seconds;
+        self.interval_seconds > 0.0 && age_seconds > self.interval_seconds * MISSED_INTERVALS + SHORT_CYCLE_SECONDS
+    }
+
+    /// Why it is not known whether more breaks a rule than [`Enforcement::violations`], in one clause; nothing if it is known.
+    /// Names in it are not harmless in a terminal.
+    #[must_use]
+    pub fn not_known(&self, now_seconds: f64) -> Option<String> {
+        if self.is_abandoned(now_seconds) {
+            let span = format_span(now_seconds - self.updated_timestamp_seconds);
+            return Some(format!("the enforcer has ended or hangs, and its last cycle was {span} ago"));
+        }
+        if self.is_late(now_seconds) {
+            let span = format_span(now_seconds - self.updated_timestamp_seconds);
+            return Some(format!("the enforcer is late, and its last cycle was {span} ago"));
+        }
+        let listed = |names: Vec<String>| {
+            let more = names.len().saturating_sub(MOST_NAMED);
+            let named = names[..names.len() - more].join(", ");
+            match more {
+                0 => named,
+                more => format!("{named} and {more} more"),
+            }
+        };
+        if !self.blind.is_empty() {
+            let blind = self.blind.iter().map(Blind::place);
+            return Some(format!("the enforcer is blind: {}", listed(blind.collect())));
+        }
+        let missing = &self.missing_hosts;
+        (!missing.is_empty()).then(|| format!("there are no fresh facts of {}", listed(missing.clone())))
+    }
+}
+
+/// Which rules are in force.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EnforcementConfig {
+    /// The file, or `genv 1.4.3's flags`.
+    pub source: String,
+    /// SHA-256 of its content, in hexadecimal.
+    pub hash: String,
+    /// When it was read, Unix time.
+    pub loaded_timestamp_seconds: f64,
+    /// Why the file as it is now is not in force.
+    pub error: Option<String>,
+    /// Names of the rules, in their order.
+    pub rules: Vec<String>,
+}
+
+/// An exemption for a time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EnforcementWaiver {
+    /// For whom.
+    pub users: Vec<String>,
+    /// From which rules; from all if there is none.
+    pub rules: Vec<String>,
+    /// Unix time of its end.
+    pub until_seconds: f64,
+    /// Why.
+    pub reason: String,
+}
+
+/// Devices that a rule cannot judge, since the driver does not measure the quantity of the rule.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NotJudged {
+    /// Name of the rule.
+    pub rule: String,
+    /// Host.
+    pub hostname: String,
+    /// GPUs.
+    pub gpus: Vec<u32>,
+    /// The missing measurement, in one clause.
+    pub why: String,
+}
+
+/// A context that a detach left behind on a device, by a process that works on another one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LeftBehindContext {
+    /// Host.
+    pub hostname: String,
+    /// User of the environment.
+    pub username: String,
+    /// Environment of the process.
+    pub eid: String,
+    /// The process.
+    pub pid: u32,
+    /// Its command name.
+    pub comm: Option<String>,
+    /// The GPU with the context. It is used, and not free.
+    pub gpu: u32,
+    /// The GPU on which the process works, and which its environment holds.
+    pub works_on: u32,
+}
+
+/// A violation that was found before, and of which a part of the evidence is not known now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FrozenViolation {
+    /// Name of the rule.
+    pub rule: String,
+    /// Who is responsible; absent if that was not kept.
+    pub username: Option<String>,
+    /// Host; absent where all hosts count together.
+    pub hostname: Option<String>,
+    /// What broke the rule, in words.
+    pub subject: String,
+    /// When it was first seen, Unix time.
+    pub since_seconds: f64,
+    /// Since when it is not known whether it goes on, Unix time.
+    pub unknown_since_seconds: f64,
+    /// What is not known, in one clause.
+    pub why: String,
+}
+
+/// A source of a host that shows nothing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Blind {
+    /// Host.
+    pub hostname: String,
+    /// `gpu`, `processes`, `state`, or `host` for all of them; `devices` and `records` where the collector works, and the
+    /// processes on some devices or some records of the state are not known.
+    pub source: String,
+    /// Since when, Unix time.
+    pub since_seconds: f64,
+    /// Why, and what to do.
+    pub why: String,
+}
+
+impl Blind {
+    /// The source and its host: `state of gpu01`. Names in it are not harmless in a terminal.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match self.source.as_str() {
+            "host" => self.hostname.clone(),
+            source => format!("{source} of {}", self.hostname),
+        }
+    }
+}
+
+/// A record of an environment that does not count as the files have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DisputedRecord {
+    /// Host.
+    pub hostname: String,
+    /// Environment.
+    pub eid: String,
+    /// The user to whom it counts.
+    pub username: String,
+    /// What is wrong with it, in one clause.
+    pub why: String,
+}
+
+/// Whether the enforcer carries out the actions of its rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stance {
+    /// The enforcer acts.
+    Enforces,
+    /// The open breaker stops the enforcer.
+    Stopped,
+    /// The enforcer reports only.
+    OnlySays,
+}
+
+#[cfg(test)]
+mod tests;
