@@ -27,7 +27,7 @@ impl Instruments {
         let render = instruments::durations(
             &registry,
             "genv_exporter_render_duration_seconds",
-            "How long the rendering of a collection took, in seconds.",
+            "How long it took to render a publication in advance, in seconds.",
         )?;
         let collection = instruments::durations_by(
             &registry,
@@ -65,7 +65,9 @@ impl Instruments {
                 let attempt = |it: &CollectorStatus| (it.timestamp_seconds, it.duration_seconds);
                 let old = known.and_then(|it| it.collectors.get(name));
                 let is_new = old.map(attempt) != Some(attempt(collector));
-                if let (true, Some(seconds)) = (is_new, collector.duration_seconds) {
+                let seconds = collector.duration_seconds.filter(|it| it.is_finite() && *it >= 0.0);
+                // Another host may send any name and any number.
+                if let (true, true, Some(seconds)) = (is_new, COLLECTORS.contains(&name.as_str()), seconds) {
                     self.collection.with_label_values(&[name]).observe(seconds);
                 }
             }

@@ -79,11 +79,17 @@ impl RequestMetrics {
             ),
             &["path", "code"],
         )?;
-        let in_flight =
-            IntGauge::new("promhttp_metric_handler_requests_in_flight", "Requests that are being answered.")?;
+        let in_flight = IntGauge::new(
+            "promhttp_metric_handler_requests_in_flight",
+            "Requests that were being answered when this page was made, at the last publication or cycle.",
+        )?;
         registry.register(Box::new(requests.clone()))?;
         registry.register(Box::new(in_flight.clone()))?;
-        let scrapes = durations(registry, scrapes, "How long the answers to requests for metrics took, in seconds.")?;
+        let scrapes = durations(
+            registry,
+            scrapes,
+            "How long answers with metrics took until they were in the buffer of the connection, in seconds.",
+        )?;
         for code in ["200", "500", "503"] {
             requests.with_label_values(&[metrics_path, code]);
         }
@@ -95,21 +101,24 @@ impl RequestMetrics {
     pub(crate) fn begin(&self, path: &str) -> RequestInFlight {
         self.in_flight.inc();
         let path = self.paths.iter().position(|it| it == path);
-        RequestInFlight { metrics: self.clone(), path, began: Instant::now() }
+        RequestInFlight { metrics: self.clone(), path, is_scrape: false, began: Instant::now() }
     }
 }
 
-/// A request until its answer is written.
+/// A request until its answer is in the buffer of the connection.
 #[derive(Debug)]
 pub(crate) struct RequestInFlight {
     metrics: RequestMetrics,
     /// The place of its path in [`RequestMetrics::paths`]; absent if the path is not served.
     path: Option<usize>,
+    /// Whether the answer has metrics.
+    is_scrape: bool,
     began: Instant,
 }
 
 impl RequestInFlight {
-    pub(crate) fn answered(&self, status: StatusCode) {
+    pub(crate) fn answered(&mut self, status: StatusCode) {
+        self.is_scrape = self.path == Some(0) && status == StatusCode::OK;
         let path = self.path.map_or(OTHER_PATHS, |path| &self.metrics.paths[path]);
         self.metrics.requests.with_label_values(&[path, status.as_str()]).inc();
     }
@@ -118,7 +127,7 @@ impl RequestInFlight {
 impl Drop for RequestInFlight {
     fn drop(&mut self) {
         self.metrics.in_flight.dec();
-        if self.path == Some(0) {
+        if self.is_scrape {
             self.metrics.scrapes.observe(self.began.elapsed().as_secs_f64());
         }
     }
@@ -136,11 +145,13 @@ mod tests {
         for (path, status) in [("/metrics", 200), ("/snapshot", 503), ("/a", 404), ("/b", 404)] {
             metrics.begin(path).answered(StatusCode::from_u16(status).unwrap());
         }
-        let waiting = metrics.begin("/metrics");
+        let mut waiting = metrics.begin("/metrics");
+        metrics.begin("/metrics").answered(StatusCode::SERVICE_UNAVAILABLE);
         let page = text(&registry);
         for line in [
             "promhttp_metric_handler_requests_total{code=\"200\",path=\"/metrics\"} 1",
-            "promhttp_metric_handler_requests_total{code=\"503\",path=\"/metrics\"} 0",
+            "promhttp_metric_handler_requests_total{code=\"503\",path=\"/metrics\"} 1",
+            "promhttp_metric_handler_requests_total{code=\"500\",path=\"/metrics\"} 0",
             "promhttp_metric_handler_requests_total{code=\"503\",path=\"/snapshot\"} 1",
             "promhttp_metric_handler_requests_total{code=\"404\",path=\"(other)\"} 2",
             "promhttp_metric_handler_requests_in_flight 1",
@@ -148,6 +159,7 @@ mod tests {
         ] {
             assert!(page.lines().any(|it| it == line), "{line} is not in\n{page}");
         }
+        waiting.answered(StatusCode::OK);
         drop(waiting);
         assert!(text(&registry).contains("a_scrape_duration_seconds_count 2"));
     }

@@ -253,7 +253,7 @@ impl<H: Handler> Shared<H> {
         progress: &Arc<Progress>,
     ) -> Result<hyper::Response<TrackedBody>, Infallible> {
         progress.request_begins();
-        let in_flight = self.metrics.begin(request.uri().path());
+        let mut in_flight = self.metrics.begin(request.uri().path());
         let response = match &self.config {
             None => self.respond(&request, progress),
             Some(config) => self.respond_as_configured(config, &request, progress).await,

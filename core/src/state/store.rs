@@ -74,8 +74,8 @@ pub struct StateStore {
     path: PathBuf,
     patience: Option<Duration>,
     cleaning: bool,
-    /// Whether jobs are still to be looked for, which reads the variables of all processes of the caller, and how the
-    /// environments of these processes are found.
+    /// Finds the environments of the caller's processes; absent if no jobs are looked for. The search reads the variables of all
+    /// these processes.
     seeks_jobs: Option<FindEnvironments>,
     /// Jobs that were found and are not written yet.
     new_jobs: NewJobs,

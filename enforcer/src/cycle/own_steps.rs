@@ -166,7 +166,6 @@ impl Cycle {
                 continue;
             }
             let mut unread = None;
-            let step_began = Instant::now();
             let outcome = match (&step.kind, unwritten) {
                 (StepKind::Report, _) => said(mode),
                 (StepKind::Warn { .. }, _) => match &not_told {
@@ -178,16 +177,20 @@ impl Cycle {
                     }
                 },
                 (_, Some(error)) => {
-                    Outcome::Refused { reason: format!("what was done could not be remembered: {error}"), again: true }
+                    Outcome::Refused { reason: format!("the history cannot be written: {error}"), again: true }
                 }
                 (_, None) => {
                     let why = format!("{}; allowed: {}", violation.found, violation.allowed);
-                    self.executor.execute(step, &why)
+                    let step_began = Instant::now();
+                    let outcome = self.executor.execute(step, &why);
+                    if let Some((action, _)) = deed
+                        && outcome != Outcome::Would
+                    {
+                        self.timed_actions.push((action, step_began.elapsed().as_secs_f64()));
+                    }
+                    outcome
                 }
             };
-            if let Some((action, _)) = deed {
-                self.timed_actions.push((action, step_began.elapsed().as_secs_f64()));
-            }
             if is_deed && outcome == Outcome::Done {
                 done.push(Notice { violation, step: &step.kind });
             }

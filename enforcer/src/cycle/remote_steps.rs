@@ -121,10 +121,7 @@ impl Cycle {
             return Some(outcome);
         }
         if let Some(error) = unwritten.filter(|_| !is_message) {
-            return Some(Outcome::Refused {
-                reason: format!("the step cannot be written to the disk: {error}"),
-                again: true,
-            });
+            return Some(Outcome::Refused { reason: format!("the history cannot be written: {error}"), again: true });
         }
         for hostname in hostnames {
             if !dispatcher.may_send(&hostname, step) {

@@ -46,7 +46,7 @@ impl LogPosition {
 
 /// What happened with a step that a program had begun when it was killed.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Fate {
+pub(crate) struct InterruptedStep {
     /// The step. For a detached device it has only the processes that were signalled.
     pub step: Step,
     /// The outcome; absent if the step was not begun, can be tried again, or has an unknown outcome.
@@ -78,14 +78,14 @@ impl Executor {
     ///
     /// # Errors
     /// The audit log cannot be read.
-    pub(crate) fn fates_of(&self, position: &LogPosition, steps: &[Step]) -> Result<Vec<Fate>, FileError> {
+    pub(crate) fn fates_of(&self, position: &LogPosition, steps: &[Step]) -> Result<Vec<InterruptedStep>, FileError> {
         let lines = audit::lines(&self.directory, |id| position.is_before(id))?;
         Ok(steps.iter().map(|step| fate(step, &lines)).collect())
     }
 }
 
-fn fate(step: &Step, lines: &[Line]) -> Fate {
-    let mut fate = Fate { step: step.clone(), outcome: None, left: Vec::new() };
+fn fate(step: &Step, lines: &[Line]) -> InterruptedStep {
+    let mut fate = InterruptedStep { step: step.clone(), outcome: None, left: Vec::new() };
     let last = |action, target: &Target| {
         let about = |line: &&Line| line.rule == step.key.rule && line.action == action && line.is_about(target);
         lines.iter().rev().find(about)

@@ -28,12 +28,12 @@ impl Instruments {
         let cycle = instruments::durations(
             &registry,
             "genv_enforcer_cycles_duration_seconds",
-            "How long cycles took from their facts to their end, in seconds.",
+            "How long cycles took from their facts to their end, in seconds; genv_enforcer_cycle_duration_seconds is the last one.",
         )?;
         let action = instruments::durations_by(
             &registry,
             "genv_enforcer_action_duration_seconds",
-            "How long actions took, in seconds, refused ones included.",
+            "How long actions on this host took, in seconds, refused ones included; none in dry-run.",
             "action",
             &["detach", "terminate", "kill"],
         )?;

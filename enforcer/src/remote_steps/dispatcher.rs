@@ -25,7 +25,7 @@ use crate::plan::{AttachmentTarget, Key, Outcome, Plan, ProcessTarget, Step, Ste
 /// How long a cycle waits for reports. A later cycle takes later reports.
 const CYCLE_WAIT: Duration = Duration::from_secs(2);
 
-/// How long a step is not sent again that its host has refused for now.
+/// After a host has refused a step for now, the step is sent again after this time.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// How long a host gets no request that cannot execute steps, unless its session ends before.

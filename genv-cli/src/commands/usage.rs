@@ -35,7 +35,7 @@ enum UsageCommand {
         #[arg(long = "type", value_name = "TYPE")]
         kind: Option<Kind>,
     },
-    /// Carry out the report on stdin, by genv-enforcer.
+    /// Have genv-enforcer carry out the actions of the report on stdin.
     Execute,
 }
 

@@ -61,7 +61,9 @@ impl<O: Own> Filter for Xml<O> {
 
 /// Where the processes of a document are, each with the line break and the indentation in front of it.
 fn processes(document: &[u8]) -> Result<Vec<(u32, Range<usize>)>, quick_xml::Error> {
-    let mut reader = Reader::from_reader(document);
+    // The reader refuses text that is not UTF-8, as the name of a process may be. Tags and pids are ASCII.
+    let ascii: Vec<u8> = document.iter().map(|byte| if byte.is_ascii() { *byte } else { b'?' }).collect();
+    let mut reader = Reader::from_reader(&ascii[..]);
     let mut found = Vec::new();
     let mut start = None;
     let mut pid = None;
@@ -136,6 +138,14 @@ mod tests {
         assert_eq!(filtered(DOCUMENT, &[7]), [&DOCUMENT[..second], &DOCUMENT[end..]].concat());
         assert_eq!(filtered(DOCUMENT, &[8]), [&DOCUMENT[..first], &DOCUMENT[second..]].concat());
         assert_eq!(filtered(DOCUMENT, &[]), [&DOCUMENT[..first], &DOCUMENT[end..]].concat());
+    }
+
+    #[test]
+    fn a_process_name_that_is_not_utf8_hides_nothing_from_the_filter() {
+        let mut document = DOCUMENT.as_bytes().to_vec();
+        document[DOCUMENT.find("other").unwrap()] = 0xff;
+        assert_eq!(processes(&document).unwrap(), processes(DOCUMENT.as_bytes()).unwrap());
+        assert_eq!(processes(&document).unwrap().len(), 2);
     }
 
     #[test]

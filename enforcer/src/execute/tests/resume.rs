@@ -1,10 +1,10 @@
 //! What the next program makes of what a killed one left.
 
 use super::*;
-use crate::execute::resume::Fate;
+use crate::execute::resume::InterruptedStep;
 
 /// A directory in which the audit has this text.
-fn left(text: &[u8], position: &LogPosition, steps: &[Step]) -> (Stage, Option<String>, Vec<Fate>) {
+fn left(text: &[u8], position: &LogPosition, steps: &[Step]) -> (Stage, Option<String>, Vec<InterruptedStep>) {
     let stage = Stage::new(&[]);
     fs::write(stage.own.path().join("audit.jsonl"), text).unwrap();
     let mut executor = stage.executor();

@@ -28,7 +28,7 @@ pub(super) struct LocalPlan<'a> {
 }
 
 /// A step that this host executes.
-pub(super) struct Confirmed {
+pub(super) struct ConfirmedStep {
     /// The step, with no other targets than those of the local plan.
     pub(super) step: Step,
     /// The uid of the user on this host.
@@ -101,7 +101,7 @@ impl<'a> LocalPlan<'a> {
     }
 
     /// Confirms a step if this host finds the same violation and would choose the same target.
-    pub(super) fn confirm(&self, remote: &RemoteStep) -> Result<Confirmed, Outcome> {
+    pub(super) fn confirm(&self, remote: &RemoteStep) -> Result<ConfirmedStep, Outcome> {
         if self.paused {
             return Err(later("it is paused on that host"));
         }
@@ -153,7 +153,7 @@ fn is_shown_by_one_host(rule: &Rule, subject: &Subject) -> bool {
     subject.hostname().is_some() && !matches!(rule.kind, RuleKind::Idle { .. } | RuleKind::UnknownProcesses { .. })
 }
 
-fn confirm<'f>(remote: &RemoteStep, found: impl Iterator<Item = Found<'f>>) -> Result<Confirmed, Outcome> {
+fn confirm<'f>(remote: &RemoteStep, found: impl Iterator<Item = Found<'f>>) -> Result<ConfirmedStep, Outcome> {
     let mut held = None;
     let mut is_users = false;
     for found in found.filter(|found| found.username == remote.username) {
@@ -170,7 +170,7 @@ fn confirm<'f>(remote: &RemoteStep, found: impl Iterator<Item = Found<'f>>) -> R
         };
         match (step, found.held) {
             (Some(step), None) => {
-                return Ok(Confirmed { step, uid: found.uid });
+                return Ok(ConfirmedStep { step, uid: found.uid });
             }
             (_, Some(why)) => held = Some(why.to_owned()),
             (None, None) => {}

@@ -33,7 +33,7 @@ use crate::host::{Latest, executor_called, users_of_devices};
 use crate::plan::{History, Outcome, Plan, StepKind, Violation};
 use crate::reload::Written;
 use crate::tell::post::{Notice, Post};
-use local_plan::{Confirmed, LocalPlan, later};
+use local_plan::{ConfirmedStep, LocalPlan, later};
 
 /// The longest request that a session can deliver.
 const MAX_BYTES: u64 = 16 << 20;
@@ -94,7 +94,7 @@ impl Machine {
         }
         end_left(&mut executor, &publication.hosts, request, &config, &control);
         let is_late = || began.elapsed() > MAX_DURATION;
-        let confirmed: Vec<Result<Confirmed, Outcome>> = request
+        let confirmed: Vec<Result<ConfirmedStep, Outcome>> = request
             .steps
             .iter()
             .map(|remote| match is_late() {
@@ -196,7 +196,7 @@ fn warn(post: &mut Post, request: &StepRequest, violations: &[Option<Violation>]
 }
 
 /// The violation in messages to the user.
-fn violation(request: &StepRequest, remote: &RemoteStep, confirmed: &Confirmed) -> Violation {
+fn violation(request: &StepRequest, remote: &RemoteStep, confirmed: &ConfirmedStep) -> Violation {
     Violation {
         key: remote.step.key.clone(),
         username: remote.username.clone(),

@@ -3,7 +3,7 @@
 
 use genv_core::enforcement::{ENFORCEMENT_FILE, HeldViolation};
 
-use super::{Confirmed, RemoteStep, StepRequest, violation};
+use super::{ConfirmedStep, RemoteStep, StepRequest, violation};
 use crate::directory::{FileError, RuntimeDirectory};
 use crate::plan::words;
 use crate::plan::{Stage, StepKind};
@@ -21,7 +21,7 @@ const LOCK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 pub(super) fn of(
     request: &StepRequest,
     remote: &RemoteStep,
-    confirmed: &Confirmed,
+    confirmed: &ConfirmedStep,
     now_seconds: f64,
 ) -> Option<HeldViolation> {
     let stage = match confirmed.step.kind {

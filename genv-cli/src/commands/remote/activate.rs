@@ -27,7 +27,7 @@ The shell there must be set up: 'genv shell' there prints how.";
 
 /// Start an environment in a shell on the first host with enough free devices.
 ///
-/// Hosts where no process runs on them come before others. ssh opens the shell; it ends with the environment.
+/// Hosts whose free devices run no process come first. ssh opens the shell; it ends with the environment.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Activate {

@@ -43,7 +43,7 @@ pub(super) struct HostFlags {
     #[arg(short, long)]
     pub(super) exit_on_error: bool,
 
-    /// Do not print failing hosts.
+    /// Do not print the errors of failed hosts.
     #[arg(short, long)]
     pub(super) quiet: bool,
 
