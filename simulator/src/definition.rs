@@ -155,7 +155,7 @@ pub struct Environment {
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// What there is to know of it; absent: it is a real process, and `/proc` tells.
+    /// The facts of a simulated process; absent for a real process, whose facts come from `/proc`.
     pub facts: Option<Facts>,
     /// What it uses.
     pub uses: Vec<Use>,
@@ -184,7 +184,7 @@ pub struct Facts {
     pub readable: Readable,
 }
 
-/// Whether `/proc` tells of a process.
+/// Whether `/proc` shows a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readable {
     /// It does.

@@ -30,7 +30,7 @@ struct Loaded {
 /// with a clock of some milliseconds.
 const SETTLED: Duration = Duration::from_millis(50);
 
-/// What tells that a file changed without reading it.
+/// The properties by which a change of a file shows without a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stamp {
     modified: SystemTime,
@@ -62,7 +62,7 @@ pub enum ScenarioError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
     /// Its text is not a scenario: `FILE:LINE:COLUMN: what`, and the lines around it.
@@ -98,7 +98,7 @@ impl Engine {
         Ok(Self::new(None, scenario, None))
     }
 
-    /// The built-in lab of two hosts, for whoever has no GPU and no scenario.
+    /// The built-in lab of two hosts, for a machine with no GPU and no scenario.
     ///
     /// # Errors
     /// None: its text is fixed, and tested.
@@ -126,7 +126,7 @@ impl Engine {
     }
 
     /// The scenario, read again if its file changed. A file that is now damaged or gone leaves the last good one in
-    /// force; that is logged once, and told by [`Engine::error`].
+    /// force; the error is logged once, and [`Engine::error`] returns it.
     #[must_use]
     pub fn refreshed(&self) -> Arc<Scenario> {
         let mut loaded = self.lock();

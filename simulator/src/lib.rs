@@ -1,4 +1,4 @@
-//! Simulated hosts: a scenario file tells what their devices, environments and processes do over time.
+//! Simulated hosts: a scenario file describes their devices, environments and processes over time.
 //!
 //! One engine serves the demo, the tests and the simulated NVML library. `docs/scenario.md` explains the file.
 //!

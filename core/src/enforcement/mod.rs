@@ -18,7 +18,7 @@ pub use violation::{HeldViolation, UndeliveredWarning};
 /// Version of its JSON form: fields may be added, never renamed or removed.
 pub const ENFORCEMENT_VERSION: u32 = 1;
 
-/// Directory of the enforcer's own files, unless it is told another.
+/// Default directory of the enforcer's own files.
 pub const ENFORCER_DIRECTORY: &str = "/var/lib/genv-enforcer";
 
 /// The file in it.
@@ -60,7 +60,7 @@ const LATE_SECONDS: f64 = 30.0;
 /// Sources and hosts that are named before the rest is only counted.
 const MOST_NAMED: usize = 5;
 
-/// What the enforcer knows and holds against whom, after a cycle.
+/// The enforcer's findings after a cycle, with the users who break rules.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Enforcement {
@@ -90,7 +90,7 @@ pub struct Enforcement {
     pub blind: Vec<Blind>,
     /// Hosts without fresh facts, where nothing is done.
     pub missing_hosts: Vec<String>,
-    /// Processes that are never acted upon because nobody knows where they belong, by host.
+    /// Processes whose environment is unknown, by host. The enforcer never acts on them.
     pub unknown_processes: BTreeMap<String, u64>,
     /// The same by host and user; `(unknown)` has those whose user is not known.
     pub unknown_processes_by_user: BTreeMap<String, BTreeMap<String, u64>>,
@@ -117,7 +117,7 @@ pub struct Enforcement {
 }
 
 impl Enforcement {
-    /// What the enforcer with this directory told last; nothing if it never did. Everybody may read it.
+    /// The state that the enforcer of this directory published last; absent before its first cycle. Every user may read it.
     ///
     /// # Errors
     /// What could not be done, why, and what to do.
@@ -166,7 +166,7 @@ impl Enforcement {
         }
     }
 
-    /// Whether the enforcer should have told more by now: it has ended, or hangs. One that had a single cycle to do
+    /// Whether a newer publication is overdue: the enforcer has ended, or hangs. An enforcer that had a single cycle to do
     /// is done.
     #[must_use]
     pub fn is_abandoned(&self, now_seconds: f64) -> bool {
@@ -229,7 +229,7 @@ pub struct EnforcementConfig {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EnforcementWaiver {
-    /// For whom.
+    /// The exempt users.
     pub users: Vec<String>,
     /// From which rules; from all if there is none.
     pub rules: Vec<String>,
@@ -327,7 +327,7 @@ pub struct DisputedRecord {
     pub hostname: String,
     /// Environment.
     pub eid: String,
-    /// The user to whom it counts.
+    /// The user to whom the enforcer counts the environment.
     pub username: String,
     /// What is wrong with it, in one clause.
     pub why: String,

@@ -71,7 +71,7 @@ impl Exec {
             return run_tool(&self.command);
         }
         let mut command = command(&self.command)?;
-        // Nobody waits for devices in vain.
+        // A missing program is an error before the wait for devices.
         look_up(&command, shell::shims_folder().as_deref()).map_err(|error| self.with_hint(error))?;
         let announcer = self.quiet.announcer_without_shell();
         if self.detach {

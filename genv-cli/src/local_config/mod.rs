@@ -1,7 +1,7 @@
 //! What configures environments near their directory: a folder `.genv` as of genv 1.x, a file `genv.toml`, or the table
 //! `[tool.genv]` of a `pyproject.toml`.
 //!
-//! It may come with somebody's repository: nothing in it is trusted beyond being a short text.
+//! The file may come with a repository of another user: genv trusts its content only as a short text.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -284,7 +284,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A text of somebody else, short and printable.
+/// A text of another user, shortened and printable.
 fn shown(text: &str) -> String {
     text.chars().take(40).flat_map(char::escape_debug).collect()
 }

@@ -1,4 +1,4 @@
-//! Files and folders of somebody else, read with care.
+//! Careful reads of files and folders of other users.
 
 use std::fmt;
 use std::fs::File;
@@ -90,7 +90,7 @@ impl Place {
     }
 }
 
-/// The beginning of any file, whoever owns it; nothing if it cannot be read or is no regular file.
+/// The beginning of a file of any owner; absent if the file cannot be read or is not regular.
 pub(super) fn peek(path: &Path, most_bytes: u64) -> Option<Vec<u8>> {
     // The kind of the file comes first: some devices do something when they are opened.
     if !path.metadata().ok()?.is_file() {

@@ -23,7 +23,7 @@ const MOST_MESSAGE_CHARACTERS: usize = 200;
 const KEYS: &str = "name, gpus, gpu-memory, gpu-type, gpu-memory-at-least and for";
 
 /// Whether a `pyproject.toml` has the table `[tool.genv]`. One that is not TOML has the table if a line is its header:
-/// what is wrong with the project of somebody who does not use genv is not genv's concern.
+/// genv does not report mistakes in projects that do not use genv.
 pub(super) fn has_table(path: &Path) -> bool {
     let Some(content) = peek(path, MOST_FILE_BYTES) else {
         return false;

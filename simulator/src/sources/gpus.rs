@@ -16,7 +16,7 @@ pub(super) struct SimulatedGpus {
     stage: Stage,
     /// Generation of the driver that is open; absent when none is.
     driver_generation: Option<u64>,
-    /// Moment up to which XID errors were told.
+    /// The time up to which XID errors were reported.
     xid_events_until: Option<SystemTime>,
 }
 
@@ -92,7 +92,7 @@ fn whole_gpu(at: DeviceAt<'_>) -> DeviceSample {
     let supports = |measurement| at.supports(measurement, false);
     let split = !device.mig.is_empty();
     let measured = at.measured();
-    // Those of a split GPU are told with its MIG devices.
+    // The processes of a split GPU are listed with its MIG devices.
     let processes = (split || supports(Measurement::Processes)).then(|| {
         let processes = measured.processes.iter();
         processes.filter(|process| process.index == index).map(|process| gpu_process(at, *process, false)).collect()

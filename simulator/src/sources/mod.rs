@@ -20,7 +20,7 @@ use gpus::SimulatedGpus;
 use processes::SimulatedProcesses;
 use state::SimulatedState;
 
-/// What tells of the real processes and environments that a scenario may leave to this machine.
+/// Sources of the real processes and environments that a scenario may leave to this machine.
 pub struct RealSources {
     /// `/proc`.
     pub processes: Box<dyn ProcessSource>,
