@@ -1,11 +1,11 @@
-//! Tells the program from what it was built.
+//! Passes the revision of the sources and the version of the compiler to the program.
 
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-env-changed=GENV_REVISION");
-    // A package is built from an archive without git: whoever makes it names the revision.
+    // A package is built from an archive without git: GENV_REVISION has the revision.
     let revision = std::env::var("GENV_REVISION").ok().or_else(|| {
         // HEAD's log changes with every commit and checkout.
         if let Some(log) = output("git", &["rev-parse", "--git-path", "logs/HEAD"])
@@ -24,7 +24,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
 }
 
-/// What a program prints, if it succeeds and prints something.
+/// The output of a program, if it succeeds and prints something.
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -1,23 +1,23 @@
-//! Durations as Prometheus and its users write them: `10s`, `1h30m`, `500ms`.
+//! Durations in the form of Prometheus: `10s`, `1h30m`, `500ms`.
 
 use std::time::Duration;
 
 /// A text that is not a duration, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// It is a number, or ends in one.
+    /// The text ends in a number without a unit.
     #[error("duration '{0}' lacks a unit: write {units}", units = with_units(.0))]
     NoUnit(String),
-    /// It is something else.
+    /// The text has another form.
     #[error(
         "'{0}' is not a duration: write whole numbers with the units w, d, h, m, s or ms, \
          the largest first, such as 10s or 1h30m"
     )]
     Malformed(String),
-    /// It does not fit 64 bits of milliseconds.
+    /// The duration does not fit 64 bits of milliseconds.
     #[error("duration '{0}' is too long")]
     TooLong(String),
-    /// It is a duration, and no interval between collections.
+    /// The duration is too short or too long for an interval between collections.
     #[error(
         "the machine is asked at most ten times a second and at least once an hour: \
          choose 100ms to 1h, such as 10s"
@@ -25,16 +25,16 @@ pub enum DurationError {
     NoInterval,
 }
 
-/// A collection more often than this would cost more than it tells.
+/// More frequent collections cost more than they are worth.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Prometheus forgets a series after five minutes; nobody means more than this.
+/// Prometheus drops a series after five minutes without a sample: a longer interval is a mistake.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Reads an interval between collections, as [`parse_duration`].
 ///
 /// # Errors
-/// The text is not a duration, or one that is too short or too long for an interval.
+/// The text is not a duration, or is too short or too long for an interval.
 pub fn parse_interval(text: &str) -> Result<Duration, DurationError> {
     as_interval(parse_duration(text)?)
 }
@@ -42,7 +42,7 @@ pub fn parse_interval(text: &str) -> Result<Duration, DurationError> {
 /// An interval between collections that programs write as a number of seconds.
 ///
 /// # Errors
-/// It is no duration, or one that is too short or too long for an interval.
+/// The number is not a duration, or is too short or too long for an interval.
 pub fn interval_of_seconds(seconds: f64) -> Result<Duration, DurationError> {
     as_interval(Duration::try_from_secs_f64(seconds).map_err(|_| DurationError::NoInterval)?)
 }
@@ -80,7 +80,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
             return Err(malformed());
         }
         if unit_and_rest.is_empty() {
-            // Nothing is smaller than milliseconds.
+            // No unit is smaller than milliseconds.
             return Err(match smallest {
                 1 => malformed(),
                 _ => DurationError::NoUnit(text.to_owned()),
@@ -102,7 +102,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     Ok(Duration::from_millis(milliseconds))
 }
 
-/// What a text may mean that ends in a number: `8s, 8m, 8h or 8d`. Its last unit is larger.
+/// The possible meanings of a text that ends in a number: `8s, 8m, 8h or 8d`. Its last unit is larger than theirs.
 fn with_units(text: &str) -> String {
     let before = text.trim_end_matches(|c: char| c.is_ascii_digit());
     let last = UNITS.into_iter().find(|(name, _)| before.ends_with(name));
@@ -128,7 +128,7 @@ pub fn format_duration(duration: Duration) -> String {
     if rest == 0 {
         return "0s".to_owned();
     }
-    // From the largest unit to the smallest: milliseconds are what minutes and seconds leave.
+    // From the largest unit to the smallest.
     let mut units = UNITS;
     units.sort_unstable_by_key(|(_, unit)| std::cmp::Reverse(*unit));
     let mut text = String::new();
@@ -141,7 +141,7 @@ pub fn format_duration(duration: Duration) -> String {
     text
 }
 
-/// A span of time in words as short as [`format_duration`]'s: seconds at least, and no small units of a long one.
+/// A span of time in the form of [`format_duration`], in whole seconds; a long span without its small units.
 #[must_use]
 pub fn format_span(seconds: f64) -> String {
     #[expect(
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_neither_a_flood_nor_a_memory() {
+    fn an_interval_has_a_shortest_and_a_longest_value() {
         assert_eq!(parse_interval("100ms"), Ok(Duration::from_millis(100)));
         assert_eq!(parse_interval("1h"), Ok(Duration::from_secs(3600)));
         for text in ["0", "99ms", "1h1ms", "2w"] {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_is_told_by_its_two_largest_units() {
+    fn a_span_has_its_two_largest_units() {
         for (seconds, text) in [
             (0.0, "0s"),
             (f64::NAN, "0s"),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused_with_what_to_write() {
+    fn an_invalid_duration_is_refused_with_a_remedy() {
         let all: Vec<String> = [
             "",
             "10",
@@ -264,7 +264,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_as_the_same(milliseconds in 0..u64::MAX) {
+        fn a_written_duration_reads_back(milliseconds in 0..u64::MAX) {
             let duration = Duration::from_millis(milliseconds);
             prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
         }

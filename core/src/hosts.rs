@@ -1,4 +1,5 @@
-//! Names of hosts: of this machine, and many at once, as `gpu[01-08]`, which Slurm, pdsh and clush write too.
+//! Names of hosts: the name of this machine, and patterns for many names such as `gpu[01-08]`, as in Slurm, pdsh and
+//! clush.
 
 /// This machine's name: `uname -n`.
 #[must_use]
@@ -6,19 +7,19 @@ pub fn machine_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// More hosts than this are a typing error.
+/// The most hosts of one pattern: a larger number is a typing error.
 pub const MOST_HOSTS: usize = 10_000;
 
 /// A text that names no hosts, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostPatternError {
-    /// Nothing.
+    /// The text is empty.
     #[error("the name of a host is empty: write one, such as gpu01")]
     Empty,
-    /// A bracket without its counterpart, or within another.
+    /// A bracket without its counterpart, or within other brackets.
     #[error("the brackets of '{}' do not match: write gpu[01-08] for gpu01 to gpu08", .0.escape_debug())]
     Brackets(String),
-    /// What is in brackets is no list of ranges.
+    /// The text in brackets is not a list of ranges.
     #[error(
         "'{}' in '{}' is not a range of numbers: write gpu[01-08] or gpu[1,3,5-7], the smaller number \
          first",
@@ -27,10 +28,10 @@ pub enum HostPatternError {
     Range {
         /// The whole text.
         pattern: String,
-        /// What is wrong in it.
+        /// The wrong part.
         range: String,
     },
-    /// A character that no name has.
+    /// A character that is in no name of a host.
     #[error(
         "'{}' has {character:?}, which is in no name of a host: name hosts, or ranges such as gpu[01-08]",
         .pattern.escape_debug()
@@ -38,15 +39,15 @@ pub enum HostPatternError {
     Character {
         /// The whole text.
         pattern: String,
-        /// What is wrong in it.
+        /// The character.
         character: char,
     },
-    /// It stands for more than [`MOST_HOSTS`].
+    /// The pattern stands for more than [`MOST_HOSTS`].
     #[error("'{}' stands for more than {MOST_HOSTS} hosts: make the range smaller", .0.escape_debug())]
     TooMany(String),
 }
 
-/// The hosts that a pattern stands for, in its order. Numbers are as wide as the first of their range.
+/// The hosts of a pattern, in the order of the pattern. Numbers have the width of the first number of their range.
 ///
 /// # Errors
 /// The text is not a name or a pattern, or stands for more than [`MOST_HOSTS`].
@@ -84,7 +85,7 @@ pub fn expand(pattern: &str) -> Result<Vec<String>, HostPatternError> {
     Ok(names)
 }
 
-/// Names of hosts, addresses of version 4 and 6, and what people call machines in `ssh_config`.
+/// Whether a character can be in a host name, an address of version 4 or 6, or an alias in `ssh_config`.
 fn may_be_in_a_name(character: char) -> bool {
     character.is_alphanumeric() || "-._:%".contains(character)
 }
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_hosts_is_refused_with_what_to_write() {
+    fn an_invalid_pattern_is_refused_with_a_remedy() {
         let all: Vec<String> = [
             "",
             "gpu[1-2",
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_is_reached_and_not_passed() {
+    fn the_most_hosts_are_accepted() {
         assert_eq!(expand("gpu[1-10000]").unwrap().len(), MOST_HOSTS);
         assert_eq!(expand("r[1-100]n[1-100]").unwrap().len(), MOST_HOSTS);
     }

@@ -1,15 +1,16 @@
-//! What is true on one GPU host, now: devices, environments, users and processes.
+//! The present facts of one GPU host: devices, environments, users and processes.
 //!
-//! Three sources ([`gpu`], [`proc`], [`state`]) are read by [`collect`] into one [`model::Snapshot`] per interval, with
-//! each process attributed to an environment by [`attribute`] and each interval's use charged to its users by
-//! [`accounting`]. [`stream`] publishes the snapshots. Nothing here speaks HTTP or SSH, parses command
-//! lines or starts a program, and only [`state`] writes files.
+//! [`collect`] reads three sources ([`gpu`], [`proc`], [`state`]) into one [`model::Snapshot`] per interval.
+//! [`attribute`] finds the environment of each process, and [`accounting`] charges the use of each interval to its
+//! users. [`stream`] publishes the snapshots. This crate has no HTTP, no SSH and no command line, starts no program,
+//! and writes files only in [`state`], by [`files`].
 
 pub mod accounting;
 pub mod attribute;
 pub mod collect;
 pub mod duration;
 pub mod enforcement;
+pub mod files;
 pub mod gpu;
 pub mod hosts;
 pub mod model;

@@ -49,7 +49,7 @@ impl fmt::Display for OutsideUse {
     }
 }
 
-/// Bytes in a readable unit.
+/// An amount of memory in a readable unit.
 #[must_use]
 pub fn memory(bytes: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]

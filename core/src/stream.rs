@@ -1,4 +1,4 @@
-//! Publications, handed to whoever waits for the next or asks for the latest.
+//! Publications for readers: the latest one, and each next one.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct Publisher(watch::Sender<Arc<Publication>>);
 #[derive(Clone, Debug)]
 pub struct SnapshotStream(watch::Receiver<Arc<Publication>>);
 
-/// The collection ended, so that nothing will be published any more.
+/// The collection has ended: no publication follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the collection has ended")]
 pub struct Ended;
@@ -35,7 +35,7 @@ impl Publisher {
         self.0.send_replace(Arc::new(publication));
     }
 
-    /// Whether nobody has a stream any more.
+    /// Whether all streams were dropped.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
@@ -58,7 +58,7 @@ impl SnapshotStream {
         Ok(Arc::clone(&self.0.borrow_and_update()))
     }
 
-    /// As [`SnapshotStream::next`], for a thread that no runtime drives.
+    /// As [`SnapshotStream::next`], for a thread without an asynchronous runtime.
     ///
     /// # Errors
     /// The collection ended.

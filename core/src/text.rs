@@ -1,9 +1,9 @@
-//! Texts that somebody else chose, made fit to be shown, and times in words.
+//! Untrusted texts in a form that is safe to show, and times in words.
 
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
-/// The text with everything escaped that could move a cursor, break a line, or turn the direction of writing.
+/// The text with all characters escaped that could move a cursor, break a line, or change the direction of writing.
 #[must_use]
 pub fn harmless(text: &str) -> String {
     let mut harmless = String::with_capacity(text.len());
@@ -21,10 +21,10 @@ pub fn is_harmless(character: char) -> bool {
     QUOTED.contains(&character) || character.escape_debug().len() == 1
 }
 
-/// What `escape_debug` escapes and nobody need fear.
+/// Characters that `escape_debug` escapes although they are harmless.
 const QUOTED: [char; 3] = ['"', '\'', '\\'];
 
-/// So many characters of a text, with a sign where more were.
+/// At most this number of characters of a text, with `…` after a cut.
 #[must_use]
 pub fn shortened(text: &str, characters: usize) -> String {
     match text.char_indices().nth(characters) {
@@ -33,19 +33,19 @@ pub fn shortened(text: &str, characters: usize) -> String {
     }
 }
 
-/// Local time to the minute, `2026-11-20 19:30`; what is no time of this era is shown as seconds.
+/// Local time to the minute, `2026-11-20 19:30`; the number of seconds if the calendar does not have the time.
 #[must_use]
 pub fn moment(timestamp_seconds: f64, zone: &TimeZone) -> String {
     local_time(timestamp_seconds, zone).unwrap_or_else(|| timestamp_seconds.to_string())
 }
 
-/// A [`moment`] at which something ends; what no calendar has is `further notice`.
+/// The [`moment`] of an end; `further notice` if the calendar does not have the time.
 #[must_use]
 pub fn end_moment(timestamp_seconds: f64, zone: &TimeZone) -> String {
     local_time(timestamp_seconds, zone).unwrap_or_else(|| "further notice".to_owned())
 }
 
-/// A [`moment`] near now, as short as it is clear: `18:00`, `Wed 18:00`, `2026-12-05 18:00`.
+/// A [`moment`] near now, in the shortest clear form: `18:00`, `Wed 18:00`, `2026-12-05 18:00`.
 #[must_use]
 pub fn short_moment(timestamp_seconds: f64, now_seconds: f64, zone: &TimeZone) -> String {
     let local = local(timestamp_seconds, zone).zip(local(now_seconds, zone));
@@ -77,14 +77,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_told_to_the_minute_of_its_zone() {
+    fn a_time_is_shown_to_the_minute_in_its_zone() {
         assert_eq!(moment(1_795_174_860.4, &TimeZone::UTC), "2026-11-20 11:41");
         let east = TimeZone::fixed(jiff::tz::offset(5));
         assert_eq!(end_moment(1_795_174_860.0, &east), "2026-11-20 16:41");
     }
 
     #[test]
-    fn a_moment_near_now_has_no_more_than_tells_it() {
+    fn a_moment_near_now_has_the_shortest_clear_form() {
         // A Friday, 11:41.
         let now = 1_795_174_860.0;
         let day = 86_400.0;
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_calendar_has_ends_on_further_notice() {
+    fn a_time_that_no_calendar_has_is_further_notice() {
         assert_eq!(moment(1e12, &TimeZone::UTC), "1000000000000");
         for never in [f64::MAX, f64::INFINITY, 1e12] {
             assert_eq!(end_moment(never, &TimeZone::UTC), "further notice");

@@ -1,6 +1,6 @@
-//! YAML files that people write: strictly read, with errors that point at the place.
+//! Strict reading of YAML files that people write, with line and column in errors.
 //!
-//! The only module that knows the YAML library.
+//! Only this module uses the YAML library.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use serde_saphyr::MessageFormatter;
 
 use crate::text::harmless;
 
-/// A value that remembers where in its file it stands, so that what is found wrong with it
-/// later can point there too: see [`Error::at`].
+/// A value with its place in the file, so that a later error about the value has line and column too: see
+/// [`Error::at`].
 pub use serde_saphyr::Spanned as Located;
 
-/// Where in its file a [`Located`] value stands: its `referenced`.
+/// The place of a [`Located`] value in its file: its `referenced`.
 pub use serde_saphyr::Location as Place;
 
-/// Why a file cannot be used, and where: `FILE:LINE:COLUMN: what`, and the lines around it.
+/// Why a file cannot be used, and the place: `FILE:LINE:COLUMN: message`, with the lines around it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     source_name: String,
@@ -90,14 +90,14 @@ fn snippet(text: &str, line: usize, column: usize) -> String {
     out + &format!("\n {:width$} | {:indent$}^", "", "")
 }
 
-/// Whether it takes its column and nothing else.
+/// Whether the character takes exactly one column.
 fn is_shown_as_it_is(character: char) -> bool {
     let text = character.encode_utf8(&mut [0; 4]).to_owned();
     harmless(&text) == text
 }
 
-/// A type of scalars that is written as text: its name, what it holds, and how a text is read, with what is wrong with it
-/// as an error.
+/// Defines a type of scalars that are written as text: its name, its inner type, and a parser whose error is the
+/// message.
 #[macro_export]
 macro_rules! yaml_scalar {
     ($(#[$attribute:meta])* $vis:vis $name:ident($inner:ty), $parse:expr) => {
@@ -114,13 +114,13 @@ macro_rules! yaml_scalar {
     };
 }
 
-/// Parses one document. Only `true` and `false` are booleans, a key must not be given twice, and
-/// the types say whether unknown keys are refused (`deny_unknown_fields`).
+/// Parses one document. Only `true` and `false` are booleans, and a key must not occur twice. A type refuses unknown
+/// keys by `deny_unknown_fields`.
 ///
 /// # Errors
-/// The text is not YAML, not what the type wants, or unreasonably large.
+/// The text is not YAML, does not have the form of the type, or is unreasonably large.
 pub fn parse<T: DeserializeOwned>(source_name: &str, text: &str) -> Result<T, Error> {
-    // Files of people have a few thousand values; what is far beyond is a mistake or an alias bomb.
+    // Files of people have a few thousand values; a file far beyond is a mistake or an alias bomb.
     let options = serde_saphyr::options! {
         strict_booleans: true,
         with_snippet: false,
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_yaml_is_refused_with_its_place() {
+    fn invalid_yaml_is_refused_with_its_place() {
         insta::assert_snapshot!(refused("enabled: [true\nusers: x\n"), @r"
         config.yml:1:10: expected string scalar
          1 | enabled: [true
@@ -202,16 +202,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_controls_no_terminal() {
+    fn an_error_has_no_control_characters() {
         let written = "enabled: \"\\e[2J\\n\\x9b\\u202e\u{202e}\"\n\"\\e\": 1\n";
         let text = "enabled: true\nusers: [\"\\e[2J\\n\\u202e\u{202e}\"]\n";
         let config: Config = parse("config.yml", text).unwrap();
         let later = Error::at("config\u{1b}.yml", text, config.users[0].referenced, config.users[0].value.clone());
-        for said in [refused(written), later.to_string()] {
-            let lines = said.lines().count();
-            assert!(lines == 3 || lines == 4, "{said:?}");
+        for message in [refused(written), later.to_string()] {
+            let lines = message.lines().count();
+            assert!(lines == 3 || lines == 4, "{message:?}");
             let controls = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
-            assert!(!said.contains(controls), "{said:?}");
+            assert!(!message.contains(controls), "{message:?}");
         }
     }
 
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_says_what_is_missing() {
+    fn an_empty_file_is_refused_with_its_place() {
         insta::assert_snapshot!(refused(""), @r"
         config.yml:1:1: unexpected end of file
            | ^
@@ -234,14 +234,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_wrong_later_points_at_its_place() {
+    fn a_later_error_about_a_value_has_its_place() {
         let text = "enabled: true\nusers: [alice, bob]\n";
         let config: Config = parse("config.yml", text).unwrap();
         assert!(config.enabled);
-        let error = Error::at("config.yml", text, config.users[1].referenced, "nobody is called bob");
+        let error = Error::at("config.yml", text, config.users[1].referenced, "there is no user bob");
         assert_eq!(error.place(), Some((2, 16)));
         insta::assert_snapshot!(error, @r"
-        config.yml:2:16: nobody is called bob
+        config.yml:2:16: there is no user bob
          1 | enabled: true
          2 | users: [alice, bob]
            |                ^

@@ -1,5 +1,5 @@
-//! Whether the enforcer sees what its rules are about: a source that fails, or that does not show a part, is blind, and nothing
-//! is done by what it would show. Decided here, once a cycle, for status, readiness, metrics and log.
+//! Sources that fail, or that lack a part, are *blind*: no action relies on their missing facts. This module finds them once a
+//! cycle, for status, readiness, metrics and log.
 
 use std::collections::BTreeMap;
 
@@ -20,25 +20,25 @@ const COLLECTORS: [&str; 3] = ["gpu", "processes", "state"];
 const DEVICES: &str = "devices";
 const RECORDS: &str = "records";
 
-/// How many publications in a row a source that worked may fail in: a single one that comes late is not blindness.
+/// The number of successive publications in which a source that worked before may fail: one late answer is not blindness.
 const TOLERATED: u32 = 1;
 
-/// What is remembered of sources, by host and source.
+/// The state of each source, by host and source.
 #[derive(Debug, Default)]
-pub(crate) struct Sight(BTreeMap<(String, &'static str), Seen>);
+pub(crate) struct SourceStates(BTreeMap<(String, &'static str), SourceState>);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    /// Whether it ever worked.
+struct SourceState {
+    /// Whether the source has ever worked.
     worked: bool,
-    /// In how many publications it has failed since, and when it did first.
+    /// The number of publications since then in which it failed, and the time of the first failure.
     failed: u32,
     since_seconds: f64,
 }
 
-impl Sight {
-    /// The sources that show nothing. A host in `silent` has no fresh facts for the rules.
-    pub(crate) fn look(
+impl SourceStates {
+    /// Returns the blind sources. A host in `silent` has no fresh facts for the rules.
+    pub(crate) fn update(
         &mut self,
         hosts: &[HostSnapshot],
         silent: impl Fn(&str) -> bool,
@@ -53,7 +53,7 @@ impl Sight {
                 let mut seen = before.get(&key).copied().unwrap_or_default();
                 match why {
                     None => {
-                        seen = Seen { worked: true, ..Seen::default() };
+                        seen = SourceState { worked: true, ..SourceState::default() };
                     }
                     Some(why) => {
                         if seen.failed == 0 {
@@ -80,7 +80,7 @@ impl Sight {
                 };
                 let why = (!status.success || !status.current).then(|| {
                     let error = status.error.clone();
-                    error.unwrap_or_else(|| "it has told nothing that is fresh".to_owned())
+                    error.unwrap_or_else(|| "it has no fresh values".to_owned())
                 });
                 explained |= why.is_some();
                 look(collector, why);
@@ -94,14 +94,14 @@ impl Sight {
                 Some(error.unwrap_or_else(|| "it does not answer".to_owned()))
             } else {
                 let is_silent = silent(hostname) && !explained;
-                is_silent.then(|| "it has told nothing new for a while".to_owned())
+                is_silent.then(|| "it has sent nothing new for a while".to_owned())
             };
             look(HOST, why);
         }
         blind
     }
 
-    /// The sources that a look found, by host and source, and whether each is blind.
+    /// All sources of the last update, by host and source, and whether each is blind.
     pub(crate) fn measured(&self, blind: &[Blind]) -> BTreeMap<(String, String), bool> {
         let mut all: BTreeMap<(String, String), bool> =
             self.0.keys().map(|(hostname, source)| ((hostname.clone(), (*source).to_owned()), false)).collect();
@@ -112,7 +112,7 @@ impl Sight {
     }
 }
 
-/// What a collector that works may show in part only, and why it does.
+/// A part that a working collector may lack: its name, its collector, and the function that returns the reason.
 type Part = (&'static str, &'static str, fn(&Snapshot) -> Option<String>);
 const PARTS: [Part; 2] = [(DEVICES, "gpu", unknown_devices), (RECORDS, "state", damaged_records)];
 
@@ -125,7 +125,7 @@ fn works(snapshot: &Snapshot, collector: &str) -> bool {
 pub(crate) fn unknown_devices(snapshot: &Snapshot) -> Option<String> {
     let error = snapshot.collectors.get("gpu").filter(|it| it.success);
     if let Some(missing) = error.and_then(|it| it.error.as_deref()) {
-        return Some(shortened(missing, MOST_CHARACTERS));
+        return Some(shortened(missing, MAX_CHARACTERS));
     }
     let unknown: Vec<u32> = answering(snapshot).filter(|gpu| !snapshot.processes_known(*gpu)).collect();
     (!unknown.is_empty()).then(|| {
@@ -139,11 +139,11 @@ pub(crate) fn unknown_devices(snapshot: &Snapshot) -> Option<String> {
 
 fn damaged_records(snapshot: &Snapshot) -> Option<String> {
     let error = snapshot.collectors.get("state")?.error.as_deref()?;
-    Some(shortened(error, MOST_CHARACTERS))
+    Some(shortened(error, MAX_CHARACTERS))
 }
 
-/// Whoever may write the state files may damage any number of records in them.
-const MOST_CHARACTERS: usize = 500;
+/// The longest reason: a user who may write the state files may damage any number of records.
+const MAX_CHARACTERS: usize = 500;
 
 /// Whole GPUs that answer.
 fn answering(snapshot: &Snapshot) -> impl Iterator<Item = u32> {
@@ -152,8 +152,8 @@ fn answering(snapshot: &Snapshot) -> impl Iterator<Item = u32> {
     whole.map(|it| it.index.gpu)
 }
 
-/// Whether no host can be judged.
-pub(crate) fn sees_nothing(hosts: &[HostSnapshot], blind: &[Blind]) -> bool {
+/// Whether the rules cannot judge any host.
+pub(crate) fn all_blind(hosts: &[HostSnapshot], blind: &[Blind]) -> bool {
     let is_blind = |host: &HostSnapshot| {
         let mut of_host = blind.iter().filter(|it| it.hostname == host.hostname);
         of_host.any(|it| match it.source.as_str() {
@@ -200,9 +200,9 @@ mod tests {
 
     #[test]
     fn a_source_that_fails_twice_or_never_worked_is_blind_since_it_failed_first() {
-        let mut sight = Sight::default();
+        let mut states = SourceStates::default();
         let mut look = |host: HostSnapshot, now| -> Vec<(String, f64)> {
-            let blind = sight.look(&[host], |_| false, now);
+            let blind = states.update(&[host], |_| false, now);
             blind.into_iter().map(|it| (it.source, it.since_seconds)).collect()
         };
         assert_eq!(look(host(true, Some("no driver")), 1.0), [("gpu".to_owned(), 1.0)]);
@@ -237,15 +237,15 @@ mod tests {
             (&[true], Some("e1 is left out"), &["devices", "records"], true),
         ] {
             let hosts = [with(unknown, damage)];
-            let mut sight = Sight::default();
-            let blind = sight.look(&hosts, |_| false, 1.0);
+            let mut states = SourceStates::default();
+            let blind = states.update(&hosts, |_| false, 1.0);
             let found: Vec<_> = blind.iter().map(|it| it.source.as_str()).collect();
             assert_eq!(found, sources);
-            assert_eq!(sees_nothing(&hosts, &blind), is_nothing, "{found:?}");
+            assert_eq!(all_blind(&hosts, &blind), is_nothing, "{found:?}");
         }
         // A list that fails once is not blindness where it worked before.
-        let mut sight = Sight::default();
-        let mut look = |unknown| sight.look(&[with(&[unknown], None)], |_| false, 1.0).len();
+        let mut states = SourceStates::default();
+        let mut look = |unknown| states.update(&[with(&[unknown], None)], |_| false, 1.0).len();
         assert_eq!([look(false), look(true), look(true), look(false)], [0, 0, 1, 0]);
     }
 
@@ -258,17 +258,17 @@ mod tests {
             let gpu = snapshot.collectors.get_mut("gpu").unwrap();
             gpu.error = Some("the driver does not show GPU 1".to_owned());
             let hosts = [host];
-            let blind = Sight::default().look(&hosts, |_| false, 1.0);
+            let blind = SourceStates::default().update(&hosts, |_| false, 1.0);
             let found: Vec<_> = blind.iter().map(|it| (&*it.source, &*it.why)).collect();
             assert_eq!(found, [("devices", "the driver does not show GPU 1")]);
-            assert_eq!(sees_nothing(&hosts, &blind), is_nothing);
+            assert_eq!(all_blind(&hosts, &blind), is_nothing);
         }
     }
 
     #[test]
     fn silence_is_of_the_host_unless_a_source_explains_it() {
         let look = |gpu| {
-            let blind = Sight::default().look(&[host(true, gpu)], |_| true, 1.0);
+            let blind = SourceStates::default().update(&[host(true, gpu)], |_| true, 1.0);
             blind.into_iter().map(|it| it.source).collect::<Vec<_>>()
         };
         assert_eq!(look(None), ["host"]);

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A map by GPU as a sorted list. There is one for each environment, in a history also for each rule, mostly with one GPU,
-/// and a node of a `BTreeMap` has room for eleven.
+/// A map by GPU as a sorted list. Each environment has such a map, in a history also each rule, and most maps have one GPU.
+/// A node of a `BTreeMap` has room for eleven entries.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ByGpu<T>(Vec<(u32, T)>);
 
 impl<T> ByGpu<T> {
     fn position(&self, gpu: u32) -> Result<usize, usize> {
-        // Of a list of all GPUs each is at its own index.
+        // In a list of all GPUs, each GPU is at its own index.
         let at = gpu as usize;
         let is_at = self.0.get(at).is_some_and(|(it, _)| *it == gpu);
         let search = || self.0.binary_search_by_key(&gpu, |(gpu, _)| *gpu);
@@ -88,7 +88,7 @@ impl<T> IntoIterator for ByGpu<T> {
     }
 }
 
-/// Of two of one GPU the later one stays.
+/// The later of two entries with one GPU replaces the earlier one.
 impl<T> FromIterator<(u32, T)> for ByGpu<T> {
     fn from_iter<I: IntoIterator<Item = (u32, T)>>(all: I) -> Self {
         let all = all.into_iter();

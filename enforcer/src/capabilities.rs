@@ -1,8 +1,8 @@
-//! What this process may do, by its capabilities: capabilities(7).
+//! Missing capabilities of this process: capabilities(7).
 
 use std::fs;
 
-/// Number, name, and what cannot be done without it.
+/// Number and name of each capability, and the consequence of its absence.
 const NEEDED: [(u32, &str, &str); 3] = [
     (
         2,
@@ -17,7 +17,7 @@ const NEEDED: [(u32, &str, &str); 3] = [
     ),
 ];
 
-/// What this process cannot do for want of a capability, a sentence each.
+/// A sentence for each missing capability.
 pub(crate) fn missing() -> Vec<String> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     missing_from(&status)
@@ -26,13 +26,13 @@ pub(crate) fn missing() -> Vec<String> {
 fn missing_from(status: &str) -> Vec<String> {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
-    // Where the kernel does not tell, nothing is known to be missing.
+    // If the kernel does not show the capabilities, none counts as missing.
     let effective = effective.unwrap_or(u64::MAX);
     let needed = NEEDED.iter().filter(|(bit, ..)| effective & (1 << bit) == 0);
-    let said = needed.map(|(_, name, without)| {
+    let sentences = needed.map(|(_, name, without)| {
         format!("without {name} {without}: run as root, or give it with AmbientCapabilities")
     });
-    said.collect()
+    sentences.collect()
 }
 
 #[cfg(test)]
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_capabilities_are_named() {
         let missing = |bits: &str| missing_from(&format!("Name:\tx\nCapEff:\t{bits}\n")).len();
         assert_eq!(missing("000001ffffffffff"), 0);
         assert_eq!(missing("0000000000080024"), 0);

@@ -1,28 +1,20 @@
 //! The commands besides `run`.
 
-use std::io::Write as _;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use genv_core::enforcement::Enforcement;
 use genv_core::model::local_time_zone;
-use genv_core::state::shape;
 use genv_core::text::{end_moment, harmless};
-use serde::Serialize;
 
 use crate::config::{self, Accounts as _, NameService};
 use crate::control::{Control, GivenWaiver};
 use crate::directory::RuntimeDirectory;
 use crate::execute::reset_breaker;
 use crate::flags::{CheckFlags, PauseFlags, ResetFlags, StatusFlags, TestFlags, WaiveFlags};
-use crate::{Silent, UsageError, rule_test, status};
-
-/// Unix time.
-pub(crate) fn now_seconds() -> f64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_secs_f64()
-}
+use crate::output::{now_seconds, print, print_json, print_note};
+use crate::{SilentExit, UsageError, rule_test, status};
 
 /// `genv-enforcer check`
 pub(crate) fn check(flags: &CheckFlags) -> anyhow::Result<()> {
@@ -32,7 +24,7 @@ pub(crate) fn check(flags: &CheckFlags) -> anyhow::Result<()> {
 /// `genv-enforcer test`
 pub(crate) fn test(flags: &TestFlags) -> anyhow::Result<()> {
     let passed = rule_test::test(&flags.files, &mut std::io::stdout().lock())?;
-    if passed { Ok(()) } else { Err(Silent.into()) }
+    if passed { Ok(()) } else { Err(SilentExit.into()) }
 }
 
 /// `genv-enforcer status`
@@ -41,7 +33,7 @@ pub(crate) fn status(flags: &StatusFlags) -> anyhow::Result<()> {
     let status = Enforcement::read(&path).map_err(|error| anyhow!(error))?;
     let status = status.with_context(|| {
         let path = path.display();
-        format!("cannot tell how the enforcer fares: none has written to {path}. Start it, or name its directory with --state-directory")
+        format!("cannot show the status: no enforcer has written to {path}. Start it, or name its directory with --state-directory")
     })?;
     if flags.json {
         return print_json(&status);
@@ -57,7 +49,7 @@ pub(crate) fn pause(flags: &PauseFlags) -> anyhow::Result<()> {
     change(&path, |control| {
         control.paused_until_seconds = until;
     })?;
-    note_silence(&path, now);
+    note_missing_daemon(&path, now);
     print(&match until {
         Some(until) => format!("Paused until {}.\n", end_moment(until, &local_time_zone())),
         None => "Not paused.\n".to_owned(),
@@ -92,9 +84,9 @@ pub(crate) fn waive(flags: &WaiveFlags) -> anyhow::Result<()> {
     let is_uid = is_uid.is_some_and(|uid| uid.parse::<u32>().is_ok());
     if !flags.duration.is_zero() && !is_uid && !NameService.has_user(&flags.user) {
         let user = harmless(&flags.user);
-        tell(&format!("this machine knows no user '{user}'; the exemption is kept all the same"));
+        print_note(&format!("this machine knows no user '{user}'; the exemption is kept all the same"));
     }
-    note_silence(&path, now);
+    note_missing_daemon(&path, now);
     let (user, rules) = (harmless(&flags.user), harmless(&flags.rules.join(", ")));
     print(&if flags.duration.is_zero() {
         format!("{user} is not exempt from {rules}.\n")
@@ -112,13 +104,13 @@ pub(crate) fn reset(flags: &ResetFlags) -> anyhow::Result<()> {
     })
 }
 
-/// Says so if no daemon is there to heed what was told: perhaps another directory was meant.
-fn note_silence(path: &Path, now_seconds: f64) {
+/// Prints a note if no daemon runs with this directory: the administrator may mean another directory.
+fn note_missing_daemon(path: &Path, now_seconds: f64) {
     let status = Enforcement::read(path).ok().flatten();
     if status.is_none_or(|status| status.is_abandoned(now_seconds)) {
         let path = path.display();
-        tell(&format!(
-            "no enforcer runs with {path} now: the next one that does heeds this. If one runs with another directory, name that with --state-directory"
+        print_note(&format!(
+            "no enforcer runs with {path} now: the next one that does applies this. If one runs with another directory, name that directory with --state-directory"
         ));
     }
 }
@@ -126,34 +118,12 @@ fn note_silence(path: &Path, now_seconds: f64) {
 fn change(path: &Path, change: impl FnOnce(&mut Control)) -> anyhow::Result<()> {
     let directory = RuntimeDirectory::open(path)?;
     if let Some(aside) = Control::change(&directory, now_seconds(), change)? {
-        tell(&format!("what was told before was damaged, and is set aside as {aside}"));
+        print_note(&format!("the file of pauses and waivers was damaged, and is set aside as {aside}"));
     }
     Ok(())
-}
-
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    let printed = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    match printed {
-        // Whoever read the output has seen enough, as `head` has.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        printed => printed.context("cannot print the answer"),
-    }
-}
-
-/// Prints JSON in which everything but printable ASCII is escaped, so that no name in it controls a terminal.
-pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    let mut json = String::from_utf8_lossy(&shape::json(value)).into_owned();
-    json.push('\n');
-    print(&json)
 }
 
 /// Prints what one cycle found.
 pub(crate) fn print_status(status: &Enforcement) -> anyhow::Result<()> {
     print(&status::text(status, now_seconds(), &local_time_zone()))
-}
-
-/// A note for people; nobody may be there to read it.
-pub(crate) fn tell(note: &str) {
-    let _ = writeln!(std::io::stderr(), "genv-enforcer: {note}");
 }

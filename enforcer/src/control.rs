@@ -1,5 +1,5 @@
-//! What administrators tell a running daemon: `control.json`, which the commands `pause` and `waive` write and the daemon
-//! reads each cycle. Who may write the enforcer's directory may tell it, and nobody else.
+//! Pauses and waivers for a running daemon. The commands `pause` and `waive` write `control.json`, and the daemon reads it
+//! each cycle. Only users who may write the enforcer's directory can change the file.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,29 +12,29 @@ use crate::directory::{Audience, FileError, RuntimeDirectory};
 /// The file.
 pub(crate) const CONTROL_FILE: &str = "control.json";
 
-/// Held while it is changed.
+/// The lock for changes of the file.
 const CONTROL_LOCK: &str = "control.lock";
 
-/// How long a command waits for another.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a command waits for the lock.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What was told.
+/// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Control {
-    /// Unix time until which everything waits.
+    /// The end of the pause of all warnings and actions, Unix time.
     pub(crate) paused_until_seconds: Option<f64>,
-    /// Exemptions.
+    /// The waivers.
     pub(crate) waivers: Vec<GivenWaiver>,
 }
 
-/// An exemption that was given while the daemon ran.
+/// A waiver from the command `waive`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GivenWaiver {
-    /// Whom it is for.
+    /// The user.
     pub(crate) user: String,
-    /// Names of the rules that it is from.
+    /// The names of the waived rules.
     pub(crate) rules: BTreeSet<String>,
     /// Unix time of its end.
     pub(crate) until_seconds: f64,
@@ -44,13 +44,13 @@ pub(crate) struct GivenWaiver {
     pub(crate) given_seconds: f64,
 }
 
-/// What was told could not be learned.
+/// The file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ControlError {
     /// The file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It was written by hand, and not well.
+    /// The file has another format, for example after an edit by hand.
     #[error("cannot use {path}: it is damaged ({why}): give pauses and waivers again, and the command sets it aside")]
     Damaged {
         /// The file.
@@ -61,10 +61,10 @@ pub(crate) enum ControlError {
 }
 
 impl Control {
-    /// What was told and is not over yet.
+    /// Reads the pause and the waivers that have not ended.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// The file cannot be read, or is damaged.
     pub(crate) fn read(directory: &RuntimeDirectory, now_seconds: f64) -> Result<Self, ControlError> {
         let Some(content) = directory.read(CONTROL_FILE)? else {
             return Ok(Self::default());
@@ -76,16 +76,16 @@ impl Control {
         Ok(control.without_expired(now_seconds))
     }
 
-    /// Changes what is told. A damaged file is set aside first; its new name is returned.
+    /// Changes the file. A damaged file is set aside first, and its new name is returned.
     ///
     /// # Errors
-    /// The directory cannot be written, or somebody else changes it for all that time.
+    /// The directory cannot be written, or another command holds the lock too long.
     pub(crate) fn change(
         directory: &RuntimeDirectory,
         now_seconds: f64,
         change: impl FnOnce(&mut Self),
     ) -> Result<Option<String>, FileError> {
-        let _lock = directory.lock(CONTROL_LOCK, PATIENCE)?;
+        let _lock = directory.lock(CONTROL_LOCK, TIMEOUT)?;
         let (mut control, aside) = match Self::read(directory, now_seconds) {
             Ok(control) => (control, None),
             Err(ControlError::Damaged { .. }) => (Self::default(), Some(directory.set_aside(CONTROL_FILE)?)),
@@ -98,7 +98,7 @@ impl Control {
         Ok(aside)
     }
 
-    /// The exemptions as the rules take them.
+    /// The waivers as the plan takes them.
     #[must_use]
     pub(crate) fn waivers(&self) -> Vec<Waiver> {
         let waivers = self.waivers.iter().map(|waiver| Waiver {
@@ -110,12 +110,12 @@ impl Control {
         waivers.collect()
     }
 
-    /// Gives a user an exemption from rules, in place of what was given from each of them before.
+    /// Adds a waiver. It replaces the user's earlier waivers of the same rules.
     pub(crate) fn waive(&mut self, waiver: GivenWaiver) {
         for earlier in self.waivers.iter_mut().filter(|it| it.user == waiver.user) {
             earlier.rules.retain(|rule| !waiver.rules.contains(rule));
         }
-        // One without rules would be from all.
+        // A waiver without rules would waive all rules.
         self.waivers.retain(|it| it.user != waiver.user || !it.rules.is_empty());
         self.waivers.push(waiver);
     }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_read_until_it_is_over() {
+    fn a_pause_and_waivers_are_read_until_they_end() {
         let folder = tempfile::tempdir().unwrap();
         let directory = RuntimeDirectory::open(folder.path()).unwrap();
         assert_eq!(Control::read(&directory, 0.0).unwrap(), Control::default());

@@ -1,28 +1,21 @@
-//! The directory of the enforcer's own files: nobody else may write there, and nothing that was planted there is
-//! followed.
+//! The directory of the enforcer's own files. Only its owner may write there, and planted links and other planted files are
+//! refused.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use genv_core::state::atomic::{Disk, Prepared, RealDisk};
+use genv_core::files::{self, Disk, FileLock, Prepared, RealDisk, is_regular, read_at_most};
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Uid, fchmod, fchown, flock, fstat, fsync, mkdirat,
-    openat, renameat, statat, unlinkat,
+    AtFlags, CWD, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, fsync, mkdirat, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// A file that is larger was not written by the enforcer.
-const MOST_FILE_BYTES: u64 = 64 << 20;
+/// The largest file that the enforcer writes.
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// How often a lock is tried.
-const LOCK_POLL: Duration = Duration::from_millis(5);
-
-/// What could not be done with a file, why, and what to do.
+/// A failed operation on a file: the operation, the reason, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {what} {path}: {why}: {remedy}", path = .path.display())]
 pub struct FileError {
@@ -36,12 +29,12 @@ pub struct FileError {
     pub remedy: &'static str,
 }
 
-/// For whom a file is.
+/// The users who may read a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// Its owner and group (0640). It is on the disk when it is written.
+    /// Its owner and group (0640). A write is flushed to the disk.
     Own,
-    /// Everybody may read it (0644). It is written anew so often that it need not outlive a power failure.
+    /// All users (0644). The file is written so often that it need not survive a power failure.
     Everybody,
 }
 
@@ -54,7 +47,7 @@ impl Audience {
     }
 }
 
-/// The directory, open. Its files belong to whoever owns it, also where root writes them.
+/// The open directory. Its files belong to the owner of the directory, also if root writes them.
 #[derive(Debug)]
 pub struct RuntimeDirectory {
     path: PathBuf,
@@ -62,17 +55,17 @@ pub struct RuntimeDirectory {
     owner: (u32, u32),
 }
 
-/// Held until it is dropped.
+/// A lock, which is released on drop.
 #[derive(Debug)]
 pub struct DirectoryLock {
-    _file: OwnedFd,
+    _lock: FileLock,
 }
 
 impl RuntimeDirectory {
-    /// Opens it; makes it (0755) if its parent is there.
+    /// Opens the directory. A missing directory is made (0755) if its parent exists.
     ///
     /// # Errors
-    /// It cannot be opened or made, or others may write there.
+    /// The directory cannot be opened or made, or other users may write there.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, FileError> {
         let path = path.into();
         let error = |what, why: String, remedy| FileError { what, path: path.clone(), why, remedy };
@@ -81,8 +74,7 @@ impl RuntimeDirectory {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(failed("make the directory")(errno)),
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let file = openat(CWD, &path, flags, Mode::empty()).map_err(failed("open the directory"))?;
+        let file = files::open_folder_through_links(CWD, &path).map_err(failed("open the directory"))?;
         let stat = fstat(&file).map_err(failed("open the directory"))?;
         let user = geteuid();
         if stat.st_uid != user.as_raw() && !user.is_root() {
@@ -102,16 +94,16 @@ impl RuntimeDirectory {
         Ok(Self { owner: (stat.st_uid, stat.st_gid), path, file })
     }
 
-    /// Where it is.
+    /// The path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Puts this content into the place of a file: whoever reads it finds the old one or the new one.
+    /// Replaces a file atomically: a reader finds the old content or the new content.
     ///
     /// # Errors
-    /// It cannot be written; the old one is still there.
+    /// The file cannot be written; the old content is still there.
     pub fn replace(&self, name: &str, content: &[u8], audience: Audience) -> Result<(), FileError> {
         let disk = OwnDisk { audience, owner: self.owner };
         self.replace_on(&disk, name, content)
@@ -123,29 +115,27 @@ impl RuntimeDirectory {
         replaced.map_err(|errno| self.failed("write", name, errno))
     }
 
-    /// What a file holds; nothing if there is none.
+    /// The content of a file; absent if there is no file.
     ///
     /// # Errors
-    /// It cannot be read, or is not a file of the enforcer's.
+    /// The file cannot be read, or is not a file of the enforcer.
     pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, FileError> {
         let file = match self.open_own(name, OFlags::RDONLY) {
             Ok(file) => file,
             Err(_) if self.is_absent(name) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let mut content = Vec::new();
-        let limited = File::from(file).take(MOST_FILE_BYTES + 1).read_to_end(&mut content);
-        match limited {
-            Ok(_) if content.len() as u64 > MOST_FILE_BYTES => Err(self.foreign("read", name, "it is far too large")),
-            Ok(_) => Ok(Some(content)),
+        match read_at_most(file, MAX_FILE_BYTES) {
+            Ok(None) => Err(self.foreign("read", name, "it is far too large")),
+            Ok(content) => Ok(content),
             Err(error) => Err(self.error("read", name, error.to_string(), "look for errors of the disk")),
         }
     }
 
-    /// Moves a damaged file away, replacing what was moved there before; returns its new name.
+    /// Renames a damaged file to `NAME.damaged`, which replaces an earlier one. Returns the new name.
     ///
     /// # Errors
-    /// It cannot be renamed.
+    /// The file cannot be renamed.
     pub fn set_aside(&self, name: &str) -> Result<String, FileError> {
         let aside = format!("{name}.damaged");
         let directory = self.file.as_fd();
@@ -156,7 +146,7 @@ impl RuntimeDirectory {
     /// Removes a file, if there is one.
     ///
     /// # Errors
-    /// It is still there.
+    /// The file cannot be removed.
     pub fn remove(&self, name: &str) -> Result<(), FileError> {
         match unlinkat(self.file.as_fd(), name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -164,57 +154,44 @@ impl RuntimeDirectory {
         }
     }
 
-    /// Waits for a lock, a file that only its owner may open, so that nobody else can hold it.
+    /// Waits for a lock: a file that only its owner may open, so that no other user can hold the lock.
     ///
     /// # Errors
-    /// Somebody held it for all that time, or it is no file of the enforcer's.
+    /// Another process held the lock for the whole time, or the file is not a file of the enforcer.
     pub fn lock(&self, name: &str, patience: Duration) -> Result<DirectoryLock, FileError> {
-        let deadline = Instant::now() + patience;
-        loop {
-            if let Some(lock) = self.try_lock(name)? {
-                return Ok(lock);
-            }
-            if Instant::now() >= deadline {
-                return Err(self.error(
-                    "lock",
-                    name,
-                    format!("another process has held it for {} s", patience.as_secs()),
-                    "try again, or see what it does",
-                ));
-            }
-            thread::sleep(LOCK_POLL);
-        }
+        let lock = self.lock_within(name, patience)?;
+        lock.ok_or_else(|| {
+            let why = format!("another process has held it for {} s", patience.as_secs());
+            self.error("lock", name, why, "try again, or see what it does")
+        })
     }
 
-    /// Takes a lock as [`RuntimeDirectory::lock`] does, or nothing if somebody holds it now.
+    /// Takes a lock as [`RuntimeDirectory::lock`] does, or returns `None` if another process holds it now.
     ///
     /// # Errors
-    /// It is no file of the enforcer's.
+    /// The file is not a file of the enforcer.
     pub fn try_lock(&self, name: &str) -> Result<Option<DirectoryLock>, FileError> {
+        self.lock_within(name, Duration::ZERO)
+    }
+
+    fn lock_within(&self, name: &str, patience: Duration) -> Result<Option<DirectoryLock>, FileError> {
         let file = self.open_or_create(name, OFlags::RDWR, Mode::from_raw_mode(0o600))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(DirectoryLock { _file: file })),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
-            Err(errno) => Err(self.failed("lock", name, errno)),
-        }
+        let lock = FileLock::take(file, Some(patience)).map_err(|errno| self.failed("lock", name, errno))?;
+        Ok(lock.map(|lock| DirectoryLock { _lock: lock }))
     }
 
     /// Opens a file for appending and reading; makes it if there is none.
     ///
     /// # Errors
-    /// It cannot be opened or made, or is no file of the enforcer's.
+    /// The file cannot be opened or made, or is not a file of the enforcer.
     pub fn append(&self, name: &str, audience: Audience) -> Result<OwnedFd, FileError> {
         self.open_or_create(name, OFlags::RDWR | OFlags::APPEND, audience.mode())
     }
 
-    /// Whether what has this name now is the open file.
+    /// Whether the open file still has this name.
     #[must_use]
     pub fn is_in_place(&self, name: &str, file: BorrowedFd<'_>) -> bool {
-        let found = statat(self.file.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW);
-        match (found, fstat(file)) {
-            (Ok(found), Ok(open)) => (found.st_dev, found.st_ino) == (open.st_dev, open.st_ino),
-            _ => false,
-        }
+        files::is_in_place(&self.file, name, file)
     }
 
     fn open_or_create(&self, name: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd, FileError> {
@@ -234,18 +211,15 @@ impl RuntimeDirectory {
         }
     }
 
-    /// Opens a file only if it is one that the enforcer made.
+    /// Opens a file only if the enforcer made it.
     fn open_own(&self, name: &str, flags: OFlags) -> Result<OwnedFd, FileError> {
-        // Opening a pipe must not wait for its other end.
-        let careful = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let opened = openat(self.file.as_fd(), name, flags | careful, Mode::empty());
-        let file = opened.map_err(|errno| match errno {
+        let file = files::open(&self.file, name, flags).map_err(|errno| match errno {
             Errno::LOOP => self.foreign("open", name, "it is a symbolic link"),
             Errno::ISDIR | Errno::NXIO | Errno::NODEV => self.foreign("open", name, "it is not a regular file"),
             errno => self.failed("open", name, errno),
         })?;
         let stat = fstat(&file).map_err(|errno| self.failed("open", name, errno))?;
-        let why = if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        let why = if !is_regular(&stat) {
             "it is not a regular file"
         } else if stat.st_nlink != 1 {
             "it is a hard link to a file that has other names"
@@ -294,12 +268,11 @@ impl Disk for OwnDisk {
         fchmod(file, self.audience.mode())
     }
 
-    fn write(&self, file: BorrowedFd<'_>, content: &[u8]) -> Result<usize, Errno> {
-        let written = RealDisk.write(file, content)?;
-        if written == content.len() && self.audience == Audience::Own {
-            fsync(file)?;
+    fn flush(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        match self.audience {
+            Audience::Own => fsync(file),
+            Audience::Everybody => Ok(()),
         }
-        Ok(written)
     }
 
     fn rename(&self, directory: BorrowedFd<'_>, from: &str, to: &str) -> Result<(), Errno> {
@@ -311,7 +284,7 @@ impl Disk for OwnDisk {
     }
 }
 
-/// Gives what root made to the owner of the directory.
+/// Gives a file that root made to the owner of the directory.
 fn give(file: BorrowedFd<'_>, (uid, gid): (u32, u32)) -> Result<(), Errno> {
     let stat = fstat(file)?;
     if (stat.st_uid, stat.st_gid) == (uid, gid) || !geteuid().is_root() {

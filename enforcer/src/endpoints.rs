@@ -1,52 +1,52 @@
-//! Which path answers what.
+//! The served paths and their responses.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use genv_web::build::{REVISION, VERSION};
-use genv_web::metrics::{METRICS, Out, Text};
-use genv_web::{Handler, LandingPage, Link, Request, Response, StatusCode};
+use genv_web::metrics::{LazyText, METRICS, TextSink};
+use genv_web::{Handler, LandingPage, PageLink, Request, Response, StatusCode};
 
 /// The served paths; first the path that Prometheus scrapes.
 pub(crate) const PATHS: [&str; 4] = ["/metrics", "/", "/-/healthy", "/-/ready"];
 
-/// Cycles that may be missed before the enforcer calls itself unhealthy.
+/// The number of missed cycles after which the enforcer is unhealthy.
 pub(crate) const MISSED_CYCLES: u32 = 3;
-/// A machine under load, or a lock that others hold, may make a cycle late by this much.
-const LATE: Duration = Duration::from_secs(30);
+/// The tolerated delay of a cycle by a machine under load or a held lock.
+const TOLERATED_DELAY: Duration = Duration::from_secs(30);
 
-/// The last cycle, for those who ask.
+/// The last cycle, for requests.
 #[derive(Debug)]
-pub(crate) struct Served(RwLock<Page>);
+pub(crate) struct LastCycle(RwLock<Page>);
 
 #[derive(Clone, Debug)]
 struct Page {
-    /// Nothing before the first cycle.
+    /// Absent before the first cycle.
     metrics: Option<Arc<Metrics>>,
     /// When the last cycle ended, or the program was started.
     at: Instant,
     interval: Duration,
-    /// Whether the last cycle saw no host.
-    sees_nothing: bool,
+    /// Whether the last cycle could not judge any host.
+    all_blind: bool,
 }
 
-/// The metrics of a cycle, and the encodings of them that were asked for.
+/// The metrics of a cycle, and their requested encodings.
 #[derive(Debug)]
 struct Metrics {
     exposition: String,
-    text: Text,
+    text: LazyText,
 }
 
-impl Served {
+impl LastCycle {
     /// No cycle has ended yet.
     pub(crate) fn new(interval: Duration) -> Self {
-        Self(RwLock::new(Page { metrics: None, at: Instant::now(), interval, sees_nothing: false }))
+        Self(RwLock::new(Page { metrics: None, at: Instant::now(), interval, all_blind: false }))
     }
 
-    /// Replaces what is served.
-    pub(crate) fn publish(&self, metrics: String, interval: Duration, sees_nothing: bool) {
-        let metrics = Metrics { exposition: metrics, text: Text::default() };
-        let page = Page { metrics: Some(Arc::new(metrics)), at: Instant::now(), interval, sees_nothing };
+    /// Replaces the served page.
+    pub(crate) fn publish(&self, metrics: String, interval: Duration, all_blind: bool) {
+        let metrics = Metrics { exposition: metrics, text: LazyText::default() };
+        let page = Page { metrics: Some(Arc::new(metrics)), at: Instant::now(), interval, all_blind };
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = page;
     }
 
@@ -58,36 +58,36 @@ impl Served {
 
 impl Page {
     fn is_overdue(&self) -> bool {
-        self.at.elapsed() > self.interval * MISSED_CYCLES + LATE
+        self.at.elapsed() > self.interval * MISSED_CYCLES + TOLERATED_DELAY
     }
 }
 
 /// The enforcer's handler.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
-    served: Arc<Served>,
+    last_cycle: Arc<LastCycle>,
     landing_page: Response,
 }
 
 impl Endpoints {
     /// Serves the last cycle.
-    pub(crate) fn new(served: Arc<Served>) -> Self {
-        Self { served, landing_page: landing_page().response() }
+    pub(crate) fn new(last_cycle: Arc<LastCycle>) -> Self {
+        Self { last_cycle, landing_page: landing_page().response() }
     }
 }
 
 impl Handler for Endpoints {
     fn handle(&self, request: &Request<'_>) -> Response {
-        let page = self.served.page();
+        let page = self.last_cycle.page();
         match (request.path(), &page.metrics) {
             ("/", _) => self.landing_page.clone(),
             ("/metrics", Some(metrics)) => {
                 let encoding = request.encoding();
-                let write = |out: Out<'_>| out(metrics.exposition.as_bytes());
+                let write = |out: TextSink<'_>| out(metrics.exposition.as_bytes());
                 Response::encoded(encoding, METRICS, metrics.text.encoded(encoding, write))
             }
-            ("/-/ready", Some(_)) if page.sees_nothing => {
-                unavailable("genv-enforcer is blind: no host can be judged. 'genv-enforcer status' tells why.")
+            ("/-/ready", Some(_)) if page.all_blind => {
+                unavailable("genv-enforcer is blind: no host can be judged. 'genv-enforcer status' shows the reason.")
             }
             ("/-/ready", Some(_)) => Response::text(StatusCode::OK, "genv-enforcer is ready.").uncached(),
             ("/-/healthy", metrics) if page.is_overdue() => unavailable(&format!(
@@ -111,14 +111,14 @@ fn unavailable(words: &str) -> Response {
 }
 
 fn landing_page() -> LandingPage {
-    let link = |path: &str, text: &str, description: &str| Link {
+    let link = |path: &str, text: &str, description: &str| PageLink {
         path: path.to_owned(),
         text: text.to_owned(),
         description: description.to_owned(),
     };
     LandingPage {
         name: "genv enforcer".to_owned(),
-        description: "Applies the rules on the use of GPUs; 'genv-enforcer status' tells how it stands.".to_owned(),
+        description: "Applies the rules on the use of GPUs; 'genv-enforcer status' shows its state.".to_owned(),
         version: format!("{VERSION}, revision {REVISION}"),
         links: vec![
             link("/metrics", "Metrics", "what Prometheus scrapes"),
@@ -138,12 +138,12 @@ mod tests {
     /// The status codes of metrics, health and readiness when the last cycle, if any, ended so long ago.
     fn answers(cycled: bool, age: Duration) -> [u16; 3] {
         let interval = Duration::from_secs(10);
-        let served = Arc::new(Served::new(interval));
+        let last_cycle = Arc::new(LastCycle::new(interval));
         if cycled {
-            served.publish("a 1\n".to_owned(), interval, false);
+            last_cycle.publish("a 1\n".to_owned(), interval, false);
         }
-        served.0.write().unwrap().at = Instant::now().checked_sub(age).unwrap();
-        let endpoints = Endpoints::new(served);
+        last_cycle.0.write().unwrap().at = Instant::now().checked_sub(age).unwrap();
+        let endpoints = Endpoints::new(last_cycle);
         ["/metrics", "/-/healthy", "/-/ready"].map(|path| {
             let (uri, headers) = (path.parse().unwrap(), HeaderMap::new());
             let response = endpoints.handle(&Request::new(&Method::GET, &uri, &headers));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_ready_after_a_cycle_and_healthy_while_one_may_still_come() {
+    fn the_enforcer_is_ready_after_a_cycle_and_healthy_until_cycles_are_overdue() {
         let (now, late) = (Duration::ZERO, Duration::from_secs(61));
         assert_eq!(answers(false, now), [503, 200, 503]);
         assert_eq!(answers(true, now), [200, 200, 200]);

@@ -6,89 +6,91 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use genv_core::model::HostSnapshot;
+
 use crate::config::{Accounts as _, Config, Limit, Limits, NameService, Rule, Waiver};
 
-/// How long groups are believed: name services are slow, and groups hardly ever change.
+/// How long known groups are used: name services are slow, and groups hardly ever change.
 const LIFETIME: Duration = Duration::from_secs(300);
 
-/// How long it is believed that nobody tells: a directory service may just have been unreachable.
-const SILENCE_LIFETIME: Duration = Duration::from_secs(30);
+/// How long groups stay unknown before the next lookup: a directory service may be unreachable for a moment.
+const UNKNOWN_LIFETIME: Duration = Duration::from_secs(30);
 
 /// How long a cycle waits for the name service.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Users remembered at once; whoever appears as more than this is not a person.
-const MOST_USERS: usize = 4096;
+/// The largest number of remembered users: no lab has more.
+const MAX_USERS: usize = 4096;
 
-/// Groups by user, asked for on a thread of their own.
+/// Groups by user. A thread of its own looks them up.
 #[derive(Debug)]
 pub(crate) struct Groups {
-    /// What was told last, and until when nobody need be asked again.
+    /// The last answer for each user, and the time of the next lookup.
     known: BTreeMap<String, (Option<BTreeSet<String>>, Instant)>,
-    asked: BTreeSet<String>,
-    questions: Sender<String>,
+    requested: BTreeSet<String>,
+    requests: Sender<String>,
     answers: Receiver<(String, Option<BTreeSet<String>>)>,
 }
 
-/// What is known of the users of a cycle.
+/// The groups of the users of a cycle.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Known {
+pub(crate) struct UserGroups {
     /// Groups, by user.
     pub(crate) groups: BTreeMap<String, BTreeSet<String>>,
-    /// Users whose groups nobody tells.
+    /// Users whose groups are not known.
     pub(crate) unknown: BTreeSet<String>,
 }
 
 impl Groups {
-    /// Starts the thread that asks.
+    /// Starts the thread that looks groups up.
     ///
     /// # Errors
     /// It cannot be started.
     pub(crate) fn start() -> io::Result<Self> {
-        Self::asking(|user| NameService.groups_of(user))
+        Self::with_lookup(|user| NameService.groups_of(user))
     }
 
-    pub(crate) fn asking(ask: impl Fn(&str) -> Option<BTreeSet<String>> + Send + 'static) -> io::Result<Self> {
-        let (questions, asked) = channel::<String>();
+    pub(crate) fn with_lookup(ask: impl Fn(&str) -> Option<BTreeSet<String>> + Send + 'static) -> io::Result<Self> {
+        let (requests, requested) = channel::<String>();
         let (answered, answers) = channel();
         thread::Builder::new().name("groups".to_owned()).spawn(move || {
-            while let Ok(user) = asked.recv() {
+            while let Ok(user) = requested.recv() {
                 let groups = ask(&user);
                 if answered.send((user, groups)).is_err() {
                     return;
                 }
             }
         })?;
-        Ok(Self { known: BTreeMap::new(), asked: BTreeSet::new(), questions, answers })
+        Ok(Self { known: BTreeMap::new(), requested: BTreeSet::new(), requests, answers })
     }
 
-    /// The groups of these users: those that are known, if need be from earlier, and what is told within a second.
-    pub(crate) fn of(&mut self, users: &BTreeSet<String>) -> Known {
+    /// The groups of these users: known groups, also old ones, and groups that the name service returns within a second.
+    pub(crate) fn of(&mut self, users: &BTreeSet<String>) -> UserGroups {
         let now = Instant::now();
-        if self.known.len() > MOST_USERS {
+        if self.known.len() > MAX_USERS {
             self.known.clear();
         }
         for user in users {
             let fresh = self.known.get(user).is_some_and(|(_, until)| now < *until);
-            if !fresh && self.asked.len() < MOST_USERS && self.asked.insert(user.clone()) {
-                // Should the thread have ended, nothing is told.
-                let _ = self.questions.send(user.clone());
+            if !fresh && self.requested.len() < MAX_USERS && self.requested.insert(user.clone()) {
+                // If the thread has ended, the groups stay unknown.
+                let _ = self.requests.send(user.clone());
             }
         }
-        let deadline = now + PATIENCE;
-        while !self.asked.is_empty() {
-            // An answer that is there is taken, however late.
+        let deadline = now + TIMEOUT;
+        while !self.requested.is_empty() {
+            // Late answers are taken too.
             let missing = users.iter().any(|user| !self.known.contains_key(user));
             let patience = if missing { deadline.saturating_duration_since(Instant::now()) } else { Duration::ZERO };
             match self.answers.recv_timeout(patience) {
                 Ok((user, groups)) => {
-                    self.asked.remove(&user);
+                    self.requested.remove(&user);
                     self.learn(user, groups);
                 }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
             }
         }
-        let mut found = Known::default();
+        let mut found = UserGroups::default();
         for user in users {
             match self.known.get(user) {
                 Some((Some(groups), _)) => {
@@ -102,22 +104,22 @@ impl Groups {
         found
     }
 
-    /// Groups that were right are better than none.
+    /// Stores an answer. Without an answer, the earlier groups stay.
     fn learn(&mut self, user: String, groups: Option<BTreeSet<String>>) {
-        let lifetime = if groups.is_some() { LIFETIME } else { SILENCE_LIFETIME };
+        let lifetime = if groups.is_some() { LIFETIME } else { UNKNOWN_LIFETIME };
         let earlier = self.known.remove(&user).and_then(|(groups, _)| groups);
         let until = Instant::now() + lifetime;
         self.known.insert(user, (groups.or(earlier), until));
     }
 }
 
-/// Exempts users whose groups nobody tells from the rules that look at groups, for this cycle: a group's limit may be a
-/// higher one, and an excepted group may be theirs.
+/// Exempts users with unknown groups from the rules that depend on groups, for this cycle: one of their groups may have a
+/// higher limit or be excepted.
 #[must_use]
-pub(crate) fn waiver_of_unknown(users: BTreeSet<String>, config: &Config, now_seconds: f64) -> Option<Waiver> {
+pub(crate) fn waiver_of_unknown_groups(users: BTreeSet<String>, config: &Config, now_seconds: f64) -> Option<Waiver> {
     let rules = config.rules.iter().filter(|rule| looks_at_groups(rule));
     let rules: BTreeSet<String> = rules.map(|rule| rule.name.clone()).collect();
-    // A waiver that names no rule would be one from all.
+    // A waiver without rules would waive all rules.
     let matters = !users.is_empty() && !rules.is_empty();
     matters.then(|| Waiver {
         users,
@@ -127,9 +129,9 @@ pub(crate) fn waiver_of_unknown(users: BTreeSet<String>, config: &Config, now_se
     })
 }
 
-/// Whether any rule looks at groups, so that somebody has to be asked.
+/// Whether any rule depends on groups.
 #[must_use]
-pub(crate) fn matter(config: &Config) -> bool {
+pub(crate) fn are_needed(config: &Config) -> bool {
     config.rules.iter().any(looks_at_groups)
 }
 
@@ -144,6 +146,18 @@ fn looks_at_groups(rule: &Rule) -> bool {
     selected || rule.kind.limits().is_some_and(in_limits)
 }
 
+/// Users of environments and processes.
+pub(crate) fn users(hosts: &[HostSnapshot]) -> BTreeSet<String> {
+    let snapshots = hosts.iter().filter_map(|host| host.snapshot.as_deref());
+    let users = snapshots.flat_map(|snapshot| {
+        let environments = snapshot.environments.iter().map(|it| it.username.as_str());
+        let processes = snapshot.processes.iter().filter_map(|it| snapshot.user_of(it));
+        environments.chain(processes)
+    });
+    let users: BTreeSet<&str> = users.collect();
+    users.into_iter().map(str::to_owned).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn root_is_in_its_group_and_a_strangers_are_unknown() {
+    fn root_is_in_its_group_and_the_groups_of_an_unknown_uid_are_unknown() {
         let mut groups = Groups::start().unwrap();
         let found = groups.of(&users(&["root", "uid:3999999999"]));
         assert!(found.groups["root"].contains("root"), "{found:?}");
@@ -163,7 +177,7 @@ mod tests {
     #[test]
     fn a_name_service_that_hangs_leaves_users_unknown_and_the_others_known() {
         let (release, hang) = channel::<()>();
-        let mut groups = Groups::asking(move |user| {
+        let mut groups = Groups::with_lookup(move |user| {
             if user == "bob" {
                 let _ = hang.recv();
             }
@@ -173,7 +187,7 @@ mod tests {
         let found = groups.of(&users(&["alice", "bob"]));
         assert_eq!(found.groups["alice"], users(&["staff"]));
         assert_eq!(found.unknown, users(&["bob"]));
-        // It is not asked twice, and its late answer is taken.
+        // It is not requested twice, and its late answer is taken.
         assert_eq!(groups.of(&users(&["bob"])).unknown, users(&["bob"]));
         drop(release);
         let found = groups.of(&users(&["bob"]));
@@ -181,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_groups_are_unknown_is_exempt_from_the_rules_that_look_at_groups_alone() {
+    fn a_user_with_unknown_groups_is_exempt_only_from_rules_that_depend_on_groups() {
         let config = |rules: &str| {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("enforcer.yaml");
@@ -193,13 +207,13 @@ mod tests {
              {kind: max-age, limit: {default: 1d, groups: {staff: 7d}}}, \
              {kind: max-hosts-per-user, limit: 1}, {kind: env-memory, match: {groups: [students]}}",
         );
-        let waiver = waiver_of_unknown(users(&["bob"]), &mixed, 5.0).unwrap();
+        let waiver = waiver_of_unknown_groups(users(&["bob"]), &mixed, 5.0).unwrap();
         assert_eq!(waiver.users, users(&["bob"]));
         assert_eq!(waiver.rules, users(&["env-memory", "idle", "max-age"]));
         assert!(waiver.until_seconds > 5.0);
-        assert_eq!(waiver_of_unknown(users(&[]), &mixed, 5.0), None);
+        assert_eq!(waiver_of_unknown_groups(users(&[]), &mixed, 5.0), None);
         let without = config("{kind: env-devices}");
-        assert_eq!(waiver_of_unknown(users(&["bob"]), &without, 5.0), None);
-        assert!(matter(&mixed) && !matter(&without));
+        assert_eq!(waiver_of_unknown_groups(users(&["bob"]), &without, 5.0), None);
+        assert!(are_needed(&mixed) && !are_needed(&without));
     }
 }

@@ -1,4 +1,4 @@
-//! What must outlive the daemon: the history of violations, in `history.json`.
+//! The file `history.json`: the history of violations, which outlives the daemon.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::mem::discriminant;
@@ -9,8 +9,8 @@ use crate::plan::{History, Plan};
 /// The file.
 pub(crate) const HISTORY_FILE: &str = "history.json";
 
-/// What was remembered. What cannot be used is set aside, and said: violations begin anew then, which acts later
-/// rather than sooner.
+/// Reads the history. An unusable file is set aside, and a message about it is returned: all violations then begin anew, so
+/// that actions come later, not earlier.
 ///
 /// # Errors
 /// The file cannot be read, or not be set aside.
@@ -24,14 +24,14 @@ pub fn load(directory: &RuntimeDirectory) -> Result<(History, Option<String>), F
     };
     let aside = directory.set_aside(HISTORY_FILE)?;
     let path = directory.path().join(aside);
-    let said = format!("{why}: it is set aside as {}, and every violation begins anew", path.display());
-    Ok((History::default(), Some(said)))
+    let message = format!("{why}: it is set aside as {}, and every violation begins anew", path.display());
+    Ok((History::default(), Some(message)))
 }
 
-/// Writes it down; it is on the disk then.
+/// Writes the history, and flushes it to the disk.
 ///
 /// # Errors
-/// It cannot be written; what was there before still is.
+/// The file cannot be written; the old file is unchanged.
 pub fn save(directory: &RuntimeDirectory, history: &History) -> Result<(), FileError> {
     let content = history.to_json().map_err(|error| FileError {
         what: "write",
@@ -42,26 +42,25 @@ pub fn save(directory: &RuntimeDirectory, history: &History) -> Result<(), FileE
     directory.replace(HISTORY_FILE, content.as_bytes(), Audience::Own)
 }
 
-/// For how long what is on the disk may be older than what is remembered, if nothing but time has passed. After a crash
-/// time counts on through a gap of twice as much, or more: so much is left for starting again.
+/// How much older the file may be than the history while only time passes. After a crash, a gap of at least twice this time
+/// still counts, which leaves time for the restart.
 const LONGEST_LAG_SECONDS: f64 = 15.0;
 
-/// What is on the disk, as far as that tells whether it must be written anew.
+/// The state of the file, to decide whether the history must be written again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OnDisk(Option<Written>);
 
 #[derive(Clone, Copy, Debug)]
 struct Written {
     at_seconds: f64,
-    stages: u64,
+    urgent: u64,
 }
 
 impl OnDisk {
-    /// Writes down what is remembered after a plan and its steps, unless it differs from what is on the disk by no more
-    /// than a little time.
+    /// Writes the history after a plan and its steps, unless only a short time has passed since the file was written.
     ///
     /// # Errors
-    /// As [`save`]; it is tried again the next time.
+    /// As for [`save`]. The next call tries again.
     pub(crate) fn follow(
         &mut self,
         directory: &RuntimeDirectory,
@@ -69,22 +68,27 @@ impl OnDisk {
         plan: &Plan,
         now_seconds: f64,
     ) -> Result<(), FileError> {
-        let stages = stages(plan);
+        let urgent = urgent(plan, history);
         let lag = 0.0..LONGEST_LAG_SECONDS;
-        let is_recent = |last: Written| last.stages == stages && lag.contains(&(now_seconds - last.at_seconds));
+        let is_recent = |last: Written| last.urgent == urgent && lag.contains(&(now_seconds - last.at_seconds));
         if plan.steps.is_empty() && self.0.is_some_and(is_recent) {
             return Ok(());
         }
         self.0 = None;
         save(directory, history)?;
-        self.0 = Some(Written { at_seconds: now_seconds, stages });
+        self.0 = Some(Written { at_seconds: now_seconds, urgent });
         Ok(())
     }
 }
 
-/// Which violations there are, and how far each is.
-fn stages(plan: &Plan) -> u64 {
+/// A hash of the facts that must be on the disk before the next cycle: the violations with the stage of each, and the GPU
+/// at each index. An enforcer that starts after a crash and does not know that a GPU moved to another index would judge its
+/// user by the environment that holds this index.
+fn urgent(plan: &Plan, history: &History) -> u64 {
     let mut hasher = DefaultHasher::new();
+    for position in history.gpu_positions() {
+        position.hash(&mut hasher);
+    }
     for violation in &plan.violations {
         violation.key.hash(&mut hasher);
         discriminant(&violation.stage).hash(&mut hasher);
@@ -95,7 +99,10 @@ fn stages(plan: &Plan) -> u64 {
 #[cfg(test)]
 mod tests {
     use crate::config::Action;
+
+    use crate::kinds::SharedFact;
     use crate::plan::{Key, Stage, Step, StepKind, Subject, Violation};
+    use crate::present::WrittenFact;
 
     use super::*;
 
@@ -111,16 +118,14 @@ mod tests {
             action: Action::Warn,
             since_seconds: 0.0,
             stage,
-            found: String::new(),
-            allowed: String::new(),
-            remedy: String::new(),
+            fact: SharedFact::new(WrittenFact::default()),
             targets: Vec::new(),
             unconfirmed: false,
         }
     }
 
     #[test]
-    fn it_is_written_at_once_when_a_violation_comes_goes_or_goes_on_and_else_before_time_is_lost() {
+    fn the_history_is_written_at_each_change_of_a_violation_and_else_after_some_time() {
         let folder = tempfile::tempdir().unwrap();
         let directory = RuntimeDirectory::open(folder.path()).unwrap();
         let path = folder.path().join(HISTORY_FILE);
@@ -155,7 +160,31 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_written_is_written_the_next_time() {
+    fn a_gpu_that_moves_to_another_index_is_written_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RuntimeDirectory::open(folder.path()).unwrap();
+        let path = folder.path().join(HISTORY_FILE);
+        let mut on_disk = OnDisk::default();
+        let mut is_written = |uuids: &[&str], now_seconds: f64| {
+            let _ = std::fs::remove_file(&path);
+            let gpus = uuids.iter().enumerate();
+            let gpus =
+                gpus.map(|(index, uuid)| format!(r#""{index}":[{{"uuid":"{uuid}","last_seconds":{now_seconds}}}]"#));
+            let read = r#"{"times":{},"state_news_seconds":null,"gpu_news_seconds":null}"#;
+            let host = format!(r#"{{"read":{read},"occupants":{{{}}}}}"#, gpus.collect::<Vec<_>>().join(","));
+            let history = format!(r#"{{"version":1,"violations":[],"kinds":{{}},"hosts":{{"node1":{host}}}}}"#);
+            let history = History::parse(&history).unwrap();
+            on_disk.follow(&directory, &history, &Plan::default(), now_seconds).unwrap();
+            path.exists()
+        };
+        assert!(is_written(&["GPU-A", "GPU-B"], 100.0), "the first time");
+        assert!(!is_written(&["GPU-A", "GPU-B"], 101.0), "seen again");
+        assert!(is_written(&["GPU-B"], 102.0), "another GPU at index 0");
+        assert!(!is_written(&["GPU-B"], 103.0), "seen again");
+    }
+
+    #[test]
+    fn a_failed_write_is_repeated_at_the_next_call() {
         let folder = tempfile::tempdir().unwrap();
         let directory = RuntimeDirectory::open(folder.path()).unwrap();
         let path = folder.path().join(HISTORY_FILE);
@@ -179,9 +208,9 @@ mod tests {
         assert_eq!(load(&directory).unwrap(), (History::default(), None));
         for damaged in [&b"{\"vers"[..], b"", b"\xff"] {
             directory.replace(HISTORY_FILE, damaged, Audience::Own).unwrap();
-            let (history, said) = load(&directory).unwrap();
+            let (history, message) = load(&directory).unwrap();
             assert_eq!(history, History::default());
-            assert!(said.is_some_and(|said| said.contains("set aside")));
+            assert!(message.is_some_and(|message| message.contains("set aside")));
             assert_eq!(load(&directory).unwrap().1, None);
         }
     }

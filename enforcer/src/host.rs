@@ -13,17 +13,17 @@ use genv_core::state::{StateDirectory, directory_path};
 use genv_core::stream::SnapshotStream;
 use genv_simulator::SourceOptions;
 
-use crate::execute::{Evidence, Executor, Place, Policy, gpu_use};
+use crate::execute::{EvidenceSources, Executor, ExecutorHost, Policy, gpu_use};
 
-/// Values older than this many intervals, or this, are withdrawn.
+/// Values older than both this many intervals and this time are withdrawn.
 const MAX_AGE_INTERVALS: u32 = 3;
 const SHORTEST_MAX_AGE: Duration = Duration::from_secs(30);
 
-/// What was published last.
+/// The latest publication.
 #[derive(Debug, Default)]
-pub(crate) struct Latest(RwLock<Arc<Publication>>);
+pub(crate) struct LatestPublication(RwLock<Arc<Publication>>);
 
-impl Latest {
+impl LatestPublication {
     pub(crate) fn replace(&self, publication: Arc<Publication>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = publication;
     }
@@ -33,7 +33,7 @@ impl Latest {
     }
 }
 
-/// How old values may become that could not be read again.
+/// The largest age of values that could not be read again.
 pub(crate) fn max_age(interval: Duration) -> Duration {
     SHORTEST_MAX_AGE.max(interval * MAX_AGE_INTERVALS)
 }
@@ -50,28 +50,28 @@ pub(crate) fn executor(
     sources: &SourceOptions,
     directory: &Path,
     policy: Policy,
-    latest: Arc<Latest>,
+    latest: Arc<LatestPublication>,
 ) -> anyhow::Result<Executor> {
-    executor_called(sources.own_hostname(), sources, directory, policy, latest)
+    executor_for_host(sources.own_hostname(), sources, directory, policy, latest)
 }
 
-/// The executor for this host, if the publication and the steps have another name for it.
-pub(crate) fn executor_called(
+/// The executor for this host, by the name that the publication and the steps use for this host.
+pub(crate) fn executor_for_host(
     hostname: String,
     sources: &SourceOptions,
     directory: &Path,
     policy: Policy,
-    latest: Arc<Latest>,
+    latest: Arc<LatestPublication>,
 ) -> anyhow::Result<Executor> {
     let genv_directory = sources.state_directory.clone();
-    let place = Place {
+    let place = ExecutorHost {
         hostname: hostname.clone(),
         genv_directory: genv_directory.unwrap_or_else(|| directory_path(None)),
         state_directory: directory.to_owned(),
     };
     let own = sources.open_own()?;
     let (of_uuids, called) = (Arc::clone(&latest), hostname.clone());
-    let evidence = Evidence {
+    let evidence = EvidenceSources {
         gpu_uuid: Box::new(move |gpu| {
             let publication = of_uuids.get();
             let mut hosts = publication.hosts.iter();
@@ -88,7 +88,7 @@ pub(crate) fn executor_called(
             let snapshot = snapshot.ok_or("there is no snapshot of this host")?;
             match snapshot.collectors.get("gpu") {
                 Some(gpu) if gpu.success && gpu.current => Ok(gpu_use(snapshot)),
-                _ => Err("the GPUs do not tell who uses them now".to_owned()),
+                _ => Err("the processes on the GPUs are not known now".to_owned()),
             }
         }),
         processes: own.processes,
@@ -101,17 +101,17 @@ pub(crate) fn executor_called(
 /// here.
 pub(crate) fn dispatching_executor(hostname: String, directory: &Path, policy: Policy) -> anyhow::Result<Executor> {
     let genv_directory = directory_path(None);
-    let evidence = Evidence {
+    let evidence = EvidenceSources {
         gpu_use: Box::new(|| Err("other hosts execute the steps".to_owned())),
         gpu_uuid: Box::new(|_| None),
         processes: Box::new(ProcReader::new()),
         state: Box::new(StateDirectory::new(&genv_directory)),
     };
-    let place = Place { hostname, genv_directory, state_directory: directory.to_owned() };
+    let place = ExecutorHost { hostname, genv_directory, state_directory: directory.to_owned() };
     Ok(Executor::open(place, policy, evidence)?)
 }
 
-/// Users who hold or use a device.
+/// The users who hold or use a device.
 pub(crate) fn users_of_devices(hosts: &[HostSnapshot]) -> BTreeSet<String> {
     let snapshots = hosts.iter().filter_map(|host| host.snapshot.as_deref());
     let users = snapshots.flat_map(|snapshot| {

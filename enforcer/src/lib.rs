@@ -1,10 +1,9 @@
 //! A daemon that applies a lab's rules on the use of GPUs.
 //!
 //! Each cycle a [`Publication`](genv_core::model::Publication), the [`config`] and the history of earlier cycles go into
-//! [`plan::plan`], which is pure: no clock, no I/O, no idea whether its steps will be carried out. What it returns is
-//! told to the users, logged, measured, and carried out or not; how each step went is settled in the history.
-//! Every tool (`run`, `check`, `test`, `replay`, `explain`) calls the same function, so that what is shown is what
-//! happens.
+//! [`plan::plan`]. This function is pure: no clock, no I/O, and no knowledge whether its steps are executed. The daemon
+//! notifies users of the steps, logs, measures and executes them, and enters each outcome in the history. Every tool
+//! (`run`, `check`, `test`, `replay`, `explain`) calls the same function, so that the tools show what the daemon does.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -27,13 +26,18 @@ mod execute_report;
 mod explain;
 mod flags;
 mod groups;
+mod heartbeat;
 pub mod history_file;
 mod host;
+pub mod journal;
+mod kinds;
 mod log;
 pub mod metrics;
+mod notices;
 mod notify;
+mod output;
 pub mod plan;
-mod progress;
+mod present;
 mod records;
 mod recovery;
 pub mod reload;
@@ -43,21 +47,20 @@ mod report;
 mod rule_test;
 mod run;
 pub mod status;
-pub mod tell;
-mod told;
 mod unread;
+mod user_reports;
 
 use flags::{Command, CommandLine};
 
-/// The program was told something that makes no sense: exit code 2.
+/// A wrong command line or configuration: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct UsageError(pub(crate) String);
 
-/// What there is to say has been said: only exit code 1 is left.
+/// The error is already printed: the program only ends with exit code 1.
 #[derive(Debug, thiserror::Error)]
 #[error("failed")]
-pub(crate) struct Silent;
+pub(crate) struct SilentExit;
 
 /// The program.
 pub fn run() -> ExitCode {
@@ -65,7 +68,7 @@ pub fn run() -> ExitCode {
     let line = match CommandLine::try_parse() {
         Ok(line) => line,
         Err(answer) => {
-            // Help and version are answers too. Nobody is left to tell if printing fails.
+            // Help and version come here too. A failure to print has no other destination.
             let _ = answer.print();
             return ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1));
         }
@@ -89,8 +92,8 @@ pub fn run() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            if !error.is::<Silent>() {
-                complain(&error);
+            if !error.is::<SilentExit>() {
+                print_error(&error);
             }
             let usage = error.is::<UsageError>()
                 || error.is::<HostListError>()
@@ -101,7 +104,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// The last words, also where the log is filtered; nobody may be there to hear them.
-fn complain(error: &anyhow::Error) {
+/// Prints the error on stderr, whatever the log level. A failure to print has no other destination.
+fn print_error(error: &anyhow::Error) {
     let _ = writeln!(io::stderr(), "genv-enforcer: {error:#}");
 }

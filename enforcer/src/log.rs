@@ -1,11 +1,11 @@
-//! Where the log goes: to the journal with its fields, if that is what stderr is connected to; else to stderr.
+//! The destination of the log: the journal, if stderr is connected to it; else stderr.
 
 use genv_web::flags::LogFlags;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::tell::journal::Journal;
+use crate::journal::Journal;
 
 /// Starts the log of this program.
 pub(crate) fn start(flags: LogFlags) {

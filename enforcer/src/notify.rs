@@ -1,5 +1,5 @@
-//! `genv-enforcer notify`: the service behind the socket of notices. It takes one, and has the administrator's command deliver
-//! it.
+//! `genv-enforcer notify`: the service behind the socket for notices. It reads one notice, and runs the administrator's command
+//! that delivers the notice.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _, stdin};
 use std::os::unix::process::CommandExt as _;
@@ -11,48 +11,48 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::commands::print;
 use crate::flags::NotifyFlags;
-use crate::tell::notifier::{Answer, Facts};
+use crate::notices::notifier::{NotifierMessage, NotifierReply};
+use crate::output::print;
 
-/// Bytes of a notice: it fits a pipe, so that writing it to a command waits for nobody.
-const MOST_BYTES: u64 = 60 << 10;
+/// The largest notice in bytes: it fits a pipe, so that the write to the command does not block.
+const MAX_BYTES: u64 = 60 << 10;
 
-/// How often the command is tried, and how long it is waited in between.
+/// The number of tries, and the time between two tries.
 const TRIES: u32 = 3;
 const BETWEEN_TRIES: Duration = Duration::from_secs(1);
 
-/// How often it is seen whether the command has ended.
+/// The time between two checks whether the command has ended.
 const POLL: Duration = Duration::from_millis(20);
 
 /// Reads a notice from stdin, runs the command with it, and prints whether it was accepted.
 pub(crate) fn notify(flags: &NotifyFlags) -> anyhow::Result<()> {
     let notice = read()?;
-    let answer = match deliver(&flags.command, &notice, flags.deadline) {
-        Ok(()) => Answer { accepted: true, reason: String::new() },
-        Err(error) => Answer { accepted: false, reason: format!("{error:#}") },
+    let reply = match deliver(&flags.command, &notice, flags.deadline) {
+        Ok(()) => NotifierReply { accepted: true, reason: String::new() },
+        Err(error) => NotifierReply { accepted: false, reason: format!("{error:#}") },
     };
-    print(&format!("{}\n", serde_json::to_string(&answer)?))
+    print(&format!("{}\n", serde_json::to_string(&reply)?))
 }
 
-/// One line that is a notice.
+/// Reads a notice, which is one line.
 fn read() -> anyhow::Result<Vec<u8>> {
     let mut line = Vec::new();
-    let mut input = BufReader::new(stdin().lock().take(MOST_BYTES + 1));
+    let mut input = BufReader::new(stdin().lock().take(MAX_BYTES + 1));
     input.read_until(b'\n', &mut line).context("cannot read the notice")?;
-    if line.len() as u64 > MOST_BYTES {
-        bail!("cannot take the notice: it is longer than {} KiB", MOST_BYTES >> 10);
+    if line.len() as u64 > MAX_BYTES {
+        bail!("cannot take the notice: it is longer than {} KiB", MAX_BYTES >> 10);
     }
-    let facts = serde_json::from_slice::<Facts>(&line).ok();
-    if facts.is_none_or(|facts| facts.version == 0) {
+    let message = serde_json::from_slice::<NotifierMessage>(&line).ok();
+    if message.is_none_or(|message| message.version == 0) {
         bail!(
-            "cannot take the notice: it is none. Notices come from genv-enforcer, by the socket of genv-notify.socket"
+            "cannot take the notice: stdin has no notice. Notices come from genv-enforcer, by the socket of genv-notify.socket"
         );
     }
     Ok(line)
 }
 
-/// Has the command accept a notice, in some tries.
+/// Runs the command until it accepts the notice, at most [`TRIES`] times.
 fn deliver(command: &Path, notice: &[u8], deadline: Duration) -> anyhow::Result<()> {
     let mut tries = 1;
     loop {
@@ -70,7 +70,7 @@ fn attempt(command: &Path, notice: &[u8], deadline: Duration) -> anyhow::Result<
     let path = command.display();
     let mut child = Command::new(command)
         .stdin(Stdio::piped())
-        // What the answer is written to is not the command's.
+        // stdout carries the reply to the enforcer.
         .stdout(Stdio::null())
         .process_group(0)
         .spawn()
@@ -78,7 +78,7 @@ fn attempt(command: &Path, notice: &[u8], deadline: Duration) -> anyhow::Result<
     let mut input = child.stdin.take();
     let written = input.as_mut().map(|input| input.write_all(notice));
     drop(input);
-    // A command that reads nothing may accept all the same.
+    // A command may accept a notice without reading all of it.
     drop(written);
     let until = Instant::now() + deadline;
     loop {
@@ -96,7 +96,7 @@ fn attempt(command: &Path, notice: &[u8], deadline: Duration) -> anyhow::Result<
     }
 }
 
-/// Kills a command with all that it started.
+/// Kills a command and its children.
 fn end(child: &mut Child) {
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     if let Some(group) = group {

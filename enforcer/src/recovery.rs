@@ -1,8 +1,8 @@
-//! Taking up what a killed daemon was in the middle of.
+//! Recovery from a kill of the daemon in the middle of a cycle.
 //!
-//! Before the first deed of a cycle the history is on the disk as it was then, and beside it, in `begun.json`, what is
-//! about to be done. The audit has each intention before the deed. So the next daemon knows of each deed whether it was
-//! done, was not, or that nobody can tell.
+//! Before the first action of a cycle the daemon writes the history, and the actions of the cycle to `begun.json`. The audit
+//! has each intention before its action. So the next daemon knows whether each action was done, was not done, or has an
+//! unknown outcome.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ const BEGUN_FILE: &str = "begun.json";
 /// [`Begun::version`] of what is written.
 const VERSION: u32 = 1;
 
-/// What a cycle is about to do.
+/// The actions that a cycle is about to do.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Begun {
@@ -26,14 +26,14 @@ struct Begun {
     /// The position in the audit log before the steps.
     #[serde(rename = "mark")]
     position: LogPosition,
-    /// All that detaches, terminates or kills.
+    /// The steps that detach, terminate or kill.
     steps: Vec<Step>,
 }
 
-/// Writes down what is about to be done, and what is remembered until then; both are on the disk then.
+/// Writes the history and the steps that are about to be executed to the disk.
 ///
 /// # Errors
-/// They cannot be written: nothing may be done.
+/// They cannot be written: no step may be executed.
 pub(crate) fn begin(
     directory: &RuntimeDirectory,
     history: &History,
@@ -46,7 +46,7 @@ pub(crate) fn begin(
     directory.replace(BEGUN_FILE, &content, Audience::Own)
 }
 
-/// All that was begun is in the history, which is on the disk.
+/// Removes the list of begun steps, once their outcomes are in the history on the disk.
 ///
 /// # Errors
 /// The file cannot be removed.
@@ -54,18 +54,18 @@ pub(crate) fn end(directory: &RuntimeDirectory) -> Result<(), FileError> {
     directory.remove(BEGUN_FILE)
 }
 
-/// Settles in the history what an earlier daemon did before it was killed, as the audit tells; what it did not do, or may
-/// not have done, is planned and verified anew. Returns what administrators should know.
+/// Enters the outcomes of the steps of a killed daemon in the history, by the audit. Steps without a known outcome are planned
+/// and verified again. Returns messages for administrators.
 ///
 /// # Errors
-/// The audit or the history cannot be read or written. Nothing may be done then; it is to be tried again.
-pub(crate) fn take_up(
+/// The audit or the history cannot be read or written. No step may be executed; the caller tries again.
+pub(crate) fn recover(
     directory: &RuntimeDirectory,
     executor: &mut Executor,
     history: &mut History,
     now_seconds: f64,
 ) -> Result<Vec<String>, FileError> {
-    let mut faults = Vec::from_iter(executor.take_up_audit()?);
+    let mut faults = Vec::from_iter(executor.close_interrupted_action()?);
     let Some(content) = directory.read(BEGUN_FILE)? else {
         return Ok(faults);
     };
@@ -73,18 +73,18 @@ pub(crate) fn take_up(
     let Some(begun) = begun.ok().filter(|begun| begun.version == VERSION) else {
         let path = directory.path().join(directory.set_aside(BEGUN_FILE)?);
         faults.push(format!(
-            "what was being done when the enforcer was killed is not known, for {} is damaged; what is still due is \
-             looked at anew",
+            "the actions of the killed enforcer are not known, since {} is damaged; actions that are still due are planned \
+            again",
             path.display()
         ));
         return Ok(faults);
     };
     faults.extend(executor.close_dispatched(&begun.position)?);
-    for fate in executor.fates_of(&begun.position, &begun.steps)? {
-        if let Some(outcome) = &fate.outcome {
-            history.settle(&fate.step, outcome, now_seconds);
+    for interrupted in executor.interrupted_steps(&begun.position, &begun.steps)? {
+        if let Some(outcome) = &interrupted.outcome {
+            history.settle(&interrupted.step, outcome, now_seconds);
         }
-        for process in &fate.left {
+        for process in &interrupted.left {
             let process = words::process_target(process);
             faults.push(format!(
                 "{process} was to end with its device, and the enforcer was killed before it came to it: see whether it \

@@ -1,15 +1,15 @@
 //! The rules in force, and taking over the file when it changes.
 //!
-//! The file is looked at again and again rather than watched: a look costs less than reading a clock, and there is no kind
-//! of replacing (an editor's rename, a ConfigMap's swap of links, a network file system) that it could miss.
+//! [`Watched`] decides when a changed file is complete. A beginning of a file may be valid, and without its `never:` it
+//! would end processes.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use genv_core::files::Watched;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
 use crate::config::{Config, Mode, PeerFlags, read};
 
@@ -59,17 +59,10 @@ pub enum Written {
 /// Keeps the rules in force.
 #[derive(Debug)]
 pub struct Rules {
-    path: Option<PathBuf>,
+    file: Option<Watched>,
     overrides: Overrides,
     in_force: InForce,
-    /// The file when it was read last.
-    read: Option<Stamp>,
-    /// The file at the last look, if it was another one then: it is read once it stays the same.
-    changing: Option<Stamp>,
 }
-
-/// What tells one content of a file from another without reading it; `None`: there is no file.
-type Stamp = Option<(u64, u64, u64, i64, i64, i64, i64)>;
 
 /// What a look found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +81,7 @@ impl Rules {
     /// # Errors
     /// The file cannot be used: with its place, why, and a snippet.
     pub fn open(source: Source, overrides: Overrides, now_seconds: f64) -> Result<Self, genv_core::yaml::Error> {
-        let (path, config, written, source) = match source {
+        let (file, config, written, source) = match source {
             Source::Flags(flags) => {
                 (None, Config::from_flags(&flags), Written::Flags(*flags), "genv 1.4.3's flags".to_owned())
             }
@@ -96,14 +89,13 @@ impl Rules {
                 // Whoever is told of it may be in another folder.
                 let source = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
                 let source = source.display().to_string();
-                let (config, written) = load(&path)?;
-                (Some(path.clone()), config, written, source)
+                let mut file = Watched::new(path);
+                let (config, written) = file.read_now(load)?;
+                (Some(file), config, written, source)
             }
         };
-        // Should the file have changed in between, it is read again.
-        let read = path.as_deref().map(stamp);
         Ok(Self {
-            path,
+            file,
             overrides,
             in_force: InForce {
                 config: Arc::new(overrides.applied_to(config)),
@@ -112,8 +104,6 @@ impl Rules {
                 loaded_seconds: now_seconds,
                 error: None,
             },
-            read,
-            changing: None,
         })
     }
 
@@ -126,38 +116,34 @@ impl Rules {
     /// The file that the rules come from, unless the command line is.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
-        self.path.as_deref()
+        self.file.as_ref().map(Watched::path)
     }
 
-    /// Looks whether the file has changed, and takes it over if it can be used. A file that is being written is let be
-    /// until it was the same at two looks, unless `now` it must be.
+    /// What is notified when the file may have changed, besides the looks of each interval.
+    #[must_use]
+    pub fn wake(&self) -> Arc<Notify> {
+        self.file.as_ref().map(Watched::wake).unwrap_or_default()
+    }
+
+    /// Looks whether the file has changed and has settled, and takes it over if it can be used. With `now`, the file is
+    /// read as it is.
     pub fn look(&mut self, now: bool, now_seconds: f64) -> Look {
-        let Some(path) = &self.path else {
+        let Some(file) = &mut self.file else {
             return Look::Same;
         };
-        let found = stamp(path);
-        if !now {
-            if self.read == Some(found) {
-                self.changing = None;
-                return Look::Same;
-            }
-            if self.changing != Some(found) {
-                self.changing = Some(found);
-                return Look::Same;
-            }
-        }
-        self.changing = None;
-        self.read = Some(found);
-        let loaded = load(path);
+        let loaded = if now { Some(file.read_now(load)) } else { file.changed(load) };
+        let Some(loaded) = loaded else {
+            return Look::Same;
+        };
         let in_force = &mut self.in_force;
         match loaded {
             Ok((config, written)) => {
                 let same = config.hash == in_force.config.hash && in_force.error.is_none();
-                in_force.error = None;
-                in_force.loaded_seconds = now_seconds;
                 if same && !now {
                     return Look::Same;
                 }
+                in_force.error = None;
+                in_force.loaded_seconds = now_seconds;
                 in_force.config = Arc::new(self.overrides.applied_to(config));
                 in_force.written = Arc::new(written);
                 Look::Loaded
@@ -179,12 +165,6 @@ impl Overrides {
     }
 }
 
-/// Symbolic links are followed, as those of a ConfigMap must be.
-fn stamp(path: &Path) -> Stamp {
-    let it = fs::metadata(path).ok()?;
-    Some((it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec(), it.ctime(), it.ctime_nsec()))
-}
-
 fn load(path: &Path) -> Result<(Config, Written), genv_core::yaml::Error> {
     let text = read(path)?;
     let config = Config::parse(&path.display().to_string(), &text)?;
@@ -193,7 +173,11 @@ fn load(path: &Path) -> Result<(Config, Written), genv_core::yaml::Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+    use std::io::Write as _;
     use std::os::unix::fs::symlink;
+    use std::thread;
+    use std::time::Instant;
 
     use super::*;
 
@@ -211,10 +195,37 @@ mod tests {
 
     /// Looks until the file has settled.
     fn settled(rules: &mut Rules) -> Look {
-        assert_eq!(rules.look(false, 2.0), Look::Same, "it may be half written");
-        let look = rules.look(false, 3.0);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let mut look = Look::Same;
+        while look == Look::Same && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+            look = rules.look(false, 3.0);
+        }
         assert_eq!(rules.look(false, 4.0), Look::Same, "it is read once");
         look
+    }
+
+    #[test]
+    fn a_beginning_of_a_file_is_never_in_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("enforcer.yaml");
+        fs::write(&path, ONE).unwrap();
+        let mut rules = open(&path);
+        let mut file = File::create(&path).unwrap();
+        for slice in ["version: 1\n", "rules: [{kind: env-devices}, {kind: env-memory}]\n", "never: {users: [root]}\n"]
+        {
+            file.write_all(slice.as_bytes()).unwrap();
+            let end = Instant::now() + Duration::from_millis(1200);
+            while Instant::now() < end {
+                assert_eq!(rules.look(false, 2.0), Look::Same);
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        drop(file);
+        let closed = Instant::now();
+        assert_eq!(settled(&mut rules), Look::Loaded);
+        assert!(closed.elapsed() < Duration::from_secs(1), "{:?}", closed.elapsed());
+        assert!(rules.in_force().config.never.users.contains("root"));
     }
 
     #[test]

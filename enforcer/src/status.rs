@@ -1,4 +1,4 @@
-//! What the daemon tells of itself, and how the command `status` shows it.
+//! The published status of the daemon, and its text for the command `status`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -42,9 +42,9 @@ pub fn held(violation: &Violation) -> HeldViolation {
         },
         undelivered: None,
         why,
-        found: violation.found.clone(),
-        allowed: violation.allowed.clone(),
-        remedy: violation.remedy.clone(),
+        found: violation.found(),
+        allowed: violation.allowed(),
+        remedy: violation.remedy(),
         targets: violation.targets.iter().map(words::target).collect(),
     }
 }
@@ -134,7 +134,7 @@ fn describe(out: &mut String, status: &Enforcement, now_seconds: f64, zone: &Tim
         config.hash.get(..12).unwrap_or(&config.hash)
     )?;
     if let Some(error) = &config.error {
-        writeln!(out, "           as it is now it is not in force:")?;
+        writeln!(out, "           the file was refused and is not in force:")?;
         for line in error.lines() {
             writeln!(out, "           {}", genv_core::text::harmless(line))?;
         }
@@ -179,7 +179,7 @@ fn describe(out: &mut String, status: &Enforcement, now_seconds: f64, zone: &Tim
     Ok(())
 }
 
-/// What is known of all users beside the violations that follow, in one sentence.
+/// A sentence about all users without a listed violation.
 fn conclusion(status: &Enforcement, now_seconds: f64) -> Option<String> {
     let is_empty = status.violations.is_empty();
     if let Some(why) = status.not_known(now_seconds) {
@@ -196,7 +196,7 @@ fn conclusion(status: &Enforcement, now_seconds: f64) -> Option<String> {
     })
 }
 
-/// What broke which rule, and what is not known of it.
+/// The text of a frozen violation: the broken rule, and the missing fact.
 fn frozen_text(violation: &FrozenViolation, now_seconds: f64, zone: &TimeZone) -> String {
     let name = violation.username.as_deref().map(words::name);
     let host = violation.hostname.as_deref().map(words::name);
@@ -216,7 +216,7 @@ fn frozen_text(violation: &FrozenViolation, now_seconds: f64, zone: &TimeZone) -
     )
 }
 
-/// Why less is done than the rules say.
+/// The reasons why the enforcer does less than the rules demand.
 fn describe_troubles(out: &mut String, status: &Enforcement, now_seconds: f64, zone: &TimeZone) -> std::fmt::Result {
     if let Some(why) = &status.breaker {
         let since = status.breaker_since_seconds.map(|since| {
@@ -285,10 +285,10 @@ fn describe_troubles(out: &mut String, status: &Enforcement, now_seconds: f64, z
 
 /// `: 2 of alice, 1 of bob`, those with the most first.
 fn of_users(counts: &BTreeMap<String, u64>) -> String {
-    const MOST_NAMED: usize = 4;
+    const MAX_NAMED: usize = 4;
     let mut counts: Vec<(&String, &u64)> = counts.iter().collect();
     counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
-    let named = counts.iter().take(MOST_NAMED);
+    let named = counts.iter().take(MAX_NAMED);
     let named = named.map(|(name, count)| format!("{count} of {}", words::name(name)));
     let named: Vec<String> = named.collect();
     match counts.len() - named.len() {
@@ -297,7 +297,7 @@ fn of_users(counts: &BTreeMap<String, u64>) -> String {
     }
 }
 
-/// Who breaks which rule by what, since when, what follows, and why it does not.
+/// The text of a violation: user, rule, subject, start, next action, and the reason for no action.
 fn violation_text(violation: &HeldViolation, stance: Stance, now_seconds: f64, zone: &TimeZone) -> String {
     let host = violation.hostname.as_deref().map(words::name);
     let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
@@ -310,7 +310,7 @@ fn violation_text(violation: &HeldViolation, stance: Stance, now_seconds: f64, z
     let outlook = || violation.outlook(stance, now_seconds, zone);
     match violation.stage.as_str() {
         "held" => lines.push(("Next", "nothing, as long as this holds".to_owned())),
-        "acted" if stance == Stance::OnlySays => lines.push(("Dry run", outlook())),
+        "acted" if stance == Stance::OnlyReports => lines.push(("Dry run", outlook())),
         "acted" => lines.push(("Done", outlook())),
         _ => lines.push(("Next", outlook())),
     }

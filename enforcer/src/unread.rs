@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn each_user_with_an_unread_warning_has_a_mark_that_is_new_with_each_other_warning() {
+    fn each_user_with_an_unread_warning_has_a_mark_and_each_new_warning_a_new_mark() {
         let folder = tempfile::tempdir().unwrap();
         let directory = RuntimeDirectory::open(folder.path()).unwrap();
         // An earlier daemon left this mark.

@@ -1,4 +1,4 @@
-//! Which path answers what.
+//! The paths of the exporter and their answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,26 +6,26 @@ use std::time::Duration;
 use genv_web::build::{REVISION, VERSION};
 use genv_web::header::HeaderValue;
 use genv_web::metrics::METRICS;
-use genv_web::{Handler, LandingPage, Link, Request, Response, StatusCode};
+use genv_web::{Handler, LandingPage, PageLink, Request, Response, StatusCode};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::render::{NoText, Rendering};
+use crate::render::{Rendering, Unavailable};
 use crate::runbooks;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const JSON_LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
 /// Paths that the telemetry path cannot take.
-pub(crate) const TAKEN_PATHS: [&str; 6] = ["/", "/sd", "/snapshot", "/runbooks", "/-/healthy", "/-/ready"];
+pub(crate) const RESERVED_PATHS: [&str; 6] = ["/", "/sd", "/snapshot", "/runbooks", "/-/healthy", "/-/ready"];
 
-/// Where an exporter listens unless it is told otherwise.
+/// The default port of an exporter.
 const EXPORTER_PORT: u16 = 9820;
 
-/// Publications that may be missed before the exporter calls itself unhealthy.
+/// Publications that may be missed before the exporter is unhealthy.
 const MISSED_PUBLICATIONS: u32 = 3;
-/// A machine under load may be late by this much, however short the interval.
-const LATE: Duration = Duration::from_secs(5);
+/// Delay of a machine under load that is tolerated at every interval.
+const TOLERANCE: Duration = Duration::from_secs(5);
 
 /// The exporter's handler.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Endpoints {
 
     /// The served paths besides the telemetry path.
     pub(crate) fn other_paths(&self) -> impl Iterator<Item = String> {
-        TAKEN_PATHS.into_iter().map(str::to_owned).chain([self.genv1_path.clone()])
+        RESERVED_PATHS.into_iter().map(str::to_owned).chain([self.genv1_path.clone()])
     }
 
     fn metrics(&self, request: &Request<'_>) -> Response {
@@ -86,12 +86,12 @@ impl Endpoints {
                 Err(reason) => refused(&latest, &host, reason),
             },
             None if latest.is_published() => Response::encoded(encoding, JSON_LINES, latest.snapshots(encoding)),
-            None => unavailable("Nothing was collected yet. Ask again in a moment."),
+            None => unavailable("No data was collected yet. Try again in a moment."),
         }
     }
 
-    /// The exporters of the hosts that are reached over SSH, should they have one: for those who outgrow SSH, and have
-    /// their hosts in one file. <https://prometheus.io/docs/prometheus/latest/http_sd/>
+    /// The addresses of exporters on the hosts that are followed over SSH, for Prometheus' service discovery by HTTP
+    /// (<https://prometheus.io/docs/prometheus/latest/http_sd/>). A site that outgrows SSH keeps its host file this way.
     fn service_discovery(&self) -> Response {
         let latest = self.latest();
         let groups: Vec<_> = latest
@@ -113,7 +113,7 @@ impl Endpoints {
             return Response::text(StatusCode::OK, "genv-exporter is healthy.").uncached();
         }
         unavailable(&format!(
-            "The last collection was published {} s ago, and one is expected every {} s. See the log.",
+            "The last collection was published {} s ago; the interval is {} s. The log has the reason.",
             age.as_secs(),
             self.interval.as_secs_f64()
         ))
@@ -123,7 +123,7 @@ impl Endpoints {
         if self.latest().is_published() {
             return Response::text(StatusCode::OK, "genv-exporter is ready.").uncached();
         }
-        unavailable("Nothing was collected yet. Ask again in a moment.")
+        unavailable("No data was collected yet. Try again in a moment.")
     }
 
     fn latest(&self) -> Arc<Rendering> {
@@ -147,31 +147,33 @@ impl Handler for Endpoints {
     }
 }
 
-/// Whether the next publication should have come long ago.
+/// Whether the next publication is overdue.
 pub(crate) fn is_overdue(age: Duration, interval: Duration) -> bool {
-    age > interval * MISSED_PUBLICATIONS + LATE
+    age > interval * MISSED_PUBLICATIONS + TOLERANCE
 }
 
-fn refused(latest: &Rendering, host: &str, reason: NoText) -> Response {
+fn refused(latest: &Rendering, host: &str, reason: Unavailable) -> Response {
     match reason {
-        NoText::UnknownHost => {
+        Unavailable::UnknownHost => {
             let known: Vec<_> = latest.hostnames().collect();
-            let words = match known[..] {
-                [] => "Nothing was collected yet. Ask again in a moment.".to_owned(),
-                _ => format!("There is no host '{host}' here. There are: {}.", known.join(", ")),
+            let message = match known[..] {
+                [] => "No data was collected yet. Try again in a moment.".to_owned(),
+                _ => format!("There is no host '{host}'. The hosts are: {}.", known.join(", ")),
             };
-            Response::text(StatusCode::NOT_FOUND, &words).uncached()
+            Response::text(StatusCode::NOT_FOUND, &message).uncached()
         }
-        NoText::HostDown => unavailable(&format!("Host '{host}' is down: it delivers no snapshot. The log says why.")),
+        Unavailable::HostDown => {
+            unavailable(&format!("Host '{host}' is down: it delivers no snapshot. The log has the reason."))
+        }
     }
 }
 
-fn unavailable(words: &str) -> Response {
-    Response::text(StatusCode::SERVICE_UNAVAILABLE, words).uncached()
+fn unavailable(message: &str) -> Response {
+    Response::text(StatusCode::SERVICE_UNAVAILABLE, message).uncached()
 }
 
 fn landing_page(telemetry_path: &str, genv1_path: &str) -> LandingPage {
-    let link = |path: &str, text: &str, description: &str| Link {
+    let link = |path: &str, text: &str, description: &str| PageLink {
         path: path.to_owned(),
         text: text.to_owned(),
         description: description.to_owned(),
@@ -181,17 +183,21 @@ fn landing_page(telemetry_path: &str, genv1_path: &str) -> LandingPage {
         description: "GPU devices, genv environments, users and processes, for Prometheus.".to_owned(),
         version: format!("{VERSION}, revision {REVISION}"),
         links: vec![
-            link(telemetry_path, "Metrics", "what Prometheus scrapes; ?host=NAME for one host of many"),
-            link(genv1_path, "Metrics of genv 1.x", "the same truth under the names of genv 1.4.3, for old dashboards"),
-            link("/snapshot", "Snapshot", "everything that is known, as JSON; ?host=NAME for one host of many"),
+            link(telemetry_path, "Metrics", "metrics for Prometheus; ?host=NAME for one of several hosts"),
+            link(
+                genv1_path,
+                "Metrics of genv 1.x",
+                "the same values under the names of genv 1.4.3, for old dashboards",
+            ),
+            link("/snapshot", "Snapshot", "all facts as JSON; ?host=NAME for one of several hosts"),
             link(
                 "/sd",
                 "Service discovery",
-                "exporters on the hosts that this one reaches over SSH, for http_sd_configs of Prometheus",
+                "exporters on the hosts that this one follows over SSH, for http_sd_configs of Prometheus",
             ),
-            link("/runbooks", "Runbooks", "what each alert means, and what to do"),
-            link("/-/healthy", "Health", "200 while collecting goes on"),
-            link("/-/ready", "Readiness", "200 once there is something to scrape"),
+            link("/runbooks", "Runbooks", "the meaning of each alert, and what to do"),
+            link("/-/healthy", "Health", "200 while the exporter collects"),
+            link("/-/ready", "Readiness", "200 after the first collection"),
         ],
     }
 }

@@ -1,4 +1,4 @@
-//! The command line, and what the program works with once it is checked.
+//! The command line, and the checked options.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use genv_web::build::LONG_VERSION;
 use genv_web::flags::{LogFlags, SourceFlags, file};
 use genv_web::man::ManFlags;
 
-use crate::endpoints::TAKEN_PATHS;
+use crate::endpoints::RESERVED_PATHS;
 use crate::families::Limits;
 use crate::publish::{PublishFlags, PublishOptions};
 use crate::usernames::Usernames;
 
-/// What `--snapshot.max-age` is unless three intervals are longer.
+/// The default of `--snapshot.max-age`, unless three intervals are longer.
 const SHORTEST_DEFAULT_MAX_AGE: Duration = Duration::from_secs(30);
 
 const EXAMPLE: &str = "Example: see the built-in simulation, on a machine without a GPU
@@ -137,41 +137,41 @@ struct CollectorFlags {
     no_state: bool,
 }
 
-/// What the program is to do.
+/// The task of the program.
 #[derive(Debug)]
 pub(crate) enum Task {
     /// Serve metrics.
     Serve(Options),
-    /// Write the configuration of the programs around it.
+    /// Write the configuration of Prometheus, Alertmanager and Grafana.
     Publish(PublishOptions),
     /// Write manual pages.
     Man(ManFlags),
 }
 
-/// What the exporter works with.
+/// The options of the exporter.
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// Where to listen; at least one.
+    /// Addresses to listen on; at least one.
     pub(crate) listen_addresses: Vec<ListenAddress>,
     /// Whether to listen on the sockets of the service manager instead.
     pub(crate) systemd_socket: bool,
     /// The exporter-toolkit's configuration.
     pub(crate) web_config_file: Option<PathBuf>,
-    /// Path of the metrics, which is none of the exporter's other paths.
+    /// Path of the metrics, which differs from the exporter's other paths.
     pub(crate) telemetry_path: String,
     /// Requests in flight; 0 means no limit.
     pub(crate) max_requests: usize,
-    /// What is read on this machine, unless hosts are named.
+    /// The sources on this machine, unless hosts are named.
     pub(crate) sources: SourceOptions,
     /// Hosts to read instead of this machine.
     pub(crate) hosts: HostFlags,
-    /// How it is collected.
+    /// The options of the collection.
     pub(crate) collect: CollectOptions,
     /// How users are named.
     pub(crate) usernames: Usernames,
-    /// What of it is shown.
+    /// The limits of the shown series.
     pub(crate) limits: Limits,
-    /// What is logged.
+    /// The flags of the log.
     pub(crate) log: LogFlags,
 }
 
@@ -179,7 +179,7 @@ impl Task {
     /// Reads the command line, program name included.
     ///
     /// # Errors
-    /// It is wrong, or asks for help or the version: [`clap::Error::exit_code`] tells which.
+    /// The command line is wrong (exit code 2 by [`clap::Error::exit_code`]), or asks for help or the version (0).
     pub(crate) fn parse<T: Into<std::ffi::OsString> + Clone>(
         arguments: impl IntoIterator<Item = T>,
     ) -> Result<Self, clap::Error> {
@@ -200,7 +200,7 @@ impl Task {
         let options = Options::from(flags);
         if let Some(flag) = options.hosts.name_hosts().then(|| options.of_this_machine()).flatten() {
             let message = format!(
-                "{flag} says how to read this machine, and --host or --hostfile names others to read instead: leave one out"
+                "{flag} is for this machine, and --host or --hostfile reads other hosts instead: leave one out"
             );
             return Err(Flags::command().error(ErrorKind::ArgumentConflict, message));
         }
@@ -208,7 +208,7 @@ impl Task {
     }
 }
 
-/// The command line as it is defined.
+/// The definition of the command line.
 pub(crate) fn command() -> clap::Command {
     Flags::command()
 }
@@ -216,7 +216,7 @@ pub(crate) fn command() -> clap::Command {
 impl From<Flags> for Options {
     fn from(flags: Flags) -> Self {
         let Flags { web, collectors, .. } = flags;
-        // Those of many hosts are too many to have series.
+        // Several hosts have too many processes for series of their own.
         let processes = (!flags.hosts.name_hosts()).then_some(flags.processes_limit);
         Self {
             listen_addresses: web.listen_addresses,
@@ -244,7 +244,7 @@ impl From<Flags> for Options {
 }
 
 impl Options {
-    /// A flag that was given, and means something for this machine alone.
+    /// A given flag that applies only to this machine.
     fn of_this_machine(&self) -> Option<&'static str> {
         let defaults = CollectOptions::default();
         if self.sources != SourceOptions::default() {
@@ -275,8 +275,8 @@ fn telemetry_path(text: &str) -> Result<String, String> {
             "it is not a path: start it with /, and use letters, digits and -._~ only, such as /metrics".to_owned()
         );
     }
-    if TAKEN_PATHS.contains(&text) {
-        return Err("this path serves something else: choose another one, such as /metrics".to_owned());
+    if RESERVED_PATHS.contains(&text) {
+        return Err("this path serves another page: choose another one, such as /metrics".to_owned());
     }
     Ok(text.to_owned())
 }

@@ -1,4 +1,4 @@
-//! Metrics of the exporter about its own work, as far as they are not a function of a snapshot.
+//! Metrics of the exporter about its own work.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use genv_web::instruments::{self, HistogramVec, Registry, RequestMetrics};
 /// The collectors of a host.
 const COLLECTORS: [&str; 3] = ["gpu", "processes", "state"];
 
-/// The registry of the exporter, and what it times.
+/// The registry of the exporter, and its histograms.
 #[derive(Clone, Debug)]
 pub struct Instruments {
     registry: Registry,
@@ -21,7 +21,7 @@ impl Instruments {
     /// Registers the metrics of collections and renderings.
     ///
     /// # Errors
-    /// Two metrics have one name: a defect of this program.
+    /// Two metrics have the same name, which is a defect of this program.
     pub fn new() -> Result<Self> {
         let registry = Registry::new();
         let render = instruments::durations(
@@ -66,7 +66,7 @@ impl Instruments {
                 let old = known.and_then(|it| it.collectors.get(name));
                 let is_new = old.map(attempt) != Some(attempt(collector));
                 let seconds = collector.duration_seconds.filter(|it| it.is_finite() && *it >= 0.0);
-                // Another host may send any name and any number.
+                // Another host may send any name and number.
                 if let (true, true, Some(seconds)) = (is_new, COLLECTORS.contains(&name.as_str()), seconds) {
                     self.collection.with_label_values(&[name]).observe(seconds);
                 }

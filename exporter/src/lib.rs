@@ -1,7 +1,7 @@
 //! Prometheus exporter of GPU devices, genv environments, users and processes.
 //!
 //! A [`Publication`](genv_core::model::Publication) becomes metric [`families`], these become the bytes of a
-//! [`render::Rendering`], and the [`endpoints`] hand them out. Nothing in between remembers anything.
+//! [`render::Rendering`], and the [`endpoints`] serve them. No step keeps state.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -38,15 +38,15 @@ pub use usernames::Usernames;
 /// Threads that answer requests; collecting and rendering have their own.
 const WORKER_THREADS: usize = 2;
 
-/// The program: reads the command line, and serves until a signal ends it, or does what else it was told.
+/// Runs the program: serves until a signal ends it, or runs another command.
 pub fn run() -> ExitCode {
     genv_web::allocator::keep_little();
     let task = match Task::parse(std::env::args_os()) {
         Ok(task) => task,
-        Err(answer) => {
-            // Help and version are answers too. Nobody is left to tell if printing fails.
-            let _ = answer.print();
-            return ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1));
+        Err(message) => {
+            // Help and version come here too. A failed print cannot be reported.
+            let _ = message.print();
+            return ExitCode::from(u8::try_from(message.exit_code()).unwrap_or(1));
         }
     };
     let outcome = match task {
@@ -60,16 +60,16 @@ pub fn run() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             let usage = matches!(error.downcast_ref(), Some(SourceError::Usage(_))) || error.is::<HostListError>();
             ExitCode::from(if usage { 2 } else { 1 })
         }
     }
 }
 
-/// The last words, also where the log is filtered.
-fn complain(error: &anyhow::Error) {
-    // Nobody is left to tell if that fails.
+/// Prints the error that ends the program, whatever the log level is.
+fn print_error(error: &anyhow::Error) {
+    // A failed write to stderr cannot be reported.
     let _ = writeln!(io::stderr(), "genv-exporter: {error}");
 }
 
@@ -116,7 +116,7 @@ async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
             _ = terminate.recv() => tracing::info!("stopping on SIGTERM"),
             _ = interrupt.recv() => tracing::info!("stopping on SIGINT"),
             () = service_manager::notify_of(latest, interval) => {}
-            _ = rendering => outcome = Err(anyhow!("cannot go on: the collection has ended. The log says why; start the exporter again")),
+            _ = rendering => outcome = Err(anyhow!("cannot go on: the collection has ended. The log has the reason; start the exporter again")),
         }
     };
     server.serve(endpoints, requests, stopped).await;

@@ -1,4 +1,4 @@
-//! The bytes that are served: rendered once per publication, if somebody asks for them, then shared by every request.
+//! The served bytes: rendered once per publication at the first request, and shared by all requests.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use genv_core::model::{HostSnapshot, Publication, Snapshot};
 use genv_core::stream::{Ended, SnapshotStream};
-use genv_web::metrics::{MetricFamily, Out, OwnProcess, Samples, Text};
+use genv_web::metrics::{LazyText, MetricFamily, OwnProcess, Samples, TextSink};
 use genv_web::{Encoding, HealthLog};
 use tokio::sync::watch;
 
@@ -14,48 +14,48 @@ use crate::Usernames;
 use crate::families::{self, Limits, genv1, own};
 use crate::instruments::Instruments;
 
-/// Everything that can be served of one publication.
+/// The served texts of one publication.
 #[derive(Debug)]
 pub struct Rendering {
     publication: Arc<Publication>,
     limits: Limits,
-    own: Own,
+    own: OwnState,
     at: Instant,
-    metrics: Text,
-    genv1: Text,
-    snapshots: Text,
+    metrics: LazyText,
+    genv1: LazyText,
+    snapshots: LazyText,
     hosts: Vec<HostRendering>,
 }
 
 /// The state of the exporter itself when it rendered.
 #[derive(Debug, Default)]
-pub struct Own {
+pub struct OwnState {
     /// The process, by the kernel.
     pub process: OwnProcess,
     /// The metrics of [`Instruments`] in the text format.
     pub instruments: String,
 }
 
-/// What is served of one host alone.
+/// The served texts of one host.
 #[derive(Debug, Default)]
 struct HostRendering {
-    metrics: Text,
-    snapshot: Text,
+    metrics: LazyText,
+    snapshot: LazyText,
 }
 
-/// Why there is nothing to serve of a host.
+/// The reason why a host has no text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoText {
+pub enum Unavailable {
     /// No host has this name.
     UnknownHost,
-    /// The host delivers nothing now, or has not delivered anything yet.
+    /// The host delivers no snapshot now, or has not delivered one yet.
     HostDown,
 }
 
 impl Rendering {
-    /// Nothing is rendered yet.
+    /// A rendering without texts: they are made on request.
     #[must_use]
-    pub fn new(publication: Arc<Publication>, limits: Limits, own: Own) -> Self {
+    pub fn new(publication: Arc<Publication>, limits: Limits, own: OwnState) -> Self {
         let hosts = publication.hosts.iter();
         let hosts = hosts.map(|_| HostRendering::default()).collect();
         Self {
@@ -63,20 +63,20 @@ impl Rendering {
             limits,
             own,
             at: Instant::now(),
-            metrics: Text::default(),
-            genv1: Text::default(),
-            snapshots: Text::default(),
+            metrics: LazyText::default(),
+            genv1: LazyText::default(),
+            snapshots: LazyText::default(),
             hosts,
         }
     }
 
-    /// Whether this is of a publication, and not from before the first.
+    /// Whether there is a publication; at the start there is none.
     #[must_use]
     pub fn is_published(&self) -> bool {
         self.publication.sequence > 0
     }
 
-    /// What it is a rendering of.
+    /// The rendered publication.
     #[must_use]
     pub fn publication(&self) -> &Publication {
         &self.publication
@@ -95,12 +95,12 @@ impl Rendering {
         self.metrics.encoded(encoding, |out| self.write(&mut samples, out))
     }
 
-    /// Renders in advance what was asked for of the rendering before.
+    /// Renders in advance in the encodings that were requested of the previous rendering.
     fn prepare(&self, before: &Self, samples: &mut Samples) {
         self.metrics.prepare(&before.metrics, |out| self.write(samples, out));
     }
 
-    fn write(&self, samples: &mut Samples, out: Out<'_>) {
+    fn write(&self, samples: &mut Samples, out: TextSink<'_>) {
         let mut each = |family: &MetricFamily| out(family.text().as_bytes());
         own::of_process(&self.own.process, samples, &mut each);
         families::of_hosts(&self.publication.hosts, self.limits, samples, each);
@@ -111,10 +111,10 @@ impl Rendering {
     ///
     /// # Errors
     /// There is no such host, or it is down.
-    pub fn host_metrics(&self, hostname: &str, encoding: Encoding) -> Result<Bytes, NoText> {
+    pub fn host_metrics(&self, hostname: &str, encoding: Encoding) -> Result<Bytes, Unavailable> {
         let (host, rendering) = self.host(hostname)?;
         if !host.up {
-            return Err(NoText::HostDown);
+            return Err(Unavailable::HostDown);
         }
         Ok(rendering.metrics.encoded(encoding, |out| {
             families::of_hosts([host], self.limits, &mut Samples::default(), |family| {
@@ -159,17 +159,17 @@ impl Rendering {
     ///
     /// # Errors
     /// There is no such host, or it has no snapshot.
-    pub fn host_snapshot(&self, hostname: &str, encoding: Encoding) -> Result<Bytes, NoText> {
+    pub fn host_snapshot(&self, hostname: &str, encoding: Encoding) -> Result<Bytes, Unavailable> {
         let (host, rendering) = self.host(hostname)?;
-        let snapshot = host.snapshot.as_deref().ok_or(NoText::HostDown)?;
+        let snapshot = host.snapshot.as_deref().ok_or(Unavailable::HostDown)?;
         Ok(rendering.snapshot.encoded(encoding, |out| {
             out(json_line(snapshot).as_bytes());
         }))
     }
 
-    fn host(&self, hostname: &str) -> Result<(&HostSnapshot, &HostRendering), NoText> {
+    fn host(&self, hostname: &str) -> Result<(&HostSnapshot, &HostRendering), Unavailable> {
         let mut hosts = self.publication.hosts.iter().zip(&self.hosts);
-        hosts.find(|(host, _)| host.hostname == hostname).ok_or(NoText::UnknownHost)
+        hosts.find(|(host, _)| host.hostname == hostname).ok_or(Unavailable::UnknownHost)
     }
 }
 
@@ -182,24 +182,24 @@ fn json_line(snapshot: &Snapshot) -> String {
     line
 }
 
-fn own(instruments: &Instruments) -> Own {
-    Own { process: OwnProcess::read(), instruments: instruments.text() }
+fn own(instruments: &Instruments) -> OwnState {
+    OwnState { process: OwnProcess::read(), instruments: instruments.text() }
 }
 
-/// Holds the rendering of the latest publication.
+/// Renders publications and publishes the latest rendering.
 #[derive(Debug)]
 pub struct Renderer {
     limits: Limits,
     usernames: Usernames,
     instruments: Instruments,
-    /// Its memory, from one rendering to the next.
+    /// Reused memory.
     samples: Mutex<Samples>,
     latest: watch::Sender<Arc<Rendering>>,
 }
 
 impl Renderer {
-    /// A renderer of publications whose sources on this machine had `usernames` applied, and where its latest rendering is found: at
-    /// first that of no publication.
+    /// A renderer, and the receiver of its latest rendering, which is at first without a publication. The sources on this
+    /// machine must have `usernames` applied.
     #[must_use]
     pub fn new(
         limits: Limits,
@@ -212,7 +212,7 @@ impl Renderer {
         (this, receiver)
     }
 
-    /// Replaces the rendering by that of a publication.
+    /// Renders a publication as the latest one.
     pub fn render(&self, publication: Arc<Publication>) {
         let publication = self.usernames.shown(publication);
         let before = Arc::clone(&self.latest.borrow());
@@ -225,7 +225,8 @@ impl Renderer {
         self.latest.send_replace(Arc::new(rendering));
     }
 
-    /// Renders every publication and logs what fails, away from the threads that answer requests. Returns when the collection ended.
+    /// Renders every publication and logs failures, outside of the threads that answer requests. Returns when the
+    /// collection has ended.
     pub async fn follow(self, mut stream: SnapshotStream) -> Ended {
         let this = Arc::new(self);
         let mut health = HealthLog::default();
@@ -238,7 +239,7 @@ impl Renderer {
             let renderer = Arc::clone(&this);
             let rendered = tokio::task::spawn_blocking(move || renderer.render(publication)).await;
             if let Err(error) = rendered {
-                tracing::error!(%error, "cannot render a publication; the one before is served");
+                tracing::error!(%error, "cannot render a publication; the previous one is served");
             }
         }
     }

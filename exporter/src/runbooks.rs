@@ -1,4 +1,4 @@
-//! The page at `/runbooks`: what each alert means and what to do, where its `runbook_url` points to.
+//! The page at `/runbooks`, the target of each alert's `runbook_url`: its meaning, and what to do.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use pulldown_cmark::{CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, 
 
 const TEXT: &str = include_str!("../../docs/alerts.md");
 
-/// Rendered when somebody first looks: most exporters are never asked.
+/// Rendered at the first request, since most exporters never get one.
 static PAGE: LazyLock<Response> = LazyLock::new(|| {
     let (heading, text) = TEXT.split_once('\n').unwrap_or((TEXT, ""));
     let title = heading.trim_start_matches("# ");
@@ -20,8 +20,8 @@ pub(crate) fn page() -> Response {
     PAGE.clone()
 }
 
-/// HTML in which every section of the second level can be linked to by its title, and no link leads to a page that
-/// is not served here.
+/// The HTML of a document. Sections of the second level have their title as id, and links to pages that are not served
+/// here are removed.
 fn rendered(markdown: &str) -> String {
     let mut events: Vec<_> = Parser::new_ext(markdown, Options::ENABLE_TABLES).collect();
     for at in 0..events.len() {
@@ -39,13 +39,13 @@ fn rendered(markdown: &str) -> String {
     html
 }
 
-/// The text of a link to another document stays, the link goes.
+/// Removes links to other documents; their texts stay.
 fn without_relative_links(mut events: Vec<Event<'_>>) -> Vec<Event<'_>> {
-    let leads_somewhere = |url: &CowStr<'_>| ["#", "http://", "https://"].iter().any(|start| url.starts_with(start));
+    let is_absolute = |url: &CowStr<'_>| ["#", "http://", "https://"].iter().any(|start| url.starts_with(start));
     let mut inside_relative = false;
     events.retain(|event| match event {
         Event::Start(Tag::Link { dest_url, .. }) => {
-            inside_relative = !leads_somewhere(dest_url);
+            inside_relative = !is_absolute(dest_url);
             !inside_relative
         }
         Event::End(TagEnd::Link) => !std::mem::take(&mut inside_relative),

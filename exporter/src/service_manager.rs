@@ -16,7 +16,7 @@ use crate::render::Rendering;
 /// Watchdog messages in the time within which the service manager expects one: sd_watchdog_enabled(3) advises two.
 const WATCHDOG_MESSAGES: u32 = 2;
 
-/// Notifies the service manager of the renderings, of which one is expected each `every`. Does not end by itself.
+/// Notifies the service manager of the renderings, which are expected at the interval `every`. Never returns.
 pub(crate) async fn notify_of(mut latest: watch::Receiver<Arc<Rendering>>, every: Duration) {
     let mut ticks = watchdog().map(|time| {
         let mut ticks = interval(time / WATCHDOG_MESSAGES);
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_is_in_the_line() {
+    fn failures_are_in_the_summary() {
         let mut snapshot = Snapshot {
             hostname: "gpu01".to_owned(),
             timestamp_seconds: 0.0,

@@ -1,4 +1,4 @@
-//! How users are named in metrics and snapshots: `--usernames`.
+//! The names of users in metrics and snapshots: `--usernames`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use genv_core::model::{NOBODY, Publication, Snapshot};
 use genv_core::proc::{ProcessRequest, ProcessSource, ProcessTable};
 use sha2::{Digest, Sha256};
 
-/// How users are named.
+/// The names of users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Usernames {
     /// By their name in passwd, else `uid:1234`.
@@ -23,18 +23,18 @@ pub enum Usernames {
 }
 
 impl Usernames {
-    /// The same sources, with users named this way everywhere: in labels, accounting and snapshots.
+    /// The same sources with these names of users in labels, accounting and snapshots.
     #[must_use]
     pub fn applied_to(self, host: HostSources) -> HostSources {
         if self == Self::Name {
             return host;
         }
-        let processes = Box::new(Renamed { source: host.processes, usernames: self });
+        let processes = Box::new(RenamedSource { source: host.processes, usernames: self });
         HostSources { processes, ..host }
     }
 
-    /// What may be shown of a publication whose sources on this machine had these names applied. Other hosts name users
-    /// as their own do, and for hashes a uid tells as much as a name.
+    /// The publication with these names. Sources on this machine have them already, other hosts do not. With hashes, uids
+    /// are removed, since a uid identifies a user as a name does.
     pub(crate) fn shown(self, publication: Arc<Publication>) -> Arc<Publication> {
         if self == Self::Name {
             return publication;
@@ -54,8 +54,8 @@ impl Usernames {
         Arc::new(publication)
     }
 
-    /// Names the users of another host. Of one who has neither a process nor an environment any more the uid is not known:
-    /// then their name is hashed.
+    /// Renames the users of another host. The name of a user without a known uid (no process, environment or waiting
+    /// request any more) is hashed.
     fn rename(self, snapshot: &mut Snapshot) {
         let environments = snapshot.environments.iter();
         let environments = environments.map(|it| (Some(&it.username), it.uid));
@@ -106,12 +106,12 @@ fn without_uids(snapshot: &mut Snapshot) {
     }
 }
 
-struct Renamed {
+struct RenamedSource {
     source: Box<dyn ProcessSource>,
     usernames: Usernames,
 }
 
-impl ProcessSource for Renamed {
+impl ProcessSource for RenamedSource {
     fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
         self.source.read(request)
     }
@@ -125,7 +125,7 @@ impl ProcessSource for Renamed {
     }
 }
 
-/// 64 bits of SHA-256: enough to tell the users of a site apart.
+/// 64 bits of SHA-256: enough to distinguish the users of a site.
 fn hashed(name: &str) -> String {
     let digest = Sha256::digest(name.as_bytes());
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
@@ -148,8 +148,8 @@ mod tests {
     }
 
     #[test]
-    fn users_are_named_as_asked() {
-        let name = |usernames, uid| Renamed { source: Box::new(Passwd), usernames }.username(uid);
+    fn users_are_named_by_the_flag() {
+        let name = |usernames, uid| RenamedSource { source: Box::new(Passwd), usernames }.username(uid);
         assert_eq!(name(Usernames::Name, 1000), "alice");
         assert_eq!(name(Usernames::Uid, 1000), "uid:1000");
         // The first 16 digits of `printf alice | sha256sum`.

@@ -1,17 +1,17 @@
-//! How long ago something was, in the words of genv 1.4.3.
+//! Ages in words, as genv 1.4.3 writes them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Units and their symbols, from the largest, with the seconds of one.
+/// The name, the symbol and the length in seconds of each unit, the largest first.
 const UNITS: [(&str, &str, i64); 4] =
     [("week", "w", 7 * 86_400), ("day", "d", 86_400), ("hour", "h", 3600), ("minute", "min", 60)];
 
-/// `2 hours ago`: whole units, cut off. What is to come, by clocks that disagree, is a negative number of seconds.
+/// `2 hours ago`, rounded down. A time in the future gives a negative number of seconds.
 pub(crate) fn ago(timestamp_seconds: f64, now_seconds: f64) -> String {
     format!("{} ago", whole_units(age(timestamp_seconds, now_seconds)))
 }
 
-/// `2 h`: as [`ago`], with the symbol of the unit.
+/// `2 h`, rounded down.
 pub(crate) fn short_age(timestamp_seconds: f64, now_seconds: f64) -> String {
     let (_, symbol, count) = largest_unit(age(timestamp_seconds, now_seconds));
     format!("{count} {symbol}")
@@ -23,14 +23,14 @@ fn age(timestamp_seconds: f64, now_seconds: f64) -> i64 {
     seconds
 }
 
-/// `2 hours`: of the largest unit that it has, cut off.
+/// `2 hours`: the number of the largest unit that fits, rounded down.
 pub(crate) fn whole_units(seconds: i64) -> String {
     let (name, _, count) = largest_unit(seconds);
     let plural = if count > 1 { "s" } else { "" };
     format!("{count} {name}{plural}")
 }
 
-/// The name and the symbol of the largest unit that fits, and the number of these.
+/// The name, the symbol and the number of the largest unit that fits.
 fn largest_unit(seconds: i64) -> (&'static str, &'static str, i64) {
     let unit = UNITS.iter().find(|(_, _, length)| seconds >= *length);
     let (name, symbol, length) = unit.unwrap_or(&("second", "s", 1));
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_those_of_genv_1_4_3() {
+    fn ages_have_the_words_of_genv_1_4_3() {
         for (seconds, words) in [
             (-99.9, "-99 second ago"),
             (0.9, "0 second ago"),

@@ -1,4 +1,4 @@
-//! Running a command that the user names, and ending as it ends.
+//! Runs a user's command, and ends with its exit code.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -19,7 +19,7 @@ use signal_hook::low_level::emulate_default_handler;
 
 use crate::failure::Failure;
 
-/// The command of these words; clap sees to it that there is one.
+/// The command with this program and these arguments. clap requires at least one word.
 pub(crate) fn command(words: &[OsString]) -> anyhow::Result<Command> {
     let (program, arguments) = words.split_first().context("there is no command")?;
     let mut command = Command::new(program);
@@ -27,10 +27,10 @@ pub(crate) fn command(words: &[OsString]) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Looks for the program of a command, as its start will: in `first` and the folders of PATH.
+/// Checks that the program of a command exists in `first` or in the folders of PATH, where the start will search it.
 ///
 /// # Errors
-/// It is not there, or cannot be run.
+/// The program does not exist, or is not executable.
 pub(crate) fn look_up(command: &Command, first: Option<&OsStr>) -> Result<(), Failure> {
     let program = command.get_program();
     let found = if program.is_empty() {
@@ -38,18 +38,18 @@ pub(crate) fn look_up(command: &Command, first: Option<&OsStr>) -> Result<(), Fa
     } else if program.as_encoded_bytes().contains(&b'/') {
         executable(Path::new(program))
     } else {
-        // Without PATH the C library has folders of its own.
+        // Without PATH the C library uses default folders.
         let Some(path) = env::var_os("PATH").filter(|it| !it.is_empty()) else {
             return Ok(());
         };
         let folders = first.map(Into::into).into_iter();
         let mut missing = Errno::NOENT;
         let is_found = folders.chain(env::split_paths(&path)).any(|folder| {
-            let answer = executable(&folder.join(program));
-            if answer == Err(Errno::ACCESS) {
+            let check = executable(&folder.join(program));
+            if check == Err(Errno::ACCESS) {
                 missing = Errno::ACCESS;
             }
-            answer.is_ok()
+            check.is_ok()
         });
         if is_found { Ok(()) } else { Err(missing) }
     };
@@ -64,41 +64,41 @@ fn executable(path: &Path) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Becomes the command; returns only if that fails.
-pub(crate) fn become_command(mut command: Command) -> anyhow::Error {
+/// Replaces this program by the command (execve(2)). Returns only after an error.
+pub(crate) fn exec_command(mut command: Command) -> anyhow::Error {
     let error = command.exec();
     cannot_run(&command, &error).into()
 }
 
-/// Signals that are on their way to a command: caught from before it starts.
-pub(crate) struct Forwarding(SignalsInfo<WithOrigin>);
+/// Catches signals and forwards them to a command, from before its start.
+pub(crate) struct SignalForwarding(SignalsInfo<WithOrigin>);
 
-impl Forwarding {
+impl SignalForwarding {
     /// Catches signals from now on.
     pub(crate) fn new() -> anyhow::Result<Self> {
         let signals = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2];
         let caught = SignalsInfo::new(signals);
-        Ok(Self(caught.context("cannot hand on signals")?))
+        Ok(Self(caught.context("cannot forward signals")?))
     }
 
     /// Starts the command.
     ///
     /// # Errors
-    /// It is not there, or cannot be run.
-    pub(crate) fn start(self, mut command: Command) -> anyhow::Result<Running> {
+    /// The program does not exist, or is not executable.
+    pub(crate) fn start(self, mut command: Command) -> anyhow::Result<RunningCommand> {
         let spawned = command.spawn();
         let child = spawned.map_err(|error| cannot_run(&command, &error))?;
-        Ok(Running { child, signals: self.0 })
+        Ok(RunningCommand { child, signals: self.0 })
     }
 }
 
-/// A command that runs.
-pub(crate) struct Running {
+/// A running command.
+pub(crate) struct RunningCommand {
     child: Child,
     signals: SignalsInfo<WithOrigin>,
 }
 
-impl Running {
+impl RunningCommand {
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -109,12 +109,12 @@ impl Running {
         let _ = self.child.kill().and_then(|()| self.child.wait());
     }
 
-    /// Waits for its end, and hands on the signals that others send to this program meanwhile.
+    /// Waits for the end of the command. Meanwhile forwards the signals that other processes send to this program.
     ///
-    /// Those that a terminal sends reach the command without it: they go to everyone at work there.
+    /// A terminal sends its signals to the command too, so that they are not forwarded.
     pub(crate) fn wait(self) -> anyhow::Result<ExitStatus> {
         let Self { mut child, mut signals } = self;
-        // By number the signal might reach another process, once the command has ended.
+        // A pidfd, since the kernel may give the pid to another process after the end of the command.
         let target = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let target = target.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         if let Some(target) = target {
@@ -122,25 +122,25 @@ impl Running {
                 .name("signals".to_owned())
                 .spawn(move || {
                     for origin in signals.forever() {
-                        // The shell goes on only when this program has stopped as well.
+                        // The shell continues only after this program has stopped too.
                         if origin.signal == SIGTSTP {
                             let _ = emulate_default_handler(SIGTSTP);
                             continue;
                         }
                         let sent = origin.process.is_some();
                         if let Some(signal) = Signal::from_named_raw(origin.signal).filter(|_| sent) {
-                            // It fails if the command has ended, which is being waited for.
+                            // This fails if the command has ended.
                             let _ = pidfd_send_signal(&target, signal);
                         }
                     }
                 })
-                .context("cannot hand on signals")?;
+                .context("cannot forward signals")?;
         }
         child.wait().context("cannot wait for the command")
     }
 }
 
-/// The exit code for the end of a command: 128 + n for signal n.
+/// The exit code of an ended command: 128 + n for signal n.
 pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = match (status.code(), status.signal()) {
         (Some(code), _) => code,
@@ -149,8 +149,8 @@ pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     u8::try_from(code).unwrap_or(1)
 }
 
-/// Success, or the command's exit code.
-pub(crate) fn handed_on(code: u8) -> anyhow::Result<()> {
+/// Success for exit code 0, or an error with the exit code.
+pub(crate) fn exit_code_result(code: u8) -> anyhow::Result<()> {
     match code {
         0 => Ok(()),
         code => Err(Failure::Silent(code).into()),
@@ -165,7 +165,7 @@ fn cannot_run(command: &Command, error: &io::Error) -> Failure {
             Failure::NotFound(format!("cannot run {program}: {error}: see whether it is installed and on PATH"))
         }
         _ => Failure::CannotRun(format!(
-            "cannot run {program}: {error}: see whether it is a program, and yours to execute"
+            "cannot run {program}: {error}: see whether it is a program that you may execute"
         )),
     }
 }

@@ -6,14 +6,14 @@ use genv_core::state::allocate::{DeviceKind, Selection};
 
 use crate::values;
 
-/// The kind of the chosen devices.
+/// Flags for the kind of devices.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct KindFlags {
-    /// Attach only devices of this type: words of the model's name, such as a100 or 'rtx 4090'. Commas separate several types.
+    /// Attach only devices with these words in the model's name, such as a100 or 'rtx 4090'. Separate several types by commas.
     #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = values::gpu_type)]
     gpu_type: Vec<String>,
 
-    /// Attach only devices with this total memory or more, such as 40g.
+    /// Attach only devices with at least this total memory, such as 40g.
     #[arg(long, value_name = "MEMORY", value_parser = values::gpu_memory, allow_negative_numbers = true)]
     gpu_memory_at_least: Option<MemoryAmount>,
 }
@@ -24,8 +24,8 @@ impl KindFlags {
     }
 }
 
-/// The devices with these indices, else this number of devices. A kind without a number: as many as are attached, at
-/// least one.
+/// Selects the devices with these indices, or else this number of devices. With a kind and without a number: as many devices
+/// as are attached, and at least one.
 pub(crate) fn selection(
     indices: &[u32],
     number: Option<u32>,

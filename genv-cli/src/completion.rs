@@ -1,4 +1,4 @@
-//! Values that shells offer on Tab, beyond the words that the command line itself knows.
+//! Values for completion in shells, in addition to commands and flags.
 
 use std::env;
 use std::fs::File;
@@ -8,10 +8,10 @@ use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 
 use crate::machine::Machine;
 
-/// The variable by which a shell asks for candidates.
+/// The variable that a shell sets to get candidates.
 pub(crate) const VARIABLE: &str = "GENV_COMPLETE";
 
-/// Ids of the environments that there are.
+/// Ids of the existing environments.
 pub(crate) fn environments() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let Some(state) = state() else {
@@ -35,17 +35,17 @@ pub(crate) fn devices() -> ArgValueCandidates {
     })
 }
 
-/// How much is read of ssh's configuration.
+/// The number of bytes that are read of ssh's configuration.
 const MOST_CONFIGURATION_BYTES: u64 = 1 << 20;
 
-/// Hosts that `~/.ssh/config` names, as far as it names them in full and in this one file.
+/// Hosts that `~/.ssh/config` names in full, without included files.
 pub(crate) fn hosts() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let mut configuration = String::new();
         let path = env::home_dir().map(|home| home.join(".ssh/config"));
         let file = path.and_then(|path| File::open(path).ok());
         if let Some(file) = file {
-            // What is no text names no host.
+            // A file that is not UTF-8 gives no candidates.
             let _ = file.take(MOST_CONFIGURATION_BYTES).read_to_string(&mut configuration);
         }
         named_hosts(&configuration).map(CompletionCandidate::new).collect()
@@ -64,7 +64,7 @@ fn state() -> Option<genv_core::state::State> {
     Machine::here().ok()?.state().ok()
 }
 
-/// Bash puts candidates into the command line as they are: none may mean something to it.
+/// Whether a text has no special meaning for a shell: bash inserts candidates without quotes.
 fn is_plain(text: &str) -> bool {
     let plain = |it: char| it.is_ascii_alphanumeric() || "._-".contains(it);
     !text.is_empty() && text.chars().all(plain)
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_those_that_are_named_in_full() {
+    fn candidates_are_the_hosts_that_are_named_in_full() {
         let configuration = "Host gpu01 gpu02 *.lab !old\n  HostName 10.0.0.1\nhost = \"jump\"\n# Host no\nHostKeyAlias x\n\
                              Match host y\nHOST\ta;b gpu03\n";
         let hosts: Vec<&str> = named_hosts(configuration).collect();

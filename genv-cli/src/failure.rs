@@ -1,39 +1,39 @@
-//! Why a command fails, and the exit code that says so.
+//! Errors of commands, and their exit codes.
 
 use genv_core::state::allocate::AllocateError;
 use genv_core::state::{ChangeError, LockError, StoreError, Waiting};
 use genv_simulator::SourceError;
 
 use crate::machine::NoSample;
-use crate::queue::who_waits;
+use crate::queue::waiting_phrase;
 use crate::shell::ResumeError;
 use crate::users;
 
-/// The codes, for people.
+/// The exit codes, in help texts.
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not in an active environment, 4 not enough devices, 5 some hosts failed, \
-6 lock or queue not had in time, 126 a command cannot be run, 127 it was not found.";
+6 timeout of the lock or the queue, 126 a command cannot be run, 127 it was not found.";
 
-/// What a command finds wrong itself. Errors of the core have codes of their own, see [`exit_code`].
+/// Errors of commands. Errors of the core have other types, see [`exit_code`].
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// It was called in a way that makes no sense.
+    /// Wrong usage.
     #[error("{0}")]
     Usage(String),
-    /// It is about the environment that it is called in, and is called in none.
+    /// The command needs an active environment.
     #[error("cannot {0}: not in an active environment. 'genv activate' starts one")]
     NotActive(&'static str),
-    /// The environment that it is called in is not there any more.
+    /// The active environment has ended.
     #[error("cannot {task}: environment {} has ended, so this shell is not in an active environment. \
              'genv deactivate' clears the shell, 'genv activate' starts a new one", .eid.escape_debug())]
     Ended {
-        /// What it was to do.
+        /// The attempted task.
         task: &'static str,
         /// The environment.
         eid: String,
     },
-    /// The environment is another user's. The error arises while the state is locked: its display looks the name up
-    /// later.
+    /// The environment belongs to another user. The error arises while the state is locked, so that only its display looks up
+    /// the name.
     #[error("cannot {task}: environment {} belongs to the user {}. 'genv activate' with another id, or with none, \
              starts one of your own", .eid.escape_debug(), users::shown(*.uid))]
     OfAnother {
@@ -41,39 +41,39 @@ pub(crate) enum Failure {
         task: String,
         /// The environment.
         eid: String,
-        /// Its user.
+        /// The user of the environment.
         uid: u32,
     },
-    /// Outside of an environment, only its user and root may do this. The display looks the name up.
-    #[error("cannot {task} of the user {}: that is for them and for root. Ask them, or run it with sudo", users::shown(*.uid))]
+    /// Only the user of the environment and root may do this. The display looks up the name.
+    #[error("cannot {task} of the user {}: only this user and root may do so. Ask this user, or run it with sudo", users::shown(*.uid))]
     ForAnother {
         /// The attempted task.
         task: String,
         /// The user.
         uid: u32,
     },
-    /// Other processes wait for devices, first come first served. The display looks their users' names up.
-    #[error("cannot attach devices now: {} in the queue for devices. '--wait' waits too, '-o' shares", who_waits(.0))]
+    /// Other processes are before this one in the queue. The display looks up the names of their users.
+    #[error("cannot attach devices now: {} in the queue for devices. '--wait' waits too, '-o' shares", waiting_phrase(.0))]
     OthersWait(Vec<Waiting>),
-    /// There are not the devices that are needed.
+    /// The requested devices are not available.
     #[error("{0}")]
     NotEnoughDevices(String),
-    /// It waited for long enough.
+    /// A time limit is over.
     #[error("{0}")]
     NotInTime(String),
-    /// A command was not found.
+    /// A program was not found.
     #[error("{0}")]
     NotFound(String),
-    /// A command was found and cannot be run.
+    /// A program was found, and cannot be run.
     #[error("{0}")]
     CannotRun(String),
-    /// It has said what there is to say, or a command behind it has: only the code is left.
+    /// The message has been printed, or another command has printed it: only the exit code counts.
     #[error("exit code {0}")]
     Silent(u8),
 }
 
 impl Failure {
-    /// The exit code of an answer that lacks what some hosts would have told.
+    /// The exit code of an output without some failed hosts.
     pub(crate) const SOME_HOSTS: u8 = 5;
 
     const fn exit_code(&self) -> u8 {
@@ -95,7 +95,7 @@ const USAGE: u8 = 2;
 const NOT_ENOUGH: u8 = 4;
 const NOT_IN_TIME: u8 = 6;
 
-/// The exit code of a command that failed so.
+/// The exit code of an error.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     error.chain().find_map(code).unwrap_or(FAILED)
 }
@@ -112,7 +112,7 @@ fn code(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if matches!(source, Some(SourceError::Usage(_))) {
         return Some(USAGE);
     }
-    // Transparent errors are not links of the chain themselves.
+    // Transparent errors are not in the chain.
     if matches!(error.downcast_ref(), Some(ChangeError::Allocate(_))) || error.is::<AllocateError>() {
         return Some(NOT_ENOUGH);
     }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_keeps_its_code_whatever_is_said_around_it() {
+    fn an_error_with_context_keeps_its_exit_code() {
         let timed_out = || {
             StoreError::from(LockError::TimedOut {
                 what: "genv's state".to_owned(),
@@ -146,8 +146,8 @@ mod tests {
             })
         };
         let no_device = || AllocateError::NoSuchDevice { index: 9, total: 2 };
-        let wrong = || SourceError::Usage("GENV_DEVICES is 'x'".to_owned());
-        let nobody = ChangeError::NoSuchEnvironment { eid: "7".to_owned() };
+        let usage = || SourceError::Usage("GENV_DEVICES is 'x'".to_owned());
+        let missing = ChangeError::NoSuchEnvironment { eid: "7".to_owned() };
         let cases: [(anyhow::Error, u8); 9] = [
             (Failure::Silent(77).into(), 77),
             (Failure::NotActive("attach").into(), 3),
@@ -155,15 +155,15 @@ mod tests {
             (ResumeError::from(timed_out()).into(), 6),
             (no_device().into(), 4),
             (ChangeError::from(no_device()).into(), 4),
-            (wrong().into(), 2),
-            (NoSample::from(wrong()).into(), 2),
-            (nobody.into(), 1),
+            (usage().into(), 2),
+            (NoSample::from(usage()).into(), 2),
+            (missing.into(), 1),
         ];
         for (error, code) in cases {
-            let said = error.to_string();
-            assert_eq!(exit_code(&error), code, "{said}");
+            let message = error.to_string();
+            assert_eq!(exit_code(&error), code, "{message}");
             let error = Err::<(), _>(error).context("cannot do it").unwrap_err();
-            assert_eq!(exit_code(&error), code, "{said}");
+            assert_eq!(exit_code(&error), code, "{message}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Other programs of this project, which take over from `genv`.
+//! Other programs that replace `genv` (execve(2)).
 
 use std::env;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::Context as _;
 use rustix::fs::{Access, access};
 
-/// A program of this project: next to this one, then on PATH.
+/// Finds a program of this project: first next to this program, then on PATH.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let own = env::current_exe().ok();
     let own = own.as_deref().and_then(Path::parent).map(Path::to_owned);
@@ -20,11 +20,11 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
         .find(|program| program.is_file() && access(program, Access::EXEC_OK).is_ok())
 }
 
-/// Becomes another program; returns only if that fails.
+/// Replaces this program by another one. Returns only after an error.
 ///
 /// # Errors
-/// Always, then.
-pub(crate) fn become_program(
+/// The program cannot be started.
+pub(crate) fn exec_program(
     program: &Path,
     arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
 ) -> anyhow::Result<()> {

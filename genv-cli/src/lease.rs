@@ -1,4 +1,4 @@
-//! Leases: until when an environment's user wants it.
+//! Leases: announced ends of environments.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use genv_core::text::short_moment;
 use crate::ago::{ago, now_seconds};
 use crate::output::{Cell, DOUBTFUL};
 
-/// How long a new environment is wanted.
+/// The flag for the lease of a new environment.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct LeaseFlag {
-    /// Announce that the environment ends after this time. A rule of the enforcer may end it then.
+    /// Announce that the environment ends after this time. A rule of the enforcer may then end it.
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_lease)]
     pub(crate) duration: Option<Duration>,
 }
 
-/// The duration of a lease.
+/// Parses the duration of a lease.
 pub(crate) fn parse_lease(text: &str) -> Result<Duration, String> {
     let duration = parse_duration(text).map_err(|error| error.to_string())?;
     if duration < Duration::from_secs(1) || duration > LONGEST_LEASE {
         let longest = days(LONGEST_LEASE);
-        return Err(format!("a lease lasts 1s to {longest}: choose such a duration, as 8h"));
+        return Err(format!("a lease lasts 1s to {longest}: choose such a duration, for example 8h"));
     }
     Ok(duration)
 }
@@ -36,7 +36,7 @@ pub(crate) fn days(duration: Duration) -> String {
 }
 
 /// `until 18:00`, or `ended 20 minutes ago`.
-pub(crate) fn words(end_seconds: f64) -> String {
+pub(crate) fn describe_end(end_seconds: f64) -> String {
     let now_seconds = now_seconds();
     if end_seconds <= now_seconds {
         return format!("ended {}", ago(end_seconds, now_seconds));
@@ -44,8 +44,8 @@ pub(crate) fn words(end_seconds: f64) -> String {
     format!("until {}", moment(end_seconds))
 }
 
-/// The field of a table: `18:00`, or `ended`.
-pub(crate) fn cell(end_seconds: Option<f64>) -> Cell {
+/// The cell of a table: `18:00`, or `ended`.
+pub(crate) fn table_cell(end_seconds: Option<f64>) -> Cell {
     match end_seconds {
         None => Cell::default(),
         Some(end) if end <= now_seconds() => Cell::own("ended").style(DOUBTFUL),
@@ -53,7 +53,7 @@ pub(crate) fn cell(end_seconds: Option<f64>) -> Cell {
     }
 }
 
-/// `18:00`, with the day where it is not today.
+/// `18:00`, with the day if it is not today.
 pub(crate) fn moment(end_seconds: f64) -> String {
     short_moment(end_seconds, now_seconds(), &local_time_zone())
 }

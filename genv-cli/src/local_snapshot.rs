@@ -1,4 +1,4 @@
-//! What is true on this machine now, as far as its GPUs tell in time.
+//! A snapshot of this machine for one command.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use genv_core::collect::once;
 use genv_core::model::Snapshot;
 use genv_simulator::SourceOptions;
 
-/// One snapshot. GPUs are waited for so long at most; without them it tells why in its collector `gpu`.
+/// Takes a snapshot, and waits at most this long for the GPUs. Without their answer the collector `gpu` has the reason.
 ///
 /// # Errors
-/// A variable has a wrong value, or a thread cannot be started.
+/// A variable has an invalid value, or a thread cannot be started.
 pub(crate) fn take(patience: Duration) -> anyhow::Result<Snapshot> {
     let options = SourceOptions::default().or_from_environment()?;
-    // Of a scenario's hosts the first is this machine.
+    // The first host of a scenario stands for this machine.
     let host = options.open()?.into_iter().take(1).collect();
-    let publication = once(host, patience).context("cannot ask this machine")?;
+    let publication = once(host, patience).context("cannot take a snapshot of this machine")?;
     let host = publication.hosts.first();
     let snapshot = host.and_then(|host| host.snapshot.clone());
-    let snapshot = snapshot.context("cannot ask this machine: nothing answers")?;
+    let snapshot = snapshot.context("cannot take a snapshot of this machine: it has no host")?;
     Ok(Snapshot::clone(&snapshot))
 }
 
-/// Why a collector of a snapshot told nothing; none: it did.
+/// The reason for the failure of a collector; absent if it has succeeded.
 pub(crate) fn silence(snapshot: &Snapshot, collector: &str) -> Option<String> {
     let status = snapshot.collectors.get(collector)?;
     if status.success {

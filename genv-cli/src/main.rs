@@ -6,6 +6,7 @@ mod child;
 mod choice;
 mod commands;
 mod completion;
+mod device_facts;
 mod doctor;
 mod failure;
 mod handover;

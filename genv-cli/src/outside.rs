@@ -1,5 +1,4 @@
-//! The processes that use devices which no environment of their user holds, by the enforcer's published file and the
-//! driver's present answer.
+//! The use of devices from outside environments, by the enforcer's published file and the driver's answer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -14,31 +13,31 @@ use genv_core::state::{Contexts, State};
 use crate::ago::now_seconds;
 use crate::machine::NoSample;
 
-/// The maximum age of the enforcer's published file.
-const MOST_SECONDS: f64 = 15.0;
+/// The largest age of the enforcer's published file.
+const MAX_AGE_SECONDS: f64 = 15.0;
 
 /// The processes that use each GPU.
 pub(crate) type OutsideUses = BTreeMap<u32, Vec<OutsideUse>>;
 
 /// The use of the devices at one moment.
 pub(crate) struct DeviceUse {
-    /// The GPUs' answer, or the reason for a missing one.
+    /// The driver's answer, or the reason why it is missing.
     pub(crate) sample: Result<GpuSample, NoSample>,
-    /// The processes on each GPU of which all processes are known.
+    /// The processes on each GPU whose processes are all known.
     pub(crate) contexts: Contexts,
     /// The processes of all users except root that use devices outside of environments.
     pub(crate) outside: OutsideUses,
-    /// Whether the enforcer published these processes.
+    /// Whether these processes are from the enforcer's file.
     pub(crate) is_published: bool,
 }
 
 impl DeviceUse {
-    /// `reason`: the GPUs cannot be asked.
+    /// The use of GPUs that cannot be queried.
     pub(crate) fn unknown(reason: NoSample) -> Self {
         Self { sample: Err(reason), contexts: Contexts::new(), outside: OutsideUses::new(), is_published: false }
     }
 
-    /// Whether all processes are known that use a GPU outside of environments.
+    /// Whether all outside processes of a GPU are known.
     pub(crate) fn knows_outside(&self, gpu: u32) -> bool {
         self.is_published || self.contexts.contains_key(&gpu)
     }
@@ -47,23 +46,22 @@ impl DeviceUse {
 /// The enforcer's published uses.
 pub(crate) struct Published {
     uses: Vec<OutsideUse>,
-    /// Uses that keep no user from a device.
+    /// Uses that do not prevent an assignment.
     exempt: Vec<OutsideUse>,
 }
 
-/// The uses that this machine's enforcer published within [`MOST_SECONDS`]. A process may have ended since, and others
-/// may use a device.
+/// The uses that this machine's enforcer published within [`MAX_AGE_SECONDS`]. Processes may have ended or started since then.
 pub(crate) fn published() -> Option<Published> {
     let status = Enforcement::read(Path::new(ENFORCER_DIRECTORY)).ok()??;
     let age_seconds = now_seconds() - status.updated_timestamp_seconds;
     // A file from the future is not recent: the clock was set back.
-    let is_recent = (-1.0..=MOST_SECONDS).contains(&age_seconds);
+    let is_recent = (-1.0..=MAX_AGE_SECONDS).contains(&age_seconds);
     status.outside.filter(|_| is_recent).map(|uses| Published { uses, exempt: status.exempt_outside })
 }
 
-/// The published uses that remain, and those by the driver's present answer that are not exempt: since its last look the
-/// enforcer knows neither of new processes nor of devices that an environment has lost.
-pub(crate) fn present(
+/// The remaining published uses, and the uses by the driver's answer that are not exempt. The published file lacks processes
+/// and detached devices of the last seconds.
+pub(crate) fn current_uses(
     published: Published,
     sample: Option<&GpuSample>,
     contexts: Option<&Contexts>,
@@ -72,7 +70,7 @@ pub(crate) fn present(
 ) -> OutsideUses {
     let Published { uses, exempt } = published;
     let mut present = remaining(uses, contexts, state, processes);
-    let of_driver = sample.map(|sample| judged(sample, state, processes));
+    let of_driver = sample.map(|sample| uses_by_driver(sample, state, processes));
     for it in of_driver.into_iter().flatten().flat_map(|(_, uses)| uses) {
         let is_it = |other: &OutsideUse| {
             (other.gpu, other.pid, other.start_time_ticks) == (it.gpu, it.pid, it.start_time_ticks)
@@ -86,20 +84,19 @@ pub(crate) fn present(
     present
 }
 
-/// The published processes that still use their GPU, as far as /proc, the state and the driver's answer, if any, show
-/// this.
+/// The published uses that continue, by /proc, the state and the driver's answer, if any.
 fn remaining(
     published: Vec<OutsideUse>,
     contexts: Option<&Contexts>,
     state: &State,
     processes: &mut dyn ProcessSource,
 ) -> OutsideUses {
-    // In a pid namespace below, these pids belong to other processes.
+    // In another pid namespace these pids are other processes.
     if !in_initial_pid_namespace() {
         return by_gpu(published);
     }
     let pids = published.iter().map(|it| it.pid).collect();
-    judging(pids, state, processes, |table, attributor| {
+    with_attribution(pids, state, processes, |table, attributor| {
         by_gpu(published.into_iter().filter_map(|mut it| {
             match table.processes.get(&it.pid)? {
                 ProcessRead::Present(facts) if facts.start_time_ticks == it.start_time_ticks => {}
@@ -119,9 +116,8 @@ fn remaining(
     })
 }
 
-/// The processes that by the driver compute on GPUs, and are in no environment that holds the GPU. Processes without
-/// proof of this are left out.
-pub(crate) fn judged(sample: &GpuSample, state: &State, processes: &mut dyn ProcessSource) -> OutsideUses {
+/// The compute processes in the driver's answer that are proven to be in no environment that holds the GPU.
+pub(crate) fn uses_by_driver(sample: &GpuSample, state: &State, processes: &mut dyn ProcessSource) -> OutsideUses {
     let mut uses: HashMap<(u32, u32), Option<u64>> = HashMap::new();
     for device in &sample.devices {
         let computing = device.processes.iter().flatten();
@@ -137,7 +133,7 @@ pub(crate) fn judged(sample: &GpuSample, state: &State, processes: &mut dyn Proc
         return OutsideUses::new();
     }
     let pids = uses.keys().map(|(_, pid)| *pid).collect();
-    let mut outside = judging(pids, state, processes, |table, attributor| {
+    let mut outside = with_attribution(pids, state, processes, |table, attributor| {
         let of = |((gpu, pid), memory_used_bytes)| {
             let Some(ProcessRead::Present(facts)) = table.processes.get(&pid) else {
                 return None;
@@ -165,8 +161,8 @@ pub(crate) fn judged(sample: &GpuSample, state: &State, processes: &mut dyn Proc
     by_gpu(outside)
 }
 
-/// The uses that keep a user from a device: not the user's own, and not those of a user who holds a part of the device.
-pub(crate) fn of_others(
+/// The uses that prevent an assignment to a user: neither the user's own, nor those of a user who holds a part of the device.
+pub(crate) fn uses_of_others(
     mut uses: OutsideUses,
     user: u32,
     state: &State,
@@ -194,12 +190,12 @@ fn by_gpu(uses: impl IntoIterator<Item = OutsideUse>) -> OutsideUses {
     all
 }
 
-/// Answers a question about processes by /proc and the state.
-fn judging<T>(
+/// Reads processes, and calls a function with their attribution.
+fn with_attribution<T>(
     pids: Vec<u32>,
     state: &State,
     processes: &mut dyn ProcessSource,
-    question: impl FnOnce(&ProcessTable, &Attributor<'_>) -> T,
+    read: impl FnOnce(&ProcessTable, &Attributor<'_>) -> T,
 ) -> T {
     let members = state.environments.iter().flat_map(|it| &it.pids);
     let table = processes.read(&ProcessRequest { processes: pids, members: members.copied().collect() });
@@ -210,5 +206,5 @@ fn judging<T>(
             live.push(LiveEnvironment::without_members(environment));
         }
     }
-    question(&table, &Attributor::new(state, &live, true, &table))
+    read(&table, &Attributor::new(state, &live, true, &table))
 }

@@ -1,4 +1,4 @@
-//! The environment that a command is called in.
+//! The environment of a command's shell, and permissions to change environments.
 
 use std::env;
 
@@ -9,25 +9,25 @@ use crate::failure::Failure;
 use crate::shell::ShellEnvironment;
 use crate::users;
 
-/// The environment that this program's variables name; it may have ended.
-pub(crate) fn claimed() -> Option<String> {
+/// The environment that this program claims by its variables. It may have ended.
+pub(crate) fn claimed_eid() -> Option<String> {
     let eid = env::var_os("GENV_ENVIRONMENT_ID").filter(|eid| !eid.is_empty())?;
     Some(eid.to_string_lossy().into_owned())
 }
 
-/// As [`claimed`]; `task` is what cannot be done outside.
+/// As [`claimed_eid`], or an error about this task.
 ///
 /// # Errors
-/// It names none.
-pub(crate) fn active(task: &'static str) -> Result<String, Failure> {
-    claimed().ok_or(Failure::NotActive(task))
+/// The variables name no environment.
+pub(crate) fn active_eid(task: &'static str) -> Result<String, Failure> {
+    claimed_eid().ok_or(Failure::NotActive(task))
 }
 
-/// The environment, if it is there and belongs to the caller.
+/// The environment with this id, if it belongs to the caller.
 ///
 /// # Errors
-/// It ended, or belongs to another user.
-pub(crate) fn own<'a>(
+/// The environment has ended, or belongs to another user.
+pub(crate) fn find_own<'a>(
     environments: &'a [EnvironmentState],
     eid: &str,
     task: &'static str,
@@ -47,7 +47,7 @@ pub(crate) fn check_owner(environment: &EnvironmentState, task: &str) -> anyhow:
     Err(Failure::OfAnother { task: task.to_owned(), eid: environment.eid.clone(), uid: environment.uid }.into())
 }
 
-/// Sees to it that the caller may do something for this user from outside of an environment, as the user and root may.
+/// Checks that the caller is this user or root.
 ///
 /// # Errors
 /// The caller is another user.
@@ -59,24 +59,24 @@ pub(crate) fn check_may_change(uid: u32, task: &str) -> anyhow::Result<()> {
     Err(Failure::ForAnother { task, uid }.into())
 }
 
-/// As [`check_may_change`], of an environment, if it is there. One whose record was lost belongs to the users of its
-/// living members.
+/// Checks that the caller may change an environment, if it exists. An environment with a lost record belongs to the users of
+/// its living members.
 ///
 /// # Errors
 /// The environment belongs to another user.
-pub(crate) fn check_outside(state: &EditableState, eid: &str, task: &str) -> anyhow::Result<()> {
+pub(crate) fn check_permission(state: &EditableState, eid: &str, task: &str) -> anyhow::Result<()> {
     match state.environment(eid) {
         Some(it) => check_may_change(it.uid, &format!("{task} environment {}", eid.escape_debug())),
-        None => check_lost(state, eid, task),
+        None => check_lost_record(state, eid, task),
     }
 }
 
-/// Sees to it that an environment whose record was lost with a damaged file is the caller's: one of its recorded members
-/// lives and runs as the caller.
+/// Checks an environment whose record was lost with a damaged file: one of its recorded members must live and run as the
+/// caller.
 ///
 /// # Errors
-/// There is such an environment, and the caller is neither its user nor root.
-pub(crate) fn check_lost(state: &EditableState, eid: &str, task: &str) -> anyhow::Result<()> {
+/// The environment has a lost record, and the caller is neither its user nor root.
+pub(crate) fn check_lost_record(state: &EditableState, eid: &str, task: &str) -> anyhow::Result<()> {
     let caller = own_uid();
     let lost = state.lost().filter(|(lost, _)| *lost == eid);
     let members: Vec<ProcessId> = lost.map(|(_, process)| process).collect();
@@ -92,22 +92,22 @@ pub(crate) fn check_lost(state: &EditableState, eid: &str, task: &str) -> anyhow
     };
     anyhow::ensure!(
         members.iter().any(is_own),
-        "cannot {task} environment {}: its record was lost with a damaged file, and none of its living processes is yours, \
-         so that this is for its user and for root. Take another id, or run it with sudo",
+        "cannot {task} environment {}: its record was lost with a damaged file, and none of its living processes is yours. \
+                 Only its user and root may do so. Choose another id, or run it with sudo",
         eid.escape_debug()
     );
     Ok(())
 }
 
-/// Sees to it that the caller may make a process a member of an environment: it is the caller's, or the caller is root.
-/// One that has ended is nobody's, and the next command forgets it.
+/// Checks that the caller may make a process a member of an environment: the process runs as the caller, or the caller is
+/// root. An ended process is accepted, and the next command removes it.
 ///
 /// # Errors
-/// The process is another user's, or a thread of the kernel.
+/// The process runs as another user, or is a thread of the kernel.
 pub(crate) fn check_member(pid: u32) -> anyhow::Result<()> {
     anyhow::ensure!(
         !is_kernel_thread(pid),
-        "cannot add process {pid}: it is a thread of the kernel, which is in no environment. Name a shell or a program: \
+        "cannot add process {pid}: it is a thread of the kernel, which cannot be in an environment. Name a shell or a program: \
          'ps' lists them"
     );
     let caller = own_uid();
@@ -122,19 +122,19 @@ pub(crate) fn check_member(pid: u32) -> anyhow::Result<()> {
         Some(ProcessRead::Unreadable) => None,
     };
     let owner = owner.map_or_else(
-        || "its users cannot be told, or differ".to_owned(),
+        || "its users are unknown, or differ".to_owned(),
         |uid| format!("it runs as user {}", users::shown(uid)),
     );
     anyhow::bail!(
-        "cannot add process {pid}: {owner}, and an environment has processes of its own user, {}. Name one of \
-         yours, or run it with sudo",
+        "cannot add process {pid}: {owner}, and an environment has only processes of its own user, {}. Name one of \
+                 yours, or run it with sudo",
         users::shown(caller)
     )
 }
 
-/// An environment as a shell shows it.
+/// The facts of an environment that a shell shows.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Shown {
+pub(crate) struct EnvironmentView {
     eid: String,
     pub(crate) configuration: Configuration,
     pub(crate) devices: Vec<u32>,
@@ -142,8 +142,8 @@ pub(crate) struct Shown {
     pub(crate) lease_end: Option<f64>,
 }
 
-impl Shown {
-    /// An environment that is being changed.
+impl EnvironmentView {
+    /// The facts of an environment during a change.
     pub(crate) fn changed(state: &EditableState, eid: &str) -> Self {
         Self {
             eid: eid.to_owned(),
@@ -153,7 +153,7 @@ impl Shown {
         }
     }
 
-    /// One as it was read.
+    /// The facts of an environment in a state.
     pub(crate) fn now(state: &State, environment: &EnvironmentState) -> Self {
         Self {
             eid: environment.eid.clone(),
@@ -163,12 +163,12 @@ impl Shown {
         }
     }
 
-    /// Its id.
+    /// The id of the environment.
     pub(crate) fn eid(&self) -> &str {
         &self.eid
     }
 
-    /// As shell and child processes are told of it.
+    /// The facts for the variables of shells and child processes.
     pub(crate) fn for_shell(&self) -> ShellEnvironment<'_> {
         ShellEnvironment {
             eid: &self.eid,
@@ -181,7 +181,7 @@ impl Shown {
     }
 }
 
-/// What an environment is configured with.
+/// The configuration of an environment.
 pub(crate) fn configuration(environment: &EnvironmentState) -> Configuration {
     Configuration { name: environment.name.clone(), gpus: environment.gpus, gpu_memory: environment.gpu_memory }
 }

@@ -1,4 +1,4 @@
-//! From the command line to a command, and from its outcome to an exit code.
+//! Parses the command line, runs the command, and returns the exit code.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,11 +12,10 @@ use clap_complete::CompleteEnv;
 use crate::commands::{Command, overview, spelled_out};
 use crate::completion;
 use crate::failure::{EXIT_CODES, Failure, exit_code};
-use crate::machine::tell;
-use crate::output::{Color, harmless};
+use crate::output::{Color, harmless, print_note};
 use crate::shell;
 
-const EXAMPLE: &str = "Example: two GPUs for this shell, once it is set up (see 'genv shell')
+const EXAMPLE: &str = "Example: reserve two GPUs for this shell after the setup (see 'genv shell'), and release them
   genv activate --gpus 2
   genv deactivate";
 
@@ -35,7 +34,7 @@ struct Cli {
 
 #[derive(Debug, Args)]
 struct Options {
-    /// When to use colours.
+    /// Choose when to use colours.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = 1000)]
     color: Color,
 }
@@ -48,8 +47,8 @@ impl Cli {
         }
     }
 
-    /// Defining all commands takes longer than what some of them do. Whatever is wrong, or asks for help, is left to the
-    /// whole definition.
+    /// Parses the command line of a frequent command by its own definition, since the definition of all commands takes longer than
+    /// some commands. `None` for other commands, errors and help.
     fn of_one_command(words: &[OsString]) -> Option<Self> {
         let name = words.get(1)?.to_str()?;
         let line = Options::augment_args(clap::Command::new("genv"));
@@ -59,77 +58,77 @@ impl Cli {
     }
 }
 
-/// Reads the command line and does what it says.
+/// Runs the program.
 pub(crate) fn run() -> ExitCode {
     if env::var_os(completion::VARIABLE).is_some() {
         return complete();
     }
     if let Some(error) = shell::called_by_genv_1(env::args_os()) {
-        complain(&error.to_string());
+        print_error(&error.to_string());
         return ExitCode::FAILURE;
     }
     let words = spelled_out(env::args_os());
     let cli = match Cli::of(&words) {
         Ok(cli) => cli,
-        Err(answer) => return answered(&answer),
+        Err(answer) => return print_clap_error(&answer),
     };
     cli.options.color.choose();
     let done = match cli.command {
         Some(command) => command.run(),
         None if io::stdout().is_terminal() => {
             let shown = overview();
-            tell("'genv --help' lists the commands");
+            print_note("'genv --help' lists the commands");
             shown
         }
-        // Programs call it so to see whether it is there.
+        // Programs run genv without arguments to see whether it is installed.
         None => Cli::command().print_help().map_err(Into::into),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read the output has seen enough, as `head` has.
+        // The reader of stdout has ended, for example `head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             if !matches!(error.downcast_ref(), Some(Failure::Silent(_))) {
-                // What went wrong elsewhere says what it was to do.
+                // Other errors name their task.
                 let task = if error.is::<io::Error>() { "cannot print: " } else { "" };
-                complain(&format!("{task}{error:#}"));
+                print_error(&format!("{task}{error:#}"));
             }
             ExitCode::from(exit_code(&error))
         }
     }
 }
 
-/// The command line as it is defined.
+/// The definition of the command line.
 pub(crate) fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Answers a shell that asks how the line may go on.
+/// Prints candidates for the completion of a command line.
 fn complete() -> ExitCode {
     let completion = CompleteEnv::with_factory(command).var(completion::VARIABLE);
     let folder = env::current_dir().ok();
     match completion.try_complete(env::args_os(), folder.as_deref()) {
         Ok(_) => ExitCode::SUCCESS,
-        Err(error) => answered(&error),
+        Err(error) => print_clap_error(&error),
     }
 }
 
-/// Prints help and version, which are answers too, and tells in one line what is wrong with a command line.
-fn answered(answer: &clap::Error) -> ExitCode {
+/// Prints help or the version, or an error of the command line in one line.
+fn print_clap_error(answer: &clap::Error) -> ExitCode {
     let whole = !answer.use_stderr() || answer.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if whole {
-        // Nobody is left to tell if printing fails.
+        // An error of stderr cannot be reported.
         let _ = answer.print();
     } else {
-        complain(&one_line(answer));
+        print_error(&one_line(answer));
     }
     ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1))
 }
 
-/// How much is shown of a word that is wrong.
+/// The largest number of characters of a quoted word.
 const MOST_SHOWN_CHARACTERS: usize = 40;
 
-/// What is wrong, and the hint if there is one, of what clap says in many lines.
+/// Converts a message of clap to one line with the error and the hint.
 fn one_line(error: &clap::Error) -> String {
     let mut rendered = error.render().to_string();
     for (_, value) in error.context() {
@@ -147,23 +146,23 @@ fn one_line(error: &clap::Error) -> String {
     let what = paragraphs.next().unwrap_or_default();
     let what = what.strip_prefix("error: ").unwrap_or(&what);
     if error.kind() == ErrorKind::ValueValidation {
-        // The reason tells what to write instead.
+        // The message contains a hint already.
         return harmless(what);
     }
     let tips = paragraphs.find_map(|it| it.strip_prefix("tip: ").map(str::to_owned));
     let tips = tips.filter(|_| !is_option_of_another(error));
-    // No value begins with a hyphen: what clap says about those helps nobody.
+    // No value of genv begins with a hyphen, so that clap's tip about such values does not help.
     let hint = tips.and_then(|tips| {
         let mut tips = tips.split(" tip: ");
         let hint = tips.find(|it| !it.contains("' as a value, use '-- "));
         hint.map(str::to_owned)
     });
-    let hint = hint.unwrap_or_else(|| "'--help' tells what there is".to_owned());
+    let hint = hint.unwrap_or_else(|| "'--help' lists commands and flags".to_owned());
     harmless(&format!("{what}. {hint}"))
 }
 
-/// Whether the unknown argument is an option of another command, and so not misspelled: a similar option of this command
-/// means another thing.
+/// Whether the unknown argument is an option of another command. Then it is not misspelled, and a similar option of this
+/// command is no useful hint.
 fn is_option_of_another(error: &clap::Error) -> bool {
     fn has(command: &clap::Command, name: &str) -> bool {
         let mut options = command.get_arguments();
@@ -185,8 +184,8 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe))
 }
 
-fn complain(message: &str) {
-    // Nobody is left to tell if that fails.
+fn print_error(message: &str) {
+    // An error of stderr cannot be reported.
     let _ = writeln!(io::stderr(), "genv: {message}");
 }
 
@@ -194,42 +193,45 @@ fn complain(message: &str) {
 mod tests {
     use super::*;
 
-    /// What is said of these words.
-    fn said(words: &[&str]) -> String {
+    /// The error of these words.
+    fn error_of(words: &[&str]) -> String {
         let words = ["genv"].iter().chain(words);
         one_line(&Cli::try_parse_from(words).unwrap_err())
     }
 
     #[test]
-    fn a_wrong_command_line_is_told_in_one_line() {
+    fn the_error_of_a_command_line_is_one_line() {
         for (words, expected) in [
             (&["snapshto"][..], "unrecognized subcommand 'snapshto'. a similar subcommand exists: 'snapshot'"),
             (
                 &["snapshot", "--intervall"],
                 "unexpected argument '--intervall' found. a similar argument exists: '--interval'",
             ),
-            (&["exec", "-d", "--", "sleep", "1"], "unexpected argument '-d' found. '--help' tells what there is"),
-            (&["extend", "-1h"], "unexpected argument '-1' found. '--help' tells what there is"),
+            (&["exec", "-d", "--", "sleep", "1"], "unexpected argument '-d' found. '--help' lists commands and flags"),
+            (&["extend", "-1h"], "unexpected argument '-1' found. '--help' lists commands and flags"),
             (&["exec", "--gpu", "1"], "unexpected argument '--gpu' found. a similar argument exists: '--gpus'"),
-            (&["snapshot", "more"], "unexpected argument 'more' found. '--help' tells what there is"),
+            (&["snapshot", "more"], "unexpected argument 'more' found. '--help' lists commands and flags"),
         ] {
-            assert_eq!(said(words), expected);
+            assert_eq!(error_of(words), expected);
         }
     }
 
     #[test]
-    fn of_a_word_that_is_too_long_the_beginning_is_shown() {
+    fn a_long_word_is_shortened_in_the_error() {
         let long = "ü".repeat(5_000);
         let shown = "ü".repeat(40);
         assert_eq!(
-            said(&["activate", "--name", &long]),
+            error_of(&["activate", "--name", &long]),
             format!("invalid value '{shown}…' for '--name <NAME>': a name has at most 128 characters: choose another")
         );
-        assert_eq!(said(&[&long]), format!("unrecognized subcommand '{shown}…'. '--help' tells what there is"));
+        assert_eq!(
+            error_of(&[&long]),
+            format!("unrecognized subcommand '{shown}…'. '--help' lists commands and flags")
+        );
     }
 
     #[test]
-    fn a_command_that_is_defined_alone_means_the_same_and_leaves_what_is_wrong_to_the_whole() {
+    fn a_frequent_command_is_parsed_as_by_the_whole_definition() {
         for (line, is_alone) in [
             ("status", true),
             ("status --json", true),
@@ -252,8 +254,9 @@ mod tests {
             let words: Vec<OsString> = words.map(OsString::from).collect();
             let alone = Cli::of_one_command(&words);
             assert_eq!(alone.is_some(), is_alone, "{line}");
-            let said = |cli: Result<Cli, clap::Error>| cli.map_or_else(|it| it.to_string(), |it| format!("{it:?}"));
-            assert_eq!(said(Cli::of(&words)), said(Cli::try_parse_from(&words)), "{line}");
+            let described =
+                |cli: Result<Cli, clap::Error>| cli.map_or_else(|it| it.to_string(), |it| format!("{it:?}"));
+            assert_eq!(described(Cli::of(&words)), described(Cli::try_parse_from(&words)), "{line}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Flags that choose where GPUs are looked for, as those of `genv-exporter`.
+//! Flags that choose the source of GPU facts, as those of `genv-exporter`.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ use genv_simulator::{GpuSourceKind, SourceOptions};
 
 #[derive(Debug, Args)]
 pub(crate) struct SourceFlags {
-    /// Where GPUs are looked for. auto: NVML where it loads, else no devices.
+    /// Source of GPU facts. auto: NVML if it can be loaded, or else no devices.
     #[arg(long = "gpu.source", value_name = "SOURCE", default_value = "auto", value_parser = gpu_source())]
     gpu_source: GpuSourceKind,
 
-    /// NVML library to load instead of libnvidia-ml.so.1.
+    /// Load this NVML library instead of libnvidia-ml.so.1.
     #[arg(long = "gpu.nvml-library", value_name = "FILE")]
     nvml_library: Option<PathBuf>,
 
-    /// Scenario of the simulated source, instead of the built-in one.
+    /// Simulate this scenario instead of the built-in one.
     #[arg(long = "gpu.scenario", value_name = "FILE")]
     scenario: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! The display of users: by uid, with the name of the name service, whatever name a record has.
+//! Names of users by the name service. Names in records do not count.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use genv_core::proc::find_username;
 
 use crate::output::{Cell, harmless};
 
-/// `root(0)`, or `54321` without a name. It may wait for the network: call it while the state is not locked.
+/// `root(0)`, or `54321` without a name. The name service may be slow: do not call this while the state is locked.
 pub(crate) fn shown(uid: u32) -> String {
     with_uid(uid, find_username(uid).as_deref())
 }
@@ -15,14 +15,14 @@ fn with_uid(uid: u32, name: Option<&str>) -> String {
     name.map_or_else(|| uid.to_string(), |name| format!("{}({uid})", harmless(name)))
 }
 
-/// The users of a table, each looked up once.
+/// Names of users, each looked up once.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
     names: HashMap<u32, Option<String>>,
 }
 
 impl Users {
-    /// As [`shown`].
+    /// A cell with the text of [`shown`].
     pub(crate) fn cell(&mut self, uid: u32) -> Cell {
         Cell::foreign(&with_uid(uid, self.find(uid)))
     }

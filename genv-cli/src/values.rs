@@ -1,26 +1,26 @@
-//! What people may give as the value of a flag, and what they are told if they give something else.
+//! Parsers of the values of flags, with errors that contain a hint.
 
 use genv_core::model::{MemoryAmount, MemoryAmountError};
 
 use crate::local_config::check_name;
 
-/// How long the id of an environment may be: those of containers and kernels have up to 64 characters.
+/// The largest length of an environment's id: ids of containers and kernels have up to 64 characters.
 const MOST_ID_CHARACTERS: usize = 128;
 
-/// How long a part of a model's name may be: the driver's names have up to 95 characters.
+/// The largest length of a part of a model's name: names of the driver have up to 95 characters.
 const MOST_TYPE_CHARACTERS: usize = 95;
 
-/// A number of devices.
+/// Parses a number of devices.
 pub(crate) fn gpus(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "it is not a number of devices: write 0, 1, 2 and so on".to_owned())
 }
 
-/// The index of a device. In a list, spaces may follow the commas.
+/// Parses the index of a device. In a list, spaces may follow the commas.
 pub(crate) fn index(text: &str) -> Result<u32, String> {
     text.trim().parse().map_err(|_| "it is not the index of a device: 'genv devices' lists them".to_owned())
 }
 
-/// A part of the name of a model, in words.
+/// Parses a part of a model's name.
 pub(crate) fn gpu_type(text: &str) -> Result<String, String> {
     let text = text.trim();
     if !text.contains(char::is_alphanumeric) || text.chars().count() > MOST_TYPE_CHARACTERS {
@@ -32,25 +32,25 @@ pub(crate) fn gpu_type(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// A process, as it can be in the state files.
+/// Parses a pid, in the range of the state files.
 pub(crate) fn pid(text: &str) -> Result<u32, String> {
     let pid = text.parse().ok().filter(|pid: &i32| *pid > 0);
     let pid = pid.and_then(|pid| u32::try_from(pid).ok());
     pid.ok_or_else(|| "it is not the pid of a process: 'ps' lists them".to_owned())
 }
 
-/// A user.
+/// Parses a uid.
 pub(crate) fn uid(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "it is not the number of a user: 'id -u' prints yours".to_owned())
+    text.parse().map_err(|_| "it is not the uid of a user: 'id -u' prints yours".to_owned())
 }
 
-/// The name of a user.
+/// Parses the name of a user.
 pub(crate) fn username(text: &str) -> Result<String, String> {
     check_name(text).map_err(|why| format!("{why}: 'id -un' prints yours"))?;
     Ok(text.to_owned())
 }
 
-/// The id of a Jupyter kernel, which is part of the name of a file.
+/// Parses the id of a Jupyter kernel, which is part of a file name.
 pub(crate) fn kernel_id(text: &str) -> Result<String, String> {
     if text.is_empty() || text.contains('/') || eid(text).is_err() {
         return Err("it is not the id of a kernel, as in kernel-ID.json of 'jupyter --runtime-dir'".to_owned());
@@ -58,12 +58,12 @@ pub(crate) fn kernel_id(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// An amount of memory.
+/// Parses an amount of memory.
 pub(crate) fn gpu_memory(text: &str) -> Result<MemoryAmount, MemoryAmountError> {
     MemoryAmount::from_person(text)
 }
 
-/// The name of an environment.
+/// Parses the name of an environment.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     if text.trim().is_empty() {
         return Err("a name has at least one character: 'genv config name --clear' removes it".to_owned());
@@ -72,7 +72,7 @@ pub(crate) fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// The id of an environment. Lists of ids are separated by spaces and commas.
+/// Parses the id of an environment. Lists of ids have spaces and commas as separators.
 pub(crate) fn eid(text: &str) -> Result<String, String> {
     if text.is_empty() || text.chars().count() > MOST_ID_CHARACTERS {
         return Err(format!("an id has 1 to {MOST_ID_CHARACTERS} characters: choose another"));
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_breaks_no_list_and_no_table_may_be_an_id() {
+    fn an_id_must_not_break_lists_and_tables() {
         for good in ["12496", "kernel-1", "$(id)", "'\"", "ü"] {
             assert_eq!(eid(good).as_deref(), Ok(good));
         }
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_process_user_or_kernel_can_have_is_refused() {
+    fn impossible_pids_uids_and_ids_are_refused() {
         assert_eq!((pid("1"), pid("2147483647")), (Ok(1), Ok(i32::MAX as u32)));
         for bad in ["", "0", "-1", "2147483648", "99999999999", "x", "1.5"] {
             assert!(pid(bad).is_err(), "{bad}");
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn spaces_around_an_index_are_left_out() {
+    fn spaces_around_an_index_are_ignored() {
         assert_eq!((index("2"), index(" 3")), (Ok(2), Ok(3)));
         for bad in ["", " ", "-1", "1 2", "x"] {
             assert!(index(bad).is_err(), "{bad}");

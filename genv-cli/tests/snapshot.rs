@@ -1,4 +1,4 @@
-//! `genv snapshot`, as people and scripts run it.
+//! Tests of the program `genv snapshot`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use assert_cmd::assert::OutputAssertExt as _;
 use genv_core::model::Snapshot;
 
-/// A machine without a driver, a state directory and simulated devices, whatever this one has.
+/// genv with the environment of a machine without a driver, a state directory and simulated devices.
 fn genv(folder: &tempfile::TempDir) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_genv"));
     for name in ["GENV_DEVICES", "GENV_SCENARIO"] {
@@ -27,7 +27,7 @@ fn snapshots(output: &[u8]) -> Vec<Snapshot> {
 }
 
 #[test]
-fn one_object_tells_what_is_true_on_this_machine() {
+fn a_snapshot_is_one_object_with_the_devices_of_this_machine() {
     let folder = folder();
     let mut command = genv(&folder);
     command.arg("snapshot").env("GENV_DEVICES", "2").env_remove("GENV_NVML_LIBRARY");
@@ -40,7 +40,7 @@ fn one_object_tells_what_is_true_on_this_machine() {
 }
 
 #[test]
-fn without_a_driver_the_snapshot_says_why_there_is_no_device() {
+fn without_a_driver_the_snapshot_has_the_reason() {
     let folder = folder();
     let output = genv(&folder).arg("snapshot").assert().success().get_output().stdout.clone();
     let snapshot = &snapshots(&output)[0];
@@ -63,7 +63,7 @@ fn every_simulated_host_has_a_line() {
 }
 
 #[test]
-fn following_prints_a_line_each_interval_until_nobody_reads() {
+fn follow_prints_a_line_each_interval_until_stdout_is_closed() {
     let folder = folder();
     let mut program = genv(&folder)
         .args(["snapshot", "--follow", "--interval=100ms"])
@@ -118,7 +118,7 @@ fn sources_that_contradict_each_other_are_wrong_usage() {
         (["--gpu.nvml-library=x", "--gpu.scenario=x"], "leave one out"),
     ] {
         let output = genv(&folder).arg("snapshot").args(arguments).assert().code(2).get_output().clone();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains(words), "{arguments:?}: {said}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.contains(words), "{arguments:?}: {message}");
     }
 }

@@ -1,21 +1,21 @@
-//! Failures of one host, and quotations from its output.
+//! Errors of one host, and quotations from its output.
 
 use std::fmt;
 
 use genv_core::text::{harmless, is_harmless, shortened};
 
-/// The reason why a host does not answer, and a remedy. The text is one line, whatever the host has sent.
+/// Why a host has no answer, and a remedy. The text is always one line, even with quotations from the host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct HostFailure {
     /// The kind of failure.
     pub kind: FailureKind,
-    /// What failed, the reason and the remedy, without the name of the host.
+    /// The failed task, the reason and the remedy, without the name of the host.
     pub message: String,
 }
 
 impl HostFailure {
-    /// A failure of this kind. Characters that could move a cursor or change the direction of writing become spaces.
+    /// An error of this kind. Characters that could move a cursor or change the direction of writing become spaces.
     #[must_use]
     pub fn new(kind: FailureKind, message: impl fmt::Display) -> Self {
         let message = message.to_string();
@@ -24,24 +24,24 @@ impl HostFailure {
     }
 }
 
-/// Kinds of failures. The kind determines when a new attempt is made.
+/// Kinds of errors. The kind determines the wait before the next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureKind {
-    /// The host is not tried: its configuration has an option that the transport does not support, as `ProxyCommand`.
+    /// No attempt: the host's configuration has an option that this program does not support, such as `ProxyCommand`.
     Unsupported,
-    /// Its name cannot be resolved, by this program or by `ssh -G`.
+    /// This program or `ssh -G` cannot resolve the host's name.
     Unresolved,
-    /// There is no answer from its address, or no answer in time.
+    /// No connection to the host's address in time.
     Unreachable,
-    /// Its key is not known, or has changed. Nothing was sent.
+    /// The host's key is unknown or has changed. No data was sent.
     HostKey,
-    /// It refuses all keys of this user.
+    /// The host refuses all keys of this user.
     Authentication,
     /// The session or the channel ended.
     Disconnected,
-    /// It is connected, and did not answer in time.
+    /// The connected host did not answer in time.
     TimedOut,
-    /// It sent a line that is malformed, too long, or of an unknown version of the protocol.
+    /// The host sent a line that is malformed, too long, or of an unknown version of the protocol.
     Protocol,
     /// The command on the host failed, or is missing.
     Command,
@@ -56,7 +56,7 @@ pub(crate) fn quoted_last_line(text: &str) -> Option<String> {
     Some(quoted(line.trim().as_bytes()))
 }
 
-/// The beginning, in quotes and safe to print.
+/// The beginning of a text, in quotes and safe to print.
 pub(crate) fn quoted(bytes: &[u8]) -> String {
     let max_bytes = MAX_QUOTED_CHARACTERS * 4;
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(max_bytes)]);
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_one_line_whatever_the_host_has_sent() {
+    fn an_error_is_one_line_even_with_control_characters_from_the_host() {
         let sent = "no \u{1b}[2J\nsuch\u{202e} \"h\u{f6}st'\u{9b}";
         let failure = HostFailure::new(FailureKind::Command, sent);
         assert_eq!(failure.to_string(), "no  [2J such  \"h\u{f6}st' ");

@@ -11,26 +11,26 @@ use tokio::time::timeout;
 use crate::clock;
 use crate::follow::{Dial, Link};
 use crate::hosts::HostEntry;
-use crate::protocol::{Answers, Reply, Request};
+use crate::protocol::{HostProgram, Reply, Request};
 use crate::{FailureKind, HostFailure};
 
 /// Limits of [`fetch_snapshots`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FetchOptions {
-    /// The largest number of hosts at the same time.
+    /// The largest number of hosts that are queried at the same time.
     pub concurrency: usize,
-    /// How long each host may take from the first packet to its reply.
+    /// The time limit for each host, from the first packet to its reply.
     pub deadline: Duration,
 }
 
 /// A snapshot from a host.
 #[derive(Clone, Debug)]
 pub struct Fetched {
-    /// The snapshot, with the name of the host in the list, and times of the host's clock.
+    /// The snapshot, with the host's name in the list. Its times are by the host's clock.
     pub snapshot: Snapshot,
     /// The program that has made the snapshot.
-    pub answers_with: Answers,
-    /// How far the host's clock is ahead of this machine's, in seconds; absent for at most half a minute.
+    pub program: HostProgram,
+    /// How far the host's clock is ahead of this machine's, in seconds; absent if the difference is at most half a minute.
     pub clock_ahead_seconds: Option<f64>,
 }
 
@@ -54,7 +54,7 @@ pub async fn fetch_snapshots<D: Dial>(
             // The semaphore is never closed.
             let _permit = permits.acquire_owned().await;
             let result = timeout(options.deadline, fetch(&*dial, &host)).await;
-            (position, result.unwrap_or_else(|_| Err(late(options.deadline))))
+            (position, result.unwrap_or_else(|_| Err(timed_out(options.deadline))))
         });
     }
     let mut results: Vec<Option<FetchResult>> = hosts.iter().map(|_| None).collect();
@@ -86,7 +86,7 @@ async fn fetch<D: Dial>(dial: &D, host: &HostEntry) -> FetchResult {
                     Duration::ZERO,
                 ),
                 snapshot: *snapshot,
-                answers_with: link.answers_with(),
+                program: link.program(),
             })
         }
         Reply::Error { message, .. } => Err(HostFailure::new(FailureKind::Command, message)),
@@ -97,7 +97,7 @@ async fn fetch<D: Dial>(dial: &D, host: &HostEntry) -> FetchResult {
     }
 }
 
-fn late(deadline: Duration) -> HostFailure {
+fn timed_out(deadline: Duration) -> HostFailure {
     HostFailure::new(
         FailureKind::TimedOut,
         format!(
@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// Hosts that take as many seconds as their names have; other names refuse, hang, or send another reply.
+    /// Hosts whose names contain the seconds until their replies; other names refuse, hang, or send another reply.
     #[derive(Default)]
     struct Lab {
         now: Arc<AtomicUsize>,
@@ -150,8 +150,8 @@ mod tests {
     }
 
     impl Link for Connected {
-        fn answers_with(&self) -> Answers {
-            Answers::Genv
+        fn program(&self) -> HostProgram {
+            HostProgram::Genv
         }
 
         async fn next(&mut self) -> Result<Reply, HostFailure> {

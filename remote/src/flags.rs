@@ -1,4 +1,4 @@
-//! Flags that genv's daemons have in common, where they read other hosts.
+//! Flags of genv's daemons for other hosts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::follow::{FollowOptions, HostSource, SshDial};
 use crate::hosts::{HostList, HostListError};
 use crate::session::Timeouts;
 
-/// Flags that name hosts, and say how to reach them.
+/// Flags that name hosts and configure the connections to them.
 #[derive(Clone, Debug, Args)]
 pub struct HostFlags {
     /// Hosts to read over SSH instead of this machine: gpu01,admin@gpu02:2222,gpu[03-08]; may be repeated.
@@ -22,32 +22,32 @@ pub struct HostFlags {
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     hostfile: Option<PathBuf>,
 
-    /// User to log in as where neither the host nor ssh_config names one.
+    /// User to log in as, for a host without a user in its name or in ssh_config.
     #[arg(long = "ssh.login", value_name = "USER", help_heading = HEADING)]
     pub login: Option<String>,
 
-    /// How long a host may take until it answers.
+    /// Time limit for each step of connecting to a host.
     #[arg(long = "ssh.connect-timeout", value_name = "DURATION", default_value = "10s", value_parser = parse_duration, help_heading = HEADING)]
     pub connect_timeout: Duration,
 
-    /// Run genv there by 'sudo -n', to see the processes of all users.
+    /// Run genv on the hosts by 'sudo -n', to see the processes of all users.
     #[arg(long = "ssh.sudo", help_heading = HEADING)]
     pub sudo: bool,
 }
 
-/// Hosts that are connecting at the same time: each is some milliseconds of a processor, and an attempt at each host.
+/// The number of hosts that connect at the same time. A connection costs some milliseconds of processor time at both ends.
 const CONCURRENCY: usize = 64;
 
 const HEADING: &str = "Other hosts";
 
 impl HostFlags {
-    /// Whether hosts are named at all.
+    /// Whether a flag names hosts.
     #[must_use]
     pub fn name_hosts(&self) -> bool {
         !self.hosts.is_empty() || self.hostfile.is_some()
     }
 
-    /// How the hosts are reached; `enforce`: to let them act too.
+    /// How to connect to the hosts. `enforce`: the hosts also accept step requests.
     #[must_use]
     pub fn dial(&self, enforce: bool) -> SshDial {
         let timeouts = Timeouts { connect: Some(self.connect_timeout), ..Timeouts::default() };
@@ -58,16 +58,16 @@ impl HostFlags {
         }
     }
 
-    /// How they are followed.
+    /// How to follow the hosts.
     #[must_use]
     pub fn follow_options(&self, interval: Duration, max_age: Duration) -> FollowOptions {
         FollowOptions { interval, max_age, connect_timeout: self.connect_timeout, concurrency: CONCURRENCY }
     }
 
-    /// The hosts, and those that they are now.
+    /// The source of hosts, and the hosts that it names now.
     ///
     /// # Errors
-    /// What is given names no hosts.
+    /// The flags name no hosts, or hosts that cannot be used.
     pub fn open(&self) -> Result<(HostSource, HostList), HostListError> {
         let fixed = match self.hosts.is_empty() {
             true => HostList::default(),

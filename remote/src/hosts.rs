@@ -1,52 +1,53 @@
-//! Which hosts: the values of `-H` and `--host`, and host files.
+//! Lists of hosts: values of `-H` and `--host`, and host files.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use genv_core::files::open_through_links;
 use genv_core::hosts::{HostPatternError, MOST_HOSTS, expand};
+use rustix::fs::{CWD, OFlags};
 
-/// A host file is not longer than this: it has room for [`MOST_HOSTS`] with comments.
+/// The largest size of a host file: enough for [`MOST_HOSTS`] with comments.
 pub const LONGEST_FILE_BYTES: u64 = 4 << 20;
 
-/// A host, as somebody names it to `ssh`.
+/// A host with the words of a command line of `ssh`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostEntry {
-    /// What `ssh` is given: a name of its configuration or of DNS, or an address. It names the host everywhere.
+    /// A name in ssh's configuration or DNS, or an address. All output names the host by this text.
     pub name: String,
-    /// Who logs in, where it is not left to the configuration.
+    /// The user to log in as; absent: by ssh's configuration.
     pub user: Option<String>,
-    /// Where its server listens, where it is not left to the configuration.
+    /// The port of the SSH server; absent: by ssh's configuration.
     pub port: Option<u16>,
 }
 
-/// Hosts of different names, in the order in which they are listed.
+/// Hosts with different names, in the order of the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostList(Vec<HostEntry>);
 
-/// A list of hosts that cannot be used. Its text has the place, the reason, and what to write instead.
+/// Why a list of hosts cannot be used. The text has the position, the reason, and the correction.
 #[derive(Debug, thiserror::Error)]
 pub enum HostListError {
-    /// A text that names no host.
-    #[error("cannot read the host {place}: {problem}")]
+    /// An invalid entry.
+    #[error("cannot read the host {position}: {problem}")]
     Entry {
-        /// Where it is.
-        place: Place,
-        /// What is wrong with it.
+        /// The position of the entry.
+        position: EntryPosition,
+        /// The reason.
         problem: EntryProblem,
     },
-    /// A host is there twice: its numbers would count twice.
-    #[error("cannot use the host {place}: '{name}' is already listed {first}. Remove one of the two")]
+    /// A host is listed twice: its numbers would count twice.
+    #[error("cannot use the host {position}: '{name}' is already listed {first}. Remove one of the two")]
     Duplicate {
-        /// Where it is again.
-        place: Place,
-        /// Its name.
+        /// The position of the second entry.
+        position: EntryPosition,
+        /// The name of the host.
         name: String,
-        /// Where it is first.
-        first: Place,
+        /// The position of the first entry.
+        first: EntryPosition,
     },
     /// More hosts than [`MOST_HOSTS`].
     #[error("cannot use {source_name}: it lists more than {MOST_HOSTS} hosts. List fewer")]
@@ -54,56 +55,56 @@ pub enum HostListError {
         /// The file or the flag.
         source_name: String,
     },
-    /// No host at all.
+    /// The list is empty.
     #[error("cannot use {source_name}: it lists no host. Write one host a line, such as alice@gpu01 or gpu[01-08]")]
     Empty {
         /// The file or the flag.
         source_name: String,
     },
-    /// A file that is longer than [`LONGEST_FILE_BYTES`].
+    /// The file is larger than [`LONGEST_FILE_BYTES`].
     #[error(
-        "cannot read {source_name}: it is longer than {LONGEST_FILE_BYTES} bytes, and no list of hosts is. Name the right file"
+        "cannot read {source_name}: it is longer than {LONGEST_FILE_BYTES} bytes, too long for a list of hosts. Name the right file"
     )]
     TooLong {
         /// The file.
         source_name: String,
     },
-    /// A file that is not text.
+    /// The file is not UTF-8.
     #[error("cannot read {source_name}:{line}: it is not UTF-8. Save the file as text in UTF-8")]
     NotText {
         /// The file.
         source_name: String,
-        /// The first line that is not.
+        /// The first line that is not UTF-8.
         line: usize,
     },
-    /// A file that is no regular file.
+    /// The file is not a regular file.
     #[error("cannot read {source_name}: it is not a regular file. Name a file with one host a line")]
     NotAFile {
         /// The file.
         source_name: String,
     },
-    /// A file that cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {source_name}: {error}. Name a file that exists and that you may read, with one host a line")]
     Unreadable {
         /// The file.
         source_name: String,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
 }
 
-/// Where an entry is: in a line of a file, or in a flag.
+/// The position of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum EntryPosition {
     /// In the value of a flag.
     Flag,
     /// In a line of a file, from 1.
     Line(String, usize),
-    /// Somewhere in a file or a flag.
+    /// In a file, at an unknown line.
     Within(String),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for EntryPosition {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag => formatter.write_str("on the command line"),
@@ -113,69 +114,68 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong with one entry.
+/// Why an entry is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryProblem {
-    /// Its name.
+    /// The name is invalid.
     #[error("{0}")]
     Pattern(#[from] HostPatternError),
-    /// Its port.
+    /// The port is invalid.
     #[error("'{}' is not a port. Write a number from 1 to 65535, as in gpu01:2222", .0.escape_debug())]
     Port(String),
-    /// Who logs in.
+    /// The login name is invalid.
     #[error("'{}' is not a login name. Write one as in alice@gpu01", .0.escape_debug())]
     User(String),
-    /// What `ssh` would take for one of its options.
+    /// The name looks like an option of `ssh`.
     #[error("'{}' begins with a hyphen, as no host does. Write the host's name", .0.escape_debug())]
     Hyphen(String),
-    /// An address in brackets that never end, or with more after them than a port.
+    /// A bracket is not closed, or a text other than a port follows the brackets.
     #[error("the brackets of '{}' do not match. Write an address of IPv6 with a port as [fe80::1]:22", .0.escape_debug())]
     Brackets(String),
 }
 
 impl HostList {
-    /// The hosts of a flag's value: `gpu01,alice@gpu02:2222,gpu[03-08]`.
+    /// Parses the value of a flag: `gpu01,alice@gpu02:2222,gpu[03-08]`.
     ///
     /// # Errors
-    /// One cannot be read, is there twice, or there is none.
+    /// An entry is invalid or listed twice, or the list is empty.
     pub fn parse_flag(text: &str) -> Result<Self, HostListError> {
-        let mut reader = Reader::new("the list of hosts");
+        let mut builder = ListBuilder::new("the list of hosts");
         for entry in split_outside_brackets(text) {
-            reader.add(&Place::Flag, entry)?;
+            builder.add(&EntryPosition::Flag, entry)?;
         }
-        reader.finish()
+        builder.finish()
     }
 
-    /// The hosts of a file's text: one entry a line, or several with commas between; `#` begins a comment.
+    /// Parses the text of a host file: one entry a line, or several entries with commas; `#` starts a comment.
     ///
     /// # Errors
-    /// As [`HostList::parse_flag`], with the line.
+    /// As [`HostList::parse_flag`], with the line number.
     pub(crate) fn parse_file(source_name: &str, text: &str) -> Result<Self, HostListError> {
-        let mut reader = Reader::new(source_name);
+        let mut builder = ListBuilder::new(source_name);
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         for (index, line) in text.lines().enumerate() {
             let line = line.split_once('#').map_or(line, |(entry, _)| entry).trim();
             if line.is_empty() {
                 continue;
             }
-            let place = Place::Line(source_name.to_owned(), index + 1);
+            let position = EntryPosition::Line(source_name.to_owned(), index + 1);
             for entry in split_outside_brackets(line) {
-                reader.add(&place, entry)?;
+                builder.add(&position, entry)?;
             }
         }
-        reader.finish()
+        builder.finish()
     }
 
-    /// The hosts of a file.
+    /// Reads a host file.
     ///
     /// # Errors
-    /// It cannot be read, is no text, or as [`HostList::parse_flag`], with the line.
+    /// The file cannot be read or is not text, or as [`HostList::parse_flag`] with the line number.
     pub fn read(path: &Path) -> Result<Self, HostListError> {
         let source_name = path.display().to_string().escape_debug().to_string();
         let unreadable = |error| HostListError::Unreadable { source_name: source_name.clone(), error };
-        // Opening a pipe would wait for its writer.
-        let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-        let file = OpenOptions::new().read(true).custom_flags(nonblocking).open(path).map_err(unreadable)?;
+        let opened = open_through_links(CWD, path, OFlags::RDONLY);
+        let file = File::from(opened.map_err(|errno| unreadable(errno.into()))?);
         if !file.metadata().map_err(unreadable)?.is_file() {
             return Err(HostListError::NotAFile { source_name });
         }
@@ -194,22 +194,22 @@ impl HostList {
         }
     }
 
-    /// These hosts, and after them others of this source.
+    /// The hosts of both lists: those of flags, and `others` from this file.
     ///
     /// # Errors
-    /// One is in both, or they are too many.
+    /// Both lists have the same host, or the result has too many hosts.
     pub fn and(self, others: Self, source_name: &str) -> Result<Self, HostListError> {
-        let mut reader = Reader::new(source_name);
-        let parts = [(self, Place::Flag), (others, Place::Within(source_name.to_owned()))];
-        for (entries, place) in parts {
+        let mut builder = ListBuilder::new(source_name);
+        let parts = [(self, EntryPosition::Flag), (others, EntryPosition::Within(source_name.to_owned()))];
+        for (entries, position) in parts {
             for entry in entries {
-                reader.add_entry(&place, entry)?;
+                builder.add_entry(&position, entry)?;
             }
         }
-        reader.finish()
+        builder.finish()
     }
 
-    /// The hosts, in order.
+    /// The hosts, in the order of the list.
     #[must_use]
     pub fn entries(&self) -> &[HostEntry] {
         &self.0
@@ -225,37 +225,41 @@ impl IntoIterator for HostList {
     }
 }
 
-/// Collects entries, and where each is.
-struct Reader<'a> {
+/// Collects entries with their positions.
+struct ListBuilder<'a> {
     source_name: &'a str,
     entries: Vec<HostEntry>,
-    /// By name in lower case: DNS tells no case apart.
-    places: HashMap<String, Place>,
+    /// By name in lower case, since DNS ignores case.
+    positions: HashMap<String, EntryPosition>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ListBuilder<'a> {
     fn new(source_name: &'a str) -> Self {
-        Self { source_name, entries: Vec::new(), places: HashMap::new() }
+        Self { source_name, entries: Vec::new(), positions: HashMap::new() }
     }
 
-    fn add(&mut self, place: &Place, text: &str) -> Result<(), HostListError> {
+    fn add(&mut self, position: &EntryPosition, text: &str) -> Result<(), HostListError> {
         let entries =
-            parse_entry(text.trim()).map_err(|problem| HostListError::Entry { place: place.clone(), problem })?;
+            parse_entry(text.trim()).map_err(|problem| HostListError::Entry { position: position.clone(), problem })?;
         for entry in entries {
-            self.add_entry(place, entry)?;
+            self.add_entry(position, entry)?;
         }
         Ok(())
     }
 
-    fn add_entry(&mut self, place: &Place, entry: HostEntry) -> Result<(), HostListError> {
-        if let Some(first) = self.places.get(&entry.name.to_lowercase()) {
-            return Err(HostListError::Duplicate { place: place.clone(), name: entry.name, first: first.clone() });
+    fn add_entry(&mut self, position: &EntryPosition, entry: HostEntry) -> Result<(), HostListError> {
+        if let Some(first) = self.positions.get(&entry.name.to_lowercase()) {
+            return Err(HostListError::Duplicate {
+                position: position.clone(),
+                name: entry.name,
+                first: first.clone(),
+            });
         }
         if self.entries.len() >= MOST_HOSTS {
             let source_name = self.source_name.to_owned();
             return Err(HostListError::TooMany { source_name });
         }
-        self.places.insert(entry.name.to_lowercase(), place.clone());
+        self.positions.insert(entry.name.to_lowercase(), position.clone());
         self.entries.push(entry);
         Ok(())
     }
@@ -269,7 +273,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The parts of `a,gpu[1,3]` between the commas that are in no brackets.
+/// Splits a text such as `a,gpu[1,3]` at the commas outside of brackets.
 fn split_outside_brackets(text: &str) -> impl Iterator<Item = &str> {
     let mut within = false;
     text.split(move |character| {
@@ -282,7 +286,7 @@ fn split_outside_brackets(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The hosts of `[ssh://][user@]name-or-range[:port]`.
+/// Parses `[ssh://][user@]name-or-range[:port]`.
 fn parse_entry(text: &str) -> Result<Vec<HostEntry>, EntryProblem> {
     let text = match text.strip_prefix("ssh://") {
         Some(rest) => rest.strip_suffix('/').unwrap_or(rest),
@@ -292,7 +296,7 @@ fn parse_entry(text: &str) -> Result<Vec<HostEntry>, EntryProblem> {
         Some((user, host)) => (Some(user), host),
         None => (None, text),
     };
-    // What a shell, or ssh's own configuration, could take for something else is in no login name.
+    // Refuses characters with a meaning for shells or for ssh's configuration.
     if let Some(user) = user
         && (user.is_empty()
             || user.starts_with('-')
@@ -309,7 +313,7 @@ fn parse_entry(text: &str) -> Result<Vec<HostEntry>, EntryProblem> {
     Ok(names.into_iter().map(|name| HostEntry { name, user: user.map(ToOwned::to_owned), port }).collect())
 }
 
-/// A host and its port: `gpu[01-08]:22`, `[fe80::1]:22`, or `fe80::1`, which has no port.
+/// Splits a host from its port: `gpu[01-08]:22`, `[fe80::1]:22`, or `fe80::1` without a port.
 fn split_port(host: &str) -> Result<(&str, Option<&str>), EntryProblem> {
     if let Some((address, rest)) = host.strip_prefix('[').and_then(|rest| rest.split_once(']'))
         && address.contains(':')
@@ -326,7 +330,7 @@ fn split_port(host: &str) -> Result<(&str, Option<&str>), EntryProblem> {
     }
 }
 
-/// A port in digits, from 1.
+/// Parses a port from 1 to 65535, in digits only.
 pub(crate) fn parse_port(text: &str) -> Result<u16, EntryProblem> {
     let port = text.bytes().all(|byte| byte.is_ascii_digit());
     let port = port.then(|| text.parse().ok()).flatten();

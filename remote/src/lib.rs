@@ -1,7 +1,7 @@
 //! Both ends of the connection to other hosts over SSH.
 //!
-//! The client keeps one session to each host. In it runs `genv remote-serve`, whose engine is [`serve`]. Both ends speak the
-//! [`protocol`]. An error of one host is a [`HostFailure`], and does not affect other hosts.
+//! The client keeps one session to each host. `genv remote-serve`, with the engine [`serve`], runs in the session. Both ends
+//! speak the [`protocol`]. An error of one host is a [`HostFailure`], and does not affect other hosts.
 
 mod clock;
 pub mod conversation;

@@ -1,18 +1,18 @@
-//! Splits bytes, which arrive in pieces, into lines.
+//! Splits a stream of bytes into lines.
 
 use crate::protocol::LONGEST_LINE_BYTES;
 use crate::{FailureKind, HostFailure};
 
-/// Of a line that is too long, the first bytes are kept: an error quotes them.
+/// The number of bytes that are kept of a line that is too long: an error quotes them.
 const BEGINNING_BYTES: usize = 1 << 10;
 
-/// The beginning of a line whose end has not arrived.
+/// The received part of an incomplete line.
 #[derive(Debug, Default)]
 pub(crate) struct PartialLine(Vec<u8>);
 
 impl PartialLine {
-    /// Takes the part of the line from the front of a piece. Returns how many bytes that are, with the line feed, and the
-    /// line if the piece has its end.
+    /// Takes the bytes up to the next line feed from the front of a piece. Returns their number, with the line feed, and the
+    /// line if it is complete.
     ///
     /// # Errors
     /// [`FailureKind::Protocol`]: the line is longer than `max_bytes`.
@@ -25,7 +25,7 @@ impl PartialLine {
             self.0.shrink_to_fit();
             return Err(HostFailure::new(
                 FailureKind::Protocol,
-                format_args!("it sent a line of more than {max_bytes} bytes. Look at what answers there"),
+                format_args!("it sent a line of more than {max_bytes} bytes. See what answers there"),
             ));
         }
         self.0.extend_from_slice(part);
@@ -38,15 +38,15 @@ impl PartialLine {
         Some(std::mem::take(&mut self.0)).filter(|line| !line.is_empty())
     }
 
-    /// The bytes that have arrived.
-    pub(crate) fn begun(&self) -> &[u8] {
+    /// The received bytes.
+    pub(crate) fn partial_line(&self) -> &[u8] {
         &self.0
     }
 }
 
 /// One line, without its line feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Line<'a> {
+pub(crate) enum InputLine<'a> {
     Whole(&'a [u8]),
     /// It had more than [`LONGEST_LINE_BYTES`] and was skipped.
     TooLong,
@@ -54,27 +54,27 @@ pub(crate) enum Line<'a> {
 
 /// Splits a stream that continues after a line that is too long.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
+pub(crate) struct LineSplitter {
     partial: PartialLine,
     is_skipping: bool,
 }
 
-impl Lines {
+impl LineSplitter {
     /// Calls `each` with every line that ends in this piece.
-    pub(crate) fn split(&mut self, mut piece: &[u8], mut each: impl FnMut(Line<'_>)) {
+    pub(crate) fn split(&mut self, mut piece: &[u8], mut each: impl FnMut(InputLine<'_>)) {
         while !piece.is_empty() {
             if self.is_skipping {
                 let Some(end) = memchr::memchr(b'\n', piece) else { return };
                 piece = &piece[end + 1..];
                 self.is_skipping = false;
-                each(Line::TooLong);
+                each(InputLine::TooLong);
                 continue;
             }
             match self.partial.take(piece, LONGEST_LINE_BYTES) {
                 Ok((length, line)) => {
                     piece = &piece[length..];
                     if let Some(line) = line {
-                        each(Line::Whole(&line));
+                        each(InputLine::Whole(&line));
                     }
                 }
                 Err(_) => {
@@ -91,13 +91,13 @@ mod tests {
     use super::*;
 
     fn lines(pieces: &[&[u8]]) -> Vec<String> {
-        let mut lines = Lines::default();
+        let mut lines = LineSplitter::default();
         let mut all = Vec::new();
         for piece in pieces {
             lines.split(piece, |line| {
                 all.push(match line {
-                    Line::Whole(line) => String::from_utf8_lossy(line).into_owned(),
-                    Line::TooLong => "TOO LONG".to_owned(),
+                    InputLine::Whole(line) => String::from_utf8_lossy(line).into_owned(),
+                    InputLine::TooLong => "TOO LONG".to_owned(),
                 });
             });
         }

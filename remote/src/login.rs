@@ -1,15 +1,15 @@
-//! A login shell at a host, in which variables are set.
+//! A login shell on a host, with additional variables.
 
 use crate::script;
 
-/// Whoever logs in gets the shell that a login without a command would give.
+/// The user gets the same shell as after a login without a command.
 const SCRIPT: &str = r#"
     for assignment do export "$(printf %b "$assignment")"; done;
     exec "${SHELL:-/bin/sh}" -l
 "#;
 
-/// The command that opens it, to be given to `ssh -t`. Whatever the login shell is, it reads nothing into a value; the
-/// server needs no `AcceptEnv`. A value does not end with a line feed.
+/// The command for `ssh -t` that starts the shell. No login shell interprets the values, and the server needs no option
+/// `AcceptEnv`. A value must not end with a line feed.
 #[must_use]
 pub fn login_shell<'a>(variables: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let assignments = variables.into_iter().map(|(name, value)| format!("{name}={}", script::encoded(&value)));
@@ -27,12 +27,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_script_is_for_every_login_shell() {
+    fn every_login_shell_passes_the_script_on_unchanged() {
         script::tests::is_for_every_login_shell(SCRIPT);
     }
 
     #[test]
-    fn the_shell_has_the_variables_as_they_are() {
+    fn the_shell_has_the_unchanged_values() {
         let hostile = r#"it's "$(touch x)" `y` \\ ! %s é"#;
         let command = login_shell([("GENV_A", hostile.to_owned()), ("GENV_B", String::new())]);
         let folder = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use genv_core::model::{Changes, Snapshot};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// Version of the protocol. It is raised when replies of the old version can no longer be read.
+/// The version of the protocol. A version whose replies older clients cannot read has a higher number.
 pub const PROTOCOL_VERSION: u32 = 1;
 
 /// The largest length of a line: a snapshot of 16 GPUs with 10,000 processes has about 5 MB.
@@ -23,14 +23,14 @@ pub const LONGEST_SILENCE_SECONDS: u64 = 120;
 /// The first line of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// [`PROTOCOL_VERSION`] of the host; its name distinguishes the line from other output.
+    /// [`PROTOCOL_VERSION`] of the host. The field's name distinguishes the line from other output.
     pub genv_remote: u32,
-    /// Version of genv there; absent for another program.
+    /// The version of genv on the host; absent for another program.
     #[serde(default)]
     pub version: Option<String>,
     /// The program that answers.
-    pub answers_with: Answers,
-    /// Whether it accepts [`Request::Enforce`].
+    pub answers_with: HostProgram,
+    /// Whether the host accepts [`Request::Enforce`].
     #[serde(default)]
     pub may_enforce: bool,
 }
@@ -38,14 +38,14 @@ pub struct Hello {
 /// The program that answers on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answers {
+pub enum HostProgram {
     /// `genv remote-serve`: this protocol.
     Genv,
-    /// genv 1.x: its commands are run, and their output read.
+    /// genv 1.x: the client runs its commands and parses their output.
     Genv1,
-    /// No genv, but `nvidia-smi`: as for genv 1.x.
+    /// `nvidia-smi` without genv: as for genv 1.x.
     NvidiaSmi,
-    /// No such program.
+    /// None of these programs.
     Nothing,
 }
 
@@ -57,7 +57,8 @@ pub enum Request {
     Follow {
         /// Time between two snapshots.
         interval_seconds: f64,
-        /// Whether [`Reply::Changes`] are understood after the first. A host that does not know this sends whole snapshots.
+        /// Whether the client accepts [`Reply::Changes`] after the first snapshot. A host without support for this field sends
+        /// whole snapshots.
         #[serde(default)]
         changes: bool,
     },
@@ -80,12 +81,12 @@ pub enum Request {
 pub enum Reply {
     /// A whole snapshot.
     Snapshot {
-        /// By the host's clock and name.
+        /// With the times of the host's clock and the name on the host.
         snapshot: Box<Snapshot>,
     },
     /// The changes between the last snapshot in this session and the newest.
     Changes {
-        /// By the host's clock and name.
+        /// With the times of the host's clock and the name on the host.
         changes: Box<Changes<'static>>,
     },
     /// The reply to [`Request::Enforce`].
@@ -95,12 +96,12 @@ pub enum Reply {
         /// The outcomes in a step report of `genv-enforcer`.
         outcomes: Value,
     },
-    /// The host cannot do what a request needs, or cannot read the request.
+    /// The host cannot execute a request, or cannot parse it.
     Error {
         /// The id of the request, if it has one.
         #[serde(default)]
         id: Option<u64>,
-        /// What failed, the reason and the remedy.
+        /// The failed task, the reason and the remedy.
         message: String,
     },
 }
@@ -109,7 +110,7 @@ pub enum Reply {
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(tag = "reply", rename = "snapshot")]
 pub struct SnapshotReply<'a> {
-    /// By the host's clock and name.
+    /// With the times of the host's clock and the name on the host.
     pub snapshot: &'a Snapshot,
 }
 
@@ -117,11 +118,11 @@ pub struct SnapshotReply<'a> {
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "reply", rename = "changes")]
 pub struct ChangesReply<'a> {
-    /// By the host's clock and name.
+    /// With the times of the host's clock and the name on the host.
     pub changes: Changes<'a>,
 }
 
-/// The fields of all replies. Reading them is faster than reading a tagged enum, which buffers fields until its tag.
+/// The fields of all replies. Parsing them is faster than parsing a tagged enum, which buffers fields until its tag.
 #[derive(Deserialize)]
 struct ReplyFields {
     reply: ReplyKind,
@@ -137,7 +138,7 @@ struct ReplyFields {
     message: Option<String>,
 }
 
-/// A value that is present, also null.
+/// A value that is present, and may be null.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_read_as_they_are_written() {
+    fn serialized_replies_are_parsed_to_the_same_replies() {
         let snapshot = snapshot();
         let replies = [
             Reply::Snapshot { snapshot: Box::new(snapshot.clone()) },
@@ -238,7 +239,7 @@ mod tests {
     fn unknown_fields_of_a_newer_host_are_ignored() {
         let hello: Hello =
             serde_json::from_str(r#"{"genv_remote":1,"version":"9.9","answers_with":"genv","new":{"a":[1]}}"#).unwrap();
-        assert_eq!(hello.answers_with, Answers::Genv);
+        assert_eq!(hello.answers_with, HostProgram::Genv);
         assert!(!hello.may_enforce);
         let alive: Request = serde_json::from_str(r#"{"request":"alive","since":3}"#).unwrap();
         assert_eq!(alive, Request::Alive);

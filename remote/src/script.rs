@@ -1,12 +1,12 @@
-//! Shell scripts that are run at a host, whatever the login shell there is.
+//! Shell scripts for hosts with any login shell.
 //!
-//! sshd hands a command to the login shell, which may be a Bourne shell, zsh, fish or tcsh. All of them take a text in
-//! single quotes as it is, if it is one line and has no single quote, no exclamation mark (history, in tcsh) and no
-//! backslash before a backslash or at the end (an escape, in fish). The script itself is for `sh`.
+//! sshd passes a command to the login shell, which may be a Bourne shell, zsh, fish or tcsh. None of them changes a text in
+//! single quotes, if the text is one line without a single quote, an exclamation mark (history in tcsh), and a backslash
+//! before a backslash or at the end (an escape in fish). `sh` runs the script.
 
-/// The command that runs a script with these arguments, as `$1` and so on: plain words, or [`encoded`] ones.
+/// The command that runs a script with these arguments as `$1` and so on. An argument is a plain word, or an [`encoded`] text.
 ///
-/// Lines of the script are joined, and its comments left out: each line ends where a command may go on or end.
+/// The lines of the script are joined without its comments. So each line must end after a `;` or a word such as `then`.
 pub(crate) fn command(script: &str, arguments: &[&str]) -> String {
     let lines = script.lines().map(str::trim);
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
@@ -14,7 +14,7 @@ pub(crate) fn command(script: &str, arguments: &[&str]) -> String {
     for argument in arguments {
         debug_assert!(argument.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.=\\".contains(&byte)));
         command.push(' ');
-        // Without quotes every shell reads backslashes.
+        // Shells interpret a backslash outside of quotes.
         if argument.contains('\\') {
             command.push_str(&format!("'{argument}'"));
         } else {
@@ -24,7 +24,7 @@ pub(crate) fn command(script: &str, arguments: &[&str]) -> String {
     command
 }
 
-/// A text as an argument that no shell reads anything into; `printf %b` makes it what it was.
+/// Encodes a text as an argument that no shell interprets. `printf %b` decodes it.
 pub(crate) fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
@@ -37,7 +37,7 @@ pub(crate) fn encoded(text: &str) -> String {
     encoded
 }
 
-/// As a shell takes it for one word.
+/// Quotes a word for a shell, if necessary.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:@%+=,~".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -51,7 +51,7 @@ pub(crate) fn quoted(word: &str) -> String {
 pub(crate) mod tests {
     use super::*;
 
-    /// Fails if a login shell might read the script in its own way.
+    /// Fails if a login shell could interpret the script.
     pub(crate) fn is_for_every_login_shell(script: &str) {
         let command = command(script, &[]);
         let script = command.strip_prefix("sh -c '").and_then(|it| it.strip_suffix("' genv-remote"));
@@ -66,13 +66,13 @@ pub(crate) mod tests {
     #[test]
     fn lines_are_joined_without_comments() {
         assert_eq!(
-            command("# What it does.\na=1;\n\n  if b; then\n    c;\n  fi\n", &["yes", "1.5"]),
+            command("# A comment.\na=1;\n\n  if b; then\n    c;\n  fi\n", &["yes", "1.5"]),
             "sh -c 'a=1; if b; then c; fi' genv-remote yes 1.5"
         );
     }
 
     #[test]
-    fn an_encoded_text_is_in_quotes_and_is_what_it_was() {
+    fn an_encoded_text_is_quoted_and_printf_decodes_it() {
         let text = "a b'\\n!$(x)\u{e9}7";
         let argument = encoded(text);
         assert_eq!(argument, r"a\0040b\0047\0134n\0041\0044\0050x\0051\0303\02517");

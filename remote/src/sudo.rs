@@ -5,11 +5,11 @@ use genv_core::text::harmless;
 use crate::failure::{quoted, quoted_last_line};
 
 /// The script prints a line with this prefix after sudo has failed: with the exit code, the user and the command.
-const MARK: &str = "genv-remote-sudo ";
+const PREFIX: &str = "genv-remote-sudo ";
 
 /// The message about a sudo that failed; absent if the script has not printed a line about sudo.
 pub(crate) fn refusal(stdout: &str, stderr: &str) -> Option<String> {
-    let line = stdout.lines().rev().find_map(|line| line.strip_prefix(MARK))?;
+    let line = stdout.lines().rev().find_map(|line| line.strip_prefix(PREFIX))?;
     let mut words = line.splitn(3, ' ');
     let (code, user) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let command = words.next().unwrap_or_default().trim();
@@ -24,7 +24,7 @@ pub(crate) fn refusal(stdout: &str, stderr: &str) -> Option<String> {
         )
     } else {
         format!(
-            "cannot ask it: 'sudo -n {}' ended there with exit code {}, and printed: {last_line}: run it there",
+            "cannot start genv there: 'sudo -n {}' ended with exit code {}, and printed: {last_line}: run it there",
             harmless(command),
             harmless(code)
         )

@@ -1,30 +1,30 @@
-//! Which devices the ids mean that people write: indices, UUIDs of GPUs and of MIG devices, PCI addresses, serials.
+//! Resolves ids of devices on command lines: indices, UUIDs of GPUs and MIG devices, PCI addresses, serials.
 
 use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::process::Stdio;
 
-use crate::program::Program;
+use crate::program::RealProgram;
 
-/// Tells indices of ids; it asks the real program when an id is not an index.
+/// Finds the indices of ids. For an id that is not an index it runs the real program.
 #[derive(Debug)]
-pub(crate) struct Devices<'a> {
-    real: &'a Program,
+pub(crate) struct DeviceIds<'a> {
+    real: &'a RealProgram,
     names: OnceCell<Vec<(String, u32)>>,
 }
 
-impl<'a> Devices<'a> {
-    pub(crate) const fn new(real: &'a Program) -> Self {
+impl<'a> DeviceIds<'a> {
+    pub(crate) const fn new(real: &'a RealProgram) -> Self {
         Self { real, names: OnceCell::new() }
     }
 
-    /// Those of `attached` that a list of ids names. Unknown ids mean nothing, as to the real program.
+    /// The devices of `attached` in a list of ids. Unknown ids are skipped, as by the real program.
     pub(crate) fn named(&self, ids: &str, attached: &[u32]) -> Vec<u32> {
         let named: Vec<u32> = ids.split(',').filter_map(|id| self.index(id)).collect();
         attached.iter().copied().filter(|index| named.contains(index)).collect()
     }
 
-    /// The GPU that an id means; of a MIG device, the one that it is a part of.
+    /// The GPU of an id; for a MIG device, its parent.
     pub(crate) fn index(&self, id: &str) -> Option<u32> {
         if let Ok(index) = id.parse() {
             return Some(index);
@@ -54,7 +54,7 @@ impl<'a> Devices<'a> {
     }
 }
 
-/// Indices as the real programs take them.
+/// Indices in the format of the real programs.
 pub(crate) fn join(devices: &[u32]) -> String {
     let devices: Vec<String> = devices.iter().map(u32::to_string).collect();
     devices.join(",")
@@ -66,7 +66,7 @@ fn gpus(rows: &str) -> Vec<(String, u32)> {
     for row in rows.lines() {
         let mut fields = row.split(", ");
         if let Some(index) = fields.next().and_then(|index| index.parse().ok()) {
-            // What a device does not tell is written in brackets.
+            // Values in brackets are not available.
             let known = fields.filter(|field| !field.starts_with('['));
             names.extend(known.map(|field| (comparable(field), index)));
         }
@@ -74,7 +74,7 @@ fn gpus(rows: &str) -> Vec<(String, u32)> {
     names
 }
 
-/// UUIDs of a list as `-L` prints it: MIG devices are indented under their GPU.
+/// UUIDs in the output of `-L`, where MIG devices are indented under their GPU.
 fn uuids(list: &str) -> Vec<(String, u32)> {
     let mut gpu = None;
     let mut names = Vec::new();
@@ -86,7 +86,7 @@ fn uuids(list: &str) -> Vec<(String, u32)> {
     names
 }
 
-/// The numbers of a GPU's MIG devices in a list as `-L` prints it: `  MIG 3g.40gb     Device  0: (UUID: …)`.
+/// The numbers of a GPU's MIG devices in the output of `-L`: `  MIG 3g.40gb     Device  0: (UUID: …)`.
 fn mig(list: &str, wanted: u32) -> Vec<u32> {
     let mut gpu = None;
     let mut numbers = Vec::new();
@@ -108,8 +108,8 @@ pub(crate) fn gpu_of(line: &[u8]) -> Option<u32> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// An id with its differences in writing taken away: `0000:0f:00.0` and `00000000:0F:00.0` are one PCI address, and
-/// driver 450 wrote MIG devices as `MIG-GPU-UUID/INSTANCE/INSTANCE`.
+/// The normal form of an id: `0000:0f:00.0` and `00000000:0F:00.0` are the same PCI address, and driver 450 wrote MIG
+/// devices as `MIG-GPU-UUID/INSTANCE/INSTANCE`.
 fn comparable(id: &str) -> String {
     let id = id.trim().to_ascii_lowercase();
     if let Some(gpu) = id.strip_prefix("mig-").filter(|gpu| gpu.starts_with("gpu-")) {

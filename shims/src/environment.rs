@@ -1,4 +1,4 @@
-//! The environment that a shim is called in: its devices, and which processes are its own.
+//! The environment that calls a shim: its devices and processes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::env;
@@ -17,20 +17,20 @@ use crate::outcome;
 /// hangs in the driver may hold for good; and it is when things hang that people look.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where a shim is called. `GENV_ENVIRONMENT_ID` is believed: it decides only what its own user is shown.
+/// The caller of a shim. `GENV_ENVIRONMENT_ID` is trusted, since it only affects the output for its own user.
 #[derive(Debug)]
-pub(crate) enum Place {
-    /// In no environment.
+pub(crate) enum CallContext {
+    /// Outside of environments.
     Outside,
-    /// In an environment of which nothing can be told, for this reason.
+    /// In an environment whose state is unknown, for this reason.
     Unknown(String),
-    /// In this one.
-    Inside(Box<Environment>),
+    /// In this environment.
+    Inside(Box<ShimEnvironment>),
 }
 
 /// An environment of the state, as its own user may see it.
 #[derive(Debug)]
-pub(crate) struct Environment {
+pub(crate) struct ShimEnvironment {
     eid: String,
     state: Arc<State>,
     /// Whether the kernel did not tell of processes in time.
@@ -40,22 +40,22 @@ pub(crate) struct Environment {
 }
 
 /// Looks where this process is.
-pub(crate) fn place() -> Place {
+pub(crate) fn place() -> CallContext {
     let Some(eid) = env::var_os("GENV_ENVIRONMENT_ID").filter(|eid| !eid.is_empty()) else {
-        return Place::Outside;
+        return CallContext::Outside;
     };
     let eid = eid.to_string_lossy().into_owned();
     let path = directory_path(env::var_os("GENV_TMPDIR").as_deref());
     match StateDirectory::new(path).read() {
-        Ok(state) => Environment::find(eid, state),
-        Err(error) => Place::Unknown(error.message),
+        Ok(state) => ShimEnvironment::find(eid, state),
+        Err(error) => CallContext::Unknown(error.message),
     }
 }
 
-impl Environment {
-    fn find(eid: String, state: State) -> Place {
+impl ShimEnvironment {
+    fn find(eid: String, state: State) -> CallContext {
         if !state.environments.iter().any(|environment| environment.eid == eid) {
-            return Place::Unknown(format!(
+            return CallContext::Unknown(format!(
                 "environment {eid:?} does not exist any more: run 'genv activate' for a new one, or 'unset GENV_ENVIRONMENT_ID'"
             ));
         }
@@ -66,7 +66,7 @@ impl Environment {
                 devices.insert(device.index, attachment.gpu_memory.map(MemoryAmount::bytes));
             }
         }
-        Place::Inside(Box::new(Self { eid, state: Arc::new(state), hangs: false, devices }))
+        CallContext::Inside(Box::new(Self { eid, state: Arc::new(state), hangs: false, devices }))
     }
 
     /// Indices of its devices.

@@ -1,6 +1,6 @@
-//! The program `genv-shim`: what stands in for `nvidia-smi`, `docker` and `podman` within an environment.
+//! The program `genv-shim`, which replaces `nvidia-smi`, `docker` and `podman` within an environment.
 //!
-//! It is one program behind several names: the name under which it is called says what it stands in for.
+//! The name under which the program is called selects the shim.
 
 mod containers;
 mod devices;
@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use outcome::Outcome;
+use outcome::ProgramOutcome;
 
 fn main() -> ExitCode {
     let mut arguments = env::args_os();
@@ -29,22 +29,22 @@ fn main() -> ExitCode {
     outcome::exit(outcome)
 }
 
-/// Called by its own name it only says what it is for.
-fn own_name(arguments: &[OsString]) -> Outcome {
+/// Under its own name the program prints its purpose.
+fn own_name(arguments: &[OsString]) -> ProgramOutcome {
     match arguments {
         [argument] if argument == "--version" => {
             outcome::print(concat!("genv-shim ", env!("CARGO_PKG_VERSION"), "\n"));
-            Outcome::Code(0)
+            ProgramOutcome::Code(0)
         }
         [argument] if argument == "--help" || argument == "-h" => {
             outcome::print(HELP);
-            Outcome::Code(0)
+            ProgramOutcome::Code(0)
         }
         _ => {
             outcome::say(
                 "cannot stand in for anything under this name: link it as nvidia-smi, docker or podman into a folder that comes first on PATH, or see 'genv-shim --help'",
             );
-            Outcome::Code(2)
+            ProgramOutcome::Code(2)
         }
     }
 }

@@ -1,19 +1,19 @@
-//! How a shim ends, and how it speaks to people.
+//! The end of a shim, and its messages.
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
-/// How a program ended, for the shim to end the same way.
+/// The end of a program, which the shim copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ProgramOutcome {
     /// With this exit code.
     Code(u8),
     /// By this signal.
     Signal(i32),
 }
 
-impl From<ExitStatus> for Outcome {
+impl From<ExitStatus> for ProgramOutcome {
     fn from(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
             (Some(code), _) => Self::Code(u8::try_from(code).unwrap_or(FAILED)),
@@ -34,12 +34,12 @@ pub(crate) const CANNOT_RUN: u8 = 126;
 /// There is no real program.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// What the shim will not do.
+/// A refused command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// Its exit code.
     pub(crate) code: u8,
-    /// What cannot be done, why, and what to do next.
+    /// The problem, its reason, and the next step.
     pub(crate) message: String,
 }
 
@@ -49,12 +49,12 @@ impl Refusal {
     }
 }
 
-/// Ends as `outcome` says: by the same signal, if a signal ended the real program.
-pub(crate) fn exit(outcome: Result<Outcome, Refusal>) -> ExitCode {
+/// Ends the shim as the real program ended, also by the same signal.
+pub(crate) fn exit(outcome: Result<ProgramOutcome, Refusal>) -> ExitCode {
     match outcome {
-        Ok(Outcome::Code(code)) => ExitCode::from(code),
-        Ok(Outcome::Signal(signal)) => {
-            // It does not return, unless the signal is one that ends nothing.
+        Ok(ProgramOutcome::Code(code)) => ExitCode::from(code),
+        Ok(ProgramOutcome::Signal(signal)) => {
+            // This returns only for a signal that does not end a process.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
             ExitCode::from(u8::try_from(128 + signal).unwrap_or(FAILED))
         }
@@ -70,7 +70,7 @@ pub(crate) fn say(message: &str) {
     let _ = writeln!(std::io::stderr(), "genv: {message}");
 }
 
-/// Writes to stdout; whoever closed it does not want to know.
+/// Writes to stdout, which may be closed.
 pub(crate) fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -13,13 +13,13 @@ use rustix::fs::{Access, access};
 
 use crate::outcome::{CANNOT_RUN, NOT_FOUND, Refusal};
 
-/// Counts how many shims have run one another.
+/// The depth of nested shims.
 const DEPTH: &str = "GENV_SHIM_DEPTH";
 
-/// How deep is deep enough: programs call themselves again (docker its plugins, which call docker), but not so often.
+/// The maximal depth. Programs call each other (docker its plugins, which call docker), but less often.
 const MOST_DEPTH: u32 = 10;
 
-/// Where programs are where PATH is not set.
+/// The search path if PATH is not set.
 const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Whether the user wants the real program untouched.
@@ -29,12 +29,12 @@ pub(crate) fn is_bypassed() -> bool {
 
 /// A real program, found on PATH.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct RealProgram {
     path: PathBuf,
     depth: u32,
 }
 
-impl Program {
+impl RealProgram {
     /// Finds the program `name` that is not a shim.
     pub(crate) fn find(name: &str) -> Result<Self, Refusal> {
         let depth = env::var(DEPTH).ok().and_then(|depth| depth.parse().ok());
@@ -69,17 +69,17 @@ impl Program {
         command
     }
 
-    /// Becomes it; returns only if that fails.
+    /// Replaces this process by the program; returns only on failure.
     pub(crate) fn exec(&self, arguments: &[OsString]) -> Refusal {
         self.become_program(self.command(arguments))
     }
 
-    /// Becomes it by a command that was made with [`Program::command`]; returns only if that fails.
+    /// Replaces this process by a command of [`RealProgram::command`]; returns only on failure.
     pub(crate) fn become_program(&self, mut command: Command) -> Refusal {
         self.cannot_run(&command.exec())
     }
 
-    /// Why it could not be started.
+    /// The error of a program that could not be started.
     pub(crate) fn cannot_run(&self, error: &std::io::Error) -> Refusal {
         let (code, next) = if error.kind() == ErrorKind::NotFound {
             (NOT_FOUND, "install it again")
@@ -91,16 +91,16 @@ impl Program {
     }
 }
 
-/// What a file is, whatever it is called.
+/// The identity of a file, independent of its name.
 fn identity(metadata: &fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
 /// The first program of that name on `path` that comes after the shim itself, or else before it.
 ///
-/// Of two shims on one PATH the first finds the second, and the second the real program behind it. Whatever is
-/// in the shim's own folder is left out, also under the name of another folder, and so is what any genv, 1.x too, has
-/// in a folder of shims: that of 1.x takes this one for the real program.
+/// With two shims on PATH the first one finds the second one, and the second one the real program behind it. Files in the
+/// shim's own folder are skipped, also under another name of that folder. Folders of shims of any genv are skipped too:
+/// the shim of 1.x would take this one for the real program.
 fn search(name: &str, path: &OsStr, own: Option<(u64, u64)>) -> Option<PathBuf> {
     let found: Vec<(PathBuf, (u64, u64))> = env::split_paths(path)
         .map(|folder| if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder })

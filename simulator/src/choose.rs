@@ -70,12 +70,12 @@ pub enum SourceError {
 }
 
 impl SourceOptions {
-    /// Fills what is still absent from the environment variables `GENV_NVML_LIBRARY`,
+    /// Fills the absent options from the environment variables `GENV_NVML_LIBRARY`,
     /// `GENV_SCENARIO`, `GENV_DEVICES` and `GENV_TMPDIR`; empty ones count as unset. Of a
-    /// library and a scenario, what is given already wins over a variable.
+    /// library and a scenario, given options win over variables.
     ///
     /// # Errors
-    /// `GENV_DEVICES` is not a number of devices, or what is given contradicts itself.
+    /// `GENV_DEVICES` is not a number of devices, or the options contradict each other.
     pub fn or_from_environment(self) -> Result<Self, SourceError> {
         self.or_from(|name| std::env::var_os(name))
     }
@@ -122,7 +122,7 @@ impl SourceOptions {
         self.hostname.clone().unwrap_or_else(machine_name)
     }
 
-    /// Whether the devices are invented: of a scenario, or so many as `GENV_DEVICES` says.
+    /// Whether the devices are simulated: by a scenario, or by the number in `GENV_DEVICES`.
     #[must_use]
     pub fn are_simulated(&self) -> bool {
         match self.gpu {

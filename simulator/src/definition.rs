@@ -32,7 +32,7 @@ pub struct Host {
     pub cuda_version: (u32, u32),
     /// Whole GPUs, by index.
     pub devices: Vec<Device>,
-    /// Environments; absent: the machine's real state directory tells.
+    /// Environments; absent: those of the machine's real state directory.
     pub environments: Option<Vec<Environment>>,
     /// Processes, by position; others refer to it.
     pub processes: Vec<Process>,
@@ -59,9 +59,9 @@ pub struct Device {
     pub memory_bytes: u64,
     /// Memory that the driver holds.
     pub memory_reserved_bytes: u64,
-    /// Fixed amount of memory in use; absent: what the processes use.
+    /// Fixed amount of memory in use; absent: the sum of the processes.
     pub memory_used_bytes: Option<u64>,
-    /// Fixed utilization; absent: what the processes add up to.
+    /// Fixed utilization; absent: the sum of the processes.
     pub utilization: Option<Pattern>,
     /// Memory controller; absent: 0.6 of the utilization.
     pub memory_controller: Option<Pattern>,
@@ -87,7 +87,7 @@ pub struct Device {
     pub ecc_errors: Option<(u64, u64)>,
     /// `nvmlDeviceGetPcieReplayCounter`.
     pub pcie_replays: u32,
-    /// MIG devices that it is split into.
+    /// The MIG devices of a split GPU.
     pub mig: Vec<MigDevice>,
     /// XID errors.
     pub xid: Vec<Xid>,
@@ -140,7 +140,7 @@ pub struct Environment {
     pub created_milliseconds: Option<i64>,
     /// The time from its activation to the end of its lease, in seconds; absent without a lease.
     pub lease_seconds: Option<f64>,
-    /// Whole GPUs that it is attached to.
+    /// The attached GPUs.
     pub devices: Vec<u32>,
     /// Member processes.
     pub pids: Vec<u32>,
@@ -163,7 +163,7 @@ pub struct Process {
     pub window: Window,
 }
 
-/// What `/proc` would tell of a simulated process.
+/// The facts in `/proc` of a simulated process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
     /// Effective uid.
@@ -176,7 +176,7 @@ pub struct Facts {
     pub container_id: Option<String>,
     /// Parent's pid.
     pub parent: u32,
-    /// What its environ says.
+    /// The variables of its environ.
     pub claim: genv_core::proc::Claim,
     /// Its start, Unix time in milliseconds; absent: when its window began.
     pub started_milliseconds: Option<i64>,
@@ -202,11 +202,11 @@ pub struct Use {
     pub index: DeviceIndex,
     /// In which of NVML's lists it is.
     pub process_type: ProcessType,
-    /// Device memory that it holds.
+    /// Used memory of the device.
     pub memory_bytes: u64,
     /// Its utilization, from its own start on.
     pub utilization: Pattern,
-    /// By what its utilization is multiplied, so that no device is ever more than busy.
+    /// The factor of its utilization, so that no device exceeds full utilization.
     pub(super) scale: f64,
 }
 

@@ -3,7 +3,7 @@
 //! One engine serves the demo, the tests and the simulated NVML library. `docs/scenario.md` explains the file.
 //!
 //! What a scenario shows is a pure function of the scenario and of the time that the caller passes in. [`SourceOptions`]
-//! chooses what a program reads: this machine or a scenario.
+//! chooses the source of a program: this machine or a scenario.
 
 mod check;
 mod choose;

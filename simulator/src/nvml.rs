@@ -82,7 +82,7 @@ impl Measurement {
         matches!(self, Self::Name | Self::Memory | Self::MemoryReserved | Self::Processes | Self::ProcessMemory)
     }
 
-    /// Whether a GPU that is split into MIG devices can answer it itself: the driver does not tell
+    /// Whether a GPU that is split into MIG devices has the value itself: the driver does not report
     /// utilization of such a GPU or of its processes (NVML's reference, `nvmlDeviceGetUtilizationRates`).
     #[must_use]
     pub(super) const fn of_mig_parents(self) -> bool {

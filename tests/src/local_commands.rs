@@ -8,13 +8,13 @@ use anyhow::Result;
 use genv_core::collect::CollectOptions;
 use genv_core::model::Snapshot;
 use genv_remote::fallback::{Commands, Poller};
-use genv_remote::protocol::Answers;
+use genv_remote::protocol::HostProgram;
 use genv_remote::session::{CommandEnd, CommandOutput, RunLimits};
 use genv_remote::{FailureKind, HostFailure};
 
 /// Who polls the host `gpu01`, which has what answers so.
 #[must_use]
-pub fn poller(answers: Answers) -> Poller {
+pub fn poller(answers: HostProgram) -> Poller {
     let options = CollectOptions::default();
     Poller::new("gpu01", answers, false, &options, Duration::from_secs(60))
 }

@@ -11,7 +11,7 @@ use rustix::param::page_size;
 #[cfg(target_env = "gnu")]
 const MAPPED_BYTES: libc::c_int = 256 << 10;
 
-/// Free memory at the end of the arena is returned from this size on.
+/// Free memory at the end of the arena is returned if there is at least this much.
 #[cfg(target_env = "gnu")]
 const KEPT_BYTES: libc::c_int = 128 << 10;
 
@@ -23,7 +23,7 @@ const SPARE_BYTES: u64 = 16 << 20;
 ///
 /// By default each thread gets its own arena, and each arena keeps the memory of its busiest moment: a quarter of the
 /// memory of a busy exporter. The daemons do not need the speed of several arenas. Also by default, after the first
-/// large block is freed, later blocks of its size come from the arenas too, and leave holes there. Such blocks are
+/// large block is freed, later blocks of its size come from the arenas too, and leave holes there. Large blocks are
 /// lines of megabytes that hosts send, and texts about many hosts.
 ///
 /// Call it before any thread is started. It does nothing where the C library is not glibc.

@@ -1,4 +1,4 @@
-//! Basic authentication: who may ask at all.
+//! Basic authentication of requests.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,10 @@ use hyper::header::{AUTHORIZATION, HeaderMap};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Semaphore, oneshot};
 
-/// Enough for every user's password, with room; an attempt costs 32 bytes.
+/// The number of verdicts kept of each kind: more than there are users. A verdict takes 32 bytes.
 const VERDICTS_KEPT: usize = 1024;
 
-/// A bcrypt hash that has the form of one.
+/// A well-formed bcrypt hash.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct PasswordHash(String);
 
@@ -33,46 +33,46 @@ impl std::fmt::Debug for PasswordHash {
     }
 }
 
-/// Checks passwords, each but once.
+/// Checks passwords, each only once.
 ///
-/// bcrypt is slow on purpose: it runs on a thread of its own, one at a time, so that a flood of wrong passwords
-/// costs one core at most and no client with a known password waits for it. Verdicts are kept under a digest
-/// of user, hash and password: a changed hash is a new question.
+/// bcrypt is slow on purpose. It runs on its own thread, one check at a time: a flood of wrong passwords costs at most
+/// one core, and no client with a known password waits for bcrypt. Verdicts are kept by a digest of user, hash and
+/// password, so that a changed hash makes a new check.
 #[derive(Debug)]
-pub(crate) struct Gatekeeper {
-    turn: Arc<Semaphore>,
+pub(crate) struct PasswordChecker {
+    running: Arc<Semaphore>,
     verdicts: Arc<Mutex<Verdicts>>,
 }
 
 #[derive(Debug, Default)]
 struct Verdicts {
-    /// Apart from the others, so that guesses cannot push it out.
+    /// Apart from the refused ones, so that wrong guesses do not displace accepted passwords.
     accepted: HashSet<[u8; 32]>,
     refused: HashSet<[u8; 32]>,
 }
 
 impl Verdicts {
-    fn get(&self, question: &[u8; 32]) -> Option<bool> {
-        let accepted = self.accepted.contains(question);
-        (accepted || self.refused.contains(question)).then_some(accepted)
+    fn get(&self, key: &[u8; 32]) -> Option<bool> {
+        let accepted = self.accepted.contains(key);
+        (accepted || self.refused.contains(key)).then_some(accepted)
     }
 
-    fn keep(&mut self, question: [u8; 32], accepted: bool) {
+    fn keep(&mut self, key: [u8; 32], accepted: bool) {
         let kept = if accepted { &mut self.accepted } else { &mut self.refused };
         if kept.len() >= VERDICTS_KEPT {
             kept.clear();
         }
-        kept.insert(question);
+        kept.insert(key);
     }
 }
 
-impl Gatekeeper {
+impl PasswordChecker {
     pub(crate) fn new() -> Self {
-        Self { turn: Arc::new(Semaphore::new(1)), verdicts: Arc::default() }
+        Self { running: Arc::new(Semaphore::new(1)), verdicts: Arc::default() }
     }
 
-    /// Whether a request's `Authorization` names one of the users with the right password. An unknown user takes
-    /// as long as a known one with a wrong password.
+    /// Whether a request's `Authorization` has one of the users and that user's password. The check of an unknown user
+    /// takes as long as that of a known user with a wrong password.
     pub(crate) async fn admits(&self, users: &Users, headers: &HeaderMap) -> bool {
         let Some((user, password)) = credentials(headers) else {
             return false;
@@ -81,44 +81,44 @@ impl Gatekeeper {
         let Some(hash) = known.or_else(|| users.values().next()) else {
             return false;
         };
-        let question = digest(&[&user, hash.0.as_bytes(), &password]);
-        let kept = lock(&self.verdicts).get(&question);
+        let key = digest(&[&user, hash.0.as_bytes(), &password]);
+        let kept = lock(&self.verdicts).get(&key);
         match kept {
             Some(verdict) => verdict,
-            None => self.ask(question, hash, password, known.is_some()).await,
+            None => self.check(key, hash, password, known.is_some()).await,
         }
     }
 
-    async fn ask(&self, question: [u8; 32], hash: &PasswordHash, password: Vec<u8>, known: bool) -> bool {
-        let Ok(turn) = Arc::clone(&self.turn).acquire_owned().await else {
+    async fn check(&self, key: [u8; 32], hash: &PasswordHash, password: Vec<u8>, known: bool) -> bool {
+        let Ok(permit) = Arc::clone(&self.running).acquire_owned().await else {
             return false;
         };
-        // Whoever had the turn before may have asked the same.
-        if let Some(verdict) = lock(&self.verdicts).get(&question) {
+        // The check before may have been of the same password.
+        if let Some(verdict) = lock(&self.verdicts).get(&key) {
             return verdict;
         }
         let hash = hash.clone();
         let verdicts = Arc::clone(&self.verdicts);
-        let (answer, answered) = oneshot::channel();
-        // No thread of the runtime: stopping that would wait for the hash, which may take hours.
+        let (sender, receiver) = oneshot::channel();
+        // Not a thread of the runtime: the end of the runtime would wait for the hash, which may take hours.
         let started = thread::Builder::new().name("bcrypt".to_owned()).spawn(move || {
             let right = bcrypt::verify(&password, &hash.0).unwrap_or(false);
             let verdict = right && known;
-            lock(&verdicts).keep(question, verdict);
-            // Taken along, so that the next one starts when this is done, even if the client has left.
-            drop(turn);
-            let _ = answer.send(verdict);
+            lock(&verdicts).keep(key, verdict);
+            // The thread owns the permit, so that the next check starts after this one even if the client has left.
+            drop(permit);
+            let _ = sender.send(verdict);
         });
         if let Err(error) = started {
             tracing::warn!(%error, "cannot start a thread to check a password");
             return false;
         }
-        answered.await.unwrap_or(false)
+        receiver.await.unwrap_or(false)
     }
 }
 
 fn lock(verdicts: &Mutex<Verdicts>) -> MutexGuard<'_, Verdicts> {
-    // At worst one verdict is missing and asked for again.
+    // After a panic at most one verdict is missing, and its password is checked again.
     verdicts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_are_those_that_the_client_sent() {
+    fn credentials_are_read_from_the_authorization_header() {
         for (value, expected) in [
             ("Basic YWxpY2U6c2VjcmV0", Some(("alice", "secret"))),
             ("basic YWxpY2U6c2VjcmV0", Some(("alice", "secret"))),
@@ -170,20 +170,20 @@ mod tests {
     }
 
     #[test]
-    fn verdicts_are_bounded_and_guesses_do_not_push_out_who_is_known() {
+    fn verdicts_are_bounded_and_guesses_do_not_displace_accepted_passwords() {
         let mut verdicts = Verdicts::default();
-        let question = |n: u64| digest(&[&n.to_le_bytes()]);
-        verdicts.keep(question(0), true);
+        let key = |n: u64| digest(&[&n.to_le_bytes()]);
+        verdicts.keep(key(0), true);
         for n in 1..3000 {
-            verdicts.keep(question(n), false);
+            verdicts.keep(key(n), false);
         }
-        assert_eq!(verdicts.get(&question(0)), Some(true));
-        assert_eq!(verdicts.get(&question(2999)), Some(false));
+        assert_eq!(verdicts.get(&key(0)), Some(true));
+        assert_eq!(verdicts.get(&key(2999)), Some(false));
         assert!(verdicts.refused.len() <= VERDICTS_KEPT);
     }
 
     #[test]
-    fn only_bcrypt_hashes_are_hashes() {
+    fn only_bcrypt_hashes_are_accepted() {
         assert!(PasswordHash::parse(&bcrypt::hash("x", 4).unwrap()).is_some());
         assert!(PasswordHash::parse("$2y$10$short").is_none());
         assert!(PasswordHash::parse("secret").is_none());

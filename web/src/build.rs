@@ -1,4 +1,4 @@
-//! What this program was built from.
+//! The version, revision and compiler of this program.
 
 /// Version of the packages.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -7,7 +7,7 @@ pub const REVISION: &str = env!("GENV_REVISION");
 /// Version of the compiler, or `unknown`.
 pub(crate) const RUST_VERSION: &str = env!("GENV_RUST_VERSION");
 
-/// All three, as `--version` prints them.
+/// Version, revision and compiler, as `--version` prints them.
 pub const LONG_VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (revision ",

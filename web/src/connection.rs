@@ -1,4 +1,4 @@
-//! One HTTP/1 connection: where it stands, until when it may stand there, and how it ends.
+//! One HTTP/1 connection: its phases, their deadlines, and its end.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -20,48 +20,48 @@ use tokio_util::sync::CancellationToken;
 use crate::Limits;
 use crate::instruments::RequestInFlight;
 
-/// How long a closed connection may keep sending before it is reset. Closing a socket with unread bytes resets
-/// it, and a reset destroys the answer that told the client what was wrong.
+/// How long the client of a closed connection may keep sending before a reset. Closing a socket with unread bytes resets
+/// the connection, and a reset destroys the answer with the error.
 const LINGER: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Between two requests.
     Idle,
-    /// A request is expected at once (the connection is new), or has begun to arrive.
+    /// The connection is new, or a request has begun to arrive.
     Head,
     /// A request is being answered.
     Responding,
-    /// The answer is in hyper's buffer, not yet all in the kernel's.
+    /// The answer is in hyper's buffer, and not yet completely in the kernel's.
     Flushing,
 }
 
-/// Where a connection stands. Its bytes ([`Tracked`]), its requests (the service) and its answers
-/// ([`TrackedBody`]) each report what they see; its clock ([`drive`]) ends what takes too long.
+/// The phase of a connection. Stream ([`TrackedStream`]), service and answers ([`TrackedBody`]) report events;
+/// [`drive`] ends a connection after its deadline.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct ConnectionState {
     limits: Limits,
-    standing: Mutex<Standing>,
+    phase_state: Mutex<PhaseState>,
 }
 
 #[derive(Debug)]
-struct Standing {
+struct PhaseState {
     phase: Phase,
     since: Instant,
     deadline: Instant,
-    /// No deadline lies beyond this: set when the server stops.
+    /// Upper bound of all deadlines, set when the server stops.
     last_deadline: Option<Instant>,
-    /// This connection's place among the requests in flight, from the request's head until its answer is written.
+    /// The permit of a request in flight, from the request's head until its answer is written.
     in_flight: Option<OwnedSemaphorePermit>,
 }
 
-impl Progress {
+impl ConnectionState {
     /// A connection that has just been opened.
     pub(crate) fn new(limits: &Limits) -> Arc<Self> {
         let now = Instant::now();
         Arc::new(Self {
             limits: limits.clone(),
-            standing: Mutex::new(Standing {
+            phase_state: Mutex::new(PhaseState {
                 phase: Phase::Head,
                 since: now,
                 deadline: now + limits.head_timeout,
@@ -73,68 +73,68 @@ impl Progress {
 
     /// A request's head has arrived.
     pub(crate) fn request_begins(&self) {
-        self.standing().enter(Phase::Responding, self.limits.response_timeout);
+        self.phase_state().enter(Phase::Responding, self.limits.response_timeout);
     }
 
-    /// Counts the request as in flight until its answer is written. `acquire` is not asked when a
-    /// pipelined predecessor's place can be taken over.
+    /// Counts the request as in flight until its answer is written. A pipelined request takes over its predecessor's permit
+    /// without a call of `acquire`.
     pub(crate) fn count_in_flight(&self, acquire: impl FnOnce() -> Option<OwnedSemaphorePermit>) -> bool {
-        let mut standing = self.standing();
-        if standing.in_flight.is_none() {
-            standing.in_flight = acquire();
+        let mut phase_state = self.phase_state();
+        if phase_state.in_flight.is_none() {
+            phase_state.in_flight = acquire();
         }
-        standing.in_flight.is_some()
+        phase_state.in_flight.is_some()
     }
 
-    /// Since when the client is waited for; absent while it waits itself.
+    /// Since when the server waits for the client; absent while the client waits for an answer.
     pub(crate) fn waiting_since(&self) -> Option<Instant> {
-        let standing = self.standing();
-        matches!(standing.phase, Phase::Idle | Phase::Head).then_some(standing.since)
+        let phase_state = self.phase_state();
+        matches!(phase_state.phase, Phase::Idle | Phase::Head).then_some(phase_state.since)
     }
 
     fn bytes_arrived(&self) {
-        let mut standing = self.standing();
-        if standing.phase == Phase::Idle {
-            standing.enter(Phase::Head, self.limits.head_timeout);
+        let mut phase_state = self.phase_state();
+        if phase_state.phase == Phase::Idle {
+            phase_state.enter(Phase::Head, self.limits.head_timeout);
         }
     }
 
     fn answer_buffered(&self) {
-        let mut standing = self.standing();
-        if standing.phase == Phase::Responding {
-            // The time to answer runs on.
-            standing.phase = Phase::Flushing;
+        let mut phase_state = self.phase_state();
+        if phase_state.phase == Phase::Responding {
+            // The deadline of the answer stays.
+            phase_state.phase = Phase::Flushing;
         }
     }
 
     fn all_written(&self) {
-        let mut standing = self.standing();
-        if standing.phase == Phase::Flushing {
-            standing.enter(Phase::Idle, self.limits.idle_timeout);
-            standing.in_flight = None;
+        let mut phase_state = self.phase_state();
+        if phase_state.phase == Phase::Flushing {
+            phase_state.enter(Phase::Idle, self.limits.idle_timeout);
+            phase_state.in_flight = None;
         }
     }
 
-    /// The server stops. Returns what it finds the connection at.
+    /// Limits the deadlines, as the server stops. Returns the current phase.
     fn stop(&self) -> Phase {
-        let mut standing = self.standing();
+        let mut phase_state = self.phase_state();
         let last = Instant::now() + self.limits.drain_timeout;
-        standing.last_deadline = Some(last);
-        standing.deadline = standing.deadline.min(last);
-        standing.phase
+        phase_state.last_deadline = Some(last);
+        phase_state.deadline = phase_state.deadline.min(last);
+        phase_state.phase
     }
 
     fn deadline(&self) -> Instant {
-        self.standing().deadline
+        self.phase_state().deadline
     }
 
-    fn standing(&self) -> MutexGuard<'_, Standing> {
-        // Nothing in a critical section of this file can panic half way.
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn phase_state(&self) -> MutexGuard<'_, PhaseState> {
+        // No critical section of this file can panic between two changes.
+        self.phase_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Standing {
+impl PhaseState {
     fn enter(&mut self, phase: Phase, time_allowed: Duration) {
         self.phase = phase;
         self.since = Instant::now();
@@ -147,20 +147,20 @@ impl Standing {
 
 /// Serves requests on `stream` until the client leaves, a deadline passes, or `stop` is cancelled and
 /// the request in progress is answered.
-pub(crate) async fn drive<T, S>(stream: T, progress: Arc<Progress>, service: S, stop: &CancellationToken)
+pub(crate) async fn drive<T, S>(stream: T, state: Arc<ConnectionState>, service: S, stop: &CancellationToken)
 where
     T: AsyncRead + AsyncWrite + Unpin,
     S: HttpService<Incoming, ResBody = TrackedBody> + Unpin,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let limits = &progress.limits;
-    let tracked = Tracked { stream, progress: Arc::clone(&progress) };
+    let limits = &state.limits;
+    let tracked = TrackedStream { stream, state: Arc::clone(&state) };
     let mut connection = http1::Builder::new()
-        // One clock for every phase, below, instead of hyper's for one of them.
+        // The timer below covers every phase, hyper's only this one.
         .header_read_timeout(None)
         .max_header_size(limits.max_head_bytes)
         .max_buf_size(limits.max_head_bytes.max(8 * 1024))
-        // A client that sends no more still gets its answer, as from Go's servers.
+        // A client that has closed its sending side still gets its answer, as from Go's servers.
         .half_close(true)
         // Ready-made bodies are queued, never copied into a buffer.
         .writev(true)
@@ -169,7 +169,7 @@ where
     let mut stopped = pin!(stop.cancelled());
     let mut stopping = false;
     let mut answered = true;
-    let mut alarm = pin!(sleep_until(progress.deadline()));
+    let mut timer = pin!(sleep_until(state.deadline()));
     let lingers = poll_fn(|cx| {
         loop {
             if let Poll::Ready(result) = Pin::new(&mut connection).poll(cx) {
@@ -182,28 +182,28 @@ where
                 break;
             }
             stopping = true;
-            match progress.stop() {
-                // There is no request, and may never be one.
+            match state.stop() {
+                // There is no complete request, and there may never be one.
                 Phase::Head => return Poll::Ready(false),
-                // There is no answer that could get lost.
+                // No answer can get lost.
                 Phase::Idle => answered = false,
                 Phase::Responding | Phase::Flushing => {}
             }
             Pin::new(&mut connection).graceful_shutdown();
         }
-        // Deadlines move with every request, mostly later: the alarm follows when it rings, or
-        // at once when it would ring too late.
+        // Every request moves the deadline, mostly later. The timer follows when it fires, or at once if it would fire
+        // too late.
         loop {
-            let deadline = progress.deadline();
-            if deadline < alarm.deadline() {
-                alarm.as_mut().reset(deadline);
+            let deadline = state.deadline();
+            if deadline < timer.deadline() {
+                timer.as_mut().reset(deadline);
             }
-            ready!(alarm.as_mut().poll(cx));
+            ready!(timer.as_mut().poll(cx));
             if deadline <= Instant::now() {
                 tracing::debug!("a connection took too long and was dropped");
                 return Poll::Ready(false);
             }
-            alarm.as_mut().reset(deadline);
+            timer.as_mut().reset(deadline);
         }
     })
     .await;
@@ -212,36 +212,36 @@ where
     }
 }
 
-/// Reads what a client still sends after the last answer, so that the answer reaches it: see [`LINGER`].
+/// Reads the rest of the client's bytes after the last answer, so that the answer reaches the client: see [`LINGER`].
 pub(crate) async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
-    // Whether that succeeds, the client leaves or the time runs out, the connection ends.
+    // In every case the connection ends afterwards.
     let rest = async {
-        let mut scrap = [0; 4096];
+        let mut discarded = [0; 4096];
         stream.shutdown().await?;
-        while stream.read(&mut scrap).await? > 0 {}
+        while stream.read(&mut discarded).await? > 0 {}
         io::Result::Ok(())
     };
     let _ = timeout(LINGER, rest).await;
 }
 
-/// The bytes of a connection.
-struct Tracked<T> {
+/// A stream that reports its events to the state of the connection.
+struct TrackedStream<T> {
     stream: T,
-    progress: Arc<Progress>,
+    state: Arc<ConnectionState>,
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Tracked<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for TrackedStream<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         if buffer.filled().len() > before {
-            self.progress.bytes_arrived();
+            self.state.bytes_arrived();
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Tracked<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for TrackedStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
@@ -261,7 +261,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Tracked<T> {
     /// hyper flushes the stream only when its own buffer is empty.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        self.progress.all_written();
+        self.state.all_written();
         Poll::Ready(Ok(()))
     }
 
@@ -270,16 +270,16 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Tracked<T> {
     }
 }
 
-/// The bytes of an answer. hyper drops it once they are in its buffer, or when there is nothing to send (`HEAD`).
+/// The body of an answer. hyper drops the body once its bytes are in hyper's buffer, or if it sends none (`HEAD`).
 pub(crate) struct TrackedBody {
     bytes: Bytes,
-    progress: Arc<Progress>,
+    state: Arc<ConnectionState>,
     _request: RequestInFlight,
 }
 
 impl TrackedBody {
-    pub(crate) fn new(bytes: Bytes, progress: Arc<Progress>, request: RequestInFlight) -> Self {
-        Self { bytes, progress, _request: request }
+    pub(crate) fn new(bytes: Bytes, state: Arc<ConnectionState>, request: RequestInFlight) -> Self {
+        Self { bytes, state, _request: request }
     }
 }
 
@@ -303,6 +303,6 @@ impl Body for TrackedBody {
 
 impl Drop for TrackedBody {
     fn drop(&mut self) {
-        self.progress.answer_buffered();
+        self.state.answer_buffered();
     }
 }

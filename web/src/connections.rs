@@ -1,4 +1,4 @@
-//! The connections that are open, and room for one more.
+//! The limit of open connections.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,41 +10,41 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::Limits;
-use crate::connection::Progress;
+use crate::connection::ConnectionState;
 
-/// Where every connection is busy, how long until one is looked for again that has fallen idle.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How often an idle connection is looked for while all connections are busy.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Connections up to a number. One more takes the place of that which has waited longest for its client, so that idle
-/// and silent clients, however many, keep no other out.
+/// Connections up to a maximum. One more replaces the connection that has waited longest for its client, so that no
+/// number of idle and silent clients blocks another client.
 #[derive(Debug)]
 pub(crate) struct Connections {
     slots: Arc<Semaphore>,
-    open: Mutex<HashMap<u64, Entry>>,
+    open: Mutex<HashMap<u64, ConnectionEntry>>,
     opened: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Entry {
-    progress: Arc<Progress>,
+struct ConnectionEntry {
+    state: Arc<ConnectionState>,
     stop: CancellationToken,
 }
 
-/// One open connection; closing it is dropping this.
+/// One open connection, which counts until it is dropped.
 pub(crate) struct OpenConnection {
     connections: Arc<Connections>,
     id: u64,
-    /// Where it stands.
-    pub(crate) progress: Arc<Progress>,
+    /// Its phase and deadline.
+    pub(crate) state: Arc<ConnectionState>,
     /// Cancelled when the server stops, or another connection needs this one's place.
     pub(crate) stop: CancellationToken,
     _slot: OwnedSemaphorePermit,
 }
 
 impl Connections {
-    pub(crate) fn new(most: usize) -> Arc<Self> {
+    pub(crate) fn new(maximum: usize) -> Arc<Self> {
         Arc::new(Self {
-            slots: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
+            slots: Arc::new(Semaphore::new(maximum.min(Semaphore::MAX_PERMITS))),
             open: Mutex::default(),
             opened: AtomicU64::new(0),
         })
@@ -58,21 +58,21 @@ impl Connections {
             }
             self.close_longest_waiting();
             let freed = Arc::clone(&self.slots).acquire_owned();
-            if let Ok(Ok(slot)) = timeout(LOOK_AGAIN, freed).await {
+            if let Ok(Ok(slot)) = timeout(RETRY_INTERVAL, freed).await {
                 break slot;
             }
         };
         let id = self.opened.fetch_add(1, Ordering::Relaxed);
-        let (progress, stop) = (Progress::new(limits), stop.child_token());
-        let entry = Entry { progress: Arc::clone(&progress), stop: stop.clone() };
+        let (state, stop) = (ConnectionState::new(limits), stop.child_token());
+        let entry = ConnectionEntry { state: Arc::clone(&state), stop: stop.clone() };
         self.entries().insert(id, entry);
-        OpenConnection { connections: Arc::clone(self), id, progress, stop, _slot: slot }
+        OpenConnection { connections: Arc::clone(self), id, state, stop, _slot: slot }
     }
 
     fn close_longest_waiting(&self) {
         let entries = self.entries();
         let waiting = entries.values().filter_map(|entry| {
-            let since = entry.progress.waiting_since()?;
+            let since = entry.state.waiting_since()?;
             (!entry.stop.is_cancelled()).then_some((since, &entry.stop))
         });
         if let Some((_, stop)) = waiting.min_by_key(|(since, _)| *since) {
@@ -81,8 +81,8 @@ impl Connections {
         }
     }
 
-    fn entries(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
-        // Insertions and removals are whole whatever else panics.
+    fn entries(&self) -> MutexGuard<'_, HashMap<u64, ConnectionEntry>> {
+        // A panic of another thread leaves no half insertion or removal.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,10 +7,10 @@ use clap::{Args, ValueEnum};
 use genv_simulator::{GpuSourceKind, SourceOptions};
 use tracing::level_filters::LevelFilter;
 
-/// What DNS allows.
+/// The limit of DNS.
 const LONGEST_HOSTNAME: usize = 253;
 
-/// Flags that choose what is read.
+/// Flags of the sources of facts.
 #[derive(Debug, Args)]
 pub struct SourceFlags {
     /// Where GPUs are looked for. auto: NVML where it loads, else no devices.
@@ -30,7 +30,7 @@ pub struct SourceFlags {
     hostname: Option<String>,
 }
 
-/// Flags that say how much is logged, and how.
+/// Flags of the log.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct LogFlags {
     /// How much is logged, to stderr.
@@ -45,9 +45,9 @@ pub struct LogFlags {
 /// Form of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// A line for people.
+    /// Lines for people.
     Text,
-    /// An object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -63,10 +63,10 @@ impl From<SourceFlags> for SourceOptions {
     }
 }
 
-/// A path that is not empty.
+/// Parses a path.
 ///
 /// # Errors
-/// It is.
+/// The text is empty.
 pub fn file(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() {
         return Err("the path is empty: name a file, or leave the flag out".to_owned());

@@ -1,41 +1,41 @@
-//! Says in the log when something that is collected fails, and when it is well again.
+//! Logs the failures and recoveries of collectors.
 
 use std::collections::{HashMap, HashSet};
 
 use genv_core::attribute::reason;
 use genv_core::model::{Attribution, CollectorStatus, Publication, Snapshot};
 
-/// What a host's SSH session is called among its collectors.
+/// The name of a host's SSH session among its collectors.
 pub const SSH: &str = "ssh";
 
-/// Of one collector so many problems are said until it is well again.
+/// The maximum of logged problems per collector until it is healthy again.
 const MOST_PROBLEMS: usize = 8;
 
-/// What was last said of each host.
+/// The state of each host as it was logged last.
 #[derive(Debug, Default)]
 pub struct HealthLog {
     /// By host and collector.
-    collectors: HashMap<(String, String), Told>,
+    collectors: HashMap<(String, String), LoggedHealth>,
     without_genv: HashSet<String>,
     simulated: HashSet<String>,
     with_unreadable_environ: HashSet<String>,
 }
 
-/// What was said of one collector.
+/// The logged state of one collector.
 #[derive(Debug, Default)]
-struct Told {
+struct LoggedHealth {
     health: Health,
-    /// What it could not do, each once since it was last well: faults that take turns are not said in turns.
+    /// The problems that were logged since the collector was last healthy. Each is logged once, even if they alternate.
     problems: HashSet<String>,
 }
 
-impl Told {
-    /// Whether this is news. What a problem's text has after its first clause, as a number of seconds or what a host
-    /// sent, may differ each time, and makes no other problem.
+impl LoggedHealth {
+    /// Whether the status is to be logged. Only the first clause of an error identifies the problem: the rest may differ
+    /// each time, such as a number of seconds or the words of a host.
     fn is_changed_by(&mut self, status: &CollectorStatus) -> bool {
         let health = Health::of(status);
         let changed = std::mem::replace(&mut self.health, health) != health;
-        if health == Health::Well {
+        if health == Health::Healthy {
             self.problems.clear();
             return changed;
         }
@@ -50,25 +50,24 @@ impl Told {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Health {
     #[default]
-    Well,
-    /// It works, and has something to say.
-    Complaining,
+    Healthy,
+    /// It works, and reports an error.
+    Degraded,
     Failing,
 }
 
 impl Health {
     fn of(status: &CollectorStatus) -> Self {
         match (status.success, &status.error) {
-            (true, None) => Self::Well,
-            (true, Some(_)) => Self::Complaining,
+            (true, None) => Self::Healthy,
+            (true, Some(_)) => Self::Degraded,
             (false, _) => Self::Failing,
         }
     }
 }
 
 impl HealthLog {
-    /// Says what has changed since the last publication, once: an error that stays is not repeated, and one of another
-    /// kind is said.
+    /// Logs the changes since the last publication. A persistent error is logged once.
     pub fn note(&mut self, publication: &Publication) {
         for host in &publication.hosts {
             if let Some(snapshot) = &host.snapshot {
@@ -78,7 +77,7 @@ impl HealthLog {
             }
             let collectors = host.snapshot.iter().flat_map(|it| &it.collectors);
             let collectors = collectors.map(|(collector, status)| (collector.as_str(), status));
-            // One that is being connected for the first time has nothing to say.
+            // A host during its first connection has neither success nor error.
             let ssh = host.ssh.iter().filter(|it| it.success || it.error.is_some());
             for (collector, status) in ssh.map(|it| (SSH, it)).chain(collectors) {
                 let key = (host.hostname.clone(), collector.to_owned());
@@ -87,10 +86,10 @@ impl HealthLog {
                 }
                 let (hostname, error) = (&host.hostname, status.error.as_deref().unwrap_or_default());
                 match Health::of(status) {
-                    Health::Well => {
-                        tracing::info!(hostname, collector, "a collector is well again")
+                    Health::Healthy => {
+                        tracing::info!(hostname, collector, "a collector works again")
                     }
-                    Health::Complaining => {
+                    Health::Degraded => {
                         tracing::warn!(hostname, collector, error, "a collector found a fault")
                     }
                     Health::Failing => {
@@ -103,10 +102,7 @@ impl HealthLog {
 
     fn note_simulated(&mut self, hostname: &str, snapshot: &Snapshot) {
         if snapshot.simulated && self.simulated.insert(hostname.to_owned()) {
-            tracing::info!(
-                hostname,
-                "the devices are simulated; those of this machine are shown with --gpu.source=nvml"
-            );
+            tracing::info!(hostname, "the devices are simulated; --gpu.source=nvml shows those of this machine");
         }
     }
 
@@ -116,14 +112,14 @@ impl HealthLog {
         let Some(process) = processes.find(|process| is_unreadable(&process.attribution)) else {
             return;
         };
-        // Said once of each host: who starts a process next changes nothing in what this program may read.
+        // Logged once per host: further processes do not change this program's permissions.
         if self.with_unreadable_environ.insert(hostname.to_owned()) {
             tracing::warn!(
                 hostname,
                 pid = process.pid,
-                "the environ of processes of other users may not be read, so that it is unknown where they belong: \
-                 run as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH; in a container, AppArmor or SELinux may be \
-                 what refuses it"
+                "this program may not read the environ of other users' processes, so that their environments are unknown: \
+                 run as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH; in a container, AppArmor or SELinux may \
+                 refuse the read"
             );
         }
     }
@@ -139,7 +135,7 @@ impl HealthLog {
             tracing::info!(
                 hostname,
                 "genv is not installed: its state directory does not exist, and it is not on PATH. Devices and \
-                 processes are told all the same; if the directory is elsewhere, set GENV_TMPDIR"
+                 processes are reported all the same; if the directory is elsewhere, set GENV_TMPDIR"
             );
         }
     }
@@ -157,14 +153,14 @@ mod tests {
 
     fn publication(success: bool, error: Option<&str>) -> Publication {
         let status = CollectorStatus { success, error: error.map(str::to_owned), ..CollectorStatus::default() };
-        publish("gpu", status, true)
+        publication_of("gpu", status, true)
     }
 
-    fn publish(collector: &str, status: CollectorStatus, installed: bool) -> Publication {
-        published(Snapshot { collectors: [(collector.to_owned(), status)].into(), installed, ..nothing() })
+    fn publication_of(collector: &str, status: CollectorStatus, installed: bool) -> Publication {
+        published(Snapshot { collectors: [(collector.to_owned(), status)].into(), installed, ..empty_snapshot() })
     }
 
-    fn nothing() -> Snapshot {
+    fn empty_snapshot() -> Snapshot {
         Snapshot {
             hostname: "gpu01".to_owned(),
             timestamp_seconds: 1.0,
@@ -188,9 +184,9 @@ mod tests {
     }
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Lines {
+    impl io::Write for LogBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend(bytes);
             Ok(bytes.len())
@@ -201,9 +197,9 @@ mod tests {
         }
     }
 
-    /// What is said of these, one after the other.
-    fn said(publications: impl IntoIterator<Item = Publication>) -> String {
-        let lines = Lines::default();
+    /// The log of these publications, in order.
+    fn logged(publications: impl IntoIterator<Item = Publication>) -> String {
+        let lines = LogBuffer::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt()
             .with_writer(move || writer.clone())
@@ -221,8 +217,8 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_and_its_end_are_said_once() {
-        let said = said([
+    fn a_failure_and_its_end_are_logged_once() {
+        let log = logged([
             publication(true, None),
             publication(false, Some("no answer for 1 s")),
             publication(false, Some("no answer for 2 s")),
@@ -230,18 +226,18 @@ mod tests {
             publication(true, None),
             publication(true, None),
         ]);
-        insta::assert_snapshot!(said, @r#"
+        insta::assert_snapshot!(log, @r#"
         WARN a collector fails hostname="gpu01" collector="gpu" error="no answer for 1 s"
         WARN a collector found a fault hostname="gpu01" collector="gpu" error="envs.json: an entry is damaged"
-        INFO a collector is well again hostname="gpu01" collector="gpu"
+        INFO a collector works again hostname="gpu01" collector="gpu"
         "#);
     }
 
     #[test]
-    fn a_failure_of_another_kind_is_said_and_those_that_take_turns_are_said_once_each() {
+    fn another_kind_of_failure_is_logged_and_alternating_failures_once_each() {
         let refused = "cannot connect to 10.0.0.1:22: Connection refused";
         let ended = "the session ended: it closed the connection";
-        let said = said([
+        let log = logged([
             publication(false, Some(refused)),
             publication(false, Some("cannot connect to 10.0.0.2:22: no answer")),
             publication(false, Some("cannot trust it: its key is not the one at known_hosts:3")),
@@ -252,38 +248,43 @@ mod tests {
             publication(false, Some(refused)),
             publication(false, Some(ended)),
         ]);
-        insta::assert_snapshot!(said, @r#"
+        insta::assert_snapshot!(log, @r#"
         WARN a collector fails hostname="gpu01" collector="gpu" error="cannot connect to 10.0.0.1:22: Connection refused"
         WARN a collector fails hostname="gpu01" collector="gpu" error="cannot trust it: its key is not the one at known_hosts:3"
         WARN a collector fails hostname="gpu01" collector="gpu" error="cannot understand its answer ('x'): a"
-        INFO a collector is well again hostname="gpu01" collector="gpu"
+        INFO a collector works again hostname="gpu01" collector="gpu"
         WARN a collector fails hostname="gpu01" collector="gpu" error="cannot connect to 10.0.0.1:22: Connection refused"
         WARN a collector fails hostname="gpu01" collector="gpu" error="the session ended: it closed the connection"
         "#);
     }
 
     #[test]
-    fn that_there_is_no_genv_is_said_once_and_only_when_it_is_known() {
+    fn a_missing_genv_is_logged_once_and_only_when_it_is_known() {
         let state = |current, installed| {
             let status = CollectorStatus { success: true, current, ..CollectorStatus::default() };
-            publish("state", status, installed)
+            publication_of("state", status, installed)
         };
-        assert_eq!(said([state(false, false), state(true, true)]), "");
-        let said =
-            said([state(true, false), state(true, false), state(false, false), state(true, true), state(true, false)]);
-        assert_eq!(said.matches("genv is not installed").count(), 2, "{said}");
+        assert_eq!(logged([state(false, false), state(true, true)]), "");
+        let log = logged([
+            state(true, false),
+            state(true, false),
+            state(false, false),
+            state(true, true),
+            state(true, false),
+        ]);
+        assert_eq!(log.matches("genv is not installed").count(), 2, "{log}");
     }
 
     #[test]
-    fn that_devices_are_simulated_is_said_once() {
-        let simulated = || published(Snapshot { simulated: true, ..nothing() });
-        assert_eq!(said([published(nothing())]), "");
-        let said = said([simulated(), simulated()]);
-        assert_eq!(said.matches("devices are simulated").count(), 1, "{said}");
+    fn simulated_devices_are_logged_once() {
+        let simulated = || published(Snapshot { simulated: true, ..empty_snapshot() });
+        assert_eq!(logged([published(empty_snapshot())]), "");
+        let log = logged([simulated(), simulated()]);
+        assert_eq!(log.matches("devices are simulated").count(), 1, "{log}");
     }
 
     #[test]
-    fn that_environs_may_not_be_read_is_said_once_and_of_nothing_else() {
+    fn unreadable_environs_are_logged_once() {
         let process = |reason: &str| {
             published(Snapshot {
                 processes: vec![Arc::new(Process {
@@ -296,12 +297,12 @@ mod tests {
                     container_id: None,
                     devices: Vec::new(),
                 })],
-                ..nothing()
+                ..empty_snapshot()
             })
         };
-        assert_eq!(said([process(reason::ENVIRON_EMPTY)]), "");
+        assert_eq!(logged([process(reason::ENVIRON_EMPTY)]), "");
         let refused = || process(reason::ENVIRON_UNREADABLE);
-        let said = said([refused(), published(nothing()), refused()]);
-        assert_eq!(said.matches("pid=4711").count(), 1, "{said}");
+        let log = logged([refused(), published(empty_snapshot()), refused()]);
+        assert_eq!(log.matches("pid=4711").count(), 1, "{log}");
     }
 }

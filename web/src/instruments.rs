@@ -8,7 +8,7 @@ use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGauge, Opts, Result
 
 pub use prometheus::{self, HistogramVec, Registry};
 
-/// Upper bounds of all histograms, in seconds: from a page out of memory to a host that answers late.
+/// Upper bounds of all histograms, in seconds: from a cached page to a host that answers late.
 const BUCKETS: [f64; 11] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
 /// The label `path` of all requests to paths that the daemon does not serve. Clients choose these paths.
@@ -41,7 +41,7 @@ fn options(name: &str, help: &str) -> HistogramOpts {
     HistogramOpts::new(name, help).buckets(BUCKETS.to_vec())
 }
 
-/// All metrics of the registry in the text format; empty if the registry holds a value that the format does not know.
+/// All metrics of the registry in the text format; empty if the format does not support one of its values.
 #[must_use]
 pub fn text(registry: &Registry) -> String {
     TextEncoder::new().encode_to_string(&registry.gather()).unwrap_or_else(|error| {
@@ -109,7 +109,7 @@ impl RequestMetrics {
 #[derive(Debug)]
 pub(crate) struct RequestInFlight {
     metrics: RequestMetrics,
-    /// The place of its path in [`RequestMetrics::paths`]; absent if the path is not served.
+    /// The index of its path in [`RequestMetrics::paths`]; absent if the path is not served.
     path: Option<usize>,
     /// Whether the answer has metrics.
     is_scrape: bool,

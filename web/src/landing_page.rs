@@ -1,4 +1,4 @@
-//! The page at `/`, for a person who opens the port in a browser.
+//! The page at `/`, for a browser.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use crate::page::{Escaped, Page};
 
 /// One link of a landing page.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct PageLink {
     /// The path, made relative so that the page works behind a reverse proxy's prefix.
     pub path: String,
-    /// What is clicked.
+    /// The text of the link.
     pub text: String,
-    /// What is found there.
+    /// The description of the linked page.
     pub description: String,
 }
 
-/// What a daemon says of itself at `/`: one page that loads nothing else.
+/// The description of a daemon at `/`: one page that loads no other file.
 #[derive(Clone, Debug)]
 pub struct LandingPage {
     /// The program's name, as its heading.
@@ -25,8 +25,8 @@ pub struct LandingPage {
     pub description: String,
     /// The program's version.
     pub version: String,
-    /// Where to go from here.
-    pub links: Vec<Link>,
+    /// Links to the other pages.
+    pub links: Vec<PageLink>,
 }
 
 impl LandingPage {
@@ -61,7 +61,7 @@ mod tests {
             name: hostile.clone(),
             description: hostile.clone(),
             version: hostile.clone(),
-            links: vec![Link { path: format!("/{hostile}"), text: hostile.clone(), description: hostile }],
+            links: vec![PageLink { path: format!("/{hostile}"), text: hostile.clone(), description: hostile }],
         }
         .response();
         let page = String::from_utf8(page.body().to_vec()).unwrap();

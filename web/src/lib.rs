@@ -1,12 +1,12 @@
-//! What genv's daemons share: the HTTP side, metric families, flags and the log.
+//! Shared parts of genv's daemons: the HTTP server, metric families, flags and the log.
 //!
 //! A daemon opens its [`WebConfig`] (if it has one), binds a [`Server`] to its [`ListenAddress`]es and
-//! serves a [`Handler`]: a quick, synchronous function from [`Request`] to [`Response`]. Everything that
-//! may be slow or hostile, TLS, sign-in, clients that dawdle or flood, is dealt with here, so that a
-//! handler only picks bytes that are ready.
+//! serves a [`Handler`]: a quick, synchronous function from [`Request`] to [`Response`]. The server handles everything
+//! that may be slow or hostile (TLS, sign-in, slow and too many clients), so that a handler only picks prepared bytes.
 //!
-//! What users meet is what Prometheus' exporters have taught them: the flags and the configuration file of
-//! its [exporter-toolkit](https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md).
+//! Flags and configuration file are those of Prometheus'
+//! [exporter-toolkit](https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md), which users
+//! know from other exporters.
 
 pub mod allocator;
 mod basic_auth;
@@ -33,7 +33,7 @@ pub use config::{WebConfig, WebConfigError};
 pub use health_log::{HealthLog, SSH};
 pub use hyper::header;
 pub use hyper::{Method, StatusCode};
-pub use landing_page::{LandingPage, Link};
+pub use landing_page::{LandingPage, PageLink};
 pub use listen::{InheritedSocketError, ListenAddress, ListenAddressError, ListenError};
 pub use notify::{NotifyState, notify, watchdog};
 pub use page::Page;

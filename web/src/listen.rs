@@ -1,4 +1,4 @@
-//! Where a daemon listens: the values of `--web.listen-address`.
+//! The addresses of `--web.listen-address`.
 
 use std::fmt;
 use std::io;
@@ -7,22 +7,22 @@ use std::str::FromStr;
 
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 
-/// `HOST:PORT`, as every Prometheus exporter takes it: an IPv4 address, an IPv6 address in brackets, a host name
-/// (its first IPv4 address, else its first), or nothing, for all addresses of IPv4 and IPv6.
+/// `HOST:PORT`, as in every Prometheus exporter. The host is an IPv4 address, an IPv6 address in brackets, a host name
+/// (for its first IPv4 address, else its first address), or empty, for all addresses of IPv4 and IPv6.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
-    host: Host,
+    host: ListenHost,
     port: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Host {
+enum ListenHost {
     All,
     Address(IpAddr),
     Name(String),
 }
 
-/// Why a text is no [`ListenAddress`]; reads well after clap's "invalid value '…' for '…': ".
+/// A text is not a [`ListenAddress`]. The message continues clap's "invalid value '…' for '…': ".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}; write HOST:PORT, such as 127.0.0.1:9820, [::1]:9820, or :9820 for all interfaces")]
 pub struct ListenAddressError {
@@ -30,13 +30,13 @@ pub struct ListenAddressError {
 }
 
 impl ListenAddressError {
-    /// What is wrong, without what to write instead.
+    /// The mistake, without the advice.
     pub const fn reason(&self) -> &'static str {
         self.reason
     }
 }
 
-/// Why a [`ListenAddress`] cannot be listened on.
+/// A [`ListenAddress`] cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {why}. {}", next_step(why))]
 pub struct ListenError {
@@ -44,7 +44,7 @@ pub struct ListenError {
     why: io::Error,
 }
 
-/// Why no socket of the service manager can be listened on.
+/// The sockets of the service manager cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot listen on the sockets of the service manager: {why}. Start this program by its .socket unit, or leave out --web.systemd-socket"
@@ -61,12 +61,12 @@ pub(crate) fn inherited() -> Result<Vec<TcpListener>, InheritedSocketError> {
     for number in 0..sockets.len() {
         let socket = sockets.take_tcp_listener(number);
         let socket = socket.map_err(|why| error(why.to_string()))?;
-        let socket = socket.ok_or_else(|| error("one of them is taken".to_owned()))?;
+        let socket = socket.ok_or_else(|| error("one of them cannot be taken twice".to_owned()))?;
         let listener = socket.set_nonblocking(true).and_then(|()| TcpListener::from_std(socket));
         listeners.push(listener.map_err(|why| error(why.to_string()))?);
     }
     if listeners.is_empty() {
-        return Err(error("it has passed none (LISTEN_FDS)".to_owned()));
+        return Err(error("it has passed no socket (LISTEN_FDS)".to_owned()));
     }
     Ok(listeners)
 }
@@ -74,7 +74,7 @@ pub(crate) fn inherited() -> Result<Vec<TcpListener>, InheritedSocketError> {
 fn next_step(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "Another program holds this port ('ss -ltnp' tells which): stop it, or choose another \
+            "Another program holds this port ('ss -ltnp' shows it): stop it, or choose another \
              port with --web.listen-address."
         }
         io::ErrorKind::PermissionDenied => {
@@ -90,25 +90,25 @@ impl FromStr for ListenAddress {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let refused = |reason| Err(ListenAddressError { reason });
         if text.contains("://") {
-            return refused("this is a URL, or a kind of socket that is not served here");
+            return refused("URLs and other kinds of sockets are not supported");
         }
         let Some((host, port)) = text.rsplit_once(':') else {
             return refused("the port is missing");
         };
         let host = match host.strip_prefix('[').map(|host| host.strip_suffix(']')) {
             Some(Some(address)) => match address.parse::<Ipv6Addr>() {
-                Ok(address) => Host::Address(address.into()),
-                Err(_) => return refused("what stands in brackets is no IPv6 address"),
+                Ok(address) => ListenHost::Address(address.into()),
+                Err(_) => return refused("the text in brackets is not an IPv6 address"),
             },
             Some(None) => return refused("a bracket is not closed, or no port follows it"),
             None if host.contains(':') => {
                 return refused("an IPv6 address must stand in brackets");
             }
-            None if host.is_empty() => Host::All,
+            None if host.is_empty() => ListenHost::All,
             None => match host.parse::<Ipv4Addr>() {
-                Ok(address) => Host::Address(address.into()),
-                Err(_) if is_host_name(host) => Host::Name(host.to_owned()),
-                Err(_) => return refused("this is neither an address nor a host name"),
+                Ok(address) => ListenHost::Address(address.into()),
+                Err(_) if is_host_name(host) => ListenHost::Name(host.to_owned()),
+                Err(_) => return refused("the host is neither an address nor a valid name"),
             },
         };
         let digits_only = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -138,9 +138,9 @@ fn is_host_name(text: &str) -> bool {
 impl fmt::Display for ListenAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {
-            Host::All => write!(formatter, ":{}", self.port),
-            Host::Address(address) => SocketAddr::new(*address, self.port).fmt(formatter),
-            Host::Name(name) => write!(formatter, "{name}:{}", self.port),
+            ListenHost::All => write!(formatter, ":{}", self.port),
+            ListenHost::Address(address) => SocketAddr::new(*address, self.port).fmt(formatter),
+            ListenHost::Name(name) => write!(formatter, "{name}:{}", self.port),
         }
     }
 }
@@ -153,8 +153,8 @@ impl ListenAddress {
 
     async fn try_listen(&self) -> io::Result<TcpListener> {
         let address = match &self.host {
-            Host::Address(address) => *address,
-            Host::All => {
+            ListenHost::Address(address) => *address,
+            ListenHost::All => {
                 return match listen(Ipv6Addr::UNSPECIFIED.into(), self.port) {
                     // A kernel without IPv6 has no such socket, or no such address.
                     Err(error)
@@ -166,7 +166,7 @@ impl ListenAddress {
                     result => result,
                 };
             }
-            Host::Name(name) => {
+            ListenHost::Name(name) => {
                 let addresses: Vec<_> = lookup_host((name.as_str(), self.port)).await?.collect();
                 let found = addresses.iter().find(|address| address.is_ipv4());
                 found
@@ -180,14 +180,14 @@ impl ListenAddress {
 }
 
 fn listen(address: IpAddr, port: u16) -> io::Result<TcpListener> {
-    /// As many as the kernel keeps by default (net.core.somaxconn).
+    /// The kernel's default maximum (net.core.somaxconn).
     const BACKLOG: u32 = 4096;
     let socket = match address {
         IpAddr::V4(_) => TcpSocket::new_v4()?,
         IpAddr::V6(_) => TcpSocket::new_v6()?,
     };
     if address.is_ipv6() && address.is_unspecified() {
-        // Says what we mean, whatever net.ipv6.bindv6only says.
+        // Independent of net.ipv6.bindv6only.
         rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
     }
     // A restart must not wait for the last connections' TIME_WAIT.
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_address_says_what_is_wrong_with_it() {
+    fn a_wrong_address_is_refused_with_the_reason() {
         for (text, reason) in [
             ("", "the port is missing"),
             ("9820", "the port is missing"),
@@ -231,13 +231,13 @@ mod tests {
             ("::1:9820", "an IPv6 address must stand in brackets"),
             ("[::1]", "a bracket is not closed, or no port follows it"),
             ("[::1:9820", "a bracket is not closed, or no port follows it"),
-            ("[gpu]:9820", "what stands in brackets is no IPv6 address"),
-            ("127.0.0.256:1", "this is neither an address nor a host name"),
-            ("10.1:9820", "this is neither an address nor a host name"),
-            ("my host:9820", "this is neither an address nor a host name"),
-            ("a..b:9820", "this is neither an address nor a host name"),
-            ("http://localhost:9820", "this is a URL, or a kind of socket that is not served here"),
-            ("vsock://:9820", "this is a URL, or a kind of socket that is not served here"),
+            ("[gpu]:9820", "the text in brackets is not an IPv6 address"),
+            ("127.0.0.256:1", "the host is neither an address nor a valid name"),
+            ("10.1:9820", "the host is neither an address nor a valid name"),
+            ("my host:9820", "the host is neither an address nor a valid name"),
+            ("a..b:9820", "the host is neither an address nor a valid name"),
+            ("http://localhost:9820", "URLs and other kinds of sockets are not supported"),
+            ("vsock://:9820", "URLs and other kinds of sockets are not supported"),
         ] {
             let error = text.parse::<ListenAddress>().unwrap_err();
             assert_eq!(error.reason, reason, "{text:?}");
@@ -246,7 +246,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_refused_or_means_what_it_is_shown_as(text in r"[\[\]:.a-z0-9%-]{0,24}|\PC{0,24}") {
+        fn any_text_is_refused_or_survives_display_and_parsing(text in r"[\[\]:.a-z0-9%-]{0,24}|\PC{0,24}") {
             if let Ok(address) = text.parse::<ListenAddress>() {
                 proptest::prop_assert_eq!(address.to_string().parse(), Ok(address));
             }

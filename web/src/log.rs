@@ -9,15 +9,14 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::flags::{LogFlags, LogFormat};
 
-/// A log on stderr, as the flags say: colours on a terminal, unless `NO_COLOR` is set.
+/// A log on stderr by the flags, in colours on a terminal unless `NO_COLOR` is set.
 pub fn to_stderr<S>(flags: LogFlags) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colour).with_target(false);
-    // Libraries write through the crate `log`, and know nothing of what is said once here: that of SSH, for one, has a
-    // line for each connection that fails.
+    // Libraries write through the crate `log` without our limits on repetition: the SSH library logs each failed connection.
     let ours = filter_fn(|event| event.target() != "log");
     match flags.log_format {
         LogFormat::Text => log.with_filter(ours).with_filter(flags.log_level).boxed(),

@@ -1,4 +1,4 @@
-//! Manual pages of a daemon, made of the definition of its command line.
+//! Manual pages of a daemon from the definition of its command line.
 
 use std::fs;
 use std::io;
@@ -22,10 +22,10 @@ pub struct ManError {
 }
 
 impl ManFlags {
-    /// Writes the pages of a command line, in roff, one a command that is not hidden.
+    /// Writes a manual page for each command that is not hidden.
     ///
     /// # Errors
-    /// The folder cannot be made, or not be written to.
+    /// The folder cannot be made or written to.
     pub fn write(self, command: clap::Command) -> Result<(), ManError> {
         let written = fs::create_dir_all(&self.folder).and_then(|()| clap_mangen::generate_to(command, &self.folder));
         written.map_err(|error| ManError { folder: self.folder, error })

@@ -1,4 +1,4 @@
-//! The frame of every page for people.
+//! The layout of all HTML pages.
 
 use std::fmt::{self, Write};
 
@@ -10,12 +10,12 @@ const STYLE: &str = "body{margin:0;font:16px/1.5 system-ui,sans-serif;color:#1b1
     table{border-collapse:collapse}th,td{padding:.2rem .6rem;border:1px solid #8888;text-align:left}\
     @media(prefers-color-scheme:dark){body{color:#e6e6e6;background:#181a1b}a{color:#8ab4f8}}";
 
-/// A page that loads nothing else.
+/// A page that loads no other file.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<'a, Main> {
     /// Its heading, which is escaped.
     pub title: &'a str,
-    /// What stands below the heading, as HTML.
+    /// The HTML below the heading.
     pub main: Main,
 }
 
@@ -32,7 +32,7 @@ impl<Main: fmt::Display> Page<'_, Main> {
     }
 }
 
-/// A text that cannot become markup.
+/// A text whose `Display` is escaped for HTML.
 pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Escaped<'_> {

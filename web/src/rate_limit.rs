@@ -1,14 +1,14 @@
-//! A limit in time: the web configuration's `rate_limit`, and what goes to the log.
+//! The rate limit of requests (`rate_limit` of the web configuration) and of log messages.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lets `burst` requests through at once, and one more every `interval`.
+/// Allows `burst` requests at once, and one more every `interval`.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
     interval: Duration,
     burst: u32,
-    /// When the requests let through so far would have ended, had they come one by one at the interval.
+    /// The time at which the allowed requests would have ended at one request per interval.
     paid_until: Mutex<Option<Instant>>,
 }
 
@@ -19,7 +19,7 @@ impl RateLimiter {
 
     /// Whether a request that arrives now may pass.
     pub(crate) fn allow(&self, now: Instant) -> bool {
-        // A plain assignment: no thread can leave it half done.
+        // A panic cannot interrupt a plain assignment.
         let mut paid_until = self.paid_until.lock().unwrap_or_else(PoisonError::into_inner);
         let from = paid_until.map_or(now, |until| until.max(now));
         let ahead = self.interval.saturating_mul(self.burst.saturating_sub(1));

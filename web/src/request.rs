@@ -1,4 +1,4 @@
-//! What a handler may know of a request.
+//! A request as handlers see it.
 
 use hyper::header::{ACCEPT_ENCODING, HeaderMap};
 use hyper::{Method, Uri};
@@ -6,13 +6,13 @@ use hyper::{Method, Uri};
 /// How a body is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// As it is.
+    /// Without compression.
     Plain,
     /// By gzip.
     Gzip,
 }
 
-/// A `GET` or `HEAD` request; a body, should there be one, is never read.
+/// A `GET` or `HEAD` request; its body, if any, is never read.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     method: &'a Method,
@@ -26,7 +26,7 @@ impl<'a> Request<'a> {
         Self { method, uri, headers }
     }
 
-    /// `GET` or `HEAD`. A handler may answer both alike: the server leaves out the body of a `HEAD`.
+    /// `GET` or `HEAD`. A handler may treat both alike: the server leaves out the body of a `HEAD`.
     pub fn method(&self) -> &'a Method {
         self.method
     }
@@ -55,7 +55,7 @@ impl<'a> Request<'a> {
         self.headers
     }
 
-    /// The encoding that suits the client: gzip where it takes that.
+    /// The encoding for the client: gzip if the client accepts it.
     pub fn encoding(&self) -> Encoding {
         match self.accepts_gzip() {
             true => Encoding::Gzip,
@@ -63,9 +63,9 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether the client takes a gzip body
-    /// ([RFC 9110, 12.5.3](https://www.rfc-editor.org/rfc/rfc9110#section-12.5.3)): named, or covered by
-    /// `*`, and not with weight 0.
+    /// Whether the client accepts a gzip body
+    /// ([RFC 9110, 12.5.3](https://www.rfc-editor.org/rfc/rfc9110#section-12.5.3)): gzip or `*` is named, with a weight
+    /// above 0.
     fn accepts_gzip(&self) -> bool {
         let mut wildcard = false;
         for value in self.headers.get_all(ACCEPT_ENCODING) {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_sent_only_to_those_who_take_it() {
+    fn gzip_is_sent_only_to_clients_that_accept_it() {
         for (values, accepted) in [
             (&[][..], false),
             (&["gzip"], true),
@@ -165,7 +165,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_a_form_encodes_is_decoded(value in r"\PC{0,16}") {
+        fn form_encoded_values_are_decoded(value in r"\PC{0,16}") {
             let encoded: String = value.bytes().map(|byte| format!("%{byte:02X}")).collect();
             let uri: Uri = format!("/?a=1&value={encoded}").parse().unwrap();
             let headers = HeaderMap::new();
@@ -174,7 +174,7 @@ mod tests {
         }
 
         #[test]
-        fn any_query_is_survived(text in r"[%&=+0-9a-f]{0,24}") {
+        fn any_query_is_decoded_without_panic(text in r"[%&=+0-9a-f]{0,24}") {
             form_decoded(&text);
         }
     }

@@ -1,4 +1,4 @@
-//! What a handler answers.
+//! The response of a handler.
 
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -9,7 +9,7 @@ use hyper::header::{
 
 use crate::Encoding;
 
-/// A whole response. Its bytes are shared, not copied, so a rendering can be served any number of times.
+/// A whole response. Its bytes are shared and not copied, so a rendering can be served any number of times.
 #[derive(Clone, Debug)]
 pub struct Response {
     pub(crate) status: StatusCode,
@@ -25,14 +25,13 @@ impl Response {
         Self { status, headers, body: body.into() }
     }
 
-    /// A few words for people and scripts; ends with a newline.
+    /// A line of plain text.
     pub fn text(status: StatusCode, words: &str) -> Self {
         Self::new(status, HeaderValue::from_static("text/plain; charset=utf-8"), format!("{words}\n"))
             .with_header(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
     }
 
-    /// A page that loads nothing from anywhere, runs no script and may not be framed; its styles are
-    /// its own `<style>` element.
+    /// A page that loads no other file, runs no script and may not be framed. Its styles are in its `<style>` element.
     pub fn html(body: impl Into<Bytes>) -> Self {
         let policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
@@ -43,7 +42,7 @@ impl Response {
             .with_header(REFERRER_POLICY, HeaderValue::from_static("no-referrer"))
     }
 
-    /// A body in the encoding that suits the client, which is [`Request::encoding`](crate::Request::encoding).
+    /// A body in [`Request::encoding`](crate::Request::encoding).
     pub fn encoded(encoding: Encoding, content_type: HeaderValue, body: Bytes) -> Self {
         let mut response = Self::new(StatusCode::OK, content_type, body);
         let headers = &mut response.headers;
@@ -54,12 +53,12 @@ impl Response {
         response
     }
 
-    /// 404, and where to look instead.
+    /// 404, with a pointer to the landing page.
     pub fn not_found() -> Self {
-        Self::text(StatusCode::NOT_FOUND, "There is no such page here. The page / lists those that there are.")
+        Self::text(StatusCode::NOT_FOUND, "This page does not exist. The page / lists all pages.")
     }
 
-    /// The status.
+    /// The status code.
     pub const fn status(&self) -> StatusCode {
         self.status
     }
@@ -80,7 +79,7 @@ impl Response {
         self
     }
 
-    /// The same response, not to be kept by any cache: for what differs from one moment to the next.
+    /// The same response with a prohibition of caching, for contents that change all the time.
     pub fn uncached(self) -> Self {
         self.with_header(CACHE_CONTROL, HeaderValue::from_static("no-store"))
     }

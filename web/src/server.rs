@@ -1,4 +1,4 @@
-//! Accepting connections, answering requests within the limits, and stopping.
+//! The HTTP server: accepts connections, answers requests within the limits, and stops.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,45 +19,45 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::basic_auth::Gatekeeper;
-use crate::connection::{Progress, TrackedBody, drive, linger};
+use crate::basic_auth::PasswordChecker;
+use crate::connection::{ConnectionState, TrackedBody, drive, linger};
 use crate::connections::{Connections, OpenConnection};
 use crate::instruments::RequestMetrics;
 use crate::listen::inherited;
 use crate::rate_limit::RateLimiter;
 use crate::{InheritedSocketError, ListenAddress, ListenError, Request, Response, WebConfig};
 
-/// What clients may ask of a [`Server`] before it says no.
+/// Limits of a [`Server`] on its clients.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Requests in flight, from a complete head until the answer has been handed to the kernel; one
-    /// more is answered 503 at once. 0: no such limit. Paths below `/-/` (health) are not counted.
+    /// Requests in flight, from a complete head until the kernel has the answer. One more is answered 503 at once.
+    /// 0: no limit. Paths below `/-/` (health) are not counted.
     pub max_requests: usize,
-    /// Connections open at once; one more closes that which has waited longest for its client's next
-    /// request, or waits itself while all are being answered.
+    /// Open connections. One more closes the connection that has waited longest for its client's next request. If all are
+    /// being answered, the new connection waits.
     pub max_connections: usize,
-    /// How long a TLS handshake may take, and a request's head from its first byte (or from the opening of the connection).
+    /// The timeout of a TLS handshake, and of a request's head from its first byte (or from the opening of the connection).
     pub head_timeout: Duration,
-    /// How long sign-in, handling and writing the answer may take together.
+    /// The timeout of sign-in, handler and writing of the answer together.
     pub response_timeout: Duration,
     /// How long a connection may wait for its next request.
     pub idle_timeout: Duration,
-    /// How long requests in flight may take to finish once the server is told to stop.
+    /// How long requests in flight may take to finish after the server stops.
     pub drain_timeout: Duration,
-    /// The size of a request's head; a larger one is answered 431.
+    /// The maximal size of a request's head. A larger one is answered 431.
     pub max_head_bytes: usize,
 }
 
 impl Limits {
-    /// The limits for a given `--web.max-requests`; the others suit a server that Prometheus scrapes.
+    /// Limits for a server that Prometheus scrapes, with `--web.max-requests`.
     pub fn new(max_requests: usize) -> Self {
         Self {
             max_requests,
-            // Far below the usual limit of 1,024 open files, which the daemon needs for other things as well.
+            // Far below the usual limit of 1,024 open files, as the daemon needs descriptors for other purposes too.
             max_connections: max_requests.saturating_mul(2).max(512),
             head_timeout: Duration::from_secs(10),
             response_timeout: Duration::from_secs(30),
-            // As long as Prometheus keeps an idle connection itself.
+            // Prometheus' own timeout of idle connections.
             idle_timeout: Duration::from_secs(5 * 60),
             drain_timeout: Duration::from_secs(5),
             max_head_bytes: 16 * 1024,
@@ -66,15 +66,15 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// With 40 requests in flight, as node_exporter has it.
+    /// With 40 requests in flight, as in node_exporter.
     fn default() -> Self {
         Self::new(40)
     }
 }
 
-/// Answers requests. Runs on the threads that serve every other client: it must be quick and must not wait.
+/// Answers requests. It runs on the threads of all other clients, so it must be quick and must not wait.
 pub trait Handler: Send + Sync + 'static {
-    /// The answer to a `GET` or `HEAD` request; for a path it does not know, [`Response::not_found`].
+    /// The answer to a `GET` or `HEAD` request; for an unknown path, [`Response::not_found`].
     fn handle(&self, request: &Request<'_>) -> Response;
 }
 
@@ -84,7 +84,7 @@ impl<F: Fn(&Request<'_>) -> Response + Send + Sync + 'static> Handler for F {
     }
 }
 
-/// A server that listens and does not yet answer.
+/// A server that listens, and answers from [`Self::serve`] on.
 #[derive(Debug)]
 pub struct Server {
     listeners: Vec<TcpListener>,
@@ -96,8 +96,8 @@ struct Shared<H> {
     handler: H,
     metrics: RequestMetrics,
     config: Option<WebConfig>,
-    gatekeeper: Gatekeeper,
-    /// Anybody can make handshakes fail: a log that tells of each could be flooded.
+    password_checker: PasswordChecker,
+    /// Any client can make handshakes fail, so their log is limited.
     handshake_log: RateLimiter,
     limits: Limits,
     /// `None`: unlimited.
@@ -108,7 +108,10 @@ struct Shared<H> {
 }
 
 impl Server {
-    /// Listens on every address, with the TLS and sign-in that `config` asks for. A failure names the address, and closes those that were opened before it.
+    /// Listens on every address, with TLS and sign-in by `config`.
+    ///
+    /// # Errors
+    /// An address cannot be listened on. The sockets that were opened before are closed.
     pub async fn bind(
         addresses: &[ListenAddress],
         config: Option<WebConfig>,
@@ -125,19 +128,19 @@ impl Server {
     /// `--web.systemd-socket`.
     ///
     /// # Errors
-    /// There are none, or they are of another kind.
+    /// There is no socket, or a socket is not a TCP listener.
     pub fn inherit(config: Option<WebConfig>, limits: Limits) -> Result<Self, InheritedSocketError> {
         Ok(Self { listeners: inherited()?, config, limits })
     }
 
-    /// The addresses listened on, with the ports that the kernel chose.
+    /// The addresses of the sockets, with the ports that the kernel chose.
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
         let addresses = self.listeners.iter().map(TcpListener::local_addr);
         addresses.filter_map(Result::ok).collect()
     }
 
-    /// Answers and counts requests until `shutdown` is ready. Then listens no more, closes idle connections, finishes the
-    /// requests in flight, and drops those that take longer than [`Limits::drain_timeout`].
+    /// Answers and counts requests until `shutdown` is ready. Then the server stops listening, closes idle connections,
+    /// finishes the requests in flight, and drops those that take longer than [`Limits::drain_timeout`].
     pub async fn serve(self, handler: impl Handler, metrics: RequestMetrics, shutdown: impl Future<Output = ()>) {
         let limits = self.limits;
         let shared = Arc::new(Shared {
@@ -147,7 +150,7 @@ impl Server {
             handler,
             metrics,
             config: self.config,
-            gatekeeper: Gatekeeper::new(),
+            password_checker: PasswordChecker::new(),
             handshake_log: RateLimiter::new(Duration::from_secs(60), 1),
             limits,
             stop: CancellationToken::new(),
@@ -180,8 +183,8 @@ impl<H: Handler> Shared<H> {
                         });
                     }
                     Err(error) => {
-                        // A client that left, or no file descriptor to spare: the next attempt may
-                        // succeed, and must not spin until then.
+                        // The client has left, or no file descriptor is free. The next attempt may succeed; the pause
+                        // avoids a busy loop.
                         tracing::warn!(%error, "cannot accept a connection; trying again");
                         sleep(Duration::from_millis(100)).await;
                     }
@@ -192,8 +195,8 @@ impl<H: Handler> Shared<H> {
     }
 
     async fn serve_connection(&self, stream: TcpStream, client: SocketAddr, connection: &OpenConnection) {
-        // Answers are whole when they are written: waiting to fill a packet would only delay them. Should the
-        // option fail, the connection is gone already.
+        // Answers are written whole, so Nagle's algorithm would only delay them. The option fails only on a closed
+        // connection.
         let _ = stream.set_nodelay(true);
         match &self.config {
             Some(config) if config.speaks_tls() => {
@@ -208,12 +211,12 @@ impl<H: Handler> Shared<H> {
     }
 
     async fn serve_requests(&self, stream: impl AsyncRead + AsyncWrite + Unpin, connection: &OpenConnection) {
-        let progress = &connection.progress;
-        let service = service_fn(|request| self.answer(request, progress));
-        drive(stream, Arc::clone(progress), service, &connection.stop).await;
+        let state = &connection.state;
+        let service = service_fn(|request| self.answer(request, state));
+        drive(stream, Arc::clone(state), service, &connection.stop).await;
     }
 
-    /// Shakes hands as the file asks now.
+    /// The TLS handshake, by the current configuration.
     async fn handshake(
         &self,
         config: &WebConfig,
@@ -222,13 +225,13 @@ impl<H: Handler> Shared<H> {
     ) -> Option<TlsStream<TcpStream>> {
         let mut first = [0];
         if stream.peek(&mut first).await.ok()? == 0 {
-            // Somebody only looked whether the port is open.
+            // A port scan, or a check whether the port is open.
             return None;
         }
         // A TLS record begins with its type, 22 for a handshake; a request begins with a method.
         if first[0].is_ascii_uppercase() {
             let answer = "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\
-                          This port speaks HTTPS: ask again with https://.\n";
+                          This port serves HTTPS: use https://.\n";
             let _ = stream.write_all(answer.as_bytes()).await;
             linger(stream).await;
             return None;
@@ -250,16 +253,16 @@ impl<H: Handler> Shared<H> {
     async fn answer(
         &self,
         request: hyper::Request<Incoming>,
-        progress: &Arc<Progress>,
+        state: &Arc<ConnectionState>,
     ) -> Result<hyper::Response<TrackedBody>, Infallible> {
-        progress.request_begins();
+        state.request_begins();
         let mut in_flight = self.metrics.begin(request.uri().path());
         let response = match &self.config {
-            None => self.respond(&request, progress),
-            Some(config) => self.respond_as_configured(config, &request, progress).await,
+            None => self.respond(&request, state),
+            Some(config) => self.respond_as_configured(config, &request, state).await,
         };
         in_flight.answered(response.status);
-        let body = TrackedBody::new(response.body, Arc::clone(progress), in_flight);
+        let body = TrackedBody::new(response.body, Arc::clone(state), in_flight);
         let mut answer = hyper::Response::new(body);
         *answer.status_mut() = response.status;
         *answer.headers_mut() = response.headers;
@@ -270,20 +273,20 @@ impl<H: Handler> Shared<H> {
         &self,
         config: &WebConfig,
         request: &hyper::Request<Incoming>,
-        progress: &Progress,
+        state: &ConnectionState,
     ) -> Response {
         let Some(settings) = config.settings() else {
             return Response::text(
                 StatusCode::INTERNAL_SERVER_ERROR,
-                "The web configuration file is broken: the log says where.",
+                "The web configuration file is broken: the log has the error.",
             );
         };
         let limiter = settings.rate_limiter.as_ref();
         let mut response = if limiter.is_some_and(|limiter| !limiter.allow(Instant::now())) {
             let words = "Not answered: requests come faster than rate_limit allows. Try again later.";
             Response::text(StatusCode::TOO_MANY_REQUESTS, words)
-        } else if settings.users.is_empty() || self.gatekeeper.admits(&settings.users, request.headers()).await {
-            self.respond(request, progress)
+        } else if settings.users.is_empty() || self.password_checker.admits(&settings.users, request.headers()).await {
+            self.respond(request, state)
         } else {
             let challenge = HeaderValue::from_static("Basic realm=\"genv\", charset=\"UTF-8\"");
             Response::text(StatusCode::UNAUTHORIZED, "Sign in with a user of basic_auth_users.")
@@ -295,16 +298,16 @@ impl<H: Handler> Shared<H> {
         response
     }
 
-    fn respond(&self, request: &hyper::Request<Incoming>, progress: &Progress) -> Response {
+    fn respond(&self, request: &hyper::Request<Incoming>, state: &ConnectionState) -> Response {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return Response::text(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD are answered here.")
                 .with_header(ALLOW, HeaderValue::from_static("GET, HEAD"));
         }
         if let Some(in_flight) = &self.in_flight {
-            // Being busy is no ill health.
+            // A busy server is healthy.
             let counts = !request.uri().path().starts_with("/-/");
             let acquire = || Arc::clone(in_flight).try_acquire_owned().ok();
-            if counts && !progress.count_in_flight(acquire) {
+            if counts && !state.count_in_flight(acquire) {
                 return self.too_many_requests();
             }
         }

@@ -8,7 +8,7 @@ use crate::gpu::XidEvent;
 use crate::gpu::bounds::most_joules;
 use crate::model::{Counters, DeviceEnergy, DeviceIndex, DeviceSeconds, DeviceXid, UserDeviceUse, UserXid};
 
-/// Everything that one GPU's index has accumulated.
+/// The counters of one GPU's index.
 #[derive(Debug, Default)]
 pub(super) struct DeviceAccount {
     users: BTreeMap<UserId, UserAccount>,
@@ -19,11 +19,11 @@ pub(super) struct DeviceAccount {
     utilization_measured: bool,
     utilization_published: bool,
     meter: Option<EnergyMeter>,
-    /// How long each user held it since the meter was read, in device-seconds.
+    /// Device-seconds that each user held since the last reading of the meter.
     held_since: BTreeMap<UserId, f64>,
 }
 
-/// What one user has accumulated on one GPU.
+/// The counters of one user on one GPU.
 #[derive(Debug, Default)]
 struct UserAccount {
     published: bool,
@@ -52,12 +52,12 @@ struct EnergyMeter {
     uuid: String,
     joules: f64,
     read_seconds: f64,
-    /// Who used the device then.
+    /// The users of the device at that time.
     users: BTreeSet<UserId>,
 }
 
-/// For how long a driver keeps samples of use at least, so that the use that it tells of after a gap is that of the gap:
-/// driver 580 keeps 72 of an H200, one each 0.2 s.
+/// The least time for which a driver keeps samples of use. After a gap of at most this length, the reported use is the
+/// use during the gap. Driver 580 keeps 72 samples of an H200, one each 0.2 s.
 const SAMPLES_KEPT_SECONDS: f64 = 10.0;
 
 impl DeviceAccount {
@@ -90,8 +90,7 @@ impl DeviceAccount {
         }
     }
 
-    /// Begins the counters of everybody who may be charged at the next step, so that they are
-    /// published as 0 before.
+    /// Begins the counters of all users that the next step may charge, so that they are published as 0 before.
     fn open_accounts(&mut self, now: &ObservedDevice) {
         for holder in &now.holders {
             self.users.entry(holder.user).or_default();
@@ -117,7 +116,7 @@ impl DeviceAccount {
             let seconds = &mut self.users.entry(holder.user).or_default().seconds;
             let measured = measured.filter(|now| now.uuid == before.uuid && !holder.moved);
             let busy = measured.and_then(|now| is_busy(now, holder.user, busy_above));
-            // What a process did before it ended is told by nobody.
+            // The driver does not report the use of an ended process.
             let ended =
                 before.use_by(holder.user).is_some() && measured.is_some_and(|now| now.use_by(holder.user).is_none());
             let counter = match busy {
@@ -150,10 +149,10 @@ impl DeviceAccount {
 
     /// Joules since the device's last reading.
     ///
-    /// A counter that went back was reset with the driver; one that rose by more than the device can use jumped. Of
-    /// either neither what it shows now nor power × time may be exceeded. Power × time is charged only between
-    /// two measurements in a row, and never for a device that has a counter, whose next reading
-    /// covers the gap.
+    /// A counter that fell was reset with the driver. A counter that rose by more than the device can use jumped. In
+    /// both cases the increase is at most the present value of the counter, and at most power × time. Power × time is
+    /// charged only between two consecutive measurements, and never for a device with a counter: the next reading of
+    /// the counter covers the gap.
     fn energy_increase(&mut self, before: Option<&ObservedDevice>, now: &ObservedDevice) -> f64 {
         let Some(now_seconds) = now.read_seconds else {
             return 0.0;
@@ -183,13 +182,13 @@ impl DeviceAccount {
                 uuid: now.uuid.clone(),
                 joules,
                 read_seconds: now_seconds,
-                users: users(now).collect(),
+                users: active_users(now).collect(),
             });
         }
         increase.max(0.0)
     }
 
-    /// Adds the time that begins with an observation to those who held the device then.
+    /// Adds the time that begins with an observation to the holders of the device at that observation.
     fn remember_holders(&mut self, before: &ObservedDevice, elapsed_seconds: f64) {
         let shares: f64 = before.known_holders().map(|it| it.share_ratio).sum();
         for holder in before.known_holders().filter(|_| shares > 0.0) {
@@ -198,20 +197,20 @@ impl DeviceAccount {
         }
     }
 
-    /// How long the counter was not read until now, if what the driver tells now is not the use of that time: it was too
-    /// long, or a user works now who did not before.
+    /// The time in which the counter was not read, if the reported use is not the use during that time: the time was
+    /// too long, or a user works now who did not work before.
     fn gap_seconds(&self, before: Option<&ObservedDevice>, now: &ObservedDevice) -> Option<f64> {
         let meter = self.meter.as_ref()?;
         if before.and_then(|before| before.read_seconds) == Some(meter.read_seconds) {
             return None;
         }
         let seconds = now.read_seconds? - meter.read_seconds;
-        let is_same_use = users(now).all(|user| meter.users.contains(&user));
+        let is_same_use = active_users(now).all(|user| meter.users.contains(&user));
         (seconds > SAMPLES_KEPT_SECONDS || !is_same_use).then_some(seconds)
     }
 
-    /// Charges the energy of a gap to those who held the device in it, by share and time, and that of the time in which
-    /// nobody held it, or it is not known who did, to nobody.
+    /// Charges the energy of a gap to the holders of the device during the gap, by share and time. The energy of the
+    /// time without a known holder is charged to no user.
     fn charge_energy_of_gap(&mut self, seconds: f64, joules: f64) {
         let held: f64 = self.held_since.values().sum();
         let whole = seconds.max(held);
@@ -253,8 +252,8 @@ impl DeviceAccount {
         }
     }
 
-    /// Counts an XID error, and charges it once to each user who held the device when it happened: at
-    /// the last observation, or since an attachment that is older than the error.
+    /// Counts an XID error, and charges it once to each user who held the device at the time of the error: at the last
+    /// observation, or since an attachment that is older than the error.
     pub(super) fn charge_xid(
         &mut self,
         event: &XidEvent,
@@ -282,12 +281,12 @@ impl DeviceAccount {
         for (user, account) in &mut self.users {
             let shown = if account.published { &*account } else { &UserAccount::default() };
             device_joules += shown.energy_joules;
-            let somebody = *user != UserId::NOBODY;
+            let is_user = *user != UserId::NOBODY;
             counters.user_device_use.push(UserDeviceUse {
                 username: users.name(*user).to_owned(),
                 index,
-                device_seconds: somebody.then_some(shown.seconds),
-                utilized_device_seconds: (somebody && self.utilization_measured)
+                device_seconds: is_user.then_some(shown.seconds),
+                utilized_device_seconds: (is_user && self.utilization_measured)
                     .then_some(if self.utilization_published { shown.utilized_device_seconds } else { 0.0 }),
                 energy_joules: self.energy_measured.then_some(shown.energy_joules),
             });
@@ -319,8 +318,8 @@ impl DeviceAccount {
     }
 }
 
-/// Whether the user's processes reached the threshold; absent if that cannot be told, because
-/// some of them were not measured or processes of unknown users might be theirs.
+/// Whether the user's processes reached the threshold. Absent if this is not known: some of the processes were not
+/// measured, or processes without a known user may belong to the user.
 fn is_busy(now: &ObservedDevice, user: UserId, busy_above: f64) -> Option<bool> {
     now.users.as_ref()?;
     let own = now.use_by(user);
@@ -335,8 +334,8 @@ fn is_busy(now: &ObservedDevice, user: UserId, busy_above: f64) -> Option<bool> 
     (!could_be_busy).then_some(false)
 }
 
-/// Those whose processes did something.
-fn users(device: &ObservedDevice) -> impl Iterator<Item = UserId> {
+/// The users whose processes used the device.
+fn active_users(device: &ObservedDevice) -> impl Iterator<Item = UserId> {
     let users = device.users.iter().flatten();
     users.filter(|it| it.utilization_ratio > 0.0).map(|it| it.user)
 }
@@ -346,7 +345,7 @@ fn total_utilization(device: &ObservedDevice) -> f64 {
     users.map(|user| user.utilization_ratio).sum()
 }
 
-/// Mean power × time between two measurements of the same device in a row.
+/// Mean power × time between two consecutive measurements of the same device.
 fn power_times_time(before: Option<&ObservedDevice>, now: &ObservedDevice) -> Option<f64> {
     let before = before.filter(|before| before.uuid == now.uuid)?;
     let seconds = now.read_seconds? - before.read_seconds?;

@@ -1,17 +1,15 @@
 //! Counters that outlive a snapshot: device-seconds, utilization, energy and XID errors, charged to users.
 //!
-//! Time between two observations belongs to those who held the device at the first of them;
-//! what the driver measured at the second (utilization, the energy counter) covers the time
-//! between. Every amount is added once, to one user, so that over any window the users'
-//! increases equal the device's.
+//! Time between two observations belongs to the holders of the device at the first observation. The values that the
+//! driver reports at the second observation (utilization, the energy counter) cover the time between. Every amount is
+//! added once, to one user, so that over any window the users' increases add up to the increase of the device.
 //!
-//! A counter is published once as 0 before it rises, since Prometheus' `increase()` cannot see
-//! a series that begins at its first event; what it accrued until then is shown one
-//! publication later. A device's energy is the sum of what is published of its users, so that
-//! this delay never breaks the equality.
+//! A counter is published once as 0 before it rises, since Prometheus' `increase()` does not count the first value of a
+//! series; the amount until then is shown one publication later. A device's energy is the sum of the published energy
+//! of its users, so that this delay never breaks the equality.
 //!
-//! Counters live as long as the ledger. There are at most users × devices of them, each a few numbers,
-//! and at most `MOST_USERS` users.
+//! Counters live as long as the ledger. There are at most users × devices of them, each a few numbers, and at most
+//! `MOST_USERS` users.
 
 mod device;
 mod observed;
@@ -23,12 +21,12 @@ use std::collections::BTreeMap;
 use foldhash::HashMap;
 
 use device::DeviceAccount;
-pub(crate) use observed::{Observed, Reading};
+pub(crate) use observed::{GpuReading, Observed};
 
 use crate::model::{Counters, NOBODY};
 
-/// Users who are told apart. Whoever may write the state may invent any number; those who come after so many
-/// count as nobody.
+/// The number of users with counters of their own. Every user may write the state and invent any number of users;
+/// further users count as [`UserId::NOBODY`].
 const MOST_USERS: usize = 4096;
 
 /// A user of the ledger.
@@ -36,7 +34,7 @@ const MOST_USERS: usize = 4096;
 pub(crate) struct UserId(usize);
 
 impl UserId {
-    /// Whoever it was that no user can be named for.
+    /// Stands for all use without a known user.
     pub(crate) const NOBODY: Self = Self(0);
 }
 
@@ -52,7 +50,7 @@ impl Users {
         Self { names: vec![NOBODY.to_owned()], ids: HashMap::from_iter([(NOBODY.to_owned(), UserId::NOBODY)]) }
     }
 
-    /// The id of a name, the same each time; nobody's, if there are too many.
+    /// The id of a name, the same each time; [`UserId::NOBODY`] if there are too many users.
     pub(crate) fn id(&mut self, name: &str) -> UserId {
         if let Some(id) = self.ids.get(name) {
             return *id;
@@ -81,7 +79,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// An empty ledger; `busy_above` is the utilization, 0–1, from which held time is busy.
+    /// An empty ledger. Held time is busy from the utilization `busy_above` on, 0–1.
     pub(crate) fn new(busy_above: f64) -> Self {
         Self { users: Users::new(), devices: BTreeMap::new(), busy_above }
     }
@@ -107,7 +105,7 @@ impl Ledger {
         }
     }
 
-    /// The counters for one publication; call it once for each.
+    /// The counters for one publication. Each call counts as a publication.
     pub(crate) fn publish(&mut self) -> Counters {
         let mut counters = Counters::default();
         for (gpu, account) in &mut self.devices {

@@ -1,14 +1,14 @@
-//! What accounting needs to know of one moment.
+//! The facts of one moment that accounting uses.
 
 use super::{UserId, Users};
 use crate::attribute::{changed_user, unknown_owner};
 use crate::gpu::XidEvent;
 use crate::model::{Attribution, Snapshot};
 
-/// What the GPU source delivered since the last observation.
+/// The read of the GPU source since the last observation.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Reading {
-    /// When it read the devices, in seconds of a clock that never goes back; absent if it has not
+pub(crate) struct GpuReading {
+    /// When the source read the devices, in seconds of a clock that never goes back; absent if the source has not
     /// answered since.
     pub(crate) read_seconds: Option<f64>,
     /// XID errors that happened since.
@@ -29,13 +29,13 @@ pub(crate) struct Observed {
 pub(crate) struct ObservedDevice {
     pub(crate) gpu: u32,
     pub(crate) uuid: String,
-    /// When what follows was measured; absent if it was not since the last observation.
+    /// When the values below were measured; absent if they were not measured since the last observation.
     pub(crate) read_seconds: Option<f64>,
     pub(crate) energy_joules: Option<f64>,
     pub(crate) power_watts: Option<f64>,
     pub(crate) power_limit_watts: Option<f64>,
     /// Attachments.
-    pub(crate) holders: Vec<Holder>,
+    pub(crate) holders: Vec<DeviceHolder>,
     /// The use by each user with a process on the device, each user once. [`UserId::NOBODY`] stands for processes
     /// without a known user. Absent if the use of the device is not measured.
     pub(crate) users: Option<Vec<UserUse>>,
@@ -43,7 +43,7 @@ pub(crate) struct ObservedDevice {
 
 /// One attachment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Holder {
+pub(crate) struct DeviceHolder {
     pub(crate) user: UserId,
     pub(crate) share_ratio: f64,
     /// Unix time.
@@ -52,21 +52,21 @@ pub(crate) struct Holder {
     pub(crate) moved: bool,
 }
 
-/// What the processes of one user do on one device.
+/// The use of one device by the processes of one user.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct UserUse {
     pub(crate) user: UserId,
-    /// Sum over the processes that were measured.
+    /// Sum over the measured processes.
     pub(crate) utilization_ratio: f64,
-    /// Whether some were not.
+    /// Whether some processes were not measured.
     pub(crate) unmeasured: bool,
-    /// Whether some are in no environment.
+    /// Whether some processes are in no environment.
     pub(crate) outside: bool,
 }
 
 impl Observed {
-    /// What a snapshot shows. MIG devices are accounted as parts of their GPU.
-    pub(crate) fn of(snapshot: &Snapshot, reading: Reading, users: &mut Users) -> Self {
+    /// The facts of a snapshot. MIG devices count as parts of their GPU.
+    pub(crate) fn of(snapshot: &Snapshot, reading: GpuReading, users: &mut Users) -> Self {
         let owners = snapshot.owners();
         let mut devices: Vec<ObservedDevice> = Vec::new();
         for device in &snapshot.devices {
@@ -86,7 +86,7 @@ impl Observed {
                     .iter()
                     .filter_map(|attachment| {
                         let user = users.id(owners.of_environment(&attachment.eid)?);
-                        (user != UserId::NOBODY).then_some(Holder {
+                        (user != UserId::NOBODY).then_some(DeviceHolder {
                             user,
                             share_ratio: attachment.share_ratio,
                             attached_timestamp_seconds: attachment.attached_timestamp_seconds,
@@ -100,7 +100,7 @@ impl Observed {
 
         for process in &snapshot.processes {
             let user = match &process.attribution {
-                // What sudo, su or a spawner started works for another user than it runs as.
+                // A process that sudo, su or a spawner started runs as another user than the one it works for.
                 attribution if changed_user(attribution) => None,
                 Attribution::Unknown { .. } => unknown_owner(process),
                 _ => owners.of_process(process),
@@ -126,7 +126,7 @@ impl Observed {
 
 impl ObservedDevice {
     /// The attachments with a known GPU.
-    pub(super) fn known_holders(&self) -> impl Iterator<Item = &Holder> {
+    pub(super) fn known_holders(&self) -> impl Iterator<Item = &DeviceHolder> {
         self.holders.iter().filter(|holder| !holder.moved)
     }
 

@@ -1,4 +1,4 @@
-use super::observed::{Holder, ObservedDevice, UserUse};
+use super::observed::{DeviceHolder, ObservedDevice, UserUse};
 use super::*;
 use crate::gpu::XidEvent;
 use crate::model::{DeviceIndex, DeviceSeconds, UserDeviceUse};
@@ -41,7 +41,7 @@ impl Case {
     }
 
     fn holds(mut self, user: UserId, share_ratio: f64) -> Self {
-        self.now.holders.push(Holder { user, share_ratio, attached_timestamp_seconds: None, moved: false });
+        self.now.holders.push(DeviceHolder { user, share_ratio, attached_timestamp_seconds: None, moved: false });
         self
     }
 
@@ -124,7 +124,7 @@ fn time_is_unmeasured_while_the_source_does_not_answer() {
 }
 
 #[test]
-fn a_busy_process_whose_user_is_unknown_might_be_the_holders() {
+fn a_busy_process_without_a_known_user_leaves_the_holders_time_unmeasured() {
     let mut case = Case::new();
     let alice = case.alice;
     case = case.holds(alice, 1.0);
@@ -146,7 +146,7 @@ fn use_outside_any_environment_counts_once_however_many_processes_there_are() {
     let expected = DeviceSeconds { outside: 10.0, ..DeviceSeconds::default() };
     assert_eq!(seconds(&counters, "bob"), expected);
     case.observe(false);
-    // What was there at the last observation counts for the time after it, if it was measured then.
+    // A process of the last observation counts for the time after it, if it was measured at that observation.
     assert_eq!(seconds(&case.observe(false), "bob").outside, 20.0);
 }
 
@@ -166,7 +166,7 @@ fn utilized_time_of_all_users_together_is_at_most_the_time() {
 }
 
 #[test]
-fn energy_is_split_by_utilization_else_by_shares_else_it_is_nobodys() {
+fn energy_is_split_by_utilization_else_by_shares_else_charged_to_no_user() {
     let mut case = Case::new();
     let (alice, bob) = (case.alice, case.bob);
     assert_eq!(joules(&case.measured(0.0), NOBODY), 0.0);
@@ -185,7 +185,7 @@ fn energy_is_split_by_utilization_else_by_shares_else_it_is_nobodys() {
 }
 
 #[test]
-fn energy_used_while_the_source_did_not_answer_is_charged_when_it_does() {
+fn energy_that_was_used_without_an_answer_is_charged_with_the_next_answer() {
     let mut case = Case::new();
     case.measured(0.0);
     case.observe(false);
@@ -193,10 +193,10 @@ fn energy_used_while_the_source_did_not_answer_is_charged_when_it_does() {
     assert_eq!(joules(&case.measured(3_000.0), NOBODY), 3_000.0);
 }
 
-/// The driver does not answer for three observations, or only its counter does not; for the last of them bob holds the
-/// device and works.
+/// The driver does not answer for three observations, or only the counter does not. During the last of them bob holds
+/// the device and works.
 #[test]
-fn the_energy_of_a_gap_is_charged_to_those_who_held_the_device_in_it() {
+fn the_energy_of_a_gap_is_charged_to_the_holders_during_the_gap() {
     for only_the_counter in [false, true] {
         let mut case = Case::new();
         let (alice, bob) = (case.alice, case.bob);
@@ -226,7 +226,7 @@ fn the_energy_of_a_gap_is_charged_to_those_who_held_the_device_in_it() {
 }
 
 #[test]
-fn the_energy_of_a_gap_in_which_nobody_held_the_device_is_nobodys() {
+fn the_energy_of_a_gap_without_a_holder_is_charged_to_no_user() {
     let mut case = Case::new();
     let (alice, bob) = (case.alice, case.bob);
     case.measured(0.0);
@@ -237,7 +237,7 @@ fn the_energy_of_a_gap_in_which_nobody_held_the_device_is_nobodys() {
     assert_eq!(joules(&counters, NOBODY), 3_000.0);
     assert_eq!(joules(&counters, "bob"), 0.0);
 
-    // A driver that is slower than observations still tells whose use it was.
+    // After a short gap the reported use is the use during the gap.
     case.now.holders.clear();
     case = case.holds(alice, 1.0);
     case.step_seconds = 4.0;
@@ -250,7 +250,7 @@ fn the_energy_of_a_gap_in_which_nobody_held_the_device_is_nobodys() {
 fn an_energy_counter_that_starts_again_adds_no_more_than_was_possible() {
     let mut case = Case::new();
     case.measured(0.0);
-    // Reset with the driver: what it shows was used since.
+    // Reset with the driver: the counter shows the energy since the reset.
     case.now.energy_joules = Some(70.0);
     assert_eq!(joules(&case.observe(true), NOBODY), 70.0);
     // A glitch: the device cannot have used more than power × time.
@@ -285,7 +285,7 @@ fn without_an_energy_counter_power_times_time_counts_where_it_was_measured() {
 }
 
 #[test]
-fn a_counter_missing_for_a_while_is_not_charged_twice() {
+fn a_counter_that_was_missing_for_a_while_is_not_charged_twice() {
     let mut case = Case::new();
     case.measured(0.0);
     case.now.energy_joules = None;
@@ -295,7 +295,7 @@ fn a_counter_missing_for_a_while_is_not_charged_twice() {
 }
 
 #[test]
-fn a_device_that_tells_neither_energy_nor_power_has_no_energy() {
+fn a_device_without_energy_and_power_readings_has_no_energy() {
     let mut case = Case::new();
     let alice = case.alice;
     case = case.holds(alice, 1.0);
@@ -306,7 +306,7 @@ fn a_device_that_tells_neither_energy_nor_power_has_no_energy() {
 }
 
 #[test]
-fn a_driver_that_never_tells_utilization_gives_no_utilized_time_and_0_once_it_does() {
+fn utilized_time_is_absent_without_a_utilization_reading_and_begins_at_0_with_the_first() {
     let mut case = Case::new();
     let alice = case.alice;
     case = case.holds(alice, 1.0);
@@ -321,7 +321,7 @@ fn a_driver_that_never_tells_utilization_gives_no_utilized_time_and_0_once_it_do
 }
 
 #[test]
-fn a_user_appears_with_0_and_what_came_before_is_shown_next() {
+fn a_user_appears_with_0_and_the_next_publication_shows_the_earlier_amount() {
     let mut case = Case::new();
     let alice = case.alice;
     case.measured(0.0);

@@ -2,9 +2,11 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
+use super::attributor::unknown;
 use super::*;
-use crate::proc::Lineage;
-use crate::state::LeftOut;
+use crate::model::{Attribution, Member};
+use crate::proc::{Claim, Lineage, MissingEvidence, ProcessFacts, ProcessRead, ProcessTable};
+use crate::state::{EnvironmentState, LeftOut, State};
 
 /// One row of the table of cases.
 ///
@@ -25,7 +27,7 @@ struct Case {
     /// The eid claimed; absent if the environ names none.
     #[serde(default)]
     claim: Option<String>,
-    /// What is wrong with the environ, by its reason.
+    /// The defect of the environ, by its reason.
     #[serde(default)]
     environ: Option<String>,
     #[serde(default = "user_of_e")]
@@ -47,8 +49,8 @@ struct Case {
     started: Option<u32>,
     #[serde(default)]
     stale: bool,
-    /// A record was left out that names the environment D and user 1000, and lists pids 1, 70 and 300; and one that names
-    /// user 2000 and lists pids 80 and 90.
+    /// A record was left out that names the environment D and user 1000, and lists pids 1, 70 and 300; and one that
+    /// names user 2000 and lists pids 80 and 90.
     #[serde(default)]
     damaged: bool,
     /// `in EID`, `outside REASON` or `unknown REASON`.
@@ -104,7 +106,7 @@ fn facts(case: &Case) -> ProcessFacts {
         reason::ENVIRON_EMPTY => MissingEvidence::EnvironEmpty,
         reason::ENVIRON_OVERWRITTEN => MissingEvidence::EnvironOverwritten,
         reason::ZOMBIE => MissingEvidence::Zombie,
-        other => panic!("{other} is nothing that an environ can miss"),
+        other => panic!("{other} is no defect of an environ"),
     };
     ProcessFacts {
         start_time_ticks: 900_000,
@@ -233,7 +235,7 @@ fn unread(uid: u32, ancestors: &[i64]) -> Case {
 }
 
 #[test]
-fn what_cannot_be_read_is_outside_where_its_user_has_no_environment_that_it_could_claim() {
+fn an_unreadable_process_is_outside_if_its_user_has_no_environment_to_claim() {
     let is_outside = |case: &Case, change: &dyn Fn(&mut State)| {
         let mut state = State {
             written_timestamp_seconds: Some(WRITTEN_SECONDS),
@@ -257,7 +259,7 @@ fn what_cannot_be_read_is_outside_where_its_user_has_no_environment_that_it_coul
     // A spawner of root may have started the process.
     let spawned = |state: &mut State| state.environments.push(environment("R", 0, &[1]));
     assert!(!is_outside(&of_carol(), &spawned));
-    // Kernels may keep her environment alive, and an unreadable record may be hers.
+    // Kernels may keep an environment of carol alive, and an unreadable record may belong to her.
     let kernels = |state: &mut State| state.kernels_not_found = [("K".to_owned(), 3000)].into();
     assert!(!is_outside(&of_carol(), &kernels));
     let damaged = |state: &mut State| {

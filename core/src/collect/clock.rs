@@ -1,15 +1,15 @@
-//! What tells a collection the time.
+//! The clocks of a collection.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-/// What tells the time: the system's clock, or that of a simulation or a test.
+/// A clock: the system's, or the one of a simulation or a test.
 pub type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// Now, by two clocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
-    /// Since the collection began, by a clock that never goes back.
+    /// Seconds since the collection began, by a clock that never goes back.
     pub(super) seconds: f64,
     /// Unix time.
     pub(super) timestamp_seconds: f64,
@@ -20,7 +20,7 @@ pub(super) struct Moment {
 pub(super) struct Clocks(Arc<dyn Fn() -> Moment + Send + Sync>);
 
 impl Clocks {
-    /// Those of the system; the collection begins now.
+    /// The clocks of the system; the collection begins now.
     pub(super) fn of_the_system() -> Self {
         let began = Instant::now();
         Self(Arc::new(move || Moment {
@@ -29,7 +29,7 @@ impl Clocks {
         }))
     }
 
-    /// Both by one clock that never goes back; the collection begins now.
+    /// Both times from one clock that never goes back; the collection begins now.
     pub(super) fn by(clock: Clock) -> Self {
         let began = clock();
         Self(Arc::new(move || {

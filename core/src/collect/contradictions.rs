@@ -1,4 +1,4 @@
-//! Devices whose other answers contradict that no process uses them.
+//! Devices with an empty list of processes that other readings contradict.
 //!
 //! A driver lists the processes of the pid namespace that asks: from within a container without the host's namespace
 //! every device seems unused. Some drivers leave processes out for other reasons. If a device works, or holds memory
@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::gpu::{DeviceSample, GpuSample, UNUSED_RATIO};
 use crate::model::{DeviceIndex, DeviceMeasurements};
 
-/// Memory that a driver keeps on an empty device at most: what it keeps is measured, the smallest amount that was seen
-/// without a process, and no more than this is believed of a device that was never seen with less.
+/// The most memory that a driver keeps on an empty device. The kept memory is measured: it is the least amount in use
+/// without a process. If no smaller amount was ever read, this limit counts.
 const MOST_KEPT_BYTES: u64 = 1 << 30;
 
-/// By how much that changes without a process.
+/// The change of the kept memory without a process.
 const TOLERANCE_BYTES: u64 = 64 << 20;
 
 /// The time for which a contradiction has to last, over two samples at least. Utilization covers the last second, a
@@ -24,23 +24,23 @@ const PATIENCE_SECONDS: f64 = 10.0;
 /// The time for which the last reading replaces failed readings.
 const STANDS_SECONDS: f64 = 600.0;
 
-/// What is remembered of the devices of a host.
+/// Earlier readings of the devices of a host.
 #[derive(Debug, Default)]
 pub(super) struct Contradictions {
-    devices: BTreeMap<DeviceIndex, Watched>,
+    devices: BTreeMap<DeviceIndex, DeviceHistory>,
     /// Devices whose last sample shows use that no listed process explains.
     unexplained: BTreeSet<DeviceIndex>,
     session: u64,
     driver_version: Option<String>,
     /// Whether the driver ever listed a process.
-    listed: bool,
-    logged: bool,
+    has_listed: bool,
+    is_logged: bool,
 }
 
 #[derive(Debug, Default)]
-struct Watched {
+struct DeviceHistory {
     uuid: String,
-    kept: Kept,
+    kept: KeptMemory,
     /// Last sample in which the device worked, or held memory, without a listed process. A later reading that shows the
     /// opposite clears the time.
     worked_seconds: Option<f64>,
@@ -51,7 +51,7 @@ struct Watched {
 /// The memory that the driver itself keeps on a device: the least amount in use while the device rested and no process
 /// was listed. An amount counts once no other amount was read for as long as a contradiction has to last.
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptMemory {
     bytes: Option<u64>,
     lower: Lasting,
     lower_bytes: u64,
@@ -75,15 +75,15 @@ impl Contradictions {
             if device.lost || device.mig_parent {
                 continue;
             }
-            self.listed |= device.processes.iter().flatten().next().is_some();
-            let watched = self.devices.entry(device.index).or_default();
-            if watched.contradicts(device, read_seconds) {
+            self.has_listed |= device.processes.iter().flatten().next().is_some();
+            let history = self.devices.entry(device.index).or_default();
+            if history.contradicts(device, read_seconds) {
                 device.processes_incomplete = true;
                 contradicted.get_or_insert(device.index);
             } else if device.processes.as_ref().is_some_and(Vec::is_empty) {
                 device.processes_incomplete |= !is_checked(&device.measurements);
             }
-            if watched.contradiction.shows() || rests_at_work(device) {
+            if history.contradiction.shows() || works_without_process(device) {
                 self.unexplained.insert(device.index);
             }
         }
@@ -103,8 +103,8 @@ impl Contradictions {
         let version = sample.driver_version.as_ref();
         let is_other = version.is_some_and(|it| self.driver_version.as_ref() != Some(it));
         if is_other || self.session != sample.session {
-            for watched in self.devices.values_mut() {
-                watched.kept = Kept::default();
+            for history in self.devices.values_mut() {
+                history.kept = KeptMemory::default();
             }
         }
         self.session = sample.session;
@@ -114,11 +114,11 @@ impl Contradictions {
     }
 
     fn log(&mut self, index: DeviceIndex) {
-        if std::mem::replace(&mut self.logged, true) {
+        if std::mem::replace(&mut self.is_logged, true) {
             return;
         }
-        let remedy = if self.listed {
-            "'nvidia-smi' and the kernel log may tell more"
+        let remedy = if self.has_listed {
+            "see 'nvidia-smi' and the kernel log"
         } else {
             "no process was ever listed, as in a container with a pid namespace of its own: \
              run this program in the host's (--pid=host, hostPID: true)"
@@ -154,8 +154,8 @@ pub(super) fn rounded_ratio(processes: usize) -> f64 {
     UNUSED_RATIO + 0.01 * processes as f64
 }
 
-/// Whether a device works while all its listed processes rest.
-fn rests_at_work(device: &DeviceSample) -> bool {
+/// Whether a device works although all its listed processes rest.
+fn works_without_process(device: &DeviceSample) -> bool {
     let Some(processes) = device.processes.as_ref().filter(|it| !it.is_empty()) else {
         return false;
     };
@@ -168,14 +168,14 @@ fn rests_at_work(device: &DeviceSample) -> bool {
     own.is_some_and(|own| own > rounded) && used.is_some_and(|used| used <= rounded)
 }
 
-impl Watched {
+impl DeviceHistory {
     fn contradicts(&mut self, device: &DeviceSample, read_seconds: f64) -> bool {
         // A device without a readable UUID is most likely the same device.
         if self.uuid != device.uuid && !device.uuid.is_empty() {
             self.uuid.clone_from(&device.uuid);
-            self.kept = Kept::default();
+            self.kept = KeptMemory::default();
         }
-        // A list that fails now and then says nothing about those that contradict the device.
+        // A failed list is no evidence for or against a contradiction.
         if !device.processes_known() {
             return false;
         }
@@ -206,7 +206,7 @@ impl Watched {
     }
 }
 
-impl Kept {
+impl KeptMemory {
     fn is_exceeded(&self, used_bytes: u64) -> bool {
         let kept_bytes = self.bytes.unwrap_or(u64::MAX).min(MOST_KEPT_BYTES);
         used_bytes > kept_bytes + TOLERANCE_BYTES

@@ -1,4 +1,4 @@
-//! The devices of a snapshot, and which environments hold them.
+//! The devices of a snapshot, and the environments that hold them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +13,14 @@ use crate::state::{DeviceState, State};
 /// The number of GPUs that one message names.
 const MOST_NAMED: usize = 16;
 
-/// Every device once seen. At an index is the device that was last seen there: metrics are
-/// told apart by the index alone, so another device takes its predecessor's place.
+/// Every device that was seen. Each index has the device that was last seen there: metrics have the index alone, so
+/// that another device replaces its predecessor.
 #[derive(Debug, Default)]
-pub(super) struct Devices(BTreeMap<DeviceIndex, Known>);
+pub(super) struct Devices(BTreeMap<DeviceIndex, KnownDevice>);
 
-/// What stays known of a device that does not answer.
+/// The facts of a device that stay known while it does not answer.
 #[derive(Debug, Default)]
-struct Known {
+struct KnownDevice {
     uuid: String,
     name: Option<String>,
     minor: Option<u32>,
@@ -30,7 +30,7 @@ struct Known {
 }
 
 impl Devices {
-    /// All devices, without attachments; those that the sample does not show are not up.
+    /// All devices, without attachments. A device that the sample lacks is not up.
     pub(super) fn show(
         &mut self,
         sample: Option<&GpuSample>,
@@ -66,11 +66,11 @@ impl Devices {
             .collect()
     }
 
-    /// What a device does not tell this time, as one that is lost, it told before.
+    /// Updates the facts of a device. A missing reading, as of a lost device, keeps the earlier value.
     fn remember(&mut self, device: &DeviceSample) {
         let known = self.0.entry(device.index).or_default();
         if known.uuid != device.uuid {
-            *known = Known { uuid: device.uuid.clone(), ..Known::default() };
+            *known = KnownDevice { uuid: device.uuid.clone(), ..KnownDevice::default() };
         }
         let memory = &device.measurements.memory;
         learn(&mut known.name, &device.name);
@@ -141,7 +141,7 @@ impl Devices {
     }
 }
 
-/// Environments that attached an index while another GPU was there.
+/// Environments whose attachment is older than the GPU at the index: another GPU was at the index then.
 pub(super) fn moved_environments<'a>(state: &'a State, devices: &[Device], occupants: &Occupants) -> HashSet<&'a str> {
     let mut moved = HashSet::new();
     for device in devices.iter().filter(|it| occupants.saw_another(it)) {
@@ -156,8 +156,8 @@ pub(super) fn moved_environments<'a>(state: &'a State, devices: &[Device], occup
     moved
 }
 
-/// The attachments of a device, each environment's once. `seen_at` has for each that lives the number of the device at
-/// which it was seen last.
+/// The attachments of a device, one for each environment. `seen_at` has, for each living environment, the number of the
+/// device at which the environment was last seen.
 fn attachments(
     number: usize,
     held: &DeviceState,
@@ -180,7 +180,7 @@ fn attachments(
     }
     let claimed: f64 = attachments.iter().map(|attachment| attachment.share_ratio).sum();
     if claimed > 1.0 {
-        // What rounding adds is taken off the last, so that the sum never exceeds 1.
+        // The last share is reduced by rounding errors, so that the sum never exceeds 1.
         let mut given = 0.0;
         for attachment in &mut attachments {
             attachment.share_ratio = (attachment.share_ratio / claimed).min(1.0 - given);
@@ -190,8 +190,7 @@ fn attachments(
     attachments
 }
 
-/// The part of a device that a claim asks for: all of it without an amount, or if it cannot be
-/// told how much there is.
+/// The part of a device that an attachment claims: all of it without an amount, or if the total is not known.
 fn share(claimed_bytes: Option<u64>, total_bytes: Option<u64>) -> f64 {
     match (claimed_bytes, total_bytes) {
         #[expect(clippy::cast_precision_loss, reason = "a ratio of byte counts needs no more than 53 bits")]
@@ -200,8 +199,8 @@ fn share(claimed_bytes: Option<u64>, total_bytes: Option<u64>) -> f64 {
     }
 }
 
-fn learn<T: Clone>(known: &mut Option<T>, told: &Option<T>) {
-    if told.is_some() {
-        known.clone_from(told);
+fn learn<T: Clone>(known: &mut Option<T>, reading: &Option<T>) {
+    if reading.is_some() {
+        known.clone_from(reading);
     }
 }

@@ -1,22 +1,22 @@
-//! Counts values that were out of their bounds, and logs the first of each kind.
+//! Counts values out of their bounds, and logs the first value of each kind.
 
 use std::collections::BTreeMap;
 
 use crate::gpu::bounds;
 use crate::model::{DeviceDistrusted, DeviceIndex};
 
-/// How many values of each device and kind were distrusted: at most devices × kinds.
+/// The number of distrusted values by device and kind: at most devices × kinds.
 #[derive(Debug, Default)]
-pub(super) struct Distrusted(BTreeMap<(DeviceIndex, &'static str), Account>);
+pub(super) struct DistrustedCounts(BTreeMap<(DeviceIndex, &'static str), DistrustedCount>);
 
 #[derive(Debug, Default)]
-struct Account {
+struct DistrustedCount {
     published: bool,
     readings: u64,
 }
 
-impl Distrusted {
-    /// Counts what was taken out of a sample.
+impl DistrustedCounts {
+    /// Counts the values that were removed from a sample.
     pub(super) fn count(&mut self, distrusted: &[bounds::Distrusted]) {
         for it in distrusted {
             let account = self.0.entry((it.index, it.reading)).or_default();
@@ -25,14 +25,14 @@ impl Distrusted {
                     device = %it.index,
                     reading = it.reading,
                     value = it.value,
-                    "the driver tells a value that cannot be: it is left out, and counted from now on without a line"
+                    "the driver reported an impossible value: it is left out, and further ones are only counted"
                 );
             }
             account.readings += 1;
         }
     }
 
-    /// The counters for one publication; each is 0 the first time, so that its rise can be seen.
+    /// The counters for one publication. Each is published once as 0 before it rises.
     pub(super) fn publish(&mut self) -> Vec<DeviceDistrusted> {
         let accounts = self.0.iter_mut();
         let shown = accounts.map(|((index, reading), account)| DeviceDistrusted {

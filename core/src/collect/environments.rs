@@ -1,4 +1,4 @@
-//! The environments of a snapshot, and what they use of each device.
+//! The environments of a snapshot, and their use of each device.
 
 use foldhash::{HashMap, HashSet};
 
@@ -8,9 +8,9 @@ use crate::model::{Device, DeviceIndex, Environment, EnvironmentDevice, MemoryAm
 use crate::proc::ProcessTable;
 use crate::state::State;
 
-/// Environments that live, by eid.
+/// The living environments, by eid.
 ///
-/// `attributed` tells whether processes could be attributed at all; if not, no use is measured.
+/// `attributed`: processes could be attributed; otherwise no use is measured.
 pub(super) fn environments(
     live: &[LiveEnvironment<'_>],
     state: Option<&State>,
@@ -70,11 +70,11 @@ pub(super) fn environments(
     environments
 }
 
-/// Where environments are in their list, by eid.
+/// Positions of environments in their list, by eid.
 type Positions<'a> = HashMap<&'a str, usize>;
 
-/// Adds the devices that environments are attached to, unused so far. Those that no driver has
-/// shown are held all the same.
+/// Adds the devices that environments are attached to, without use so far. A device that no driver has shown is held
+/// too.
 fn attach(
     environments: &mut [Environment],
     positions: &Positions<'_>,
@@ -144,18 +144,18 @@ const fn is_measured(device: &Device) -> bool {
     device.processes_measured && !device.use_unexplained
 }
 
-/// A sum of which one part is unknown is unknown.
+/// The sum; unknown if a part is unknown.
 fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     a.zip(b).map(|(a, b)| a.saturating_add(b))
 }
 
-/// When each environment that lives was last active, by eid: on each device, Unix time.
+/// The last activity of each living environment on each device, Unix time, by eid.
 #[derive(Debug, Default)]
 pub(super) struct LastActive(HashMap<String, Vec<(DeviceIndex, f64)>>);
 
 impl LastActive {
-    /// Notes who is active by a sample that was read at `sampled_timestamp_seconds`, if there is a new one; fills
-    /// in when everybody last was, and forgets environments that ended and devices that they have no more.
+    /// Notes activity by a new sample, which was read at `sampled_timestamp_seconds`. Fills in the last activity of
+    /// each environment, and forgets ended environments and devices that an environment no longer has.
     pub(super) fn update(
         &mut self,
         environments: &mut [Environment],

@@ -1,20 +1,20 @@
-//! One host: its three sources on their threads, and what they last said.
+//! One host: its three sources on their threads, and their last values.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::time::Instant;
 
 use super::clock::Clocks;
-use super::view::{Evidence, Held, ProcessAnswer, View};
+use super::view::{Evidence, ProcessAnswer, Timed, View};
 use super::worker::{NoAnswer, Worker};
 use super::{CollectOptions, HostSources};
-use crate::accounting::Reading;
+use crate::accounting::GpuReading;
 use crate::gpu::GpuSample;
 use crate::model::{CollectorStatus, Snapshot};
 use crate::proc::{ProcessRead, ProcessRequest, ProcessSource};
 use crate::state::State;
 
-/// Until when each source is waited for.
+/// The time until which the collection waits for each source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadlines {
     pub(super) gpu: Instant,
@@ -26,25 +26,24 @@ pub(super) struct Deadlines {
 pub(super) struct Host {
     gpu: Option<Collector<(), GpuSample>>,
     state: Option<Collector<(), State>>,
-    /// Also runs when only environments are wanted: it tells who of their members lives, and what
-    /// users are called.
+    /// Also runs if only environments are wanted: they need the living members and the names of users.
     processes: Collector<ProcessQuestion, ProcessAnswer>,
     processes_wanted: bool,
     /// A state that was read after the last question about processes.
-    state_to_ask: Option<Held<State>>,
+    state_to_ask: Option<Timed<State>>,
     /// The state of the current question about processes, while the answer is pending.
-    state_asked: Option<Held<State>>,
+    state_asked: Option<Timed<State>>,
     evidence: Evidence,
-    reading: Reading,
+    reading: GpuReading,
     view: View,
     clocks: Clocks,
     cycle_started_seconds: f64,
 }
 
-/// What to ask of the processes of a host.
+/// A question about the processes of a host.
 struct ProcessQuestion {
     request: ProcessRequest,
-    /// Users whose names are wanted besides those of the processes.
+    /// Users whose names are wanted, besides the users of the processes.
     uids: Vec<u32>,
 }
 
@@ -71,7 +70,7 @@ impl Host {
             state_to_ask: None,
             state_asked: None,
             evidence: Evidence::default(),
-            reading: Reading::default(),
+            reading: GpuReading::default(),
             view: View::new(hostname, simulated, options),
             clocks: clocks.clone(),
             cycle_started_seconds: clocks.now().seconds,
@@ -87,8 +86,8 @@ impl Host {
         }
     }
 
-    /// Waits for the GPU source, then asks for the state: an environment that is missing from it
-    /// then did not exist when the processes on the devices were started.
+    /// Waits for the GPU source, then asks for the state: an environment that is missing from this state did not exist
+    /// when the processes on the devices were started.
     pub(super) fn ask_state(&mut self, deadlines: &Deadlines) {
         if let Some(gpu) = &mut self.gpu {
             let sample = gpu.take(deadlines.gpu);
@@ -125,17 +124,17 @@ impl Host {
     pub(super) fn finish(&mut self, deadlines: &Deadlines) -> Snapshot {
         let answer = self.processes.take(deadlines.processes);
         self.keep_processes(answer);
-        let of_this_cycle = |asked_seconds| asked_seconds >= self.cycle_started_seconds;
+        let is_of_this_cycle = |asked_seconds| asked_seconds >= self.cycle_started_seconds;
         self.evidence.state_is_fresh = self.state.as_ref().is_some_and(|s| s.status.success)
-            && self.evidence.state.as_ref().is_some_and(|held| of_this_cycle(held.asked_seconds))
-            && self.evidence.processes.as_ref().is_some_and(|held| of_this_cycle(held.asked_seconds));
+            && self.evidence.state.as_ref().is_some_and(|it| is_of_this_cycle(it.asked_seconds))
+            && self.evidence.processes.as_ref().is_some_and(|it| is_of_this_cycle(it.asked_seconds));
         let collectors = self.statuses();
         let now = self.clocks.now();
         let reading = std::mem::take(&mut self.reading);
         self.view.observe(now, &mut self.evidence, reading, collectors)
     }
 
-    fn keep_sample(&mut self, sample: Option<Held<GpuSample>>) {
+    fn keep_sample(&mut self, sample: Option<Timed<GpuSample>>) {
         if let Some(mut sample) = sample {
             self.reading.read_seconds = Some(sample.read_seconds);
             self.reading.xid_events.append(&mut sample.value.xid_events);
@@ -145,7 +144,7 @@ impl Host {
 
     /// Takes an answer about processes together with the state of its question: the answer shows the living members of
     /// that state alone.
-    fn keep_processes(&mut self, answer: Option<Held<ProcessAnswer>>) {
+    fn keep_processes(&mut self, answer: Option<Timed<ProcessAnswer>>) {
         if let Some(answer) = answer {
             self.evidence.processes = Some(answer);
             if let Some(state) = self.state_asked.take() {
@@ -162,16 +161,16 @@ impl Host {
     }
 }
 
-fn question(gpu: Option<&Held<GpuSample>>, state: Option<&Held<State>>) -> ProcessQuestion {
-    let devices = gpu.iter().flat_map(|held| &held.value.devices);
+fn question(gpu: Option<&Timed<GpuSample>>, state: Option<&Timed<State>>) -> ProcessQuestion {
+    let devices = gpu.iter().flat_map(|it| &it.value.devices);
     let listed = devices.flat_map(|device| &device.processes);
     let mut processes = Vec::with_capacity(listed.clone().map(Vec::len).sum());
     processes.extend(listed.flatten().map(|process| process.pid));
-    // This sort makes use of lists that are sorted by themselves.
+    // A stable sort is fast for a sequence of sorted lists.
     processes.sort();
     processes.dedup();
-    let environments = || state.iter().flat_map(|held| &held.value.environments);
-    let waiting = state.iter().flat_map(|held| &held.value.queue);
+    let environments = || state.iter().flat_map(|it| &it.value.environments);
+    let waiting = state.iter().flat_map(|it| &it.value.queue);
     ProcessQuestion {
         request: ProcessRequest { processes, members: environments().flat_map(|e| &e.pids).copied().collect() },
         uids: environments()
@@ -204,7 +203,7 @@ fn read_processes(source: &mut dyn ProcessSource, question: &ProcessQuestion) ->
     ProcessAnswer { table, usernames }
 }
 
-/// One source behind its worker, and how it fares.
+/// One source behind its worker, and the health of the source.
 struct Collector<Q, T> {
     name: &'static str,
     worker: Worker<Q, Result<T, String>>,
@@ -225,15 +224,15 @@ impl<Q: Send + 'static, T: Send + 'static> Collector<Q, T> {
         self.worker.is_idle()
     }
 
-    /// Takes an answer that came late, if one did, then asks, unless an answer is still out.
-    fn ask(&mut self, question: Q) -> Option<Held<T>> {
+    /// Takes a late answer, if there is one, then asks, unless an answer is pending.
+    fn ask(&mut self, question: Q) -> Option<Timed<T>> {
         let late = self.take(Instant::now());
         self.worker.ask(question);
         late
     }
 
-    /// Waits for the answer until the deadline. Without a value, the last one stands.
-    fn take(&mut self, deadline: Instant) -> Option<Held<T>> {
+    /// Waits for the answer until the deadline. Without an answer, the last value stays valid.
+    fn take(&mut self, deadline: Instant) -> Option<Timed<T>> {
         let answer = match self.worker.wait_until(deadline) {
             Ok(answer) => answer,
             Err(NoAnswer::Idle) => return None,
@@ -256,7 +255,7 @@ impl<Q: Send + 'static, T: Send + 'static> Collector<Q, T> {
                 self.status.success = true;
                 self.status.error = None;
                 self.status.timestamp_seconds = Some(answer.finished.timestamp_seconds);
-                Some(Held {
+                Some(Timed {
                     value,
                     asked_seconds: answer.asked.seconds,
                     read_seconds: answer.finished.seconds,

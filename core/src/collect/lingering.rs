@@ -1,4 +1,4 @@
-//! Environments whose last member ended while a process of theirs is at work on a device that they hold.
+//! Environments without a living shell, with a process that works on a device that they hold.
 
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
@@ -8,11 +8,12 @@ use crate::gpu::GpuSample;
 use crate::proc::{Claim, ProcessRead, ProcessTable};
 use crate::state::{Belonging, EnvironmentState, State, belonging, linger_seconds, lingers};
 
-/// When a process of an environment last had a context on a device that it holds.
+/// When a process of an environment last had a context on a device that the environment holds.
 #[derive(Debug)]
 pub(super) struct Lingering {
     linger_seconds: f64,
-    /// By eid: when the environment was made, Unix time, and when that was, by the clock of the cycles.
+    /// By eid: the creation of the environment, Unix time, and the time of the last context, by the clock of the
+    /// cycles.
     last: HashMap<String, (Option<f64>, f64)>,
 }
 
@@ -21,7 +22,7 @@ impl Lingering {
         Self { linger_seconds: linger_seconds(), last: HashMap::new() }
     }
 
-    /// Adds to those that live those of the state that have no shell left and go on all the same.
+    /// Adds to the living environments those of the state that continue without a shell.
     pub(super) fn extend<'a>(
         &mut self,
         live: &mut Vec<LiveEnvironment<'a>>,
@@ -40,21 +41,21 @@ impl Lingering {
             return;
         }
         let living: HashSet<&str> = live.iter().map(|it| it.environment.eid.as_str()).collect();
-        let goes_on = |environment: &&EnvironmentState| {
+        let continues = |environment: &&EnvironmentState| {
             let eid = environment.eid.as_str();
             let last = self.last.get(eid);
             let seen = last.is_some_and(|(created, _)| *created == environment.created_timestamp_seconds);
-            // What a command saw while nothing was collected here.
+            // A command may have seen a context before this collection began.
             let noted = state.context_seconds(environment);
             let noted = lingers(noted, now.timestamp_seconds, self.linger_seconds);
             !living.contains(eid) && (seen || noted || unclear.contains(eid)) && !state.attached(eid).is_empty()
         };
-        let more: Vec<_> = state.environments.iter().filter(goes_on).collect();
+        let more: Vec<_> = state.environments.iter().filter(continues).collect();
         live.extend(more.into_iter().map(|it| listed_members(state, it, table).0));
     }
 
     /// Notes the environments with a context now. Returns the environments for which this is not known: a process of
-    /// their user does not show its environment, or a job of theirs lives while the processes of a device that they
+    /// their user does not show its environment, or one of their jobs lives while the processes of a device that they
     /// hold are not known.
     fn note<'a>(
         &mut self,
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_on_a_held_device_counts_and_for_as_long_as_is_set() {
+    fn a_context_on_a_held_device_keeps_an_environment_for_the_linger_time() {
         let named = || Claim::Named("e".to_owned());
         let mut lingering = Lingering { linger_seconds: 60.0, last: HashMap::new() };
         assert!(!lives(&mut lingering, 1, 1, named(), 0.0));

@@ -1,9 +1,9 @@
 //! One snapshot from the three sources, every interval.
 //!
-//! Each source lives on a thread of its own (`worker`), because a call into a driver, a network file
-//! system or a user database may hang. The `supervisor` asks all of them each interval, waits for
-//! a part of it, and publishes with what it has. What a `host`'s sources said last stands until it is
-//! older than the maximum age; the `view` makes it a snapshot.
+//! Each source lives on a thread of its own (`worker`), because a call into a driver, a network file system or a user
+//! database may hang. The `supervisor` asks all sources each interval, waits for a part of the interval, and publishes
+//! the values that it has. The last values of a `host`'s sources are valid up to the maximum age; the `view` makes a
+//! snapshot of them.
 
 mod clock;
 mod contradictions;
@@ -33,10 +33,10 @@ use crate::stream::{SnapshotStream, channel};
 pub use clock::Clock;
 use clock::Clocks;
 pub use contradictions::seems_unused;
-pub use polled::{PolledHost, Told, ToldAt};
+pub use polled::{PollReport, PollTime, PolledHost};
 pub use supervisor::Collection;
 
-/// Where the truth about one host comes from.
+/// The sources of one host.
 pub struct HostSources {
     /// Name of the host.
     pub hostname: String,
@@ -48,7 +48,7 @@ pub struct HostSources {
     pub state: Box<dyn StateSource>,
 }
 
-/// How to collect.
+/// The options of a collection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectOptions {
     /// Time between publications.
@@ -61,7 +61,7 @@ pub struct CollectOptions {
     pub collectors: Collectors,
 }
 
-/// Which collectors run. One that is off is absent from the snapshot, and so is all that it would tell.
+/// The collectors that run. A collector that is off is absent from the snapshot, with all its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Collectors {
     /// Devices.
@@ -73,7 +73,7 @@ pub struct Collectors {
 }
 
 impl Default for CollectOptions {
-    /// What the programs do unless told otherwise.
+    /// The defaults of the programs.
     fn default() -> Self {
         Self {
             interval: Duration::from_secs(10),
@@ -92,12 +92,13 @@ impl CollectOptions {
     }
 }
 
-/// Collects once. GPUs are waited for so long at most; without them the collector `gpu` of their host tells why.
+/// Collects once. Waits for GPUs for at most this time; the collector `gpu` of their host has the reason if they do not
+/// answer.
 ///
 /// # Errors
 /// A thread could not be started, or ended.
 pub fn once(hosts: Vec<HostSources>, patience: Duration) -> io::Result<Arc<Publication>> {
-    // GPUs are waited for during half of an interval.
+    // The collection waits for GPUs for half of an interval.
     let interval = patience * 2;
     let options = CollectOptions { interval, max_age: interval, ..CollectOptions::default() };
     spawn(hosts, options)?.next_blocking().map_err(io::Error::other)

@@ -1,42 +1,43 @@
-//! Snapshots of a host that is asked from elsewhere, by programs that it has: what they tell is assembled and accounted
-//! as what sources tell.
+//! Snapshots of a host that another machine polls by programs of the host. Their output is assembled and accounted as
+//! the values of sources are.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::CollectOptions;
 use super::clock::Moment;
-use super::view::{Evidence, Held, ProcessAnswer, View};
-use crate::accounting::Reading;
+use super::view::{Evidence, ProcessAnswer, Timed, View};
+use crate::accounting::GpuReading;
 use crate::gpu::GpuSample;
 use crate::model::{CollectorStatus, Snapshot};
 use crate::proc::ProcessTable;
 use crate::state::State;
 
-/// What a host told when it was asked. What it did not tell says why.
+/// The answer of a host to one poll. A missing part has the reason.
 #[derive(Debug)]
-pub struct Told {
+pub struct PollReport {
     /// Its devices, and the processes on them.
     pub gpu: Result<GpuSample, String>,
-    /// Its environments. A process whose environment began after they were asked for seems to claim one that there is not.
+    /// Its environments. A process of an environment that was created after this question seems to claim an environment
+    /// that does not exist.
     pub state: Result<State, String>,
-    /// The processes of both.
+    /// The processes of devices and environments.
     pub processes: Result<ProcessTable, String>,
-    /// What its users are called, by uid.
+    /// The names of its users, by uid.
     pub usernames: HashMap<u32, String>,
-    /// How long it took to tell all of that.
+    /// The duration of the whole poll.
     pub duration_seconds: f64,
 }
 
-/// When a host told something.
+/// The time of an answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ToldAt {
+pub struct PollTime {
     /// By a clock here that never goes back.
     pub seconds: f64,
     /// Unix time, by the clock of the host.
     pub timestamp_seconds: f64,
 }
 
-/// A host that is asked from elsewhere, and what is remembered of it.
+/// A polled host, and the facts that polls keep.
 pub struct PolledHost {
     view: View,
     evidence: Evidence,
@@ -44,31 +45,30 @@ pub struct PolledHost {
 }
 
 impl PolledHost {
-    /// Nothing is known of it yet.
+    /// A host without an answer so far.
     #[must_use]
     pub fn new(hostname: String, options: &CollectOptions) -> Self {
         Self { view: View::new(hostname, false, options), evidence: Evidence::default(), statuses: BTreeMap::new() }
     }
 
-    /// The snapshot of what it told now. What it told before stands in the place of what it did not tell, until it is too
-    /// old.
-    pub fn observe(&mut self, told: Told, at: ToldAt) -> Snapshot {
-        let Told { gpu, state, processes, usernames, duration_seconds } = told;
-        let mut keep = Keep { statuses: &mut self.statuses, at, duration_seconds };
-        let mut reading = Reading::default();
-        if let Some(gpu) = keep.told("gpu", gpu) {
+    /// The snapshot of this answer. Earlier values replace missing parts until they are too old.
+    pub fn observe(&mut self, report: PollReport, at: PollTime) -> Snapshot {
+        let PollReport { gpu, state, processes, usernames, duration_seconds } = report;
+        let mut update = StatusUpdate { statuses: &mut self.statuses, at, duration_seconds };
+        let mut reading = GpuReading::default();
+        if let Some(gpu) = update.take("gpu", gpu) {
             reading.read_seconds = Some(at.seconds);
             self.evidence.gpu = Some(gpu);
         }
         let warnings = state.as_ref().ok().map(|state| state.warnings.join("; "));
-        let state = keep.told("state", state);
+        let state = update.take("state", state);
         if let Some(warnings) = warnings.filter(|it| !it.is_empty())
-            && let Some(status) = keep.statuses.get_mut("state")
+            && let Some(status) = update.statuses.get_mut("state")
         {
             status.error = Some(warnings);
         }
         let processes = processes.map(|table| ProcessAnswer { table, usernames });
-        let processes = keep.told("processes", processes);
+        let processes = update.take("processes", processes);
         self.evidence.state_is_fresh = state.is_some() && processes.is_some();
         self.evidence.state = state.or(self.evidence.state.take());
         self.evidence.processes = processes.or(self.evidence.processes.take());
@@ -77,23 +77,23 @@ impl PolledHost {
     }
 }
 
-/// Keeps what was told, and how each part of it fares.
-struct Keep<'a> {
+/// Updates the status of each collector by its part of the answer.
+struct StatusUpdate<'a> {
     statuses: &'a mut BTreeMap<String, CollectorStatus>,
-    at: ToldAt,
+    at: PollTime,
     duration_seconds: f64,
 }
 
-impl Keep<'_> {
-    fn told<T>(&mut self, name: &str, told: Result<T, String>) -> Option<Held<T>> {
+impl StatusUpdate<'_> {
+    fn take<T>(&mut self, name: &str, part: Result<T, String>) -> Option<Timed<T>> {
         let status = self.statuses.entry(name.to_owned()).or_default();
         status.duration_seconds = Some(self.duration_seconds);
-        status.success = told.is_ok();
-        match told {
+        status.success = part.is_ok();
+        match part {
             Ok(value) => {
                 status.error = None;
                 status.timestamp_seconds = Some(self.at.timestamp_seconds);
-                Some(Held {
+                Some(Timed {
                     value,
                     asked_seconds: self.at.seconds,
                     read_seconds: self.at.seconds,

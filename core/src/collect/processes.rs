@@ -21,7 +21,7 @@ pub(super) fn processes<'a>(
     let most = devices.clone().flat_map(|device| &device.processes);
     let mut rows = Vec::with_capacity(most.map(Vec::len).sum());
     rows.extend(devices.flat_map(listed));
-    // This sort makes use of lists that are sorted by themselves.
+    // A stable sort is fast for a sequence of sorted lists.
     rows.sort_by_key(|(pid, index, _)| (*pid, *index));
     rows.dedup_by_key(|(pid, index, _)| (*pid, *index));
 

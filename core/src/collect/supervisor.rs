@@ -10,12 +10,12 @@ use super::{CollectOptions, HostSources};
 use crate::model::{HostSnapshot, Publication};
 use crate::stream::Publisher;
 
-/// The parts of an interval after which the GPU source, the state and the processes are not
-/// waited for any more, and the longest waits. What is left of the interval is for assembly.
+/// For the GPU source, the state and the processes: the part of an interval after which the wait ends, and the longest
+/// wait. The rest of the interval is for assembly.
 const PATIENCE: [(f64, Duration); 3] =
     [(0.5, Duration::from_secs(4)), (0.65, Duration::from_secs(5)), (0.8, Duration::from_secs(6))];
 
-/// The hosts of a collection with their threads, and nothing that says when a cycle is due.
+/// The hosts of a collection with their threads. The caller starts each cycle.
 pub struct Collection {
     hosts: Vec<(String, Host)>,
     interval: Duration,
@@ -23,8 +23,8 @@ pub struct Collection {
 }
 
 impl Collection {
-    /// Starts the threads of all hosts. `clock` gives the time and never goes back. Simulated hosts whose clock is turned
-    /// live through weeks in seconds. Waiting for a source that hangs takes real time.
+    /// Starts the threads of all hosts. `clock` gives the time and never goes back. With a clock that a test sets,
+    /// simulated hosts live through weeks in seconds. The wait for a source that hangs takes real time.
     ///
     /// # Errors
     /// A thread could not be started.
@@ -44,7 +44,7 @@ impl Collection {
         })
     }
 
-    /// Asks all sources of all hosts, now.
+    /// Asks all sources of all hosts now.
     pub fn cycle(&mut self) -> Publication {
         let deadlines = deadlines(Instant::now(), self.interval);
         for (_, host) in &mut self.hosts {
@@ -71,7 +71,7 @@ impl Collection {
     }
 }
 
-/// Publishes all hosts once an interval until nobody has a stream any more.
+/// Publishes all hosts once an interval until the last stream is dropped.
 pub(super) fn run(mut collection: Collection, publisher: &Publisher) {
     let began = Instant::now();
     while !publisher.is_closed() {
@@ -85,7 +85,7 @@ fn deadlines(now: Instant, interval: Duration) -> Deadlines {
     Deadlines { gpu, state, processes }
 }
 
-/// How long to sleep until the next multiple of the interval; those that were missed are skipped.
+/// The time until the next multiple of the interval. Missed multiples are skipped.
 fn until_next(elapsed: Duration, interval: Duration) -> Duration {
     let interval_nanos = interval.as_nanos().max(1);
     let left = interval_nanos - elapsed.as_nanos() % interval_nanos;

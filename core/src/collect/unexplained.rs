@@ -1,8 +1,8 @@
-//! Devices whose own utilization is more than that of all their processes together.
+//! Devices with a higher utilization than all their processes together.
 //!
-//! What is unexplained may be the use of each process that shows less: that process is unmeasured, and not idle. The two
-//! are measured over different times, the device over the last sample period and processes since the last reading, so
-//! that one reading contradicts nothing.
+//! The unexplained part may belong to any process with a lower utilization: that process is unmeasured, and not idle.
+//! The utilization of a device covers the last sample period, the utilization of processes the time since the last
+//! reading: one sample alone is no contradiction.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use super::contradictions::rounded_ratio;
 use crate::gpu::{DeviceSample, GpuSample};
 use crate::model::DeviceIndex;
 
-/// How many samples must contradict themselves.
+/// The number of contradictory samples from which processes count as unmeasured.
 const SAMPLES: u32 = 2;
 
-/// How many samples of each device contradicted themselves lately, up to [`SAMPLES`]. Each that does not makes it one
-/// less, rather than none: a driver that tells the truth now and then does not measure in between.
+/// The number of recent contradictory samples of each device, up to [`SAMPLES`]. A consistent sample reduces the number
+/// by one and does not reset it: a driver with occasional correct samples does not measure in between.
 #[derive(Debug, Default)]
 pub(super) struct Unexplained(BTreeMap<DeviceIndex, u32>);
 
 impl Unexplained {
-    /// Takes out the use of processes that may have done more than the driver tells.
+    /// Removes the use of processes that may have used more than the driver reports.
     pub(super) fn mark(&mut self, sample: &mut GpuSample) {
         for device in &mut sample.devices {
             let Some(ratio) = unexplained(device) else {
@@ -41,12 +41,12 @@ impl Unexplained {
     }
 }
 
-/// The part of a device's utilization that no process shows; nothing of a device whose processes or whose own use are
-/// not measured.
+/// The part of a device's utilization that no process explains. Absent if the utilization of the device or of all its
+/// processes is not measured.
 fn unexplained(device: &DeviceSample) -> Option<f64> {
     let processes = device.processes.as_ref()?;
     let measured = processes.iter().filter_map(|it| it.utilization_ratio);
-    // Without one there is none to take out.
+    // Without a measured process there is no use to remove.
     measured.clone().next()?;
     Some(device.measurements.utilization_ratio? - measured.sum::<f64>())
 }

@@ -1,7 +1,6 @@
-//! What is shown of one host: the evidence as a snapshot, and what must be remembered between two.
+//! The evidence of one host as a snapshot, and the facts that one cycle keeps for the next.
 //!
-//! Nothing here waits, asks or knows the time: a cycle is a function of its evidence, so that
-//! tests can live through days.
+//! This module reads no source and no clock: a cycle is a function of its evidence, so that a test can play days.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,13 +8,13 @@ use std::sync::Arc;
 use super::clock::Moment;
 use super::contradictions::Contradictions;
 use super::devices::{Devices, moved_environments};
-use super::distrusted::Distrusted;
+use super::distrusted::DistrustedCounts;
 use super::environments::{self, LastActive};
 use super::lingering::Lingering;
 use super::processes;
 use super::unexplained::Unexplained;
 use super::{CollectOptions, Collectors};
-use crate::accounting::{Ledger, Observed, Reading};
+use crate::accounting::{GpuReading, Ledger, Observed};
 use crate::attribute::{Attributor, LiveEnvironment, live_environments};
 use crate::gpu::GpuSample;
 use crate::gpu::bounds::Bounds;
@@ -23,37 +22,37 @@ use crate::model::{CollectorStatus, Occupants, QueuedProcess, SNAPSHOT_VERSION, 
 use crate::proc::ProcessTable;
 use crate::state::State;
 
-/// A value that a source gave.
+/// A value from a source, with its times.
 #[derive(Clone, Debug)]
-pub(super) struct Held<T> {
+pub(super) struct Timed<T> {
     pub(super) value: T,
-    /// When the source was asked for it, by the clock of [`Moment::seconds`].
+    /// When the source was asked, by the clock of [`Moment::seconds`].
     pub(super) asked_seconds: f64,
-    /// When it was read, by the same clock.
+    /// When the value was read, by the same clock.
     pub(super) read_seconds: f64,
-    /// When it was read, Unix time.
+    /// When the value was read, Unix time.
     pub(super) timestamp_seconds: f64,
 }
 
-/// The last that each source said.
+/// The last value of each source.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Evidence {
-    pub(super) gpu: Option<Held<GpuSample>>,
+    pub(super) gpu: Option<Timed<GpuSample>>,
     /// The state of the question to which `processes` is the answer.
-    pub(super) state: Option<Held<State>>,
-    pub(super) processes: Option<Held<ProcessAnswer>>,
+    pub(super) state: Option<Timed<State>>,
+    pub(super) processes: Option<Timed<ProcessAnswer>>,
     /// Whether state and processes were read in this cycle, after the devices.
     pub(super) state_is_fresh: bool,
 }
 
-/// Processes, and what the users among them and among the environments are called.
+/// Processes, and the names of their users and of the environments' users.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProcessAnswer {
     pub(super) table: ProcessTable,
     pub(super) usernames: HashMap<u32, String>,
 }
 
-/// What is remembered of one host.
+/// The facts of one host that cycles keep.
 pub(super) struct View {
     hostname: String,
     simulated: bool,
@@ -68,11 +67,11 @@ pub(super) struct View {
     lingering: Lingering,
     ledger: Ledger,
     bounds: Bounds,
-    distrusted: Distrusted,
+    distrusted: DistrustedCounts,
     contradictions: Contradictions,
     unexplained: Unexplained,
     previous: Observed,
-    /// Nothing is charged for the time before the first observation.
+    /// Absent before the first observation: earlier time is not charged.
     previous_seconds: Option<f64>,
 }
 
@@ -92,7 +91,7 @@ impl View {
             lingering: Lingering::new(),
             ledger: Ledger::new(options.busy_above),
             bounds: Bounds::default(),
-            distrusted: Distrusted::default(),
+            distrusted: DistrustedCounts::default(),
             contradictions: Contradictions::default(),
             unexplained: Unexplained::default(),
             previous: Observed::default(),
@@ -105,7 +104,7 @@ impl View {
         &mut self,
         now: Moment,
         evidence: &mut Evidence,
-        reading: Reading,
+        reading: GpuReading,
         mut collectors: BTreeMap<String, CollectorStatus>,
     ) -> Snapshot {
         if let Some(gpu) = evidence.gpu.as_mut().filter(|_| reading.read_seconds.is_some()) {
@@ -120,15 +119,15 @@ impl View {
         }
         let evidence = &*evidence;
         let oldest = now.seconds - self.max_age_seconds;
-        let gpu = evidence.gpu.as_ref().filter(|held| held.read_seconds >= oldest);
-        let sample = gpu.map(|held| &held.value);
-        let answer = evidence.processes.as_ref().filter(|held| held.read_seconds >= oldest);
-        let answer = answer.map(|held| &held.value);
-        let state = evidence.state.as_ref().filter(|held| held.read_seconds >= oldest);
-        if let Some((held, status)) = state.zip(collectors.get_mut("state")) {
-            status.timestamp_seconds = Some(held.timestamp_seconds);
+        let gpu = evidence.gpu.as_ref().filter(|it| it.read_seconds >= oldest);
+        let sample = gpu.map(|it| &it.value);
+        let answer = evidence.processes.as_ref().filter(|it| it.read_seconds >= oldest);
+        let answer = answer.map(|it| &it.value);
+        let state = evidence.state.as_ref().filter(|it| it.read_seconds >= oldest);
+        if let Some((state, status)) = state.zip(collectors.get_mut("state")) {
+            status.timestamp_seconds = Some(state.timestamp_seconds);
         }
-        let state = state.map(|held| &held.value);
+        let state = state.map(|it| &it.value);
 
         for (collector, current) in
             [("gpu", sample.is_some()), ("processes", answer.is_some()), ("state", state.is_some() && answer.is_some())]
@@ -143,7 +142,7 @@ impl View {
         }
         let no_table = ProcessTable::default();
         let table = answer.map_or(&no_table, |answer| &answer.table);
-        // Who lives cannot be told without processes.
+        // Without processes, no environment is known to live.
         let mut live: Vec<LiveEnvironment<'_>> = match (state, answer) {
             (Some(state), Some(_)) => live_environments(state, table),
             _ => Vec::new(),
@@ -175,10 +174,10 @@ impl View {
             environments::environments(&live, state, &devices, &processes, answer.is_some(), table, &self.usernames);
 
         let new_sample = gpu.filter(|_| reading.read_seconds.is_some());
-        if let Some(held) = new_sample {
-            self.occupants.note(&devices, held.timestamp_seconds);
+        if let Some(sample) = new_sample {
+            self.occupants.note(&devices, sample.timestamp_seconds);
         }
-        self.last_active.update(&mut environments, new_sample.map(|held| held.timestamp_seconds), self.busy_above);
+        self.last_active.update(&mut environments, new_sample.map(|it| it.timestamp_seconds), self.busy_above);
 
         let mut snapshot = Snapshot {
             version: SNAPSHOT_VERSION,
@@ -220,11 +219,12 @@ impl View {
     }
 }
 
-/// Names of users, the last that were learned.
+/// Names of users, as last read.
 #[derive(Debug, Default)]
 pub(super) struct Usernames(HashMap<u32, String>);
 
-/// Names remembered beside those of the last answer; whoever may write the state may invent any number of users.
+/// The number of names that are kept beside those of the last answer. Every user may write the state and invent any
+/// number of users.
 const MOST_NAMES: usize = 4096;
 
 impl Usernames {

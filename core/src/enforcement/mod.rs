@@ -24,11 +24,11 @@ pub const ENFORCER_DIRECTORY: &str = "/var/lib/genv-enforcer";
 /// The file in it.
 pub const ENFORCEMENT_FILE: &str = "status.json";
 
-/// What was done to users of late, in the same form.
+/// The file of recent actions, in the same form.
 pub const DONE_FILE: &str = "done.json";
 
-/// A datagram socket in the directory: users who read what is held against them send when the status was written that they
-/// read, a Unix time as text. The kernel says whose the datagram is.
+/// A datagram socket in the directory. A user who has read a status sends the time of its writing, a Unix time as text.
+/// The kernel shows the sender.
 pub const READ_SOCKET: &str = "read.sock";
 
 /// The prefix of a file in the directory, one for each user with an unread warning. Each further warning makes a new
@@ -47,7 +47,7 @@ pub fn unread_uid(name: &str) -> Option<u32> {
     name.strip_prefix(UNREAD)?.parse().ok()
 }
 
-/// A status that is older than this many intervals, and [`LATE_SECONDS`], is not kept up any more.
+/// A status older than this number of intervals plus [`LATE_SECONDS`] is abandoned.
 const MISSED_INTERVALS: f64 = 3.0;
 
 /// The time that a cycle may take beyond its interval before its findings count as old. It holds for short intervals
@@ -72,27 +72,27 @@ pub struct Enforcement {
     pub started_timestamp_seconds: f64,
     /// When the cycle ended, Unix time.
     pub updated_timestamp_seconds: f64,
-    /// Time between cycles; 0 if there was to be one only.
+    /// Time between cycles; 0 if the enforcer runs a single cycle.
     pub interval_seconds: f64,
     /// `dry-run` or `enforce`.
     pub mode: String,
-    /// Which rules are in force.
+    /// The rules in force.
     pub config: EnforcementConfig,
-    /// Unix time until which everything waits.
+    /// The end of a pause of all actions, Unix time.
     pub paused_until_seconds: Option<f64>,
     /// Exemptions, of the configuration and of the command `waive`.
     pub waivers: Vec<EnforcementWaiver>,
-    /// Why nothing is done until `reset`, if the breaker has tripped.
+    /// The reason of the open breaker, which stops all actions until `reset`.
     pub breaker: Option<String>,
     /// The time at which the breaker opened, Unix time.
     pub breaker_since_seconds: Option<f64>,
     /// Sources that show nothing, or a part only. The missing part breaks no rule here, and no rule acts on it.
     pub blind: Vec<Blind>,
-    /// Hosts without fresh facts, where nothing is done.
+    /// Hosts without fresh facts: no action happens there.
     pub missing_hosts: Vec<String>,
     /// Processes whose environment is unknown, by host. The enforcer never acts on them.
     pub unknown_processes: BTreeMap<String, u64>,
-    /// The same by host and user; `(unknown)` has those whose user is not known.
+    /// The same by host and user; `(unknown)` counts processes without a known user.
     pub unknown_processes_by_user: BTreeMap<String, BTreeMap<String, u64>>,
     /// Devices that a rule cannot judge.
     pub not_judged: Vec<NotJudged>,
@@ -108,19 +108,20 @@ pub struct Enforcement {
     pub disputed_records: Vec<DisputedRecord>,
     /// The number of all such records.
     pub disputed_records_total: u64,
-    /// What is wrong with the enforcer itself, one sentence each.
+    /// Faults of the enforcer itself, one sentence each.
     pub faults: Vec<String>,
-    /// Everything that breaks a rule.
+    /// All violations.
     pub violations: Vec<HeldViolation>,
-    /// Violations of which it is not known whether they are over: they neither go on nor end until it is known.
+    /// Violations with missing evidence: it is not known whether they are over, and their time stands still.
     pub frozen: Vec<FrozenViolation>,
 }
 
 impl Enforcement {
-    /// The state that the enforcer of this directory published last; absent before its first cycle. Every user may read it.
+    /// The state that the enforcer of this directory published last; absent before its first cycle. Every user may read
+    /// it.
     ///
     /// # Errors
-    /// What could not be done, why, and what to do.
+    /// The file cannot be read. The text has the cause and the remedy.
     pub fn read(directory: &Path) -> Result<Option<Self>, String> {
         Self::read_file(&directory.join(ENFORCEMENT_FILE))
     }
@@ -144,15 +145,15 @@ impl Enforcement {
         }
     }
 
-    /// Tells the enforcer with this directory that the calling user has read this status, so that a warning in it counts as
-    /// delivered. Where no enforcer listens, nothing comes of it.
+    /// Reports to the enforcer of this directory that the calling user has read this status, so that a warning in it
+    /// counts as delivered. Without a listening enforcer, the report is lost.
     pub fn confirm_read(&self, directory: &Path) {
         let written = self.updated_timestamp_seconds.to_string();
         let sent = UnixDatagram::unbound().and_then(|socket| {
             socket.set_nonblocking(true)?;
             socket.send_to(written.as_bytes(), directory.join(READ_SOCKET))
         });
-        // The user asks again, or a terminal takes the warning.
+        // A lost report does no harm: the user reads the status again, or a terminal gets the warning.
         drop(sent);
     }
 
@@ -162,12 +163,12 @@ impl Enforcement {
         match (self.mode.as_str(), &self.breaker) {
             ("enforce", None) => Stance::Enforces,
             ("enforce", Some(_)) => Stance::Stopped,
-            _ => Stance::OnlySays,
+            _ => Stance::OnlyReports,
         }
     }
 
-    /// Whether a newer publication is overdue: the enforcer has ended, or hangs. An enforcer that had a single cycle to do
-    /// is done.
+    /// Whether a newer publication is overdue: the enforcer has ended, or hangs. After a single cycle no publication is
+    /// due.
     #[must_use]
     pub fn is_abandoned(&self, now_seconds: f64) -> bool {
         let age_seconds = now_seconds - self.updated_timestamp_seconds;
@@ -180,8 +181,8 @@ impl Enforcement {
         self.interval_seconds > 0.0 && age_seconds > self.interval_seconds * MISSED_INTERVALS + SHORT_CYCLE_SECONDS
     }
 
-    /// Why it is not known whether more breaks a rule than [`Enforcement::violations`], in one clause; nothing if it is known.
-    /// Names in it are not harmless in a terminal.
+    /// Why further violations than [`Enforcement::violations`] are possible, in one clause; `None` if they are not
+    /// possible. Names in the clause are not escaped.
     #[must_use]
     pub fn not_known(&self, now_seconds: f64) -> Option<String> {
         if self.is_abandoned(now_seconds) {
@@ -209,7 +210,7 @@ impl Enforcement {
     }
 }
 
-/// Which rules are in force.
+/// The rules in force.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EnforcementConfig {
@@ -219,7 +220,7 @@ pub struct EnforcementConfig {
     pub hash: String,
     /// When it was read, Unix time.
     pub loaded_timestamp_seconds: f64,
-    /// Why the file as it is now is not in force.
+    /// Why the present file is not in force.
     pub error: Option<String>,
     /// Names of the rules, in their order.
     pub rules: Vec<String>,
@@ -231,7 +232,7 @@ pub struct EnforcementConfig {
 pub struct EnforcementWaiver {
     /// The exempt users.
     pub users: Vec<String>,
-    /// From which rules; from all if there is none.
+    /// The rules of the exemption; all rules if empty.
     pub rules: Vec<String>,
     /// Unix time of its end.
     pub until_seconds: f64,
@@ -273,34 +274,34 @@ pub struct LeftBehindContext {
     pub works_on: u32,
 }
 
-/// A violation that was found before, and of which a part of the evidence is not known now.
+/// An earlier violation whose evidence is partly missing now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FrozenViolation {
     /// Name of the rule.
     pub rule: String,
-    /// Who is responsible; absent if that was not kept.
+    /// The responsible user; absent if the user was not kept.
     pub username: Option<String>,
     /// Host; absent where all hosts count together.
     pub hostname: Option<String>,
-    /// What broke the rule, in words.
+    /// The subject of the violation, in words.
     pub subject: String,
     /// When it was first seen, Unix time.
     pub since_seconds: f64,
-    /// Since when it is not known whether it goes on, Unix time.
+    /// Since when the evidence is missing, Unix time.
     pub unknown_since_seconds: f64,
-    /// What is not known, in one clause.
+    /// The missing evidence, in one clause.
     pub why: String,
 }
 
-/// A source of a host that shows nothing.
+/// A source of a host without facts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Blind {
     /// Host.
     pub hostname: String,
-    /// `gpu`, `processes`, `state`, or `host` for all of them; `devices` and `records` where the collector works, and the
-    /// processes on some devices or some records of the state are not known.
+    /// `gpu`, `processes`, `state`, or `host` for all of them; `devices` and `records` where the collector works, and
+    /// the processes on some devices or some records of the state are not known.
     pub source: String,
     /// Since when, Unix time.
     pub since_seconds: f64,
@@ -309,7 +310,7 @@ pub struct Blind {
 }
 
 impl Blind {
-    /// The source and its host: `state of gpu01`. Names in it are not harmless in a terminal.
+    /// The source and its host: `state of gpu01`. Names in it are not escaped.
     #[must_use]
     pub fn place(&self) -> String {
         match self.source.as_str() {
@@ -319,7 +320,7 @@ impl Blind {
     }
 }
 
-/// A record of an environment that does not count as the files have it.
+/// A record of an environment with a change that does not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DisputedRecord {
@@ -327,9 +328,9 @@ pub struct DisputedRecord {
     pub hostname: String,
     /// Environment.
     pub eid: String,
-    /// The user to whom the enforcer counts the environment.
+    /// The owner of the environment according to the enforcer.
     pub username: String,
-    /// What is wrong with it, in one clause.
+    /// The reason of the dispute, in one clause.
     pub why: String,
 }
 
@@ -341,7 +342,7 @@ pub enum Stance {
     /// The open breaker stops the enforcer.
     Stopped,
     /// The enforcer reports only.
-    OnlySays,
+    OnlyReports,
 }
 
 #[cfg(test)]

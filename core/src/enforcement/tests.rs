@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 use super::*;
 
 #[test]
-fn what_is_not_there_is_nothing_and_what_is_damaged_is_said() {
+fn a_missing_file_is_none_and_a_damaged_file_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(Enforcement::read(folder.path()), Ok(None));
     let path = folder.path().join(ENFORCEMENT_FILE);
@@ -18,7 +18,7 @@ fn what_is_not_there_is_nothing_and_what_is_damaged_is_said() {
 }
 
 #[test]
-fn a_status_is_abandoned_after_some_intervals_unless_it_was_to_be_the_only_one() {
+fn a_status_is_abandoned_after_some_intervals_unless_the_enforcer_runs_once() {
     let of = |interval_seconds| Enforcement {
         interval_seconds,
         updated_timestamp_seconds: 1000.0,
@@ -30,7 +30,7 @@ fn a_status_is_abandoned_after_some_intervals_unless_it_was_to_be_the_only_one()
 }
 
 #[test]
-fn what_nobody_looks_at_or_nothing_shows_is_not_known() {
+fn late_enforcers_and_blind_sources_leave_violations_unknown() {
     let of = |change: fn(&mut Enforcement)| {
         let mut status =
             Enforcement { interval_seconds: 10.0, updated_timestamp_seconds: 1000.0, ..Enforcement::default() };
@@ -57,7 +57,7 @@ fn what_nobody_looks_at_or_nothing_shows_is_not_known() {
 }
 
 #[test]
-fn what_comes_of_a_violation_is_said_for_each_stage_and_stance() {
+fn the_outlook_of_a_violation_depends_on_its_stage_and_the_stance() {
     let violation = |stage: &str, at_seconds| HeldViolation {
         action: "detach".to_owned(),
         stage: stage.to_owned(),
@@ -68,11 +68,11 @@ fn what_comes_of_a_violation_is_said_for_each_stage_and_stance() {
     };
     for (stance, stage, at_seconds, expected) in [
         (Stance::Enforces, "pending", Some(-1.0), "the next step comes in the next cycle, unless it is over"),
-        (Stance::OnlySays, "warned", Some(-1.0), "at the next chance it would be taken: device 0 of environment e1"),
+        (Stance::OnlyReports, "warned", Some(-1.0), "at the next chance it would be taken: device 0 of environment e1"),
         (Stance::Enforces, "pending", Some(60.0), "nothing follows if it is over by 1970-01-01 00:01 (in 1m)"),
         (Stance::Enforces, "warned", Some(60.0), "at 1970-01-01 00:01 (in 1m) it is taken: device 0 of environment e1"),
         (
-            Stance::OnlySays,
+            Stance::OnlyReports,
             "warned",
             Some(60.0),
             "at 1970-01-01 00:01 (in 1m) it would be taken: device 0 of environment e1",
@@ -80,7 +80,7 @@ fn what_comes_of_a_violation_is_said_for_each_stage_and_stance() {
         (Stance::Enforces, "due", None, "now it is taken: device 0 of environment e1"),
         (Stance::Enforces, "acted", Some(-60.0), "was taken at 1969-12-31 23:59 (1m ago): device 0 of environment e1"),
         (
-            Stance::OnlySays,
+            Stance::OnlyReports,
             "acted",
             Some(-60.0),
             "would have been taken at 1969-12-31 23:59 (1m ago): device 0 of environment e1",
@@ -93,7 +93,7 @@ fn what_comes_of_a_violation_is_said_for_each_stage_and_stance() {
     }
 }
 #[test]
-fn a_signal_that_was_sent_is_no_end_and_a_report_has_one_time() {
+fn a_sent_signal_does_not_end_a_violation_and_a_report_has_one_time() {
     let violation = |action: &str, kill_seconds| HeldViolation {
         action: action.to_owned(),
         stage: "acted".to_owned(),

@@ -1,4 +1,4 @@
-//! A violation as the enforcer publishes it, and sentences about it.
+//! A published violation, and sentences about it.
 
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
@@ -7,21 +7,21 @@ use super::Stance;
 use crate::duration::format_span;
 use crate::text::moment;
 
-/// Something that breaks a rule.
+/// A violation of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HeldViolation {
     /// Name of the rule.
     pub rule: String,
-    /// Who is responsible.
+    /// The responsible user.
     pub username: String,
     /// The uid, where it is known.
     pub uid: Option<u32>,
-    /// Uids of processes that would end or were ended, where they are others'.
+    /// Uids of other users whose processes the action ends or has ended.
     pub victim_uids: Vec<u32>,
     /// The host; absent where all hosts count together.
     pub hostname: Option<String>,
-    /// What breaks it: `process 4711`, `environment e1 on device 0`.
+    /// The subject: `process 4711`, `environment e1 on device 0`.
     pub subject: String,
     /// `report`, `warn`, `detach`, `terminate` or `kill`.
     pub action: String,
@@ -29,21 +29,21 @@ pub struct HeldViolation {
     pub since_seconds: f64,
     /// `pending`, `warned`, `due`, `acted` or `held`.
     pub stage: String,
-    /// When the next step is due, or the last was taken, Unix time.
+    /// The time of the next step, or of the last step that was taken, Unix time.
     pub at_seconds: Option<f64>,
     /// The time of the SIGKILL that follows a sent SIGTERM, Unix time; absent if no signal follows.
     pub kill_seconds: Option<f64>,
     /// The last warning, if a recipient has not received it.
     pub undelivered: Option<UndeliveredWarning>,
-    /// Why it is held, or why what is due was not done.
+    /// Why the violation is held, or why a due step was not taken.
     pub why: Option<String>,
-    /// What was found: `uses 3 devices`.
+    /// The found value: `uses 3 devices`.
     pub found: String,
-    /// What is allowed: `2 for members of students`.
+    /// The allowed value: `2 for members of students`.
     pub allowed: String,
-    /// How to end it.
+    /// How to end the violation.
     pub remedy: String,
-    /// What would be ended or taken, in words.
+    /// The targets of the action, in words.
     pub targets: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ impl HeldViolation {
         self.username == username || (uid.is_some() && self.uid == uid) || is_victim
     }
 
-    /// What comes of it, in one clause.
+    /// The next step, in one clause.
     #[must_use]
     pub fn outlook(&self, stance: Stance, now_seconds: f64, zone: &TimeZone) -> String {
         let at = |seconds: f64| at(seconds, now_seconds, zone);
@@ -82,7 +82,7 @@ impl HeldViolation {
             match stance {
                 Stance::Enforces => format!("{when} it is {passive}{targets}"),
                 Stance::Stopped => NOTHING_UNTIL_RESET.to_owned(),
-                Stance::OnlySays => format!("{when} it would {infinitive}{targets}"),
+                Stance::OnlyReports => format!("{when} it would {infinitive}{targets}"),
             }
         };
         match (self.stage.as_str(), self.at_seconds) {
@@ -103,7 +103,7 @@ impl HeldViolation {
             ("warned", Some(end)) => due(at(end)),
             ("due", _) if self.why.is_some() => due("at the next chance".to_owned()),
             ("due", _) => due("now".to_owned()),
-            ("acted", Some(when)) if stance == Stance::OnlySays && !reports => {
+            ("acted", Some(when)) if stance == Stance::OnlyReports && !reports => {
                 let (_, infinitive) = self.done_words();
                 let been = infinitive.replacen("be ", "been ", 1);
                 format!("would have {been} {}{targets}", at(when))

@@ -1,7 +1,7 @@
-//! What a reading can be. A driver was seen to answer with all bits set, with megawatts and with ratios of millions: a
-//! value out of its bounds is taken out of its sample, so that nothing is charged, shown or done by it.
+//! Bounds of readings. Real drivers have answered with all bits set, with megawatts and with ratios of millions. A
+//! value out of its bounds is removed from its sample, so that no charge, no metric and no action depends on it.
 //!
-//! Every sample passes through here, whatever its source, before anything else is made of it.
+//! Every sample passes these bounds before any other use, whatever its source.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -15,19 +15,19 @@ const RATIO: RangeInclusive<f64> = 0.0..=1.0;
 /// Share of a fan's maximum speed, which NVML lets a fan exceed.
 const FAN_RATIO: RangeInclusive<f64> = 0.0..=1.5;
 
-/// Celsius: a GPU shuts down long before the end of it.
+/// Celsius: a GPU shuts down long before the upper end.
 pub(super) const TEMPERATURE_CELSIUS: RangeInclusive<f64> = -50.0..=200.0;
 
-/// Ten times what the largest module draws.
+/// Ten times the power of the largest module.
 const MOST_WATTS: f64 = 30_000.0;
 
-/// A draw beyond so many times the limit that is in force is no peak.
+/// The highest credible peak of the power draw, in multiples of the enforced limit.
 const PEAK: f64 = 2.0;
 
 /// Added to the time between two readings of an energy counter, which the driver updates about ten times a second.
 const ENERGY_UPDATE_SECONDS: f64 = 1.0;
 
-/// The largest power for a century.
+/// The highest power for a century.
 const MOST_JOULES: f64 = MOST_WATTS * 86_400.0 * 36_525.0;
 
 /// The fastest memory of today is clocked at 14 GHz.
@@ -43,81 +43,81 @@ const PROCESSES_TOLERANCE_BYTES: u64 = 1 << 30;
 /// Minor numbers of Linux have 20 bits.
 pub(super) const MOST_MINOR: u32 = (1 << 20) - 1;
 
-/// Errors and replays since the driver was loaded: a device is replaced long before.
+/// Errors and replays since the driver was loaded: a device with so many is replaced long before.
 const MOST_ERRORS: u64 = 1 << 31;
 
-/// A value that was taken out of a sample.
+/// A value that was removed from a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distrusted {
     /// Device of the value.
     pub index: DeviceIndex,
     /// Kind of the value: `utilization`, `memory_controller`, `encoder`, `decoder`, `memory`, `temperature`,
-    /// `temperature_limit`, `power`, `power_limit`, `energy`, `clock`, `fan`, `throttled`, `ecc_errors`, `pcie_replays`, `minor`,
-    /// `process_memory` or `process_utilization`.
+    /// `temperature_limit`, `power`, `power_limit`, `energy`, `clock`, `fan`, `throttled`, `ecc_errors`,
+    /// `pcie_replays`, `minor`, `process_memory` or `process_utilization`.
     pub reading: &'static str,
     /// The value as it was read, in the unit of its field.
     pub value: f64,
 }
 
-/// The bounds of all devices of a host, with what some of them are judged by: earlier readings.
+/// The bounds of all devices of a host, with the earlier readings that some bounds depend on.
 #[derive(Debug, Default)]
-pub struct Bounds(BTreeMap<DeviceIndex, Known>);
+pub struct Bounds(BTreeMap<DeviceIndex, DeviceReadings>);
 
-/// What is remembered of one device.
+/// Earlier readings of one device.
 #[derive(Debug, Default)]
-struct Known {
+struct DeviceReadings {
     uuid: String,
     memory_total_bytes: Option<u64>,
     power_limit_watts: Option<f64>,
-    /// The last reading of the energy counter that was believed.
-    meter: Option<Reading>,
-    /// A later one that was not. It is right if the next agrees with it.
-    doubted: Option<Reading>,
+    /// The last credible reading of the energy counter.
+    meter: Option<MeterReading>,
+    /// A later reading that was not credible. It becomes credible if the next reading follows it.
+    doubted: Option<MeterReading>,
 }
 
 /// One reading of an energy counter.
 #[derive(Clone, Copy, Debug)]
-struct Reading {
+struct MeterReading {
     joules: f64,
     read_seconds: f64,
 }
 
 impl Bounds {
-    /// Takes out of a sample all values that cannot be, and returns them. `read_seconds` is when it was read, by a clock
-    /// that never goes back.
+    /// Removes all impossible values from a sample, and returns them. `read_seconds` is the time of the sample, by a
+    /// clock that never goes back.
     pub fn apply(&mut self, sample: &mut GpuSample, read_seconds: f64) -> Vec<Distrusted> {
         let mut distrusted = Vec::new();
         for device in sample.devices.iter_mut().filter(|device| !device.lost) {
             let known = self.0.entry(device.index).or_default();
             if known.uuid != device.uuid {
-                *known = Known { uuid: device.uuid.clone(), ..Known::default() };
+                *known = DeviceReadings { uuid: device.uuid.clone(), ..DeviceReadings::default() };
             }
-            let mut out = Out { index: device.index, distrusted: &mut distrusted };
+            let mut out = Removals { index: device.index, distrusted: &mut distrusted };
             known.apply(device, read_seconds, &mut out);
         }
         distrusted
     }
 }
 
-/// Where values that are taken out of a device's sample go.
-struct Out<'a> {
+/// The values that are removed from a device's sample.
+struct Removals<'a> {
     index: DeviceIndex,
     distrusted: &'a mut Vec<Distrusted>,
 }
 
-impl Out<'_> {
+impl Removals<'_> {
     fn note(&mut self, reading: &'static str, value: f64) {
         self.distrusted.push(Distrusted { index: self.index, reading, value });
     }
 
-    /// Takes out a value that is not as it has to be.
+    /// Removes a value that does not hold.
     fn check(&mut self, reading: &'static str, value: &mut Option<f64>, holds: impl FnOnce(f64) -> bool) {
         if let Some(wrong) = value.take_if(|value| !holds(*value)) {
             self.note(reading, wrong);
         }
     }
 
-    /// As [`Out::check`], for each value by a name.
+    /// As [`Removals::check`], for each named value.
     fn check_each<K: Ord>(
         &mut self,
         reading: &'static str,
@@ -133,7 +133,7 @@ impl Out<'_> {
         });
     }
 
-    /// As [`Out::check`], for a count.
+    /// As [`Removals::check`], for a count.
     fn check_count(&mut self, reading: &'static str, count: &mut Option<u64>, most: u64) {
         if let Some(wrong) = count.take_if(|count| *count > most) {
             self.note(reading, wrong as f64);
@@ -141,8 +141,8 @@ impl Out<'_> {
     }
 }
 
-impl Known {
-    fn apply(&mut self, device: &mut DeviceSample, read_seconds: f64, out: &mut Out<'_>) {
+impl DeviceReadings {
+    fn apply(&mut self, device: &mut DeviceSample, read_seconds: f64, out: &mut Removals<'_>) {
         let DeviceMeasurements {
             utilization_ratio,
             memory_controller_busy_ratio,
@@ -175,7 +175,7 @@ impl Known {
         out.check("temperature", temperature_celsius, |celsius| TEMPERATURE_CELSIUS.contains(&celsius));
         out.check_each("temperature_limit", temperature_limits_celsius, TEMPERATURE_CELSIUS);
         out.check("power_limit", power_limit_watts, |watts| watts > 0.0 && watts <= MOST_WATTS);
-        // A limit that was lowered since the last sample held until then.
+        // If the limit was lowered since the last sample, the higher limit was in force until then.
         let limit_watts = match (*power_limit_watts, self.power_limit_watts) {
             (Some(now), Some(before)) => Some(now.max(before)),
             (now, before) => now.or(before),
@@ -185,7 +185,7 @@ impl Known {
         out.check("energy", energy_joules, |joules| self.energy_holds(joules, read_seconds, limit_watts));
         out.check_each("clock", clocks_hertz, 0.0..=MOST_HERTZ);
         out.check_each("fan", fan_speed_ratios, FAN_RATIO);
-        // All bits set: clocks are not held back for every reason that there is.
+        // All bits set: clocks are never reduced for every reason at once.
         if throttled.take_if(|reasons| reasons.len() > 1 && reasons.values().all(|active| *active)).is_some() {
             out.note("throttled", 1.0);
         }
@@ -204,17 +204,16 @@ impl Known {
         check_processes_memory(device, out);
     }
 
-    /// Whether the energy counter can show this. It rises by no more than a device can draw; it begins anew with the
-    /// driver; and where it jumped for good, its second reading after the jump is right again.
+    /// Whether a reading of the energy counter is credible. The counter rises by at most the energy that the device can
+    /// use, and starts again with the driver. After a permanent jump, the second reading is credible again.
     fn energy_holds(&mut self, joules: f64, read_seconds: f64, limit_watts: Option<f64>) -> bool {
         if !(0.0..=MOST_JOULES).contains(&joules) {
             return false;
         }
-        let now = Reading { joules, read_seconds };
-        let follows = |before: &Reading| {
+        let now = MeterReading { joules, read_seconds };
+        let follows = |before: &MeterReading| {
             let most = most_joules(limit_watts, read_seconds - before.read_seconds);
             let rose = joules - before.joules;
-            // Since the counter began anew.
             let restarted = rose < 0.0 && joules <= most;
             (0.0..=most).contains(&rose) || restarted
         };
@@ -229,19 +228,19 @@ impl Known {
     }
 }
 
-/// The most that a device draws that has this limit.
+/// The highest power draw of a device with this limit.
 fn most_watts(limit_watts: Option<f64>) -> f64 {
     limit_watts.map_or(MOST_WATTS, |limit| (limit * PEAK).min(MOST_WATTS))
 }
 
-/// The most that a device with this limit uses in a time.
+/// The most energy that a device with this limit uses in this time.
 pub(crate) fn most_joules(limit_watts: Option<f64>, elapsed_seconds: f64) -> f64 {
     most_watts(limit_watts) * (elapsed_seconds.max(0.0) + ENERGY_UPDATE_SECONDS)
 }
 
 /// Removes the memory of all processes if they together hold more than their device uses. If a single process holds
 /// more, removes the whole list: that process may not be on this device.
-fn check_processes_memory(device: &mut DeviceSample, out: &mut Out<'_>) {
+fn check_processes_memory(device: &mut DeviceSample, out: &mut Removals<'_>) {
     let Some(memory) = device.measurements.memory else {
         return;
     };

@@ -1,23 +1,23 @@
-//! What the GPUs of a host say: one trait, and the sources behind it.
+//! The GPUs of a host: one trait, and the sources behind it.
 
 pub mod bounds;
 pub mod nvml;
 
 use crate::model::{DeviceIndex, DeviceMeasurements, ProcessType};
 
-/// Something that can be asked for the state of all devices of a host.
+/// A source of readings of all devices of a host.
 ///
 /// A source lives on a thread of its own, because a call into a driver may hang.
 pub trait GpuSource: Send {
-    /// Reads every device once. One question that a device cannot answer leaves that one value
-    /// absent; a device that is lost is reported as such; only what concerns all devices is an error.
-    /// After an error the source has let go of the driver, and the next call tries from the start.
+    /// Reads every device once. A value that a device cannot report is absent, and a lost device is reported as lost.
+    /// Only a failure of all devices is an error: then the source has released the driver, and the next call opens it
+    /// again.
     ///
     /// # Errors
     /// The driver cannot be reached at all: see [`GpuError`].
     fn sample(&mut self) -> Result<GpuSample, GpuError>;
 
-    /// Whether the devices are made up rather than read from a driver.
+    /// Whether the devices are simulated rather than read from a driver.
     fn is_simulated(&self) -> bool {
         false
     }
@@ -36,7 +36,7 @@ pub enum GpuError {
     LibraryNotLoaded {
         /// Path or soname that was tried.
         library: String,
-        /// What the loader said.
+        /// The error of the loader.
         reason: String,
     },
     /// The library is there, the driver does not answer: not loaded, mismatched, lost, no permission.
@@ -44,7 +44,7 @@ pub enum GpuError {
     Driver {
         /// NVML call that failed.
         call: &'static str,
-        /// What NVML said.
+        /// The error of NVML.
         reason: String,
     },
     /// A simulated source cannot be used.
@@ -72,7 +72,8 @@ pub struct DeviceSample {
     pub index: DeviceIndex,
     /// `nvmlDeviceGetUUID`.
     pub uuid: String,
-    /// The device does not answer any more (`NVML_ERROR_GPU_IS_LOST`, `NVML_ERROR_RESET_REQUIRED`): nothing else is filled.
+    /// The device does not answer any more (`NVML_ERROR_GPU_IS_LOST`, `NVML_ERROR_RESET_REQUIRED`): nothing else is
+    /// filled.
     pub lost: bool,
     /// `nvmlDeviceGetName`.
     pub name: Option<String>,
@@ -82,18 +83,18 @@ pub struct DeviceSample {
     pub profile: Option<String>,
     /// Whether this whole GPU is split into MIG devices.
     pub mig_parent: bool,
-    /// What was measured.
+    /// The measurements.
     pub measurements: DeviceMeasurements,
-    /// Processes that use the device, distinct by pid; of a MIG parent empty, since they are listed with its
-    /// MIG devices. Absent: the driver named none, and could not name all.
+    /// Processes that use the device, distinct by pid. Empty for a MIG parent: its MIG devices list the processes.
+    /// Absent: the driver listed none, and one of its lists could not be read.
     pub processes: Option<Vec<GpuProcess>>,
-    /// Whether these may not be all: one of the driver's lists could not be read, or its other answers contradict the
-    /// lists.
+    /// Whether further processes are possible: one of the driver's lists could not be read, or other readings
+    /// contradict the lists.
     pub processes_incomplete: bool,
 }
 
 impl DeviceSample {
-    /// Whether all processes on the device are known, so that one that is not named is not there.
+    /// Whether all processes on the device are known, so that a process that is not listed does not use the device.
     #[must_use]
     pub const fn processes_known(&self) -> bool {
         self.processes.is_some() && !self.processes_incomplete
@@ -122,15 +123,15 @@ impl DeviceSample {
 pub struct GpuProcess {
     /// Process id in the host's namespace.
     pub pid: u32,
-    /// In which of NVML's lists it is.
+    /// The list of NVML that has the process.
     pub process_type: ProcessType,
     /// `usedGpuMemory`; absent for `NVML_VALUE_NOT_AVAILABLE`.
     pub memory_used_bytes: Option<u64>,
-    /// `nvmlDeviceGetProcessUtilization`'s `smUtil` since the last sample, and for the last second at least, 0–1; the
-    /// first time, and after a longer while, for as long as the driver keeps samples. 0 where the call works and has
-    /// no sample of this process; absent where the call fails, where its sample of the process is no share or of another
-    /// time than asked for, and without a sample where the device may be at work and no sample shows which of the
-    /// listed processes works.
+    /// `smUtil` of `nvmlDeviceGetProcessUtilization`, 0–1, for the time since the last sample and at least for the last
+    /// second; the first time, and after a longer gap, for the time that the driver keeps samples. 0 if the call works
+    /// and has no sample of this process. Absent if the call fails, or if the sample of the process is not a share or
+    /// does not belong to the requested time. Without a sample also absent if the device may be at work and no sample
+    /// shows which of the listed processes works.
     pub utilization_ratio: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! What makes one snapshot into the next. Most of what a host has stays as it is from one to the other.
+//! The difference between two consecutive snapshots. Most facts of a host are equal in both.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,10 +14,11 @@ use super::{
     Counters, Device, DeviceDistrusted, DeviceEnergy, DeviceXid, Environment, Process, Snapshot, UserDeviceUse, UserXid,
 };
 
-/// How a snapshot differs from the one before it, from which what stays is borrowed until it is written.
+/// The difference of a snapshot from the one before. Changed items are borrowed from the new snapshot until they are
+/// written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Changes<'a> {
-    /// All of the new snapshot but its lists, which are empty here; the queue is short, and whole.
+    /// The new snapshot with empty lists. Only the queue is whole, since it is short.
     rest: Box<Snapshot>,
     devices: Pieces<'a, Device>,
     environments: Pieces<'a, Arc<Environment>>,
@@ -34,50 +35,50 @@ pub struct Changes<'a> {
     user_xid_errors: Pieces<'a, UserXid>,
 }
 
-/// A list, one piece after the other.
+/// The pieces of a list, in order.
 type Pieces<'a, T> = Vec<Piece<'a, T>>;
 
 /// A part of a list. In JSON an array of two numbers, or an object.
 ///
-/// One that came is boxed: a line of nothing but runs must not take much more memory than it is long.
+/// A received item is boxed: a line with many runs must not take much more memory than its length.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 enum Piece<'a, T> {
-    /// Items of the list before: the position of the first, and how many.
+    /// Items of the list before: the position of the first one, and their number.
     Run(usize, usize),
-    /// An item that is new or changed, on its way.
-    Leaving(&'a T),
-    /// The same where it arrived.
-    Arrived(Box<T>),
+    /// A new or changed item, to be sent.
+    Sent(&'a T),
+    /// A new or changed item, as received.
+    Received(Box<T>),
 }
 
-/// Changes that cannot be of the snapshot that they are applied to.
+/// Changes that do not belong to the snapshot before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangesError {
     /// A run ends after the list.
     #[error("{count} {list} from number {first} on, of {length}")]
     Beyond {
-        /// Which list.
+        /// The list.
         list: &'static str,
         /// Position of the first item.
         first: usize,
-        /// How many.
+        /// The number of items of the run.
         count: usize,
-        /// How many there are.
+        /// The length of the list before.
         length: usize,
     },
-    /// Runs have an item of the list before more than once, which could make a list of any length.
+    /// Runs repeat items of the list before. Repetition could make a list of any length.
     #[error("more than all {length} {list} of the snapshot before")]
     Repeated {
-        /// Which list.
+        /// The list.
         list: &'static str,
-        /// How many there are.
+        /// The length of the list before.
         length: usize,
     },
 }
 
 impl<'a> Changes<'a> {
-    /// What makes `before` into `now`.
+    /// The changes from `before` to `now`.
     #[must_use]
     pub fn between(before: &'a Snapshot, now: &'a Snapshot) -> Self {
         let Snapshot {
@@ -127,10 +128,10 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// The snapshot that these changes make of the one before. Of that only the lists matter.
+    /// Applies the changes to the snapshot before. Only the lists of `before` are read.
     ///
     /// # Errors
-    /// They are not changes of this one.
+    /// The changes do not belong to `before`.
     pub fn apply(self, before: &Snapshot) -> Result<Snapshot, ChangesError> {
         let counted = &before.counters;
         Ok(Snapshot {
@@ -153,7 +154,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// The pieces that `now` is made of. `identity` finds an item that is not where it is expected.
+/// The pieces of `now`. `identity` finds an item that is not at the expected position.
 fn pieces<'a, T: PartialEq, I: Eq + Hash>(
     before: &'a [T],
     now: &'a [T],
@@ -161,44 +162,44 @@ fn pieces<'a, T: PartialEq, I: Eq + Hash>(
 ) -> Pieces<'a, T> {
     let mut pieces = Vec::new();
     let mut taken = vec![false; before.len()];
-    let mut places = None;
+    let mut positions = None;
     let mut expected = 0;
     for item in now {
         let id = identity(item);
-        let place = match before.get(expected) {
+        let position = match before.get(expected) {
             Some(it) if identity(it) == id => Some(expected),
             _ => {
                 let all = || before.iter().map(&identity).zip(0..);
-                let places: &mut HashMap<I, usize> = places.get_or_insert_with(|| all().collect());
-                places.get(&id).copied()
+                let positions: &mut HashMap<I, usize> = positions.get_or_insert_with(|| all().collect());
+                positions.get(&id).copied()
             }
         };
-        if let Some(place) = place {
-            expected = place + 1;
+        if let Some(position) = position {
+            expected = position + 1;
         }
-        match place.filter(|place| before[*place] == *item && !taken[*place]) {
-            Some(place) => {
-                taken[place] = true;
+        match position.filter(|position| before[*position] == *item && !taken[*position]) {
+            Some(position) => {
+                taken[position] = true;
                 match pieces.last_mut() {
-                    Some(Piece::Run(first, count)) if *first + *count == place => *count += 1,
-                    _ => pieces.push(Piece::Run(place, 1)),
+                    Some(Piece::Run(first, count)) if *first + *count == position => *count += 1,
+                    _ => pieces.push(Piece::Run(position, 1)),
                 }
             }
-            None => pieces.push(Piece::Leaving(item)),
+            None => pieces.push(Piece::Sent(item)),
         }
     }
     pieces
 }
 
-/// The list that pieces make.
+/// The list of these pieces.
 fn list<T: Clone>(name: &'static str, pieces: Pieces<'_, T>, before: &[T]) -> Result<Vec<T>, ChangesError> {
     let length = before.len();
     let mut list = Vec::with_capacity(length);
     let mut left = length;
     for piece in pieces {
         match piece {
-            Piece::Leaving(item) => list.push(item.clone()),
-            Piece::Arrived(item) => list.push(*item),
+            Piece::Sent(item) => list.push(item.clone()),
+            Piece::Received(item) => list.push(*item),
             Piece::Run(first, count) => {
                 let end = first.checked_add(count);
                 let run = end.and_then(|end| before.get(first..end));
@@ -217,7 +218,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Piece<'_, T> {
     }
 }
 
-/// Tells a run from an item by how it begins, where an untagged enum would keep all of it first.
+/// Distinguishes a run from an item by the first token. An untagged enum would first buffer the whole value.
 struct PieceVisitor<'a, T>(PhantomData<Piece<'a, T>>);
 
 impl<'de, 'a, T: Deserialize<'de>> Visitor<'de> for PieceVisitor<'a, T> {
@@ -233,7 +234,7 @@ impl<'de, 'a, T: Deserialize<'de>> Visitor<'de> for PieceVisitor<'a, T> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, item: A) -> Result<Self::Value, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(item)).map(|item| Piece::Arrived(Box::new(item)))
+        T::deserialize(MapAccessDeserializer::new(item)).map(|item| Piece::Received(Box::new(item)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What commands of users changed in environments.
+//! Changes that commands of users made in environments.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,9 +9,9 @@ use crate::proc::INITIAL_PID_NAMESPACE;
 pub struct Confirmed {
     /// The environment.
     pub eid: String,
-    /// When the state was written with it, Unix time.
+    /// When the state was written with the change, Unix time.
     pub at_seconds: f64,
-    /// The process that joined, if one did.
+    /// The process that joined, for such a change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Joined>,
     /// The change.
@@ -19,7 +19,7 @@ pub struct Confirmed {
     pub change: ConfirmedChange,
 }
 
-/// The process that became a member.
+/// Facts of a process that became a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joined {
     /// The start of the process in clock ticks since boot.
@@ -32,59 +32,59 @@ pub struct Joined {
     pub is_job: bool,
 }
 
-/// What changed in an environment.
+/// A change in an environment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 pub enum ConfirmedChange {
-    /// A process became its member.
+    /// A process became a member.
     Joined {
         /// The process.
         pid: u32,
     },
-    /// It was attached to a device.
+    /// The environment was attached to a device.
     Attached {
         /// The device.
         gpu: u32,
     },
-    /// It ended.
+    /// The environment ended.
     Ended,
-    /// A process left it.
+    /// A process left the environment.
     Left {
         /// The process.
         pid: u32,
     },
-    /// It was detached from a device.
+    /// The environment was detached from a device.
     Released {
         /// The device.
         gpu: u32,
     },
-    /// It reserves less memory of a device.
+    /// The environment reserves less memory of a device.
     Reserved {
         /// The device.
         gpu: u32,
-        /// How much it reserves now.
+        /// The present reservation.
         bytes: u64,
     },
     /// Its configuration asks for less memory.
     Configured {
-        /// How much it asks for now.
+        /// The present amount.
         bytes: u64,
     },
 }
 
 impl ConfirmedChange {
-    /// Whether an environment has more by it.
+    /// Whether the change gives a member or a device to the environment.
     pub(crate) const fn gives(&self) -> bool {
         matches!(self, Self::Joined { .. } | Self::Attached { .. })
     }
 }
 
-/// The namespace of a pid that is written without one.
+/// The namespace of a pid that is written without a namespace.
 pub(crate) const fn initial_pid_namespace() -> u64 {
     INITIAL_PID_NAMESPACE
 }
 
-/// Whether a pid of this namespace is written without it.
+/// Whether a pid of this namespace is written without a namespace.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 pub(crate) const fn is_initial_pid_namespace(inode: &u64) -> bool {
     *inode == INITIAL_PID_NAMESPACE

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::DeviceIndex;
 
-/// The username of what nobody caused.
+/// The username for use without a known user.
 pub const NOBODY: &str = "(none)";
 
 /// All accumulated counters of one host. A counter appears in one snapshot as 0 before it rises.
@@ -42,22 +42,22 @@ pub struct DeviceXid {
     pub index: DeviceIndex,
     /// NVIDIA's XID code.
     pub xid: u64,
-    /// How many.
+    /// The number of them.
     pub errors: u64,
     /// When the last one happened, Unix time; absent while the counter is at 0.
     #[serde(default)]
     pub last_timestamp_seconds: Option<f64>,
 }
 
-/// Values of one kind that a device's driver told and that cannot be; they are absent from the snapshot.
+/// Impossible values of one kind that the driver reported for a device. The snapshot does not have these values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceDistrusted {
-    /// Which device.
+    /// The device.
     pub index: DeviceIndex,
     /// Kind of the values: see [`crate::gpu::bounds::Distrusted::reading`].
     pub reading: String,
-    /// How many.
+    /// The number of them.
     pub readings: u64,
 }
 
@@ -65,46 +65,46 @@ pub struct DeviceDistrusted {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct UserXid {
-    /// Who held the device.
+    /// The user who held the device.
     pub username: String,
     /// Whole GPU.
     pub index: DeviceIndex,
     /// NVIDIA's XID code.
     pub xid: u64,
-    /// How many.
+    /// The number of them.
     pub errors: u64,
 }
 
-/// What one user held and used of one device since the collection began.
+/// One user's hold and use of one device since the collection began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct UserDeviceUse {
-    /// Who; [`NOBODY`] carries energy alone.
+    /// The user; [`NOBODY`] has energy alone.
     pub username: String,
     /// Whole GPU.
     pub index: DeviceIndex,
-    /// Time, by what the user did with it; absent for [`NOBODY`].
+    /// Time by kind of use; absent for [`NOBODY`].
     #[serde(default)]
     pub device_seconds: Option<DeviceSeconds>,
-    /// Utilization of the user's processes × seconds; all users of a device together at most
-    /// 1 per second; absent for [`NOBODY`], and where the driver never told the utilization of a process.
+    /// Utilization of the user's processes × seconds; all users of a device together at most 1 per second. Absent for
+    /// [`NOBODY`], and if the driver never reported the utilization of a process.
     #[serde(default)]
     pub utilized_device_seconds: Option<f64>,
-    /// Joules caused by the user; absent where the driver never told energy or power.
+    /// Joules caused by the user; absent if the driver never reported energy or power.
     #[serde(default)]
     pub energy_joules: Option<f64>,
 }
 
-/// Share × seconds, by what happened during them; `outside` has no share.
+/// Share × seconds by kind of use; `outside` has no share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct DeviceSeconds {
     /// The user's processes on the device reached the busy threshold.
     pub busy: f64,
-    /// They did not, or there were none.
+    /// The user's processes did not reach the busy threshold, or there were none.
     pub idle: f64,
-    /// The driver did not tell.
+    /// The driver did not report the use.
     pub unmeasured: f64,
     /// A process of the user used the device without an environment.
     pub outside: f64,

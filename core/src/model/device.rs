@@ -29,7 +29,7 @@ impl DeviceIndex {
         Self { gpu, mig: Some(mig) }
     }
 
-    /// The whole GPU that this device is, or is a part of.
+    /// The whole GPU: this device itself, or the GPU of this MIG device.
     #[must_use]
     pub const fn whole(self) -> Self {
         Self::gpu(self.gpu)
@@ -80,12 +80,12 @@ impl<'de> Deserialize<'de> for DeviceIndex {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Device {
-    /// Which device.
+    /// The device.
     pub index: DeviceIndex,
     /// `nvmlDeviceGetUUID`: stable across reboots, unlike the index.
     pub uuid: String,
-    /// Whether the device answers now. A device once seen stays listed with `up` false when it
-    /// is lost, when it can no longer be asked, or when its values became too old.
+    /// Whether the device answers now. A device that was seen stays listed with `up` false if it is lost, if the driver
+    /// does not answer, or if its values are too old.
     pub up: bool,
     /// Product name, `nvmlDeviceGetName`.
     #[serde(default)]
@@ -99,12 +99,12 @@ pub struct Device {
     /// Whether this whole GPU is split into MIG devices.
     #[serde(default)]
     pub mig_parent: bool,
-    /// What was measured. Everything is absent while `up` is false.
+    /// The measurements. All are absent while `up` is false.
     #[serde(default)]
     pub measurements: DeviceMeasurements,
-    /// Whether all processes that use it are known, so that none in the snapshot means that there is none: the driver's
-    /// lists could be read, and nothing else that it tells contradicts them. Always false of a MIG parent (its MIG
-    /// devices tell) and while `up` is false. See [`super::Snapshot::processes_known`].
+    /// Whether all processes on the device are known, so that the absence of processes in the snapshot means that there
+    /// are none: the driver's lists could be read, and no other reading contradicts them. Always false for a MIG
+    /// parent, whose MIG devices have the processes, and while `up` is false. See [`super::Snapshot::processes_known`].
     #[serde(default)]
     pub processes_measured: bool,
     /// Whether the device shows use that no listed process explains: the device works or holds memory, while it lists
@@ -112,12 +112,12 @@ pub struct Device {
     /// process `processes_measured` is false too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub use_unexplained: bool,
-    /// Which environments hold it, by the state files; always empty for MIG devices.
+    /// The environments that hold the device, by the state files; always empty for MIG devices.
     #[serde(default)]
     pub attachments: Vec<Attachment>,
 }
 
-/// What a driver tells of one device. A value that could not be measured is absent, never 0.
+/// The measurements of one device. A value that could not be measured is absent, never 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -161,7 +161,7 @@ pub struct DeviceMeasurements {
 pub struct DeviceMemory {
     /// Installed.
     pub total_bytes: u64,
-    /// Allocated by processes; without what the driver reserves where the driver tells both.
+    /// Allocated by processes; without the reserved memory if the driver reports both.
     pub used_bytes: u64,
     /// Not allocated.
     pub free_bytes: u64,
@@ -190,7 +190,7 @@ pub struct Attachment {
     /// Memory that the attachment claims; absent: the whole device.
     #[serde(default)]
     pub memory_bytes: Option<u64>,
-    /// Part of the device that it holds, 0–1: memory claimed / total, or 1 without an amount;
+    /// Part of the device that the attachment holds, 0–1: memory claimed / total, or 1 without an amount;
     /// scaled so that the shares of a device never add up to more than 1.
     pub share_ratio: f64,
     /// When it was attached, Unix time.

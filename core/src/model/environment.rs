@@ -1,4 +1,4 @@
-//! Environments: reservations that users hold.
+//! Environments: reservations of users.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,12 +10,12 @@ use super::{Confirmed, DeviceIndex};
 pub struct Environment {
     /// Environment id.
     pub eid: String,
-    /// User who owns it, by the state file; absent where users are shown by hashes of their names.
+    /// The user of the environment, by the state file; absent if users are shown by hashes of their names.
     #[serde(default)]
     pub uid: Option<u32>,
     /// The passwd name of `uid`, else `uid:1234`; the name in the state file is only a claim.
     pub username: String,
-    /// Name that its user gave it.
+    /// The name that its user gave.
     #[serde(default)]
     pub name: Option<String>,
     /// When it was activated, Unix time.
@@ -42,18 +42,18 @@ pub struct Environment {
     /// Jupyter kernels that are its members.
     #[serde(default)]
     pub kernel_ids: Vec<String>,
-    /// Its use of each device that it is attached to or that a process of it uses.
+    /// Its use of each device that it is attached to or that one of its processes uses.
     #[serde(default)]
     pub devices: Vec<EnvironmentDevice>,
-    /// What commands of `uid` and of root changed in it, by `genv-confirmed-N.json`; only in what a followed host sends.
+    /// Changes by commands of `uid` and of root, from `genv-confirmed-N.json`; only in snapshots of followed hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(test, schemars(skip))]
     pub confirmed: Vec<Confirmed>,
 }
 
 impl Environment {
-    /// Whether all living processes that its record lists run as other users, and it has no kernel: nothing shows that its user
-    /// is in it.
+    /// Whether all living processes of its record run as other users, and it has no kernel: there is no evidence that
+    /// its user uses the environment.
     #[must_use]
     pub fn lists_only_others(&self) -> bool {
         self.foreign_members > 0 && self.members.is_empty() && self.kernel_ids.is_empty()
@@ -70,21 +70,22 @@ pub struct Member {
     pub start_time_ticks: u64,
 }
 
-/// What an environment uses of one device.
+/// An environment's use of one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct EnvironmentDevice {
-    /// Which device.
+    /// The device.
     pub index: DeviceIndex,
-    /// Whether the environment is attached to it (it may be used without).
+    /// Whether the environment is attached to the device; it may use the device without.
     pub attached: bool,
-    /// Memory used there by the environment's processes; absent if any of them could not be measured.
+    /// Memory that the environment's processes use on the device; absent if one of them could not be measured.
     #[serde(default)]
     pub memory_used_bytes: Option<u64>,
-    /// Memory that it may use there: the attachment's amount, else the device's total; absent if not attached.
+    /// Memory that the environment may use on the device: the amount of the attachment, else the total of the device;
+    /// absent if not attached.
     #[serde(default)]
     pub memory_capacity_bytes: Option<u64>,
-    /// Utilization by the environment's processes, 0–1; absent where the driver does not tell.
+    /// Utilization by the environment's processes, 0–1; absent if the driver does not report it.
     #[serde(default)]
     pub utilization_ratio: Option<f64>,
     /// When its utilization was last seen above the busy threshold, Unix time; absent if never.

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// The least amount that people may ask for, 1 MiB: whoever types `4` means gigabytes, not bytes.
+/// The least amount of a request, 1 MiB: a user who types `4` means gigabytes, not bytes.
 pub const LEAST_REQUESTED_BYTES: u64 = 1 << 20;
 
-/// A whole number of some unit. Displays in the canonical form, lower case with its unit: `4g`. An
-/// amount that a file has without a unit keeps none.
+/// A whole number with a unit. The display is the canonical form, in lower case with the unit: `4g`. An amount from a
+/// file without a unit is displayed without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryAmount {
     count: u64,
@@ -52,7 +52,7 @@ impl Unit {
         }
     }
 
-    /// The unit that a text names in any case, with or without the `B` of "GB" and "GiB".
+    /// Parses a unit in any case, with or without the `B` of "GB" and "GiB".
     fn parse(text: &str) -> Option<Self> {
         Some(match text.to_ascii_lowercase().as_str() {
             "" => Self::None,
@@ -71,16 +71,16 @@ impl Unit {
 /// A text that is not a memory amount, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryAmountError {
-    /// Nothing but space.
+    /// The text is empty or has only spaces.
     #[error("the memory amount is empty: write a whole number and a unit, such as 4g or 4096mi")]
     Empty,
-    /// It has a minus sign.
+    /// The text has a minus sign.
     #[error("memory amount '{0}' is negative: write a whole number and a unit, such as 4g")]
     Negative(String),
-    /// It has a decimal point.
+    /// The text has a decimal point.
     #[error("memory amount '{0}' is not a whole number: use a smaller unit, such as 1500m for 1.5g")]
     Fraction(String),
-    /// It does not begin with a number.
+    /// The text does not begin with a number.
     #[error("memory amount '{0}' is not a number: write a whole number and a unit, such as 4g")]
     NotANumber(String),
     /// The unit is not known.
@@ -91,13 +91,13 @@ pub enum MemoryAmountError {
     UnknownUnit {
         /// The whole text.
         text: String,
-        /// What follows the number.
+        /// The text after the number.
         unit: String,
     },
-    /// It does not fit 64 bits.
+    /// The amount does not fit 64 bits.
     #[error("memory amount '{0}' is too large: it must be less than 16 exbibytes")]
     TooLarge(String),
-    /// Less than [`LEAST_REQUESTED_BYTES`]; only when people ask for it.
+    /// A request for less than [`LEAST_REQUESTED_BYTES`].
     #[error(
         "memory amount '{text}' means {bytes} bytes, less than the least amount of 1mi: \
          write a larger unit, such as {count}g for gigabytes"
@@ -105,18 +105,18 @@ pub enum MemoryAmountError {
     TooSmall {
         /// The whole text.
         text: String,
-        /// What it means.
+        /// The amount in bytes.
         bytes: u64,
-        /// Its number.
+        /// The number without the unit.
         count: u64,
     },
 }
 
 impl MemoryAmount {
-    /// Reads an amount that some version of genv wrote to its state files.
+    /// Reads an amount from a state file of any version of genv.
     ///
-    /// The unit may be in any case and have a trailing `B`, as versions that did not check what
-    /// people typed kept it. No unit means bytes.
+    /// The unit may be in any case and have a trailing `B`: some versions wrote the text of the user unchanged. An
+    /// amount without a unit is in bytes.
     ///
     /// # Errors
     /// The text is not such an amount, or does not fit 64 bits.
@@ -138,7 +138,7 @@ impl MemoryAmount {
         let unit = unit.trim_start();
         let unit =
             Unit::parse(unit).ok_or_else(|| MemoryAmountError::UnknownUnit { text: own(), unit: unit.to_owned() })?;
-        // All that can be wrong with a run of digits is that there are too many.
+        // The number consists of digits, so that it can only be too large.
         let count: u64 = number.parse().map_err(|_| MemoryAmountError::TooLarge(own()))?;
         if count.checked_mul(unit.bytes()).is_none() {
             return Err(MemoryAmountError::TooLarge(own()));
@@ -146,7 +146,7 @@ impl MemoryAmount {
         Ok(Self { count, unit })
     }
 
-    /// Reads an amount that a person asks for: `4g`, also `4G`, `4GB` or `4GiB`.
+    /// Reads an amount that a user requests: `4g`, also `4G`, `4GB` or `4GiB`.
     ///
     /// # Errors
     /// As [`MemoryAmount::from_file`], and amounts below [`LEAST_REQUESTED_BYTES`].
@@ -166,7 +166,7 @@ impl MemoryAmount {
         Ok(Self { unit, ..amount })
     }
 
-    /// An amount of bytes, written as such.
+    /// An amount with the unit byte.
     #[must_use]
     pub const fn from_bytes(count: u64) -> Self {
         Self { count, unit: Unit::B }
@@ -181,8 +181,8 @@ impl MemoryAmount {
         Self { count: bytes / unit.bytes(), unit }
     }
 
-    /// An amount of whole mebibytes, as `nvidia-smi` and genv 1.x give the memory of a device; the most that
-    /// fits 64 bits at most.
+    /// An amount of whole mebibytes, the unit of device memory in `nvidia-smi` and genv 1.x. A larger amount than fits
+    /// 64 bits becomes the largest one.
     #[must_use]
     pub const fn mebibytes(count: u64) -> Self {
         const MOST: u64 = u64::MAX >> 20;
@@ -192,7 +192,7 @@ impl MemoryAmount {
     /// The amount in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
-        // Construction refuses what would overflow.
+        // All constructors prevent an overflow.
         self.count * self.unit.bytes()
     }
 }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_type_is_displayed_canonically() {
+    fn a_requested_amount_is_displayed_in_the_canonical_form() {
         for (typed, canonical) in [
             ("4g", "4g"),
             ("4G", "4g"),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_that_are_none_are_refused_with_what_to_write() {
+    fn an_invalid_amount_is_refused_with_a_remedy() {
         let refused = |text: &str| MemoryAmount::from_person(text).unwrap_err().to_string();
         let all: Vec<String> = [
             "",

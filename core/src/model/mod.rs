@@ -1,8 +1,7 @@
-//! Plain data: what a snapshot is made of. No I/O.
+//! The plain data of a snapshot. No I/O.
 //!
-//! The JSON form of [`Snapshot`] is a contract (`docs/snapshot.schema.json`): fields may be
-//! added, never renamed or removed within one [`SNAPSHOT_VERSION`], and readers ignore
-//! fields they do not know.
+//! The JSON form of [`Snapshot`] is a contract (`docs/snapshot.schema.json`): within one [`SNAPSHOT_VERSION`], fields
+//! may be added, and are never renamed or removed. Readers ignore unknown fields.
 
 mod changes;
 mod confirmed;

@@ -30,7 +30,13 @@ impl Occupants {
         self.0.is_empty()
     }
 
-    /// Notes where GPUs are, at a time of their host's clock.
+    /// The UUIDs of the GPUs seen at each index, oldest first.
+    pub fn uuids(&self) -> impl Iterator<Item = (u32, &str)> {
+        let occupants = self.0.iter().flat_map(|(index, all)| all.iter().map(move |one| (*index, one)));
+        occupants.map(|(index, one)| (index, &*one.uuid))
+    }
+
+    /// Notes the indices of GPUs at a time of their host's clock.
     pub fn note(&mut self, devices: &[Device], now_seconds: f64) {
         let known = devices.iter().filter(|it| it.up && !it.uuid.is_empty());
         for device in known.filter(|it| it.index.mig.is_none()) {
@@ -91,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attachment_is_of_the_gpu_that_was_there_when_it_was_made() {
+    fn an_attachment_belongs_to_the_gpu_at_the_index_at_its_time() {
         let mut occupants = Occupants::default();
         let was_another = |occupants: &Occupants, uuid: &str, attached| occupants.was_another(&device(uuid), attached);
         assert!(!was_another(&occupants, "A", None));
@@ -117,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn few_are_remembered() {
+    fn the_number_of_kept_gpus_is_limited() {
         let mut occupants = Occupants::default();
         for n in 0..100 {
             occupants.note(&[device(&n.to_string())], f64::from(n));

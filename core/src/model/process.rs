@@ -10,11 +10,11 @@ use super::DeviceIndex;
 pub struct Process {
     /// Process id in the host's namespace.
     pub pid: u32,
-    /// Start in clock ticks since boot (field 22 of `/proc/PID/stat`); absent if it vanished before it was read.
+    /// Start in clock ticks since boot (field 22 of `/proc/PID/stat`); absent if the process ended before it was read.
     #[serde(default)]
     pub start_time_ticks: Option<u64>,
     /// Effective uid, from `/proc/PID/status`. For a setuid program: the real uid, of the user who started it, unless
-    /// that user is root. For a subordinate uid (subuid(5)): the uid of its owner. Absent where users are shown by
+    /// that user is root. For a subordinate uid (subuid(5)): the uid of its owner. Absent if users are shown by
     /// hashes of their names.
     #[serde(default)]
     pub uid: Option<u32>,
@@ -24,33 +24,34 @@ pub struct Process {
     /// Command name, `/proc/PID/stat` field 2; never arguments.
     #[serde(default)]
     pub comm: Option<String>,
-    /// Container that it runs in, from `/proc/PID/cgroup`.
+    /// The container of the process, from `/proc/PID/cgroup`.
     #[serde(default)]
     pub container_id: Option<String>,
-    /// Where it belongs.
+    /// The environment of the process, outside, or unknown.
     pub attribution: Attribution,
-    /// Its use of each device; at least one.
+    /// Its use of each device; at least one device.
     pub devices: Vec<ProcessDevice>,
 }
 
-/// Where a process belongs, with the evidence. `reason` is one of a small fixed set of words.
+/// The environment of a process, or the reason why it is outside or unknown. `reason` is one of a small fixed set of
+/// words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Attribution {
     /// In an environment.
     Environment {
-        /// Which.
+        /// The environment.
         eid: String,
     },
     /// Known to be in no environment.
     Outside {
-        /// Why this is known.
+        /// The evidence.
         reason: String,
     },
-    /// Evidence is missing. Reported, and never acted upon.
+    /// Evidence is missing. Such a process is reported, and no rule acts on it.
     Unknown {
-        /// What is missing.
+        /// The missing evidence.
         reason: String,
     },
 }
@@ -76,19 +77,20 @@ impl Attribution {
     }
 }
 
-/// What a process uses of one device.
+/// A process's use of one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessDevice {
-    /// Which device; a MIG device rather than its GPU.
+    /// The device; a MIG device rather than its GPU.
     pub index: DeviceIndex,
-    /// How it uses the device.
+    /// The kind of use.
     #[serde(rename = "type")]
     pub process_type: ProcessType,
-    /// Device memory it holds; absent where the driver does not tell.
+    /// Device memory that the process holds; absent if the driver does not report it.
     #[serde(default)]
     pub memory_used_bytes: Option<u64>,
-    /// Part of the time its kernels ran since the last sample, 0–1; absent where the driver does not tell.
+    /// The part of the time since the last sample in which its kernels ran, 0–1; absent if the driver does not report
+    /// it.
     #[serde(default)]
     pub utilization_ratio: Option<f64>,
 }
@@ -102,7 +104,7 @@ impl ProcessDevice {
     }
 }
 
-/// How a process uses a device: in which of NVML's lists it is.
+/// The kind of a process's use, by the list of NVML that has the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

@@ -1,4 +1,4 @@
-//! The published schema of the snapshot is that of its types.
+//! The published schema of the snapshot, compared with its types.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -16,7 +16,7 @@ impl JsonSchema for DeviceIndex {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "NVML's index of a GPU, such as 0, or with that of a MIG device in it, such as 0:1.",
+            "description": "NVML's index of a GPU, such as 0, or with the index of a MIG device in it, such as 0:1.",
             "type": "string",
             "pattern": "^[0-9]+(:[0-9]+)?$",
         })
@@ -24,7 +24,7 @@ impl JsonSchema for DeviceIndex {
 }
 
 #[test]
-fn the_published_schema_is_that_of_the_types() {
+fn the_published_schema_is_the_schema_of_the_types() {
     let schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Snapshot>();
     let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
     // Links and line breaks are rustdoc's.
@@ -38,7 +38,7 @@ fn the_published_schema_is_that_of_the_types() {
     let published = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         published == text,
-        "docs/snapshot.schema.json is not what the types say: \
+        "docs/snapshot.schema.json differs from the types: \
          run 'UPDATE_SCHEMA=1 cargo test -p genv-core schema', and see that fields were only added"
     );
 }

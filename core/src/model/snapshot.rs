@@ -11,7 +11,7 @@ use super::{Counters, Device, DeviceIndex, Environment, Process, QueuedProcess};
 /// Version of the snapshot's JSON form.
 pub const SNAPSHOT_VERSION: u32 = 1;
 
-/// What is true on one host.
+/// The facts of one host at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Snapshot {
@@ -31,9 +31,9 @@ pub struct Snapshot {
     /// `nvmlSystemGetDriverVersion`.
     #[serde(default)]
     pub driver_version: Option<String>,
-    /// How each collector fared, by name: `gpu`, `processes`, `state`.
+    /// The health of each collector, by name: `gpu`, `processes`, `state`.
     pub collectors: BTreeMap<String, CollectorStatus>,
-    /// Every device once seen, in the order of their indices.
+    /// Every device that was seen, in the order of the indices.
     pub devices: Vec<Device>,
     /// Environments, by eid.
     pub environments: Vec<Arc<Environment>>,
@@ -42,15 +42,15 @@ pub struct Snapshot {
     /// The processes that wait for devices, in order of arrival.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queue: Vec<QueuedProcess>,
-    /// How many requests for devices were refused that could have waited, since the state directory was made; the length of
-    /// a file that every user may write.
+    /// The number of refused requests for devices that could have waited, since the state directory was created; the
+    /// length of a file that every user may write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_requests: Option<u64>,
     /// Accumulated since the collection began.
     pub counters: Counters,
 }
 
-/// Of a host about which nothing is known.
+/// The snapshot of a host without facts.
 impl Default for Snapshot {
     fn default() -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Snapshot {
         let Some(device) = of_gpu.clone().find(|it| it.index == whole) else {
             return false;
         };
-        // A part that is not up is gone, since the GPU was split in another way.
+        // A MIG device that is not up is gone: the GPU was split in another way.
         device.up
             && if device.mig_parent {
                 of_gpu.all(|it| it.index == whole || !it.up || it.processes_measured)
@@ -107,15 +107,15 @@ impl Snapshot {
         self.processes_known(gpu) && !devices.any(|it| it.index.gpu == gpu && it.use_unexplained)
     }
 
-    /// The name of the user for whom a process runs: in an environment its user, who in a container
-    /// need not be the process's; else the process's own, if it is known.
+    /// The name of the user for whom a process runs: the user of its environment, which may differ from the user of a
+    /// process in a container; without an environment the user of the process, if known.
     #[must_use]
     pub fn user_of<'a>(&'a self, process: &'a Process) -> Option<&'a str> {
         let owner = |eid| self.environment(eid).map(|it| it.username.as_str());
         user(process, owner)
     }
 
-    /// The users of all environments: for many questions, which it answers faster.
+    /// The users of all environments, for fast look-ups.
     #[must_use]
     pub fn owners(&self) -> Owners<'_> {
         let environments = self.environments.iter();
@@ -128,7 +128,7 @@ impl Snapshot {
 pub struct Owners<'a>(HashMap<&'a str, &'a str>);
 
 impl<'a> Owners<'a> {
-    /// Whose environment it is, if there is one with this eid.
+    /// The user of an environment, if the environment exists.
     #[must_use]
     pub fn of_environment(&self, eid: &str) -> Option<&'a str> {
         self.0.get(eid).copied()
@@ -154,24 +154,23 @@ fn user<'a>(process: &'a Process, owner: impl FnOnce(&'a str) -> Option<&'a str>
 pub struct CollectorStatus {
     /// Whether the last attempt succeeded.
     pub success: bool,
-    /// Whether the snapshot carries what the collector tells: not before it told anything, and not any more
-    /// once that became too old. Environments also need to know which processes live.
+    /// Whether the snapshot has values of the collector: not before its first values, and not after they became too
+    /// old. Environments also need the living processes.
     #[serde(default)]
     pub current: bool,
     /// How long the last finished attempt took; absent before the first.
     #[serde(default)]
     pub duration_seconds: Option<f64>,
-    /// When its last values were read, Unix time; absent if they never were.
+    /// When its last values were read, Unix time; absent if none were read.
     #[serde(default)]
     pub timestamp_seconds: Option<f64>,
-    /// Why it failed, what is damaged or what to do; absent when all is well.
+    /// The failure, the damage, or the remedy; absent without a fault.
     #[serde(default)]
     pub error: Option<String>,
 }
 
 impl CollectorStatus {
-    /// The time of the question to which the last values are the answer, Unix time. The values show every event before
-    /// that time.
+    /// When the last values were requested, Unix time. The values show every event before that time.
     #[must_use]
     pub fn asked_seconds(&self) -> Option<f64> {
         Some(self.timestamp_seconds? - self.duration_seconds.unwrap_or_default())
@@ -189,11 +188,11 @@ pub struct HostSnapshot {
     pub received_timestamp_seconds: Option<f64>,
     /// The latest snapshot; absent if there never was one, or it became too old.
     pub snapshot: Option<Arc<Snapshot>>,
-    /// How its SSH session fares; absent of a host that is read without one.
+    /// The health of its SSH session; absent for a host without one.
     pub ssh: Option<CollectorStatus>,
 }
 
-/// What a stream publishes once an interval: every host, reachable or not.
+/// One publication of a stream: all hosts, also those that do not answer.
 #[derive(Clone, Debug, Default)]
 pub struct Publication {
     /// Counts publications from 1; 0 is the empty one before the first.

@@ -13,27 +13,27 @@ pub fn local_time_zone() -> TimeZone {
     }
 }
 
-/// The zone of the times in genv's state files: `/etc/localtime` (localtime(5)), and `TZ` only where that file is missing.
+/// The zone of the times in genv's state files: `/etc/localtime` (localtime(5)), and `TZ` only where that file is
+/// missing.
 ///
-/// All users share these files, and their times carry no offset: a `TZ` of one caller must not change what they mean.
+/// All users share these files, and their times have no offset: the `TZ` of one caller must not change their meaning.
 #[must_use]
 pub fn machine_time_zone() -> TimeZone {
-    // The name of the zone is of no use here, and to find it the whole database is walked.
+    // `TimeZone::system` searches the whole database for the name of the zone, which is not used here.
     let content = std::fs::read("/etc/localtime").ok();
     let zone = content.and_then(|content| TimeZone::tzif("local", &content).ok());
     zone.unwrap_or_else(TimeZone::system)
 }
 
-/// A text that is not a time of genv's files, or a time that cannot be written as one.
+/// A text that is not a time of genv's files, or a time that the format cannot express.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a time of the form dd/mm/YYYY HH:MM:SS")]
 pub(crate) struct LocalTimeError(String);
 
 /// Unix seconds of a local time.
 ///
-/// The format does not carry an offset. A time that happened twice, when clocks went back, is
-/// taken as its first occurrence; one that never happened, when they went forward, as if the
-/// clocks had not: both as the rest of the world does (RFC 5545).
+/// The format has no offset. A time that occurs twice, when clocks are set back, is the first occurrence. A time that
+/// is skipped, when clocks are set forward, counts as if the clocks had not been set (both as in RFC 5545).
 ///
 /// # Errors
 /// The text has another form, or names no real date.
@@ -47,7 +47,7 @@ pub(crate) fn parse_local_time(text: &str, time_zone: &TimeZone) -> Result<i64, 
 /// The local time of Unix seconds.
 ///
 /// # Errors
-/// The time is beyond the years that the format can write.
+/// The year has no four digits.
 pub(crate) fn format_local_time(timestamp_seconds: i64, time_zone: &TimeZone) -> Result<String, LocalTimeError> {
     let error = || LocalTimeError(format!("@{timestamp_seconds}"));
     let timestamp = Timestamp::from_second(timestamp_seconds).map_err(|_| error())?;
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn an_invalid_time_is_refused() {
         for text in [
             "",
             "now",

@@ -1,12 +1,12 @@
-//! Which container a process runs in, by `/proc/PID/cgroup`.
+//! The container of a process, by `/proc/PID/cgroup`.
 
 /// A container, by the name that its engine gave its cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Container {
     /// 64 hexadecimal digits, or the name of a container of LXC or systemd-nspawn.
     pub(super) id: String,
-    /// Who may make up cgroups where this one is: the user in whose part of systemd's tree (`user.slice/user-UID.slice`
-    /// at the root) it is. A slice further below says nothing: any user may call an own cgroup so.
+    /// The user in whose part of systemd's tree (`user.slice/user-UID.slice` at the root) the cgroup is: this user may
+    /// create cgroups there. A slice further below is no evidence: every user may give an own cgroup such a name.
     pub(super) owner: Option<u32>,
 }
 
@@ -39,9 +39,9 @@ fn innermost(path: &str) -> Option<Container> {
     found.map(|id| Container { id: id.to_owned(), owner: user_of_path(path) })
 }
 
-/// The user to whom systemd gave the part of the tree that this path is in.
+/// The user of the part of systemd's tree with this path.
 fn user_of_path(path: &str) -> Option<u32> {
-    // What lies outside the reader's own cgroup namespace begins with these.
+    // A path outside of the reader's cgroup namespace begins with these.
     let outside = |part: &&str| part.is_empty() || *part == "..";
     let mut parts = path.split('/').skip_while(outside);
     let is_users = parts.next() == Some("user.slice");
@@ -52,7 +52,7 @@ fn container_id<'a>(above: &'a str, part: &'a str) -> Option<&'a str> {
     if let Some(name) = part.strip_prefix("lxc.payload.") {
         return Some(name);
     }
-    // systemd-nspawn keeps itself apart from what it runs.
+    // systemd-nspawn itself is not in the cgroup of its container.
     if part == "payload" {
         let service = above.strip_prefix("systemd-nspawn@");
         let service = service.and_then(|it| it.strip_suffix(".service"));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rootless_container_tells_its_owner() {
+    fn a_rootless_container_has_its_owner() {
         assert_eq!(
             of("0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID.scope/container"),
             Some((ID.to_owned(), Some(1000)))
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_that_a_user_called_like_anothers_slice_is_that_users() {
+    fn a_cgroup_with_the_name_of_another_users_slice_belongs_to_its_creator() {
         for path in [
             "0::/user.slice/user-1001.slice/user@1001.service/user-1000.slice/docker-ID.scope",
             "0::/user.slice/user-1001.slice/user@1001.service/user.slice/user-1000.slice/lxc/ID",

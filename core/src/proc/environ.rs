@@ -1,4 +1,4 @@
-//! What the environ of a process claims.
+//! The claim in the environ of a process.
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -14,7 +14,7 @@ use super::{Claim, MissingEvidence};
 /// The variable that names the environment of a process.
 const VARIABLE: &[u8] = b"GENV_ENVIRONMENT_ID=";
 
-/// What a process says of itself, by the environment variables with which its program was started.
+/// The claims of a process, by the environment variables with which its program was started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
     /// The environment that it names.
@@ -24,7 +24,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// Reads `/proc/PID/environ`. An ended or unreadable process names nothing. Absent if the environ cannot be read in
+    /// Reads `/proc/PID/environ`. An ended or unreadable process has no claims. `None` if the environ cannot be read in
     /// time.
     #[must_use]
     pub fn by(pid: u32) -> Option<Self> {
@@ -86,9 +86,9 @@ pub(super) fn read_from_directory<'a>(
 
 /// The claim that a whole, non-empty `/proc/PID/environ` makes (proc_pid_environ(5)).
 ///
-/// As for getenv(3), the first entry counts. Without one, everything else must look like an environ
-/// before its silence is believed: a program that writes its title over its environ (as
-/// setproctitle does) leaves text without `=`, or zeros.
+/// As for getenv(3), the first entry counts. Without such an entry, the claim is absent only if the whole content has
+/// the form of an environ: a program that writes its title over its environ, as setproctitle does, leaves text without
+/// `=`, or zeros.
 pub(super) fn claim(environ: &[u8]) -> Claim {
     let mut rest = environ;
     let mut well_formed = true;
@@ -130,7 +130,7 @@ mod tests {
             (b"GENV_ENVIRONMENT_ID=a=b c\0", named("a=b c")),
             (b"GENV_ENVIRONMENT_ID=\xff\0", named("\u{fffd}")),
             (b"\xff=\xfe\0GENV_ENVIRONMENT_ID=7\0", named("7")),
-            // An entry that survived a title in front of it is still the process's own.
+            // An entry behind a title is still an entry of the process.
             (b"my title\0\0\0GENV_ENVIRONMENT_ID=7\0", named("7")),
         ] {
             assert_eq!(claim(environ), expected);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_title_leaves_is_no_environ() {
+    fn an_environ_that_a_title_overwrote_makes_no_claim() {
         for environ in [
             &b"\0"[..],
             b"\0\0\0\0",

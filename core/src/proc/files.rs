@@ -10,13 +10,13 @@ use rustix::process::{Pid, test_kill_process};
 use super::stat::Stat;
 use super::{Lineage, UserNamespace};
 
-/// How much of a file is read. The kernel allows environs of 6 MiB; a claim further behind is not looked for.
+/// The most bytes of a file that are read. The kernel allows environs of 6 MiB; a claim beyond this limit is not found.
 pub(super) const MOST_READ_BYTES: usize = 1 << 20;
 
 /// The number of threads that are searched for one that has not ended.
 const MOST_THREADS: usize = 16;
 
-/// Why nothing is known of a process.
+/// Why a process cannot be read.
 pub(super) enum Absence {
     Vanished,
     Hidden,
@@ -31,7 +31,7 @@ impl From<Errno> for Absence {
     }
 }
 
-/// An open `/proc`, and what turns its ticks into time.
+/// An open `/proc`, with the values that convert its ticks to time.
 pub(super) struct Root<'a> {
     pub(super) directory: BorrowedFd<'a>,
     pub(super) boot_time_seconds: f64,
@@ -40,7 +40,7 @@ pub(super) struct Root<'a> {
 }
 
 impl Root<'_> {
-    /// A lineage; the uid is as this program's user namespace shows it.
+    /// A lineage. `uid` is a uid of this program's user namespace.
     pub(super) fn lineage(&self, start_time_ticks: u64, parent: u32, uid: Option<u32>) -> Lineage {
         #[expect(clippy::cast_precision_loss, reason = "a tick is exact for 2 million years of uptime")]
         let ticks = start_time_ticks as f64;
@@ -53,10 +53,10 @@ impl Root<'_> {
     }
 }
 
-/// What was read of a file.
+/// The content of a file.
 pub(super) struct Content<'a> {
     pub(super) content: &'a [u8],
-    /// Whether this is all of it.
+    /// Whether this is the whole file.
     pub(super) whole: bool,
 }
 
@@ -77,7 +77,7 @@ pub(super) fn open(directory: BorrowedFd<'_>, name: impl Arg) -> Result<OwnedFd,
 
 /// Reads a file from its beginning into the buffer, which grows up to [`MOST_READ_BYTES`].
 ///
-/// A read that does not fill the buffer was the last: the files of `/proc` are made in one piece.
+/// A read that does not fill the buffer is the last one, since the kernel creates a file of `/proc` in one piece.
 pub(super) fn read_from<'a>(file: &OwnedFd, buffer: &'a mut Vec<u8>) -> Result<Content<'a>, Errno> {
     let mut length = 0;
     loop {
@@ -111,16 +111,16 @@ pub(super) fn threads(directory: BorrowedFd<'_>, task: impl Arg) -> Result<Vec<S
     Ok(threads.take(MOST_THREADS).collect())
 }
 
-/// What it means that a process cannot be opened.
+/// The meaning of an error of opening a process.
 pub(super) fn absence(live: bool, pid: u32, errno: Errno) -> Absence {
     match Absence::from(errno) {
-        // With `hidepid=2`, what may not be seen seems not to exist; signal 0 sees it.
+        // With `hidepid=2` a hidden process seems not to exist; signal 0 reaches it.
         Absence::Vanished if live && exists(pid) => Absence::Hidden,
         absence => absence,
     }
 }
 
-/// Whether a process exists, whether or not it may be seen (kill(2)).
+/// Whether a process exists, even if it is hidden (kill(2)).
 fn exists(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| matches!(test_kill_process(pid), Ok(()) | Err(Errno::PERM)))

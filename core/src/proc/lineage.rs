@@ -9,22 +9,21 @@ use super::files::{Absence, Root, absence, read, read_stat};
 use super::reader::CYCLES_BETWEEN_STATS;
 use super::{Lineage, ProcessTable, stat};
 
-/// Reads lineages, and remembers those of the last cycle.
+/// Reads lineages, and keeps those of the last cycle.
 ///
-/// The kernel gives the directory of a process an inode of its own, so that the same number in the
-/// next cycle means the same process: looking costs a seventh of reading `stat`. A start time never
-/// changes, and a parent only when it ends; so while both inodes stay, so does the parent. A parent that ended and is
-/// a zombie keeps its inode: then the child's `stat` shows the change, which is read in one of
-/// [`CYCLES_BETWEEN_STATS`] cycles.
+/// The kernel gives the directory of each process an inode of its own, so that the same inode in the next cycle means
+/// the same process; its read costs a seventh of the read of `stat`. A start time never changes, and a parent changes
+/// only when the parent ends: while both inodes stay, the parent stays. A parent that is a zombie keeps its inode: then
+/// the child's `stat` shows the change, which is read in one of [`CYCLES_BETWEEN_STATS`] cycles.
 #[derive(Debug)]
 pub(super) struct Lineages {
     live: bool,
     remembered: HashMap<u32, Remembered>,
     /// The processes whose `stat` was read in this cycle.
     read: HashSet<u32>,
-    /// Those of them that the last cycle did not see. A pid is among them if another process has it now.
+    /// The processes in `read` that the last cycle did not see. A reused pid is among them.
     new: HashSet<u32>,
-    /// Whose ancestors were followed in this cycle: each once, so that even a loop ends.
+    /// The processes whose ancestors were followed in this cycle: each once, so that a loop ends.
     followed: HashSet<u32>,
     cycle: u32,
     path: String,
@@ -40,7 +39,7 @@ struct Remembered {
 }
 
 impl Lineages {
-    /// Nothing is remembered of directories that only look like `/proc`.
+    /// Lineages of a folder that is not the kernel's `/proc` are not kept.
     pub(super) fn new(live: bool) -> Self {
         Self {
             live,
@@ -66,7 +65,7 @@ impl Lineages {
         insert(table, pid, lineage, ended);
     }
 
-    /// Remembers what `stat` says of a process in this cycle, if an inode tells that process from later ones.
+    /// Keeps the `stat` of a process in this cycle, if an inode identifies the process.
     fn remember(&mut self, pid: u32, known: Option<Remembered>) {
         self.read.insert(pid);
         let before = known.and_then(|known| self.remembered.insert(pid, known));
@@ -76,7 +75,7 @@ impl Lineages {
         }
     }
 
-    /// The lineage of a process whose directory was found so, if it is the one that is remembered.
+    /// The lineage of the process with this directory, if it is the known process.
     pub(super) fn remembered(&self, root: &Root<'_>, pid: u32, found: &Stat) -> Option<Lineage> {
         let known = self.remembered.get(&pid)?;
         (known.inode == found.st_ino).then(|| root.lineage(known.start_time_ticks, known.parent, Some(found.st_uid)))
@@ -92,7 +91,7 @@ impl Lineages {
             let known = table.lineage.contains_key(&parent);
             let stayed = known && !self.new.contains(&parent);
             if !stayed && !self.read.contains(&child) {
-                // The parent that was remembered may have ended, and the child have another one.
+                // The known parent may have ended, and the child may have another parent.
                 self.remembered.remove(&child);
                 table.lineage.remove(&child);
                 self.add(root, child, table);
@@ -118,7 +117,7 @@ impl Lineages {
         }
     }
 
-    /// Forgets what this cycle did not see.
+    /// Forgets processes that this cycle did not see.
     pub(super) fn end_cycle(&mut self, table: &ProcessTable) {
         self.remembered.retain(|pid, _| table.lineage.contains_key(pid));
         self.read.clear();
@@ -130,9 +129,10 @@ impl Lineages {
     fn lineage(&mut self, root: &Root<'_>, pid: u32) -> Result<(Lineage, bool), Absence> {
         self.path.clear();
         write!(self.path, "{pid}").expect("writing to a string never fails");
-        // Asked before `stat` is read: if the pid is reused in between, the number fits neither process.
+        // Read before `stat`: if the pid is reused in between, the inode fits neither process.
         let found = if self.live { statat(root.directory, self.path.as_str(), AtFlags::empty()).ok() } else { None };
-        // One that ended keeps its directory until its parent waits for it: each is looked at in some of the cycles.
+        // An ended process keeps its directory until its parent waits for it: the `stat` of each is read in some
+        // cycles.
         let is_turn = pid % CYCLES_BETWEEN_STATS == self.cycle % CYCLES_BETWEEN_STATS;
         if let Some(found) = found.filter(|_| !is_turn)
             && let Some(lineage) = self.remembered(root, pid, &found)

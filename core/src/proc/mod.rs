@@ -1,4 +1,4 @@
-//! What the kernel says of processes.
+//! The processes of the kernel.
 
 mod cgroup;
 mod environ;
@@ -26,59 +26,60 @@ pub use usernames::{find_username, username};
 
 use foldhash::{HashMap, HashSet};
 
-/// Whether a pid is that of a thread of the kernel, as far as `/proc` shows that.
+/// Whether a pid belongs to a kernel thread, as far as `/proc` shows this.
 #[must_use]
 pub fn is_kernel_thread(pid: u32) -> bool {
     let content = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat::Stat::parse(&content).is_some_and(|stat| stat.is_kernel_thread())
 }
 
-/// Something that can be asked about processes: `/proc`, or a simulation.
+/// A source of processes: `/proc`, or a simulation.
 pub trait ProcessSource: Send {
-    /// Reads processes once. A process that cannot be read is part of the answer, never an error.
+    /// Reads processes once. An unreadable process is a part of the table, never an error.
     fn read(&mut self, request: &ProcessRequest) -> ProcessTable;
 
-    /// Whether a process could do something: it has neither ended, waited for or not, nor been stopped (SIGSTOP). One of
-    /// which this source cannot tell could.
+    /// Whether a process can act: it has neither ended, even as a zombie, nor been stopped (SIGSTOP). A process whose
+    /// state is not known counts as able to act.
     fn can_act(&mut self, _pid: u32) -> bool {
         true
     }
 
-    /// The user to whom a uid belongs: itself, unless it is a subordinate uid (subuid(5)) without an account of its own.
+    /// The owner of a uid: the uid itself, unless it is a subordinate uid (subuid(5)) without an account of its
+    /// own.
     fn owner(&mut self, uid: u32) -> u32 {
         uid
     }
 
-    /// What a user is called in snapshots: the passwd name of a uid, else `uid:1234`.
+    /// The name of a user in snapshots: the passwd name of a uid, else `uid:1234`.
     fn username(&mut self, uid: u32) -> String;
 }
 
-/// Which processes to read.
+/// The processes to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessRequest {
     /// Processes whose facts and ancestors are wanted: those that use a device.
     pub processes: Vec<u32>,
-    /// Processes of which only the start time is wanted: members of environments.
+    /// Processes whose start time alone is wanted: members of environments.
     pub members: Vec<u32>,
 }
 
-/// What was read in one go.
+/// The processes of one read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProcessTable {
-    /// By pid, for every process asked for.
+    /// By pid, for every process of the request.
     pub processes: HashMap<u32, ProcessRead>,
     /// Start time and parent, by pid, of members that exist, of the processes that are present, and
     /// of all their ancestors. The parent of a member that is no ancestor may have changed since it was read.
     pub lineage: HashMap<u32, Lineage>,
-    /// Members and ancestors that exist, but of which nothing may be read (`hidepid`).
+    /// Members and ancestors that exist and may not be read (`hidepid`).
     pub hidden: HashSet<u32>,
-    /// Those of `lineage` that ended, and for which nobody has waited.
+    /// The processes of `lineage` that have ended, and whose parent has not waited for them.
     pub zombies: HashSet<u32>,
     /// The members of `processes` whose environ could not be read in time.
     pub unread: HashSet<u32>,
-    /// Users to whom subordinate uids belong; see [`ProcessTable::owner`].
+    /// Owners of subordinate uids; see [`ProcessTable::owner`].
     pub owners: HashMap<u32, u32>,
-    /// Uids that may be subordinate ones of users whom only a directory service knows.
+    /// Uids that may be subordinate uids of users in a directory service.
     pub ownerless: HashSet<u32>,
     /// The pid namespace of these pids, by its inode. Absent where every record uses these pids, as in a simulation or
     /// for another machine.
@@ -140,24 +141,24 @@ impl ProcessTable {
         }
     }
 
-    /// The user to whom a uid of this table belongs: itself, or the one who has it as a subordinate uid (subuid(5)).
+    /// The owner of a uid of this table: the uid itself, or the owner of the subordinate uid (subuid(5)).
     #[must_use]
     pub fn owner(&self, uid: u32) -> u32 {
         self.owners.get(&uid).copied().unwrap_or(uid)
     }
 
-    /// What the user of root's process in a container is called: `container:ID`, as nobody can tell who started it. Absent
-    /// for every other process.
+    /// The username of a process of root in a container: `container:ID`, since the user who started it is not known.
+    /// `None` for every other process.
     #[must_use]
     pub fn container_username(&self, facts: &ProcessFacts) -> Option<String> {
         let id = facts.container_id.as_ref().filter(|id| !id.is_empty())?;
-        let is_anybodys = facts.uid == Some(0) && facts.container_owner.is_none();
-        is_anybodys.then(|| format!("container:{}", id.chars().take(12).collect::<String>()))
+        let has_no_known_user = facts.uid == Some(0) && facts.container_owner.is_none();
+        has_no_known_user.then(|| format!("container:{}", id.chars().take(12).collect::<String>()))
     }
 
     /// The user to which a process is attributed: the effective user, or the user who started a setuid program, if that
-    /// user is neither the effective user nor root. Absent if the users could not be read, or if the owner of the uid
-    /// is not known here.
+    /// user is neither the effective user nor root. `None` if the users could not be read, or if the owner of the uid
+    /// is not known.
     #[must_use]
     pub fn shown_user(&self, facts: &ProcessFacts) -> Option<u32> {
         let uid = facts.uid.filter(|uid| !self.ownerless.contains(uid))?;
@@ -165,8 +166,8 @@ impl ProcessTable {
         Some(self.owner(starter.unwrap_or(uid)))
     }
 
-    /// The user for whom a process runs; absent if that could not be read, if nobody here knows whose uid it has, or if its real and effective uids belong to
-    /// two users.
+    /// The user for whom a process runs. `None` if the uids could not be read, if the owner of the uid is not known, or
+    /// if the real and the effective uid belong to two users.
     #[must_use]
     pub fn user(&self, facts: &ProcessFacts) -> Option<u32> {
         let user = self.owner(facts.uid.filter(|uid| !self.ownerless.contains(uid))?);
@@ -174,7 +175,7 @@ impl ProcessTable {
     }
 }
 
-/// Who a process is and where it comes from.
+/// The identity and the parent of a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lineage {
     /// Start in clock ticks since boot: field 22 of `/proc/PID/stat`.
@@ -190,15 +191,15 @@ pub struct Lineage {
 /// The outcome of reading one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessRead {
-    /// It is there.
+    /// The process exists.
     Present(ProcessFacts),
-    /// It is not there (any more), or another process took its pid while it was read.
+    /// The process does not exist, or its pid was reused during the read.
     Vanished,
     /// `/proc/PID` itself may not be read (`hidepid`).
     Unreadable,
 }
 
-/// What is known of one process.
+/// The facts of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessFacts {
     /// Start in clock ticks since boot: field 22 of `/proc/PID/stat`.
@@ -207,40 +208,39 @@ pub struct ProcessFacts {
     pub uid: Option<u32>,
     /// Real uid, from the same line. It differs from the effective one while a setuid program works for another user.
     pub real_uid: Option<u32>,
-    /// Field 2 of `/proc/PID/stat`, bytes that are not UTF-8 replaced; it may be that of a
-    /// few reads ago.
+    /// Field 2 of `/proc/PID/stat`, with bytes replaced that are not UTF-8; it may be a few reads old.
     pub comm: String,
-    /// Container id found in `/proc/PID/cgroup` (Docker, containerd, Podman, Kubernetes, LXC, systemd-nspawn), if any; none in the
-    /// container that this program runs in itself.
+    /// Container id found in `/proc/PID/cgroup` (Docker, containerd, Podman, Kubernetes, LXC, systemd-nspawn), if any;
+    /// none in the container that this program runs in itself.
     pub container_id: Option<String>,
-    /// User in whose part of the cgroup tree (`user-UID.slice`) the container is: a rootless one,
-    /// or one whose name that user made up. Its claims are worth no more than that user's.
+    /// The user in whose part of the cgroup tree (`user-UID.slice`) the container is: the container is rootless, or the
+    /// user invented its name. A claim of the container counts as a claim of this user.
     pub container_owner: Option<u32>,
-    /// What `/proc/PID/environ` says of an environment.
+    /// The claim in `/proc/PID/environ`.
     pub claim: Claim,
 }
 
 /// What a process claims about its environment by `GENV_ENVIRONMENT_ID`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// It names this environment. An empty value, or one that is not UTF-8, names no environment that
-    /// could exist: it is kept (lossily) and refuted by attribution.
+    /// It names this environment. A value that is empty or not UTF-8 names no possible environment: it is kept
+    /// (lossily), and attribution refutes it.
     Named(String),
-    /// Its environ was read whole, is well-formed, and does not name any.
+    /// Its environ was read whole, is well-formed, and names no environment.
     Absent,
-    /// It could not be learned.
+    /// The claim is not known.
     Missing(MissingEvidence),
 }
 
-/// Why a claim could not be learned.
+/// Why a claim is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingEvidence {
-    /// `/proc/PID/environ` may not be read, or names none in its first MiB and goes on.
+    /// `/proc/PID/environ` may not be read, or is longer than 1 MiB and names no environment in its first MiB.
     EnvironUnreadable,
-    /// It is empty: a kernel thread, a process started with an empty environment, or one that cleared it.
+    /// It is empty: the process is a kernel thread, was started without variables, or cleared them.
     EnvironEmpty,
-    /// It holds something else than `NAME=value` entries, as setproctitle leaves it.
+    /// It does not consist of `NAME=value` entries, as after setproctitle.
     EnvironOverwritten,
-    /// The process is a zombie: it has no environ any more.
+    /// The process is a zombie, which has no environ.
     Zombie,
 }

@@ -1,8 +1,8 @@
-//! The user namespace that this program runs in (user_namespaces(7)).
+//! The user namespace of this program (user_namespaces(7)).
 //!
-//! In a namespace, uids mean other users than on the machine. A container has users, files and a state of its own: there,
-//! its own uids are right. `unshare --map-root-user` only renames users on the machine's own files: there,
-//! what is written and compared is the uid of the machine.
+//! In a namespace, uids stand for other users than on the machine. A container has users, files and a state of its own,
+//! and uses its own uids. `unshare --map-root-user` only renames users on the machine's own files: there, the program
+//! writes and compares the uids of the machine.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,28 +10,28 @@ use std::sync::OnceLock;
 
 use rustix::process::getuid;
 
-/// How many uids the initial namespace has: all but the last, which means "no user".
+/// The number of uids of the initial namespace: all but the last, which means "no user".
 const ALL_UIDS: u32 = u32::MAX;
 
-/// The most ancestors that are asked for their namespace.
+/// The most ancestors whose namespace is read.
 const MOST_ANCESTORS: usize = 64;
 
-/// What this program's uids mean on the machine.
+/// The meaning of this program's uids on the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UserNamespace {
     /// Absent in the initial namespace.
     map: Option<Map>,
-    /// Whether the uids of this namespace are translated to those of the machine, on whose files it works.
+    /// Whether uids are translated to uids of the machine: this namespace uses the machine's files.
     translates: bool,
     /// Whether there is a further namespace between this one and the machine's, so that no uid can be translated.
     nested: bool,
 }
 
-/// `/proc/PID/uid_map`: a uid here, the same uid outside, and for how many that holds.
+/// `/proc/PID/uid_map`: the first uid here, the first uid outside, and the number of uids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Map {
     extents: Vec<(u32, u32, u32)>,
-    /// What the kernel shows in place of users whom the map lacks.
+    /// The uid that the kernel shows for users without an entry in the map.
     overflow: u32,
 }
 
@@ -48,7 +48,7 @@ impl Map {
         self.extents.first().is_some_and(|&(first, _, count)| first == 0 && count == ALL_UIDS)
     }
 
-    /// The uid outside; none of a user whom the namespace does not map.
+    /// The uid outside; `None` if the namespace does not map the user.
     fn outside(&self, uid: u32) -> Option<u32> {
         if uid == self.overflow {
             return None;
@@ -61,10 +61,10 @@ impl Map {
 }
 
 impl UserNamespace {
-    /// That of the machine.
+    /// The namespace of the machine.
     pub(crate) const INITIAL: Self = Self { map: None, translates: false, nested: false };
 
-    /// That of this program.
+    /// The namespace of this program.
     pub(crate) fn own() -> &'static Self {
         static OWN: OnceLock<UserNamespace> = OnceLock::new();
         OWN.get_or_init(Self::read)
@@ -84,7 +84,7 @@ impl UserNamespace {
         let is_mapped = |path| fs::metadata(path).is_ok_and(|it| map.outside(it.uid()).is_some());
         // A container brings its own root directory.
         let translates = !is_mapped("/");
-        // These files are the machine's root's, whatever is mounted where.
+        // This file belongs to the machine's root, whatever is mounted.
         let roots = fs::metadata("/proc/sys/kernel/ostype").map(|it| it.uid());
         let is_root = map.outside(getuid().as_raw()) == Some(0);
         let nested = is_root && roots.is_ok_and(|uid| uid != getuid().as_raw()) || is_below_another(&content);
@@ -96,7 +96,7 @@ impl UserNamespace {
         self.translates
     }
 
-    /// The user by whom a uid of this namespace is known to those who share the state; none if it is not mapped.
+    /// The uid of a user of this namespace in the shared state; `None` if the user is not mapped.
     pub(crate) fn user(&self, uid: u32) -> Option<u32> {
         match &self.map {
             Some(map) if self.translates => map.outside(uid),
@@ -104,7 +104,7 @@ impl UserNamespace {
         }
     }
 
-    /// Why no state may be written into a directory of this owner, if so.
+    /// Why this program must not write state into a directory of this owner; `None` if it may.
     pub(crate) fn refuses(&self, owner: u32) -> Option<&'static str> {
         let map = self.map.as_ref()?;
         if map.outside(owner).is_none() {
@@ -117,8 +117,8 @@ impl UserNamespace {
     }
 }
 
-/// Whether the nearest ancestor of another user namespace may be in one that is not the initial one. Where a pid namespace
-/// hides that ancestor, nothing shows what the uids of this namespace's map mean.
+/// Whether the nearest ancestor in another user namespace may be outside of the initial namespace. If a pid namespace
+/// hides that ancestor, the meaning of the uids in this namespace's map is not known.
 fn is_below_another(own: &str) -> bool {
     let mut pid = "self".to_owned();
     for _ in 0..MOST_ANCESTORS {
@@ -136,8 +136,8 @@ fn is_below_another(own: &str) -> bool {
     true
 }
 
-/// The real uid of this program, as those know it who share genv's state: that of the machine, or in a container
-/// with users of its own that of the container.
+/// The real uid of this program in the shared state: the uid of the machine, or in a container with users of its own
+/// the uid of the container.
 #[must_use]
 pub fn own_uid() -> u32 {
     let uid = getuid().as_raw();
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(rootless.outside(1), Some(100_000));
         assert_eq!(rootless.outside(65_536), Some(165_535));
         assert_eq!(rootless.outside(65_537), None);
-        assert_eq!(rootless.outside(65_534), None, "that is shown for everybody else");
+        assert_eq!(rootless.outside(65_534), None, "the kernel shows it for all other users");
         assert!(!rootless.is_initial());
         assert!(map("0 0 4294967295\n").is_initial());
         assert_eq!(map("").outside(0), None);

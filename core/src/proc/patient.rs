@@ -64,7 +64,7 @@ impl ProcessSource for ProcReader {
             let request = request.clone();
             let gives_up = attempt == MOST_AT_ONCE;
             let read = self.hanging.watched(&mut self.worker, gives_up, move |watch| {
-                direct.follow(watch);
+                direct.guard_by(watch);
                 let table = direct.read(&request);
                 (direct, table)
             });
@@ -89,7 +89,7 @@ impl ProcessSource for ProcReader {
     }
 }
 
-/// The answer in which no process is known.
+/// A table in which no process is known.
 fn unread(request: &ProcessRequest) -> ProcessTable {
     let unreadable = |&pid: &u32| (pid, ProcessRead::Unreadable);
     ProcessTable {
@@ -150,7 +150,8 @@ mod tests {
         let read = claims(&mut reader, &[10, 20]);
         assert_eq!(read, [false, true]);
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-        // The reader does not try it again. After a second hanging process of a user, no process of that user is read.
+        // The reader does not try the process again. After a second hanging process of a user, no process of that user
+        // is read.
         let _ = claims(&mut reader, &[11]);
         let began = Instant::now();
         let read = claims(&mut reader, &[10, 11, 12, 13, 20]);

@@ -17,7 +17,7 @@ use super::{Lineage, ProcReader, ProcessRequest, ProcessSource as _, files, stat
 /// The inode of the machine's namespace: `PROC_PID_INIT_INO` of the kernel's `include/linux/proc_ns.h`.
 pub const INITIAL: u64 = 0xEFFF_FFFC;
 
-/// No namespace: `/proc` shows the processes of a namespace that is not this program's.
+/// No namespace: `/proc` shows the processes of another namespace than this program's.
 pub(super) const NONE: u64 = 0;
 
 /// The inode of this program's namespace.
@@ -56,7 +56,7 @@ pub struct Below(OnceLock<Option<Holders>>);
 type Holders = HashMap<u32, Vec<PidHolder>>;
 
 impl Below {
-    /// The processes that have this pid in their own namespaces; none if this program does not see all processes.
+    /// The processes that have this pid in their own namespaces; `None` if this program does not see all processes.
     pub(super) fn holders(&self, pid: u32) -> Option<&[PidHolder]> {
         let all = self.0.get_or_init(read_below).as_ref()?;
         Some(all.get(&pid).map_or(&[], Vec::as_slice))

@@ -5,7 +5,7 @@ use super::UserNamespace;
 /// `PF_KTHREAD` of the kernel's `include/linux/sched.h`.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// What is used of `/proc/PID/stat` (proc_pid_stat(5)).
+/// The used fields of `/proc/PID/stat` (proc_pid_stat(5)).
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stat<'a> {
     /// Field 2 as the kernel has it: any bytes but NUL, parentheses and newlines included.
@@ -23,9 +23,9 @@ pub(super) struct Stat<'a> {
 }
 
 impl<'a> Stat<'a> {
-    /// Parses the file; `None` if it is cut off or is something else.
+    /// Parses the file; `None` if it is cut off or has another form.
     pub(super) fn parse(content: &'a [u8]) -> Option<Self> {
-        // Only the last parenthesis is the kernel's own: a process may put some in its name.
+        // The last parenthesis is the kernel's: a process may have parentheses in its name.
         let open = content.iter().position(|&byte| byte == b'(')?;
         let close = content.iter().rposition(|&byte| byte == b')')?;
         let comm = content.get(open + 1..close)?;
@@ -34,19 +34,20 @@ impl<'a> Stat<'a> {
             comm,
             state: *fields.next()?.first()?,
             parent: number(fields.next()?)?.try_into().ok()?,
-            // Fields 5 to 8 lie between the parent and the flags, 10 to 19 before the threads, 21 before the start time.
+            // Fields 5 to 8 lie between the parent and the flags, 10 to 19 before the threads, 21 before the start
+            // time.
             flags: number(fields.nth(4)?)?,
             threads: number(fields.nth(10)?)?,
             start_time_ticks: number(fields.nth(1)?)?,
         })
     }
 
-    /// Whether the process ended and waits for its parent to ask how: it has no environ any more.
+    /// Whether the first thread has ended: it has no environ, and waits for its parent.
     pub(super) const fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
 
-    /// As [`Stat::is_zombie`], of all its threads: where only the first has ended the others run on.
+    /// Whether all threads have ended. If only the first has ended, the others run on.
     pub(super) const fn has_ended(&self) -> bool {
         self.is_zombie() && self.threads <= 1
     }
@@ -56,7 +57,7 @@ impl<'a> Stat<'a> {
         self.flags & PF_KTHREAD != 0
     }
 
-    /// Whether it does nothing until SIGCONT comes. One that a debugger holds goes on by itself.
+    /// Whether the process is stopped until SIGCONT. A process under a debugger does not count as stopped.
     pub(super) const fn is_stopped(&self) -> bool {
         self.state == b'T'
     }
@@ -70,7 +71,7 @@ pub(super) struct Uids {
 }
 
 impl Uids {
-    /// As the machine knows them; none if one of them is not mapped.
+    /// The users as uids of the machine; `None` if one is not mapped.
     pub(super) fn translated(self, namespace: &UserNamespace) -> Option<Self> {
         Some(Self { real: namespace.user(self.real)?, effective: namespace.user(self.effective)? })
     }
@@ -85,7 +86,7 @@ pub(super) fn uids(content: &[u8]) -> Option<Uids> {
     Some(Uids { real: numbers.next()??, effective: numbers.next()?? })
 }
 
-/// The pid of a process in its own namespace, where that is below this one: the last number of the line `NSpid:` of
+/// The pid of a process in its own namespace, if that is below this one: the last number of the line `NSpid:` of
 /// `/proc/PID/status`.
 pub(super) fn inner_pid(content: &[u8]) -> Option<u32> {
     let numbers = line(content, b"NSpid:")?.trim_ascii();
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_the_kernel_is_told_by_its_flags_and_not_by_its_pid() {
+    fn a_kernel_thread_is_known_by_its_flags_and_not_by_its_pid() {
         let kthreadd = b"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0\n";
         assert!(Stat::parse(kthreadd).unwrap().is_kernel_thread());
         let in_a_container = b"2 (bash) S 0 2 2 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0\n";

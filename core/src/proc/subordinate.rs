@@ -1,48 +1,48 @@
-//! Uids that belong to other uids: the subordinate ones of rootless containers (subuid(5)).
+//! Subordinate uids, which rootless containers use, and their owners (subuid(5)).
 
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
-/// Where the ranges are listed.
+/// The file with the ranges.
 const SUBUID: &str = "/etc/subuid";
 
-/// Which services tell ranges besides (subid(5), nsswitch.conf(5)).
+/// The file that names other services with ranges (subid(5), nsswitch.conf(5)).
 const NSSWITCH: &str = "/etc/nsswitch.conf";
 
-/// Where ranges begin at the earliest: uids of 16 bits are given to users.
+/// The lowest subordinate uid: uids of 16 bits belong to users.
 const FIRST_SUBORDINATE: u32 = 1 << 16;
 
 /// The most of a file that is read.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The most ranges that are known: more than a user for every uid of 16 bits.
+/// The most ranges that are read: more than one for every uid of 16 bits.
 const MOST_RANGES: usize = 1 << 16;
 
 /// Ranges of subordinate uids, read again when the file changes.
 ///
-/// Ranges that only a directory service knows are not looked up: such a service can be asked for the ranges of a user, and
-/// not for the user of a uid but by a library that would run in this program. Where there is one, the user of a uid in no known
-/// range is not known.
+/// Ranges of a directory service are not looked up: without a library in this program, such a service only answers for
+/// the ranges of a user, and not for the user of a uid. With such a service, the user of a uid outside of all known
+/// ranges is not known.
 #[derive(Debug)]
 pub(super) struct Subordinates {
-    file: Watched,
+    file: WatchedFile,
     ranges: Vec<Range>,
-    services: Watched,
+    services: WatchedFile,
     /// Whether another service than the file has ranges.
     has_service: bool,
 }
 
 /// A file that is read again when it changes.
 #[derive(Debug)]
-struct Watched {
+struct WatchedFile {
     path: PathBuf,
-    seen: Option<Version>,
+    seen: Option<FileStamp>,
 }
 
 /// Device, inode, size and last change of a file.
-type Version = (u64, u64, u64, i64, i64);
+type FileStamp = (u64, u64, u64, i64, i64);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Range {
@@ -58,12 +58,12 @@ impl Default for Subordinates {
     }
 }
 
-impl Watched {
+impl WatchedFile {
     fn of(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), seen: None }
     }
 
-    /// What it holds, if that changed; of a file that cannot be read, nothing.
+    /// The content, if the file changed; an empty content if the file cannot be read.
     fn changed(&mut self) -> Option<String> {
         let found = fs::metadata(&self.path).ok();
         let version = found.map(|it| (it.dev(), it.ino(), it.len(), it.mtime(), it.mtime_nsec()));
@@ -81,7 +81,12 @@ impl Watched {
 
 impl Subordinates {
     fn of(file: impl Into<PathBuf>, services: impl Into<PathBuf>) -> Self {
-        Self { file: Watched::of(file), ranges: Vec::new(), services: Watched::of(services), has_service: false }
+        Self {
+            file: WatchedFile::of(file),
+            ranges: Vec::new(),
+            services: WatchedFile::of(services),
+            has_service: false,
+        }
     }
 
     /// Reads the files that changed.
@@ -94,13 +99,13 @@ impl Subordinates {
         }
     }
 
-    /// Whether a uid without a name may be the subordinate uid of a user whom only a directory service knows.
-    pub(super) fn may_be_anybodys(&self, uid: u32) -> bool {
+    /// Whether a uid without an account may be a subordinate uid of a user in a directory service.
+    pub(super) fn may_belong_to_any_user(&self, uid: u32) -> bool {
         self.has_service && uid >= FIRST_SUBORDINATE && !self.ranges.iter().any(|range| range.holds(uid))
     }
 
-    /// Whose subordinate a uid is. Root's is nobody's: it maps uids for containers of others. One that is in the
-    /// ranges of two users is neither's. A name is turned into a uid by `uid_of`.
+    /// The owner of a subordinate uid. A range of root has no owner: root maps uids for containers of other users. A
+    /// uid in the ranges of two users has no owner. `uid_of` looks up the uid of a name.
     pub(super) fn owner(&self, uid: u32, uid_of: impl Fn(&str) -> Option<u32>) -> Option<u32> {
         let owner = |range: &Range| range.owner.parse().ok().or_else(|| uid_of(&range.owner));
         let mut owners = self.ranges.iter().filter(|it| it.holds(uid)).map(owner);
@@ -131,7 +136,7 @@ fn has_service(content: &str) -> bool {
     services.any(|service| service != "files" && !service.starts_with('['))
 }
 
-/// Lines `USER:FIRST:COUNT`, of which USER is a name or a uid.
+/// Parses lines `USER:FIRST:COUNT`; USER is a name or a uid.
 fn parse(content: &str) -> Vec<Range> {
     let ranges = content.lines().filter_map(|line| {
         let mut fields = line.trim().split(':');
@@ -155,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_uid_belongs_to_the_only_user_whose_range_holds_it() {
-        let subordinates = of("alice:100000:65536\n2000:165536:65536\n# no range\nnobody-knows:1:1\n\
+        let subordinates = of("alice:100000:65536\n2000:165536:65536\n# no range\nunknown:1:1\n\
              root:300000:10\nalice:400000:10\n2000:400005:10\n2000:500000:4294967295\nalice:x:1\n");
         assert_eq!(subordinates.owner(99_999, alice), None);
         assert_eq!(subordinates.owner(100_000, alice), Some(1000));
@@ -167,7 +172,7 @@ mod tests {
         assert_eq!(subordinates.owner(400_004, alice), Some(1000));
         assert_eq!(subordinates.owner(400_005, alice), None, "two users have it");
         assert_eq!(subordinates.owner(u32::MAX, alice), Some(2000));
-        assert_eq!(of("alice:0:10").owner(0, alice), None, "root is nobody's subordinate");
+        assert_eq!(of("alice:0:10").owner(0, alice), None, "root is not subordinate");
     }
 
     #[test]
@@ -186,10 +191,10 @@ mod tests {
             let [file, services] = paths;
             let mut subordinates = Subordinates::of(file, services);
             subordinates.refresh();
-            assert_eq!(subordinates.may_be_anybodys(200_000), !is_known, "{line}");
-            // The file tells whose this one is, and this one is a user's own.
-            assert!(!subordinates.may_be_anybodys(100_000), "{line}");
-            assert!(!subordinates.may_be_anybodys(1000), "{line}");
+            assert_eq!(subordinates.may_belong_to_any_user(200_000), !is_known, "{line}");
+            // The first uid has an owner in the file, and the second one belongs to a user.
+            assert!(!subordinates.may_belong_to_any_user(100_000), "{line}");
+            assert!(!subordinates.may_belong_to_any_user(1000), "{line}");
         }
     }
 

@@ -1,16 +1,16 @@
-//! What users are called.
+//! Names of users.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-/// How long a name is believed: name services are slow, and names hardly ever change.
+/// How long a name is kept: name services are slow, and names rarely change.
 const NAME_LIFETIME: Duration = Duration::from_secs(300);
 
-/// How long the lack of a name is believed: a directory service may just have been unreachable.
+/// How long a missing name is kept: a directory service may have been unreachable.
 const NO_NAME_LIFETIME: Duration = Duration::from_secs(30);
 
-/// Users remembered at once; whoever starts processes as more uids than this is not a person.
+/// The most users in the cache.
 const MOST_USERS: usize = 4096;
 
 /// The name of a user: the passwd name, else `uid:1234`. The call may wait for the network.
@@ -38,24 +38,24 @@ fn usable(name: Option<OsString>) -> Option<String> {
 /// Usernames by uid, from the name service switch, remembered for a while.
 #[derive(Debug, Default)]
 pub(super) struct Usernames {
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, CachedName>,
 }
 
 #[derive(Clone, Debug)]
-struct Known {
+struct CachedName {
     name: Option<String>,
     until: Instant,
 }
 
 impl Usernames {
-    /// What the user is called: the passwd name, else `uid:1234`. A name that is empty or not UTF-8 is none.
+    /// The passwd name of a user, else `uid:1234`. A name that is empty or not UTF-8 does not count.
     ///
-    /// May ask the name service (getpwuid_r(3)), and so wait for the network.
+    /// The call may ask the name service (getpwuid_r(3)) and wait for the network.
     pub(super) fn username(&mut self, uid: u32) -> String {
         self.username_at(uid, Instant::now(), look_up)
     }
 
-    /// Whether there is a user of this uid by name.
+    /// Whether the uid has an account.
     pub(super) fn is_named(&mut self, uid: u32) -> bool {
         self.name(uid, Instant::now(), look_up).is_some()
     }
@@ -72,14 +72,14 @@ impl Usernames {
         }
         let found = usable(look_up(uid));
         let lifetime = if found.is_some() { NAME_LIFETIME } else { NO_NAME_LIFETIME };
-        // getpwuid(3) does not tell a user who is gone from a directory that is down: a name that was
-        // right is better than a series that changes its labels.
+        // getpwuid(3) has the same result for a removed user and for a directory that is down. An old name is better
+        // than a series that changes its labels.
         let name = found.or_else(|| known.and_then(|known| known.name.clone()));
         if self.known.len() >= MOST_USERS && known.is_none() {
             self.known.clear();
         }
         let until = now + lifetime;
-        self.known.insert(uid, Known { name: name.clone(), until });
+        self.known.insert(uid, CachedName { name: name.clone(), until });
         name
     }
 }
@@ -96,18 +96,18 @@ mod tests {
     }
 
     fn never(uid: u32) -> Option<OsString> {
-        panic!("asked for {uid}, who is known")
+        panic!("asked for {uid}, which is known")
     }
 
     #[test]
-    fn root_is_called_root_and_a_stranger_by_his_uid() {
+    fn root_has_its_name_and_an_unknown_user_the_uid() {
         let mut names = Usernames::default();
         assert_eq!(names.username(0), "root");
         assert_eq!(names.username(3_999_999_999), "uid:3999999999");
     }
 
     #[test]
-    fn a_name_is_asked_for_again_when_it_is_old() {
+    fn an_old_name_is_looked_up_again() {
         let mut names = Usernames::default();
         let start = Instant::now();
         assert_eq!(names.username_at(7, start, named("alice")), "alice");
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_down_takes_no_name_away() {
+    fn a_directory_that_is_down_removes_no_name() {
         let mut names = Usernames::default();
         let start = Instant::now();
         assert_eq!(names.username_at(7, start, |_| None), "uid:7");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_no_label_are_none() {
+    fn a_name_that_cannot_be_a_label_does_not_count() {
         let mut names = Usernames::default();
         let now = Instant::now();
         assert_eq!(names.username_at(7, now, named("")), "uid:7");

@@ -1,9 +1,9 @@
 //! Attachments that `devices.json` has lost.
 //!
-//! `genv-members.json` has a second copy of the devices, as the last change of this program's left them. It counts for
-//! devices alone of which no whole record is left, and for environments that are still there. Where the copy lacks an
-//! environment too, its devices are those that a process of its user which names it sees, if they are free. Only its
-//! user's commands, root's and the enforcer's can read that; until then the environment is noted as *bare*.
+//! `genv-members.json` has a copy of the devices from the last change by this project. The copy counts only for devices
+//! without a whole record, and for environments that still exist. An environment that the copy lacks too gets the
+//! devices that are visible to a process which names it, if they are free. Only commands of its user and of root, and
+//! the enforcer, can read the visible devices of a process; until then the environment is recorded as *bare*.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -12,14 +12,13 @@ use super::restore::claims_of;
 use super::{AttachmentState, DeviceState, EnvironmentState, State, jobs};
 use crate::proc::{Named, ProcessSource};
 
-/// More bare environments than this are no mishap: anybody may write there.
+/// The most bare environments: every user may write the file.
 const MOST_BARE: usize = 1_000;
 
 /// The devices that a process of each bare environment sees, by eid.
 pub(super) type Visible = BTreeMap<String, BTreeSet<u32>>;
 
-/// Gives devices that have no whole record what the copy has of them. `damaged` are devices with a record of which an
-/// attachment was left out.
+/// Restores devices without a whole record from the copy. `damaged` has the devices whose record lost an attachment.
 pub(super) fn put_back(state: &mut State, damaged: &BTreeSet<u32>) {
     let State { environments, devices, recorded: RecordedMembers { copy, lost, .. }, .. } = state;
     let mut put_back = Vec::new();
@@ -41,7 +40,7 @@ pub(super) fn put_back(state: &mut State, damaged: &BTreeSet<u32>) {
     let lost = lost.iter().map(|it| (it.eid.as_str(), it.created_seconds.map(|it| it as f64)));
     let known = environments.iter().map(|it| (it.eid.as_str(), it.created_timestamp_seconds));
     let created: HashMap<&str, Option<f64>> = lost.chain(known).collect();
-    // An environment that was made later than the attachment is another one with the same id.
+    // An environment that was created after the attachment is another environment with the same id.
     let is_of = |attachment: &&AttachmentState| {
         let attached = attachment.attached_timestamp_seconds;
         created.get(attachment.eid.as_str()).is_some_and(|created| {
@@ -57,8 +56,8 @@ pub(super) fn put_back(state: &mut State, damaged: &BTreeSet<u32>) {
     }
 }
 
-/// Takes note of the environments that have no device, if `devices.json` lost some (`damaged`); forgets those that have one
-/// again, or ended.
+/// Records the environments without a device as bare, if `devices.json` lost attachments (`damaged`). Removes those
+/// that have a device again or have ended.
 pub(super) fn find_bare(state: &mut State, damaged: bool) {
     let bare = &mut state.recorded.bare;
     if !damaged && bare.is_empty() {
@@ -75,7 +74,7 @@ pub(super) fn find_bare(state: &mut State, damaged: bool) {
     }
 }
 
-/// Which devices processes see that name a bare environment, as far as this program may know.
+/// The devices that are visible to processes which name a bare environment, as far as this program may read them.
 pub(super) fn visible(state: &State, processes: &mut dyn ProcessSource) -> Visible {
     let mut claims: BTreeMap<u32, BTreeMap<String, u32>> = BTreeMap::new();
     let mut visible = Visible::new();
@@ -92,8 +91,8 @@ pub(super) fn visible(state: &State, processes: &mut dyn ProcessSource) -> Visib
     visible
 }
 
-/// Attaches bare environments to the devices that their processes see and that are free. Nothing is settled while no device
-/// is known.
+/// Attaches bare environments to the free devices that are visible to their processes. Without a known device they stay
+/// bare.
 pub(super) fn attach_visible(
     devices: &mut [DeviceState],
     environments: &[EnvironmentState],
@@ -115,7 +114,7 @@ pub(super) fn attach_visible(
     }
 }
 
-/// Attaches an environment to those of these devices that are free.
+/// Attaches an environment to the free ones of these devices.
 pub(super) fn attach_free(
     devices: &mut [DeviceState],
     environment: &EnvironmentState,

@@ -1,8 +1,8 @@
 //! The three files of the state as one: read under the lock, and written so that all change or none.
 //!
-//! `genv-members.json` is replaced first, then `envs.json`, then `devices.json`. Whoever is killed in between leaves
-//! what the next command repairs: a recorded member that `envs.json` lacks is dropped, as is an attachment of an
-//! environment that ended.
+//! `genv-members.json` is replaced first, then `envs.json`, then `devices.json`. If a command is killed in between, the
+//! next command repairs the state: it drops recorded members that `envs.json` lacks, and attachments of ended
+//! environments.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::BorrowedFd;
@@ -11,24 +11,24 @@ use std::path::Path;
 use jiff::tz::TimeZone;
 use rustix::io::Errno;
 
-use super::atomic::{Disk, Prepared};
 use super::attachments::{self, Visible};
 use super::confirmed;
-use super::document::{self, Document, Format, Reading};
+use super::document::{self, Document, Format, ReadContext};
 use super::editable::EditableState;
-use super::file::{self, ReadError, Version, io_error, write_remedy};
+use super::file::{self, ReadError, Version};
 use super::known;
 use super::leases;
-use super::liveness::{Member, Standing};
+use super::liveness::{ListedMember, Standing};
 use super::members::{self, NEVER_TICKS, ProcessId, Recorded, RecordedMembers, boot_id};
 use super::shape::{self, Times};
 use super::store::StoreError;
 use super::waiting::{self, Waiting};
 use super::{DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, MEMBERS_FILE, State, StateError, corrupt};
+use crate::files::{Disk, Prepared, io_error, write_remedy};
 use crate::model::machine_time_zone;
 use crate::proc::{INITIAL_PID_NAMESPACE, ProcessTable};
 
-/// In the order in which they are written.
+/// The files of the state, in the order of writing.
 pub(super) const FILES: [&str; 3] = [MEMBERS_FILE, ENVIRONMENTS_FILE, DEVICES_FILE];
 
 /// The state as the files have it.
@@ -36,25 +36,25 @@ pub(super) const FILES: [&str; 3] = [MEMBERS_FILE, ENVIRONMENTS_FILE, DEVICES_FI
 pub(super) struct Loaded {
     pub(super) state: State,
     boot_id: String,
-    /// Of the times in the files.
+    /// The time zone of the times in the files.
     pub(super) time_zone: TimeZone,
-    /// What each of [`FILES`] holds, and whether writing it again loses damaged entries.
-    contents: [Option<Content>; 3],
+    /// The content of each of [`FILES`], with its damage.
+    contents: [Option<FileContent>; 3],
 }
 
 #[derive(Debug)]
-struct Content {
+struct FileContent {
     bytes: Vec<u8>,
     damage: Damage,
 }
 
-/// What is wrong with a file.
+/// The damage of a file.
 #[derive(Debug, PartialEq, Eq)]
 enum Damage {
     None,
-    /// Some entries, or values in entries; the text names the first.
+    /// Some entries, or values in entries, are damaged; the text names the first.
     Entries(String),
-    /// The whole file, for the reason `why`; `whole` entries in it are intact.
+    /// The whole file is damaged, for the reason `why`; `whole` of its entries are intact.
     File {
         why: String,
         whole: usize,
@@ -63,12 +63,12 @@ enum Damage {
 
 struct ReadDocument<T> {
     document: Document<T>,
-    content: Option<Content>,
+    content: Option<FileContent>,
     version: Option<Version>,
 }
 
 impl<T> ReadDocument<T> {
-    /// Whether there was more, of which nothing is known.
+    /// Whether the file may have had further entries.
     fn is_lost(&self) -> bool {
         let damage = self.content.as_ref().map(|content| &content.damage);
         matches!(damage, None | Some(Damage::File { .. }))
@@ -76,9 +76,9 @@ impl<T> ReadDocument<T> {
 }
 
 impl Loaded {
-    /// Reads the files: of those that are damaged what is whole in them.
+    /// Reads the files. Of a damaged file, the whole entries are read.
     pub(super) fn read(directory: BorrowedFd<'_>, path: &Path) -> Result<Self, StateError> {
-        let place = Place { directory, path, time_zone: machine_time_zone() };
+        let place = StateFiles { directory, path, time_zone: machine_time_zone() };
         let environments: ReadDocument<EnvironmentState> = place.read(&document::ENVIRONMENTS)?;
         let devices: ReadDocument<DeviceState> = place.read(&document::DEVICES)?;
         let members: ReadDocument<RecordedMembers> = place.read(&members::FORMAT)?;
@@ -118,7 +118,7 @@ impl Loaded {
         })
     }
 
-    /// Which files are damaged as a whole, a sentence each.
+    /// A sentence for each file that is damaged as a whole.
     pub(super) fn damage(&self, path: &Path) -> Vec<String> {
         let files = FILES.iter().zip(&self.contents);
         let damaged = files.filter_map(|(name, content)| match &content.as_ref()?.damage {
@@ -131,7 +131,7 @@ impl Loaded {
         damaged.collect()
     }
 
-    /// The state to be changed, with the processes of `waiting` that still have their pids.
+    /// The editable state. Its queue has the processes of `waiting` that still have their pids.
     pub(super) fn edit(
         &self,
         table: &ProcessTable,
@@ -165,7 +165,7 @@ impl Loaded {
     }
 }
 
-/// What is recorded of the members of a changed state.
+/// The records of the members of a changed state.
 pub(super) fn record(loaded: &mut Loaded, editable: &EditableState, table: &ProcessTable) -> RecordedMembers {
     let before = std::mem::take(&mut loaded.state.recorded);
     let written = loaded.state.written_timestamp_seconds;
@@ -181,14 +181,15 @@ pub(super) fn record(loaded: &mut Loaded, editable: &EditableState, table: &Proc
             let process = table.lineage.get(&pid);
             let own = table.pid_namespace.unwrap_or(INITIAL_PID_NAMESPACE);
             let (start_time_ticks, pid_namespace) = match members.get(&(eid, pid)) {
-                // Whoever joins is who has the pid now.
+                // A new member is the process that has the pid now.
                 None => (process.map(|process| process.start_time_ticks), own),
                 Some(was) => {
-                    let member = Member::new(was, pid, &before);
+                    let member = ListedMember::new(was, pid, &before);
                     let ticks = match (member.standing(table, written), member.recorded(), process) {
                         (Standing::Lives(living), ..) => Some(living.start_time_ticks),
                         (_, Recorded::Started(ticks), _) => Some(ticks),
-                        // It was left in although it ended. `envs.json` is younger than its successor from now on.
+                        // The ended member stays in the list. From now on `envs.json` is younger than the process that
+                        // has the pid, so that the pid alone would mean that process.
                         (Standing::Ended, _, Some(_)) => Some(NEVER_TICKS),
                         (_, _, _) => None,
                     };
@@ -203,7 +204,7 @@ pub(super) fn record(loaded: &mut Loaded, editable: &EditableState, table: &Proc
             }
         }
     }
-    // Whoever waits is who has the pid now; who may not be seen was known before.
+    // A waiting process is the one that has the pid now; a hidden process was recorded before.
     let waiting = editable.queue.iter().filter_map(|&Waiting { pid, .. }| {
         let known = || before.queue.iter().find(|waiting| waiting.pid == pid);
         let process =
@@ -221,7 +222,7 @@ pub(super) fn record(loaded: &mut Loaded, editable: &EditableState, table: &Proc
     recorded
 }
 
-/// What became of what a damaged file held.
+/// The sentence about the rest of a damaged file.
 fn after_damage(name: &str, whole: usize) -> String {
     match name {
         ENVIRONMENTS_FILE if whole == 0 => {
@@ -236,16 +237,16 @@ fn after_damage(name: &str, whole: usize) -> String {
     }
 }
 
-/// Where the files are.
-struct Place<'a> {
+/// The state directory, to read its files.
+struct StateFiles<'a> {
     directory: BorrowedFd<'a>,
     path: &'a Path,
     time_zone: TimeZone,
 }
 
-impl Place<'_> {
+impl StateFiles<'_> {
     fn read<T>(&self, format: &Format<T>) -> Result<ReadDocument<T>, StateError> {
-        let reading = Reading { time_zone: &self.time_zone, directory: Some(self.directory) };
+        let context = ReadContext { time_zone: &self.time_zone, directory: Some(self.directory) };
         let found = file::find(self.directory, format.name).and_then(|found| {
             let read = found.map(|_| file::read(self.directory, format.name));
             read.transpose()
@@ -254,19 +255,19 @@ impl Place<'_> {
             Ok(None) => {
                 return Ok(ReadDocument { document: Document::default(), content: None, version: None });
             }
-            Ok(Some((version, bytes))) => match (format.parse)(&bytes, &reading) {
+            Ok(Some((version, bytes))) => match (format.parse)(&bytes, &context) {
                 Ok(document) => {
                     let first = document.warnings.first().cloned();
                     let damage = first.map_or(Damage::None, Damage::Entries);
                     return Ok(ReadDocument {
                         document,
-                        content: Some(Content { bytes, damage }),
+                        content: Some(FileContent { bytes, damage }),
                         version: Some(version),
                     });
                 }
                 Err(error) => (error.to_string(), Some((version, bytes))),
             },
-            // Whoever writes without the lock does not know how to write at all.
+            // All programs write under the lock: a torn file is damaged.
             Err(ReadError::Torn(why) | ReadError::Damaged { why, .. }) => {
                 (why, file::read_damaged(self.directory, format.name))
             }
@@ -279,21 +280,21 @@ impl Place<'_> {
         };
         let (version, bytes) = found.unzip();
         let bytes = bytes.unwrap_or_default();
-        let document = (format.salvage)(&bytes, &reading);
+        let document = (format.salvage)(&bytes, &context);
         let damage = Damage::File { why, whole: document.entries.len() };
-        Ok(ReadDocument { document, content: Some(Content { bytes, damage }), version })
+        Ok(ReadDocument { document, content: Some(FileContent { bytes, damage }), version })
     }
 }
 
-/// Where the files are written, and who is told.
-pub(super) struct Files<'a> {
+/// Writes the files, and collects notices for the user.
+pub(super) struct FileWriter<'a> {
     pub(super) disk: &'a dyn Disk,
     pub(super) directory: BorrowedFd<'a>,
     pub(super) path: &'a Path,
     pub(super) notices: &'a mut Vec<String>,
 }
 
-impl Files<'_> {
+impl FileWriter<'_> {
     /// Writes the files that change: first all of them beside the old ones, then each in its place.
     pub(super) fn write(
         &mut self,
@@ -314,13 +315,13 @@ impl Files<'_> {
             if !changes {
                 continue;
             }
-            // Nobody could read it, and all that it tells would be lost.
+            // No program could read a larger file, and its content would be lost.
             let most_bytes = file::most_bytes(name);
             if bytes.len() as u64 > most_bytes {
                 return Err(StoreError::Write {
                     path: self.path.join(name),
                     why: format!("it would have {} bytes, and no more than {most_bytes} are read", bytes.len()),
-                    remedy: "end environments that nobody needs, or move the file away, and genv makes a new one",
+                    remedy: "end environments that are not needed, or move the file away, and genv makes a new one",
                 });
             }
             let file = Prepared::new(self.disk, self.directory, name, bytes);

@@ -1,8 +1,8 @@
-//! `genv-confirmed-N.json`: what commands of a user changed in environments.
+//! `genv-confirmed-N.json`: changes that commands of a user made in environments.
 //!
 //! Every user may write the state files, so they do not show whose command changed an environment. The kernel does:
-//! this file belongs to the user who wrote it, and no other user may write to it. A reader believes it about environments
-//! of that user alone; of root and of the enforcer's user about all.
+//! this file belongs to the user who wrote it, and no other user may write to it. It counts for environments of that
+//! user alone; the files of root and of the enforcer's user count for all environments.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -12,20 +12,20 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use super::file::{io_error, write_remedy};
 use super::members::RecordedMembers;
 use super::own_file::{self, MOST_BYTES};
 use super::{DeviceState, EnvironmentState, State};
+use crate::files::{io_error, write_remedy};
 use crate::model::{Confirmed, ConfirmedChange, MemoryAmount};
 use crate::proc::username;
 
-/// How many changes a file keeps, the newest.
+/// The number of changes that a file keeps, the newest ones.
 const MOST_CHANGES: usize = 256;
 const PREFIX: &str = "genv-confirmed-";
 const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
-struct Content {
+struct ConfirmedFile {
     version: u32,
     changes: Vec<Confirmed>,
 }
@@ -34,7 +34,7 @@ struct Content {
 pub(super) type Sides<'a> = (&'a [EnvironmentState], &'a [DeviceState]);
 
 /// All members of environments, each with its environment.
-pub(super) fn places(environments: &[EnvironmentState]) -> HashSet<(String, u32)> {
+pub(super) fn member_keys(environments: &[EnvironmentState]) -> HashSet<(String, u32)> {
     let members = environments.iter().flat_map(|it| {
         let pids = it.pids.iter();
         pids.map(|pid| (it.eid.clone(), *pid))
@@ -94,7 +94,7 @@ pub(super) fn changes(
     changes
 }
 
-/// Those of `all` that `others` lacks: each may have as many as fit into the file.
+/// The pids of `all` that `others` lacks. A set keeps this fast for lists of any length.
 fn missing(all: &[u32], others: &[u32]) -> Vec<u32> {
     if all == others {
         return Vec::new();
@@ -112,44 +112,45 @@ fn by_user(environments: &[EnvironmentState]) -> HashMap<(&str, u32), &Environme
 /// Memory by environment and device.
 type Reservations<'a> = BTreeMap<(&'a str, u32), Option<MemoryAmount>>;
 
-/// What one environment reserves.
+/// The reservations of one environment.
 fn of<'r>(all: &'r Reservations<'_>, eid: &'r str) -> impl Iterator<Item = (u32, Option<MemoryAmount>)> + 'r {
     let of_it = all.range((eid, 0)..=(eid, u32::MAX));
     of_it.map(|(&(_, gpu), &memory)| (gpu, memory))
 }
 
-/// What each environment reserves of each device.
+/// The reservations of each environment on each device.
 fn reservations(devices: &[DeviceState]) -> Reservations<'_> {
     let mut all = BTreeMap::new();
     for device in devices {
         for attachment in &device.attachments {
-            let place = (attachment.eid.as_str(), device.index);
-            all.entry(place).or_insert(attachment.gpu_memory);
+            let key = (attachment.eid.as_str(), device.index);
+            all.entry(key).or_insert(attachment.gpu_memory);
         }
     }
     all
 }
 
-/// The new amount, if it is less; none is all of a device.
+/// The new amount, if it is less. An absent amount is the whole device.
 fn lowered(was: Option<MemoryAmount>, is: Option<MemoryAmount>) -> Option<u64> {
     let is = is?.bytes();
     was.is_none_or(|was| is < was.bytes()).then_some(is)
 }
 
-/// Adds to the caller's file what its change did; `environments` are those that there are then. Without it the enforcer lets no change count that would harm the user.
+/// Adds changes to the caller's file. `environments` are the environments after the change. Without a confirmation, the
+/// enforcer ignores changes to the disadvantage of the user.
 pub(super) fn write(
     directory: BorrowedFd<'_>,
     new: Vec<(String, ConfirmedChange)>,
     environments: &[EnvironmentState],
     recorded: &RecordedMembers,
     now_seconds: f64,
-) -> Option<InTheWay> {
+) -> Option<UnwrittenFile> {
     if new.is_empty() {
         return None;
     }
     let own = geteuid().as_raw();
     let mut changes = read(directory, own);
-    // What environments were given that ended without a command is of no use.
+    // Changes that gave members or devices to ended environments are not needed.
     let live: HashSet<&str> = environments.iter().map(|it| it.eid.as_str()).collect();
     changes.retain(|old| !old.change.gives() || live.contains(old.eid.as_str()));
     for (eid, change) in new {
@@ -164,14 +165,14 @@ pub(super) fn write(
     let name = name(own);
     let content = content(changes);
     let obstacle = own_file::replace(directory, &name, &content)?;
-    Some(InTheWay { name, obstacle })
+    Some(UnwrittenFile { name, obstacle })
 }
 
 /// The content of a file with these changes. Long ids leave room for the newest changes alone.
 fn content(mut changes: Vec<Confirmed>) -> Vec<u8> {
     loop {
         let older = changes.len().div_ceil(2);
-        let mut content = Content { version: VERSION, changes };
+        let mut content = ConfirmedFile { version: VERSION, changes };
         let text = serde_json::to_vec(&content).unwrap_or_default();
         if text.len() as u64 <= MOST_BYTES || older == 0 {
             return text;
@@ -196,12 +197,12 @@ fn drop_surplus(changes: &mut Vec<Confirmed>) {
 
 /// The obstacle that kept the caller's file from being written.
 #[derive(Debug)]
-pub(super) struct InTheWay {
+pub(super) struct UnwrittenFile {
     name: String,
-    obstacle: own_file::InTheWay,
+    obstacle: own_file::Obstacle,
 }
 
-impl InTheWay {
+impl UnwrittenFile {
     /// A message for the user; asks the name service.
     pub(super) fn notice(&self, directory: &Path) -> String {
         let path = directory.join(&self.name);
@@ -226,7 +227,7 @@ impl InTheWay {
     }
 }
 
-/// Whether a change makes an older one of the same environment useless, so that commands by the thousand fill no file.
+/// Whether a change replaces an older one of the same environment. So thousands of commands do not fill the file.
 fn replaces(new: &ConfirmedChange, old: &ConfirmedChange) -> bool {
     use ConfirmedChange::{Attached, Ended, Joined, Left, Released};
     match (new, old) {
@@ -272,7 +273,7 @@ fn joined_by(directory: BorrowedFd<'_>, uid: u32) -> HashMap<(String, u32), Conf
     joined.collect()
 }
 
-/// What commands of this user changed in environments of a state directory, the oldest first; nothing where there is no
+/// The changes that commands of this user made in environments of a state directory, the oldest first; empty without a
 /// file that this user wrote.
 #[must_use]
 pub fn read_confirmed(directory: &Path, uid: u32) -> Vec<Confirmed> {
@@ -285,7 +286,7 @@ pub fn read_confirmed(directory: &Path, uid: u32) -> Vec<Confirmed> {
 
 pub(super) fn read(directory: BorrowedFd<'_>, uid: u32) -> Vec<Confirmed> {
     let content = own_file::read(directory, &name(uid), uid);
-    let content = content.and_then(|it| serde_json::from_slice::<Content>(&it.bytes).ok());
+    let content = content.and_then(|it| serde_json::from_slice::<ConfirmedFile>(&it.bytes).ok());
     match content {
         Some(content) if content.version == VERSION => content.changes,
         _ => Vec::new(),

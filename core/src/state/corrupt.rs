@@ -1,19 +1,19 @@
-//! Keeping damaged files aside, so that commands work again and nothing is lost.
+//! Copies of damaged files, so that commands work again and no data is lost.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
 use jiff::Zoned;
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, statat};
+use rustix::fs::{AtFlags, Dir, statat};
 use rustix::io::Errno;
 
-use super::atomic::Disk;
+use crate::files::{Disk, open_folder};
 use crate::model::local_time_zone;
 
-/// How many damaged files are kept of each name: who damages them again and again shall not fill the disk.
+/// The most kept copies of each file name, so that repeated damage does not fill the disk.
 const MOST_KEPT: usize = 10;
 
-/// Keeps what has this name under another one, which is returned. It stays where it is too, unless only moving it is
-/// allowed: of a folder there is one name, and of another user's link.
+/// Links the file `name` to a second name, which is returned. If a link is impossible, as for a folder or another
+/// user's symbolic link, the file is renamed.
 pub(super) fn keep_aside(disk: &dyn Disk, directory: BorrowedFd<'_>, name: &str) -> Result<String, Errno> {
     let aside = free_name(directory, name)?;
     if disk.link(directory, name, &aside).is_err() {
@@ -44,11 +44,10 @@ fn free_name(directory: BorrowedFd<'_>, name: &str) -> Result<String, Errno> {
         .ok_or(Errno::EXIST)
 }
 
-/// Removes the oldest of too many.
+/// Removes the oldest copies beyond the limit.
 fn forget_oldest(disk: &dyn Disk, directory: BorrowedFd<'_>, name: &str) {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // Whoever cannot list them keeps them all.
-    let Ok(list) = openat(directory, ".", flags, Mode::empty()) else {
+    // A program that cannot list the copies removes none.
+    let Ok(list) = open_folder(directory, ".") else {
         return;
     };
     let prefix = format!("{name}.corrupt-");

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::value::{self, Entry, amount, eid, integer, object, shown, time};
 use super::{AttachmentState, DeviceState};
 
-/// The device of an entry; nothing if the entry names no device.
+/// The device of an entry; `None` if the entry names no device.
 pub(super) fn device(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<DeviceState> {
     let fields = object(entry)?;
     let named = match (fields.get("index"), entry.key) {

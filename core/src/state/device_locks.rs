@@ -1,4 +1,4 @@
-//! Exclusive use of devices among those who share them by agreement: `devices/N.lock`, as genv 1.4.3's `genv lock`.
+//! Exclusive use of devices among users who agree to lock them: `devices/N.lock`, as `genv lock` of genv 1.4.3.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -6,21 +6,21 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::directory;
-use super::lock::{FileLock, LockError, LockFile};
 use super::store::StoreError;
+use crate::files::{FileLock, LockError, LockFile};
 
-/// Locks of devices, released when the value is dropped or the process ends. Programs that it
-/// starts do not inherit them, so that what they leave running in the background holds no device.
+/// Locks of devices, released when the value is dropped or the process ends. Programs that the process starts do not
+/// inherit the locks, so that a program in the background holds no device.
 #[derive(Debug)]
 pub struct DeviceLocks {
     _locks: Vec<FileLock>,
 }
 
-/// Locks devices of the state in this directory, in order of index, so that no two wait for each other. Waits as long
-/// as it takes without a patience, and for each device as long as that otherwise.
+/// Locks devices of the state in this directory, in order of index, so that two commands never wait for each other.
+/// Waits at most `patience` for each device; without it, without a limit.
 ///
 /// # Errors
-/// A lock cannot be had.
+/// A lock cannot be acquired.
 pub fn lock_devices(
     state_directory: &Path,
     indices: &BTreeSet<u32>,
@@ -56,7 +56,7 @@ mod tests {
     const SHORT: Option<Duration> = Some(Duration::from_millis(50));
 
     #[test]
-    fn each_device_is_locked_by_one_and_what_it_started_does_not_keep_it() {
+    fn each_device_is_locked_by_one_process_and_its_children_do_not_keep_the_lock() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("genv");
         let held = lock_devices(&path, &[0, 2].into(), SHORT).unwrap();
@@ -67,7 +67,7 @@ mod tests {
         lock_devices(&path, &[1].into(), SHORT).unwrap();
         let error = lock_devices(&path, &[1, 2].into(), SHORT).unwrap_err();
         assert!(matches!(&error, StoreError::Lock(LockError::TimedOut { what, .. }) if what == "device 2"));
-        // What was had of a lock in part is given back.
+        // Locks of the failed call are released.
         lock_devices(&path, &[1].into(), SHORT).unwrap();
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         drop(held);

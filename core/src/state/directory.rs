@@ -16,7 +16,7 @@ use rustix::process::geteuid;
 
 use super::attachments;
 use super::confirmed;
-use super::document::{self, Document, Format, Reading};
+use super::document::{self, Document, Format, ReadContext};
 use super::file::{self, ReadError, Version};
 use super::kernels::Kernels;
 use super::leases;
@@ -25,13 +25,14 @@ use super::members::{self, RecordedMembers};
 use super::refused;
 use super::waiting;
 use super::{DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, State, StateError, StateSource};
+use crate::files::{io_error, open_folder};
 use crate::model::machine_time_zone;
 use crate::proc::{ProcReader, username};
 
-/// Where genv keeps its state unless `GENV_TMPDIR` says otherwise.
+/// The default state directory, without `GENV_TMPDIR`.
 pub const DEFAULT_DIRECTORY: &str = "/var/tmp/genv";
 
-/// How long to wait before each new attempt at a file that is being written.
+/// The waits before further attempts to read a file that is being written.
 const RETRY_DELAYS: [Duration; 5] = [
     Duration::from_millis(1),
     Duration::from_millis(2),
@@ -40,7 +41,7 @@ const RETRY_DELAYS: [Duration; 5] = [
     Duration::from_millis(16),
 ];
 
-/// The path that a value of `GENV_TMPDIR` means; unset or empty is [`DEFAULT_DIRECTORY`].
+/// The path of a value of `GENV_TMPDIR`; [`DEFAULT_DIRECTORY`] if it is unset or empty.
 #[must_use]
 pub fn directory_path(genv_tmpdir: Option<&OsStr>) -> PathBuf {
     match genv_tmpdir {
@@ -51,29 +52,29 @@ pub fn directory_path(genv_tmpdir: Option<&OsStr>) -> PathBuf {
 
 /// Reads `envs.json` and `devices.json` of a state directory, of every shape that genv has written.
 ///
-/// It takes no lock, writes nothing and creates nothing. genv 1.4.3 truncates a file before it
-/// writes it: one that looks torn is read again for some milliseconds.
+/// It takes no lock and writes no file. genv 1.4.3 truncates a file before it writes the file: a file that looks torn
+/// is read again for some milliseconds.
 #[derive(Debug)]
 pub struct StateDirectory {
     path: PathBuf,
     search_path: Option<OsString>,
-    environments: Remembered<EnvironmentState>,
-    devices: Remembered<DeviceState>,
-    members: Remembered<RecordedMembers>,
+    environments: RememberedFile<EnvironmentState>,
+    devices: RememberedFile<DeviceState>,
+    members: RememberedFile<RecordedMembers>,
     kernels: Kernels,
     /// Shows which processes of the queue wait.
     processes: ProcReader,
-    /// Whether the directory was there when it was last looked for.
-    there: bool,
+    /// Whether the directory existed at the last read.
+    exists: bool,
 }
 
-/// A file's last document.
+/// The last document of a file.
 #[derive(Debug)]
-struct Remembered<T> {
+struct RememberedFile<T> {
     format: Format<T>,
     last: Option<(Version, Document<T>)>,
-    /// Whether the file was there when it was last looked for.
-    there: bool,
+    /// Whether the file existed at the last read.
+    exists: bool,
 }
 
 impl StateDirectory {
@@ -83,12 +84,12 @@ impl StateDirectory {
         Self {
             path: path.into(),
             search_path: env::var_os("PATH"),
-            environments: Remembered { format: document::ENVIRONMENTS, last: None, there: false },
-            devices: Remembered { format: document::DEVICES, last: None, there: false },
-            members: Remembered { format: members::FORMAT, last: None, there: false },
+            environments: RememberedFile { format: document::ENVIRONMENTS, last: None, exists: false },
+            devices: RememberedFile { format: document::DEVICES, last: None, exists: false },
+            members: RememberedFile { format: members::FORMAT, last: None, exists: false },
             kernels: Kernels::default(),
             processes: ProcReader::new(),
-            there: false,
+            exists: false,
         }
     }
 
@@ -126,7 +127,7 @@ impl StateDirectory {
     }
 }
 
-/// The state directory (0), or one of its files, was there and is not any more.
+/// The error of a removed state directory (0) or file (1, 2).
 fn removed(path: &Path, what: usize) -> StateError {
     let (path, what, remedy) = match what {
         0 => (path.to_owned(), "the state directory ", "any command of genv makes it anew"),
@@ -141,7 +142,7 @@ fn unopened(path: &Path, errno: Errno) -> StateError {
         message: format!(
             "cannot open the state directory {}: {}: {}",
             path.display(),
-            file::io_error(errno),
+            io_error(errno),
             file::remedy(errno)
         ),
     }
@@ -149,29 +150,30 @@ fn unopened(path: &Path, errno: Errno) -> StateError {
 
 /// Opens the state directory for change, if it is there. See [`open_or_create`].
 pub(super) fn open(path: &Path) -> Result<OwnedFd, StateError> {
-    Place::of(path).open()
+    DirectoryLocation::of(path).open()
 }
 
-/// Opens the state directory for change. One that is made belongs to everybody, whatever the umask, as genv 1.4.3 has it.
+/// Opens the state directory for change. A new directory is writable by all users, whatever the umask, as with genv
+/// 1.4.3.
 ///
 /// A symbolic link is followed only if root or the caller put it there, as Linux does in directories like `/var/tmp`
 /// (proc_sys_fs(5), `protected_symlinks`).
 pub(super) fn open_or_create(path: &Path) -> Result<OwnedFd, StateError> {
     if let Some(parent) = path.parent().filter(|_| statat(CWD, path, AtFlags::empty()).is_err()) {
-        // What is wrong with it shows below.
+        // An error shows below.
         let _ = std::fs::create_dir_all(parent);
     }
-    Place::of(path).open_or_create()
+    DirectoryLocation::of(path).open_or_create()
 }
 
 /// Opens a directory within the state directory for change, as [`open_or_create`], but no link is followed.
 pub(super) fn open_or_create_within(directory: BorrowedFd<'_>, name: &str, path: &Path) -> Result<OwnedFd, StateError> {
-    let place = Place { directory, name: name.into(), path, linked: false };
+    let place = DirectoryLocation { directory, name: name.into(), path, linked: false };
     place.open_or_create()
 }
 
-/// Where a directory is to be.
-struct Place<'a> {
+/// The location of a directory that exists or is to be created.
+struct DirectoryLocation<'a> {
     directory: BorrowedFd<'a>,
     name: PathBuf,
     /// Its whole path.
@@ -180,7 +182,7 @@ struct Place<'a> {
     linked: bool,
 }
 
-impl<'a> Place<'a> {
+impl<'a> DirectoryLocation<'a> {
     fn of(path: &'a Path) -> Self {
         Self {
             directory: CWD,
@@ -193,13 +195,11 @@ impl<'a> Place<'a> {
 
     fn open_or_create(&self) -> Result<OwnedFd, StateError> {
         let unopened = |errno| unopened(self.path, errno);
-        let everybody = Mode::from_raw_mode(0o777);
-        match mkdirat(self.directory, &self.name, everybody) {
+        let all_users = Mode::from_raw_mode(0o777);
+        match mkdirat(self.directory, &self.name, all_users) {
             Ok(()) => {
-                let own = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                let directory = openat(self.directory, &self.name, own, Mode::empty());
-                let directory = directory.map_err(unopened)?;
-                fchmod(&directory, everybody).map_err(unopened)?;
+                let directory = open_folder(self.directory, &self.name).map_err(unopened)?;
+                fchmod(&directory, all_users).map_err(unopened)?;
                 Ok(directory)
             }
             Err(Errno::EXIST) => self.open(),
@@ -211,7 +211,7 @@ impl<'a> Place<'a> {
         let unopened = |errno| unopened(self.path, errno);
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let open = |more| openat(self.directory, &self.name, flags | more, Mode::empty());
-        // What is judged is what is used, whoever replaces it meanwhile.
+        // The opened file is checked and used, so that a replacement in between has no effect.
         let found = open(OFlags::NOFOLLOW).map_err(unopened)?;
         let stat = fstat(&found).map_err(unopened)?;
         let trusted = self.linked && (stat.st_uid == 0 || stat.st_uid == geteuid().as_raw());
@@ -232,18 +232,18 @@ impl<'a> Place<'a> {
 }
 
 impl StateSource for StateDirectory {
-    /// Kernels that ended are left out; who of the members lives, processes tell.
+    /// Reads the state. Ended kernels are left out; the living members depend on the processes.
     fn read(&mut self) -> Result<State, StateError> {
-        let was_there = [self.there, self.environments.there, self.devices.there];
+        let existed = [self.exists, self.environments.exists, self.devices.exists];
         let read = self.read_files();
-        let is_there = [self.there, self.environments.there, self.devices.there];
-        // What was removed is missing until it is made anew; the files of a directory that is gone, with it.
-        self.there |= was_there[0];
-        self.environments.there = is_there[0] && (is_there[1] || was_there[1]);
-        self.devices.there = is_there[0] && (is_there[2] || was_there[2]);
+        let exists = [self.exists, self.environments.exists, self.devices.exists];
+        // A removed file is missing until it is created again. The files of a removed directory are removed with it.
+        self.exists |= existed[0];
+        self.environments.exists = exists[0] && (exists[1] || existed[1]);
+        self.devices.exists = exists[0] && (exists[2] || existed[2]);
         let mut state = read?;
-        if let Some(what) = (0..3).find(|&it| was_there[it] && !is_there[it]) {
-            // No environment ended with it: the caller keeps the last state, and reports the error.
+        if let Some(what) = (0..3).find(|&it| existed[it] && !exists[it]) {
+            // The removal ends no environment: the caller keeps the last state, and reports the error.
             return Err(removed(&self.path, what));
         }
         let queue = &state.recorded.queue;
@@ -258,20 +258,20 @@ impl StateSource for StateDirectory {
 }
 
 impl StateDirectory {
-    /// What the files say.
+    /// The state of the files.
     pub(super) fn read_files(&mut self) -> Result<State, StateError> {
         let directory = self.open()?;
-        self.there = directory.is_some();
+        self.exists = directory.is_some();
         let Some(directory) = directory else {
             return Ok(State { installed: self.genv_is_on_path(), ..State::default() });
         };
         let folder =
-            Folder { path: &self.path, directory: directory.as_fd(), time_zone: LazyCell::new(machine_time_zone) };
+            OpenFolder { path: &self.path, directory: directory.as_fd(), time_zone: LazyCell::new(machine_time_zone) };
         let (written, environments) = self.environments.read(&folder)?;
         let (devices_written, devices) = self.devices.read(&folder)?;
         let mut warnings = environments.warnings;
         warnings.extend(devices.warnings);
-        // Members are judged by their pids alone then, as genv 1.x judges them.
+        // Without this file, members count by their pids alone, as with genv 1.x.
         let members = match self.members.read(&folder) {
             Ok((_, members)) => members.entries,
             Err(error) => {
@@ -306,17 +306,17 @@ impl StateDirectory {
     }
 }
 
-/// Where files are read.
-struct Folder<'a> {
+/// An open folder with state files.
+struct OpenFolder<'a> {
     path: &'a Path,
     directory: BorrowedFd<'a>,
     /// Read only if a file changed.
     time_zone: LazyCell<TimeZone>,
 }
 
-impl<T: Clone> Remembered<T> {
-    /// The file's document, and its version; an empty document if it does not exist.
-    fn read(&mut self, folder: &Folder<'_>) -> Result<(Option<Version>, Document<T>), StateError> {
+impl<T: Clone> RememberedFile<T> {
+    /// The document of the file and its version; an empty document if the file does not exist.
+    fn read(&mut self, folder: &OpenFolder<'_>) -> Result<(Option<Version>, Document<T>), StateError> {
         let mut delays = RETRY_DELAYS.iter();
         loop {
             let (why, remedy) = match self.attempt(folder) {
@@ -336,9 +336,9 @@ impl<T: Clone> Remembered<T> {
         }
     }
 
-    fn attempt(&mut self, folder: &Folder<'_>) -> Result<(Option<Version>, Document<T>), ReadError> {
+    fn attempt(&mut self, folder: &OpenFolder<'_>) -> Result<(Option<Version>, Document<T>), ReadError> {
         let found = file::find(folder.directory, self.format.name);
-        self.there = !matches!(found, Ok(None));
+        self.exists = !matches!(found, Ok(None));
         let Some(found) = found? else {
             return Ok((None, Document::default()));
         };
@@ -349,8 +349,8 @@ impl<T: Clone> Remembered<T> {
         }
         let (version, content) = file::read(folder.directory, self.format.name)?;
         let settled = version.age() >= file::SETTLED_AFTER;
-        let reading = Reading { time_zone: &folder.time_zone, directory: Some(folder.directory) };
-        let document = (self.format.parse)(&content, &reading).map_err(|error| {
+        let context = ReadContext { time_zone: &folder.time_zone, directory: Some(folder.directory) };
+        let document = (self.format.parse)(&content, &context).map_err(|error| {
             if settled {
                 ReadError::Damaged { why: error.to_string(), remedy: file::DAMAGED }
             } else {

@@ -1,8 +1,8 @@
 //! The shapes of the state files that genv has written, from 0.3 to 1.4.3.
 //!
-//! Lists were objects by eid or index at first; an attachment was a bare eid, then an object; its time
-//! was `attached`, then `time`; what a version did not know is missing or null. Any mixture is read, and
-//! keys that are not known are passed over.
+//! Lists were objects by eid or index at first. An attachment was a bare eid, then an object; its time was `attached`,
+//! then `time`. Fields that a version did not know are missing or null. All mixtures are read, and unknown keys are
+//! ignored.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::BorrowedFd;
@@ -22,7 +22,7 @@ use super::surplus::Records;
 use super::value::{self, Entry, amount, eid, found, integer, list, object, optional, shown, text, time};
 use super::{DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState};
 
-/// How many warnings a file may cause: anybody may write there.
+/// The most warnings of a file: every user may write the file.
 const MOST_WARNINGS: usize = 20;
 
 /// The limit for a whole record. Large fields of a larger record are left out.
@@ -40,13 +40,13 @@ const MOST_ATTACHMENTS: usize = 100_000;
 
 /// The parameters of a read.
 #[derive(Clone, Copy)]
-pub(super) struct Reading<'a> {
+pub(super) struct ReadContext<'a> {
     pub(super) time_zone: &'a TimeZone,
     /// The state directory. With too many records, it shows which of them count.
     pub(super) directory: Option<BorrowedFd<'a>>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> ReadContext<'a> {
     /// For a text from elsewhere.
     pub(super) fn of_text(time_zone: &'a TimeZone) -> Self {
         Self { time_zone, directory: None }
@@ -56,18 +56,18 @@ impl<'a> Reading<'a> {
 /// A file while it is read.
 type TextDeserializer<'t> = serde_json::Deserializer<StrRead<'t>>;
 
-/// What one file says.
+/// The content of one file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Document<T> {
     pub(super) entries: Vec<T>,
-    /// Whether an entry, or a member of one, was left out.
+    /// Whether an entry, or a member of an entry, was left out.
     pub(super) incomplete: bool,
-    /// Whether it is what is whole in a damaged file.
+    /// Whether the file is damaged and only its whole entries were read.
     pub(super) salvaged: bool,
-    /// What the environments name that were left out.
+    /// Names in environments that were left out.
     pub(super) left_out: Arc<LeftOut>,
     pub(super) warnings: Vec<String>,
-    /// Devices that are there, and of which an attachment was left out.
+    /// Devices with an attachment that was left out.
     pub(super) damaged: BTreeSet<u32>,
 }
 
@@ -84,34 +84,34 @@ impl<T> Default for Document<T> {
     }
 }
 
-/// How a file is read.
+/// The readers of a file.
 #[derive(Debug)]
 pub(super) struct Format<T> {
     pub(super) name: &'static str,
-    /// What a whole file says.
-    pub(super) parse: fn(&[u8], &Reading<'_>) -> Result<Document<T>, NotADocument>,
-    /// What is whole in one that is damaged.
-    pub(super) salvage: fn(&[u8], &Reading<'_>) -> Document<T>,
+    /// Reads a whole file.
+    pub(super) parse: fn(&[u8], &ReadContext<'_>) -> Result<Document<T>, NotADocument>,
+    /// Reads the whole entries of a damaged file.
+    pub(super) salvage: fn(&[u8], &ReadContext<'_>) -> Document<T>,
 }
 
 pub(super) const ENVIRONMENTS: Format<EnvironmentState> = Format {
     name: ENVIRONMENTS_FILE,
     parse: environments,
-    salvage: |content, reading| {
+    salvage: |content, context| {
         let records = salvage::records(content, &["eid", "uid"]);
-        salvaged(environments_of(&json!({ "envs": records }), reading))
+        salvaged(environments_of(&json!({ "envs": records }), context))
     },
 };
 
-/// What a whole record of a device has.
+/// The keys of a whole record of a device.
 pub(super) const DEVICE_KEYS: [&str; 2] = ["index", "attachments"];
 
 pub(super) const DEVICES: Format<DeviceState> = Format {
     name: DEVICES_FILE,
     parse: devices,
-    salvage: |content, reading| {
+    salvage: |content, context| {
         let records = salvage::records(content, &DEVICE_KEYS);
-        salvaged(devices_of(&json!({ "devices": records }), reading.time_zone))
+        salvaged(devices_of(&json!({ "devices": records }), context.time_zone))
     },
 };
 
@@ -119,7 +119,7 @@ fn salvaged<T>(read: Result<Document<T>, NotADocument>) -> Document<T> {
     Document { incomplete: true, salvaged: true, ..read.unwrap_or_default() }
 }
 
-/// The text is no state file, or not all of one.
+/// The text is not a state file, or only a part of one.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotADocument {
     #[error("it is empty")]
@@ -133,23 +133,29 @@ pub(super) enum NotADocument {
 }
 
 /// Reads `envs.json`.
-pub(super) fn environments(content: &[u8], reading: &Reading<'_>) -> Result<Document<EnvironmentState>, NotADocument> {
-    whole(content, "envs", |source| environments_from(source, reading))
+pub(super) fn environments(
+    content: &[u8],
+    context: &ReadContext<'_>,
+) -> Result<Document<EnvironmentState>, NotADocument> {
+    whole(content, "envs", |source| environments_from(source, context))
 }
 
-/// What a document says that has been read already.
-pub(super) fn environments_of(root: &Value, reading: &Reading<'_>) -> Result<Document<EnvironmentState>, NotADocument> {
-    known("envs", environments_from(root, reading))
+/// The content of a parsed document.
+pub(super) fn environments_of(
+    root: &Value,
+    context: &ReadContext<'_>,
+) -> Result<Document<EnvironmentState>, NotADocument> {
+    known("envs", environments_from(root, context))
 }
 
 fn environments_from<'de, D: Deserializer<'de>>(
     source: D,
-    reading: &Reading<'_>,
+    context: &ReadContext<'_>,
 ) -> Result<Option<Document<EnvironmentState>>, D::Error> {
-    let (mut records, mut left_out) = (Records::new(reading.directory), LeftOut::default());
+    let (mut records, mut left_out) = (Records::new(context.directory), LeftOut::default());
     let most_bytes = MOST_RECORD_BYTES;
     let document = document("envs.json", "envs", most_bytes, source, |entry, size_bytes| {
-        let environment = environment(entry, reading.time_zone);
+        let environment = environment(entry, context.time_zone);
         if entry.incomplete {
             left_out.add(entry, environment.is_some());
         }
@@ -170,11 +176,11 @@ fn environments_from<'de, D: Deserializer<'de>>(
 }
 
 /// Reads `devices.json`.
-pub(super) fn devices(content: &[u8], reading: &Reading<'_>) -> Result<Document<DeviceState>, NotADocument> {
-    whole(content, "devices", |source| devices_from(source, reading.time_zone))
+pub(super) fn devices(content: &[u8], context: &ReadContext<'_>) -> Result<Document<DeviceState>, NotADocument> {
+    whole(content, "devices", |source| devices_from(source, context.time_zone))
 }
 
-/// What a document says that has been read already.
+/// The content of a parsed document.
 pub(super) fn devices_of(root: &Value, time_zone: &TimeZone) -> Result<Document<DeviceState>, NotADocument> {
     known("devices", devices_from(root, time_zone))
 }
@@ -213,7 +219,7 @@ fn devices_from<'de, D: Deserializer<'de>>(
     }))
 }
 
-/// Reads all of a file.
+/// Reads a whole file.
 fn whole<T>(
     content: &[u8],
     key: &'static str,

@@ -18,7 +18,7 @@ pub(super) fn for_each<'de, D: Deserializer<'de>>(
     source.deserialize_any(Root { key, take })
 }
 
-/// What is no list and no object has no entries.
+/// Visits of values other than lists and objects: they have no entries.
 macro_rules! nothing {
     ($($visit:ident: $type:ty),*) => {
         $(fn $visit<E>(self, _: $type) -> Result<bool, E> {

@@ -1,4 +1,4 @@
-//! When devices are expected to come free: by the leases of those who hold them, and by nothing else.
+//! The expected times at which devices become free, by the leases of their holders alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,13 +15,13 @@ pub struct Expectation<'a> {
     pub leases: &'a HashMap<String, f64>,
     /// The models of the devices, as far as they are known.
     pub models: &'a BTreeMap<u32, String>,
-    /// Unix time. The end of a lease that is over by then is no expectation.
+    /// Unix time. A lease that has ended by then gives no expectation.
     pub now_seconds: f64,
 }
 
 impl Expectation<'_> {
-    /// When each process of a queue is expected to get its devices, Unix time, without the passing of others. Each process
-    /// keeps what it gets. Absent: not known, or now.
+    /// The expected time at which each process of a queue gets its devices, Unix time, if no process passes another
+    /// one. Each process keeps its devices. Absent: not known, or now.
     #[must_use]
     pub fn of_queue(&self, queue: &[Waiting]) -> Vec<Option<f64>> {
         let times = self.times(queue).into_iter();
@@ -30,9 +30,9 @@ impl Expectation<'_> {
 
     /// Whether an environment that takes the devices `added` delays no process of a queue. `after`: as it is then.
     ///
-    /// A process whose devices are free now has to find them free afterwards. A process whose devices are not free has to
-    /// get them after the end of the environment's lease, unless `any_time`. A process that accepts none of `added` is not
-    /// delayed.
+    /// A process whose devices are free now has to find them free afterwards. A process whose devices are not free has
+    /// to get them after the end of the environment's lease, unless `any_time`. A process that accepts none of `added`
+    /// is not delayed.
     #[must_use]
     pub fn delays_none(
         &self,
@@ -44,7 +44,7 @@ impl Expectation<'_> {
         let end = after.end(eid);
         let mut is_over = false;
         queue.iter().zip(self.times(queue)).all(|(waiting, time)| {
-            // Those behind come no earlier.
+            // Later processes get their devices no earlier.
             is_over |= end.zip(time).is_some_and(|(end, time)| end <= time);
             let request = waiting.request.as_ref();
             let Some(request) = request.filter(|it| self.is_decided(it)) else {
@@ -60,7 +60,7 @@ impl Expectation<'_> {
         })
     }
 
-    /// When each process of a queue gets its devices, Unix time; 0: now. Absent: not known.
+    /// The time at which each process of a queue gets its devices, Unix time; 0: now. Absent: not known.
     fn times(&self, queue: &[Waiting]) -> Vec<Option<f64>> {
         let mut before = Some(0.0);
         let mut taken = BTreeSet::new();
@@ -74,7 +74,7 @@ impl Expectation<'_> {
         each.collect()
     }
 
-    /// When each device that is held is expected back, as a whole.
+    /// The expected time at which each held device is wholly free.
     #[must_use]
     pub fn of_devices(&self) -> BTreeMap<u32, f64> {
         let held = self.devices.iter().filter(|it| !it.attachments.is_empty());
@@ -82,7 +82,7 @@ impl Expectation<'_> {
         times.collect()
     }
 
-    /// The devices that come first, and when the last of them comes.
+    /// The time at which a request is met, and its devices: those that become free first.
     fn of_request(&self, request: &RequestedDevices, taken: &BTreeSet<u32>) -> Option<(f64, Vec<u32>)> {
         let of_named = Some(request.named().count()).filter(|named| *named > 0);
         let of_count = request.gpus.and_then(|gpus| usize::try_from(gpus).ok());
@@ -117,7 +117,8 @@ impl Expectation<'_> {
         })
     }
 
-    /// When a device has so much memory that no environment claims; all of it, if no amount is given.
+    /// The time at which a device has this amount of unclaimed memory; without an amount, the time at which all is
+    /// unclaimed.
     fn of_device(&self, device: &DeviceState, needed_bytes: Option<u64>) -> Option<f64> {
         let total = device.total_memory.map_or(u64::MAX, MemoryAmount::bytes);
         let claim = |memory: Option<MemoryAmount>| memory.map_or(total, MemoryAmount::bytes);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_leases_that_give_enough_devices_tell_the_time() {
+    fn the_time_is_the_end_of_the_earliest_leases_that_free_enough_devices() {
         let whole = |eid| [(eid, None)];
         let devices =
             [device(0, &whole("c")), device(1, &whole("a")), device(2, &whole("none")), device(3, &whole("b"))];
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_shared_device_the_leases_count_that_leave_enough_memory() {
+    fn for_a_shared_device_the_leases_that_leave_enough_memory_count() {
         let devices = [device(0, &[("c", Some(4)), ("a", Some(8)), ("none", Some(4))])];
         let of_memory = |gibibytes: u64| RequestedDevices { gpu_memory_bytes: Some(gibibytes * GIB), ..gpus(1) };
         assert_eq!(times(&devices, &[of_memory(8)]), [Some(200.0)]);
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_delayed_by_devices_that_it_would_have_earlier() {
+    fn a_process_is_delayed_if_its_devices_come_later() {
         let whole = |eid| vec![(eid, None)];
         let before = [whole("b"), whole("b"), vec![], vec![]];
         let models: BTreeMap<u32, String> = (0..4).map(|index| (index, format!("A{index}"))).collect();

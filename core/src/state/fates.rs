@@ -1,54 +1,54 @@
-//! What becomes of environments that have no shell left ([`super::linger`]).
+//! The fate of environments without a living shell ([`super::linger`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use super::jobs::{MOST_JOBS, is_elsewhere, oldest, processes_by_user, reads_environs_of};
-use super::known::Known;
+use super::known::KnownEnvironment;
 use super::linger::{Belonging, START_TOLERANCE_SECONDS, belonging, lingers};
 use super::members::ProcessId;
 use super::{EnvironmentState, State};
 use crate::proc::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable, in_initial_pid_namespace, read_environs};
 
-/// Which processes have a context on which device, by its index. A device of which that is not known is not here.
+/// The processes with a context on each device, by its index. A device is missing if its processes are not known.
 pub type Contexts = BTreeMap<u32, BTreeSet<u32>>;
 
-/// What becomes of an environment that has no shell left.
+/// The fate of an environment without a living shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// None of its processes has a context on a device that it holds, or had one within the linger time.
     Ends,
-    /// The evidence is missing here: a caller who has it settles it later.
+    /// The evidence is missing: a command with the evidence decides later.
     Unknown,
-    /// It goes on.
+    /// The environment continues.
     Continues {
         /// Its jobs from now on.
         jobs: Vec<ProcessId>,
-        /// Whether one of them has a context now.
+        /// Whether one of the jobs has a context now.
         at_work: bool,
     },
 }
 
-/// By eid.
+/// Fates by eid.
 pub(super) type Fates = HashMap<String, Fate>;
 
 /// An environment without a shell, with the devices that it holds.
-pub(super) type Shellless = (EnvironmentState, Vec<u32>);
+pub(super) type ShelllessEnvironment = (EnvironmentState, Vec<u32>);
 
-/// What the fates of environments depend on.
-pub(super) struct Evidence<'a> {
+/// The evidence for the fates of environments.
+pub(super) struct FateEvidence<'a> {
     /// The state directory.
     pub(super) directory: &'a Path,
     pub(super) processes: &'a mut dyn ProcessSource,
-    /// Asked once, if at all.
+    /// Called once at most.
     pub(super) contexts: &'a mut dyn FnMut() -> Option<Contexts>,
     pub(super) now_seconds: f64,
     pub(super) linger_seconds: f64,
 }
 
-/// The fates of these environments. What the kernel shows is read once for all of them: any user may write thousands of
-/// records, of any users.
-pub(super) fn fates(state: &State, ended: &[Shellless], evidence: &mut Evidence<'_>) -> Fates {
+/// The fates of these environments. The processes are read once for all of them: every user may write thousands of
+/// records in the name of other users.
+pub(super) fn fates(state: &State, ended: &[ShelllessEnvironment], evidence: &mut FateEvidence<'_>) -> Fates {
     if ended.is_empty() {
         return Fates::new();
     }
@@ -58,12 +58,13 @@ pub(super) fn fates(state: &State, ended: &[Shellless], evidence: &mut Evidence<
     };
     let mut readable: HashMap<u32, bool> = HashMap::new();
     let mut is_readable = |uid| *readable.entry(uid).or_insert_with(|| reads_environs_of(uid));
-    let (own, others): (Vec<&Shellless>, Vec<&Shellless>) = ended.iter().partition(|(it, _)| is_readable(it.uid));
-    let (own, without): (Vec<&Shellless>, Vec<&Shellless>) =
+    let (own, others): (Vec<&ShelllessEnvironment>, Vec<&ShelllessEnvironment>) =
+        ended.iter().partition(|(it, _)| is_readable(it.uid));
+    let (own, without): (Vec<&ShelllessEnvironment>, Vec<&ShelllessEnvironment>) =
         own.into_iter().partition(|(_, devices)| !devices.is_empty());
     let mut fates: Fates = without.into_iter().map(|(it, _)| (it.eid.clone(), Fate::Ends)).collect();
     fates.extend(fates_by_processes(state, &own, &by_user, evidence));
-    let mut starts = Starts::new(&by_user);
+    let mut starts = StartTimes::new(&by_user);
     fates.extend(others.into_iter().map(|(environment, _)| {
         let fate = if starts.may_have_jobs(environment, evidence.processes) { Fate::Unknown } else { Fate::Ends };
         (environment.eid.clone(), fate)
@@ -74,16 +75,17 @@ pub(super) fn fates(state: &State, ended: &[Shellless], evidence: &mut Evidence<
 /// The fates of environments whose processes' variables the caller may read.
 fn fates_by_processes(
     state: &State,
-    environments: &[&Shellless],
+    environments: &[&ShelllessEnvironment],
     by_user: &HashMap<u32, Vec<u32>>,
-    evidence: &mut Evidence<'_>,
+    evidence: &mut FateEvidence<'_>,
 ) -> Fates {
     if environments.is_empty() {
         return Fates::new();
     }
     let contexts = (evidence.contexts)().unwrap_or_default();
-    // One in a container may be of another uid. Where it is not known which processes use a device, it may be any.
-    let candidates = |(environment, devices): &Shellless| {
+    // A process in a container may run as another uid. If the processes of a device are not known, each process may use
+    // the device.
+    let candidates = |(environment, devices): &ShelllessEnvironment| {
         let mut pids: BTreeSet<u32> = by_user.get(&environment.uid).into_iter().flatten().copied().collect();
         for device in devices {
             match contexts.get(device) {
@@ -100,7 +102,7 @@ fn fates_by_processes(
         .read(&ProcessRequest { processes: processes.into_iter().collect(), members: members.copied().collect() });
     // Processes outside of this program's pid namespace may name the environment.
     let sees_all = in_initial_pid_namespace();
-    let fate = |it: &&Shellless| {
+    let fate = |it: &&ShelllessEnvironment| {
         if it.0.pids.is_empty() && !sees_all {
             return (it.0.eid.clone(), Fate::Unknown);
         }
@@ -112,11 +114,11 @@ fn fates_by_processes(
 
 fn fate(
     state: &State,
-    (environment, devices): &Shellless,
+    (environment, devices): &ShelllessEnvironment,
     candidates: &BTreeSet<u32>,
     contexts: &Contexts,
     table: &ProcessTable,
-    evidence: &Evidence<'_>,
+    evidence: &FateEvidence<'_>,
 ) -> Fate {
     let held = |device: &u32| contexts.get(device);
     let using: BTreeSet<u32> = devices.iter().filter_map(held).flatten().copied().collect();
@@ -145,7 +147,7 @@ fn fate(
     all_own.retain(|it| elsewhere.get(&it.pid) != Some(&true));
     let (at_work, own): (Vec<_>, Vec<_>) = all_own.into_iter().partition(|it| using.contains(&it.pid));
     if !at_work.is_empty() {
-        // What has no context keeps no device, and is no job any more.
+        // A process without a context keeps no device, and is no longer a job.
         return Fate::Continues { jobs: oldest(at_work, MOST_JOBS), at_work: true };
     }
     let known = state.recorded.known.get(&environment.eid);
@@ -165,33 +167,33 @@ fn fate(
     }
 }
 
-/// Whether a context that is seen now is to be noted: it was not noted for a part of the linger time.
-pub(super) fn is_news(known: Option<&Known>, now_seconds: f64, linger_seconds: f64) -> bool {
+/// Whether a context that is seen now is to be recorded: the last record is older than a part of the linger time.
+pub(super) fn is_news(known: Option<&KnownEnvironment>, now_seconds: f64, linger_seconds: f64) -> bool {
     let noted = known.and_then(|known| known.context_seconds);
     noted.is_none_or(|noted| !(0.0..linger_seconds / 8.0).contains(&(now_seconds - noted)))
 }
 
-/// When processes were started whose variables the caller cannot read: one that may be of an environment's user, and was
-/// started since the environment was made, may be of that environment.
-struct Starts<'a> {
+/// Start times of processes whose variables the caller cannot read. Such a process may belong to an environment if it
+/// may run as the environment's user and started after the creation of the environment.
+struct StartTimes<'a> {
     by_user: &'a HashMap<u32, Vec<u32>>,
-    /// By user: the newest of those that `/proc` gives to the user.
+    /// The newest start by owner in `/proc`.
     owned: HashMap<u32, f64>,
-    /// The newest of those that run as a user, or may.
-    running: Option<Newest>,
+    /// The newest starts of processes that run, or may run, as a user.
+    running: Option<NewestStarts>,
 }
 
-/// When the newest processes of users were started, Unix time.
-struct Newest {
+/// The newest starts of processes by user, Unix time.
+struct NewestStarts {
     of_user: HashMap<u32, f64>,
-    /// Of those that may be any user's.
-    of_anybody: f64,
+    /// Of processes that may belong to any user.
+    of_any_user: f64,
 }
 
 /// The start of no process.
 const NEVER_SECONDS: f64 = f64::NEG_INFINITY;
 
-impl<'a> Starts<'a> {
+impl<'a> StartTimes<'a> {
     fn new(by_user: &'a HashMap<u32, Vec<u32>>) -> Self {
         Self { by_user, owned: HashMap::new(), running: None }
     }
@@ -216,7 +218,8 @@ impl<'a> Starts<'a> {
         })
     }
 
-    /// What may not be traced belongs to root in `/proc`, whoever runs it; what runs in a container, to others.
+    /// `/proc` shows root as the owner of processes that may not be traced, and other owners for processes in
+    /// containers.
     fn newest_running(&mut self, uid: u32, processes: &mut dyn ProcessSource) -> f64 {
         let by_user = self.by_user;
         let newest = self.running.get_or_insert_with(|| {
@@ -224,21 +227,21 @@ impl<'a> Starts<'a> {
                 processes: by_user.values().flatten().copied().collect(),
                 members: Vec::new(),
             });
-            Newest::of(&table)
+            NewestStarts::of(&table)
         });
         let of_user = newest.of_user.get(&uid).copied();
-        of_user.unwrap_or(NEVER_SECONDS).max(newest.of_anybody)
+        of_user.unwrap_or(NEVER_SECONDS).max(newest.of_any_user)
     }
 }
 
-impl Newest {
+impl NewestStarts {
     fn of(table: &ProcessTable) -> Self {
-        let mut newest = Self { of_user: HashMap::new(), of_anybody: NEVER_SECONDS };
+        let mut newest = Self { of_user: HashMap::new(), of_any_user: NEVER_SECONDS };
         for (&pid, read) in &table.processes {
             let facts = match read {
                 ProcessRead::Present(facts) => facts,
                 ProcessRead::Unreadable => {
-                    newest.of_anybody = f64::INFINITY;
+                    newest.of_any_user = f64::INFINITY;
                     continue;
                 }
                 ProcessRead::Vanished => continue,
@@ -251,7 +254,7 @@ impl Newest {
                 *of_user = of_user.max(started);
             }
             if facts.container_id.is_some() && facts.container_owner.is_none() {
-                newest.of_anybody = newest.of_anybody.max(started);
+                newest.of_any_user = newest.of_any_user.max(started);
             }
         }
         newest
@@ -318,7 +321,7 @@ mod tests {
             (unreadable, Some(Contexts::from([(0, BTreeSet::new())])), true),
         ] {
             let shellless = (environment.clone(), vec![0]);
-            let mut evidence = Evidence {
+            let mut evidence = FateEvidence {
                 directory: Path::new("/nonexistent"),
                 processes: &mut Container(claim.clone()),
                 contexts: &mut || contexts.clone(),

@@ -2,14 +2,14 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat, fstat, statat};
 use rustix::io::Errno;
 
 use super::MEMBERS_FILE;
+use crate::files::{READ_ONLY, io_error, is_regular, open_in_time};
 
 /// How large a state file may be: anybody may write there, and 100 environments take 40 KiB.
 pub(super) const MOST_FILE_BYTES: u64 = 32 << 20;
@@ -21,8 +21,6 @@ pub(super) const MOST_MEMBERS_BYTES: u64 = 8 << 20;
 /// what has the same size and time has the same content, however coarse the file system's times are.
 pub(super) const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
-const READ_ONLY: &str = "its file system is mounted read-only: set GENV_TMPDIR to another directory";
-
 /// What to do about a damaged file.
 pub(super) const DAMAGED: &str =
     "if it stays so, the next change of an environment keeps it beside, and goes on with what is whole in it";
@@ -32,11 +30,6 @@ const TOO_LARGE: &str = "move it away: environments whose processes live are res
 
 /// What to do about something else in a file's place.
 pub(super) const MOVED: &str = "move it away, or let the next change of an environment do so";
-
-/// The time for which a lease (fcntl(2), `F_SETLEASE`) may delay a reader. A well-behaved holder, such as a file
-/// server, gives the lease up as soon as the kernel asks for it; any other holder keeps it for
-/// `/proc/sys/fs/lease-break-time`.
-const LEASE_PATIENCE: Duration = Duration::from_millis(50);
 
 /// What changes when a file is written (stat(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,20 +72,6 @@ pub(super) fn find(directory: BorrowedFd<'_>, name: &str) -> Result<Option<Versi
     }
 }
 
-/// Opens a file without waiting for another process: for the other end of a pipe, or for the holder of a lease.
-pub(super) fn open(directory: BorrowedFd<'_>, name: &str, access: OFlags) -> Result<OwnedFd, Errno> {
-    let careful = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let began = Instant::now();
-    loop {
-        match openat(directory, name, access | careful, Mode::empty()) {
-            Err(Errno::AGAIN) if began.elapsed() < LEASE_PATIENCE => {
-                thread::sleep(LEASE_PATIENCE / 10);
-            }
-            opened => return opened,
-        }
-    }
-}
-
 /// The reason why a file with a lease cannot be read.
 pub(super) fn leased(holder: &str) -> String {
     format!("user {holder} has a lease on it (fcntl, F_SETLEASE), so that no other program can open it")
@@ -100,7 +79,7 @@ pub(super) fn leased(holder: &str) -> String {
 
 /// The content of a file that was found, and the version that has it.
 pub(super) fn read(directory: BorrowedFd<'_>, name: &str) -> Result<(Version, Vec<u8>), ReadError> {
-    let file = open(directory, name, OFlags::RDONLY).map_err(|errno| match errno {
+    let file = open_in_time(directory, name, OFlags::RDONLY).map_err(|errno| match errno {
         Errno::NOENT => ReadError::Torn("it is being replaced".to_owned()),
         Errno::AGAIN => match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => ReadError::Leased(stat.st_uid),
@@ -123,9 +102,9 @@ pub(super) fn read(directory: BorrowedFd<'_>, name: &str) -> Result<(Version, Ve
 
 /// As [`read`], of a file of which nothing is certain: its beginning, and nothing of what is no regular file.
 pub(super) fn read_damaged(directory: BorrowedFd<'_>, name: &str) -> Option<(Version, Vec<u8>)> {
-    let file = File::from(open(directory, name, OFlags::RDONLY).ok()?);
+    let file = File::from(open_in_time(directory, name, OFlags::RDONLY).ok()?);
     let stat = fstat(&file).ok()?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+    if !is_regular(&stat) {
         return None;
     }
     let mut content = Vec::new();
@@ -188,11 +167,6 @@ fn check(stat: &Stat, most_bytes: u64) -> Result<(), ReadError> {
     Err(ReadError::Damaged { why, remedy })
 }
 
-/// The error in words.
-pub(super) fn io_error(errno: Errno) -> String {
-    std::io::Error::from(errno).to_string()
-}
-
 /// What to do about an error of reading.
 pub(super) fn remedy(errno: Errno) -> &'static str {
     match errno {
@@ -202,16 +176,6 @@ pub(super) fn remedy(errno: Errno) -> &'static str {
         Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG => "set GENV_TMPDIR to genv's directory",
         Errno::ROFS => READ_ONLY,
         Errno::MFILE | Errno::NFILE => "raise the limit of open files",
-        _ => "see whether its file system is mounted and well",
-    }
-}
-
-/// What to do about an error of writing.
-pub(super) fn write_remedy(errno: Errno) -> &'static str {
-    match errno {
-        Errno::NOSPC | Errno::DQUOT => "make room on its file system",
-        Errno::ROFS => READ_ONLY,
-        Errno::ACCESS | Errno::PERM => "let everybody write to its directory, as genv does (0777), or ask who owns it",
         _ => "see whether its file system is mounted and well",
     }
 }

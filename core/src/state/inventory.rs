@@ -6,18 +6,18 @@ use super::DeviceState;
 use crate::gpu::GpuSample;
 use crate::model::{DeviceIndex, MemoryAmount};
 
-/// More GPUs than this are a mistake: a list of all of them is written each time.
+/// The most GPUs of a machine. Each change writes a list of all.
 const MOST_DEVICES: u32 = 4096;
 
 /// The whole GPUs of a machine and their memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
-    /// By index; absent where the memory is not known, since the GPU does not answer.
+    /// The memory by index; absent if the GPU does not answer.
     devices: Vec<(u32, Option<MemoryAmount>)>,
 }
 
 impl Inventory {
-    /// GPUs by index, with their memory in whole MiB, as `nvidia-smi` gives it, where it is known.
+    /// GPUs by index, with their memory in whole MiB, as in `nvidia-smi`, if known.
     pub fn new(devices: impl IntoIterator<Item = (u32, Option<u64>)>) -> Self {
         let mut devices: Vec<_> = devices
             .into_iter()
@@ -42,7 +42,7 @@ impl Inventory {
         Self::new(gpus)
     }
 
-    /// How many GPUs there are, from the first to the highest index.
+    /// The number of GPUs, from the first to the highest index.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.devices.last().map_or(0, |(index, _)| index + 1)
@@ -56,8 +56,8 @@ impl Inventory {
         devices
     }
 
-    /// Brings a list of devices up to date: new GPUs are added, memory that changed is changed, and
-    /// GPUs that are not there any more stay. The list has every index from 0 afterwards.
+    /// Updates a list of devices: adds new GPUs and changes memory amounts; removed GPUs stay. The list has every index
+    /// from 0 afterwards.
     pub(super) fn merge_into(&self, devices: &mut Vec<DeviceState>) {
         for (index, memory) in &self.devices {
             let position = devices.iter().position(|device| device.index == *index);
@@ -71,7 +71,7 @@ impl Inventory {
             };
             let differs =
                 |known: MemoryAmount| memory.is_some_and(|memory| known.bytes().abs_diff(memory.bytes()) > 1 << 20);
-            // Generations of nvidia-smi, by which genv 1.4.3 goes, round differently.
+            // Versions of nvidia-smi, which genv 1.4.3 reads, round differently.
             if device.total_memory.is_none_or(differs) {
                 device.total_memory = memory.or(device.total_memory);
             }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_come_and_stay_and_keep_how_their_memory_was_written() {
+    fn gpus_are_added_and_keep_the_written_form_of_their_memory() {
         let known = [device(0, "16g"), device(1, "15258mi"), device(2, "15258mi")];
         let found = [(0, Some(15_258)), (1, Some(15_259)), (3, Some(40_000))];
         assert_eq!(

@@ -1,4 +1,5 @@
-//! Jobs of environments: processes that are started in one while a shell of it lives, and that commands record as members.
+//! Jobs of environments: processes that start in an environment while a shell of it lives. Commands record them as
+//! members.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -10,7 +11,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::liveness::{Member, Standing};
+use super::liveness::{ListedMember, Standing};
 use super::members::ProcessId;
 use super::{EnvironmentState, State};
 use crate::proc::{
@@ -18,10 +19,10 @@ use crate::proc::{
     variable,
 };
 
-/// More jobs of one environment are not recorded.
+/// The most recorded jobs of one environment.
 pub(super) const MOST_JOBS: usize = 64;
 
-/// A parent that started so little earlier than a command was started to run it.
+/// A parent that started at most this time before a command is a wrapper of the command.
 const WRAPPER_SECONDS: f64 = 1.0;
 
 /// Finds the environments of processes, by pid, as [`environments_of`](crate::attribute::environments_of) does.
@@ -30,14 +31,14 @@ pub type FindEnvironments = fn(&State, &ProcessTable, &[u32]) -> BTreeMap<u32, S
 /// Jobs that are not recorded yet, by eid.
 pub(super) type NewJobs = BTreeMap<String, Vec<ProcessId>>;
 
-/// The environments of the caller that hold devices and have a living shell, `table` has their members.
+/// The environments of the caller that hold devices and have a living shell. `table` has their members.
 fn watched<'a>(state: &'a State, table: &ProcessTable) -> Vec<&'a EnvironmentState> {
     let own = geteuid().as_raw();
     let attachments = state.devices.iter().flat_map(|device| &device.attachments);
     let holding: BTreeSet<&str> = attachments.map(|it| it.eid.as_str()).collect();
     let is_watched = |environment: &&EnvironmentState| {
         let is_shell = |pid: &u32| {
-            let member = Member::new(environment, *pid, &state.recorded);
+            let member = ListedMember::new(environment, *pid, &state.recorded);
             let standing = member.standing(table, state.written_timestamp_seconds);
             matches!(standing, Standing::Lives(_)) && !member.is_job()
         };
@@ -46,13 +47,13 @@ fn watched<'a>(state: &'a State, table: &ProcessTable) -> Vec<&'a EnvironmentSta
     state.environments.iter().filter(is_watched).collect()
 }
 
-/// Whether jobs are looked for at all.
+/// Whether an environment of the caller can have new jobs.
 pub(super) fn are_watched(state: &State, table: &ProcessTable) -> bool {
     !watched(state, table).is_empty()
 }
 
-/// Processes of the caller's environments that are not recorded yet, so that genv 1.x, which knows members alone, finds
-/// living ones when the shells have ended. Those whose variables name no environment, such as subshells, are left out.
+/// The processes of the caller's environments that are not recorded yet. Recorded jobs are living members for genv 1.x
+/// after the shells have ended. Processes whose variables name no environment, such as subshells, are left out.
 pub(super) fn find_new(
     state: &State,
     table: &ProcessTable,
@@ -107,7 +108,7 @@ pub(super) fn find_new(
     found
 }
 
-/// Ancestors of a process that hardly began earlier, such as the subshell of a prompt, and end with it.
+/// Ancestors of a process that started shortly before it, such as the subshell of a prompt, and end with it.
 fn wrappers(pid: u32, table: &ProcessTable) -> BTreeSet<u32> {
     let started = |pid| table.lineage.get(&pid).map(|it| it.start_timestamp_seconds);
     let mut wrappers = BTreeSet::new();
@@ -122,18 +123,18 @@ fn wrappers(pid: u32, table: &ProcessTable) -> BTreeSet<u32> {
     wrappers
 }
 
-/// Whether a process names one of these environments, or does not show what it names.
+/// Whether a process names one of these environments, or may do so in an unreadable environ.
 fn may_name(pid: u32, environ: Result<&[u8], Errno>, eids: &BTreeSet<String>, directory: &Path) -> bool {
     let environ = match environ {
         Ok(environ) => environ,
-        // It ended, or is a thread of the kernel.
+        // It has ended, or is a kernel thread.
         Err(Errno::NOENT | Errno::SRCH) => return false,
         Err(_) => &[],
     };
     match variable(environ, b"GENV_ENVIRONMENT_ID=") {
         Some(eid) => eids.contains(String::from_utf8_lossy(eid).as_ref()) && !is_elsewhere(environ, directory),
         None if environ.is_empty() => !is_kernel_thread(pid),
-        // One that was overwritten, as setproctitle does, is not made of entries.
+        // An overwritten environ, as after setproctitle, does not consist of entries.
         None => {
             let entries = environ.strip_suffix(&[0]).unwrap_or(environ);
             entries.split(|&byte| byte == 0).any(|entry| !entry.contains(&b'='))
@@ -141,7 +142,7 @@ fn may_name(pid: u32, environ: Result<&[u8], Errno>, eids: &BTreeSet<String>, di
     }
 }
 
-/// Whether the environment that a process names is one of another state directory, which may have the same ids.
+/// Whether a process names an environment of another state directory, which may have the same ids.
 pub(super) fn is_elsewhere(environ: &[u8], directory: &Path) -> bool {
     let named = variable(environ, b"GENV_TMPDIR=").filter(|named| !named.is_empty());
     let named = named.map(|named| Path::new(OsStr::from_bytes(named)));
@@ -160,19 +161,19 @@ pub(super) fn reads_environs_of(uid: u32) -> bool {
     geteuid().as_raw() == uid || geteuid().is_root() || File::open("/proc/1/environ").is_ok()
 }
 
-/// The processes of a user; none if others' processes are hidden here (`hidepid`).
+/// The processes of a user; `None` if processes of other users are hidden (`hidepid`).
 pub(super) fn processes_of(uid: u32) -> Option<Vec<u32>> {
     processes_by_user()?.remove(&uid).or_else(|| Some(Vec::new()))
 }
 
-/// All processes, by the user to whom `/proc` gives them; none if others' processes are hidden here (`hidepid`).
+/// All processes, by their owner in `/proc`; `None` if processes of other users are hidden (`hidepid`).
 pub(super) fn processes_by_user() -> Option<HashMap<u32, Vec<u32>>> {
     fs::metadata("/proc/1").ok()?;
     let mut by_user: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in fs::read_dir("/proc").ok()?.flatten() {
         let pid = entry.file_name().to_str().and_then(|it| it.parse().ok());
         if let Some(pid) = pid {
-            // One that ended meanwhile is no process any more.
+            // A process that ended meanwhile is left out.
             if let Ok(found) = entry.metadata() {
                 by_user.entry(found.uid()).or_default().push(pid);
             }

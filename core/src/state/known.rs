@@ -1,8 +1,8 @@
-//! What was last known of environments that hold devices: what `envs.json` says of each, its devices, and when one of its
-//! processes was last seen at work on them.
+//! The last known facts of environments that hold devices: the record of `envs.json`, the devices, and the last time at
+//! which one of its processes had a context on them.
 //!
-//! genv 1.x removes an environment whose members ended, whatever its jobs do, and a damaged file loses environments too.
-//! `genv-members.json` keeps what it takes to restore one.
+//! genv 1.x removes an environment when its members have ended, even if its jobs run, and a damaged file loses
+//! environments too. `genv-members.json` keeps the facts to restore an environment.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -14,24 +14,24 @@ use super::{AttachmentState, DeviceState, EnvironmentState, State, all_attached,
 use crate::model::{MemoryAmount, parse_local_time};
 use crate::proc::ProcessTable;
 
-/// How many environments of one user, and of all, are kept: anybody may write there.
+/// The most known environments of one user, and of all users: every user may write the file.
 const MOST_OF_A_USER: usize = 64;
 const MOST_KNOWN: usize = 1_000;
 
-/// By eid.
-pub(super) type KnownEnvironments = BTreeMap<String, Known>;
+/// Known environments by eid.
+pub(super) type KnownEnvironments = BTreeMap<String, KnownEnvironment>;
 
-/// What was last known of an environment.
+/// The last known facts of an environment.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Known {
+pub(super) struct KnownEnvironment {
     /// Without its members.
     pub(super) environment: EnvironmentState,
     pub(super) devices: BTreeSet<u32>,
-    /// When a command last saw one of its processes with a context on its devices, Unix time.
+    /// The last time at which a command saw one of its processes with a context on its devices, Unix time.
     pub(super) context_seconds: Option<f64>,
 }
 
-/// As `genv-members.json` has it.
+/// The form in `genv-members.json`.
 #[derive(Serialize, Deserialize)]
 pub(super) struct FileKnown {
     eid: String,
@@ -50,7 +50,7 @@ pub(super) struct FileKnown {
     context_seconds: Option<i64>,
 }
 
-impl Known {
+impl KnownEnvironment {
     #[expect(clippy::cast_possible_truncation, reason = "clocks show less than the year 9999")]
     pub(super) fn to_file(&self, times: &Times) -> FileKnown {
         let environment = &self.environment;
@@ -89,15 +89,15 @@ impl Known {
         }
     }
 
-    /// Whether this is what was known of this environment, rather than of an earlier one with its id.
+    /// Whether these are facts of this environment, and not of an earlier one with the same id.
     pub(super) fn is_of(&self, environment: &EnvironmentState) -> bool {
         let whole = |it: &EnvironmentState| it.created_timestamp_seconds.map(f64::floor);
         self.environment.uid == environment.uid && whole(&self.environment) == whole(environment)
     }
 }
 
-/// What is known after a change of the environments that hold devices, and of those that may still be restored: `before`
-/// knows them, and the change did not end them, since they were not among `changed`.
+/// The known environments after a change: those that hold devices, and those that may still be restored. The latter are
+/// in `before` and not in `changed`, so that the change did not end them.
 pub(super) fn after(
     environments: &[EnvironmentState],
     devices: &[DeviceState],
@@ -109,7 +109,7 @@ pub(super) fn after(
         let devices = held.get(environment.eid.as_str())?;
         let known = before.get(&environment.eid);
         let known = known.filter(|known| known.is_of(environment));
-        Some(Known {
+        Some(KnownEnvironment {
             environment: EnvironmentState { pids: Vec::new(), kernel_ids: Vec::new(), ..environment.clone() },
             devices: devices.iter().copied().collect(),
             context_seconds: known.and_then(|known| known.context_seconds),
@@ -118,7 +118,7 @@ pub(super) fn after(
     let listed: HashSet<&str> = environments.iter().chain(changed).map(|it| it.eid.as_str()).collect();
     let missing = before.iter().filter(|(eid, _)| !listed.contains(eid.as_str())).map(|(_, known)| known.clone());
     let mut of_users: HashMap<u32, usize> = HashMap::new();
-    let is_few = |known: &Known| {
+    let is_few = |known: &KnownEnvironment| {
         let number = of_users.entry(known.environment.uid).or_default();
         *number += 1;
         *number <= MOST_OF_A_USER
@@ -126,20 +126,24 @@ pub(super) fn after(
     holding.chain(missing).filter(is_few).take(MOST_KNOWN).map(|known| (known.environment.eid.clone(), known)).collect()
 }
 
-/// Notes that a process of an environment has a context on its devices now.
+/// Records that a process of an environment has a context on its devices now.
 pub(super) fn note_context(known: &mut KnownEnvironments, environment: &EnvironmentState, now_seconds: f64) {
     let of_it = known.get_mut(&environment.eid);
     if let Some(known) = of_it.filter(|known| known.is_of(environment)) {
         known.context_seconds = Some(now_seconds);
         return;
     }
-    let new = Known { environment: environment.clone(), devices: BTreeSet::new(), context_seconds: Some(now_seconds) };
+    let new = KnownEnvironment {
+        environment: environment.clone(),
+        devices: BTreeSet::new(),
+        context_seconds: Some(now_seconds),
+    };
     known.insert(environment.eid.clone(), new);
 }
 
-/// Environments that are known and not listed any more, or listed without a living member and without a device: genv 1.x
-/// cleared them when their members ended, or a damaged file lost them. Each comes with those of its devices that are
-/// free, or still attached to it. An environment with a lost member is not among them.
+/// Known environments that are no longer listed, or are listed without a living member and without a device: genv 1.x
+/// cleared them when their members ended, or a damaged file lost them. Each has those of its devices that are free or
+/// still attached to it. Environments with a lost member are left out.
 pub(super) fn cleared(state: &State, table: &ProcessTable) -> Vec<(EnvironmentState, Vec<u32>)> {
     if state.recorded.known.is_empty() {
         return Vec::new();
@@ -150,7 +154,7 @@ pub(super) fn cleared(state: &State, table: &ProcessTable) -> Vec<(EnvironmentSt
     let lost = state.recorded.lost.iter().map(|it| it.eid.as_str());
     let lost: HashSet<&str> = lost.collect();
     let written = state.written_timestamp_seconds;
-    let was_cleared = |known: &&Known| {
+    let was_cleared = |known: &&KnownEnvironment| {
         let eid = known.environment.eid.as_str();
         !lost.contains(eid)
             && listed.get(eid).is_none_or(|listed| {
@@ -160,7 +164,7 @@ pub(super) fn cleared(state: &State, table: &ProcessTable) -> Vec<(EnvironmentSt
                     && !liveness::has_shell(listed, &state.recorded, table, written)
             })
     };
-    let with_devices = |known: &Known| {
+    let with_devices = |known: &KnownEnvironment| {
         let eid = &known.environment.eid;
         let devices = state.devices.iter().filter(|it| {
             let mut attachments = it.attachments.iter();
@@ -174,7 +178,7 @@ pub(super) fn cleared(state: &State, table: &ProcessTable) -> Vec<(EnvironmentSt
     known.filter(was_cleared).map(with_devices).collect()
 }
 
-/// Lists an environment that was cleared again, attached to those of these devices that are free.
+/// Restores a cleared environment, attached to the free ones of these devices.
 pub(super) fn put_back(state: &mut State, environment: EnvironmentState, devices: &[u32], now_seconds: f64) {
     let free = state.devices.iter_mut().filter(|it| devices.contains(&it.index) && it.attachments.is_empty());
     for device in free {

@@ -1,7 +1,7 @@
-//! `genv-leases-N.json`: until when a user wants environments.
+//! `genv-leases-N.json`: the leases of a user's environments.
 //!
-//! genv 1.x drops fields that it does not know, so a lease is no field of `envs.json`. The file belongs to its user, who
-//! alone may write it: a lease counts for environments of that user alone.
+//! genv 1.x drops unknown fields, so that a lease cannot be a field of `envs.json`. Only its user may write the file: a
+//! lease counts for environments of that user alone.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -16,7 +16,7 @@ use super::EnvironmentState;
 use super::editable::EditableState;
 use super::own_file;
 
-/// The longest time that a lease may have left.
+/// The longest remaining time of a lease.
 pub const LONGEST_LEASE: Duration = Duration::from_secs(366 * 86_400);
 
 const PREFIX: &str = "genv-leases-";
@@ -31,14 +31,14 @@ pub(super) type Leases = HashMap<String, f64>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Lease {
     eid: String,
-    /// When its end was set, Unix time.
+    /// When the end was set, Unix time.
     granted_seconds: i64,
     /// Its end, Unix time.
     end_seconds: i64,
 }
 
 impl Lease {
-    /// Whether it is of this environment, and not of an ended one with the same id.
+    /// Whether this is a lease of this environment, and not of an ended one with the same id.
     fn is_of(&self, environment: &EnvironmentState) -> bool {
         let created = environment.created_timestamp_seconds.unwrap_or_default();
         self.eid == environment.eid && seconds(self.granted_seconds) >= created.floor()
@@ -46,7 +46,7 @@ impl Lease {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Content {
+struct LeasesFile {
     version: u32,
     leases: Vec<Lease>,
 }
@@ -88,20 +88,20 @@ pub(super) fn write(directory: BorrowedFd<'_>, state: &EditableState) -> Result<
         return unlinkat(directory, &name, AtFlags::empty());
     }
     let version = VERSION;
-    let content = serde_json::to_vec(&Content { version, leases }).map_err(|_| Errno::INVAL)?;
+    let content = serde_json::to_vec(&LeasesFile { version, leases }).map_err(|_| Errno::INVAL)?;
     if content.len() as u64 > own_file::MOST_BYTES {
         return Err(Errno::FBIG);
     }
-    let in_the_way = own_file::replace(directory, &name, &content);
-    in_the_way.map_or(Ok(()), |it| it.outcome.map(drop))
+    let obstacle = own_file::replace(directory, &name, &content);
+    obstacle.map_or(Ok(()), |it| it.outcome.map(drop))
 }
 
-/// The leases in the file of a user; none in a file that the user did not write, that cannot be, or that was moved: an
-/// older file of the user would end a lease that was extended.
+/// The leases in the file of a user. A file that another user wrote, an invalid file and a moved file count as empty: a
+/// moved older file could end an extended lease.
 fn read(directory: BorrowedFd<'_>, uid: u32) -> Vec<Lease> {
     let content = own_file::read(directory, &name(uid), uid);
     let content = content.filter(|it| !it.was_moved);
-    let content = content.and_then(|it| serde_json::from_slice::<Content>(&it.bytes).ok());
+    let content = content.and_then(|it| serde_json::from_slice::<LeasesFile>(&it.bytes).ok());
     let mut leases = match content {
         Some(content) if content.version == VERSION => content.leases,
         _ => Vec::new(),

@@ -1,4 +1,4 @@
-//! What damaged records of environments name: who is named there may be in an environment all the same.
+//! The environments and members that damaged records name. They may exist.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -6,22 +6,22 @@ use serde_json::Value;
 
 use super::value::{Entry, eid};
 
-/// The most environments and members that are kept: every user may write there.
+/// The most environments and members that are kept: every user may write the file.
 const MOST_EIDS: usize = 10_000;
 const MOST_MEMBERS: usize = 40_000;
 
-/// The environments and members that records name which were left out, as far as they can be read.
+/// The readable environments and members in records that were left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// Ids of environments.
     pub eids: HashSet<String>,
-    /// Pids of members, each with the uid of the record. Of a record without a readable uid no member counts: it may be
-    /// another user's doing.
+    /// Pids of members, each with the uid of the record. A record without a readable uid has no members here: another
+    /// user may have written it.
     pub members: BTreeSet<(u32, u32)>,
 }
 
 impl LeftOut {
-    /// Whether no record was left out that names something.
+    /// Whether no name was left out.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.eids.is_empty() && self.members.is_empty()
@@ -33,7 +33,7 @@ impl LeftOut {
         members.map(|(_, uid)| *uid)
     }
 
-    /// Adds what an entry names. Of one that `is_kept`, only members were left out.
+    /// Adds the names of an entry. If the entry `is_kept`, only members were left out.
     pub(super) fn add(&mut self, entry: &Entry<'_>, is_kept: bool) {
         if !is_kept && self.eids.len() < MOST_EIDS {
             self.eids.extend(eid(entry.value.get("eid"), entry.key));

@@ -1,8 +1,8 @@
-//! How an environment goes on whose last shell ended: one rule, for commands, exporter and enforcer.
+//! The life of an environment after its last shell: one rule for commands, exporter and enforcer.
 //!
-//! The environment goes on while one of its processes has a context on a device that the environment holds, or had one
-//! within the linger time. `belonging` decides which processes are the environment's own. Processes without a context,
-//! such as agents, editors and servers of terminal multiplexers, keep no device.
+//! The environment continues while one of its processes has a context on a device that the environment holds, or had
+//! one within the linger time. `belonging` decides which processes are the environment's own. Processes without a
+//! context, such as agents, editors and servers of terminal multiplexers, keep no device.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use super::{EnvironmentState, Recorded, RecordedMembers};
 use crate::duration::parse_duration;
 use crate::proc::{Claim, ProcessFacts, ProcessTable};
 
-/// How long an environment goes on after its last context, unless `GENV_LINGER` sets another time.
+/// The linger time after the last context, without `GENV_LINGER`.
 const LINGER: Duration = Duration::from_secs(15 * 60);
 
-/// A process may seem to have started so much earlier than the environment in which it was started.
+/// The time by which a process may seem to be older than the environment in which it was started.
 pub(super) const START_TOLERANCE_SECONDS: f64 = 2.0;
 
 /// The longest chain of parents that is followed: a table that was read while pids were reused may hold a loop.
 const MOST_ANCESTORS: usize = 1024;
 
-/// `GENV_LINGER`; 15 minutes where that is no duration.
+/// The value of `GENV_LINGER`; 15 minutes if the value is not a duration.
 #[must_use]
 pub fn linger_seconds() -> f64 {
     let set = std::env::var("GENV_LINGER").ok();
@@ -27,20 +27,21 @@ pub fn linger_seconds() -> f64 {
     linger.unwrap_or(LINGER).as_secs_f64()
 }
 
-/// Whether a context that was seen then keeps an environment now, both Unix time. One of the future was not seen.
+/// Whether a context at one time keeps an environment at another, both Unix time. A context in the future does not
+/// count.
 #[must_use]
 pub fn lingers(seen_seconds: Option<f64>, now_seconds: f64, linger_seconds: f64) -> bool {
     seen_seconds.is_some_and(|seen| (-START_TOLERANCE_SECONDS..=linger_seconds).contains(&(now_seconds - seen)))
 }
 
-/// Whether a process is one of an environment without a shell.
+/// Whether a process belongs to an environment without a shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Belonging {
-    /// It names the environment, or it is a recorded process of it, or a descendant of one.
+    /// The process names the environment, is a recorded job of it, or descends from one.
     Own,
-    /// It may be: the evidence is missing.
+    /// The evidence is missing.
     Unclear,
-    /// It is another's, or of no environment.
+    /// The process belongs to another environment or to none.
     Other,
 }
 
@@ -70,8 +71,8 @@ pub(crate) fn belonging(
     }
 }
 
-/// Whether a process may be a user's: it runs as that user or under a subordinate uid of that user, or in a container that
-/// may be that user's.
+/// Whether a process may belong to a user: it runs as that user, under a subordinate uid of that user, or in a
+/// container that may belong to that user.
 fn may_be_of(facts: &ProcessFacts, uid: u32, table: &ProcessTable) -> bool {
     facts.uid.is_some_and(|it| it == uid || table.owner(it) == uid)
         || facts.container_id.is_some() && facts.container_owner.is_none_or(|owner| owner == uid)
@@ -101,7 +102,7 @@ fn descends(environment: &EnvironmentState, recorded: &RecordedMembers, pid: u32
         if is_job(next) {
             return true;
         }
-        // Nobody is younger than their child: then the parent ended, and another process has its pid.
+        // A parent that is younger than its child is another process: the parent ended, and its pid was reused.
         match table.lineage.get(&next) {
             Some(it) if it.start_time_ticks <= child_start && it.parent != 0 => {
                 (next, child_start) = (it.parent, it.start_time_ticks);

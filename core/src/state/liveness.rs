@@ -1,4 +1,4 @@
-//! Which members live, and what ends with those that do not.
+//! The living members, and the end of environments without them.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,7 +10,7 @@ use super::members::{LostMember, ProcessId, Recorded, RecordedMembers};
 use super::{DeviceState, EnvironmentState, State};
 use crate::proc::{INITIAL_PID_NAMESPACE, Lineage, PidHolder, ProcessTable, own_pid_namespace};
 
-/// How much later than the state file a member may seem to have started.
+/// The time by which a member may seem to be younger than the state file.
 ///
 /// Both times come from one clock, but the start is computed from `btime`, which moves when the
 /// clock is stepped by leap seconds and small corrections.
@@ -18,7 +18,7 @@ pub(crate) const START_TOLERANCE_SECONDS: f64 = 2.0;
 
 /// A listed process of an environment, with its recorded facts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Member<'a> {
+pub(crate) struct ListedMember<'a> {
     environment: &'a EnvironmentState,
     pid: u32,
     recorded: &'a RecordedMembers,
@@ -43,7 +43,7 @@ pub(crate) struct Living {
     pub(crate) uid: Option<u32>,
 }
 
-impl<'a> Member<'a> {
+impl<'a> ListedMember<'a> {
     pub(crate) fn new(environment: &'a EnvironmentState, pid: u32, recorded: &'a RecordedMembers) -> Self {
         Self { environment, pid, recorded }
     }
@@ -86,7 +86,7 @@ impl<'a> Member<'a> {
             if holder.pid == self.pid && is_stranger {
                 continue;
             }
-            match self.is_it(&holder, table, written_timestamp_seconds) {
+            match self.is_member(&holder, table, written_timestamp_seconds) {
                 Some(true) => return Standing::Lives(Living::from(holder)),
                 Some(false) => {}
                 None => may_live = true,
@@ -95,12 +95,17 @@ impl<'a> Member<'a> {
         if may_live || !table.shows(self.pid, confirmed) { Standing::MayLive } else { Standing::Ended }
     }
 
-    /// Whether a process that has the member's pid is the member, if this is known.
+    /// Whether a process that has the member's pid is the member; `None` if this is not known.
     ///
     /// The confirmation by the environment's user decides. Every user may write the other records: such a record can
     /// prove that a process is the member, and cannot exclude a process that is older than the environment and, by the
     /// kernel, runs as its user. genv 1.x writes the pid alone, and means the process that had the pid at that time.
-    fn is_it(&self, holder: &PidHolder, table: &ProcessTable, written_timestamp_seconds: Option<f64>) -> Option<bool> {
+    fn is_member(
+        &self,
+        holder: &PidHolder,
+        table: &ProcessTable,
+        written_timestamp_seconds: Option<f64>,
+    ) -> Option<bool> {
         let recorded = self.recorded();
         if is_kernel_thread(holder) {
             return Some(false);
@@ -154,10 +159,10 @@ pub(crate) fn is_older(process: &Lineage, timestamp_seconds: Option<f64>) -> boo
     timestamp_seconds.is_none_or(|time| process.start_timestamp_seconds <= time + START_TOLERANCE_SECONDS)
 }
 
-/// Removes members that ended, environments that have no shell left, and their attachments.
+/// Removes ended members, environments without a living shell, and their attachments.
 ///
-/// `fates` decide over those that hold devices and have no shell left, and over those that genv 1.x cleared: without a
-/// decision the first stay as they are, and the second may be restored later.
+/// `fates` decide on environments that hold devices without a living shell, and on environments that genv 1.x cleared.
+/// Without a decision, the former stay as they are, and the latter may be restored later.
 pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernels, fates: &Fates, now_seconds: f64) {
     for (environment, devices) in known::cleared(state, table) {
         match fates.get(&environment.eid) {
@@ -171,7 +176,7 @@ pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernel
     let without: HashSet<String> = without_shells(state, table).into_iter().map(|(it, _)| it.eid).collect();
     let (recorded, written) = (&mut state.recorded, state.written_timestamp_seconds);
     for environment in &mut state.environments {
-        let Left { pids, has_shell } = left(environment, recorded, table, written);
+        let RemainingMembers { pids, has_shell } = left(environment, recorded, table, written);
         let lives_by_kernel = |id: &String| !ended.contains(&(environment.uid, id.clone()));
         let has_kernel = environment.kernel_ids.iter().any(lives_by_kernel);
         let created = environment.created_timestamp_seconds;
@@ -212,10 +217,10 @@ pub(super) fn record_jobs(state: &mut State, jobs: &NewJobs) {
     }
 }
 
-/// The members that are left of an environment.
-struct Left {
+/// The members of an environment that live or may live.
+struct RemainingMembers {
     pids: Vec<u32>,
-    /// Whether one of them is no job.
+    /// Whether one of them is not a job.
     has_shell: bool,
 }
 
@@ -224,10 +229,10 @@ fn left(
     recorded: &RecordedMembers,
     table: &ProcessTable,
     written_timestamp_seconds: Option<f64>,
-) -> Left {
+) -> RemainingMembers {
     let (mut pids, mut has_shell) = (Vec::new(), false);
     for &pid in &environment.pids {
-        let member = Member::new(environment, pid, recorded);
+        let member = ListedMember::new(environment, pid, recorded);
         let standing = member.standing(table, written_timestamp_seconds);
         if standing != Standing::Ended {
             pids.push(pid);
@@ -236,10 +241,10 @@ fn left(
             has_shell |= is_unknown || !member.is_job();
         }
     }
-    Left { pids, has_shell }
+    RemainingMembers { pids, has_shell }
 }
 
-/// Whether a member of an environment is left that is no job.
+/// Whether an environment has a remaining member that is not a job.
 pub(super) fn has_shell(
     environment: &EnvironmentState,
     recorded: &RecordedMembers,
@@ -249,7 +254,7 @@ pub(super) fn has_shell(
     left(environment, recorded, table, written_timestamp_seconds).has_shell
 }
 
-/// Environments that hold devices and have no shell left, each with these devices.
+/// Environments that hold devices and have no living shell, each with its devices.
 pub(super) fn without_shells(state: &State, table: &ProcessTable) -> Vec<(EnvironmentState, Vec<u32>)> {
     let mut attached = state.all_attached();
     let without = state.environments.iter().filter_map(|environment| {
@@ -274,9 +279,9 @@ pub(super) fn forget_kernels(environments: &mut [EnvironmentState], ended: &Ende
     without
 }
 
-/// Removes environments that have no member, and attachments of environments that do not exist. An environment that a
+/// Removes environments without a member, and attachments of environments that do not exist. An environment that a
 /// damaged file lost keeps its attachments while one of its members may live, and while it is known: a command that can
-/// read the processes of its user decides over it.
+/// read the processes of its user decides on it.
 pub(super) fn end_environments(
     environments: &mut Vec<EnvironmentState>,
     devices: &mut [DeviceState],

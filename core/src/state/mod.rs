@@ -1,7 +1,6 @@
-//! genv's state files: environments and which devices are attached to them, read and changed.
+//! genv's state files: environments and their devices, read and changed.
 
 pub mod allocate;
-pub mod atomic;
 mod attachments;
 mod commit;
 mod confirmed;
@@ -23,7 +22,6 @@ mod leases;
 mod left_out;
 mod linger;
 pub(crate) mod liveness;
-mod lock;
 mod members;
 mod own_file;
 mod refused;
@@ -51,9 +49,8 @@ pub use leases::LONGEST_LEASE;
 pub use left_out::LeftOut;
 pub(crate) use linger::{Belonging, belonging};
 pub use linger::{linger_seconds, lingers};
-pub use lock::{DEFAULT_PATIENCE, LockError, LockHolder};
 pub use members::{ProcessId, Recorded, RecordedMembers};
-pub use store::{StateStore, StoreError};
+pub use store::{DEFAULT_PATIENCE, StateStore, StoreError};
 pub use usage::{Usage, UsageProcess, read_usage};
 pub use waiting::{RequestedDevices, Waiting};
 pub use watched::{is_on_network, watched_files};
@@ -61,6 +58,7 @@ pub use watched::{is_on_network, watched_files};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+pub use crate::files::{LockError, LockHolder};
 use crate::model::MemoryAmount;
 use crate::proc::ProcessTable;
 
@@ -68,12 +66,12 @@ const ENVIRONMENTS_FILE: &str = "envs.json";
 const DEVICES_FILE: &str = "devices.json";
 const MEMBERS_FILE: &str = "genv-members.json";
 
-/// Something that can be asked for the state of a host: a state directory, or a simulation.
+/// A source of the state of a host: a state directory, or a simulation.
 pub trait StateSource: Send {
     /// Reads the state once.
     ///
     /// # Errors
-    /// The state could not be read now; whoever asks keeps the last good one and reports the error.
+    /// The state could not be read now; the caller keeps the last good state and reports the error.
     fn read(&mut self) -> Result<State, StateError>;
 }
 
@@ -81,7 +79,7 @@ pub trait StateSource: Send {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct StateError {
-    /// What failed, why, and what to do.
+    /// The failure, the cause, and the remedy.
     pub message: String,
 }
 
@@ -90,27 +88,27 @@ pub struct StateError {
 pub struct State {
     /// Whether genv is installed: the state directory exists, or `genv` is on PATH.
     pub installed: bool,
-    /// When `envs.json` was last written, Unix time: a process that started later cannot be the member
-    /// that a bare pid in it means.
+    /// When `envs.json` was last written, Unix time: a process that started later cannot be the member of a bare pid in
+    /// the file.
     pub written_timestamp_seconds: Option<f64>,
     /// Environments, by eid; eids are distinct.
     pub environments: Vec<EnvironmentState>,
     /// Devices, by index.
     pub devices: Vec<DeviceState>,
-    /// What is known of members beyond their pids.
+    /// The facts of members beyond their pids.
     pub recorded: RecordedMembers,
     /// The processes that wait for devices, in order of arrival. Only a reader of the directory sees the queue.
     pub queue: Vec<Waiting>,
-    /// How many requests for devices were refused that could have waited, as every user may write it.
+    /// The number of refused requests for devices that could have waited, from a file that every user may write.
     pub refused_requests: u64,
     /// The ends of leases by environment, Unix time; each by a file that only the environment's user may write.
     pub leases: HashMap<String, f64>,
-    /// Users (uid) of environments, by eid, that list Jupyter kernels of which none was found. One may run all the same,
-    /// as where `JUPYTER_RUNTIME_DIR` of its user is another folder than the one that was looked into.
+    /// Users (uid) of environments, by eid, whose listed Jupyter kernels were not found. A kernel may still run, if its
+    /// user sets `JUPYTER_RUNTIME_DIR` to another folder than the searched one.
     pub kernels_not_found: BTreeMap<String, u32>,
-    /// Whether this is what is whole in a damaged file: what is not here may exist all the same.
+    /// Whether the file is damaged and only its whole entries are here: other environments may exist.
     pub incomplete: bool,
-    /// What damaged records name that were left out of a whole file.
+    /// Names in damaged records that were left out of a whole file.
     pub left_out: Arc<LeftOut>,
     /// Entries that were damaged, and left out or taken in part, one sentence each.
     pub warnings: Vec<String>,
@@ -123,7 +121,7 @@ impl State {
         attached(&self.devices, eid)
     }
 
-    /// As [`State::attached`], of all environments that are attached to any.
+    /// As [`State::attached`], for all environments with devices.
     #[must_use]
     pub fn all_attached(&self) -> HashMap<&str, Vec<u32>> {
         all_attached(&self.devices)
@@ -135,7 +133,7 @@ impl State {
         self.leases.get(eid).copied()
     }
 
-    /// When devices are expected to come free. Without `models` it is not known for a request of a type.
+    /// The expected times at which devices become free. Without `models`, they are not known for a request of a type.
     #[must_use]
     pub const fn expectation<'a>(&'a self, models: &'a BTreeMap<u32, String>, now_seconds: f64) -> Expectation<'a> {
         Expectation { devices: self.devices.as_slice(), leases: &self.leases, models, now_seconds }
@@ -148,15 +146,15 @@ impl State {
         environment.pids.iter().copied().filter(move |pid| !is_job(*pid))
     }
 
-    /// When a command last saw a process of an environment with a context on its devices, Unix time.
+    /// The last time at which a command saw a process of an environment with a context on its devices, Unix time.
     pub(crate) fn context_seconds(&self, environment: &EnvironmentState) -> Option<f64> {
         let known = self.recorded.known.get(&environment.eid);
         let known = known.filter(|known| known.is_of(environment))?;
         known.context_seconds
     }
 
-    /// Lists environments again that genv 1.x cleared, as far as their devices are free: for programs that only look, which
-    /// decide by the processes whether one goes on ([`linger`]).
+    /// Restores environments that genv 1.x cleared and whose devices are free, for programs that only read: they decide
+    /// by the processes whether an environment continues ([`linger`]).
     pub(crate) fn list_cleared(&mut self, table: &ProcessTable, now_seconds: f64) {
         for (environment, devices) in known::cleared(self, table) {
             if !devices.is_empty() {
@@ -181,14 +179,14 @@ fn all_attached(devices: &[DeviceState]) -> HashMap<&str, Vec<u32>> {
     all
 }
 
-/// One environment as the state files have it.
+/// One environment of the state files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EnvironmentState {
     /// Environment id.
     pub eid: String,
     /// Owner.
     pub uid: u32,
-    /// Owner's name as the file claims it.
+    /// The owner's name, as the file claims.
     pub username: Option<String>,
     /// When it was activated, Unix time.
     pub created_timestamp_seconds: Option<f64>,
@@ -198,14 +196,14 @@ pub struct EnvironmentState {
     pub gpus: Option<u32>,
     /// Configured memory per device.
     pub gpu_memory: Option<MemoryAmount>,
-    /// Member processes, with those that are jobs.
+    /// Member processes, including jobs.
     pub pids: Vec<u32>,
     /// Member Jupyter kernels.
     pub kernel_ids: Vec<String>,
 }
 
 impl EnvironmentState {
-    /// Whether this is a member of it.
+    /// Whether a process or kernel is a member.
     #[must_use]
     pub fn has(&self, member: &MemberId) -> bool {
         match member {
@@ -215,18 +213,18 @@ impl EnvironmentState {
     }
 }
 
-/// One device as the state files have it.
+/// One device of the state files.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceState {
     /// Index of the whole GPU.
     pub index: u32,
-    /// Memory of the device as written there.
+    /// Memory of the device, as written.
     pub total_memory: Option<MemoryAmount>,
     /// Environments attached to it, in the file's order.
     pub attachments: Vec<AttachmentState>,
 }
 
-/// One attachment as the state files have it.
+/// One attachment of the state files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttachmentState {
     /// Environment id.

@@ -3,22 +3,20 @@
 //! Every user may write the state files, so they do not show who wrote a value. The kernel does: a reader takes such a
 //! file only if it belongs to the user in its name, and no other user may write to it.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::os::fd::BorrowedFd;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, fchmod, fstat, openat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fchmod, fstat, statat};
 use rustix::io::Errno;
 
-use super::atomic::{Disk, Prepared};
 use super::corrupt;
+use crate::files::{self, Disk, Prepared, is_regular, read_at_most};
 
-/// A file that is larger was not written here.
+/// The most bytes of such a file: this project writes no larger one.
 pub(super) const MOST_BYTES: u64 = 64 << 10;
 
 /// The obstacle that kept a file from being replaced.
 #[derive(Debug)]
-pub(super) struct InTheWay {
+pub(super) struct Obstacle {
     /// The owner of the folder in its place, if there was a folder.
     pub(super) owner: Option<u32>,
     /// The new name of the folder, or the reason why the file was not written.
@@ -28,31 +26,28 @@ pub(super) struct InTheWay {
 /// The content of a user's file.
 pub(super) struct OwnContent {
     pub(super) bytes: Vec<u8>,
-    /// Whether the file got its name long after it was written. Every user may move the file away and back later, over a
-    /// newer one: no user can hide that, as the kernel notes the time of a change of names (st_ctime of inode(7)).
+    /// Whether the file got its name long after it was written. Every user may move the file away, and later back over
+    /// a newer one, but cannot hide the move: the kernel records the time of a rename (st_ctime of inode(7)).
     pub(super) was_moved: bool,
 }
 
-/// The time that a command may take from the last write to a new file to its name, seconds.
+/// The most seconds between the last write to a new file and its rename.
 const RENAMED_WITHIN_SECONDS: i64 = 2;
 
 /// The content of the file `name`, if it is a file that this user alone may write.
 pub(super) fn read(directory: BorrowedFd<'_>, name: &str, uid: u32) -> Option<OwnContent> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = openat(directory, name, flags, Mode::empty()).ok()?;
+    let file = files::open(directory, name, OFlags::RDONLY).ok()?;
     let stat = fstat(&file).ok()?;
-    let is_own = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-        && stat.st_uid == uid
-        && stat.st_mode & 0o022 == 0;
-    let mut bytes = Vec::new();
-    let mut limited = File::from(file).take(MOST_BYTES + 1);
-    let is_read = is_own && limited.read_to_end(&mut bytes).is_ok();
+    if !is_regular(&stat) || stat.st_uid != uid || stat.st_mode & 0o022 != 0 {
+        return None;
+    }
+    let bytes = read_at_most(file, MOST_BYTES).ok()??;
     let was_moved = stat.st_ctime.saturating_sub(stat.st_mtime) > RENAMED_WITHIN_SECONDS;
-    (is_read && bytes.len() as u64 <= MOST_BYTES).then_some(OwnContent { bytes, was_moved })
+    Some(OwnContent { bytes, was_moved })
 }
 
 /// Replaces the caller's file. A folder in its place is moved aside.
-pub(super) fn replace(directory: BorrowedFd<'_>, name: &str, content: &[u8]) -> Option<InTheWay> {
+pub(super) fn replace(directory: BorrowedFd<'_>, name: &str, content: &[u8]) -> Option<Obstacle> {
     let replace = || Prepared::new(&OwnFile, directory, name, content).and_then(Prepared::commit);
     let errno = replace().err()?;
     // A rename cannot replace a folder, but every user may move the folder away.
@@ -62,7 +57,7 @@ pub(super) fn replace(directory: BorrowedFd<'_>, name: &str, content: &[u8]) -> 
         let aside = corrupt::move_aside(&OwnFile, directory, name).ok()?;
         replace().is_ok().then_some(aside)
     });
-    Some(InTheWay { owner: folder.map(|it| it.st_uid), outcome: moved_to.ok_or(errno) })
+    Some(Obstacle { owner: folder.map(|it| it.st_uid), outcome: moved_to.ok_or(errno) })
 }
 
 /// Whether a file is a leftover of a killed command of any user that wrote a file `PREFIX-UID.json`.

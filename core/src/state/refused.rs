@@ -1,39 +1,40 @@
-//! `genv-refused`: how many requests for devices were refused. The length of the file is the number: it grows by one byte for
-//! each, so that no command waits for another one.
+//! `genv-refused`: the number of refused requests for devices. The length of the file is the number: each refusal
+//! appends one byte, so that no command waits for another one.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, fchmod, fstat, openat, statat};
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fstat, openat, statat};
 use rustix::io::{Errno, write};
+
+use crate::files::{self, is_regular};
 
 const NAME: &str = "genv-refused";
 
 /// The number of refused requests.
 pub(super) fn number(directory: BorrowedFd<'_>) -> u64 {
     let stat = statat(directory, NAME, AtFlags::SYMLINK_NOFOLLOW).ok();
-    let stat = stat.filter(|it| FileType::from_raw_mode(it.st_mode) == FileType::RegularFile);
+    let stat = stat.filter(is_regular);
     stat.and_then(|it| u64::try_from(it.st_size).ok()).unwrap_or_default()
 }
 
-/// Counts one more.
+/// Counts one refused request.
 ///
 /// # Errors
-/// The file cannot be written, or something else has its name.
+/// The file cannot be written, or another kind of file has its name.
 pub(super) fn count(directory: BorrowedFd<'_>) -> Result<(), Errno> {
-    let flags =
-        OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match openat(directory, NAME, flags, Mode::empty()) {
+    let append = OFlags::WRONLY | OFlags::APPEND;
+    let file = match files::open(directory, NAME, append) {
         // The kernel may refuse O_CREAT for another user's file in a sticky directory (fs.protected_regular).
         Err(Errno::NOENT) => {
-            let new = flags | OFlags::CREATE;
+            let new = append | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
             let file = openat(directory, NAME, new, Mode::from_raw_mode(0o666))?;
-            // Whatever the umask is. Where another user was faster, that user does it.
+            // The mode must not depend on the umask. If another user created the file, that user sets the mode.
             let _ = fchmod(&file, Mode::from_raw_mode(0o666));
             file
         }
         file => file?,
     };
-    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+    if !is_regular(&fstat(&file)?) {
         return Err(Errno::INVAL);
     }
     write(file.as_fd(), b".").map(drop)
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_neither_read_nor_written() {
+    fn a_link_or_pipe_is_neither_read_nor_written() {
         let folder = tempfile::tempdir().unwrap();
         let directory = File::open(folder.path()).unwrap();
         let path = folder.path().join(NAME);

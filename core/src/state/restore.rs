@@ -1,7 +1,7 @@
 //! Restoring an environment whose record was lost with a damaged file.
 //!
-//! A recorded member of it lives, and a process of the same user names it: the user's commands, root's and the
-//! enforcer's write its record again. Who cannot read that user's environs leaves it as it is.
+//! If a recorded member lives and a process of the same user names the environment, a command of this user or of root,
+//! or the enforcer, writes the record again. Other commands cannot read that user's environs, and change nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,13 @@ use super::members::{LostMember, ProcessId};
 use super::{EnvironmentState, State, attachments};
 use crate::proc::{Claim, Named, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, own_pid_namespace};
 
-/// An environment as its processes bear it out.
+/// An environment, restored by the evidence of its processes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Restored {
     pub(super) environment: EnvironmentState,
-    /// Each with whether it is a job.
+    /// The members; `true`: the member is a job.
     members: Vec<(ProcessId, bool)>,
-    /// Devices that the process which names it sees.
+    /// Devices that are visible to the process which names the environment.
     visible: BTreeSet<u32>,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn find(state: &State, table: &ProcessTable, processes: &mut dyn Proc
             Some(((process, member.is_job), table.owner(found.uid?))).filter(|_| is_same)
         };
         let (members, users): (Vec<(ProcessId, bool)>, BTreeSet<u32>) = lost.iter().filter_map(living).unzip();
-        // Members of several users are nobody's environment.
+        // An environment with members of several users is not restored.
         let uid = users.first().copied().filter(|_| users.len() == 1)?;
         if !reads_environs_of(uid) {
             return None;
@@ -68,7 +68,7 @@ pub(super) fn find(state: &State, table: &ProcessTable, processes: &mut dyn Proc
     lost.into_iter().filter_map(restore).collect()
 }
 
-/// Which environments the processes of a user name, each with the first of them.
+/// The environments that processes of a user name, each with the lowest pid.
 pub(super) fn claims_of(uid: u32, processes: &mut dyn ProcessSource) -> BTreeMap<String, u32> {
     let table =
         processes.read(&ProcessRequest { processes: processes_of(uid).unwrap_or_default(), members: Vec::new() });
@@ -85,7 +85,7 @@ pub(super) fn claims_of(uid: u32, processes: &mut dyn ProcessSource) -> BTreeMap
     claims
 }
 
-/// Writes them down again. One that kept none of its devices gets those that its process sees and that are free.
+/// Adds the restored environments. One without a device gets the free devices that are visible to its process.
 pub(super) fn apply(state: &mut State, restored: Vec<Restored>, now_seconds: f64) {
     for Restored { environment, members, visible } in restored {
         let eid = environment.eid.clone();

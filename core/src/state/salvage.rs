@@ -1,4 +1,4 @@
-//! The records that are whole in a damaged file.
+//! The whole records of a damaged file.
 
 use std::io::{self, Read};
 
@@ -6,15 +6,15 @@ use serde_json::{Deserializer, Map, Value};
 
 use super::value;
 
-/// How much is parsed at most, in all attempts together: every user may write there. So many times the bytes of the file,
-/// and so many bytes more, which are enough for all levels of a small one.
+/// The most bytes that are parsed in all attempts together, since every user may write the file: this multiple of the
+/// bytes of the file, plus a constant that is enough for all levels of a small file.
 const MOST_PASSES: usize = 4;
 const MORE_BYTES: usize = 1 << 20;
 
-/// More records than this are no state of a machine.
+/// The most records of a file.
 const MOST_RECORDS: usize = 20_000;
 
-/// The objects that have all of these keys, wherever they stand in the text; each is whole.
+/// The whole objects with all of these keys, anywhere in the text.
 pub(super) fn records(content: &[u8], keys: &[&str]) -> Vec<Value> {
     let text = value::text_of(content);
     let bytes = text.as_bytes();
@@ -22,7 +22,7 @@ pub(super) fn records(content: &[u8], keys: &[&str]) -> Vec<Value> {
     let most_parsed = bytes.len().saturating_mul(MOST_PASSES) + MORE_BYTES;
     while let Some(offset) = bytes[at..].iter().position(|&byte| byte == b'{') {
         at += offset;
-        let mut counted = Counted { rest: &bytes[at..], read_bytes: 0 };
+        let mut counted = CountingReader { rest: &bytes[at..], read_bytes: 0 };
         let mut objects = Deserializer::from_reader(&mut counted).into_iter::<Map<String, Value>>();
         let object = objects.next();
         let length = objects.byte_offset();
@@ -33,9 +33,9 @@ pub(super) fn records(content: &[u8], keys: &[&str]) -> Vec<Value> {
                 records.push(Value::Object(object));
                 at += length;
             }
-            // Goes on with the object that was too deep: those around it are no deeper than all that follows.
+            // Continue with the object that was too deep: an outer object is too deep too.
             Some(Err(error)) if is_too_deep(&error) => at += read.saturating_sub(1).max(1),
-            // What is around records may be whole, and what is in it damaged.
+            // An outer object may be damaged while inner records are whole.
             _ => at += 1,
         }
         if parsed > most_parsed || records.len() >= MOST_RECORDS {
@@ -45,19 +45,19 @@ pub(super) fn records(content: &[u8], keys: &[&str]) -> Vec<Value> {
     records
 }
 
-/// Whether the parser stopped at the start of an object or array, for too many are around it.
+/// Whether the parser stopped at an object or array inside of too many others.
 fn is_too_deep(error: &serde_json::Error) -> bool {
-    // serde_json has no kind for it.
+    // serde_json has no kind of error for this.
     error.to_string().starts_with("recursion limit exceeded")
 }
 
-/// Counts what is read.
-struct Counted<'a> {
+/// Counts the bytes that are read.
+struct CountingReader<'a> {
     rest: &'a [u8],
     read_bytes: usize,
 }
 
-impl Read for Counted<'_> {
+impl Read for CountingReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.rest.read(buffer)?;
         self.read_bytes += read;
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_in_the_middle_loses_nothing_around_it() {
+    fn damage_in_the_middle_loses_no_record_around_it() {
         let [a, b] = [json!({"eid": "a", "uid": 1}), json!({"eid": "b", "uid": 2})];
         for damage in ["", "\0\0\0", "{\"eid\": \"x\",", "}]}", "\"", "{\"eid\": \"x\"}", "{{{{[[["] {
             let text = format!("{{\"envs\": [{a}{damage}{b}]}}");

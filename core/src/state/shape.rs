@@ -1,28 +1,26 @@
 //! The state files as genv 1.4.3 writes them, byte for byte.
 //!
-//! That is what Python's `json.dump(…, indent=2)` makes: all but printable ASCII escaped, no newline at the
-//! end. Its decoder refuses keys that it does not know, and computes with times without asking
-//! whether there is one: an entry that lacks its time gets the time of writing.
+//! This is the output of Python's `json.dump(…, indent=2)`: all but printable ASCII is escaped, and there is no newline
+//! at the end. genv 1.4.3 refuses unknown keys, and fails without a time: an entry without a time gets the time of
+//! writing.
 
 use std::collections::HashMap;
-use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use jiff::tz::TimeZone;
 use serde::Serialize;
 use serde_json::Value;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use super::value::lone_surrogate;
 use super::{AttachmentState, DeviceState, EnvironmentState};
 use crate::model::{MemoryAmount, format_local_time, local_time_zone};
 
-/// What times are written with.
+/// The zone and the default of written times.
 #[derive(Clone, Debug)]
 pub struct Times {
-    /// The zone that they are local to.
+    /// The zone of the times.
     pub zone: TimeZone,
-    /// Unix time: what is missing happened now.
+    /// Unix time, in place of a missing time.
     pub now_seconds: i64,
 }
 
@@ -37,7 +35,7 @@ impl Times {
         }
     }
 
-    /// Local time; of now where there is none that can be written.
+    /// Local time; the present time if there is no time that can be written.
     #[must_use]
     pub fn text(&self, timestamp_seconds: Option<f64>) -> String {
         #[expect(clippy::cast_possible_truncation, reason = "what is out of range is no time that can be written")]
@@ -48,48 +46,48 @@ impl Times {
     }
 }
 
-/// The document that `envs.json` is.
+/// The document of `envs.json`.
 #[derive(Serialize)]
 pub struct EnvironmentsDocument<'a> {
-    envs: Vec<Environment<'a>>,
+    envs: Vec<EnvironmentRecord<'a>>,
 }
 
 #[derive(Serialize)]
-struct Environment<'a> {
+struct EnvironmentRecord<'a> {
     eid: &'a str,
     uid: u32,
     creation: String,
     username: Option<&'a str>,
-    config: Configuration<'a>,
+    config: ConfigurationRecord<'a>,
     pids: &'a [u32],
     kernel_ids: &'a [String],
-    /// Never in the file: genv 1.x knows no such key.
+    /// Never in the file: genv 1.x refuses the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_end_timestamp_seconds: Option<f64>,
 }
 
 #[derive(Serialize)]
-struct Configuration<'a> {
+struct ConfigurationRecord<'a> {
     name: Option<&'a str>,
     gpu_memory: Option<String>,
     gpus: Option<u32>,
 }
 
-/// The document that `devices.json` is.
+/// The document of `devices.json`.
 #[derive(Serialize)]
 pub struct DevicesDocument<'a> {
-    devices: Vec<Device<'a>>,
+    devices: Vec<DeviceRecord<'a>>,
 }
 
 #[derive(Serialize)]
-struct Device<'a> {
+struct DeviceRecord<'a> {
     index: u32,
     total_memory: Option<String>,
-    attachments: Vec<Attachment<'a>>,
+    attachments: Vec<AttachmentRecord<'a>>,
 }
 
 #[derive(Serialize)]
-struct Attachment<'a> {
+struct AttachmentRecord<'a> {
     eid: &'a str,
     gpu_memory: Option<String>,
     time: String,
@@ -108,7 +106,7 @@ impl<'a> EnvironmentsDocument<'a> {
         Self { envs: environments.map(|it| environment(it, times)).collect() }
     }
 
-    /// The same with the ends of leases, Unix time by environment, for programs that read more than `envs.json` has.
+    /// Adds the ends of leases, Unix time by environment, for the output of commands.
     #[must_use]
     pub fn with_leases(mut self, ends: &HashMap<String, f64>) -> Self {
         for environment in &mut self.envs {
@@ -118,13 +116,13 @@ impl<'a> EnvironmentsDocument<'a> {
     }
 }
 
-fn environment<'a>(environment: &'a EnvironmentState, times: &Times) -> Environment<'a> {
-    Environment {
+fn environment<'a>(environment: &'a EnvironmentState, times: &Times) -> EnvironmentRecord<'a> {
+    EnvironmentRecord {
         eid: &environment.eid,
         uid: environment.uid,
         creation: times.text(environment.created_timestamp_seconds),
         username: environment.username.as_deref(),
-        config: Configuration {
+        config: ConfigurationRecord {
             name: environment.name.as_deref(),
             gpu_memory: amount(environment.gpu_memory),
             gpus: environment.gpus,
@@ -147,24 +145,24 @@ impl<'a> DevicesDocument<'a> {
         Self { devices: devices.iter().map(|it| device(it, times)).collect() }
     }
 
-    /// The list in it, as a part of another document; nothing of an empty one.
+    /// The list, as a part of another document; null if empty.
     pub(super) fn list(&self) -> Value {
         let list = serde_json::to_value(&self.devices).unwrap_or_default();
         Some(list).filter(|_| !self.devices.is_empty()).unwrap_or_default()
     }
 }
 
-fn device<'a>(device: &'a DeviceState, times: &Times) -> Device<'a> {
+fn device<'a>(device: &'a DeviceState, times: &Times) -> DeviceRecord<'a> {
     let attachments = device.attachments.iter();
-    Device {
+    DeviceRecord {
         index: device.index,
         total_memory: amount(device.total_memory),
         attachments: attachments.map(|it| attachment(it, times)).collect(),
     }
 }
 
-fn attachment<'a>(attachment: &'a AttachmentState, times: &Times) -> Attachment<'a> {
-    Attachment {
+fn attachment<'a>(attachment: &'a AttachmentState, times: &Times) -> AttachmentRecord<'a> {
+    AttachmentRecord {
         eid: &attachment.eid,
         gpu_memory: amount(attachment.gpu_memory),
         time: times.text(attachment.attached_timestamp_seconds),
@@ -175,107 +173,28 @@ fn amount(amount: Option<MemoryAmount>) -> Option<String> {
     amount.map(|amount| amount.to_string())
 }
 
-/// JSON as genv 1.4.3 writes and prints it, with what lone surrogates became turned back.
+/// JSON as genv 1.4.3 writes and prints it. Characters that stand for lone surrogates are written as those.
 ///
 /// # Panics
 /// If the value cannot be serialized: give it none but texts, numbers, lists and structs.
 #[must_use]
 pub fn json(value: &impl Serialize) -> Vec<u8> {
-    let mut content = Vec::with_capacity(4096);
-    let mut serializer = Serializer::with_formatter(&mut content, PythonFormatter::default());
-    value.serialize(&mut serializer).expect("texts and numbers always serialize, and a vector takes every write");
-    content
+    // The layout is Python's. Only texts have other characters than printable ASCII and line breaks.
+    let text = serde_json::to_string_pretty(value).expect("texts and numbers always serialize");
+    let mut ascii = String::with_capacity(text.len());
+    for character in text.chars() {
+        let mut pair = [0; 2];
+        match lone_surrogate(character) {
+            _ if matches!(character, '\n' | ' '..='~') => ascii.push(character),
+            Some(unit) => ascii += &escape(unit),
+            None => ascii.extend(character.encode_utf16(&mut pair).iter().map(|unit| escape(*unit))),
+        }
+    }
+    ascii.into_bytes()
 }
 
-/// [`PrettyFormatter`], whose layout is Python's, with everything but printable ASCII escaped.
-#[derive(Default)]
-struct PythonFormatter(PrettyFormatter<'static>);
-
-impl Formatter for PythonFormatter {
-    fn write_string_fragment<W>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()>
-    where
-        W: ?Sized + io::Write,
-    {
-        let mut rest = fragment;
-        while let Some(at) = rest.find(|c: char| !matches!(c, ' '..='~')) {
-            writer.write_all(&rest.as_bytes()[..at])?;
-            let Some(character) = rest[at..].chars().next() else {
-                break;
-            };
-            if let Some(unit) = lone_surrogate(character) {
-                write!(writer, "\\u{unit:04x}")?;
-            } else {
-                for unit in character.encode_utf16(&mut [0; 2]) {
-                    write!(writer, "\\u{unit:04x}")?;
-                }
-            }
-            rest = &rest[at + character.len_utf8()..];
-        }
-        writer.write_all(rest.as_bytes())
-    }
-
-    fn begin_array<W>(&mut self, writer: &mut W) -> io::Result<()>
-    where
-        W: ?Sized + io::Write,
-    {
-        self.0.begin_array(writer)
-    }
-
-    fn end_array<W>(&mut self, writer: &mut W) -> io::Result<()>
-    where
-        W: ?Sized + io::Write,
-    {
-        self.0.end_array(writer)
-    }
-
-    fn begin_array_value<W>(&mut self, writer: &mut W, first: bool) -> io::Result<()>
-    where
-        W: ?Sized + io::Write,
-    {
-        self.0.begin_array_value(writer, first)
-    }
-
-    fn end_array_value<W>(&mut self, writer: &mut W) -> io::Result<()>
-    where
-        W: ?Sized + io::Write,
-    {
-        self.0.end_array_value(writer)
-    }
-
-    fn begin_object<W>(&mut self, writer: &mut W) -> io::Result<()>
-    where
-        W: ?Sized + io::Write,
-    {
-        self.0.begin_object(writer)
-    }
-
-    fn end_object<W>(&mut self, writer: &mut W) -> io::Result<()>
-    where
-        W: ?Sized + io::Write,
-    {
-        self.0.end_object(writer)
-    }
-
-    fn begin_object_key<W>(&mut self, writer: &mut W, first: bool) -> io::Result<()>
-    where
-        W: ?Sized + io::Write,
-    {
-        self.0.begin_object_key(writer, first)
-    }
-
-    fn begin_object_value<W>(&mut self, writer: &mut W) -> io::Result<()>
-    where
-        W: ?Sized + io::Write,
-    {
-        self.0.begin_object_value(writer)
-    }
-
-    fn end_object_value<W>(&mut self, writer: &mut W) -> io::Result<()>
-    where
-        W: ?Sized + io::Write,
-    {
-        self.0.end_object_value(writer)
-    }
+fn escape(unit: u16) -> String {
+    format!("\\u{unit:04x}")
 }
 
 #[cfg(test)]

@@ -8,12 +8,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, openat};
+use rustix::fs::{Access, AtFlags, accessat};
 use rustix::io::Errno;
 
-use super::atomic::RealDisk;
 use super::corrupt;
-use super::lock::{Attempt, FileLock, LockError, LockFile, LockHolder, MOST_REPLACEMENTS, NoLock, Patience, REPLACED};
+use crate::files::{
+    self, Attempt, FileLock, LockError, LockFile, LockHolder, MOST_REPLACEMENTS, NoLock, Patience, REPLACED, RealDisk,
+};
 
 /// The lock file of genv 1.x.
 pub(super) const LOCK_FILE: &str = "genv.lock";
@@ -29,8 +30,8 @@ pub(super) struct StateLock {
     pub(super) notice: Option<String>,
 }
 
-/// Waits for the lock; without a patience, for ever. With `repairs`, moves away anything named `genv.lock` that cannot
-/// be a lock.
+/// Waits for the lock, without `patience` without a limit. With `repairs`, moves away anything named `genv.lock` that
+/// cannot be a lock.
 pub(super) fn acquire(
     directory: BorrowedFd<'_>,
     path: &Path,
@@ -46,7 +47,7 @@ pub(super) fn acquire(
     for _ in 0..MOST_REPLACEMENTS {
         let lock = match file.attempt(patience)? {
             Attempt::Locked(lock) => Ok(lock),
-            // The name service is asked while nothing is locked.
+            // The name service is called while no lock is held.
             Attempt::NoLock(why) => Err((why, file.no_lock(why))),
         };
         let folder = lock_folder(directory, path, patience)?;
@@ -125,13 +126,12 @@ fn of_folder<'a>(directory: BorrowedFd<'a>, path: &'a Path) -> LockFile<'a> {
     LockFile { directory, name: ".", path, what: WHAT, next: None }
 }
 
-/// The open directory, ready to be locked; nothing if this program may not read it.
+/// The open directory, ready to be locked; `None` if this program may not read it.
 fn open_folder(directory: BorrowedFd<'_>) -> Option<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    openat(directory, ".", flags, Mode::empty()).ok()
+    files::open_folder(directory, ".").ok()
 }
 
-/// The directory's lock; nothing where the file system supports none, as network file systems.
+/// The directory's lock; `None` if the file system supports no locks, as some network file systems.
 fn lock_folder(directory: BorrowedFd<'_>, path: &Path, patience: Patience) -> Result<Option<FileLock>, LockError> {
     let Some(folder) = open_folder(directory) else {
         return Ok(None);

@@ -48,7 +48,7 @@ pub(super) fn find(
     pids.dedup();
     let read = processes.read(&ProcessRequest { processes: pids, members: Vec::new() });
     let user = |pid: u32| match read.processes.get(&pid) {
-        Some(ProcessRead::Present(facts)) if is_it(facts, pid, table) => read.user(facts),
+        Some(ProcessRead::Present(facts)) if is_listed_process(facts, pid, table) => read.user(facts),
         _ => None,
     };
     let mut confirmed: HashMap<u32, Vec<Confirmed>> = HashMap::new();
@@ -75,7 +75,7 @@ pub(super) fn find(
 }
 
 /// Whether these facts belong to the table's process, on this machine.
-fn is_it(facts: &ProcessFacts, pid: u32, table: &ProcessTable) -> bool {
+fn is_listed_process(facts: &ProcessFacts, pid: u32, table: &ProcessTable) -> bool {
     let listed = table.living(pid);
     facts.container_id.is_none() && listed.is_some_and(|it| it.start_time_ticks == facts.start_time_ticks)
 }

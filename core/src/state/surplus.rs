@@ -3,7 +3,7 @@
 //!
 //! A user beyond the limit keeps the records that the user's own commands confirmed ([`super::confirmed`]), then the
 //! records with a living process of the user, then the first records of the file. The enforcer has lower limits, and
-//! goes by the records that it remembers.
+//! keeps the records that it knows from before.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::BorrowedFd;
@@ -46,24 +46,24 @@ impl Amount {
 
 /// The evidence that a record belongs to its user, the best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Worth {
+enum EvidenceRank {
     Confirmed,
     HasLivingMember,
     Unknown,
 }
 
-struct Record {
+struct SizedRecord {
     environment: EnvironmentState,
     position: usize,
     bytes: usize,
     /// Computed only with too many records.
-    worth: Option<Worth>,
+    evidence_rank: Option<EvidenceRank>,
 }
 
 /// The records of a file during the read.
 pub(super) struct Records<'d> {
-    evidence: Evidence<'d>,
-    records: Vec<Record>,
+    evidence: RecordEvidence<'d>,
+    records: Vec<SizedRecord>,
     eids: HashSet<String>,
     bytes: usize,
     left_out: BTreeMap<u32, usize>,
@@ -74,7 +74,7 @@ impl<'d> Records<'d> {
     /// Starts without records. `directory` is the state directory, if there is one.
     pub(super) fn new(directory: Option<BorrowedFd<'d>>) -> Self {
         Self {
-            evidence: Evidence { directory, confirmed: HashMap::new(), living: None },
+            evidence: RecordEvidence { directory, confirmed: HashMap::new(), living: None },
             records: Vec::new(),
             eids: HashSet::new(),
             bytes: 0,
@@ -89,7 +89,7 @@ impl<'d> Records<'d> {
             return false;
         }
         self.bytes += bytes;
-        self.records.push(Record { environment, position, bytes, worth: None });
+        self.records.push(SizedRecord { environment, position, bytes, evidence_rank: None });
         if self.records.len() >= 2 * MOST_OF_A_HOST.records || self.bytes > 2 * MOST_OF_A_HOST.bytes {
             self.leave_out_surplus();
         }
@@ -116,10 +116,10 @@ impl<'d> Records<'d> {
         let mut records = std::mem::take(&mut self.records);
         for record in &mut records {
             let evidence = &mut self.evidence;
-            let worth = || evidence.worth(&record.environment);
-            record.worth.get_or_insert_with(worth);
+            let evidence_rank = || evidence.evidence_rank(&record.environment);
+            record.evidence_rank.get_or_insert_with(evidence_rank);
         }
-        records.sort_by_key(|record| (record.worth, record.position));
+        records.sort_by_key(|record| (record.evidence_rank, record.position));
         let (mut ranked, mut surplus) = (Vec::new(), Vec::new());
         let mut of_users: HashMap<u32, Amount> = HashMap::new();
         for record in records {
@@ -131,7 +131,7 @@ impl<'d> Records<'d> {
             }
         }
         // The first record of every user precedes the second record of any user.
-        ranked.sort_by_key(|(rank, record)| (record.worth, *rank, record.position));
+        ranked.sort_by_key(|(rank, record)| (record.evidence_rank, *rank, record.position));
         let mut of_host = Amount::default();
         for (_, record) in ranked {
             if of_host.add(record.bytes, MOST_OF_A_HOST) {
@@ -142,7 +142,7 @@ impl<'d> Records<'d> {
         }
         self.records.sort_by_key(|record| record.position);
         self.bytes = of_host.bytes;
-        for Record { environment, .. } in surplus {
+        for SizedRecord { environment, .. } in surplus {
             self.eids.remove(&environment.eid);
             let is_named = self.left_out.len() < MOST_NAMED;
             if is_named || self.left_out.contains_key(&environment.uid) {
@@ -155,7 +155,7 @@ impl<'d> Records<'d> {
 }
 
 /// The evidence for the user of a record, apart from the record itself.
-struct Evidence<'d> {
+struct RecordEvidence<'d> {
     directory: Option<BorrowedFd<'d>>,
     /// Environments that their users' commands changed and did not end.
     confirmed: HashMap<u32, HashSet<String>>,
@@ -163,10 +163,10 @@ struct Evidence<'d> {
     living: Option<HashMap<u32, HashSet<u32>>>,
 }
 
-impl Evidence<'_> {
-    fn worth(&mut self, environment: &EnvironmentState) -> Worth {
+impl RecordEvidence<'_> {
+    fn evidence_rank(&mut self, environment: &EnvironmentState) -> EvidenceRank {
         let Some(directory) = self.directory else {
-            return Worth::Unknown;
+            return EvidenceRank::Unknown;
         };
         if self.confirmed.len() >= MOST_REMEMBERED {
             self.confirmed.clear();
@@ -178,13 +178,13 @@ impl Evidence<'_> {
             goes_on.map(|it| it.eid).collect()
         });
         if confirmed.contains(&environment.eid) {
-            return Worth::Confirmed;
+            return EvidenceRank::Confirmed;
         }
         let living = self.living.get_or_insert_with(|| {
             let all = processes_by_user().unwrap_or_default().into_iter();
             all.map(|(uid, pids)| (uid, pids.into_iter().collect())).collect()
         });
         let lives = |living: &HashSet<u32>| environment.pids.iter().any(|pid| living.contains(pid));
-        if living.get(&uid).is_some_and(lives) { Worth::HasLivingMember } else { Worth::Unknown }
+        if living.get(&uid).is_some_and(lives) { EvidenceRank::HasLivingMember } else { EvidenceRank::Unknown }
     }
 }

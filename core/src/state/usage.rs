@@ -1,41 +1,41 @@
-//! What genv 1.x tells of a host with `genv usage snapshot`.
+//! The output of `genv usage snapshot` of genv 1.x.
 
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
-use super::document::{self, Reading};
+use super::document::{self, ReadContext};
 use super::value::{self, integer};
 use super::{State, StateError};
 
-/// All of it.
+/// The use of a host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
     /// Environments and attachments.
     pub state: State,
-    /// Processes that compute.
+    /// Processes with a compute context.
     pub processes: Vec<UsageProcess>,
 }
 
-/// A process that computes, as genv 1.x tells of it.
+/// A process with a compute context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageProcess {
     /// Process id.
     pub pid: u32,
-    /// The environment that its environ names; none too if its environ could not be read.
+    /// The environment that its environ names; absent also if its environ could not be read.
     pub eid: Option<String>,
 }
 
 /// Reads the output of `genv usage snapshot`. Its times are local to `time_zone`.
 ///
 /// # Errors
-/// It is something else.
+/// The output has another form.
 pub fn read_usage(content: &[u8], time_zone: &TimeZone) -> Result<Usage, StateError> {
     let error = |why: String| StateError {
         message: format!("cannot understand what 'genv usage snapshot' prints: {why}: run it there"),
     };
     let root = value::parse(content).map_err(|json| error(json.to_string()))?;
     let part = |name: &str| root.get(name).unwrap_or(&Value::Null);
-    let environments = document::environments_of(part("envs"), &Reading::of_text(time_zone));
+    let environments = document::environments_of(part("envs"), &ReadContext::of_text(time_zone));
     let environments = environments.map_err(|why| error(why.to_string()))?;
     let devices = document::devices_of(part("devices"), time_zone);
     let devices = devices.map_err(|why| error(why.to_string()))?;

@@ -1,4 +1,4 @@
-//! Values of state files that may be missing, or of a type that some version or some hand gave them.
+//! Values of state files. A value may be missing, or have the type of another version or of an edit by hand.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::model::{MemoryAmount, parse_local_time};
 
-/// How much of a damaged value is shown.
+/// The number of characters of a damaged value that are shown.
 const MOST_SHOWN_CHARACTERS: usize = 40;
 
 /// Parses JSON of a known form; see [`parse`].
@@ -18,13 +18,13 @@ pub(super) fn parse_into<T: DeserializeOwned>(content: &[u8]) -> Result<T, serde
     T::deserialize(parse(content)?)
 }
 
-/// Parses JSON, with U+FFFD for bytes that are no character, private characters for lone surrogates, and null for the numbers
-/// that only Python's JSON has.
+/// Parses JSON, with U+FFFD for bytes that are no character, private characters for lone surrogates, and null for the
+/// numbers that only Python's JSON has.
 pub(super) fn parse(content: &[u8]) -> Result<Value, serde_json::Error> {
     parse_with(content, |text| serde_json::from_str(text))
 }
 
-/// As [`parse`], by a parser of one's own.
+/// As [`parse`], with another parser.
 pub(super) fn parse_with<T>(
     content: &[u8],
     parser: impl Fn(&str) -> Result<T, serde_json::Error>,
@@ -44,13 +44,13 @@ pub(super) fn text_of(content: &[u8]) -> String {
 
 /// One entry of a list, or of an object that is keyed by its name.
 pub(super) struct Entry<'a> {
-    /// What to call it in warnings.
+    /// The name of the entry in warnings.
     pub(super) name: String,
     pub(super) key: Option<&'a str>,
     pub(super) position: usize,
     pub(super) value: &'a Value,
     pub(super) warnings: Vec<String>,
-    /// Whether it, or a member of it, was left out.
+    /// Whether the entry, or one of its members, was left out.
     pub(super) incomplete: bool,
 }
 
@@ -182,7 +182,7 @@ pub(super) fn found(value: Option<&Value>) -> String {
     value.map_or_else(|| "missing".to_owned(), shown)
 }
 
-/// A value as JSON, so that it cannot play tricks on a terminal, and not more of it than can be read.
+/// A value as JSON, which escapes control characters, cut to a readable length.
 pub(super) fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(MOST_SHOWN_CHARACTERS) {
@@ -191,7 +191,7 @@ pub(super) fn shown(value: &Value) -> String {
     }
 }
 
-/// A half of a surrogate pair that stands alone is kept as a private character this much higher.
+/// The offset of the private characters that stand for lone surrogates.
 const LONE_SURROGATES_AT: u32 = 0x10_0000;
 
 /// The lone surrogate that a character stands for; see [`without_lone_surrogates`].
@@ -221,7 +221,7 @@ fn without_lone_surrogates(text: &str) -> Cow<'_, str> {
                 at += 6;
                 copied = at;
             }
-            // The backslash and what it escapes, which may be of several bytes in a damaged text.
+            // The backslash and the escaped character, which may have several bytes in a damaged text.
             _ => at += 1 + text[at + 1..].chars().next().map_or(0, char::len_utf8),
         }
     }

@@ -9,20 +9,18 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, fchmod, fcntl_lock, fstat, openat, statat, unlinkat,
-};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, fchmod, fcntl_lock, fstat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::{Flock, FlockType, fcntl_getlk, geteuid};
 use serde::{Deserialize, Serialize};
 
 use super::allocate::{AttachRequest, DeviceKind, Selection};
-use super::atomic::{Disk, RealDisk, is_leftover};
 use super::commit::FILES;
 use super::confirmed;
 use super::corrupt;
 use super::leases;
 use super::members::ProcessId;
+use crate::files::{self, Disk, RealDisk, is_in_place, is_leftover, is_regular};
 use crate::model::MemoryAmount;
 use crate::proc::{ProcessRequest, ProcessSource, ProcessTable};
 
@@ -103,9 +101,9 @@ impl RequestedDevices {
 
 /// The place of this process in the queue. Other processes see it as long as the value lives.
 #[derive(Debug)]
-pub(super) struct Place(File);
+pub(super) struct QueuePlace(File);
 
-impl Place {
+impl QueuePlace {
     /// Takes the place of this process if the queue has the process, and gives the place up otherwise. The caller holds
     /// the state's lock.
     pub(super) fn keep(place: Option<Self>, directory: BorrowedFd<'_>, queue: &[Waiting]) -> Option<Self> {
@@ -117,7 +115,7 @@ impl Place {
             }
             return None;
         };
-        place.filter(|it| it.is_in_place(directory, &name)).or_else(|| {
+        place.filter(|it| is_in_place(directory, &name, &it.0)).or_else(|| {
             // Without the file, other processes overtake this one.
             Self::take(directory, &name, own.request.as_ref()).ok()
         })
@@ -137,24 +135,17 @@ impl Place {
         }
         Ok(Self(file))
     }
-
-    fn is_in_place(&self, directory: BorrowedFd<'_>, name: &str) -> bool {
-        let named = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
-        fstat(&self.0)
-            .is_ok_and(|own| named.is_ok_and(|named| (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)))
-    }
 }
 
-/// A process that truly waits; nothing without proof.
+/// A process that waits; `None` without proof.
 pub(super) fn waiting(directory: BorrowedFd<'_>, pid: u32) -> Option<Waiting> {
     // A process does not see its own locks.
     if pid == std::process::id() {
         return Some(Waiting { pid, uid: geteuid().as_raw(), request: None, since_timestamp_seconds: None });
     }
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = openat(directory, name(pid), flags, Mode::empty()).ok()?;
+    let file = files::open(directory, name(pid), OFlags::RDONLY).ok()?;
     let stat = fstat(&file).ok()?;
-    let is_own = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_mode & 0o022 == 0;
+    let is_own = is_regular(&stat) && stat.st_mode & 0o022 == 0;
     // A lock for writing needs write access, which only the owner has.
     let lock = fcntl_getlk(&file, &Flock::from(FlockType::WriteLock)).ok()??;
     let holder = lock.pid.map(|it| it.as_raw_nonzero().get().cast_unsigned());
@@ -173,26 +164,26 @@ fn request(file: File) -> Option<RequestedDevices> {
     serde_json::from_slice(&content).ok()
 }
 
-/// How a place is found: [`waiting`], except in tests.
-pub(super) type FindPlace = fn(BorrowedFd<'_>, u32) -> Option<Waiting>;
+/// The search for a place: [`waiting`], except in tests.
+pub(super) type FindWaiting = fn(BorrowedFd<'_>, u32) -> Option<Waiting>;
 
 /// The processes of a queue that have a place and are not stopped, by pid.
 pub(super) fn places(
     directory: BorrowedFd<'_>,
     queue: &[ProcessId],
     processes: &mut dyn ProcessSource,
-    find: FindPlace,
+    find: FindWaiting,
 ) -> HashMap<u32, Waiting> {
     let able = queue.iter().filter(|it| processes.can_act(it.pid));
     able.filter_map(|it| Some((it.pid, find(directory, it.pid)?))).collect()
 }
 
-/// The processes of a queue that truly wait, in order of arrival, by what the kernel shows now.
+/// The processes of a queue that wait now, with proof by the kernel, in order of arrival.
 pub(super) fn now(
     directory: BorrowedFd<'_>,
     queue: &[ProcessId],
     processes: &mut dyn ProcessSource,
-    find: FindPlace,
+    find: FindWaiting,
 ) -> Vec<Waiting> {
     let places = places(directory, queue, processes, find);
     let table =
@@ -200,19 +191,19 @@ pub(super) fn now(
     in_order(queue, &places, &table)
 }
 
-/// The processes of a queue that truly wait, by `places`, and still have their pids.
+/// The processes of a queue that have a place in `places` and still have their pids.
 pub(super) fn in_order(queue: &[ProcessId], places: &HashMap<u32, Waiting>, table: &ProcessTable) -> Vec<Waiting> {
     let mut of_user: HashMap<u32, usize> = HashMap::new();
     let mut waiting: Vec<Waiting> = Vec::new();
     for process in queue {
         let found = table.lineage.get(&process.pid);
-        let is_it = found.map_or_else(
+        let is_same = found.map_or_else(
             || table.hidden.contains(&process.pid),
             |found| found.start_time_ticks == process.start_time_ticks,
         );
         let is_first = waiting.iter().all(|it| it.pid != process.pid);
         let place = places.get(&process.pid);
-        let Some(place) = place.filter(|_| is_it && is_first) else {
+        let Some(place) = place.filter(|_| is_same && is_first) else {
             continue;
         };
         let count = of_user.entry(place.uid).or_default();
@@ -227,9 +218,8 @@ pub(super) fn in_order(queue: &[ProcessId], places: &HashMap<u32, Waiting>, tabl
 /// Removes the leftovers of killed commands: new contents of files, and places of processes that no longer wait. The
 /// caller holds the state's lock.
 pub(super) fn remove_leftovers(disk: &dyn Disk, directory: BorrowedFd<'_>) {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     // Leftovers in an unreadable directory do no harm.
-    let Ok(list) = openat(directory, ".", flags, Mode::empty()) else {
+    let Ok(list) = files::open_folder(directory, ".") else {
         return;
     };
     let entries = Dir::read_from(list.as_fd()).into_iter().flatten();

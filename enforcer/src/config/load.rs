@@ -51,10 +51,10 @@ impl Config {
 /// A configuration as it is written, for files that have one in them: see [`Config::within`].
 #[derive(Debug, serde::Deserialize)]
 #[serde(transparent)]
-pub struct WrittenConfig(format::File);
+pub struct WrittenConfig(format::ConfigFile);
 
 /// The configuration as it is written, unchecked.
-pub(super) fn file(source_name: &str, text: &str) -> Result<format::File, yaml::Error> {
+pub(super) fn file(source_name: &str, text: &str) -> Result<format::ConfigFile, yaml::Error> {
     if text.len() as u64 > LARGEST_BYTES {
         return Err(too_large(source_name));
     }

@@ -13,16 +13,20 @@ mod summary;
 mod tests;
 mod warnings;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
 
+use crate::kinds::RuleKind;
+pub use crate::kinds::{KIND_WORDS, Limit, Limits, Scope};
 pub use accounts::{AccountTable, Accounts, NameService};
 pub use check::check;
+pub(crate) use format::RuleEntry;
 pub use load::{WrittenConfig, read};
 pub use peer_flags::{ParseUserMaximumError, PeerFlags, UserMaximum};
+pub(crate) use resolve::KindReader;
 pub use schedule::{OutsideSchedule, Schedule};
 pub use summary::Summary;
 pub use warnings::Warning;
@@ -125,7 +129,7 @@ pub struct Rule {
     /// Distinct; the kind's word unless the file says another.
     pub name: String,
     /// What it forbids.
-    pub kind: RuleKind,
+    pub(crate) kind: RuleKind,
     /// What is done in the end.
     pub action: Action,
     /// How long a violation is seen before anything follows.
@@ -145,201 +149,6 @@ pub struct Rule {
     pub selector: Selector,
     /// When it acts.
     pub schedule: Option<Schedule>,
-}
-
-/// What a rule forbids.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RuleKind {
-    /// Processes outside any environment.
-    NonEnvProcesses,
-    /// Processes on devices that their environment is not attached to.
-    EnvDevices,
-    /// More memory on a device than the environment's attachment has.
-    EnvMemory,
-    /// More devices attached to a user's environments.
-    MaxDevicesPerUser {
-        /// Devices.
-        limits: Limits<u64>,
-        /// Counted where.
-        scope: Scope,
-    },
-    /// More environments of a user that hold or use a device.
-    MaxEnvironmentsPerUser {
-        /// Environments.
-        limits: Limits<u64>,
-        /// Counted where.
-        scope: Scope,
-    },
-    /// More hosts on which a user holds a device.
-    MaxHostsPerUser {
-        /// Hosts.
-        limits: Limits<u64>,
-    },
-    /// More processes of an environment that use a device.
-    MaxProcessesPerEnvironment {
-        /// Processes.
-        limits: Limits<u64>,
-    },
-    /// More device memory used by a user's processes.
-    MaxMemoryPerUser {
-        /// Bytes.
-        limits: Limits<u64>,
-        /// On each device, or on all.
-        per: MemoryPer,
-        /// Counted where; of each device always on its host.
-        scope: Scope,
-    },
-    /// Environments that are older, or of which the lease has ended, and that hold a device.
-    MaxAge {
-        /// Seconds.
-        limits: Limits<u64>,
-        /// Whether an environment is too old once its lease has ended.
-        leases: bool,
-    },
-    /// Attached devices that their environment leaves idle.
-    Idle {
-        /// Average utilization by the environment's processes, 0–1, below which it is idle.
-        below: f64,
-        /// The window of the average.
-        over: Duration,
-        /// Only if fewer devices than this are free on the host.
-        only_if_free_devices_below: Option<u64>,
-    },
-    /// Users of processes of which it is not known where they belong.
-    UnknownProcesses {
-        /// How long such processes of a user may hide whether a device that the user holds is idle.
-        over: Duration,
-    },
-}
-
-impl RuleKind {
-    /// The limit, of the kinds that have one.
-    #[must_use]
-    pub const fn limits(&self) -> Option<&Limits<u64>> {
-        match self {
-            Self::MaxDevicesPerUser { limits, .. }
-            | Self::MaxEnvironmentsPerUser { limits, .. }
-            | Self::MaxHostsPerUser { limits }
-            | Self::MaxProcessesPerEnvironment { limits }
-            | Self::MaxMemoryPerUser { limits, .. }
-            | Self::MaxAge { limits, .. } => Some(limits),
-            Self::NonEnvProcesses
-            | Self::EnvDevices
-            | Self::EnvMemory
-            | Self::Idle { .. }
-            | Self::UnknownProcesses { .. } => None,
-        }
-    }
-
-    /// As [`limits`](Self::limits), to be changed.
-    pub(crate) const fn limits_mut(&mut self) -> Option<&mut Limits<u64>> {
-        match self {
-            Self::MaxDevicesPerUser { limits, .. }
-            | Self::MaxEnvironmentsPerUser { limits, .. }
-            | Self::MaxHostsPerUser { limits }
-            | Self::MaxProcessesPerEnvironment { limits }
-            | Self::MaxMemoryPerUser { limits, .. }
-            | Self::MaxAge { limits, .. } => Some(limits),
-            Self::NonEnvProcesses
-            | Self::EnvDevices
-            | Self::EnvMemory
-            | Self::Idle { .. }
-            | Self::UnknownProcesses { .. } => None,
-        }
-    }
-
-    /// Where it counts, of the kinds that can count over all hosts.
-    #[must_use]
-    pub const fn scope(&self) -> Scope {
-        match self {
-            Self::MaxDevicesPerUser { scope, .. }
-            | Self::MaxEnvironmentsPerUser { scope, .. }
-            | Self::MaxMemoryPerUser { scope, .. } => *scope,
-            Self::MaxHostsPerUser { .. } => Scope::AllHosts,
-            _ => Scope::Host,
-        }
-    }
-
-    /// What its memory is summed over; of other kinds, each device.
-    const fn per(&self) -> MemoryPer {
-        match self {
-            Self::MaxMemoryPerUser { per, .. } => *per,
-            _ => MemoryPer::Device,
-        }
-    }
-
-    /// Whether it looks at leases.
-    const fn leases(&self) -> bool {
-        matches!(self, Self::MaxAge { leases: true, .. })
-    }
-
-    /// Whether it counts what another counts, in the same way.
-    fn counts_as(&self, other: &Self) -> bool {
-        std::mem::discriminant(self) == std::mem::discriminant(other)
-            && self.scope() == other.scope()
-            && self.per() == other.per()
-            && (self.leases() || !other.leases())
-    }
-}
-
-/// A limit that may differ by user, by group and by host.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Limits<T> {
-    /// Where no override is for the host.
-    pub base: Limit<T>,
-    /// The first whose hosts hold the host wins, value by value: what it leaves open is the base's. Where a rule counts
-    /// over all hosts, the sum is held against `base`, and what is on one of these hosts against its override besides.
-    pub overrides: Vec<(HostSet, Limit<T>)>,
-}
-
-impl Limits<u64> {
-    /// No user has a limit.
-    pub(crate) const fn none() -> Self {
-        let mut limits = Self::nothing();
-        limits.base.default = None;
-        limits
-    }
-
-    /// Nothing is allowed, to anybody.
-    pub(crate) const fn nothing() -> Self {
-        Self {
-            base: Limit { default: Some(0), groups: BTreeMap::new(), users: BTreeMap::new() },
-            overrides: Vec::new(),
-        }
-    }
-}
-
-/// A user's own limit, else the largest of the user's groups, else the default.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Limit<T> {
-    /// For everybody else; without it they have none.
-    pub default: Option<T>,
-    /// By Unix group.
-    pub groups: BTreeMap<String, T>,
-    /// By user.
-    pub users: BTreeMap<String, T>,
-}
-
-/// Where something is counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Scope {
-    /// On each host by itself.
-    #[default]
-    Host,
-    /// On all hosts together.
-    AllHosts,
-}
-
-/// What memory is summed over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MemoryPer {
-    /// Each device by itself.
-    #[default]
-    Device,
-    /// All devices of the scope.
-    Total,
 }
 
 /// What a rule does in the end.

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::load::hash;
 use super::{
-    Action, BreakerLimits, Config, DetachedProcesses, Limit, Limits, Mode, Never, Rule, RuleKind, Scope, Selector,
-    Undelivered,
+    Action, BreakerLimits, Config, DetachedProcesses, Limit, Limits, Mode, Never, Rule, Scope, Selector, Undelivered,
 };
+use crate::kinds::{EnvDevices, EnvMemory, MaxDevicesPerUser, NonEnvProcesses, RuleKind};
 
 /// What the flags of genv 1.4.3 say; its defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,15 +102,15 @@ impl Config {
         };
         let limited = maximum.default.is_some() || !maximum.users.is_empty();
         let rules = [
-            flags.non_env_processes.then(|| rule(RuleKind::NonEnvProcesses, Action::Terminate)),
-            flags.env_devices.then(|| rule(RuleKind::EnvDevices, Action::Terminate)),
-            flags.env_memory.then(|| rule(RuleKind::EnvMemory, Action::Terminate)),
+            flags.non_env_processes.then(|| rule(NonEnvProcesses.into(), Action::Terminate)),
+            flags.env_devices.then(|| rule(EnvDevices.into(), Action::Terminate)),
+            flags.env_memory.then(|| rule(EnvMemory.into(), Action::Terminate)),
             limited.then(|| {
-                let kind = RuleKind::MaxDevicesPerUser {
+                let kind = MaxDevicesPerUser {
                     limits: Limits { base: maximum, overrides: Vec::new() },
                     scope: Scope::AllHosts,
                 };
-                rule(kind, Action::Detach)
+                rule(kind.into(), Action::Detach)
             }),
         ];
         Self {
@@ -165,10 +165,9 @@ mod tests {
             rules(&flags),
             [("non-env-processes".to_owned(), Action::Terminate), ("max-devices-per-user".to_owned(), Action::Detach)]
         );
-        let RuleKind::MaxDevicesPerUser { limits, scope } = &config.rules[1].kind else {
-            panic!("{:?}", config.rules[1]);
-        };
-        assert_eq!(*scope, Scope::AllHosts);
+        let kind = &config.rules[1].kind;
+        let limits = kind.limits().unwrap();
+        assert_eq!(kind.scope(), Scope::AllHosts);
         assert_eq!(limits.base.default, Some(2));
         assert_eq!(limits.base.users, BTreeMap::from([("alice".to_owned(), 4), ("bob".to_owned(), 0)]));
         assert_eq!(config.rules[1].processes, DetachedProcesses::Terminate);
@@ -178,9 +177,7 @@ mod tests {
     fn a_maximum_for_a_user_needs_none_for_all() {
         let flags = PeerFlags { max_devices_for_user: vec!["alice=1".parse().unwrap()], ..PeerFlags::default() };
         let config = Config::from_flags(&flags);
-        let RuleKind::MaxDevicesPerUser { limits, .. } = &config.rules[2].kind else {
-            panic!("{:?}", config.rules[2]);
-        };
+        let limits = config.rules[2].kind.limits().unwrap();
         assert_eq!(limits.base.default, None);
         assert_eq!(limits.base.users.len(), 1);
     }

@@ -4,12 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use genv_core::duration::format_duration;
-use genv_core::model::MemoryAmount;
 
 use super::{
-    Action, Config, DetachedProcesses, HostSet, Limit, Limits, MemoryPer, Mode, OutsideSchedule, Rule, RuleKind,
-    Schedule, Scope, Selector, Undelivered,
+    Action, Config, DetachedProcesses, HostSet, Limit, Limits, Mode, OutsideSchedule, Rule, Schedule, Selector,
+    Undelivered,
 };
+use crate::kinds::Quantity;
 
 /// A configuration as it will work, for people: one paragraph for all, and one for each rule.
 #[derive(Debug)]
@@ -55,11 +55,12 @@ impl fmt::Display for Described<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rule = self.0;
         writeln!(f, "rule {}", rule.name)?;
-        writeln!(f, "  finds    {}", forbidden(&rule.kind))?;
-        if let Some(limits) = rule.kind.limits().filter(|it| **it != Limits::none()) {
-            writeln!(f, "  limit    {}", limit(&rule.kind, &limits.base))?;
+        writeln!(f, "  finds    {}", rule.kind.summary())?;
+        let limits = rule.kind.limits().filter(|it| **it != Limits::none());
+        if let Some((limits, quantity)) = limits.zip(rule.kind.definition().limit) {
+            writeln!(f, "  limit    {}", written(quantity, &limits.base))?;
             for (hosts, own) in &limits.overrides {
-                writeln!(f, "           {}: {}", on_hosts(hosts), limit(&rule.kind, own))?;
+                writeln!(f, "           {}: {}", on_hosts(hosts), written(quantity, own))?;
             }
         }
         if rule.selector != Selector::default() {
@@ -68,7 +69,7 @@ impl fmt::Display for Described<'_> {
         if let Some(schedule) = &rule.schedule {
             writeln!(f, "  when     {}", scheduled(schedule))?;
         }
-        writeln!(f, "  then     {}", ladder(rule))?;
+        writeln!(f, "  then     {}", steps(rule))?;
         let remembered = match rule.remember {
             Duration::ZERO => "nothing".to_owned(),
             remember => format!("progress for {}", format_duration(remember)),
@@ -77,60 +78,8 @@ impl fmt::Display for Described<'_> {
     }
 }
 
-fn forbidden(kind: &RuleKind) -> String {
-    let place = |scope: &Scope| match scope {
-        Scope::Host => "on a host",
-        Scope::AllHosts => "on all hosts together",
-    };
-    match kind {
-        RuleKind::NonEnvProcesses => "processes that use a device outside any environment".to_owned(),
-        RuleKind::EnvDevices => "processes that use a device to which their environment is not attached".to_owned(),
-        RuleKind::EnvMemory => "environments that use more memory of a device than they have".to_owned(),
-        RuleKind::MaxDevicesPerUser { scope, .. } => {
-            format!("users with more devices {}", place(scope))
-        }
-        RuleKind::MaxEnvironmentsPerUser { scope, .. } => {
-            format!("users with more environments that hold or use a device, {}", place(scope))
-        }
-        RuleKind::MaxHostsPerUser { .. } => "users who hold devices on more hosts".to_owned(),
-        RuleKind::MaxProcessesPerEnvironment { .. } => "environments with more processes on devices".to_owned(),
-        RuleKind::MaxMemoryPerUser { per: MemoryPer::Device, .. } => {
-            "users whose processes use more memory of a device".to_owned()
-        }
-        RuleKind::MaxMemoryPerUser { scope, .. } => {
-            format!("users whose processes use more device memory {}", place(scope))
-        }
-        RuleKind::MaxAge { limits, leases } => match (*limits == Limits::none(), leases) {
-            (_, false) => "environments that are older and hold or use a device",
-            (true, true) => "environments that hold or use a device after the end of their lease",
-            (false, true) => "environments that are older, or whose lease has ended, and that hold or use a device",
-        }
-        .to_owned(),
-        RuleKind::Idle { below, over, only_if_free_devices_below } => {
-            let mut text = format!(
-                "attached devices that their environment used less than {} % over {}",
-                (below * 1000.0).round() / 10.0,
-                format_duration(*over)
-            );
-            if let Some(free) = only_if_free_devices_below {
-                text += &format!(", while fewer than {free} of the host are free");
-            }
-            text
-        }
-        RuleKind::UnknownProcesses { over } => format!(
-            "users with processes of which it is not known where they belong, and with devices that such processes hide \
-             for {}",
-            format_duration(*over)
-        ),
-    }
-}
-
-fn limit(kind: &RuleKind, limit: &Limit<u64>) -> String {
-    let amount = |value: u64| match kind {
-        RuleKind::MaxMemoryPerUser { .. } => MemoryAmount::in_largest_unit(value).to_string(),
-        RuleKind::MaxAge { .. } => format_duration(Duration::from_secs(value)),
-        _ => value.to_string(),
-    };
+fn written(quantity: Quantity, limit: &Limit<u64>) -> String {
+    let amount = |value: u64| quantity.written(value);
     let mut parts = Vec::new();
     for (user, value) in &limit.users {
         parts.push(format!("{} for {user}", amount(*value)));
@@ -207,7 +156,7 @@ fn scheduled(schedule: &Schedule) -> String {
     }
 }
 
-fn ladder(rule: &Rule) -> String {
+fn steps(rule: &Rule) -> String {
     let mut text = match rule.for_duration {
         Duration::ZERO => "at once".to_owned(),
         duration => format!("after {}", format_duration(duration)),
@@ -225,14 +174,7 @@ fn ladder(rule: &Rule) -> String {
             Undelivered::Act => ", then",
         };
     }
-    let takes_devices = matches!(
-        rule.kind,
-        RuleKind::MaxDevicesPerUser { .. }
-            | RuleKind::MaxEnvironmentsPerUser { .. }
-            | RuleKind::MaxHostsPerUser { .. }
-            | RuleKind::MaxAge { .. }
-            | RuleKind::Idle { .. }
-    );
+    let takes_devices = rule.kind.definition().takes_devices();
     text += &match (rule.action, rule.processes) {
         (Action::Report, _) => " report".to_owned(),
         (Action::Warn, _) => " tell the user".to_owned(),

@@ -1,4 +1,4 @@
-//! What the log says of cycles.
+//! The log of cycles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,22 +9,22 @@ use crate::metrics::{self, mode_word};
 use crate::plan::words;
 use crate::plan::{Key, Outcome, Plan, Step, StepKind, Violation};
 
-/// What lasts, and was said already.
+/// Lasting conditions that are already in the log.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct LoggedConditions {
     faults: BTreeSet<String>,
-    /// Sources that show nothing, by host.
+    /// Blind sources, by host.
     blind: BTreeSet<(String, String)>,
     /// Records that are disputed.
     disputes: BTreeSet<(String, String, String)>,
     /// Why the breaker is open.
     breaker: Option<String>,
-    /// Why each step was refused that is planned again, by what breaks which rule, the step and its target.
+    /// The reason of each refused step that is planned again, by violation, step and target.
     refusals: BTreeMap<(Key, &'static str, String), String>,
 }
 
-impl Said {
-    /// Says that the breaker has tripped, or is open from before, and that it is closed again.
+impl LoggedConditions {
+    /// Logs that the breaker is open, or closed again.
     pub(super) fn breaker(&mut self, why: Option<&str>) {
         if why == self.breaker.as_deref() {
             return;
@@ -40,40 +40,40 @@ impl Said {
         self.breaker = why.map(str::to_owned);
     }
 
-    /// Whether a step was refused in the last cycle too, and for the same reason: one refusal, however long it lasts.
-    pub(super) fn is_refused_still(&mut self, step: &Step, outcome: &Outcome) -> bool {
-        let (deed, target) = match (&step.kind, words::deed(&step.kind)) {
-            (_, Some(deed)) => deed,
+    /// Whether the last cycle refused the step for the same reason. A lasting refusal is logged once.
+    pub(super) fn is_repeated_refusal(&mut self, step: &Step, outcome: &Outcome) -> bool {
+        let (action, target) = match (&step.kind, words::deed(&step.kind)) {
+            (_, Some(action)) => action,
             (StepKind::Warn { number, .. }, None) => ("warn", number.to_string()),
             _ => return false,
         };
-        let deed = (step.key.clone(), deed, target);
+        let refused = (step.key.clone(), action, target);
         match outcome {
             Outcome::Refused { reason, again: true } => {
-                let last = self.refusals.insert(deed, reason.clone());
+                let last = self.refusals.insert(refused, reason.clone());
                 last.as_ref() == Some(reason)
             }
             _ => {
-                self.refusals.remove(&deed);
+                self.refusals.remove(&refused);
                 false
             }
         }
     }
 
-    /// Why a deed about a violation was refused, and is planned again.
+    /// The reason of a refused action that is planned again.
     pub(super) fn refusal(&self, key: &Key) -> Option<&str> {
         let mut from_key = self.refusals.range((key.clone(), "", String::new())..);
         let ((of, _, _), reason) = from_key.next()?;
         (of == key).then_some(reason)
     }
 
-    /// Forgets what is not planned any more.
+    /// Removes the refusals of steps that are no longer planned.
     pub(super) fn keep(&mut self, plan: &Plan) {
         let planned: BTreeSet<&Key> = plan.steps.iter().map(|step| &step.key).collect();
         self.refusals.retain(|(key, _, _), _| planned.contains(key));
     }
 
-    /// Names sources that show nothing, and those that show something again.
+    /// Logs sources that become blind, and sources that work again.
     pub(super) fn blind(&mut self, blind: &[Blind]) {
         let is: BTreeSet<(String, String)> = blind.iter().map(|it| (it.hostname.clone(), it.source.clone())).collect();
         for it in blind {
@@ -94,7 +94,7 @@ impl Said {
         self.blind = is;
     }
 
-    /// Names records that are disputed, each once as long as it is for the same reason.
+    /// Logs disputed records, each once per reason.
     pub(super) fn disputes(&mut self, disputed: &[DisputedRecord]) {
         let named = |it: &DisputedRecord| (it.hostname.clone(), it.eid.clone(), it.why.clone());
         for record in disputed.iter().filter(|it| !self.disputes.contains(&named(it))) {
@@ -110,7 +110,7 @@ impl Said {
         self.disputes = disputed.iter().map(named).collect();
     }
 
-    /// Says what is wrong, once as long as it stays so.
+    /// Logs faults, each once while it lasts.
     pub(super) fn faults(&mut self, faults: &[String]) {
         for fault in faults.iter().filter(|it| !self.faults.contains(*it)) {
             tracing::error!(event = "fault", fault = fault.as_str(), "something is wrong with the enforcer");
@@ -119,12 +119,13 @@ impl Said {
     }
 }
 
-/// Says in the log what was done, or would have been, and why.
+/// Logs the outcome of a step.
 pub(super) fn step(violation: &Violation, step: &Step, outcome: &Outcome, mode: Mode) {
     let subject = words::subject(&violation.key.subject);
     let (rule, username) = (violation.key.rule.as_str(), violation.username.as_str());
     let hostname = violation.hostname.as_deref().unwrap_or(metrics::ALL_HOSTS);
-    let (found, allowed) = (violation.found.as_str(), violation.allowed.as_str());
+    let (found, allowed) = (violation.found(), violation.allowed());
+    let (found, allowed) = (found.as_str(), allowed.as_str());
     let (mode, result) = (mode_word(mode), metrics::result(outcome));
     let reason = match outcome {
         Outcome::Refused { reason, .. } | Outcome::Failed { reason } => reason.as_str(),
@@ -187,7 +188,7 @@ pub(super) fn step(violation: &Violation, step: &Step, outcome: &Outcome, mode: 
     }
 }
 
-/// What became of an action.
+/// The message about an action.
 const fn sentence(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Done => "an action is taken",
@@ -223,21 +224,21 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_lasts_is_one_and_another_reason_is_another() {
+    fn a_lasting_refusal_counts_once_and_another_reason_counts_again() {
         let refused = |reason: &str| Outcome::Refused { reason: reason.to_owned(), again: true };
         let (one, other) = (terminate(10), terminate(11));
-        let mut said = Said::default();
-        let mut still = |step: &Step, outcome: &Outcome| said.is_refused_still(step, outcome);
+        let mut logged = LoggedConditions::default();
+        let mut still = |step: &Step, outcome: &Outcome| logged.is_repeated_refusal(step, outcome);
         assert!(!still(&one, &refused("full")));
         assert!(still(&one, &refused("full")));
         assert!(!still(&other, &refused("full")));
         assert!(!still(&one, &refused("too many")));
-        assert_eq!(said.refusal(&one.key), Some("too many"));
-        assert_eq!(said.refusal(&terminate(9).key), None);
-        let mut still = |step: &Step, outcome: &Outcome| said.is_refused_still(step, outcome);
+        assert_eq!(logged.refusal(&one.key), Some("too many"));
+        assert_eq!(logged.refusal(&terminate(9).key), None);
+        let mut still = |step: &Step, outcome: &Outcome| logged.is_repeated_refusal(step, outcome);
         assert!(!still(&one, &Outcome::Done));
         assert!(!still(&one, &refused("too many")));
-        said.keep(&Plan::default());
-        assert!(!said.is_refused_still(&one, &refused("too many")));
+        logged.keep(&Plan::default());
+        assert!(!logged.is_repeated_refusal(&one, &refused("too many")));
     }
 }

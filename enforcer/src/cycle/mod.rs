@@ -1,10 +1,10 @@
-//! One cycle: from what is true now to what is done about it, told, and remembered.
+//! One cycle: facts, plan, steps, status and history.
 
-mod lines;
+mod local_steps;
 mod log;
-mod memory;
+mod log_limit;
 mod outside;
-mod own_steps;
+mod persistence;
 mod published;
 mod remote_steps;
 mod too_many;
@@ -19,7 +19,7 @@ use genv_core::enforcement::Enforcement;
 use genv_core::model::{HostSnapshot, Publication};
 use genv_web::HealthLog;
 
-use crate::blind::{self, Sight};
+use crate::blind::{self, SourceStates};
 use crate::capabilities;
 use crate::config::Mode;
 use crate::control::Control;
@@ -27,23 +27,23 @@ use crate::directory::{FileError, RuntimeDirectory};
 use crate::execute::surprise::Expected;
 use crate::execute::{Blocked, Executor, Policy};
 use crate::groups::{self, Groups};
+use crate::heartbeat::Heartbeat;
 use crate::history_file::{self, OnDisk};
 use crate::host::users_of_devices;
 use crate::metrics::{self, Counters, Measured};
+use crate::notices::delivery::NoticeDelivery;
 use crate::plan::words;
 use crate::plan::{History, Input, Key, Outcome, Plan, ProcessTarget, Step, StepKind};
-use crate::progress::Progress;
 use crate::records::{Counting, Here, Records};
 use crate::reload::InForce;
 use crate::remote_steps::dispatcher::Dispatcher;
-use crate::tell::post::Post;
 use crate::unread::Unread;
-use lines::Lines;
-use log::Said;
-pub(crate) use own_steps::{is_left_alone, keep_left};
+pub(crate) use local_steps::{is_exempt_now, keep_remaining};
+use log::LoggedConditions;
+use log_limit::LogLimit;
 use too_many::TooMany;
 
-/// What is remembered from cycle to cycle, and everything that a cycle acts with.
+/// The state that cycles share, and the parts that act.
 #[derive(Debug)]
 pub(crate) struct Cycle {
     /// This host, as snapshots call it.
@@ -56,58 +56,58 @@ pub(crate) struct Cycle {
     on_disk: OnDisk,
     /// Environments as they were first seen.
     records: Records,
-    /// What the kernel says of this host, where facts are of it.
+    /// The kernel's facts about this host, if the facts are of this host.
     here: Option<Here>,
-    /// Whether it is known what an earlier daemon was in the middle of.
+    /// Whether the interrupted steps of an earlier daemon are settled.
     recovered: bool,
     groups: Groups,
-    post: Post,
+    delivery: NoticeDelivery,
     counters: Counters,
     /// The actions of this cycle with their durations in seconds.
     timed_actions: Vec<(&'static str, f64)>,
-    /// What was due in the last cycle.
+    /// The violations that fall due without surprise.
     expected: Expected,
     started_seconds: f64,
-    /// What could be learned of [`Control`] last.
+    /// The last readable [`Control`].
     control: Option<Control>,
     /// Why no device could be taken in the last cycle.
     blocked: Option<Blocked>,
-    /// Notes that a cycle goes on.
-    progress: Arc<Progress>,
-    /// Which sources show anything.
-    sight: Sight,
-    /// What the log says of it.
-    said: Said,
-    /// What the log has of each user in this cycle.
-    lines: Lines,
-    /// Users with more of something than any user needs.
+    /// The time of the last step.
+    heartbeat: Arc<Heartbeat>,
+    /// The state of each source.
+    source_states: SourceStates,
+    /// Lasting conditions that are in the log.
+    logged: LoggedConditions,
+    /// The number of log lines of each user in this cycle.
+    log_limit: LogLimit,
+    /// Users with more records or violations than the enforcer lists.
     too_many: TooMany,
-    /// Violations of which the last warning has not reached its user.
+    /// Violations with an undelivered last warning.
     undelivered: BTreeSet<Key>,
     /// The users with an unread warning.
     unread: Unread,
-    /// What stays wrong until a restart.
+    /// Faults that last until a restart.
     lasting_faults: Vec<String>,
-    /// What this process may not do, which is of importance where facts are of this host.
+    /// Missing capabilities, which matter if the facts are of this host.
     missing_capabilities: Vec<String>,
-    /// Why what was done is not kept for users.
-    not_kept: Option<FileError>,
+    /// Why the reports for users could not be written.
+    report_fault: Option<FileError>,
     health: HealthLog,
 }
 
-/// What came of a cycle.
+/// The result of a cycle.
 #[derive(Debug)]
 pub(crate) struct Done {
-    /// What is published in `status.json`.
+    /// The content of `status.json`.
     pub(crate) status: Enforcement,
-    /// What is shown in the metrics.
+    /// The values of the metrics.
     pub(crate) measured: Measured,
     /// Whether no host can be judged.
-    pub(crate) sees_nothing: bool,
+    pub(crate) all_blind: bool,
 }
 
 impl Cycle {
-    /// Takes up what an earlier daemon left.
+    /// Loads the files of an earlier daemon.
     ///
     /// # Errors
     /// The directory cannot be used, or a thread not be started.
@@ -124,7 +124,7 @@ impl Cycle {
         })?;
         Ok(Self {
             hostname,
-            post: Post::open(&directory),
+            delivery: NoticeDelivery::open(&directory),
             directory,
             executor,
             dispatcher: None,
@@ -140,33 +140,33 @@ impl Cycle {
             started_seconds: now_seconds,
             control: None,
             blocked: None,
-            progress: Arc::default(),
-            sight: Sight::default(),
-            said: Said::default(),
-            lines: Lines::default(),
+            heartbeat: Arc::default(),
+            source_states: SourceStates::default(),
+            logged: LoggedConditions::default(),
+            log_limit: LogLimit::default(),
             too_many: TooMany::default(),
             undelivered: BTreeSet::new(),
             unread: Unread::default(),
             lasting_faults: fault.into_iter().chain(records_fault).collect(),
             missing_capabilities: capabilities::missing(),
-            not_kept: None,
+            report_fault: None,
             health: HealthLog::default(),
         })
     }
 
-    /// What notes that a cycle goes on.
-    pub(crate) fn progress(&self) -> Arc<Progress> {
-        Arc::clone(&self.progress)
+    /// The time of the last step, for the watchdog.
+    pub(crate) fn heartbeat(&self) -> Arc<Heartbeat> {
+        Arc::clone(&self.heartbeat)
     }
 
-    /// Judges records of this host, which are in this directory of genv's, by what the kernel says.
+    /// Judges the records of this host in this state directory by the kernel's facts.
     #[must_use]
     pub(crate) fn seeing(mut self, genv_directory: PathBuf) -> Self {
         self.here = Some(Here::new(genv_directory));
         self
     }
 
-    /// Does what is to be done now. `stopping` ends it before the next deed.
+    /// Runs a cycle. `stopping` ends it before the next action.
     pub(crate) fn run(
         &mut self,
         publication: &Publication,
@@ -175,11 +175,11 @@ impl Cycle {
         stopping: &AtomicBool,
     ) -> Done {
         let began = Instant::now();
-        self.progress.note();
+        self.heartbeat.beat();
         let now_seconds = now();
         let config = &*rules.config;
         let mut faults = self.lasting_faults.clone();
-        let counting = self.count_records(publication, now_seconds, &mut faults);
+        let counting = self.check_records(publication, now_seconds, &mut faults);
         let hosts = &counting.hosts;
         if hosts.iter().any(|host| host.hostname == self.hostname) {
             faults.extend(self.missing_capabilities.iter().cloned());
@@ -189,14 +189,14 @@ impl Cycle {
         let unknown = self.recover(now_seconds, &mut faults);
         self.settle_reports(hosts, now_seconds, &mut faults);
         let control = self.control(now_seconds, &mut faults);
-        self.progress.note();
+        self.heartbeat.beat();
         let mut plan = self.plan(&counting, rules, &control, now_seconds);
 
-        self.progress.note();
-        self.begin_deeds(&plan, hosts, &mut faults);
+        self.heartbeat.beat();
+        self.begin_actions(&plan, hosts, &mut faults);
         let mode = self.executor.mode();
         if self.executor.acts() {
-            too_many::bound_deeds(&mut plan);
+            too_many::limit_actions(&mut plan);
         }
         let hostnames = || hosts.iter().map(|host| host.hostname.as_str());
         self.counters.shown();
@@ -207,30 +207,30 @@ impl Cycle {
         if self.dispatcher.is_some() {
             self.dispatch(&plan, rules, &control, &now, stopping, unwritten.as_ref());
         } else {
-            self.end_left(hosts, config, &control, unwritten.is_none(), now_seconds);
+            self.end_remaining(hosts, config, &control, unwritten.is_none(), now_seconds);
             self.take_steps(&plan, rules, &now, stopping, unwritten.as_ref());
         }
-        self.lines.end();
+        self.log_limit.end();
         self.executor.end_cycle();
         let planned: BTreeSet<&Key> = plan.violations.iter().map(|it| &it.key).collect();
         self.undelivered.retain(|key| planned.contains(key));
-        faults.extend(self.not_kept.iter().map(FileError::to_string));
-        let lock_is_held = self.tell_lock_holder(&mut faults);
-        if let Err(error) = self.remember(&plan, now()) {
+        faults.extend(self.report_fault.iter().map(FileError::to_string));
+        let lock_is_held = self.notify_lock_holder(&mut faults);
+        if let Err(error) = self.save(&plan, now()) {
             faults.push(error.to_string());
         }
 
         let open = self.executor.breaker().open.clone();
         let breaker_since_seconds = open.as_ref().map(|open| open.since_seconds);
         let breaker = open.map(|open| open.why);
-        self.said.breaker(breaker.as_deref());
+        self.logged.breaker(breaker.as_deref());
         let mut seen = BTreeSet::new();
         faults.retain(|fault| seen.insert(fault.clone()));
         let silent = |hostname: &str| plan.missing_hosts.contains(hostname);
-        let blind = self.sight.look(hosts, silent, now_seconds);
-        self.said.blind(&blind);
-        let sees_nothing = blind::sees_nothing(hosts, &blind);
-        let sources = self.sight.measured(&blind);
+        let blind = self.source_states.update(hosts, silent, now_seconds);
+        self.logged.blind(&blind);
+        let all_blind = blind::all_blind(hosts, &blind);
+        let sources = self.source_states.measured(&blind);
         let outside = self.outside(&publication.hosts, &config.never);
         let (outside, exempt_outside) = match outside {
             Some(uses) => (Some(uses.counted), uses.exempt),
@@ -253,8 +253,8 @@ impl Cycle {
             faults.push(error.to_string());
             status.faults.push(error.to_string());
         }
-        self.said.faults(&faults);
-        self.progress.note();
+        self.logged.faults(&faults);
+        self.heartbeat.beat();
         let measured = Measured {
             violations: metrics::violations(&plan, &config.rules, hostnames()),
             stages: metrics::stages(&plan),
@@ -279,7 +279,7 @@ impl Cycle {
             },
             counters: self.counters.clone(),
         };
-        Done { status, measured, sees_nothing }
+        Done { status, measured, all_blind }
     }
 
     /// Records the outcome of a step.
@@ -291,9 +291,9 @@ impl Cycle {
         }
     }
 
-    /// Adds to the plan what users have too many of, and reports what is new.
+    /// Adds violations of users with too many records or violations to the plan, and reports new ones.
     fn report_too_many(&mut self, counting: &Counting, plan: &mut Plan, mode: Mode, now_seconds: f64) {
-        let outcome = own_steps::said(mode);
+        let outcome = local_steps::message_outcome(mode);
         for violation in self.too_many.add(&counting.too_many, plan, now_seconds) {
             let step = too_many::report(&violation);
             log::step(&violation, &step, &outcome, mode);
@@ -302,24 +302,24 @@ impl Cycle {
         }
     }
 
-    /// The hosts with what of their records counts.
-    fn count_records(&mut self, publication: &Publication, now_seconds: f64, faults: &mut Vec<String>) -> Counting {
+    /// The hosts, with the records that count.
+    fn check_records(&mut self, publication: &Publication, now_seconds: f64, faults: &mut Vec<String>) -> Counting {
         let here = self.here.as_mut().map(|here| here as _);
         let witness = here.map(|here| (self.hostname.as_str(), here));
         let counting = self.records.count(&publication.hosts, witness, now_seconds);
-        self.said.disputes(&counting.disputed);
+        self.logged.disputes(&counting.disputed);
         if let Err(error) = self.records.save(&self.directory) {
             faults.push(error.to_string());
         }
         counting
     }
 
-    /// What is to be done now; the history follows it.
+    /// Makes the plan, and updates the history.
     fn plan(&mut self, counting: &Counting, rules: &InForce, control: &Control, now_seconds: f64) -> Plan {
         let (hosts, config) = (&counting.hosts[..], &*rules.config);
         let known = self.groups_of(hosts, rules);
         let mut waivers = control.waivers();
-        waivers.extend(groups::waiver_of_unknown(known.unknown, config, now_seconds));
+        waivers.extend(groups::waiver_of_unknown_groups(known.unknown, config, now_seconds));
         let input = Input {
             hosts,
             config,
@@ -336,15 +336,16 @@ impl Cycle {
         self.history.plan(&input)
     }
 
-    /// What administrators told. If it cannot be learned, what was known stands; if nothing was, everything waits.
+    /// Reads the pauses and waivers. If they cannot be read, the last known ones apply; without known ones, the enforcer is
+    /// paused.
     fn control(&mut self, now_seconds: f64, faults: &mut Vec<String>) -> Control {
         match Control::read(&self.directory, now_seconds) {
             Ok(control) => self.control.insert(control).clone(),
             Err(error) => {
                 let known = self.control.clone();
                 let rest = match known {
-                    Some(_) => "what was told before stands",
-                    None => "everything waits until then",
+                    Some(_) => "the earlier pauses and waivers apply",
+                    None => "the enforcer is paused until then",
                 };
                 faults.push(format!("{error}; {rest}"));
                 known.unwrap_or(Control { paused_until_seconds: Some(f64::MAX), waivers: Vec::new() })
@@ -352,11 +353,15 @@ impl Cycle {
         }
     }
 
-    fn groups_of(&mut self, hosts: &[HostSnapshot], rules: &InForce) -> groups::Known {
-        if groups::matter(&rules.config) { self.groups.of(&users(hosts)) } else { groups::Known::default() }
+    fn groups_of(&mut self, hosts: &[HostSnapshot], rules: &InForce) -> groups::UserGroups {
+        if groups::are_needed(&rules.config) {
+            self.groups.of(&groups::users(hosts))
+        } else {
+            groups::UserGroups::default()
+        }
     }
 
-    fn begin_deeds(&mut self, plan: &Plan, hosts: &[HostSnapshot], faults: &mut Vec<String>) {
+    fn begin_actions(&mut self, plan: &Plan, hosts: &[HostSnapshot], faults: &mut Vec<String>) {
         let hits = self.expected.hits(plan);
         let notes = self.executor.begin(&hits, &users_of_devices(hosts));
         let breaker_is_open = self.executor.breaker().open.is_some();
@@ -367,7 +372,7 @@ impl Cycle {
             }
             _ => {
                 let open = self.executor.breaker().open.as_ref();
-                self.said.breaker(open.map(|open| open.why.as_str()));
+                self.logged.breaker(open.map(|open| open.why.as_str()));
             }
         }
         for process in notes.unkillable {
@@ -386,16 +391,4 @@ impl Cycle {
         faults.push(format!("{process} did not end by SIGKILL"));
         self.counters.count_unkillable(&target.hostname);
     }
-}
-
-/// Users of environments and processes.
-pub(crate) fn users(hosts: &[HostSnapshot]) -> BTreeSet<String> {
-    let snapshots = hosts.iter().filter_map(|host| host.snapshot.as_deref());
-    let users = snapshots.flat_map(|snapshot| {
-        let environments = snapshot.environments.iter().map(|it| it.username.as_str());
-        let processes = snapshot.processes.iter().filter_map(|it| snapshot.user_of(it));
-        environments.chain(processes)
-    });
-    let users: BTreeSet<&str> = users.collect();
-    users.into_iter().map(str::to_owned).collect()
 }

@@ -1,4 +1,4 @@
-//! Use of devices that are not held. Users' commands do not assign a device with such use.
+//! Use of devices by processes whose environment does not hold them. Users' commands do not assign such a device.
 
 use std::cell::LazyCell;
 
@@ -10,8 +10,8 @@ use crate::config::Never;
 use crate::execute::ProtectedPrograms;
 
 impl Cycle {
-    /// The processes that use devices of this machine without an environment that holds them, by the same files that
-    /// commands read. Nothing while one of the sources fails.
+    /// The uses of this machine's devices by processes whose environment does not hold them, from the files that commands read.
+    /// Absent while a source fails.
     pub(super) fn outside(&self, hosts: &[HostSnapshot], never: &Never) -> Option<OutsideUses> {
         let here = hosts.iter().find(|host| host.hostname == self.hostname)?;
         let snapshot = here.snapshot.as_ref().filter(|_| here.up)?;
@@ -21,7 +21,7 @@ impl Cycle {
     }
 }
 
-/// Uses that keep other users from a device, and those of processes under `never`, which do not.
+/// Uses that count, and uses by processes exempt by `never`, which do not count.
 #[derive(Debug, Default)]
 pub(super) struct OutsideUses {
     pub(super) counted: Vec<OutsideUse>,
@@ -34,9 +34,9 @@ fn uses(snapshot: &Snapshot, never: &Never) -> OutsideUses {
     let is_exempt = |it: &OutsideUse| {
         never.users.contains(&it.username)
             || never.users.contains(&format!("uid:{}", it.uid))
-            || programs.out_of_reach(it.pid).is_some()
+            || programs.exemption(it.pid).is_some()
     };
-    // Looking at the program takes longer than all else.
+    // The check of the program is the slowest part: once per process.
     let mut all = OutsideUses::default();
     for uses in processes.map(|it| uses_of(it, snapshot)) {
         match uses.first() {
@@ -47,7 +47,7 @@ fn uses(snapshot: &Snapshot, never: &Never) -> OutsideUses {
     all
 }
 
-/// The use of each GPU that a process computes on, and that no environment of the process holds.
+/// The uses of GPUs on which a process computes and which its environment does not hold.
 fn uses_of(process: &Process, snapshot: &Snapshot) -> Vec<OutsideUse> {
     let uid = process.uid.filter(|uid| *uid != 0);
     let (Some(uid), Some(username), Some(start_time_ticks)) = (uid, &process.username, process.start_time_ticks) else {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_computes_on_what_it_does_not_hold_and_is_neither_roots_nor_exempt() {
+    fn published_uses_are_computations_on_unheld_devices_by_neither_root_nor_exempt_users() {
         use ProcessType::{Compute, ComputeAndGraphics, Graphics};
         // No process of this machine has these pids.
         let snapshot = Snapshot {

@@ -57,7 +57,7 @@ impl Cycle {
         let rule = rules.find(|rule| rule.name == violation.key.rule);
         held.undelivered = rule.and_then(|rule| self.history.undelivered(&violation.key, rule));
         if violation.stage == Stage::Due {
-            held.why = self.said.refusal(&violation.key).map(str::to_owned);
+            held.why = self.logged.refusal(&violation.key).map(str::to_owned);
         }
         held
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use genv_core::model::HostSnapshot;
 
 use super::Cycle;
-use super::own_steps::{budget, said};
+use super::local_steps::{budget, message_outcome};
 use crate::config::{BreakerLimits, Mode};
 use crate::control::Control;
 use crate::directory::FileError;
@@ -68,12 +68,12 @@ impl Cycle {
             let Some(&violation) = by_key.get(&step.key) else {
                 continue;
             };
-            self.progress.note();
-            let is_deed = words::deed(&step.kind).is_some();
-            if is_deed && stopping.load(Ordering::Relaxed) {
+            self.heartbeat.beat();
+            let is_action = words::deed(&step.kind).is_some();
+            if is_action && stopping.load(Ordering::Relaxed) {
                 break;
             }
-            if is_deed && began.elapsed() > budget {
+            if is_action && began.elapsed() > budget {
                 continue;
             }
             let mode = self.executor.mode();
@@ -115,7 +115,7 @@ impl Cycle {
         let hostnames = hosts_of(step, violation);
         let is_message = words::deed(&step.kind).is_none();
         if is_message && (mode == Mode::DryRun || step.kind == StepKind::Report || hostnames.is_empty()) {
-            return Some(said(mode));
+            return Some(message_outcome(mode));
         }
         if is_message && let Err(outcome) = self.executor.check_breaker() {
             return Some(outcome);
@@ -133,7 +133,7 @@ impl Cycle {
                 if self.executor.acts() && !dispatcher.may_hit(&hostname, step, limits) {
                     return Some(paced());
                 }
-                let why = format!("{}; allowed: {}", violation.found, violation.allowed);
+                let why = violation.reason();
                 match self.executor.dispatch(step, &why) {
                     Ok(dispatched) => Some(dispatched),
                     Err(outcome) => return Some(outcome),
@@ -165,7 +165,7 @@ impl Cycle {
 
     fn settle_finished(&mut self, dispatcher: &mut Dispatcher, finished: Vec<FinishedStep>, now_seconds: f64) {
         for FinishedStep { sent, mut outcome, is_known } in finished {
-            self.progress.note();
+            self.heartbeat.beat();
             let SentStep { step, violation, dispatched } = sent;
             match dispatched {
                 Some(dispatched) => {
@@ -188,13 +188,13 @@ impl Cycle {
                     }
                 }
             }
-            // The mode is the mode at the time of the request: the breaker can have opened since.
+            // The breaker can have opened since the request, which was sent in mode enforce.
             self.settle_remote(&violation, &step, &outcome, Mode::Enforce, now_seconds);
         }
     }
 
     fn settle_remote(&mut self, violation: &Violation, step: &Step, outcome: &Outcome, mode: Mode, now_seconds: f64) {
-        self.lines.step(violation, step, outcome, mode);
+        self.log_limit.step(violation, step, outcome, mode);
         self.counters.count(violation, &step.kind, outcome, mode);
         self.settle(step, outcome, now_seconds);
     }

@@ -1,25 +1,27 @@
-//! What one user has more of than any user needs: it does not count one by one, and is one violation of that user.
+//! Users with more records or violations than the enforcer lists: the excess is one violation of the user.
 
 use std::collections::BTreeMap;
 
 use crate::config::Action;
+use crate::kinds::SharedFact;
 use crate::plan::words::{self, thousands};
 use crate::plan::{Frozen, Key, Plan, Stage, Step, StepKind, Subject, Violation};
+use crate::present::WrittenFact;
 use crate::records::TooManyRecords;
 
 /// The rule that such a violation breaks. No rule of a configuration can have this name. It only reports.
 pub(crate) const TOO_MANY: &str = "(too many)";
 
-/// Violations of one user that the status lists, and as many frozen ones.
-const MOST_LISTED: usize = 100;
+/// The largest number of listed violations of a user in the status, and of listed frozen ones.
+const MAX_LISTED: usize = 100;
 
-/// Signals and devices that one user is planned to lose in a cycle. The rest is planned again.
-const MOST_DEEDS: usize = 200;
+/// The largest number of planned actions against one user in a cycle. The rest is planned again.
+const MAX_ACTIONS: usize = 200;
 
-/// One that is gone for so long is new when it comes again.
+/// After this time without it, such a violation is new again.
 const REMEMBERED_SECONDS: f64 = 3600.0;
 
-/// Users with too many, by host: since when, and when that was seen last.
+/// The first and the last time of each such violation.
 #[derive(Debug, Default)]
 pub(super) struct TooMany(BTreeMap<Key, (f64, f64)>);
 
@@ -41,7 +43,7 @@ impl TooMany {
             let (uid, number) = of_user.or_default();
             (*uid, *number) = (it.uid, *number + 1);
         }
-        for (key, (of, number)) in violations.into_iter().filter(|it| it.1.1 > MOST_LISTED) {
+        for (key, (of, number)) in violations.into_iter().filter(|it| it.1.1 > MAX_LISTED) {
             let (uid, all) = users.entry(key).or_default();
             *uid = of;
             all.push(format!("breaks rules {} times, more than are listed", thousands(number as u64)));
@@ -52,7 +54,7 @@ impl TooMany {
             let of_user = frozen.entry(key(username, it.key.subject.hostname()));
             *of_user.or_default() += 1;
         }
-        for (key, number) in frozen.into_iter().filter(|it| it.1 > MOST_LISTED) {
+        for (key, number) in frozen.into_iter().filter(|it| it.1 > MAX_LISTED) {
             users
                 .entry(key)
                 .or_default()
@@ -93,11 +95,14 @@ fn violation(key: &Key, uid: Option<u32>, found: String, since_seconds: f64) -> 
         action: Action::Report,
         since_seconds,
         stage: Stage::Acted { at_seconds: since_seconds, kill_seconds: None },
-        found,
-        allowed: format!("256 records of environments, and {MOST_LISTED} violations"),
-        remedy: "end environments that are not needed: 'genv envs' lists them. If these records are not your own, ask \
-                 your administrator"
-            .to_owned(),
+        fact: SharedFact::new(WrittenFact {
+            found,
+            allowed: format!("256 records of environments, and {MAX_LISTED} violations"),
+            remedy:
+                "end environments that are not needed: 'genv envs' lists them. If these records are not your own, ask \
+                     your administrator"
+                    .to_owned(),
+        }),
         targets: Vec::new(),
         unconfirmed: false,
     }
@@ -108,27 +113,27 @@ pub(super) fn report(violation: &Violation) -> Step {
     Step { key: violation.key.clone(), kind: StepKind::Report }
 }
 
-/// How much is listed of each user, by host.
+/// The number of listed entries, by user and host.
 #[derive(Default)]
 struct Listed<'p>(BTreeMap<(&'p str, Option<&'p str>), usize>);
 
 impl<'p> Listed<'p> {
-    /// Counts one more; whether it is listed.
+    /// Counts one more entry. Returns whether it is listed.
     fn lists(&mut self, username: &'p str, hostname: Option<&'p str>) -> bool {
         let number = self.0.entry((username, hostname)).or_default();
         *number += 1;
-        *number <= MOST_LISTED
+        *number <= MAX_LISTED
     }
 }
 
-/// The violations of a plan that the status lists: so many of each user, and that there are more.
+/// The violations of a plan that the status lists: a limited number of each user, and the violations by this module's rule.
 pub(super) fn listed(plan: &Plan) -> impl Iterator<Item = &Violation> {
     let mut listed = Listed::default();
     let violations = plan.violations.iter();
     violations.filter(move |it| listed.lists(&it.username, it.hostname.as_deref()) || it.key.rule == TOO_MANY)
 }
 
-/// The frozen violations of a plan that the status lists: so many of each user.
+/// The frozen violations of a plan that the status lists: a limited number of each user.
 pub(super) fn listed_frozen(plan: &Plan) -> impl Iterator<Item = &Frozen> {
     let mut listed = Listed::default();
     let frozen = plan.frozen.iter();
@@ -138,10 +143,10 @@ pub(super) fn listed_frozen(plan: &Plan) -> impl Iterator<Item = &Frozen> {
     })
 }
 
-/// Leaves so many signals and devices of each user in a plan as a cycle can need.
-pub(super) fn bound_deeds(plan: &mut Plan) {
+/// Limits the actions against each user in a plan to the number that a cycle can need.
+pub(super) fn limit_actions(plan: &mut Plan) {
     let users: BTreeMap<&Key, &str> = plan.violations.iter().map(|it| (&it.key, it.username.as_str())).collect();
-    let mut deeds: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut actions: BTreeMap<&str, usize> = BTreeMap::new();
     plan.steps.retain(|step| {
         if words::deed(&step.kind).is_none() {
             return true;
@@ -149,9 +154,9 @@ pub(super) fn bound_deeds(plan: &mut Plan) {
         let Some(username) = users.get(&step.key) else {
             return true;
         };
-        let of_user = deeds.entry(username).or_default();
+        let of_user = actions.entry(username).or_default();
         *of_user += 1;
-        *of_user <= MOST_DEEDS
+        *of_user <= MAX_ACTIONS
     });
 }
 
@@ -196,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_bound_is_one_violation_since_it_was_first_seen() {
+    fn the_excess_is_one_violation_since_its_first_cycle() {
         let mut too_many = TooMany::default();
         let records = [TooManyRecords {
             hostname: "gpu01".to_owned(),
@@ -209,9 +214,9 @@ mod tests {
             assert_eq!(too_many.add(&records, &mut plan, now).len(), is_new);
             let last = plan.violations.last().unwrap();
             assert_eq!((last.key.rule.as_str(), last.since_seconds), (TOO_MANY, 10.0));
-            assert!(last.found.contains("40,000 records"), "{}", last.found);
-            assert!(last.found.contains("3,000 times"), "{}", last.found);
-            assert_eq!(listed(&plan).count(), MOST_LISTED + 2, "bob's, and that there are more");
+            assert!(last.found().contains("40,000 records"), "{}", last.found());
+            assert!(last.found().contains("3,000 times"), "{}", last.found());
+            assert_eq!(listed(&plan).count(), MAX_LISTED + 2, "bob's, and that there are more");
         }
         let mut few = plan(3);
         assert_eq!(too_many.add(&[], &mut few, 30.0), []);
@@ -219,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn of_frozen_violations_so_many_of_each_user_are_listed_and_that_there_are_more() {
+    fn frozen_violations_are_listed_up_to_a_limit_per_user() {
         let mut plan = plan(3000);
         let violations = std::mem::take(&mut plan.violations);
         let frozen = violations.into_iter().map(|it| Frozen {
@@ -231,16 +236,16 @@ mod tests {
         });
         plan.frozen = frozen.collect();
         assert_eq!(TooMany::default().add(&[], &mut plan, 10.0).len(), 1);
-        let told = &plan.violations[0];
-        assert_eq!(told.username, "alice");
-        assert!(told.found.contains("3,000 frozen"), "{}", told.found);
-        assert_eq!(listed_frozen(&plan).count(), MOST_LISTED + 1, "and bob's");
+        let reported = &plan.violations[0];
+        assert_eq!(reported.username, "alice");
+        assert!(reported.found().contains("3,000 frozen"), "{}", reported.found());
+        assert_eq!(listed_frozen(&plan).count(), MAX_LISTED + 1, "and bob's");
     }
 
     #[test]
-    fn a_cycle_plans_no_more_ends_of_one_user_than_it_can_need_and_all_of_others() {
+    fn a_cycle_limits_the_actions_against_each_user() {
         let mut plan = plan(3000);
-        bound_deeds(&mut plan);
-        assert_eq!(plan.steps.len(), MOST_DEEDS + 1);
+        limit_actions(&mut plan);
+        assert_eq!(plan.steps.len(), MAX_ACTIONS + 1);
     }
 }

@@ -16,7 +16,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn what_is_written_is_read_and_has_its_mode() {
+fn a_written_file_has_its_content_and_mode() {
     let (folder, directory) = directory();
     assert_eq!(directory.read("a").unwrap(), None);
     for (audience, expected) in [(Audience::Own, 0o640), (Audience::Everybody, 0o644)] {
@@ -39,7 +39,7 @@ fn a_directory_where_others_may_write_is_refused() {
 }
 
 #[test]
-fn a_lock_is_had_by_one() {
+fn a_lock_has_one_holder() {
     let (_folder, directory) = directory();
     let held = directory.lock("lock", Duration::ZERO).unwrap();
     let error = directory.lock("lock", Duration::ZERO).unwrap_err();
@@ -55,7 +55,7 @@ fn promise_16_planted_links_and_pipes_are_never_followed() {
     let path = folder.path().join("planted");
     let pipe = |path: &Path| {
         let mode = Mode::from_raw_mode(0o600);
-        rustix::fs::mknodat(CWD, path, FileType::Fifo, mode, 0).unwrap();
+        rustix::fs::mknodat(CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     };
     let plants: [(&str, &dyn Fn()); 3] = [
         ("a symbolic link", &|| symlink(&other, &path).unwrap()),
@@ -79,7 +79,7 @@ fn promise_16_planted_links_and_pipes_are_never_followed() {
     }
 }
 
-/// Stops for good before one of its steps, as a program does that is killed.
+/// A disk of a program that is killed before one of its steps.
 #[derive(Debug)]
 struct Crash {
     disk: OwnDisk,
@@ -109,6 +109,11 @@ impl Disk for Crash {
     fn write(&self, file: BorrowedFd<'_>, content: &[u8]) -> Result<usize, Errno> {
         self.step().map_err(|_| Errno::IO)?;
         self.disk.write(file, &content[..content.len().min(2)])
+    }
+
+    fn flush(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.step()?;
+        self.disk.flush(file)
     }
 
     fn rename(&self, directory: BorrowedFd<'_>, from: &str, to: &str) -> Result<(), Errno> {
@@ -141,6 +146,6 @@ fn promise_15_a_crash_at_any_write_leaves_the_old_or_the_new_file() {
         assert_eq!(found, b"old file");
         steps += 1;
     }
-    // One to make the file, one to share it, four writes, one rename.
-    assert_eq!(steps, 7);
+    // One to make the file, one to share it, four writes, one flush, one rename.
+    assert_eq!(steps, 8);
 }

@@ -1,4 +1,4 @@
-//! What stops the enforcer when its plan is a surprise, and remembers how fast it acts.
+//! The breaker, which stops the enforcer after a surprising plan, and the times of recent actions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +14,13 @@ pub(crate) const BREAKER_FILE: &str = "breaker.json";
 
 const WINDOW_SECONDS: f64 = 60.0;
 
-/// What was done within the last minute, and whether the plan was a surprise. Once it is open it stays open until it is reset.
+/// The actions of the last minute, and whether a plan was a surprise. An open breaker stays open until a reset.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Breaker {
-    /// Why nothing is done any more.
+    /// Why the enforcer no longer acts.
     pub open: Option<Open>,
-    /// Unix times of signals, and of devices that were taken.
+    /// Unix times of signals and detached devices.
     signals_seconds: Vec<f64>,
     /// The same by user; earlier versions wrote none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -35,12 +35,12 @@ pub struct Breaker {
 pub struct Open {
     /// Unix time.
     pub since_seconds: f64,
-    /// In one clause.
+    /// The reason in one clause.
     pub why: String,
 }
 
 impl Breaker {
-    /// What the file says. One that cannot be read, or is damaged, may have said that it is open: so it is.
+    /// Reads the file. With an unreadable or damaged file the breaker is open, since the file may have said so.
     #[must_use]
     pub fn load(directory: &RuntimeDirectory, now_seconds: f64) -> Self {
         let why = match directory.read(BREAKER_FILE) {
@@ -73,13 +73,13 @@ impl Breaker {
         self.open.get_or_insert(Open { since_seconds: now_seconds, why });
     }
 
-    /// Closes it. What was done in the last minute counts no more; how large plans were is remembered, so that the plan which
-    /// opened it by its growth is accepted.
+    /// Closes the breaker. The actions of the last minute no longer count. The sizes of plans are kept, so that the plan whose growth
+    /// opened the breaker is accepted.
     pub(super) fn closed(self) -> Self {
         Self { largest_plans: self.largest_plans, ..Self::default() }
     }
 
-    /// How many more acts against a user this minute may see.
+    /// The number of further acts against a user that the limits permit in this minute.
     pub(super) fn room(&mut self, limits: &BreakerLimits, now_seconds: f64, user: &str) -> usize {
         forget_old(&mut self.signals_seconds, now_seconds);
         let of_user = self.user_signals_seconds.iter_mut();
@@ -110,7 +110,7 @@ impl Breaker {
         }
     }
 
-    /// Why what falls due in a cycle, on machines with these users, is a surprise.
+    /// Why the due actions of a cycle, on machines with these users, are a surprise.
     pub(crate) fn surprise(
         &mut self,
         limits: &BreakerLimits,

@@ -1,16 +1,16 @@
-//! Taking a device from an environment.
+//! Detaching a device from an environment.
 
 use genv_core::proc::ProcessSource;
 use genv_core::state::{DeviceState, EnvironmentState, StoreError};
 
-use super::audit::{Action, Record};
-use super::evidence::{later, never};
-use super::never::user_out_of_reach;
+use super::audit::{AuditAction, AuditRecord};
+use super::evidence::{refuse_for_good, refuse_for_now};
+use super::exempt::user_exemption;
 use super::{Cause, Executor};
 use crate::config::Mode;
 use crate::plan::{AttachmentTarget, Outcome, Target};
 
-/// Why nothing was changed.
+/// Why the state was not changed.
 enum NotDetached {
     Refused(Outcome),
     Store(StoreError),
@@ -23,11 +23,11 @@ impl From<StoreError> for NotDetached {
 }
 
 impl Executor {
-    /// Detaches, if environment and attachment are still those of the plan, then ends the processes that it says. The outcome
-    /// is the detaching's; what became of each process the audit tells.
+    /// Detaches a device if environment and attachment are still those of the plan, then ends the processes of the target. Returns
+    /// the outcome of the detachment; the audit has the outcome of each process.
     pub(super) fn detach(&mut self, target: &AttachmentTarget, cause: &Cause<'_>) -> Outcome {
         let named = Target::Attachment(target.clone());
-        let mut record = self.record(Action::Detach, &named, cause);
+        let mut record = self.record(AuditAction::Detach, &named, cause);
         let ready = match target.unconfirmed {
             true => self.pace_taking_back(),
             false => self.pace(&target.username),
@@ -46,10 +46,10 @@ impl Executor {
 
     fn may_detach(&mut self, target: &AttachmentTarget) -> Result<(), Outcome> {
         if target.hostname != self.hostname {
-            return Err(never("it is on another host"));
+            return Err(refuse_for_good("it is on another host"));
         }
         if target.uuid.is_some() && (self.evidence.gpu_uuid)(target.gpu) != target.uuid {
-            return Err(later("another GPU is at the index of the device now, or none".to_owned()));
+            return Err(refuse_for_now("another GPU is at the index of the device now, or none".to_owned()));
         }
         let state = self.evidence.state()?;
         let processes = self.evidence.processes.as_mut();
@@ -59,16 +59,16 @@ impl Executor {
             return Ok(());
         }
         if uid == 0 {
-            return Err(never("it is root's"));
+            return Err(refuse_for_good("it is root's"));
         }
-        if let Some(why) = user_out_of_reach(uid, &target.username, &self.policy.never) {
-            return Err(never(&why));
+        if let Some(why) = user_exemption(uid, &target.username, &self.policy.never) {
+            return Err(refuse_for_good(&why));
         }
         Ok(())
     }
 
-    fn take_device(&mut self, target: &AttachmentTarget, record: &mut Record) -> Outcome {
-        let prepared = self.check_breaker().and_then(|()| self.ask_state_lock());
+    fn take_device(&mut self, target: &AttachmentTarget, record: &mut AuditRecord) -> Outcome {
+        let prepared = self.check_breaker().and_then(|()| self.check_state_lock());
         let prepared = prepared.and_then(|()| self.intend(record));
         let counted = prepared.and_then(|()| match target.unconfirmed {
             true => {
@@ -95,7 +95,7 @@ impl Executor {
         let detached = self.store.update(|state| {
             still_attached(target, state.environments(), state.devices(), processes).map_err(NotDetached::Refused)?;
             let detached = state.detach(&target.eid, Some(target.gpu));
-            detached.map_err(|error| NotDetached::Refused(later(error.to_string())))
+            detached.map_err(|error| NotDetached::Refused(refuse_for_now(error.to_string())))
         });
         self.log_repairs();
         match detached {
@@ -103,16 +103,16 @@ impl Executor {
             Err(NotDetached::Refused(outcome)) => outcome,
             Err(NotDetached::Store(error)) => {
                 match &error {
-                    StoreError::Lock(_) => self.block(error.to_string()),
+                    StoreError::Lock(_) => self.note_blocked(error.to_string()),
                     _ => self.unchanged = Some(error.to_string()),
                 }
-                later(error.to_string())
+                refuse_for_now(error.to_string())
             }
         }
     }
 }
 
-/// Whose environment it is, if it and its attachment are still those of the plan.
+/// The uid of the environment's owner, if environment and attachment are still those of the plan.
 fn still_attached(
     target: &AttachmentTarget,
     environments: &[EnvironmentState],
@@ -121,11 +121,11 @@ fn still_attached(
 ) -> Result<u32, Outcome> {
     let environment = environments.iter().find(|it| it.eid == target.eid);
     let Some(environment) = environment else {
-        return Err(later("the environment has ended".to_owned()));
+        return Err(refuse_for_now("the environment has ended".to_owned()));
     };
     let owner = processes.owner(environment.uid);
     if processes.username(owner) != target.username {
-        return Err(later("the environment is another user's now".to_owned()));
+        return Err(refuse_for_now("the environment is another user's now".to_owned()));
     }
     let attachment = devices
         .iter()
@@ -133,13 +133,13 @@ fn still_attached(
         .flat_map(|device| &device.attachments)
         .find(|attachment| attachment.eid == target.eid);
     let Some(attachment) = attachment else {
-        return Err(later("the environment is not attached to it any more".to_owned()));
+        return Err(refuse_for_now("the environment is not attached to it any more".to_owned()));
     };
     #[expect(clippy::cast_possible_truncation, reason = "clocks show less than the year 9999")]
     let attached = attachment.attached_timestamp_seconds.map(|seconds| seconds.floor() as i64);
     match (attached, target.attached_seconds) {
         (Some(now), Some(then)) if now != then => {
-            Err(later("the environment was attached to it anew since".to_owned()))
+            Err(refuse_for_now("the environment was attached to it anew since".to_owned()))
         }
         _ => Ok(owner),
     }

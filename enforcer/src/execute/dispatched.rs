@@ -1,8 +1,8 @@
 //! Steps that other hosts execute. The breaker, `GENV_TERMINATE_PROCESSES` and the audit log of this machine apply; the act
 //! itself happens on the host.
 
-use super::audit::{self, Record};
-use super::evidence::{later, never};
+use super::audit::{self, AuditRecord};
+use super::evidence::{refuse_for_good, refuse_for_now};
 use super::{Cause, Executor, LogPosition, act_of};
 use crate::config::Mode;
 use crate::directory::FileError;
@@ -11,7 +11,7 @@ use crate::plan::{Outcome, Step, StepKind, Target};
 /// A step that is in the audit log and can be sent to its host.
 #[derive(Debug)]
 pub(crate) struct Dispatched {
-    record: Record,
+    record: AuditRecord,
     target: Target,
     /// The user of each act that counts for the breaker.
     counted: Vec<String>,
@@ -25,8 +25,8 @@ impl Executor {
     /// The step may not be sent: in dry-run, because of the breaker, or because the audit log cannot be written.
     pub(crate) fn dispatch(&mut self, step: &Step, why: &str) -> Result<Dispatched, Outcome> {
         let cause = Cause { rule: &step.key.rule, why };
-        let (action, target) = act_of(&step.kind).ok_or_else(|| never("there is nothing to execute"))?;
-        let lock = self.lock().map_err(|error| later(error.to_string()))?;
+        let (action, target) = act_of(&step.kind).ok_or_else(|| refuse_for_good("there is nothing to execute"))?;
+        let lock = self.lock().map_err(|error| refuse_for_now(error.to_string()))?;
         let mut record = self.record(action, &target, &cause);
         target.hostname().clone_into(&mut record.hostname);
         let counted = match self.prepare_dispatch(step, &mut record) {
@@ -41,28 +41,30 @@ impl Executor {
     }
 
     /// Returns the user of each act that counts for the breaker.
-    fn prepare_dispatch(&mut self, step: &Step, record: &mut Record) -> Result<Vec<String>, Outcome> {
+    fn prepare_dispatch(&mut self, step: &Step, record: &mut AuditRecord) -> Result<Vec<String>, Outcome> {
         if self.policy.mode == Mode::DryRun {
             return Err(Outcome::Would);
         }
         let no_processes: &[_] = &[];
         let (username, processes) = match &step.kind {
             StepKind::Terminate(_) | StepKind::Kill(_) if !self.may_signal => {
-                return Err(later("GENV_TERMINATE_PROCESSES=0 keeps processes from being signalled".to_owned()));
+                return Err(refuse_for_now(
+                    "GENV_TERMINATE_PROCESSES=0 keeps processes from being signalled".to_owned(),
+                ));
             }
             StepKind::Terminate(target) | StepKind::Kill(target) => (&target.username, no_processes),
             StepKind::Detach(target) if self.may_signal => (&target.username, &target.processes[..]),
             StepKind::Detach(target) => (&target.username, no_processes),
             StepKind::Report | StepKind::Warn { .. } => {
-                return Err(never("there is nothing to execute"));
+                return Err(refuse_for_good("there is nothing to execute"));
             }
         };
         self.check_breaker()?;
         self.pace(username)?;
-        record.result = audit::Result::Dispatched;
+        record.result = audit::AuditResult::Dispatched;
         record.time = audit::time(self.now());
         let written = self.audit.write(&self.directory, record);
-        written.map_err(|error| later(error.to_string()))?;
+        written.map_err(|error| refuse_for_now(error.to_string()))?;
         self.count_acts(username, 1);
         let mut counted = vec![username.clone()];
         // The host has the same limit for the processes of a device.
@@ -73,7 +75,7 @@ impl Executor {
             }
         }
         let saved = self.breaker.save(&self.directory);
-        saved.map_err(|error| later(error.to_string()))?;
+        saved.map_err(|error| refuse_for_now(error.to_string()))?;
         Ok(counted)
     }
 
@@ -88,7 +90,7 @@ impl Executor {
         }
         match outcome {
             Outcome::Failed { reason } if !is_known => {
-                self.add(record, audit::Result::Unknown, reason.clone());
+                self.add(record, audit::AuditResult::Unknown, reason.clone());
             }
             _ => {
                 // The audit log has each request, and thus each outcome, also an outcome equal to the one before.
@@ -103,11 +105,11 @@ impl Executor {
     pub(crate) fn note_unkillable(&mut self, dispatched: &Dispatched) {
         let _lock = self.lock();
         let reason = "it has not ended since SIGKILL: see what it waits for in the kernel";
-        self.add(&dispatched.record, audit::Result::Unkillable, reason.to_owned());
+        self.add(&dispatched.record, audit::AuditResult::Unkillable, reason.to_owned());
     }
 
-    fn add(&mut self, record: &Record, result: audit::Result, reason: String) {
-        let record = Record { result, reason: Some(reason), time: audit::time(self.now()), ..record.clone() };
+    fn add(&mut self, record: &AuditRecord, result: audit::AuditResult, reason: String) {
+        let record = AuditRecord { result, reason: Some(reason), time: audit::time(self.now()), ..record.clone() };
         if let Err(error) = self.audit.conclude(&self.directory, record) {
             tracing::error!(%error, "an outcome is not in the audit log");
         }
@@ -121,6 +123,6 @@ impl Executor {
         let _lock = self.lock()?;
         let now = audit::time(self.now());
         let closed = self.audit.close_dispatched(&self.directory, &now, position)?;
-        Ok(closed.iter().map(audit::Line::unknown).collect())
+        Ok(closed.iter().map(audit::AuditLine::unknown).collect())
     }
 }

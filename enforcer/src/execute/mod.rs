@@ -1,20 +1,20 @@
 //! Executes steps on this host: the only code that signals.
 //!
-//! A process is opened first (pidfd_open(2)), then everything that made it a target is read again, and only then, if the
-//! descriptor still shows it alive, is it signalled, through that descriptor: whatever was read was of it, and nobody
-//! else can be hit. Before anything is done the intention is on the disk in `audit`. Whatever the rules say, `pace` spreads what
-//! is done over time, and the `breaker` stops it where the plan is a `surprise`.
+//! The executor opens a process (pidfd_open(2)), reads all facts that made the process a target again, and signals it through
+//! the descriptor if the process is still alive. So the facts are facts of this process, and no other process gets the signal.
+//! The intention is on the disk in `audit` before each action. `pace` spreads actions over time, and the `breaker` stops them
+//! if the plan is a `surprise`.
 
 pub(crate) mod audit;
+mod audit_limit;
 pub(crate) mod breaker;
 mod detach;
 mod dispatched;
 mod evidence;
-mod left;
-mod lines;
-mod never;
+mod exempt;
 mod pace;
 mod record;
+mod remaining;
 pub(crate) mod report;
 mod resume;
 mod signal;
@@ -33,38 +33,38 @@ use genv_core::state::StateStore;
 use crate::config::{BreakerLimits, Config, Mode, Never};
 use crate::directory::{DirectoryLock, FileError, RuntimeDirectory};
 use crate::plan::{Outcome, ProcessTarget, Step, StepKind, Subject, Target};
-use audit::{Action, Audit};
+use audit::{Audit, AuditAction};
+use audit_limit::AuditLimit;
+pub(crate) use audit_limit::MAX_USER_LINES;
 use breaker::Breaker;
 pub(crate) use dispatched::Dispatched;
-pub use evidence::{AskGpuUse, AskGpuUuid, Evidence, GpuUse, gpu_use};
-use left::Left;
-use lines::Lines;
-pub(crate) use lines::MOST_LINES_OF_A_USER;
-pub(crate) use never::ProtectedPrograms;
+pub use evidence::{EvidenceSources, GpuUse, ReadGpuUse, ReadGpuUuid, gpu_use};
+pub(crate) use exempt::ProtectedPrograms;
 pub(crate) use pace::paced;
 use pace::{CyclePace, TakenBack};
+use remaining::RemainingProcess;
 pub(crate) use resume::LogPosition;
 use signal::Signalled;
 pub(crate) use state_lock::Blocked;
 use surprise::Hits;
 
-/// Held while anything is done, so that two programs do not exceed together what each may do.
+/// The lock for actions, so that two programs share the limits.
 const LOCK_FILE: &str = "execute.lock";
 
-/// How long one program waits for another.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a program waits for the lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a cycle waits for genv's state: with the intervals in use, a held lock makes no cycle late.
-const STATE_PATIENCE: Duration = Duration::from_secs(1);
+const STATE_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a configuration says of acting.
+/// The part of a configuration that is about actions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// Whether anything is done.
+    /// Whether the executor acts.
     pub mode: Mode,
-    /// Who and what is out of reach.
+    /// Exempt users and programs.
     pub never: Never,
-    /// When to stop.
+    /// The limits of pace and breaker.
     pub breaker: BreakerLimits,
 }
 
@@ -76,7 +76,7 @@ impl From<&Config> for Policy {
 
 /// Where an executor acts.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ExecutorHost {
     /// This host, as snapshots call it.
     pub hostname: String,
     /// genv's state directory.
@@ -95,31 +95,31 @@ pub struct Executor {
     may_signal: bool,
     directory: RuntimeDirectory,
     store: StateStore,
-    evidence: Evidence,
+    evidence: EvidenceSources,
     clock: Box<dyn Fn() -> f64 + Send>,
     breaker: Breaker,
-    /// Why the breaker is open, where that could not be written down yet.
+    /// Why the breaker is open, if its file could not be written yet.
     unwritten: Option<breaker::Open>,
     audit: Audit,
     /// The position of this program in the audit log.
     position: LogPosition,
     /// Processes that were signalled and have not ended, by pid and start time.
     signalled: HashMap<(u32, u64), Signalled>,
-    /// Why no device could be taken when that was last tried.
+    /// Why the last try to detach a device failed at the state lock.
     blocked: Option<Blocked>,
-    /// Whether that was tried in this cycle.
+    /// Whether a try in this cycle has failed.
     lock_failed: bool,
     /// The reason why the state could not be written in this cycle.
     unchanged: Option<String>,
     /// The acts of this cycle.
     cycle: CyclePace,
     taken_back: TakenBack,
-    /// Processes of which the device was taken, and whose turn has not come.
-    left: Vec<Left>,
-    /// Why each step was refused last, so that one which is tried every cycle fills no disk.
-    refused: BTreeMap<(String, Action, Target), String>,
-    /// What the audit has of each user in this cycle.
-    lines: Lines,
+    /// Processes of detached devices that the pace has put off.
+    remaining: Vec<RemainingProcess>,
+    /// The last reason of each refused step: the audit has a repeated refusal once.
+    refused: BTreeMap<(String, AuditAction, Target), String>,
+    /// The number of audit lines of each user in this cycle.
+    audit_limit: AuditLimit,
 }
 
 impl std::fmt::Debug for Executor {
@@ -132,16 +132,16 @@ impl std::fmt::Debug for Executor {
     }
 }
 
-/// What the beginning of a cycle found.
+/// The findings at the beginning of a cycle.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CycleNotes {
-    /// Why the breaker opened, or in dry-run would have.
+    /// Why the breaker opened, or would have opened in dry-run.
     pub tripped: Option<String>,
-    /// Processes that did not end by SIGKILL, each told once.
+    /// Processes that SIGKILL did not end, each once.
     pub unkillable: Vec<ProcessTarget>,
 }
 
-/// What is the same for all that one step does.
+/// The rule and the reason of a step.
 struct Cause<'a> {
     rule: &'a str,
     why: &'a str,
@@ -152,7 +152,7 @@ impl Executor {
     ///
     /// # Errors
     /// The directory cannot be used.
-    pub fn open(place: Place, policy: Policy, evidence: Evidence) -> Result<Self, FileError> {
+    pub fn open(place: ExecutorHost, policy: Policy, evidence: EvidenceSources) -> Result<Self, FileError> {
         let directory = RuntimeDirectory::open(place.state_directory)?;
         let mut executor = Self {
             hostname: place.hostname,
@@ -160,7 +160,7 @@ impl Executor {
             policy,
             may_signal: may_signal(std::env::var("GENV_TERMINATE_PROCESSES").ok().as_deref()),
             directory,
-            store: StateStore::new(place.genv_directory).patience(STATE_PATIENCE),
+            store: StateStore::new(place.genv_directory).patience(STATE_LOCK_TIMEOUT),
             evidence,
             clock: Box::new(now_seconds),
             breaker: Breaker::default(),
@@ -173,16 +173,16 @@ impl Executor {
             unchanged: None,
             cycle: CyclePace::default(),
             taken_back: TakenBack::default(),
-            left: Vec::new(),
+            remaining: Vec::new(),
             refused: BTreeMap::new(),
-            lines: Lines::default(),
+            audit_limit: AuditLimit::default(),
         };
-        executor.left = left::load(&executor.directory, left::LEFT_FILE)?;
+        executor.remaining = remaining::load(&executor.directory, remaining::REMAINING_FILE)?;
         executor.breaker = Breaker::load(&executor.directory, executor.now());
         Ok(executor)
     }
 
-    /// Goes by another clock, which tells Unix time in seconds.
+    /// Sets the clock, which returns Unix time in seconds.
     #[must_use]
     pub fn clock(mut self, clock: impl Fn() -> f64 + Send + 'static) -> Self {
         self.clock = Box::new(clock);
@@ -194,7 +194,7 @@ impl Executor {
     /// # Errors
     /// The file with the processes that an earlier program has still to end cannot be read.
     pub fn requested_by(mut self, hostname: String) -> Result<Self, FileError> {
-        self.left = left::load(&self.directory, left::REMOTE_LEFT_FILE)?;
+        self.remaining = remaining::load(&self.directory, remaining::REMOTE_REMAINING_FILE)?;
         self.requested_by = Some(hostname);
         Ok(self)
     }
@@ -241,17 +241,17 @@ impl Executor {
         &self.breaker
     }
 
-    /// Begins a cycle that ends or takes something of some of all users who use or hold a device: sees whether these are too
-    /// many, and which processes did not end although they were killed.
+    /// Begins a cycle with actions against the users `hit`, of `all` users who use or hold a device. Checks the breaker, and returns
+    /// processes that SIGKILL did not end.
     pub fn begin_cycle(&mut self, hit: &BTreeSet<String>, all: &BTreeSet<String>) -> CycleNotes {
         self.begin(&Hits::of_users(hit), all)
     }
 
-    /// The same, where it is known what falls due.
+    /// The same with the due actions.
     pub(crate) fn begin(&mut self, hits: &Hits, all: &BTreeSet<String>) -> CycleNotes {
-        let mut notes = CycleNotes { tripped: None, unkillable: self.look_after_signalled() };
-        self.try_lock_anew();
-        // Without the lock it cannot be written down, and is in force all the same.
+        let mut notes = CycleNotes { tripped: None, unkillable: self.check_signalled() };
+        self.retry_state_lock();
+        // Without the lock the breaker cannot be saved, but is in force.
         let _lock = self.lock();
         self.cycle = CyclePace::begin(&self.policy.breaker, all);
         self.taken_back.begin_cycle();
@@ -262,7 +262,7 @@ impl Executor {
         let limits = self.policy.breaker;
         let surprise = match self.requested_by {
             None => self.breaker.surprise(&limits, hits, all, now),
-            // Whether a plan grew is judged where it was made: a part of it may be all that ever was asked of this host.
+            // The requesting machine judges the growth of its plan: this host sees only its part.
             Some(_) => hits.too_many_users(&limits, all),
         };
         if let Some(why) = surprise {
@@ -287,23 +287,23 @@ impl Executor {
         let gpus = gpus.as_ref();
         self.locked(|executor| match &step.kind {
             StepKind::Detach(target) => executor.detach(target, &cause),
-            StepKind::Terminate(target) => executor.signal(Action::Terminate, target, gpus, &cause),
-            StepKind::Kill(target) => executor.signal(Action::Kill, target, gpus, &cause),
-            StepKind::Report | StepKind::Warn { .. } => evidence::never("there is nothing to execute"),
+            StepKind::Terminate(target) => executor.signal(AuditAction::Terminate, target, gpus, &cause),
+            StepKind::Kill(target) => executor.signal(AuditAction::Kill, target, gpus, &cause),
+            StepKind::Report | StepKind::Warn { .. } => evidence::refuse_for_good("there is nothing to execute"),
         })
     }
 
-    /// Does something while no other program acts.
+    /// Runs `act` while no other program acts.
     fn locked(&mut self, act: impl FnOnce(&mut Self) -> Outcome) -> Outcome {
         match self.lock() {
             Ok(_lock) => act(self),
-            Err(error) => evidence::later(error.to_string()),
+            Err(error) => evidence::refuse_for_now(error.to_string()),
         }
     }
 
-    /// Keeps other programs from acting, and reads what they may have changed.
+    /// Takes the lock, and reads the breaker, which another program may have changed.
     fn lock(&mut self) -> Result<DirectoryLock, FileError> {
-        let lock = self.directory.lock(LOCK_FILE, LOCK_PATIENCE)?;
+        let lock = self.directory.lock(LOCK_FILE, LOCK_TIMEOUT)?;
         self.breaker = Breaker::load(&self.directory, self.now());
         if let Some(open) = self.unwritten.take() {
             self.trip(open.why);
@@ -311,7 +311,7 @@ impl Executor {
         Ok(lock)
     }
 
-    /// Opens the breaker. Where that cannot be written down, it is tried again, and in force here.
+    /// Opens the breaker. If the file cannot be written, the breaker is in force here, and the next lock tries again.
     fn trip(&mut self, why: String) {
         let now = self.now();
         self.breaker.trip(now, why);
@@ -325,7 +325,7 @@ impl Executor {
     pub(crate) fn check_breaker(&self) -> Result<(), Outcome> {
         match &self.breaker.open {
             None => Ok(()),
-            Some(open) => Err(evidence::later(format!(
+            Some(open) => Err(evidence::refuse_for_now(format!(
                 "the breaker is open: {}: see to it, then 'genv-enforcer reset'",
                 open.why
             ))),
@@ -337,17 +337,17 @@ impl Executor {
     }
 }
 
-/// What a step does, and to what; nothing if it only says something.
-fn act_of(step: &StepKind) -> Option<(Action, Target)> {
+/// The action and the target of a step; absent for a message.
+fn act_of(step: &StepKind) -> Option<(AuditAction, Target)> {
     match step {
         StepKind::Report | StepKind::Warn { .. } => None,
-        StepKind::Detach(target) => Some((Action::Detach, Target::Attachment(target.clone()))),
-        StepKind::Terminate(target) => Some((Action::Terminate, Target::Process(target.clone()))),
-        StepKind::Kill(target) => Some((Action::Kill, Target::Process(target.clone()))),
+        StepKind::Detach(target) => Some((AuditAction::Detach, Target::Attachment(target.clone()))),
+        StepKind::Terminate(target) => Some((AuditAction::Terminate, Target::Process(target.clone()))),
+        StepKind::Kill(target) => Some((AuditAction::Kill, Target::Process(target.clone()))),
     }
 }
 
-/// Whether genv's variable lets processes be signalled: `0` does not, and what is no number does not either.
+/// Whether the value of `GENV_TERMINATE_PROCESSES` permits signals: `0` and invalid numbers do not.
 fn may_signal(variable: Option<&str>) -> bool {
     match variable.map(str::trim) {
         None | Some("") => true,
@@ -355,7 +355,7 @@ fn may_signal(variable: Option<&str>) -> bool {
     }
 }
 
-/// The device that a violation is about, if it is about one.
+/// The device of a subject, if the subject has one.
 fn device_of(subject: &Subject) -> Option<BTreeSet<u32>> {
     match subject {
         Subject::EnvironmentDevice { index, .. } | Subject::UserDevice { index, .. } => Some([index.gpu].into()),
@@ -368,12 +368,12 @@ fn now_seconds() -> f64 {
     now.unwrap_or_default().as_secs_f64()
 }
 
-/// Closes the breaker of a directory; returns why it was open, if it was.
+/// Closes the breaker of a directory. Returns why it was open.
 ///
 /// # Errors
-/// That cannot be written down.
+/// The file cannot be written.
 pub(crate) fn reset_breaker(directory: &RuntimeDirectory) -> Result<Option<breaker::Open>, FileError> {
-    let _lock = directory.lock(LOCK_FILE, LOCK_PATIENCE)?;
+    let _lock = directory.lock(LOCK_FILE, LOCK_TIMEOUT)?;
     let mut breaker = Breaker::load(directory, now_seconds());
     let open = breaker.open.take();
     breaker.closed().save(directory)?;

@@ -1,23 +1,23 @@
-//! How fast the enforcer acts: signals and devices are limited by minute and by cycle, in all and for each user. What is
-//! beyond a limit follows in later cycles.
+//! The pace: limits of signals and detached devices per minute and per cycle, in total and for each user. Actions over a limit
+//! follow in later cycles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Executor;
 use super::breaker::forget_old;
-use super::evidence::later;
+use super::evidence::refuse_for_now;
 use crate::config::{BreakerLimits, Mode};
 use crate::plan::Outcome;
 
 /// Why a step waits for a later cycle.
 const PACED: &str = "paced: many ends are due, and 'breaker' spreads them over cycles; it follows in one of the next";
 
-/// What is put off so.
+/// The outcome of a step that the pace puts off.
 pub(crate) fn paced() -> Outcome {
-    later(PACED.to_owned())
+    refuse_for_now(PACED.to_owned())
 }
 
-/// What the current cycle did.
+/// The actions of the current cycle.
 #[derive(Debug, Default)]
 pub(super) struct CyclePace {
     /// Of how many users a cycle ends or takes something; without a number, of all.
@@ -32,7 +32,7 @@ impl CyclePace {
         Self { most_users: limits.most_users(all.len()), acts: BTreeMap::new() }
     }
 
-    /// How many more acts against a user this cycle may do.
+    /// The number of further acts against a user that the limits permit in this cycle.
     fn room(&self, limits: &BreakerLimits, username: &str) -> usize {
         let of_user = self.acts.get(username).copied();
         if of_user.is_none() && self.most_users.is_some_and(|most| self.acts.len() >= most) {
@@ -110,16 +110,16 @@ impl BreakerLimits {
     }
 }
 
-/// The part of a limit that one user may take up: the rest is left to the others.
+/// The part of a limit for one user; the rest is for other users.
 pub(super) const fn for_one_user(limit: usize) -> usize {
     (limit * 3).div_ceil(4)
 }
 
 impl Executor {
-    /// Why a user's process or device has to wait for a later cycle.
+    /// Checks that the pace permits an act against a user now.
     ///
     /// # Errors
-    /// It has to.
+    /// The act has to wait for a later cycle.
     pub(super) fn pace(&mut self, username: &str) -> Result<(), Outcome> {
         if self.policy.mode == Mode::DryRun || self.breaker.open.is_some() {
             return Ok(());
@@ -166,7 +166,7 @@ impl Executor {
         let saved = self.breaker.save(&self.directory);
         saved.map_err(|error| {
             self.uncount_acts(&[username]);
-            later(error.to_string())
+            refuse_for_now(error.to_string())
         })
     }
 

@@ -1,17 +1,17 @@
-//! What an executor writes down of each step.
+//! The audit lines of an executor.
 
-use super::audit::{self, Action, Record};
+use super::audit::{self, AuditAction, AuditRecord};
 use super::{Cause, Executor, evidence};
 use crate::config::Mode;
 use crate::plan::words::thousands;
 use crate::plan::{Outcome, Target, Violation};
 
 /// Refusals remembered at once.
-const MOST_REFUSALS: usize = 10_000;
+const MAX_REFUSALS: usize = 10_000;
 
 impl Executor {
-    /// A line of the audit, of which the details are still to be filled in.
-    pub(super) fn record(&mut self, action: Action, target: &Target, cause: &Cause<'_>) -> Record {
+    /// An audit line about an action, without its outcome.
+    pub(super) fn record(&mut self, action: AuditAction, target: &Target, cause: &Cause<'_>) -> AuditRecord {
         let mut record = self.blank(action, cause);
         match target {
             Target::Process(target) => {
@@ -31,16 +31,16 @@ impl Executor {
         record
     }
 
-    /// Writes down that a user has too many of something.
+    /// Writes to the audit that a user has too many records or violations.
     pub(crate) fn report_too_many(&mut self, violation: &Violation, outcome: &Outcome) {
-        let why = format!("{}; allowed: {}", violation.found, violation.allowed);
+        let why = violation.reason();
         let cause = Cause { rule: &violation.key.rule, why: &why };
-        let mut record = self.blank(Action::Report, &cause);
+        let mut record = self.blank(AuditAction::Report, &cause);
         record.username.clone_from(&violation.username);
         record.uid = violation.uid;
         record.result = match outcome {
-            Outcome::Would => audit::Result::Would,
-            _ => audit::Result::Done,
+            Outcome::Would => audit::AuditResult::Would,
+            _ => audit::AuditResult::Done,
         };
         if let Some(hostname) = &violation.hostname {
             record.hostname.clone_from(hostname);
@@ -48,9 +48,9 @@ impl Executor {
         self.write_lines(vec![record]);
     }
 
-    /// Ends a cycle: writes down how many lines stand for the others of their users.
+    /// Ends a cycle: writes the lines that stand for further ones.
     pub(crate) fn end_cycle(&mut self) {
-        let mut records = self.lines.end();
+        let mut records = self.audit_limit.end();
         for record in &mut records {
             record.id = self.position.next_id();
             let more = thousands(record.more.unwrap_or_default());
@@ -59,25 +59,25 @@ impl Executor {
         self.write_lines(records);
     }
 
-    fn write_lines(&mut self, records: Vec<Record>) {
+    fn write_lines(&mut self, records: Vec<AuditRecord>) {
         if records.is_empty() {
             return;
         }
         let _lock = self.lock();
         for record in records {
             let time = audit::time(self.now());
-            let record = Record { time, ..record };
+            let record = AuditRecord { time, ..record };
             if let Err(error) = self.audit.conclude(&self.directory, record) {
                 tracing::error!(%error, "what a user has too many of is not in the audit");
             }
         }
     }
 
-    fn blank(&mut self, action: Action, cause: &Cause<'_>) -> Record {
-        Record {
+    fn blank(&mut self, action: AuditAction, cause: &Cause<'_>) -> AuditRecord {
+        AuditRecord {
             time: String::new(),
             id: self.position.next_id(),
-            result: audit::Result::Intended,
+            result: audit::AuditResult::Intended,
             reason: None,
             action,
             mode: match self.policy.mode {
@@ -99,38 +99,38 @@ impl Executor {
         }
     }
 
-    /// Writes down what is about to be done; without that nothing is.
-    pub(super) fn intend(&mut self, record: &mut Record) -> Result<(), Outcome> {
-        record.result = audit::Result::Intended;
+    /// Writes the intention of an action to the audit. Without this line the action is not done.
+    pub(super) fn intend(&mut self, record: &mut AuditRecord) -> Result<(), Outcome> {
+        record.result = audit::AuditResult::Intended;
         record.time = audit::time(self.now());
         let written = self.audit.write(&self.directory, record);
-        written.map_err(|error| evidence::later(error.to_string()))
+        written.map_err(|error| evidence::refuse_for_now(error.to_string()))
     }
 
-    /// Writes down how it went. A refusal that is the same as in the last cycle was written then.
-    pub(super) fn conclude(&mut self, mut record: Record, target: Target, outcome: &Outcome) {
+    /// Writes an outcome to the audit. A refusal with an unchanged reason is not written again.
+    pub(super) fn conclude(&mut self, mut record: AuditRecord, target: Target, outcome: &Outcome) {
         let (result, reason) = match outcome {
-            Outcome::Done => (audit::Result::Done, None),
-            Outcome::Would => (audit::Result::Would, None),
-            Outcome::Refused { reason, .. } => (audit::Result::Refused, Some(reason)),
-            Outcome::Failed { reason } => (audit::Result::Failed, Some(reason)),
+            Outcome::Done => (audit::AuditResult::Done, None),
+            Outcome::Would => (audit::AuditResult::Would, None),
+            Outcome::Refused { reason, .. } => (audit::AuditResult::Refused, Some(reason)),
+            Outcome::Failed { reason } => (audit::AuditResult::Failed, Some(reason)),
         };
         record.result = result;
         record.reason = reason.cloned();
         // A line about an intention or a request needs a second line with the outcome.
         let was_begun = !record.time.is_empty();
-        let is_done = !matches!(result, audit::Result::Refused | audit::Result::Would);
-        if !is_done && !was_begun && !self.lines.take(&record) {
+        let is_done = !matches!(result, audit::AuditResult::Refused | audit::AuditResult::Would);
+        if !is_done && !was_begun && !self.audit_limit.take(&record) {
             return;
         }
         let key = (record.rule.clone(), record.action, target);
         match reason {
-            Some(reason) if result == audit::Result::Refused => {
+            Some(reason) if result == audit::AuditResult::Refused => {
                 let last = self.refused.insert(key, reason.clone());
                 if last.as_ref() == Some(reason) && !was_begun {
                     return;
                 }
-                if self.refused.len() > MOST_REFUSALS {
+                if self.refused.len() > MAX_REFUSALS {
                     self.refused.clear();
                 }
             }

@@ -1,14 +1,14 @@
-//! What genv 1.4.3 sends to the hosts that it enforces: `genv usage execute` with a report on stdin.
+//! The report that genv 1.4.3 sends to its hosts: the stdin of `genv usage execute`.
 //!
-//! The report names processes by bare pids. Each is identified here and now, and must then be what the report says: on a
-//! device that it names, and in the environment that it names or in none.
+//! The report names processes by bare pids. The executor identifies each process, and requires that the process uses a device of
+//! the report and is in its environment, or in none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use super::audit::Action;
-use super::evidence::{ended, later};
+use super::audit::AuditAction;
+use super::evidence::{already_ended, refuse_for_now};
 use super::{Cause, CycleNotes, Executor};
 use crate::plan::{AttachmentTarget, Outcome, ProcessTarget, Target};
 
@@ -21,35 +21,35 @@ const WHY: &str = "genv usage execute was told to";
 /// What to do, as genv 1.4.3 writes it. Keys that it does not use are read past.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Report {
-    terminate: Processes,
+    terminate: ReportProcesses,
     /// By the index of the device.
-    detach: BTreeMap<u32, Environments>,
+    detach: BTreeMap<u32, ReportEnvironments>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Processes {
-    processes: Vec<Process>,
+struct ReportProcesses {
+    processes: Vec<ReportProcess>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Process {
+struct ReportProcess {
     pid: u32,
-    used_gpu_memory: Vec<Usage>,
+    used_gpu_memory: Vec<ReportUsage>,
     eid: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Usage {
+struct ReportUsage {
     index: u32,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Environments {
-    envs: Vec<Environment>,
+struct ReportEnvironments {
+    envs: Vec<ReportEnvironment>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Environment {
+struct ReportEnvironment {
     eid: String,
     uid: u32,
 }
@@ -71,30 +71,34 @@ impl Report {
     }
 }
 
-/// One thing that a report asked for.
+/// An action of a report, and its outcome.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Deed {
-    /// What was to be ended or detached.
+pub(crate) struct ReportAction {
+    /// The process or the attachment.
     pub target: Target,
     /// How it went.
     pub outcome: Outcome,
 }
 
-impl Deed {
-    /// Whether nothing is left to be done.
+impl ReportAction {
+    /// Whether the action needs no further try.
     #[must_use]
     pub(crate) fn is_settled(&self) -> bool {
-        matches!(self.outcome, Outcome::Done | Outcome::Would) || self.outcome == ended()
+        matches!(self.outcome, Outcome::Done | Outcome::Would) || self.outcome == already_ended()
     }
 }
 
 impl Executor {
-    /// Does what a report says, in its order: first processes, then devices. `all` are the users who use or hold a device.
+    /// Executes a report in its order: first processes, then devices. `all` are the users who use or hold a device.
     ///
-    /// The notes say whether it was too much for the breaker.
-    pub(crate) fn execute_report(&mut self, report: &Report, all: &BTreeSet<String>) -> (CycleNotes, Vec<Deed>) {
+    /// The notes have the reason if the breaker opened.
+    pub(crate) fn execute_report(
+        &mut self,
+        report: &Report,
+        all: &BTreeSet<String>,
+    ) -> (CycleNotes, Vec<ReportAction>) {
         let cause = Cause { rule: RULE, why: WHY };
-        let mut deeds = Vec::new();
+        let mut actions = Vec::new();
         let mut processes = Vec::new();
         for process in &report.terminate.processes {
             match self.identify(process) {
@@ -102,7 +106,7 @@ impl Executor {
                     let gpus = process.used_gpu_memory.iter().map(|usage| usage.index);
                     processes.push((target, gpus.collect::<BTreeSet<u32>>()));
                 }
-                Err(deed) => deeds.push(*deed),
+                Err(action) => actions.push(*action),
             }
         }
         let environments = report.detach.iter().flat_map(|(gpu, environments)| {
@@ -130,21 +134,21 @@ impl Executor {
         let users = users.chain(attachments.iter().map(|target| &target.username));
         let notes = self.begin_cycle(&users.cloned().collect(), all);
         for (target, gpus) in processes {
-            let outcome = self.locked(|executor| executor.signal(Action::Terminate, &target, Some(&gpus), &cause));
+            let outcome = self.locked(|executor| executor.signal(AuditAction::Terminate, &target, Some(&gpus), &cause));
             let target = Target::Process(target.into());
-            deeds.push(Deed { target, outcome });
+            actions.push(ReportAction { target, outcome });
         }
         for target in attachments {
             let outcome = self.locked(|executor| executor.detach(&target, &cause));
             let target = Target::Attachment(target);
-            deeds.push(Deed { target, outcome });
+            actions.push(ReportAction { target, outcome });
         }
         self.end_cycle();
-        (notes, deeds)
+        (notes, actions)
     }
 
-    /// Who has a pid now; the deed that it could not be said is in the audit.
-    fn identify(&mut self, process: &Process) -> Result<ProcessTarget, Box<Deed>> {
+    /// Identifies the process with a pid. A failure is in the audit, and is returned as the outcome of the action.
+    fn identify(&mut self, process: &ReportProcess) -> Result<ProcessTarget, Box<ReportAction>> {
         let mut target = ProcessTarget {
             hostname: self.hostname.clone(),
             pid: process.pid,
@@ -156,28 +160,28 @@ impl Executor {
             container_id: None,
         };
         let outcome = match self.evidence.of(process.pid) {
-            Ok(witnessed) => match witnessed.user {
+            Ok(current) => match current.user {
                 Some(uid) => {
-                    target.start_time_ticks = witnessed.facts.start_time_ticks;
+                    target.start_time_ticks = current.facts.start_time_ticks;
                     target.uid = uid;
-                    target.username = witnessed.username;
-                    target.comm = Some(witnessed.facts.comm);
-                    target.container_id = witnessed.facts.container_id;
+                    target.username = current.username;
+                    target.comm = Some(current.facts.comm);
+                    target.container_id = current.facts.container_id;
                     return Ok(target);
                 }
-                None => later("its user cannot be read".to_owned()),
+                None => refuse_for_now("its user cannot be read".to_owned()),
             },
             Err(outcome) => outcome,
         };
         let cause = Cause { rule: RULE, why: WHY };
         let named = Target::Process(target.into());
         let outcome = self.locked(|executor| {
-            let mut record = executor.record(Action::Terminate, &named, &cause);
+            let mut record = executor.record(AuditAction::Terminate, &named, &cause);
             record.uid = None;
             record.start_time_ticks = None;
             executor.conclude(record, named.clone(), &outcome);
             outcome
         });
-        Err(Box::new(Deed { target: named, outcome }))
+        Err(Box::new(ReportAction { target: named, outcome }))
     }
 }

@@ -1,4 +1,4 @@
-//! The acts in the audit log that an earlier program had not finished when it was killed.
+//! Unfinished actions of a killed program in the audit log.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use genv_core::text::harmless;
 use serde::{Deserialize, Serialize};
 
 use super::Executor;
-use super::audit::{self, Action, Line};
+use super::audit::{self, AuditAction, AuditLine};
 use crate::directory::FileError;
 use crate::plan::{Outcome, ProcessTarget, Step, StepKind, Target};
 
@@ -67,10 +67,10 @@ impl Executor {
     ///
     /// # Errors
     /// The audit log cannot be written, or another program acts.
-    pub(crate) fn take_up_audit(&mut self) -> Result<Option<String>, FileError> {
+    pub(crate) fn close_interrupted_action(&mut self) -> Result<Option<String>, FileError> {
         let _lock = self.lock()?;
         let now = audit::time(self.now());
-        let left = self.audit.take_up(&self.directory, &now)?;
+        let left = self.audit.close_interrupted(&self.directory, &now)?;
         Ok(left.map(|line| line.unknown()))
     }
 
@@ -78,39 +78,43 @@ impl Executor {
     ///
     /// # Errors
     /// The audit log cannot be read.
-    pub(crate) fn fates_of(&self, position: &LogPosition, steps: &[Step]) -> Result<Vec<InterruptedStep>, FileError> {
+    pub(crate) fn interrupted_steps(
+        &self,
+        position: &LogPosition,
+        steps: &[Step],
+    ) -> Result<Vec<InterruptedStep>, FileError> {
         let lines = audit::lines(&self.directory, |id| position.is_before(id))?;
-        Ok(steps.iter().map(|step| fate(step, &lines)).collect())
+        Ok(steps.iter().map(|step| interrupted(step, &lines)).collect())
     }
 }
 
-fn fate(step: &Step, lines: &[Line]) -> InterruptedStep {
-    let mut fate = InterruptedStep { step: step.clone(), outcome: None, left: Vec::new() };
+fn interrupted(step: &Step, lines: &[AuditLine]) -> InterruptedStep {
+    let mut interrupted = InterruptedStep { step: step.clone(), outcome: None, left: Vec::new() };
     let last = |action, target: &Target| {
-        let about = |line: &&Line| line.rule == step.key.rule && line.action == action && line.is_about(target);
+        let about = |line: &&AuditLine| line.rule == step.key.rule && line.action == action && line.is_about(target);
         lines.iter().rev().find(about)
     };
     let done = match &step.kind {
         StepKind::Report | StepKind::Warn { .. } => None,
-        StepKind::Terminate(target) => last(Action::Terminate, &Target::Process(target.clone())),
-        StepKind::Kill(target) => last(Action::Kill, &Target::Process(target.clone())),
-        StepKind::Detach(target) => last(Action::Detach, &Target::Attachment(target.clone())),
+        StepKind::Terminate(target) => last(AuditAction::Terminate, &Target::Process(target.clone())),
+        StepKind::Kill(target) => last(AuditAction::Kill, &Target::Process(target.clone())),
+        StepKind::Detach(target) => last(AuditAction::Detach, &Target::Attachment(target.clone())),
     };
-    fate.outcome = done.and_then(Line::outcome);
-    if let (Some(line), StepKind::Detach(taken)) = (done, &mut fate.step.kind)
+    interrupted.outcome = done.and_then(AuditLine::outcome);
+    if let (Some(line), StepKind::Detach(taken)) = (done, &mut interrupted.step.kind)
         && line.may_be_done()
     {
         let (begun, left): (Vec<_>, Vec<_>) = taken
             .processes
             .drain(..)
-            .partition(|process| last(Action::Terminate, &Target::Process(process.clone())).is_some());
+            .partition(|process| last(AuditAction::Terminate, &Target::Process(process.clone())).is_some());
         taken.processes = begun;
-        fate.left = left;
+        interrupted.left = left;
     }
-    fate
+    interrupted
 }
 
-impl Line {
+impl AuditLine {
     fn is_about(&self, target: &Target) -> bool {
         match target {
             Target::Process(target) => {
@@ -127,28 +131,28 @@ impl Line {
     }
 
     const fn may_be_done(&self) -> bool {
-        use audit::Result::{Dispatched, Done, Intended, Unknown};
+        use audit::AuditResult::{Dispatched, Done, Intended, Unknown};
         matches!(self.result, Dispatched | Done | Intended | Unknown)
     }
 
     /// The outcome, unless the step is planned again.
     fn outcome(&self) -> Option<Outcome> {
         match self.result {
-            audit::Result::Done | audit::Result::Unkillable => Some(Outcome::Done),
-            audit::Result::Failed => Some(Outcome::Failed { reason: self.reason.clone().unwrap_or_default() }),
-            audit::Result::Intended
-            | audit::Result::Dispatched
-            | audit::Result::Would
-            | audit::Result::Refused
-            | audit::Result::Unknown => None,
+            audit::AuditResult::Done | audit::AuditResult::Unkillable => Some(Outcome::Done),
+            audit::AuditResult::Failed => Some(Outcome::Failed { reason: self.reason.clone().unwrap_or_default() }),
+            audit::AuditResult::Intended
+            | audit::AuditResult::Dispatched
+            | audit::AuditResult::Would
+            | audit::AuditResult::Refused
+            | audit::AuditResult::Unknown => None,
         }
     }
 
     /// A text about an unknown outcome, for administrators.
     pub(super) fn unknown(&self) -> String {
         let text = match (self.action, self.pid, &self.eid) {
-            (Action::Terminate, Some(pid), _) => format!("SIGTERM to process {pid}"),
-            (Action::Kill, Some(pid), _) => format!("SIGKILL to process {pid}"),
+            (AuditAction::Terminate, Some(pid), _) => format!("SIGTERM to process {pid}"),
+            (AuditAction::Kill, Some(pid), _) => format!("SIGKILL to process {pid}"),
             (_, _, Some(eid)) => {
                 let gpu = self.gpu.unwrap_or_default();
                 format!("taking device {gpu} from environment {eid}")

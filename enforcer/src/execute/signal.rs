@@ -1,4 +1,4 @@
-//! One process, from its descriptor to its signal.
+//! Signals to a process: opened, verified, then signalled through its descriptor.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,21 +7,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::audit::{self, Action, Record};
-use super::evidence::{ended, later, never};
-use super::never::within_reach;
+use super::audit::{self, AuditAction, AuditRecord};
+use super::evidence::{already_ended, refuse_for_good, refuse_for_now};
+use super::exempt::check_exempt;
 use super::{Cause, Executor};
 use crate::config::Mode;
 use crate::plan::{Outcome, ProcessTarget, Target};
 
-/// In how many cycles a process that was killed may still be there: the kernel takes its memory apart first.
-const CYCLES_TO_DIE: u32 = 3;
+/// The number of cycles in which a killed process may still exist: the kernel frees its memory first.
+const CYCLES_AFTER_KILL: u32 = 3;
 
-/// A process that was signalled, by the descriptor through which it will be signalled again.
+/// A signalled process, with the descriptor for the next signal.
 #[derive(Debug)]
 pub(super) struct Signalled {
     pidfd: OwnedFd,
-    record: Record,
+    record: AuditRecord,
     target: ProcessTarget,
     killed: Option<Killed>,
 }
@@ -29,14 +29,14 @@ pub(super) struct Signalled {
 #[derive(Debug)]
 struct Killed {
     cycles: u32,
-    told: bool,
+    reported: bool,
 }
 
 impl Executor {
-    /// Signals a process if its turn has come and it is still what the plan took it for, or says why not.
+    /// Signals a process if the pace permits and the process is still the target of the plan.
     pub(super) fn signal(
         &mut self,
-        action: Action,
+        action: AuditAction,
         target: &ProcessTarget,
         gpus: Option<&BTreeSet<u32>>,
         cause: &Cause<'_>,
@@ -53,7 +53,7 @@ impl Executor {
     /// The same, whatever the pace.
     pub(super) fn signal_now(
         &mut self,
-        action: Action,
+        action: AuditAction,
         target: &ProcessTarget,
         gpus: Option<&BTreeSet<u32>>,
         cause: &Cause<'_>,
@@ -70,21 +70,21 @@ impl Executor {
         outcome
     }
 
-    /// All that can be found out without doing anything.
+    /// Verifies a process without any effect on it.
     fn verify(
         &mut self,
-        action: Action,
+        action: AuditAction,
         target: &ProcessTarget,
         gpus: Option<&BTreeSet<u32>>,
     ) -> Result<Verified, Outcome> {
         if target.hostname != self.hostname {
-            return Err(never("it is on another host"));
+            return Err(refuse_for_good("it is on another host"));
         }
         if !self.may_signal {
-            return Err(later("GENV_TERMINATE_PROCESSES=0 keeps processes from being signalled".to_owned()));
+            return Err(refuse_for_now("GENV_TERMINATE_PROCESSES=0 keeps processes from being signalled".to_owned()));
         }
-        if action == Action::Kill && self.is_left(target) {
-            return Err(later("it was not told to end yet".to_owned()));
+        if action == AuditAction::Kill && self.is_remaining(target) {
+            return Err(refuse_for_now("it was not told to end yet".to_owned()));
         }
         let pidfd = match self.signalled.remove(&key(target)) {
             Some(signalled) => {
@@ -92,37 +92,43 @@ impl Executor {
                 let pidfd = signalled.pidfd.try_clone();
                 self.signalled.insert(key(target), signalled);
                 if killed {
-                    return Err(never("it was killed already, and has not ended"));
+                    return Err(refuse_for_good("it was killed already, and has not ended"));
                 }
-                if action == Action::Terminate {
+                if action == AuditAction::Terminate {
                     return Ok(Verified::Sent);
                 }
-                pidfd.map_err(|error| later(format!("its descriptor cannot be copied: {error}")))?
+                pidfd.map_err(|error| refuse_for_now(format!("its descriptor cannot be copied: {error}")))?
             }
             None => open(target.pid)?,
         };
-        let witnessed = self.evidence.of(target.pid)?;
-        if witnessed.facts.start_time_ticks != target.start_time_ticks {
-            return Err(never("its pid is another process's now"));
+        let current = self.evidence.of(target.pid)?;
+        if current.facts.start_time_ticks != target.start_time_ticks {
+            return Err(refuse_for_good("its pid is another process's now"));
         }
-        within_reach(target.pid, &witnessed, &self.policy.never)?;
-        witnessed.is_still(target, gpus)?;
-        // Had it ended meanwhile, what was read could be of another process with its pid.
+        check_exempt(target.pid, &current, &self.policy.never)?;
+        current.is_still(target, gpus)?;
+        // If the process has ended, the facts may be those of another process with its pid.
         if has_ended(pidfd.as_fd()) {
-            return Err(ended());
+            return Err(already_ended());
         }
         Ok(Verified::Ready(pidfd))
     }
 
-    fn send(&mut self, action: Action, target: &ProcessTarget, pidfd: OwnedFd, record: &mut Record) -> Outcome {
+    fn send(
+        &mut self,
+        action: AuditAction,
+        target: &ProcessTarget,
+        pidfd: OwnedFd,
+        record: &mut AuditRecord,
+    ) -> Outcome {
         let prepared =
             self.check_breaker().and_then(|()| self.intend(record)).and_then(|()| self.count_act(&target.username));
         if let Err(outcome) = prepared {
             return outcome;
         }
         let signal = match action {
-            Action::Kill => Signal::KILL,
-            Action::Terminate | Action::Detach | Action::Report => Signal::TERM,
+            AuditAction::Kill => Signal::KILL,
+            AuditAction::Terminate | AuditAction::Detach | AuditAction::Report => Signal::TERM,
         };
         match pidfd_send_signal(&pidfd, signal) {
             Ok(()) => {
@@ -131,7 +137,7 @@ impl Executor {
                 if signal == Signal::TERM {
                     _ = pidfd_send_signal(&pidfd, Signal::CONT);
                 }
-                let killed = (action == Action::Kill).then_some(Killed { cycles: 0, told: false });
+                let killed = (action == AuditAction::Kill).then_some(Killed { cycles: 0, reported: false });
                 let signalled = Signalled { pidfd, record: record.clone(), target: target.clone(), killed };
                 self.signalled.insert(key(target), signalled);
                 Outcome::Done
@@ -139,15 +145,15 @@ impl Executor {
             Err(errno) => {
                 self.uncount_acts(&[&target.username]);
                 match errno {
-                    Errno::SRCH => ended(),
+                    Errno::SRCH => already_ended(),
                     errno => Outcome::Failed { reason: format!("it may not be signalled: {}", text(errno)) },
                 }
             }
         }
     }
 
-    /// Lets go of processes that ended; returns those that did not although they were killed.
-    pub(super) fn look_after_signalled(&mut self) -> Vec<ProcessTarget> {
+    /// Drops ended processes, and returns processes that SIGKILL did not end.
+    pub(super) fn check_signalled(&mut self) -> Vec<ProcessTarget> {
         let mut unkillable = Vec::new();
         self.signalled.retain(|_, signalled| {
             if has_ended(signalled.pidfd.as_fd()) {
@@ -155,15 +161,15 @@ impl Executor {
             }
             if let Some(killed) = &mut signalled.killed {
                 killed.cycles += 1;
-                if killed.cycles >= CYCLES_TO_DIE && !killed.told {
-                    killed.told = true;
+                if killed.cycles >= CYCLES_AFTER_KILL && !killed.reported {
+                    killed.reported = true;
                     unkillable.push((signalled.record.clone(), signalled.target.clone()));
                 }
             }
             true
         });
         let told = unkillable.into_iter().map(|(mut record, target)| {
-            record.result = audit::Result::Unkillable;
+            record.result = audit::AuditResult::Unkillable;
             record.reason = Some("it has not ended since SIGKILL: see what it waits for in the kernel".to_owned());
             record.time = audit::time(self.now());
             if let Err(error) = self.audit.write(&self.directory, &record) {
@@ -175,11 +181,11 @@ impl Executor {
     }
 }
 
-/// What a verification ends with.
+/// The result of a verification.
 enum Verified {
-    /// It may be signalled through this.
+    /// The process may be signalled through this descriptor.
     Ready(OwnedFd),
-    /// SIGTERM was sent to it already, perhaps for another rule.
+    /// SIGTERM was sent already, perhaps for another rule.
     Sent,
 }
 
@@ -190,16 +196,16 @@ fn key(target: &ProcessTarget) -> (u32, u64) {
 fn open(pid: u32) -> Result<OwnedFd, Outcome> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let Some(pid) = pid else {
-        return Err(never("it has no pid that can be"));
+        return Err(refuse_for_good("it has no pid that can be"));
     };
     pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| match errno {
-        Errno::SRCH => ended(),
-        Errno::MFILE | Errno::NFILE | Errno::NOMEM => later(format!("it cannot be opened: {}", text(errno))),
+        Errno::SRCH => already_ended(),
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => refuse_for_now(format!("it cannot be opened: {}", text(errno))),
         errno => no_descriptor(errno),
     })
 }
 
-/// Without a descriptor nobody can say who would be hit.
+/// Without a descriptor the signal could hit another process.
 fn no_descriptor(errno: Errno) -> Outcome {
     Outcome::Failed {
         reason: format!(
@@ -209,7 +215,7 @@ fn no_descriptor(errno: Errno) -> Outcome {
     }
 }
 
-/// Whether a process has ended, waited for or not. One of which that cannot be told has, as far as signals go.
+/// Whether a process has ended, also as a zombie. On an error the process counts as ended, so that it gets no signal.
 fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,32 +1,32 @@
-//! The lock of genv's state, which every user may hold for as long as they like: one attempt a cycle, and its holder named.
+//! The lock of genv's state. Every user may hold it for any time: the executor tries once per cycle, and names the holder.
 
 use std::time::Duration;
 
 use genv_core::state::LockHolder;
 
-use super::{Executor, STATE_PATIENCE};
+use super::{Executor, STATE_LOCK_TIMEOUT};
 use crate::plan::Outcome;
 
-/// Why no device can be taken.
+/// Why no device can be detached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Blocked {
-    /// In one sentence, the same as long as it is the same holder.
+    /// The reason in one sentence, unchanged while the holder is the same.
     pub(crate) why: String,
-    /// Who holds the lock, if the kernel tells.
+    /// The holder of the lock, if the kernel shows it.
     pub(crate) holder: Option<LockHolder>,
 }
 
 impl Executor {
-    /// Why no device could be taken when that was last tried.
+    /// Why the last try to detach a device failed at the lock.
     pub(crate) const fn blocked(&self) -> Option<&Blocked> {
         self.blocked.as_ref()
     }
 
     /// Begins a cycle: the lock may be tried once more.
-    pub(super) fn try_lock_anew(&mut self) {
+    pub(super) fn retry_state_lock(&mut self) {
         self.lock_failed = false;
         self.unchanged = None;
-        // One that was held is not waited for again until it was free: each wait that fails leaves a thread behind.
+        // No wait for a lock that was held until it was free: each failed wait leaves a thread behind.
         if self.blocked.is_some() && self.store.try_lock_to_change(Duration::ZERO).is_ok() {
             self.blocked = None;
         }
@@ -34,23 +34,23 @@ impl Executor {
     }
 
     /// Checks that the state can be locked and changed. After a failed attempt, the cycle makes no further one.
-    pub(super) fn ask_state_lock(&mut self) -> Result<(), Outcome> {
+    pub(super) fn check_state_lock(&mut self) -> Result<(), Outcome> {
         if let Some(why) = &self.unchanged {
-            return Err(super::evidence::later(why.clone()));
+            return Err(super::evidence::refuse_for_now(why.clone()));
         }
         if !self.lock_failed {
             let patience = match self.blocked {
                 Some(_) => Duration::ZERO,
-                None => STATE_PATIENCE,
+                None => STATE_LOCK_TIMEOUT,
             };
             match self.store.try_lock_to_change(patience) {
                 Ok(()) => self.blocked = None,
-                Err(error) => self.block(error.to_string()),
+                Err(error) => self.note_blocked(error.to_string()),
             }
         }
         self.log_repairs();
         match &self.blocked {
-            Some(blocked) => Err(super::evidence::later(blocked.why.clone())),
+            Some(blocked) => Err(super::evidence::refuse_for_now(blocked.why.clone())),
             None => Ok(()),
         }
     }
@@ -62,8 +62,8 @@ impl Executor {
         }
     }
 
-    /// Notes that the lock was not had; `why` says so where its holder is not known.
-    pub(super) fn block(&mut self, why: String) {
+    /// Notes that the lock could not be taken. `why` is the reason if the holder is not known.
+    pub(super) fn note_blocked(&mut self, why: String) {
         self.lock_failed = true;
         let holder = self.store.lock_holder();
         let why = match &holder {

@@ -1,5 +1,5 @@
-//! What opens the breaker: a plan that would hit most users at once, or that grew tenfold. What was announced and then put
-//! off by an administrator's word, as by the hours of a rule, may fall due together.
+//! Plans that open the breaker: a plan that would hit most users at once, or that grew tenfold. Announced actions that an
+//! administrator has put off, as by the hours of a rule, may fall due together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,25 +9,25 @@ use serde::{Deserialize, Serialize};
 use crate::config::BreakerLimits;
 use crate::plan::{History, Key, Plan, StepKind};
 
-/// Ends of one user that count: a job of many processes is one mistake at most.
-const MOST_ENDS_OF_USER: usize = 10;
+/// The largest number of ends that count for one user: a job of many processes is at most one mistake.
+const MAX_ENDS_OF_USER: usize = 10;
 
-/// A plan with no more ends than this surprises nobody, whatever there was before.
+/// A plan with at most this many ends is never a surprise by growth.
 const FEW_ENDS: usize = 30;
 
 /// A plan with so many times the ends of any other in [`REMEMBERED_DAYS`] is a surprise.
 const SURPRISING_GROWTH: usize = 10;
 
-/// Today and yesterday.
+/// The remembered days: today and yesterday.
 const REMEMBERED_DAYS: i64 = 2;
 
-/// How many users or rules are named.
-const MOST_NAMED: usize = 5;
+/// The largest number of named users or rules.
+const MAX_NAMED: usize = 5;
 
-/// What falls due in a cycle, and was neither due before nor put off.
+/// The actions that fall due in a cycle and were neither due before nor put off.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Hits {
-    /// How many processes and devices, by the user who loses them.
+    /// The number of processes and devices, by the user who loses them.
     users: BTreeMap<String, usize>,
     rules: BTreeSet<String>,
 }
@@ -57,11 +57,11 @@ impl Hits {
     }
 
     fn ends(&self) -> usize {
-        let ends = self.users.values().map(|ends| (*ends).min(MOST_ENDS_OF_USER));
+        let ends = self.users.values().map(|ends| (*ends).min(MAX_ENDS_OF_USER));
         ends.sum()
     }
 
-    /// Where a device is taken, those are hit whose processes end with it; its holder, where none does.
+    /// Adds a step. A detached device hits the users of the ended processes, or its holder if no process ends.
     fn add(&mut self, step: &StepKind) -> bool {
         let mut one = |username: &String| *self.users.entry(username.clone()).or_default() += 1;
         match step {
@@ -73,7 +73,7 @@ impl Hits {
         true
     }
 
-    /// Who, by which rules.
+    /// The users and rules as a text.
     fn named(&self) -> String {
         let users = listed(self.users.keys());
         match self.rules.len() {
@@ -83,8 +83,8 @@ impl Hits {
         }
     }
 
-    /// Why this hits too many of the users who use or hold a device; nothing if it does not, or if there are fewer of them
-    /// than [`BreakerLimits::at_least_users`].
+    /// Why the plan hits too many of the users who use or hold a device. Absent if it does not, or with fewer users than
+    /// [`BreakerLimits::at_least_users`].
     pub(super) fn too_many_users(&self, limits: &BreakerLimits, all: &BTreeSet<String>) -> Option<String> {
         let hit = self.users();
         let (hit_users, all_users) = (hit.len(), all.union(&hit).count());
@@ -104,12 +104,12 @@ impl Hits {
 }
 
 impl Expected {
-    /// What the last cycle of an earlier daemon left due, by its history.
+    /// The violations that were due in the last cycle of an earlier daemon, by its history.
     pub(crate) fn resumed(history: &History) -> Self {
         Self { due: BTreeSet::new(), accepted: history.due().cloned().collect() }
     }
 
-    /// What of a plan falls due now, and nobody could expect.
+    /// The unexpected due actions of a plan.
     pub(crate) fn hits(&self, plan: &Plan) -> Hits {
         let mut hits = Hits::default();
         for step in &plan.steps {
@@ -138,7 +138,8 @@ impl Expected {
 }
 
 impl LargestPlans {
-    /// Why so much more falls due than ever today and yesterday; from then on it is no surprise any more.
+    /// Why the number of due actions is far above the largest of today and yesterday. The number is then remembered, and no longer a
+    /// surprise.
     pub(super) fn grown(&mut self, hits: &Hits, now_seconds: f64) -> Option<String> {
         let ends = hits.ends();
         #[expect(clippy::cast_possible_truncation, reason = "days since 1970")]
@@ -152,7 +153,7 @@ impl LargestPlans {
         }
         (ends > FEW_ENDS && ends >= before * SURPRISING_GROWTH).then(|| {
             format!(
-                "{ends} ends fall due at once (of each user {MOST_ENDS_OF_USER} count at most), where no cycle of today \
+                "{ends} ends fall due at once (of each user {MAX_ENDS_OF_USER} count at most), where no cycle of today \
                  and yesterday had more than {before}: {}",
                 hits.named()
             )
@@ -165,8 +166,8 @@ impl LargestPlans {
 }
 
 fn listed<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
-    let more = names.len().saturating_sub(MOST_NAMED);
-    let named: Vec<String> = names.take(MOST_NAMED).map(|name| harmless(name)).collect();
+    let more = names.len().saturating_sub(MAX_NAMED);
+    let named: Vec<String> = names.take(MAX_NAMED).map(|name| harmless(name)).collect();
     match more {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),

@@ -1,10 +1,9 @@
-//! Of which processes the program says what they do.
+//! Trust in the user of a protected program.
 //!
-//! A file proves little: whoever starts a program chooses what it loads (`LD_PRELOAD`) and reads. So a protected program
-//! counts where its user is trusted with it: root, users of the system, and whoever sits at the machine, in that
-//! session. Root's servers serve users by children that run as them (sshd, nvidia-cuda-mps-control): such a child counts
-//! below a parent that is root's and protected itself, which chooses what it loads, and of which no user can make another
-//! program the direct child.
+//! The file of a program proves little: the user who starts it chooses what it loads (`LD_PRELOAD`) and reads. So a protected
+//! program counts only for trusted users: root, system users, and the user of an active session at a seat of the machine.
+//! Servers of root serve users by children that run as these users (sshd, nvidia-cuda-mps-control). Such a child counts if its
+//! parent is a protected process of root: the parent chooses what the child loads, and no user can give it another direct child.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +28,7 @@ pub(super) struct Trust {
     pub(super) roots_child_of: Option<u32>,
 }
 
-/// Whether a process runs what its file says; nothing if it is gone.
+/// The trust in a process; absent if the process has ended.
 pub(super) fn of(pid: u32) -> Option<Trust> {
     let mut table = ProcReader::new().read(&ProcessRequest { processes: vec![pid], members: Vec::new() });
     let Some(ProcessRead::Present(facts)) = table.processes.remove(&pid) else {

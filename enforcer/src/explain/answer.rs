@@ -17,7 +17,7 @@ use crate::status;
 
 /// What is known of a process, and what comes of it.
 #[derive(Debug, Serialize)]
-pub(super) struct Answer {
+pub(super) struct ProcessAnswer {
     version: u32,
     pid: u32,
     hostname: String,
@@ -98,7 +98,7 @@ impl Verdict {
     }
 }
 
-impl Answer {
+impl ProcessAnswer {
     pub(super) fn new(
         pid: u32,
         own: &HostSnapshot,
@@ -193,7 +193,7 @@ impl Answer {
         let stance = match (self.mode.as_deref(), &self.breaker) {
             (Some("enforce"), None) => Stance::Enforces,
             (Some("enforce"), Some(_)) => Stance::Stopped,
-            _ => Stance::OnlySays,
+            _ => Stance::OnlyReports,
         };
         for rule in &self.rules {
             writeln!(out, "\n{} ({}): {}", rule.rule, rule.action, rule.standing())?;

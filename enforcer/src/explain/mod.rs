@@ -8,56 +8,27 @@ mod answer;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
-use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use clap::Args;
 use genv_core::enforcement::Enforcement;
 use genv_core::model::{HostSnapshot, Snapshot};
 use genv_core::proc::{ProcReader, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource as _};
 use genv_core::state::directory_path;
 use genv_simulator::SourceOptions;
-use genv_web::flags::{SourceFlags, file};
 
-use crate::blind::{Sight, unknown_devices};
-use crate::commands::{now_seconds, print, print_json};
+use crate::blind::{SourceStates, unknown_devices};
 use crate::config::{Config, Waiver};
-use crate::cycle::users;
-use crate::flags::DirectoryFlag;
-use crate::groups::{self, Groups, Known};
+use crate::flags::ExplainFlags;
+use crate::groups::users;
+use crate::groups::{self, Groups, UserGroups};
 use crate::history_file::HISTORY_FILE;
+use crate::output::{now_seconds, print, print_json};
 use crate::plan::{History, Input, Unconfirmed, explain as explained};
 use crate::records::{Here, Records, Witness};
 use crate::{UsageError, execute, host};
-use answer::{Answer, Verdict};
-
-const EXAMPLE: &str = "Example: may this process stay?
-  genv-enforcer explain 4711";
-
-/// Tell why a process is safe, or is not: rule by rule, with the limit that applies.
-#[derive(Debug, Args)]
-#[command(after_help = EXAMPLE)]
-pub(crate) struct ExplainFlags {
-    /// The process, on this host.
-    #[arg(value_name = "PID")]
-    pid: NonZeroU32,
-
-    /// The rules, instead of those that the enforcer of this host follows.
-    #[arg(long, value_name = "FILE", value_parser = file)]
-    config: Option<PathBuf>,
-
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    directory: DirectoryFlag,
-
-    #[command(flatten)]
-    sources: SourceFlags,
-}
+use answer::{ProcessAnswer, Verdict};
 
 /// How long sources may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -89,7 +60,7 @@ pub(crate) fn explain(flags: ExplainFlags) -> anyhow::Result<()> {
     let witness = (hostname.as_str(), &mut here as &mut dyn Witness);
     let counting = records.count(&publication.hosts, Some(witness), now_seconds());
     let hosts = &counting.hosts[..];
-    let here = Sight::default().look(hosts, |_| false, now_seconds());
+    let here = SourceStates::default().update(hosts, |_| false, now_seconds());
     let elsewhere = status.iter().flat_map(|it| it.blind.clone());
     notes.extend(here.into_iter().chain(elsewhere).map(|it| {
         let why = genv_core::text::harmless(&it.why);
@@ -116,19 +87,19 @@ fn answer(
     status: Option<Enforcement>,
     directory: &Path,
     mut notes: Vec<String>,
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<ProcessAnswer> {
     let snapshot = own.snapshot.as_deref();
     let shown = snapshot.is_some_and(|it| it.processes.iter().any(|it| it.pid == pid));
     let facts = facts(pid);
     if !shown {
         let verdict = without_device(pid, own, facts.as_ref())?;
-        return Ok(Answer::new(pid, own, verdict, status.as_ref(), notes));
+        return Ok(ProcessAnswer::new(pid, own, verdict, status.as_ref(), notes));
     }
     let history = history(directory, &mut notes);
     let now = now_seconds();
     let mut waivers: Vec<Waiver> = status.iter().flat_map(given).collect();
-    let known = if groups::matter(config) { ask_groups(&users(hosts))? } else { Known::default() };
-    waivers.extend(groups::waiver_of_unknown(known.unknown, config, now));
+    let known = if groups::are_needed(config) { ask_groups(&users(hosts))? } else { UserGroups::default() };
+    waivers.extend(groups::waiver_of_unknown_groups(known.unknown, config, now));
     let input = Input {
         hosts,
         config,
@@ -148,10 +119,10 @@ fn answer(
         let enforcer = status.as_ref().filter(|it| it.pid == pid);
         found.out_of_reach = enforcer
             .map(|_| "it is the enforcer".to_owned())
-            .or_else(|| execute::ProtectedPrograms::of(&config.never).out_of_reach(pid));
+            .or_else(|| execute::ProtectedPrograms::of(&config.never).exemption(pid));
     }
     let verdict = Verdict::of(&found);
-    let mut answer = Answer::new(pid, own, verdict, status.as_ref(), notes);
+    let mut answer = ProcessAnswer::new(pid, own, verdict, status.as_ref(), notes);
     // What this program sees for the first time, the daemon may have seen long ago.
     let published = match (&history, &status) {
         (None, Some(status)) => &status.violations[..],
@@ -227,7 +198,7 @@ fn given(status: &Enforcement) -> impl Iterator<Item = Waiver> {
     })
 }
 
-fn ask_groups(users: &BTreeSet<String>) -> anyhow::Result<Known> {
+fn ask_groups(users: &BTreeSet<String>) -> anyhow::Result<UserGroups> {
     let mut groups = Groups::start().map_err(|error| {
         anyhow!("cannot start the thread that asks for groups: {error}. Allow more processes (ulimit -u)")
     })?;

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod peer;
+mod tools;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,11 +16,10 @@ use genv_web::flags::{LogFlags, SourceFlags, file};
 use genv_web::man::ManFlags;
 
 use crate::config::Mode;
-use crate::explain::ExplainFlags;
 use crate::reload::{Overrides, Source};
-use crate::replay::ReplayFlags;
 use crate::report::ReportFlags;
 use peer::PeerArguments;
+pub(crate) use tools::{ExplainFlags, ReplayFlags};
 
 const EXAMPLE: &str = "Example: see for a week what would be done, then do it
   genv-enforcer check /etc/genv/enforcer.yaml
@@ -116,7 +116,7 @@ pub(crate) struct DirectoryFlag {
     state_directory: Option<PathBuf>,
 }
 
-/// Check a configuration, and say what in it may not be meant.
+/// Check a configuration, and warn about probable mistakes.
 #[derive(Debug, Args)]
 pub(crate) struct CheckFlags {
     /// The configuration.
@@ -161,15 +161,15 @@ pub(crate) struct PauseFlags {
 #[command(after_help = "Example: alice may leave her devices idle until her deadline
   genv-enforcer waive alice --rule idle --for 3d --reason 'deadline on Friday'")]
 pub(crate) struct WaiveFlags {
-    /// Whom, by name or uid:1234.
+    /// The user, by name or as uid:1234.
     #[arg(value_name = "USER", value_parser = username)]
     pub(crate) user: String,
 
-    /// From which rule; may be repeated.
+    /// The rule; may be repeated.
     #[arg(long = "rule", value_name = "RULE", required = true)]
     pub(crate) rules: Vec<String>,
 
-    /// How long from now on; 0 takes an exemption back.
+    /// How long from now on; 0 ends the exemption.
     #[arg(long = "for", value_name = "DURATION", value_parser = span)]
     pub(crate) duration: Duration,
 
@@ -181,7 +181,7 @@ pub(crate) struct WaiveFlags {
     pub(crate) directory: DirectoryFlag,
 }
 
-/// Close the breaker, once it is known why it has tripped.
+/// Close the breaker, after its cause is known.
 #[derive(Debug, Args)]
 pub(crate) struct ResetFlags {
     #[command(flatten)]
@@ -191,11 +191,11 @@ pub(crate) struct ResetFlags {
 /// End and detach what a report on stdin names, as genv 1.4.3's 'genv usage execute'; each process is verified first.
 #[derive(Debug, Args)]
 pub(crate) struct ExecuteReportFlags {
-    /// Configuration of which 'never' and 'breaker' are heeded [default: /etc/genv/enforcer.yaml, if it is there].
+    /// Configuration whose 'never' and 'breaker' apply [default: /etc/genv/enforcer.yaml, if it is there].
     #[arg(long, value_name = "FILE", value_parser = file)]
     pub(crate) config: Option<PathBuf>,
 
-    /// Only say what would be done.
+    /// Only print what would be done.
     #[arg(long)]
     pub(crate) dry_run: bool,
 
@@ -206,7 +206,7 @@ pub(crate) struct ExecuteReportFlags {
     pub(crate) sources: SourceFlags,
 }
 
-/// Have a command deliver a notice from stdin to its user, and print whether it did; genv-notify.socket starts this.
+/// Deliver a notice from stdin to its user by a command, and print whether the command accepted it; genv-notify.socket starts this.
 #[derive(Debug, Args)]
 pub(crate) struct NotifyFlags {
     /// The command: it gets the notice as JSON on stdin, and accepts it by exit code 0.
@@ -222,7 +222,7 @@ pub(crate) struct NotifyFlags {
 /// remote-serve --enforce' runs this.
 #[derive(Debug, Args)]
 pub(crate) struct CarryOutFlags {
-    /// Configuration of which 'never' and 'breaker' are heeded besides [default: /etc/genv/enforcer.yaml, if it is there].
+    /// Configuration whose 'never' and 'breaker' apply too [default: /etc/genv/enforcer.yaml, if it is there].
     #[arg(long, value_name = "FILE", value_parser = file)]
     pub(crate) config: Option<PathBuf>,
 
@@ -234,18 +234,18 @@ pub(crate) struct CarryOutFlags {
 }
 
 impl DirectoryFlag {
-    /// The directory that is meant. systemd tells several, the first of which is ours.
+    /// The chosen directory. The first directory in `STATE_DIRECTORY` of systemd is the enforcer's.
     pub(crate) fn path(&self) -> PathBuf {
-        let told = || {
-            let told = std::env::var_os("STATE_DIRECTORY").filter(|it| !it.is_empty())?;
-            std::env::split_paths(&told).next()
+        let from_systemd = || {
+            let paths = std::env::var_os("STATE_DIRECTORY").filter(|it| !it.is_empty())?;
+            std::env::split_paths(&paths).next()
         };
-        self.state_directory.clone().or_else(told).unwrap_or_else(|| ENFORCER_DIRECTORY.into())
+        self.state_directory.clone().or_else(from_systemd).unwrap_or_else(|| ENFORCER_DIRECTORY.into())
     }
 }
 
 impl RunFlags {
-    /// Where the rules come from; nothing if the command line does not say.
+    /// The source of the rules; absent if the command line names none.
     pub(crate) fn source(&self) -> Option<Source> {
         if let Some(path) = &self.config {
             return Some(Source::File(path.clone()));
@@ -254,7 +254,7 @@ impl RunFlags {
         Some(Source::Flags(Box::new(flags)))
     }
 
-    /// What it says, whatever the file does.
+    /// The values that override the file.
     pub(crate) fn overrides(&self) -> Overrides {
         let mode = match (self.dry_run, self.enforce) {
             (true, _) => Some(Mode::DryRun),
@@ -275,7 +275,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     parse_interval(&text).map_err(|error| error.to_string())
 }
 
-/// The longest that anything can be put off: a waiver for ever belongs in the configuration.
+/// The longest pause or waiver: a permanent exemption belongs in the configuration.
 const LONGEST_SPAN: Duration = Duration::from_secs(366 * 24 * 3600);
 
 fn span(text: &str) -> Result<Duration, String> {
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_or_is_no_value_is_refused() {
+    fn contradictory_flags_and_invalid_values_are_refused() {
         for arguments in [
             &["--config=a", "--env-devices"][..],
             &["--config=a", "--max-devices-per-user=1"],

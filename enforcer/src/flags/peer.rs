@@ -39,13 +39,13 @@ pub(super) struct PeerArguments {
     #[arg(long, value_name = "NUMBER", conflicts_with = "config")]
     max_devices_per_user: Option<u32>,
 
-    /// The same of single users.
+    /// The same for single users.
     #[arg(long, value_name = "USER=NUMBER", num_args = 1.., conflicts_with = "config")]
     max_devices_for_user: Vec<UserMaximum>,
 }
 
 impl PeerArguments {
-    /// The rules that are meant; nothing if none is named.
+    /// The chosen rules; absent if the command line names none.
     pub(super) fn flags(&self, interval: Option<Duration>) -> Option<PeerFlags> {
         let given = self.genv_1
             || self.non_env_processes

@@ -1,19 +1,19 @@
-//! What is counted while the daemon runs.
+//! The counters of the daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use genv_core::model::NOBODY;
 use genv_web::metrics::Samples;
 
-use super::{MOST_USERS, OTHER_USERS, host, mode_word, result};
+use super::{MAX_USERS, OTHER_USERS, host, mode_word, result};
 use crate::config::{Action, Mode, Rule};
 use crate::plan::words;
 use crate::plan::{Outcome, Plan, StepKind, Violation};
 
-/// The labels of what is counted, besides the host's.
+/// The labels of the counters, in addition to the host.
 pub(super) const COUNTED: &[&str] = &["rule", "username", "action", "mode", "result"];
 
-/// What a warning or an action is counted under.
+/// The labels of a warning or an action.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Labels {
     rule: String,
@@ -24,14 +24,14 @@ struct Labels {
     result: &'static str,
 }
 
-/// A counter that is shown as 0 before it rises, so that its first rise is seen.
+/// A counter that is exposed as 0 before it rises, so that `increase()` sees the first rise.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     value: u64,
     shown: bool,
 }
 
-/// Everything that is counted while the daemon runs.
+/// All counters.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     warnings: BTreeMap<Labels, Count>,
@@ -41,7 +41,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Begins the counters of the rules at 0, on these hosts, and those of the users who break one.
+    /// Starts the counters of all rules on these hosts, and of all users with a violation, at 0.
     pub fn begin<'a>(&mut self, rules: &[Rule], hostnames: impl Iterator<Item = &'a str>, plan: &Plan, mode: Mode) {
         let by_name: BTreeMap<&str, &Rule> = rules.iter().map(|rule| (rule.name.as_str(), rule)).collect();
         for hostname in hostnames {
@@ -92,7 +92,7 @@ impl Counters {
         self.actions.entry(labels("report", results[0])).or_default();
     }
 
-    /// Counts how a step went.
+    /// Counts the outcome of a step.
     pub fn count(&mut self, violation: &Violation, step: &StepKind, outcome: &Outcome, mode: Mode) {
         let labels = Labels {
             rule: violation.key.rule.clone(),
@@ -115,7 +115,7 @@ impl Counters {
         self.unkillable.entry(hostname.to_owned()).or_default().value += 1;
     }
 
-    /// Notes that everything is shown once.
+    /// Notes that all counters were exposed once.
     pub fn shown(&mut self) {
         let all = self.warnings.values_mut().chain(self.actions.values_mut());
         for count in all.chain(self.unkillable.values_mut()) {
@@ -145,7 +145,7 @@ impl Counters {
         if self.users.contains(username) {
             return username.to_owned();
         }
-        if self.users.len() < MOST_USERS {
+        if self.users.len() < MAX_USERS {
             self.users.insert(username.to_owned());
             return username.to_owned();
         }
@@ -173,10 +173,10 @@ mod tests {
     #[test]
     fn users_beyond_a_number_are_counted_together() {
         let mut counters = Counters::default();
-        let names: Vec<String> = (0..=MOST_USERS).map(|user| format!("user{user}")).collect();
+        let names: Vec<String> = (0..=MAX_USERS).map(|user| format!("user{user}")).collect();
         let labels: Vec<String> = names.iter().map(|it| counters.username(it)).collect();
-        assert_eq!(labels[..MOST_USERS], names[..MOST_USERS]);
-        assert_eq!(labels[MOST_USERS], OTHER_USERS);
-        assert_eq!(counters.username("user0"), "user0", "who is known stays so");
+        assert_eq!(labels[..MAX_USERS], names[..MAX_USERS]);
+        assert_eq!(labels[MAX_USERS], OTHER_USERS);
+        assert_eq!(counters.username("user0"), "user0", "a known user keeps the label");
     }
 }

@@ -1,7 +1,7 @@
 //! The metric families, and their exposition.
 //!
 //! To add a metric, add a [`Family`] to [`FAMILIES`], and its line to `docs/metrics.md`
-//! (`UPDATE_DOCS=1 cargo test -p genv-tests --test documents` writes it).
+//! (`UPDATE_DOCS=1 cargo test -p genv-tests --test monitoring documents` writes it).
 
 use genv_web::metrics::{self, Family, Kind, MetricFamily, OwnProcess, Samples};
 

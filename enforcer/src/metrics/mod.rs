@@ -1,4 +1,4 @@
-//! The enforcer's metrics: what is shown after a cycle.
+//! The enforcer's metrics after a cycle.
 
 mod counters;
 mod families;
@@ -16,29 +16,29 @@ pub use counters::Counters;
 pub use families::{BUILD_INFO, EnforcerFamily, FAMILIES, families, render};
 pub use instruments::Instruments;
 
-/// Users with series of their own; whoever may write genv's state may invent any number of users.
-const MOST_USERS: usize = 1000;
+/// The largest number of users with series of their own: a user who may write genv's state can invent any number of users.
+const MAX_USERS: usize = 1000;
 
-/// Stands for the users beyond them.
+/// The label of all further users.
 const OTHER_USERS: &str = "(other)";
 
-/// Stands for the host where all count together.
+/// The label of all hosts together.
 pub const ALL_HOSTS: &str = "(all)";
 
-/// What is shown after a cycle.
+/// The values of a cycle.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// How many violations there are, by rule, host and user.
+    /// The number of violations, by rule, host and user.
     pub violations: BTreeMap<(String, String, String), u64>,
-    /// How many of them are at which stage, by rule, host, user and stage.
+    /// The number of violations, by rule, host, user and stage.
     pub stages: BTreeMap<(String, String, String, &'static str), u64>,
-    /// Processes of which nobody knows where they belong, by host.
+    /// Processes with unknown attribution, by host.
     pub unknown_processes: BTreeMap<String, u64>,
     /// The same by host and user; absent where there is none.
     pub unknown_user_processes: BTreeMap<(String, String), u64>,
     /// Unix time of the cycle's end.
     pub last_cycle_seconds: f64,
-    /// How long it took.
+    /// The duration of the cycle.
     pub cycle_duration_seconds: f64,
     /// The actions of the cycle on this host with their durations in seconds.
     pub actions: Vec<(&'static str, f64)>,
@@ -46,25 +46,25 @@ pub struct Measured {
     pub breaker_open: bool,
     /// The mode in force.
     pub mode: Mode,
-    /// Unix time until which everything waits.
+    /// The end of the pause, Unix time.
     pub paused_until_seconds: Option<f64>,
     /// SHA-256 of the configuration in force.
     pub config_hash: String,
-    /// Whether the file as it is now is in force.
+    /// Whether the current file is in force.
     pub reload_successful: bool,
     /// Unix time at which the configuration was read.
     pub reload_success_seconds: f64,
     /// What is wrong with the enforcer itself.
     pub faults: usize,
-    /// Records of environments of which not all counts as the files have it, by host.
+    /// Disputed records of environments, by host.
     pub disputed_records: BTreeMap<String, u64>,
     /// Whether each source shows nothing, by host and source.
     pub blind: BTreeMap<(String, String), bool>,
     /// Whether no device can be taken because the lock of genv's state is held.
     pub lock_is_held: bool,
-    /// Violations of which the last warning has not reached its user, by host and rule.
+    /// Violations with an undelivered last warning, by host and rule.
     pub undelivered: BTreeMap<(String, String), u64>,
-    /// What was counted.
+    /// The counters.
     pub counters: Counters,
 }
 
@@ -92,7 +92,7 @@ fn host(violation: &Violation) -> &str {
     violation.hostname.as_deref().unwrap_or(ALL_HOSTS)
 }
 
-/// How many violations there are by rule, host and user; each rule is there on each host.
+/// Counts violations by rule, host and user. The result has each rule on each host.
 #[must_use]
 pub fn violations<'a>(
     plan: &Plan,
@@ -113,7 +113,7 @@ pub fn violations<'a>(
     counts
 }
 
-/// How many violations are at which stage, by rule, host, user and stage; what is not there is none.
+/// Counts violations by rule, host, user and stage. An absent entry means 0.
 #[must_use]
 pub fn stages(plan: &Plan) -> BTreeMap<(String, String, String, &'static str), u64> {
     let mut counts = BTreeMap::new();
@@ -129,7 +129,7 @@ pub fn stages(plan: &Plan) -> BTreeMap<(String, String, String, &'static str), u
     counts
 }
 
-/// Of how many violations the last warning has not reached its user, by host and rule; every rule that warns is there.
+/// Counts violations with an undelivered last warning, by host and rule. The result has each rule that warns.
 pub(crate) fn undelivered(
     undelivered: &BTreeSet<Key>,
     rules: &[Rule],
@@ -145,8 +145,7 @@ pub(crate) fn undelivered(
     counts
 }
 
-/// How many processes there are on each host of which nobody knows where they belong; of hosts without fresh facts that is
-/// not known.
+/// Counts processes with unknown attribution by host. A host without fresh facts is absent.
 #[must_use]
 pub fn unknown_processes<'a>(plan: &Plan, hostnames: impl Iterator<Item = &'a str>) -> BTreeMap<String, u64> {
     let known = hostnames.filter(|hostname| !plan.missing_hosts.contains(*hostname));
@@ -158,25 +157,25 @@ pub fn unknown_processes<'a>(plan: &Plan, hostnames: impl Iterator<Item = &'a st
         .collect()
 }
 
-/// How many such processes each user has on each host. Users beyond 1,000 of a host are counted together.
+/// Counts these processes by host and user. Users beyond 1,000 of a host are counted together.
 #[must_use]
 pub fn unknown_user_processes(plan: &Plan) -> BTreeMap<(String, String), u64> {
     let mut counts = BTreeMap::new();
     for (hostname, users) in &plan.unknown_processes_by_user {
         for (position, (username, count)) in users.iter().enumerate() {
-            let username = if position < MOST_USERS { username } else { OTHER_USERS };
+            let username = if position < MAX_USERS { username } else { OTHER_USERS };
             *counts.entry((hostname.clone(), username.to_owned())).or_default() += count;
         }
     }
     counts
 }
 
-/// Violations, with the username under which they are counted.
+/// The violations with their label `username`.
 fn with_username(plan: &Plan) -> impl Iterator<Item = (&Violation, &str)> {
     let mut users = BTreeSet::new();
     plan.violations.iter().map(move |violation| {
         let username = violation.username.as_str();
-        let known = users.contains(username) || users.len() < MOST_USERS;
+        let known = users.contains(username) || users.len() < MAX_USERS;
         let username = if known { username } else { OTHER_USERS };
         users.insert(username);
         (violation, username)
@@ -194,8 +193,8 @@ mod tests {
             missing_hosts: BTreeSet::from(["c".to_owned()]),
             ..Plan::default()
         };
-        let told = unknown_processes(&plan, ["a", "b", "c"].into_iter());
+        let counts = unknown_processes(&plan, ["a", "b", "c"].into_iter());
         let wanted = [("a".to_owned(), 2), ("b".to_owned(), 0)];
-        assert!(told.into_iter().eq(wanted));
+        assert!(counts.into_iter().eq(wanted));
     }
 }

@@ -4,8 +4,9 @@ use super::facts::Facts;
 use super::history::Past;
 use super::reach::Reach;
 use super::selector::View;
-use super::{History, Input, Target, hold, rules};
-use crate::config::{Limits, Rule, RuleKind, Scope};
+use super::{History, Input, Target, hold};
+use crate::config::Rule;
+use crate::kinds;
 
 /// What of a user's counts for a rule, however much is allowed.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,16 +21,16 @@ pub struct Counted {
     pub targets: Vec<Target>,
 }
 
-/// What counts for a rule, by user. Of [`RuleKind::Idle`] it is every device that is held.
+/// What counts for a rule, by user. Of the kind `idle`: every device that is held.
 #[must_use]
 pub fn counted(input: &Input<'_>, rule: &Rule) -> Vec<Counted> {
     let history = History::default();
     let facts = Facts::new(input, &history);
     let past = Past::new(&history, &facts);
     let reach = Reach::new(input, &past, &facts);
-    let nothing_allowed = Rule { kind: nothing_allowed(&rule.kind), ..rule.clone() };
+    let nothing_allowed = Rule { kind: rule.kind.counting_all().unwrap_or_else(|| rule.kind.clone()), ..rule.clone() };
     let view = View::new(&facts, &nothing_allowed);
-    let findings = rules::findings(&view, &past, input.now_seconds).into_iter();
+    let findings = kinds::findings(&view, &past, input.now_seconds).into_iter();
     let counted = findings.map(|finding| {
         let user = &facts.users[finding.user];
         let hostname = finding.host.map(|host| facts.hosts[host].hostname);
@@ -46,18 +47,4 @@ pub fn counted(input: &Input<'_>, rule: &Rule) -> Vec<Counted> {
         }
     });
     counted.collect()
-}
-
-/// A kind that finds all that counts for another, on each host by itself.
-fn nothing_allowed(kind: &RuleKind) -> RuleKind {
-    let limits = Limits::nothing();
-    let scope = Scope::Host;
-    match kind {
-        RuleKind::MaxDevicesPerUser { .. } | RuleKind::MaxHostsPerUser { .. } | RuleKind::Idle { .. } => {
-            RuleKind::MaxDevicesPerUser { limits, scope }
-        }
-        RuleKind::MaxEnvironmentsPerUser { .. } => RuleKind::MaxEnvironmentsPerUser { limits, scope },
-        RuleKind::MaxMemoryPerUser { per, .. } => RuleKind::MaxMemoryPerUser { limits, per: *per, scope },
-        kind => kind.clone(),
-    }
 }

@@ -7,13 +7,14 @@ use serde::Serialize;
 
 use super::facts::{Facts, HostId, ProcessId, UserFacts, UserId};
 use super::history::Past;
-use super::left_behind::{Busy, Contexts};
+use super::left_behind::Contexts;
 use super::selector::View;
-use super::{History, Input, Stage, Subject, Target, Violation, hold, judge, rules, selector, words};
-use crate::config::{Action, Limits, Rule, RuleKind, Scope};
+use super::{History, Input, Stage, Subject, Target, Violation, hold, judge, selector, words};
+use crate::config::{Action, Limits, Rule, Scope};
+use crate::kinds::{self, JudgedProcesses, Kind};
 
 /// What the rules make of a process that uses a device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     /// As the snapshot shows it.
     pub process: Process,
@@ -28,7 +29,7 @@ pub struct Explanation {
 }
 
 /// What one rule makes of it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RuleExplanation {
     /// Its name.
     pub rule: String,
@@ -85,7 +86,7 @@ pub fn explain(input: &Input<'_>, history: &History, hostname: &str, pid: u32) -
     for violation in &plan.violations {
         let mut rules = input.config.rules.iter();
         let rule = rules.find(|rule| rule.name == violation.key.rule);
-        if rule.is_some_and(|rule| subject.concerns(&violation.key.subject, &rule.kind)) {
+        if rule.is_some_and(|rule| subject.concerns(&violation.key.subject, &*rule.kind)) {
             let of_rule = by_rule.entry(&violation.key.rule).or_default();
             of_rule.push(violation.clone());
         }
@@ -131,10 +132,10 @@ impl About<'_, '_> {
 
     /// Its user, as far as a kind of rule looks at it: only one of them looks at processes of which it is not known where they
     /// belong.
-    fn user_for(&self, kind: &RuleKind) -> Option<UserId> {
+    fn user_for(&self, kind: &dyn Kind) -> Option<UserId> {
         let process = &self.facts.processes[self.id];
         let unknown = process.unknown_owner;
-        let unknown = unknown.filter(|_| matches!(kind, RuleKind::UnknownProcesses { .. }));
+        let unknown = unknown.filter(|_| kind.looks_at_unknown());
         process.user.or(unknown)
     }
 
@@ -144,7 +145,7 @@ impl About<'_, '_> {
     }
 
     /// Whether a violation has to do with the process, its environment or its user.
-    fn concerns(&self, subject: &Subject, kind: &RuleKind) -> bool {
+    fn concerns(&self, subject: &Subject, kind: &dyn Kind) -> bool {
         let hostname = self.facts.hosts[self.host].hostname;
         let here = subject.hostname().is_none_or(|it| it == hostname);
         let uses = |index: &DeviceIndex| self.gpus().any(|gpu| gpu == index.gpu);
@@ -208,13 +209,12 @@ impl About<'_, '_> {
         let all_hosts = rule.kind.scope() == Scope::AllHosts;
         let place = (!all_hosts).then_some(self.host);
         let unmatched = self.unmatched(&view);
-        let user = self.user_for(&rule.kind);
+        let user = self.user_for(&*rule.kind);
         let matched = user.filter(|_| unmatched.is_none());
-        let has_limits = rule.kind.limits().is_some();
-        let limit = matched.filter(|_| has_limits).map(|user| {
+        let limit = matched.zip(rule.kind.definition().limit).map(|(user, quantity)| {
             let name = words::name(self.facts.users[user].name);
             match view.limit(user, place) {
-                Some(limit) => format!("{} {limit}", amount(&rule.kind, limit.value)),
+                Some(limit) => format!("{} {limit}", quantity.amount(limit.value)),
                 None => format!("no limit for {name}"),
             }
         });
@@ -222,7 +222,11 @@ impl About<'_, '_> {
             let host = (!all_hosts).then_some(hostname);
             hold::why(input, rule, &self.facts.users[user], host)
         });
-        let found = matched.and_then(|_| self.found(past, rule, input.now_seconds));
+        let mut own = violations.iter().filter(|it| it.key.subject.hostname().is_none() == all_hosts);
+        let found = matched.and_then(|_| match (rule.kind.limits(), own.next()) {
+            (Some(_), Some(violation)) => Some(violation.found()),
+            _ => self.counted(past, rule, input.now_seconds),
+        });
         let contexts = Contexts::new(self.facts, past, input.now_seconds);
         let ends = |violation: &&Violation| rule.action.acts() && violation.targets.iter().any(|it| self.is_target(it));
         let is_held = |violation: &Violation| matches!(violation.stage, Stage::Held { .. });
@@ -281,7 +285,7 @@ impl About<'_, '_> {
         let selector = &view.rule.selector;
         let host = &self.facts.hosts[self.host];
         let facts = &self.facts.processes[self.id];
-        let Some(user) = self.user_for(&view.rule.kind) else {
+        let Some(user) = self.user_for(&*view.rule.kind) else {
             return self.out_of_reach();
         };
         if view.missing_hosts.contains(&host.hostname) {
@@ -315,46 +319,36 @@ impl About<'_, '_> {
             return Some(format!("it does not look at {}", words::devices(self.gpus())));
         }
         let process = facts.process;
-        match view.rule.kind {
-            RuleKind::NonEnvProcesses if facts.environment.is_some() => {
-                Some("the process is in an environment".to_owned())
-            }
-            RuleKind::EnvDevices
-            | RuleKind::EnvMemory
-            | RuleKind::MaxProcessesPerEnvironment { .. }
-            | RuleKind::MaxAge { .. }
-            | RuleKind::Idle { .. }
-                if facts.environment.is_none() =>
-            {
-                Some("the process is in no environment".to_owned())
-            }
-            RuleKind::NonEnvProcesses | RuleKind::EnvDevices if !facts.within_reach => {
+        let kind = &view.rule.kind;
+        match (kind.processes(), facts.environment) {
+            (JudgedProcesses::OutsideEnvironments, Some(_)) => Some("the process is in an environment".to_owned()),
+            (JudgedProcesses::InEnvironments, None) => Some("the process is in no environment".to_owned()),
+            _ if kind.judges_each_process() && !facts.within_reach => {
                 self.out_of_reach().or_else(|| Some(words::process(process.pid, process.comm.as_deref())))
             }
             _ => None,
         }
     }
 
-    /// What the rule counts: what it would find if nothing at all were allowed.
-    fn found(&self, past: &Past<'_>, rule: &Rule, now_seconds: f64) -> Option<String> {
-        let mut nothing = rule.clone();
-        *nothing.kind.limits_mut()? = Limits::nothing();
+    /// What a rule that is not broken counts: what it would find if nothing were allowed.
+    fn counted(&self, past: &Past<'_>, rule: &Rule, now_seconds: f64) -> Option<String> {
+        let nothing = Rule { kind: rule.kind.with_limits(Limits::nothing())?, ..rule.clone() };
         let view = View::new(self.facts, &nothing);
-        let findings = rules::findings(&view, past, now_seconds);
+        let findings = kinds::findings(&view, past, now_seconds);
         let mut findings = findings.into_iter();
-        let finding = findings.find(|finding| self.concerns(&finding.subject, &rule.kind));
-        finding.map(|finding| finding.found)
+        let finding = findings.find(|finding| self.concerns(&finding.subject, &*rule.kind));
+        finding.map(|finding| finding.fact.found())
     }
 
     /// Devices that its environment holds and the process uses, and whose use a rule about idle devices cannot measure.
     fn unmeasured(&self, view: &View<'_, '_>) -> BTreeSet<u32> {
         let environment = self.facts.processes[self.id].environment;
-        let is_idle = matches!(view.rule.kind, RuleKind::Idle { .. });
+        let is_idle = view.rule.kind.idle_limit().is_some();
         let held = environment.filter(|_| is_idle);
         let held = held.map_or(&[][..], |id| self.facts.attachments_of(id));
         held.iter()
             .filter(|it| self.gpus().any(|gpu| gpu == it.gpu))
-            .filter(|it| rules::is_unmeasured(self.facts, it))
+            .filter(|it| kinds::is_unmeasured(self.facts, it))
             .map(|it| it.gpu)
             .collect()
     }
@@ -364,10 +358,10 @@ impl About<'_, '_> {
         if uses.iter().all(|used| !used.shows_use) {
             return "the driver lists it without memory and without utilization, which is no use".to_owned();
         }
-        if rule.kind == RuleKind::EnvDevices {
+        if rule.kind.forbids_unattached_use() {
             let mut uses = self.facts.uses[self.facts.processes[self.id].uses.clone()].iter();
             let left = uses.find_map(|used| {
-                let works_on = contexts.left_behind(used, Busy::of(rule))?;
+                let works_on = contexts.left_behind(used, rule.busy())?;
                 Some((used.gpu, works_on))
             });
             if let Some((gpu, works_on)) = left {
@@ -377,31 +371,6 @@ impl About<'_, '_> {
                 );
             }
         }
-        match &rule.kind {
-            RuleKind::NonEnvProcesses => "it is in an environment",
-            RuleKind::EnvDevices => "its environment is attached to what it uses",
-            RuleKind::EnvMemory => "its environment uses no more than it asked for",
-            RuleKind::UnknownProcesses { .. } => "it is known where its user's processes belong",
-            RuleKind::Idle { .. } => "no device that it uses has been idle for the whole window",
-            _ => "this is no more than is allowed",
-        }
-        .to_owned()
-    }
-}
-
-/// A limit in the words of its kind.
-fn amount(kind: &RuleKind, value: u64) -> String {
-    match kind {
-        RuleKind::MaxDevicesPerUser { .. } => words::count(value, "device"),
-        RuleKind::MaxEnvironmentsPerUser { .. } => words::count(value, "environment"),
-        RuleKind::MaxHostsPerUser { .. } => words::count(value, "host"),
-        RuleKind::MaxProcessesPerEnvironment { .. } => words::count(value, "process"),
-        RuleKind::MaxMemoryPerUser { .. } => words::memory(value),
-        RuleKind::MaxAge { .. } => words::duration(value),
-        RuleKind::NonEnvProcesses
-        | RuleKind::EnvDevices
-        | RuleKind::EnvMemory
-        | RuleKind::Idle { .. }
-        | RuleKind::UnknownProcesses { .. } => value.to_string(),
+        rule.kind.kept().to_owned()
     }
 }

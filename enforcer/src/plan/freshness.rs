@@ -7,7 +7,7 @@ use crate::config::Config;
 
 /// Whether facts may be acted upon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Freshness {
+pub(crate) enum Freshness {
     /// There are none, or they are too old.
     Missing,
     /// They are those of the last cycle.
@@ -19,32 +19,32 @@ pub(super) enum Freshness {
 /// When the facts of a host were read, by its own clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ReadTimes {
+pub(crate) struct ReadTimes {
     /// The snapshot was made, Unix time.
-    pub(super) snapshot_seconds: Option<f64>,
+    pub(crate) snapshot_seconds: Option<f64>,
     /// The driver was asked, Unix time.
-    pub(super) gpu_seconds: Option<f64>,
+    pub(crate) gpu_seconds: Option<f64>,
     /// The processes were read, Unix time.
-    pub(super) processes_seconds: Option<f64>,
+    pub(crate) processes_seconds: Option<f64>,
     /// The state files were read, Unix time.
-    pub(super) state_seconds: Option<f64>,
+    pub(crate) state_seconds: Option<f64>,
 }
 
 /// What was read last of a host, and when it was last news.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct LastRead {
+pub(crate) struct LastRead {
     /// By the clock of the host.
-    pub(super) times: ReadTimes,
+    pub(crate) times: ReadTimes,
     /// When its environments and attachments were last new, Unix time by the clock here.
-    pub(super) state_news_seconds: Option<f64>,
+    pub(crate) state_news_seconds: Option<f64>,
     /// When its devices and processes were last new, Unix time by the clock here.
-    pub(super) gpu_news_seconds: Option<f64>,
+    pub(crate) gpu_news_seconds: Option<f64>,
 }
 
 impl LastRead {
     /// Notes what a cycle was planned with.
-    pub(super) fn follow(&mut self, freshness: &HostFreshness, now_seconds: f64) {
+    pub(crate) fn follow(&mut self, freshness: &HostFreshness, now_seconds: f64) {
         let last_gpu_seconds = self.times.gpu_seconds;
         self.times = freshness.read;
         self.times.gpu_seconds = self.times.gpu_seconds.or(last_gpu_seconds);
@@ -76,19 +76,19 @@ impl ReadTimes {
 
 /// What may be concluded from the latest snapshot of a host.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HostFreshness {
+pub(crate) struct HostFreshness {
     /// Environments and attachments.
-    pub(super) state: Freshness,
+    pub(crate) state: Freshness,
     /// Devices and the processes on them too.
-    pub(super) gpu: Freshness,
+    pub(crate) gpu: Freshness,
     /// When they were read; empty where they are too old.
-    pub(super) read: ReadTimes,
+    pub(crate) read: ReadTimes,
     /// The time of the request for the state files, before they were read, Unix time by this machine's clock.
-    pub(super) state_asked_seconds: Option<f64>,
+    pub(crate) state_asked_seconds: Option<f64>,
     /// What a gap between two observations may last for time to count through it.
-    pub(super) longest_gap_seconds: f64,
+    pub(crate) longest_gap_seconds: f64,
     /// By how much the clock of the host is ahead of the one here.
-    pub(super) clock_ahead_seconds: f64,
+    pub(crate) clock_ahead_seconds: f64,
 }
 
 /// Three missed intervals, and never less than this, are a gap.
@@ -98,7 +98,7 @@ const LONGEST_INTERVAL_SECONDS: f64 = 3600.0;
 
 impl HostFreshness {
     /// A host of which nothing may be concluded.
-    pub(super) fn missing(longest_gap_seconds: f64) -> Self {
+    pub(crate) fn missing(longest_gap_seconds: f64) -> Self {
         Self {
             state: Freshness::Missing,
             gpu: Freshness::Missing,
@@ -110,7 +110,7 @@ impl HostFreshness {
     }
 
     /// Judges the latest snapshot of `host`, `last` being that of the last cycle.
-    pub(super) fn of(host: &HostSnapshot, last: LastRead, config: &Config, now_seconds: f64) -> Self {
+    pub(crate) fn of(host: &HostSnapshot, last: LastRead, config: &Config, now_seconds: f64) -> Self {
         let interval = config.interval.as_secs_f64();
         let gap = |interval: f64| (3.0 * interval).max(SHORTEST_GAP_SECONDS);
         let Some(snapshot) = host.snapshot.as_ref().filter(|_| host.up) else {
@@ -157,7 +157,7 @@ impl HostFreshness {
     }
 
     /// For a rule that looks at devices and processes, or at environments and attachments alone.
-    pub(super) fn for_rule(&self, needs_processes: bool) -> Freshness {
+    pub(crate) fn for_rule(&self, needs_processes: bool) -> Freshness {
         if needs_processes { self.gpu } else { self.state }
     }
 }
@@ -176,39 +176,39 @@ fn clock_ahead_seconds(measured: f64) -> f64 {
 /// Time during which something was observed: neither gaps, nor waiting, nor a clock that is set back add to it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ObservedTime {
+pub(crate) struct ObservedTime {
     /// How much.
-    pub(super) seconds: f64,
+    pub(crate) seconds: f64,
     /// Unix time up to which it was counted; absent while it waits.
-    pub(super) until_seconds: Option<f64>,
+    pub(crate) until_seconds: Option<f64>,
 }
 
 impl ObservedTime {
     /// Begins now.
-    pub(super) const fn begin(now_seconds: f64) -> Self {
+    pub(crate) const fn begin(now_seconds: f64) -> Self {
         Self { seconds: 0.0, until_seconds: Some(now_seconds) }
     }
 
     /// How much it is if it is observed now.
-    pub(super) fn at(&self, now_seconds: f64, longest_gap_seconds: f64) -> f64 {
+    pub(crate) fn at(&self, now_seconds: f64, longest_gap_seconds: f64) -> f64 {
         let gap = self.until_seconds.map(|until| now_seconds - until);
         let counted = gap.filter(|gap| (0.0..=longest_gap_seconds).contains(gap));
         self.seconds + counted.unwrap_or(0.0)
     }
 
     /// How much it will be at a time, if it is observed from now until then.
-    pub(super) fn when(&self, seconds: f64, now_seconds: f64) -> f64 {
+    pub(crate) fn when(&self, seconds: f64, now_seconds: f64) -> f64 {
         self.seconds + (seconds - self.until_seconds.unwrap_or(now_seconds))
     }
 
     /// It is observed now.
-    pub(super) fn observe(&mut self, now_seconds: f64, longest_gap_seconds: f64) {
+    pub(crate) fn observe(&mut self, now_seconds: f64, longest_gap_seconds: f64) {
         self.seconds = self.at(now_seconds, longest_gap_seconds);
         self.until_seconds = Some(now_seconds);
     }
 
     /// It waits now.
-    pub(super) const fn wait(&mut self) {
+    pub(crate) const fn wait(&mut self) {
         self.until_seconds = None;
     }
 }

@@ -10,10 +10,10 @@ use super::history::{MOST_FROZEN, Past, ProcessHistory, ViolationHistory, wants_
 use super::ladder::{Rung, rung};
 use super::left_behind::left_behind;
 use super::reach::Reach;
-use super::rules::{self, Finding, Piece, Unit};
 use super::selector::{View, Views};
 use super::{History, Input, Key, Plan, Stage, Step, StepKind, Target, Violation, hold, words};
-use crate::config::{Action, Rule, RuleKind, Undelivered};
+use crate::config::{Action, Rule, Undelivered};
+use crate::kinds::{self, Finding, Piece, Unit};
 
 /// See [`super::plan`].
 pub(super) fn plan<'a>(input: &Input<'a>, history: &History, facts: &Facts<'a>, views: &Views<'_, 'a>) -> Plan {
@@ -34,7 +34,7 @@ pub(super) fn plan<'a>(input: &Input<'a>, history: &History, facts: &Facts<'a>, 
     judge.plan.left_behind = left_behind(facts, input, &past);
     for rule in &input.config.rules {
         let view = &views[rule.name.as_str()];
-        let mut findings = rules::findings(view, &past, input.now_seconds);
+        let mut findings = kinds::findings(view, &past, input.now_seconds);
         findings.sort_by(|a, b| a.subject.cmp(&b.subject));
         let mut of_rule = history.of_rule(rule);
         for finding in findings {
@@ -43,8 +43,8 @@ pub(super) fn plan<'a>(input: &Input<'a>, history: &History, facts: &Facts<'a>, 
         }
         let frozen = history.frozen(facts, view, of_rule, input.now_seconds);
         judge.plan.frozen.extend(frozen);
-        if matches!(rule.kind, RuleKind::Idle { .. }) {
-            for attachment in rules::unmeasured(view) {
+        if rule.kind.idle_limit().is_some() {
+            for attachment in kinds::unmeasured(view) {
                 let hostname = facts.hosts[attachment.host].hostname.to_owned();
                 let place = (rule.name.clone(), hostname);
                 let gpus = judge.plan.not_judged.entry(place).or_default();
@@ -116,11 +116,6 @@ impl Judge<'_, '_> {
                 self.climb(&at, relief.as_deref(), &finding.units)
             }
         };
-        let advice = match unconfirmed {
-            true => NOTHING_TO_DO,
-            false => &finding.advice,
-        };
-        let remedy = self.reach.remedy(advice, pieces, finding.host);
         self.plan.violations.push(Violation {
             username: user.name.to_owned(),
             uid: user.uid,
@@ -128,9 +123,7 @@ impl Judge<'_, '_> {
             action: rule.action,
             since_seconds,
             stage,
-            found: finding.found,
-            allowed: finding.allowed,
-            remedy,
+            fact: finding.fact,
             targets,
             unconfirmed,
             key,
@@ -290,10 +283,6 @@ impl Judge<'_, '_> {
         at.is_new && at.view.freshness(Some(host)) == Freshness::New
     }
 }
-
-/// The advice to a user about devices that another user may have attached.
-const NOTHING_TO_DO: &str = "nothing has to be done: another user may have attached this, and no process ends by taking it \
-     back. To keep it, detach it and attach it again";
 
 /// What a violation's way is judged by.
 struct Position<'p, 'a> {

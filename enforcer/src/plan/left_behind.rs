@@ -1,13 +1,14 @@
 //! Processes that lose a device and work on another one: they are spared, and the context that they leave behind on the
 //! lost device breaks no rule.
 
+use std::time::Duration;
+
 use genv_core::model::Attribution;
-use serde::Serialize;
 
 use super::facts::{AttachmentFacts, Facts, ProcessId, UseFacts};
 use super::history::{ContextHistory, Past};
 use super::{History, Input, ProcessTarget};
-use crate::config::{Rule, RuleKind};
+use crate::config::Rule;
 
 /// Utilization from which on a process is busy, where the rule names none.
 const DEFAULT_BUSY_RATIO: f64 = 0.05;
@@ -16,7 +17,7 @@ const DEFAULT_BUSY_RATIO: f64 = 0.05;
 const DEFAULT_RECENT_SECONDS: f64 = 300.0;
 
 /// A context that a detach left behind on a device: its process works on another device, which its environment holds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LeftBehind {
     /// Host.
     pub hostname: String,
@@ -37,24 +38,27 @@ pub struct LeftBehind {
 /// From when on a process is busy, and for how long it counts as busy after that: between two samples a training that
 /// writes a checkpoint is not idle.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Busy {
+pub(crate) struct Busy {
     ratio: f64,
     recent_seconds: f64,
 }
 
 impl Busy {
-    /// As a rule looks at it.
-    pub(super) fn of(rule: &Rule) -> Self {
-        let (ratio, recent) = match &rule.kind {
-            RuleKind::Idle { below, over, .. } => (*below, over.as_secs_f64()),
-            RuleKind::EnvDevices => (DEFAULT_BUSY_RATIO, rule.for_duration.as_secs_f64()),
-            // A rule that acts at once does so also while a training writes a checkpoint.
-            _ => {
-                let recent = rule.for_duration.as_secs_f64().max(DEFAULT_RECENT_SECONDS);
-                (DEFAULT_BUSY_RATIO, recent)
-            }
-        };
-        Self { ratio, recent_seconds: recent }
+    /// The usual utilization, within this time.
+    pub(crate) const fn recently(recent: Duration) -> Self {
+        Self { ratio: DEFAULT_BUSY_RATIO, recent_seconds: recent.as_secs_f64() }
+    }
+
+    /// The same for a rule that acts after `for_duration`: a rule that acts at once does so also while a training writes
+    /// a checkpoint.
+    pub(crate) fn at_least_recently(for_duration: Duration) -> Self {
+        let recent_seconds = for_duration.as_secs_f64().max(DEFAULT_RECENT_SECONDS);
+        Self { ratio: DEFAULT_BUSY_RATIO, recent_seconds }
+    }
+
+    /// This utilization or more, within this time.
+    pub(crate) const fn from(ratio: f64, recent: Duration) -> Self {
+        Self { ratio, recent_seconds: recent.as_secs_f64() }
     }
 }
 
@@ -66,14 +70,14 @@ impl Default for Busy {
 
 /// What processes do on devices, now and lately.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Contexts<'c, 'a> {
+pub(crate) struct Contexts<'c, 'a> {
     facts: &'c Facts<'a>,
     past: &'c Past<'c>,
     now_seconds: f64,
 }
 
 impl<'c, 'a> Contexts<'c, 'a> {
-    pub(super) const fn new(facts: &'c Facts<'a>, past: &'c Past<'c>, now_seconds: f64) -> Self {
+    pub(crate) const fn new(facts: &'c Facts<'a>, past: &'c Past<'c>, now_seconds: f64) -> Self {
         Self { facts, past, now_seconds }
     }
 
@@ -99,7 +103,7 @@ impl<'c, 'a> Contexts<'c, 'a> {
     }
 
     /// A GPU other than `gpu` on which a process is busy and which its environment holds by an attachment that `stays`.
-    pub(super) fn works_on(
+    pub(crate) fn works_on(
         &self,
         id: ProcessId,
         gpu: u32,
@@ -115,7 +119,7 @@ impl<'c, 'a> Contexts<'c, 'a> {
 
     /// Whether the context of a process on a GPU was left behind by a detach: its environment held the GPU while it had the
     /// context, the process computes nothing there, and it works on a GPU that the environment holds, which is the answer.
-    pub(super) fn left_behind(&self, used: &UseFacts, busy: Busy) -> Option<u32> {
+    pub(crate) fn left_behind(&self, used: &UseFacts, busy: Busy) -> Option<u32> {
         let process = &self.facts.processes[used.process];
         let attached = self.facts.attachments_of(process.environment?);
         if attached.iter().any(|it| it.gpu == used.gpu)
@@ -128,7 +132,7 @@ impl<'c, 'a> Contexts<'c, 'a> {
     }
 
     /// Whether the context of a process would be left behind if its environment lost the GPU; as [`Self::left_behind`].
-    pub(super) fn leaves_behind(
+    pub(crate) fn leaves_behind(
         &self,
         used: &UseFacts,
         busy: Busy,
@@ -142,14 +146,14 @@ impl<'c, 'a> Contexts<'c, 'a> {
 
     /// Whether a process that loses the device of an attachment works on, so that it is not ended with it; `stays` tells
     /// which attachments the environment keeps.
-    pub(super) fn is_spared(
+    pub(crate) fn is_spared(
         &self,
         id: ProcessId,
         rule: &Rule,
         gpu: u32,
         stays: impl Fn(&AttachmentFacts) -> bool,
     ) -> bool {
-        self.works_on(id, gpu, Busy::of(rule), stays).is_some()
+        self.works_on(id, gpu, rule.busy(), stays).is_some()
     }
 }
 
@@ -180,7 +184,7 @@ impl<'h> Since<'h> {
 }
 
 /// All contexts that were left behind.
-pub(super) fn left_behind(facts: &Facts<'_>, input: &Input<'_>, past: &Past<'_>) -> Vec<LeftBehind> {
+pub(crate) fn left_behind(facts: &Facts<'_>, input: &Input<'_>, past: &Past<'_>) -> Vec<LeftBehind> {
     let contexts = Contexts::new(facts, past, input.now_seconds);
     let all = facts.uses_by_environment.iter().filter_map(|&position| {
         let used = &facts.uses[position];

@@ -7,32 +7,60 @@ use crate::config::{Limit, Limits};
 
 /// A limit that applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Applied<'a> {
-    pub(super) value: u64,
-    by: By<'a>,
+pub(crate) struct AppliedLimit<S> {
+    pub(crate) value: u64,
+    source: LimitSource<S>,
     /// Whether it is a host's own.
     is_of_host: bool,
     /// The host that has a limit of its own.
-    pub(super) host: Option<&'a str>,
+    pub(crate) host: Option<S>,
 }
+
+/// A limit with names of the facts.
+pub(crate) type Applied<'a> = AppliedLimit<&'a str>;
+
+/// A limit that outlives the facts.
+pub(crate) type OwnedLimit = AppliedLimit<String>;
 
 /// Whose limit it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum By<'a> {
-    User(&'a str),
-    Group(&'a str),
+enum LimitSource<S> {
+    User(S),
+    Group(S),
     Default,
 }
 
-impl fmt::Display for Applied<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.by {
-            By::User(name) => write!(f, "for {}", name.escape_debug())?,
-            By::Group(name) => write!(f, "for members of {}", name.escape_debug())?,
-            By::Default => write!(f, "by default")?,
+impl Applied<'_> {
+    pub(crate) fn to_owned(self) -> OwnedLimit {
+        OwnedLimit {
+            value: self.value,
+            source: match self.source {
+                LimitSource::User(name) => LimitSource::User(name.to_owned()),
+                LimitSource::Group(name) => LimitSource::Group(name.to_owned()),
+                LimitSource::Default => LimitSource::Default,
+            },
+            is_of_host: self.is_of_host,
+            host: self.host.map(str::to_owned),
         }
-        match self.host {
-            Some(host) => write!(f, " on {}", host.escape_debug()),
+    }
+}
+
+impl OwnedLimit {
+    /// A limit of a number, in words: `2 for alice`.
+    pub(crate) fn number(&self) -> String {
+        format!("{} {self}", self.value)
+    }
+}
+
+impl<S: AsRef<str>> fmt::Display for AppliedLimit<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.source {
+            LimitSource::User(name) => write!(f, "for {}", name.as_ref().escape_debug())?,
+            LimitSource::Group(name) => write!(f, "for members of {}", name.as_ref().escape_debug())?,
+            LimitSource::Default => write!(f, "by default")?,
+        }
+        match &self.host {
+            Some(host) => write!(f, " on {}", host.as_ref().escape_debug()),
             None => Ok(()),
         }
     }
@@ -40,7 +68,7 @@ impl fmt::Display for Applied<'_> {
 
 /// The limits of one rule, worked out once for each user and not for each environment or device.
 #[derive(Debug)]
-pub(super) struct LimitTable<'a> {
+pub(crate) struct LimitTable<'a> {
     /// By host, the position in `applied` of its limits: 0 without an override, else 1 and the position of the override.
     places: Vec<usize>,
     /// By place and user.
@@ -48,7 +76,7 @@ pub(super) struct LimitTable<'a> {
 }
 
 impl<'a> LimitTable<'a> {
-    pub(super) fn new(limits: &'a Limits<u64>, facts: &Facts<'a>) -> Self {
+    pub(crate) fn new(limits: &'a Limits<u64>, facts: &Facts<'a>) -> Self {
         let mut places = vec![0; facts.hosts.len()];
         // The first of several overrides wins.
         for (position, (hosts, _)) in limits.overrides.iter().enumerate().rev() {
@@ -64,7 +92,7 @@ impl<'a> LimitTable<'a> {
     }
 
     /// The limit of a user, on a host or over all; absent: none.
-    pub(super) fn get(&self, facts: &Facts<'a>, user: UserId, host: Option<HostId>) -> Option<Applied<'a>> {
+    pub(crate) fn get(&self, facts: &Facts<'a>, user: UserId, host: Option<HostId>) -> Option<Applied<'a>> {
         let place = host.map_or(0, |host| self.places[host]);
         let applied = self.applied[place][user]?;
         let named = host.filter(|_| applied.is_of_host);
@@ -80,10 +108,10 @@ fn applied<'a>(base: &'a Limit<u64>, own: Option<&'a Limit<u64>>, user: &UserFac
         }
         of(base).map(|value| (value, false))
     };
-    let with = |by, (value, is_of_host)| Applied { value, by, is_of_host, host: None };
+    let with = |source, (value, is_of_host)| Applied { value, source, is_of_host, host: None };
 
     if let Some(found) = pick(&|limit| user.names().find_map(|name| limit.users.get(name).copied())) {
-        return Some(with(By::User(user.name), found));
+        return Some(with(LimitSource::User(user.name), found));
     }
     let own_groups = own.into_iter().flat_map(|limit| limit.groups.keys());
     let names = own_groups.chain(base.groups.keys());
@@ -91,9 +119,9 @@ fn applied<'a>(base: &'a Limit<u64>, own: Option<&'a Limit<u64>>, user: &UserFac
         .filter(|name| user.groups.is_none_or(|groups| groups.contains(*name)))
         .filter_map(|name| Some((name, pick(&|limit| limit.groups.get(name).copied())?)))
         .max_by(|(a_name, a), (b_name, b)| a.0.cmp(&b.0).then_with(|| b_name.cmp(a_name)));
-    let default = pick(&|limit| limit.default).map(|found| with(By::Default, found));
+    let default = pick(&|limit| limit.default).map(|found| with(LimitSource::Default, found));
     if let Some((name, found)) = largest {
-        let of_group = with(By::Group(name), found);
+        let of_group = with(LimitSource::Group(name), found);
         // Who may be a member, or not, has the larger one; who is no member and has none is not limited at all.
         return match user.groups {
             Some(_) => Some(of_group),

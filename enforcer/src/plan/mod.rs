@@ -2,23 +2,21 @@
 
 mod counted;
 mod explain;
-mod facts;
-mod freshness;
-mod history;
+pub(crate) mod facts;
+pub(crate) mod freshness;
+pub(crate) mod history;
 mod hold;
 mod judge;
 mod ladder;
-mod left_behind;
-mod limits;
+pub(crate) mod left_behind;
+pub(crate) mod limits;
 mod reach;
 mod relief;
-mod rules;
-mod selector;
+pub(crate) mod selector;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unconfirmed;
 pub(crate) mod unknown;
-pub(crate) mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,6 +25,8 @@ use genv_core::model::{DeviceIndex, HostSnapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Action, Config, Waiver};
+use crate::kinds::SharedFact;
+pub(crate) use crate::present::words;
 pub use counted::{Counted, counted};
 pub use explain::{Explanation, RuleExplanation, Standing, explain};
 use facts::Facts;
@@ -80,7 +80,7 @@ pub struct Input<'a> {
 }
 
 /// What is wrong and what to do.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Everything that breaks a rule, also what is waived or too young; by rule, in the order of the file, then by subject.
     pub violations: Vec<Violation>,
@@ -175,7 +175,7 @@ impl Subject {
 }
 
 /// Something that breaks a rule.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Violation {
     /// What it is known by.
     pub key: Key,
@@ -191,22 +191,16 @@ pub struct Violation {
     pub since_seconds: f64,
     /// How far it is.
     pub stage: Stage,
-    /// What was found, in one clause: `uses 3 devices`.
-    pub found: String,
-    /// What is allowed and by whose limit: `2 for members of students`.
-    pub allowed: String,
-    /// How to end it: `detach 1 device: genv detach --index 2`.
-    pub remedy: String,
+    /// What was found and what is allowed.
+    pub(crate) fact: SharedFact,
     /// What would be ended or taken to end it, the newest first.
     pub targets: Vec<Target>,
     /// Whether it consists only of attachments that nothing shows to be made by their user.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
 }
 
 /// How far a violation is.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "stage", rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Stage {
     /// It is too young.
     Pending {
@@ -227,7 +221,6 @@ pub enum Stage {
         /// Unix time.
         at_seconds: f64,
         /// Unix time of the SIGKILL that follows SIGTERM; absent if no signal follows.
-        #[serde(skip_serializing_if = "Option::is_none")]
         kill_seconds: Option<f64>,
     },
     /// It waits where it is.

@@ -2,16 +2,15 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::facts::{AttachmentFacts, AttachmentId, Facts, HostId, ProcessId};
 use super::history::{AttachmentHistory, Past, ProcessHistory};
 use super::left_behind::Contexts;
 use super::relief::{Candidate, choose};
-use super::rules::{Piece, Unit};
-use super::{AttachmentTarget, Input, ProcessTarget, Target, hold, words};
+use super::{AttachmentTarget, Input, ProcessTarget, Target, hold};
 use crate::config::{Action, DetachedProcesses, Rule};
+use crate::kinds::{Piece, Unit};
 
 /// What is within reach of a plan that is being made.
 #[derive(Debug)]
@@ -217,48 +216,5 @@ impl<'j, 'a> Reach<'j, 'a> {
             Some((what, reason)) => format!("{nothing}: {what}: {reason}"),
             None => nothing.to_owned(),
         }
-    }
-
-    /// What the user can do, with the commands for what would be taken.
-    pub(super) fn remedy(&self, advice: &str, pieces: &[Piece], host: Option<HostId>) -> String {
-        let facts = self.facts;
-        const MOST_NAMED: usize = 4;
-        let on = |id: HostId| match host {
-            Some(_) => String::new(),
-            None => format!(" on {}", words::name(facts.hosts[id].hostname)),
-        };
-        // Commands for the same place form one shell line.
-        let mut lines: Vec<(String, String)> = Vec::new();
-        for piece in pieces.iter().take(MOST_NAMED) {
-            let (place, command) = match piece {
-                Piece::Process(id) => {
-                    let process = &facts.processes[*id];
-                    let pid = process.process.pid;
-                    (format!("run{}", on(process.host)), format!("kill {pid}"))
-                }
-                Piece::Attachment(id) => {
-                    let attachment = &facts.attachments[*id];
-                    let environment = facts.environments[attachment.environment].environment;
-                    let eid = words::name(&environment.eid);
-                    let place = format!("in environment {eid}{} run", on(attachment.host));
-                    (place, format!("genv detach --index {}", attachment.gpu))
-                }
-            };
-            match lines.iter_mut().find(|(known, _)| *known == place) {
-                Some((_, commands)) => commands.extend(["; ", &command]),
-                None => lines.push((place, command)),
-            }
-        }
-        let mut remedy = advice.to_owned();
-        // Writing to a string does not fail.
-        for (number, (place, commands)) in lines.iter().enumerate() {
-            let before = if number == 0 { ": " } else { ", " };
-            let _ = write!(remedy, "{before}{place} '{commands}'");
-        }
-        let more = pieces.len().saturating_sub(MOST_NAMED);
-        if more > 0 {
-            let _ = write!(remedy, ", and {more} more");
-        }
-        remedy
     }
 }

@@ -6,21 +6,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::facts::{AttachmentFacts, EnvironmentId, Facts, HostId, UseFacts, UserFacts, UserId};
 use super::freshness::Freshness;
 use super::limits::{Applied, LimitTable};
-use crate::config::{Rule, RuleKind, Selector};
+use crate::config::{Rule, Selector};
 
 /// The facts as one rule sees them: what its selector matches, without users who are out of reach and without hosts
 /// of which nothing is known.
 #[derive(Debug)]
-pub(super) struct View<'f, 'a> {
-    pub(super) facts: &'f Facts<'a>,
-    pub(super) rule: &'a Rule,
+pub(crate) struct View<'f, 'a> {
+    pub(crate) facts: &'f Facts<'a>,
+    pub(crate) rule: &'a Rule,
     users: Vec<bool>,
     /// Users that the selector matches, including users out of reach: an attachment that others made in a user's name
     /// is not the user's.
     named_users: Vec<bool>,
     hosts: Vec<bool>,
     /// Hosts that it matches and of which the facts that it needs are missing.
-    pub(super) missing_hosts: Vec<&'a str>,
+    pub(crate) missing_hosts: Vec<&'a str>,
     needs_processes: bool,
     /// Of the newest facts that it looks at.
     freshness: Freshness,
@@ -29,17 +29,17 @@ pub(super) struct View<'f, 'a> {
 }
 
 /// The views of rules, by the names of the rules.
-pub(super) type Views<'f, 'a> = BTreeMap<&'a str, View<'f, 'a>>;
+pub(crate) type Views<'f, 'a> = BTreeMap<&'a str, View<'f, 'a>>;
 
 /// The views of all rules on the facts.
-pub(super) fn views<'f, 'a>(facts: &'f Facts<'a>, rules: &'a [Rule]) -> Views<'f, 'a> {
+pub(crate) fn views<'f, 'a>(facts: &'f Facts<'a>, rules: &'a [Rule]) -> Views<'f, 'a> {
     let views = rules.iter();
     views.map(|rule| (rule.name.as_str(), View::new(facts, rule))).collect()
 }
 
 impl<'f, 'a> View<'f, 'a> {
-    pub(super) fn new(facts: &'f Facts<'a>, rule: &'a Rule) -> Self {
-        let needs_processes = needs_processes(&rule.kind);
+    pub(crate) fn new(facts: &'f Facts<'a>, rule: &'a Rule) -> Self {
+        let needs_processes = rule.kind.needs_processes();
         let selector = &rule.selector;
         let mut missing_hosts = Vec::new();
         let mut newest = Freshness::Missing;
@@ -76,38 +76,38 @@ impl<'f, 'a> View<'f, 'a> {
     }
 
     /// Whether the rule looks at more than environments and attachments.
-    pub(super) const fn needs_processes(&self) -> bool {
+    pub(crate) const fn needs_processes(&self) -> bool {
         self.needs_processes
     }
 
-    pub(super) fn sees_user(&self, user: UserId) -> bool {
+    pub(crate) fn sees_user(&self, user: UserId) -> bool {
         self.users[user]
     }
 
-    pub(super) fn sees_host(&self, host: HostId) -> bool {
+    pub(crate) fn sees_host(&self, host: HostId) -> bool {
         self.hosts[host]
     }
 
-    pub(super) fn sees_gpu(&self, gpu: u32) -> bool {
+    pub(crate) fn sees_gpu(&self, gpu: u32) -> bool {
         let selector = &self.rule.selector;
         let listed = selector.devices.as_ref();
         listed.is_none_or(|devices| devices.contains(&gpu)) && !selector.except_devices.contains(&gpu)
     }
 
     /// Attachments, sorted by user, host and GPU.
-    pub(super) fn attachments(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn attachments(&self) -> impl Iterator<Item = usize> {
         let ids = self.facts.attachments_by_user.iter().copied();
         ids.filter(|&id| self.sees_attachment(&self.facts.attachments[id]))
     }
 
-    pub(super) fn sees_attachment(&self, attachment: &AttachmentFacts) -> bool {
+    pub(crate) fn sees_attachment(&self, attachment: &AttachmentFacts) -> bool {
         let is_in_reach = self.users[attachment.user] || attachment.unconfirmed && self.named_users[attachment.user];
         is_in_reach && self.hosts[attachment.host] && self.sees_gpu(attachment.gpu)
     }
 
     /// Whether the rule sees an environment: one of a user in reach, or one that has only attachments that its user may
     /// not have made.
-    pub(super) fn sees_environment(&self, id: EnvironmentId) -> bool {
+    pub(crate) fn sees_environment(&self, id: EnvironmentId) -> bool {
         let environment = &self.facts.environments[id];
         let mut attachments = self.facts.attachments[environment.attachments.clone()].iter();
         let is_in_reach = self.users[environment.user]
@@ -116,7 +116,7 @@ impl<'f, 'a> View<'f, 'a> {
     }
 
     /// Uses by processes of which the user is known, sorted by user, host and GPU.
-    pub(super) fn uses(&self) -> impl Iterator<Item = &'f UseFacts> {
+    pub(crate) fn uses(&self) -> impl Iterator<Item = &'f UseFacts> {
         let positions = self.facts.uses_by_user.iter();
         let uses = positions.map(|&position| &self.facts.uses[position]);
         uses.filter(|used| {
@@ -126,14 +126,14 @@ impl<'f, 'a> View<'f, 'a> {
     }
 
     /// The limit of a user, on a host or over all; absent: none.
-    pub(super) fn limit(&self, user: UserId, host: Option<HostId>) -> Option<Applied<'a>> {
+    pub(crate) fn limit(&self, user: UserId, host: Option<HostId>) -> Option<Applied<'a>> {
         let limits = self.rule.kind.limits()?;
         let table = self.limits.get_or_init(|| LimitTable::new(limits, self.facts));
         table.get(self.facts, user, host)
     }
 
     /// How fresh the facts are that a violation is concluded from, on a host or over all.
-    pub(super) fn freshness(&self, host: Option<HostId>) -> Freshness {
+    pub(crate) fn freshness(&self, host: Option<HostId>) -> Freshness {
         let of = |host: HostId| {
             let freshness = &self.facts.hosts[host].freshness;
             freshness.for_rule(self.needs_processes)
@@ -143,11 +143,6 @@ impl<'f, 'a> View<'f, 'a> {
             None => self.freshness,
         }
     }
-}
-
-/// Whether a kind looks at more than environments and attachments, which need no driver.
-const fn needs_processes(kind: &RuleKind) -> bool {
-    !matches!(kind, RuleKind::MaxDevicesPerUser { .. } | RuleKind::MaxHostsPerUser { .. })
 }
 
 fn matches_user(selector: &Selector, user: &UserFacts<'_>) -> bool {

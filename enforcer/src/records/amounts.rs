@@ -2,7 +2,7 @@
 
 use genv_core::model::{DeviceIndex, Environment, EnvironmentDevice, Snapshot};
 
-use super::known::{Held, Known, Reservations, is_less, is_short};
+use super::known::{HeldDevice, Known, Reservations, is_less, is_short};
 use crate::by_gpu::ByGpu;
 
 /// A record whose time of making is later than now by more than this was not made then: clocks of machines that share a
@@ -15,20 +15,20 @@ pub(super) struct Compared {
     /// The record as it counts, if that differs.
     pub(super) counts: Option<Environment>,
     /// What it reserves of GPUs, where that is not what the files say.
-    pub(super) reserved: ByGpu<Held>,
+    pub(super) reserved: ByGpu<HeldDevice>,
     pub(super) why: Vec<String>,
     /// Whether something is to be written down.
     pub(super) changed: bool,
 }
 
 /// What a record reserves of each GPU now.
-pub(super) fn held(environment: &Environment, reservations: &Reservations<'_>, seen_seconds: f64) -> ByGpu<Held> {
+pub(super) fn held(environment: &Environment, reservations: &Reservations<'_>, seen_seconds: f64) -> ByGpu<HeldDevice> {
     let attached = environment.devices.iter().filter(|device| device.attached);
     let held = attached.map(|device| {
         let gpu = device.index.whole().gpu;
         let reserved = reservations.reserved(&environment.eid, gpu);
         let (memory_bytes, attached_seconds) = reserved.unwrap_or_default();
-        let held = Held {
+        let held = HeldDevice {
             memory_bytes,
             attached_seconds,
             seen_seconds,
@@ -42,8 +42,8 @@ pub(super) fn held(environment: &Environment, reservations: &Reservations<'_>, s
 }
 
 /// Whether a record has less memory than its user had.
-pub(super) fn is_lessened(known: &Known, environment: &Environment, now: &ByGpu<Held>) -> bool {
-    let less = |(gpu, held): (u32, &Held)| {
+pub(super) fn is_lessened(known: &Known, environment: &Environment, now: &ByGpu<HeldDevice>) -> bool {
+    let less = |(gpu, held): (u32, &HeldDevice)| {
         let first = known.devices.get(gpu);
         first.is_some_and(|first| held.is_less(first))
     };
@@ -55,7 +55,7 @@ pub(super) fn is_lessened(known: &Known, environment: &Environment, now: &ByGpu<
 pub(super) fn compare(
     environment: &Environment,
     known: &mut Known,
-    now: &ByGpu<Held>,
+    now: &ByGpu<HeldDevice>,
     gone: &[u32],
     shown: bool,
     snapshot: &Snapshot,
@@ -70,7 +70,7 @@ pub(super) fn compare(
 
     let mut memory_bytes = environment.gpu_memory_bytes;
     if is_less(memory_bytes, known.memory_bytes) {
-        let of_all = |(_, held): (u32, &Held)| held.memory_bytes.is_none() && !held.unread;
+        let of_all = |(_, held): (u32, &HeldDevice)| held.memory_bytes.is_none() && !held.unread;
         if now.iter().any(of_all) {
             why.push("its memory was lowered".to_owned());
         }
@@ -85,11 +85,11 @@ pub(super) fn compare(
             Some(first) if held.is_less(first) => {
                 why.push(format!("its memory on device {gpu} was lowered"));
                 let memory_bytes = first.memory_bytes;
-                compared.reserved.insert(gpu, Held { memory_bytes, ..*held });
+                compared.reserved.insert(gpu, HeldDevice { memory_bytes, ..*held });
             }
             Some(first) if shown && !held.unread => {
                 compared.changed |= first.memory_bytes != held.memory_bytes;
-                *first = Held { unconfirmed: first.unconfirmed, taken_seconds: first.taken_seconds, ..*held };
+                *first = HeldDevice { unconfirmed: first.unconfirmed, taken_seconds: first.taken_seconds, ..*held };
             }
             Some(_) | None => {}
         }
@@ -99,7 +99,7 @@ pub(super) fn compare(
     known.devices.retain(|gpu, held| now.contains(gpu) || !held.unconfirmed);
     compared.changed |= known.devices.len() != before;
     let kept = gone.iter().filter_map(|gpu| Some((*gpu, *known.devices.get(*gpu)?)));
-    let kept: Vec<(u32, Held)> = kept.collect();
+    let kept: Vec<(u32, HeldDevice)> = kept.collect();
     for (gpu, held) in &kept {
         why.push(format!("device {gpu} was taken from it"));
         compared.reserved.insert(*gpu, *held);

@@ -9,7 +9,7 @@ use genv_core::model::{ConfirmedChange, Environment};
 use genv_core::proc::Named;
 
 use super::judgement::Judgement;
-use super::known::{Held, key, member};
+use super::known::{HeldDevice, key, member};
 use super::places::of;
 use crate::by_gpu::ByGpu;
 
@@ -113,7 +113,7 @@ impl Judgement<'_, '_> {
     }
 
     /// Remembers devices that came to a record, and looks for what bears out that its user attached them.
-    pub(super) fn bear_out_devices(&mut self, eid: &str, now: &ByGpu<Held>, processes: &[usize]) {
+    pub(super) fn bear_out_devices(&mut self, eid: &str, now: &ByGpu<HeldDevice>, processes: &[usize]) {
         let Some(known) = self.known.get_mut(eid) else {
             return;
         };
@@ -122,7 +122,7 @@ impl Judgement<'_, '_> {
             let held = known.devices.entry(gpu, || {
                 self.judged.changed = true;
                 let unconfirmed = !known.is_new && !self.believes;
-                Held { unconfirmed, ..*held }
+                HeldDevice { unconfirmed, ..*held }
             });
             if held.unconfirmed {
                 sought.push(gpu);

@@ -7,7 +7,7 @@ use genv_core::model::{Confirmed, ConfirmedChange};
 use serde::{Deserialize, Serialize};
 
 /// The number of remembered releases of a user; the newest stay.
-const MOST_OF_A_USER: usize = 256;
+const MAX_OF_A_USER: usize = 256;
 
 /// Released devices, members and environments, by the uid of their user.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ impl GivenBack {
         let adds = !new.is_empty();
         remembered.extend(new);
         remembered.sort_by(|one, other| one.at_seconds.total_cmp(&other.at_seconds));
-        let surplus = remembered.len().saturating_sub(MOST_OF_A_USER);
+        let surplus = remembered.len().saturating_sub(MAX_OF_A_USER);
         remembered.drain(..surplus);
         adds
     }

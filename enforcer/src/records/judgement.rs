@@ -11,7 +11,7 @@ use super::TooManyRecords;
 use super::amounts::{Compared, compare, held, is_lessened};
 use super::evidence::Claims;
 use super::given_back::GivenBack;
-use super::known::{Held, Known, KnownByEid, Reservations, member};
+use super::known::{HeldDevice, Known, KnownByEid, Reservations, member};
 use super::places::{Places, Taken};
 use super::witness::Witness;
 use crate::by_gpu::ByGpu;
@@ -67,7 +67,7 @@ pub(super) struct Judgement<'j, 'w> {
     pub(super) spared: HashSet<usize>,
     pub(super) environments: BTreeMap<String, Arc<Environment>>,
     /// What environments reserve of GPUs, where that is not what the snapshot says.
-    reserved: BTreeMap<(u32, String), Held>,
+    reserved: BTreeMap<(u32, String), HeldDevice>,
     pub(super) judged: Judged,
     pub(super) differs: bool,
 }
@@ -155,7 +155,7 @@ impl<'j, 'w> Judgement<'j, 'w> {
     fn amounts(
         &mut self,
         environment: &Environment,
-        now: &ByGpu<Held>,
+        now: &ByGpu<HeldDevice>,
         processes: &[usize],
         uptime: Option<f64>,
     ) -> Option<Environment> {

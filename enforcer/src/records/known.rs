@@ -34,7 +34,7 @@ pub(super) struct Known {
     /// When that was last seen as it is, Unix time by the clock of the host.
     pub(super) memory_seen_seconds: f64,
     /// By GPU.
-    pub(super) devices: ByGpu<Held>,
+    pub(super) devices: ByGpu<HeldDevice>,
     /// Members that are its user's by the kernel, where that can be told, with when they were last seen in the record.
     #[serde(with = "pairs")]
     pub(super) members: BTreeMap<(u32, u64), f64>,
@@ -72,7 +72,7 @@ pub(super) fn is_short(seconds: &f64) -> bool {
 /// One device of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Held {
+pub(super) struct HeldDevice {
     /// What it reserves; absent: nothing is said.
     pub(super) memory_bytes: Option<u64>,
     pub(super) attached_seconds: Option<f64>,
@@ -89,7 +89,7 @@ pub(super) struct Held {
     pub(super) unread: bool,
 }
 
-impl Held {
+impl HeldDevice {
     /// Whether the enforcer took the device, and a state that was requested at this time does not show the device, or
     /// shows a new attachment.
     pub(super) fn was_taken(&self, is_shown: bool, asked_seconds: Option<f64>) -> bool {
@@ -164,14 +164,14 @@ impl Known {
 
     /// What nothing shows to be its user's will, in words.
     pub(super) fn doubts(&self, unsure: &BTreeSet<u32>, is_used: bool) -> Option<String> {
-        const MOST_NAMED: usize = 4;
+        const MAX_NAMED: usize = 4;
         if !self.borne_out {
             let matters = is_used || !unsure.is_empty();
             return matters.then(|| "nothing shows that its user made it".to_owned());
         }
         let members = self.unconfirmed.iter().map(|(pid, _)| format!("process {pid}"));
         let devices = unsure.iter().map(|gpu| format!("device {gpu}"));
-        let added: Vec<String> = members.chain(devices).take(MOST_NAMED).collect();
+        let added: Vec<String> = members.chain(devices).take(MAX_NAMED).collect();
         let more = (self.unconfirmed.len() + unsure.len()).saturating_sub(added.len());
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let added = added.join(", ");

@@ -41,11 +41,11 @@ pub(crate) const RECORDS_FILE: &str = "records.json";
 const VERSION: u32 = 1;
 
 /// How many records of one user, and of one host, count and are remembered.
-const MOST_OF_A_USER: usize = 256;
-const MOST_OF_A_HOST: usize = 8192;
+const MAX_OF_A_USER: usize = 256;
+const MAX_OF_A_HOST: usize = 8192;
 
 /// How many disputes are named; all are counted.
-const MOST_NAMED: usize = 100;
+const MAX_NAMED: usize = 100;
 
 /// The records that were seen since the machine was started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -202,7 +202,7 @@ impl Records {
                 }
                 let number = disputes.len() as u64;
                 counting.numbers.insert(host.hostname.clone(), number);
-                let room = MOST_NAMED.saturating_sub(counting.disputed.len());
+                let room = MAX_NAMED.saturating_sub(counting.disputed.len());
                 let named = disputes.into_iter().take(room);
                 counting.disputed.extend(named);
                 counting.too_many.extend(judged.too_many);

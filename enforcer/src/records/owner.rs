@@ -9,7 +9,7 @@ use genv_core::attribute::reason;
 use genv_core::model::{Attribution, Environment};
 use genv_core::proc::is_kernel_thread;
 
-use super::MOST_OF_A_HOST;
+use super::MAX_OF_A_HOST;
 use super::judgement::Judgement;
 use super::known::{Known, key};
 use super::places::of;
@@ -37,7 +37,7 @@ impl Judgement<'_, '_> {
                 return;
             }
             // Records that are gone are known, too, while members of them live.
-            if self.known.len() >= MOST_OF_A_HOST && !self.is_used(environment, processes) {
+            if self.known.len() >= MAX_OF_A_HOST && !self.is_used(environment, processes) {
                 self.leave_unknown(processes);
                 return;
             }

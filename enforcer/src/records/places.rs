@@ -12,14 +12,14 @@ use genv_core::attribute::reason;
 use genv_core::model::{Attribution, ConfirmedChange, Environment, Process};
 use serde::{Deserialize, Serialize};
 
-use super::MOST_OF_A_HOST;
+use super::MAX_OF_A_HOST;
 use super::judgement::Judgement;
 use super::known::{key, member, pairs};
 
 /// Where a process that uses a device counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Place {
+pub(super) struct FirstMembership {
     /// Its effective user.
     uid: Option<u32>,
     /// Its environment; absent: outside.
@@ -31,7 +31,7 @@ pub(super) struct Place {
 /// The places of a host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Places(#[serde(with = "pairs")] pub(super) BTreeMap<(u32, u64), Place>);
+pub(super) struct Places(#[serde(with = "pairs")] pub(super) BTreeMap<(u32, u64), FirstMembership>);
 
 /// Members that records list and that belong to other environments, by eid.
 pub(super) type Taken = BTreeMap<String, BTreeSet<(u32, u64)>>;
@@ -156,7 +156,7 @@ impl Judgement<'_, '_> {
     }
 
     /// Where a process belongs that the files show in another place than before; absent: where they show it.
-    fn first_place(&mut self, place: Place, process: &Process, now: &str) -> Option<Attribution> {
+    fn first_place(&mut self, place: FirstMembership, process: &Process, now: &str) -> Option<Attribution> {
         let owner = self.snapshot.environment(now).and_then(|it| it.uid);
         let is_gone = |eid: &String| {
             let removed = self.snapshot.environment(eid).is_none();
@@ -261,8 +261,8 @@ impl Judgement<'_, '_> {
                 if moved.is_none() {
                     place.seen_seconds = seen_seconds;
                 }
-            } else if self.places.0.len() < MOST_OF_A_HOST {
-                let place = Place { uid, eid: eid.cloned(), seen_seconds };
+            } else if self.places.0.len() < MAX_OF_A_HOST {
+                let place = FirstMembership { uid, eid: eid.cloned(), seen_seconds };
                 self.places.0.insert(of, place);
                 self.judged.changed = true;
             }

@@ -6,7 +6,7 @@ use foldhash::{HashSet, HashSetExt as _};
 use genv_core::model::{ConfirmedChange, Environment};
 
 use super::judgement::{Judgement, Uses};
-use super::{MOST_OF_A_HOST, MOST_OF_A_USER, TooManyRecords};
+use super::{MAX_OF_A_HOST, MAX_OF_A_USER, TooManyRecords};
 
 /// The records of one user.
 #[derive(Default)]
@@ -39,7 +39,7 @@ impl Judgement<'_, '_> {
     pub(super) fn surplus(&mut self, uses: &Uses<'_>) -> HashSet<usize> {
         let snapshot = self.snapshot;
         let mut surplus = HashSet::new();
-        if snapshot.environments.len() <= MOST_OF_A_USER {
+        if snapshot.environments.len() <= MAX_OF_A_USER {
             return surplus;
         }
         let mut users: BTreeMap<Option<u32>, OfUser> = BTreeMap::new();
@@ -47,7 +47,7 @@ impl Judgement<'_, '_> {
             users.entry(environment.uid).or_default().number += 1;
         }
         for (uid, of_user) in &mut users {
-            if let Some(uid) = uid.filter(|_| of_user.number > MOST_OF_A_USER) {
+            if let Some(uid) = uid.filter(|_| of_user.number > MAX_OF_A_USER) {
                 let confirmed = self.confirmed_by(uid).iter();
                 let joined = confirmed.filter_map(|it| match it.change {
                     ConfirmedChange::Joined { pid } => Some((it.eid.clone(), pid)),
@@ -73,7 +73,7 @@ impl Judgement<'_, '_> {
         for (_, position) in waiting {
             let environment = &snapshot.environments[position];
             let of_user = users.entry(environment.uid).or_default();
-            if of_user.counted < MOST_OF_A_USER && counted < MOST_OF_A_HOST {
+            if of_user.counted < MAX_OF_A_USER && counted < MAX_OF_A_HOST {
                 of_user.counted += 1;
                 counted += 1;
             } else {
@@ -86,7 +86,7 @@ impl Judgement<'_, '_> {
         for (uid, of_user) in users {
             // Nobody is named for what others may have written.
             let first = of_user.first_left;
-            if let Some(first) = first.filter(|_| of_user.borne_out >= MOST_OF_A_USER) {
+            if let Some(first) = first.filter(|_| of_user.borne_out >= MAX_OF_A_USER) {
                 self.judged.too_many.push(TooManyRecords {
                     hostname: snapshot.hostname.clone(),
                     username: snapshot.environments[first].username.clone(),

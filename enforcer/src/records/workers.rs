@@ -12,7 +12,7 @@ use super::known::Known;
 use super::places::of;
 
 /// The limit of remembered workers of one environment.
-const MOST_WORKERS: usize = 256;
+const MAX_WORKERS: usize = 256;
 
 /// A later context is saved after this part of the linger time.
 const PART_OF_LINGER: f64 = 0.125;
@@ -125,7 +125,7 @@ fn is_on_device_of(process: &Process, known: &Known) -> bool {
 
 /// Whether there is a change to save.
 fn remember(known: &mut Known, of: (u32, u64), seen_seconds: f64) -> bool {
-    if !known.workers.contains_key(&of) && known.workers.len() >= MOST_WORKERS {
+    if !known.workers.contains_key(&of) && known.workers.len() >= MAX_WORKERS {
         return false;
     }
     known.workers.insert(of, seen_seconds).is_none()

@@ -35,7 +35,7 @@ const UNABLE_FOR: Duration = Duration::from_secs(300);
 const REMAINING_FOR: Duration = Duration::from_secs(600);
 
 /// In how many cycles a process may still be in the snapshots of its host after SIGKILL.
-const CYCLES_TO_DIE: u32 = 3;
+const CYCLES_AFTER_KILL: u32 = 3;
 
 /// The reason that a host gives is cut after so many characters.
 const MAX_REASON_CHARACTERS: usize = 300;
@@ -266,7 +266,8 @@ impl Dispatcher {
             killed.cycles += 1;
             is_in(snapshot, &killed.target)
         });
-        let unkillable = self.killed.iter_mut().filter(|killed| killed.cycles > CYCLES_TO_DIE && !killed.is_reported);
+        let unkillable =
+            self.killed.iter_mut().filter(|killed| killed.cycles > CYCLES_AFTER_KILL && !killed.is_reported);
         unkillable
             .map(|killed| {
                 killed.is_reported = true;

@@ -72,9 +72,9 @@ impl RemoteStep {
             step: step.clone(),
             username: violation.username.clone(),
             action: violation.action,
-            found: violation.found.clone(),
-            allowed: violation.allowed.clone(),
-            remedy: violation.remedy.clone(),
+            found: violation.found(),
+            allowed: violation.allowed(),
+            remedy: violation.remedy(),
             targets: on_host.cloned().collect(),
         }
     }

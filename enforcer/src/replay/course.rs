@@ -8,10 +8,10 @@ use genv_core::model::{HostSnapshot, Snapshot};
 
 use super::event::{Event, EventKind, Open, RuleSummary};
 use crate::config::Config;
-use crate::cycle::users;
 use crate::execute::breaker::Breaker;
 use crate::execute::surprise::Expected;
-use crate::groups::{Known, waiver_of_unknown};
+use crate::groups::users;
+use crate::groups::{UserGroups, waiver_of_unknown_groups};
 use crate::host::users_of_devices;
 use crate::plan::words;
 use crate::plan::{History, Input, Key, Outcome, Plan, Stage, Step, StepKind, Violation};
@@ -30,7 +30,7 @@ pub(super) enum Said {
 /// What is remembered from snapshot to snapshot.
 pub(super) struct Course<'a> {
     config: &'a Config,
-    groups: &'a mut dyn FnMut(&BTreeSet<String>) -> Known,
+    groups: &'a mut dyn FnMut(&BTreeSet<String>) -> UserGroups,
     say: &'a mut dyn FnMut(Said) -> anyhow::Result<()>,
     /// Every host that was ever heard of, in the order in which they came.
     hosts: Vec<HostSnapshot>,
@@ -58,7 +58,7 @@ pub(super) struct Course<'a> {
 impl<'a> Course<'a> {
     pub(super) fn new(
         config: &'a Config,
-        groups: &'a mut dyn FnMut(&BTreeSet<String>) -> Known,
+        groups: &'a mut dyn FnMut(&BTreeSet<String>) -> UserGroups,
         say: &'a mut dyn FnMut(Said) -> anyhow::Result<()>,
     ) -> Self {
         let rules = config.rules.iter();
@@ -166,7 +166,7 @@ impl<'a> Course<'a> {
         self.from_seconds = Some(self.from_seconds.map_or(now, |from| from.min(now)));
         self.until_seconds = Some(self.until_seconds.map_or(now, |until| until.max(now)));
         let known = (self.groups)(&users(&self.hosts));
-        let waivers: Vec<_> = waiver_of_unknown(known.unknown, self.config, now).into_iter().collect();
+        let waivers: Vec<_> = waiver_of_unknown_groups(known.unknown, self.config, now).into_iter().collect();
         let counting = self.records.count(&self.hosts, None, now);
         let input = Input {
             hosts: &counting.hosts,

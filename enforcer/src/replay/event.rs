@@ -85,8 +85,8 @@ impl Event {
                 hostname: violation.hostname.clone(),
                 subject: words::subject(&violation.key.subject),
                 since_seconds: violation.since_seconds,
-                found: violation.found.clone(),
-                allowed: violation.allowed.clone(),
+                found: violation.found(),
+                allowed: violation.allowed(),
             }),
         }
     }

@@ -11,44 +11,18 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow};
-use clap::Args;
-use genv_web::flags::file;
 use serde::Serialize;
 
-use crate::Silent;
-use crate::commands::tell;
+use crate::SilentExit;
 use crate::config::Config;
-use crate::groups::{self, Groups, Known};
+use crate::flags::ReplayFlags;
+use crate::groups::{self, Groups, UserGroups};
+use crate::output::print_note;
 use course::{Course, Said};
 use event::{RuleSummary, time};
-use recording::{Line, Recording};
-
-const EXAMPLE: &str = "Example: record a day, then see what rules would have done
-  genv snapshot --follow > monday.jsonl
-  genv-enforcer replay monday.jsonl --config enforcer.yaml
-
-Recordings of several hosts are merged by their times first:
-  jq -sc 'sort_by(.timestamp_seconds)[]' gpu*.jsonl | genv-enforcer replay - --config enforcer.yaml";
-
-/// Tell what rules would have done in the time of a recording, and when.
-#[derive(Debug, Args)]
-#[command(after_help = EXAMPLE)]
-pub(crate) struct ReplayFlags {
-    /// What 'genv snapshot --follow' printed, also compressed by gzip; '-' is standard input.
-    #[arg(value_name = "RECORDING", value_parser = file)]
-    recording: PathBuf,
-
-    /// The rules, in YAML.
-    #[arg(long, value_name = "FILE", value_parser = file)]
-    config: PathBuf,
-
-    /// Print JSON: an event a line, and the summary at the end.
-    #[arg(long)]
-    json: bool,
-}
+use recording::{Recording, RecordingLine};
 
 /// Lines that cannot be read are told one by one up to so many.
 const TOLD_NOTES: usize = 20;
@@ -81,18 +55,18 @@ pub(crate) fn replay(flags: &ReplayFlags) -> anyhow::Result<()> {
     let mut groups = Groups::start().map_err(|error| {
         anyhow!("cannot start the thread that asks for groups: {error}. Allow more processes (ulimit -u)")
     })?;
-    let matter = groups::matter(&config);
+    let matter = groups::are_needed(&config);
     let mut groups_of = |users: &BTreeSet<String>| {
-        if matter { groups.of(users) } else { Known::default() }
+        if matter { groups.of(users) } else { UserGroups::default() }
     };
     let mut out = BufWriter::new(io::stdout().lock());
-    let played = play(recording, &config, &mut groups_of, &mut out, &mut |note| tell(note), flags.json);
+    let played = play(recording, &config, &mut groups_of, &mut out, &mut |note| print_note(note), flags.json);
     let is_whole = match played {
         // Whoever read the output has seen enough, as `head` has.
         Err(error) if is_broken_pipe(&error) => return Ok(()),
         played => played?,
     };
-    if is_whole { Ok(()) } else { Err(Silent.into()) }
+    if is_whole { Ok(()) } else { Err(SilentExit.into()) }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -104,7 +78,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn play(
     mut recording: Recording,
     config: &Config,
-    groups: &mut dyn FnMut(&BTreeSet<String>) -> Known,
+    groups: &mut dyn FnMut(&BTreeSet<String>) -> UserGroups,
     out: &mut dyn Write,
     note: &mut dyn FnMut(&str),
     json: bool,
@@ -113,7 +87,7 @@ fn play(
     let zone = &config.timezone;
     let mut say = |said: Said| -> anyhow::Result<()> {
         match said {
-            Said::Note(text) => notes.tell(&text),
+            Said::Note(text) => notes.print_note(&text),
             Said::Event(event) if json => {
                 serde_json::to_writer(&mut *out, &event).map_err(io::Error::from)?;
                 out.write_all(b"\n")?;
@@ -128,11 +102,11 @@ fn play(
     loop {
         match recording.next() {
             Ok(None) => break,
-            Ok(Some(Line::Snapshot(snapshot))) => {
+            Ok(Some(RecordingLine::Snapshot(snapshot))) => {
                 snapshots += 1;
                 course.take(recording.line, *snapshot)?;
             }
-            Ok(Some(Line::Damaged(why))) => {
+            Ok(Some(RecordingLine::Damaged(why))) => {
                 damaged_lines += 1;
                 let line = recording.line;
                 course.note(format!("line {line} is left out: {why}"))?;
@@ -187,7 +161,7 @@ struct Notes<'a> {
 }
 
 impl Notes<'_> {
-    fn tell(&mut self, text: &str) {
+    fn print_note(&mut self, text: &str) {
         self.told += 1;
         if self.told <= TOLD_NOTES {
             (self.note)(text);

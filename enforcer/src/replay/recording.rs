@@ -29,7 +29,7 @@ pub(super) struct Recording {
 
 /// A line.
 #[derive(Debug)]
-pub(super) enum Line {
+pub(super) enum RecordingLine {
     Snapshot(Box<Snapshot>),
     /// It is none, and why.
     Damaged(String),
@@ -65,7 +65,7 @@ impl Recording {
     ///
     /// # Errors
     /// Nothing more can be read, or a line does not end.
-    pub(super) fn next(&mut self) -> anyhow::Result<Option<Line>> {
+    pub(super) fn next(&mut self) -> anyhow::Result<Option<RecordingLine>> {
         let mut text = Vec::new();
         loop {
             text.clear();
@@ -94,34 +94,36 @@ fn unreadable(name: &str, line: u64, error: &io::Error) -> anyhow::Error {
     )
 }
 
-fn parse(text: &[u8]) -> Line {
+fn parse(text: &[u8]) -> RecordingLine {
     #[derive(Deserialize)]
-    struct Version {
+    struct SnapshotVersion {
         version: u32,
     }
     let text = text.trim_ascii();
     let version = match serde_json::from_slice(text) {
-        Ok(Version { version }) => version,
+        Ok(SnapshotVersion { version }) => version,
         Err(error) => return damaged(text, &error),
     };
     if version != SNAPSHOT_VERSION {
-        return Line::Damaged(format!(
+        return RecordingLine::Damaged(format!(
             "it has version {version} of snapshots, and this program knows {SNAPSHOT_VERSION}"
         ));
     }
     match serde_json::from_slice::<Snapshot>(text) {
-        Ok(snapshot) if !snapshot.timestamp_seconds.is_finite() => Line::Damaged("its time is no number".to_owned()),
-        Ok(snapshot) => Line::Snapshot(Box::new(snapshot)),
+        Ok(snapshot) if !snapshot.timestamp_seconds.is_finite() => {
+            RecordingLine::Damaged("its time is no number".to_owned())
+        }
+        Ok(snapshot) => RecordingLine::Snapshot(Box::new(snapshot)),
         Err(error) => damaged(text, &error),
     }
 }
 
 /// Of one line the column is what places the damage.
-fn damaged(text: &[u8], error: &serde_json::Error) -> Line {
+fn damaged(text: &[u8], error: &serde_json::Error) -> RecordingLine {
     let said = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     let why = said.strip_suffix(&place).unwrap_or(&said);
     let why = shortened(&harmless(why), SHOWN_CHARACTERS);
     let end = if error.is_eof() && !text.ends_with(b"}") { "; it was cut off" } else { "" };
-    Line::Damaged(format!("column {}: {why}{end}", error.column()))
+    RecordingLine::Damaged(format!("column {}: {why}{end}", error.column()))
 }

@@ -80,7 +80,7 @@ fn replayed(rules: &str, recording: impl Into<Vec<u8>>, json: bool) -> Played {
     let input = Box::new(Cursor::new(recording.into()));
     let (mut out, mut notes) = (Vec::new(), Vec::new());
     let mut note = |text: &str| notes.push(text.to_owned());
-    let mut groups = |_: &BTreeSet<String>| Known::default();
+    let mut groups = |_: &BTreeSet<String>| UserGroups::default();
     let whole = Recording::new("recording", input)
         .and_then(|recording| play(recording, &config, &mut groups, &mut out, &mut note, json));
     Played { whole: whole.map_err(|error| format!("{error:#}")), out: String::from_utf8(out).unwrap(), notes }

@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::anyhow;
 use flate2::bufread::MultiGzDecoder;
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, OFlags};
 
 use crate::execute::audit::AUDIT_FILE;
 
@@ -40,8 +40,7 @@ pub(super) fn files(folder: &Path, from_seconds: f64) -> anyhow::Result<Vec<Audi
             continue;
         }
         // A pipe must not be waited for, and a link is none of the enforcer's.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = match openat(CWD, entry.path(), flags, Mode::empty()) {
+        let file = match genv_core::files::open(CWD, entry.path(), OFlags::RDONLY) {
             Ok(file) => File::from(file),
             // It was rotated, and is there under another name.
             Err(rustix::io::Errno::NOENT) => continue,

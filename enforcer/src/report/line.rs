@@ -20,7 +20,7 @@ pub(super) enum Outcome {
 
 /// What a report needs of a line.
 #[derive(Debug, Deserialize)]
-pub(super) struct Line {
+pub(super) struct AuditLine {
     time: Timestamp,
     result: String,
     reason: Option<String>,
@@ -37,7 +37,7 @@ pub(super) struct Line {
     pub(super) more: Option<u64>,
 }
 
-impl Line {
+impl AuditLine {
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut line: Self = serde_json::from_slice(bytes).ok()?;
         for name in [&mut line.rule, &mut line.hostname, &mut line.username] {

@@ -15,9 +15,9 @@ use genv_core::text::moment;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use crate::Silent;
-use crate::commands::{now_seconds, print, print_json, tell};
+use crate::SilentExit;
 use crate::flags::DirectoryFlag;
+use crate::output::{now_seconds, print, print_json, print_note};
 use crate::plan::words;
 use tally::{Case, Counts, Row, Tally};
 
@@ -68,7 +68,7 @@ pub(crate) fn report(flags: &ReportFlags) -> anyhow::Result<()> {
     for file in audit::files(&flags.directory.path(), from_seconds)? {
         let name = file.name.clone();
         if let Err(error) = file.read(|line| tally.add(line, from_seconds)) {
-            tell(&format!("cannot read the rest of {name}: {error}. The report is about what comes before"));
+            print_note(&format!("cannot read the rest of {name}: {error}. The report is about what comes before"));
             is_whole = false;
         }
     }
@@ -78,7 +78,7 @@ pub(crate) fn report(flags: &ReportFlags) -> anyhow::Result<()> {
     } else {
         print(&text(&report, &local_time_zone()))?;
     }
-    if is_whole { Ok(()) } else { Err(Silent.into()) }
+    if is_whole { Ok(()) } else { Err(SilentExit.into()) }
 }
 
 fn text(report: &Report, zone: &TimeZone) -> String {

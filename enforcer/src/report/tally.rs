@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use super::Report;
-use super::line::{Line, Outcome};
+use super::line::{AuditLine, Outcome};
 
 /// Rules with users that are counted by themselves; all others are counted together.
 const MOST_ROWS: usize = 10_000;
@@ -91,7 +91,7 @@ pub(super) struct Tally {
 impl Tally {
     /// Counts a line, nothing if it was too long to be one, unless it is of an earlier time.
     pub(super) fn add(&mut self, bytes: Option<&[u8]>, from_seconds: f64) {
-        let Some(line) = bytes.and_then(Line::parse) else {
+        let Some(line) = bytes.and_then(AuditLine::parse) else {
             self.damaged_lines += 1;
             return;
         };
@@ -107,7 +107,7 @@ impl Tally {
         self.add_to_case(line, outcome);
     }
 
-    fn add_to_case(&mut self, line: Line, outcome: Outcome) {
+    fn add_to_case(&mut self, line: AuditLine, outcome: Outcome) {
         let (seconds, deed) = (line.seconds(), line.deed(outcome));
         let number = line.more.unwrap_or(1);
         let key = (line.rule.clone(), line.username.clone(), line.hostname.clone());

@@ -12,7 +12,7 @@ use crate::config::{Action, WrittenConfig};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct File {
+pub(super) struct RuleTestFile {
     #[serde(default, deserialize_with = "given")]
     pub(super) config: Option<Located<WrittenConfig>>,
     #[serde(default, deserialize_with = "given")]

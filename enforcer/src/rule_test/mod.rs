@@ -23,7 +23,7 @@ use genv_simulator::{Engine, ScenarioError};
 
 use crate::config::{Config, read};
 use course::{Course, Missing};
-use file::{File, MissingEntry, TestEntry};
+use file::{MissingEntry, RuleTestFile, TestEntry};
 
 /// Runs the tests of the files, and prints to `out` how each went. Tells whether all passed.
 ///
@@ -76,7 +76,7 @@ impl TestFile {
 
     /// `folder` is where files that it names are looked for.
     fn parse(source_name: &str, text: &str, folder: &Path) -> Result<Self, yaml::Error> {
-        let file: File = yaml::parse(source_name, text)?;
+        let file: RuleTestFile = yaml::parse(source_name, text)?;
         let reader = Reader { source_name, text, folder };
         let config = reader.config(&file)?;
         if file.tests.value.is_empty() {
@@ -106,7 +106,7 @@ impl Reader<'_> {
         Err(yaml::Error::at(self.source_name, self.text, place, message))
     }
 
-    fn config(&self, file: &File) -> Result<Config, yaml::Error> {
+    fn config(&self, file: &RuleTestFile) -> Result<Config, yaml::Error> {
         match (&file.config, &file.config_file) {
             (Some(written), None) => Config::within(self.source_name, self.text, &written.value),
             (None, Some(path)) => Config::load(&self.folder.join(&path.value)),

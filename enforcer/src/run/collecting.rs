@@ -1,4 +1,4 @@
-//! Where the daemon's facts come from: this machine, or others over SSH.
+//! The collection of the daemon's facts: from this machine, or from other hosts over SSH.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::config::Config;
 use crate::host;
 use crate::remote_steps::transport::SshTransport;
 
-/// Between collections where there is to be one only.
+/// The interval of the collection for a single cycle.
 const ONCE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where facts come from.
+/// The source of facts.
 pub(super) enum Facts {
     /// This machine.
     Here(SourceOptions),
-    /// Others, over SSH. This machine's name is for their audits.
+    /// Other hosts, over SSH. Their audits name this machine.
     Elsewhere { hosts: HostFlags, hostname: String },
 }
 
@@ -36,7 +36,7 @@ impl Facts {
         let of_this_machine = SourceOptions { hostname: None, ..given };
         if of_this_machine != SourceOptions::default() {
             return Err(UsageError(
-                "cannot enforce: --gpu.… says how to read this machine, and --host or --hostfile names others to read instead. Leave one out"
+                "cannot enforce: --gpu.… is about this machine, and --host or --hostfile names other hosts. Leave one out"
                     .to_owned(),
             )
             .into());
@@ -65,7 +65,7 @@ impl Facts {
     }
 }
 
-/// The collection, begun anew when its interval changes.
+/// The collection. It is restarted when its interval changes.
 pub(super) struct Collecting {
     pub(super) facts: Facts,
     interval: Duration,

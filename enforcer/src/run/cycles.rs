@@ -1,4 +1,4 @@
-//! The thread on which cycles follow one another.
+//! The thread that runs the cycles.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,23 +12,23 @@ use genv_web::allocator;
 use tokio::sync::mpsc as async_mpsc;
 
 use super::collecting::{Collecting, Facts};
-use crate::commands::now_seconds;
 use crate::cycle::{Cycle, Done};
 use crate::directory::RuntimeDirectory;
 use crate::execute::Policy;
-use crate::host::{self, Latest};
-use crate::progress::Progress;
+use crate::heartbeat::Heartbeat;
+use crate::host::{self, LatestPublication};
+use crate::output::now_seconds;
 use crate::reload::{InForce, Rules};
 use crate::remote_steps::dispatcher::Dispatcher;
 use crate::remote_steps::transport::SshTransport;
 
-/// Cycles, one at a time, on a thread of their own: they wait for locks and disks.
+/// The thread that runs one cycle at a time. Cycles wait for locks and disks.
 pub(super) struct Cycles {
     jobs: mpsc::Sender<(Arc<Publication>, InForce)>,
     pub(super) done: async_mpsc::UnboundedReceiver<Done>,
     pub(super) stopping: Arc<AtomicBool>,
-    pub(super) progress: Arc<Progress>,
-    latest: Arc<Latest>,
+    pub(super) heartbeat: Arc<Heartbeat>,
+    latest: Arc<LatestPublication>,
 }
 
 impl Cycles {
@@ -46,7 +46,7 @@ pub(super) fn start_cycles(
     transport: Option<SshTransport>,
     rules: &Rules,
 ) -> anyhow::Result<Cycles> {
-    let latest = Arc::new(Latest::default());
+    let latest = Arc::new(LatestPublication::default());
     let policy = Policy::from(&*rules.in_force().config);
     let hostname = collecting.facts.hostname();
     let path = directory.path();
@@ -64,7 +64,7 @@ pub(super) fn start_cycles(
         cycle = cycle.with_dispatcher(Dispatcher::new(Box::new(transport), once));
     }
 
-    let progress = cycle.progress();
+    let heartbeat = cycle.heartbeat();
     let (jobs, asked) = mpsc::channel::<(Arc<Publication>, InForce)>();
     let (finished, done) = async_mpsc::unbounded_channel();
     let stopping = Arc::new(AtomicBool::new(false));
@@ -82,5 +82,5 @@ pub(super) fn start_cycles(
             }
         })
         .map_err(|error| anyhow!("cannot start the thread of the cycles: {error}. Allow more processes (ulimit -u)"))?;
-    Ok(Cycles { jobs, done, stopping, progress, latest })
+    Ok(Cycles { jobs, done, stopping, heartbeat, latest })
 }

@@ -16,13 +16,14 @@ use tokio::sync::oneshot;
 use tokio::task;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::commands::{now_seconds, print_status};
+use crate::commands::print_status;
 use crate::config::{self, Config, NameService};
 use crate::cycle::Done;
 use crate::directory::RuntimeDirectory;
-use crate::endpoints::{Endpoints, MISSED_CYCLES, Served};
+use crate::endpoints::{Endpoints, LastCycle, MISSED_CYCLES};
 use crate::flags::RunFlags;
 use crate::metrics::{self, Instruments, mode_word};
+use crate::output::now_seconds;
 use crate::reload::{Look, Rules};
 use crate::{UsageError, log};
 use collecting::{Collecting, Facts};
@@ -34,14 +35,14 @@ const WORKER_THREADS: usize = 2;
 /// Held while a daemon runs: two would act twice.
 const RUN_LOCK: &str = "run.lock";
 
-/// How often the configuration is looked at, and the watchdog told that all is well.
+/// The time between two checks of the configuration, and between two messages to the watchdog.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long a step of a cycle may take beyond the intervals that may be missed: it waits for locks and disks for seconds.
+/// How long a step of a cycle may take beyond the missed intervals: locks and disks can take seconds.
 const LONGEST_STEP: Duration = Duration::from_secs(30);
 
-/// How long a cycle may go on once the program is told to end.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the program waits for the end of a cycle after a signal.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs until a signal ends it, or for one cycle.
 pub(crate) fn run(flags: RunFlags) -> anyhow::Result<()> {
@@ -63,7 +64,7 @@ pub(crate) fn run(flags: RunFlags) -> anyhow::Result<()> {
             anyhow!("cannot start the threads that answer requests: {error}. Allow more processes (ulimit -u)")
         })?;
     let ended = runtime.block_on(enforce(flags, rules));
-    // A cycle that hangs is not waited for.
+    // The program does not wait for a cycle that hangs.
     runtime.shutdown_background();
     ended
 }
@@ -91,19 +92,19 @@ async fn enforce(flags: RunFlags, rules: Rules) -> anyhow::Result<()> {
     let (collecting, followed) = Collecting::start(facts, &rules.in_force().config)?;
     let cycles = start_cycles(directory, &collecting, followed, &rules)?;
 
-    let served = Arc::new(Served::new(rules.in_force().config.interval));
+    let last_cycle = Arc::new(LastCycle::new(rules.in_force().config.interval));
     let instruments = Instruments::new()?;
     let requests = instruments.requests();
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = server.map(|server| {
         let addresses = server.local_addresses();
         tracing::info!(?addresses, "serving");
-        let endpoints = Endpoints::new(Arc::clone(&served));
+        let endpoints = Endpoints::new(Arc::clone(&last_cycle));
         tokio::spawn(server.serve(endpoints, requests, async {
             let _ = stopped.await;
         }))
     });
-    let daemon = Daemon { rules, collecting, cycles, served, instruments, once };
+    let daemon = Daemon { rules, collecting, cycles, last_cycle, instruments, once };
     let ended = daemon.follow(signals).await;
     let _ = stop.send(());
     if let Some(serving) = serving {
@@ -117,13 +118,13 @@ struct Daemon {
     rules: Rules,
     collecting: Collecting,
     cycles: Cycles,
-    served: Arc<Served>,
+    last_cycle: Arc<LastCycle>,
     instruments: Instruments,
     once: bool,
 }
 
 impl Daemon {
-    /// Lets cycles follow publications until it is told to stop.
+    /// Runs a cycle for each publication until a signal.
     async fn follow(mut self, mut signals: Signals) -> anyhow::Result<()> {
         let in_force = self.rules.in_force();
         tracing::info!(
@@ -141,6 +142,7 @@ impl Daemon {
         }
         let mut ticks = interval(LOOK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let wake = self.rules.wake();
         let mut busy = false;
         let mut ready = false;
         let signal = loop {
@@ -148,6 +150,7 @@ impl Daemon {
                 _ = signals.terminate.recv() => break "SIGTERM",
                 _ = signals.interrupt.recv() => break "SIGINT",
                 _ = signals.hangup.recv() => self.look(true)?,
+                () = wake.notified() => self.look(false)?,
                 _ = ticks.tick() => {
                     self.look(false)?;
                     if watchdog().is_some() && self.goes_on() {
@@ -170,7 +173,7 @@ impl Daemon {
                     let measured = &done.measured;
                     self.instruments.cycle(measured.cycle_duration_seconds, &measured.actions);
                     let text = metrics::render(measured) + &self.instruments.text();
-                    self.served.publish(text, self.interval(), done.sees_nothing);
+                    self.last_cycle.publish(text, self.interval(), done.all_blind);
                     if !ready {
                         notify(&[NotifyState::Ready]);
                         ready = true;
@@ -182,25 +185,25 @@ impl Daemon {
         tracing::info!(event = "stopped", signal, "stopping on a signal");
         notify(&[NotifyState::Stopping]);
         self.cycles.stopping.store(true, Ordering::Relaxed);
-        if busy && timeout(STOP_PATIENCE, self.cycles.done.recv()).await.is_err() {
+        if busy && timeout(STOP_TIMEOUT, self.cycles.done.recv()).await.is_err() {
             tracing::warn!("a cycle was still going on");
         }
         Ok(())
     }
 
-    /// Whether cycles go on, or the one that runs takes steps. Where the service manager waits for less than twice a step,
-    /// half of that is a step's time, so that a step that hangs is noticed within two watchdog times.
+    /// Whether cycles, or steps of the running cycle, follow one another in time. With a short watchdog time, a step may take half
+    /// of that time, so that a step that hangs is noticed within two watchdog times.
     fn goes_on(&self) -> bool {
         let watchdog = watchdog().unwrap_or(LONGEST_STEP * 2);
         let step = LONGEST_STEP.min(watchdog / 2);
-        self.cycles.progress.age() <= self.interval() * MISSED_CYCLES + step
+        self.cycles.heartbeat.age() <= self.interval() * MISSED_CYCLES + step
     }
 
     fn interval(&self) -> Duration {
         self.rules.in_force().config.interval
     }
 
-    /// Takes over the configuration if it has changed, or must be read `now`.
+    /// Loads the configuration if it has changed, and always with `now`.
     fn look(&mut self, now: bool) -> anyhow::Result<()> {
         if now {
             let time = NotifyState::monotonic_usec_now().context("cannot read the clock")?;
@@ -267,7 +270,7 @@ fn summary(done: &Done) -> String {
     format!("{}: {} rules, {} violations{open}{blind}", status.mode, status.config.rules.len(), status.violations.len())
 }
 
-/// The signals that tell a daemon something.
+/// The signals to the daemon.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,

@@ -1,4 +1,4 @@
-//! Families about the host and about how it is read.
+//! Families about a host and its collectors.
 
 use super::{Family, HostFamily, Kind};
 

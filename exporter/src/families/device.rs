@@ -4,31 +4,31 @@ use genv_core::model::{Device, DeviceMeasurements, DeviceMemory};
 use genv_web::metrics::Samples;
 
 use super::{Family, HostFamily, Kind};
-use crate::host::{Host, View};
+use crate::host::{HostView, PublishedHost};
 
 /// One measurement of each device.
-fn measured(host: &Host<'_>, out: &mut Samples, value: impl Fn(&DeviceMeasurements) -> Option<f64>) {
+fn measured(host: &PublishedHost<'_>, out: &mut Samples, value: impl Fn(&DeviceMeasurements) -> Option<f64>) {
     for device in host.devices() {
         out.add(&[&device.index], value(&device.measurements));
     }
 }
 
-/// One amount of memory of each device; a MIG parent's is the sum of its parts, which are listed themselves.
-fn memory(host: &Host<'_>, out: &mut Samples, bytes: impl Fn(&DeviceMemory) -> Option<u64>) {
+/// One amount of memory of each device. A MIG parent has none: its MIG devices are listed.
+fn memory(host: &PublishedHost<'_>, out: &mut Samples, bytes: impl Fn(&DeviceMemory) -> Option<u64>) {
     for device in host.devices().filter(|device| !device.mig_parent) {
         let memory = device.measurements.memory.as_ref();
         out.add(&[&device.index], memory.and_then(&bytes).map(|bytes| bytes as f64));
     }
 }
 
-/// Whole GPUs of a host whose state is known: those that can be attached.
-fn attachable<'h>(host: &'h Host<'_>) -> impl Iterator<Item = &'h Device> {
+/// The GPUs that can be attached, on a host whose state is known.
+fn attachable<'h>(host: &'h PublishedHost<'_>) -> impl Iterator<Item = &'h Device> {
     let state_is_known = host.known_state().is_some();
     host.devices().filter(move |device| state_is_known && device.index.mig.is_none())
 }
 
-/// Whether the device is up, not attached and used by nobody; absent if that cannot be told.
-fn available(view: &View<'_>, device: &Device) -> Option<bool> {
+/// Whether the device is up, not attached and not used; absent if this is unknown.
+fn available(view: &HostView<'_>, device: &Device) -> Option<bool> {
     if !device.up || !device.attachments.is_empty() {
         return Some(false);
     }

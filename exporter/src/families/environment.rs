@@ -1,4 +1,4 @@
-//! Families about environments and what they hold and use.
+//! Families about environments, their attachments and their use of devices.
 
 use std::collections::BTreeSet;
 
@@ -6,16 +6,16 @@ use genv_core::model::{Environment, EnvironmentDevice};
 use genv_web::metrics::{LabelValue, Samples};
 
 use super::{Family, HostFamily, Kind};
-use crate::host::{Host, attached};
+use crate::host::{PublishedHost, attached};
 
 /// The environments of a host that have series of their own.
-fn environments<'h, 'a>(host: &'h Host<'a>) -> impl Iterator<Item = &'a Environment> + use<'h, 'a> {
+fn environments<'h, 'a>(host: &'h PublishedHost<'a>) -> impl Iterator<Item = &'a Environment> + use<'h, 'a> {
     let environments = host.view().and_then(|view| view.environments.as_ref());
     environments.into_iter().flat_map(|environments| environments.values().copied())
 }
 
-/// One value of every device that an environment holds or uses.
-fn used(host: &Host<'_>, out: &mut Samples, value: impl Fn(&EnvironmentDevice) -> Option<f64>) {
+/// One value of every device that an environment holds or uses, for each environment.
+fn used(host: &PublishedHost<'_>, out: &mut Samples, value: impl Fn(&EnvironmentDevice) -> Option<f64>) {
     if let Some(view) = host.view() {
         for (row, device) in view.environment_devices.iter() {
             out.add_of(row, &[], value(device));
@@ -105,7 +105,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
             for environment in environments(host) {
                 let number = processes.by_environment.get(environment.eid.as_str());
                 let number = number.copied().unwrap_or_default() as f64;
-                let known = view.tells_all_of(attached(environment));
+                let known = view.knows_all_processes_on(attached(environment));
                 out.add(&[&environment.eid], known.then_some(number));
             }
         },

@@ -1,9 +1,8 @@
-//! The families of genv 1.4.3, under the names, labels and units that old dashboards know.
+//! The families of genv 1.4.3, with the names, labels and units of old dashboards.
 //!
-//! Numbers mean what they meant there: percent, bytes in whole MiB, and of processes those that
-//! compute (`nvidia-smi --query-compute-apps`). Two things are told better than there: a process whose
-//! claim to an environment was refuted has no `eid`, and a user is named by uid, not by what the state
-//! file claims.
+//! Numbers have the meaning of 1.4.3: percent, bytes in whole MiB, and only processes that compute
+//! (`nvidia-smi --query-compute-apps`). Two differences: a process whose claim to an environment was refuted has no
+//! `eid`, and a user is named by uid, not by the name in the state file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,13 +11,13 @@ use genv_web::metrics::MetricFamily;
 use genv_web::metrics::Samples;
 
 use super::{Family, HostFamily, Kind, Limits};
-use crate::host::{Host, View, attached};
+use crate::host::{HostView, PublishedHost, attached};
 
-/// These families of the hosts, those without a sample too: 1.4.3 announces them all. As there, samples have no
-/// `hostname` when there is but one host.
+/// All families of the hosts, also those without a sample, as in 1.4.3. As there, samples of a single host have no
+/// label `hostname`.
 pub fn of_hosts(hosts: &[HostSnapshot], mut each: impl FnMut(&MetricFamily)) {
     let no_limit = Limits { processes: Some(usize::MAX) };
-    let hosts: Vec<_> = hosts.iter().map(|host| Host::new(host, no_limit)).collect();
+    let hosts: Vec<_> = hosts.iter().map(|host| PublishedHost::new(host, no_limit)).collect();
     let mut samples = Samples::default();
     for family in FAMILIES {
         each(samples.of(family, |samples| match hosts.as_slice() {
@@ -30,17 +29,17 @@ pub fn of_hosts(hosts: &[HostSnapshot], mut each: impl FnMut(&MetricFamily)) {
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes as a program sees them that reads them in MiB.
+/// Bytes rounded down to whole MiB.
 const fn whole_mib(bytes: u64) -> f64 {
     (bytes / MIB * MIB) as f64
 }
 
-fn gpus<'a>(host: &Host<'a>) -> impl Iterator<Item = &'a Device> {
+fn gpus<'a>(host: &PublishedHost<'a>) -> impl Iterator<Item = &'a Device> {
     host.devices().filter(|device| device.index.mig.is_none())
 }
 
-/// Processes that compute, with where they do.
-fn computing<'a>(host: &Host<'a>) -> Vec<(&'a Process, Vec<&'a ProcessDevice>)> {
+/// Processes that compute, with the devices on which they compute.
+fn computing<'a>(host: &PublishedHost<'a>) -> Vec<(&'a Process, Vec<&'a ProcessDevice>)> {
     let processes = host.processes().into_iter();
     let processes = processes.flat_map(|processes| &processes.largest);
     processes
@@ -52,7 +51,7 @@ fn computing<'a>(host: &Host<'a>) -> Vec<(&'a Process, Vec<&'a ProcessDevice>)> 
         .collect()
 }
 
-/// What an environment or a user has.
+/// The environments, devices and processes of an environment or a user.
 #[derive(Default)]
 struct Holdings {
     environments: usize,
@@ -60,8 +59,8 @@ struct Holdings {
     processes: usize,
 }
 
-/// Holdings of every environment by eid, with the username; none while the state is not known.
-fn by_environment<'a>(host: &Host<'a>) -> BTreeMap<&'a str, (&'a str, Holdings)> {
+/// Holdings of every environment by eid, with the username; empty while the state is unknown.
+fn by_environment<'a>(host: &PublishedHost<'a>) -> BTreeMap<&'a str, (&'a str, Holdings)> {
     let snapshot = host.known_state().map(|view| view.snapshot);
     let mut holdings = BTreeMap::new();
     for environment in snapshot.into_iter().flat_map(|it| &it.environments) {
@@ -76,8 +75,8 @@ fn by_environment<'a>(host: &Host<'a>) -> BTreeMap<&'a str, (&'a str, Holdings)>
     holdings
 }
 
-/// Holdings of every user who has an environment.
-fn by_user<'a>(host: &Host<'a>) -> BTreeMap<&'a str, Holdings> {
+/// Holdings of every user with an environment.
+fn by_user<'a>(host: &PublishedHost<'a>) -> BTreeMap<&'a str, Holdings> {
     let mut users = BTreeMap::<_, Holdings>::new();
     for (username, held) in by_environment(host).into_values() {
         let user = users.entry(username).or_default();
@@ -88,8 +87,8 @@ fn by_user<'a>(host: &Host<'a>) -> BTreeMap<&'a str, Holdings> {
     users
 }
 
-/// One number of each environment that has series of its own.
-fn of_environments(host: &Host<'_>, out: &mut Samples, number: impl Fn(&Holdings) -> Option<f64>) {
+/// One number of each environment with series of its own.
+fn of_environments(host: &PublishedHost<'_>, out: &mut Samples, number: impl Fn(&Holdings) -> Option<f64>) {
     let shown = host.view().and_then(|view| view.environments.as_ref());
     for (eid, (_, held)) in by_environment(host) {
         if shown.is_some_and(|shown| shown.contains_key(eid)) {
@@ -98,8 +97,8 @@ fn of_environments(host: &Host<'_>, out: &mut Samples, number: impl Fn(&Holdings
     }
 }
 
-/// One number of each user who has series.
-fn of_users(host: &Host<'_>, out: &mut Samples, number: impl Fn(&Holdings) -> Option<f64>) {
+/// One number of each user with series.
+fn of_users(host: &PublishedHost<'_>, out: &mut Samples, number: impl Fn(&Holdings) -> Option<f64>) {
     for (username, held) in by_user(host) {
         if host.view().is_some_and(|view| view.users.contains_key(username)) {
             out.add(&[&username], number(&held));
@@ -108,9 +107,9 @@ fn of_users(host: &Host<'_>, out: &mut Samples, number: impl Fn(&Holdings) -> Op
 }
 
 /// Processes of a holder, if all of them are known.
-fn processes_of(host: &Host<'_>, held: &Holdings) -> Option<f64> {
+fn processes_of(host: &PublishedHost<'_>, held: &Holdings) -> Option<f64> {
     let view = host.view().filter(|it| it.owned_processes().is_some())?;
-    let known = view.tells_all_of(held.devices.iter().copied());
+    let known = view.knows_all_processes_on(held.devices.iter().copied());
     known.then_some(held.processes as f64)
 }
 
@@ -215,7 +214,7 @@ pub const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Computing processes.",
         samples: |host, out| {
-            let known = host.view().and_then(View::countable_processes).is_some();
+            let known = host.view().and_then(HostView::countable_processes).is_some();
             out.add(&[], known.then(|| computing(host).len() as f64));
         },
     },

@@ -1,16 +1,16 @@
-//! Families about the exporter itself: what it is, and what it costs.
+//! Families about the exporter itself: its build, and the resources that it uses.
 
 use genv_web::metrics::MetricFamily;
 use genv_web::metrics::{self, OwnFamily, OwnProcess, PROCESS_FAMILIES, Samples};
 
 use super::{Family, Kind};
 
-/// What the exporter was built from.
+/// Version, revision and compiler of the exporter.
 const BUILD_INFO: OwnFamily = Family {
     name: "genv_exporter_build_info",
     kind: Kind::Largest,
     labels: &["version", "revision", "rustversion"],
-    help: "Always 1; the labels tell from what the exporter was built.",
+    help: "Always 1; the labels have the version and revision of the exporter, and its compiler.",
     samples: |_| Some(1.0),
 };
 

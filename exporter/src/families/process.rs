@@ -4,13 +4,13 @@ use genv_core::model::ProcessDevice;
 use genv_web::metrics::Samples;
 
 use super::{Family, HostFamily, Kind};
-use crate::host::{ByDevice, Host, PROCESS_LABELS, View};
+use crate::host::{ByDevice, HostView, PROCESS_LABELS, PublishedHost};
 
-/// The label `pid` of the processes that have no series of their own.
-const OTHER: &str = "other";
+/// The label `pid` of the processes without series of their own.
+const OTHER_PIDS: &str = "other";
 
 /// One value of every process on every device, and the sum of the processes beyond the limit.
-fn each(host: &Host<'_>, out: &mut Samples, value: impl Fn(&ProcessDevice) -> Option<f64>) {
+fn each(host: &PublishedHost<'_>, out: &mut Samples, value: impl Fn(&ProcessDevice) -> Option<f64>) {
     let Some(processes) = host.processes() else {
         return;
     };
@@ -24,7 +24,7 @@ fn each(host: &Host<'_>, out: &mut Samples, value: impl Fn(&ProcessDevice) -> Op
         }
     }
     for (index, sum) in others.iter() {
-        out.add(&[&index, &OTHER, &"", &"", &""], *sum);
+        out.add(&[&index, &OTHER_PIDS, &"", &"", &""], *sum);
     }
 }
 
@@ -35,7 +35,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["state"],
         help: "Processes that use a device, by where they belong (environment, outside or unknown), as far as they are known; absent if no GPU tells all of its processes.",
         samples: |host, out| {
-            if let Some(processes) = host.view().and_then(View::countable_processes) {
+            if let Some(processes) = host.view().and_then(HostView::countable_processes) {
                 for (state, number) in processes.states.each() {
                     out.add(&[&state], number);
                 }

@@ -1,13 +1,13 @@
-//! Families about users: what they hold, use and have used, in environments and outside.
+//! Families about users: what they hold and use, in environments and outside.
 
 use genv_core::model::UserDeviceUse;
-use genv_web::metrics::Row;
+use genv_web::metrics::LabelRow;
 
 use super::{Family, HostFamily, Kind};
-use crate::host::Host;
+use crate::host::PublishedHost;
 
-/// What each user held and used of a device.
-fn device_use<'h>(host: &'h Host<'_>) -> impl Iterator<Item = (Row<'h>, &'h UserDeviceUse)> {
+/// The use of each device by each user.
+fn device_use<'h>(host: &'h PublishedHost<'_>) -> impl Iterator<Item = (LabelRow<'h>, &'h UserDeviceUse)> {
     let rows = host.view().into_iter().flat_map(|view| view.user_device_use.iter());
     rows.map(|(row, usage)| (row, *usage))
 }
@@ -55,7 +55,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
             let view = host.view().filter(|view| view.owned_processes().is_some());
             for (name, user) in view.iter().flat_map(|view| &view.users) {
                 let held = user.devices.iter().copied();
-                let known = view.is_some_and(|view| view.tells_all_of(held));
+                let known = view.is_some_and(|view| view.knows_all_processes_on(held));
                 out.add(&[name], known.then_some(user.processes as f64));
             }
         },

@@ -2,13 +2,14 @@
 
 use genv_core::model::DeviceIndex;
 
-/// A value of each of some devices, in the order of their indices.
+/// A map from devices to values, in the order of indices.
 ///
-/// Mostly they come in this order again and again, process after process: then the next is found without a search.
+/// Callers mostly go through the devices in this order, process after process, so the next one is found without a
+/// search.
 #[derive(Clone, Debug)]
 pub(crate) struct ByDevice<T> {
     values: Vec<(DeviceIndex, T)>,
-    /// Where the next is expected.
+    /// The position at which the next call is expected.
     next: usize,
 }
 
@@ -19,7 +20,7 @@ impl<T> Default for ByDevice<T> {
 }
 
 impl<T> ByDevice<T> {
-    /// The value of a device, which is at first that of `new`.
+    /// The value of a device; `new` makes it at first.
     pub(crate) fn of(&mut self, index: DeviceIndex, new: impl FnOnce() -> T) -> &mut T {
         let is_it = |at: &usize| self.values.get(*at).is_some_and(|(it, _)| *it == index);
         let expected = [self.next, 0].into_iter().find(is_it);
@@ -62,7 +63,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map_in_whatever_order_devices_come(indices in vec(index(), 0..40), asked in index()) {
+        fn it_is_a_map_in_any_order_of_devices(indices in vec(index(), 0..40), asked in index()) {
             let (mut counts, mut expected) = (ByDevice::default(), BTreeMap::new());
             for index in indices {
                 *counts.of(index, || 0) += 1;

@@ -1,4 +1,4 @@
-//! One host of a publication, with what several families need derived once.
+//! One host of a publication, with the derived values that several families need.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -8,7 +8,7 @@ use genv_core::model::{
 };
 
 use genv_web::SSH;
-use genv_web::metrics::{LabelValue, Rows};
+use genv_web::metrics::{LabelRows, LabelValue};
 
 use crate::families::Limits;
 
@@ -16,68 +16,68 @@ mod by_device;
 
 pub(crate) use by_device::ByDevice;
 
-/// Environments, and users, of a host that have series of their own. Whoever may write the state may invent
-/// any number of either.
-const SHOWN: usize = 1000;
+/// The limit of environments, and of users, with series of their own. Every user may write the state, and invent any
+/// number of both.
+const SERIES_LIMIT: usize = 1000;
 
-/// What tells the series of a process on a device.
+/// The labels of a process on a device.
 pub(crate) const PROCESS_LABELS: &[&str] = &["index", "pid", "eid", "username", "comm"];
 
 /// One host of a publication.
-pub struct Host<'a> {
+pub struct PublishedHost<'a> {
     host: &'a HostSnapshot,
-    view: Option<View<'a>>,
+    view: Option<HostView<'a>>,
 }
 
-/// The snapshot of a host, and what is derived from it.
-pub(crate) struct View<'a> {
+/// The snapshot of a host, and the values that are derived from it.
+pub(crate) struct HostView<'a> {
     /// The snapshot itself.
     pub(crate) snapshot: &'a Snapshot,
     /// Environments with series of their own, by eid; absent while the state is not known.
     pub(crate) environments: Option<BTreeMap<&'a str, &'a Environment>>,
-    /// Each device that one of them holds or uses, with the labels `eid` and `index`.
-    pub(crate) environment_devices: Rows<&'a EnvironmentDevice>,
-    /// Processes, as the driver tells them; absent while it does not, or if they are not wanted.
-    pub(crate) processes: Option<Processes<'a>>,
-    /// Whether it is known whose processes they are.
+    /// Each device that one of these environments holds or uses, with the labels `eid` and `index`.
+    pub(crate) environment_devices: LabelRows<&'a EnvironmentDevice>,
+    /// Processes, as the driver lists them; absent while it does not, or if they are not collected.
+    pub(crate) processes: Option<HostProcesses<'a>>,
+    /// Whether the users of the processes are known.
     pub(crate) owners: bool,
-    /// GPUs that are up and may have processes that are not known.
+    /// GPUs that are up and may have unknown processes.
     unknown_gpus: Vec<DeviceIndex>,
-    /// Whether the processes of any GPU that is up are known, if one is up.
+    /// Whether the processes of at least one GPU that is up are known, or none is up.
     countable: bool,
-    /// How many have an environment or a process; absent while one of the two is wanted and not known.
+    /// Number of users with an environment or a process; absent while one of these is collected and not known.
     pub(crate) users_number: Option<usize>,
-    /// Those with series of their own, by name.
-    pub(crate) users: BTreeMap<&'a str, User>,
-    /// What each user held and used of a device, with the labels `username` and `index`.
-    pub(crate) user_device_use: Rows<&'a UserDeviceUse>,
+    /// Users with series of their own, by name.
+    pub(crate) users: BTreeMap<&'a str, UserSummary>,
+    /// The use of each device by each user, with the labels `username` and `index`.
+    pub(crate) user_device_use: LabelRows<&'a UserDeviceUse>,
 }
 
 /// The processes of a host.
-pub(crate) struct Processes<'a> {
-    /// How many there are, by [`Attribution::state`].
-    pub(crate) states: States,
-    /// How many use a device, by [`Attribution::state`].
-    pub(crate) by_device: ByDevice<States>,
-    /// How many belong to an environment, by eid.
+pub(crate) struct HostProcesses<'a> {
+    /// Their number by [`Attribution::state`].
+    pub(crate) states: ProcessCounts,
+    /// Their number on each device by [`Attribution::state`].
+    pub(crate) by_device: ByDevice<ProcessCounts>,
+    /// Their number in each environment by eid.
     pub(crate) by_environment: HashMap<&'a str, usize>,
-    /// Those with series of their own.
+    /// Processes with series of their own.
     pub(crate) largest: Vec<&'a Process>,
-    /// Each device that one of them uses, with the labels [`PROCESS_LABELS`].
-    pub(crate) devices: Rows<&'a ProcessDevice>,
-    /// The others.
+    /// Each device that one of the largest uses, with the labels [`PROCESS_LABELS`].
+    pub(crate) devices: LabelRows<&'a ProcessDevice>,
+    /// Processes without series of their own.
     pub(crate) others: Vec<&'a Process>,
 }
 
-/// A number of processes for each answer of attribution.
+/// Numbers of processes by the state of their attribution.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct States {
+pub(crate) struct ProcessCounts {
     environment: usize,
     outside: usize,
     unknown: usize,
 }
 
-impl States {
+impl ProcessCounts {
     fn count(&mut self, attribution: &Attribution) {
         match attribution {
             Attribution::Environment { .. } => self.environment += 1,
@@ -86,15 +86,15 @@ impl States {
         }
     }
 
-    /// The numbers, with the words for the label `state`.
+    /// The numbers with their values of the label `state`.
     pub(crate) fn each(self) -> [(&'static str, f64); 3] {
         [("environment", self.environment as f64), ("outside", self.outside as f64), ("unknown", self.unknown as f64)]
     }
 }
 
-/// What one user has on a host.
+/// The environments, devices and processes of one user on a host.
 #[derive(Default)]
-pub(crate) struct User {
+pub(crate) struct UserSummary {
     /// Environments.
     pub(crate) environments: usize,
     /// Devices attached to the user's environments.
@@ -106,39 +106,39 @@ pub(crate) struct User {
     pub(crate) memory_used_bytes: ByDevice<Option<f64>>,
 }
 
-impl<'a> Host<'a> {
-    /// Derives what the families need.
+impl<'a> PublishedHost<'a> {
+    /// Derives the values that the families need.
     pub(crate) fn new(host: &'a HostSnapshot, limits: Limits) -> Self {
         let view = host.snapshot.as_deref();
-        Self { host, view: view.map(|snapshot| View::new(snapshot, limits)) }
+        Self { host, view: view.map(|snapshot| HostView::new(snapshot, limits)) }
     }
 
-    /// Its name.
+    /// The hostname.
     pub(crate) fn name(&self) -> &'a str {
         &self.host.hostname
     }
 
-    /// Whether it delivers snapshots, and when the last one came.
+    /// Whether the host delivers snapshots, and when the last one came.
     pub(crate) fn status(&self) -> &'a HostSnapshot {
         self.host
     }
 
-    /// Its snapshot, if there is one.
-    pub(crate) fn view(&self) -> Option<&View<'a>> {
+    /// The snapshot, if there is one.
+    pub(crate) fn view(&self) -> Option<&HostView<'a>> {
         self.view.as_ref()
     }
 
-    /// Its snapshot, if that tells which environments there are.
-    pub(crate) fn known_state(&self) -> Option<&View<'a>> {
+    /// The snapshot, if its environments are known.
+    pub(crate) fn known_state(&self) -> Option<&HostView<'a>> {
         self.view().filter(|view| view.environments.is_some())
     }
 
-    /// Its processes, if it is known which there are.
-    pub(crate) fn processes(&self) -> Option<&Processes<'a>> {
+    /// The processes, if they are known.
+    pub(crate) fn processes(&self) -> Option<&HostProcesses<'a>> {
         self.view()?.processes.as_ref()
     }
 
-    /// How it is reached, and its collectors by name, if there is a snapshot.
+    /// The collectors by name if there is a snapshot, and the SSH session.
     pub(crate) fn collectors(&self) -> impl Iterator<Item = (&'a str, &'a CollectorStatus)> {
         let snapshot = self.host.snapshot.iter();
         let collectors = snapshot.flat_map(|snapshot| &snapshot.collectors);
@@ -147,19 +147,19 @@ impl<'a> Host<'a> {
         collectors.chain(ssh)
     }
 
-    /// One kind of its counters, if there is a snapshot.
+    /// One kind of counters, if there is a snapshot.
     pub(crate) fn counters<T>(&self, of: impl Fn(&'a Counters) -> &'a [T]) -> &'a [T] {
         let snapshot = self.host.snapshot.as_deref();
         snapshot.map_or(&[], |snapshot| of(&snapshot.counters))
     }
 
-    /// Its devices, if there is a snapshot.
+    /// The devices, if there is a snapshot.
     pub(crate) fn devices(&self) -> impl Iterator<Item = &'a Device> {
         self.host.snapshot.iter().flat_map(|snapshot| &snapshot.devices)
     }
 }
 
-impl<'a> View<'a> {
+impl<'a> HostView<'a> {
     fn new(snapshot: &'a Snapshot, limits: Limits) -> Self {
         let current = |collector: &str| {
             let status = snapshot.collectors.get(collector);
@@ -172,14 +172,14 @@ impl<'a> View<'a> {
             shown(by_eid.collect(), |environment| !environment.devices.is_empty())
         });
         let shown_environments = || environments.iter().flat_map(BTreeMap::values);
-        let most = shown_environments().map(|environment| environment.devices.len());
-        let mut environment_devices = Rows::with_capacity(&["eid", "index"], most.sum());
+        let capacity = shown_environments().map(|environment| environment.devices.len());
+        let mut environment_devices = LabelRows::with_capacity(&["eid", "index"], capacity.sum());
         for environment in shown_environments() {
             for device in &environment.devices {
                 environment_devices.push(&[&environment.eid, &device.index], device);
             }
         }
-        let wanted = |collector| snapshot.collectors.contains_key(collector);
+        let collected = |collector| snapshot.collectors.contains_key(collector);
         let owners = snapshot.owners();
         let all = snapshot.processes.iter();
         let all: Vec<_> = all.map(|it| (&**it, owners.of_process(it))).collect();
@@ -187,15 +187,15 @@ impl<'a> View<'a> {
         let (known_gpus, unknown_gpus): (Vec<_>, Vec<_>) =
             gpus.filter(|index| index.mig.is_none()).partition(|index| snapshot.processes_known(index.gpu));
         let countable = !known_gpus.is_empty() || unknown_gpus.is_empty();
-        let processes = (current("gpu") && wanted("processes")).then(|| Processes::new(&all, limits));
+        let processes = (current("gpu") && collected("processes")).then(|| HostProcesses::new(&all, limits));
         let owners = processes.is_some() && current("processes");
         let users = users(snapshot, state, owners.then_some(&all));
-        let state_is_missing = wanted("state") && !state;
-        let owners_are_missing = wanted("gpu") && wanted("processes") && !owners;
+        let state_is_missing = collected("state") && !state;
+        let owners_are_missing = collected("gpu") && collected("processes") && !owners;
         let owners_are_missing = owners_are_missing || owners && !countable;
         let users_are_known = (state || owners) && !state_is_missing && !owners_are_missing;
         let uses = &snapshot.counters.user_device_use;
-        let mut user_device_use = Rows::with_capacity(&["username", "index"], uses.len());
+        let mut user_device_use = LabelRows::with_capacity(&["username", "index"], uses.len());
         for usage in uses {
             user_device_use.push(&[&usage.username, &usage.index], usage);
         }
@@ -213,18 +213,18 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Processes to be counted, on the GPUs whose processes are known; absent if there is none of these.
-    pub(crate) fn countable_processes(&self) -> Option<&Processes<'a>> {
+    /// The processes on the GPUs whose processes are known; absent if there is no such GPU.
+    pub(crate) fn countable_processes(&self) -> Option<&HostProcesses<'a>> {
         self.processes.as_ref().filter(|_| self.countable)
     }
 
-    /// As [`View::countable_processes`], if it is known whose they are.
-    pub(crate) fn owned_processes(&self) -> Option<&Processes<'a>> {
+    /// As [`HostView::countable_processes`], if their users are known.
+    pub(crate) fn owned_processes(&self) -> Option<&HostProcesses<'a>> {
         self.countable_processes().filter(|_| self.owners)
     }
 
-    /// Whether all processes on these GPUs are known: a count of those of their holder would else miss some.
-    pub(crate) fn tells_all_of(&self, gpus: impl IntoIterator<Item = DeviceIndex>) -> bool {
+    /// Whether all processes on these GPUs are known, so that a count of their holder's processes is complete.
+    pub(crate) fn knows_all_processes_on(&self, gpus: impl IntoIterator<Item = DeviceIndex>) -> bool {
         let mut gpus = gpus.into_iter();
         !gpus.any(|index| self.unknown_gpus.contains(&index))
     }
@@ -239,15 +239,15 @@ pub(crate) fn attached(environment: &Environment) -> impl Iterator<Item = Device
 /// A process, and the name of the user for whom it runs if that is known.
 type Owned<'a> = (&'a Process, Option<&'a str>);
 
-impl<'a> Processes<'a> {
+impl<'a> HostProcesses<'a> {
     fn new(all: &[Owned<'a>], limits: Limits) -> Self {
-        let mut states = States::default();
-        let mut by_device = ByDevice::<States>::default();
+        let mut states = ProcessCounts::default();
+        let mut by_device = ByDevice::<ProcessCounts>::default();
         let mut by_environment = HashMap::new();
         for (process, _) in all {
             states.count(&process.attribution);
             for index in devices_of(process) {
-                let states = by_device.of(index, States::default);
+                let states = by_device.of(index, ProcessCounts::default);
                 states.count(&process.attribution);
             }
             if let Some(eid) = process.attribution.eid() {
@@ -265,8 +265,8 @@ impl<'a> Processes<'a> {
             others = largest.split_off(limit);
             largest.sort_by_key(|(process, _)| process.pid);
         }
-        let most = largest.iter().map(|(process, _)| process.devices.len());
-        let mut devices = Rows::with_capacity(PROCESS_LABELS, most.sum());
+        let capacity = largest.iter().map(|(process, _)| process.devices.len());
+        let mut devices = LabelRows::with_capacity(PROCESS_LABELS, capacity.sum());
         for (process, username) in &largest {
             let eid = process.attribution.eid().unwrap_or_default();
             let username = username.unwrap_or_default();
@@ -281,7 +281,7 @@ impl<'a> Processes<'a> {
     }
 }
 
-/// Everything a process holds on all devices; absent if no device tells.
+/// Memory of a process on all devices; absent if it is unknown on all of them.
 fn memory_used_bytes(process: &Process) -> Option<u64> {
     let devices = process.devices.iter();
     devices
@@ -298,18 +298,22 @@ fn devices_of(process: &Process) -> impl Iterator<Item = DeviceIndex> {
     })
 }
 
-/// As many as may be shown, those that matter first, then by name.
-fn shown<T>(all: BTreeMap<&str, T>, matters: impl Fn(&T) -> bool) -> BTreeMap<&str, T> {
-    if all.len() <= SHOWN {
+/// At most [`SERIES_LIMIT`] entries: preferred ones first, then by name.
+fn shown<T>(all: BTreeMap<&str, T>, is_preferred: impl Fn(&T) -> bool) -> BTreeMap<&str, T> {
+    if all.len() <= SERIES_LIMIT {
         return all;
     }
-    let (first, then): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, one)| matters(one));
-    first.into_iter().chain(then).take(SHOWN).collect()
+    let (first, then): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, one)| is_preferred(one));
+    first.into_iter().chain(then).take(SERIES_LIMIT).collect()
 }
 
-/// All who have an environment, if these are known, or a process, if it is known whose they are.
-fn users<'a>(snapshot: &'a Snapshot, state: bool, processes: Option<&Vec<Owned<'a>>>) -> BTreeMap<&'a str, User> {
-    let mut users = BTreeMap::<_, User>::new();
+/// All users with an environment (if the state is known) or a process (if the users of processes are known).
+fn users<'a>(
+    snapshot: &'a Snapshot,
+    state: bool,
+    processes: Option<&Vec<Owned<'a>>>,
+) -> BTreeMap<&'a str, UserSummary> {
+    let mut users = BTreeMap::<_, UserSummary>::new();
     for environment in snapshot.environments.iter().filter(|_| state) {
         let user = users.entry(environment.username.as_str()).or_default();
         user.environments += 1;
@@ -318,10 +322,10 @@ fn users<'a>(snapshot: &'a Snapshot, state: bool, processes: Option<&Vec<Owned<'
     let Some(processes) = processes else {
         return users;
     };
-    let told = snapshot.devices.iter().filter(|device| device.processes_measured);
-    let told: BTreeSet<_> = told.map(|device| device.index).collect();
+    let measured = snapshot.devices.iter().filter(|device| device.processes_measured);
+    let measured: BTreeSet<_> = measured.map(|device| device.index).collect();
     for user in users.values_mut() {
-        let held = user.devices.intersection(&told);
+        let held = user.devices.intersection(&measured);
         for index in held {
             user.memory_used_bytes.of(*index, || Some(0.0));
         }
@@ -333,7 +337,7 @@ fn users<'a>(snapshot: &'a Snapshot, state: bool, processes: Option<&Vec<Owned<'
         let user = users.entry(username).or_default();
         user.processes += 1;
         for device in &process.devices {
-            let all = told.contains(&device.index);
+            let all = measured.contains(&device.index);
             let known = user.memory_used_bytes.of(device.index, || all.then_some(0.0));
             *known = known.zip(device.memory_used_bytes).map(|(sum, bytes)| sum + bytes as f64);
         }

@@ -1,4 +1,4 @@
-//! Where a service answers: the values of the flags that name one.
+//! The addresses of services in flags.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,16 +15,16 @@ pub(crate) struct ServiceAddress {
     path: String,
 }
 
-/// How a service is spoken to.
+/// The protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
-    /// In the clear.
+    /// Without TLS.
     Http,
     /// With TLS.
     Https,
 }
 
-/// Why a text is no [`ServiceAddress`]; reads well after clap's "invalid value '…' for '…': ".
+/// A text is not a [`ServiceAddress`]. The message continues clap's "invalid value '…' for '…': ".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}; write HOST:PORT, such as gpu01:9820 or [::1]:9820, or https://HOST:PORT for a service with TLS")]
 pub(crate) struct AddressError {
@@ -32,7 +32,7 @@ pub(crate) struct AddressError {
 }
 
 impl ServiceAddress {
-    /// The scheme; the service speaks plain HTTP if none was given.
+    /// The scheme; HTTP if none was given.
     pub(crate) const fn scheme(&self) -> Scheme {
         self.scheme
     }
@@ -42,18 +42,18 @@ impl ServiceAddress {
         &self.host_and_port
     }
 
-    /// What comes before every path of the service: nothing, or a path that does not end with a slash.
+    /// The prefix of every path of the service: empty, or a path that does not end with a slash.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// Reads the address of a service that answers at the root of its port.
+    /// Parses the address of a service without a path.
     pub(crate) fn without_path(text: &str) -> Result<Self, AddressError> {
         let address: Self = text.parse()?;
         if address.path.is_empty() {
             return Ok(address);
         }
-        Err(AddressError { reason: "a path cannot be part of it".to_owned() })
+        Err(AddressError { reason: "the address must have no path".to_owned() })
     }
 }
 
@@ -75,15 +75,15 @@ impl FromStr for ServiceAddress {
             None => (None, text),
             Some(("http", rest)) => (Some(Scheme::Http), rest),
             Some(("https", rest)) => (Some(Scheme::Https), rest),
-            Some(_) => return refused("only http:// and https:// are spoken"),
+            Some(_) => return refused("only http:// and https:// are supported"),
         };
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "/-._~".contains(c);
         if !path.chars().all(is_plain) {
-            return refused("its path may hold letters, digits and -._~ only");
+            return refused("the path may have only letters, digits and -._~");
         }
         if host.contains('@') {
-            return refused("a password cannot be part of it");
+            return refused("the address must have no password");
         }
         if host.is_empty() || host.rfind(':') == Some(0) {
             return refused("the host is missing");
@@ -98,7 +98,7 @@ impl FromStr for ServiceAddress {
             Err(error) => return refused(error.reason()),
         };
         if host_and_port.ends_with(":0") {
-            return refused("nothing answers at port 0");
+            return refused("no service listens on port 0");
         }
         Ok(Self { scheme: scheme.unwrap_or(Scheme::Http), host_and_port, path: path.trim_end_matches('/').to_owned() })
     }
@@ -113,7 +113,7 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// The URL, with no slash at its end.
+/// The URL, without a slash at its end.
 impl fmt::Display for ServiceAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { scheme, host_and_port, path } = self;
@@ -142,21 +142,21 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_address_says_what_is_wrong_with_it() {
+    fn a_wrong_address_is_refused_with_the_reason() {
         for (text, reason) in [
             ("", "the host is missing"),
             (":9820", "the host is missing"),
             ("http://", "the host is missing"),
             ("gpu01", "the port is missing"),
-            ("gpu01:0", "nothing answers at port 0"),
-            ("gpu01:00", "nothing answers at port 0"),
+            ("gpu01:0", "no service listens on port 0"),
+            ("gpu01:00", "no service listens on port 0"),
             ("gpu01:http", "the port is not a number from 0 to 65535"),
             ("::1:9820", "an IPv6 address must stand in brackets"),
-            ("ftp://gpu01", "only http:// and https:// are spoken"),
-            ("HTTP://gpu01", "only http:// and https:// are spoken"),
-            ("http://user:password@gpu01:9820", "a password cannot be part of it"),
-            ("gpu01:9820/${HOME}", "its path may hold letters, digits and -._~ only"),
-            ("gpu\"01:9820", "this is neither an address nor a host name"),
+            ("ftp://gpu01", "only http:// and https:// are supported"),
+            ("HTTP://gpu01", "only http:// and https:// are supported"),
+            ("http://user:password@gpu01:9820", "the address must have no password"),
+            ("gpu01:9820/${HOME}", "the path may have only letters, digits and -._~"),
+            ("gpu\"01:9820", "the host is neither an address nor a valid name"),
         ] {
             let error = text.parse::<ServiceAddress>().unwrap_err();
             assert_eq!(error.reason, reason, "{text:?}");

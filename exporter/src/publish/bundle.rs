@@ -1,15 +1,15 @@
-//! The files that are published, and where in them addresses stand.
+//! The published files, and the replacement of addresses in them.
 
 use super::address::{Scheme, ServiceAddress};
 
-/// Where everything is at one site.
+/// The addresses of all services of one site.
 #[derive(Debug)]
 pub(crate) struct Addresses {
-    /// What Prometheus scrapes; at least one.
+    /// Exporters that Prometheus scrapes; at least one.
     pub(crate) exporters: Vec<ServiceAddress>,
     /// Enforcers that Prometheus scrapes too; there may be none.
     pub(crate) enforcers: Vec<ServiceAddress>,
-    /// The exporter, as people reach it.
+    /// The address of the exporter for users.
     pub(crate) exporter_url: ServiceAddress,
     /// Prometheus, as Grafana reaches it.
     pub(crate) prometheus: ServiceAddress,
@@ -25,7 +25,7 @@ macro_rules! files {
     };
 }
 
-/// Every file that is published: its path in the repository and below the folder, and its text.
+/// Every published file: its path in the repository and below the folder, and its text.
 const FILES: [(&str, &str); 13] = files![
     "prometheus/prometheus.yml",
     "prometheus/alertmanager.yml",
@@ -42,11 +42,11 @@ const FILES: [(&str, &str); 13] = files![
     "grafana/dashboards/users.json",
 ];
 
-/// A text that stands in the files as they are, with the addresses of the shipped docker-compose.yml, and what stands
-/// there instead. Its further lines are indented like its first.
+/// A text of the shipped files, which have the addresses of docker-compose.yml, and its replacement. Further lines of
+/// the replacement are indented like its first.
 type Replacement = (&'static str, String);
 
-/// Every file with the addresses put in, `folder` being where they will lie.
+/// Every file with the addresses of the site. `folder` is the path where the files will be.
 pub(crate) fn rendered(addresses: &Addresses, folder: &str) -> Vec<(&'static str, String)> {
     let replacements = replacements(addresses, folder);
     let files = FILES.iter();
@@ -73,7 +73,7 @@ fn replacements(addresses: &Addresses, folder: &str) -> Vec<Replacement> {
         ("http://127.0.0.1:9820/runbooks", format!("{exporter_url}/runbooks")),
         ("http://prometheus:9090", prometheus.to_string()),
         ("/etc/grafana/genv", format!("{folder}/grafana")),
-        // What start.sh does in its container nobody does here.
+        // start.sh runs only in the container.
         (
             "# start.sh takes this folder away from those who did not sign in.",
             "# Take this folder away from viewers before anybody may look without signing in: see grafana.ini."
@@ -82,7 +82,7 @@ fn replacements(addresses: &Addresses, folder: &str) -> Vec<Replacement> {
     ]
 }
 
-/// `static_configs` of services of which there may be none.
+/// `static_configs` of any number of services.
 fn static_configs(services: &[ServiceAddress]) -> String {
     if services.is_empty() {
         return "static_configs: []".to_owned();
@@ -91,7 +91,7 @@ fn static_configs(services: &[ServiceAddress]) -> String {
     format!("static_configs:\n  {groups}")
 }
 
-/// Entries of `static_configs`, one for each way of asking.
+/// Entries of `static_configs`, one for each set of labels.
 fn target_groups(services: &[ServiceAddress]) -> String {
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
     for service in services {
@@ -106,7 +106,7 @@ fn target_groups(services: &[ServiceAddress]) -> String {
     groups.collect::<Vec<_>>().join("\n")
 }
 
-/// What Prometheus does not take for granted: TLS, and a path before `/metrics`.
+/// The labels of a target with TLS or a path before `/metrics`.
 fn target_labels(service: &ServiceAddress) -> String {
     let mut labels = Vec::new();
     if service.scheme() == Scheme::Https {
@@ -121,7 +121,7 @@ fn target_labels(service: &ServiceAddress) -> String {
     format!("\n  labels: {{{}}}", labels.join(", "))
 }
 
-/// Replaces each of the texts wherever it stands. What is put in is not looked at again.
+/// Replaces all occurrences of the texts. Replacements are not replaced again.
 fn replaced(text: &str, replacements: &[Replacement]) -> String {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;
@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    /// Whether .gitignore leaves it out. The patterns of these folders have at most one star.
+    /// Whether .gitignore matches the path. The patterns of these folders have at most one star.
     fn is_ignored(path: &str) -> bool {
         let patterns = include_str!("../../../.gitignore").lines();
         let mut patterns = patterns.filter_map(|pattern| pattern.strip_prefix('/'));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_one_installation_are_not_missed() {
+    fn files_of_one_installation_are_ignored() {
         for (path, wanted) in [
             ("prometheus/targets/genv.yml", true),
             ("prometheus/smtp-password", true),
@@ -213,9 +213,9 @@ mod tests {
         for folder in ["prometheus", "grafana"] {
             list(&root.join(folder), &root, &mut found);
         }
-        // promtool's tests are for those who change the rules; Grafana's container alone is started by scripts.
+        // promtool's tests are for developers, and scripts only for Grafana's container.
         found.retain(|path| !path.starts_with("prometheus/tests/") && !path.ends_with(".sh"));
-        // What belongs to one installation is not there in a fresh clone.
+        // Files of one installation are not in a fresh clone.
         found.retain(|path| !is_ignored(path));
         found.sort();
         let mut published: Vec<_> = FILES.iter().map(|(path, _)| *path).collect();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn every_address_stands_somewhere_and_none_of_docker_compose_remains() {
+    fn every_address_is_used_and_none_of_docker_compose_remains() {
         let addresses = elsewhere(&["gpu01:1"]);
         for (known, _) in replacements(&addresses, "/etc/genv") {
             assert!(FILES.iter().any(|(_, text)| text.contains(known)), "no file holds {known:?} any more");
@@ -248,19 +248,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_is_not_replaced_again() {
+    fn replacements_are_not_replaced_again() {
         let replacements = [("a", "b\na".to_owned()), ("b", "c".to_owned())];
         assert_eq!(replaced("- a, b\n", &replacements), "- b\n  a, c\n");
     }
 
     #[test]
-    fn prometheus_is_told_of_every_exporter_and_how_to_ask_it() {
+    fn prometheus_scrapes_every_exporter_with_its_scheme() {
         let addresses = elsewhere(&["gpu01:9820", "https://gpu02:9820", "[::1]:9821"]);
         insta::assert_snapshot!(file(&addresses, "prometheus/prometheus.yml"));
     }
 
     #[test]
-    fn prometheus_is_told_of_every_enforcer_and_asks_for_none_where_there_is_none() {
+    fn prometheus_scrapes_every_enforcer_and_none_by_default() {
         let job = |enforcers: &[&str]| {
             let addresses = Addresses {
                 enforcers: enforcers.iter().map(|text| text.parse().unwrap()).collect(),
@@ -282,9 +282,9 @@ mod tests {
     }
 
     #[test]
-    fn grafana_is_told_of_prometheus_and_of_its_files() {
+    fn grafana_has_the_addresses_of_prometheus_and_its_files() {
         let addresses = elsewhere(&["gpu01:9820"]);
-        let told: String = ["datasources/genv.yml", "dashboards/genv.yml"]
+        let texts: String = ["datasources/genv.yml", "dashboards/genv.yml"]
             .iter()
             .map(|name| file(&addresses, &format!("grafana/provisioning/{name}")))
             .chain([file(&addresses, "grafana/grafana.ini")])
@@ -298,7 +298,7 @@ mod tests {
             "provisioning = /etc/genv/grafana/provisioning",
             "default_home_dashboard_path = /etc/genv/grafana/dashboards/overview.json",
         ] {
-            assert!(told.lines().any(|there| there.trim() == line), "{line}");
+            assert!(texts.lines().any(|there| there.trim() == line), "{line}");
         }
     }
 }

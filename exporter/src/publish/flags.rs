@@ -14,14 +14,14 @@ const EXAMPLE: &str = "Example: Prometheus, Alertmanager and Grafana on this mac
   alertmanager --config.file=/etc/genv/prometheus/alertmanager.yml
   grafana server --homepath=/usr/share/grafana --config=/etc/genv/grafana/grafana.ini
 
-A file that was edited is kept as long as what would be published in its place stays the same. If that changes
+An edited file is kept as long as the file to publish in its place stays the same. If that changes
 as well, nothing is written. --force replaces edited files.
 Exit codes: 0 everything is there, 1 failed, 2 wrong usage.";
 
 /// Write the configuration of Prometheus, Alertmanager and Grafana.
 ///
-/// That is: what to scrape, rules, alerts, data source and dashboards. Each file that is written is printed; those that
-/// are up to date are left alone.
+/// The files are scrape targets, rules, alerts, data source and dashboards. The path of each written file is printed.
+/// Files that are up to date stay untouched.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct PublishFlags {
@@ -29,7 +29,7 @@ pub(crate) struct PublishFlags {
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 
-    /// Exporter that Prometheus scrapes; may be repeated. With https:// in front of it, one that speaks TLS.
+    /// Exporter that Prometheus scrapes; may be repeated. With the prefix https:// for an exporter with TLS.
     #[arg(
         long = "exporter-address",
         value_name = "HOST:PORT",
@@ -42,7 +42,7 @@ pub(crate) struct PublishFlags {
     #[arg(long = "enforcer-address", value_name = "HOST:PORT", value_parser = ServiceAddress::without_path)]
     enforcers: Vec<ServiceAddress>,
 
-    /// Where people reach the exporter, for the links from alerts to runbooks [default: the first exporter address].
+    /// Address of the exporter for users, in links from alerts to runbooks [default: the first exporter address].
     #[arg(long = "exporter-url", value_name = "URL")]
     exporter_url: Option<ServiceAddress>,
 

@@ -2,16 +2,19 @@
 //! file is either as it was or as it should be.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::{self, Read};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use genv_core::files::{self, FlushedDisk, Prepared, is_regular};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 /// No file of ours is longer; what is longer is read up to here, and differs.
 const LONGEST_FILE_BYTES: u64 = 16 << 20;
+
+/// Published configuration holds no secrets, and servers read it as users of their own.
+const DISK: FlushedDisk = FlushedDisk { permissions: Mode::from_raw_mode(0o666) };
 
 /// An open folder.
 #[derive(Debug)]
@@ -36,7 +39,7 @@ impl Folder {
             let why = if path.exists() { Errno::NOTDIR.into() } else { error };
             FolderError::new(path.to_owned(), why)
         })?;
-        let descriptor = rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let descriptor = files::open_folder_through_links(CWD, path);
         Ok(Self {
             path: path.to_owned(),
             descriptor: descriptor.map_err(|error| FolderError::new(path.to_owned(), error.into()))?,
@@ -59,9 +62,8 @@ impl Folder {
 
     fn subfolder(&self, name: &str) -> Result<Self, FolderError> {
         let path = self.path.join(name);
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = match rustix::fs::mkdirat(&self.descriptor, name, Mode::from(0o777)) {
-            Ok(()) | Err(Errno::EXIST) => rustix::fs::openat(&self.descriptor, name, flags, Mode::empty()),
+            Ok(()) | Err(Errno::EXIST) => files::open_folder(&self.descriptor, name),
             Err(error) => Err(error),
         };
         match opened {
@@ -76,14 +78,12 @@ impl Folder {
     }
 
     fn try_read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
-        // Opening a pipe would wait for its other end.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = match rustix::fs::openat(&self.descriptor, name, flags, Mode::empty()) {
+        let file = match files::open(&self.descriptor, name, OFlags::RDONLY) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
+        if !is_regular(&rustix::fs::fstat(&file)?) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a plain file"));
         }
         let mut content = Vec::new();
@@ -93,36 +93,9 @@ impl Folder {
 
     /// Puts a file there, in place of any other.
     pub(crate) fn replace(&self, name: &str, content: &[u8]) -> Result<(), FolderError> {
-        self.try_replace(name, content).map_err(|error| FolderError::new(self.path.join(name), error))
+        let replaced = Prepared::new(&DISK, self.descriptor.as_fd(), name, content).and_then(Prepared::commit);
+        replaced.map_err(|error| FolderError::new(self.path.join(name), error.into()))
     }
-
-    fn try_replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        // A name that nobody else has, and that no other run has left behind.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let temporary = format!(".{name}.{}.{}", std::process::id(), now.as_nanos());
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(
-            &self.descriptor,
-            &temporary,
-            flags,
-            // Configuration holds no secrets as published, and servers read it as users of their own.
-            Mode::from(0o666),
-        )?;
-        let written = write_whole(file.into(), content).and_then(|()| {
-            let renamed = rustix::fs::renameat(&self.descriptor, &temporary, &self.descriptor, name);
-            renamed.map_err(io::Error::from)
-        });
-        if written.is_err() {
-            // The first error is the one to tell of.
-            let _ = rustix::fs::unlinkat(&self.descriptor, &temporary, AtFlags::empty());
-        }
-        written
-    }
-}
-
-fn write_whole(mut file: File, content: &[u8]) -> io::Result<()> {
-    file.write_all(content)?;
-    file.sync_all()
 }
 
 impl FolderError {

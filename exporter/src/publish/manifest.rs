@@ -1,4 +1,4 @@
-//! What was published into a folder: the hash of each file, so that a file which somebody edited is known.
+//! The hashes of the files that were published into a folder, by which edited files are recognised.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,13 @@ use sha2::{Digest, Sha256};
 /// Name of the manifest in the folder.
 pub(crate) const NAME: &str = ".genv-published";
 
-/// Hashes and paths, a file's earlier hash beside its new one while it is being replaced. Its text is what
-/// `sha256sum --check` reads.
+/// Hashes and paths. While a file is replaced it has both its old and its new hash. The text has the format of
+/// `sha256sum --check`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Manifest(BTreeSet<(String, String)>);
 
 impl Manifest {
-    /// Reads a manifest. Lines that are none are passed over: a file that is not listed counts as edited.
+    /// Parses a manifest. Malformed lines are skipped: a file that is not listed counts as edited.
     pub(crate) fn parse(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let entries = text.lines().filter_map(|line| line.split_once("  "));
@@ -30,7 +30,7 @@ impl Manifest {
         self.0.insert((path.to_owned(), hash(content)));
     }
 
-    /// The manifest that lists what either does.
+    /// The union of both manifests.
     pub(crate) fn united(&self, other: &Self) -> Self {
         Self(self.0.union(&other.0).cloned().collect())
     }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_lists_what_was_added_and_survives_its_text() {
+    fn a_manifest_lists_added_files_and_survives_its_text() {
         let mut manifest = Manifest::default();
         manifest.add("a/b.yml", b"one");
         let read = Manifest::parse(manifest.to_text().as_bytes());

@@ -1,7 +1,8 @@
-//! `genv-exporter publish DIR`: the configuration of Prometheus, Alertmanager and Grafana that comes with the program,
-//! with the addresses of one site in it.
+//! `genv-exporter publish DIR` writes the configuration of Prometheus, Alertmanager and Grafana with the addresses of one
+//! site.
 //!
-//! The [`bundle`] becomes files below a [`folder::Folder`]; a [`manifest`] there tells which of them somebody edited.
+//! The [`bundle`] becomes files below a [`folder::Folder`]. A [`manifest`] there has their hashes, so that edited files
+//! are recognised.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -18,12 +19,12 @@ pub(crate) use flags::PublishFlags;
 use folder::{Folder, FolderError};
 use manifest::Manifest;
 
-/// Where genv 1.x wrote what Grafana would read beside our files: a second default data source, with which it does
-/// not start, and its dashboards once more.
+/// Files of genv 1.x that Grafana would read too: a second default data source, with which Grafana does not start, and
+/// the same dashboards again.
 const OF_GENV_1: [&str; 2] =
     ["grafana/provisioning/datasources/default.yml", "grafana/provisioning/dashboards/default.yml"];
 
-/// What to publish, and where.
+/// The target folder, and the addresses in the files.
 #[derive(Debug)]
 pub(crate) struct PublishOptions {
     folder: PathBuf,
@@ -31,28 +32,28 @@ pub(crate) struct PublishOptions {
     replace_edited: bool,
 }
 
-/// A file, and what is to be done about it.
-struct Planned {
+/// A file, and its planned step.
+struct PlannedFile {
     path: &'static str,
     content: String,
-    step: Step,
+    step: PublishStep,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    /// It is there already.
+enum PublishStep {
+    /// The file is up to date.
     Nothing,
-    /// It is missing, or as it was published.
+    /// The file is missing, or as it was published.
     Write,
-    /// It was edited, and what is published has not changed since.
+    /// The file was edited, and the file to publish has not changed since.
     Keep,
-    /// It was edited, or is not ours, and what is published is something new.
+    /// The file was edited or is not genv's, and differs from the file to publish.
     Refuse,
 }
 
-/// Writes the files, and tells on stdout which.
+/// Writes the files, and prints their paths.
 pub(crate) fn publish(options: &PublishOptions) -> Result<()> {
-    let files = bundle::rendered(&options.addresses, &place(&options.folder)?);
+    let files = bundle::rendered(&options.addresses, &grafana_path(&options.folder)?);
     let folder = Folder::create(&options.folder)?;
     let known = Manifest::parse(&folder.read(manifest::NAME)?.unwrap_or_default());
 
@@ -61,15 +62,15 @@ pub(crate) fn publish(options: &PublishOptions) -> Result<()> {
     for (path, content) in files {
         let (parent, name) = folder.parent_of(path)?;
         let step = match parent.read(name)? {
-            None => Step::Write,
-            Some(there) if there == content.as_bytes() => Step::Nothing,
-            Some(_) if options.replace_edited => Step::Write,
-            Some(there) if known.lists(path, &there) => Step::Write,
-            Some(_) if known.lists(path, content.as_bytes()) => Step::Keep,
-            Some(_) => Step::Refuse,
+            None => PublishStep::Write,
+            Some(there) if there == content.as_bytes() => PublishStep::Nothing,
+            Some(_) if options.replace_edited => PublishStep::Write,
+            Some(there) if known.lists(path, &there) => PublishStep::Write,
+            Some(_) if known.lists(path, content.as_bytes()) => PublishStep::Keep,
+            Some(_) => PublishStep::Refuse,
         };
         published.add(path, content.as_bytes());
-        planned.push(Planned { path, content, step });
+        planned.push(PlannedFile { path, content, step });
     }
     let shown = options.folder.display();
     let paths = |step| {
@@ -77,7 +78,7 @@ pub(crate) fn publish(options: &PublishOptions) -> Result<()> {
         let paths: Vec<_> = of_step.map(|file| file.path).collect();
         paths.join(", ")
     };
-    let refused = paths(Step::Refuse);
+    let refused = paths(PublishStep::Refuse);
     if !refused.is_empty() {
         bail!(
             "cannot publish to {shown}: these files were edited, or come from elsewhere, and would change: {refused}. \
@@ -85,37 +86,37 @@ pub(crate) fn publish(options: &PublishOptions) -> Result<()> {
         );
     }
 
-    // Listing the new files before they are there lets a run that was cut short be repeated.
+    // The new files are listed before they are written, so that an interrupted run can be repeated.
     let both = known.united(&published);
     write_manifest(&folder, &known, &both)?;
-    for file in planned.iter().filter(|file| file.step == Step::Write) {
+    for file in planned.iter().filter(|file| file.step == PublishStep::Write) {
         let (parent, name) = folder.parent_of(file.path)?;
         parent.replace(name, file.content.as_bytes())?;
         print_path(&options.folder.join(file.path))?;
     }
     write_manifest(&folder, &both, &published)?;
-    let kept = paths(Step::Keep);
+    let kept = paths(PublishStep::Keep);
     if !kept.is_empty() {
-        tell(&format!("kept as edited in {shown}: {kept}. --force replaces them"));
+        print_note(&format!("kept as edited in {shown}: {kept}. --force replaces them"));
     }
     for path in OF_GENV_1 {
         let (parent, name) = folder.parent_of(path)?;
         if parent.read(name)?.is_some() {
-            tell(&format!(
-                "Grafana will read {shown}/{path} as well, which genv 1.x wrote, and may not start with both. Remove it"
+            print_note(&format!(
+                "Grafana will also read {shown}/{path} of genv 1.x, and may not start with both. Remove that file"
             ));
         }
     }
     Ok(())
 }
 
-/// The folder as Grafana's files name it: absolute, and without what they give a meaning of their own.
-fn place(folder: &Path) -> Result<String> {
+/// The absolute path of the folder for Grafana's files, without the special characters of these files.
+fn grafana_path(folder: &Path) -> Result<String> {
     let absolute = std::path::absolute(folder)
         .map_err(|error| anyhow!("cannot publish to '{}': {error}. Name a folder", folder.display()))?;
     let refused = |why: &str| {
         anyhow!(
-            "cannot publish to {}: its path {why}, which the configuration of Grafana cannot hold. Name another folder",
+            "cannot publish to {}: its path {why}, which the configuration of Grafana does not support. Name another folder",
             absolute.display()
         )
     };
@@ -137,7 +138,7 @@ fn write_manifest(folder: &Folder, there: &Manifest, wanted: &Manifest) -> Resul
 
 fn print_path(path: &Path) -> Result<()> {
     match writeln!(io::stdout(), "{}", path.display()) {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(anyhow!("cannot print what was written: {error}. Mend standard output and publish again"))
         }
@@ -145,7 +146,7 @@ fn print_path(path: &Path) -> Result<()> {
     }
 }
 
-fn tell(words: &str) {
-    // Nobody is left to tell if that fails.
-    let _ = writeln!(io::stderr(), "genv-exporter: {words}.");
+fn print_note(note: &str) {
+    // A failed write to stderr cannot be reported.
+    let _ = writeln!(io::stderr(), "genv-exporter: {note}.");
 }

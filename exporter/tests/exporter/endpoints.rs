@@ -1,4 +1,4 @@
-//! Which path answers what, and when.
+//! The answers of each path.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -98,10 +98,10 @@ fn one_host_of_many_is_served_alone() {
     }
     let (status, down) = exporter.get("/metrics?host=gpu03");
     assert_eq!(status, 503);
-    insta::assert_snapshot!(down, @"Host 'gpu03' is down: it delivers no snapshot. The log says why.");
+    insta::assert_snapshot!(down, @"Host 'gpu03' is down: it delivers no snapshot. The log has the reason.");
     let (status, unknown) = exporter.get("/metrics?host=gpu04");
     assert_eq!(status, 404);
-    insta::assert_snapshot!(unknown, @"There is no host 'gpu04' here. There are: gpu01, gpu02, gpu03.");
+    insta::assert_snapshot!(unknown, @"There is no host 'gpu04'. The hosts are: gpu01, gpu02, gpu03.");
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn over_ssh(hostname: &str) -> HostSnapshot {
 }
 
 #[test]
-fn service_discovery_names_exporters_on_hosts_that_are_reached_over_ssh() {
+fn service_discovery_lists_exporters_on_hosts_over_ssh() {
     let hosts = vec![host(snapshot()), over_ssh("gpu07"), over_ssh("fe80::7")];
     let (code, found) = Exporter::publishing(hosts).get("/sd");
     assert_eq!(code, 200);
@@ -178,7 +178,7 @@ fn service_discovery_names_exporters_on_hosts_that_are_reached_over_ssh() {
 }
 
 #[test]
-fn how_a_host_is_reached_is_told_beside_its_collectors_also_while_it_is_down() {
+fn the_ssh_session_is_shown_beside_the_collectors_even_of_a_host_that_is_down() {
     let mut down = over_ssh("gpu07");
     down.up = false;
     down.snapshot = None;
@@ -196,7 +196,7 @@ fn how_a_host_is_reached_is_told_beside_its_collectors_also_while_it_is_down() {
 }
 
 #[test]
-fn users_of_other_hosts_are_named_as_asked_without_their_hosts_help() {
+fn users_of_other_hosts_are_renamed_by_the_exporter() {
     let metrics = |usernames| {
         let exporter = Exporter::naming(usernames);
         exporter.renderer.render(publication(vec![over_ssh("gpu07")]));
@@ -235,14 +235,14 @@ fn service_discovery_without_a_host_file_is_an_empty_list() {
 }
 
 #[test]
-fn there_is_nothing_elsewhere() {
+fn other_paths_are_not_found() {
     let exporter = Exporter::publishing(vec![host(snapshot())]);
     for path in ["/metrics/", "/metric", "/snapshots", "/-/", "//", "/metrics/genv1/"] {
         assert_eq!(exporter.get(path).0, 404, "{path}");
     }
 }
 
-/// What is served of the built-in lab, on every path that tells of users.
+/// The pages with users of the built-in simulated lab.
 fn lab(usernames: Usernames) -> String {
     let lab = SourceOptions { gpu: GpuSourceKind::Simulated, ..SourceOptions::default() };
     let hosts = lab.open().unwrap().into_iter();

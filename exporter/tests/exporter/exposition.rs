@@ -1,5 +1,4 @@
-//! A strict reader of Prometheus' text format 0.0.4: it accepts what the format allows, and nothing that only
-//! some readers tolerate.
+//! A strict parser of Prometheus' text format 0.0.4: it refuses extensions that only some parsers accept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,19 +7,19 @@ pub(crate) type Labels = BTreeMap<String, String>;
 
 /// One family as it was read.
 #[derive(Debug)]
-pub(crate) struct Family {
+pub(crate) struct ParsedFamily {
     pub(crate) name: String,
     /// The endings of the names of its samples.
     suffixes: &'static [&'static str],
     pub(crate) samples: Vec<(Labels, f64)>,
 }
 
-/// All families of a text, or what is wrong with it.
-pub(crate) fn parse(text: &str) -> Result<Vec<Family>, String> {
+/// All families of a text, or its mistake.
+pub(crate) fn parse(text: &str) -> Result<Vec<ParsedFamily>, String> {
     if !text.is_empty() && !text.ends_with('\n') {
         return Err("the last line does not end".to_owned());
     }
-    let mut families: Vec<Family> = Vec::new();
+    let mut families: Vec<ParsedFamily> = Vec::new();
     let mut names = BTreeSet::new();
     let mut help = None;
     for line in text.split_terminator('\n') {
@@ -45,7 +44,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Family>, String> {
                 "histogram" if is_metric_name(name) => &["_bucket", "_sum", "_count"],
                 _ => return wrong("bad name or type"),
             };
-            families.push(Family { name: name.to_owned(), suffixes, samples: Vec::new() });
+            families.push(ParsedFamily { name: name.to_owned(), suffixes, samples: Vec::new() });
         } else {
             let Some(family) = families.last_mut().filter(|_| help.is_none()) else {
                 return wrong("sample outside its family");
@@ -119,7 +118,7 @@ fn is_metric_name(name: &str) -> bool {
 }
 
 #[test]
-fn the_reader_refuses_what_the_format_forbids() {
+fn the_parser_refuses_invalid_texts() {
     let head = "# HELP a b\n# TYPE a gauge\n";
     for (samples, accepted) in [
         ("a 1\n", true),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use genv_core::model::{HostSnapshot, Publication, Snapshot};
 use genv_exporter::families::Limits;
-use genv_exporter::render::Own;
+use genv_exporter::render::OwnState;
 use genv_exporter::render::Rendering;
 
 /// A host that has everything: measured, unmeasured, lost, split, shared, hostile.
@@ -47,7 +47,7 @@ fn publication(hosts: Vec<HostSnapshot>) -> Arc<Publication> {
 }
 
 fn rendering(hosts: Vec<HostSnapshot>, processes: usize) -> Rendering {
-    Rendering::new(publication(hosts), Limits { processes: Some(processes) }, Own::default())
+    Rendering::new(publication(hosts), Limits { processes: Some(processes) }, OwnState::default())
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -1,33 +1,33 @@
-//! What is shown of a snapshot, and what is not.
+//! The metrics of a snapshot.
 
 use std::sync::Arc;
 
 use genv_core::model::Attribution;
 use genv_web::Encoding;
 
-use crate::exposition::{self, Family};
+use crate::exposition::{self, ParsedFamily};
 use crate::{dead_host, host, rendering, snapshot, text};
 
-/// The metrics without those that tell from what the exporter was built.
+/// The metrics without the build information.
 fn metrics(hosts: Vec<genv_core::model::HostSnapshot>, processes: usize) -> String {
     let rendering = rendering(hosts, processes);
     let text = text(&rendering.metrics(Encoding::Plain));
     text.lines().filter(|line| !line.contains("genv_exporter_build_info")).map(|line| format!("{line}\n")).collect()
 }
 
-fn families(hosts: Vec<genv_core::model::HostSnapshot>) -> Vec<Family> {
+fn families(hosts: Vec<genv_core::model::HostSnapshot>) -> Vec<ParsedFamily> {
     exposition::parse(&metrics(hosts, 64)).unwrap()
 }
 
 /// Brings the lost device back, so that the processes of its holders are known.
-fn tell_all_processes(snapshot: &mut genv_core::model::Snapshot) {
+fn measure_all_processes(snapshot: &mut genv_core::model::Snapshot) {
     for device in &mut snapshot.devices {
         (device.up, device.processes_measured) = (true, true);
     }
 }
 
 /// The value of the only sample of the family whose labels include these.
-fn value(families: &[Family], name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+fn value(families: &[ParsedFamily], name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     let family = families.iter().find(|family| family.name == name)?;
     let mut samples = family
         .samples
@@ -39,7 +39,7 @@ fn value(families: &[Family], name: &str, labels: &[(&str, &str)]) -> Option<f64
 }
 
 #[test]
-fn everything_that_is_known_of_hosts_is_shown() {
+fn all_facts_of_hosts_are_shown() {
     insta::assert_snapshot!(metrics(vec![host(snapshot()), dead_host("gpu02")], 64));
 }
 
@@ -64,7 +64,7 @@ fn every_family_of_genv_1_is_announced_even_without_samples() {
     let families = |hosts| exposition::parse(&text(&rendering(hosts, 0).genv1(Encoding::Plain))).unwrap();
     let full = families(vec![host(snapshot())]);
     assert!(full.iter().all(|family| !family.samples.is_empty()));
-    let names = |families: Vec<Family>| families.into_iter().map(|family| family.name).collect::<Vec<_>>();
+    let names = |families: Vec<ParsedFamily>| families.into_iter().map(|family| family.name).collect::<Vec<_>>();
     let mut idle = snapshot();
     idle.processes.clear();
     assert_eq!(names(families(vec![host(idle)])), names(full));
@@ -103,7 +103,7 @@ fn a_host_that_is_down_has_nothing_but_its_health() {
 }
 
 #[test]
-fn what_no_collector_tells_is_absent() {
+fn values_without_a_collector_are_absent() {
     let of_state = [
         "genv_environment",
         "genv_attached_",
@@ -135,17 +135,17 @@ fn what_no_collector_tells_is_absent() {
             let family = shown.iter().find(|family| family.name.starts_with(gone));
             assert!(family.is_none(), "{collector} {on}: {family:?}");
         }
-        // Half of the users is no number of users, unless the other half is not wanted.
+        // The number of users is absent if one of its sources fails, and present if that source is turned off.
         let users = value(&shown, "genv_users", &[]);
         assert_eq!(users, (!on).then_some(2.0), "{collector} {on}");
         let available = value(&shown, "genv_device_available", &[("index", "4")]);
-        let told = (collector, on) == ("processes", true);
-        assert_eq!(available, told.then_some(1.0), "{collector} {on}");
+        let known = (collector, on) == ("processes", true);
+        assert_eq!(available, known.then_some(1.0), "{collector} {on}");
     }
 }
 
 #[test]
-fn a_device_is_available_only_if_it_is_known_that_nobody_has_it() {
+fn a_device_is_available_only_if_it_is_known_to_be_unused() {
     let available = |change: &dyn Fn(&mut genv_core::model::Snapshot)| {
         let mut snapshot = snapshot();
         change(&mut snapshot);
@@ -170,7 +170,7 @@ fn a_device_is_available_only_if_it_is_known_that_nobody_has_it() {
 #[test]
 fn a_name_that_two_uids_share_is_one_user() {
     let mut snapshot = snapshot();
-    tell_all_processes(&mut snapshot);
+    measure_all_processes(&mut snapshot);
     for environment in &mut snapshot.environments {
         Arc::make_mut(environment).username = "twin".to_owned();
     }
@@ -191,9 +191,9 @@ fn a_name_that_two_uids_share_is_one_user() {
 }
 
 #[test]
-fn a_process_in_an_environment_is_its_users_whoever_it_runs_as() {
+fn a_process_in_an_environment_belongs_to_the_environments_user() {
     let mut snapshot = snapshot();
-    tell_all_processes(&mut snapshot);
+    measure_all_processes(&mut snapshot);
     // A container of alice's environment, where she is root.
     let process = Arc::make_mut(&mut snapshot.processes[0]);
     process.uid = Some(0);
@@ -205,7 +205,7 @@ fn a_process_in_an_environment_is_its_users_whoever_it_runs_as() {
 }
 
 #[test]
-fn invented_environments_do_not_crowd_out_those_that_hold_devices() {
+fn invented_environments_do_not_displace_those_that_hold_devices() {
     let shown = families(vec![host(crowded())]);
     assert_eq!(value(&shown, "genv_environments", &[]), Some(5002.0));
     assert_eq!(series(&shown, "genv_environment_info"), 1000);
@@ -217,7 +217,7 @@ fn invented_environments_do_not_crowd_out_those_that_hold_devices() {
 }
 
 #[test]
-fn totals_of_genv_1_are_of_all_environments_also_where_not_all_are_shown() {
+fn totals_of_genv_1_include_environments_without_series() {
     let rendering = rendering(vec![host(crowded())], 0);
     let shown = exposition::parse(&text(&rendering.genv1(Encoding::Plain))).unwrap();
     assert_eq!(value(&shown, "genv_environments_total", &[]), Some(5002.0));
@@ -229,7 +229,7 @@ fn totals_of_genv_1_are_of_all_environments_also_where_not_all_are_shown() {
     assert_eq!(value(&shown, "genv_user_attached_devices_total", &alice), Some(2.0));
 }
 
-/// A host where somebody wrote thousands of environments of thousands of users into the state.
+/// A host with thousands of invented environments and users in its state.
 fn crowded() -> genv_core::model::Snapshot {
     let mut snapshot = snapshot();
     for number in 0..5000 {
@@ -244,13 +244,13 @@ fn crowded() -> genv_core::model::Snapshot {
     snapshot
 }
 
-fn series(families: &[Family], name: &str) -> usize {
+fn series(families: &[ParsedFamily], name: &str) -> usize {
     let family = families.iter().find(|family| family.name == name).unwrap();
     family.samples.len()
 }
 
 #[test]
-fn nothing_outlives_what_it_describes() {
+fn series_end_with_their_subject() {
     let mut after = snapshot();
     after.environments.clear();
     after.processes.clear();

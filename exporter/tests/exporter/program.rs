@@ -1,4 +1,4 @@
-//! The program's command line: what it accepts, and how it refuses.
+//! The program's command line: accepted values, and refusals.
 
 use assert_cmd::Command;
 
@@ -9,7 +9,7 @@ fn exporter(arguments: &[&str]) -> (i32, String) {
 }
 
 #[test]
-fn every_wrong_value_is_refused_with_what_to_write() {
+fn every_wrong_value_is_refused_with_a_correct_one() {
     let mut all = String::new();
     for flag in [
         "--interval=abc",
@@ -36,10 +36,10 @@ fn every_wrong_value_is_refused_with_what_to_write() {
         "--log.level=loud",
         "--log.format=xml",
     ] {
-        let (code, answer) = exporter(&[flag]);
-        assert_eq!(code, 2, "{flag}: {answer}");
-        let answer = answer.split("\n\nFor more").next().unwrap();
-        all += &format!("{answer}\n\n");
+        let (code, message) = exporter(&[flag]);
+        assert_eq!(code, 2, "{flag}: {message}");
+        let message = message.split("\n\nFor more").next().unwrap();
+        all += &format!("{message}\n\n");
     }
     let long = format!("--hostname={}", "x".repeat(254));
     assert_eq!(exporter(&[&long]).0, 2);
@@ -52,13 +52,13 @@ fn flags_that_contradict_each_other_are_refused() {
         (&["--gpu.source=nvml", "--gpu.scenario=x"][..], "choose --gpu.source=simulated"),
         (&["--gpu.source=simulated", "--gpu.nvml-library=x"], "choose --gpu.source=nvml"),
         (&["--interval=1m", "--snapshot.max-age=30s"], "--snapshot.max-age=30s is shorter than --interval=60s"),
-        (&["--host=gpu01", "--gpu.source=nvml"], "says how to read this machine"),
-        (&["--hostfile=hosts", "--no-collector.state"], "says how to read this machine"),
+        (&["--host=gpu01", "--gpu.source=nvml"], "is for this machine"),
+        (&["--hostfile=hosts", "--no-collector.state"], "is for this machine"),
         (&["extra"], "unrecognized subcommand 'extra'"),
     ] {
-        let (code, answer) = exporter(arguments);
-        assert_eq!(code, 2, "{arguments:?}: {answer}");
-        assert!(answer.contains(words), "{arguments:?}: {answer}");
+        let (code, message) = exporter(arguments);
+        assert_eq!(code, 2, "{arguments:?}: {message}");
+        assert!(message.contains(words), "{arguments:?}: {message}");
     }
 }
 
@@ -66,16 +66,16 @@ fn flags_that_contradict_each_other_are_refused() {
 fn a_port_in_use_is_a_failure_that_names_it() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let (code, answer) = exporter(&[&format!("--web.listen-address={address}")]);
-    assert_eq!(code, 1, "{answer}");
-    insta::assert_snapshot!(answer.replace(&address, "ADDRESS"), @"genv-exporter: cannot listen on ADDRESS: Address already in use (os error 98). Another program holds this port ('ss -ltnp' tells which): stop it, or choose another port with --web.listen-address.");
+    let (code, message) = exporter(&[&format!("--web.listen-address={address}")]);
+    assert_eq!(code, 1, "{message}");
+    insta::assert_snapshot!(message.replace(&address, "ADDRESS"), @"genv-exporter: cannot listen on ADDRESS: Address already in use (os error 98). Another program holds this port ('ss -ltnp' shows it): stop it, or choose another port with --web.listen-address.");
 }
 
 #[test]
 fn a_web_configuration_that_is_missing_is_a_failure_that_names_it() {
-    let (code, answer) = exporter(&["--web.listen-address=127.0.0.1:0", "--web.config.file=/nowhere/web.yml"]);
-    assert_eq!(code, 1, "{answer}");
-    insta::assert_snapshot!(answer, @"genv-exporter: cannot read the web configuration file /nowhere/web.yml: No such file or directory (os error 2). Name a readable one with --web.config.file, or leave the flag out");
+    let (code, message) = exporter(&["--web.listen-address=127.0.0.1:0", "--web.config.file=/nowhere/web.yml"]);
+    assert_eq!(code, 1, "{message}");
+    insta::assert_snapshot!(message, @"genv-exporter: cannot read the web configuration file /nowhere/web.yml: No such file or directory (os error 2). Name a readable one with --web.config.file, or leave the flag out");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn the_help_begins_with_a_verb_and_shows_an_example() {
 }
 
 #[test]
-fn the_version_tells_from_what_it_was_built() {
+fn the_version_has_revision_and_compiler() {
     let (code, version) = exporter(&["--version"]);
     assert_eq!(code, 0);
     let expected = format!("genv-exporter {} (revision ", env!("CARGO_PKG_VERSION"));

@@ -1,4 +1,4 @@
-//! Whatever a host says, the metrics can be read, and no series is there twice.
+//! The metrics of any snapshot can be parsed, and no series is repeated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -215,7 +215,7 @@ fn arbitrary_snapshot() -> impl Strategy<Value = Snapshot> {
 
 proptest! {
     #[test]
-    fn any_publication_can_be_read_and_has_no_series_twice(
+    fn metrics_of_any_publication_are_parsed_without_repeated_series(
         snapshots in vec(arbitrary_snapshot(), 0..3),
         processes in 0..4_usize,
     ) {

@@ -1,4 +1,4 @@
-//! `genv-exporter publish DIR`: what it writes, and what it leaves alone.
+//! `genv-exporter publish DIR`: the files that it writes, and those that it keeps.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,30 +11,30 @@ use assert_cmd::Command;
 const PROMETHEUS: &str = "prometheus/prometheus.yml";
 const RULES: &str = "prometheus/rules/genv-recording.yml";
 
-struct Answer {
+struct PublishOutcome {
     code: i32,
     /// Paths below the folder.
     written: Vec<String>,
-    said: String,
+    stderr: String,
 }
 
-fn publish(folder: &Path, flags: &[&str]) -> Answer {
+fn publish(folder: &Path, flags: &[&str]) -> PublishOutcome {
     let mut command = Command::cargo_bin("genv-exporter").unwrap();
     command.env_clear().arg("publish").arg(folder).args(flags);
     let output = command.output().unwrap();
     let prefix = format!("{}/", folder.display());
     let written = String::from_utf8(output.stdout).unwrap();
-    Answer {
+    PublishOutcome {
         code: output.status.code().unwrap(),
         written: written.lines().map(|line| line.strip_prefix(&prefix).unwrap().to_owned()).collect(),
-        said: String::from_utf8_lossy(&output.stderr).replace(&prefix[..prefix.len() - 1], "DIR"),
+        stderr: String::from_utf8_lossy(&output.stderr).replace(&prefix[..prefix.len() - 1], "DIR"),
     }
 }
 
 fn succeeds(folder: &Path, flags: &[&str]) -> Vec<String> {
-    let answer = publish(folder, flags);
-    assert_eq!((answer.code, answer.said.as_str()), (0, ""));
-    answer.written
+    let output = publish(folder, flags);
+    assert_eq!((output.code, output.stderr.as_str()), (0, ""));
+    output.written
 }
 
 /// Every file below a folder, the manifest and what a killed run may leave included.
@@ -97,14 +97,14 @@ fn a_file_that_is_missing_or_as_published_follows_the_addresses() {
 }
 
 #[test]
-fn an_edited_file_is_kept_while_nothing_new_would_take_its_place() {
+fn an_edited_file_is_kept_while_the_published_file_stays_the_same() {
     let (_temporary, folder) = folder();
     succeeds(&folder, &[]);
     append(&folder.join(PROMETHEUS), "# mine\n");
     let edited = files(&folder);
     let kept = publish(&folder, &[]);
     assert_eq!(kept.code, 0);
-    insta::assert_snapshot!(kept.said, @"genv-exporter: kept as edited in DIR: prometheus/prometheus.yml. --force replaces them.");
+    insta::assert_snapshot!(kept.stderr, @"genv-exporter: kept as edited in DIR: prometheus/prometheus.yml. --force replaces them.");
     assert_eq!(files(&folder), edited);
 
     assert_eq!(succeeds(&folder, &["--force"]), [PROMETHEUS]);
@@ -121,7 +121,7 @@ fn an_edited_file_that_would_change_stops_everything_unless_forced() {
     let elsewhere = "--alertmanager-address=watch:9093";
     let refused = publish(&folder, &[elsewhere]);
     assert_eq!((refused.code, refused.written.len()), (1, 0));
-    insta::assert_snapshot!(refused.said, @"genv-exporter: cannot publish to DIR: these files were edited, or come from elsewhere, and would change: prometheus/prometheus.yml. Nothing was written. Publish to another folder to compare, or replace them with --force");
+    insta::assert_snapshot!(refused.stderr, @"genv-exporter: cannot publish to DIR: these files were edited, or come from elsewhere, and would change: prometheus/prometheus.yml. Nothing was written. Publish to another folder to compare, or replace them with --force");
     assert_eq!(files(&folder), edited);
 
     let mut written = succeeds(&folder, &[elsewhere, "--force"]);
@@ -138,7 +138,7 @@ fn files_of_others_are_neither_replaced_nor_removed() {
     let before = files(&folder);
     let refused = publish(&folder, &[]);
     assert_eq!(refused.code, 1);
-    assert!(refused.said.contains(RULES) && !refused.said.contains("mine.yml"));
+    assert!(refused.stderr.contains(RULES) && !refused.stderr.contains("mine.yml"));
     assert_eq!(files(&folder), before);
 
     assert!(succeeds(&folder, &["--force"]).contains(&RULES.to_owned()));
@@ -147,14 +147,14 @@ fn files_of_others_are_neither_replaced_nor_removed() {
 }
 
 #[test]
-fn what_genv_1_left_for_grafana_is_named() {
+fn files_of_genv_1_for_grafana_are_named() {
     let (_temporary, folder) = folder();
     let left = "grafana/provisioning/datasources/default.yml";
     fs::create_dir_all(folder.join(left).parent().unwrap()).unwrap();
     fs::write(folder.join(left), "datasources: []\n").unwrap();
-    let answer = publish(&folder, &[]);
-    assert_eq!(answer.code, 0);
-    insta::assert_snapshot!(answer.said, @"genv-exporter: Grafana will read DIR/grafana/provisioning/datasources/default.yml as well, which genv 1.x wrote, and may not start with both. Remove it.");
+    let output = publish(&folder, &[]);
+    assert_eq!(output.code, 0);
+    insta::assert_snapshot!(output.stderr, @"genv-exporter: Grafana will also read DIR/grafana/provisioning/datasources/default.yml of genv 1.x, and may not start with both. Remove that file.");
     assert!(folder.join(left).exists());
 }
 
@@ -173,8 +173,8 @@ fn no_link_is_followed_out_of_the_folder() {
         symlink(target, &link).unwrap();
         for flags in [&[][..], &["--force"]] {
             let refused = publish(&folder, flags);
-            assert_eq!(refused.code, 1, "{link:?}: {}", refused.said);
-            assert!(refused.said.contains("link"), "{}", refused.said);
+            assert_eq!(refused.code, 1, "{link:?}: {}", refused.stderr);
+            assert!(refused.stderr.contains("link"), "{}", refused.stderr);
             assert_eq!(fs::read_link(&link).unwrap(), *target);
         }
     }
@@ -200,7 +200,7 @@ fn the_manifest_is_what_sha256sum_checks() {
 }
 
 #[test]
-fn where_nothing_can_be_written_the_answer_says_why_and_what_to_do() {
+fn failed_writes_are_reported_with_the_next_step() {
     let temporary = tempfile::tempdir().unwrap();
     let root = temporary.path();
     fs::write(root.join("file"), "").unwrap();
@@ -227,8 +227,8 @@ fn where_nothing_can_be_written_the_answer_says_why_and_what_to_do() {
         root.join("a\nb"),
     ] {
         let refused = publish(&folder, &[]);
-        assert_eq!(refused.code, 1, "{folder:?}: {}", refused.said);
-        all += &refused.said.replace(root.to_str().unwrap(), "TMP");
+        assert_eq!(refused.code, 1, "{folder:?}: {}", refused.stderr);
+        all += &refused.stderr.replace(root.to_str().unwrap(), "TMP");
         assert!(!root.join(not_utf_8).exists());
     }
     insta::assert_snapshot!(all);
@@ -253,8 +253,8 @@ fn wrong_usage_is_refused_with_what_to_write() {
         let output = output.unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
-        let answer = String::from_utf8(output.stderr).unwrap();
-        all += answer.split("\n\nFor more").next().unwrap();
+        let output = String::from_utf8(output.stderr).unwrap();
+        all += output.split("\n\nFor more").next().unwrap();
         all += "\n\n";
     }
     insta::assert_snapshot!(all);
@@ -274,8 +274,8 @@ fn a_full_disk_leaves_every_file_whole_and_the_rest_for_the_next_run() {
     let output = limited.arg("--exporter-address=other:9820").output();
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).unwrap();
-    insta::assert_snapshot!(said.replace(folder.to_str().unwrap(), "DIR"), @"genv-exporter: cannot write DIR/prometheus/rules/genv-alerts.yml: File too large (os error 27). Free some space there and publish again: this file is as it was");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    insta::assert_snapshot!(stderr.replace(folder.to_str().unwrap(), "DIR"), @"genv-exporter: cannot write DIR/prometheus/rules/genv-alerts.yml: File too large (os error 27). Free some space there and publish again: this file is as it was");
 
     let after = files(&folder);
     assert!(after.keys().eq(before.keys()));
@@ -308,13 +308,13 @@ fn grafana_is_set_up_as_in_docker_compose() {
             settings.insert(name, value.to_owned());
         }
     }
-    // What Docker does itself: publish the port, mount the folder.
+    // Docker itself publishes the port and mounts the folder.
     for ours in ["SERVER_HTTP_ADDR", "SERVER_HTTP_PORT", "PATHS_PROVISIONING"] {
         assert!(settings.remove(ours).is_some(), "{ours}");
     }
     let mut of_compose = settings_of_compose();
     assert!(of_compose.remove("SERVER_ROOT_URL").is_some());
-    // Only where a script closes the folder about people may anybody look without signing in.
+    // Access without sign-in is only for the container, whose start.sh closes the folder with users' dashboards.
     let anonymous = "AUTH_ANONYMOUS_ENABLED";
     assert_eq!(settings.remove(anonymous).as_deref(), Some("false"));
     assert_eq!(of_compose.remove(anonymous).as_deref(), Some("true"));

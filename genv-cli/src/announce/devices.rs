@@ -1,4 +1,4 @@
-//! The devices of an environment, as the lines about commands name them.
+//! The devices of an environment, in words.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use crate::output::harmless;
 
 /// A device of an environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HeldDevice {
+pub(crate) struct AttachedDevice {
     pub(super) index: u32,
     /// Absent if the driver has not answered.
     pub(super) model: Option<String>,
     pub(super) total: Option<MemoryAmount>,
-    /// The claimed memory; absent: all memory.
+    /// The claimed amount of memory; absent: the whole device.
     pub(super) claimed: Option<MemoryAmount>,
 }
 
-impl HeldDevice {
+impl AttachedDevice {
     /// The devices of an environment, with the models that the driver has reported.
     pub(crate) fn all(state: &EditableState, eid: &str, models: &BTreeMap<u32, String>) -> Vec<Self> {
         let held = |device: &genv_core::state::DeviceState| {
@@ -50,10 +50,10 @@ impl HeldDevice {
 }
 
 /// `devices 0, 1 (NVIDIA A100, 40.0 GiB each) and device 2 (NVIDIA T4, 15.0 GiB)`
-pub(super) fn described(devices: &[HeldDevice]) -> String {
-    let mut kinds: Vec<Vec<&HeldDevice>> = Vec::new();
+pub(super) fn described(devices: &[AttachedDevice]) -> String {
+    let mut kinds: Vec<Vec<&AttachedDevice>> = Vec::new();
     for device in devices {
-        let is_same = |kind: &&mut Vec<&HeldDevice>| kind[0].kind("") == device.kind("");
+        let is_same = |kind: &&mut Vec<&AttachedDevice>| kind[0].kind("") == device.kind("");
         match kinds.iter_mut().find(is_same) {
             Some(kind) => kind.push(device),
             None => kinds.push(vec![device]),
@@ -74,16 +74,16 @@ pub(super) fn described(devices: &[HeldDevice]) -> String {
 }
 
 /// `with device 1 (NVIDIA T4, 15.0 GiB) until 18:00 (in 2 h)`
-pub(super) fn equipment(devices: &[HeldDevice], lease_end: Option<f64>) -> String {
+pub(super) fn equipment(devices: &[AttachedDevice], lease_end: Option<f64>) -> String {
     let devices = match devices {
         [] => "without devices".to_owned(),
         devices => format!("with {}", described(devices)),
     };
-    let lease = lease_end.map(|end| format!(" {}", lease::words(end)));
+    let lease = lease_end.map(|end| format!(" {}", lease::describe_end(end)));
     devices + &lease.unwrap_or_default()
 }
 
-pub(super) fn numbered(devices: &[HeldDevice]) -> String {
+pub(super) fn numbered(devices: &[AttachedDevice]) -> String {
     let numbers: Vec<u32> = devices.iter().map(|it| it.index).collect();
     indices(&numbers)
 }
@@ -99,15 +99,15 @@ pub(crate) fn indices<T: ToString>(devices: &[T]) -> String {
 }
 
 /// The devices that are not in `others`.
-pub(super) fn without(devices: &[HeldDevice], others: &[HeldDevice]) -> Vec<HeldDevice> {
-    let is_other = |it: &HeldDevice| others.iter().any(|other| other.index == it.index);
+pub(super) fn without(devices: &[AttachedDevice], others: &[AttachedDevice]) -> Vec<AttachedDevice> {
+    let is_other = |it: &AttachedDevice| others.iter().any(|other| other.index == it.index);
     let rest = devices.iter().filter(|it| !is_other(it));
     rest.cloned().collect()
 }
 
 /// Whether devices and claimed memory are the same. The model may have become known meanwhile.
-pub(super) fn same(before: &[HeldDevice], now: &[HeldDevice]) -> bool {
-    let claims = |devices: &[HeldDevice]| -> Vec<(u32, Option<MemoryAmount>)> {
+pub(super) fn same(before: &[AttachedDevice], now: &[AttachedDevice]) -> bool {
+    let claims = |devices: &[AttachedDevice]| -> Vec<(u32, Option<MemoryAmount>)> {
         devices.iter().map(|it| (it.index, it.claimed)).collect()
     };
     claims(before) == claims(now)

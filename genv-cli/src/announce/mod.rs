@@ -1,4 +1,4 @@
-//! One line for an interactive user about the effect of a command on a shell's environment. Scripts get no line.
+//! One line on stderr about the effect of a command on an environment. Only interactive users get the line.
 
 mod devices;
 
@@ -12,37 +12,36 @@ use genv_core::duration::format_duration;
 use genv_core::state::{Activation, Configuration, EnvironmentState};
 
 use crate::local_config::LocalConfig;
-use crate::machine::tell;
-use crate::output::harmless;
+use crate::output::{harmless, print_note};
 use crate::shell::Caller;
 
-pub(crate) use devices::{HeldDevice, indices};
+pub(crate) use devices::{AttachedDevice, indices};
 use devices::{described, equipment, numbered, same, without};
 
-/// The number of processes that a line names.
+/// The largest number of processes that a line names.
 const MOST_NAMED: usize = 3;
 
-/// Whether the line is left out.
+/// The flag that suppresses the line.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct QuietFlag {
-    /// Do not print what was done.
+    /// Do not print a line about the effect.
     #[arg(short, long)]
     quiet: bool,
 }
 
 impl QuietFlag {
-    /// Whether a user reads the output of this command.
+    /// The announcer of a command that changes this shell.
     pub(crate) fn announcer(self, caller: &Caller) -> Announcer {
         Announcer::of(caller).unless(self.quiet)
     }
 
-    /// As [`QuietFlag::announcer`], for a command that changes no shell.
+    /// The announcer of a command that changes no shell.
     pub(crate) fn announcer_without_shell(self) -> Announcer {
         Announcer::without_shell().unless(self.quiet)
     }
 }
 
-/// Prints the line or drops it.
+/// Prints the line, or drops it if no interactive user reads it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Announcer {
     is_read: bool,
@@ -67,7 +66,7 @@ impl Announcer {
 
     pub(crate) fn announce(self, line: &impl fmt::Display) {
         if self.is_read {
-            tell(&line.to_string());
+            print_note(&line.to_string());
         }
     }
 }
@@ -76,11 +75,11 @@ impl Announcer {
 pub(crate) struct Activated<'a> {
     pub(crate) eid: &'a str,
     pub(crate) activation: Activation,
-    pub(crate) devices: &'a [HeldDevice],
+    pub(crate) devices: &'a [AttachedDevice],
     pub(crate) configuration: &'a Configuration,
-    /// The end of its lease.
+    /// The end of the environment's lease.
     pub(crate) lease_end: Option<f64>,
-    /// The loaded `.genv` or the file in its place, and its effective values.
+    /// The path and the effective values of the loaded configuration.
     pub(crate) loaded: Option<(&'a Path, LocalConfig)>,
 }
 
@@ -115,22 +114,22 @@ fn leads_process_group() -> bool {
     pid.is_some_and(|pid| after_name.split_whitespace().nth(2) == Some(pid))
 }
 
-/// `genv exec`: the devices and the lease of a command, as the end of a sentence.
-pub(crate) struct Given<'a> {
-    pub(crate) devices: &'a [HeldDevice],
+/// `genv exec`: the end of a sentence with the devices and the lease of a command.
+pub(crate) struct CommandResources<'a> {
+    pub(crate) devices: &'a [AttachedDevice],
     pub(crate) configuration: &'a Configuration,
     /// The end of the lease.
     pub(crate) lease_end: Option<f64>,
 }
 
-impl Given<'_> {
+impl CommandResources<'_> {
     /// Whether the command has no devices and did not request `--gpus 0`.
     pub(crate) const fn lacks_devices(&self) -> bool {
         self.devices.is_empty() && !matches!(self.configuration.gpus, Some(0))
     }
 }
 
-impl fmt::Display for Given<'_> {
+impl fmt::Display for CommandResources<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&equipment(self.devices, self.lease_end))?;
         match self.lacks_devices() {
@@ -143,8 +142,8 @@ impl fmt::Display for Given<'_> {
 /// `genv attach`
 pub(crate) struct Attached<'a> {
     pub(crate) eid: &'a str,
-    pub(crate) before: &'a [HeldDevice],
-    pub(crate) now: &'a [HeldDevice],
+    pub(crate) before: &'a [AttachedDevice],
+    pub(crate) now: &'a [AttachedDevice],
 }
 
 impl fmt::Display for Attached<'_> {
@@ -177,8 +176,9 @@ impl fmt::Display for Attached<'_> {
 /// `genv detach`
 pub(crate) struct Detached<'a> {
     pub(crate) eid: &'a str,
-    /// The detached devices, and the remaining ones.
+    /// The detached devices.
     pub(crate) gone: &'a [u32],
+    /// The remaining devices.
     pub(crate) left: &'a [u32],
 }
 
@@ -229,34 +229,34 @@ pub(crate) struct Deactivated<'a> {
     pub(crate) eid: &'a str,
     /// The former devices of the environment.
     pub(crate) devices: &'a [u32],
-    pub(crate) fate: Fate,
+    pub(crate) outcome: LeaveOutcome,
 }
 
-/// The fate of an environment after a shell has left it.
-pub(crate) enum Fate {
+/// The state of an environment after a shell has left it.
+pub(crate) enum LeaveOutcome {
     /// The environment had ended before.
-    HadEnded,
-    /// The environment is another user's, and the shell was not in it.
-    OfAnother,
+    AlreadyEnded,
+    /// The environment belongs to another user, and the shell was not in it.
+    OtherUser,
     /// The environment ends with the shell.
     Ends,
-    /// The environment goes on, with these members.
-    GoesOn(EnvironmentState),
+    /// The environment continues with these members.
+    Continues(EnvironmentState),
 }
 
 impl fmt::Display for Deactivated<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "left environment {}, which ", harmless(self.eid))?;
-        match &self.fate {
-            Fate::HadEnded => f.write_str("had ended before"),
-            Fate::OfAnother => f.write_str("belongs to another user"),
-            Fate::Ends => match self.devices {
+        match &self.outcome {
+            LeaveOutcome::AlreadyEnded => f.write_str("had ended before"),
+            LeaveOutcome::OtherUser => f.write_str("belongs to another user"),
+            LeaveOutcome::Ends => match self.devices {
                 [] => f.write_str("has ended"),
                 [one] => write!(f, "has ended: device {one} was detached"),
                 several => write!(f, "has ended: {} were detached", indices(several)),
             },
-            Fate::GoesOn(environment) => {
-                write!(f, "goes on with {}", indices(self.devices))?;
+            LeaveOutcome::Continues(environment) => {
+                write!(f, "continues with {}", indices(self.devices))?;
                 f.write_str(&remaining(environment))
             }
         }

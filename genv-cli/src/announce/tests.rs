@@ -6,13 +6,13 @@ use genv_core::state::allocate::DeviceKind;
 use super::*;
 use crate::lease;
 
-fn device(index: u32, model: Option<&str>, total: Option<&str>, claimed: Option<&str>) -> HeldDevice {
+fn device(index: u32, model: Option<&str>, total: Option<&str>, claimed: Option<&str>) -> AttachedDevice {
     let amount = |text: &str| MemoryAmount::from_person(text).unwrap();
-    HeldDevice { index, model: model.map(str::to_owned), total: total.map(amount), claimed: claimed.map(amount) }
+    AttachedDevice { index, model: model.map(str::to_owned), total: total.map(amount), claimed: claimed.map(amount) }
 }
 
 #[test]
-fn devices_of_a_kind_are_described_together() {
+fn devices_of_one_model_are_listed_together() {
     let (a100, t4) = (Some("A100"), Some("T4"));
     let all = Some("40gi");
     for (devices, expected) in [
@@ -62,7 +62,7 @@ fn the_loaded_values_are_listed_with_their_file() {
 }
 
 #[test]
-fn a_lease_is_told_before_what_attaches_devices() {
+fn the_end_of_a_lease_precedes_the_hint_about_attaching() {
     let activated = |gpus: Option<u32>| {
         let configuration = Configuration { gpus, ..Configuration::default() };
         let activated = Activated {
@@ -73,7 +73,7 @@ fn a_lease_is_told_before_what_attaches_devices() {
             lease_end: Some(0.0),
             loaded: None,
         };
-        let ago = lease::words(0.0);
+        let ago = lease::describe_end(0.0);
         activated.to_string().replace(&ago, "LEASE")
     };
     assert_eq!(activated(None), "started environment e1 without devices LEASE: 'genv attach --count 1' attaches one");
@@ -82,7 +82,7 @@ fn a_lease_is_told_before_what_attaches_devices() {
 }
 
 #[test]
-fn those_who_remain_are_named_or_counted() {
+fn remaining_members_are_named_or_counted() {
     let environment = |pids: &[u32], kernels: &[&str]| EnvironmentState {
         eid: "e1".to_owned(),
         uid: 0,

@@ -8,35 +8,35 @@ use genv_core::proc::{find_username, in_initial_pid_namespace, own_pid_namespace
 use genv_core::state::allocate::{AttachRequest, DeviceKind};
 use genv_core::state::{Activation, Configuration, EditableState, MemberId, State, StoreError};
 
-use crate::announce::{Activated, HeldDevice, QuietFlag};
+use crate::announce::{Activated, AttachedDevice, QuietFlag};
 use crate::choice::{KindFlags, selection};
 use crate::failure::EXIT_CODES;
 use crate::lease::LeaseFlag;
 use crate::local_config::{LocalConfig, Source};
-use crate::machine::{Machine, Survey, tell};
-use crate::own_environment::{self, Shown, check_lost, check_member, check_owner};
-use crate::queue::{Asking, ForceFlag, WaitFlag, obtain};
+use crate::machine::{Machine, Survey};
+use crate::output::print_note;
+use crate::own_environment::{self, EnvironmentView, check_lost_record, check_member, check_owner};
+use crate::queue::{DeviceRequest, ForceFlag, WaitFlag, obtain};
 use crate::shell::{self, Caller};
 use crate::{completion, local_config, values};
 
-const EXAMPLE: &str =
-    "Example: an environment with two A100, as soon as they can be had, for a working day, which everybody sees
+const EXAMPLE: &str = "Example: wait for two A100, and announce their use for a working day
   genv activate --gpus 2 --gpu-type a100 --wait --for 8h
 
-In a terminal beside it, to work in the same environment
+Join this environment in another terminal
   genv activate --id 12496";
 
 /// Start an environment in this shell, or join one.
 ///
-/// It is configured by a .genv folder, a genv.toml or the table [tool.genv] of a pyproject.toml in the working directory, above
-/// it or in the home directory, and attached to as many devices as are configured, of one model if one has enough. If they cannot be had nothing is changed.
+/// The configuration comes from a .genv folder, a genv.toml or the table [tool.genv] of a pyproject.toml, in the working directory, above it
+/// or in the home directory. genv attaches the configured number of devices, of one model if possible. If the devices are not available, nothing changes.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 pub(crate) struct Activate {
     #[command(flatten)]
-    wanted: Wanted,
+    environment: EnvironmentFlags,
 
-    /// Environment to join, or id of a new one. Without it: the shell's pid, in a container with the number of its pid namespace.
+    /// Environment to join, or id for a new one. Default: the shell's pid, with the number of the pid namespace in a container.
     #[arg(long, visible_alias = "id", value_name = "EID", value_parser = values::eid, allow_negative_numbers = true, add = completion::environments())]
     eid: Option<String>,
 
@@ -44,7 +44,7 @@ pub(crate) struct Activate {
     #[arg(long, conflicts_with_all = ["index", "gpu_type", "gpu_memory_at_least"])]
     no_attach: bool,
 
-    /// Leave the prompt as it is.
+    /// Do not show the environment in the prompt.
     #[arg(long)]
     no_prompt: bool,
 
@@ -52,25 +52,25 @@ pub(crate) struct Activate {
     quiet: QuietFlag,
 }
 
-/// How an environment shall be.
+/// Flags for the configuration and the devices of an environment.
 #[derive(Debug, Args)]
-pub(crate) struct Wanted {
-    /// Configure how many devices it has.
+pub(crate) struct EnvironmentFlags {
+    /// Configure and attach this number of devices.
     #[arg(long, value_name = "N", value_parser = values::gpus, allow_negative_numbers = true)]
     gpus: Option<u32>,
 
-    /// Attach these devices, such as 2,3, and configure their number.
+    /// Attach the devices with these indices, such as 2,3, and configure their number.
     #[arg(long, value_name = "INDEX", value_delimiter = ',', value_parser = values::index, allow_negative_numbers = true, add = completion::devices(), conflicts_with_all = ["gpus", "gpu_type", "gpu_memory_at_least"])]
     index: Vec<u32>,
 
     #[command(flatten)]
     kind: KindFlags,
 
-    /// Configure how much memory of each device it has, such as 4g, and share them. Without it: whole devices.
+    /// Claim this memory of each device, such as 4g, and share the devices. Default: whole devices.
     #[arg(long, value_name = "MEMORY", value_parser = values::gpu_memory, allow_negative_numbers = true)]
     gpu_memory: Option<MemoryAmount>,
 
-    /// Name it.
+    /// Name the environment.
     #[arg(long, value_name = "NAME", value_parser = values::name, allow_negative_numbers = true)]
     name: Option<String>,
 
@@ -80,7 +80,7 @@ pub(crate) struct Wanted {
     #[command(flatten)]
     pub(crate) wait: WaitFlag,
 
-    /// Take devices of others too, if there are not enough.
+    /// Share devices that other environments hold, if too few are free.
     #[arg(short, long)]
     over_subscribe: bool,
 
@@ -92,29 +92,29 @@ pub(crate) struct Wanted {
     no_load: bool,
 }
 
-/// An environment to be entered.
-pub(crate) struct Entry<'a> {
+/// A request to enter an environment.
+pub(crate) struct EnterRequest<'a> {
     pub(crate) eid: &'a str,
     pub(crate) member: u32,
-    /// The shell, if it is one that enters.
+    /// The shell that enters; absent for a command.
     pub(crate) caller: Option<&'a Caller>,
-    /// What a `.genv` or a file beside it configures.
+    /// The values of a `.genv` folder or a configuration file.
     pub(crate) local: LocalConfig,
     pub(crate) attach: bool,
 }
 
-/// The nearest `.genv`, or the file in its place, and its values.
+/// The nearest `.genv` folder or configuration file, with its values.
 #[derive(Default)]
-pub(crate) struct Local {
+pub(crate) struct LoadedConfig {
     pub(crate) source: Option<Source>,
     pub(crate) config: LocalConfig,
 }
 
 /// An entered environment.
-pub(crate) struct Entered {
-    pub(crate) shown: Shown,
+pub(crate) struct EnteredEnvironment {
+    pub(crate) shown: EnvironmentView,
     activation: Activation,
-    pub(crate) devices: Vec<HeldDevice>,
+    pub(crate) devices: Vec<AttachedDevice>,
 }
 
 impl Activate {
@@ -128,40 +128,40 @@ impl Activate {
         let mut machine = Machine::here()?;
         let caller = Caller::from_environment()?;
         let state = machine.state().unwrap_or_default();
-        if let Some(eid) = own_environment::claimed()
+        if let Some(eid) = own_environment::claimed_eid()
             && state.environments.iter().any(|it| it.eid == eid)
         {
-            // Whoever asks for what they have, as an editor's terminal does, has it.
+            // An editor can run the command in each terminal, also where the environment is active.
             if self.eid.as_ref() == Some(&eid) {
                 anyhow::ensure!(
-                    !self.wanted.changes(),
+                    !self.environment.changes(),
                     "cannot activate: environment {} is active in this shell. 'genv attach', 'genv config' and 'genv extend' change it",
                     eid.escape_debug()
                 );
-                tell(&format!("environment {} is active already", eid.escape_debug()));
+                print_note(&format!("environment {} is active already", eid.escape_debug()));
                 return Ok(());
             }
             anyhow::bail!(
-                "cannot activate: environment {} is active in this shell. 'genv deactivate' leaves it, 'genv status' tells of it",
+                "cannot activate: environment {} is active in this shell. 'genv deactivate' leaves it, 'genv status' shows it",
                 eid.escape_debug()
             );
         }
         check_member(caller.pid())?;
         let eid = self.eid.unwrap_or_else(|| free_id(&state, caller.pid()));
-        let local = self.wanted.local()?;
-        let entry = Entry {
+        let local = self.environment.local()?;
+        let entry = EnterRequest {
             eid: &eid,
             member: caller.pid(),
             caller: Some(&caller),
             local: local.config,
             attach: !self.no_attach,
         };
-        let entered = self.wanted.enter(&mut machine, &entry)?;
+        let entered = self.environment.enter(&mut machine, &entry)?;
         let is_new = entered.activation == Activation::Created;
         let loaded = local.source.as_ref().filter(|_| is_new);
         if caller.is_subshell() {
-            tell(
-                "this is a subshell, as in a pipe or with '&': the environment ends with it, and your shell is in none",
+            print_note(
+                "this is a subshell, as in a pipe or with '&': the environment ends with it, and your shell is in no environment",
             );
         }
         let announcer = self.quiet.announcer(&caller);
@@ -170,16 +170,16 @@ impl Activate {
             activation: entered.activation,
             devices: &entered.devices,
             configuration: &entered.shown.configuration,
-            lease_end: entered.shown.lease_end.filter(|_| is_new || self.wanted.lease.duration.is_some()),
-            loaded: loaded.map(|source| (source.path(), self.wanted.used_of(&entry.local))),
+            lease_end: entered.shown.lease_end.filter(|_| is_new || self.environment.lease.duration.is_some()),
+            loaded: loaded.map(|source| (source.path(), self.environment.effective(&entry.local))),
         });
         Ok(caller.enter(&entered.shown.for_shell(), !self.no_prompt)?)
     }
 }
 
-/// A pid as the id of a new environment. If another user's environment has this id (the kernel reuses pids), another
-/// id. In a container the id ends with the number of its pid namespace, since other namespaces have the same pids
-/// (`lsns --type pid` lists them).
+/// An unused id for a new environment: a pid. A number is added if another user's environment has this id, since the kernel
+/// reuses pids. In a container the id ends with the number of the pid namespace (`lsns --type pid`), since other namespaces
+/// have the same pids.
 pub(crate) fn free_id(state: &State, pid: u32) -> String {
     let uid = own_uid();
     let is_taken = |eid: &String| {
@@ -192,8 +192,8 @@ pub(crate) fn free_id(state: &State, pid: u32) -> String {
     candidates.find(|eid| !is_taken(eid)).unwrap_or_else(|| first.clone())
 }
 
-impl Wanted {
-    /// Whether a flag says how the environment shall be.
+impl EnvironmentFlags {
+    /// Whether a flag changes the environment.
     fn changes(&self) -> bool {
         self.number().is_some()
             || !self.kind.kind().is_any()
@@ -207,27 +207,27 @@ impl Wanted {
         self.name.as_deref()
     }
 
-    /// What the nearest `.genv`, or the file in its place, configures; nothing without one.
-    pub(crate) fn local(&self) -> anyhow::Result<Local> {
+    /// The nearest `.genv` folder or configuration file; the default without one.
+    pub(crate) fn local(&self) -> anyhow::Result<LoadedConfig> {
         if self.no_load {
-            return Ok(Local::default());
+            return Ok(LoadedConfig::default());
         }
         let search = local_config::find();
         if let Some(skipped) = search.skipped() {
-            tell(&format!("{skipped}. '--no-load' leaves this note out"));
+            print_note(&format!("{skipped}. '--no-load' suppresses this note"));
         }
         let Some(source) = search.source else {
-            return Ok(Local::default());
+            return Ok(LoadedConfig::default());
         };
-        let config = source.load().map_err(|error| anyhow::anyhow!("{error}, or go without it by --no-load"))?;
-        Ok(Local { source: Some(source), config })
+        let config = source.load().map_err(|error| anyhow::anyhow!("{error}, or ignore it with --no-load"))?;
+        Ok(LoadedConfig { source: Some(source), config })
     }
 
-    /// The effective values of a `.genv` or a file in its place: each flag takes precedence over the value of its name.
-    fn used_of(&self, local: &LocalConfig) -> LocalConfig {
+    /// The effective values of a configuration: a flag takes precedence over the value of the same name.
+    fn effective(&self, local: &LocalConfig) -> LocalConfig {
         let LocalConfig { configuration, kind, lease } = local.clone();
         let own = self.kind.kind();
-        // Who names devices has chosen.
+        // Indices select the devices whatever their kind is.
         let kind = if self.index.is_empty() { kind } else { DeviceKind::default() };
         LocalConfig {
             configuration: Configuration {
@@ -244,15 +244,15 @@ impl Wanted {
     }
 
     /// The kind of the devices of a new environment.
-    fn kind_of_new(&self, local: &LocalConfig) -> DeviceKind {
-        let (mut own, local) = (self.kind.kind(), self.used_of(local).kind);
+    fn new_kind(&self, local: &LocalConfig) -> DeviceKind {
+        let (mut own, local) = (self.kind.kind(), self.effective(local).kind);
         own.types.extend(local.types);
         own.memory_at_least = own.memory_at_least.or(local.memory_at_least);
         own
     }
 
-    /// The accepted devices: those who join an environment take nothing from their folder.
-    fn accepted(&self, machine: &mut Machine, entry: &Entry<'_>) -> DeviceKind {
+    /// The kind of the accepted_kind devices. The configuration of the working directory does not count for an existing environment.
+    fn accepted_kind(&self, machine: &mut Machine, entry: &EnterRequest<'_>) -> DeviceKind {
         let is_there = |machine: &mut Machine| {
             let state = machine.state().unwrap_or_default();
             state.environments.iter().any(|it| it.eid == entry.eid)
@@ -260,10 +260,10 @@ impl Wanted {
         if entry.local.kind.is_any() || is_there(machine) {
             return self.kind.kind();
         }
-        self.kind_of_new(&entry.local)
+        self.new_kind(&entry.local)
     }
 
-    /// The number of devices by the flags.
+    /// The number of devices in the flags.
     fn number(&self) -> Option<u32> {
         let indices: BTreeSet<&u32> = self.index.iter().collect();
         match indices.len() {
@@ -272,14 +272,14 @@ impl Wanted {
         }
     }
 
-    /// Makes the environment, or joins it, and attaches it: all of it or nothing.
-    pub(crate) fn enter(&self, machine: &mut Machine, entry: &Entry<'_>) -> anyhow::Result<Entered> {
-        // This call asks the name service: it must come before the lock of the state.
+    /// Creates or joins the environment, and attaches its devices. After an error nothing has changed.
+    pub(crate) fn enter(&self, machine: &mut Machine, entry: &EnterRequest<'_>) -> anyhow::Result<EnteredEnvironment> {
+        // The name service may be slow: this call must precede the lock of the state.
         let username = find_username(own_uid());
-        let kind = self.accepted(machine, entry);
+        let kind = self.accepted_kind(machine, entry);
         let change =
             |state: &mut EditableState, survey: &Survey| self.change(state, survey, entry, username.as_deref());
-        // The GPUs are needed only for an attachment.
+        // The GPUs are read only for an attachment.
         let may_attach = entry.attach
             && (self.number().or(entry.local.configuration.gpus).is_some() || !kind.is_any() || {
                 let state = machine.state().unwrap_or_default();
@@ -292,7 +292,7 @@ impl Wanted {
                 Ok(entered)
             });
         }
-        let asking = Asking {
+        let request = DeviceRequest {
             eid: entry.eid,
             kind: &kind,
             caller: entry.caller,
@@ -300,28 +300,28 @@ impl Wanted {
             force: self.force,
             wait: self.wait,
         };
-        obtain(machine, asking, change)
+        obtain(machine, request, change)
     }
 
     fn change(
         &self,
         state: &mut EditableState,
         survey: &Survey,
-        entry: &Entry<'_>,
+        entry: &EnterRequest<'_>,
         username: Option<&str>,
-    ) -> anyhow::Result<Entered> {
+    ) -> anyhow::Result<EnteredEnvironment> {
         let eid = entry.eid;
         match state.environment(eid) {
             Some(environment) => check_owner(environment, "activate")?,
-            None => check_lost(state, eid, "activate")?,
+            None => check_lost_record(state, eid, "activate")?,
         }
         let member = MemberId::Process(entry.member);
         let activation = state.activate(eid, own_uid(), username, &member);
-        // Those who are in it already go on as they are, whatever is in the folder of one who joins.
+        // The configuration of the working directory does not change an existing environment.
         let (known, number, kind, lease) = match activation {
             Activation::Created => {
                 let local = &entry.local;
-                let kind = self.kind_of_new(local);
+                let kind = self.new_kind(local);
                 let number = self.number().or(local.configuration.gpus);
                 let number = number.or((!kind.is_any()).then_some(1));
                 (local.configuration.clone(), number, kind, local.lease)
@@ -351,21 +351,21 @@ impl Wanted {
                 AttachRequest { selection, kind, over_subscribe: self.over_subscribe, usage: survey.usage.clone() };
             state.attach(eid, &request)?;
         }
-        Ok(Entered {
-            shown: Shown::changed(state, eid),
+        Ok(EnteredEnvironment {
+            shown: EnvironmentView::changed(state, eid),
             activation,
-            devices: HeldDevice::all(state, eid, &survey.usage.models),
+            devices: AttachedDevice::all(state, eid, &survey.usage.models),
         })
     }
 }
 
-/// Takes back that a member entered.
-pub(crate) fn leave(machine: &mut Machine, entry: &Entry<'_>) {
+/// Removes a member after a failed start.
+pub(crate) fn leave(machine: &mut Machine, entry: &EnterRequest<'_>) {
     let left = machine.update(|state| {
         state.leave(entry.eid, &MemberId::Process(entry.member));
         Ok::<_, StoreError>(())
     });
     if let Err(error) = left {
-        tell(&error.to_string());
+        print_note(&error.to_string());
     }
 }

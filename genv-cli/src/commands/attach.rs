@@ -5,29 +5,30 @@ use genv_core::state::EditableState;
 use genv_core::state::allocate::AttachRequest;
 
 use super::shell::refresh;
-use crate::announce::{Attached, HeldDevice, QuietFlag};
+use crate::announce::{Attached, AttachedDevice, QuietFlag};
 use crate::choice::{KindFlags, selection};
 use crate::failure::EXIT_CODES;
-use crate::machine::{Machine, Survey, tell};
-use crate::own_environment::{self, Shown};
-use crate::queue::{Asking, ForceFlag, WaitFlag, obtain};
+use crate::machine::{Machine, Survey};
+use crate::output::print_note;
+use crate::own_environment::{self, EnvironmentView};
+use crate::queue::{DeviceRequest, ForceFlag, WaitFlag, obtain};
 use crate::shell::Caller;
 use crate::{completion, values};
 
-const EXAMPLE: &str = "Example: exactly three devices, whatever is configured
+const EXAMPLE: &str = "Example: hold three devices in total
   genv attach --count 3
 
-One H100 or A100
+Hold one H100 or A100
   genv attach --count 1 --gpu-type h100,a100";
 
-/// Attach devices to the environment: without a number as many as are configured.
+/// Attach devices to the environment: by default the configured number.
 ///
-/// What it has too many is given up. Several devices are of one model, if one model has enough of them.
+/// Surplus devices are detached. Several devices are of one model if possible.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 pub(crate) struct Attach {
     #[command(flatten)]
-    which: Which,
+    which: SelectionFlags,
 
     #[command(flatten)]
     kind: KindFlags,
@@ -48,20 +49,20 @@ pub(crate) struct Attach {
 
 #[derive(Debug, Args)]
 #[group(multiple = false)]
-struct Which {
+struct SelectionFlags {
     /// Devices to hold in total.
     #[arg(long, visible_alias = "gpus", value_name = "N", value_parser = values::gpus, allow_negative_numbers = true)]
     count: Option<u32>,
 
-    /// Attach these devices too, such as 2 or 2,3.
+    /// Attach the devices with these indices in addition, such as 2 or 2,3.
     #[arg(long, value_name = "INDEX", value_delimiter = ',', value_parser = values::index, allow_negative_numbers = true, add = completion::devices(), conflicts_with_all = ["gpu_type", "gpu_memory_at_least"])]
     index: Vec<u32>,
 
-    /// Have as many as are configured.
+    /// Hold the configured number of devices.
     #[arg(long)]
     config: bool,
 
-    /// Only show this shell the devices that the environment has now.
+    /// Update this shell's variables to the environment's devices, and change nothing else.
     #[arg(long, conflicts_with_all = ["wait", "gpu_type", "gpu_memory_at_least"])]
     refresh: bool,
 }
@@ -70,14 +71,14 @@ const TASK: &str = "attach";
 
 impl Attach {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let eid = own_environment::active(TASK)?;
+        let eid = own_environment::active_eid(TASK)?;
         if self.which.refresh {
             return refresh();
         }
         let mut machine = Machine::here()?;
         let caller = Caller::from_environment()?;
         let kind = self.kind.kind();
-        let asking = Asking {
+        let request = DeviceRequest {
             eid: &eid,
             kind: &kind,
             caller: Some(&caller),
@@ -86,7 +87,7 @@ impl Attach {
             wait: self.wait,
         };
         let attempt = |state: &mut EditableState, survey: &Survey| {
-            let environment = own_environment::own(state.environments(), &eid, TASK)?;
+            let environment = own_environment::find_own(state.environments(), &eid, TASK)?;
             let number = self.which.count.or(environment.gpus);
             let attached = state.attached(&eid);
             let Some(selection) = selection(&self.which.index, number, &kind, &attached) else {
@@ -98,20 +99,20 @@ impl Attach {
                 over_subscribe: self.over_subscribe,
                 usage: survey.usage.clone(),
             };
-            let before = HeldDevice::all(state, &eid, &survey.usage.models);
+            let before = AttachedDevice::all(state, &eid, &survey.usage.models);
             state.attach(&eid, &request)?;
-            let now = HeldDevice::all(state, &eid, &survey.usage.models);
-            Ok(Some((Shown::changed(state, &eid), before, now)))
+            let now = AttachedDevice::all(state, &eid, &survey.usage.models);
+            Ok(Some((EnvironmentView::changed(state, &eid), before, now)))
         };
-        match obtain(&mut machine, asking, attempt)? {
+        match obtain(&mut machine, request, attempt)? {
             Some((shown, before, now)) => {
                 let announcer = self.quiet.announcer(&caller);
                 announcer.announce(&Attached { eid: &eid, before: &before, now: &now });
                 caller.refresh(&shown.for_shell())?;
             }
-            None => tell(
+            None => print_note(
                 "nothing to attach: no number of devices is configured. 'genv config gpus N' configures it, \
-                 '--count N' attaches so many",
+                                 '--count N' attaches N devices",
             ),
         }
         Ok(())

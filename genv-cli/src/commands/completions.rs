@@ -9,12 +9,12 @@ use clap_complete::env::{Bash, EnvCompleter, Fish, Zsh};
 use crate::completion::VARIABLE;
 use crate::output::print;
 
-const EXAMPLE: &str = "Example: in ~/.bashrc, or with zsh in ~/.zshrc after compinit
+const EXAMPLE: &str = "Example: the line for ~/.bashrc, or for ~/.zshrc after compinit
   source <(genv completions bash)
-and in ~/.config/fish/config.fish
+The line for ~/.config/fish/config.fish
   genv completions fish | source";
 
-/// Print the code by which a shell completes genv's commands, ids of environments and indices of devices.
+/// Print shell code that completes commands, ids of environments and indices of devices.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Completions {

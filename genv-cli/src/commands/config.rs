@@ -11,53 +11,53 @@ use super::shell::refresh;
 use crate::announce::{Announcer, Configured};
 use crate::failure::Failure;
 use crate::local_config::Source;
-use crate::machine::{Machine, tell};
-use crate::output::harmless;
-use crate::own_environment::{self, Shown};
+use crate::machine::Machine;
+use crate::output::{harmless, print_note};
+use crate::own_environment::{self, EnvironmentView};
 use crate::shell::Caller;
 use crate::values;
 
-const EXAMPLE: &str = "Example: two devices, from now on and in every environment activated below this directory
+const EXAMPLE: &str = "Example: configure two devices, save this for new environments in this directory, and attach
   genv config gpus 2
   mkdir -p .genv && genv config --save
   genv attach";
 
-/// Show or change how the environment is configured.
+/// Show or change the configuration of the environment.
 ///
-/// Attached devices stay as they are until 'genv attach'.
+/// A change does not affect attached devices until 'genv attach'.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Config {
-    /// Which part of the configuration; without it: all.
-    field: Option<Field>,
+    /// Value to show or change. Default: show all.
+    field: Option<ConfigField>,
 
-    /// What it shall be; without it: show it.
+    /// New value. Default: show the present one.
     #[arg(requires = "field", allow_negative_numbers = true)]
     value: Option<String>,
 
-    /// Remove it.
+    /// Remove the value, or all values.
     #[arg(long, conflicts_with_all = ["value", "load"])]
     clear: bool,
 
-    /// Load all of it from the .genv folder or the file that 'genv home' prints.
+    /// Load all values from the folder or file that 'genv home' prints.
     #[arg(long)]
     load: bool,
 
-    /// Save all of it to the .genv folder, which takes precedence over a file beside it.
+    /// Save all values to the .genv folder, which takes precedence over a file beside it.
     #[arg(long)]
     save: bool,
 
-    /// Show nothing.
+    /// Print nothing.
     #[arg(short, long)]
     quiet: bool,
 
-    /// Only show this shell how the environment is configured now.
+    /// Update this shell's variables to the configuration, and change nothing else.
     #[arg(long, conflicts_with_all = ["field", "clear", "load", "save"])]
     refresh: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Field {
+enum ConfigField {
     Name,
     Gpus,
     GpuMemory,
@@ -67,7 +67,7 @@ const TASK: &str = "configure";
 
 impl Config {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let eid = own_environment::active(TASK)?;
+        let eid = own_environment::active_eid(TASK)?;
         if self.refresh {
             return refresh();
         }
@@ -83,7 +83,7 @@ impl Config {
             clear: self.clear,
             loaded: loaded.map(|it| it.configuration),
         };
-        // What is wrong with it is told before anything is asked.
+        // An invalid value is an error before the state is read.
         change.of(Configuration::default())?;
         let saved_to = match self.save {
             true => Some(home::source("save the configuration")?),
@@ -96,16 +96,16 @@ impl Config {
         let (before, configuration) = if let Some(caller) = caller.filter(|_| changed) {
             let caller = caller?;
             let (before, shown) = machine.update(|state| {
-                own_environment::own(state.environments(), &eid, TASK)?;
+                own_environment::find_own(state.environments(), &eid, TASK)?;
                 let before = state.configuration(&eid)?;
                 state.configure(&eid, change.of(before.clone())?)?;
-                Ok::<_, anyhow::Error>((before, Shown::changed(state, &eid)))
+                Ok::<_, anyhow::Error>((before, EnvironmentView::changed(state, &eid)))
             })?;
             caller.refresh(&shown.for_shell())?;
             (before, shown.configuration)
         } else {
             let state = machine.state()?;
-            let environment = own_environment::own(&state.environments, &eid, TASK)?;
+            let environment = own_environment::find_own(&state.environments, &eid, TASK)?;
             let configuration = own_environment::configuration(environment);
             (configuration.clone(), configuration)
         };
@@ -132,16 +132,16 @@ impl Config {
     }
 }
 
-/// A file does not contradict what was saved beside it, since it no longer counts.
+/// Notes that a file beside the saved folder has no effect any more.
 fn note_precedence(folder: &Path, file: &Path) {
     let shown = |path: &Path| harmless(&path.display().to_string());
     let (folder, file) = (shown(folder), shown(file));
-    tell(&format!("{folder} takes precedence over {file}, which has no effect while the folder is there"));
+    print_note(&format!("{folder} takes precedence over {file}, which has no effect while the folder is there"));
 }
 
-/// What is changed.
+/// A change of the configuration.
 struct Change<'a> {
-    field: Option<Field>,
+    field: Option<ConfigField>,
     value: Option<&'a str>,
     clear: bool,
     loaded: Option<Configuration>,
@@ -153,9 +153,9 @@ impl Change<'_> {
         let value = self.value;
         match self.field {
             Some(_) if value.is_none() && !self.clear => {}
-            Some(Field::Name) => configuration.name = parsed("name", value, values::name)?,
-            Some(Field::Gpus) => configuration.gpus = parsed("gpus", value, values::gpus)?,
-            Some(Field::GpuMemory) => {
+            Some(ConfigField::Name) => configuration.name = parsed("name", value, values::name)?,
+            Some(ConfigField::Gpus) => configuration.gpus = parsed("gpus", value, values::gpus)?,
+            Some(ConfigField::GpuMemory) => {
                 configuration.gpu_memory = parsed("gpu-memory", value, values::gpu_memory)?;
             }
             None if self.clear => configuration = Configuration::default(),
@@ -179,16 +179,16 @@ fn parsed<T, E: ToString>(
     Ok(Some(parsed))
 }
 
-/// The configuration as genv 1.4.3 prints it: what is not configured is left out.
-fn text(configuration: &Configuration, field: Option<Field>) -> String {
+/// The configuration in the format of genv 1.4.3. Missing values are omitted.
+fn text(configuration: &Configuration, field: Option<ConfigField>) -> String {
     let name = configuration.name.as_deref().map(harmless);
     let gpus = configuration.gpus.map(|gpus| gpus.to_string());
     let gpu_memory = configuration.gpu_memory.map(|amount| amount.to_string());
     let line = |value: Option<String>| value.map_or_else(String::new, |value| value + "\n");
     match field {
-        Some(Field::Name) => line(name),
-        Some(Field::Gpus) => line(gpus),
-        Some(Field::GpuMemory) => line(gpu_memory),
+        Some(ConfigField::Name) => line(name),
+        Some(ConfigField::Gpus) => line(gpus),
+        Some(ConfigField::GpuMemory) => line(gpu_memory),
         None => [("gpu-memory", gpu_memory), ("gpus", gpus), ("name", name)]
             .into_iter()
             .map(|(key, value)| line(value.map(|value| format!("{key}: {value}"))))

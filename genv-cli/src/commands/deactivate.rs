@@ -9,29 +9,29 @@ use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource as _};
 use genv_core::state::{EditableState, MemberId, ProcessId, StoreError};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::devices::indices;
-use crate::announce::{Deactivated, Fate, QuietFlag};
-use crate::machine::{INVENTORY_PATIENCE, Job, Machine, NoSample, USAGE_PATIENCE, tell};
-use crate::output::harmless;
-use crate::own_environment::{self, check_outside};
+use crate::announce::{Deactivated, LeaveOutcome, QuietFlag};
+use crate::device_facts::DeviceProcess;
+use crate::machine::{INVENTORY_PATIENCE, Machine, NoSample, USAGE_PATIENCE};
+use crate::output::{harmless, joined, print_note};
+use crate::own_environment::{self, check_permission};
 use crate::shell::Caller;
 
-/// How often those who wait for a job look again.
+/// The interval of checks while waiting for processes.
 const POLL: Duration = Duration::from_millis(300);
 
-/// How long a job may take to end after SIGTERM.
+/// Time limit for the end of a process after SIGTERM.
 const END: Duration = Duration::from_secs(10);
 
-/// Let this shell leave its environment. With its last shell the environment ends, and its devices become free.
+/// Leave the environment of this shell. The environment ends with its last shell, and its devices become free.
 ///
-/// A job that works on them goes on without them, unless it is waited for or ended.
+/// Processes that use the devices continue, without a reservation. --wait waits for them, --end ends them.
 #[derive(Debug, Args)]
 pub(crate) struct Deactivate {
-    /// End the jobs that work on the devices first (SIGTERM).
+    /// First end the processes that use the devices (SIGTERM).
     #[arg(long, conflicts_with = "wait")]
     end: bool,
 
-    /// Wait first until no job works on the devices.
+    /// First wait until no process uses the devices.
     #[arg(long)]
     wait: bool,
 
@@ -41,126 +41,132 @@ pub(crate) struct Deactivate {
 
 impl Deactivate {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let eid = own_environment::active("deactivate")?;
+        let eid = own_environment::active_eid("deactivate")?;
         let caller = Caller::from_environment()?;
         let mut machine = Machine::here()?;
         if self.end {
-            let jobs = jobs(&mut machine, &eid, caller.pid(), INVENTORY_PATIENCE).context(
-                "cannot tell which jobs work on the devices. 'genv deactivate' without --end leaves at once",
+            let processes = processes(&mut machine, &eid, caller.pid(), INVENTORY_PATIENCE).context(
+                "cannot find the processes that use the devices. 'genv deactivate' without --end leaves at once",
             )?;
-            end(&jobs)?;
+            end(&processes)?;
         } else if self.wait {
             wait(&mut machine, &eid, caller.pid());
-        } else if let Ok(jobs) = jobs(&mut machine, &eid, caller.pid(), USAGE_PATIENCE)
-            && !jobs.is_empty()
+        } else if let Ok(processes) = processes(&mut machine, &eid, caller.pid(), USAGE_PATIENCE)
+            && !processes.is_empty()
         {
-            tell(&format!(
-                "environment {} ends, and others may get its devices, but {}. 'genv deactivate --wait' would have waited \
-                 for that, '--end' would have ended it",
+            print_note(&format!(
+                "environment {} ends, and other users may get its devices, but {}. 'genv deactivate --wait' would have \
+                                 waited for this, '--end' would have ended it",
                 harmless(&eid),
-                named(&jobs)
+                named(&processes)
             ));
         }
         let member = MemberId::Process(caller.pid());
-        let (devices, fate) = machine.update(|state| {
+        let (devices, outcome) = machine.update(|state| {
             let devices = state.attached(&eid);
             Ok::<_, StoreError>((devices, leave(state, &eid, &member)))
         })?;
         let announcer = self.quiet.announcer(&caller);
-        announcer.announce(&Deactivated { eid: &eid, devices: &devices, fate });
+        announcer.announce(&Deactivated { eid: &eid, devices: &devices, outcome });
         Ok(caller.leave()?)
     }
 }
 
-fn leave(state: &mut EditableState, eid: &str, member: &MemberId) -> Fate {
-    // A shell that changed its user, as by su, must not end another user's environment.
-    if check_outside(state, eid, "leave").is_err() {
-        return Fate::OfAnother;
+fn leave(state: &mut EditableState, eid: &str, member: &MemberId) -> LeaveOutcome {
+    // A shell with a changed user, as by su, must not end another user's environment.
+    if check_permission(state, eid, "leave").is_err() {
+        return LeaveOutcome::OtherUser;
     }
     let was_there = state.environment(eid).is_some();
     state.leave(eid, member);
     match state.environment(eid) {
-        Some(environment) => Fate::GoesOn(environment.clone()),
-        None if was_there => Fate::Ends,
-        None => Fate::HadEnded,
+        Some(environment) => LeaveOutcome::Continues(environment.clone()),
+        None if was_there => LeaveOutcome::Ends,
+        None => LeaveOutcome::AlreadyEnded,
     }
 }
 
-/// Jobs that lose their devices when this member leaves: none if it is not the last.
-fn jobs(machine: &mut Machine, eid: &str, member: u32, patience: Duration) -> Result<Vec<Job>, NoSample> {
-    // What cannot be read now fails below, where it matters.
+/// The processes that lose their devices when this member leaves; none if other members remain.
+fn processes(
+    machine: &mut Machine,
+    eid: &str,
+    member: u32,
+    patience: Duration,
+) -> Result<Vec<DeviceProcess>, NoSample> {
+    // A damaged state causes an error in the later change.
     let state = machine.state().unwrap_or_default();
     let environment = state.environments.iter().find(|it| it.eid == eid);
     let is_last = environment.is_some_and(|it| state.shells(it).eq([member]) && it.kernel_ids.is_empty());
     if !is_last || state.attached(eid).is_empty() {
         return Ok(Vec::new());
     }
-    let mut jobs = machine.jobs(&state, eid, patience)?;
-    jobs.retain(|job| job.process.pid != member);
-    Ok(jobs)
+    let mut processes = machine.device_processes(&state, eid, patience)?;
+    processes.retain(|process| process.id.pid != member);
+    Ok(processes)
 }
 
-/// Waits until it is known that no job works on the devices.
+/// Waits until no process uses the devices.
 fn wait(machine: &mut Machine, eid: &str, member: u32) {
-    let mut told = String::new();
+    let mut last_note = String::new();
     loop {
-        let why = match jobs(machine, eid, member, INVENTORY_PATIENCE) {
-            Ok(jobs) if jobs.is_empty() => return,
-            Ok(jobs) => format!("waiting: {}", named(&jobs)),
-            Err(error) => format!("waiting, as it is not known which jobs work: {error}"),
+        let note = match processes(machine, eid, member, INVENTORY_PATIENCE) {
+            Ok(processes) if processes.is_empty() => return,
+            Ok(processes) => format!("waiting: {}", named(&processes)),
+            Err(error) => format!("waiting, since the processes are unknown: {error}"),
         };
-        if why != told {
-            tell(&format!("{why}. Ctrl-C stops waiting"));
-            told = why;
+        if note != last_note {
+            print_note(&format!("{note}. Ctrl-C stops waiting"));
+            last_note = note;
         }
         thread::sleep(POLL);
     }
 }
 
-pub(super) fn named(jobs: &[Job]) -> String {
-    let named = |job: &Job| {
-        let (pid, comm) = (job.process.pid, harmless(&job.comm));
-        let unclear = if job.is_unclear { ", which does not show its environment," } else { "" };
-        let devices = indices(&job.devices);
-        format!("process {pid} ({comm}){unclear} works on device {devices}")
+pub(super) fn named(processes: &[DeviceProcess]) -> String {
+    let named = |process: &DeviceProcess| {
+        let (pid, comm) = (process.id.pid, harmless(&process.comm));
+        let hiding = if process.hides_environment { ", which hides its environment," } else { "" };
+        let devices = joined(&process.devices, ",");
+        format!("process {pid} ({comm}){hiding} uses device {devices}")
     };
-    jobs.iter().map(named).collect::<Vec<_>>().join(", ")
+    processes.iter().map(named).collect::<Vec<_>>().join(", ")
 }
 
-/// Ends jobs and waits for their ends. A process that does not show its environment may be in no environment, and
-/// stays.
+/// Ends processes and waits for their ends. A process that hides its environment may be outside of environments, and is not
+/// ended.
 ///
 /// # Errors
-/// A job goes on: its devices stay in the environment.
-fn end(jobs: &[Job]) -> anyhow::Result<()> {
-    let (unclear, jobs): (Vec<Job>, Vec<Job>) = jobs.iter().cloned().partition(|it| it.is_unclear);
-    for job in &jobs {
-        let pid = i32::try_from(job.process.pid).ok().and_then(Pid::from_raw);
+/// A process continues: the environment keeps its devices.
+fn end(processes: &[DeviceProcess]) -> anyhow::Result<()> {
+    let (hiding, processes): (Vec<DeviceProcess>, Vec<DeviceProcess>) =
+        processes.iter().cloned().partition(|it| it.hides_environment);
+    for process in &processes {
+        let pid = i32::try_from(process.id.pid).ok().and_then(Pid::from_raw);
         let opened = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        // The opened process is the job if the job still exists.
-        if let Some(opened) = opened.filter(|_| lives(job.process))
+        // The pid was not reused before the open if the process still exists.
+        if let Some(opened) = opened.filter(|_| lives(process.id))
             && let Err(error) = pidfd_send_signal(&opened, Signal::TERM)
         {
-            tell(&format!("cannot end process {}: {error}", job.process.pid));
+            print_note(&format!("cannot end process {}: {error}", process.id.pid));
         }
     }
     let deadline = Instant::now() + END;
-    while jobs.iter().any(|job| lives(job.process)) {
+    while processes.iter().any(|process| lives(process.id)) {
         if Instant::now() >= deadline {
-            let left: Vec<Job> = jobs.iter().filter(|job| lives(job.process)).cloned().collect();
+            let left: Vec<DeviceProcess> = processes.iter().filter(|process| lives(process.id)).cloned().collect();
             bail!(
-                "{}, and has not ended by SIGTERM: the environment goes on. 'kill -9' ends such a process; 'genv deactivate' \
-                 without --end leaves at once",
+                "{}, and did not end after SIGTERM: the environment continues. 'kill -9' ends such a process; 'genv \
+                                 deactivate' without --end leaves at once",
                 named(&left)
             );
         }
         thread::sleep(POLL / 10);
     }
-    if !unclear.is_empty() {
+    if !hiding.is_empty() {
         bail!(
-            "{}, and is not ended for that: the environment goes on. 'kill' ends such a process; 'genv deactivate' without --end \
-             leaves at once",
-            named(&unclear)
+            "{}, and is not ended for this reason: the environment continues. 'kill' ends such a process; 'genv deactivate' \
+                         without --end leaves at once",
+            named(&hiding)
         );
     }
     Ok(())

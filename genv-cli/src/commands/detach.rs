@@ -5,18 +5,18 @@ use clap::Args;
 use super::shell::refresh;
 use crate::announce::{Detached, QuietFlag};
 use crate::machine::Machine;
-use crate::own_environment::{self, Shown};
+use crate::own_environment::{self, EnvironmentView};
 use crate::shell::Caller;
 use crate::{completion, values};
 
-/// Detach devices from the environment: all of them, or some.
+/// Detach devices from the environment: by default all devices.
 #[derive(Debug, Args)]
 pub(crate) struct Detach {
-    /// Only these, such as 2 or 2,3.
+    /// Detach only the devices with these indices, such as 2 or 2,3.
     #[arg(long, value_name = "INDEX", value_delimiter = ',', value_parser = values::index, allow_negative_numbers = true, add = completion::devices())]
     index: Vec<u32>,
 
-    /// Only show this shell the devices that the environment has now.
+    /// Update this shell's variables to the environment's devices, and change nothing else.
     #[arg(long, conflicts_with = "index")]
     refresh: bool,
 
@@ -28,14 +28,14 @@ const TASK: &str = "detach";
 
 impl Detach {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let eid = own_environment::active(TASK)?;
+        let eid = own_environment::active_eid(TASK)?;
         if self.refresh {
             return refresh();
         }
         let mut machine = Machine::here()?;
         let caller = Caller::from_environment()?;
         let (shown, gone) = machine.update(|state| {
-            own_environment::own(state.environments(), &eid, TASK)?;
+            own_environment::find_own(state.environments(), &eid, TASK)?;
             let mut gone = Vec::new();
             for index in &self.index {
                 gone.extend(state.detach(&eid, Some(*index))?);
@@ -44,7 +44,7 @@ impl Detach {
                 gone = state.detach(&eid, None)?;
             }
             gone.sort_unstable();
-            Ok::<_, anyhow::Error>((Shown::changed(state, &eid), gone))
+            Ok::<_, anyhow::Error>((EnvironmentView::changed(state, &eid), gone))
         })?;
         let announcer = self.quiet.announcer(&caller);
         announcer.announce(&Detached { eid: &eid, gone: &gone, left: &shown.devices });

@@ -6,41 +6,40 @@ use std::io;
 use clap::{Args, Subcommand, ValueEnum};
 use genv_core::state::allocate::{AttachRequest, DeviceKind, Selection};
 use genv_core::state::shape::{DevicesDocument, Times};
-use genv_core::state::{AttachmentState, DeviceState, EditableState, EnvironmentState, Inventory, State, StoreError};
+use genv_core::state::{AttachmentState, DeviceState, EditableState, EnvironmentState, Inventory, State};
 use serde_json::{Value, json};
 
-use super::envs::misplaced;
-use super::free::name_waiting;
+use super::free::print_queue_note;
 use super::overview::Overview;
-use super::query::{Field, answer};
+use super::query::{QueryField, print_fields};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::lease;
 use crate::machine::{INVENTORY_PATIENCE, Machine, Survey};
-use crate::output::{Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json, stdout};
-use crate::own_environment::check_outside;
-use crate::queue::{Asking, ForceFlag, WaitFlag, obtain};
+use crate::output::{Cell, Format, JsonFlag, ListFlags, Table, csv_line, joined, print, print_csv, print_json, stdout};
+use crate::own_environment::check_permission;
+use crate::queue::{DeviceRequest, ForceFlag, WaitFlag, obtain};
 use crate::users::Users;
 use crate::values;
 
-const EXAMPLE: &str = "Example: indices of the devices of an environment
+const EXAMPLE: &str = "Example: print the indices of an environment's devices
   genv devices find --eid 12496";
 
-/// List the devices of this machine with their holders, or attach and detach them for an environment.
+/// List the devices of this machine with their holders, or change the devices of an environment.
 ///
-/// A terminal shows the model, the holder, the memory in use, the load and the processes outside of environments of
-/// each device; the driver has 100 ms for its answer. In a pipe, and with --format tui, the list has the holders only.
+/// A terminal shows for each device the model, the holder, the memory in use, the load, and the number of processes outside of
+/// environments. genv waits at most 100 ms for the driver. In a pipe, and with --format tui, the list has only the holders.
 #[derive(Debug, Default, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Devices {
     #[command(flatten)]
     list: ListFlags,
 
-    /// Leave members of environments that ended where they are.
+    /// Keep ended members of environments.
     #[arg(long)]
     no_cleanup: bool,
 
-    /// Detach everybody from all devices, before anything else.
+    /// First detach all devices from all environments.
     #[arg(long)]
     reset: bool,
 
@@ -50,18 +49,18 @@ pub(crate) struct Devices {
 
 #[derive(Debug, Subcommand)]
 enum DevicesCommand {
-    /// Attach an environment to devices, and print all that it has then.
+    /// Attach devices to an environment, and print the indices of all its devices.
     Attach {
-        /// Environment.
+        /// Id of the environment.
         #[arg(long, value_name = "EID", add = completion::environments())]
         eid: String,
-        /// How many in all. Without: as many as it is configured with.
+        /// Devices to hold in total. Default: the configured number.
         #[arg(long, value_name = "COUNT", value_parser = values::gpus, allow_negative_numbers = true, conflicts_with = "index")]
         count: Option<u32>,
-        /// Which one, beside those that it has.
+        /// Index of a device to attach in addition.
         #[arg(long, value_name = "INDEX", value_parser = values::index, allow_negative_numbers = true, add = completion::devices())]
         index: Option<u32>,
-        /// Take devices that others hold if there are not enough.
+        /// Share devices that other environments hold, if too few are free.
         #[arg(short = 'o', long, visible_alias = "over-subscribe")]
         allow_over_subscription: bool,
         #[command(flatten)]
@@ -69,21 +68,21 @@ enum DevicesCommand {
         #[command(flatten)]
         wait: WaitFlag,
     },
-    /// Detach an environment from its devices or from one, and print those that it has then.
+    /// Detach one or all devices from an environment, and print the indices of the remaining devices.
     Detach {
-        /// Environment.
+        /// Id of the environment.
         #[arg(long, value_name = "EID", add = completion::environments())]
         eid: String,
-        /// Which one.
+        /// Index of the device. Default: all devices.
         #[arg(long, value_name = "INDEX", value_parser = values::index, allow_negative_numbers = true, add = completion::devices())]
         index: Option<u32>,
         /// Print nothing.
         #[arg(short, long)]
         quiet: bool,
     },
-    /// Print the indices of the devices that an environment is attached to.
+    /// Print the indices of an environment's devices.
     Find {
-        /// Environment.
+        /// Id of the environment.
         #[arg(long, value_name = "EID", add = completion::environments())]
         eid: String,
         #[command(flatten)]
@@ -94,9 +93,9 @@ enum DevicesCommand {
         #[command(flatten)]
         list: ListFlags,
     },
-    /// Print fields of all devices, a line for each device.
+    /// Print fields of all devices, one line for each device.
     Query {
-        /// What to print.
+        /// Fields to print.
         #[arg(long, alias = "queries", value_name = "FIELD", required = true, num_args = 1.., overrides_with = "query")]
         query: Vec<Query>,
         #[command(flatten)]
@@ -118,8 +117,10 @@ impl Devices {
         let list = ListFlags::default();
         let command = match self.command.unwrap_or(DevicesCommand::Ps { list }) {
             DevicesCommand::Ps { list } => DevicesCommand::Ps { list: list.or(&self.list) },
-            other if self.list.is_default() => other,
-            _ => return Err(misplaced("devices").into()),
+            other => {
+                self.list.check_unused("devices")?;
+                other
+            }
         };
         let mut machine = Machine::here()?.cleaning(!self.no_cleanup);
         if self.reset {
@@ -127,7 +128,7 @@ impl Devices {
             machine.update(|state| {
                 let attachments = state.devices().iter().flat_map(|it| &it.attachments);
                 for attachment in attachments {
-                    check_outside(state, &attachment.eid, "detach")?;
+                    check_permission(state, &attachment.eid, "detach")?;
                 }
                 state.reset_devices(&inventory);
                 Ok::<_, anyhow::Error>(())
@@ -142,7 +143,7 @@ impl DevicesCommand {
         match self {
             Self::Attach { eid, count, index, allow_over_subscription, force, wait } => {
                 let one = index.map(|it| Selection::Indices([it].into()));
-                let asking = Asking {
+                let request = DeviceRequest {
                     eid: &eid,
                     kind: &DeviceKind::default(),
                     caller: None,
@@ -151,11 +152,11 @@ impl DevicesCommand {
                     wait,
                 };
                 let asked = count.map(Selection::Count).or(one);
-                print_indices(&attach(machine, asking, asked.as_ref())?)?;
+                print_indices(&attach(machine, request, asked.as_ref())?)?;
             }
             Self::Detach { eid, index, quiet } => {
                 let left = machine.update(|state| {
-                    check_outside(state, &eid, "detach")?;
+                    check_permission(state, &eid, "detach")?;
                     state.detach(&eid, index)?;
                     Ok::<_, anyhow::Error>(state.attached(&eid))
                 })?;
@@ -172,7 +173,7 @@ impl DevicesCommand {
                 }
             }
             Self::Ps { list } => {
-                let state = known(machine)?;
+                let state = machine.state_with_devices()?;
                 let waiting = machine.waiting(&state);
                 if list.is_for_people() {
                     let device_use = machine.device_use(&state);
@@ -181,46 +182,28 @@ impl DevicesCommand {
                 } else {
                     list_devices(&state, &list)?;
                 }
-                name_waiting(&waiting);
+                print_queue_note(&waiting);
             }
             Self::Query { query, output } => {
-                answer(known(machine)?.devices.iter(), &query, output.json)?;
+                print_fields(machine.state_with_devices()?.devices.iter(), &query, output.json)?;
             }
         }
         Ok(())
     }
 }
 
-/// The state with the machine's devices. GPUs are asked only if nobody has written down yet which they are.
-///
-/// # Errors
-/// The state cannot be read, or nobody knows the devices.
-pub(super) fn known(machine: &mut Machine) -> anyhow::Result<State> {
-    let mut state = machine.state()?;
-    if state.devices.is_empty() {
-        let inventory = Inventory::of(&machine.sample(INVENTORY_PATIENCE)?);
-        state.devices = inventory.devices();
-        // Who may not write it down asks again next time.
-        let _ = machine.update(|state| {
-            state.merge_inventory(&inventory);
-            Ok::<_, StoreError>(())
-        });
-    }
-    Ok(state)
-}
-
-/// Attaches an environment to what is asked for, or else to as many devices as it is configured with; without that
-/// either it keeps what it has. Returns the indices of all its devices.
-fn attach(machine: &mut Machine, asking: Asking<'_>, asked: Option<&Selection>) -> anyhow::Result<Vec<u32>> {
-    let eid = asking.eid;
-    obtain(machine, asking, |state: &mut EditableState, survey: &Survey| {
-        check_outside(state, eid, "attach")?;
+/// Attaches the requested devices, or else the configured number of devices. Without either nothing changes. Returns the
+/// indices of all devices of the environment.
+fn attach(machine: &mut Machine, request: DeviceRequest<'_>, asked: Option<&Selection>) -> anyhow::Result<Vec<u32>> {
+    let eid = request.eid;
+    obtain(machine, request, |state: &mut EditableState, survey: &Survey| {
+        check_permission(state, eid, "attach")?;
         let configured = state.configuration(eid)?.gpus.map(Selection::Count);
         let Some(selection) = asked.cloned().or(configured) else {
             return Ok(state.attached(eid));
         };
         let request = AttachRequest {
-            over_subscribe: asking.over_subscribe,
+            over_subscribe: request.over_subscribe,
             usage: survey.usage.clone(),
             ..AttachRequest::new(selection)
         };
@@ -228,14 +211,8 @@ fn attach(machine: &mut Machine, asking: Asking<'_>, asked: Option<&Selection>) 
     })
 }
 
-/// Indices with commas.
-pub(super) fn indices(indices: &[u32]) -> String {
-    let indices: Vec<String> = indices.iter().map(u32::to_string).collect();
-    indices.join(",")
-}
-
 fn print_indices(found: &[u32]) -> io::Result<()> {
-    print(format!("{}\n", indices(found)).as_bytes())
+    print(format!("{}\n", joined(found, ",")).as_bytes())
 }
 
 fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
@@ -251,7 +228,7 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
     let environments: HashMap<&str, &EnvironmentState> = environments.map(|it| (it.eid.as_str(), it)).collect();
     let environment = |eid: &str| environments.get(eid).copied();
     let name = |eid: &str| environment(eid).and_then(|it| it.name.as_deref());
-    // A device that nobody holds has a line all the same.
+    // A device without a holder has a line too.
     let rows = || {
         let devices = state.devices.iter();
         devices.flat_map(|device| {
@@ -294,7 +271,7 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
             Cell::foreign(eid),
             Cell::foreign(name(eid).unwrap_or_default()),
             Cell::own(time(attachment)),
-            lease::cell(state.lease_end(eid)),
+            lease::table_cell(state.lease_end(eid)),
             user.unwrap_or_default(),
             Cell::own(claimed.map_or_else(|| total.clone(), |it| format!("{it} of {total}"))),
         ]);
@@ -303,18 +280,18 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
     table.write(&mut stdout())
 }
 
-impl Field for Query {
-    type Of = DeviceState;
+impl QueryField for Query {
+    type Item = DeviceState;
 
-    fn text(self, of: &DeviceState, times: &Times) -> String {
+    fn text(self, item: &DeviceState, times: &Times) -> String {
         let each = |text: &dyn Fn(&AttachmentState) -> String| {
-            let attachments = of.attachments.iter().map(text);
+            let attachments = item.attachments.iter().map(text);
             attachments.collect::<Vec<_>>().join(" ")
         };
         match self {
-            Self::Index => of.index.to_string(),
+            Self::Index => item.index.to_string(),
             Self::Eids => each(&|it| it.eid.clone()),
-            Self::TotalMemory => of.total_memory.map(|it| it.to_string()).unwrap_or_default(),
+            Self::TotalMemory => item.total_memory.map(|it| it.to_string()).unwrap_or_default(),
             Self::Attachments => each(&|it| {
                 let amount = it.gpu_memory.map(|it| it.to_string()).unwrap_or_default();
                 let time = times.text(it.attached_timestamp_seconds).replace(' ', "_");
@@ -323,12 +300,12 @@ impl Field for Query {
         }
     }
 
-    fn json(self, of: &DeviceState, times: &Times) -> Value {
-        let attachments = of.attachments.iter();
+    fn json(self, item: &DeviceState, times: &Times) -> Value {
+        let attachments = item.attachments.iter();
         match self {
-            Self::Index => of.index.into(),
+            Self::Index => item.index.into(),
             Self::Eids => attachments.map(|it| it.eid.as_str()).collect(),
-            Self::TotalMemory => json!(of.total_memory.map(|it| it.to_string())),
+            Self::TotalMemory => json!(item.total_memory.map(|it| it.to_string())),
             Self::Attachments => attachments
                 .map(|it| {
                     json!({

@@ -10,10 +10,10 @@ use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::output::{BAD, Cell, DOUBTFUL, GOOD, Table, harmless, print_json, stdout};
 
-const EXAMPLE: &str = "Example: what does not work
+const EXAMPLE: &str = "Example: print the failed checks
   genv doctor --json | jq '.checks[] | select(.verdict == \"fail\")'
 
-Exit code 1 if something does not work.";
+The exit code is 1 if a check fails.";
 
 /// Check genv on this machine, and print a remedy for each problem.
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::handover;
 
-/// Enforce rules on the use of GPUs: becomes genv-enforcer, with the same flags.
+/// Enforce rules on the use of GPUs: run genv-enforcer in place of genv, with the same flags.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Enforce {
@@ -18,17 +18,17 @@ pub(crate) struct Enforce {
 
 impl Enforce {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        self.run_of(Vec::new())
+        self.run_for_hosts(Vec::new())
     }
 
-    /// Whether it is to tell its flags, and nothing else.
+    /// Whether the flags ask for help.
     pub(super) fn asks_for_help(&self) -> bool {
         self.flags.iter().any(|flag| flag == "--help" || flag == "-h")
     }
 
-    /// The same on other hosts, which these flags of genv-enforcer name.
-    pub(super) fn run_of(self, hosts: Vec<OsString>) -> anyhow::Result<()> {
-        // Without flags that name rules, genv 1.4.3's own defaults are meant.
+    /// Runs genv-enforcer for other hosts. `hosts`: flags of genv-enforcer that name them.
+    pub(super) fn run_for_hosts(self, hosts: Vec<OsString>) -> anyhow::Result<()> {
+        // Without a rule file the defaults of genv 1.4.3 apply.
         let configured = |flag: &OsString| {
             let flag = flag.to_string_lossy();
             flag == "--config" || flag.starts_with("--config=")
@@ -38,15 +38,15 @@ impl Enforce {
             flags.insert(0, "--genv-1".into());
         }
         flags.splice(0..0, hosts);
-        become_enforcer("enforce rules", "run", flags)
+        exec_enforcer("enforce rules", "run", flags)
     }
 }
 
-/// Becomes genv-enforcer with this subcommand.
-pub(super) fn become_enforcer(task: &str, subcommand: &str, flags: Vec<OsString>) -> anyhow::Result<()> {
+/// Replaces this program by genv-enforcer with this subcommand.
+pub(super) fn exec_enforcer(task: &str, subcommand: &str, flags: Vec<OsString>) -> anyhow::Result<()> {
     let enforcer = handover::find("genv-enforcer").with_context(|| {
         format!("cannot {task}: genv-enforcer is not installed. Put it next to genv or in a folder of PATH")
     })?;
     let subcommand = OsString::from(subcommand);
-    handover::become_program(&enforcer, std::iter::once(subcommand).chain(flags))
+    handover::exec_program(&enforcer, std::iter::once(subcommand).chain(flags))
 }

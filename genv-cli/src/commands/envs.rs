@@ -7,32 +7,31 @@ use genv_core::state::shape::{EnvironmentsDocument, Times};
 use genv_core::state::{Configuration, EnvironmentState, MemberId, State};
 use serde_json::{Value, json};
 
-use super::query::{self, answer};
+use super::query::{self, print_fields};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
-use crate::failure::Failure;
 use crate::lease;
 use crate::machine::Machine;
-use crate::output::{Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json, stdout};
-use crate::own_environment::{check_may_change, check_member, check_outside};
+use crate::output::{Cell, Format, JsonFlag, ListFlags, Table, csv_line, joined, print, print_csv, print_json, stdout};
+use crate::own_environment::{check_may_change, check_member, check_permission};
 use crate::users::Users;
 use crate::values;
 
-const EXAMPLE: &str = "Example: names of all environments, a line each
+const EXAMPLE: &str = "Example: print the id and the name of each environment
   genv envs query --query eid config.name";
 
-/// List the environments of this machine, or change one from outside.
+/// List the environments of this machine, or change any environment.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Envs {
     #[command(flatten)]
     list: ListFlags,
 
-    /// Leave members that ended where they are.
+    /// Keep ended members of environments.
     #[arg(long)]
     no_cleanup: bool,
 
-    /// End all environments, of everybody, before anything else.
+    /// First end all environments of all users.
     #[arg(long)]
     reset: bool,
 
@@ -42,34 +41,34 @@ pub(crate) struct Envs {
 
 #[derive(Debug, Subcommand)]
 enum EnvsCommand {
-    /// Add a process or a Jupyter kernel to an environment, which is made if it is not there.
+    /// Add a process or a Jupyter kernel to an environment. A missing environment is created.
     Activate {
-        /// Environment.
+        /// Id of the environment.
         #[arg(long, value_name = "EID", value_parser = values::eid)]
         eid: String,
-        /// User of a new environment.
+        /// Uid of the user of a new environment.
         #[arg(long, value_name = "UID", value_parser = values::uid, allow_negative_numbers = true)]
         uid: u32,
-        /// That user's name.
+        /// Name of the user.
         #[arg(long, value_name = "NAME", value_parser = values::username)]
         username: Option<String>,
         #[command(flatten)]
         member: MemberFlags,
     },
-    /// Configure an environment.
+    /// Change the configuration of an environment.
     Config {
-        /// Environment.
+        /// Id of the environment.
         #[arg(long, value_name = "EID", add = completion::environments())]
         eid: String,
         #[command(subcommand)]
         field: Field,
     },
-    /// Remove a process or a Jupyter kernel from the environments that it is in.
+    /// Remove a process or a Jupyter kernel from its environments.
     Deactivate {
         #[command(flatten)]
         member: MemberFlags,
     },
-    /// Print the environments that a process or a Jupyter kernel is in.
+    /// Print the environments of a process or a Jupyter kernel.
     Find {
         #[command(flatten)]
         member: MemberFlags,
@@ -81,12 +80,12 @@ enum EnvsCommand {
         #[command(flatten)]
         list: ListFlags,
     },
-    /// Print fields of all environments or of one, a line for each environment.
+    /// Print fields of one or all environments, one line for each environment.
     Query {
-        /// Environment.
+        /// Id of the environment.
         #[arg(long, value_name = "EID", add = completion::environments())]
         eid: Option<String>,
-        /// What to print.
+        /// Fields to print.
         #[arg(long, alias = "queries", value_name = "FIELD", required = true, num_args = 1.., overrides_with = "query")]
         query: Vec<Query>,
         #[command(flatten)]
@@ -97,43 +96,43 @@ enum EnvsCommand {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct MemberFlags {
-    /// Process.
+    /// Pid of the process.
     #[arg(long, value_name = "PID", value_parser = values::pid, allow_negative_numbers = true)]
     pid: Option<u32>,
-    /// Jupyter kernel.
+    /// Id of the Jupyter kernel.
     #[arg(long, value_name = "ID", value_parser = values::kernel_id)]
     kernel_id: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Field {
-    /// Its name.
+    /// Change the name.
     #[command(group = clap::ArgGroup::new("value").required(true))]
     Name {
         /// New name.
         #[arg(long, value_name = "NAME", group = "value", value_parser = values::name)]
         name: Option<String>,
-        /// Remove it.
+        /// Remove the value.
         #[arg(long, group = "value")]
         clear: bool,
     },
-    /// How many devices it is attached to.
+    /// Change the number of devices.
     #[command(group = clap::ArgGroup::new("value").required(true))]
     Gpus {
         /// New number.
         #[arg(long, value_name = "COUNT", group = "value", value_parser = values::gpus, allow_negative_numbers = true)]
         count: Option<u32>,
-        /// Remove it.
+        /// Remove the value.
         #[arg(long, group = "value")]
         clear: bool,
     },
-    /// How much memory of each device it claims.
+    /// Change the claimed memory of each device.
     #[command(group = clap::ArgGroup::new("value").required(true))]
     GpuMemory {
         /// New amount, such as 4g.
         #[arg(long, value_name = "AMOUNT", group = "value", value_parser = values::gpu_memory)]
         gpu_memory: Option<genv_core::model::MemoryAmount>,
-        /// Remove it.
+        /// Remove the value.
         #[arg(long, group = "value")]
         clear: bool,
     },
@@ -161,15 +160,17 @@ impl Envs {
         let list = ListFlags::default();
         let command = match self.command.unwrap_or(EnvsCommand::Ps { list }) {
             EnvsCommand::Ps { list } => EnvsCommand::Ps { list: list.or(&self.list) },
-            other if self.list.is_default() => other,
-            _ => return Err(misplaced("envs").into()),
+            other => {
+                self.list.check_unused("envs")?;
+                other
+            }
         };
         let mut machine = Machine::here()?.cleaning(!self.no_cleanup);
         if self.reset {
             machine.update(|state| {
                 let known = state.environments().iter().map(|it| it.eid.as_str());
                 for eid in known.chain(state.lost().map(|(eid, _)| eid)) {
-                    check_outside(state, eid, "end")?;
+                    check_permission(state, eid, "end")?;
                 }
                 state.reset_environments();
                 Ok::<_, anyhow::Error>(())
@@ -177,14 +178,6 @@ impl Envs {
         }
         command.run(&mut machine)
     }
-}
-
-/// Flags of a list given with what prints none.
-pub(super) fn misplaced(command: &str) -> Failure {
-    Failure::Usage(format!(
-        "cannot print a list here: --format, --json, --no-header and --timestamp before a command go with \
-         'genv {command}' and 'genv {command} ps'. Give them after the command, if it knows them"
-    ))
 }
 
 impl EnvsCommand {
@@ -197,7 +190,7 @@ impl EnvsCommand {
                     MemberId::Kernel(_) => Ok(()),
                 };
                 machine.update(|state| {
-                    check_outside(state, &eid, "join")?;
+                    check_permission(state, &eid, "join")?;
                     if state.environment(&eid).is_none() {
                         check_may_change(uid, "activate an environment")?;
                     }
@@ -207,7 +200,7 @@ impl EnvsCommand {
                 })?;
             }
             Self::Config { eid, field } => machine.update(|state| {
-                check_outside(state, &eid, "configure")?;
+                check_permission(state, &eid, "configure")?;
                 let mut configuration = state.configuration(&eid)?;
                 field.set(&mut configuration);
                 Ok::<_, anyhow::Error>(state.configure(&eid, configuration)?)
@@ -217,7 +210,7 @@ impl EnvsCommand {
                 machine.update(|state| {
                     let environments = state.environments().iter();
                     for environment in environments.filter(|it| it.has(&member)) {
-                        check_outside(state, &environment.eid, "leave")?;
+                        check_permission(state, &environment.eid, "leave")?;
                     }
                     state.deactivate(&member);
                     Ok::<_, anyhow::Error>(())
@@ -237,8 +230,8 @@ impl EnvsCommand {
             Self::Query { eid, query, output } => {
                 let state = machine.state()?;
                 let environments = state.environments.iter();
-                let asked = environments.filter(|it| eid.as_ref().is_none_or(|eid| *eid == it.eid));
-                answer(asked, &query, output.json)?;
+                let selected = environments.filter(|it| eid.as_ref().is_none_or(|eid| *eid == it.eid));
+                print_fields(selected, &query, output.json)?;
             }
         }
         Ok(())
@@ -284,7 +277,7 @@ fn list_environments(state: &State, flags: &ListFlags) -> io::Result<()> {
         let lines = state.environments.iter().map(|it| {
             let name = it.name.as_deref().unwrap_or_default();
             let user = recorded_user(it);
-            csv_line([&it.eid, &user, name, &created(it), &joined(&it.pids)])
+            csv_line([&it.eid, &user, name, &created(it), &joined(&it.pids, " ")])
         });
         return print_csv("ID,USER,NAME,CREATED,PID(S)", !flags.no_header, lines);
     }
@@ -299,8 +292,8 @@ fn list_environments(state: &State, flags: &ListFlags) -> io::Result<()> {
             users.cell(it.uid),
             Cell::foreign(it.name.as_deref().unwrap_or_default()),
             Cell::own(created(it)),
-            lease::cell(state.lease_end(&it.eid)),
-            Cell::own(super::devices::indices(attached.map_or(&[], |it| it))),
+            lease::table_cell(state.lease_end(&it.eid)),
+            Cell::own(joined(attached.map_or(&[][..], |it| it), ",")),
             Cell::own(members(it)),
         ]);
     }
@@ -308,7 +301,7 @@ fn list_environments(state: &State, flags: &ListFlags) -> io::Result<()> {
     table.write(&mut stdout())
 }
 
-/// The user as the state files claim it, for programs: `root(0)`.
+/// The user in the record, for programs: `root(0)`.
 fn recorded_user(environment: &EnvironmentState) -> String {
     match &environment.username {
         Some(name) => format!("{name}({})", environment.uid),
@@ -316,12 +309,7 @@ fn recorded_user(environment: &EnvironmentState) -> String {
     }
 }
 
-fn joined(items: &[impl ToString]) -> String {
-    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
-    items.join(" ")
-}
-
-/// Processes, and kernels after them.
+/// The processes, and then the kernels.
 fn members(environment: &EnvironmentState) -> String {
     let kernels = environment.kernel_ids.iter();
     let kernels = kernels.map(|id| format!("kernel {}", crate::output::harmless(id)));
@@ -329,36 +317,36 @@ fn members(environment: &EnvironmentState) -> String {
     processes.chain(kernels).collect::<Vec<_>>().join(" ")
 }
 
-impl query::Field for Query {
-    type Of = EnvironmentState;
+impl query::QueryField for Query {
+    type Item = EnvironmentState;
 
-    fn text(self, of: &EnvironmentState, times: &Times) -> String {
+    fn text(self, item: &EnvironmentState, times: &Times) -> String {
         match self {
-            Self::Eid => of.eid.clone(),
-            Self::Creation => times.text(of.created_timestamp_seconds),
-            Self::Uid => of.uid.to_string(),
-            Self::Username => of.username.clone().unwrap_or_default(),
-            Self::Name => of.name.clone().unwrap_or_default(),
-            Self::Gpus => of.gpus.map(|gpus| gpus.to_string()).unwrap_or_default(),
+            Self::Eid => item.eid.clone(),
+            Self::Creation => times.text(item.created_timestamp_seconds),
+            Self::Uid => item.uid.to_string(),
+            Self::Username => item.username.clone().unwrap_or_default(),
+            Self::Name => item.name.clone().unwrap_or_default(),
+            Self::Gpus => item.gpus.map(|gpus| gpus.to_string()).unwrap_or_default(),
             Self::GpuMemory => {
-                let amount = of.gpu_memory.map(|amount| amount.to_string());
+                let amount = item.gpu_memory.map(|amount| amount.to_string());
                 amount.unwrap_or_default()
             }
-            Self::Pids => joined(&of.pids),
-            Self::KernelIds => of.kernel_ids.join(" "),
+            Self::Pids => joined(&item.pids, " "),
+            Self::KernelIds => item.kernel_ids.join(" "),
         }
     }
 
-    fn json(self, of: &EnvironmentState, times: &Times) -> Value {
+    fn json(self, item: &EnvironmentState, times: &Times) -> Value {
         match self {
-            Self::Eid | Self::Creation => self.text(of, times).into(),
-            Self::Uid => of.uid.into(),
-            Self::Username => json!(of.username),
-            Self::Name => json!(of.name),
-            Self::Gpus => json!(of.gpus),
-            Self::GpuMemory => json!(of.gpu_memory.map(|amount| amount.to_string())),
-            Self::Pids => json!(of.pids),
-            Self::KernelIds => json!(of.kernel_ids),
+            Self::Eid | Self::Creation => self.text(item, times).into(),
+            Self::Uid => item.uid.into(),
+            Self::Username => json!(item.username),
+            Self::Name => json!(item.name),
+            Self::Gpus => json!(item.gpus),
+            Self::GpuMemory => json!(item.gpu_memory.map(|amount| amount.to_string())),
+            Self::Pids => json!(item.pids),
+            Self::KernelIds => json!(item.kernel_ids),
         }
     }
 }

@@ -10,26 +10,25 @@ use genv_core::outside;
 use genv_core::state::{DeviceState, Waiting};
 use serde::Serialize;
 
-use super::devices::known;
 use crate::ago::now_seconds;
 use crate::lease;
 use crate::local_snapshot;
-use crate::machine::{Machine, USAGE_PATIENCE, tell};
-use crate::output::{Cell, DOUBTFUL, GOOD, Table, TableFlags, counted, print_json, stdout};
-use crate::queue::who_waits;
+use crate::machine::{Machine, USAGE_PATIENCE};
+use crate::output::{Cell, DOUBTFUL, GOOD, Table, TableFlags, counted, print_json, print_note, stdout};
+use crate::queue::waiting_phrase;
 
-const EXAMPLE: &str = "Example: devices with at least 10 GB of unclaimed memory
+const EXAMPLE: &str = "Example: list devices with at least 10 GB of unclaimed memory
   genv free --gpu-memory 10g";
 
-/// Tell which devices could be attached now.
+/// List the devices that can be attached now.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Free {
-    /// Memory that is needed on each device. Without: all of it.
+    /// Memory that is needed on each device. Default: all memory.
     #[arg(long, value_name = "AMOUNT", value_parser = crate::values::gpu_memory)]
     gpu_memory: Option<MemoryAmount>,
 
-    /// List also devices that over-subscription would give, those with the fewest environments first.
+    /// Also list devices that can only be shared, those with the fewest environments first.
     #[arg(short = 'o', long)]
     over_subscribe: bool,
 
@@ -38,17 +37,17 @@ pub(crate) struct Free {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct FreeReport {
     devices: Vec<FreeDevice>,
-    /// The devices that are held and come free by a lease.
+    /// The held devices whose leases have an end.
     expected: Vec<ExpectedDevice>,
-    /// The processes that get devices first.
+    /// The processes in the queue.
     waiting: Vec<WaitingProcess>,
-    /// Why it is not known who uses the devices.
+    /// Why the processes on the devices are unknown.
     gpus_unknown: Option<String>,
 }
 
-/// A device that is held, and the time at which its leases end.
+/// A held device, and the time at which its last lease ends.
 #[derive(Serialize)]
 struct ExpectedDevice {
     index: u32,
@@ -62,44 +61,44 @@ struct WaitingProcess {
     uid: u32,
 }
 
-/// A device, and what could be had of it.
+/// A device with its free capacity.
 #[derive(Serialize)]
 struct FreeDevice {
     index: u32,
     name: Option<String>,
-    /// Whether it can be attached now without over-subscription.
+    /// Whether the device can be attached now without over-subscription.
     available: bool,
-    /// Whether it could be attached if the queue were empty.
+    /// Whether the device could be attached if the queue were empty.
     #[serde(skip)]
     unclaimed: bool,
-    /// Whether another user's process uses it without holding it, which keeps it from being assigned.
+    /// Whether another user's process uses the device without holding it. Such a device is not assigned.
     #[serde(skip)]
     used_by_others: bool,
-    /// Environments that are attached to it.
+    /// The number of environments that hold the device.
     environments: usize,
     memory_total_bytes: Option<u64>,
-    /// What no attachment claims.
+    /// The memory that no attachment claims.
     memory_unattached_bytes: Option<u64>,
-    /// What no process holds; absent if the GPU does not tell.
+    /// The memory that no process uses; absent if the driver does not report it.
     memory_free_bytes: Option<u64>,
-    /// Processes of anybody on it; absent if the GPU does not tell.
+    /// The number of processes on the device; absent if the driver does not report them.
     processes: Option<usize>,
 }
 
 impl Free {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut machine = Machine::here()?;
-        let state = known(&mut machine)?;
+        let state = machine.state_with_devices()?;
         let waiting = machine.waiting(&state);
         let uses = machine.uses_of_others(&state);
         let snapshot = local_snapshot::take(USAGE_PATIENCE)?;
         let gpus_unknown = local_snapshot::silence(&snapshot, "gpu");
-        let told = told(&snapshot);
+        let gpus = gpus_by_index(&snapshot);
         let devices = state.devices.iter();
         let mut devices: Vec<FreeDevice> = devices
-            .filter(|device| told.get(&device.index).is_none_or(|gpu| gpu.up))
-            .filter(|device| gpus_unknown.is_some() || told.contains_key(&device.index))
-            .map(|device| self.free(device, told.get(&device.index).copied(), &snapshot))
+            .filter(|device| gpus.get(&device.index).is_none_or(|gpu| gpu.up))
+            .filter(|device| gpus_unknown.is_some() || gpus.contains_key(&device.index))
+            .map(|device| self.free_device(device, gpus.get(&device.index).copied(), &snapshot))
             .filter(|it| it.unclaimed || self.over_subscribe)
             .map(|it| FreeDevice {
                 available: it.unclaimed && waiting.is_empty() && !uses.contains_key(&it.index),
@@ -107,13 +106,13 @@ impl Free {
                 ..it
             })
             .collect();
-        // In the order in which they would be attached.
+        // In the order of attachment.
         devices.sort_by_key(|it| {
             let busy = it.processes.is_some_and(|processes| processes > 0);
             let environments = if it.unclaimed { 0 } else { it.environments };
             (it.used_by_others, !it.unclaimed, environments, busy, it.index)
         });
-        let answer = Answer {
+        let report = FreeReport {
             devices,
             expected: state
                 .expectation(const { &BTreeMap::new() }, now_seconds())
@@ -125,16 +124,16 @@ impl Free {
             gpus_unknown,
         };
         if self.output.json {
-            print_json(&answer)?;
+            print_json(&report)?;
         } else {
-            self.print(&answer, state.devices.len())?;
-            name_expected(&answer.expected);
-            name_waiting(&waiting);
+            self.print(&report, state.devices.len())?;
+            print_expected(&report.expected);
+            print_queue_note(&waiting);
         }
         Ok(())
     }
 
-    fn free(&self, device: &DeviceState, gpu: Option<&Device>, snapshot: &Snapshot) -> FreeDevice {
+    fn free_device(&self, device: &DeviceState, gpu: Option<&Device>, snapshot: &Snapshot) -> FreeDevice {
         let total = device.total_memory.map(MemoryAmount::bytes);
         let unattached = total.map(|total| {
             let claimed = device.attachments.iter();
@@ -159,13 +158,13 @@ impl Free {
         }
     }
 
-    fn print(&self, answer: &Answer, all: usize) -> io::Result<()> {
+    fn print(&self, report: &FreeReport, all: usize) -> io::Result<()> {
         let header = &["ID", "MODEL", "UNCLAIMED", "UNUSED", "TOTAL", "PROCESSES", "HOW"];
         let mut table = Table::new(header).header(!self.output.no_header);
-        for it in &answer.devices {
+        for it in &report.devices {
             let how = match (it.unclaimed, it.environments) {
-                _ if it.used_by_others => unheld(true, false, it.processes),
-                (true, _) => unheld(false, !it.available, it.processes),
+                _ if it.used_by_others => availability_cell(true, false, it.processes),
+                (true, _) => availability_cell(false, !it.available, it.processes),
                 (false, 0) => Cell::own("with less memory").style(DOUBTFUL),
                 (false, n) => Cell::own(format!("shared with {}", counted(n, "environment"))).style(DOUBTFUL),
             };
@@ -180,7 +179,7 @@ impl Free {
             ]);
         }
         let mut out = stdout();
-        if answer.devices.is_empty() {
+        if report.devices.is_empty() {
             use io::Write as _;
             let (none, them) = match all {
                 1 => ("The one device is not free".to_owned(), "it"),
@@ -191,27 +190,27 @@ impl Free {
             } else {
                 writeln!(
                     out,
-                    "{none}: 'genv devices' tells who holds {them}, '--over-subscribe' what could be shared."
+                    "{none}: 'genv devices' shows who holds {them}, '--over-subscribe' lists what can be shared."
                 )?;
             }
         } else {
             table.write(&mut out)?;
         }
-        if let Some(why) = &answer.gpus_unknown {
+        if let Some(why) = &report.gpus_unknown {
             let why = crate::output::harmless(why);
-            tell(&format!("it is not known who uses the devices: {why}"));
+            print_note(&format!("the processes on the devices are unknown: {why}"));
         }
         Ok(())
     }
 }
 
-/// The state of a device that could be attached by its attachments. `is_used`: a process uses it outside of
-/// environments. `is_waited_for`: processes wait in the queue for devices.
-pub(super) fn unheld(is_used: bool, is_waited_for: bool, processes: Option<usize>) -> Cell {
+/// The state of a device without a holder. `is_used`: a process outside of environments uses the device. `is_waited_for`:
+/// processes wait in the queue for devices.
+pub(super) fn availability_cell(is_used: bool, is_waited_for: bool, processes: Option<usize>) -> Cell {
     let state = match processes {
         _ if is_used => "used, not held",
         _ if is_waited_for => "waited for",
-        // A command attaches it all the same; whether a process works there is not known.
+        // The device can be attached, although its processes are unknown.
         None => "not known",
         Some(0) => return Cell::own("free").style(GOOD),
         Some(_) => "used, not attached",
@@ -219,8 +218,8 @@ pub(super) fn unheld(is_used: bool, is_waited_for: bool, processes: Option<usize
     Cell::own(state).style(DOUBTFUL)
 }
 
-/// Reports when devices come free by leases.
-fn name_expected(expected: &[ExpectedDevice]) {
+/// Prints the times at which leases of held devices end.
+fn print_expected(expected: &[ExpectedDevice]) {
     let devices = expected.iter();
     let devices = devices.map(|it| {
         let time = lease::moment(it.timestamp_seconds);
@@ -229,28 +228,28 @@ fn name_expected(expected: &[ExpectedDevice]) {
     let devices: Vec<String> = devices.collect();
     if !devices.is_empty() {
         let devices = devices.join(", ");
-        tell(&format!("expected back, by leases: {devices}"));
+        print_note(&format!("expected to become free, by leases: {devices}"));
     }
 }
 
-/// Reports the processes that get devices first.
-pub(super) fn name_waiting(waiting: &[Waiting]) {
+/// Prints the processes in the queue.
+pub(super) fn print_queue_note(waiting: &[Waiting]) {
     if !waiting.is_empty() {
-        tell(&format!(
+        print_note(&format!(
             "{} in the queue for devices: 'genv activate --wait' waits too, 'genv activate -o' shares",
-            who_waits(waiting)
+            waiting_phrase(waiting)
         ));
     }
 }
 
-/// What GPUs told, by index.
-pub(super) fn told(snapshot: &Snapshot) -> BTreeMap<u32, &Device> {
+/// The GPUs of a snapshot by index, without MIG devices.
+pub(super) fn gpus_by_index(snapshot: &Snapshot) -> BTreeMap<u32, &Device> {
     let whole = |device: &&Device| device.index.mig.is_none();
     let devices = snapshot.devices.iter().filter(whole);
     devices.map(|device| (device.index.gpu, device)).collect()
 }
 
-/// How many processes use a GPU or a part of it, if all of them are known.
+/// The number of processes on a GPU and its parts, if all of them are known.
 pub(super) fn processes(index: u32, snapshot: &Snapshot) -> Option<usize> {
     let gpu = DeviceIndex::gpu(index);
     let users = snapshot.processes.iter().filter(|process| {
@@ -264,7 +263,7 @@ pub(super) fn processes(index: u32, snapshot: &Snapshot) -> Option<usize> {
     (snapshot.processes_known(index) && is_confirmed).then_some(users)
 }
 
-/// Bytes for people; `?` if it is not known.
+/// An amount of memory for people; `?` if unknown.
 pub(super) fn memory(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "?".to_owned(), outside::memory)
 }

@@ -7,12 +7,12 @@ use clap::Args;
 
 use crate::failure::Failure;
 use crate::local_config::{self, Source};
-use crate::machine::tell;
+use crate::output::print_note;
 
-/// Print which folder or file configures environments that are activated here.
+/// Print the folder or file that configures new environments in this directory.
 #[derive(Debug, Args)]
 pub(crate) struct Home {
-    /// Do not say that there is none.
+    /// Do not print an error if there is none.
     #[arg(short, long)]
     quiet: bool,
 }
@@ -30,19 +30,19 @@ impl Home {
     }
 }
 
-/// The folder or file that configures environments here. Those of other users that are nearer are noted.
+/// The folder or file that configures environments in this directory. Prints a note about a nearer one of another user.
 ///
 /// # Errors
 /// There is none.
 pub(crate) fn source(task: &str) -> anyhow::Result<Source> {
     let search = local_config::find();
     if let Some(skipped) = search.skipped() {
-        tell(&skipped);
+        print_note(&skipped);
     }
     let places = search.places();
     search.source.ok_or_else(|| {
         anyhow::anyhow!(
-            "cannot {task}: there is no .genv folder and no genv.toml of yours in {places}. 'mkdir .genv' makes a folder"
+            "cannot {task}: there is no .genv folder and no genv.toml of yours in {places}. 'mkdir .genv' creates a folder"
         )
     })
 }

@@ -13,63 +13,62 @@ use genv_core::text::moment;
 use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
 
-use crate::child::handed_on;
+use crate::child::exit_code_result;
 use crate::failure::{EXIT_CODES, Failure};
-use crate::jobs::{self, Job, State};
-use crate::machine::tell;
-use crate::output::{BAD, Cell, GOOD, Table, TableFlags, print_json, stdout};
+use crate::jobs::{self, Job, JobState};
+use crate::output::{BAD, Cell, GOOD, Table, TableFlags, joined, print_json, print_note, stdout};
 
 /// The interval of the checks while waiting for a job.
 const POLL: Duration = Duration::from_millis(200);
 
-/// List your jobs on this machine, which 'genv exec --detach' started.
+/// List your jobs on this machine. 'genv exec --detach' starts a job.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: which of my jobs still run\n  genv jobs")]
+#[command(after_help = "Example: list your jobs with their states\n  genv jobs")]
 pub(crate) struct Jobs {
     #[command(flatten)]
     table: TableFlags,
 }
 
-/// Print what a job has printed.
+/// Print the output of a job.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example: follow the newest job until it ends\n  genv exec --detach -- python train.py\n  genv logs --follow"
 )]
 pub(crate) struct Logs {
     #[command(flatten)]
-    which: Which,
+    which: JobArgument,
 
-    /// Go on with what it prints until it ends.
+    /// Print new output until the job ends.
     #[arg(short, long)]
     follow: bool,
 }
 
-/// Wait for a job; the exit code is the job's, 128+n if signal n ended it.
+/// Wait for the end of a job. The exit code is the job's, or 128+n if signal n ended it.
 #[derive(Debug, Args)]
 #[command(after_help = format!("Example: wait for a job\n  genv exec --detach --name train -- python train.py\n  genv wait train\n\n{EXIT_CODES}"))]
 pub(crate) struct Wait {
     #[command(flatten)]
-    which: Which,
+    which: JobArgument,
 }
 
-/// End a job: SIGTERM to its command, and SIGKILL if it has not ended in time.
+/// End a job: send SIGTERM to its command, and SIGKILL if it does not end in time.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example: give a job a minute to save its work\n  genv exec --detach --name train -- python train.py\n  genv stop train --timeout 1m"
+    after_help = "Example: end a job that needs up to a minute to save its work\n  genv exec --detach --name train -- python train.py\n  genv stop train --timeout 1m"
 )]
 pub(crate) struct Stop {
-    /// Number or name; of several with this name the newest that runs.
+    /// Number or name of the job. Of several jobs with this name: the newest running one.
     #[arg(value_name = "JOB")]
     job: String,
 
-    /// How long it may take to end.
+    /// Time limit for the end after SIGTERM.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     timeout: Duration,
 }
 
 #[derive(Debug, Args)]
-struct Which {
-    /// Number or name, the newest of this name; without it the newest of all.
+struct JobArgument {
+    /// Number or name of the job. Of several jobs with this name: the newest. Default: the newest job.
     #[arg(value_name = "JOB")]
     job: Option<String>,
 }
@@ -87,19 +86,18 @@ impl Jobs {
         for job in &jobs {
             let record = &job.record;
             let (state, style) = match job.state() {
-                State::Running => ("running".to_owned(), Some(GOOD)),
-                State::Ended(0) => ("done".to_owned(), None),
-                State::Ended(code) => (format!("exit {code}"), Some(BAD)),
-                State::Lost => ("ended unseen".to_owned(), Some(BAD)),
+                JobState::Running => ("running".to_owned(), Some(GOOD)),
+                JobState::Ended(0) => ("done".to_owned(), None),
+                JobState::Ended(code) => (format!("exit {code}"), Some(BAD)),
+                JobState::Lost => ("ended unseen".to_owned(), Some(BAD)),
             };
             let state = Cell::own(state);
-            let devices: Vec<String> = record.devices.iter().map(u32::to_string).collect();
             table.row([
                 Cell::own(record.number.to_string()),
                 Cell::foreign(record.name.as_deref().unwrap_or_default()),
                 style.map_or_else(|| state.clone(), |style| state.clone().style(style)),
                 Cell::foreign(&record.eid),
-                Cell::own(devices.join(",")),
+                Cell::own(joined(&record.devices, ",")),
                 Cell::own(moment(record.started_timestamp_seconds, &zone)),
                 Cell::foreign(&record.command.join(" ")),
             ]);
@@ -111,9 +109,9 @@ impl Jobs {
 fn object(job: &Job) -> serde_json::Value {
     let record = &job.record;
     let state = match job.state() {
-        State::Running => "running",
-        State::Ended(_) => "ended",
-        State::Lost => "lost",
+        JobState::Running => "running",
+        JobState::Ended(_) => "ended",
+        JobState::Lost => "lost",
     };
     json!({
         "number": record.number,
@@ -139,7 +137,7 @@ impl Logs {
         let mut out = io::stdout().lock();
         loop {
             // The state is read before the output: the last read covers all output before the end.
-            let is_over = !self.follow || job.again()?.state() != State::Running;
+            let is_over = !self.follow || job.again()?.state() != JobState::Running;
             let mut chunk = vec![0; 64 << 10];
             loop {
                 let length = output.read(&mut chunk).with_context(cannot)?;
@@ -160,7 +158,7 @@ impl Logs {
 impl Wait {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let job = jobs::find(self.which.job.as_deref())?;
-        handed_on(ended(&job, None)?)
+        exit_code_result(ended(&job, None)?)
     }
 }
 
@@ -169,15 +167,15 @@ fn ended(job: &Job, patience: Option<Duration>) -> anyhow::Result<u8> {
     let began = Instant::now();
     loop {
         match job.again()?.state() {
-            State::Ended(code) => return Ok(code),
-            State::Lost => bail!(
-                "job {} has ended, and nothing saw how: the machine was restarted, or the program that waited for it was killed",
+            JobState::Ended(code) => return Ok(code),
+            JobState::Lost => bail!(
+                "job {} has ended with an unknown exit code: the machine was restarted, or the program that waited for it was killed",
                 job.title()
             ),
-            State::Running if patience.is_some_and(|patience| began.elapsed() >= patience) => {
+            JobState::Running if patience.is_some_and(|patience| began.elapsed() >= patience) => {
                 return Err(Failure::NotInTime(format!("job {} still runs", job.title())).into());
             }
-            State::Running => thread::sleep(POLL),
+            JobState::Running => thread::sleep(POLL),
         }
     }
 }
@@ -185,26 +183,26 @@ fn ended(job: &Job, patience: Option<Duration>) -> anyhow::Result<u8> {
 impl Stop {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let job = jobs::find_running(&self.job)?;
-        if job.state() != State::Running {
-            tell(&format!("job {} has ended already", job.title()));
+        if job.state() != JobState::Running {
+            print_note(&format!("job {} has ended already", job.title()));
             return Ok(());
         }
-        // The first process hands the signal on to its command.
+        // The first process forwards the signal to its command.
         send(&job, Signal::TERM, 0)?;
-        if ended(&job, Some(self.timeout)).is_err() && job.state() == State::Running {
+        if ended(&job, Some(self.timeout)).is_err() && job.state() == JobState::Running {
             send(&job, Signal::KILL, 1)?;
             // `genv exec` sees the end and cleans up: wait for both.
             let _ = ended(&job, Some(self.timeout));
-            tell(&format!("job {} did not end after SIGTERM, and got SIGKILL", job.title()));
+            print_note(&format!("job {} did not end after SIGTERM, and got SIGKILL", job.title()));
         }
         Ok(())
     }
 }
 
-/// Sends a signal to the first living process of a job, from number `first` on.
+/// Sends a signal to the first living process of a job, starting at position `first`.
 fn send(job: &Job, signal: Signal, first: usize) -> anyhow::Result<()> {
     let mut processes = job.processes().into_iter().skip(first);
-    let Some(process) = processes.find_map(jobs::Process::open) else {
+    let Some(process) = processes.find_map(jobs::JobProcess::open) else {
         // The job has ended meanwhile.
         return Ok(());
     };

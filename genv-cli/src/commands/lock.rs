@@ -5,20 +5,20 @@ use std::ffi::OsString;
 use clap::Args;
 use genv_core::state::lock_devices;
 
-use crate::child::{Forwarding, become_command, command, exit_code, handed_on};
+use crate::child::{SignalForwarding, command, exec_command, exit_code, exit_code_result};
 use crate::machine::Machine;
 use crate::own_environment;
 
-const EXAMPLE: &str = "Example: commands that share a device by memory run one at a time
+const EXAMPLE: &str = "Example: run commands that share a device one at a time
   genv lock python benchmark.py";
 
 /// Run a command while no other command under 'genv lock' uses the attached devices.
 ///
-/// It waits until they are free, and ends with the command's exit code. Outside of an environment it just runs.
+/// The command waits until the devices are free. The exit code is the command's. Outside of environments it runs without a lock.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Lock {
-    /// The command and its arguments.
+    /// Command and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
@@ -26,17 +26,17 @@ pub(crate) struct Lock {
 impl Lock {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let command = command(&self.command)?;
-        let Some(eid) = own_environment::claimed() else {
-            return Err(become_command(command));
+        let Some(eid) = own_environment::claimed_eid() else {
+            return Err(exec_command(command));
         };
         let mut machine = Machine::here()?;
         let indices = machine.state()?.attached(&eid);
         if indices.is_empty() {
-            return Err(become_command(command));
+            return Err(exec_command(command));
         }
         let locks = lock_devices(machine.state_directory(), &indices.into_iter().collect(), None)?;
-        let ended = Forwarding::new()?.start(command)?.wait()?;
+        let ended = SignalForwarding::new()?.start(command)?.wait()?;
         drop(locks);
-        handed_on(exit_code(ended))
+        exit_code_result(exit_code(ended))
     }
 }

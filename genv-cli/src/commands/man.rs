@@ -1,4 +1,4 @@
-//! `genv man`, for those who make packages.
+//! `genv man`, for makers of packages.
 
 use std::fs;
 use std::path::PathBuf;

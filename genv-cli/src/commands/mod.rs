@@ -1,4 +1,4 @@
-//! The commands, a file each.
+//! The commands, one file for each.
 
 mod activate;
 mod attach;
@@ -35,7 +35,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
-/// What `genv` can be told to do.
+/// The commands of `genv`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Activate(activate::Activate),
@@ -77,12 +77,12 @@ pub(crate) enum Command {
     Root(older::Root),
 }
 
-/// The words of a command line in the present spelling.
+/// Converts the words of a command line from older spellings.
 pub(crate) fn spelled_out(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     remote::with_two_hyphens(older::without_exec(words.into_iter().collect()))
 }
 
-/// `genv` without a command on a terminal.
+/// Runs `genv` without a command on a terminal.
 ///
 /// # Errors
 /// As `genv devices`.
@@ -91,10 +91,10 @@ pub(crate) fn overview() -> anyhow::Result<()> {
 }
 
 impl Command {
-    /// The definition of this command, if it is one that shells and prompts start all day.
+    /// The definition of this command alone, if it is one of the frequent commands.
     pub(crate) fn define_alone(name: &str) -> Option<clap::Command> {
         type Define = fn(clap::Command) -> clap::Command;
-        const ALL_DAY: [(&str, Define); 6] = [
+        const FREQUENT: [(&str, Define); 6] = [
             ("activate", activate::Activate::augment_args),
             ("deactivate", deactivate::Deactivate::augment_args),
             ("devices", devices::Devices::augment_args),
@@ -102,7 +102,7 @@ impl Command {
             ("shell", shell::Shell::augment_args),
             ("status", status::Status::augment_args),
         ];
-        let (name, define) = ALL_DAY.into_iter().find(|(known, _)| *known == name)?;
+        let (name, define) = FREQUENT.into_iter().find(|(known, _)| *known == name)?;
         Some(define(clap::Command::new(name)))
     }
 

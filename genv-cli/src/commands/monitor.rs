@@ -13,21 +13,22 @@ use genv_core::state::StoreError;
 use rustix::process::geteuid;
 
 use crate::handover;
-use crate::machine::{Machine, tell};
+use crate::machine::Machine;
+use crate::output::print_note;
 
-const EXAMPLE: &str = "Example: metrics on http://this-machine:8000/metrics, for everybody who can reach it
+const EXAMPLE: &str = "Example: serve metrics on http://this-machine:8000/metrics to all hosts of the network
   genv monitor
-It becomes genv-exporter, which has more to choose: 'genv-exporter --help'.";
+It runs genv-exporter, which has more options: 'genv-exporter --help'.";
 
 /// Serve metrics to Prometheus, and write the files that Prometheus and Grafana need.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Monitor {
-    /// Folder for the files of Prometheus and Grafana. Without: metrics/ in the state directory.
+    /// Folder for the files of Prometheus and Grafana. Default: metrics/ in the state directory.
     #[arg(long, value_name = "FOLDER")]
     config_dir: Option<PathBuf>,
 
-    /// Port to listen on, of all interfaces.
+    /// Port to listen on, on all interfaces.
     #[arg(short, long, value_name = "PORT", default_value_t = 8000)]
     port: u16,
 
@@ -36,7 +37,7 @@ pub(crate) struct Monitor {
     interval: u32,
 }
 
-/// Sees to it that nobody put a folder of their own, or a link to another one, where everybody may.
+/// Checks that a folder in the shared state directory is not a link or another user's.
 fn check(folder: &Path) -> anyhow::Result<()> {
     let found = match fs::symlink_metadata(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -49,22 +50,22 @@ fn check(folder: &Path) -> anyhow::Result<()> {
 
 impl Monitor {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        self.run_of(Vec::new())
+        self.run_for_hosts(Vec::new())
     }
 
-    /// The same of other hosts, which these flags of genv-exporter name.
-    pub(super) fn run_of(self, hosts: Vec<OsString>) -> anyhow::Result<()> {
+    /// Serves metrics of other hosts. `hosts`: flags of genv-exporter that name them.
+    pub(super) fn run_for_hosts(self, hosts: Vec<OsString>) -> anyhow::Result<()> {
         let exporter = handover::find("genv-exporter")
             .context("cannot serve metrics: genv-exporter is neither next to genv nor on PATH. Install it")?;
         if let Err(why) = self.publish(&exporter) {
-            tell(&format!(
-                "the files for Prometheus and Grafana were not written: {why:#}. Metrics are served all the same; \
+            print_note(&format!(
+                "the files for Prometheus and Grafana were not written: {why:#}. Metrics are served nevertheless; \
                  choose another folder with --config-dir"
             ));
         }
         let flags = [format!("--web.listen-address=:{}", self.port), format!("--interval={}s", self.interval)];
         let flags = flags.into_iter().map(OsString::from);
-        handover::become_program(&exporter, flags.chain(hosts))
+        handover::exec_program(&exporter, flags.chain(hosts))
     }
 
     fn publish(&self, exporter: &Path) -> anyhow::Result<()> {
@@ -73,7 +74,7 @@ impl Monitor {
             None => {
                 let mut machine = Machine::here()?;
                 let folder = machine.state_directory().join("metrics");
-                // It belongs to everybody, which the exporter would not make it.
+                // genv creates this directory with write access for all users, and the exporter would not.
                 if !machine.state_directory().exists() {
                     machine.update(|_| Ok::<_, StoreError>(()))?;
                 }

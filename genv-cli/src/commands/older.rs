@@ -1,5 +1,4 @@
-//! `genv init -`, `genv root`, `genv exec devices` and `genv version`: spellings of older versions of genv, or of other
-//! programs.
+//! `genv init -`, `genv root`, `genv exec devices` and `genv version`: spellings of older versions and of other programs.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,10 +13,10 @@ use clap::Args;
 use super::shell::print_init;
 use crate::output::print;
 
-/// Print the code that sets genv up in this shell, as 'genv shell --init'.
+/// Print the code that sets up genv in this shell, as 'genv shell --init' does.
 #[derive(Debug, Args)]
 pub(crate) struct Init {
-    /// A dash, or nothing.
+    /// A dash, for compatibility.
     #[arg(value_name = "-", value_parser = ["-"])]
     dash: Option<String>,
 }
@@ -28,7 +27,7 @@ impl Init {
     }
 }
 
-/// Commands that genv 1.x also ran by `genv exec`.
+/// Commands that genv 1.x also ran as `genv exec COMMAND`.
 const ONCE_AFTER_EXEC: [&str; 6] = ["devices", "enforce", "envs", "monitor", "remote", "usage"];
 
 /// The words of a command line without the `exec` of genv 1.x.
@@ -47,9 +46,9 @@ pub(crate) struct Root {}
 
 impl Root {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let program = env::current_exe().context("cannot tell where this program is")?;
+        let program = env::current_exe().context("cannot find the path of this program")?;
         let root = root_of(&program).context(
-            "cannot tell the folder of genv's own files: this genv was installed without one. The packages and the tarball of \
+            "cannot find the folder of genv's own files: this genv was installed without it. The packages and the tarball of \
              genv have it: install one of them",
         )?;
         let mut line = root.into_os_string().into_vec();
@@ -58,8 +57,8 @@ impl Root {
     }
 }
 
-/// `lib/genv` beside the folder of a program, if its `bin` leads to this program. The check matters: users remove the
-/// printed folder.
+/// `lib/genv` beside the folder of a program, if its `bin` has a link to this program. The check is necessary: users remove
+/// the printed folder to uninstall genv.
 fn root_of(program: &Path) -> Option<PathBuf> {
     let root = program.parent()?.parent()?.join("lib/genv");
     let linked = fs::canonicalize(root.join("bin").join(program.file_name()?)).ok()?;
@@ -81,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exec_is_left_out_only_before_what_genv_1_ran_so() {
+    fn exec_is_removed_only_before_commands_that_genv_1_ran_with_it() {
         for (line, expected) in [
             ("genv exec devices ps", "genv devices ps"),
             ("genv exec remote -host a envs", "genv remote -host a envs"),

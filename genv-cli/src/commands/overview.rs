@@ -1,4 +1,4 @@
-//! The overview of this machine's devices for people: a line for each device.
+//! The overview of this machine's devices for people: one line for each device.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,21 +10,20 @@ use genv_core::proc::own_uid;
 use genv_core::state::shape::Times;
 use genv_core::state::{DeviceState, State};
 
-use super::free::unheld;
+use super::free::availability_cell;
 use crate::ago::{now_seconds, short_age};
 use crate::announce::indices;
 use crate::lease;
-use crate::machine::tell;
-use crate::output::{Cell, DOUBTFUL, ListFlags, OWN, Table, harmless, stdout, terminal_width};
+use crate::output::{Cell, DOUBTFUL, ListFlags, OWN, Table, harmless, print_note, stdout, terminal_width};
 use crate::outside::DeviceUse;
 use crate::users::Users;
 
 const COLUMNS: [&str; 9] = ["GPU", "MODEL", "USER", "ENVIRONMENT", "SINCE", "UNTIL", "MEMORY GiB", "LOAD", "OUTSIDE"];
 
-/// The position of the end of leases.
+/// The position of the column with the ends of leases.
 const UNTIL: usize = 5;
 
-/// The positions of the model, the user and the environment, which are shortened where a line does not fit.
+/// The positions of the model, the user and the environment. These columns are shortened if a line is too long.
 const SHORTENED: [usize; 3] = [1, 2, 3];
 
 /// An unknown value.
@@ -35,22 +34,22 @@ const DRIVER: &str = "the driver does not report";
 const STATE_FILES: &str = "the state files do not show";
 const PROC: &str = "/proc does not show";
 
-type Line = [Cell; COLUMNS.len()];
+type Row = [Cell; COLUMNS.len()];
 
-/// The facts of which the lines are made.
+/// The facts of the overview.
 pub(super) struct Overview<'a> {
     state: &'a State,
     device_use: &'a DeviceUse,
     is_waited_for: bool,
     flags: &'a ListFlags,
     users: Users,
-    unknown: Unknown,
+    unknown: UnknownValues,
 }
 
 impl<'a> Overview<'a> {
     /// `is_waited_for`: processes wait in the queue for devices.
     pub(super) fn new(state: &'a State, device_use: &'a DeviceUse, is_waited_for: bool, flags: &'a ListFlags) -> Self {
-        Self { state, device_use, is_waited_for, flags, users: Users::default(), unknown: Unknown::default() }
+        Self { state, device_use, is_waited_for, flags, users: Users::default(), unknown: UnknownValues::default() }
     }
 
     /// Prints the lines, and on stderr the reasons for unknown values.
@@ -69,20 +68,20 @@ impl<'a> Overview<'a> {
         table.write(&mut stdout())?;
         if let Err(reason) = &self.device_use.sample {
             let reason = harmless(&reason.to_string());
-            tell(&format!("the use of the devices is not known: {reason}"));
+            print_note(&format!("the use of the devices is unknown: {reason}"));
         }
-        self.unknown.tell();
+        self.unknown.print();
         Ok(())
     }
 
-    fn gpu(&mut self, device: &DeviceState) -> Line {
+    fn gpu(&mut self, device: &DeviceState) -> Row {
         let index = DeviceIndex::gpu(device.index);
         let mut samples = self.samples(device.index);
         let sample = samples.find(|it| it.index == index && !it.lost);
         let model = sample.and_then(|it| it.name.as_deref());
         let memory = sample.and_then(|it| it.measurements.memory);
         let load = sample.and_then(|it| it.measurements.utilization_ratio);
-        // Where the driver reports nothing at all, the reason is shown instead.
+        // Without any answer of the driver the reason is printed instead.
         if self.device_use.sample.is_ok() {
             for value in missing(sample, self.processes(device.index).is_some()) {
                 self.unknown.add(DRIVER, value, index);
@@ -98,15 +97,15 @@ impl<'a> Overview<'a> {
             user,
             environment,
             since,
-            lease::cell(self.lease_end(device)),
+            lease::table_cell(self.lease_end(device)),
             used_of_total(memory, device.total_memory),
             Cell::own(load.map_or_else(unknown, |it| format!("{:.0} %", it * 100.0))).right(),
             self.outside(device.index).right(),
         ]
     }
 
-    /// A part of a GPU cannot be attached, and the driver reports no load of it.
-    fn mig_device(&mut self, sample: &DeviceSample) -> Line {
+    /// The line of a MIG device. It cannot be attached, and the driver does not report its load.
+    fn mig_device(&mut self, sample: &DeviceSample) -> Row {
         let memory = sample.measurements.memory;
         let profile = sample.profile.as_deref();
         if memory.is_none() {
@@ -164,9 +163,9 @@ impl<'a> Overview<'a> {
         let processes = self.processes(gpu);
         if uses.is_empty() {
             let state = match processes {
-                // A process that is not known may use it.
+                // An unknown process may use the device.
                 None => Cell::own("not held"),
-                Some(_) => unheld(false, self.is_waited_for, processes),
+                Some(_) => availability_cell(false, self.is_waited_for, processes),
             };
             return [Cell::default(), state, Cell::default()];
         }
@@ -174,11 +173,11 @@ impl<'a> Overview<'a> {
         let starts = uses.iter().map(|it| it.started_timestamp_seconds);
         let index = DeviceIndex::gpu(gpu);
         let since = self.since(index, starts, PROC, "the start of all processes");
-        let state = unheld(true, self.is_waited_for, processes);
+        let state = availability_cell(true, self.is_waited_for, processes);
         [listed(users), state, since]
     }
 
-    /// The earliest of these times. `source` and `value` name a time that is not known.
+    /// The earliest of these times. `source` and `value` name an unknown time.
     fn since(
         &mut self,
         index: DeviceIndex,
@@ -198,7 +197,7 @@ impl<'a> Overview<'a> {
         })
     }
 
-    /// The processes that use a device outside of environments.
+    /// The number of processes outside of environments that use a device.
     fn outside(&self, gpu: u32) -> Cell {
         let is_complete = self.device_use.knows_outside(gpu);
         match (self.uses(gpu).len(), is_complete) {
@@ -226,11 +225,11 @@ impl<'a> Overview<'a> {
     }
 }
 
-/// The values that are not known, and the devices of which each is not known.
+/// The unknown values, with their devices.
 #[derive(Default)]
-struct Unknown(BTreeMap<(&'static str, &'static str), Vec<DeviceIndex>>);
+struct UnknownValues(BTreeMap<(&'static str, &'static str), Vec<DeviceIndex>>);
 
-impl Unknown {
+impl UnknownValues {
     fn add(&mut self, source: &'static str, value: &'static str, index: DeviceIndex) {
         let devices = self.0.entry((source, value)).or_default();
         if devices.last() != Some(&index) {
@@ -238,15 +237,15 @@ impl Unknown {
         }
     }
 
-    /// Names values of the same devices together.
-    fn tell(&self) {
+    /// Prints the unknown values, one line for values of the same devices.
+    fn print(&self) {
         let mut values = BTreeMap::<_, Vec<&str>>::new();
         for ((source, value), devices) in &self.0 {
             values.entry((source, devices)).or_default().push(value);
         }
         for ((source, devices), values) in values {
             let values = values.join(" and ");
-            tell(&format!("{source} {values} of {}", indices(devices)));
+            print_note(&format!("{source} {values} of {}", indices(devices)));
         }
     }
 }
@@ -275,7 +274,7 @@ fn without_vendor(model: &str) -> &str {
     model.strip_prefix("NVIDIA ").unwrap_or(model)
 }
 
-/// Different names, with commas.
+/// The different names, separated by commas.
 fn listed(names: Vec<String>) -> Cell {
     let mut different: Vec<String> = Vec::new();
     for name in names {

@@ -1,4 +1,4 @@
-//! `genv envs query` and `genv devices query`: fields of each, in the order in which they are asked for.
+//! `genv envs query` and `genv devices query`: selected fields of each item.
 
 use std::io;
 
@@ -8,27 +8,31 @@ use serde_json::{Map, Value};
 
 use crate::output::{csv_line, print, print_json};
 
-/// A field that can be asked for.
-pub(super) trait Field: ValueEnum + Copy {
-    /// What has it.
-    type Of;
+/// A field that a user can select.
+pub(super) trait QueryField: ValueEnum + Copy {
+    /// The type of the items.
+    type Item;
 
-    /// As genv 1.4.3 prints it.
-    fn text(self, of: &Self::Of, times: &Times) -> String;
+    /// The value in the format of genv 1.4.3.
+    fn text(self, item: &Self::Item, times: &Times) -> String;
 
-    /// As JSON.
-    fn json(self, of: &Self::Of, times: &Times) -> Value;
+    /// The value as JSON.
+    fn json(self, item: &Self::Item, times: &Times) -> Value;
 }
 
-/// Prints a line, or an object of a list, for each.
-pub(super) fn answer<'a, F>(all: impl Iterator<Item = &'a F::Of>, fields: &[F], as_json: bool) -> io::Result<()>
+/// Prints the fields of each item, as a line or as an object of a list.
+pub(super) fn print_fields<'a, F>(
+    items: impl Iterator<Item = &'a F::Item>,
+    fields: &[F],
+    as_json: bool,
+) -> io::Result<()>
 where
-    F: Field,
-    F::Of: 'a,
+    F: QueryField,
+    F::Item: 'a,
 {
     let times = Times::here();
     if as_json {
-        let objects = all.map(|it| {
+        let objects = items.map(|it| {
             let fields = fields.iter().map(|field| {
                 let name = field.to_possible_value().map(|it| it.get_name().to_owned());
                 (name.unwrap_or_default(), field.json(it, &times))
@@ -37,6 +41,6 @@ where
         });
         return print_json(&objects.collect::<Vec<_>>());
     }
-    let lines = all.map(|it| csv_line(fields.iter().map(|field| field.text(it, &times))));
+    let lines = items.map(|it| csv_line(fields.iter().map(|field| field.text(it, &times))));
     print(lines.collect::<String>().as_bytes())
 }

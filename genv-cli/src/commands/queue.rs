@@ -13,12 +13,12 @@ use crate::lease;
 use crate::machine::Machine;
 use crate::output::{Cell, Table, TableFlags, print, print_json, stdout};
 
-/// List the processes that wait for devices, in the order in which they get them.
+/// List the processes that wait for devices, the next one first.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "EXPECTED is the time by which leases of enough devices have ended ('genv activate --for'). Without such \
-                  leases it is not known. A request passes the processes that it does not delay, such as one with '--for' \
-                  that ends before their devices come free."
+    after_help = "EXPECTED is the time at which the leases of enough devices end ('genv activate --for'). Without such \
+                      leases the time is unknown. A request passes the processes that it does not delay: for example a request \
+                      with '--for' that ends before their devices become free."
 )]
 pub(crate) struct Queue {
     #[command(flatten)]
@@ -26,21 +26,21 @@ pub(crate) struct Queue {
 }
 
 #[derive(Serialize)]
-struct Answer {
-    waiting: Vec<Place>,
+struct QueueReport {
+    waiting: Vec<QueuePosition>,
 }
 
-/// A place in the queue.
+/// A process in the queue.
 #[derive(Serialize)]
-struct Place {
+struct QueuePosition {
     pid: u32,
     uid: u32,
     username: String,
-    /// Without a number and without an index, the request is not known.
+    /// The request is unknown if it has no number and no index.
     #[serde(flatten)]
     request: RequestedDevices,
     since_timestamp_seconds: Option<i64>,
-    /// By leases; absent: not known.
+    /// By leases; absent: unknown.
     expected_timestamp_seconds: Option<f64>,
 }
 
@@ -51,23 +51,23 @@ impl Queue {
         let waiting = machine.waiting(&state);
         let expectation = state.expectation(const { &BTreeMap::new() }, now_seconds());
         let expected = expectation.of_queue(&waiting);
-        let waiting: Vec<Place> = waiting.iter().zip(expected).map(Place::of).collect();
+        let waiting: Vec<QueuePosition> = waiting.iter().zip(expected).map(QueuePosition::of).collect();
         if self.output.json {
-            return Ok(print_json(&Answer { waiting })?);
+            return Ok(print_json(&QueueReport { waiting })?);
         }
         if waiting.is_empty() {
             return Ok(print(b"No process waits for devices.\n")?);
         }
         let header = &["PLACE", "USER", "PROCESS", "DEVICES", "TYPE", "MEMORY", "WAITS", "EXPECTED"];
         let mut table = Table::new(header).header(!self.output.no_header);
-        for (place, number) in waiting.iter().zip(1..) {
-            table.row(place.cells(number));
+        for (position, number) in waiting.iter().zip(1..) {
+            table.row(position.cells(number));
         }
         Ok(table.write(&mut stdout())?)
     }
 }
 
-impl Place {
+impl QueuePosition {
     fn of((waiting, expected): (&Waiting, Option<f64>)) -> Self {
         Self {
             pid: waiting.pid,
@@ -115,7 +115,7 @@ impl Place {
         ]
     }
 
-    /// How long it has waited. A clock that was set back shows no time.
+    /// The duration of the wait. If the clock was set back, the duration is 0.
     fn waits(&self, now_seconds: f64) -> String {
         let Some(since) = self.since_timestamp_seconds else {
             return "?".to_owned();

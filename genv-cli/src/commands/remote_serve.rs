@@ -1,4 +1,4 @@
-//! `genv remote-serve`, which other machines start over SSH.
+//! `genv remote-serve`. Other machines start it over SSH.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use genv_core::duration::{format_duration, parse_duration};
 use genv_remote::serve::{FindEnforcer, Server, SessionEnd};
 
 use crate::handover;
-use crate::machine::tell;
+use crate::output::print_note;
 use crate::source_flags::SourceFlags;
 
-const EXAMPLE: &str = "Example: the line of authorized_keys for a monitoring machine that may do nothing else here
+const EXAMPLE: &str = "Example: the line of authorized_keys that allows a monitoring machine only this command
   restrict,command=\"genv remote-serve\" ssh-ed25519 AAAA… monitor@example.org
 
 docs/remote.md describes the lines of JSON on stdin and stdout.";
 
-/// Answer requests of another machine over SSH: requests come on stdin, and snapshots go to stdout.
+/// Answer requests of another machine over SSH: read requests from stdin, and write snapshots to stdout.
 ///
 /// The program ends at the end of its input, when stdout has no reader, and after two minutes without a request.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct RemoteServe {
-    /// Also have genv-enforcer execute the steps that an enforcer on that machine requests.
+    /// Also execute step requests of an enforcer on that machine, by genv-enforcer.
     #[arg(long)]
     enforce: bool,
 
-    /// How long to wait for a request.
+    /// End after this time without a request.
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = parse_duration)]
     silence: Duration,
 
@@ -41,7 +41,7 @@ impl RemoteServe {
         let server = Server::open(sources, self.enforce.then_some(find_enforcer))?;
         let end = server.run(self.silence).context("cannot serve")?;
         if end == SessionEnd::Silence {
-            tell(&format!("no request came for {}: the session ends", format_duration(self.silence)));
+            print_note(&format!("no request came for {}: the session ends", format_duration(self.silence)));
         }
         Ok(())
     }

@@ -10,15 +10,16 @@ use genv_simulator::SourceOptions;
 
 use super::why::print_unread;
 use crate::failure::Failure;
-use crate::machine::{store, tell};
-use crate::shell::{self, Caller, CallerError, Detected, ResumeError, Resumed, Shell as Kind, Wish, resume};
+use crate::machine::store;
+use crate::output::print_note;
+use crate::shell::{self, Caller, CallerError, Detected, ResumeError, ResumePurpose, Resumed, Shell as Kind, resume};
 
-const EXAMPLE: &str = r#"Example: in ~/.bashrc or ~/.zshrc, so that 'genv activate' works in every new shell
+const EXAMPLE: &str = r#"Example: the line for ~/.bashrc or ~/.zshrc that sets up genv in every new shell
   eval "$(genv shell --init)"
-and in ~/.config/fish/config.fish
+The line for ~/.config/fish/config.fish
   genv shell --init fish | source"#;
 
-/// Set up genv in a shell, or print whether the shell is set up.
+/// Set up genv in a shell, or print whether genv is set up.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Shell {
@@ -29,31 +30,31 @@ pub(crate) struct Shell {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct Action {
-    /// Print the code that sets it up. Without a name it is the shell that asks.
+    /// Print the code that sets up genv. Default: for the calling shell.
     #[arg(long, value_name = "SHELL", num_args = 0..=1)]
     init: Option<Option<Kind>>,
 
-    /// Print the code that removes it.
+    /// Print the code that removes genv from the shell.
     #[arg(long, value_name = "SHELL", num_args = 0..=1)]
     deinit: Option<Option<Kind>>,
 
-    /// Say that it is set up.
+    /// Print that genv is set up.
     #[arg(long)]
     ok: bool,
 
-    /// Show the devices that the environment is attached to now, as 'genv attach --refresh'.
+    /// Update the shell's variables to the environment's devices, as 'genv attach --refresh'.
     #[arg(long)]
     reattach: bool,
 
-    /// Show how the environment is configured now, as 'genv config --refresh'.
+    /// Update the shell's variables to the configuration, as 'genv config --refresh'.
     #[arg(long)]
     reconfigure: bool,
 
-    /// Become a member of the environment that the shell was started in, or leave it if it ended.
+    /// Join the environment that the shell was started in, or leave it if it has ended.
     #[arg(long, hide = true)]
     join: bool,
 
-    /// Show the environment as it is now, and print what became of its devices. The shell asks before a prompt.
+    /// Update the shell's variables, and print the changes of its devices. The shell runs this before a prompt.
     #[arg(long, hide = true)]
     prompt: bool,
 }
@@ -80,13 +81,13 @@ impl Shell {
     }
 }
 
-/// Prints the code that sets genv up in the shell that asks.
+/// Prints the code that sets up genv in the calling shell.
 pub(crate) fn print_init() -> anyhow::Result<()> {
     let code = known(None).map(shell::init).unwrap_or_default();
     io::stdout().write_all(code.as_bytes()).context("cannot print")
 }
 
-/// Whether genv is set up, and if not, how it is.
+/// Whether genv is set up, or else the instructions.
 fn status() -> Result<String, CallerError> {
     match Caller::from_environment() {
         Ok(_) => Ok(SET_UP.to_owned()),
@@ -97,11 +98,11 @@ fn status() -> Result<String, CallerError> {
     }
 }
 
-/// What every shell does that was started within an environment.
+/// The work of a shell that was started within an environment.
 fn join() -> anyhow::Result<()> {
     let caller = Caller::from_environment()?;
     let interactive = caller.interactive();
-    if let Resumed::Left(why) = resumed(caller, Wish::Join)?
+    if let Resumed::Left(why) = resumed(caller, ResumePurpose::Join)?
         && interactive
     {
         note(&why);
@@ -109,10 +110,10 @@ fn join() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The work of a shell before a prompt after a file has changed.
+/// The work of a shell before a prompt, after a watched file has changed.
 fn prompt() -> anyhow::Result<()> {
-    match resumed(Caller::from_environment()?, Wish::Prompt)? {
-        Resumed::Shown(lines) => lines.iter().for_each(|line| tell(line)),
+    match resumed(Caller::from_environment()?, ResumePurpose::Prompt)? {
+        Resumed::Shown(lines) => lines.iter().for_each(|line| print_note(line)),
         Resumed::Left(why) => note(&why),
         Resumed::Nothing => {}
     }
@@ -120,22 +121,22 @@ fn prompt() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What [`resume`] does, with what is said of the state's files.
-fn resumed(caller: Caller, wish: Wish) -> Result<Resumed, ResumeError> {
+/// Runs [`resume`], and prints the notices about the state files.
+fn resumed(caller: Caller, purpose: ResumePurpose) -> Result<Resumed, ResumeError> {
     let options = SourceOptions::default().or_from_environment();
     let mut store = options.map_or_else(
-        // What is wrong with it, the commands that ask the GPUs say.
+        // Commands that query the GPUs report the invalid variable.
         |_| StateStore::new(directory_path(env::var_os("GENV_TMPDIR").as_deref())),
         |options| store(&options),
     );
-    let resumed = resume(caller, &mut store, wish);
-    store.take_notices().iter().for_each(|notice| tell(notice));
+    let resumed = resume(caller, &mut store, purpose);
+    store.take_notices().iter().for_each(|notice| print_note(notice));
     resumed
 }
 
-/// Shows the shell its environment as it is now.
+/// Updates the shell's variables to its environment.
 pub(crate) fn refresh() -> anyhow::Result<()> {
-    match resumed(Caller::from_environment()?, Wish::Refresh)? {
+    match resumed(Caller::from_environment()?, ResumePurpose::Refresh)? {
         Resumed::Shown(_) => {}
         Resumed::Left(why) => note(&why),
         Resumed::Nothing => bail!(Failure::NotActive("refresh")),
@@ -144,14 +145,13 @@ pub(crate) fn refresh() -> anyhow::Result<()> {
 }
 
 fn note(why: &str) {
-    tell(&format!("{why}: this shell is in no environment any more. 'genv activate' starts one."));
+    print_note(&format!("{why}: this shell is in no environment any more. 'genv activate' starts one."));
 }
 
-const SET_UP: &str =
-    "genv is set up in this shell. 'genv status' tells of its environment, 'genv activate' starts one.\n";
+const SET_UP: &str = "genv is set up in this shell. 'genv status' shows its environment, 'genv activate' starts one.\n";
 
-/// The shell that is named, or the one that asks. None: one that nothing can be set up in, and that must not be
-/// given code of another.
+/// The named shell, or else the calling shell. Absent if the calling shell is not supported: it must not get code for
+/// another shell.
 fn known(named: Option<Kind>) -> Option<Kind> {
     match named.map_or_else(shell::detect, Detected::Supported) {
         Detected::Supported(shell) | Detected::Unknown(shell) => Some(shell),

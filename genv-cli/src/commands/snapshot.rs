@@ -11,10 +11,10 @@ use genv_core::model::Publication;
 
 use crate::source_flags::SourceFlags;
 
-const EXAMPLE: &str = "Example: who uses which device, every second
+const EXAMPLE: &str = "Example: print the users of each device every second
   genv snapshot --follow --interval=1s | jq -c '.processes[] | [.username, .devices[].index]'
 
-The object is described by docs/snapshot.schema.json. Of a scenario with several hosts, each has a line of its own.";
+docs/snapshot.schema.json describes the object. Each host of a scenario has its own line.";
 
 /// Print a snapshot of this machine as one JSON object on one line.
 #[derive(Debug, Args)]

@@ -12,10 +12,10 @@ use crate::lease;
 use crate::machine::Machine;
 use crate::output::{JsonFlag, harmless, print, print_json};
 use crate::own_environment;
-use crate::queue::who_waits;
+use crate::queue::waiting_phrase;
 use crate::shell::visible;
 
-/// Tell which environment this shell is in, and which devices it has.
+/// Show the environment of this shell and its devices.
 #[derive(Debug, Args)]
 pub(crate) struct Status {
     #[command(flatten)]
@@ -24,7 +24,7 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let claimed = own_environment::claimed();
+        let claimed = own_environment::claimed_eid();
         let mut queue = None;
         let state = match &claimed {
             Some(eid) => {
@@ -41,7 +41,7 @@ impl Status {
         }
         let mut text = text(&state, claimed.as_deref(), found);
         if let Some(waiting) = queue {
-            let _ = writeln!(text, "Queue     {} in the queue: 'genv queue' lists them", who_waits(&waiting));
+            let _ = writeln!(text, "Queue     {} in the queue: 'genv queue' lists them", waiting_phrase(&waiting));
         }
         Ok(print(text.as_bytes())?)
     }
@@ -96,7 +96,7 @@ fn text(state: &State, claimed: Option<&str>, environment: Option<&EnvironmentSt
     let gpus = environment.gpus.map_or_else(none, |gpus| gpus.to_string());
     let memory =
         environment.gpu_memory.map_or_else(|| "not limited".to_owned(), |amount| format!("{amount} of each device"));
-    let lease = state.lease_end(eid).map(lease::words);
+    let lease = state.lease_end(eid).map(lease::describe_end);
     let lease = lease.map(|until| format!("Lease     {until}\n"));
     format!(
         "Environment {} is active.\n\nAttached  {devices}\nName      {name}\nDevices   {gpus}\nMemory    {memory}\n{}{}",
@@ -106,7 +106,7 @@ fn text(state: &State, claimed: Option<&str>, environment: Option<&EnvironmentSt
     )
 }
 
-/// The value of `CUDA_VISIBLE_DEVICES` in this shell, which may be absent, if it is not that of these devices.
+/// The shell's value of `CUDA_VISIBLE_DEVICES`, if it differs from the value for these devices. The inner `None`: not set.
 fn stale(devices: &[u32]) -> Option<Option<OsString>> {
     let shown = env::var_os("CUDA_VISIBLE_DEVICES");
     (shown.as_ref() != Some(&visible(devices))).then_some(shown)

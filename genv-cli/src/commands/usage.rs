@@ -8,16 +8,15 @@ use genv_core::model::{MemoryAmount, ProcessType, Snapshot};
 use genv_core::state::shape::{DevicesDocument, EnvironmentsDocument, Times};
 use serde::Serialize;
 
-use super::devices::known;
-use super::enforce::become_enforcer;
+use super::enforce::exec_enforcer;
 use crate::local_snapshot;
 use crate::machine::Machine;
 use crate::output::print_json;
 
-/// How long GPUs may take to tell who uses them: who asks has nothing without.
+/// Time limit for the GPUs. Longer than for other commands, since the output is useless without their answer.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Print the use of devices, or act on it, in the format of genv 1.4.3.
+/// Print the use of devices, or execute a report about it, in the format of genv 1.4.3.
 #[derive(Debug, Args)]
 pub(crate) struct Usage {
     #[command(subcommand)]
@@ -28,14 +27,14 @@ pub(crate) struct Usage {
 enum UsageCommand {
     /// Print processes, environments and devices. 'genv snapshot' has more fields.
     Snapshot {
-        /// The only format that there is.
+        /// Output format.
         #[arg(long, value_name = "FORMAT", default_value = "json")]
         format: Format,
-        /// Only one of the three.
+        /// Print only this one of the three.
         #[arg(long = "type", value_name = "TYPE")]
         kind: Option<Kind>,
     },
-    /// Have genv-enforcer carry out the actions of the report on stdin.
+    /// Execute the actions of the report on stdin, by genv-enforcer.
     Execute,
 }
 
@@ -52,19 +51,19 @@ enum Kind {
 }
 
 #[derive(Serialize)]
-struct All<'a> {
-    processes: Processes,
+struct UsageDocument<'a> {
+    processes: ComputeProcesses,
     envs: EnvironmentsDocument<'a>,
     devices: DevicesDocument<'a>,
 }
 
 #[derive(Serialize)]
-struct Processes {
-    processes: Vec<Process>,
+struct ComputeProcesses {
+    processes: Vec<ComputeProcess>,
 }
 
 #[derive(Serialize)]
-struct Process {
+struct ComputeProcess {
     pid: u32,
     used_gpu_memory: Vec<UsedMemory>,
     eid: Option<String>,
@@ -80,7 +79,7 @@ impl Usage {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
             UsageCommand::Snapshot { format: Format::Json, kind } => snapshot(kind),
-            UsageCommand::Execute => become_enforcer("act on the report", "execute-report", Vec::new()),
+            UsageCommand::Execute => exec_enforcer("act on the report", "execute-report", Vec::new()),
         }
     }
 }
@@ -94,14 +93,14 @@ fn snapshot(kind: Option<Kind>) -> anyhow::Result<()> {
             print_json(&EnvironmentsDocument::new(&state.environments, &times))?;
         }
         Some(Kind::Devices) => {
-            let state = known(&mut machine)?;
+            let state = machine.state_with_devices()?;
             print_json(&DevicesDocument::new(&state.devices, &times))?;
         }
         Some(Kind::Processes) => print_json(&processes()?)?,
         None => {
             let processes = processes()?;
-            let state = known(&mut machine)?;
-            print_json(&All {
+            let state = machine.state_with_devices()?;
+            print_json(&UsageDocument {
                 processes,
                 envs: EnvironmentsDocument::new(&state.environments, &times),
                 devices: DevicesDocument::new(&state.devices, &times),
@@ -111,18 +110,18 @@ fn snapshot(kind: Option<Kind>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn processes() -> anyhow::Result<Processes> {
+fn processes() -> anyhow::Result<ComputeProcesses> {
     let snapshot = local_snapshot::take(PATIENCE)?;
     if let Some(why) = local_snapshot::silence(&snapshot, "gpu") {
-        anyhow::bail!("cannot tell which processes use the GPUs: {why}");
+        anyhow::bail!("cannot find the processes on the GPUs: {why}");
     }
-    Ok(Processes { processes: computing(&snapshot) })
+    Ok(ComputeProcesses { processes: computing(&snapshot) })
 }
 
-/// Processes that compute, as `nvidia-smi --query-compute-apps` lists them, with memory in whole MiB.
-fn computing(snapshot: &Snapshot) -> Vec<Process> {
+/// ComputeProcesses that compute, as `nvidia-smi --query-compute-apps` lists them, with memory in whole MiB.
+fn computing(snapshot: &Snapshot) -> Vec<ComputeProcess> {
     let processes = snapshot.processes.iter().filter_map(|process| {
-        // Parts of one GPU are one to genv 1.4.3.
+        // genv 1.4.3 does not distinguish the parts of a GPU.
         let mut used_bytes = BTreeMap::<u32, u64>::new();
         for device in &process.devices {
             if device.process_type != ProcessType::Graphics {
@@ -134,7 +133,7 @@ fn computing(snapshot: &Snapshot) -> Vec<Process> {
             .into_iter()
             .map(|(index, bytes)| UsedMemory { index, gpu_memory: MemoryAmount::mebibytes(bytes >> 20).to_string() });
         let used_gpu_memory: Vec<_> = used_gpu_memory.collect();
-        (!used_gpu_memory.is_empty()).then(|| Process {
+        (!used_gpu_memory.is_empty()).then(|| ComputeProcess {
             pid: process.pid,
             used_gpu_memory,
             eid: process.attribution.eid().map(str::to_owned),

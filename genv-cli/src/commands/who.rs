@@ -10,25 +10,24 @@ use genv_core::state::shape::Times;
 use genv_core::state::{AttachmentState, DeviceState, State};
 use serde::Serialize;
 
-use super::devices::known;
-use super::free::{memory, processes, told};
+use super::free::{gpus_by_index, memory, processes};
 use crate::ago::{ago, now_seconds};
 use crate::announce::indices;
 use crate::completion;
 use crate::lease;
 use crate::local_snapshot;
-use crate::machine::{Machine, USAGE_PATIENCE, tell};
-use crate::output::{Cell, DOUBTFUL, Table, TableFlags, harmless, print_json, stdout};
+use crate::machine::{Machine, USAGE_PATIENCE};
+use crate::output::{Cell, DOUBTFUL, Table, TableFlags, harmless, print_json, print_note, stdout};
 use crate::users::Users;
 
-const EXAMPLE: &str = "Example: who holds device 0, and whose processes run on it
+const EXAMPLE: &str = "Example: list the holders of device 0 and the processes on it
   genv who 0";
 
-/// List holders of devices and processes on devices, in environments and outside.
+/// List the holders of devices and the processes on them, in environments and outside.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Who {
-    /// Indices of the devices; without: all devices.
+    /// Indices of the devices. Default: all devices.
     #[arg(value_name = "INDEX", value_parser = crate::values::index, allow_negative_numbers = true, add = completion::devices())]
     indices: Vec<u32>,
 
@@ -37,12 +36,12 @@ pub(crate) struct Who {
 }
 
 #[derive(Serialize)]
-struct Answers {
-    devices: Vec<Answer>,
+struct DevicesReport {
+    devices: Vec<DeviceReport>,
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct DeviceReport {
     index: u32,
     name: Option<String>,
     up: Option<bool>,
@@ -50,23 +49,23 @@ struct Answer {
     memory_used_bytes: Option<u64>,
     utilization_ratio: Option<f64>,
     holders: Vec<Holder>,
-    /// Absent if they are not all known.
-    processes: Option<Vec<User>>,
-    /// The processes that are known where others may be there.
+    /// Absent if some are unknown.
+    processes: Option<Vec<DeviceUser>>,
+    /// The known processes, if others may be unknown.
     #[serde(skip)]
-    named: Vec<User>,
-    /// Why it is not known who uses it.
+    named: Vec<DeviceUser>,
+    /// Why the processes on the device are unknown.
     gpus_unknown: Option<String>,
 }
 
-/// An environment that is attached.
+/// An environment that holds the device.
 #[derive(Serialize)]
 struct Holder {
     eid: String,
     name: Option<String>,
     uid: Option<u32>,
     username: Option<String>,
-    /// Absent: all of it.
+    /// Absent: the whole device.
     memory_bytes: Option<u64>,
     attached: Option<String>,
     /// The end of the environment's lease; absent without one.
@@ -75,16 +74,16 @@ struct Holder {
     attached_timestamp_seconds: Option<f64>,
 }
 
-/// A process that uses it.
+/// A process that uses the device.
 #[derive(Serialize)]
-struct User {
+struct DeviceUser {
     pid: u32,
     username: Option<String>,
     command: Option<String>,
     /// `environment`, `outside` or `unknown`.
     state: &'static str,
     eid: Option<String>,
-    /// Whether that environment is attached to the device.
+    /// Whether that environment holds the device.
     attached: bool,
     memory_used_bytes: Option<u64>,
 }
@@ -92,15 +91,15 @@ struct User {
 impl Who {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut machine = Machine::here()?;
-        let state = known(&mut machine)?;
+        let state = machine.state_with_devices()?;
         let devices = self.devices(&state)?;
         let snapshot = local_snapshot::take(USAGE_PATIENCE)?;
-        let answers = devices.iter().map(|it| Answer::new(it, &state, &snapshot));
-        let answers: Vec<Answer> = answers.collect();
-        match (&answers[..], &self.indices[..]) {
-            ([answer], [_]) if self.output.json => print_json(answer)?,
-            _ if self.output.json => print_json(&Answers { devices: answers })?,
-            _ => self.print(&answers)?,
+        let reports = devices.iter().map(|it| DeviceReport::new(it, &state, &snapshot));
+        let reports: Vec<DeviceReport> = reports.collect();
+        match (&reports[..], &self.indices[..]) {
+            ([report], [_]) if self.output.json => print_json(report)?,
+            _ if self.output.json => print_json(&DevicesReport { devices: reports })?,
+            _ => self.print(&reports)?,
         }
         Ok(())
     }
@@ -124,37 +123,37 @@ impl Who {
         Ok(devices)
     }
 
-    fn print(&self, answers: &[Answer]) -> io::Result<()> {
+    fn print(&self, reports: &[DeviceReport]) -> io::Result<()> {
         let mut out = stdout();
-        for (position, answer) in answers.iter().enumerate() {
+        for (position, report) in reports.iter().enumerate() {
             if position > 0 {
                 writeln!(out)?;
             }
-            self.print_device(answer, &mut out)?;
+            self.print_device(report, &mut out)?;
         }
         out.flush()?;
         drop(out);
-        tell_unknown(answers);
+        print_unknown(reports);
         Ok(())
     }
 
-    fn print_device(&self, answer: &Answer, out: &mut impl Write) -> io::Result<()> {
-        let mut facts = vec![format!("Device {}", answer.index)];
-        facts.extend(answer.name.as_deref().map(harmless));
-        facts.push(match answer.memory_used_bytes {
-            Some(used) => format!("{} of {} used", memory(Some(used)), memory(answer.memory_total_bytes)),
-            None => memory(answer.memory_total_bytes),
+    fn print_device(&self, report: &DeviceReport, out: &mut impl Write) -> io::Result<()> {
+        let mut facts = vec![format!("Device {}", report.index)];
+        facts.extend(report.name.as_deref().map(harmless));
+        facts.push(match report.memory_used_bytes {
+            Some(used) => format!("{} of {} used", memory(Some(used)), memory(report.memory_total_bytes)),
+            None => memory(report.memory_total_bytes),
         });
-        facts.extend(answer.utilization_ratio.map(|it| format!("{:.0} % busy", it * 100.0)));
-        facts.extend((answer.up == Some(false)).then(|| "it does not answer".to_owned()));
+        facts.extend(report.utilization_ratio.map(|it| format!("{:.0} % busy", it * 100.0)));
+        facts.extend((report.up == Some(false)).then(|| "it does not report".to_owned()));
         writeln!(out, "{}", facts.join(", "))?;
-        if answer.holders.is_empty() {
-            writeln!(out, "Nobody holds it")?;
+        if report.holders.is_empty() {
+            writeln!(out, "No environment holds it")?;
         } else {
             let header = &["HELD BY", "ENV ID", "ENV NAME", "MEMORY", "SINCE", "UNTIL"];
             let mut table = Table::new(header).header(!self.output.no_header);
             let mut users = Users::default();
-            for it in &answer.holders {
+            for it in &report.holders {
                 let since = it.attached_timestamp_seconds;
                 let claimed = it.memory_bytes.map(|it| memory(Some(it)));
                 table.row([
@@ -163,13 +162,13 @@ impl Who {
                     Cell::foreign(it.name.as_deref().unwrap_or_default()),
                     Cell::own(claimed.unwrap_or_else(|| "all".to_owned())),
                     Cell::own(since.map(|it| ago(it, now_seconds())).unwrap_or_default()),
-                    lease::cell(it.lease_end_timestamp_seconds),
+                    lease::table_cell(it.lease_end_timestamp_seconds),
                 ]);
             }
             table.drop_empty(5);
             table.write(out)?;
         }
-        let processes = answer.processes.as_ref().unwrap_or(&answer.named);
+        let processes = report.processes.as_ref().unwrap_or(&report.named);
         if !processes.is_empty() {
             let header = &["USED BY", "PID", "COMMAND", "MEMORY", "IN"];
             let mut table = Table::new(header).header(!self.output.no_header);
@@ -179,38 +178,38 @@ impl Who {
                     Cell::own(it.pid.to_string()),
                     Cell::foreign(it.command.as_deref().unwrap_or("?")),
                     Cell::own(memory(it.memory_used_bytes)),
-                    it.place(),
+                    it.environment_cell(),
                 ]);
             }
             table.write(out)?;
-        } else if answer.processes.is_some() {
+        } else if report.processes.is_some() {
             writeln!(out, "No process uses it")?;
         }
         Ok(())
     }
 }
 
-/// Reports why it is not known who uses some of the devices.
-fn tell_unknown(answers: &[Answer]) {
+/// Prints why processes on devices are unknown.
+fn print_unknown(reports: &[DeviceReport]) {
     let mut reasons = BTreeMap::<_, Vec<u32>>::new();
-    for answer in answers.iter().filter(|it| it.processes.is_none()) {
-        let reason = (answer.gpus_unknown.as_deref(), !answer.named.is_empty());
-        reasons.entry(reason).or_default().push(answer.index);
+    for report in reports.iter().filter(|it| it.processes.is_none()) {
+        let reason = (report.gpus_unknown.as_deref(), !report.named.is_empty());
+        reasons.entry(reason).or_default().push(report.index);
     }
     for ((reason, is_any_known), devices) in reasons {
-        let besides = if is_any_known { " besides" } else { "" };
-        let used = match answers {
+        let other = if is_any_known { "other " } else { "" };
+        let used = match reports {
             [_] => "it".to_owned(),
             _ => indices(&devices),
         };
-        let reason = harmless(reason.unwrap_or("the driver did not name all processes; 'nvidia-smi' tells more"));
-        tell(&format!("it is not known who uses {used}{besides}: {reason}"));
+        let reason = harmless(reason.unwrap_or("the driver did not list all processes; 'nvidia-smi' may show more"));
+        print_note(&format!("it is unknown which {other}processes use {used}: {reason}"));
     }
 }
 
-impl User {
-    /// Where it runs.
-    fn place(&self) -> Cell {
+impl DeviceUser {
+    /// The environment of the process.
+    fn environment_cell(&self) -> Cell {
         match &self.eid {
             Some(eid) if self.attached => Cell::foreign(eid),
             Some(eid) => {
@@ -223,16 +222,16 @@ impl User {
     }
 }
 
-impl Answer {
+impl DeviceReport {
     fn new(device: &DeviceState, state: &State, snapshot: &Snapshot) -> Self {
-        let gpu: BTreeMap<u32, &Device> = told(snapshot);
+        let gpu: BTreeMap<u32, &Device> = gpus_by_index(snapshot);
         let gpu = gpu.get(&device.index).copied();
         let measured = gpu.and_then(|gpu| gpu.measurements.memory);
         let total = device.total_memory.map(MemoryAmount::bytes);
         let gpus_unknown = local_snapshot::silence(snapshot, "gpu");
         let users = snapshot.processes.iter();
         let users = users.filter_map(|it| user_of(it, device, snapshot));
-        let users: Vec<User> = users.collect();
+        let users: Vec<DeviceUser> = users.collect();
         let (processes, named) =
             if processes(device.index, snapshot).is_some() { (Some(users), Vec::new()) } else { (None, users) };
         Self {
@@ -264,8 +263,8 @@ fn holder(attachment: &AttachmentState, state: &State) -> Holder {
     }
 }
 
-/// The process as a user of the device, if it is one.
-fn user_of(process: &Process, device: &DeviceState, snapshot: &Snapshot) -> Option<User> {
+/// The entry of a process, if it uses the device.
+fn user_of(process: &Process, device: &DeviceState, snapshot: &Snapshot) -> Option<DeviceUser> {
     let here = || {
         let devices = process.devices.iter();
         devices.filter(|it| it.index.gpu == device.index)
@@ -276,7 +275,7 @@ fn user_of(process: &Process, device: &DeviceState, snapshot: &Snapshot) -> Opti
         Attribution::Outside { .. } | Attribution::Unknown { .. } => None,
     };
     let attached = |eid: &String| device.attachments.iter().any(|it| it.eid == *eid);
-    Some(User {
+    Some(DeviceUser {
         pid: process.pid,
         username: snapshot.user_of(process).map(str::to_owned),
         command: process.comm.clone(),

@@ -16,21 +16,20 @@ use genv_core::text::moment;
 use serde::Serialize;
 
 use crate::ago::now_seconds;
-use crate::machine::tell;
-use crate::output::{JsonFlag, harmless, print, print_json};
+use crate::output::{JsonFlag, harmless, print, print_json, print_note};
 
-const EXAMPLE: &str = "Example: why is my process going to be ended, and what can I do
+const EXAMPLE: &str = "Example: show why genv-enforcer will end your process, and how to prevent this
   genv why";
 
-/// Tell which rules of this machine you break, what comes of it, how to comply, and what was done in the last 7 days.
+/// Show which rules of this machine you break, what follows, how to comply, and the actions of the last 7 days.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Why {
-    /// Whom it is about, by name or uid:1234, instead of you.
+    /// Show the violations of this user, by name or uid:1234. Default: you.
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 
-    /// Directory of the enforcer.
+    /// State directory of the enforcer.
     #[arg(long, value_name = "FOLDER", default_value = ENFORCER_DIRECTORY)]
     state_directory: PathBuf,
 
@@ -39,16 +38,16 @@ pub(crate) struct Why {
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct ViolationReport<'a> {
     user: &'a str,
     mode: &'a str,
     updated_timestamp_seconds: f64,
-    /// Whether the enforcer should have told more by now.
+    /// Whether the file is too old, so that the enforcer probably does not run.
     abandoned: bool,
-    /// Why it is not known whether the user breaks more rules.
+    /// Why it is unknown whether the user breaks more rules.
     not_known: Option<String>,
     paused_until_seconds: Option<f64>,
-    /// Whether the open breaker stops all actions.
+    /// Whether the open breaker prevents all actions.
     breaker_is_open: bool,
     /// The time at which the breaker opened, Unix time.
     breaker_since_seconds: Option<f64>,
@@ -58,27 +57,27 @@ struct Answer<'a> {
     #[serde(skip)]
     stance: Stance,
     violations: Vec<&'a HeldViolation>,
-    /// Violations of which it is not known whether they are over.
+    /// Violations that may be over: the facts are unknown.
     frozen: Vec<&'a FrozenViolation>,
     /// Records of the user's environments that another user changed.
     disputed: Vec<&'a DisputedRecord>,
-    /// What was done in the last days.
+    /// The actions of the last days.
     done: Vec<&'a HeldViolation>,
-    /// What an enforcer on another machine has warned of or done here.
-    elsewhere: Option<Elsewhere<'a>>,
+    /// Violations by an enforcer on another machine.
+    elsewhere: Option<RemoteEnforcer<'a>>,
 }
 
 #[derive(Serialize)]
-struct Elsewhere<'a> {
+struct RemoteEnforcer<'a> {
     enforcer: &'a str,
     violations: Vec<&'a HeldViolation>,
     frozen: Vec<&'a FrozenViolation>,
 }
 
-/// What was done is shown for so long.
+/// Time for which actions are shown.
 const SHOWN_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
 
-/// Where enforcers of other machines leave what they warn of and do here, below the directory of the one here.
+/// The folder for files of enforcers on other machines, in the state directory of this machine's enforcer.
 const ELSEWHERE: &str = "elsewhere";
 
 impl Why {
@@ -88,7 +87,7 @@ impl Why {
             Some(user) => user.strip_prefix("uid:").and_then(|uid| uid.parse().ok()),
             None => Some(own_uid()),
         };
-        // The enforcer calls a user by name where it knows one.
+        // The enforcer's files name a user by name, or else by uid.
         let name = uid.and_then(find_username);
         let by_uid = uid.map(|uid| format!("uid:{uid}"));
         let user = self.user.or_else(|| name.clone().or_else(|| by_uid.clone()));
@@ -98,7 +97,7 @@ impl Why {
         let done = Enforcement::read_file(&self.state_directory.join(DONE_FILE));
         let done = done.map_err(|error| anyhow!(error))?.unwrap_or_default();
         let enforcement = match (read(&self.state_directory)?, &elsewhere) {
-            // None runs here.
+            // No enforcer runs on this machine.
             (None, Some(elsewhere)) => {
                 Some(Enforcement { violations: Vec::new(), frozen: Vec::new(), ..elsewhere.clone() })
             }
@@ -106,10 +105,10 @@ impl Why {
         };
         let enforcement = enforcement.with_context(|| {
             let directory = self.state_directory.display();
-            format!("cannot tell what is held against anybody: no enforcer has written to {directory}. Perhaps none runs on this machine; your administrator knows")
+            format!("cannot show violations: no enforcer has written to {directory}. Perhaps none runs on this machine; ask your administrator")
         })?;
         let now = now_seconds();
-        let is_meant = |it: &&HeldViolation| it.concerns(&user, uid);
+        let is_of_user = |it: &&HeldViolation| it.concerns(&user, uid);
         let names = [Some(&user), name.as_ref(), by_uid.as_ref()];
         let is_frozen = |it: &&FrozenViolation| {
             let username = it.username.as_ref();
@@ -117,7 +116,7 @@ impl Why {
         };
         let is_disputed = |it: &&DisputedRecord| names.contains(&Some(&it.username));
         let is_recent = |it: &&HeldViolation| it.at_seconds.is_some_and(|at| now - at < SHOWN_SECONDS);
-        let answer = Answer {
+        let report = ViolationReport {
             user: &user,
             mode: &enforcement.mode,
             updated_timestamp_seconds: enforcement.updated_timestamp_seconds,
@@ -128,31 +127,31 @@ impl Why {
             breaker_since_seconds: enforcement.breaker_since_seconds,
             is_asked_by_user,
             stance: enforcement.stance(),
-            violations: enforcement.violations.iter().filter(is_meant).collect(),
+            violations: enforcement.violations.iter().filter(is_of_user).collect(),
             frozen: enforcement.frozen.iter().filter(is_frozen).collect(),
             disputed: enforcement.disputed_records.iter().filter(is_disputed).collect(),
-            done: done.violations.iter().filter(is_meant).filter(is_recent).collect(),
-            elsewhere: elsewhere.as_ref().map(|it| Elsewhere {
+            done: done.violations.iter().filter(is_of_user).filter(is_recent).collect(),
+            elsewhere: elsewhere.as_ref().map(|it| RemoteEnforcer {
                 enforcer: &it.config.source,
-                violations: it.violations.iter().filter(is_meant).collect(),
+                violations: it.violations.iter().filter(is_of_user).collect(),
                 frozen: it.frozen.iter().filter(is_frozen).collect(),
             }),
         };
         if self.json.json {
-            print_json(&answer)?;
+            print_json(&report)?;
         } else {
-            print(answer.text(now).as_bytes())?;
+            print(report.text(now).as_bytes())?;
         }
-        // Now the user has read it.
-        if is_asked_by_user && !answer.violations.is_empty() {
+        // The user has read the warnings now.
+        if is_asked_by_user && !report.violations.is_empty() {
             enforcement.confirm_read(&self.state_directory);
         }
         Ok(())
     }
 }
 
-/// Prints the undelivered warnings of this machine's enforcer to the user, one line each, and confirms their delivery.
-/// Unreadable files cause no message: the prompt calls this again and again.
+/// Prints the undelivered warnings of this machine's enforcer, one line each, and confirms their delivery. Unreadable files
+/// cause no message, since each prompt calls this function.
 pub(crate) fn print_unread() {
     let (directory, uid) = (Path::new(ENFORCER_DIRECTORY), own_uid());
     if !directory.join(unread_file(uid)).exists() {
@@ -174,8 +173,8 @@ pub(crate) fn print_unread() {
         } else {
             held.outlook(stance, now_seconds(), &local_time_zone())
         };
-        tell(&format!(
-            "{}: {}; {}. 'genv why' tells how to comply",
+        print_note(&format!(
+            "{}: {}; {}. 'genv why' shows how to comply",
             harmless(&held.rule),
             harmless(&held.found),
             harmless(&outlook)
@@ -191,15 +190,15 @@ fn warned(held: &HeldViolation, warning: &UndeliveredWarning) -> String {
     let follows = match warning.wait_seconds {
         Some(wait) => {
             let (action, wait) = (&held.action, format_span(wait));
-            format!("{action} follows {wait} after all who are concerned have got it")
+            format!("{action} follows {wait} after all affected users have got it")
         }
         None => "nothing more follows".to_owned(),
     };
     let (number, of) = (warning.number, warning.of);
-    format!("with this text warning {number} of {of} is delivered to you; {follows}")
+    format!("this text is warning {number} of {of}; {follows}")
 }
 
-impl Answer<'_> {
+impl ViolationReport<'_> {
     fn text(&self, now_seconds: f64) -> String {
         let here = self.violations.iter().map(|held| (*held, None));
         let elsewhere = self.elsewhere.iter().flat_map(|elsewhere| {
@@ -220,19 +219,19 @@ impl Answer<'_> {
             let since = self.breaker_since_seconds.map(|it| moment(it, &zone));
             let since = since.map(|it| format!(" since {it}")).unwrap_or_default();
             text = format!(
-                "The breaker of the enforcer is open{since}: nothing is done until an administrator closes it.\n\n"
+                "The breaker of the enforcer is open{since}: it acts on no violation until an administrator closes the breaker.\n\n"
             );
         }
         let not_known = self.not_known.as_deref().map(harmless);
         if let Some(why) = &not_known {
             let more = if all_is_empty { "" } else { "more " };
             // Writing to a string does not fail.
-            let _ = writeln!(text, "It is not known whether {} breaks {more}rules: {why}.", harmless(self.user));
+            let _ = writeln!(text, "It is unknown whether {} breaks {more}rules: {why}.", harmless(self.user));
             if !all_is_empty {
                 text.push('\n');
             }
         } else if all_is_empty && frozen.is_empty() {
-            let _ = writeln!(text, "Nothing is held against {}.", harmless(self.user));
+            let _ = writeln!(text, "{} breaks no rule.", harmless(self.user));
         }
         for (it, enforcer) in all {
             let outlook = match enforcer {
@@ -257,7 +256,7 @@ impl Answer<'_> {
             );
             if let Some(enforcer) = enforcer {
                 text.pop();
-                let _ = writeln!(text, "  Told by    {}\n", harmless(enforcer));
+                let _ = writeln!(text, "  By         {}\n", harmless(enforcer));
             }
         }
         for (it, enforcer) in frozen {
@@ -266,7 +265,7 @@ impl Answer<'_> {
             // Writing to a string does not fail.
             let _ = writeln!(
                 text,
-                "{}{host}: {}\n  Since      {}\n  Frozen     since {}: {}\n  Outlook    it goes on or is over once this is known\n",
+                "{}{host}: {}\n  Since      {}\n  Frozen     since {}: {}\n  Outlook    unknown until the facts are known\n",
                 harmless(&it.rule),
                 harmless(&it.subject),
                 moment(it.since_seconds, &zone),
@@ -275,18 +274,18 @@ impl Answer<'_> {
             );
             if let Some(enforcer) = enforcer {
                 text.pop();
-                let _ = writeln!(text, "  Told by    {}\n", harmless(enforcer));
+                let _ = writeln!(text, "  By         {}\n", harmless(enforcer));
             }
         }
         self.describe_disputed(&mut text);
         self.describe_done(&mut text, now_seconds);
-        if self.stance == Stance::OnlySays && !all_is_empty {
-            text.push_str("The enforcer only says what it would do.\n");
+        if self.stance == Stance::OnlyReports && !all_is_empty {
+            text.push_str("The enforcer runs in dry-run mode: it only shows what it would do.\n");
         }
         text
     }
 
-    /// The next step of a violation here. This text warns its reader.
+    /// The next step of a violation on this machine. The text delivers the warning to its reader.
     fn outlook(&self, held: &HeldViolation, now_seconds: f64) -> String {
         let unread = held.undelivered.as_ref();
         let unread = unread.filter(|it| it.is_waited_for && self.is_asked_by_user && self.stance == Stance::Enforces);
@@ -301,7 +300,7 @@ impl Answer<'_> {
             // Writing to a string does not fail.
             let _ = writeln!(
                 text,
-                "\nThe record of environment {} on {} is disputed: {}.\n  What would harm you in it does not count. If you made the change, confirm it by a command of genv in that environment.",
+                "\nThe record of environment {} on {} is disputed: {}.\n  Changes to your disadvantage do not count. If you made the change, confirm it by a command of genv in that environment.",
                 harmless(&it.eid),
                 harmless(&it.hostname),
                 harmless(&it.why)
@@ -309,7 +308,7 @@ impl Answer<'_> {
         }
     }
 
-    /// The newest first.
+    /// Adds the actions, the newest first.
     fn describe_done(&self, text: &mut String, now_seconds: f64) {
         let zone = local_time_zone();
         if !self.done.is_empty() {

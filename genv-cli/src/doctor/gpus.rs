@@ -1,4 +1,4 @@
-//! The GPUs, and whether the state agrees with them.
+//! Checks of the GPUs, and of the devices in the state.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use super::Check;
 use crate::machine::{INVENTORY_PATIENCE, Machine};
 use crate::output::counted;
 
-/// How much the state and a driver may differ about memory: generations of nvidia-smi round differently.
+/// A smaller difference of memory between state and driver is rounding: versions of nvidia-smi round differently.
 const ROUNDING_BYTES: u64 = 1 << 20;
 
-/// Both.
+/// Checks the GPUs and `devices.json`.
 pub(super) fn examine(machine: &mut Machine, state: &State) -> Vec<Check> {
     const NAME: &str = "GPUs";
     let sample = match machine.sample(INVENTORY_PATIENCE) {
@@ -42,17 +42,17 @@ pub(super) fn examine(machine: &mut Machine, state: &State) -> Vec<Check> {
     vec![gpus, agreement(state, &found)]
 }
 
-/// Indices of devices that do not answer.
+/// The indices of devices that do not answer.
 fn lost(sample: &GpuSample) -> Vec<String> {
     let lost = sample.devices.iter().filter(|device| device.lost);
     lost.map(|device| device.index.to_string()).collect()
 }
 
-/// Whether `devices.json` has the devices that there are.
+/// Checks that `devices.json` has the present devices.
 fn agreement(state: &State, found: &Inventory) -> Check {
     const NAME: &str = "devices.json";
     if state.devices.is_empty() {
-        return Check::ok(NAME, "it lists nothing yet: the first 'genv devices' fills it");
+        return Check::ok(NAME, "it has no devices yet: the first 'genv devices' adds them");
     }
     let known: BTreeMap<u32, Option<MemoryAmount>> =
         state.devices.iter().map(|it| (it.index, it.total_memory)).collect();
@@ -69,13 +69,13 @@ fn agreement(state: &State, found: &Inventory) -> Check {
         }
     }
     let gone = known.keys().filter(|index| !found.contains_key(index));
-    differences.extend(gone.map(|index| format!("device {index} is not there any more")));
+    differences.extend(gone.map(|index| format!("device {index} is gone")));
     if differences.is_empty() {
-        return Check::ok(NAME, "it lists the devices that there are");
+        return Check::ok(NAME, "it lists the present devices");
     }
     Check::warn(
         NAME,
         format!("it is not up to date: {}", differences.join(", ")),
-        "attaching corrects it; 'genv devices --reset' forgets devices that are gone, and detaches everybody",
+        "attaching corrects it; 'genv devices --reset' removes devices that are gone, and detaches all devices",
     )
 }

@@ -1,4 +1,4 @@
-//! The rest of the machine: its clock, what may be seen of processes, its exporter.
+//! Checks of the clock, the visibility of processes, and the exporter.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -14,22 +14,22 @@ use rustix::process::geteuid;
 use super::Check;
 use crate::ago::now_seconds;
 
-/// Where genv-exporter listens unless it is told otherwise.
+/// The default address of genv-exporter.
 const EXPORTER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9820);
 
-/// How long the exporter may take to say that it is well.
+/// Time limit for the answer of the exporter.
 const EXPORTER_PATIENCE: Duration = Duration::from_millis(500);
 
-/// As many as `HTTP/1.1 200` has.
+/// The length of `HTTP/1.1 200`.
 const STATUS_BYTES: u64 = 12;
 
-/// How many processes of others are tried at most.
+/// The largest number of other users' processes that are tried.
 const MOST_TRIED: usize = 64;
 
-/// How far a time of the files may be ahead: they have whole seconds.
+/// A smaller difference is rounding: the files have whole seconds.
 const TOLERANCE_SECONDS: f64 = 2.0;
 
-/// Whether anything happened in the future.
+/// Checks that no time in the state is in the future.
 pub(super) fn clock(state: &State) -> Check {
     const NAME: &str = "clock";
     let environments = state.environments.iter();
@@ -46,20 +46,20 @@ pub(super) fn clock(state: &State) -> Check {
             "see whether the clock was set back, and whether all users have the time zone of the machine (TZ)",
         );
     }
-    Check::ok(NAME, "nothing in the state lies in the future")
+    Check::ok(NAME, "no time in the state is in the future")
 }
 
-/// Whether processes of others can be told apart by their environments.
+/// Checks whether the environments of other users' processes are visible.
 pub(super) fn processes() -> Check {
     let proc = Path::new("/proc");
     let user = geteuid();
     // The first process belongs to root, and exists in every pid namespace.
     let stat = File::open(proc.join("1/stat")).map(drop);
     let environ = environ_of_any(others(proc, user.as_raw()), may_read_environ);
-    judged(stat, environ, user.is_root())
+    visibility_check(stat, environ, user.is_root())
 }
 
-/// Processes of other users.
+/// The processes of other users.
 fn others(proc: &Path, uid: u32) -> impl Iterator<Item = u32> {
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
     entries.filter_map(move |entry| {
@@ -68,46 +68,47 @@ fn others(proc: &Path, uid: u32) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Whether environ can be read of one of these, or of the first process if they are none. That one tells less: some
-/// are kept from root, too.
+/// Whether environ can be read of one of these processes, or of the first process if there are none. The first process is a
+/// weaker test: its environ may be unreadable for root too.
 fn environ_of_any(others: impl Iterator<Item = u32>, read: impl Fn(u32) -> io::Result<()>) -> io::Result<()> {
     let mut denied = None;
     for pid in others.take(MOST_TRIED) {
         match read(pid) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => denied = Some(error),
-            // It has just ended.
+            // The process has ended.
             Err(_) => {}
         }
     }
     denied.map_or_else(|| read(1), Err)
 }
 
-/// What it means that stat of the first process, and environ of another user's, can be read, or cannot.
-fn judged(stat: io::Result<()>, environ: io::Result<()>, as_root: bool) -> Check {
+/// The check by the results of reading stat of the first process and environ of another user's process.
+fn visibility_check(stat: io::Result<()>, environ: io::Result<()>, as_root: bool) -> Check {
     const NAME: &str = "processes";
     if let Err(error) = stat {
         return Check::warn(
             NAME,
-            format!("those of others are hidden: {error}"),
-            "run what watches all users as root, or in the group that the mount of /proc names (hidepid)",
+            format!("processes of other users are hidden: {error}"),
+            "run programs that watch all users as root, or in the group that the mount of /proc names (hidepid)",
         );
     }
     match environ {
-        Ok(()) => Check::ok(NAME, "environ of everybody's can be read"),
+        Ok(()) => Check::ok(NAME, "environ of all users' processes can be read"),
         Err(error) if error.kind() == ErrorKind::PermissionDenied && !as_root => Check::ok(
             NAME,
-            "environ can be read of your own; others' are told by their parents, or by genv-exporter as root",
+            "environ of your own processes can be read; the environments of others are known by their parents, or by \
+                         genv-exporter as root",
         ),
         Err(error) => Check::warn(
             NAME,
-            format!("environ of others' cannot be read: {error}"),
-            "give the capabilities CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH to what watches all users",
+            format!("environ of other users' processes cannot be read: {error}"),
+            "give the capabilities CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH to programs that watch all users",
         ),
     }
 }
 
-/// Whether the exporter is well.
+/// Checks that the exporter is healthy.
 pub(super) fn exporter() -> Check {
     exporter_at(EXPORTER)
 }
@@ -118,21 +119,21 @@ fn exporter_at(address: SocketAddr) -> Check {
         stream.set_read_timeout(Some(EXPORTER_PATIENCE))?;
         stream.write_all(b"GET /-/healthy HTTP/1.0\r\n\r\n")?;
         let mut status = Vec::new();
-        // What hangs up before, as TLS does, answers as well.
+        // A server with TLS closes the connection early. That counts as an answer.
         stream.take(STATUS_BYTES).read_to_end(&mut status)?;
         Ok(String::from_utf8_lossy(&status).into_owned())
     });
     match answer {
-        Ok(status) if status.ends_with(" 200") => Check::ok(NAME, format!("it is well on {address}")),
+        Ok(status) if status.ends_with(" 200") => Check::ok(NAME, format!("it is healthy on {address}")),
         Ok(status) => Check::warn(
             NAME,
             format!("{address} answers {}", crate::output::harmless(status.trim())),
-            "see its log; with TLS it is not asked from here",
+            "see its log; this check does not support TLS",
         ),
         Err(error) => Check::warn(
             NAME,
             format!("nothing answers on {address}: {error}"),
-            "start genv-exporter if this machine is to be watched",
+            "start genv-exporter if this machine should be monitored",
         ),
     }
 }
@@ -150,16 +151,16 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_seen_of_processes_is_told() {
+    fn the_check_of_processes_depends_on_what_can_be_read() {
         for (stat, environ, as_root, verdict, part) in [
-            (Ok(()), Ok(()), true, Verdict::Ok, "everybody's"),
+            (Ok(()), Ok(()), true, Verdict::Ok, "all users'"),
             (Ok(()), denied(), false, Verdict::Ok, "of your own"),
             // In a container without the capability, or under a security module.
             (Ok(()), denied(), true, Verdict::Warn, "cannot be read"),
             (denied(), denied(), false, Verdict::Warn, "are hidden"),
             (Err(ErrorKind::NotFound.into()), denied(), true, Verdict::Warn, "are hidden"),
         ] {
-            let check = judged(stat, environ, as_root);
+            let check = visibility_check(stat, environ, as_root);
             assert_eq!(check.verdict, verdict, "{check:?}");
             assert!(check.found.contains(part), "{check:?}");
             assert_eq!(check.remedy.is_some(), verdict != Verdict::Ok, "{check:?}");
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn one_readable_process_of_another_user_is_enough_and_the_first_process_counts_only_without_any() {
+    fn one_readable_process_of_another_user_is_enough_and_the_first_process_counts_only_without_others() {
         let gone = || Err(ErrorKind::NotFound.into());
         let read = |pid| match pid {
             7 => Ok(()),
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_others_are_told_by_their_owner() {
+    fn processes_of_other_users_are_found_by_their_owner() {
         let proc = tempfile::tempdir().unwrap();
         for name in ["1", "42", "self", "sys", "42x"] {
             fs::create_dir(proc.path().join(name)).unwrap();
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(pids(owner + 1), [1, 42]);
     }
 
-    /// What is found of a program that answers so.
+    /// The check with a program that sends this answer.
     fn answered(answer: &'static [u8]) -> Check {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exporter_that_is_well_is_told_from_one_that_is_not_and_from_none() {
+    fn an_exporter_is_healthy_only_with_the_right_answer() {
         let well = answered(b"HTTP/1.1 200 OK\r\n\r\n");
         assert_eq!(well.verdict, Verdict::Ok, "{well:?}");
         for (answer, part) in [
@@ -232,7 +233,7 @@ mod tests {
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // It takes the call and says nothing.
+        // A listener that accepts the connection and sends no answer.
         let check = exporter_at(address);
         assert_eq!(check.verdict, Verdict::Warn, "{check:?}");
         drop(listener);

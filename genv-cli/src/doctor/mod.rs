@@ -1,4 +1,4 @@
-//! What may be wrong with genv on this machine, and what to do about it. Nothing is repaired.
+//! Checks of genv on this machine with remedies. Nothing is repaired.
 
 mod gpus;
 mod host;
@@ -10,26 +10,26 @@ use serde::Serialize;
 
 use crate::machine::Machine;
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
-    /// As it should be.
+    /// No problem.
     Ok,
-    /// It works, and not as well as it could.
+    /// A problem that does not prevent use.
     Warn,
-    /// Something does not work.
+    /// A part of genv does not work.
     Fail,
 }
 
-/// One thing that was looked at.
+/// A check and its result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Check {
     pub(crate) name: &'static str,
     pub(crate) verdict: Verdict,
-    /// What was found.
+    /// The findings, in words.
     pub(crate) found: String,
-    /// What to do, unless it is well.
+    /// The remedy of a problem.
     pub(crate) remedy: Option<String>,
 }
 
@@ -47,7 +47,7 @@ impl Check {
     }
 }
 
-/// Looks at everything.
+/// Runs all checks.
 pub(crate) fn examine(machine: &mut Machine) -> Vec<Check> {
     let mut checks = state::directory(machine.state_directory());
     checks.extend(state::lock(machine));

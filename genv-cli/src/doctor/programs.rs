@@ -1,4 +1,4 @@
-//! The shell that asks, and the programs that stand in for others.
+//! Checks of the calling shell and of the shims.
 
 use std::env;
 use std::fs;
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use super::Check;
 use crate::shell::{self, Caller, CallerError};
 
-/// The variable that tells of an active environment.
+/// The variable of an active environment.
 const ACTIVE: &str = "GENV_ENVIRONMENT_ID";
 
-/// Whether the shell is set up, and by this version.
+/// Checks that genv is set up in the shell, by this version.
 pub(super) fn shell() -> Check {
     const NAME: &str = "shell";
     match Caller::from_environment() {
         Ok(caller) if caller.is_unhooked() => Check::warn(
             NAME,
-            "genv is set up in it, and what genv runs before each prompt was removed: devices that are taken away stay in CUDA_VISIBLE_DEVICES",
-            "let nothing replace PROMPT_COMMAND, or precmd_functions in zsh, after genv is set up; 'genv attach --refresh' puts it back",
+            "genv is set up in it, but other code removed the hook before each prompt: detached devices stay in CUDA_VISIBLE_DEVICES",
+            "do not replace PROMPT_COMMAND, or precmd_functions in zsh, after the setup of genv; 'genv attach --refresh' restores the hook",
         ),
         Ok(_) => Check::ok(NAME, "genv is set up in it"),
         Err(CallerError::NotSetUp(detected)) => Check::warn(
@@ -33,12 +33,12 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Whether nvidia-smi, docker and podman are found as they should be.
+/// Checks that nvidia-smi, docker and podman are genv's shims within an environment, and only there.
 pub(super) fn shims() -> Vec<Check> {
     let Some(folder) = shell::shims_folder() else {
         return vec![Check::warn(
             "shims",
-            "there is no folder of them beside genv: nvidia-smi, docker and podman do not know of environments",
+            "their folder is missing beside genv: nvidia-smi, docker and podman ignore environments",
             "install genv with its folder lib/genv/shims",
         )];
     };
@@ -55,25 +55,25 @@ fn shim(name: &'static str, folder: &Path, active: bool) -> Option<Check> {
     Some(match (active, first) {
         _ if !own.exists() => Check::warn(
             name,
-            format!("{shown} runs, which does not know of environments"),
+            format!("{shown} runs, which ignores environments"),
             format!("make the link as root: ln -s ../genv-shim {}", own.display()),
         ),
         (true, false) => Check::fail(
             name,
-            format!("{shown} comes before genv's in PATH, so that it shows and uses all devices"),
-            "run 'genv deactivate' and 'genv activate', and let nothing put folders before genv's",
+            format!("{shown} precedes genv's in PATH, so that it shows and uses all devices"),
+            "run 'genv deactivate' and 'genv activate', and put no folders before genv's",
         ),
         (false, true) => Check::warn(
             name,
             format!("genv's {shown} is on PATH without an active environment"),
-            "take its folder out of PATH where that is set: activating puts it there",
+            "remove its folder from the definition of PATH: activating adds it",
         ),
         (true, true) => Check::ok(name, format!("genv's {shown} comes first in PATH")),
-        (false, false) => Check::ok(name, format!("{shown}; activating puts genv's before it")),
+        (false, false) => Check::ok(name, format!("{shown}; activating puts genv's shim before it")),
     })
 }
 
-/// The program that a shell runs by this name.
+/// The program that a shell runs for this name.
 fn find(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     let mut programs = env::split_paths(&path).map(|folder| folder.join(name));

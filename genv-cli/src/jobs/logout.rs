@@ -1,4 +1,4 @@
-//! Whether processes survive the end of the login that started them.
+//! How a process survives the end of its login.
 
 use std::env;
 use std::fs;
@@ -8,20 +8,20 @@ use std::process::{Command, Stdio};
 use anyhow::bail;
 use genv_core::proc::{find_username, own_uid};
 
-/// Users whose manager runs without a login (loginctl(1)).
+/// The folder with the names of users whose manager runs without a login (loginctl(1)).
 const LINGERING: &str = "/var/lib/systemd/linger";
 
-/// The way in which a process escapes the end of its login.
+/// The method by which a process survives the end of its login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outlives {
+pub(super) enum LogoutSurvival {
     /// In its own session.
     Setsid,
     /// In a scope of the user's manager.
     Scope,
 }
 
-impl Outlives {
-    /// The way that works for this process.
+impl LogoutSurvival {
+    /// The method that works for this process.
     ///
     /// # Errors
     /// logind ends all processes of a login with that login, and the user's manager ends with the last login.
@@ -36,12 +36,12 @@ impl Outlives {
             return Ok(Self::Scope);
         }
         bail!(
-            "cannot start a job: this machine ends all processes of a login with it (KillUserProcesses in logind.conf). \
-             Run 'loginctl enable-linger' once, or ask the administrator where that is refused, and try again"
+            "cannot start a job: this machine ends all processes of a login at logout (KillUserProcesses in logind.conf). \
+                         Run 'loginctl enable-linger' once, or ask the administrator if this is refused, and try again"
         )
     }
 
-    /// A command that starts a program in this way. The caller appends the program's arguments.
+    /// A command that starts a program by this method. The caller appends the program's arguments.
     pub(super) fn command(self, program: &Path) -> Command {
         match self {
             Self::Setsid => Command::new(program),
@@ -59,15 +59,15 @@ fn is_in_login(cgroup: &str) -> bool {
     cgroup.lines().flat_map(|line| line.split('/')).any(|part| part.starts_with("session-") && part.ends_with(".scope"))
 }
 
-/// Whether logind ends the processes of a login. Without an answer of logind: no.
+/// Whether logind ends the processes of a login at logout. False if logind does not answer.
 fn ends_all() -> bool {
-    let asked = Command::new("busctl")
+    let output = Command::new("busctl")
         .args(["get-property", "org.freedesktop.login1", "/org/freedesktop/login1"])
         .args(["org.freedesktop.login1.Manager", "KillUserProcesses"])
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output();
-    asked.is_ok_and(|answer| answer.stdout.starts_with(b"b true"))
+    output.is_ok_and(|output| output.stdout.starts_with(b"b true"))
 }
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_login_is_told_by_its_scope() {
+    fn a_login_is_recognized_by_its_scope() {
         assert!(is_in_login("0::/user.slice/user-1000.slice/session-3.scope\n"));
         for outside in [
             "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope\n",

@@ -1,4 +1,4 @@
-//! Jobs: commands that `genv exec --detach` started and that go on after logout.
+//! Jobs: commands that `genv exec --detach` started and that continue after logout.
 //!
 //! Each job has its own folder in `~/.local/state/genv/jobs/HOSTNAME/` (XDG_STATE_HOME), with its output and its
 //! record. The `genv exec` that waits for the command writes the record. A number is not reused while its folder
@@ -20,10 +20,10 @@ use genv_core::state::ProcessId;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use start::{Detached, Starting};
+pub(crate) use start::{DetachedJob, JobStart};
 
 use crate::ago::now_seconds;
-use crate::machine::tell;
+use crate::output::print_note;
 
 /// The next start of a job removes the folder of a job that ended this long ago.
 const KEPT_SECONDS: f64 = 30.0 * 86_400.0;
@@ -31,9 +31,9 @@ const KEPT_SECONDS: f64 = 30.0 * 86_400.0;
 const RECORD_FILE: &str = "job.json";
 const OUTPUT_FILE: &str = "output";
 
-/// A process, identified across a restart of the machine too.
+/// The identity of a process, also after a restart of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Process {
+pub(crate) struct JobProcess {
     #[serde(flatten)]
     pub(crate) id: ProcessId,
     boot_id: String,
@@ -41,7 +41,7 @@ pub(crate) struct Process {
 
 /// The record of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct JobRecord {
     pub(crate) number: u32,
     pub(crate) name: Option<String>,
     pub(crate) command: Vec<String>,
@@ -50,9 +50,9 @@ pub(crate) struct Record {
     pub(crate) devices: Vec<u32>,
     pub(crate) started_timestamp_seconds: f64,
     /// The `genv exec` that waits for the command.
-    waiting: Process,
+    waiting: JobProcess,
     /// The command.
-    running: Process,
+    running: JobProcess,
     pub(crate) ended_timestamp_seconds: Option<f64>,
     /// 128+n if signal n ended the command.
     pub(crate) exit_code: Option<u8>,
@@ -60,7 +60,7 @@ pub(crate) struct Record {
 
 /// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum JobState {
     Running,
     Ended(u8),
     /// The job ended without a witness: the machine was restarted, or `genv exec` was killed.
@@ -71,10 +71,10 @@ pub(crate) enum State {
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     folder: PathBuf,
-    pub(crate) record: Record,
+    pub(crate) record: JobRecord,
 }
 
-impl Process {
+impl JobProcess {
     /// The process with this pid; none if it has ended.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let start_time_ticks = start_of(pid)?;
@@ -119,7 +119,7 @@ impl Job {
         Ok(Some(Self { folder, record }))
     }
 
-    /// The job as it is now.
+    /// Reads the job again.
     ///
     /// # Errors
     /// The record is gone or damaged.
@@ -128,14 +128,14 @@ impl Job {
         read.with_context(|| no_job(Some(&self.record.number.to_string())))
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> JobState {
         match self.record.exit_code {
-            Some(code) => State::Ended(code),
-            None if self.record.running.is_alive() || self.record.waiting.is_alive() => State::Running,
-            // The job may have recorded its end meanwhile.
+            Some(code) => JobState::Ended(code),
+            None if self.record.running.is_alive() || self.record.waiting.is_alive() => JobState::Running,
+            // The end may have been recorded after this record was read.
             None => match Self::read(self.folder.clone()) {
-                Ok(Some(Self { record: Record { exit_code: Some(code), .. }, .. })) => State::Ended(code),
-                _ => State::Lost,
+                Ok(Some(Self { record: JobRecord { exit_code: Some(code), .. }, .. })) => JobState::Ended(code),
+                _ => JobState::Lost,
             },
         }
     }
@@ -147,7 +147,7 @@ impl Job {
 
     /// The processes to signal, in order: the one that hands signals on to its command, then the command. The first
     /// living one gets the signal.
-    pub(crate) fn processes(&self) -> [&Process; 2] {
+    pub(crate) fn processes(&self) -> [&JobProcess; 2] {
         [&self.record.waiting, &self.record.running]
     }
 
@@ -165,14 +165,14 @@ fn title(number: u32, name: Option<&str>) -> String {
 }
 
 fn cannot_read(path: &Path, why: &dyn std::fmt::Display) -> anyhow::Error {
-    anyhow!("cannot read {}: {why}: remove its folder if the job is of no use any more", path.display())
+    anyhow!("cannot read {}: {why}: remove its folder if you do not need the job any more", path.display())
 }
 
 /// The user's jobs on this machine, the oldest first. A job whose record cannot be read is left out, and named on stderr.
 pub(crate) fn all() -> anyhow::Result<Vec<Job>> {
     let (jobs, damaged) = read_all()?;
     for error in damaged {
-        tell(&error.to_string());
+        print_note(&error.to_string());
     }
     Ok(jobs)
 }
@@ -198,22 +198,22 @@ fn read_all() -> anyhow::Result<(Vec<Job>, Vec<anyhow::Error>)> {
 
 /// The job with this number, or else the newest job with this name; without an argument, the newest job.
 pub(crate) fn find(named: Option<&str>) -> anyhow::Result<Job> {
-    meant(named)?.pop().with_context(|| no_job(named))
+    matching(named)?.pop().with_context(|| no_job(named))
 }
 
 /// As [`find`], but of several jobs with this name the newest that runs, if one runs.
 pub(crate) fn find_running(named: &str) -> anyhow::Result<Job> {
-    let mut jobs = meant(Some(named))?;
-    let running = jobs.iter().rposition(|job| job.state() == State::Running);
-    let meant = match running {
+    let mut jobs = matching(Some(named))?;
+    let running = jobs.iter().rposition(|job| job.state() == JobState::Running);
+    let matching = match running {
         Some(position) => Some(jobs.swap_remove(position)),
         None => jobs.pop(),
     };
-    meant.with_context(|| no_job(Some(named)))
+    matching.with_context(|| no_job(Some(named)))
 }
 
 /// The job with this number, or else the jobs with this name, the oldest first; without an argument, all.
-fn meant(named: Option<&str>) -> anyhow::Result<Vec<Job>> {
+fn matching(named: Option<&str>) -> anyhow::Result<Vec<Job>> {
     let mut jobs = all()?;
     let Some(named) = named else {
         return Ok(jobs);

@@ -15,24 +15,23 @@ use anyhow::{Context as _, anyhow};
 use rustix::process::setsid;
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use super::logout::Outlives;
-use super::{Job, OUTPUT_FILE, Process, RECORD_FILE, Record, new_folder, title};
+use super::logout::LogoutSurvival;
+use super::{Job, JobProcess, JobRecord, OUTPUT_FILE, RECORD_FILE, new_folder, title};
 use crate::ago::now_seconds;
 use crate::announce::Announcer;
-use crate::child::{exit_code, handed_on};
+use crate::child::{exit_code, exit_code_result};
 use crate::failure::Failure;
-use crate::machine::tell;
-use crate::output::print;
-use crate::own_environment::Shown;
+use crate::output::{print, print_note};
+use crate::own_environment::EnvironmentView;
 
-/// The output of the second program once the job has started; the devices and the lease of the job follow, in words.
+/// The output of the second program after the start of the job. A text about the devices and the lease follows.
 const STARTED: &[u8] = b"started\n";
 
 /// A job during its start.
 #[derive(Debug)]
-pub(crate) struct Detached;
+pub(crate) struct DetachedJob;
 
-impl Detached {
+impl DetachedJob {
     /// Starts a job with the arguments of this program.
     ///
     /// # Errors
@@ -40,11 +39,11 @@ impl Detached {
     pub(crate) fn start(name: Option<&str>, announcer: Announcer) -> anyhow::Result<()> {
         if let Some(name) = name.filter(|it| it.bytes().all(|byte| byte.is_ascii_digit())) {
             return Err(Failure::Usage(format!(
-                "cannot name a job {name}: a number means the number of a job, as 'genv jobs' shows it. Take a name with a letter"
+                "cannot name a job {name}: a number would be the number of a job, as 'genv jobs' shows it. Choose a name with a letter"
             ))
             .into());
         }
-        let outlives = Outlives::here()?;
+        let outlives = LogoutSurvival::here()?;
         let (number, folder) = new_folder()?;
         let started = Self::run(outlives, &folder, name, number, announcer);
         if started.is_err() {
@@ -55,7 +54,7 @@ impl Detached {
     }
 
     fn run(
-        outlives: Outlives,
+        outlives: LogoutSurvival,
         folder: &Path,
         name: Option<&str>,
         number: u32,
@@ -68,19 +67,19 @@ impl Detached {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .context("cannot start a job: cannot run genv once more")?;
+            .context("cannot start a job: genv cannot start itself")?;
         let mut answer = Vec::new();
         if let Some(mut stdout) = child.stdout.take() {
             stdout.read_to_end(&mut answer).context("cannot start a job")?;
         }
         let Some(given) = answer.strip_prefix(STARTED) else {
             let status = child.wait().context("cannot start a job")?;
-            handed_on(exit_code(status))?;
+            exit_code_result(exit_code(status))?;
             return Err(anyhow!("cannot start a job: genv ended before it started. Try again"));
         };
         let (title, output) = (title(number, name), folder.join(OUTPUT_FILE));
         announcer.announce(&format!(
-            "job {title} runs {}. It goes on after logout, and prints to {}: 'genv logs --follow {number}' shows it",
+            "job {title} runs {}. It continues after logout, and prints to {}: 'genv logs --follow {number}' shows the output",
             String::from_utf8_lossy(given),
             output.display()
         ));
@@ -101,15 +100,15 @@ fn job_words(words: impl Iterator<Item = OsString>, folder: &Path) -> Vec<OsStri
         .collect()
 }
 
-/// The second program's knowledge of its job.
+/// The job in the second program.
 #[derive(Clone, Debug)]
-pub(crate) struct Starting {
+pub(crate) struct JobStart {
     folder: PathBuf,
     name: Option<String>,
     command: Vec<OsString>,
 }
 
-impl Starting {
+impl JobStart {
     pub(crate) fn new(folder: PathBuf, name: Option<String>, command: Vec<OsString>) -> Self {
         Self { folder, name, command }
     }
@@ -132,14 +131,14 @@ impl Starting {
     ///
     /// # Errors
     /// The record cannot be written, or this program does not find itself in `/proc`.
-    pub(crate) fn runs(&self, pid: u32, shown: &Shown, given: &str) -> anyhow::Result<Job> {
-        let waiting = Process::of(std::process::id()).context("cannot find this process in /proc")?;
+    pub(crate) fn runs(&self, pid: u32, shown: &EnvironmentView, given: &str) -> anyhow::Result<Job> {
+        let waiting = JobProcess::of(std::process::id()).context("cannot find this process in /proc")?;
         let number = self.folder.file_name().and_then(|name| name.to_str()?.parse().ok());
         let directory = env::current_dir().unwrap_or_default();
         let text = |word: &OsString| word.to_string_lossy().into_owned();
         let job = Job {
             folder: self.folder.clone(),
-            record: Record {
+            record: JobRecord {
                 number: number.context("the folder of the job has no number")?,
                 name: self.name.clone(),
                 command: self.command.iter().map(text).collect(),
@@ -147,8 +146,8 @@ impl Starting {
                 eid: shown.eid().to_owned(),
                 devices: shown.devices.clone(),
                 started_timestamp_seconds: now_seconds(),
-                // An ended command is waited for too.
-                running: Process::of(pid).unwrap_or_else(|| waiting.clone()),
+                // The command may have ended already. Its end is recorded too.
+                running: JobProcess::of(pid).unwrap_or_else(|| waiting.clone()),
                 waiting,
                 ended_timestamp_seconds: None,
                 exit_code: None,
@@ -173,7 +172,7 @@ impl Job {
         self.record.ended_timestamp_seconds = Some(now_seconds());
         self.record.exit_code = Some(exit_code);
         if let Err(error) = self.write() {
-            tell(&error.to_string());
+            print_note(&error.to_string());
         }
     }
 

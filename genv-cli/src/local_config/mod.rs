@@ -1,7 +1,7 @@
-//! What configures environments near their directory: a folder `.genv` as of genv 1.x, a file `genv.toml`, or the table
+//! The configuration of environments in a directory: a folder `.genv` of genv 1.x, a file `genv.toml`, or the table
 //! `[tool.genv]` of a `pyproject.toml`.
 //!
-//! The file may come with a repository of another user: genv trusts its content only as a short text.
+//! The file may be part of another user's repository: genv treats its content as untrusted text.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,23 +11,23 @@ use std::{env, fmt, fs};
 use genv_core::state::Configuration;
 use genv_core::state::allocate::DeviceKind;
 
-pub(crate) use place::LocalConfigError;
-use place::{Place, trusts};
+pub(crate) use config_path::LocalConfigError;
+use config_path::{ConfigPath, trusts};
 
 use crate::output::harmless;
 use crate::users;
 
+mod config_path;
 mod folder;
-mod place;
 mod toml_file;
 
-/// How long an environment's name may be.
+/// The largest length of an environment's name.
 const MOST_NAME_CHARACTERS: usize = 128;
 
-/// How large one value may be.
+/// The largest size of one value.
 const MOST_BYTES: u64 = 1024;
 
-/// How a new environment shall be. What is missing is left to the options and their defaults.
+/// The configuration of a new environment. Flags and defaults supply missing values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LocalConfig {
     pub(crate) configuration: Configuration,
@@ -44,7 +44,7 @@ pub(crate) struct Source {
     path: PathBuf,
 }
 
-/// The forms of a source, in the order in which one of a directory counts.
+/// The forms of a source, in the order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Folder,
@@ -63,7 +63,7 @@ impl Form {
         }
     }
 
-    /// What to do about a mistake in it.
+    /// The remedy of an error in the content.
     const fn correct(self) -> &'static str {
         match self {
             Self::Folder | Self::GenvToml => "Correct it, or remove the file",
@@ -73,13 +73,13 @@ impl Form {
 }
 
 impl Source {
-    /// The sources of a directory, the first of which counts.
+    /// The sources of a directory, in the order of precedence.
     fn all(directory: &Path, forms: &[Form]) -> impl Iterator<Item = Self> {
         let sources = forms.iter().map(|form| Self { form: *form, path: directory.join(form.name()) });
         sources.filter(Self::exists)
     }
 
-    /// Whose it is. Of a link, whose the link is: it is refused where it counts.
+    /// The owner of the source; for a link the owner of the link, since a link is not read.
     fn owner(&self) -> Option<u32> {
         let found = fs::symlink_metadata(&self.path);
         found.ok().map(|found| found.uid())
@@ -87,7 +87,7 @@ impl Source {
 
     fn exists(&self) -> bool {
         match self.form {
-            // What is no folder or file of the user's is found too, so that reading it can say so.
+            // Links and other files are found too, so that reading them reports the error.
             Form::Folder | Form::GenvToml => fs::symlink_metadata(&self.path).is_ok(),
             Form::Pyproject => toml_file::has_table(&self.path),
         }
@@ -108,10 +108,10 @@ impl Source {
         Some(Self::all(self.path.parent()?, &files).next()?.path)
     }
 
-    /// Reads it.
+    /// Reads the source.
     ///
     /// # Errors
-    /// Something in it cannot be used.
+    /// A value is invalid, or a file cannot be read.
     pub(crate) fn load(&self) -> Result<LocalConfig, LocalConfigError> {
         if self.form == Form::Folder {
             let configuration = folder::load(&self.path)?;
@@ -120,7 +120,7 @@ impl Source {
         toml_file::load(&self.path, self.form)
     }
 
-    /// Writes a configuration to the directory's folder `.genv`, which is made if only a file configures environments there.
+    /// Writes a configuration to the directory's folder `.genv`. The folder is created if only a file is the source.
     ///
     /// # Errors
     /// The folder cannot be used or written to.
@@ -133,18 +133,18 @@ impl Source {
     }
 }
 
-/// What was found where environments may be configured.
+/// The result of the search for a source.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Search {
-    /// The source that counts.
+    /// The source with precedence.
     pub(crate) source: Option<Source>,
-    /// Nearer sources, and their owners: other users.
+    /// Nearer sources of other users, with their owners.
     skipped: Vec<(Source, u32)>,
-    places: Places,
+    places: SearchPath,
 }
 
 impl Search {
-    /// What is skipped and why; nothing if nothing is.
+    /// A note about skipped sources, if there are any.
     pub(crate) fn skipped(&self) -> Option<String> {
         let (source, owner) = self.skipped.first()?;
         let (path, owner) = (printable(source.path()), users::shown(*owner));
@@ -154,28 +154,28 @@ impl Search {
         })
     }
 
-    /// Where there is none.
+    /// The searched directories, in words.
     pub(crate) fn places(&self) -> String {
         self.places.to_string()
     }
 }
 
-/// Looks for the source of the nearest directory: the working directory, then those above it up to the root of its
-/// repository or the home directory, and at last the home directory. In a directory that is in neither, nothing above
-/// it counts. Sources of other users do not count: whoever can write to a directory that others work in, or to one above
-/// it, would choose for them.
+/// Searches the nearest source: in the working directory, in the directories above it up to the root of the repository or
+/// the home directory, and then in the home directory. Outside of repositories and the home directory, directories above do
+/// not count. Sources of other users do not count: otherwise a user with write access to a shared directory could configure
+/// the environments of others.
 pub(crate) fn find() -> Search {
     let home = env::var_os("HOME").filter(|home| !home.is_empty());
     let home = home.map(PathBuf::from);
     let actual = env::current_dir().ok();
     let known = env::var_os("PWD").map(PathBuf::from);
     let known = known.filter(|known| known.is_absolute() && actual.as_ref().is_some_and(|actual| same(known, actual)));
-    let places = Places::new(known.as_deref(), actual.as_deref(), home.as_deref());
+    let places = SearchPath::new(known.as_deref(), actual.as_deref(), home.as_deref());
     let user = rustix::process::geteuid().as_raw();
     search(places, user)
 }
 
-fn search(places: Places, user: u32) -> Search {
+fn search(places: SearchPath, user: u32) -> Search {
     let mut skipped = Vec::new();
     let mut counts = |source: &Source| match source.owner() {
         Some(owner) if !trusts(user, owner) => {
@@ -188,19 +188,19 @@ fn search(places: Places, user: u32) -> Search {
     Search { source, skipped, places }
 }
 
-/// The directories that are looked at.
+/// The searched directories.
 #[derive(Clone, Debug, Default)]
-struct Places {
-    /// The working directory and those above it, by the path that the user knows: with the links by which they came.
+struct SearchPath {
+    /// The working directory and the directories above it, by the path in PWD, which may have links.
     known: Vec<PathBuf>,
-    /// The same by the path without links, where it leads to others.
+    /// The additional directories of the path without links.
     actual: Vec<PathBuf>,
     home: Option<PathBuf>,
     /// Whether the working directory is in neither a repository nor the home directory.
     outside: bool,
 }
 
-impl Places {
+impl SearchPath {
     fn new(known: Option<&Path>, actual: Option<&Path>, home: Option<&Path>) -> Self {
         let mut places = Self { home: home.map(Path::to_owned), ..Self::default() };
         let (directories, inside) = places.above(known.or(actual));
@@ -212,7 +212,7 @@ impl Places {
         places
     }
 
-    /// A directory and those above it, without the home directory, and whether it is in the home directory or a
+    /// A directory and the directories above it, without the home directory. The flag: the directory is in the home directory or a
     /// repository.
     fn above(&mut self, directory: Option<&Path>) -> (Vec<PathBuf>, bool) {
         let mut above = Vec::new();
@@ -237,7 +237,7 @@ impl Places {
     }
 }
 
-impl fmt::Display for Places {
+impl fmt::Display for SearchPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         for walk in [&self.known, &self.actual] {
@@ -253,7 +253,7 @@ impl fmt::Display for Places {
         parts.extend(home.map(|home| format!("the home directory {}", printable(home))));
         f.write_str(&parts.join(", and in "))?;
         match self.known.first().filter(|_| self.outside) {
-            Some(_) => f.write_str(". What is above counts only within a git repository or the home directory"),
+            Some(_) => f.write_str(". Directories above count only within a git repository or the home directory"),
             None => Ok(()),
         }
     }
@@ -273,7 +273,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if name.chars().count() > MOST_NAME_CHARACTERS {
         return Err(format!("a name has at most {MOST_NAME_CHARACTERS} characters"));
     }
-    // Those that move what is printed after them count as well.
+    // Characters that change the direction or the position of later text count too.
     let unprintable = |letter: char| {
         letter.is_control()
             || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
@@ -284,7 +284,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A text of another user, shortened and printable.
+/// Makes a text of another user short and printable.
 fn shown(text: &str) -> String {
     text.chars().take(40).flat_map(char::escape_debug).collect()
 }

@@ -28,11 +28,11 @@ fn lab() -> Lab {
 }
 
 fn places(working: Option<&Path>, home: Option<&Path>) -> Vec<PathBuf> {
-    Places::new(working, working, home).all().cloned().collect()
+    SearchPath::new(working, working, home).all().cloned().collect()
 }
 
 #[test]
-fn the_search_ends_at_the_repository_and_then_looks_at_home() {
+fn the_search_ends_at_the_repository_and_continues_in_the_home_directory() {
     let lab = lab();
     let found = places(Some(&lab.project), Some(&lab.home));
     let expected = [&lab.project, &lab.repository.join("src"), &lab.repository, &lab.home];
@@ -51,7 +51,7 @@ fn the_search_ends_at_the_home_directory() {
 }
 
 #[test]
-fn outside_of_home_and_repository_nothing_above_counts() {
+fn outside_of_home_and_repository_directories_above_do_not_count() {
     let lab = lab();
     let (outside, home) = (lab.outside, lab.home);
     assert_eq!(places(Some(&outside), Some(&home)), [outside.clone(), home.clone()]);
@@ -60,35 +60,35 @@ fn outside_of_home_and_repository_nothing_above_counts() {
 }
 
 #[test]
-fn behind_a_link_the_directories_of_its_target_are_looked_at_too() {
+fn below_a_link_the_directories_of_its_target_are_searched_too() {
     let lab = lab();
     let link = lab.outside.join("link");
     symlink(&lab.repository, &link).unwrap();
     fs::remove_dir(lab.repository.join(".git")).unwrap();
     let known = link.join("src/deep");
-    let found = Places::new(Some(&known), Some(&lab.project), Some(&lab.home));
+    let found = SearchPath::new(Some(&known), Some(&lab.project), Some(&lab.home));
     let expected = [&known, &lab.repository.join("src"), &lab.repository, &lab.home.join("code"), &lab.home];
     assert!(found.all().eq(expected), "{found:?}");
     assert!(!found.outside);
 }
 
 #[test]
-fn the_places_are_told_as_they_were_looked_at() {
+fn the_searched_directories_are_described_in_order() {
     let (a, b, c) = (PathBuf::from("/a"), PathBuf::from("/a/b"), PathBuf::from("/home/c"));
-    let told = |known: &[&PathBuf], outside: bool| {
-        let places = Places {
+    let described = |known: &[&PathBuf], outside: bool| {
+        let places = SearchPath {
             known: known.iter().copied().cloned().collect(),
             home: Some(c.clone()),
             outside,
-            ..Places::default()
+            ..SearchPath::default()
         };
         places.to_string()
     };
-    assert_eq!(told(&[], false), "the home directory /home/c");
-    assert_eq!(told(&[&b, &a], false), "/a/b up to /a, and in the home directory /home/c");
+    assert_eq!(described(&[], false), "the home directory /home/c");
+    assert_eq!(described(&[&b, &a], false), "/a/b up to /a, and in the home directory /home/c");
     assert_eq!(
-        told(&[&b], true),
-        "/a/b, and in the home directory /home/c. What is above counts only within a git repository or the home directory"
+        described(&[&b], true),
+        "/a/b, and in the home directory /home/c. Directories above count only within a git repository or the home directory"
     );
 }
 
@@ -99,13 +99,13 @@ fn sources_of_other_users_are_skipped() {
     fs::create_dir(lab.repository.join(".genv")).unwrap();
     let own = fs::metadata(&lab.project).unwrap().uid();
     let of = |user: u32| {
-        let places = Places::new(Some(&lab.project), Some(&lab.project), Some(&lab.home));
+        let places = SearchPath::new(Some(&lab.project), Some(&lab.project), Some(&lab.home));
         search(places, user)
     };
     let found = of(own);
     assert_eq!(found.source.as_ref().map(Source::path), Some(&*lab.project.join("genv.toml")));
     assert_eq!(found.skipped(), None);
-    // What belongs to root counts for everybody.
+    // Files of root count for all users.
     if own != 0 {
         let found = of(own + 1);
         assert_eq!(found.source, None);
@@ -124,7 +124,7 @@ fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
 }
 
 #[test]
-fn what_is_saved_is_loaded() {
+fn a_saved_configuration_is_loaded_again() {
     let folder = folder(&[("name", b"old"), ("gpus", b"7"), ("gpu-memory", b"1g"), ("other", b"kept")]);
     let whole = Configuration {
         name: Some("my env; $(id)".to_owned()),
@@ -147,7 +147,7 @@ fn files_may_end_with_a_newline_or_be_empty() {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_in_one_line() {
+fn the_error_of_an_invalid_value_is_one_line() {
     let long = "x".repeat(129);
     for (file, content, words) in [
         ("gpus", "-1".as_bytes(), "'-1' is not a number of devices"),
@@ -165,10 +165,10 @@ fn what_cannot_be_used_is_refused_in_one_line() {
         ("name", &[b'x'; 1 << 20], "more than 1024 bytes"),
     ] {
         let folder = folder(&[(file, content)]);
-        let said = load(folder.path()).unwrap_err().to_string();
-        assert!(said.contains(words), "{said}");
-        assert!(said.starts_with(&format!("cannot use {}", folder.path().join(file).display())), "{said}");
-        assert!(!said.contains(char::is_control), "{said:?}");
+        let message = load(folder.path()).unwrap_err().to_string();
+        assert!(message.contains(words), "{message}");
+        assert!(message.starts_with(&format!("cannot use {}", folder.path().join(file).display())), "{message}");
+        assert!(!message.contains(char::is_control), "{message:?}");
     }
 }
 
@@ -177,14 +177,14 @@ fn links_and_pipes_are_not_followed() {
     let secret = folder(&[("name", b"secret")]);
     let link = secret.path().join("link");
     symlink(secret.path(), &link).unwrap();
-    let said = load(&link).unwrap_err().to_string();
-    assert!(said.contains("symbolic link"), "{said}");
+    let message = load(&link).unwrap_err().to_string();
+    assert!(message.contains("symbolic link"), "{message}");
 
     let folder = folder(&[]);
     symlink(secret.path().join("name"), folder.path().join("name")).unwrap();
-    let said = load(folder.path()).unwrap_err().to_string();
-    assert!(said.contains("symbolic link"), "{said}");
-    // Saving replaces the link, not what it leads to.
+    let message = load(folder.path()).unwrap_err().to_string();
+    assert!(message.contains("symbolic link"), "{message}");
+    // Saving replaces the link, and not its target.
     let other = Configuration { name: Some("mine".to_owned()), ..Configuration::default() };
     save(folder.path(), &other).unwrap();
     assert_eq!(fs::read_to_string(secret.path().join("name")).unwrap(), "secret");
@@ -192,23 +192,23 @@ fn links_and_pipes_are_not_followed() {
 
     let pipe = folder.path().join("gpus");
     rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-    let said = load(folder.path()).unwrap_err().to_string();
-    assert!(said.contains("not a file"), "{said}");
+    let message = load(folder.path()).unwrap_err().to_string();
+    assert!(message.contains("not a file"), "{message}");
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_to_keeps_what_it_has() {
+fn a_failed_save_changes_no_file() {
     let folder = folder(&[("name", b"kept")]);
     fs::create_dir(folder.path().join("gpus")).unwrap();
     let other = Configuration { gpus: Some(1), name: Some("kept".to_owned()), ..Configuration::default() };
-    let said = save(folder.path(), &other).unwrap_err().to_string();
-    assert!(said.contains("cannot save") && said.contains("gpus"), "{said}");
+    let message = save(folder.path(), &other).unwrap_err().to_string();
+    assert!(message.contains("cannot save") && message.contains("gpus"), "{message}");
     let left = fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(left, 2);
 }
 
 #[test]
-fn what_belongs_to_another_user_is_not_used() {
+fn only_own_files_and_files_of_root_are_trusted() {
     assert!(trusts(1000, 1000) && trusts(1000, 0) && trusts(0, 0));
     assert!(!trusts(1000, 1001) && !trusts(0, 1000));
 }

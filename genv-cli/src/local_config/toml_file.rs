@@ -1,6 +1,6 @@
 //! The files `genv.toml` and `pyproject.toml`.
 //!
-//! The only module that knows the TOML library.
+//! Only this module uses the TOML library.
 
 use std::ops::Range;
 use std::path::Path;
@@ -10,26 +10,26 @@ use rustix::fs::CWD;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::place::peek;
-use super::{Form, LocalConfig, LocalConfigError, MOST_BYTES, Place, shown};
+use super::config_path::peek;
+use super::{ConfigPath, Form, LocalConfig, LocalConfigError, MOST_BYTES, shown};
 use crate::{lease, values};
 
-/// How large a file may be.
+/// The largest size of a file.
 const MOST_FILE_BYTES: u64 = 1 << 20;
 
-/// How much of the TOML library's message is shown.
+/// The largest length of a quotation from the TOML library's message.
 const MOST_MESSAGE_CHARACTERS: usize = 200;
 
 const KEYS: &str = "name, gpus, gpu-memory, gpu-type, gpu-memory-at-least and for";
 
-/// Whether a `pyproject.toml` has the table `[tool.genv]`. One that is not TOML has the table if a line is its header:
-/// genv does not report mistakes in projects that do not use genv.
+/// Whether a `pyproject.toml` has the table `[tool.genv]`. In an invalid file, a line with the header counts: so genv
+/// reports no errors of projects that do not use genv.
 pub(super) fn has_table(path: &Path) -> bool {
     let Some(content) = peek(path, MOST_FILE_BYTES) else {
         return false;
     };
     let text = String::from_utf8_lossy(&content);
-    // Most projects know nothing of genv. Their file need not be parsed.
+    // A fast path: the files of most projects do not mention genv.
     if !text.contains("genv") {
         return false;
     }
@@ -48,38 +48,38 @@ fn table_of_project<'a, 'i>(document: &'a DeTable<'i>) -> Option<&'a Spanned<DeV
     document.get("tool")?.get_ref().get("genv")
 }
 
-/// Reads what a file configures. A file that is missing configures nothing.
+/// Reads the configuration of a file. A missing file counts as an empty one.
 ///
 /// # Errors
-/// Something in it cannot be used.
+/// The file cannot be read, or a value is invalid.
 pub(super) fn load(path: &Path, form: Form) -> Result<LocalConfig, LocalConfigError> {
-    let place = Place::new("use", path, form.correct());
+    let place = ConfigPath::new("use", path, form.correct());
     let Some(text) = place.read(CWD, path, MOST_FILE_BYTES)? else {
         return Ok(LocalConfig::default());
     };
-    parse(&text, form).map_err(|mistake| {
-        let before = text.as_bytes().iter().take(mistake.offset);
+    parse(&text, form).map_err(|text_error| {
+        let before = text.as_bytes().iter().take(text_error.offset);
         let line = 1 + before.filter(|byte| **byte == b'\n').count();
-        place.wrong(format!("line {line}: {}", harmless(&mistake.message)))
+        place.wrong(format!("line {line}: {}", harmless(&text_error.message)))
     })
 }
 
-/// A mistake in a text.
-struct Mistake {
-    /// Where it is, in bytes.
+/// An error in the text.
+struct TextError {
+    /// The position in bytes.
     offset: usize,
     message: String,
 }
 
-fn mistake(span: Range<usize>, message: String) -> Mistake {
-    Mistake { offset: span.start, message }
+fn text_error(span: Range<usize>, message: String) -> TextError {
+    TextError { offset: span.start, message }
 }
 
-fn parse(text: &str, form: Form) -> Result<LocalConfig, Mistake> {
+fn parse(text: &str, form: Form) -> Result<LocalConfig, TextError> {
     let document = DeTable::parse(text).map_err(|error| {
         let message = shortened(error.message(), MOST_MESSAGE_CHARACTERS);
         let why = format!("it is not TOML: {message}");
-        mistake(error.span().unwrap_or_default(), why)
+        text_error(error.span().unwrap_or_default(), why)
     })?;
     match form {
         Form::Folder | Form::GenvToml => config(document.get_ref()),
@@ -89,7 +89,7 @@ fn parse(text: &str, form: Form) -> Result<LocalConfig, Mistake> {
                 let table = value.get_ref().as_table().ok_or_else(|| {
                     let what = value.get_ref().type_str();
                     let why = format!("tool.genv is of the type {what}: write a table [tool.genv]");
-                    mistake(value.span(), why)
+                    text_error(value.span(), why)
                 })?;
                 config(table)
             }
@@ -97,10 +97,10 @@ fn parse(text: &str, form: Form) -> Result<LocalConfig, Mistake> {
     }
 }
 
-fn config(table: &DeTable<'_>) -> Result<LocalConfig, Mistake> {
+fn config(table: &DeTable<'_>) -> Result<LocalConfig, TextError> {
     let mut config = LocalConfig::default();
     for (key, value) in table {
-        let entry = Entry { key: key.get_ref(), value };
+        let entry = KeyValue { key: key.get_ref(), value };
         match entry.key {
             "name" => config.configuration.name = Some(entry.text("train", name)?),
             "gpus" => config.configuration.gpus = Some(entry.number()?),
@@ -114,14 +114,14 @@ fn config(table: &DeTable<'_>) -> Result<LocalConfig, Mistake> {
             "for" => config.lease = Some(entry.text("8h", lease::parse_lease)?),
             unknown => {
                 let why = format!("the key '{}' is unknown: the keys are {KEYS}", shown(unknown));
-                return Err(mistake(key.span(), why));
+                return Err(text_error(key.span(), why));
             }
         }
     }
     Ok(config)
 }
 
-/// The name of an environment. The option's hint is about a command.
+/// Parses the name of an environment. The error of the flag `--name` has a hint that does not fit here.
 fn name(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("a name has at least one character".to_owned()),
@@ -130,23 +130,23 @@ fn name(text: &str) -> Result<String, String> {
 }
 
 /// A key with its value.
-struct Entry<'a, 'i> {
+struct KeyValue<'a, 'i> {
     key: &'a str,
     value: &'a Spanned<DeValue<'i>>,
 }
 
-impl Entry<'_, '_> {
-    fn mistake(&self, why: &str) -> Mistake {
-        mistake(self.value.span(), format!("{}: {why}", self.key))
+impl KeyValue<'_, '_> {
+    fn text_error(&self, why: &str) -> TextError {
+        text_error(self.value.span(), format!("{}: {why}", self.key))
     }
 
-    /// The value has another type than it must have.
-    fn of_another_type(&self, value: &DeValue<'_>, expected: &str) -> Mistake {
+    /// The error of a value with a wrong type.
+    fn of_another_type(&self, value: &DeValue<'_>, expected: &str) -> TextError {
         let what = value.type_str();
-        self.mistake(&format!("the value is of the type {what}: write {expected}"))
+        self.text_error(&format!("the value is of the type {what}: write {expected}"))
     }
 
-    fn text<T, E: ToString>(&self, example: &str, parse: fn(&str) -> Result<T, E>) -> Result<T, Mistake> {
+    fn text<T, E: ToString>(&self, example: &str, parse: fn(&str) -> Result<T, E>) -> Result<T, TextError> {
         let value = self.value.get_ref();
         let text = value
             .as_str()
@@ -154,26 +154,26 @@ impl Entry<'_, '_> {
         self.parsed(text, parse)
     }
 
-    fn parsed<T, E: ToString>(&self, text: &str, parse: fn(&str) -> Result<T, E>) -> Result<T, Mistake> {
+    fn parsed<T, E: ToString>(&self, text: &str, parse: fn(&str) -> Result<T, E>) -> Result<T, TextError> {
         if text.len() as u64 > MOST_BYTES {
-            return Err(self.mistake(&format!("the value has more than {MOST_BYTES} bytes")));
+            return Err(self.text_error(&format!("the value has more than {MOST_BYTES} bytes")));
         }
-        parse(text).map_err(|error| self.mistake(&error.to_string()))
+        parse(text).map_err(|error| self.text_error(&error.to_string()))
     }
 
-    fn number(&self) -> Result<u32, Mistake> {
+    fn number(&self) -> Result<u32, TextError> {
         let value = self.value.get_ref();
         let expected = "an integer from 0 on, such as gpus = 2";
         let integer = value.as_integer().ok_or_else(|| self.of_another_type(value, expected))?;
         let number = u32::from_str_radix(integer.as_str(), integer.radix());
         number.map_err(|_| {
             let number = shown(&integer.to_string());
-            self.mistake(&format!("{number} is not a number of devices: write {expected}"))
+            self.text_error(&format!("{number} is not a number of devices: write {expected}"))
         })
     }
 
-    /// One type, or several; also in one text with commas, as the option takes them.
-    fn types(&self) -> Result<Vec<String>, Mistake> {
+    /// One or several types; also several in one text with commas, as for the flag.
+    fn types(&self) -> Result<Vec<String>, TextError> {
         let value = self.value.get_ref();
         let expected = "a string or an array of strings, such as gpu-type = \"a100\"";
         let wrong = |value| self.of_another_type(value, expected);

@@ -1,8 +1,8 @@
-//! How answers are printed: tables for people, CSV and JSON for programs.
+//! Output: tables for people, CSV and JSON for programs.
 //!
-//! What users chose, such as the name of an environment, may be any text, since every user may write to the state files. A
-//! table shows it so that it cannot play tricks on a terminal; CSV and JSON have it as it is, as genv 1.4.3
-//! prints it (whose CSV has no quotes: columns that users fill are best asked for one at a time).
+//! Values such as the name of an environment can be any text, since all users may write to the state files. Tables escape
+//! control characters. CSV and JSON have unchanged texts, as in genv 1.4.3. Its CSV has no quotes: a script should query one
+//! such column at a time.
 
 mod table;
 
@@ -14,25 +14,27 @@ pub(crate) use genv_core::text::harmless;
 use rustix::termios::tcgetwinsize;
 pub(crate) use table::{BAD, Cell, DOUBTFUL, GOOD, OWN, Table};
 
+use crate::failure::Failure;
+
 /// The width of a terminal that does not report one.
 const USUAL_WIDTH: u16 = 80;
 
-/// Flags of the commands that print tables of their own.
+/// Flags of commands that print only tables and JSON.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct TableFlags {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Leave out the line that names the columns.
+    /// Omit the line with the names of the columns.
     #[arg(long)]
     pub(crate) no_header: bool,
 }
 
-/// How a list is printed.
+/// Flags of lists.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ListFlags {
-    /// How to print: tui is a table, csv has a line with commas each.
+    /// Output format: tui is a table, csv has values separated by commas.
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
 
@@ -40,16 +42,16 @@ pub(crate) struct ListFlags {
     #[arg(long, conflicts_with = "format")]
     pub(crate) json: bool,
 
-    /// Leave out the line that names the columns.
+    /// Omit the line with the names of the columns.
     #[arg(long)]
     pub(crate) no_header: bool,
 
-    /// Print times as they are written, not how long ago.
+    /// Print times instead of ages.
     #[arg(long)]
     pub(crate) timestamp: bool,
 }
 
-/// Whether to print JSON, where there is no other format to choose.
+/// The flag of commands without another format than JSON.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct JsonFlag {
     /// Print JSON.
@@ -68,10 +70,10 @@ pub(crate) enum Color {
 }
 
 impl Color {
-    /// Makes it so for all that is printed from now on.
+    /// Applies the choice to all later output.
     pub(crate) fn choose(self) {
         match self {
-            // Where the variable CI is set, anstream colours for a dumb terminal too.
+            // If the variable CI is set, anstream also uses colours on a dumb terminal.
             Self::Auto if std::env::var_os("TERM").is_some_and(|term| term == "dumb") => ColorChoice::Never,
             Self::Auto => ColorChoice::Auto,
             Self::Always => ColorChoice::Always,
@@ -81,19 +83,19 @@ impl Color {
     }
 }
 
-/// Where tables go.
+/// stdout for tables.
 pub(crate) fn stdout() -> AutoStream<io::StdoutLock<'static>> {
     anstream::stdout().lock()
 }
 
-/// The columns of the terminal that is stdout.
+/// The number of columns of the terminal on stdout.
 pub(crate) fn terminal_width() -> usize {
     let size = tcgetwinsize(io::stdout()).ok();
     let width = size.map(|size| size.ws_col).filter(|width| *width > 0);
     width.unwrap_or(USUAL_WIDTH).into()
 }
 
-/// How a list is printed.
+/// The format of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     Csv,
@@ -101,7 +103,7 @@ pub(crate) enum Format {
 }
 
 impl ListFlags {
-    /// These, and those of `other` that are not given here.
+    /// These flags, completed by those of `other`.
     pub(crate) fn or(self, other: &Self) -> Self {
         Self {
             format: self.format.or(other.format),
@@ -111,39 +113,47 @@ impl ListFlags {
         }
     }
 
-    /// Whether people read the list in a terminal, and chose no format.
+    /// Whether stdout is a terminal, and no format is given.
     pub(crate) fn is_for_people(&self) -> bool {
         self.format.is_none() && !self.json && io::stdout().is_terminal()
     }
 
-    /// Whether none is given.
-    pub(crate) fn is_default(&self) -> bool {
-        self.format.is_none() && !(self.json || self.no_header || self.timestamp)
+    /// Checks that no flag of lists precedes a subcommand other than `ps`.
+    ///
+    /// # Errors
+    /// A flag is given.
+    pub(crate) fn check_unused(&self, command: &str) -> Result<(), Failure> {
+        if self.format.is_none() && !(self.json || self.no_header || self.timestamp) {
+            return Ok(());
+        }
+        Err(Failure::Usage(format!(
+            "cannot print a list here: --format, --json, --no-header and --timestamp before a command belong to \
+             'genv {command}' and 'genv {command} ps'. Put them after the command, if it has them"
+        )))
     }
 }
 
-/// Prints for programs, as it is.
+/// Prints unchanged bytes.
 pub(crate) fn print(content: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(content)?;
     out.flush()
 }
 
-/// Prints JSON as genv 1.4.3 does.
+/// Prints JSON in the format of genv 1.4.3.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     let mut content = genv_core::state::shape::json(value);
     content.push(b'\n');
     print(&content)
 }
 
-/// So many things, in words: `1 device`, `2 devices`.
+/// A number with its noun: `1 device`, `2 devices`.
 pub(crate) fn counted(count: usize, thing: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {thing}{plural}")
 }
 
-/// One line of CSV as genv 1.4.3 prints it: without quotes, whatever the fields hold. Only a terminal, which no program
-/// reads, is spared what could play tricks on it.
+/// A line of CSV in the format of genv 1.4.3: fields are never quoted. Control characters are escaped only for a terminal.
 pub(crate) fn csv_line(fields: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     let fields = fields.into_iter();
     let fields: Vec<String> = if io::stdout().is_terminal() {
@@ -154,9 +164,21 @@ pub(crate) fn csv_line(fields: impl IntoIterator<Item = impl AsRef<str>>) -> Str
     fields.join(",") + "\n"
 }
 
-/// Prints lines of CSV, made by [`csv_line`], under the names of their fields if these are to be shown.
+/// Prints lines of [`csv_line`], after a line with the names of the fields if `shown`.
 pub(crate) fn print_csv(header: &str, shown: bool, lines: impl IntoIterator<Item = String>) -> io::Result<()> {
     let header = shown.then(|| format!("{header}\n"));
     let text: String = header.into_iter().chain(lines).collect();
     print(text.as_bytes())
+}
+
+/// Items with a separator between them.
+pub(crate) fn joined(items: &[impl ToString], separator: &str) -> String {
+    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+    items.join(separator)
+}
+
+/// Prints a note on stderr.
+pub(crate) fn print_note(note: &str) {
+    // An error of stderr cannot be reported.
+    let _ = writeln!(io::stderr(), "genv: {note}");
 }

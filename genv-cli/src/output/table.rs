@@ -8,24 +8,24 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::harmless;
 
-/// The number of characters that a table shows of a text from a file.
+/// The largest number of characters of a text from a file.
 const MOST_SHOWN_CHARACTERS: usize = 60;
 
-/// Between two columns.
+/// The number of spaces between two columns.
 const GAP: usize = 2;
 
-/// The width to which a column without a name may be shortened.
+/// The smallest width of a shortened column without a name.
 const LEAST_WIDTH: usize = 4;
 
-/// What is right, doubtful and wrong.
+/// Styles of good, doubtful and bad values.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
 pub(crate) const DOUBTFUL: Style = AnsiColor::Yellow.on_default();
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
-/// What the caller holds.
+/// The style of the caller's own values.
 pub(crate) const OWN: Style = AnsiColor::Cyan.on_default();
 const HEADER: Style = Style::new().bold();
 
-/// A field of a table.
+/// A cell of a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Cell {
     text: String,
@@ -34,17 +34,17 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// A text that was written here.
+    /// A text of this program.
     pub(crate) fn own(text: impl Into<String>) -> Self {
         Self { text: text.into(), style: Style::new(), is_right_aligned: false }
     }
 
-    /// A text that this program did not choose.
+    /// A text of another source, escaped and shortened.
     pub(crate) fn foreign(text: &str) -> Self {
         Self::own(shortened(&harmless(text), MOST_SHOWN_CHARACTERS))
     }
 
-    /// The same at the right end of its column, as numbers are. The name of a column follows the cell below.
+    /// Aligns the cell to the right, as for numbers. The name of a column is aligned as its first cell.
     pub(crate) fn right(mut self) -> Self {
         self.is_right_aligned = true;
         self
@@ -59,14 +59,14 @@ impl Cell {
         self.text.push('…');
     }
 
-    /// The same in a style.
+    /// Sets the style.
     pub(crate) fn style(mut self, style: Style) -> Self {
         self.style = style;
         self
     }
 }
 
-/// Rows of fields under names, aligned.
+/// A table with aligned columns.
 #[derive(Debug)]
 pub(crate) struct Table {
     header: Option<Vec<&'static str>>,
@@ -78,7 +78,7 @@ impl Table {
         Self { header: Some(header.to_vec()), rows: Vec::new() }
     }
 
-    /// Without the line that names the columns.
+    /// Sets whether the line with the names of the columns is printed.
     pub(crate) fn header(mut self, shown: bool) -> Self {
         self.header = self.header.filter(|_| shown);
         self
@@ -88,7 +88,7 @@ impl Table {
         self.rows.push(cells.into());
     }
 
-    /// Leaves out a column without a text.
+    /// Removes a column if all its cells are empty.
     pub(crate) fn drop_empty(&mut self, column: usize) {
         if self.rows.iter().all(|cells| cells[column].text.is_empty()) {
             if let Some(names) = &mut self.header {
@@ -100,8 +100,8 @@ impl Table {
         }
     }
 
-    /// Shortens the texts of these columns, those of the widest column first, until each line fits `width`. Names of
-    /// columns are not shortened.
+    /// Shortens the texts of these columns until each line fits `width`: always in the widest column. Names of columns are not
+    /// shortened.
     pub(crate) fn fit(&mut self, columns: &[usize], width: usize) {
         let mut widths = self.widths();
         let line = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
@@ -144,7 +144,7 @@ impl Table {
             cells.collect::<Vec<_>>()
         });
         let widths = self.widths();
-        // A line of stdout would be a write of its own.
+        // Without this buffer each line causes a write.
         let mut out = BufWriter::new(out);
         for cells in names.iter().chain(&self.rows) {
             let mut missing = 0;
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_align_whatever_their_texts_are_made_of() {
+    fn columns_align_with_any_characters() {
         let mut table = Table::new(&["ID", "NAME", "DEVICES"]);
         table.row([Cell::own("1"), Cell::foreign("名前"), Cell::own("0")]);
         table.row([Cell::own("12496"), Cell::default(), Cell::own("1,2")]);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_end_at_the_right_end_of_their_column() {
+    fn numbers_are_aligned_to_the_right() {
         let mut table = Table::new(&["GPU", "LOAD", "USER"]);
         table.row([Cell::own("0"), Cell::own("7 %").right(), Cell::own("a")]);
         table.row([Cell::own("1"), Cell::default().right(), Cell::own("b")]);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_texts_are_shown_and_do_nothing() {
+    fn control_characters_are_escaped() {
         for (text, shown) in [
             ("a\nb", "a\\nb"),
             ("\x1b[2J", "\\u{1b}[2J"),

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use genv_core::state::{EditableState, Waiting};
 
 use super::{ATTACH_USED, first_and_others, is_set};
-use crate::machine::{Survey, tell};
-use crate::output::harmless;
+use crate::machine::Survey;
+use crate::output::{harmless, print_note};
 
 /// The devices that an attempt added to an environment.
 pub(super) struct Added {
     pub(super) devices: Vec<u32>,
-    /// The models of all devices of the environment, if it asked for a number of devices and got some.
+    /// The models of all devices of the environment, if a number of devices was requested and some were added.
     models: BTreeSet<String>,
     /// The processes of the queue that were passed.
     pub(super) passed: Vec<Waiting>,
@@ -38,37 +38,37 @@ impl Added {
     /// and of devices that processes use without holding them.
     pub(super) fn note(&self, survey: &Survey) {
         if let Some(passed) = first_and_others(&self.passed) {
-            tell(&format!("passed in the queue: {passed}"));
+            print_note(&format!("passed in the queue: {passed}"));
         }
         if self.models.len() > 1 {
             let models = self.models.iter().map(|it| harmless(it));
-            tell(&format!(
-                "the environment has devices of different models: {}. 'genv devices' tells which",
+            print_note(&format!(
+                "the environment has devices of different models: {}. 'genv devices' shows them",
                 models.collect::<Vec<_>>().join(", ")
             ));
         }
         if is_set(ATTACH_USED) {
             return;
         }
-        let handed_out = &self.devices;
-        for index in handed_out {
+        let assigned = &self.devices;
+        for index in assigned {
             if let Some(first) = survey.usage.outside.get(index).and_then(|uses| uses.first()) {
-                tell(&format!(
+                print_note(&format!(
                     "device {index} is used by {first}, which does not hold it: its memory and its time are shared with that process. \
-                 'genv who {index}' tells more"
+                 'genv who {index}' shows more"
                 ));
             }
         }
         let unknown: Vec<String> =
-            handed_out.iter().filter(|index| survey.unknown.contains(index)).map(u32::to_string).collect();
+            assigned.iter().filter(|index| survey.unknown.contains(index)).map(u32::to_string).collect();
         if !unknown.is_empty() {
             let why = match &survey.silence {
                 Some(why) => harmless(why),
-                None => "the driver does not tell which processes use it".to_owned(),
+                None => "the driver does not list its processes".to_owned(),
             };
             let unknown = unknown.join(", ");
-            tell(&format!(
-                "it is not known whether other users use device {unknown}, which was attached all the same: {why}"
+            print_note(&format!(
+                "it is unknown whether other users use device {unknown}, which was attached nevertheless: {why}"
             ));
         }
     }

@@ -18,22 +18,22 @@ use super::{PROTOCOL, Shell, shims};
 /// Set by the shell function for one call.
 const VARIABLE: &str = "GENV_CALLER";
 
-/// Where the function listens. Opened by name, since a number alone says nothing of whose file it is.
+/// The pipe to the function. Opened by name, since descriptor 9 could belong to another program.
 const CHANNEL: &str = "/proc/self/fd/9";
 
-/// The shell that called this program through its function, and waits for changes.
+/// The calling shell, whose function waits for changes.
 #[derive(Debug)]
 pub(crate) struct Caller {
     shell: Shell,
     pid: u32,
-    kind: Kind,
-    /// The files that its prompt compares, looked at before any read.
+    kind: CallerKind,
+    /// The watched files, with their times before any read.
     watch: Option<Watch>,
 }
 
-/// The function's knowledge of its shell.
+/// The kind of the calling shell, as its function reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum CallerKind {
     Interactive,
     /// An interactive shell in which other code has removed the hook before each prompt.
     Unhooked,
@@ -45,7 +45,7 @@ enum Kind {
 /// Why the calling shell cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallerError {
-    /// The program was called as it is, without the function.
+    /// The program was called without the function.
     #[error("cannot change this shell: genv is not set up in it. {}", advice(*.0))]
     NotSetUp(Detected),
     /// The function is of another version.
@@ -54,7 +54,7 @@ pub(crate) enum CallerError {
         .0.setup().0
     )]
     OtherVersion(Shell),
-    /// The function listens no more.
+    /// The function does not read the pipe any more.
     #[error("cannot change this shell: it does not listen ({0}). Try again in a new shell")]
     Channel(io::Error),
 }
@@ -65,7 +65,7 @@ impl From<io::Error> for CallerError {
     }
 }
 
-/// What to do in a shell where genv is not set up.
+/// The instructions for the setup of genv.
 pub(crate) fn advice(detected: Detected) -> String {
     let (Detected::Supported(shell) | Detected::Unknown(shell)) = detected else {
         return "It works in bash, zsh and fish: start one of them".to_owned();
@@ -74,15 +74,15 @@ pub(crate) fn advice(detected: Detected) -> String {
     format!("Run this line, and add it to {file}:\n\n    {line}")
 }
 
-/// Whether these arguments are those of the shell function of genv 1.x, which gives the shell's pid so. It would
-/// evaluate what is printed, and is refused like one of another version.
+/// The error for a call by the shell function of genv 1.x, recognized by its arguments. That function would evaluate the
+/// output.
 pub(crate) fn called_by_genv_1(arguments: impl Iterator<Item = OsString>) -> Option<CallerError> {
     let words: Vec<OsString> = arguments.skip(1).take(2).collect();
     let is_call = matches!(&words[..], [command, flag] if (command == "activate" || command == "deactivate") && flag == "--shell");
     is_call.then(|| CallerError::OtherVersion(any_shell()))
 }
 
-/// The shell that calls, as far as it can be told.
+/// The calling shell, or else a probable one.
 fn any_shell() -> Shell {
     match detect() {
         Detected::Supported(shell) | Detected::Unknown(shell) => shell,
@@ -90,7 +90,7 @@ fn any_shell() -> Shell {
     }
 }
 
-/// Whether a shell's function waits for this program. A program below the function has its variables, but not its pipe.
+/// Whether a shell's function waits for this program. A program that the shell starts without the function has no pipe.
 pub(crate) fn is_function_waiting() -> bool {
     env::var_os(VARIABLE).is_some() && fs::metadata(CHANNEL).is_ok_and(|file| file.file_type().is_fifo())
 }
@@ -98,17 +98,17 @@ pub(crate) fn is_function_waiting() -> bool {
 impl Caller {
     /// The shell whose function called this program.
     ///
-    /// Call it before anything is changed.
+    /// Must be called before any change.
     ///
     /// # Errors
-    /// The program was called without the function, or by one of another version. The exit code is 1.
+    /// The program was called without the function, or by a function of another version.
     pub(crate) fn from_environment() -> Result<Self, CallerError> {
         let Some(text) = env::var_os(VARIABLE) else {
             return Err(CallerError::NotSetUp(detect()));
         };
         let caller = Self::parse(text)?;
         if is_function_waiting() {
-            // Ctrl-Z would stop this program, and with it the shell, which waits for it and cannot let it go on.
+            // Ctrl-Z would stop this program, and the waiting shell could not continue it.
             signal_hook::flag::register(SIGTSTP, Arc::default())?;
             let watch = Some(caller.pid).filter(|_| caller.interactive());
             Ok(Self { watch: watch.and_then(Watch::begin), ..caller })
@@ -125,71 +125,71 @@ impl Caller {
             && let Ok(pid) = pid.parse()
         {
             let kind = match *kind {
-                "interactive" => Kind::Interactive,
-                "unhooked" => Kind::Unhooked,
-                "subshell" => Kind::Subshell,
-                _ => Kind::Script,
+                "interactive" => CallerKind::Interactive,
+                "unhooked" => CallerKind::Unhooked,
+                "subshell" => CallerKind::Subshell,
+                _ => CallerKind::Script,
             };
             return Ok(Self { shell, pid, kind, watch: None });
         }
         Err(CallerError::OtherVersion(named.unwrap_or_else(any_shell)))
     }
 
-    /// The pid of the shell: of the subshell, where it is one.
+    /// The pid of the shell or the subshell.
     pub(crate) const fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Whether somebody types into the shell.
+    /// Whether the shell is interactive.
     pub(crate) const fn interactive(&self) -> bool {
-        !matches!(self.kind, Kind::Script)
+        !matches!(self.kind, CallerKind::Script)
     }
 
     /// Whether this is a subshell of an interactive shell.
     pub(crate) const fn is_subshell(&self) -> bool {
-        matches!(self.kind, Kind::Subshell)
+        matches!(self.kind, CallerKind::Subshell)
     }
 
     /// Whether other code has removed the hook before each prompt.
     pub(crate) const fn is_unhooked(&self) -> bool {
-        matches!(self.kind, Kind::Unhooked)
+        matches!(self.kind, CallerKind::Unhooked)
     }
 
-    /// The time at which the shell last looked at its environment, if its prompt does so.
+    /// The time of the shell's last check for changes, if its prompt checks.
     pub(crate) fn seen(&self) -> Option<SystemTime> {
         self.watch.as_ref()?.since()
     }
 
-    /// Lets the shell enter `environment`; `prompt`: and show it in its prompt, if it is interactive.
+    /// Makes the shell enter an environment. `prompt`: an interactive shell also shows the environment in its prompt.
     ///
     /// # Errors
-    /// The shell is gone.
+    /// The shell has ended.
     pub(crate) fn enter(self, environment: &ShellEnvironment<'_>, prompt: bool) -> Result<(), CallerError> {
         self.show(environment, Occasion::Enter { prompt })
     }
 
-    /// Updates a shell in `environment` after a command of the user.
+    /// Updates the variables of a shell after a command of the user.
     ///
     /// # Errors
-    /// The shell is gone.
+    /// The shell has ended.
     pub(crate) fn refresh(self, environment: &ShellEnvironment<'_>) -> Result<(), CallerError> {
         self.show(environment, Occasion::Command)
     }
 
-    /// Lets the shell leave its environment: everything is as before it entered.
+    /// Makes the shell leave its environment, and restores its variables.
     ///
     /// # Errors
-    /// The shell is gone.
+    /// The shell has ended.
     pub(crate) fn leave(self) -> Result<(), CallerError> {
         let changes = variables::hide(|name| env::var_os(name));
         self.watch.as_ref().inspect(|watch| watch.forget());
         self.hand_over(&changes)
     }
 
-    /// Makes a shell show its environment.
+    /// Sets the variables of an environment in the shell.
     ///
     /// # Errors
-    /// The shell is gone.
+    /// The shell has ended.
     pub(super) fn show(self, environment: &ShellEnvironment<'_>, occasion: Occasion) -> Result<(), CallerError> {
         let read = |name: &str| env::var_os(name);
         let mut changes = variables::show(read, environment, shims::folder(), occasion);
@@ -197,7 +197,7 @@ impl Caller {
         self.hand_over(&changes)
     }
 
-    /// The words for its prompt's next comparisons; none if comparing is not possible.
+    /// The arguments of `__genv_watch` for the next prompts; none if the files cannot be watched.
     fn watched(&self, [folder, reminder]: [OsString; 2]) -> Vec<OsString> {
         let Some(watch) = self.watch.as_ref().filter(|it| it.keep().is_ok()) else {
             return Vec::new();
@@ -207,18 +207,18 @@ impl Caller {
         words
     }
 
-    /// Makes its prompt wait for the next change.
+    /// Updates the stamp, so that the prompt waits for the next change.
     pub(super) fn mark_seen(&self) {
-        // Without a stamp the prompt asks again.
+        // Without a stamp the next prompt calls genv again.
         self.watch.as_ref().map(Watch::keep);
     }
 
-    /// Sees to it that the shell still listens, which one that was killed does not.
+    /// Checks that the shell still waits for changes, and was not killed.
     ///
     /// # Errors
-    /// The shell is gone.
+    /// The shell has ended.
     pub(crate) fn check(&self) -> Result<(), CallerError> {
-        // An empty line means nothing to any shell; writing less than that tells nothing.
+        // An empty line has no effect in any shell. A write of 0 bytes would not detect a closed pipe.
         send(b"\n")
     }
 
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_of_another_version_is_told_how_to_go_on() {
+    fn the_error_of_another_version_has_the_line_for_the_setup() {
         for text in
             ["1 fish 42 interactive", "0 fish 1 script", "3 fish x script", "3 fish 3", "3 fish 42 interactive more"]
         {

@@ -1,4 +1,4 @@
-//! A program that is started within an environment, where no shell is asked to change.
+//! Programs that genv starts within an environment, without a change of the calling shell.
 
 use std::env;
 use std::process::Command;
@@ -8,12 +8,12 @@ use super::difference::{self, Difference};
 use super::shims;
 use super::variables::{self, Change, Occasion};
 
-/// Gives a program the variables that a shell in the environment has.
+/// Sets the variables of an environment for a program.
 pub(crate) fn enter_child(command: &mut Command, environment: &ShellEnvironment<'_>) {
     let read = |name: &str| env::var_os(name);
-    // A shell that the program starts shows the environment in its prompt, as the shell around it does.
-    let around = env::var_os(difference::VARIABLE).map(|text| Difference::decode(&text));
-    let prompt = around.is_none_or(|it| it.prompt);
+    // A shell below the program shows the environment in its prompt, if the calling shell does.
+    let outer = env::var_os(difference::VARIABLE).map(|text| Difference::decode(&text));
+    let prompt = outer.is_none_or(|it| it.prompt);
     let occasion = Occasion::Enter { prompt };
     for change in variables::show(read, environment, shims::folder(), occasion) {
         match change {

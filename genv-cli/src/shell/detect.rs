@@ -1,4 +1,4 @@
-//! Which shell calls this program, where nobody says it.
+//! Detects the calling shell.
 
 use std::env;
 use std::ffi::OsStr;
@@ -7,25 +7,25 @@ use std::path::Path;
 
 use super::Shell;
 
-/// What is known of the calling shell.
+/// The detected shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Detected {
     /// The parent process is this shell.
     Supported(Shell),
-    /// The parent process is no shell that we know; this is the user's login shell, or the most usual one.
+    /// The parent process is no known shell; the value is the user's login shell, or bash.
     Unknown(Shell),
-    /// The parent process is another shell.
+    /// The parent process is a shell without support.
     Unsupported,
 }
 
-/// Other shells; what is set up in them would be a syntax error.
+/// Shells without support: the setup code would be a syntax error.
 const OTHER_SHELLS: [&str; 12] =
     ["ash", "busybox", "csh", "dash", "elvish", "ksh", "mksh", "nu", "pwsh", "sh", "tcsh", "xonsh"];
 
 /// Looks at the parent process, then at `SHELL`.
 pub(crate) fn detect() -> Detected {
     let pid = std::os::unix::process::parent_id();
-    // The program file, since a shell may run under another name, as bash does as sh.
+    // The file of the program, since a shell may run under another name, such as bash as sh.
     let program = fs::read_link(format!("/proc/{pid}/exe"));
     let name = program.ok().as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     let name = name.or_else(|| fs::read_to_string(format!("/proc/{pid}/comm")).ok());
@@ -37,7 +37,7 @@ fn of(program: &str, login_shell: Option<&OsStr>) -> Detected {
     if let Some(shell) = Shell::named(program) {
         return Detected::Supported(shell);
     }
-    // Versions are part of some names: ksh93, ksh2020.
+    // Some names end with a version: ksh93, ksh2020.
     if OTHER_SHELLS.contains(&program.trim_end_matches(|letter: char| letter.is_ascii_digit())) {
         return Detected::Unsupported;
     }

@@ -1,12 +1,12 @@
-//! What a shell had before its environment, written into one variable, so that leaving can bring it back.
+//! The values of a shell before its environment, stored in one variable so that leaving restores them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-/// The variable that holds the difference. It is exported, so that a shell started from this one can leave too.
+/// The variable with the difference. It is exported, so that a shell below this one can leave the environment too.
 pub(crate) const VARIABLE: &str = "GENV_RESTORE";
 
-/// Variables that belong to the user and that an environment replaces.
+/// The user's variables that an environment replaces.
 pub(crate) const REPLACED: [&str; 2] = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"];
 
 const PATH: &str = "PATH";
@@ -14,10 +14,10 @@ const SHOWN: &str = "SHOWN";
 const LEASE: &str = "LEASE";
 const PROMPT: &str = "PROMPT";
 
-/// What entering an environment changed.
+/// The changes by an environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// What each of [`REPLACED`] was; none: it was not set.
+    /// The former values of [`REPLACED`]; `None`: the variable was not set.
     pub(crate) replaced: [Option<OsString>; REPLACED.len()],
     /// The entry that was added to PATH.
     pub(crate) path_entry: Option<OsString>,
@@ -30,7 +30,7 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
-    /// One word for each change, with spaces between: `NAME=VALUE`, or `NAME` for what was not set.
+    /// Encodes the changes as words: `NAME=VALUE`, or `NAME` for a variable that was not set.
     pub(crate) fn encode(&self) -> String {
         let mut words: Vec<String> = Vec::new();
         for (name, value) in REPLACED.iter().zip(&self.replaced) {
@@ -54,7 +54,7 @@ impl Difference {
         words.join(" ")
     }
 
-    /// Reads what [`Difference::encode`] wrote. What is not understood counts as not changed.
+    /// Decodes the text of [`Difference::encode`]. Unknown words are ignored.
     pub(crate) fn decode(text: &OsStr) -> Self {
         let mut difference = Self::default();
         for word in text.as_bytes().split(|&byte| byte == b' ') {
@@ -77,7 +77,7 @@ impl Difference {
     }
 }
 
-/// Writes every byte but the most harmless as `%XX`.
+/// Encodes all bytes except letters, digits and `/._-,:` as `%XX`.
 fn escape(value: &OsStr) -> String {
     let mut text = String::new();
     for &byte in value.as_bytes() {
@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(
+        fn an_encoded_difference_is_decoded(
             replaced in [proptest::option::of(bytes()), proptest::option::of(bytes())],
             path_entry in proptest::option::of(bytes()),
             prompt: bool,
@@ -134,13 +134,13 @@ mod tests {
         }
 
         #[test]
-        fn anything_can_be_read(text in bytes()) {
+        fn any_text_can_be_decoded(text in bytes()) {
             Difference::decode(&text);
         }
     }
 
     #[test]
-    fn absent_and_empty_are_told_apart() {
+    fn absent_and_empty_values_differ() {
         let difference = Difference { replaced: [None, Some(OsString::new())], ..Difference::default() };
         assert_eq!(difference.encode(), "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES=");
     }

@@ -1,17 +1,17 @@
-//! direnv, which evaluates `.envrc` in a shell of its own: that shell ends at once, and with it an environment of which it is a member.
+//! Detects direnv. It evaluates `.envrc` in a separate shell that ends at once, so that an environment would end too.
 
 use std::env;
 use std::fs;
 use std::os::unix::process::parent_id;
 
-/// Set by direnv while it evaluates `.envrc`, and left to what `direnv exec` runs: <https://direnv.net/man/direnv.1.html>.
+/// direnv sets this variable during `.envrc`, and for the command of `direnv exec`: <https://direnv.net/man/direnv.1.html>.
 const VARIABLE: &str = "DIRENV_IN_ENVRC";
 
-/// The most ancestors that are looked at.
+/// The largest number of ancestors that are checked.
 const MOST_ANCESTORS: usize = 32;
 
-/// Whether this program is called from an `.envrc`. A shell that `direnv exec` runs has the variable too, but direnv is
-/// no ancestor of it: the shell has taken its place.
+/// Whether this program was called from an `.envrc`. A shell of `direnv exec` has the variable too, but direnv is not its
+/// ancestor: the shell has replaced direnv.
 pub(crate) fn is_evaluating() -> bool {
     env::var_os(VARIABLE).is_some()
         && std::iter::successors(Some(parent_id()), |pid| parent(*pid)).take(MOST_ANCESTORS).any(is_direnv)

@@ -1,34 +1,33 @@
-//! The shells that people work in: how `genv` sets a shell up, and how a command changes the shell it is called from.
+//! The setup of `genv` in shells, and changes of the calling shell.
 //!
-//! No program can change its parent's variables. `genv shell --init` therefore prints a function `genv` for
-//! the shell to evaluate (`templates/`). The function runs the program with stdin, stdout and stderr as they
-//! are, and for the commands that change the shell with a pipe as well. What the program writes there
-//! is shell code, which the function evaluates when the program has ended; then it returns the program's exit code.
+//! A program cannot change its parent's variables. So `genv shell --init` prints a function `genv` that the shell evaluates
+//! (`templates/`). The function runs the program with unchanged stdin, stdout and stderr, and with an additional pipe for
+//! commands that change the shell. The program writes shell code to the pipe. After the end of the program the function
+//! evaluates this code, and returns the program's exit code.
 //!
 //! A command that changes the shell does this:
 //! ```ignore
-//! let caller = Caller::from_environment()?; // before anything is changed: fails without the function
+//! let caller = Caller::from_environment()?; // before any change: fails without the function
 //! // … change the state; caller.pid() is the member …
 //! caller.enter(&environment, prompt)?; // or refresh, or leave
 //! ```
 //!
-//! The protocol between function and program, version [`PROTOCOL`]:
-//! - The function sets `GENV_CALLER` for this one call, to `PROTOCOL SHELL PID interactive|unhooked|subshell|script`.
+//! The protocol between function and program, with the version [`PROTOCOL`]:
+//! - For each call the function sets `GENV_CALLER` to `PROTOCOL SHELL PID interactive|unhooked|subshell|script`.
 //!   `unhooked`: other code has removed the hook before each prompt.
 //! - File descriptor 9 is the pipe.
-//! - The code sets and unsets exported variables, and calls `__genv_prompt on|off` and `__genv_watch`, which the
-//!   function's template defines. Nothing else: the content of a value cannot run (`quote`).
+//! - The code only sets and unsets exported variables, and calls the functions `__genv_prompt on|off` and `__genv_watch` of
+//!   the template. Values are quoted, so that their content is never executed (`quote`).
 //!
-//! Before each prompt within an environment the shell compares files with a stamp (`watch`), and calls
-//! `genv shell --prompt` if a file is newer, or if the time of a reminder has come (`reminder`). Otherwise it starts no
-//! program.
+//! Before each prompt within an environment the shell compares files with a stamp (`watch`). If a file is newer, or if a
+//! reminder is due (`reminder`), the shell calls `genv shell --prompt`. Otherwise it starts no program.
 
 mod caller;
 mod child;
 mod detect;
+mod device_changes;
 mod difference;
 mod direnv;
-mod news;
 mod quote;
 mod reminder;
 mod resume;
@@ -41,15 +40,15 @@ pub(crate) use caller::{Caller, CallerError, advice, called_by_genv_1, is_functi
 pub(crate) use child::enter_child;
 pub(crate) use detect::{Detected, detect};
 pub(crate) use direnv::is_evaluating as is_envrc;
-pub(crate) use resume::{ResumeError, Resumed, Wish, resume};
+pub(crate) use resume::{ResumeError, ResumePurpose, Resumed, resume};
 pub(crate) use shims::folder as shims_folder;
 pub(crate) use template::{deinit, init};
 pub(crate) use variables::{ShellEnvironment, visible};
 
-/// Version of the protocol. A function of another version is refused: its shell has to be set up again.
+/// The version of the protocol. A function of another version is refused: genv must be set up again in its shell.
 pub(crate) const PROTOCOL: u32 = 3;
 
-/// A shell that genv can be set up in.
+/// A supported shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Shell {
     Bash,
@@ -68,7 +67,7 @@ impl Shell {
         }
     }
 
-    /// The line that sets genv up, and the file of a user where it belongs.
+    /// The line that sets up genv, and the user's file for the line.
     pub(crate) const fn setup(self) -> (&'static str, &'static str) {
         match self {
             Self::Bash => (r#"eval "$(genv shell --init)""#, "~/.bashrc"),

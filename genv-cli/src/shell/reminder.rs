@@ -1,7 +1,7 @@
-//! Reminders of the end of a lease before a prompt: some minutes before, and at the end, each once in a shell.
+//! Reminders of the end of a lease, before a prompt. Each shell gives two: some minutes before the end, and at the end.
 //!
-//! genv tells the shell the next time of a reminder as seconds since the machine was started, which every shell can read
-//! in `/proc/uptime` without a program.
+//! genv passes the time of the next reminder to the shell in seconds since the start of the machine, since every shell can
+//! read `/proc/uptime` without a program.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -10,7 +10,7 @@ use crate::ago::{now_seconds, whole_units};
 use crate::lease;
 use crate::output::harmless;
 
-/// The time before the end at which a shell reminds first.
+/// The time of the first reminder before the end.
 const BEFORE_SECONDS: i64 = 15 * 60;
 
 /// The reminders that a shell has given of a lease.
@@ -18,19 +18,19 @@ const BEFORE_SECONDS: i64 = 15 * 60;
 pub(super) struct Reminders {
     /// The end of the lease, Unix time.
     pub(super) end_seconds: i64,
-    /// How many of the two.
+    /// The number of given reminders, from 0 to 2.
     pub(super) given: u8,
 }
 
 impl Reminders {
-    /// Those that are due now.
+    /// The reminders that are due now.
     pub(super) fn due(end_seconds: f64) -> Self {
         let (end_seconds, now_seconds) = (whole(end_seconds), whole(now_seconds()));
         let due = times(end_seconds).into_iter().filter(|it| *it <= now_seconds);
         Self { end_seconds, given: due.map(|_| 1).sum() }
     }
 
-    /// The sentence for a prompt, if one is due that a shell with `before` has not given.
+    /// The sentence for a prompt, if a reminder is due that the shell has not given. `before`: the given reminders.
     pub(super) fn line(self, before: Option<Self>, eid: &str) -> Option<String> {
         let before = before.filter(|it| it.end_seconds == self.end_seconds);
         if self.given <= before.map_or(0, |it| it.given) {
@@ -42,23 +42,23 @@ impl Reminders {
         let eid = harmless(eid);
         Some(match left {
             ..=0 => format!(
-                "the lease of environment {eid} ended at {end}: 'genv extend 2h' begins another, 'genv deactivate' gives back \
-                 the devices"
+                "the lease of environment {eid} ended at {end}: 'genv extend 2h' starts another one, 'genv deactivate' releases \
+                                 the devices"
             ),
             left => format!(
-                "the lease of environment {eid} ends at {end}, in {}: 'genv extend 2h' lets it end later",
+                "the lease of environment {eid} ends at {end}, in {}: 'genv extend 2h' extends it by 2 hours",
                 whole_units(left)
             ),
         })
     }
 
-    /// The time of the next reminder, in seconds since the machine was started.
+    /// The time of the next reminder, in seconds since the start of the machine.
     pub(super) fn next_uptime_seconds(self) -> Option<i64> {
         let next = *times(self.end_seconds).get(usize::from(self.given))?;
         let uptime = fs::read_to_string("/proc/uptime").ok()?;
         let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
         let left = next.saturating_sub(whole(now_seconds()));
-        // A second later, so that the time has come by the wall clock, too.
+        // One second later, so that the time has also passed by the wall clock.
         Some(whole(uptime).saturating_add(left) + 1)
     }
 
@@ -66,7 +66,7 @@ impl Reminders {
         format!("{}-{}", self.end_seconds, self.given).into()
     }
 
-    /// What [`Reminders::encode`] wrote.
+    /// Decodes the text of [`Reminders::encode`].
     pub(super) fn decode(text: &OsStr) -> Option<Self> {
         let (end_seconds, given) = text.to_str()?.split_once('-')?;
         Some(Self { end_seconds: end_seconds.parse().ok()?, given: given.parse().ok()? })
@@ -103,11 +103,11 @@ mod tests {
         assert!(ended.line(Some(soon), "e").is_some());
         assert_eq!(ended.line(Some(ended), "e"), None);
         assert!(ends_in(-60.0).line(None, "e").unwrap().contains(" ended at "));
-        assert!(soon.line(Some(ends_in(-60.0)), "e").is_some(), "of another lease");
+        assert!(soon.line(Some(ends_in(-60.0)), "e").is_some(), "a reminder of another lease");
     }
 
     #[test]
-    fn the_next_reminder_is_told_by_the_clock_of_the_machine() {
+    fn the_time_of_the_next_reminder_is_relative_to_the_start_of_the_machine() {
         let uptime = |it: Reminders| it.next_uptime_seconds();
         let soon = uptime(ends_in(3600.0)).unwrap();
         let end = uptime(ends_in(600.0)).unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn encoded_reminders_are_decoded() {
         let soon = ends_in(600.0);
         assert_eq!(Reminders::decode(&soon.encode()), Some(soon));
         for bad in ["", "1", "1-", "x-1", "1-999"] {

@@ -1,18 +1,18 @@
-//! Where the shims are: a folder with `nvidia-smi`, `docker` and `podman`, which an environment puts in front of PATH.
+//! Finds the folder of the shims `nvidia-smi`, `docker` and `podman`. An environment adds this folder to PATH.
 
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The shims' folder of this installation, if there is one that PATH can hold.
+/// The folder of this installation's shims, if it exists and can be part of PATH.
 pub(crate) fn folder() -> Option<OsString> {
     let program = env::current_exe().ok()?;
     let found = beside(program.parent()?)?;
-    // A colon would make two entries of it.
+    // A colon separates entries of PATH.
     (!found.as_os_str().as_encoded_bytes().contains(&b':')).then(|| found.into_os_string())
 }
 
-/// As installed (`bin/genv`, `lib/genv/shims`), or all in one folder.
+/// `lib/genv/shims` of an installation, or `shims` beside the program.
 fn beside(programs: &Path) -> Option<PathBuf> {
     let installed = programs.parent().map(|prefix| prefix.join("lib/genv/shims"));
     let candidates = installed.into_iter().chain([programs.join("shims")]);

@@ -1,4 +1,4 @@
-//! The code that sets a shell up, and that removes it again.
+//! The code that sets up genv in a shell, and the code that removes genv.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use super::quote::quote;
 use super::{PROTOCOL, Shell};
 
-/// The marks in the templates: the shell's name, the protocol's version, the program, and the beginnings of lines for
+/// The placeholders in the templates: the shell's name, the protocol's version, the program, and the prefixes of lines for
 /// bash or zsh alone.
 const MARKS: [&str; 5] = ["@SHELL@", "@PROTOCOL@", "@PROGRAM@", "@bash@ ", "@zsh@ "];
 
-/// The code that defines the functions, and joins or leaves an environment that the shell inherited.
+/// The code that defines the functions, and updates a shell with inherited variables of an environment.
 pub(crate) fn init(shell: Shell) -> String {
     code_of(shell, &program())
 }
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_init_defines_deinit_removes() {
+    fn deinit_removes_all_functions_of_init() {
         for shell in Shell::ALL {
             let init = init(shell);
             let defined = init.lines().filter_map(|line| line.strip_prefix("function "));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_programs_path_is_one_word() {
+    fn the_path_of_the_program_is_one_word() {
         for shell in Shell::ALL {
             let code = code_of(shell, Path::new("/opt/it's $HOME/genv"));
             let word = String::from_utf8(quote(shell, b"/opt/it's $HOME/genv")).unwrap();

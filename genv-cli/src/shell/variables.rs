@@ -1,4 +1,4 @@
-//! What an environment changes in a shell, as a list of changes: entering, staying and leaving.
+//! The changes of a shell's variables when it enters, shows and leaves an environment.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -10,7 +10,7 @@ use super::difference::{self, Difference};
 use super::quote::quote;
 use super::reminder::Reminders;
 
-/// The environment that a shell is in, as its variables tell it.
+/// The facts of an environment in a shell's variables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShellEnvironment<'a> {
     /// Environment id.
@@ -35,17 +35,17 @@ pub(crate) enum Change {
     Unset(&'static str),
     /// Show or hide the environment in the prompt.
     Prompt(bool),
-    /// Compare before each prompt: a stamp, a folder of PATH (or nothing), the time of a reminder (or nothing), and files.
-    /// Empty: stop comparing.
+    /// Arguments of `__genv_watch`: a stamp, a folder of PATH or an empty text, the time of a reminder or an empty text, and files.
+    /// No arguments: stop watching.
     Watch(Vec<OsString>),
 }
 
-/// The occasion on which a shell shows an environment.
+/// The reason why a shell shows an environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occasion {
     /// The shell enters the environment, and shows it in its prompt if `prompt`.
     Enter { prompt: bool },
-    /// A command of the user changed the environment, or asks for it.
+    /// A command of the user changed the environment, or requested an update.
     Command,
     /// The prompt found a possible change: the user's own `CUDA_VISIBLE_DEVICES` stays.
     Prompt,
@@ -54,17 +54,16 @@ pub(crate) enum Occasion {
 const PATH: &str = "PATH";
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
-/// How long a value from the state may be. Anybody may have written it, and with a variable of 128 KiB
-/// the kernel starts no program any more, not even the one that leaves the environment.
+/// The largest size of a value from the state. Any user may have written it, and with a variable of 128 KiB the kernel
+/// starts no program any more, not even `genv deactivate`.
 const MOST_BYTES: usize = 64 << 10;
 
-/// Variables that an environment sets and that belong to nobody else.
+/// Variables that only environments set.
 const OWN: [&str; 5] = ["GENV_ENVIRONMENT_ID", "GENV_ENVIRONMENT_NAME", "GENV_GPUS", "GENV_GPU_MEMORY", "GENV_SHELL"];
 
-/// The changes with which a shell shows `environment`, whether the shell was in it before or not. The choice about the
-/// prompt stays from the entry.
+/// The changes that make a shell show an environment. Without [`Occasion::Enter`] the choice about the prompt stays.
 ///
-/// `variable` reads the shell's exported variables; `path_entry` is the folder to put in front of PATH.
+/// `variable` reads the shell's exported variables; `path_entry` is the folder for the front of PATH.
 pub(crate) fn show(
     variable: impl Fn(&str) -> Option<OsString>,
     environment: &ShellEnvironment<'_>,
@@ -74,7 +73,7 @@ pub(crate) fn show(
     let before = variable(difference::VARIABLE).map(|text| Difference::decode(&text));
     let inside = variable("GENV_ENVIRONMENT_ID").is_some_and(|eid| !eid.is_empty());
     let mut kept = before.unwrap_or_else(|| Difference {
-        // In an environment that this program did not enter, these are the environment's, not the user's.
+        // In an environment of another program these values are not the user's.
         replaced: difference::REPLACED.map(|name| variable(name).filter(|_| !inside)),
         ..Difference::default()
     });
@@ -111,7 +110,7 @@ pub(crate) fn show(
     let given = kept.reminders.as_deref().and_then(Reminders::decode);
     kept.reminders = environment.lease_end.map(|end| {
         let due = Reminders::due(end);
-        // A command of the user leaves it to the next prompt to remind of a lease that the shell knows.
+        // After a command of the user the next prompt gives a due reminder, if the shell knows the lease.
         let given = given.filter(|it| it.end_seconds == due.end_seconds);
         let given = given.filter(|_| occasion != Occasion::Prompt);
         given.unwrap_or(due).encode()
@@ -133,13 +132,13 @@ pub(crate) fn users_devices(variable: impl Fn(&str) -> Option<OsString>) -> Opti
     (now != shown).then_some(now)
 }
 
-/// The reminders of its lease that a shell has given.
+/// The reminders of the lease that the shell has given.
 pub(super) fn reminders(variable: impl Fn(&str) -> Option<OsString>) -> Option<Reminders> {
     let text = Difference::decode(&variable(difference::VARIABLE)?).reminders?;
     Reminders::decode(&text)
 }
 
-/// The folder that was put in front of PATH, and the time of the next reminder, by these changes.
+/// The folder at the front of PATH and the time of the next reminder, in these changes.
 pub(super) fn watched(changes: &[Change]) -> [OsString; 2] {
     let kept = |name: &str| {
         changes.iter().find_map(|change| match change {
@@ -153,7 +152,7 @@ pub(super) fn watched(changes: &[Change]) -> [OsString; 2] {
     [entry.unwrap_or_default(), next.unwrap_or_default()]
 }
 
-/// The changes with which a shell shows no environment any more.
+/// The changes that make a shell leave its environment.
 pub(crate) fn hide(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
     let before = variable(difference::VARIABLE).map(|text| Difference::decode(&text));
     let before = before.unwrap_or_default();
@@ -195,7 +194,7 @@ pub(crate) fn code(shell: Shell, changes: &[Change]) -> Vec<u8> {
                 }
             }
             (Shell::Fish, Change::Unset(name)) => {
-                // Not erasing what is not there: that would be a failure.
+                // fish reports an error if the erased variable is not set.
                 code.extend(
                     format!("builtin set --query --global {name}; and builtin set --erase --global {name}").bytes(),
                 );
@@ -217,7 +216,7 @@ pub(crate) fn code(shell: Shell, changes: &[Change]) -> Vec<u8> {
     code
 }
 
-/// The value of `CUDA_VISIBLE_DEVICES`; with no device, or more than there can be, it hides all.
+/// The value of `CUDA_VISIBLE_DEVICES`. It hides all devices for an empty list, and for an impossibly long one.
 pub(crate) fn visible(devices: &[u32]) -> OsString {
     let indices: Vec<String> = devices.iter().map(u32::to_string).collect();
     let indices = indices.join(",");

@@ -1,5 +1,4 @@
-//! The check by which a shell's prompt notices a possible change of its environment without starting a program: files
-//! that are newer than a stamp.
+//! The check for changes of an environment before a shell's prompt, without a program: files that are newer than a stamp.
 //!
 //! Each shell has its own stamp, in a folder of its user. The stamp's modification time is that of the newest file,
 //! taken before the files are read: a later write is newer.
@@ -16,14 +15,14 @@ use genv_core::enforcement::{ENFORCER_DIRECTORY, unread_file};
 use genv_core::proc::own_uid;
 use genv_core::state::{directory_path, is_on_network, watched_files};
 
-/// The folder of stamps, inside the login's folder for such files.
+/// The folder of stamps, in the login's runtime directory.
 const FOLDER: &str = "genv-prompts";
 
-/// Two changes within a tick of the kernel's clock have the same time (100 Hz is the slowest). After a change within
-/// this time the prompt looks once more.
+/// Two changes within a tick of the kernel's clock (at least 100 Hz) have the same time. After such a recent change the prompt
+/// checks once more.
 const TICK: Duration = Duration::from_millis(20);
 
-/// The comparison of one shell's prompt.
+/// The check of one shell's prompt.
 #[derive(Debug)]
 pub(crate) struct Watch {
     stamp: PathBuf,
@@ -33,8 +32,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Looks at the files now. None: the prompt compares nothing, since a look at the files could take long, or there
-    /// is no folder for stamps.
+    /// Reads the times of the files. `None`: the prompt checks nothing, since the files are on a network or there is no folder
+    /// for stamps.
     pub(crate) fn begin(pid: u32) -> Option<Self> {
         let state = directory_path(env::var_os("GENV_TMPDIR").as_deref());
         if is_on_network(&state) {
@@ -60,11 +59,11 @@ impl Watch {
 
     /// Removes the stamp.
     pub(crate) fn forget(&self) {
-        // The stamp may be missing; the next shell removes leftovers.
+        // After an error the next shell removes the stamp.
         let _ = fs::remove_file(&self.stamp);
     }
 
-    /// The time after which a change is new to the shell; none if the shell has not looked yet.
+    /// The time of the last check; absent before the first one.
     pub(crate) fn since(&self) -> Option<SystemTime> {
         fs::metadata(&self.stamp).and_then(|it| it.modified()).ok()
     }
@@ -76,7 +75,7 @@ impl Watch {
     }
 }
 
-/// The user's folder of stamps; this call makes it if necessary.
+/// The user's folder of stamps. Created if necessary.
 fn folder() -> Option<PathBuf> {
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let runtime = runtime.filter(|it| it.is_absolute() && fs::symlink_metadata(it).is_ok_and(|it| is_own(&it)));
@@ -90,7 +89,7 @@ fn folder() -> Option<PathBuf> {
     (is_ours && !is_on_network(&folder)).then_some(folder)
 }
 
-/// Whether it is a folder into which no other user can write.
+/// Whether this is a folder of the user that no other user can write to.
 fn is_own(found: &Metadata) -> bool {
     found.is_dir() && found.uid() == own_uid() && found.mode() & 0o022 == 0
 }
@@ -112,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_others_can_change_is_not_used() {
+    fn a_folder_that_other_users_can_write_to_is_not_used() {
         use std::os::unix::fs::PermissionsExt as _;
 
         let place = tempfile::tempdir().unwrap();
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_after_the_look_is_newer_than_the_stamp() {
+    fn a_file_that_is_written_after_the_check_is_newer_than_the_stamp() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("file");
         fs::write(&file, "1").unwrap();

@@ -1,4 +1,4 @@
-//! Failures of a host that does not greet, from its other output.
+//! Errors of a host without a greeting, with quotations from its other output.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use crate::failure::{MAX_QUOTED_CHARACTERS, quoted, quoted_last_line};
 use crate::protocol::{Hello, LONGEST_NOISE_BYTES, PROTOCOL_VERSION};
 use crate::{FailureKind, HostFailure, sudo};
 
-/// How the wait for a greeting ended.
-pub(super) enum Silence {
+/// Why no greeting came.
+pub(super) enum NoGreeting {
     /// The program ended.
     Ended,
-    /// There was no greeting for this time.
-    TooLong(Duration),
+    /// The wait of this duration is over.
+    TimedOut(Duration),
 }
 
-impl Silence {
-    /// The failure, with a quotation from stdout or stderr.
+impl NoGreeting {
+    /// The error, with a quotation from stderr, or else from stdout.
     pub(super) fn failure(&self, options: &ServeOptions, noise: &[u8], stderr: &str) -> HostFailure {
         let noise = String::from_utf8_lossy(noise);
         let last_line = quoted_last_line(stderr).or_else(|| quoted_last_line(&noise));
         match self {
-            Self::TooLong(patience) => HostFailure::new(
+            Self::TimedOut(limit) => HostFailure::new(
                 FailureKind::TimedOut,
                 format!(
-                    "cannot ask it: connected, and no answer within {} s{}: see whether the user's shell or profile \
-                     waits for something there, as 'ssh HOST true' does then",
-                    patience.as_secs_f64(),
+                    "cannot start genv there: connected, and no greeting within {} s{}: run 'ssh HOST true', and see \
+                                         whether the user's shell or profile waits for something",
+                    limit.as_secs_f64(),
                     last_line.map_or_else(String::new, |line| format!("; its last line: {line}"))
                 ),
             ),
@@ -40,8 +40,8 @@ impl Silence {
                 HostFailure::new(
                     FailureKind::Command,
                     format!(
-                        "cannot ask it: what was started there ended without an answer, and printed: {}: see that the \
-                         user may run commands there, as 'ssh HOST true' does",
+                        "cannot start genv there: the command ended without a greeting, and printed: {}: run 'ssh HOST \
+                                                 true', and see that the user may run commands there",
                         last_line.unwrap_or_else(|| "nothing".to_owned())
                     ),
                 )
@@ -50,24 +50,24 @@ impl Silence {
     }
 }
 
-/// The failure of a host with too much output before a greeting.
+/// The error of a host with too much output before its greeting.
 pub(super) fn too_noisy(noise: &[u8]) -> HostFailure {
     HostFailure::new(
         FailureKind::Protocol,
         format!(
-            "cannot ask it: it sent more than {} KiB before any answer, beginning with {}: see what the user's shell \
-             prints there",
+            "cannot start genv there: it sent more than {} KiB before a greeting, beginning with {}: see what the user's \
+                         shell prints there",
             LONGEST_NOISE_BYTES >> 10,
             quoted(noise)
         ),
     )
 }
 
-/// Reads a greeting.
+/// Parses a greeting.
 pub(super) fn read_hello(line: &[u8]) -> Result<Hello, HostFailure> {
-    // A greeting of another version can have other fields.
+    // The version comes first: a greeting of another version can have other fields.
     #[derive(serde::Deserialize)]
-    struct Version {
+    struct GreetingVersion {
         genv_remote: u32,
         #[serde(default)]
         version: Option<String>,
@@ -75,10 +75,10 @@ pub(super) fn read_hello(line: &[u8]) -> Result<Hello, HostFailure> {
     let damaged = |error: serde_json::Error| {
         HostFailure::new(
             FailureKind::Protocol,
-            format!("cannot understand its greeting ({error}): {}: see what answers there", quoted(line)),
+            format!("its greeting is invalid ({error}): {}: see what answers there", quoted(line)),
         )
     };
-    let Version { genv_remote, version } = serde_json::from_slice(line).map_err(damaged)?;
+    let GreetingVersion { genv_remote, version } = serde_json::from_slice(line).map_err(damaged)?;
     if genv_remote == PROTOCOL_VERSION {
         return serde_json::from_slice(line).map_err(damaged);
     }
@@ -93,13 +93,13 @@ pub(super) fn read_hello(line: &[u8]) -> Result<Hello, HostFailure> {
     Err(HostFailure::new(
         FailureKind::Protocol,
         format!(
-            "cannot ask it: genv {theirs} there speaks version {genv_remote} of the protocol, and genv {ours} here \
-             version {PROTOCOL_VERSION}: {remedy}"
+            "genv {theirs} there speaks version {genv_remote} of the protocol, and genv {ours} here \
+                         version {PROTOCOL_VERSION}: {remedy}"
         ),
     ))
 }
 
-/// The failure of a program that ended during a session.
+/// The error of a program that ended during a session.
 pub(super) fn ended(stderr: &str) -> HostFailure {
     let last_line = quoted_last_line(stderr).unwrap_or_else(|| "nothing".to_owned());
     HostFailure::new(

@@ -1,10 +1,10 @@
-//! The client's end of the protocol with one host.
+//! The client's end of the protocol, for one host.
 //!
-//! On the host a short script executes `genv remote-serve`, or prints a greeting that names another program. If a line of
-//! `authorized_keys` forces `genv remote-serve`, sshd runs this command instead, with the same greeting.
+//! A short script on the host executes `genv remote-serve`, or prints a greeting that names another program. If a line of
+//! `authorized_keys` forces the command `genv remote-serve`, sshd runs this command instead; its greeting is the same.
 
 mod failures;
-mod pipes;
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -17,12 +17,12 @@ use crate::failure::quoted;
 use crate::protocol::{Hello, LONGEST_LINE_BYTES, LONGEST_NOISE_BYTES, PROTOCOL_VERSION, Reply, Request};
 use crate::session::LineChannel;
 use crate::{FailureKind, HostFailure, Session, script};
-use failures::Silence;
-pub use pipes::Pipes;
+use failures::NoGreeting;
+pub use streams::StreamTransport;
 
 const SCRIPT: &str = include_str!("serve.sh");
 
-/// The first bytes of a [`Hello`], which need not be at the beginning of a line.
+/// The first bytes of a [`Hello`]. Other output can precede them on the same line.
 const HELLO: &[u8] = b"{\"genv_remote\":";
 
 /// The largest length of a [`Hello`].
@@ -31,7 +31,7 @@ const LONGEST_HELLO_BYTES: usize = 4 << 10;
 /// How to start the program on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServeOptions {
-    /// Whether genv runs as root there, by sudo.
+    /// Whether sudo runs genv as root on the host.
     pub sudo: bool,
     /// Whether it accepts [`Request::Enforce`].
     pub enforce: bool,
@@ -39,19 +39,19 @@ pub struct ServeOptions {
     pub answer_timeout: Duration,
 }
 
-/// Lines to and from a program on a host.
-pub trait Lines: Send {
+/// A transport of lines to and from a program on a host.
+pub trait LineTransport: Send {
     /// The next line, without its line feed; `None` after the end of the program. If the future is dropped before it is
-    /// ready, nothing is lost.
+    /// ready, no byte is lost.
     ///
     /// # Errors
     /// The line is longer than `max_bytes` ([`FailureKind::Protocol`]), or the host is gone.
     fn next_line(&mut self, max_bytes: usize) -> impl Future<Output = Result<Option<Vec<u8>>, HostFailure>> + Send;
 
-    /// The bytes of a line whose end has not arrived, or the beginning of a line that is too long.
-    fn begun(&self) -> &[u8];
+    /// The received part of an incomplete line, or the beginning of a line that is too long.
+    fn partial_line(&self) -> &[u8];
 
-    /// Sends a line, and adds a line feed.
+    /// Sends a line with a line feed.
     ///
     /// # Errors
     /// The program or the host is gone.
@@ -61,13 +61,13 @@ pub trait Lines: Send {
     fn stderr(&self) -> String;
 }
 
-impl Lines for LineChannel {
+impl LineTransport for LineChannel {
     async fn next_line(&mut self, max_bytes: usize) -> Result<Option<Vec<u8>>, HostFailure> {
         self.next_line_within(max_bytes).await
     }
 
-    fn begun(&self) -> &[u8] {
-        LineChannel::begun(self)
+    fn partial_line(&self) -> &[u8] {
+        LineChannel::partial_line(self)
     }
 
     async fn send_line(&mut self, line: &[u8]) -> Result<(), HostFailure> {
@@ -79,7 +79,7 @@ impl Lines for LineChannel {
     }
 }
 
-/// The command that a host runs.
+/// The command for the host's login shell.
 #[must_use]
 pub fn serve_command(options: &ServeOptions) -> String {
     let word = |yes| if yes { "yes" } else { "no" };
@@ -88,14 +88,14 @@ pub fn serve_command(options: &ServeOptions) -> String {
     script::command(SCRIPT, &arguments)
 }
 
-/// The protocol with one host. A drop ends the program on the host.
+/// A conversation with one host. Its drop ends the program on the host.
 #[derive(Debug)]
 pub struct Conversation<L> {
     lines: L,
 }
 
 impl Conversation<LineChannel> {
-    /// Starts the program in a session, which can run other commands too.
+    /// Starts the program in a session. The session can run other commands at the same time.
     ///
     /// # Errors
     /// As [`Conversation::with`], or the command cannot be started.
@@ -105,9 +105,8 @@ impl Conversation<LineChannel> {
     }
 }
 
-impl<L: Lines> Conversation<L> {
-    /// Waits for the greeting of [`serve_command`]. After a greeting of another program than
-    /// [genv](crate::protocol::Answers::Genv) there are no replies.
+impl<L: LineTransport> Conversation<L> {
+    /// Waits for the greeting of [`serve_command`]. Only [genv](crate::protocol::HostProgram::Genv) replies to requests after it.
     ///
     /// # Errors
     /// There is no greeting in time, the greeting is of another version, or the user may not run genv there.
@@ -115,15 +114,15 @@ impl<L: Lines> Conversation<L> {
         let mut conversation = Self { lines };
         let mut noise = Vec::new();
         let hello = timeout(options.answer_timeout, conversation.hello(&mut noise)).await;
-        let silence = match hello {
+        let no_greeting = match hello {
             Ok(Ok(Some(hello))) => return Ok((conversation, hello)),
-            Ok(Ok(None)) => Silence::Ended,
+            Ok(Ok(None)) => NoGreeting::Ended,
             Ok(Err(failure)) => return Err(failure),
-            Err(_) => Silence::TooLong(options.answer_timeout),
+            Err(_) => NoGreeting::TimedOut(options.answer_timeout),
         };
-        // A prompt has no line feed.
-        noise.extend_from_slice(conversation.lines.begun());
-        Err(silence.failure(options, &noise, &conversation.lines.stderr()))
+        // For example a prompt, which has no line feed.
+        noise.extend_from_slice(conversation.lines.partial_line());
+        Err(no_greeting.failure(options, &noise, &conversation.lines.stderr()))
     }
 
     /// Skips lines until a greeting; `None` if the program ended before.
@@ -134,7 +133,7 @@ impl<L: Lines> Conversation<L> {
                 Ok(Some(line)) => line,
                 Ok(None) => return Ok(None),
                 Err(failure) if failure.kind == FailureKind::Protocol => {
-                    noise.extend_from_slice(self.lines.begun());
+                    noise.extend_from_slice(self.lines.partial_line());
                     return Err(failures::too_noisy(noise));
                 }
                 Err(failure) => return Err(failure),
@@ -154,8 +153,8 @@ impl<L: Lines> Conversation<L> {
         }
     }
 
-    /// The next reply. Replies to different requests come in any order. If the future is dropped before it is ready, nothing
-    /// is lost.
+    /// The next reply. Replies to different requests come in any order. If the future is dropped before it is ready, no byte is
+    /// lost.
     ///
     /// # Errors
     /// The host or the program is gone, or the line is not a reply. The conversation is over then.
@@ -172,8 +171,8 @@ impl<L: Lines> Conversation<L> {
             HostFailure::new(
                 FailureKind::Protocol,
                 format!(
-                    "cannot understand its reply ({error}), which begins with {}: see that genv is of the same \
-                     version there and here",
+                    "its reply is invalid ({error}), and begins with {}: see that genv is of the same version there \
+                                         and here",
                     quoted(&line)
                 ),
             )
@@ -190,7 +189,7 @@ impl<L: Lines> Conversation<L> {
         self.lines.send_line(&line).await
     }
 
-    /// The end of the host's stderr.
+    /// The end of the program's stderr.
     #[must_use]
     pub fn stderr(&self) -> String {
         self.lines.stderr()

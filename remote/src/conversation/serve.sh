@@ -1,6 +1,6 @@
-# Finds what this host can answer with, and becomes it, or says so.
-# Run as: genv-remote PROTOCOL_VERSION SUDO ENFORCE, the last two yes or no.
-# See script.rs for what may be in here.
+# Executes genv remote-serve, or else prints a greeting that names another program on this host.
+# Arguments: PROTOCOL_VERSION, SUDO (yes or no), ENFORCE (yes or no).
+# The comment of script.rs lists the characters that this file must not contain.
 PATH=$PATH:/usr/local/bin:/usr/local/sbin:/usr/bin:/bin:$HOME/.local/bin:$HOME/bin:/opt/genv/bin:/snap/bin;
 export PATH;
 genv=;

@@ -1,7 +1,7 @@
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex, split};
 
 use super::*;
-use crate::protocol::{Answers, LONGEST_LINE_BYTES};
+use crate::protocol::{HostProgram, LONGEST_LINE_BYTES};
 use crate::script::tests::is_for_every_login_shell;
 
 const HELLO_LINE: &str = r#"{"genv_remote":1,"version":"0.1.0","answers_with":"genv","may_enforce":true}"#;
@@ -10,23 +10,23 @@ fn options() -> ServeOptions {
     ServeOptions { sudo: false, enforce: false, answer_timeout: Duration::from_secs(60) }
 }
 
-/// Lines of which a test says what comes, and what stderr has.
-struct Said {
-    pipes: Pipes<tokio::io::ReadHalf<DuplexStream>, tokio::io::WriteHalf<DuplexStream>>,
+/// A transport with the stderr that a test chooses.
+struct TestTransport {
+    streams: StreamTransport<tokio::io::ReadHalf<DuplexStream>, tokio::io::WriteHalf<DuplexStream>>,
     stderr: &'static str,
 }
 
-impl Lines for Said {
-    async fn next_line(&mut self, most_bytes: usize) -> Result<Option<Vec<u8>>, HostFailure> {
-        self.pipes.next_line(most_bytes).await
+impl LineTransport for TestTransport {
+    async fn next_line(&mut self, max_bytes: usize) -> Result<Option<Vec<u8>>, HostFailure> {
+        self.streams.next_line(max_bytes).await
     }
 
-    fn begun(&self) -> &[u8] {
-        self.pipes.begun()
+    fn partial_line(&self) -> &[u8] {
+        self.streams.partial_line()
     }
 
     async fn send_line(&mut self, line: &[u8]) -> Result<(), HostFailure> {
-        self.pipes.send_line(line).await
+        self.streams.send_line(line).await
     }
 
     fn stderr(&self) -> String {
@@ -34,29 +34,29 @@ impl Lines for Said {
     }
 }
 
-/// A host, and this end of the lines to it.
-fn host(stderr: &'static str) -> (DuplexStream, Said) {
+/// A simulated host, and the transport to it.
+fn host(stderr: &'static str) -> (DuplexStream, TestTransport) {
     let (there, here) = duplex(64 << 10);
     let (reader, writer) = split(here);
-    let pipes = Pipes::new(reader, writer);
-    (there, Said { pipes, stderr })
+    let streams = StreamTransport::new(reader, writer);
+    (there, TestTransport { streams, stderr })
 }
 
-/// Runs without real time: waits that nothing else can end are over at once.
+/// Runs a future with a paused clock: a timeout that nothing else can end is over at once.
 fn run<T>(future: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
     runtime.block_on(future)
 }
 
-/// What becomes of a host that says this and, unless it goes on in silence, ends.
-fn begin(said: &[u8], stderr: &'static str, ends: bool, options: ServeOptions) -> Result<Hello, HostFailure> {
+/// The greeting from a host with this output. After the output the host ends, or else stays silent.
+fn begin(output: &[u8], stderr: &'static str, ends: bool, options: ServeOptions) -> Result<Hello, HostFailure> {
     run(async {
         let (mut there, lines) = host(stderr);
         let conversation = Conversation::with(lines, &options);
-        let talk = async {
-            // Who has heard enough reads no more.
-            let _ = there.write_all(said).await;
+        let send_output = async {
+            // The write fails if the client stops reading.
+            let _ = there.write_all(output).await;
             if ends {
                 drop(there);
             } else {
@@ -65,31 +65,31 @@ fn begin(said: &[u8], stderr: &'static str, ends: bool, options: ServeOptions) -
             std::future::pending().await
         };
         tokio::select! {
-            begun = conversation => begun.map(|(_, hello)| hello),
-            never = talk => never,
+            started = conversation => started.map(|(_, hello)| hello),
+            never = send_output => never,
         }
     })
 }
 
-fn refused(said: &[u8], stderr: &'static str, ends: bool) -> (FailureKind, String) {
-    let failure = begin(said, stderr, ends, options()).unwrap_err();
+fn refused(output: &[u8], stderr: &'static str, ends: bool) -> (FailureKind, String) {
+    let failure = begin(output, stderr, ends, options()).unwrap_err();
     assert!(failure.message.len() < 1000, "{failure}");
     (failure.kind, failure.message)
 }
 
 #[test]
-fn the_script_is_read_alike_by_every_login_shell() {
+fn every_login_shell_passes_the_script_on_unchanged() {
     is_for_every_login_shell(SCRIPT);
     let command = serve_command(&ServeOptions { sudo: true, ..options() });
     assert!(command.ends_with("' genv-remote 1 yes no"), "{command}");
 }
 
 #[test]
-fn noise_before_the_greeting_is_passed_over() {
+fn output_before_the_greeting_is_skipped() {
     let noises = [
         String::new(),
         "Welcome to gpu01!\n\x1b[31mred\x1b[0m\n\n".to_owned(),
-        // Of a profile that does not end its line.
+        // The output of a profile without a line feed at its end.
         "disk quota: 3 %".to_owned(),
         "{\"genv_remote\n{}\n[1]\nnull\n".to_owned(),
         "x".repeat(LONGEST_NOISE_BYTES - 10) + "\n",
@@ -98,63 +98,63 @@ fn noise_before_the_greeting_is_passed_over() {
     for noise in noises {
         let hello = begin(format!("{noise}{HELLO_LINE}\n").as_bytes(), "", false, options());
         let hello = hello.unwrap_or_else(|failure| panic!("{failure}"));
-        assert!(hello.may_enforce && hello.answers_with == Answers::Genv);
+        assert!(hello.may_enforce && hello.answers_with == HostProgram::Genv);
     }
 }
 
 #[test]
-fn more_noise_than_that_is_refused_with_its_beginning() {
+fn too_much_output_before_the_greeting_is_an_error_with_its_beginning() {
     let more = ["motd\n".to_owned() + &"x".repeat(LONGEST_NOISE_BYTES), "motd\n".repeat(20_000)];
     for noise in more {
         let (kind, message) = refused(format!("{noise}\n{HELLO_LINE}\n").as_bytes(), "", false);
         assert_eq!(kind, FailureKind::Protocol);
-        assert!(message.contains("more than 64 KiB before any answer, beginning with 'motd"), "{message}");
+        assert!(message.contains("more than 64 KiB before a greeting, beginning with 'motd"), "{message}");
     }
 }
 
-/// What comes of a host that goes on with a line for ever, and how many bytes of it were taken.
+/// The result of `here` while the host sends an endless line, and the number of bytes that the client has read.
 async fn endless<T>(there: &mut DuplexStream, here: impl Future<Output = T>) -> (T, usize) {
-    let mut taken = 0;
-    let told = tokio::select! {
-        told = here => told,
+    let mut bytes_read = 0;
+    let result = tokio::select! {
+        result = here => result,
         never = async {
             while there.write_all(&[b'x'; 4096]).await.is_ok() {
-                taken += 4096;
+                bytes_read += 4096;
             }
             std::future::pending().await
         } => never,
     };
-    (told, taken)
+    (result, bytes_read)
 }
 
 #[test]
-fn a_line_without_end_is_refused_before_it_fills_the_memory() {
+fn an_endless_line_is_an_error_and_memory_stays_bounded() {
     run(async {
         let (mut there, lines) = host("");
         let options = options();
-        let (begun, taken) = endless(&mut there, Conversation::with(lines, &options)).await;
-        let failure = begun.map(|_| ()).unwrap_err();
+        let (started, bytes_read) = endless(&mut there, Conversation::with(lines, &options)).await;
+        let failure = started.map(|_| ()).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Protocol);
-        assert!(failure.message.contains("more than 64 KiB before any answer, beginning with 'xxx"), "{failure}");
-        // With what is on its way.
-        assert!(taken <= 3 * LONGEST_NOISE_BYTES, "{taken}");
+        assert!(failure.message.contains("more than 64 KiB before a greeting, beginning with 'xxx"), "{failure}");
+        // The pipe between host and client holds some bytes too.
+        assert!(bytes_read <= 3 * LONGEST_NOISE_BYTES, "{bytes_read}");
 
         let (mut there, lines) = host("");
         let hello = format!("{HELLO_LINE}\n");
         there.write_all(hello.as_bytes()).await.unwrap();
         let (mut conversation, _) = Conversation::with(lines, &options).await.unwrap();
-        let (reply, taken) = endless(&mut there, conversation.next_reply()).await;
+        let (reply, bytes_read) = endless(&mut there, conversation.next_reply()).await;
         let failure = reply.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Protocol);
         assert!(failure.message.contains(&format!("more than {LONGEST_LINE_BYTES} bytes")), "{failure}");
-        assert!(taken <= 2 * LONGEST_LINE_BYTES, "{taken}");
-        assert!(conversation.lines.begun().len() < 4096);
+        assert!(bytes_read <= 2 * LONGEST_LINE_BYTES, "{bytes_read}");
+        assert!(conversation.lines.partial_line().len() < 4096);
     });
 }
 
 #[test]
-fn a_failure_quotes_the_output_of_a_host_that_does_not_greet() {
-    for (said, stderr, ends, kind, expected) in [
+fn the_error_of_a_host_without_a_greeting_quotes_its_output() {
+    for (output, stderr, ends, kind, expected) in [
         ("", "", true, FailureKind::Command, "printed: nothing"),
         (
             "This account is currently not available.\n",
@@ -164,10 +164,10 @@ fn a_failure_quotes_the_output_of_a_host_that_does_not_greet() {
             "printed: 'This account is currently not available.'",
         ),
         ("motd\n", "sh: 1: \x1b[2Jno\n\n", true, FailureKind::Command, "printed: 'sh: 1: \\u{1b}[2Jno'"),
-        ("motd", "", false, FailureKind::TimedOut, "no answer within 60 s"),
+        ("motd", "", false, FailureKind::TimedOut, "no greeting within 60 s"),
         ("Password:\n", "", false, FailureKind::TimedOut, "its last line: 'Password:'"),
         ("motd\nVerification code: ", "", false, FailureKind::TimedOut, "its last line: 'Verification code:'"),
-        ("{\"genv_remote\":\"one\"}\n", "", false, FailureKind::Protocol, "cannot understand its greeting"),
+        ("{\"genv_remote\":\"one\"}\n", "", false, FailureKind::Protocol, "its greeting is invalid"),
         (
             "{\"genv_remote\":1,\"answers_with\":\"slurm\"}\n",
             "",
@@ -177,15 +177,15 @@ fn a_failure_quotes_the_output_of_a_host_that_does_not_greet() {
         ),
         ("{\"genv_remote\":1,", "", true, FailureKind::Protocol, "EOF"),
     ] {
-        let (found, message) = refused(said.as_bytes(), stderr, ends);
+        let (found, message) = refused(output.as_bytes(), stderr, ends);
         assert_eq!(found, kind, "{message}");
         assert!(message.contains(expected), "{message}");
     }
 }
 
 #[test]
-fn who_has_to_be_upgraded_is_told() {
-    for (said, expected) in [
+fn the_error_of_another_protocol_version_names_the_side_to_upgrade() {
+    for (output, expected) in [
         (
             r#"{"genv_remote":2,"version":"9.9","answers_with":{"new":1}}"#,
             "genv 9.9 there speaks version 2 of the protocol, and genv 0.1.0 here version 1: upgrade genv here to 9.9 \
@@ -197,16 +197,16 @@ fn who_has_to_be_upgraded_is_told() {
              to 0.1.0 or later",
         ),
     ] {
-        let (kind, message) = refused(format!("{said}\n").as_bytes(), "", false);
+        let (kind, message) = refused(format!("{output}\n").as_bytes(), "", false);
         assert_eq!(kind, FailureKind::Protocol);
         assert!(message.ends_with(expected), "{message}");
     }
 }
 
 #[test]
-fn the_failure_of_sudo_has_the_line_that_allows_it() {
+fn the_error_of_sudo_has_the_line_of_sudoers_that_allows_the_command() {
     let sudo = ServeOptions { sudo: true, ..options() };
-    for (said, stderr, expected) in [
+    for (output, stderr, expected) in [
         (
             "motd\n\ngenv-remote-sudo 1 alice /usr/local/bin/genv remote-serve \n",
             "sudo: a password is required\n",
@@ -231,10 +231,10 @@ fn the_failure_of_sudo_has_the_line_that_allows_it() {
         (
             "\ngenv-remote-sudo 2 alice /usr/bin/genv remote-serve \n",
             "genv: GENV_DEVICES is 'x'\n",
-            "ended there with exit code 2, and printed: 'genv: GENV_DEVICES is 'x''",
+            "ended with exit code 2, and printed: 'genv: GENV_DEVICES is 'x''",
         ),
     ] {
-        let failure = begin(said.as_bytes(), stderr, true, sudo).unwrap_err();
+        let failure = begin(output.as_bytes(), stderr, true, sudo).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Command);
         assert!(failure.message.contains(expected), "{failure}");
     }
@@ -252,10 +252,10 @@ fn replies_come_in_any_order_and_a_malformed_reply_ends_the_conversation() {
             let request = Request::Enforce { id, intents };
             conversation.request(&request).await.unwrap();
         }
-        let mut asked = vec![0; 112];
-        let read = there.read(&mut asked).await.unwrap();
+        let mut requests = vec![0; 112];
+        let read = there.read(&mut requests).await.unwrap();
         assert_eq!(
-            String::from_utf8_lossy(&asked[..read]),
+            String::from_utf8_lossy(&requests[..read]),
             "{\"request\":\"enforce\",\"id\":1,\"intents\":[1]}\n{\"request\":\"enforce\",\"id\":2,\"intents\":[2]}\n"
         );
         let replies = concat!(

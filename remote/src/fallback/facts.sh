@@ -1,7 +1,8 @@
-# Tells of each process whose number is read, and of its ancestors: number, parent, start in ticks since boot, user (- where
-# real and effective users differ), whether its environ may be read, and command name. Then what the users are called that
-# were read as u and a number.
-# See script.rs for what may be in here.
+# Reads lines from stdin: p PID or m PID for a process, u UID for a user.
+# Prints a line for each process and each of its ancestors: pid, parent, start in ticks since boot, uid (- if real and
+# effective uid differ), whether its environ is readable, and its command name. Prints the names of the users of the
+# processes p, and of the users u.
+# The comment of script.rs lists the characters that this file must not contain.
 printf "\n#genv-remote begin 0\n";
 hertz=$(getconf CLK_TCK 2>/dev/null || echo 100);
 while read -r key value; do

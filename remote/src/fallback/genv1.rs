@@ -1,7 +1,7 @@
-//! What genv 1.x tells of a host: `genv usage snapshot`.
+//! The output of `genv usage snapshot` of genv 1.x.
 //!
-//! Of a process it says which environment its environ names. That it says none may also mean that it could not read the
-//! environ, which it does not tell apart.
+//! The output has the environment that the environ of each process names. A process without an environment either names none,
+//! or has an environ that genv 1.x could not read: the output is the same in both cases.
 
 use std::collections::HashMap;
 
@@ -9,31 +9,31 @@ use genv_core::proc::Claim;
 use genv_core::state::{State, Usage, UsageProcess, read_usage};
 use jiff::tz::TimeZone;
 
-use super::processes::{Facts, UNREADABLE};
+use super::processes::{PolledProcess, UNREADABLE};
 use super::sections::Section;
 use crate::failure::quoted_last_line;
 use crate::sudo;
 
-/// What genv 1.x told.
+/// The parsed output of genv 1.x.
 pub(super) struct Genv1 {
     pub(super) state: State,
-    /// By pid.
+    /// The environment that each process claims, by pid.
     claims: HashMap<u32, Option<String>>,
-    /// Whether it ran as root, who may read every environ.
+    /// Whether genv ran as root, and so could read every environ.
     as_root: bool,
 }
 
 impl Genv1 {
-    /// Reads what it printed; `stderr` is what it said besides.
+    /// Parses the output. `stderr` is the stderr of the script.
     ///
     /// # Errors
-    /// It failed, or printed something else.
+    /// genv failed, or its output has another format.
     pub(super) fn parse(usage: Section<'_>, stderr: &str, zone: &TimeZone, as_root: bool) -> Result<Self, String> {
         if usage.code != 0 {
             let refusal = sudo::refusal(&String::from_utf8_lossy(usage.text), stderr);
             return Err(refusal.unwrap_or_else(|| {
                 format!(
-                    "'genv usage snapshot' ended with exit code {} and said {}: run it on this host",
+                    "'genv usage snapshot' ended with exit code {} and printed {}: run it on this host",
                     usage.code,
                     quoted_last_line(stderr).unwrap_or_else(|| "nothing".to_owned())
                 )
@@ -44,12 +44,12 @@ impl Genv1 {
         Ok(Self { state, claims: processes.into_iter().map(claim).collect(), as_root })
     }
 
-    /// What a process claims, by what was told of it.
-    pub(super) fn claim(&self, pid: u32, facts: &Facts) -> Claim {
+    /// The claim of a process.
+    pub(super) fn claim(&self, pid: u32, facts: &PolledProcess) -> Claim {
         match self.claims.get(&pid) {
             Some(Some(eid)) => Claim::Named(eid.clone()),
             Some(None) if self.as_root || facts.environ_readable => Claim::Absent,
-            // It was started after genv looked, or cannot be read.
+            // The process started after genv read the processes, or its environ is unreadable.
             Some(None) | None => UNREADABLE,
         }
     }

@@ -1,8 +1,7 @@
-//! What `nvidia-smi --query-gpu` and `--query-compute-apps` print, as a sample of a GPU source.
+//! The output of `nvidia-smi --query-gpu` and `--query-compute-apps`, parsed to a sample of a GPU source.
 //!
-//! It prints in words what it could not ask, as `[N/A]`, `[Not Supported]` or `[Unknown Error]`: that is then absent.
-//! Processes that only draw are in none of its queries, MIG devices are parts of their GPUs, and nobody's share of the
-//! utilization is told.
+//! A value such as `[N/A]`, `[Not Supported]` or `[Unknown Error]` is absent in the sample. Neither query lists graphics
+//! processes or the utilization of each process, and MIG devices count as parts of their GPUs.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +11,19 @@ use genv_core::text::{harmless, shortened};
 
 use super::sections::Section;
 
-/// How much of what it complains about is told.
-const MOST_SHOWN_CHARACTERS: usize = 200;
+/// An error quotes at most this many characters of the output.
+const MAX_QUOTED_CHARACTERS: usize = 200;
 
-/// Columns of `--query-gpu`, in the order in which the script asks for them. The name is last: it may have commas.
+/// The number of columns of `--query-gpu` in `poll.sh`. The name is the last column: it may have commas.
 const DEVICE_COLUMNS: usize = 12;
 
-/// What a device that does not answer any more has in the place of values.
+/// Values of a device that does not answer any more.
 const LOST: [&str; 2] = ["GPU is lost", "GPU requires reset"];
 
-/// The sample of both outputs.
+/// Parses both outputs to one sample.
 ///
 /// # Errors
-/// No device is told of, and why.
+/// The output lists no device; the text is the reason.
 pub(super) fn sample(devices: Section<'_>, processes: Section<'_>) -> Result<GpuSample, String> {
     let text = String::from_utf8_lossy(devices.text);
     let mut sample = GpuSample::default();
@@ -35,35 +34,35 @@ pub(super) fn sample(devices: Section<'_>, processes: Section<'_>) -> Result<Gpu
             sample.devices.push(device);
         }
     }
-    // A machine without any device says so in words, too.
+    // On a machine without devices nvidia-smi prints a sentence and succeeds.
     if sample.devices.is_empty() {
-        return Err(complaint("devices", devices, &text));
+        return Err(no_devices(devices, &text));
     }
     sample.devices.sort_by_key(|device| device.index);
     if processes.code == 0 {
         let text = String::from_utf8_lossy(processes.text);
-        attach(&mut sample.devices, &text);
+        add_processes(&mut sample.devices, &text);
     }
     Ok(sample)
 }
 
-/// Why it told nothing.
-fn complaint(of: &str, section: Section<'_>, text: &str) -> String {
+/// Why the output lists no device.
+fn no_devices(section: Section<'_>, text: &str) -> String {
     if section.code == 127 {
         return "there is no nvidia-smi on this host: install the NVIDIA driver's programs".to_owned();
     }
-    let said = text.lines().map(str::trim).find(|line| !line.is_empty());
-    let said = said.map_or_else(
+    let printed = text.lines().map(str::trim).find(|line| !line.is_empty());
+    let printed = printed.map_or_else(
         || "nothing".to_owned(),
-        |line| format!("'{}'", shortened(&harmless(line), MOST_SHOWN_CHARACTERS)),
+        |line| format!("'{}'", shortened(&harmless(line), MAX_QUOTED_CHARACTERS)),
     );
     format!(
-        "nvidia-smi tells of no {of}: it ended with exit code {} and said {said}: run it on this host",
+        "nvidia-smi lists no devices: it ended with exit code {} and printed {printed}: run it on this host",
         section.code
     )
 }
 
-/// One line of `--query-gpu`; none if it is something else.
+/// Parses a line of `--query-gpu`: the driver version and the device. Absent for another line.
 fn device(line: &str) -> Option<(Option<String>, DeviceSample)> {
     let fields: Vec<&str> = line.splitn(DEVICE_COLUMNS, ',').map(str::trim).collect();
     let [
@@ -116,14 +115,14 @@ fn device(line: &str) -> Option<(Option<String>, DeviceSample)> {
     Some((word(driver_version), sample))
 }
 
-/// Adds the processes of `--query-compute-apps`. A device of which it says that it cannot tell has none that are known.
-fn attach(devices: &mut [DeviceSample], text: &str) {
+/// Adds the processes of `--query-compute-apps`. If the output cannot list the processes of a device, they stay unknown.
+fn add_processes(devices: &mut [DeviceSample], text: &str) {
     let mut by_uuid: BTreeMap<&str, Option<Vec<GpuProcess>>> = BTreeMap::new();
-    let mut understood = true;
+    let mut is_complete = true;
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();
         let [uuid, pid, used] = fields[..] else {
-            understood = false;
+            is_complete = false;
             continue;
         };
         let rows = by_uuid.entry(uuid).or_insert_with(|| Some(Vec::new()));
@@ -134,7 +133,7 @@ fn attach(devices: &mut [DeviceSample], text: &str) {
         let Some(rows) = rows else { continue };
         let memory_used_bytes = mebibytes(used);
         match rows.iter_mut().find(|row| row.pid == pid) {
-            // Its parts of a GPU that is split.
+            // The process uses several parts of a split GPU.
             Some(row) => {
                 row.memory_used_bytes = row.memory_used_bytes.zip(memory_used_bytes).map(|(a, b)| a.saturating_add(b));
             }
@@ -146,7 +145,7 @@ fn attach(devices: &mut [DeviceSample], text: &str) {
             }),
         }
     }
-    if !understood {
+    if !is_complete {
         return;
     }
     for device in devices.iter_mut().filter(|device| !device.lost) {
@@ -154,7 +153,7 @@ fn attach(devices: &mut [DeviceSample], text: &str) {
     }
 }
 
-/// A text that is not one of its words for what it could not ask.
+/// A text value; absent for a word such as `[N/A]`.
 fn word(field: &str) -> Option<String> {
     (!field.is_empty() && !field.starts_with('[')).then(|| field.to_owned())
 }

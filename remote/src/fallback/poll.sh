@@ -1,6 +1,8 @@
-# Tells the devices of this host, the processes that compute on them and, with genv 1.x, its environments.
-# Run as: genv-remote GENV SUDO, each yes or no. See script.rs for what may be in here.
-# Each part ends in a line with its name and the exit code of what told it; what comes before the first is noise.
+# Prints the devices of this host, the processes that compute on them and, with genv 1.x, its environments.
+# Arguments: GENV (yes or no), SUDO (yes or no).
+# The comment of script.rs lists the characters that this file must not contain.
+# Each section ends with a line that has its name and the exit code of its program. Output before the section begin is
+# from the user's profile.
 PATH=$PATH:/usr/local/bin:/usr/local/sbin:/usr/bin:/bin:$HOME/.local/bin:$HOME/bin:/opt/genv/bin:/snap/bin;
 LC_ALL=C;
 GENV_BYPASS=1;

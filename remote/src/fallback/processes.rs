@@ -1,30 +1,30 @@
-//! Processes of a host, as a loop of its shell over `/proc` tells of them.
+//! The output of `facts.sh`: processes of a host, by a shell loop over `/proc`.
 
 use std::collections::HashMap;
 
 use genv_core::proc::{Claim, Lineage, MissingEvidence, ProcessFacts, ProcessRead, ProcessTable};
 
-/// What was learned of one process.
+/// One process of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct PolledProcess {
     pub(super) uid: Option<u32>,
     pub(super) environ_readable: bool,
     start_time_ticks: u64,
     comm: String,
 }
 
-/// All that was learned.
+/// The whole output.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Answer {
-    facts: HashMap<u32, Facts>,
+pub(super) struct ProcessList {
+    facts: HashMap<u32, PolledProcess>,
     lineage: foldhash::HashMap<u32, Lineage>,
     pub(super) usernames: HashMap<u32, String>,
 }
 
-impl Answer {
-    /// Reads what the script printed; lines that are something else are passed over.
+impl ProcessList {
+    /// Parses the output. Other lines are skipped.
     pub(super) fn parse(text: &[u8]) -> Self {
-        let mut answer = Self::default();
+        let mut list = Self::default();
         let mut boot_seconds = 0.0;
         let mut ticks_per_second = 100.0;
         for line in String::from_utf8_lossy(text).lines() {
@@ -45,17 +45,17 @@ impl Answer {
                         && let Ok(uid) = uid.parse()
                         && !name.is_empty()
                     {
-                        answer.usernames.insert(uid, name.to_owned());
+                        list.usernames.insert(uid, name.to_owned());
                     }
                 }
-                "process" => answer.process(rest, boot_seconds, ticks_per_second),
+                "process" => list.add_process(rest, boot_seconds, ticks_per_second),
                 _ => {}
             }
         }
-        answer
+        list
     }
 
-    fn process(&mut self, rest: &str, boot_seconds: f64, ticks_per_second: f64) {
+    fn add_process(&mut self, rest: &str, boot_seconds: f64, ticks_per_second: f64) {
         let mut fields = rest.splitn(6, ' ');
         let mut next = || fields.next().unwrap_or_default();
         let (pid, parent, start, uid, environ, comm) = (next(), next(), next(), next(), next(), next());
@@ -66,15 +66,17 @@ impl Answer {
         let start_timestamp_seconds = boot_seconds + start_time_ticks as f64 / ticks_per_second;
         let uid = uid.parse().ok();
         self.lineage.insert(pid, Lineage { start_time_ticks, start_timestamp_seconds, parent, uid });
-        self.facts
-            .insert(pid, Facts { uid, environ_readable: environ == "yes", start_time_ticks, comm: comm.to_owned() });
+        self.facts.insert(
+            pid,
+            PolledProcess { uid, environ_readable: environ == "yes", start_time_ticks, comm: comm.to_owned() },
+        );
     }
 
-    /// The table of these processes, each with what it claims.
+    /// A table of these processes. `claim` gives the claim of each process.
     pub(super) fn table(
         &self,
         pids: impl IntoIterator<Item = u32>,
-        claim: impl Fn(u32, &Facts) -> Claim,
+        claim: impl Fn(u32, &PolledProcess) -> Claim,
     ) -> ProcessTable {
         let read = |pid: u32| {
             let Some(facts) = self.facts.get(&pid) else {
@@ -98,5 +100,5 @@ impl Answer {
     }
 }
 
-/// A claim that could not be read.
+/// The claim of a process with an unreadable environ.
 pub(super) const UNREADABLE: Claim = Claim::Missing(MissingEvidence::EnvironUnreadable);

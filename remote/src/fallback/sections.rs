@@ -1,25 +1,25 @@
-//! The output of one script that runs several programs.
+//! Splits the output of a script that runs several programs.
 
 use std::collections::BTreeMap;
 
-/// What a script prints before the name of a part and the exit code of what told it.
-const MARK: &str = "#genv-remote ";
+/// The prefix of the line at the end of a section. The section's name and its program's exit code follow.
+const PREFIX: &str = "#genv-remote ";
 
-/// What one program printed.
+/// The output and the exit code of one program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Section<'a> {
     pub(super) text: &'a [u8],
     pub(super) code: u32,
 }
 
-/// The parts of an output, by name. What comes before the part `begin` is what a profile printed.
+/// The sections of an output, by name. Output of the user's profile precedes the section `begin`.
 pub(super) fn sections(output: &[u8]) -> BTreeMap<&str, Section<'_>> {
     let mut sections = BTreeMap::new();
     let mut start = 0;
     let mut at = 0;
     for line in output.split_inclusive(|byte| *byte == b'\n') {
         let text = std::str::from_utf8(line).unwrap_or_default();
-        if let Some((name, code)) = text.strip_prefix(MARK).and_then(|mark| mark.trim_end().split_once(' '))
+        if let Some((name, code)) = text.strip_prefix(PREFIX).and_then(|rest| rest.trim_end().split_once(' '))
             && let Ok(code) = code.parse()
         {
             let text = &output[start..at];
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_part_is_what_came_before_its_mark() {
+    fn each_section_is_the_output_before_its_line() {
         let output =
             b"motd\n#genv-remote begin 0\na\nb\n\n#genv-remote one 3\n#genv-remote two 0\n\xff\n#genv-remote x\nrest";
         let sections = sections(output);
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_parts_of_one_name_the_first_counts() {
+    fn the_first_of_two_sections_with_one_name_counts() {
         let sections = sections(b"a\n#genv-remote p 0\nb\n#genv-remote p 1\n");
         assert_eq!(sections["p"], Section { text: b"a\n", code: 0 });
     }

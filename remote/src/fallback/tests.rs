@@ -1,4 +1,4 @@
-//! Hosts whose commands print what a test says.
+//! Tests with recorded output in place of hosts.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,9 +12,9 @@ use super::*;
 use crate::script::tests::is_for_every_login_shell;
 use crate::session::CommandEnd;
 
-/// Answers to the commands of one poll, in their order, and what those read.
+/// Outputs of the commands of one poll, in order, and the text that the commands read.
 struct Recorded {
-    answers: Mutex<Vec<Vec<u8>>>,
+    outputs: Mutex<Vec<Vec<u8>>>,
     read: Mutex<String>,
 }
 
@@ -24,25 +24,25 @@ impl Commands for Recorded {
         self.read.lock().unwrap().push_str(&text);
         Ok(CommandOutput {
             end: CommandEnd::Exited(0),
-            stdout: self.answers.lock().unwrap().remove(0),
+            stdout: self.outputs.lock().unwrap().remove(0),
             stderr: "sudo: a password is required\n".to_owned(),
         })
     }
 }
 
-fn poller(answers: Answers, sudo: bool) -> Poller {
-    Poller::new("gpu01", answers, sudo, &CollectOptions::default(), Duration::from_secs(1))
+fn poller(program: HostProgram, sudo: bool) -> Poller {
+    Poller::new("gpu01", program, sudo, &CollectOptions::default(), Duration::from_secs(1))
 }
 
-fn poll(poller: &mut Poller, answers: &[&[u8]]) -> (Result<Snapshot, HostFailure>, String) {
-    let host = Recorded { answers: Mutex::new(answers.iter().map(|it| it.to_vec()).collect()), read: Mutex::default() };
+fn poll(poller: &mut Poller, outputs: &[&[u8]]) -> (Result<Snapshot, HostFailure>, String) {
+    let host = Recorded { outputs: Mutex::new(outputs.iter().map(|it| it.to_vec()).collect()), read: Mutex::default() };
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let snapshot = runtime.build().unwrap().block_on(poller.poll(&host));
     (snapshot, host.read.into_inner().unwrap())
 }
 
-/// What the first script prints.
-fn told(uid: u32, devices: &str, processes: &str, usage: Option<(&str, u32)>) -> Vec<u8> {
+/// The output of `poll.sh`.
+fn poll_output(uid: u32, devices: &str, processes: &str, usage: Option<(&str, u32)>) -> Vec<u8> {
     let usage = usage.map_or_else(String::new, |(text, code)| format!("{text}\n#genv-remote usage {code}\n"));
     format!(
         "motd\n\n#genv-remote begin 0\ngpu01\n1795200000 +0130\n{uid}\n\n#genv-remote host 0\n{devices}\n#genv-remote \
@@ -59,7 +59,7 @@ const TWO: &str = "\
 const FACTS_OF_7: &[u8] = b"#genv-remote begin 0\nboot 1795000000 100\nprocess 7 1 5000 1001 no py\xff thon\n\
 user 1001 alice\nprocess 1 0 1 0 no init\nuser 0 root\n\n#genv-remote facts 0\n";
 
-/// A recorded file; `columns` picks those that the script asks for of what was asked for then.
+/// A recorded output of nvidia-smi; `columns` selects the columns that `poll.sh` asks for.
 fn recorded(name: &str, columns: &[usize]) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/nvidia-smi");
     let text = fs::read_to_string(folder.join(name)).unwrap();
@@ -75,15 +75,15 @@ fn recorded(name: &str, columns: &[usize]) -> String {
 }
 
 #[test]
-fn the_scripts_are_read_alike_by_every_login_shell() {
+fn every_login_shell_passes_the_scripts_on_unchanged() {
     is_for_every_login_shell(POLL);
     is_for_every_login_shell(FACTS);
 }
 
 #[test]
-fn what_could_not_be_asked_is_absent() {
-    let told = told(1000, TWO, "GPU-a, 7, 8192\nGPU-a, 7, [N/A]\nGPU-b, [N/A], [N/A]\n", None);
-    let (snapshot, read) = poll(&mut poller(Answers::NvidiaSmi, false), &[&told, FACTS_OF_7]);
+fn values_that_nvidia_smi_does_not_have_are_absent() {
+    let output = poll_output(1000, TWO, "GPU-a, 7, 8192\nGPU-a, 7, [N/A]\nGPU-b, [N/A], [N/A]\n", None);
+    let (snapshot, read) = poll(&mut poller(HostProgram::NvidiaSmi, false), &[&output, FACTS_OF_7]);
     let snapshot = snapshot.unwrap();
     assert_eq!(read, "p 7\n");
     assert_eq!(snapshot.timestamp_seconds, 1_795_200_000.0);
@@ -105,35 +105,35 @@ fn what_could_not_be_asked_is_absent() {
 }
 
 #[test]
-fn recorded_output_of_four_generations_is_understood() {
+fn recorded_output_of_four_driver_generations_is_parsed() {
     for generation in [470, 535, 550] {
         let devices = recorded(&format!("{generation}-query-gpu.txt"), &[0, 1, 9, 3, 4, 9, 5, 9, 6, 9, 9, 2]);
         let processes = recorded(&format!("{generation}-query-compute-apps.txt"), &[0, 1, 3]);
-        let told = told(0, &devices, &processes, None);
-        let (snapshot, _) = poll(&mut poller(Answers::NvidiaSmi, false), &[&told, FACTS_OF_7]);
+        let output = poll_output(0, &devices, &processes, None);
+        let (snapshot, _) = poll(&mut poller(HostProgram::NvidiaSmi, false), &[&output, FACTS_OF_7]);
         let snapshot = snapshot.unwrap();
         assert_eq!(snapshot.devices.len(), 2, "{generation}");
         assert_eq!(snapshot.devices[0].measurements.temperature_celsius, Some(33.0));
-        // 470 tells of no processes: then it is not known whether there are any.
+        // The driver 470 lists no processes, so that they are unknown.
         let measured = generation != 470;
         assert_eq!(snapshot.devices[0].processes_measured, measured, "{generation}");
         assert_eq!(snapshot.processes.len(), usize::from(measured), "{generation}");
     }
     let processes = recorded("580-query-compute-apps.txt", &[0, 1, 3]);
     let devices = TWO.replace("GPU-a", "GPU-12345678-1234-1234-1234-123456780000");
-    let told = told(0, &devices, &processes, None);
-    let (snapshot, read) = poll(&mut poller(Answers::NvidiaSmi, false), &[&told, FACTS_OF_7]);
+    let output = poll_output(0, &devices, &processes, None);
+    let (snapshot, read) = poll(&mut poller(HostProgram::NvidiaSmi, false), &[&output, FACTS_OF_7]);
     assert_eq!(snapshot.unwrap().processes.len(), 4);
     assert_eq!(read, "p 614\np 621\np 628\np 631\n");
 }
 
 #[test]
-fn a_lost_device_is_not_up_and_keeps_what_is_known_of_it() {
-    let mut poller = poller(Answers::NvidiaSmi, false);
+fn a_lost_device_is_not_up_and_keeps_its_name() {
+    let mut poller = poller(HostProgram::NvidiaSmi, false);
     let lost = "Unable to determine the device handle for gpu 0000:0B:00.0: GPU is lost. Reboot the system\n\
                 0, GPU-a, 550.1, [GPU is lost], [GPU is lost], 1, 1, 1, 1, 1, 1, [GPU is lost]\n";
-    poll(&mut poller, &[&told(0, TWO, "", None), FACTS_OF_7]).0.unwrap();
-    let (snapshot, _) = poll(&mut poller, &[&told(0, lost, "", None), FACTS_OF_7]);
+    poll(&mut poller, &[&poll_output(0, TWO, "", None), FACTS_OF_7]).0.unwrap();
+    let (snapshot, _) = poll(&mut poller, &[&poll_output(0, lost, "", None), FACTS_OF_7]);
     let snapshot = snapshot.unwrap();
     assert!(snapshot.devices.iter().all(|device| !device.up));
     assert_eq!(snapshot.devices[0].name.as_deref(), Some("NVIDIA A100-SXM4-40GB"));
@@ -155,13 +155,13 @@ const FACTS_OF_8: &[u8] = b"#genv-remote begin 0\nboot 1795000000 100\nprocess 7
 process 8 2 5000 1002 no x\nprocess 2 0 1 0 no other\nprocess 1 0 1 0 no init\nuser 1001 alice\n\n#genv-remote facts 0\n";
 
 #[test]
-fn what_genv_1_says_of_a_process_counts_and_what_it_could_not_read_is_unknown() {
+fn environments_of_genv_1_count_and_a_process_with_an_unreadable_environ_is_unknown() {
     let apps = "GPU-a, 7, 1\nGPU-a, 8, 1\nGPU-a, 9, 1\n";
     let environment = Attribution::Environment { eid: "e1".to_owned() };
-    // As root it has read every environ; otherwise that it names none means nothing.
+    // As root genv 1.x has read every environ; as another user a missing environment proves nothing.
     for (uid, sudo, reason) in [(0, false, "no_claim"), (1000, true, "no_claim"), (1000, false, "environ_unreadable")] {
-        let told = told(uid, TWO, apps, Some((USAGE, 0)));
-        let (snapshot, read) = poll(&mut poller(Answers::Genv1, sudo), &[&told, FACTS_OF_8]);
+        let output = poll_output(uid, TWO, apps, Some((USAGE, 0)));
+        let (snapshot, read) = poll(&mut poller(HostProgram::Genv1, sudo), &[&output, FACTS_OF_8]);
         let snapshot = snapshot.unwrap();
         assert_eq!(read, "p 7\np 8\np 9\nm 1\nu 1001\n");
         let [inside, other, ended] = &snapshot.processes[..] else { panic!("{snapshot:#?}") };
@@ -173,23 +173,23 @@ fn what_genv_1_says_of_a_process_counts_and_what_it_could_not_read_is_unknown() 
         assert_eq!(ended.attribution.state(), "unknown");
         let environment = snapshot.environment("e1").unwrap();
         assert_eq!(environment.username, "alice");
-        // Local there: one and a half hours ahead.
+        // The time zone of the host is one and a half hours ahead.
         assert_eq!(environment.created_timestamp_seconds, Some(1_794_868_200.0));
         assert_eq!(snapshot.devices[0].attachments[0].share_ratio, 0.25);
     }
 }
 
 #[test]
-fn a_genv_1_that_fails_or_says_something_else_leaves_the_devices() {
+fn an_error_of_genv_1_leaves_the_devices_in_the_snapshot() {
     for (usage, code, expected) in [
-        ("", 1, "ended with exit code 1 and said 'sudo: a password is required'"),
+        ("", 1, "ended with exit code 1 and printed 'sudo: a password is required'"),
         ("Traceback", 0, "cannot understand what 'genv usage snapshot' prints"),
         (&USAGE[..200], 0, "cannot understand"),
         ("{\"envs\":{\"envs\":[]},\"devices\":{\"devices\":[]}}", 0, "it has no 'processes'"),
         ("[]", 0, "it has no 'envs'"),
     ] {
-        let told = told(1000, TWO, "GPU-a, 7, 1\n", Some((usage, code)));
-        let (snapshot, _) = poll(&mut poller(Answers::Genv1, true), &[&told, FACTS_OF_8]);
+        let output = poll_output(1000, TWO, "GPU-a, 7, 1\n", Some((usage, code)));
+        let (snapshot, _) = poll(&mut poller(HostProgram::Genv1, true), &[&output, FACTS_OF_8]);
         let snapshot = snapshot.unwrap();
         let state = &snapshot.collectors["state"];
         let error = state.error.as_deref().unwrap_or_default();
@@ -200,7 +200,7 @@ fn a_genv_1_that_fails_or_says_something_else_leaves_the_devices() {
 }
 
 #[test]
-fn where_sudo_refuses_genv_1_the_line_that_allows_it_is_told() {
+fn the_error_of_sudo_has_the_line_of_sudoers_that_allows_genv_1() {
     let folder = tempfile::tempdir().unwrap();
     for (name, program) in [("genv", "/bin/true"), ("sudo", "/bin/false"), ("nvidia-smi", "/bin/false")] {
         symlink(program, folder.path().join(name)).unwrap();
@@ -208,34 +208,34 @@ fn where_sudo_refuses_genv_1_the_line_that_allows_it_is_told() {
     let mut script = std::process::Command::new("sh");
     script.args(["-c", &script::command(POLL, &["yes", "yes"])]);
     script.env("PATH", format!("{}:/usr/bin:/bin", folder.path().display()));
-    let told = script.output().unwrap().stdout;
-    let (snapshot, _) = poll(&mut poller(Answers::Genv1, true), &[&told, FACTS_OF_7]);
+    let output = script.output().unwrap().stdout;
+    let (snapshot, _) = poll(&mut poller(HostProgram::Genv1, true), &[&output, FACTS_OF_7]);
     let error = snapshot.unwrap().collectors["state"].error.clone();
     let expected = format!(" ALL=(root) NOPASSWD: {}/genv usage snapshot", folder.path().display());
     assert!(error.as_ref().is_some_and(|it| it.ends_with(&expected)), "{error:?}");
 }
 
 #[test]
-fn a_script_that_did_not_end_tells_nothing() {
-    let whole = told(0, TWO, "", None);
+fn an_incomplete_output_is_an_error() {
+    let whole = poll_output(0, TWO, "", None);
     let cut = &whole[..whole.len() - 20];
     for output in [&b""[..], b"This account is not available.\n", cut, b"\xff\xff"] {
-        let (snapshot, _) = poll(&mut poller(Answers::NvidiaSmi, false), &[output, FACTS_OF_7]);
+        let (snapshot, _) = poll(&mut poller(HostProgram::NvidiaSmi, false), &[output, FACTS_OF_7]);
         let failure = snapshot.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Protocol);
         assert!(failure.message.contains("a script for sh ended with status 0"), "{failure}");
     }
-    let (snapshot, _) = poll(&mut poller(Answers::NvidiaSmi, false), &[&whole, b"no"]);
+    let (snapshot, _) = poll(&mut poller(HostProgram::NvidiaSmi, false), &[&whole, b"no"]);
     assert_eq!(snapshot.unwrap_err().kind, FailureKind::Protocol);
 }
 
 #[test]
-fn counters_go_on_from_poll_to_poll() {
-    let mut poller = poller(Answers::NvidiaSmi, false);
-    let told = told(0, TWO, "GPU-a, 7, 1\n", None);
+fn counters_continue_from_poll_to_poll() {
+    let mut poller = poller(HostProgram::NvidiaSmi, false);
+    let output = poll_output(0, TWO, "GPU-a, 7, 1\n", None);
     let mut seconds = Vec::new();
     for _ in 0..4 {
-        let (snapshot, _) = poll(&mut poller, &[&told, FACTS_OF_7]);
+        let (snapshot, _) = poll(&mut poller, &[&output, FACTS_OF_7]);
         let counters = snapshot.unwrap().counters;
         let alice = counters.user_device_use.iter().find(|it| it.username == "alice");
         seconds.push(alice.and_then(|it| it.device_seconds.as_ref()).map(|it| it.outside));
@@ -246,23 +246,23 @@ fn counters_go_on_from_poll_to_poll() {
 }
 
 #[test]
-fn a_hundred_megabytes_are_read_through() {
+fn an_output_of_a_hundred_megabytes_is_parsed() {
     let long = "x".repeat(100 << 20);
-    let told = told(0, &format!("{TWO}{long}\n"), &format!("GPU-a, 7, {long}\n"), None);
-    let (snapshot, _) = poll(&mut poller(Answers::NvidiaSmi, false), &[&told, FACTS_OF_7]);
+    let output = poll_output(0, &format!("{TWO}{long}\n"), &format!("GPU-a, 7, {long}\n"), None);
+    let (snapshot, _) = poll(&mut poller(HostProgram::NvidiaSmi, false), &[&output, FACTS_OF_7]);
     assert_eq!(snapshot.unwrap().devices.len(), 2);
 }
 
 proptest! {
     #[test]
-    fn no_output_ends_the_program(
+    fn no_output_causes_a_panic(
         devices in "[0-9, .\\[\\]A-Za-z%/\n-]{0,200}|\\PC{0,60}",
         processes in "[GPU0-9a-b, \n\\[\\]/-]{0,100}|\\PC{0,60}",
         usage in "\\PC{0,80}",
         facts in "[a-z0-9 \n-]{0,200}|(process|boot|user)( [0-9]{1,20}){0,7}",
     ) {
-        let told = told(0, &devices, &processes, Some((&usage, 0)));
+        let output = poll_output(0, &devices, &processes, Some((&usage, 0)));
         let facts = format!("{facts}\n#genv-remote facts 0\n");
-        let _ = poll(&mut poller(Answers::Genv1, false), &[&told, facts.as_bytes()]);
+        let _ = poll(&mut poller(HostProgram::Genv1, false), &[&output, facts.as_bytes()]);
     }
 }

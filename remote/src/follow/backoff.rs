@@ -1,34 +1,34 @@
-//! How long to wait before a host is tried again.
+//! The wait before a new attempt to connect to a host.
 
 use std::time::Duration;
 
 use crate::FailureKind;
 
-const SHORTEST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(60);
+const MIN_WAIT: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// What grows with each failure in a row.
+/// Doubles the wait with each consecutive error.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
-    /// It went well.
+    /// Starts again with the shortest wait, after a success.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// How long to wait now. `random` of 0–1 spreads hosts that failed together over the time.
+    /// The wait after an error. `random`, from 0 to 1, spreads the attempts at hosts that failed at the same time.
     pub(super) fn next(&mut self, kind: FailureKind, random: f64) -> Duration {
-        let doubled = SHORTEST.saturating_mul(1 << self.failures.min(6));
+        let doubled = MIN_WAIT.saturating_mul(1 << self.failures.min(6));
         self.failures = self.failures.saturating_add(1);
         let wait = match kind {
-            // Only somebody's hand changes these, and each attempt is a line in the host's log.
+            // Only a person can correct these errors, and each attempt adds a line to the host's log.
             FailureKind::Unsupported | FailureKind::Unresolved | FailureKind::HostKey | FailureKind::Authentication => {
-                LONGEST
+                MAX_WAIT
             }
-            _ => doubled.min(LONGEST),
+            _ => doubled.min(MAX_WAIT),
         };
         wait.mul_f64(0.75 + 0.5 * random.clamp(0.0, 1.0))
     }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_failure_doubles_the_wait_up_to_a_minute_until_it_goes_well() {
+    fn each_error_doubles_the_wait_up_to_a_minute_until_a_success() {
         let mut backoff = Backoff::default();
         let next = |backoff: &mut Backoff| backoff.next(FailureKind::Unreachable, 0.5);
         let waits: Vec<_> = (0..8).map(|_| next(&mut backoff).as_secs()).collect();
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_failed_together_come_back_one_after_the_other() {
+    fn hosts_that_failed_together_connect_at_different_times() {
         let wait = |random| Backoff::default().next(FailureKind::HostKey, random);
         assert_eq!(wait(0.0), Duration::from_secs(45));
         assert_eq!(wait(1.0), Duration::from_secs(75));

@@ -11,67 +11,67 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use super::backoff::Backoff;
-use super::cell::Cell;
-use super::latest::Latest;
+use super::last_snapshot::LastSnapshot;
+use super::status::SharedStatus;
 use super::{Dial, EnforceCall, FollowOptions, Link, NotEnforced};
 use crate::clock;
 use crate::hosts::HostEntry;
 use crate::protocol::{Reply, Request};
 use crate::{FailureKind, HostFailure};
 
-/// A host that is connected has this many intervals to deliver, or the age at which its snapshot is withdrawn.
+/// The time limit for the next snapshot, in intervals. [`FollowOptions::max_age`] counts if it is longer.
 const MISSED_INTERVALS: u32 = 3;
 
-/// All steps until a host can be asked may together take so many times as long as one of them.
+/// The time limit for the whole connection, in multiples of the limit for one step.
 const STEPS: u32 = 2;
 
-/// Sending is waited for so long: it takes a host that does not read, or a path that is cut.
+/// The time limit for sending a request. A host that does not read, or a broken network path, exceeds it.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// [`Request::Alive`] is sent so often.
+/// The interval between two requests [`Request::Alive`].
 const ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A session with a host that cannot be asked to act may have begun before somebody mended that, if it is as old as this.
+/// A session without support for steps is opened anew after this time: its host may have got support meanwhile.
 const RENEWED_AFTER: Duration = Duration::from_secs(4 * 60);
 
 type Pending = HashMap<u64, oneshot::Sender<Result<Value, NotEnforced>>>;
 
-/// Everything that the task of a host works with.
-pub(super) struct Host<D> {
+/// The task of one host.
+pub(super) struct HostTask<D> {
     pub(super) entry: HostEntry,
     pub(super) dial: Arc<D>,
     pub(super) options: FollowOptions,
     pub(super) connecting: Arc<Semaphore>,
-    pub(super) cell: Cell,
+    pub(super) status: SharedStatus,
     pub(super) calls: mpsc::Receiver<EnforceCall>,
 }
 
-impl<D: Dial> Host<D> {
-    /// Connects, listens, and connects again, until the task is ended.
+impl<D: Dial> HostTask<D> {
+    /// Connects, receives snapshots, and connects again, until the task is aborted.
     pub(super) async fn run(mut self) {
         let mut backoff = Backoff::default();
         let mut skewed = false;
         loop {
             let failure = match self.connect().await {
                 Ok(link) => {
-                    let delivered = self.listen(link, &mut skewed).await;
-                    if delivered.snapshots > 0 {
+                    let end = self.receive_all(link, &mut skewed).await;
+                    if end.snapshots > 0 {
                         backoff.reset();
                     }
-                    delivered.failure
+                    end.failure
                 }
                 Err(failure) => failure,
             };
             let wait = backoff.next(failure.kind, random());
-            self.cell.failed(failure.clone());
+            self.status.failed(failure.clone());
             self.refuse_calls(&failure, wait).await;
         }
     }
 
     async fn connect(&self) -> Result<D::Link, HostFailure> {
         let permit = self.connecting.acquire().await;
-        let began = Instant::now();
-        // Whatever hangs is named by the step that it holds up, which has its own limit.
+        let started = Instant::now();
+        // The limit of a step is shorter, so that its error names the step that hangs.
         let limit = self.options.connect_timeout * STEPS;
         let dialled = timeout(limit, self.dial.dial(&self.entry)).await;
         drop(permit);
@@ -79,31 +79,31 @@ impl<D: Dial> Host<D> {
             Err(HostFailure::new(
                 FailureKind::TimedOut,
                 format_args!(
-                    "it did not come to an answer within {} s, each step of which was slow: see how busy it is, and the way to it",
+                    "it was not connected within {} s, since each step was slow: see how busy the host and the network are",
                     limit.as_secs_f64()
                 ),
             ))
         })?;
-        self.cell.connected(began.elapsed());
+        self.status.connected(started.elapsed());
         Ok(link)
     }
 
-    /// Hears a host until something goes wrong.
-    async fn listen(&mut self, mut link: D::Link, skewed: &mut bool) -> Delivered {
+    /// Receives snapshots and answers calls until an error.
+    async fn receive_all(&mut self, mut link: D::Link, skewed: &mut bool) -> SessionEnd {
         let mut snapshots = 0;
-        let ended = |snapshots, failure| Delivered { snapshots, failure };
+        let ended = |snapshots, failure| SessionEnd { snapshots, failure };
         let follow = Request::Follow { interval_seconds: self.options.interval.as_secs_f64(), changes: true };
         if let Err(failure) = send(&mut link, &follow).await {
             return ended(snapshots, failure);
         }
-        let patience = self.options.max_age.max(self.options.interval * MISSED_INTERVALS);
-        let mut deadline = Instant::now() + patience;
+        let snapshot_timeout = self.options.max_age.max(self.options.interval * MISSED_INTERVALS);
+        let mut deadline = Instant::now() + snapshot_timeout;
         let mut alive = interval(ALIVE_INTERVAL);
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut pending = Pending::new();
-        let mut latest = Latest::default();
+        let mut last_snapshot = LastSnapshot::default();
         let mut last_id = 0;
-        let began = Instant::now();
+        let started = Instant::now();
         loop {
             let reply = loop {
                 tokio::select! {
@@ -111,8 +111,8 @@ impl<D: Dial> Host<D> {
                     () = sleep_until(deadline) => break Err(HostFailure::new(
                         FailureKind::TimedOut,
                         format_args!(
-                            "it is connected, and has sent no snapshot for {} s: see what it is busy with; its session is begun anew",
-                            patience.as_secs_f64()
+                            "it is connected, and has sent no snapshot for {} s: see how busy it is; its session is opened anew",
+                            snapshot_timeout.as_secs_f64()
                         ),
                     )),
                     _ = alive.tick() => {
@@ -128,10 +128,10 @@ impl<D: Dial> Host<D> {
                             // The snapshots of a host that cannot execute steps are still useful.
                             Err(failure) if failure.kind == FailureKind::Unsupported => {
                                 let _ = call.outcomes.send(Err(failure.into()));
-                                if began.elapsed() > RENEWED_AFTER {
+                                if started.elapsed() > RENEWED_AFTER {
                                     break Err(HostFailure::new(
                                         FailureKind::Disconnected,
-                                        "it cannot be asked to act: its session is begun anew, to see whether that was mended",
+                                        "it does not accept step requests: its session is opened anew, to see whether it does now",
                                     ));
                                 }
                             }
@@ -146,17 +146,17 @@ impl<D: Dial> Host<D> {
             };
             let snapshot = match reply {
                 Ok(Reply::Snapshot { snapshot }) => *snapshot,
-                Ok(Reply::Changes { changes }) => match latest.changed(*changes) {
+                Ok(Reply::Changes { changes }) => match last_snapshot.changed(*changes) {
                     Ok(snapshot) => snapshot,
                     Err(failure) => return ended(snapshots, failure),
                 },
                 Ok(Reply::Enforced { id, outcomes }) => {
-                    answer(&mut pending, id, Ok(outcomes));
+                    complete(&mut pending, id, Ok(outcomes));
                     continue;
                 }
                 Ok(Reply::Error { id: Some(id), message }) if pending.contains_key(&id) => {
                     let failure = HostFailure::new(FailureKind::Command, message);
-                    answer(&mut pending, id, Err(failure.into()));
+                    complete(&mut pending, id, Err(failure.into()));
                     continue;
                 }
                 Ok(Reply::Error { message, .. }) => {
@@ -165,12 +165,12 @@ impl<D: Dial> Host<D> {
                 Err(failure) => return ended(snapshots, failure),
             };
             snapshots += 1;
-            deadline = Instant::now() + patience;
-            latest.keep(self.receive(snapshot, skewed));
+            deadline = Instant::now() + snapshot_timeout;
+            last_snapshot.keep(self.receive(snapshot, skewed));
         }
     }
 
-    /// Publishes a snapshot, with the host's name in the list and else as it came.
+    /// Publishes a snapshot with the host's name in the list. Warns once if the clocks differ.
     fn receive(&self, mut snapshot: Snapshot, skewed: &mut bool) -> Arc<Snapshot> {
         let now_seconds = clock::now_seconds();
         let interval = self.options.interval;
@@ -182,24 +182,24 @@ impl<D: Dial> Host<D> {
             tracing::warn!(
                 hostname,
                 skew_seconds = ahead.round(),
-                "the host's clock differs from this one's: its snapshots are taken by the time at which they come; set its clock (chrony, systemd-timesyncd)"
+                "the host's clock differs from this machine's: the age of its snapshots counts from their arrival; set its clock (chrony, systemd-timesyncd)"
             );
         } else if *skewed && ahead.is_none() {
-            tracing::info!(hostname, "the host's clock agrees with this one's again");
+            tracing::info!(hostname, "the host's clock agrees with this machine's again");
         }
         *skewed = ahead.is_some();
         snapshot.hostname.clone_from(hostname);
         let snapshot = Arc::new(snapshot);
-        self.cell.received(Arc::clone(&snapshot), now_seconds);
+        self.status.received(Arc::clone(&snapshot), now_seconds);
         snapshot
     }
 
     /// Waits before the next attempt, and refuses calls during this time.
     async fn refuse_calls(&mut self, failure: &HostFailure, wait: Duration) {
-        let mut waited = pin!(sleep(wait));
+        let mut sleep = pin!(sleep(wait));
         loop {
             tokio::select! {
-                () = &mut waited => return,
+                () = &mut sleep => return,
                 Some(call) = self.calls.recv() => {
                     let _ = call.outcomes.send(Err(failure.clone().into()));
                 }
@@ -208,8 +208,9 @@ impl<D: Dial> Host<D> {
     }
 }
 
-/// What came of a session.
-struct Delivered {
+/// The end of a session.
+struct SessionEnd {
+    /// The number of received snapshots.
     snapshots: u64,
     failure: HostFailure,
 }
@@ -217,18 +218,18 @@ struct Delivered {
 async fn send(link: &mut impl Link, request: &Request) -> Result<(), HostFailure> {
     let sent = timeout(SEND_TIMEOUT, link.send(request)).await;
     sent.unwrap_or_else(|_| {
-        Err(HostFailure::new(FailureKind::TimedOut, "it does not read what is sent to it: its session is begun anew"))
+        Err(HostFailure::new(FailureKind::TimedOut, "it does not read requests: its session is opened anew"))
     })
 }
 
-fn answer(pending: &mut Pending, id: u64, outcomes: Result<Value, NotEnforced>) {
-    if let Some(asked) = pending.remove(&id) {
-        // Nobody may be waiting any more.
-        let _ = asked.send(outcomes);
+fn complete(pending: &mut Pending, id: u64, outcomes: Result<Value, NotEnforced>) {
+    if let Some(caller) = pending.remove(&id) {
+        // The caller may have stopped waiting.
+        let _ = caller.send(outcomes);
     }
 }
 
-/// From 0 to 1; it only has to differ from host to host.
+/// A number from 0 to 1 that differs from host to host.
 fn random() -> f64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(0) as f64 / u64::MAX as f64

@@ -1,4 +1,4 @@
-//! Which hosts are followed, as a host file says while it changes.
+//! The followed hosts, which change with the host file.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -9,35 +9,35 @@ use genv_core::model::HostSnapshot;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
-use super::cell::Cell;
-use super::host::Host;
+use super::host::HostTask;
+use super::status::SharedStatus;
 use super::{Dial, EnforceCall, Fleet, FollowOptions};
 use crate::hosts::{HostEntry, HostList, HostListError};
 
-/// The number of calls that can wait for the task of one host.
+/// The number of calls that can wait for the task of host host.
 const MAX_CALLS: usize = 16;
 
-/// Where the hosts are named.
+/// The source of the list of hosts.
 #[derive(Clone, Debug)]
 pub struct HostSource {
-    /// Named once and for all.
+    /// Hosts of flags, which do not change.
     fixed: HostList,
-    /// A file, which may change, and the hosts that it and the others name together.
+    /// The host file, which can change.
     file: Option<PathBuf>,
 }
 
 impl HostSource {
-    /// These hosts, and those of a file. All of them, as they are now, are returned too.
+    /// A source of fixed hosts and the hosts of a file, and the present list of all these hosts.
     ///
     /// # Errors
-    /// The file cannot be used, a host is named twice, or there is none.
+    /// The file cannot be used, a host is listed twice, or no host is listed.
     pub fn open(fixed: HostList, file: Option<PathBuf>) -> Result<(Self, HostList), HostListError> {
         let this = Self { fixed, file };
         let hosts = this.read()?;
         Ok((this, hosts))
     }
 
-    /// All hosts as they are named now.
+    /// Reads the present list.
     pub(super) fn read(&self) -> Result<HostList, HostListError> {
         match &self.file {
             Some(path) => {
@@ -48,35 +48,35 @@ impl HostSource {
         }
     }
 
-    /// Whether it can change.
-    pub(super) fn is_fixed(&self) -> bool {
-        self.file.is_none()
+    /// The file, which may change.
+    pub(super) fn file(&self) -> Option<&PathBuf> {
+        self.file.as_ref()
     }
 }
 
-/// The hosts that are followed now, in their order.
-pub(super) struct Followed<D> {
+/// The followed hosts, in the order of the list.
+pub(super) struct FollowedHosts<D> {
     dial: Arc<D>,
     options: FollowOptions,
     connecting: Arc<Semaphore>,
     fleet: Fleet,
-    hosts: Vec<One>,
+    hosts: Vec<FollowedHost>,
 }
 
-struct One {
+struct FollowedHost {
     entry: HostEntry,
-    cell: Cell,
+    status: SharedStatus,
     calls: mpsc::Sender<EnforceCall>,
     task: JoinHandle<()>,
 }
 
-impl Drop for One {
+impl Drop for FollowedHost {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl<D: Dial> Followed<D> {
+impl<D: Dial> FollowedHosts<D> {
     pub(super) fn new(dial: Arc<D>, options: FollowOptions, fleet: Fleet) -> Self {
         Self {
             dial,
@@ -87,39 +87,40 @@ impl<D: Dial> Followed<D> {
         }
     }
 
-    /// Follows these hosts from now on. Those that were followed already and are named in the same way are not disturbed.
+    /// Follows these hosts from now on. A host with an unchanged entry keeps its session.
     pub(super) fn replace(&mut self, list: &HostList) {
         let before = std::mem::take(&mut self.hosts);
-        let mut before: HashMap<HostEntry, One> = before.into_iter().map(|one| (one.entry.clone(), one)).collect();
+        let mut before: HashMap<HostEntry, FollowedHost> =
+            before.into_iter().map(|host| (host.entry.clone(), host)).collect();
         self.hosts =
-            list.entries().iter().map(|entry| before.remove(entry).unwrap_or_else(|| self.begin(entry))).collect();
-        let calls = self.hosts.iter().map(|one| (one.entry.name.clone(), one.calls.clone()));
+            list.entries().iter().map(|entry| before.remove(entry).unwrap_or_else(|| self.start(entry))).collect();
+        let calls = self.hosts.iter().map(|host| (host.entry.name.clone(), host.calls.clone()));
         self.fleet.replace(calls.collect());
     }
 
-    fn begin(&self, entry: &HostEntry) -> One {
-        let cell = Cell::default();
+    fn start(&self, entry: &HostEntry) -> FollowedHost {
+        let status = SharedStatus::default();
         let (calls, received) = mpsc::channel(MAX_CALLS);
-        let host = Host {
+        let task = HostTask {
             entry: entry.clone(),
             dial: Arc::clone(&self.dial),
             options: self.options.clone(),
             connecting: Arc::clone(&self.connecting),
-            cell: cell.clone(),
+            status: status.clone(),
             calls: received,
         };
-        One { entry: entry.clone(), cell, calls, task: tokio::spawn(host.run()) }
+        FollowedHost { entry: entry.clone(), status, calls, task: tokio::spawn(task.run()) }
     }
 
     /// Whether every host has delivered or failed.
     pub(super) fn are_settled(&self) -> bool {
-        self.hosts.iter().all(|one| one.cell.is_settled())
+        self.hosts.iter().all(|host| host.status.is_settled())
     }
 
-    /// What is published of them.
+    /// The hosts of a publication.
     pub(super) fn publish(&self) -> Vec<HostSnapshot> {
         let hosts = self.hosts.iter();
-        hosts.map(|one| one.cell.publish(&one.entry.name, self.options.max_age)).collect()
+        hosts.map(|host| host.status.publish(&host.entry.name, self.options.max_age)).collect()
     }
 
     pub(super) const fn interval(&self) -> Duration {

@@ -1,17 +1,17 @@
-//! A stream of snapshots from many hosts.
+//! A stream of snapshots from all hosts.
 //!
-//! Each host has a task of its own, which alone waits for it: connects, listens, and connects again (`host`). What it
-//! last learned is in a cell that the publisher reads once an interval (`publisher`), so that a host which hangs, floods
-//! or is dead does not hold up the sessions of others. Tests drive all of it through [`Dial`] with a clock of their own.
+//! Each host has its own task (`host`), which connects, receives snapshots, and connects again. The task writes the host's
+//! status, and the publisher reads the status of all hosts each interval (`publisher`). So a host that hangs, floods or is
+//! down delays no other host. Tests replace the connections with their own [`Dial`], and use a paused clock.
 
 mod backoff;
-mod cell;
 mod host;
 mod hosts;
-mod latest;
+mod last_snapshot;
 mod polled;
 mod publisher;
 mod ssh;
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -28,19 +28,19 @@ pub use hosts::HostSource;
 pub use ssh::{SshDial, SshLink};
 
 use crate::hosts::HostEntry;
-use crate::protocol::{Answers, Reply, Request};
+use crate::protocol::{HostProgram, Reply, Request};
 use crate::{FailureKind, HostFailure};
 
-/// How hosts are followed.
+/// Intervals and limits of [`follow`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowOptions {
     /// Time between snapshots, and between publications.
     pub interval: Duration,
     /// Age beyond which a host's snapshot is withdrawn.
     pub max_age: Duration,
-    /// How long each step may take until a host has said [`Hello`](crate::protocol::Hello); all together twice as long.
+    /// Time limit for each step until the [`Hello`](crate::protocol::Hello) of a host. All steps together have twice this limit.
     pub connect_timeout: Duration,
-    /// Hosts that may be connecting at the same time.
+    /// The largest number of hosts that connect at the same time.
     pub concurrency: usize,
 }
 
@@ -60,9 +60,9 @@ pub trait Dial: Send + Sync + 'static {
 /// A session with a host. A drop ends it.
 pub trait Link: Send + 'static {
     /// The program that answers on the host.
-    fn answers_with(&self) -> Answers;
+    fn program(&self) -> HostProgram;
 
-    /// The next reply. If the future is dropped before it is ready, nothing is lost.
+    /// The next reply. If the future is dropped before it is ready, no byte is lost.
     ///
     /// # Errors
     /// The session is over.
@@ -75,18 +75,18 @@ pub trait Link: Send + 'static {
     fn send(&mut self, request: &Request) -> impl Future<Output = Result<(), HostFailure>> + Send;
 }
 
-/// Follows hosts, each from now on, until nobody has a stream any more. Must be called within a runtime.
+/// Follows hosts until the last stream is dropped. Must be called within a tokio runtime.
 ///
-/// The first publication waits until every host has delivered a snapshot or failed, but not longer than an interval.
+/// The first publication waits until each host has delivered a snapshot or failed, and at most one interval.
 pub fn follow<D: Dial>(source: HostSource, dial: D, options: FollowOptions) -> (SnapshotStream, Fleet) {
     let (publisher, stream) = channel();
     let fleet = Fleet::default();
-    let followed = hosts::Followed::new(Arc::new(dial), options, fleet.clone());
+    let followed = hosts::FollowedHosts::new(Arc::new(dial), options, fleet.clone());
     tokio::spawn(publisher::run(source, followed, publisher));
     (stream, fleet)
 }
 
-/// Sends [`Request::Enforce`] to the hosts that are followed.
+/// Sends [`Request::Enforce`] to followed hosts.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet(Arc<RwLock<HashMap<String, mpsc::Sender<EnforceCall>>>>);
 
@@ -97,7 +97,7 @@ struct EnforceCall {
     outcomes: oneshot::Sender<Result<Value, NotEnforced>>,
 }
 
-/// There are no outcomes for a [`Request::Enforce`].
+/// The error of a [`Request::Enforce`] without outcomes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{failure}")]
 pub struct NotEnforced {
@@ -108,7 +108,7 @@ pub struct NotEnforced {
 }
 
 impl From<HostFailure> for NotEnforced {
-    /// For a request that was not sent, or that the host has refused.
+    /// The error of a request that was not sent, or that the host refused.
     fn from(failure: HostFailure) -> Self {
         Self { failure, may_be_done: false }
     }

@@ -1,4 +1,4 @@
-//! A host without our genv, polled in a task of its own: whoever listens to it may stop waiting, and a poll goes on.
+//! A host without this genv. A separate task polls the host, so that a poll continues if the caller stops waiting.
 
 use std::time::Duration;
 
@@ -8,41 +8,47 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::fallback::{Commands, Poller};
-use crate::protocol::{Answers, Reply, Request};
+use crate::protocol::{HostProgram, Reply, Request};
 use crate::{FailureKind, HostFailure};
 
-/// How a host is polled.
+/// A link to a host without this genv.
 #[derive(Debug)]
-pub(super) struct Polled<C> {
+pub(super) struct PolledLink<C> {
     pub(super) hostname: String,
-    pub(super) answers: Answers,
-    /// Whether genv 1.x runs as root there.
+    pub(super) program: HostProgram,
+    /// Whether sudo runs genv 1.x as root on the host.
     pub(super) sudo: bool,
-    /// How long each of its commands may take.
-    pub(super) patience: Duration,
-    /// Until somebody asks.
+    /// Time limit for each command on the host.
+    pub(super) command_timeout: Duration,
+    /// Runs commands on the host. The polling task takes it at the first request.
     commands: Option<C>,
-    polling: Option<Polling>,
+    polling: Option<PollTask>,
 }
 
 #[derive(Debug)]
-struct Polling {
+struct PollTask {
     task: JoinHandle<()>,
     replies: mpsc::Receiver<Result<Reply, HostFailure>>,
 }
 
-impl Drop for Polling {
+impl Drop for PollTask {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl<C: Commands + Send + 'static> Polled<C> {
-    pub(super) fn new(commands: C, hostname: &str, answers: Answers, sudo: bool, patience: Duration) -> Self {
-        Self { hostname: hostname.to_owned(), answers, sudo, patience, commands: Some(commands), polling: None }
+impl<C: Commands + Send + 'static> PolledLink<C> {
+    pub(super) fn new(
+        commands: C,
+        hostname: &str,
+        program: HostProgram,
+        sudo: bool,
+        command_timeout: Duration,
+    ) -> Self {
+        Self { hostname: hostname.to_owned(), program, sudo, command_timeout, commands: Some(commands), polling: None }
     }
 
-    /// The next snapshot, as the host would send it that had genv.
+    /// The next snapshot, in the form of the protocol.
     pub(super) async fn next(&mut self) -> Result<Reply, HostFailure> {
         let Some(polling) = &mut self.polling else {
             return std::future::pending().await;
@@ -51,7 +57,7 @@ impl<C: Commands + Send + 'static> Polled<C> {
             .replies
             .recv()
             .await
-            .unwrap_or_else(|| Err(HostFailure::new(FailureKind::Disconnected, "it was asked once, and has answered")))
+            .unwrap_or_else(|| Err(HostFailure::new(FailureKind::Disconnected, "it was polled once, and has answered")))
     }
 
     pub(super) fn send(&mut self, request: &Request) -> Result<(), HostFailure> {
@@ -66,12 +72,12 @@ impl<C: Commands + Send + 'static> Polled<C> {
             Request::Enforce { .. } => {
                 return Err(HostFailure::new(
                     FailureKind::Unsupported,
-                    match self.answers {
-                        Answers::Genv1 => {
-                            "genv 1.x there ends processes by numbers that it does not verify, and is never asked to: \
-                             install this genv there"
+                    match self.program {
+                        HostProgram::Genv1 => {
+                            "genv 1.x there ends processes by pids that it does not verify, so it gets no step requests: \
+                                                         install this genv there"
                         }
-                        _ => "there is no genv that could act: install genv there",
+                        _ => "it has no genv that could execute steps: install genv there",
                     },
                 ));
             }
@@ -81,15 +87,15 @@ impl<C: Commands + Send + 'static> Polled<C> {
         };
         let interval = every.unwrap_or(CollectOptions::default().interval);
         let options = CollectOptions::every(interval);
-        let poller = Poller::new(&self.hostname, self.answers, self.sudo, &options, self.patience);
+        let poller = Poller::new(&self.hostname, self.program, self.sudo, &options, self.command_timeout);
         let (sender, replies) = mpsc::channel(1);
         let task = tokio::spawn(poll(commands, poller, every, sender));
-        self.polling = Some(Polling { task, replies });
+        self.polling = Some(PollTask { task, replies });
         Ok(())
     }
 }
 
-/// Polls each interval, or once, until a poll fails or nobody listens.
+/// Polls once, or each interval until a poll fails or the receiver is dropped.
 async fn poll<C: Commands>(
     commands: C,
     mut poller: Poller,
@@ -105,11 +111,11 @@ async fn poll<C: Commands>(
         if let Some(ticks) = &mut ticks {
             ticks.tick().await;
         }
-        let told = poller.poll(&commands).await;
-        let failed = told.is_err();
-        let reply = told.map(|snapshot| Reply::Snapshot { snapshot: Box::new(snapshot) });
-        let heard = replies.send(reply).await.is_ok();
-        if failed || !heard || ticks.is_none() {
+        let polled = poller.poll(&commands).await;
+        let failed = polled.is_err();
+        let reply = polled.map(|snapshot| Reply::Snapshot { snapshot: Box::new(snapshot) });
+        let received = replies.send(reply).await.is_ok();
+        if failed || !received || ticks.is_none() {
             return;
         }
     }
@@ -120,13 +126,13 @@ mod tests {
     use super::*;
     use crate::session::{CommandEnd, CommandOutput, RunLimits};
 
-    /// A host whose first commands answer, of which the rest fail.
-    struct Answering(std::sync::atomic::AtomicUsize);
+    /// A host on which this many commands succeed, and the next one fails.
+    struct SimulatedCommands(std::sync::atomic::AtomicUsize);
 
-    impl Commands for Answering {
+    impl Commands for SimulatedCommands {
         async fn run(&self, command: &str, _stdin: &[u8], limits: &RunLimits) -> Result<CommandOutput, HostFailure> {
             assert_eq!(limits.duration, Duration::from_secs(5));
-            // Slower than whoever listens is patient.
+            // Longer than the caller waits.
             tokio::time::sleep(Duration::from_millis(700)).await;
             let left = self.0.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
             if left == 0 {
@@ -142,10 +148,10 @@ mod tests {
         }
     }
 
-    fn polled(commands: usize) -> Polled<Answering> {
-        let commands = Answering(commands.into());
-        let patience = Duration::from_secs(5);
-        Polled::new(commands, "gpu01", Answers::NvidiaSmi, false, patience)
+    fn polled(commands: usize) -> PolledLink<SimulatedCommands> {
+        let commands = SimulatedCommands(commands.into());
+        let command_timeout = Duration::from_secs(5);
+        PolledLink::new(commands, "gpu01", HostProgram::NvidiaSmi, false, command_timeout)
     }
 
     fn is_snapshot(reply: &Result<Reply, HostFailure>) -> bool {
@@ -153,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_poll_goes_on_while_who_listens_looks_elsewhere() {
+    async fn a_poll_continues_while_the_caller_does_not_wait() {
         let mut polled = polled(4);
         polled.send(&Request::Follow { interval_seconds: 10.0, changes: true }).unwrap();
         let mut snapshots = 0;
@@ -169,13 +175,13 @@ mod tests {
             }
             polled.send(&Request::Alive).unwrap();
         };
-        // At 0 and 10 s, each after two commands; the third fails at its first.
+        // Polls at 0 and 10 s succeed with two commands each. The poll at 20 s fails at its first command.
         assert_eq!((snapshots, failure.kind), (2, FailureKind::Disconnected));
         assert!(waits > 150, "{waits}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn asked_once_it_answers_once() {
+    async fn a_single_request_gets_a_single_snapshot() {
         let mut polled = polled(2);
         polled.send(&Request::Once).unwrap();
         assert!(is_snapshot(&polled.next().await));
@@ -183,10 +189,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_never_asked_to_end_anything() {
+    async fn step_requests_are_refused() {
         let enforce = Request::Enforce { id: 1, intents: serde_json::json!([]) };
-        for (answers, expected) in [(Answers::Genv1, "does not verify"), (Answers::NvidiaSmi, "there is no genv")] {
-            let mut polled = Polled { answers, ..polled(0) };
+        for (program, expected) in [(HostProgram::Genv1, "does not verify"), (HostProgram::NvidiaSmi, "it has no genv")]
+        {
+            let mut polled = PolledLink { program, ..polled(0) };
             let failure = polled.send(&enforce).unwrap_err();
             assert_eq!(failure.kind, FailureKind::Unsupported);
             assert!(failure.message.contains(expected), "{failure}");

@@ -1,20 +1,23 @@
 //! Publishes what is known of all hosts, once an interval.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use genv_core::files::Watched;
 use genv_core::model::Publication;
 use genv_core::stream::Publisher;
+use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::Dial;
-use super::hosts::{Followed, HostSource};
+use super::hosts::{FollowedHosts, HostSource};
 use crate::hosts::HostList;
 
 /// How often it is looked whether all hosts have been heard, before the first publication.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 
 /// Runs until nobody has a stream any more.
-pub(super) async fn run<D: Dial>(source: HostSource, mut followed: Followed<D>, publisher: Publisher) {
+pub(super) async fn run<D: Dial>(source: HostSource, mut followed: FollowedHosts<D>, publisher: Publisher) {
     let mut file = HostFile::new(source);
     if let Some(hosts) = file.look().await {
         followed.replace(&hosts);
@@ -28,52 +31,61 @@ pub(super) async fn run<D: Dial>(source: HostSource, mut followed: Followed<D>, 
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut sequence = 0;
     loop {
-        ticks.tick().await;
+        let is_due = tokio::select! {
+            _ = ticks.tick() => true,
+            () = file.wake.notified() => false,
+        };
         if publisher.is_closed() {
             return;
         }
         if let Some(hosts) = file.look().await {
             followed.replace(&hosts);
         }
+        if !is_due {
+            continue;
+        }
         sequence += 1;
         publisher.publish(Publication { sequence, hosts: followed.publish() });
     }
 }
 
-/// Between two readings of a file that has changed, which somebody may be writing.
-const WRITING: Duration = Duration::from_millis(50);
-
-/// The host file, read again each interval: that costs less than what could be missed by watching it.
+/// The host file, which is read when it has changed.
 struct HostFile {
     source: HostSource,
+    /// Absent while a thread reads it, and if there is no file.
+    watched: Option<Watched>,
+    wake: Arc<Notify>,
     last: Option<Result<HostList, String>>,
 }
 
 impl HostFile {
     fn new(source: HostSource) -> Self {
-        Self { source, last: None }
+        let watched = source.file().cloned().map(Watched::new);
+        let wake = watched.as_ref().map(Watched::wake).unwrap_or_default();
+        Self { source, watched, wake, last: None }
     }
 
-    async fn read(&self) -> Option<Result<HostList, String>> {
+    async fn read(&mut self) -> Option<Result<HostList, String>> {
+        let Some(mut watched) = self.watched.take() else {
+            // What the command line names cannot change.
+            let is_first = self.last.is_none();
+            return is_first.then(|| self.source.read().map_err(|error| error.to_string()));
+        };
         let source = self.source.clone();
-        let read = tokio::task::spawn_blocking(move || source.read()).await.ok()?;
-        Some(read.map_err(|error| error.to_string()))
+        let read = tokio::task::spawn_blocking(move || {
+            let read = watched.changed(|_| source.read());
+            (watched, read)
+        });
+        let (watched, read) = read.await.ok()?;
+        self.watched = Some(watched);
+        Some(read?.map_err(|error| error.to_string()))
     }
 
     /// The hosts, if they are others than at the last look.
     async fn look(&mut self) -> Option<HostList> {
-        if self.last.is_some() && self.source.is_fixed() {
-            return None;
-        }
         let read = self.read().await?;
         if self.last.as_ref() == Some(&read) {
             return None;
-        }
-        if self.last.is_some() {
-            sleep(WRITING).await;
-            if self.read().await? != read {
-                return None;
-            }
         }
         let was_refused = matches!(self.last, Some(Err(_)));
         self.last = Some(read.clone());

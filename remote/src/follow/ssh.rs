@@ -1,38 +1,38 @@
-//! Hosts as SSH reaches them.
+//! Connections to hosts over SSH.
 
 use crate::conversation::{Conversation, ServeOptions};
-use crate::follow::polled::Polled;
+use crate::follow::polled::PolledLink;
 use crate::follow::{Dial, Link};
 use crate::hosts::HostEntry;
-use crate::protocol::{Answers, Reply, Request};
+use crate::protocol::{HostProgram, Reply, Request};
 use crate::resolve::resolve;
 use crate::session::{LineChannel, Session, Timeouts};
 use crate::{FailureKind, HostFailure};
 
-/// Connects as `ssh` would.
+/// Connects by ssh's configuration.
 #[derive(Clone, Debug)]
 pub struct SshDial {
-    /// Who logs in where neither the list nor ssh's configuration tells.
+    /// The user to log in as, if neither the list nor ssh's configuration names one.
     pub login: Option<String>,
-    /// How long its steps may take.
+    /// Time limits of the steps.
     pub timeouts: Timeouts,
-    /// How hosts are asked.
+    /// How to start genv on the hosts.
     pub serve: ServeOptions,
 }
 
-/// A session with a host, and what answers there.
+/// A session with a host.
 #[derive(Debug)]
-pub struct SshLink(Way);
+pub struct SshLink(LinkKind);
 
 #[derive(Debug)]
-enum Way {
+enum LinkKind {
     Genv {
         conversation: Conversation<LineChannel>,
-        /// With it the channel ends.
+        /// Keeps the channel open.
         _session: Session,
         may_enforce: bool,
     },
-    Polled(Polled<Session>),
+    Polled(PolledLink<Session>),
 }
 
 impl Dial for SshDial {
@@ -43,15 +43,15 @@ impl Dial for SshDial {
         let session = Session::connect(&target, &self.timeouts).await?;
         let (conversation, hello) = Conversation::begin(&session, &self.serve).await?;
         Ok(SshLink(match hello.answers_with {
-            Answers::Genv => Way::Genv { conversation, _session: session, may_enforce: hello.may_enforce },
-            answers @ (Answers::Genv1 | Answers::NvidiaSmi) => {
-                Way::Polled(Polled::new(session, &host.name, answers, self.serve.sudo, self.timeouts.answer))
+            HostProgram::Genv => LinkKind::Genv { conversation, _session: session, may_enforce: hello.may_enforce },
+            program @ (HostProgram::Genv1 | HostProgram::NvidiaSmi) => {
+                LinkKind::Polled(PolledLink::new(session, &host.name, program, self.serve.sudo, self.timeouts.answer))
             }
-            Answers::Nothing => {
+            HostProgram::Nothing => {
                 return Err(HostFailure::new(
                     FailureKind::Command,
-                    "there is neither genv nor nvidia-smi on the PATH of its user, so that nothing can be asked: \
-                     install genv there, or take it off the list",
+                    "there is neither genv nor nvidia-smi on the PATH of its user: install genv there, or take the host \
+                                         off the list",
                 ));
             }
         }))
@@ -59,30 +59,30 @@ impl Dial for SshDial {
 }
 
 impl Link for SshLink {
-    fn answers_with(&self) -> Answers {
+    fn program(&self) -> HostProgram {
         match &self.0 {
-            Way::Genv { .. } => Answers::Genv,
-            Way::Polled(polled) => polled.answers,
+            LinkKind::Genv { .. } => HostProgram::Genv,
+            LinkKind::Polled(polled) => polled.program,
         }
     }
 
     async fn next(&mut self) -> Result<Reply, HostFailure> {
         match &mut self.0 {
-            Way::Genv { conversation, .. } => conversation.next_reply().await,
-            Way::Polled(polled) => polled.next().await,
+            LinkKind::Genv { conversation, .. } => conversation.next_reply().await,
+            LinkKind::Polled(polled) => polled.next().await,
         }
     }
 
     async fn send(&mut self, request: &Request) -> Result<(), HostFailure> {
         match &mut self.0 {
-            Way::Genv { may_enforce: false, .. } if matches!(request, Request::Enforce { .. }) => {
+            LinkKind::Genv { may_enforce: false, .. } if matches!(request, Request::Enforce { .. }) => {
                 Err(HostFailure::new(
                     FailureKind::Unsupported,
                     "genv there only sends snapshots: let 'genv remote-serve --enforce' run for this key, or as root by sudo",
                 ))
             }
-            Way::Genv { conversation, .. } => conversation.request(request).await,
-            Way::Polled(polled) => polled.send(request),
+            LinkKind::Genv { conversation, .. } => conversation.request(request).await,
+            LinkKind::Polled(polled) => polled.send(request),
         }
     }
 }

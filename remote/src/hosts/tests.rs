@@ -34,14 +34,14 @@ fn a_flag_names_hosts_with_users_ports_and_ranges() {
 }
 
 #[test]
-fn a_file_has_comments_blank_lines_and_whatever_editors_add() {
+fn a_file_may_have_comments_blank_lines_and_a_byte_order_mark() {
     let text = "\u{feff}# our hosts\r\ngpu[01-02] # rack 1\r\n\r\n\talice@gpu03:2222#old\r\na,b\r\n";
     assert_eq!(file(text), "gpu01, gpu02, alice at gpu03 port 2222, a, b");
 }
 
 #[test]
-fn hosts_that_cannot_be_used_are_refused_with_their_place() {
-    let mut said = Vec::new();
+fn the_error_of_an_invalid_list_has_the_position_of_the_entry() {
+    let mut errors = Vec::new();
     for text in [
         "",
         "a,,b",
@@ -59,35 +59,35 @@ fn hosts_that_cannot_be_used_are_refused_with_their_place() {
         "a b",
         "h[1-10000],one-more",
     ] {
-        said.push(HostList::parse_flag(text).unwrap_err().to_string());
+        errors.push(HostList::parse_flag(text).unwrap_err().to_string());
     }
     for text in ["# nothing\n\n", "a\nb\n\na # again\n", "a\nb c\n", "a\n\u{1b}[2J\n"] {
-        said.push(HostList::parse_file("hosts", text).unwrap_err().to_string());
+        errors.push(HostList::parse_file("hosts", text).unwrap_err().to_string());
     }
-    insta::assert_snapshot!(said.join("\n"));
+    insta::assert_snapshot!(errors.join("\n"));
 }
 
 #[test]
-fn files_that_cannot_be_read_say_why() {
+fn the_error_of_an_unreadable_file_has_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str, bytes: &[u8]| {
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).unwrap();
         HostList::read(&path).unwrap_err().to_string()
     };
-    let mut said =
+    let mut errors =
         vec![at("latin", b"a\nb\n\xe4\n"), at("long", &vec![b'#'; LONGEST_FILE_BYTES as usize + 1]), at("empty", b"")];
     let pipe = folder.path().join("pipe");
-    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+    rustix::fs::mknodat(CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
     for path in [pipe, folder.path().to_owned(), folder.path().join("missing")] {
-        said.push(HostList::read(&path).unwrap_err().to_string());
+        errors.push(HostList::read(&path).unwrap_err().to_string());
     }
-    let said = said.join("\n");
-    insta::assert_snapshot!(said.replace(&folder.path().display().to_string(), "FOLDER"));
+    let errors = errors.join("\n");
+    insta::assert_snapshot!(errors.replace(&folder.path().display().to_string(), "FOLDER"));
 }
 
 #[test]
-fn a_file_of_the_longest_length_is_read() {
+fn a_file_of_the_largest_size_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("hosts");
     let mut text = b"a\n".to_vec();
@@ -98,7 +98,7 @@ fn a_file_of_the_longest_length_is_read() {
 
 proptest! {
     #[test]
-    fn whatever_is_read_is_distinct_and_no_option_of_ssh(
+    fn names_of_a_valid_list_are_distinct_and_not_options_of_ssh(
         text in "\\PC{0,40}|[a-c@:,\\[\\]0-3#\n\r -]{0,40}"
     ) {
         for list in [HostList::parse_flag(&text), HostList::parse_file("f", &text)].into_iter().flatten() {
@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_out_is_read_back(
+    fn an_entry_is_parsed_to_its_parts(
         user in proptest::option::of("[a-z][a-z0-9_.-]{0,8}"),
         name in "[a-z][a-z0-9.-]{0,12}",
         port in proptest::option::of(1u16..),

@@ -1,4 +1,4 @@
-//! Lines of a file `known_hosts`.
+//! Lines of the files `known_hosts`.
 
 use std::path::{Path, PathBuf};
 
@@ -8,15 +8,15 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use russh::keys::PublicKey;
 use sha1::Sha1;
 
-/// A line that is about the host.
+/// A line whose patterns match the host.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct KnownHostsLine {
     pub(super) path: PathBuf,
-    /// From 1.
+    /// The line number, from 1.
     pub(super) number: usize,
     pub(super) marker: Marker,
     pub(super) key: PublicKey,
-    /// Whether it is about the host at port 22, and not at the port in question.
+    /// Whether the line is for the host's port 22 instead of the port of the connection.
     pub(super) at_other_port: bool,
 }
 
@@ -27,19 +27,19 @@ pub(super) enum Marker {
     CertificateAuthority,
 }
 
-/// The lines of a file that are about a host of this name, which is in lower case.
-pub(super) fn lines_about(path: &Path, text: &str, name: &str) -> Vec<Line> {
+/// The lines of a file that match a host. `name` is in lower case.
+pub(super) fn matching_lines(path: &Path, text: &str, name: &str) -> Vec<KnownHostsLine> {
     let numbered = text.lines().enumerate();
     numbered
         .filter_map(|(index, line)| {
-            let (marker, key) = line_about(line, name)?;
-            Some(Line { path: path.to_owned(), number: index + 1, marker, key, at_other_port: false })
+            let (marker, key) = matching_line(line, name)?;
+            Some(KnownHostsLine { path: path.to_owned(), number: index + 1, marker, key, at_other_port: false })
         })
         .collect()
 }
 
-/// What a line says of a host of this name, if it is about it.
-pub(super) fn line_about(line: &str, name: &str) -> Option<(Marker, PublicKey)> {
+/// The marker and the key of a line that matches a host.
+pub(super) fn matching_line(line: &str, name: &str) -> Option<(Marker, PublicKey)> {
     let line = line.trim_start();
     if line.starts_with('#') {
         return None;
@@ -52,7 +52,7 @@ pub(super) fn line_about(line: &str, name: &str) -> Option<(Marker, PublicKey)> 
         marker if marker.starts_with('@') => return None,
         patterns => (Marker::None, patterns),
     };
-    if !names(patterns, name) {
+    if !patterns_match(patterns, name) {
         return None;
     }
     let (kind, key) = (fields.next()?, fields.next()?);
@@ -60,27 +60,27 @@ pub(super) fn line_about(line: &str, name: &str) -> Option<(Marker, PublicKey)> 
     Some((marker, key))
 }
 
-/// Whether the first field of a line names a host.
-pub(super) fn names(patterns: &str, name: &str) -> bool {
+/// Whether the patterns of a line match a host.
+pub(super) fn patterns_match(patterns: &str, name: &str) -> bool {
     if let Some(hashed) = patterns.strip_prefix("|1|") {
-        return hash_is_of(hashed, name);
+        return is_hash_of(hashed, name);
     }
     let mut named = false;
     for pattern in patterns.split(',') {
         let pattern = pattern.to_lowercase();
         if let Some(pattern) = pattern.strip_prefix('!') {
-            if matches(pattern, name) {
+            if pattern_matches(pattern, name) {
                 return false;
             }
         } else {
-            named |= matches(&pattern, name);
+            named |= pattern_matches(&pattern, name);
         }
     }
     named
 }
 
-/// Whether `SALT|HASH`, as HashKnownHosts writes, is of this name.
-fn hash_is_of(hashed: &str, name: &str) -> bool {
+/// Whether `SALT|HASH`, as the option HashKnownHosts writes it, is the hash of this name.
+fn is_hash_of(hashed: &str, name: &str) -> bool {
     let decode = |text| STANDARD.decode(text).ok();
     let parts = hashed.split_once('|');
     let Some((Some(salt), Some(hash))) = parts.map(|(salt, hash)| (decode(salt), decode(hash))) else {
@@ -89,11 +89,11 @@ fn hash_is_of(hashed: &str, name: &str) -> bool {
     Hmac::<Sha1>::new_from_slice(&salt).is_ok_and(|hmac| hmac.chain_update(name).verify_slice(&hash).is_ok())
 }
 
-/// Whether a pattern with `*` and `?` is of this name.
-pub(super) fn matches(pattern: &str, name: &str) -> bool {
+/// Whether a pattern with `*` and `?` matches a name.
+pub(super) fn pattern_matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0, 0);
-    // Where the last star was, and how much of the name it stands for.
+    // The position of the last star, and the end of the part of the name that it matches.
     let mut star: Option<(usize, usize)> = None;
     while let Some(byte) = name.get(n) {
         match pattern.get(p) {

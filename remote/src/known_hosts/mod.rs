@@ -1,6 +1,6 @@
-//! Whose key a host has: the files `known_hosts` of OpenSSH, as sshd(8) describes their lines.
+//! The keys of hosts, by OpenSSH's files `known_hosts`; sshd(8) describes their format.
 //!
-//! They are only read. A key that they do not hold is refused: nobody is there to be asked.
+//! genv only reads the files. It refuses an unknown key, since no person can be asked to accept it.
 
 use std::fs;
 use std::io;
@@ -13,29 +13,29 @@ use crate::{FailureKind, HostFailure};
 
 mod line;
 
-use line::{Line, Marker, lines_about};
+use line::{KnownHostsLine, Marker, matching_lines};
 
-/// A file is not longer than this.
+/// The largest size of a file.
 const LONGEST_FILE_BYTES: u64 = 64 << 20;
 
-/// What the files say of one host.
+/// The lines of the files for one host.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownHost {
-    /// As the files name it: `gpu01`, or `[gpu01]:2222`.
+    /// The name in the files: `gpu01`, or `[gpu01]:2222`.
     name: String,
-    /// What a person types after `ssh` to reach it.
+    /// The arguments of `ssh` for this host, for messages.
     login: String,
-    /// The files, the first of which `ssh` writes to.
+    /// The files. `ssh` adds keys to the first one.
     files: Vec<PathBuf>,
-    lines: Vec<Line>,
+    lines: Vec<KnownHostsLine>,
 }
 
 impl KnownHost {
-    /// Reads what the files hold of a host. A file that does not exist holds nothing; nor does a line that cannot be
-    /// read, as OpenSSH has it. `login` is what a person types after `ssh` to reach the host.
+    /// Reads the lines for a host. As with OpenSSH, a missing file counts as empty, and an invalid line is skipped. `login`:
+    /// the arguments of `ssh` for this host, for messages.
     ///
     /// # Errors
-    /// A file exists and cannot be read: it may hold that a key is revoked.
+    /// A file exists and cannot be read: it may have a line that revokes a key.
     pub(crate) fn read(
         files: &[PathBuf],
         host: &str,
@@ -54,26 +54,26 @@ impl KnownHost {
         for path in files {
             texts.push((path, read(path)?));
         }
-        let lines_of = |name: &str| -> Vec<Line> {
-            let of = |(path, text): &(&PathBuf, String)| lines_about(path, text, name);
+        let lines_of = |name: &str| -> Vec<KnownHostsLine> {
+            let of = |(path, text): &(&PathBuf, String)| matching_lines(path, text, name);
             texts.iter().flat_map(of).collect()
         };
         known.lines = lines_of(&known.name);
-        // OpenSSH looks there second: a key of port 22 is right here too. Another one is no change.
+        // As with OpenSSH, a key of port 22 is valid at other ports too. A different key there is not a changed key.
         if let Some(name) = without_port {
             let known_here = known.is_known();
             known.lines.extend(
                 lines_of(&name)
                     .into_iter()
                     .filter(|line| line.marker == Marker::Revoked || !known_here)
-                    .map(|line| Line { at_other_port: true, ..line }),
+                    .map(|line| KnownHostsLine { at_other_port: true, ..line }),
             );
         }
         Ok(known)
     }
 
-    /// The kinds of keys that the files hold, so that a server which has several shows one that is known; all kinds
-    /// where the files hold none.
+    /// The algorithms of the known keys, so that a server with several keys shows a known one. All algorithms if no key is
+    /// known.
     pub(crate) fn algorithms(&self) -> Vec<Algorithm> {
         let sha2 = [HashAlg::Sha512, HashAlg::Sha256];
         let all = [
@@ -84,24 +84,24 @@ impl KnownHost {
         ]
         .into_iter()
         .chain(sha2.map(|hash| Algorithm::Rsa { hash: Some(hash) }));
-        let known = |algorithm: &Algorithm| self.plain().any(|line| same_kind(algorithm, &line.key));
+        let known = |algorithm: &Algorithm| self.key_lines().any(|line| same_kind(algorithm, &line.key));
         if self.is_known() { all.filter(known).collect() } else { all.collect() }
     }
 
-    /// Whether the files hold a key of it.
+    /// Whether the files have a key of the host.
     pub(crate) fn is_known(&self) -> bool {
-        self.plain().next().is_some()
+        self.key_lines().next().is_some()
     }
 
-    /// Whether this is the host's key.
+    /// Checks a key that the host shows.
     ///
     /// # Errors
-    /// It is another one, revoked, or not known: with what to do.
+    /// The key is revoked, unknown, or different from the known key. The text has the remedy.
     pub(crate) fn check(&self, key: &PublicKey) -> Result<(), HostFailure> {
         let refused = |message: String| Err(HostFailure::new(FailureKind::HostKey, message));
         let kind = kind(key);
         let fingerprint = key.fingerprint(HashAlg::Sha256);
-        let same = |line: &&Line| line.key.key_data() == key.key_data();
+        let same = |line: &&KnownHostsLine| line.key.key_data() == key.key_data();
         let mut revoked = self.lines.iter().filter(|line| line.marker == Marker::Revoked);
         if let Some(line) = revoked.find(same) {
             return refused(format!(
@@ -111,15 +111,15 @@ impl KnownHost {
                 line.number
             ));
         }
-        if self.plain().any(|line| same(&line)) {
+        if self.key_lines().any(|line| same(&line)) {
             return Ok(());
         }
-        let mut here = self.plain().filter(|line| !line.at_other_port);
+        let mut here = self.key_lines().filter(|line| !line.at_other_port);
         if let Some(line) = here.find(|line| same_kind(&key.algorithm(), &line.key)) {
             let path = line.path.display();
             return refused(format!(
-                "cannot trust it: its {kind} key {fingerprint} is not the one at {path}:{}. Somebody may be between, \
-                 or it was installed anew: compare with 'ssh-keygen -lf' of its key there, then remove the old one \
+                "cannot trust it: its {kind} key {fingerprint} is not the one at {path}:{}. The network may have been \
+                                 attacked, or the host was installed anew: compare with 'ssh-keygen -lf' of its key there, then remove the old one \
                  with: ssh-keygen -f {} -R {} and accept the new one with: ssh {} true",
                 line.number,
                 quoted(&line.path.to_string_lossy()),
@@ -130,10 +130,10 @@ impl KnownHost {
         self.unknown(&format!("its {kind} key {fingerprint} is not"))
     }
 
-    /// The failure of a host that has no key of the kinds that are known of it.
+    /// The error of a host without a key of any known kind.
     pub(crate) fn no_such_kind(&self) -> HostFailure {
         let known: Vec<String> = self
-            .plain()
+            .key_lines()
             .map(|line| {
                 let kind = kind(&line.key);
                 format!("{kind} at {}:{}", line.path.display(), line.number)
@@ -160,7 +160,7 @@ impl KnownHost {
                      certificates are not checked here. Add the key itself with: {}",
                     line.path.display(),
                     line.number,
-                    self.scan()
+                    self.keyscan_command()
                 ),
             ));
         }
@@ -179,8 +179,8 @@ impl KnownHost {
         ))
     }
 
-    /// The command that adds a key without a question.
-    fn scan(&self) -> String {
+    /// The command that adds the host's key to the file.
+    fn keyscan_command(&self) -> String {
         let file = self.files.first().map(|path| path.to_string_lossy().into_owned());
         let (port, host) = match self.name.strip_prefix('[').and_then(|name| name.rsplit_once("]:")) {
             Some((host, port)) => (format!("-p {port} "), host),
@@ -189,8 +189,8 @@ impl KnownHost {
         format!("ssh-keyscan {port}{} >> {}", quoted(host), quoted(file.as_deref().unwrap_or("~/.ssh/known_hosts")))
     }
 
-    /// Lines that tell the host's own key.
-    fn plain(&self) -> impl Iterator<Item = &Line> {
+    /// Lines without a marker: keys of the host itself.
+    fn key_lines(&self) -> impl Iterator<Item = &KnownHostsLine> {
         self.lines.iter().filter(|line| line.marker == Marker::None)
     }
 }
@@ -200,7 +200,7 @@ fn read(path: &Path) -> Result<String, HostFailure> {
         HostFailure::new(
             FailureKind::HostKey,
             format!(
-                "cannot check its key: {} cannot be read: {error}. Let it be readable for who runs this, or set \
+                "cannot check its key: {} cannot be read: {error}. Make it readable for the user of this program, or set \
                  UserKnownHostsFile and GlobalKnownHostsFile in ~/.ssh/config",
                 path.display()
             ),
@@ -211,7 +211,7 @@ fn read(path: &Path) -> Result<String, HostFailure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
         Err(error) => return Err(failed(error)),
     };
-    // As /dev/null, which people name to have no such file.
+    // Users set the option to /dev/null to have no such file.
     if !metadata.is_file() {
         return Ok(String::new());
     }
@@ -222,7 +222,7 @@ fn read(path: &Path) -> Result<String, HostFailure> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Whether a key is of an algorithm, whatever hash it signs with.
+/// Whether a key is of an algorithm, without regard to the hash of signatures.
 fn same_kind(algorithm: &Algorithm, key: &PublicKey) -> bool {
     match (algorithm, key.algorithm()) {
         (Algorithm::Rsa { .. }, Algorithm::Rsa { .. }) => true,
@@ -230,7 +230,7 @@ fn same_kind(algorithm: &Algorithm, key: &PublicKey) -> bool {
     }
 }
 
-/// As `ssh-keygen -l` names it.
+/// The name of a key's algorithm in the output of `ssh-keygen -l`.
 fn kind(key: &PublicKey) -> String {
     match key.algorithm() {
         Algorithm::Ed25519 => "ED25519".to_owned(),

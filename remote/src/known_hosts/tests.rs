@@ -4,10 +4,10 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use proptest::prelude::*;
 use sha1::Sha1;
 
-use super::line::{line_about, matches, names};
+use super::line::{matching_line, pattern_matches, patterns_match};
 use super::*;
 
-/// Keys of several kinds, made for this test by ssh-keygen; nobody has their private ones.
+/// Keys that ssh-keygen made for this test. Their private keys were deleted.
 const OURS: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKiQtMnKivMPUOtXbrBAyFGevbvQcPmw7sy8KAwg/5MF";
 const OTHER: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIG2/a6N96Ua229REZHLkYwFICjzNnVU+J/uNFC5pzb0B";
 const ECDSA: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBLhNGeuqnu/LlPJV+Nhv2dGyHDOPUdpfA8R6SM4Pu+jx7xg/gD0iVy8C4B0tD13Ntnpbq/vTH5h7qOOKTS4W7bw=";
@@ -17,7 +17,7 @@ fn key(text: &str) -> PublicKey {
     PublicKey::from_openssh(text).unwrap()
 }
 
-/// What a file of these lines says of a host.
+/// A host by a file with these lines.
 fn known(lines: &str, host: &str, port: u16, alias: Option<&str>) -> KnownHost {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("known_hosts");
@@ -39,14 +39,14 @@ fn hashed(name: &str) -> String {
 }
 
 #[test]
-fn the_hash_is_that_of_ssh_keygen() {
-    assert!(names("|1|h3ywbD6+HjyWENumZonux5Eg9nE=|DyIZBn4kRjAYHprJOqfdM95XpoE=", "gpu01.example.org"));
-    assert!(names("|1|BnzPXvOPvAz+wJOTGuZQKiUVX7w=|L1vPE3LehBXz1y49UHZ7qVupslw=", "[gpu01.example.org]:2222"));
-    assert!(!names("|1|h3ywbD6+HjyWENumZonux5Eg9nE=|DyIZBn4kRjAYHprJOqfdM95XpoE=", "gpu02.example.org"));
+fn hashed_names_of_ssh_keygen_match() {
+    assert!(patterns_match("|1|h3ywbD6+HjyWENumZonux5Eg9nE=|DyIZBn4kRjAYHprJOqfdM95XpoE=", "gpu01.example.org"));
+    assert!(patterns_match("|1|BnzPXvOPvAz+wJOTGuZQKiUVX7w=|L1vPE3LehBXz1y49UHZ7qVupslw=", "[gpu01.example.org]:2222"));
+    assert!(!patterns_match("|1|h3ywbD6+HjyWENumZonux5Eg9nE=|DyIZBn4kRjAYHprJOqfdM95XpoE=", "gpu02.example.org"));
 }
 
 #[test]
-fn a_host_is_known_by_each_way_of_writing_its_name() {
+fn each_way_to_write_a_name_matches_its_host() {
     let hashed_name = hashed("gpu01");
     let hashed_port = hashed("[gpu01]:2222");
     for (patterns, host, port, alias) in [
@@ -75,7 +75,7 @@ fn a_host_is_known_by_each_way_of_writing_its_name() {
 }
 
 #[test]
-fn a_host_is_not_known_by_what_names_another() {
+fn patterns_of_other_hosts_do_not_match() {
     let hashed_name = hashed("gpu02");
     for (patterns, host, port, alias) in [
         ("gpu02", "gpu01", 22, None),
@@ -101,18 +101,18 @@ fn a_host_is_not_known_by_what_names_another() {
 }
 
 #[test]
-fn any_of_several_keys_is_right_and_only_their_kinds_are_asked_for() {
+fn each_of_several_keys_is_valid_and_only_their_algorithms_are_offered() {
     let lines = format!("gpu01 {OTHER}\ngpu01 {OURS}\ngpu01 {RSA}\n");
     let known = known(&lines, "gpu01", 22, None);
-    for right in [OTHER, OURS, RSA] {
-        assert_eq!(known.check(&key(right)), Ok(()));
+    for valid in [OTHER, OURS, RSA] {
+        assert_eq!(known.check(&key(valid)), Ok(()));
     }
     let names: Vec<String> = known.algorithms().iter().map(|a| a.as_str().to_owned()).collect();
     assert_eq!(names, ["ssh-ed25519", "rsa-sha2-512", "rsa-sha2-256"]);
 }
 
 #[test]
-fn another_server_at_another_port_is_no_change() {
+fn a_different_key_at_another_port_is_unknown_and_not_changed() {
     let lines = format!("gpu01 {OTHER}\n");
     let failure = known(&lines, "gpu01", 2222, None).check(&key(OURS)).unwrap_err();
     assert!(failure.message.contains("accept it with: ssh"), "{failure}");
@@ -120,21 +120,21 @@ fn another_server_at_another_port_is_no_change() {
 }
 
 #[test]
-fn a_revoked_key_is_refused_whatever_else_is_written() {
+fn a_revoked_key_is_refused_even_if_another_line_has_it() {
     let lines = format!("gpu01 {OURS}\n@revoked * {OURS}\n");
     for port in [22, 2222] {
         let failure = known(&lines, "gpu01", port, None).check(&key(OURS)).unwrap_err();
         assert_eq!(failure.kind, FailureKind::HostKey);
         assert!(failure.message.contains("is revoked at ~/.ssh/known_hosts:2"), "{failure}");
     }
-    // Another key is not meant.
+    // The line revokes another key.
     let lines = format!("gpu01 {OURS}\n@revoked * {OTHER}\n");
     assert_eq!(known(&lines, "gpu01", 22, None).check(&key(OURS)), Ok(()));
 }
 
 #[test]
-fn what_is_refused_says_what_to_do() {
-    let said = [
+fn the_error_of_a_refused_key_has_the_remedy() {
+    let checks = [
         known("", "gpu01", 22, None).check(&key(OURS)),
         known("", "gpu01", 2222, None).check(&key(RSA)),
         known(&format!("\n[gpu01]:2222 {OTHER}\n"), "gpu01", 2222, None).check(&key(OURS)),
@@ -143,33 +143,33 @@ fn what_is_refused_says_what_to_do() {
         known(&format!("@cert-authority *.org {OURS}\n"), "a.org", 2222, None).check(&key(OTHER)),
         Err(known(&format!("gpu01 {OTHER}\ngpu01 {RSA}\n"), "gpu01", 22, None).no_such_kind()),
     ];
-    let said: Vec<String> = said
+    let errors: Vec<String> = checks
         .into_iter()
         .map(|checked| {
             let failure = checked.unwrap_err();
             format!("{:?}: {failure}", failure.kind)
         })
         .collect();
-    insta::assert_snapshot!(said.join("\n"));
+    insta::assert_snapshot!(errors.join("\n"));
 }
 
 #[test]
-fn an_authority_is_no_hindrance_where_the_key_itself_is_known() {
+fn a_known_key_is_valid_beside_a_certificate_authority() {
     let lines = format!("@cert-authority * {OTHER}\ngpu01 {OURS}\n");
     assert_eq!(known(&lines, "gpu01", 22, None).check(&key(OURS)), Ok(()));
-    // Its own key is not that of a host.
+    // The key of an authority is not the key of a host.
     let failure = known(&lines, "gpu01", 22, None).check(&key(OTHER)).unwrap_err();
     assert_eq!(failure.kind, FailureKind::HostKey);
 }
 
 #[test]
-fn a_damaged_line_hides_no_other() {
+fn a_damaged_line_is_skipped() {
     let lines = format!("gpu01\ngpu01 ssh-ed25519\ngpu01 ssh-ed25519 AAAA\n\u{0}\u{ff}\ngpu01 {OURS}");
     assert_eq!(known(&lines, "gpu01", 22, None).check(&key(OURS)), Ok(()));
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_told_and_one_that_is_missing_is_not() {
+fn an_unreadable_file_is_an_error_and_a_missing_file_is_not() {
     let read = |path: &str| KnownHost::read(&[PathBuf::from(path)], "a", 22, None, "a");
     assert!(read("/nonexistent/known_hosts").is_ok());
     assert!(read("/dev/null").is_ok());
@@ -179,7 +179,7 @@ fn a_file_that_cannot_be_read_is_told_and_one_that_is_missing_is_not() {
 
 proptest! {
     #[test]
-    fn patterns_match_as_regular_expressions_do(
+    fn patterns_match_by_the_rules_of_globs(
         pattern in "[ab*?]{0,8}",
         name in "[ab]{0,8}",
     ) {
@@ -195,11 +195,11 @@ proptest! {
                 };
             }
         }
-        prop_assert_eq!(matches(&pattern, &name), expected[pattern.len()][name.len()]);
+        prop_assert_eq!(pattern_matches(&pattern, &name), expected[pattern.len()][name.len()]);
     }
 
     #[test]
-    fn no_line_ends_the_program(line in "\\PC{0,60}|[@|1!*,a ]{0,40}", name in "[a-z\\[\\]:]{0,8}") {
-        let _ = line_about(&line, &name);
+    fn no_line_causes_a_panic(line in "\\PC{0,60}|[@|1!*,a ]{0,40}", name in "[a-z\\[\\]:]{0,8}") {
+        let _ = matching_line(&line, &name);
     }
 }

@@ -1,4 +1,4 @@
-//! What `ssh -G` prints, read.
+//! Parses the output of `ssh -G`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::{AddressFamily, Algorithms, Hop, Target};
 use crate::hosts::parse_port;
 use crate::{FailureKind, HostFailure};
 
-/// What the transport leaves to OpenSSH's own client, unless it is unset or has one of these values.
+/// SshOptions that only OpenSSH's own client supports: the name in the output, the name in ssh_config, and an alternative.
 const UNSUPPORTED: &[(&str, &str, &str)] = &[
     ("proxycommand", "ProxyCommand", "use ProxyJump instead, or run genv-exporter on the host itself"),
     ("knownhostscommand", "KnownHostsCommand", "write the keys to a known_hosts file"),
@@ -18,70 +18,70 @@ const UNSUPPORTED: &[(&str, &str, &str)] = &[
     ("bindinterface", "BindInterface", "let the machine's routes choose the interface"),
 ];
 
-/// What `ssh -G` prints: a name in lower case and a value on each line.
-struct Options<'a>(Vec<(&'a str, &'a str)>);
+/// The output of `ssh -G`: an option's name in lower case and its value on each line.
+struct SshOptions<'a>(Vec<(&'a str, &'a str)>);
 
-impl<'a> Options<'a> {
-    fn of(text: &'a str) -> Self {
+impl<'a> SshOptions<'a> {
+    fn parse(text: &'a str) -> Self {
         let options = text.lines().filter_map(|line| line.split_once(' '));
         Self(options.map(|(name, value)| (name, value.trim())).collect())
     }
 
-    /// Every value of an option.
+    /// All values of an option.
     fn all(&self, wanted: &'static str) -> impl Iterator<Item = &'a str> {
         let options = self.0.iter().filter(move |(name, _)| *name == wanted);
         options.map(|(_, value)| *value)
     }
 
-    /// The value of an option that is set: ssh prints what is not as 'none', if at all.
+    /// The first value of an option. ssh prints an unset option as 'none' or omits it.
     fn one(&self, wanted: &'static str) -> Option<&'a str> {
         let first = self.all(wanted).next();
         first.filter(|value| !value.is_empty() && *value != "none")
     }
 }
 
-/// Refuses what this program would not do as ssh does it.
-fn check_supported(hop: &Hop, options: &Options<'_>) -> Result<(), HostFailure> {
+/// Checks that the configuration has only supported options.
+fn check_supported(hop: &Hop, options: &SshOptions<'_>) -> Result<(), HostFailure> {
     for (name, spelled, instead) in UNSUPPORTED {
         if let Some(value) = options.one(name) {
             return Err(unsupported(format!(
-                "~/.ssh/config sets {spelled} ({value}) for it, which is not supported: {instead}. By hand it is \
-                 reached with: ssh {}",
+                "~/.ssh/config sets {spelled} ({value}) for it, which is not supported: {instead}. To log in by \
+                                 hand run: ssh {}",
                 hop.login()
             )));
         }
     }
     if matches!(options.one("pubkeyauthentication"), Some("false" | "no")) {
         return Err(unsupported(
-            "~/.ssh/config sets 'PubkeyAuthentication no' for it, and nobody is here to type a password: allow keys"
+            "~/.ssh/config sets 'PubkeyAuthentication no' for it, and no person can type a password: allow keys"
                 .to_owned(),
         ));
     }
     Ok(())
 }
 
-/// The configuration that `ssh -G` prints, and its ProxyJump.
+/// Parses the output of `ssh -G`. Returns the target, and the value of ProxyJump.
 pub(super) fn read_configuration(hop: &Hop, text: &str) -> Result<(Target, Option<String>), HostFailure> {
-    let options = Options::of(text);
+    let options = SshOptions::parse(text);
     let one = |wanted| options.one(wanted);
     check_supported(hop, &options)?;
-    let odd = |what: &str| {
+    let missing = |option: &str| {
         HostFailure::new(
             FailureKind::Unresolved,
             format!(
-                "cannot find out how to reach it: 'ssh -G {}' tells no {what}. Run it, and correct ~/.ssh/config",
+                "cannot find its address: the output of 'ssh -G {}' has no {option}. Run it, and correct ~/.ssh/config",
                 hop.host
             ),
         )
     };
-    let address = one("hostname").ok_or_else(|| odd("Hostname"))?.to_owned();
-    let port = one("port").and_then(|port| parse_port(port).ok()).ok_or_else(|| odd("Port"))?;
-    let user = one("user").ok_or_else(|| odd("User"))?.to_owned();
+    let address = one("hostname").ok_or_else(|| missing("Hostname"))?.to_owned();
+    let port = one("port").and_then(|port| parse_port(port).ok()).ok_or_else(|| missing("Port"))?;
+    let user = one("user").ok_or_else(|| missing("User"))?.to_owned();
     let seconds = |name| {
         let seconds = one(name).and_then(|value| value.parse().ok());
         seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs)
     };
-    let jump = one("proxyjump").filter(|_| !hop.has_way).map(ToOwned::to_owned);
+    let jump = one("proxyjump").filter(|_| !hop.has_predecessor).map(ToOwned::to_owned);
     let host_key_alias = one("hostkeyalias").map(ToOwned::to_owned);
     let tokens = Tokens::new(&hop.host, &address, port, &user, host_key_alias.as_deref(), jump.as_deref());
     let known_hosts_files = ["userknownhostsfile", "globalknownhostsfile"]
@@ -124,12 +124,12 @@ pub(super) fn read_configuration(hop: &Hop, text: &str) -> Result<(Target, Optio
     Ok((target, jump))
 }
 
-/// The hosts of `[user@]host[:port],…`, as `ssh -G` prints ProxyJump.
-pub(super) fn parse_jumps(way: &str) -> Result<Vec<Hop>, HostFailure> {
-    way.split(',')
+/// Parses the value of ProxyJump in the output of `ssh -G`: `[user@]host[:port],…`.
+pub(super) fn parse_jumps(proxy_jump: &str) -> Result<Vec<Hop>, HostFailure> {
+    proxy_jump
+        .split(',')
         .map(|jump| {
-            let wrong =
-                || unsupported(format!("ProxyJump has '{jump}', which is not understood: write user@host:port"));
+            let wrong = || unsupported(format!("ProxyJump has '{jump}', which is invalid: write user@host:port"));
             let (user, host) = match jump.rsplit_once('@') {
                 Some((user, host)) => (Some(user.to_owned()), host),
                 None => (None, jump),
@@ -150,7 +150,7 @@ pub(super) fn parse_jumps(way: &str) -> Result<Vec<Hop>, HostFailure> {
                 user,
                 host: host.to_owned(),
                 port: port.map(parse_port).transpose().map_err(|_| wrong())?,
-                has_way: false,
+                has_predecessor: false,
             })
         })
         .collect()

@@ -1,4 +1,5 @@
-//! Where a host is and how to get in, as OpenSSH's configuration has it: `ssh -G` evaluates it, `Match` and `Include` too.
+//! The address, the user and the options for a host, by OpenSSH's configuration. `ssh -G` evaluates the configuration, with
+//! `Match` and `Include`.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -17,51 +18,51 @@ mod paths;
 
 use configuration::{parse_jumps, read_configuration, unsupported};
 
-/// `ssh -G` answers within this time; what `Match exec` runs is in it.
+/// Time limit of `ssh -G`, with the commands of `Match exec`.
 const LONGEST_EVALUATION: Duration = Duration::from_secs(10);
 
-/// So many `ssh -G` run at once.
+/// Limits the number of `ssh -G` that run at once.
 static EVALUATIONS: Semaphore = Semaphore::const_new(8);
 
-/// More hosts on the way than this are a loop.
+/// A larger number of jump hosts is taken for a loop.
 const MOST_JUMPS: usize = 8;
 
-/// All that is needed to reach a host.
+/// The address and the options for a connection to a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// What a person types after `ssh` to reach it, `-p 2222 alice@gpu01`: for messages, safe in a shell.
+    /// The arguments of `ssh` for this host, such as `-p 2222 alice@gpu01`, quoted for a shell. For messages.
     pub login: String,
-    /// Its name in DNS, or its address.
+    /// The name in DNS, or the address.
     pub address: String,
-    /// Where its server listens.
+    /// The port of the SSH server.
     pub port: u16,
-    /// Who logs in.
+    /// The user to log in as.
     pub user: String,
-    /// Which versions of IP.
+    /// The versions of IP to use.
     pub family: AddressFamily,
-    /// Private keys, which may be missing.
+    /// Files of private keys; they may be missing.
     pub identity_files: Vec<PathBuf>,
-    /// Where the agent listens; none is asked where this is none.
+    /// The socket of the agent; absent: use no agent.
     pub identity_agent: Option<PathBuf>,
-    /// Whether only keys of `identity_files` are offered.
+    /// Whether to offer only the keys of `identity_files`.
     pub identities_only: bool,
-    /// Those of the user first, then those of the machine.
+    /// The user's files, then the machine's files.
     pub known_hosts_files: Vec<PathBuf>,
-    /// The name that they know it by, if it is not its address.
+    /// The host's name in these files, if it differs from the address.
     pub host_key_alias: Option<String>,
-    /// How long each step of connecting may take, where it is configured.
+    /// The configured time limit for each step of the connection.
     pub connect_timeout: Option<Duration>,
-    /// Silence after which the host is asked whether it is there, where it is configured.
+    /// The configured silence after which a keep-alive message is sent.
     pub alive_interval: Option<Duration>,
-    /// So many questions without an answer end the session.
+    /// This number of keep-alive messages without an answer ends the session.
     pub alive_count: usize,
-    /// Which algorithms may be used.
+    /// The allowed algorithms.
     pub algorithms: Algorithms,
-    /// Hosts on the way, the first of which is reached from here.
+    /// The jump hosts, in the order of the connection.
     pub jumps: Vec<Target>,
 }
 
-/// Algorithms by their names in SSH, the most wanted first; those of russh where a list is empty.
+/// Names of algorithms, the preferred ones first. An empty list stands for the algorithms of russh.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Algorithms {
     /// KexAlgorithms.
@@ -74,57 +75,57 @@ pub struct Algorithms {
     pub host_keys: Vec<String>,
 }
 
-/// Which addresses of a name are tried.
+/// The addresses of a name to try.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressFamily {
-    /// All.
+    /// All addresses.
     #[default]
     Any,
-    /// Those of version 4.
+    /// Addresses of IPv4.
     Inet,
-    /// Those of version 6.
+    /// Addresses of IPv6.
     Inet6,
 }
 
-/// Asks `ssh` how a host is reached, and each host on the way. `login` is who logs in where the entry does not say.
+/// Resolves a host and its jump hosts by `ssh -G`. `login`: the user to log in as, if the entry has none.
 ///
 /// # Errors
-/// [`FailureKind::Unresolved`] where `ssh` refuses the name or its configuration, or is missing;
-/// [`FailureKind::Unsupported`] where the configuration asks for what this transport cannot do.
+/// [`FailureKind::Unresolved`]: `ssh` is missing, or refuses the name or the configuration.
+/// [`FailureKind::Unsupported`]: the configuration has an unsupported option.
 pub async fn resolve(entry: &HostEntry, login: Option<&str>) -> Result<Target, HostFailure> {
     resolve_with(OsStr::new("ssh"), entry, login).await
 }
 
-/// As [`resolve`], by another program than the first `ssh` on PATH.
+/// As [`resolve`], with this program in place of the first `ssh` on PATH.
 ///
 /// # Errors
-/// As there.
+/// As [`resolve`].
 pub async fn resolve_with(ssh: &OsStr, entry: &HostEntry, login: Option<&str>) -> Result<Target, HostFailure> {
     let hop = Hop {
         user: entry.user.as_deref().or(login).map(ToOwned::to_owned),
         host: entry.name.clone(),
         port: entry.port,
-        has_way: false,
+        has_predecessor: false,
     };
     let (mut target, mut next) = evaluate(ssh, &hop).await?;
-    // From the host backwards: the first host on each way is reached as the configuration says of it.
+    // The first host of each ProxyJump can have a ProxyJump of its own. Its hosts precede.
     let mut jumps = Vec::new();
-    while let Some(way) = next.take() {
-        let hops = parse_jumps(&way)?;
+    while let Some(proxy_jump) = next.take() {
+        let hops = parse_jumps(&proxy_jump)?;
         if jumps.len() + hops.len() > MOST_JUMPS {
             return Err(unsupported(format!(
-                "ProxyJump leads through more than {MOST_JUMPS} hosts, perhaps through itself ({way})"
+                "ProxyJump leads through more than {MOST_JUMPS} hosts, perhaps in a loop ({proxy_jump})"
             )));
         }
         let mut resolved = Vec::new();
         for mut hop in hops {
-            hop.has_way = !resolved.is_empty();
-            let first = !hop.has_way;
-            let (target, way) = evaluate(ssh, &hop).await.map_err(|failure| {
-                HostFailure::new(failure.kind, format!("on the way, at {}: {}", hop.host, failure.message))
+            hop.has_predecessor = !resolved.is_empty();
+            let first = !hop.has_predecessor;
+            let (target, proxy_jump) = evaluate(ssh, &hop).await.map_err(|failure| {
+                HostFailure::new(failure.kind, format!("at the jump host {}: {}", hop.host, failure.message))
             })?;
             if first {
-                next = way;
+                next = proxy_jump;
             }
             resolved.push(target);
         }
@@ -135,17 +136,17 @@ pub async fn resolve_with(ssh: &OsStr, entry: &HostEntry, login: Option<&str>) -
     Ok(target)
 }
 
-/// What `ssh` is given.
+/// A host in the arguments of `ssh`.
 struct Hop {
     user: Option<String>,
     host: String,
     port: Option<u16>,
-    /// Whether it comes after another one on a way, whatever the configuration says of its own.
-    has_way: bool,
+    /// Whether another jump host precedes. The host's own ProxyJump does not count then.
+    has_predecessor: bool,
 }
 
 impl Hop {
-    /// As a person would type it.
+    /// The arguments as a person would type them.
     fn login(&self) -> String {
         let port = self.port.map(|port| format!("-p {port} "));
         let user = self.user.as_ref().map(|user| format!("{user}@"));
@@ -155,7 +156,7 @@ impl Hop {
 }
 
 async fn evaluate(program: &OsStr, hop: &Hop) -> Result<(Target, Option<String>), HostFailure> {
-    // It lives as long as the program.
+    // The permit is held until `ssh` has ended.
     let _permit = EVALUATIONS.acquire().await;
     let mut ssh = Command::new(program);
     ssh.arg("-G");
@@ -165,18 +166,17 @@ async fn evaluate(program: &OsStr, hop: &Hop) -> Result<(Target, Option<String>)
     if let Some(port) = hop.port {
         ssh.arg("-p").arg(port.to_string());
     }
-    if hop.has_way {
-        // Any name: it keeps ssh from reading ProxyJump and ProxyCommand, as its own '-J' does.
+    if hop.has_predecessor {
+        // With any value, ssh does not read ProxyJump and ProxyCommand of the configuration. Its own option '-J' does the same.
         ssh.args(["-o", "ProxyJump=before.invalid"]);
     }
     ssh.arg("--").arg(&hop.host);
     ssh.stdin(Stdio::null()).kill_on_drop(true);
-    let unresolved =
-        |why: String| HostFailure::new(FailureKind::Unresolved, format!("cannot find out how to reach it: {why}"));
+    let unresolved = |why: String| HostFailure::new(FailureKind::Unresolved, format!("cannot find its address: {why}"));
     let output = match tokio::time::timeout(LONGEST_EVALUATION, ssh.output()).await {
         Err(_) => {
             return Err(unresolved(format!(
-                "'ssh -G {}' gave no answer in {} s. Look for a 'Match exec' in ~/.ssh/config that waits",
+                "'ssh -G {}' did not end in {} s. Look for a 'Match exec' in ~/.ssh/config that waits",
                 hop.host,
                 LONGEST_EVALUATION.as_secs()
             )));
@@ -192,11 +192,11 @@ async fn evaluate(program: &OsStr, hop: &Hop) -> Result<(Target, Option<String>)
     };
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said: Vec<&str> = said.lines().filter(|line| !line.starts_with("Pseudo-terminal")).collect();
-        let said: String = said.join("; ").chars().take(500).collect();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let lines: Vec<&str> = stderr.lines().filter(|line| !line.starts_with("Pseudo-terminal")).collect();
+        let message: String = lines.join("; ").chars().take(500).collect();
         return Err(unresolved(format!(
-            "'ssh -G {}' ended with {}: {said}. Correct the name, or ~/.ssh/config",
+            "'ssh -G {}' ended with {}: {message}. Correct the name, or ~/.ssh/config",
             hop.host, output.status
         )));
     }

@@ -1,18 +1,18 @@
-//! Paths as OpenSSH's configuration writes them: ssh_config(5), TOKENS and ENVIRONMENT VARIABLES.
+//! Paths in OpenSSH's configuration: ssh_config(5), sections TOKENS and ENVIRONMENT VARIABLES.
 
 use std::env;
 use std::path::PathBuf;
 
-/// What `%h` and the others stand for.
+/// The values of tokens such as `%h`.
 pub(super) struct Tokens {
     values: Vec<(char, String)>,
     home: PathBuf,
-    /// Reads a variable of the environment; a test has its own.
+    /// Reads an environment variable; tests replace this function.
     variable: fn(&str) -> Option<String>,
 }
 
 impl Tokens {
-    /// Those of a host: what `ssh` was given for it, and what `ssh -G` told.
+    /// The tokens of a host. `given`: the name in the arguments of `ssh`. The other values are from `ssh -G`.
     pub(super) fn new(
         given: &str,
         address: &str,
@@ -43,8 +43,8 @@ impl Tokens {
         Self { values, home, variable: |name| env::var(name).ok() }
     }
 
-    /// A path with `~`, tokens and `${VARIABLES}`. What is not known stays as it is: no such file will be found, and it
-    /// is named.
+    /// Expands `~`, tokens and `${VARIABLES}` in a path. Unknown ones stay unchanged, so that the error of the missing file
+    /// shows them.
     pub(super) fn expanded(&self, path: &str) -> PathBuf {
         let mut expanded = String::new();
         let mut rest = path;
@@ -59,7 +59,7 @@ impl Tokens {
         self.home_expanded(&expanded)
     }
 
-    /// What the token or variable at the beginning stands for, and what comes after it.
+    /// Expands the token or variable at the beginning. Returns its value and the rest of the text.
     fn next<'a>(&self, from: &'a str) -> (String, &'a str) {
         if let Some((name, after)) = from.strip_prefix("${").and_then(|rest| rest.split_once('}'))
             && let Some(value) = (self.variable)(name)
@@ -78,7 +78,7 @@ impl Tokens {
         (first.to_owned(), after)
     }
 
-    /// A path with `~` alone.
+    /// Expands `~` alone in a path.
     pub(super) fn home_expanded(&self, path: &str) -> PathBuf {
         match path.strip_prefix("~/") {
             Some(rest) => self.home.join(rest),
@@ -86,7 +86,7 @@ impl Tokens {
         }
     }
 
-    /// Where the agent listens, by the value of IdentityAgent.
+    /// The socket of the agent, by the value of IdentityAgent.
     pub(super) fn agent(&self, value: Option<&str>) -> Option<PathBuf> {
         let variable = |name: &str| (self.variable)(name).filter(|path| !path.is_empty());
         match value {
@@ -100,7 +100,7 @@ impl Tokens {
     }
 }
 
-/// The paths of a line that `ssh -G` prints without quotes: a word that does not begin a path belongs to the one before.
+/// Splits a list of paths that `ssh -G` prints without quotes. A word that cannot start a path belongs to the path before.
 pub(super) fn split(paths: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for word in paths.split(' ') {
@@ -132,8 +132,8 @@ mod tests {
     }
 
     #[test]
-    fn paths_have_tokens_variables_and_a_home() {
-        for (written, meant) in [
+    fn tokens_variables_and_the_home_directory_are_expanded() {
+        for (written, expected) in [
             ("~/.ssh/id", "/home/alice/.ssh/id"),
             ("${KEYS}/%n-%h-%p-%r-%j-%k", "/keys/gpu01-10.0.0.1-2222-alice-bastion-10.0.0.1"),
             ("/a%%h%", "/a%h%"),
@@ -142,19 +142,19 @@ mod tests {
             ("relative~/x", "relative~/x"),
         ] {
             let tokens = tokens();
-            let meant = if written.starts_with("%d") {
+            let expected = if written.starts_with("%d") {
                 format!("{}/%", env::home_dir().unwrap_or_default().display())
             } else {
-                meant.to_owned()
+                expected.to_owned()
             };
-            assert_eq!(tokens.expanded(written), PathBuf::from(meant), "{written}");
+            assert_eq!(tokens.expanded(written), PathBuf::from(expected), "{written}");
         }
     }
 
     #[test]
-    fn the_agent_is_the_one_that_is_configured() {
+    fn the_agent_is_the_configured_one() {
         let path = |path: &str| Some(PathBuf::from(path));
-        for (written, meant) in [
+        for (written, expected) in [
             (None, path("/run/agent")),
             (Some("SSH_AUTH_SOCK"), path("/run/agent")),
             (Some("none"), None),
@@ -164,7 +164,7 @@ mod tests {
             (Some("${KEYS}/agent"), path("/keys/agent")),
             (Some("~/agent"), path("/home/alice/agent")),
         ] {
-            assert_eq!(tokens().agent(written), meant, "{written:?}");
+            assert_eq!(tokens().agent(written), expected, "{written:?}");
         }
     }
 }

@@ -2,13 +2,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What `ssh -G` of OpenSSH prints, with these lines first.
+/// An output of `ssh -G` with these lines first.
 fn printed(lines: &str) -> String {
     format!("{lines}\nhost gpu01\nuser alice\nhostname 10.0.0.1\nport 22\nproxyusefdpass no\n")
 }
 
 fn hop() -> Hop {
-    Hop { user: None, host: "gpu01".to_owned(), port: None, has_way: false }
+    Hop { user: None, host: "gpu01".to_owned(), port: None, has_predecessor: false }
 }
 
 fn read(lines: &str) -> (Target, Option<String>) {
@@ -20,7 +20,7 @@ fn home() -> PathBuf {
 }
 
 #[test]
-fn a_configuration_is_read_as_ssh_prints_it() {
+fn the_output_of_ssh_is_parsed_to_a_target() {
     let (target, jump) = read(
         "identityfile ~/.ssh/%r@%h key\nidentityfile none\nidentityfile /etc/%%d/%n_%p\nidentitiesonly yes\n\
          identityagent /run/%i/agent\nuserknownhostsfile ~/.ssh/known_hosts /srv/with space/known\n\
@@ -60,8 +60,8 @@ fn a_configuration_is_read_as_ssh_prints_it() {
 }
 
 #[test]
-fn what_only_opensshs_client_can_do_is_refused_with_what_to_do() {
-    let mut said = Vec::new();
+fn the_error_of_an_unsupported_option_has_the_remedy() {
+    let mut errors = Vec::new();
     for line in [
         "proxycommand nc %h %p",
         "knownhostscommand /usr/bin/keys %H",
@@ -74,23 +74,23 @@ fn what_only_opensshs_client_can_do_is_refused_with_what_to_do() {
     ] {
         let failure = read_configuration(&hop(), &printed(line)).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Unsupported, "{line}");
-        said.push(failure.message);
+        errors.push(failure.message);
     }
-    for way in ["b:0", "b:x", "", "a,,b", "[fe80::1]22"] {
-        said.push(parse_jumps(way).err().map_or(way.to_owned(), |failure| failure.message));
+    for proxy_jump in ["b:0", "b:x", "", "a,,b", "[fe80::1]22"] {
+        errors.push(parse_jumps(proxy_jump).err().map_or(proxy_jump.to_owned(), |failure| failure.message));
     }
-    insta::assert_snapshot!(said.join("\n"));
+    insta::assert_snapshot!(errors.join("\n"));
 }
 
 #[test]
-fn a_way_has_users_ports_and_addresses() {
+fn jump_hosts_may_have_users_ports_and_addresses() {
     let jumps = parse_jumps("bob@b:33,c,me@corp@d,[fe80::1]:24,fe80::2").unwrap();
     let logins: Vec<String> = jumps.iter().map(Hop::login).collect();
     assert_eq!(logins, ["-p 33 bob@b", "c", "me@corp@d", "-p 24 fe80::1", "fe80::2"]);
 }
 
 #[test]
-fn a_configuration_without_an_address_is_no_configuration() {
+fn a_configuration_without_an_address_is_an_error() {
     for text in ["", "hostname a\nport x\nuser b\n", "hostname a\nport 22\nuser \n", "port 22\nuser b\n"] {
         let failure = read_configuration(&hop(), text).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Unresolved, "{text}");
@@ -103,7 +103,7 @@ fn block_on<T>(body: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn a_program_that_is_missing_or_fails_is_told() {
+fn the_error_of_a_missing_or_failed_program_names_it() {
     let entry = HostEntry { name: "gpu01".to_owned(), user: None, port: None };
     let failure = |program: &str| {
         let failure = block_on(resolve_with(OsStr::new(program), &entry, None)).unwrap_err();
@@ -112,12 +112,12 @@ fn a_program_that_is_missing_or_fails_is_told() {
     };
     assert!(failure("/nonexistent/ssh").contains("openssh-client"));
     assert!(failure("/bin/false").contains("ended with exit status: 1"));
-    assert!(failure("/bin/true").contains("tells no Hostname"));
+    assert!(failure("/bin/true").contains("has no Hostname"));
 }
 
 proptest! {
     #[test]
-    fn no_configuration_ends_the_program(text in "\\PC{0,60}|[a-z %~$\\{\\}\n,:@-]{0,80}", path in "[%~$\\{\\}a-z/]{0,20}") {
+    fn no_configuration_causes_a_panic(text in "\\PC{0,60}|[a-z %~$\\{\\}\n,:@-]{0,80}", path in "[%~$\\{\\}a-z/]{0,20}") {
         let lines = format!("{text}\nidentityfile {path}\nidentityagent {path}\nuserknownhostsfile {path}");
         let _ = read_configuration(&hop(), &printed(&lines));
         let _ = parse_jumps(&text);

@@ -1,5 +1,5 @@
-//! Changes of environments that users of this host have confirmed. An enforcer on another machine cannot read the files of
-//! the confirmations, so that snapshots carry them.
+//! Changes of environments that users of this host have confirmed. Snapshots carry them, since an enforcer on another machine
+//! cannot read the files of the confirmations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use genv_core::model::{Confirmed, Snapshot};
 use genv_core::state::{directory_path, read_confirmed};
 
-/// The snapshot, where each environment has the changes that its user and root have confirmed.
+/// The snapshot with the changes that each environment's user and root have confirmed.
 pub(super) fn add_confirmations(snapshot: &Arc<Snapshot>) -> Arc<Snapshot> {
     let directory = directory_path(std::env::var_os("GENV_TMPDIR").as_deref());
     let mut by_user: HashMap<u32, Vec<Confirmed>> = HashMap::new();
@@ -18,8 +18,8 @@ pub(super) fn add_confirmations(snapshot: &Arc<Snapshot>) -> Arc<Snapshot> {
         };
         let mut confirmed = Vec::new();
         for writer in if uid == 0 { vec![0] } else { vec![0, uid] } {
-            let of_writer = by_user.entry(writer).or_insert_with(|| read_confirmed(&directory, writer));
-            confirmed.extend(of_writer.iter().filter(|change| change.eid == environment.eid).cloned());
+            let changes = by_user.entry(writer).or_insert_with(|| read_confirmed(&directory, writer));
+            confirmed.extend(changes.iter().filter(|change| change.eid == environment.eid).cloned());
         }
         if !confirmed.is_empty() {
             let environments = &mut Arc::make_mut(&mut result).environments;

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::protocol::LONGEST_LINE_BYTES;
 
-/// How much of stderr is read.
+/// The number of bytes of stderr that are read.
 const MAX_STDERR_BYTES: u64 = 16 << 10;
 
 /// An error quotes at most this many characters of stderr.
@@ -29,7 +29,7 @@ const TRY_IT: &str = "see whether 'genv-enforcer carry-out' works on this host";
 /// # Errors
 /// The program cannot be started, fails, prints invalid JSON, or takes longer than the timeout; a late program is killed.
 pub(super) fn run_enforcer(enforcer: &Path, intents: &Value, timeout: Duration) -> Result<Value, String> {
-    output_of(enforcer, intents, timeout)
+    run(enforcer, intents, timeout)
         .and_then(|outcomes| {
             serde_json::from_slice(&outcomes)
                 .map_err(|error| format!("the output of genv-enforcer is not JSON: {error}: {TRY_IT}"))
@@ -37,16 +37,16 @@ pub(super) fn run_enforcer(enforcer: &Path, intents: &Value, timeout: Duration) 
         .map_err(|why| format!("cannot execute the requested steps: {why}"))
 }
 
-fn output_of(enforcer: &Path, intents: &Value, timeout: Duration) -> Result<Vec<u8>, String> {
+fn run(enforcer: &Path, intents: &Value, timeout: Duration) -> Result<Vec<u8>, String> {
     let deadline = Instant::now() + timeout;
     let intents = serde_json::to_vec(intents).map_err(|error| format!("{error}: send intents that are JSON"))?;
     let mut command = Command::new(enforcer);
     command.arg("carry-out").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child =
         command.spawn().map_err(|error| format!("{} cannot be started: {error}: {TRY_IT}", enforcer.display()))?;
-    let pipes = Pipes::start(&mut child, intents);
+    let pipes = ChildPipes::start(&mut child, intents);
     let stdout = pipes.as_ref().ok().and_then(|pipes| pipes.stdout.wait(deadline));
-    let stdout = stdout.filter(|_| ends_before(&child, deadline));
+    let stdout = stdout.filter(|_| ends_by(&child, deadline));
     // Kills a late program. On a program that has ended this has no effect.
     let _ = child.kill();
     let status = child.wait();
@@ -75,7 +75,7 @@ fn output_of(enforcer: &Path, intents: &Value, timeout: Duration) -> Result<Vec<
     Ok(stdout)
 }
 
-fn ends_before(child: &Child, deadline: Instant) -> bool {
+fn ends_by(child: &Child, deadline: Instant) -> bool {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
         return false;
@@ -85,12 +85,12 @@ fn ends_before(child: &Child, deadline: Instant) -> bool {
 }
 
 /// The pipes of the child. Each has a thread, so that none of them blocks another.
-struct Pipes {
+struct ChildPipes {
     stdout: PipeContent,
     stderr: PipeContent,
 }
 
-impl Pipes {
+impl ChildPipes {
     fn start(child: &mut Child, intents: Vec<u8>) -> io::Result<Self> {
         let stdin = child.stdin.take();
         thread::Builder::new().name("intents".to_owned()).spawn(move || {

@@ -2,8 +2,8 @@
 
 mod confirmations;
 mod enforcer;
-mod job;
 mod outbox;
+mod request_thread;
 mod snapshot_lines;
 
 use std::io::{self, Read as _};
@@ -22,12 +22,12 @@ use rustix::time::Timespec;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::lines::{Line, Lines};
-use crate::protocol::{Answers, Hello, LONGEST_LINE_BYTES, PROTOCOL_VERSION, Reply, Request};
+use crate::lines::{InputLine, LineSplitter};
+use crate::protocol::{Hello, HostProgram, LONGEST_LINE_BYTES, PROTOCOL_VERSION, Reply, Request};
 use confirmations::add_confirmations;
 use enforcer::run_enforcer;
-use job::Job;
 use outbox::{ClientGone, Outbox};
+use request_thread::RequestThread;
 
 /// How long the GPUs may take for a single snapshot.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(4);
@@ -59,8 +59,8 @@ pub struct Server {
     host: Option<HostSources>,
     outbox: Outbox,
     following: Option<Following>,
-    snapshot_job: Job,
-    enforce_job: Job,
+    snapshot_thread: RequestThread,
+    enforce_thread: RequestThread,
     find_enforcer: Option<FindEnforcer>,
 }
 
@@ -87,8 +87,8 @@ impl Server {
             host,
             outbox: Outbox::default(),
             following: None,
-            snapshot_job: Job::default(),
-            enforce_job: Job::default(),
+            snapshot_thread: RequestThread::default(),
+            enforce_thread: RequestThread::default(),
             find_enforcer,
         })
     }
@@ -104,7 +104,7 @@ impl Server {
         let greeted = self.outbox.send(&Hello {
             genv_remote: PROTOCOL_VERSION,
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
-            answers_with: Answers::Genv,
+            answers_with: HostProgram::Genv,
             may_enforce: self.find_enforcer.is_some(),
         });
         if greeted.is_err() {
@@ -112,8 +112,8 @@ impl Server {
         }
         let end = self.reply_to_requests(&output_closed, max_silence)?;
         if end == SessionEnd::Input {
-            self.snapshot_job.finish();
-            self.enforce_job.finish();
+            self.snapshot_thread.finish();
+            self.enforce_thread.finish();
             self.outbox.flush();
         }
         Ok(end)
@@ -122,7 +122,7 @@ impl Server {
     fn reply_to_requests(&mut self, output_closed: &io::PipeReader, max_silence: Duration) -> io::Result<SessionEnd> {
         let mut stdin = io::stdin().lock();
         let stdout = io::stdout();
-        let mut lines = Lines::default();
+        let mut lines = LineSplitter::default();
         let mut buffer = vec![0; 64 << 10];
         let mut last_request = Instant::now();
         loop {
@@ -163,8 +163,8 @@ impl Server {
         }
     }
 
-    fn reply_to(&mut self, line: Line<'_>) -> Result<(), ClientGone> {
-        let Line::Whole(line) = line else {
+    fn reply_to(&mut self, line: InputLine<'_>) -> Result<(), ClientGone> {
+        let InputLine::Whole(line) = line else {
             let mib = LONGEST_LINE_BYTES >> 20;
             return self.refuse(None, format!("cannot read a request: it has more than {mib} MiB: send less at once"));
         };
@@ -244,7 +244,7 @@ impl Server {
             let collected = once(vec![host], SNAPSHOT_TIMEOUT).map_err(|error| error.to_string())?;
             Ok::<_, String>(collected.hosts.first().and_then(|host| host.snapshot.clone()))
         };
-        let started = self.snapshot_job.start("once", collect, move |snapshot| match snapshot {
+        let started = self.snapshot_thread.start("once", collect, move |snapshot| match snapshot {
             Ok(Some(snapshot)) => outbox.whole_snapshot(snapshot),
             Ok(None) => Ok(()),
             Err(why) => outbox.refuse(None, format!("cannot collect a snapshot: {why}: send the request again")),
@@ -266,7 +266,7 @@ impl Server {
         };
         let outbox = self.outbox.clone();
         let work = move || run_enforcer(&enforcer, &intents, ENFORCER_TIMEOUT);
-        let started = self.enforce_job.start("enforce", work, move |outcomes| match outcomes {
+        let started = self.enforce_thread.start("enforce", work, move |outcomes| match outcomes {
             Ok(outcomes) => outbox.send(&Reply::Enforced { id, outcomes }),
             Err(message) => outbox.refuse(Some(id), message),
         });

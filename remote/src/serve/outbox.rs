@@ -1,4 +1,4 @@
-//! Replies that wait for a thread which writes them: a client that does not read blocks only this thread.
+//! Replies that wait for a writer thread: a client that does not read blocks only this thread.
 
 use std::collections::VecDeque;
 use std::io::{self, PipeWriter, Write};
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::snapshot_lines::SnapshotLines;
 use crate::protocol::{Reply, line};
 
-/// With more waiting replies than these, the client is taken as gone.
+/// With more waiting replies, the client counts as gone.
 const MAX_WAITING: usize = 64;
 
 /// How long the client may take to read the last replies, at the end of the session.
@@ -22,7 +22,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClientGone;
 
-/// What is to be written. A clone has the same content.
+/// The replies to write. A clone shares the content.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outbox(Arc<Shared>);
 
@@ -134,7 +134,7 @@ impl Outbox {
     }
 }
 
-/// What the thread writes next.
+/// The next message of the writer thread.
 enum Next {
     Reply(Vec<u8>),
     Snapshot { snapshot: Arc<Snapshot>, whole: bool },

@@ -1,4 +1,4 @@
-//! How a user is let in: with the keys of the agent first, then with those of files, in the order of OpenSSH.
+//! Authentication with keys of the agent and then of files, in the order of OpenSSH.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,52 +11,52 @@ use russh::keys::{Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicK
 use tokio::net::UnixStream;
 use tokio::sync::OnceCell;
 
-use super::Client;
-use super::identities::{Identity, Withheld, is_hardware};
+use super::ClientHandler;
+use super::identities::{Identity, UnusableKey, is_hardware};
 use super::refusal::Refusal;
 use crate::resolve::Target;
 use crate::script::quoted;
 
-/// A key that can be offered.
+/// A key to offer.
 enum Candidate {
     Agent(PublicKey),
     File(Arc<PrivateKey>),
 }
 
 /// Logs in.
-pub(super) async fn authenticate(handle: &mut Handle<Client>, target: &Target) -> Result<(), Refusal> {
+pub(super) async fn authenticate(handle: &mut Handle<ClientHandler>, target: &Target) -> Result<(), Refusal> {
     let mut refusal = Refusal::default();
     let files = target.identity_files.clone();
     let read = tokio::task::spawn_blocking(move || files.into_iter().map(Identity::read).collect());
     let identities: Vec<Identity> = read.await.unwrap_or_default();
     let (mut agent, agent_keys) = match &target.identity_agent {
         None => (None, Vec::new()),
-        Some(socket) => match ask_agent(handle, socket).await {
+        Some(socket) => match connect_agent(handle, socket).await {
             Ok((agent, keys)) => (Some(agent), keys),
             Err(error) => {
-                refusal.withheld.push(format!("the agent at {} ({error})", socket.display()));
+                refusal.not_offered.push(format!("the agent at {} ({error})", socket.display()));
                 (None, Vec::new())
             }
         },
     };
     let candidates = candidates(target, identities, agent_keys, &mut refusal);
     if candidates.is_empty() {
-        // It tells the ways in.
+        // The result lists the host's methods.
         let result = handle.authenticate_none(&target.user).await;
-        return if judge(handle, result.ok(), &mut refusal) == Verdict::LetIn { Ok(()) } else { Err(refusal) };
+        return if next_step(handle, result.ok(), &mut refusal) == NextStep::LoggedIn { Ok(()) } else { Err(refusal) };
     }
-    // Asked for at most once: a host that does not tell is waited for.
+    // Queried at most once, since the query waits for a host that does not report the hash.
     let rsa_hash = OnceCell::new();
     for (name, candidate) in candidates {
         let offered = offer(handle, &target.user, candidate, agent.as_mut(), &rsa_hash);
         match offered.await {
-            Err(why) => refusal.withheld.push(format!("{name} ({why})")),
+            Err(why) => refusal.not_offered.push(format!("{name} ({why})")),
             Ok(result) => {
                 refusal.offered.push(name);
-                match judge(handle, result, &mut refusal) {
-                    Verdict::LetIn => return Ok(()),
-                    Verdict::Next => {}
-                    Verdict::Over => break,
+                match next_step(handle, result, &mut refusal) {
+                    NextStep::LoggedIn => return Ok(()),
+                    NextStep::TryNext => {}
+                    NextStep::Stop => break,
                 }
             }
         }
@@ -64,12 +64,12 @@ pub(super) async fn authenticate(handle: &mut Handle<Client>, target: &Target) -
     Err(refusal)
 }
 
-/// Offers one key: what the host says of it, or nothing if the connection ends meanwhile.
+/// Offers a key. Returns the host's result; absent if the connection ended.
 ///
 /// # Errors
-/// Why it was not offered.
+/// The key was not offered; the text is the reason.
 async fn offer(
-    handle: &mut Handle<Client>,
+    handle: &mut Handle<ClientHandler>,
     user: &str,
     candidate: Candidate,
     agent: Option<&mut AgentClient<UnixStream>>,
@@ -87,15 +87,15 @@ async fn offer(
     let signed = handle.authenticate_publickey_with(user, key, hash, agent);
     match signed.await {
         Ok(result) => Ok(Some(result)),
-        // As where somebody has to confirm, and does not.
+        // For example an agent whose user does not confirm the use of the key.
         Err(error) if !handle.is_closed() => Err(format!("the agent does not sign with it: {error}")),
         Err(_) => Ok(None),
     }
 }
 
-/// The hash that a key signs with: RSA has several, of which the host takes some.
+/// The hash for signatures with a key. RSA keys have several, of which the host accepts some.
 async fn signature_hash(
-    handle: &Handle<Client>,
+    handle: &Handle<ClientHandler>,
     candidate: &Candidate,
     rsa_hash: &OnceCell<Option<HashAlg>>,
 ) -> Result<Option<HashAlg>, String> {
@@ -108,41 +108,41 @@ async fn signature_hash(
     }
     let ask = || async {
         let best = handle.best_supported_rsa_hash().await.ok().flatten();
-        // Of one that does not tell it is taken that it has what all have had for years.
+        // A host that does not report its hashes probably supports SHA-512, as all servers have for years.
         best.unwrap_or(Some(HashAlg::Sha512))
     };
     match rsa_hash.get_or_init(ask).await {
-        None => Err("it takes RSA only with SHA-1: update its sshd".to_owned()),
+        None => Err("it accepts RSA only with SHA-1: update its sshd".to_owned()),
         hash => Ok(*hash),
     }
 }
 
 #[derive(PartialEq, Eq)]
-enum Verdict {
-    LetIn,
-    Next,
-    Over,
+enum NextStep {
+    LoggedIn,
+    TryNext,
+    Stop,
 }
 
-/// What an attempt comes to; none is one during which the connection ended.
-fn judge(handle: &Handle<Client>, result: Option<AuthResult>, refusal: &mut Refusal) -> Verdict {
+/// The next step after a result. Absent result: the connection ended.
+fn next_step(handle: &Handle<ClientHandler>, result: Option<AuthResult>, refusal: &mut Refusal) -> NextStep {
     match result {
-        Some(AuthResult::Success) => Verdict::LetIn,
+        Some(AuthResult::Success) => NextStep::LoggedIn,
         Some(AuthResult::Failure { remaining_methods, partial_success }) if !handle.is_closed() => {
             let over = partial_success || !remaining_methods.contains(&MethodKind::PublicKey);
             refusal.partial = partial_success;
             refusal.methods = Some(remaining_methods);
-            if over { Verdict::Over } else { Verdict::Next }
+            if over { NextStep::Stop } else { NextStep::TryNext }
         }
         _ => {
             refusal.ended = true;
-            Verdict::Over
+            NextStep::Stop
         }
     }
 }
 
-/// The keys to offer, each with its name, in the order of OpenSSH: those of the agent that are configured, the agent's
-/// others, and those of files.
+/// The keys to offer with their names, in the order of OpenSSH: configured keys in the agent, other keys of the agent, and
+/// keys of files.
 fn candidates(
     target: &Target,
     identities: Vec<Identity>,
@@ -178,15 +178,15 @@ fn candidates(
         let path = identity.path.display();
         match identity.secret {
             Ok(key) => all.push((path.to_string(), Candidate::File(key))),
-            Err(Withheld::Missing) => {}
-            Err(Withheld::Encrypted) => refusal
-                .withheld
+            Err(UnusableKey::Missing) => {}
+            Err(UnusableKey::Encrypted) => refusal
+                .not_offered
                 .push(format!("{path} (encrypted, and not in the agent: ssh-add {})", quoted(&path.to_string()))),
-            Err(Withheld::Hardware) => {
+            Err(UnusableKey::Hardware) => {
                 refusal.unsupported = true;
-                refusal.withheld.push(format!("{path} (a FIDO key, which somebody would have to touch)"));
+                refusal.not_offered.push(format!("{path} (a FIDO key, which a person has to touch)"));
             }
-            Err(Withheld::Other(why)) => refusal.withheld.push(format!("{path} ({why})")),
+            Err(UnusableKey::Other(why)) => refusal.not_offered.push(format!("{path} ({why})")),
         }
     }
     all
@@ -195,7 +195,7 @@ fn candidates(
 fn offer_agent(key: PublicKey, name: String, all: &mut Vec<(String, Candidate)>, refusal: &mut Refusal) {
     if is_hardware(&key.algorithm()) {
         refusal.unsupported = true;
-        refusal.withheld.push(format!("{name} (a FIDO key, which somebody would have to touch)"));
+        refusal.not_offered.push(format!("{name} (a FIDO key, which a person has to touch)"));
     } else {
         all.push((name, Candidate::Agent(key)));
     }
@@ -204,19 +204,19 @@ fn offer_agent(key: PublicKey, name: String, all: &mut Vec<(String, Candidate)>,
 type AgentKeys = Vec<(PublicKey, String)>;
 
 /// Connects to the agent, and lists its keys with their comments.
-async fn ask_agent(
-    handle: &Handle<Client>,
+async fn connect_agent(
+    handle: &Handle<ClientHandler>,
     socket: &Path,
 ) -> Result<(AgentClient<UnixStream>, AgentKeys), russh::keys::Error> {
     let mut agent = AgentClient::connect_uds(socket).await?;
     if let Some(binding) = handle.agent_session_binding() {
-        // Agents that know of no binding refuse it, and keys that are bound to no host need none.
+        // An agent without support for the binding refuses it. Only keys that are restricted to hosts need the binding.
         let _ = agent.bind_session(binding, false).await;
     }
     let identities = agent.request_identities().await?;
     let keys = identities.into_iter().filter_map(|identity| match identity {
         AgentIdentity::PublicKey { key, comment } => Some((key, comment)),
-        // The key that it certifies is listed as well.
+        // The agent also lists the certified key.
         AgentIdentity::Certificate { .. } => None,
     });
     Ok((agent, keys.collect()))
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
     use crate::FailureKind;
 
-    /// The file of a FIDO key, as ssh-keygen writes one: it names what is in the hardware.
+    /// The file of a FIDO key, as ssh-keygen writes it. The secret is in the hardware.
     fn hardware_key() -> PrivateKey {
         let point = public::Ed25519PublicKey([7; 32]);
         let public = public::SkEd25519::new(point, "ssh:");
@@ -244,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_somebody_has_to_touch_is_not_offered_from_a_file_or_the_agent() {
+    fn a_fido_key_of_a_file_or_the_agent_is_not_offered() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("id_sk");
         let key = hardware_key();
         key.write_openssh_file(&path, LineEnding::LF).unwrap();
         let identity = Identity::read(path);
-        assert!(matches!(identity.secret, Err(Withheld::Hardware)));
+        assert!(matches!(identity.secret, Err(UnusableKey::Hardware)));
         for agent_keys in [Vec::new(), vec![(key.public_key().clone(), "mine".to_owned())]] {
             let mut refusal = Refusal::default();
             let identities = vec![Identity::read(identity.path.clone())];
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn no_secret_is_in_what_is_said_of_a_key() {
+    fn an_error_about_a_key_contains_no_secret() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("id");
         let secret = "c2VjcmV0IGtleSBtYXRlcmlhbA";

@@ -1,4 +1,4 @@
-//! Commands at a host, and what they write.
+//! Commands on a host and their output.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,19 +10,19 @@ use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use tokio::time::timeout;
 
 use super::failures::{disconnected, seconds};
-use super::{Session, Told};
+use super::{ConnectionEvents, Session};
 use crate::protocol::LONGEST_LINE_BYTES;
 use crate::{FailureKind, HostFailure};
 
-/// Of what a command says on its standard error, this much is kept: the last.
+/// The number of bytes that are kept of the end of a command's stderr.
 const STDERR_BYTES: usize = 4 << 10;
 
-/// What a command may take.
+/// Limits of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunLimits {
-    /// More output than this is a failure.
+    /// Limit of the output on stdout.
     pub stdout_bytes: usize,
-    /// From the opening of its channel to its end.
+    /// Time limit from the open of the channel to the end of the command.
     pub duration: Duration,
 }
 
@@ -32,30 +32,30 @@ impl Default for RunLimits {
     }
 }
 
-/// What a command wrote, and how it ended.
+/// The output and the end of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandOutput {
-    /// How it ended.
+    /// The end of the command.
     pub end: CommandEnd,
-    /// All that it wrote to its standard output.
+    /// The whole output on stdout.
     pub stdout: Vec<u8>,
-    /// The last that it wrote to its standard error.
+    /// The end of the output on stderr.
     pub stderr: String,
 }
 
 /// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandEnd {
-    /// By itself, with this status.
+    /// With this exit status.
     Exited(u32),
-    /// By a signal, as `TERM`.
+    /// By a signal, such as `TERM`.
     Signalled(String),
-    /// The host does not say.
+    /// The host does not report the end.
     Unknown,
 }
 
 impl CommandEnd {
-    /// Whether it ended with status 0.
+    /// Whether the command ended with status 0.
     #[must_use]
     pub fn success(&self) -> bool {
         *self == Self::Exited(0)
@@ -73,30 +73,30 @@ impl std::fmt::Display for CommandEnd {
 }
 
 impl Session {
-    /// Runs a command, as the login shell there reads it, and waits for its end. More at once than sshd allows wait for
-    /// each other. One that is given up leaves some kilobytes behind until the session ends: the library forgets a
-    /// channel only when the host closes it first.
+    /// Runs a command by the host's login shell, and waits for its end. The number of commands at once is limited; others
+    /// wait. A command whose future is dropped keeps some kilobytes of memory until the session ends: russh frees a channel
+    /// only when the host closes it.
     ///
     /// # Errors
-    /// It cannot be started, does not end in time, or writes too much; the session ends. A command that fails is none:
-    /// its output tells.
+    /// The command cannot be started, does not end in time, or writes too much, or the session ends. A command that ends
+    /// with another status than 0 is not an error.
     pub async fn run(&self, command: &str, stdin: &[u8], limits: &RunLimits) -> Result<CommandOutput, HostFailure> {
         let run = async {
-            // It is never closed.
+            // The semaphore is never closed.
             let _permit = self.commands.acquire().await;
             let (mut running, input) = self.start(command).await?;
             let stdin = Bytes::copy_from_slice(stdin);
             let feed = async {
-                // A command that does not read its input may end all the same.
+                // The write fails if the command does not read its stdin. That is not an error.
                 let _ = input.write.data_bytes(stdin).await;
                 let _ = input.write.eof().await;
                 std::future::pending::<()>().await;
             };
             let output = tokio::select! {
                 output = running.collect(limits.stdout_bytes) => output,
-                () = feed => Err(disconnected("its input ended")),
+                () = feed => Err(disconnected("its stdin was closed")),
             };
-            // Before another command takes its place, or the host would count both.
+            // The channel is closed before the permit is free: the host counts open channels.
             let _ = input.write.close().await;
             output
         };
@@ -113,7 +113,7 @@ impl Session {
         }
     }
 
-    pub(super) async fn start(&self, command: &str) -> Result<(Running, Input), HostFailure> {
+    pub(super) async fn start(&self, command: &str) -> Result<(RunningCommand, CommandInput), HostFailure> {
         let limit = self.timeouts.answer;
         let start = async {
             let channel = match self.handle.channel_open_session().await {
@@ -130,10 +130,10 @@ impl Session {
                 Err(error) => return Err(self.ended(&error)),
             };
             let (read, write) = channel.split();
-            let input = Input { write: Arc::new(write) };
-            let mut running = Running {
+            let input = CommandInput { write: Arc::new(write) };
+            let mut running = RunningCommand {
                 read,
-                told: Arc::clone(&self.told),
+                events: Arc::clone(&self.events),
                 early: VecDeque::new(),
                 end: CommandEnd::Unknown,
                 ended: false,
@@ -149,7 +149,7 @@ impl Session {
             Err(_) => Err(HostFailure::new(
                 FailureKind::TimedOut,
                 format!(
-                    "cannot run a command: the host did not start it in {}. Look whether it is overloaded",
+                    "cannot run a command: the host did not start it in {}. See whether it is overloaded",
                     seconds(limit)
                 ),
             )),
@@ -157,16 +157,16 @@ impl Session {
     }
 }
 
-/// Where a command reads; the channel is closed with it.
+/// The stdin of a command. Its drop closes the channel.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(super) struct CommandInput {
     pub(super) write: Arc<ChannelWriteHalf<Msg>>,
 }
 
-impl Drop for Input {
+impl Drop for CommandInput {
     fn drop(&mut self) {
         let write = Arc::clone(&self.write);
-        // It ends at once where the session has ended, which closes its channels anyway.
+        // After the end of the session this task ends at once.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 let _ = write.close().await;
@@ -175,19 +175,19 @@ impl Drop for Input {
     }
 }
 
-/// What a command writes.
+/// The output of a running command.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningCommand {
     read: ChannelReadHalf,
-    told: Arc<Mutex<Told>>,
-    /// What it wrote before the host said that it was started, and while it was sent something.
+    events: Arc<Mutex<ConnectionEvents>>,
+    /// Messages that arrived before the confirmation of the start, or while input was sent.
     early: VecDeque<ChannelMsg>,
     pub(super) end: CommandEnd,
     ended: bool,
     stderr: Vec<u8>,
 }
 
-impl Running {
+impl RunningCommand {
     /// Waits until the host has started the command.
     async fn accepted(&mut self) -> Result<(), HostFailure> {
         loop {
@@ -196,7 +196,7 @@ impl Running {
                 Some(ChannelMsg::Failure | ChannelMsg::Close) => {
                     return Err(HostFailure::new(
                         FailureKind::Command,
-                        "cannot run a command: the host refuses to start any. Look at its sshd_config (ForceCommand, \
+                        "cannot run a command: the host refuses to start any. See its sshd_config (ForceCommand, \
                          ChrootDirectory) and the user's shell",
                     ));
                 }
@@ -206,7 +206,7 @@ impl Running {
         }
     }
 
-    /// Takes what it wrote, for [`Running::next`] later.
+    /// Receives a message, and keeps it for [`RunningCommand::next`].
     pub(super) async fn take_early(&mut self) -> Result<(), HostFailure> {
         match self.read.wait().await {
             Some(message) => self.early.push_back(message),
@@ -223,7 +223,7 @@ impl Running {
         self.early.iter().map(bytes).sum()
     }
 
-    /// The next that it writes to its standard output; nothing once it has ended.
+    /// The next output on stdout; absent after the end of the command.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, HostFailure> {
         while !self.ended {
             let message = match self.early.pop_front() {
@@ -250,13 +250,13 @@ impl Running {
         Ok(None)
     }
 
-    async fn collect(&mut self, most_bytes: usize) -> Result<CommandOutput, HostFailure> {
+    async fn collect(&mut self, max_bytes: usize) -> Result<CommandOutput, HostFailure> {
         let mut stdout = Vec::new();
         while let Some(data) = self.next().await? {
-            if stdout.len() + data.len() > most_bytes {
+            if stdout.len() + data.len() > max_bytes {
                 return Err(HostFailure::new(
                     FailureKind::Protocol,
-                    format!("the command wrote more than {most_bytes} bytes. Run it there, and see what it writes"),
+                    format!("the command wrote more than {max_bytes} bytes. Run it there, and see what it writes"),
                 ));
             }
             stdout.extend_from_slice(&data);
@@ -264,7 +264,7 @@ impl Running {
         Ok(CommandOutput { end: self.end.clone(), stdout, stderr: self.stderr() })
     }
 
-    /// Keeps the last of what it says on its standard error.
+    /// Keeps the end of the output on stderr.
     fn keep(&mut self, data: &[u8]) {
         self.stderr.extend_from_slice(data);
         if self.stderr.len() > 2 * STDERR_BYTES {
@@ -280,12 +280,12 @@ impl Running {
     }
 
     pub(super) fn disconnected(&self) -> HostFailure {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        disconnected(told.ended.as_deref().unwrap_or("its channel ended"))
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        disconnected(events.ended.as_deref().unwrap_or("its channel ended"))
     }
 }
 
-/// A command for a message.
+/// Shortens a command for a message.
 fn shortened(command: &str) -> String {
     genv_core::text::shortened(command, 60)
 }

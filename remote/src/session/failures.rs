@@ -1,4 +1,4 @@
-//! What is said of a connection that does not come about, or ends.
+//! Errors of connections and sessions.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -7,104 +7,106 @@ use std::time::Duration;
 use genv_core::text::{harmless, shortened};
 use russh::AlgorithmKind;
 
-use super::wire::Gate;
-use super::{MOST_BYTES_BEFORE_LOGIN, Told};
+use super::guarded_stream::ReadLimit;
+use super::{ConnectionEvents, MOST_BYTES_BEFORE_LOGIN};
 use crate::known_hosts::KnownHost;
 use crate::{FailureKind, HostFailure};
 
 pub(super) fn unreachable(place: &str, why: &str) -> HostFailure {
     HostFailure::new(
         FailureKind::Unreachable,
-        format!("cannot connect to {place}: {why}. Look whether it is up, its sshd runs, and no firewall is between"),
+        format!(
+            "cannot connect to {place}: {why}. See whether it is up, its sshd runs, and no firewall blocks the port"
+        ),
     )
 }
 
 pub(super) fn disconnected(why: &str) -> HostFailure {
     HostFailure::new(
         FailureKind::Disconnected,
-        format!("the session ended: {why}. It is opened anew when the host is asked again"),
+        format!("the session ended: {why}. It is opened anew with the next request"),
     )
 }
 
-/// Why a connection has ended; nothing where that is not told.
-pub(super) fn ended(told: &Mutex<Told>, gate: &Gate) -> Option<String> {
-    if gate.is_exceeded() {
-        return Some(format!("it sent more than {MOST_BYTES_BEFORE_LOGIN} bytes before it let in"));
+/// Why a connection ended, if known.
+pub(super) fn ended(events: &Mutex<ConnectionEvents>, read_limit: &ReadLimit) -> Option<String> {
+    if read_limit.is_exceeded() {
+        return Some(format!("it sent more than {MOST_BYTES_BEFORE_LOGIN} bytes before the login"));
     }
-    let told = told.lock().unwrap_or_else(PoisonError::into_inner);
-    told.ended.clone()
+    let events = events.lock().unwrap_or_else(PoisonError::into_inner);
+    events.ended.clone()
 }
 
-/// What OpenSSH's server says instead of a greeting where it has too many connections, or had too many failures.
+/// Greetings of OpenSSH's server after too many connections or too many failed logins.
 const FULL: [&str; 2] = ["Exceeded MaxStartups", "Not allowed at this time"];
 
-/// Why no session began.
+/// The error of a failed handshake.
 pub(super) fn handshake_failure(
     error: &russh::Error,
-    told: &Mutex<Told>,
+    events: &Mutex<ConnectionEvents>,
     known: &KnownHost,
-    gate: &Gate,
+    read_limit: &ReadLimit,
 ) -> HostFailure {
-    let told = std::mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner));
-    if let Some(refused) = told.refused {
+    let events = std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner));
+    if let Some(refused) = events.refused {
         return refused;
     }
-    let first_line = gate.first_line();
+    let first_line = read_limit.first_line();
     let protocol = |why: &str| {
         HostFailure::new(
             FailureKind::Protocol,
-            format!("cannot connect: {why}. Correct the port, or look at what listens there"),
+            format!("cannot connect: {why}. Correct the port, or see what listens there"),
         )
     };
-    let instead = |said: &str| {
-        let shown = harmless(said);
-        if FULL.iter().any(|full| said.starts_with(full)) {
+    let other_greeting = |greeting: &str| {
+        let shown = harmless(greeting);
+        if FULL.iter().any(|full| greeting.starts_with(full)) {
             return HostFailure::new(
                 FailureKind::Disconnected,
                 format!(
-                    "cannot connect: its sshd takes no more connections now ('{shown}'). Raise MaxStartups in its \
+                    "cannot connect: its sshd accepts no more connections now ('{shown}'). Raise MaxStartups in its \
                      sshd_config"
                 ),
             );
         }
-        protocol(&format!("instead of SSH it says '{shown}'"))
+        protocol(&format!("its greeting is not of SSH: '{shown}'"))
     };
     match error {
         russh::Error::NoCommonAlgo { kind: AlgorithmKind::Key, .. } if known.is_known() => known.no_such_kind(),
         russh::Error::NoCommonAlgo { kind, theirs, .. } => HostFailure::new(
             FailureKind::Unsupported,
             format!(
-                "cannot connect: it offers only what is not supported here ({kind:?}: {}). Update its sshd, or allow \
-                 a newer algorithm in its sshd_config",
+                "cannot connect: none of its algorithms is supported here ({kind:?}: {}). Update its sshd, or allow \
+                                 a newer algorithm in its sshd_config",
                 shortened(&theirs.join(", "), 300)
             ),
         ),
         russh::Error::WrongServerSig => HostFailure::new(
             FailureKind::HostKey,
-            "cannot trust it: it shows a key, and signs with another. Somebody may be between",
+            "cannot trust it: it shows a key, and signs with another one. The network may have been attacked",
         ),
-        _ if gate.is_exceeded() => {
+        _ if read_limit.is_exceeded() => {
             protocol(&format!("it sent more than {MOST_BYTES_BEFORE_LOGIN} bytes before it showed its key"))
         }
-        russh::Error::Version => instead(&first_line),
+        russh::Error::Version => other_greeting(&first_line),
         russh::Error::Disconnect | russh::Error::HUP | russh::Error::IO(_)
             if !first_line.is_empty() && !first_line.starts_with("SSH-2.0-") =>
         {
-            instead(&first_line)
+            other_greeting(&first_line)
         }
         russh::Error::Disconnect | russh::Error::HUP | russh::Error::IO(_) => HostFailure::new(
             FailureKind::Disconnected,
             format!(
-                "cannot connect: before it showed its key, {}. Look at the log of its sshd: it may have too many \
+                "cannot connect: before it showed its key, {}. See the log of its sshd: it may have too many \
                  connections (MaxStartups), or refuse this address",
-                told.ended.unwrap_or_else(|| reason(error))
+                events.ended.unwrap_or_else(|| reason(error))
             ),
         ),
-        error => protocol(&format!("what it sends is not SSH as it should be ({error})")),
+        error => protocol(&format!("it violates the protocol SSH ({error})")),
     }
 }
 
-/// Why a connection ended, as a part of a sentence.
+/// The reason for the end of a connection, as a part of a sentence.
 pub(super) fn reason(error: &russh::Error) -> String {
     match error {
         russh::Error::Disconnect | russh::Error::HUP | russh::Error::SendError | russh::Error::RecvError => {
@@ -115,7 +117,7 @@ pub(super) fn reason(error: &russh::Error) -> String {
         }
         russh::Error::IO(error) => format!("the connection failed: {error}"),
         russh::Error::KeepaliveTimeout => "it stopped answering".to_owned(),
-        error => format!("what it sent is not SSH as it should be ({error})"),
+        error => format!("it violated the protocol SSH ({error})"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Keys in files.
+//! Files of keys.
 
 use std::fs;
 use std::io;
@@ -10,18 +10,18 @@ use russh::keys::{Algorithm, PrivateKey, PublicKey, decode_secret_key};
 
 use crate::script::quoted;
 
-/// A private key has fewer bytes than this.
+/// The largest size of a file of a key.
 const LONGEST_KEY_BYTES: u64 = 1 << 20;
 
-/// What a file of a key holds.
+/// The keys of a file.
 pub(super) struct Identity {
     pub(super) path: PathBuf,
     pub(super) public: Option<PublicKey>,
-    pub(super) secret: Result<Arc<PrivateKey>, Withheld>,
+    pub(super) secret: Result<Arc<PrivateKey>, UnusableKey>,
 }
 
 /// Why a key in a file cannot be used.
-pub(super) enum Withheld {
+pub(super) enum UnusableKey {
     Missing,
     Encrypted,
     Hardware,
@@ -32,7 +32,7 @@ impl Identity {
     /// Reads a file that IdentityFile names.
     pub(super) fn read(path: PathBuf) -> Self {
         let (public, secret) = read_keys(&path);
-        // As OpenSSH does where the private key tells nothing.
+        // As OpenSSH, if the file does not show the public key.
         let public = public.or_else(|| {
             let mut beside = path.clone().into_os_string();
             beside.push(".pub");
@@ -46,50 +46,50 @@ impl Identity {
 fn read_bounded(path: &Path) -> io::Result<String> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() || metadata.len() > LONGEST_KEY_BYTES {
-        return Err(io::Error::other("it is not a file of a key"));
+        return Err(io::Error::other("it is not the file of a key"));
     }
     fs::read_to_string(path)
 }
 
-/// The public key of a file, and the private one or why it cannot be used.
-fn read_keys(path: &Path) -> (Option<PublicKey>, Result<Arc<PrivateKey>, Withheld>) {
+/// Reads the public key, and the private key or the reason why it cannot be used.
+fn read_keys(path: &Path) -> (Option<PublicKey>, Result<Arc<PrivateKey>, UnusableKey>) {
     let text = match read_bounded(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return (None, Err(Withheld::Missing));
+            return (None, Err(UnusableKey::Missing));
         }
-        Err(error) => return (None, Err(Withheld::Other(error.to_string()))),
+        Err(error) => return (None, Err(UnusableKey::Other(error.to_string()))),
     };
-    // IdentityFile may name a public key whose private one is in the agent.
+    // IdentityFile may name a public key whose private key is in the agent.
     if let Ok(public) = PublicKey::from_openssh(text.trim()) {
-        let why = "a public key, whose private one is not in the agent".to_owned();
-        return (Some(public), Err(Withheld::Other(why)));
+        let why = "a public key, and its private key is not in the agent".to_owned();
+        return (Some(public), Err(UnusableKey::Other(why)));
     }
     let openssh = PrivateKey::from_openssh(&text).ok();
     let public = openssh.as_ref().map(|key| key.public_key().clone());
     let secret = if public.as_ref().is_some_and(|key| is_hardware(&key.algorithm())) {
-        Err(Withheld::Hardware)
+        Err(UnusableKey::Hardware)
     } else if others_may_read(path) {
         let path = quoted(&path.to_string_lossy());
-        Err(Withheld::Other(format!("others may read it: chmod 600 {path}")))
+        Err(UnusableKey::Other(format!("other users may read it: chmod 600 {path}")))
     } else if openssh.is_some_and(|key| key.is_encrypted()) || text.contains("ENCRYPTED") {
-        Err(Withheld::Encrypted)
+        Err(UnusableKey::Encrypted)
     } else {
         decode_secret_key(&text, None)
             .map(Arc::new)
-            .map_err(|error| Withheld::Other(format!("no private key that can be read: {error}")))
+            .map_err(|error| UnusableKey::Other(format!("no private key that can be read: {error}")))
     };
     let public = public.or_else(|| secret.as_ref().ok().map(|key| key.public_key().clone()));
     (public, secret)
 }
 
-/// OpenSSH does not use such a key either.
+/// Whether other users may read a file. OpenSSH does not use such a key.
 fn others_may_read(path: &Path) -> bool {
     let uid = rustix::process::getuid().as_raw();
     fs::metadata(path).is_ok_and(|file| file.mode() & 0o077 != 0 && file.uid() == uid)
 }
 
-/// Whether it is in hardware that somebody has to touch.
+/// Whether the key is in hardware that a person has to touch.
 pub(super) fn is_hardware(algorithm: &Algorithm) -> bool {
     matches!(algorithm, Algorithm::SkEd25519 | Algorithm::SkEcdsaSha2NistP256)
 }

@@ -1,4 +1,4 @@
-//! A command at a host that goes on talking, in lines.
+//! A command on a host with lines as input and output.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use bytes::{Buf as _, Bytes};
 use tokio::time::timeout;
 
 use super::Session;
-use super::command::{CommandEnd, Input, Running};
+use super::command::{CommandEnd, CommandInput, RunningCommand};
 use super::failures::seconds;
 use crate::lines::PartialLine;
 use crate::protocol::LONGEST_LINE_BYTES;
 use crate::{FailureKind, HostFailure};
 
 impl Session {
-    /// Starts a command that goes on talking. The channel ends with the session at the latest.
+    /// Starts a command. The channel ends with the session at the latest.
     ///
     /// # Errors
-    /// It cannot be started; the session ends.
+    /// The command cannot be started, or the session ends.
     pub async fn open(&self, command: &str) -> Result<LineChannel, HostFailure> {
         let (running, input) = self.start(command).await?;
         Ok(LineChannel {
@@ -30,36 +30,36 @@ impl Session {
     }
 }
 
-/// A command that goes on talking in lines. Its channel is closed with the value.
+/// A running command with lines as input and output. Its drop closes the channel.
 #[derive(Debug)]
 pub struct LineChannel {
-    running: Running,
-    input: Input,
+    running: RunningCommand,
+    input: CommandInput,
     answer: Duration,
-    /// What is read and not yet looked at.
+    /// Received bytes that are not split yet.
     chunk: Bytes,
     partial: PartialLine,
-    /// After which nothing that comes can be told from the rest of what came.
+    /// The error after which the beginning of the next line is unknown.
     failed: Option<HostFailure>,
 }
 
 impl LineChannel {
-    /// The next line, without its end; nothing once the command has ended. It waits for as long as the session lives,
-    /// and loses nothing when it is dropped before.
+    /// The next line, without its line feed; absent after the end of the command. There is no time limit. If the future is
+    /// dropped before it is ready, no byte is lost.
     ///
     /// # Errors
-    /// The session has ended, or the line is longer than [`LONGEST_LINE_BYTES`]: the channel is of no more use then.
+    /// The session has ended, or the line is longer than [`LONGEST_LINE_BYTES`]. The channel cannot be used after an error.
     pub async fn next_line(&mut self) -> Result<Option<Vec<u8>>, HostFailure> {
         self.next_line_within(LONGEST_LINE_BYTES).await
     }
 
-    /// As [`LineChannel::next_line`], of a line that may not be longer than this.
-    pub(crate) async fn next_line_within(&mut self, most_bytes: usize) -> Result<Option<Vec<u8>>, HostFailure> {
+    /// As [`LineChannel::next_line`], with this limit of length.
+    pub(crate) async fn next_line_within(&mut self, max_bytes: usize) -> Result<Option<Vec<u8>>, HostFailure> {
         if let Some(failure) = &self.failed {
             return Err(failure.clone());
         }
         loop {
-            let taken = self.partial.take(&self.chunk, most_bytes);
+            let taken = self.partial.take(&self.chunk, max_bytes);
             let (used, line) = taken.inspect_err(|failure| {
                 self.chunk = Bytes::new();
                 self.failed = Some(failure.clone());
@@ -75,15 +75,15 @@ impl LineChannel {
         }
     }
 
-    /// What came of a line that has not ended.
-    pub(crate) fn begun(&self) -> &[u8] {
-        self.partial.begun()
+    /// The received part of an incomplete line.
+    pub(crate) fn partial_line(&self) -> &[u8] {
+        self.partial.partial_line()
     }
 
-    /// Sends a line, whose end is added. A part of it may be sent if this is dropped before it is done.
+    /// Sends a line with a line feed. If the future is dropped before it is ready, a part of the line may have been sent.
     ///
     /// # Errors
-    /// The session or the command has ended, or does not take the line in time.
+    /// The session or the command has ended, or the host does not accept the line in time.
     pub async fn send_line(&mut self, line: &[u8]) -> Result<(), HostFailure> {
         let mut bytes = Vec::with_capacity(line.len() + 1);
         bytes.extend_from_slice(line);
@@ -95,8 +95,8 @@ impl LineChannel {
             loop {
                 tokio::select! {
                     sent = &mut sending => return sent.map_err(|_| running.disconnected()),
-                    // While what came is not taken, nobody hears that the host takes more.
-                    came = running.take_early(), if running.early_bytes() < LONGEST_LINE_BYTES => came?,
+                    // russh learns that the host accepts more data only while messages are received.
+                    received = running.take_early(), if running.early_bytes() < LONGEST_LINE_BYTES => received?,
                 }
             }
         };
@@ -104,24 +104,24 @@ impl LineChannel {
             Ok(result) => result,
             Err(_) => Err(HostFailure::new(
                 FailureKind::TimedOut,
-                format!("it did not take what it was sent in {}. Look whether it hangs", seconds(self.answer)),
+                format!("it did not read a request in {}. See whether it hangs", seconds(self.answer)),
             )),
         }
     }
 
-    /// Tells the command that its input ends.
+    /// Closes the command's stdin.
     pub async fn end_input(&mut self) {
-        // A session that has ended has ended its input too.
+        // The end of the session has closed stdin already.
         let _ = timeout(self.answer, self.input.write.eof()).await;
     }
 
-    /// The last that it said on its standard error, as far as it was read before what [`LineChannel::next_line`] gave.
+    /// The end of the command's stderr, as far as it arrived before the last line of [`LineChannel::next_line`].
     #[must_use]
     pub fn stderr(&self) -> String {
         self.running.stderr()
     }
 
-    /// How it ended, once [`LineChannel::next_line`] has given nothing.
+    /// The end of the command. Valid after [`LineChannel::next_line`] has returned `None`.
     #[must_use]
     pub fn end(&self) -> &CommandEnd {
         &self.running.end

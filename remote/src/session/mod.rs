@@ -1,8 +1,8 @@
-//! An SSH connection to one host, kept open, with a channel for each command.
+//! An SSH session with one host. Each command has its own channel.
 //!
-//! The library is russh itself, without a layer such as `async-ssh2-tokio` over it: who judges a host's key has to see it,
-//! to tell an unknown one from another one; keys of the agent and of files are tried in one connection; a name behind
-//! another host is resolved there; and a channel stays open for as long as its host is followed.
+//! This module uses russh without a layer such as `async-ssh2-tokio`, which lacks four features: to distinguish unknown from
+//! changed host keys, to offer keys of the agent and of files in one connection, to resolve a name at the jump host, and to
+//! keep a channel open.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,45 +22,45 @@ use crate::{FailureKind, HostFailure};
 mod algorithms;
 mod authenticate;
 mod command;
-mod dial;
 mod failures;
+mod guarded_stream;
 mod identities;
 mod lines;
 mod refusal;
-mod wire;
+mod tcp;
 
 pub use command::{CommandEnd, CommandOutput, RunLimits};
-use dial::dial;
 use failures::{disconnected, ended, handshake_failure, reason, seconds, unreachable};
+use guarded_stream::{GuardedStream, ReadLimit};
 pub use lines::LineChannel;
-use wire::{Gate, Wire};
+use tcp::connect;
 
-/// Of bytes that a host may send before it lets in: banners, keys and lists of algorithms.
+/// The number of bytes that a host may send before the login: banners, keys and lists of algorithms.
 const MOST_BYTES_BEFORE_LOGIN: usize = 1 << 20;
 
-/// What a host may send through a channel before it is read. russh keeps up to [`UNREAD_MESSAGES`] packets in memory;
-/// the rest waits in the kernel and at the host.
+/// The number of unread bytes that a host may send through a channel. russh keeps up to [`UNREAD_MESSAGES`] packets in
+/// memory; the rest waits in the kernel and on the host.
 const WINDOW_BYTES: u32 = 512 << 10;
 
-/// Packets of up to 32 KiB.
+/// The number of unread packets, each of up to 32 KiB.
 const UNREAD_MESSAGES: usize = 16;
 
-/// Commands at once through one session: sshd allows 10 (MaxSessions), and other sessions of the same host count alone.
+/// The number of commands at once in one session. sshd allows 10 for each session (MaxSessions).
 const MOST_COMMANDS: usize = 4;
 
-/// Silence after which a host is asked whether it is there, unless ServerAliveInterval says otherwise.
+/// Silence after which a keep-alive message is sent, if ServerAliveInterval is not configured.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// How long a session may take to say goodbye.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Time limit for the end of a session.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long each step may take.
+/// Time limits of the steps of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// To find the address and connect to it, to agree on keys, and to log in: each of the three, at each host on the
-    /// way. It is ConnectTimeout of the configuration where this is none, and 10 s where neither says.
+    /// The limit for each of three steps, on each jump host too: name lookup and TCP connection, key exchange, login.
+    /// Absent: the option ConnectTimeout of ssh_config, or else 10 s.
     pub connect: Option<Duration>,
-    /// To open a channel, to start a command, and to take a line.
+    /// The limit to open a channel and start a command, and to accept a line.
     pub answer: Duration,
 }
 
@@ -77,53 +77,53 @@ impl Timeouts {
     }
 }
 
-/// A connection through which its user is let in. It ends with the value, and its channels with it.
+/// A connection after the login. Its drop closes all channels.
 pub struct Session {
-    handle: Handle<Client>,
-    told: Arc<Mutex<Told>>,
-    /// Ends what reads and writes, whatever it waits for.
+    handle: Handle<ClientHandler>,
+    events: Arc<Mutex<ConnectionEvents>>,
+    /// Its drop ends all reads and writes of the connection.
     cut: DropGuard,
     commands: Semaphore,
     timeouts: Timeouts,
-    /// Sessions of the hosts on the way, the nearest first.
-    way: Vec<Session>,
+    /// Sessions of the jump hosts, in the order of the connection.
+    jump_sessions: Vec<Session>,
 }
 
-/// What happened to a connection, as far as the library calls back.
+/// Events of a connection that russh has reported.
 #[derive(Debug, Default)]
-struct Told {
-    /// Why the host's key is refused.
+struct ConnectionEvents {
+    /// The reason for the refusal of the host's key.
     refused: Option<HostFailure>,
-    /// Why the connection ended.
+    /// The reason for the end of the connection.
     ended: Option<String>,
 }
 
 impl Session {
-    /// Connects, through the hosts on the way if there are any; checks the host's key and logs in.
+    /// Connects through the jump hosts, checks the host's key, and logs in.
     ///
     /// # Errors
-    /// What failed at which step; nothing is left open.
+    /// A step failed. All connections are closed.
     pub async fn connect(target: &Target, timeouts: &Timeouts) -> Result<Self, HostFailure> {
-        let mut way: Vec<Self> = Vec::new();
+        let mut jump_sessions: Vec<Self> = Vec::new();
         for jump in &target.jumps {
-            let session = Self::connect_next(way.last(), jump, timeouts).await;
-            way.push(session.map_err(|failure| {
-                let message = format!("on the way, at {}: {}", jump.login, failure.message);
+            let session = Self::connect_next(jump_sessions.last(), jump, timeouts).await;
+            jump_sessions.push(session.map_err(|failure| {
+                let message = format!("at the jump host {}: {}", jump.login, failure.message);
                 HostFailure::new(failure.kind, message)
             })?);
         }
-        let mut session = Self::connect_next(way.last(), target, timeouts).await?;
-        session.way = way;
+        let mut session = Self::connect_next(jump_sessions.last(), target, timeouts).await?;
+        session.jump_sessions = jump_sessions;
         Ok(session)
     }
 
-    /// Connects from here, or from the host before.
+    /// Connects from this machine, or from the jump host before.
     async fn connect_next(before: Option<&Self>, target: &Target, timeouts: &Timeouts) -> Result<Self, HostFailure> {
-        let known = known(target).await?;
+        let known = read_known_hosts(target).await?;
         let limit = timeouts.connect(target);
         match before {
             None => {
-                let stream = dial(target, limit).await?;
+                let stream = connect(target, limit).await?;
                 Self::begin(stream, known, target, timeouts).await
             }
             Some(before) => {
@@ -133,7 +133,7 @@ impl Session {
         }
     }
 
-    /// A stream to another host, whose name this one resolves.
+    /// A stream to another host. This jump host resolves its name.
     async fn forward(
         &self,
         target: &Target,
@@ -141,44 +141,44 @@ impl Session {
     ) -> Result<impl AsyncRead + AsyncWrite + Unpin + Send + use<>, HostFailure> {
         let port = u32::from(target.port);
         let open = self.handle.channel_open_direct_tcpip(&target.address, port, "127.0.0.1", 0);
-        let place = format!("{}:{} from the host before it", target.address, target.port);
+        let place = format!("{}:{} from the jump host before it", target.address, target.port);
         match timeout(limit, open).await {
             Err(_) => Err(unreachable(&place, &format!("no answer in {}", seconds(limit)))),
             Ok(Err(russh::Error::ChannelOpenFailure(reason))) => {
-                Err(unreachable(&place, &format!("it says '{}'", reason.description())))
+                Err(unreachable(&place, &format!("it answers '{}'", reason.description())))
             }
             Ok(Err(error)) => Err(self.ended(&error)),
             Ok(Ok(channel)) => Ok(channel.into_stream()),
         }
     }
 
-    /// Agrees on keys, checks the host's, and logs in.
+    /// Exchanges keys, checks the host's key, and logs in.
     async fn begin<S>(stream: S, known: KnownHost, target: &Target, timeouts: &Timeouts) -> Result<Self, HostFailure>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let limit = timeouts.connect(target);
-        let told = Arc::new(Mutex::new(Told::default()));
+        let events = Arc::new(Mutex::new(ConnectionEvents::default()));
         let token = CancellationToken::new();
-        let gate = Arc::new(Gate::new(MOST_BYTES_BEFORE_LOGIN));
-        let wire = Wire::new(stream, &token, &gate);
-        // Whatever fails from here on, nothing goes on waiting for this host.
+        let read_limit = Arc::new(ReadLimit::new(MOST_BYTES_BEFORE_LOGIN));
+        let guarded_stream = GuardedStream::new(stream, &token, &read_limit);
+        // If a later step fails, the drop of the guard ends the tasks of this connection.
         let cut = token.drop_guard();
         let config = Arc::new(configuration(target, &known)?);
-        let client = Client { known: known.clone(), told: Arc::clone(&told) };
-        let handshake = client::connect_stream(config, wire, client);
+        let client = ClientHandler { known: known.clone(), events: Arc::clone(&events) };
+        let handshake = client::connect_stream(config, guarded_stream, client);
         let mut handle = match timeout(limit, handshake).await {
             Err(_) => {
                 return Err(HostFailure::new(
                     FailureKind::TimedOut,
                     format!(
-                        "cannot connect: it accepts the connection, and says nothing that ends the key exchange in \
-                         {}. Look whether its sshd hangs or is overloaded",
+                        "cannot connect: it accepts the connection, and does not complete the key exchange in {}. See \
+                                                 whether its sshd hangs or is overloaded",
                         seconds(limit)
                     ),
                 ));
             }
-            Ok(Err(error)) => return Err(handshake_failure(&error, &told, &known, &gate)),
+            Ok(Err(error)) => return Err(handshake_failure(&error, &events, &known, &read_limit)),
             Ok(Ok(handle)) => handle,
         };
         let login = authenticate::authenticate(&mut handle, target);
@@ -187,48 +187,55 @@ impl Session {
                 return Err(HostFailure::new(
                     FailureKind::TimedOut,
                     format!(
-                        "cannot log in as {}: it gave no answer in {}. Look whether its sshd, its PAM or the agent \
-                         here waits for something",
+                        "cannot log in as {}: it gave no answer in {}. See whether its sshd, its PAM or the agent here \
+                                                 hangs",
                         target.user,
                         seconds(limit)
                     ),
                 ));
             }
             Ok(Err(failure)) => {
-                return Err(failure.into_host_failure(target, || ended(&told, &gate)));
+                return Err(failure.into_host_failure(target, || ended(&events, &read_limit)));
             }
             Ok(Ok(())) => {}
         }
-        gate.open();
-        Ok(Self { handle, told, cut, commands: Semaphore::new(MOST_COMMANDS), timeouts: *timeouts, way: Vec::new() })
+        read_limit.open();
+        Ok(Self {
+            handle,
+            events,
+            cut,
+            commands: Semaphore::new(MOST_COMMANDS),
+            timeouts: *timeouts,
+            jump_sessions: Vec::new(),
+        })
     }
 
-    /// Whether it has ended, by whomever.
+    /// Whether the session has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.handle.is_closed()
     }
 
-    /// Says goodbye, and waits until nothing of it is left, sessions of hosts on the way included.
+    /// Closes the session and the sessions of the jump hosts, and waits for their ends.
     pub async fn close(self) {
-        let Self { mut handle, cut, way, .. } = self;
-        let farewell = async {
+        let Self { mut handle, cut, jump_sessions, .. } = self;
+        let close = async {
             let _ = handle.disconnect(Disconnect::ByApplication, "", "").await;
             (&mut handle).await
         };
-        if timeout(FAREWELL, farewell).await.is_err() {
+        if timeout(CLOSE_TIMEOUT, close).await.is_err() {
             drop(cut);
-            let _ = timeout(FAREWELL, &mut handle).await;
+            let _ = timeout(CLOSE_TIMEOUT, &mut handle).await;
         }
-        for session in way.into_iter().rev() {
+        for session in jump_sessions.into_iter().rev() {
             Box::pin(session.close()).await;
         }
     }
 
     /// The failure of a session that has ended.
     fn ended(&self, error: &russh::Error) -> HostFailure {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let why = told.ended.clone().unwrap_or_else(|| reason(error));
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = events.ended.clone().unwrap_or_else(|| reason(error));
         disconnected(&why)
     }
 }
@@ -240,39 +247,39 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// Called back by the library.
-struct Client {
+/// Receives the callbacks of russh.
+struct ClientHandler {
     known: KnownHost,
-    told: Arc<Mutex<Told>>,
+    events: Arc<Mutex<ConnectionEvents>>,
 }
 
-impl client::Handler for Client {
+impl client::Handler for ClientHandler {
     type Error = russh::Error;
 
     async fn check_server_key(&mut self, key: &PublicKeyOrCertificate) -> Result<bool, russh::Error> {
         let checked = match key {
             PublicKeyOrCertificate::PublicKey { key, .. } => self.known.check(key),
-            // None is asked for, so that none is sent.
+            // The client offers no algorithm with certificates, so that a correct server sends none.
             PublicKeyOrCertificate::Certificate(_) => Err(HostFailure::new(
                 FailureKind::Unsupported,
-                "cannot trust it: it shows a certificate, and none was asked for. Add its key to known_hosts",
+                "cannot trust it: it shows a certificate without a request. Add its key to known_hosts",
             )),
         };
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.refused = checked.err();
-        Ok(told.refused.is_none())
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        events.refused = checked.err();
+        Ok(events.refused.is_none())
     }
 
     async fn disconnected(&mut self, why: DisconnectReason<russh::Error>) -> Result<(), russh::Error> {
         let why = match why {
             DisconnectReason::ReceivedDisconnect(info) => {
-                let said: String = info.message.chars().take(200).collect();
-                format!("it said '{said}'")
+                let message: String = info.message.chars().take(200).collect();
+                format!("it sent '{message}'")
             }
             DisconnectReason::Error(error) => reason(&error),
         };
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.ended = Some(why);
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        events.ended = Some(why);
         Ok(())
     }
 }
@@ -283,15 +290,15 @@ fn configuration(target: &Target, known: &KnownHost) -> Result<client::Config, H
         window_size: WINDOW_BYTES,
         channel_buffer_size: UNREAD_MESSAGES,
         keepalive_interval: Some(target.alive_interval.unwrap_or(ALIVE_INTERVAL)),
-        // 0 would mean never.
+        // russh takes 0 for no limit.
         keepalive_max: target.alive_count.max(1),
         preferred: algorithms::preferred(target, known)?,
         ..client::Config::default()
     })
 }
 
-/// Reads the files without holding up other hosts.
-async fn known(target: &Target) -> Result<KnownHost, HostFailure> {
+/// Reads the files known_hosts on a thread for blocking work: other hosts continue.
+async fn read_known_hosts(target: &Target) -> Result<KnownHost, HostFailure> {
     let target = target.clone();
     let read = tokio::task::spawn_blocking(move || {
         KnownHost::read(

@@ -1,11 +1,11 @@
-//! What is docker's own: its flags.
+//! The flags of docker.
 
-use super::client::Client;
+use super::client::ContainerProgram;
 use super::flags::Flags;
 use super::gpus;
 
 /// `docker`
-pub(crate) const DOCKER: Client = Client {
+pub(crate) const DOCKER: ContainerProgram = ContainerProgram {
     name: "docker",
     global: Flags {
         switches: &["debug", "tls", "tlsverify", "version", "help"],

@@ -1,28 +1,28 @@
-//! The flags of programs that make containers, as far as it takes to know where they end.
+//! The flags of programs that create containers, parsed to find the end of the flags.
 
 use std::ffi::OsString;
 
 /// The flags of a program or a subcommand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flags {
-    /// Those that stand alone.
+    /// Flags without a value.
     pub(super) switches: &'static [&'static str],
     pub(super) switch_letters: &'static str,
-    /// Those that take a value.
+    /// Flags with a value.
     pub(super) values: &'static [&'static str],
     pub(super) value_letters: &'static str,
 }
 
-/// What the shims read of a command line.
+/// The kinds of flags that the shims read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FlagKind {
     Gpus,
     Device,
     Env,
     Runtime,
 }
 
-impl Kind {
+impl FlagKind {
     fn of(name: &str) -> Option<Self> {
         Some(match name {
             "gpus" => Self::Gpus,
@@ -37,31 +37,31 @@ impl Kind {
 /// A flag of one of these kinds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Flag {
-    pub(super) kind: Kind,
+    pub(super) kind: FlagKind,
     /// The argument with the value.
     pub(super) position: usize,
-    /// What is in front of the value in that argument; nothing if the flag is the argument before it.
+    /// The text before the value in that argument; empty if the flag is the argument before it.
     pub(super) prefix: String,
-    /// The value; nothing if it is no text.
+    /// The value; absent if it is not UTF-8.
     pub(super) value: Option<String>,
 }
 
-/// A command line that makes a container.
+/// A command line that creates a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Container {
-    /// Where its flags begin.
+pub(super) struct ContainerCommand {
+    /// The position of its first flag.
     pub(super) flags: usize,
-    /// What is read of those in front of the image.
+    /// The flags before the image that the shims read.
     pub(super) found: Vec<Flag>,
     /// An unknown flag: the next argument may be its value or the image.
     pub(super) unknown: Option<String>,
 }
 
-/// What a command line asks for.
+/// The request of a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Command {
+pub(super) enum ContainerRequest {
     /// One container.
-    Container(Container),
+    Container(ContainerCommand),
     /// The containers of a compose file.
     Compose,
 }
@@ -84,8 +84,8 @@ const COMPOSE: Flags = Flags {
     value_letters: "fp",
 };
 
-/// Finds what a command line asks for; nothing of one that makes no container.
-pub(super) fn command(arguments: &[OsString], global: &Flags, container: &Flags) -> Option<Command> {
+/// Parses a command line. `None`: it creates no container.
+pub(super) fn command(arguments: &[OsString], global: &Flags, container: &Flags) -> Option<ContainerRequest> {
     let mut command = skip(arguments, 0, global, |_, _, _| {}).ok()?;
     match arguments.get(command)?.to_str()? {
         "compose" => {
@@ -93,7 +93,7 @@ pub(super) fn command(arguments: &[OsString], global: &Flags, container: &Flags)
             let makes_containers = ["up", "run", "create", "scale", "watch"]
                 .iter()
                 .any(|name| arguments.get(subcommand).is_some_and(|it| it == name));
-            return makes_containers.then_some(Command::Compose);
+            return makes_containers.then_some(ContainerRequest::Compose);
         }
         "container" => command += 1,
         _ => {}
@@ -104,7 +104,7 @@ pub(super) fn command(arguments: &[OsString], global: &Flags, container: &Flags)
     }
     let mut found = Vec::new();
     let end = skip(arguments, command + 1, container, |name, position, prefix| {
-        if let Some(kind) = Kind::of(name) {
+        if let Some(kind) = FlagKind::of(name) {
             let value = arguments[position].to_str();
             found.push(Flag {
                 kind,
@@ -114,7 +114,7 @@ pub(super) fn command(arguments: &[OsString], global: &Flags, container: &Flags)
             });
         }
     });
-    Some(Command::Container(Container { flags: command + 1, found, unknown: end.err() }))
+    Some(ContainerRequest::Container(ContainerCommand { flags: command + 1, found, unknown: end.err() }))
 }
 
 /// The position behind the flags that begin at `position`; an unknown flag is an error. `see` gets each
@@ -155,7 +155,7 @@ fn skip(
                 loop {
                     match letters.next() {
                         None => break false,
-                        // A switch may be given a value, which nothing follows.
+                        // A switch may have a value, in the same argument only.
                         Some('=') => break false,
                         Some(letter) if flags.switch_letters.contains(letter) => {}
                         Some(letter) if flags.value_letters.contains(letter) => {

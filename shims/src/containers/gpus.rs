@@ -1,11 +1,12 @@
-//! What docker's `--gpus` asks for: fields as a line of CSV, such as `2`, `all`, `device=0` or `"device=0,1",capabilities=utility`.
+//! The values of docker's `--gpus`: a line of CSV, such as `2`, `all`, `device=0` or
+//! `"device=0,1",capabilities=utility`.
 
-use super::client::Restricted;
-use super::names::Attached;
+use super::client::RestrictedValue;
+use super::names::AttachedDevices;
 use crate::outcome::{NOT_ENOUGH_DEVICES, Refusal, USAGE};
 
-/// Restricts a request to the attached devices; nothing if it is not one for NVIDIA's.
-pub(super) fn restrict(request: &str, attached: &Attached<'_>) -> Result<Option<Restricted>, Refusal> {
+/// Restricts a request to the attached devices. `None`: it does not request NVIDIA devices.
+pub(super) fn restrict(request: &str, attached: &AttachedDevices<'_>) -> Result<Option<RestrictedValue>, Refusal> {
     let unreadable = || {
         Refusal::new(
             USAGE,
@@ -23,7 +24,7 @@ pub(super) fn restrict(request: &str, attached: &Attached<'_>) -> Result<Option<
     let (position, devices) = if let Some(position) = find("device") {
         let ids = value(&fields[position], "device").ok_or_else(unreadable)?;
         let devices;
-        // What docker hands on knows the word all among devices too.
+        // NVIDIA's runtime also accepts `all` in the list of devices.
         (devices, dropped) = attached.named(ids.split(','), || attached.indices());
         if devices.is_empty() {
             return Err(too_few("--gpus", request, attached.devices));
@@ -47,7 +48,7 @@ pub(super) fn restrict(request: &str, attached: &Attached<'_>) -> Result<Option<
                 return Err(too_few("--gpus", request, attached.devices));
             }
             Ok(count) => count,
-            // To docker every negative number is all.
+            // docker reads every negative number as all.
             Err(_) => attached.devices.len(),
         };
         let devices = attached.indices()[..count].to_vec();
@@ -59,10 +60,10 @@ pub(super) fn restrict(request: &str, attached: &Attached<'_>) -> Result<Option<
         None => fields.push(devices),
     }
     let fields: Vec<String> = fields.iter().map(|field| quoted(field)).collect();
-    Ok(Some(Restricted { value: fields.join(","), dropped }))
+    Ok(Some(RestrictedValue { value: fields.join(","), dropped }))
 }
 
-/// A request that no attached device is left of: a flag's, or a variable's.
+/// The refusal of a flag or variable that requests no attached device.
 pub(super) fn too_few(flag: &str, request: &str, attached: &[u32]) -> Refusal {
     let attached = match attached {
         [] => "this environment is not attached to any device".to_owned(),
@@ -75,7 +76,7 @@ pub(super) fn too_few(flag: &str, request: &str, attached: &[u32]) -> Refusal {
     )
 }
 
-/// The fields of one line of CSV, by Go's rules; nothing if it is none.
+/// The fields of one line of CSV, by Go's rules. `None`: the line is malformed.
 pub(super) fn split(line: &str) -> Option<Vec<String>> {
     if line.contains(['\n', '\r']) {
         return None;
@@ -125,8 +126,8 @@ mod tests {
     use super::*;
 
     /// With devices 1, 3 and 4 attached; GPU-3 is device 3, GPU-0 is device 0.
-    fn restricted(request: &str) -> Result<Option<Restricted>, Refusal> {
-        let attached = Attached {
+    fn restricted(request: &str) -> Result<Option<RestrictedValue>, Refusal> {
+        let attached = AttachedDevices {
             devices: &[1, 3, 4],
             index: &|id| match id {
                 "GPU-3" => Some(3),
@@ -160,7 +161,7 @@ mod tests {
             ("device=1:0", "device=1:0"),
             ("device=all", "\"device=1,3,4\""),
         ] {
-            let expected = Restricted { value: expected.to_owned(), dropped: Vec::new() };
+            let expected = RestrictedValue { value: expected.to_owned(), dropped: Vec::new() };
             assert_eq!(restricted(request), Ok(Some(expected)), "{request}");
         }
     }

@@ -11,42 +11,42 @@ use std::env;
 use std::ffi::OsString;
 use std::ops::Range;
 
-pub(crate) use client::Client;
+pub(crate) use client::ContainerProgram;
 pub(crate) use docker::DOCKER;
 pub(crate) use podman::PODMAN;
 
-use self::client::Restricted;
-use self::flags::{Command, Container, Flag, Kind};
-use self::names::{Attached, VISIBLE};
-use crate::devices::{Devices, join};
-use crate::environment::{Environment, Place, place};
+use self::client::RestrictedValue;
+use self::flags::{ContainerCommand, ContainerRequest, Flag, FlagKind};
+use self::names::{AttachedDevices, VISIBLE};
+use crate::devices::{DeviceIds, join};
+use crate::environment::{CallContext, ShimEnvironment, place};
 use crate::nvidia_smi;
-use crate::outcome::{FAILED, NOT_ENOUGH_DEVICES, Outcome, Refusal, USAGE, say};
-use crate::program::{Program, is_bypassed};
+use crate::outcome::{FAILED, NOT_ENOUGH_DEVICES, ProgramOutcome, Refusal, USAGE, say};
+use crate::program::{RealProgram, is_bypassed};
 
-/// The variable by which a process belongs to an environment.
+/// The variable that claims an environment.
 const ENVIRONMENT: &str = "GENV_ENVIRONMENT_ID";
 
-/// Arguments, and what takes their place.
-type Edit = (Range<usize>, Vec<OsString>);
+/// Arguments, and their replacements.
+type ArgumentEdit = (Range<usize>, Vec<OsString>);
 
 /// Runs as `client`.
-pub(crate) fn run(client: &Client, arguments: &[OsString]) -> Result<Outcome, Refusal> {
-    let real = Program::find(client.name)?;
+pub(crate) fn run(client: &ContainerProgram, arguments: &[OsString]) -> Result<ProgramOutcome, Refusal> {
+    let real = RealProgram::find(client.name)?;
     Err(real.exec(&restricted(client, arguments)?))
 }
 
 /// The command line within the environment.
-fn restricted(client: &Client, arguments: &[OsString]) -> Result<Vec<OsString>, Refusal> {
+fn restricted(client: &ContainerProgram, arguments: &[OsString]) -> Result<Vec<OsString>, Refusal> {
     let untouched = || Ok(arguments.to_vec());
     let command = match flags::command(arguments, &client.global, &client.container) {
         Some(command) if !is_bypassed() => command,
         Some(_) | None => return untouched(),
     };
     let container = match command {
-        Command::Container(container) => container,
-        Command::Compose => {
-            if let Place::Inside(environment) = place() {
+        ContainerRequest::Container(container) => container,
+        ContainerRequest::Compose => {
+            if let CallContext::Inside(environment) = place() {
                 say(&compose_note(&environment));
             }
             return untouched();
@@ -55,12 +55,12 @@ fn restricted(client: &Client, arguments: &[OsString]) -> Result<Vec<OsString>, 
     let needs_visible = needs_visible(&container);
     let asks = needs_visible || container.found.iter().any(asks);
     let environment = match place() {
-        Place::Inside(environment) => environment,
-        Place::Unknown(why) if asks => {
+        CallContext::Inside(environment) => environment,
+        CallContext::Unknown(why) if asks => {
             let message = format!("cannot tell which devices this container may have: {why}");
             return Err(Refusal::new(FAILED, message));
         }
-        Place::Unknown(_) | Place::Outside => return untouched(),
+        CallContext::Unknown(_) | CallContext::Outside => return untouched(),
     };
     let devices = environment.indices();
     if asks && devices.is_empty() {
@@ -69,16 +69,16 @@ fn restricted(client: &Client, arguments: &[OsString]) -> Result<Vec<OsString>, 
             "cannot give GPUs to a container: this environment is not attached to any device: run 'genv attach' first",
         ));
     }
-    let nvidia_smi = Program::find(nvidia_smi::NAME).ok();
-    let known = nvidia_smi.as_ref().map(Devices::new);
-    let attached = Attached {
+    let nvidia_smi = RealProgram::find(nvidia_smi::NAME).ok();
+    let known = nvidia_smi.as_ref().map(DeviceIds::new);
+    let attached = AttachedDevices {
         devices: &devices,
         index: &|id| index(id, known.as_ref()),
         mig: &|index| known.as_ref().map_or_else(Vec::new, |known| known.mig(index)),
     };
     let mut edited = arguments.to_vec();
     let edits = edits(client, arguments, &container, &attached)?;
-    // From behind, so that positions stay what they are.
+    // From the end, so that the other positions stay valid.
     for (range, replacement) in edits.into_iter().rev() {
         edited.splice(range, replacement);
     }
@@ -96,23 +96,23 @@ fn restricted(client: &Client, arguments: &[OsString]) -> Result<Vec<OsString>, 
     Ok(edited)
 }
 
-/// Whether NVIDIA's runtime is asked for and nothing says for which devices: most images for GPUs say all.
-fn needs_visible(container: &Container) -> bool {
+/// Whether NVIDIA's runtime is requested without devices: most GPU images request all.
+fn needs_visible(container: &ContainerCommand) -> bool {
     let of = |kind| container.found.iter().filter(move |flag| flag.kind == kind);
-    let runtime = of(Kind::Runtime).next_back();
+    let runtime = of(FlagKind::Runtime).next_back();
     let runtime = runtime.and_then(|flag| flag.value.as_deref());
     runtime.is_some_and(|runtime| runtime.starts_with("nvidia"))
-        && of(Kind::Gpus).next().is_none()
-        && !of(Kind::Env).any(names_visible)
+        && of(FlagKind::Gpus).next().is_none()
+        && !of(FlagKind::Env).any(names_visible)
 }
 
-/// Whether a flag is one for NVIDIA's variable.
+/// Whether a flag sets NVIDIA's variable.
 fn names_visible(flag: &Flag) -> bool {
     let value = flag.value.as_deref();
     value.is_some_and(|value| value.split('=').next() == Some(VISIBLE))
 }
 
-/// The value that a flag gives NVIDIA's variable: without one of its own, that of this process.
+/// The value of NVIDIA's variable in a flag. A flag without a value takes the one of this process.
 fn visible(flag: &Flag) -> Option<String> {
     if !names_visible(flag) {
         return None;
@@ -123,28 +123,28 @@ fn visible(flag: &Flag) -> Option<String> {
     }
 }
 
-/// Whether a flag asks for devices.
+/// Whether a flag requests devices.
 fn asks(flag: &Flag) -> bool {
     match flag.kind {
-        Kind::Gpus => true,
-        Kind::Device => flag.value.as_deref().is_some_and(names::asks_for_names),
-        Kind::Env => visible(flag).is_some_and(|value| names::gives_devices(&value)),
-        Kind::Runtime => false,
+        FlagKind::Gpus => true,
+        FlagKind::Device => flag.value.as_deref().is_some_and(names::asks_for_names),
+        FlagKind::Env => visible(flag).is_some_and(|value| names::gives_devices(&value)),
+        FlagKind::Runtime => false,
     }
 }
 
-/// What becomes of the arguments that ask for devices, in their order.
+/// The edits of the arguments that request devices, in order.
 fn edits(
-    client: &Client,
+    client: &ContainerProgram,
     arguments: &[OsString],
-    container: &Container,
-    attached: &Attached<'_>,
-) -> Result<Vec<Edit>, Refusal> {
+    container: &ContainerCommand,
+    attached: &AttachedDevices<'_>,
+) -> Result<Vec<ArgumentEdit>, Refusal> {
     let mut edits = Vec::new();
     let (mut left, mut dropped) = (0, Vec::new());
     for flag in container.found.iter().filter(|flag| asks(flag)) {
         let position = flag.position;
-        let mut replace = |name: &str, before: &str, found: Option<Restricted>| {
+        let mut replace = |name: &str, before: &str, found: Option<RestrictedValue>| {
             if let Some(found) = found {
                 note_dropped(name, &found.dropped);
                 let argument = format!("{}{before}{}", flag.prefix, found.value);
@@ -152,25 +152,25 @@ fn edits(
             }
         };
         match (flag.kind, &flag.value) {
-            (Kind::Gpus, None) => {
+            (FlagKind::Gpus, None) => {
                 let message = "cannot read --gpus: it is not text: write all, or devices' indices";
                 return Err(Refusal::new(USAGE, message));
             }
-            (Kind::Gpus, Some(request)) => {
+            (FlagKind::Gpus, Some(request)) => {
                 replace("--gpus", "", (client.restrict_gpus)(request, attached)?);
             }
-            (Kind::Env, _) => {
+            (FlagKind::Env, _) => {
                 let request = visible(flag).unwrap_or_default();
                 let found = names::restrict_visible(&request, attached)?;
                 replace(VISIBLE, &format!("{VISIBLE}="), found);
             }
-            (Kind::Device, Some(value)) => {
+            (FlagKind::Device, Some(value)) => {
                 let Some((values, others)) = names::device_values(value, attached) else {
                     continue;
                 };
                 left += values.iter().filter(|it| names::asks_for_names(it)).count();
                 dropped.extend(others);
-                // The flag stands before each value, whether it is an argument of its own or not.
+                // The flag is repeated before each value, also where it is a separate argument.
                 let (start, own) = if flag.prefix.is_empty() {
                     (position - 1, Some(&arguments[position - 1]))
                 } else {
@@ -182,7 +182,7 @@ fn edits(
                 });
                 edits.push((start..position + 1, each.collect()));
             }
-            (Kind::Device, None) | (Kind::Runtime, _) => {}
+            (FlagKind::Device, None) | (FlagKind::Runtime, _) => {}
         }
     }
     if left == 0 && !dropped.is_empty() {
@@ -199,7 +199,7 @@ fn note_dropped(name: &str, dropped: &[String]) {
     }
 }
 
-fn compose_note(environment: &Environment) -> String {
+fn compose_note(environment: &ShimEnvironment) -> String {
     let devices = environment.indices();
     if devices.is_empty() {
         return "the shim does not restrict the devices that a compose file asks for, and this environment is not attached to any device: \
@@ -214,8 +214,8 @@ fn compose_note(environment: &Environment) -> String {
     )
 }
 
-/// Which GPU an id means to a container: `0`, `0:1` (a MIG device of it), or a UUID, which NVIDIA's program knows.
-fn index(id: &str, known: Option<&Devices<'_>>) -> Option<u32> {
+/// The GPU of an id in a container's request: `0`, `0:1` (a MIG device of it), or a UUID, which nvidia-smi resolves.
+fn index(id: &str, known: Option<&DeviceIds<'_>>) -> Option<u32> {
     let id = id.strip_prefix(names::CDI).unwrap_or(id);
     let gpu = match id.split_once(':') {
         Some((gpu, mig)) if mig.parse::<u32>().is_ok() => gpu,

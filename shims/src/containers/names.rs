@@ -1,31 +1,31 @@
 //! Devices by name: `--device nvidia.com/gpu=…` (CDI) and `NVIDIA_VISIBLE_DEVICES`.
 
-use super::client::Restricted;
+use super::client::RestrictedValue;
 use super::gpus::too_few;
 use crate::outcome::Refusal;
 
-/// What CDI names of NVIDIA's devices begin with: <https://github.com/cncf-tags/container-device-interface>.
+/// The prefix of CDI names of NVIDIA devices: <https://github.com/cncf-tags/container-device-interface>.
 pub(super) const CDI: &str = "nvidia.com/gpu=";
 
 /// The variable by which NVIDIA's runtime gives devices to a container.
 pub(super) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// The attached devices, and what names of devices mean.
+/// The attached devices, and functions that resolve names of devices.
 #[derive(Clone, Copy)]
-pub(super) struct Attached<'a> {
+pub(super) struct AttachedDevices<'a> {
     pub(super) devices: &'a [u32],
-    /// Which GPU an id means.
+    /// The GPU of an id.
     pub(super) index: &'a dyn Fn(&str) -> Option<u32>,
     /// The numbers of a GPU's MIG devices.
     pub(super) mig: &'a dyn Fn(u32) -> Vec<u32>,
 }
 
-impl Attached<'_> {
+impl AttachedDevices<'_> {
     pub(super) fn indices(&self) -> Vec<String> {
         self.devices.iter().map(u32::to_string).collect()
     }
 
-    /// The CDI names of all attached devices, without what they begin with. A GPU that is split has no name of its own.
+    /// The CDI names of all attached devices, without the prefix. A split GPU has no name of its own.
     pub(super) fn cdi_names(&self) -> Vec<String> {
         let mut names = Vec::new();
         for device in self.devices {
@@ -38,7 +38,7 @@ impl Attached<'_> {
         names
     }
 
-    /// The devices that ids mean, and the ids that mean none of those that are attached; `all` is what that word means.
+    /// The attached devices of ids, and the ids of other devices. `all` is the value of the word `all`.
     pub(super) fn named<'i>(
         &self,
         ids: impl IntoIterator<Item = &'i str>,
@@ -49,7 +49,7 @@ impl Attached<'_> {
             if id == "all" {
                 devices.extend(all());
             } else if (self.index)(id).is_some_and(|index| self.devices.contains(&index)) {
-                // `03` may mean another device to the real program.
+                // The real program may read `03` as another device.
                 let number = id.parse::<u32>().map(|index| index.to_string());
                 devices.push(number.unwrap_or_else(|_| id.to_owned()));
             } else {
@@ -60,13 +60,13 @@ impl Attached<'_> {
     }
 }
 
-/// The values in place of one of `--device`, and the names that were left out; nothing if it names no device of NVIDIA's.
-pub(super) fn device_values(value: &str, attached: &Attached<'_>) -> Option<(Vec<String>, Vec<String>)> {
+/// The replacements of a value of `--device`, and the removed names. `None`: it names no NVIDIA device.
+pub(super) fn device_values(value: &str, attached: &AttachedDevices<'_>) -> Option<(Vec<String>, Vec<String>)> {
     if !asks_for_names(value) {
         return None;
     }
     let (mut values, mut dropped) = (Vec::new(), Vec::new());
-    // A list is what podman before 5 takes.
+    // Lists are accepted by podman before 5.
     for value in value.split(',') {
         match value.strip_prefix(CDI) {
             Some(id) => {
@@ -80,7 +80,7 @@ pub(super) fn device_values(value: &str, attached: &Attached<'_>) -> Option<(Vec
     Some((values, dropped))
 }
 
-/// Whether a value of `--device` names devices of NVIDIA's.
+/// Whether a value of `--device` names NVIDIA devices.
 pub(super) fn asks_for_names(value: &str) -> bool {
     value.split(',').any(|value| value.starts_with(CDI))
 }
@@ -91,7 +91,10 @@ pub(super) fn gives_devices(value: &str) -> bool {
 }
 
 /// Restricts a value of [`VISIBLE`].
-pub(super) fn restrict_visible(request: &str, attached: &Attached<'_>) -> Result<Option<Restricted>, Refusal> {
+pub(super) fn restrict_visible(
+    request: &str,
+    attached: &AttachedDevices<'_>,
+) -> Result<Option<RestrictedValue>, Refusal> {
     if !gives_devices(request) {
         return Ok(None);
     }
@@ -99,18 +102,18 @@ pub(super) fn restrict_visible(request: &str, attached: &Attached<'_>) -> Result
     restricted_list(VISIBLE, request, devices, dropped, attached)
 }
 
-/// A list of devices as the new value of a flag, with the names that were left out.
+/// A list of devices as the new value of a flag, with the removed names.
 pub(super) fn restricted_list(
     flag: &str,
     request: &str,
     devices: Vec<String>,
     dropped: Vec<String>,
-    attached: &Attached<'_>,
-) -> Result<Option<Restricted>, Refusal> {
+    attached: &AttachedDevices<'_>,
+) -> Result<Option<RestrictedValue>, Refusal> {
     if devices.is_empty() {
         return Err(too_few(flag, request, attached.devices));
     }
-    Ok(Some(Restricted { value: devices.join(","), dropped }))
+    Ok(Some(RestrictedValue { value: devices.join(","), dropped }))
 }
 
 #[cfg(test)]
@@ -118,8 +121,8 @@ mod tests {
     use super::*;
     use crate::outcome::NOT_ENOUGH_DEVICES;
 
-    /// With devices 1, 3 and 4 attached, of which 3 is split in two.
-    const ATTACHED: Attached<'_> = Attached {
+    /// With devices 1, 3 and 4 attached; device 3 is split in two.
+    const ATTACHED: AttachedDevices<'_> = AttachedDevices {
         devices: &[1, 3, 4],
         index: &|id| match id {
             "GPU-3" => Some(3),

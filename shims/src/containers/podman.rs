@@ -1,13 +1,13 @@
-//! What is podman's own: its flags, and what its `--gpus` takes.
+//! The flags of podman, and its values of `--gpus`.
 
-use super::client::{Client, Restricted};
+use super::client::{ContainerProgram, RestrictedValue};
 use super::flags::Flags;
 use super::gpus::{quoted, split};
-use super::names::{Attached, restricted_list};
+use super::names::{AttachedDevices, restricted_list};
 use crate::outcome::{Refusal, USAGE};
 
-/// `podman`, with the flags that its helps of 4.3 and 5.4 list and those that it takes besides.
-pub(crate) const PODMAN: Client = Client {
+/// `podman`, with the flags in the help of 4.3 and 5.4 and its undocumented ones.
+pub(crate) const PODMAN: ContainerProgram = ContainerProgram {
     name: "podman",
     global: Flags {
         switches: &["help", "noout", "remote", "syslog", "trace", "transient-store", "version"],
@@ -219,8 +219,8 @@ pub(crate) const PODMAN: Client = Client {
     restrict_gpus: restrict_list,
 };
 
-/// Restricts podman's `--gpus`, a list of CDI names without what they begin with.
-fn restrict_list(request: &str, attached: &Attached<'_>) -> Result<Option<Restricted>, Refusal> {
+/// Restricts podman's `--gpus`, a list of CDI names without their prefix.
+fn restrict_list(request: &str, attached: &AttachedDevices<'_>) -> Result<Option<RestrictedValue>, Refusal> {
     let ids = split(request).filter(|ids| ids.iter().all(|id| !id.contains('=')));
     let ids = ids.ok_or_else(|| {
         let message =
@@ -238,8 +238,8 @@ mod tests {
     use super::*;
     use crate::outcome::NOT_ENOUGH_DEVICES;
 
-    /// With devices 1, 3 and 4 attached, of which 3 is split in two.
-    const ATTACHED: Attached<'_> = Attached {
+    /// With devices 1, 3 and 4 attached; device 3 is split in two.
+    const ATTACHED: AttachedDevices<'_> = AttachedDevices {
         devices: &[1, 3, 4],
         index: &|id| id.parse().ok(),
         mig: &|device| if device == 3 { vec![0, 1] } else { Vec::new() },

@@ -1,14 +1,14 @@
-//! What a command line of nvidia-smi asks for.
+//! The request of a command line of nvidia-smi.
 
 use std::ffi::{OsStr, OsString};
 
 use super::options::{MANNERS, QUERIES, QUESTIONS, SETTINGS, subcommand};
 use crate::devices::join;
 
-/// What the shim does with a command line.
+/// The treatment of a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// The real program gets it as it is.
+    /// The real program gets the unchanged command line.
     Untouched,
     /// `-L`: the lines of the environment's devices are kept.
     List,
@@ -18,15 +18,15 @@ pub(crate) enum Mode {
     Xml,
     /// `--query-compute-apps` with these columns: its rows are filtered.
     ComputeApps(Vec<String>),
-    /// A question about devices, which may be restricted to some.
+    /// A query of devices, which is restricted to the environment's devices.
     Query,
-    /// A setting, which changes every device unless it is restricted to some.
+    /// A setting, which changes every device unless it is restricted.
     Setting,
     /// A subcommand.
     Subcommand(Subcommand),
 }
 
-/// How a subcommand takes devices.
+/// The devices of a subcommand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subcommand {
     /// A list of them.
@@ -34,14 +34,14 @@ pub(crate) enum Subcommand {
         /// Whether it can change a device.
         changes: bool,
     },
-    /// A list of no more than this.
+    /// A list of limited length.
     ShortList {
-        /// The most that it takes.
+        /// The maximal length.
         most: usize,
-        /// What lets it take more.
-        more: Option<More>,
+        /// The variable that raises the maximum.
+        more: Option<ExtraDevices>,
     },
-    /// One of them, which it can change.
+    /// One device, which the subcommand can change.
     One,
     /// `topo`, about the devices that are named.
     Topology,
@@ -49,7 +49,7 @@ pub(crate) enum Subcommand {
 
 /// A variable of the real program by which it takes more devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct More {
+pub(crate) struct ExtraDevices {
     pub(crate) variable: &'static str,
     pub(crate) most: usize,
 }
@@ -60,7 +60,7 @@ impl Mode {
         matches!(self, Self::Setting | Self::Subcommand(Subcommand::List { changes: true } | Subcommand::One))
     }
 
-    /// Whether it writes what is read, changed and written again.
+    /// Whether the shim rewrites the output.
     pub(crate) const fn is_rewritten(&self) -> bool {
         matches!(self, Self::List | Self::Table | Self::Xml | Self::ComputeApps(_))
     }
@@ -72,7 +72,7 @@ fn name(argument: &OsStr) -> Option<&str> {
     argument.starts_with('-').then(|| argument.split_once('=').map_or(argument, |(name, _)| name))
 }
 
-/// What a command line asks for.
+/// The mode of a command line.
 pub(crate) fn mode(arguments: &[OsString]) -> Mode {
     if let Some(first) = arguments.first().filter(|_| is_subcommand(arguments)) {
         let help = arguments.iter().any(|argument| argument == "-h" || argument == "--help");
@@ -116,7 +116,7 @@ pub(crate) fn mode(arguments: &[OsString]) -> Mode {
     }
 }
 
-/// A list of compute processes can be filtered if it tells their pids.
+/// A list of compute processes can be filtered if it has their pids.
 fn compute_apps(columns: &str) -> Mode {
     let columns: Vec<String> = columns.split(',').map(|column| column.trim().to_owned()).collect();
     if columns.iter().any(|column| column == "pid") { Mode::ComputeApps(columns) } else { Mode::Query }
@@ -132,19 +132,18 @@ fn value<'a>(arguments: &'a [OsString], names: &[&str]) -> Option<&'a OsStr> {
     }
 }
 
-/// An `-i`, or what means the same, with its value.
+/// An `-i`, or an option of the same meaning, with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ids {
+pub(crate) struct IdArgument {
     /// Where the value is: in an argument of its own, or behind a `=`.
     pub(crate) position: usize,
-    /// What is in front of the value in that argument.
+    /// The text before the value in that argument.
     pub(crate) prefix: String,
     /// The ids, separated by commas.
     pub(crate) value: String,
 }
 
-/// How devices are named: `-g` is what `-i` once was, and is understood to this day; among subcommands it means
-/// something else.
+/// Options for ids of devices. `-g` is the old name of `-i` and still accepted; in subcommands it has another meaning.
 fn names_of_ids(arguments: &[OsString]) -> &'static [&'static str] {
     if is_subcommand(arguments) { &["-i", "--id", "--index"] } else { &["-i", "--id", "-g", "--gpu"] }
 }
@@ -153,8 +152,8 @@ fn is_subcommand(arguments: &[OsString]) -> bool {
     arguments.first().is_some_and(|first| name(first).is_none())
 }
 
-/// All ids of a command line. One that ends with `-i` has none there: the real program says so.
-pub(crate) fn ids(arguments: &[OsString]) -> Vec<Ids> {
+/// All ids of a command line. A final `-i` has no value; the real program reports this mistake.
+pub(crate) fn ids(arguments: &[OsString]) -> Vec<IdArgument> {
     let names = names_of_ids(arguments);
     let mut found = Vec::new();
     let mut position = 0;
@@ -162,10 +161,10 @@ pub(crate) fn ids(arguments: &[OsString]) -> Vec<Ids> {
         if name(argument).is_some_and(|name| names.contains(&name)) {
             let text = argument.to_string_lossy();
             if let Some((name, value)) = text.split_once('=') {
-                found.push(Ids { position, prefix: format!("{name}="), value: value.to_owned() });
+                found.push(IdArgument { position, prefix: format!("{name}="), value: value.to_owned() });
             } else {
                 position += 1;
-                found.extend(arguments.get(position).map(|value| Ids {
+                found.extend(arguments.get(position).map(|value| IdArgument {
                     position,
                     prefix: String::new(),
                     value: value.to_string_lossy().into_owned(),

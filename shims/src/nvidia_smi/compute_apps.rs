@@ -1,9 +1,9 @@
 //! The rows of `nvidia-smi --query-compute-apps`.
 
-use super::filter::{Filter, Own};
+use super::filter::{OutputFilter, ProcessOwnership};
 
 /// Keeps the rows of the environment's processes, and lines that are no rows: the names of the columns, and errors.
-pub(crate) struct ComputeApps<O> {
+pub(crate) struct ComputeAppsFilter<O> {
     columns: usize,
     pid: usize,
     own: O,
@@ -11,7 +11,7 @@ pub(crate) struct ComputeApps<O> {
     broken: Vec<u8>,
 }
 
-impl<O: Own> ComputeApps<O> {
+impl<O: ProcessOwnership> ComputeAppsFilter<O> {
     /// `columns` are those that were asked for, `pid` among them.
     pub(crate) fn new(columns: &[String], own: O) -> Self {
         Self {
@@ -27,14 +27,14 @@ impl<O: Own> ComputeApps<O> {
         self.field(row)?.parse().ok()
     }
 
-    /// What is in the place of the pid.
+    /// The text of the pid's field.
     fn field<'a>(&self, row: &'a [u8]) -> Option<&'a str> {
         let field = row.split(|byte| *byte == b',').nth(self.pid)?;
         Some(std::str::from_utf8(field).ok()?.trim())
     }
 }
 
-impl<O: Own> Filter for ComputeApps<O> {
+impl<O: ProcessOwnership> OutputFilter for ComputeAppsFilter<O> {
     fn line(&mut self, line: &[u8], out: &mut Vec<u8>) {
         self.broken.extend_from_slice(line);
         let row = std::mem::take(&mut self.broken);
@@ -61,7 +61,7 @@ mod tests {
     /// What is kept of an output when process 7 is the environment's own.
     fn kept(columns: &str, output: &str) -> String {
         let columns: Vec<String> = columns.split(',').map(str::to_owned).collect();
-        let mut filter = ComputeApps::new(&columns, testing::own(&[7]));
+        let mut filter = ComputeAppsFilter::new(&columns, testing::own(&[7]));
         testing::filtered(&mut filter, output.as_bytes())
     }
 

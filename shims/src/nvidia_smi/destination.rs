@@ -1,4 +1,4 @@
-//! Where an output goes that is rewritten.
+//! The destination of a rewritten output.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-/// Where the output goes.
+/// The destination of the output.
 #[derive(Debug)]
 pub(crate) enum Destination {
-    /// Where it would go without the shim.
+    /// Standard output.
     Stdout,
     /// The file of `-f`. The real program replaces what it holds when it has an answer, and not when it refuses: so
     /// it is not opened before something is written.

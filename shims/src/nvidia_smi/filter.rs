@@ -1,4 +1,4 @@
-//! Runs the real program and changes what it prints.
+//! Runs the real program and changes its output.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -10,33 +10,32 @@ use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIG
 use signal_hook::iterator::Signals;
 
 use super::destination::Destination;
-use crate::outcome::{FAILED, Outcome, Refusal};
-use crate::program::Program;
+use crate::outcome::{FAILED, ProgramOutcome, Refusal};
+use crate::program::RealProgram;
 
-/// Tells which of some processes are the environment's own. Nothing if that cannot be told: then the output stays as
-/// it is.
-pub(crate) trait Own: FnMut(&[u32]) -> Option<HashSet<u32>> {}
+/// Finds the environment's processes among the given ones. `None`: they are unknown, and the output stays unchanged.
+pub(crate) trait ProcessOwnership: FnMut(&[u32]) -> Option<HashSet<u32>> {}
 
-impl<F: FnMut(&[u32]) -> Option<HashSet<u32>>> Own for F {}
+impl<F: FnMut(&[u32]) -> Option<HashSet<u32>>> ProcessOwnership for F {}
 
-/// What becomes of an output.
-pub(crate) trait Filter {
-    /// Takes the next line, with its line break, and adds to `out` what can be shown by now.
+/// A change of an output, line by line.
+pub(crate) trait OutputFilter {
+    /// Takes the next line, with its line break, and appends the finished text to `out`.
     fn line(&mut self, line: &[u8], out: &mut Vec<u8>);
 
-    /// Whether such a line is there only if what was asked for is answered.
+    /// Whether this line occurs only in an answer, and not in an error.
     fn is_answer(&self, line: &[u8]) -> bool;
 
-    /// Adds what is left when the output has ended.
+    /// Appends the rest at the end of the output.
     fn end(&mut self, out: &mut Vec<u8>);
 }
 
-/// Runs the real program, its output changed by a filter if there is one, and ends as it does.
+/// Runs the real program, with its output changed by the filter if there is one, and returns its end.
 pub(crate) fn run(
-    real: &Program,
+    real: &RealProgram,
     mut command: Command,
-    output: Option<(&mut dyn Filter, Destination)>,
-) -> Result<Outcome, Refusal> {
+    output: Option<(&mut dyn OutputFilter, Destination)>,
+) -> Result<ProgramOutcome, Refusal> {
     let signals = caught_signals();
     if output.is_some() {
         command.stdout(Stdio::piped());
@@ -60,7 +59,7 @@ pub(crate) fn run(
             to.flush()
         });
         match written {
-            // Where nobody reads any more the pipe is closed, and the real program ends as it does on a closed pipe.
+            // After the reader has left, the pipe is closed, so that the real program ends as on a closed pipe.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => {
                 return Err(Refusal::new(
                     FAILED,
@@ -73,7 +72,7 @@ pub(crate) fn run(
     Ok(status.into())
 }
 
-/// Catches the signals that end a program. What the caller ignores, as nohup does, stays ignored.
+/// Catches the signals that end a program. Signals that the caller ignores, as nohup does, stay ignored.
 fn caught_signals() -> Option<Signals> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
@@ -82,7 +81,7 @@ fn caught_signals() -> Option<Signals> {
     Signals::new(ending.iter().filter(|signal| ignored & (1 << (**signal - 1)) == 0)).ok()
 }
 
-/// Hands every signal on to the real program, until the shim ends after it.
+/// Forwards every signal to the real program, until the shim ends after it.
 fn hand_on(mut signals: Signals, child: &Child) {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let Some(child) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
@@ -91,7 +90,7 @@ fn hand_on(mut signals: Signals, child: &Child) {
     thread::spawn(move || {
         for signal in signals.forever() {
             if let Some(signal) = Signal::from_named_raw(signal) {
-                // It may have ended of the same signal, which a terminal sends to both.
+                // A terminal sends its signals to both, so the program may have ended already.
                 let _ = pidfd_send_signal(&child, signal);
             }
         }
@@ -100,7 +99,7 @@ fn hand_on(mut signals: Signals, child: &Child) {
 
 /// Copies what a filter makes of an output. What the real program prints before it answers, such as a refusal, is
 /// nothing for a file: if there is never an answer that comes back.
-fn copy(stdout: ChildStdout, filter: &mut dyn Filter, to: &mut Destination) -> std::io::Result<Vec<u8>> {
+fn copy(stdout: ChildStdout, filter: &mut dyn OutputFilter, to: &mut Destination) -> std::io::Result<Vec<u8>> {
     let mut reader = BufReader::with_capacity(64 << 10, stdout);
     let mut line = Vec::new();
     let mut out = Vec::new();
@@ -130,12 +129,12 @@ pub(super) mod testing {
     use super::*;
 
     /// Says that these processes are the environment's own, and no others.
-    pub(in super::super) fn own(own: &[u32]) -> impl Own {
+    pub(in super::super) fn own(own: &[u32]) -> impl ProcessOwnership {
         move |pids: &[u32]| Some(pids.iter().copied().filter(|pid| own.contains(pid)).collect())
     }
 
     /// What a filter makes of an output.
-    pub(in super::super) fn filtered(filter: &mut dyn Filter, output: &[u8]) -> String {
+    pub(in super::super) fn filtered(filter: &mut dyn OutputFilter, output: &[u8]) -> String {
         let mut out = Vec::new();
         for line in output.split_inclusive(|byte| *byte == b'\n') {
             filter.line(line, &mut out);

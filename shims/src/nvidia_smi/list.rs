@@ -1,22 +1,22 @@
 //! The list of GPUs, `nvidia-smi -L`.
 
-use super::filter::Filter;
+use super::filter::OutputFilter;
 use crate::devices::gpu_of;
 
 /// Keeps the lines of some GPUs, with those of the MIG devices under them, and lines that are about no GPU.
 #[derive(Debug)]
-pub(crate) struct List {
+pub(crate) struct ListFilter {
     kept: Vec<u32>,
     is_kept: bool,
 }
 
-impl List {
+impl ListFilter {
     pub(crate) const fn new(kept: Vec<u32>) -> Self {
         Self { kept, is_kept: true }
     }
 }
 
-impl Filter for List {
+impl OutputFilter for ListFilter {
     fn line(&mut self, line: &[u8], out: &mut Vec<u8>) {
         match gpu_of(line) {
             Some(gpu) => self.is_kept = self.kept.contains(&gpu),

@@ -1,4 +1,4 @@
-//! `nvidia-smi` within an environment: what it shows and changes are the environment's devices.
+//! `nvidia-smi` within an environment, which shows and changes only the environment's devices.
 
 mod arguments;
 mod compute_apps;
@@ -12,42 +12,42 @@ mod xml;
 use std::env;
 use std::ffi::OsString;
 
-use arguments::{Mode, More, Subcommand, ids, mode, take_file, with_devices};
-use compute_apps::ComputeApps;
+use arguments::{ExtraDevices, Mode, Subcommand, ids, mode, take_file, with_devices};
+use compute_apps::ComputeAppsFilter;
 use destination::Destination;
-use filter::Filter;
-use list::List;
-use table::Table;
-use xml::Xml;
+use filter::OutputFilter;
+use list::ListFilter;
+use table::SummaryFilter;
+use xml::XmlFilter;
 
-use crate::devices::{Devices, join};
-use crate::environment::{Environment, Place, place};
-use crate::outcome::{FAILED, Outcome, Refusal, print, say};
-use crate::program::{Program, is_bypassed};
+use crate::devices::{DeviceIds, join};
+use crate::environment::{CallContext, ShimEnvironment, place};
+use crate::outcome::{FAILED, ProgramOutcome, Refusal, print, say};
+use crate::program::{RealProgram, is_bypassed};
 
-/// What the shim stands in for.
+/// The name of the real program.
 pub(crate) const NAME: &str = "nvidia-smi";
 
-/// With what the real program ends when none of the devices that it was asked for exists.
+/// The exit code of the real program if no requested device exists.
 const NO_DEVICES: u8 = 6;
 
 /// Runs as `nvidia-smi`.
-pub(crate) fn run(arguments: &[OsString]) -> Result<Outcome, Refusal> {
-    let real = Program::find(NAME)?;
+pub(crate) fn run(arguments: &[OsString]) -> Result<ProgramOutcome, Refusal> {
+    let real = RealProgram::find(NAME)?;
     let mode = mode(arguments);
     if is_bypassed() || mode == Mode::Untouched {
         return Err(real.exec(arguments));
     }
     let environment = match place() {
-        Place::Outside => return Err(real.exec(arguments)),
-        Place::Unknown(why) if mode.changes_devices() => {
+        CallContext::Outside => return Err(real.exec(arguments)),
+        CallContext::Unknown(why) if mode.changes_devices() => {
             return Err(Refusal::new(FAILED, format!("cannot tell which devices this may change: {why}")));
         }
-        Place::Unknown(why) => {
+        CallContext::Unknown(why) => {
             say(&format!("the shim shows every device: {why}"));
             return Err(real.exec(arguments));
         }
-        Place::Inside(environment) => environment,
+        CallContext::Inside(environment) => environment,
     };
     if environment.devices.is_empty() {
         return Ok(no_devices("this environment is not attached to any device: run 'genv attach' first"));
@@ -56,23 +56,23 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<Outcome, Refusal> {
 }
 
 /// Ends as the real program does when there are no such devices.
-fn no_devices(hint: &str) -> Outcome {
+fn no_devices(hint: &str) -> ProgramOutcome {
     print("No devices were found\n");
     say(hint);
-    Outcome::Code(NO_DEVICES)
+    ProgramOutcome::Code(NO_DEVICES)
 }
 
 /// Runs the real program on the devices of the environment.
 fn restricted(
-    real: &Program,
+    real: &RealProgram,
     mode: Mode,
     arguments: &[OsString],
-    mut environment: Environment,
-) -> Result<Outcome, Refusal> {
+    mut environment: ShimEnvironment,
+) -> Result<ProgramOutcome, Refusal> {
     let attached = environment.indices();
     if mode == Mode::List {
         // The real program lists into no file, and says so.
-        let output: (&mut dyn Filter, _) = (&mut List::new(attached), Destination::Stdout);
+        let output: (&mut dyn OutputFilter, _) = (&mut ListFilter::new(attached), Destination::Stdout);
         return filter::run(real, real.command(arguments), Some(output));
     }
     let Some(chosen) = chosen(real, &mode, arguments, &attached) else {
@@ -89,10 +89,10 @@ fn restricted(
     let own = |pids: &[u32]| environment.own(pids);
     match mode {
         Mode::Subcommand(subcommand) => run_subcommand(real, subcommand, arguments, chosen),
-        Mode::Xml => rewritten(real, &restricted, &mut Xml::new(own)),
-        Mode::ComputeApps(columns) => rewritten(real, &restricted, &mut ComputeApps::new(&columns, own)),
+        Mode::Xml => rewritten(real, &restricted, &mut XmlFilter::new(own)),
+        Mode::ComputeApps(columns) => rewritten(real, &restricted, &mut ComputeAppsFilter::new(&columns, own)),
         Mode::Table => {
-            let mut table = Table::new(devices, own);
+            let mut table = SummaryFilter::new(devices, own);
             let outcome = rewritten(real, &restricted, &mut table)?;
             table.left_out().iter().for_each(|line| say(line));
             Ok(outcome)
@@ -103,12 +103,12 @@ fn restricted(
 
 /// Of each list of devices that is named those that are the environment's, or else all of its own. Nothing if a list
 /// has none of them. What several lists mean is up to the real program: to some the last one counts, others refuse.
-fn chosen(real: &Program, mode: &Mode, arguments: &[OsString], attached: &[u32]) -> Option<Vec<Vec<u32>>> {
-    let devices = Devices::new(real);
+fn chosen(real: &RealProgram, mode: &Mode, arguments: &[OsString], attached: &[u32]) -> Option<Vec<Vec<u32>>> {
+    let devices = DeviceIds::new(real);
     let mut lists = Vec::new();
     for ids in ids(arguments) {
         let list = devices.named(&ids.value, attached);
-        // What lies between two devices is told of both or not at all.
+        // A link between two devices is shown only if both are the environment's.
         let is_told = *mode != Mode::Subcommand(Subcommand::Topology)
             || ids.value.split(',').all(|id| !devices.named(id, attached).is_empty());
         lists.push(Some(list).filter(|list| !list.is_empty() && is_told)?);
@@ -120,7 +120,11 @@ fn chosen(real: &Program, mode: &Mode, arguments: &[OsString], attached: &[u32])
 }
 
 /// Runs the real program, its output changed by a filter.
-fn rewritten(real: &Program, arguments: &[OsString], filter: &mut dyn Filter) -> Result<Outcome, Refusal> {
+fn rewritten(
+    real: &RealProgram,
+    arguments: &[OsString],
+    filter: &mut dyn OutputFilter,
+) -> Result<ProgramOutcome, Refusal> {
     let mut without_file = arguments.to_vec();
     let destination = match take_file(&mut without_file) {
         None => Destination::Stdout,
@@ -134,11 +138,11 @@ fn rewritten(real: &Program, arguments: &[OsString], filter: &mut dyn Filter) ->
 }
 
 fn run_subcommand(
-    real: &Program,
+    real: &RealProgram,
     subcommand: Subcommand,
     arguments: &[OsString],
     mut lists: Vec<Vec<u32>>,
-) -> Result<Outcome, Refusal> {
+) -> Result<ProgramOutcome, Refusal> {
     let mut last = lists.pop().unwrap_or_default();
     match subcommand {
         Subcommand::Topology => Err(real.exec(arguments)),
@@ -157,7 +161,7 @@ fn run_subcommand(
                 last.truncate(most);
             }
             let mut command = real.command(&with_devices(arguments, &[last]));
-            if let Some(More { variable, .. }) = more {
+            if let Some(ExtraDevices { variable, .. }) = more {
                 command.env(variable, "1");
             }
             Err(real.become_program(command))
@@ -166,18 +170,18 @@ fn run_subcommand(
     }
 }
 
-/// Runs the real program once a device, and ends as the first did that failed.
-fn one_by_one(real: &Program, arguments: &[OsString], chosen: &[u32]) -> Result<Outcome, Refusal> {
+/// Runs the real program once per device, and returns the first failure.
+fn one_by_one(real: &RealProgram, arguments: &[OsString], chosen: &[u32]) -> Result<ProgramOutcome, Refusal> {
     if let [device] = chosen {
         return Err(real.exec(&with_devices(arguments, &[vec![*device]])));
     }
-    let mut ended = Outcome::Code(0);
+    let mut ended = ProgramOutcome::Code(0);
     for device in chosen {
         let command = real.command(&with_devices(arguments, &[vec![*device]]));
         match filter::run(real, command, None)? {
-            Outcome::Signal(signal) => return Ok(Outcome::Signal(signal)),
-            code if ended == Outcome::Code(0) => ended = code,
-            Outcome::Code(_) => {}
+            ProgramOutcome::Signal(signal) => return Ok(ProgramOutcome::Signal(signal)),
+            code if ended == ProgramOutcome::Code(0) => ended = code,
+            ProgramOutcome::Code(_) => {}
         }
     }
     Ok(ended)

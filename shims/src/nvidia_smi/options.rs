@@ -1,8 +1,8 @@
 //! The options and subcommands of nvidia-smi, up to driver 580.
 
-use super::arguments::{More, Subcommand};
+use super::arguments::{ExtraDevices, Subcommand};
 
-/// Options that change devices, those among them that no help tells of (any more) and that the programs still take.
+/// Options that change devices, with undocumented ones that the programs still accept.
 pub(super) const SETTINGS: [&str; 65] = [
     "-pm",
     "--persistence-mode",
@@ -71,7 +71,7 @@ pub(super) const SETTINGS: [&str; 65] = [
     "--auto-boost-test",
 ];
 
-/// Questions whose answers stay as they are.
+/// Queries whose output stays unchanged.
 pub(super) const QUERIES: [&str; 6] = [
     "--query-gpu",
     "--query-supported-clocks",
@@ -81,11 +81,11 @@ pub(super) const QUERIES: [&str; 6] = [
     "--get-hostname",
 ];
 
-/// Questions whose answers are rewritten, or can be with another option.
+/// Queries whose output is rewritten, or can be with another option.
 pub(super) const QUESTIONS: [&str; 7] =
     ["-L", "--list-gpus", "-q", "--query", "-a", "--all-gpus", "--query-compute-apps"];
 
-/// Options that say how, not what.
+/// Options of the format.
 pub(super) const MANNERS: [&str; 20] = [
     "-i",
     "--id",
@@ -109,14 +109,16 @@ pub(super) const MANNERS: [&str; 20] = [
     "--debug",
 ];
 
-/// How a subcommand takes devices; nothing of one that is not known, or that takes none.
+/// The devices of a subcommand. `None`: it is unknown, or takes no devices.
 pub(super) fn subcommand(name: &str) -> Option<Subcommand> {
     const fn list(changes: bool) -> Subcommand {
         Subcommand::List { changes }
     }
     Some(match name {
         "dmon" => Subcommand::ShortList { most: 16, more: None },
-        "pmon" => Subcommand::ShortList { most: 4, more: Some(More { variable: "NVSMI_SHOW_ALL_DEVICES", most: 16 }) },
+        "pmon" => {
+            Subcommand::ShortList { most: 4, more: Some(ExtraDevices { variable: "NVSMI_SHOW_ALL_DEVICES", most: 16 }) }
+        }
         "topo" => Subcommand::Topology,
         "nvlink" | "c2c" | "pci" | "power-smoothing" | "power-profiles" | "prm" => Subcommand::One,
         "daemon" | "stats" | "base-clocks" | "power-hint" | "encodersessions" | "fbcsessions" => list(false),

@@ -1,20 +1,20 @@
 //! The summary, rewritten: the environment's memory in place of the device's, and only its processes.
 //!
-//! Where things are is read off the header that every generation prints above them. Whatever does not look like a
-//! table, or like a part of one, stays as it is.
+//! The header, which every version of the driver prints, has the positions of the columns. Text that is not part of a
+//! table stays unchanged.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use genv_core::outside;
 
-use super::filter::{Filter, Own};
+use super::filter::{OutputFilter, ProcessOwnership};
 
-/// By how much a row may be narrower than its table.
+/// The number of columns by which a row may be narrower than its table.
 const ROW_SLACK: usize = 4;
 
 /// Rewrites one table after another.
-pub(crate) struct Table<O> {
+pub(crate) struct SummaryFilter<O> {
     /// Devices of the environment, with the memory that it may use of each, in bytes, where that is limited.
     devices: BTreeMap<u32, Option<u64>>,
     own: O,
@@ -23,11 +23,11 @@ pub(crate) struct Table<O> {
     others: BTreeMap<u32, Option<u64>>,
     /// The lines of a table that is not yet whole.
     lines: Vec<Vec<u8>>,
-    /// Where its processes begin, once they do.
+    /// The first line of its list of processes.
     processes: Option<usize>,
 }
 
-impl<O: Own> Table<O> {
+impl<O: ProcessOwnership> SummaryFilter<O> {
     pub(crate) const fn new(devices: BTreeMap<u32, Option<u64>>, own: O) -> Self {
         Self { devices, own, others: BTreeMap::new(), lines: Vec::new(), processes: None }
     }
@@ -58,7 +58,7 @@ impl<O: Own> Table<O> {
     }
 }
 
-impl<O: Own> Filter for Table<O> {
+impl<O: ProcessOwnership> OutputFilter for SummaryFilter<O> {
     fn line(&mut self, line: &[u8], out: &mut Vec<u8>) {
         if self.last_row_is_short()
             && let Some(row) = self.lines.last_mut()
@@ -67,7 +67,7 @@ impl<O: Own> Filter for Table<O> {
             return;
         }
         if begins_with(line, "NVIDIA-SMI") && self.lines.len() > 1 {
-            // The table before this one never ended: its shape is not known.
+            // The previous table has no end, so its format is unknown.
             let border = self.lines.pop();
             self.end(out);
             self.lines.extend(border);
@@ -104,14 +104,13 @@ impl<O: Own> Filter for Table<O> {
     }
 }
 
-impl<O: Own> Table<O> {
-    /// Leaves the processes of others out, and tells what the environment's own use; nothing if they cannot be told
-    /// apart.
-    fn filter_processes(&mut self, lines: &mut Vec<Vec<u8>>, first: usize, pid_end: usize) -> Option<Vec<Process>> {
+impl<O: ProcessOwnership> SummaryFilter<O> {
+    /// Removes the processes of others, and returns the use of the environment's. `None`: the processes are unknown.
+    fn filter_processes(&mut self, lines: &mut Vec<Vec<u8>>, first: usize, pid_end: usize) -> Option<Vec<ProcessRow>> {
         let last = lines.len() - usize::from(lines.last().is_some_and(|line| is_border(line)));
         let rows: Vec<Vec<u8>> = lines.drain(first.min(last)..last).collect();
         self.others.clear();
-        let mut processes: Vec<_> = rows.iter().map(|row| Process::read(row, pid_end)).collect();
+        let mut processes: Vec<_> = rows.iter().map(|row| ProcessRow::read(row, pid_end)).collect();
         let pids: Vec<u32> = processes.iter().flatten().map(|process| process.pid).collect();
         let own = if pids.is_empty() {
             lines.splice(first..first, rows);
@@ -122,7 +121,7 @@ impl<O: Own> Table<O> {
             lines.splice(first..first, rows);
             return None;
         };
-        let is_kept = |process: &Option<Process>| process.as_ref().is_none_or(|process| own.contains(&process.pid));
+        let is_kept = |process: &Option<ProcessRow>| process.as_ref().is_none_or(|process| own.contains(&process.pid));
         let kept = rows.into_iter().zip(&processes).filter(|(_, process)| is_kept(process));
         let mut kept: Vec<Vec<u8>> = kept.map(|(row, _)| without_controls(row)).collect();
         if kept.is_empty() {
@@ -143,14 +142,14 @@ impl<O: Own> Table<O> {
         Some(processes.into_iter().flatten().collect())
     }
 
-    /// Puts the environment's memory in the place of the devices'.
-    fn rewrite_memory(&self, lines: &mut [Vec<u8>], own: &[Process]) {
+    /// Replaces the memory of the devices by the environment's.
+    fn rewrite_memory(&self, lines: &mut [Vec<u8>], own: &[ProcessRow]) {
         let mut memory = None;
         let mut block = 0;
         let mut is_mig = false;
         for line in 0..lines.len() {
             if is_rule(&lines[line]) {
-                memory = MemoryCell::read(&lines[block..line]);
+                memory = MemoryField::read(&lines[block..line]);
                 block = line + 1;
             } else if is_border(&lines[line]) || lines[line].starts_with(b"|-") {
                 block = line + 1;
@@ -175,18 +174,18 @@ impl<O: Own> Table<O> {
 
 /// A row of the list of processes.
 #[derive(Debug)]
-struct Process {
+struct ProcessRow {
     pid: u32,
     /// The GPU, and the GPU instance and compute instance where it is split.
     place: Vec<u32>,
     /// Whether its type includes computing.
     computes: bool,
-    /// Absent where the driver does not tell.
+    /// Absent if the driver does not report it.
     memory_mebibytes: Option<u64>,
 }
 
-impl Process {
-    /// Reads a row; nothing of one that is about no process.
+impl ProcessRow {
+    /// Parses a row. `None`: the row is not about a process.
     fn read(row: &[u8], pid_end: usize) -> Option<Self> {
         let head = std::str::from_utf8(row.get(1..pid_end)?).ok()?;
         let (place, pid) = head.trim_end().rsplit_once(' ')?;
@@ -204,12 +203,12 @@ impl Process {
 }
 
 /// Where each device's block of lines has its memory, such as `  3072MiB / 40960MiB `.
-struct MemoryCell {
+struct MemoryField {
     row: usize,
     columns: Range<usize>,
 }
 
-impl MemoryCell {
+impl MemoryField {
     fn read(header: &[Vec<u8>]) -> Option<Self> {
         let (row, title) =
             header.iter().enumerate().find_map(|(row, line)| Some((row, find(line, "Memory-Usage")?)))?;
@@ -279,7 +278,7 @@ fn is_rule(line: &[u8]) -> bool {
     line.starts_with(b"|=")
 }
 
-/// A row in which a process's name cannot play tricks on a terminal.
+/// A row whose process name cannot control a terminal.
 fn without_controls(mut row: Vec<u8>) -> Vec<u8> {
     let end = row.trim_ascii_end().len();
     row[..end].iter_mut().filter(|byte| byte.is_ascii_control()).for_each(|byte| *byte = b'?');

@@ -5,25 +5,25 @@ use std::ops::Range;
 use quick_xml::Reader;
 use quick_xml::events::Event;
 
-use super::filter::{Filter, Own};
+use super::filter::{OutputFilter, ProcessOwnership};
 use crate::outcome;
 
-/// Leaves the processes of others out of each document. Not a byte of the rest changes.
-pub(crate) struct Xml<O> {
+/// Removes the processes of others from each document. All other bytes stay the same.
+pub(crate) struct XmlFilter<O> {
     own: O,
     document: Vec<u8>,
 }
 
-impl<O: Own> Xml<O> {
+impl<O: ProcessOwnership> XmlFilter<O> {
     pub(crate) const fn new(own: O) -> Self {
         Self { own, document: Vec::new() }
     }
 }
 
-/// With what a document ends; a process's name cannot look like it, for its `<` is escaped.
+/// The end of a document. A process's name cannot contain it, since `<` is escaped.
 const END: &[u8] = b"</nvidia_smi_log>";
 
-impl<O: Own> Filter for Xml<O> {
+impl<O: ProcessOwnership> OutputFilter for XmlFilter<O> {
     fn line(&mut self, line: &[u8], out: &mut Vec<u8>) {
         self.document.extend_from_slice(line);
         if line.starts_with(END) {
@@ -126,7 +126,7 @@ mod tests {
 ";
 
     fn filtered(document: &str, own: &[u32]) -> String {
-        testing::filtered(&mut Xml::new(testing::own(own)), document.as_bytes())
+        testing::filtered(&mut XmlFilter::new(testing::own(own)), document.as_bytes())
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn without_knowing_whose_processes_are_all_stay() {
-        let mut filter = Xml::new(|_: &[u32]| None);
+        let mut filter = XmlFilter::new(|_: &[u32]| None);
         assert_eq!(testing::filtered(&mut filter, DOCUMENT.as_bytes()), DOCUMENT);
     }
 

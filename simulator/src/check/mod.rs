@@ -194,7 +194,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Unix time in milliseconds; the epoch unless said.
+    /// Unix time in milliseconds; the epoch by default.
     fn moment(&self, moment: Option<Moment>) -> i64 {
         match moment {
             None => self.epoch,

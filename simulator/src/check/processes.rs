@@ -130,7 +130,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What is known of a simulated process; of a real one, which has no user, nothing may be said.
+    /// The facts of a simulated process; a real one, which has no user, must have none.
     fn facts(
         &self,
         entry: &ProcessEntry,

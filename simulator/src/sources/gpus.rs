@@ -153,7 +153,7 @@ fn told_memory(at: DeviceAt<'_>, memory: DeviceMemory, mig: bool) -> Option<Devi
     if at.supports(Measurement::MemoryReserved, mig) {
         return Some(memory);
     }
-    // The first version of the call counts what the driver holds as used.
+    // The first version of the call counts the driver's memory as used.
     Some(DeviceMemory {
         used_bytes: memory.used_bytes + memory.reserved_bytes.unwrap_or(0),
         reserved_bytes: None,

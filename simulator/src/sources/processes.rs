@@ -102,7 +102,7 @@ fn read_process(host: HostAt<'_>, pid: u32) -> ProcessRead {
     }
 }
 
-/// Adds a process and all that it descends from.
+/// Adds a process and its ancestors.
 fn read_ancestors(host: HostAt<'_>, pid: u32, table: &mut ProcessTable) {
     let mut current = pid;
     while !table.lineage.contains_key(&current) {
@@ -113,7 +113,7 @@ fn read_ancestors(host: HostAt<'_>, pid: u32, table: &mut ProcessTable) {
     }
 }
 
-/// Adds one process if it is there, and tells its parent.
+/// Adds one process if it exists, and returns its parent.
 fn read_ancestor(host: HostAt<'_>, pid: u32, table: &mut ProcessTable) -> Option<u32> {
     let Some(process) = host.process(pid) else {
         if pid == 1 {

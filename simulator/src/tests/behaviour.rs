@@ -142,7 +142,7 @@ fn a_changed_file_is_read_again_and_a_damaged_one_leaves_the_last_good_scenario(
     std::fs::write(&path, "version: 1\nhosts: [{devices: [{count: 2}]}]").unwrap();
     let engine = Engine::open(&path).unwrap();
     assert_eq!((devices(&engine), engine.error()), (2, None));
-    // As long as before and at once, so that neither the length nor a coarse clock tells.
+    // Of the same length and at once, so that neither the length nor a coarse clock shows the change.
     std::fs::write(&path, "version: 1\nhosts: [{devices: [{count: 3}]}]").unwrap();
     assert_eq!(devices(&engine), 3);
     std::fs::write(&path, "version: 1\nhosts: [{devices: [{count: 12}]}]").unwrap();

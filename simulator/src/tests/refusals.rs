@@ -1,4 +1,4 @@
-//! What is no scenario is refused, with its place and what to write.
+//! Mistakes in scenarios are refused with line, column and a correction.
 
 use super::*;
 

@@ -18,7 +18,7 @@ pub struct DeviceProcess {
     pub index: DeviceIndex,
     /// In which of NVML's lists it is.
     pub process_type: ProcessType,
-    /// Device memory that it holds.
+    /// Used memory of the device.
     pub memory_used_bytes: u64,
     /// 0–1; all processes of a GPU together at most 1.
     pub utilization_ratio: f64,

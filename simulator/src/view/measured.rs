@@ -11,10 +11,10 @@ use crate::pattern::{Level, Pattern};
 /// Over how many seconds temperature and fans average the load that they follow.
 const WARMTH_SECONDS: f64 = 60.0;
 
-/// What a whole GPU measures at a moment, whether or not the driver would tell it.
+/// The values of a whole GPU at a moment, also those that the driver does not report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// 0–1: what its processes add up to, unless the scenario says.
+    /// 0–1: the scenario's value, else the sum of the processes.
     pub utilization_ratio: f64,
     /// Part of the time during which memory was read or written, 0–1.
     pub memory_controller_busy_ratio: f64,
@@ -72,7 +72,7 @@ impl Measured {
         let reasons = device.throttled.iter().copied().chain(thermal);
         let idle_bit = if utilization_ratio > 0.0 { 0 } else { ThrottleReason::IDLE_BIT };
 
-        // The most that it may draw: its maximum, or the limit set for it.
+        // The upper bound: the maximum of the GPU, or its power limit.
         let idle_watts = device.power_watts.idle;
         let full_watts = device.power_watts.max.min(device.power_limit_watts);
         let loaded_watts = full_watts.max(idle_watts) - idle_watts;
@@ -112,7 +112,7 @@ fn utilized_seconds(at: DeviceAt<'_>, seconds: f64) -> f64 {
     }
 }
 
-/// A ratio in whole percent, as NVML tells utilization and fan speed. Rounds down, so that what adds up to no
+/// A ratio in whole percent, as NVML reports utilization and fan speed. Rounds down, so that what adds up to no
 /// more than everything still does.
 #[must_use]
 pub fn percent(ratio: f64) -> u32 {

@@ -1,4 +1,4 @@
-//! A scenario at one moment: plain numbers, computed when asked for.
+//! A scenario at one moment: plain numbers, computed on request.
 
 mod device;
 mod measured;
@@ -22,7 +22,7 @@ fn unix_milliseconds(time: SystemTime) -> i64 {
 }
 
 impl Host {
-    /// This host at a moment. Moments are whole milliseconds; what is before the epoch is the epoch.
+    /// This host at a moment. Moments are whole milliseconds, from the epoch on.
     #[must_use]
     pub fn at(&self, now: SystemTime) -> HostAt<'_> {
         let since = unix_milliseconds(now).saturating_sub(self.epoch_milliseconds);

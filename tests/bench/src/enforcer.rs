@@ -1,4 +1,4 @@
-//! What planning costs for a thousand hosts.
+//! The cost of planning for a thousand hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use genv_core::model::{
     Attachment, Attribution, CollectorStatus, Counters, Device, DeviceIndex, DeviceMeasurements, Environment,
     EnvironmentDevice, HostSnapshot, Process, ProcessDevice, ProcessType, SNAPSHOT_VERSION, Snapshot,
 };
-use genv_enforcer::config::Config;
+use genv_enforcer::config::{Config, KIND_WORDS};
 use genv_enforcer::plan::{History, Input, Outcome, Plan, plan};
 
 use crate::table::{Table, median, milliseconds, thread_cpu_seconds, verdict};
@@ -30,7 +30,7 @@ const NOON: f64 = 1_795_176_000.0;
 const GIB: u64 = 1 << 30;
 const BUDGET_SECONDS: f64 = 0.050;
 
-/// Measures a plan, and what is noted after it.
+/// Measures a plan, and the notes after it.
 pub(crate) fn table() -> Result<Table> {
     let config = Config::parse("rules.yaml", &rules())?;
     let groups = groups();
@@ -121,6 +121,7 @@ fn rules() -> String {
         "match: {host_groups: [teaching]}",
         "match: {except_users: [user003]}, when: {days: mon-fri, between: \"08:00-20:00\"}",
     ];
+    assert_eq!(kinds.each_ref().map(|(kind, _)| *kind), KIND_WORDS, "a kind is missing here");
     for (kind, keys) in &kinds {
         for (number, selected) in matches.iter().take(RULES_PER_KIND).enumerate() {
             let keys: Vec<&str> = [keys.as_str(), selected].into_iter().filter(|keys| !keys.is_empty()).collect();
@@ -251,7 +252,7 @@ fn process(pid: u32, owner: usize, attribution: Attribution, gpu: u32, gib: u64,
     }
 }
 
-/// What a host delivers at a time.
+/// The snapshot of a host at a time.
 pub(crate) fn published(snapshot: &mut Snapshot, now_seconds: f64) -> HostSnapshot {
     snapshot.timestamp_seconds = now_seconds;
     for collector in ["gpu", "processes", "state"] {

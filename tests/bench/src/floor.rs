@@ -153,7 +153,7 @@ pub(crate) struct Files {
     refused: PathBuf,
 }
 
-/// A process, and what of it stays open.
+/// A process with its open files.
 struct Process {
     pid: u32,
     folder: OwnedFd,

@@ -18,7 +18,7 @@ pub(crate) const PROCESSES: usize = 200;
 /// Whose utilization is another one in each cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Nobody's.
+    /// No process changes.
     Nobody,
     /// That of one process in ten, on each of its devices.
     OneInTen,
@@ -36,7 +36,7 @@ impl Change {
         }
     }
 
-    /// What a process of this number uses, in a scenario.
+    /// The use of a device by the process with this number.
     pub(crate) fn uses(self, process: usize) -> String {
         let changes = self.is_of(process);
         let uses = (0..DEVICES).map(|device| {

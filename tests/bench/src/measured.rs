@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::floor::{Driver, Files};
 
-/// What to measure.
+/// The measured task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
     /// CPU of a collection.
@@ -32,12 +32,12 @@ pub(crate) struct Pace {
     pub(crate) cycles: u32,
 }
 
-/// What came out.
+/// The result of a measurement.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// CPU of one cycle, all threads.
     pub(crate) cpu_seconds: f64,
-    /// Devices, processes and environments that were seen, so that nobody measures nothing.
+    /// Devices, processes and environments that were seen, so that an empty measurement is noticed.
     pub(crate) devices: usize,
     pub(crate) processes: usize,
     pub(crate) environments: usize,

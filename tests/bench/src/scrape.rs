@@ -1,4 +1,4 @@
-//! What a scrape costs whoever scrapes: latency on one connection, and rate on several.
+//! The cost of a scrape for its client: latency on one connection, and rate on several.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

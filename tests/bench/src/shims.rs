@@ -1,4 +1,4 @@
-//! What a shim costs over the program that it stands in for.
+//! The cost of a shim beyond the real program.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -25,7 +25,7 @@ pub(crate) type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
 /// A parameter that is read and written: a pointer that may be null.
 pub(crate) type InOut<'a, T> = Option<&'a mut T>;
 
-/// Runs a call and makes a return code of what came out; a panic never crosses into C.
+/// Runs a call and converts its result to a return code; a panic never crosses into C.
 pub(crate) fn answer(call: impl FnOnce() -> Answer) -> nvmlReturn_t {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => SUCCESS,
@@ -56,7 +56,7 @@ pub(crate) fn put_text(buffer: *mut c_char, length: c_uint, text: &str) -> Answe
     Ok(())
 }
 
-/// Writes what is no text to a buffer of `length` characters.
+/// Writes bytes that are not text to a buffer of `length` characters.
 fn put_wrong_text(buffer: *mut c_char, length: c_uint, wrong: WrongText) -> Answer {
     let bytes = match wrong {
         WrongText::Empty => vec![0],
@@ -80,7 +80,7 @@ pub(crate) fn put_text_or(wrong: Option<WrongAnswer>, buffer: *mut c_char, lengt
 }
 
 /// Answers with a list by NVML's rule: `count` holds the capacity on entry and the number of items on return; too
-/// small a capacity is an error that tells the number.
+/// small a capacity is an error with the needed number.
 pub(crate) fn put_list<T>(count: InOut<'_, c_uint>, buffer: *mut T, items: &[T]) -> Answer
 where
     T: Copy,
@@ -102,7 +102,7 @@ where
     Ok(())
 }
 
-/// Reads a text parameter; what is no text names nothing.
+/// Reads a text parameter; `None` if it is not UTF-8.
 pub(crate) fn text<'a>(pointer: *const c_char) -> Answer<&'a str> {
     if pointer.is_null() {
         return Err(INVALID_ARGUMENT);

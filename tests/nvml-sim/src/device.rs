@@ -1,4 +1,4 @@
-//! Devices as NVML's functions see them: a handle, and what the scenario says of the device at this moment.
+//! Devices as NVML's functions see them: a handle, and the scenario's device at this moment.
 
 use std::ffi::c_uint;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Handle {
         Self(word)
     }
 
-    /// The device that it stands for; nothing for what is no handle.
+    /// The device of the handle; `None` for an invalid handle.
     pub(crate) fn index(self) -> Option<DeviceIndex> {
         let gpu = (self.0 & 0xFFFF) as u32;
         let mig = (self.0 >> 16 & 0xFFFF) as u32;
@@ -77,7 +77,7 @@ impl Device {
         exists.then_some(Self { moment, index, wrong })
     }
 
-    /// What the call answers instead of the truth.
+    /// The wrong answer of the call in the scenario.
     pub(crate) const fn wrong(&self) -> Option<WrongAnswer> {
         self.wrong
     }
@@ -104,13 +104,13 @@ impl Device {
         &self.moment
     }
 
-    /// The GPU that it is, or is a part of.
+    /// The GPU, or the parent of the MIG device.
     pub(crate) fn gpu(&self) -> DeviceAt<'_> {
         // The one place that could have no answer: `new` has checked that there is one.
         self.moment.at().device(self.index.gpu).expect("a device exists as long as its moment")
     }
 
-    /// The MIG device that it is.
+    /// The MIG device, if it is one.
     pub(crate) fn mig(&self) -> Option<&MigDevice> {
         self.index.mig.and_then(|mig| self.gpu().device().mig.get(mig as usize))
     }
@@ -136,7 +136,7 @@ impl Device {
         }
     }
 
-    /// Refuses what the device does not support, or the scenario has it refuse.
+    /// Refuses measurements that the device does not support, or that the scenario refuses.
     pub(crate) fn require(&self, measurement: Measurement) -> Answer {
         if self.supports(measurement) { Ok(()) } else { Err(NOT_SUPPORTED) }
     }
@@ -145,7 +145,7 @@ impl Device {
         self.gpu().supports(measurement, self.index.mig.is_some())
     }
 
-    /// What its GPU measures, if it can tell this.
+    /// The values of its GPU, if the GPU reports this measurement.
     pub(crate) fn measured(&self, measurement: Measurement) -> Answer<&Measured> {
         self.require(measurement)?;
         Ok(self.moment.measured(self.gpu()))

@@ -40,7 +40,7 @@ impl Moment {
         Self { scenario, position, now: SystemTime::now(), measured }
     }
 
-    /// What the scenario says of the host.
+    /// The scenario's host.
     pub(crate) fn host(&self) -> &Host {
         &self.scenario.hosts[self.position]
     }
@@ -50,7 +50,7 @@ impl Moment {
         self.host().at(self.now)
     }
 
-    /// What a whole GPU, which exists, measures at this moment.
+    /// The values of an existing whole GPU at this moment.
     pub(crate) fn measured(&self, device: DeviceAt<'_>) -> &Measured {
         self.measured[device.device().index as usize].get_or_init(|| device.measured())
     }
@@ -70,7 +70,7 @@ impl Moment {
 struct Driver {
     /// How often it was initialised without being shut down.
     users: u32,
-    /// Generation of the driver that it was initialised with.
+    /// Generation of the driver at the initialisation.
     generation: u64,
     file: Option<ScenarioFile>,
     moment: Option<(Instant, Arc<Moment>)>,
@@ -97,7 +97,7 @@ impl Driver {
     }
 }
 
-/// Waits until a call returns: `hangs` tells whether it hangs at a moment.
+/// Waits until a call returns: `hangs` returns whether it hangs at a moment.
 fn present(hangs: impl Fn(&Moment) -> bool) -> Answer<Arc<Moment>> {
     loop {
         let moment = driver().moment()?;

@@ -1,4 +1,4 @@
-//! Event sets: XID errors of the scenario, each delivered once to each set that asked for it.
+//! Event sets: XID errors of the scenario, each delivered once to each set that registered for it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_uint;
@@ -23,7 +23,7 @@ const XID: u64 = nvmlEventTypeXidCriticalError as u64;
 /// How often a waiting call looks for news: seldom, since a real one costs nothing while it waits.
 const POLL: Duration = Duration::from_millis(300);
 
-/// What one set asked for, and what it has not fetched yet.
+/// The registrations of one set, and its events that were not fetched yet.
 struct Set {
     /// Event types by GPU.
     asked: BTreeMap<u32, u64>,
@@ -71,7 +71,7 @@ fn next(handle: usize, moment: &Moment) -> Answer<Option<(u32, u64)>> {
     Ok(None)
 }
 
-/// The first GPU that a set asked for.
+/// The first GPU of a set.
 fn first(handle: usize) -> Option<u32> {
     sets().open.get(&handle)?.asked.keys().next().copied()
 }

@@ -1,7 +1,7 @@
 //! The undocumented table of functions without which nvidia-smi finds no device.
 //!
-//! Nobody but NVIDIA knows what its slots are; the few that nvidia-smi of drivers 470 to 550 needs were found by
-//! watching what it does with the answers.
+//! NVIDIA does not document its slots. The few that nvidia-smi of drivers 470 to 550 needs were found by
+//! observing its use of the results.
 
 use std::ffi::{c_char, c_uint, c_void};
 use std::sync::LazyLock;
@@ -17,14 +17,14 @@ use crate::driver;
 use crate::library::{handle_by_index, process_name};
 use crate::processes::{List, entries};
 
-/// The table that nvidia-smi asks for; the first three fields of its id are little-endian.
+/// The table that nvidia-smi requests; the first three fields of its id are little-endian.
 const TABLE_ID: [u8; 16] =
     [0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4];
 
 /// The table's size in bytes: more than any version looks for.
 const TABLE_BYTES: usize = 0x1000;
 
-/// What every slot is called as; the words beyond a function's parameters mean nothing.
+/// The signature of every slot; the words beyond a function's parameters are ignored.
 type Slot = extern "C" fn(usize, usize, usize, usize) -> nvmlReturn_t;
 
 /// Its size in bytes, and a function in every other word.
@@ -87,7 +87,7 @@ extern "C" fn max_pcie_generation(_: usize, out: usize, _: usize, _: usize) -> n
     answer(|| put(pointer::<c_uint>(out), 4))
 }
 
-/// A slot nobody knows. A capacity that stays as it was is read as that many entries, so what looks like an output
+/// An unknown slot. A capacity that stays as it was is read as that many entries, so what looks like an output
 /// beside a device is set to none.
 extern "C" fn other(first: usize, second: usize, _: usize, _: usize) -> nvmlReturn_t {
     answer(|| {

@@ -14,7 +14,7 @@ use crate::device::Handle;
 use crate::driver::{self, Moment};
 use crate::pci::PciAddress;
 
-/// The name of a process: the scenario's, else what the machine says of a real one.
+/// The name of a process: the scenario's, else the machine's for a real one.
 pub(crate) fn process_name(moment: &Moment, pid: c_uint) -> Answer<String> {
     let process = moment.at().process(pid);
     if let Some(facts) = process.and_then(|process| process.process.facts.as_ref()) {

@@ -1,4 +1,4 @@
-//! What a driver measures. What the scenario does not give is not supported, as on a product that lacks the sensor.
+//! Measurements of a driver. Values that the scenario lacks are not supported, as on a product without the sensor.
 
 use std::ffi::c_uint;
 
@@ -17,7 +17,7 @@ use nvml_wrapper_sys::bindings::{
 use crate::abi::{Answer, InOut, Out, device_calls, gpu_calls, put};
 use crate::device::Device;
 
-/// How long encoder and decoder are sampled, as driver 580 says of an H200.
+/// Sampling period of encoder and decoder, as of an H200 with driver 580.
 const SAMPLE_PERIOD_MICROSECONDS: u32 = 100_000;
 
 /// Version tag of `nvmlMemory_v2_t`: its size, and 2 in the top byte.
@@ -72,7 +72,7 @@ fn ecc_errors(device: &Device, error_type: c_uint, counter_type: c_uint) -> Answ
 device_calls! {
     fn nvmlDeviceGetMemoryInfo(device, out: Out<'_, nvmlMemory_t>) {
         let memory = device.memory()?;
-        // This older call counts what the driver reserves as used.
+        // This older call counts the driver's reserved memory as used.
         let used = memory.used_bytes + memory.reserved_bytes.unwrap_or(0);
         put(out, nvmlMemory_t {
             total: device.number(memory.total_bytes),
@@ -84,7 +84,7 @@ device_calls! {
     fn nvmlDeviceGetMemoryInfo_v2(device, info: InOut<'_, nvmlMemory_v2_t>) {
         let info = info.ok_or(INVALID_ARGUMENT)?;
         let memory = device.memory()?;
-        // A version that it does not know is to a driver a function that it does not have.
+        // The driver answers an unknown version as a missing function.
         if info.version != MEMORY_V2 || !device.supports(Measurement::MemoryReserved) {
             return Err(FUNCTION_NOT_FOUND);
         }
@@ -184,7 +184,7 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetFanSpeed(device, out: Out<'_, c_uint>) {
-        // Of a device without fans this older call says so, the newer one that there is no such fan.
+        // For a device without fans this older call returns "not supported", the newer one "no such fan".
         let speed = fan_percent(device, 0).map_err(|_| NOT_SUPPORTED)?;
         device.put(out, speed)
     }

@@ -1,7 +1,7 @@
 //! The processes of a device: NVML's three lists in their three layouts, and utilization by process.
 //!
 //! As real drivers do, a GPU that is split into MIG devices lists the processes of all of them with the ids of their
-//! instances, a MIG device lists its own, and neither tells utilization by process.
+//! instances, a MIG device lists its own, and neither reports utilization by process.
 
 use std::ffi::c_uint;
 

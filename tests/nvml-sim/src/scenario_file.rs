@@ -17,7 +17,7 @@ pub(crate) struct ScenarioFile {
 }
 
 impl ScenarioFile {
-    /// Opens the file; without a usable one there is no driver, and stderr tells why.
+    /// Opens the file; without a usable one there is no driver, and stderr has the reason.
     pub(crate) fn open() -> Answer<Self> {
         Self::from_environment().map_err(|error| {
             tell(&error);

@@ -3,6 +3,7 @@
 pub mod examples;
 pub mod passing;
 mod shown;
+pub mod synopsis;
 
 use std::fs;
 use std::net::TcpListener;

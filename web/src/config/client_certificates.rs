@@ -1,4 +1,4 @@
-//! Judging the certificates that clients show.
+//! Verification of the certificates that clients present.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use tokio_rustls::rustls::{
 };
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-/// Takes any certificate whose key the client holds, whoever signed it.
+/// Accepts every certificate whose key the client has; the issuer does not matter.
 #[derive(Debug)]
 pub(super) struct AnyCertificate {
     pub(super) required: bool,
@@ -63,7 +63,7 @@ impl ClientCertVerifier for AnyCertificate {
     }
 }
 
-/// Takes what `inner` takes, if one of the certificate's subject alternative names is on the list.
+/// Accepts a certificate that `inner` accepts, if one of its subject alternative names is in `names`.
 #[derive(Debug)]
 pub(super) struct AllowedNames {
     pub(super) inner: Arc<dyn ClientCertVerifier>,
@@ -130,7 +130,7 @@ impl ClientCertVerifier for AllowedNames {
     }
 }
 
-/// The DNS names, e-mail addresses, IP addresses and URIs of a certificate, as the toolkit compares them: as text.
+/// The DNS names, e-mail addresses, IP addresses and URIs of a certificate as texts, which the toolkit compares.
 fn names_of(certificate: &CertificateDer<'_>) -> Result<Vec<String>, Error> {
     let encoding = |_| Error::from(CertificateError::BadEncoding);
     let (_, certificate) = X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;

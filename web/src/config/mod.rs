@@ -1,21 +1,24 @@
-//! The file behind `--web.config.file`, in the format of Prometheus'
+//! The web configuration file (`--web.config.file`), in the format of Prometheus'
 //! [exporter-toolkit](https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md).
 //!
-//! It is re-read as that toolkit does: a changed file counts from the next request (users, headers, rate limit) and the
-//! next connection (TLS), and so does a changed certificate. While the file is broken every request is answered
-//! 500, and while it or a certificate is broken no new TLS connection succeeds, instead of the last good state being
-//! kept: who edits this file may be locking somebody out. Whether TLS is spoken at all is settled at the start.
+//! As in the toolkit, a changed file counts from the next request (users, headers, rate limit) and the next connection
+//! (TLS), and so does a changed certificate. While the file is broken, every request is answered 500. While the file or
+//! a certificate is broken, no new TLS connection succeeds. The last good state is not kept, since the edit may be
+//! meant to lock a user out. Whether the server uses TLS is decided at the start.
 //!
-//! Beyond the toolkit, a file that has not changed costs one `stat` a request, `rate_limit` is re-read as well,
-//! and what nobody can mean is refused: a certificate or authority given twice, TLS settings without a
-//! certificate, verified client certificates without an authority (Go would take the system's).
-//! HTTP/1.1 is all that is spoken: `http2: true`, the toolkit's default, changes nothing. Versions below TLS 1.2,
-//! and the curves and cipher suites that rustls lacks, are left out with a warning, as long as something remains.
-//! A client's certificate must not be an authority itself (`CA:TRUE`, as `openssl req -x509` makes them): rustls takes
-//! none such. Why a handshake failed is logged once a minute, and beyond that at level debug, for anybody can make one fail.
+//! Differences from the toolkit:
+//! - A file counts once it has settled ([`genv_core::files::Watched`]), at most 200 ms after it was closed.
+//! - An unchanged file costs one `stat` a request, and `rate_limit` is re-read too.
+//! - Certain mistakes are refused: a certificate or authority given twice, TLS settings without a certificate, verified
+//!   client certificates without an authority (Go would take the system's).
+//! - The server has only HTTP/1.1: `http2: true`, the toolkit's default, changes nothing.
+//! - Versions below TLS 1.2, and curves and cipher suites that rustls lacks, are left out with a warning, as long as
+//!   another one remains.
+//! - A client's certificate must not be an authority (`CA:TRUE`, as `openssl req -x509` makes it): rustls refuses it.
+//! - Any client can make a handshake fail, so only one failure a minute is logged above level debug.
 
 mod client_certificates;
-mod file;
+mod format;
 mod negotiation;
 mod tls;
 mod watched;
@@ -30,18 +33,18 @@ use tokio_rustls::rustls::ServerConfig;
 
 use crate::basic_auth::Users;
 use crate::rate_limit::RateLimiter;
-use file::{File, RateLimit};
-use tls::Tls;
+use format::{RateLimit, WebConfigFile};
+use tls::TlsSettings;
 use watched::Watched;
 
 /// The TLS and sign-in of a [`Server`](crate::Server), from a file in the format of Prometheus' exporter-toolkit.
 #[derive(Debug)]
 pub struct WebConfig {
     speaks_tls: bool,
-    state: Mutex<State>,
+    state: Mutex<ConfigState>,
 }
 
-/// Why a file is no [`WebConfig`].
+/// A web configuration file cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WebConfigError {
     /// The file cannot be read.
@@ -50,26 +53,26 @@ pub enum WebConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         why: String,
     },
-    /// The file is not what it should be.
+    /// The content of the file is not a web configuration.
     #[error(
         "cannot use the web configuration file {0}\nIts format: \
              https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md"
     )]
     Malformed(String),
     /// A certificate, a key or an authority cannot be used.
-    #[error("cannot speak TLS as {} asks: {why}. Correct the file, or what it names", path.display())]
+    #[error("cannot use the TLS settings of {}: {why}. Correct this file or the named one", path.display())]
     Unusable {
         /// The configuration file.
         path: PathBuf,
-        /// Which key of it, and what is wrong.
+        /// The key, and its mistake.
         why: String,
     },
 }
 
-/// What a file says, apart from TLS, as requests need it.
+/// The settings of a file for requests: all but TLS.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) users: Users,
@@ -78,20 +81,20 @@ pub(crate) struct Settings {
 }
 
 #[derive(Debug)]
-struct State {
+struct ConfigState {
     file: Watched,
-    /// As of the last change; an error was logged then.
+    /// `None` after a change to a broken file, whose error was logged.
     settings: Option<Arc<Settings>>,
-    tls: Option<Tls>,
+    tls: Option<TlsSettings>,
     tls_files: Vec<Watched>,
-    /// As of the last change of the file or one it names; an error was logged then.
+    /// `None` after a change to a broken file or certificate, whose error was logged.
     server_config: Option<Arc<ServerConfig>>,
 }
 
 impl WebConfig {
-    /// Reads and checks a file and those it names. Paths in it are relative to its folder.
+    /// Reads and checks a file and the files that it names. Paths in it are relative to its folder.
     pub fn open(path: &Path) -> Result<Self, WebConfigError> {
-        let mut state = State {
+        let mut state = ConfigState {
             file: Watched::new(path.to_owned()),
             settings: None,
             tls: None,
@@ -108,14 +111,14 @@ impl WebConfig {
         self.speaks_tls
     }
 
-    /// What the file says now. `None`: it is broken.
+    /// The settings of the file now. `None`: the file is broken.
     pub(crate) fn settings(&self) -> Option<Arc<Settings>> {
         let mut state = self.state();
         log(state.refresh_file());
         state.settings.clone()
     }
 
-    /// How to shake hands now. `None`: the file, or one it names, is broken, or it asks for TLS no longer.
+    /// The TLS configuration now. `None`: the file or one that it names is broken, or the file no longer asks for TLS.
     pub(crate) fn server_config(&self) -> Option<Arc<ServerConfig>> {
         let mut state = self.state();
         log(state.refresh_file());
@@ -123,8 +126,8 @@ impl WebConfig {
         state.server_config.clone()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Refreshing sets everything to "broken" before it begins.
+    fn state(&self) -> MutexGuard<'_, ConfigState> {
+        // A refresh sets everything to "broken" first, so a panic leaves no mixed state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -135,8 +138,8 @@ fn log(result: Result<(), WebConfigError>) {
     }
 }
 
-impl State {
-    /// Fails once for each change for the worse.
+impl ConfigState {
+    /// Returns an error only at the change that causes it.
     fn refresh_file(&mut self) -> Result<(), WebConfigError> {
         let Some(bytes) = self.file.changed() else {
             return Ok(());
@@ -149,7 +152,7 @@ impl State {
             tracing::warn!(path = %self.file.path().display(), note, "web configuration");
         }
         self.settings = Some(Arc::new(settings));
-        self.tls_files = tls.iter().flat_map(Tls::files).map(Watched::new).collect();
+        self.tls_files = tls.iter().flat_map(TlsSettings::files).map(Watched::new).collect();
         self.tls = tls;
         if let Some(tls) = &self.tls
             && self.tls_files.is_empty()
@@ -160,12 +163,12 @@ impl State {
         Ok(())
     }
 
-    /// Fails once for each change for the worse.
+    /// Returns an error only at the change that causes it.
     fn refresh_tls(&mut self) -> Result<(), WebConfigError> {
         let Some(tls) = &self.tls else {
             return Ok(());
         };
-        // Every one of them has to be looked at.
+        // `count` checks every file; `any` would stop at the first change.
         let changes = self.tls_files.iter_mut().filter_map(Watched::changed).count();
         if changes > 0 {
             self.server_config = None;
@@ -184,12 +187,12 @@ fn read(
     path: &Path,
     bytes: io::Result<Vec<u8>>,
     notes: &mut Vec<String>,
-) -> Result<(Settings, Option<Tls>), WebConfigError> {
+) -> Result<(Settings, Option<TlsSettings>), WebConfigError> {
     let bytes = bytes.map_err(|error| WebConfigError::Unreadable { path: path.to_owned(), why: error.to_string() })?;
     let name = path.to_string_lossy();
-    let whole = |message| WebConfigError::Malformed(yaml::Error::whole(&name, message).to_string());
-    let text = String::from_utf8(bytes).map_err(|_| whole("it is not UTF-8".to_owned()))?;
-    let file: Option<File> =
+    let malformed = |message| WebConfigError::Malformed(yaml::Error::whole(&name, message).to_string());
+    let text = String::from_utf8(bytes).map_err(|_| malformed("it is not UTF-8".to_owned()))?;
+    let file: Option<WebConfigFile> =
         yaml::parse(&name, &text).map_err(|error| WebConfigError::Malformed(without_values(&error.to_string())))?;
     let file = file.unwrap_or_default();
     let http = file.http_server_config.unwrap_or_default();
@@ -198,11 +201,11 @@ fn read(
     }
     let folder = path.parent().unwrap_or(Path::new(""));
     let tls = file.tls_server_config.unwrap_or_default();
-    let tls = Tls::new(tls, folder, notes).map_err(whole)?;
+    let tls = TlsSettings::new(tls, folder, notes).map_err(malformed)?;
     let settings = Settings {
         users: file.basic_auth_users,
         headers: http.headers.unwrap_or_default().into_map(),
-        rate_limiter: rate_limiter(file.rate_limit.as_ref()).map_err(whole)?,
+        rate_limiter: rate_limiter(file.rate_limit.as_ref()).map_err(malformed)?,
     };
     Ok((settings, tls))
 }
@@ -218,15 +221,15 @@ fn rate_limiter(config: Option<&RateLimit>) -> Result<Option<RateLimiter>, Strin
     }
 }
 
-/// An error whose snippet shows keys and no values: the lines around a mistake may hold a hash or a private key.
+/// The error with its snippet reduced to keys: the values around a mistake may be a hash or a private key.
 fn without_values(error: &str) -> String {
     let mut lines = error.lines();
     let mut shown = lines.next().unwrap_or_default().to_owned();
     for line in lines {
         let (margin, content) = line.split_once("| ").unwrap_or(("", line));
-        let is_mark = content.trim_start().chars().all(|c| c == '^');
+        let is_marker = content.trim_start().chars().all(|c| c == '^');
         let content = match content.split_once(':') {
-            _ if is_mark => content.to_owned(),
+            _ if is_marker => content.to_owned(),
             Some((key, value)) if value.trim().is_empty() => format!("{key}:"),
             Some((key, _)) => format!("{key}: …"),
             None => "…".to_owned(),

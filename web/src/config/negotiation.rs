@@ -1,13 +1,14 @@
-//! What a handshake may agree on: versions, cipher suites and curves, from Go's names to rustls' own.
+//! Versions, cipher suites and curves of TLS handshakes, from Go's names to rustls' own.
 //!
-//! What rustls does not have is left out with a note, as long as something remains that the file allows.
+//! Names that rustls does not support are left out with a note, as long as another allowed one remains.
 
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::{NamedGroup, SupportedCipherSuite, SupportedProtocolVersion, version};
 
-use super::file::{Curve, Version};
+use super::format::{Curve, TlsVersion};
 
-/// Go's [`tls.CipherSuites`](https://pkg.go.dev/crypto/tls#CipherSuites), today's and older ones, that are not in rustls.
+/// Cipher suites of Go ([`tls.CipherSuites`](https://pkg.go.dev/crypto/tls#CipherSuites) and older) without support in
+/// rustls.
 const UNSERVED_CIPHER_SUITES: [&str; 8] = [
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
     "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
@@ -19,27 +20,27 @@ const UNSERVED_CIPHER_SUITES: [&str; 8] = [
     "TLS_RSA_WITH_AES_256_GCM_SHA384",
 ];
 
-/// Go's names of the TLS 1.3 suites. As in Go, a list does not turn them off.
+/// Go's names of the TLS 1.3 suites. As in Go, `cipher_suites` does not turn them off.
 const TLS13_CIPHER_SUITES: [&str; 3] =
     ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"];
 
 /// The versions from `min` to `max` that are served.
 pub(super) fn versions(
-    min: Option<Version>,
-    max: Option<Version>,
+    min: Option<TlsVersion>,
+    max: Option<TlsVersion>,
     notes: &mut Vec<String>,
 ) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
-    let (min, max) = (min.unwrap_or(Version::Tls12), max.unwrap_or(Version::Tls13));
-    if max < Version::Tls12 {
+    let (min, max) = (min.unwrap_or(TlsVersion::Tls12), max.unwrap_or(TlsVersion::Tls13));
+    if max < TlsVersion::Tls12 {
         return Err("max_version allows only versions of TLS that are broken; set TLS12 or TLS13".to_owned());
     }
     if min > max {
         return Err("min_version is above max_version; no version of TLS is left".to_owned());
     }
-    if min < Version::Tls12 {
-        notes.push("min_version is raised to TLS12: what came before is broken and not served".to_owned());
+    if min < TlsVersion::Tls12 {
+        notes.push("min_version is raised to TLS12: older versions are broken and not served".to_owned());
     }
-    let served = [(Version::Tls12, &version::TLS12), (Version::Tls13, &version::TLS13)];
+    let served = [(TlsVersion::Tls12, &version::TLS12), (TlsVersion::Tls13, &version::TLS13)];
     Ok(served.into_iter().filter(|(version, _)| (min..=max).contains(version)).map(|(_, version)| version).collect())
 }
 
@@ -49,7 +50,7 @@ pub(super) fn cipher_suites(names: &[String], notes: &mut Vec<String>) -> Result
     let all = ring::ALL_CIPHER_SUITES.iter().copied();
     let mut suites: Vec<_> = all.clone().filter(is_tls13).collect();
     for name in names {
-        // TLS 1.3 suites have other names in rustls, and are in the list already.
+        // TLS 1.3 suites have other names in rustls, and are in `suites` already.
         if let Some(suite) = all.clone().find(|suite| suite.suite().as_str() == Some(name)) {
             if !suites.contains(&suite) {
                 suites.push(suite);
@@ -65,7 +66,7 @@ pub(super) fn cipher_suites(names: &[String], notes: &mut Vec<String>) -> Result
     Ok(suites)
 }
 
-/// Has `provider` offer these curves, in this order.
+/// Makes `provider` offer these curves, in this order.
 pub(super) fn order_curves(
     provider: &mut CryptoProvider,
     curves: &[Curve],

@@ -1,4 +1,4 @@
-//! From `tls_server_config` to what rustls serves.
+//! From `tls_server_config` to a configuration of rustls.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,54 +12,54 @@ use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier}
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 use super::client_certificates::{AllowedNames, AnyCertificate};
-use super::file::{ClientAuthType, TlsServerConfig};
+use super::format::{ClientAuthType, TlsServerConfig};
 use super::negotiation::{cipher_suites, order_curves, versions};
 
-/// A `tls_server_config` that makes sense; its files are yet to be read.
+/// A checked `tls_server_config`, whose files have not been read.
 #[derive(Debug)]
-pub(super) struct Tls {
-    certificate: Pem,
-    key: Pem,
-    clients: Clients,
+pub(super) struct TlsSettings {
+    certificate: PemSource,
+    key: PemSource,
+    clients: ClientAuth,
     versions: Vec<&'static SupportedProtocolVersion>,
     provider: Arc<CryptoProvider>,
     prefer_server_cipher_suites: bool,
 }
 
 #[derive(Clone, Debug)]
-enum Clients {
+enum ClientAuth {
     Anonymous,
     Unverified { required: bool },
-    Verified { required: bool, authority: Pem },
-    Named { verified_by: Option<Pem>, names: Vec<String> },
+    Verified { required: bool, authority: PemSource },
+    Named { verified_by: Option<PemSource>, names: Vec<String> },
 }
 
-/// Where a certificate or key is.
+/// A certificate or key: in a file, or in the configuration itself.
 #[derive(Clone)]
-enum Pem {
-    File { key: &'static str, path: PathBuf },
+enum PemSource {
+    WebConfigFile { key: &'static str, path: PathBuf },
     Inline { key: &'static str, text: String },
 }
 
-impl std::fmt::Debug for Pem {
+impl std::fmt::Debug for PemSource {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::File { key, path } => write!(formatter, "{key}: {}", path.display()),
+            Self::WebConfigFile { key, path } => write!(formatter, "{key}: {}", path.display()),
             Self::Inline { key, .. } => write!(formatter, "{key}: …"),
         }
     }
 }
 
-impl Tls {
-    /// Checks everything but the files, which may be named relative to `folder`. `None`: no TLS is asked for.
-    /// What is served otherwise than it was asked for, without being weaker for it, is noted in `notes`.
+impl TlsSettings {
+    /// Checks everything but the files, whose paths may be relative to `folder`. `None`: the configuration asks for no TLS.
+    /// Differences from the configuration that do not weaken TLS are added to `notes`.
     pub(super) fn new(config: TlsServerConfig, folder: &Path, notes: &mut Vec<String>) -> Result<Option<Self>, String> {
         let pem = |inline_key, text: Option<String>, file_key, path: Option<String>| match (text, path) {
             (Some(_), Some(_)) => {
                 Err(format!("tls_server_config has both {inline_key} and {file_key}; remove one of them"))
             }
-            (Some(text), None) => Ok(Some(Pem::Inline { key: inline_key, text })),
-            (None, Some(path)) => Ok(Some(Pem::File { key: file_key, path: folder.join(path) })),
+            (Some(text), None) => Ok(Some(PemSource::Inline { key: inline_key, text })),
+            (None, Some(path)) => Ok(Some(PemSource::WebConfigFile { key: file_key, path: folder.join(path) })),
             (None, None) => Ok(None),
         };
         let is_empty = config.is_empty();
@@ -93,33 +93,33 @@ impl Tls {
         }))
     }
 
-    /// The files that this reads.
+    /// The files that [`Self::load`] reads.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let authority = match &self.clients {
-            Clients::Verified { authority, .. } => Some(authority),
-            Clients::Named { verified_by, .. } => verified_by.as_ref(),
-            Clients::Anonymous | Clients::Unverified { .. } => None,
+            ClientAuth::Verified { authority, .. } => Some(authority),
+            ClientAuth::Named { verified_by, .. } => verified_by.as_ref(),
+            ClientAuth::Anonymous | ClientAuth::Unverified { .. } => None,
         };
         [Some(&self.certificate), Some(&self.key), authority]
             .into_iter()
             .filter_map(|pem| match pem {
-                Some(Pem::File { path, .. }) => Some(path.clone()),
+                Some(PemSource::WebConfigFile { path, .. }) => Some(path.clone()),
                 _ => None,
             })
             .collect()
     }
 
-    /// Reads the files. A failure says which one, and what is wrong with it.
+    /// Reads the files. An error names the file and its mistake.
     pub(super) fn load(&self) -> Result<Arc<ServerConfig>, String> {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&self.versions)
             .map_err(|error| {
                 format!(
-                    "min_version, max_version, cipher_suites and curve_preferences leave nothing to agree on: {error}"
+                    "min_version, max_version, cipher_suites and curve_preferences leave no way to agree with a client: {error}"
                 )
             })?;
         let verifier = self.verifier()?;
-        let remembers_clients = verifier.is_none();
+        let may_resume = verifier.is_none();
         let builder = match verifier {
             Some(verifier) => builder.with_client_cert_verifier(verifier),
             None => builder.with_no_client_auth(),
@@ -127,10 +127,10 @@ impl Tls {
         let key = PrivateKeyDer::from_pem_slice(&self.key.read()?).map_err(|error| self.key.refused(&error))?;
         let mut config = builder
             .with_single_cert(self.certificate.certificates()?, key)
-            .map_err(|error| format!("{:?} and {:?} do not go together: {error}", self.certificate, self.key))?;
+            .map_err(|error| format!("{:?} and {:?} do not belong together: {error}", self.certificate, self.key))?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         config.ignore_client_order = self.prefer_server_cipher_suites;
-        if !remembers_clients {
+        if !may_resume {
             // A resumed session would skip the certificate's verification, its expiry included.
             config.session_storage = Arc::new(NoServerSessionStorage {});
         }
@@ -142,10 +142,10 @@ impl Tls {
             Arc::new(AnyCertificate { required, provider: Arc::clone(&self.provider) })
         };
         Ok(match &self.clients {
-            Clients::Anonymous => None,
-            Clients::Unverified { required } => Some(unverified(*required)),
-            Clients::Verified { required, authority } => Some(self.verified(*required, authority)?),
-            Clients::Named { verified_by, names } => {
+            ClientAuth::Anonymous => None,
+            ClientAuth::Unverified { required } => Some(unverified(*required)),
+            ClientAuth::Verified { required, authority } => Some(self.verified(*required, authority)?),
+            ClientAuth::Named { verified_by, names } => {
                 let inner = match verified_by {
                     Some(authority) => self.verified(true, authority)?,
                     None => unverified(true),
@@ -155,7 +155,7 @@ impl Tls {
         })
     }
 
-    fn verified(&self, required: bool, authority: &Pem) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    fn verified(&self, required: bool, authority: &PemSource) -> Result<Arc<dyn ClientCertVerifier>, String> {
         let mut roots = RootCertStore::empty();
         for certificate in authority.certificates()? {
             roots
@@ -182,10 +182,12 @@ impl TlsServerConfig {
     }
 }
 
-impl Pem {
+impl PemSource {
     fn read(&self) -> Result<Vec<u8>, String> {
         match self {
-            Self::File { path, .. } => fs::read(path).map_err(|error| format!("{self:?} cannot be read: {error}")),
+            Self::WebConfigFile { path, .. } => {
+                fs::read(path).map_err(|error| format!("{self:?} cannot be read: {error}"))
+            }
             Self::Inline { text, .. } => Ok(text.clone().into_bytes()),
         }
     }
@@ -205,31 +207,33 @@ impl Pem {
     }
 }
 
-fn clients(kind: ClientAuthType, names: Option<Vec<String>>, authority: Option<Pem>) -> Result<Clients, String> {
+fn clients(
+    kind: ClientAuthType,
+    names: Option<Vec<String>>,
+    authority: Option<PemSource>,
+) -> Result<ClientAuth, String> {
     use ClientAuthType as Kind;
     if authority.is_some() && kind == Kind::NoClientCert {
-        return Err("tls_server_config has a client_ca and asks no client for a certificate; \
+        return Err("tls_server_config has client_ca and requests no certificate of clients; \
                     add client_auth_type: RequireAndVerifyClientCert"
             .to_owned());
     }
     let required = matches!(kind, Kind::RequireAnyClientCert | Kind::RequireAndVerifyClientCert);
     if names.is_some() && !required {
         return Err("client_allowed_sans needs client_auth_type: RequireAndVerifyClientCert (or \
-                    RequireAnyClientCert): other clients may show no certificate"
+                    RequireAnyClientCert): with other types a client may have no certificate"
             .to_owned());
     }
     let verified_by = match kind {
-        Kind::VerifyClientCertIfGiven | Kind::RequireAndVerifyClientCert => Some(authority.ok_or_else(|| {
-            format!(
-                "client_auth_type {kind:?} does not say which authority's certificates are right; add client_ca_file"
-            )
-        })?),
+        Kind::VerifyClientCertIfGiven | Kind::RequireAndVerifyClientCert => {
+            Some(authority.ok_or_else(|| format!("client_auth_type {kind:?} needs an authority; add client_ca_file"))?)
+        }
         _ => None,
     };
     Ok(match (kind, names, verified_by) {
-        (Kind::NoClientCert, ..) => Clients::Anonymous,
-        (_, Some(names), verified_by) => Clients::Named { verified_by, names },
-        (_, None, Some(authority)) => Clients::Verified { required, authority },
-        (_, None, None) => Clients::Unverified { required },
+        (Kind::NoClientCert, ..) => ClientAuth::Anonymous,
+        (_, Some(names), verified_by) => ClientAuth::Named { verified_by, names },
+        (_, None, Some(authority)) => ClientAuth::Verified { required, authority },
+        (_, None, None) => ClientAuth::Unverified { required },
     })
 }

@@ -1,15 +1,15 @@
-//! Values of labels, made fit for the text format.
+//! Label values, escaped and limited for the text format.
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>
 
 use genv_core::model::DeviceIndex;
 
-/// Characters of a label value; what users can name (environments, commands) is theirs to choose,
-/// and a long name costs every scrape and every query.
+/// Maximum of characters of a label value. Users choose the names of environments and commands, and a long name costs
+/// every scrape and every query.
 const LENGTH: usize = 128;
 
-/// What can be the value of a label.
+/// A value of a label.
 pub trait LabelValue {
-    /// Adds it as every reader takes it: printable, escaped, and of at most 128 characters.
+    /// Appends the value to `text`: printable, escaped, and of at most 128 characters.
     fn push_to(&self, text: &mut String);
 }
 
@@ -58,7 +58,7 @@ impl LabelValue for DeviceIndex {
     }
 }
 
-/// Adds a text with control characters replaced and what the text format has other uses for escaped.
+/// Appends `value` with control characters replaced, and with the special characters of the text format escaped.
 pub(super) fn push_printable(text: &mut String, value: &str) {
     if is_plain(value.as_bytes()) {
         text.push_str(value);
@@ -75,10 +75,10 @@ pub(super) fn push_printable(text: &mut String, value: &str) {
     }
 }
 
-/// Whether a text is written as it stands, as nearly all are: printable ASCII, and nothing to escape.
+/// Whether a text needs no change, as nearly all do: printable ASCII without characters to escape.
 fn is_plain(text: &[u8]) -> bool {
     let is_plain = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'\\' && byte != b'"';
-    // Without an early end, so that many are looked at in one step.
+    // Without an early end, so that the compiler vectorizes the loop.
     text.iter().fold(true, |all, byte| all & is_plain(*byte))
 }
 

@@ -1,21 +1,21 @@
-//! Metric families, from what a daemon knows to the bytes that Prometheus reads.
+//! Metric families, from the facts of a daemon to the bytes that Prometheus reads.
 //!
-//! A daemon describes each family once, as a [`Family`]; its [`Samples`] are made anew for every rendering, so that
-//! nothing can be stale. The text of each [`MetricFamily`] is a piece of a [`Text`], which is made when it is asked for.
+//! A daemon describes each family once, as a [`Family`]. Its [`Samples`] are made anew for every rendering, so that none
+//! can be stale. The text of each [`MetricFamily`] is a piece of a [`LazyText`].
 
 mod label;
+mod label_rows;
+mod lazy_text;
 mod own_process;
 mod process;
-mod rows;
 mod samples;
-mod text;
 
 pub use label::LabelValue;
+pub use label_rows::{LabelRow, LabelRows};
+pub use lazy_text::{LazyText, METRICS, TextSink};
 pub use own_process::OwnProcess;
 pub use process::{OwnFamily, PROCESS_FAMILIES, of_build, of_process};
-pub use rows::{Row, Rows};
 pub use samples::{MetricFamily, Samples};
-pub use text::{METRICS, Out, Text};
 
 /// One metric family, and how its samples are derived by `S`.
 pub struct Family<S> {
@@ -25,25 +25,25 @@ pub struct Family<S> {
     pub kind: Kind,
     /// Labels (besides `hostname`, if it is about a host), in the order in which they are written.
     pub labels: &'static [&'static str],
-    /// What it means, with its unit: one sentence.
+    /// Its meaning and unit, in one sentence.
     pub help: &'static str,
-    /// Adds the samples of what is looked at.
+    /// The function that adds the samples.
     pub samples: S,
 }
 
-/// The types of the text format that are used here.
+/// The types of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// May go up and down; two samples with the same labels are added.
+    /// May go up and down. Two samples with the same labels are added.
     Gauge,
-    /// A gauge of which two samples with the same labels mean the larger one: information, moments.
+    /// A gauge. Of two samples with the same labels the larger one stays: information, timestamps.
     Largest,
     /// Only goes up, and starts at 0 with the daemon or the driver.
     Counter,
 }
 
 impl Kind {
-    /// The type in the words of the text format.
+    /// The name of the type in the text format.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! What this very process costs, from `/proc/self`.
+//! The resources that this process uses, from `/proc/self`.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
-/// What Prometheus' client libraries tell of a process; absent where it cannot be read.
+/// The values of a process that Prometheus' client libraries export; absent where they cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OwnProcess {
     /// User and system time: fields 14 and 15 of `/proc/self/stat`.
@@ -26,10 +26,10 @@ pub struct OwnProcess {
 }
 
 impl OwnProcess {
-    /// Reads it now.
+    /// Reads the current values.
     #[must_use]
     pub fn read() -> Self {
-        // The kernel makes the file anew for each reader, with all interrupts; the start of this process stays the same.
+        // Read once: the kernel generates /proc/stat for each reader, with all interrupts.
         static BOOT: LazyLock<Option<f64>> = LazyLock::new(|| boot_seconds(&fs::read_to_string("/proc/stat").ok()?));
         let stat = fs::read("/proc/self/stat").unwrap_or_default();
         Self {
@@ -39,9 +39,9 @@ impl OwnProcess {
         }
     }
 
-    /// What `/proc/self/stat` tells, and the time of the start since the machine was started at `boot`, Unix time.
+    /// The values of `/proc/self/stat`. `boot` is the start of the machine in Unix time.
     fn from_stat(own: &str, boot: Option<f64>) -> Self {
-        // The command's name is in parentheses and may hold anything; the fields after it are counted from 3.
+        // The command's name is in parentheses and may contain any character; the fields after it are numbered from 3.
         let fields: Vec<&str> =
             own.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace().collect()).unwrap_or_default();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
@@ -57,7 +57,7 @@ impl OwnProcess {
     }
 }
 
-/// When the machine was started, by `btime` of `/proc/stat`, Unix time.
+/// The start of the machine in Unix time, by `btime` of `/proc/stat`.
 fn boot_seconds(stat: &str) -> Option<f64> {
     let mut lines = stat.lines();
     lines.find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
@@ -68,7 +68,7 @@ fn open_fds() -> Option<f64> {
     const FOLDER: &str = "/proc/self/fd";
     let size = fs::metadata(FOLDER).ok()?.len();
     let number = match size {
-        // The listing itself holds one descriptor.
+        // The listing itself opens one descriptor.
         0 => (fs::read_dir(FOLDER).ok()?.count() as u64).saturating_sub(1),
         size => size,
     };
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_absent() {
+    fn unreadable_values_are_absent() {
         assert_eq!(OwnProcess::from_stat("", boot_seconds("")), OwnProcess::default());
     }
 }

@@ -1,4 +1,4 @@
-//! Families about the daemon itself: what it was built from, and what it costs.
+//! Families about the daemon itself: its version, and the resources that it uses.
 
 use super::{Family, Kind, MetricFamily, OwnProcess, Samples};
 use crate::build::{REVISION, RUST_VERSION, VERSION};
@@ -6,7 +6,7 @@ use crate::build::{REVISION, RUST_VERSION, VERSION};
 /// A family about the daemon.
 pub type OwnFamily = Family<fn(&OwnProcess) -> Option<f64>>;
 
-/// The family that tells what the daemon was built from, with the labels version, revision and rustversion.
+/// The family of the daemon's build, with the labels version, revision and rustversion.
 pub fn of_build<'a, S>(family: &Family<S>, samples: &'a mut Samples) -> &'a MetricFamily {
     samples.of(family, |samples| {
         samples.add(&[&VERSION, &REVISION, &RUST_VERSION], 1.0);

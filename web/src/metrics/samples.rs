@@ -1,4 +1,4 @@
-//! Samples of families, written as Prometheus reads them: label values made fit for the text format, no label set twice.
+//! Samples of families in Prometheus' text format, without duplicate label sets.
 
 use std::fmt::Write as _;
 use std::hash::BuildHasher as _;
@@ -9,47 +9,47 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
 use super::label::{LabelValue, push_printable};
-use super::rows::Row;
+use super::label_rows::LabelRow;
 use super::{Family, Kind};
 
-/// Up to here every whole number is one `f64`.
+/// Up to this number `f64` represents every whole number exactly.
 const LARGEST_WHOLE: u64 = 1 << f64::MANTISSA_DIGITS;
 
-/// Fractions that are displayed in the same digits by all that find the fewest.
+/// Fractions in this range have the same shortest digits in every implementation, without an exponent.
 const WITHOUT_EXPONENT: RangeInclusive<f64> = 1e-4..=1e15;
 
-/// Collects the samples of one family after the other, in the same memory. There may be a million of them: none
-/// allocates anything of its own.
+/// Collects the samples of one family after the other, in the same memory. There may be a million samples, so none has
+/// an allocation of its own.
 #[derive(Debug)]
 pub struct Samples {
     kind: Kind,
     name: &'static str,
     labels: &'static [&'static str],
-    /// What stands before the value of each label that is not the first: `",index="` and the like.
-    between: Vec<String>,
-    /// What a line begins with: the name, the label `hostname` if there is one, and all that stands before the value of
-    /// the first label.
-    beginning: String,
+    /// The text before the value of each label that is not the first, such as `",index="`.
+    separators: Vec<String>,
+    /// The begin of each line: the name, the label `hostname` if there is one, and the text before the value of the first
+    /// label.
+    line_prefix: String,
     has_hostname: bool,
     family: MetricFamily,
-    /// Positions of the lines, by their series; only of use while a family is ended.
+    /// Positions of the lines by their series, for [`Self::end`].
     series: HashTable<usize>,
     hasher: RandomState,
 }
 
-/// A family with its samples, no label set twice.
+/// A family with its samples, without duplicate label sets.
 #[derive(Clone, Debug, Default)]
 pub struct MetricFamily {
     /// In Prometheus' text format 0.0.4.
     /// <https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>
     text: String,
-    lines: Vec<Line>,
+    lines: Vec<SampleLine>,
 }
 
 /// A line of the text: one sample.
 #[derive(Clone, Debug)]
-struct Line {
-    /// Where its name and labels are.
+struct SampleLine {
+    /// The range of its name and labels in the text.
     series: Range<usize>,
     value: f64,
 }
@@ -60,8 +60,8 @@ impl Default for Samples {
             kind: Kind::Gauge,
             name: "",
             labels: &[],
-            between: Vec::new(),
-            beginning: String::new(),
+            separators: Vec::new(),
+            line_prefix: String::new(),
             has_hostname: false,
             family: MetricFamily::default(),
             series: HashTable::new(),
@@ -71,7 +71,7 @@ impl Default for Samples {
 }
 
 impl Samples {
-    /// The family with what `add` adds to it, instead of the one before.
+    /// The family with the samples that `add` adds, in the memory of the previous family.
     pub fn of<S>(&mut self, family: &Family<S>, add: impl FnOnce(&mut Self)) -> &MetricFamily {
         self.begin(family);
         add(self);
@@ -84,14 +84,14 @@ impl Samples {
         self.kind = family.kind;
         self.name = name;
         self.labels = family.labels;
-        let between = |label| format!("\",{label}=\"");
-        self.between.clear();
-        self.between.extend(family.labels.iter().map(between));
+        let separators = |label| format!("\",{label}=\"");
+        self.separators.clear();
+        self.separators.extend(family.labels.iter().map(separators));
         self.has_hostname = false;
-        self.beginning.clear();
-        self.beginning.push_str(name);
+        self.line_prefix.clear();
+        self.line_prefix.push_str(name);
         if let Some(first) = family.labels.first() {
-            self.beginning.extend(["{", first, "=\""]);
+            self.line_prefix.extend(["{", first, "=\""]);
         }
         let MetricFamily { text, lines } = &mut self.family;
         lines.clear();
@@ -102,16 +102,16 @@ impl Samples {
         let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// Gives the label `hostname` to every sample that follows; either all have it, or none.
+    /// Adds the label `hostname` to all following samples. Either all samples of a family have it, or none.
     pub fn of_host(&mut self, hostname: &str) {
         assert!(self.has_hostname || self.family.lines.is_empty(), "one label set for a family");
         self.has_hostname = true;
-        self.beginning.clear();
-        self.beginning.push_str(self.name);
-        self.beginning.push_str("{hostname=\"");
-        push_printable(&mut self.beginning, hostname);
-        if let Some(before_first) = self.between.first() {
-            self.beginning.push_str(before_first);
+        self.line_prefix.clear();
+        self.line_prefix.push_str(self.name);
+        self.line_prefix.push_str("{hostname=\"");
+        push_printable(&mut self.line_prefix, hostname);
+        if let Some(before_first) = self.separators.first() {
+            self.line_prefix.push_str(before_first);
         }
     }
 
@@ -123,24 +123,24 @@ impl Samples {
         }
     }
 
-    /// As [`Samples::add`], where the first of the labels are those of a row. `labels` are the values of the others.
-    pub fn add_of(&mut self, row: Row<'_>, labels: &[&dyn LabelValue], value: impl Into<Option<f64>>) {
+    /// As [`Samples::add`], with the labels of a row first. `labels` are the values of the other labels.
+    pub fn add_of(&mut self, row: LabelRow<'_>, labels: &[&dyn LabelValue], value: impl Into<Option<f64>>) {
         if let Some(value) = value.into().filter(|value| value.is_finite()) {
             self.add_number(Some(row), labels, value);
         }
     }
 
-    fn add_number(&mut self, row: Option<Row<'_>>, labels: &[&dyn LabelValue], value: f64) {
-        let of_row = row.map_or(&[][..], |row| row.labels);
-        assert_eq!(of_row.len() + labels.len(), self.labels.len(), "one value for each label");
-        debug_assert!(self.labels.starts_with(of_row), "another row's labels");
+    fn add_number(&mut self, row: Option<LabelRow<'_>>, labels: &[&dyn LabelValue], value: f64) {
+        let row_labels = row.map_or(&[][..], |row| row.labels);
+        assert_eq!(row_labels.len() + labels.len(), self.labels.len(), "one value for each label");
+        debug_assert!(self.labels.starts_with(row_labels), "another row's labels");
         let MetricFamily { text, lines } = &mut self.family;
         let begin = text.len();
-        text.push_str(&self.beginning);
+        text.push_str(&self.line_prefix);
         text.push_str(row.map_or("", |row| row.text));
-        for (at, label) in (of_row.len()..).zip(labels) {
+        for (at, label) in (row_labels.len()..).zip(labels) {
             if at > 0 {
-                text.push_str(&self.between[at]);
+                text.push_str(&self.separators[at]);
             }
             label.push_to(text);
         }
@@ -149,14 +149,14 @@ impl Samples {
         }
         let series = begin..text.len();
         push_value(text, value);
-        lines.push(Line { series, value });
+        lines.push(SampleLine { series, value });
     }
 
-    /// Makes one of the samples with the same labels.
+    /// Merges the samples with the same labels.
     fn end(&mut self) {
         let MetricFamily { text, lines } = &mut self.family;
         self.series.clear();
-        // It is empty: nothing has to be found a new place by its hash.
+        // The table is empty, so that no entry is hashed again.
         self.series.reserve(lines.len(), |_| 0);
         let mut repeated = Vec::new();
         for at in 0..lines.len() {
@@ -179,19 +179,19 @@ impl Samples {
             }
         }
         if !repeated.is_empty() {
-            self.family.leave_out(&repeated);
+            self.family.remove_lines(&repeated);
         }
     }
 }
 
 impl MetricFamily {
-    /// Whether it has no sample.
+    /// Whether the family has no sample.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// Its samples: name and labels as they are written, and the value.
+    /// The samples: name and labels as they are written, and the value.
     pub fn samples(&self) -> impl Iterator<Item = (&str, f64)> {
         let lines = self.lines.iter();
         lines.map(|line| (&self.text[line.series.clone()], line.value))
@@ -203,8 +203,8 @@ impl MetricFamily {
         &self.text
     }
 
-    /// Writes the text anew without the lines at these positions, in order, and with the values that the others have now.
-    fn leave_out(&mut self, positions: &[usize]) {
+    /// Writes the text again without the lines at these sorted positions, and with the current values of the others.
+    fn remove_lines(&mut self, positions: &[usize]) {
         let before = std::mem::take(self);
         let header = before.lines.first().map_or(0, |line| line.series.start);
         self.text.push_str(&before.text[..header]);
@@ -217,18 +217,18 @@ impl MetricFamily {
             let series = begin..self.text.len();
             push_value(&mut self.text, line.value);
             let value = line.value;
-            self.lines.push(Line { series, value });
+            self.lines.push(SampleLine { series, value });
         }
     }
 }
 
-/// Ends a line with a value as `f64` is displayed, in a shorter way where there is one: for whole numbers, which most are,
-/// and for those that need no exponent.
+/// Ends a line with a value in the digits of `f64`'s `Display`. Whole numbers (most values are) and numbers without an
+/// exponent have faster functions.
 fn push_value(text: &mut String, value: f64) {
     text.push(' ');
     let whole = value as i64;
     let is_whole = whole as f64 == value && whole.unsigned_abs() <= LARGEST_WHOLE;
-    // A negative zero is displayed as such.
+    // Only `Display` writes the sign of a negative zero.
     if is_whole && (whole != 0 || value.is_sign_positive()) {
         text.push_str(itoa::Buffer::new().format(whole));
     } else if WITHOUT_EXPONENT.contains(&value.abs()) {
@@ -242,10 +242,10 @@ fn push_value(text: &mut String, value: f64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Rows;
+    use super::super::LabelRows;
     use super::*;
 
-    /// A family and what is added to it, in the memory of another.
+    /// A family with the added samples, in the memory of another family.
     fn family(kind: Kind, labels: &'static [&'static str], add: impl FnOnce(&mut Samples)) -> MetricFamily {
         let family = |name, kind, labels| Family { name, kind, labels, help: "y", samples: () };
         let mut samples = Samples::default();
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn the_labels_of_a_row_are_written_as_those_of_a_sample() {
         let labels = &["a", "b"];
-        let mut rows = Rows::with_capacity(labels, 2);
+        let mut rows = LabelRows::with_capacity(labels, 2);
         for (values, row) in [(["x\"", ""], 1.0), (["", "y,"], 2.0), (["x\"", ""], 4.0)] {
             rows.push(&[&values[0], &values[1]], row);
         }
@@ -364,8 +364,13 @@ mod tests {
 
     #[test]
     fn a_family_is_written_with_all_escapes() {
-        let counter =
-            Family { name: "x_total", kind: Kind::Counter, labels: &["a", "b"], help: "Line\nand \\.", samples: () };
+        let counter = Family {
+            name: "x_total",
+            kind: Kind::Counter,
+            labels: &["a", "b"],
+            help: "SampleLine\nand \\.",
+            samples: (),
+        };
         let mut samples = Samples::default();
         let family = samples.of(&counter, |samples| {
             samples.of_host("h\\");
@@ -374,7 +379,7 @@ mod tests {
         });
         assert_eq!(
             family.text(),
-            "# HELP x_total Line\\nand \\\\.\n# TYPE x_total counter\n\
+            "# HELP x_total SampleLine\\nand \\\\.\n# TYPE x_total counter\n\
              x_total{hostname=\"h\\\\\",a=\"x\\\\\\\"\\n\",b=\"\"} 1.5\n\
              x_total{hostname=\"h\\\\\",a=\"é\",b=\"2\"} 1000000000000000000000\n"
         );

@@ -13,13 +13,13 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion, version};
 
-use crate::site::{Client, Site};
+use crate::test_server::{TestClient, TestServer};
 
 /// A certificate authority.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, in PEM.
-pub(crate) struct Identity {
+pub(crate) struct TestCertificate {
     pub(crate) certificate: String,
     pub(crate) key: String,
 }
@@ -37,15 +37,15 @@ impl Authority {
     }
 
     /// A server's or client's certificate with these names.
-    pub(crate) fn issue(&self, names: Vec<SanType>) -> Identity {
+    pub(crate) fn issue(&self, names: Vec<SanType>) -> TestCertificate {
         let mut params = CertificateParams::default();
         params.subject_alt_names = names;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate().unwrap();
-        Identity { certificate: params.signed_by(&key, &self.0).unwrap().pem(), key: key.serialize_pem() }
+        TestCertificate { certificate: params.signed_by(&key, &self.0).unwrap().pem(), key: key.serialize_pem() }
     }
 
-    pub(crate) fn issue_for_host(&self, name: &str) -> Identity {
+    pub(crate) fn issue_for_host(&self, name: &str) -> TestCertificate {
         self.issue(vec![dns(name)])
     }
 }
@@ -68,7 +68,7 @@ impl TlsClient {
         Self { roots, identity: None, versions: vec![&version::TLS13] }
     }
 
-    pub(crate) fn with(mut self, identity: &Identity) -> Self {
+    pub(crate) fn with(mut self, identity: &TestCertificate) -> Self {
         let certificate = CertificateDer::from_pem_slice(identity.certificate.as_bytes()).unwrap();
         let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).unwrap();
         self.identity = Some((vec![certificate], key));
@@ -80,7 +80,7 @@ impl TlsClient {
         self
     }
 
-    /// Resumes sessions with those servers that it has spoken to.
+    /// A connector that resumes its TLS sessions.
     pub(crate) fn connector(&self) -> TlsConnector {
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&self.versions)
@@ -93,24 +93,27 @@ impl TlsClient {
         TlsConnector::from(Arc::new(config))
     }
 
-    /// Shakes hands. With TLS 1.3 a server's refusal of the client comes only afterwards: see [`TlsClient::status`].
-    pub(crate) async fn connect(&self, site: &Site) -> std::io::Result<Client<TlsStream<TcpStream>>> {
-        shake_hands(&self.connector(), site).await.map(Client::new)
+    /// Makes a handshake. With TLS 1.3 a refusal by the server arrives only later: see [`TlsClient::status`].
+    pub(crate) async fn connect(&self, server: &TestServer) -> std::io::Result<TestClient<TlsStream<TcpStream>>> {
+        shake_hands(&self.connector(), server).await.map(TestClient::new)
     }
 
-    /// The status of `GET /`, or `None` when no connection comes about.
-    pub(crate) async fn status(&self, site: &Site) -> Option<u16> {
-        let mut client = self.connect(site).await.ok()?;
+    /// The status of `GET /`, or `None` if the server refuses the connection.
+    pub(crate) async fn status(&self, server: &TestServer) -> Option<u16> {
+        let mut client = self.connect(server).await.ok()?;
         let request = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
         client.try_send(request).await.ok()?;
-        let answer = String::from_utf8(client.rest().await).unwrap();
-        let status = answer.strip_prefix("HTTP/1.1 ")?.get(..3)?;
+        let response = String::from_utf8(client.rest().await).unwrap();
+        let status = response.strip_prefix("HTTP/1.1 ")?.get(..3)?;
         Some(status.parse().unwrap())
     }
 }
 
-/// Connects, whatever becomes of it.
-pub(crate) async fn shake_hands(connector: &TlsConnector, site: &Site) -> std::io::Result<TlsStream<TcpStream>> {
-    let stream = TcpStream::connect(site.address).await?;
+/// Connects and makes a TLS handshake.
+pub(crate) async fn shake_hands(
+    connector: &TlsConnector,
+    server: &TestServer,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(server.address).await?;
     connector.connect("localhost".try_into().unwrap(), stream).await
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use genv_web::{Limits, WebConfig};
 use tempfile::TempDir;
 
-use crate::site::Site;
+use crate::test_server::TestServer;
 
 /// A web configuration file in a folder of its own.
 pub(crate) struct ConfigFile {
@@ -29,20 +29,30 @@ impl ConfigFile {
     }
 
     pub(crate) fn write(&self, name: &str, content: &str) {
-        fs::write(self.folder.path().join(name), content).unwrap();
+        let path = self.folder.path().join(name);
+        let is_new = !path.exists();
+        fs::write(path, content).unwrap();
+        if !is_new {
+            Self::settle();
+        }
+    }
+
+    /// Waits until a change of a file is in force.
+    pub(crate) fn settle() {
+        std::thread::sleep(std::time::Duration::from_millis(200));
     }
 
     pub(crate) fn open(&self) -> WebConfig {
         WebConfig::open(&self.path()).unwrap()
     }
 
-    /// What is said of a file that is refused, its folder left out.
+    /// The error of a refused file, without the path of its folder.
     pub(crate) fn refusal(&self) -> String {
         let error = WebConfig::open(&self.path()).unwrap_err().to_string();
         error.replace(&format!("{}/", self.folder.path().display()), "")
     }
 
-    pub(crate) async fn serve(&self, limits: Limits) -> Site {
-        Site::with_config(limits, Some(self.open())).await
+    pub(crate) async fn serve(&self, limits: Limits) -> TestServer {
+        TestServer::with_config(limits, Some(self.open())).await
     }
 }

@@ -1,4 +1,4 @@
-//! What is said of web configuration files that cannot be used.
+//! Errors of web configuration files.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::config_file::ConfigFile;
 const SECRET: &str = "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ";
 
 #[test]
-fn a_mistake_is_pointed_at_and_no_value_is_shown() {
+fn a_mistake_is_located_and_no_value_is_shown() {
     let mut refusals = String::new();
     for text in [
         "tls_server_config:\n  cert_fil: server.crt\n".to_owned(),
@@ -40,7 +40,7 @@ fn a_mistake_is_pointed_at_and_no_value_is_shown() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused() {
+fn contradictions_are_refused() {
     let pair = "cert_file: server.crt\n  key_file: server.key";
     let mut refusals = String::new();
     for lines in [
@@ -105,7 +105,7 @@ fn a_file_that_does_not_exist_is_named() {
 }
 
 #[test]
-fn an_empty_file_and_empty_sections_ask_for_nothing() {
+fn an_empty_file_and_empty_sections_set_nothing() {
     for text in [
         "",
         "# nothing\n",

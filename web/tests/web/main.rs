@@ -8,6 +8,6 @@ mod configuring;
 mod limits;
 mod requests;
 mod sign_in;
-mod site;
 mod stopping;
+mod test_server;
 mod tls;

@@ -1,36 +1,36 @@
-//! What is asked and what is answered.
+//! Requests and their answers.
 
 use genv_web::{Limits, ListenAddress, Server};
 
-use crate::site::Site;
+use crate::test_server::TestServer;
 
 #[tokio::test]
 async fn a_connection_answers_one_request_after_another() {
-    let site = Site::start(Limits::default()).await;
-    let mut client = site.connect().await;
+    let server = TestServer::start(Limits::default()).await;
+    let mut client = server.connect().await;
     for _ in 0..3 {
-        let answer = client.get("/").await;
-        assert_eq!((answer.status, answer.text()), (200, "hello\n"));
-        assert_eq!(answer.headers["content-type"], "text/plain; charset=utf-8");
+        let response = client.get("/").await;
+        assert_eq!((response.status, response.text()), (200, "hello\n"));
+        assert_eq!(response.headers["content-type"], "text/plain; charset=utf-8");
     }
 }
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order() {
-    let site = Site::start(Limits::new(1)).await;
-    let mut client = site.connect().await;
+    let server = TestServer::start(Limits::new(1)).await;
+    let mut client = server.connect().await;
     let requests: String = (0..20).map(|n| format!("GET /echo?text={n} HTTP/1.1\r\nHost: h\r\n\r\n")).collect();
     client.send(requests).await;
     for n in 0..20 {
-        let answer = client.answer().await;
-        assert_eq!((answer.status, answer.text()), (200, format!("{n}\n").as_str()));
+        let response = client.response().await;
+        assert_eq!((response.status, response.text()), (200, format!("{n}\n").as_str()));
     }
 }
 
 #[tokio::test]
-async fn head_tells_the_length_and_sends_no_body() {
-    let site = Site::start(Limits::default()).await;
-    let mut client = site.connect().await;
+async fn head_has_the_length_and_no_body() {
+    let server = TestServer::start(Limits::default()).await;
+    let mut client = server.connect().await;
     client.send("HEAD / HTTP/1.1\r\nHost: h\r\n\r\n").await;
     let head = client.head().await;
     assert_eq!((head.status, head.headers["content-length"].as_str()), (200, "6"));
@@ -40,67 +40,67 @@ async fn head_tells_the_length_and_sends_no_body() {
 
 #[tokio::test]
 async fn only_get_and_head_are_allowed() {
-    let site = Site::start(Limits::default()).await;
+    let server = TestServer::start(Limits::default()).await;
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "BREW"] {
-        let mut client = site.connect().await;
+        let mut client = server.connect().await;
         client.send(format!("{method} / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")).await;
-        let answer = client.answer().await;
-        assert_eq!((answer.status, answer.headers["allow"].as_str()), (405, "GET, HEAD"));
+        let response = client.response().await;
+        assert_eq!((response.status, response.headers["allow"].as_str()), (405, "GET, HEAD"));
     }
-    assert_eq!(site.handled(), 0);
+    assert_eq!(server.handled(), 0);
 }
 
 #[tokio::test]
 async fn an_unknown_path_is_not_found() {
-    let site = Site::start(Limits::default()).await;
-    assert_eq!(site.get("/metrics/../nowhere").await.status, 404);
+    let server = TestServer::start(Limits::default()).await;
+    assert_eq!(server.get("/metrics/../nowhere").await.status, 404);
 }
 
 #[tokio::test]
-async fn gzip_goes_to_those_who_ask_and_caches_are_told_so() {
-    let site = Site::start(Limits::default()).await;
-    let mut client = site.connect().await;
+async fn gzip_is_sent_on_request_and_vary_informs_caches() {
+    let server = TestServer::start(Limits::default()).await;
+    let mut client = server.connect().await;
     let plain = client.get("/gzip").await;
     assert_eq!((plain.text(), plain.headers.get("content-encoding")), ("plain", None));
     let gzip = client.get_with("/gzip", "Accept-Encoding: gzip\r\n").await;
     assert_eq!((gzip.text(), gzip.headers["content-encoding"].as_str()), ("gzip", "gzip"));
-    for answer in [plain, gzip] {
-        assert_eq!(answer.headers["vary"], "Accept-Encoding");
+    for response in [plain, gzip] {
+        assert_eq!(response.headers["vary"], "Accept-Encoding");
     }
 }
 
 #[tokio::test]
 async fn a_client_that_closes_its_sending_side_is_still_answered() {
-    let site = Site::start(Limits::default()).await;
-    let mut client = site.connect().await;
+    let server = TestServer::start(Limits::default()).await;
+    let mut client = server.connect().await;
     client.request("/", "").await;
     client.end_sending().await;
-    assert_eq!(client.answer().await.text(), "hello\n");
+    assert_eq!(client.response().await.text(), "hello\n");
     assert!(client.rest().await.is_empty());
 }
 
 #[tokio::test]
 async fn a_handler_that_panics_costs_one_connection_and_no_place_in_flight() {
-    let site = Site::start(Limits::new(1)).await;
+    let server = TestServer::start(Limits::new(1)).await;
     for _ in 0..3 {
-        let mut client = site.connect().await;
+        let mut client = server.connect().await;
         client.request("/panic", "").await;
         assert!(client.rest().await.is_empty());
     }
-    assert_eq!(site.get("/").await.status, 200);
+    assert_eq!(server.get("/").await.status, 200);
 }
 
 #[tokio::test]
-async fn a_port_in_use_says_what_why_and_what_to_do() {
-    let site = Site::start(Limits::default()).await;
-    let taken: ListenAddress = site.address.to_string().parse().unwrap();
+async fn a_port_in_use_is_reported_with_the_next_step() {
+    let server = TestServer::start(Limits::default()).await;
+    let taken: ListenAddress = server.address.to_string().parse().unwrap();
     let error = Server::bind(&[taken], None, Limits::default()).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         format!(
             "cannot listen on {}: Address already in use (os error 98). Another program holds this port \
-             ('ss -ltnp' tells which): stop it, or choose another port with --web.listen-address.",
-            site.address
+             ('ss -ltnp' shows it): stop it, or choose another port with --web.listen-address.",
+            server.address
         )
     );
 }

@@ -1,34 +1,34 @@
-//! What becomes of clients when the server stops.
+//! Clients of a server that stops.
 
 use std::time::Duration;
 
 use genv_web::Limits;
 use tokio::net::TcpStream;
 
-use crate::site::Site;
+use crate::test_server::TestServer;
 
 #[tokio::test]
 async fn a_response_that_is_being_read_is_finished_and_idle_connections_end_at_once() {
-    let mut site = Site::start(Limits { drain_timeout: Duration::from_secs(600), ..Limits::default() }).await;
-    let mut idle = site.connect().await;
+    let mut server = TestServer::start(Limits { drain_timeout: Duration::from_secs(600), ..Limits::default() }).await;
+    let mut idle = server.connect().await;
     assert_eq!(idle.get("/").await.status, 200);
-    let mut half = site.connect().await;
+    let mut half = server.connect().await;
     half.send("GET / HT").await;
-    let mut silent = site.connect().await;
-    let mut reading = site.connect().await;
+    let mut silent = server.connect().await;
+    let mut reading = server.connect().await;
     reading.request("/large", "").await;
-    site.until_handled(2).await;
+    server.until_handled(2).await;
 
-    let stopped = site.stop();
-    // None of these would end before the ten minutes are over if they were waited for.
+    let stopped = server.stop();
+    // If the server waited for these, they would last ten minutes.
     assert!(idle.rest().await.is_empty());
     assert!(half.rest().await.is_empty());
     assert!(silent.rest().await.is_empty());
     assert!(!stopped.is_finished());
-    assert!(TcpStream::connect(site.address).await.is_err());
+    assert!(TcpStream::connect(server.address).await.is_err());
 
-    let answer = reading.answer().await;
-    assert_eq!((answer.status, answer.body.len()), (200, 64 << 20));
+    let response = reading.response().await;
+    assert_eq!((response.status, response.body.len()), (200, 64 << 20));
     assert!(reading.rest().await.is_empty());
     drop(reading);
     stopped.await.unwrap();
@@ -36,20 +36,20 @@ async fn a_response_that_is_being_read_is_finished_and_idle_connections_end_at_o
 
 #[tokio::test]
 async fn a_client_that_never_reads_does_not_keep_the_server_from_stopping() {
-    let mut site = Site::start(Limits { drain_timeout: Duration::from_millis(100), ..Limits::default() }).await;
-    let mut client = site.connect().await;
+    let mut server = TestServer::start(Limits { drain_timeout: Duration::from_millis(100), ..Limits::default() }).await;
+    let mut client = server.connect().await;
     client.request("/large", "").await;
-    site.until_handled(1).await;
-    site.stop().await.unwrap();
+    server.until_handled(1).await;
+    server.stop().await.unwrap();
     assert!(client.rest().await.len() < 64 << 20);
 }
 
 #[tokio::test]
 async fn an_address_is_free_again_as_soon_as_the_server_has_stopped() {
-    let mut site = Site::start(Limits::default()).await;
-    let mut client = site.connect().await;
+    let mut server = TestServer::start(Limits::default()).await;
+    let mut client = server.connect().await;
     assert_eq!(client.get("/").await.status, 200);
-    site.stop().await.unwrap();
-    let address = site.address.to_string().parse().unwrap();
+    server.stop().await.unwrap();
+    let address = server.address.to_string().parse().unwrap();
     genv_web::Server::bind(&[address], None, Limits::default()).await.unwrap();
 }

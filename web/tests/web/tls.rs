@@ -8,9 +8,9 @@ use genv_web::Limits;
 use rcgen::SanType;
 use tokio_rustls::rustls::{HandshakeKind, version};
 
-use crate::certificates::{Authority, Identity, TlsClient, dns, shake_hands};
+use crate::certificates::{Authority, TestCertificate, TlsClient, dns, shake_hands};
 use crate::config_file::ConfigFile;
-use crate::site::Client;
+use crate::test_server::TestClient;
 
 const SERVER: &str = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n";
 
@@ -21,7 +21,7 @@ fn config(authority: &Authority, more: &str) -> ConfigFile {
     file
 }
 
-fn install(file: &ConfigFile, identity: &Identity) {
+fn install(file: &ConfigFile, identity: &TestCertificate) {
     file.write("server.crt", &identity.certificate);
     file.write("server.key", &identity.key);
 }
@@ -30,10 +30,10 @@ fn install(file: &ConfigFile, identity: &Identity) {
 async fn requests_are_answered_over_tls_1_2_and_1_3() {
     let authority = Authority::new("the lab");
     let file = config(&authority, "");
-    let site = file.serve(Limits::default()).await;
+    let server = file.serve(Limits::default()).await;
     for version in [&version::TLS12, &version::TLS13] {
         let client = TlsClient::trusting(&authority).speaking(version);
-        let mut client = client.connect(&site).await.unwrap();
+        let mut client = client.connect(&server).await.unwrap();
         for _ in 0..3 {
             assert_eq!(client.get("/").await.text(), "hello\n");
         }
@@ -44,27 +44,27 @@ async fn requests_are_answered_over_tls_1_2_and_1_3() {
 async fn a_large_answer_crosses_tls_whole() {
     let authority = Authority::new("the lab");
     let file = config(&authority, "");
-    let site = file.serve(Limits::default()).await;
-    let mut client = TlsClient::trusting(&authority).connect(&site).await.unwrap();
+    let server = file.serve(Limits::default()).await;
+    let mut client = TlsClient::trusting(&authority).connect(&server).await.unwrap();
     assert_eq!(client.get("/large").await.body.len(), 64 << 20);
 }
 
 #[tokio::test]
-async fn plain_http_on_the_https_port_is_told_so() {
+async fn plain_http_on_the_https_port_is_answered_400() {
     let authority = Authority::new("the lab");
     let file = config(&authority, "");
-    let site = file.serve(Limits::default()).await;
-    let mut client = site.connect().await;
+    let server = file.serve(Limits::default()).await;
+    let mut client = server.connect().await;
     client.request("/", "").await;
-    let answer = String::from_utf8(client.rest().await).unwrap();
-    assert!(answer.starts_with("HTTP/1.0 400 Bad Request\r\n"), "{answer}");
-    assert!(answer.ends_with("This port speaks HTTPS: ask again with https://.\n"), "{answer}");
+    let response = String::from_utf8(client.rest().await).unwrap();
+    assert!(response.starts_with("HTTP/1.0 400 Bad Request\r\n"), "{response}");
+    assert!(response.ends_with("This port serves HTTPS: use https://.\n"), "{response}");
 }
 
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl io::Write for Lines {
+impl io::Write for LogBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend(bytes);
         Ok(bytes.len())
@@ -76,27 +76,27 @@ impl io::Write for Lines {
 }
 
 #[tokio::test]
-async fn the_log_tells_who_failed_to_shake_hands_and_cannot_be_flooded() {
-    let lines = Lines::default();
+async fn a_failed_handshake_is_logged_with_its_client_once_a_minute() {
+    let lines = LogBuffer::default();
     let writer = lines.clone();
     let log = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
     let _logging = tracing::subscriber::set_default(log);
 
     let authority = Authority::new("the lab");
     let file = config(&authority, "");
-    let mut site = file.serve(Limits::default()).await;
-    // Who only looks whether the port is open has not failed.
-    site.connect().await.end_sending().await;
-    let stranger = Authority::new("somebody else");
+    let mut server = file.serve(Limits::default()).await;
+    // A check whether the port is open is not a failed handshake.
+    server.connect().await.end_sending().await;
+    let stranger = Authority::new("another authority");
     for _ in 0..5 {
-        let refused = TlsClient::trusting(&stranger).connect(&site).await;
+        let refused = TlsClient::trusting(&stranger).connect(&server).await;
         assert!(refused.is_err());
     }
-    site.stop().await.unwrap();
-    let said = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-    assert_eq!(said.matches("a TLS handshake failed").count(), 1, "{said}");
-    assert!(said.contains("WARN") && said.contains("client=127.0.0.1:"), "{said}");
-    assert!(said.contains("UnknownCA"), "{said}");
+    server.stop().await.unwrap();
+    let log = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(log.matches("a TLS handshake failed").count(), 1, "{log}");
+    assert!(log.contains("WARN") && log.contains("client=127.0.0.1:"), "{log}");
+    assert!(log.contains("UnknownCA"), "{log}");
 }
 
 #[tokio::test]
@@ -104,9 +104,9 @@ async fn a_handshake_that_is_never_finished_is_not_waited_for() {
     let authority = Authority::new("the lab");
     let limits = Limits { head_timeout: Duration::from_millis(200), ..Limits::default() };
     let file = config(&authority, "");
-    let site = file.serve(limits).await;
-    let mut silent = site.connect().await;
-    let mut half = site.connect().await;
+    let server = file.serve(limits).await;
+    let mut silent = server.connect().await;
+    let mut half = server.connect().await;
     half.send(b"\x16\x03\x01").await;
     assert!(silent.rest().await.is_empty());
     assert!(half.rest().await.is_empty());
@@ -116,42 +116,42 @@ async fn a_handshake_that_is_never_finished_is_not_waited_for() {
 async fn stopping_finishes_a_response_over_tls() {
     let authority = Authority::new("the lab");
     let file = config(&authority, "");
-    let mut site = file.serve(Limits::default()).await;
+    let mut server = file.serve(Limits::default()).await;
     let trusting = TlsClient::trusting(&authority);
-    let mut reading = trusting.connect(&site).await.unwrap();
-    let mut idle = trusting.connect(&site).await.unwrap();
+    let mut reading = trusting.connect(&server).await.unwrap();
+    let mut idle = trusting.connect(&server).await.unwrap();
     assert_eq!(idle.get("/").await.status, 200);
     reading.request("/large", "").await;
-    site.until_handled(2).await;
-    let stopped = site.stop();
+    server.until_handled(2).await;
+    let stopped = server.stop();
     assert!(idle.rest().await.is_empty());
-    assert_eq!(reading.answer().await.body.len(), 64 << 20);
+    assert_eq!(reading.response().await.body.len(), 64 << 20);
     stopped.await.unwrap();
 }
 
 #[tokio::test]
-async fn only_certificates_of_the_authority_are_let_in_where_they_are_required() {
+async fn only_certificates_of_the_authority_are_accepted_where_they_are_required() {
     let (authority, stranger) = (Authority::new("the lab"), Authority::new("elsewhere"));
     let file = config(&authority, "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n");
     file.write("ca.crt", &authority.pem());
-    let site = file.serve(Limits::default()).await;
+    let server = file.serve(Limits::default()).await;
     let client = || TlsClient::trusting(&authority);
     let known = authority.issue_for_host("prometheus");
     for version in [&version::TLS12, &version::TLS13] {
-        let status = async |client: TlsClient| client.speaking(version).status(&site).await;
+        let status = async |client: TlsClient| client.speaking(version).status(&server).await;
         assert_eq!(status(client().with(&known)).await, Some(200));
         assert_eq!(status(client()).await, None);
         assert_eq!(status(client().with(&stranger.issue_for_host("prometheus"))).await, None);
     }
-    assert_eq!(site.handled(), 2);
+    assert_eq!(server.handled(), 2);
 }
 
 #[tokio::test]
-async fn each_client_auth_type_lets_in_whom_it_names() {
+async fn each_client_auth_type_accepts_its_certificates() {
     let (authority, stranger) = (Authority::new("the lab"), Authority::new("elsewhere"));
     let known = authority.issue_for_host("prometheus");
     let unknown = stranger.issue_for_host("prometheus");
-    // Whether a client gets in without a certificate, with a known, with an unknown one.
+    // Whether a client is accepted without a certificate, with a known one, with an unknown one.
     for (kind, expected) in [
         ("NoClientCert", [true, true, true]),
         ("RequestClientCert", [true, true, true]),
@@ -164,11 +164,11 @@ async fn each_client_auth_type_lets_in_whom_it_names() {
         let ca = if verifies { "  client_ca_file: ca.crt\n" } else { "" };
         let file = config(&authority, &format!("  client_auth_type: {kind}\n{ca}"));
         file.write("ca.crt", &authority.pem());
-        let site = file.serve(Limits::default()).await;
+        let server = file.serve(Limits::default()).await;
         let client = || TlsClient::trusting(&authority);
         let clients = [client(), client().with(&known), client().with(&unknown)];
         for (client, expected) in clients.into_iter().zip(expected) {
-            let status = client.status(&site).await;
+            let status = client.status(&server).await;
             assert_eq!(status, expected.then_some(200), "{kind}");
         }
     }
@@ -183,7 +183,7 @@ async fn a_client_needs_one_of_the_allowed_names() {
          client_allowed_sans: [prometheus, 10.1.2.3, 'fd00::1', ops@lab.example, 'spiffe://lab/p']\n",
     );
     file.write("ca.crt", &authority.pem());
-    let site = file.serve(Limits::default()).await;
+    let server = file.serve(Limits::default()).await;
     let uri = |text: &str| SanType::URI(text.try_into().unwrap());
     let email = |text: &str| SanType::Rfc822Name(text.try_into().unwrap());
     for (names, allowed) in [
@@ -200,26 +200,26 @@ async fn a_client_needs_one_of_the_allowed_names() {
     ] {
         let shown = format!("{names:?}");
         let client = TlsClient::trusting(&authority).with(&authority.issue(names));
-        let status = client.status(&site).await;
+        let status = client.status(&server).await;
         assert_eq!(status, allowed.then_some(200), "{shown}");
     }
-    // The right name signed by somebody else is worth nothing.
+    // An allowed name in a certificate of another authority is refused.
     let forged = stranger.issue_for_host("prometheus");
-    assert_eq!(TlsClient::trusting(&authority).with(&forged).status(&site).await, None);
+    assert_eq!(TlsClient::trusting(&authority).with(&forged).status(&server).await, None);
 }
 
 #[tokio::test]
 async fn a_renewed_certificate_is_served_from_the_next_connection_on() {
     let (old, new) = (Authority::new("old"), Authority::new("new"));
     let file = config(&old, "");
-    let site = file.serve(Limits::default()).await;
-    let mut open = TlsClient::trusting(&old).connect(&site).await.unwrap();
+    let server = file.serve(Limits::default()).await;
+    let mut open = TlsClient::trusting(&old).connect(&server).await.unwrap();
     assert_eq!(open.get("/").await.status, 200);
-    assert_eq!(TlsClient::trusting(&new).status(&site).await, None);
+    assert_eq!(TlsClient::trusting(&new).status(&server).await, None);
 
     install(&file, &new.issue_for_host("localhost"));
-    assert_eq!(TlsClient::trusting(&new).status(&site).await, Some(200));
-    assert_eq!(TlsClient::trusting(&old).status(&site).await, None);
+    assert_eq!(TlsClient::trusting(&new).status(&server).await, Some(200));
+    assert_eq!(TlsClient::trusting(&old).status(&server).await, None);
     assert_eq!(open.get("/").await.status, 200);
 }
 
@@ -227,45 +227,46 @@ async fn a_renewed_certificate_is_served_from_the_next_connection_on() {
 async fn a_broken_certificate_refuses_connections_until_it_is_mended() {
     let authority = Authority::new("the lab");
     let file = config(&authority, "");
-    let site = file.serve(Limits::default()).await;
+    let server = file.serve(Limits::default()).await;
     let client = TlsClient::trusting(&authority);
-    assert_eq!(client.status(&site).await, Some(200));
+    assert_eq!(client.status(&server).await, Some(200));
     let other = authority.issue_for_host("localhost");
     file.write("server.crt", &other.certificate);
-    assert_eq!(client.status(&site).await, None);
+    assert_eq!(client.status(&server).await, None);
     file.write("server.key", &other.key);
-    assert_eq!(client.status(&site).await, Some(200));
+    assert_eq!(client.status(&server).await, Some(200));
     fs::remove_file(file.folder().join("server.key")).unwrap();
-    assert_eq!(client.status(&site).await, None);
+    ConfigFile::settle();
+    assert_eq!(client.status(&server).await, None);
 }
 
 #[tokio::test]
 async fn tls_is_not_dropped_when_its_configuration_is() {
     let authority = Authority::new("the lab");
     let file = config(&authority, "");
-    let site = file.serve(Limits::default()).await;
+    let server = file.serve(Limits::default()).await;
     file.write("web.yml", "");
-    assert_eq!(TlsClient::trusting(&authority).status(&site).await, None);
-    let mut client = site.connect().await;
+    assert_eq!(TlsClient::trusting(&authority).status(&server).await, None);
+    let mut client = server.connect().await;
     client.request("/", "").await;
-    let answer = String::from_utf8(client.rest().await).unwrap();
-    assert!(answer.starts_with("HTTP/1.0 400 "), "{answer}");
+    let response = String::from_utf8(client.rest().await).unwrap();
+    assert!(response.starts_with("HTTP/1.0 400 "), "{response}");
 }
 
 #[tokio::test]
-async fn a_client_that_shows_a_certificate_shows_it_on_every_connection() {
+async fn a_client_certificate_is_verified_on_every_connection() {
     let authority = Authority::new("the lab");
     let verified = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n";
     for (more, second_handshake) in [("", HandshakeKind::Resumed), (verified, HandshakeKind::Full)] {
         let file = config(&authority, more);
         file.write("ca.crt", &authority.pem());
-        let site = file.serve(Limits::default()).await;
+        let server = file.serve(Limits::default()).await;
         let client = TlsClient::trusting(&authority).with(&authority.issue_for_host("prometheus"));
         let connector = client.connector();
         for expected in [HandshakeKind::Full, second_handshake] {
-            let stream = shake_hands(&connector, &site).await.unwrap();
+            let stream = shake_hands(&connector, &server).await.unwrap();
             let kind = stream.get_ref().1.handshake_kind();
-            let mut client = Client::new(stream);
+            let mut client = TestClient::new(stream);
             assert_eq!(client.get("/").await.status, 200);
             assert_eq!(kind, Some(expected), "{more}");
         }
@@ -273,44 +274,44 @@ async fn a_client_that_shows_a_certificate_shows_it_on_every_connection() {
 }
 
 #[tokio::test]
-async fn a_client_whose_authority_is_replaced_is_let_in_no_longer() {
+async fn a_client_whose_authority_is_replaced_is_refused() {
     let (authority, next) = (Authority::new("the lab"), Authority::new("the next"));
     let file = config(&authority, "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n");
     file.write("ca.crt", &authority.pem());
-    let site = file.serve(Limits::default()).await;
+    let server = file.serve(Limits::default()).await;
     let client = TlsClient::trusting(&authority).with(&authority.issue_for_host("prometheus"));
-    assert_eq!(client.status(&site).await, Some(200));
+    assert_eq!(client.status(&server).await, Some(200));
     file.write("ca.crt", &next.pem());
-    assert_eq!(client.status(&site).await, None);
+    assert_eq!(client.status(&server).await, None);
 }
 
 #[tokio::test]
 async fn versions_suites_and_curves_are_as_configured() {
     let authority = Authority::new("the lab");
-    // Whether TLS 1.2 and TLS 1.3 clients get in.
+    // Whether TLS 1.2 and TLS 1.3 clients are accepted.
     for (more, expected) in [
         ("  min_version: TLS13\n", [false, true]),
         ("  max_version: TLS12\n", [true, false]),
         ("  min_version: TLS10\n  prefer_server_cipher_suites: false\n", [true, true]),
-        // The test's key is an elliptic curve's: a suite for RSA leaves TLS 1.2 nothing.
+        // The test's key is on an elliptic curve, so that an RSA suite leaves no suite of TLS 1.2.
         ("  cipher_suites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]\n", [false, true]),
         ("  cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_RSA_WITH_AES_128_CBC_SHA]\n", [true, true]),
         ("  curve_preferences: [CurveP384, CurveP521]\n", [true, true]),
     ] {
         let file = config(&authority, more);
-        let site = file.serve(Limits::default()).await;
+        let server = file.serve(Limits::default()).await;
         for (version, expected) in [&version::TLS12, &version::TLS13].into_iter().zip(expected) {
             let client = TlsClient::trusting(&authority).speaking(version);
-            assert_eq!(client.status(&site).await, expected.then_some(200), "{more}");
+            assert_eq!(client.status(&server).await, expected.then_some(200), "{more}");
         }
     }
 }
 
 #[tokio::test]
-async fn certificates_may_stand_in_the_file_itself() {
+async fn certificates_may_be_in_the_configuration_file() {
     let authority = Authority::new("the lab");
     let indented = |pem: &str| pem.replace('\n', "\n    ");
-    let text = |identity: &Identity| {
+    let text = |identity: &TestCertificate| {
         format!(
             "tls_server_config:\n  cert: |\n    {}\n  key: |\n    {}\n  client_ca: |\n    {}\n  \
              client_auth_type: RequireAndVerifyClientCert\n",
@@ -320,12 +321,12 @@ async fn certificates_may_stand_in_the_file_itself() {
         )
     };
     let file = ConfigFile::new(&text(&authority.issue_for_host("localhost")));
-    let site = file.serve(Limits::default()).await;
+    let server = file.serve(Limits::default()).await;
     let client = TlsClient::trusting(&authority);
-    assert_eq!(client.status(&site).await, None);
+    assert_eq!(client.status(&server).await, None);
     let client = client.with(&authority.issue_for_host("prometheus"));
-    assert_eq!(client.status(&site).await, Some(200));
+    assert_eq!(client.status(&server).await, Some(200));
 
     file.write("web.yml", &text(&authority.issue_for_host("elsewhere")));
-    assert_eq!(client.status(&site).await, None);
+    assert_eq!(client.status(&server).await, None);
 }

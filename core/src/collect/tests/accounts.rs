@@ -1,4 +1,4 @@
-//! What is charged for what is shown of a host.
+//! The charges for the snapshots of a host.
 
 use std::collections::HashMap;
 

@@ -74,7 +74,7 @@ fn an_empty_list_that_no_other_answer_confirms_is_not_known() {
 }
 
 #[test]
-fn a_listed_process_explains_what_a_device_does() {
+fn a_listed_process_explains_the_use_of_a_device() {
     let mut lab = Lab::new();
     unused(&mut lab, 0.98, 8000);
     lab.device(0).processes = Some(vec![on_gpu(7, Some(0.98))]);
@@ -83,7 +83,7 @@ fn a_listed_process_explains_what_a_device_does() {
 }
 
 #[test]
-fn a_list_that_fails_now_and_then_does_not_put_off_what_contradicts_it() {
+fn an_occasional_failed_list_does_not_end_a_contradiction() {
     let mut lab = Lab::new();
     unused(&mut lab, 0.0, 8000);
     assert!(known(&lab.after(0.0)));
@@ -228,7 +228,7 @@ fn the_time_of_a_holder_on_a_contradicted_device_is_unmeasured() {
     let counters = lab.after(1.0).counters;
     let of_alice = counters.user_device_use.iter().find(|it| it.username == "alice");
     let seconds = of_alice.unwrap().device_seconds.unwrap();
-    // Nor are the first ten seconds, in which it is not decided yet.
+    // The first ten seconds, before the decision, are unmeasured too.
     assert_eq!((seconds.busy, seconds.idle), (0.0, 0.0));
     assert_eq!(seconds.unmeasured, 15.0 / 4.0);
 }

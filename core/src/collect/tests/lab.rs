@@ -1,18 +1,18 @@
-//! A host whose sources say what a test wants, by a clock that it turns.
+//! A host whose sources and clock a test sets.
 
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::accounting::Reading;
+use crate::accounting::GpuReading;
 use crate::collect::CollectOptions;
 use crate::collect::clock::Moment;
-use crate::collect::view::{Evidence, Held, ProcessAnswer, View};
+use crate::collect::view::{Evidence, ProcessAnswer, Timed, View};
 use crate::model::CollectorStatus;
 
-/// A host whose sources say what the fields hold, where they answer.
+/// A host whose sources answer with the values of the fields.
 pub(super) struct Lab {
     pub(super) now_seconds: f64,
-    /// Absent: the source does not answer, and its last values stand.
+    /// Absent: the source does not answer, and its last values stay valid.
     pub(super) gpu: Option<GpuSample>,
     pub(super) state: Option<State>,
     pub(super) table: Option<ProcessTable>,
@@ -54,7 +54,7 @@ impl Lab {
     fn look(&mut self, seconds: f64) -> Snapshot {
         self.now_seconds += seconds;
         let now = self.now_seconds;
-        let mut reading = Reading::default();
+        let mut reading = GpuReading::default();
         if let Some(sample) = &mut self.gpu {
             reading.read_seconds = Some(now);
             reading.xid_events = std::mem::take(&mut sample.xid_events);
@@ -86,8 +86,8 @@ impl Lab {
     }
 }
 
-fn held<T>(value: T, now: f64) -> Held<T> {
-    Held { value, asked_seconds: now, read_seconds: now, timestamp_seconds: UNIX + now }
+fn held<T>(value: T, now: f64) -> Timed<T> {
+    Timed { value, asked_seconds: now, read_seconds: now, timestamp_seconds: UNIX + now }
 }
 
 /// Alice's environment 10 with the shell 100 on device 0, and her process 101 there.

@@ -1,4 +1,4 @@
-//! A host that exists in memory only, and what is seen of it.
+//! A host in memory, and its snapshots.
 
 mod accounts;
 mod contradictions;
@@ -70,7 +70,7 @@ fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {
     EnvironmentState {
         eid: eid.to_owned(),
         uid,
-        username: Some("what the file says".to_owned()),
+        username: Some("the name in the file".to_owned()),
         created_timestamp_seconds: Some(1_000.0),
         name: None,
         gpus: None,

@@ -1,4 +1,4 @@
-//! Sources that a test makes hang, fail or die.
+//! Sources that hang, fail or die when a test sets it.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::gpu::{GpuError, GpuSource};
 use crate::proc::{ProcessRequest, ProcessSource};
 use crate::state::{StateError, StateSource};
 
-/// Something that a test makes hang, fail or die.
+/// The behaviour of a source: it hangs, fails or dies on command.
 #[derive(Clone, Default)]
 pub(super) struct Mood(pub(super) Arc<MoodState>);
 

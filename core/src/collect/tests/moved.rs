@@ -14,7 +14,7 @@ fn alice(snapshot: &Snapshot) -> (Option<f64>, [f64; 3]) {
 }
 
 #[test]
-fn what_was_attached_at_an_index_is_not_judged_by_the_gpu_that_is_there_now() {
+fn the_use_of_a_moved_attachment_is_not_measured_by_the_gpu_at_the_index_now() {
     let mut lab = Lab::new();
     alice_computes(&mut lab);
     lab.after(0.0);

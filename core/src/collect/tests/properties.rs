@@ -1,4 +1,4 @@
-//! Accounting over random histories: whatever comes and goes, it adds up.
+//! Accounting over random histories: the charges add up.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +12,7 @@ use crate::model::{Counters, DeviceSeconds, NOBODY};
 const GPUS: u32 = 2;
 
 /// An environment: its user, and by GPU whether it is attached, with an amount in GiB or to all of it.
-type Held = (u32, Vec<Option<Option<u64>>>);
+type Timed = (u32, Vec<Option<Option<u64>>>);
 
 /// One cycle of a history.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ struct Cycle {
     elapsed_seconds: f64,
     /// Absent: the source does not answer.
     gpus: Option<Vec<Gpu>>,
-    environments: Option<Vec<Held>>,
+    environments: Option<Vec<Timed>>,
     processes_answer: bool,
     xid_errors: Vec<(u32, u64)>,
 }
@@ -36,7 +36,7 @@ enum Gpu {
         counter_resets: bool,
         counter: bool,
         power: bool,
-        /// Absent: the driver does not tell.
+        /// Absent: the driver does not report it.
         processes: Option<Vec<GpuUse>>,
     },
 }
@@ -100,8 +100,8 @@ struct Player {
     lab: Lab,
     meters: Vec<f64>,
     generations: Vec<u32>,
-    environments: Vec<Held>,
-    /// XID errors that were told so far, by GPU and code.
+    environments: Vec<Timed>,
+    /// XID errors that were reported so far, by GPU and code.
     xid_errors: BTreeMap<(u32, u64), u64>,
 }
 
@@ -258,7 +258,7 @@ proptest! {
         let mut share_seconds: HashMap<(String, u32), f64> = HashMap::new();
         let mut seconds = 0.0;
         let mut published: BTreeMap<String, f64> = BTreeMap::new();
-        // Two quiet cycles at the end show what was withheld.
+        // Two quiet cycles at the end publish the withheld amounts.
         let quiet = Cycle { elapsed_seconds: 1.0, gpus: None, environments: None, processes_answer: true, xid_errors: Vec::new() };
         let cycles = history.iter().chain([&quiet, &quiet]);
         for cycle in cycles {
@@ -317,7 +317,7 @@ proptest! {
     /// With a counter that never resets, what is charged is what the device used, wherever
     /// the source did not answer in between.
     #[test]
-    fn all_energy_that_a_device_counts_is_charged_to_somebody(
+    fn all_energy_that_a_device_counts_is_charged(
         cycles in prop::collection::vec((cycle(), 0.0..1_000.0, prop::bool::weighted(0.7)), 1..20)
     ) {
         let mut player = Player::new();

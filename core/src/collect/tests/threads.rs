@@ -76,7 +76,7 @@ fn a_hung_driver_stops_no_publication_and_its_values_are_withdrawn_and_come_back
     assert!(!gpu.current && status(snapshot, "state").current);
     assert_eq!(snapshot.environments.len(), 1);
 
-    // However long it hangs, it is asked once, and all else goes on.
+    // It is asked once for the whole hang, and the other sources continue.
     let (gpu_calls, state_calls) = (moods.gpu.calls(), moods.state.calls());
     until(&mut stream, |_| moods.state.calls() >= state_calls + 10);
     assert_eq!(moods.gpu.calls(), gpu_calls);
@@ -143,7 +143,7 @@ fn a_hung_user_database_leaves_devices_and_their_memory_visible() {
 }
 
 #[test]
-fn a_hung_state_keeps_its_environments_until_they_are_too_old_and_calls_nobody_outside() {
+fn a_hung_state_keeps_its_environments_until_they_are_too_old_and_makes_no_process_outside() {
     let moods = Moods::default();
     let mut stream = start(&moods);
     until(&mut stream, all_well);
@@ -223,7 +223,7 @@ impl ProcessSource for Permitted {
 }
 
 #[test]
-fn an_answer_about_processes_judges_no_state_that_was_read_after_its_question() {
+fn an_answer_about_processes_counts_for_no_state_that_was_read_after_its_question() {
     let moods = Moods::default();
     let (permit, permits) = channel();
     let sources = HostSources { processes: Box::new(Permitted(permits)), ..host("lab", &moods) };
@@ -258,28 +258,28 @@ fn an_answer_about_processes_judges_no_state_that_was_read_after_its_question() 
 }
 
 #[test]
-fn a_failing_source_says_why_and_recovers() {
+fn a_failing_source_reports_the_reason_and_recovers() {
     let moods = Moods::default();
     let mut stream = start(&moods);
     moods.gpu.0.failing.store(true, Ordering::SeqCst);
     moods.state.0.failing.store(true, Ordering::SeqCst);
-    let says = |snapshot: &Snapshot, collector: &str, error: &str| {
+    let shows_error = |snapshot: &Snapshot, collector: &str, error: &str| {
         let status = status(snapshot, collector);
         !status.success && status.error.as_deref() == Some(error)
     };
     until(&mut stream, |snapshot| {
-        says(snapshot, "gpu", "nvmlInit_v2 failed: it fails") && says(snapshot, "state", "it fails")
+        shows_error(snapshot, "gpu", "nvmlInit_v2 failed: it fails") && shows_error(snapshot, "state", "it fails")
     });
     moods.gpu.recover();
     moods.state.recover();
     let well = until(&mut stream, all_well);
-    // A damaged entry is told, and ends nothing.
+    // A damaged entry is reported, and ends no environment.
     let error = status(first(&well), "state").error.as_deref();
     assert_eq!(error, Some("an entry is damaged"));
 }
 
 #[test]
-fn a_source_that_dies_takes_nothing_with_it() {
+fn a_source_that_dies_ends_no_other_source() {
     let moods = Moods::default();
     let mut stream = start(&moods);
     until(&mut stream, all_well);

@@ -1,4 +1,4 @@
-//! A device's own utilization beside that of its processes.
+//! The utilization of a device beside the utilization of its processes.
 
 use super::lab::Lab;
 use super::*;
@@ -20,8 +20,8 @@ fn shown(snapshot: &Snapshot) -> [Option<f64>; 2] {
 }
 
 #[test]
-fn a_process_that_shows_less_than_is_unexplained_twice_is_unmeasured() {
-    for (device, told, expected) in [
+fn a_process_with_less_use_than_the_unexplained_part_of_two_samples_is_unmeasured() {
+    for (device, reported, expected) in [
         (0.95, [Some(0.01), Some(0.0)], [None, None]),
         (0.95, [Some(0.6), Some(0.0)], [Some(0.6), None]),
         (0.95, [None, Some(0.0)], [None, None]),
@@ -33,20 +33,20 @@ fn a_process_that_shows_less_than_is_unexplained_twice_is_unmeasured() {
         (0.0, [Some(0.3), Some(0.0)], [Some(0.3), Some(0.0)]),
     ] {
         let mut lab = Lab::new();
-        used(&mut lab, device, told);
-        assert_eq!(shown(&lab.after(1.0)), told, "once: {device}");
-        used(&mut lab, device, told);
-        assert_eq!(shown(&lab.after(1.0)), expected, "{device} {told:?}");
+        used(&mut lab, device, reported);
+        assert_eq!(shown(&lab.after(1.0)), reported, "once: {device}");
+        used(&mut lab, device, reported);
+        assert_eq!(shown(&lab.after(1.0)), expected, "{device} {reported:?}");
     }
 }
 
 #[test]
-fn a_sample_that_is_explained_now_and_then_does_not_put_off_those_that_are_not() {
+fn an_occasional_consistent_sample_does_not_reset_contradictory_ones() {
     let mut lab = Lab::new();
     let mut unmeasured = 0;
     for n in 0..30 {
-        let told = if n % 5 == 4 { 0.95 } else { 0.01 };
-        used(&mut lab, 0.95, [Some(told), Some(0.0)]);
+        let reported = if n % 5 == 4 { 0.95 } else { 0.01 };
+        used(&mut lab, 0.95, [Some(reported), Some(0.0)]);
         unmeasured += usize::from(shown(&lab.after(1.0))[0].is_none());
     }
     assert!(unmeasured >= 17, "{unmeasured} of 24");

@@ -1,4 +1,4 @@
-//! What is shown of a host, by a clock that tests turn.
+//! The snapshots of a host, with a clock that tests set.
 
 use super::lab::{Lab, UNIX, alice_computes};
 use super::*;
@@ -70,7 +70,7 @@ fn shares_that_claim_more_than_a_device_are_scaled_to_it() {
 }
 
 #[test]
-fn values_stand_until_the_maximum_age_and_are_then_withdrawn() {
+fn values_are_valid_up_to_the_maximum_age_and_are_then_withdrawn() {
     let mut lab = Lab::new();
     alice_computes(&mut lab);
     lab.after(10.0);
@@ -86,7 +86,7 @@ fn values_stand_until_the_maximum_age_and_are_then_withdrawn() {
     assert!(!gone.processes_measured);
     assert_eq!(gone.measurements, DeviceMeasurements::default());
     assert_eq!(gone.name.as_deref(), Some("Simulated"));
-    // Who holds it is still known, by the state.
+    // The state still shows its holder.
     assert_eq!(gone.attachments.len(), 1);
     assert_eq!(snapshot.processes, []);
     assert_eq!(snapshot.driver_version, None);
@@ -123,11 +123,11 @@ fn another_device_at_an_index_takes_the_place_of_the_old_one() {
     let snapshot = lab.after(1.0);
     assert_eq!(snapshot.devices.len(), 2);
     assert_eq!(device(&snapshot, 1).uuid, "GPU-new");
-    assert_eq!(device(&snapshot, 1).name, None, "what was known is of another device");
+    assert_eq!(device(&snapshot, 1).name, None, "the known name belongs to another device");
 }
 
 #[test]
-fn environments_stand_while_the_state_cannot_be_read_and_nothing_is_outside_then() {
+fn environments_stay_while_the_state_cannot_be_read_and_no_process_is_outside_then() {
     let mut lab = Lab::new();
     alice_computes(&mut lab);
     lab.process(200, 2, Claim::Absent);
@@ -147,7 +147,7 @@ fn environments_stand_while_the_state_cannot_be_read_and_nothing_is_outside_then
 }
 
 #[test]
-fn without_processes_nobody_is_known_to_live_and_no_use_is_measured() {
+fn without_processes_no_environment_is_known_to_live_and_no_use_is_measured() {
     let mut lab = Lab::new();
     alice_computes(&mut lab);
     lab.after(10.0);
@@ -201,7 +201,7 @@ fn a_process_in_both_lists_and_on_two_devices_is_one_process() {
 }
 
 #[test]
-fn what_is_switched_off_is_absent() {
+fn a_collector_that_is_off_is_absent_with_its_values() {
     let mut options = CollectOptions::default();
     options.collectors.processes = false;
     let mut lab = Lab::with(&options);

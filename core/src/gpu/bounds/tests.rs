@@ -2,7 +2,7 @@ use super::*;
 use crate::gpu::GpuProcess;
 use crate::model::ProcessType;
 
-/// A device that measures this, read after so many seconds.
+/// A device with these measurements, and the time of the read in seconds.
 fn device(measurements: DeviceMeasurements) -> DeviceSample {
     DeviceSample {
         lost: false,
@@ -26,7 +26,7 @@ fn memory(total_bytes: u64, used_bytes: u64, free_bytes: u64) -> DeviceMeasureme
     }
 }
 
-/// Energy of a device with a limit of 500 W, as it is believed.
+/// The credible energy of a device with a limit of 500 W.
 fn energy(bounds: &mut Bounds, joules: f64, at: f64) -> Option<f64> {
     let measurements = DeviceMeasurements {
         energy_joules: Some(joules),
@@ -37,7 +37,7 @@ fn energy(bounds: &mut Bounds, joules: f64, at: f64) -> Option<f64> {
 }
 
 #[test]
-fn values_that_can_be_are_left_as_they_are() {
+fn possible_values_are_kept() {
     let measurements = DeviceMeasurements {
         utilization_ratio: Some(1.0),
         memory_controller_busy_ratio: Some(0.0),
@@ -53,12 +53,12 @@ fn values_that_can_be_are_left_as_they_are() {
         ..memory(80 << 30, 79 << 30, 1 << 30)
     };
     let given = device(measurements);
-    let (told, readings) = apply(&mut Bounds::default(), given.clone(), 0.0);
-    assert_eq!((told, readings), (given, Vec::new()));
+    let (applied, readings) = apply(&mut Bounds::default(), given.clone(), 0.0);
+    assert_eq!((applied, readings), (given, Vec::new()));
 }
 
 #[test]
-fn every_value_with_all_bits_set_is_taken_out() {
+fn every_value_with_all_bits_set_is_removed() {
     let all = f64::from(u32::MAX);
     let named = |value: f64| BTreeMap::from([("some".to_owned(), value)]);
     let measurements = DeviceMeasurements {
@@ -80,9 +80,9 @@ fn every_value_with_all_bits_set_is_taken_out() {
     };
     let mut given = device(measurements);
     given.minor = Some(u32::MAX);
-    let (told, readings) = apply(&mut Bounds::default(), given, 0.0);
-    assert_eq!(told.measurements, DeviceMeasurements::default());
-    assert_eq!(told.minor, None);
+    let (applied, readings) = apply(&mut Bounds::default(), given, 0.0);
+    assert_eq!(applied.measurements, DeviceMeasurements::default());
+    assert_eq!(applied.minor, None);
     assert_eq!(
         readings,
         [
@@ -118,8 +118,8 @@ fn amounts_of_memory_have_to_agree() {
         (80, u64::MAX, 2, false),
         (0, 0, 0, false),
     ] {
-        let (told, _) = apply(&mut Bounds::default(), device(memory(total, used, free)), 0.0);
-        assert_eq!(told.measurements.memory.is_some(), holds, "{used} of {total}");
+        let (applied, _) = apply(&mut Bounds::default(), device(memory(total, used, free)), 0.0);
+        assert_eq!(applied.measurements.memory.is_some(), holds, "{used} of {total}");
     }
 }
 
@@ -134,11 +134,12 @@ fn a_process_holds_no_more_than_its_device_has_and_works_for_no_more_than_all_th
     let mut bounds = Bounds::default();
     let mut given = device(memory(80, 30, 50));
     given.processes = Some(vec![process(80, 1.0), process(81, 2.0)]);
-    let (told, readings) = apply(&mut bounds, given, 0.0);
-    let told: Vec<_> = told.processes.iter().flatten().map(|it| (it.memory_used_bytes, it.utilization_ratio)).collect();
-    assert_eq!(told, [(Some(80), Some(1.0)), (None, None)]);
+    let (applied, readings) = apply(&mut bounds, given, 0.0);
+    let applied: Vec<_> =
+        applied.processes.iter().flatten().map(|it| (it.memory_used_bytes, it.utilization_ratio)).collect();
+    assert_eq!(applied, [(Some(80), Some(1.0)), (None, None)]);
     assert_eq!(readings, ["process_memory", "process_utilization"]);
-    // Also while the device's own memory cannot be told.
+    // Also while the memory of the device itself is not known.
     let mut given = device(memory(u64::MAX, 30, 50));
     given.processes = Some(vec![process(81, 0.0)]);
     assert_eq!(apply(&mut bounds, given, 10.0).1, ["memory", "process_memory"]);
@@ -161,9 +162,9 @@ fn one_wrong_reading_of_the_energy_counter_is_left_out_alone() {
     for wrong in [u64::MAX as f64 / 1e3, 1e9, 5.0] {
         let mut bounds = Bounds::default();
         assert_eq!(energy(&mut bounds, 1e8, 0.0), Some(1e8));
-        let told = energy(&mut bounds, wrong, 10.0);
-        // What is as small as a counter that began anew is taken for one.
-        assert_eq!(told, (wrong == 5.0).then_some(5.0));
+        let applied = energy(&mut bounds, wrong, 10.0);
+        // A value as small as the one of a restarted counter counts as a restart.
+        assert_eq!(applied, (wrong == 5.0).then_some(5.0));
         let after = energy(&mut bounds, 1e8 + 5e3, 20.0);
         let after = after.or(energy(&mut bounds, 1e8 + 7e3, 30.0));
         assert!(after.is_some_and(|joules| joules > 1e8), "after {wrong}");
@@ -171,7 +172,7 @@ fn one_wrong_reading_of_the_energy_counter_is_left_out_alone() {
 }
 
 #[test]
-fn an_energy_counter_that_began_anew_is_believed_at_once_and_one_that_jumped_the_second_time() {
+fn a_restarted_energy_counter_counts_at_once_and_a_jumped_one_with_the_second_reading() {
     let mut bounds = Bounds::default();
     assert_eq!(energy(&mut bounds, 1e8, 0.0), Some(1e8));
     assert_eq!(energy(&mut bounds, 2e3, 10.0), Some(2e3));

@@ -1,4 +1,4 @@
-//! What one whole GPU answers.
+//! The readings of one whole GPU.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use super::raw;
 use crate::gpu::bounds::{MOST_MINOR, TEMPERATURE_CELSIUS};
 use crate::model::{DeviceMeasurements, DeviceMemory, EccErrors};
 
-/// What cannot change while the driver is loaded, read once per device.
+/// Facts that cannot change while the driver is loaded, read once per device.
 #[derive(Default)]
-pub(super) struct Facts {
+pub(super) struct DeviceFacts {
     pub(super) uuid: String,
     pub(super) name: Option<String>,
     pub(super) minor: Option<u32>,
     fans: u32,
     temperature_limits_celsius: BTreeMap<String, f64>,
-    /// Whether each question was answered: else all are asked again.
+    /// Whether all facts could be read; otherwise all are read again.
     pub(super) is_whole: bool,
 }
 
@@ -37,7 +37,7 @@ const TEMPERATURE_LIMITS: [(&str, TemperatureThreshold); 4] = [
 const CLOCKS: [(&str, Clock); 4] =
     [("graphics", Clock::Graphics), ("sm", Clock::SM), ("memory", Clock::Memory), ("video", Clock::Video)];
 
-/// NVML's reasons but for idleness, which slows a device down because nobody wants it faster.
+/// NVML's reasons without idleness: an idle device runs slowly because no process needs more.
 const THROTTLE_REASONS: [(&str, ThrottleReasons); 8] = [
     ("applications_clocks_setting", ThrottleReasons::APPLICATIONS_CLOCKS_SETTING),
     ("display_clock_setting", ThrottleReasons::DISPLAY_CLOCK_SETTING),
@@ -49,11 +49,11 @@ const THROTTLE_REASONS: [(&str, ThrottleReasons); 8] = [
     ("sync_boost", ThrottleReasons::SYNC_BOOST),
 ];
 
-/// Reads what stays.
+/// Reads the constant facts.
 ///
 /// # Errors
 /// The device or the driver is gone.
-pub(super) fn facts(device: &Device<'_>, uuid: String) -> Result<Facts, Failure> {
+pub(super) fn facts(device: &Device<'_>, uuid: String) -> Result<DeviceFacts, Failure> {
     let mut is_whole = true;
     let mut temperature_limits_celsius = BTreeMap::new();
     for (limit, threshold) in TEMPERATURE_LIMITS {
@@ -71,7 +71,7 @@ pub(super) fn facts(device: &Device<'_>, uuid: String) -> Result<Facts, Failure>
     is_whole &= minor.is_none_or(|minor| minor <= MOST_MINOR);
     let fans = fact("nvmlDeviceGetNumFans", device.num_fans(), &mut is_whole)?;
     is_whole &= fans.is_none_or(|fans| fans <= MOST_FANS);
-    Ok(Facts {
+    Ok(DeviceFacts {
         uuid,
         name,
         minor,
@@ -81,7 +81,7 @@ pub(super) fn facts(device: &Device<'_>, uuid: String) -> Result<Facts, Failure>
     })
 }
 
-/// The answer to a question of which the answer stays. One that failed may be answered later.
+/// A constant fact. A failed read may succeed later.
 fn fact<T>(call: &'static str, answer: Result<T, NvmlError>, is_whole: &mut bool) -> Result<Option<T>, Failure> {
     *is_whole &= match &answer {
         Ok(_) => true,
@@ -97,11 +97,11 @@ fn fact<T>(call: &'static str, answer: Result<T, NvmlError>, is_whole: &mut bool
     optional(call, answer)
 }
 
-/// Reads what changes.
+/// Reads the values that change.
 ///
 /// # Errors
 /// The device or the driver is gone.
-pub(super) fn measure(device: &Device<'_>, facts: &Facts) -> Result<DeviceMeasurements, Failure> {
+pub(super) fn measure(device: &Device<'_>, facts: &DeviceFacts) -> Result<DeviceMeasurements, Failure> {
     let utilization = optional("nvmlDeviceGetUtilizationRates", device.utilization_rates())?;
     let encoder = optional("nvmlDeviceGetEncoderUtilization", device.encoder_utilization())?;
     let decoder = optional("nvmlDeviceGetDecoderUtilization", device.decoder_utilization())?;
@@ -133,7 +133,7 @@ pub(super) fn measure(device: &Device<'_>, facts: &Facts) -> Result<DeviceMeasur
     })
 }
 
-/// Memory by the second version of the call, or the first where driver or library know only that.
+/// Memory by the second version of the call, or by the first version where the driver or the library lacks the second.
 ///
 /// # Errors
 /// The device or the driver is gone.

@@ -1,22 +1,22 @@
-//! What an NVML error means for the device, for the driver, or for one value only.
+//! The meaning of an NVML error: for one value, for the device, or for the driver.
 
 use nvml_wrapper::error::NvmlError;
 
 use crate::gpu::GpuError;
 
-/// Why a device could not be read to its end.
+/// Why the read of a device was aborted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// This device does not answer any more; others may.
+    /// This device no longer answers; other devices may.
     Lost,
     /// No device answers: the driver is gone, or another one has taken its place.
     Driver(GpuError),
 }
 
-/// The answer to one question, absent if this device cannot answer it now.
+/// The value of one call, absent if the device cannot give it now.
 ///
 /// # Errors
-/// The error says more than that: the device or the driver is gone.
+/// The device or the driver is gone.
 pub(super) fn optional<T>(call: &'static str, answer: Result<T, NvmlError>) -> Result<Option<T>, Failure> {
     match answer {
         Ok(value) => Ok(Some(value)),
@@ -26,25 +26,25 @@ pub(super) fn optional<T>(call: &'static str, answer: Result<T, NvmlError>) -> R
     }
 }
 
-/// The answer to one question, of which it matters why there is none.
-pub(super) enum Answer<T> {
+/// The result of one call whose kind of failure matters.
+pub(super) enum CallResult<T> {
     Value(T),
-    /// The device or the library does not have what was asked for.
+    /// The device or the library does not support the call.
     NotSupported,
-    /// There is an answer, which could not be had.
+    /// The call is supported and failed.
     Failed,
 }
 
-/// As [`optional`], and tells a question that does not apply from one that failed.
+/// As [`optional`], and distinguishes an unsupported call from a failed one.
 ///
 /// # Errors
 /// As [`optional`].
-pub(super) fn answered<T>(call: &'static str, answer: Result<T, NvmlError>) -> Result<Answer<T>, Failure> {
+pub(super) fn call_result<T>(call: &'static str, answer: Result<T, NvmlError>) -> Result<CallResult<T>, Failure> {
     let not_supported = matches!(answer, Err(NvmlError::NotSupported));
     Ok(match optional(call, answer)? {
-        Some(value) => Answer::Value(value),
-        None if not_supported => Answer::NotSupported,
-        None => Answer::Failed,
+        Some(value) => CallResult::Value(value),
+        None if not_supported => CallResult::NotSupported,
+        None => CallResult::Failed,
     })
 }
 
@@ -63,7 +63,7 @@ pub(super) fn driver_error(call: &'static str, error: &NvmlError) -> GpuError {
         }
         NvmlError::NoPermission => "; let this user read and write /dev/nvidia*",
         NvmlError::LibraryNotFound => "; install the NVIDIA driver's libraries in the kernel modules' version",
-        _ => "; 'nvidia-smi' and the kernel log tell more",
+        _ => "; see 'nvidia-smi' and the kernel log",
     };
     GpuError::Driver { call, reason: format!("{error}{remedy}") }
 }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_device_is_told_from_a_lost_driver() {
+    fn a_lost_device_and_a_lost_driver_are_different_failures() {
         for error in [NvmlError::GpuLost, NvmlError::ResetRequired] {
             assert_eq!(optional::<u32>("nvmlDeviceGetUUID", Err(error)), Err(Failure::Lost));
         }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_driver_says_what_to_do() {
+    fn an_error_of_the_driver_has_a_remedy() {
         insta::assert_snapshot!(
             init_error("libnvidia-ml.so.1", &NvmlError::DriverNotLoaded),
             @"nvmlInit_v2 failed: NVIDIA driver is not loaded; load it with 'modprobe nvidia'"

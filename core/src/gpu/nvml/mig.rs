@@ -5,14 +5,14 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::DeviceAttributes;
 
 use super::device;
-use super::error::{Answer, Failure, answered, optional};
+use super::error::{CallResult, Failure, call_result, optional};
 use super::processes::ProcessReader;
 use super::raw;
 use crate::gpu::DeviceSample;
 use crate::model::{DeviceIndex, DeviceMeasurements};
 
-/// What stays as long as the MIG device exists. Its handle is no key: NVML gives it to another
-/// MIG device after a reconfiguration.
+/// Facts that stay as long as the MIG device exists. Its handle does not identify it: after a reconfiguration NVML
+/// gives the handle to another MIG device.
 pub(super) struct MigFacts {
     index: u32,
     uuid: String,
@@ -32,20 +32,20 @@ pub(super) fn is_enabled(device: &Device<'_>) -> Result<Option<bool>, Failure> {
         Err(NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_)) => {
             return Ok(Some(false));
         }
-        mode => answered("nvmlDeviceGetMigMode", mode)?,
+        mode => call_result("nvmlDeviceGetMigMode", mode)?,
     };
     Ok(match mode {
-        Answer::Value(mode) => Some(mode.current == ENABLED),
-        Answer::NotSupported => Some(false),
-        Answer::Failed => None,
+        CallResult::Value(mode) => Some(mode.current == ENABLED),
+        CallResult::NotSupported => Some(false),
+        CallResult::Failed => None,
     })
 }
 
 /// MIG devices that a GPU has at most: far more than any product, so that a wrong count costs little.
 const MOST_DEVICES: u32 = 64;
 
-/// Reads all MIG devices of a GPU; whether all of them could be found. They are enumerated each time, because they can
-/// be made and destroyed while the driver runs.
+/// Reads all MIG devices of a GPU. Returns whether all could be found. They are enumerated each time, because they can
+/// be created and destroyed while the driver runs.
 ///
 /// # Errors
 /// The GPU or the driver is gone.
@@ -74,7 +74,7 @@ pub(super) fn read(
             Some(at) => known.swap_remove(at),
             None => facts(&device, index, uuid)?,
         };
-        let listed = processes.read(&device, None, true)?;
+        let processes_of_device = processes.read(&device, None, true)?;
         samples.push(DeviceSample {
             index: DeviceIndex::mig(gpu, index),
             uuid: facts.uuid.clone(),
@@ -84,8 +84,8 @@ pub(super) fn read(
             profile: facts.profile.clone(),
             mig_parent: false,
             measurements: DeviceMeasurements { memory: device::memory(&device)?, ..DeviceMeasurements::default() },
-            processes: listed.named,
-            processes_incomplete: listed.incomplete,
+            processes: processes_of_device.listed,
+            processes_incomplete: processes_of_device.incomplete,
         });
         seen.push(facts);
     }
@@ -109,8 +109,8 @@ fn profile_in_name(name: &str) -> Option<&str> {
     (profile.contains("g.") && !profile.contains(' ')).then_some(profile)
 }
 
-/// The profile as NVIDIA names it: compute slices if they are not all of the instance's, slices, and
-/// memory in whole GiB, rounded up since the driver keeps some for itself.
+/// The profile as NVIDIA names it: the compute slices if they are not all slices of the instance, the slices, and the
+/// memory in whole GiB, rounded up since the driver keeps a part.
 fn profile_of_attributes(attributes: &DeviceAttributes) -> Option<String> {
     let slices = attributes.gpu_instance_slice_count;
     let compute = attributes.compute_instance_slice_count;
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_can_be_told_from_attributes() {
+    fn a_profile_is_derived_from_attributes() {
         let attributes = |slices, compute, memory_size_mb| DeviceAttributes {
             multiprocessor_count: 42,
             shared_copy_engine_count: 3,
@@ -162,8 +162,8 @@ mod tests {
             (0, 0, 4_864, None),
             (1, 1, 0, None),
         ] {
-            let told = profile_of_attributes(&attributes(slices, compute, memory));
-            assert_eq!(told.as_deref(), profile);
+            let derived = profile_of_attributes(&attributes(slices, compute, memory));
+            assert_eq!(derived.as_deref(), profile);
         }
     }
 }

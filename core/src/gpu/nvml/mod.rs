@@ -1,9 +1,9 @@
-//! Real GPUs, asked through NVIDIA's management library (NVML), which is loaded at run time.
+//! Real GPUs, read through NVIDIA's management library (NVML), which is loaded at run time.
 //!
-//! [`NvmlSource`] holds at most one `session`: NVML initialized once, with the devices seen since then.
-//! When the driver as a whole fails, the session is closed, NVML shut down and its library unloaded, so
-//! that the driver can be replaced; the next sample opens another. `device` reads a GPU,
-//! `mig` its MIG devices, `processes` who uses them, `xid` waits for errors.
+//! [`NvmlSource`] has at most one `session`: one initialization of NVML, with the devices seen since then. When the
+//! driver as a whole fails, the session is closed, NVML is shut down and its library is unloaded, so that the driver
+//! can be replaced; the next sample opens another session. `device` reads a GPU, `mig` its MIG devices, `processes`
+//! their processes, and `xid` waits for errors.
 
 mod device;
 mod error;
@@ -24,15 +24,15 @@ pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// The GPUs of this machine by NVML.
 ///
-/// Nothing is loaded before the first sample, and everything is let go of when the source is dropped: the
-/// library, its file descriptors, and the thread that waits for XID errors (unless it hangs in the driver).
+/// The first sample loads the library. The drop of the source releases the library, its file descriptors, and the
+/// thread that waits for XID errors (unless the thread hangs in the driver).
 pub struct NvmlSource {
     library: PathBuf,
     session: Option<Session>,
     /// The number of closed sessions.
     closed_sessions: u64,
     xids: XidWatcher,
-    /// UUIDs by index, empty where never told.
+    /// UUIDs by index, empty if never read.
     uuids: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ impl NvmlSource {
         })
     }
 
-    /// Lets go of NVML, the waiting thread first: its share keeps the library in use.
+    /// Releases NVML. The waiting thread ends first, since it keeps the library in use.
     fn close(&mut self) {
         self.xids.stop();
         self.closed_sessions += u64::from(self.session.take().is_some());

@@ -1,4 +1,4 @@
-//! One initialization of NVML, from loading the library to unloading it, and the devices seen in it.
+//! One initialization of NVML, from the load of the library to its unload, and the devices seen in it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use super::device::{self, Facts};
+use super::device::{self, DeviceFacts};
 use super::error::{Failure, driver_error, init_error, is_driver_gone, optional};
 use super::mig::{self, MigFacts};
 use super::processes::ProcessReader;
@@ -15,7 +15,7 @@ use super::raw::{self, DeviceHandle};
 use crate::gpu::{DeviceSample, GpuError, UNUSED_RATIO};
 use crate::model::DeviceIndex;
 
-/// GPUs that a machine has at most: far more than any, so that a wrong count costs little.
+/// The most GPUs of a machine: far more than any machine has, so that a wrong count costs little.
 const MOST_DEVICES: u32 = 1024;
 
 /// NVML, initialized. When it is dropped, together with all [`DeviceHandle`]s, NVML is shut down and the
@@ -34,7 +34,7 @@ struct Slot(Option<OpenDevice>);
 
 struct OpenDevice {
     handle: DeviceHandle,
-    facts: Facts,
+    facts: DeviceFacts,
     mig: Vec<MigFacts>,
     utilization_last_seen_timestamp: u64,
 }
@@ -68,8 +68,8 @@ impl Session {
         self.driver_version.clone()
     }
 
-    /// Reads all devices. `uuids` are those that the devices had when they last answered, in this session
-    /// or an earlier one: a lost device cannot tell its own.
+    /// Reads all devices. `uuids` are the last known UUIDs of the devices, from this session or an earlier one: a lost
+    /// device does not report its UUID.
     ///
     /// # Errors
     /// The driver does not answer: the session is of no more use.
@@ -79,9 +79,7 @@ impl Session {
         if count > MOST_DEVICES {
             return Err(GpuError::Driver {
                 call: "nvmlDeviceGetCount_v2",
-                reason: format!(
-                    "it counts {count} devices, which no machine has; 'nvidia-smi' and the kernel log tell more"
-                ),
+                reason: format!("it counts {count} devices, which no machine has; see 'nvidia-smi' and the kernel log"),
             });
         }
         // Indices are positions in PCI order: with one more or less, each may mean another device.
@@ -114,7 +112,8 @@ impl Session {
         Ok(samples)
     }
 
-    /// Asks again for the version of the driver, by which lists are read, if it was not told when the session was opened.
+    /// Reads the version of the driver again, if it is not known yet. The layout of process lists depends on the
+    /// version.
     fn learn_driver_version(&mut self) -> Result<(), GpuError> {
         if self.driver_version.is_some() {
             return Ok(());
@@ -126,7 +125,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether other devices answer than when this was last asked.
+    /// Whether the answering devices changed since the last call.
     pub(super) const fn take_handles_changed(&mut self) -> bool {
         std::mem::replace(&mut self.handles_changed, false)
     }
@@ -147,7 +146,7 @@ fn driver_version(nvml: &Nvml) -> Result<Option<String>, GpuError> {
 }
 
 impl Slot {
-    /// Makes sure that the device is open and still the same; whether it is a new one.
+    /// Opens the device, unless the same device is open. Returns whether a device was opened.
     fn open(&mut self, nvml: &Arc<Nvml>, index: u32, uuid: &mut String) -> Result<bool, Failure> {
         if let Some(open) = &mut self.0 {
             let device = open.handle.device();
@@ -167,8 +166,8 @@ impl Slot {
                 let call = "nvmlDeviceGetHandleByIndex_v2";
                 return Err(Failure::Driver(driver_error(call, &error)));
             }
-            // A device that this user may not see is none of theirs; one that was counted and is not there has
-            // just been removed. Whatever else keeps a device from answering, it is lost.
+            // A device that this user may not see is left out, and so is a counted device that has just been removed. A
+            // device with any other error is lost.
             Err(NvmlError::NoPermission | NvmlError::NotFound | NvmlError::InvalidArg) => {
                 return Ok(false);
             }
@@ -181,7 +180,7 @@ impl Slot {
         Ok(true)
     }
 
-    /// Reads the device and the MIG devices that it is split into; nothing if it is not open.
+    /// Reads the device and its MIG devices; reads nothing if the device is not open.
     fn read(
         &mut self,
         index: u32,
@@ -197,7 +196,7 @@ impl Slot {
         let is_whole = mig_parent == Some(false);
         let used = measurements.utilization_ratio;
         let last_seen = &mut open.utilization_last_seen_timestamp;
-        let listed =
+        let processes_of_device =
             processes.read(&device, is_whole.then_some(last_seen), used.is_some_and(|ratio| ratio <= UNUSED_RATIO))?;
         let position = samples.len();
         samples.push(DeviceSample {
@@ -209,9 +208,9 @@ impl Slot {
             profile: None,
             mig_parent: false,
             measurements,
-            processes: listed.named,
+            processes: processes_of_device.listed,
             // The MIG devices may have processes that the whole GPU does not list.
-            processes_incomplete: listed.incomplete || mig_parent.is_none(),
+            processes_incomplete: processes_of_device.incomplete || mig_parent.is_none(),
         });
         if mig_parent == Some(true) {
             let all_found = mig::read(&device, index, &mut open.mig, processes, samples)?;

@@ -1,5 +1,5 @@
-//! XID errors: a thread that waits for them, because NVML's wait blocks, and because several errors
-//! before one wait would all be reported with the last one's code.
+//! XID errors. A thread waits for them, because NVML's wait blocks, and because NVML reports several errors before one
+//! wait all with the code of the last error.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -17,26 +17,26 @@ use super::raw::DeviceHandle;
 use crate::gpu::XidEvent;
 use crate::model::DeviceIndex;
 
-/// How long one wait blocks, and thus how soon the thread notices that it shall end.
-const WAIT: Duration = Duration::from_millis(250);
+/// The time that one wait blocks: the longest delay of the thread's end.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long the thread rests when waiting fails at once, over and over.
-const REST: Duration = Duration::from_secs(5);
+/// The pause of the thread after a wait that failed at once.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long is waited for the thread to end; beyond that it hangs in the driver and is left to itself.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// The longest wait for the end of the thread. A thread that takes longer hangs in the driver and is left behind.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Events that are kept for a source that is not asked; more are dropped.
+/// The number of events that are kept until the next sample; further events are dropped.
 const CAPACITY: usize = 1024;
 
-/// What `nvmlEventData_t` holds for an XID that the driver could not tell.
+/// The value of `nvmlEventData_t` for an XID that the driver does not know.
 const UNKNOWN_XID: u64 = 999;
 
-/// Codes are below 200 today; a larger one than this is none.
+/// Today's codes are below 200; a larger value than this is not a code.
 const LARGEST_XID: u64 = 9_999;
 
 /// GPUs to watch, with their indices.
-type Watched = Vec<(u32, DeviceHandle)>;
+type WatchedDevices = Vec<(u32, DeviceHandle)>;
 
 /// Watches GPUs for XID errors, with one thread at most.
 #[derive(Default)]
@@ -44,27 +44,26 @@ pub(super) struct XidWatcher {
     running: Option<Running>,
     /// A thread that did not end when it should have.
     hanging: Option<JoinHandle<()>>,
-    /// Events received and not handed on yet.
+    /// Events that were received and not taken yet.
     pending: Vec<XidEvent>,
 }
 
 struct Running {
-    /// Tells the thread what to watch; hanging up tells it to end.
-    watched: Sender<Watched>,
-    /// Hangs up when the thread has let go of NVML.
+    /// Sends the devices to watch to the thread; the thread ends when this sender is dropped.
+    watched: Sender<WatchedDevices>,
+    /// Disconnects when the thread has released NVML.
     events: Receiver<XidEvent>,
     thread: JoinHandle<()>,
 }
 
 impl XidWatcher {
-    /// Whether a thread waits. Where none does it is worth another [`Self::watch`]: one that hung may
-    /// have ended.
+    /// Whether a thread waits. Otherwise try [`Self::watch`] again: a hanging thread may have ended.
     pub(super) fn is_watching(&self) -> bool {
         self.running.as_ref().is_some_and(|it| !it.thread.is_finished())
     }
 
     /// Watches these GPUs from now on, and no others.
-    pub(super) fn watch(&mut self, nvml: &Arc<Nvml>, watched: Watched) {
+    pub(super) fn watch(&mut self, nvml: &Arc<Nvml>, watched: WatchedDevices) {
         if !self.is_watching() {
             self.stop();
             self.running = self.start(nvml);
@@ -87,7 +86,7 @@ impl XidWatcher {
         let nvml = Arc::clone(nvml);
         let thread = std::thread::Builder::new().name("nvml-xid".to_owned()).spawn(move || {
             run(nvml, commands, &sender);
-            // Only now, with NVML let go, the source may see the thread hang up.
+            // NVML is released: from now on the channel may disconnect.
             drop(sender);
         });
         match thread {
@@ -107,14 +106,13 @@ impl XidWatcher {
         std::mem::take(&mut self.pending)
     }
 
-    /// Ends the thread, so that it keeps nothing of NVML. What it received until then stays for
-    /// [`Self::take`].
+    /// Ends the thread, so that it releases NVML. Events that it received before stay for [`Self::take`].
     pub(super) fn stop(&mut self) {
         let Some(running) = self.running.take() else {
             return;
         };
         drop(running.watched);
-        let deadline = Instant::now() + FAREWELL;
+        let deadline = Instant::now() + STOP_TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match running.events.recv_timeout(left) {
@@ -140,38 +138,41 @@ impl Drop for XidWatcher {
     }
 }
 
-/// What to do after waiting on one event set.
-enum Next {
+/// The next step after a wait on one event set.
+enum NextStep {
     /// Make a new set for the same devices.
     Again,
     /// Make a new set for these devices.
-    Watch(Watched),
+    Watch(WatchedDevices),
     /// End.
     End,
 }
 
-fn run(nvml: Arc<Nvml>, commands: Receiver<Watched>, events: &SyncSender<XidEvent>) {
+fn run(nvml: Arc<Nvml>, commands: Receiver<WatchedDevices>, events: &SyncSender<XidEvent>) {
     let Ok(mut watched) = commands.recv() else {
         return;
     };
     loop {
         let next = match subscribe(&nvml, &watched) {
             Ok(Some(set)) => wait(&set, &watched, &commands, events),
-            // Nothing to wait for until there are other devices.
-            Ok(None) => commands.recv().map_or(Next::End, Next::Watch),
-            Err(error) if is_driver_gone(&error) => Next::End,
-            Err(_) => rest(REST, &commands),
+            // No device reports XID errors: wait for other devices.
+            Ok(None) => commands.recv().map_or(NextStep::End, NextStep::Watch),
+            Err(error) if is_driver_gone(&error) => NextStep::End,
+            Err(_) => pause(RETRY_PAUSE, &commands),
         };
         match next {
-            Next::Again => {}
-            Next::Watch(devices) => watched = devices,
-            Next::End => return,
+            NextStep::Again => {}
+            NextStep::Watch(devices) => watched = devices,
+            NextStep::End => return,
         }
     }
 }
 
 /// An event set with all devices that report XID errors; none if no device does.
-fn subscribe<'nvml>(nvml: &'nvml Arc<Nvml>, watched: &'nvml Watched) -> Result<Option<EventSet<'nvml>>, NvmlError> {
+fn subscribe<'nvml>(
+    nvml: &'nvml Arc<Nvml>,
+    watched: &'nvml WatchedDevices,
+) -> Result<Option<EventSet<'nvml>>, NvmlError> {
     let lib = nvml.lib();
     if lib.nvmlEventSetFree.is_err() || lib.nvmlEventSetWait_v2.is_err() {
         return Ok(None);
@@ -182,8 +183,8 @@ fn subscribe<'nvml>(nvml: &'nvml Arc<Nvml>, watched: &'nvml Watched) -> Result<O
         .map(|(_, handle)| handle.device())
         .filter(|device| device.supported_event_types().is_ok_and(|it| it.contains(xid)))
         .collect();
-    // The wrapper frees the set when a device cannot be registered, so that each failure starts anew
-    // without that device.
+    // The wrapper frees the set if a device cannot be registered, so that each failure starts again without that
+    // device.
     'set: while !able.is_empty() {
         let mut set = nvml.create_event_set()?;
         for at in 0..able.len() {
@@ -200,56 +201,61 @@ fn subscribe<'nvml>(nvml: &'nvml Arc<Nvml>, watched: &'nvml Watched) -> Result<O
     Ok(None)
 }
 
-/// Waits and delivers until there are other devices, an error, or the end.
-fn wait(set: &EventSet<'_>, watched: &Watched, commands: &Receiver<Watched>, events: &SyncSender<XidEvent>) -> Next {
+/// Waits for events and sends them, until other devices arrive, an error occurs, or the watcher ends.
+fn wait(
+    set: &EventSet<'_>,
+    watched: &WatchedDevices,
+    commands: &Receiver<WatchedDevices>,
+    events: &SyncSender<XidEvent>,
+) -> NextStep {
     let mut waited = false;
     loop {
-        match rest(Duration::ZERO, commands) {
-            Next::Again => {}
+        match pause(Duration::ZERO, commands) {
+            NextStep::Again => {}
             next => return next,
         }
         let began = Instant::now();
-        match set.wait(WAIT.as_millis() as u32) {
+        match set.wait(POLL_INTERVAL.as_millis() as u32) {
             Ok(event) => {
                 waited = true;
                 if let Some(event) = xid_event(&event, watched) {
-                    // Full: the source is not asked any more, and what is kept tells enough.
+                    // The channel is full if no sample is taken any more: the kept events suffice.
                     let _ = events.try_send(event);
                 }
             }
-            // A wait may end early; without a pause that would be a busy loop.
+            // A wait may end early; the pause prevents a busy loop.
             Err(NvmlError::Timeout) => {
                 waited = true;
-                let left = WAIT.saturating_sub(began.elapsed());
-                match rest(left, commands) {
-                    Next::Again => {}
+                let left = POLL_INTERVAL.saturating_sub(began.elapsed());
+                match pause(left, commands) {
+                    NextStep::Again => {}
                     next => return next,
                 }
             }
-            Err(error) if is_driver_gone(&error) => return Next::End,
-            // One lost device fails every wait of the set: the others get a new one at once, so that
-            // none of their errors is missed.
-            Err(_) if waited => return Next::Again,
-            Err(_) => return rest(REST, commands),
+            Err(error) if is_driver_gone(&error) => return NextStep::End,
+            // A lost device fails every wait of the set. The other devices get a new set at once, so that none of their
+            // errors is missed.
+            Err(_) if waited => return NextStep::Again,
+            Err(_) => return pause(RETRY_PAUSE, commands),
         }
     }
 }
 
-/// Rests, unless it is told what to do.
-fn rest(duration: Duration, commands: &Receiver<Watched>) -> Next {
+/// Pauses until a command arrives or the time is over.
+fn pause(duration: Duration, commands: &Receiver<WatchedDevices>) -> NextStep {
     match commands.recv_timeout(duration) {
-        Ok(devices) => Next::Watch(devices),
-        Err(RecvTimeoutError::Disconnected) => Next::End,
-        Err(RecvTimeoutError::Timeout) => Next::Again,
+        Ok(devices) => NextStep::Watch(devices),
+        Err(RecvTimeoutError::Disconnected) => NextStep::End,
+        Err(RecvTimeoutError::Timeout) => NextStep::Again,
     }
 }
 
-fn xid_event(event: &EventData<'_>, watched: &Watched) -> Option<XidEvent> {
+fn xid_event(event: &EventData<'_>, watched: &WatchedDevices) -> Option<XidEvent> {
     let xid = match event.event_data.as_ref()? {
         XidError::Value(xid) if *xid <= LARGEST_XID => *xid,
         XidError::Value(_) | XidError::Unknown => UNKNOWN_XID,
     };
-    // By handle first: a GPU that fell off the bus may not tell its index any more.
+    // By handle first: a GPU that fell off the bus may no longer report its index.
     let same = watched.iter().find(|(_, handle)| handle.is(&event.device));
     let index = match same {
         Some((index, _)) => *index,

@@ -5,7 +5,7 @@ use serde_json::{Value, from_value, json, to_value};
 use super::*;
 use crate::model::{Attribution, CollectorStatus, DeviceIndex, DeviceSeconds};
 
-/// As it comes out of JSON, which need not keep the last digit of a number.
+/// The value after a round trip through JSON, which may lose the last digit of a number.
 fn sent<T: Serialize + for<'de> Deserialize<'de>>(value: &T) -> T {
     serde_json::from_slice(&serde_json::to_vec(value).unwrap()).unwrap()
 }
@@ -115,15 +115,15 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn what_is_between_two_snapshots_makes_one_into_the_other(before in snapshots(), now in snapshots()) {
+    fn changes_between_two_snapshots_turn_one_into_the_other(before in snapshots(), now in snapshots()) {
         let changes: Changes = sent(&Changes::between(&before, &now));
         prop_assert_eq!(changes.apply(&sent(&before)).unwrap(), sent(&now));
     }
 
     #[test]
-    fn nothing_is_sent_of_a_list_that_stays(snapshot in snapshots()) {
+    fn an_unchanged_list_is_sent_as_one_run(snapshot in snapshots()) {
         let mut snapshot = snapshot;
-        // An item of which there are two is not found again.
+        // The second of two items with one identity is not found.
         snapshot.processes.sort_by_key(|it| it.pid);
         snapshot.processes.dedup_by_key(|it| it.pid);
         let changes = Changes::between(&snapshot, &snapshot);
@@ -132,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_comes_ends_in_a_snapshot_or_an_error(
+    fn any_changes_make_a_snapshot_or_an_error(
         before in snapshots(),
         runs in vec((0..20_usize, prop_oneof![0..20_usize, Just(usize::MAX)]), 0..9),
     ) {
@@ -148,7 +148,7 @@ proptest! {
 }
 
 #[test]
-fn what_comes_and_goes_does_not_make_the_rest_be_sent() {
+fn only_new_and_changed_items_are_sent() {
     let before = Snapshot { processes: (0..200).map(|pid| process(pid, 0.1)).collect(), ..Snapshot::default() };
     let mut now = before.clone();
     now.processes.remove(30);
@@ -164,7 +164,7 @@ fn what_comes_and_goes_does_not_make_the_rest_be_sent() {
 }
 
 #[test]
-fn changes_of_another_snapshot_are_told() {
+fn changes_of_another_snapshot_are_an_error() {
     let before = Snapshot { processes: (0..10).map(|pid| process(pid, 0.1)).collect(), ..Snapshot::default() };
     let mut changes = to_value(Changes::between(&before, &before)).unwrap();
     for (pieces, expected) in [

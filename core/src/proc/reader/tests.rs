@@ -1,5 +1,6 @@
 use std::fs;
 use std::io::{BufRead as _, Write as _};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 
@@ -62,7 +63,7 @@ fn pids<T>(map: &HashMap<u32, T>) -> Vec<u32> {
 }
 
 #[test]
-fn a_process_of_which_only_the_first_thread_ended_claims_what_its_others_do() {
+fn a_process_without_its_first_thread_has_the_claim_of_its_other_threads() {
     let root = FakeProc::new();
     root.process(42, 1, "");
     let stat = |threads: u32| format!("42 (python) Z 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 4200 0\n");
@@ -80,7 +81,7 @@ fn a_process_of_which_only_the_first_thread_ended_claims_what_its_others_do() {
 }
 
 #[test]
-fn everything_that_is_asked_of_a_process_is_read() {
+fn all_facts_of_a_process_are_read() {
     let proc = FakeProc::new();
     proc.process(42, 0, "A=1\0GENV_ENVIRONMENT_ID=7\0");
     let id = "a".repeat(64);
@@ -107,7 +108,7 @@ fn everything_that_is_asked_of_a_process_is_read() {
 }
 
 #[test]
-fn what_is_missing_of_an_environ_is_told_apart() {
+fn each_defect_of_an_environ_has_its_own_evidence() {
     let proc = FakeProc::new();
     let missing = |environ: &[u8]| {
         proc.process(42, 0, environ);
@@ -124,7 +125,7 @@ fn what_is_missing_of_an_environ_is_told_apart() {
 }
 
 #[test]
-fn who_ended_or_was_stopped_cannot_act() {
+fn an_ended_or_stopped_process_cannot_act() {
     let proc = FakeProc::new();
     let mut reader = proc.reader();
     for (state, can_act) in
@@ -132,7 +133,7 @@ fn who_ended_or_was_stopped_cannot_act() {
     {
         proc.stat(42, "genv", state, 1, 4200);
         assert_eq!(reader.can_act(42), can_act, "{state}");
-        // What is remembered of it from a cycle does not matter.
+        // The cache of the last cycle has no effect.
         reader.read(&request(&[], &[42]));
     }
     assert!(!reader.can_act(43));
@@ -140,7 +141,7 @@ fn who_ended_or_was_stopped_cannot_act() {
 }
 
 #[test]
-fn a_huge_environ_is_read_so_far_and_no_further() {
+fn a_huge_environ_is_read_up_to_the_limit() {
     let proc = FakeProc::new();
     let huge = |bytes: usize| {
         let mut environ = b"A=1\0".to_vec();
@@ -168,7 +169,7 @@ fn a_huge_environ_is_read_so_far_and_no_further() {
 }
 
 #[test]
-fn a_process_that_goes_away_while_it_is_read_has_vanished() {
+fn a_process_that_ends_during_its_read_has_vanished() {
     let proc = FakeProc::new();
     for gone in ["stat", "status", "environ"] {
         proc.process(42, 0, "A=1\0");
@@ -234,7 +235,7 @@ fn parents_in_a_loop_or_missing_end_the_walk() {
 }
 
 #[test]
-fn what_is_remembered_is_bounded_by_what_was_seen_last() {
+fn the_cache_holds_only_processes_of_the_last_cycle() {
     let proc = FakeProc::new();
     let mut reader = proc.reader();
     let all: Vec<u32> = (100..150).collect();
@@ -248,7 +249,7 @@ fn what_is_remembered_is_bounded_by_what_was_seen_last() {
 }
 
 #[test]
-fn without_a_proc_nothing_is_readable_and_nobody_is_dead() {
+fn without_a_proc_every_process_is_unreadable_and_every_member_hidden() {
     let mut reader = DirectReader::with_root("/nonexistent/proc");
     let table = reader.read(&request(&[1], &[2]));
     assert_eq!(table.processes[&1], ProcessRead::Unreadable);
@@ -256,11 +257,11 @@ fn without_a_proc_nothing_is_readable_and_nobody_is_dead() {
 }
 
 #[test]
-fn the_running_kernel_tells_this_process_and_its_ancestors() {
+fn the_running_kernel_shows_this_process_and_its_ancestors() {
     let mut reader = DirectReader::with_root(PROC);
     let own = std::process::id();
     let mut last = None;
-    // The second answer comes from memory where it may.
+    // The second read uses the cache.
     for _ in 0..2 {
         let table = reader.read(&request(&[own], &[1]));
         let ProcessRead::Present(facts) = &table.processes[&own] else { panic!("{table:?}") };
@@ -316,7 +317,7 @@ fn a_process_whose_parent_ended_is_shown_below_another_parent() {
 }
 
 #[test]
-fn files_stay_open_of_as_many_processes_as_are_read_and_allowed() {
+fn files_stay_open_for_as_many_processes_as_are_read_and_allowed() {
     let mut children = [(); 3].map(|()| {
         // It ends with its input, also where this test fails.
         let mut command = std::process::Command::new("cat");

@@ -22,13 +22,14 @@ impl DeviceKind {
         *self == Self::default()
     }
 
-    /// Whether a device is accepted. What is not known of the device is not what is asked for.
+    /// Whether a device is accepted. A device with an unknown model or memory is not accepted if the request depends on
+    /// it.
     #[must_use]
     pub fn accepts(&self, model: Option<&str>, total_memory: Option<MemoryAmount>) -> bool {
         let is_of_type =
             self.types.is_empty() || model.is_some_and(|model| self.types.iter().any(|it| has_words(model, it)));
         let is_large = self.memory_at_least.is_none_or(|least| {
-            // The driver keeps a part of the memory, and reports less than a device is sold with.
+            // The driver keeps a part of the memory, and reports less than the nominal size.
             let least = least.bytes() - least.bytes() / 100;
             total_memory.is_some_and(|total| least <= total.bytes())
         });
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_has_the_memory_that_it_is_sold_with() {
+    fn the_nominal_memory_of_a_device_counts() {
         let mebibytes = |count| Some(MemoryAmount::mebibytes(count));
         for (total, least, accepted) in [
             // A100 40GB, H100 80GB, T4 16GB.
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_part_of_a_sentence() {
+    fn the_display_fits_into_a_sentence() {
         let shown = kind(&["a100", "rtx\u{1b} 4090"], "40g").to_string();
         assert_eq!(shown, r" of type 'a100' or 'rtx\u{1b} 4090' of 40g or more");
         assert_eq!(DeviceKind::default().to_string(), "");

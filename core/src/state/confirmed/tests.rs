@@ -29,7 +29,7 @@ fn device(index: u32, attachments: &[(&str, Option<u64>)]) -> DeviceState {
 }
 
 #[test]
-fn what_a_change_takes_and_gives_is_noted() {
+fn a_change_confirms_what_it_takes_and_gives() {
     let before = [environment("e", &[1, 2], None), environment("gone", &[3], None)];
     let devices =
         [device(0, &[("e", Some(8)), ("gone", None)]), device(1, &[("e", None)]), device(2, &[("e", Some(1))])];
@@ -58,7 +58,7 @@ fn what_a_change_takes_and_gives_is_noted() {
 }
 
 #[test]
-fn a_file_is_believed_only_if_its_user_alone_wrote_it() {
+fn a_confirmation_counts_only_in_a_file_that_its_user_alone_can_write() {
     let folder = tempfile::tempdir().unwrap();
     let own = geteuid().as_raw();
     let directory = File::open(folder.path()).unwrap();
@@ -74,7 +74,7 @@ fn a_file_is_believed_only_if_its_user_alone_wrote_it() {
     fs::copy(&path, folder.path().join(name(own + 1))).unwrap();
     assert_eq!(times(own + 1), [0.0; 0], "another user wrote it");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-    assert_eq!(times(own), [0.0; 0], "anybody may have written it");
+    assert_eq!(times(own), [0.0; 0], "every user may have written it");
     fs::write(&path, "{").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     assert_eq!(times(own), [0.0; 0]);
@@ -103,13 +103,13 @@ fn long_ids_leave_the_newest_changes() {
     };
     let text = content((0..256).map(change).collect());
     assert!(text.len() as u64 <= MOST_BYTES);
-    let kept: Content = serde_json::from_slice(&text).unwrap();
+    let kept: ConfirmedFile = serde_json::from_slice(&text).unwrap();
     assert!(kept.changes.len() > 20);
     assert_eq!(kept.changes.last(), Some(&change(255)));
 }
 
 #[test]
-fn what_is_over_fills_no_file() {
+fn replaced_changes_do_not_fill_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let directory = File::open(folder.path()).unwrap();
     let of_e = |change| vec![("e".to_owned(), change)];

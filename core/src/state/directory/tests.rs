@@ -17,7 +17,7 @@ fn directory() -> TempDir {
     directory
 }
 
-/// Makes a file look as if nobody had touched it for a minute.
+/// Sets the time of the last change of a file to a minute ago.
 fn settle(directory: &TempDir, name: &str) -> f64 {
     let then = SystemTime::now() - Duration::from_secs(60);
     let file = File::options().append(true).open(directory.path().join(name)).unwrap();
@@ -65,7 +65,7 @@ fn warnings_of_both_files_name_file_and_entry() {
 }
 
 #[test]
-fn no_directory_means_nothing_and_is_not_made() {
+fn a_missing_directory_is_an_empty_state_and_is_not_created() {
     let parent = TempDir::new().unwrap();
     let path = parent.path().join("genv");
     let state = StateDirectory::new(&path).search_path("/nonexistent").read().unwrap();
@@ -128,7 +128,7 @@ fn an_unchanged_file_is_not_parsed_again_and_a_changed_one_is() {
 }
 
 #[test]
-fn a_damaged_file_is_an_error_until_it_is_well_again() {
+fn a_damaged_file_is_an_error_until_it_is_repaired() {
     let directory = directory();
     let mut source = StateDirectory::new(directory.path());
     for damaged in ["", r#"{"envs": [{"eid": "7", "#] {
@@ -142,12 +142,12 @@ fn a_damaged_file_is_an_error_until_it_is_well_again() {
 }
 
 #[test]
-fn a_file_that_is_being_written_is_never_half_believed() {
+fn a_file_that_is_being_written_is_never_read_in_part() {
     let directory = directory();
     let path = directory.path().join("envs.json");
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            // As genv 1.4.3 writes: truncated first, in pieces then.
+            // As genv 1.4.3 writes: first truncated, then written in pieces.
             for _ in 0..300 {
                 let mut file = File::create(&path).unwrap();
                 for piece in ENVS.as_bytes().chunks(40) {
@@ -167,7 +167,7 @@ fn a_file_that_is_being_written_is_never_half_believed() {
 }
 
 #[test]
-fn what_is_not_a_regular_file_is_refused_without_waiting_for_it() {
+fn a_special_file_is_refused_without_a_wait() {
     let envs = |make: &dyn Fn(&Path)| {
         let directory = directory();
         let path = directory.path().join("envs.json");
@@ -199,7 +199,7 @@ fn what_is_not_a_regular_file_is_refused_without_waiting_for_it() {
 }
 
 #[test]
-fn a_file_that_was_removed_is_an_error_until_it_is_made_anew() {
+fn a_removed_file_is_an_error_until_it_is_created_again() {
     for name in ["envs.json", "devices.json"] {
         let directory = directory();
         let (path, aside) = (directory.path().join(name), directory.path().join("aside"));
@@ -221,14 +221,14 @@ fn a_file_that_was_removed_is_an_error_until_it_is_made_anew() {
         let after = source.read().unwrap();
         assert_eq!(after.environments, before.environments);
         assert_eq!(after.devices, before.devices);
-        // Who never saw it does not know of it.
+        // A reader that never saw the file reports no removal.
         fs::rename(&path, &aside).unwrap();
         assert!(StateDirectory::new(directory.path()).read().is_ok());
     }
 }
 
 #[test]
-fn a_directory_that_cannot_be_one_says_what_to_do() {
+fn an_unusable_directory_is_an_error_with_a_remedy() {
     let directory = TempDir::new().unwrap();
     fs::write(directory.path().join("file"), "").unwrap();
     symlink("loop", directory.path().join("loop")).unwrap();

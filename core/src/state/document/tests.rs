@@ -11,11 +11,11 @@ fn fixture(version: &str, file: &str) -> Vec<u8> {
 }
 
 fn envs(value: &Value) -> Document<EnvironmentState> {
-    environments(value.to_string().as_bytes(), &Reading::of_text(&TimeZone::UTC)).unwrap()
+    environments(value.to_string().as_bytes(), &ReadContext::of_text(&TimeZone::UTC)).unwrap()
 }
 
 fn devs(value: &Value) -> Document<DeviceState> {
-    devices(value.to_string().as_bytes(), &Reading::of_text(&TimeZone::UTC)).unwrap()
+    devices(value.to_string().as_bytes(), &ReadContext::of_text(&TimeZone::UTC)).unwrap()
 }
 
 fn environment(eid: &str, created: i64) -> EnvironmentState {
@@ -49,7 +49,7 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
         ("0.9.0", "27752", "11:55:28", "28777", "11:55:34", "11:55:32", "11:55:37"),
         ("1.0.0", "31485", "11:55:57", "31909", "11:56:00", "11:55:59", "11:56:00"),
     ] {
-        let read = environments(&fixture(version, "envs.json"), &Reading::of_text(&TimeZone::UTC)).unwrap();
+        let read = environments(&fixture(version, "envs.json"), &ReadContext::of_text(&TimeZone::UTC)).unwrap();
         let mut one = environment(first, at(created));
         one.name = Some("x".to_owned());
         one.gpu_memory = four;
@@ -60,7 +60,7 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
         assert_eq!(read.entries, [one, two], "{version}");
         assert_eq!(read.warnings, Vec::<String>::new());
 
-        let read = devices(&fixture(version, "devices.json"), &Reading::of_text(&TimeZone::UTC)).unwrap();
+        let read = devices(&fixture(version, "devices.json"), &ReadContext::of_text(&TimeZone::UTC)).unwrap();
         let expected = [
             device(0, vec![attached(first, four, at(attached_at))]),
             device(1, vec![attached(second, None, at(attached_second))]),
@@ -68,13 +68,13 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
         assert_eq!(read.entries, expected, "{version}");
         assert_eq!(read.warnings, Vec::<String>::new());
     }
-    let read = environments(&fixture("1.4.3", "envs.json"), &Reading::of_text(&TimeZone::UTC)).unwrap();
+    let read = environments(&fixture("1.4.3", "envs.json"), &ReadContext::of_text(&TimeZone::UTC)).unwrap();
     let mut one = environment("12496", at("11:40:56"));
     one.name = Some("x".to_owned());
     one.gpu_memory = four;
     one.gpus = Some(2);
     assert_eq!(read.entries, [one]);
-    let read = devices(&fixture("1.4.3", "devices.json"), &Reading::of_text(&TimeZone::UTC)).unwrap();
+    let read = devices(&fixture("1.4.3", "devices.json"), &ReadContext::of_text(&TimeZone::UTC)).unwrap();
     let both = || vec![attached("12496", four, at("11:41:00"))];
     assert_eq!(read.entries, [device(0, both()), device(1, both())]);
 }
@@ -106,7 +106,7 @@ fn older_attachments_are_bare_eids_without_times_or_one_in_the_device() {
 }
 
 #[test]
-fn an_environment_needs_no_more_than_an_eid_and_a_user() {
+fn an_environment_needs_only_an_eid_and_a_user() {
     let read = envs(&json!({"envs": {"7": {"uid": 1000, "new_key": [1]}}, "version": 9}));
     let expected = EnvironmentState {
         eid: "7".to_owned(),
@@ -137,7 +137,7 @@ fn numbers_may_be_texts_and_amounts_may_be_numbers() {
 }
 
 #[test]
-fn a_damaged_environment_costs_itself_alone() {
+fn only_a_damaged_environment_itself_is_left_out() {
     let read = envs(&json!({"envs": [
         {"eid": "good", "uid": 1},
         "nonsense",
@@ -182,7 +182,7 @@ fn a_damaged_environment_costs_itself_alone() {
 }
 
 #[test]
-fn a_damaged_device_costs_itself_alone() {
+fn only_a_damaged_device_itself_is_left_out() {
     let read = devs(&json!({"devices": [
         {"index": 0, "total_memory": "lots", "attachments": [
             {"eid": "7", "gpu_memory": "abc", "time": 5}, {"gpu_memory": "4g"}, "8", null, {"eid": "7"},
@@ -224,8 +224,9 @@ fn warnings_do_not_pile_up() {
 
 #[test]
 fn a_text_that_is_not_the_file_is_an_error() {
-    let error =
-        |content: &str| environments(content.as_bytes(), &Reading::of_text(&TimeZone::UTC)).unwrap_err().to_string();
+    let error = |content: &str| {
+        environments(content.as_bytes(), &ReadContext::of_text(&TimeZone::UTC)).unwrap_err().to_string()
+    };
     assert_eq!(error(" \n"), "it is empty");
     assert_eq!(error("{}"), "it has no 'envs'");
     assert_eq!(error("[]"), "it has no 'envs'");
@@ -244,29 +245,29 @@ fn a_text_that_is_not_the_file_is_an_error() {
 fn names_that_were_not_utf8_do_not_cost_the_file() {
     let content =
         br#"{"envs": [{"eid": "7", "uid": 1, "username": "a\udcff\\udcff", "config": {"name": "\ud83d\ude00"}}]}"#;
-    let read = environments(content, &Reading::of_text(&TimeZone::UTC)).unwrap();
+    let read = environments(content, &ReadContext::of_text(&TimeZone::UTC)).unwrap();
     assert_eq!(read.entries[0].username.as_deref(), Some("a\u{10dcff}\\udcff"));
     assert_eq!(read.entries[0].name.as_deref(), Some("\u{1f600}"));
 
     let content = b"{\"envs\": [{\"eid\": \"7\", \"uid\": 1, \"username\": \"\xff\"}]}";
-    let read = environments(content, &Reading::of_text(&TimeZone::UTC)).unwrap();
+    let read = environments(content, &ReadContext::of_text(&TimeZone::UTC)).unwrap();
     assert_eq!(read.entries[0].username.as_deref(), Some("\u{fffd}"));
 }
 
 proptest! {
     #[test]
-    fn every_torn_file_is_seen_to_be_torn(length in 0_usize..900) {
+    fn every_torn_file_is_detected(length in 0_usize..900) {
         let whole = fixture("1.0.0", "envs.json");
         let whole = whole.trim_ascii();
         let length = length.min(whole.len() - 1);
-        prop_assert!(environments(&whole[..length], &Reading::of_text(&TimeZone::UTC)).is_err());
+        prop_assert!(environments(&whole[..length], &ReadContext::of_text(&TimeZone::UTC)).is_err());
     }
 
     #[test]
     fn no_bytes_end_the_program(content in proptest::collection::vec(any::<u8>(), 0..100), text in any::<String>()) {
-        let _ = environments(&content, &Reading::of_text(&TimeZone::UTC));
-        let _ = devices(&content, &Reading::of_text(&TimeZone::UTC));
-        let _ = environments(json!({"envs": [{"eid": text, "uid": text, "creation": text}]}).to_string().as_bytes(), &Reading::of_text(&TimeZone::UTC));
+        let _ = environments(&content, &ReadContext::of_text(&TimeZone::UTC));
+        let _ = devices(&content, &ReadContext::of_text(&TimeZone::UTC));
+        let _ = environments(json!({"envs": [{"eid": text, "uid": text, "creation": text}]}).to_string().as_bytes(), &ReadContext::of_text(&TimeZone::UTC));
     }
 }
 
@@ -276,7 +277,7 @@ fn records(uid: u32, numbers: std::ops::Range<u32>) -> impl Iterator<Item = Valu
 }
 
 #[test]
-fn of_too_many_records_of_a_user_the_first_are_read_and_all_of_others() {
+fn of_a_user_with_too_many_records_the_first_are_read_and_all_records_of_others() {
     let all: Vec<Value> = records(1, 0..20_000).chain(records(2, 0..3)).chain(records(1, 20_000..20_001)).collect();
     let read = envs(&json!({"envs": all}));
     let of = |uid| read.entries.iter().filter(|it| it.uid == uid).count();
@@ -290,7 +291,7 @@ fn of_too_many_records_of_a_user_the_first_are_read_and_all_of_others() {
 }
 
 #[test]
-fn of_records_of_too_many_users_the_first_of_each_are_read() {
+fn with_too_many_users_the_first_records_of_each_user_are_read() {
     let all: Vec<Value> =
         (1..4).flat_map(|uid| records(uid, 0..8_000)).chain((10..9_000).flat_map(|uid| records(uid, 0..1))).collect();
     let read = envs(&json!({"envs": all}));
@@ -300,7 +301,7 @@ fn of_records_of_too_many_users_the_first_of_each_are_read() {
 }
 
 #[test]
-fn what_is_large_in_a_record_or_device_is_left_out_alone() {
+fn only_the_large_fields_of_a_record_or_device_are_left_out() {
     let large = "n".repeat(2 << 20);
     let read = envs(&json!({"envs": [
         {"eid": "7", "uid": 1, "username": large, "pids": [1]}, {"eid": "8", "uid": 2, "pids": [2]},

@@ -1,7 +1,9 @@
-use super::allocate::Selection;
 use super::*;
+use crate::state::allocate::{AttachRequest, Selection};
+use crate::state::waiting::MOST_OF_ONE_USER;
+use crate::state::{AttachmentState, Inventory};
 
-/// A machine with GPUs of so many MiB.
+/// A machine with GPUs of these amounts of memory in MiB.
 pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {
     let mut state = EditableState {
         environments: Vec::new(),
@@ -22,7 +24,7 @@ pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {
     state
 }
 
-/// Makes an environment if it is not there, and configures its memory.
+/// Creates an environment if it does not exist, and configures its memory.
 pub(in crate::state) fn configure(state: &mut EditableState, eid: &str, gpu_memory: Option<MemoryAmount>) {
     state.activate(eid, 0, None, &MemberId::Process(7));
     let configuration = Configuration { gpu_memory, ..Configuration::default() };
@@ -56,7 +58,7 @@ fn an_environment_ends_with_its_last_member_and_its_devices_become_free() {
 }
 
 #[test]
-fn what_is_asked_of_an_environment_that_does_not_exist_fails() {
+fn a_request_for_a_missing_environment_fails() {
     let mut state = machine(&[100]);
     let request = AttachRequest { over_subscribe: true, ..AttachRequest::new(Selection::Count(1)) };
     let error = state.attach("no\n", &request).unwrap_err();
@@ -67,7 +69,7 @@ fn what_is_asked_of_an_environment_that_does_not_exist_fails() {
 }
 
 #[test]
-fn attaching_again_gives_every_device_the_amount_that_is_configured_now() {
+fn attaching_again_applies_the_configured_amount_to_every_device() {
     let mut state = machine(&[100, 100]);
     configure(&mut state, "e", None);
     attach(&mut state, "e", Selection::Count(2));
@@ -97,7 +99,7 @@ fn one_device_or_all_are_detached() {
 }
 
 #[test]
-fn resetting_ends_environments_or_forgets_devices() {
+fn a_reset_ends_environments_or_removes_devices() {
     let mut state = machine(&[100, 100]);
     configure(&mut state, "e", None);
     attach(&mut state, "e", Selection::Count(1));

@@ -63,7 +63,7 @@ fn a_lease_is_kept_until_its_environment_ends() {
 }
 
 #[test]
-fn a_lease_that_is_over_is_extended_from_now() {
+fn an_ended_lease_is_extended_from_now() {
     let folder = tempfile::tempdir().unwrap();
     activate(folder.path(), &["a"]);
     let extend = |now_seconds| {
@@ -109,7 +109,7 @@ fn a_file_counts_only_if_its_user_alone_wrote_it() {
     fs::copy(&file, folder.path().join(name(own() + 1))).unwrap();
     assert_eq!(of_user(own() + 1), 0, "another user wrote it");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
-    assert_eq!(of_user(own()), 0, "anybody may have written it");
+    assert_eq!(of_user(own()), 0, "every user may have written it");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     let elsewhere = folder.path().join("elsewhere");
     fs::rename(&file, &elsewhere).unwrap();

@@ -64,7 +64,7 @@ impl Process {
     }
 }
 
-/// The program that judges the member.
+/// The program that reads the standing of the member.
 #[derive(Clone, Copy, Debug)]
 enum Looker {
     Root,
@@ -135,7 +135,7 @@ const fn seconds(whole: u64) -> f64 {
 }
 
 #[test]
-fn what_is_not_known_to_have_ended_lives() {
+fn a_member_lives_unless_it_is_known_to_have_ended() {
     let environment = EnvironmentState {
         eid: EID.to_owned(),
         uid: ALICE,
@@ -202,7 +202,7 @@ fn what_is_not_known_to_have_ended_lives() {
         (Genv1, vec![member(MACHINE).child_of(2), member(A)], "?????"),
     ] {
         let recorded = recorded(files, &environment);
-        let member = Member::new(&environment, PID, &recorded);
+        let member = ListedMember::new(&environment, PID, &recorded);
         let standing = |looker| match member.standing(&table(looker, &processes), Some(seconds(WRITTEN))) {
             Standing::Lives(_) => 'L',
             Standing::MayLive => '?',

@@ -1,5 +1,8 @@
+use super::format::parse;
 use super::*;
 use crate::proc::INITIAL_PID_NAMESPACE;
+use crate::state::shape::Times;
+use jiff::tz::TimeZone;
 
 const BOOT: &str = "0f1e2d3c";
 
@@ -22,7 +25,7 @@ fn recorded() -> RecordedMembers {
 }
 
 #[test]
-fn what_is_recorded_reads_back() {
+fn records_read_back() {
     let written = recorded().write(BOOT, &times());
     assert_eq!(read(&written, BOOT), recorded().unconfirmed(true));
     insta::assert_snapshot!(String::from_utf8(written).unwrap(), @r#"
@@ -56,7 +59,7 @@ fn what_is_recorded_reads_back() {
 }
 
 #[test]
-fn a_record_is_of_one_environment_and_not_of_another_one_with_its_id() {
+fn a_record_belongs_to_one_environment_and_not_to_another_with_the_same_id() {
     let recorded = recorded();
     assert_eq!(recorded.of("a", Some(60.9), 7), Recorded::Started(700));
     for (eid, created, pid) in [("a", Some(61.0), 7), ("a", None, 7), ("b", Some(60.0), 7), ("a", Some(60.0), 8)] {
@@ -65,14 +68,14 @@ fn a_record_is_of_one_environment_and_not_of_another_one_with_its_id() {
 }
 
 #[test]
-fn members_of_another_boot_are_known_to_have_ended_and_nobody_waits() {
+fn members_of_another_boot_have_ended_and_the_queue_is_empty() {
     let read = read(&recorded().write(BOOT, &times()), "another");
     assert_eq!(read.of("a", Some(60.0), 7), Recorded::BeforeThisBoot);
     assert_eq!(read.queue, []);
 }
 
 #[test]
-fn what_is_not_understood_is_no_record() {
+fn an_invalid_file_has_no_records() {
     let error = |content: &str| parse(content.as_bytes(), BOOT, &TimeZone::UTC).unwrap_err().to_string();
     assert_eq!(error(""), "it is empty");
     assert!(error("[").starts_with("it is not understood: "));

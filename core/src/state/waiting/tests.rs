@@ -50,7 +50,7 @@ fn a_process_waits_only_with_a_lock_of_its_own_on_a_file_of_its_user() {
 }
 
 #[test]
-fn the_request_is_that_of_the_file_whatever_its_user_wrote() {
+fn the_request_of_a_waiting_process_is_the_content_of_its_file() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("file");
     let read = |content: &str| {
@@ -82,7 +82,7 @@ fn the_request_is_that_of_the_file_whatever_its_user_wrote() {
 }
 
 #[test]
-fn what_killed_commands_left_is_removed_and_nothing_else() {
+fn only_leftovers_of_killed_commands_are_removed() {
     let folder = TempDir::new().unwrap();
     let directory = File::open(folder.path()).unwrap();
     let (left, kept) = (

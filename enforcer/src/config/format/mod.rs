@@ -4,15 +4,17 @@ mod values;
 
 use serde::Deserialize;
 
-use super::{Action, DetachedProcesses, MemoryPer, Mode, OutsideSchedule, Scope, Undelivered};
-use genv_core::yaml::Located;
+use super::{Action, DetachedProcesses, Mode, OutsideSchedule, Scope, Undelivered};
+use crate::kinds::{KindDefinition, MemoryPer};
+use genv_core::yaml::{Located, Place};
 
 pub(crate) use values::{Count, Pairs, Span, Text, given};
-pub(super) use values::{Days, LimitEntry, Ratio, count, span};
+pub(crate) use values::{Days, LimitEntry, Ratio};
+pub(super) use values::{count, span};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct File {
+pub(super) struct ConfigFile {
     pub(super) version: Located<Count>,
     #[serde(default, deserialize_with = "given")]
     pub(super) mode: Option<Mode>,
@@ -102,66 +104,67 @@ pub(super) struct WaiverEntry {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RuleEntry {
+pub(crate) struct RuleEntry {
     #[serde(default, deserialize_with = "given")]
-    pub(super) name: Option<Located<String>>,
-    pub(super) kind: Located<KindWord>,
+    pub(crate) name: Option<Located<String>>,
+    pub(crate) kind: Located<&'static KindDefinition>,
     #[serde(default, deserialize_with = "given")]
-    pub(super) action: Option<Located<Action>>,
+    pub(crate) action: Option<Located<Action>>,
     #[serde(default, rename = "for", deserialize_with = "given")]
-    pub(super) for_duration: Option<Located<Span>>,
+    pub(crate) for_duration: Option<Located<Span>>,
     #[serde(default, deserialize_with = "given")]
-    pub(super) warn: Option<Located<Vec<Located<Span>>>>,
+    pub(crate) warn: Option<Located<Vec<Located<Span>>>>,
     #[serde(default, deserialize_with = "given")]
-    pub(super) undelivered: Option<Located<Undelivered>>,
+    pub(crate) undelivered: Option<Located<Undelivered>>,
     #[serde(default, deserialize_with = "given")]
-    pub(super) remember: Option<Located<Span>>,
+    pub(crate) remember: Option<Located<Span>>,
     #[serde(default, deserialize_with = "given")]
-    pub(super) grace: Option<Located<Span>>,
+    pub(crate) grace: Option<Located<Span>>,
     #[serde(default, deserialize_with = "given")]
-    pub(super) processes: Option<Located<DetachedProcesses>>,
+    pub(crate) processes: Option<Located<DetachedProcesses>>,
     #[serde(default, deserialize_with = "given")]
-    pub(super) limit: Option<Located<LimitEntry>>,
+    pub(crate) limit: Option<Located<LimitEntry>>,
     #[serde(default, deserialize_with = "given")]
-    pub(super) overrides: Option<Located<Vec<Located<OverrideEntry>>>>,
+    pub(crate) overrides: Option<Located<Vec<Located<OverrideEntry>>>>,
     #[serde(default, deserialize_with = "given")]
-    pub(super) scope: Option<Located<Scope>>,
+    pub(crate) scope: Option<Located<Scope>>,
     #[serde(default, deserialize_with = "given")]
-    pub(super) per: Option<Located<MemoryPer>>,
+    pub(crate) per: Option<Located<MemoryPer>>,
     #[serde(default, deserialize_with = "given")]
-    pub(super) leases: Option<Located<bool>>,
+    pub(crate) leases: Option<Located<bool>>,
     #[serde(default, deserialize_with = "given")]
-    pub(super) below: Option<Located<Ratio>>,
+    pub(crate) below: Option<Located<Ratio>>,
     #[serde(default, deserialize_with = "given")]
-    pub(super) over: Option<Located<Span>>,
+    pub(crate) over: Option<Located<Span>>,
     #[serde(default, deserialize_with = "given")]
-    pub(super) only_if: Option<Located<OnlyIfEntry>>,
+    pub(crate) only_if: Option<Located<OnlyIfEntry>>,
     #[serde(default, rename = "match", deserialize_with = "given")]
-    pub(super) selector: Option<Located<MatchEntry>>,
+    pub(crate) selector: Option<Located<MatchEntry>>,
     #[serde(default, deserialize_with = "given")]
-    pub(super) when: Option<Located<WhenEntry>>,
+    pub(crate) when: Option<Located<WhenEntry>>,
 }
 
-/// What each kind of rule is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum KindWord {
-    NonEnvProcesses,
-    EnvDevices,
-    EnvMemory,
-    MaxDevicesPerUser,
-    MaxEnvironmentsPerUser,
-    MaxHostsPerUser,
-    MaxProcessesPerEnvironment,
-    MaxMemoryPerUser,
-    MaxAge,
-    Idle,
-    UnknownProcesses,
+impl RuleEntry {
+    /// The keys of the entry that only some kinds have.
+    pub(super) fn kind_keys(&self) -> impl Iterator<Item = (&'static str, Place)> {
+        [
+            ("limit", self.limit.as_ref().map(|entry| entry.referenced)),
+            ("overrides", self.overrides.as_ref().map(|entry| entry.referenced)),
+            ("scope", self.scope.as_ref().map(|entry| entry.referenced)),
+            ("per", self.per.as_ref().map(|entry| entry.referenced)),
+            ("leases", self.leases.as_ref().map(|entry| entry.referenced)),
+            ("below", self.below.as_ref().map(|entry| entry.referenced)),
+            ("over", self.over.as_ref().map(|entry| entry.referenced)),
+            ("only_if", self.only_if.as_ref().map(|entry| entry.referenced)),
+        ]
+        .into_iter()
+        .filter_map(|(key, place)| Some((key, place?)))
+    }
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OverrideEntry {
+pub(crate) struct OverrideEntry {
     #[serde(default, deserialize_with = "given")]
     pub(super) hosts: Option<Located<Vec<Located<String>>>>,
     #[serde(default, deserialize_with = "given")]
@@ -171,13 +174,13 @@ pub(super) struct OverrideEntry {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OnlyIfEntry {
-    pub(super) free_devices_below: Located<Count>,
+pub(crate) struct OnlyIfEntry {
+    pub(crate) free_devices_below: Located<Count>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct MatchEntry {
+pub(crate) struct MatchEntry {
     #[serde(default, deserialize_with = "given")]
     pub(super) users: Option<Located<Vec<Located<String>>>>,
     #[serde(default, deserialize_with = "given")]
@@ -222,7 +225,7 @@ impl MatchEntry {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct WhenEntry {
+pub(crate) struct WhenEntry {
     #[serde(default, deserialize_with = "given")]
     pub(super) days: Option<Located<Days>>,
     #[serde(default, deserialize_with = "given")]

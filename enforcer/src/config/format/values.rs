@@ -112,14 +112,14 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
 
 /// A limit, as the amount's text: what it counts depends on the kind.
 #[derive(Debug)]
-pub(in crate::config) enum LimitEntry {
+pub(crate) enum LimitEntry {
     ForAll(String),
     Table(LimitTable),
 }
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::config) struct LimitTable {
+pub(crate) struct LimitTable {
     #[serde(default, deserialize_with = "given")]
     pub(in crate::config) default: Option<Located<String>>,
     #[serde(default)]
@@ -169,7 +169,7 @@ impl<'de> Deserialize<'de> for LimitEntry {
 
 /// Days of the week: `mon-fri`, or a list of days and spans; from Monday on, each once.
 #[derive(Debug)]
-pub(in crate::config) struct Days(pub(in crate::config) Vec<Weekday>);
+pub(crate) struct Days(pub(in crate::config) Vec<Weekday>);
 
 impl<'de> Deserialize<'de> for Days {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -8,30 +8,13 @@ use genv_core::yaml::{Located, Place};
 use super::{Checked, Resolver};
 use crate::config::format::{LimitEntry, OverrideEntry, Pairs, count, span};
 use crate::config::{Limit, Limits};
+use crate::kinds::Quantity;
 
-/// What a limit is an amount of.
-#[derive(Clone, Copy)]
-pub(super) enum Unit {
-    /// Devices, environments, hosts, processes.
-    Count,
-    /// Bytes.
-    Memory,
-    /// Seconds.
-    Time,
-}
-
-impl Unit {
-    pub(super) const fn example(self) -> &'static str {
+impl Quantity {
+    /// Reads an amount.
+    fn read(self, text: &str) -> Result<u64, String> {
         match self {
-            Self::Count => "2",
-            Self::Memory => "40gi",
-            Self::Time => "7d",
-        }
-    }
-
-    fn amount(self, text: &str) -> Result<u64, String> {
-        match self {
-            Self::Count => count(text).map(u64::from),
+            Self::Number(_) => count(text).map(u64::from),
             Self::Memory => {
                 let amount = MemoryAmount::from_file(text).and_then(|amount| match amount.bytes() {
                     0 => Ok(amount),
@@ -53,17 +36,17 @@ impl Unit {
 impl Resolver<'_> {
     pub(super) fn limits(
         &self,
-        unit: Unit,
+        quantity: Quantity,
         base: &Located<LimitEntry>,
         overrides: Option<&Located<Vec<Located<OverrideEntry>>>>,
     ) -> Checked<Limits<u64>> {
-        let mut limits = Limits { base: self.limit(unit, base)?, overrides: Vec::new() };
+        let mut limits = Limits { base: self.limit(quantity, base)?, overrides: Vec::new() };
         for entry in overrides.into_iter().flat_map(|list| &list.value) {
             let OverrideEntry { hosts, host_groups, limit } = &entry.value;
             let Some(hosts) = self.hosts(hosts.as_ref(), host_groups.as_ref())? else {
                 return self.refuse(entry.referenced, "an override for which hosts? Name hosts or host_groups");
             };
-            limits.overrides.push((hosts, self.limit(unit, limit)?));
+            limits.overrides.push((hosts, self.limit(quantity, limit)?));
         }
         Ok(limits)
     }
@@ -84,11 +67,11 @@ impl Resolver<'_> {
         written.filter(is_plain).filter(|_| is_number).unwrap_or(number)
     }
 
-    fn limit(&self, unit: Unit, entry: &Located<LimitEntry>) -> Checked<Limit<u64>> {
+    fn limit(&self, quantity: Quantity, entry: &Located<LimitEntry>) -> Checked<Limit<u64>> {
         let amounts = |pairs: &Pairs<String>| -> Checked<BTreeMap<String, u64>> {
             let amounts = pairs.0.iter().map(|(name, text)| {
                 self.check_name(name)?;
-                let amount = self.valid(text.referenced, unit.amount(&text.value))?;
+                let amount = self.valid(text.referenced, quantity.read(&text.value))?;
                 Ok((name.value.clone(), amount))
             });
             amounts.collect()
@@ -97,7 +80,7 @@ impl Resolver<'_> {
             LimitEntry::ForAll(text) => Ok(Limit {
                 default: Some({
                     let text = self.number_as_written(entry.referenced, text);
-                    self.valid(entry.referenced, unit.amount(text))?
+                    self.valid(entry.referenced, quantity.read(text))?
                 }),
                 groups: BTreeMap::new(),
                 users: BTreeMap::new(),
@@ -107,7 +90,7 @@ impl Resolver<'_> {
                     default: table
                         .default
                         .as_ref()
-                        .map(|text| self.valid(text.referenced, unit.amount(&text.value)))
+                        .map(|text| self.valid(text.referenced, quantity.read(&text.value)))
                         .transpose()?,
                     groups: amounts(&table.groups)?,
                     users: amounts(&table.users)?,

@@ -1,6 +1,5 @@
 //! From the file as written to a configuration that can be worked with.
 
-mod kinds;
 mod limits;
 mod rules;
 mod selectors;
@@ -15,9 +14,10 @@ use genv_core::duration::parse_interval;
 use genv_core::yaml::{self, Located, Place};
 use jiff::tz::TimeZone;
 
-use super::format::{BreakerEntry, DefaultsEntry, File, NeverEntry};
+use super::format::{BreakerEntry, ConfigFile, DefaultsEntry, NeverEntry};
 use super::load::hash;
 use super::{BreakerLimits, Config, Maintenance, Never, Rule, Waiver};
+pub(crate) use rules::KindReader;
 
 /// Between cycles, unless the file says.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ pub(super) struct Resolver<'a> {
 }
 
 /// Checks a file, of a machine in this time zone.
-pub(super) fn config(source_name: &str, text: &str, file: &File, machine: TimeZone) -> Checked<Config> {
+pub(super) fn config(source_name: &str, text: &str, file: &ConfigFile, machine: TimeZone) -> Checked<Config> {
     let mut resolver = Resolver {
         source_name,
         text,
@@ -179,7 +179,7 @@ impl Resolver<'_> {
         })
     }
 
-    fn notify_socket(&self, file: &File) -> Checked<Option<PathBuf>> {
+    fn notify_socket(&self, file: &ConfigFile) -> Checked<Option<PathBuf>> {
         let Some(entry) = &file.notify else {
             return Ok(None);
         };
@@ -195,7 +195,7 @@ impl Resolver<'_> {
         Ok(Some(PathBuf::from(&socket.value)))
     }
 
-    fn maintenance(&self, file: &File) -> Checked<Vec<Maintenance>> {
+    fn maintenance(&self, file: &ConfigFile) -> Checked<Vec<Maintenance>> {
         let windows = file.maintenance.iter().map(|window| {
             let entry = &window.value;
             let Some(hosts) = self.hosts(entry.hosts.as_ref(), entry.host_groups.as_ref())? else {
@@ -211,7 +211,7 @@ impl Resolver<'_> {
         windows.collect()
     }
 
-    fn waivers(&self, file: &File, rules: &[Rule]) -> Checked<Vec<Waiver>> {
+    fn waivers(&self, file: &ConfigFile, rules: &[Rule]) -> Checked<Vec<Waiver>> {
         let waivers = file.waivers.iter().map(|waiver| {
             let entry = &waiver.value;
             let of_rules = entry.rules.as_ref().map(|names| {

@@ -2,20 +2,17 @@
 
 use std::time::Duration;
 
-use genv_core::yaml::Located;
+use genv_core::yaml::{Located, Place};
 
-use super::limits::Unit;
 use super::{Checked, Resolver};
-use crate::config::format::{KindWord, RuleEntry, Span};
-use crate::config::{Action, Limits, MemoryPer, Rule, RuleKind, Scope, Selector};
+use crate::config::format::{RuleEntry, Span};
+use crate::config::{Action, Limits, Rule, Scope, Selector};
+use crate::kinds::Quantity;
 
 /// From SIGTERM to SIGKILL, unless the file says.
 const DEFAULT_GRACE: Duration = Duration::from_secs(60);
 
-/// Average utilization below which a device is idle, unless the file says.
-const DEFAULT_BELOW: f64 = 0.05;
-
-/// The window of that average, unless the file says.
+/// The time that a kind looks at, unless the file has one.
 const DEFAULT_OVER: Duration = Duration::from_secs(2 * 3600);
 
 /// More rules than this were written by no person, and each costs time in every cycle.
@@ -43,8 +40,8 @@ impl Resolver<'_> {
     fn rule(&self, entry: &RuleEntry, interval: Duration) -> Checked<Rule> {
         let kind = entry.kind.value;
         for (key, place) in entry.kind_keys() {
-            if !kind.own_keys().contains(&key) {
-                let message = format!("a rule of kind {} knows no {key}: leave it out", kind.word());
+            if !kind.keys.contains(&key) {
+                let message = format!("a rule of kind {} knows no {key}: leave it out", kind.word);
                 return self.refuse(place, message);
             }
         }
@@ -52,7 +49,7 @@ impl Resolver<'_> {
         let action = self.action(entry, &name)?;
         // Where the kind measures a time of its own, a default would lengthen that time.
         let default_for = self.defaults.for_duration.as_ref();
-        let default_for = default_for.filter(|_| !kind.measures_time());
+        let default_for = default_for.filter(|_| !kind.measures_time);
         let for_duration = entry.for_duration.as_ref().or(default_for);
         let for_duration = for_duration.map_or(kind.default_for(), |span| span.value.0);
         let warn = self.warn(entry, &name, action)?;
@@ -77,7 +74,7 @@ impl Resolver<'_> {
                 None => Selector::default(),
             },
             schedule: entry.when.as_ref().map(|when| self.schedule(when)).transpose()?,
-            kind: self.kind(entry, interval)?,
+            kind: (kind.read)(&KindReader { resolver: self, entry, interval })?,
             name,
         })
     }
@@ -85,7 +82,7 @@ impl Resolver<'_> {
     /// Names are typed by people (`waive --rule`) and are values of labels.
     fn rule_name(&self, entry: &RuleEntry) -> Checked<String> {
         let Some(name) = &entry.name else {
-            return Ok(entry.kind.value.word().to_owned());
+            return Ok(entry.kind.value.word.to_owned());
         };
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.value.is_empty() || name.value.len() > 64 || !name.value.chars().all(plain) {
@@ -162,87 +159,47 @@ impl Resolver<'_> {
         }
         Ok(grace)
     }
+}
 
-    fn kind(&self, entry: &RuleEntry, interval: Duration) -> Checked<RuleKind> {
-        let limits = |unit: Unit| -> Checked<Limits<u64>> {
-            let Some(limit) = &entry.limit else {
-                let kind = entry.kind.value.word();
-                let message =
-                    format!("a rule of kind {kind} needs a limit: add one, such as limit: {}", unit.example());
-                return self.refuse(entry.kind.referenced, message);
-            };
-            self.limits(unit, limit, entry.overrides.as_ref())
+/// The keys of one rule, as its kind reads them.
+pub(crate) struct KindReader<'r> {
+    resolver: &'r Resolver<'r>,
+    pub(crate) entry: &'r RuleEntry,
+    interval: Duration,
+}
+
+impl KindReader<'_> {
+    pub(crate) fn refuse<T>(&self, place: Place, message: impl Into<String>) -> Checked<T> {
+        self.resolver.refuse(place, message)
+    }
+
+    /// The limit, which the kind must have.
+    pub(crate) fn limits(&self) -> Checked<Limits<u64>> {
+        let kind = self.entry.kind.value;
+        let quantity = kind.limit.unwrap_or(Quantity::Number("limit"));
+        let Some(limit) = &self.entry.limit else {
+            let (word, example) = (kind.word, quantity.example());
+            let message = format!("a rule of kind {word} needs a limit: add one, such as limit: {example}");
+            return self.refuse(self.entry.kind.referenced, message);
         };
-        let scope = entry.scope.as_ref().map(|scope| scope.value).unwrap_or_default();
-        Ok(match entry.kind.value {
-            KindWord::NonEnvProcesses => RuleKind::NonEnvProcesses,
-            KindWord::EnvDevices => RuleKind::EnvDevices,
-            KindWord::EnvMemory => RuleKind::EnvMemory,
-            KindWord::MaxDevicesPerUser => RuleKind::MaxDevicesPerUser { limits: limits(Unit::Count)?, scope },
-            KindWord::MaxEnvironmentsPerUser => {
-                RuleKind::MaxEnvironmentsPerUser { limits: limits(Unit::Count)?, scope }
-            }
-            KindWord::MaxHostsPerUser => RuleKind::MaxHostsPerUser { limits: limits(Unit::Count)? },
-            KindWord::MaxProcessesPerEnvironment => {
-                RuleKind::MaxProcessesPerEnvironment { limits: limits(Unit::Count)? }
-            }
-            KindWord::MaxMemoryPerUser => {
-                let per = entry.per.as_ref().map(|per| per.value).unwrap_or_default();
-                if let Some(place) = entry.scope.as_ref().map(|scope| scope.referenced)
-                    && (scope, per) == (Scope::AllHosts, MemoryPer::Device)
-                {
-                    let message = "a device is on one host: say per: total, or leave scope out";
-                    return self.refuse(place, message);
-                }
-                RuleKind::MaxMemoryPerUser { limits: limits(Unit::Memory)?, per, scope }
-            }
-            KindWord::MaxAge => {
-                let leases = entry.leases.as_ref().is_some_and(|leases| leases.value);
-                let is_unlimited = leases && entry.limit.is_none() && entry.overrides.is_none();
-                RuleKind::MaxAge {
-                    limits: match is_unlimited {
-                        true => Limits::none(),
-                        false => limits(Unit::Time)?,
-                    },
-                    leases,
-                }
-            }
-            KindWord::Idle => self.idle(entry, interval)?,
-            KindWord::UnknownProcesses => RuleKind::UnknownProcesses { over: self.over(entry, interval)? },
-        })
+        self.resolver.limits(quantity, limit, self.entry.overrides.as_ref())
+    }
+
+    /// Where the rule counts.
+    pub(crate) fn scope(&self) -> Scope {
+        self.entry.scope.as_ref().map(|scope| scope.value).unwrap_or_default()
     }
 
     /// The time that the kind looks at.
-    fn over(&self, entry: &RuleEntry, interval: Duration) -> Checked<Duration> {
-        let over = entry.over.as_ref().map_or(DEFAULT_OVER, |over| over.value.0);
-        if let Some(place) = entry.over.as_ref().map(|over| over.referenced)
-            && over < interval
+    pub(crate) fn over(&self) -> Checked<Duration> {
+        let over = self.entry.over.as_ref().map_or(DEFAULT_OVER, |over| over.value.0);
+        if let Some(place) = self.entry.over.as_ref().map(|over| over.referenced)
+            && over < self.interval
         {
             let message =
-                format!("a window shorter than the interval of {interval:?} is never whole: write a longer one");
+                format!("a window shorter than the interval of {:?} is never whole: write a longer one", self.interval);
             return self.refuse(place, message);
         }
         Ok(over)
-    }
-
-    fn idle(&self, entry: &RuleEntry, interval: Duration) -> Checked<RuleKind> {
-        if let Some(below) = &entry.below
-            && below.value.0 == 0.0
-        {
-            return self.refuse(below.referenced, "nothing is below 0: write 0.05 for 5 %");
-        }
-        let over = self.over(entry, interval)?;
-        let free = entry.only_if.as_ref().map(|only_if| &only_if.value.free_devices_below);
-        if let Some(free) = free
-            && free.value.0 == 0
-        {
-            let message = "fewer than 0 devices are never free: write 1 for none, or leave only_if out";
-            return self.refuse(free.referenced, message);
-        }
-        Ok(RuleKind::Idle {
-            below: entry.below.as_ref().map_or(DEFAULT_BELOW, |below| below.value.0),
-            over,
-            only_if_free_devices_below: free.map(|free| u64::from(free.value.0)),
-        })
     }
 }

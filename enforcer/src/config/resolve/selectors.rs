@@ -6,7 +6,7 @@ use genv_core::hosts;
 use genv_core::yaml::Located;
 
 use super::{Checked, Resolver};
-use crate::config::format::{Count, File, MatchEntry};
+use crate::config::format::{ConfigFile, Count, MatchEntry};
 use crate::config::{HostSet, Selector};
 
 /// Named in all by one file, each as often as it is; more than any lab has.
@@ -15,7 +15,7 @@ const MOST_NAMED_HOSTS: usize = 200_000;
 type Names = Located<Vec<Located<String>>>;
 
 impl Resolver<'_> {
-    pub(super) fn host_groups<'f>(&self, file: &'f File) -> Checked<BTreeMap<&'f str, BTreeSet<String>>> {
+    pub(super) fn host_groups<'f>(&self, file: &'f ConfigFile) -> Checked<BTreeMap<&'f str, BTreeSet<String>>> {
         let mut groups = BTreeMap::new();
         for (name, patterns) in &file.host_groups.0 {
             self.check_name(name)?;

@@ -2,8 +2,11 @@
 
 use genv_core::duration::format_duration;
 
+use std::collections::BTreeMap;
+
 use super::*;
-use crate::config::format::KindWord;
+use crate::kinds::tests::MaxMemoryPerUser;
+use crate::kinds::{IdleLimit, KindDefinition, MemoryPer};
 
 const DOCUMENTATION: &str = include_str!("../../../../docs/enforcement.md");
 const PACKAGED: &str = include_str!("../../../../packaging/enforcer.yaml");
@@ -25,7 +28,8 @@ fn keys() -> Vec<&'static str> {
     let lines = sources.iter().flat_map(|source| source.lines());
     let fields = lines.filter_map(|line| {
         let line = line.trim();
-        let field = line.strip_prefix("pub(super) ").or_else(|| line.strip_prefix("pub(in crate::config) "))?;
+        let visible = ["pub(super) ", "pub(crate) ", "pub(in crate::config) "];
+        let field = visible.iter().find_map(|visibility| line.strip_prefix(visibility))?;
         let (key, _) = field.split_once(": ")?;
         Some(match key {
             "for_duration" => "for",
@@ -93,8 +97,8 @@ fn every_kind_is_documented_with_its_keys_its_time_and_its_actions() {
     let mut kinds = Vec::new();
     for [kind, _, own_keys, for_duration, actions] in documented_kinds() {
         let word = kind.trim_matches('`');
-        let kind: KindWord = genv_core::yaml::parse("kind", word).unwrap();
-        assert_eq!(own_keys, code(kind.own_keys()), "{word}");
+        let kind: &'static KindDefinition = genv_core::yaml::parse("kind", word).unwrap();
+        assert_eq!(own_keys, code(kind.keys), "{word}");
         assert_eq!(for_duration, code(&[&format_duration(kind.default_for())]), "{word}");
         let acting = [Action::Detach, Action::Terminate, Action::Kill];
         let possible: Vec<_> = acting.into_iter().filter(|action| kind.cannot(*action).is_none()).collect();
@@ -103,7 +107,7 @@ fn every_kind_is_documented_with_its_keys_its_time_and_its_actions() {
     }
     let rules = config(documented_example()).rules;
     let of_example: Vec<_> = rules.iter().map(|rule| rule.kind.word()).collect();
-    assert_eq!(kinds.iter().map(|kind| kind.word()).collect::<Vec<_>>(), of_example);
+    assert_eq!(kinds.iter().map(|kind| kind.word).collect::<Vec<_>>(), of_example);
 }
 
 #[test]
@@ -126,14 +130,12 @@ fn documented_defaults_are_those_of_the_code() {
         ("over", "`2h`".to_owned()),
         ("outside", "`pause`".to_owned()),
     ];
-    assert!(
-        matches!(config.rules[0].kind, RuleKind::Idle { below, over, .. } if below == 0.05 && over.as_secs() == 7200)
-    );
+    let idle = IdleLimit { below: 0.05, over: Duration::from_secs(7200) };
+    assert_eq!(config.rules[0].kind.idle_limit(), Some(idle));
     assert_eq!(config.rules[0].processes, DetachedProcesses::Terminate);
-    assert!(matches!(
-        config.rules[1].kind,
-        RuleKind::MaxMemoryPerUser { per: MemoryPer::Device, scope: Scope::Host, .. }
-    ));
+    let limits = config.rules[1].kind.limits().unwrap().clone();
+    let memory = MaxMemoryPerUser { limits, per: MemoryPer::Device, scope: Scope::Host };
+    assert_eq!(config.rules[1].kind, memory.into());
     assert_eq!(OutsideSchedule::default(), OutsideSchedule::Pause);
     for (key, default) in expected {
         let mut rows = DOCUMENTATION.lines().filter(|line| line.starts_with(&format!("| `{key}` |")));

@@ -2,7 +2,12 @@
 
 use jiff::civil::Weekday;
 
+use std::collections::BTreeMap;
+
 use super::*;
+use crate::kinds::tests::*;
+use crate::kinds::{KINDS, MemoryPer, NonEnvProcesses};
+use crate::plan::tests::daemon::limit as limit_for_all;
 
 /// The example of the interface's contract, whole.
 pub(super) const EXAMPLE: &str = r#"
@@ -76,28 +81,14 @@ fn the_contracts_example_means_what_it_says() {
             reason: "deadline".to_owned(),
         }]
     );
-    let names: Vec<_> = config.rules.iter().map(|rule| rule.name.as_str()).collect();
-    assert_eq!(
-        names,
-        [
-            "non-env-processes",
-            "env-devices",
-            "env-memory",
-            "fair-share",
-            "max-environments-per-user",
-            "max-hosts-per-user",
-            "max-processes-per-environment",
-            "max-memory-per-user",
-            "max-age",
-            "idle",
-            "unknown-processes"
-        ]
-    );
+    let kinds: Vec<_> = config.rules.iter().map(|rule| rule.kind.word()).collect();
+    assert_eq!(kinds, KIND_WORDS);
+    assert_eq!(config.rules[3].name, "fair-share");
     assert_eq!(
         config.rules[0],
         Rule {
             name: "non-env-processes".to_owned(),
-            kind: RuleKind::NonEnvProcesses,
+            kind: NonEnvProcesses.into(),
             action: Action::Terminate,
             for_duration: MINUTE,
             warn: vec![10 * MINUTE],
@@ -113,9 +104,8 @@ fn the_contracts_example_means_what_it_says() {
     assert_eq!(config.rules[1].action, Action::Report);
     assert_eq!(config.rules[1].for_duration, 5 * MINUTE);
     assert!(config.rules[1].warn.is_empty());
-    let RuleKind::MaxDevicesPerUser { limits, scope: Scope::AllHosts } = &config.rules[3].kind else {
-        panic!("{:?}", config.rules[3]);
-    };
+    assert_eq!(config.rules[3].kind.scope(), Scope::AllHosts);
+    let limits = config.rules[3].kind.limits().unwrap();
     assert_eq!(limits.base.default, Some(2));
     assert_eq!(limits.base.groups, BTreeMap::from([("staff".to_owned(), 8)]));
     assert_eq!(limits.base.users, BTreeMap::from([("alice".to_owned(), 4)]));
@@ -123,20 +113,16 @@ fn the_contracts_example_means_what_it_says() {
     assert_eq!(hosts.0.len(), 8);
     assert!(hosts.0.contains("gpu08"));
     assert_eq!(limit.default, Some(1));
-    assert!(
-        matches!(&config.rules[7].kind, RuleKind::MaxMemoryPerUser { limits, per: MemoryPer::Device, scope: Scope::Host }
-        if limits.base.default == Some(80 << 30))
-    );
-    assert!(
-        matches!(&config.rules[8].kind, RuleKind::MaxAge { limits, .. } if limits.base.default == Some(7 * 86_400))
-    );
+    let memory = MaxMemoryPerUser { limits: limit_for_all(80 << 30), per: MemoryPer::Device, scope: Scope::Host };
+    assert_eq!(config.rules[7].kind, memory.into());
+    assert_eq!(config.rules[8].kind, MaxAge { limits: limit_for_all(7 * 86_400), leases: false }.into());
     // The defaults lengthen no rule that measures a time of its own.
     assert_eq!(config.rules[8].for_duration, Duration::ZERO);
     assert_eq!(
         config.rules[9],
         Rule {
             name: "idle".to_owned(),
-            kind: RuleKind::Idle { below: 0.05, over: 120 * MINUTE, only_if_free_devices_below: Some(1) },
+            kind: Idle { below: 0.05, over: 120 * MINUTE, only_if_free_devices_below: Some(1) }.into(),
             action: Action::Detach,
             for_duration: Duration::ZERO,
             warn: vec![30 * MINUTE, 5 * MINUTE],
@@ -156,28 +142,15 @@ fn the_contracts_example_means_what_it_says() {
             remember: 30 * MINUTE,
         }
     );
-    assert_eq!(config.rules[10].kind, RuleKind::UnknownProcesses { over: 60 * MINUTE });
+    assert_eq!(config.rules[10].kind, UnknownProcesses { over: 60 * MINUTE }.into());
 }
 
 #[test]
 fn promise_04_a_fresh_install_is_dry_run_and_no_kind_acts_by_itself() {
-    let config = config(
-        "version: 1
-rules:
-  - {kind: non-env-processes}
-  - {kind: env-devices}
-  - {kind: env-memory}
-  - {kind: max-devices-per-user, limit: 1}
-  - {kind: max-environments-per-user, limit: 1}
-  - {kind: max-hosts-per-user, limit: 1}
-  - {kind: max-processes-per-environment, limit: 1}
-  - {kind: max-memory-per-user, limit: 1gi}
-  - {kind: max-age, limit: 1d}
-  - {kind: idle}
-",
-    );
+    let rules: String = KINDS.iter().map(|kind| format!("  - {{{}}}\n", example(kind))).collect();
+    let config = config(&format!("version: 1\nrules:\n{rules}"));
     assert_eq!(config.mode, Mode::DryRun);
-    assert_eq!(config.rules.len(), 10);
+    assert_eq!(config.rules.len(), KINDS.len());
     for rule in &config.rules {
         assert_eq!(rule.action, Action::Report, "{}", rule.name);
     }
@@ -305,5 +278,5 @@ rules:
 #[test]
 fn a_window_may_be_as_short_as_the_interval() {
     let config = config("version: 1\ninterval: 1m\nrules: [{kind: idle, over: 1m}]\n");
-    assert!(matches!(config.rules[0].kind, RuleKind::Idle { over, .. } if over == MINUTE));
+    assert_eq!(config.rules[0].kind.idle_limit().unwrap().over, MINUTE);
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Found;
-use crate::config::format::{File, RuleEntry};
-use crate::config::{Action, Config, DetachedProcesses, HostSet, Limit, Rule, RuleKind, Selector};
+use crate::config::format::{ConfigFile, RuleEntry};
+use crate::config::{Action, Config, DetachedProcesses, HostSet, Limit, Rule, Selector};
 
-pub(super) fn find(file: &File, config: &Config, found: &mut Found<'_>) {
+pub(super) fn find(file: &ConfigFile, config: &Config, found: &mut Found<'_>) {
     if config.rules.is_empty() {
         found.at(file.version.referenced, "there are no rules: nothing will be found");
     }
@@ -59,7 +59,7 @@ fn never_touched(entry: &RuleEntry, rule: &Rule, config: &Config, found: &mut Fo
 /// device.
 fn ends_what_it_keeps(entry: &RuleEntry, rule: &Rule, config: &Config, found: &mut Found<'_>) {
     let keeps = rule.action == Action::Detach && rule.processes == DetachedProcesses::Keep;
-    let ends = |other: &&Rule| other.kind == RuleKind::EnvDevices && other.action.acts();
+    let ends = |other: &&Rule| other.kind.forbids_unattached_use() && other.action.acts();
     let other = config.rules.iter().filter(ends);
     let mut meets = other.filter(|it| may_meet(&it.selector, &rule.selector));
     if let Some(other) = meets.next().filter(|_| keeps) {
@@ -147,14 +147,7 @@ fn covers(all: &Selector, some: &Selector) -> bool {
 
 /// Whether what breaks `rule` breaks `by` too, as far as can be told without knowing who is in which group.
 fn allows_no_more(by: &Rule, rule: &Rule) -> bool {
-    if let (
-        RuleKind::Idle { below, over, only_if_free_devices_below: free },
-        RuleKind::Idle { below: other_below, over: other_over, only_if_free_devices_below: other_free },
-    ) = (&by.kind, &rule.kind)
-    {
-        return below >= other_below && over <= other_over && (free.is_none() || free == other_free);
-    }
-    if !by.kind.counts_as(&rule.kind) {
+    if !by.kind.counts_as(&*rule.kind) {
         return false;
     }
     let (Some(by_limits), Some(limits)) = (by.kind.limits(), rule.kind.limits()) else {

@@ -9,7 +9,7 @@ use std::fmt;
 use genv_core::yaml::{self, Place};
 use jiff::tz::TimeZone;
 
-use super::format::File;
+use super::format::ConfigFile;
 use super::{Accounts, Config, load, resolve};
 
 /// Something odd in a configuration, with its place: `FILE:LINE:COLUMN: what`, and the lines around it.
@@ -37,7 +37,7 @@ impl Config {
         accounts: &dyn Accounts,
         now_seconds: f64,
     ) -> Result<Vec<Warning>, yaml::Error> {
-        let file: File = load::file(source_name, text)?;
+        let file: ConfigFile = load::file(source_name, text)?;
         let config = resolve::config(source_name, text, &file, TimeZone::system())?;
         let mut found = Found { source_name, text, warnings: Vec::new() };
         names::find(&file, accounts, &mut found);

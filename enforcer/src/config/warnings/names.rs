@@ -8,11 +8,11 @@ use genv_core::yaml::Located;
 
 use super::Found;
 use crate::config::Accounts;
-use crate::config::format::{File, LimitEntry, Pairs};
+use crate::config::format::{ConfigFile, LimitEntry, Pairs};
 
 type Names = Option<Located<Vec<Located<String>>>>;
 
-pub(super) fn find(file: &File, accounts: &dyn Accounts, found: &mut Found<'_>) {
+pub(super) fn find(file: &ConfigFile, accounts: &dyn Accounts, found: &mut Found<'_>) {
     let mut looker = Looker { accounts, found };
     looker.users(&file.never.users);
     for path in file.never.executables.iter().flat_map(|paths| &paths.value) {

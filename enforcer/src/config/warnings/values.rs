@@ -6,13 +6,10 @@ use genv_core::duration::format_duration;
 use genv_core::yaml::Located;
 
 use super::Found;
-use crate::config::format::{File, LimitEntry, RuleEntry, Span};
-use crate::config::{Action, Config, Rule, RuleKind};
+use crate::config::format::{ConfigFile, LimitEntry, RuleEntry, Span};
+use crate::config::{Action, Config, Rule};
 
-/// Averages over fewer cycles say little.
-const FEWEST_CYCLES_OF_A_WINDOW: u32 = 3;
-
-pub(super) fn find(file: &File, config: &Config, now_seconds: f64, found: &mut Found<'_>) {
+pub(super) fn find(file: &ConfigFile, config: &Config, now_seconds: f64, found: &mut Found<'_>) {
     for (entry, window) in file.maintenance.iter().zip(&config.maintenance) {
         if window.until_seconds <= now_seconds {
             found.at(entry.value.until.referenced, "this maintenance has passed: take it out");
@@ -36,7 +33,7 @@ pub(super) fn find(file: &File, config: &Config, now_seconds: f64, found: &mut F
 }
 
 /// Rules that end something after warnings which may reach nobody, in a file that does not say so.
-fn undelivered(file: &File, config: &Config, found: &mut Found<'_>) {
+fn undelivered(file: &ConfigFile, config: &Config, found: &mut Found<'_>) {
     if file.defaults.undelivered.is_some() {
         return;
     }
@@ -73,25 +70,17 @@ fn times(entry: &RuleEntry, rule: &Rule, interval: Duration, found: &mut Found<'
     for span in entry.for_duration.iter().chain(warn) {
         shorter_than_a_cycle(span, interval, found);
     }
-    if let Some(place) = entry.over.as_ref().map(|over| over.referenced)
-        && let RuleKind::Idle { over, .. } = rule.kind
-        && over < interval * FEWEST_CYCLES_OF_A_WINDOW
-    {
-        let message = format!(
-            "an average over {} at an interval of {} says little: take a longer window",
-            format_duration(over),
-            format_duration(interval)
-        );
+    if let Some((place, message)) = rule.kind.warning(entry, interval) {
         found.at(place, message);
     }
 }
 
 /// `defaults.for` beside a rule that measures a time of its own.
-fn default_for_left_out(file: &File, entry: &RuleEntry, rule: &Rule, found: &mut Found<'_>) {
+fn default_for_left_out(file: &ConfigFile, entry: &RuleEntry, rule: &Rule, found: &mut Found<'_>) {
     if let Some(default) = &file.defaults.for_duration
         && !default.value.0.is_zero()
         && entry.for_duration.is_none()
-        && entry.kind.value.measures_time()
+        && entry.kind.value.measures_time
     {
         let default = format_duration(default.value.0);
         let message = format!(

@@ -1,4 +1,4 @@
-//! The audit, read again.
+//! Reading the audit.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -9,16 +9,16 @@ use rustix::io::{Errno, pread, retry_on_intr};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{AUDIT_FILE, Action, Result};
+use super::{AUDIT_FILE, AuditAction, AuditResult};
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 
-/// What of a line tells what became of something.
+/// The part of an audit line that shows the outcome of an action.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub(in crate::execute) struct Line {
+pub(in crate::execute) struct AuditLine {
     pub(in crate::execute) id: String,
-    pub(in crate::execute) result: Result,
+    pub(in crate::execute) result: AuditResult,
     pub(in crate::execute) reason: Option<String>,
-    pub(in crate::execute) action: Action,
+    pub(in crate::execute) action: AuditAction,
     pub(in crate::execute) rule: String,
     pub(in crate::execute) hostname: String,
     pub(in crate::execute) pid: Option<u32>,
@@ -27,26 +27,23 @@ pub(in crate::execute) struct Line {
     pub(in crate::execute) gpu: Option<u32>,
 }
 
-/// The lines of which the ids satisfy this, in their order. Lines that are damaged are left out.
+/// The lines of which the ids satisfy this, in their order. AuditLimit that are damaged are left out.
 ///
 /// # Errors
 /// The file cannot be read.
 pub(in crate::execute) fn lines(
     directory: &RuntimeDirectory,
     is_meant: impl Fn(&str) -> bool,
-) -> std::result::Result<Vec<Line>, FileError> {
+) -> Result<Vec<AuditLine>, FileError> {
     let mut found = Vec::new();
     for_each_line(directory, |bytes| {
-        let line = serde_json::from_slice::<Line>(bytes);
+        let line = serde_json::from_slice::<AuditLine>(bytes);
         found.extend(line.ok().filter(|line| is_meant(&line.id)));
     })?;
     Ok(found)
 }
 
-pub(super) fn for_each_line(
-    directory: &RuntimeDirectory,
-    mut look: impl FnMut(&[u8]),
-) -> std::result::Result<(), FileError> {
+pub(super) fn for_each_line(directory: &RuntimeDirectory, mut look: impl FnMut(&[u8])) -> Result<(), FileError> {
     let mut file = BufReader::new(File::from(directory.append(AUDIT_FILE, Audience::Own)?));
     let mut bytes = Vec::new();
     loop {
@@ -62,11 +59,11 @@ pub(super) fn for_each_line(
     }
 }
 
-/// No line is longer than this.
+/// The longest line.
 const TAIL_BYTES: u64 = 1 << 20;
 
-/// The last line that is whole.
-pub(super) fn last_record(file: &OwnedFd) -> std::result::Result<Option<Map<String, Value>>, Errno> {
+/// The last complete line.
+pub(super) fn last_record(file: &OwnedFd) -> Result<Option<Map<String, Value>>, Errno> {
     let length = u64::try_from(fstat(file)?.st_size).unwrap_or_default();
     let from = length.saturating_sub(TAIL_BYTES);
     let mut tail = vec![0; usize::try_from(length - from).unwrap_or_default()];

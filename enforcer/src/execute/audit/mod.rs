@@ -1,4 +1,4 @@
-//! The record of everything that was done, would have been done or was refused: JSON, one object a line.
+//! The audit: all actions that were done, would have been done or were refused; a JSON object per line.
 
 mod lines;
 
@@ -14,32 +14,31 @@ use serde_json::{Map, Value};
 
 use super::resume::LogPosition;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
-pub(super) use lines::{Line, lines};
+pub(super) use lines::{AuditLine, lines};
 use lines::{for_each_line, last_record};
 
 /// The file's name.
 pub(crate) const AUDIT_FILE: &str = "audit.jsonl";
 
-/// One line. What is done has two with one `id`: the intention, which is on the disk before anything happens, and how it
-/// went.
+/// A line. An action has two lines with one `id`: the intention, which is on the disk before the action, and the outcome.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Record {
+pub(super) struct AuditRecord {
     /// When the line was written, UTC.
     pub(super) time: String,
-    /// What the two lines of one act have in common.
+    /// The common id of the two lines of an action.
     pub(super) id: String,
-    pub(super) result: Result,
-    /// Why it went so, unless it was done.
+    pub(super) result: AuditResult,
+    /// The reason of the outcome, unless the action was done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
-    pub(super) action: Action,
+    pub(super) action: AuditAction,
     /// `enforce` or `dry-run`.
     pub(super) mode: &'static str,
     pub(super) rule: String,
-    /// What was found, and what is allowed.
+    /// The found and the allowed value.
     pub(super) why: String,
     pub(super) hostname: String,
-    /// The machine whose enforcer decided it, where that is another one.
+    /// The machine whose enforcer requested the action, if it is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) asked_by: Option<String>,
     pub(super) username: String,
@@ -55,14 +54,14 @@ pub(super) struct Record {
     pub(super) eid: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) gpu: Option<u32>,
-    /// How many this line stands for, where one user causes many in a cycle.
+    /// The number of lines that this line stands for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) more: Option<u64>,
 }
 
-/// What is done.
+/// The kind of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) enum Action {
+pub(super) enum AuditAction {
     /// SIGTERM.
     #[serde(rename = "SIGTERM")]
     Terminate,
@@ -72,16 +71,16 @@ pub(super) enum Action {
     /// An environment loses a device.
     #[serde(rename = "detach")]
     Detach,
-    /// That a user has too many of something is reported.
+    /// A report that a user has too many records or violations.
     #[serde(rename = "report")]
     Report,
 }
 
-/// How it went.
+/// The outcome of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Result {
-    /// It is about to be done.
+pub(super) enum AuditResult {
+    /// The action is about to be done.
     Intended,
     /// A request for the step is about to be sent to another host, which has an audit log of its own.
     #[serde(rename = "asked")]
@@ -90,9 +89,9 @@ pub(super) enum Result {
     Would,
     Refused,
     Failed,
-    /// It was done, and the process is there all the same.
+    /// SIGKILL was sent, and the process still exists.
     Unkillable,
-    /// Whoever intended it was ended before it could say.
+    /// The program ended before it could write the outcome.
     Unknown,
 }
 
@@ -100,20 +99,16 @@ pub(super) enum Result {
 #[derive(Debug, Default)]
 pub(super) struct Audit {
     file: Option<OwnedFd>,
-    /// How something went that could not be written yet: it comes before any other line.
-    late: Option<Record>,
+    /// An outcome that could not be written yet. It is written before any other line.
+    late: Option<AuditRecord>,
 }
 
 impl Audit {
-    /// Adds a line; flushes it to the disk where something is about to follow from it. Whoever calls holds the lock.
+    /// Adds a line, and flushes an intention or a request to the disk. The caller holds the lock.
     ///
     /// # Errors
     /// The line is not in the file.
-    pub(super) fn write(
-        &mut self,
-        directory: &RuntimeDirectory,
-        record: &Record,
-    ) -> std::result::Result<(), FileError> {
+    pub(super) fn write(&mut self, directory: &RuntimeDirectory, record: &AuditRecord) -> Result<(), FileError> {
         let failed = |errno| directory.failed("write", AUDIT_FILE, errno);
         let file = match self.file.take() {
             // Otherwise it was rotated.
@@ -129,22 +124,18 @@ impl Audit {
         };
         self.add_late(&file).map_err(failed)?;
         append(&file, &line(record)).map_err(failed)?;
-        if matches!(record.result, Result::Intended | Result::Dispatched) {
+        if matches!(record.result, AuditResult::Intended | AuditResult::Dispatched) {
             fsync(&file).map_err(failed)?;
         }
         self.file = Some(file);
         Ok(())
     }
 
-    /// Adds how something went, now or before the next line.
+    /// Adds an outcome, now or before the next line.
     ///
     /// # Errors
     /// The line is not in the file yet.
-    pub(super) fn conclude(
-        &mut self,
-        directory: &RuntimeDirectory,
-        record: Record,
-    ) -> std::result::Result<(), FileError> {
+    pub(super) fn conclude(&mut self, directory: &RuntimeDirectory, record: AuditRecord) -> Result<(), FileError> {
         let written = self.write(directory, &record);
         if written.is_err() {
             self.late.get_or_insert(record);
@@ -152,13 +143,9 @@ impl Audit {
         written
     }
 
-    /// Opens the file, and says of the last intention in it that its outcome is not known, if nothing else says how it
-    /// went: as whoever calls holds the lock, the one who intended it is not there any more. Returns that intention.
-    fn open(
-        &mut self,
-        directory: &RuntimeDirectory,
-        now: &str,
-    ) -> std::result::Result<(OwnedFd, Option<Line>), FileError> {
+    /// Opens the file. If the last line is an intention without an outcome, adds the outcome `unknown` and returns the intention:
+    /// the caller holds the lock, so the program with that intention has ended.
+    fn open(&mut self, directory: &RuntimeDirectory, now: &str) -> Result<(OwnedFd, Option<AuditLine>), FileError> {
         let failed = |errno| directory.failed("write", AUDIT_FILE, errno);
         let file = directory.append(AUDIT_FILE, Audience::Own)?;
         end_torn_line(&file).map_err(failed)?;
@@ -168,7 +155,7 @@ impl Audit {
         let Some(mut left) = left else {
             return Ok((file, None));
         };
-        let intention = Line::deserialize(&left).ok();
+        let intention = AuditLine::deserialize(&left).ok();
         left.insert("time".to_owned(), now.into());
         left.insert("result".to_owned(), "unknown".into());
         left.insert("reason".to_owned(), INTERRUPTED.into());
@@ -177,15 +164,15 @@ impl Audit {
         Ok((file, intention))
     }
 
-    /// Closes what an earlier program left open, and returns it.
+    /// Closes the last intention of an earlier program if it has no outcome, and returns it.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn take_up(
+    pub(super) fn close_interrupted(
         &mut self,
         directory: &RuntimeDirectory,
         now: &str,
-    ) -> std::result::Result<Option<Line>, FileError> {
+    ) -> Result<Option<AuditLine>, FileError> {
         let (file, left) = self.open(directory, now)?;
         self.file = Some(file);
         Ok(left)
@@ -200,7 +187,7 @@ impl Audit {
         directory: &RuntimeDirectory,
         now: &str,
         position: &LogPosition,
-    ) -> std::result::Result<Vec<Line>, FileError> {
+    ) -> Result<Vec<AuditLine>, FileError> {
         let mut open: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
         for_each_line(directory, |bytes| {
             let Ok(record) = serde_json::from_slice::<Map<String, Value>>(bytes) else {
@@ -219,7 +206,7 @@ impl Audit {
         let failed = |errno| directory.failed("write", AUDIT_FILE, errno);
         let mut closed = Vec::new();
         for mut record in open.into_values() {
-            closed.extend(Line::deserialize(&record).ok());
+            closed.extend(AuditLine::deserialize(&record).ok());
             record.insert("time".to_owned(), now.into());
             record.insert("result".to_owned(), "unknown".into());
             record.insert("reason".to_owned(), INTERRUPTED.into());
@@ -229,7 +216,7 @@ impl Audit {
         Ok(closed)
     }
 
-    fn add_late(&mut self, file: &OwnedFd) -> std::result::Result<(), Errno> {
+    fn add_late(&mut self, file: &OwnedFd) -> Result<(), Errno> {
         if let Some(record) = &self.late {
             append(file, &line(record))?;
             self.late = None;
@@ -250,7 +237,7 @@ pub(super) fn time(now_seconds: f64) -> String {
     }
 }
 
-/// The record in one line of text that does nothing to a terminal.
+/// The record as one line of text without characters that control a terminal.
 fn line(record: &impl Serialize) -> String {
     let json = serde_json::to_string(record).unwrap_or_else(|error| format!("\"{error}\""));
     let mut line = String::with_capacity(json.len() + 1);
@@ -269,7 +256,7 @@ fn line(record: &impl Serialize) -> String {
 }
 
 /// Adds the line as a whole or not at all.
-fn append(file: &OwnedFd, line: &str) -> std::result::Result<(), Errno> {
+fn append(file: &OwnedFd, line: &str) -> Result<(), Errno> {
     let length = u64::try_from(fstat(file)?.st_size).unwrap_or_default();
     let mut rest = line.as_bytes();
     while !rest.is_empty() {
@@ -286,7 +273,7 @@ fn append(file: &OwnedFd, line: &str) -> std::result::Result<(), Errno> {
 }
 
 /// Ends a line of which a crash left only a part.
-fn end_torn_line(file: &OwnedFd) -> std::result::Result<(), Errno> {
+fn end_torn_line(file: &OwnedFd) -> Result<(), Errno> {
     let length = u64::try_from(fstat(file)?.st_size).unwrap_or_default();
     let mut last = [b'\n'];
     if length > 0 {
@@ -305,12 +292,12 @@ mod tests {
     #[test]
     fn every_field_is_documented() {
         let text = || "a".to_owned();
-        let record = Record {
+        let record = AuditRecord {
             time: text(),
             id: text(),
-            result: Result::Unkillable,
+            result: AuditResult::Unkillable,
             reason: Some(text()),
-            action: Action::Kill,
+            action: AuditAction::Kill,
             mode: "enforce",
             rule: text(),
             why: text(),

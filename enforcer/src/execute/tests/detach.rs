@@ -110,19 +110,19 @@ fn promise_08_a_device_is_taken_and_its_processes_end_at_the_pace_also_over_a_re
     refused(&mut first, &kill(&victims[3].inside()), "paced", true);
     let mut second = executor();
     second.begin_cycle(&nobody, &nobody);
-    second.end_left(|_, _| true);
-    second.end_left(|rule, process| rule != "rule" || process.pid == victims[2].pid());
+    second.end_remaining(|_, _| true);
+    second.end_remaining(|rule, process| rule != "rule" || process.pid == victims[2].pid());
     assert_eq!(victims[3].ended_by(), 15);
     assert!(victims[2].runs(), "the administrator keeps it waiting");
     second.begin_cycle(&nobody, &nobody);
-    second.end_left(|_, _| false);
+    second.end_remaining(|_, _| false);
     assert!(victims[2].runs(), "the minute has no room");
     *now.lock().unwrap() = 1060.0;
     second.begin_cycle(&nobody, &nobody);
-    second.end_left(|_, _| false);
+    second.end_remaining(|_, _| false);
     assert_eq!(victims[2].ended_by(), 15);
     assert!(!stage.own.path().join("left.json").exists());
-    assert!(second.left.is_empty());
+    assert!(second.remaining.is_empty());
 }
 
 #[test]
@@ -144,11 +144,11 @@ fn processes_of_a_device_that_another_machine_had_taken_end_at_the_pace_when_it_
     // A daemon of this host has nothing to do with them.
     let mut daemon = stage.executor();
     daemon.begin_cycle(&nobody, &nobody);
-    daemon.end_left(|_, _| false);
+    daemon.end_remaining(|_, _| false);
     assert!(victims[2].runs() && victims[3].runs());
     let mut second = stage.executor().requested_by("monitor".to_owned()).unwrap();
     second.begin_cycle(&nobody, &nobody);
-    second.end_left(|_, _| false);
+    second.end_remaining(|_, _| false);
     assert_eq!(victims[2].ended_by(), 15);
     assert_eq!(victims[3].ended_by(), 15);
     assert!(!stage.own.path().join("left-asked.json").exists());

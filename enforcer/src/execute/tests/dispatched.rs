@@ -99,7 +99,7 @@ fn after_a_kill_only_the_requests_without_an_outcome_are_unknown() {
     assert_eq!(sender.audit(), lines(&expected));
     assert!(sender.executor.close_dispatched(&position).unwrap().is_empty(), "once");
     let steps = [6, 7].map(on_other_host);
-    let fates = sender.executor.fates_of(&position, &steps).unwrap();
+    let fates = sender.executor.interrupted_steps(&position, &steps).unwrap();
     let outcomes: Vec<_> = fates.iter().map(|it| it.outcome.clone()).collect();
     assert_eq!(outcomes, [Some(Outcome::Done), None]);
 }

@@ -4,7 +4,7 @@ mod audit;
 mod breaker;
 mod detach;
 mod dispatched;
-mod never;
+mod exempt;
 mod report;
 mod resume;
 mod signals;
@@ -32,7 +32,7 @@ use crate::plan::{AttachmentTarget, Key};
 const STRANGER: u32 = 54_321;
 
 /// For what should happen soon.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process that may be ended; it ends with the value.
 struct Victim(Child);
@@ -105,7 +105,7 @@ impl Drop for Victim {
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(2));
@@ -178,13 +178,13 @@ impl Stage {
         self.asking(Box::new(move || Ok(shared.lock().unwrap().clone())))
     }
 
-    fn asking(&self, gpu_use: AskGpuUse) -> Executor {
-        let place = Place {
+    fn asking(&self, gpu_use: ReadGpuUse) -> Executor {
+        let place = ExecutorHost {
             hostname: "here".to_owned(),
             genv_directory: self.genv.path().to_owned(),
             state_directory: self.own.path().to_owned(),
         };
-        let evidence = Evidence {
+        let evidence = EvidenceSources {
             gpu_use,
             gpu_uuid: Box::new(|gpu| Some(format!("GPU-{gpu}"))),
             processes: Box::new(ProcReader::new()),

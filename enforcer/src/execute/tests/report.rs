@@ -1,6 +1,6 @@
 //! Reports of genv 1.4.3.
 
-use super::super::report::{Deed, Report};
+use super::super::report::{Report, ReportAction};
 use super::*;
 
 /// As genv 1.4.3 writes it.
@@ -21,8 +21,8 @@ fn report(pids: &[(u32, Option<&str>)], environment: Option<(&str, u32)>) -> Rep
     Report::parse(report.to_string().as_bytes()).unwrap()
 }
 
-fn outcomes(deeds: &[Deed]) -> Vec<&Outcome> {
-    deeds.iter().map(|deed| &deed.outcome).collect()
+fn outcomes(actions: &[ReportAction]) -> Vec<&Outcome> {
+    actions.iter().map(|action| &action.outcome).collect()
 }
 
 #[test]
@@ -34,9 +34,9 @@ fn a_report_ends_processes_and_detaches_environments() {
     let uid = member.target().uid;
     stage.environment("E", uid, member.pid());
     let report = report(&[(victim.pid(), Some("E")), (outside.pid(), None)], Some(("E", uid)));
-    let (notes, deeds) = stage.executor().execute_report(&report, &BTreeSet::new());
+    let (notes, actions) = stage.executor().execute_report(&report, &BTreeSet::new());
     assert_eq!(notes, CycleNotes::default());
-    assert_eq!(outcomes(&deeds), [&Outcome::Done; 3]);
+    assert_eq!(outcomes(&actions), [&Outcome::Done; 3]);
     assert_eq!(victim.ended_by(), 15);
     assert_eq!(outside.ended_by(), 15);
     assert!(!stage.attached());
@@ -74,7 +74,7 @@ fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() 
         ],
         Some(("E", STRANGER + 1)),
     );
-    let (_, deeds) = stage.executor().execute_report(&report, &BTreeSet::new());
+    let (_, actions) = stage.executor().execute_report(&report, &BTreeSet::new());
     let expected = [
         ("it ended by itself", false),
         ("it ended by itself", false),
@@ -84,11 +84,11 @@ fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() 
         ("pid 1 is never ended", false),
         ("another user's", true),
     ];
-    assert_eq!(deeds.len(), expected.len());
-    for (deed, (part, again)) in deeds.iter().zip(expected) {
-        is_refusal(&deed.outcome, part, again);
+    assert_eq!(actions.len(), expected.len());
+    for (action, (part, again)) in actions.iter().zip(expected) {
+        is_refusal(&action.outcome, part, again);
     }
-    let settled: Vec<bool> = deeds.iter().map(Deed::is_settled).collect();
+    let settled: Vec<bool> = actions.iter().map(ReportAction::is_settled).collect();
     assert_eq!(settled, [true, true, false, false, false, false, false]);
     for victim in [&mut member, &mut inside, &mut off_the_device] {
         assert!(victim.runs());
@@ -103,9 +103,9 @@ fn promise_08_a_report_is_carried_out_at_the_pace() {
     let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
     stage.policy.breaker.signals_per_minute = 3;
     let pids: Vec<_> = victims.iter().map(|victim| (victim.pid(), None)).collect();
-    let (_, deeds) = stage.executor().execute_report(&report(&pids, None), &BTreeSet::new());
-    assert_eq!(outcomes(&deeds[..2]), [&Outcome::Done; 2]);
-    is_refusal(&deeds[2].outcome, "paced", true);
+    let (_, actions) = stage.executor().execute_report(&report(&pids, None), &BTreeSet::new());
+    assert_eq!(outcomes(&actions[..2]), [&Outcome::Done; 2]);
+    is_refusal(&actions[2].outcome, "paced", true);
     assert!(victims[2].runs());
 }
 

@@ -8,8 +8,8 @@ fn left(text: &[u8], position: &LogPosition, steps: &[Step]) -> (Stage, Option<S
     let stage = Stage::new(&[]);
     fs::write(stage.own.path().join("audit.jsonl"), text).unwrap();
     let mut executor = stage.executor();
-    let unknown = executor.take_up_audit().unwrap();
-    let fates = executor.fates_of(position, steps).unwrap();
+    let unknown = executor.close_interrupted_action().unwrap();
+    let fates = executor.interrupted_steps(position, steps).unwrap();
     (stage, unknown, fates)
 }
 
@@ -43,7 +43,7 @@ fn wherever_the_audit_breaks_off_each_intention_has_one_outcome() {
         assert_eq!(fates[0].outcome, outcome, "{length}");
         assert_eq!(unknown.is_some(), expected.contains(&"unknown"), "{length}");
         // The next start has nothing to add.
-        assert_eq!(stage.executor().take_up_audit().unwrap(), None);
+        assert_eq!(stage.executor().close_interrupted_action().unwrap(), None);
         assert_eq!(results(&stage), expected, "{length}");
     }
 }
@@ -59,7 +59,7 @@ fn what_another_run_did_is_not_taken_for_what_was_begun() {
     let after = executor.log_position();
     let fate_after = |position: &LogPosition| {
         let steps = std::slice::from_ref(&step);
-        executor.fates_of(position, steps).unwrap().remove(0)
+        executor.interrupted_steps(position, steps).unwrap().remove(0)
     };
     assert_eq!(fate_after(&before).outcome, Some(Outcome::Done));
     assert_eq!(fate_after(&after).outcome, None);
@@ -93,14 +93,14 @@ fn processes_that_nobody_came_to_after_their_device_was_taken_are_named() {
     for (count, begun, done) in [(0, 0, false), (1, 0, false), (2, 0, true), (4, 1, true), (6, 2, true)] {
         let text = lines[..count].concat();
         let (_, _, fates) = left(text.as_bytes(), &position, std::slice::from_ref(&step));
-        let [fate] = fates.as_slice() else { panic!("{fates:?}") };
-        assert_eq!(fate.outcome.is_some(), done, "{count}");
-        let StepKind::Detach(taken) = &fate.step.kind else { panic!("{fate:?}") };
+        let [interrupted] = fates.as_slice() else { panic!("{fates:?}") };
+        assert_eq!(interrupted.outcome.is_some(), done, "{count}");
+        let StepKind::Detach(taken) = &interrupted.step.kind else { panic!("{interrupted:?}") };
         if count == 0 {
             // Nothing was begun: nobody is left over.
-            assert_eq!(fate.left, []);
+            assert_eq!(interrupted.left, []);
         } else {
-            assert_eq!((taken.processes.len(), fate.left.len()), (begun, 2 - begun));
+            assert_eq!((taken.processes.len(), interrupted.left.len()), (begun, 2 - begun));
         }
     }
 }
@@ -114,8 +114,11 @@ fn how_something_went_is_written_before_anything_else_is_intended() {
     let target = victim.target();
     executor.execute(&terminate(&target), "why");
     // Its own last line comes too late.
-    let mut record =
-        executor.record(Action::Kill, &Target::Process(target.clone().into()), &Cause { rule: "rule", why: "why" });
+    let mut record = executor.record(
+        AuditAction::Kill,
+        &Target::Process(target.clone().into()),
+        &Cause { rule: "rule", why: "why" },
+    );
     executor.intend(&mut record).unwrap();
     fs::rename(path("audit.jsonl"), path("kept")).unwrap();
     fs::create_dir(path("audit.jsonl")).unwrap();

@@ -27,7 +27,7 @@ impl Tracer {
             // What it traces is let go when this thread ends.
             let _ = stopped.recv();
         });
-        has_started.recv_timeout(PATIENCE).unwrap().unwrap();
+        has_started.recv_timeout(TIMEOUT).unwrap().unwrap();
         Self { stop: Some(stop), thread: Some(thread) }
     }
 }

@@ -16,30 +16,30 @@ use super::unknown::UnknownUses;
 use crate::config::HostSet;
 
 /// Positions in the lists of [`Facts`].
-pub(super) type HostId = usize;
-pub(super) type UserId = usize;
-pub(super) type EnvironmentId = usize;
-pub(super) type AttachmentId = usize;
-pub(super) type ProcessId = usize;
+pub(crate) type HostId = usize;
+pub(crate) type UserId = usize;
+pub(crate) type EnvironmentId = usize;
+pub(crate) type AttachmentId = usize;
+pub(crate) type ProcessId = usize;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Facts<'a> {
-    pub(super) hosts: Vec<HostFacts<'a>>,
-    pub(super) users: Vec<UserFacts<'a>>,
-    pub(super) environments: Vec<EnvironmentFacts<'a>>,
-    pub(super) attachments: Vec<AttachmentFacts>,
-    pub(super) processes: Vec<ProcessFacts<'a>>,
+pub(crate) struct Facts<'a> {
+    pub(crate) hosts: Vec<HostFacts<'a>>,
+    pub(crate) users: Vec<UserFacts<'a>>,
+    pub(crate) environments: Vec<EnvironmentFacts<'a>>,
+    pub(crate) attachments: Vec<AttachmentFacts>,
+    pub(crate) processes: Vec<ProcessFacts<'a>>,
     /// Each GPU that a process uses, by process.
-    pub(super) uses: Vec<UseFacts>,
+    pub(crate) uses: Vec<UseFacts>,
     /// Sorted by user and host.
-    pub(super) environments_by_user: Vec<EnvironmentId>,
+    pub(crate) environments_by_user: Vec<EnvironmentId>,
     /// Sorted by user, host and GPU.
-    pub(super) attachments_by_user: Vec<AttachmentId>,
+    pub(crate) attachments_by_user: Vec<AttachmentId>,
     /// Positions in `uses`, sorted by user, host and GPU; only of processes of which the user is known.
-    pub(super) uses_by_user: Vec<usize>,
+    pub(crate) uses_by_user: Vec<usize>,
     /// Positions in `uses` of processes in an environment, sorted by it and GPU.
-    pub(super) uses_by_environment: Vec<usize>,
+    pub(crate) uses_by_environment: Vec<usize>,
     /// The longest of all hosts' gaps.
     longest_gap_seconds: f64,
     /// Users whom the configuration names by their uids as out of reach.
@@ -50,24 +50,24 @@ pub(super) struct Facts<'a> {
 }
 
 #[derive(Debug)]
-pub(super) struct HostFacts<'a> {
-    pub(super) hostname: &'a str,
+pub(crate) struct HostFacts<'a> {
+    pub(crate) hostname: &'a str,
     /// Absent where it may not be looked at.
-    pub(super) snapshot: Option<&'a Snapshot>,
-    pub(super) freshness: HostFreshness,
-    pub(super) environments: Range<EnvironmentId>,
-    pub(super) processes: Range<ProcessId>,
+    pub(crate) snapshot: Option<&'a Snapshot>,
+    pub(crate) freshness: HostFreshness,
+    pub(crate) environments: Range<EnvironmentId>,
+    pub(crate) processes: Range<ProcessId>,
     /// By GPU that they use, processes of which it is not known where they belong.
-    pub(super) unknown_uses: BTreeMap<u32, UnknownUses<'a>>,
+    pub(in crate::plan) unknown_uses: BTreeMap<u32, UnknownUses<'a>>,
     /// How many such processes there are, by user.
-    pub(super) unknown_by_user: BTreeMap<&'a str, u64>,
+    pub(crate) unknown_by_user: BTreeMap<&'a str, u64>,
     /// By pid; empty until a process is asked for.
     process_ids: OnceCell<HashMap<u32, ProcessId>>,
 }
 
 impl HostFacts<'_> {
     /// A GPU by its index.
-    pub(super) fn device(&self, gpu: u32) -> Option<&Device> {
+    pub(crate) fn device(&self, gpu: u32) -> Option<&Device> {
         let is_it = |device: &&Device| device.index == DeviceIndex::gpu(gpu);
         let devices = &self.snapshot?.devices;
         // The indices mostly are the positions.
@@ -83,18 +83,18 @@ impl HostFacts<'_> {
     }
 
     /// The UUID of a GPU, if the GPU reports one.
-    pub(super) fn uuid_of(&self, gpu: u32) -> Option<&str> {
+    pub(crate) fn uuid_of(&self, gpu: u32) -> Option<&str> {
         let uuid = self.device(gpu)?.uuid.as_str();
         Some(uuid).filter(|uuid| !uuid.is_empty())
     }
 
     /// Whether a record of the state is damaged, so that what is not there may exist all the same.
-    pub(super) fn state_is_damaged(&self) -> bool {
+    pub(crate) fn state_is_damaged(&self) -> bool {
         self.state_error().is_some()
     }
 
     /// Whether an entry of the state is damaged that may say who holds a GPU.
-    pub(super) fn holders_are_damaged(&self, gpu: u32) -> bool {
+    pub(crate) fn holders_are_damaged(&self, gpu: u32) -> bool {
         let entries = self.state_error().unwrap_or_default().split("; ");
         let mut entries = entries.filter_map(|entry| entry.strip_prefix("devices.json: "));
         // One of which the index is whole is named by it.
@@ -108,128 +108,128 @@ impl HostFacts<'_> {
     }
 
     /// Whether a process of which it is not known where it belongs may be of this user and uses the GPU.
-    pub(super) fn hides_use_of(&self, username: &str, gpu: u32) -> bool {
+    pub(crate) fn hides_use_of(&self, username: &str, gpu: u32) -> bool {
         let unknown = self.unknown_uses.get(&gpu);
         unknown.is_some_and(|unknown| unknown.may_be_of(username))
     }
 
     /// Whether a process of this user uses the GPU of which it is not known where it belongs.
-    pub(super) fn is_hidden_by(&self, username: &str, gpu: u32) -> bool {
+    pub(crate) fn is_hidden_by(&self, username: &str, gpu: u32) -> bool {
         let unknown = self.unknown_uses.get(&gpu);
         unknown.is_some_and(|unknown| unknown.are_of(username))
     }
 
     /// Whether all processes on all GPUs are known.
-    pub(super) fn measures_all_processes(&self) -> bool {
+    pub(crate) fn measures_all_processes(&self) -> bool {
         let devices = self.snapshot.map_or(&[][..], |it| &it.devices);
         let mut wholes = devices.iter().filter(|it| it.index.mig.is_none());
         wholes.all(|device| self.measures_processes(device.index.gpu))
     }
 
     /// Whether all processes on a GPU are known, and explain the readings of the GPU itself.
-    pub(super) fn measures_processes(&self, gpu: u32) -> bool {
+    pub(crate) fn measures_processes(&self, gpu: u32) -> bool {
         self.snapshot.is_some_and(|it| it.use_measured(gpu))
     }
 }
 
 #[derive(Debug)]
-pub(super) struct UserFacts<'a> {
-    pub(super) name: &'a str,
-    pub(super) uid: Option<u32>,
+pub(crate) struct UserFacts<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) uid: Option<u32>,
     /// `uid:1234`, as which configurations may know a user who has a name.
     alias: Option<String>,
     /// Absent if they could not be told: the user may be in any.
-    pub(super) groups: Option<&'a BTreeSet<String>>,
+    pub(crate) groups: Option<&'a BTreeSet<String>>,
     /// Out of reach of every rule.
-    pub(super) never: bool,
+    pub(crate) never: bool,
 }
 
 impl UserFacts<'_> {
     /// The name, and what else the user is called.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.name).chain(self.alias.as_deref())
     }
 
-    pub(super) fn is_in(&self, names: &BTreeSet<String>) -> bool {
+    pub(crate) fn is_in(&self, names: &BTreeSet<String>) -> bool {
         self.names().any(|name| names.contains(name))
     }
 }
 
 #[derive(Debug)]
-pub(super) struct EnvironmentFacts<'a> {
-    pub(super) environment: &'a Environment,
-    pub(super) host: HostId,
-    pub(super) user: UserId,
+pub(crate) struct EnvironmentFacts<'a> {
+    pub(crate) environment: &'a Environment,
+    pub(crate) host: HostId,
+    pub(crate) user: UserId,
     /// Unix time by the clock of its host.
-    pub(super) created_seconds: Option<f64>,
+    pub(crate) created_seconds: Option<f64>,
     /// The end of its lease, Unix time by the clock of its host.
-    pub(super) lease_end_seconds: Option<f64>,
-    pub(super) attachments: Range<AttachmentId>,
+    pub(crate) lease_end_seconds: Option<f64>,
+    pub(crate) attachments: Range<AttachmentId>,
     /// Whether the environment attached an index while another GPU was there. The environment's GPUs are not known
     /// then.
-    pub(super) moved: bool,
+    pub(crate) moved: bool,
     /// In [`Facts::uses_by_environment`].
-    pub(super) uses: Range<usize>,
+    pub(crate) uses: Range<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AttachmentFacts {
-    pub(super) environment: EnvironmentId,
-    pub(super) host: HostId,
-    pub(super) user: UserId,
-    pub(super) gpu: u32,
+pub(crate) struct AttachmentFacts {
+    pub(crate) environment: EnvironmentId,
+    pub(crate) host: HostId,
+    pub(crate) user: UserId,
+    pub(crate) gpu: u32,
     /// What it claims; absent: the whole device.
-    pub(super) memory_bytes: Option<u64>,
+    pub(crate) memory_bytes: Option<u64>,
     /// Unix time, in whole seconds as the state has it.
-    pub(super) attached_seconds: Option<i64>,
+    pub(crate) attached_seconds: Option<i64>,
     /// The time of its detach, Unix time; absent where a state that was read afterwards shows the attachment again.
-    pub(super) detached_seconds: Option<f64>,
+    pub(crate) detached_seconds: Option<f64>,
     /// Whether nothing shows that its user made the attachment.
-    pub(super) unconfirmed: bool,
+    pub(crate) unconfirmed: bool,
     /// Utilization by the processes of its environment, as a part of the time that others left of the GPU. Absent if it was
     /// not measured for all of them.
-    pub(super) utilization_ratio: Option<f64>,
+    pub(crate) utilization_ratio: Option<f64>,
 }
 
 #[derive(Debug)]
-pub(super) struct ProcessFacts<'a> {
-    pub(super) process: &'a Process,
-    pub(super) host: HostId,
+pub(crate) struct ProcessFacts<'a> {
+    pub(crate) process: &'a Process,
+    pub(crate) host: HostId,
     /// For whom it runs; absent if that, or where it belongs, is unknown.
-    pub(super) user: Option<UserId>,
+    pub(crate) user: Option<UserId>,
     /// Whose it is although nobody knows where it belongs; absent where `user` is there, and where it may be anybody's.
-    pub(super) unknown_owner: Option<UserId>,
-    pub(super) environment: Option<EnvironmentId>,
-    pub(super) uses: Range<usize>,
+    pub(crate) unknown_owner: Option<UserId>,
+    pub(crate) environment: Option<EnvironmentId>,
+    pub(crate) uses: Range<usize>,
     /// It can be named without a doubt, and no rule is forbidden to end it.
-    pub(super) within_reach: bool,
+    pub(crate) within_reach: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct UseFacts {
-    pub(super) process: ProcessId,
-    pub(super) gpu: u32,
+pub(crate) struct UseFacts {
+    pub(crate) process: ProcessId,
+    pub(crate) gpu: u32,
     /// What was measured of it, on all MIG devices of the GPU.
-    pub(super) memory_bytes: u64,
+    pub(crate) memory_bytes: u64,
     /// Whether one of its uses [shows use](genv_core::model::ProcessDevice::shows_use).
-    pub(super) shows_use: bool,
+    pub(crate) shows_use: bool,
     /// Whether the driver told the memory on all of them.
-    pub(super) memory_is_measured: bool,
+    pub(crate) memory_is_measured: bool,
     /// Absent if it was not measured on any of them.
-    pub(super) utilization_ratio: Option<f64>,
+    pub(crate) utilization_ratio: Option<f64>,
     /// Utilization by processes of other users on the GPU: what was measured of them, or what the device itself tells beyond
     /// the processes of this user, if that is more, for drivers tell nothing of shares below a percent.
-    pub(super) others_ratio: f64,
+    pub(crate) others_ratio: f64,
 }
 
 impl<'a> Facts<'a> {
     /// A host by its name.
-    pub(super) fn host(&self, hostname: &str) -> Option<HostId> {
+    pub(crate) fn host(&self, hostname: &str) -> Option<HostId> {
         self.host_ids.get(hostname).copied()
     }
 
     /// Whether each host is in a set.
-    pub(super) fn are_in(&self, set: &HostSet) -> Vec<bool> {
+    pub(crate) fn are_in(&self, set: &HostSet) -> Vec<bool> {
         // A search in a set of names takes longer than one for a host, but the set may have many more names.
         let is_distinct = self.host_ids.len() == self.hosts.len();
         if is_distinct && set.0.len() < self.hosts.len() {
@@ -243,18 +243,18 @@ impl<'a> Facts<'a> {
     }
 
     /// A user by name.
-    pub(super) fn user(&self, username: &str) -> Option<UserId> {
+    pub(crate) fn user(&self, username: &str) -> Option<UserId> {
         self.user_ids.get(username).copied()
     }
 
     /// An environment of a host.
-    pub(super) fn environment(&self, hostname: &str, eid: &str) -> Option<EnvironmentId> {
+    pub(crate) fn environment(&self, hostname: &str, eid: &str) -> Option<EnvironmentId> {
         let host = self.host(hostname)?;
         self.environment_ids.get(&(host, eid)).copied()
     }
 
     /// A process of a host.
-    pub(super) fn process(&self, hostname: &str, pid: u32) -> Option<ProcessId> {
+    pub(crate) fn process(&self, hostname: &str, pid: u32) -> Option<ProcessId> {
         let host = &self.hosts[self.host(hostname)?];
         let ids = host.process_ids.get_or_init(|| {
             let ids = host.processes.clone();
@@ -264,7 +264,7 @@ impl<'a> Facts<'a> {
     }
 
     /// What the processes of a user use on all hosts.
-    pub(super) fn uses_of_user(&self, username: &str) -> impl Iterator<Item = &UseFacts> {
+    pub(crate) fn uses_of_user(&self, username: &str) -> impl Iterator<Item = &UseFacts> {
         let user = self.user(username);
         let of = |position: usize| self.processes[self.uses[position].process].user;
         let all = &self.uses_by_user;
@@ -274,7 +274,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The devices that the environments of a user are attached to, on all hosts.
-    pub(super) fn attachments_of_user(&self, username: &str) -> impl Iterator<Item = &AttachmentFacts> {
+    pub(crate) fn attachments_of_user(&self, username: &str) -> impl Iterator<Item = &AttachmentFacts> {
         let user = self.user(username);
         let all = &self.attachments_by_user;
         let of = |id: AttachmentId| Some(self.attachments[id].user);
@@ -284,18 +284,18 @@ impl<'a> Facts<'a> {
     }
 
     /// The longest gap of a host, or of all.
-    pub(super) fn longest_gap_seconds(&self, host: Option<HostId>) -> f64 {
+    pub(crate) fn longest_gap_seconds(&self, host: Option<HostId>) -> f64 {
         host.map_or(self.longest_gap_seconds, |host| self.hosts[host].freshness.longest_gap_seconds)
     }
 
     /// What the processes of an environment use, by GPU.
-    pub(super) fn uses_of(&self, environment: EnvironmentId) -> impl Iterator<Item = &UseFacts> {
+    pub(crate) fn uses_of(&self, environment: EnvironmentId) -> impl Iterator<Item = &UseFacts> {
         let range = self.environments[environment].uses.clone();
         self.uses_by_environment[range].iter().map(|&position| &self.uses[position])
     }
 
     /// What the processes of an environment use of a GPU.
-    pub(super) fn uses_on(&self, environment: EnvironmentId, gpu: u32) -> impl Iterator<Item = &UseFacts> {
+    pub(crate) fn uses_on(&self, environment: EnvironmentId, gpu: u32) -> impl Iterator<Item = &UseFacts> {
         let all = &self.uses_by_environment[self.environments[environment].uses.clone()];
         let of = |position: &usize| self.uses[*position].gpu;
         let first = all.partition_point(|position| of(position) < gpu);
@@ -303,7 +303,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The devices that an environment is attached to.
-    pub(super) fn attachments_of(&self, environment: EnvironmentId) -> &[AttachmentFacts] {
+    pub(crate) fn attachments_of(&self, environment: EnvironmentId) -> &[AttachmentFacts] {
         &self.attachments[self.environments[environment].attachments.clone()]
     }
 }

@@ -5,7 +5,7 @@ use super::{AttachmentFacts, Facts, HostId, UseFacts, UserId};
 
 impl UseFacts {
     /// Utilization as a part of the time that processes of other users left of the GPU. Absent if it was not measured.
-    pub(in crate::plan) fn of_what_is_left(&self) -> Option<f64> {
+    pub(crate) fn of_what_is_left(&self) -> Option<f64> {
         of_what_is_left(self.utilization_ratio?, self.others_ratio)
     }
 }

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::{History, ViolationHistory};
-use crate::config::{Rule, RuleKind};
+use crate::config::Rule;
+use crate::kinds::{self, IdleLimit};
 use crate::plan::facts::{AttachmentFacts, EnvironmentId, Facts, HostFacts, HostId, ProcessId, UseFacts};
 use crate::plan::selector::View;
-use crate::plan::{Subject, rules, words};
+use crate::plan::{Subject, words};
 
 /// What a violation was concluded from when it was last seen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -312,21 +313,19 @@ impl Evidence<'_, '_> {
 
     /// How busy an idle device is now was not measured, or not for as long as the rule asks since it was not.
     fn unmeasured_idleness(&self, attachment: &AttachmentFacts) -> Option<String> {
-        let RuleKind::Idle { over, below, .. } = self.view.rule.kind else {
-            return None;
-        };
+        let IdleLimit { over, below } = self.view.rule.kind.idle_limit()?;
         let gpu = attachment.gpu;
         if !self.known.about.gpus.contains(&gpu) {
             return None;
         }
-        if rules::sample(self.facts, attachment).is_none() {
+        if kinds::sample(self.facts, attachment).is_none() {
             return Some(format!("the use of device {gpu} is not measured"));
         }
         let known = self.history.hosts.get(self.host().hostname)?;
         let eid = &self.facts.environments[attachment.environment].environment.eid;
         let windows = known.idle.get(&self.view.rule.name)?.get(eid)?;
         let window = windows.get(gpu)?.clone();
-        let window = rules::window_now(self.facts, over, window, attachment)?;
+        let window = kinds::window_now(self.facts, over, window, attachment)?;
         let lacks = window.lacks(over, below);
         let over = words::duration(over.as_secs());
         lacks.then(|| format!("the use of device {gpu} was not measured for a time, and is not yet for {over}"))
@@ -334,7 +333,7 @@ impl Evidence<'_, '_> {
 
     /// A rule about memory lacks the amount of a use.
     fn lacks_memory(&self, used: &UseFacts) -> Option<String> {
-        let is_about_memory = matches!(self.view.rule.kind, RuleKind::EnvMemory | RuleKind::MaxMemoryPerUser { .. });
+        let is_about_memory = self.view.rule.kind.counts_memory();
         let counts = self.facts.processes[used.process].host == self.host && self.known.about.gpus.contains(&used.gpu);
         let is_unknown = is_about_memory && !used.memory_is_measured && counts;
         let gpu = used.gpu;

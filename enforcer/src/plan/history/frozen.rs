@@ -1,7 +1,5 @@
 //! Violations that are not found, and of which it is not known whether they are over.
 
-use serde::Serialize;
-
 use super::History;
 use super::evidence::unknown;
 use super::of_rule::{Entry, OfRule};
@@ -13,7 +11,7 @@ use crate::plan::selector::View;
 pub(in crate::plan) const MOST_FROZEN: usize = 10_000;
 
 /// A violation that was found before, and of which a part of the evidence is not known now: it neither goes on nor ends.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Frozen {
     /// What it is known by.
     pub key: Key,

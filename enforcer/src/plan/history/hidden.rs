@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{HostHistory, ObservedTime};
-use crate::config::{Rule, RuleKind};
+use crate::config::Rule;
 use crate::plan::facts::{Facts, HostId};
 
 /// For how long a device was hidden, and when it was last.
@@ -18,13 +18,7 @@ pub(super) struct Hidden {
 
 impl HostHistory {
     /// For how long a device of a user is hidden, if it is hidden now.
-    pub(in crate::plan) fn hidden_seconds(
-        &self,
-        username: &str,
-        gpu: u32,
-        now_seconds: f64,
-        longest_gap_seconds: f64,
-    ) -> f64 {
+    pub(crate) fn hidden_seconds(&self, username: &str, gpu: u32, now_seconds: f64, longest_gap_seconds: f64) -> f64 {
         let hidden = self.hidden.get(username).and_then(|gpus| gpus.get(&gpu));
         hidden.map_or(0.0, |it| it.time.at(now_seconds, longest_gap_seconds))
     }
@@ -71,6 +65,6 @@ impl HostHistory {
 
 /// The longest time for which a rule about unknown processes remembers.
 fn remember_seconds(rules: &[Rule]) -> f64 {
-    let about = rules.iter().filter(|rule| matches!(rule.kind, RuleKind::UnknownProcesses { .. }));
+    let about = rules.iter().filter(|rule| rule.kind.looks_at_unknown());
     about.fold(0.0, |longest, rule| longest.max(rule.remember.as_secs_f64()))
 }

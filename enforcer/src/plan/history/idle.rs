@@ -11,7 +11,7 @@ const PARTS: f32 = 12.0;
 /// The last samples, without a gap.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::plan) struct IdleWindow {
+pub(crate) struct IdleWindow {
     /// When the environment was attached, Unix time: who attaches anew begins anew.
     attached_seconds: Option<i64>,
     /// User of the environment.
@@ -83,13 +83,13 @@ impl From<Bucket> for (f32, f32, f32, f32) {
 
 /// The utilization of an attachment over a whole window.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::plan) struct Average {
+pub(crate) struct Average {
     /// The average over the measured time.
-    pub(in crate::plan) measured: f64,
+    pub(crate) measured: f64,
     /// The average if the device worked during all the time without a measurement.
-    pub(in crate::plan) at_most: f64,
+    pub(crate) at_most: f64,
     /// The part of the window that was not measured.
-    pub(in crate::plan) gaps: Duration,
+    pub(crate) gaps: Duration,
 }
 
 /// What is seen of an attachment that goes on with the window of an earlier one.
@@ -105,45 +105,45 @@ struct Again {
 
 /// The attachment that a window is of now.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::plan) struct Holding<'h> {
-    pub(in crate::plan) username: &'h str,
-    pub(in crate::plan) attached_seconds: Option<i64>,
-    pub(in crate::plan) unconfirmed: bool,
+pub(crate) struct Holding<'h> {
+    pub(crate) username: &'h str,
+    pub(crate) attached_seconds: Option<i64>,
+    pub(crate) unconfirmed: bool,
     /// For how long an attachment of the same user goes on with the window.
-    pub(in crate::plan) remember: Duration,
-    pub(in crate::plan) now_seconds: Option<f64>,
+    pub(crate) remember: Duration,
+    pub(crate) now_seconds: Option<f64>,
 }
 
 /// A sample: the part of the time since the one before during which the environment's kernels ran.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::plan) struct Sample {
-    pub(in crate::plan) attached_seconds: Option<i64>,
-    pub(in crate::plan) sampled_seconds: f64,
-    pub(in crate::plan) utilization_ratio: f64,
+pub(crate) struct Sample {
+    pub(crate) attached_seconds: Option<i64>,
+    pub(crate) sampled_seconds: f64,
+    pub(crate) utilization_ratio: f64,
 }
 
 impl IdleWindow {
     /// Whether it is a user's; of one that an earlier version wrote this is not known.
-    pub(in crate::plan) fn is_of(&self, username: &str) -> bool {
+    pub(crate) fn is_of(&self, username: &str) -> bool {
         self.username().is_none_or(|own| own == username)
     }
 
-    pub(in crate::plan) fn username(&self) -> Option<&str> {
+    pub(crate) fn username(&self) -> Option<&str> {
         self.username.as_deref()
     }
 
-    pub(in crate::plan) const fn is_unconfirmed(&self) -> bool {
+    pub(crate) const fn is_unconfirmed(&self) -> bool {
         self.unconfirmed
     }
 
     /// Whether the average of each part reaches this limit.
-    pub(in crate::plan) fn is_used_throughout(&self, below: f64) -> bool {
+    pub(crate) fn is_used_throughout(&self, below: f64) -> bool {
         let mut parts = self.buckets.iter();
         parts.all(|it| f64::from(it.utilized_seconds) >= below * f64::from(it.seconds))
     }
 
     /// Whether its last sample is at most so old.
-    pub(in crate::plan) fn is_younger(&self, seconds: f64, now_seconds: Option<f64>) -> bool {
+    pub(crate) fn is_younger(&self, seconds: f64, now_seconds: Option<f64>) -> bool {
         let age = now_seconds.zip(self.sampled_seconds);
         age.is_some_and(|(now, at)| (now - at).abs() < seconds)
     }
@@ -151,7 +151,7 @@ impl IdleWindow {
     /// It is of this attachment now. One that was made since goes on with the window, if the rule remembers it: where both
     /// looks show the device held by the user, the time between them counts. What ran on an attachment that nothing shows to
     /// be its user's doing never counts for one that its user made.
-    pub(in crate::plan) fn follow(&mut self, held: &Holding<'_>) {
+    pub(crate) fn follow(&mut self, held: &Holding<'_>) {
         if self.unconfirmed && !held.unconfirmed {
             let own = self.confirmed.take();
             let remember = held.remember.as_secs_f64();
@@ -179,7 +179,7 @@ impl IdleWindow {
     }
 
     /// Whether an attachment that goes on with the window is used by itself, or was there for less than this.
-    pub(in crate::plan) fn is_used_again(&self, below: f64, patience: Duration) -> bool {
+    pub(crate) fn is_used_again(&self, below: f64, patience: Duration) -> bool {
         self.again.as_ref().is_some_and(|again| {
             let now = self.sampled_seconds.unwrap_or(again.since_seconds);
             let used = f64::from(again.utilized_seconds / again.seconds);
@@ -188,24 +188,24 @@ impl IdleWindow {
     }
 
     /// Marks the attachment as not seen. A sample within the length of the window continues the window.
-    pub(in crate::plan) const fn wait(&mut self) {
+    pub(crate) const fn wait(&mut self) {
         self.waits = true;
     }
 
     /// Marks the attachment as present without a measurement.
-    pub(in crate::plan) const fn fail(&mut self) {
+    pub(crate) const fn fail(&mut self) {
         self.fails = true;
     }
 
     /// Whether gaps leave open if the average is below this limit.
-    pub(in crate::plan) fn lacks(&self, over: Duration, below: f64) -> bool {
+    pub(crate) fn lacks(&self, over: Duration, below: f64) -> bool {
         let average = self.average(over);
         self.is_interrupted || average.is_some_and(|it| it.measured < below && it.at_most >= below)
     }
 
     /// Adds a sample. The time of a gap, or of a clock that was set back, does not count as measured. A later sample
     /// continues the window, unless the gap is longer than the window.
-    pub(in crate::plan) fn observe(&mut self, sample: Sample, over: Duration, longest_gap_seconds: f64) {
+    pub(crate) fn observe(&mut self, sample: Sample, over: Duration, longest_gap_seconds: f64) {
         let over_milliseconds = over.as_millis();
         if self.attached_seconds != sample.attached_seconds || self.over_milliseconds != over_milliseconds {
             *self = Self {
@@ -274,7 +274,7 @@ impl IdleWindow {
     }
 
     /// The average over the window, once enough time was measured.
-    pub(in crate::plan) fn average(&self, over: Duration) -> Option<Average> {
+    pub(crate) fn average(&self, over: Duration) -> Option<Average> {
         let seconds = self.seconds();
         let sum = |of: fn(&Bucket) -> f32| self.buckets.iter().map(of).sum::<f32>();
         let utilized = sum(|it| it.utilized_seconds);
@@ -293,147 +293,4 @@ impl IdleWindow {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const OVER: Duration = Duration::from_secs(600);
-
-    fn sample(sampled_seconds: f64, utilization_ratio: f64) -> Sample {
-        Sample { attached_seconds: Some(0), sampled_seconds, utilization_ratio }
-    }
-
-    fn observed(samples: impl Iterator<Item = (f64, f64)>) -> IdleWindow {
-        let mut window = IdleWindow::default();
-        for (at, utilization) in samples {
-            window.observe(sample(at, utilization), OVER, 30.0);
-        }
-        window
-    }
-
-    fn measured(window: &IdleWindow) -> Option<f64> {
-        window.average(OVER).map(|it| it.measured)
-    }
-
-    #[test]
-    fn what_was_not_measured_may_have_been_use() {
-        let idle = || observed((0..=60).map(|i| (f64::from(i) * 10.0, 0.0)));
-        for (failed_seconds, lacks) in [(30.0, false), (32.0, true), (590.0, true)] {
-            let mut window = idle();
-            window.fail();
-            window.observe(sample(600.0 + failed_seconds, 0.0), OVER, 30.0);
-            let average = window.average(OVER).unwrap();
-            assert_eq!(average.measured, 0.0);
-            let at_most = failed_seconds / (600.0 + failed_seconds);
-            assert!((average.at_most - at_most).abs() < 1e-6, "{average:?}");
-            assert_eq!(average.gaps.as_secs_f64().round(), failed_seconds);
-            assert_eq!(window.lacks(OVER, 0.05), lacks, "{failed_seconds}");
-            let written = serde_json::to_string(&window).unwrap();
-            assert_eq!(serde_json::from_str::<IdleWindow>(&written).unwrap(), window);
-            // The answer is known again once all the time since the gap is measured.
-            for i in 1..=60 {
-                let at = 600.0 + failed_seconds + f64::from(i) * 10.0;
-                window.observe(sample(at, 0.0), OVER, 30.0);
-            }
-            assert_eq!(window.average(OVER).unwrap().at_most, 0.0);
-        }
-        // A gap in which the enforcer did not run only makes the window longer.
-        let mut window = idle();
-        window.observe(sample(900.0, 0.0), OVER, 30.0);
-        let average = window.average(OVER).unwrap();
-        assert_eq!((average.at_most, average.gaps.as_secs()), (0.0, 300));
-    }
-
-    #[test]
-    fn windows_that_an_earlier_version_wrote_are_read() {
-        let text = r#"{"over_milliseconds":600000,"buckets":[[50.0,2.5],[10.0,0.0]]}"#;
-        let window: IdleWindow = serde_json::from_str(text).unwrap();
-        assert_eq!(window.seconds(), 60.0);
-    }
-
-    #[test]
-    fn a_window_that_is_not_wholly_observed_has_no_average() {
-        let minutes = |minutes: u32| observed((0..=minutes * 6).map(|i| (f64::from(i) * 10.0, 0.0)));
-        assert_eq!(measured(&minutes(9)), None);
-        assert_eq!(measured(&minutes(10)), Some(0.0));
-    }
-
-    #[test]
-    fn work_leaves_the_window_after_its_length_and_a_part() {
-        let at = |minutes: f64| {
-            observed(
-                (0..)
-                    .map(|i| f64::from(i) * 10.0)
-                    .take_while(|at| *at <= minutes * 60.0)
-                    .map(|at| (at, if at <= 600.0 { 1.0 } else { 0.0 })),
-            )
-        };
-        assert_eq!(measured(&at(10.0)), Some(1.0));
-        let half = measured(&at(15.0)).unwrap();
-        assert!((0.45..0.6).contains(&half), "{half}");
-        assert!(measured(&at(19.0)).unwrap() > 0.0);
-        assert_eq!(measured(&at(21.0)), Some(0.0));
-    }
-
-    #[test]
-    fn a_gap_and_a_clock_that_is_set_back_do_not_count_and_longer_than_the_window_begin_anew() {
-        let idle = || observed((0..=60).map(|i| (f64::from(i) * 10.0, 0.0)));
-        for (at, goes_on) in [(600.0, true), (631.0, true), (1200.0, true), (1201.0, false), (0.0, true), (-1.0, false)]
-        {
-            let mut window = idle();
-            assert_eq!(measured(&window), Some(0.0));
-            // What is told of the time in between is not told by this sample.
-            window.observe(sample(at, 1.0), OVER, 30.0);
-            assert_eq!(measured(&window), goes_on.then_some(0.0), "{at}");
-            assert_eq!(window.is_interrupted, !goes_on, "{at}");
-            for i in 1..=60 {
-                window.observe(sample(at + f64::from(i) * 10.0, 0.0), OVER, 30.0);
-            }
-            assert_eq!(measured(&window), Some(0.0), "{at}");
-            assert!(!window.is_interrupted, "{at}");
-        }
-    }
-
-    #[test]
-    fn a_new_attachment_begins_anew() {
-        let mut window = observed((0..=60).map(|i| (f64::from(i) * 10.0, 0.0)));
-        let anew = Sample { attached_seconds: Some(605), ..sample(610.0, 0.0) };
-        window.observe(anew, OVER, 30.0);
-        assert_eq!(measured(&window), None);
-        assert!(!window.is_interrupted);
-    }
-
-    #[test]
-    fn a_window_that_became_shorter_holds_nothing_of_the_longer_one() {
-        let mut window = observed((0..=60).map(|i| (f64::from(i) * 10.0, 0.0)));
-        let shorter = Duration::from_secs(30);
-        for (at, average) in [(610.0, None), (620.0, None), (630.0, None), (640.0, Some(1.0))] {
-            window.observe(sample(at, 1.0), shorter, 30.0);
-            assert_eq!(window.average(shorter).map(|it| it.measured), average, "{at}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn memory_is_bounded_and_the_average_is_that_of_a_window_of_its_length(
-            gaps in prop::collection::vec(0.5_f64..30.0, 0..400),
-            busy in prop::collection::vec(0.0_f64..1.0, 400),
-        ) {
-            let mut at = 0.0;
-            let samples: Vec<(f64, f64)> = gaps.iter().zip(&busy).map(|(gap, &busy)| { at += gap; (at, busy) }).collect();
-            let window = observed(samples.iter().copied());
-            prop_assert!(window.buckets.len() <= 2 * PARTS as usize + 2, "{}", window.buckets.len());
-            let Some(average) = measured(&window) else {
-                prop_assert!(at - samples.first().map_or(0.0, |first| first.0) < 600.5);
-                return Ok(());
-            };
-            // The window ends now and is at least as long as asked, by at most a part and a gap longer.
-            let length = f64::from(window.seconds());
-            prop_assert!((599.9..=600.0 + 50.0 + 30.1).contains(&length), "{}", length);
-            let expected: f64 = samples.windows(2).filter(|pair| pair[0].0 >= at - length - 0.1)
-                .map(|pair| (pair[1].0 - pair[0].0) * pair[1].1).sum::<f64>() / length;
-            prop_assert!((average - expected).abs() < 1e-3, "{} {}", average, expected);
-        }
-    }
-}
+mod tests;

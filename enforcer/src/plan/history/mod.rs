@@ -28,10 +28,10 @@ use evidence::About;
 pub(super) use follow::wants_new_round;
 pub use frozen::Frozen;
 pub(super) use frozen::MOST_FROZEN;
-pub(super) use idle::{Average, IdleWindow, Sample};
-pub(super) use past::Past;
+pub(crate) use idle::{Average, IdleWindow, Sample};
+pub(crate) use past::Past;
 use windows::Windows;
-pub(super) use windows::holding;
+pub(crate) use windows::holding;
 
 /// The memory of the planning, from the first cycle to the last, also over a restart: [`History::to_json`] and
 /// [`History::parse`].
@@ -69,7 +69,7 @@ pub enum HistoryError {
 /// How far a violation is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ViolationHistory {
+pub(crate) struct ViolationHistory {
     /// First seen, Unix time.
     pub(super) since_seconds: f64,
     /// For how long it was seen, since the first time or since its round began.
@@ -113,7 +113,7 @@ pub(super) struct ViolationHistory {
 /// What is remembered of one host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct HostHistory {
+pub(crate) struct HostHistory {
     pub(super) read: LastRead,
     /// The GPU at each index.
     #[serde(default, skip_serializing_if = "Occupants::is_empty")]
@@ -144,7 +144,7 @@ pub(super) struct HostHistory {
 /// A process that was signalled, or may not be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ProcessHistory {
+pub(crate) struct ProcessHistory {
     pub(super) start_time_ticks: u64,
     /// SIGTERM was sent, Unix time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,7 +163,7 @@ pub(super) struct ProcessHistory {
 /// An attachment that was detached, or may not be.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct AttachmentHistory {
+pub(crate) struct AttachmentHistory {
     /// When it was attached, Unix time: one that was made since is another.
     pub(super) attached_seconds: Option<i64>,
     /// Unix time.
@@ -192,6 +192,12 @@ impl History {
     pub(crate) fn due(&self) -> impl Iterator<Item = &Key> {
         let due = self.violations.iter();
         due.filter(|(_, known)| !known.chosen.is_empty()).map(|(key, _)| key)
+    }
+
+    /// The UUIDs of the GPUs seen at each index of each host.
+    pub(crate) fn gpu_positions(&self) -> impl Iterator<Item = (&str, u32, &str)> {
+        let hosts = self.hosts.iter();
+        hosts.flat_map(|(hostname, host)| host.occupants.uuids().map(move |(index, uuid)| (&**hostname, index, uuid)))
     }
 
     /// Reads what [`History::to_json`] wrote.

@@ -8,20 +8,20 @@ use crate::plan::facts::{Facts, HostId};
 /// A history, with the part of each host at the host's position in the facts: a plan asks for it once for each process,
 /// attachment and rule, so a search by hostname is done once for each host.
 #[derive(Debug)]
-pub(in crate::plan) struct Past<'h> {
+pub(crate) struct Past<'h> {
     history: &'h History,
     hosts: Vec<Option<&'h HostHistory>>,
 }
 
 impl<'h> Past<'h> {
-    pub(in crate::plan) fn new(history: &'h History, facts: &Facts<'_>) -> Self {
+    pub(crate) fn new(history: &'h History, facts: &Facts<'_>) -> Self {
         let hosts = facts.hosts.iter();
         let hosts = hosts.map(|host| history.hosts.get(host.hostname));
         Self { history, hosts: hosts.collect() }
     }
 
     /// What is remembered of a host.
-    pub(in crate::plan) fn host(&self, host: HostId) -> Option<&'h HostHistory> {
+    pub(crate) fn host(&self, host: HostId) -> Option<&'h HostHistory> {
         self.hosts[host]
     }
 }
@@ -37,7 +37,7 @@ impl Deref for Past<'_> {
 impl AttachmentHistory {
     /// The time of the detach, unless a later state contradicts it. A state that was requested after the detach and
     /// shows the device shows a new attachment. A rehearsed detach changes no state.
-    pub(in crate::plan) fn detached_by(&self, asked_seconds: Option<f64>) -> Option<f64> {
+    pub(crate) fn detached_by(&self, asked_seconds: Option<f64>) -> Option<f64> {
         self.detached_seconds
             .filter(|detached_seconds| self.rehearsed || asked_seconds.is_none_or(|asked| asked <= *detached_seconds))
     }
@@ -45,18 +45,13 @@ impl AttachmentHistory {
 
 impl HostHistory {
     /// A process that was signalled or refused.
-    pub(in crate::plan) fn process(&self, pid: u32, start_time_ticks: u64) -> Option<&ProcessHistory> {
+    pub(crate) fn process(&self, pid: u32, start_time_ticks: u64) -> Option<&ProcessHistory> {
         let process = self.processes.get(&pid)?;
         (process.start_time_ticks == start_time_ticks).then_some(process)
     }
 
     /// An attachment that was detached or refused.
-    pub(in crate::plan) fn attachment(
-        &self,
-        eid: &str,
-        gpu: u32,
-        attached_seconds: Option<i64>,
-    ) -> Option<&AttachmentHistory> {
+    pub(crate) fn attachment(&self, eid: &str, gpu: u32, attached_seconds: Option<i64>) -> Option<&AttachmentHistory> {
         let attachment = self.attachments.get(eid)?.get(&gpu)?;
         (attachment.attached_seconds == attached_seconds).then_some(attachment)
     }

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use super::evidence::groups_are_unknown;
 use super::idle::Holding;
 use super::{ByGpu, HostHistory, IdleWindow};
-use crate::config::RuleKind;
+use crate::kinds::{self, IdleLimit};
 use crate::plan::facts::{AttachmentFacts, AttachmentId, EnvironmentFacts, Facts, HostId};
-use crate::plan::rules;
 use crate::plan::selector::{View, Views};
 
 /// Windows by eid and GPU; windows of ended attachments by user and GPU.
@@ -37,7 +36,7 @@ impl HostHistory {
         let mut idle = std::mem::take(&mut self.idle);
         let mut idle_left = std::mem::take(&mut self.idle_left);
         for (name, view) in views {
-            let RuleKind::Idle { over, .. } = view.rule.kind else {
+            let Some(IdleLimit { over, .. }) = view.rule.kind.idle_limit() else {
                 continue;
             };
             let last = idle.remove_entry(*name);
@@ -45,7 +44,7 @@ impl HostHistory {
             let mut left = idle_left.remove(&name).unwrap_or_default();
             go_on(view, id, &mut windows, &mut left, |attachment, window| {
                 let longest_gap_seconds = view.facts.hosts[id].freshness.longest_gap_seconds;
-                match rules::sample(view.facts, attachment) {
+                match kinds::sample(view.facts, attachment) {
                     Some(sample) => window.observe(sample, over, longest_gap_seconds),
                     None => window.fail(),
                 }
@@ -73,7 +72,7 @@ impl HostHistory {
 
     /// Calls `show` with each attachment of a host in the rule's view, and with the window that the attachment
     /// continues, without the samples of this cycle.
-    pub(in crate::plan) fn show_windows(
+    pub(crate) fn show_windows(
         &self,
         view: &View<'_, '_>,
         id: HostId,
@@ -189,7 +188,7 @@ fn go_on(
 }
 
 /// What a rule knows of an attachment that a window is of.
-pub(in crate::plan) fn holding<'a>(view: &View<'_, 'a>, attachment: &AttachmentFacts) -> Holding<'a> {
+pub(crate) fn holding<'a>(view: &View<'_, 'a>, attachment: &AttachmentFacts) -> Holding<'a> {
     let facts = view.facts;
     Holding {
         username: facts.users[attachment.user].name,

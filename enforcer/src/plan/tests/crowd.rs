@@ -7,7 +7,7 @@ use crate::config::*;
 const OVER: u64 = 600;
 
 fn idle() -> Rule {
-    let kind = RuleKind::Idle { below: 0.05, over: seconds(OVER), only_if_free_devices_below: None };
+    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(OVER), only_if_free_devices_below: None });
     rule(kind, Action::Detach)
 }
 

@@ -8,10 +8,13 @@ use jiff::tz::TimeZone;
 
 use super::lab::{Lab, NOON};
 use crate::config::*;
+pub(crate) use crate::kinds::tests::*;
+pub(crate) use crate::kinds::*;
 use crate::plan::*;
 
 /// A rule that acts at once, on everybody and without warning.
-pub(super) fn rule(kind: RuleKind, action: Action) -> Rule {
+pub(crate) fn rule(kind: impl Into<RuleKind>, action: Action) -> Rule {
+    let kind = kind.into();
     let name = format!("{kind:?}");
     Rule {
         name: name.split([' ', '{']).next().unwrap().to_owned(),
@@ -28,30 +31,30 @@ pub(super) fn rule(kind: RuleKind, action: Action) -> Rule {
     }
 }
 
-pub(super) fn seconds(seconds: u64) -> Duration {
+pub(crate) fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-pub(super) fn names(names: &[&str]) -> BTreeSet<String> {
+pub(crate) fn names(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(ToString::to_string).collect()
 }
 
-pub(super) fn limit(default: u64) -> Limits<u64> {
+pub(crate) fn limit(default: u64) -> Limits<u64> {
     Limits {
         base: Limit { default: Some(default), groups: BTreeMap::new(), users: BTreeMap::new() },
         overrides: Vec::new(),
     }
 }
 
-pub(super) fn max_devices_per_user(default: u64, scope: Scope) -> RuleKind {
-    RuleKind::MaxDevicesPerUser { limits: limit(default), scope }
+pub(crate) fn max_devices_per_user(default: u64, scope: Scope) -> RuleKind {
+    RuleKind::from(MaxDevicesPerUser { limits: limit(default), scope })
 }
 
-pub(super) fn max_environments_per_user(default: u64, scope: Scope) -> RuleKind {
-    RuleKind::MaxEnvironmentsPerUser { limits: limit(default), scope }
+pub(crate) fn max_environments_per_user(default: u64, scope: Scope) -> RuleKind {
+    RuleKind::from(MaxEnvironmentsPerUser { limits: limit(default), scope })
 }
 
-pub(super) fn config(rules: Vec<Rule>) -> Config {
+pub(crate) fn config(rules: Vec<Rule>) -> Config {
     Config {
         hash: String::new(),
         mode: Mode::Enforce,
@@ -68,16 +71,16 @@ pub(super) fn config(rules: Vec<Rule>) -> Config {
 
 /// Cycles of a daemon on a clock that tests turn.
 #[derive(Clone, Debug)]
-pub(super) struct Daemon {
-    pub(super) config: Config,
-    pub(super) history: History,
-    pub(super) now_seconds: f64,
-    pub(super) paused_until_seconds: Option<f64>,
-    pub(super) waivers: Vec<Waiver>,
+pub(crate) struct Daemon {
+    pub(crate) config: Config,
+    pub(crate) history: History,
+    pub(crate) now_seconds: f64,
+    pub(crate) paused_until_seconds: Option<f64>,
+    pub(crate) waivers: Vec<Waiver>,
 }
 
 impl Daemon {
-    pub(super) fn new(rules: Vec<Rule>) -> Self {
+    pub(crate) fn new(rules: Vec<Rule>) -> Self {
         Self {
             config: config(rules),
             history: History::default(),
@@ -87,7 +90,7 @@ impl Daemon {
         }
     }
 
-    pub(super) fn input<'a>(&'a self, hosts: &'a [HostSnapshot], lab: &'a Lab) -> Input<'a> {
+    pub(crate) fn input<'a>(&'a self, hosts: &'a [HostSnapshot], lab: &'a Lab) -> Input<'a> {
         Input {
             hosts,
             config: &self.config,
@@ -100,21 +103,21 @@ impl Daemon {
     }
 
     /// What would be done now, with fresh facts.
-    pub(super) fn plan(&self, lab: &Lab) -> Plan {
+    pub(crate) fn plan(&self, lab: &Lab) -> Plan {
         plan(&self.input(&lab.at(self.now_seconds), lab), &self.history)
     }
 
     /// One cycle with fresh facts, in which every step is done; the lab stays as it is.
-    pub(super) fn cycle(&mut self, lab: &Lab) -> Plan {
+    pub(crate) fn cycle(&mut self, lab: &Lab) -> Plan {
         self.cycle_with(lab, |_| Outcome::Done)
     }
 
-    pub(super) fn cycle_with(&mut self, lab: &Lab, outcome: impl Fn(&Step) -> Outcome) -> Plan {
+    pub(crate) fn cycle_with(&mut self, lab: &Lab, outcome: impl Fn(&Step) -> Outcome) -> Plan {
         let hosts = lab.at(self.now_seconds);
         self.cycle_on(&hosts, lab, outcome)
     }
 
-    pub(super) fn cycle_on(&mut self, hosts: &[HostSnapshot], lab: &Lab, outcome: impl Fn(&Step) -> Outcome) -> Plan {
+    pub(crate) fn cycle_on(&mut self, hosts: &[HostSnapshot], lab: &Lab, outcome: impl Fn(&Step) -> Outcome) -> Plan {
         let mut history = std::mem::take(&mut self.history);
         let input = self.input(hosts, lab);
         let plan = history.plan(&input);
@@ -128,7 +131,7 @@ impl Daemon {
 
     /// Cycles of ten seconds until `seconds` have passed. Detached devices leave the lab; no process ends. Returns the
     /// steps from the first cycle on, each with its time.
-    pub(super) fn run(&mut self, lab: &Lab, seconds: u64) -> Vec<(f64, StepKind)> {
+    pub(crate) fn run(&mut self, lab: &Lab, seconds: u64) -> Vec<(f64, StepKind)> {
         let end = self.now_seconds + seconds as f64;
         let mut lab = lab.clone();
         let mut steps = Vec::new();
@@ -147,13 +150,13 @@ impl Daemon {
 }
 
 /// Steps with their times: `60 report`.
-pub(super) fn lines(steps: &[(f64, StepKind)]) -> Vec<String> {
+pub(crate) fn lines(steps: &[(f64, StepKind)]) -> Vec<String> {
     let line = |(at, kind): &(f64, StepKind)| format!("{at} {}", short(kind));
     steps.iter().map(line).collect()
 }
 
 /// Steps in short: `terminate 4242`, `detach e1:0 (4242)`, `warn 1/2`.
-pub(super) fn short(kind: &StepKind) -> String {
+pub(crate) fn short(kind: &StepKind) -> String {
     match kind {
         StepKind::Report => "report".to_owned(),
         StepKind::Warn { number, of, .. } => format!("warn {number}/{of}"),
@@ -172,13 +175,13 @@ fn short_attachment(target: &AttachmentTarget) -> String {
     }
 }
 
-pub(super) fn actions(plan: &Plan) -> Vec<String> {
+pub(crate) fn actions(plan: &Plan) -> Vec<String> {
     let steps = plan.steps.iter().map(|step| short(&step.kind));
     steps.filter(|step| step != "report").collect()
 }
 
 /// Targets in short, as [`short`].
-pub(super) fn targets(violation: &Violation) -> Vec<String> {
+pub(crate) fn targets(violation: &Violation) -> Vec<String> {
     let of = |target: &Target| match target {
         Target::Process(target) => target.pid.to_string(),
         Target::Attachment(target) => short_attachment(target),

@@ -8,17 +8,17 @@ use crate::config::*;
 use crate::plan::*;
 
 /// A minute, then a warning of a minute; nothing is remembered of a violation that is over.
-fn warned(kind: RuleKind, action: Action) -> Rule {
+fn warned(kind: impl Into<RuleKind>, action: Action) -> Rule {
     Rule { for_duration: seconds(60), warn: vec![seconds(60)], ..rule(kind, action) }
 }
 
 fn max_devices() -> Rule {
-    let kind = RuleKind::MaxDevicesPerUser { limits: limit(1), scope: Scope::Host };
+    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(1), scope: Scope::Host });
     warned(kind, Action::Detach)
 }
 
 fn idle() -> Rule {
-    let kind = RuleKind::Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None };
+    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
     warned(kind, Action::Detach)
 }
 
@@ -150,12 +150,7 @@ fn unknowns() -> Vec<Case> {
 }
 
 fn rules() -> Vec<Rule> {
-    vec![
-        warned(RuleKind::NonEnvProcesses, Action::Terminate),
-        warned(RuleKind::EnvMemory, Action::Terminate),
-        max_devices(),
-        idle(),
-    ]
+    vec![warned(NonEnvProcesses, Action::Terminate), warned(EnvMemory, Action::Terminate), max_devices(), idle()]
 }
 
 /// alice's environment has little memory, so that it breaks the rule about it too.
@@ -251,7 +246,7 @@ fn a_silent_host_stops_the_window_of_idle_and_a_longer_silence_than_the_window_k
 
 #[test]
 fn a_process_that_was_told_to_end_keeps_its_grace_while_it_cannot_be_seen() {
-    let mut rule = rule(RuleKind::NonEnvProcesses, Action::Kill);
+    let mut rule = rule(NonEnvProcesses, Action::Kill);
     rule.grace = seconds(60);
     for (what, unknown, ..) in unknowns() {
         let mut daemon = Daemon::new(vec![rule.clone()]);
@@ -280,7 +275,7 @@ fn what_is_known_of_a_context_stays_while_its_process_cannot_be_told() {
         lab.eid("gpu01", "e1").devices.retain(|it| it.index.gpu != 1);
         lab
     };
-    let mut daemon = Daemon::new(vec![rule(RuleKind::EnvDevices, Action::Terminate)]);
+    let mut daemon = Daemon::new(vec![rule(EnvDevices, Action::Terminate)]);
     daemon.run(&lab, 50);
     daemon.run(&untold, 20);
     let plan = daemon.plan(&detached());
@@ -290,7 +285,7 @@ fn what_is_known_of_a_context_stays_while_its_process_cannot_be_told() {
 
 #[test]
 fn a_device_that_is_hidden_now_and_then_is_found_all_the_same() {
-    let kind = RuleKind::UnknownProcesses { over: seconds(300) };
+    let kind = RuleKind::from(UnknownProcesses { over: seconds(300) });
     let rule = Rule { remember: seconds(60), ..rule(kind, Action::Warn) };
     let hidden = changed(|lab| {
         // Two environments hold the device.
@@ -346,7 +341,7 @@ fn where_no_listed_process_is_found_nothing_is_concluded_from_that() {
 
 #[test]
 fn a_signalled_process_that_is_not_there_any_more_has_ended() {
-    let rule = rule(RuleKind::NonEnvProcesses, Action::Terminate);
+    let rule = rule(NonEnvProcesses, Action::Terminate);
     let mut daemon = Daemon::new(vec![rule]);
     let steps = daemon.run(&lab(), 10);
     assert!(steps.iter().any(|(_, step)| short(step) == "terminate 20"));

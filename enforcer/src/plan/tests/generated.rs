@@ -132,32 +132,24 @@ pub(super) fn times(limits: Limits<u64>, unit: u64) -> Limits<u64> {
 fn kinds() -> impl Strategy<Value = RuleKind> {
     let scope = select(vec![Scope::Host, Scope::AllHosts]);
     let per = select(vec![MemoryPer::Device, MemoryPer::Total]);
-    (0..11_u8, limits(), scope, per).prop_map(|(kind, limits, scope, per)| match kind {
-        0 => RuleKind::NonEnvProcesses,
-        1 => RuleKind::EnvDevices,
-        2 => RuleKind::EnvMemory,
-        3 => RuleKind::MaxDevicesPerUser { limits, scope },
-        4 => RuleKind::MaxEnvironmentsPerUser { limits, scope },
-        5 => RuleKind::MaxHostsPerUser { limits },
-        6 => RuleKind::MaxProcessesPerEnvironment { limits },
-        7 => RuleKind::MaxMemoryPerUser { limits: times(limits, 5 * GIB), per, scope },
-        8 => RuleKind::MaxAge { limits: times(limits, 1000), leases: false },
-        9 => RuleKind::UnknownProcesses { over: seconds(20) },
-        _ => RuleKind::Idle { below: 0.05, over: seconds(20), only_if_free_devices_below: None },
+    (0..KINDS.len() as u8, limits(), scope, per).prop_map(|(kind, limits, scope, per)| {
+        let kind = KINDS[usize::from(kind)];
+        let limits = match kind.limit {
+            Some(Quantity::Memory) => times(limits, 5 * GIB),
+            Some(Quantity::Time) => times(limits, 1000),
+            Some(Quantity::Number(_)) | None => limits,
+        };
+        let kind = small(kind, scope, per);
+        kind.with_limits(limits).unwrap_or(kind)
     })
 }
 
-/// What ends a violation of this kind, as the configuration allows.
-fn ending(kind: &RuleKind) -> &'static [Action] {
-    match kind {
-        RuleKind::MaxDevicesPerUser { .. }
-        | RuleKind::MaxEnvironmentsPerUser { .. }
-        | RuleKind::MaxHostsPerUser { .. }
-        | RuleKind::MaxAge { .. }
-        | RuleKind::Idle { .. } => &[Action::Detach, Action::Terminate, Action::Kill],
-        RuleKind::UnknownProcesses { .. } => &[Action::Report, Action::Warn],
-        _ => &[Action::Terminate, Action::Kill],
-    }
+/// Actions that end a violation of this kind; reports and warnings of the kinds that none ends.
+fn ending(kind: &RuleKind) -> Vec<Action> {
+    let possible = |action: &Action| kind.definition().cannot(*action).is_none();
+    let acting = [Action::Detach, Action::Terminate, Action::Kill].into_iter().filter(possible);
+    let acting: Vec<Action> = acting.collect();
+    if acting.is_empty() { vec![Action::Report, Action::Warn] } else { acting }
 }
 
 pub(super) fn rules() -> impl Strategy<Value = Vec<Rule>> {
@@ -192,7 +184,7 @@ pub(super) fn rules() -> impl Strategy<Value = Vec<Rule>> {
             selector,
             grace: seconds(30),
             processes: if keep { DetachedProcesses::Keep } else { DetachedProcesses::Terminate },
-            ..rule(kind.clone(), *action.get(ending(&kind)))
+            ..rule(kind.clone(), *action.get(&ending(&kind)))
         });
     prop::collection::vec(rule, 1..5).prop_map(|mut rules| {
         for (number, rule) in rules.iter_mut().enumerate() {
@@ -215,24 +207,12 @@ fn the_cases_that_the_properties_are_about_are_generated() {
             *met.entry(what).or_default() += 1;
         }
     }
-    let kinds = [
-        "non-env-processes",
-        "env-devices",
-        "env-memory",
-        "max-devices-per-user",
-        "max-environments-per-user",
-        "max-hosts-per-user",
-        "max-processes-per-environment",
-        "max-memory-per-user",
-        "max-age",
-        "idle",
-    ];
+    let acting = KINDS.iter().filter(|kind| kind.cannot(Action::Kill).is_none());
     let stages = ["pending", "warned", "due", "acted", "held"];
     let steps = ["report", "warn", "detach", "terminate", "kill"];
     let spared = ["unknown", "never-listed", "of unknown groups", "of another user"];
-    let expected = kinds
-        .map(|it| format!("targets of {it}"))
-        .into_iter()
+    let expected = acting
+        .map(|kind| format!("targets of {}", kind.word))
         .chain(stages.map(|it| format!("stage {it}")))
         .chain(steps.map(|it| format!("step {it}")))
         .chain(spared.map(|it| format!("spared {it}")))

@@ -14,7 +14,7 @@ fn outside() -> Lab {
 }
 
 fn terminate() -> Rule {
-    Rule { name: "outside".to_owned(), ..rule(RuleKind::NonEnvProcesses, Action::Terminate) }
+    Rule { name: "outside".to_owned(), ..rule(NonEnvProcesses, Action::Terminate) }
 }
 
 /// Why the only violation waits; absent if it does not.
@@ -55,7 +55,7 @@ fn maintenance_holds_its_hosts() {
 
 #[test]
 fn nothing_is_taken_from_a_host_under_maintenance_for_what_counts_over_all() {
-    let kind = RuleKind::MaxHostsPerUser { limits: limit(1) };
+    let kind = RuleKind::from(MaxHostsPerUser { limits: limit(1) });
     let lab = Lab::new(2, 1)
         .environment("gpu01", "a", "alice")
         .environment("gpu02", "b", "alice")

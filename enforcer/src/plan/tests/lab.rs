@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::config::Action;
+use crate::kinds::SharedFact;
 use crate::plan::*;
+use crate::present::WrittenFact;
 use genv_core::model::{
     Attachment, Attribution, CollectorStatus, Counters, Device, DeviceIndex, DeviceMeasurements, Environment,
     EnvironmentDevice, HostSnapshot, Process, ProcessDevice, ProcessType, SNAPSHOT_VERSION, Snapshot,
@@ -235,9 +237,7 @@ pub(crate) fn due_violation(key: Key, username: &str) -> Violation {
         action: Action::Terminate,
         since_seconds: 0.0,
         stage: Stage::Due,
-        found: String::new(),
-        allowed: String::new(),
-        remedy: String::new(),
+        fact: SharedFact::new(WrittenFact::default()),
         targets: Vec::new(),
         unconfirmed: false,
     }

@@ -11,7 +11,7 @@ fn outside() -> Lab {
 }
 
 fn warned_rule(action: Action) -> Rule {
-    Rule { for_duration: seconds(60), warn: vec![seconds(100), seconds(30)], ..rule(RuleKind::NonEnvProcesses, action) }
+    Rule { for_duration: seconds(60), warn: vec![seconds(100), seconds(30)], ..rule(NonEnvProcesses, action) }
 }
 
 /// Steps with their times: `60 report`.

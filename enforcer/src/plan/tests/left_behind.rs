@@ -8,7 +8,7 @@ use crate::config::*;
 use crate::plan::*;
 
 fn idle(action: Action) -> Rule {
-    let kind = RuleKind::Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None };
+    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
     rule(kind, action)
 }
 
@@ -74,7 +74,7 @@ fn who_works_where_the_environment_holds_nothing_or_loses_all_is_not_spared() {
     assert_eq!(actions(&plan), ["detach e1:1 (11 12)"]);
     // Both devices go at once, by one violation or by two rules.
     let none_for = |device: u32| {
-        let kind = RuleKind::MaxDevicesPerUser { limits: limit(0), scope: Scope::Host };
+        let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(0), scope: Scope::Host });
         let mut rule = rule(kind, Action::Detach);
         rule.name = format!("none-{device}");
         rule.selector.devices = Some([device].into());
@@ -90,7 +90,7 @@ fn who_works_where_the_environment_holds_nothing_or_loses_all_is_not_spared() {
 
 #[test]
 fn between_two_samples_a_training_still_works_and_after_its_time_it_does_not() {
-    let over_limit = RuleKind::MaxDevicesPerUser { limits: limit(1), scope: Scope::Host };
+    let over_limit = RuleKind::from(MaxDevicesPerUser { limits: limit(1), scope: Scope::Host });
     let rule = Rule { for_duration: seconds(60), ..rule(over_limit, Action::Detach) };
     // The newest device is taken.
     let mut lab = lab();
@@ -108,8 +108,8 @@ fn between_two_samples_a_training_still_works_and_after_its_time_it_does_not() {
 
 #[test]
 fn what_a_detach_left_behind_breaks_no_rule_while_its_process_works() {
-    let elsewhere = Rule { for_duration: seconds(60), ..rule(RuleKind::EnvDevices, Action::Terminate) };
-    let outside = rule(RuleKind::NonEnvProcesses, Action::Terminate);
+    let elsewhere = Rule { for_duration: seconds(60), ..rule(EnvDevices, Action::Terminate) };
+    let outside = rule(NonEnvProcesses, Action::Terminate);
     let mut daemon = Daemon::new(vec![idle(Action::Detach), elsewhere, outside]);
     daemon.run(&lab(), 600);
     let plan = daemon.cycle(&lab());
@@ -134,7 +134,7 @@ fn what_a_detach_left_behind_breaks_no_rule_while_its_process_works() {
 
 #[test]
 fn a_context_that_was_never_held_or_computes_or_whose_owner_detached_it_himself_is_told_apart() {
-    let elsewhere = || Daemon::new(vec![rule(RuleKind::EnvDevices, Action::Report)]);
+    let elsewhere = || Daemon::new(vec![rule(EnvDevices, Action::Report)]);
     let mut left = lab().without(&[]);
     left.hosts[0].processes.retain(|process| process.pid == 10);
     let held = left.clone();
@@ -178,7 +178,7 @@ fn a_context_that_was_never_held_or_computes_or_whose_owner_detached_it_himself_
 
 #[test]
 fn an_environment_that_lost_all_that_a_rule_looks_at_keeps_it_also_if_a_context_is_left() {
-    let kind = RuleKind::MaxAge { limits: limit(1800), leases: false };
+    let kind = RuleKind::from(MaxAge { limits: limit(1800), leases: false });
     let mut too_old = rule(kind, Action::Detach);
     too_old.selector.devices = Some([1].into());
     let mut daemon = Daemon::new(vec![too_old]);
@@ -197,7 +197,7 @@ fn an_environment_that_lost_all_that_a_rule_looks_at_keeps_it_also_if_a_context_
 
 /// Takes what is more than one device at once: alice's newest, which is device 1.
 fn at_once() -> (Rule, Lab) {
-    let kind = RuleKind::MaxDevicesPerUser { limits: limit(1), scope: Scope::Host };
+    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(1), scope: Scope::Host });
     let mut lab = lab();
     lab.hosts[0].devices[1].attachments[0].attached_timestamp_seconds = Some(NOON - 60.0);
     (rule(kind, Action::Detach), lab)

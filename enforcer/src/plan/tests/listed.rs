@@ -28,10 +28,10 @@ fn ended(kind: &RuleKind, lab: &Lab) -> Vec<String> {
 
 #[test]
 fn a_process_that_is_listed_on_a_device_without_memory_and_utilization_uses_another_one_only() {
-    let elsewhere = RuleKind::EnvDevices;
-    let outside = RuleKind::NonEnvProcesses;
+    let elsewhere = RuleKind::from(EnvDevices);
+    let outside = RuleKind::from(NonEnvProcesses);
     let environments = max_environments_per_user(0, Scope::Host);
-    let processes = RuleKind::MaxProcessesPerEnvironment { limits: limit(0) };
+    let processes = RuleKind::from(MaxProcessesPerEnvironment { limits: limit(0) });
     for utilization in [Some(0.0), None] {
         let lab = lab(Some(0), utilization);
         assert_eq!(ended(&elsewhere, &lab), [""; 0]);
@@ -53,7 +53,7 @@ fn a_process_that_is_listed_on_a_device_without_memory_and_utilization_uses_anot
 
 #[test]
 fn a_device_on_which_a_process_is_listed_is_not_free() {
-    let kind = RuleKind::Idle { below: 0.05, over: seconds(20), only_if_free_devices_below: Some(1) };
+    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(20), only_if_free_devices_below: Some(1) });
     let mut daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
     let lab = lab(Some(0), Some(0.0));
     daemon.run(&lab, 20);

@@ -6,11 +6,11 @@ use crate::config::*;
 use crate::plan::*;
 
 fn rules() -> Vec<Rule> {
-    let idle = RuleKind::Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None };
+    let idle = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
     vec![
         rule(idle, Action::Detach),
-        rule(RuleKind::EnvDevices, Action::Terminate),
-        rule(RuleKind::EnvMemory, Action::Terminate),
+        rule(EnvDevices, Action::Terminate),
+        rule(EnvMemory, Action::Terminate),
         rule(max_devices_per_user(0, Scope::Host), Action::Detach),
     ]
 }

@@ -17,7 +17,7 @@ fn outside(remember: u64) -> Rule {
         for_duration: seconds(60),
         warn: vec![seconds(60)],
         remember: seconds(remember),
-        ..rule(RuleKind::NonEnvProcesses, Action::Terminate)
+        ..rule(NonEnvProcesses, Action::Terminate)
     }
 }
 
@@ -81,7 +81,7 @@ fn what_the_driver_does_not_tell_for_a_moment_goes_on_and_a_device_that_is_gone_
         assert_eq!(!daemon.history.violations.is_empty(), is_kept);
     }
     // Of a rule about memory, the amount is evidence too.
-    let kind = RuleKind::MaxMemoryPerUser { limits: limit(1), per: MemoryPer::Device, scope: Scope::Host };
+    let kind = RuleKind::from(MaxMemoryPerUser { limits: limit(1), per: MemoryPer::Device, scope: Scope::Host });
     let mut daemon = Daemon::new(vec![rule(kind, Action::Report)]);
     daemon.run(&with("bob", 10), 100);
     let mut lab = with("bob", 10);
@@ -92,7 +92,7 @@ fn what_the_driver_does_not_tell_for_a_moment_goes_on_and_a_device_that_is_gone_
 
 #[test]
 fn a_damaged_record_freezes_the_rules_about_its_environment_and_no_others() {
-    let kind = RuleKind::MaxDevicesPerUser { limits: limit(1), scope: Scope::Host };
+    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(1), scope: Scope::Host });
     let rule = Rule { for_duration: seconds(60), ..rule(kind, Action::Detach) };
     let lab = |with_alice: bool| {
         let mut lab = Lab::new(1, 4)
@@ -165,7 +165,7 @@ fn who_starts_the_next_process_before_the_last_one_ends_goes_on_too_and_nobody_e
 /// Devices that alice, who may have two of eight, holds on average if she takes all of them again one cycle after they were
 /// taken, and lets them go for one cycle shortly before they would be.
 fn average_devices(remember: u64, evades: bool) -> f64 {
-    let kind = RuleKind::MaxDevicesPerUser { limits: limit(2), scope: Scope::Host };
+    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(2), scope: Scope::Host });
     let mut daemon = Daemon::new(vec![Rule {
         for_duration: seconds(300),
         warn: vec![seconds(600)],
@@ -212,7 +212,7 @@ fn a_maximum_holds_on_average_for_who_takes_all_again_each_time() {
 
 #[test]
 fn who_attaches_an_idle_device_again_does_not_begin_a_new_window() {
-    let kind = RuleKind::Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None };
+    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
     let again = |remember: u64, username: &str| {
         let mut daemon = Daemon::new(vec![Rule { remember: seconds(remember), ..rule(kind.clone(), Action::Detach) }]);
         let held = |eid: &str, username: &str, before: f64| {
@@ -233,7 +233,7 @@ fn who_attaches_an_idle_device_again_does_not_begin_a_new_window() {
 
 #[test]
 fn who_attaches_an_idle_device_again_before_every_look_is_found() {
-    let kind = RuleKind::Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None };
+    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
     let first = |remember: u64, warned: bool, eid: &dyn Fn(u64) -> String| {
         let mut daemon = Daemon::new(vec![Rule {
             remember: seconds(remember),
@@ -276,7 +276,7 @@ fn who_starts_another_process_before_every_look_is_ended_after_the_same_time() {
 
 #[test]
 fn what_waits_for_its_turn_is_due_over_a_restart_until_it_is_over() {
-    let mut daemon = Daemon::new(vec![rule(RuleKind::NonEnvProcesses, Action::Terminate)]);
+    let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Terminate)]);
     let lab = with("bob", 10).process("gpu01", 11, "carol", None, &[(1, GIB)]);
     let paced = |step: &Step| match &step.kind {
         StepKind::Terminate(_) => Outcome::Refused { reason: "paced".to_owned(), again: true },

@@ -9,22 +9,10 @@ use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
-/// A rule of every kind that acts on the least.
+/// A rule of every kind that acts, on the least.
 fn every_kind(action: Action) -> Vec<Rule> {
-    let scope = Scope::Host;
-    let kinds = [
-        RuleKind::NonEnvProcesses,
-        RuleKind::EnvDevices,
-        RuleKind::EnvMemory,
-        RuleKind::MaxDevicesPerUser { limits: limit(0), scope },
-        RuleKind::MaxEnvironmentsPerUser { limits: limit(0), scope },
-        RuleKind::MaxHostsPerUser { limits: limit(0) },
-        RuleKind::MaxProcessesPerEnvironment { limits: limit(0) },
-        RuleKind::MaxMemoryPerUser { limits: limit(0), per: MemoryPer::Device, scope },
-        RuleKind::MaxAge { limits: limit(0), leases: false },
-        RuleKind::Idle { below: 1.1, over: seconds(20), only_if_free_devices_below: None },
-    ];
-    kinds.into_iter().map(|kind| rule(kind, action)).collect()
+    let acting = strictest().into_iter().filter(|kind| kind.definition().cannot(action).is_none());
+    acting.map(|kind| rule(kind, action)).collect()
 }
 
 fn unknown() -> Attribution {
@@ -51,9 +39,9 @@ fn promise_03_unknown_never_acts() {
         Some("e1"),
         &[(0, GIB)],
     );
-    let kind = RuleKind::MaxMemoryPerUser { limits: limit(8 * GIB), per: MemoryPer::Total, scope: Scope::Host };
+    let kind = RuleKind::from(MaxMemoryPerUser { limits: limit(8 * GIB), per: MemoryPer::Total, scope: Scope::Host });
     assert!(Daemon::new(vec![rule(kind, Action::Terminate)]).plan(&lab).violations.is_empty());
-    let devices = RuleKind::MaxDevicesPerUser { limits: limit(0), scope: Scope::Host };
+    let devices = RuleKind::from(MaxDevicesPerUser { limits: limit(0), scope: Scope::Host });
     let daemon = Daemon::new(vec![rule(devices, Action::Detach)]);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0 (11)"]);
     // An environment that nobody lists is as unknown as none.
@@ -65,7 +53,7 @@ fn promise_03_unknown_never_acts() {
 #[test]
 fn a_process_that_cannot_be_named_without_a_doubt_is_never_chosen() {
     let lab = || Lab::new(1, 2).process("gpu01", 10, "bob", None, &[(0, GIB)]);
-    let daemon = Daemon::new(vec![rule(RuleKind::NonEnvProcesses, Action::Kill)]);
+    let daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Kill)]);
     assert_eq!(actions(&daemon.plan(&lab())), ["terminate 10"]);
     let changes: [fn(&mut genv_core::model::Process); 7] = [
         |process| process.start_time_ticks = None,
@@ -95,7 +83,7 @@ fn a_process_that_cannot_be_named_without_a_doubt_is_never_chosen() {
 #[test]
 fn an_environment_of_which_nobody_knows_the_user_loses_nothing() {
     let mut lab = Lab::new(1, 1).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 60.0);
-    let kind = RuleKind::MaxDevicesPerUser { limits: limit(0), scope: Scope::Host };
+    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(0), scope: Scope::Host });
     let daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0"]);
     for uid in [None, Some(0)] {
@@ -121,7 +109,7 @@ fn what_is_never_listed_is_out_of_reach_of_every_rule() {
         .attach("gpu01", "e1", 0, 60.0)
         .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB)])
         .process("gpu01", 11, "root", Some("e1"), &[(0, GIB)]);
-    let kind = RuleKind::MaxDevicesPerUser { limits: limit(0), scope: Scope::Host };
+    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(0), scope: Scope::Host });
     let daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0 (10)"]);
 }
@@ -191,12 +179,12 @@ fn who_may_be_a_member_is_neither_matched_nor_denied_what_members_have() {
     let mut limits = limit(1);
     limits.base.groups.insert("staff".to_owned(), 3);
     limits.base.groups.insert("students".to_owned(), 0);
-    let kind = RuleKind::MaxDevicesPerUser { limits, scope: Scope::Host };
+    let kind = RuleKind::from(MaxDevicesPerUser { limits, scope: Scope::Host });
     let allowed = |lab: &Lab, selector: Selector| {
         let mut rule = rule(kind.clone(), Action::Detach);
         rule.selector = selector;
         let plan = Daemon::new(vec![rule]).plan(lab);
-        plan.violations.first().map(|violation| violation.allowed.clone())
+        plan.violations.first().map(|violation| violation.allowed())
     };
     let all = Selector::default;
     let students = || Selector { groups: Some(names(&["students"])), ..all() };
@@ -216,7 +204,7 @@ fn who_may_be_a_member_is_neither_matched_nor_denied_what_members_have() {
     let mut limits = limit(0);
     limits.base.default = None;
     limits.base.groups.insert("students".to_owned(), 0);
-    let kind = RuleKind::MaxDevicesPerUser { limits, scope: Scope::Host };
+    let kind = RuleKind::from(MaxDevicesPerUser { limits, scope: Scope::Host });
     let daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
     assert!(daemon.plan(&lab).violations.is_empty());
     assert_eq!(daemon.plan(&student).violations.len(), 1);
@@ -230,10 +218,10 @@ fn a_user_who_is_named_by_uid_is_the_same_user() {
         let mut limits = limit(4 * GIB);
         limits.base.users.extend(user.map(|user| (user.to_owned(), 6 * GIB)));
         let (per, scope) = (MemoryPer::Total, Scope::Host);
-        let kind = RuleKind::MaxMemoryPerUser { limits, per, scope };
+        let kind = RuleKind::from(MaxMemoryPerUser { limits, per, scope });
         Daemon::new(vec![rule(kind, Action::Terminate)])
     };
-    let allowed = |daemon: &Daemon| daemon.plan(&lab).violations[0].allowed.clone();
+    let allowed = |daemon: &Daemon| daemon.plan(&lab).violations[0].allowed();
     assert_eq!(allowed(&memory(None)), "4 GiB by default");
     assert_eq!(allowed(&memory(Some(&by_uid))), "6 GiB for bob");
 

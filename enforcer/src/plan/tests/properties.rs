@@ -177,13 +177,13 @@ proptest! {
     #[test]
     fn no_fewer_processes_would_end_it(lab in labs(), kind in 0..5_u8, limits in limits()) {
         let kind = match kind {
-            0 => RuleKind::EnvMemory,
-            1 => RuleKind::MaxProcessesPerEnvironment { limits },
-            number => RuleKind::MaxMemoryPerUser {
+            0 => RuleKind::from(EnvMemory),
+            1 => RuleKind::from(MaxProcessesPerEnvironment { limits }),
+            number => RuleKind::from(MaxMemoryPerUser {
                 limits: times(limits, 5 * GIB),
                 per: if number == 2 { MemoryPer::Device } else { MemoryPer::Total },
                 scope: if number == 3 { Scope::Host } else { Scope::AllHosts },
-            },
+            }),
         };
         // Violations of a rule that only reports, so that none is relieved by what is done about another.
         let daemon = observed(&lab, vec![rule(kind, Action::Report)]);

@@ -13,16 +13,16 @@ fn lab() -> Lab {
 }
 
 /// A rule called fair-share.
-fn fair_share(kind: RuleKind, action: Action, warn: &[u64]) -> Rule {
+fn fair_share(kind: impl Into<RuleKind>, action: Action, warn: &[u64]) -> Rule {
     Rule { name: "fair-share".to_owned(), warn: warn.iter().copied().map(seconds).collect(), ..rule(kind, action) }
 }
 
 fn devices() -> RuleKind {
-    RuleKind::MaxDevicesPerUser { limits: limit(1), scope: Scope::Host }
+    RuleKind::from(MaxDevicesPerUser { limits: limit(1), scope: Scope::Host })
 }
 
 fn memory() -> RuleKind {
-    RuleKind::MaxMemoryPerUser { limits: limit(GIB), per: MemoryPer::Total, scope: Scope::Host }
+    RuleKind::from(MaxMemoryPerUser { limits: limit(GIB), per: MemoryPer::Total, scope: Scope::Host })
 }
 
 /// What follows, and how long after the change, if one rule becomes another after five minutes.

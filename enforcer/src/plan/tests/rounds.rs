@@ -12,7 +12,7 @@ fn memory_rule(action: Action) -> Rule {
         for_duration: seconds(20),
         warn: vec![seconds(30)],
         ..rule(
-            RuleKind::MaxMemoryPerUser { limits: limit(10 * GIB), per: MemoryPer::Total, scope: Scope::Host },
+            RuleKind::from(MaxMemoryPerUser { limits: limit(10 * GIB), per: MemoryPer::Total, scope: Scope::Host }),
             action,
         )
     }
@@ -112,7 +112,7 @@ fn what_was_postponed_is_done_later_without_a_new_warning() {
 
 #[test]
 fn who_attaches_again_is_warned_again() {
-    let kind = RuleKind::MaxDevicesPerUser { limits: limit(1), scope: Scope::Host };
+    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(1), scope: Scope::Host });
     let rule = Rule { for_duration: seconds(20), warn: vec![seconds(30)], ..rule(kind, Action::Detach) };
     let lab = |attached_before: f64| {
         Lab::new(1, 2).environment("gpu01", "a", "alice").attach("gpu01", "a", 0, 500.0).attach(
@@ -139,9 +139,9 @@ fn detaching_rules() -> Vec<Rule> {
     let kinds = [
         max_devices_per_user(0, scope),
         max_environments_per_user(0, scope),
-        RuleKind::MaxHostsPerUser { limits: limit(0) },
-        RuleKind::MaxAge { limits: limit(60), leases: false },
-        RuleKind::Idle { below: 0.05, over: seconds(20), only_if_free_devices_below: None },
+        RuleKind::from(MaxHostsPerUser { limits: limit(0) }),
+        RuleKind::from(MaxAge { limits: limit(60), leases: false }),
+        RuleKind::from(Idle { below: 0.05, over: seconds(20), only_if_free_devices_below: None }),
     ];
     let actions = [Action::Detach, Action::Terminate, Action::Kill];
     let rules = kinds.iter().flat_map(|kind| {

@@ -12,7 +12,7 @@ use crate::plan::*;
 #[test]
 fn promise_09_a_repeated_snapshot_causes_nothing_new() {
     let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
-    let after_a_minute = Rule { for_duration: seconds(60), ..rule(RuleKind::NonEnvProcesses, Action::Terminate) };
+    let after_a_minute = Rule { for_duration: seconds(60), ..rule(NonEnvProcesses, Action::Terminate) };
     let repeats: [fn(&mut genv_core::model::Snapshot, f64); 4] = [
         |snapshot, at| snapshot.timestamp_seconds = at,
         |snapshot, at| read_at(snapshot, "gpu", at),
@@ -40,7 +40,7 @@ fn promise_09_a_repeated_snapshot_causes_nothing_new() {
         assert_eq!(stage, Stage::Pending { until_seconds }, "{number}");
     }
     // The very same input, after its steps: nothing to do.
-    let mut daemon = Daemon::new(vec![rule(RuleKind::NonEnvProcesses, Action::Kill)]);
+    let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Kill)]);
     let first = daemon.cycle(&lab);
     assert_eq!(actions(&first), ["terminate 10"]);
     assert_eq!(daemon.cycle(&lab).steps, []);
@@ -53,7 +53,7 @@ fn read_at(snapshot: &mut genv_core::model::Snapshot, collector: &str, at: f64) 
 #[test]
 fn promise_09_a_stale_snapshot_causes_nothing() {
     let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
-    let daemon = Daemon::new(vec![rule(RuleKind::NonEnvProcesses, Action::Terminate)]);
+    let daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Terminate)]);
     let acts_at_age = |age: f64| {
         let mut hosts = lab.at(NOON);
         hosts[0].received_timestamp_seconds = Some(NOON - age);
@@ -73,7 +73,7 @@ fn promise_09_a_stale_snapshot_causes_nothing() {
 fn promise_09_a_snapshot_that_comes_late_causes_nothing() {
     let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
     let empty = Lab::new(1, 1);
-    let mut daemon = Daemon::new(vec![rule(RuleKind::NonEnvProcesses, Action::Terminate)]);
+    let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Terminate)]);
     daemon.cycle(&empty);
     daemon.now_seconds += 10.0;
     // Made before the last one, received after it.
@@ -94,7 +94,7 @@ fn of_two_hosts_by_one_name_nothing_is_concluded() {
     let mut lab =
         Lab::new(2, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]).process("gpu02", 10, "carol", None, &[(0, GIB)]);
     lab.hosts[1].hostname = "gpu01".to_owned();
-    let mut daemon = Daemon::new(vec![rule(RuleKind::NonEnvProcesses, Action::Terminate)]);
+    let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Terminate)]);
     let plan = daemon.plan(&lab);
     assert_eq!(plan.missing_hosts, names(&["gpu01"]));
     assert!(plan.violations.is_empty());
@@ -111,7 +111,7 @@ fn a_source_that_fails_stops_what_needs_it_and_nothing_else() {
         &[(0, GIB)],
     );
     let devices = max_devices_per_user(0, Scope::Host);
-    let rules = vec![rule(RuleKind::NonEnvProcesses, Action::Terminate), rule(devices, Action::Detach)];
+    let rules = vec![rule(NonEnvProcesses, Action::Terminate), rule(devices, Action::Detach)];
     let daemon = Daemon::new(rules);
     assert_eq!(actions(&daemon.plan(&lab)), ["terminate 10", "detach e1:0"]);
     // The driver hangs.
@@ -138,8 +138,9 @@ fn while_the_driver_hangs_nothing_is_forgotten_and_nothing_is_summed_up_without_
         None,
         &[(0, 30 * GIB)],
     );
-    let in_sum = RuleKind::MaxMemoryPerUser { limits: limit(20 * GIB), per: MemoryPer::Total, scope: Scope::AllHosts };
-    let mut outside = rule(RuleKind::NonEnvProcesses, Action::Terminate);
+    let in_sum =
+        RuleKind::from(MaxMemoryPerUser { limits: limit(20 * GIB), per: MemoryPer::Total, scope: Scope::AllHosts });
+    let mut outside = rule(NonEnvProcesses, Action::Terminate);
     outside.for_duration = seconds(60);
     outside.selector.hosts = Some(HostSet(names(&["gpu01"])));
     let mut daemon = Daemon::new(vec![outside, rule(in_sum, Action::Report)]);
@@ -162,7 +163,7 @@ fn a_silent_host_forgets_nothing_and_lets_no_time_pass() {
     let mut daemon = Daemon::new(vec![Rule {
         for_duration: seconds(60),
         warn: vec![seconds(60)],
-        ..rule(RuleKind::NonEnvProcesses, Action::Terminate)
+        ..rule(NonEnvProcesses, Action::Terminate)
     }]);
     daemon.run(&lab, 90);
     lab.silent.insert("gpu01".to_owned());
@@ -196,8 +197,8 @@ fn promise_17_with_a_host_missing_nothing_is_done_about_what_counts_over_all() {
     let kinds = [
         (max_devices_per_user(1, scope), Action::Detach),
         (max_environments_per_user(1, scope), Action::Detach),
-        (RuleKind::MaxHostsPerUser { limits: limit(1) }, Action::Detach),
-        (RuleKind::MaxMemoryPerUser { limits: limit(50 * GIB), per: MemoryPer::Total, scope }, Action::Terminate),
+        (RuleKind::from(MaxHostsPerUser { limits: limit(1) }), Action::Detach),
+        (RuleKind::from(MaxMemoryPerUser { limits: limit(50 * GIB), per: MemoryPer::Total, scope }), Action::Terminate),
     ];
     for (kind, action) in kinds {
         let mut daemon = Daemon::new(vec![rule(kind.clone(), action)]);
@@ -248,11 +249,8 @@ fn promise_17_a_host_that_says_the_same_for_long_is_missing() {
 #[test]
 fn clocks_that_jump_hurry_nothing() {
     let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
-    let warned = Rule {
-        for_duration: seconds(60),
-        warn: vec![seconds(120)],
-        ..rule(RuleKind::NonEnvProcesses, Action::Terminate)
-    };
+    let warned =
+        Rule { for_duration: seconds(60), warn: vec![seconds(120)], ..rule(NonEnvProcesses, Action::Terminate) };
     for jump in [-86_400.0, -3600.0, -1.0, 3600.0, 86_400.0] {
         let mut daemon = Daemon::new(vec![warned.clone()]);
         let first = daemon.run(&lab, 100);
@@ -310,7 +308,7 @@ fn skewed(lab: &Lab, now_seconds: f64, ahead: f64) -> Vec<HostSnapshot> {
 #[test]
 fn a_clock_that_is_off_by_hours_makes_a_host_neither_stale_nor_fresh_nor_its_environments_old() {
     let max_age = |seconds| {
-        let kind = RuleKind::MaxAge { limits: limit(seconds), leases: false };
+        let kind = RuleKind::from(MaxAge { limits: limit(seconds), leases: false });
         vec![rule(kind, Action::Detach)]
     };
     let lab = Lab::new(1, 1).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 60.0);

@@ -1,14 +1,13 @@
 //! Attachments that nothing shows to be their user's doing: they help, and a rule takes back them alone.
 
 use super::daemon::*;
-use super::kinds::*;
 use super::lab::*;
 use crate::config::*;
 use crate::execute::surprise::Expected;
 use crate::plan::*;
 
 fn devices(most: u64) -> RuleKind {
-    RuleKind::MaxDevicesPerUser { limits: limit(most), scope: Scope::Host }
+    RuleKind::from(MaxDevicesPerUser { limits: limit(most), scope: Scope::Host })
 }
 
 /// alice holds device 0, which she uses, and was attached to device 1 by nobody knows whom, long before that as the files
@@ -37,13 +36,13 @@ fn what_was_forced_on_a_user_is_taken_first_and_ends_no_process() {
 
 #[test]
 fn it_helps_and_sets_no_bound() {
-    assert_eq!(terminated(RuleKind::EnvDevices, &lab()), [""; 0]);
+    assert_eq!(terminated(EnvDevices, &lab()), [""; 0]);
     let mut lab = lab();
     lab.hosts[0].devices[1].attachments[0].memory_bytes = Some(1);
-    assert_eq!(terminated(RuleKind::EnvMemory, &lab), [""; 0]);
+    assert_eq!(terminated(EnvMemory, &lab), [""; 0]);
     // What she configured bounds what she attached.
     lab.eid("gpu01", "e1").gpu_memory_bytes = Some(1);
-    let said = terminated(RuleKind::EnvMemory, &lab);
+    let said = terminated(EnvMemory, &lab);
     assert_eq!(said.len(), 1);
     assert!(said[0].contains("on device 0"), "{said:?}");
 }
@@ -65,7 +64,7 @@ fn an_environment_that_has_nothing_else_goes_before_her_own() {
 
 #[test]
 fn an_environment_that_is_taken_apart_ends_the_processes_that_it_would_end_without() {
-    let age = RuleKind::MaxAge { limits: limit(60), leases: false };
+    let age = RuleKind::from(MaxAge { limits: limit(60), leases: false });
     // Its process uses device 1 without an attachment of hers.
     let lab = Lab::new(1, 2).environment("gpu01", "e1", "alice").process("gpu01", 10, "alice", Some("e1"), &[(1, GIB)]);
     let without = terminated(age.clone(), &lab);
@@ -91,18 +90,18 @@ fn what_is_taken_back_from_many_users_opens_no_breaker() {
 #[test]
 fn what_is_taken_back_comes_after_all_else_and_its_user_has_nothing_to_do() {
     let lab = lab().process("gpu01", 20, "bob", None, &[(2, GIB)]);
-    let rules = vec![rule(devices(1), Action::Detach), rule(RuleKind::NonEnvProcesses, Action::Terminate)];
+    let rules = vec![rule(devices(1), Action::Detach), rule(NonEnvProcesses, Action::Terminate)];
     let plan = Daemon::new(rules).plan(&lab);
     let deeds = plan.steps.iter().filter(|it| it.kind != StepKind::Report);
     let deeds: Vec<String> = deeds.map(|step| short(&step.kind)).collect();
     assert_eq!(deeds, ["terminate 20", "detach e1:1"]);
-    let remedy = &plan.violations[0].remedy;
+    let remedy = plan.violations[0].remedy();
     assert!(remedy.starts_with("nothing has to be done: another user"), "{remedy}");
 }
 
 /// Takes what is idle for ten minutes, after a warning of one minute.
 fn idle() -> Rule {
-    let kind = RuleKind::Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None };
+    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
     Rule { warn: vec![seconds(60)], remember: seconds(600), ..rule(kind, Action::Detach) }
 }
 

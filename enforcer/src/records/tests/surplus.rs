@@ -53,7 +53,7 @@ fn what_others_write_takes_no_place_from_what_a_user_makes() {
         let known = &records.hosts["gpu01"];
         let counted = eids(&counting);
         assert!(counted.iter().all(|eid| known.contains_key(*eid)));
-        assert!(counted.len() <= MOST_OF_A_HOST + 1, "{}", counted.len());
+        assert!(counted.len() <= MAX_OF_A_HOST + 1, "{}", counted.len());
     }
 }
 
@@ -81,6 +81,6 @@ fn a_user_is_named_for_too_many_records_that_the_user_bears_out() {
         let hosts = forged(1, 300).at(NOON);
         let counting = records.count(&hosts, Some(("gpu01", &mut witness)), NOON);
         let named: Vec<u64> = counting.too_many.iter().map(|it| it.records).collect();
-        assert_eq!((named, eids(&counting).len()), (vec![300], MOST_OF_A_USER));
+        assert_eq!((named, eids(&counting).len()), (vec![300], MAX_OF_A_USER));
     }
 }

@@ -11,7 +11,9 @@ use super::*;
 use crate::config::{Action, BreakerLimits, Mode, Never};
 use crate::execute::{Executor, Policy};
 use crate::host::dispatching_executor;
+use crate::kinds::SharedFact;
 use crate::plan::{Subject, Target};
+use crate::present::WrittenFact;
 
 /// Has these replies, in this order. Then no reply comes.
 #[derive(Debug, Default)]
@@ -58,9 +60,7 @@ fn violation() -> Violation {
         action: Action::Terminate,
         since_seconds: 0.0,
         stage: crate::plan::Stage::Due,
-        found: String::new(),
-        allowed: String::new(),
-        remedy: String::new(),
+        fact: SharedFact::new(WrittenFact::default()),
         targets: vec![Target::Process(target().into())],
         unconfirmed: false,
     }
@@ -189,7 +189,7 @@ fn a_process_that_survives_sigkill_is_unkillable_once_after_some_cycles() {
     let mut dispatched = || executor.dispatch(&step(), "why").unwrap();
     let unkillable = |dispatcher: &mut Dispatcher, shown| dispatcher.unkillable(&host(shown)).len();
     dispatcher.remember_killed(target(), dispatched());
-    for _ in 0..CYCLES_TO_DIE {
+    for _ in 0..CYCLES_AFTER_KILL {
         assert_eq!(unkillable(&mut dispatcher, Some(true)), 0, "the kernel frees its memory");
         assert_eq!(unkillable(&mut dispatcher, None), 0, "the host is away");
     }

@@ -6,9 +6,8 @@ mod tests;
 use genv_core::model::Publication;
 
 use super::own_waivers;
-use crate::config::{Action, Config, Rule, RuleKind, Waiver};
+use crate::config::{Action, Config, Rule, Waiver};
 use crate::control::Control;
-use crate::cycle::users;
 use crate::groups::{self, Groups};
 use crate::plan::{
     AttachmentTarget, History, Input, Key, Outcome, Plan, ProcessTarget, Stage, Step, StepKind, Subject, Target,
@@ -21,7 +20,7 @@ pub(super) struct LocalPlan<'a> {
     request: &'a StepRequest,
     config: &'a Config,
     publication: &'a Publication,
-    groups: groups::Known,
+    groups: groups::UserGroups,
     waivers: Vec<Waiver>,
     paused: bool,
     plan: Plan,
@@ -53,10 +52,13 @@ impl<'a> LocalPlan<'a> {
         groups: &mut Groups,
     ) -> Self {
         let now = request.now_seconds;
-        let known =
-            if groups::matter(config) { groups.of(&users(&publication.hosts)) } else { groups::Known::default() };
+        let known = if groups::are_needed(config) {
+            groups.of(&groups::users(&publication.hosts))
+        } else {
+            groups::UserGroups::default()
+        };
         let mut waivers = own_waivers(control, request);
-        waivers.extend(groups::waiver_of_unknown(known.unknown.clone(), config, now));
+        waivers.extend(groups::waiver_of_unknown_groups(known.unknown.clone(), config, now));
         let mut local_plan = Self {
             request,
             config,
@@ -150,7 +152,7 @@ impl<'f> From<&'f Violation> for Found<'f> {
 
 /// Whether one snapshot of one host is enough to find the violation.
 fn is_shown_by_one_host(rule: &Rule, subject: &Subject) -> bool {
-    subject.hostname().is_some() && !matches!(rule.kind, RuleKind::Idle { .. } | RuleKind::UnknownProcesses { .. })
+    subject.hostname().is_some() && !rule.kind.needs_history()
 }
 
 fn confirm<'f>(remote: &RemoteStep, found: impl Iterator<Item = Found<'f>>) -> Result<ConfirmedStep, Outcome> {

@@ -19,20 +19,22 @@ use serde::Deserialize;
 
 use super::messages::{RemoteStep, Rules, StepReport, StepRequest, VERSION};
 use crate::UsageError;
-use crate::commands::{now_seconds, print_json, tell};
 use crate::config::{BreakerLimits, Config, Mode, Never, Waiver};
 use crate::control::Control;
-use crate::cycle::{is_left_alone, keep_left};
+use crate::cycle::{is_exempt_now, keep_remaining};
 use crate::directory::RuntimeDirectory;
 use crate::execute::surprise::Expected;
 use crate::execute::{Executor, Policy};
 use crate::execute_report::CONFIGURATION;
 use crate::flags::CarryOutFlags;
 use crate::groups::Groups;
-use crate::host::{Latest, executor_called, users_of_devices};
+use crate::host::{LatestPublication, executor_for_host, users_of_devices};
+use crate::kinds::SharedFact;
+use crate::notices::{delivery::NoticeDelivery, notice::Notice};
+use crate::output::{now_seconds, print_json, print_note};
 use crate::plan::{History, Outcome, Plan, StepKind, Violation};
+use crate::present::WrittenFact;
 use crate::reload::Written;
-use crate::tell::post::{Notice, Post};
 use local_plan::{ConfirmedStep, LocalPlan, later};
 
 /// The longest request that a session can deliver.
@@ -70,10 +72,11 @@ impl Machine {
     fn execute(&self, request: &StepRequest, began: Instant) -> anyhow::Result<Vec<Outcome>> {
         let rules = config(&request.rules);
         let publication = self.collect(&request.hostname)?;
-        let latest = Arc::new(Latest::default());
+        let latest = Arc::new(LatestPublication::default());
         latest.replace(Arc::clone(&publication));
         let policy = policy(rules.as_ref().ok(), self.own.as_ref());
-        let executor = executor_called(request.hostname.clone(), &self.sources, self.directory.path(), policy, latest)?;
+        let executor =
+            executor_for_host(request.hostname.clone(), &self.sources, self.directory.path(), policy, latest)?;
         let mut executor = executor.requested_by(request.asked_by.clone())?;
         let config = match rules {
             Ok(config) => config,
@@ -90,9 +93,9 @@ impl Machine {
         let plan = Plan { steps: steps.collect(), ..Plan::default() };
         let notes = executor.begin(&Expected::default().hits(&plan), &users_of_devices(&publication.hosts));
         if let Some(why) = notes.tripped {
-            tell(&format!("the breaker trips: {why}: find the cause, then run 'genv-enforcer reset'"));
+            print_note(&format!("the breaker trips: {why}: find the cause, then run 'genv-enforcer reset'"));
         }
-        end_left(&mut executor, &publication.hosts, request, &config, &control);
+        end_remaining(&mut executor, &publication.hosts, request, &config, &control);
         let is_late = || began.elapsed() > MAX_DURATION;
         let confirmed: Vec<Result<ConfirmedStep, Outcome>> = request
             .steps
@@ -108,8 +111,8 @@ impl Machine {
             .zip(&confirmed)
             .map(|(remote, confirmed)| Some(violation(request, remote, confirmed.as_ref().ok()?)))
             .collect();
-        let mut post = Post::of_terminals();
-        let mut warned = warn(&mut post, request, &violations, &config).into_iter();
+        let mut delivery = NoticeDelivery::to_terminals();
+        let mut warned = warn(&mut delivery, request, &violations, &config).into_iter();
         let mut outcomes = Vec::with_capacity(request.steps.len());
         let (mut published, mut notices) = (Vec::new(), Vec::new());
         for ((remote, confirmed), violation) in request.steps.iter().zip(&confirmed).zip(&violations) {
@@ -131,10 +134,10 @@ impl Machine {
         executor.end_cycle();
         // The steps are executed: an error here changes no outcome.
         if let Err(error) = published::add(&self.directory, &request.asked_by, published, now_seconds()) {
-            tell(&format!("'genv why' does not show the executed steps: {error}"));
+            print_note(&format!("'genv why' does not show the executed steps: {error}"));
         }
         // The notices come last, so that a user who reads a notice finds the step with 'genv why'.
-        post.tell(&notices, request.now_seconds, &config.timezone);
+        delivery.report(&notices, request.now_seconds, &config.timezone);
         Ok(outcomes)
     }
 
@@ -152,7 +155,7 @@ impl Machine {
 }
 
 /// Ends processes of devices that earlier requests have detached, at the pace of the rules.
-fn end_left(
+fn end_remaining(
     executor: &mut Executor,
     hosts: &[HostSnapshot],
     request: &StepRequest,
@@ -164,8 +167,8 @@ fn end_left(
     }
     let at = (request.hostname.as_str(), request.now_seconds);
     let given = own_waivers(control, request);
-    keep_left(executor, hosts, config, &History::default(), request.now_seconds);
-    executor.end_left(|rule, process| is_left_alone(config, &given, at, rule, process));
+    keep_remaining(executor, hosts, config, &History::default(), request.now_seconds);
+    executor.end_remaining(|rule, process| is_exempt_now(config, &given, at, rule, process));
 }
 
 /// The waivers of this host. They end by its clock, and are compared with the time of the request.
@@ -179,7 +182,12 @@ fn own_waivers(control: &Control, request: &StepRequest) -> Vec<Waiver> {
 }
 
 /// Delivers the warnings that the local plan has confirmed, and returns their outcomes in the same order.
-fn warn(post: &mut Post, request: &StepRequest, violations: &[Option<Violation>], config: &Config) -> Vec<Outcome> {
+fn warn(
+    delivery: &mut NoticeDelivery,
+    request: &StepRequest,
+    violations: &[Option<Violation>],
+    config: &Config,
+) -> Vec<Outcome> {
     let steps = request.steps.iter().zip(violations);
     let warnings: Vec<Notice<'_>> = steps
         .filter_map(|(remote, violation)| {
@@ -189,7 +197,7 @@ fn warn(post: &mut Post, request: &StepRequest, violations: &[Option<Violation>]
         })
         .collect();
     let (now, zone) = (request.now_seconds, &config.timezone);
-    let delivered = post.warn(&warnings, &BTreeSet::new(), config.interval, now, zone);
+    let delivered = delivery.warn(&warnings, &BTreeSet::new(), config.interval, now, zone);
     let outcomes = warnings.iter().zip(delivered);
     let outcomes = outcomes.map(|(warning, delivered)| warning.outcome(&delivered, config));
     outcomes.collect()
@@ -205,9 +213,11 @@ fn violation(request: &StepRequest, remote: &RemoteStep, confirmed: &ConfirmedSt
         action: remote.action,
         since_seconds: request.now_seconds,
         stage: crate::plan::Stage::Due,
-        found: remote.found.clone(),
-        allowed: remote.allowed.clone(),
-        remedy: remote.remedy.clone(),
+        fact: SharedFact::new(WrittenFact {
+            found: remote.found.clone(),
+            allowed: remote.allowed.clone(),
+            remedy: remote.remedy.clone(),
+        }),
         targets: remote.targets.clone(),
         unconfirmed: false,
     }
@@ -221,7 +231,7 @@ fn refuse_all(executor: &mut Executor, request: &StepRequest, why: &str) -> Vec<
 
 /// The version of a request, which may have other fields than [`StepRequest`].
 #[derive(Deserialize)]
-struct Version {
+struct RequestVersion {
     version: u32,
 }
 
@@ -243,7 +253,7 @@ fn parse(json: &[u8]) -> anyhow::Result<StepRequest> {
             harmless(why)
         ))
     };
-    let version = serde_json::from_slice::<Version>(json);
+    let version = serde_json::from_slice::<RequestVersion>(json);
     let version = version.map_err(|error| cannot(&error.to_string()))?.version;
     if version != VERSION {
         let why = format!("they are of version {version}, and this program reads {VERSION}");

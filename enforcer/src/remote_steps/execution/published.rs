@@ -7,7 +7,7 @@ use super::{ConfirmedStep, RemoteStep, StepRequest, violation};
 use crate::directory::{FileError, RuntimeDirectory};
 use crate::plan::words;
 use crate::plan::{Stage, StepKind};
-use crate::{status, told};
+use crate::{status, user_reports};
 
 /// The folder of the file in the enforcer's directory. `status.json` of the directory is from the enforcer of this host.
 const FOLDER: &str = "elsewhere";
@@ -56,5 +56,5 @@ pub(super) fn add(
     let directory = RuntimeDirectory::open(directory.path().join(FOLDER))?;
     let _lock = directory.lock(LOCK, LOCK_TIMEOUT)?;
     let source = format!("the enforcer on {}", words::name(asked_by));
-    told::add(&directory, ENFORCEMENT_FILE, source, new, now_seconds)
+    user_reports::add(&directory, ENFORCEMENT_FILE, source, new, now_seconds)
 }

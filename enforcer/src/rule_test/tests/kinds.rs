@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::config::Action;
+use crate::kinds::KINDS;
 
 /// A lab in which each kind finds something: rules, what is done about each at last, and what of it is left.
 const LAB: &str = "
@@ -75,6 +76,12 @@ fn every_action_ends_what_its_kind_forbids() {
         ),
         ("kind: idle, over: 5m, match: {hosts: [a]}", one_of_alice, two_processes),
     ];
+    for kind in KINDS.iter().filter(|kind| kind.cannot(Action::Kill).is_none()) {
+        let has_case = cases
+            .iter()
+            .any(|(rule, ..)| rule.split(',').next().is_some_and(|it| it == format!("kind: {}", kind.word)));
+        assert!(has_case, "no case of {}", kind.word);
+    }
     let mut printed = String::new();
     for (rule, environments, processes) in cases {
         for action in [Action::Detach, Action::Terminate, Action::Kill] {

@@ -11,23 +11,22 @@ use genv_core::text::harmless;
 use genv_remote::fetch::Fetched;
 use genv_remote::{HostEntry, login_shell, protocol};
 
-use super::answers::{Answers, ask};
-use super::hosts::HostFlags;
+use super::hosts::RemoteFlags;
+use super::results::{HostResults, fetch_all};
 use crate::choice::KindFlags;
-use crate::commands::free::{processes, told};
+use crate::commands::free::{gpus_by_index, processes};
 use crate::failure::Failure;
-use crate::machine::tell;
-use crate::output::counted;
+use crate::output::{counted, print_note};
 use crate::{handover, values};
 
-const EXAMPLE: &str = "Example: a shell with two A100 of which 40 GiB each are ours, on the first host that has them
+const EXAMPLE: &str = "Example: start a shell with 40 GiB of each of two A100, on the first host that has them free
   genv remote -H gpu[01-08] activate --gpus 2 --gpu-type a100 --gpu-memory 40gi
 
-The shell there must be set up: 'genv shell' there prints how.";
+Set up genv in the shell of that host: 'genv shell' there prints how.";
 
 /// Start an environment in a shell on the first host with enough free devices.
 ///
-/// Hosts whose free devices run no process come first. ssh opens the shell; it ends with the environment.
+/// Hosts with no process on the free devices come first. ssh opens the shell, and the environment ends with it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Activate {
@@ -35,73 +34,73 @@ pub(super) struct Activate {
     #[arg(long, value_name = "NAME", value_parser = values::name, allow_negative_numbers = true)]
     name: Option<String>,
 
-    /// How many devices it has. Without: none, or one if a type or memory is asked for.
+    /// Attach this number of devices. Default: none, or one with a type or an amount of memory.
     #[arg(long, value_name = "N", value_parser = values::gpus, allow_negative_numbers = true)]
     gpus: Option<u32>,
 
     #[command(flatten)]
     kind: KindFlags,
 
-    /// How much memory of each it has, such as 4g, and share them. Without: whole devices.
+    /// Claim this memory of each device, such as 4g, and share the devices. Default: whole devices.
     #[arg(long, value_name = "AMOUNT", value_parser = values::gpu_memory, allow_negative_numbers = true)]
     gpu_memory: Option<MemoryAmount>,
 
-    /// Leave the prompt as it is.
+    /// Do not show the environment in the prompt.
     #[arg(long)]
     no_prompt: bool,
 }
 
-/// What a host would give.
+/// The devices that a host would assign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Offer {
     Unused,
-    /// Somebody's process runs on a device that would be given.
+    /// A process runs on one of these devices.
     Used,
-    /// There are devices as they are asked for, and genv there would choose others first.
+    /// The host has suitable devices, but its genv would choose others first.
     Others,
 }
 
 impl Activate {
-    pub(super) fn run(self, flags: &HostFlags) -> anyhow::Result<()> {
+    pub(super) fn run(self, flags: &RemoteFlags) -> anyhow::Result<()> {
         let collectors: &[&str] = if self.devices() > 0 { &["gpu", "state"] } else { &[] };
-        let answers = ask(flags, collectors)?;
-        answers.complain();
-        let host = self.pick(&answers)?;
+        let results = fetch_all(flags, collectors)?;
+        results.print_failures();
+        let host = self.pick(&results)?;
         if !flags.quiet {
-            tell(&format!("opening a shell on {}", harmless(&host.name)));
+            print_note(&format!("opening a shell on {}", harmless(&host.name)));
         }
-        handover::become_program(Path::new("ssh"), self.ssh(host, flags))
+        handover::exec_program(Path::new("ssh"), self.ssh(host, flags))
     }
 
-    /// How many devices are asked for.
+    /// The number of requested devices.
     fn devices(&self) -> u32 {
         let particular = !self.kind.kind().is_any() || self.gpu_memory.is_some();
         self.gpus.unwrap_or(u32::from(particular))
     }
 
-    fn pick<'a>(&self, answers: &'a Answers) -> Result<&'a HostEntry, Failure> {
-        if answers.told.is_empty() {
+    fn pick<'a>(&self, results: &'a HostResults) -> Result<&'a HostEntry, Failure> {
+        if results.fetched.is_empty() {
             return Err(Failure::Silent(1));
         }
-        let offers = answers.told.iter().filter_map(|(host, answer)| {
-            let offer = self.offer(answer)?;
+        let offers = results.fetched.iter().filter_map(|(host, fetched)| {
+            let offer = self.offer(fetched)?;
             Some((offer, host))
         });
-        // The first of the list among equals.
+        // Among equal offers the first host of the list counts.
         match offers.min_by_key(|(offer, _)| *offer) {
             Some((Offer::Unused | Offer::Used, host)) => Ok(host),
-            Some((Offer::Others, host)) => Err(self.refused(answers, Some(host))),
-            None => Err(self.refused(answers, None)),
+            Some((Offer::Others, host)) => Err(self.refused(results, Some(host))),
+            None => Err(self.refused(results, None)),
         }
     }
 
-    /// What an environment would get there; nothing if it would not get what is asked for.
-    fn offer(&self, answer: &Fetched) -> Option<Offer> {
-        let snapshot = &answer.snapshot;
+    /// The offer of a host; absent if it does not have the requested devices.
+    fn offer(&self, fetched: &Fetched) -> Option<Offer> {
+        let snapshot = &fetched.snapshot;
         if !snapshot.installed {
             return None;
         }
-        let gpus = told(snapshot);
+        let gpus = gpus_by_index(snapshot);
         let is_used = |index: &u32| processes(*index, snapshot).is_some_and(|it| it > 0);
         let devices = gpus.values().filter(|device| device.up);
         let devices = devices.map(|device| DeviceState {
@@ -122,9 +121,9 @@ impl Activate {
         let named = gpus.keys().filter_map(|it| Some((*it, name(it)?)));
         let busy = gpus.keys().copied().filter(is_used).collect();
         let kind = self.kind.kind();
-        // As genv there will choose for a new environment: 1.x passes over memory and kind, and gives whole devices.
-        let (shared, kind_there, models) = match answer.answers_with {
-            protocol::Answers::Genv1 => (None, DeviceKind::default(), BTreeMap::new()),
+        // The choice of the host's genv for a new environment. genv 1.x ignores memory and kind, and assigns whole devices.
+        let (shared, kind_there, models) = match fetched.program {
+            protocol::HostProgram::Genv1 => (None, DeviceKind::default(), BTreeMap::new()),
             _ => (self.gpu_memory, kind.clone(), named.collect()),
         };
         let request = AttachRequest {
@@ -151,33 +150,33 @@ impl Activate {
         Some(if given.iter().any(is_used) { Offer::Used } else { Offer::Unused })
     }
 
-    fn refused(&self, answers: &Answers, others: Option<&HostEntry>) -> Failure {
+    fn refused(&self, results: &HostResults, others: Option<&HostEntry>) -> Failure {
         let wanted = counted(self.devices() as usize, "free device");
         let kind = self.kind.kind();
         let memory = self.gpu_memory.map_or_else(String::new, |amount| format!(" with {amount} of unclaimed memory"));
-        let failed = match answers.failed() {
+        let failed = match results.failed() {
             0 => String::new(),
             failed => format!("; {failed} more failed"),
         };
         if let Some(host) = others {
             return Failure::NotEnoughDevices(format!(
-                "cannot activate: {} has {wanted}{kind}{memory}, but genv there would choose others before them{failed}. Log \
-                 in there, and take them by 'genv activate' and 'genv attach --index'",
+                "cannot activate: {} has {wanted}{kind}{memory}, but genv there would choose other devices first{failed}. Log \
+                                 in there, and attach them by 'genv activate' and 'genv attach --index'",
                 harmless(&host.name)
             ));
         }
         Failure::NotEnoughDevices(format!(
-            "cannot activate: of {} none has genv and {wanted}{kind}{memory}{failed}. 'genv remote … devices' tells what \
-             they have",
-            counted(answers.told.len(), "host"),
+            "cannot activate: of {} none has genv and {wanted}{kind}{memory}{failed}. 'genv remote … devices' lists their \
+                         devices",
+            counted(results.fetched.len(), "host"),
         ))
     }
 
-    /// The arguments of ssh. What it is configured to do it does: keys, agents, hosts on the way.
-    fn ssh(&self, host: &HostEntry, flags: &HostFlags) -> Vec<String> {
+    /// The arguments of ssh, which uses its own configuration of keys, agents and jump hosts.
+    fn ssh(&self, host: &HostEntry, flags: &RemoteFlags) -> Vec<String> {
         let mut arguments = vec![
             "-t".to_owned(),
-            // A command of the configuration would be run instead of ours.
+            // Otherwise ssh would run the command of its configuration.
             "-oRemoteCommand=none".to_owned(),
             format!("-oConnectTimeout={}", flags.connect_timeout().as_secs()),
         ];
@@ -221,21 +220,21 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// What follows `genv remote`, without the name of the command.
+    /// The arguments after `genv remote`, without the name of the command.
     #[derive(Parser)]
-    struct Line {
+    struct RemoteArguments {
         #[command(flatten)]
-        flags: HostFlags,
+        flags: RemoteFlags,
         #[command(flatten)]
         activate: Activate,
     }
 
-    fn line(words: &str) -> Line {
-        Line::parse_from([""].into_iter().chain(words.split(' ')))
+    fn line(words: &str) -> RemoteArguments {
+        RemoteArguments::parse_from([""].into_iter().chain(words.split(' ')))
     }
 
-    /// A host with devices of so much memory, of which environments hold parts; all of it where that says nothing.
-    fn host(answers_with: protocol::Answers, devices: &[(u64, &[Option<u64>])]) -> Fetched {
+    /// A host with devices: the memory of each in GiB, and the amounts that environments hold. `None`: the whole device.
+    fn host(program: protocol::HostProgram, devices: &[(u64, &[Option<u64>])]) -> Fetched {
         let device = |(index, (memory, held)): (usize, &(u64, &[Option<u64>]))| {
             let memory = memory * GIB;
             let attachments = held
@@ -259,17 +258,16 @@ mod tests {
             devices: serde_json::from_value(devices.into()).unwrap(),
             ..Snapshot::default()
         };
-        Fetched { snapshot, answers_with, clock_ahead_seconds: None }
+        Fetched { snapshot, program, clock_ahead_seconds: None }
     }
 
     #[test]
-    fn of_a_host_with_genv_1_only_whole_free_devices_count_that_are_large_enough() {
-        use protocol::Answers::{Genv, Genv1};
-        let offer = |answers_with, words, devices: &[(u64, &[Option<u64>])]| {
-            line(words).activate.offer(&host(answers_with, devices))
-        };
+    fn a_host_with_genv_1_offers_only_whole_free_devices_that_are_large_enough() {
+        use protocol::HostProgram::{Genv, Genv1};
+        let offer =
+            |program, words, devices: &[(u64, &[Option<u64>])]| line(words).activate.offer(&host(program, devices));
         let one = "-H x --gpu-memory 8gi";
-        // Half of it is left, and 1.x gives whole devices.
+        // Half of the device is free, and genv 1.x assigns whole devices.
         assert_eq!(offer(Genv, one, &[(16, &[Some(8)])]), Some(Offer::Unused));
         assert_eq!(offer(Genv1, one, &[(16, &[Some(8)])]), None);
         assert_eq!(offer(Genv, one, &[(16, &[None])]), None);
@@ -278,14 +276,14 @@ mod tests {
         let two = "-H x --gpus 2 --gpu-memory 8gi";
         assert_eq!(offer(Genv1, two, &[(16, &[Some(8)]), (16, &[])]), None);
         assert_eq!(offer(Genv, two, &[(16, &[Some(8)]), (16, &[])]), Some(Offer::Unused));
-        // 1.x would give the small one first; ours passes over it.
+        // genv 1.x would assign the small device first; this genv skips it.
         assert_eq!(offer(Genv1, one, &[(4, &[])]), None);
         assert_eq!(offer(Genv1, one, &[(4, &[]), (16, &[])]), Some(Offer::Others));
         assert_eq!(offer(Genv, one, &[(4, &[]), (16, &[])]), Some(Offer::Unused));
     }
 
     #[test]
-    fn who_logs_in_is_the_one_of_the_host_then_of_the_flag_then_whom_ssh_is_configured_for() {
+    fn the_login_name_is_from_the_host_then_the_flag_then_the_configuration_of_ssh() {
         for (words, expected) in [
             ("-H gpu01", &["gpu01"][..]),
             ("-l alice -H gpu01", &["-l", "alice", "gpu01"]),
@@ -293,7 +291,7 @@ mod tests {
             ("-l alice -H bob@gpu01", &["-l", "bob", "gpu01"]),
             ("-l alice -H gpu01:2222", &["-l", "alice", "-p", "2222", "gpu01"]),
         ] {
-            let Line { flags, activate } = line(words);
+            let RemoteArguments { flags, activate } = line(words);
             let host = flags.list().unwrap().into_iter().next().unwrap();
             let arguments = activate.ssh(&host, &flags);
             let [command @ .., _] = &arguments[..] else { panic!("{words}: {arguments:?}") };

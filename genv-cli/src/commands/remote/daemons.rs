@@ -1,31 +1,31 @@
-//! `genv remote monitor` and `genv remote enforce`, which become genv's daemons.
+//! `genv remote monitor` and `genv remote enforce`, which start genv's daemons.
 
-use super::answers::ask;
-use super::hosts::HostFlags;
+use super::hosts::RemoteFlags;
+use super::results::fetch_all;
 use crate::commands::enforce::Enforce;
 use crate::commands::monitor::Monitor;
 
 /// Serves the metrics of all hosts.
-pub(super) fn monitor(hosts: &HostFlags, monitor: Monitor) -> anyhow::Result<()> {
+pub(super) fn monitor(hosts: &RemoteFlags, monitor: Monitor) -> anyhow::Result<()> {
     check(hosts)?;
-    monitor.run_of(hosts.of_daemons())
+    monitor.run_for_hosts(hosts.daemon_flags())
 }
 
 /// Enforces rules on all hosts.
-pub(super) fn enforce(hosts: &HostFlags, enforce: Enforce) -> anyhow::Result<()> {
-    // The daemon tells its flags, whichever hosts are meant.
+pub(super) fn enforce(hosts: &RemoteFlags, enforce: Enforce) -> anyhow::Result<()> {
+    // The help of the daemon needs no hosts.
     if !enforce.asks_for_help() {
         check(hosts)?;
     }
-    enforce.run_of(hosts.of_daemons())
+    enforce.run_for_hosts(hosts.daemon_flags())
 }
 
-/// What is wrong with the list is said before a daemon is started, and who wants no host to fail is told of one. A daemon
-/// that runs goes on without a host that fails.
-fn check(hosts: &HostFlags) -> anyhow::Result<()> {
+/// Checks the list of hosts before the start of a daemon. With `--exit-on-error`, checks each host too: a running daemon
+/// continues without a failed host.
+fn check(hosts: &RemoteFlags) -> anyhow::Result<()> {
     hosts.list()?;
     if hosts.exit_on_error {
-        ask(hosts, &[])?;
+        fetch_all(hosts, &[])?;
     }
     Ok(())
 }

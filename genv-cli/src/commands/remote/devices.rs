@@ -8,22 +8,22 @@ use genv_core::model::{Device, Snapshot};
 use genv_remote::HostEntry;
 use serde::Serialize;
 
-use super::answers::{Answers, ask};
-use super::hosts::HostFlags;
-use crate::commands::free::{memory, processes, told};
+use super::hosts::RemoteFlags;
+use super::results::{HostResults, fetch_all};
+use crate::commands::free::{gpus_by_index, memory, processes};
 use crate::output::{Cell, Format, Table, csv_line, print, print_csv, print_json, stdout};
 
-/// List how many devices each host has, and how many of them could be attached now.
+/// List the number of devices of each host, and how many can be attached now.
 #[derive(Debug, Args)]
 pub(super) struct Devices {
     #[command(flatten)]
     list: SummaryFlags,
 }
 
-/// How a list with a summary is printed.
+/// Flags for the format of a list with a summary.
 #[derive(Clone, Debug, Args)]
 pub(super) struct SummaryFlags {
-    /// How to print: tui is a table, csv has a line with commas each.
+    /// Output format: tui is a table, csv has values separated by commas.
     #[arg(long, value_name = "FORMAT", default_value = "tui")]
     pub(super) format: Format,
 
@@ -31,50 +31,50 @@ pub(super) struct SummaryFlags {
     #[arg(long, conflicts_with = "format")]
     pub(super) json: bool,
 
-    /// Leave out the line that names the columns.
+    /// Omit the line with the names of the columns.
     #[arg(long)]
     pub(super) no_header: bool,
 
-    /// Leave out the last line, which counts.
+    /// Omit the last line, with the totals.
     #[arg(long)]
     pub(super) no_summary: bool,
 }
 
 #[derive(Serialize)]
-struct OfHost<'a> {
+struct HostDevices<'a> {
     hostname: &'a str,
     total: usize,
     available: usize,
-    /// Whether genv is there.
+    /// Whether the host has genv.
     installed: bool,
-    devices: Vec<OfDevice<'a>>,
+    devices: Vec<DeviceEntry<'a>>,
 }
 
 #[derive(Serialize)]
-struct OfDevice<'a> {
+struct DeviceEntry<'a> {
     index: u32,
     name: Option<&'a str>,
     available: bool,
     environments: usize,
     memory_total_bytes: Option<u64>,
     memory_free_bytes: Option<u64>,
-    /// Absent if the device does not tell.
+    /// Absent if the driver does not report them.
     processes: Option<usize>,
 }
 
 impl Devices {
-    pub(super) fn run(self, flags: &HostFlags) -> anyhow::Result<()> {
-        let answers = ask(flags, &["gpu", "state"])?;
+    pub(super) fn run(self, flags: &RemoteFlags) -> anyhow::Result<()> {
+        let results = fetch_all(flags, &["gpu", "state"])?;
         if self.list.json {
-            print_json(&answers.document(of_host))?;
+            print_json(&results.document(host_devices))?;
         } else {
-            self.print(&answers)?;
+            self.print(&results)?;
         }
-        Ok(answers.finish()?)
+        Ok(results.finish()?)
     }
 
-    fn print(&self, answers: &Answers) -> io::Result<()> {
-        let hosts: Vec<OfHost<'_>> = answers.document(of_host).hosts;
+    fn print(&self, results: &HostResults) -> io::Result<()> {
+        let hosts: Vec<HostDevices<'_>> = results.document(host_devices).hosts;
         let total: usize = hosts.iter().map(|host| host.total).sum();
         let available: usize = hosts.iter().map(|host| host.available).sum();
         if self.list.format == Format::Csv {
@@ -110,10 +110,10 @@ impl SummaryFlags {
     }
 }
 
-fn of_host<'a>(host: &'a HostEntry, snapshot: &'a Snapshot) -> OfHost<'a> {
-    let devices: Vec<OfDevice<'a>> = told(snapshot)
+fn host_devices<'a>(host: &'a HostEntry, snapshot: &'a Snapshot) -> HostDevices<'a> {
+    let devices: Vec<DeviceEntry<'a>> = gpus_by_index(snapshot)
         .into_values()
-        .map(|device| OfDevice {
+        .map(|device| DeviceEntry {
             index: device.index.gpu,
             name: device.name.as_deref(),
             available: is_available(device, snapshot),
@@ -123,7 +123,7 @@ fn of_host<'a>(host: &'a HostEntry, snapshot: &'a Snapshot) -> OfHost<'a> {
             processes: processes(device.index.gpu, snapshot),
         })
         .collect();
-    OfHost {
+    HostDevices {
         hostname: &host.name,
         total: devices.len(),
         available: devices.iter().filter(|device| device.available).count(),
@@ -132,14 +132,14 @@ fn of_host<'a>(host: &'a HostEntry, snapshot: &'a Snapshot) -> OfHost<'a> {
     }
 }
 
-/// Nobody is attached to it. Where there is no genv nobody ever is: there it counts who uses it.
+/// Whether no environment holds a device. On a host without genv: whether no process uses it.
 fn is_available(device: &Device, snapshot: &Snapshot) -> bool {
     let is_used = || processes(device.index.gpu, snapshot).is_some_and(|it| it > 0);
     device.up && device.attachments.is_empty() && (snapshot.installed || !is_used())
 }
 
 /// `4 NVIDIA A100 (80.0 GiB), 2 Tesla T4 (15.0 GiB)`.
-fn models(devices: &[OfDevice<'_>]) -> String {
+fn models(devices: &[DeviceEntry<'_>]) -> String {
     let mut counts = BTreeMap::<(&str, Option<u64>), usize>::new();
     for device in devices {
         let model = (device.name.unwrap_or("?"), device.memory_total_bytes);

@@ -8,13 +8,12 @@ use genv_core::state::shape::Times;
 use genv_remote::HostEntry;
 use serde::Serialize;
 
-use super::answers::{Answers, ask};
 use super::devices::SummaryFlags;
-use super::hosts::HostFlags;
+use super::hosts::RemoteFlags;
+use super::results::{HostResults, fetch_all};
 use crate::ago::ago;
-use crate::commands::devices::indices;
 use crate::lease;
-use crate::output::{Cell, Format, Table, csv_line, print_csv, print_json, stdout};
+use crate::output::{Cell, Format, Table, csv_line, joined, print_csv, print_json, stdout};
 
 /// List the environments of all hosts.
 #[derive(Debug, Args)]
@@ -22,19 +21,19 @@ pub(super) struct Envs {
     #[command(flatten)]
     list: SummaryFlags,
 
-    /// Print times as they are written, not how long ago.
+    /// Print times instead of ages.
     #[arg(long)]
     timestamp: bool,
 }
 
 #[derive(Serialize)]
-struct OfHost<'a> {
+struct HostEnvironments<'a> {
     hostname: &'a str,
-    environments: Vec<OfEnvironment<'a>>,
+    environments: Vec<EnvironmentEntry<'a>>,
 }
 
 #[derive(Serialize)]
-struct OfEnvironment<'a> {
+struct EnvironmentEntry<'a> {
     eid: &'a str,
     uid: Option<u32>,
     username: &'a str,
@@ -50,25 +49,25 @@ struct OfEnvironment<'a> {
 }
 
 impl Envs {
-    pub(super) fn run(self, flags: &HostFlags) -> anyhow::Result<()> {
-        let answers = ask(flags, &["state"])?;
+    pub(super) fn run(self, flags: &RemoteFlags) -> anyhow::Result<()> {
+        let results = fetch_all(flags, &["state"])?;
         if self.list.json {
-            print_json(&answers.document(of_host))?;
+            print_json(&results.document(host_environments))?;
         } else {
-            self.print(&answers)?;
+            self.print(&results)?;
         }
-        Ok(answers.finish()?)
+        Ok(results.finish()?)
     }
 
-    fn print(&self, answers: &Answers) -> io::Result<()> {
+    fn print(&self, results: &HostResults) -> io::Result<()> {
         let times = Times::here();
-        // By the clock of the host, which wrote when it was.
+        // The age counts by the clock of the host, which wrote the time.
         let created = |it: &Environment, host_seconds| match it.created_timestamp_seconds {
             Some(created) if !self.timestamp => ago(created, host_seconds),
             created => times.text(created),
         };
-        let all: Vec<(&HostEntry, String, &Environment)> = answers
-            .told
+        let all: Vec<(&HostEntry, String, &Environment)> = results
+            .fetched
             .iter()
             .flat_map(|(host, answer)| {
                 let Snapshot { environments, timestamp_seconds, .. } = &answer.snapshot;
@@ -92,20 +91,20 @@ impl Envs {
                     Cell::foreign(&it.username),
                     Cell::foreign(it.name.as_deref().unwrap_or_default()),
                     Cell::own(created.clone()),
-                    lease::cell(it.lease_end_timestamp_seconds),
-                    Cell::own(indices(&attached(it))),
+                    lease::table_cell(it.lease_end_timestamp_seconds),
+                    Cell::own(joined(&attached(it), ",")),
                 ]);
             }
             table.drop_empty(5);
             table.write(&mut stdout())?;
         }
-        self.list.summarize(&format!("{} environments on {} hosts", all.len(), answers.told.len()))
+        self.list.summarize(&format!("{} environments on {} hosts", all.len(), results.fetched.len()))
     }
 }
 
-fn of_host<'a>(host: &'a HostEntry, snapshot: &'a Snapshot) -> OfHost<'a> {
+fn host_environments<'a>(host: &'a HostEntry, snapshot: &'a Snapshot) -> HostEnvironments<'a> {
     let environments = snapshot.environments.iter();
-    let environments = environments.map(|it| OfEnvironment {
+    let environments = environments.map(|it| EnvironmentEntry {
         eid: &it.eid,
         uid: it.uid,
         username: &it.username,
@@ -118,10 +117,10 @@ fn of_host<'a>(host: &'a HostEntry, snapshot: &'a Snapshot) -> OfHost<'a> {
         pids: it.members.iter().map(|member| member.pid).collect(),
         kernel_ids: &it.kernel_ids,
     });
-    OfHost { hostname: &host.name, environments: environments.collect() }
+    HostEnvironments { hostname: &host.name, environments: environments.collect() }
 }
 
-/// Indices of the devices that it is attached to.
+/// The indices of an environment's devices.
 fn attached(environment: &Environment) -> Vec<u32> {
     let devices = environment.devices.iter();
     let attached = devices.filter(|device| device.attached && device.index.mig.is_none());

@@ -1,4 +1,4 @@
-//! Which hosts, and how they are reached.
+//! Flags for the hosts and the connections to them.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,13 +12,13 @@ use genv_remote::{HostList, Timeouts};
 use crate::completion;
 use crate::failure::Failure;
 
-/// How long a host may take to connect and to let in.
+/// Default time limit for each step of a connection.
 const CONNECT_SECONDS: u32 = 10;
 
 #[derive(Debug, Args)]
 #[group(skip)]
-pub(super) struct HostFlags {
-    /// Hosts: gpu01,alice@gpu02:2222,gpu[03-08]; may be repeated.
+pub(super) struct RemoteFlags {
+    /// Hosts to query: gpu01,alice@gpu02:2222,gpu[03-08]; may be repeated.
     #[arg(
         short = 'H',
         long = "host",
@@ -31,15 +31,15 @@ pub(super) struct HostFlags {
     #[arg(long, value_name = "FILE")]
     hostfile: Option<PathBuf>,
 
-    /// User to log in as where the host names none.
+    /// User to log in as, for a host without a user in its name.
     #[arg(short = 'l', long, value_name = "USER", value_parser = login)]
     username: Option<String>,
 
-    /// Seconds that connecting to a host may take.
+    /// Time limit for each step of connecting to a host, in seconds.
     #[arg(short, long, value_name = "SECONDS", default_value_t = CONNECT_SECONDS, value_parser = clap::value_parser!(u32).range(1..=3600))]
     timeout: u32,
 
-    /// End at the first host that fails, and print nothing of the others.
+    /// End at the first failed host, without output about the others.
     #[arg(short, long)]
     pub(super) exit_on_error: bool,
 
@@ -47,16 +47,16 @@ pub(super) struct HostFlags {
     #[arg(short, long)]
     pub(super) quiet: bool,
 
-    /// Run genv there by 'sudo -n', to see the processes of all users.
+    /// Run genv on the hosts by 'sudo -n', to see the processes of all users.
     #[arg(long)]
     sudo: bool,
 }
 
-impl HostFlags {
-    /// The hosts, in their order.
+impl RemoteFlags {
+    /// The hosts, in the order of the flags.
     ///
     /// # Errors
-    /// What is given names none, or no hosts that could be used.
+    /// The flags name no hosts, or an invalid list.
     pub(super) fn list(&self) -> Result<HostList, Failure> {
         let usage = |error: genv_remote::HostListError| Failure::Usage(error.to_string());
         let fixed =
@@ -64,8 +64,8 @@ impl HostFlags {
         let Some(file) = &self.hostfile else {
             return fixed.ok_or_else(|| {
                 Failure::Usage(
-                    "cannot tell which hosts are meant: name them, as in 'genv remote -H gpu[01-08] devices', or a file \
-                     that lists them by --hostfile"
+                    "no hosts are named: name them, as in 'genv remote -H gpu[01-08] devices', or name a file that lists \
+                                         them by --hostfile"
                         .to_owned(),
                 )
             });
@@ -77,12 +77,12 @@ impl HostFlags {
         }
     }
 
-    /// How long a host may take to connect.
+    /// Time limit for each step of a connection.
     pub(super) fn connect_timeout(&self) -> Duration {
         Duration::from_secs(self.timeout.into())
     }
 
-    /// How they are asked.
+    /// How to connect to the hosts.
     pub(super) fn dial(&self) -> SshDial {
         let timeouts = Timeouts { connect: Some(self.connect_timeout()), ..Timeouts::default() };
         SshDial {
@@ -92,13 +92,13 @@ impl HostFlags {
         }
     }
 
-    /// Who logs in where a host does not say.
+    /// The user to log in as, for a host without a user in its name.
     pub(super) fn login(&self) -> Option<&str> {
         self.username.as_deref()
     }
 
-    /// The same for genv's daemons.
-    pub(super) fn of_daemons(&self) -> Vec<OsString> {
+    /// The equivalent flags of genv's daemons.
+    pub(super) fn daemon_flags(&self) -> Vec<OsString> {
         let mut flags: Vec<OsString> = Vec::new();
         for hosts in &self.hosts {
             flags.push(format!("--host={hosts}").into());
@@ -122,7 +122,7 @@ impl HostFlags {
     }
 }
 
-/// A login name that neither ssh nor a shell could take for something else.
+/// Parses a login name without a special meaning for ssh or a shell.
 fn login(text: &str) -> Result<String, String> {
     let host = format!("{text}@host");
     let named = HostList::parse_flag(&host).ok();
@@ -135,12 +135,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_login_name_is_one_word_that_means_nothing_else() {
-        for right in ["alice", "alice.b-2", "user@realm", "DOM_x"] {
-            assert_eq!(login(right).as_deref(), Ok(right));
+    fn a_login_name_is_one_word_without_special_characters() {
+        for valid in ["alice", "alice.b-2", "user@realm", "DOM_x"] {
+            assert_eq!(login(valid).as_deref(), Ok(valid));
         }
-        for wrong in ["", "-oProxyCommand=x", "a b", "a;b", "a,b", "$(x)", "a\nb"] {
-            assert!(login(wrong).is_err(), "{wrong:?}");
+        for invalid in ["", "-oProxyCommand=x", "a b", "a;b", "a,b", "$(x)", "a\nb"] {
+            assert!(login(invalid).is_err(), "{invalid:?}");
         }
     }
 }

@@ -1,7 +1,6 @@
-//! `genv remote`: the hosts that somebody can log in to, over SSH.
+//! `genv remote`: other hosts, over SSH.
 
 mod activate;
-mod answers;
 mod daemons;
 mod devices;
 mod envs;
@@ -9,27 +8,28 @@ mod hosts;
 mod one_hyphen;
 mod progress;
 mod query;
+mod results;
 
 use clap::{Args, Subcommand};
 
 use super::enforce::Enforce;
 use super::monitor::Monitor;
 use crate::failure::EXIT_CODES;
-use hosts::HostFlags;
+use hosts::RemoteFlags;
 pub(super) use one_hyphen::with_two_hyphens;
 
-const EXAMPLE: &str = "Example: where devices are free, and a shell with two of them
+const EXAMPLE: &str = "Example: list the free devices of all hosts, and start a shell with two of them
   genv remote -H gpu[01-08] devices
   genv remote -H gpu[01-08] activate --gpus 2
 
-Hosts are reached as 'ssh HOST' reaches them without asking: by its configuration, its agent and its keys.";
+Connections are made as by 'ssh HOST', without questions: by the configuration, the agent and the keys of ssh.";
 
-/// See and use the GPUs of other hosts, over SSH.
+/// List and reserve the GPUs of other hosts, over SSH.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 pub(crate) struct Remote {
     #[command(flatten)]
-    hosts: HostFlags,
+    hosts: RemoteFlags,
 
     #[command(subcommand)]
     command: RemoteCommand,

@@ -1,10 +1,10 @@
-//! Flags with one hyphen and many letters, as genv 1.4.3 knows them.
+//! Long flags with one hyphen, as in genv 1.4.3.
 
 use std::ffi::OsString;
 
 const LONG_WITH_ONE_HYPHEN: [&str; 2] = ["-host", "-hostfile"];
 
-/// The words of a command line, with two hyphens where genv 1.4.3's `genv remote` takes one.
+/// Replaces one hyphen by two hyphens in the long flags of `genv remote`.
 pub(in crate::commands) fn with_two_hyphens(mut words: Vec<OsString>) -> Vec<OsString> {
     let mut before = words.iter().skip(1).take_while(|word| *word != "remote");
     let only_flags = before.all(|word| {
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_of_remote_may_have_one_hyphen_and_nothing_else_is_changed() {
+    fn only_long_flags_of_remote_get_a_second_hyphen() {
         for (line, expected) in [
             ("genv remote -host a devices", "genv remote --host a devices"),
             ("genv --color never remote -hostfile=f envs", "genv --color never remote --hostfile=f envs"),

@@ -1,17 +1,17 @@
-//! How far hosts have answered, in a line of the terminal that is kept up to date.
+//! A progress line on the terminal: how many hosts have answered.
 
 use std::env;
 use std::io::{self, IsTerminal as _, Write as _};
 
 use genv_core::text::{harmless, shortened};
 
-/// How long the line may be: what does not fit into a terminal's line could not be taken back.
+/// The largest length of the line: a line that the terminal wraps cannot be erased.
 const MOST_CHARACTERS: usize = 78;
 
-/// Hosts that are named when few are left.
+/// The line names the remaining hosts if they are at most this many.
 const MOST_NAMED: usize = 3;
 
-/// The line; it is gone with the value.
+/// The progress line. Its drop erases the line.
 pub(super) struct Progress {
     all: usize,
     waited_for: Vec<String>,
@@ -27,7 +27,7 @@ impl Progress {
         progress
     }
 
-    /// A host has answered, or failed.
+    /// Counts a host that has answered or failed.
     pub(super) fn done(&mut self, host: &str) {
         self.waited_for.retain(|it| it != host);
         self.show();
@@ -35,7 +35,7 @@ impl Progress {
 
     fn show(&self) {
         if self.shown {
-            // Nobody is left to tell if printing fails.
+            // An error of stderr cannot be reported.
             let _ = write!(io::stderr(), "\r\x1b[K{}", line(self.all, &self.waited_for));
         }
     }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_keep_one_waiting_are_named_when_they_are_few() {
+    fn the_last_remaining_hosts_are_named() {
         let hosts = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
         assert_eq!(line(9, &hosts(&["a", "b", "c", "d"])), "genv: 5 of 9 hosts");
         assert_eq!(line(9, &hosts(&["a", "b"])), "genv: 7 of 9 hosts, waiting for a, b");

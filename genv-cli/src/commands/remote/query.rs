@@ -4,19 +4,19 @@ use clap::{Args, ValueEnum};
 use genv_core::state::shape::Times;
 use serde_json::Value;
 
-use super::answers::ask;
-use super::hosts::HostFlags;
-use crate::commands::query::{self, answer};
+use super::hosts::RemoteFlags;
+use super::results::fetch_all;
+use crate::commands::query::{self, print_fields};
 use crate::output::JsonFlag;
 
-/// Print fields of the environments with a name, a line for each environment.
+/// Print fields of the environments with this name, one line for each environment.
 #[derive(Debug, Args)]
 pub(super) struct Query {
     /// Name of the environments.
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     name: String,
 
-    /// What to print.
+    /// Fields to print.
     #[arg(long, alias = "queries", value_name = "FIELD", required = true, num_args = 1.., overrides_with = "query")]
     query: Vec<Field>,
 
@@ -39,9 +39,9 @@ struct Found {
 }
 
 impl Query {
-    pub(super) fn run(self, flags: &HostFlags) -> anyhow::Result<()> {
-        let answers = ask(flags, &["state"])?;
-        let found = answers.told.iter().flat_map(|(host, answer)| {
+    pub(super) fn run(self, flags: &RemoteFlags) -> anyhow::Result<()> {
+        let results = fetch_all(flags, &["state"])?;
+        let found = results.fetched.iter().flat_map(|(host, answer)| {
             let environments = answer.snapshot.environments.iter();
             let named = environments.filter(|it| it.name.as_deref() == Some(&self.name));
             named.map(|it| Found {
@@ -51,23 +51,23 @@ impl Query {
             })
         });
         let found: Vec<Found> = found.collect();
-        answer(found.iter(), &self.query, self.output.json)?;
-        Ok(answers.finish()?)
+        print_fields(found.iter(), &self.query, self.output.json)?;
+        Ok(results.finish()?)
     }
 }
 
-impl query::Field for Field {
-    type Of = Found;
+impl query::QueryField for Field {
+    type Item = Found;
 
-    fn text(self, of: &Found, times: &Times) -> String {
+    fn text(self, item: &Found, times: &Times) -> String {
         match self {
-            Self::Hostname => of.hostname.clone(),
-            Self::Eid => of.eid.clone(),
-            Self::Creation => times.text(of.created_timestamp_seconds),
+            Self::Hostname => item.hostname.clone(),
+            Self::Eid => item.eid.clone(),
+            Self::Creation => times.text(item.created_timestamp_seconds),
         }
     }
 
-    fn json(self, of: &Found, times: &Times) -> Value {
-        self.text(of, times).into()
+    fn json(self, item: &Found, times: &Times) -> Value {
+        self.text(item, times).into()
     }
 }

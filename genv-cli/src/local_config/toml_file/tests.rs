@@ -59,7 +59,7 @@ fn every_key_is_read_from_a_file_of_its_own_and_from_a_project() {
 }
 
 #[test]
-fn a_type_is_one_text_or_several() {
+fn types_are_one_text_or_an_array() {
     for (value, types) in [
         ("\"a100\"", &["a100"][..]),
         ("\" a100 , rtx 4090\"", &["a100", "rtx 4090"]),
@@ -72,7 +72,7 @@ fn a_type_is_one_text_or_several() {
 }
 
 #[test]
-fn a_mistake_is_said_with_its_line_and_key_and_what_to_write() {
+fn an_error_has_the_line_the_key_and_the_correction() {
     let long = format!("name = \"{}\"", "x".repeat(129));
     let endless = format!("for = \"{}\"", "x".repeat(1025));
     let nested = format!("gpus = {}", "[".repeat(100_000));
@@ -110,20 +110,20 @@ fn a_mistake_is_said_with_its_line_and_key_and_what_to_write() {
         (&nested, "line 1: it is not TOML: "),
         (&large, "it has more than 1048576 bytes"),
     ] {
-        let said = loaded("genv.toml", content.as_bytes()).unwrap_err();
-        assert!(said.starts_with(start), "{said}");
-        assert!(said.ends_with(". Correct it, or remove the file"), "{said}");
-        assert!(!said.contains(char::is_control) && said.len() < 400, "{said:?}");
+        let message = loaded("genv.toml", content.as_bytes()).unwrap_err();
+        assert!(message.starts_with(start), "{message}");
+        assert!(message.ends_with(". Correct it, or remove the file"), "{message}");
+        assert!(!message.contains(char::is_control) && message.len() < 400, "{message:?}");
     }
-    let said = loaded("genv.toml", b"name = \"\xff\"").unwrap_err();
-    assert!(said.starts_with("it is not UTF-8"), "{said}");
-    let said = loaded("pyproject.toml", b"[tool]\ngenv = 2\n").unwrap_err();
+    let message = loaded("genv.toml", b"name = \"\xff\"").unwrap_err();
+    assert!(message.starts_with("it is not UTF-8"), "{message}");
+    let message = loaded("pyproject.toml", b"[tool]\ngenv = 2\n").unwrap_err();
     let expected = "line 2: tool.genv is of the type integer: write a table [tool.genv]. Correct it, or remove its table [tool.genv]";
-    assert_eq!(said, expected);
+    assert_eq!(message, expected);
 }
 
 #[test]
-fn a_project_counts_by_its_table_even_if_it_is_damaged() {
+fn a_project_counts_by_its_table_even_if_the_file_is_damaged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pyproject.toml");
     let large = format!("[tool.genv]\n# {}", "x".repeat(1 << 20));

@@ -1,4 +1,4 @@
-# genv in @SHELL@: runs the program, and lets it change this shell's variables and prompt.
+# genv in @SHELL@: runs the program, which can change this shell's variables and prompt.
 function genv --description 'Share the GPUs of a machine'
     for word in $argv
         switch $word
@@ -15,19 +15,19 @@ function genv --description 'Share the GPUs of a machine'
     command $__genv_program $argv
 end
 
-# Finds the program of this code.
+# Finds the program that printed this code.
 function __genv_find
     if builtin test -x @PROGRAM@
         builtin set --global __genv_program @PROGRAM@
     else
         if builtin test "$__genv_program" != genv
-            builtin echo "genv: "@PROGRAM@" is gone, with which this shell was set up: the genv of PATH runs instead. A new shell finds it by itself" >&2
+            builtin echo "genv: "@PROGRAM@" is missing, although it set up this shell: the genv of PATH runs instead. Open a new shell" >&2
         end
         builtin set --global __genv_program genv
     end
 end
 
-# Runs the program with a pipe to this shell beside its own output, and evaluates what comes through it.
+# Runs the program with an additional pipe to this shell, and evaluates the code from this pipe.
 function __genv_call
     builtin set --local code 1
     builtin set --local --export GENV_CALLER "@PROTOCOL@ @SHELL@ $fish_pid script"
@@ -36,12 +36,12 @@ function __genv_call
     end
     __genv_find
     begin
-        # Ctrl-C ends this block, and leaves this code.
+        # Ctrl-C ends this block, and the code stays 130.
         builtin set code 130
         command $__genv_program $argv 9>&1 >&8 8>&- | builtin source
         builtin set code $pipestatus[1]
     end 8>&1
-    # It ends what was typed after this too, as with any program.
+    # Interrupts the rest of the command line too, as any interrupted program does.
     if builtin test $code = 130
         command kill -INT $fish_pid
     end
@@ -53,7 +53,7 @@ function __genv_prompt
         if not builtin functions --query __genv_user_prompt; and builtin functions --query fish_prompt
             builtin functions --copy fish_prompt __genv_user_prompt
             function fish_prompt --description 'genv: the prompt, with a mark before it'
-                # The prompt below may show the status of the last command.
+                # The user's prompt may show the status of the last command.
                 builtin set --local code $status
                 builtin echo -n '(genv) '
                 __genv_status $code
@@ -61,7 +61,7 @@ function __genv_prompt
             end
         end
     else if builtin functions --query __genv_user_prompt
-        # Somebody else's prompt may have come meanwhile. The second is what Python's virtual environments bring back.
+        # Other code may have replaced the prompt. Python's virtual environments restore the second one.
         for prompt in fish_prompt _old_fish_prompt
             if builtin functions $prompt | builtin string match --quiet '*__genv_user_prompt*'
                 builtin functions --erase $prompt
@@ -76,9 +76,9 @@ function __genv_status
     return $argv[1]
 end
 
-# __genv_watch STAMP FOLDER UPTIME FILE...: from now on each prompt compares the files with the stamp, and puts the folder back
-# in front of PATH, unless FOLDER is empty. From UPTIME on (/proc/uptime), unless it is empty, a prompt runs the program.
-# Without arguments: stops all of it.
+# __genv_watch STAMP FOLDER UPTIME FILE...: from now on each prompt compares the files with the stamp, and moves FOLDER to the
+# front of PATH. After UPTIME (/proc/uptime) a prompt runs the program. FOLDER and UPTIME may be empty.
+# Without arguments: stops all this.
 function __genv_watch
     if builtin test (builtin count $argv) = 0
         if builtin set --query __genv_folder[1] _OLD_VIRTUAL_PATH
@@ -100,14 +100,14 @@ function __genv_without
     end
 end
 
-# Runs before each prompt. It starts a program only if a file is newer than the stamp, or it is time.
+# Runs before each prompt. Starts a program only if a file is newer than the stamp, or if UPTIME is over.
 function __genv_hook --on-event fish_prompt
     builtin set --local code $status
     if builtin set --query GENV_ENVIRONMENT_ID __genv_stamp
         if builtin test -n "$__genv_uptime"
             and builtin read --local --delimiter . seconds rest </proc/uptime
             and builtin test "$seconds" -ge "$__genv_uptime"
-            # Even if the program fails, it is not run before each prompt from now on.
+            # A program that fails must not run before each prompt.
             builtin set --global __genv_uptime ''
             __genv_call shell --prompt
         else
@@ -127,7 +127,7 @@ function __genv_hook --on-event fish_prompt
             builtin set --global __genv_unset 1
             builtin echo "genv: CUDA_VISIBLE_DEVICES is not set: programs see all devices. 'genv attach --refresh' sets it" >&2
         end
-        # Other code may have defined the prompt anew.
+        # Other code may have redefined the prompt.
         if builtin functions --query __genv_user_prompt; and not begin
                 builtin functions fish_prompt
                 builtin functions --query _old_fish_prompt; and builtin functions _old_fish_prompt
@@ -162,7 +162,7 @@ function __genv_preactivate
     if builtin test -n "$GENV_PREACTIVATE_ENVIRONMENT_NAME"
         builtin set --append arguments "--name=$GENV_PREACTIVATE_ENVIRONMENT_NAME"
     end
-    # For this shell, not for those started from it.
+    # The variables are for this shell, and not for shells below it.
     builtin set --erase GENV_PREACTIVATE GENV_PREACTIVATE_PROMPT GENV_PREACTIVATE_GPUS GENV_PREACTIVATE_GPU_MEMORY GENV_PREACTIVATE_GPU_TYPE GENV_PREACTIVATE_GPU_MEMORY_AT_LEAST GENV_PREACTIVATE_ENVIRONMENT_NAME
     if not builtin set --query GENV_ENVIRONMENT_ID
         __genv_call $arguments

@@ -1,5 +1,5 @@
-# genv in @SHELL@: runs the program, and lets it change this shell's variables and prompt.
-# With this there is an alias to remove, without a complaint that a restricted shell could not redirect.
+# genv in @SHELL@: runs the program, which can change this shell's variables and prompt.
+# The first line makes sure that the alias exists: a restricted shell could not redirect an error of unalias.
 \builtin alias genv=''
 \builtin unalias genv
 
@@ -21,7 +21,7 @@ function genv {
     \builtin command "$__genv_program" "$@"
 }
 
-# Finds the program of this code. A restricted shell may only run programs of PATH.
+# Finds the program that printed this code. A restricted shell may only run programs of PATH.
 function __genv_find {
     if [[ $- == *r* ]]; then
         __genv_program=genv
@@ -29,17 +29,17 @@ function __genv_find {
         __genv_program=@PROGRAM@
     else
         if [[ ${__genv_program-} != genv ]]; then
-            \builtin echo "genv: "@PROGRAM@" is gone, with which this shell was set up: the genv of PATH runs instead. A new shell finds it by itself" >&2
+            \builtin echo "genv: "@PROGRAM@" is missing, although it set up this shell: the genv of PATH runs instead. Open a new shell" >&2
         fi
         __genv_program=genv
     fi
 }
 
-# Runs the program with a pipe to this shell beside its own output, and evaluates what comes through it.
+# Runs the program with an additional pipe to this shell, and evaluates the code from this pipe.
 function __genv_call {
     @zsh@ \builtin emulate -L zsh
     \builtin local __genv_code='' __genv_status=0 __genv_pid __genv_rest __genv_kind=script
-    # A subshell has a pid of its own, which $$ is not.
+    # In a subshell $$ is the pid of the parent shell.
     IFS=' ' \builtin read -r __genv_pid __genv_rest </proc/self/stat || __genv_pid=$$
     if [[ $- == *i* ]]; then
         __genv_kind=interactive
@@ -48,7 +48,7 @@ function __genv_call {
         elif [[ -n ${__genv_stamp-} ]] && ! __genv_hooked; then
             __genv_kind=unhooked
         fi
-        @zsh@ # Ctrl-C would end this function with 1. The user's trap is back after it.
+        @zsh@ # Otherwise Ctrl-C would end this function with 1. zsh restores the user's trap after the function.
         @zsh@ \builtin trap : INT
     fi
     __genv_find
@@ -57,15 +57,15 @@ function __genv_call {
     } 8>&1 || __genv_status=$?
     \builtin eval "$__genv_code"
     @zsh@ if [[ $__genv_status == 130 && $__genv_kind != script ]]; then
-    @zsh@     # It ends what was typed after this too, as with any program.
+    @zsh@     # Interrupts the rest of the command line too, as any interrupted program does.
     @zsh@     \builtin trap - INT
     @zsh@     \builtin kill -INT $__genv_pid
     @zsh@ fi
     \builtin return "$__genv_status"
 }
 
-# The mark is found wherever others have put theirs before it meanwhile. It is put there again after they have made
-# the prompt anew, and a prompt that begins with the same word as it is the user's.
+# Adds or removes the text (genv) in the prompt. Other code may have put text before it or redefined the prompt; then the
+# text is added again. Without __genv_prompted the same text in the prompt is the user's.
 function __genv_prompt {
     if [[ $1 == on ]]; then
         if [[ -n ${PS1+set} && (-z ${__genv_prompted-} || $PS1 != *'(genv) '*) ]]; then
@@ -76,7 +76,7 @@ function __genv_prompt {
         if [[ -n ${PS1+set} ]]; then
             PS1=${PS1/'(genv) '/}
         fi
-        # What Python's virtual environments bring back when they are left.
+        # Python's virtual environments restore this prompt when they are left.
         if [[ -n ${_OLD_VIRTUAL_PS1+set} ]]; then
             _OLD_VIRTUAL_PS1=${_OLD_VIRTUAL_PS1/'(genv) '/}
         fi
@@ -84,9 +84,9 @@ function __genv_prompt {
     fi
 }
 
-# __genv_watch STAMP FOLDER UPTIME FILE...: from now on each prompt compares the files with the stamp, and puts the folder back
-# in front of PATH, unless FOLDER is empty. From UPTIME on (/proc/uptime), unless it is empty, a prompt runs the program.
-# Without arguments: stops all of it.
+# __genv_watch STAMP FOLDER UPTIME FILE...: from now on each prompt compares the files with the stamp, and moves FOLDER to the
+# front of PATH. After UPTIME (/proc/uptime) a prompt runs the program. FOLDER and UPTIME may be empty.
+# Without arguments: stops all this.
 function __genv_watch {
     @zsh@ \builtin emulate -L zsh
     if [[ $# == 0 ]]; then
@@ -103,14 +103,14 @@ function __genv_watch {
     fi
 }
 
-# Runs before each prompt, after all other hooks. It starts a program only if a file is newer than the stamp, or it is time.
+# Runs before each prompt, after all other hooks. Starts a program only if a file is newer than the stamp, or if UPTIME is over.
 function __genv_hook {
     \builtin local __genv_last=$? __genv_file __genv_now __genv_rest
     @zsh@ \builtin emulate -L zsh
     if [[ -n ${GENV_ENVIRONMENT_ID+set} && -n ${__genv_stamp-} ]]; then
         if [[ -n $__genv_uptime ]] && IFS=. \builtin read -r __genv_now __genv_rest </proc/uptime &&
             ((__genv_now >= __genv_uptime)); then
-            # Even if the program fails, it is not run before each prompt from now on.
+            # A program that fails must not run before each prompt.
             __genv_uptime=''
             __genv_call shell --prompt || \builtin true
         else
@@ -193,7 +193,7 @@ function __genv_hook {
 @bash@         \builtin unset -v PROMPT_COMMAND
 @bash@     elif [[ ${PROMPT_COMMAND-} == *__genv_hook* ]]; then
 @bash@         PROMPT_COMMAND=${PROMPT_COMMAND%$'\n'__genv_hook}
-@bash@         # Other hooks may stand behind this one.
+@bash@         # Other hooks may follow this one.
 @bash@         PROMPT_COMMAND=${PROMPT_COMMAND/__genv_hook/:}
 @bash@     fi
 @bash@ }
@@ -219,7 +219,7 @@ function __genv_preactivate {
     if [[ -n ${GENV_PREACTIVATE_ENVIRONMENT_NAME-} ]]; then
         \builtin set -- "$@" "--name=$GENV_PREACTIVATE_ENVIRONMENT_NAME"
     fi
-    # For this shell, not for those started from it.
+    # The variables are for this shell, and not for shells below it.
     \builtin unset -v GENV_PREACTIVATE GENV_PREACTIVATE_PROMPT GENV_PREACTIVATE_GPUS GENV_PREACTIVATE_GPU_MEMORY GENV_PREACTIVATE_GPU_TYPE GENV_PREACTIVATE_GPU_MEMORY_AT_LEAST GENV_PREACTIVATE_ENVIRONMENT_NAME
     if [[ -z ${GENV_ENVIRONMENT_ID+set} ]]; then
         __genv_call "$@"
@@ -227,7 +227,7 @@ function __genv_preactivate {
 }
 
 if [[ -n ${GENV_ENVIRONMENT_ID+set} ]]; then
-    # A parent that exports its prompt has handed the mark on.
+    # A parent shell that exports PS1 has passed on the text.
     if [[ $- == *i* && ${PS1-} == *'(genv) '* ]]; then
         __genv_prompted=1
     fi

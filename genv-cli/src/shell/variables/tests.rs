@@ -10,7 +10,7 @@ fn variables(pairs: &[(&str, &str)]) -> Variables {
     owned.collect()
 }
 
-/// What a shell does with the changes.
+/// Applies changes as a shell does.
 fn apply(variables: &mut Variables, changes: &[Change]) {
     for change in changes {
         match change {
@@ -58,7 +58,7 @@ fn attached() -> ShellEnvironment<'static> {
 }
 
 #[test]
-fn the_variables_tell_the_environment() {
+fn variables_contain_the_facts_of_the_environment() {
     let mut shell = variables(&[("PATH", "/bin")]);
     enter(&mut shell, &DETACHED);
     let expected = variables(&[
@@ -84,7 +84,7 @@ fn the_variables_tell_the_environment() {
 }
 
 #[test]
-fn leaving_restores_what_was_unset_empty_or_set() {
+fn leaving_restores_unset_empty_and_set_variables() {
     for devices in [None, Some(""), Some("0"), Some("GPU-1,weird ' \n$(id)")] {
         for order in [None, Some(""), Some("FASTEST_FIRST")] {
             let mut before = variables(&[("PATH", "/bin:/usr/bin"), ("HOME", "/home/me")]);
@@ -92,7 +92,7 @@ fn leaving_restores_what_was_unset_empty_or_set() {
             before.extend(order.map(|value| ("CUDA_DEVICE_ORDER".to_owned(), value.into())));
             let mut shell = before.clone();
             enter(&mut shell, &DETACHED);
-            // Whatever else happens in between, and however often.
+            // Repeated calls in between change nothing.
             enter(&mut shell, &attached());
             refresh(&mut shell, &attached());
             leave(&mut shell);
@@ -104,7 +104,7 @@ fn leaving_restores_what_was_unset_empty_or_set() {
 }
 
 #[test]
-fn a_value_with_which_no_program_could_be_started_is_left_out() {
+fn a_value_that_would_prevent_the_start_of_programs_is_omitted() {
     let mut shell = variables(&[("PATH", "/bin")]);
     let (name, devices) = ("x".repeat(200_000), (0..50_000).collect::<Vec<u32>>());
     let hostile = ShellEnvironment { name: Some(&name), devices: &devices, ..DETACHED };
@@ -114,7 +114,7 @@ fn a_value_with_which_no_program_could_be_started_is_left_out() {
 }
 
 #[test]
-fn entries_that_were_added_to_path_meanwhile_are_kept() {
+fn entries_that_other_programs_added_to_path_are_kept() {
     let mut shell = variables(&[("PATH", "/bin:")]);
     enter(&mut shell, &DETACHED);
     shell.insert("PATH".to_owned(), format!("/conda/bin:{}:/late", shell["PATH"].display()).into());
@@ -142,7 +142,7 @@ fn an_entry_that_the_user_removed_stays_removed_after_leaving() {
 }
 
 #[test]
-fn what_another_program_set_for_the_environment_is_not_restored() {
+fn values_of_an_environment_of_another_program_are_not_restored() {
     let mut shell = variables(&[("GENV_ENVIRONMENT_ID", "42"), ("CUDA_VISIBLE_DEVICES", "0"), ("PATH", "/bin")]);
     refresh(&mut shell, &attached());
     leave(&mut shell);
@@ -150,7 +150,7 @@ fn what_another_program_set_for_the_environment_is_not_restored() {
 }
 
 #[test]
-fn the_prompt_stays_as_it_was_entered() {
+fn the_choice_about_the_prompt_stays() {
     let mut shell = variables(&[("PATH", "/bin")]);
     enter(&mut shell, &DETACHED);
     assert_eq!(refresh(&mut shell, &DETACHED).last(), Some(&Change::Prompt(true)));
@@ -161,7 +161,7 @@ fn the_prompt_stays_as_it_was_entered() {
 }
 
 #[test]
-fn each_shell_is_spoken_to_in_its_language() {
+fn each_shell_gets_code_in_its_syntax() {
     let changes = [
         Change::Set("GENV_ENVIRONMENT_NAME", "it's".into()),
         Change::Set("PATH", "/a b:/c".into()),
@@ -188,7 +188,7 @@ __genv_watch '/s' '' '70' '/it\'s'
 }
 
 #[test]
-fn a_value_of_the_users_stays_when_only_the_prompt_asks() {
+fn an_update_before_a_prompt_keeps_the_users_value() {
     let mut shell = variables(&[("PATH", "/bin")]);
     enter(&mut shell, &attached());
     let prompt = |shell: &mut Variables, environment: &ShellEnvironment<'_>| {

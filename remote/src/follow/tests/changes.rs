@@ -1,4 +1,4 @@
-//! Hosts that send what changed.
+//! Hosts that send changes.
 
 use genv_core::model::Changes;
 
@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use super::*;
 use crate::protocol::{ChangesReply, line};
 
-/// What makes one snapshot into another, as it comes out of a session.
+/// The reply with the changes between two snapshots, as a client parses it.
 pub(super) fn between(before: &Snapshot, now: &Snapshot) -> Reply {
     let changes = Changes::between(before, now);
     let line = line(&ChangesReply { changes }).unwrap();
@@ -15,9 +15,9 @@ pub(super) fn between(before: &Snapshot, now: &Snapshot) -> Reply {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_are_followed_as_whole_snapshots_are_and_begin_anew_with_each_session() {
-    let play = play(&[("a", &[Act::Change { snapshots: 12 }])]);
-    let (mut stream, _fleet) = start(&play, "a");
+async fn changes_give_the_same_snapshots_as_whole_replies_in_each_session() {
+    let lab = lab(&[("a", &[Behaviour::Change { snapshots: 12 }])]);
+    let (mut stream, _fleet) = start(&lab, "a");
     let mut seen = Vec::new();
     for _ in 0..30 {
         let publication = stream.next().await.unwrap();
@@ -27,20 +27,20 @@ async fn changes_are_followed_as_whole_snapshots_are_and_begin_anew_with_each_se
         assert_eq!(*published, expected);
         seen.push(number);
     }
-    let stage = play.0.lock().unwrap();
-    assert_eq!((stage.dialled["a"].len(), stage.open["a"]), (3, 1));
+    let state = lab.0.lock().unwrap();
+    assert_eq!((state.dialled["a"].len(), state.open["a"]), (3, 1));
     assert!(seen.contains(&11) && seen[20..].contains(&2), "{seen:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_of_what_was_not_sent_end_the_session_with_the_reason() {
+async fn changes_that_do_not_fit_end_the_session_with_the_reason() {
     for (after, expected) in [
         (0, "changes of a snapshot that it never sent"),
-        (2, "does not fit to what it sent before: 9 environments from number 0 on, of 2"),
+        (2, "do not fit its last snapshot: 9 environments from number 0 on, of 2"),
     ] {
-        let play = play(&[("a", &[Act::Mistake { after }, WELL])]);
-        let (mut stream, fleet) = start(&play, "a");
-        // It is not dialled again before three quarters of a second have passed.
+        let lab = lab(&[("a", &[Behaviour::InvalidChanges { after }, DELIVERS])]);
+        let (mut stream, fleet) = start(&lab, "a");
+        // The next attempt comes after three quarters of a second or later.
         sleep(INTERVAL * after as u32 + SECOND * 3 / 10).await;
         let NotEnforced { failure, .. } = fleet.enforce("a", json!(1)).await.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Protocol);
@@ -49,6 +49,6 @@ async fn changes_of_what_was_not_sent_end_the_session_with_the_reason() {
         let publication = stream.next().await.unwrap();
         let a = host(&publication, "a");
         assert_eq!((a.up, error(a)), (true, ""));
-        assert_eq!(play.0.lock().unwrap().dialled["a"].len(), 2);
+        assert_eq!(lab.0.lock().unwrap().dialled["a"].len(), 2);
     }
 }

@@ -5,10 +5,10 @@ fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(OsString::from).collect()
 }
 
-fn container(arguments: &[OsString]) -> Option<Container> {
+fn container(arguments: &[OsString]) -> Option<ContainerCommand> {
     match command(arguments, &DOCKER.global, &DOCKER.container)? {
-        Command::Container(container) => Some(container),
-        Command::Compose => None,
+        ContainerRequest::Container(container) => Some(container),
+        ContainerRequest::Compose => None,
     }
 }
 
@@ -17,7 +17,7 @@ fn found(line: &str) -> Option<(Vec<String>, usize)> {
     let found = container(&words(line))?;
     assert_eq!(found.unknown, None, "{line}");
     let gpus = found.found.into_iter();
-    let gpus = gpus.filter(|flag| flag.kind == Kind::Gpus);
+    let gpus = gpus.filter(|flag| flag.kind == FlagKind::Gpus);
     Some((gpus.filter_map(|gpus| gpus.value).collect(), found.flags))
 }
 
@@ -55,13 +55,13 @@ fn gpus_are_found_in_front_of_the_image_only() {
 #[test]
 fn every_way_to_write_a_flag_is_read() {
     for (line, expected) in [
-        ("run --device a image", (Kind::Device, 2, "", "a")),
-        ("run --device=a image", (Kind::Device, 1, "--device=", "a")),
-        ("run -e A=1 image", (Kind::Env, 2, "", "A=1")),
-        ("run -iteA=1 image", (Kind::Env, 1, "-ite", "A=1")),
-        ("run -e=A=1 image", (Kind::Env, 1, "-e=", "A=1")),
-        ("run --env=A=1 image", (Kind::Env, 1, "--env=", "A=1")),
-        ("run --runtime nvidia image", (Kind::Runtime, 2, "", "nvidia")),
+        ("run --device a image", (FlagKind::Device, 2, "", "a")),
+        ("run --device=a image", (FlagKind::Device, 1, "--device=", "a")),
+        ("run -e A=1 image", (FlagKind::Env, 2, "", "A=1")),
+        ("run -iteA=1 image", (FlagKind::Env, 1, "-ite", "A=1")),
+        ("run -e=A=1 image", (FlagKind::Env, 1, "-e=", "A=1")),
+        ("run --env=A=1 image", (FlagKind::Env, 1, "--env=", "A=1")),
+        ("run --runtime nvidia image", (FlagKind::Runtime, 2, "", "nvidia")),
     ] {
         let (kind, position, prefix, value) = expected;
         let expected = Flag { kind, position, prefix: prefix.to_owned(), value: Some(value.to_owned()) };
@@ -73,7 +73,7 @@ fn every_way_to_write_a_flag_is_read() {
 fn compose_matters_where_it_makes_containers() {
     let command = |line: &str| command(&words(line), &DOCKER.global, &DOCKER.container);
     for line in ["compose up -d", "-D compose -f x.yml --profile gpu run --rm x", "compose --project-name up create"] {
-        assert_eq!(command(line), Some(Command::Compose), "{line}");
+        assert_eq!(command(line), Some(ContainerRequest::Compose), "{line}");
     }
     for line in ["compose", "compose ps", "compose -f up ps", "compose exec x run"] {
         assert_eq!(command(line), None, "{line}");

@@ -6,13 +6,13 @@ use super::*;
 /// What is shown of an output when device 0 may use 4000 MiB, device 1 everything, and these processes are own.
 fn shown(output: &[u8], own: &[u32]) -> String {
     let devices = BTreeMap::from([(0, Some(4000 << 20)), (1, None)]);
-    testing::filtered(&mut Table::new(devices, testing::own(own)), output)
+    testing::filtered(&mut SummaryFilter::new(devices, testing::own(own)), output)
 }
 
 /// The report about the processes that an output leaves out.
 fn left_out(output: &[u8], own: &[u32]) -> Vec<String> {
     let devices = BTreeMap::from([(0, None), (1, None)]);
-    let mut table = Table::new(devices, testing::own(own));
+    let mut table = SummaryFilter::new(devices, testing::own(own));
     testing::filtered(&mut table, output);
     table.left_out()
 }
@@ -108,7 +108,7 @@ fn without_own_processes_the_list_says_so_in_its_width() {
 #[test]
 fn each_table_of_a_loop_is_shown_when_it_is_whole() {
     let own = testing::own(&[]);
-    let mut filter = Table::new(BTreeMap::from([(0, None)]), own);
+    let mut filter = SummaryFilter::new(BTreeMap::from([(0, None)]), own);
     let expected = shown(TABLE_550.as_bytes(), &[]).replace(" 4000MiB", "40960MiB");
     for _ in 0..2 {
         let mut out = Vec::new();
@@ -133,7 +133,7 @@ fn newer(rows: &str) -> String {
 +-----------------------------------------+----------------------+----------------------+
 +---------------------------------------------------------------------------------------+
 | Processes:                                                                            |
-|  GPU   GI   CI              PID   Type   Process name                      GPU Memory |
+|  GPU   GI   CI              PID   Type   ProcessRow name                      GPU Memory |
 |        ID   ID                                                             Usage      |
 |=======================================================================================|
 {rows}+---------------------------------------------------------------------------------------+
@@ -164,7 +164,7 @@ fn memory_that_is_not_measured_is_not_zero() {
 
 #[test]
 fn without_knowing_whose_processes_are_a_table_stays() {
-    let mut filter = Table::new(BTreeMap::from([(0, Some(1 << 30))]), |_: &[u32]| None);
+    let mut filter = SummaryFilter::new(BTreeMap::from([(0, Some(1 << 30))]), |_: &[u32]| None);
     assert_eq!(testing::filtered(&mut filter, TABLE_550.as_bytes()), TABLE_550);
 }
 
@@ -219,7 +219,7 @@ fn older_tables_know_no_instances() {
                                                                                
 +-----------------------------------------------------------------------------+
 | Processes:                                                       GPU Memory |
-|  GPU       PID   Type   Process name                             Usage      |
+|  GPU       PID   Type   ProcessRow name                             Usage      |
 |=============================================================================|
 {row}+-----------------------------------------------------------------------------+
 "

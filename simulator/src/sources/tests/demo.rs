@@ -11,7 +11,7 @@ fn demo() -> Arc<Scenario> {
     Engine::demo().unwrap().scenario()
 }
 
-/// What one device of a host tells, every ten seconds of its first ten minutes of the morning.
+/// The values of one device, every ten seconds of the first ten minutes of the morning.
 fn ten_minutes<T>(host: &Host, index: u32, tell: impl Fn(Measured) -> T) -> Vec<T> {
     (0..60)
         .map(|n| {

@@ -1,4 +1,4 @@
-//! What a simulated driver tells of its devices.
+//! The values of devices from a simulated driver.
 
 use std::sync::mpsc::channel;
 use std::thread;

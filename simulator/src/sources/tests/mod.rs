@@ -1,4 +1,4 @@
-//! What the sources of a scenario tell.
+//! The facts from the sources of a scenario.
 
 mod demo;
 mod gpus;

@@ -17,7 +17,7 @@ use crate::load::{DEVICES, ENVIRONMENTS, PROCESSES};
 const USERS: usize = 25;
 /// Processes that are in no environment.
 const OUTSIDE: usize = 10;
-/// Environments of which the processes do nothing.
+/// Environments with idle processes.
 const IDLE: usize = 5;
 
 /// The host; it ends with the value.
@@ -35,7 +35,7 @@ impl Busy {
             format!("version: 1\nhosts:\n- devices: [{{count: {DEVICES}, memory: 80gi}}]\n  processes:\n");
         for (number, process) in processes.iter().enumerate() {
             let environment = number % ENVIRONMENTS;
-            // NVML tells whole hundredths.
+            // NVML reports whole percent.
             let works = number < ENVIRONMENTS && environment >= IDLE;
             let utilization = if works { 0.01 } else { 0.0 };
             let memory = if environment % 20 == 7 { 400 } else { 42 };

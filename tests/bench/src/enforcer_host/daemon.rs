@@ -47,7 +47,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// What it publishes.
+    /// Its published status.
     pub(super) fn status(&self, setup: &Setup) -> Result<Enforcement> {
         let status = Enforcement::read(&setup.state_directory());
         status.map_err(anyhow::Error::msg)?.context("no status")

@@ -1,4 +1,4 @@
-//! What the enforcer costs on one busy host: the daemon as a whole, and its parts.
+//! The cost of the enforcer on one busy host: the whole daemon, and its parts.
 
 mod busy;
 mod daemon;
@@ -18,7 +18,7 @@ use crate::table::{Table, median, milliseconds, verdict};
 const INTERVAL: Duration = Duration::from_millis(100);
 const CYCLES: u64 = 50;
 const ROUNDS: usize = 5;
-/// Windows are full after these, and all that is said once was said.
+/// Cycles until windows are full and one-time messages are logged.
 const CYCLES_BEFORE: usize = 100;
 const BUDGET_SECONDS: f64 = 0.003;
 
@@ -86,7 +86,7 @@ pub(crate) fn table() -> Result<Table> {
     Ok(table)
 }
 
-/// What is true on the host now, as the daemon sees it.
+/// The current facts of the host, as the daemon reads them.
 fn snapshot(setup: &Setup, busy: &Busy) -> Result<Snapshot> {
     let mut command = setup.program("genv", &["snapshot"])?;
     let output = command

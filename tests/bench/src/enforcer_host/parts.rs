@@ -1,4 +1,4 @@
-//! What a cycle of the enforcer is made of, and a deed.
+//! The parts of a cycle of the enforcer, and of an action.
 
 use anyhow::{Result, ensure};
 use genv_core::enforcement::{ENFORCEMENT_FILE, Enforcement};
@@ -7,7 +7,7 @@ use genv_core::proc::ProcReader;
 use genv_core::state::StateDirectory;
 use genv_enforcer::config::Config;
 use genv_enforcer::directory::{Audience, RuntimeDirectory};
-use genv_enforcer::execute::{Evidence, Executor, GpuUse, Place, Policy};
+use genv_enforcer::execute::{EvidenceSources, Executor, ExecutorHost, GpuUse, Policy};
 use genv_enforcer::history_file;
 use genv_enforcer::metrics::{self, Counters, Measured};
 use genv_enforcer::plan::{History, Input, Outcome, plan};
@@ -21,7 +21,7 @@ use crate::table::{median, thread_cpu_seconds};
 
 const DEEDS: usize = 15;
 
-/// CPU in seconds of each part of a cycle, by what it does.
+/// CPU in seconds of each part of a cycle.
 pub(super) fn of_a_cycle(snapshot: &Snapshot) -> Result<Vec<(&'static str, f64)>> {
     const NAMES: [&str; 5] =
         ["the plan", "noting what was seen", "history.json", "status.json", "rendering the metrics"];
@@ -92,13 +92,14 @@ pub(super) fn of_a_deed() -> Result<f64> {
     let pids: Vec<u32> = victims.iter().map(Sleeper::pid).collect();
     let genv_directory = folder.path().join("genv");
     let gpu_use: GpuUse = pids.iter().map(|pid| (*pid, [0].into())).collect();
-    let evidence = Evidence {
+    let evidence = EvidenceSources {
         gpu_use: Box::new(move || Ok(gpu_use.clone())),
         gpu_uuid: Box::new(|_| None),
         processes: Box::new(ProcReader::new()),
         state: Box::new(StateDirectory::new(&genv_directory)),
     };
-    let place = Place { hostname: "here".to_owned(), genv_directory, state_directory: folder.path().join("enforcer") };
+    let place =
+        ExecutorHost { hostname: "here".to_owned(), genv_directory, state_directory: folder.path().join("enforcer") };
     let config = Config::parse(
         "rules.yaml",
         "version: 1\nmode: enforce\nbreaker: {signals_per_minute: 1000, share_of_users: 1}\nrules: []\n",

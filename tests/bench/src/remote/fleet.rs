@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use genv_core::collect::{CollectOptions, spawn};
 use genv_core::model::{Changes, Snapshot};
-use genv_remote::protocol::{Answers, ChangesReply, Hello, PROTOCOL_VERSION, Request, SnapshotReply, line};
+use genv_remote::protocol::{ChangesReply, Hello, HostProgram, PROTOCOL_VERSION, Request, SnapshotReply, line};
 use genv_simulator::{GpuSourceKind, SourceOptions};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::ssh::{SshClient, new_key};
@@ -30,7 +30,7 @@ const MOMENTS: usize = 12;
 /// How long the collection may take until all of it is there.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Any number of hosts that tell what they are asked, in the time that it takes to encrypt it.
+/// Any number of hosts that answer at once, but for the encryption.
 pub(crate) struct Fleet {
     /// Ends all of it.
     _runtime: Runtime,
@@ -96,7 +96,7 @@ impl Fleet {
     }
 }
 
-/// What hosts send each interval after the first.
+/// The messages of hosts in each interval after the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sends {
     Whole,
@@ -155,10 +155,10 @@ fn use_memory(snapshot: &mut Snapshot, change: Change, bytes: u64) {
     }
 }
 
-/// What every host says, but for its name and the time.
+/// The messages of every host, without name and time.
 struct Script {
     whole: Vec<Template>,
-    /// What makes each into the next one, and the last into the first.
+    /// The changes from each to the next one, and from the last to the first.
     changes: Vec<Template>,
     sends: Sends,
 }
@@ -201,7 +201,7 @@ impl Template {
         Ok(Self { before_time: before.to_owned(), after_time })
     }
 
-    /// What a host says now.
+    /// The current message of a host.
     fn line(&self, host: usize) -> Vec<u8> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default().as_secs_f64();
@@ -216,7 +216,7 @@ async fn accept(listener: TcpListener, config: Arc<Config>, script: Arc<Script>)
         let host = Host { number: hosts.fetch_add(1, Ordering::Relaxed), script: Arc::clone(&script) };
         let config = Arc::clone(&config);
         tokio::spawn(async move {
-            // Who asks may end the connection whenever it likes.
+            // The client may end the connection at any time.
             if let Ok(session) = server::run_stream(config, stream, host).await {
                 let _ = session.await;
             }
@@ -253,7 +253,7 @@ impl server::Handler for Host {
         session: &mut Session,
     ) -> Result<(), russh::Error> {
         let hello =
-            Hello { genv_remote: PROTOCOL_VERSION, version: None, answers_with: Answers::Genv, may_enforce: false };
+            Hello { genv_remote: PROTOCOL_VERSION, version: None, answers_with: HostProgram::Genv, may_enforce: false };
         session.channel_success(channel)?;
         session.data(channel, line(&hello).unwrap_or_default())
     }

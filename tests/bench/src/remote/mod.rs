@@ -1,4 +1,4 @@
-//! What it costs to read many hosts over SSH: here, and on each of them.
+//! The cost of reading many hosts over SSH: here, and on each host.
 
 use std::fs;
 use std::io::Read;
@@ -50,7 +50,7 @@ const THERE_BUDGET_SECONDS: f64 = 3e-3;
 /// How long hosts may take until all of them are there.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What reading some hosts costs.
+/// The cost of reading some hosts.
 struct Cost {
     until_up: Duration,
     /// CPU until all are there, and of a cycle after that.
@@ -63,7 +63,7 @@ struct Cost {
     gzip: usize,
 }
 
-/// Measures hosts that are none, and then what is measured on real ones.
+/// Measures simulated hosts, and then real ones.
 pub(crate) fn tables() -> Result<Vec<Table>> {
     let only = std::env::var("GENV_BENCH_HOSTS").ok();
     let only: Option<usize> = only.map(|only| only.parse()).transpose()?;
@@ -87,7 +87,7 @@ pub(crate) fn tables() -> Result<Vec<Table>> {
         let fleet = Fleet::start(change, sends)?;
         for (hosts, interval) in SIZES {
             let is_asked_for = only.is_none_or(|only| hosts == only);
-            // What is no usual host is measured once.
+            // Unusual hosts are measured once.
             if !is_asked_for || (what != KINDS[0].2 && hosts != COMPARED) {
                 continue;
             }
@@ -154,7 +154,7 @@ fn cost(fleet: &Fleet, hosts: usize, interval: Duration) -> Result<Cost> {
     wait_until_up(&exporter, hosts)?;
     let until_up = began.elapsed();
     let connecting_seconds = tree_cpu_seconds(exporter.pid())?;
-    // What was allocated while they came is of no use any more.
+    // The allocations of the start are no longer needed.
     watch(&exporter, interval, 2)?;
     let cycles = (WATCHED.as_secs_f64() / interval.as_secs_f64()).ceil() as u32;
     let before = tree_cpu_seconds(exporter.pid())?;
@@ -173,7 +173,7 @@ fn cost(fleet: &Fleet, hosts: usize, interval: Duration) -> Result<Cost> {
     })
 }
 
-/// What Prometheus gets of an exporter.
+/// The page that Prometheus gets from an exporter.
 struct Scrape {
     at: SystemTime,
     text: String,

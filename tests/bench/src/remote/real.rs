@@ -1,4 +1,4 @@
-//! Real sshd, and what runs behind it: our `genv remote-serve`, and the commands that genv 1.4.3 runs.
+//! Real sshd with `genv remote-serve`, and with the commands of genv 1.4.3.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ struct Cycle {
     there: f64,
 }
 
-/// What is measured on hosts under load.
+/// The measurements on hosts under load.
 pub(crate) fn there() -> Result<Table> {
     let load = Load::start(Change::OneInTen)?;
     let folder = tempfile::tempdir()?;
@@ -63,7 +63,7 @@ pub(crate) fn pair() -> Result<Table> {
     let load = Load::start(Change::OneInTen)?;
     let peer = Peer::new(&load.simulation)?;
     load.write_state(&peer.state_directory())?;
-    // genv 1.4.3 runs what it runs there by sudo.
+    // genv 1.4.3 runs its commands there by sudo.
     write_script(&peer.folder().join("bin/sudo"), "#!/bin/sh\nexec \"$@\"\n")?;
     let our_server = SshServer::start(&peer.our_command("genv")?, &OPTIONS)?;
     let their_server = SshServer::start(&peer.command("genv"), &OPTIONS)?;

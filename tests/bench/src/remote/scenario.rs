@@ -1,4 +1,4 @@
-//! What each host of the load has.
+//! The devices and processes of each host under load.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::load::{Change, DEVICES, ENVIRONMENTS, PROCESSES};
 /// Users of a host.
 const USERS: usize = 20;
 
-/// Stands in names where hosts differ.
+/// Placeholder of the host's number in names.
 pub(crate) const HOST_MARK: &str = "zzhostzz";
 
 /// The moment of the snapshot that moments replace.

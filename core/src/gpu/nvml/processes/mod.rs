@@ -1,26 +1,26 @@
-//! The processes of one device: NVML's lists merged by pid, with the use that each made of it.
+//! The processes of one device: NVML's lists merged by pid, with the use of each process.
 
 use std::ops::RangeInclusive;
 
 use nvml_wrapper::Device;
 
-use super::error::{Answer, Failure, answered, optional};
+use super::error::{CallResult, Failure, call_result, optional};
 use super::raw::{ProcessBuffer, ProcessList, RunningProcess, UtilizationBuffer};
 use crate::gpu::GpuProcess;
 use crate::model::ProcessType;
-use samples::{Asked, set_utilization, show_use};
+use samples::{SampleWindow, set_utilization, show_use};
 
 mod samples;
 
-/// Pids that Linux gives: from 1 to its `PID_MAX_LIMIT`.
+/// The pids of Linux: from 1 to `PID_MAX_LIMIT`.
 const PIDS: RangeInclusive<u32> = 1..=1 << 22;
 
-/// The processes of one device. Each list is known or unknown by itself: clients of the Multi-Process Service, for one,
-/// compute and stand in their own list only.
+/// The processes of one device. Each list may be known without the others: clients of the Multi-Process Service, for
+/// example, are in a list of their own only.
 pub(super) struct Processes {
-    /// By pid; absent if the driver named none and could not name all.
-    pub(super) named: Option<Vec<GpuProcess>>,
-    /// Whether these are not all: a list is unknown, or one names what is no process.
+    /// By pid; absent if the driver listed none and a list is incomplete.
+    pub(super) listed: Option<Vec<GpuProcess>>,
+    /// Whether further processes are possible: a list is unknown, or has an invalid pid.
     pub(super) incomplete: bool,
 }
 
@@ -35,10 +35,10 @@ impl ProcessReader {
         Self { running: ProcessBuffer::new(driver_version), utilization: UtilizationBuffer::new() }
     }
 
-    /// The processes on a device, by pid.
-    /// `last_seen_timestamp` is that of the newest utilization sample of the device, and is updated;
-    /// without it (a MIG device) utilization is not asked for. `device_rests` is whether the device itself shows that
-    /// no kernel runs: if it does not, the use of its processes is unknown unless a valid sample shows some.
+    /// The processes on a device, by pid. `last_seen_timestamp` is the time of the newest utilization sample of the
+    /// device, and is updated; without it (for a MIG device) utilization is not read. `device_rests`: the utilization
+    /// of the device shows that no kernel runs. Otherwise the use of its processes is unknown, unless a valid sample
+    /// shows some use.
     ///
     /// # Errors
     /// The device or the driver is gone.
@@ -56,8 +56,8 @@ impl ProcessReader {
             (ProcessList::Graphics, "nvmlDeviceGetGraphicsRunningProcesses_v3"),
             (ProcessList::MpsCompute, "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
         ] {
-            match answered(call, self.running.list(device, list))? {
-                Answer::Value(running) => {
+            match call_result(call, self.running.list(device, list))? {
+                CallResult::Value(running) => {
                     let before = processes.len();
                     for process in running {
                         if PIDS.contains(&process.pid) {
@@ -72,8 +72,8 @@ impl ProcessReader {
                     }
                 }
                 // A product without graphics or without the Multi-Process Service has none of their processes.
-                Answer::NotSupported => incomplete |= list == ProcessList::Compute,
-                Answer::Failed => {
+                CallResult::NotSupported => incomplete |= list == ProcessList::Compute,
+                CallResult::Failed => {
                     incomplete = true;
                     if list == ProcessList::MpsCompute {
                         mps_clients = None;
@@ -83,19 +83,19 @@ impl ProcessReader {
         }
         merge(&mut processes);
         if incomplete && processes.is_empty() {
-            return Ok(Processes { named: None, incomplete: false });
+            return Ok(Processes { listed: None, incomplete: false });
         }
         if let Some(last_seen) = last_seen_timestamp {
-            let asked = Asked::now(*last_seen);
-            let answer = self.utilization.samples(device, asked.since_microseconds);
+            let window = SampleWindow::now(*last_seen);
+            let answer = self.utilization.samples(device, window.since_microseconds);
             if let Some(samples) = optional("nvmlDeviceGetProcessUtilization", answer)? {
-                asked.take_out_others(samples);
+                window.discard_outside(samples);
                 if device_rests || show_use(samples, &processes) {
                     set_utilization(&mut processes, mps_clients.as_deref(), samples, last_seen);
                 }
             }
         }
-        Ok(Processes { named: Some(processes), incomplete })
+        Ok(Processes { listed: Some(processes), incomplete })
     }
 }
 
@@ -111,8 +111,8 @@ fn listed(running: RunningProcess, list: ProcessList) -> GpuProcess {
     }
 }
 
-/// Sorts by pid and makes one of all entries of a pid. A process in two lists has all its memory in
-/// both, so that the larger amount is its memory, not the sum.
+/// Sorts by pid and merges all entries of a pid. Each list has all memory of a process, so that the larger amount is
+/// its memory, not the sum.
 fn merge(processes: &mut Vec<GpuProcess>) {
     processes.sort_unstable_by_key(|it| it.pid);
     processes.dedup_by(|next, kept| {

@@ -1,4 +1,4 @@
-//! What a real driver answered: see `tests/fixtures/nvml`.
+//! The recorded answers of a real driver: see `tests/fixtures/nvml`.
 
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ fn lines(recording: &str) -> impl Iterator<Item = Value> {
     recording.lines().map(|it| serde_json::from_str(it).unwrap())
 }
 
-/// The recorded values of a call, each with what it was asked.
+/// The recorded values of a call, each with its argument.
 fn answers(call: &str) -> Vec<(String, Value)> {
     lines(BUSY)
         .filter(|it| it["call"] == call && it["code"] == 0)
@@ -43,7 +43,7 @@ fn sample(pid: u64, timestamp: u64, sm: u64) -> nvmlProcessUtilizationSample_t {
 }
 
 #[test]
-fn every_version_of_a_recorded_list_tells_the_same_processes() {
+fn every_version_of_a_recorded_list_has_the_same_processes() {
     for (version, entry_words) in [("", 2), ("_v2", 3), ("_v3", 3)] {
         let lists = answers(&format!("nvmlDeviceGetComputeRunningProcesses{version}"));
         let [(_, list)] = &lists[..] else { panic!("{lists:?}") };
@@ -62,8 +62,8 @@ fn every_version_of_a_recorded_list_tells_the_same_processes() {
         let running = buffer.entries(entry_words, count.unwrap());
         let mut processes: Vec<_> = running.map(|it| listed(it, ProcessList::Compute)).collect();
         merge(&mut processes);
-        let told: Vec<_> = processes.iter().map(|it| (it.pid, it.memory_used_bytes.unwrap() >> 20)).collect();
-        assert_eq!(told, [(614, 3720), (621, 2696), (628, 5098), (631, 9194)]);
+        let read: Vec<_> = processes.iter().map(|it| (it.pid, it.memory_used_bytes.unwrap() >> 20)).collect();
+        assert_eq!(read, [(614, 3720), (621, 2696), (628, 5098), (631, 9194)]);
     }
 }
 
@@ -89,13 +89,13 @@ fn the_recorded_use_of_each_process_is_read() {
         });
         let mut last_seen = 0;
         set_utilization(&mut processes, Some(&[]), &mut samples, &mut last_seen);
-        let told = processes.map(|it| it.utilization_ratio.unwrap());
+        let read = processes.map(|it| it.utilization_ratio.unwrap());
         if asked.contains("1 s ago") {
-            assert_eq!(told, [0.0, 0.0, 0.2, 0.8]);
+            assert_eq!(read, [0.0, 0.0, 0.2, 0.8]);
         } else {
-            assert_eq!(told, [0.0, 0.0, 0.11, 0.86]);
+            assert_eq!(read, [0.0, 0.0, 0.11, 0.86]);
         }
-        assert_eq!(last_seen, BEGAN - 41_364, "that of the last one of 631");
+        assert_eq!(last_seen, BEGAN - 41_364, "the time of the last sample of 631");
     }
 }
 
@@ -113,7 +113,7 @@ fn timestamp(seconds: &Value) -> u64 {
     BEGAN + (seconds.as_f64().unwrap() * 1e6) as u64
 }
 
-/// What the driver makes of samples: one of each process, with the time of its last one, and the mean over all.
+/// The driver's answer by samples: one of each process, with the time of its last sample, and the mean over all.
 fn driver(samples: &[nvmlProcessUtilizationSample_t], since: u64, until: u64) -> Vec<nvmlProcessUtilizationSample_t> {
     let mut asked: Vec<_> = samples.to_vec();
     asked.retain(|it| (since + 1..=until).contains(&it.timeStamp));
@@ -136,7 +136,7 @@ fn the_driver_of_these_tests_answers_as_the_recorded_one_did() {
     let mut windows = 0;
     for line in lines(BURSTS) {
         let window = &line["window"];
-        // What came before the first sample was not recorded.
+        // The time before the first sample was not recorded.
         if window["from_seconds"].as_f64().is_none_or(|from| from < 0.0) {
             continue;
         }
@@ -144,13 +144,13 @@ fn the_driver_of_these_tests_answers_as_the_recorded_one_did() {
         let mut recorded: Vec<_> = window["answer"].as_array().unwrap().iter().collect();
         recorded.sort_by_key(|it| number(&it["pid"]));
         let since = timestamp(&window["from_seconds"]);
-        let told = driver(&samples, since, timestamp(&window["until_seconds"]));
-        assert_eq!(told.len(), recorded.len(), "{window}");
-        for (told, recorded) in told.iter().zip(recorded) {
-            assert_eq!(u64::from(told.pid), number(&recorded["pid"]), "{window}");
+        let answer = driver(&samples, since, timestamp(&window["until_seconds"]));
+        assert_eq!(answer.len(), recorded.len(), "{window}");
+        for (sample, recorded) in answer.iter().zip(recorded) {
+            assert_eq!(u64::from(sample.pid), number(&recorded["pid"]), "{window}");
             // Both are rounded.
-            assert!(number(&recorded["sm"]).abs_diff(told.smUtil.into()) <= 1, "{window}");
-            assert!(timestamp(&recorded["at_seconds"]).abs_diff(told.timeStamp) <= 10_000, "{window}");
+            assert!(number(&recorded["sm"]).abs_diff(sample.smUtil.into()) <= 1, "{window}");
+            assert!(timestamp(&recorded["at_seconds"]).abs_diff(sample.timeStamp) <= 10_000, "{window}");
         }
     }
     assert_eq!(windows, 58);
@@ -164,7 +164,7 @@ fn sweeps_however_far_apart_count_each_sample_once() {
         let mut last_seen = BEGAN;
         for n in 1.. {
             let now = BEGAN + n * interval_milliseconds * 1_000;
-            let since = Asked::at(now, last_seen).since_microseconds;
+            let since = SampleWindow::at(now, last_seen).since_microseconds;
             for (counted, sample) in counted.iter_mut().zip(&samples) {
                 *counted += u32::from((since + 1..=now).contains(&sample.timeStamp));
             }

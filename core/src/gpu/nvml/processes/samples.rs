@@ -1,4 +1,4 @@
-//! What utilization samples tell of the processes of a device.
+//! The use of the processes of a device, by utilization samples.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,20 +10,20 @@ use crate::gpu::GpuProcess;
 /// 1 second down to 1/6 of one, depending on the product.
 const LONGEST_SAMPLE_PERIOD_MICROSECONDS: u64 = 1_000_000;
 
-/// How far a sample's time may be ahead of this machine's clock: the driver stamps it by its own reading of that clock,
-/// which may be the end of a period that still runs, and as much again for a clock that is being adjusted.
+/// The time by which a sample may be ahead of this machine's clock. The driver may stamp a sample with the end of a
+/// period that still runs; the same time again allows for a clock that is being adjusted.
 const MOST_AHEAD_MICROSECONDS: u64 = 2 * LONGEST_SAMPLE_PERIOD_MICROSECONDS;
 
-/// The time that samples are asked for, in NVML's microseconds of Unix time. Only a sample from after its begin, and
-/// up to now, is evidence: NVML returns no others, and a driver that repeats an old one does not measure.
-pub(super) struct Asked {
+/// The requested time of samples, in NVML's microseconds of Unix time. Only a sample within this time is evidence: NVML
+/// returns no others, and a driver that repeats an old sample does not measure.
+pub(super) struct SampleWindow {
     pub(super) since_microseconds: u64,
     now_microseconds: u64,
 }
 
-impl Asked {
-    /// For what came after the newest sample that was seen. Sweeps that follow each other closer than the driver's
-    /// samples would then find none, and take a process at work for an idle one: the last second is always asked for.
+impl SampleWindow {
+    /// The time after the newest sample that was seen, and always the last second: two sweeps within one sample period
+    /// would otherwise find no sample, and a working process would seem idle.
     pub(super) fn now(last_seen_timestamp: u64) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Self::at(now.map_or(0, |now| now.as_micros() as u64), last_seen_timestamp)
@@ -34,9 +34,8 @@ impl Asked {
         Self { since_microseconds: last_seen_timestamp.min(a_period_ago), now_microseconds }
     }
 
-    /// Takes the time from each sample that is of another one: it is then no evidence, and a process without any other
-    /// is unmeasured.
-    pub(super) fn take_out_others(&self, samples: &mut [nvmlProcessUtilizationSample_t]) {
+    /// Invalidates each sample outside of this time. A process with only invalid samples is unmeasured.
+    pub(super) fn discard_outside(&self, samples: &mut [nvmlProcessUtilizationSample_t]) {
         let latest = self.now_microseconds.saturating_add(MOST_AHEAD_MICROSECONDS);
         for sample in samples {
             if sample.timeStamp <= self.since_microseconds || sample.timeStamp > latest {
@@ -53,16 +52,16 @@ pub(super) fn show_use(samples: &[nvmlProcessUtilizationSample_t], processes: &[
     samples.any(|it| is_valid(it) && it.smUtil > 0 && is_listed(it.pid))
 }
 
-/// Gives each process the use that the samples tell of, and 0 to one without a sample: to the driver it did nothing.
-/// Of clients of the Multi-Process Service it is not known: all their use is that of its server in the samples of a
-/// real driver (580). Without the list of clients each process without a sample may be one.
+/// Sets the use of each process by its samples, and 0 without a sample: the driver saw no use. The use of clients of
+/// the Multi-Process Service is not known, since the samples of a real driver (580) have all their use as the use of
+/// the server. Without the list of clients, each process without a sample may be a client.
 ///
-/// A driver samples what one process makes of the device at a time, and answers with one sample of each process: the
-/// mean over all that it took since then, with the time of the process's own last one. So only the newest time of
-/// all tells until when samples were counted. Where a driver returns several of one process, their mean is taken,
-/// since nothing tells how long a period each of them covers.
+/// A driver samples the use of one process at a time, and returns one sample of each process: the mean over all samples
+/// since the requested time, with the time of the process's own last sample. So the newest time of all processes is the
+/// time up to which samples were counted. Several samples of one process are averaged, since the length of their
+/// periods is not known.
 ///
-/// A share above 100 is handed on as it is, so that the process is [unmeasured](crate::gpu::bounds) and not idle.
+/// A share above 100 is kept, so that the process is [unmeasured](crate::gpu::bounds) and not idle.
 pub(super) fn set_utilization(
     processes: &mut [GpuProcess],
     mps_clients: Option<&[u32]>,
@@ -74,7 +73,7 @@ pub(super) fn set_utilization(
         let may_be_client = mps_clients.is_none_or(|clients| clients.contains(&process.pid));
         process.utilization_ratio = (!may_be_client).then_some(0.0);
     }
-    // Also if that is earlier than before: the clock was set back.
+    // An earlier time than before is taken too: the clock was set back.
     let valid = samples.iter().filter(|it| is_valid(it));
     if let Some(newest) = valid.map(|it| it.timeStamp).max() {
         *last_seen_timestamp = newest;
@@ -86,14 +85,15 @@ pub(super) fn set_utilization(
     }
 }
 
-/// Whether a sample can be one: it has a time, and its share is one.
+/// Whether a sample has a time and a share of at most 100.
 const fn is_valid(sample: &nvmlProcessUtilizationSample_t) -> bool {
     sample.timeStamp > 0 && sample.smUtil <= 100
 }
 
-/// What the samples of one process tell, as a ratio.
+/// The use of one process by its samples.
 ///
-/// Drivers are seen to fill up the list with entries of no time and shares above 100: beside others they tell nothing.
+/// Real drivers fill up the list with entries without a time and with shares above 100: such entries do not count
+/// beside others.
 fn ratio_of(samples: &[nvmlProcessUtilizationSample_t]) -> Option<f64> {
     let timed = || samples.iter().filter(|it| it.timeStamp > 0);
     let highest = |shares: &mut dyn Iterator<Item = u32>| {
@@ -130,8 +130,8 @@ mod tests {
     }
 
     #[test]
-    fn the_last_second_is_asked_for_again_and_nothing_later_is_left_out() {
-        let since = |last_seen| Asked::at(9_000_000, last_seen).since_microseconds;
+    fn the_last_second_is_requested_again_and_no_later_time_is_left_out() {
+        let since = |last_seen| SampleWindow::at(9_000_000, last_seen).since_microseconds;
         assert_eq!(since(0), 0);
         assert_eq!(since(3_000_000), 3_000_000);
         assert_eq!(since(8_900_000), 8_000_000);
@@ -148,8 +148,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_of_the_multi_process_service_used_is_unknown() {
-        // As a real driver (580) told it: the server has the samples of both clients.
+    fn the_use_of_a_client_of_the_multi_process_service_is_unknown() {
+        // As a real driver (580) reports it: the server has the samples of both clients.
         let (server, clients) = (659, [609, 618]);
         let mut processes = [609, 618, 659].map(|pid| process(pid, ProcessType::Compute, None));
         let mut samples = [sample(server, 9, 99)];
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_with_a_share_that_cannot_be_is_not_idle() {
+    fn a_process_with_an_impossible_share_is_not_idle() {
         let (ratios, last_seen) =
             utilization(&mut [sample(10, 9, 200), sample(10, 7, 30), sample(20, 0, 255), sample(99, 7, 5)]);
         // The bounds take them out.
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_fill_up_the_list_tell_nothing() {
+    fn entries_that_fill_up_the_list_do_not_count() {
         let (ratios, last_seen) =
             utilization(&mut [sample(0, 0, 0), sample(10, 0, 50), sample(20, 0, 4_294_967_295), sample(20, 8, 40)]);
         assert_eq!(ratios, [None, Some(0.4), Some(0.0)]);
@@ -192,18 +192,18 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_of_another_time_than_asked_for_leaves_its_process_unmeasured() {
-        let asked = Asked::at(9_000_000, 7_000_000);
+    fn a_sample_outside_of_the_requested_time_leaves_its_process_unmeasured() {
+        let window = SampleWindow::at(9_000_000, 7_000_000);
         for wrong in [1, 6_000_000, 7_000_000, 11_000_001, u64::MAX] {
             let mut samples = [sample(10, wrong, 1), sample(20, 8_900_000, 37)];
-            asked.take_out_others(&mut samples);
+            window.discard_outside(&mut samples);
             let (ratios, last_seen) = utilization(&mut samples);
             assert_eq!(ratios, [None, Some(0.37), Some(0.0)], "{wrong}");
             assert_eq!(last_seen, 8_900_000, "{wrong}");
         }
         // The driver's reading of the clock differs a little from ours, and a later sample counts beside an old one.
         let mut samples = [sample(10, 11_000_000, 50), sample(20, 7_000_000, 1), sample(20, 7_000_001, 99)];
-        asked.take_out_others(&mut samples);
+        window.discard_outside(&mut samples);
         let (ratios, _) = utilization(&mut samples);
         assert_eq!(ratios, [Some(0.5), Some(0.99), Some(0.0)]);
     }

@@ -1,4 +1,4 @@
-//! Files that are damaged, and things that somebody put in their place.
+//! Damaged files, and other objects in the place of files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,19 +8,19 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::*;
 
-/// What is told, with the folder's name and times taken out.
-fn told(store: &mut StateStore) -> String {
+/// The notices, with the folder's name and times replaced.
+fn notices_text(store: &mut StateStore) -> String {
     let notices = store.take_notices().join("\n");
     let notices = notices.replace(&store.path().display().to_string(), "DIR");
-    let mut told = String::new();
+    let mut text = String::new();
     let mut rest = notices.as_str();
     while let Some(at) = rest.find(".corrupt-") {
         let (before, time) = rest.split_at(at + ".corrupt-".len());
-        told.push_str(before);
-        told.push_str("TIME");
+        text.push_str(before);
+        text.push_str("TIME");
         rest = &time["20261120-114100".len()..];
     }
-    told + rest
+    text + rest
 }
 
 fn nothing(store: &mut StateStore) {
@@ -28,19 +28,19 @@ fn nothing(store: &mut StateStore) {
 }
 
 #[test]
-fn a_damaged_file_is_kept_aside_and_said_so_once() {
+fn a_damaged_file_is_kept_aside_with_one_notice() {
     let folder = TempDir::new().unwrap();
     let mut store = StateStore::new(folder.path());
     activate_and_attach(&mut store, "7", 1).unwrap();
     fs::write(folder.path().join("devices.json"), "").unwrap();
     nothing(&mut store);
-    insta::assert_snapshot!(told(&mut store), @"DIR/devices.json is damaged: it is empty. It is kept as devices.json.corrupt-TIME. 0 devices in it are whole; environments keep the others by genv-members.json or by what their processes see. 'genv attach' attaches what is missing");
+    insta::assert_snapshot!(notices_text(&mut store), @"DIR/devices.json is damaged: it is empty. It is kept as devices.json.corrupt-TIME. 0 devices in it are whole; environments keep the others by genv-members.json or by what their processes see. 'genv attach' attaches what is missing");
     assert_eq!(activate_and_attach(&mut store, "8", 3).unwrap(), [1, 2, 3]);
-    assert_eq!(told(&mut store), "");
+    assert_eq!(notices_text(&mut store), "");
 
     fs::write(folder.path().join("genv-members.json"), "[]").unwrap();
     nothing(&mut store);
-    insta::assert_snapshot!(told(&mut store), @"DIR/genv-members.json is damaged: it is not understood: invalid length 0, expected struct File with 9 elements. It is kept as genv-members.json.corrupt-TIME. genv fills it again, and there is nothing to do");
+    insta::assert_snapshot!(notices_text(&mut store), @"DIR/genv-members.json is damaged: it is not understood: invalid length 0, expected an object. It is kept as genv-members.json.corrupt-TIME. genv fills it again, and there is nothing to do");
     // This process started before envs.json was written: it is adopted.
     assert_eq!(store.read().unwrap().environments.len(), 2);
 }
@@ -55,7 +55,7 @@ fn two_environments(folder: &TempDir) -> (StateStore, State) {
 }
 
 #[test]
-fn reading_tells_what_is_whole_in_a_damaged_file_and_leaves_it_as_it_is() {
+fn a_read_of_a_damaged_file_returns_its_whole_records_and_does_not_change_it() {
     for name in ["envs.json", "devices.json"] {
         let folder = TempDir::new().unwrap();
         let (mut store, before) = two_environments(&folder);
@@ -67,7 +67,7 @@ fn reading_tells_what_is_whole_in_a_damaged_file_and_leaves_it_as_it_is() {
         let state = store.read().unwrap();
         assert_eq!(state.devices[0], before.devices[0]);
         assert_eq!(state.environments[0], before.environments[0]);
-        assert!(told(&mut store).contains("is damaged: it is not JSON"));
+        assert!(notices_text(&mut store).contains("is damaged: it is not JSON"));
         assert_eq!(names(folder.path()), names_before);
         nothing(&mut store);
         assert_ne!(names(folder.path()), names_before);
@@ -76,7 +76,7 @@ fn reading_tells_what_is_whole_in_a_damaged_file_and_leaves_it_as_it_is() {
 }
 
 #[test]
-fn every_cut_of_a_file_loses_what_it_cuts_and_nothing_else() {
+fn a_cut_of_a_file_loses_only_the_records_that_it_cuts() {
     for name in ["envs.json", "devices.json"] {
         let (mut kept_one, mut kept_both) = (0, 0);
         for part in 0..20 {
@@ -88,7 +88,7 @@ fn every_cut_of_a_file_loses_what_it_cuts_and_nothing_else() {
             fs::write(&path, &whole[..cut]).unwrap();
             nothing(&mut store);
             let state = store.read().unwrap();
-            // Their members live: nobody else gets their devices.
+            // Their members live: no other environment gets their devices.
             assert_eq!(state.devices, before.devices, "{name}, {cut}");
             let is_kept = |eid: &str| state.environments.iter().any(|it| it.eid == eid);
             match (is_kept("7"), is_kept("8")) {
@@ -171,7 +171,7 @@ fn a_file_that_grew_too_large_loses_nothing() {
 }
 
 #[test]
-fn what_is_whole_of_recorded_members_and_of_the_queue_is_kept() {
+fn whole_records_of_members_and_of_the_queue_are_kept() {
     let folder = TempDir::new().unwrap();
     let (store, _) = two_environments(&folder);
     let mut store = store.finding_waiting(|_, pid| Some(waiting(pid)));
@@ -184,7 +184,7 @@ fn what_is_whole_of_recorded_members_and_of_the_queue_is_kept() {
 }
 
 #[test]
-fn what_is_whole_in_a_damaged_file_is_kept() {
+fn whole_records_of_a_damaged_file_are_kept() {
     let folder = TempDir::new().unwrap();
     let mut store = StateStore::new(folder.path());
     activate_and_attach(&mut store, "7", 1).unwrap();
@@ -192,18 +192,18 @@ fn what_is_whole_in_a_damaged_file_is_kept() {
     let damaged = fs::read_to_string(&path).unwrap().replace("\"envs\": [", "\"envs\": [{\"eid\": \"broken\"},");
     fs::write(&path, &damaged).unwrap();
     nothing(&mut store);
-    insta::assert_snapshot!(told(&mut store), @r#"DIR/envs.json has damaged entries (envs.json: environment "broken": its uid is missing, and it is left out): what it was is kept as envs.json.corrupt-TIME"#);
+    insta::assert_snapshot!(notices_text(&mut store), @r#"DIR/envs.json has damaged entries (envs.json: environment "broken": its uid is missing, and it is left out): what it was is kept as envs.json.corrupt-TIME"#);
     let state = store.read().unwrap();
     assert_eq!(state.environments[0].eid, "7");
     assert_eq!((state.incomplete, state.devices[0].attachments.len()), (false, 1));
     let aside: Vec<String> = names(folder.path()).into_iter().filter(|name| name.contains("corrupt")).collect();
     assert_eq!(fs::read_to_string(folder.path().join(&aside[0])).unwrap(), damaged);
     nothing(&mut store);
-    assert_eq!(told(&mut store), "");
+    assert_eq!(notices_text(&mut store), "");
 }
 
 #[test]
-fn no_file_that_was_set_aside_is_overwritten_and_not_too_many_are_kept() {
+fn kept_files_are_not_overwritten_and_their_number_is_limited() {
     let folder = TempDir::new().unwrap();
     let mut store = StateStore::new(folder.path());
     let path = folder.path().join("envs.json");
@@ -236,12 +236,12 @@ fn unknown_keys_are_read_and_not_written_again() {
     fs::write(&path, written.replace("\"uid\"", "\"later\": 1, \"uid\"")).unwrap();
     nothing(&mut store);
     assert_eq!(fs::read_to_string(&path).unwrap(), written);
-    assert_eq!(told(&mut store), "");
+    assert_eq!(notices_text(&mut store), "");
 }
 
-/// Whatever is put at a path of the state, what it leads to stays as it was, and commands work.
+/// The target of a link at a path of the state stays unchanged, and commands work.
 #[test]
-fn what_is_planted_in_a_files_place_is_not_followed() {
+fn a_link_in_the_place_of_a_file_is_not_followed() {
     let files = [
         "envs.json",
         "devices.json",
@@ -288,8 +288,8 @@ fn what_is_planted_in_a_files_place_is_not_followed() {
             let mode = fs::metadata(&victim).unwrap().permissions().mode() & 0o7777;
             assert_eq!(mode, 0o600, "{what}");
             assert_eq!(names(elsewhere.path()), ["victim".to_owned()].into(), "{what}");
-            let told = store.take_notices();
-            assert_eq!(told.len(), usize::from(!file.starts_with('.')), "{what}: {told:?}");
+            let notices = store.take_notices();
+            assert_eq!(notices.len(), usize::from(!file.starts_with('.')), "{what}: {notices:?}");
             nothing(&mut store);
             assert_eq!(store.take_notices(), Vec::<String>::new(), "{what}");
         }
@@ -297,7 +297,7 @@ fn what_is_planted_in_a_files_place_is_not_followed() {
 }
 
 #[test]
-fn what_is_written_can_be_read_again_however_much_was_there() {
+fn a_written_file_can_be_read_again_whatever_the_size_of_the_old_one() {
     let folder = TempDir::new().unwrap();
     let mut store = StateStore::new(folder.path());
     activate_and_attach(&mut store, "7", 1).unwrap();
@@ -317,8 +317,8 @@ fn what_is_written_can_be_read_again_however_much_was_there() {
     }
     fs::write(&path, large + last + "]}").unwrap();
     activate_and_attach(&mut store, "8", 1).unwrap();
-    let told = store.take_notices();
-    assert!(told.iter().any(|it| it.contains("are left out")), "{told:?}");
+    let notices = store.take_notices();
+    assert!(notices.iter().any(|it| it.contains("are left out")), "{notices:?}");
     assert!(fs::metadata(&path).unwrap().len() <= 32 << 20);
     let environments = store.read().unwrap().environments;
     for eid in ["7", "8"] {
@@ -327,7 +327,7 @@ fn what_is_written_can_be_read_again_however_much_was_there() {
 }
 
 #[test]
-fn a_state_directory_that_cannot_be_one_is_refused() {
+fn an_unusable_state_directory_is_refused() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
+use std::time::UNIX_EPOCH;
 
 use rustix::io::Errno;
 
@@ -16,7 +17,7 @@ enum Fault {
     Killed,
 }
 
-/// Does every step before the given one as it should be.
+/// A disk whose steps succeed until the given one.
 #[derive(Debug)]
 struct FaultyDisk {
     fault: Fault,
@@ -107,8 +108,7 @@ fn assert_sound(state: &State) {
     }
 }
 
-/// Goes through all steps; `start` prepares a folder, `check` judges what is left of it, by the step
-/// that made the change fail.
+/// Runs all steps. `start` prepares a folder, and `check` tests the rest of it after each failing step.
 fn at_every_step(
     fault: Fault,
     start: impl Fn(&Path),
@@ -131,7 +131,7 @@ fn at_every_step(
             assert!(error.to_string().starts_with("cannot write "), "{error}");
         }
 
-        // The next command works, and leaves nothing lying about.
+        // The next command works, and leaves no leftover.
         let mut next = StateStore::new(path);
         next.update(|_| Ok::<_, StoreError>(())).unwrap();
         assert_sound(&next.read().unwrap());
@@ -177,12 +177,12 @@ fn every_file_is_the_old_one_or_the_new_one_whatever_fails() {
             for name in ["envs.json", "devices.json", "genv-members.json"] {
                 match failed {
                     None => assert_eq!(left[name], new[name]),
-                    // They are put in their places one after the other, when all are ready.
+                    // All files are ready before the first one is renamed.
                     Some("rename") => assert!([&old[name], &new[name]].contains(&&left[name])),
                     Some(_) => assert_eq!(left[name], old[name], "{fault:?}: {failed:?}"),
                 }
             }
-            // Nobody is attached before they exist, or exists before their start is recorded.
+            // No environment is attached before it exists, or exists before the start of its member is recorded.
             let changed = ["genv-members.json", "envs.json", "devices.json"].map(|name| left[name] == new[name]);
             assert!(changed.is_sorted_by(|before, after| before >= after), "{changed:?}");
             if fault != Fault::Killed {

@@ -1,4 +1,4 @@
-//! Records by the thousand, as any user may write them.
+//! Thousands of records, as every user may write them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::json;
 
 use super::*;
+use crate::proc::ProcessRequest;
 
-/// `/proc`, and how often it was read.
+/// `/proc`, with the number of reads.
 struct Counted(ProcReader, Arc<AtomicUsize>);
 
 impl ProcessSource for Counted {
@@ -22,7 +23,7 @@ impl ProcessSource for Counted {
 }
 
 #[test]
-fn environments_without_a_shell_are_judged_by_one_look_at_the_processes_however_many_they_are() {
+fn one_read_of_the_processes_decides_on_all_environments_without_a_shell() {
     let folder = TempDir::new().unwrap();
     let time = "01/01/2020 00:00:00";
     let (environments, attachments): (Vec<_>, Vec<_>) = (0..2_000)

@@ -1,14 +1,15 @@
-//! Who lives: reused pids, other boots, processes that may not be seen, kernels.
+//! Living members: reused pids, other boots, hidden processes, kernels.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::UNIX_EPOCH;
 
 use super::*;
 use crate::attribute::live_environments;
-use crate::proc::Lineage;
-use crate::state::{EnvironmentState, StateSource as _};
+use crate::proc::{Lineage, ProcessRequest};
+use crate::state::{EditableState, EnvironmentState, StateSource as _};
 
 /// A machine whose processes a test starts and ends.
 #[derive(Clone, Default)]
@@ -117,7 +118,7 @@ impl Lab {
         seen
     }
 
-    /// What the exporter takes for alive.
+    /// The living environments for the exporter.
     fn exported(&mut self) -> Vec<(String, Vec<u32>)> {
         let state = StateDirectory::new(self.folder.path()).read().unwrap();
         let members = state.environments.iter().flat_map(|it| it.pids.clone()).collect();
@@ -175,7 +176,7 @@ fn a_process_with_a_members_pid_is_not_that_member() {
     lab.processes.start(7, 100);
     lab.activate("7", 7);
     lab.processes.start(7, 101);
-    // By the time of the file alone it could be.
+    // By the time of the file alone, it could be the member.
     lab.written_at(1_000);
     assert_eq!(lab.exported(), []);
     // It had no kernels that could run elsewhere.
@@ -196,7 +197,7 @@ fn a_pid_that_genv_1_wrote_is_who_had_it_when_it_was_written() {
     lab.processes.start(9, 1_300);
     assert_eq!(lab.exported(), [environment("e", &[7, 8])]);
     assert_eq!(lab.pids(), [environment("e", &[7, 8])]);
-    // Now both are known, and one with their pid is somebody else.
+    // Now both are recorded, and a process with one of their pids is another process.
     lab.processes.start(8, LATER_TICKS);
     assert_eq!(lab.exported(), [environment("e", &[7])]);
     assert_eq!(lab.pids(), [environment("e", &[7])]);
@@ -220,7 +221,7 @@ fn a_new_environment_with_an_old_id_has_members_of_its_own() {
 }
 
 #[test]
-fn who_joins_with_a_dead_members_pid_is_a_new_member() {
+fn a_process_that_joins_with_the_pid_of_an_ended_member_is_a_new_member() {
     let mut lab = lab();
     lab.processes.start(7, 100);
     lab.processes.start(8, 100);
@@ -234,7 +235,7 @@ fn who_joins_with_a_dead_members_pid_is_a_new_member() {
 }
 
 #[test]
-fn nobody_survives_a_reboot() {
+fn no_member_survives_a_reboot() {
     let mut lab = lab();
     lab.processes.start(7, 100);
     lab.activate("e", 7);
@@ -247,7 +248,7 @@ fn nobody_survives_a_reboot() {
 }
 
 #[test]
-fn a_member_that_may_not_be_seen_stays() {
+fn a_hidden_member_stays() {
     let mut lab = lab();
     lab.processes.start(7, 100);
     lab.activate("e", 7);
@@ -256,13 +257,13 @@ fn a_member_that_may_not_be_seen_stays() {
 }
 
 #[test]
-fn without_cleaning_the_dead_stay_and_are_not_mistaken_later() {
+fn without_cleaning_ended_members_stay_and_are_not_confused_with_later_processes() {
     let mut lab = lab();
     lab.processes.start(7, 100);
     lab.activate("a", 7);
     lab.edit("envs.json", |content| content.replace("        7\n", "        7,\n        8\n"));
     lab.written_at(1_000);
-    // Whoever had pid 8 has ended, and somebody else has it now.
+    // The process with pid 8 has ended, and another process has the pid now.
     lab.processes.start(8, LATER_TICKS);
     lab.processes.start(9, 100);
     let mut keeping = StateStore::new(lab.folder.path()).processes(lab.processes.clone()).cleaning(false);
@@ -274,7 +275,7 @@ fn without_cleaning_the_dead_stay_and_are_not_mistaken_later() {
 }
 
 #[test]
-fn who_waits_leaves_the_queue_by_ending() {
+fn a_waiting_process_leaves_the_queue_when_it_ends() {
     let mut lab = lab();
     for pid in 1..=3 {
         lab.processes.start(pid, 100);
@@ -291,12 +292,12 @@ fn who_waits_leaves_the_queue_by_ending() {
 }
 
 #[test]
-fn a_process_with_a_waiting_ones_pid_has_a_place_of_its_own_and_keeps_it() {
+fn a_process_with_the_pid_of_a_waiting_one_gets_a_place_of_its_own() {
     let mut lab = lab();
     lab.processes.start(1, 100);
     lab.processes.start(2, 100);
     lab.enqueue(1);
-    // It ended without anybody looking, and another one with its pid comes.
+    // It ended unnoticed, and another process gets its pid.
     lab.processes.start(1, 200);
     assert_eq!(lab.enqueue(1), 0);
     assert_eq!(lab.enqueue(2), 1);
@@ -304,7 +305,7 @@ fn a_process_with_a_waiting_ones_pid_has_a_place_of_its_own_and_keeps_it() {
 }
 
 #[test]
-fn who_waits_and_cannot_act_loses_its_place() {
+fn a_waiting_process_that_cannot_act_loses_its_place() {
     let mut lab = lab();
     for pid in 1..=2 {
         lab.processes.start(pid, 100);
@@ -356,7 +357,7 @@ fn an_environment_lives_as_long_as_its_kernels() {
     assert_eq!(kernels(&mut store), [("e".to_owned(), vec![b]), other.clone()]);
     assert!(exporter.read().unwrap().kernels_not_found.is_empty());
     fs::remove_file(runtime.path().join("kernel-b.json")).unwrap();
-    // Who only reads remembers whose kernels it did not find: they may run elsewhere.
+    // A reader keeps the environments whose kernels it did not find: the kernels may run elsewhere.
     let not_found = BTreeMap::from([("e".to_owned(), 0)]);
     assert_eq!(exporter.read().unwrap().kernels_not_found, not_found);
     assert_eq!(store.read().unwrap().kernels_not_found, not_found);

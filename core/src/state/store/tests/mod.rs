@@ -53,7 +53,7 @@ fn activate_and_attach(store: &mut StateStore, eid: &str, devices: u32) -> Resul
 }
 
 #[test]
-fn an_environment_lives_its_life() {
+fn an_environment_is_created_attached_and_ended() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("genv");
     let mut store = StateStore::new(&path);
@@ -135,7 +135,7 @@ fn an_unchanged_file_is_not_written() {
 }
 
 #[test]
-fn changes_of_many_at_once_are_all_made() {
+fn concurrent_changes_are_all_applied() {
     let folder = TempDir::new().unwrap();
     let configuration = Configuration { gpu_memory: Some(MemoryAmount::mebibytes(1)), ..Configuration::default() };
     std::thread::scope(|scope| {
@@ -162,7 +162,7 @@ fn changes_of_many_at_once_are_all_made() {
 }
 
 #[test]
-fn who_cannot_have_the_lock_changes_nothing() {
+fn without_the_lock_no_change_is_made() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().to_owned();
     let mut store = StateStore::new(&path);
@@ -170,7 +170,7 @@ fn who_cannot_have_the_lock_changes_nothing() {
         let mut other = StateStore::new(&path).patience(Duration::from_millis(20));
         let error = activate_and_attach(&mut other, "7", 1).unwrap_err();
         assert!(matches!(error, TestError::Store(StoreError::Lock(LockError::TimedOut { .. }))));
-        // Who only reads does not wait.
+        // A reader does not wait.
         assert_eq!(other.read().unwrap().environments, []);
         Ok::<_, TestError>(())
     });

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 
 use super::*;
-use crate::commands::now_seconds;
 use crate::control::GivenWaiver;
+use crate::output::now_seconds;
 use crate::plan::tests::lab::{GIB, Lab, uid};
 use crate::reload::Written;
 use crate::remote_steps::{Rules, VERSION};
@@ -27,7 +27,7 @@ struct Case {
 }
 
 /// The confirmed step and the uid, or the reason of the refusal and whether the step may be sent again.
-type Answer = Result<(StepKind, Option<u32>), (String, bool)>;
+type Confirmation = Result<(StepKind, Option<u32>), (String, bool)>;
 
 impl Case {
     fn new(lab: Lab, rule: &str) -> Self {
@@ -39,7 +39,7 @@ impl Case {
         }
     }
 
-    fn confirm(&self, remote: RemoteStep) -> Answer {
+    fn confirm(&self, remote: RemoteStep) -> Confirmation {
         let config = Config::of_machine("rules", &self.config, TimeZone::UTC).unwrap();
         let here_seconds = now_seconds();
         let request = StepRequest {
@@ -58,7 +58,8 @@ impl Case {
         let publication = Publication { sequence: 1, hosts: self.lab.at(here_seconds) };
         let known = self.groups.clone();
         let mut groups =
-            Groups::asking(move |user| known.get(user).map(|group| BTreeSet::from([(*group).to_owned()]))).unwrap();
+            Groups::with_lookup(move |user| known.get(user).map(|group| BTreeSet::from([(*group).to_owned()])))
+                .unwrap();
         let local_plan = LocalPlan::new(&request, &config, &publication, &self.control, &mut groups);
         match local_plan.confirm(&request.steps[0]) {
             Ok(confirmed) => {

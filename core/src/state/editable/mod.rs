@@ -1,0 +1,290 @@
+//! The state while it is being changed, under the lock.
+
+mod devices;
+mod queue;
+#[cfg(test)]
+pub(in crate::state) mod tests;
+
+use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
+
+use super::allocate::AllocateError;
+use super::attachments::Visible;
+use super::inventory;
+use super::jobs::reads_environs_of;
+use super::known::{KnownEnvironment, KnownEnvironments};
+use super::leases::Leases;
+use super::liveness::end_environments;
+use super::members::{LostMember, ProcessId};
+use super::waiting::{RequestedDevices, Waiting};
+use super::{DeviceState, EnvironmentState};
+use crate::model::MemoryAmount;
+
+/// Environments, devices and the queue, to be changed as one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EditableState {
+    pub(super) environments: Vec<EnvironmentState>,
+    pub(super) devices: Vec<DeviceState>,
+    /// Processes that wait for devices, first come first.
+    pub(super) queue: Vec<Waiting>,
+    /// Members of environments whose records a damaged file has lost.
+    pub(super) lost: Vec<LostMember>,
+    /// Environments whose devices a damaged file has lost.
+    pub(super) bare: BTreeSet<String>,
+    pub(super) visible: Visible,
+    /// Members that are jobs: the environment and the pid of each.
+    pub(super) jobs: HashSet<(String, u32)>,
+    /// Last facts of environments that hold devices, and of those that may be restored.
+    pub(super) known: KnownEnvironments,
+    pub(super) leases: Leases,
+    /// Whether the devices of the machine were read, even if it has none.
+    pub(super) devices_known: bool,
+    /// The last request of this change.
+    pub(super) requested: Option<RequestedDevices>,
+    pub(super) now_seconds: f64,
+}
+
+/// A member of an environment.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum MemberId {
+    /// A process, by pid.
+    Process(u32),
+    /// A Jupyter kernel, by id.
+    Kernel(String),
+}
+
+/// The effect of [`EditableState::activate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// The environment is new.
+    Created,
+    /// The environment existed.
+    Joined,
+}
+
+/// The configuration of an environment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Configuration {
+    /// Its name.
+    pub name: Option<String>,
+    /// The number of devices.
+    pub gpus: Option<u32>,
+    /// The memory on each device; absent: all.
+    pub gpu_memory: Option<MemoryAmount>,
+}
+
+/// Why the state cannot be changed as requested.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ChangeError {
+    /// The environment ended, or never existed.
+    #[error("there is no environment {}. 'genv envs' lists those that there are", .eid.escape_debug())]
+    NoSuchEnvironment {
+        /// Its id.
+        eid: String,
+    },
+    /// The requested devices cannot be assigned.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
+}
+
+impl EditableState {
+    /// The environments, in the order of the file.
+    #[must_use]
+    pub fn environments(&self) -> &[EnvironmentState] {
+        &self.environments
+    }
+
+    /// One environment.
+    #[must_use]
+    pub fn environment(&self, eid: &str) -> Option<&EnvironmentState> {
+        self.environments.iter().find(|it| it.eid == eid)
+    }
+
+    /// The ids of environments whose records a damaged file lost, each with a recorded member.
+    pub fn lost(&self) -> impl Iterator<Item = (&str, ProcessId)> {
+        self.lost.iter().map(|it| (it.eid.as_str(), it.process))
+    }
+
+    /// The devices, by index without gaps. Empty until an inventory was merged once.
+    #[must_use]
+    pub fn devices(&self) -> &[DeviceState] {
+        &self.devices
+    }
+
+    /// Indices of the devices that an environment is attached to.
+    #[must_use]
+    pub fn attached(&self, eid: &str) -> Vec<u32> {
+        super::attached(&self.devices, eid)
+    }
+
+    /// Adds a member to an environment, which is created if it does not exist.
+    ///
+    /// A new environment gets this user and username; a member that joins does not change them.
+    pub fn activate(&mut self, eid: &str, uid: u32, username: Option<&str>, member: &MemberId) -> Activation {
+        let position = self.environments.iter().position(|it| it.eid == eid);
+        let (environment, activation) = match position {
+            Some(position) => (&mut self.environments[position], Activation::Joined),
+            None => {
+                let environment = EnvironmentState {
+                    eid: eid.to_owned(),
+                    uid,
+                    username: username.map(str::to_owned),
+                    created_timestamp_seconds: Some(self.now_seconds),
+                    name: None,
+                    gpus: None,
+                    gpu_memory: None,
+                    pids: Vec::new(),
+                    kernel_ids: Vec::new(),
+                };
+                self.environments.push(environment);
+                // The lease of an ended environment with the same id.
+                self.leases.remove(eid);
+                let last = self.environments.len() - 1;
+                (&mut self.environments[last], Activation::Created)
+            }
+        };
+        match member {
+            MemberId::Process(pid) => {
+                add(&mut environment.pids, pid);
+                self.jobs.remove(&(eid.to_owned(), *pid));
+            }
+            MemberId::Kernel(id) => add(&mut environment.kernel_ids, id),
+        }
+        activation
+    }
+
+    /// Removes a member from an environment. The environment ends with its last member that is not a job. Returns
+    /// whether the process or kernel was a member.
+    pub fn leave(&mut self, eid: &str, member: &MemberId) -> bool {
+        let leaves = |lost: &LostMember| *member == MemberId::Process(lost.process.pid);
+        self.lost.retain(|lost| lost.eid != eid || !leaves(lost));
+        let environment = self.environments.iter_mut().find(|it| it.eid == eid);
+        let Some(environment) = environment.filter(|it| it.has(member)) else {
+            self.forget_cleared(eid);
+            self.end_environments();
+            return false;
+        };
+        let is_job = |pid: &u32| self.jobs.contains(&(eid.to_owned(), *pid));
+        match member {
+            MemberId::Process(pid) => {
+                environment.pids.retain(|it| it != pid);
+                if !is_job(pid) && environment.pids.iter().all(is_job) {
+                    environment.pids.clear();
+                }
+            }
+            MemberId::Kernel(id) => environment.kernel_ids.retain(|it| it != id),
+        }
+        self.end_environments();
+        true
+    }
+
+    /// As [`EditableState::leave`], for a shell, which may have ended already. The environment ends if its remaining
+    /// members are all jobs.
+    pub fn leave_as_shell(&mut self, eid: &str, pid: u32) {
+        self.leave(eid, &MemberId::Process(pid));
+        let is_job = |pid: &u32| self.jobs.contains(&(eid.to_owned(), *pid));
+        let environment = self.environments.iter_mut().find(|it| it.eid == eid);
+        if let Some(environment) = environment
+            && environment.pids.iter().all(is_job)
+        {
+            environment.pids.clear();
+        }
+        self.end_environments();
+    }
+
+    /// Prevents the restoration of an environment that genv 1.x cleared, after its user has left it.
+    fn forget_cleared(&mut self, eid: &str) {
+        let is_own = |known: &KnownEnvironment| reads_environs_of(known.environment.uid);
+        if self.environment(eid).is_none() && self.known.get(eid).is_some_and(is_own) {
+            self.known.remove(eid);
+        }
+    }
+
+    /// Removes a member from all its environments; returns their ids.
+    pub fn deactivate(&mut self, member: &MemberId) -> Vec<String> {
+        let environments = self.environments.iter();
+        let eids: Vec<String> = environments
+            .filter(|environment| environment.has(member))
+            .map(|environment| environment.eid.clone())
+            .collect();
+        for eid in &eids {
+            self.leave(eid, member);
+        }
+        eids
+    }
+
+    /// The configuration of an environment.
+    ///
+    /// # Errors
+    /// The environment does not exist.
+    pub fn configuration(&self, eid: &str) -> Result<Configuration, ChangeError> {
+        let environment = self.environment(eid).ok_or_else(|| no_such(eid))?;
+        Ok(Configuration { name: environment.name.clone(), gpus: environment.gpus, gpu_memory: environment.gpu_memory })
+    }
+
+    /// Configures an environment. Its attachments stay as they are until it is attached again.
+    ///
+    /// # Errors
+    /// The environment does not exist.
+    pub fn configure(&mut self, eid: &str, configuration: Configuration) -> Result<(), ChangeError> {
+        let environment = self.environments.iter_mut().find(|it| it.eid == eid);
+        let environment = environment.ok_or_else(|| no_such(eid))?;
+        environment.name = configuration.name;
+        environment.gpus = configuration.gpus;
+        environment.gpu_memory = configuration.gpu_memory;
+        Ok(())
+    }
+
+    /// The end of an environment's lease, Unix time.
+    #[must_use]
+    pub fn lease_end(&self, eid: &str) -> Option<f64> {
+        self.leases.get(eid).copied()
+    }
+
+    /// Sets the lease of an environment of the caller to this duration from now.
+    pub fn lease(&mut self, eid: &str, duration: Duration) {
+        let end = self.now_seconds + duration.as_secs_f64();
+        self.leases.insert(eid.to_owned(), end.floor());
+    }
+
+    /// Extends the lease of an environment of the caller. A lease that has ended, or does not exist, begins now.
+    /// Returns the whole remaining time.
+    pub fn extend_lease(&mut self, eid: &str, more: Duration) -> Duration {
+        let left = self.lease_end(eid).unwrap_or_default() - self.now_seconds;
+        let left = Duration::try_from_secs_f64(left).unwrap_or_default();
+        let left = left.saturating_add(more);
+        self.lease(eid, left);
+        left
+    }
+
+    /// Ends all environments.
+    pub fn reset_environments(&mut self) {
+        self.environments.clear();
+        self.lost.clear();
+        self.known.clear();
+        self.end_environments();
+    }
+
+    fn end_environments(&mut self) {
+        end_environments(&mut self.environments, &mut self.devices, &self.lost, &self.known);
+    }
+
+    /// Fills gaps, so that both files can be written in the shape of genv 1.4.3.
+    pub(super) fn normalize(&mut self) {
+        inventory::fill_gaps(&mut self.devices);
+        for environment in &mut self.environments {
+            let created = &mut environment.created_timestamp_seconds;
+            created.get_or_insert(self.now_seconds);
+        }
+    }
+}
+
+fn add<T: Clone + PartialEq>(list: &mut Vec<T>, item: &T) {
+    if !list.contains(item) {
+        list.push(item.clone());
+    }
+}
+
+fn no_such(eid: &str) -> ChangeError {
+    ChangeError::NoSuchEnvironment { eid: eid.to_owned() }
+}

@@ -1,0 +1,237 @@
+//! When an attached device is idle, and when nobody can tell.
+
+use genv_core::model::{Attribution, CollectorStatus, DeviceIndex};
+
+use super::*;
+use crate::config::{Action, Rule};
+use crate::plan::tests::daemon::*;
+use crate::plan::tests::lab::*;
+use crate::plan::*;
+
+fn idle(action: Action) -> Rule {
+    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
+    rule(kind, action)
+}
+
+/// alice holds device 0 of three and has a process there of which tests say how busy it is.
+fn lab(utilization: f64) -> Lab {
+    let mut lab = Lab::new(1, 3).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 3600.0).process(
+        "gpu01",
+        10,
+        "alice",
+        Some("e1"),
+        &[(0, GIB)],
+    );
+    lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(utilization);
+    lab
+}
+
+/// The seconds after noon at which something is first done.
+fn first_action(daemon: &mut Daemon, lab: &Lab, seconds: u64) -> Option<f64> {
+    let mut steps = daemon.run(lab, seconds).into_iter();
+    steps.find(|(_, kind)| *kind != StepKind::Report).map(|(at, _)| at)
+}
+
+#[test]
+fn a_device_is_idle_when_a_whole_window_was_observed_below_the_bound() {
+    assert_eq!(first_action(&mut Daemon::new(vec![idle(Action::Detach)]), &lab(0.049), 2000), Some(600.0));
+    assert_eq!(first_action(&mut Daemon::new(vec![idle(Action::Detach)]), &lab(0.05), 2000), None);
+    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+    daemon.run(&lab(0.0), 600);
+    let plan = daemon.plan(&lab(0.0));
+    assert_eq!(plan.violations[0].found(), "holds device 0, used at 0% over the last 10m");
+    assert_eq!(plan.violations[0].allowed(), "at least 5% over 10m");
+    assert_eq!(
+        plan.violations[0].remedy(),
+        "use device 0, or give it back: in environment e1 run 'genv detach --index 0'"
+    );
+    assert_eq!(actions(&plan), ["detach e1:0 (10)"]);
+}
+
+#[test]
+fn a_device_that_is_held_with_no_process_is_idle() {
+    let mut empty = lab(0.0);
+    empty.hosts[0].processes.clear();
+    assert_eq!(first_action(&mut Daemon::new(vec![idle(Action::Detach)]), &empty, 2000), Some(600.0));
+}
+
+#[test]
+fn a_device_that_is_not_measured_while_it_works_is_not_idle() {
+    let unmeasured = |lab: &mut Lab| lab.pid("gpu01", 10).devices[0].utilization_ratio = None;
+    let lost = |lab: &mut Lab| lab.hosts[0].devices[0].up = false;
+    let hung = |lab: &mut Lab| {
+        let failed = CollectorStatus::default();
+        lab.hosts[0].collectors.insert("gpu".to_owned(), failed);
+    };
+    let changes: [&dyn Fn(&mut Lab); 3] = [&unmeasured, &lost, &hung];
+    for (number, change) in changes.iter().enumerate() {
+        let mut working = lab(0.0);
+        change(&mut working);
+        // The device rests for 2 minutes and works for 4, again and again.
+        let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+        for _ in 0..12 {
+            assert_eq!(first_action(&mut daemon, &lab(0.0), 120), None, "{number}");
+            assert_eq!(first_action(&mut daemon, &working, 240), None, "{number}");
+        }
+        // An idle device is found once it is measured again.
+        let found = first_action(&mut daemon, &lab(0.0), 900);
+        assert!(found.is_some(), "{number}");
+    }
+    // The finding names the time without a measurement.
+    let mut short = lab(0.0);
+    unmeasured(&mut short);
+    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+    assert_eq!(first_action(&mut daemon, &lab(0.0), 300), None);
+    assert_eq!(first_action(&mut daemon, &short, 10), None);
+    assert_eq!(first_action(&mut daemon, &lab(0.0), 310), None);
+    assert_eq!(
+        daemon.plan(&lab(0.0)).violations[0].found(),
+        "holds device 0, used at 0% in the 10m that were measured of the last 10m 20s"
+    );
+}
+
+#[test]
+fn unmeasured_is_never_idle() {
+    let not_told = |lab: &mut Lab| lab.pid("gpu01", 10).devices[0].utilization_ratio = None;
+    let device_down = |lab: &mut Lab| lab.hosts[0].devices[0].up = false;
+    let processes_not_told = |lab: &mut Lab| {
+        lab.hosts[0].processes.clear();
+        lab.hosts[0].devices[0].processes_measured = false;
+    };
+    let unknown = |lab: &mut Lab| {
+        *lab = lab.clone().process("gpu01", 11, "alice", None, &[(0, GIB)]);
+        lab.pid("gpu01", 11).attribution = Attribution::Unknown { reason: "zombie".to_owned() };
+    };
+    let part_not_told = |lab: &mut Lab| {
+        lab.hosts[0].processes.clear();
+        lab.hosts[0].devices[0].mig_parent = true;
+        lab.hosts[0].devices[0].processes_measured = false;
+        let mut part = lab.hosts[0].devices[1].clone();
+        part.index = DeviceIndex::mig(0, 0);
+        part.processes_measured = false;
+        lab.hosts[0].devices.push(part);
+    };
+    let unexplained = |lab: &mut Lab| {
+        lab.hosts[0].processes.clear();
+        lab.hosts[0].devices[0].use_unexplained = true;
+    };
+    let changes: [&dyn Fn(&mut Lab); 6] =
+        [&not_told, &unexplained, &device_down, &processes_not_told, &unknown, &part_not_told];
+    for (number, change) in changes.iter().enumerate() {
+        let mut unmeasured = lab(0.0);
+        change(&mut unmeasured);
+        let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+        assert_eq!(first_action(&mut daemon, &unmeasured, 2000), None, "{number}");
+        // One such moment stops the time, and forgets nothing.
+        let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+        assert_eq!(first_action(&mut daemon, &lab(0.0), 590), None);
+        assert_eq!(first_action(&mut daemon, &unmeasured, 10), None, "{number}");
+        assert_eq!(first_action(&mut daemon, &lab(0.0), 2000), Some(620.0), "{number}");
+        // After a time as long as the window nothing of it is left.
+        let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+        assert_eq!(first_action(&mut daemon, &lab(0.0), 590), None);
+        assert_eq!(first_action(&mut daemon, &unmeasured, 610), None, "{number}");
+        assert_eq!(first_action(&mut daemon, &lab(0.0), 2000), Some(1800.0), "{number}");
+    }
+}
+
+#[test]
+fn a_split_gpu_without_processes_is_idle_if_all_its_parts_say_so() {
+    let mut split = lab(0.0);
+    split.hosts[0].processes.clear();
+    split.hosts[0].devices[0].mig_parent = true;
+    split.hosts[0].devices[0].processes_measured = false;
+    for mig in 0..2 {
+        let mut part = split.hosts[0].devices[1].clone();
+        part.index = DeviceIndex::mig(0, mig);
+        split.hosts[0].devices.push(part);
+    }
+    assert_eq!(first_action(&mut Daemon::new(vec![idle(Action::Detach)]), &split, 2000), Some(600.0));
+}
+
+#[test]
+fn only_those_who_are_idle_lose_a_shared_device() {
+    let mut shared = lab(0.9).environment("gpu01", "e2", "bob").attach("gpu01", "e2", 0, 3600.0).process(
+        "gpu01",
+        20,
+        "bob",
+        Some("e2"),
+        &[(0, GIB)],
+    );
+    shared.pid("gpu01", 20).devices[0].utilization_ratio = Some(0.0);
+    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+    daemon.run(&shared, 600);
+    assert_eq!(actions(&daemon.plan(&shared)), ["detach e2:0 (20)"]);
+}
+
+#[test]
+fn while_others_are_free_an_idle_device_may_be_kept() {
+    let kind =
+        |below| RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: Some(below) });
+    // Two of three are free.
+    let mut daemon = Daemon::new(vec![rule(kind(2), Action::Detach)]);
+    daemon.run(&lab(0.0), 600);
+    let plan = daemon.plan(&lab(0.0));
+    assert!(plan.steps.is_empty());
+    assert_eq!(plan.violations[0].stage, Stage::Held { why: "2 devices are free on its host".to_owned() });
+    let busy = lab(0.0).environment("gpu01", "e2", "bob").attach("gpu01", "e2", 1, 60.0);
+    assert_eq!(actions(&daemon.plan(&busy)), ["detach e1:0 (10)"]);
+}
+
+#[test]
+fn who_attaches_anew_begins_a_new_window() {
+    let mut daemon = Daemon::new(vec![idle(Action::Report)]);
+    daemon.run(&lab(0.0), 600);
+    assert_eq!(daemon.plan(&lab(0.0)).violations.len(), 1);
+    let mut anew = lab(0.0);
+    let attachment = &mut anew.hosts[0].devices[0].attachments[0];
+    attachment.attached_timestamp_seconds = Some(NOON + 595.0);
+    assert!(daemon.plan(&anew).violations.is_empty());
+}
+
+#[test]
+fn killing_for_idleness_ends_the_processes_before_the_device_is_taken() {
+    let mut daemon = Daemon::new(vec![idle(Action::Kill)]);
+    let steps = daemon.run(&lab(0.0), 2000);
+    let told: Vec<String> = steps.iter().map(|(at, kind)| format!("{at} {}", short(kind))).collect();
+    assert_eq!(told, ["600 report", "600 terminate 10", "660 kill 10", "670 detach e1:0"]);
+}
+
+#[test]
+fn whose_an_unknown_process_is_decides_whose_use_it_hides() {
+    let with = |hide: &dyn Fn(&mut Lab)| {
+        // bob holds the device too.
+        let mut lab = lab(0.0).environment("gpu01", "e2", "bob").attach("gpu01", "e2", 0, 3600.0).process(
+            "gpu01",
+            11,
+            "bob",
+            None,
+            &[(0, GIB)],
+        );
+        lab.pid("gpu01", 11).attribution = Attribution::Unknown { reason: "environ_empty".to_owned() };
+        hide(&mut lab);
+        let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+        daemon.run(&lab, 600);
+        actions(&daemon.plan(&lab))
+    };
+    assert_eq!(with(&|_| ()), ["detach e1:0 (10)"]);
+    let of_root = |lab: &mut Lab| {
+        let process = lab.pid("gpu01", 11);
+        (process.uid, process.username) = (Some(0), Some("root".to_owned()));
+    };
+    let both = ["detach e1:0 (10)", "detach e2:0"];
+    assert_eq!(with(&of_root), both);
+    let in_container = |lab: &mut Lab| {
+        of_root(lab);
+        lab.pid("gpu01", 11).container_id = Some("3f4e".to_owned());
+    };
+    assert_eq!(with(&in_container), [""; 0]);
+    let of_nobody = |lab: &mut Lab| {
+        let process = lab.pid("gpu01", 11);
+        (process.uid, process.username) = (None, None);
+    };
+    assert_eq!(with(&of_nobody), [""; 0]);
+    // On another device it hides nothing.
+    let elsewhere = |lab: &mut Lab| lab.pid("gpu01", 11).devices[0].index = DeviceIndex::gpu(1);
+    assert_eq!(with(&elsewhere), both);
+}

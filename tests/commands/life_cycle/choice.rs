@@ -1,0 +1,255 @@
+//! Devices by index, by model and by memory.
+
+use std::process::Output;
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::patience::output;
+use genv_tests::shell::Account;
+use genv_tests::state;
+use serde_json::{Value, json};
+
+use crate::life_cycle::devices::visible;
+use crate::life_cycle::queue::{Job, NEXT};
+use crate::life_cycle::running::genv;
+
+/// A machine with three T4, two A100 and an H100.
+const MIXED: &str = "{devices: [{name: Tesla T4, memory: 15360mi, count: 2}, {name: NVIDIA A100-SXM4-40GB, memory: 40960mi}, \
+                     {name: Tesla T4, memory: 15360mi}, {name: NVIDIA A100-SXM4-40GB, memory: 40960mi}, \
+                     {name: NVIDIA H100 80GB HBM3, memory: 81559mi}]}";
+
+/// The message about a driver that did not answer in time. On a busy machine the answer may take longer than genv waits.
+const TOO_LATE: &str = "have not answered within";
+
+/// An account on a machine like [`MIXED`].
+pub(crate) struct Mixed {
+    pub(crate) account: Account,
+    scenario: String,
+}
+
+impl Mixed {
+    pub(crate) fn new() -> Result<Self> {
+        let account = Account::new()?;
+        let path = account.home().join("scenario.yaml");
+        std::fs::write(&path, format!("version: 1\nhosts:\n  - {MIXED}\n"))?;
+        let scenario = path.to_str().context("a path")?.to_owned();
+        Ok(Self { account, scenario })
+    }
+
+    fn genv(&self, words: &[&str]) -> Result<Output> {
+        for _ in 0..100 {
+            let mut command = genv(&self.account, words)?;
+            let done = output(command.env("GENV_SCENARIO", &self.scenario))?;
+            if !String::from_utf8_lossy(&done.stderr).contains(TOO_LATE) {
+                return Ok(done);
+            }
+        }
+        anyhow::bail!("{words:?}: the driver never answered in time")
+    }
+
+    /// The devices of a command with these flags, and the stderr.
+    pub(crate) fn exec(&self, flags: &[&str]) -> Result<(String, String)> {
+        let command = ["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"];
+        let done = self.genv(&[&["exec"], flags, &command].concat())?;
+        ensure!(done.status.success(), "{flags:?}: {done:?}");
+        let stdout = String::from_utf8(done.stdout)?;
+        Ok((stdout.trim().to_owned(), String::from_utf8(done.stderr)?))
+    }
+
+    /// The stderr of a command that is refused for lack of devices.
+    pub(crate) fn refused(&self, words: &[&str]) -> Result<String> {
+        let done = self.genv(words)?;
+        ensure!(done.status.code() == Some(4), "{words:?}: {done:?}");
+        Ok(String::from_utf8(done.stderr)?)
+    }
+
+    fn job(&self, flags: &[&str]) -> Result<Job> {
+        Job::start_with(&self.account, &[("GENV_SCENARIO", &self.scenario)], flags)
+    }
+}
+
+#[test]
+fn devices_are_chosen_by_index_model_and_memory() -> Result<()> {
+    let mixed = Mixed::new()?;
+    for (flags, expected) in [
+        (&["--index", "2,3"][..], "2,3"),
+        (&["--index", "5", "--index=1"], "1,5"),
+        (&["--gpu-type", "a100"], "2"),
+        (&["--gpu-type", "A100", "--gpus", "2"], "2,4"),
+        (&["--gpu-type", "h100,a100"], "2"),
+        (&["--gpu-type", "h100 80gb"], "5"),
+        (&["--gpu-memory-at-least", "40g"], "2"),
+        (&["--gpu-memory-at-least", "80GiB"], "5"),
+        (&["--gpu-memory-at-least", "16g", "--gpus", "2"], "0,1"),
+        (&["--gpu-type", "a100", "--gpu-memory", "4g"], "2"),
+    ] {
+        let (devices, stderr) = mixed.exec(flags)?;
+        ensure!(devices == expected, "{flags:?}: {devices}");
+        ensure!(stderr.is_empty(), "{flags:?}: {stderr}");
+    }
+    Ok(())
+}
+
+#[test]
+fn several_devices_are_of_one_model_unless_none_has_enough() -> Result<()> {
+    let mixed = Mixed::new()?;
+    let of_one = (String::from("0,1,3"), String::new());
+    ensure!(mixed.exec(&["--gpus", "3"])? == of_one);
+    let holder = mixed.job(&["--index", "1,3"])?;
+    holder.runs()?;
+    ensure!(mixed.exec(&["--gpus", "2"])? == (String::from("2,4"), String::new()));
+    let (devices, stderr) = mixed.exec(&["--gpus", "3"])?;
+    ensure!(devices == "0,2,4", "{devices}");
+    ensure!(
+        stderr
+            == "genv: the environment has devices of different models: NVIDIA A100-SXM4-40GB, Tesla T4. 'genv devices' shows \
+                them\n",
+        "{stderr}"
+    );
+    // Who names devices knows their models.
+    let named = (String::from("0,5"), String::new());
+    ensure!(mixed.exec(&["--index", "0,5"])? == named);
+    Ok(())
+}
+
+#[test]
+fn attach_counts_and_chooses_in_an_environment() -> Result<()> {
+    let lines = [
+        "genv activate --index 2,5",
+        "echo $GENV_GPUS >&2; false",
+        "genv attach --index 0,1",
+        "genv attach --gpus 3 --gpu-type t4",
+        "genv attach --count 1",
+        "genv attach --gpu-memory-at-least 30g",
+        "genv attach --count 1 --index 2",
+        "genv attach --index 2 --gpu-type a100",
+        "genv detach",
+        "genv config --clear",
+        "genv attach --gpu-type a100",
+    ];
+    let visible = visible(&Account::new()?, MIXED, &lines)?;
+    ensure!(visible[0] == "2,5", "{visible:?}");
+    ensure!(visible[1] == "1: 2\n", "{visible:?}");
+    ensure!(visible[2] == "0,1,2,5", "{visible:?}");
+    ensure!(visible[3] == "0,1,3", "{visible:?}");
+    ensure!(visible[4] == "0", "{visible:?}");
+    // As many as are configured; the T4 has too little memory.
+    ensure!(visible[5] == "2,4", "{visible:?}");
+    for refused in &visible[6..8] {
+        ensure!(refused.starts_with("2: genv: the argument '--"), "{visible:?}");
+    }
+    ensure!(visible[8] == "-1", "{visible:?}");
+    ensure!(visible[10] == "2", "{visible:?}");
+    Ok(())
+}
+
+#[test]
+fn a_joined_environment_gets_devices_beside_its_own_and_keeps_its_configuration() -> Result<()> {
+    let mixed = Mixed::new()?;
+    let member = mixed.job(&["--eid", "e", "--gpus", "1"])?;
+    member.runs()?;
+    let lines = [
+        "genv activate --id e --index 3,4",
+        "echo $GENV_GPUS >&2; false",
+        "genv deactivate",
+        "genv activate --id e",
+        "genv deactivate",
+        "genv activate --id e --gpu-type a100 --gpus 2",
+    ];
+    let visible = visible(&mixed.account, MIXED, &lines)?;
+    ensure!(visible == ["0,3,4", "1: 1\n", "", "0,3,4", "", "2,4"], "{visible:?}");
+    Ok(())
+}
+
+#[test]
+fn what_a_machine_does_not_have_is_refused_at_once_with_what_it_has() -> Result<()> {
+    let mixed = Mixed::new()?;
+    let has = "Its devices are 3 Tesla T4 (15.0 GiB each), 2 NVIDIA A100-SXM4-40GB (40.0 GiB each), 1 NVIDIA H100 80GB HBM3 \
+               (79.6 GiB)";
+    for (flags, expected) in [
+        (
+            &["--gpu-type", "v100"][..],
+            format!("1 device of type 'v100': this machine has none. {has}: ask for one of these"),
+        ),
+        (
+            &["--gpu-type", "a10,v100"],
+            format!("1 device of type 'a10' or 'v100': this machine has none. {has}: ask for one of these"),
+        ),
+        (
+            &["--gpu-type", "a100", "--gpus", "3"],
+            format!("3 devices of type 'a100': this machine has 2. {has}: ask for 2 at most, or for others"),
+        ),
+        (
+            &["--gpu-memory-at-least", "90g"],
+            format!("1 device of 90g or more: this machine has none. {has}: ask for one of these"),
+        ),
+        (
+            &["--gpu-type", "a100", "--gpu-memory", "60g"],
+            "1 device of type 'a100' with 60g of memory: 0 of 2 such devices have so much. Ask for less, by a flag or by \
+             'genv config gpu-memory'"
+                .to_owned(),
+        ),
+    ] {
+        let stderr = mixed.refused(&[&["exec", "--wait"], flags, &["--", "true"]].concat())?;
+        ensure!(stderr == format!("genv: cannot attach {expected}\n"), "{stderr}");
+    }
+    Ok(())
+}
+
+#[test]
+fn who_waits_for_a_type_gets_that_type_and_is_listed_with_it() -> Result<()> {
+    let mixed = Mixed::new()?;
+    let holder = mixed.job(&["--index", "2"])?;
+    holder.runs()?;
+    let other = mixed.job(&["--index", "4"])?;
+    other.runs()?;
+    let one = ["--gpu-type", "a100", "--gpu-memory-at-least", "40g"];
+    let stderr = mixed.refused(&[&["exec"], &one[..], &["--", "true"]].concat())?;
+    let user = genv_core::proc::username(rustix::process::getuid().as_raw());
+    let holders = format!(" of {user} holds device 2, environment ");
+    ensure!(
+        stderr.starts_with(
+            "genv: cannot attach 1 device of type 'a100' of 40g or more: 0 of 2 such devices can be had, and environment "
+        ) && stderr.contains(&holders)
+            && stderr.ends_with(" holds device 4. 'genv devices' tells more, '--wait' waits\n"),
+        "{stderr}"
+    );
+
+    let waits = mixed.job(&[&["--wait"], &one[..]].concat())?;
+    ensure!(waits.stderr_lines.next_line()? == NEXT);
+    let listed = String::from_utf8(mixed.genv(&["queue"])?.stdout)?;
+    ensure!(listed.contains("  1        a100, 37.3 GiB or more  all     "), "{listed}");
+    let listed: Value = serde_json::from_slice(&mixed.genv(&["queue", "--json"])?.stdout)?;
+    let place = &listed["waiting"][0];
+    ensure!(place["gpu_types"] == json!(["a100"]), "{listed:#}");
+    ensure!(place["gpu_memory_at_least_bytes"] == 40_000_000_000_u64, "{listed:#}");
+    let numbers = mixed.job(&["--index", "0,4", "--wait"])?;
+    ensure!(numbers.stderr_lines.next_line()?.contains("one before you"));
+    let listed = String::from_utf8(mixed.genv(&["queue"])?.stdout)?;
+    ensure!(listed.contains("numbers 0, 4  any"), "{listed}");
+
+    other.ends()?;
+    waits.runs()?;
+    let devices: Value = serde_json::from_slice(&mixed.genv(&["devices", "--json"])?.stdout)?;
+    let held = devices["devices"].as_array().context("a list")?.iter();
+    let held: Vec<u64> = held
+        .filter(|it| it["attachments"].as_array().is_some_and(|it| !it.is_empty()))
+        .filter_map(|it| it["index"].as_u64())
+        .collect();
+    ensure!(held == [2, 4], "{devices:#}");
+    waits.ends()?;
+    numbers.runs()?;
+    Ok(())
+}
+
+#[test]
+fn a_type_is_refused_where_the_driver_does_not_answer_and_memory_is_known_from_before() -> Result<()> {
+    let account = Account::new()?;
+    state::write(&account.state(), 2, &[])?;
+    let host = "{devices: [{count: 2}], faults: [{init: driver_not_loaded}]}";
+    let lines = ["genv activate --gpus 1 --gpu-type h100", "genv activate --gpus 1", "genv attach --index 1"];
+    let visible = visible(&account, host, &lines)?;
+    ensure!(visible[0].starts_with("4: genv: cannot attach devices of type 'h100': "), "{visible:?}");
+    ensure!(visible[0].ends_with(", or choose devices by '--index'\n"), "{visible:?}");
+    ensure!(visible[1..] == ["0", "0,1"], "{visible:?}");
+    Ok(())
+}

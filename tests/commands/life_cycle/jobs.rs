@@ -1,0 +1,409 @@
+//! Jobs that outlive the shell that started them.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::is_alive;
+use genv_tests::patience::{Lines, ended, output, until};
+use genv_tests::process::{Orphan, Running, signal};
+use genv_tests::shell::{Account, Shell};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// A machine with four devices, of which these processes use the first.
+pub(crate) fn driver(account: &Account, pids: &[u32]) -> Result<()> {
+    let lines =
+        pids.iter().map(|pid| format!("  - {{pid: {pid}, devices: [{{index: 0, memory: 1gi, utilization: 0.9}}]}}\n"));
+    let devices = "version: 1\nhosts:\n- devices: [{count: 4, memory: 16gi}]\n  processes:\n";
+    let processes: String = lines.collect();
+    let text = if pids.is_empty() { devices.replace("  processes:\n", "") } else { devices.to_owned() };
+    let path = account.home().join("driver.yaml");
+    fs::write(account.home().join("driver.new"), text + &processes)?;
+    Ok(fs::rename(account.home().join("driver.new"), path)?)
+}
+
+pub(crate) fn bash(account: &Account, script: &str) -> Result<Command> {
+    let mut command = account.command("bash")?;
+    command.args(["--norc", "--noprofile", "-c", script]);
+    command.env("GENV_SCENARIO", account.home().join("driver.yaml"));
+    Ok(command)
+}
+
+/// What a line of a shell prints; fails unless it ends with this code.
+pub(crate) fn printed(account: &Account, script: &str, code: i32) -> Result<String> {
+    let done = output(&mut bash(account, script)?)?;
+    let said = String::from_utf8(done.stderr)?;
+    ensure!(done.status.code() == Some(code), "{script}: {:?} {said}", done.status);
+    Ok(String::from_utf8(done.stdout)?)
+}
+
+/// Activates an environment with a device, starts a job there, and ends the shell.
+pub(crate) fn leave_behind(account: &Account, start: &str) -> Result<Orphan> {
+    leave_behind_after(account, start, "exec sleep 1000", "true")
+}
+
+/// As [`leave_behind`], of a job that runs this line; the shell runs `last` before it ends.
+pub(crate) fn leave_behind_after(account: &Account, start: &str, line: &str, last: &str) -> Result<Orphan> {
+    fs::write(account.home().join("run"), format!("echo $$ > ~/job; {line}\n"))?;
+    let _ = fs::remove_file(account.home().join("job"));
+    let script = format!(
+        "{}\ngenv activate --id e1 --gpus 1\n{}\nuntil [ -s ~/job ]; do sleep 0.01; done\n{last}",
+        Shell::Bash.setup(),
+        start.replace("JOB", "sh ~/run > /dev/null 2>&1 < /dev/null")
+    );
+    printed(account, &script, 0)?;
+    let pid = fs::read_to_string(account.home().join("job"))?;
+    Ok(Orphan(pid.trim().parse().context("a pid")?))
+}
+
+/// How users start jobs that outlive the shell.
+const STARTS: [&str; 7] = [
+    "nohup JOB &",
+    "setsid JOB &",
+    "JOB & disown",
+    "(setsid JOB &)",
+    "trap '' HUP; JOB &",
+    "tmux -S ~/tmux -f /dev/null new-session -d 'sh ~/run'",
+    "mkdir -m 700 ~/screens; SCREENDIR=~/screens screen -dmS job sh ~/run",
+];
+
+#[test]
+fn a_job_on_a_device_keeps_its_environment_when_the_shell_ends() -> Result<()> {
+    for start in STARTS {
+        let account = Account::new()?;
+        driver(&account, &[])?;
+        let job = leave_behind(&account, start)?;
+        driver(&account, &[job.0])?;
+        for _ in 0..2 {
+            let found = printed(&account, "genv devices find --eid e1", 0)?;
+            ensure!(found == "0\n", "{start}: {found}");
+            let others = "genv exec --gpus 3 -- printenv CUDA_VISIBLE_DEVICES";
+            ensure!(printed(&account, others, 0)? == "1,2,3\n", "{start}");
+        }
+        printed(&account, "genv exec --gpus 4 -- true", 4)?;
+        // It is a member, as genv 1.x has to find one.
+        let envs = fs::read_to_string(account.state().join("envs.json"))?;
+        ensure!(envs.contains(&format!("        {}\n", job.0)), "{envs}");
+        signal(job.0, Signal::KILL)?;
+        let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
+        until("the devices are free", || Ok(printed(&account, all, 0).is_ok()))?;
+        ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn an_agent_without_a_context_keeps_no_device() -> Result<()> {
+    for start in STARTS {
+        let account = Account::new()?;
+        driver(&account, &[])?;
+        let agent = leave_behind(&account, start)?;
+        ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty(), "{start}");
+        let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
+        ensure!(printed(&account, all, 0)? == "0,1,2,3\n", "{start}");
+        drop(agent);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_process_that_a_command_recorded_keeps_no_device_without_a_context() -> Result<()> {
+    for last in [
+        "genv status",
+        "genv devices",
+        "genv devices find --eid e1",
+        "genv envs",
+        "genv envs find --pid $$",
+        "genv envs query --query eid",
+        "genv free",
+        "genv who 0",
+        "genv usage snapshot",
+        "genv attach --count 1",
+        "genv config gpus 1",
+        "genv config",
+        "genv lock true",
+        "genv exec --gpus 1 -- true",
+        "genv activate --id e1",
+    ] {
+        let account = Account::new()?;
+        driver(&account, &[])?;
+        let agent = leave_behind_after(&account, "setsid JOB &", "exec sleep 1000", last)?;
+        let envs = fs::read_to_string(account.state().join("envs.json"))?;
+        ensure!(envs.contains(&format!("        {}\n", agent.0)), "{last}: {envs}");
+        let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
+        ensure!(printed(&account, all, 0)? == "0,1,2,3\n", "{last}");
+        ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_command_that_finds_nothing_new_writes_nothing() -> Result<()> {
+    let account = Account::new()?;
+    driver(&account, &[])?;
+    let state = account.state().display().to_string();
+    let look = format!(
+        "genv status; stat -c %i:%y {state}/*.json > ~/first; genv devices; genv status; stat -c %i:%y {state}/*.json > ~/second"
+    );
+    let _job = leave_behind_after(&account, "setsid JOB &", "exec sleep 1000", &look)?;
+    let [first, second] = ["first", "second"].map(|it| fs::read_to_string(account.home().join(it)));
+    let (first, second) = (first?, second?);
+    ensure!(first == second && !first.is_empty(), "{first}{second}");
+    Ok(())
+}
+
+#[test]
+fn a_job_that_overwrote_its_variables_is_in_its_environment_if_a_command_recorded_it() -> Result<()> {
+    let account = Account::new()?;
+    driver(&account, &[])?;
+    let title = "exec perl -e '$0 = q(x) x 9000; open F, q(>), q(titled); close F; sleep 1000'";
+    let last = "until [ -e ~/titled ]; do sleep 0.01; done; genv status";
+    let job = leave_behind_after(&account, "nohup JOB &", title, last)?;
+    driver(&account, &[job.0])?;
+    let shown: Value = serde_json::from_str(&printed(&account, "genv snapshot", 0)?)?;
+    let processes = shown.to_string();
+    ensure!(!processes.contains("environ_overwritten"), "{shown:#}");
+    ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
+    // The job is known to have no context, and so the environment ends; an unknown process would keep it.
+    driver(&account, &[])?;
+    let found = printed(&account, "GENV_LINGER=0s genv devices find --eid e1", 0)?;
+    ensure!(found == "\n", "{found}");
+    Ok(())
+}
+
+#[test]
+fn an_environment_goes_on_for_the_linger_time_after_the_last_context_of_a_job_that_lives() -> Result<()> {
+    for seen_by in ["genv devices find --eid e1", "genv exec --gpus 3 -- true"] {
+        let account = Account::new()?;
+        driver(&account, &[])?;
+        let job = leave_behind(&account, "nohup JOB &")?;
+        driver(&account, &[job.0])?;
+        printed(&account, seen_by, 0)?;
+        driver(&account, &[])?;
+        for _ in 0..2 {
+            let found = printed(&account, "genv devices find --eid e1", 0)?;
+            ensure!(found == "0\n", "{seen_by}: {found}");
+            printed(&account, "genv exec --gpus 4 -- true", 4)?;
+        }
+        // A snapshot, which changes nothing, shows the same.
+        let snapshot = printed(&account, "genv snapshot", 0)?;
+        ensure!(snapshot.contains("\"eid\":\"e1\""), "{snapshot}");
+        let found = printed(&account, "GENV_LINGER=0s genv devices find --eid e1", 0)?;
+        ensure!(found == "\n", "{seen_by}: {found}");
+        printed(&account, "GENV_LINGER=0s genv exec --gpus 4 -- true", 0)?;
+        ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_driver_that_fails_ends_no_job() -> Result<()> {
+    let account = Account::new()?;
+    driver(&account, &[])?;
+    let job = leave_behind(&account, "nohup JOB &")?;
+    fs::write(account.home().join("driver.yaml"), "version: 1\nhosts: [{faults: [{kind: nonsense}]}]\n")?;
+    for _ in 0..2 {
+        let found =
+            printed(&account, "genv envs activate --eid e2 --uid $(id -u) --pid $$; genv devices find --eid e1", 0)?;
+        ensure!(found == "0\n", "{found}");
+    }
+    driver(&account, &[job.0])?;
+    ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
+    Ok(())
+}
+
+#[test]
+fn a_list_of_processes_that_the_driver_itself_contradicts_ends_no_job() -> Result<()> {
+    let lists = "nvmlDeviceGetGraphicsRunningProcesses, nvmlDeviceGetMPSComputeRunningProcesses";
+    for fault in [
+        "{wrong: [nvmlDeviceGetComputeRunningProcesses], error: unknown}".to_owned(),
+        format!("{{wrong: [nvmlDeviceGetComputeRunningProcesses, {lists}], count: 0}}"),
+    ] {
+        let account = Account::new()?;
+        driver(&account, &[])?;
+        let job = leave_behind(&account, "nohup JOB &")?;
+        let display = 1;
+        fs::write(
+            account.home().join("driver.yaml"),
+            format!(
+                "version: 1\nhosts:\n- devices: [{{memory: 16gi, faults: [{fault}]}}, {{count: 3}}]\n  processes:\n  \
+                 - {{pid: {}, devices: [{{index: 0, memory: 4gi, utilization: 0.9}}]}}\n  \
+                 - {{pid: {display}, type: graphics, devices: [{{index: 0, memory: 50mi}}]}}\n",
+                job.0
+            ),
+        )?;
+        let found = printed(
+            &account,
+            "export GENV_LINGER=1ms; genv envs activate --eid e2 --uid $(id -u) --pid $$; genv devices find --eid e1",
+            0,
+        )?;
+        ensure!(found == "0\n", "{fault}: {found}");
+    }
+    Ok(())
+}
+
+#[test]
+fn exec_ends_its_environment_with_its_command() -> Result<()> {
+    let account = Account::new()?;
+    driver(&account, &[])?;
+    let script = "genv exec --eid e1 --gpus 1 -- sh -c 'sleep 1000 > /dev/null 2>&1 & echo $!'";
+    let job = Orphan(printed(&account, script, 0)?.trim().parse()?);
+    driver(&account, &[job.0])?;
+    ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
+    Ok(())
+}
+
+/// A shell that runs a script, its stdout and its stderr.
+pub(crate) fn running(account: &Account, script: &str) -> Result<(Running, Lines, Lines)> {
+    let mut shell = bash(account, script)?;
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut shell = Running::spawn(&mut shell)?;
+    let lines = Lines::of(shell.stdout.take().context("a pipe")?);
+    let complaints = Lines::of(shell.stderr.take().context("a pipe")?);
+    Ok((shell, lines, complaints))
+}
+
+/// A shell in an environment with a device and a job, its stderr, and the job. It runs `last` when its input ends.
+fn shell_with_a_job(account: &Account, last: &str) -> Result<(Running, Lines, Orphan)> {
+    driver(account, &[])?;
+    let script = format!(
+        "{}\ngenv activate --id e1 --gpus 1\nsleep 1000 > /dev/null 2>&1 < /dev/null & echo $!\nread line\n{last}",
+        Shell::Bash.setup()
+    );
+    let (shell, lines, complaints) = running(account, &script)?;
+    let job = Orphan(lines.next_line()?.trim().parse()?);
+    until("the job is a program", || {
+        let comm = fs::read_to_string(format!("/proc/{}/comm", job.0))?;
+        Ok(comm == "sleep\n")
+    })?;
+    Ok((shell, complaints, job))
+}
+
+#[test]
+fn deactivating_names_a_job_on_a_device_and_ends_it_or_waits_for_it() -> Result<()> {
+    for flag in ["", "--end", "--wait"] {
+        let account = Account::new()?;
+        let line = format!("genv deactivate {flag}");
+        let (mut shell, complaints, job) = shell_with_a_job(&account, &line)?;
+        driver(&account, &[job.0])?;
+        drop(shell.stdin.take());
+        if flag == "--wait" {
+            ensure!(complaints.next_line()?.contains("waiting: process"));
+            ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
+            driver(&account, &[])?;
+        }
+        ensure!(ended(&mut shell)?.success(), "{flag}");
+        if flag.is_empty() {
+            let line = complaints.next_line()?;
+            let expected = format!("process {} (sleep) uses device 0", job.0);
+            ensure!(line.contains(&expected), "{line}");
+        }
+        ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
+        ensure!(is_alive(job.0) == (flag != "--end"), "{flag}");
+    }
+    Ok(())
+}
+
+#[test]
+fn deactivate_wait_goes_on_while_the_driver_lists_no_processes() -> Result<()> {
+    let account = Account::new()?;
+    let (mut shell, complaints, job) = shell_with_a_job(&account, "genv deactivate --wait")?;
+    fs::write(
+        account.home().join("driver.yaml"),
+        "version: 1\nhosts:\n- devices: [{faults: [{not_supported: [processes]}]}, {}, {}, {}]\n",
+    )?;
+    drop(shell.stdin.take());
+    let line = complaints.next_line()?;
+    ensure!(line.contains("the processes are unknown"), "{line}");
+    driver(&account, &[job.0])?;
+    let line = complaints.next_line()?;
+    ensure!(line.contains("waiting: process"), "{line}");
+    ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
+    driver(&account, &[])?;
+    ensure!(ended(&mut shell)?.success());
+    ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn deactivating_the_last_shell_ends_the_jobs_of_those_before_it() -> Result<()> {
+    let account = Account::new()?;
+    driver(&account, &[])?;
+    fs::write(account.home().join("run"), "echo $$ > ~/job; exec sleep 1000\n")?;
+    let setup = Shell::Bash.setup();
+    fs::write(
+        account.home().join("second"),
+        format!(
+            "{setup}\ngenv activate --id e1\nsh ~/run > /dev/null 2>&1 < /dev/null &\nuntil [ -s ~/job ]; do sleep 0.01; done\ngenv status > /dev/null"
+        ),
+    )?;
+    let script = format!(
+        "{setup}\ngenv activate --id e1 --gpus 1\nenv -u GENV_ENVIRONMENT_ID bash --norc ~/second\necho ready\nread line\ngenv deactivate --end"
+    );
+    let mut shell = bash(&account, &script)?;
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut shell = Running::spawn(&mut shell)?;
+    let lines = Lines::of(shell.stdout.take().context("a pipe")?);
+    ensure!(lines.next_line()?.trim() == "ready");
+    let pid = fs::read_to_string(account.home().join("job"))?;
+    let job = Orphan(pid.trim().parse()?);
+    driver(&account, &[job.0])?;
+    drop(shell.stdin.take());
+    ensure!(ended(&mut shell)?.success());
+    ensure!(!is_alive(job.0));
+    ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_snapshot_has_an_environment_whose_job_outlived_its_shell() -> Result<()> {
+    let account = Account::new()?;
+    driver(&account, &[])?;
+    let job = leave_behind(&account, "nohup JOB &")?;
+    let snapshot = |pids: &[u32]| -> Result<Value> {
+        driver(&account, pids)?;
+        Ok(serde_json::from_str(&printed(&account, "genv snapshot", 0)?)?)
+    };
+    let found = snapshot(&[job.0])?;
+    let text = found.to_string();
+    ensure!(text.contains("\"eid\":\"e1\""), "{found:#}");
+    ensure!(!text.contains("no_such_environment"), "{found:#}");
+    // Without a context it has ended, as far as one look can tell.
+    ensure!(!snapshot(&[])?.to_string().contains("\"eid\":\"e1\""));
+    Ok(())
+}
+
+#[test]
+fn exec_ends_its_environment_with_its_command_and_names_what_works_on_its_device() -> Result<()> {
+    let account = Account::new()?;
+    for works in [true, false] {
+        driver(&account, &[])?;
+        let _ = fs::remove_file(account.home().join("job"));
+        let _ = fs::remove_file(account.home().join("go"));
+        let line = "setsid sleep 1000 > /dev/null 2>&1 < /dev/null & echo $! > ~/job; \
+             until [ -e ~/go ]; do sleep 0.01; done; exit 3";
+        let script = format!("genv exec --eid e1 --gpus 1 -- sh -c '{line}'");
+        let mut command = bash(&account, &script)?;
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut exec = Running::spawn(&mut command)?;
+        let pid = || fs::read_to_string(account.home().join("job")).ok()?.trim().parse().ok();
+        until("the job runs", || Ok(pid().is_some()))?;
+        let job = Orphan(pid().context("a pid")?);
+        let working = [job.0];
+        driver(&account, if works { &working } else { &[] })?;
+        fs::write(account.home().join("go"), "")?;
+        let said = Lines::of(exec.stderr.take().context("no stderr")?);
+        let code = ended(&mut exec)?.code();
+        ensure!(code == Some(3), "{code:?}");
+        let said = said.come().collect::<Vec<_>>().join("\n");
+        let named = format!("process {} (sleep) uses device 0, which is free now", job.0);
+        ensure!(said.contains(&named) == works, "{said}");
+        ensure!(is_alive(job.0));
+        driver(&account, &[job.0])?;
+        ensure!(printed(&account, "genv devices find --eid e1", 0)?.trim().is_empty());
+        let state = fs::read_to_string(account.home().join("state/envs.json")).unwrap_or_default();
+        ensure!(!state.contains("e1"), "{state}");
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! Leases: until when an environment's user wants it, as its user and others see it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::patience::output;
+use genv_tests::shell::{Account, Shell};
+use serde_json::Value;
+
+use crate::life_cycle::running::genv;
+
+/// What a script prints in an environment with a lease of 8 hours and one device.
+fn within(account: &Account, script: &str) -> Result<(i32, String, String)> {
+    let setup = Shell::Bash.setup();
+    let machine = "export GENV_DEVICES=2 TZ=UTC";
+    let script = format!("{machine}; {setup}; genv activate --id e --gpus 1 --for 8h; {script}");
+    account.script("bash", &[], &script)
+}
+
+/// Defines a function that prints the end of the lease: hour and minute, with the day if it is not today's.
+const MOMENT: &str = r#"end() { t=$(genv status --json | grep lease | tr -dc 0-9. | cut -d. -f1); \
+    if [ $(date -d @$t +%j) = $(date +%j) ]; then date -d @$t +%H:%M; else date -d @$t '+%a %H:%M'; fi; }"#;
+
+#[test]
+fn everybody_sees_until_when_an_environment_is_wanted() -> Result<()> {
+    let account = Account::new()?;
+    let script = format!(
+        "{MOMENT}; wanted=$(end); for shown in 'status' 'envs' 'devices ps' 'who 0'; do \
+         genv $shown | grep -q \"$wanted\" || {{ echo \"$wanted in:\"; genv $shown; }}; done; \
+         genv envs --format csv; genv devices --format csv; genv status --json; genv envs --json; genv who 0 --json"
+    );
+    let (code, stdout, stderr) = within(&account, &script)?;
+    ensure!(code == 0 && stdout.starts_with("ID,USER,NAME,CREATED,PID(S)\ne,"), "{stdout}{stderr}");
+    ensure!(stdout.contains("\nID,ENV ID,ENV NAME,ATTACHED\n0,e,,0 second ago\n1,,,\n"), "{stdout}");
+    let ends = stdout.matches("\"lease_end_timestamp_seconds\": 1").count();
+    ensure!(ends == 3, "{stdout}");
+    Ok(())
+}
+
+#[test]
+fn a_lease_is_in_no_file_that_genv_1_reads() -> Result<()> {
+    let account = Account::new()?;
+    let script =
+        "cat $GENV_TMPDIR/envs.json $GENV_TMPDIR/devices.json; ls $GENV_TMPDIR; cat $GENV_TMPDIR/genv-leases-*";
+    let (code, stdout, stderr) = within(&account, script)?;
+    let (state, leases) = stdout.split_once("genv-leases-").context("no lease")?;
+    ensure!(code == 0 && !state.contains("lease"), "{stdout}{stderr}");
+    ensure!(leases.contains("\"eid\":\"e\""), "{stdout}");
+    // The environment ended with its shell.
+    output(&mut genv(&account, &["exec", "--", "true"])?)?;
+    let left = fs::read_dir(account.state())?.filter_map(Result::ok);
+    let mut left = left.map(|it| it.file_name().to_string_lossy().into_owned());
+    ensure!(!left.any(|name| name.starts_with("genv-leases-")));
+    Ok(())
+}
+
+#[test]
+fn a_lease_is_extended_from_its_end() -> Result<()> {
+    let account = Account::new()?;
+    let end = "genv status --json | grep lease | tr -dc 0-9.";
+    let script = format!(
+        "first=$({end}); genv extend 2h >/dev/null; second=$({end}); genv extend 1d --eid e | head -c 31; third=$({end}); \
+         echo; echo $((${{second%.*}} - ${{first%.*}})) $((${{third%.*}} - ${{second%.*}}))"
+    );
+    let (code, stdout, stderr) = within(&account, &script)?;
+    ensure!(code == 0 && stdout == "Environment e has a lease until\n7200 86400\n", "{stdout}{stderr}");
+    Ok(())
+}
+
+#[test]
+fn a_lease_that_ended_takes_nothing_away_and_begins_anew() -> Result<()> {
+    let account = Account::new()?;
+    let script = "genv deactivate; genv activate --id f --gpus 1 --for 1s; sleep 1.1; genv status | grep Lease; \
+         genv envs | head -n 2 | tail -n 1 | grep -c ended; genv extend 1h >/dev/null; \
+         echo $(($(genv status --json | grep lease | tr -dc 0-9. | cut -d. -f1) - $(date +%s))) $CUDA_VISIBLE_DEVICES";
+    let (code, stdout, stderr) = within(&account, script)?;
+    let stdout: Vec<&str> = stdout.lines().collect();
+    let expected = code == 0
+        && stdout[0].starts_with("Lease     ended ")
+        && stdout[1] == "1"
+        && ["3600 0", "3599 0", "3598 0"].contains(&stdout[2]);
+    ensure!(expected, "{stdout:?}{stderr}");
+    Ok(())
+}
+
+#[test]
+fn exec_has_a_lease_too_and_what_is_none_is_refused() -> Result<()> {
+    let account = Account::new()?;
+    let words = ["exec", "--for", "90m", "--", "genv", "status", "--json"];
+    let done = output(&mut genv(&account, &words)?)?;
+    let status: Value = serde_json::from_slice(&done.stdout)?;
+    ensure!(status["lease_end_timestamp_seconds"].is_f64(), "{status}");
+    for (bad, why) in [
+        ("8", "lacks a unit: write 8s, 8m, 8h or 8d"),
+        ("1h30", "lacks a unit: write 1h30s or 1h30m"),
+        ("soon", "is not a duration"),
+        ("0s", "a lease lasts 1s to 366 days"),
+        ("10000d", "a lease lasts 1s to 366 days"),
+        ("-1h", "is not a duration"),
+    ] {
+        for command in [&["exec", "--for", bad, "true"][..], &["extend", bad]] {
+            let done = genv(&account, command)?.output()?;
+            let stderr = String::from_utf8_lossy(&done.stderr).into_owned();
+            let refused = done.status.code() == Some(2);
+            ensure!(refused && (stderr.contains(why) || bad == "-1h"), "{command:?}: {stderr}");
+        }
+    }
+    let (code, stdout, stderr) = within(&account, "genv extend 300d; genv extend 100d")?;
+    ensure!(
+        code == 1 && stderr.contains("the lease would end in 401 days, and the limit is 366 days"),
+        "{stdout}{stderr}"
+    );
+    let done = genv(&account, &["extend", "1h"])?.output()?;
+    ensure!(done.status.code() == Some(3));
+    Ok(())
+}
+
+#[test]
+fn a_lease_that_another_user_may_have_written_counts_for_nothing() -> Result<()> {
+    let account = Account::new()?;
+    let script = "genv status | grep -c Lease; chmod 666 $GENV_TMPDIR/genv-leases-*; genv status | grep -c Lease; \
+         genv extend 1h | grep -c until; genv status | grep -c Lease";
+    let (_, stdout, stderr) = within(&account, script)?;
+    ensure!(stdout == "1\n0\n1\n1\n", "{stdout}{stderr}");
+    let leases = fs::read_dir(account.state())?.filter_map(Result::ok);
+    let mut leases = leases.filter(|it| it.file_name().to_string_lossy().starts_with("genv-leases-"));
+    let lease = leases.next().context("no lease")?;
+    ensure!(lease.metadata()?.permissions().mode() & 0o777 == 0o644);
+    Ok(())
+}
+
+#[test]
+fn who_waits_and_who_looks_for_devices_sees_when_leases_end() -> Result<()> {
+    let account = Account::new()?;
+    let script = format!(
+        "{MOMENT}; genv exec --gpus 2 --wait -- true 2>waits & sleep 1; wanted=$(end); \
+         genv queue --no-header | grep -c \"$wanted$\"; genv queue --json | grep -c 'expected_timestamp_seconds\": 1'; \
+         grep -c \"next in the queue, expected at $wanted\" waits; genv free 2>&1 | grep -c \"by leases: device 0 at $wanted\"; \
+         genv free --json | grep -A 3 '\"expected\"' | grep -c '\"timestamp_seconds\": 1'; genv deactivate; wait"
+    );
+    let (code, stdout, stderr) = within(&account, &script)?;
+    ensure!(code == 0 && stdout == "1\n1\n1\n1\n1\n", "{stdout}{stderr}");
+    let script = "genv attach --count 1; genv exec --gpus 2 --wait -- true 2>/dev/null & sleep 1; genv queue --no-header; genv deactivate; wait";
+    let setup = Shell::Bash.setup();
+    let script = format!("export GENV_DEVICES=2; {setup}; genv activate; {script}");
+    let (_, stdout, stderr) = account.script("bash", &[], &script)?;
+    ensure!(stdout.trim_end().ends_with(" not known"), "{stdout}{stderr}");
+    Ok(())
+}

@@ -1,0 +1,313 @@
+//! `genv.toml` and `[tool.genv]` of `pyproject.toml`: which of them counts, what it configures, and how mistakes are told.
+
+use std::fs;
+use std::os::unix::fs::{chown, symlink};
+
+use anyhow::{Result, ensure};
+use genv_tests::enforcer::process_of_another;
+use genv_tests::shell::Account;
+
+use crate::life_cycle::choice::Mixed;
+use crate::life_cycle::story::told;
+
+/// Writes files of an account's home directory, with their folders.
+fn write(account: &Account, files: &[(&str, &str)]) -> Result<()> {
+    for (name, content) in files {
+        let path = account.home().join(name);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(path, content)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_nearest_directory_counts_and_in_it_the_first_of_three() -> Result<()> {
+    let account = Account::new()?;
+    write(
+        &account,
+        &[
+            ("genv.toml", "name = 'home'"),
+            ("code/.git/config", ""),
+            ("code/pyproject.toml", "[project]\nname = 'x'\n[tool.genv]\nname = 'project'\ngpus = 1\n"),
+            ("code/a/genv.toml", "name = 'file'"),
+            ("code/a/pyproject.toml", "[tool.genv]\nname = 'not the first'"),
+            ("code/a/deep/pyproject.toml", "[project]\nname = 'genv'\n"),
+            ("code/b/.genv/name", "folder"),
+            ("code/b/genv.toml", "name = 'not the first'\ngpus = 2"),
+            ("code/broken/pyproject.toml", "<<<<<<< genv\n"),
+        ],
+    )?;
+    for (folder, source, name, devices) in [
+        (".", "genv.toml", "home", ""),
+        ("code", "code/pyproject.toml", "project", "0"),
+        ("code/a", "code/a/genv.toml", "file", ""),
+        ("code/a/deep", "code/a/genv.toml", "file", ""),
+        ("code/b", "code/b/.genv", "folder", ""),
+        ("code/broken", "code/pyproject.toml", "project", "0"),
+    ] {
+        let shown = "echo $GENV_ENVIRONMENT_NAME:$CUDA_VISIBLE_DEVICES";
+        let script = format!("export GENV_DEVICES=2; cd {folder} && genv home && genv exec -- sh -c '{shown}'");
+        let (code, stdout, stderr) = account.script("bash", &[], &script)?;
+        ensure!(code == 0 && stderr.is_empty(), "{folder}: {stderr}");
+        let path = account.home().join(source);
+        // An environment without devices sees none.
+        let devices = if devices.is_empty() { "-1" } else { devices };
+        let expected = format!("{}\n{name}:{devices}\n", path.display());
+        ensure!(stdout == expected, "{folder}: {stdout}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_chooses_devices_and_options_win() -> Result<()> {
+    let mixed = Mixed::new()?;
+    let file = "gpus = 2\ngpu-type = ['h100', 'a100']\ngpu-memory-at-least = '30g'\ngpu-memory = '4g'\nfor = '8h'\n";
+    write(&mixed.account, &[("genv.toml", file)])?;
+    for (flags, expected) in [
+        (&[][..], "2,4"),
+        (&["--gpus", "1"], "2"),
+        (&["--gpu-memory-at-least", "80GiB", "--gpus", "1"], "5"),
+        (&["--gpu-type", "h100", "--gpus", "1"], "5"),
+        (&["--gpu-type", "t4", "--gpu-memory-at-least", "1g"], "0,1"),
+        (&["--index", "0"], "0"),
+        (&["--no-load", "--gpus", "2"], "0,1"),
+    ] {
+        let (devices, stderr) = mixed.exec(flags)?;
+        ensure!(devices == expected, "{flags:?}: {devices}");
+        ensure!(stderr.is_empty(), "{flags:?}: {stderr}");
+    }
+    // Each key is of its own: the T4 has less than the file asks for.
+    let stderr = mixed.refused(&["exec", "--gpu-type", "t4", "--", "true"])?;
+    let of = "cannot attach 2 devices of type 't4' of 30g or more with 4g of memory: this machine has none";
+    ensure!(stderr.contains(of), "{stderr}");
+    // A type alone is about one device.
+    write(&mixed.account, &[("genv.toml", "gpu-type = 'h100'")])?;
+    ensure!(mixed.exec(&[])?.0 == "5");
+    Ok(())
+}
+
+#[test]
+fn a_lease_is_of_the_file_unless_the_option_says_another() -> Result<()> {
+    let account = Account::new()?;
+    write(&account, &[("genv.toml", "for = '8h'")])?;
+    let lease = "genv status --json | grep lease | tr -dc 0-9. | cut -d. -f1";
+    for (flags, hours) in [("", Some(8)), ("--for 2h", Some(2)), ("--no-load", None)] {
+        let script = format!("export GENV_DEVICES=2; genv exec {flags} -- sh -c '{lease}'; date +%s");
+        let (code, stdout, stderr) = account.script("bash", &[], &script)?;
+        ensure!(code == 0 && stderr.is_empty(), "{flags}: {stderr}");
+        let seconds: Vec<i64> = stdout.lines().map(str::parse).collect::<Result<_, _>>()?;
+        let left = match seconds[..] {
+            [end, now] => Some(end - now),
+            _ => None,
+        };
+        // A busy machine takes a while.
+        let close = |left: i64, hours: i64| (hours * 3600 - 600..=hours * 3600).contains(&left);
+        ensure!(
+            left.is_some() == hours.is_some() && left.zip(hours).is_none_or(|(left, hours)| close(left, hours)),
+            "{flags}: {stdout}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn who_joins_takes_nothing_of_a_file_and_saving_says_what_counts_then() -> Result<()> {
+    let account = Account::new()?;
+    let file = "name = 'of a file'\ngpus = 1\ngpu-type = 'h100'\nfor = '8h'\n";
+    write(
+        &account,
+        &[
+            ("theirs/genv.toml", "gpus = 2\ngpu-type = 'a100'\nfor = '1h'"),
+            ("mine/genv.toml", file),
+            ("project/pyproject.toml", "[tool.genv]\ngpu-memory = '4g'\n"),
+        ],
+    )?;
+    let told = told(
+        &account,
+        &[
+            "cd mine",
+            "genv activate --id e",
+            "genv config; echo $CUDA_VISIBLE_DEVICES",
+            "(cd ../theirs; genv exec --eid e -- sh -c 'echo $GENV_GPUS:$CUDA_VISIBLE_DEVICES')",
+            "genv config gpus 2",
+            "genv config --load",
+            "genv config gpus 2",
+            "genv config --save",
+            "grep . .genv/* genv.toml",
+            "genv home",
+            "genv config --save --quiet",
+            "genv config --load",
+            "cd ../project",
+            "genv config --load",
+            "genv config --quiet --save; genv home",
+            "genv deactivate",
+        ],
+    )?;
+    insta::assert_snapshot!(told);
+    Ok(())
+}
+
+#[test]
+fn a_source_of_another_user_is_skipped_with_a_note() -> Result<()> {
+    let (other, _, _process) = process_of_another()?;
+    if other == 0 {
+        // Only root can give files away.
+        return Ok(());
+    }
+    let account = Account::new()?;
+    let home = account.home();
+    for (file, content) in
+        [("genv.toml", "gpus = 1"), ("pyproject.toml", "[tool.genv]\ngpus = 1\n"), (".genv/gpus", "1")]
+    {
+        let project = home.join("project");
+        let file = format!("project/{file}");
+        write(&account, &[(&file, content), ("genv.toml", "name = 'of mine'")])?;
+        let mut source = home.join(&file);
+        chown(&source, Some(other), None)?;
+        if file.ends_with("/gpus") {
+            source.pop();
+            chown(&source, Some(other), None)?;
+        }
+        let shown = "echo $GENV_ENVIRONMENT_NAME:$CUDA_VISIBLE_DEVICES";
+        let script = format!(
+            "export GENV_DEVICES=2; {}; cd project; genv home; genv activate; {shown}; genv config gpus 2; genv config --save; \
+             genv deactivate; genv exec -- sh -c '{shown}'; genv exec --no-load -- true; cat ../.genv/gpus; rm -r ../.genv",
+            genv_tests::shell::Shell::Bash.setup()
+        );
+        let (_, stdout, stderr) = account.script("bash", &[], &script)?;
+        let expected =
+            format!("{}\nof mine:-1\ngpus: 2\nname: of mine\nof mine:0,1\n2", home.join("genv.toml").display());
+        ensure!(stdout == expected, "{file}: {stdout}{stderr}");
+        let notes: Vec<&str> = stderr.lines().filter(|line| line.contains("belongs to")).collect();
+        let start = format!("genv: {} belongs to ", source.display());
+        let end = ", and does not count. '--no-load' suppresses this note";
+        ensure!(notes.len() == 4 && notes.iter().all(|it| it.starts_with(&start)), "{file}: {stderr}");
+        ensure!(
+            notes[0].ends_with(", and does not count")
+                && notes[1].ends_with(end)
+                && notes[2].ends_with(", and does not count")
+                && notes[3].ends_with(end),
+            "{file}: {stderr}"
+        );
+        fs::remove_dir_all(project)?;
+    }
+    // A folder beside the user's own file is not written to.
+    write(&account, &[("project/.genv/gpus", "1"), ("project/genv.toml", "")])?;
+    chown(home.join("project/.genv"), Some(other), None)?;
+    let script = format!(
+        "export GENV_DEVICES=2; {}; cd project; genv activate; genv config gpus 2; genv config --save; echo $?; cat .genv/gpus",
+        genv_tests::shell::Shell::Bash.setup()
+    );
+    let (_, stdout, stderr) = account.script("bash", &[], &script)?;
+    ensure!(stdout == "1\n1", "{stdout}{stderr}");
+    ensure!(stderr.contains("cannot save to ") && stderr.contains("it belongs to the user "), "{stderr}");
+    Ok(())
+}
+
+#[test]
+fn what_is_looked_at_is_told_and_links_lead_to_the_projects_directories() -> Result<()> {
+    let account = Account::new()?;
+    let home = account.home();
+    write(&account, &[("project/src/x", "")])?;
+    let outside = tempfile::tempdir()?;
+    let folder = outside.path().canonicalize()?;
+    fs::create_dir(folder.join("deep"))?;
+    fs::write(folder.join("genv.toml"), "gpus = 1")?;
+    let script = format!("cd {}; genv home", folder.join("deep").display());
+    let (code, stdout, stderr) = account.script("bash", &[], &script)?;
+    let expected = format!(
+        "genv: cannot find a configuration: there is no .genv folder and no genv.toml of yours in {}, and in the home \
+         directory {}. Directories above count only within a git repository or the home directory. 'mkdir .genv' creates a folder\n",
+        folder.join("deep").display(),
+        home.display()
+    );
+    ensure!(code == 1 && stdout.is_empty() && stderr == expected, "{stderr}");
+
+    write(&account, &[("project/genv.toml", "gpus = 1")])?;
+    symlink(home.join("project"), folder.join("link"))?;
+    let script = format!("cd {}; genv home", folder.join("link/src").display());
+    let (code, stdout, stderr) = account.script("bash", &[], &script)?;
+    let expected = format!("{}\n", home.join("project/genv.toml").display());
+    ensure!(code == 0 && stdout == expected, "{stdout}{stderr}");
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_used_is_told_in_one_line_and_nothing_is_activated() -> Result<()> {
+    let account = Account::new()?;
+    let home = account.home();
+    let large = format!("# {}", "x".repeat(1 << 20));
+    for (name, content, expected) in [
+        (
+            "genv.toml",
+            "name = 'x'\ngpus = 'two'",
+            "line 2: gpus: the value is of the type string: write an integer from 0 on, such as gpus = 2. Correct it, or remove the file",
+        ),
+        (
+            "genv.toml",
+            "gpus = -1",
+            "line 1: gpus: -1 is not a number of devices: write an integer from 0 on, such as gpus = 2. Correct it, or remove the file",
+        ),
+        (
+            "genv.toml",
+            "\ngpu = 2",
+            "line 2: the key 'gpu' is unknown: the keys are name, gpus, gpu-memory, gpu-type, gpu-memory-at-least and for. Correct it, or remove the file",
+        ),
+        (
+            "genv.toml",
+            "for = '8'",
+            "line 1: for: duration '8' lacks a unit: write 8s, 8m, 8h or 8d. Correct it, or remove the file",
+        ),
+        ("genv.toml", "gpus = 1\n<<<<<<<", "line 2: it is not TOML: "),
+        ("genv.toml", &large, "it has more than 1048576 bytes. Correct it, or remove the file"),
+        (
+            "pyproject.toml",
+            "[project]\nname = 'x'\n[tool.genv]\ngpu-memory = 4",
+            "line 4: gpu-memory: the value is of the type integer: write a string, such as gpu-memory = \"4g\". Correct it, or remove its table [tool.genv]",
+        ),
+        ("pyproject.toml", "[tool.genv]\ngpus = 1\n<<<<<<<", "line 3: it is not TOML: "),
+    ] {
+        write(&account, &[(name, content)])?;
+        refused(&account, name, expected)?;
+        fs::remove_file(home.join(name))?;
+    }
+    fs::write(home.join("genv.toml"), b"name = '\xff'")?;
+    refused(&account, "genv.toml", "it is not UTF-8. ")?;
+    fs::rename(home.join("genv.toml"), home.join("elsewhere"))?;
+    symlink("elsewhere", home.join("genv.toml"))?;
+    refused(&account, "genv.toml", "it is a symbolic link. ")?;
+    fs::remove_file(home.join("genv.toml"))?;
+    fs::create_dir(home.join("genv.toml"))?;
+    refused(&account, "genv.toml", "it is not a file. ")?;
+    fs::remove_dir(home.join("genv.toml"))?;
+
+    // A pipe keeps nobody waiting.
+    let pipe = |name: &str| account.script("bash", &[], &format!("mkfifo {name}"));
+    pipe("genv.toml")?;
+    refused(&account, "genv.toml", "it is not a file. ")?;
+    fs::remove_file(home.join("genv.toml"))?;
+    pipe("pyproject.toml")?;
+    let (code, _, stderr) = account.script("bash", &[], "genv exec -- true")?;
+    ensure!(code == 0 && stderr.is_empty(), "{stderr}");
+    fs::remove_file(home.join("pyproject.toml"))?;
+    Ok(())
+}
+
+/// No command uses the file, and each says why in one line, unless it is told to go without it.
+fn refused(account: &Account, name: &str, expected: &str) -> Result<()> {
+    let script = format!(
+        "export GENV_DEVICES=2; {}; genv activate --gpus 1; code=$?; genv exec -- true; echo $code $? $GENV_ENVIRONMENT_ID; cat $GENV_TMPDIR/envs.json \
+         2>/dev/null | grep -c '\"eid\"\\|pids'; genv exec --no-load -- true",
+        genv_tests::shell::Shell::Bash.setup()
+    );
+    let (_, stdout, stderr) = account.script("bash", &[], &script)?;
+    ensure!(stdout == "1 1\n0\n", "{name}: {expected}: {stdout}{stderr}");
+    let start = format!("genv: cannot use {}: {expected}", account.home().join(name).display());
+    let lines: Vec<&str> = stderr.lines().collect();
+    ensure!(lines.len() == 2 && lines[0] == lines[1], "{stderr}");
+    ensure!(lines[0].starts_with(&start), "{stderr}");
+    ensure!(lines[0].ends_with(", or ignore it with --no-load"), "{stderr}");
+    Ok(())
+}

@@ -1,0 +1,438 @@
+//! `--wait`: first come, first served.
+
+use std::io::pipe;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::patience::{Lines, ended, output, until};
+use genv_tests::process::{Sleeper, signal};
+use genv_tests::shell::{Account, Shell};
+use genv_tests::state::{self, Environment};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::life_cycle::members::listed;
+use crate::life_cycle::running::genv;
+
+/// A job that has devices until its input ends, or waits for them.
+pub(crate) struct Job {
+    child: Child,
+    printed: Lines,
+    pub(crate) stderr_lines: Lines,
+}
+
+impl Job {
+    fn start(account: &Account, words: &[&str]) -> Result<Self> {
+        Self::start_with(account, &[], words)
+    }
+
+    /// With these variables too.
+    pub(crate) fn start_with(account: &Account, variables: &[(&str, &str)], words: &[&str]) -> Result<Self> {
+        let mut command = genv(account, &["exec"])?;
+        command
+            .envs(variables.iter().copied())
+            .args(words)
+            .args(["--", "sh", "-c", "echo runs; read line"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        Ok(Self {
+            printed: Lines::of(child.stdout.take().context("no stdout")?),
+            stderr_lines: Lines::of(child.stderr.take().context("no stderr")?),
+            child,
+        })
+    }
+
+    /// Waits until it has its devices.
+    pub(crate) fn runs(&self) -> Result<()> {
+        let line = self.printed.next_line();
+        let line = line.with_context(|| format!("its stderr: {:?}", self.stderr_lines.next_line()))?;
+        ensure!(line == "runs");
+        Ok(())
+    }
+
+    pub(crate) fn ends(mut self) -> Result<()> {
+        drop(self.child.stdin.take());
+        ensure!(ended(&mut self.child)?.code() == Some(1));
+        Ok(())
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) const NEXT: &str = "genv: waiting for devices: next in the queue. Ctrl-C leaves the queue";
+const SECOND: &str = "genv: waiting for devices: one before you. Ctrl-C leaves the queue";
+
+/// Two of four devices are taken, one waits for all, and another one behind for one, which is free.
+fn queue(account: &Account) -> Result<(Job, Job, Job)> {
+    let holder = Job::start(account, &["--gpus=2"])?;
+    holder.runs()?;
+    let large = Job::start(account, &["--gpus=4", "--wait"])?;
+    ensure!(large.stderr_lines.next_line()? == NEXT);
+    let small = Job::start(account, &["--gpus=1", "--wait"])?;
+    ensure!(small.stderr_lines.next_line()? == SECOND);
+    Ok((holder, large, small))
+}
+
+#[test]
+fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
+    let account = Account::new()?;
+    let list = |words: &[&str]| -> Result<String> {
+        let done = output(&mut genv(&account, words)?)?;
+        ensure!(done.status.success(), "{done:?}");
+        Ok(String::from_utf8(done.stdout)?)
+    };
+    ensure!(list(&["queue"])? == "No process waits for devices.\n");
+    let empty: Value = serde_json::from_str(&list(&["queue", "--json"])?)?;
+    ensure!(empty == json!({"waiting": []}), "{empty:#}");
+    let (holder, large, small) = queue(&account)?;
+    let index = Job::start(&account, &["--gpus=1", "--gpu-memory=4g", "--wait"])?;
+    ensure!(index.stderr_lines.next_line()?.contains("2 before you"));
+    let shown = list(&["queue"])?;
+    let lines: Vec<Vec<&str>> = shown.lines().map(|it| it.split_whitespace().collect()).collect();
+    ensure!(lines[0] == ["PLACE", "USER", "PROCESS", "DEVICES", "TYPE", "MEMORY", "WAITS", "EXPECTED"], "{shown}");
+    let user = genv_core::proc::username(rustix::process::getuid().as_raw());
+    for (place, (job, devices, memory)) in
+        [(&large, "4", "all"), (&small, "1", "all"), (&index, "1", "3.7")].into_iter().enumerate()
+    {
+        let pid = job.child.id().to_string();
+        let expected = [&(place + 1).to_string(), &user, &pid, devices, "any", memory];
+        ensure!(lines[place + 1][..6] == expected, "{shown}");
+        ensure!(shown.contains(" second"), "{shown}");
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let json: Value = serde_json::from_str(&list(&["queue", "--json"])?)?;
+    let first = &json["waiting"][0];
+    ensure!(first["pid"] == large.child.id() && first["gpus"] == 4 && first["username"] == user, "{json:#}");
+    ensure!(
+        first["gpu_memory_bytes"].is_null() && json["waiting"][2]["gpu_memory_bytes"] == 4_000_000_000_u64,
+        "{json:#}"
+    );
+    let snapshot: Value = serde_json::from_str(&list(&["snapshot"])?)?;
+    let in_snapshot = |of: &Value, field: &str| of["queue"][0][field].clone();
+    ensure!(
+        snapshot["queue"].as_array().is_some_and(|it| it.len() == 3)
+            && in_snapshot(&snapshot, "pid") == first["pid"]
+            && in_snapshot(&snapshot, "gpus") == 4
+            && in_snapshot(&snapshot, "username") == user
+            && in_snapshot(&snapshot, "since_timestamp_seconds").as_f64() == first["since_timestamp_seconds"].as_f64(),
+        "{:#}",
+        snapshot["queue"]
+    );
+    let since = first["since_timestamp_seconds"].as_u64().context("no time")?;
+    ensure!((now - 60..=now).contains(&since), "{since} at {now}");
+    holder.ends()?;
+    large.runs()?;
+    let environment = listed(&account, "envs.json", "envs")?.remove(0);
+    let eid = environment["eid"].as_str().context("no id")?;
+    let mut status = genv(&account, &["status"])?;
+    let status = output(status.env("GENV_ENVIRONMENT_ID", eid))?;
+    let status = String::from_utf8(status.stdout)?;
+    let first = format!("(process {}) and 1 other wait in the queue", small.child.id());
+    ensure!(status.contains(&first), "{status}");
+    let turn = large.stderr_lines.next_line()?;
+    ensure!(turn.starts_with("genv: it is your turn, after ") && turn.ends_with(" in the queue"), "{turn}");
+    Ok(())
+}
+
+fn queue_is_empty(account: &Account) -> Result<bool> {
+    Ok(listed(account, "genv-members.json", "queue")?.is_empty())
+}
+
+#[test]
+fn who_came_first_is_served_first() -> Result<()> {
+    let account = Account::new()?;
+    let (holder, large, small) = queue(&account)?;
+    // Nobody passes those who wait, unless the devices are to be shared.
+    let refused = output(&mut genv(&account, &["exec", "--gpus=1", "--", "true"])?)?;
+    ensure!(refused.status.code() == Some(4), "{refused:?}");
+    let said = String::from_utf8(refused.stderr)?;
+    let first = format!("(process {}) and 1 other wait", large.child.id());
+    ensure!(said.contains(&first), "{said}");
+    let shares = ["exec", "-o", "--gpus=1", "--", "true"];
+    let shares = output(&mut genv(&account, &shares)?)?;
+    ensure!(shares.status.success(), "{shares:?}");
+    holder.ends()?;
+    large.runs()?;
+    // All devices are taken until the first ends.
+    let environments = listed(&account, "envs.json", "envs")?;
+    ensure!(environments.len() == 1, "{environments:?}");
+    large.ends()?;
+    small.runs()?;
+    small.ends()?;
+    ensure!(queue_is_empty(&account)?);
+    Ok(())
+}
+
+/// The number of requests that could have waited and were refused.
+fn refusals(account: &Account) -> Result<u64> {
+    let snapshot = output(&mut genv(account, &["snapshot"])?)?;
+    let snapshot: Value = serde_json::from_slice(&snapshot.stdout)?;
+    snapshot["refused_requests"].as_u64().context("no number")
+}
+
+#[test]
+fn a_request_passes_those_that_it_does_not_delay() -> Result<()> {
+    let account = Account::new()?;
+    let holder = Job::start(&account, &["--gpus=2", "--for=8h"])?;
+    holder.runs()?;
+    let large = Job::start(&account, &["--gpus=4", "--wait"])?;
+    large.stderr_lines.next_line()?;
+    let refused: &[&[&str]] = &[&["--gpus=1"], &["--gpus=1", "--for=9h"], &["--index=2", "--for=9h"]];
+    for (words, counted) in refused.iter().zip(1..) {
+        let words = [&["exec"], *words, &["--", "true"]].concat();
+        let done = output(&mut genv(&account, &words)?)?;
+        ensure!(done.status.code() == Some(4), "{words:?}: {done:?}");
+        ensure!(refusals(&account)? == counted, "{words:?}");
+    }
+    let passed = format!("(process {})\n", large.child.id());
+    let passes: &[(&[&str], &str)] = &[
+        (&["--gpus=1", "--for=1h"], "0"),
+        (&["--gpus=2", "--for=7h"], "0"),
+        (&["--index=3", "--for=7h", "--wait"], "0"),
+        (&["--gpus=2"], "1"),
+    ];
+    for (words, pass_queue) in passes {
+        let words = [&["exec"], *words, &["--", "true"]].concat();
+        let mut command = genv(&account, &words)?;
+        let done = output(command.env("GENV_PASS_QUEUE", pass_queue))?;
+        ensure!(done.status.success(), "{words:?}: {done:?}");
+        let said = String::from_utf8(done.stderr)?;
+        let is_said = said.starts_with("genv: passed in the queue: ") && said.ends_with(&passed);
+        ensure!(is_said, "{words:?}: {said}");
+    }
+    ensure!(!queue_is_empty(&account)?, "the large request waits on");
+    ensure!(refusals(&account)? == 3);
+    holder.ends()?;
+    large.runs()
+}
+
+#[test]
+fn a_waiting_process_passes_as_soon_as_it_delays_nobody() -> Result<()> {
+    let account = Account::new()?;
+    let leased = Job::start(&account, &["--gpus=2", "--for=8h"])?;
+    leased.runs()?;
+    let unleased = Job::start(&account, &["--gpus=2"])?;
+    unleased.runs()?;
+    let large = Job::start(&account, &["--gpus=4", "--wait"])?;
+    large.stderr_lines.next_line()?;
+    let small = Job::start(&account, &["--gpus=1", "--for=1h", "--wait"])?;
+    ensure!(small.stderr_lines.next_line()? == SECOND);
+    unleased.ends()?;
+    small.runs()
+}
+
+#[test]
+fn nobody_passes_a_request_that_fits() -> Result<()> {
+    let account = Account::new()?;
+    let holder = Job::start(&account, &["--gpus=2", "--for=8h"])?;
+    holder.runs()?;
+    let large = Job::start(&account, &["--gpus=4", "--wait"])?;
+    large.stderr_lines.next_line()?;
+    let small = Job::start(&account, &["--gpus=2", "--wait"])?;
+    small.stderr_lines.next_line()?;
+    for (words, code) in [("--for=1h", 4), ("--for=9h", 4)] {
+        for pass_queue in ["0", "1"] {
+            let mut command = genv(&account, &["exec", "--gpus=1", words, "--", "true"])?;
+            let done = output(command.env("GENV_PASS_QUEUE", pass_queue))?;
+            ensure!(done.status.code() == Some(code), "{words}: {done:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Puts a process into the queue, as every user may who can write the file.
+fn forge(account: &Account, pid: u32) -> Result<()> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields = stat.rsplit(')').next().context("no fields")?;
+    let start: u64 = fields.split_whitespace().nth(19).context("no start")?.parse()?;
+    let path = account.state().join("genv-members.json");
+    let mut members: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+    members["queue"] = json!([{"pid": pid, "start_time_ticks": start}]);
+    Ok(std::fs::write(path, members.to_string())?)
+}
+
+#[test]
+fn an_entry_of_a_process_that_does_not_wait_counts_for_nobody() -> Result<()> {
+    let account = Account::new()?;
+    let exec = ["exec", "--gpus=1", "--", "true"];
+    ensure!(output(&mut genv(&account, &exec)?)?.status.success());
+    let sleeper = Sleeper::start(&[])?;
+    for pid in [1, sleeper.pid(), std::process::id()] {
+        forge(&account, pid)?;
+        let free = output(&mut genv(&account, &["free", "--json"])?)?;
+        let free: Value = serde_json::from_slice(&free.stdout)?;
+        ensure!(free["waiting"] == json!([]), "{free:#}");
+        ensure!(free["devices"][0]["available"] == true, "{free:#}");
+        let done = output(&mut genv(&account, &exec)?)?;
+        ensure!(done.status.success(), "{pid}: {done:?}");
+        ensure!(queue_is_empty(&account)?, "{pid}");
+    }
+    Ok(())
+}
+
+#[test]
+fn lists_of_devices_name_who_waits_for_them() -> Result<()> {
+    let account = Account::new()?;
+    let (_holder, large, _small) = queue(&account)?;
+    let first = format!("(process {}) and 1 other wait", large.child.id());
+    for command in ["free", "devices"] {
+        let shown = output(&mut genv(&account, &[command])?)?;
+        let said = String::from_utf8(shown.stderr)?;
+        ensure!(said.contains(&first), "{command}: {said}");
+        let shown = String::from_utf8(shown.stdout)?;
+        ensure!(!shown.contains("free"), "{shown}");
+        ensure!(command == "devices" || shown.contains("waited for"), "{shown}");
+    }
+    let free = output(&mut genv(&account, &["free", "--json"])?)?;
+    let free: Value = serde_json::from_slice(&free.stdout)?;
+    ensure!(free["waiting"][0]["pid"] == large.child.id(), "{free:#}");
+    ensure!(free["devices"][0]["available"] == false, "{free:#}");
+    Ok(())
+}
+
+#[test]
+fn who_attaches_an_environment_from_outside_passes_nobody_either() -> Result<()> {
+    let account = Account::new()?;
+    let (_holder, _large, _small) = queue(&account)?;
+    let member = Sleeper::start(&[])?;
+    let pid = member.pid().to_string();
+    let uid = rustix::process::getuid().as_raw().to_string();
+    let activate = ["envs", "activate", "--eid=e", "--uid", &uid, "--pid", &pid];
+    ensure!(output(&mut genv(&account, &activate)?)?.status.success());
+    let attach = ["devices", "attach", "--eid=e", "--count=1"];
+    let refused = output(&mut genv(&account, &attach)?)?;
+    ensure!(refused.status.code() == Some(4), "{refused:?}");
+    let shares = [&attach[..], &["--allow-over-subscription"]].concat();
+    let shares = output(&mut genv(&account, &shares)?)?;
+    ensure!(shares.stdout == b"2\n", "{shares:?}");
+    Ok(())
+}
+
+#[test]
+fn who_dies_is_interrupted_or_stops_is_passed() -> Result<()> {
+    for way in [
+        Signal::KILL,
+        Signal::INT,
+        // It cannot leave the queue itself.
+        Signal::STOP,
+        Signal::TSTP,
+    ] {
+        let account = Account::new()?;
+        let (_holder, mut large, small) = queue(&account)?;
+        signal(large.child.id(), way)?;
+        // Whoever ended is a zombie as long as nobody has asked how.
+        small.runs().with_context(|| format!("{way:?}"))?;
+        ensure!(queue_is_empty(&account)?, "{way:?}");
+        if way == Signal::STOP || way == Signal::TSTP {
+            // It goes on at the end of the queue.
+            signal(large.child.id(), Signal::CONT)?;
+            until("it is in the queue again", || Ok(!queue_is_empty(&account)?))?;
+        } else {
+            let ended = ended(&mut large.child)?;
+            ensure!(ended.signal() == Some(way.as_raw()), "{way:?}: {ended}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn nobody_waits_for_a_shell_that_was_killed() -> Result<()> {
+    let account = Account::new()?;
+    let holder = Job::start(&account, &["--gpus=4"])?;
+    holder.runs()?;
+    let devices = listed(&account, "devices.json", "devices")?;
+    let setup = Shell::Bash.setup();
+    for command in ["genv activate --gpus 1 --wait", "genv activate; genv attach --count 1 --wait"] {
+        let mut shell = account.command("bash")?;
+        let script = format!("{setup}; {command}");
+        let shell = shell.args(["-c", &script]).stdin(Stdio::null());
+        let mut shell = shell.stderr(Stdio::null()).spawn()?;
+        until("it is in the queue", || Ok(!queue_is_empty(&account)?))?;
+        shell.kill()?;
+        shell.wait()?;
+        until("it has left the queue", || queue_is_empty(&account))?;
+        let now = listed(&account, "devices.json", "devices")?;
+        ensure!(now == devices, "{command}: {now:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_environment_stays_as_it_was_if_the_shell_that_joins_it_is_gone() -> Result<()> {
+    let account = Account::new()?;
+    let member = Sleeper::start(&[])?;
+    let environment = Environment::new("e", rustix::process::getuid().as_raw(), member.pid(), &[0, 1]);
+    state::write(&account.state(), 4, &[environment])?;
+    output(&mut genv(&account, &["exec", "--", "true"])?)?;
+    let files = || {
+        let read = |name| std::fs::read_to_string(account.state().join(name));
+        Ok::<_, std::io::Error>([read("envs.json")?, read("devices.json")?])
+    };
+    let before = files()?;
+    for flags in ["--name new --no-attach", "--gpus 1", "--gpus 3 --gpu-memory 4g"] {
+        let (reader, writer) = pipe()?;
+        drop(reader);
+        let script = format!("exec genv activate --id e {flags} 9>&1 >/dev/null");
+        let caller = format!("3 bash {} script", std::process::id());
+        let mut shell = account.command("bash")?;
+        shell.args(["-c", &script]).env("GENV_CALLER", caller);
+        let shell = shell.stdin(Stdio::null()).stdout(writer);
+        let mut shell = shell.stderr(Stdio::piped()).spawn()?;
+        let said = Lines::of(shell.stderr.take().context("no stderr")?);
+        let status = ended(&mut shell)?;
+        ensure!(status.code() == Some(1), "{flags}: {status}");
+        let said = said.next_line()?;
+        ensure!(said.contains("it does not listen"), "{flags}: {said}");
+        ensure!(files()? == before, "{flags}: {:?}", files()?);
+    }
+    Ok(())
+}
+
+#[test]
+fn who_waits_for_too_long_leaves_the_queue() -> Result<()> {
+    let account = Account::new()?;
+    let holder = Job::start(&account, &["--gpus=4"])?;
+    holder.runs()?;
+    let late = ["exec", "--gpus=1", "--wait=1ms", "--", "true"];
+    let late = output(&mut genv(&account, &late)?)?;
+    ensure!(late.status.code() == Some(6), "{late:?}");
+    let said = String::from_utf8_lossy(&late.stderr).into_owned();
+    ensure!(said.contains(". This did not change in time. ") && !said.contains("--wait"), "{said}");
+    ensure!(queue_is_empty(&account)?);
+    ensure!(refusals(&account)? == 1);
+    // No waiting would help.
+    for words in ["--gpus=5", "--index=9", "--gpu-type=a100"] {
+        let done = output(&mut genv(&account, &["exec", words, "--wait", "--", "true"])?)?;
+        ensure!(!done.status.success(), "{words}: {done:?}");
+        ensure!(refusals(&account)? == 1, "{words}");
+    }
+    Ok(())
+}
+
+#[test]
+fn waiting_writes_nothing() -> Result<()> {
+    let account = Account::new()?;
+    let (_holder, _large, _small) = queue(&account)?;
+    let files = ["envs.json", "devices.json", "genv-members.json"];
+    let versions = || {
+        let version = |name| std::fs::metadata(account.state().join(name)).map(|it| it.ino());
+        files.map(|name| version(name).ok())
+    };
+    let before = versions();
+    // Several looks of both.
+    thread::sleep(Duration::from_secs(1));
+    ensure!(versions() == before);
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! A day with genv, line by line: what is printed, said and returned.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::shell::{Account, Outcome, Shell};
+
+/// Runs lines in one bash on a machine with two devices, and tells of each but those that print nothing for people.
+pub(crate) fn told(account: &Account, lines: &[&str]) -> Result<String> {
+    let setup = Shell::Bash.setup();
+    let lines: Vec<String> = [setup, "echo $$"].into_iter().chain(lines.iter().copied()).map(str::to_owned).collect();
+    let outcomes = account.lines(Shell::Bash, &[("GENV_DEVICES", "2")], &lines)?;
+    let [_, pid, outcomes @ ..] = &outcomes[..] else { anyhow::bail!("no outcomes") };
+    let home = account.home();
+    let home = home.to_str().context("a path")?;
+    let mut told = String::new();
+    for Outcome { line, stdout, stderr, code, .. } in outcomes {
+        writeln!(told, "$ {line}")?;
+        told.push_str(stdout);
+        for said in stderr.lines() {
+            writeln!(told, "[stderr] {said}")?;
+        }
+        if *code != 0 {
+            writeln!(told, "[exit code {code}]")?;
+        }
+    }
+    Ok(told.replace(pid.stdout.trim(), "PID").replace(home, "HOME"))
+}
+
+#[test]
+fn outside_of_an_environment_commands_say_so() -> Result<()> {
+    let told = told(
+        &Account::new()?,
+        &[
+            "genv status",
+            "genv status --json",
+            "genv attach",
+            "genv detach",
+            "genv config",
+            "genv config gpus 2",
+            "genv deactivate",
+            "genv attach --refresh",
+            "genv config --refresh",
+            "genv home",
+            "genv home --quiet",
+            "genv lock echo hi",
+            "test -e $GENV_TMPDIR",
+        ],
+    )?;
+    insta::assert_snapshot!(told);
+    Ok(())
+}
+
+#[test]
+fn an_environment_is_configured_attached_and_left() -> Result<()> {
+    let told = told(
+        &Account::new()?,
+        &[
+            "genv activate",
+            "genv activate",
+            "genv activate --id $$",
+            "genv status",
+            "genv config",
+            "genv attach",
+            "genv config gpus 2",
+            "genv config gpus",
+            "genv config gpu-memory 4GB",
+            "genv config name 'my env; $(id)'",
+            "genv config",
+            "echo $GENV_GPUS $GENV_GPU_MEMORY $GENV_ENVIRONMENT_NAME $CUDA_VISIBLE_DEVICES",
+            "genv attach",
+            "genv status",
+            "genv status --json",
+            "genv detach --index 0; echo $CUDA_VISIBLE_DEVICES",
+            "genv attach --index '0, 1'; genv detach --index 0,99; echo $? $CUDA_VISIBLE_DEVICES",
+            "genv detach --index '0, 1'; echo $CUDA_VISIBLE_DEVICES; genv attach --index 1",
+            "genv attach --index 0; echo $CUDA_VISIBLE_DEVICES",
+            "genv attach --index 0; echo $CUDA_VISIBLE_DEVICES",
+            "genv config gpus 1; genv attach; echo $CUDA_VISIBLE_DEVICES",
+            "genv detach; echo $CUDA_VISIBLE_DEVICES",
+            "genv attach --index 1; echo $CUDA_VISIBLE_DEVICES",
+            "genv attach --count 3",
+            "genv attach --count 2; echo $CUDA_VISIBLE_DEVICES",
+            "genv attach --config; echo $CUDA_VISIBLE_DEVICES",
+            "genv lock sh -c 'exit 7'",
+            "genv deactivate",
+            "genv status",
+            "env | grep -e CUDA -e GENV_E -e GENV_G",
+        ],
+    )?;
+    insta::assert_snapshot!(told);
+    Ok(())
+}
+
+#[test]
+fn a_configuration_is_saved_and_loaded_on_activation() -> Result<()> {
+    let told = told(
+        &Account::new()?,
+        &[
+            "genv activate --name x --gpus 1 --gpu-memory 4g",
+            "genv config --save",
+            "mkdir .genv",
+            "genv home",
+            "genv config --save",
+            "grep . .genv/*",
+            "genv config --clear",
+            "genv config",
+            "genv config --load",
+            "genv config --clear name",
+            "genv config gpu-memory --clear",
+            "genv config gpus 2",
+            "genv config --quiet --save",
+            "grep . .genv/*",
+            "genv deactivate",
+            "genv activate --name other",
+            "genv config; echo $CUDA_VISIBLE_DEVICES",
+            "genv deactivate",
+            "genv activate --no-load --gpus 1",
+            "genv config; echo $CUDA_VISIBLE_DEVICES",
+            "genv deactivate",
+            "genv activate --no-attach",
+            "genv config; echo $CUDA_VISIBLE_DEVICES",
+            "genv deactivate",
+            "echo '$(id)' > .genv/gpus; genv activate",
+            "genv status",
+        ],
+    )?;
+    insta::assert_snapshot!(told);
+    Ok(())
+}
+
+#[test]
+fn the_help_of_every_command_has_an_example_or_no_flags_to_combine() -> Result<()> {
+    let account = Account::new()?;
+    for command in ["activate", "attach", "config", "exec", "lock"] {
+        let (code, help, _) = account.script("bash", &[], &format!("genv {command} --help"))?;
+        ensure!(code == 0 && help.contains("Example: "), "{command}: {help}");
+    }
+    let (code, help, _) = account.script("bash", &[], "genv")?;
+    ensure!(code == 0, "genv alone is how programs see whether it is there");
+    for code in ["0 done", "3 not in an active", "4 not enough", "6 timeout", "127"] {
+        ensure!(help.contains(code), "{help}");
+    }
+    let (code, version, _) = account.script("bash", &[], "genv version")?;
+    ensure!(code == 0 && version.trim() == env!("CARGO_PKG_VERSION"), "{version}");
+    Ok(())
+}
+
+#[test]
+fn spellings_of_older_versions_are_understood() -> Result<()> {
+    let account = Account::new()?;
+    let script = "eval \"$(genv init -)\"; genv activate --id old && genv status && genv root";
+    let (code, printed, said) = account.script("bash", &[], script)?;
+    ensure!(code == 0 && said.is_empty(), "{said}");
+    ensure!(printed.starts_with("Environment old is active."), "{printed}");
+    let root = genv_tests::shell::installation()?;
+    ensure!(printed.ends_with(&format!("{}/lib/genv\n", root.display())), "{printed}");
+    Ok(())
+}
+
+#[test]
+fn exec_of_genv_1_means_the_command_that_follows() -> Result<()> {
+    let account = Account::new()?;
+    for line in [
+        "devices --format csv --timestamp",
+        "devices query --query index eids",
+        "envs ps --format csv",
+        "usage snapshot --type devices",
+        // The programs of these commands are not installed.
+        "enforce",
+        "monitor",
+        "remote -host nowhere --help",
+    ] {
+        let script = format!(
+            "genv {line} >now 2>&1; echo $? >>now; genv exec {line} >then 2>&1; echo $? >>then; cmp now then && cat then"
+        );
+        let (code, printed, said) = account.script("bash", &[], &script)?;
+        ensure!(code == 0, "{line}: {said}{printed}");
+        ensure!(printed.lines().count() > 1 && !printed.contains("unrecognized"), "{line}: {printed}");
+    }
+    // Behind two hyphens the word is the name of a program.
+    let (code, _, said) = account.script("bash", &[], "genv exec -- devices")?;
+    ensure!(code == 127, "{said}");
+    Ok(())
+}
+
+#[test]
+fn root_names_a_folder_that_holds_only_links_to_this_genv_or_none() -> Result<()> {
+    let account = Account::new()?;
+    let script = "PATH=$(genv root)/bin:/usr/bin:/bin; type -p genv && genv root";
+    let (code, printed, said) = account.script("bash", &[], script)?;
+    ensure!(code == 0, "{said}");
+    let root = genv_tests::shell::installation()?.join("lib/genv");
+    let root = root.display();
+    ensure!(printed == format!("{root}/bin/genv\n{root}\n"), "{printed}");
+
+    // Another program may have a folder of this name, or not.
+    for other in ["mkdir -p own/lib/genv/bin && touch own/lib/genv/bin/genv;", ""] {
+        let script = format!("mkdir -p own/bin; {other} cp $(type -p genv) own/bin; own/bin/genv root");
+        let (code, printed, said) = account.script("bash", &[], &script)?;
+        ensure!(code == 1 && printed.is_empty(), "{printed}");
+        ensure!(said.starts_with("genv: cannot find the folder of genv's own files: "), "{said}");
+        std::fs::remove_dir_all(account.home().join("own"))?;
+    }
+    Ok(())
+}

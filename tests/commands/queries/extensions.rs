@@ -1,0 +1,130 @@
+//! The calls of the extensions for VS Code and JupyterLab, in the order in which they make them.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::process::program;
+use regex::Regex;
+use serde_json::Value;
+
+use crate::queries::lab::Lab;
+
+/// What is said, with what differs from run to run named.
+fn answer(lab: &Lab, line: &str) -> Result<String> {
+    let pid = std::process::id().to_string();
+    let uid = rustix::process::getuid().as_raw().to_string();
+    let printed = lab.genv(&line.replace("PID", &pid).replace("UID", &uid))?;
+    let time = Regex::new(r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d")?;
+    let printed = time.replace_all(&printed, "TIME").replace(&pid, "PID");
+    Ok(printed.replace(&format!("({uid})"), "(UID)"))
+}
+
+fn all(lab: &Lab, calls: &[(&str, &str)]) -> Result<()> {
+    for (line, expected) in calls {
+        assert_eq!(answer(lab, line)?, *expected, "genv {line}");
+    }
+    Ok(())
+}
+
+fn lab() -> Result<Lab> {
+    Lab::simulated("{devices: [{count: 3, memory: 40gi}]}")
+}
+
+#[test]
+fn vs_code_is_answered() -> Result<()> {
+    let lab = lab()?;
+    let said = lab.ask(&[])?;
+    assert_eq!((said.code, said.stderr.as_str()), (0, ""));
+    ensure!(!said.stdout.is_empty());
+    const LISTS: &str = "--format csv --no-header --timestamp";
+    let lists = |command: &str| format!("{command} ps {LISTS}");
+    all(
+        &lab,
+        &[
+            (&lists("devices"), "0,,,\n1,,,\n2,,,\n"),
+            (&lists("envs"), ""),
+            ("envs activate --pid PID --eid PID --uid UID --username alice", ""),
+            (&lists("envs"), "PID,alice(UID),,TIME,PID\n"),
+            ("envs config --eid PID name --name training", ""),
+            ("envs config --eid PID gpus --count 2", ""),
+            ("devices attach --eid PID", "0,1\n"),
+            ("devices attach --eid PID --count 2", "0,1\n"),
+            (&lists("devices"), "0,PID,training,TIME\n1,PID,training,TIME\n2,,,\n"),
+            ("envs activate --eid other --uid UID --username bob --pid PID", ""),
+            ("devices attach --eid other --index 2", "2\n"),
+            ("devices attach --eid PID --index 2 --allow-over-subscription", "0,1,2\n"),
+            ("devices detach --eid PID --index 2", "0,1\n"),
+            ("devices detach --eid PID", "\n"),
+            (&lists("envs"), "PID,alice(UID),training,TIME,PID\nother,bob(UID),,TIME,PID\n"),
+            ("envs deactivate --pid PID", ""),
+            (&lists("envs"), ""),
+            (&lists("devices"), "0,,,\n1,,,\n2,,,\n"),
+        ],
+    )?;
+    let said = lab.ask(&["devices", "attach", "--eid", "x", "--count", "1"])?;
+    assert_eq!((said.code, said.stdout.as_str()), (1, ""));
+    Ok(())
+}
+
+#[test]
+fn jupyterlab_is_answered() -> Result<()> {
+    let lab = lab()?;
+    let runtime = lab.folder().join("jupyter");
+    fs::create_dir(&runtime)?;
+    fs::write(runtime.join("kernel-0123-abcd.json"), "{}")?;
+    let runtime = runtime.to_string_lossy().into_owned();
+    let lab = lab.variable("JUPYTER_RUNTIME_DIR", &runtime);
+    // Of another user's kernels nothing is known here.
+    let uid = rustix::process::geteuid().as_raw();
+    let activate = format!("envs activate --eid e1 --uid {uid} --kernel-id 0123-abcd");
+    let listed = format!("e1,{uid},,TIME,\n");
+    all(
+        &lab,
+        &[
+            ("devices ps --format csv --no-header --timestamp", "0,,,\n1,,,\n2,,,\n"),
+            ("envs find --kernel-id 0123-abcd", ""),
+            (&activate, ""),
+            ("envs ps --format csv --no-header --timestamp", &listed),
+            ("envs find --kernel-id 0123-abcd", "e1\n"),
+            ("devices find --eid e1", "\n"),
+            ("devices attach --eid e1 --count 1", "0\n"),
+            ("devices find --eid e1", "0\n"),
+        ],
+    )?;
+    // What watches the machine goes by the same folder, and clears nothing away.
+    let watched = || -> Result<usize> {
+        let snapshot: Value = serde_json::from_str(&lab.genv("snapshot")?)?;
+        let environments = snapshot["environments"].as_array();
+        Ok(environments.context("no environments")?.len())
+    };
+    assert_eq!(watched()?, 1);
+    fs::remove_file(lab.folder().join("jupyter/kernel-0123-abcd.json"))?;
+    assert_eq!(watched()?, 0);
+    ensure!(fs::read_to_string(lab.state().join("envs.json"))?.contains("0123-abcd"));
+    all(&lab, &[("envs find --kernel-id 0123-abcd", "")])
+}
+
+#[test]
+fn their_terminals_join_the_environment() -> Result<()> {
+    let lab = lab()?;
+    let uid = rustix::process::geteuid().as_raw();
+    let activate = format!("envs activate --eid e1 --uid {uid} --pid PID");
+    all(&lab, &[(&activate, ""), ("devices attach --eid e1 --count 1", "0\n")])?;
+    for init in [r#"eval "$(genv shell --init)""#, r#"eval "$(genv init -)""#] {
+        let script = format!(
+            "{init}\ngenv activate --id e1 --no-load --no-attach --no-prompt && echo $GENV_ENVIRONMENT_ID $CUDA_VISIBLE_DEVICES\n\
+             genv attach --refresh && genv config --refresh && echo refreshed\ngenv deactivate"
+        );
+        let programs = program("genv")?;
+        let folder = programs.parent().unwrap_or(&programs).display();
+        let path = std::env::var("PATH")?;
+        let mut bash: Command = lab.command("bash");
+        let output = bash.args(["--norc", "-c", &script]).env("PATH", format!("{folder}:{path}")).output()?;
+        let (stdout, stderr) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
+        assert_eq!(stdout, "e1 0\nrefreshed\n", "{init}: {stderr}");
+        ensure!(output.status.success(), "{init}: {stderr}");
+    }
+    // The member that they added stays.
+    all(&lab, &[("envs query --query eid pids", "e1,PID\n")])
+}

@@ -1,0 +1,280 @@
+//! What people read: tables, colours, and who has what.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, ensure};
+use genv_tests::process::Sleeper;
+use genv_tests::root::FIRST_UID;
+use serde_json::{Value, json};
+
+use crate::queries::lab::{Lab, device, environment, own_environment};
+
+fn lab() -> Result<Lab> {
+    let lab = Lab::new()?;
+    lab.write(
+        &[
+            of_user("e1", "training", 0, "alice"),
+            // A uid that has no name on any machine.
+            of_user("longer-id", "名前", FIRST_UID, "root"),
+        ],
+        &[device(0, &[("e1", Some("4g")), ("longer-id", Some("10gi"))]), device(1, &[]), device(2, &[("e1", None)])],
+    )?;
+    Ok(lab)
+}
+
+/// An environment whose record has this user and this name.
+fn of_user(eid: &str, name: &str, uid: u32, username: &str) -> Value {
+    let mut environment = environment(eid, &json!(name));
+    environment["uid"] = json!(uid);
+    environment["username"] = json!(username);
+    environment
+}
+
+/// The table, with the pid of the test named.
+fn table(lab: &Lab, line: &str) -> Result<String> {
+    let pid = std::process::id().to_string();
+    Ok(lab.genv(line)?.replace(&pid, "PID"))
+}
+
+#[test]
+fn tables_align_and_have_no_borders() -> Result<()> {
+    let lab = lab()?;
+    insta::assert_snapshot!(table(&lab, "envs --timestamp")?, @r"
+    ID         USER     NAME      CREATED              DEVICES  PID(S)
+    e1         root(0)  training  20/11/2026 12:00:00  0,2      PID
+    longer-id  54321    名前      20/11/2026 12:00:00  0        PID
+    ");
+    insta::assert_snapshot!(table(&lab, "devices --timestamp")?, @r"
+    ID  ENV ID     ENV NAME  ATTACHED             USER     MEMORY
+    0   e1         training  20/11/2026 12:00:00  root(0)  4g of 40960mi
+    0   longer-id  名前      20/11/2026 12:00:00  54321    10gi of 40960mi
+    1                                                      40960mi
+    2   e1         training  20/11/2026 12:00:00  root(0)  40960mi
+    ");
+    ensure!(table(&lab, "devices --timestamp --no-header")?.starts_with("0  e1"));
+    Ok(())
+}
+
+#[test]
+fn people_see_the_user_of_a_uid_and_programs_the_name_of_the_record() -> Result<()> {
+    let lab = lab()?;
+    let holders = lab.ask(&["who", "0", "--no-header"])?.stdout;
+    for user in ["root(0)", "54321"] {
+        ensure!(holders.contains(&format!("\n{user} ")), "{holders}");
+    }
+    ensure!(!holders.contains("alice"), "{holders}");
+    let csv = table(&lab, "envs ps --format csv --no-header --timestamp")?;
+    ensure!(
+        csv == "e1,alice(0),training,20/11/2026 12:00:00,PID\nlonger-id,root(54321),名前,20/11/2026 12:00:00,PID\n",
+        "{csv}"
+    );
+    let names = lab.genv("envs query --query uid username")?;
+    ensure!(names == "0,alice\n54321,root\n", "{names}");
+    for (line, path) in [("envs --json", "/envs/0/username"), ("who 0 --json", "/holders/0/username")] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let told: Value = serde_json::from_str(&lab.ask(&words)?.stdout)?;
+        ensure!(told.pointer(path) == Some(&json!("alice")), "{line}: {told}");
+    }
+    Ok(())
+}
+
+#[test]
+fn times_are_told_by_how_long_ago_they_are() -> Result<()> {
+    let lab = Lab::new()?;
+    let mut old = environment("old", &Value::Null);
+    old["creation"] = json!("20/11/2020 12:00:00");
+    lab.write(&[old], &[])?;
+    ensure!(table(&lab, "envs")?.contains(" weeks ago "));
+    ensure!(table(&lab, "envs ps --format csv")?.contains(" weeks ago,PID"));
+    Ok(())
+}
+
+#[test]
+fn hostile_texts_break_no_table() -> Result<()> {
+    let lab = Lab::new()?;
+    let mut hostile = environment("x\n0  fake", &json!("\u{1b}[2J\r\u{202e}$(id)\u{7}"));
+    hostile["username"] = json!("root\u{9b}\n");
+    let long = environment("long", &json!("x".repeat(3_000_000)));
+    lab.write(&[hostile, long], &[device(0, &[("x\n0  fake", None)])])?;
+    for line in ["envs", "devices"] {
+        let table = table(&lab, line)?;
+        let lines = if line == "envs" { 3 } else { 2 };
+        assert_eq!(table.lines().count(), lines, "{table}");
+        let bad = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
+        ensure!(!table.contains(bad), "{table:?}");
+        ensure!(table.lines().all(|line| line.chars().count() < 250), "{table}");
+    }
+    // What programs read is exact, but for a person who looks at it.
+    for line in [
+        "envs --format csv",
+        "envs query --query eid username config.name",
+        "devices ps --format csv",
+        "devices query --query eids",
+        "envs find --pid PID",
+    ] {
+        let pid = std::process::id().to_string();
+        let shown = on_a_terminal(&lab, &line.replace("PID", &pid))?;
+        ensure!(shown.contains("fake"), "{line}: {shown:?}");
+        let bad = |it: char| it.is_control() && !"\r\n".contains(it) || it == '\u{202e}';
+        ensure!(!shown.contains(bad), "{line}: {shown:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn colours_are_for_terminals_and_for_those_who_ask() -> Result<()> {
+    let lab = lab()?;
+    let escapes = |lab: &Lab, line: &str| -> Result<bool> { Ok(lab.genv(line)?.contains('\u{1b}')) };
+    ensure!(!escapes(&lab, "envs")?);
+    ensure!(!escapes(&lab, "--color never envs")?);
+    ensure!(escapes(&lab, "--color always envs")?);
+    ensure!(escapes(&lab, "envs --color=always")?);
+    ensure!(!escapes(&lab, "--color always envs --format csv")?);
+    ensure!(!escapes(&lab, "--color always envs --json")?);
+    for (line, coloured) in [("envs", true), ("envs --color never", false)] {
+        assert_eq!(on_a_terminal(&lab, line)?.contains('\u{1b}'), coloured, "{line}");
+    }
+    for (name, value) in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        let lab = lab_with(name, value)?;
+        ensure!(!on_a_terminal(&lab, "envs")?.contains('\u{1b}'), "{name}");
+    }
+    Ok(())
+}
+
+fn lab_with(name: &str, value: &str) -> Result<Lab> {
+    Ok(lab()?.variable(name, value))
+}
+
+fn on_a_terminal(lab: &Lab, line: &str) -> Result<String> {
+    lab.on_a_terminal(&format!("genv {line}"))
+}
+
+/// A machine on which a process of an environment and one of nobody's run.
+fn busy() -> Result<(Lab, Sleeper, Sleeper)> {
+    let lab = Lab::simulated("{devices: [{count: 4, memory: 40gi}]}")?;
+    lab.write(
+        &[own_environment("e1", &json!("training")), environment("e2", &Value::Null)],
+        &[device(0, &[("e1", Some("10gi"))]), device(1, &[]), device(2, &[("e1", None), ("e2", None)]), device(3, &[])],
+    )?;
+    let inside = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "e1")])?;
+    let outside = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "nosuch")])?;
+    lab.simulate(&format!(
+        "{{devices: [{{memory: 40gi, utilization: 0.5}}, {{count: 2, memory: 40gi}}, {{memory: 40gi, utilization: 0.5}}], processes: [\
+         {{pid: {}, devices: [{{index: 0, memory: 5gi}}, {{index: 3, memory: 300mi}}]}}, \
+         {{pid: {}, devices: [{{index: 0, memory: 1gi}}]}}]}}",
+        inside.pid(),
+        outside.pid()
+    ))?;
+    Ok((lab, inside, outside))
+}
+
+#[test]
+fn what_is_free_is_told_in_the_order_of_attaching() -> Result<()> {
+    let (lab, _inside, _outside) = busy()?;
+    let indices = |line: &str| -> Result<Vec<u64>> {
+        let told: Value = serde_json::from_str(&lab.genv(&format!("{line} --json"))?)?;
+        ensure!(told["gpus_unknown"].is_null(), "{told}");
+        let devices = told["devices"].as_array().into_iter().flatten();
+        Ok(devices.filter_map(|it| it["index"].as_u64()).collect())
+    };
+    // A process runs on 3.
+    assert_eq!(indices("free")?, [1, 3]);
+    // Of 0, 30 GiB are left.
+    assert_eq!(indices("free --gpu-memory 30gi")?, [1, 0, 3]);
+    assert_eq!(indices("free --gpu-memory 31gi")?, [1, 3]);
+    assert_eq!(indices("free --over-subscribe")?, [1, 3, 0, 2]);
+    let table = lab.genv("free -o --no-header")?;
+    for (line, end) in
+        table.lines().zip(["free", "used, not attached", "shared with 1 environment", "shared with 2 environments"])
+    {
+        ensure!(line.ends_with(end), "{table}");
+    }
+    ensure!(table.contains("30.0 GiB"), "{table}");
+    Ok(())
+}
+
+#[test]
+fn nothing_free_says_what_to_do() -> Result<()> {
+    let (lab, _inside, _outside) = busy()?;
+    let said = lab.genv("free --gpu-memory 50gi")?;
+    assert_eq!(
+        said,
+        "None of 4 devices is free: 'genv devices' shows who holds them, '--over-subscribe' lists what can be shared.\n"
+    );
+    let lab = Lab::simulated("{devices: [{memory: 40gi}]}")?;
+    lab.write(&[environment("e1", &Value::Null)], &[device(0, &[("e1", None)])])?;
+    assert_eq!(
+        lab.genv("free")?,
+        "The one device is not free: 'genv devices' shows who holds it, '--over-subscribe' lists what can be shared.\n"
+    );
+    Ok(())
+}
+
+#[test]
+fn who_holds_and_who_uses_a_device_is_told() -> Result<()> {
+    let (lab, inside, outside) = busy()?;
+    let told: Value = serde_json::from_str(&lab.genv("who 0 --json")?)?;
+    assert_eq!(told["holders"][0]["eid"], "e1");
+    assert_eq!(told["holders"][0]["memory_bytes"], 10_u64 << 30);
+    let of = |pid: u32| {
+        let mut processes = told["processes"].as_array().into_iter().flatten();
+        processes.find(|it| it["pid"] == pid).cloned().unwrap_or_default()
+    };
+    let (member, stranger) = (of(inside.pid()), of(outside.pid()));
+    assert_eq!((&member["state"], &member["eid"]), (&json!("environment"), &json!("e1")));
+    assert_eq!(member["attached"], json!(true));
+    assert_eq!(member["memory_used_bytes"], 5_u64 << 30);
+    assert_eq!((&stranger["state"], &stranger["eid"]), (&json!("outside"), &Value::Null));
+
+    let table = lab.genv("who 0")?;
+    for part in ["50 % busy", "HELD BY", "training", "USED BY", "sleep", "no environment"] {
+        ensure!(table.contains(part), "{part}: {table}");
+    }
+    let table = lab.genv("who 3")?;
+    ensure!(table.contains("No environment holds it"), "{table}");
+    ensure!(table.contains("e1, which is not attached to it"), "{table}");
+    ensure!(lab.genv("who 1")?.ends_with("No process uses it\n"));
+    Ok(())
+}
+
+#[test]
+fn a_driver_that_does_not_answer_leaves_unknown_what_only_it_knows() -> Result<()> {
+    let lab = Lab::simulated("{devices: [{count: 2, memory: 40gi}], faults: [{hang: all}]}")?;
+    lab.write(&[environment("e1", &Value::Null)], &[device(0, &[("e1", None)]), device(1, &[])])?;
+    let said = lab.ask(&["who", "0"])?;
+    ensure!(said.code == 0, "{}", said.stderr);
+    ensure!(said.stdout.contains("e1"), "{}", said.stdout);
+    ensure!(said.stderr.contains("it is unknown which processes use it"), "{}", said.stderr);
+    let said = lab.ask(&["free"])?;
+    ensure!(said.stdout.lines().count() == 2, "{}", said.stdout);
+    ensure!(said.stdout.contains('?'), "{}", said.stdout);
+    ensure!(said.stderr.contains("the processes on the devices are unknown"), "{}", said.stderr);
+    let told: Value = serde_json::from_str(&lab.ask(&["who", "1", "--json"])?.stdout)?;
+    ensure!(told["processes"].is_null() && told["gpus_unknown"].is_string(), "{told}");
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_printed_is_a_failure_unless_nobody_reads_it() -> Result<()> {
+    let lab = lab()?;
+    let genv = genv_tests::process::program("genv")?;
+    for line in ["envs", "envs --format csv", "devices --json", "status", "usage snapshot --type envs"] {
+        let full = std::fs::File::options().write(true).open("/dev/full")?;
+        let mut command = lab.command(&genv);
+        let said = output(command.args(line.split(' ')), full)?;
+        assert_eq!(said, (Some(1), "genv: cannot print: No space left on device (os error 28)\n".to_owned()), "{line}");
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let mut command = lab.command(&genv);
+        let said = output(command.args(line.split(' ')), writer)?;
+        assert_eq!(said, (Some(0), String::new()), "{line}");
+    }
+    Ok(())
+}
+
+/// The exit code of a program that prints there, and what it said.
+fn output(command: &mut Command, to: impl Into<Stdio>) -> Result<(Option<i32>, String)> {
+    let child = command.stdout(to).stderr(Stdio::piped()).spawn()?;
+    let output = child.wait_with_output()?;
+    Ok((output.status.code(), String::from_utf8(output.stderr)?))
+}

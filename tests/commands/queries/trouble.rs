@@ -1,0 +1,227 @@
+//! `genv doctor`.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use genv_tests::process::copy_program;
+use rustix::fs::{FlockOperation, flock};
+use serde_json::{Value, json};
+
+use crate::queries::lab::{Lab, device, environment};
+
+const GPUS: &str = "{devices: [{count: 2, memory: 40gi}]}";
+
+fn lab() -> Result<Lab> {
+    let lab = Lab::simulated(GPUS)?;
+    lab.write(&[environment("e1", &Value::Null)], &[device(0, &[("e1", None)]), device(1, &[])])?;
+    Ok(lab)
+}
+
+/// The exit code, and what is found of that name: verdict, finding and remedy.
+fn found(lab: &Lab, name: &str) -> Result<(i32, String, String)> {
+    let said = lab.ask(&["doctor", "--json"])?;
+    let told = of_report(&said.stdout, name)?;
+    let (verdict, found) = told.with_context(|| format!("no {name}: {}", said.stdout))?;
+    Ok((said.code, verdict, found))
+}
+
+/// What a report says of that name, if it says something: the worst verdict, and what was found.
+fn of_report(report: &str, name: &str) -> Result<Option<(String, String)>> {
+    let report: Value = serde_json::from_str(report)?;
+    let checks = report["checks"].as_array().context("no checks")?;
+    let of_name = checks.iter().filter(|it| it["name"] == name);
+    // The worst of several.
+    let rank = |it: &&Value| ["ok", "warn", "fail"].iter().position(|word| it["verdict"] == *word);
+    let Some(check) = of_name.max_by_key(rank) else {
+        return Ok(None);
+    };
+    let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
+    ensure!(check["verdict"] == "ok" || !text("remedy").is_empty(), "{check}");
+    Ok(Some((text("verdict"), text("found"))))
+}
+
+#[test]
+fn a_machine_that_is_well_is_said_to_be() -> Result<()> {
+    let lab = lab()?;
+    for name in ["state directory", "file system", "lock", "state files", "GPUs", "devices.json", "clock"] {
+        let (code, verdict, found) = found(&lab, name)?;
+        assert_eq!((code, verdict.as_str()), (0, "ok"), "{name}: {found}");
+    }
+    let report = lab.genv("doctor")?;
+    ensure!(report.contains("1 environment, 2 devices"), "{report}");
+    ensure!(report.contains("2 devices, driver"), "{report}");
+    ensure!(!report.contains("fail"), "{report}");
+    // Nothing but a lock file is new.
+    let mut names: Vec<_> = fs::read_dir(lab.state())?.map(|entry| Ok(entry?.file_name())).collect::<Result<_>>()?;
+    names.sort();
+    assert_eq!(names, ["devices.json", "envs.json", "genv.lock"]);
+    Ok(())
+}
+
+#[test]
+fn one_device_is_one_device() -> Result<()> {
+    let lab = Lab::simulated("{devices: [{memory: 40gi}]}")?;
+    lab.write(&[], &[device(0, &[])])?;
+    let report = lab.genv("doctor")?;
+    ensure!(report.contains("0 environments, 1 device\n"), "{report}");
+    ensure!(report.contains("1 device, driver"), "{report}");
+    Ok(())
+}
+
+/// Something that breaks a machine.
+type Breakage = fn(&Lab) -> Result<()>;
+
+#[test]
+fn what_does_not_work_fails() -> Result<()> {
+    let mode = |lab: &Lab, name: &str, mode: u32| -> Result<()> {
+        let path = lab.state().join(name);
+        Ok(fs::set_permissions(path, fs::Permissions::from_mode(mode))?)
+    };
+    let lab_ = lab()?;
+    mode(&lab_, "", 0o1777)?;
+    let (code, verdict, found_) = found(&lab_, "state directory")?;
+    assert_eq!((code, verdict.as_str()), (1, "fail"), "{found_}");
+    ensure!(found_.contains("sticky"), "{found_}");
+
+    let cases: [(&str, &str, &str, Breakage); 6] = [
+        ("state directory", "fail", "not a directory", |lab| {
+            fs::remove_dir_all(lab.state())?;
+            Ok(fs::write(lab.state(), "")?)
+        }),
+        ("state files", "fail", "envs.json: it is not JSON", |lab| {
+            let path = lab.state().join("envs.json");
+            fs::write(&path, "{")?;
+            Ok(())
+        }),
+        ("state files", "warn", "its uid is missing", |lab| lab.write(&[json!({"eid": "x"})], &[])),
+        ("state files", "warn", "envs.json.corrupt-1", |lab| {
+            Ok(fs::write(lab.state().join("envs.json.corrupt-1"), "")?)
+        }),
+        ("devices.json", "warn", "device 2 is gone", |lab| {
+            lab.write(&[], &[device(0, &[]), device(1, &[]), device(2, &[])])
+        }),
+        ("clock", "warn", "ahead", |lab| {
+            let mut coming = environment("e1", &Value::Null);
+            coming["creation"] = json!("20/11/2999 12:00:00");
+            lab.write(&[coming], &[])
+        }),
+    ];
+    for (name, verdict, part, breakage) in cases {
+        let lab = lab()?;
+        breakage(&lab)?;
+        let (code, told, said) = found(&lab, name)?;
+        assert_eq!(told, verdict, "{name}: {said}");
+        ensure!(said.contains(part), "{name}: {said}");
+        assert_eq!(code, i32::from(verdict == "fail"), "{name}: {said}");
+    }
+    let lab = lab()?;
+    mode(&lab, "devices.json", 0o644)?;
+    let (code, verdict, said) = found(&lab, "state files")?;
+    assert_eq!((code, verdict.as_str()), (0, "warn"));
+    ensure!(said.contains("mode 0644"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn who_holds_the_lock_is_told() -> Result<()> {
+    let lab = lab()?;
+    let lock = File::create(lab.state().join("genv.lock"))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    let (code, verdict, said) = found(&lab, "lock")?;
+    assert_eq!((code, verdict.as_str()), (1, "fail"));
+    ensure!(said.contains(&format!("process {} (", std::process::id())), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_driver_that_does_not_load_fails() -> Result<()> {
+    let lab = Lab::new()?;
+    let (code, verdict, said) = found(&lab, "GPUs")?;
+    assert_eq!((code, verdict.as_str()), (1, "fail"));
+    ensure!(said.contains("/nonexistent/libnvidia-ml.so.1"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_shell_that_is_set_up_is_told_from_one_that_is_not() -> Result<()> {
+    let lab = lab()?;
+    assert_eq!(found(&lab, "shell")?.1, "warn");
+    let genv = genv_tests::process::program("genv")?;
+    let folder = genv.parent().unwrap_or(&genv).display();
+    let script = r#"eval "$(genv shell --init)"; genv doctor --json"#;
+    let output = lab
+        .command("bash")
+        .args(["--norc", "-c", script])
+        .env("PATH", format!("{folder}:{}", std::env::var("PATH")?))
+        .output()?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    let checks = report["checks"].as_array().into_iter().flatten();
+    let shell: Vec<&Value> = checks.filter(|it| it["name"] == "shell").collect();
+    assert_eq!(shell.len(), 1);
+    assert_eq!(shell[0]["verdict"], "ok", "{report}");
+    Ok(())
+}
+
+#[test]
+fn stand_ins_that_are_missing_or_passed_by_are_told() -> Result<()> {
+    let lab = lab()?;
+    let (installed, system) = (lab.folder().join("installed"), lab.folder().join("system"));
+    let shims = installed.join("lib/genv/shims");
+    for folder in [&installed.join("bin"), &shims, &system] {
+        fs::create_dir_all(folder)?;
+    }
+    copy_program("genv", &installed.join("bin/genv"))?;
+    let name = "nvidia-smi";
+    let doctor = |path: &[&Path], active: bool| -> Result<(Option<i32>, String)> {
+        let mut command = lab.command(installed.join("bin/genv"));
+        command.args(["doctor", "--json"]);
+        command.env("PATH", std::env::join_paths(path)?);
+        if active {
+            command.env("GENV_ENVIRONMENT_ID", "e1");
+        }
+        let output = command.output()?;
+        Ok((output.status.code(), String::from_utf8(output.stdout)?))
+    };
+    let told = |path: &[&Path], active: bool| -> Result<(String, String)> {
+        let (code, report) = doctor(path, active)?;
+        let (verdict, found) = of_report(&report, name)?.context(report)?;
+        assert_eq!(code, Some(i32::from(verdict == "fail")), "{found}");
+        Ok((verdict, found))
+    };
+    // Where neither is installed there is nothing to say of it.
+    let (_, report) = doctor(&[&system], false)?;
+    ensure!(of_report(&report, name)?.is_none(), "{report}");
+    ensure!(of_report(&report, "docker")?.is_none(), "{report}");
+    ensure!(of_report(&report, "podman")?.is_none(), "{report}");
+
+    // Nobody runs it.
+    fs::write(system.join(name), "")?;
+    let (verdict, found) = told(&[&system], true)?;
+    assert_eq!(verdict, "warn", "{found}");
+    ensure!(found.contains("ignores environments"), "{found}");
+
+    fs::write(shims.join(name), "")?;
+    for (path, active, verdict, part) in [
+        (&[&*system][..], false, "ok", "activating puts genv's shim before it"),
+        (&[&shims, &system], true, "ok", "comes first in PATH"),
+        (&[&system, &shims], true, "fail", "precedes genv's in PATH"),
+        (&[&system], true, "fail", "precedes genv's in PATH"),
+        (&[&shims, &system], false, "warn", "without an active environment"),
+    ] {
+        let (found_verdict, found) = told(path, active)?;
+        assert_eq!(found_verdict, verdict, "{found}");
+        ensure!(found.contains(part), "{found}");
+    }
+    // A link to it is as good.
+    fs::remove_file(system.join(name))?;
+    symlink(shims.join(name), system.join(name))?;
+    assert_eq!(told(&[&system], true)?.0, "ok");
+
+    fs::remove_dir_all(installed.join("lib"))?;
+    let (code, report) = doctor(&[&system], false)?;
+    let (verdict, found) = of_report(&report, "shims")?.context("no shims")?;
+    assert_eq!((code, verdict.as_str()), (Some(0), "warn"), "{found}");
+    Ok(())
+}

@@ -1,0 +1,353 @@
+//! One list of scenarios, run in each shell: what is typed, what it says, and which variables programs have then.
+
+use anyhow::Result;
+use genv_tests::shell::Shell;
+
+use crate::shells::scenario::Step::{AsBefore, Export, Fails, Has, Lacks, Prints, Run, Unset};
+use crate::shells::scenario::{Scenario, run};
+
+const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "an environment from its beginning to its end",
+        given: &[],
+        files: &[],
+        steps: &[
+            Run("genv activate --id one --gpus 2"),
+            Has("GENV_ENVIRONMENT_ID", "one"),
+            Has("GENV_GPUS", "2"),
+            Has("GENV_SHELL", "1"),
+            Has("CUDA_VISIBLE_DEVICES", "0,1"),
+            Has("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+            Lacks("GENV_ENVIRONMENT_NAME"),
+            Prints("genv devices find --eid one", "0,1\n"),
+            Run("genv detach --index 0"),
+            Has("CUDA_VISIBLE_DEVICES", "1"),
+            Run("genv detach"),
+            Has("CUDA_VISIBLE_DEVICES", "-1"),
+            Run("genv attach --index 3"),
+            Has("CUDA_VISIBLE_DEVICES", "3"),
+            Run("genv deactivate"),
+            AsBefore,
+            Prints("genv envs ps --format csv", "ID,USER,NAME,CREATED,PID(S)\n"),
+        ],
+    },
+    Scenario {
+        name: "an unset variable is unset again",
+        given: &[],
+        files: &[],
+        steps: &[
+            Run("genv activate --gpus 1"),
+            Run("genv deactivate"),
+            Lacks("CUDA_VISIBLE_DEVICES"),
+            Lacks("CUDA_DEVICE_ORDER"),
+            AsBefore,
+        ],
+    },
+    Scenario {
+        name: "an empty variable is empty again",
+        given: &[("CUDA_VISIBLE_DEVICES", ""), ("CUDA_DEVICE_ORDER", "")],
+        files: &[],
+        steps: &[
+            Run("genv activate --gpus 1"),
+            Has("CUDA_VISIBLE_DEVICES", "0"),
+            Run("genv deactivate"),
+            Has("CUDA_VISIBLE_DEVICES", ""),
+            Has("CUDA_DEVICE_ORDER", ""),
+            AsBefore,
+        ],
+    },
+    Scenario {
+        name: "a variable that was set is set again",
+        given: &[("CUDA_VISIBLE_DEVICES", "0"), ("CUDA_DEVICE_ORDER", "FASTEST_FIRST")],
+        files: &[],
+        steps: &[
+            Run("genv activate --gpus 2"),
+            Has("CUDA_VISIBLE_DEVICES", "0,1"),
+            Export("CUDA_VISIBLE_DEVICES", "7"),
+            Run("genv deactivate"),
+            Has("CUDA_VISIBLE_DEVICES", "0"),
+            Has("CUDA_DEVICE_ORDER", "FASTEST_FIRST"),
+            AsBefore,
+        ],
+    },
+    Scenario {
+        name: "nothing grows, however often",
+        given: &[("CUDA_VISIBLE_DEVICES", "0")],
+        files: &[],
+        steps: &[
+            Run("genv activate --gpus 1"),
+            Run("genv config name a"),
+            Run("genv attach"),
+            Run("genv deactivate"),
+            AsBefore,
+            Run("genv activate --gpus 1"),
+            Has("GENV_RESTORE", "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES=0 PATH=SHIMS PROMPT SHOWN=0"),
+            Run("genv config name a"),
+            Run("genv config name b"),
+            Run("genv attach"),
+            Run("genv config --refresh"),
+            Has("GENV_RESTORE", "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES=0 PATH=SHIMS PROMPT SHOWN=0"),
+            Run("genv deactivate"),
+            AsBefore,
+        ],
+    },
+    Scenario {
+        name: "PATH loses what was added to it and keeps what the user added",
+        given: &[],
+        files: &[],
+        steps: &[
+            Run("genv activate"),
+            Has("PATH", "SHIMS:BIN:/usr/local/bin:/usr/bin:/bin"),
+            Export("PATH", "/opt/first:SHIMS:BIN:/usr/local/bin:/usr/bin:/bin:/opt/last"),
+            Run("genv deactivate"),
+            Has("PATH", "/opt/first:BIN:/usr/local/bin:/usr/bin:/bin:/opt/last"),
+        ],
+    },
+    Scenario {
+        name: "configuring changes the variables",
+        given: &[],
+        files: &[],
+        steps: &[
+            Run("genv activate"),
+            Run("genv config name 'my  env; $(touch executed) \"'"),
+            Has("GENV_ENVIRONMENT_NAME", "my  env; $(touch executed) \""),
+            Prints("genv config name", "my  env; $(touch executed) \"\n"),
+            Run("genv config gpus 2"),
+            Run("genv config gpu-memory 4g"),
+            Has("GENV_GPUS", "2"),
+            Has("GENV_GPU_MEMORY", "4g"),
+            Run("genv config --clear"),
+            Lacks("GENV_ENVIRONMENT_NAME"),
+            Lacks("GENV_GPUS"),
+            Lacks("GENV_GPU_MEMORY"),
+            Run("genv deactivate"),
+            AsBefore,
+        ],
+    },
+    Scenario {
+        name: "a name or id of several words is one",
+        given: &[],
+        files: &[],
+        steps: &[
+            Run("genv activate --id 'it;$(>executed)`>executed`&' --name \"my env\""),
+            Has("GENV_ENVIRONMENT_ID", "it;$(>executed)`>executed`&"),
+            Has("GENV_ENVIRONMENT_NAME", "my env"),
+            Run("genv deactivate"),
+            AsBefore,
+        ],
+    },
+    Scenario {
+        name: "a .genv folder is loaded and attached on activation",
+        given: &[],
+        files: &[
+            (".genv/name", "$(touch executed)`touch executed`'"),
+            (".genv/gpus", "2\n"),
+            (".genv/gpu-memory", "4g"),
+        ],
+        steps: &[
+            Run("genv activate"),
+            Has("GENV_ENVIRONMENT_NAME", "$(touch executed)`touch executed`'"),
+            Has("GENV_GPU_MEMORY", "4g"),
+            Has("CUDA_VISIBLE_DEVICES", "0,1"),
+            Run("genv deactivate"),
+            AsBefore,
+            Run("genv activate --no-load --no-attach"),
+            Lacks("GENV_GPUS"),
+            Has("CUDA_VISIBLE_DEVICES", "-1"),
+        ],
+    },
+    Scenario {
+        name: "a damaged .genv folder is told in a line, and nothing is activated",
+        given: &[],
+        files: &[(".genv/gpus", "\u{1b}[2J $(touch executed)")],
+        steps: &[Fails("genv activate", 1, "/.genv/gpus: "), AsBefore, Prints("genv envs find --pid 1", "")],
+    },
+    Scenario {
+        name: "failures keep their exit codes and change nothing",
+        given: &[],
+        files: &[],
+        steps: &[
+            Fails("genv activate --gpus 5", 4, "this machine has 4"),
+            AsBefore,
+            Prints("genv envs ps --format csv", "ID,USER,NAME,CREATED,PID(S)\n"),
+            Fails("genv activate --gpus -1", 2, "-1"),
+            Fails("genv activate --gpus x", 2, "x"),
+            Fails("genv activate --gpu-memory abc", 2, "abc"),
+            Fails("genv deactivate", 3, "not in an active environment"),
+            Fails("genv attach", 3, "not in an active environment"),
+            Fails("genv detach", 3, "not in an active environment"),
+            Fails("genv config", 3, "not in an active environment"),
+            AsBefore,
+            Run("genv activate --gpus 1"),
+            Fails("genv attach --index 99", 4, "99"),
+            Fails("genv config gpu-memory 4", 2, "4"),
+            Fails("genv activate", 1, "active"),
+            Has("CUDA_VISIBLE_DEVICES", "0"),
+            Run("genv deactivate"),
+            AsBefore,
+        ],
+    },
+    Scenario {
+        name: "an environment is activated at start where that is asked for",
+        given: &[],
+        files: &[],
+        steps: &[
+            Export("GENV_PREACTIVATE", "1"),
+            Export("GENV_PREACTIVATE_PROMPT", "0"),
+            Export("GENV_PREACTIVATE_GPUS", "2"),
+            Export("GENV_PREACTIVATE_GPU_MEMORY", "1gi"),
+            Export("GENV_PREACTIVATE_GPU_TYPE", "a100,h100 80gb"),
+            Export("GENV_PREACTIVATE_GPU_MEMORY_AT_LEAST", "80g"),
+            Export("GENV_PREACTIVATE_ENVIRONMENT_NAME", "my env; $(touch executed)"),
+            Run("SETUP"),
+            Has("CUDA_VISIBLE_DEVICES", "0,1"),
+            Has("GENV_GPU_MEMORY", "1gi"),
+            Has("GENV_ENVIRONMENT_NAME", "my env; $(touch executed)"),
+            Has("GENV_RESTORE", "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES PATH=SHIMS SHOWN=0,1"),
+            Lacks("GENV_PREACTIVATE"),
+            Lacks("GENV_PREACTIVATE_GPUS"),
+            Lacks("GENV_PREACTIVATE_GPU_MEMORY"),
+            Lacks("GENV_PREACTIVATE_GPU_TYPE"),
+            Lacks("GENV_PREACTIVATE_GPU_MEMORY_AT_LEAST"),
+            Run("genv deactivate"),
+            AsBefore,
+        ],
+    },
+    Scenario {
+        name: "devices are chosen by index, type and memory",
+        given: &[],
+        files: &[],
+        steps: &[
+            Run("genv activate --index 2,3"),
+            Has("CUDA_VISIBLE_DEVICES", "2,3"),
+            Has("GENV_GPUS", "2"),
+            Run("genv attach --gpus 1 --gpu-type 'h100 80gb'"),
+            Has("CUDA_VISIBLE_DEVICES", "2"),
+            Fails("genv attach --gpu-type a100", 4, "NVIDIA H100 80GB HBM3"),
+            Run("genv attach --index 0,1"),
+            Has("CUDA_VISIBLE_DEVICES", "0,1,2"),
+            Run("genv deactivate"),
+            Fails("genv activate --gpu-memory-at-least 90g", 4, "cannot attach 1 device of 90g or more"),
+            Run("genv activate --gpu-type a100,h100 --gpu-memory-at-least 80g"),
+            Has("CUDA_VISIBLE_DEVICES", "0"),
+            Has("GENV_GPUS", "1"),
+            Run("genv deactivate"),
+            AsBefore,
+        ],
+    },
+    Scenario {
+        name: "removing genv leaves the environment",
+        given: &[("CUDA_VISIBLE_DEVICES", "")],
+        files: &[],
+        steps: &[
+            Run("genv activate --gpus 1"),
+            Run("REMOVAL"),
+            AsBefore,
+            Fails("genv activate", 1, "not set up"),
+            Run("SETUP"),
+            Run("genv activate --gpus 1"),
+            Has("CUDA_VISIBLE_DEVICES", "0"),
+        ],
+    },
+    Scenario {
+        name: "an environment that ended elsewhere is left",
+        given: &[("CUDA_VISIBLE_DEVICES", "")],
+        files: &[],
+        steps: &[
+            Run("genv activate --id one --gpus 1"),
+            Unset("GENV_GPUS"),
+            Run("genv attach --refresh"),
+            Has("GENV_GPUS", "1"),
+            Run("genv envs --reset >/dev/null"),
+            Fails("genv attach --refresh", 0, "environment one has ended"),
+            AsBefore,
+        ],
+    },
+    Scenario {
+        name: "an environment is joined although another is asked for at start",
+        given: &[],
+        files: &[],
+        steps: &[
+            Run("genv activate --id one --gpus 1"),
+            Export("GENV_PREACTIVATE", "1"),
+            Export("GENV_PREACTIVATE_GPUS", "2"),
+            Run("SETUP"),
+            Has("GENV_ENVIRONMENT_ID", "one"),
+            Has("CUDA_VISIBLE_DEVICES", "0"),
+            Lacks("GENV_PREACTIVATE"),
+            Lacks("GENV_PREACTIVATE_GPUS"),
+            Run("genv deactivate"),
+            AsBefore,
+        ],
+    },
+    Scenario {
+        name: "a name with which no program could be started is left out",
+        given: &[],
+        files: &[],
+        steps: &[
+            Run("genv activate --id one --gpus 1"),
+            Run("perl -i -pe 's/\"name\": null/\"name\": \"@{[\"x\" x 200000]}\"/' $GENV_TMPDIR/envs.json"),
+            Run("genv config --refresh"),
+            Lacks("GENV_ENVIRONMENT_NAME"),
+            Has("CUDA_VISIBLE_DEVICES", "0"),
+            Prints("/bin/echo started", "started\n"),
+            Run("genv deactivate"),
+            AsBefore,
+        ],
+    },
+    Scenario {
+        name: "a state of ten megabytes is named in a line, and the environment of the shell goes on",
+        given: &[],
+        files: &[],
+        steps: &[
+            Run("genv activate --id one --gpus 1"),
+            Run("perl -e 'print \"[\" x 10000000' >$GENV_TMPDIR/envs.json"),
+            Fails("SETUP", 0, "envs.json is damaged: it is not JSON"),
+            Has("GENV_ENVIRONMENT_ID", "one"),
+            Fails("genv deactivate", 0, "envs.json is damaged: it is not JSON"),
+            AsBefore,
+        ],
+    },
+    Scenario {
+        name: "a process that has got the pid of a member is none",
+        given: &[("CUDA_VISIBLE_DEVICES", "0")],
+        files: &[],
+        steps: &[
+            Run("genv activate --id one --gpus 2"),
+            // As if the member had been started at another time.
+            Run(
+                "sed -i 's/\"start_time_ticks\": */&1/' $GENV_TMPDIR/genv-members.json $GENV_TMPDIR/genv-confirmed-*.json",
+            ),
+            Prints("genv envs query --query eid", ""),
+            Prints("genv devices find --eid one", "\n"),
+            Fails("genv config --refresh", 0, "environment one has ended"),
+            AsBefore,
+            // As if genv 1.4.3 had written of a process long ago.
+            Run("genv activate --id one --gpus 2"),
+            Run("rm $GENV_TMPDIR/genv-members.json $GENV_TMPDIR/genv-confirmed-*.json"),
+            Run("touch -d 2001-01-01 $GENV_TMPDIR/envs.json"),
+            Prints("genv envs query --query eid", ""),
+            Fails("genv attach --refresh", 0, "environment one has ended"),
+            AsBefore,
+        ],
+    },
+];
+
+fn run_all(shell: Shell) -> Result<()> {
+    SCENARIOS.iter().try_for_each(|scenario| run(scenario, shell))
+}
+
+#[test]
+fn every_scenario_works_in_bash() -> Result<()> {
+    run_all(Shell::Bash)
+}
+
+#[test]
+fn every_scenario_works_in_zsh() -> Result<()> {
+    run_all(Shell::Zsh)
+}
+
+#[test]
+fn every_scenario_works_in_fish() -> Result<()> {
+    run_all(Shell::Fish)
+}

@@ -1,0 +1,204 @@
+//! Shells in a real terminal: Ctrl-C, Ctrl-Z, windows.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use genv_tests::shell::{Account, Shell};
+use genv_tests::terminal::{PROMPT, Terminal, start_up};
+
+use crate::shells::inherited::INHERITED;
+
+pub(crate) const MARK: &str = "(genv) ";
+
+#[test]
+fn whoever_types_into_a_shell_is_told_that_its_environment_ended() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let mut terminal = Terminal::start(&account, shell, &INHERITED)?;
+        let shown = terminal.wait(PROMPT)?;
+        ensure!(shown.contains("has ended"), "{shell}: {shown}");
+        ensure!(!shown.contains(MARK), "{shell}: {shown}");
+        let (shown, code) = terminal.run("env | grep -e GENV_E -e GENV_R")?;
+        ensure!(code == 1, "{shell}: {shown}");
+    }
+    Ok(())
+}
+
+/// An account whose start-up file sets genv up.
+pub(crate) fn set_up(shell: Shell) -> Result<Account> {
+    let account = Account::new()?;
+    start_up(&account, shell, "", "")?;
+    Ok(account)
+}
+
+/// A shell with genv, at its prompt.
+pub(crate) fn ready(account: &Account, shell: Shell) -> Result<Terminal> {
+    let mut terminal = Terminal::start(account, shell, &[])?;
+    terminal.wait(PROMPT)?;
+    Ok(terminal)
+}
+
+/// Runs a line that succeeds.
+pub(crate) fn succeed(terminal: &mut Terminal, line: &str) -> Result<String> {
+    let (shown, code) = terminal.run(line)?;
+    ensure!(code == 0, "{terminal:?}: {line}: {code} {shown}");
+    Ok(shown)
+}
+
+#[test]
+fn genv_without_a_command_shows_the_overview_in_a_shell_that_is_set_up() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let mut terminal = ready(&account, shell)?;
+        succeed(&mut terminal, "genv activate --id e1 --name training --gpus 1")?;
+        let shown = succeed(&mut terminal, "stty cols 80; genv")?;
+        for part in ["MEMORY GiB", "training", "'genv --help' lists"] {
+            ensure!(shown.contains(part), "{shell}: {part}: {shown}");
+        }
+    }
+    Ok(())
+}
+
+/// A shell that has all devices, and another one.
+fn all_held(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
+    let mut holder = ready(account, shell)?;
+    succeed(&mut holder, "genv activate --id holder --gpus 4")?;
+    Ok((holder, ready(account, shell)?))
+}
+
+fn start_waiting(terminal: &mut Terminal) -> Result<()> {
+    terminal.type_line("genv activate --gpus 1 --wait")?;
+    terminal.wait("waiting")?;
+    Ok(())
+}
+
+/// The holder leaves, and the one who waits gets a device.
+fn ends_waiting(holder: &mut Terminal, terminal: &mut Terminal) -> Result<()> {
+    succeed(holder, "genv deactivate")?;
+    terminal.wait(&format!("{MARK}{PROMPT}"))?;
+    succeed(terminal, "env | grep CUDA_VISIBLE_DEVICES=0")?;
+    Ok(())
+}
+
+#[test]
+fn control_c_ends_waiting_and_nothing_else() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let (mut holder, mut terminal) = all_held(&account, shell)?;
+        succeed(&mut terminal, "env | sort >before")?;
+        terminal.wait(PROMPT)?;
+        start_waiting(&mut terminal)?;
+        terminal.press_control('c')?;
+        terminal.wait(PROMPT)?;
+        let (shown, code) = terminal.run("")?;
+        ensure!(code == 130, "{shell}: {code} {shown}");
+        succeed(&mut terminal, "env | sort | cmp - before")?;
+        let shown = succeed(&mut terminal, "genv envs query --query eid")?;
+        ensure!(shown.contains("holder"), "{shell}: {shown}");
+
+        // And waiting goes on where it is not ended.
+        start_waiting(&mut terminal)?;
+        ends_waiting(&mut holder, &mut terminal)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn control_c_ends_a_script_that_waits_and_what_comes_after_it() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let (_holder, mut terminal) = all_held(&account, shell)?;
+        let wait = "genv activate --gpus 1 --wait";
+        let script = format!("{}\n{wait}\necho went on\n", shell.setup());
+        fs::write(account.home().join("script"), script)?;
+        for line in [
+            format!("{shell} script"),
+            match shell {
+                Shell::Bash | Shell::Zsh => format!("while :; do {wait}; echo went on; done"),
+                Shell::Fish => format!("while true; {wait}; echo went on; end"),
+            },
+        ] {
+            terminal.type_line(&line)?;
+            terminal.wait("waiting")?;
+            terminal.press_control('c')?;
+            let shown = terminal.wait(PROMPT)?;
+            ensure!(!shown.contains("went on"), "{shell}: {line}: {shown}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn two_windows_share_an_environment_that_ends_with_the_last_of_them() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let mut first = ready(&account, shell)?;
+        let mut second = ready(&account, shell)?;
+        succeed(&mut first, "genv activate --id shared --gpus 2")?;
+        succeed(&mut second, "genv activate --id shared")?;
+        succeed(&mut second, "env | grep CUDA_VISIBLE_DEVICES=0,1")?;
+        let shown = succeed(&mut second, "genv envs query --eid shared --query pids")?;
+        for terminal in [&first, &second] {
+            ensure!(shown.contains(&terminal.pid().to_string()), "{shell}: {shown}");
+        }
+        // The window is closed by force.
+        drop(first);
+        let mut third = ready(&account, shell)?;
+        let shown = succeed(&mut third, "genv devices find --eid shared")?;
+        ensure!(shown.contains("0,1"), "{shell}: {shown}");
+        succeed(&mut second, "genv deactivate")?;
+        let shown = succeed(&mut third, "genv devices find --eid shared")?;
+        ensure!(!shown.contains("0,1"), "{shell}: {shown}");
+        succeed(&mut second, "genv activate --id alone --gpus 4")?;
+        drop(second);
+        succeed(&mut third, "genv activate --gpus 4")?;
+    }
+    Ok(())
+}
+
+/// Prints the variables that are an environment's business; shells below shells change others themselves.
+const OURS: &str = "env | grep -e '^GENV' -e '^CUDA' -e '^PATH=' | sort";
+
+#[test]
+fn shells_below_a_shell_join_its_environment_and_leave_it_alone() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let mut terminal = ready(&account, shell)?;
+        succeed(&mut terminal, &format!("{OURS} >before"))?;
+        succeed(&mut terminal, "genv activate --id one --gpus 1")?;
+        // Another shell in its place: the same process.
+        terminal.type_line(&format!("exec {shell}"))?;
+        terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        let shown = succeed(&mut terminal, "genv envs find --pid PID".replace("PID", shell.pid()).as_str())?;
+        ensure!(shown.contains("one"), "{shell}: {shown}");
+        for below in Shell::ALL {
+            start_up(&account, below, "", "")?;
+            terminal.type_line(below.name())?;
+            terminal.wait(&format!("{MARK}{PROMPT}"))?;
+            terminal.type_line("genv deactivate")?;
+            terminal.wait(PROMPT)?;
+            terminal.type_line(&format!("{OURS} | cmp - before; echo \"<left:{}>\"", below.code()))?;
+            terminal.wait("<left:0>")?;
+            terminal.type_line("exit")?;
+            terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        }
+        succeed(&mut terminal, "env | grep CUDA_VISIBLE_DEVICES=0")?;
+        succeed(&mut terminal, "genv deactivate")?;
+        succeed(&mut terminal, &format!("{OURS} | cmp - before"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn control_z_does_not_stop_what_a_shell_waits_for() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let (mut holder, mut terminal) = all_held(&account, shell)?;
+        start_waiting(&mut terminal)?;
+        terminal.press_control('z')?;
+        // A line of another shell later, it still waits, and gets what it waits for.
+        succeed(&mut holder, "genv envs >/dev/null")?;
+        ends_waiting(&mut holder, &mut terminal)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,256 @@
+//! What the real program is called with, in every mode. It is a program that tells: the real ones refuse some of these
+//! modes on a simulated driver.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use crate::shims::stage::{GENERATIONS, Stage, called_with, real, text};
+
+#[test]
+fn every_mode_gets_the_environments_devices_where_it_takes_them() -> Result<()> {
+    let stage = Stage::new()?;
+    for (typed, called) in [
+        // Rewritten on the way back.
+        ("", "-i 0,1"),
+        ("-l 5", "-i 0,1 -l 5"),
+        ("-lms 500", "-i 0,1 -lms 500"),
+        ("-L", "-L"),
+        ("-q -x", "-i 0,1 -q -x"),
+        ("--query-compute-apps=pid --format=csv", "-i 0,1 --query-compute-apps=pid --format=csv"),
+        // Restricted.
+        ("-q", "-i 0,1 -q"),
+        ("-q -d MEMORY", "-i 0,1 -q -d MEMORY"),
+        ("--query-gpu=index --format=csv", "-i 0,1 --query-gpu=index --format=csv"),
+        ("--query-supported-clocks=gr --format=csv", "-i 0,1 --query-supported-clocks=gr --format=csv"),
+        ("--query-remapped-rows=gpu_uuid", "-i 0,1 --query-remapped-rows=gpu_uuid"),
+        ("--query-accounted-apps=pid", "-i 0,1 --query-accounted-apps=pid"),
+        ("--query-retired-pages=gpu_uuid", "-i 0,1 --query-retired-pages=gpu_uuid"),
+        ("-pm 1", "-i 0,1 -pm 1"),
+        ("-pl 250", "-i 0,1 -pl 250"),
+        ("-c 0", "-i 0,1 -c 0"),
+        ("-e 0", "-i 0,1 -e 0"),
+        ("-r", "-i 0,1 -r"),
+        ("-mig 1", "-i 0,1 -mig 1"),
+        ("-lgc 1500,1500", "-i 0,1 -lgc 1500,1500"),
+        ("-ac 2000,800", "-i 0,1 -ac 2000,800"),
+        ("-r -i 3,1", "-r -i 1"),
+        ("--id=3,0 -r", "--id=0 -r"),
+        ("-i=0 -i 1,0,3 -r", "-i=0 -i 0,1 -r"),
+        ("-g 3,1 -r", "-g 1 -r"),
+        ("--gpu=0 -q", "--gpu=0 -q"),
+        ("-psl 1", "-i 0,1 -psl 1"),
+        // Subcommands.
+        ("dmon", "dmon -i 0,1"),
+        ("dmon -c 1 -i 1,2", "dmon -c 1 -i 1"),
+        ("pmon -c 1", "pmon -i 0,1 -c 1"),
+        ("mig -lgi", "mig -i 0,1 -lgi"),
+        ("mig -dgi", "mig -i 0,1 -dgi"),
+        ("clocks --sync-boost-list", "clocks -i 0,1 --sync-boost-list"),
+        ("vgpu -q", "vgpu -i 0,1 -q"),
+        ("gpm -g", "gpm -i 0,1 -g"),
+        ("power-profiles -l -i 1", "power-profiles -l -i 1"),
+        ("compute-policy -l", "compute-policy -i 0,1 -l"),
+        ("boost-slider -l", "boost-slider -i 0,1 -l"),
+        ("base-clocks", "base-clocks -i 0,1"),
+        ("power-hint -l", "power-hint -i 0,1 -l"),
+        ("conf-compute -gg", "conf-compute -i 0,1 -gg"),
+        ("daemon", "daemon -i 0,1"),
+        ("encodersessions", "encodersessions -i 0,1"),
+        ("fbcsessions -l 1", "fbcsessions -i 0,1 -l 1"),
+        // One device at a time.
+        ("nvlink -s", "nvlink -i 0 -s\nnvlink -i 1 -s"),
+        ("c2c -s", "c2c -i 0 -s\nc2c -i 1 -s"),
+        ("pci -gErrCnt", "pci -i 0 -gErrCnt\npci -i 1 -gErrCnt"),
+        ("nvlink -s -i 1", "nvlink -s -i 1"),
+        // The topology between the environment's devices, and of the machine.
+        ("topo -p -i 0,1", "topo -p -i 0,1"),
+        ("topo -n 1 -i 0", "topo -n 1 -i 0"),
+        ("topo -p -i 1,1", "topo -p -i 1,1"),
+        ("topo -p -i 0,2", "No devices were found"),
+        ("topo -n 1 -i 3", "No devices were found"),
+        ("topo -m", "topo -m"),
+        ("topo -mp", "topo -mp"),
+        ("topo -p2p r", "topo -p2p r"),
+        // Untouched.
+        ("-h", "-h"),
+        ("--help", "--help"),
+        ("--help-query-gpu", "--help-query-gpu"),
+        ("--version", "--version"),
+        ("-B", "-B"),
+        ("--dtd", "--dtd"),
+        ("-q -u", "-q -u"),
+        ("-q -u -i 3", "-q -u -i 3"),
+        ("-t 0", "-t 0"),
+        ("drain -p 0 -q", "drain -p 0 -q"),
+        ("replay -f log", "replay -f log"),
+        ("mig -h", "mig -h"),
+        ("nosuch", "nosuch"),
+        ("--nosuch", "--nosuch"),
+        ("-i3", "-i3"),
+    ] {
+        assert_eq!(stage.recorded("mine", typed)?, called, "{typed}");
+    }
+    Ok(())
+}
+
+/// What the help of a real program tells of: a section's options, in all spellings.
+fn options(help: &str, section: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| line.trim() != section);
+    let lines = lines.skip(1).take_while(|line| !line.ends_with(" OPTIONS:"));
+    let mut options = Vec::new();
+    // What an option is for is further to the right.
+    for line in lines.filter(|line| line.len() - line.trim_start().len() < 20) {
+        for word in line.split_whitespace().take_while(|word| word.starts_with('-')) {
+            options.push(word.trim_end_matches(['=', ',']).to_owned());
+        }
+    }
+    options
+}
+
+/// The subcommands that a help tells of: each has a help of its own.
+fn subcommands(help: &str) -> Vec<String> {
+    let parts = help.split("\"nvidia-smi ").skip(1);
+    let subcommands = parts.filter_map(|part| part.split_once(" -h\""));
+    subcommands.map(|(name, _)| name.to_owned()).collect()
+}
+
+#[test]
+fn all_that_real_programs_help_with_gets_the_environments_devices() -> Result<()> {
+    let stage = Stage::new()?;
+    let mut helps = vec![include_str!("../../fixtures/nvidia-smi/580-options.txt").to_owned()];
+    for generation in GENERATIONS {
+        helps.push(text(&Command::new(real(generation)).arg("-h").output()?.stdout));
+    }
+    let all = |section: &str| -> BTreeSet<String> { helps.iter().flat_map(|help| options(help, section)).collect() };
+    let settings = all("DEVICE MODIFICATION OPTIONS:");
+    ensure!(settings.len() > 50, "{settings:?}");
+    let questions = ["LIST", "SUMMARY", "QUERY", "SELECTIVE QUERY"];
+    let questions = questions.map(|section| all(&format!("{section} OPTIONS:")));
+    for option in settings.iter().chain(questions.iter().flatten()) {
+        let line = format!("{option} 1");
+        let expected = match option.as_str() {
+            "-i" | "--id" => line.clone(),
+            // They take no devices.
+            "-L" | "--list-gpus" | "-B" | "--list-excluded-gpus" | "-u" | "--unit" | "--dtd" => line.clone(),
+            // That goes to a file which the shim writes.
+            "-f" | "--filename" => "-i 0,1".to_owned(),
+            _ => format!("-i 0,1 {line}"),
+        };
+        let mut command = stage.recorder("nvidia-smi");
+        // That it fails is no answer, which would go into the file.
+        let output = command.current_dir(stage.folder()).args(line.split(' ')).output()?;
+        assert_eq!(called_with(&text(&output.stdout)), expected);
+    }
+
+    let known: BTreeSet<String> = helps.iter().flat_map(|help| subcommands(help)).collect();
+    ensure!(known.len() > 20, "{known:?}");
+    for subcommand in known {
+        let called = stage.recorded("alone", &subcommand)?;
+        match subcommand.as_str() {
+            // They are about the whole machine, or name their devices otherwise.
+            "topo" | "drain" | "replay" => assert_eq!(called, subcommand),
+            _ => assert_eq!(called, format!("{subcommand} -i 2")),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn lists_end_where_the_real_program_takes_no_more() -> Result<()> {
+    let stage = Stage::new()?;
+    let sixteen = "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15";
+    for (environment, typed, called) in [
+        ("five", "dmon", "dmon -i 0,1,2,3,4".to_owned()),
+        ("wide", "dmon", format!("dmon -i {sixteen}")),
+        ("five", "pmon", "[all 1] pmon -i 0,1,2,3,4".to_owned()),
+        ("five", "pmon -i 0,1", "pmon -i 0,1".to_owned()),
+        ("wide", "pmon", format!("[all 1] pmon -i {sixteen}")),
+        ("alone", "nvlink -s", "nvlink -i 2 -s".to_owned()),
+        ("alone", "encodersessions -l 1", "encodersessions -i 2 -l 1".to_owned()),
+    ] {
+        assert_eq!(stage.recorded(environment, typed)?, called, "{environment} {typed}");
+    }
+    let mut command = stage.recorder("nvidia-smi");
+    let output = command.arg("dmon").env("GENV_ENVIRONMENT_ID", "wide").output()?;
+    assert!(text(&output.stderr).contains("the first 16 of 18 devices"), "{output:?}");
+    Ok(())
+}
+
+#[test]
+fn settings_never_reach_a_device_that_is_not_the_environments() -> Result<()> {
+    let stage = Stage::new()?;
+    let settings =
+        ["-pm 1", "-r", "-pl 100", "-mig 0", "--gpu-reset", "-r -i 3", "mig -dgi", "clocks --sync-boost-add"];
+    for typed in settings {
+        let called = stage.recorded("free", typed)?;
+        assert_eq!(called, "No devices were found", "{typed}");
+        // Nobody knows what an environment has that does not exist any more.
+        assert_eq!(stage.recorded("gone", typed)?, "", "{typed}");
+    }
+    for typed in [
+        "-r -i 3",
+        "-r -i GPU-00000000-0000-0000-0000-000000000003",
+        "-r -g 3",
+        "--gpu=3 -r",
+        "-r -i 0 -i 3",
+        "-r -i 0 -g 3",
+        "power-profiles -sr 1 -i 3",
+        "-pm 1 --id=2,3",
+    ] {
+        assert_eq!(stage.recorded("mine", typed)?, "No devices were found", "{typed}");
+    }
+    std::fs::write(stage.state().join("envs.json"), "{\"envs\": [")?;
+    let output = stage.recorder("nvidia-smi").args(["-pm", "1"]).output()?;
+    assert_eq!((output.status.code(), called_with(&text(&output.stdout))), (Some(1), String::new()));
+    assert!(text(&output.stderr).contains("envs.json"), "{output:?}");
+    Ok(())
+}
+
+#[test]
+fn outside_an_environment_the_real_program_is_untouched() -> Result<()> {
+    let stage = Stage::new()?;
+    for line in ["", "-L", "-pm 1", "-q -x", "dmon", "nvlink -s"] {
+        assert_eq!(stage.recorded("", line)?, line, "an empty variable names none");
+        let mut command = stage.recorder("nvidia-smi");
+        let output = command.args(line.split_whitespace()).env_remove("GENV_ENVIRONMENT_ID").output()?;
+        assert_eq!(called_with(&text(&output.stdout)), line);
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(7), String::new()));
+
+        let mut command = stage.recorder("nvidia-smi");
+        let output = command.args(line.split_whitespace()).env("GENV_BYPASS", "1").output()?;
+        assert_eq!(called_with(&text(&output.stdout)), line, "bypassed");
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(7), String::new()));
+    }
+    Ok(())
+}
+
+#[test]
+fn after_its_environment_a_shell_sees_everything_and_is_told() -> Result<()> {
+    let stage = Stage::new()?;
+    for line in ["", "-L", "-q"] {
+        let mut command = stage.recorder("nvidia-smi");
+        let output = command.args(line.split_whitespace()).env("GENV_ENVIRONMENT_ID", "gone").output()?;
+        assert_eq!(called_with(&text(&output.stdout)), line);
+        assert!(text(&output.stderr).contains("environment \"gone\" does not exist any more"), "{output:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn hostile_names_neither_run_nor_play_tricks_on_the_terminal() -> Result<()> {
+    let stage = Stage::new()?;
+    let witness = stage.folder().join("witness");
+    let eid = format!("$(touch {0}) `touch {0}`; touch {0}; '\"\u{1b}]0;x\u{7}\n", witness.display());
+    for line in ["", "-pm 1", "-i $(touch_me)\u{1b}[31m"] {
+        for environment in [eid.as_str(), "mine"] {
+            let mut command = stage.recorder("nvidia-smi");
+            let output = command.args(line.split_whitespace()).env("GENV_ENVIRONMENT_ID", environment).output()?;
+            let said = text(&output.stderr);
+            assert!(!said.contains('\u{1b}') && said.lines().count() <= 1, "{said:?}");
+        }
+    }
+    assert!(!witness.exists());
+    Ok(())
+}

@@ -1,0 +1,348 @@
+//! What is shown: the environment's devices, its memory, its processes, and not a byte else changed.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::shims::stage::{GENERATIONS, MIG_OF_1, MIG_OF_3, Stage, UUID, assert_same, real_output, text};
+
+/// What a shim prints when all goes well.
+fn shown(stage: &Stage, generation: u32, arguments: &[&str]) -> Result<String> {
+    let output = stage.nvidia_smi(generation).args(arguments).output()?;
+    ensure!(output.status.success(), "{generation} {arguments:?}: {output:?}");
+    // Only the summary reports the content that it leaves out.
+    let said = text(&output.stderr);
+    let is_summary = arguments.first().is_none_or(|first| *first == "-f");
+    ensure!(
+        said.lines().all(|line| is_summary && line.contains("used by others")),
+        "{generation} {arguments:?}: {output:?}"
+    );
+    Ok(text(&output.stdout))
+}
+
+#[test]
+fn the_summary_reports_in_a_line_what_others_use_of_a_device() -> Result<()> {
+    let stage = Stage::new()?;
+    for generation in GENERATIONS {
+        let said = text(&stage.nvidia_smi(generation).output()?.stderr);
+        assert_eq!(
+            said,
+            "genv: 1.0 GiB of device 0 are used by others: 'genv who 0' tells more\n\
+             genv: 6.0 GiB of device 1 are used by others: 'genv who 1' tells more\n",
+            "{generation}"
+        );
+    }
+    Ok(())
+}
+
+/// Without the first line, which is the time.
+fn without_time(table: &str) -> &str {
+    table.split_once('\n').map_or(table, |(_, rest)| rest)
+}
+
+/// The lines of a document that are the same in the next: neither a time, nor the limit that nvidia-smi takes from
+/// uninitialised memory, for the simulated library does not tell it.
+fn steady(document: &str) -> Vec<&str> {
+    let is_steady = |line: &&str| {
+        let is_table_time = line.ends_with("       ") && !line.starts_with(' ');
+        !line.contains("<timestamp>") && !line.contains("<default_power_limit>") && !is_table_time
+    };
+    document.lines().filter(is_steady).collect()
+}
+
+/// With names in the place of pids, in the same width.
+fn without_pids(stage: &Stage, table: &str) -> String {
+    let width = |pid: u32, name: &str| (format!(" {pid:>9}  "), format!(" {name:>9}  "));
+    let (own, own_name) = width(stage.own.pid(), "own");
+    let (other, other_name) = width(stage.other.pid(), "other");
+    table.replace(&own, &own_name).replace(&other, &other_name)
+}
+
+#[test]
+fn the_table_shows_the_environment_in_the_layout_of_every_generation() -> Result<()> {
+    let stage = Stage::new()?;
+    for generation in GENERATIONS {
+        let table = shown(&stage, generation, &[])?;
+        let table = without_pids(&stage, without_time(&table));
+        insta::assert_snapshot!(format!("table_{generation}"), table);
+    }
+    Ok(())
+}
+
+#[test]
+fn all_of_a_table_that_is_not_the_environments_business_is_the_real_programs() -> Result<()> {
+    let stage = Stage::new()?;
+    for generation in GENERATIONS {
+        let real = text(&real_output(&stage, generation, &["-i", "0,1"])?.stdout);
+        let other = format!(" {} ", stage.other.pid());
+        let is_memory = |line: &&str| line.contains("MiB / ") && !line.contains("65536MiB");
+        let kept = real.lines().skip(1).filter(|line| !line.contains(&other) && !is_memory(line));
+        let table = shown(&stage, generation, &[])?;
+        let shown = table.lines().skip(1).filter(|line| !is_memory(line));
+        let (shown, kept): (Vec<&str>, Vec<&str>) = (shown.collect(), kept.collect());
+        assert_same(&shown, &kept, &format!("{generation}"));
+    }
+    Ok(())
+}
+
+#[test]
+fn named_devices_are_shown_as_far_as_they_are_the_environments() -> Result<()> {
+    let stage = Stage::new()?;
+    // 535 tells PCI addresses by the simulated library too.
+    let indices = |ids: &str| -> Result<String> {
+        let query = ["--query-gpu=index", "--format=csv,noheader", "-i", ids];
+        Ok(shown(&stage, 535, &query)?.replace('\n', " "))
+    };
+    for (ids, expected) in [
+        ("0,1,2,3,99", "0 1 "),
+        ("1", "1 "),
+        ("2,1", "1 "),
+        (UUID[1], "1 "),
+        (MIG_OF_1, "1 "),
+        (&format!("{},{},0", UUID[2], MIG_OF_3), "0 "),
+        ("00000000:01:00.0,nosuch", "0 "),
+    ] {
+        assert_eq!(indices(ids)?, expected, "{ids}");
+    }
+    for ids in ["2", UUID[2], MIG_OF_3, "-1", "", "99", "x,y"] {
+        let output = stage.nvidia_smi(550).args(["-i", ids]).output()?;
+        assert_eq!(text(&output.stdout), "No devices were found\n", "{ids}");
+        assert_eq!(output.status.code(), Some(6), "{ids}");
+        assert!(text(&output.stderr).contains("attached to 0,1"), "{output:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_list_has_the_environments_gpus_with_their_mig_devices() -> Result<()> {
+    let stage = Stage::new()?;
+    for generation in GENERATIONS {
+        let real = text(&real_output(&stage, generation, &["-L"])?.stdout);
+        let end = real.find("GPU 2").context("no GPU 2")?;
+        assert!(real[..end].contains(MIG_OF_1));
+        assert_eq!(shown(&stage, generation, &["-L"])?, real[..end], "{generation}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_takes_devices_is_the_real_programs_answer_about_them() -> Result<()> {
+    let stage = Stage::new()?;
+    for generation in GENERATIONS {
+        for arguments in [
+            &["-q", "-d", "MEMORY,UTILIZATION"][..],
+            &["--query-gpu=index,uuid,memory.used,memory.total", "--format=csv"],
+            &["--query-compute-apps=gpu_uuid,name", "--format=csv"],
+            &["-pm", "1"],
+        ] {
+            let real = real_output(&stage, generation, &[arguments, &["-i", "0,1"]].concat())?;
+            let stamped = |text: &str| -> Vec<String> {
+                text.lines().filter(|line| !line.starts_with("Timestamp")).map(str::to_owned).collect()
+            };
+            assert_same(
+                &stamped(&shown(&stage, generation, arguments)?),
+                &stamped(&text(&real.stdout)),
+                &format!("{generation} {arguments:?}"),
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn compute_processes_are_the_environments_where_pids_are_told() -> Result<()> {
+    let stage = Stage::new()?;
+    let (own, other) = (stage.own.pid(), stage.other.pid());
+    for generation in GENERATIONS {
+        for format in ["csv", "csv,noheader", "csv,noheader,nounits"] {
+            for columns in ["gpu_uuid,pid,process_name,used_gpu_memory", "name,pid", "pid"] {
+                let columns = format!("--query-compute-apps={columns}");
+                let format = format!("--format={format}");
+                let real = real_output(&stage, generation, &[&columns, &format, "-i", "0,1"])?;
+                let real = text(&real.stdout);
+                let is_others = |line: &&str| line.split(", ").any(|field| field == other.to_string());
+                let kept: Vec<&str> = real.lines().filter(|line| !is_others(line)).collect();
+                assert!(kept.len() < real.lines().count() && real.contains(&own.to_string()));
+                let shown = shown(&stage, generation, &[&columns, &format])?;
+                let shown: Vec<&str> = shown.lines().collect();
+                assert_same(&shown, &kept, &format!("{generation} {columns} {format}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_document_has_the_environments_processes_and_is_otherwise_untouched() -> Result<()> {
+    let stage = Stage::new()?;
+    let pid = |pid: u32| format!("<pid>{pid}</pid>");
+    for generation in GENERATIONS {
+        for arguments in [&["-q", "-x"][..], &["-x", "-q", "--dtd"]] {
+            let real = real_output(&stage, generation, &[arguments, &["-i", "0,1"]].concat())?;
+            let real = text(&real.stdout);
+            let mut expected = String::new();
+            for (number, part) in real.split("\n\t\t\t<process_info>").enumerate() {
+                let end = part.find("</process_info>").map_or(0, |end| end + "</process_info>".len());
+                if number == 0 {
+                    expected += part;
+                } else if part[..end].contains(&pid(stage.other.pid())) {
+                    expected += &part[end..];
+                } else {
+                    expected += "\n\t\t\t<process_info>";
+                    expected += part;
+                }
+            }
+            assert!(expected.len() < real.len());
+            let shown = shown(&stage, generation, arguments)?;
+            assert_same(&steady(&shown), &steady(&expected), &format!("{generation}"));
+            assert!(shown.contains(&pid(stage.own.pid())));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_gets_what_a_terminal_would() -> Result<()> {
+    let stage = Stage::new()?;
+    let file = stage.folder().join("log");
+    std::fs::write(&file, "what was there before\n".repeat(1000))?;
+    for arguments in
+        [&["-f", file.to_str().context("a path")?][..], &["-q", "-x", "-f", file.to_str().context("a path")?]]
+    {
+        assert_eq!(shown(&stage, 550, arguments)?, "");
+        let written = std::fs::read_to_string(&file)?;
+        let direct = shown(&stage, 550, &arguments[..arguments.len() - 2])?;
+        assert_same(&steady(&written), &steady(&direct), &format!("{arguments:?}"));
+        assert!(!written.contains(&stage.other.pid().to_string()));
+    }
+    // A file that cannot be written is the real program's to complain about.
+    let output = stage.nvidia_smi(550).args(["-f", "/nonexistent/log"]).output()?;
+    let real = real_output(&stage, 550, &["-f", "/nonexistent/log"])?;
+    assert_eq!((output.status, output.stdout), (real.status, real.stdout));
+    Ok(())
+}
+
+#[test]
+fn a_file_is_replaced_by_answers_alone() -> Result<()> {
+    let stage = Stage::new()?;
+    let file = stage.folder().join("log");
+    let path = file.to_str().context("a path")?;
+    let run = |generation, arguments: &[&str]| {
+        std::fs::write(&file, "kept\n")?;
+        let mut command = stage.nvidia_smi(generation);
+        command.env("GENV_ENVIRONMENT_ID", "alone");
+        let output = command.args(arguments).args(["-f", path]).output()?;
+        anyhow::Ok((output, std::fs::read_to_string(&file)?))
+    };
+    for generation in GENERATIONS {
+        for refused in [
+            &["-l", "0"][..],
+            &["-lms", "0"],
+            &["-L"],
+            &["-q", "-x", "-l", "0"],
+            &["--query-compute-apps=pid,nosuch", "--format=csv"],
+        ] {
+            let (shim, content) = run(generation, refused)?;
+            assert_eq!(content, "kept\n", "{generation} {refused:?}");
+            let real = real_output(&stage, generation, &[refused, &["-f", path]].concat())?;
+            assert_eq!(
+                (text(&shim.stdout), shim.status),
+                (text(&real.stdout), real.status),
+                "{generation} {refused:?}"
+            );
+            ensure!(!shim.status.success());
+        }
+        // No process is an answer too.
+        for (format, expected) in [("csv,noheader", ""), ("csv", "pid\n")] {
+            let format = format!("--format={format}");
+            let (shim, content) = run(generation, &["--query-compute-apps=pid", &format])?;
+            assert_eq!((&*content, shim.status.code()), (expected, Some(0)));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_written_is_said() -> Result<()> {
+    let stage = Stage::new()?;
+    let full = || std::fs::File::options().write(true).open("/dev/full");
+    for arguments in [&[][..], &["-L"], &["-q", "-x"], &["-f", "/dev/full"]] {
+        let mut command = stage.nvidia_smi(550);
+        let output = command.args(arguments).stdout(full()?).output()?;
+        let said = text(&output.stderr);
+        ensure!(output.status.code() == Some(1), "{arguments:?}: {output:?}");
+        ensure!(said.starts_with("genv: cannot write to ") && said.contains("No space left"), "{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn raw_shows_everybody_on_the_environments_devices() -> Result<()> {
+    let stage = Stage::new()?;
+    for generation in GENERATIONS {
+        let real = text(&real_output(&stage, generation, &["-i", "0,1"])?.stdout);
+        let raw = stage.nvidia_smi(generation).env("GENV_SMI", "raw").output()?;
+        assert_eq!(without_time(&text(&raw.stdout)), without_time(&real), "{generation}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_detached_environment_has_no_devices() -> Result<()> {
+    let stage = Stage::new()?;
+    let none = include_str!("../../fixtures/nvidia-smi/580-table-none.txt");
+    for generation in GENERATIONS {
+        for arguments in [
+            &[][..],
+            &["-L"],
+            &["-q"],
+            &["-q", "-x"],
+            &["--query-gpu=index", "--format=csv"],
+            &["-i", "0"],
+            &["dmon"],
+            &["nvlink", "-s"],
+            &["mig", "-lgi"],
+            &["topo", "-p", "-i", "0,1"],
+        ] {
+            let mut command = stage.nvidia_smi(generation);
+            let output = command.args(arguments).env("GENV_ENVIRONMENT_ID", "free").output()?;
+            assert_eq!(text(&output.stdout), none, "{generation} {arguments:?}");
+            assert_eq!(output.status.code(), Some(6), "{generation} {arguments:?}");
+            assert!(text(&output.stderr).contains("genv attach"), "{output:?}");
+            // As the real program says when it is asked for what is not there.
+            if arguments.is_empty() {
+                let real = real_output(&stage, generation, &["-i", "99"])?;
+                assert_eq!((real.status, real.stdout), (output.status, output.stdout));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn warnings_and_failures_of_the_real_program_come_through() -> Result<()> {
+    let stage = Stage::new()?;
+    for generation in GENERATIONS {
+        for arguments in [
+            &["--query-compute-apps=pid,nosuch", "--format=csv"][..],
+            &["-x"],
+            &["-L", "-i", "0"],
+            &["-i0"],
+            &["-q", "-i"],
+        ] {
+            let shim = stage.nvidia_smi(generation).args(arguments).output()?;
+            let real = real_output(&stage, generation, arguments)?;
+            assert_eq!(
+                (text(&shim.stdout), shim.status),
+                (text(&real.stdout), real.status),
+                "{generation} {arguments:?}"
+            );
+            assert!(!shim.status.success());
+        }
+    }
+    stage.simulation.rewrite("version: 1\nhosts: [{name: gpu02, devices: [{memory: 40gi}], environments: [], faults: [{init: driver_not_loaded}]}]");
+    for arguments in [&[][..], &["-L"], &["-q", "-x"]] {
+        let shim = stage.nvidia_smi(550).args(arguments).output()?;
+        let real = real_output(&stage, 550, arguments)?;
+        assert_eq!((text(&shim.stdout), shim.status.code()), (text(&real.stdout), Some(9)), "{arguments:?}");
+    }
+    Ok(())
+}

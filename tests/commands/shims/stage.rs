@@ -1,0 +1,213 @@
+//! A machine with an environment, and shims in front of real programs.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result};
+use genv_tests::nvml_sim::Simulation;
+use genv_tests::process::{Sleeper, program, write_script};
+use genv_tests::state::{self, Environment};
+use genv_tests::tools;
+
+/// The generations of which Debian has nvidia-smi.
+pub(crate) const GENERATIONS: [u32; 3] = [470, 535, 550];
+
+/// With what the simulated machine's devices are called.
+pub(crate) const UUID: [&str; 4] = [
+    "GPU-00000000-0000-0000-0000-000000000000",
+    "GPU-00000000-0000-0000-0000-000000000001",
+    "GPU-00000000-0000-0000-0000-000000000002",
+    "GPU-00000000-0000-0000-0000-000000000003",
+];
+pub(crate) const MIG_OF_1: &str = "MIG-00000000-0000-0000-0001-000000000001";
+pub(crate) const MIG_OF_3: &str = "MIG-00000000-0000-0000-0003-000000000001";
+
+/// A machine of four GPUs, of which 1 and 3 are split. The environment `mine` is attached to 0 (with 4 GiB of 40)
+/// and 1, `free` to none, `wide` to as many as there are names for. One process belongs to `mine`, one to nobody.
+pub(crate) struct Stage {
+    folder: tempfile::TempDir,
+    pub(crate) simulation: Simulation,
+    pub(crate) own: Sleeper,
+    pub(crate) other: Sleeper,
+}
+
+impl Stage {
+    pub(crate) fn new() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let own = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "mine")])?;
+        let other = Sleeper::start(&[("A", "1")])?;
+        let simulation = Simulation::new(&scenario(own.pid(), other.pid()));
+        let member = own.pid();
+        let stage = Self { folder, simulation, own, other };
+        fs::create_dir(stage.shims())?;
+        for name in ["nvidia-smi", "docker", "podman"] {
+            symlink(program("genv-shim")?, stage.shims().join(name))?;
+        }
+        fs::create_dir(stage.recorders())?;
+        for name in ["nvidia-smi", "docker", "podman"] {
+            write_script(&stage.recorders().join(name), RECORDER)?;
+        }
+        let environment = |eid: &str, devices: &[usize], gpu_memory| Environment {
+            eid: eid.to_owned(),
+            uid: rustix::process::getuid().as_raw(),
+            pids: vec![member],
+            devices: devices.to_vec(),
+            gpu_memory,
+        };
+        let wide: Vec<usize> = (0..18).collect();
+        let mut environments = vec![
+            environment("mine", &[0], Some("4gi")),
+            environment("free", &[], None),
+            environment("wide", &wide, None),
+            environment("five", &[0, 1, 2, 3, 4], None),
+            environment("alone", &[2], None),
+        ];
+        state::write(&stage.state(), 18, &environments)?;
+        // One amount for each attachment: the helper gives one to all, and the second device has none.
+        environments.clear();
+        let path = stage.state().join("devices.json");
+        let mut devices: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
+        let attachments = devices["devices"][1]["attachments"].as_array_mut();
+        let unlimited = serde_json::json!({"eid": "mine", "gpu_memory": null, "time": "20/11/2026 12:00:00"});
+        attachments.context("no attachments")?.push(unlimited);
+        fs::write(path, devices.to_string())?;
+        Ok(stage)
+    }
+
+    /// Puts other processes on the devices.
+    pub(crate) fn replace(&mut self, own: Sleeper, other: Sleeper) -> Result<()> {
+        self.simulation.rewrite(&scenario(own.pid(), other.pid()));
+        (self.own, self.other) = (own, other);
+        Ok(())
+    }
+
+    /// The folder of the shims.
+    pub(crate) fn shims(&self) -> PathBuf {
+        self.folder.path().join("shims")
+    }
+
+    /// The folder of programs that tell what they were called with.
+    pub(crate) fn recorders(&self) -> PathBuf {
+        self.folder.path().join("recorders")
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The shim `name` in the environment `mine`, in front of what is in `folders`.
+    pub(crate) fn shim(&self, name: &str, folders: &[&Path]) -> Command {
+        let mut path = vec![self.shims()];
+        path.extend(folders.iter().map(|folder| folder.to_path_buf()));
+        path.push("/usr/bin".into());
+        path.push("/bin".into());
+        let mut command = self.simulation.command(&self.shims().join(name));
+        command
+            .env("PATH", std::env::join_paths(path).expect("no colon in a path"))
+            .env("GENV_TMPDIR", self.state())
+            .env("GENV_ENVIRONMENT_ID", "mine")
+            .env_remove("GENV_BYPASS")
+            .env_remove("GENV_SMI")
+            .env_remove("GENV_SHIM_DEPTH");
+        command
+    }
+
+    /// The shim in front of the real nvidia-smi of a generation.
+    pub(crate) fn nvidia_smi(&self, generation: u32) -> Command {
+        let real = real(generation);
+        self.shim("nvidia-smi", &[real.parent().expect("it is in a folder")])
+    }
+
+    /// The shim in front of a program that tells what it was called with.
+    pub(crate) fn recorder(&self, name: &str) -> Command {
+        self.shim(name, &[&self.recorders()])
+    }
+
+    /// What the recorder behind `nvidia-smi` in this environment was called with, after this line was typed.
+    pub(crate) fn recorded(&self, environment: &str, line: &str) -> Result<String> {
+        let mut command = self.recorder("nvidia-smi");
+        command.env("GENV_ENVIRONMENT_ID", environment);
+        let output = command.args(line.split_whitespace()).output()?;
+        Ok(called_with(&text(&output.stdout)))
+    }
+}
+
+/// The real nvidia-smi of a generation.
+pub(crate) fn real(generation: u32) -> PathBuf {
+    tools::program(&format!("nvidia-smi-{generation}"), "nvidia-smi")
+}
+
+/// What the real nvidia-smi prints.
+pub(crate) fn real_output(stage: &Stage, generation: u32, arguments: &[&str]) -> Result<Output> {
+    let mut command = stage.simulation.command(&real(generation));
+    Ok(command.args(arguments).output()?)
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Compares line by line, and shows the first that differs rather than all.
+pub(crate) fn assert_same<S: AsRef<str>>(shown: &[S], expected: &[S], what: &str) {
+    let pairs = shown.iter().zip(expected);
+    for (number, (shown, expected)) in pairs.enumerate() {
+        assert_eq!(shown.as_ref(), expected.as_ref(), "{what}, line {}", number + 1);
+    }
+    assert_eq!(shown.len(), expected.len(), "{what}");
+}
+
+/// Tells its pid, its arguments, and what it was allowed to show.
+const RECORDER: &str = r#"#!/bin/sh
+echo "pid $$"
+for argument; do printf 'argument %s\n' "$argument"; done
+[ -z "${NVSMI_SHOW_ALL_DEVICES+set}" ] || echo "all $NVSMI_SHOW_ALL_DEVICES"
+exit 7
+"#;
+
+/// The arguments that recorders tell, one line for each time that one ran.
+pub(crate) fn called_with(output: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in output.lines() {
+        match (line.split_once(' '), lines.last_mut()) {
+            (Some(("pid", _)), _) => lines.push(String::new()),
+            (Some(("argument", argument)), Some(last)) => {
+                last.push_str(if last.is_empty() { "" } else { " " });
+                last.push_str(argument);
+            }
+            (Some(("all", all)), Some(last)) => *last = format!("[all {all}] {last}"),
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines.join("\n")
+}
+
+fn scenario(own: u32, other: u32) -> String {
+    let [zero, one, two, three] = UUID;
+    format!(
+        "version: 1
+hosts:
+- name: gpu02
+  environments: []
+  devices:
+  - {{name: NVIDIA A100-SXM4-40GB, memory: 40gi, utilization: 0.37, uuid: {zero}}}
+  - name: NVIDIA A100-SXM4-80GB
+    memory: 80gi
+    uuid: {one}
+    mig: [{{profile: 3g.40gb, memory: 40gi, uuid: {MIG_OF_1}}}, {{profile: 4g.40gb, memory: 40gi}}]
+  - {{name: NVIDIA GeForce RTX 3090, memory: 24gi, uuid: {two}, ecc: {{enabled: false}}, fans: [0.3, 0.3]}}
+  - name: NVIDIA A100-SXM4-80GB
+    memory: 80gi
+    uuid: {three}
+    mig: [{{profile: 7g.80gb, memory: 80gi, uuid: {MIG_OF_3}}}]
+  processes:
+  - {{pid: {own}, devices: [{{index: 0, memory: 3gi}}, {{index: \"1:1\", memory: 4gi}}]}}
+  - {{pid: {other}, devices: [{{index: 0, memory: 1gi}}, {{index: \"1:0\", memory: 5gi}}, {{index: \"1:1\", memory: 1gi}}, {{index: 2, memory: 1gi}}]}}
+"
+    )
+}

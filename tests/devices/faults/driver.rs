@@ -1,0 +1,117 @@
+//! A driver that is missing, replaced, or hangs as a whole.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use genv_tests::exporter::Setup;
+use genv_tests::footprint::Footprint;
+use genv_tests::metrics::Scrape;
+use genv_tests::nvml_sim::{self, Simulation};
+
+use crate::faults::{gpu_is_withdrawn, gpu_works, started, timestamp, two_devices};
+
+#[test]
+fn a_driver_that_is_installed_later_is_found() -> Result<()> {
+    let simulation = Simulation::new(&two_devices("", ""));
+    let folder = tempfile::tempdir()?;
+    let library = folder.path().join("libnvidia-ml.so.1");
+    let exporter = Setup::with_driver(&simulation)?.env("GENV_NVML_LIBRARY", &library).start()?;
+    let scrape = exporter.wait_for("a failed GPU collector", gpu_is_withdrawn)?;
+    ensure!(scrape.all("genv_device_up", &[]).is_empty());
+
+    std::os::unix::fs::symlink(nvml_sim::library(), &library)?;
+    let scrape = exporter.wait_for("devices", gpu_works)?;
+    ensure!(scrape.value("genv_host_simulated", &[])? == 0.0);
+    Ok(())
+}
+
+#[test]
+fn without_a_driver_the_automatic_source_serves_all_else() -> Result<()> {
+    let exporter =
+        Setup::new()?.flag("--gpu.source=auto").flag("--gpu.nvml-library=/nonexistent/libnvidia-ml.so.1").start()?;
+    let scrape = exporter.wait_for("a failed GPU collector", gpu_is_withdrawn)?;
+    ensure!(scrape.value("genv_host_up", &[])? == 1.0);
+    ensure!(scrape.value("genv_environments", &[])? == 0.0);
+    ensure!(exporter.log().contains("/nonexistent/libnvidia-ml.so.1"), "{}", exporter.log());
+    Ok(())
+}
+
+#[test]
+fn a_driver_that_cannot_be_initialized_is_tried_again() -> Result<()> {
+    let simulation = Simulation::new(&two_devices("", ""));
+    let exporter = started(&simulation)?;
+    exporter.wait_for("devices", gpu_works)?;
+
+    // The driver is being replaced: what was opened answers no more, and nothing can be opened.
+    simulation.rewrite(&two_devices("faults: [{reload: 1}, {init: driver_not_loaded}]", ""));
+    exporter.wait_for("withdrawn values", gpu_is_withdrawn)?;
+
+    simulation.rewrite(&two_devices("faults: [{reload: 1}]", ""));
+    exporter.wait_for("devices again", gpu_works)?;
+    Ok(())
+}
+
+#[test]
+fn a_reloaded_driver_is_opened_again() -> Result<()> {
+    let simulation = Simulation::new(&two_devices("", ""));
+    let exporter = started(&simulation)?;
+    exporter.wait_for("devices", gpu_works)?;
+    let before = exporter.scrape()?;
+    for generation in 1..=3 {
+        let version = format!("driver_version: 550.163.0{generation}");
+        let reload = format!("faults: [{{reload: {generation}}}]");
+        simulation.rewrite(&two_devices(&format!("{version}\n  {reload}"), ""));
+        let driver = format!("550.163.0{generation}");
+        exporter.wait_for("the reloaded driver", |scrape| {
+            gpu_works(scrape) && scrape.all("genv_device_info", &[("driver_version", &driver)]).len() == 2
+        })?;
+    }
+    let after = exporter.scrape()?;
+    let uuids = |scrape: &Scrape| -> BTreeSet<String> {
+        let info = scrape.all("genv_device_info", &[]);
+        info.iter().map(|(labels, _)| labels["uuid"].clone()).collect()
+    };
+    assert_eq!(uuids(&before), uuids(&after));
+    Ok(())
+}
+
+#[test]
+fn a_call_that_hangs_holds_up_neither_scrapes_nor_memory() -> Result<()> {
+    let simulation = Simulation::new(&two_devices("", ""));
+    let exporter = started(&simulation)?;
+    exporter.wait_for("devices", gpu_works)?;
+
+    simulation.rewrite(&two_devices("faults: [{hang: nvmlDeviceGetTemperature}]", ""));
+    let hung = exporter.wait_for("withdrawn values", gpu_is_withdrawn)?;
+    let since = timestamp(&hung, "gpu")?;
+
+    // 30 more intervals: the other collectors go on, this one stands still, and nothing piles up.
+    let before = Footprint::of(exporter.pid())?;
+    let processes = timestamp(&hung, "processes")?;
+    let later = exporter.wait_for("30 more publications", |scrape| {
+        gpu_is_withdrawn(scrape) && timestamp(scrape, "processes").is_ok_and(|time| time > processes + 3.0)
+    })?;
+    ensure!(timestamp(&later, "gpu")? == since, "the hung collector claims fresh values");
+    ensure!(later.value("genv_host_up", &[])? == 1.0);
+    let after = Footprint::of(exporter.pid())?;
+    ensure!(
+        after.anonymous_bytes < before.anonymous_bytes + (1 << 20) && after.threads <= before.threads,
+        "it grew during the hang from {before:?} to {after:?}"
+    );
+
+    simulation.rewrite(&two_devices("", ""));
+    exporter.wait_for("devices again", gpu_works)?;
+    Ok(())
+}
+
+#[test]
+fn a_hung_driver_does_not_keep_the_exporter_from_stopping() -> Result<()> {
+    let simulation = Simulation::new(&two_devices("", ""));
+    let mut exporter = started(&simulation)?;
+    exporter.wait_for("devices", gpu_works)?;
+    simulation.rewrite(&two_devices("faults: [{hang: all}]", ""));
+    exporter.wait_for("withdrawn values", gpu_is_withdrawn)?;
+    let status = exporter.terminate()?;
+    ensure!(status.success(), "{status}: {}", exporter.log());
+    Ok(())
+}

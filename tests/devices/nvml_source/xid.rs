@@ -1,0 +1,102 @@
+//! XID errors.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use genv_core::gpu::GpuSource as _;
+use genv_core::model::DeviceIndex;
+
+use crate::nvml_source::stage::{PATIENCE, alone, count, eventually, scenario, source, xids};
+
+#[test]
+fn each_xid_error_is_delivered_once() {
+    alone(&scenario("", ""), |stage| {
+        let mut source = source();
+        assert_eq!(source.sample().unwrap().xid_events, []);
+        let began = SystemTime::now();
+        // Two at once, of which a caller that waits too late would be told the last one's code twice.
+        stage.rewrite(&scenario(&xids(&[(31, 2_000), (43, 2_000), (63, 2_300)], ""), ""));
+        let mut events = Vec::new();
+        let end = Instant::now() + PATIENCE;
+        while events.len() < 3 && Instant::now() < end {
+            events.extend(source.sample().unwrap().xid_events);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // One more that must be the next, with nothing repeated in between.
+        stage.rewrite(&scenario(&xids(&[(79, 2_000)], ""), ""));
+        while events.len() < 4 && Instant::now() < end {
+            events.extend(source.sample().unwrap().xid_events);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let told: Vec<_> = events.iter().map(|it| (it.index, it.xid)).collect();
+        assert_eq!(told, [31, 43, 63, 79].map(|xid| (DeviceIndex::gpu(0), xid)));
+        let began = began.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+        assert!(events.iter().all(|it| it.timestamp_seconds > began));
+    });
+}
+
+#[test]
+fn xid_errors_are_told_after_a_device_was_lost_and_after_a_reload() {
+    alone(&scenario("", ""), |stage| {
+        let mut source = source();
+        source.sample().unwrap();
+        stage.rewrite(&scenario("faults: [{lost: true}]", ""));
+        eventually(&mut source, |it| it.as_ref().unwrap().devices[0].lost.then_some(()));
+        stage.rewrite(&scenario("", ""));
+        eventually(&mut source, |it| (!it.as_ref().unwrap().devices[0].lost).then_some(()));
+        stage.rewrite(&scenario("", "faults: [{reload: 1}]"));
+        eventually(&mut source, |it| it.is_err().then_some(()));
+        source.sample().unwrap();
+        stage.rewrite(&scenario(&xids(&[(48, 2_000)], ""), "faults: [{reload: 1}]"));
+        let xid = eventually(&mut source, |it| Some(it.as_ref().unwrap().xid_events.first()?.xid));
+        assert_eq!(xid, 48);
+    });
+}
+
+#[test]
+fn without_xid_events_everything_else_is_read() {
+    let faults = "faults: [{not_supported: [xid_events]}]";
+    alone(&scenario(faults, ""), |stage| {
+        let mut source = source();
+        let sample = source.sample().unwrap();
+        assert!(sample.devices[0].measurements.power_watts.is_some());
+        stage.rewrite(&scenario(&xids(&[(31, 0)], faults), ""));
+        // An error of the other GPU, which does support them, shows that waiting goes on.
+        let other = scenario(&xids(&[(31, 1_500)], faults), "").replace(
+            "name: NVIDIA RTX A4000\n",
+            &format!("name: NVIDIA RTX A4000\n        {}\n", xids(&[(62, 2_000)], "")),
+        );
+        stage.rewrite(&other);
+        let event = eventually(&mut source, |it| it.as_ref().unwrap().xid_events.first().copied());
+        assert_eq!((event.index, event.xid), (DeviceIndex::gpu(1), 62));
+    });
+}
+
+#[test]
+fn a_wait_for_xid_errors_that_hangs_holds_up_nothing() {
+    let hanging = scenario("", "faults: [{hang: nvmlEventSetWait_v2}]");
+    alone(&hanging, |stage| {
+        let before = count("task");
+        let mut source = source();
+        for generation in 1..=3 {
+            eventually(&mut source, |it| it.is_ok().then_some(()));
+            assert_eq!(count("task"), before + 1, "at most one thread hangs");
+            let reload = format!("faults: [{{hang: nvmlEventSetWait_v2}}, {{reload: {generation}}}]");
+            stage.rewrite(&scenario("", &reload));
+            eventually(&mut source, |it| it.is_err().then_some(()));
+        }
+        eventually(&mut source, |it| it.is_ok().then_some(()));
+
+        // When the wait returns, the thread ends, and errors are waited for again by a new one.
+        stage.rewrite(&scenario("", "faults: [{reload: 4}]"));
+        eventually(&mut source, |it| it.is_err().then_some(()));
+        let end = Instant::now() + PATIENCE;
+        while count("task") > before && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // The thread that is gone took an initialization with it that the reloaded driver never knew.
+        eventually(&mut source, |_| (count("task") > before).then_some(()));
+        stage.rewrite(&scenario(&xids(&[(31, 2_000)], ""), "faults: [{reload: 4}]"));
+        let xid = eventually(&mut source, |it| Some(it.as_ref().ok()?.xid_events.first()?.xid));
+        assert_eq!(xid, 31);
+    });
+}

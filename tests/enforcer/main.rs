@@ -1,0 +1,8 @@
+//! genv-enforcer and its tools: real processes, real signals, real terminals.
+
+mod day;
+mod known_faults;
+mod report;
+mod rules;
+mod run;
+mod tools;

@@ -1,0 +1,323 @@
+//! What administrators tell a running daemon, and what they learn from it.
+
+use std::fs::File;
+use std::io::Write as _;
+
+use anyhow::{Result, ensure};
+use genv_tests::enforcer::{Enforcer, Setup, ends, ends_outsiders, is_alive, sleeper, victim};
+use genv_tests::nvml_sim::used_by;
+use genv_tests::patience::{output, until};
+use genv_tests::process::Sleeper;
+use rustix::process::Signal;
+
+/// A process that is ended soon, and who would end it.
+fn lab(when: &str) -> Result<(Sleeper, Enforcer)> {
+    let process = sleeper(&[])?;
+    let config = ends_outsiders("enforce", when);
+    let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
+    Ok((process, enforcer))
+}
+
+/// The username of the victim, as snapshots have it.
+fn username(enforcer: &Enforcer) -> Result<String> {
+    let status =
+        enforcer.wait_for_status("a rule is broken", |status| status["violations"][0]["username"].is_string())?;
+    Ok(status["violations"][0]["username"].as_str().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_pause_holds_everything_until_it_ends() -> Result<()> {
+    let (process, enforcer) = lab("for: 1s, warn: []")?;
+    let said = enforcer.setup().said(&["pause", "--for", "1h"])?;
+    ensure!(said.starts_with("Paused until "), "{said}");
+    enforcer.wait_for_status("it is held", |status| {
+        status["paused_until_seconds"].is_number() && status["violations"][0]["stage"] == "held"
+    })?;
+    let text = enforcer.setup().said(&["status"])?;
+    ensure!(text.contains("\nPaused     until "), "{text}");
+    ensure!(enforcer.scrape()?.value("genv_enforcer_paused_until_timestamp_seconds", &[]).is_ok());
+    ensure!(is_alive(process.pid()));
+    enforcer.setup().said(&["pause", "--for", "0"])?;
+    ends(process.pid())?;
+    Ok(())
+}
+
+#[test]
+fn a_waiver_spares_its_user_from_its_rule_until_it_is_taken_back() -> Result<()> {
+    let (process, enforcer) = lab("for: 1s, warn: []")?;
+    let user = username(&enforcer)?;
+    let waive = |rule: &str, span: &str| {
+        let words = ["waive", &user, "--rule", rule, "--for", span, "--reason", "thesis"];
+        enforcer.setup().output(&words)
+    };
+    let wrong = waive("nosuch", "1h")?;
+    assert_eq!(wrong.status.code(), Some(2));
+    let stderr = String::from_utf8(wrong.stderr)?;
+    ensure!(stderr.contains("non-env-processes"), "{stderr}");
+    ensure!(waive("non-env-processes", "1h")?.status.success());
+    let status = enforcer.wait_for_status("it is held", |status| status["violations"][0]["stage"] == "held")?;
+    assert_eq!(status["waivers"][0]["reason"], "thesis");
+    let why = status["violations"][0]["why"].as_str().unwrap_or_default();
+    ensure!(why.contains("thesis"), "{why}");
+    ensure!(is_alive(process.pid()));
+    ensure!(waive("non-env-processes", "0")?.status.success());
+    ends(process.pid())?;
+    Ok(())
+}
+
+#[test]
+fn what_is_told_where_no_enforcer_runs_says_so() -> Result<()> {
+    let process = sleeper(&[])?;
+    let rules = ends_outsiders("enforce", "for: 0s, warn: [1h]");
+    let setup = Setup::new(&used_by(&[process.pid()]), &rules)?;
+    let commands = [&["pause", "--for=1h"][..], &["waive", "root", "--rule=non-env-processes", "--for=1h"]];
+    let silent = |setup: &Setup, words: &[&str]| -> Result<bool> {
+        let output = setup.output(words)?;
+        let stderr = String::from_utf8(output.stderr)?;
+        ensure!(output.status.success(), "{words:?}: {stderr}");
+        Ok(!stderr.contains("no enforcer runs with"))
+    };
+    for words in commands {
+        ensure!(!silent(&setup, words)?, "{words:?}");
+    }
+    let enforcer = setup.start()?;
+    for words in commands {
+        ensure!(silent(enforcer.setup(), words)?, "{words:?}");
+    }
+    let pid = process.pid().to_string();
+    let note = "the enforcer has told nothing new";
+    let said = enforcer.setup().said(&["explain", &pid])?;
+    ensure!(!said.contains(note), "{said}");
+
+    let mut status = enforcer.status()?;
+    let setup = enforcer.kill()?;
+    status["updated_timestamp_seconds"] = 1.into();
+    std::fs::write(setup.state_directory().join("status.json"), status.to_string())?;
+    let said = setup.said(&["explain", &pid])?;
+    ensure!(said.contains(note), "{said}");
+    for words in commands {
+        ensure!(!silent(&setup, words)?, "{words:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
+    let processes: Vec<_> = (0..3).map(|_| sleeper(&[])).collect::<Result<_>>()?;
+    let pids: Vec<u32> = processes.iter().map(Sleeper::pid).collect();
+    // The only user is more than half of all.
+    let config = ends_outsiders("enforce", "for: 0s, warn: []")
+        .replace("{share_of_users: 1}", "{share_of_users: 0.5, at_least_users: 1}");
+    let enforcer = Setup::new(&used_by(&pids), &config)?.start()?;
+    enforcer.wait_for_metrics("the breaker trips", |scrape| {
+        scrape.value("genv_enforcer_breaker_open", &[]).is_ok_and(|it| it == 1.0)
+    })?;
+    enforcer.wait_for_cycles(2)?;
+    let alive = || pids.iter().filter(|pid| is_alive(**pid)).count();
+    ensure!(alive() == 3);
+    let status = enforcer.status()?;
+    let why = status["breaker"].as_str().unwrap_or_default();
+    ensure!(why.contains("by the rule non-env-processes"), "{status:#}");
+    assert_eq!(status["mode"], "enforce");
+    ensure!(status["breaker_since_seconds"].is_number(), "{status:#}");
+    let refused: Vec<_> = enforcer.audit()?.into_iter().filter(|line| line["result"] == "refused").collect();
+    ensure!(!refused.is_empty(), "nothing was refused");
+    for line in refused {
+        let reason = line["reason"].as_str().unwrap_or_default();
+        ensure!(reason.starts_with("the breaker is open: "), "{line}");
+    }
+    let log = enforcer.log();
+    let said = |event: &str| -> Vec<&str> {
+        let lines = log.lines().filter(|line| line.contains(event));
+        lines.filter(|line| line.contains("breaker")).collect()
+    };
+    assert_eq!(said("event=\"breaker\"").len(), 1, "{log}");
+    let faults = said("event=\"fault\"");
+    ensure!(faults.is_empty(), "{faults:?}");
+    let said = enforcer.setup().said(&["status"])?;
+    for part in [
+        "Mode       enforce, but the breaker is open: nothing is done",
+        "Breaker    open since ",
+        "nothing, until an administrator closes the breaker",
+    ] {
+        ensure!(said.contains(part), "{part}: {said}");
+    }
+    let log = enforcer.log();
+    ensure!(!log.contains("mode=\"dry-run\""), "{log}");
+    let said = enforcer.setup().said(&["reset"])?;
+    ensure!(said.contains("closed again"), "{said}");
+    let said = enforcer.setup().said(&["reset"])?;
+    ensure!(said.contains("closed again") || said.contains("was not open"), "{said}");
+    // The administrator who resets the breaker accepts the due actions.
+    for pid in pids {
+        ends(pid)?;
+    }
+    enforcer.wait_for_status("it stays closed", |it| it["breaker"].is_null())?;
+    Ok(())
+}
+
+#[test]
+fn promise_10_a_bad_configuration_keeps_the_last_good_one_and_says_so_everywhere() -> Result<()> {
+    let process = sleeper(&[])?;
+    let good = ends_outsiders("dry-run", "for: 1h, warn: []");
+    let enforcer = Setup::new(&used_by(&[process.pid()]), &good)?.start()?;
+    let hash = enforcer.status()?["config"]["hash"].clone();
+    enforcer.setup().rewrite_config("version: 1\nrulez: []\n")?;
+    let status = enforcer.wait_for_status("status says so", |status| status["config"]["error"].is_string())?;
+    assert_eq!(status["config"]["hash"], hash);
+    let error = status["config"]["error"].as_str().unwrap_or_default();
+    ensure!(error.contains("enforcer.yaml:2:1"), "{error}");
+    enforcer.wait_for_metrics("a metric says so", |scrape| {
+        scrape.value("genv_enforcer_config_last_reload_successful", &[]).is_ok_and(|it| it == 0.0)
+    })?;
+    let sha256 = [("sha256", hash.as_str().unwrap_or_default())];
+    assert_eq!(enforcer.scrape()?.value("genv_enforcer_config_info", &sha256)?, 1.0);
+    let refusals = || enforcer.log().matches("the configuration cannot be used").count();
+    assert_eq!(refusals(), 1, "{}", enforcer.log());
+    ensure!(enforcer.setup().said(&["status"])?.contains("not in force"));
+
+    // On a signal it is said again.
+    enforcer.signal(Signal::HUP)?;
+    until("it is said again", || Ok(refusals() == 2))?;
+    enforcer.setup().rewrite_config(&ends_outsiders("dry-run", "for: 2h, warn: []"))?;
+    enforcer.signal(Signal::HUP)?;
+    let status = enforcer.wait_for_status("another one is in force", |status| status["config"]["error"].is_null())?;
+    ensure!(status["config"]["hash"] != hash);
+    enforcer.wait_for_metrics("a metric says so", |scrape| {
+        scrape.value("genv_enforcer_config_last_reload_successful", &[]).is_ok_and(|it| it == 1.0)
+    })?;
+    Ok(())
+}
+
+#[test]
+fn a_rule_file_that_is_written_in_slices_is_in_force_only_as_a_whole() -> Result<()> {
+    let process = sleeper(&[])?;
+    let never = format!("never: {{users: ['uid:{}']}}\n", victim());
+    let enforcer =
+        Setup::new(&used_by(&[process.pid()]), &format!("version: 1\nmode: enforce\n{never}rules: []\n"))?.start()?;
+    let hash = enforcer.status()?["config"]["hash"].clone();
+    let rules = format!("{}{never}", ends_outsiders("enforce", "for: 0s, warn: []"));
+    // An editor that truncates the file. The slices before the last one are valid, and would end the process.
+    let mut file = File::create(enforcer.setup().config())?;
+    for slice in rules.split_inclusive('\n') {
+        file.write_all(slice.as_bytes())?;
+        enforcer.wait_for_cycles(3)?;
+    }
+    assert_eq!(enforcer.status()?["config"]["hash"], hash);
+    drop(file);
+    let status = enforcer.wait_for_status("the whole file is in force", |status| status["config"]["hash"] != hash)?;
+    ensure!(status["config"]["error"].is_null(), "{status}");
+    enforcer.wait_for_cycles(3)?;
+    ensure!(is_alive(process.pid()));
+    Ok(())
+}
+
+#[test]
+fn what_is_hardly_meant_is_said_at_the_start_and_at_each_change() -> Result<()> {
+    let rules =
+        |user: &str| format!("version: 1\nrules:\n- {{kind: env-devices, for: 1h, match: {{users: [{user}]}}}}\n");
+    let enforcer = Setup::new(&used_by(&[]), &rules("nobody-at-start"))?.start()?;
+    let is_said = |user: &str| -> Result<bool> {
+        let log = enforcer.log();
+        let said = log.lines().filter(|line| line.contains("event=\"config_warning\"") && line.contains(user));
+        Ok(said.count() == 1)
+    };
+    until("it is said at the start", || is_said("nobody-at-start"))?;
+    enforcer.setup().rewrite_config(&rules("nobody-later"))?;
+    until("it is said of the change", || is_said("nobody-later"))?;
+    ensure!(is_said("nobody-at-start")?, "{}", enforcer.log());
+    Ok(())
+}
+
+#[test]
+fn a_configuration_that_cannot_be_used_at_the_start_ends_it_with_its_place() -> Result<()> {
+    let setup = Setup::new(&used_by(&[]), "version: 1\nrules: [{kind: x}]\n")?;
+    let config = format!("--config={}", setup.config().display());
+    let output = setup.output(&["run", "--once", &config])?;
+    assert_eq!(output.status.code(), Some(2));
+    let stderr = String::from_utf8(output.stderr)?;
+    ensure!(stderr.contains("enforcer.yaml:2:"), "{stderr}");
+    ensure!(!stderr.contains("panicked"), "{stderr}");
+    let output = setup.output(&["run", "--once", "--config=/nonexistent.yaml"])?;
+    assert_eq!(output.status.code(), Some(2));
+    Ok(())
+}
+
+#[test]
+fn genv_why_tells_users_what_is_held_against_them() -> Result<()> {
+    let (process, enforcer) = lab("for: 1h, warn: []")?;
+    enforcer.wait_for_status("a rule is broken", |status| status["violations"][0]["rule"].is_string())?;
+    let directory = enforcer.setup().state_directory();
+    let directory = format!("--state-directory={}", directory.display());
+    let user = format!("uid:{}", victim());
+    let why = |words: &[&str]| {
+        let mut command = enforcer.setup().program("genv", &["why", &directory])?;
+        output(command.args(words))
+    };
+    let told = why(&["--user", &user])?;
+    let text = String::from_utf8(told.stdout)?;
+    ensure!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    for part in [
+        "non-env-processes".to_owned(),
+        process.pid().to_string(),
+        "nothing follows if it is over by".to_owned(),
+        "To comply".to_owned(),
+    ] {
+        ensure!(text.contains(&part), "{part}: {text}");
+    }
+    let json = why(&["--user", &user, "--json"])?;
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout)?;
+    assert_eq!(json["violations"].as_array().map(Vec::len), Some(1));
+    let other = why(&["--user", "uid:3999999999"])?;
+    ensure!(other.status.success());
+    ensure!(String::from_utf8(other.stdout)?.contains("breaks no rule"));
+    let nowhere = enforcer.setup().program("genv", &["why", "--state-directory=/nonexistent"]);
+    let nowhere = output(&mut nowhere?)?;
+    assert_eq!(nowhere.status.code(), Some(1));
+    Ok(())
+}
+
+#[test]
+fn status_and_log_say_why_what_is_due_is_not_done() -> Result<()> {
+    let process = sleeper(&[])?;
+    let config = ends_outsiders("enforce", "for: 0s, warn: []");
+    let setup = Setup::new(&used_by(&[process.pid()]), &config)?;
+    // Nothing is done without a record of it.
+    let audit = setup.state_directory().join("audit.jsonl");
+    std::fs::create_dir(&audit)?;
+    let enforcer = setup.start()?;
+    let refused = enforcer.wait_for_status("it is refused", |status| status["violations"][0]["why"].is_string())?;
+    assert_eq!(refused["violations"][0]["stage"], "due");
+    let text = enforcer.setup().said(&["status"])?;
+    let (next, why) = ("\n  Next     at the next chance it is ended: process ", "\n  Why not  ");
+    ensure!(text.contains(next) && text.contains(why), "{text}");
+    let said = text.split_once(why).unwrap_or_default().1;
+    ensure!(said.lines().next().is_some_and(|line| line.contains("audit.jsonl")), "{text}");
+    let log = enforcer.log();
+    ensure!(log.contains("an action is refused") && !log.contains("an action is taken"), "{log}");
+    ensure!(is_alive(process.pid()));
+    std::fs::remove_dir(&audit)?;
+    ends(process.pid())?;
+    Ok(())
+}
+
+#[test]
+fn a_report_shows_a_dry_run_on_one_page() -> Result<()> {
+    let process = sleeper(&[])?;
+    let setup = Setup::new(&used_by(&[process.pid()]), &ends_outsiders("dry-run", "for: 0s, warn: []"))?;
+    let enforcer = setup.start()?;
+    enforcer.wait_for_status("it would have been ended", |status| status["violations"][0]["stage"] == "acted")?;
+    let page = enforcer.setup().said(&["report"])?;
+    let deed = format!("would have ended process {} (sleep)", process.pid());
+    ensure!(page.contains(&deed), "{page}");
+    let report: serde_json::Value = serde_json::from_str(&enforcer.setup().said(&["report", "--json", "--days=1"])?)?;
+    assert_eq!(report["rows"][0]["rule"], "non-env-processes");
+    assert_eq!(report["total"]["would"], 1, "{report}");
+    let output = enforcer.setup().output(&["report", "--days=0"])?;
+    assert_eq!(output.status.code(), Some(2));
+    let missing = enforcer.setup().folder().join("missing");
+    let flag = format!("--state-directory={}", missing.display());
+    let output = enforcer.setup().output(&["report", &flag])?;
+    assert_eq!(output.status.code(), Some(1));
+    Ok(())
+}

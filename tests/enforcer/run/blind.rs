@@ -1,0 +1,179 @@
+//! What the enforcer says while it sees nothing.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use anyhow::{Result, ensure};
+use genv_tests::enforcer::{Enforcer, Setup, ends_outsiders, is_alive, sleeper, sleeper_of, victim};
+use genv_tests::nvml_sim::used_by;
+use genv_tests::state;
+use serde_json::Value;
+
+/// Waits until this source is blind, or is not any more, and everything says so.
+fn is_blind(enforcer: &Enforcer, source: &str, blind: bool) -> Result<()> {
+    let named = |status: &Value| {
+        let all = status["blind"].as_array().cloned().unwrap_or_default();
+        all.iter().any(|it| it["source"] == source)
+    };
+    let status = enforcer.wait_for_status(source, |status| named(status) == blind)?;
+    enforcer.wait_for_metrics("the metric says so", |scrape| {
+        let all = scrape.all("genv_enforcer_blind", &[("source", source)]);
+        all.iter().any(|(_, value)| (*value == 1.0) == blind)
+    })?;
+    let ready = if blind { 503 } else { 200 };
+    genv_tests::patience::until("it is ready, or not", || Ok(enforcer.get("/-/ready")?.status == ready))?;
+    assert_eq!(enforcer.get("/-/healthy")?.status, 200);
+    let said = enforcer.setup().said(&["status"])?;
+    ensure!(said.contains("Blind") == blind, "{said}");
+    if blind {
+        ensure!(!said.contains("Nobody breaks a rule"), "{said}");
+        ensure!(status["blind"][0]["since_seconds"].as_f64() > Some(0.0), "{status:#}");
+        let log = enforcer.log();
+        ensure!(log.contains("the enforcer is blind"), "{log}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_source_that_shows_nothing_is_told_everywhere_and_seen_again() -> Result<()> {
+    let healthy = used_by(&[]);
+    let config = ends_outsiders("enforce", "for: 0s, warn: []");
+    let setup = Setup::new(&healthy, &config)?;
+    let genv = setup.genv_directory();
+    state::write(&genv, 2, &[])?;
+    let enforcer = setup.start()?;
+    for source in ["gpu", "state"] {
+        is_blind(&enforcer, source, false)?;
+    }
+    // A link in the place of the file, and the file again.
+    let envs = genv.join("envs.json");
+    fs::rename(&envs, genv.join("kept"))?;
+    symlink("/dev/null", &envs)?;
+    is_blind(&enforcer, "state", true)?;
+    fs::rename(genv.join("kept"), &envs)?;
+    is_blind(&enforcer, "state", false)?;
+    // No file, and the file again.
+    for name in ["envs.json", "devices.json"] {
+        fs::rename(genv.join(name), genv.join("kept"))?;
+        is_blind(&enforcer, "state", true)?;
+        fs::rename(genv.join("kept"), genv.join(name))?;
+        is_blind(&enforcer, "state", false)?;
+    }
+    // The directory is gone: nobody is outside of an environment for that.
+    let process = sleeper(&[("GENV_ENVIRONMENT_ID", "e1")])?;
+    fs::rename(&genv, enforcer.setup().folder().join("away"))?;
+    is_blind(&enforcer, "state", true)?;
+    enforcer.setup().rewrite_scenario(&used_by(&[process.pid()]))?;
+    enforcer.wait_for_cycles(5)?;
+    ensure!(is_alive(process.pid()), "{}", enforcer.log());
+    enforcer.setup().rewrite_scenario(&healthy)?;
+    fs::rename(enforcer.setup().folder().join("away"), &genv)?;
+    is_blind(&enforcer, "state", false)?;
+    // The driver hangs.
+    let hanging = format!("{healthy}  faults: [{{hang: all}}]\n");
+    enforcer.setup().rewrite_scenario(&hanging)?;
+    is_blind(&enforcer, "gpu", true)?;
+    enforcer.setup().rewrite_scenario(&healthy)?;
+    is_blind(&enforcer, "gpu", false)
+}
+
+/// What `genv why` prints to the user of the tests.
+fn why(setup: &Setup) -> Result<String> {
+    let directory = setup.state_directory().display().to_string();
+    let mut why = setup.program("genv", &["why", "--state-directory", &directory])?;
+    Ok(String::from_utf8(genv_tests::patience::output(&mut why)?.stdout)?)
+}
+
+/// Waits until the status names this source, or none; what `genv-enforcer status` and `genv why` print then.
+fn named(enforcer: &Enforcer, source: Option<&str>) -> Result<(String, String)> {
+    enforcer.wait_for_status("the source is named", |status| match source {
+        Some(source) => status["blind"][0]["source"] == source,
+        None => status["blind"].as_array().is_some_and(Vec::is_empty),
+    })?;
+    Ok((enforcer.setup().said(&["status"])?, why(enforcer.setup())?))
+}
+
+#[test]
+fn what_is_shown_in_part_only_is_said_and_the_host_is_judged_by_the_rest() -> Result<()> {
+    let hidden_on = |devices: &[u8]| {
+        let device = |gpu: u8| match devices.contains(&gpu) {
+            true => "{faults: [{not_supported: [processes]}]}",
+            false => "{}",
+        };
+        format!("version: 1\nhosts:\n- devices: [{}, {}]\n", device(0), device(1))
+    };
+    let setup = Setup::new(&hidden_on(&[]), "version: 1\nrules: [{kind: idle}]\n")?;
+    let genv = setup.genv_directory();
+    state::write(&genv, 2, &[])?;
+    let enforcer = setup.start()?;
+    let (status, notices) = named(&enforcer, None)?;
+    ensure!(status.contains("Nobody breaks a rule."), "{status}");
+    ensure!(notices.contains("breaks no rule"), "{notices}");
+
+    for (devices, what, ready) in [
+        (&[1][..], "the processes on device 1 are not known", 200),
+        (&[0, 1], "the processes on devices 0 and 1 are not known", 503),
+    ] {
+        enforcer.setup().rewrite_scenario(&hidden_on(devices))?;
+        enforcer
+            .wait_for_status(what, |status| status["blind"][0]["why"].as_str().is_some_and(|why| why.contains(what)))?;
+        let (status, notices) = named(&enforcer, Some("devices"))?;
+        ensure!(status.contains("Blind      devices of") && status.contains(what), "{status}");
+        ensure!(status.contains("Who breaks a rule is not known: the enforcer is blind: devices of"), "{status}");
+        ensure!(notices.contains("It is unknown whether") && notices.contains("the enforcer is blind"), "{notices}");
+        genv_tests::patience::until("it is ready, or not", || Ok(enforcer.get("/-/ready")?.status == ready))?;
+    }
+    enforcer.setup().rewrite_scenario(&hidden_on(&[]))?;
+    named(&enforcer, None)?;
+
+    let envs = fs::read_to_string(genv.join("envs.json"))?;
+    fs::write(genv.join("envs.json"), r#"{"envs": [{"eid": "e1"}]}"#)?;
+    let (status, _) = named(&enforcer, Some("records"))?;
+    ensure!(status.contains("Blind      records of"), "{status}");
+    assert_eq!(enforcer.get("/-/ready")?.status, 200);
+    fs::write(genv.join("envs.json"), envs)?;
+    let (status, _) = named(&enforcer, None)?;
+    ensure!(status.contains("Nobody breaks a rule."), "{status}");
+    let log = enforcer.log();
+    ensure!(log.matches("the enforcer sees the source again").count() >= 2, "{log}");
+    Ok(())
+}
+
+#[test]
+fn while_a_process_is_unknown_or_the_enforcer_has_ended_it_is_not_known_who_breaks_a_rule() -> Result<()> {
+    let hidden = sleeper_of(victim(), &[])?;
+    let setup = Setup::new(&used_by(&[hidden.pid()]), &ends_outsiders("enforce", "for: 0s, warn: []"))?;
+    state::write(&setup.genv_directory(), 2, &[])?;
+    let enforcer = setup.start()?;
+    let unknown = "Nobody is known to break a rule. Of 1 unknown process it cannot be told.";
+    let said = enforcer.setup().said(&["status"])?;
+    ensure!(said.contains(unknown), "{said}");
+
+    let (_, setup) = enforcer.terminate()?;
+    // A day passes.
+    let path = setup.state_directory().join("status.json");
+    let mut status: Value = serde_json::from_slice(&fs::read(&path)?)?;
+    let ended = status["updated_timestamp_seconds"].as_f64().unwrap_or_default();
+    status["updated_timestamp_seconds"] = (ended - 86_400.0).into();
+    fs::write(&path, status.to_string())?;
+    let said = setup.said(&["status"])?;
+    let not_known = "is not known: the enforcer has ended or hangs";
+    ensure!(said.contains(not_known), "{said}");
+    ensure!(!said.contains("Nobody"), "{said}");
+    let why = why(&setup)?;
+    ensure!(why.contains("It is unknown whether") && !why.contains("breaks no rule"), "{why}");
+    Ok(())
+}
+
+#[test]
+fn without_a_driver_one_look_says_that_it_is_blind() -> Result<()> {
+    let setup = Setup::new(&used_by(&[]), "version: 1\nrules: []\n")?;
+    let config = format!("--config={}", setup.config().display());
+    let mut command = setup.command(&["run", "--once", "--gpu.source=nvml", &config])?;
+    command.env_remove("GENV_SCENARIO").env("GENV_NVML_LIBRARY", setup.folder().join("no-such-library.so"));
+    let output = genv_tests::patience::output(&mut command)?;
+    let said = String::from_utf8(output.stdout)?;
+    ensure!(said.contains("Blind      gpu of"), "{said}");
+    ensure!(!said.contains("Nobody breaks a rule"), "{said}");
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! The Enforcement dashboard, and the alerts about the enforcer, over a real enforcer that a real Prometheus scrapes: from
+//! what it would do to what it does, with its breaker and its configuration in trouble meanwhile.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use genv_tests::dashboard::{Dashboard, Target, text};
+use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends, is_alive, sleeper};
+use genv_tests::metrics::Labels;
+use genv_tests::nvml_sim::used_by;
+use genv_tests::process::Sleeper;
+use genv_tests::prometheus::Prometheus;
+
+use crate::dashboards::interpolate::{Choice, Chosen, Times, interpolate};
+
+/// Enough that what begins is scraped as 0 before it rises.
+const RULES: &str = "
+rules:
+- {kind: non-env-processes, action: terminate, for: 2s, warn: [2s]}
+";
+
+fn rules(mode: &str, share_of_users: f64) -> String {
+    let breaker = format!("breaker: {{share_of_users: {share_of_users}, at_least_users: 1}}");
+    format!("version: 1\nmode: {mode}\n{breaker}{RULES}")
+}
+
+fn scenario(processes: &[&Sleeper]) -> String {
+    let pids = processes.iter().map(|process| process.pid());
+    used_by(&pids.filter(|pid| is_alive(*pid)).collect::<Vec<_>>())
+}
+
+fn scraped(tool: &str, enforcer: &Enforcer) -> Result<Prometheus> {
+    let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../prometheus/rules/genv-alerts.yml");
+    let configuration = format!(
+        "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
+rule_files: ['{rules}']
+scrape_configs:
+- job_name: genv-enforcer
+  honor_labels: true
+  static_configs: [{{targets: ['127.0.0.1:{}']}}]
+",
+        enforcer.port()
+    );
+    Prometheus::start_configured(tool, &configuration, &[])
+}
+
+fn enforcement() -> Result<Dashboard> {
+    let mut shipped = Dashboard::shipped()?.into_iter();
+    let found = shipped.find(|dashboard| dashboard.uid() == "genv-enforcement");
+    found.context("no Enforcement")
+}
+
+/// What a target asks about the last five minutes, with everything at All.
+fn question(dashboard: &Dashboard, target: Target<'_>) -> Result<String> {
+    let variables = dashboard.variables().into_iter();
+    let variables = variables.filter(|variable| variable.kind() != "datasource");
+    let all = |regex: &str| Chosen::All(regex.to_owned());
+    let choice: Choice = variables.map(|it| (it.name().to_owned(), all(text(&it.0["allValue"])))).collect();
+    // The shortest interval of a panel that counts what happened.
+    let (scraped, minimum) = (Duration::from_secs(1), Duration::from_secs(60));
+    let times = Times::new((0, 300), 1000, scraped, Some(minimum));
+    interpolate(target.expression(), &choice, &times).map_err(|error| anyhow!(error))
+}
+
+/// Waits until a panel's first query has this value.
+fn shows(prometheus: &Prometheus, dashboard: &Dashboard, title: &str, wanted: f64) -> Result<()> {
+    let mut panels = dashboard.queried_panels();
+    let panel = panels.find(|panel| panel.title() == title);
+    let target = panel.and_then(|panel| panel.targets().next());
+    let target = target.with_context(|| format!("no panel {title}"))?;
+    let shown = prometheus.wait_for_value(&question(dashboard, target)?, wanted);
+    shown.with_context(|| title.to_owned())
+}
+
+fn fires(prometheus: &Prometheus, alert: &str, labels: &str, wanted: bool) -> Result<()> {
+    let selector = format!(r#"ALERTS{{alertname="{alert}",alertstate="firing",job=~"genv(-enforcer)?"{labels}}}"#);
+    let firing = prometheus.wait_for(&selector, |answer| answer.is_empty() != wanted);
+    firing.map(|_| ()).with_context(|| alert.to_owned())
+}
+
+fn the_dashboard_shows_a_real_enforcer(tool: &str) -> Result<()> {
+    let dashboard = enforcement()?;
+    let mut stubborn = Command::new("env");
+    stubborn.args(["--ignore-signal=TERM", "sleep", "1000000"]);
+    let stubborn = Sleeper::spawn(as_victim(&mut stubborn))?;
+    let first = sleeper(&[])?;
+    let enforcer = Setup::new(&scenario(&[&stubborn, &first]), &rules("dry-run", 1.0))?.start()?;
+    let prometheus = scraped(tool, &enforcer)?;
+    let count = |result: &str| format!(r#"sum(genv_enforcer_actions_total{{action="terminate",result="{result}"}})"#);
+
+    // What it would have done.
+    prometheus.wait_for_value(&count("would"), 2.0)?;
+    shows(&prometheus, &dashboard, "Mode of enforcers", 0.0)?;
+    ensure!(is_alive(first.pid()), "dry-run ends nobody");
+    fires(&prometheus, "GenvUserActedOn", "", false)?;
+
+    // What it does, and says before.
+    let setup = enforcer.setup();
+    setup.rewrite_config(&rules("enforce", 1.0))?;
+    shows(&prometheus, &dashboard, "Mode of enforcers", 1.0)?;
+    fires(&prometheus, "GenvUserWarned", r#",rule="non-env-processes""#, true)?;
+    ends(first.pid())?;
+    setup.rewrite_scenario(&scenario(&[&stubborn, &first]))?;
+    prometheus.wait_for_value(&count("done"), 2.0)?;
+    fires(&prometheus, "GenvUserActedOn", r#",action="terminate""#, true)?;
+    // The stubborn one.
+    shows(&prometheus, &dashboard, "Violations now", 1.0)?;
+    for panel in dashboard.queried_panels() {
+        for target in panel.targets() {
+            let what = format!("{} / {}", panel.name(), target.reference());
+            let has_data = |answer: &[(Labels, f64)]| answer.iter().any(|(_, it)| it.is_finite());
+            let answered = prometheus.wait_for(&question(&dashboard, target)?, has_data);
+            answered.with_context(|| what)?;
+        }
+    }
+
+    // A configuration that cannot be read, and then a breaker that has enough.
+    shows(&prometheus, &dashboard, "Enforcers in trouble", 0.0)?;
+    setup.rewrite_config("version: 1\nrulez: []\n")?;
+    shows(&prometheus, &dashboard, "Enforcers in trouble", 1.0)?;
+    shows(&prometheus, &dashboard, "Breaker", 0.0)?;
+    setup.rewrite_config(&rules("enforce", 0.5))?;
+    shows(&prometheus, &dashboard, "Enforcers in trouble", 0.0)?;
+    let (second, third) = (sleeper(&[])?, sleeper(&[])?);
+    setup.rewrite_scenario(&scenario(&[&second, &third]))?;
+    shows(&prometheus, &dashboard, "Breaker", 1.0)?;
+    fires(&prometheus, "GenvEnforcerBreakerOpen", "", true)?;
+    shows(&prometheus, &dashboard, "Mode over time", 3.0)?;
+    // They leave.
+    setup.rewrite_scenario(&scenario(&[]))?;
+    shows(&prometheus, &dashboard, "Violations now", 0.0)?;
+    setup.said(&["reset"])?;
+    shows(&prometheus, &dashboard, "Breaker", 0.0)?;
+    fires(&prometheus, "GenvEnforcerBreakerOpen", "", false)
+}
+
+#[test]
+fn prometheus_2_has_data_of_a_real_enforcer_for_every_panel_of_enforcement() -> Result<()> {
+    the_dashboard_shows_a_real_enforcer("prometheus")
+}
+
+#[test]
+fn prometheus_3_has_data_of_a_real_enforcer_for_every_panel_of_enforcement() -> Result<()> {
+    the_dashboard_shows_a_real_enforcer("prometheus-3")
+}

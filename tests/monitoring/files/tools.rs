@@ -1,0 +1,117 @@
+//! What promtool and amtool say.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use genv_tests::tools::program;
+
+use crate::files::{files, read, shipped};
+
+const PROMETHEUS: [&str; 2] = ["prometheus", "prometheus-3"];
+
+/// Runs a program that must end well, and returns what it says.
+fn says(tool: &str, name: &str, arguments: &[&str], files: &[PathBuf]) -> Result<String> {
+    let output = Command::new(program(tool, name)).args(arguments).args(files).output()?;
+    let said = String::from_utf8([output.stdout, output.stderr].concat())?;
+    ensure!(output.status.success(), "{name} {arguments:?} of {tool} ends with {}: {said}", output.status);
+    Ok(said)
+}
+
+/// Whether promtool accepts a configuration of Prometheus.
+///
+/// # Errors
+/// It does not, or cannot be started.
+pub(crate) fn accepts_configuration(file: &Path) -> Result<()> {
+    for tool in PROMETHEUS {
+        says(tool, "promtool", &["check", "config"], &[file.to_owned()])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn promtool_accepts_the_configuration() -> Result<()> {
+    let configuration = [shipped("prometheus/prometheus.yml")];
+    for tool in PROMETHEUS {
+        let check = ["check", "config", "--lint=all", "--lint-fatal"];
+        let said = says(tool, "promtool", &check, &configuration)?;
+        ensure!(said.contains("2 rule files found"), "{tool}: {said}");
+        let warnings: Vec<&str> = said.lines().filter(|it| it.contains("WARN")).collect();
+        // Nothing but that nobody listed further exporters and enforcers yet.
+        ensure!(
+            matches!(
+                warnings.as_slice(),
+                [one, two] if one.contains("targets/*.yml") && two.contains("targets/enforcers/*.yml")
+            ),
+            "{tool}: {said}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn promtool_accepts_the_rules() -> Result<()> {
+    let rules = files("prometheus/rules", ".yml")?;
+    ensure!(rules.len() == 2, "{rules:?}");
+    for tool in PROMETHEUS {
+        let check = ["check", "rules", "--lint=all", "--lint-fatal"];
+        says(tool, "promtool", &check, &rules)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn rules_give_what_their_tests_want_in_prometheus_2() -> Result<()> {
+    let tests = files("prometheus/tests", ".yml")?;
+    says("prometheus", "promtool", &["test", "rules"], &tests).map(drop)
+}
+
+#[test]
+fn rules_give_what_their_tests_want_in_prometheus_3() -> Result<()> {
+    let tests = files("prometheus/tests", ".yml")?;
+    says("prometheus-3", "promtool", &["test", "rules"], &tests).map(drop)
+}
+
+#[test]
+fn amtool_accepts_the_configuration() -> Result<()> {
+    let configuration = [shipped("prometheus/alertmanager.yml")];
+    for tool in ["alertmanager", "alertmanager-sid"] {
+        let said = says(tool, "amtool", &["check-config"], &configuration)?;
+        // Mail and webhook are no comments: what is to be filled in is checked too.
+        ensure!(said.contains("3 receivers"), "{tool}: {said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn whoever_fills_in_the_receivers_is_notified() -> Result<()> {
+    let shipped = read("prometheus/alertmanager.yml")?;
+    let mail = shipped.replacen("receiver: nobody", "receiver: mail", 1);
+    let both = mail.replace("    # - {", "    - {");
+    ensure!(both != mail && mail != shipped);
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("alertmanager.yml");
+    for tool in ["alertmanager", "alertmanager-sid"] {
+        for (configuration, severity, receivers) in [
+            (&shipped, "critical", "nobody"),
+            (&mail, "critical", "mail"),
+            (&mail, "info", "nobody"),
+            (&both, "critical", "webhook,mail"),
+            (&both, "warning", "mail"),
+            (&both, "info", "nobody"),
+        ] {
+            std::fs::write(&file, configuration)?;
+            let asked = [
+                "config",
+                "routes",
+                "test",
+                &format!("--config.file={}", file.display()),
+                &format!("severity={severity}"),
+            ];
+            let said = says(tool, "amtool", &asked, &[])?;
+            let told = said.lines().next();
+            ensure!(told == Some(receivers), "{tool}, {severity}: {said}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! Hosts that do not answer, and those that do all the same.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, ensure};
+use genv_tests::http::free_port;
+use genv_tests::process::{Sleeper, write_script};
+use genv_tests::shell::{self, Shell, installed};
+use genv_tests::ssh::SshClient;
+use genv_tests::terminal::Terminal;
+
+use crate::remote_commands::support::{Host, answer, printed, remote};
+
+const T4: &str = "{name: Tesla T4, count: 2, memory: 16gi}";
+
+#[test]
+fn each_host_that_fails_is_named_with_its_reason_and_the_rest_is_printed() -> Result<()> {
+    let good = Host::new(T4, &[])?;
+    let password = Host::new(T4, &["PubkeyAuthentication no", "PasswordAuthentication yes"])?;
+    let changed = Host::new(T4, &[])?;
+    let silent = Host::new(T4, &["ForceCommand echo hello there"])?;
+    let bare = Host::new(T4, &["ForceCommand env -i PATH=/usr/bin:/bin HOME=/ sh -c \"$SSH_ORIGINAL_COMMAND\""])?;
+    let named =
+        [("good", &good.server), ("password", &password.server), ("silent", &silent.server), ("bare", &bare.server)];
+    let mut configuration = format!("Host down\n  Port {}\n", free_port()?);
+    let mut known_hosts = String::new();
+    for (name, server) in named.iter().chain(&[("stranger", &changed.server), ("changed", &changed.server)]) {
+        configuration.push_str(&format!(
+            "Host {name}\n  Port {}\n  IdentityFile {}\n  IdentityAgent none\n",
+            server.port(),
+            server.identity().display()
+        ));
+        if *name != "stranger" {
+            known_hosts.push_str(&server.known_hosts_line()?);
+        }
+    }
+    // Another host's key under this one's name.
+    configuration.push_str("Host changed\n  HostKeyAlias changed\nHost stranger\n  HostKeyAlias stranger\n");
+    let key = fs::read_to_string(good.server.host_key().with_extension("pub"))?;
+    known_hosts.push_str(&format!("changed {key}"));
+    let client = SshClient::configured(&configuration, &known_hosts)?;
+
+    let hosts = "down,good,password,stranger,changed,silent,bare";
+    let lines = ["--format", "csv", "--no-header", "--no-summary"];
+    let words = [&["-H", hosts, "devices"], &lines[..]].concat();
+    let some = answer(&client, &words)?;
+    ensure!(some.code == Some(5) && some.stdout == "good,2,2\n", "{some:?}");
+    for (host, said) in [
+        ("down", "onnection refused"),
+        ("password", "accepts no keys, only password"),
+        ("stranger", "ssh stranger true"),
+        ("changed", "-R changed"),
+        ("silent", "hello there"),
+        ("bare", "genv"),
+    ] {
+        let begin = format!("genv: {host}: ");
+        let line = some.stderr.lines().find(|line| line.starts_with(&begin));
+        ensure!(line.is_some_and(|line| line.contains(said)), "no {said:?} of {host}: {some:?}");
+    }
+    ensure!(some.stderr.ends_with("genv: 6 of 7 hosts failed\n"), "{some:?}");
+    ensure!(some.stderr.lines().count() == 7, "{some:?}");
+
+    let quiet = answer(&client, &[&["-q"], &words[..]].concat())?;
+    ensure!(quiet.code == Some(5) && quiet.stdout == some.stdout && quiet.stderr.is_empty(), "{quiet:?}");
+    let first = answer(&client, &[&["-e"], &words[..]].concat())?;
+    ensure!(first.code == Some(1) && first.stdout.is_empty() && first.stderr.lines().count() == 1, "{first:?}");
+    let both = answer(&client, &["-e", "-q", "-H", "good,down", "envs"])?;
+    ensure!(both.code == Some(1) && both.stdout.is_empty() && both.stderr.is_empty(), "{both:?}");
+    for command in [&["devices"][..], &["envs"], &["query", "--name", "x", "--query", "eid"], &["activate"]] {
+        let none = answer(&client, &[&["-H", "down,password"], command].concat())?;
+        ensure!(none.code == Some(1), "{command:?}: {none:?}");
+        ensure!(none.stderr.contains("2 of 2 hosts failed"), "{none:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_host_that_drops_what_is_sent_costs_as_long_as_was_said_and_no_other_waits_for_it() -> Result<()> {
+    let good = Host::new(T4, &[])?;
+    // It takes connections and never says anything.
+    let hung = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let configuration = format!(
+        "Host good\n  Port {}\n  IdentityFile {}\n  IdentityAgent none\nHost hung\n  Port {}\n",
+        good.server.port(),
+        good.server.identity().display(),
+        hung.local_addr()?.port()
+    );
+    let client = SshClient::configured(&configuration, &good.server.known_hosts_line()?)?;
+    let lines = ["--format", "csv", "--no-header", "--no-summary"];
+    let told = answer(&client, &[&["-t", "2", "-H", "hung,good", "devices"], &lines[..]].concat())?;
+    ensure!(told.code == Some(5) && told.stdout == "good,2,2\n", "{told:?}");
+    ensure!(told.stderr.contains("genv: hung: ") && told.stderr.contains("2.0 s"), "{told:?}");
+    Ok(())
+}
+
+#[test]
+fn noise_of_a_profile_and_other_login_shells_change_nothing_and_a_clock_that_is_off_is_told() -> Result<()> {
+    // The half hour is time that the test may take.
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() + 5 * 3600 + 1800;
+    let created = clock - 2 * 3600;
+    let genv = shell::installation()?.join("bin/genv");
+    let folder = tempfile::tempdir()?;
+    write_script(
+        &folder.path().join("genv"),
+        &format!(
+            "#!/bin/sh\n[ \"$1\" = remote-serve ] || exec {} \"$@\"\n{} \"$@\" | sed -u \
+             -e 's/\"timestamp_seconds\":[0-9.]*/\"timestamp_seconds\":{clock}/' \
+             -e 's/\"created_timestamp_seconds\":[0-9.]*/\"created_timestamp_seconds\":{created}/'\n",
+            genv.display(),
+            genv.display()
+        ),
+    )?;
+    let skewed =
+        format!("ForceCommand env PATH={}:/usr/bin:/bin sh -c \"$SSH_ORIGINAL_COMMAND\"", folder.path().display());
+    let by = |shell: &str| format!("ForceCommand {} -c \"$SSH_ORIGINAL_COMMAND\"", installed(shell).display());
+    let noisy = "ForceCommand echo Welcome; echo '{\"genv\": 1}'; printf 'no end'; sh -c \"$SSH_ORIGINAL_COMMAND\"";
+    let hosts = [
+        ("noisy", Host::new(T4, &[noisy])?),
+        ("fish", Host::new(T4, &[&by("fish")])?),
+        ("zsh", Host::new(T4, &[&by("zsh")])?),
+        ("tcsh", Host::new(T4, &[&by("tcsh")])?),
+        ("skewed", Host::new(T4, &[&skewed])?),
+    ];
+    let named: Vec<_> = hosts.iter().map(|(name, host)| (*name, &host.server)).collect();
+    let client = SshClient::new(&named)?;
+    let words = ["-H", "noisy,fish,zsh,tcsh,skewed", "devices", "--format", "csv", "--no-header", "--no-summary"];
+    let told = answer(&client, &words)?;
+    let note = "genv: skewed: its clock is 5 hours ahead of this machine's: set it (chrony, systemd-timesyncd)\n";
+    ensure!(
+        told.code == Some(0)
+            && told.stdout == "noisy,2,2\nfish,2,2\nzsh,2,2\ntcsh,2,2\nskewed,2,2\n"
+            && told.stderr == note,
+        "{told:?}"
+    );
+    // How long ago something was is told by the clock that wrote when it was.
+    let (_, skewed) = &hosts[4];
+    let member = Sleeper::start(&[])?;
+    skewed.environment("7", "run", &member, &[])?;
+    let words = ["-q", "-H", "skewed", "envs", "--format", "csv"];
+    let lines = ["--no-header", "--no-summary"];
+    let csv = printed(&client, &[&words, &lines[..]].concat())?;
+    ensure!(csv == "skewed,7,root,run,2 hours ago\n", "{csv}");
+    Ok(())
+}
+
+#[test]
+fn a_terminal_shows_how_far_it_is_and_nothing_is_left_of_it() -> Result<()> {
+    let (good, slow) =
+        (Host::new(T4, &[])?, Host::new(T4, &["ForceCommand sleep 3; sh -c \"$SSH_ORIGINAL_COMMAND\""])?);
+    let client = SshClient::new(&[("good", &good.server), ("slow", &slow.server)])?;
+    let mut command = remote(&client, &["-H", "good,slow", "devices", "--no-summary"])?;
+    command.env("TERM", "xterm").env("NO_COLOR", "1");
+    let mut terminal = Terminal::run_in(command, Shell::Bash)?;
+    terminal.wait("\r\x1b[Kgenv: 1 of 2 hosts, waiting for slow")?;
+    let shown = terminal.wait("slow  2      2")?;
+    let after = shown.rsplit("\r\x1b[K").next();
+    ensure!(after.is_some_and(|it| it.starts_with("HOST  TOTAL")), "{shown:?}");
+    ensure!(!shown.contains("\x1b[1m"), "{shown:?}");
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! How what a host is asked ends: at once, by force, not at all, or with its refusal; and what users read of it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::victim;
+use genv_tests::patience::{PATIENCE, output, until};
+use genv_tests::process::program;
+use nix::sys::ptrace;
+use nix::unistd::Pid;
+
+use crate::remote_enforce::lab::{Lab, Machine};
+use crate::remote_enforce::rules::{BREAKS, OUTSIDE};
+
+/// Ends by force, a second after SIGTERM.
+const KILL: &str = "- {kind: non-env-processes, action: kill, grace: 1s, for: 0s, warn: []}";
+
+/// `SIGTERM done` and so on, in their order.
+fn deeds(lines: &[serde_json::Value]) -> Vec<String> {
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let lines = lines.iter();
+    lines.map(|line| format!("{} {}", text(&line["action"]), text(&line["result"]))).collect()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn what_does_not_heed_sigterm_is_killed_after_the_grace() -> Result<()> {
+    let stubborn = "sh -c 'trap \"\" TERM; exec sleep 1000000'";
+    let one = Machine::start_running("gpu01", &[stubborn, "sleep 1000000"], BREAKS)?;
+    let lab = Lab::start(&[&one], KILL)?;
+    until("it was told to end", || Ok(lab.answers()? == ["done"]))?;
+    ensure!(one.lives(2), "it does not heed that");
+    until("it is killed", || Ok(!one.lives(2)))?;
+    until("that is known here", || Ok(lab.answers()? == ["done", "done"]))?;
+    lab.enforcer.wait_for_cycles(5)?;
+    let expected = ["SIGTERM asked", "SIGTERM done", "SIGKILL asked", "SIGKILL done"];
+    assert_eq!(deeds(&lab.enforcer.audit()?), expected);
+    let there = ["SIGTERM intended", "SIGTERM done", "SIGKILL intended", "SIGKILL done"];
+    assert_eq!(deeds(&one.audit()?), there);
+    ensure!(one.lives(3));
+    Ok(())
+}
+
+/// Traces a process from a thread of its own, so that it stays where it ends: the kernel stops it there until its tracer
+/// lets it go on, which is when this is dropped.
+struct Tracer {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Tracer {
+    fn of(pid: u32) -> Result<Self> {
+        let pid = Pid::from_raw(i32::try_from(pid)?);
+        let (stop, stopped) = channel::<()>();
+        let (started, has_started) = channel();
+        let thread = thread::spawn(move || {
+            let traced = ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACEEXIT);
+            // Without a tracer the test fails by itself.
+            let _ = started.send(traced);
+            let _ = stopped.recv();
+        });
+        has_started.recv_timeout(PATIENCE)??;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // It is a thread of this test, whose failure is told already.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn what_even_sigkill_does_not_end_is_told_once_and_not_asked_for_again() -> Result<()> {
+    let one = Machine::start("gpu01", 1, BREAKS)?;
+    let tracer = Tracer::of(one.pid_here(2))?;
+    let lab = Lab::start(&[&one], KILL)?;
+    until("it is known to stay", || Ok(!lab.audited("unkillable")?.is_empty()))?;
+    lab.enforcer.wait_for_cycles(10)?;
+    ensure!(one.lives(2), "it cannot end yet");
+    let expected = ["SIGTERM asked", "SIGTERM done", "SIGKILL asked", "SIGKILL done", "SIGKILL unkillable"];
+    assert_eq!(deeds(&lab.enforcer.audit()?), expected);
+    assert_eq!(one.audited("intended")?.len(), 2, "nothing was sent again");
+    let log = lab.enforcer.log();
+    assert_eq!(log.matches("did not end by SIGKILL;").count(), 1, "{log}");
+    drop(tracer);
+    until("it ends", || Ok(!one.lives(2)))
+}
+
+/// What `genv why` there tells the user, if it is anything.
+fn why(machine: &Machine) -> Result<Option<String>> {
+    let mut command = Command::new(program("genv")?);
+    command.args(["why", "--user", &format!("uid:{}", victim()), "--state-directory"]).arg(machine.directory());
+    let output = output(&mut command)?;
+    let said = String::from_utf8(output.stdout)?;
+    Ok(output.status.success().then_some(said))
+}
+
+#[test]
+#[ignore = "needs root"]
+fn users_read_in_their_terminals_there_what_comes_and_what_was_done() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o777))?;
+    let shown = folder.path().join("shown");
+    // script(1) makes a terminal, which is the user's, and writes down all that is shown in it.
+    let terminal = format!(
+        "script --quiet --flush --command 'chmod g+w $(tty); exec sleep 1000000' {} >/dev/null",
+        shown.display()
+    );
+    let one = Machine::start_running("gpu01", &["sleep 1000000", &terminal], BREAKS)?;
+    until("the terminal is there", || Ok(shown.exists()))?;
+    let rule = "- {kind: non-env-processes, action: terminate, for: 0s, warn: [3s]}";
+    let _lab = Lab::start(&[&one], rule)?;
+    until("'genv why' there tells what comes", || {
+        Ok(why(&one)?.is_some_and(|text| text.contains("it is ended: process 2 (sleep)")))
+    })?;
+    let read = || anyhow::Ok(String::from_utf8_lossy(&fs::read(&shown)?).into_owned());
+    let mut text = String::new();
+    let has_ended = "This was told to end: process 2 (sleep)";
+    until("both are read", || {
+        text = read()?;
+        Ok(text.contains(has_ended))
+    })
+    .with_context(|| text.clone())?;
+    let told = why(&one)?.context("nothing is told")?;
+    for part in ["SIGTERM was sent at", "By         the enforcer on ", "non-env-processes on gpu01"] {
+        ensure!(told.contains(part), "{part}: {told}");
+    }
+    let warned = text.find("this is ended: process 2 (sleep)");
+    let ended = text.find(has_ended);
+    ensure!(warned.is_some() && warned < ended, "{text}");
+    for part in ["GPU rule non-env-processes on gpu01: process 2 (sleep)", "allowed: processes in an environment"] {
+        let told = text.replace("\r\n* ", " ");
+        assert_eq!(told.matches(part).count(), 2, "{part}: {text}");
+    }
+    // After the action the user cannot comply any more.
+    assert_eq!(text.matches("To comply: ").count(), 1, "{text}");
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root"]
+fn both_sides_write_down_what_was_asked_and_why_it_was_refused() -> Result<()> {
+    // Before it is asked, nobody uses the device any more.
+    let idle = r"version: 1\nhosts:\n- {devices: [{}]}\n";
+    let script = format!(
+        "printf '{idle}' >\"$GENV_SCENARIO.new\" && mv \"$GENV_SCENARIO.new\" \"$GENV_SCENARIO\"\nexec \"$real\" \"$@\""
+    );
+    let one = Machine::start_before_enforcer("gpu01", BREAKS, &script)?;
+    let lab = Lab::start(&[&one], OUTSIDE)?;
+    until("it is refused", || Ok(lab.answers()? == ["refused"]))?;
+    lab.enforcer.wait_for_cycles(3)?;
+    let here = lab.enforcer.audit()?;
+    assert_eq!(deeds(&here), ["SIGTERM asked", "SIGTERM refused"]);
+    let there = one.audit()?;
+    assert_eq!(deeds(&there), ["SIGTERM refused"]);
+    for part in ["rule", "why", "username", "uid", "pid", "start_time_ticks", "comm"] {
+        ensure!(!here[0][part].is_null(), "{part}: {}", here[0]);
+        assert_eq!(here[0][part], here[1][part]);
+        assert_eq!(here[0][part], there[0][part]);
+    }
+    assert_eq!(here[1]["id"], here[0]["id"]);
+    assert_eq!(here[1]["hostname"], "gpu01");
+    let reason = "that host's own plan does not show that the rule is broken";
+    assert_eq!((&here[1]["reason"], &there[0]["reason"]), (&reason.into(), &reason.into()));
+    ensure!(!there[0]["asked_by"].is_null() && one.lives(2), "{there:?}");
+    Ok(())
+}

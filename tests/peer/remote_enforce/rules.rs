@@ -1,0 +1,335 @@
+//! The right processes end, on the right machines.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::victim;
+use genv_tests::nvml_sim::{Simulation, library};
+use genv_tests::patience::{output, until};
+use genv_tests::peer::Peer;
+use genv_tests::process::{copy_program, program, write_script};
+use genv_tests::ssh::SshClient;
+use genv_tests::state::{self, Environment};
+use serde_json::{Value, json};
+
+use crate::remote_enforce::lab::{Lab, Machine};
+
+/// A machine of which process 2 uses the device outside of any environment.
+pub(crate) const BREAKS: &str = "{devices: [{}], processes: [{pid: 2, devices: [{index: 0, memory: 1gi}]}]}";
+
+/// Ends at once what uses a device outside of any environment.
+pub(crate) const OUTSIDE: &str = "- {kind: non-env-processes, action: terminate, for: 0s, warn: []}";
+
+/// A machine that nobody uses.
+const IDLE: &str = "{devices: [{}]}";
+
+#[test]
+#[ignore = "needs root"]
+fn what_breaks_a_rule_ends_on_its_host_and_the_same_pid_on_another_lives() -> Result<()> {
+    let one = Machine::start("gpu01", 2, BREAKS)?;
+    let two = Machine::start("gpu02", 2, IDLE)?;
+    let three = Machine::start("gpu03", 2, BREAKS)?;
+    let rule = "- {kind: non-env-processes, action: terminate, for: 0s, warn: [], match: {except_hosts: [gpu03]}}";
+    let lab = Lab::start(&[&one, &two, &three], rule)?;
+    until("process 2 of gpu01 ends", || Ok(!one.lives(2)))?;
+    until("that is known here", || Ok(lab.audited("done")?.len() == 1))?;
+    lab.enforcer.wait_for_cycles(3)?;
+    ensure!(one.lives(3) && two.lives(2) && three.lives(2));
+
+    let done = &lab.audited("done")?[0];
+    ensure!(done["hostname"] == "gpu01" && done["pid"] == 2, "{done}");
+    let asked = lab.audited("asked")?;
+    ensure!(asked.len() == 1 && asked[0]["id"] == done["id"], "{asked:?}");
+    let there = one.audited("done")?;
+    ensure!(there.len() == 1 && there[0]["pid"] == 2, "{there:?}");
+    ensure!(!there[0]["asked_by"].is_null(), "{there:?}");
+    for other in [&two, &three] {
+        ensure!(!other.directory().join("audit.jsonl").exists());
+    }
+    Ok(())
+}
+
+/// A machine with two devices, on which somebody's environment holds some, with two sleeping members.
+fn holding(name: &'static str, devices: &[usize]) -> Result<Machine> {
+    let library = library().display().to_string();
+    let variables = [("GENV_NVML_LIBRARY", library.as_str())];
+    let genv = program("genv")?;
+    let machine = Machine::start_with(name, 2, "{devices: [{count: 2}]}", &genv, &variables)?;
+    let environment = Environment {
+        eid: "7".to_owned(),
+        uid: victim(),
+        pids: vec![2, 3],
+        devices: devices.to_vec(),
+        gpu_memory: None,
+    };
+    state::write(&machine.genv_directory(), 2, &[environment])?;
+    Ok(machine)
+}
+
+/// How many devices are attached to anything there.
+fn attached(machine: &Machine) -> Result<usize> {
+    let text = std::fs::read_to_string(machine.genv_directory().join("devices.json"))?;
+    let state: Value = serde_json::from_str(&text)?;
+    let devices = state["devices"].as_array().into_iter().flatten();
+    let attachments = devices.filter_map(|device| device["attachments"].as_array());
+    Ok(attachments.map(Vec::len).sum())
+}
+
+const ALL_HOSTS: &str = "- {kind: max-devices-per-user, scope: all-hosts, limit: 2, action: detach, for: 0s, warn: []}";
+
+#[test]
+#[ignore = "needs root"]
+fn devices_on_all_hosts_count_together_and_no_more_are_taken_than_that() -> Result<()> {
+    let one = holding("gpu01", &[0])?;
+    let two = holding("gpu02", &[0, 1])?;
+    let three = Machine::start("gpu03", 2, BREAKS)?;
+    let lab = Lab::start(&[&one, &two, &three], ALL_HOSTS)?;
+    until("a device is taken", || Ok(lab.audited("done")?.len() == 1))?;
+    lab.enforcer.wait_for_status("nothing is wrong", |status| status["violations"] == json!([]))?;
+    lab.enforcer.wait_for_cycles(3)?;
+    assert_eq!(attached(&one)? + attached(&two)?, 2);
+    assert_eq!(lab.audited("asked")?.len(), 1);
+    let there = [one.audited("done")?, two.audited("done")?].concat();
+    ensure!(there.len() == 1 && there[0]["action"] == "detach", "{there:?}");
+    ensure!(three.lives(2), "no rule is about it");
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root"]
+fn promise_17_a_missing_host_holds_what_counts_over_all_and_nothing_else() -> Result<()> {
+    let one = holding("gpu01", &[0])?;
+    let two = holding("gpu02", &[0, 1])?;
+    let three = Machine::start("gpu03", 2, BREAKS)?;
+    let gone = Machine::start("gpu04", 0, IDLE)?;
+    let rules = format!("{OUTSIDE}\n{ALL_HOSTS}");
+    let lab = Lab::start_without(&[&one, &two, &three], gone, &rules)?;
+    until("process 2 of gpu03 ends", || Ok(!three.lives(2)))?;
+    let status = lab
+        .enforcer
+        .wait_for_status("the rule waits", |status| status.to_string().contains("no fresh facts from gpu04"))?;
+    assert_eq!(status["missing_hosts"], json!(["gpu04"]));
+    lab.enforcer.wait_for_cycles(3)?;
+    assert_eq!(attached(&one)? + attached(&two)?, 3);
+    Ok(())
+}
+
+/// A process that names its environment. The machine of this test is a pid namespace: no evidence there shows which
+/// process has the pid that genv 1.x wrote.
+const IN_SEVEN: &str = "env GENV_ENVIRONMENT_ID=7 sleep 1000000";
+
+#[test]
+#[ignore = "needs root"]
+fn a_device_is_taken_from_a_job_of_many_processes_and_its_host_ends_them_at_the_pace() -> Result<()> {
+    // More than one user may lose in a cycle, and less than in a minute.
+    const JOB: u32 = 13;
+    let pids: Vec<u32> = (2..2 + JOB).collect();
+    let uses = pids.iter().map(|pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}"));
+    let uses = uses.collect::<Vec<_>>().join(", ");
+    let host = format!("{{devices: [{{}}], processes: [{uses}]}}");
+    let one = Machine::start_running_before_enforcer(
+        "gpu01",
+        &[IN_SEVEN; JOB as usize],
+        &host,
+        "echo asked >>\"$STATE_DIRECTORY.asked\"\nexec \"$real\" \"$@\"",
+    )?;
+    let environment =
+        Environment { eid: "7".to_owned(), uid: victim(), pids: pids.clone(), devices: vec![0], gpu_memory: None };
+    state::write(&one.genv_directory(), 1, &[environment])?;
+    let rule = "- {kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []}";
+    let lab = Lab::start(&[&one], rule)?;
+    for pid in pids {
+        until("it ends", || Ok(!one.lives(pid)))?;
+    }
+    until("all are in the audit", || {
+        let signalled = one.audited("done")?;
+        Ok(signalled.iter().filter(|it| it["action"] == "SIGTERM").count() == JOB as usize)
+    })?;
+    assert_eq!(attached(&one)?, 0);
+    until("the device is in the audit here", || Ok(lab.audited("done")?.len() == 1))?;
+    assert_eq!(lab.audited("asked")?.len(), 1);
+    let asked = std::fs::read_to_string(one.note("asked"))?;
+    ensure!(asked.lines().count() > 1, "it is asked to go on: {asked}");
+    let there = lab.enforcer.status()?;
+    ensure!(there["breaker"].is_null(), "{there:#}");
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root"]
+fn what_takes_memory_from_a_user_counts_once_a_command_of_the_user_confirms_it() -> Result<()> {
+    let one = Machine::start_running("gpu01", &[IN_SEVEN], BREAKS)?;
+    let uid = victim();
+    let environment = |gpu_memory| Environment {
+        eid: "7".to_owned(),
+        uid,
+        pids: vec![2],
+        devices: vec![0],
+        gpu_memory: Some(gpu_memory),
+    };
+    let folder = one.genv_directory();
+    state::write(&folder, 1, &[environment("8gi")])?;
+    let rule = "- {kind: env-memory, action: terminate, for: 0s, warn: []}";
+    let lab = Lab::start(&[&one], rule)?;
+    lab.enforcer.wait_for_cycles(3)?;
+    state::write(&folder, 1, &[environment("1mi")])?;
+    lab.enforcer.wait_for_status("the record is disputed", |status| {
+        status["disputed_records"].to_string().contains("was lowered")
+    })?;
+    lab.enforcer.wait_for_cycles(3)?;
+    ensure!(one.lives(2), "{}", lab.enforcer.log());
+    let confirm = |owner: u32| -> Result<()> {
+        let changed =
+            |change: &str| json!({"eid": "7", "at_seconds": 4e9, "change": change, "gpu": 0, "bytes": 1 << 20});
+        let changes = [changed("reserved"), changed("configured")];
+        let path = folder.join(format!("genv-confirmed-{uid}.json"));
+        std::fs::write(&path, json!({"version": 1, "changes": changes}).to_string())?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644))?;
+        Ok(std::os::unix::fs::chown(&path, Some(owner), None)?)
+    };
+    // The kernel shows whose word it is.
+    confirm(uid + 1)?;
+    lab.enforcer.wait_for_cycles(3)?;
+    ensure!(one.lives(2), "{}", lab.enforcer.log());
+    confirm(uid)?;
+    until("process 2 ends", || Ok(!one.lives(2)))
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_host_that_hangs_after_it_was_asked_is_told_as_unknown_and_holds_up_no_other() -> Result<()> {
+    let one =
+        Machine::start_before_enforcer("gpu01", BREAKS, "echo asked >>\"$STATE_DIRECTORY.asked\"\nexec sleep 1000")?;
+    let two = Machine::start("gpu02", 1, BREAKS)?;
+    let lab = Lab::start(&[&one, &two], OUTSIDE)?;
+    until("process 2 of gpu02 ends", || Ok(!two.lives(2)))?;
+    until("gpu02 has answered", || Ok(lab.audited("done")?.len() == 1))?;
+    ensure!(lab.audited("unknown")?.is_empty(), "gpu01 still has time");
+    lab.enforcer.wait_for_cycles(3)?;
+    until("gpu01's time is over", || Ok(!lab.audited("unknown")?.is_empty()))?;
+    let unknown = &lab.audited("unknown")?[0];
+    let reason = unknown["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("not known") && reason.contains("within 25 s"), "{unknown}");
+    lab.enforcer.wait_for_cycles(5)?;
+    let asked = std::fs::read_to_string(one.note("asked"))?;
+    ensure!(asked == "asked\n", "it is not asked again: {asked}");
+    let status = lab.enforcer.status()?;
+    ensure!(status.to_string().contains("whether it was done is not known"), "{status:#}");
+    ensure!(one.lives(2));
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_host_that_only_tells_is_refused_with_the_reason_once_and_asked_again_when_it_acts() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let genv = folder.path().join("genv");
+    let only_tells = format!("#!/bin/sh\nexec {} remote-serve\n", program("genv")?.display());
+    write_script(&genv, &only_tells)?;
+    let one = Machine::start_with("gpu01", 1, BREAKS, &genv, &[])?;
+    let lab = Lab::start(&[&one], OUTSIDE)?;
+    until("it is refused", || Ok(!lab.audited("refused")?.is_empty()))?;
+    lab.enforcer.wait_for_cycles(3)?;
+    let refused = lab.audited("refused")?;
+    assert_eq!(lab.answers()?, ["refused"]);
+    let reason = refused[0]["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("only sends snapshots"), "{reason}");
+    lab.enforcer.wait_for_status("it is said", |status| {
+        let faults = status["faults"].to_string();
+        faults.contains("nothing can be done on gpu01: genv there only sends snapshots")
+    })?;
+    ensure!(one.lives(2) && !one.directory().join("audit.jsonl").exists());
+
+    let acts = format!("#!/bin/sh\nexec {} \"$@\"\n", program("genv")?.display());
+    write_script(&genv, &acts)?;
+    one.end_sessions()?;
+    until("process 2 ends", || Ok(!one.lives(2)))?;
+    until("that is known here", || Ok(lab.answers()? == ["refused", "done"]))?;
+    lab.enforcer.wait_for_status("nothing is wrong", |status| status["faults"] == json!([]))?;
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_host_that_lacks_the_enforcer_is_refused_with_what_to_install() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let genv = folder.path().join("genv");
+    copy_program("genv", &genv)?;
+    let path = format!("{}:/usr/bin:/bin", folder.path().display());
+    let one = Machine::start_with("gpu01", 1, BREAKS, &genv, &[("PATH", &path)])?;
+    let lab = Lab::start(&[&one], OUTSIDE)?;
+    until("it is refused", || Ok(!lab.audited("refused")?.is_empty()))?;
+    lab.enforcer.wait_for_cycles(3)?;
+    assert_eq!(lab.answers()?, ["refused"]);
+    let reason = lab.audited("refused")?[0]["reason"].to_string();
+    ensure!(reason.contains("genv-enforcer is not installed on this host. Put it next to genv"), "{reason}");
+    ensure!(one.lives(2));
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root"]
+fn genv_remote_enforce_ends_on_each_host_what_genv_1_would_there_once_and_nothing_else() -> Result<()> {
+    let one = Machine::start("gpu01", 2, BREAKS)?;
+    let two = Machine::start("gpu02", 2, IDLE)?;
+    let by_3 = BREAKS.replace("pid: 2", "pid: 3");
+    let three = Machine::start("gpu03", 2, &by_3)?;
+    let machines = [&one, &two, &three];
+    let client = SshClient::new(&machines.map(|machine| (machine.name, machine.server())))?;
+    let folder = tempfile::tempdir()?;
+    let mut command = Command::new(program("genv")?);
+    client.on_path(&mut command)?;
+    command
+        .args(["remote", "-H", "gpu01,gpu02,gpu03", "enforce"])
+        .args(["--interval", "0", "--non-env-processes"])
+        .env("STATE_DIRECTORY", folder.path());
+    let output = output(&mut command)?;
+    ensure!(output.status.success(), "{output:?}");
+    let alive = || machines.map(|machine| [2, 3].map(|pid| machine.lives(pid)));
+    until("process 2 of gpu01 and 3 of gpu03 end", || Ok(!one.lives(2) && !three.lives(3)))?;
+    assert_eq!(alive(), [[false, true], [true, true], [true, false]]);
+    let done = machines.map(|machine| {
+        let lines = machine.audited("done")?;
+        anyhow::Ok(lines.iter().map(|line| line["pid"].clone()).collect())
+    });
+    let done: Vec<Vec<Value>> = done.into_iter().collect::<Result<_>>()?;
+    assert_eq!(done, [vec![json!(2)], vec![], vec![json!(3)]]);
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_host_with_genv_1_is_never_asked_to_end_anything() -> Result<()> {
+    let process = "{pid: 2, comm: sleep, user: alice, devices: [{index: \"0\", memory: 2gi}]}";
+    let simulation = Simulation::new(&format!(
+        "version: 1\nusers: {{alice: 1001}}\nhosts:\n- name: gpu01\n  devices: [{{memory: 40gi}}]\n  processes: [{process}]\n"
+    ));
+    let peer = Peer::new(&simulation)?;
+    let session = peer.command("true");
+    let one = Machine::start_session("gpu01", &["sleep 1000000"], &session, tempfile::tempdir()?)?;
+    let lab = Lab::start(&[&one], OUTSIDE)?;
+    until("it is refused", || Ok(!lab.audited("refused")?.is_empty()))?;
+    lab.enforcer.wait_for_cycles(3)?;
+    let refused = lab.audited("refused")?;
+    ensure!(refused.len() == 1, "{refused:?}");
+    let reason = refused[0]["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("genv 1.x"), "{reason}");
+    ensure!(one.lives(2));
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root"]
+fn users_are_warned_by_their_host_before_it_ends_what_is_theirs() -> Result<()> {
+    let one = Machine::start("gpu01", 1, BREAKS)?;
+    let rule = "- {kind: non-env-processes, action: terminate, for: 0s, warn: [1s]}";
+    let lab = Lab::start(&[&one], rule)?;
+    until("process 2 ends", || Ok(!one.lives(2)))?;
+    let log = lab.enforcer.log();
+    let warned = log.find("a user is warned").context("no warning")?;
+    let ended = log.find("an action is taken").unwrap_or(log.len());
+    let line = log[warned..].lines().next().unwrap_or_default();
+    ensure!(warned < ended && line.contains("result=\"done\""), "{log}");
+    Ok(())
+}

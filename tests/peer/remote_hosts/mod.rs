@@ -1,0 +1,193 @@
+//! genv-exporter over 32 hosts, of which some are in trouble. Each has a real sshd of its own, but for three: at one's port
+//! nobody listens, at the others' somebody who does not answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use genv_tests::exporter::Exporter;
+use genv_tests::metrics::Scrape;
+use genv_tests::process::anonymous_bytes;
+use serde_json::Value;
+
+mod fleet;
+mod growth;
+mod network;
+
+use fleet::{CLOSES, CONNECT_TIMEOUT, DOWN, Fleet, GENV_1, HOSTS, NO_GENV, TALKS, replace};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Cycles that each host that is well has to deliver in the end.
+const CYCLES: usize = 20;
+
+/// How long that may take, on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Scrapes until something holds.
+fn wait(exporter: &Exporter, what: &str, mut holds: impl FnMut(&Scrape) -> bool) -> Result<Scrape> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let scrape = exporter.scrape()?;
+        if holds(&scrape) {
+            return Ok(scrape);
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "waited in vain for {what}: {:?}; log: {}",
+            scrape.all("genv_host_up", &[]),
+            exporter.log()
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn is_up(scrape: &Scrape, host: &str) -> bool {
+    scrape.value("genv_host_up", &[("hostname", host)]).ok() == Some(1.0)
+}
+
+fn ssh_works(scrape: &Scrape, host: &str) -> Option<f64> {
+    let labels = [("hostname", host), ("collector", "ssh")];
+    scrape.value("genv_collector_success", &labels).ok()
+}
+
+/// Checks that each of these hosts is up, and that its latest snapshot came a shorter time ago than connecting to another,
+/// which hangs, may take: whose data wait for that host are late by all of it.
+fn are_on_time(hosts: &[String], scrape: &Scrape) -> Result<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+    for host in hosts {
+        ensure!(is_up(scrape, host), "{host} is down");
+        let came = scrape.value("genv_snapshot_timestamp_seconds", &[("hostname", host)])?;
+        let age = now - came;
+        ensure!(age < CONNECT_TIMEOUT.as_secs_f64(), "{host}'s snapshot came {age} s ago");
+    }
+    Ok(())
+}
+
+/// Lines of the log about a host that say this.
+fn lines(log: &str, host: &str, said: &str) -> usize {
+    let hostname = format!("hostname={host}");
+    let is_of =
+        |line: &&str| line.split_whitespace().any(|word| word.replace('"', "") == hostname) && line.contains(said);
+    log.lines().filter(is_of).count()
+}
+
+#[test]
+fn hosts_in_trouble_are_named_and_disturb_nobody_until_they_are_well_again() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let exporter = fleet.exporter(INTERVAL)?;
+    let names = fleet.names();
+    ensure!(names.len() == HOSTS);
+    let well = fleet.well();
+    wait(&exporter, "the hosts that are well", |scrape| well.iter().all(|host| is_up(scrape, host)))?;
+
+    // When each host took its snapshots, by its own clock.
+    let mut taken = BTreeMap::<String, BTreeSet<u64>>::new();
+    let mut closed = false;
+    let check_well = |scrape: &Scrape| {
+        let on_time = are_on_time(&well, scrape);
+        assert!(on_time.is_ok(), "{on_time:?}: {}", exporter.log());
+    };
+    wait(&exporter, "twenty cycles of each that is well", |scrape| {
+        check_well(scrape);
+        closed |= !is_up(scrape, CLOSES);
+        for (labels, at) in scrape.all("genv_collector_timestamp_seconds", &[("collector", "gpu")]) {
+            let of_host = taken.entry(labels["hostname"].clone()).or_default();
+            of_host.insert((at * 1000.0) as u64);
+        }
+        well.iter().all(|host| taken.get(host).is_some_and(|taken| taken.len() > CYCLES))
+    })?;
+    for host in &well {
+        let moments: Vec<u64> = taken[host].iter().copied().collect();
+        let mut gaps: Vec<u64> = moments.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        gaps.sort_unstable();
+        // One that waited a little for those in trouble would be late in each cycle.
+        let middle = gaps[gaps.len() / 2];
+        ensure!(middle <= 1500, "{host}: a cycle took {middle} ms: {gaps:?}");
+    }
+
+    let scrape = wait(&exporter, "each trouble to be known", |scrape| {
+        check_well(scrape);
+        DOWN.iter().all(|(host, _)| ssh_works(scrape, host) == Some(0.0) && !is_up(scrape, host))
+    })?;
+    let log = exporter.log();
+    for (host, said) in DOWN {
+        let times = lines(&log, host, said);
+        ensure!(times == 1, "{host}: '{said}' {times} times in {log}");
+        let answer = exporter.get(&format!("/metrics?host={host}"))?;
+        ensure!(answer.status == 503, "{host}: {}", answer.status);
+        ensure!(answer.text()?.contains(host));
+    }
+    ensure!(closed, "the sessions of {CLOSES} never closed");
+    ensure!(lines(&log, CLOSES, "a collector fails") >= 1, "{log}");
+    for host in [GENV_1, NO_GENV, TALKS] {
+        ensure!(is_up(&scrape, host), "{host} is down: {log}");
+    }
+    let installed = |host| scrape.value("genv_host_installed", &[("hostname", host)]);
+    ensure!(installed(NO_GENV)? == 0.0);
+    ensure!(installed(GENV_1)? == 1.0 && installed(TALKS)? == 1.0);
+    let skewed = lines(&log, TALKS, "clock differs");
+    ensure!(skewed == 1, "the skew is said {skewed} times: {log}");
+
+    of_one_host(&exporter, &well[0])?;
+    let targets: Value = serde_json::from_str(&exporter.get("/sd")?.text()?)?;
+    ensure!(targets.as_array().map(Vec::len) == Some(HOSTS), "{targets}");
+    // 100 MB without a line's end were not kept.
+    let bytes = anonymous_bytes(exporter.pid())?;
+    ensure!(bytes < 100 << 20, "{bytes} bytes");
+
+    fleet.heal()?;
+    wait(&exporter, "all hosts to be well again", |scrape| names.iter().all(|host| is_up(scrape, host)))?;
+    let log = exporter.log();
+    for (host, _) in DOWN {
+        let said = lines(&log, host, "works again");
+        ensure!(said == 1, "{host} is well again {said} times: {log}");
+    }
+    Ok(())
+}
+
+/// What is told of one host alone.
+fn of_one_host(exporter: &Exporter, host: &str) -> Result<()> {
+    let scrape = exporter.scrape_path(&format!("/metrics?host={host}"))?;
+    let up = scrape.all("genv_host_up", &[]);
+    ensure!(up.len() == 1 && up[0].0["hostname"] == host, "{up:?}");
+    ensure!(scrape.all("genv_device_up", &[]).len() == 2);
+    ensure!(exporter.get("/metrics?host=nosuch")?.status == 404);
+    Ok(())
+}
+
+#[test]
+fn a_host_file_changed_to_nonsense_keeps_the_hosts_of_before() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let exporter = fleet.exporter(INTERVAL)?;
+    let well = fleet.well();
+    let [first, second] = [&well[0], &well[1]];
+    replace(&fleet.host_file(), first)?;
+    let only = |hosts: usize| move |scrape: &Scrape| scrape.all("genv_host_up", &[]).len() == hosts;
+    wait(&exporter, "one host", |scrape| only(1)(scrape) && is_up(scrape, first))?;
+
+    let refused = |exporter: &Exporter| exporter.log().matches("hosts_refused").count();
+    ensure!(refused(&exporter) == 0);
+    replace(&fleet.host_file(), "gpu[01-\n\u{1b}[31m ---\n")?;
+    let sequence = |scrape: &Scrape| {
+        let labels = [("collector", "gpu")];
+        let at = scrape.value("genv_collector_timestamp_seconds", &labels);
+        at.unwrap_or_default()
+    };
+    wait(&exporter, "the nonsense to be refused", |_| refused(&exporter) > 0)?;
+    let before = sequence(&exporter.scrape()?);
+    // Its data go on.
+    wait(&exporter, "five more cycles", |scrape| {
+        assert!(only(1)(scrape) && is_up(scrape, first));
+        sequence(scrape) > before + 5.0
+    })?;
+    ensure!(refused(&exporter) == 1, "{}", exporter.log());
+    let log = exporter.log();
+    let line = log.lines().find(|line| line.contains("hosts_refused"));
+    let line = line.context("no line")?;
+    ensure!(line.contains("hosts:1") && !line.contains('\u{1b}'), "{line}");
+
+    replace(&fleet.host_file(), &format!("{first}\n{second} # new\n"))?;
+    wait(&exporter, "both hosts", |scrape| only(2)(scrape) && is_up(scrape, first) && is_up(scrape, second))?;
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! How a host is found and reached: names of the configuration, and hosts on the way.
+
+use anyhow::{Result, ensure};
+use genv_remote::session::RunLimits;
+use genv_remote::{FailureKind, Session, Timeouts};
+use genv_tests::ssh::SshClient;
+
+use crate::remote_ssh::support::{
+    block_on, client, connect, ensure_failure, eventually, failure, identity, is_let_in, server, session, target, tasks,
+};
+
+#[test]
+fn an_alias_has_a_user_a_port_and_a_key() -> Result<()> {
+    block_on(async {
+        let server = server(&[])?;
+        let configuration = format!(
+            "Match host rack* exec \"true\"\n  User alice\n  Port {}\n  IdentityFile {}\n",
+            server.port(),
+            server.identity().display()
+        );
+        let client = SshClient::configured(&configuration, &server.known_hosts_line()?)?;
+        let resolved = target(&client, "rack1").await?;
+        ensure!(resolved.user == "alice" && resolved.port == server.port(), "{resolved:?}");
+        ensure!(resolved.address == "127.0.0.1", "{resolved:?}");
+        ensure!(resolved.identity_files == [server.identity()], "{resolved:?}");
+        ensure!(resolved.known_hosts_files.first() == Some(&client.known_hosts()), "{resolved:?}");
+        // What the entry says counts more.
+        let resolved = target(&client, "bob@rack1:77").await?;
+        ensure!(resolved.user == "bob" && resolved.port == 77, "{resolved:?}");
+        ensure!(resolved.login == "-p 77 bob@rack1", "{resolved:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_configuration_that_ssh_refuses_is_told_in_its_words() -> Result<()> {
+    block_on(async {
+        let client = SshClient::configured("Host a\n  Nonsense yes\n", "")?;
+        ensure_failure(
+            &failure(&client, "a").await,
+            FailureKind::Unresolved,
+            &["ssh -G a", "Bad configuration option: nonsense", "~/.ssh/config"],
+        )
+    })
+}
+
+#[test]
+fn a_proxy_command_is_refused_and_not_tried() -> Result<()> {
+    block_on(async {
+        let folder = tempfile::tempdir()?;
+        let proof = folder.path().join("ran");
+        let server = server(&[])?;
+        let client = client(&server, &format!("ProxyCommand touch {}", proof.display()))?;
+        ensure_failure(&failure(&client, "host").await, FailureKind::Unsupported, &["ProxyCommand", "use ProxyJump"])?;
+        ensure!(!proof.exists());
+        Ok(())
+    })
+}
+
+/// Two hosts on the way to a third, each with its own key.
+#[test]
+fn hosts_on_the_way_are_passed_and_left_with_the_session() -> Result<()> {
+    block_on(async {
+        let (first, second, last) = (server(&[])?, server(&[])?, server(&[])?);
+        let mut configuration = String::new();
+        let mut known_hosts = String::new();
+        for (name, server, way) in [
+            ("first", &first, "none"),
+            ("second", &second, "first"),
+            ("last", &last, "second"),
+            ("listed", &last, "first,second"),
+        ] {
+            configuration.push_str(&format!(
+                "Host {name}\n  Port {}\n  IdentityFile {}\n  IdentityAgent none\n  ProxyJump {way}\n",
+                server.port(),
+                server.identity().display()
+            ));
+            known_hosts.push_str(&server.known_hosts_line()?);
+        }
+        let client = SshClient::configured(&configuration, &known_hosts)?;
+        let before = tasks();
+        for name in ["last", "listed"] {
+            let resolved = target(&client, name).await?;
+            let ports: Vec<u16> = resolved.jumps.iter().map(|jump| jump.port).collect();
+            ensure!(ports == [first.port(), second.port()], "{name}: {ports:?}");
+            let session = Session::connect(&resolved, &Timeouts::default()).await?;
+            let output = session.run("echo $SSH_CONNECTION", b"", &RunLimits::default()).await?;
+            let connection = String::from_utf8(output.stdout)?;
+            ensure!(connection.trim().ends_with(&last.port().to_string()), "{connection}");
+            // More than all buffers hold passes both ways at once.
+            let much = vec![b'x'; 8 << 20];
+            let output = session.run("cat", &much, &RunLimits::default()).await?;
+            ensure!(output.stdout == much);
+            session.close().await;
+            eventually("its tasks end", || tasks() == before).await?;
+        }
+        // A fault on the way is told with its place.
+        drop(second);
+        ensure_failure(
+            &failure(&client, "last").await,
+            FailureKind::Unreachable,
+            &["at the jump host second", "from the jump host before it"],
+        )?;
+        drop(first);
+        ensure_failure(&failure(&client, "last").await, FailureKind::Unreachable, &["at the jump host first"])
+    })
+}
+
+#[test]
+fn a_name_behind_another_host_is_resolved_there() -> Result<()> {
+    block_on(async {
+        let jump = server(&[])?;
+        let configuration = format!(
+            "Host jump\n  Port {}\n  IdentityFile {}\nHost inner\n  HostName inner.invalid\n  ProxyJump jump\n",
+            jump.port(),
+            jump.identity().display()
+        );
+        let client = SshClient::configured(&configuration, &jump.known_hosts_line()?)?;
+        ensure_failure(
+            &failure(&client, "inner").await,
+            FailureKind::Unreachable,
+            &["inner.invalid:22 from the jump host before it"],
+        )?;
+        ensure!(jump.log().contains("inner.invalid"), "{}", jump.log());
+        Ok(())
+    })
+}
+
+#[test]
+fn a_way_in_circles_is_refused() -> Result<()> {
+    block_on(async {
+        let client = SshClient::configured("Host a\n  ProxyJump b\nHost b\n  ProxyJump a\n", "")?;
+        ensure_failure(
+            &failure(&client, "a").await,
+            FailureKind::Unsupported,
+            &["more than 8 hosts, perhaps in a loop"],
+        )
+    })
+}
+
+#[test]
+fn a_name_that_means_nothing_is_told() -> Result<()> {
+    block_on(async {
+        let client = SshClient::configured("Host gone\n  HostName gone.invalid\n", "")?;
+        ensure_failure(&failure(&client, "gone").await, FailureKind::Unresolved, &["gone.invalid", "HostName"])
+    })
+}
+
+#[test]
+fn only_configured_algorithms_are_offered() -> Result<()> {
+    block_on(async {
+        let server = server(&["Ciphers aes256-ctr", "LogLevel DEBUG1"])?;
+        let identity = identity(&server.identity());
+        is_let_in(&client(&server, &format!("{identity}\n  Ciphers aes256-ctr"))?).await?;
+        ensure_failure(
+            &failure(&client(&server, &format!("{identity}\n  Ciphers aes128-ctr"))?, "host").await,
+            FailureKind::Unsupported,
+            &["Cipher", "aes256-ctr"],
+        )?;
+        ensure_failure(
+            &failure(&client(&server, &format!("{identity}\n  HostKeyAlgorithms rsa-sha2-512"))?, "host").await,
+            FailureKind::Unsupported,
+            &["HostKeyAlgorithms"],
+        )
+    })
+}
+
+#[test]
+fn a_session_that_is_dropped_or_closed_leaves_nothing() -> Result<()> {
+    block_on(async {
+        let before = tasks();
+        let (server, one) = session(&[]).await?;
+        one.close().await;
+        // What has ended is counted until its thread has put it away.
+        eventually("tasks of a closed session end", || tasks() == before).await?;
+        let client = SshClient::new(&[("host", &server)])?;
+        let other = connect(&client, "host").await?;
+        let _channel = other.open("while :; do echo x; done").await?;
+        drop(other);
+        drop(_channel);
+        eventually("tasks end", || tasks() == before).await?;
+        eventually("connections end", || server.connections().is_empty()).await
+    })
+}

@@ -1,0 +1,124 @@
+//! Ten minutes of a busy lab, or as many seconds as `GENV_SOAK_SECONDS` says: what stays the same.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use genv_tests::exporter::Setup;
+use genv_tests::footprint::Footprint;
+use genv_tests::http;
+use genv_tests::nvml_sim::Simulation;
+use genv_tests::process::{Sleeper, has_started_a_process};
+use genv_tests::state::{self, Environment};
+
+const DEVICES: usize = 8;
+const ENVIRONMENTS: usize = 100;
+const PROCESSES: usize = 200;
+/// Processes, and half as many environments, that are replaced each second.
+const CHURN: usize = 10;
+const USERS: u32 = 20;
+
+/// What exporter and driver's library may allocate. `genv-bench budgets` measures the shipped program, its text included.
+const BUDGET_BYTES: u64 = 10 << 20;
+/// What counts as flat: allocators keep a little more or less.
+const FLAT_BYTES: u64 = 1 << 20;
+
+/// A lab in which somebody is always coming or going.
+struct Lab {
+    simulation: Simulation,
+    state: std::path::PathBuf,
+    round: usize,
+    processes: Vec<(Sleeper, String)>,
+}
+
+impl Lab {
+    fn turn(&mut self) -> Result<()> {
+        self.round += 1;
+        self.processes.drain(..CHURN.min(self.processes.len()));
+        while self.processes.len() < PROCESSES {
+            // Two processes an environment, which lives as long as the first of them.
+            let number = (self.round * PROCESSES + self.processes.len()) / 2;
+            let eid = format!("e{number}");
+            let process = Sleeper::start(&[("PATH", "/bin"), ("GENV_ENVIRONMENT_ID", &eid)])?;
+            self.processes.push((process, eid));
+        }
+        let mut environments = Vec::<Environment>::with_capacity(ENVIRONMENTS);
+        for (process, eid) in &self.processes {
+            if environments.iter().all(|known| known.eid != *eid) {
+                let number = eid[1..].parse::<u32>()?;
+                environments.push(Environment {
+                    eid: eid.clone(),
+                    uid: if number % 2 == 0 { rustix::process::getuid().as_raw() } else { 50_000 + number % USERS },
+                    pids: vec![process.pid()],
+                    devices: vec![number as usize % DEVICES],
+                    gpu_memory: Some("1gi"),
+                });
+            }
+        }
+        state::write(&self.state, DEVICES, &environments)?;
+        self.simulation.rewrite(&self.scenario());
+        Ok(())
+    }
+
+    fn scenario(&self) -> String {
+        // Each minute a device is lost for some seconds, and the driver is reloaded.
+        let lost = if self.round % 60 > 50 { ", faults: [{lost: true}]" } else { "" };
+        let generation = self.round / 60;
+        let uses: Vec<_> =
+            (0..DEVICES).map(|index| format!("{{index: {index}, memory: 42mi, utilization: 0.004}}")).collect();
+        let uses = uses.join(", ");
+        let mut scenario = format!(
+            "version: 1\nhosts:\n- faults: [{{reload: {generation}}}]\n  devices:\n  - {{xid: [{{xid: 31, every: 10s}}]{lost}}}\n  - {{count: {}}}\n  processes:\n",
+            DEVICES - 1
+        );
+        for (process, _) in &self.processes {
+            scenario.push_str(&format!("  - {{pid: {}, devices: [{uses}]}}\n", process.pid()));
+        }
+        scenario
+    }
+}
+
+#[test]
+fn ten_minutes_of_churn_leave_memory_flat_and_start_no_program() -> Result<()> {
+    let seconds = match std::env::var("GENV_SOAK_SECONDS") {
+        Ok(seconds) => seconds.parse().context("GENV_SOAK_SECONDS")?,
+        Err(_) => 600,
+    };
+    let simulation = Simulation::new("version: 1\n");
+    let setup = Setup::with_driver(&simulation)?.flag("--interval=1s");
+    let mut lab = Lab { state: setup.folder().join("state"), simulation, round: 0, processes: Vec::new() };
+    lab.turn()?;
+    let exporter = setup.start()?;
+    exporter.wait_for("the lab", |scrape| scrape.all("genv_device_up", &[]).len() == DEVICES)?;
+
+    let began = Instant::now();
+    let time = Duration::from_secs(seconds);
+    let (mut early, mut late, mut most) = (Footprint::default(), Footprint::default(), Footprint::default());
+    let mut in_environments = 0.0_f64;
+    while began.elapsed() < time {
+        lab.turn()?;
+        std::thread::sleep(Duration::from_secs(1));
+        let scrape = exporter.scrape()?;
+        let zipped = http::get_with(exporter.port(), "/metrics", &[("Accept-Encoding", "gzip")])?;
+        assert_eq!(zipped.header("content-encoding"), Some("gzip"));
+        let belonging = scrape.value("genv_processes", &[("state", "environment")]);
+        in_environments = in_environments.max(belonging.unwrap_or(0.0));
+
+        let footprint = Footprint::of(exporter.pid())?;
+        most = most.max(footprint);
+        // The first third is for everything to have happened once.
+        match began.elapsed().as_secs_f64() / time.as_secs_f64() {
+            part if part < 1.0 / 3.0 => {}
+            part if part < 2.0 / 3.0 => early = early.max(footprint),
+            _ => late = late.max(footprint),
+        }
+    }
+    ensure!(in_environments >= CHURN as f64, "the lab was empty: {in_environments} processes");
+    ensure!(late.anonymous_bytes <= early.anonymous_bytes + FLAT_BYTES, "memory grew from {early:?} to {late:?}");
+    // A read that takes long leaves its thread behind until the read ends.
+    ensure!(late.threads <= early.threads + 1, "threads: from {early:?} to {late:?}");
+    ensure!(late.descriptors <= early.descriptors + 4, "descriptors: from {early:?} to {late:?}");
+    ensure!(most.anonymous_bytes <= BUDGET_BYTES, "{most:?} of {BUDGET_BYTES} bytes");
+    println!("{most:?} of {BUDGET_BYTES} bytes");
+    ensure!(!has_started_a_process(exporter.pid())?, "a program was started");
+    Ok(())
+}
