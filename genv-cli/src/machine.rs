@@ -17,11 +17,9 @@ use genv_core::state::{
 use genv_simulator::{SourceError, SourceOptions};
 
 use crate::device_facts::{DeviceProcess, contexts, models, outside_uses, processes_of_environment, usage};
+use crate::driver_timeout::{at_least, usage_patience};
 use crate::output::print_note;
 use crate::outside::{self, DeviceUse, OutsideUses, Published};
-
-/// Time limit for the GPUs if a command can do without their answer.
-pub(crate) const USAGE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Time limit for the contexts on the GPUs, if they decide about an environment without a shell.
 const CONTEXT_PATIENCE: Duration = Duration::from_secs(1);
@@ -134,7 +132,7 @@ impl Machine {
     pub(crate) fn state_with_devices(&mut self) -> anyhow::Result<State> {
         let mut state = self.state()?;
         if state.devices.is_empty() {
-            let inventory = Inventory::of(&self.sample(INVENTORY_PATIENCE)?);
+            let inventory = Inventory::of(&self.sample(at_least(INVENTORY_PATIENCE))?);
             state.devices = inventory.devices();
             // After an error the next command queries the driver again.
             let _ = self.update(|state| {
@@ -188,7 +186,7 @@ impl Machine {
     /// Neither the GPUs nor the state list the devices, or the configuration of the GPUs is invalid.
     pub(crate) fn survey(&mut self, state: &State, eid: &str, models_needed: bool) -> Result<Survey, NoSample> {
         let unknown = state.devices.is_empty();
-        let patience = if unknown || models_needed { INVENTORY_PATIENCE } else { USAGE_PATIENCE };
+        let patience = if unknown || models_needed { at_least(INVENTORY_PATIENCE) } else { usage_patience() };
         let published = self.published();
         let gpus = self.gpus()?;
         let sample = match gpus.sample(patience) {
@@ -225,7 +223,7 @@ impl Machine {
         }
     }
 
-    /// The use of the devices, by one query to the GPUs within [`USAGE_PATIENCE`].
+    /// The use of the devices, by one query to the GPUs within [`usage_patience`].
     pub(crate) fn device_use(&mut self, state: &State) -> DeviceUse {
         let published = self.published();
         let is_published = published.is_some();
@@ -233,7 +231,7 @@ impl Machine {
             Ok(gpus) => gpus,
             Err(reason) => return DeviceUse::unknown(reason),
         };
-        let sample = gpus.sample(USAGE_PATIENCE);
+        let sample = gpus.sample(usage_patience());
         let processes = gpus.processes.as_mut();
         DeviceUse {
             outside: outside_uses(published, sample.as_ref().ok(), state, processes),
@@ -243,7 +241,7 @@ impl Machine {
         }
     }
 
-    /// The processes that prevent an assignment of devices to the caller, as known within [`USAGE_PATIENCE`].
+    /// The processes that prevent an assignment of devices to the caller, as known within [`usage_patience`].
     pub(crate) fn uses_of_others(&mut self, state: &State) -> OutsideUses {
         let uses = self.device_use(state).outside;
         match self.gpus() {
@@ -355,6 +353,6 @@ fn ask_contexts(options: SourceOptions) -> impl FnMut() -> Option<Contexts> + Se
             Some(gpus) => gpus,
             None => gpus.insert(Gpus::open(&options).ok()?),
         };
-        Some(contexts(&gpus.sample(CONTEXT_PATIENCE).ok()?))
+        Some(contexts(&gpus.sample(at_least(CONTEXT_PATIENCE)).ok()?))
     }
 }

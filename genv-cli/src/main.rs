@@ -8,6 +8,7 @@ mod commands;
 mod completion;
 mod device_facts;
 mod doctor;
+mod driver_timeout;
 mod failure;
 mod handover;
 mod jobs;

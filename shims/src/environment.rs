@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use genv_core::attribute::{Attributor, LiveEnvironment, live_environments};
+use genv_core::duration::parse_duration;
 use genv_core::model::MemoryAmount;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource};
 use genv_core::state::{State, StateDirectory, StateSource, directory_path};
@@ -80,7 +81,7 @@ impl ShimEnvironment {
             return None;
         }
         let (eid, state, pids) = (self.eid.clone(), Arc::clone(&self.state), pids.to_vec());
-        let own = within(PATIENCE, move || own(&eid, &state, &pids));
+        let own = within(patience(), move || own(&eid, &state, &pids));
         self.hangs = own.is_none();
         if self.hangs {
             outcome::say(
@@ -89,6 +90,12 @@ impl ShimEnvironment {
         }
         own
     }
+}
+
+/// How long to wait for the kernel: [`PATIENCE`], or `GENV_DRIVER_TIMEOUT` if that is longer.
+fn patience() -> Duration {
+    let set = env::var("GENV_DRIVER_TIMEOUT").ok().and_then(|text| parse_duration(&text).ok());
+    set.unwrap_or_default().max(PATIENCE)
 }
 
 /// Which of these processes are an environment's. Those of which the kernel tells nothing, as of other users', are

@@ -79,8 +79,11 @@ impl Actor {
             Role::Stubborn => {
                 let mut command = Command::new("sh");
                 command.env_clear().env("PATH", "/bin").envs(inside);
-                let script = "trap '' TERM; while :; do sleep 0.1; done";
-                Sleeper::spawn(as_victim(command.args(["-c", script])))?
+                let script = "trap '' TERM; exec sleep 1000000";
+                let process = Sleeper::spawn(as_victim(command.args(["-c", script])))?;
+                let comm = format!("/proc/{}/comm", process.pid());
+                until("it ignores SIGTERM", || Ok(std::fs::read_to_string(&comm)? == "sleep\n"))?;
+                process
             }
         };
         Ok(Self { role, process, born_tick })
@@ -161,7 +164,15 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
                 // Only root can start one.
                 5 | 18 if geteuid().is_root() => actors.push(Actor::start(Role::Protected, &protected, tick)?),
                 // More than is allowed; long after it was taken, once more.
-                2 | 15 => attach(enforcer.setup(), &actors[0], &[0, 1, 2])?,
+                2 => attach(enforcer.setup(), &actors[0], &[0, 1, 2])?,
+                15 => {
+                    until("it was taken", || {
+                        let audit = enforcer.audit()?;
+                        Ok(audit.iter().any(|it| it["action"] == "detach" && it["result"] == "done"))
+                    })?;
+                    enforcer.wait_for_cycles(2)?;
+                    attach(enforcer.setup(), &actors[0], &[0, 1, 2])?;
+                }
                 _ => {}
             }
         }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::http::{self, Response, free_port};
 use crate::metrics::Scrape;
-use crate::patience::{self, until};
+use crate::patience::{self, DRIVER_PATIENCE, until};
 use crate::process::{self, Running};
 pub use crate::victim::{
     as_victim, copy_of_sleep, ends, is_alive, process_of_another, sleeper, sleeper_of, target, terminate, victim,
@@ -157,6 +157,7 @@ impl Setup {
             .env("GENV_SCENARIO", self.folder.path().join("scenario.yaml"))
             .env("STATE_DIRECTORY", self.state_directory())
             .env("TZ", "UTC")
+            .envs([DRIVER_PATIENCE])
             .envs(self.variables.iter().map(|(name, value)| (name, value)));
         Ok(command)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::patience::until;
+use crate::patience::{PATIENCE, until};
 use crate::process::Running;
 use crate::victim::{as_victim, victim};
 
@@ -56,7 +56,7 @@ impl Hanging {
         python.env("PATH", "/usr/bin:/bin").envs(environment.iter().copied());
         let process = Running::spawn(as_victim(python.stdin(Stdio::null())))?;
         let hanging = Self { folder, goes_on: Some(goes_on), process };
-        ensure!(hung.recv_timeout(Duration::from_secs(60)).is_ok(), "it never hung");
+        ensure!(hung.recv_timeout(PATIENCE).is_ok(), "it never hung");
         // The kernel asks the file system just before the process waits.
         let stat = format!("/proc/{}/stat", hanging.pid());
         until("it waits", || Ok(std::fs::read_to_string(&stat)?.contains(") D ")))?;

@@ -3,24 +3,35 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::patience::PATIENCE;
+use crate::reserved::Reserved;
 
-/// A free port of 127.0.0.1. This program gets each port once.
+/// A free port of 127.0.0.1. No test that runs meanwhile gets the same, in whatever process.
 ///
 /// # Errors
 /// No port is free.
 pub fn free_port() -> Result<u16> {
     static HANDED_OUT: AtomicU32 = AtomicU32::new(0);
+    static HELD: Mutex<Vec<Reserved>> = Mutex::new(Vec::new());
     loop {
         let number = HANDED_OUT.fetch_add(1, Ordering::Relaxed);
         let place = (std::process::id().wrapping_mul(61)).wrapping_add(number) % PORTS;
         let port = u16::try_from(FIRST_PORT + place)?;
+        ensure!(number < PORTS, "no port is free");
+        // Until this process ends: a program of the test may listen, end and listen again.
+        let Some(held) = Reserved::attempt(&format!("port-{port}"))? else {
+            continue;
+        };
         match TcpListener::bind(("127.0.0.1", port)) {
-            Ok(_) => return Ok(port),
-            Err(error) if error.kind() == ErrorKind::AddrInUse && number < PORTS => {}
+            Ok(_) => {
+                HELD.lock().unwrap_or_else(PoisonError::into_inner).push(held);
+                return Ok(port);
+            }
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
             Err(error) => return Err(error.into()),
         }
     }

@@ -22,6 +22,7 @@ pub mod patience;
 pub mod peer;
 pub mod process;
 pub mod prometheus;
+pub mod reserved;
 pub mod root;
 mod server;
 pub mod session;

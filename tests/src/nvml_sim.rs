@@ -7,6 +7,7 @@ use std::process::Command;
 use genv_simulator::Measurement;
 use tempfile::TempDir;
 
+use crate::patience::DRIVER_PATIENCE;
 use crate::tools::build_folder;
 
 /// The simulated library. It is a dependency of this package, so cargo has built it before any test runs.
@@ -81,6 +82,7 @@ impl Simulation {
         command
             .env("LD_LIBRARY_PATH", self.library_folder())
             .env("GENV_SCENARIO", self.scenario())
+            .envs([DRIVER_PATIENCE])
             .env_remove("GENV_SCENARIO_HOST");
         command
     }

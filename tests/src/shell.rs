@@ -12,8 +12,9 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::patience::output;
-use crate::process::copy_program;
+use crate::patience::{DRIVER_PATIENCE, output};
+use crate::process::{copy_program, program};
+use crate::reserved::Reserved;
 use crate::tools;
 
 /// A shell that genv can be set up in.
@@ -208,6 +209,7 @@ impl Account {
             .env("TERM", "dumb")
             .env("GENV_TMPDIR", self.state())
             .env("GENV_DEVICES", "4")
+            .envs([DRIVER_PATIENCE])
             .current_dir(self.home());
         Ok(command)
     }
@@ -298,26 +300,57 @@ fn dump(file: &Path) -> Result<BTreeMap<OsString, OsString>> {
 /// # Errors
 /// genv was not built.
 pub fn installation() -> Result<&'static Path> {
-    static INSTALLATION: OnceLock<Result<tempfile::TempDir, String>> = OnceLock::new();
-    let install = || -> Result<tempfile::TempDir> {
+    static INSTALLATION: OnceLock<Result<Installation, String>> = OnceLock::new();
+    let install = || -> Result<Installation> {
+        remove_left_installations();
         let everybody = fs::Permissions::from_mode(0o755);
-        let folder = tempfile::Builder::new().permissions(everybody).tempdir()?;
+        let name = format!("{INSTALLED}{}", std::process::id());
+        let used = Reserved::attempt(&name)?.with_context(|| format!("{name} is installed already"))?;
+        let folder = tempfile::Builder::new().prefix(&format!("{name}.")).permissions(everybody).tempdir()?;
         fs::create_dir_all(folder.path().join("bin"))?;
         fs::create_dir_all(folder.path().join("lib/genv/shims"))?;
         fs::create_dir_all(folder.path().join("lib/genv/bin"))?;
         symlink("../../../bin/genv", folder.path().join("lib/genv/bin/genv"))?;
-        copy_program("genv", &folder.path().join("bin/genv"))?;
+        let genv = folder.path().join("bin/genv");
+        // A link takes no time and no space, and is possible on the same file system only.
+        if fs::hard_link(program("genv")?, &genv).is_err() {
+            copy_program("genv", &genv)?;
+        }
         for (tool, name) in FETCHED {
             if let Some(program) = tools::find(tool, name) {
                 symlink(program, folder.path().join("bin").join(tool))?;
             }
         }
-        Ok(folder)
+        Ok(Installation { folder, _used: used })
     };
     let installed = INSTALLATION.get_or_init(|| install().map_err(|error| format!("{error:#}")));
     match installed {
-        Ok(folder) => Ok(folder.path()),
+        Ok(installation) => Ok(installation.folder.path()),
         Err(error) => anyhow::bail!("{error}"),
+    }
+}
+
+/// What the folder of an installation is called, before the pid of the process that made it.
+const INSTALLED: &str = "genv-installed-";
+
+struct Installation {
+    folder: tempfile::TempDir,
+    /// Tells others that the folder is in use.
+    _used: Reserved,
+}
+
+/// Removes the installations of processes that have ended: no process does so at its end, and each test may be a process.
+fn remove_left_installations() {
+    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let of_process = name.to_str().and_then(|it| it.split_once('.')).map(|(name, _)| name);
+        let Some(of_process) = of_process.filter(|it| it.starts_with(INSTALLED)) else {
+            continue;
+        };
+        // Another test may remove it at the same time, or it is another user's.
+        if let Ok(Some(_unused)) = Reserved::attempt(of_process) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::shell::{Account, Shell};
 pub const PROMPT: &str = "READY> ";
 
 /// How long an answer may take on a busy machine.
-const PATIENCE_MILLISECONDS: u64 = 60_000;
+const PATIENCE_MILLISECONDS: u64 = 120_000;
 
 /// An interactive shell; it ends with the value.
 pub struct Terminal {

@@ -14,6 +14,7 @@ use super::overview::Overview;
 use super::query::{QueryField, print_fields};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
+use crate::driver_timeout::at_least;
 use crate::lease;
 use crate::machine::{INVENTORY_PATIENCE, Machine, Survey};
 use crate::output::{Cell, Format, JsonFlag, ListFlags, Table, csv_line, joined, print, print_csv, print_json, stdout};
@@ -124,7 +125,7 @@ impl Devices {
         };
         let mut machine = Machine::here()?.cleaning(!self.no_cleanup);
         if self.reset {
-            let inventory = Inventory::of(&machine.sample(INVENTORY_PATIENCE)?);
+            let inventory = Inventory::of(&machine.sample(at_least(INVENTORY_PATIENCE))?);
             machine.update(|state| {
                 let attachments = state.devices().iter().flat_map(|it| &it.attachments);
                 for attachment in attachments {

@@ -15,9 +15,10 @@ use super::deactivate::named;
 use crate::announce::{CommandResources, QuietFlag};
 use crate::child::{SignalForwarding, command, exec_command, exit_code, exit_code_result, look_up};
 use crate::device_facts::DeviceProcess;
+use crate::driver_timeout::usage_patience;
 use crate::failure::{EXIT_CODES, Failure};
 use crate::jobs::{DetachedJob, JobStart};
-use crate::machine::{Machine, USAGE_PATIENCE};
+use crate::machine::Machine;
 use crate::output::print_note;
 use crate::{completion, shell, values};
 
@@ -201,7 +202,7 @@ fn remaining_processes(machine: &mut Machine, eid: &str, member: u32) -> Vec<Dev
     if !ends || state.attached(eid).is_empty() {
         return Vec::new();
     }
-    let processes = machine.device_processes(&state, eid, USAGE_PATIENCE);
+    let processes = machine.device_processes(&state, eid, usage_patience());
     processes.unwrap_or_default()
 }
 

@@ -11,9 +11,10 @@ use genv_core::state::{DeviceState, Waiting};
 use serde::Serialize;
 
 use crate::ago::now_seconds;
+use crate::driver_timeout::usage_patience;
 use crate::lease;
 use crate::local_snapshot;
-use crate::machine::{Machine, USAGE_PATIENCE};
+use crate::machine::Machine;
 use crate::output::{Cell, DOUBTFUL, GOOD, Table, TableFlags, counted, print_json, print_note, stdout};
 use crate::queue::waiting_phrase;
 
@@ -91,7 +92,7 @@ impl Free {
         let state = machine.state_with_devices()?;
         let waiting = machine.waiting(&state);
         let uses = machine.uses_of_others(&state);
-        let snapshot = local_snapshot::take(USAGE_PATIENCE)?;
+        let snapshot = local_snapshot::take(usage_patience())?;
         let gpus_unknown = local_snapshot::silence(&snapshot, "gpu");
         let gpus = gpus_by_index(&snapshot);
         let devices = state.devices.iter();

@@ -9,6 +9,7 @@ use genv_core::state::shape::{DevicesDocument, EnvironmentsDocument, Times};
 use serde::Serialize;
 
 use super::enforce::exec_enforcer;
+use crate::driver_timeout::at_least;
 use crate::local_snapshot;
 use crate::machine::Machine;
 use crate::output::print_json;
@@ -111,7 +112,7 @@ fn snapshot(kind: Option<Kind>) -> anyhow::Result<()> {
 }
 
 fn processes() -> anyhow::Result<ComputeProcesses> {
-    let snapshot = local_snapshot::take(PATIENCE)?;
+    let snapshot = local_snapshot::take(at_least(PATIENCE))?;
     if let Some(why) = local_snapshot::silence(&snapshot, "gpu") {
         anyhow::bail!("cannot find the processes on the GPUs: {why}");
     }

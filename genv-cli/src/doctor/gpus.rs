@@ -7,6 +7,7 @@ use genv_core::model::MemoryAmount;
 use genv_core::state::{Inventory, State};
 
 use super::Check;
+use crate::driver_timeout::at_least;
 use crate::machine::{INVENTORY_PATIENCE, Machine};
 use crate::output::counted;
 
@@ -16,7 +17,7 @@ const ROUNDING_BYTES: u64 = 1 << 20;
 /// Checks the GPUs and `devices.json`.
 pub(super) fn examine(machine: &mut Machine, state: &State) -> Vec<Check> {
     const NAME: &str = "GPUs";
-    let sample = match machine.sample(INVENTORY_PATIENCE) {
+    let sample = match machine.sample(at_least(INVENTORY_PATIENCE)) {
         Ok(sample) => sample,
         Err(error) => {
             let remedy = "'nvidia-smi' must work first. To try genv without a GPU set GENV_DEVICES=2";

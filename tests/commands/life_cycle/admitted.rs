@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::patience::{output, until};
+use genv_tests::patience::{DRIVER_PATIENCE, output, until};
 use genv_tests::process::{Orphan, Running, Sleeper, shared_folder};
 use genv_tests::root::FIRST_UID;
 use rustix::process::getuid;
@@ -38,7 +38,7 @@ impl Machine {
         let mut command = Command::new("sh");
         command.args(["-c", line]).env_clear();
         command.env("PATH", format!("{}:/usr/bin:/bin", self.folder.path().display()));
-        command.env("GENV_TMPDIR", self.state()).env("GENV_DEVICES", "4");
+        command.env("GENV_TMPDIR", self.state()).env("GENV_DEVICES", "4").envs([DRIVER_PATIENCE]);
         command.current_dir(self.state());
         if let Some(user) = user.filter(|_| is_root()) {
             command.uid(user).gid(user);

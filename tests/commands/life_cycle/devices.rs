@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::nvml_sim::on_device_0;
+use genv_tests::patience::NO_PATIENCE;
 use genv_tests::process::Sleeper;
 use genv_tests::shell::{Account, Shell};
 use genv_tests::state::{self, Environment};
@@ -67,8 +68,9 @@ fn gpus_that_hang_keep_nobody_waiting_once_they_are_known() -> Result<()> {
     let account = Account::new()?;
     state::write(&account.state(), 2, &[])?;
     let host = "{devices: [{count: 2}], faults: [{hang: all}]}";
-    let visible = visible(&account, host, &["genv activate --gpus 1", "genv status"])?;
-    ensure!(visible == ["0", "0"], "{visible:?}");
+    let brief = format!("export {}={}", NO_PATIENCE.0, NO_PATIENCE.1);
+    let visible = visible(&account, host, &[&brief, "genv activate --gpus 1", "genv status"])?;
+    ensure!(visible == ["", "0", "0"], "{visible:?}");
     Ok(())
 }
 

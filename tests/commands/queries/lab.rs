@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use genv_tests::patience::output;
+use genv_tests::patience::{DRIVER_PATIENCE, output};
 use genv_tests::process::program;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -90,6 +90,7 @@ impl Lab {
             .env("HOME", self.folder.path())
             .env("TZ", "UTC")
             .env("TERM", "xterm")
+            .envs([DRIVER_PATIENCE])
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .current_dir(self.folder.path());
         command

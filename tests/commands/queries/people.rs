@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, ensure};
+use genv_tests::patience::NO_PATIENCE;
 use genv_tests::process::Sleeper;
 use genv_tests::root::FIRST_UID;
 use serde_json::{Value, json};
@@ -239,7 +240,8 @@ fn who_holds_and_who_uses_a_device_is_told() -> Result<()> {
 
 #[test]
 fn a_driver_that_does_not_answer_leaves_unknown_what_only_it_knows() -> Result<()> {
-    let lab = Lab::simulated("{devices: [{count: 2, memory: 40gi}], faults: [{hang: all}]}")?;
+    let lab = Lab::simulated("{devices: [{count: 2, memory: 40gi}], faults: [{hang: all}]}")?
+        .variable(NO_PATIENCE.0, NO_PATIENCE.1);
     lab.write(&[environment("e1", &Value::Null)], &[device(0, &[("e1", None)]), device(1, &[])])?;
     let said = lab.ask(&["who", "0"])?;
     ensure!(said.code == 0, "{}", said.stderr);

@@ -1,6 +1,7 @@
 //! Shells that are started within an environment: by tmux, by an editor, by another shell.
 
 use anyhow::{Context, Result, ensure};
+use genv_tests::patience::DRIVER_PATIENCE;
 use genv_tests::process::Sleeper;
 use genv_tests::shell::{Account, Outcome, Shell};
 use genv_tests::state::{self, Environment};
@@ -33,7 +34,8 @@ fn left(outcome: &Outcome) -> Vec<&str> {
     let names = outcome.variables.keys().filter_map(|name| name.to_str());
     names
         .filter(|name| {
-            name.starts_with("CUDA_") || name.starts_with("GENV_") && !["GENV_TMPDIR", "GENV_DEVICES"].contains(name)
+            name.starts_with("CUDA_")
+                || name.starts_with("GENV_") && !["GENV_TMPDIR", "GENV_DEVICES", DRIVER_PATIENCE.0].contains(name)
         })
         .collect()
 }

@@ -3,10 +3,9 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use genv_tests::patience::until;
 use genv_tests::shell::{Account, Shell, installation};
 use genv_tests::terminal::{PROMPT, Terminal, start_up};
 
@@ -58,15 +57,29 @@ fn a_prompt_shows_what_another_shell_did_to_the_devices() -> Result<()> {
     Ok(())
 }
 
-/// The lines of genv from now on, with an empty line every half second for some seconds.
-fn lines_of_genv(terminal: &mut Terminal, seconds: u64) -> Result<Vec<String>> {
-    let end = Instant::now() + Duration::from_secs(seconds);
+/// The lines about a lease in what a terminal shows.
+fn reminders_in(shown: &str) -> impl Iterator<Item = String> {
+    let lines = shown.lines().filter_map(|line| line.split_once("genv: "));
+    let lines = lines.map(|(_, line)| line.trim_end().to_owned());
+    lines.filter(|line| line.starts_with("the lease of "))
+}
+
+/// The reminders at prompts from now on, until this text has come and at several prompts after.
+fn reminders_up_to(terminal: &mut Terminal, last: &str) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    while Instant::now() < end {
-        let shown = at_next_prompt(terminal)?;
-        let lines = shown.lines().filter_map(|line| line.split_once("genv: "));
-        found.extend(lines.map(|(_, line)| line.trim_end().to_owned()));
-        thread::sleep(Duration::from_millis(500));
+    until("a reminder comes", || {
+        found.extend(reminders_in(&at_next_prompt(terminal)?));
+        Ok(found.iter().any(|line| line.contains(last)))
+    })?;
+    found.extend(reminders_now(terminal)?);
+    Ok(found)
+}
+
+/// The reminders at the next few prompts.
+fn reminders_now(terminal: &mut Terminal) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for _ in 0..4 {
+        found.extend(reminders_in(&at_next_prompt(terminal)?));
     }
     Ok(found)
 }
@@ -78,7 +91,7 @@ fn a_prompt_reminds_once_before_the_end_of_a_lease_and_once_at_it() -> Result<()
         let (mut first, mut second) = two_shells(&account, shell)?;
         succeed(&mut second, "genv extend 902s")?;
         second.wait(&format!("{MARK}{PROMPT}"))?;
-        let reminders = lines_of_genv(&mut first, 5)?;
+        let reminders = reminders_up_to(&mut first, "ends at")?;
         let [soon] = &reminders[..] else {
             bail!("{shell}: {reminders:?}");
         };
@@ -89,12 +102,17 @@ fn a_prompt_reminds_once_before_the_end_of_a_lease_and_once_at_it() -> Result<()
         );
         succeed(&mut first, "genv extend 2h")?;
         first.wait(&format!("{MARK}{PROMPT}"))?;
-        ensure!(lines_of_genv(&mut first, 1)?.is_empty(), "{shell}");
+        ensure!(reminders_now(&mut first)?.is_empty(), "{shell}");
 
         let mut third = ready(&account, shell)?;
-        succeed(&mut third, "genv activate --id e3 --for 2s")?;
-        third.wait(&format!("{MARK}{PROMPT}"))?;
-        let at_end = lines_of_genv(&mut third, 5)?;
+        succeed(&mut third, "genv activate --id e3 --for 4s")?;
+        // Where this takes four seconds, the first prompt has the reminder.
+        let shown = third.wait(&format!("{MARK}{PROMPT}"))?;
+        let mut at_end: Vec<String> = reminders_in(&shown).collect();
+        if at_end.is_empty() {
+            at_end = reminders_up_to(&mut third, "ended at")?;
+        }
+        at_end.extend(reminders_now(&mut third)?);
         let [ended] = &at_end[..] else {
             bail!("{shell}: {at_end:?}");
         };

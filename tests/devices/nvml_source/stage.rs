@@ -9,7 +9,7 @@ use genv_tests::nvml_sim::{self, Simulation};
 use genv_tests::patience::until;
 
 /// Long enough for whatever is awaited on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = genv_tests::patience::PATIENCE;
 
 /// Set in the process that a test runs in.
 const INSIDE: &str = "GENV_TEST_NVML_SOURCE";

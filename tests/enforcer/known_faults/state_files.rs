@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use genv_tests::enforcer::sleeper_of;
-use genv_tests::patience::{output, until};
+use genv_tests::patience::{DRIVER_PATIENCE, output, until};
 use genv_tests::process::{Orphan, Running, Sleeper, shared_folder};
 use genv_tests::root::FIRST_UID;
 use genv_tests::shell::{Account, Shell};
@@ -238,7 +238,7 @@ fn nobody_changes_another_users_environment_from_outside() -> Result<()> {
         let line = line.replace("PID", &member(owner).to_string());
         let mut command = Command::new(&genv);
         command.args(line.split(' ')).current_dir("/");
-        command.env("GENV_TMPDIR", &state).env("GENV_DEVICES", "4");
+        command.env("GENV_TMPDIR", &state).env("GENV_DEVICES", "4").envs([DRIVER_PATIENCE]);
         if let Some(user) = user.filter(|_| uid() == 0) {
             command.uid(user).gid(user);
         }

@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use genv_tests::nvml_sim::Simulation;
-use genv_tests::patience::until;
+use genv_tests::patience::{NO_PATIENCE, until};
 use genv_tests::process::Running;
 use genv_tests::shell::{Account, Shell};
 use rustix::fs::{FlockOperation, flock};
@@ -14,13 +14,14 @@ use rustix::fs::{FlockOperation, flock};
 use crate::known_faults::{EVERY_COMMAND, all_done, read, run, run_with, uid, with_environment};
 
 /// The variables with which the account's programs load a driver that never answers.
-fn hanging_driver(simulation: &Simulation) -> Result<[(&'static str, String); 3]> {
+fn hanging_driver(simulation: &Simulation) -> Result<[(&'static str, String); 4]> {
     let path = |path: &Path| path.to_str().map(str::to_owned).context("a path");
     let library = simulation.library();
     Ok([
         ("GENV_DEVICES", String::new()),
         ("GENV_NVML_LIBRARY", path(&library)?),
         ("GENV_SCENARIO", path(&simulation.scenario())?),
+        (NO_PATIENCE.0, NO_PATIENCE.1.to_owned()),
     ])
 }
 

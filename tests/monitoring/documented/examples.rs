@@ -76,7 +76,7 @@ fn follow(examples: &Examples) -> Result<()> {
 
 #[test]
 fn every_example_of_a_help_text_succeeds() -> Result<()> {
-    let _alone = crate::documented::alone();
+    let _alone = crate::documented::alone()?;
     let mut faults = Vec::new();
     for examples in Examples::all()? {
         if !examples.is_of_hosts() {

@@ -7,10 +7,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::docker::repository;
-use genv_tests::documentation::{EXPORTER_PORT, PORT_HERE, Page, Place};
+use genv_tests::documentation::{PORT_HERE, Page, Place};
 use genv_tests::machine::put;
 use genv_tests::nvml_sim::Simulation;
-use genv_tests::patience::output;
+use genv_tests::patience::{DRIVER_PATIENCE, output};
 use genv_tests::process::{program, write_script};
 use genv_tests::session::Session;
 use genv_tests::shell::{Shell, installed};
@@ -82,6 +82,7 @@ impl Lab {
             // Of root, `pause` and `waive` would reach an enforcer of this machine.
             .env("STATE_DIRECTORY", self.at("enforcer"))
             .env("TERM", "dumb")
+            .envs([DRIVER_PATIENCE])
             .current_dir(self.project());
         command
     }
@@ -136,9 +137,6 @@ impl Lab {
 /// Installs genv-exporter here, with [`PORT_HERE`] as its default port.
 fn put_exporter(to: &Path) -> Result<()> {
     let program = program("genv-exporter")?;
-    if *PORT_HERE == EXPORTER_PORT {
-        return put(&program, to);
-    }
     let program = program.display();
     let script = format!(
         "#!/bin/sh\ncase \" $* \" in *\" publish \"* | *--web.listen-address* | *--web.systemd-socket*) ;;\n\
@@ -165,7 +163,7 @@ fn documented_yaml(section: &str) -> Result<[String; 2]> {
 
 #[test]
 fn every_command_for_a_users_shell_does_what_the_page_says() -> Result<()> {
-    let _alone = crate::documented::alone();
+    let _alone = crate::documented::alone()?;
     let shells = [(Place::Lab, Shell::Bash), (Place::LabZsh, Shell::Zsh), (Place::LabFish, Shell::Fish)];
     for (place, shell) in shells {
         Page::each_with(place, |page| {

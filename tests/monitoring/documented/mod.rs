@@ -13,10 +13,10 @@ mod sentences;
 mod source;
 mod spans;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use anyhow::Result;
+use genv_tests::reserved::Reserved;
 
 /// For as long as something may serve on the ports that pages name.
-fn alone() -> MutexGuard<'static, ()> {
-    static PORTS: Mutex<()> = Mutex::new(());
-    PORTS.lock().unwrap_or_else(PoisonError::into_inner)
+fn alone() -> Result<Reserved> {
+    Reserved::wait("ports-of-pages")
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::docker::repository;
-use genv_tests::documentation::{EXPORTER_PORT, PORT_HERE, Page, Place};
+use genv_tests::documentation::{PORT_HERE, Page, Place};
 use genv_tests::http;
 use genv_tests::metrics::Scrape;
 use genv_tests::patience::{ended, until};
@@ -18,7 +18,7 @@ const BUILD: &str = "build --release --locked --package genv-exporter --manifest
 
 #[test]
 fn scripts_run_serves_on_the_address_that_readme_tells() -> Result<()> {
-    let _alone = crate::documented::alone();
+    let _alone = crate::documented::alone()?;
     let pages = Page::all()?;
     let mut lines = pages.iter().flat_map(|page| page.typed(Place::Source));
     let port = *PORT_HERE;
@@ -37,11 +37,9 @@ fn scripts_run_serves_on_the_address_that_readme_tells() -> Result<()> {
     run.env("CARGO_TARGET_DIR", folder.path())
         .env("PATH", format!("{}:{path}", folder.path().display()))
         .stdin(Stdio::null())
-        .stderr(Stdio::null());
-    // README's own first command may hold the port meanwhile.
-    if port != EXPORTER_PORT {
-        run.arg(format!("--web.listen-address=127.0.0.1:{port}"));
-    }
+        .stderr(Stdio::null())
+        // README's own first command may hold the port that README names.
+        .arg(format!("--web.listen-address=127.0.0.1:{port}"));
     let mut run = run.spawn()?;
     let serves = until("it serves", || {
         ensure!(run.try_wait()?.is_none(), "it has ended: is the port {port} taken?");

@@ -93,7 +93,7 @@ fn programs_know_every_command_and_flag_that_a_page_names() -> Result<()> {
 
 #[test]
 fn command_lines_within_sentences_are_no_wrong_usage() -> Result<()> {
-    let _alone = crate::documented::alone();
+    let _alone = crate::documented::alone()?;
     Page::judge_spans(
         1,
         |text| program_of(text).is_some() && is_complete(bare(text)),

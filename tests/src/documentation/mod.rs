@@ -6,7 +6,6 @@ mod shown;
 pub mod synopsis;
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::sync::LazyLock;
 
@@ -22,13 +21,9 @@ use crate::session::Session;
 /// The port of genv-exporter in the pages.
 pub const EXPORTER_PORT: u16 = 9820;
 
-/// The port that replaces genv-exporter's port when pages and help texts are run. It differs if a program of this
-/// machine holds [`EXPORTER_PORT`], as the first of README's two commands does.
-pub static PORT_HERE: LazyLock<u16> = LazyLock::new(|| {
-    let is_free = TcpListener::bind(("127.0.0.1", EXPORTER_PORT)).is_ok();
-    let other = || free_port().expect("a free port");
-    if is_free { EXPORTER_PORT } else { other() }
-});
+/// The port that replaces genv-exporter's port when pages and help texts are run: another program may hold
+/// [`EXPORTER_PORT`], as the first of README's two commands does.
+pub static PORT_HERE: LazyLock<u16> = LazyLock::new(|| free_port().expect("a free port"));
 
 /// A text of a page or help with [`PORT_HERE`].
 #[must_use]

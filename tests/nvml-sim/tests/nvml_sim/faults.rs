@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use genv_tests::patience::PATIENCE;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::error::NvmlError;
 
@@ -25,7 +26,7 @@ fn with_host_fault(fault: &str) -> String {
 
 /// Asks until the answer is the wanted one.
 fn until(wanted: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     while !wanted() {
         assert!(Instant::now() < deadline, "the library does not follow the scenario");
         std::thread::yield_now();

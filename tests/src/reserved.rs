@@ -1,0 +1,60 @@
+//! Names that one holder on this machine has at a time: tests run at once, in one process or each in a process of its own.
+
+use std::io::ErrorKind;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+
+/// How often a waiting test looks.
+const POLL: Duration = Duration::from_millis(50);
+
+/// A name that is held until the value is dropped or this process ends, by whatever signal: the address of a socket that
+/// has no file.
+#[derive(Debug)]
+pub struct Reserved(#[expect(dead_code, reason = "the open socket holds the name")] UnixListener);
+
+impl Reserved {
+    /// Takes a name, unless somebody has it.
+    ///
+    /// # Errors
+    /// The kernel has no such sockets.
+    pub fn attempt(name: &str) -> Result<Option<Self>> {
+        let address = SocketAddr::from_abstract_name(format!("genv-tests-{name}"))?;
+        match UnixListener::bind_addr(&address) {
+            Ok(listener) => Ok(Some(Self(listener))),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits for a name as long as others have it. Each of them is a test, which fails where it waits in vain.
+    ///
+    /// # Errors
+    /// As [`Reserved::attempt`].
+    pub fn wait(name: &str) -> Result<Self> {
+        loop {
+            if let Some(reserved) = Self::attempt(name)? {
+                return Ok(reserved);
+            }
+            thread::sleep(POLL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_one_holder_at_a_time() -> Result<()> {
+        let name = format!("name-{}", std::process::id());
+        let first = Reserved::attempt(&name)?;
+        assert!(first.is_some() && Reserved::attempt(&name)?.is_none());
+        drop(first);
+        Reserved::wait(&name)?;
+        Ok(())
+    }
+}
