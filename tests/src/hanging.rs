@@ -10,12 +10,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::patience::until;
+use crate::patience::{PATIENCE, until};
 use crate::process::Running;
 use crate::victim::{as_victim, victim};
 
-/// The longest hang. All programs of the machine that read the variables of all processes hang as long.
-const MOST: Duration = Duration::from_secs(40);
+/// The longest hang: longer than a test waits for anything, so that who waits for it waits in vain. All programs of the
+/// machine that read the variables of all processes hang until the test has ended.
+const MOST: Duration = Duration::from_secs(600);
 
 /// Maps a page, writes to it, and maps the file once more. The kernel first writes the page to the file, and holds the
 /// lock of this process's memory meanwhile.
@@ -56,7 +57,7 @@ impl Hanging {
         python.env("PATH", "/usr/bin:/bin").envs(environment.iter().copied());
         let process = Running::spawn(as_victim(python.stdin(Stdio::null())))?;
         let hanging = Self { folder, goes_on: Some(goes_on), process };
-        ensure!(hung.recv_timeout(Duration::from_secs(60)).is_ok(), "it never hung");
+        ensure!(hung.recv_timeout(PATIENCE).is_ok(), "it never hung");
         // The kernel asks the file system just before the process waits.
         let stat = format!("/proc/{}/stat", hanging.pid());
         until("it waits", || Ok(std::fs::read_to_string(&stat)?.contains(") D ")))?;
