@@ -40,6 +40,8 @@ fn stage() -> Result<(Machine, u32)> {
     let command = format!("#!/bin/bash\n. /etc/genv/first\nexec cat > {MAIL}\n");
     machine.write("etc/genv/notify", &command)?;
     machine.run(&["chmod", "755", "/etc/genv/notify"])?;
+    // Shorter times than the packages have.
+    configure(&machine, "1s", "6")?;
     machine.run(&["systemctl", "start", "mail.socket"])?;
     let job = machine.start("job", &["sleep", "1000000"], "sleep")?;
     machine.use_devices(&[job])?;
@@ -83,9 +85,18 @@ fn a_warning_waits_for_the_notifier_and_is_delivered_over_the_network() -> Resul
     until("it is tried three times", || Ok(machine.log("genv-notify@*").matches("a try").count() >= 3))
         .with_context(|| machine.log("genv-notify@*"))?;
 
-    // A command that hangs with what it started, for as long as it is looked at.
+    // A command that hangs with what it started; then one that stops the service that would end it.
+    let hangs = "setsid sleep 1000001 &\nexec sleep 1000001\n";
+    machine.write("etc/genv/first", hangs)?;
+    is_held(&machine, job, "did not end within 1 s, and was killed")?;
+    machine.write("etc/genv/first", "kill -STOP $PPID; exec sleep 1000001\n")?;
+    is_held(&machine, job, "it has sent no reply")?;
+
+    // One that hangs for as long as its service is looked at.
+    machine.write("etc/genv/first", hangs)?;
     configure(&machine, "1h", "2h")?;
-    machine.write("etc/genv/first", "setsid sleep 1000001 &\nexec sleep 1000001\n")?;
+    let stop = ["systemctl", "stop", "genv-notify@*.service"];
+    machine.run(&stop)?;
     let mut running = Vec::new();
     until("it hangs", || {
         running = deliveries(&machine)?;
@@ -95,14 +106,9 @@ fn a_warning_waits_for_the_notifier_and_is_delivered_over_the_network() -> Resul
         Ok(!running.is_empty())
     })?;
     has_the_network_alone(&machine, running[0].1)?;
-    // The same with shorter times than the packages have; then one that stops the service that would end it.
-    configure(&machine, "1s", "6")?;
-    machine.run(&["systemctl", "stop", "genv-notify@*.service"])?;
-    is_held(&machine, job, "did not end within 1 s, and was killed")?;
-    machine.write("etc/genv/first", "kill -STOP $PPID; exec sleep 1000001\n")?;
-    is_held(&machine, job, "it has sent no reply")?;
 
     machine.write("etc/genv/first", "")?;
+    machine.run(&stop)?;
     until("the warning is delivered, and the job ended", || Ok(!machine.is_alive(job)))
         .with_context(|| machine.log(UNIT))?;
     let mut notices: Vec<Value> = Vec::new();
