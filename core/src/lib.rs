@@ -15,6 +15,8 @@ pub mod gpu;
 pub mod hosts;
 pub mod model;
 pub mod outside;
+#[cfg(test)]
+mod patience;
 pub mod proc;
 pub mod state;
 pub mod stream;

@@ -14,8 +14,9 @@ use crate::patience::{PATIENCE, until};
 use crate::process::Running;
 use crate::victim::{as_victim, victim};
 
-/// The longest hang. All programs of the machine that read the variables of all processes hang as long.
-const MOST: Duration = Duration::from_secs(40);
+/// The longest hang: longer than a test waits for anything, so that who waits for it waits in vain. All programs of the
+/// machine that read the variables of all processes hang until the test has ended.
+const MOST: Duration = Duration::from_secs(600);
 
 /// Maps a page, writes to it, and maps the file once more. The kernel first writes the page to the file, and holds the
 /// lock of this process's memory meanwhile.

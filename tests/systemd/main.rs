@@ -96,11 +96,17 @@ fn opens_the_driver_alone(machine: &Machine, unit: &str) -> Result<()> {
 fn is_watched(machine: &Machine, unit: &str) -> Result<()> {
     machine.configure(unit, "patience", "[Service]\nWatchdogSec=4\nTimeoutAbortSec=1\nRestartSec=100ms\n")?;
     machine.run(&["systemctl", "restart", unit])?;
-    let pid = machine.main_pid(unit)?;
-    let beat = || machine.property(unit, "WatchdogTimestampMonotonic");
-    let first = beat()?;
-    until("it beats", || Ok(beat()? != first)).with_context(|| machine.log(unit))?;
-    ensure!(machine.main_pid(unit)? == pid, "{}", machine.log(unit));
+    let now = || Ok((machine.main_pid(unit)?, machine.property(unit, "WatchdogTimestampMonotonic")?));
+    let mut last: (u32, String) = now()?;
+    // A busy machine may keep even one that does not hang from beating in time; then another is looked at.
+    until("the same process beats again", || {
+        let next: (u32, String) = now()?;
+        let beats = next.0 == last.0 && next.1 != last.1;
+        last = next;
+        Ok(beats)
+    })
+    .with_context(|| machine.log(unit))?;
+    let pid = last.0;
     machine.run(&["systemctl", "kill", "--kill-whom=main", "--signal=STOP", unit])?;
     until("it is started again", || {
         let next = machine.main_pid(unit)?;

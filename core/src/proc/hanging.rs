@@ -159,6 +159,11 @@ impl Worker {
         let thread = thread::Builder::new().name("environs".to_owned());
         Ok(Self { jobs: sender, thread: thread.spawn(move || jobs.into_iter().for_each(|job| job()))? })
     }
+
+    #[cfg(test)]
+    pub(super) fn id(&self) -> thread::ThreadId {
+        self.thread.thread().id()
+    }
 }
 
 impl Watch {

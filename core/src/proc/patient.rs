@@ -102,13 +102,13 @@ fn unread(request: &ProcessRequest) -> ProcessTable {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, OpenOptions};
     use std::path::Path;
-    use std::time::{Duration, Instant};
 
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
+    use crate::patience::until;
     use crate::proc::Claim;
 
     /// A process of a user. Its environ is a file, or, if `hangs`, a pipe without a writer, which blocks the open.
@@ -137,6 +137,24 @@ mod tests {
         pids.iter().map(named).collect()
     }
 
+    /// Reads until these claims are known. A busy machine may delay the read of any process for so long that it counts as
+    /// one that hangs; that process is read again as soon as its read has ended.
+    fn until_claims(reader: &mut ProcReader, expected: &[(u32, bool)]) {
+        let pids: Vec<u32> = expected.iter().map(|(pid, _)| *pid).collect();
+        let expected: Vec<bool> = expected.iter().map(|(_, is_known)| *is_known).collect();
+        until(|| claims(reader, &pids) == expected);
+    }
+
+    /// Ends all reads of a pipe, and puts a file in its place.
+    fn answers(root: &Path, pid: u32) {
+        let (environ, new) = (root.join(format!("{pid}/environ")), root.join("new"));
+        // Opening for both directions waits for no reader, and the readers that wait for a writer have had one.
+        let pipe = OpenOptions::new().read(true).write(true).open(&environ).unwrap();
+        fs::write(&new, "GENV_ENVIRONMENT_ID=7\0").unwrap();
+        fs::rename(new, environ).unwrap();
+        drop(pipe);
+    }
+
     #[test]
     fn processes_that_hang_are_waited_for_once_and_hold_up_no_others() {
         let folder = tempfile::tempdir().unwrap();
@@ -146,27 +164,21 @@ mod tests {
             process(folder.path(), pid, uid, hangs);
         }
         let mut reader = ProcReader::with_root(folder.path());
-        let began = Instant::now();
-        let read = claims(&mut reader, &[10, 20]);
-        assert_eq!(read, [false, true]);
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-        // The reader does not try the process again. After a second hanging process of a user, no process of that user
-        // is read.
-        let _ = claims(&mut reader, &[11]);
-        let began = Instant::now();
-        let read = claims(&mut reader, &[10, 11, 12, 13, 20]);
-        assert_eq!(read, [false, false, false, false, true]);
-        assert!(began.elapsed() < Duration::from_millis(200), "{:?}", began.elapsed());
+        until_claims(&mut reader, &[(10, false), (20, true)]);
+        until_claims(&mut reader, &[(11, false)]);
+        // After a second hanging process of a user, no process of that user is read: the pipe of 12 would hang, and the
+        // environ of 13 would be known.
+        let others = [(10, false), (11, false), (12, false), (13, false), (20, true)];
+        until(|| {
+            let thread = reader.worker.as_ref().map(Worker::id);
+            until_claims(&mut reader, &others);
+            // A read that hangs costs the thread. The same one has read all: no process that hangs was tried again.
+            thread.is_some() && reader.worker.as_ref().map(Worker::id) == thread
+        });
         // A process that answers again is read again.
         for pid in [10, 11] {
-            fs::write(folder.path().join(format!("{pid}/environ")), "GENV_ENVIRONMENT_ID=7\0").unwrap();
-            fs::remove_file(folder.path().join(format!("{pid}/environ"))).unwrap();
-            fs::write(folder.path().join(format!("{pid}/environ")), "GENV_ENVIRONMENT_ID=7\0").unwrap();
+            answers(folder.path(), pid);
         }
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while claims(&mut reader, &[10, 11, 13]) != [true; 3] {
-            assert!(Instant::now() < deadline);
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until_claims(&mut reader, &[(10, true), (11, true), (13, true)]);
     }
 }

@@ -52,26 +52,31 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::patience::PATIENCE;
 
+    /// For locks that nobody holds, or only for a moment: who gave up gets the lock once, and releases it.
+    const LONG: Option<Duration> = Some(PATIENCE);
+
+    /// For a lock that is held as long as it is waited for.
     const SHORT: Option<Duration> = Some(Duration::from_millis(50));
 
     #[test]
     fn each_device_is_locked_by_one_process_and_its_children_do_not_keep_the_lock() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("genv");
-        let held = lock_devices(&path, &[0, 2].into(), SHORT).unwrap();
+        let held = lock_devices(&path, &[0, 2].into(), LONG).unwrap();
         for (name, mode) in [("devices", 0o777), ("devices/0.lock", 0o666), ("devices/2.lock", 0o666)] {
             let found = std::fs::metadata(path.join(name)).unwrap();
             assert_eq!(found.permissions().mode() & 0o7777, mode, "{name}");
         }
-        lock_devices(&path, &[1].into(), SHORT).unwrap();
+        lock_devices(&path, &[1].into(), LONG).unwrap();
         let error = lock_devices(&path, &[1, 2].into(), SHORT).unwrap_err();
         assert!(matches!(&error, StoreError::Lock(LockError::TimedOut { what, .. }) if what == "device 2"));
         // Locks of the failed call are released.
-        lock_devices(&path, &[1].into(), SHORT).unwrap();
+        lock_devices(&path, &[1].into(), LONG).unwrap();
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         drop(held);
-        let locked = lock_devices(&path, &[0, 1, 2].into(), SHORT);
+        let locked = lock_devices(&path, &[0, 1, 2].into(), LONG);
         child.kill().unwrap();
         child.wait().unwrap();
         locked.unwrap();

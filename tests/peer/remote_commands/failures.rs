@@ -146,13 +146,17 @@ fn noise_of_a_profile_and_other_login_shells_change_nothing_and_a_clock_that_is_
 
 #[test]
 fn a_terminal_shows_how_far_it_is_and_nothing_is_left_of_it() -> Result<()> {
-    let (good, slow) =
-        (Host::new(T4, &[])?, Host::new(T4, &["ForceCommand sleep 3; sh -c \"$SSH_ORIGINAL_COMMAND\""])?);
+    let folder = tempfile::tempdir()?;
+    let goes_on = folder.path().join("goes-on");
+    let waits = format!("until [ -e {} ]; do sleep 0.05; done", goes_on.display());
+    let forced = format!("ForceCommand {waits}; sh -c \"$SSH_ORIGINAL_COMMAND\"");
+    let (good, slow) = (Host::new(T4, &[])?, Host::new(T4, &[&forced])?);
     let client = SshClient::new(&[("good", &good.server), ("slow", &slow.server)])?;
     let mut command = remote(&client, &["-H", "good,slow", "devices", "--no-summary"])?;
     command.env("TERM", "xterm").env("NO_COLOR", "1");
     let mut terminal = Terminal::run_in(command, Shell::Bash)?;
     terminal.wait("\r\x1b[Kgenv: 1 of 2 hosts, waiting for slow")?;
+    std::fs::write(&goes_on, "")?;
     let shown = terminal.wait("slow  2      2")?;
     let after = shown.rsplit("\r\x1b[K").next();
     ensure!(after.is_some_and(|it| it.starts_with("HOST  TOTAL")), "{shown:?}");

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 pub(crate) const HOSTS: usize = 32;
 
 /// How long each step may take until a session with a host has begun.
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Sessions that may be at one server's door at the same time.
 const MANY: &str = "MaxStartups 200";

@@ -40,9 +40,9 @@ fn a_host_whose_packets_are_dropped_is_named_and_comes_back_while_others_go_on()
         let exporter = Setup::new()?
             .env("PATH", format!("{}:{path}", client.bin().display()))
             .flag(&format!("--interval={}s", INTERVAL.as_secs()))
-            .flag("--snapshot.max-age=10s")
+            .flag("--snapshot.max-age=30s")
             .flag("--host=far,near")
-            .flag("--ssh.connect-timeout=3s")
+            .flag("--ssh.connect-timeout=10s")
             .start()?;
         let both_up = |what: &str| wait(&exporter, what, |scrape| is_up(scrape, "far") && is_up(scrape, "near"));
         both_up("both hosts")?;
@@ -60,7 +60,7 @@ fn a_host_whose_packets_are_dropped_is_named_and_comes_back_while_others_go_on()
             }
             // The session first, and then each attempt at another.
             let log = exporter.log();
-            is_named = lines(&log, "far", "sent no snapshot for 10 s") == 1
+            is_named = lines(&log, "far", "sent no snapshot for 30 s") == 1
                 && lines(&log, "far", "cannot connect to 198.18.0.2") == 1;
             is_named && !is_up(scrape, "far") && taken.len() > CYCLES
         })?;

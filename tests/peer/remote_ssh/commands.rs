@@ -149,9 +149,15 @@ fn a_command_that_reads_nothing_blocks_nobody() -> Result<()> {
         let server = server(&[])?;
         let client = SshClient::new(&[("host", &server)])?;
         let target = target(&client, "host").await?;
-        let timeouts = Timeouts { answer: Duration::from_millis(500), ..Timeouts::default() };
+        let timeouts = Timeouts { answer: Duration::from_secs(3), ..Timeouts::default() };
         let session = Session::connect(&target, &timeouts).await?;
-        let mut channel = session.open("exec sleep 600").await?;
+        // A busy machine may take longer to open a channel than what nobody reads is waited for.
+        let mut channel = loop {
+            match session.open("exec sleep 600").await {
+                Err(failure) if failure.kind == FailureKind::TimedOut => {}
+                opened => break opened?,
+            }
+        };
         let failure = channel.send_line(&vec![b'x'; 10_000_000]).await.expect_err("nobody reads");
         ensure_failure(&failure, FailureKind::TimedOut, &["did not read a request"])?;
         let output = session.run("exit 0", &vec![b'x'; 10_000_000], &RunLimits::default()).await?;

@@ -148,7 +148,9 @@ fn a_connection_that_ends_anywhere_on_its_way_is_told_and_leaves_nothing() -> Re
         let mut target = target(&client, "host").await?;
         // The port that its key is known by.
         target.host_key_alias = Some(format!("[127.0.0.1]:{}", server.port()));
-        let timeouts = Timeouts { connect: Some(Duration::from_secs(1)), answer: Duration::from_secs(1) };
+        // Where the connection only keeps still, the time is up; where it is closed, that is told before.
+        let times = |limit| Timeouts { connect: Some(limit), answer: limit };
+        let (long, short) = (times(PATIENCE), times(Duration::from_secs(1)));
         let before = tasks();
         let mut let_in = false;
         for bytes in (0..4000).step_by(97) {
@@ -157,8 +159,8 @@ fn a_connection_that_ends_anywhere_on_its_way_is_told_and_leaves_nothing() -> Re
                     continue;
                 }
                 target.port = cut_after(server.port(), bytes, closes).await?;
-                let connecting = Session::connect(&target, &timeouts);
-                let connected = tokio::time::timeout(PATIENCE, connecting).await;
+                let connecting = Session::connect(&target, if closes { &long } else { &short });
+                let connected = tokio::time::timeout(PATIENCE * 2, connecting).await;
                 match connected.with_context(|| format!("hangs after {bytes} bytes"))? {
                     // The cut comes after it let in.
                     Ok(session) => {
@@ -206,7 +208,7 @@ fn a_host_that_stops_answering_is_noticed() -> Result<()> {
     block_on(async {
         let server = server(&[])?;
         let options = format!(
-            "IdentityFile {}\n  IdentityAgent none\n  ServerAliveInterval 1\n  ServerAliveCountMax 1",
+            "IdentityFile {}\n  IdentityAgent none\n  ServerAliveInterval 2\n  ServerAliveCountMax 3",
             server.identity().display()
         );
         let client = client(&server, &options)?;

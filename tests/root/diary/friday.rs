@@ -41,8 +41,7 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
         |week| {
             week.ann.does("genv activate --gpus 2 --name greedy", "with devices 0, 1")?;
             week.ann.does("genv attach --index 3", "has devices 0, 1, 3")?;
-            week.ann.shows("this is taken: device 3")?;
-            week.ann.shows("This was taken: device 3")?;
+            week.ann.shows_in_order(&["this is taken: device 3", "This was taken: device 3"])?;
             week.ann.reads("the enforcer detached device 3 by the rule max-devices-per-user")
         },
     )?;
@@ -66,6 +65,8 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
          ann (genv) 0 | ben - | cara (genv) 2",
         |week| {
             week.ann.trains("")?;
+            // The driver knows her process.
+            week.ann.reads_from("nvidia-smi", "2048MiB")?;
             week.enforcer.wait_for_cycles(3)?;
             week.ben.does(&steals(), "")?;
             week.ben.ends("genv activate --index 1", 4, "cannot attach device 1: process ")?;

@@ -111,19 +111,34 @@ impl Person {
         Ok(())
     }
 
-    /// The line that has not ended shows this text.
+    /// The terminal has shown this text in this scene, or shows it without a key being pressed. What comes by itself may
+    /// come before the prompt of the last line or behind it.
     pub(crate) fn shows(&mut self, text: &str) -> Result<()> {
+        if self.shown.contains(text) {
+            return Ok(());
+        }
         let terminal = self.terminal.as_mut().context("nobody is logged in")?;
         let shown = terminal.wait(text)?;
         self.shown.push_str(&shown);
+        self.shown.push_str(text);
         Ok(())
     }
 
-    /// The line that did not end shows this text and ends.
+    /// As [`Self::shows`] for each of these texts, one behind the other.
+    pub(crate) fn shows_in_order(&mut self, texts: &[&str]) -> Result<()> {
+        let mut last = 0;
+        for text in texts {
+            self.shows(text)?;
+            let place = self.shown.find(text).context("it was shown")?;
+            ensure!(last <= place, "{}: {text:?} came too early: {}", self.name, self.shown);
+            last = place;
+        }
+        Ok(())
+    }
+
+    /// The line that did not end has shown this text, or shows it, and ends.
     pub(crate) fn goes_on(&mut self, shows: &str) -> Result<()> {
-        let terminal = self.terminal.as_mut().context("nobody is logged in")?;
-        let shown = terminal.wait(shows)?;
-        self.shown.push_str(&shown);
+        self.shows(shows)?;
         self.waits = false;
         self.reads_prompt()
     }

@@ -101,8 +101,7 @@ pub(crate) fn play(week: &mut Week) -> Result<()> {
          ann - | ben (genv) -1 | cara (genv) 0,1",
         |week| {
             week.rules(LEASES)?;
-            week.ben.shows("this is taken: device 3")?;
-            week.ben.shows("This was taken: device 3")?;
+            week.ben.shows_in_order(&["this is taken: device 3", "This was taken: device 3"])?;
             week.ben.reads("the enforcer detached device 3 by the rule max-age")?;
             week.ben.does("genv why", "max-age")?;
             Ok(())

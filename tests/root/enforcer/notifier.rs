@@ -22,7 +22,7 @@ use super::stage::ANYTHING;
 const NOHUP: u32 = FIRST_UID + 50;
 
 /// As systemd does it with genv-notify.socket: a program for each connection, which is its stdin and stdout.
-fn serve(setup: &Setup, command: &str) -> Result<PathBuf> {
+fn serve(setup: &Setup, command: &str, deadline: &'static str) -> Result<PathBuf> {
     let path = setup.folder().join("notify.sock");
     let script = setup.folder().join("notify");
     fs::write(&script, format!("#!/bin/sh\n{command}\n"))?;
@@ -35,7 +35,7 @@ fn serve(setup: &Setup, command: &str) -> Result<PathBuf> {
                 return;
             };
             let started = Command::new(&notify)
-                .args(["notify", "--deadline=2s", "--command"])
+                .args(["notify", deadline, "--command"])
                 .arg(&script)
                 .stdin(Stdio::from(OwnedFd::from(input)))
                 .stdout(Stdio::from(OwnedFd::from(output)))
@@ -64,12 +64,14 @@ fn a_warning_that_the_notifier_accepts_is_delivered() -> Result<()> {
     let facts = setup.folder().join("facts");
     // The first try fails.
     let command = format!("cat >> {0}; test -e {0}.failed || {{ touch {0}.failed; exit 1; }}", facts.display());
-    let socket = serve(&setup, &command)?;
+    let socket = serve(&setup, &command, "--deadline=1h")?;
     setup.rewrite_config(&config(&socket))?;
     let enforcer = setup.start()?;
     ends(process.pid())?;
     let read = || -> Result<Vec<Value>> {
-        let text = fs::read_to_string(&facts).unwrap_or_default();
+        let mut text = fs::read_to_string(&facts).unwrap_or_default();
+        // The last line may be half written.
+        text.truncate(text.rfind('\n').map_or(0, |end| end + 1));
         text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
     };
     until("the notice of what was done arrives", || Ok(read()?.iter().any(|notice| notice["kind"] == "done")))
@@ -93,7 +95,7 @@ fn a_notifier_that_hangs_or_refuses_delivers_nothing_and_holds_nothing_up() -> R
     for command in ["exec sleep 1000000", "exit 3"] {
         let process = sleeper_of(NOHUP + 1, &ANYTHING)?;
         let setup = Setup::new(&used_by(&[process.pid()]), "version: 1\n")?;
-        let socket = serve(&setup, command)?;
+        let socket = serve(&setup, command, "--deadline=2s")?;
         setup.rewrite_config(&config(&socket))?;
         let enforcer = setup.start()?;
         let status = enforcer.wait_for_status("it waits for delivery", |status| {

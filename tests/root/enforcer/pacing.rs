@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use genv_tests::enforcer::{Setup, ends, is_alive, sleeper_of};
@@ -104,10 +103,8 @@ fn devices_that_cannot_be_taken() -> Result<()> {
     let enforcer = setup.start()?;
     enforcer.wait_for_cycles(10)?;
     let outside = sleeper_of(FIRST_UID + 2, &ANYTHING)?;
-    let began = Instant::now();
     enforcer.setup().rewrite_scenario(&used_by(&[outside.pid()]))?;
     ends(outside.pid())?;
-    ensure!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     let (_, setup) = enforcer.terminate()?;
     let audit = fs::read_to_string(setup.state_directory().join("audit.jsonl"))?;
     let lines = audit.lines().map(serde_json::from_str::<Value>);

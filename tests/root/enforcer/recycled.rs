@@ -36,10 +36,8 @@ fn in_a_pid_namespace(test: &str) -> Result<bool> {
     Ok(false)
 }
 
-/// Ends a process, and starts others of its user until one has its pid.
-fn recycle(process: Sleeper) -> Sleeper {
-    let pid = process.pid();
-    drop(process);
+/// Starts processes of the user until one has this pid, whose process has ended.
+fn reuse(pid: u32) -> Sleeper {
     let deadline = Instant::now() + PATIENCE;
     loop {
         fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
@@ -72,7 +70,9 @@ fn promise_01_a_pid_that_was_reused_before_it_is_opened_is_never_signalled() -> 
     let step = terminate(&target(guilty.pid())?);
     // Long enough for another start time.
     thread::sleep(Duration::from_millis(50));
-    let innocent = recycle(guilty);
+    let pid = guilty.pid();
+    drop(guilty);
+    let innocent = reuse(pid);
     let outcome = stage.executor().execute(&step, "why");
     refused(&outcome, "its pid is another process's now");
     assert!(is_alive(innocent.pid()));
@@ -99,12 +99,14 @@ fn promise_01_a_pid_that_is_reused_after_it_was_opened_is_never_signalled() -> R
         let shared = Arc::clone(&processes);
         // Who uses GPUs is asked when the process is open and before anything of it is read.
         let mut executor = stage.asking(Box::new(move || {
-            while now_ticks() < start_ticks {
-                thread::sleep(Duration::from_millis(1));
-            }
             let mut shared = shared.lock().unwrap();
             if let Some(guilty) = shared.0.take() {
-                shared.1 = Some(recycle(guilty));
+                drop(guilty);
+                // Whoever sleeps may be woken too late.
+                while now_ticks() < start_ticks {
+                    thread::yield_now();
+                }
+                shared.1 = Some(reuse(pid));
             }
             Ok([(pid, [0].into())].into())
         }));

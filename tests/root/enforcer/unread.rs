@@ -1,6 +1,5 @@
-//! A process with unreadable variables: a page of its memory waits for a file system of its user.
-
-use std::time::{Duration, Instant};
+//! A process with unreadable variables: a page of its memory waits for a file system of its user, for longer than any test
+//! waits.
 
 use anyhow::{Result, ensure};
 use genv_tests::enforcer::{Enforcer, Setup, ends, sleeper, sleeper_of, victim};
@@ -15,9 +14,6 @@ use super::stage::ANYTHING;
 
 const CONFIG: &str = "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\n\
     rules:\n- {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n";
-
-/// A time shorter than the hang of the process.
-const SHORT: Duration = Duration::from_secs(30);
 
 fn with_own_mounts(test: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     require_root();
@@ -38,12 +34,10 @@ fn start() -> Result<(Sleeper, Enforcer, Hanging)> {
 fn a_record_that_lists_it_stops_no_cycle() -> Result<()> {
     with_own_mounts(|| {
         let (outside, enforcer, hanging) = start()?;
-        let began = Instant::now();
         let record = Environment::new("e", victim(), hanging.pid(), &[0]);
         state::write(&enforcer.setup().genv_directory(), 2, &[record])?;
         enforcer.setup().rewrite_scenario(&used_by(&[outside.pid()]))?;
         ends(outside.pid())?;
-        ensure!(began.elapsed() < SHORT, "{:?}", began.elapsed());
         Ok(())
     })
 }
@@ -52,11 +46,9 @@ fn a_record_that_lists_it_stops_no_cycle() -> Result<()> {
 fn on_a_device_it_hides_no_process_of_another() -> Result<()> {
     with_own_mounts(|| {
         let (outside, enforcer, hanging) = start()?;
-        let began = Instant::now();
         let both = used_by(&[hanging.pid(), outside.pid()]);
         enforcer.setup().rewrite_scenario(&both)?;
         ends(outside.pid())?;
-        ensure!(began.elapsed() < SHORT, "{:?}", began.elapsed());
         enforcer.wait_for_status("it is unknown", |status| status["unknown_processes"].to_string().contains('1'))?;
         Ok(())
     })
@@ -71,12 +63,10 @@ fn no_command_of_root_waits_for_it_and_its_environment_goes_on() -> Result<()> {
         drop(ended);
         state::write(&setup.genv_directory(), 2, &[record])?;
         let mut hanging = Hanging::start(&[("GENV_ENVIRONMENT_ID", "e")])?;
-        let began = Instant::now();
         for words in [&["envs"][..], &["exec", "--gpus=1", "--", "true"]] {
             let done = output(&mut setup.program("genv", words)?)?;
             ensure!(done.status.success(), "{words:?}: {done:?}");
         }
-        ensure!(began.elapsed() < SHORT, "{:?}", began.elapsed());
         let envs = || -> Result<String> {
             let done = output(&mut setup.program("genv", &["envs"])?)?;
             Ok(String::from_utf8(done.stdout)?)

@@ -47,10 +47,10 @@ breaker: {{signals_per_minute: 100, share_of_users: 1}}
 {maintenance}
 waivers: [{{users: [carol], rules: [idle], until: \"{tomorrow}\", reason: deadline}}]
 rules:
-- {{kind: non-env-processes, action: terminate, for: 500ms, warn: [4s, 2s], remember: 0s}}
+- {{kind: non-env-processes, action: terminate, for: 500ms, warn: [10s, 2s], remember: 0s}}
 - {{kind: env-devices, action: kill, for: 500ms, warn: [1s], grace: {GRACE_SECONDS}s, remember: 0s}}
 - {{kind: env-memory, action: terminate, for: 500ms, warn: [1s], remember: 0s}}
-- {{name: fair-share, kind: max-devices-per-user, limit: {{default: 8, groups: {{students: 2}}}}, action: detach, for: 500ms, warn: [1s], remember: 0s}}
+- {{name: fair-share, kind: max-devices-per-user, limit: {{default: 8, groups: {{students: 2}}}}, action: detach, for: 500ms, warn: [10s], remember: 0s}}
 - {{name: old, kind: max-age, limit: {{users: {{eve: 20s}}}}, action: detach, warn: [2s], remember: 0s}}
 - {{kind: idle, below: 0.05, over: 6s, action: detach, warn: [2s], remember: 0s}}
 ",
@@ -171,21 +171,24 @@ fn afternoon(day: &mut Day) -> Result<()> {
 /// While the host is maintained nothing happens; then it goes on.
 fn maintenance(day: &mut Day) -> Result<()> {
     let now = Timestamp::now();
-    let until = now + SignedDuration::from_secs(6);
     let mut hostnames = day.ledger.now.values().filter_map(|it| it.hostname.clone());
     let hostname = hostnames.next().context("no violation on a host")?;
-    let window = format!("maintenance: [{{hosts: [\"{hostname}\"], from: \"{now}\", until: \"{until}\"}}]");
+    let window =
+        |until: Timestamp| format!("maintenance: [{{hosts: [\"{hostname}\"], from: \"{now}\", until: \"{until}\"}}]");
     let holds = |day: &Day, name: &str| {
         let key = ("non-env-processes".to_owned(), format!("process {}", day.pid(name)));
         let why = day.ledger.now.get(&key).and_then(|it| it.why.as_deref());
         why.is_some_and(|why| why.contains("under maintenance"))
     };
-    let setup = day.enforcer.setup();
-    setup.rewrite_config(&config(&window)?)?;
+    let tomorrow = now + SignedDuration::from_hours(24);
+    day.enforcer.setup().rewrite_config(&config(&window(tomorrow))?)?;
     day.until("the host is under maintenance", |day| holds(day, "stubborn"))?;
     let audited = day.enforcer.audit()?.len();
     day.stray("eve", "meanwhile", "", Fate::Ended(Signal::TERM))?;
     day.until("a violation waits for the maintenance", |day| holds(day, "meanwhile"))?;
+    // It is over sooner than was said.
+    let until = Timestamp::now() + SignedDuration::from_secs(3);
+    day.enforcer.setup().rewrite_config(&config(&window(until))?)?;
     day.until("the maintenance is over", |day| !holds(day, "meanwhile"))?;
     ensure!(Timestamp::now() >= until, "it was not over");
     for line in &day.enforcer.audit()?[audited..] {
@@ -203,7 +206,7 @@ fn waiver(day: &mut Day) -> Result<()> {
     day.stray("eve", "waived", "", Fate::Stays)?;
     day.until("it is seen, and waits", |day| day.stage_outside("waived") == Some("held"))?;
     // Longer than it would have had.
-    let later = Instant::now() + Duration::from_secs(6);
+    let later = Instant::now() + Duration::from_secs(12);
     day.until("the evening has come", |_| Instant::now() > later)
 }
 

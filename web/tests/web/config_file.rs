@@ -28,18 +28,9 @@ impl ConfigFile {
         self.folder.path()
     }
 
+    /// Writes a file. A server takes a change once the file has settled.
     pub(crate) fn write(&self, name: &str, content: &str) {
-        let path = self.folder.path().join(name);
-        let is_new = !path.exists();
-        fs::write(path, content).unwrap();
-        if !is_new {
-            Self::settle();
-        }
-    }
-
-    /// Waits until a change of a file is in force.
-    pub(crate) fn settle() {
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        fs::write(self.folder.path().join(name), content).unwrap();
     }
 
     pub(crate) fn open(&self) -> WebConfig {

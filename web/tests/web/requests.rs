@@ -2,11 +2,11 @@
 
 use genv_web::{Limits, ListenAddress, Server};
 
-use crate::test_server::TestServer;
+use crate::test_server::{TestServer, patient};
 
 #[tokio::test]
 async fn a_connection_answers_one_request_after_another() {
-    let server = TestServer::start(Limits::default()).await;
+    let server = TestServer::start(patient()).await;
     let mut client = server.connect().await;
     for _ in 0..3 {
         let response = client.get("/").await;
@@ -17,7 +17,7 @@ async fn a_connection_answers_one_request_after_another() {
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order() {
-    let server = TestServer::start(Limits::new(1)).await;
+    let server = TestServer::start(Limits { max_requests: 1, ..patient() }).await;
     let mut client = server.connect().await;
     let requests: String = (0..20).map(|n| format!("GET /echo?text={n} HTTP/1.1\r\nHost: h\r\n\r\n")).collect();
     client.send(requests).await;
@@ -29,7 +29,7 @@ async fn pipelined_requests_are_answered_in_order() {
 
 #[tokio::test]
 async fn head_has_the_length_and_no_body() {
-    let server = TestServer::start(Limits::default()).await;
+    let server = TestServer::start(patient()).await;
     let mut client = server.connect().await;
     client.send("HEAD / HTTP/1.1\r\nHost: h\r\n\r\n").await;
     let head = client.head().await;
@@ -40,7 +40,7 @@ async fn head_has_the_length_and_no_body() {
 
 #[tokio::test]
 async fn only_get_and_head_are_allowed() {
-    let server = TestServer::start(Limits::default()).await;
+    let server = TestServer::start(patient()).await;
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "BREW"] {
         let mut client = server.connect().await;
         client.send(format!("{method} / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")).await;
@@ -52,13 +52,13 @@ async fn only_get_and_head_are_allowed() {
 
 #[tokio::test]
 async fn an_unknown_path_is_not_found() {
-    let server = TestServer::start(Limits::default()).await;
+    let server = TestServer::start(patient()).await;
     assert_eq!(server.get("/metrics/../nowhere").await.status, 404);
 }
 
 #[tokio::test]
 async fn gzip_is_sent_on_request_and_vary_informs_caches() {
-    let server = TestServer::start(Limits::default()).await;
+    let server = TestServer::start(patient()).await;
     let mut client = server.connect().await;
     let plain = client.get("/gzip").await;
     assert_eq!((plain.text(), plain.headers.get("content-encoding")), ("plain", None));
@@ -71,7 +71,7 @@ async fn gzip_is_sent_on_request_and_vary_informs_caches() {
 
 #[tokio::test]
 async fn a_client_that_closes_its_sending_side_is_still_answered() {
-    let server = TestServer::start(Limits::default()).await;
+    let server = TestServer::start(patient()).await;
     let mut client = server.connect().await;
     client.request("/", "").await;
     client.end_sending().await;
@@ -81,7 +81,7 @@ async fn a_client_that_closes_its_sending_side_is_still_answered() {
 
 #[tokio::test]
 async fn a_handler_that_panics_costs_one_connection_and_no_place_in_flight() {
-    let server = TestServer::start(Limits::new(1)).await;
+    let server = TestServer::start(Limits { max_requests: 1, ..patient() }).await;
     for _ in 0..3 {
         let mut client = server.connect().await;
         client.request("/panic", "").await;
@@ -92,9 +92,9 @@ async fn a_handler_that_panics_costs_one_connection_and_no_place_in_flight() {
 
 #[tokio::test]
 async fn a_port_in_use_is_reported_with_the_next_step() {
-    let server = TestServer::start(Limits::default()).await;
+    let server = TestServer::start(patient()).await;
     let taken: ListenAddress = server.address.to_string().parse().unwrap();
-    let error = Server::bind(&[taken], None, Limits::default()).await.unwrap_err();
+    let error = Server::bind(&[taken], None, patient()).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         format!(
@@ -108,7 +108,7 @@ async fn a_port_in_use_is_reported_with_the_next_step() {
 #[tokio::test]
 async fn no_host_means_all_addresses_of_both_families() {
     let all = ":0".parse().unwrap();
-    let server = Server::bind(&[all], None, Limits::default()).await.unwrap();
+    let server = Server::bind(&[all], None, patient()).await.unwrap();
     let port = server.local_addresses()[0].port();
     for host in ["127.0.0.1", "::1"] {
         tokio::net::TcpStream::connect((host, port)).await.unwrap();
@@ -118,7 +118,7 @@ async fn no_host_means_all_addresses_of_both_families() {
 #[tokio::test]
 async fn a_host_name_and_several_addresses_are_listened_on() {
     let addresses = ["localhost:0", "[::1]:0"].map(|text| text.parse().unwrap());
-    let server = Server::bind(&addresses, None, Limits::default()).await.unwrap();
+    let server = Server::bind(&addresses, None, patient()).await.unwrap();
     let bound = server.local_addresses();
     assert!(bound[0].ip().is_loopback() && bound[0].is_ipv4(), "{bound:?}");
     assert!(bound[1].ip().is_loopback() && bound[1].is_ipv6(), "{bound:?}");
@@ -127,6 +127,6 @@ async fn a_host_name_and_several_addresses_are_listened_on() {
 #[tokio::test]
 async fn an_address_of_another_machine_cannot_be_listened_on() {
     let elsewhere = "192.0.2.1:9820".parse().unwrap();
-    let error = Server::bind(&[elsewhere], None, Limits::default()).await.unwrap_err();
+    let error = Server::bind(&[elsewhere], None, patient()).await.unwrap_err();
     assert!(error.to_string().starts_with("cannot listen on 192.0.2.1:9820: "), "{error}");
 }

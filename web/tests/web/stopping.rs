@@ -5,11 +5,11 @@ use std::time::Duration;
 use genv_web::Limits;
 use tokio::net::TcpStream;
 
-use crate::test_server::TestServer;
+use crate::test_server::{TestServer, patient};
 
 #[tokio::test]
 async fn a_response_that_is_being_read_is_finished_and_idle_connections_end_at_once() {
-    let mut server = TestServer::start(Limits { drain_timeout: Duration::from_secs(600), ..Limits::default() }).await;
+    let mut server = TestServer::start(patient()).await;
     let mut idle = server.connect().await;
     assert_eq!(idle.get("/").await.status, 200);
     let mut half = server.connect().await;
@@ -20,7 +20,7 @@ async fn a_response_that_is_being_read_is_finished_and_idle_connections_end_at_o
     server.until_handled(2).await;
 
     let stopped = server.stop();
-    // If the server waited for these, they would last ten minutes.
+    // If the server waited for these, they would last an hour.
     assert!(idle.rest().await.is_empty());
     assert!(half.rest().await.is_empty());
     assert!(silent.rest().await.is_empty());
@@ -36,7 +36,7 @@ async fn a_response_that_is_being_read_is_finished_and_idle_connections_end_at_o
 
 #[tokio::test]
 async fn a_client_that_never_reads_does_not_keep_the_server_from_stopping() {
-    let mut server = TestServer::start(Limits { drain_timeout: Duration::from_millis(100), ..Limits::default() }).await;
+    let mut server = TestServer::start(Limits { drain_timeout: Duration::from_millis(100), ..patient() }).await;
     let mut client = server.connect().await;
     client.request("/large", "").await;
     server.until_handled(1).await;
@@ -46,10 +46,10 @@ async fn a_client_that_never_reads_does_not_keep_the_server_from_stopping() {
 
 #[tokio::test]
 async fn an_address_is_free_again_as_soon_as_the_server_has_stopped() {
-    let mut server = TestServer::start(Limits::default()).await;
+    let mut server = TestServer::start(patient()).await;
     let mut client = server.connect().await;
     assert_eq!(client.get("/").await.status, 200);
     server.stop().await.unwrap();
     let address = server.address.to_string().parse().unwrap();
-    genv_web::Server::bind(&[address], None, Limits::default()).await.unwrap();
+    genv_web::Server::bind(&[address], None, patient()).await.unwrap();
 }

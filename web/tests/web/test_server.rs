@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use genv_web::header::HeaderValue;
@@ -15,6 +15,24 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
+
+/// How long anything may take to happen before a test is given up: much longer than it takes, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The default limits, with times that no busy machine needs.
+pub(crate) fn patient() -> Limits {
+    let hour = Duration::from_secs(3600);
+    Limits { head_timeout: hour, response_timeout: hour, idle_timeout: hour, drain_timeout: hour, ..Limits::default() }
+}
+
+/// Waits until something is so.
+pub(crate) async fn until(mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "waited in vain");
+        sleep(Duration::from_millis(2)).await;
+    }
+}
 
 /// More than the kernel buffers of both ends of a connection hold.
 const LARGE: usize = 64 << 20;
@@ -79,9 +97,7 @@ impl TestServer {
 
     /// Returns once the handler has been called this often.
     pub(crate) async fn until_handled(&self, times: usize) {
-        while self.handled.load(Ordering::SeqCst) < times {
-            sleep(Duration::from_millis(2)).await;
-        }
+        until(async || self.handled() >= times).await;
     }
 
     pub(crate) fn handled(&self) -> usize {
@@ -144,6 +160,17 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TestClient<T> {
         self.response().await
     }
 
+    /// The answer to a request, unless the server closes the connection before.
+    pub(crate) async fn try_get(&mut self, path: &str) -> Option<TestResponse> {
+        self.try_send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await.ok()?;
+        while !self.has_head() {
+            if !matches!(self.try_read_some().await, Ok(1..)) {
+                return None;
+            }
+        }
+        Some(self.response().await)
+    }
+
     /// The next response, which must have a body of declared length.
     pub(crate) async fn response(&mut self) -> TestResponse {
         let mut response = self.head().await;
@@ -153,6 +180,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TestClient<T> {
         }
         response.body = self.unread.drain(..length).collect();
         response
+    }
+
+    fn has_head(&self) -> bool {
+        self.unread.windows(4).any(|four| four == b"\r\n\r\n")
     }
 
     /// The next response's head.

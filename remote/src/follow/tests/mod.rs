@@ -341,10 +341,16 @@ async fn changes_of_the_host_file_take_effect_and_an_invalid_file_changes_nothin
     };
     // A file settles by the clock of the machine.
     let settle = || std::thread::sleep(Duration::from_millis(200));
+    let given_up = std::time::Instant::now() + SECOND * 120;
+    let waits = || {
+        assert!(std::time::Instant::now() < given_up, "waited in vain for another list of hosts");
+        std::thread::sleep(Duration::from_millis(1));
+    };
     assert_eq!(names().await, "a,b");
     std::fs::write(&file, "c\n").unwrap();
-    settle();
-    assert_eq!(names().await, "a,c");
+    while names().await != "a,c" {
+        waits();
+    }
     assert!(fleet.enforce("b", json!(1)).await.is_err());
     std::fs::write(&file, "!\n").unwrap();
     settle();
@@ -352,14 +358,18 @@ async fn changes_of_the_host_file_take_effect_and_an_invalid_file_changes_nothin
     std::fs::remove_file(&file).unwrap();
     settle();
     assert_eq!(names().await, "a,c");
+    let begun = std::time::Instant::now();
     let mut slices = std::fs::File::create(&file).unwrap();
     std::io::Write::write_all(&mut slices, b"b\n").unwrap();
     settle();
-    assert_eq!(names().await, "a,c", "the file is being written");
+    let found = names().await;
+    // Where the kernel's event is late by a second, the file looks settled.
+    assert!(found == "a,c" || begun.elapsed() >= SECOND, "the file is being written: {found}");
     std::io::Write::write_all(&mut slices, b"c\n").unwrap();
     drop(slices);
-    settle();
-    assert_eq!(names().await, "a,b,c");
+    while names().await != "a,b,c" {
+        waits();
+    }
     let state = lab.0.lock().unwrap();
     assert_eq!((state.dialled["a"].len(), state.dialled["c"].len()), (1, 1));
     assert_eq!((state.dialled["b"].len(), state.open["b"]), (2, 1));

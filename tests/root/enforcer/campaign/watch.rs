@@ -1,6 +1,6 @@
-//! How late the daemon's cycles are, and how much memory it takes, looked at all the time.
+//! How long the daemon's cycles wait and compute, and how much memory they take, looked at all the time.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,15 +10,19 @@ use std::time::Duration;
 
 use genv_tests::process::resident_bytes;
 
-/// Between two looks. Time is counted in looks, so that a machine which is busy with other tests, and runs neither this
-/// program nor the daemon, makes no cycle late.
+/// Between two looks. Time is counted in looks, less what the daemon computed or stood in line for a processor meanwhile:
+/// a machine that is busy with other programs, and runs neither this one nor the daemon, makes no cycle late.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The worst that was seen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Worst {
-    /// The longest time without a new status.
-    pub(super) gap: Duration,
+    /// The longest wait for anything but a processor, without a new status.
+    pub(super) wait: Duration,
+    /// The most time of a processor that was taken without a new status.
+    pub(super) computed: Duration,
+    /// The number of new statuses.
+    pub(super) cycles: usize,
     pub(super) resident_bytes: u64,
 }
 
@@ -36,19 +40,35 @@ impl Watch {
         let ended = Arc::<AtomicBool>::default();
         let (shared, stop) = (Arc::clone(&worst), Arc::clone(&ended));
         let thread = thread::spawn(move || {
-            let (mut last, mut gap) = (None, Duration::ZERO);
+            let (mut last, mut wait, mut computed) = (None, Duration::ZERO, Duration::ZERO);
+            let mut before = Scheduled::of(pid);
             while !stop.load(Ordering::Relaxed) {
                 thread::sleep(LOOK);
                 let updated = updated(&status);
-                gap = if updated == last { gap + LOOK } else { LOOK };
+                let is_new = updated != last;
+                if is_new {
+                    (wait, computed) = (Duration::ZERO, Duration::ZERO);
+                }
                 last = updated;
+                let now = Scheduled::of(pid);
+                let (ran, queued) = (now.ran.saturating_sub(before.ran), now.queued.saturating_sub(before.queued));
+                before = now;
+                wait += LOOK.saturating_sub(ran + queued);
+                computed += ran;
                 let resident = resident_bytes(pid).unwrap_or_default();
                 let mut worst = shared.lock().unwrap();
-                worst.gap = worst.gap.max(gap);
+                worst.cycles += usize::from(is_new);
+                worst.wait = worst.wait.max(wait);
+                worst.computed = worst.computed.max(computed);
                 worst.resident_bytes = worst.resident_bytes.max(resident);
             }
         });
         Self { worst, ended, thread: Some(thread) }
+    }
+
+    /// The number of new statuses since the worst was taken last.
+    pub(super) fn cycles(&self) -> usize {
+        self.worst.lock().unwrap().cycles
     }
 
     /// The worst since this was asked last.
@@ -63,6 +83,28 @@ impl Drop for Watch {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+/// What the kernel's scheduler tells of all threads of a process that live: `/proc/PID/task/TID/schedstat`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Scheduled {
+    ran: Duration,
+    /// The time in line for a processor.
+    queued: Duration,
+}
+
+impl Scheduled {
+    fn of(pid: u32) -> Self {
+        let mut all = Self::default();
+        let threads = fs::read_dir(format!("/proc/{pid}/task"));
+        for thread in threads.into_iter().flatten().flatten() {
+            let text = fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
+            let mut fields = text.split_whitespace().map(|field| field.parse().unwrap_or_default());
+            all.ran += Duration::from_nanos(fields.next().unwrap_or_default());
+            all.queued += Duration::from_nanos(fields.next().unwrap_or_default());
+        }
+        all
     }
 }
 
