@@ -35,7 +35,9 @@ async fn answered_by(bytes: &'static [u8], times: usize, closes: bool) -> Result
             while connection.read(&mut sink).await.is_ok_and(|read| read > 0) {}
         }
     });
-    let configuration = format!("Host host\n  Port {port}\n  ConnectTimeout 2\n  IdentityAgent none\n");
+    // Where it stays silent, the time is up; what it says otherwise is told before, also on a busy machine.
+    let seconds = if closes { PATIENCE.as_secs() } else { 2 };
+    let configuration = format!("Host host\n  Port {port}\n  ConnectTimeout {seconds}\n  IdentityAgent none\n");
     let client = SshClient::configured(&configuration, "")?;
     let before = tasks();
     let failure = failure(&client, "host").await;
@@ -76,7 +78,10 @@ fn a_server_that_never_comes_to_the_point_is_left() -> Result<()> {
                 while connection.write_all(&IGNORE.repeat(1000)).await.is_ok() {}
             }
         });
-        let client = SshClient::configured(&format!("Host host\n  Port {port}\n  IdentityAgent none\n"), "")?;
+        let client = SshClient::configured(
+            &format!("Host host\n  Port {port}\n  ConnectTimeout {}\n  IdentityAgent none\n", PATIENCE.as_secs()),
+            "",
+        )?;
         let failure = failure(&client, "host").await;
         talking.abort();
         ensure_failure(&failure, FailureKind::Protocol, &["more than 1048576 bytes before it showed its key"])

@@ -42,7 +42,7 @@ pub(crate) async fn target(client: &SshClient, host: &str) -> Result<Target, Hos
 /// Connects as this client's configuration says.
 pub(crate) async fn connect(client: &SshClient, host: &str) -> Result<Session, HostFailure> {
     let target = target(client, host).await?;
-    Session::connect(&target, &Timeouts::default()).await
+    Session::connect(&target, &Timeouts { answer: PATIENCE, ..Timeouts::default() }).await
 }
 
 /// A server, and a session to it.
