@@ -143,7 +143,7 @@ fn who_waits_and_who_looks_for_devices_sees_when_leases_end() -> Result<()> {
     let (code, stdout, stderr) = within(&account, &script)?;
     ensure!(code == 0 && stdout == "1\n1\n1\n1\n1\n", "{stdout}{stderr}");
     let script = "genv attach --count 1; genv exec --gpus 2 --wait -- true 2>/dev/null & \
-         until genv queue --no-header | grep -q .; do sleep 0.05; done; genv queue --no-header; genv deactivate; wait";
+         until genv queue --json | grep -q '\"pid\"'; do sleep 0.05; done; genv queue --no-header; genv deactivate; wait";
     let setup = Shell::Bash.setup();
     let script = format!("export GENV_DEVICES=2; {setup}; genv activate; {script}");
     let (_, stdout, stderr) = account.script("bash", &[], &script)?;
