@@ -96,11 +96,11 @@ fn opens_the_driver_alone(machine: &Machine, unit: &str) -> Result<()> {
 fn is_watched(machine: &Machine, unit: &str) -> Result<()> {
     machine.configure(unit, "patience", "[Service]\nWatchdogSec=4\nTimeoutAbortSec=1\nRestartSec=100ms\n")?;
     machine.run(&["systemctl", "restart", unit])?;
-    let now = || Ok((machine.main_pid(unit)?, machine.property(unit, "WatchdogTimestampMonotonic")?));
-    let mut last: (u32, String) = now()?;
+    let now = || anyhow::Ok((machine.main_pid(unit)?, machine.property(unit, "WatchdogTimestampMonotonic")?));
+    let mut last = now()?;
     // A busy machine may keep even one that does not hang from beating in time; then another is looked at.
     until("the same process beats again", || {
-        let next: (u32, String) = now()?;
+        let next = now()?;
         let beats = next.0 == last.0 && next.1 != last.1;
         last = next;
         Ok(beats)

@@ -156,7 +156,7 @@ fn a_terminal_shows_how_far_it_is_and_nothing_is_left_of_it() -> Result<()> {
     command.env("TERM", "xterm").env("NO_COLOR", "1");
     let mut terminal = Terminal::run_in(command, Shell::Bash)?;
     terminal.wait("\r\x1b[Kgenv: 1 of 2 hosts, waiting for slow")?;
-    std::fs::write(&goes_on, "")?;
+    fs::write(&goes_on, "")?;
     let shown = terminal.wait("slow  2      2")?;
     let after = shown.rsplit("\r\x1b[K").next();
     ensure!(after.is_some_and(|it| it.starts_with("HOST  TOTAL")), "{shown:?}");
