@@ -195,9 +195,11 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
     })
     .with_context(|| enforcer.log())?;
     enforcer.setup().rewrite_scenario(&scenario(&actors))?;
+    let protected = actors.iter().filter(|it| it.role == Role::Protected).count();
     let status = enforcer.wait_for_status("only what is protected is left", |status| {
-        let violations = status["violations"].as_array().into_iter().flatten();
-        violations.count() == actors.iter().filter(|it| it.role == Role::Protected).count()
+        let violations = status["violations"].as_array();
+        // One that ended just now may be listed as due until the next look.
+        violations.is_some_and(|all| all.len() == protected && all.iter().all(|it| it["stage"] == "held"))
     })?;
     enforcer.wait_for_cycles(2)?;
 
