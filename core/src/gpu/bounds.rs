@@ -1,6 +1,9 @@
 //! Bounds of readings. Real drivers have answered with all bits set, with megawatts and with ratios of millions. A
 //! value out of its bounds is removed from its sample, so that no charge, no metric and no action depends on it.
 //!
+//! Some values show that another value of the same answer is wrong. Such a decision is made on the answer as it was
+//! read, before any value is removed: the more absurd a value, the more it contradicts.
+//!
 //! Every sample passes these bounds before any other use, whatever its source.
 
 use std::collections::BTreeMap;
@@ -40,6 +43,9 @@ const MOST_BYTES: u64 = 1 << 46;
 /// readings are not simultaneous.
 const PROCESSES_TOLERANCE_BYTES: u64 = 1 << 30;
 
+/// The pids of Linux: from 1 to `PID_MAX_LIMIT`.
+const PIDS: RangeInclusive<u32> = 1..=1 << 22;
+
 /// Minor numbers of Linux have 20 bits.
 pub(super) const MOST_MINOR: u32 = (1 << 20) - 1;
 
@@ -53,7 +59,7 @@ pub struct Distrusted {
     pub index: DeviceIndex,
     /// Kind of the value: `utilization`, `memory_controller`, `encoder`, `decoder`, `memory`, `temperature`,
     /// `temperature_limit`, `power`, `power_limit`, `energy`, `clock`, `fan`, `throttled`, `ecc_errors`,
-    /// `pcie_replays`, `minor`, `process_memory` or `process_utilization`.
+    /// `pcie_replays`, `minor`, `pid`, `process_memory` or `process_utilization`.
     pub reading: &'static str,
     /// The value as it was read, in the unit of its field.
     pub value: f64,
@@ -88,12 +94,15 @@ impl Bounds {
     pub fn apply(&mut self, sample: &mut GpuSample, read_seconds: f64) -> Vec<Distrusted> {
         let mut distrusted = Vec::new();
         for device in sample.devices.iter_mut().filter(|device| !device.lost) {
+            // A GPU is listed before its parts.
+            let whole = device.index.mig.and_then(|_| self.0.get(&device.index.whole()));
+            let most_bytes = whole.and_then(|whole| whole.memory_total_bytes).unwrap_or(MOST_BYTES);
             let known = self.0.entry(device.index).or_default();
             if known.uuid != device.uuid {
                 *known = DeviceReadings { uuid: device.uuid.clone(), ..DeviceReadings::default() };
             }
             let mut out = Removals { index: device.index, distrusted: &mut distrusted };
-            known.apply(device, read_seconds, &mut out);
+            known.apply(device, read_seconds, most_bytes, &mut out);
         }
         distrusted
     }
@@ -142,7 +151,15 @@ impl Removals<'_> {
 }
 
 impl DeviceReadings {
-    fn apply(&mut self, device: &mut DeviceSample, read_seconds: f64, out: &mut Removals<'_>) {
+    /// `most_bytes` is the most memory that the device can have.
+    fn apply(&mut self, device: &mut DeviceSample, read_seconds: f64, most_bytes: u64, out: &mut Removals<'_>) {
+        let memory = device.measurements.memory;
+        let memory_holds = memory.is_none_or(|memory| memory_holds(&memory, most_bytes));
+        let credible = memory.filter(|_| memory_holds);
+        self.memory_total_bytes = credible.map(|memory| memory.total_bytes).or(self.memory_total_bytes);
+        // Before any removal.
+        let doubts = Doubts::of(device, self.memory_total_bytes.unwrap_or(most_bytes), memory_holds);
+
         let DeviceMeasurements {
             utilization_ratio,
             memory_controller_busy_ratio,
@@ -168,10 +185,9 @@ impl DeviceReadings {
         ] {
             out.check(reading, ratio, |ratio| RATIO.contains(&ratio));
         }
-        if let Some(wrong) = memory.take_if(|memory| !memory_holds(memory)) {
+        if let Some(wrong) = memory.take_if(|_| !memory_holds) {
             out.note("memory", wrong.used_bytes.max(wrong.total_bytes) as f64);
         }
-        self.memory_total_bytes = memory.map(|it| it.total_bytes).or(self.memory_total_bytes);
         out.check("temperature", temperature_celsius, |celsius| TEMPERATURE_CELSIUS.contains(&celsius));
         out.check_each("temperature_limit", temperature_limits_celsius, TEMPERATURE_CELSIUS);
         out.check("power_limit", power_limit_watts, |watts| watts > 0.0 && watts <= MOST_WATTS);
@@ -196,12 +212,7 @@ impl DeviceReadings {
         if let Some(wrong) = device.minor.take_if(|minor| *minor > MOST_MINOR) {
             out.note("minor", wrong.into());
         }
-        let most_bytes = self.memory_total_bytes.unwrap_or(MOST_BYTES);
-        for process in device.processes.iter_mut().flatten() {
-            out.check_count("process_memory", &mut process.memory_used_bytes, most_bytes);
-            out.check("process_utilization", &mut process.utilization_ratio, |ratio| RATIO.contains(&ratio));
-        }
-        check_processes_memory(device, out);
+        doubts.remove(device, out);
     }
 
     /// Whether a reading of the energy counter is credible. The counter rises by at most the energy that the device can
@@ -238,33 +249,58 @@ pub(crate) fn most_joules(limit_watts: Option<f64>, elapsed_seconds: f64) -> f64
     most_watts(limit_watts) * (elapsed_seconds.max(0.0) + ENERGY_UPDATE_SECONDS)
 }
 
-/// Removes the memory of all processes if they together hold more than their device uses. If a single process holds
-/// more, removes the whole list: that process may not be on this device.
-fn check_processes_memory(device: &mut DeviceSample, out: &mut Removals<'_>) {
-    let Some(memory) = device.measurements.memory else {
-        return;
-    };
-    let most_bytes = memory.used_bytes.saturating_add(PROCESSES_TOLERANCE_BYTES);
-    let amounts = device.processes.iter().flatten();
-    let amounts = amounts.filter_map(|it| it.memory_used_bytes);
-    let sum = amounts.clone().fold(0, u64::saturating_add);
-    if sum <= most_bytes {
-        return;
+/// What the readings of one answer show of each other.
+struct Doubts {
+    /// The list of processes is not one of this device: it has a pid that no process has, or a process with more memory
+    /// than the device has or uses.
+    list: bool,
+    /// The most memory that one process can hold: 0 if all processes together hold more than their device uses.
+    most_bytes: u64,
+    /// A utilization of the device or of one of its processes is no share of time.
+    shares: bool,
+    /// The device's own utilization or memory, which confirms that no further process uses the device, is impossible.
+    confirmation: bool,
+}
+
+impl Doubts {
+    /// Judges an answer as it was read.
+    fn of(device: &DeviceSample, total_bytes: u64, memory_holds: bool) -> Self {
+        let DeviceMeasurements { utilization_ratio, memory, .. } = &device.measurements;
+        let processes = || device.processes.iter().flatten();
+        let amounts = || processes().filter_map(|process| process.memory_used_bytes);
+        let used_bytes = memory.map_or(total_bytes, |memory| memory.used_bytes);
+        let together_bytes = used_bytes.saturating_add(PROCESSES_TOLERANCE_BYTES);
+        let most_bytes = together_bytes.min(total_bytes);
+        let utilization_holds = utilization_ratio.is_none_or(|ratio| RATIO.contains(&ratio));
+        let mut shares = processes().filter_map(|process| process.utilization_ratio);
+        Self {
+            list: processes().any(|process| !PIDS.contains(&process.pid)) || amounts().any(|bytes| bytes > most_bytes),
+            most_bytes: if amounts().fold(0, u64::saturating_add) > together_bytes { 0 } else { most_bytes },
+            shares: !utilization_holds || shares.any(|ratio| !RATIO.contains(&ratio)),
+            confirmation: !utilization_holds || !memory_holds,
+        }
     }
-    let is_list_wrong = amounts.clone().any(|bytes| bytes > most_bytes);
-    for process in device.processes.iter_mut().flatten() {
-        out.check_count("process_memory", &mut process.memory_used_bytes, 0);
-    }
-    if is_list_wrong {
-        device.processes = None;
+
+    /// Removes the doubted values of the processes.
+    fn remove(&self, device: &mut DeviceSample, out: &mut Removals<'_>) {
+        for process in device.processes.iter_mut().flatten() {
+            if !PIDS.contains(&process.pid) {
+                out.note("pid", process.pid.into());
+            }
+            out.check_count("process_memory", &mut process.memory_used_bytes, self.most_bytes);
+            out.check("process_utilization", &mut process.utilization_ratio, |ratio| RATIO.contains(&ratio));
+            process.utilization_ratio.take_if(|_| self.shares);
+        }
+        device.processes.take_if(|_| self.list);
+        device.processes_incomplete |= self.confirmation;
     }
 }
 
 /// Whether amounts of memory can be those of one device.
-fn memory_holds(memory: &DeviceMemory) -> bool {
+fn memory_holds(memory: &DeviceMemory, most_bytes: u64) -> bool {
     let total = memory.total_bytes;
     let parts = memory.used_bytes.checked_add(memory.free_bytes);
-    (1..=MOST_BYTES).contains(&total)
+    (1..=most_bytes).contains(&total)
         && parts.is_some_and(|parts| parts <= total)
         && memory.reserved_bytes.is_none_or(|reserved| reserved <= total)
 }

@@ -1,6 +1,7 @@
 //! A host in memory, and its snapshots.
 
 mod accounts;
+mod answers;
 mod contradictions;
 mod lab;
 mod moods;

@@ -123,26 +123,105 @@ fn amounts_of_memory_have_to_agree() {
     }
 }
 
+fn process(pid: u32, memory_used_bytes: u64, utilization_ratio: f64) -> GpuProcess {
+    GpuProcess {
+        pid,
+        process_type: ProcessType::Compute,
+        memory_used_bytes: Some(memory_used_bytes),
+        utilization_ratio: Some(utilization_ratio),
+    }
+}
+
+/// The device with these processes after the bounds, and the removed values.
+fn with_processes(
+    bounds: &mut Bounds,
+    measurements: DeviceMeasurements,
+    processes: &[GpuProcess],
+) -> (DeviceSample, Vec<&'static str>) {
+    let given = DeviceSample { processes: Some(processes.to_vec()), ..device(measurements) };
+    apply(bounds, given, 0.0)
+}
+
+#[test]
+fn a_list_with_more_memory_than_the_device_has_does_not_count_like_one_with_more_than_the_device_uses() {
+    const GIB: u64 = 1 << 30;
+    for amount in [10 * GIB, 25 * GIB, 400 * GIB, 1 << 46, u64::MAX - 1] {
+        let processes = [process(7, GIB, 0.0), process(8, amount, 0.0)];
+        let (applied, readings) = with_processes(&mut Bounds::default(), memory(24 * GIB, 6 * GIB, GIB), &processes);
+        assert_eq!(applied.processes, None, "{amount}");
+        assert!(!applied.processes_known() && readings.contains(&"process_memory"), "{amount}");
+    }
+    // The used memory was not read, and the installed memory is known from before.
+    let mut bounds = Bounds::default();
+    apply(&mut bounds, device(memory(24 * GIB, 6 * GIB, GIB)), 0.0);
+    let unread = with_processes(&mut bounds, DeviceMeasurements::default(), &[process(8, 25 * GIB, 0.0)]);
+    assert_eq!(unread.0.processes, None);
+    // Memory that cannot be is no reason to believe a list that contradicts it.
+    let impossible = with_processes(&mut bounds, memory(24 * GIB, 6 * GIB, 400 * GIB), &[process(8, 8 * GIB, 0.0)]);
+    assert_eq!((impossible.0.measurements.memory, impossible.0.processes), (None, None));
+}
+
 #[test]
 fn a_process_holds_no_more_than_its_device_has_and_works_for_no_more_than_all_the_time() {
-    let process = |memory, utilization| GpuProcess {
-        pid: 7,
-        process_type: ProcessType::Compute,
-        memory_used_bytes: Some(memory),
-        utilization_ratio: Some(utilization),
-    };
     let mut bounds = Bounds::default();
-    let mut given = device(memory(80, 30, 50));
-    given.processes = Some(vec![process(80, 1.0), process(81, 2.0)]);
-    let (applied, readings) = apply(&mut bounds, given, 0.0);
-    let applied: Vec<_> =
-        applied.processes.iter().flatten().map(|it| (it.memory_used_bytes, it.utilization_ratio)).collect();
-    assert_eq!(applied, [(Some(80), Some(1.0)), (None, None)]);
+    let (applied, readings) =
+        with_processes(&mut bounds, memory(80, 30, 50), &[process(7, 80, 1.0), process(8, 81, 2.0)]);
+    assert_eq!(applied.processes, None);
     assert_eq!(readings, ["process_memory", "process_utilization"]);
     // Also while the memory of the device itself is not known.
-    let mut given = device(memory(u64::MAX, 30, 50));
-    given.processes = Some(vec![process(81, 0.0)]);
-    assert_eq!(apply(&mut bounds, given, 10.0).1, ["memory", "process_memory"]);
+    let (_, readings) = with_processes(&mut bounds, memory(u64::MAX, 30, 50), &[process(7, 81, 0.0)]);
+    assert_eq!(readings, ["memory", "process_memory"]);
+}
+
+#[test]
+fn a_list_with_a_pid_that_no_process_has_does_not_count() {
+    for (pid, holds) in [(0, false), (1, true), (1 << 22, true), ((1 << 22) + 1, false), (u32::MAX, false)] {
+        let processes = [process(7, 1, 0.0), process(pid, 1, 0.0)];
+        let (applied, readings) = with_processes(&mut Bounds::default(), memory(80, 30, 50), &processes);
+        assert_eq!(applied.processes.is_some(), holds, "{pid}");
+        assert_eq!(readings, ["pid"][..usize::from(!holds)], "{pid}");
+    }
+}
+
+#[test]
+fn one_impossible_utilization_leaves_all_processes_of_the_device_unmeasured() {
+    for (own, of_processes, is_measured) in
+        [(Some(1.0), [0.9, 0.0], true), (Some(1.0), [2.0, 0.0], false), (Some(2.0), [0.9, 0.0], false)]
+    {
+        let measurements = DeviceMeasurements { utilization_ratio: own, ..memory(80, 30, 50) };
+        let [a, b] = of_processes;
+        let processes = [process(7, 1, a), process(8, 1, b)];
+        let (applied, readings) = with_processes(&mut Bounds::default(), measurements, &processes);
+        let ratios = applied.processes.iter().flatten().map(|it| it.utilization_ratio);
+        let expected = of_processes.map(|ratio| is_measured.then_some(ratio));
+        assert_eq!(ratios.collect::<Vec<_>>(), expected, "{own:?} {of_processes:?}");
+        assert_eq!(readings.len(), usize::from(!is_measured), "only the impossible value counts");
+    }
+}
+
+#[test]
+fn an_impossible_reading_of_use_confirms_no_list_of_processes() {
+    for (own, of_memory, is_confirmed) in [
+        (Some(0.0), memory(80, 30, 50), true),
+        (None, memory(80, 30, 50), true),
+        (Some(2.55), memory(80, 30, 50), false),
+        (Some(0.0), memory(80, 400, 50), false),
+    ] {
+        let measurements = DeviceMeasurements { utilization_ratio: own, ..of_memory };
+        let (applied, _) = with_processes(&mut Bounds::default(), measurements, &[]);
+        assert_eq!(applied.processes_known(), is_confirmed, "{own:?}");
+    }
+}
+
+#[test]
+fn a_part_has_no_more_memory_than_its_gpu() {
+    for (part_bytes, holds) in [(40, true), (80, true), (81, false)] {
+        let part = DeviceSample { index: DeviceIndex::mig(0, 0), ..device(memory(part_bytes, 1, 1)) };
+        let mut sample = GpuSample { devices: vec![device(memory(80, 30, 50)), part], ..GpuSample::default() };
+        Bounds::default().apply(&mut sample, 0.0);
+        assert_eq!(sample.devices[1].measurements.memory.is_some(), holds, "{part_bytes}");
+        assert_eq!(sample.devices[1].processes_known(), holds, "{part_bytes}");
+    }
 }
 
 #[test]

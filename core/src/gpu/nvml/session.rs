@@ -12,7 +12,7 @@ use super::error::{Failure, driver_error, init_error, is_driver_gone, optional};
 use super::mig::{self, MigFacts};
 use super::processes::ProcessReader;
 use super::raw::{self, DeviceHandle};
-use crate::gpu::{DeviceSample, GpuError, UNUSED_RATIO};
+use crate::gpu::{DeviceSample, GpuError, GpuProcess, UNUSED_RATIO};
 use crate::model::DeviceIndex;
 
 /// The most GPUs of a machine: far more than any machine has, so that a wrong count costs little.
@@ -226,10 +226,13 @@ impl Slot {
 fn split(whole: &mut DeviceSample, parts: &[DeviceSample], all_found: bool) {
     let on_parts = parts.iter().flat_map(|part| part.processes.iter().flatten());
     let on_parts: BTreeSet<u32> = on_parts.map(|process| process.pid).collect();
+    // This list is not kept, so that no later check sees an amount that the GPU does not have.
+    let most_bytes = whole.measurements.memory.map_or(u64::MAX, |memory| memory.total_bytes);
+    let holds = |process: &GpuProcess| process.memory_used_bytes.is_none_or(|bytes| bytes <= most_bytes);
     let mut listed = whole.processes.iter().flatten();
     if parts.is_empty() {
         whole.processes_incomplete |= !all_found;
-    } else if all_found && listed.all(|process| on_parts.contains(&process.pid)) {
+    } else if all_found && listed.all(|process| on_parts.contains(&process.pid) && holds(process)) {
         whole.mig_parent = true;
         whole.processes = Some(Vec::new());
         whole.processes_incomplete = false;
@@ -237,5 +240,39 @@ fn split(whole: &mut DeviceSample, parts: &[DeviceSample], all_found: bool) {
         // The users and the memory of the missing parts are not known.
         whole.measurements.memory = None;
         whole.processes = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{DeviceMeasurements, DeviceMemory, ProcessType};
+
+    fn listing(index: DeviceIndex, processes: &[(u32, u64)]) -> DeviceSample {
+        let processes = processes.iter().map(|(pid, bytes)| GpuProcess {
+            pid: *pid,
+            process_type: ProcessType::Compute,
+            memory_used_bytes: Some(*bytes),
+            utilization_ratio: None,
+        });
+        let memory = DeviceMemory { total_bytes: 80, used_bytes: 30, free_bytes: 50, reserved_bytes: None };
+        DeviceSample {
+            lost: false,
+            measurements: DeviceMeasurements { memory: Some(memory), ..DeviceMeasurements::default() },
+            processes: Some(processes.collect()),
+            ..DeviceSample::lost(index, String::new())
+        }
+    }
+
+    #[test]
+    fn a_split_gpu_whose_own_list_contradicts_its_parts_is_unknown() {
+        for (listed, agrees) in
+            [(&[][..], true), (&[(7, 80)], true), (&[(7, 81)], false), (&[(7, 1), (8, 1)], false), (&[(0, 1)], false)]
+        {
+            let mut whole = listing(DeviceIndex::gpu(0), listed);
+            let part = listing(DeviceIndex::mig(0, 0), &[(7, 1)]);
+            split(&mut whole, &[part], true);
+            assert_eq!((whole.mig_parent, whole.processes_known()), (agrees, agrees), "{listed:?}");
+        }
     }
 }

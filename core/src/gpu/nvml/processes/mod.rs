@@ -1,7 +1,5 @@
 //! The processes of one device: NVML's lists merged by pid, with the use of each process.
 
-use std::ops::RangeInclusive;
-
 use nvml_wrapper::Device;
 
 use super::error::{CallResult, Failure, call_result, optional};
@@ -12,15 +10,12 @@ use samples::{SampleWindow, set_utilization, show_use};
 
 mod samples;
 
-/// The pids of Linux: from 1 to `PID_MAX_LIMIT`.
-const PIDS: RangeInclusive<u32> = 1..=1 << 22;
-
 /// The processes of one device. Each list may be known without the others: clients of the Multi-Process Service, for
 /// example, are in a list of their own only.
 pub(super) struct Processes {
     /// By pid; absent if the driver listed none and a list is incomplete.
     pub(super) listed: Option<Vec<GpuProcess>>,
-    /// Whether further processes are possible: a list is unknown, or has an invalid pid.
+    /// Whether further processes are possible: a list is unknown.
     pub(super) incomplete: bool,
 }
 
@@ -59,13 +54,7 @@ impl ProcessReader {
             match call_result(call, self.running.list(device, list))? {
                 CallResult::Value(running) => {
                     let before = processes.len();
-                    for process in running {
-                        if PIDS.contains(&process.pid) {
-                            processes.push(listed(process, list));
-                        } else {
-                            incomplete = true;
-                        }
-                    }
+                    processes.extend(running.map(|process| listed(process, list)));
                     if list == ProcessList::MpsCompute {
                         let clients = processes[before..].iter().map(|it| it.pid);
                         mps_clients = Some(clients.collect());
