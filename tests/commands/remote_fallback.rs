@@ -101,7 +101,7 @@ fn every_login_shell_polls_alike() -> Result<()> {
     let script = format!(
         "#!/bin/sh\n[ \"$GENV_BYPASS$LC_ALL\" = 1C ] || exit 4\ncase $1 in\n--query-gpu=*) echo '0, GPU-a, 550.1, 100, \
          40, 60, 5, [N/A], ERR!, [Not Supported], [Unknown Error], Name, with comma' ;;\n*) echo 'GPU-a, {pid}, 7'; \
-         echo 'GPU-a, 99999999, 8' ;;\nesac\n"
+         echo 'GPU-a, 4194303, 8' ;;\nesac\n"
     );
     let folder = folder_with(&script)?;
     let mut told = Vec::new();

@@ -178,6 +178,8 @@ impl Stage {
 
     fn genv(&self, words: &[&str]) -> Result<(String, String)> {
         let mut command: Command = self.enforcer.setup().program("genv", words)?;
+        // Some faults are that the driver never answers.
+        command.envs([patience::NO_PATIENCE]);
         let output = patience::output(&mut command)?;
         let text = |bytes| String::from_utf8(bytes);
         Ok((text(output.stdout)?, text(output.stderr)?))

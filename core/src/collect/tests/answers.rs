@@ -12,12 +12,15 @@ use super::lab::{Lab, alice_computes};
 use super::*;
 use crate::model::{Attribution, EnvironmentDevice, ProcessDevice};
 
+/// Of a process: used memory in bytes, and utilization.
+type Use = (Option<u64>, Option<f64>);
+
 /// One device's answers to all calls.
 #[derive(Clone, Debug)]
 struct Answer {
     measurements: DeviceMeasurements,
     /// By pid. Absent: a list failed, and the others have no process.
-    processes: Option<BTreeMap<u32, (Option<u64>, Option<f64>)>>,
+    processes: Option<BTreeMap<u32, Use>>,
     a_list_failed: bool,
 }
 
@@ -96,7 +99,7 @@ const INDICES: [DeviceIndex; 4] =
     [DeviceIndex::gpu(0), DeviceIndex::gpu(1), DeviceIndex::mig(1, 0), DeviceIndex::mig(1, 1)];
 
 fn sample_of(index: DeviceIndex, answer: &Answer) -> DeviceSample {
-    let processes = answer.processes.iter().map(|processes| {
+    let processes = answer.processes.as_ref().map(|processes| {
         let rows = processes.iter().map(|(pid, (memory_used_bytes, utilization_ratio))| GpuProcess {
             pid: *pid,
             process_type: ProcessType::Compute,
@@ -110,7 +113,7 @@ fn sample_of(index: DeviceIndex, answer: &Answer) -> DeviceSample {
         uuid: index.to_string(),
         mig_parent: index == DeviceIndex::gpu(1),
         measurements: answer.measurements.clone(),
-        processes: processes.last(),
+        processes,
         processes_incomplete: answer.a_list_failed,
         ..gpu(0)
     }
