@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use anyhow::{Result, ensure};
-use genv_tests::enforcer::{Enforcer, Setup, ends_outsiders, is_alive, sleeper, sleeper_of, victim};
-use genv_tests::nvml_sim::used_by;
+use genv_tests::enforcer::{Enforcer, Setup, ends, ends_outsiders, is_alive, sleeper, sleeper_of, victim};
+use genv_tests::nvml_sim::{library, used_by};
 use genv_tests::state;
 use serde_json::Value;
 
@@ -162,6 +162,38 @@ fn while_a_process_is_unknown_or_the_enforcer_has_ended_it_is_not_known_who_brea
     ensure!(!said.contains("Nobody"), "{said}");
     let why = why(&setup)?;
     ensure!(why.contains("It is unknown whether") && !why.contains("breaks no rule"), "{why}");
+    Ok(())
+}
+
+#[test]
+fn no_process_is_ended_by_a_list_that_contradicts_its_device_however_absurd() -> Result<()> {
+    for gibibytes in [10_u64, 400] {
+        let process = sleeper(&[])?;
+        let scenario = |fault: &str| {
+            format!(
+                "version: 1\nhosts:\n- devices: [{{count: 2, memory: 24gi, memory_used: 6gi, faults: [{fault}]}}]\n\
+                 \x20 processes: [{{pid: {}, devices: [{{index: 1, memory: 1gi}}]}}]\n",
+                process.pid()
+            )
+        };
+        let amount = gibibytes << 30;
+        let fault = format!("{{wrong: nvmlDeviceGetComputeRunningProcesses, number: {amount}}}");
+        let setup = Setup::new(&scenario(&fault), &ends_outsiders("enforce", "for: 0s, warn: []"))?
+            .env("GENV_NVML_LIBRARY", &library().to_string_lossy())
+            .flag("--gpu.source=nvml");
+        state::write(&setup.genv_directory(), 2, &[])?;
+        let enforcer = setup.start()?;
+        enforcer.wait_for_status("unknown processes", |status| {
+            let blind = status["blind"].to_string();
+            // Device 0 holds memory without a process, and may be blind too.
+            blind.contains("processes on device 1 are") || blind.contains("processes on devices 0 and 1 are")
+        })?;
+        enforcer.wait_for_cycles(5)?;
+        ensure!(is_alive(process.pid()), "{gibibytes} GiB: {}", enforcer.log());
+        // The truth is acted upon.
+        enforcer.setup().rewrite_scenario(&scenario(""))?;
+        ends(process.pid())?;
+    }
     Ok(())
 }
 
