@@ -55,13 +55,14 @@ pub fn shared_folder() -> Result<TempDir> {
     Ok(folder)
 }
 
-/// Writes a program for `sh` or another interpreter. As [`copy_program`] does it, by another process.
+/// Writes a program for `sh` or another interpreter, which may replace one that is just started. As [`copy_program`] does
+/// it, by another process.
 ///
 /// # Errors
 /// It cannot be written.
 pub fn write_script(path: &Path, text: &str) -> Result<()> {
     let mut sh = Command::new("sh");
-    sh.args(["-c", r#"printf %s "$1" >"$2" && chmod 755 "$2""#, "sh", text]);
+    sh.args(["-c", r#"printf %s "$1" >"$2.new" && chmod 755 "$2.new" && mv -f "$2.new" "$2""#, "sh", text]);
     let status = sh.arg(path).status()?;
     ensure!(status.success(), "{}: sh ended with {status}", path.display());
     Ok(())

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::patience::{DRIVER_PATIENCE, output};
 use crate::process::{copy_program, program};
-use crate::reserved::Reserved;
 use crate::tools;
 
 /// A shell that genv can be set up in.
@@ -304,9 +303,15 @@ pub fn installation() -> Result<&'static Path> {
     let install = || -> Result<Installation> {
         remove_left_installations();
         let everybody = fs::Permissions::from_mode(0o755);
-        let name = format!("{INSTALLED}{}", std::process::id());
-        let used = Reserved::attempt(&name)?.with_context(|| format!("{name} is installed already"))?;
-        let folder = tempfile::Builder::new().prefix(&format!("{name}.")).permissions(everybody).tempdir()?;
+        let (folder, used) = loop {
+            let folder = tempfile::Builder::new().prefix(INSTALLED).permissions(everybody.clone()).tempdir()?;
+            // Another test may have found it without a lock, and removed it.
+            if let Some(used) = lock(folder.path())
+                && folder.path().exists()
+            {
+                break (folder, used);
+            }
+        };
         fs::create_dir_all(folder.path().join("bin"))?;
         fs::create_dir_all(folder.path().join("lib/genv/shims"))?;
         fs::create_dir_all(folder.path().join("lib/genv/bin"))?;
@@ -330,25 +335,27 @@ pub fn installation() -> Result<&'static Path> {
     }
 }
 
-/// What the folder of an installation is called, before the pid of the process that made it.
+/// How the name of an installation's folder begins.
 const INSTALLED: &str = "genv-installed-";
 
 struct Installation {
     folder: tempfile::TempDir,
-    /// Tells others that the folder is in use.
-    _used: Reserved,
+    /// Tells others that the folder is in use: also tests in other namespaces, with which it is shared.
+    _used: File,
+}
+
+/// Locks a folder until the file is closed, unless another process has locked it.
+fn lock(folder: &Path) -> Option<File> {
+    let folder = File::open(folder).ok()?;
+    folder.try_lock().ok().map(|()| folder)
 }
 
 /// Removes the installations of processes that have ended: no process does so at its end, and each test may be a process.
 fn remove_left_installations() {
     for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let of_process = name.to_str().and_then(|it| it.split_once('.')).map(|(name, _)| name);
-        let Some(of_process) = of_process.filter(|it| it.starts_with(INSTALLED)) else {
-            continue;
-        };
-        // Another test may remove it at the same time, or it is another user's.
-        if let Ok(Some(_unused)) = Reserved::attempt(of_process) {
+        let is_one = entry.file_name().to_str().is_some_and(|name| name.starts_with(INSTALLED));
+        if is_one && let Some(_unused) = lock(&entry.path()) {
+            // It may be another user's.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

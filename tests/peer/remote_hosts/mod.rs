@@ -100,7 +100,10 @@ fn hosts_in_trouble_are_named_and_disturb_nobody_until_they_are_well_again() -> 
 
     let scrape = wait(&exporter, "each trouble to be known", |scrape| {
         check_well(scrape);
-        DOWN.iter().all(|(host, _)| ssh_works(scrape, host) == Some(0.0) && !is_up(scrape, host))
+        let log = exporter.log();
+        // Until the first connection was given up, a host is down without a line.
+        let is_known = |host, said| ssh_works(scrape, host) == Some(0.0) && lines(&log, host, said) > 0;
+        DOWN.iter().all(|(host, said)| !is_up(scrape, host) && is_known(host, said))
     })?;
     let log = exporter.log();
     for (host, said) in DOWN {

@@ -69,6 +69,11 @@ impl Place {
         let mut all = Self::ALL.into_iter();
         all.find_map(|(known, place)| (known == name).then_some(place))
     }
+
+    /// Whether all ports are free there, as the machine has a network of its own.
+    fn has_own_network(self) -> bool {
+        matches!(self, Self::Machine | Self::Docker)
+    }
 }
 
 /// A page of the documentation.
@@ -119,7 +124,11 @@ impl Page {
     /// # Errors
     /// One cannot be read.
     pub fn all() -> Result<Vec<Self>> {
-        let mut pages = Self::read()?;
+        Self::read(with_port_here)
+    }
+
+    fn read(adapt: fn(&str) -> String) -> Result<Vec<Self>> {
+        let mut pages = Self::texts(adapt)?;
         let passing = Passing::beside(&pages);
         for page in &mut pages {
             page.passing = passing.lines(page);
@@ -127,7 +136,7 @@ impl Page {
         Ok(pages)
     }
 
-    fn read() -> Result<Vec<Self>> {
+    fn texts(adapt: fn(&str) -> String) -> Result<Vec<Self>> {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut names = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
         for entry in fs::read_dir(repository.join("docs"))? {
@@ -140,7 +149,7 @@ impl Page {
         ensure!(names.len() > 10, "only {names:?}");
         let read = |name: String| {
             let text = fs::read_to_string(repository.join(&name));
-            let text = with_port_here(&text.with_context(|| name.clone())?);
+            let text = adapt(&text.with_context(|| name.clone())?);
             Ok(Self { name, text, passing: Vec::new() })
         };
         names.into_iter().map(read).collect()
@@ -152,7 +161,8 @@ impl Page {
     /// A page cannot be read, or something went wrong with one: all that did.
     pub fn each_with(place: Place, mut run: impl FnMut(&Self) -> Result<()>) -> Result<()> {
         let mut faults = Vec::new();
-        for page in Self::all()? {
+        let adapt = if place.has_own_network() { str::to_owned } else { with_port_here };
+        for page in Self::read(adapt)? {
             if !page.runs(place).is_empty() {
                 faults.extend(run(&page).err().map(|fault| format!("{fault:#}")));
             }

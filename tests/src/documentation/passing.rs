@@ -143,7 +143,7 @@ impl Passing {
     /// # Errors
     /// One cannot be read.
     pub fn new() -> Result<Self> {
-        Ok(Self::beside(&Page::read()?))
+        Ok(Self::beside(&Page::all()?))
     }
 
     /// Beside these pages, of which sentences have not been looked at.
