@@ -89,10 +89,11 @@ impl Case {
         let mut signals = Vec::new();
         for run in 0..self.runs {
             let trace = fs::read_to_string(self.setup.folder().join(format!("trace.{run}")))?;
-            let sent = trace.lines().filter(|it| it.contains("pidfd_send_signal(") && it.ends_with(" = 0"));
+            let calls = whole_calls(&trace);
+            let sent = calls.iter().filter(|it| it.contains("pidfd_send_signal(") && it.ends_with(" = 0"));
             // SIGCONT follows SIGTERM, and is no step of its own.
-            for line in sent.filter(|it| !it.contains("SIGCONT")) {
-                signals.push(if line.contains("SIGTERM") { "SIGTERM" } else { "SIGKILL" });
+            for call in sent.filter(|it| !it.contains("SIGCONT")) {
+                signals.push(if call.contains("SIGTERM") { "SIGTERM" } else { "SIGKILL" });
             }
         }
         Ok(signals)
@@ -157,6 +158,22 @@ impl Case {
         }
         Ok(())
     }
+}
+
+/// The calls of a trace, each in one line: strace splits the line of a call during which another thread makes one.
+fn whole_calls(trace: &str) -> Vec<String> {
+    let mut begun = BTreeMap::new();
+    let mut calls = Vec::new();
+    for (thread, call) in trace.lines().filter_map(|line| line.trim_start().split_once(' ')) {
+        if let Some(begins) = call.strip_suffix("<unfinished ...>") {
+            begun.insert(thread, begins);
+        } else if let Some((_, end)) = call.split_once(" resumed>") {
+            calls.push(format!("{}{end}", begun.remove(thread).unwrap_or_default()));
+        } else {
+            calls.push(call.to_owned());
+        }
+    }
+    calls
 }
 
 /// Kills a cycle at each of its points, and returns how many these were.

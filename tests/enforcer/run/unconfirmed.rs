@@ -121,7 +121,7 @@ fn a_device_that_its_user_attaches_counts() -> Result<()> {
     let setup = lab.enforcer.setup();
     genv(setup, Some("e1"), "UTC", "genv attach --index 0")?;
     // The process ends with its device.
-    ends(lab.process.pid())
+    ends(lab.process.pid()).with_context(|| lab.enforcer.log())
 }
 
 #[test]

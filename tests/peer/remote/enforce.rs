@@ -11,13 +11,15 @@ use crate::remote::host::{Host, login, printed};
 #[test]
 fn its_enforcer_ends_what_is_outside_of_environments_on_a_host_of_ours_and_nothing_else() -> Result<()> {
     let outside = sleeper(&[("A", "1")])?;
-    let inside = sleeper(&[("GENV_ENVIRONMENT_ID", "7")])?;
     let of_no_device = sleeper(&[("A", "1")])?;
-    let processes =
-        [&outside, &inside].map(|it| format!("{{pid: {}, devices: [{{index: 0, memory: 1gi}}]}}", it.pid()));
-    let host = Host::new(2, &processes.join(", "))?;
+    let host = Host::new(2, "")?;
     host.genv(&format!("envs activate --eid 7 --uid {} --username somebody --pid {}", victim(), of_no_device.pid()))?;
     host.genv("devices attach --eid 7 --index 0")?;
+    // Not older than its environment.
+    let inside = sleeper(&[("GENV_ENVIRONMENT_ID", "7")])?;
+    let processes =
+        [&outside, &inside].map(|it| format!("{{pid: {}, devices: [{{index: 0, memory: 1gi}}]}}", it.pid()));
+    host.uses(2, &processes.join(", "));
 
     // Where a host has the enforcer, it stands next to genv.
     let genv = program("genv")?;

@@ -14,23 +14,25 @@ const SUDO: &str = "#!/bin/sh\nexec \"$@\"\n";
 
 /// A host with both on one state, which are reached by SSH: one server for each.
 pub(crate) struct Host {
-    _simulation: Simulation,
+    simulation: Simulation,
     pub(crate) peer: Peer,
     pub(crate) ours: SshServer,
     pub(crate) theirs: SshServer,
 }
 
+fn scenario(devices: u32, processes: &str) -> String {
+    format!("version: 1\nhosts:\n- devices: [{{count: {devices}, memory: 16gi}}]\n  processes: [{processes}]\n")
+}
+
 impl Host {
     pub(crate) fn new(devices: u32, processes: &str) -> Result<Self> {
-        let simulation = Simulation::new(&format!(
-            "version: 1\nhosts:\n- devices: [{{count: {devices}, memory: 16gi}}]\n  processes: [{processes}]\n"
-        ));
+        let simulation = Simulation::new(&scenario(devices, processes));
         let peer = Peer::new(&simulation)?;
         write_script(&peer.folder().join("bin/sudo"), SUDO)?;
         let host = Self {
             ours: SshServer::start(&peer.our_command("genv")?, &[])?,
             theirs: SshServer::start(&peer.command("genv"), &[])?,
-            _simulation: simulation,
+            simulation,
             peer,
         };
         let client = SshClient::new(&[("ours", &host.ours), ("theirs", &host.theirs)])?;
@@ -39,6 +41,11 @@ impl Host {
         ensure!(genv("ours")? == format!("{}\n", ours.display()));
         ensure!(genv("theirs")?.ends_with("/venv/bin/genv\n"));
         Ok(host)
+    }
+
+    /// Has these processes on its devices from now on.
+    pub(crate) fn uses(&self, devices: u32, processes: &str) {
+        self.simulation.rewrite(&scenario(devices, processes));
     }
 
     /// Runs our genv there.
