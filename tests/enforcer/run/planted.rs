@@ -119,7 +119,7 @@ fn a_user_with_a_file_of_records_hides_no_violation_of_another() -> Result<()> {
 
 #[test]
 fn a_user_with_tens_of_thousands_of_records_hides_no_violation_of_another() -> Result<()> {
-    hides_no_violation(20_000, 60, 3 << 20)
+    hides_no_violation(20_000, 450, 10 << 20)
 }
 
 #[test]
