@@ -74,6 +74,8 @@ pub struct Bounds(BTreeMap<DeviceIndex, DeviceReadings>);
 struct DeviceReadings {
     uuid: String,
     memory_total_bytes: Option<u64>,
+    /// Of the last answer.
+    memory_is_impossible: bool,
     power_limit_watts: Option<f64>,
     /// The last credible reading of the energy counter.
     meter: Option<MeterReading>,
@@ -96,7 +98,7 @@ impl Bounds {
         for device in sample.devices.iter_mut().filter(|device| !device.lost) {
             // A GPU is listed before its parts.
             let whole = device.index.mig.and_then(|_| self.0.get(&device.index.whole()));
-            let most_bytes = whole.and_then(|whole| whole.memory_total_bytes).unwrap_or(MOST_BYTES);
+            let most_bytes = whole.map_or(MOST_BYTES, DeviceReadings::most_bytes_of_a_part);
             let known = self.0.entry(device.index).or_default();
             if known.uuid != device.uuid {
                 *known = DeviceReadings { uuid: device.uuid.clone(), ..DeviceReadings::default() };
@@ -151,13 +153,22 @@ impl Removals<'_> {
 }
 
 impl DeviceReadings {
+    /// The most memory that a part of this GPU can have: none if the GPU's own reading is impossible and its memory was
+    /// never known.
+    fn most_bytes_of_a_part(&self) -> u64 {
+        self.memory_total_bytes.unwrap_or(if self.memory_is_impossible { 0 } else { MOST_BYTES })
+    }
+
     /// `most_bytes` is the most memory that the device can have.
     fn apply(&mut self, device: &mut DeviceSample, read_seconds: f64, most_bytes: u64, out: &mut Removals<'_>) {
         let memory = device.measurements.memory;
         let memory_holds = memory.is_none_or(|memory| memory_holds(&memory, most_bytes));
+        self.memory_is_impossible = !memory_holds;
         let credible = memory.filter(|_| memory_holds);
         self.memory_total_bytes = credible.map(|memory| memory.total_bytes).or(self.memory_total_bytes);
+        let limit_holds = |watts: f64| watts > 0.0 && watts <= MOST_WATTS;
         // Before any removal.
+        let limit_is_impossible = device.measurements.power_limit_watts.is_some_and(|watts| !limit_holds(watts));
         let doubts = Doubts::of(device, self.memory_total_bytes.unwrap_or(most_bytes), memory_holds);
 
         let DeviceMeasurements {
@@ -190,13 +201,15 @@ impl DeviceReadings {
         }
         out.check("temperature", temperature_celsius, |celsius| TEMPERATURE_CELSIUS.contains(&celsius));
         out.check_each("temperature_limit", temperature_limits_celsius, TEMPERATURE_CELSIUS);
-        out.check("power_limit", power_limit_watts, |watts| watts > 0.0 && watts <= MOST_WATTS);
+        out.check("power_limit", power_limit_watts, limit_holds);
         // If the limit was lowered since the last sample, the higher limit was in force until then.
         let limit_watts = match (*power_limit_watts, self.power_limit_watts) {
             (Some(now), Some(before)) => Some(now.max(before)),
             (now, before) => now.or(before),
         };
         self.power_limit_watts = power_limit_watts.or(self.power_limit_watts);
+        // An impossible limit does not allow a draw that no limit would.
+        let limit_watts = limit_watts.or(limit_is_impossible.then_some(0.0));
         out.check("power", power_watts, |watts| (0.0..=most_watts(limit_watts)).contains(&watts));
         out.check("energy", energy_joules, |joules| self.energy_holds(joules, read_seconds, limit_watts));
         out.check_each("clock", clocks_hertz, 0.0..=MOST_HERTZ);

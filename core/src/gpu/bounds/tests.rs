@@ -225,6 +225,22 @@ fn a_part_has_no_more_memory_than_its_gpu() {
 }
 
 #[test]
+fn impossible_memory_of_a_gpu_allows_its_parts_no_more_than_it_is_known_to_have() {
+    let impossible = || device(memory(u64::MAX, 30, 50));
+    let part_of = |bounds: &mut Bounds, part_bytes: u64| {
+        let part = DeviceSample { index: DeviceIndex::mig(0, 0), ..device(memory(part_bytes, 1, 1)) };
+        let mut sample = GpuSample { devices: vec![impossible(), part], ..GpuSample::default() };
+        bounds.apply(&mut sample, 0.0);
+        (sample.devices[1].measurements.memory.is_some(), sample.devices[1].processes_known())
+    };
+    assert_eq!(part_of(&mut Bounds::default(), 40), (false, false));
+    let mut bounds = Bounds::default();
+    apply(&mut bounds, device(memory(80, 30, 50)), 0.0);
+    assert_eq!(part_of(&mut bounds, 40), (true, true));
+    assert_eq!(part_of(&mut bounds, 81), (false, false));
+}
+
+#[test]
 fn power_beyond_twice_the_limit_is_no_peak() {
     let drawn = |watts| DeviceMeasurements {
         power_watts: Some(watts),
@@ -234,6 +250,31 @@ fn power_beyond_twice_the_limit_is_no_peak() {
     let mut bounds = Bounds::default();
     assert!(apply(&mut bounds, device(drawn(1400.0)), 0.0).1.is_empty());
     assert_eq!(apply(&mut bounds, device(drawn(1401.0)), 1.0).1, ["power"]);
+}
+
+#[test]
+fn an_impossible_limit_allows_no_more_than_the_limit_before() {
+    let drawn = |limit: Option<f64>, joules| DeviceMeasurements {
+        power_watts: Some(600.0),
+        power_limit_watts: limit,
+        energy_joules: Some(joules),
+        ..DeviceMeasurements::default()
+    };
+    for impossible in [0.0, 30_001.0, f64::NAN] {
+        // No limit is known from before.
+        let mut bounds = Bounds::default();
+        apply(&mut bounds, device(drawn(None, 1e8)), 0.0);
+        let (applied, readings) = apply(&mut bounds, device(drawn(Some(impossible), 1e8 + 6e3)), 10.0);
+        assert_eq!((applied.measurements.power_watts, applied.measurements.energy_joules), (None, None));
+        assert_eq!(readings, ["power_limit", "power", "energy"]);
+
+        let mut bounds = Bounds::default();
+        apply(&mut bounds, device(drawn(Some(500.0), 1e8)), 0.0);
+        let (applied, readings) = apply(&mut bounds, device(drawn(Some(impossible), 1e8 + 6e3)), 10.0);
+        assert_eq!(applied.measurements.energy_joules, Some(1e8 + 6e3));
+        assert_eq!(readings, ["power_limit"]);
+        assert_eq!(apply(&mut bounds, device(drawn(Some(impossible), 1e8 + 2e5)), 20.0).1, ["power_limit", "energy"]);
+    }
 }
 
 #[test]
