@@ -5,7 +5,6 @@ mod dashboards;
 mod documented;
 mod documents;
 mod files;
-mod history;
 mod open_files;
 mod prometheus;
 mod publish;

@@ -62,9 +62,11 @@ fn accepted(tool: &str, name: &str, command: &[&str], file: &Path) -> Result<Str
 }
 
 /// Starts Prometheus with what was published, every second where that says every ten, fifteen or sixty.
-fn started(tool: &str, port: u16, published: &Published) -> Result<Prometheus> {
+fn started(port: u16, published: &Published) -> Result<Prometheus> {
     let file = published.path("prometheus/prometheus.yml");
-    accepted(tool, "promtool", &["check", "config"], &file)?;
+    for tool in ["prometheus", "prometheus-3"] {
+        accepted(tool, "promtool", &["check", "config"], &file)?;
+    }
     let text = fs::read_to_string(&file)?;
     let quick = text.replace("interval: 15s", "interval: 1s").replace("interval: 10s", "interval: 1s");
     ensure!(quick.matches("interval: 1s").count() == 4, "{quick}");
@@ -73,10 +75,11 @@ fn started(tool: &str, port: u16, published: &Published) -> Result<Prometheus> {
     let text = fs::read_to_string(&rules)?;
     ensure!(text.matches("interval: 1m").count() == 1, "{text}");
     fs::write(&rules, text.replace("interval: 1m", "interval: 1s"))?;
-    Prometheus::start_on(tool, port, &file)
+    Prometheus::start_on("prometheus-3", port, &file)
 }
 
-fn prometheus_scrapes_and_evaluates_what_was_published(tool: &str) -> Result<()> {
+#[test]
+fn prometheus_scrapes_and_evaluates_what_was_published() -> Result<()> {
     let exporter = demo()?;
     let (port, alertmanager) = (free_port()?, free_port()?);
     let published = Published::new(&[
@@ -84,7 +87,7 @@ fn prometheus_scrapes_and_evaluates_what_was_published(tool: &str) -> Result<()>
         format!("--prometheus-url=http://127.0.0.1:{port}"),
         format!("--alertmanager-address=127.0.0.1:{alertmanager}"),
     ])?;
-    let prometheus = started(tool, port, &published)?;
+    let prometheus = started(port, &published)?;
     prometheus.wait_for_value(r#"up{job="genv"}"#, 1.0)?;
     prometheus.wait_for_value(r#"up{job="prometheus"}"#, 1.0)?;
     // A recorded rule: the two hosts of the demonstration.
@@ -116,16 +119,7 @@ fn prometheus_scrapes_and_evaluates_what_was_published(tool: &str) -> Result<()>
 }
 
 #[test]
-fn prometheus_2_scrapes_and_evaluates_what_was_published() -> Result<()> {
-    prometheus_scrapes_and_evaluates_what_was_published("prometheus")
-}
-
-#[test]
-fn prometheus_3_scrapes_and_evaluates_what_was_published() -> Result<()> {
-    prometheus_scrapes_and_evaluates_what_was_published("prometheus-3")
-}
-
-fn prometheus_asks_at_the_addresses_that_were_published(tool: &str) -> Result<()> {
+fn prometheus_asks_at_the_addresses_that_were_published() -> Result<()> {
     let port = free_port()?;
     let published = Published::new(&[
         "--exporter-address=127.0.0.1:1".to_owned(),
@@ -137,7 +131,7 @@ fn prometheus_asks_at_the_addresses_that_were_published(tool: &str) -> Result<()
         "--alertmanager-address=https://127.0.0.1:3".to_owned(),
         "--grafana-address=127.0.0.1:4".to_owned(),
     ])?;
-    let prometheus = started(tool, port, &published)?;
+    let prometheus = started(port, &published)?;
     // Each target, and each Alertmanager, is found before it is asked.
     prometheus.wait_for("up", |targets| targets.len() == 8)?;
     let targets = prometheus.ask("/api/v1/targets", &[])?;
@@ -163,16 +157,6 @@ fn prometheus_asks_at_the_addresses_that_were_published(tool: &str) -> Result<()
     let url = &alertmanagers["activeAlertmanagers"][0]["url"];
     assert_eq!(url, "https://127.0.0.1:3/api/v2/alerts");
     Ok(())
-}
-
-#[test]
-fn prometheus_2_asks_at_the_addresses_that_were_published() -> Result<()> {
-    prometheus_asks_at_the_addresses_that_were_published("prometheus")
-}
-
-#[test]
-fn prometheus_3_asks_at_the_addresses_that_were_published() -> Result<()> {
-    prometheus_asks_at_the_addresses_that_were_published("prometheus-3")
 }
 
 #[test]

@@ -1,62 +1,51 @@
 //! The expressions of dashboards, parsed: Grafana's variables stand in them as marks that the lint finds again.
 
-use std::fmt;
 use std::time::Duration;
 
-use promql_parser::label::{MatchOp, Matcher};
-use promql_parser::parser::{self, Expr, VectorSelector};
+use anyhow::{Result, anyhow};
+use promql_parser::label::MatchOp;
+use promql_parser::parser::{self, Expr, VectorSelector, token};
 
-use crate::dashboards::interpolate::{Choice, Chosen};
-use crate::dashboards::variables;
+use crate::dashboards::interpolate::{Choice, Times, interpolate};
 use genv_tests::dashboard::Dashboard;
 
 /// What `$__rate_interval` stands for: a range that nobody writes.
-pub(crate) const RATE_INTERVAL: Duration = Duration::from_secs(7_654_321);
+pub(crate) const RATE_INTERVAL: Duration = Duration::from_millis(7_654_321);
 
 /// What the value of a variable begins with.
-const MARK: &str = "value_of_";
+pub(crate) const MARK: &str = "value_of_";
 
 /// A selector of series where it stands in an expression.
-#[derive(Debug)]
 pub(crate) struct Selector<'a> {
     pub(crate) vector: &'a VectorSelector,
     /// The function that is applied to the selector's range, if it has one.
     pub(crate) range_function: Option<&'a str>,
 }
 
-/// Parses an expression or the selector of a variable's query.
+/// Parses an expression of a dashboard.
 ///
 /// # Errors
 /// It is no PromQL, or has a variable that neither the dashboard nor Grafana knows.
-pub(crate) fn parse(expression: &str, dashboard: &Dashboard) -> Result<Expr, String> {
-    let text = variables::replace(expression, |name, _| match name {
-        "__rate_interval" => Ok(format!("{}s", RATE_INTERVAL.as_secs())),
-        "__range" | "__interval" => Ok("8765432s".to_owned()),
-        "__range_s" | "__range_ms" | "__interval_ms" | "__from" | "__to" => Ok("8765432".to_owned()),
-        _ => {
-            let known = dashboard.variable(name).is_some();
-            known.then(|| mark(name)).ok_or_else(|| format!("there is no variable ${name}"))
-        }
-    })?;
-    parser::parse(&text)
+pub(crate) fn parse(expression: &str, dashboard: &Dashboard) -> Result<Expr> {
+    let variables = dashboard.variables().into_iter();
+    let marks: Choice = variables.map(|variable| (variable.name().to_owned(), mark(variable.name()))).collect();
+    let interval = Duration::from_millis(8_765_432);
+    let times = Times { start: 0, end: 8_765_432, interval, rate_interval: RATE_INTERVAL };
+    parser::parse(&interpolate(expression, &marks, &times)?).map_err(|error| anyhow!(error))
 }
 
 /// What stands for a variable.
-pub(crate) fn mark(variable: &str) -> String {
+fn mark(variable: &str) -> String {
     format!("{MARK}{variable}")
 }
 
 /// All selectors of an expression.
 pub(crate) fn selectors(expression: &Expr) -> Vec<Selector<'_>> {
     let mut found = Vec::new();
-    visit(expression, None, &mut |expression, function| {
-        let (vector, is_range) = match expression {
-            Expr::VectorSelector(vector) => (vector, false),
-            Expr::MatrixSelector(matrix) => (&matrix.vs, true),
-            _ => return,
-        };
-        let range_function = function.filter(|_| is_range);
-        found.push(Selector { vector, range_function });
+    visit(expression, None, &mut |part, function| match part {
+        Expr::VectorSelector(vector) => found.push(Selector { vector, range_function: None }),
+        Expr::MatrixSelector(matrix) => found.push(Selector { vector: &matrix.vs, range_function: function }),
+        _ => {}
     });
     found
 }
@@ -95,10 +84,31 @@ pub(crate) fn visit<'a>(
     }
 }
 
-impl fmt::Display for Selector<'_> {
-    /// As the dashboard has it, with variables.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.vector.to_string().replace(MARK, "$"))
+/// Whether an expression is the number 0, as a vector or not.
+pub(crate) fn is_zero(expression: &Expr) -> bool {
+    match expression {
+        Expr::Paren(paren) => is_zero(&paren.expr),
+        Expr::Call(call) => call.func.name == "vector" && call.args.args.iter().all(|argument| is_zero(argument)),
+        Expr::NumberLiteral(number) => number.val == 0.0,
+        _ => false,
+    }
+}
+
+/// Whether the result has a series for each target of Prometheus that tells a thing: nothing has made one of them yet.
+pub(crate) fn is_told_by_targets(expression: &Expr) -> bool {
+    let is_ours = |vector: &VectorSelector| vector.name.as_deref().is_some_and(|name| name.starts_with("genv_"));
+    match expression {
+        Expr::VectorSelector(vector) => is_ours(vector),
+        Expr::MatrixSelector(matrix) => is_ours(&matrix.vs),
+        Expr::Binary(binary) => {
+            let filters = matches!(binary.op.id(), token::T_LAND | token::T_LUNLESS);
+            is_told_by_targets(&binary.lhs) || !filters && is_told_by_targets(&binary.rhs)
+        }
+        Expr::Call(call) => call.args.args.iter().any(|argument| is_told_by_targets(argument)),
+        Expr::Paren(paren) => is_told_by_targets(&paren.expr),
+        Expr::Unary(unary) => is_told_by_targets(&unary.expr),
+        Expr::Subquery(subquery) => is_told_by_targets(&subquery.expr),
+        Expr::Aggregate(_) | Expr::NumberLiteral(_) | Expr::StringLiteral(_) | Expr::Extension(_) => false,
     }
 }
 
@@ -112,52 +122,36 @@ impl Selector<'_> {
         self.vector.name.clone().or_else(by_matcher).unwrap_or_default()
     }
 
-    /// The selector alone, without offset and the like, as Prometheus' API of series wants it, where everything is at All.
-    /// What is not chosen (`model!~"$model"`) would be nothing then: such a matcher is left out.
-    pub(crate) fn series(&self, all: &Choice) -> String {
-        let mut vector = VectorSelector { offset: None, at: None, ..self.vector.clone() };
-        let matchers = &mut vector.matchers.matchers;
-        let of_variable = |matcher: &Matcher| matcher.value.starts_with(MARK);
-        matchers.retain(|matcher| !(of_variable(matcher) && matches!(matcher.op, MatchOp::NotRe(_))));
-        for matcher in matchers {
-            for (variable, chosen) in all {
-                if let Chosen::All(regex) = chosen {
-                    let all_of_it = matcher.value.replace(&mark(variable), regex);
-                    matcher.value = all_of_it.trim_end_matches('|').to_owned();
-                }
-            }
-        }
-        vector.to_string()
-    }
-
     /// Whether it keeps to the chosen labs. The job of a lab's enforcers is named as that of its exporters, with
     /// `-enforcer` behind it; alerts are of either.
     pub(crate) fn matches_job(&self) -> bool {
         let of_exporter = mark("job");
         let of_enforcer = format!("{of_exporter}-enforcer");
-        let of_either = format!("{of_exporter}|{of_enforcer}");
-        let matchers = self.vector.matchers.find_matchers("job");
-        let is = |wanted: &str| {
-            let mut matchers = matchers.iter();
-            matchers.any(|it| matches!(it.op, MatchOp::Re(_)) && it.value == wanted)
-        };
+        let is = |wanted: &str| self.matches("job", wanted);
         match self.metric().as_str() {
             "up" => is(&of_exporter) || is(&of_enforcer),
-            "ALERTS" | "ALERTS_FOR_STATE" => is(&of_either),
+            "ALERTS" | "ALERTS_FOR_STATE" => is(&format!("{of_exporter}|{of_enforcer}")),
             metric if metric.starts_with("genv_enforcer_") => is(&of_enforcer),
             _ => is(&of_exporter),
         }
     }
 
-    /// Whether it has the matcher `label=~"$variable"`. An alert that is about no host in particular is seen whichever is
-    /// chosen, by `label=~"$variable|"`.
-    pub(crate) fn matches_variable(&self, label: &str, variable: &str) -> bool {
+    /// Whether it keeps to the chosen hosts. An alert that is about no host in particular is seen whichever is chosen, by
+    /// `hostname=~"$hostname|"`.
+    pub(crate) fn matches_hostname(&self) -> bool {
+        let chosen = mark("hostname");
+        let is_alert = self.metric().starts_with("ALERTS");
+        self.matches("hostname", &chosen) || is_alert && self.matches("hostname", &format!("{chosen}|"))
+    }
+
+    /// Whether it keeps to the chosen users, nobody beside them or not.
+    pub(crate) fn matches_username(&self) -> bool {
+        let chosen = mark("username");
+        self.matches("username", &chosen) || self.matches("username", &format!("{chosen}|[(]none[)]"))
+    }
+
+    fn matches(&self, label: &str, wanted: &str) -> bool {
         let matchers = self.vector.matchers.find_matchers(label);
-        let own = self.metric().starts_with("ALERTS");
-        let matches = |value: &str| match value.strip_suffix('|') {
-            Some(value) => own && value == mark(variable),
-            None => value == mark(variable),
-        };
-        matchers.iter().any(|matcher| matches!(matcher.op, MatchOp::Re(_)) && matches(&matcher.value))
+        matchers.iter().any(|matcher| matches!(matcher.op, MatchOp::Re(_)) && matcher.value == wanted)
     }
 }

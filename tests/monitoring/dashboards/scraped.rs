@@ -2,17 +2,19 @@
 //! what it would do to what it does, with its breaker and its configuration in trouble meanwhile.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
-use genv_tests::dashboard::{Dashboard, Target, text};
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::dashboard::{Dashboard, Target};
 use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends, is_alive, sleeper};
 use genv_tests::metrics::Labels;
 use genv_tests::nvml_sim::used_by;
 use genv_tests::process::Sleeper;
 use genv_tests::prometheus::Prometheus;
 
-use crate::dashboards::interpolate::{Choice, Chosen, Times, interpolate};
+use crate::dashboards::interpolate::Times;
+use crate::dashboards::queries::{Questions, unknown_fields};
+use crate::dashboards::{ENFORCEMENT, of_any_host, with_all};
 
 /// Enough that what begins is scraped as 0 before it rises.
 const RULES: &str = "
@@ -30,7 +32,7 @@ fn scenario(processes: &[&Sleeper]) -> String {
     used_by(&pids.filter(|pid| is_alive(*pid)).collect::<Vec<_>>())
 }
 
-fn scraped(tool: &str, enforcer: &Enforcer) -> Result<Prometheus> {
+fn scraped(enforcer: &Enforcer) -> Result<Prometheus> {
     let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../prometheus/rules/genv-alerts.yml");
     let configuration = format!(
         "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
@@ -42,25 +44,20 @@ scrape_configs:
 ",
         enforcer.port()
     );
-    Prometheus::start_configured(tool, &configuration, &[])
+    Prometheus::start_configured("prometheus-3", &configuration, &[])
 }
 
 fn enforcement() -> Result<Dashboard> {
     let mut shipped = Dashboard::shipped()?.into_iter();
-    let found = shipped.find(|dashboard| dashboard.uid() == "genv-enforcement");
-    found.context("no Enforcement")
+    shipped.find(|dashboard| dashboard.uid() == ENFORCEMENT).context("no Enforcement")
 }
 
 /// What a target asks about the last five minutes, with everything at All.
 fn question(dashboard: &Dashboard, target: Target<'_>) -> Result<String> {
-    let variables = dashboard.variables().into_iter();
-    let variables = variables.filter(|variable| variable.kind() != "datasource");
-    let all = |regex: &str| Chosen::All(regex.to_owned());
-    let choice: Choice = variables.map(|it| (it.name().to_owned(), all(text(&it.0["allValue"])))).collect();
     // The shortest interval of a panel that counts what happened.
     let (scraped, minimum) = (Duration::from_secs(1), Duration::from_secs(60));
     let times = Times::new((0, 300), 1000, scraped, Some(minimum));
-    interpolate(target.expression(), &choice, &times).map_err(|error| anyhow!(error))
+    with_all(dashboard, target, &times)
 }
 
 /// Waits until a panel's first query has this value.
@@ -79,14 +76,15 @@ fn fires(prometheus: &Prometheus, alert: &str, labels: &str, wanted: bool) -> Re
     firing.map(|_| ()).with_context(|| alert.to_owned())
 }
 
-fn the_dashboard_shows_a_real_enforcer(tool: &str) -> Result<()> {
+#[test]
+fn every_panel_of_enforcement_has_data_of_a_real_enforcer() -> Result<()> {
     let dashboard = enforcement()?;
     let mut stubborn = Command::new("env");
     stubborn.args(["--ignore-signal=TERM", "sleep", "1000000"]);
     let stubborn = Sleeper::spawn(as_victim(&mut stubborn))?;
     let first = sleeper(&[])?;
     let enforcer = Setup::new(&scenario(&[&stubborn, &first]), &rules("dry-run", 1.0))?.start()?;
-    let prometheus = scraped(tool, &enforcer)?;
+    let prometheus = scraped(&enforcer)?;
     let count = |result: &str| format!(r#"sum(genv_enforcer_actions_total{{action="terminate",result="{result}"}})"#);
 
     // What it would have done.
@@ -107,13 +105,20 @@ fn the_dashboard_shows_a_real_enforcer(tool: &str) -> Result<()> {
     // The stubborn one.
     shows(&prometheus, &dashboard, "Violations now", 1.0)?;
     for panel in dashboard.queried_panels() {
+        let mut answers = Vec::new();
         for target in panel.targets() {
-            let what = format!("{} / {}", panel.name(), target.reference());
             let has_data = |answer: &[(Labels, f64)]| answer.iter().any(|(_, it)| it.is_finite());
             let answered = prometheus.wait_for(&question(&dashboard, target)?, has_data);
-            answered.with_context(|| what)?;
+            let answered = answered.with_context(|| format!("{} / {}", panel.name(), target.reference()))?;
+            answers.push((target, answered.into_iter().map(|(labels, _)| labels).collect::<Vec<_>>()));
         }
+        let unknown = unknown_fields(panel, &answers);
+        ensure!(unknown.is_empty(), "{} has no fields {unknown:?}", panel.name());
     }
+    let now = SystemTime::now();
+    let questions = Questions::new(&prometheus, (now - Duration::from_secs(300), now), Duration::from_secs(1))?;
+    let of_any_host = of_any_host(&dashboard, &questions.metrics_with_hostname()?);
+    ensure!(of_any_host.is_empty(), "{}", of_any_host.join("\n"));
 
     // A configuration that cannot be read, and then a breaker that has enough.
     shows(&prometheus, &dashboard, "Enforcers in trouble", 0.0)?;
@@ -133,14 +138,4 @@ fn the_dashboard_shows_a_real_enforcer(tool: &str) -> Result<()> {
     setup.said(&["reset"])?;
     shows(&prometheus, &dashboard, "Breaker", 0.0)?;
     fires(&prometheus, "GenvEnforcerBreakerOpen", "", false)
-}
-
-#[test]
-fn prometheus_2_has_data_of_a_real_enforcer_for_every_panel_of_enforcement() -> Result<()> {
-    the_dashboard_shows_a_real_enforcer("prometheus")
-}
-
-#[test]
-fn prometheus_3_has_data_of_a_real_enforcer_for_every_panel_of_enforcement() -> Result<()> {
-    the_dashboard_shows_a_real_enforcer("prometheus-3")
 }

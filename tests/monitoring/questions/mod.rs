@@ -2,20 +2,38 @@
 //!
 //! The answers are known from the scenario alone, by hand: [`week`] tells how.
 
-mod shipped;
 mod week;
-mod within;
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use genv_tests::dashboard::Dashboard;
+use anyhow::{Context, Result, ensure};
+use genv_tests::dashboard::{Dashboard, Panel};
 use genv_tests::history::Past;
 
-use shipped::{alert, column, dashboard, documented};
+use crate::dashboards::interpolate::Times;
+use crate::dashboards::with_all;
 use week::{THE_WEEK, time};
-use within::A_MINUTE;
-use within::Within::{self, Rounding, TwoMinutes, TwoPerMille};
+
+/// How far from the value that is wanted an answer may be.
+type Within = fn(f64) -> f64;
+
+/// Not about an amount of time.
+const ROUNDING: Within = |wanted| wanted.abs() * 1e-9;
+
+/// In hours. Prometheus sees a counter at scrapes, a minute apart here, and extrapolates to the edges of an hour: whoever
+/// comes, goes, begins or pauses, and an exporter that ends, is told up to a minute too long or too short. Frank comes, loses
+/// a GPU under an exporter that begins anew, has it back, and his host dies: two minutes in all.
+const TWO_MINUTES: Within = |_| 2.0 * A_MINUTE;
+
+/// The same of energy: of the shortest use, dave's of twelve hours, a minute is 0.14 %.
+const TWO_PER_MILLE: Within = |wanted| wanted.abs() * 0.002;
+
+/// In hours.
+const A_MINUTE: f64 = 1.0 / 60.0;
+
+const GIB: f64 = (1_u64 << 30) as f64;
 
 /// Labels of an answer that are told apart, joined by a space, and its value.
 type Answer<'a> = &'a [(&'a str, f64)];
@@ -39,11 +57,13 @@ struct Lab {
     past: Past,
     overview: Dashboard,
     users: Dashboard,
+    host: Dashboard,
 }
 
 impl Lab {
-    fn new(tool: &str) -> Result<Self> {
-        Ok(Self { past: week::history()?.start(tool)?, overview: dashboard("overview")?, users: dashboard("users")? })
+    fn new() -> Result<Self> {
+        let past = week::history()?.start("prometheus-3")?;
+        Ok(Self { past, overview: dashboard("overview")?, users: dashboard("users")?, host: dashboard("host")? })
     }
 
     /// Whether a query gives these values by these labels at this time, and no others but zeros.
@@ -55,7 +75,8 @@ impl Lab {
             let key = values.collect::<Vec<_>>().join(" ");
             ensure!(told.insert(key, *value).is_none(), "{labels:?} stands twice in {answer:?}");
         }
-        let right = |(key, wanted): &(&str, f64)| told.get(*key).is_some_and(|value| within.allows(*value, *wanted));
+        let near = |value: &f64, wanted: f64| (value - wanted).abs() <= within(wanted);
+        let right = |(key, wanted): &(&str, f64)| told.get(*key).is_some_and(|value| near(value, *wanted));
         let same = told.len() == expected.len() && expected.iter().all(right);
         ensure!(same, "at {hours} h: {told:?}\n  rather than {expected:?}\n  from {promql}");
         Ok(())
@@ -66,12 +87,12 @@ impl Lab {
         let of = column(&self.overview, "Free GPUs by model", "Of")?;
         let by = &["model"];
         // Monday 06:00: GPU 2 of gpu01, and GPU 0 of gpu02, which erin takes at 07:20.
-        self.gives(&free, by, 6.0, &[(week::A100, 1.0), (week::RTX, 1.0)], Rounding)?;
+        self.gives(&free, by, 6.0, &[(week::A100, 1.0), (week::RTX, 1.0)], ROUNDING)?;
         // Tuesday 03:00: GPU 1 of gpu02 is lost; a GPU that is lost is not free, and still is one of two.
-        self.gives(&free, by, 27.0, &[(week::A100, 1.0)], Rounding)?;
-        self.gives(&of, by, 28.0, &[(week::A100, 3.0), (week::RTX, 2.0)], Rounding)?;
+        self.gives(&free, by, 27.0, &[(week::A100, 1.0)], ROUNDING)?;
+        self.gives(&of, by, 28.0, &[(week::A100, 3.0), (week::RTX, 2.0)], ROUNDING)?;
         // Tuesday 12:00: dave computes on the one that nobody holds.
-        self.gives(&free, by, 36.0, &[], Rounding)
+        self.gives(&free, by, 36.0, &[], ROUNDING)
     }
 
     fn who_holds_what(&self) -> Result<()> {
@@ -84,35 +105,35 @@ impl Lab {
             ("erin measuring gpu02 0 NVIDIA GeForce RTX 3090", 1.0),
             ("frank waiting gpu02 1 NVIDIA GeForce RTX 3090", 1.0),
         ];
-        self.gives(&share, by, 8.0, holders, Rounding)?;
+        self.gives(&share, by, 8.0, holders, ROUNDING)?;
         // Tuesday 04:00: the exporter began anew while frank's GPU was lost, and the model is still known.
-        self.gives(&share, by, 28.0, holders, Rounding)?;
+        self.gives(&share, by, 28.0, holders, ROUNDING)?;
         // Friday 12:00: of gpu02 nothing is heard any more.
-        self.gives(&share, by, 108.0, &holders[..3], Rounding)
+        self.gives(&share, by, 108.0, &holders[..3], ROUNDING)
     }
 
     fn who_held_gpus_idle_last_week_and_for_how_many_gpu_hours(&self) -> Result<()> {
         let of = |name| column(&self.users, "Users", name);
         let by = &["username"];
-        self.gives(&of("Idle")?, by, THE_WEEK, week::IDLE_HOURS, TwoMinutes)?;
+        self.gives(&of("Idle")?, by, THE_WEEK, week::IDLE_HOURS, TWO_MINUTES)?;
         // What could not be measured is held, and neither idle nor busy.
         let unmeasured: Answer = &[("erin", 59.1667), ("frank", 3.0)];
-        self.gives(&of("Unmeasured")?, by, THE_WEEK, unmeasured, TwoMinutes)?;
+        self.gives(&of("Unmeasured")?, by, THE_WEEK, unmeasured, TWO_MINUTES)?;
         let busy: Answer = &[("alice", 56.0), ("carol", 84.0)];
-        self.gives(&of("Busy")?, by, THE_WEEK, busy, TwoMinutes)?;
+        self.gives(&of("Busy")?, by, THE_WEEK, busy, TWO_MINUTES)?;
         let held: Answer = &[("alice", 168.0), ("bob", 42.0), ("carol", 84.0), ("erin", 60.1667), ("frank", 66.2069)];
-        self.gives(&of("Held")?, by, THE_WEEK, held, TwoMinutes)?;
+        self.gives(&of("Held")?, by, THE_WEEK, held, TWO_MINUTES)?;
         // Monday 08:00: the hour that runs is not told yet, but what erin held in her first one is.
         let held: Answer =
             &[("alice", 7.2931), ("bob", 1.8233), ("carol", 3.6465), ("erin", 0.6667), ("frank", 7.2931)];
-        self.gives(&of("Held")?, by, 8.0, held, TwoMinutes)
+        self.gives(&of("Held")?, by, 8.0, held, TWO_MINUTES)
     }
 
     fn how_many_kwh_per_user(&self) -> Result<()> {
         let energy = column(&self.users, "Users", "Energy")?;
-        self.gives(&energy, &["username"], THE_WEEK, week::KWH, TwoPerMille)?;
+        self.gives(&energy, &["username"], THE_WEEK, week::KWH, TWO_PER_MILLE)?;
         let nobody = column(&self.users, "Energy of nobody", "")?;
-        self.gives(&nobody, &[], THE_WEEK, &[("", week::KWH_OF_NOBODY)], TwoPerMille)
+        self.gives(&nobody, &[], THE_WEEK, &[("", week::KWH_OF_NOBODY)], TWO_PER_MILLE)
     }
 
     fn which_xid_hit_whom(&self) -> Result<()> {
@@ -124,44 +145,44 @@ impl Lab {
             ("carol gpu01 1 NVIDIA A100-SXM4-40GB 43", 5.0),
             ("frank gpu02 1 NVIDIA GeForce RTX 3090 79", 1.0),
         ];
-        self.gives(&errors, by, THE_WEEK, hits, Rounding)?;
+        self.gives(&errors, by, THE_WEEK, hits, ROUNDING)?;
         // That of GPU 2 hit nobody.
         let of_gpus = column(&self.users, "XID errors by GPU", "Errors")?;
         let errors: Answer = &[("gpu01 0 31", 1.0), ("gpu01 1 43", 5.0), ("gpu01 2 13", 1.0), ("gpu02 1 79", 1.0)];
-        self.gives(&of_gpus, &["hostname", "index", "xid"], THE_WEEK, errors, Rounding)
+        self.gives(&of_gpus, &["hostname", "index", "xid"], THE_WEEK, errors, ROUNDING)
     }
 
     fn who_is_over_their_memory(&self) -> Result<()> {
         let over = column(&self.overview, "Environments over the memory they asked for", "Of asked")?;
         let by = &["username", "env_name", "hostname", "index"];
         // 24 GiB of the 20 GiB that she asked for, since Friday 06:00; on Thursday 14 GiB.
-        self.gives(&over, by, 90.0, &[], Rounding)?;
-        self.gives(&over, by, THE_WEEK, &[("carol notebook gpu01 1", 1.2)], Rounding)
+        self.gives(&over, by, 90.0, &[], ROUNDING)?;
+        self.gives(&over, by, THE_WEEK, &[("carol notebook gpu01 1", 1.2)], ROUNDING)
     }
 
     fn is_any_exporter_stale(&self) -> Result<()> {
         let stale = column(&self.overview, "Collectors in trouble", "stale")?;
-        let fires = alert("GenvSnapshotStale")?;
+        let fires = r#"ALERTS{alertname="GenvSnapshotStale", alertstate="firing"}"#;
         // A collector that was heard once only has not stood still.
-        self.gives(&stale, &[], 0.5 * A_MINUTE, &[], Rounding)?;
+        self.gives(&stale, &[], 0.5 * A_MINUTE, &[], ROUNDING)?;
         // Saturday 12:10, ten minutes after gpu01's three collectors have stopped. An hour before they had not.
-        self.gives(&stale, &[], 131.0, &[], Rounding)?;
-        self.gives(&fires, &["hostname"], 131.0, &[], Rounding)?;
-        self.gives(&stale, &[], 132.0 + 10.0 * A_MINUTE, &[("", 3.0)], Rounding)?;
-        self.gives(&fires, &["hostname"], 132.0 + 10.0 * A_MINUTE, &[("gpu01", 1.0)], Rounding)
+        self.gives(&stale, &[], 131.0, &[], ROUNDING)?;
+        self.gives(fires, &["hostname"], 131.0, &[], ROUNDING)?;
+        self.gives(&stale, &[], 132.0 + 10.0 * A_MINUTE, &[("", 3.0)], ROUNDING)?;
+        self.gives(fires, &["hostname"], 132.0 + 10.0 * A_MINUTE, &[("gpu01", 1.0)], ROUNDING)
     }
 
     fn which_host_is_down(&self) -> Result<()> {
         let up = column(&self.overview, "State of each host", "State")?;
         let by = &["hostname"];
-        self.gives(&up, by, 66.0, &[("gpu01", 1.0), ("gpu02", 1.0)], Rounding)?;
+        self.gives(&up, by, 66.0, &[("gpu01", 1.0), ("gpu02", 1.0)], ROUNDING)?;
         // Wednesday 19:00, half an hour after gpu02 died: it stands there, as 0.
-        self.gives(&format!("1 - ({up})"), by, 67.0, &[("gpu02", 1.0)], Rounding)?;
-        let fires = alert("GenvExporterDown")?;
-        self.gives(&fires, &["instance"], 66.0, &[], Rounding)?;
+        self.gives(&format!("1 - ({up})"), by, 67.0, &[("gpu02", 1.0)], ROUNDING)?;
+        let fires = r#"ALERTS{alertname="GenvExporterDown", alertstate="firing"}"#;
+        self.gives(fires, &["instance"], 66.0, &[], ROUNDING)?;
         // Also when it has been down for days.
         for hours in [67.0, THE_WEEK] {
-            self.gives(&fires, &["instance"], hours, &[("gpu02:9820", 1.0)], Rounding)?;
+            self.gives(fires, &["instance"], hours, &[("gpu02:9820", 1.0)], ROUNDING)?;
         }
         Ok(())
     }
@@ -170,19 +191,53 @@ impl Lab {
         // Wednesday from 10:00 to 11:00, when all GPUs are held but a quarter of GPU 1 of gpu01.
         let peak: Answer = &[("", 4.75 / 5.0)];
         let at_once = column(&self.overview, "Most held at once", "")?;
-        self.gives(&at_once, &[], THE_WEEK, peak, Rounding)?;
+        self.gives(&at_once, &[], THE_WEEK, peak, ROUNDING)?;
         let fullness = column(&self.users, "Peak fullness", "")?;
-        self.gives(&fullness, &[], THE_WEEK, peak, Rounding)
+        self.gives(&fullness, &[], THE_WEEK, peak, ROUNDING)
     }
 
     fn who_uses_gpus_without_an_environment(&self) -> Result<()> {
         let now = column(&self.overview, "GPUs used outside environments", "Of the time")?;
         let by = &["username", "hostname", "index", "model"];
         let dave: Answer = &[("dave gpu01 2 NVIDIA A100-SXM4-40GB", 1.0)];
-        self.gives(&now, by, 30.0, &[], Rounding)?;
-        self.gives(&now, by, 36.0, dave, Rounding)?;
+        self.gives(&now, by, 30.0, &[], ROUNDING)?;
+        self.gives(&now, by, 36.0, dave, ROUNDING)?;
         let outside = column(&self.users, "Users", "Outside")?;
-        self.gives(&outside, &["username"], THE_WEEK, &[("dave", 12.2931)], TwoMinutes)
+        self.gives(&outside, &["username"], THE_WEEK, &[("dave", 12.2931)], TWO_MINUTES)
+    }
+
+    /// What Host and device tells of holders, errors and memory.
+    fn who_held_each_gpu_and_whom_its_errors_hit(&self) -> Result<()> {
+        let held = column(&self.host, "Who held each GPU", "")?;
+        let by = &["hostname", "index", "who"];
+        let always: Answer = &[
+            ("gpu01 0 alice / training", 1.0),
+            ("gpu01 1 bob / parked", 0.25),
+            ("gpu01 1 carol / notebook", 0.5),
+            ("gpu02 0 erin / measuring", 1.0),
+            ("gpu02 1 frank / waiting", 1.0),
+        ];
+        // 2 is free, 3 outside, 5 lost.
+        let lost = [always, &[("gpu01 2 free", 2.0), ("gpu02 1 lost", 5.0)]].concat();
+        self.gives(&held, by, 27.0, &lost, ROUNDING)?;
+        let outside = [always, &[("gpu01 2 dave, outside", 3.0)]].concat();
+        self.gives(&held, by, 36.0, &outside, ROUNDING)?;
+
+        let hit = column(&self.host, "XID errors and who held the GPU", "")?;
+        let by = &["hostname", "index", "xid", "who"];
+        let soon = |hours: f64| hours + 2.0 * A_MINUTE;
+        self.gives(&hit, by, soon(20.5), &[("gpu01 2 13 nobody", 1.0)], ROUNDING)?;
+        let both: Answer = &[("gpu01 1 43 bob / parked", 1.0), ("gpu01 1 43 carol / notebook", 1.0)];
+        self.gives(&hit, by, soon(50.5), both, ROUNDING)?;
+        self.gives(&hit, by, soon(60.5), &[("gpu01 0 31 alice / training", 1.0)], ROUNDING)?;
+
+        let memory = |name| column(&self.host, "Memory by environment", name);
+        self.gives(&memory("others")?, &["hostname"], 36.0, &[("gpu01", 5.0 * GIB)], ROUNDING)?;
+        let capacity: Answer = &[("gpu01", 120.0 * GIB), ("gpu02", 48.0 * GIB)];
+        self.gives(&memory("capacity")?, &["hostname"], 36.0, capacity, ROUNDING)?;
+        let of_asked = column(&self.host, "Memory of what was asked for", "")?;
+        let asked: Answer = &[("alice training", 0.75), ("carol notebook", 0.7), ("erin measuring", 20.0 / 24.0)];
+        self.gives(&of_asked, &["username", "env_name"], 36.0, asked, ROUNDING)
     }
 
     /// The PromQL of docs/stack.md, which has no panel around it.
@@ -196,29 +251,30 @@ impl Lab {
             self.gives(&promql, by, hours, expected, within)
         };
         let free: Answer = &[(week::A100, 1.0), (week::RTX, 1.0)];
-        gives(FREE, &["model"], 6.0, free, Rounding)?;
+        gives(FREE, &["model"], 6.0, free, ROUNDING)?;
         let holders: Answer =
             &[("alice training gpu01 0", 1.0), ("bob parked gpu01 1", 0.25), ("carol notebook gpu01 1", 0.5)];
-        gives(HOLDERS, &["username", "env_name", "hostname", "index"], 108.0, holders, Rounding)?;
-        gives(IDLE, user, THE_WEEK, week::IDLE_HOURS, TwoMinutes)?;
+        gives(HOLDERS, &["username", "env_name", "hostname", "index"], 108.0, holders, ROUNDING)?;
+        gives(IDLE, user, THE_WEEK, week::IDLE_HOURS, TWO_MINUTES)?;
         let kwh = [week::KWH, &[("(none)", week::KWH_OF_NOBODY)]].concat();
-        gives(ENERGY, user, THE_WEEK, &kwh, TwoPerMille)?;
+        gives(ENERGY, user, THE_WEEK, &kwh, TWO_PER_MILLE)?;
         let hits: Answer =
             &[("alice gpu01 0 31", 1.0), ("bob gpu01 1 43", 5.0), ("carol gpu01 1 43", 5.0), ("frank gpu02 1 79", 1.0)];
-        gives(XID, hit, THE_WEEK, hits, Rounding)?;
-        gives(MEMORY, user, THE_WEEK, &[("carol", 1.2)], Rounding)?;
+        gives(XID, hit, THE_WEEK, hits, ROUNDING)?;
+        gives(MEMORY, user, THE_WEEK, &[("carol", 1.2)], ROUNDING)?;
         // The last snapshot is of 131:59.
         let stale: Answer = &[("gpu01", 11.0 * 60.0)];
-        gives(STALE, &["hostname"], 132.0 + 10.0 * A_MINUTE, stale, Rounding)?;
-        gives(DOWN, &["hostname"], 67.0, &[("gpu02", 1.0)], Rounding)?;
-        gives(PEAK, &[], THE_WEEK, &[("", 0.95)], Rounding)?;
-        gives(OUTSIDE, &["username", "hostname", "index"], 36.0, &[("dave gpu01 2", 1.0)], Rounding)
+        gives(STALE, &["hostname"], 132.0 + 10.0 * A_MINUTE, stale, ROUNDING)?;
+        gives(DOWN, &["hostname"], 67.0, &[("gpu02", 1.0)], ROUNDING)?;
+        gives(PEAK, &[], THE_WEEK, &[("", 0.95)], ROUNDING)?;
+        gives(OUTSIDE, &["username", "hostname", "index"], 36.0, &[("dave gpu01 2", 1.0)], ROUNDING)
     }
 }
 
-fn the_ten_questions_are_answered(tool: &str) -> Result<()> {
-    let lab = Lab::new(tool)?;
-    let questions: [(&str, Answered); 11] = [
+#[test]
+fn the_ten_questions_are_answered() -> Result<()> {
+    let lab = Lab::new()?;
+    let questions: [(&str, Answered); 12] = [
         (FREE, Lab::what_is_free_now_and_of_which_model),
         (HOLDERS, Lab::who_holds_what),
         (IDLE, Lab::who_held_gpus_idle_last_week_and_for_how_many_gpu_hours),
@@ -229,25 +285,54 @@ fn the_ten_questions_are_answered(tool: &str) -> Result<()> {
         (DOWN, Lab::which_host_is_down),
         (PEAK, Lab::how_full_are_we_at_peak),
         (OUTSIDE, Lab::who_uses_gpus_without_an_environment),
+        ("Host and device", Lab::who_held_each_gpu_and_whom_its_errors_hit),
         ("docs/stack.md", Lab::what_is_documented),
     ];
-    let wrong: Vec<String> = questions
-        .into_iter()
-        .filter_map(|(question, answered)| {
-            let error = answered(&lab).err()?;
-            Some(format!("{question}\n  {error:#}\n"))
-        })
-        .collect();
-    ensure!(wrong.is_empty(), "wrong answers:\n{}", wrong.concat());
+    let wrong = questions.into_iter().filter_map(|(question, answered)| {
+        let error = answered(&lab).err()?;
+        Some(format!("{question}\n  {error:#}\n"))
+    });
+    let wrong: String = wrong.collect();
+    ensure!(wrong.is_empty(), "wrong answers:\n{wrong}");
     Ok(())
 }
 
-#[test]
-fn the_ten_questions_are_answered_by_prometheus_2() -> Result<()> {
-    the_ten_questions_are_answered("prometheus")
+/// The dashboard of this file.
+fn dashboard(file: &str) -> Result<Dashboard> {
+    let mut shipped = Dashboard::shipped()?.into_iter();
+    shipped.find(|dashboard| dashboard.file == file).with_context(|| format!("no dashboard {file}"))
 }
 
-#[test]
-fn the_ten_questions_are_answered_by_prometheus_3() -> Result<()> {
-    the_ten_questions_are_answered("prometheus-3")
+/// What the column of the table with this title asks, or the series of a panel; an empty name is the only one's. Every
+/// variable is set to All, and the last week is asked about.
+fn column(dashboard: &Dashboard, title: &str, column: &str) -> Result<String> {
+    let mut panels = dashboard.queried_panels();
+    let panel = panels.find(|panel| panel.title() == title).with_context(|| format!("no panel {title}"))?;
+    let query = named(panel, column);
+    let single = panel.targets().count() == 1;
+    let target = panel.targets().find(|target| match &query {
+        _ if column.is_empty() => single,
+        Some(query) => query.is_empty() || target.reference() == query,
+        None => target.legend() == column,
+    });
+    let target = target.with_context(|| format!("the panel {title} has no {column}"))?;
+    let (interval, rate_interval) = (Duration::from_secs(60), Duration::from_secs(240));
+    with_all(dashboard, target, &Times { start: 0, end: 7 * 86_400, interval, rate_interval })
+}
+
+/// The query whose values stand in this column: `C` of `Value #C`, nothing if there is one alone.
+fn named(panel: Panel<'_>, column: &str) -> Option<String> {
+    let mut transformations = panel.transformations().iter();
+    let organize = transformations.find(|one| one["id"] == "organize")?;
+    let names = organize["options"]["renameByName"].as_object()?;
+    let (field, _) = names.iter().find(|(_, shown)| *shown == column)?;
+    Some(field.strip_prefix("Value")?.trim_start_matches(" #").to_owned())
+}
+
+/// The PromQL that the documentation gives for a question.
+fn documented(question: &str) -> Result<String> {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/stack.md"))?;
+    let row = text.lines().find(|row| row.starts_with(&format!("| {question} |")));
+    let row = row.with_context(|| format!("docs/stack.md has no row for '{question}'"))?;
+    Ok(row.split('`').nth(1).context("a row without PromQL")?.to_owned())
 }

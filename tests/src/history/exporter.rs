@@ -1,29 +1,47 @@
-//! An exporter of a scenario whose time is turned by hand.
+//! An exporter of a scenario whose time is turned by hand, and what its scrapes leave in Prometheus.
 
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
-use genv_core::collect::Clock;
-use genv_core::collect::{CollectOptions, Collection};
-use genv_core::model::{HostSnapshot, Publication};
+use genv_core::collect::{Clock, CollectOptions, Collection};
+use genv_core::model::Publication;
 use genv_core::proc::{ProcessRequest, ProcessSource, ProcessTable};
 use genv_core::state::{State, StateError, StateSource};
 use genv_exporter::families::{self, Limits, own};
 use genv_simulator::{Engine, RealSources, sources};
-use genv_web::metrics::OwnProcess;
-use genv_web::metrics::{MetricFamily, Samples};
+use genv_web::metrics::{MetricFamily, OwnProcess, Samples};
+
+use super::write::{SeriesId, Writer};
+use crate::metrics::{self, Labels};
 
 /// What the exporter does unless told otherwise: `--collector.processes.limit`.
 const LIMITS: Limits = Limits { processes: Some(64) };
 
-/// An exporter of one host of a scenario, or of all.
+/// When an exporter is in trouble; both times count from the beginning of the history.
+#[derive(Clone, Debug)]
+pub(super) struct Trouble {
+    pub(super) instance: String,
+    pub(super) from: Duration,
+    pub(super) until: Duration,
+    /// It serves what it had; otherwise it is down.
+    pub(super) frozen: bool,
+}
+
+/// An exporter of one host of a scenario, or of all, that is scraped.
 pub(super) struct PlayedExporter {
     engine: Arc<Engine>,
     hostname: Option<String>,
+    instance: String,
     options: CollectOptions,
     clock: Clock,
+    troubles: Vec<Trouble>,
     running: Option<Running>,
+    /// When it was last scraped, from the beginning.
+    scraped: Option<Duration>,
+    /// What the last scrape had, in its order and as the exporter writes it.
+    series: Vec<(String, SeriesId)>,
 }
 
 struct Running {
@@ -34,26 +52,84 @@ struct Running {
 
 impl PlayedExporter {
     /// An exporter that is not started yet.
-    pub(super) fn new(engine: &Arc<Engine>, hostname: Option<&str>, options: &CollectOptions, clock: &Clock) -> Self {
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        hostname: Option<&str>,
+        options: &CollectOptions,
+        clock: &Clock,
+        troubles: &[Trouble],
+    ) -> Self {
+        let instance = format!("{}:9820", hostname.unwrap_or("localhost"));
+        let troubles = troubles.iter().filter(|trouble| trouble.instance == instance);
         Self {
             engine: Arc::clone(engine),
             hostname: hostname.map(str::to_owned),
             options: options.clone(),
             clock: Arc::clone(clock),
+            troubles: troubles.cloned().collect(),
+            instance,
             running: None,
+            scraped: None,
+            series: Vec::new(),
         }
     }
 
-    /// Ends its process, and with it its counters.
-    pub(super) fn stop(&mut self) {
-        self.running = None;
+    /// Collects and is scraped so long after the beginning, unless it is in trouble. Series that it has no more have ended.
+    ///
+    /// # Errors
+    /// Its threads cannot be started, or Prometheus refuses its samples.
+    pub(super) fn scrape(&mut self, passed: Duration, at: i64, writer: &mut Writer) -> Result<()> {
+        let last = self.scraped.replace(passed);
+        let now = self.troubles.iter().filter(|trouble| trouble.from <= passed && passed < trouble.until);
+        let (down, frozen) = (now.clone().any(|trouble| !trouble.frozen), now.clone().any(|trouble| trouble.frozen));
+        let was_down = |trouble: &Trouble| {
+            !trouble.frozen && trouble.until <= passed && last.is_some_and(|last| last < trouble.until)
+        };
+        if down || self.troubles.iter().any(was_down) {
+            self.running = None;
+        }
+        if !down && !frozen {
+            self.collect()?;
+        }
+        let up = writer.series(self.labels("up", Labels::new()));
+        writer.add(up, at, if down { 0.0 } else { 1.0 })?;
+        let mut told = Vec::with_capacity(self.series.len());
+        // Most scrapes tell the same series in the same order as the one before.
+        let mut next = 0;
+        for family in self.families() {
+            for (series, value) in family.samples() {
+                let known = self.series.get(next).filter(|(known, _)| known == series);
+                let id = if let Some((_, id)) = known {
+                    next += 1;
+                    *id
+                } else {
+                    let (name, labels) = metrics::series(series)?;
+                    let id = writer.series(self.labels(&name, labels));
+                    next = self.series.iter().position(|(_, known)| *known == id).map_or(next, |found| found + 1);
+                    id
+                };
+                writer.add(id, at, value)?;
+                told.push((series.to_owned(), id));
+            }
+        }
+        if told.iter().map(|(_, id)| id).ne(self.series.iter().map(|(_, id)| id)) {
+            let there: HashSet<SeriesId> = told.iter().map(|(_, id)| *id).collect();
+            for (_, id) in self.series.iter().filter(|(_, id)| !there.contains(id)) {
+                writer.end(*id, at)?;
+            }
+        }
+        self.series = told;
+        Ok(())
+    }
+
+    fn labels(&self, name: &str, mut labels: Labels) -> Labels {
+        let own = [("__name__", name), ("job", "genv"), ("instance", &self.instance)];
+        labels.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        labels
     }
 
     /// Collects now; it is started if it does not run.
-    ///
-    /// # Errors
-    /// Its threads cannot be started.
-    pub(super) fn collect(&mut self) -> Result<()> {
+    fn collect(&mut self) -> Result<()> {
         if self.running.is_none() {
             self.running = Some(self.start()?);
         }
@@ -63,14 +139,8 @@ impl PlayedExporter {
         Ok(())
     }
 
-    /// What it collected last; nothing while it does not run.
-    pub(super) fn hosts(&self) -> &[HostSnapshot] {
-        let running = self.running.as_ref();
-        running.map_or(&[], |running| &running.latest.hosts)
-    }
-
     /// What it would serve at `/metrics`.
-    pub(super) fn families(&self) -> Vec<MetricFamily> {
+    fn families(&self) -> Vec<MetricFamily> {
         let Some(running) = &self.running else {
             return Vec::new();
         };
@@ -114,33 +184,4 @@ impl StateSource for NoMachine {
     fn read(&mut self) -> Result<State, StateError> {
         Err(StateError { message: "a history has no real environments: give the host the key environments".to_owned() })
     }
-}
-
-/// Refuses what only passes in real time.
-///
-/// # Errors
-/// Something in the scenario hangs.
-pub(super) fn ensure_nothing_hangs(engine: &Engine) -> Result<()> {
-    let scenario = engine.scenario();
-    for host in &scenario.hosts {
-        let hangs = |fault: &_| matches!(fault, genv_simulator::HostFault::Hang(_));
-        let device_hangs = |fault: &_| matches!(fault, genv_simulator::DeviceFault::Hang(_));
-        let devices = host.devices.iter().flat_map(|device| &device.faults);
-        let mut faults = host.faults.iter().map(|(_, fault)| hangs(fault));
-        let mut device_faults = devices.map(|(_, fault)| device_hangs(fault));
-        ensure!(
-            !faults.any(|hangs| hangs) && !device_faults.any(|hangs| hangs),
-            "cannot play the host {}: a call that hangs takes real time. Use the fault init instead",
-            host.name
-        );
-    }
-    Ok(())
-}
-
-/// Milliseconds of Unix time.
-///
-/// # Errors
-/// It is before 1970.
-pub(super) fn milliseconds(moment: SystemTime) -> Result<i64> {
-    Ok(i64::try_from(moment.duration_since(UNIX_EPOCH)?.as_millis())?)
 }

@@ -4,30 +4,22 @@
 //! Prometheus is given them by remote write, with the stale markers that a scrape would leave. Then its own engine evaluates
 //! the shipped rules over all of it.
 
-mod alerts;
-mod enforcer;
 mod exporter;
 mod rules;
-mod target;
 mod write;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result, ensure};
-use genv_core::collect::Clock;
-use genv_core::collect::CollectOptions;
-use genv_core::model::HostSnapshot;
-use genv_enforcer::config::Config;
+use anyhow::{Context, Result};
+use genv_core::collect::{Clock, CollectOptions};
 use genv_simulator::Engine;
 
 use crate::prometheus::Prometheus;
-use enforcer::{Enforcement, PlayedEnforcer};
-use exporter::{PlayedExporter, ensure_nothing_hangs, milliseconds};
+use exporter::{PlayedExporter, Trouble};
 use rules::Span;
 pub use rules::{Group, Rule, RulesFile};
-use target::{Scraped, Target, Trouble};
-use write::Writer;
+use write::{Writer, milliseconds};
 
 /// A history that is to be played.
 #[derive(Clone, Debug)]
@@ -37,7 +29,6 @@ pub struct History {
     lasting: Duration,
     every: Duration,
     exporter_per_host: bool,
-    enforcement: Option<Enforcement>,
     troubles: Vec<Trouble>,
 }
 
@@ -54,7 +45,7 @@ impl History {
     /// A day of this scenario (YAML), scraped every 30 s. It begins at the epoch of the scenario's first host.
     ///
     /// # Errors
-    /// It is not a scenario, has no host, or something in it hangs.
+    /// It is not a scenario, or has no host.
     pub fn of(scenario: &str) -> Result<Self> {
         Self::of_engine(Engine::from_text("scenario.yaml", scenario)?)
     }
@@ -68,7 +59,6 @@ impl History {
     }
 
     fn of_engine(engine: Engine) -> Result<Self> {
-        ensure_nothing_hangs(&engine)?;
         let scenario = engine.scenario();
         let host = scenario.hosts.first().context("a scenario without hosts")?;
         let epoch = u64::try_from(host.epoch_milliseconds).context("an epoch before 1970")?;
@@ -78,16 +68,8 @@ impl History {
             lasting: Duration::from_secs(86_400),
             every: Duration::from_secs(30),
             exporter_per_host: false,
-            enforcement: None,
             troubles: Vec::new(),
         })
-    }
-
-    /// When it begins.
-    #[must_use]
-    pub fn from(mut self, from: SystemTime) -> Self {
-        self.from = from;
-        self
     }
 
     /// How long it is.
@@ -109,17 +91,6 @@ impl History {
     pub fn exporter_per_host(mut self) -> Self {
         self.exporter_per_host = true;
         self
-    }
-
-    /// Beside the exporters an enforcer of all hosts, with the job `genv-enforcer` and the instance `localhost:9821`. It has
-    /// these rules (YAML), is in dry-run until so long after the beginning, paused for the half hour before, and enforces
-    /// then.
-    ///
-    /// # Errors
-    /// It is no configuration.
-    pub fn enforced(mut self, rules: &str, switched_on: Duration) -> Result<Self> {
-        self.enforcement = Some(Enforcement { config: Config::parse("enforcer.yaml", rules)?, switched_on });
-        Ok(self)
     }
 
     /// The exporter cannot be scraped between two times from the beginning, and has lost its counters afterwards.
@@ -148,13 +119,9 @@ impl History {
     /// Plays it to a new Prometheus, `tool`.
     ///
     /// # Errors
-    /// Prometheus cannot be started or refuses something; it would end in the future, which Prometheus refuses.
+    /// Prometheus cannot be started or refuses something, such as a sample of the future.
     pub fn start(self, tool: &str) -> Result<Past> {
         let end = self.from + self.lasting;
-        ensure!(
-            end <= SystemTime::now(),
-            "cannot play a history that ends in the future: Prometheus refuses such samples. Let it begin earlier"
-        );
         // All of it stays in memory, where series may be written one after the other.
         let block = format!("{}s", (self.lasting * 4).as_secs().max(7200));
         let flags = [
@@ -172,7 +139,7 @@ impl History {
         let file = RulesFile::shipped("genv-recording.yml")?;
         rules::record(&prometheus, &mut writer, &file, span)?;
         let file = RulesFile::shipped("genv-alerts.yml")?;
-        alerts::alert(&prometheus, &mut writer, &file, span)?;
+        rules::alert(&prometheus, &mut writer, &file, span)?;
         Ok(Past { prometheus, from: self.from, end })
     }
 
@@ -182,58 +149,23 @@ impl History {
             let now = Arc::clone(&now);
             move || *now.lock().unwrap_or_else(PoisonError::into_inner)
         });
-        let mut targets = self.targets(&clock)?;
-        let enforcement = self.enforcement.as_ref();
-        let enforcer = enforcement.map(|it| PlayedEnforcer::new(it, self.from));
-        let mut enforcer = enforcer.transpose()?;
-        let mut of_enforcer = Scraped::new("genv-enforcer", "localhost:9821");
+        let options = CollectOptions { interval: self.every, max_age: self.every * 3, ..CollectOptions::default() };
+        let hosts = &self.engine.scenario().hosts;
+        let hostnames: Vec<Option<&str>> =
+            if self.exporter_per_host { hosts.iter().map(|host| Some(&*host.name)).collect() } else { vec![None] };
+        let exporters = hostnames.into_iter();
+        let exporters = exporters.map(|name| PlayedExporter::new(&self.engine, name, &options, &clock, &self.troubles));
+        let mut exporters: Vec<PlayedExporter> = exporters.collect();
         let mut passed = Duration::ZERO;
         while passed <= self.lasting {
             let moment = self.from + passed;
             *now.lock().unwrap_or_else(PoisonError::into_inner) = moment;
-            for target in &mut targets {
-                target.scrape(passed, milliseconds(moment)?, writer)?;
-            }
-            if let Some(enforcer) = &mut enforcer {
-                let hosts = targets.iter().flat_map(|target| target.exporter.hosts());
-                let hosts: Vec<HostSnapshot> = hosts.cloned().collect();
-                let families = enforcer.cycle(&hosts, passed);
-                of_enforcer.write(Some(&families), milliseconds(moment)?, writer)?;
+            for exporter in &mut exporters {
+                exporter.scrape(passed, milliseconds(moment)?, writer)?;
             }
             passed += self.every;
         }
         writer.flush()
-    }
-
-    fn targets(&self, clock: &Clock) -> Result<Vec<Target>> {
-        let options = CollectOptions { interval: self.every, max_age: self.every * 3, ..CollectOptions::default() };
-        let scenario = self.engine.scenario();
-        let hostnames: Vec<Option<&str>> = if self.exporter_per_host {
-            scenario.hosts.iter().map(|h| Some(h.name.as_str())).collect()
-        } else {
-            vec![None]
-        };
-        let target = |hostname: Option<&str>| {
-            let instance = format!("{}:9820", hostname.unwrap_or("localhost"));
-            let troubles = self.troubles.iter();
-            let troubles = troubles.filter(|trouble| trouble.instance == instance);
-            Target {
-                exporter: PlayedExporter::new(&self.engine, hostname, &options, clock),
-                troubles: troubles.cloned().collect(),
-                scraped: Scraped::new("genv", &instance),
-                at: None,
-            }
-        };
-        let targets: Vec<Target> = hostnames.into_iter().map(target).collect();
-        for trouble in &self.troubles {
-            ensure!(
-                targets.iter().any(|target| target.scraped.instance == trouble.instance),
-                "no exporter {}: there are {:?}",
-                trouble.instance,
-                targets.iter().map(|t| &t.scraped.instance).collect::<Vec<_>>()
-            );
-        }
-        Ok(targets)
     }
 }
 

@@ -1,25 +1,22 @@
-//! The rules that record over a history: Prometheus' own engine evaluates them, and is given what they record.
+//! The rules that record, and the alerts, over a history: Prometheus' own engine evaluates them, and is given what they
+//! record, and the series `ALERTS` and `ALERTS_FOR_STATE`.
 //!
 //! A rule is asked for all its evaluations at once, after the rules that it refers to. Prometheus would do the same step by step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use genv_core::duration::parse_duration;
 use serde::Deserialize;
 
-use super::exporter::milliseconds;
-use super::write::Writer;
+use super::write::{Writer, milliseconds};
 use crate::metrics::Labels;
 use crate::prometheus::{Prometheus, Series};
 
 /// Groups begin at a moment of their own, neither with a scrape nor on the hour.
 const OFFSET: Duration = Duration::from_secs(17 * 60 + 35);
-
-/// Values of a series that Prometheus gives at once.
-const MOST_VALUES: u32 = 10_000;
 
 /// A rules file.
 #[derive(Debug, Deserialize)]
@@ -73,15 +70,6 @@ impl RulesFile {
         let path = folder.join(name);
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         serde_saphyr::from_str(&text).with_context(|| path.display().to_string())
-    }
-
-    /// The rule that records this metric, or the alert of this name.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn rule(&self, name: &str) -> Result<&Rule> {
-        let mut rules = self.groups.iter().flat_map(|group| &group.rules);
-        rules.find(|rule| rule.record == name || rule.alert == name).with_context(|| format!("no rule {name}"))
     }
 }
 
@@ -149,17 +137,74 @@ fn fixed_point(prometheus: &Prometheus, writer: &mut Writer, rule: &Rule, span: 
     bail!("its own past still changes what it gives after {MOST_PASSES} passes")
 }
 
-/// What an expression gives at each evaluation.
-pub(super) fn evaluate(prometheus: &Prometheus, promql: &str, span: Span) -> Result<Vec<Series>> {
-    let mut all: BTreeMap<Labels, Vec<(f64, f64)>> = BTreeMap::new();
-    let mut from = first_evaluation(span)?;
-    while from <= span.to {
-        let to = span.to.min(from + span.interval * MOST_VALUES);
-        for (mut labels, values) in prometheus.query_range(promql, from, to, span.interval)? {
-            labels.remove("__name__");
-            all.entry(labels).or_default().extend(values);
+/// Evaluates the alerts, and writes when they were pending and when they fired.
+///
+/// # Errors
+/// Prometheus refuses one of them.
+pub(super) fn alert(prometheus: &Prometheus, writer: &mut Writer, file: &RulesFile, span: Span) -> Result<()> {
+    let duration = |text: &Option<String>| text.as_ref().map_or(Ok(Duration::ZERO), |text| parse_duration(text));
+    let last = span.to.duration_since(UNIX_EPOCH)?.as_secs_f64();
+    for rule in file.groups.iter().flat_map(|group| &group.rules) {
+        let mut labels = rule.labels.clone();
+        ensure!(labels.values().all(|value| !value.contains("{{")), "a label of {} is a template", rule.alert);
+        labels.insert("alertname".to_owned(), rule.alert.clone());
+        let (lasting, keeping) =
+            (duration(&rule.lasting)?.as_secs_f64(), duration(&rule.keep_firing_for)?.as_secs_f64());
+        let evaluated = evaluate(prometheus, &rule.expr, span).with_context(|| rule.alert.clone())?;
+        for (one, values) in evaluated {
+            let times = values.into_iter().map(|(at, _)| at);
+            let states = states(times, lasting, keeping, span.interval.as_secs_f64(), last);
+            for (state, times) in [("pending", states.pending), ("firing", states.firing)] {
+                let mut labels = labels.clone();
+                labels.insert("alertstate".to_owned(), state.to_owned());
+                write(writer, "ALERTS", &labels, &[(one.clone(), times)], span)?;
+            }
+            write(writer, "ALERTS_FOR_STATE", &labels, &[(one, states.since)], span)?;
         }
-        from += span.interval * (MOST_VALUES + 1);
+    }
+    writer.flush()
+}
+
+/// When one alert was in which state.
+#[derive(Default)]
+struct States {
+    /// Value 1 at each evaluation.
+    pending: Vec<(f64, f64)>,
+    firing: Vec<(f64, f64)>,
+    /// Since when, at each evaluation at which it was in either.
+    since: Vec<(f64, f64)>,
+}
+
+/// The states of an alert whose condition held at these `times`, of evaluations that are `step` apart up to `last`.
+fn states(times: impl Iterator<Item = f64>, lasting: f64, keeping: f64, step: f64, last: f64) -> States {
+    let mut states = States::default();
+    let mut times = times.peekable();
+    while let Some(began) = times.next() {
+        let mut now = began;
+        let mut held = began;
+        let mut fires = false;
+        // What fires goes on for a while after its condition held last.
+        while now <= last && (now == held || fires && now - (held + step) < keeping) {
+            fires |= now - began >= lasting;
+            let one = if fires { &mut states.firing } else { &mut states.pending };
+            one.push((now, 1.0));
+            states.since.push((now, began));
+            now += step;
+            if let Some(next) = times.next_if(|next| (next - now).abs() < step / 2.0) {
+                now = next;
+                held = next;
+            }
+        }
+    }
+    states
+}
+
+/// What an expression gives at each evaluation.
+fn evaluate(prometheus: &Prometheus, promql: &str, span: Span) -> Result<Vec<Series>> {
+    let mut all: BTreeMap<Labels, Vec<(f64, f64)>> = BTreeMap::new();
+    for (mut labels, values) in prometheus.query_range(promql, first_evaluation(span)?, span.to, span.interval)? {
+        labels.remove("__name__");
+        all.entry(labels).or_default().extend(values);
     }
     for values in all.values_mut() {
         // What a rule takes from its own past has a name, and what it takes from elsewhere has not: one series in two.
@@ -177,7 +222,7 @@ fn first_evaluation(span: Span) -> Result<SystemTime> {
 }
 
 /// Writes series under a name, and where one of them pauses or ends, that it did.
-pub(super) fn write(writer: &mut Writer, name: &str, more: &Labels, series: &[Series], span: Span) -> Result<()> {
+fn write(writer: &mut Writer, name: &str, more: &Labels, series: &[Series], span: Span) -> Result<()> {
     let interval = i64::try_from(span.interval.as_millis())?;
     let last = milliseconds(span.to)?;
     for (labels, values) in series {
@@ -224,16 +269,4 @@ fn replaced(expression: &str, name: &str, by: &str) -> String {
     }
     text.push_str(rest);
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_whole_names_are_replaced() {
-        let expression = "a:b + a:b:c * xa:b or a:b{x=\"1\"}[5m] + aa:b";
-        assert_eq!(replaced(expression, "a:b", "Z"), "Z + a:b:c * xa:b or Z{x=\"1\"}[5m] + aa:b");
-        assert!(!mentions("a:b:c", "a:b"));
-    }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::mem;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use prost::Message;
@@ -48,7 +49,7 @@ struct Sample {
 }
 
 /// A series of a [`Writer`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SeriesId(usize);
 
 /// Writes to one Prometheus. Samples of a series come in the order of their times.
@@ -141,4 +142,12 @@ impl Writer {
         );
         Ok(())
     }
+}
+
+/// Milliseconds of Unix time.
+///
+/// # Errors
+/// It is before 1970.
+pub(super) fn milliseconds(moment: SystemTime) -> Result<i64> {
+    Ok(i64::try_from(moment.duration_since(UNIX_EPOCH)?.as_millis())?)
 }

@@ -1,0 +1,291 @@
+//! What every dashboard must hold, whatever the data: rules of Grafana's dashboard-linter
+//! (<https://github.com/grafana/dashboard-linter/blob/main/docs/index.md>), and our own about what a drawn page shows.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::LazyLock;
+
+use genv_enforcer::metrics::FAMILIES;
+use genv_tests::dashboard::{Dashboard, Panel, Target, Variable, list, text};
+use genv_tests::history::RulesFile;
+use promql_parser::parser::{Expr, token};
+use regex::Regex;
+use serde_json::{Value, json};
+
+use crate::dashboards::interpolate::names;
+use crate::dashboards::promql::{self, MARK, RATE_INTERVAL};
+
+/// The dashboard about one host: what names a host or a GPU links to it.
+const ABOUT_ONE_HOST: &str = "genv-host";
+/// Tables in which a host may be `(all)`, and one in which a GPU may be a part of one, which cannot be chosen.
+const OF_ALL_HOSTS: [&str; 2] = ["Who breaks which rule", "Warnings and actions by user"];
+const WITH_PARTS: &str = "What fires now";
+/// What every link to a dashboard takes along.
+const CARRIED: [&str; 3] = ["${__url_time_range}", "${datasource:queryparam}", "${job:queryparam}"];
+/// Panels that need no plugin, and units that Grafana knows: a misspelt one is shown as a text behind the number.
+const TYPES: [&str; 9] =
+    ["bargauge", "gauge", "heatmap", "row", "stat", "state-timeline", "table", "text", "timeseries"];
+const UNITS: &str = "none string short percent percentunit bytes Bps watt kwatt watth kwatth joule celsius hertz rothz ms s m \
+    h d dtdurations dateTimeAsIso dateTimeFromNow bool_yes_no bool_on_off";
+/// Pixels of all columns of Grafana's grid on a screen of 1366, beside the docked menu; and of a table's column by default.
+const PAGE_PIXELS: u64 = 1034;
+const COLUMN_PIXELS: u64 = 150;
+
+static SHIPPED: LazyLock<Vec<Dashboard>> = LazyLock::new(|| Dashboard::shipped().expect("are shipped"));
+/// What the shipped rules record once an hour.
+static HOURLY: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+    let file = RulesFile::shipped("genv-recording.yml").expect("is shipped");
+    let hourly = file.groups.into_iter().filter(|group| group.interval.as_deref() == Some("1h"));
+    hourly.flat_map(|group| group.rules).map(|rule| rule.record).collect()
+});
+
+/// What was found in a dashboard.
+pub(crate) struct Lint<'a> {
+    dashboard: &'a Dashboard,
+    /// Metrics that have a hostname.
+    with_hostname: &'a BTreeSet<String>,
+    /// All rules that were applied.
+    pub(crate) rules: BTreeSet<&'static str>,
+    /// Rules, and what they refuse.
+    pub(crate) faults: Vec<(&'static str, String)>,
+}
+
+impl<'a> Lint<'a> {
+    pub(crate) fn of(dashboard: &'a Dashboard, with_hostname: &'a BTreeSet<String>) -> Self {
+        let mut lint = Self { dashboard, with_hostname, rules: BTreeSet::new(), faults: Vec::new() };
+        lint.whole();
+        lint.variables();
+        for panel in dashboard.panels() {
+            lint.panel(panel);
+        }
+        for panel in dashboard.queried_panels() {
+            lint.queried(panel);
+            lint.links(panel);
+            panel.targets().for_each(|target| lint.target(panel, target));
+        }
+        lint
+    }
+
+    fn want(&mut self, rule: &'static str, holds: bool, place: &str, what: &str) {
+        self.rules.insert(rule);
+        if !holds {
+            self.faults.push((rule, format!("{rule}: {}, {place}: {what}", self.dashboard.title())));
+        }
+    }
+
+    fn whole(&mut self) {
+        let dashboard = self.dashboard;
+        let Dashboard { file, json } = dashboard;
+        self.want("uneditable", json["editable"] == false, "the whole", "an update would undo edits in place");
+        let uid = format!("genv-{file}");
+        let named = dashboard.uid() == uid && !dashboard.title().is_empty() && json["id"].is_null();
+        self.want("uid", named, "the whole", &format!("needs the uid {uid}, a title, and no id of a database"));
+        let is_tagged = |value: &Value| list(&value["tags"]).iter().any(|tag| tag == "genv");
+        let of_all = |link: &&Value| link["type"] == "dashboards" && is_tagged(link);
+        let links: Vec<&Value> = list(&json["links"]).iter().filter(of_all).collect();
+        let linked = is_tagged(json) && links.iter().any(|link| link["keepTime"] == true);
+        self.want("links", linked, "the whole", "needs the tag genv, and a link to all of that tag with keepTime");
+        let offers_all = |of: &Dashboard, name: &str| of.variable(name).map(|own| own.0["includeAll"] == true);
+        let is_lost = |name: &str| SHIPPED.iter().any(|other| offers_all(other, name) == Some(false));
+        let lost = dashboard.variables().iter().any(|own| own.0["includeAll"] == true && is_lost(own.name()));
+        let carried = links.iter().any(|link| link["includeVars"] == true);
+        self.want("links-all", !(lost && carried), "links", "includeVars hands All to a variable of one value");
+        // Grafana mends the rest of a layout.
+        let mut cells = HashSet::new();
+        for panel in list(&json["panels"]) {
+            let [x, y, w, h] = ["x", "y", "w", "h"].map(|key| panel["gridPos"][key].as_u64().unwrap_or(0));
+            let taken = (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y)));
+            let stands = w * h > 0 && x + w <= 24 && taken.filter(|cell| !cells.insert(*cell)).count() == 0;
+            self.want("panel-grid", stands, text(&panel["title"]), "leaves the grid, or overlaps another panel");
+        }
+    }
+
+    fn variables(&mut self) {
+        let dashboard = self.dashboard;
+        let variables = dashboard.variables();
+        let sources = variables.iter().filter(|variable| variable.kind() == "datasource");
+        let sources: Vec<_> = sources.map(|source| (source.name(), source.label(), source.query())).collect();
+        let is_known = sources == [("datasource", "Data source", "prometheus")];
+        self.want("template-datasource", is_known, "datasource", "needs one, labelled 'Data source', of prometheus");
+        let in_order = variables.iter().map(|variable| variable.name()).take(3).eq(["datasource", "job", "hostname"]);
+        self.want("template-order", in_order, "variables", "must begin with datasource, job, hostname");
+        let used = dashboard.queried_panels().flat_map(|panel| names(&panel.0.to_string()));
+        let used: BTreeSet<String> = used.collect();
+        let overview = SHIPPED.iter().find(|other| other.file == "overview");
+        for variable in &variables {
+            self.want("template-unused", used.contains(variable.name()), variable.name(), "is used by no panel");
+            // One host at a time keeps queries small. What is chosen elsewhere must mean the same there: links carry it over.
+            let several = !(dashboard.uid() == ABOUT_ONE_HOST && variable.name() == "hostname");
+            let asked = |of: Variable<'_>| (of.label().to_owned(), of.query().to_owned());
+            let is_same = |of: Variable<'_>| asked(of) == asked(*variable) && (!several || of.0 == variable.0);
+            let json = variable.0;
+            let asks = json["datasource"] == source() && json["refresh"] == 2 && !variable.label().is_empty();
+            let chosen = json["multi"] == several && json["includeAll"] == several;
+            let begins = if several { json["allValue"] == ".+" } else { json["allValue"].is_null() };
+            let begins = begins && variable.current() == if several { "$__all" } else { "" };
+            let alike = overview.and_then(|overview| overview.variable(variable.name())).is_none_or(is_same);
+            let holds = variable.kind() == "datasource" || asks && chosen && begins && alike;
+            let what = "must be as in the Overview, and offer All (.+), and be read anew with the time range (2)";
+            self.want("template-query", holds, variable.name(), what);
+        }
+    }
+
+    fn panel(&mut self, panel: Panel<'_>) {
+        let (title, panels) = (panel.title(), self.dashboard.panels());
+        let alone = |key: &str| panels.iter().filter(|other| other.0[key] == panel.0[key]).count() == 1;
+        self.want("panel-id", panel.0["id"].is_u64() && alone("id"), title, "needs an id of its own");
+        self.want("panel-type", TYPES.contains(&panel.kind()), title, "is of a type that not every Grafana has");
+        let described = !text(&panel.0["description"]).trim().is_empty() && alone("title");
+        let titled = !title.trim().is_empty() && (described || panel.kind() == "row");
+        self.want("panel-title", titled, title, "needs a title of its own and a description");
+        let spanned = panel.0["fieldConfig"]["defaults"]["custom"]["spanNulls"] == true
+            || properties(panel, "custom.spanNulls").into_iter().any(|(_, value)| *value == true);
+        self.want("panel-span-nulls", !spanned, title, "draws lines where no data is");
+        // A letter is 7.5 pixels wide, and the icons beside a title are 80.
+        let fits = 15 * title.chars().count() as u64 + 160 <= 2 * pixels(panel);
+        self.want("panel-title-width", fits, title, "its title is cut on a screen of 1366 pixels");
+    }
+
+    fn queried(&mut self, panel: Panel<'_>) {
+        let (title, defaults) = (panel.title(), &panel.0["fieldConfig"]["defaults"]);
+        let mut sources = panel.targets().map(|target| &target.0["datasource"]);
+        let chosen = panel.0["datasource"] == source() && sources.all(|of| of.is_null() || *of == source());
+        self.want("panel-datasource", chosen, title, "does not use the data source ${datasource} throughout");
+        let is_unit = |unit: &Value| text(unit).starts_with("suffix:") || UNITS.split(' ').any(|known| unit == known);
+        let has_units =
+            is_unit(&defaults["unit"]) && properties(panel, "unit").into_iter().all(|(_, unit)| is_unit(unit));
+        self.want("panel-unit", has_units, title, "has no unit, or one that Grafana does not know");
+        let asks = panel.targets().next().is_some_and(|first| !first.expression().is_empty());
+        self.want("panel-target", asks, title, "asks nothing");
+        // No data never looks like idle, nor like an error of Grafana. In a table the text stands in each empty cell.
+        let is_table = panel.kind() == "table";
+        let no_value = text(&defaults["noValue"]).trim();
+        let told = !no_value.is_empty() || !is_table && !["stat", "gauge", "bargauge"].contains(&panel.kind());
+        self.want("panel-no-value", told, title, "does not say what it means that there is no value: set noValue");
+        self.want("table-no-value", !is_table || no_value.len() <= 10, title, "its noValue stands in each empty cell");
+        let widths: u64 = columns(panel).iter().map(|column| width(panel, column)).sum();
+        self.want("table-width", !is_table || widths <= pixels(panel), title, "is wider than its panel at 1366 pixels");
+        let sorted = list(&panel.0["options"]["sortBy"]).iter().any(|sort| sort["displayName"] == "Severity");
+        let by_word = sorted && panel.0["fieldConfig"].to_string().contains("\"critical\":");
+        self.want("table-severity", !by_word, title, "sorts severities by their letters: map them from numbers");
+        // Grafana merges such states, and shows the threshold's text in their place.
+        let merged = defaults["color"]["mode"] == "thresholds" && !list(&defaults["mappings"]).is_empty();
+        let holds = !merged || panel.kind() != "state-timeline";
+        self.want("timeline-color", holds, title, "maps values and colours them by thresholds: give it a fixed colour");
+    }
+
+    fn links(&mut self, panel: Panel<'_>) {
+        let (dashboard, title, shown) = (self.dashboard, panel.title(), columns(panel));
+        let is_host = dashboard.uid() == ABOUT_ONE_HOST;
+        let links = properties(panel, "links").into_iter();
+        let links = links.flat_map(|(field, links)| list(links).iter().map(move |link| (field, text(&link["url"]))));
+        let links: Vec<(&str, &str)> = links.collect();
+        for (field, url) in &links {
+            let (uid, query) = url.strip_prefix("/d/").and_then(|rest| rest.split_once('?')).unwrap_or_default();
+            let there = |name: &str| SHIPPED.iter().any(|of| of.uid() == uid && of.variable(name).is_some());
+            let chooses = |choice: &str| {
+                let carried = choice.strip_prefix("${").and_then(|rest| rest.strip_suffix(":queryparam}"));
+                let set = choice.strip_prefix("var-").and_then(|rest| rest.split_once('='));
+                let of_column = |value: &str| shown.iter().any(|name| value == format!("${{__data.fields.{name}}}"));
+                carried.is_some_and(|name| there(name) && dashboard.variable(name).is_some())
+                    || set.is_some_and(|(name, value)| there(name) && (value == "${__value.text}" || of_column(value)))
+            };
+            let choices: Vec<&str> = query.split('&').collect();
+            let leads = CARRIED.iter().all(|carried| choices.contains(carried))
+                && choices.iter().all(|choice| CARRIED.contains(choice) || chooses(choice))
+                && (uid != ABOUT_ONE_HOST || is_host || query.contains("var-hostname="));
+            let what = format!("{field} leads nowhere, or loses or invents a choice: {url}");
+            self.want("link-target", leads && there("job"), title, &what);
+        }
+        let host = if is_host { "${hostname:queryparam}" } else { "var-hostname=${__data.fields.Host}" };
+        let wanted = [("Host", ["var-hostname=${__value.text}"; 2]), ("GPU", [host, "var-index=${__value.text}"])];
+        for (field, choices) in wanted {
+            let exempt = OF_ALL_HOSTS.contains(&title) || field == "GPU" && title == WITH_PARTS;
+            let leads = |url: &str| url.starts_with("/d/genv-host?") && choices.iter().all(|one| url.contains(one));
+            let linked = links.iter().any(|(of, url)| *of == field && leads(url));
+            self.want("link-host", exempt || linked || !shown.contains(&field), title, "Host or GPU links to no host");
+        }
+    }
+
+    fn target(&mut self, panel: Panel<'_>, target: Target<'_>) {
+        let place = &format!("{} / {}", panel.name(), target.reference());
+        let same = panel.targets().filter(|other| other.reference() == target.reference()).count();
+        self.want("target-reference", same == 1 && !target.reference().is_empty(), place, "needs a refId of its own");
+        let draws_time = ["heatmap", "state-timeline", "timeseries"].contains(&panel.kind());
+        let one_moment = target.is_instant() && (draws_time || target.0["range"] == true);
+        self.want("target-type", !one_moment, place, "is instant, and range or in a panel that draws time");
+        let parsed = promql::parse(target.expression(), self.dashboard);
+        self.want("target-promql", parsed.is_ok(), place, &format!("{:?}", parsed.as_ref().err()));
+        let Ok(expression) = parsed else { return };
+        for selector in promql::selectors(&expression) {
+            let (metric, function) = (selector.metric(), selector.range_function);
+            let what = &selector.vector.to_string().replace(MARK, "$");
+            self.want("target-job", selector.matches_job(), place, what);
+            // Grafana's linter wants `instance`; here that is the exporter that was asked, which may tell of many hosts.
+            let of_any_host = self.with_hostname.contains(&metric) && !selector.matches_hostname();
+            self.want("target-hostname", !of_any_host, place, what);
+            let has_user = FAMILIES.iter().any(|of| of.name == metric && of.labels.contains(&"username"));
+            self.want("target-username", !has_user || selector.matches_username(), place, what);
+            let increases = matches!(function, Some("rate" | "irate" | "increase"));
+            self.want("target-counter", increases || !metric.ends_with("_total"), place, what);
+            // A sample of an hour lasts five minutes for an instant query.
+            self.want("target-hourly", function.is_some() || !HOURLY.contains(&metric), place, what);
+            // Of a host that is read over SSH there is a collector `ssh`, and there may be more some day.
+            let names_none = selector.vector.matchers.find_matchers("collector").is_empty();
+            self.want("target-collector", names_none, place, what);
+        }
+        promql::visit(&expression, None, &mut |part, function| {
+            let (fixed, zero, twice) = match part {
+                Expr::MatrixSelector(matrix) => (matrix.range != RATE_INTERVAL, false, false),
+                Expr::Subquery(subquery) => (subquery.range != RATE_INTERVAL, false, false),
+                Expr::Binary(of) => {
+                    let zero = promql::is_zero(&of.lhs) || promql::is_zero(&of.rhs);
+                    (false, zero && of.op.id() == token::T_LOR, false)
+                }
+                Expr::Aggregate(of) => {
+                    let sums = [token::T_SUM, token::T_COUNT, token::T_AVG].contains(&of.op.id());
+                    (false, false, sums && promql::is_told_by_targets(&of.expr))
+                }
+                _ => (false, false, false),
+            };
+            let rate = matches!(function, Some("rate" | "irate"));
+            self.want("target-rate", !(rate && fixed), place, "takes a rate over other than $__rate_interval");
+            self.want("target-zero", !zero, place, "says 0 where no data is: write `or 0 * count(…)` of what is known");
+            self.want("target-once", !twice, place, "counts a host twice that is scraped twice");
+        });
+    }
+}
+
+fn source() -> Value {
+    json!({"type": "prometheus", "uid": "${datasource}"})
+}
+
+/// The fields of all overrides that have a property, with its value.
+fn properties<'a>(panel: Panel<'a>, id: &str) -> Vec<(&'a str, &'a Value)> {
+    let of = |field: &'a Value| list(&field["properties"]).iter().map(move |property| (field, property));
+    let all = panel.overrides().iter().flat_map(of).filter(|(_, property)| property["id"] == id);
+    all.map(|(field, property)| (text(&field["matcher"]["options"]), &property["value"])).collect()
+}
+
+fn pixels(panel: Panel<'_>) -> u64 {
+    PAGE_PIXELS * panel.0["gridPos"]["w"].as_u64().unwrap_or(0) / 24
+}
+
+/// The columns that a table shows, as far as it names them.
+fn columns(panel: Panel<'_>) -> BTreeSet<&str> {
+    let organized = panel.transformations().iter().filter(|transformation| transformation["id"] == "organize");
+    let shown = organized.flat_map(|organize| {
+        let [places, renamed, hidden] =
+            ["indexByName", "renameByName", "excludeByName"].map(|key| &organize["options"][key]);
+        let fields = [places, renamed].into_iter().filter_map(Value::as_object).flat_map(|names| names.keys());
+        let fields = fields.filter(move |field| hidden[field.as_str()] != true);
+        fields.map(move |field| renamed[field.as_str()].as_str().unwrap_or(field.as_str()))
+    });
+    shown.collect()
+}
+
+fn width(panel: Panel<'_>, column: &str) -> u64 {
+    let is_match = |pattern: &str| Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(column));
+    let is_of = |field: &str| field == column || field.starts_with('/') && is_match(field.trim_matches('/'));
+    let set = properties(panel, "custom.width").into_iter().rfind(|(field, _)| is_of(field));
+    set.and_then(|(_, width)| width.as_u64()).unwrap_or(COLUMN_PIXELS)
+}
