@@ -299,20 +299,6 @@ mod tests {
     }
 
     #[test]
-    fn help_of_each_command_ends_its_options_with_color() {
-        fn check(command: &mut clap::Command) {
-            let help = command.render_help().to_string();
-            let is_option = |line: &&str| line.trim_start().starts_with('-');
-            let last = help.lines().rfind(is_option);
-            assert!(last.is_none_or(|it| it.contains("--color")), "{help}");
-            command.get_subcommands_mut().for_each(check);
-        }
-        let mut command = Cli::command();
-        command.build();
-        command.get_subcommands_mut().for_each(check);
-    }
-
-    #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
     }
