@@ -215,10 +215,12 @@ mod tests {
     }
 
     #[test]
-    fn message_ids_are_distinct_and_of_the_form_that_the_journal_knows() {
+    fn message_ids_are_distinct_documented_and_of_the_form_that_the_journal_knows() {
+        let page = include_str!("../../docs/enforcement.md");
         let ids: BTreeSet<_> = MESSAGE_IDS.iter().map(|(_, id)| id).collect();
         assert_eq!(ids.len(), MESSAGE_IDS.len());
-        for id in ids {
+        for (event, id) in MESSAGE_IDS {
+            assert!(page.contains(&format!("| `{event}` | `{id}` |\n")), "{event}");
             assert_eq!(id.len(), 32);
             assert!(id.bytes().all(|byte| byte.is_ascii_hexdigit()));
         }

@@ -286,6 +286,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_examples_of_help_texts_are_parsed() {
+        let mut command = command();
+        command.build();
+        let helps = std::iter::once(&command).chain(command.get_subcommands());
+        let helps: Vec<String> = helps.filter_map(|command| Some(command.get_after_help()?.to_string())).collect();
+        let lines = helps.iter().flat_map(|help| help.lines());
+        let examples: Vec<&str> = lines.filter_map(|line| line.strip_prefix("  genv-exporter ")).collect();
+        assert_eq!(examples.len(), 2, "{examples:?}");
+        for example in examples {
+            if let Err(error) = Task::parse(["genv-exporter"].into_iter().chain(example.split_whitespace())) {
+                panic!("{example}: {error}");
+            }
+        }
+    }
+
+    #[test]
     fn a_long_interval_lengthens_the_age_at_which_values_are_withdrawn() {
         let max_age = |arguments: &[&str]| {
             let task = Task::parse(["genv-exporter"].iter().chain(arguments));

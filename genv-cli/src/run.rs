@@ -210,9 +210,23 @@ mod tests {
             (&["exec", "-d", "--", "sleep", "1"], "unexpected argument '-d' found. '--help' lists commands and flags"),
             (&["extend", "-1h"], "unexpected argument '-1' found. '--help' lists commands and flags"),
             (&["exec", "--gpu", "1"], "unexpected argument '--gpu' found. a similar argument exists: '--gpus'"),
+            // An option of another command is no misspelling.
+            (&["detach", "--gpus", "2"], "unexpected argument '--gpus' found. '--help' lists commands and flags"),
+            (&["attach", "--id", "4"], "unexpected argument '--id' found. '--help' lists commands and flags"),
+            (&["exec", "--count", "1"], "unexpected argument '--count' found. '--help' lists commands and flags"),
             (&["snapshot", "more"], "unexpected argument 'more' found. '--help' lists commands and flags"),
         ] {
             assert_eq!(error_of(words), expected);
+        }
+    }
+
+    #[test]
+    fn each_command_that_attaches_has_the_options_that_refusals_name() {
+        for line in ["activate OPTION", "attach OPTION", "exec OPTION -- true", "devices attach --eid a OPTION"] {
+            for option in ["--wait", "-o", "--force", "--index=0"] {
+                let line = format!("genv {}", line.replace("OPTION", option));
+                assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");
+            }
         }
     }
 
@@ -260,18 +274,28 @@ mod tests {
         }
     }
 
+    /// The indented lines at the end of the help of a command and of the commands below it.
+    fn examples(command: &clap::Command) -> Vec<String> {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let lines = help.lines().filter(|line| line.starts_with("  ")).map(str::to_owned);
+        lines.chain(command.get_subcommands().flat_map(examples)).collect()
+    }
+
     #[test]
-    fn help_of_each_command_ends_its_options_with_color() {
-        fn check(command: &mut clap::Command) {
-            let help = command.render_help().to_string();
-            let is_option = |line: &&str| line.trim_start().starts_with('-');
-            let last = help.lines().rfind(is_option);
-            assert!(last.is_none_or(|it| it.contains("--color")), "{help}");
-            command.get_subcommands_mut().for_each(check);
-        }
+    fn the_examples_of_help_texts_are_parsed() {
         let mut command = Cli::command();
         command.build();
-        command.get_subcommands_mut().for_each(check);
+        let lines = examples(&command);
+        assert!(lines.len() > 30, "{lines:?}");
+        for example in lines {
+            // As in `eval "$(genv shell --init)"`, `mkdir -p .genv && genv config --save` and `genv jobs | jq`.
+            let (_, line) = example.rsplit_once("genv ").unwrap_or_else(|| panic!("{example}"));
+            let line = line.split([')', '"', '|']).next().unwrap_or_default();
+            let words = ["genv"].into_iter().chain(line.split_whitespace());
+            if let Err(error) = Cli::try_parse_from(words) {
+                panic!("{example}: {error}");
+            }
+        }
     }
 
     #[test]

@@ -253,30 +253,4 @@ mod tests {
             Request::Follow { interval_seconds: 10.0, changes: false }
         );
     }
-
-    #[test]
-    fn the_lines_in_the_documentation_are_of_this_protocol() {
-        let text = include_str!("../../docs/remote.md");
-        let (mut requests, mut replies) = (0, 0);
-        let snapshot = snapshot();
-        let changes = serde_json::to_string(&Changes::between(&snapshot, &snapshot)).unwrap();
-        let snapshot = serde_json::to_string(&snapshot).unwrap();
-        let quoted = text.split(['`', '\n']).map(str::trim);
-        for json in quoted.filter(|it| it.starts_with("{\"")) {
-            if json.starts_with("{\"genv_remote\"") {
-                serde_json::from_str::<Hello>(json).unwrap();
-            } else if json.starts_with("{\"request\"") {
-                let json = json.replace('…', "null");
-                serde_json::from_str::<Request>(&json).unwrap_or_else(|e| panic!("{json}: {e}"));
-                requests += 1;
-            } else {
-                let json = json.replace(r#""changes":{…}"#, &format!("\"changes\":{changes}"));
-                let json = json.replace("{…}", &snapshot).replace("\"…\"", "\"no\"");
-                let json = json.replace('…', "null");
-                serde_json::from_str::<Reply>(&json).unwrap_or_else(|e| panic!("{json}: {e}"));
-                replies += 1;
-            }
-        }
-        assert_eq!((requests, replies), (5, 5));
-    }
 }

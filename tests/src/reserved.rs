@@ -3,13 +3,8 @@
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::thread;
-use std::time::Duration;
 
 use anyhow::Result;
-
-/// How often a waiting test looks.
-const POLL: Duration = Duration::from_millis(50);
 
 /// A name that is held until the value is dropped or this process ends, by whatever signal: the address of a socket that
 /// has no file.
@@ -29,19 +24,6 @@ impl Reserved {
             Err(error) => Err(error.into()),
         }
     }
-
-    /// Waits for a name as long as others have it. Each of them is a test, which fails where it waits in vain.
-    ///
-    /// # Errors
-    /// As [`Reserved::attempt`].
-    pub fn wait(name: &str) -> Result<Self> {
-        loop {
-            if let Some(reserved) = Self::attempt(name)? {
-                return Ok(reserved);
-            }
-            thread::sleep(POLL);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -54,7 +36,7 @@ mod tests {
         let first = Reserved::attempt(&name)?;
         assert!(first.is_some() && Reserved::attempt(&name)?.is_none());
         drop(first);
-        Reserved::wait(&name)?;
+        assert!(Reserved::attempt(&name)?.is_some());
         Ok(())
     }
 }

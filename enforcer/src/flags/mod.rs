@@ -314,6 +314,27 @@ mod tests {
     }
 
     #[test]
+    fn the_examples_of_help_texts_are_parsed() {
+        let mut command = CommandLine::command();
+        command.build();
+        let helps = std::iter::once(&command).chain(command.get_subcommands());
+        let helps: Vec<String> = helps.filter_map(|command| Some(command.get_after_help()?.to_string())).collect();
+        let lines = helps.iter().flat_map(|help| help.lines()).filter(|line| line.starts_with("  "));
+        let examples: Vec<&str> = lines.filter_map(|line| Some(line.split_once("genv-enforcer ")?.1)).collect();
+        assert!(examples.len() > 8, "{examples:?}");
+        for example in examples {
+            let parts = example.split('\'').enumerate();
+            let words = parts.flat_map(|(number, part)| {
+                let is_quoted = number % 2 == 1;
+                if is_quoted { vec![part] } else { part.split_whitespace().collect() }
+            });
+            if let Err(error) = CommandLine::try_parse_from(std::iter::once("genv-enforcer").chain(words)) {
+                panic!("{example}: {error}");
+            }
+        }
+    }
+
+    #[test]
     fn promise_04_without_rules_nothing_is_guessed() {
         assert!(run(&[]).unwrap().source().is_none());
         assert!(run(&["--interval=5"]).unwrap().source().is_none());

@@ -88,13 +88,6 @@ fn a_wrong_environment_variable_is_wrong_usage() {
 }
 
 #[test]
-fn the_help_begins_with_a_verb_and_shows_an_example() {
-    let (code, help) = exporter(&["--help"]);
-    assert_eq!(code, 0);
-    insta::assert_snapshot!(help);
-}
-
-#[test]
 fn the_version_has_revision_and_compiler() {
     let (code, version) = exporter(&["--version"]);
     assert_eq!(code, 0);

@@ -320,11 +320,3 @@ fn grafana_is_set_up_as_in_docker_compose() {
     assert_eq!(of_compose.remove(anonymous).as_deref(), Some("true"));
     assert_eq!(settings, of_compose);
 }
-
-#[test]
-fn the_help_of_publish_shows_an_example() {
-    let mut command = Command::cargo_bin("genv-exporter").unwrap();
-    let output = command.args(["publish", "--help"]).output().unwrap();
-    assert!(output.status.success());
-    insta::assert_snapshot!(String::from_utf8(output.stdout).unwrap());
-}

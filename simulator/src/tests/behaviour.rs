@@ -63,6 +63,16 @@ fn a_device_at_its_slowdown_temperature_is_throttled_and_one_without_load_idle()
 }
 
 #[test]
+fn a_device_is_throttled_for_every_reason_that_is_named() {
+    for reason in ThrottleReason::ALL {
+        let text = format!("version: 1\nhosts: [{{devices: [{{throttled: [{}]}}]}}]", reason.name());
+        let scenario = engine(&text).scenario();
+        let device = scenario.hosts[0].at(at(1.0)).device(0).unwrap();
+        assert_eq!(device.measured().throttle_reasons & !ThrottleReason::IDLE_BIT, reason.bit());
+    }
+}
+
+#[test]
 fn faults_hold_for_their_time() {
     let scenario = engine(documented_example()).scenario();
     let host = |minutes: f64| scenario.hosts[0].at(at(minutes * 60.0));

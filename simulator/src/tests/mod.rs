@@ -1,7 +1,6 @@
 //! What scenarios mean, and how damaged ones are refused.
 
 mod behaviour;
-mod documentation;
 mod properties;
 mod refusals;
 
@@ -9,10 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 
-const DOCUMENTATION: &str = include_str!("../../../docs/scenario.md");
-
+/// The example of docs/scenario.md.
 fn documented_example() -> &'static str {
-    let (_, rest) = DOCUMENTATION.split_once("```yaml\n").unwrap();
+    let (_, rest) = include_str!("../../../docs/scenario.md").split_once("```yaml\n").unwrap();
     rest.split_once("```").unwrap().0
 }
 

@@ -7,7 +7,6 @@ mod damaged;
 mod detached;
 mod devices;
 mod hindered;
-mod hints;
 mod jobs;
 mod leases;
 mod members;

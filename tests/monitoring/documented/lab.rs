@@ -1,4 +1,4 @@
-//! A user's shell on a machine with eight GPUs: the place `lab`, in bash, zsh and fish, and what the pages tell in passing.
+//! A user's shell on a machine with eight GPUs: the place `lab`, in bash, zsh and fish.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -23,13 +23,13 @@ const DEVICES: &str = "{name: NVIDIA A100-SXM4-40GB, count: 8, memory: 40gi}";
 const TRAIN: &str = "import os\nprint('training on', os.environ['CUDA_VISIBLE_DEVICES'])\n";
 
 /// A user's home and programs, and genv's state, all new.
-pub(crate) struct Lab {
+struct Lab {
     folder: TempDir,
     simulation: Simulation,
 }
 
 impl Lab {
-    pub(crate) fn new() -> Result<Self> {
+    fn new() -> Result<Self> {
         // Beside the programs, so that they need no copy.
         let folder = tempfile::tempdir_in(tools::build_folder())?;
         let lab =
@@ -43,7 +43,6 @@ impl Lab {
         for name in ["nvidia-smi", "docker", "podman"] {
             put(&program("genv-shim")?, &shims.join(name))?;
         }
-        symlink(installed("python3"), lab.at("bin/python"))?;
         for (tool, name, called) in [
             ("nvidia-smi-550", "nvidia-smi", "nvidia-smi"),
             ("prometheus-3", "prometheus", "prometheus"),
@@ -87,18 +86,15 @@ impl Lab {
         command
     }
 
-    pub(crate) fn session(&self, shell: Shell) -> Result<Session> {
+    fn session(&self, shell: Shell) -> Result<Session> {
         Session::start(self.command(&installed(shell.name())), shell)
     }
 
     /// Lays out the files that a page takes for granted.
-    pub(crate) fn lay_out(&self, text: &str) -> Result<()> {
+    fn lay_out(&self, text: &str) -> Result<()> {
         let write = |name: &str, text: &str| fs::write(self.project().join(name), text);
         fs::create_dir(self.at("enforcer"))?;
-        for name in ["train.py", "benchmark.py"] {
-            write(name, TRAIN)?;
-        }
-        write("hosts", "gpu[01-03]\n")?;
+        write("train.py", TRAIN)?;
         for (section, rules, tests) in [
             ("## A first policy", "policy.yaml", "policy_test.yaml"),
             ("## Tests of rules", "enforcer.yaml", "rules_test.yaml"),
@@ -163,7 +159,6 @@ fn documented_yaml(section: &str) -> Result<[String; 2]> {
 
 #[test]
 fn every_command_for_a_users_shell_does_what_the_page_says() -> Result<()> {
-    let _alone = crate::documented::alone()?;
     let shells = [(Place::Lab, Shell::Bash), (Place::LabZsh, Shell::Zsh), (Place::LabFish, Shell::Fish)];
     for (place, shell) in shells {
         Page::each_with(place, |page| {

@@ -1,4 +1,4 @@
-//! The first of README's two commands; the second is what runs this.
+//! What pages tell to type in the source folder: the place `source`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,26 +6,33 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::docker::repository;
-use genv_tests::documentation::{PORT_HERE, Page, Place};
-use genv_tests::http;
+use genv_tests::documentation::{Page, Place};
+use genv_tests::http::{self, free_port};
 use genv_tests::metrics::Scrape;
 use genv_tests::patience::{ended, until};
 use genv_tests::process::{program, signal, write_script};
 use rustix::process::Signal;
 
+/// The commands. The first is run here, the second runs this, and the suite packages needs the third.
+const COMMANDS: [&str; 3] = ["scripts/run", "scripts/test", "scripts/package"];
+
 /// What cargo is asked to build. It takes minutes; the same program is built already, without optimization.
 const BUILD: &str = "build --release --locked --package genv-exporter --manifest-path";
 
 #[test]
-fn scripts_run_serves_on_the_address_that_readme_tells() -> Result<()> {
-    let _alone = crate::documented::alone()?;
-    let pages = Page::all()?;
-    let mut lines = pages.iter().flat_map(|page| page.typed(Place::Source));
-    let port = *PORT_HERE;
-    let url = format!("http://127.0.0.1:{port}/metrics");
-    let documented = lines.any(|it| it.text.starts_with("scripts/run ") && it.text.contains(&url));
-    ensure!(documented, "no page says that scripts/run serves {url}");
+fn every_command_for_the_source_folder_is_run() -> Result<()> {
+    for page in Page::all()? {
+        for line in page.typed(Place::Source) {
+            let command = line.text.split('#').next().unwrap_or_default().trim();
+            ensure!(COMMANDS.contains(&command), "{}: no test runs it", page.place_of(&line));
+        }
+    }
+    Ok(())
+}
 
+#[test]
+fn scripts_run_builds_the_exporter_and_serves() -> Result<()> {
+    let port = free_port()?;
     let folder = tempfile::tempdir()?;
     let asked = folder.path().join("asked");
     fs::create_dir_all(folder.path().join("release"))?;

@@ -1,19 +1,15 @@
-//! The command lines that README.md, CONTRIBUTING.md and docs/ tell people to type, and where they type them.
+//! The blocks of commands of README.md, CONTRIBUTING.md and docs/, and where people type them.
 
-pub mod examples;
-pub mod passing;
 mod shown;
-pub mod synopsis;
 
 use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result, ensure};
-use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag, TagEnd};
 use regex::Regex;
 
-use self::passing::Passing;
 use self::shown::prints;
 use crate::http::free_port;
 use crate::session::Session;
@@ -21,13 +17,12 @@ use crate::session::Session;
 /// The port of genv-exporter in the pages.
 pub const EXPORTER_PORT: u16 = 9820;
 
-/// The port that replaces genv-exporter's port when pages and help texts are run: another program may hold
+/// The port that replaces genv-exporter's port when pages are run: another program may hold
 /// [`EXPORTER_PORT`], as the first of README's two commands does.
 pub static PORT_HERE: LazyLock<u16> = LazyLock::new(|| free_port().expect("a free port"));
 
-/// A text of a page or help with [`PORT_HERE`].
-#[must_use]
-pub fn with_port_here(text: &str) -> String {
+/// The text of a page with [`PORT_HERE`].
+fn with_port_here(text: &str) -> String {
     text.replace(&EXPORTER_PORT.to_string(), &PORT_HERE.to_string())
 }
 
@@ -83,8 +78,6 @@ pub struct Page {
     pub name: String,
     /// All of it, in Markdown.
     pub text: String,
-    /// What its sentences have to be typed, and where.
-    passing: Vec<(Place, Line)>,
 }
 
 /// A block of code of a page.
@@ -109,7 +102,7 @@ pub struct Line {
     pub text: String,
 }
 
-/// The commands of a block, or of all sentences of a page, and what the page shows of their output.
+/// The commands of a block, and what the page shows of their output.
 #[derive(Debug)]
 pub struct Run {
     /// One after the other.
@@ -128,15 +121,6 @@ impl Page {
     }
 
     fn read(adapt: fn(&str) -> String) -> Result<Vec<Self>> {
-        let mut pages = Self::texts(adapt)?;
-        let passing = Passing::beside(&pages);
-        for page in &mut pages {
-            page.passing = passing.lines(page);
-        }
-        Ok(pages)
-    }
-
-    fn texts(adapt: fn(&str) -> String) -> Result<Vec<Self>> {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut names = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
         for entry in fs::read_dir(repository.join("docs"))? {
@@ -150,7 +134,7 @@ impl Page {
         let read = |name: String| {
             let text = fs::read_to_string(repository.join(&name));
             let text = adapt(&text.with_context(|| name.clone())?);
-            Ok(Self { name, text, passing: Vec::new() })
+            Ok(Self { name, text })
         };
         names.into_iter().map(read).collect()
     }
@@ -171,29 +155,6 @@ impl Page {
         Ok(())
     }
 
-    /// Judges the inline code of all pages that is `meant`: `fault` tells what is wrong with a piece of it, if anything.
-    ///
-    /// # Errors
-    /// A page cannot be read, something is wrong: all that is; or hardly anything is meant: fewer than `least` pieces.
-    pub fn judge_spans(
-        least: usize,
-        meant: impl Fn(&str) -> bool,
-        mut fault: impl FnMut(&Self, &str) -> Result<Option<String>>,
-    ) -> Result<()> {
-        let (mut faults, mut judged) = (Vec::new(), 0);
-        for page in Self::all()? {
-            for span in page.spans().iter().filter(|span| meant(&span.text)) {
-                judged += 1;
-                let at = page.place_of(span);
-                let found = fault(&page, &span.text).with_context(|| at.clone())?;
-                faults.extend(found.map(|fault| format!("{at}: {fault}")));
-            }
-        }
-        ensure!(faults.is_empty(), "{}", faults.join("\n"));
-        ensure!(judged >= least, "only {judged} of at least {least}");
-        Ok(())
-    }
-
     /// Where a line stands, and what it is: how faults are told.
     #[must_use]
     pub fn place_of(&self, line: &Line) -> String {
@@ -205,7 +166,7 @@ impl Page {
     pub fn blocks(&self) -> Vec<Block> {
         let mut blocks: Vec<Block> = Vec::new();
         let mut inside = false;
-        for (event, range) in self.events() {
+        for (event, range) in Parser::new(&self.text).into_offset_iter() {
             match event {
                 Event::Start(Tag::CodeBlock(kind)) => {
                     inside = true;
@@ -231,17 +192,7 @@ impl Page {
         blocks
     }
 
-    /// Its inline code, each with the line on which it stands.
-    #[must_use]
-    pub fn spans(&self) -> Vec<Line> {
-        let spans = self.events().filter_map(|(event, range)| match event {
-            Event::Code(text) => Some(Line { number: self.line(range.start), text: text.into_string() }),
-            _ => None,
-        });
-        spans.collect()
-    }
-
-    /// What is typed in one place, in the order of the page; behind the blocks, what the sentences have.
+    /// What is typed in one place, in the order of the page.
     #[must_use]
     pub fn runs(&self, place: Place) -> Vec<Run> {
         let blocks = self.blocks();
@@ -254,10 +205,7 @@ impl Page {
                 shown: next.filter(|next| next.info == "console").map(|next| next.text.clone()),
             }
         };
-        let passing = self.passing.iter().filter(|(at, _)| *at == place);
-        let passing: Vec<Line> = passing.map(|(_, line)| line.clone()).collect();
-        let passing = (!passing.is_empty()).then_some(Run { lines: passing, shown: None });
-        typed.map(run).chain(passing).collect()
+        typed.map(run).collect()
     }
 
     /// The lines of [`Page::runs`].
@@ -291,10 +239,6 @@ impl Page {
             }
         }
         session.finish().with_context(|| self.name.clone())
-    }
-
-    fn events(&self) -> impl Iterator<Item = (Event<'_>, std::ops::Range<usize>)> {
-        Parser::new_ext(&self.text, Options::ENABLE_TABLES).into_offset_iter()
     }
 
     fn line(&self, offset: usize) -> usize {
@@ -349,8 +293,8 @@ impl Block {
 mod tests {
     use super::*;
 
-    pub(super) fn page(text: &str) -> Page {
-        Page { name: "page.md".to_owned(), text: text.to_owned(), passing: Vec::new() }
+    fn page(text: &str) -> Page {
+        Page { name: "page.md".to_owned(), text: text.to_owned() }
     }
 
     #[test]
@@ -373,12 +317,5 @@ mod tests {
             let block = &page.blocks()[0];
             assert!(block.is_commands() && block.places().is_empty(), "{info}");
         }
-    }
-
-    #[test]
-    fn inline_code_is_found_in_tables_without_their_escapes() {
-        let page = page("| a |\n|---|\n| `b [c \\| d]` |\n");
-        let span = Line { number: 3, text: "b [c | d]".to_owned() };
-        assert_eq!(page.spans(), [span]);
     }
 }

@@ -167,6 +167,17 @@ fn promise_04_the_least_configuration_is_dry_run_with_the_standard_breaker_and_n
 }
 
 #[test]
+fn a_rule_that_names_its_kind_alone_has_the_documented_defaults() {
+    let config = config("version: 1\nrules: [{kind: idle}, {kind: max-memory-per-user, limit: 1gi}]\n");
+    let idle = &config.rules[0];
+    assert_eq!((idle.action, idle.grace, idle.processes), (Action::Report, MINUTE, DetachedProcesses::Terminate));
+    assert_eq!(idle.kind, Idle { below: 0.05, over: 120 * MINUTE, only_if_free_devices_below: None }.into());
+    let memory = MaxMemoryPerUser { limits: limit_for_all(1 << 30), per: MemoryPer::Device, scope: Scope::Host };
+    assert_eq!(config.rules[1].kind, memory.into());
+    assert_eq!(OutsideSchedule::default(), OutsideSchedule::Pause);
+}
+
+#[test]
 fn the_hash_is_of_the_files_bytes() {
     let one = config("version: 1\n");
     // sha256sum of the same bytes.

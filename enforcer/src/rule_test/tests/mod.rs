@@ -1,6 +1,5 @@
 //! Tests of tests of rules.
 
-mod documentation;
 mod expectations;
 mod kinds;
 mod meaning;
