@@ -103,7 +103,8 @@ impl<'a> Attributor<'a> {
         let facts = match self.table.processes.get(&pid) {
             Some(ProcessRead::Present(facts)) => facts,
             Some(ProcessRead::Unreadable) => return unknown(reason::UNREADABLE),
-            Some(ProcessRead::Vanished) | None => return unknown(reason::VANISHED),
+            Some(ProcessRead::Vanished) => return unknown(reason::VANISHED),
+            None => return unknown(reason::NOT_READ),
         };
         self.judge(pid, facts)
     }

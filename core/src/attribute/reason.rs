@@ -8,6 +8,8 @@ pub const NO_SUCH_ENVIRONMENT: &str = "no_such_environment";
 pub const OTHER_USERS_ENVIRONMENT: &str = "other_users_environment";
 /// Unknown: the process ended before it was read.
 pub const VANISHED: &str = "vanished";
+/// Unknown: it was not read in time, or the device listed it after the last read.
+pub const NOT_READ: &str = "not_read";
 /// Unknown: this program may not read the process (`hidepid`).
 pub const UNREADABLE: &str = "unreadable";
 /// Unknown: its environ may not be read.

@@ -21,7 +21,7 @@ use crate::state::{EnvironmentState, LeftOut, State};
 #[serde(deny_unknown_fields)]
 struct Case {
     case: String,
-    /// `vanished`, `unreadable`, or absent for a process that is present.
+    /// `vanished`, `unreadable`, `never` for a process that is not in the table, or absent for one that is present.
     #[serde(default)]
     read: Option<String>,
     /// The eid claimed; absent if the environ names none.
@@ -127,7 +127,7 @@ fn facts(case: &Case) -> ProcessFacts {
 fn table(case: &Case) -> ProcessTable {
     let mut table = ProcessTable::default();
     let present = match case.read.as_deref() {
-        Some("vanished") => ProcessRead::Vanished,
+        Some("vanished" | "never") => ProcessRead::Vanished,
         Some("unreadable") => ProcessRead::Unreadable,
         Some(other) => panic!("{other} is no outcome of reading"),
         None => ProcessRead::Present(facts(case)),
@@ -164,7 +164,9 @@ fn table(case: &Case) -> ProcessTable {
     if let Some(lineage) = table.lineage.get_mut(&PID) {
         lineage.uid = case.uid;
     }
-    table.processes.insert(PID, present);
+    if case.read.as_deref() != Some("never") {
+        table.processes.insert(PID, present);
+    }
     table
 }
 

@@ -1,5 +1,6 @@
 //! `--wait`: first come, first served.
 
+use std::fs::File;
 use std::io::pipe;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -12,6 +13,7 @@ use genv_tests::patience::{Lines, ended, output, until};
 use genv_tests::process::{Sleeper, signal};
 use genv_tests::shell::{Account, Shell};
 use genv_tests::state::{self, Environment};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -320,6 +322,27 @@ fn who_attaches_an_environment_from_outside_passes_nobody_either() -> Result<()>
     Ok(())
 }
 
+/// Stops a process that asks again and again whether it is its turn, at a moment when it does not hold the state's lock:
+/// the others would give up waiting for the lock.
+fn stop_without_the_lock(account: &Account, pid: u32, way: Signal) -> Result<()> {
+    let lock = File::open(account.state().join("genv.lock"))?;
+    until("it has stopped without the lock", || {
+        signal(pid, way)?;
+        until("it has stopped", || Ok(std::fs::read_to_string(format!("/proc/{pid}/stat"))?.contains(") T ")))?;
+        // Others hold it for a moment.
+        let is_free = (0..50).any(|_| {
+            thread::sleep(Duration::from_millis(10));
+            flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+        });
+        if is_free {
+            flock(&lock, FlockOperation::Unlock)?;
+        } else {
+            signal(pid, Signal::CONT)?;
+        }
+        Ok(is_free)
+    })
+}
+
 #[test]
 fn who_dies_is_interrupted_or_stops_is_passed() -> Result<()> {
     for way in [
@@ -331,7 +354,11 @@ fn who_dies_is_interrupted_or_stops_is_passed() -> Result<()> {
     ] {
         let account = Account::new()?;
         let (_holder, mut large, small) = queue(&account)?;
-        signal(large.child.id(), way)?;
+        if way == Signal::STOP || way == Signal::TSTP {
+            stop_without_the_lock(&account, large.child.id(), way)?;
+        } else {
+            signal(large.child.id(), way)?;
+        }
         // Whoever ended is a zombie as long as nobody has asked how.
         small.runs().with_context(|| format!("{way:?}"))?;
         ensure!(queue_is_empty(&account)?, "{way:?}");

@@ -136,25 +136,34 @@ fn is_share(ratio: Option<f64>) -> bool {
     ratio.is_none_or(|ratio| (0.0..=1.0).contains(&ratio))
 }
 
-/// Judges answers; remembers the installed memory of each device.
+/// Judges answers.
 #[derive(Default)]
-struct Judge(BTreeMap<DeviceIndex, u128>);
+struct Judge {
+    /// The installed memory of each device that showed it.
+    installed: BTreeMap<DeviceIndex, u128>,
+    /// Whether the last answer of a whole GPU had possible memory.
+    parent_memory_possible: bool,
+}
 
 impl Judge {
     fn judge(&mut self, index: DeviceIndex, answer: &Answer) -> Support {
         let own = &answer.measurements;
         let parent = DeviceIndex::gpu(index.gpu);
-        let most = if index == parent { MOST } else { *self.0.get(&parent).unwrap_or(&MOST) };
+        let of_unknown_parent = if self.parent_memory_possible { MOST } else { 0 };
+        let most = if index == parent { MOST } else { *self.installed.get(&parent).unwrap_or(&of_unknown_parent) };
         let mut memory_possible = true;
         if let Some(memory) = own.memory {
             let [total, used, free] = [memory.total_bytes, memory.used_bytes, memory.free_bytes].map(u128::from);
             let reserved = u128::from(memory.reserved_bytes.unwrap_or(0));
             memory_possible = total > 0 && total <= most && used + free <= total && reserved <= total;
             if memory_possible {
-                self.0.insert(index, total);
+                self.installed.insert(index, total);
             }
         }
-        let installed = *self.0.get(&index).unwrap_or(&most);
+        if index == parent {
+            self.parent_memory_possible = memory_possible;
+        }
+        let installed = *self.installed.get(&index).unwrap_or(&most);
         let used = own.memory.map_or(installed, |memory| u128::from(memory.used_bytes));
         let mut list = answer.processes.is_some();
         let mut sum = 0;
