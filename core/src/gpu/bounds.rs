@@ -168,7 +168,9 @@ impl DeviceReadings {
         self.memory_total_bytes = credible.map(|memory| memory.total_bytes).or(self.memory_total_bytes);
         let limit_holds = |watts: f64| watts > 0.0 && watts <= MOST_WATTS;
         // Before any removal.
-        let limit_is_impossible = device.measurements.power_limit_watts.is_some_and(|watts| !limit_holds(watts));
+        // Drivers answer 0 where there is no limit.
+        let limit_is_impossible =
+            device.measurements.power_limit_watts.is_some_and(|watts| watts != 0.0 && !limit_holds(watts));
         let doubts = Doubts::of(device, self.memory_total_bytes.unwrap_or(most_bytes), memory_holds);
 
         let DeviceMeasurements {

@@ -260,7 +260,7 @@ fn an_impossible_limit_allows_no_more_than_the_limit_before() {
         energy_joules: Some(joules),
         ..DeviceMeasurements::default()
     };
-    for impossible in [0.0, 30_001.0, f64::NAN] {
+    for impossible in [-1.0, 30_001.0, f64::NAN] {
         // No limit is known from before.
         let mut bounds = Bounds::default();
         apply(&mut bounds, device(drawn(None, 1e8)), 0.0);
@@ -275,6 +275,8 @@ fn an_impossible_limit_allows_no_more_than_the_limit_before() {
         assert_eq!(readings, ["power_limit"]);
         assert_eq!(apply(&mut bounds, device(drawn(Some(impossible), 1e8 + 2e5)), 20.0).1, ["power_limit", "energy"]);
     }
+    // No limit.
+    assert_eq!(apply(&mut Bounds::default(), device(drawn(Some(0.0), 1e8)), 0.0).1, ["power_limit"]);
 }
 
 #[test]
