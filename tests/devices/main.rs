@@ -4,4 +4,3 @@ mod attribution;
 mod faults;
 mod nvidia_smi;
 mod nvml_source;
-mod processes;

@@ -11,7 +11,6 @@ use std::process::{Child, Command, Stdio};
 use genv_core::attribute::{Attributor, live_environments};
 use genv_core::proc::{Claim, MissingEvidence, ProcReader, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource};
 use genv_core::state::{EnvironmentState, State, StateDirectory, StateSource};
-use genv_tests::changed_user::ChangedUser;
 use genv_tests::enforcer::sleeper_of;
 use genv_tests::process::Sleeper;
 use genv_tests::root::{FIRST_UID, apart, own_mounts, require_root};
@@ -76,95 +75,6 @@ fn answer(reader: &mut ProcReader, state: &State, pid: u32) -> String {
     let table = reader.read(&request(&[pid], members));
     let environments = live_environments(state, &table);
     format!("{:?}", Attributor::new(state, &environments, true, &table).attribute(pid))
-}
-
-#[test]
-fn a_claim_counts_for_the_environments_own_user() {
-    require_root();
-    let member = process_of(STRANGER);
-    let other = process_of(STRANGER + 1);
-    let state = state(member.pid());
-    let mut reader = ProcReader::new();
-    let own = process_of(STRANGER);
-    assert_eq!(answer(&mut reader, &state, own.pid()), r#"Environment { eid: "E" }"#);
-    assert_eq!(answer(&mut reader, &state, other.pid()), r#"Outside { reason: "other_users_environment" }"#);
-    assert_eq!(reader.username(STRANGER), "uid:54321");
-}
-
-#[test]
-fn a_record_makes_no_member_of_another_users_process() {
-    require_root();
-    let other = sleeper_of(STRANGER + 1, &[("A", "1")]).unwrap();
-    let below = ChangedUser::start(STRANGER + 1, STRANGER, &[("A", "1")]).unwrap();
-    let outside = r#"Outside { reason: "no_claim" }"#;
-    let mut reader = ProcReader::new();
-    let mut lists = |listed: u32, uid: u32, asked: u32| {
-        let mut state = state(listed);
-        state.environments[0].uid = uid;
-        let table = reader.read(&request(&[asked], &[listed]));
-        let live = live_environments(&state, &table);
-        assert_eq!(live.len(), 1, "what is disputed does not end");
-        answer(&mut reader, &state, asked)
-    };
-    for uid in [STRANGER, 0] {
-        assert_eq!(lists(1, uid, other.pid()), outside);
-        assert_eq!(lists(1, uid, below.child()), outside);
-    }
-    assert_eq!(lists(other.pid(), STRANGER, other.pid()), outside);
-    assert_eq!(lists(below.pid(), STRANGER, below.child()), outside);
-    let own = r#"Environment { eid: "E" }"#;
-    assert_eq!(lists(other.pid(), STRANGER + 1, other.pid()), own);
-}
-
-#[test]
-fn a_record_that_names_another_user_makes_those_who_claim_it_unknown() {
-    require_root();
-    // It was another user's before this user wrote its own uid into it.
-    let below = ChangedUser::start(STRANGER + 1, STRANGER + 1, &[("GENV_ENVIRONMENT_ID", "E")]);
-    let below = below.unwrap();
-    let state = state(below.pid());
-    let mut reader = ProcReader::new();
-    for pid in [below.pid(), below.child()] {
-        assert_eq!(answer(&mut reader, &state, pid), r#"Unknown { reason: "membership_contradicted" }"#);
-    }
-}
-
-#[test]
-fn a_process_below_a_member_that_runs_as_another_user_is_unknown() {
-    require_root();
-    let mut reader = ProcReader::new();
-    for environment in [("A", "1"), ("GENV_ENVIRONMENT_ID", "E"), ("GENV_ENVIRONMENT_ID", "no")] {
-        for user in [0, STRANGER + 1] {
-            let below = ChangedUser::start(STRANGER, user, &[environment]).unwrap();
-            // From memory, too.
-            for _ in 0..2 {
-                assert_eq!(
-                    answer(&mut reader, &state(below.pid()), below.child()),
-                    r#"Unknown { reason: "user_changed" }"#
-                );
-            }
-        }
-    }
-    let same = ChangedUser::start(STRANGER, STRANGER, &[("A", "1")]).unwrap();
-    assert_eq!(answer(&mut reader, &state(same.pid()), same.child()), r#"Environment { eid: "E" }"#);
-}
-
-#[test]
-fn a_process_with_the_rights_of_another_user_is_unknown() {
-    require_root();
-    let mut reader = ProcReader::new();
-    for environment in [("A", "1"), ("GENV_ENVIRONMENT_ID", "E")] {
-        for (effective, real) in [(0, STRANGER), (STRANGER, 0), (STRANGER + 1, STRANGER)] {
-            let setuid = ChangedUser::with_real_user(STRANGER, effective, real, &[environment]);
-            let setuid = setuid.unwrap();
-            for member in [setuid.pid(), setuid.child(), 1] {
-                assert_eq!(
-                    answer(&mut reader, &state(member), setuid.child()),
-                    r#"Unknown { reason: "users_differ" }"#
-                );
-            }
-        }
-    }
 }
 
 /// Ends with the value, having its input closed.

@@ -82,8 +82,7 @@ impl Simulation {
         command
             .env("LD_LIBRARY_PATH", self.library_folder())
             .env("GENV_SCENARIO", self.scenario())
-            .envs([DRIVER_PATIENCE])
-            .env_remove("GENV_SCENARIO_HOST");
+            .envs([DRIVER_PATIENCE]);
         command
     }
 }

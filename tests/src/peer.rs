@@ -132,18 +132,12 @@ impl Peer {
     /// It never answers.
     pub fn monitor(&self) -> Result<Monitor> {
         let port = free_port()?;
-        Monitor::start(&mut self.monitor_command(port), port, self.folder.path())
-    }
-
-    /// The command that [`Peer::monitor`] runs.
-    #[must_use]
-    pub fn monitor_command(&self, port: u16) -> Command {
         let mut command = self.command(&self.venv.join("bin/genv").to_string_lossy());
         command
             .args(["monitor", "--interval", "1", "--port", &port.to_string()])
             .arg("--config-dir")
             .arg(self.folder.path().join("metrics"));
-        command
+        Monitor::start(&mut command, port, self.folder.path())
     }
 
     /// A folder of its own.
@@ -240,12 +234,6 @@ impl Monitor {
         until("genv monitor answers", || Ok(http::get(port, "/metrics").is_ok()))
             .with_context(|| std::fs::read_to_string(&path).unwrap_or_default())?;
         Ok(Self { child, port })
-    }
-
-    /// Its pid.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child.id()
     }
 
     /// Its port on 127.0.0.1.

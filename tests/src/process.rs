@@ -94,22 +94,6 @@ pub fn anonymous_bytes(pid: u32) -> Result<u64> {
     status_kibibytes(pid, "RssAnon:").map(|kibibytes| kibibytes * 1024)
 }
 
-/// CPU time that a process has used so far, in seconds: its threads' by `/proc/PID/task/TID/schedstat`, and that of
-/// the children that it has waited for (`cutime` and `cstime` of `/proc/PID/stat`).
-///
-/// # Errors
-/// There is no such process.
-pub fn cpu_seconds(pid: u32) -> Result<f64> {
-    let mut seconds = 0.0;
-    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let schedstat = fs::read_to_string(task?.path().join("schedstat"))?;
-        let nanoseconds = schedstat.split(' ').next().context("no schedstat")?;
-        seconds += nanoseconds.parse::<f64>()? / 1e9;
-    }
-    let ticks = stat_field(pid, 16)? + stat_field(pid, 17)?;
-    Ok(seconds + ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
-}
-
 /// CPU time of a process so far, in seconds, with threads and children that have ended, and of all that it started and
 /// that still runs. Of each process it is cut off to a clock tick.
 ///

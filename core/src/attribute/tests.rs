@@ -285,6 +285,8 @@ fn an_environment_lives_by_a_member_of_its_own_time_a_kernel_or_a_hidden_member(
             environment("reused", 1000, &[30]),
             environment("kernel", 1, &[]),
             environment("hidden", 1, &[40]),
+            // Another user's process: the record is disputed, and what is disputed does not end.
+            environment("disputed", 2000, &[10]),
         ],
         ..State::default()
     };
@@ -295,12 +297,12 @@ fn an_environment_lives_by_a_member_of_its_own_time_a_kernel_or_a_hidden_member(
     table.hidden.insert(40);
 
     let live = live_environments(&state, &table);
-    assert_eq!(eids(&live), ["member", "kernel", "hidden"]);
+    assert_eq!(eids(&live), ["member", "kernel", "hidden", "disputed"]);
     let member = Member { pid: 10, start_time_ticks: 999_900 };
     assert_eq!(live[0].members, [member]);
 
     state.written_timestamp_seconds = None;
-    assert_eq!(eids(&live_environments(&state, &table)), ["member", "reused", "kernel", "hidden"]);
+    assert_eq!(eids(&live_environments(&state, &table)), ["member", "reused", "kernel", "hidden", "disputed"]);
 }
 
 #[test]

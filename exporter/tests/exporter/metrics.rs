@@ -168,6 +168,23 @@ fn a_device_is_available_only_if_it_is_known_to_be_unused() {
 }
 
 #[test]
+fn no_process_is_counted_for_the_holder_of_a_lost_device_nor_while_all_are_lost() {
+    // GPU 2, which alice's environment e1 holds, is lost.
+    let mut lost = snapshot();
+    let shown = families(vec![host(lost.clone())]);
+    assert_eq!(value(&shown, "genv_environment_processes", &[("eid", "e1")]), None);
+    assert_eq!(value(&shown, "genv_environment_processes", &[("eid", "e2")]), Some(0.0));
+    assert_eq!(value(&shown, "genv_user_processes", &[("username", "alice")]), None);
+    for device in &mut lost.devices {
+        (device.up, device.processes_measured) = (false, false);
+    }
+    let shown = families(vec![host(lost)]);
+    for name in ["genv_processes", "genv_users", "genv_user_processes", "genv_environment_processes"] {
+        assert!(shown.iter().all(|family| family.name != name), "{name}");
+    }
+}
+
+#[test]
 fn a_name_that_two_uids_share_is_one_user() {
     let mut snapshot = snapshot();
     measure_all_processes(&mut snapshot);

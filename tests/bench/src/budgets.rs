@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::process::{has_started_a_process, resident_bytes};
 
-use crate::load::{Change, DEVICES, ENVIRONMENTS, Load, PROCESSES};
+use crate::load::{DEVICES, ENVIRONMENTS, Load, PROCESSES};
 use crate::measured::{Pace, Task};
 use crate::scrape::scrapes;
 use crate::table::{Table, mebibytes, median, milliseconds, verdict};
@@ -16,7 +16,7 @@ const ROUNDS: usize = 5;
 
 /// Measures all budgets.
 pub(crate) fn table() -> Result<Table> {
-    let load = Load::start(Change::Nobody)?;
+    let load = Load::start(false)?;
     let folder = tempfile::tempdir()?;
     let state = folder.path().join("state");
     load.write_state(&state)?;
@@ -30,13 +30,8 @@ pub(crate) fn table() -> Result<Table> {
 }
 
 fn collection_rows(load: &Load, state: &std::path::Path, table: &mut Table) -> Result<()> {
-    let collection = Task::Collection {
-        gpu_is_simulated: false,
-        library: load.simulation.library(),
-        scenario: load.simulation.scenario(),
-        state_directory: state.to_owned(),
-        pace: PACE,
-    };
+    let collection =
+        Task::Collection { library: load.simulation.library(), state_directory: state.to_owned(), pace: PACE };
     let floor = Task::Floor {
         library: load.simulation.library(),
         state_directory: state.to_owned(),

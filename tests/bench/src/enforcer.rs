@@ -5,17 +5,15 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use genv_core::model::{
-    Attachment, Attribution, CollectorStatus, Counters, Device, DeviceIndex, DeviceMeasurements, Environment,
-    EnvironmentDevice, HostSnapshot, Process, ProcessDevice, ProcessType, SNAPSHOT_VERSION, Snapshot,
-};
+use genv_core::model::{CollectorStatus, HostSnapshot, SNAPSHOT_VERSION, Snapshot};
 use genv_enforcer::config::{Config, KIND_WORDS};
 use genv_enforcer::plan::{History, Input, Outcome, Plan, plan};
+use serde_json::{Value, json};
 
 use crate::table::{Table, median, milliseconds, thread_cpu_seconds, verdict};
 
 const HOSTS: usize = 1000;
-const DEVICES: u32 = 8;
+const DEVICES: usize = 8;
 const PROCESSES_PER_HOST: usize = 20;
 const ENVIRONMENTS_PER_HOST: usize = 10;
 const USERS: usize = 500;
@@ -34,7 +32,7 @@ const BUDGET_SECONDS: f64 = 0.050;
 pub(crate) fn table() -> Result<Table> {
     let config = Config::parse("rules.yaml", &rules())?;
     let groups = groups();
-    let mut snapshots: Vec<Snapshot> = (0..HOSTS).map(snapshot).collect();
+    let mut snapshots = (0..HOSTS).map(snapshot).collect::<Result<Vec<_>>>()?;
     let mut history = History::default();
     let (mut planning, mut following) = (Vec::new(), Vec::new());
     let mut last = Plan::default();
@@ -144,116 +142,61 @@ fn groups() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// One host; most of its users keep the rules.
-fn snapshot(host: usize) -> Snapshot {
+fn snapshot(host: usize) -> Result<Snapshot> {
     let owner = |environment: usize| host * 7 + environment / 2;
-    let mut devices: Vec<Device> = (0..DEVICES).map(device).collect();
-    let mut environments = Vec::new();
-    for number in 0..ENVIRONMENTS_PER_HOST {
-        let eid = format!("{}", 10_000 + number);
-        let mut held = Vec::new();
-        if let Some(device) = devices.get_mut(number) {
-            let memory_bytes = (number % 3 == 0).then_some(10 * GIB);
-            device.attachments.push(Attachment {
-                eid: eid.clone(),
-                memory_bytes,
-                share_ratio: 1.0,
-                attached_timestamp_seconds: Some(NOON - 3600.0 - number as f64),
-                moved: false,
-            });
-            held.push(EnvironmentDevice {
-                index: device.index,
-                attached: true,
-                memory_used_bytes: None,
-                memory_capacity_bytes: memory_bytes,
-                utilization_ratio: None,
-                last_active_timestamp_seconds: None,
-            });
-        }
-        environments.push(Arc::new(Environment {
-            eid,
-            uid: Some(1000 + owner(number) as u32),
-            username: username(owner(number)),
-            name: None,
-            created_timestamp_seconds: Some(NOON - 86_400.0 * ((host + number) % 8) as f64),
-            gpus: None,
-            gpu_memory_bytes: None,
-            lease_end_timestamp_seconds: None,
-            oldest_member_started_timestamp_seconds: None,
-            foreign_members: 0,
-            members: Vec::new(),
-            confirmed: Vec::new(),
-            kernel_ids: Vec::new(),
-            devices: held,
-        }));
-    }
+    let eid = |environment: usize| format!("{}", 10_000 + environment);
+    let reserved_bytes = |environment: usize| (environment % 3 == 0).then_some(10 * GIB);
+    let devices = (0..DEVICES).map(|gpu| {
+        json!({
+            "index": gpu.to_string(), "uuid": format!("GPU-{gpu}"), "up": true, "minor": gpu, "processes_measured": true,
+            "attachments": [{
+                "eid": eid(gpu), "memory_bytes": reserved_bytes(gpu), "share_ratio": 1.0,
+                "attached_timestamp_seconds": NOON - 3600.0 - gpu as f64,
+            }],
+        })
+    });
+    let environments = (0..ENVIRONMENTS_PER_HOST).map(|number| {
+        let device = json!({
+            "index": number.to_string(), "attached": true, "memory_capacity_bytes": reserved_bytes(number),
+        });
+        json!({
+            "eid": eid(number), "uid": 1000 + owner(number), "username": username(owner(number)),
+            "created_timestamp_seconds": NOON - 86_400.0 * ((host + number) % 8) as f64,
+            "devices": (number < DEVICES).then_some(device).as_slice(),
+        })
+    });
     let processes = (0..PROCESSES_PER_HOST).map(|number| {
-        let environment = number % DEVICES as usize;
+        let environment = number % DEVICES;
         let outside = host.is_multiple_of(10) && number == 0;
         let attribution = match (outside, host % 10 == 1 && number == 1) {
-            (true, _) => Attribution::Outside { reason: "no_claim".to_owned() },
-            (_, true) => Attribution::Unknown { reason: "zombie".to_owned() },
-            _ => Attribution::Environment { eid: format!("{}", 10_000 + environment) },
+            (true, _) => json!({"state": "outside", "reason": "no_claim"}),
+            (_, true) => json!({"state": "unknown", "reason": "zombie"}),
+            _ => json!({"state": "environment", "eid": eid(environment)}),
         };
         // A few are where they may not be, or use more than they reserved.
-        let gpu = if host % 20 == 2 && number == 2 { 7 } else { environment as u32 };
+        let gpu = if host % 20 == 2 && number == 2 { 7 } else { environment };
         let gib = if host % 20 == 3 && number == 3 { 40 } else { 3 };
         let idle = (host + environment).is_multiple_of(10);
-        process(1000 + number as u32, owner(environment), attribution, gpu, gib, idle)
+        json!({
+            "pid": 1000 + number, "start_time_ticks": (1000 + number) * 100, "uid": 1000 + owner(environment),
+            "username": username(owner(environment)), "comm": "python", "attribution": attribution,
+            "devices": [{
+                "index": gpu.to_string(), "type": "compute", "memory_used_bytes": gib * GIB,
+                "utilization_ratio": if idle { 0.0 } else { 0.5 },
+            }],
+        })
     });
-    Snapshot {
-        version: SNAPSHOT_VERSION,
-        hostname: format!("gpu{host:04}"),
-        timestamp_seconds: NOON,
-        interval_seconds: INTERVAL_SECONDS,
-        installed: true,
-        simulated: false,
-        driver_version: None,
-        collectors: BTreeMap::new(),
-        processes: processes.map(Arc::new).collect(),
-        queue: Vec::new(),
-        refused_requests: None,
-        devices,
-        environments,
-        counters: Counters::default(),
-    }
-}
-
-fn device(gpu: u32) -> Device {
-    Device {
-        index: DeviceIndex::gpu(gpu),
-        uuid: format!("GPU-{gpu}"),
-        up: true,
-        name: None,
-        minor: Some(gpu),
-        profile: None,
-        mig_parent: false,
-        measurements: DeviceMeasurements::default(),
-        processes_measured: true,
-        use_unexplained: false,
-        attachments: Vec::new(),
-    }
-}
-
-fn process(pid: u32, owner: usize, attribution: Attribution, gpu: u32, gib: u64, idle: bool) -> Process {
-    Process {
-        pid,
-        start_time_ticks: Some(u64::from(pid) * 100),
-        uid: Some(1000 + owner as u32),
-        username: Some(username(owner)),
-        comm: Some("python".to_owned()),
-        container_id: None,
-        attribution,
-        devices: vec![ProcessDevice {
-            index: DeviceIndex::gpu(gpu),
-            process_type: ProcessType::Compute,
-            memory_used_bytes: Some(gib * GIB),
-            utilization_ratio: Some(if idle { 0.0 } else { 0.5 }),
-        }],
-    }
+    Ok(serde_json::from_value(json!({
+        "version": SNAPSHOT_VERSION, "hostname": format!("gpu{host:04}"), "timestamp_seconds": NOON,
+        "interval_seconds": INTERVAL_SECONDS, "installed": true, "collectors": {}, "counters": {},
+        "devices": devices.collect::<Vec<Value>>(),
+        "environments": environments.collect::<Vec<Value>>(),
+        "processes": processes.collect::<Vec<Value>>(),
+    }))?)
 }
 
 /// The snapshot of a host at a time.
-pub(crate) fn published(snapshot: &mut Snapshot, now_seconds: f64) -> HostSnapshot {
+fn published(snapshot: &mut Snapshot, now_seconds: f64) -> HostSnapshot {
     snapshot.timestamp_seconds = now_seconds;
     for collector in ["gpu", "processes", "state"] {
         let status = CollectorStatus {

@@ -1,7 +1,8 @@
-//! The load that the budgets speak of: 8 devices, 100 environments, and 200 real processes on all devices.
+//! The load of the budgets: 8 devices, 100 environments, and 200 real processes on all devices.
 
 use std::fmt::Write;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::Result;
 use genv_tests::nvml_sim::Simulation;
@@ -15,43 +16,6 @@ pub(crate) const ENVIRONMENTS: usize = 100;
 /// Processes of the load, each on all devices.
 pub(crate) const PROCESSES: usize = 200;
 
-/// Whose utilization is another one in each cycle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// No process changes.
-    Nobody,
-    /// That of one process in ten, on each of its devices.
-    OneInTen,
-    /// That of every process, which is as much as can change.
-    Everybody,
-}
-
-impl Change {
-    /// Whether that of the process of this number changes.
-    pub(crate) const fn is_of(self, process: usize) -> bool {
-        match self {
-            Self::Nobody => false,
-            Self::OneInTen => process.is_multiple_of(10),
-            Self::Everybody => true,
-        }
-    }
-
-    /// The use of a device by the process with this number.
-    pub(crate) fn uses(self, process: usize) -> String {
-        let changes = self.is_of(process);
-        let uses = (0..DEVICES).map(|device| {
-            let utilization = if changes {
-                let phase = device * 400 + process * 10;
-                format!("{{wave: {{period: 3700ms, low: 0, high: 0.04, phase: {phase}ms}}}}")
-            } else {
-                "0.004".to_owned()
-            };
-            format!("{{index: {device}, memory: 42mi, utilization: {utilization}}}")
-        });
-        uses.collect::<Vec<_>>().join(", ")
-    }
-}
-
 /// A machine under load; it ends with the value.
 #[derive(Debug)]
 pub(crate) struct Load {
@@ -60,25 +24,48 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Starts the processes and describes them to the simulated driver.
-    pub(crate) fn start(change: Change) -> Result<Self> {
-        let processes = (0..PROCESSES)
-            .map(|process| {
-                let eid = format!("e{}", process % ENVIRONMENTS);
-                Sleeper::start(&[
-                    ("PATH", "/usr/local/bin:/usr/bin:/bin"),
-                    ("HOME", "/home/somebody"),
-                    ("CUDA_VISIBLE_DEVICES", "0"),
-                    ("GENV_ENVIRONMENT_ID", &eid),
-                ])
-            })
-            .collect::<Result<Vec<_>>>()?;
-        Ok(Self { simulation: Simulation::new(&scenario(&processes, change)?), processes })
+    /// Starts the processes. The utilization of one process in ten may change from cycle to cycle.
+    pub(crate) fn start(one_in_ten_changes: bool) -> Result<Self> {
+        Self::with(sleep_in_environment, |process, device| {
+            let utilization = if one_in_ten_changes && process.is_multiple_of(10) {
+                let phase = device * 400 + process * 10;
+                format!("{{wave: {{period: 3700ms, low: 0, high: 0.04, phase: {phase}ms}}}}")
+            } else {
+                "0.004".to_owned()
+            };
+            format!("memory: 42mi, utilization: {utilization}")
+        })
+    }
+
+    /// Starts a command for each process, and describes to the simulated driver how a process uses a device.
+    pub(crate) fn with(command: impl Fn(usize) -> Command, uses: impl Fn(usize, usize) -> String) -> Result<Self> {
+        let processes = (0..PROCESSES).map(|process| Sleeper::spawn(&mut command(process)));
+        let processes = processes.collect::<Result<Vec<_>>>()?;
+        let mut scenario =
+            format!("version: 1\nhosts:\n- devices: [{{count: {DEVICES}, memory: 80gi, fans: [0.5]}}]\n  processes:\n");
+        for (number, process) in processes.iter().enumerate() {
+            let uses = (0..DEVICES).map(|device| format!("{{index: {device}, {}}}", uses(number, device)));
+            let uses = uses.collect::<Vec<_>>().join(", ");
+            writeln!(scenario, "  - {{pid: {}, devices: [{uses}]}}", process.pid())?;
+        }
+        Ok(Self { simulation: Simulation::new(&scenario), processes })
     }
 
     /// Writes the state: each environment has its first process as member and is attached to one device.
     pub(crate) fn write_state(&self, folder: &Path) -> Result<()> {
-        write_environments(folder, |number| self.processes[number].pid())
+        self.write_environments(folder, |number, pid| Environment {
+            eid: format!("e{number}"),
+            uid: rustix::process::getuid().as_raw(),
+            pids: vec![pid],
+            devices: vec![number % DEVICES],
+            gpu_memory: Some("1gi"),
+        })
+    }
+
+    /// Writes the state of these environments, of a number and the pid of its first process.
+    pub(crate) fn write_environments(&self, folder: &Path, of: impl Fn(usize, u32) -> Environment) -> Result<()> {
+        let environments = (0..ENVIRONMENTS).map(|number| of(number, self.processes[number].pid()));
+        state::write(folder, DEVICES, &environments.collect::<Vec<_>>())
     }
 
     /// Pids of the processes.
@@ -87,26 +74,15 @@ impl Load {
     }
 }
 
-/// Writes the state of the load: each environment has one member and is attached to one device.
-pub(crate) fn write_environments(folder: &Path, member: impl Fn(usize) -> u32) -> Result<()> {
-    let environments: Vec<_> = (0..ENVIRONMENTS)
-        .map(|number| Environment {
-            eid: format!("e{number}"),
-            uid: rustix::process::getuid().as_raw(),
-            pids: vec![member(number)],
-            devices: vec![number % DEVICES],
-            gpu_memory: Some("1gi"),
-        })
-        .collect();
-    state::write(folder, DEVICES, &environments)
-}
-
-fn scenario(processes: &[Sleeper], change: Change) -> Result<String> {
-    let mut scenario =
-        format!("version: 1\nhosts:\n- devices: [{{count: {DEVICES}, memory: 80gi, fans: [0.5]}}]\n  processes:\n");
-    for (number, process) in processes.iter().enumerate() {
-        let uses = change.uses(number);
-        writeln!(scenario, "  - {{pid: {}, devices: [{uses}]}}", process.pid())?;
-    }
-    Ok(scenario)
+/// The command of a process in its environment.
+pub(crate) fn sleep_in_environment(process: usize) -> Command {
+    let mut command = Command::new("sleep");
+    command
+        .arg("1000000")
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .env("HOME", "/home/somebody")
+        .env("CUDA_VISIBLE_DEVICES", "0")
+        .env("GENV_ENVIRONMENT_ID", format!("e{}", process % ENVIRONMENTS));
+    command
 }

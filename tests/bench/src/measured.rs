@@ -18,7 +18,7 @@ use crate::floor::{Driver, Files};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
     /// CPU of a collection.
-    Collection { gpu_is_simulated: bool, library: PathBuf, scenario: PathBuf, state_directory: PathBuf, pace: Pace },
+    Collection { library: PathBuf, state_directory: PathBuf, pace: Pace },
     /// CPU of the same calls and reads.
     Floor { library: PathBuf, state_directory: PathBuf, pids: Vec<u32>, pace: Pace },
     /// Memory that the library takes when it is initialized.
@@ -62,17 +62,14 @@ impl Task {
     /// Measures in this process.
     pub(crate) fn measure(self) -> Result<Outcome> {
         match self {
-            Self::Collection { gpu_is_simulated, library, scenario, state_directory, pace } => {
-                let options = if gpu_is_simulated {
-                    SourceOptions {
-                        gpu: GpuSourceKind::Simulated,
-                        scenario: Some(scenario),
-                        ..SourceOptions::default()
-                    }
-                } else {
-                    SourceOptions { gpu: GpuSourceKind::Nvml, nvml_library: Some(library), ..SourceOptions::default() }
+            Self::Collection { library, state_directory, pace } => {
+                let options = SourceOptions {
+                    gpu: GpuSourceKind::Nvml,
+                    nvml_library: Some(library),
+                    state_directory: Some(state_directory),
+                    ..SourceOptions::default()
                 };
-                collection(SourceOptions { state_directory: Some(state_directory), ..options }, pace)
+                collection(options, pace)
             }
             Self::Floor { library, state_directory, pids, pace } => floor(&library, &state_directory, pids, pace),
             Self::Library { library } => {
@@ -105,7 +102,7 @@ fn collection(options: SourceOptions, pace: Pace) -> Result<Outcome> {
         devices: snapshot.devices.len(),
         processes: snapshot.processes.len(),
         environments: snapshot.environments.len(),
-        bytes: resident_bytes(std::process::id())?,
+        ..Outcome::default()
     })
 }
 

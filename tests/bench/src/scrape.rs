@@ -56,9 +56,8 @@ pub(crate) fn scrapes(port: u16, time: Duration) -> Result<Scrapes> {
     Ok(Scrapes { median: at(0.5), percentile_99: at(0.99), per_second: done as f64 / time.as_secs_f64(), bytes })
 }
 
-/// A client that keeps its connection where the server does.
+/// A client that keeps its connection.
 struct Client {
-    port: u16,
     stream: TcpStream,
     buffer: Vec<u8>,
 }
@@ -67,41 +66,32 @@ impl Client {
     fn new(port: u16) -> Result<Self> {
         let stream = http::connect(port)?;
         stream.set_nodelay(true)?;
-        Ok(Self { port, stream, buffer: vec![0; 1 << 20] })
+        Ok(Self { stream, buffer: vec![0; 1 << 20] })
     }
 
     /// Fetches once; size of the body.
     fn fetch(&mut self) -> Result<usize> {
         self.stream.write_all(REQUEST)?;
         let mut length = 0;
-        let (head, body) = loop {
-            let read = self.stream.read(&mut self.buffer[length..])?;
-            ensure!(read > 0, "the connection ended within a head");
-            length += read;
-            let end = self.buffer[..length].windows(4).position(|at| at == b"\r\n\r\n");
-            if let Some(end) = end {
-                break (std::str::from_utf8(&self.buffer[..end])?.to_ascii_lowercase(), end + 4);
+        let body = loop {
+            length += self.read(length)?;
+            if let Some(end) = self.buffer[..length].windows(4).position(|at| at == b"\r\n\r\n") {
+                break end + 4;
             }
         };
-        ensure!(head.contains(" 200 "), "an answer that is not 200: {head}");
-        let stated = head
-            .lines()
-            .find_map(|line| line.strip_prefix("content-length:"))
-            .map(|value| value.trim().parse::<usize>())
-            .transpose()?;
-        let wanted = stated.map_or(usize::MAX, |size| body + size);
-        while length < wanted {
-            let read = self.stream.read(&mut self.buffer[length..])?;
-            if read == 0 {
-                break;
-            }
-            length += read;
+        let head = std::str::from_utf8(&self.buffer[..body])?.to_ascii_lowercase();
+        ensure!(head.starts_with("http/1.1 200 ") && !head.contains("connection: close"), "another answer: {head}");
+        let size = head.lines().find_map(|line| line.strip_prefix("content-length:"));
+        let size: usize = size.context("an answer without its length")?.trim().parse()?;
+        while length < body + size {
+            length += self.read(length)?;
         }
-        ensure!(stated.is_none() || length == wanted, "an answer was cut short");
-        let kept = stated.is_some() && head.starts_with("http/1.1") && !head.contains("connection: close");
-        if !kept {
-            self.stream = http::connect(self.port).context("connecting again")?;
-        }
-        Ok(length - body)
+        Ok(size)
+    }
+
+    fn read(&mut self, length: usize) -> Result<usize> {
+        let read = self.stream.read(&mut self.buffer[length..])?;
+        ensure!(read > 0, "an answer was cut short");
+        Ok(read)
     }
 }

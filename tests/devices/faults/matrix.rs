@@ -256,35 +256,6 @@ fn whatever_a_call_answers_no_device_is_free_no_holder_idle_and_nothing_is_done(
     stage.plans_nothing()
 }
 
-/// A list of processes that is right for half a second of every four.
-const MOSTLY_EMPTY: &str = "{wrong: nvmlDeviceGetComputeRunningProcesses, count: 0, \
-                            during: {every: 4s, from: 500ms, until: 4s}}";
-
-#[test]
-fn nobody_is_idle_by_a_list_that_is_mostly_empty() -> Result<()> {
-    let stage = Stage::new(vec![MOSTLY_EMPTY.to_owned()])?;
-    stage.works()?;
-    stage.play("", true, BUSY)?;
-    let labels = [("index", "0"), ("state", "unmeasured")];
-    let seconds = |scrape: &Scrape| scrape.value("genv_user_device_seconds_total", &labels);
-    let before = seconds(&stage.exporter.scrape()?)?;
-    loop {
-        let scrape = stage.exporter.next_collection("gpu")?;
-        for (_, ratio) in scrape.all("genv_environment_utilization_ratio", &[]) {
-            ensure!(ratio == BUSY, "used at {ratio}");
-        }
-        let idle = scrape.all("genv_user_device_seconds_total", &[("state", "idle")]);
-        ensure!(idle.iter().all(|(_, seconds)| *seconds == 0.0), "{idle:?}");
-        if seconds(&scrape)? > before + 6.0 {
-            break;
-        }
-    }
-    stage.plans_nothing()?;
-    stage.play("", false, BUSY)?;
-    stage.works()?;
-    Ok(())
-}
-
 #[test]
 fn whatever_a_driver_does_as_a_whole_no_device_is_free_no_holder_idle_and_nothing_is_done() -> Result<()> {
     let stage = Stage::new(vec![String::new()])?;

@@ -1,13 +1,12 @@
 //! Drivers that fail, through the simulated NVML library.
 
-mod devices;
 mod driver;
 mod evidence;
 mod matrix;
 mod moved;
 mod readings;
-mod utilization;
 mod wrong_answers;
+mod xid;
 
 use anyhow::Result;
 use genv_tests::exporter::{Exporter, Setup};

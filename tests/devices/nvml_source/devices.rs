@@ -1,9 +1,11 @@
 //! Devices that are lost, split, added and replaced.
 
-use genv_core::gpu::{GpuProcess, GpuSource as _};
+use std::time::{Duration, Instant};
+
+use genv_core::gpu::{GpuError, GpuProcess, GpuSample, GpuSource as _};
 use genv_core::model::{DeviceIndex, DeviceMeasurements, ProcessType};
 
-use crate::nvml_source::stage::{alone, eventually, scenario, source};
+use crate::nvml_source::stage::{PATIENCE, alone, eventually, scenario, source};
 
 #[test]
 fn a_lost_device_hides_no_other_and_comes_back() {
@@ -109,5 +111,78 @@ fn mig_devices_have_the_memory_and_the_processes_of_their_gpu() {
             let profile = second.profile.as_deref() == Some("2g.20gb");
             (profile && second.measurements.memory.unwrap().total_bytes == 20 << 30).then_some(())
         });
+    });
+}
+
+#[test]
+fn a_split_device_whose_parts_cannot_all_be_asked_is_not_free() {
+    let split = |fault: &str| {
+        format!(
+            "version: 1\nhosts:\n- environments: []\n\
+             \x20 devices: [{{mig: [{{profile: 3g.40gb, memory: 40gi}}], faults: [{fault}]}}]\n\
+             \x20 processes: [{{pid: 4001, devices: [{{index: \"0:0\", memory: 1gi}}]}}]\n"
+        )
+    };
+    alone(&split(""), |stage| {
+        let mut source = source();
+        let is_on_part = |sample: &Result<GpuSample, GpuError>| {
+            let part = sample.as_ref().unwrap().devices.get(1)?;
+            (part.processes.as_ref()?.len() == 1).then_some(())
+        };
+        for (call, wrong) in [
+            ("nvmlDeviceGetMigMode", "error: unknown"),
+            ("nvmlDeviceGetMaxMigDeviceCount", "error: unknown"),
+            ("nvmlDeviceGetMaxMigDeviceCount", "number: 4000000000"),
+            ("nvmlDeviceGetMigDeviceHandleByIndex", "error: unknown"),
+            ("nvmlDeviceGetMigDeviceHandleByIndex", "error: invalid_argument"),
+            // The GPU seems to have no MIG devices.
+            ("nvmlDeviceGetMigDeviceHandleByIndex", "error: not_found"),
+            ("nvmlDeviceGetMaxMigDeviceCount", "number: 0"),
+            ("nvmlDeviceGetComputeRunningProcesses", "error: no_permission"),
+            ("nvmlDeviceGetGraphicsRunningProcesses", "count: 4000000000"),
+        ] {
+            eventually(&mut source, is_on_part);
+            stage.rewrite(&split(&format!("{{wrong: {call}, {wrong}}}")));
+            // Far longer than the simulated driver takes to look at its file.
+            for _ in 0..50 {
+                let devices = source.sample().unwrap().devices;
+                let is_free =
+                    devices.iter().all(|it| it.processes_known() && it.processes.as_ref().is_some_and(Vec::is_empty));
+                assert!(!is_free, "{call}, {wrong}: {devices:#?}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            stage.rewrite(&split(""));
+        }
+        eventually(&mut source, is_on_part);
+    });
+}
+
+#[test]
+fn what_a_device_could_not_answer_at_first_is_asked_again() {
+    let calls =
+        "[nvmlDeviceGetName, nvmlDeviceGetMinorNumber, nvmlDeviceGetNumFans, nvmlDeviceGetTemperatureThreshold]";
+    let is_whole = |sample: &Result<GpuSample, GpuError>| {
+        let first = &sample.as_ref().unwrap().devices[0];
+        let limits = &first.measurements.temperature_limits_celsius;
+        first.name.is_some()
+            && first.minor == Some(4)
+            && first.measurements.fan_speed_ratios.len() == 2
+            && limits.get("shutdown") == Some(&95.0)
+    };
+    alone(&scenario("", ""), |stage| {
+        for wrong in ["error: unknown", "error: timeout", "number: 4294967295"] {
+            stage.rewrite(&scenario(&format!("faults: [{{wrong: {calls}, {wrong}}}]"), ""));
+            let end = Instant::now() + PATIENCE;
+            let mut source = loop {
+                let mut opened = source();
+                if !is_whole(&opened.sample()) {
+                    break opened;
+                }
+                assert!(Instant::now() < end, "the driver answers all");
+                std::thread::sleep(Duration::from_millis(10));
+            };
+            stage.rewrite(&scenario("", ""));
+            eventually(&mut source, |sample| is_whole(sample).then_some(()));
+        }
     });
 }

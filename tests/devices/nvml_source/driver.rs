@@ -1,13 +1,11 @@
-//! The driver and its library: missing, failing, reloaded, hanging, let go of.
+//! The driver and its library: missing, failing, reloaded, let go of.
 
 use std::path::PathBuf;
-use std::sync::mpsc;
-use std::time::Duration;
 
 use genv_core::gpu::nvml::NvmlSource;
 use genv_core::gpu::{GpuError, GpuSource as _};
 
-use crate::nvml_source::stage::{PATIENCE, alone, count, eventually, is_loaded, scenario, source, until_threads};
+use crate::nvml_source::stage::{alone, count, eventually, is_loaded, scenario, source, until_threads};
 
 #[test]
 fn a_missing_or_wrong_library_is_named() {
@@ -112,28 +110,5 @@ fn nothing_is_left_behind_by_a_source_that_is_dropped() {
             assert_eq!(count("fd"), before.0);
             assert!(!is_loaded());
         }
-    });
-}
-
-#[test]
-fn a_call_that_hangs_holds_one_thread_and_goes_on_when_it_returns() {
-    alone(&scenario("", ""), |stage| {
-        let (samples, sampled) = mpsc::channel();
-        let mut source = source();
-        source.sample().unwrap();
-        let before = count("task");
-        stage.rewrite(&scenario("faults: [{hang: nvmlDeviceGetTemperature}]", ""));
-        // Longer than the driver takes to look at its file.
-        std::thread::sleep(Duration::from_millis(100));
-        let thread = std::thread::spawn(move || {
-            samples.send(source.sample()).unwrap();
-        });
-        let early = sampled.recv_timeout(Duration::from_secs(1));
-        assert!(matches!(early, Err(mpsc::RecvTimeoutError::Timeout)), "{early:?}");
-        assert_eq!(count("task"), before + 1);
-        stage.rewrite(&scenario("", ""));
-        let sample = sampled.recv_timeout(PATIENCE).unwrap().unwrap();
-        assert_eq!(sample.devices[0].measurements.temperature_celsius, Some(61.0));
-        thread.join().unwrap();
     });
 }

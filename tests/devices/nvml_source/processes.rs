@@ -1,4 +1,4 @@
-//! Lists of processes that grow, and their use between two sweeps.
+//! Lists of processes that grow, and their use where it cannot be read.
 
 use genv_core::gpu::{GpuError, GpuSample, GpuSource as _};
 
@@ -30,14 +30,32 @@ fn processes_that_start_between_two_calls_are_listed() {
     });
 }
 
+/// Faults of two calls, of which neither alone hides whether a process works.
+const TOGETHER: [&str; 4] = [
+    "{wrong: nvmlDeviceGetUtilizationRates, error: unknown}, {wrong: nvmlDeviceGetProcessUtilization, error: not_found}",
+    "{wrong: nvmlDeviceGetUtilizationRates, number: 200}, {wrong: nvmlDeviceGetProcessUtilization, error: not_found}",
+    "{wrong: nvmlDeviceGetUtilizationRates, error: unknown}, {wrong: nvmlDeviceGetProcessUtilization, number: 0}",
+    "{wrong: nvmlDeviceGetUtilizationRates, number: 0}, {wrong: nvmlDeviceGetProcessUtilization, error: not_found}, \
+     {wrong: nvmlDeviceGetMPSComputeRunningProcesses, error: unknown}",
+];
+
 #[test]
-fn sweeps_closer_together_than_the_drivers_samples_show_processes_at_work() {
-    alone(&scenario("", ""), |_| {
+fn a_process_is_unmeasured_where_two_calls_hide_together_whether_it_works() {
+    alone(&scenario("", ""), |stage| {
         let mut source = source();
-        for _ in 0..20 {
-            let sample = source.sample().unwrap();
-            let processes = sample.devices[1].processes.as_deref().unwrap();
-            assert_eq!(processes[1].utilization_ratio, Some(0.6));
+        let ratio = |sample: &Result<GpuSample, GpuError>| {
+            let processes = sample.as_ref().unwrap().devices[0].processes.as_ref();
+            processes.unwrap()[0].utilization_ratio
+        };
+        for faults in TOGETHER {
+            eventually(&mut source, |sample| (ratio(sample) == Some(0.25)).then_some(()));
+            stage.rewrite(&scenario(&format!("faults: [{faults}]"), ""));
+            eventually(&mut source, |sample| {
+                let ratio = ratio(sample);
+                assert!(ratio.is_none_or(|it| it == 0.25), "{ratio:?}: {faults}");
+                ratio.is_none().then_some(())
+            });
+            stage.rewrite(&scenario("", ""));
         }
     });
 }

@@ -45,10 +45,6 @@ pub(crate) fn alone<F: FnOnce(&Stage)>(scenario: &str, body: F) {
 pub(crate) struct Stage(PathBuf);
 
 impl Stage {
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
     /// Replaces the scenario; the simulated driver looks at its file every few milliseconds.
     pub(crate) fn rewrite(&self, scenario: &str) {
         let next = self.0.with_extension("next");

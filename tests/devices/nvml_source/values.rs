@@ -3,41 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use genv_core::gpu::{DeviceSample, GpuProcess, GpuSample, GpuSource as _};
+use genv_core::gpu::{DeviceSample, GpuProcess, GpuSource as _};
 use genv_core::model::{DeviceIndex, DeviceMeasurements, EccErrors, ProcessType};
-use genv_simulator::{GpuSourceKind, Measurement, SourceOptions};
+use genv_simulator::Measurement;
 use genv_tests::nvml_sim::name_of;
 
-use crate::nvml_source::stage::{PATIENCE, Stage, alone, scenario, source, take_energy};
+use crate::nvml_source::stage::{PATIENCE, alone, scenario, source, take_energy};
 
-/// What the scenario means, told by the engine without NVML.
-fn simulated(stage: &Stage) -> GpuSample {
-    let options = SourceOptions {
-        gpu: GpuSourceKind::Simulated,
-        scenario: Some(stage.path().to_owned()),
-        ..SourceOptions::default()
-    };
-    let mut hosts = options.open().expect("the scenario is good");
-    hosts[0].gpu.sample().expect("nothing fails in it")
-}
-
-#[test]
-fn every_value_of_a_scenario_is_read_as_it_is_meant() {
-    alone(&scenario("", ""), |stage| {
-        let mut before = simulated(stage);
-        let mut read = source().sample().unwrap();
-        let mut after = simulated(stage);
-
-        let energies = [&mut before, &mut read, &mut after].map(take_energy);
-        for ((before, read), after) in energies[0].iter().zip(&energies[1]).zip(&energies[2]) {
-            assert!(before <= read && read <= after, "{energies:?}");
-        }
-        assert_eq!(energies[1].iter().flatten().count(), 3);
-        assert_eq!(read, before);
-    });
-}
-
-/// What the scenario says in its own words, since the engine behind both sources may be wrong about it.
 #[test]
 fn a_device_is_read_in_base_units() {
     alone(&scenario("", ""), |_| {

@@ -28,21 +28,20 @@ const HANG_POLL: Duration = Duration::from_millis(20);
 /// The host at one moment, shared by the calls of that moment.
 pub(crate) struct Moment {
     scenario: Arc<Scenario>,
-    position: usize,
     now: SystemTime,
     measured: Box<[OnceLock<Measured>]>,
 }
 
 impl Moment {
-    fn new(scenario: Arc<Scenario>, position: usize) -> Self {
-        let devices = scenario.hosts[position].devices.len();
+    fn new(scenario: Arc<Scenario>) -> Self {
+        let devices = scenario.hosts[0].devices.len();
         let measured = std::iter::repeat_with(OnceLock::new).take(devices).collect();
-        Self { scenario, position, now: SystemTime::now(), measured }
+        Self { scenario, now: SystemTime::now(), measured }
     }
 
     /// The scenario's host.
     pub(crate) fn host(&self) -> &Host {
-        &self.scenario.hosts[self.position]
+        &self.scenario.hosts[0]
     }
 
     /// The host at this moment.
@@ -90,8 +89,8 @@ impl Driver {
         {
             return Ok(Arc::clone(moment));
         }
-        let (scenario, position) = self.file.as_ref().ok_or(UNINITIALIZED)?.read()?;
-        let moment = Arc::new(Moment::new(scenario, position));
+        let scenario = self.file.as_ref().ok_or(UNINITIALIZED)?.read()?;
+        let moment = Arc::new(Moment::new(scenario));
         self.moment = Some((Instant::now(), Arc::clone(&moment)));
         Ok(moment)
     }

@@ -15,7 +15,7 @@ use genv_tests::exporter::Setup;
 use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::{Simulation, used_by};
 use genv_tests::patience;
-use genv_tests::process::{Sleeper, copy_program, shared_folder};
+use genv_tests::process::{Sleeper, shared_folder};
 use genv_tests::root::{FIRST_UID, require_root};
 use genv_tests::state::{self, Environment};
 
@@ -58,42 +58,6 @@ fn a_claim_counts_for_the_environments_own_user_only() -> Result<()> {
     ensure!(scrape.value("genv_processes", &[("state", "outside")])? == 1.0);
     ensure!(scrape.value("genv_environment_processes", &[("eid", "a")])? == 1.0);
     ensure!(scrape.value("genv_user_processes", &[("username", "uid:54322")])? == 2.0);
-    Ok(())
-}
-
-#[test]
-fn what_an_ordinary_user_may_not_read_is_unknown() -> Result<()> {
-    require_root();
-    let (own, others) = (process_of(ALICE, "a")?, process_of(BOB, "a")?);
-    let simulation = Simulation::new(&used_by(&[own.pid(), others.pid()]));
-    // What alice's exporter reads must be readable for her.
-    let folder = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir()?;
-    let (program, library, scenario) = (
-        folder.path().join("genv-exporter"),
-        folder.path().join("libnvidia-ml.so.1"),
-        folder.path().join("scenario.yaml"),
-    );
-    copy_program("genv-exporter", &program)?;
-    fs::copy(simulation.library(), &library)?;
-    fs::copy(simulation.scenario(), &scenario)?;
-    let state = folder.path().join("state");
-    state::write(&state, 2, &[environment("a", ALICE, &own)])?;
-
-    let exporter = Setup::with_driver(&simulation)?
-        .program(&program)
-        .user(ALICE)
-        .env("GENV_NVML_LIBRARY", &library)
-        .env("GENV_SCENARIO", &scenario)
-        .env("GENV_TMPDIR", &state)
-        .start()?;
-    let scrape = exporter.wait_for("two processes", |scrape| shows_processes(scrape, 2))?;
-    ensure!(scrape.value("genv_processes", &[("state", "environment")])? == 1.0);
-    ensure!(scrape.value("genv_processes", &[("state", "unknown")])? == 1.0);
-    let snapshot: serde_json::Value = serde_json::from_slice(&exporter.get("/snapshot")?.body)?;
-    let processes = snapshot["processes"].as_array().context("no processes")?;
-    let unreadable = processes.iter().find(|it| it["pid"] == others.pid());
-    let attribution = &unreadable.context("not listed")?["attribution"];
-    assert_eq!(attribution["reason"], "environ_unreadable");
     Ok(())
 }
 

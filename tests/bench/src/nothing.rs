@@ -1,3 +1,0 @@
-//! A program that does nothing, for the cost of starting a program.
-
-fn main() {}

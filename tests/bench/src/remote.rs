@@ -1,0 +1,149 @@
+//! The cost of reading hosts over SSH: here, and on each host. All hosts are this machine, by the real sshd.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use genv_tests::exporter::{Exporter, Setup};
+use genv_tests::http;
+use genv_tests::process::{resident_bytes, tree_cpu_seconds};
+use genv_tests::shell;
+use genv_tests::ssh::{SshClient, SshServer};
+
+use crate::load::Load;
+use crate::table::{Table, mebibytes, milliseconds, verdict};
+
+/// Numbers of hosts, unless `GENV_BENCH_HOSTS` is one.
+const SIZES: [usize; 3] = [1, 8, 32];
+
+/// How long each is watched, but for some cycles at least.
+const WATCHED: Duration = Duration::from_secs(30);
+
+/// Of one host and cycle, where the hosts are read.
+const HERE_BUDGET_SECONDS: f64 = 1e-3;
+/// Of one cycle, on a host.
+const THERE_BUDGET_SECONDS: f64 = 3e-3;
+
+/// How long hosts may take until all of them are there.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Measures hosts of which one process in ten changes in each cycle.
+pub(crate) fn table() -> Result<Table> {
+    let sizes = match std::env::var("GENV_BENCH_HOSTS") {
+        Ok(hosts) => vec![hosts.parse()?],
+        Err(_) => SIZES.to_vec(),
+    };
+    let load = Load::start(true)?;
+    let folder = tempfile::tempdir()?;
+    let state = folder.path().join("state");
+    load.write_state(&state)?;
+    let mut session = Command::new("genv");
+    session
+        .env("PATH", format!("{}:/usr/bin:/bin", shell::installation()?.join("bin").display()))
+        .env("GENV_NVML_LIBRARY", load.simulation.library())
+        .env("GENV_SCENARIO", load.simulation.scenario())
+        .env("GENV_TMPDIR", &state);
+    let mut table = Table::new(&[
+        "hosts",
+        "interval",
+        "CPU here, per host and cycle",
+        "budget",
+        "holds",
+        "CPU on the host, per cycle, sshd included",
+        "budget",
+        "holds",
+        "all up after",
+        "resident memory",
+        "/metrics",
+        "of it gzip",
+    ]);
+    for hosts in sizes {
+        row(&mut table, &session, hosts)?;
+    }
+    Ok(table)
+}
+
+fn row(table: &mut Table, session: &Command, hosts: usize) -> Result<()> {
+    // As many as come at once.
+    let server = SshServer::start(session, &[format!("MaxStartups {}", hosts.max(200)).as_str()])?;
+    let names: Vec<String> = (0..hosts).map(|number| format!("gpu{number:04}")).collect();
+    let known: Vec<_> = names.iter().map(|name| (name.as_str(), &server)).collect();
+    let client = SshClient::new(&known)?;
+    let interval = Duration::from_secs(match hosts {
+        ..=32 => 1,
+        ..=256 => 5,
+        _ => 10,
+    });
+    let began = Instant::now();
+    let exporter = exporter(&client, &names, interval)?;
+    wait_until_up(&exporter, hosts)?;
+    let until_up = began.elapsed();
+    // The allocations of the start are no longer needed.
+    watch(&exporter, interval, 2)?;
+
+    let cycles = (WATCHED.as_secs_f64() / interval.as_secs_f64()).ceil() as u32;
+    let (here, there) = (tree_cpu_seconds(exporter.pid())?, tree_cpu_seconds(server.pid())?);
+    let gzip = watch(&exporter, interval, cycles)?;
+    let each = f64::from(cycles) * hosts as f64;
+    let here = (tree_cpu_seconds(exporter.pid())? - here) / each;
+    let there = (tree_cpu_seconds(server.pid())? - there) / each;
+    let resident = resident_bytes(exporter.pid())?;
+    let metrics = wait_until_up(&exporter, hosts)?;
+    table.row(&[
+        &hosts,
+        &format!("{} s", interval.as_secs()),
+        &milliseconds(here),
+        &milliseconds(HERE_BUDGET_SECONDS),
+        &verdict(here <= HERE_BUDGET_SECONDS),
+        &milliseconds(there),
+        &milliseconds(THERE_BUDGET_SECONDS),
+        &verdict(there <= THERE_BUDGET_SECONDS),
+        &format!("{:.1} s", until_up.as_secs_f64()),
+        &mebibytes(resident),
+        &mebibytes(metrics as u64),
+        &mebibytes(gzip as u64),
+    ]);
+    Ok(())
+}
+
+/// An exporter of these hosts.
+fn exporter(client: &SshClient, hosts: &[String], interval: Duration) -> Result<Exporter> {
+    let setup = Setup::new()?;
+    let list = setup.folder().join("hosts");
+    fs::write(&list, hosts.join("\n"))?;
+    let path = std::env::var("PATH")?;
+    setup
+        .env("PATH", format!("{}:{path}", client.bin().display()))
+        .flag(&format!("--interval={}ms", interval.as_millis()))
+        .flag(&format!("--hostfile={}", list.display()))
+        .start()
+}
+
+/// Waits until all hosts are up; size of the page that says so.
+fn wait_until_up(exporter: &Exporter, hosts: usize) -> Result<usize> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let page = exporter.get("/metrics")?.text()?;
+        let lines = page.lines().filter(|line| line.starts_with("genv_host_up{") && line.ends_with(" 1"));
+        let up = lines.count();
+        if up == hosts {
+            return Ok(page.len());
+        }
+        ensure!(Instant::now() < deadline, "only {up} of {hosts} hosts are up: {}", exporter.log());
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// Scrapes once each cycle, as Prometheus does; size of the last answer.
+fn watch(exporter: &Exporter, interval: Duration, cycles: u32) -> Result<usize> {
+    let began = Instant::now();
+    let mut bytes = 0;
+    for cycle in 1..=cycles {
+        std::thread::sleep((interval * cycle).saturating_sub(began.elapsed()));
+        let answer = http::get_with(exporter.port(), "/metrics", &[("Accept-Encoding", "gzip")])?;
+        ensure!(answer.status == 200, "/metrics answered {}", answer.status);
+        bytes = answer.body.len();
+    }
+    Ok(bytes)
+}
