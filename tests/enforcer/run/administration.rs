@@ -91,9 +91,6 @@ fn what_is_told_where_no_enforcer_runs_says_so() -> Result<()> {
     std::fs::write(setup.state_directory().join("status.json"), status.to_string())?;
     let said = setup.said(&["explain", &pid])?;
     ensure!(said.contains(note), "{said}");
-    for words in commands {
-        ensure!(!silent(&setup, words)?, "{words:?}");
-    }
     Ok(())
 }
 

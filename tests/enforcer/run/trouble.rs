@@ -112,3 +112,24 @@ fn hostile_names_break_no_line() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn without_capabilities_it_says_what_it_cannot_do() -> Result<()> {
+    let setup = Setup::new(&used_by(&[]), "version: 1\nrules: []\n")?;
+    let config = format!("--config={}", setup.config().display());
+    let own = setup.command(&["run", "--once", "--gpu.source=simulated", &config])?;
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]);
+    if !rustix::process::geteuid().is_root() {
+        // Who runs the tests has none.
+        command = Command::new("env");
+    }
+    command.arg(own.get_program()).args(own.get_args());
+    command.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = genv_tests::patience::output(&mut command)?;
+    let said = String::from_utf8([output.stdout, output.stderr].concat())?;
+    for capability in ["CAP_KILL", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"] {
+        ensure!(said.contains(capability), "{said}");
+    }
+    Ok(())
+}

@@ -9,11 +9,55 @@ use genv_tests::state::{self, Environment};
 
 use crate::enforcer::stage::{ALICE, ANYTHING, BOB};
 
+const MALLORY: u32 = BOB + 1;
+
+/// A rule that acts as soon as it can.
+fn at_once(kind: &str) -> String {
+    format!(
+        "version: 1\nmode: enforce\nbreaker: {{share_of_users: 1}}\n\
+         rules:\n- {{kind: {kind}, action: terminate, for: 0s, warn: []}}\n"
+    )
+}
+
 /// An enforcer of these rules on a machine where these processes use device 0.
 fn enforce(config: &str, pids: &[u32], environments: &[Environment]) -> Result<Enforcer> {
     let setup = Setup::new(&used_by(pids), config)?;
     state::write(&setup.genv_directory(), 2, environments)?;
     setup.start()
+}
+
+#[test]
+fn who_runs_as_another_user_than_its_environments_is_ended_by_no_rule() -> Result<()> {
+    require_root();
+    let sudo = ChangedUser::start(ALICE, 0, &ANYTHING)?;
+    let su = ChangedUser::start(ALICE, BOB, &ANYTHING)?;
+    let setuid = ChangedUser::with_real_user(ALICE, BOB, ALICE, &ANYTHING)?;
+    let spawned = ChangedUser::start(0, ALICE, &[("GENV_ENVIRONMENT_ID", "hub")])?;
+    let job = ChangedUser::start(ALICE, ALICE, &[("GENV_ENVIRONMENT_ID", "rewritten")])?;
+    let mut own = Environment::new("E", ALICE, sudo.pid(), &[1]);
+    own.pids.extend([su.pid(), setuid.pid()]);
+    let environments = [
+        own,
+        Environment::new("hub", 0, spawned.pid(), &[1]),
+        // Another user wrote its uid into this record, and lists pid 1 in the next one.
+        Environment::new("rewritten", MALLORY, job.pid(), &[1]),
+        Environment::new("first", MALLORY, 1, &[1]),
+    ];
+    let spared = [&sudo, &su, &setuid, &spawned, &job].map(ChangedUser::child);
+    let outside = sleeper_of(BOB, &ANYTHING)?;
+    let pids = [&spared[..], &[outside.pid()]].concat();
+    for kind in ["env-devices", "non-env-processes"] {
+        let enforcer = enforce(&at_once(kind), &pids, &environments)?;
+        enforcer.wait_for_cycles(2)?;
+        if kind == "env-devices" {
+            ensure!(is_alive(outside.pid()), "{}", enforcer.log());
+        } else {
+            ends(outside.pid())?;
+            enforcer.wait_for_cycles(2)?;
+        }
+        ensure!(spared.iter().all(|pid| is_alive(*pid)), "{kind}: {}", enforcer.log());
+    }
+    Ok(())
 }
 
 #[test]
@@ -70,9 +114,7 @@ fn a_uid_that_only_a_directory_service_may_know_is_charged_to_nobody_and_ended_b
             let known = sleeper_of(700_000, &ANYTHING)?;
             let environment = Environment::new("E", ALICE, below.pid(), &[1]);
             let pids = [outside.pid(), below.child(), known.pid()];
-            let config = "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\nrules:\n\
-                - {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n";
-            let enforcer = enforce(config, &pids, &[environment])?;
+            let enforcer = enforce(&at_once("non-env-processes"), &pids, &[environment])?;
             ends(known.pid())?;
             if has_service {
                 enforcer.wait_for_cycles(3)?;
