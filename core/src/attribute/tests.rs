@@ -300,6 +300,7 @@ fn an_environment_lives_by_a_member_of_its_own_time_a_kernel_or_a_hidden_member(
     assert_eq!(eids(&live), ["member", "kernel", "hidden", "disputed"]);
     let member = Member { pid: 10, start_time_ticks: 999_900 };
     assert_eq!(live[0].members, [member]);
+    assert_eq!(live[0].oldest_member_started_timestamp_seconds, Some(9_999.0));
 
     state.written_timestamp_seconds = None;
     assert_eq!(eids(&live_environments(&state, &table)), ["member", "reused", "kernel", "hidden", "disputed"]);

@@ -244,3 +244,31 @@ pub enum MissingEvidence {
     /// The process is a zombie, which has no environ.
     Zombie,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setuid_program_is_shown_as_its_starters_and_runs_for_nobody() {
+        let mut table = ProcessTable::default();
+        table.owners.insert(700_007, 1000);
+        let users = |uid: u32, real_uid: u32| {
+            let facts = ProcessFacts {
+                start_time_ticks: 1,
+                uid: Some(uid),
+                real_uid: Some(real_uid),
+                comm: "su".to_owned(),
+                container_id: None,
+                container_owner: None,
+                claim: Claim::Absent,
+            };
+            (table.shown_user(&facts), table.user(&facts))
+        };
+        assert_eq!(users(1000, 1000), (Some(1000), Some(1000)));
+        assert_eq!(users(0, 1000), (Some(1000), None));
+        assert_eq!(users(0, 700_007), (Some(1000), None));
+        assert_eq!(users(2000, 0), (Some(2000), None));
+        assert_eq!(users(700_007, 700_007), (Some(1000), Some(1000)));
+    }
+}

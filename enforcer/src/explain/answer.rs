@@ -308,3 +308,73 @@ fn evidence(process: &Process, snapshot: Option<&Snapshot>, read: Option<&Proces
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Action;
+    use crate::plan::explain;
+    use crate::plan::tests::daemon::*;
+    use crate::plan::tests::lab::*;
+
+    /// The answer about process 10.
+    fn explained(daemon: &Daemon, lab: &Lab) -> String {
+        let hosts = lab.at(daemon.now_seconds);
+        let found = explain(&daemon.input(&hosts, lab), &daemon.history, "gpu01", 10).unwrap();
+        let status = Enforcement { mode: "enforce".to_owned(), ..Enforcement::default() };
+        let mut answer = ProcessAnswer::new(10, &hosts[0], Verdict::of(&found), Some(&status), Vec::new());
+        answer.take(found, hosts[0].snapshot.as_deref(), None, &[]);
+        answer.text(daemon.now_seconds, &TimeZone::UTC)
+    }
+
+    #[track_caller]
+    fn has(text: &str, parts: &[&str]) {
+        for part in parts {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    /// alice holds device 0, and her process 10 uses it and is on device 1.
+    fn lab(memory_bytes: u64) -> Lab {
+        let lab = Lab::new(1, 2).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 60.0);
+        let mut lab = lab.process("gpu01", 10, "alice", Some("e1"), &[(0, GIB), (1, memory_bytes)]);
+        lab.pid("gpu01", 10).devices[1].utilization_ratio = Some(0.0);
+        lab
+    }
+
+    #[test]
+    fn a_device_without_use_or_with_a_context_that_was_left_behind_is_told_from_one_in_use() {
+        let mut daemon = Daemon::new(vec![rule(EnvDevices, Action::Terminate)]);
+        let listed = explained(&daemon, &lab(0));
+        has(
+            &listed,
+            &[
+                "device 0 with 1024 MiB, device 1 with 0 MiB (listed by the driver, not used)\n",
+                "\nSafe: no rule ends it",
+            ],
+        );
+        daemon.run(&lab(GIB).attach("gpu01", "e1", 1, 30.0), 10);
+        daemon.run(&lab(GIB), 10);
+        let left = explained(&daemon, &lab(GIB));
+        has(&left, &["device 1 with 1024 MiB (left behind by a detach)\n", "\nSafe: no rule ends it"]);
+    }
+
+    #[test]
+    fn what_is_not_measured_is_not_judged() {
+        let idle = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
+        let mut lab = lab(0);
+        lab.pid("gpu01", 10).devices[0].utilization_ratio = None;
+        let text = explained(&Daemon::new(vec![rule(idle, Action::Detach)]), &lab);
+        has(&text, &["Idle (detach): not judged\n  the utilization of device 0 is not measured"]);
+    }
+
+    #[test]
+    fn a_process_that_a_signal_did_not_end_is_not_called_ended() {
+        let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
+        let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Terminate)]);
+        daemon.run(&lab, 20);
+        let text = explained(&daemon, &lab);
+        has(&text, &["Safe: NonEnvProcesses sent it a signal, and nothing more follows", "the process still runs"]);
+        assert!(!text.contains("was ended") && !text.contains("its time has come"), "{text}");
+    }
+}

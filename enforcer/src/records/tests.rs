@@ -97,13 +97,17 @@ fn memory_that_was_read_with_the_devices_later_is_not_lowered() {
             snapshot.devices.clear();
             snapshot.processes.clear();
         }
-        records.count(&hosts, Some(("gpu01", &mut witness)), NOON).disputed
+        let counting = records.count(&hosts, Some(("gpu01", &mut witness)), NOON);
+        let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
+        let counted = snapshot.devices.first().and_then(|it| it.attachments[0].memory_bytes);
+        (counting.disputed, counted)
     };
-    assert_eq!(count(false, 2), []);
-    assert_eq!(count(true, 2), []);
-    assert_eq!(count(false, 2), []);
-    assert_eq!(count(true, 2), []);
-    assert_eq!(count(true, 1)[0].why, "its memory on device 0 was lowered");
+    for lists_devices in [false, true, false, true] {
+        assert_eq!(count(lists_devices, 2).0, []);
+    }
+    let (disputed, counted) = count(true, 1);
+    assert_eq!(disputed[0].why, "its memory on device 0 was lowered");
+    assert_eq!(counted, Some(2), "what was first seen counts");
 }
 
 #[test]
@@ -238,6 +242,49 @@ fn first_seen(witness: &mut FakeWitness, hosts: &[HostSnapshot]) -> Records {
     records.count(hosts, Some(("gpu01", witness)), NOON);
     // As after a restart.
     serde_json::from_value(serde_json::to_value(&records).unwrap()).unwrap()
+}
+
+#[test]
+fn a_job_keeps_a_removed_record_after_its_shell() {
+    let mut witness = FakeWitness::default();
+    let mut records = first_seen(&mut witness, &files(Some("e1"), &[("e1", &[0])]));
+    witness.living = [(100, uid("alice"))].into();
+    let counting = records.count(&files(None, &[]), Some(("gpu01", &mut witness)), NOON);
+    assert_eq!(place(&counting), "e1");
+    assert_eq!(counting.disputed[0].why, "it was removed while processes of it live");
+}
+
+#[test]
+fn a_record_that_names_another_user_stays_its_own() {
+    let mut witness = FakeWitness::default();
+    let mut records = first_seen(&mut witness, &files(Some("e1"), &[("e1", &[0])]));
+    let mut now = files(None, &[("e1", &[0])]);
+    let snapshot = now[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+    let record = Arc::make_mut(&mut snapshot.environments[0]);
+    (record.uid, record.username) = (Some(uid("bob")), "bob".to_owned());
+    (record.members, record.foreign_members) = (Vec::new(), 1);
+    let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
+    assert_eq!(place(&counting), "e1");
+    assert!(is_attached(&counting));
+    assert_eq!(counting.disputed[0].why, "it names bob as its user, and its processes are of alice");
+    let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
+    assert_eq!(snapshot.environment("e1").unwrap().uid, Some(uid("alice")));
+}
+
+#[test]
+fn a_record_in_the_name_of_a_user_of_whom_no_member_is_counts_for_nobody() {
+    let both: [(&str, &[u32]); 2] = [("e1", &[0]), ("forged", &[1])];
+    let mut witness = FakeWitness::default();
+    let mut records = first_seen(&mut witness, &files(Some("e1"), &both[..1]));
+    let mut now = files(Some("e1"), &both);
+    let snapshot = now[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+    let forged = Arc::make_mut(&mut snapshot.environments[1]);
+    (forged.members, forged.foreign_members) = (Vec::new(), 1);
+    let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
+    assert_eq!(eids(&counting), ["e1"]);
+    assert_eq!(counting.disputed[0].why, "no member of it is a process of alice");
+    let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
+    assert!(snapshot.devices[1].attachments.is_empty(), "its device is free");
 }
 
 #[test]
@@ -439,6 +486,9 @@ fn a_member_that_came_later_makes_its_new_processes_unknown_until_something_bear
         (place(&counting), counting.disputed.len())
     };
     assert_eq!(at(&mut witness), ("unknown".to_owned(), 1));
+    // So is a process that was outside before.
+    let mut outside = first_seen(&mut witness, &files(None, &seen));
+    assert_eq!(place(&outside.count(&now, Some(("gpu01", &mut witness)), NOON)), "unknown");
     witness.name(100, "e1", &[]);
     assert_eq!(at(&mut witness), ("e1".to_owned(), 1));
     witness.named.clear();

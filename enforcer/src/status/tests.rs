@@ -1,3 +1,5 @@
+use genv_core::enforcement::DisputedRecord;
+
 use super::*;
 
 /// 2026-11-20T12:00:00Z.
@@ -45,4 +47,86 @@ fn a_status_says_who_breaks_what_since_when_what_follows_and_why_not() {
     let enforced = of("enforce", all);
     let rehearsed = of("dry-run", vec![violation("acted", Some(NOON - 60.0), None)]);
     insta::assert_snapshot!(format!("{enforced}\ndry-run\n{rehearsed}"));
+}
+
+#[test]
+fn a_status_names_what_is_not_known_and_what_does_not_count() {
+    let of = |change: &dyn Fn(&mut Enforcement)| {
+        let mut status =
+            Enforcement { updated_timestamp_seconds: NOON, interval_seconds: 10.0, ..Enforcement::default() };
+        change(&mut status);
+        text(&status, NOON, &TimeZone::UTC)
+    };
+    assert!(of(&|_| ()).contains("\nNobody breaks a rule.\n"));
+    let (idle, gpu02, alice) = (|| "idle".to_owned(), || "gpu02".to_owned(), || "alice".to_owned());
+    let frozen = of(&|status| {
+        status.frozen = vec![FrozenViolation {
+            rule: idle(),
+            username: Some(alice()),
+            hostname: Some(gpu02()),
+            subject: "device 0".to_owned(),
+            since_seconds: NOON - 1800.0,
+            unknown_since_seconds: NOON - 60.0,
+            why: "a record of genv's state is damaged or disputed".to_owned(),
+        }];
+    });
+    let not_judged = of(&|status| {
+        let why = words::not_measured([0]);
+        status.not_judged = vec![NotJudged { rule: idle(), hostname: gpu02(), gpus: vec![0], why }];
+    });
+    let unknown = of(&|status| {
+        status.unknown_processes = [(gpu02(), 2)].into();
+        status.unknown_processes_by_user = [(gpu02(), [(alice(), 2)].into())].into();
+    });
+    let disputed = of(&|status| {
+        let why = "device 0 was taken from it".to_owned();
+        let record = DisputedRecord { hostname: gpu02(), eid: "7".to_owned(), username: alice(), why };
+        (status.disputed_records, status.disputed_records_total) = (vec![record], 3);
+    });
+    let left_behind = of(&|status| {
+        status.left_behind = vec![LeftBehindContext {
+            hostname: gpu02(),
+            username: alice(),
+            eid: "7".to_owned(),
+            pid: 42,
+            comm: Some("python".to_owned()),
+            gpu: 1,
+            works_on: 0,
+        }];
+    });
+    for (text, parts) in [
+        (
+            &frozen,
+            &[
+                "alice broke rule idle on gpu02: device 0\n",
+                "Frozen   since 2026-11-20 11:59 (1m ago): a record of genv's",
+            ][..],
+        ),
+        (
+            &not_judged,
+            &[
+                "Not judged by idle on gpu02: the utilization of device 0 is not measured",
+                "Nobody is known to break a rule.",
+            ],
+        ),
+        (
+            &unknown,
+            &[
+                "Unknown    2 processes on gpu02, never acted upon: 2 of alice",
+                "Of 2 unknown processes it cannot be told.",
+            ],
+        ),
+        (&disputed, &["Disputed   environment 7 of alice on gpu02: device 0 was taken from it;", "Disputed   2 more"]),
+        (
+            &left_behind,
+            &["process 42 (python) of alice on gpu02: a detach left its context on device 1; it works on device 0"],
+        ),
+    ] {
+        for part in parts {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+    for text in [frozen, not_judged, unknown] {
+        assert!(!text.contains("Nobody breaks a rule"), "{text}");
+    }
 }

@@ -1,14 +1,10 @@
 //! What administrators tell a running daemon, and what they learn from it.
 
-use std::fs::File;
-use std::io::Write as _;
-
 use anyhow::{Result, ensure};
 use genv_tests::enforcer::{Enforcer, Setup, ends, ends_outsiders, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::{output, until};
 use genv_tests::process::Sleeper;
-use rustix::process::Signal;
 
 /// A process that is ended soon, and who would end it.
 fn lab(when: &str) -> Result<(Sleeper, Enforcer)> {
@@ -95,9 +91,6 @@ fn what_is_told_where_no_enforcer_runs_says_so() -> Result<()> {
     std::fs::write(setup.state_directory().join("status.json"), status.to_string())?;
     let said = setup.said(&["explain", &pid])?;
     ensure!(said.contains(note), "{said}");
-    for words in commands {
-        ensure!(!silent(&setup, words)?, "{words:?}");
-    }
     Ok(())
 }
 
@@ -127,13 +120,9 @@ fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
         ensure!(reason.starts_with("the breaker is open: "), "{line}");
     }
     let log = enforcer.log();
-    let said = |event: &str| -> Vec<&str> {
-        let lines = log.lines().filter(|line| line.contains(event));
-        lines.filter(|line| line.contains("breaker")).collect()
-    };
-    assert_eq!(said("event=\"breaker\"").len(), 1, "{log}");
-    let faults = said("event=\"fault\"");
-    ensure!(faults.is_empty(), "{faults:?}");
+    assert_eq!(log.matches("event=\"breaker\"").count(), 1, "{log}");
+    let is_fault = |line: &str| line.contains("event=\"fault\"") && line.contains("breaker");
+    ensure!(!log.lines().any(is_fault) && !log.contains("mode=\"dry-run\""), "{log}");
     let said = enforcer.setup().said(&["status"])?;
     for part in [
         "Mode       enforce, but the breaker is open: nothing is done",
@@ -142,12 +131,8 @@ fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
     ] {
         ensure!(said.contains(part), "{part}: {said}");
     }
-    let log = enforcer.log();
-    ensure!(!log.contains("mode=\"dry-run\""), "{log}");
     let said = enforcer.setup().said(&["reset"])?;
     ensure!(said.contains("closed again"), "{said}");
-    let said = enforcer.setup().said(&["reset"])?;
-    ensure!(said.contains("closed again") || said.contains("was not open"), "{said}");
     // The administrator who resets the breaker accepts the due actions.
     for pid in pids {
         ends(pid)?;
@@ -172,43 +157,16 @@ fn promise_10_a_bad_configuration_keeps_the_last_good_one_and_says_so_everywhere
     })?;
     let sha256 = [("sha256", hash.as_str().unwrap_or_default())];
     assert_eq!(enforcer.scrape()?.value("genv_enforcer_config_info", &sha256)?, 1.0);
-    let refusals = || enforcer.log().matches("the configuration cannot be used").count();
-    assert_eq!(refusals(), 1, "{}", enforcer.log());
+    let log = enforcer.log();
+    assert_eq!(log.matches("the configuration cannot be used").count(), 1, "{log}");
     ensure!(enforcer.setup().said(&["status"])?.contains("not in force"));
 
-    // On a signal it is said again.
-    enforcer.signal(Signal::HUP)?;
-    until("it is said again", || Ok(refusals() == 2))?;
     enforcer.setup().rewrite_config(&ends_outsiders("dry-run", "for: 2h, warn: []"))?;
-    enforcer.signal(Signal::HUP)?;
     let status = enforcer.wait_for_status("another one is in force", |status| status["config"]["error"].is_null())?;
     ensure!(status["config"]["hash"] != hash);
     enforcer.wait_for_metrics("a metric says so", |scrape| {
         scrape.value("genv_enforcer_config_last_reload_successful", &[]).is_ok_and(|it| it == 1.0)
     })?;
-    Ok(())
-}
-
-#[test]
-fn a_rule_file_that_is_written_in_slices_is_in_force_only_as_a_whole() -> Result<()> {
-    let process = sleeper(&[])?;
-    let never = format!("never: {{users: ['uid:{}']}}\n", victim());
-    let enforcer =
-        Setup::new(&used_by(&[process.pid()]), &format!("version: 1\nmode: enforce\n{never}rules: []\n"))?.start()?;
-    let hash = enforcer.status()?["config"]["hash"].clone();
-    let rules = format!("{}{never}", ends_outsiders("enforce", "for: 0s, warn: []"));
-    // An editor that truncates the file. The slices before the last one are valid, and would end the process.
-    let mut file = File::create(enforcer.setup().config())?;
-    for slice in rules.split_inclusive('\n') {
-        file.write_all(slice.as_bytes())?;
-        enforcer.wait_for_cycles(3)?;
-    }
-    assert_eq!(enforcer.status()?["config"]["hash"], hash);
-    drop(file);
-    let status = enforcer.wait_for_status("the whole file is in force", |status| status["config"]["hash"] != hash)?;
-    ensure!(status["config"]["error"].is_null(), "{status}");
-    enforcer.wait_for_cycles(3)?;
-    ensure!(is_alive(process.pid()));
     Ok(())
 }
 

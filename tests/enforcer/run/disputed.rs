@@ -1,5 +1,6 @@
-//! Records of environments that others changed: what they take from a user has no consequence until that user confirms
-//! it, and ages are those that the kernel bears out.
+//! Records of environments that others changed: what they take from a user has no consequence until that user confirms it,
+//! and what they add helps the record's user and harms no user. genv 1.4.3 writes no confirmation; the variables of the
+//! processes that were started with it take its place.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,32 +12,27 @@ use anyhow::{Context as _, Result, ensure};
 use genv_core::state::{StateDirectory, StateSource as _};
 use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends, enforcing, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
-use genv_tests::patience;
+use genv_tests::patience::{self, until};
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
-use rustix::process::geteuid;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-pub(super) const INSIDE: [(&str, &str); 1] = [("GENV_ENVIRONMENT_ID", "e1")];
+const INSIDE: [(&str, &str); 1] = [("GENV_ENVIRONMENT_ID", "e1")];
 
 /// An enforcer of one rule that acts at once, and an environment of the victim's on device 0 with a member and a process
 /// that uses 1 GiB of it.
 pub(super) struct Lab {
     pub(super) enforcer: Enforcer,
-    pub(super) member: Sleeper,
+    _member: Sleeper,
     pub(super) process: Sleeper,
 }
 
-pub(super) fn rule(rule: &str) -> String {
+fn rule(rule: &str) -> String {
     enforcing(&format!("- {{{rule}, for: 0s, warn: []}}\n"))
 }
 
-pub(super) fn environment(member: &Sleeper) -> Environment {
-    Environment::new("e1", victim(), member.pid(), &[0])
-}
-
 /// Changes an entry of the list in a state file.
-pub(super) fn change(folder: &Path, name: &str, change: impl FnOnce(&mut Vec<Value>)) -> Result<()> {
+fn change(folder: &Path, name: &str, change: impl FnOnce(&mut Vec<Value>)) -> Result<()> {
     let path = folder.join(format!("{name}.json"));
     let mut document: Value = serde_json::from_slice(&fs::read(&path)?)?;
     change(document[name].as_array_mut().context("no list")?);
@@ -45,50 +41,43 @@ pub(super) fn change(folder: &Path, name: &str, change: impl FnOnce(&mut Vec<Val
     Ok(fs::rename(new, path)?)
 }
 
+/// Attaches the environment `e1` to a device, by the file long ago.
+fn attach(folder: &Path, device: usize, memory: Option<&str>) -> Result<()> {
+    change(folder, "devices", |devices| {
+        let attachment = json!({"eid": "e1", "gpu_memory": memory, "time": "01/01/2020 00:00:00"});
+        devices[device]["attachments"].as_array_mut().into_iter().for_each(|all| all.push(attachment.clone()));
+    })
+}
+
 impl Lab {
-    pub(super) fn new(of_rule: &str, of_environment: impl FnOnce(&mut Environment)) -> Result<Self> {
-        let member = sleeper(&[])?;
-        let process = sleeper(&INSIDE)?;
+    pub(super) fn new(of_rule: &str) -> Result<Self> {
+        let (member, process) = (sleeper(&[])?, sleeper(&INSIDE)?);
         let setup = Setup::new(&used_by(&[process.pid()]), &rule(of_rule))?;
-        let mut own = environment(&member);
-        of_environment(&mut own);
+        let own = Environment::new("e1", victim(), member.pid(), &[0]);
         state::write(&setup.genv_directory(), 2, &[own])?;
         let enforcer = setup.start()?;
         enforcer.wait_for_cycles(2)?;
         ensure!(is_alive(process.pid()), "{}", enforcer.log());
-        Ok(Self { enforcer, member, process })
-    }
-
-    pub(super) fn genv_directory(&self) -> std::path::PathBuf {
-        self.enforcer.setup().genv_directory()
+        Ok(Self { enforcer, _member: member, process })
     }
 
     /// Waits until the record is disputed for this reason, and some cycles more: its process lives.
-    pub(super) fn is_spared(&self, why: &str) -> Result<()> {
-        let is_disputed = |status: &Value| {
-            let disputed = status["disputed_records"].to_string();
-            disputed.contains(why)
-        };
-        self.enforcer.wait_for_status(why, is_disputed)?;
+    fn is_spared(&self, why: &str) -> Result<()> {
+        self.enforcer.wait_for_status(why, |status| status["disputed_records"].to_string().contains(why))?;
         self.enforcer.wait_for_cycles(3)?;
         ensure!(is_alive(self.process.pid()), "{}", self.enforcer.log());
         let scrape = self.enforcer.scrape()?;
         let disputed = scrape.all("genv_state_disputed_records", &[]);
         ensure!(disputed.iter().any(|(_, value)| *value >= 1.0), "{disputed:?}");
-        let said = self.enforcer.setup().said(&["status"])?;
-        ensure!(said.contains("Disputed"), "{said}");
-        let said = self.why()?;
-        ensure!(said.contains("is disputed") && said.contains(why), "{said}");
-        Ok(())
-    }
-
-    /// The output of `genv why` about the victim.
-    fn why(&self) -> Result<String> {
-        let user = format!("--user=uid:{}", victim());
         let setup = self.enforcer.setup();
+        let said = setup.said(&["status"])?;
+        ensure!(said.contains("Disputed"), "{said}");
+        let user = format!("--user=uid:{}", victim());
         let folder = format!("--state-directory={}", setup.state_directory().display());
         let output = setup.program("genv", &["why", &user, &folder])?.output()?;
-        Ok(String::from_utf8(output.stdout)?)
+        let said = String::from_utf8(output.stdout)?;
+        ensure!(said.contains("is disputed") && said.contains(why), "{said}");
+        Ok(())
     }
 }
 
@@ -117,201 +106,78 @@ pub(super) fn genv(setup: &Setup, eid: Option<&str>, zone: &str, line: &str) -> 
 }
 
 #[test]
-fn memory_that_another_lowers_ends_nothing() -> Result<()> {
-    let lab = Lab::new("kind: env-memory, action: terminate", |it| {
-        it.gpu_memory = Some("8gi");
-    })?;
-    let folder = lab.genv_directory();
-    change(&folder, "envs", |envs| envs[0]["config"]["gpu_memory"] = "1mi".into())?;
-    change(&folder, "devices", |devices| {
-        devices[0]["attachments"][0]["gpu_memory"] = "1mi".into();
-    })?;
-    lab.is_spared("its memory on device 0 was lowered")?;
-    // Nor after a restart.
-    let (_, setup) = lab.enforcer.terminate()?;
-    let enforcer = setup.start()?;
-    enforcer.wait_for_cycles(3)?;
-    ensure!(is_alive(lab.process.pid()), "{}", enforcer.log());
-    Ok(())
-}
-
-#[test]
 fn a_device_that_another_takes_ends_nothing_and_one_that_its_user_gives_back_counts() -> Result<()> {
     let rule = "kind: env-devices, action: terminate";
-    let lab = Lab::new(rule, |_| ())?;
-    change(&lab.genv_directory(), "devices", |devices| {
-        devices[0]["attachments"] = Value::Array(Vec::new());
+    let lab = Lab::new(rule)?;
+    change(&lab.enforcer.setup().genv_directory(), "devices", |devices| {
+        devices[0]["attachments"] = json!([]);
     })?;
     lab.is_spared("device 0 was taken from it")?;
     drop(lab);
 
-    let lab = Lab::new(rule, |_| ())?;
+    let lab = Lab::new(rule)?;
     genv(lab.enforcer.setup(), Some("e1"), "UTC", "genv detach --index 0")?;
     ends(lab.process.pid())
 }
 
 #[test]
-fn a_record_that_another_removes_ends_nothing_while_a_process_of_it_lives() -> Result<()> {
-    let lab = Lab::new("kind: non-env-processes, action: terminate", |_| ())?;
-    state::write(&lab.genv_directory(), 2, &[])?;
-    lab.is_spared("it was removed while processes of it live")?;
-    // The process keeps the environment as its shell did.
-    let Lab { enforcer, member, process } = lab;
-    drop(member);
-    enforcer.wait_for_cycles(5)?;
-    ensure!(is_alive(process.pid()), "{}", enforcer.log());
-    Ok(())
-}
-
-#[test]
-fn a_process_of_a_removed_record_leaves_its_device_to_no_other_of_its_user() -> Result<()> {
-    let [first, second] = [sleeper(&INSIDE)?, sleeper(&[("GENV_ENVIRONMENT_ID", "e2")])?];
-    let scenario = |of_first: &[u32]| {
-        let uses = |pid, gpus: &[u32]| {
-            let gpus = gpus.iter().map(|gpu| format!("{{index: {gpu}, memory: 1gi, utilization: 0.9}}"));
-            let gpus = gpus.collect::<Vec<_>>().join(", ");
-            format!("{{pid: {pid}, devices: [{gpus}]}}")
-        };
-        let (first, second) = (uses(first.pid(), of_first), uses(second.pid(), &[1]));
-        format!("version: 1\nhosts:\n- devices: [{{count: 2, memory: 80gi}}]\n  processes: [{first}, {second}]\n")
+fn a_device_that_another_adds_is_taken_back_and_nothing_ends() -> Result<()> {
+    let lab = Lab::new("kind: max-devices-per-user, limit: 1, action: terminate")?;
+    let folder = lab.enforcer.setup().genv_directory();
+    attach(&folder, 1, None)?;
+    let attached = |device: usize| -> Result<Value> {
+        let devices: Value = serde_json::from_slice(&fs::read(folder.join("devices.json"))?)?;
+        Ok(devices["devices"][device]["attachments"].clone())
     };
-    let idle = "kind: idle, below: 0.05, over: 2s, action: detach";
-    let setup = Setup::new(&scenario(&[0, 1]), &rule(idle))?;
-    let folder = setup.genv_directory();
-    let records = |of_first: &[usize]| {
-        let first = Environment::new("e1", victim(), first.pid(), of_first);
-        let second = Environment::new("e2", victim(), second.pid(), &[1]);
-        state::write(&folder, 2, &[first, second])
-    };
-    records(&[0, 1])?;
-    let enforcer = setup.start()?;
-    enforcer.wait_for_cycles(3)?;
-    // It used the other one's device too, and gave it back.
-    enforcer.setup().rewrite_scenario(&scenario(&[0]))?;
-    records(&[0])?;
-    enforcer.wait_for_cycles(3)?;
-    state::write(&folder, 2, &[])?;
-    enforcer.wait_for_status("the records are gone", |status| {
-        let disputed = status["disputed_records"].to_string();
-        disputed.contains("it was removed while processes of it live")
-    })?;
-    enforcer.wait_for_cycles(3)?;
-    records(&[0])?;
-    // For longer than the rule's window.
-    enforcer.wait_for_cycles(30)?;
-    let devices: Value = serde_json::from_slice(&fs::read(folder.join("devices.json"))?)?;
-    let holder = &devices["devices"][1]["attachments"][0]["eid"];
-    ensure!(holder == "e2", "{devices}\n{:?}", enforcer.audit()?);
+    until("the device is taken back", || Ok(attached(1)? == json!([])))?;
+    lab.enforcer.wait_for_cycles(3)?;
+    ensure!(is_alive(lab.process.pid()), "{}", lab.enforcer.log());
+    ensure!(attached(0)?[0]["eid"] == "e1", "{}", lab.enforcer.log());
     Ok(())
 }
 
 #[test]
-fn a_record_that_is_given_to_another_user_stays_its_own() -> Result<()> {
-    if !geteuid().is_root() {
-        return Ok(());
-    }
-    let lab = Lab::new("kind: non-env-processes, action: terminate", |_| ())?;
-    change(&lab.genv_directory(), "envs", |envs| {
-        envs[0]["uid"] = (victim() + 1).into();
-    })?;
-    lab.is_spared("its processes are of")
-}
-
-#[test]
-fn a_record_in_the_name_of_a_user_of_whom_no_member_is_counts_for_nobody() -> Result<()> {
-    if !geteuid().is_root() {
-        return Ok(());
-    }
-    let others = genv_tests::enforcer::sleeper_of(victim() + 1, &[("PATH", "/bin")])?;
-    let lab = Lab::new("kind: max-devices-per-user, limit: 1, action: terminate", |_| ())?;
-    let mut forged = Environment::new("forged", victim(), others.pid(), &[0, 1]);
-    forged.eid = "forged".to_owned();
-    state::write(&lab.genv_directory(), 2, &[environment(&lab.member), forged])?;
-    lab.is_spared("no member of it is a process of")?;
-    let status = lab.enforcer.status()?;
-    ensure!(status["violations"] == Value::Array(Vec::new()), "{status:#}");
-    Ok(())
-}
-
-#[test]
-fn a_member_that_a_later_record_lists_stays_in_the_first() -> Result<()> {
-    // It names no environment, so that records alone show where it is.
-    let process = sleeper(&[])?;
-    let own = Environment::new("e1", victim(), process.pid(), &[0]);
-    let setup = Setup::new(&used_by(&[process.pid()]), &rule("kind: env-devices, action: terminate"))?;
-    let folder = setup.genv_directory();
-    state::write(&folder, 2, &[own])?;
+fn commands_of_ours_in_one_shell_after_another_are_disputed_by_nothing() -> Result<()> {
+    let setup = Setup::new(&used_by(&[]), &rule("kind: max-devices-per-user, limit: 2, action: report"))?;
+    state::write(&setup.genv_directory(), 2, &[])?;
     let enforcer = setup.start()?;
     enforcer.wait_for_cycles(2)?;
-    let lab = Lab { enforcer, member: sleeper(&[])?, process };
-    let why = "it lists members of another environment";
-    // A new record in its user's name, which is the first of the file.
-    change(&folder, "envs", |envs| {
-        let mut forged = envs[0].clone();
-        forged["eid"] = "forged".into();
-        envs.insert(0, forged);
-    })?;
-    lab.is_spared(why)?;
-    // The record under another id.
-    change(&folder, "envs", |envs| {
-        envs.truncate(1);
-    })?;
-    lab.is_spared(why)
+    let setup = enforcer.setup();
+    let folder = setup.genv_directory();
+    let script = "genv activate --id a --gpus 1; genv attach --index 1; genv activate --id b; genv attach --index 0; \
+                  touch $GENV_TMPDIR/ready; while [ ! -e $GENV_TMPDIR/over ]; do sleep 0.1; done";
+    std::thread::scope(|scope| {
+        let shell = scope.spawn(|| genv(setup, None, "UTC", script));
+        let over = || fs::write(folder.join("over"), "");
+        let seen = until("the shell has its environments", || Ok(folder.join("ready").exists() || shell.is_finished()));
+        let seen = seen.and_then(|()| enforcer.wait_for_cycles(3));
+        let status = enforcer.status();
+        over()?;
+        shell.join().map_err(|_| anyhow::anyhow!("the shell panicked"))??;
+        seen?;
+        let disputed = &status?["disputed_records"];
+        ensure!(*disputed == json!([]), "{disputed:#}");
+        Ok(())
+    })
 }
 
-/// Entries of `envs.json` that no genv writes. One lists the process PID with its user UID, others the process OTHER: without a
-/// user, and with another user.
-const MALFORMED: &str = r#"
-    {"uid": UID.0, "pids": [PID.0], "kernel_ids": []}, {"eid": "e9", "uid": "x", "pids": [OTHER]}, {"uid": 4000000000, "pids": [OTHER]}, {"eid": "a", "uid": -1, "pids": [1]},
-    {"eid": "b", "uid": 4294968296, "pids": [1]}, {"eid": "c", "uid": 1000.0, "pids": [1]}, {"uid": 1000, "pids": [1]}, 7, null,
-    {"eid": "d", "uid": 1000, "creation": NaN, "pids": ["x", 1, -1, 1e99]}, {"eid": "e", "uid": 1000, "pids": "all"}"#;
-
 #[test]
-fn a_malformed_record_hides_processes_of_its_user_and_those_that_name_it_and_no_others() -> Result<()> {
-    let claims = |eid| sleeper(&[("GENV_ENVIRONMENT_ID", eid)]);
-    let (claiming, listed, outside) = (claims("e9")?, sleeper(&[])?, sleeper(&[])?);
-    let elsewhere = claims("nosuch")?;
-    let of_others = sleeper(&[])?;
-    let pids = [&claiming, &listed, &outside, &elsewhere, &of_others].map(Sleeper::pid);
-    let rule = rule("kind: non-env-processes, action: terminate");
-    let setup = Setup::new(&used_by(&pids), &rule)?;
+fn what_genv_1_x_writes_is_borne_out_by_the_processes_that_were_started_with_it() -> Result<()> {
+    let (shell, process) = (sleeper(&[])?, sleeper(&INSIDE)?);
+    let started_later = sleeper(&[INSIDE[0], ("CUDA_VISIBLE_DEVICES", "1,0")])?;
+    let setup = Setup::new(&used_by(&[]), &rule("kind: env-memory, action: terminate"))?;
     let folder = setup.genv_directory();
     state::write(&folder, 2, &[])?;
-    let malformed = MALFORMED
-        .replace("PID", &listed.pid().to_string())
-        .replace("UID", &victim().to_string())
-        .replace("OTHER", &of_others.pid().to_string());
-    fs::write(folder.join("envs.json"), format!("{{\"envs\": [{malformed}]}}"))?;
     let enforcer = setup.start()?;
-    ends(outside.pid())?;
-    ends(elsewhere.pid())?;
-    ends(of_others.pid())?;
+    enforcer.wait_for_cycles(2)?;
+    state::write(&folder, 2, &[Environment::new("e1", victim(), shell.pid(), &[1])])?;
+    enforcer.setup().rewrite_scenario(&used_by(&[process.pid()]))?;
+    enforcer.wait_for_cycles(2)?;
+    attach(&folder, 0, Some("1mi"))?;
     enforcer.wait_for_cycles(3)?;
-    ensure!(is_alive(claiming.pid()) && is_alive(listed.pid()), "{}", enforcer.log());
-    Ok(())
-}
-
-#[test]
-fn an_environment_is_as_old_as_its_oldest_member_at_most() -> Result<()> {
-    // The record is of a day in the past, as one is that was written with another TZ.
-    let lab = Lab::new("kind: max-age, limit: 5m, action: terminate", |_| ())?;
-    for created in ["01/01/2020 00:00:00", "01/01/2100 00:00:00"] {
-        change(&lab.genv_directory(), "envs", |envs| {
-            envs[0]["creation"] = created.into();
-        })?;
-        lab.enforcer.wait_for_cycles(3)?;
-        ensure!(is_alive(lab.process.pid()), "{}", lab.enforcer.log());
-    }
-    lab.is_spared("it was made in the future")
-}
-
-#[test]
-fn an_environment_of_the_future_grows_old_all_the_same() -> Result<()> {
-    let lab = Lab::new("kind: max-age, limit: 3s, action: terminate", |_| ())?;
-    change(&lab.genv_directory(), "envs", |envs| {
-        envs[0]["creation"] = "01/01/2100 00:00:00".into();
-    })?;
-    ends(lab.process.pid())
+    ensure!(is_alive(process.pid()), "{}", enforcer.log());
+    enforcer.setup().rewrite_scenario(&used_by(&[process.pid(), started_later.pid()]))?;
+    ends(started_later.pid())
 }
 
 #[test]

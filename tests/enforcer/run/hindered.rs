@@ -1,32 +1,20 @@
-//! What one user can do to slow the enforcer for all: hold the lock of genv's state, write thousands of records, start many
-//! processes.
+//! What one user can do to slow the enforcer for all: hold the lock of genv's state, start many processes.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Setup, as_victim, ends, ends_outsiders, sleeper, victim};
-use genv_tests::lease::lease;
+use genv_tests::enforcer::{Setup, as_victim, ends, ends_outsiders, sleeper};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::until;
 use genv_tests::process::{Running, Sleeper};
-use genv_tests::state::{self, Environment};
 use serde_json::Value;
 
 use crate::run::taking_both;
 
 #[test]
 fn who_holds_the_lock_is_named_and_stops_nothing_but_detaches() -> Result<()> {
-    holds_the_lock("--exclusive")
-}
-
-#[test]
-fn who_shares_the_lock_with_others_is_named_too() -> Result<()> {
-    holds_the_lock("--shared")
-}
-
-fn holds_the_lock(how: &str) -> Result<()> {
     let outsider = sleeper(&[])?;
     let (setup, _member) = taking_both("- {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n")?;
     let genv = setup.genv_directory();
@@ -37,7 +25,7 @@ fn holds_the_lock(how: &str) -> Result<()> {
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }
     let mut flock = Command::new("flock");
-    flock.args(["--no-fork", how]).arg(&lock).args(["sleep", "1000000"]);
+    flock.args(["--no-fork", "--exclusive"]).arg(&lock).args(["sleep", "1000000"]);
     let mut holder = Running::spawn(as_victim(flock.stdin(Stdio::null())))?;
     let held = format!("process {} (sleep)", holder.id());
     until("it is held", || {
@@ -65,13 +53,7 @@ fn holds_the_lock(how: &str) -> Result<()> {
     ensure!(intended.iter().all(|line| line["result"] != "intended" || line["action"] == "SIGTERM"), "{intended:?}");
 
     holder.kill()?;
-    let attachments = || -> Result<usize> {
-        let devices: Value = serde_json::from_slice(&fs::read(genv.join("devices.json"))?)?;
-        let devices = devices["devices"].as_array().context("no devices")?;
-        let held = devices.iter().filter_map(|it| it["attachments"].as_array());
-        Ok(held.map(Vec::len).sum())
-    };
-    until("the devices are taken", || Ok(attachments()? == 0))?;
+    until("the devices are taken", || are_taken(&genv))?;
     enforcer.wait_for_status("no holder is named", |status| !named(status))?;
     enforcer.wait_for_metrics("the lock is not held", |scrape| {
         scrape.value("genv_enforcer_state_lock_held", &[]).ok() == Some(0.0)
@@ -79,79 +61,21 @@ fn holds_the_lock(how: &str) -> Result<()> {
     Ok(())
 }
 
+/// Whether no environment holds a device, by the files.
+fn are_taken(genv: &Path) -> Result<bool> {
+    let devices: Value = serde_json::from_slice(&fs::read(genv.join("devices.json"))?)?;
+    let devices = devices["devices"].as_array().context("no devices")?;
+    Ok(devices.iter().all(|it| it["attachments"] == serde_json::json!([])))
+}
+
 #[test]
 fn what_is_no_lock_stops_no_detach() -> Result<()> {
-    stops_no_detach(|lock| Ok(fs::create_dir_all(lock.join("x"))?))
-}
-
-#[test]
-fn a_lease_on_the_lock_stops_no_detach() -> Result<()> {
-    stops_no_detach(lease)
-}
-
-/// Checks that the enforcer takes devices despite the planted obstacle in the place of `genv.lock`.
-fn stops_no_detach<T>(plant: impl FnOnce(&Path) -> Result<T>) -> Result<()> {
     let (setup, _member) = taking_both("")?;
     let genv = setup.genv_directory();
-    let _planted = plant(&genv.join("genv.lock"))?;
+    fs::create_dir_all(genv.join("genv.lock/x"))?;
     let enforcer = setup.start()?;
-    until("the devices are taken", || {
-        let devices: Value = serde_json::from_slice(&fs::read(genv.join("devices.json"))?)?;
-        let devices = devices["devices"].as_array().context("no devices")?;
-        Ok(devices.iter().all(|it| it["attachments"] == serde_json::json!([])))
-    })
-    .with_context(|| enforcer.log())?;
+    until("the devices are taken", || are_taken(&genv)).with_context(|| enforcer.log())?;
     ensure!(enforcer.log().contains("genv.lock is no lock"), "{}", enforcer.log());
-    Ok(())
-}
-
-#[test]
-fn records_that_no_user_needs_slow_nothing_and_are_named_once() -> Result<()> {
-    let (member, others) = (sleeper(&[])?, sleeper(&[])?);
-    let process = sleeper(&[("GENV_ENVIRONMENT_ID", "mine")])?;
-    let setup = Setup::new(
-        &used_by(&[process.pid()]),
-        "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\n\
-         rules:\n- {kind: env-devices, action: terminate, for: 0s, warn: []}\n\
-         - {kind: max-age, limit: 365d, action: detach, warn: [1m]}\n",
-    )?;
-    // The last record is the one whose process breaks a rule: its device is another.
-    let mut all: Vec<Environment> =
-        (0..5000).map(|number| Environment::new(&format!("e{number:05}"), victim(), others.pid(), &[1])).collect();
-    all.push(Environment::new("mine", victim(), member.pid(), &[1]));
-    state::write(&setup.genv_directory(), 2, &all)?;
-    let enforcer = setup.start()?;
-    ends(process.pid())?;
-    let too_many = |status: &Value| -> Vec<Value> {
-        let violations = status["violations"].as_array().cloned();
-        let violations = violations.unwrap_or_default().into_iter();
-        violations.filter(|it| it["rule"] == "(too many)").collect()
-    };
-    let status = enforcer.wait_for_status("it is a violation", |status| {
-        too_many(status).len() == 1 && status["violations"].as_array().map(Vec::len) == Some(1)
-    })?;
-    let found = too_many(&status)[0]["found"].to_string();
-    ensure!(found.contains("has 5,001 records of environments"), "{found}");
-    assert_eq!(status["disputed_records_total"], 0);
-    enforcer.wait_for_cycles(2)?;
-    // Metrics, log, audit, report and `genv why` have one violation too.
-    let scrape = enforcer.scrape()?;
-    let counted = scrape.all("genv_enforcer_violations", &[("rule", "(too many)")]);
-    assert_eq!(counted.iter().map(|it| it.1).collect::<Vec<_>>(), [1.0]);
-    assert_eq!(enforcer.log().matches("5,001 records").count(), 1);
-    let audit = enforcer.audit()?;
-    let reported: Vec<_> = audit.iter().filter(|it| it["action"] == "report").collect();
-    assert_eq!(reported.len(), 1, "{audit:?}");
-    let setup = enforcer.setup();
-    let report = setup.said(&["report"])?;
-    ensure!(report.contains("(too many)"), "{report}");
-    let folder = setup.state_directory();
-    let user = format!("uid:{}", victim());
-    let words = ["why", "--user", &user, "--state-directory"];
-    let mut why = setup.program("genv", &words)?;
-    let why = genv_tests::patience::output(why.arg(&folder))?;
-    let why = String::from_utf8(why.stdout)?;
-    assert_eq!(why.matches("5,001 records").count(), 1, "{why}");
     Ok(())
 }
 

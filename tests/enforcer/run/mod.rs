@@ -8,14 +8,11 @@ mod hindered;
 mod killed;
 mod leases;
 mod left_behind;
-mod outcomes;
 mod pacing;
 mod planted;
-mod progress;
 mod surroundings;
 mod telling;
 mod trouble;
-mod unconfirmed;
 mod watchdog;
 
 use anyhow::Result;

@@ -24,12 +24,12 @@ const NOHUP: u32 = FIRST_UID + 40;
 fn config(undelivered: &str) -> String {
     format!(
         "version: 1\nmode: enforce\nbreaker: {{share_of_users: 1}}\nrules:\n\
-         - {{kind: non-env-processes, action: terminate, for: 0s, warn: [1s]{undelivered}}}\n"
+         - {{kind: non-env-processes, action: terminate, for: 0s, warn: [1s], undelivered: {undelivered}}}\n"
     )
 }
 
 /// What a user reads, with the programs where that user can reach them.
-pub(crate) fn why(enforcer: &Enforcer, uid: u32) -> Result<String> {
+fn why(enforcer: &Enforcer, uid: u32) -> Result<String> {
     let folder = enforcer.setup().folder();
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     let genv = folder.join("genv-program");
@@ -50,7 +50,7 @@ pub(crate) fn why(enforcer: &Enforcer, uid: u32) -> Result<String> {
 fn a_job_without_a_terminal_waits_until_its_user_has_read_the_warning() -> Result<()> {
     require_root();
     let process = sleeper_of(NOHUP, &ANYTHING)?;
-    let setup = Setup::new(&used_by(&[process.pid()]), &config(", undelivered: hold"))?;
+    let setup = Setup::new(&used_by(&[process.pid()]), &config("hold"))?;
     let enforcer = setup.start()?;
     let status =
         enforcer.wait_for_status("it waits for delivery", |status| status["violations"][0]["stage"] == "held")?;
@@ -92,7 +92,7 @@ fn a_prompt_shows_a_warning_to_a_user_whose_terminal_takes_no_messages() -> Resu
     require_root();
     let uid = NOHUP + 3;
     let process = sleeper_of(uid, &ANYTHING)?;
-    let setup = Setup::new(&used_by(&[]), &config(", undelivered: hold"))?;
+    let setup = Setup::new(&used_by(&[]), &config("hold"))?;
     fs::set_permissions(setup.folder(), fs::Permissions::from_mode(0o755))?;
     let enforcer = setup.start()?;
     enforcer.wait_for_cycles(1)?;
@@ -133,24 +133,10 @@ fn a_prompt_shows_a_warning_to_a_user_whose_terminal_takes_no_messages() -> Resu
 }
 
 #[test]
-fn a_file_that_does_not_say_acts_and_check_warns_of_it() -> Result<()> {
-    require_root();
-    let process = sleeper_of(NOHUP + 2, &ANYTHING)?;
-    let setup = Setup::new(&used_by(&[process.pid()]), &config(""))?;
-    let path = setup.config().display().to_string();
-    let said = setup.said(&["check", &path])?;
-    ensure!(said.contains("warnings that may reach nobody"), "{said}");
-    let enforcer = setup.start()?;
-    ends(process.pid())?;
-    ensure!(enforcer.log().contains("warnings that may reach nobody"));
-    Ok(())
-}
-
-#[test]
 fn a_warning_that_reached_nobody_is_no_warning_that_was_given() -> Result<()> {
     require_root();
     let process = sleeper_of(NOHUP, &ANYTHING)?;
-    let config = config(", undelivered: act").replace("[1s]", "[1h]");
+    let config = config("act").replace("[1s]", "[1h]");
     let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
     enforcer.wait_for_status("it is warned of", |status| status["violations"][0]["stage"] == "warned")?;
     let counted = |result: &str| -> Result<f64> {

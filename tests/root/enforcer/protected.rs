@@ -3,15 +3,14 @@
 use std::fs;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
 use genv_enforcer::execute::Executor;
 use genv_enforcer::plan::Outcome;
 use genv_tests::changed_user::ChangedUser;
-use genv_tests::enforcer::{Setup, copy_of_sleep, ends, is_alive, terminate};
-use genv_tests::nvml_sim::used_by;
+use genv_tests::enforcer::{copy_of_sleep, ends, is_alive, terminate};
 use genv_tests::own_file_system::OwnFileSystem;
 use genv_tests::process::Running;
 use genv_tests::root::{apart, own_mounts, require_root};
@@ -20,29 +19,7 @@ use rustix::mount::{MountFlags, mount};
 use crate::enforcer::refused;
 use crate::enforcer::stage::{ALICE, ANYTHING, Stage, target};
 
-/// A user of the system, whom every machine has.
-const DAEMON: u32 = 1;
-
 const SSHD: &str = "/usr/local/sbin/sshd";
-
-/// A copy of a program under another name, which root owns.
-fn install(program: &str, path: &Path) -> Result<()> {
-    // By another process: one that this process had open could not be run.
-    let mut install = Command::new("install");
-    ensure!(install.args(["-D", "--mode=755", program]).arg(path).status()?.success());
-    Ok(())
-}
-
-/// Runs with an empty folder for programs of the machine.
-fn with_programs(run: impl FnOnce() -> Result<()> + Send) -> Result<()> {
-    require_root();
-    apart(|| {
-        own_mounts();
-        let folder = Path::new("/usr/local/sbin");
-        mount("tmpfs", folder, "tmpfs", MountFlags::empty(), c"mode=755")?;
-        run()
-    })
-}
 
 /// What comes of ending a process.
 fn attempt(executor: &mut Executor, stage: &Stage, pid: u32) -> Result<Outcome> {
@@ -51,44 +28,14 @@ fn attempt(executor: &mut Executor, stage: &Stage, pid: u32) -> Result<Outcome> 
 }
 
 #[test]
-fn promise_06_sshd_is_out_of_reach_by_its_file_and_not_by_its_name() -> Result<()> {
-    with_programs(|| {
-        let named = PathBuf::from("/usr/local/sbin/home/sshd");
-        install("/bin/sleep", Path::new(SSHD))?;
-        install("/bin/sleep", &named)?;
-        let stage = Stage::new();
-        let mut executor = stage.executor();
-        let sshd = copy_of_sleep(Path::new(SSHD), DAEMON, &ANYTHING)?;
-        let named = copy_of_sleep(&named, DAEMON, &ANYTHING)?;
-        let why = "/usr/local/sbin/sshd, which is never ended";
-        refused(&attempt(&mut executor, &stage, sshd.pid())?, why);
-        assert_eq!(attempt(&mut executor, &stage, named.pid())?, Outcome::Done);
-        ends(named.pid())?;
-        // An update replaces the file, and the one that runs has no name any more.
-        fs::remove_file(SSHD)?;
-        refused(&attempt(&mut executor, &stage, sshd.pid())?, why);
-        assert!(is_alive(sshd.pid()));
-        Ok(())
-    })
-}
-
-#[test]
-fn promise_06_a_protected_program_that_a_user_started_is_ended() -> Result<()> {
-    with_programs(|| {
-        install("/bin/sleep", Path::new(SSHD))?;
-        let stage = Stage::new();
-        let mut executor = stage.executor();
-        // The library that it loads is whatever the user says, here none.
-        let hog = copy_of_sleep(Path::new(SSHD), ALICE, &[("LD_PRELOAD", "")])?;
-        assert_eq!(attempt(&mut executor, &stage, hog.pid())?, Outcome::Done);
-        ends(hog.pid())
-    })
-}
-
-#[test]
 fn promise_06_the_sshd_that_serves_a_user_is_out_of_reach_as_the_child_of_roots() -> Result<()> {
-    with_programs(|| {
-        install("/usr/bin/perl", Path::new(SSHD))?;
+    require_root();
+    apart(|| {
+        own_mounts();
+        mount("tmpfs", "/usr/local/sbin", "tmpfs", MountFlags::empty(), c"mode=755")?;
+        // By another process: a file that this process had open could not be run.
+        let mut install = Command::new("install");
+        ensure!(install.args(["--mode=755", "/usr/bin/perl", SSHD]).status()?.success());
         let stage = Stage::new();
         let mut executor = stage.executor();
         let serves = ChangedUser::of_program(SSHD, 0, ALICE, &ANYTHING)?;
@@ -102,18 +49,6 @@ fn promise_06_the_sshd_that_serves_a_user_is_out_of_reach_as_the_child_of_roots(
         assert!(is_alive(serves.child()));
         Ok(())
     })
-}
-
-#[test]
-fn an_executable_under_never_that_protects_less_than_before_is_named_by_check_and_at_the_start() -> Result<()> {
-    require_root();
-    let config = "version: 1\nnever: {executables: [/bin/sleep]}\nrules: [{kind: env-devices}]\n";
-    let setup = Setup::new(&used_by(&[]), config)?;
-    let said = setup.said(&["check", &setup.config().display().to_string()])?;
-    let named = "/bin/sleep protects less than before";
-    ensure!(said.contains("1 warning") && said.contains(named), "{said}");
-    let enforcer = setup.start()?;
-    genv_tests::patience::until("the log names it", || Ok(enforcer.log().contains(named)))
 }
 
 #[test]

@@ -59,28 +59,6 @@ fn now_ticks() -> u64 {
 }
 
 #[test]
-fn promise_01_a_pid_that_was_reused_before_it_is_opened_is_never_signalled() -> Result<()> {
-    let test = "enforcer::recycled::promise_01_a_pid_that_was_reused_before_it_is_opened_is_never_signalled";
-    if !in_a_pid_namespace(test)? {
-        return Ok(());
-    }
-    let guilty = sleeper_of(ALICE, &ANYTHING)?;
-    let stage = Stage::new();
-    stage.uses_gpu(guilty.pid());
-    let step = terminate(&target(guilty.pid())?);
-    // Long enough for another start time.
-    thread::sleep(Duration::from_millis(50));
-    let pid = guilty.pid();
-    drop(guilty);
-    let innocent = reuse(pid);
-    let outcome = stage.executor().execute(&step, "why");
-    refused(&outcome, "its pid is another process's now");
-    assert!(is_alive(innocent.pid()));
-    assert_eq!(stage.results(), ["refused"]);
-    Ok(())
-}
-
-#[test]
 fn promise_01_a_pid_that_is_reused_after_it_was_opened_is_never_signalled() -> Result<()> {
     let test = "enforcer::recycled::promise_01_a_pid_that_is_reused_after_it_was_opened_is_never_signalled";
     if !in_a_pid_namespace(test)? {

@@ -2,11 +2,10 @@
 //! waits.
 
 use anyhow::{Result, ensure};
-use genv_tests::enforcer::{Enforcer, Setup, ends, sleeper, sleeper_of, victim};
+use genv_tests::enforcer::{Setup, ends, sleeper, sleeper_of, victim};
 use genv_tests::hanging::Hanging;
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::output;
-use genv_tests::process::Sleeper;
 use genv_tests::root::{FIRST_UID, apart, own_mounts, require_root};
 use genv_tests::state::{self, Environment};
 
@@ -23,34 +22,21 @@ fn with_own_mounts(test: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     })
 }
 
-/// A process that the rule ends once it is on a device, a running enforcer, and a process that hangs.
-fn start() -> Result<(Sleeper, Enforcer, Hanging)> {
-    let setup = Setup::new(&used_by(&[]), CONFIG)?;
-    let outside = sleeper_of(FIRST_UID + 2, &ANYTHING)?;
-    Ok((outside, setup.start()?, Hanging::start(&[])?))
-}
-
 #[test]
-fn a_record_that_lists_it_stops_no_cycle() -> Result<()> {
+fn on_a_device_or_in_a_record_it_hides_no_process_of_another() -> Result<()> {
     with_own_mounts(|| {
-        let (outside, enforcer, hanging) = start()?;
+        let setup = Setup::new(&used_by(&[]), CONFIG)?;
+        let [first, second] = [2, 3].map(|number| sleeper_of(FIRST_UID + number, &ANYTHING));
+        let (first, second) = (first?, second?);
+        let enforcer = setup.start()?;
+        let hanging = Hanging::start(&[])?;
+        enforcer.setup().rewrite_scenario(&used_by(&[hanging.pid(), first.pid()]))?;
+        ends(first.pid())?;
+        enforcer.wait_for_status("it is unknown", |status| status["unknown_processes"].to_string().contains('1'))?;
         let record = Environment::new("e", victim(), hanging.pid(), &[0]);
         state::write(&enforcer.setup().genv_directory(), 2, &[record])?;
-        enforcer.setup().rewrite_scenario(&used_by(&[outside.pid()]))?;
-        ends(outside.pid())?;
-        Ok(())
-    })
-}
-
-#[test]
-fn on_a_device_it_hides_no_process_of_another() -> Result<()> {
-    with_own_mounts(|| {
-        let (outside, enforcer, hanging) = start()?;
-        let both = used_by(&[hanging.pid(), outside.pid()]);
-        enforcer.setup().rewrite_scenario(&both)?;
-        ends(outside.pid())?;
-        enforcer.wait_for_status("it is unknown", |status| status["unknown_processes"].to_string().contains('1'))?;
-        Ok(())
+        enforcer.setup().rewrite_scenario(&used_by(&[second.pid()]))?;
+        ends(second.pid())
     })
 }
 

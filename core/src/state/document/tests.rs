@@ -182,6 +182,20 @@ fn only_a_damaged_environment_itself_is_left_out() {
 }
 
 #[test]
+fn members_of_a_record_that_is_left_out_are_kept_with_the_user_whom_it_names() {
+    let read = envs(&json!({"envs": [
+        {"uid": 1000.0, "pids": [7.0, "8"], "kernel_ids": []},
+        {"uid": 4_000_000_000_u32, "pids": [9]},
+        {"eid": "e9", "uid": "x", "pids": [10]},
+        {"eid": "a", "uid": -1, "pids": {"x": 11}},
+        7,
+        null,
+    ]}));
+    assert_eq!(read.left_out.eids, ["e9", "a"].map(str::to_owned).into());
+    assert_eq!(read.left_out.members, [(7, 1000), (8, 1000), (9, 4_000_000_000)].into());
+}
+
+#[test]
 fn only_a_damaged_device_itself_is_left_out() {
     let read = devs(&json!({"devices": [
         {"index": 0, "total_memory": "lots", "attachments": [

@@ -277,3 +277,23 @@ fn what_was_only_rehearsed_counts_for_nothing_once_it_is_done() {
     // Seen anew from 1000 on.
     assert_eq!(lines(&steps), ["1020 warn 1/1", "1050 terminate 10", "1110 kill 10"]);
 }
+
+#[test]
+fn what_failed_is_not_tried_again() {
+    let lab = uses(&[(10, 20)]);
+    let at_once = Rule { for_duration: seconds(0), warn: Vec::new(), ..memory_rule(Action::Terminate) };
+    let mut daemon = Daemon::new(vec![at_once]);
+    let failed = |_: &Step| Outcome::Failed { reason: "it may not be signalled".to_owned() };
+    assert_eq!(actions(&daemon.cycle_with(&lab, failed)), ["terminate 10"]);
+    daemon.now_seconds += 10.0;
+    assert_eq!(daemon.run(&lab, 600), []);
+}
+
+#[test]
+fn a_report_keeps_its_time() {
+    let lab = uses(&[(10, 20)]);
+    let mut daemon = Daemon::new(vec![memory_rule(Action::Report)]);
+    assert_eq!(lines(&daemon.run(&lab, 1000)), ["20 report"]);
+    let stage = daemon.plan(&lab).violations[0].stage.clone();
+    assert_eq!(stage, Stage::Acted { at_seconds: NOON + 20.0, kill_seconds: None });
+}
