@@ -54,7 +54,7 @@ impl Person {
     pub(super) fn devices(&self, folder: &Path) -> Result<String> {
         let line = "stty cols 120; genv devices --color never";
         let output = output(&mut self.command(folder, &["script", "-qec", line, "/dev/null"])?)?;
-        let shown = String::from_utf8_lossy(&output.stdout).replace('\r', "");
+        let shown = String::from_utf8_lossy(&output.stdout).replace('\r', "").replace('…', ".");
         ensure!(output.status.success(), "{shown}");
         let header = shown.lines().next().context("no line")?;
         let column = |name: &str| header.find(name).with_context(|| format!("no {name}: {shown}"));
@@ -67,7 +67,7 @@ impl Person {
             let has_end = header.find("UNTIL").is_some_and(|until| !cell(until, memory).is_empty());
             let outside = format!("+{}", line.split_whitespace().next_back().unwrap_or_default());
             let mut parts = vec![cell(0, 3), cell(user, environment), cell(environment, since)];
-            parts.extend([used, if has_end { "until" } else { "" }, &outside]);
+            parts.extend([used, if has_end { "until" } else { "" }, outside.as_str()]);
             parts.retain(|part| !["", "0.0", "+0"].contains(part));
             devices.push(parts.join(" "));
         }
