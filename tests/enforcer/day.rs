@@ -1,17 +1,20 @@
-//! A day of a lab in enforce mode, an hour in half a second, with processes that really end: what the log says was wrong
-//! is what was done, was refused, or ended by itself, and the audit explains all that was done.
+//! A day of a lab in enforce mode, an hour in half a second, with processes that really end. In the evening the books
+//! balance: what the log says was wrong is what was done, was refused, or ended by itself; the audit explains each deed, the
+//! log has as many warnings before it as its rule gives, the metrics count the same, and each process had the end of its role.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use genv_core::hosts::machine_name;
 use genv_tests::enforcer::{Enforcer, Setup, as_victim, is_alive, sleeper, victim};
 use genv_tests::patience::until;
 use genv_tests::process::{self, Sleeper};
 use genv_tests::state::{self, Environment};
+use jiff::{SignedDuration, Timestamp};
 use rustix::process::{Signal, geteuid};
 use serde_json::Value;
 
@@ -24,16 +27,19 @@ const EID: &str = "e1";
 
 const DEEDS: [&str; 3] = ["detach", "terminate", "kill"];
 
-const ACTING: [&str; 3] = ["non-env-processes", "env-devices", "fair-share"];
+/// The rules that act, with the number of their warnings.
+const ACTING: [(&str, usize); 3] = [("non-env-processes", 2), ("env-devices", 1), ("fair-share", 1)];
 
-fn config(protected: &str) -> String {
+fn config(protected: &str, maintenance: &str) -> String {
     format!(
         "version: 1
 mode: enforce
+timezone: UTC
 breaker: {{signals_per_minute: 10000, share_of_users: 1}}
 never: {{executables: [{protected}]}}
+maintenance: [{maintenance}]
 rules:
-- {{kind: non-env-processes, action: terminate, for: 300ms, warn: [700ms], remember: 0s}}
+- {{kind: non-env-processes, action: terminate, for: 300ms, warn: [700ms, 300ms], remember: 0s}}
 - {{kind: env-devices, action: kill, for: 200ms, warn: [500ms], grace: 1s, remember: 0s}}
 - {{name: fair-share, kind: max-devices-per-user, limit: 2, action: detach, for: 300ms, warn: [500ms], remember: 0s}}
 - {{kind: max-processes-per-environment, limit: 1, for: 0s}}
@@ -120,13 +126,16 @@ fn attach(setup: &Setup, member: &Actor, devices: &[usize]) -> Result<()> {
     state::write(&setup.genv_directory(), 6, &[environment])
 }
 
-/// What the log says of an event, in order.
-fn logged(enforcer: &Enforcer, event: &str) -> Result<Vec<Value>> {
-    let log = enforcer.log();
-    let lines = log.lines().map(serde_json::from_str::<Value>);
-    let lines: Vec<Value> = lines.collect::<Result<_, _>>().context("the log is no JSON")?;
-    let fields = lines.into_iter().map(|mut line| line["fields"].take());
-    Ok(fields.filter(|fields| fields["event"] == event).collect())
+/// What the log says of an event, in order, and when.
+fn logged(enforcer: &Enforcer, event: &str) -> Result<Vec<(Timestamp, Value)>> {
+    let mut events = Vec::new();
+    for line in enforcer.log().lines() {
+        let mut line: Value = serde_json::from_str(line).context("the log is no JSON")?;
+        if line["fields"]["event"] == event {
+            events.push((text(&line, "timestamp")?.parse()?, line["fields"].take()));
+        }
+    }
+    Ok(events)
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
@@ -141,15 +150,33 @@ fn subject(line: &Value) -> String {
     }
 }
 
+/// Sees that the user was warned as often as the rule says, and that what was done was not done before the announced time.
+fn was_announced(line: &Value, key: &(String, String), warnings: &[(Timestamp, Value)]) -> Result<()> {
+    let at: Timestamp = text(line, "time")?.parse()?;
+    let of_key = warnings
+        .iter()
+        .filter(|(warned, warning)| *warned <= at && warning["rule"] == *key.0 && warning["subject"] == *key.1);
+    let given: Vec<&Value> = of_key.map(|(_, warning)| warning).collect();
+    // A violation that came back was warned of anew.
+    let first = given.iter().rposition(|warning| warning["number"] == 1);
+    let round = &given[first.with_context(|| format!("nobody was warned of {line}"))?..];
+    ensure!(ACTING.contains(&(&*key.0, round.len())), "{round:?} before {line}");
+    for warning in round {
+        let end = warning["end_timestamp_seconds"].as_f64().with_context(|| format!("no end: {warning}"))?;
+        ensure!(end < at.as_duration().as_secs_f64() + 0.001, "before its time: {line}");
+    }
+    Ok(())
+}
+
 #[test]
 fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()> {
     let protected = std::fs::canonicalize("/usr/bin/tail")?.display().to_string();
     let mut actors = vec![Actor::start(Role::Good, &protected, 0)?];
-    let setup = Setup::new(&scenario(&actors), &config(&protected))?.flag("--log.format=json");
+    let setup = Setup::new(&scenario(&actors), &config(&protected, ""))?.flag("--log.format=json");
     attach(&setup, &actors[0], &[0, 1])?;
     let enforcer = setup.start()?;
 
-    let mut left = BTreeSet::new();
+    let (mut left, mut audited) = (BTreeSet::new(), 0);
     for tick in 0..HOURS * TICKS_AN_HOUR {
         let hour = tick / TICKS_AN_HOUR;
         if tick % TICKS_AN_HOUR == 0 {
@@ -165,6 +192,22 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
                 5 | 18 if geteuid().is_root() => actors.push(Actor::start(Role::Protected, &protected, tick)?),
                 // More than is allowed; long after it was taken, once more.
                 2 => attach(enforcer.setup(), &actors[0], &[0, 1, 2])?,
+                // For two hours the host is under maintenance, and nothing is done.
+                8 => {
+                    let tomorrow = Timestamp::now() + SignedDuration::from_hours(24);
+                    let hosts = format!("{{hosts: [{:?}], from: 2020-01-01, until: \"{tomorrow}\"}}", machine_name());
+                    enforcer.setup().rewrite_config(&config(&protected, &hosts))?;
+                    enforcer.setup().rewrite_scenario(&scenario(&actors))?;
+                    enforcer.wait_for_status("a violation waits for the maintenance", |status| {
+                        status["violations"].to_string().contains("its host is under maintenance")
+                    })?;
+                    audited = enforcer.audit()?.len();
+                }
+                10 => {
+                    let audit = enforcer.audit()?;
+                    ensure!(audit.len() == audited, "during the maintenance: {:?}", &audit[audited..]);
+                    enforcer.setup().rewrite_config(&config(&protected, ""))?;
+                }
                 15 => {
                     until("it was taken", || {
                         let audit = enforcer.audit()?;
@@ -204,8 +247,19 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
     enforcer.wait_for_cycles(2)?;
 
     let (audit, scrape) = (enforcer.audit()?, enforcer.scrape()?);
-    for actor in &actors {
-        assert_eq!(is_alive(actor.pid()), stays(actor), "{:?}", actor.role);
+    for actor in &mut actors {
+        let wanted: &[Signal] = match actor.role {
+            Role::Good | Role::Protected => &[],
+            Role::Stray | Role::Wandering => &[Signal::TERM],
+            Role::Stubborn => &[Signal::KILL],
+            Role::Leaving => &[Signal::TERM, Signal::KILL],
+        };
+        if wanted.is_empty() {
+            ensure!(is_alive(actor.pid()), "{:?} has ended", actor.role);
+        } else {
+            let ended = actor.process.ended()?.signal().and_then(Signal::from_named_raw);
+            ensure!(ended.is_some_and(|ended| wanted.contains(&ended)), "{:?} ended by {ended:?}", actor.role);
+        }
     }
     for violation in status["violations"].as_array().context("no violations")? {
         assert_eq!(violation["stage"], "held", "{violation}");
@@ -215,7 +269,7 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
     let violations = logged(&enforcer, "violation")?;
     let reported: Vec<(String, String)> = violations
         .iter()
-        .map(|it| Ok((text(it, "rule")?.to_owned(), text(it, "subject")?.to_owned())))
+        .map(|(_, it)| Ok((text(it, "rule")?.to_owned(), text(it, "subject")?.to_owned())))
         .collect::<Result<_>>()?;
     let warned = logged(&enforcer, "warning")?;
     let mut intended = BTreeMap::new();
@@ -225,8 +279,7 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
         let key = (text(line, "rule")?.to_owned(), subject(line));
         ensure!(reported.contains(&key), "nobody reported this: {line}");
         ensure!(!text(line, "why")?.is_empty() && !text(line, "username")?.is_empty(), "{line}");
-        let is_it = |it: &Value| it["rule"] == *key.0 && it["subject"] == *key.1;
-        ensure!(warned.iter().any(is_it), "nobody was warned of {line}");
+        was_announced(line, &key, &warned)?;
         let (id, action) = (text(line, "id")?, text(line, "action")?.to_owned());
         match text(line, "result")? {
             "intended" => ensure!(intended.insert(id, key).is_none(), "{line}"),
@@ -245,7 +298,7 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
     ensure!(intended.is_empty(), "without an end: {intended:?}");
 
     // Violations = actions + refusals + those that ended by themselves.
-    for rule in ACTING {
+    for (rule, _) in ACTING {
         let of_rule = reported.iter().filter(|(name, _)| name == rule);
         let (mut acted, mut not, mut alone) = (0, 0, 0);
         for key in of_rule.clone() {
@@ -272,6 +325,14 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
         };
         let of_rule = reported.iter().filter(|(name, _)| name == rule).count();
         assert_eq!(counted(&["report"], "done"), of_rule as f64, "{rule}");
+        let told = |result: &str| -> (f64, f64) {
+            let counted = scrape.all("genv_enforcer_warnings_total", &[("rule", rule), ("result", result)]);
+            let logged = warned.iter().filter(|(_, it)| it["rule"] == rule && it["result"] == result);
+            (counted.iter().map(|(_, value)| value).sum(), logged.count() as f64)
+        };
+        for (counted, logged) in ["done", "failed"].map(told) {
+            assert_eq!(counted, logged, "{rule}");
+        }
         assert_eq!(counted(&DEEDS, "done"), deeds as f64, "{rule}");
         let other = counted(&DEEDS, "failed") + counted(&DEEDS, "would");
         assert_eq!(other, 0.0, "{rule}");
@@ -301,6 +362,6 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
     assert_eq!(of_fair_share.count(), 2);
     // What only reports has done nothing.
     ensure!(reported.iter().any(|(rule, _)| rule == "max-processes-per-environment"));
-    ensure!(done.keys().all(|(rule, _)| ACTING.contains(&rule.as_str())));
+    ensure!(done.keys().all(|(rule, _)| ACTING.iter().any(|(acting, _)| rule == acting)));
     Ok(())
 }

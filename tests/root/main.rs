@@ -8,4 +8,3 @@ mod full_disk;
 mod planted_links;
 mod used_outside;
 mod users;
-mod workday;

@@ -130,31 +130,13 @@ fn a_configuration_is_saved_and_loaded_on_activation() -> Result<()> {
 }
 
 #[test]
-fn the_help_of_every_command_has_an_example_or_no_flags_to_combine() -> Result<()> {
-    let account = Account::new()?;
-    for command in ["activate", "attach", "config", "exec", "lock"] {
-        let (code, help, _) = account.script("bash", &[], &format!("genv {command} --help"))?;
-        ensure!(code == 0 && help.contains("Example: "), "{command}: {help}");
-    }
-    let (code, help, _) = account.script("bash", &[], "genv")?;
-    ensure!(code == 0, "genv alone is how programs see whether it is there");
-    for code in ["0 done", "3 not in an active", "4 not enough", "6 timeout", "127"] {
-        ensure!(help.contains(code), "{help}");
-    }
-    let (code, version, _) = account.script("bash", &[], "genv version")?;
-    ensure!(code == 0 && version.trim() == env!("CARGO_PKG_VERSION"), "{version}");
-    Ok(())
-}
-
-#[test]
 fn spellings_of_older_versions_are_understood() -> Result<()> {
     let account = Account::new()?;
-    let script = "eval \"$(genv init -)\"; genv activate --id old && genv status && genv root";
+    let script = "eval \"$(genv init -)\"; genv activate --id old && genv status && genv version";
     let (code, printed, said) = account.script("bash", &[], script)?;
     ensure!(code == 0 && said.is_empty(), "{said}");
     ensure!(printed.starts_with("Environment old is active."), "{printed}");
-    let root = genv_tests::shell::installation()?;
-    ensure!(printed.ends_with(&format!("{}/lib/genv\n", root.display())), "{printed}");
+    ensure!(printed.ends_with(concat!("\n", env!("CARGO_PKG_VERSION"), "\n")), "{printed}");
     Ok(())
 }
 

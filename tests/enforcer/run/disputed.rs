@@ -113,6 +113,12 @@ fn a_device_that_another_takes_ends_nothing_and_one_that_its_user_gives_back_cou
         devices[0]["attachments"] = json!([]);
     })?;
     lab.is_spared("device 0 was taken from it")?;
+    // Its user attaches the device again.
+    genv(lab.enforcer.setup(), Some("e1"), "UTC", "genv attach --index 0")?;
+    lab.enforcer.wait_for_status("nothing is disputed", |status| {
+        status["disputed_records"].as_array().is_some_and(Vec::is_empty)
+    })?;
+    ensure!(is_alive(lab.process.pid()), "{}", lab.enforcer.log());
     drop(lab);
 
     let lab = Lab::new(rule)?;

@@ -1,65 +1,75 @@
 //! Users who keep every rule, what genv's files say of them, and the daemon that judges them.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::Result;
-use genv_tests::enforcer::{Enforcer, Setup, is_alive, sleeper_of};
+use anyhow::{Context as _, Result};
+use genv_tests::enforcer::{Enforcer, Setup, ends, sleeper_of};
 use genv_tests::patience::until;
 use genv_tests::process::{Sleeper, children};
 use genv_tests::root::FIRST_UID;
-use jiff::{Timestamp, tz::TimeZone};
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use serde_json::{Value, json};
 
-use super::INTERVAL;
-use super::clock::WallClock;
-
-/// Who breaks the rules, and writes what he likes into the state.
+/// The user who breaks the rules, and writes into the state whatever helps. Nothing may happen to the next six users.
 pub(super) const MALLORY: u32 = FIRST_UID + 10;
-
-/// Whom nothing may happen to, from [`MALLORY`] on.
-const ALICE: u32 = MALLORY + 1;
-const BOB: u32 = MALLORY + 2;
-const CAROL: u32 = MALLORY + 3;
-const DAVE: u32 = MALLORY + 4;
-const ERIN: u32 = MALLORY + 5;
-const FRANK: u32 = MALLORY + 6;
-
-/// Who breaks a rule when all is over.
-const GRACE: u32 = MALLORY + 7;
 
 const DEVICES: usize = 8;
 
 /// A device that no environment of the others has.
 pub(super) const SPARE: usize = 7;
 
-/// As `genv` writes times.
-pub(super) const TIME: &str = "%d/%m/%Y %H:%M:%S";
+/// An environ without a claim.
+pub(super) const OUTSIDE: [(&str, &str); 1] = [("A", "1")];
 
-fn rules() -> String {
-    format!(
-        "version: 1
+/// The rules; CAROL may work outside of environments.
+const RULES: &str = "version: 1
 mode: enforce
-interval: {INTERVAL}
+interval: 1s
 timezone: UTC
-breaker: {{signals_per_minute: 200, share_of_users: 1}}
-defaults: {{action: terminate, warn: []}}
+breaker: {signals_per_minute: 200, share_of_users: 1}
+defaults: {action: terminate, warn: []}
 rules:
-- {{kind: non-env-processes, for: 500ms, match: {{except_users: [\"uid:{CAROL}\"]}}}}
-- {{kind: env-devices, action: kill, for: 500ms, grace: 1s}}
-- {{kind: env-memory, for: 500ms}}
-- {{kind: max-devices-per-user, limit: 2, action: detach, for: 500ms}}
-- {{kind: max-environments-per-user, limit: 2, for: 500ms}}
-- {{kind: max-processes-per-environment, limit: 4, for: 500ms}}
-- {{kind: max-memory-per-user, limit: 60gi, for: 500ms}}
-- {{kind: max-age, limit: 1d, for: 0s}}
-- {{kind: idle, below: 0.05, over: 2s, for: 0s, action: detach}}
-"
-    )
+- {kind: non-env-processes, for: 500ms, match: {except_users: ['uid:CAROL']}}
+- {kind: env-devices, action: kill, for: 500ms, grace: 1s}
+- {kind: env-memory, for: 500ms}
+- {kind: max-devices-per-user, limit: 2, action: detach, for: 500ms}
+- {kind: max-environments-per-user, limit: 2, for: 500ms}
+- {kind: max-processes-per-environment, limit: 4, for: 500ms}
+- {kind: max-memory-per-user, limit: 60gi, for: 500ms}
+- {kind: max-age, limit: 1d, for: 0s}
+- {kind: idle, below: 0.05, over: 2s, for: 0s, action: detach}
+";
+
+/// Random numbers that a seed repeats, by the generator splitmix64.
+#[derive(Debug)]
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(super) fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.next() % end as u64).unwrap()
+    }
+
+    pub(super) fn one_of<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+        &choices[self.below(choices.len())]
+    }
+}
+
+/// The time in so many hours as `genv` writes times, in UTC.
+pub(super) fn time_in(hours: i64) -> String {
+    let then = Timestamp::now() + SignedDuration::from_hours(hours);
+    then.to_zoned(TimeZone::UTC).strftime("%d/%m/%Y %H:%M:%S").to_string()
 }
 
 /// Both of genv's files.
@@ -74,46 +84,51 @@ impl Files {
         self.environments["envs"].as_array_mut().unwrap()
     }
 
-    pub(super) fn attachments(&mut self, device: usize) -> &mut Vec<Value> {
+    /// One of the environments.
+    pub(super) fn one(&mut self, random: &mut Random) -> &mut Value {
+        let environments = self.environments();
+        let one = random.below(environments.len());
+        &mut environments[one]
+    }
+
+    /// The attachments of a device.
+    pub(super) fn on(&mut self, device: usize) -> &mut Vec<Value> {
         self.devices["devices"][device]["attachments"].as_array_mut().unwrap()
     }
 
+    pub(super) fn attach(&mut self, device: usize, eid: &Value, memory: Option<&str>, time: &str) {
+        self.on(device).push(json!({"eid": eid, "gpu_memory": memory, "time": time}));
+    }
+
     /// Adds an environment that is attached to these devices.
-    pub(super) fn add(&mut self, eid: &str, uid: u32, pids: &[u32], devices: &[usize], memory: Option<&str>) {
-        let time = now();
+    pub(super) fn add(&mut self, eid: &Value, uid: u32, pids: &[u32], devices: &[usize], memory: Option<&str>) {
+        let time = time_in(0);
+        for device in devices {
+            self.attach(*device, eid, memory, &time);
+        }
         self.environments().push(json!({
             "eid": eid, "uid": uid, "creation": time, "username": format!("u{uid}"),
             "config": {"name": null, "gpu_memory": memory, "gpus": devices.len()},
             "pids": pids, "kernel_ids": [],
         }));
-        for device in devices {
-            self.attachments(*device).push(json!({"eid": eid, "gpu_memory": memory, "time": time}));
-        }
     }
-}
-
-/// The time as `genv` writes it, in UTC.
-pub(super) fn now() -> String {
-    Timestamp::now().to_zoned(TimeZone::UTC).strftime(TIME).to_string()
 }
 
 /// A process to which nothing may happen.
 #[derive(Debug)]
 pub(super) struct Innocent {
-    pub(super) name: &'static str,
     pub(super) uid: u32,
     pub(super) pid: u32,
+    pub(super) is_outside: bool,
+    /// The line of a scenario, if it uses a device.
+    uses: Option<String>,
     /// What starts it, or itself.
     _started: Sleeper,
-    uses: String,
 }
 
-/// A process that uses these devices, as a scenario has it.
-pub(super) fn uses(pid: u32, devices: &[usize], memory: &str, utilization: f64) -> String {
-    let devices =
-        devices.iter().map(|index| format!("{{index: {index}, memory: {memory}, utilization: {utilization}}}"));
-    let devices = devices.collect::<Vec<_>>().join(", ");
-    format!("{{pid: {pid}, devices: [{devices}]}}")
+/// A process that uses a device, as a scenario has it.
+pub(super) fn uses(pid: u32, device: usize, memory: &str, utilization: f64) -> String {
+    format!("{{pid: {pid}, devices: [{{index: {device}, memory: {memory}, utilization: {utilization}}}]}}")
 }
 
 #[derive(Debug)]
@@ -122,63 +137,64 @@ pub(super) struct Lab {
     pub(super) innocents: Vec<Innocent>,
     /// The files before any mischief.
     pub(super) honest: Files,
-    pub(super) clock: WallClock,
 }
 
 impl Lab {
     pub(super) fn start() -> Result<Self> {
-        let mut honest = Files {
-            environments: json!({"envs": []}),
-            devices: json!({"devices": (0..DEVICES)
-                .map(|index| json!({"index": index, "total_memory": "81920mi", "attachments": []}))
-                .collect::<Vec<_>>()}),
-        };
+        let device = |index: usize| json!({"index": index, "total_memory": "81920mi", "attachments": []});
+        let devices: Vec<Value> = (0..DEVICES).map(device).collect();
+        let mut honest = Files { environments: json!({"envs": []}), devices: json!({"devices": devices}) };
         let mut innocents = Vec::new();
-        let mut add = |name, uid, started: Sleeper, pid: Option<u32>, devices: &[usize]| {
-            let pid = pid.unwrap_or(started.pid());
-            let uses = if devices.is_empty() { String::new() } else { uses(pid, devices, "8gi", 0.9) };
-            innocents.push(Innocent { name, uid, pid, _started: started, uses });
-            pid
-        };
-        let outside = [("A", "1")];
-        // A shell that lives, and a process that says where it belongs.
-        let shell = add("alice's shell", ALICE, sleeper_of(ALICE, &outside)?, None, &[]);
-        honest.add("a", ALICE, &[shell], &[0], Some("40gi"));
-        add("alice's job", ALICE, sleeper_of(ALICE, &[("GENV_ENVIRONMENT_ID", "a")])?, None, &[0]);
-        // A member that uses its device itself.
-        let member = add("bob's job", BOB, sleeper_of(BOB, &outside)?, None, &[1]);
-        honest.add("b", BOB, &[member], &[1], None);
-        // Outside, as the rule allows her.
-        add("carol's job", CAROL, sleeper_of(CAROL, &outside)?, None, &[2]);
-        // A child of a shell, which says nothing.
-        let (shell, child) = shell_with_a_child(DAVE)?;
-        let (shell_pid, mut eids) = (shell.pid(), Vec::new());
-        add("dave's job", DAVE, shell, Some(child), &[3]);
-        honest.add("d", DAVE, &[shell_pid], &[3], Some("20gi"));
-        // On no device.
-        add("erin's editor", ERIN, sleeper_of(ERIN, &outside)?, None, &[]);
-        // All that is allowed.
-        for (eid, device) in [("f1", 4), ("f2", 5)] {
-            let job = add("frank's job", FRANK, sleeper_of(FRANK, &[("GENV_ENVIRONMENT_ID", eid)])?, None, &[device]);
-            honest.add(eid, FRANK, &[job], &[device], Some("30gi"));
-            eids.push(eid);
+        // The user, the claim, the device in use, and the environment of which it is the member.
+        for (user, claim, used, of) in [
+            // A shell that lives, and a process that says where it belongs.
+            (1, None, None, Some(("a", 0, Some("40gi")))),
+            (1, Some("a"), Some(0), None),
+            // A member that uses its device itself.
+            (2, None, Some(1), Some(("b", 1, None))),
+            // Outside, as the rule allows her.
+            (3, None, Some(2), None),
+            // A child of a shell, which says nothing.
+            (4, None, Some(3), Some(("d", 3, Some("20gi")))),
+            // On no device.
+            (5, None, None, None),
+            // All that is allowed.
+            (6, Some("f1"), Some(4), Some(("f1", 4, Some("30gi")))),
+            (6, Some("f2"), Some(5), Some(("f2", 5, Some("30gi")))),
+        ] {
+            let uid = MALLORY + user;
+            let environ = claim.map_or(OUTSIDE, |claim| [("GENV_ENVIRONMENT_ID", claim)]);
+            let started = if user == 4 { shell(uid)? } else { sleeper_of(uid, &environ)? };
+            let pid = if user == 4 { child(&started)? } else { started.pid() };
+            if let Some((eid, device, memory)) = of {
+                honest.add(&json!(eid), uid, &[started.pid()], &[device], memory);
+            }
+            let uses = used.map(|device| uses(pid, device, "8gi", 0.9));
+            let is_outside = claim.is_none() && of.is_none();
+            innocents.push(Innocent { uid, pid, is_outside, uses, _started: started });
         }
-        let setup = Setup::new(&scenario(&innocents, &[]), &rules())?.interval(INTERVAL);
+        let rules = RULES.replace("CAROL", &(MALLORY + 3).to_string());
+        let setup = Setup::new(&scenario(&innocents, &[]), &rules)?.interval("1s");
         fs::set_permissions(setup.folder(), fs::Permissions::from_mode(0o755))?;
         restore(&setup, &honest)?;
-        let (setup, clock) = WallClock::of(setup)?;
-        let enforcer = setup.start()?;
-        Ok(Self { enforcer, innocents, honest, clock })
+        let clock = setup.folder().join("clock").display().to_string();
+        let setup = setup
+            .env("LD_PRELOAD", &libfaketime()?.to_string_lossy())
+            .env("FAKETIME_TIMESTAMP_FILE", &clock)
+            .env("FAKETIME_NO_CACHE", "1")
+            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+            .env("NO_FAKE_STAT", "1");
+        Ok(Self { enforcer: setup.start()?, innocents, honest })
     }
 
     pub(super) fn state(&self) -> PathBuf {
         self.enforcer.setup().genv_directory()
     }
 
-    /// Undoes what was done to the files and to the clock.
+    /// Undoes what was done to the files and to the clock, and has the driver list the innocents alone.
     pub(super) fn restore(&self) -> Result<()> {
-        self.clock.turn("+0")?;
-        restore(self.enforcer.setup(), &self.honest)
+        restore(self.enforcer.setup(), &self.honest)?;
+        self.show(&[], "")
     }
 
     /// Has the driver tell of the innocents, and of these.
@@ -187,52 +203,61 @@ impl Lab {
         self.enforcer.setup().rewrite_scenario(&format!("{scenario}  faults: [{faults}]\n"))
     }
 
-    /// The innocents who were ended.
-    pub(super) fn ended(&self) -> Vec<String> {
-        let ended = self.innocents.iter().filter(|it| !is_alive(it.pid));
-        ended.map(|it| format!("{} ({}) was ended", it.name, it.pid)).collect()
-    }
-
     /// Whether an environment has this device by its own user's will.
-    pub(super) fn holds(&self, eid: &str, device: u64) -> bool {
-        let attachments = self.honest.devices["devices"][usize::try_from(device).unwrap()]["attachments"].as_array();
-        attachments.is_some_and(|all| all.iter().any(|it| it["eid"] == eid))
+    pub(super) fn holds(&self, eid: &Value, device: u64) -> bool {
+        let attachments = &self.honest.devices["devices"][usize::try_from(device).unwrap()]["attachments"];
+        attachments.as_array().is_some_and(|all| all.iter().any(|attachment| attachment["eid"] == *eid))
     }
 
-    /// A process that breaks a rule and has nothing to do with the mischief, which the driver lists.
-    pub(super) fn guilty(&self) -> Result<Sleeper> {
-        let guilty = sleeper_of(GRACE, &[("A", "1")])?;
-        self.show(&[uses(guilty.pid(), &[SPARE], "1gi", 0.5)], "")?;
-        Ok(guilty)
-    }
-
-    pub(super) fn is_innocents(&self, pid: u64) -> bool {
-        self.innocents.iter().any(|it| u64::from(it.pid) == pid)
+    /// Sees that a process of yet another user, which breaks a rule, is ended.
+    pub(super) fn judges(&self) -> Result<()> {
+        let guilty = sleeper_of(MALLORY + 7, &OUTSIDE)?;
+        self.show(&[uses(guilty.pid(), SPARE, "1gi", 0.5)], "")?;
+        ends(guilty.pid())
     }
 }
 
-/// A shell of a user, and a child of it that sleeps, and ends with it.
-fn shell_with_a_child(uid: u32) -> Result<(Sleeper, u32)> {
+/// A shell with a child that sleeps, and ends with the shell.
+fn shell(uid: u32) -> Result<Sleeper> {
     let mut command = Command::new("sh");
     command.args(["-c", "setpriv --pdeathsig KILL sleep 1000000; true"]).env_clear().env("PATH", "/usr/bin:/bin");
-    let shell = Sleeper::spawn(command.uid(uid).gid(uid))?;
+    Sleeper::spawn(command.uid(uid).gid(uid))
+}
+
+fn child(shell: &Sleeper) -> Result<u32> {
+    let sleeps = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "sleep\n");
     let mut child = None;
     until("the shell has a child", || {
-        child = children(shell.pid()).first().copied();
-        let comm = child.map(|child| fs::read_to_string(format!("/proc/{child}/comm")));
-        Ok(matches!(comm, Some(Ok(comm)) if comm == "sleep\n"))
+        child = children(shell.pid()).first().copied().filter(sleeps);
+        Ok(child.is_some())
     })?;
-    Ok((shell, child.unwrap()))
+    Ok(child.unwrap())
 }
 
 fn scenario(innocents: &[Innocent], others: &[String]) -> String {
-    let uses = innocents.iter().map(|it| &it.uses).filter(|it| !it.is_empty());
-    let all = uses.chain(others).map(String::as_str).collect::<Vec<_>>().join(",\n    ");
+    let uses = innocents.iter().filter_map(|innocent| innocent.uses.as_ref()).chain(others);
+    let all = uses.map(String::as_str).collect::<Vec<_>>().join(",\n    ");
     format!("version: 1\nhosts:\n- devices: [{{count: {DEVICES}, memory: 80gi}}]\n  processes: [{all}]\n")
 }
 
-/// Puts the files back, each at once, and removes what lies beside them.
+/// Turns the daemon's time of day by so much, which libfaketime reads from a file; the times of files and processes and the
+/// monotonic clocks stay.
+pub(super) fn turn_clock(setup: &Setup, by: &str) -> Result<()> {
+    let new = setup.folder().join("clock.new");
+    fs::write(&new, by)?;
+    Ok(fs::rename(new, setup.folder().join("clock"))?)
+}
+
+fn libfaketime() -> Result<PathBuf> {
+    let folders = fs::read_dir("/usr/lib")?.flatten();
+    let mut libraries = folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));
+    let found = libraries.find(|library| library.exists());
+    found.context("libfaketimeMT.so.1 is missing: install the Debian package faketime")
+}
+
+/// Puts the clock and the files back, each file at once, and removes what lies beside them.
 fn restore(setup: &Setup, files: &Files) -> Result<()> {
+    turn_clock(setup, "+0")?;
     let folder = setup.genv_directory();
     fs::create_dir_all(&folder)?;
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
@@ -240,22 +265,15 @@ fn restore(setup: &Setup, files: &Files) -> Result<()> {
     for (name, content) in [("devices.json", &files.devices), ("envs.json", &files.environments)] {
         fs::write(&new, content.to_string())?;
         fs::set_permissions(&new, fs::Permissions::from_mode(0o666))?;
-        let path = folder.join(name);
-        if path.symlink_metadata().is_ok_and(|it| it.is_dir()) {
-            fs::remove_dir_all(&path)?;
-        }
-        fs::rename(&new, path)?;
+        // A folder that mischief put there.
+        let _ = fs::remove_dir_all(folder.join(name));
+        fs::rename(&new, folder.join(name))?;
     }
     for entry in fs::read_dir(&folder)? {
-        let entry = entry?;
-        let removed = match entry.file_name().to_str() {
-            Some("devices.json" | "envs.json") => Ok(()),
-            _ if entry.file_type().is_ok_and(|it| it.is_dir()) => fs::remove_dir_all(entry.path()),
-            _ => fs::remove_file(entry.path()),
-        };
-        // A new state file that the enforcer has not renamed yet is gone a moment later.
-        if !removed.as_ref().is_err_and(|it| it.kind() == ErrorKind::NotFound) {
-            removed?;
+        let path = entry?.path();
+        if !path.ends_with("devices.json") && !path.ends_with("envs.json") {
+            // A new state file that the enforcer has not renamed yet is gone a moment later.
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
         }
     }
     Ok(())

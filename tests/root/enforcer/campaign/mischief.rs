@@ -1,0 +1,376 @@
+//! The kinds of mischief: what a user can do to genv's files and with processes, and what can happen to a machine.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{self, Command};
+
+use anyhow::{Context as _, Result};
+use genv_tests::enforcer::{is_alive, sleeper_of, target};
+use genv_tests::process::Sleeper;
+use genv_tests::root::apart;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use serde_json::{Value, json};
+
+use super::lab::{Files, Innocent, Lab, MALLORY, OUTSIDE, Random, SPARE, time_in, turn_clock, uses};
+
+/// One kind of mischief, which goes on all the time of a round.
+pub(super) type Mischief = (&'static str, Deed);
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Deed {
+    /// Records that say what is not true, made of the honest ones.
+    Lie(Lie),
+    Act(Act),
+}
+
+type Lie = fn(&mut Files, &mut Random, &[Innocent]);
+type Act = fn(&mut Adversary<'_>) -> Result<()>;
+
+pub(super) fn all() -> Vec<Mischief> {
+    let lies = LIES.iter().map(|(name, lie)| (*name, Deed::Lie(*lie)));
+    lies.chain(ACTS.iter().map(|(name, act)| (*name, Deed::Act(*act)))).collect()
+}
+
+const LIES: &[(&str, Lie)] = &[
+    ("changed_users", |files, random, _| {
+        let uids = [0, 1, MALLORY, MALLORY + 1, MALLORY + 6, u32::MAX];
+        files.one(random)["uid"] = json!(random.one_of(&uids));
+    }),
+    // The ancestor of every process, and the process that started the innocents.
+    ("claimed_ancestors", |files, random, _| {
+        let pids = [1, process::id(), 2];
+        files.add(&json!("m"), MALLORY, &pids[..=random.below(3)], &[SPARE], None);
+    }),
+    ("claimed_members", |files, random, innocents| {
+        if random.below(2) == 0 {
+            files.environments().iter_mut().for_each(|environment| environment["pids"] = json!([]));
+        }
+        let pids: Vec<u32> = innocents.iter().map(|innocent| innocent.pid).collect();
+        files.add(&json!("m"), MALLORY, &pids, &[SPARE], Some("1mi"));
+        // First, so that it counts if the first one does.
+        files.environments().rotate_right(random.below(2));
+    }),
+    ("members_gone", |files, random, _| {
+        files.one(random)["pids"] = random.one_of(&[json!([]), json!([4_194_303]), json!([0])]).clone();
+    }),
+    // Processes in other environments of the same user.
+    ("members_added", |files, random, innocents| {
+        for environment in files.environments() {
+            let own = innocents.iter().filter(|innocent| environment["uid"] == innocent.uid);
+            let mut pids: Vec<u32> = own.map(|innocent| innocent.pid).collect();
+            pids.rotate_right(random.below(2));
+            environment["pids"] = json!(pids);
+        }
+    }),
+    ("little_memory", |files, random, _| {
+        let memory = json!(random.one_of(&["1mi", "0", "1b", "4095mi"]));
+        let environment = files.one(random);
+        environment["config"]["gpu_memory"] = memory.clone();
+        let eid = environment["eid"].clone();
+        for device in 0..=SPARE {
+            let own = files.on(device).iter_mut().filter(|attachment| attachment["eid"] == eid);
+            own.for_each(|attachment| attachment["gpu_memory"] = memory.clone());
+        }
+    }),
+    ("old_records", |files, random, _| {
+        let times = ["01/01/1970 00:00:00", "01/01/2001 12:00:00", "31/12/9999 23:59:59", "2026-01-01", "yesterday"];
+        change_times(files, random.one_of(&times));
+    }),
+    // Now, by the clock of a zone from 12 hours behind to 14 ahead; and as days that shift the clock.
+    ("times_of_elsewhere", |files, random, _| {
+        let hours = i64::try_from(random.below(27)).unwrap() - 12;
+        let days = *random.one_of(&[0, 0, -3, 3]);
+        change_times(files, &time_in(hours + 24 * days));
+    }),
+    ("devices_taken", |files, random, _| {
+        let mut taken = std::mem::take(files.on(random.below(6)));
+        if random.below(2) == 0 {
+            files.on(SPARE - 1).append(&mut taken);
+        }
+    }),
+    // More devices than a rule allows, which no process uses.
+    ("devices_forced_on", |files, random, _| {
+        let eid = files.one(random)["eid"].clone();
+        (0..=SPARE).for_each(|device| files.attach(device, &eid, None, &time_in(0)));
+    }),
+    // One device, with next to no memory, attached before all others.
+    ("devices_added", |files, random, _| {
+        let (eid, memory) = (files.one(random)["eid"].clone(), *random.one_of(&[Some("1mi"), None]));
+        let time = *random.one_of(&["01/01/2001 12:00:00", "31/12/9999 23:59:59"]);
+        files.attach(random.below(SPARE + 1), &eid, memory, time);
+    }),
+    // Environments in the name of users who have none, with their processes and devices.
+    ("records_of_outsiders", |files, random, innocents| {
+        for (number, innocent) in innocents.iter().filter(|innocent| innocent.is_outside).enumerate() {
+            let choices: [&[usize]; 4] = [&[2], &[2, SPARE], &[SPARE], &[0, 1, 2]];
+            let (devices, memory) = (*random.one_of(&choices), *random.one_of(&[None, Some("1mi")]));
+            files.add(&json!(format!("forged{number}")), innocent.uid, &[innocent.pid], devices, memory);
+            files.environments().last_mut().unwrap()["creation"] = json!("01/01/2001 12:00:00");
+        }
+    }),
+    ("removed_records", |files, random, _| {
+        let environments = files.environments();
+        environments.remove(random.below(environments.len()));
+        if random.below(3) == 0 {
+            environments.clear();
+        }
+    }),
+    // Environments in the name of another user, empty or with a process of that user.
+    ("records_of_others", |files, random, innocents| {
+        let innocent = random.one_of(innocents);
+        for number in 0..3 + random.below(3) {
+            let (eid, pids) = (json!(format!("forged{number}")), [innocent.pid]);
+            files.add(&eid, innocent.uid, &pids[..random.below(2)], &[SPARE, number], None);
+        }
+    }),
+    ("same_ids", |files, random, _| {
+        let (eid, uid) = (files.one(random)["eid"].clone(), *random.one_of(&[0, MALLORY]));
+        files.add(&eid, uid, &[process::id()], &[SPARE], Some("1mi"));
+        files.environments().rotate_right(random.below(2));
+    }),
+    ("malformed_records", |files, random, _| {
+        for _ in 0..=random.below(3) {
+            let key = *random.one_of(&["eid", "uid", "creation", "config", "pids", "username", ""]);
+            let environment = files.one(random);
+            match environment {
+                Value::Object(fields) if !key.is_empty() => drop(fields.insert(key.to_owned(), junk(random))),
+                _ => *environment = junk(random),
+            }
+            let (device, key) = (random.below(SPARE), *random.one_of(&["index", "total_memory", "attachments"]));
+            files.devices["devices"][device][key] = junk(random);
+        }
+    }),
+];
+
+/// Changes when all environments were made, and attached.
+fn change_times(files: &mut Files, time: &str) {
+    files.environments().iter_mut().for_each(|environment| environment["creation"] = json!(time));
+    for device in 0..=SPARE {
+        files.on(device).iter_mut().for_each(|attachment| attachment["time"] = json!(time));
+    }
+}
+
+fn junk(random: &mut Random) -> Value {
+    let (control, long) = ("\u{1b}[2J\u{202e}\n", "x".repeat(100_000));
+    let junk = json!([null, -1, 1e300, "none", "", [], [null, "x", {}, -7], {}, true, control, long]);
+    junk[random.below(11)].clone()
+}
+
+const ACTS: &[(&str, Act)] = &[
+    ("torn_files", |by| {
+        let name = by.file();
+        let honest = if name == "envs.json" { &by.lab.honest.environments } else { &by.lab.honest.devices };
+        let mut content = honest.to_string().into_bytes();
+        content.truncate(by.random.below(content.len()));
+        if by.random.below(3) == 0 {
+            content = (0..200).map(|_| u8::try_from(by.random.below(256)).unwrap()).collect();
+        }
+        let path = by.lab.state().join(name);
+        // In place, as genv 1.4.3 writes; an earlier mischief may have left no file, or one that cannot be written.
+        if path.symlink_metadata().is_ok_and(|found| found.is_file()) {
+            let _ = as_mallory(|| fs::write(path, content));
+        }
+        Ok(())
+    }),
+    ("removed_files", |by| by.plant(None, &[NOTHING])),
+    ("odd_files", |by| by.plant(None, &[LINK, ENDLESS, PIPE, FOLDER, UNREADABLE])),
+    ("odd_locks", |by| by.plant(Some("genv.lock"), &[NOTHING, LINK, FOLDER, UNREADABLE])),
+    // In the place of other users' confirmations.
+    ("planted_confirmations", |by| {
+        let mut uids = by.lab.innocents.iter().map(|innocent| innocent.uid).chain([0]);
+        uids.try_for_each(|uid| by.plant(Some(&format!("genv-confirmed-{uid}.json")), &[FOLDER]))
+    }),
+    // Processes in the queue that do not wait, with files that name them.
+    ("forged_queue", |by| {
+        let mut queue = Vec::new();
+        for pid in by.lab.innocents.iter().map(|innocent| innocent.pid).chain([1, 2]) {
+            by.write(&format!("genv-waiting-{pid}"), b"")?;
+            // In a container there may be no process 2.
+            let found = target("here", pid).ok();
+            queue.extend(found.map(|found| json!({"pid": pid, "start_time_ticks": found.start_time_ticks})));
+        }
+        by.write_members(&boot()?, &json!([]), &json!(queue))
+    }),
+    // False records of the members: processes of another start, boot or pid namespace, or jobs.
+    ("forged_starts", |by| {
+        let mut members = Vec::new();
+        for environment in by.lab.honest.clone().environments() {
+            members.push(json!({
+                "eid": environment["eid"], "creation": environment["creation"], "pid": environment["pids"][0],
+                "start_time_ticks": by.random.one_of(&[0, 1, u64::MAX]),
+                "pid_namespace": by.random.one_of(&[4_026_531_836_u64, 4_026_532_178, 0]),
+                "job": by.random.below(2) == 0,
+            }));
+        }
+        let boots = [boot()?, "00000000-0000-4000-8000-000000000000".to_owned()];
+        let boot = by.random.one_of(&boots);
+        by.write_members(boot, &json!(members), &json!([]))
+    }),
+    ("many_records", |by| {
+        if !by.is_new {
+            return Ok(());
+        }
+        let (mut files, time) = (by.lab.honest.clone(), time_in(0));
+        for number in 0..40_000 {
+            let eid = json!(format!("m{number}"));
+            files.attach(SPARE, &eid, None, &time);
+            files.environments().push(json!({"eid": eid, "uid": MALLORY, "creation": time, "username": "m",
+                "config": {"name": null, "gpu_memory": null, "gpus": 1}, "pids": [1], "kernel_ids": []}));
+        }
+        by.write_both(&files)
+    }),
+    // The lock, while environments of the adversary hold too many devices.
+    ("held_lock", |by| {
+        if by.lock.is_none() {
+            let mut holder = Command::new("sh");
+            let script = "exec 9>\"$1\"; flock 9; exec sleep 1000000";
+            let lock = by.lab.state().join("genv.lock");
+            holder.args(["-c", script, "sh"]).arg(lock).env_clear().env("PATH", "/usr/bin:/bin");
+            by.lock = Some(Sleeper::spawn(holder.uid(MALLORY).gid(MALLORY))?);
+        }
+        by.start(&OUTSIDE)?;
+        let (member, _) = by.processes.last().context("it has ended")?;
+        let mut files = by.lab.honest.clone();
+        for number in 0..10 {
+            files.add(&json!(format!("m{number}")), MALLORY, &[member.pid()], &[SPARE, SPARE - 1], None);
+        }
+        by.write_both(&files)
+    }),
+    ("respawns", |by| {
+        by.processes.clear();
+        by.start(&OUTSIDE)
+    }),
+    ("claims_of_others", |by| {
+        let eid = *by.random.one_of(&["a", "b", "d", "f1", "zz"]);
+        by.start(&[("GENV_ENVIRONMENT_ID", eid)])
+    }),
+    ("cleared_environs", |by| by.start(&[])),
+    ("many_processes", |by| (0..10).try_for_each(|_| by.start(&OUTSIDE))),
+    ("hanging_driver", |by| by.fail(&["{hang: all}", "{hang: nvmlDeviceGetComputeRunningProcesses_v3}", ""])),
+    ("lost_driver", |by| by.fail(&["{init: driver_not_loaded}", "{reload: 7}", "{insufficient_size: 3}", ""])),
+    // Hours, days, years; before 1970, and beyond what a state file can hold.
+    ("clocks", |by| {
+        let turns = ["+0", "+61", "-61", "+3h", "-3h", "+14h", "-2d", "+8d", "+3y", "-40y", "-60y", "+8000y"];
+        turn_clock(by.lab.enforcer.setup(), by.random.one_of(&turns))
+    }),
+];
+
+/// What can be put into the place of a file.
+type Plant = fn(&Path) -> Result<()>;
+
+const NOTHING: Plant = |_| Ok(());
+const LINK: Plant = |path| Ok(symlink("/etc/shadow", path)?);
+const ENDLESS: Plant = |path| Ok(symlink("/dev/zero", path)?);
+const PIPE: Plant = |path| Ok(mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o666), 0)?);
+const FOLDER: Plant = |path| Ok(fs::create_dir_all(path.join("x"))?);
+const UNREADABLE: Plant = |path| {
+    fs::write(path, "{}")?;
+    Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o000))?)
+};
+
+fn boot() -> Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// A user who does mischief.
+#[derive(Debug)]
+pub(super) struct Adversary<'a> {
+    lab: &'a Lab,
+    random: Random,
+    /// Whether this is the first time with these random numbers.
+    is_new: bool,
+    /// The adversary's processes, with the devices that they use.
+    processes: Vec<(Sleeper, String)>,
+    lock: Option<Sleeper>,
+}
+
+impl<'a> Adversary<'a> {
+    pub(super) fn new(lab: &'a Lab) -> Self {
+        Self { lab, random: Random(0), is_new: true, processes: Vec::new(), lock: None }
+    }
+
+    /// Does this, with choices from these random numbers.
+    pub(super) fn does(&mut self, deed: Deed, choice: u64, is_new: bool) -> Result<()> {
+        (self.random, self.is_new) = (Random(choice), is_new);
+        match deed {
+            Deed::Act(act) => act(self),
+            Deed::Lie(lie) => {
+                let mut files = self.lab.honest.clone();
+                lie(&mut files, &mut self.random, &self.lab.innocents);
+                self.write_both(&files)
+            }
+        }
+    }
+
+    /// Starts a process of the adversary on a device, and has the driver list it.
+    fn start(&mut self, environ: &[(&str, &str)]) -> Result<()> {
+        let process = sleeper_of(MALLORY, environ)?;
+        let uses = uses(process.pid(), self.random.below(SPARE + 1), "1gi", 0.5);
+        self.processes.push((process, uses));
+        self.show("")
+    }
+
+    fn show(&mut self, faults: &str) -> Result<()> {
+        self.processes.retain(|(process, _)| is_alive(process.pid()));
+        let uses: Vec<_> = self.processes.iter().map(|(_, uses)| uses.clone()).collect();
+        self.lab.show(&uses, faults)
+    }
+
+    /// Has the driver fail in one of these ways.
+    fn fail(&mut self, faults: &[&str]) -> Result<()> {
+        let faults = self.random.one_of(faults);
+        self.show(faults)
+    }
+
+    /// The name of one of the files.
+    fn file(&mut self) -> &'static str {
+        self.random.one_of(&["envs.json", "devices.json"])
+    }
+
+    fn write_both(&self, files: &Files) -> Result<()> {
+        self.write("envs.json", files.environments.to_string().as_bytes())?;
+        self.write("devices.json", files.devices.to_string().as_bytes())
+    }
+
+    fn write_members(&self, boot: &str, members: &Value, queue: &Value) -> Result<()> {
+        let file = json!({"version": 1, "boot_id": boot, "members": members, "queue": queue});
+        self.write("genv-members.json", file.to_string().as_bytes())
+    }
+
+    /// Replaces a file.
+    fn write(&self, name: &str, content: &[u8]) -> Result<()> {
+        let (new, path) = (self.lab.state().join(".mallory"), self.lab.state().join(name));
+        as_mallory(|| {
+            // A folder that an earlier mischief put there.
+            let _ = fs::remove_dir_all(&path);
+            fs::write(&new, content)?;
+            fs::set_permissions(&new, fs::Permissions::from_mode(0o666))?;
+            Ok(fs::rename(new, path)?)
+        })
+    }
+
+    /// Puts one of these into the place of a file, or of either state file.
+    fn plant(&mut self, name: Option<&str>, choices: &[Plant]) -> Result<()> {
+        let path = self.lab.state().join(name.unwrap_or_else(|| self.file()));
+        let plant = self.random.one_of(choices);
+        as_mallory(|| {
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
+            plant(&path)
+        })
+    }
+}
+
+/// Runs as [`MALLORY`].
+fn as_mallory<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    apart(|| {
+        let (uid, gid) = (Uid::from_raw(MALLORY), Gid::from_raw(MALLORY));
+        set_thread_groups(&[]).unwrap();
+        set_thread_res_gid(gid, gid, gid).unwrap();
+        set_thread_res_uid(uid, uid, uid).unwrap();
+        run()
+    })
+}
