@@ -12,7 +12,6 @@ use serde_json::Value;
 
 mod fleet;
 mod growth;
-mod network;
 
 use fleet::{CLOSES, CONNECT_TIMEOUT, DOWN, Fleet, GENV_1, HOSTS, NO_GENV, TALKS, replace};
 
