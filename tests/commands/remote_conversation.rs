@@ -2,17 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use genv_remote::conversation::{Conversation, ServeOptions, StreamTransport, serve_command};
 use genv_remote::protocol::{Hello, HostProgram, Reply, Request};
-use genv_remote::{FailureKind, HostFailure};
-use genv_tests::process::{copy_program, program, write_script};
+use genv_tests::process::{Running, copy_program, write_script};
 use genv_tests::shell::installed;
 use tempfile::TempDir;
-use tokio::runtime::Runtime;
 
 const SHELLS: [&str; 5] = ["sh", "bash", "zsh", "fish", "tcsh"];
 
@@ -61,47 +59,25 @@ fn options() -> ServeOptions {
     ServeOptions { sudo: false, enforce: false, answer_timeout: Duration::from_secs(60) }
 }
 
-/// A program that ends with the value.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// What a host says first, and one snapshot if it has one to give.
-fn talk(mut command: Command, options: &ServeOptions) -> Result<(Result<Hello, HostFailure>, usize)> {
+fn talk(mut command: Command, options: &ServeOptions) -> Result<(Hello, usize)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut running = Running(piped.stderr(Stdio::null()).spawn()?);
-    talk_with(&runtime, &mut running.0, options)
-}
-
-fn talk_with(
-    runtime: &Runtime,
-    child: &mut Child,
-    options: &ServeOptions,
-) -> Result<(Result<Hello, HostFailure>, usize)> {
-    let stdin = child.stdin.take().context("no stdin")?;
-    let stdout = child.stdout.take().context("no stdout")?;
+    let mut running = Running::spawn(piped.stderr(Stdio::null()))?;
+    let stdin = running.stdin.take().context("no stdin")?;
+    let stdout = running.stdout.take().context("no stdout")?;
     runtime.block_on(async {
         let lines = StreamTransport::new(
             tokio::process::ChildStdout::from_std(stdout)?,
             tokio::process::ChildStdin::from_std(stdin)?,
         );
-        let (mut conversation, hello) = match Conversation::with(lines, options).await {
-            Ok(begun) => begun,
-            Err(failure) => return Ok((Err(failure), 0)),
-        };
+        let (mut conversation, hello) = Conversation::with(lines, options).await?;
         if hello.answers_with != HostProgram::Genv {
-            return Ok((Ok(hello), 0));
+            return Ok((hello, 0));
         }
         conversation.request(&Request::Once).await?;
         match conversation.next_reply().await? {
-            Reply::Snapshot { snapshot } => Ok((Ok(hello), snapshot.devices.len())),
+            Reply::Snapshot { snapshot } => Ok((hello, snapshot.devices.len())),
             other => anyhow::bail!("{other:?}"),
         }
     })
@@ -114,8 +90,7 @@ fn genv_is_found_and_started_by_every_login_shell() -> Result<()> {
     write_script(&host.path().join("genv"), OLDER)?;
     copy_program("genv", &host.home().join(".local/bin/genv"))?;
     for shell in SHELLS {
-        let (hello, devices) = talk(host.login(&installed(shell), &options()), &options())?;
-        let hello = hello.with_context(|| shell)?;
+        let (hello, devices) = talk(host.login(&installed(shell), &options()), &options()).context(shell)?;
         assert_eq!(hello.answers_with, HostProgram::Genv, "{shell}");
         assert_eq!((hello.may_enforce, devices), (false, 2), "{shell}");
     }
@@ -124,7 +99,7 @@ fn genv_is_found_and_started_by_every_login_shell() -> Result<()> {
     let enforcing = ServeOptions { enforce: true, ..options() };
     for shell in SHELLS {
         let (hello, _) = talk(host.login(&installed(shell), &enforcing), &enforcing)?;
-        assert!(hello?.may_enforce, "{shell}");
+        assert!(hello.may_enforce, "{shell}");
     }
     Ok(())
 }
@@ -144,50 +119,10 @@ fn what_there_is_instead_is_told_by_every_login_shell() -> Result<()> {
     let without = if here.contains(&true) { HostProgram::NvidiaSmi } else { HostProgram::Nothing };
     for (host, expected) in [(&older, HostProgram::Genv1), (&bare, HostProgram::NvidiaSmi), (&nothing, without)] {
         for shell in SHELLS {
-            let (hello, _) = talk(host.login(&installed(shell), &options()), &options())?;
-            let hello = hello.with_context(|| shell)?;
+            let (hello, _) = talk(host.login(&installed(shell), &options()), &options()).context(shell)?;
             assert_eq!(hello.answers_with, expected, "{shell}");
             assert_eq!(hello.version, None);
         }
     }
-    Ok(())
-}
-
-#[test]
-fn sudo_runs_it_as_root_or_the_missing_line_is_told() -> Result<()> {
-    let host = Host::new()?;
-    copy_program("genv", &host.path().join("genv"))?;
-    let sudo = |script: &str| {
-        write_script(&host.path().join("sudo"), &format!("#!/bin/sh\n[ \"$1\" = -n ] || exit 3\nshift\n{script}\n"))
-    };
-    let options = ServeOptions { sudo: true, ..options() };
-    for shell in SHELLS {
-        sudo("exec \"$@\"")?;
-        let (hello, devices) = talk(host.login(&installed(shell), &options), &options)?;
-        assert_eq!((hello?.answers_with, devices), (HostProgram::Genv, 2), "{shell}");
-        // Without the words of sudo on stderr, which these pipes do not have, it is a program that failed.
-        sudo("exit 1")?;
-        let (hello, _) = talk(host.login(&installed(shell), &options), &options)?;
-        let failure = hello.err().context("it was let in")?;
-        assert_eq!(failure.kind, FailureKind::Command);
-        let genv = host.path().join("genv");
-        let expected = format!("'sudo -n {} remote-serve' ended with exit code 1", genv.display());
-        ensure!(failure.message.contains(&expected), "{shell}: {failure}");
-    }
-    Ok(())
-}
-
-#[test]
-fn a_forced_command_says_the_same() -> Result<()> {
-    // What sshd runs then, whatever it was asked for.
-    let folder = tempfile::tempdir()?;
-    let mut forced = Command::new("sh");
-    forced
-        .args(["-c", "echo Welcome; exec \"$0\" remote-serve"])
-        .arg(program("genv")?)
-        .env("GENV_DEVICES", "2")
-        .env("GENV_TMPDIR", folder.path());
-    let (hello, devices) = talk(forced, &options())?;
-    assert_eq!((hello?.answers_with, devices), (HostProgram::Genv, 2));
     Ok(())
 }

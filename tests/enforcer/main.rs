@@ -1,7 +1,6 @@
 //! genv-enforcer and its tools: real processes, real signals, real terminals.
 
 mod day;
-mod known_faults;
 mod report;
 mod rules;
 mod run;

@@ -95,10 +95,6 @@ fn what_programs_read_is_equal() -> Result<()> {
     let states = [
         (vec![], vec![device(0, &[]), device(1, &[]), device(2, &[])]),
         (
-            vec![environment("e1", null.clone(), null.clone(), null.clone(), 90, &[pid])],
-            vec![device(0, &[("e1", null.clone(), 90)]), device(1, &[]), device(2, &[])],
-        ),
-        (
             many.to_vec(),
             vec![device(0, &holders), device(1, &holders[1..2]), device(2, &[("ended", null.clone(), 90)])],
         ),

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use genv_tests::patience::{DRIVER_PATIENCE, output, until};
 use genv_tests::process::{Orphan, Running, Sleeper, shared_folder};
 use genv_tests::root::FIRST_UID;
+use genv_tests::state::{self, Environment};
 use rustix::process::getuid;
 
 /// Another user than the one of a [`Machine`].
@@ -219,9 +220,9 @@ fn a_restored_environment_without_devices_gets_those_that_its_process_sees_and_t
     // Another one has the second device meanwhile.
     fs::write(&path, content.replacen("\"e1\"", "\"gone\"", 1).replacen("\"e1\"", "\"e2\"", 1))?;
     fs::remove_file(machine.state().join("envs.json"))?;
-    let e2 = genv_tests::state::Environment::new("e2", machine.user, own.pid(), &[1]);
+    let e2 = Environment::new("e2", machine.user, own.pid(), &[1]);
     let scratch = tempfile::tempdir()?;
-    genv_tests::state::write(scratch.path(), 4, &[e2])?;
+    state::write(scratch.path(), 4, &[e2])?;
     let e2 = fs::read_to_string(scratch.path().join("envs.json"))?;
     // Cut off: the record of e2 is whole, and that of e1 is lost.
     let cut = e2.rfind(']').context("a list")?;
@@ -246,6 +247,48 @@ fn a_lost_environment_whose_start_does_not_agree_is_not_restored() -> Result<()>
     ensure!(!machine.environments().contains("\"e1\""), "{}", machine.environments());
     drop(job);
     machine.succeeds(Some(machine.user), "genv exec --eid e3 --gpus 4 -- true")?;
+    Ok(())
+}
+
+#[test]
+fn only_its_user_and_root_change_an_environment() -> Result<()> {
+    const OWNER: u32 = FIRST_UID;
+    let machine = Machine::new()?;
+    let state = machine.state();
+    let member = machine.sleeper(OWNER)?;
+    let write = || state::write(&state, 4, &[Environment::new("e1", OWNER, member.pid(), &[0])]);
+    let line = |line: &str| format!("genv {}", line.replace("PID", &member.pid().to_string()));
+    write()?;
+    let before = fs::read(state.join("devices.json"))?;
+    let other = if is_root() { BOB } else { machine.user };
+    for command in [
+        "devices detach --eid e1",
+        "devices detach --eid e1 --index 0",
+        "devices attach --eid e1 --count 0",
+        "devices attach --eid e1 --index 1 -o",
+        "devices --reset",
+        "envs --reset",
+        "envs config --eid e1 gpus --count 0",
+        "envs deactivate --pid PID",
+        "envs activate --eid e1 --uid 54322 --pid PID",
+        "envs activate --eid e2 --uid 54321 --pid PID",
+    ] {
+        machine.refuses(other, &line(command), "the user 54321: only this user and root may do so")?;
+        ensure!(fs::read(state.join("devices.json"))? == before, "{command}");
+    }
+    if is_root() {
+        for command in [
+            "devices attach --eid e1 --count 2",
+            "devices detach --eid e1",
+            "envs config --eid e1 gpus --count 0",
+            "devices --reset",
+            "envs deactivate --pid PID",
+        ] {
+            machine.succeeds(Some(OWNER), &line(command))?;
+        }
+        write()?;
+        ensure!(machine.succeeds(None, "genv devices detach --eid e1")? == "\n");
+    }
     Ok(())
 }
 

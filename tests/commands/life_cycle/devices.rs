@@ -1,16 +1,19 @@
 //! Which devices an environment gets, by what the GPUs tell of their use.
 
+use std::fs;
+use std::process::{Command, Stdio};
+
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::nvml_sim::on_device_0;
-use genv_tests::patience::NO_PATIENCE;
-use genv_tests::process::Sleeper;
+use genv_tests::nvml_sim::{Simulation, on_device_0};
+use genv_tests::patience::{NO_PATIENCE, output, until};
+use genv_tests::process::{Running, Sleeper};
 use genv_tests::shell::{Account, Shell};
 use genv_tests::state::{self, Environment};
 
 /// What `CUDA_VISIBLE_DEVICES` is after each line of a shell, on a machine as this scenario's host describes it.
 pub(crate) fn visible(account: &Account, host: &str, lines: &[&str]) -> Result<Vec<String>> {
     let scenario = account.home().join("scenario.yaml");
-    std::fs::write(&scenario, format!("version: 1\nhosts:\n  - {host}\n"))?;
+    fs::write(&scenario, format!("version: 1\nhosts:\n  - {host}\n"))?;
     let scenario = scenario.to_str().context("a path")?;
     let lines: Vec<String> =
         std::iter::once(Shell::Bash.setup()).chain(lines.iter().copied()).map(str::to_owned).collect();
@@ -75,9 +78,36 @@ fn gpus_that_hang_keep_nobody_waiting_once_they_are_known() -> Result<()> {
 }
 
 #[test]
+fn a_command_that_waits_for_the_gpus_does_not_hold_the_lock() -> Result<()> {
+    let account = Account::new()?;
+    let simulation = Simulation::new("version: 1\nhosts:\n- devices: [{count: 4}]\n  faults: [{hang: all}]\n");
+    let bash = |line: &str| -> Result<Command> {
+        let mut command = account.command("bash")?;
+        command
+            .args(["-c", line])
+            .env_remove("GENV_DEVICES")
+            .env("GENV_NVML_LIBRARY", simulation.library())
+            .env("GENV_SCENARIO", simulation.scenario())
+            .stdin(Stdio::null());
+        Ok(command)
+    };
+    // Only the driver knows the devices.
+    let asking = Running::spawn(bash("exec genv exec --gpus 1 -- true")?.stderr(Stdio::null()))?;
+    until("it asks the GPUs", || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", asking.id()))?.flatten();
+        let mut names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+        Ok(names.any(|name| name.trim() == "gpu"))
+    })?;
+    let mut line =
+        bash("genv envs activate --eid e1 --uid $(id -u) --pid $$ && genv envs config --eid e1 gpus --count 2")?;
+    let done = output(line.envs([NO_PATIENCE]))?;
+    ensure!(done.status.success(), "{done:?}");
+    Ok(())
+}
+
+#[test]
 fn invented_devices_and_real_ones_are_never_in_one_state() -> Result<()> {
-    let simulation =
-        genv_tests::nvml_sim::Simulation::new("version: 1\nhosts:\n- devices: [{count: 2, memory: 16gi}]\n");
+    let simulation = Simulation::new("version: 1\nhosts:\n- devices: [{count: 2, memory: 16gi}]\n");
     let run = |account: &Account, invented: bool, line: &str| -> Result<(Option<i32>, String)> {
         let mut command = account.command("bash")?;
         command.args(["-c", line]);
@@ -87,7 +117,7 @@ fn invented_devices_and_real_ones_are_never_in_one_state() -> Result<()> {
                 .env("GENV_NVML_LIBRARY", simulation.library())
                 .env("GENV_SCENARIO", simulation.scenario());
         }
-        let done = genv_tests::patience::output(&mut command)?;
+        let done = output(&mut command)?;
         let said = String::from_utf8(done.stdout)? + &String::from_utf8(done.stderr)?;
         Ok((done.status.code(), said))
     };
@@ -95,7 +125,7 @@ fn invented_devices_and_real_ones_are_never_in_one_state() -> Result<()> {
         let account = Account::new()?;
         let (code, said) = run(&account, first, "genv exec --gpus 1 -- true")?;
         ensure!(code == Some(0), "{said}");
-        let files = || std::fs::read(account.state().join("devices.json"));
+        let files = || fs::read(account.state().join("devices.json"));
         let before = files()?;
         for line in ["genv exec --gpus 1 -- true", "genv devices --reset"] {
             let (code, said) = run(&account, !first, line)?;

@@ -1,26 +1,17 @@
 //! `genv remote monitor` and `genv remote enforce`.
 
 use std::fs;
-use std::process::{Child, Stdio};
+use std::process::{Command, Stdio};
 
 use anyhow::{Result, ensure};
 use genv_tests::http::{self, free_port};
 use genv_tests::patience::{output, until};
-use genv_tests::process::{copy_program, write_script};
+use genv_tests::process::{Running, copy_program, write_script};
 use genv_tests::ssh::SshClient;
 
 use crate::remote_commands::support::{Host, answer, remote};
 
 const T4: &str = "{name: Tesla T4, count: 2, memory: 16gi}";
-
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 #[test]
 fn monitor_serves_the_metrics_of_all_hosts_and_publishes_the_files() -> Result<()> {
@@ -32,7 +23,7 @@ fn monitor_serves_the_metrics_of_all_hosts_and_publishes_the_files() -> Result<(
     let (port_text, files_text) = (port.to_string(), files.display().to_string());
     let words = ["-H", "gpu[01-02]", "monitor", "-i", "1", "-p", &port_text, "--config-dir", &files_text];
     let mut command = remote(&client, &words)?;
-    let _monitor = Running(command.stdin(Stdio::null()).stderr(Stdio::null()).spawn()?);
+    let _monitor = Running::spawn(command.stdin(Stdio::null()).stderr(Stdio::null()))?;
     until("both hosts are served", || {
         let Ok(answer) = http::get(port, "/metrics") else {
             return Ok(false);
@@ -63,45 +54,19 @@ fn enforce_becomes_the_enforcer_of_these_hosts_with_the_flags_of_genv_1() -> Res
     let hosts = folder.path().join("hosts");
     fs::write(&hosts, "gpu03\n")?;
     let file = hosts.display().to_string();
-    let words = [
-        "-l",
-        "admin",
-        "-t",
-        "5",
-        "--sudo",
-        "-q",
-        "-H",
-        "gpu01,b@gpu02:23",
-        "--hostfile",
-        &file,
-        "enforce",
-        "--interval",
-        "0",
-        "--max-devices-per-user",
-        "2",
-        "--non-env-processes",
-    ];
-    let mut command = std::process::Command::new(folder.path().join("genv"));
+    let words = format!(
+        "remote -l admin -t 5 --sudo -q -H gpu01,b@gpu02:23 --hostfile {file} enforce \
+         --interval 0 --max-devices-per-user 2 --non-env-processes"
+    );
+    let mut command = Command::new(folder.path().join("genv"));
     client.on_path(&mut command)?;
-    let output = output(command.arg("remote").args(words))?;
+    let output = output(command.args(words.split(' ')))?;
     let printed = String::from_utf8(output.stdout)?;
-    let hostfile = format!("--hostfile={file}");
-    let expected = [
-        "run",
-        "--host=gpu01,b@gpu02:23",
-        &hostfile,
-        "--ssh.login=admin",
-        "--ssh.connect-timeout=5s",
-        "--ssh.sudo",
-        "--log.level=error",
-        "--genv-1",
-        "--interval",
-        "0",
-        "--max-devices-per-user",
-        "2",
-        "--non-env-processes",
-    ];
-    ensure!(printed.lines().eq(expected), "{printed}");
+    let expected = format!(
+        "run --host=gpu01,b@gpu02:23 --hostfile={file} --ssh.login=admin --ssh.connect-timeout=5s --ssh.sudo \
+         --log.level=error --genv-1 --interval 0 --max-devices-per-user 2 --non-env-processes"
+    );
+    ensure!(printed.lines().eq(expected.split(' ')), "{printed}");
     ensure!(output.status.code() == Some(3));
     Ok(())
 }

@@ -81,39 +81,10 @@ fn environments_of_all_hosts_are_listed_and_hostile_names_do_nothing() -> Result
 }
 
 #[test]
-fn a_name_in_the_file_that_no_terminal_should_see_is_shown_harmless() -> Result<()> {
-    let host = Host::new(T4, &[])?;
-    let member = Sleeper::start(&[])?;
-    host.environment("7", "innocent", &member, &[])?;
-    host.rewrite_state("innocent", r"\u001b[2J\nforged line")?;
-    let client = SshClient::new(&[("gpu01", &host.server)])?;
-    let table = printed(&client, &["-H", "gpu01", "envs", "--no-summary"])?;
-    ensure!(table.lines().count() == 2 && table.contains(r"\u{1b}[2J\nforged line"), "{table}");
-    Ok(())
-}
-
-#[test]
-fn a_list_that_names_no_hosts_is_wrong_usage() -> Result<()> {
-    let host = Host::new(T4, &[])?;
-    let client = SshClient::new(&[("gpu01", &host.server)])?;
-    let folder = tempfile::tempdir()?;
-    let file = folder.path().join("hosts");
-    let path = file.display().to_string();
-    for (content, said) in [
-        (&b"# nobody\n"[..], "it lists no host"),
-        (b"gpu01\ngpu01\n", "already listed"),
-        (b"gpu01\n\xff\n", ":2: it is not UTF-8"),
-        (b"gpu01:x\n", "is not a port"),
-        (b"-oProxyCommand=x\n", "begins with a hyphen"),
-    ] {
-        fs::write(&file, content)?;
-        let answer = answer(&client, &["--hostfile", &path, "devices"])?;
-        ensure!(answer.code == Some(2) && answer.stdout.is_empty() && answer.stderr.contains(said), "{answer:?}");
-    }
-    fs::remove_file(&file)?;
+fn a_wrong_list_or_flag_is_wrong_usage() -> Result<()> {
+    let client = SshClient::configured("", "")?;
     for (words, said) in [
-        (&["--hostfile", &path, "envs"][..], "No such file"),
-        (&["-H", "", "envs"], "is empty"),
+        (&["--hostfile", "/nonexistent/hosts", "envs"][..], "No such file"),
         (&["-H", "gpu01,GPU01", "envs"], "already listed"),
         (&["devices"], "--hostfile"),
         (&["-H", "gpu01", "-l", "a b", "devices"], "not a login name"),
@@ -127,6 +98,5 @@ fn a_list_that_names_no_hosts_is_wrong_usage() -> Result<()> {
             "{words:?}: {answer:?}"
         );
     }
-    ensure!(host.server.connections().is_empty());
     Ok(())
 }

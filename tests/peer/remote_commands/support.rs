@@ -16,7 +16,8 @@ use tempfile::TempDir;
 /// A machine with genv and its own state.
 pub(crate) struct Host {
     pub(crate) server: SshServer,
-    folder: TempDir,
+    _folder: TempDir,
+    state: PathBuf,
     simulation: Simulation,
 }
 
@@ -45,29 +46,17 @@ impl Host {
         if let Some(shell) = login {
             set_up(&server, shell)?;
         }
-        Ok(Self { server, folder, simulation })
+        Ok(Self { server, _folder: folder, state, simulation })
     }
 
     /// Runs genv there, as somebody who sits at it.
     pub(crate) fn genv(&self, words: &[&str]) -> Result<String> {
         let mut command = Command::new(shell::installation()?.join("bin/genv"));
-        command.env("GENV_SCENARIO", self.simulation.scenario()).env("GENV_TMPDIR", self.state()).args(words);
+        command.env("GENV_SCENARIO", self.simulation.scenario()).env("GENV_TMPDIR", &self.state).args(words);
         let output = patience::output(&mut command)?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "genv {words:?}: {said}");
         Ok(String::from_utf8(output.stdout)?)
-    }
-
-    fn state(&self) -> PathBuf {
-        self.folder.path().join("state")
-    }
-
-    /// Replaces a text in the file of environments, as anybody may who can write there.
-    pub(crate) fn rewrite_state(&self, from: &str, to: &str) -> Result<()> {
-        let file = self.state().join("envs.json");
-        let state = fs::read_to_string(&file)?;
-        ensure!(state.contains(from), "no '{from}' in {state}");
-        Ok(fs::write(&file, state.replace(from, to))?)
     }
 
     /// Makes an environment of a process, attached as `attach` says.

@@ -1,17 +1,13 @@
-//! How what a host is asked ends: at once, by force, not at all, or with its refusal; and what users read of it.
+//! How a request to a host ends: by force, or with a refusal; and what users read of it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
-use std::sync::mpsc::{Sender, channel};
-use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::victim;
-use genv_tests::patience::{PATIENCE, output, until};
+use genv_tests::patience::{output, until};
 use genv_tests::process::program;
-use nix::sys::ptrace;
-use nix::unistd::Pid;
 
 use crate::remote_enforce::lab::{Lab, Machine};
 use crate::remote_enforce::rules::{BREAKS, OUTSIDE};
@@ -43,55 +39,6 @@ fn what_does_not_heed_sigterm_is_killed_after_the_grace() -> Result<()> {
     assert_eq!(deeds(&one.audit()?), there);
     ensure!(one.lives(3));
     Ok(())
-}
-
-/// Traces a process from a thread of its own, so that it stays where it ends: the kernel stops it there until its tracer
-/// lets it go on, which is when this is dropped.
-struct Tracer {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Tracer {
-    fn of(pid: u32) -> Result<Self> {
-        let pid = Pid::from_raw(i32::try_from(pid)?);
-        let (stop, stopped) = channel::<()>();
-        let (started, has_started) = channel();
-        let thread = thread::spawn(move || {
-            let traced = ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACEEXIT);
-            // Without a tracer the test fails by itself.
-            let _ = started.send(traced);
-            let _ = stopped.recv();
-        });
-        has_started.recv_timeout(PATIENCE)??;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for Tracer {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        // It is a thread of this test, whose failure is told already.
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-#[test]
-#[ignore = "needs root"]
-fn what_even_sigkill_does_not_end_is_told_once_and_not_asked_for_again() -> Result<()> {
-    let one = Machine::start("gpu01", 1, BREAKS)?;
-    let tracer = Tracer::of(one.pid_here(2))?;
-    let lab = Lab::start(&[&one], KILL)?;
-    until("it is known to stay", || Ok(!lab.audited("unkillable")?.is_empty()))?;
-    lab.enforcer.wait_for_cycles(10)?;
-    ensure!(one.lives(2), "it cannot end yet");
-    let expected = ["SIGTERM asked", "SIGTERM done", "SIGKILL asked", "SIGKILL done", "SIGKILL unkillable"];
-    assert_eq!(deeds(&lab.enforcer.audit()?), expected);
-    assert_eq!(one.audited("intended")?.len(), 2, "nothing was sent again");
-    let log = lab.enforcer.log();
-    assert_eq!(log.matches("did not end by SIGKILL;").count(), 1, "{log}");
-    drop(tracer);
-    until("it ends", || Ok(!one.lives(2)))
 }
 
 /// What `genv why` there tells the user, if it is anything.

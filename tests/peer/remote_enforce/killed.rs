@@ -44,30 +44,3 @@ fn what_the_host_did_meanwhile_is_not_known_and_not_done_twice() -> Result<()> {
     assert_eq!((times_asked(&one), one.audited("done")?.len()), (1, 1));
     Ok(())
 }
-
-#[test]
-#[ignore = "needs root"]
-fn what_the_host_did_not_do_is_asked_anew_once_it_shows_that_it_is_still_due() -> Result<()> {
-    // The first request is not carried out.
-    let one = Machine::start_before_enforcer(
-        "gpu01",
-        BREAKS,
-        &format!("{WAITS}\n[ -e \"$STATE_DIRECTORY.second\" ] || exit 1\nexec \"$real\" \"$@\""),
-    )?;
-    let lab = asking(&one)?.kill()?;
-    fs::write(one.note("go"), "")?;
-    ensure!(one.lives(2));
-    one.stop()?;
-    let lab = lab.start()?;
-    lab.enforcer.wait_for_status("its host is away", |status| status["missing_hosts"] == json!(["gpu01"]))?;
-    lab.enforcer.wait_for_cycles(3)?;
-    assert_eq!(lab.answers()?, ["unknown"]);
-    fs::write(one.note("second"), "")?;
-    one.go_on()?;
-    until("process 2 ends", || Ok(!one.lives(2)))?;
-    until("that is known here", || Ok(lab.answers()? == ["unknown", "done"]))?;
-    lab.enforcer.wait_for_cycles(3)?;
-    assert_eq!(lab.answers()?, ["unknown", "done"]);
-    assert_eq!((times_asked(&one), one.audited("done")?.len()), (2, 1));
-    Ok(())
-}

@@ -6,10 +6,9 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use genv_tests::enforcer::{Enforcer, Setup, is_alive, victim};
-use genv_tests::process::{children, copy_program, program, signal, write_script};
+use genv_tests::process::{copy_program, program, write_script};
 use genv_tests::root::require_root;
 use genv_tests::ssh::{SshClient, SshServer};
-use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -40,16 +39,6 @@ impl Machine {
 
     /// One on which one process sleeps, and a script of `sh` stands before the real `genv-enforcer`, which it has as `$real`.
     pub(crate) fn start_before_enforcer(name: &'static str, host: &str, script: &str) -> Result<Self> {
-        Self::start_running_before_enforcer(name, &[SLEEP], host, script)
-    }
-
-    /// The same, on a host where a user runs these shell commands.
-    pub(crate) fn start_running_before_enforcer(
-        name: &'static str,
-        commands: &[&str],
-        host: &str,
-        script: &str,
-    ) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let genv = folder.path().join("genv-program/genv");
         fs::create_dir(folder.path().join("genv-program"))?;
@@ -58,7 +47,7 @@ impl Machine {
         let script = format!("#!/bin/sh\nreal={}\n{script}\n", real.display());
         write_script(&genv.with_file_name("genv-enforcer"), &script)?;
         let session = session(&folder, host, &genv)?;
-        Self::start_session(name, commands, &session, folder)
+        Self::start_session(name, &[SLEEP], &session, folder)
     }
 
     /// The same, where `genv` is this program, with these variables.
@@ -93,12 +82,7 @@ impl Machine {
 
     /// Whether the process that has this pid there is alive.
     pub(crate) fn lives(&self, pid: u32) -> bool {
-        is_alive(self.pid_here(pid))
-    }
-
-    /// The pid here of the process that has this one there.
-    pub(crate) fn pid_here(&self, pid: u32) -> u32 {
-        self.processes[pid as usize - 2]
+        is_alive(self.processes[pid as usize - 2])
     }
 
     /// A file beside the enforcer's directory there, called like it with another ending.
@@ -126,35 +110,6 @@ impl Machine {
         let text = fs::read_to_string(self.directory().join("audit.jsonl")).unwrap_or_default();
         let lines = text.lines().map(|line| Ok(serde_json::from_str(line)?));
         lines.collect()
-    }
-
-    /// Nobody who logs in from now on gets an answer.
-    pub(crate) fn stop(&self) -> Result<()> {
-        self.signal_server(Signal::STOP)
-    }
-
-    /// They get it, after [`Machine::stop`].
-    pub(crate) fn go_on(&self) -> Result<()> {
-        self.signal_server(Signal::CONT)
-    }
-
-    /// The first process there is the server.
-    fn signal_server(&self, with: Signal) -> Result<()> {
-        let server = self.server.connections();
-        signal(*server.first().context("no server")?, with)
-    }
-
-    /// Ends the sessions of all who are logged in, who may log in again.
-    pub(crate) fn end_sessions(&self) -> Result<()> {
-        for server in self.server.connections() {
-            for session in children(server) {
-                let name = fs::read_to_string(format!("/proc/{session}/comm"))?;
-                if name.starts_with("sshd") {
-                    signal(session, Signal::KILL)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     pub(crate) const fn server(&self) -> &SshServer {

@@ -5,5 +5,4 @@
 mod endings;
 mod killed;
 mod lab;
-mod refusals;
 mod rules;

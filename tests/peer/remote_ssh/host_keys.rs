@@ -68,22 +68,6 @@ fn a_changed_key_is_refused_and_the_advice_removes_the_old_one() -> Result<()> {
 }
 
 #[test]
-fn revoked_keys_and_authorities_are_refused() -> Result<()> {
-    block_on(async {
-        let server = server(&[])?;
-        let line = server.known_hosts_line()?;
-        let client = knowing(&server, &format!("{line}@revoked {line}"))?;
-        ensure_failure(&failure(&client, "host").await, FailureKind::HostKey, &["is revoked at", ":2."])?;
-        let client = knowing(&server, &format!("@cert-authority {line}"))?;
-        ensure_failure(
-            &failure(&client, "host").await,
-            FailureKind::Unsupported,
-            &["@cert-authority", "ssh-keyscan -p"],
-        )
-    })
-}
-
-#[test]
 fn of_several_keys_a_server_shows_the_one_that_is_known() -> Result<()> {
     block_on(async {
         let folder = tempdir()?;
@@ -111,19 +95,5 @@ fn a_server_without_a_key_of_the_known_kind_is_refused() -> Result<()> {
             FailureKind::HostKey,
             &["no longer has a key of the kind that is known (RSA at", "accept another with: ssh host true"],
         )
-    })
-}
-
-#[test]
-fn an_alias_is_looked_for_instead_of_the_address() -> Result<()> {
-    block_on(async {
-        let server = server(&[])?;
-        let key = public(&server.host_key())?;
-        let options = format!("{}\n  HostKeyAlias rack7", identity(&server.identity()));
-        let client = client(&server, &options)?;
-        ensure_failure(&failure(&client, "host").await, FailureKind::HostKey, &["rack7 is looked for"])?;
-        fs::write(client.known_hosts(), format!("rack? {key}"))?;
-        is_let_in(&client).await?;
-        Ok(())
     })
 }

@@ -11,7 +11,7 @@ use genv_tests::ssh::SshServer;
 use tempfile::tempdir;
 
 use crate::remote_ssh::support::{
-    Agent, block_on, client, connect, ensure_failure, failure, identity, is_let_in, new_key, public, server,
+    Agent, block_on, client, ensure_failure, failure, identity, is_let_in, new_key, public, server,
 };
 
 /// Lets the holder of a key in.
@@ -182,19 +182,5 @@ fn an_agent_that_is_silent_costs_no_more_than_the_deadline() -> Result<()> {
             FailureKind::TimedOut,
             &["gave no answer in 1.0 s", "agent"],
         )
-    })
-}
-
-#[test]
-fn a_banner_disturbs_nothing() -> Result<()> {
-    block_on(async {
-        let folder = tempdir()?;
-        let banner = folder.path().join("banner");
-        fs::write(&banner, "Authorized use only. \u{1b}[31m\n".repeat(1000))?;
-        let server = server(&[&format!("Banner {}", banner.display())])?;
-        let session = connect(&client(&server, &identity(&server.identity()))?, "host").await?;
-        ensure!(!session.is_closed());
-        session.close().await;
-        Ok(())
     })
 }

@@ -44,19 +44,6 @@ fn a_configuration_that_ssh_refuses_is_told_in_its_words() -> Result<()> {
     })
 }
 
-#[test]
-fn a_proxy_command_is_refused_and_not_tried() -> Result<()> {
-    block_on(async {
-        let folder = tempfile::tempdir()?;
-        let proof = folder.path().join("ran");
-        let server = server(&[])?;
-        let client = client(&server, &format!("ProxyCommand touch {}", proof.display()))?;
-        ensure_failure(&failure(&client, "host").await, FailureKind::Unsupported, &["ProxyCommand", "use ProxyJump"])?;
-        ensure!(!proof.exists());
-        Ok(())
-    })
-}
-
 /// Two hosts on the way to a third, each with its own key.
 #[test]
 fn hosts_on_the_way_are_passed_and_left_with_the_session() -> Result<()> {

@@ -21,16 +21,9 @@ use crate::process::{Running, children, signal};
 #[derive(Debug)]
 pub struct SshServer {
     child: Running,
-    address: &'static str,
     port: u16,
     folder: TempDir,
 }
-
-/// Where a server listens that is on this machine, and one of [`SshServer::start_afar`].
-const HERE: &str = "127.0.0.1";
-const AFAR: &str = "198.18.0.2";
-/// This machine, as the one far away sees it.
-const FROM_AFAR: &str = "198.18.0.1";
 
 impl SshServer {
     /// Starts one. Whoever logs in has a new home directory and the variables of this command, of which only those are
@@ -43,7 +36,7 @@ impl SshServer {
     /// # Panics
     /// If OpenSSH's server is not installed; the message says how to.
     pub fn start(session: &Command, options: &[&str]) -> Result<Self> {
-        Self::start_by(session, options, HERE, |sshd| sshd)
+        Self::start_by(session, options, |sshd| sshd)
     }
 
     /// One on a machine of its own, as far as processes go: a namespace of pids with a `/proc` of its own, in which this
@@ -55,7 +48,7 @@ impl SshServer {
     /// # Panics
     /// As [`SshServer::start`].
     pub fn start_apart(session: &Command, options: &[&str], script: &str) -> Result<Self> {
-        Self::start_by(session, options, HERE, |sshd| {
+        Self::start_by(session, options, |sshd| {
             let mut unshare = Command::new("unshare");
             unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]);
             unshare.arg(format!("{script}\nexec \"$@\"")).arg("sh").arg(sshd.get_program()).args(sshd.get_args());
@@ -63,58 +56,7 @@ impl SshServer {
         })
     }
 
-    /// One on a machine of its own, as far as the network goes: a namespace with an address of its own, from which a
-    /// cable leads into this thread's. That is to be a namespace of its own too ([`own_network`]). Only root can.
-    ///
-    /// # Errors
-    /// As [`SshServer::start`].
-    ///
-    /// # Panics
-    /// As [`SshServer::start`].
-    ///
-    /// [`own_network`]: crate::root::own_network
-    pub fn start_afar(session: &Command, options: &[&str]) -> Result<Self> {
-        Self::start_by(session, options, AFAR, |sshd| {
-            let there = format!(
-                "ip link set lo up
-                ip link add far type veth peer name near netns /proc/self/fd/3
-                ip address add {AFAR}/30 dev far
-                ip link set far up
-                nsenter --net=/proc/self/fd/3 ip address add {FROM_AFAR}/30 dev near
-                nsenter --net=/proc/self/fd/3 ip link set near up
-                exec \"$@\" 3<&-"
-            );
-            let mut wrapped = Command::new("sh");
-            wrapped
-                .arg("-c")
-                .arg("exec 3</proc/thread-self/ns/net; exec unshare --net sh -ec \"$0\" sh \"$@\"")
-                .arg(there)
-                .arg(sshd.get_program())
-                .args(sshd.get_args());
-            wrapped
-        })
-    }
-
-    /// Lets nothing out of the machine of [`SshServer::start_afar`] from now on, as a cable does that is cut, or lets it
-    /// out again.
-    ///
-    /// # Errors
-    /// The package iproute2 is not installed, or the machine is gone.
-    pub fn cut(&self, cut: bool) -> Result<()> {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{}/ns/net", self.pid()));
-        command.args(["ip", "route", if cut { "add" } else { "delete" }]);
-        let status = command.args(["blackhole", FROM_AFAR]).status()?;
-        ensure!(status.success(), "ip ended with {status}");
-        Ok(())
-    }
-
-    fn start_by(
-        session: &Command,
-        options: &[&str],
-        address: &'static str,
-        wrap: impl FnOnce(Command) -> Command,
-    ) -> Result<Self> {
+    fn start_by(session: &Command, options: &[&str], wrap: impl FnOnce(Command) -> Command) -> Result<Self> {
         let program = sshd();
         let folder = tempfile::tempdir()?;
         let at = |name: &str| folder.path().join(name);
@@ -123,8 +65,7 @@ impl SshServer {
             new_key(&at(name), "ed25519", "")?;
         }
         let port = free_port()?;
-        let listen = format!("{address}:{port}");
-        let configuration = configuration(folder.path(), &listen, session, options);
+        let configuration = configuration(folder.path(), port, session, options);
         fs::write(at("sshd_config"), configuration)?;
         if rustix::process::geteuid().is_root() {
             // Its own start-up scripts make it.
@@ -137,7 +78,7 @@ impl SshServer {
         let mut command = wrap(sshd);
         command.env_clear().env("PATH", "/usr/bin:/bin");
         let child = Running::spawn(command.stdin(Stdio::null()))?;
-        let mut server = Self { child, address, port, folder };
+        let mut server = Self { child, port, folder };
         until("sshd answers", || {
             ensure!(server.child.try_wait()?.is_none(), "it has ended");
             Ok(server.answers())
@@ -148,18 +89,12 @@ impl SshServer {
 
     fn answers(&self) -> bool {
         let mut banner = [0; 4];
-        TcpStream::connect((self.address, self.port))
+        TcpStream::connect(("127.0.0.1", self.port))
             .and_then(|mut connection| connection.read_exact(&mut banner))
             .is_ok_and(|()| banner == *b"SSH-")
     }
 
-    /// Where it listens: on 127.0.0.1, but for one of [`SshServer::start_afar`].
-    #[must_use]
-    pub const fn address(&self) -> &'static str {
-        self.address
-    }
-
-    /// Its port there.
+    /// Its port on 127.0.0.1.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
@@ -189,7 +124,7 @@ impl SshServer {
     /// Its folder is gone.
     pub fn known_hosts_line(&self) -> Result<String> {
         let key = fs::read_to_string(self.folder.path().join("host_key.pub"))?;
-        Ok(format!("[{}]:{} {key}", self.address, self.port))
+        Ok(format!("[127.0.0.1]:{} {key}", self.port))
     }
 
     /// The file of public keys that it lets in.
@@ -244,7 +179,7 @@ impl Drop for SshServer {
     }
 }
 
-fn configuration(folder: &Path, listen: &str, session: &Command, options: &[&str]) -> String {
+fn configuration(folder: &Path, port: u16, session: &Command, options: &[&str]) -> String {
     let folder = folder.display();
     let variables = session.get_envs().filter_map(|(name, value)| {
         let assignment = format!("{}={}", name.display(), value?.display());
@@ -254,7 +189,7 @@ fn configuration(folder: &Path, listen: &str, session: &Command, options: &[&str
     let options = options.join("\n");
     format!(
         "{options}
-ListenAddress {listen}
+ListenAddress 127.0.0.1:{port}
 HostKey {folder}/host_key
 AuthorizedKeysFile {folder}/identity.pub
 PidFile none

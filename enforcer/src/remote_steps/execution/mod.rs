@@ -2,6 +2,8 @@
 
 mod local_plan;
 mod published;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, stdin};

@@ -322,6 +322,36 @@ fn a_written_file_can_be_read_again_whatever_the_size_of_the_old_one() {
     }
 }
 
+/// Every user may write records in the name of another user.
+#[test]
+fn of_too_many_records_of_a_user_those_with_evidence_are_kept() {
+    let uid = rustix::process::geteuid().as_raw();
+    // A confirmed record precedes those with a living process, and a living process precedes no evidence.
+    for (is_confirmed, pid_of_others) in [(true, std::process::id()), (false, u32::MAX >> 1)] {
+        let folder = TempDir::new().unwrap();
+        let mut store = StateStore::new(folder.path());
+        let attached = store.update(|state| {
+            state.merge_inventory(&gpus(4));
+            state.activate("7", uid, None, &me());
+            Ok::<_, TestError>(state.attach("7", &count(1))?)
+        });
+        assert_eq!(attached.unwrap(), [0]);
+        if !is_confirmed {
+            fs::remove_file(folder.path().join(format!("genv-confirmed-{uid}.json"))).unwrap();
+        }
+        let others = (0..8_200)
+            .map(|number| format!(r#"{{"eid":"other-{number}","uid":{uid},"pids":[{pid_of_others}]}},"#))
+            .collect::<String>();
+        let path = folder.path().join("envs.json");
+        let written = fs::read_to_string(&path).unwrap();
+        fs::write(&path, written.replace("\"envs\": [", &format!("\"envs\": [{others}"))).unwrap();
+        assert_eq!(activate_and_attach(&mut store, "8", 1).unwrap(), [1]);
+        let notices = store.take_notices();
+        assert!(notices.iter().any(|it| it.contains("are left out")), "{notices:?}");
+        assert!(store.read().unwrap().environments.iter().any(|it| it.eid == "7"), "{is_confirmed}");
+    }
+}
+
 #[test]
 fn an_unusable_state_directory_is_refused() {
     let folder = TempDir::new().unwrap();
