@@ -28,7 +28,7 @@ const DAEMONS: [&str; 2] = ["genv-exporter", "genv-enforcer"];
 
 /// A machine that has the packages, and nothing of them is installed.
 fn boot() -> Result<Machine> {
-    Machine::boot("debian-12-packages", |layer| {
+    Machine::boot("debian-12-systemd", |layer| {
         for path in [DEB, RPM, TARBALL] {
             let ending = path.split_once("genv.").context("an ending")?.1;
             put(&built(ending)?, &layer.join(path.trim_start_matches('/')))?;

@@ -79,7 +79,7 @@ SCRIPT
 #[test]
 fn the_rpm_works_without_systemd_and_says_so() -> Result<()> {
     let said = inside(
-        "debian-12-packages",
+        "debian-12-systemd",
         "rpm --install --nodeps /genv.rpm
         GENV_DEVICES=2 genv exec --gpus 1 -- sh -c 'echo devices: $CUDA_VISIBLE_DEVICES'
         rpm --erase genv",
