@@ -3,8 +3,10 @@
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::machine::Machine;
 
-use crate::package::rpm;
-use crate::{CONFIG, DAEMONS, DEB, RPM, TARBALL, boot, driver_is_missed, left, root_is, start_daemons, start_member};
+use crate::listed::is_listed;
+use crate::{
+    CONFIG, DAEMONS, DEB, RPM, TARBALL, boot, driver_is_missed, left, root_is, rpm, start_daemons, start_member,
+};
 
 #[test]
 fn it_is_installed_and_removed() -> Result<()> {
@@ -19,11 +21,10 @@ fn it_is_installed_and_removed() -> Result<()> {
     driver_is_missed(&said)?;
     let list = machine.run(&["rpm", "--verify", "--nodeps", "genv"])?;
     ensure!(list.is_empty(), "{list}");
+    is_listed(&machine, "rpm", &machine.run(&["rpm", "--query", "--list", "genv"])?)?;
     root_is(|words| machine.run(words), "genv", "/usr/lib/genv")?;
 
     start_daemons(&machine)?;
-    machine.judge("genv-exporter", 1.5)?;
-    machine.judge("genv-enforcer", 2.0)?;
     let member = start_member(&machine)?;
     let own = "version: 1\nrules: [{kind: max-age, limit: 7d}]\n";
     machine.write(CONFIG, own)?;
@@ -40,7 +41,7 @@ fn it_is_installed_and_removed() -> Result<()> {
     Ok(())
 }
 
-/// Which glibc the Debian package says it needs.
+/// The glibc that the Debian package requires.
 fn glibc(machine: &Machine) -> Result<String> {
     let depends = machine.run(&["dpkg-deb", "--field", DEB, "Depends"])?;
     let version = depends.split_once("libc6 (>= ");
