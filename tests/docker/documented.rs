@@ -7,7 +7,6 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::docker::{Stack, repository};
-use genv_tests::documentation::synopsis::Helps;
 use genv_tests::documentation::{Line, Page, Place};
 use genv_tests::patience::output;
 use genv_tests::session::Session;
@@ -84,27 +83,4 @@ fn every_command_for_the_source_folder_with_docker_does_what_the_page_says() -> 
         stack.compose(&["down", "--volumes", "--timeout=1"])?;
         Ok(())
     })
-}
-
-#[test]
-fn compose_knows_every_command_and_flag_that_a_page_names() -> Result<()> {
-    let helps = Helps::new(|path: &[String]| {
-        let printed = output(Command::new(&path[0]).args(&path[1..]).arg("--help"))?;
-        let said = String::from_utf8_lossy(&printed.stdout).into_owned();
-        // Of what it does not know it tells the help of what is above.
-        let name = path.join(" ");
-        let usage = said.lines().any(|line| {
-            line.starts_with("Usage:")
-                && line.split_once(&name).is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with(' '))
-        });
-        Ok(usage.then_some(said))
-    });
-    Page::judge_spans(
-        6,
-        |text| text.starts_with("docker compose "),
-        |_, text| {
-            let fault = helps.know(text, "docker").err();
-            Ok(fault.map(|fault| fault.to_string()))
-        },
-    )
 }

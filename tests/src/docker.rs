@@ -189,17 +189,6 @@ impl Stack {
         Ok(self.inspect(service)?["State"]["Health"]["Status"] == "healthy")
     }
 
-    /// Waits until a service is healthy.
-    ///
-    /// # Errors
-    /// It never is.
-    pub fn wait_until_healthy(&self, service: &str) -> Result<()> {
-        eventually(&format!("{service} is healthy"), || {
-            ensure!(self.is_healthy(service)?, "{}", self.described());
-            Ok(())
-        })
-    }
-
     /// The port of 127.0.0.1 on which a service is published.
     ///
     /// # Panics
@@ -209,12 +198,12 @@ impl Stack {
         self.ports[service]
     }
 
-    /// Fetches a page of a service, with further headers.
+    /// Fetches a page of a service.
     ///
     /// # Errors
     /// It does not answer.
-    pub fn get(&self, service: &str, path: &str, headers: &[(&str, &str)]) -> Result<Response> {
-        http::get_with(self.port(service), path, headers)
+    pub fn get(&self, service: &str, path: &str) -> Result<Response> {
+        http::get(self.port(service), path)
     }
 
     /// What the exporter serves to Prometheus.
@@ -222,7 +211,7 @@ impl Stack {
     /// # Errors
     /// It does not answer 200 with well-formed metrics.
     pub fn scrape(&self) -> Result<Scrape> {
-        let answer = self.get("exporter", "/metrics", &[])?;
+        let answer = self.get("exporter", "/metrics")?;
         ensure!(answer.status == 200, "{}", answer.text()?);
         Scrape::parse(&answer.text()?)
     }
