@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use genv_tests::docker::{Container, HOSTNAME, Stack, eventually};
+use genv_tests::docker::{HOSTNAME, Stack, docker, eventually};
 use genv_tests::enforcer::sleeper_of;
 use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::{self, Simulation, on_device_0};
@@ -96,7 +96,8 @@ fn processes_of_the_host_and_of_containers_have_their_environment_and_user() -> 
     let machine = Machine::new("genv-gpu")?;
     add_user(EARLY)?;
     let (early, late) = (process_of(EARLY, "one")?, process_of(LATE, "two")?);
-    let contained = Container::run(&["--env=GENV_ENVIRONMENT_ID=two", "debian:bookworm-slim", "sleep", "1000000"])?;
+    let run = ["run", "--detach", "--env=GENV_ENVIRONMENT_ID=two", "debian:bookworm-slim", "sleep", "1000000"];
+    let contained: u32 = docker(&["inspect", "--format={{.State.Pid}}", docker(&run)?.trim()])?.trim().parse()?;
     let environment = |eid: &str, (_, uid): (&str, u32), member: &Sleeper| Environment {
         eid: eid.to_owned(),
         uid,
@@ -106,14 +107,14 @@ fn processes_of_the_host_and_of_containers_have_their_environment_and_user() -> 
     };
     let environments = [environment("one", EARLY, &early), environment("two", LATE, &late)];
     state::write(&machine.state_directory(), 1, &environments)?;
-    machine.used_by(&[early.pid(), late.pid(), contained.pid()?]);
+    machine.used_by(&[early.pid(), late.pid(), contained]);
     machine.stack.up(&["exporter"])?;
 
     machine.wait_for(early.pid(), "one", EARLY.0)?;
-    machine.wait_for(contained.pid()?, "two", "uid:54332")?;
+    machine.wait_for(contained, "two", "uid:54332")?;
     add_user(LATE)?;
     machine.wait_for(late.pid(), "two", LATE.0)?;
-    machine.wait_for(contained.pid()?, "two", LATE.0)?;
+    machine.wait_for(contained, "two", LATE.0)?;
     // One that starts later, and after the state was written anew.
     let second = process_of(EARLY, "one")?;
     state::write(&machine.state_directory(), 1, &environments)?;
