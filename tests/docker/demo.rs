@@ -41,7 +41,7 @@ fn prometheus_reaches_the_simulated_lab_the_stack_itself_the_rules_and_the_alert
     // In dry-run, with the packaged rules.
     prometheus.wait_for_value(r#"genv_enforcer_mode{mode="dry-run"}"#, 1.0)?;
     prometheus.wait_for("genv_enforcer_violations > 0", |broken| {
-        let hosts: BTreeSet<_> = broken.iter().map(|it| it.0["hostname"].as_str()).collect();
+        let hosts: BTreeSet<_> = broken.iter().map(|(labels, _)| labels["hostname"].as_str()).collect();
         hosts == BTreeSet::from(["gpu01", "gpu02"])
     })?;
     prometheus.wait_for(r#"{__name__=~"cluster:genv_.+"}"#, |recorded| !recorded.is_empty())?;
