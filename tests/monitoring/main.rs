@@ -5,6 +5,7 @@ mod dashboards;
 mod documented;
 mod documents;
 mod files;
+mod grafana;
 mod open_files;
 mod prometheus;
 mod publish;

@@ -2,9 +2,7 @@
 
 mod deb;
 mod documented;
-mod interrupted;
 mod listed;
-mod package;
 mod playbook;
 mod rpm;
 mod shells;
@@ -28,7 +26,7 @@ const DAEMONS: [&str; 2] = ["genv-exporter", "genv-enforcer"];
 
 /// A machine that has the packages, and nothing of them is installed.
 fn boot() -> Result<Machine> {
-    Machine::boot("debian-12-packages", |layer| {
+    Machine::boot("debian-12-systemd", |layer| {
         for path in [DEB, RPM, TARBALL] {
             let ending = path.split_once("genv.").context("an ending")?.1;
             put(&built(ending)?, &layer.join(path.trim_start_matches('/')))?;
@@ -46,32 +44,23 @@ fn built(ending: &str) -> Result<PathBuf> {
     found.next().with_context(|| format!("no {ending}: run scripts/package"))
 }
 
-/// Makes a Debian package that a script, run where its files are unpacked, has changed; its path there.
-fn changed(machine: &Machine, script: &str) -> Result<&'static str> {
-    let script = format!(
-        "dpkg-deb --raw-extract {DEB} /packages/changed
-        cd /packages/changed
-        {script}
-        dpkg-deb --build -Znone . /packages/changed.deb"
-    );
-    machine.run(&["bash", "-ec", &script])?;
-    Ok("/packages/changed.deb")
+/// Runs a command, which must succeed; its output and its errors.
+fn said(machine: &Machine, words: &[&str]) -> Result<String> {
+    let output = machine.output(words)?;
+    let said = String::from_utf8([output.stdout, output.stderr].concat())?;
+    ensure!(output.status.success(), "{words:?}: {said}");
+    Ok(said)
 }
 
-/// Installs a Debian package as an administrator does who wants their configuration kept; what was said.
+/// Installs a Debian package and keeps the administrator's configuration; the output.
 fn install(machine: &Machine, package: &str) -> Result<String> {
-    let output = machine.output(&[
-        "env",
-        "DEBIAN_FRONTEND=noninteractive",
-        "apt-get",
-        "install",
-        "--yes",
-        "--option=Dpkg::Options::=--force-confold",
-        package,
-    ])?;
-    let said = String::from_utf8([output.stdout, output.stderr].concat())?;
-    ensure!(output.status.success(), "{said}");
-    Ok(said)
+    let install = ["apt-get", "install", "--yes", "--option=Dpkg::Options::=--force-confold", package];
+    said(machine, &[&["env", "DEBIAN_FRONTEND=noninteractive"], &install[..]].concat())
+}
+
+/// Runs rpm without its check of dependencies: rpm does not know Debian's packages.
+fn rpm(machine: &Machine, words: &[&str]) -> Result<String> {
+    said(machine, &[&["rpm", "--nodeps"], words].concat())
 }
 
 /// Whether what an installation said tells of a driver that is missing, where it is.
@@ -81,11 +70,6 @@ fn driver_is_missed(said: &str) -> Result<()> {
     let driver = Path::new("/proc/driver/nvidia/version").exists();
     ensure!(said.contains(line) != driver, "{said}");
     Ok(())
-}
-
-/// What dpkg says of the package, such as `install ok installed 0.1.0-1`.
-fn dpkg_status(machine: &Machine) -> Result<String> {
-    machine.run(&["dpkg-query", "--show", "--showformat=${Status} ${Version}", "genv"])
 }
 
 fn start_daemons(machine: &Machine) -> Result<()> {
@@ -101,22 +85,11 @@ fn states(machine: &Machine, daemon: &str) -> Result<[String; 2]> {
     Ok([ask("is-enabled")?, ask("is-active")?])
 }
 
-/// What is there by the package's name, but for units' settings of the machine's own.
+/// The files and folders with the package's name, without the settings of units, which are the machine's own.
 fn left(machine: &Machine) -> Result<String> {
-    machine.run(&[
-        "find",
-        "/etc",
-        "/usr",
-        "/var/lib",
-        "-name",
-        "*genv*",
-        "-not",
-        "-path",
-        "/etc/systemd/system/genv-*.service.d*",
-        "-not",
-        "-path",
-        "/var/lib/systemd/*",
-    ])
+    let script = "find /etc /usr /var/lib -name '*genv*' -not -path '/etc/systemd/system/genv-*.service.d*' \
+                  -not -path '/var/lib/systemd/*'";
+    machine.run(&["sh", "-c", script])
 }
 
 /// Starts a process in an environment of [`USER`], named training; its pid.

@@ -3,27 +3,28 @@
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::machine::Machine;
 
-use crate::package::rpm;
-use crate::{CONFIG, DAEMONS, DEB, RPM, TARBALL, boot, driver_is_missed, left, root_is, start_daemons, start_member};
+use crate::listed::is_listed;
+use crate::{
+    CONFIG, DAEMONS, DEB, RPM, TARBALL, boot, driver_is_missed, left, root_is, rpm, start_daemons, start_member,
+};
 
 #[test]
-fn it_is_installed_and_removed() -> Result<()> {
+fn it_states_its_glibc_and_is_installed_and_removed() -> Result<()> {
     let machine = boot()?;
     // Of Debian's packages rpm knows nothing, so that to it no glibc is new enough.
     let output = machine.output(&["rpm", "--install", RPM])?;
     let said = String::from_utf8(output.stderr)?;
-    let line = format!("libc.so.6(GLIBC_{})(64bit) is needed by genv-", glibc(&machine)?);
+    let line = format!("libc.so.6(GLIBC_{})(64bit) is needed by genv-", stated_glibc(&machine)?);
     ensure!(!output.status.success() && said.contains(&line), "{said}");
     let said = rpm(&machine, &["--install", RPM])?;
     ensure!(said.contains("systemctl enable --now genv-exporter genv-enforcer"), "{said}");
     driver_is_missed(&said)?;
     let list = machine.run(&["rpm", "--verify", "--nodeps", "genv"])?;
     ensure!(list.is_empty(), "{list}");
+    is_listed(&machine, "rpm", &machine.run(&["rpm", "--query", "--list", "genv"])?)?;
     root_is(|words| machine.run(words), "genv", "/usr/lib/genv")?;
 
     start_daemons(&machine)?;
-    machine.judge("genv-exporter", 1.5)?;
-    machine.judge("genv-enforcer", 2.0)?;
     let member = start_member(&machine)?;
     let own = "version: 1\nrules: [{kind: max-age, limit: 7d}]\n";
     machine.write(CONFIG, own)?;
@@ -40,18 +41,12 @@ fn it_is_installed_and_removed() -> Result<()> {
     Ok(())
 }
 
-/// Which glibc the Debian package says it needs.
-fn glibc(machine: &Machine) -> Result<String> {
+/// The glibc that the Debian package requires, which the other packages and the documentation must state too.
+fn stated_glibc(machine: &Machine) -> Result<String> {
     let depends = machine.run(&["dpkg-deb", "--field", DEB, "Depends"])?;
     let version = depends.split_once("libc6 (>= ");
     let version = version.and_then(|(_, rest)| rest.split_once(')'));
-    Ok(version.with_context(|| depends.clone())?.0.to_owned())
-}
-
-#[test]
-fn all_packages_and_the_documentation_state_the_same_glibc() -> Result<()> {
-    let machine = boot()?;
-    let needed = glibc(&machine)?;
+    let needed = version.with_context(|| depends.clone())?.0;
     let listed = machine.run(&["rpm", "--query", "--package", "--requires", RPM])?;
     let of_glibc = |line: &&str| line.contains(".so.") && line.contains("(GLIBC_2.");
     let newest = listed.lines().filter(of_glibc).filter_map(|line| {
@@ -66,5 +61,5 @@ fn all_packages_and_the_documentation_state_the_same_glibc() -> Result<()> {
     for line in [format!("with glibc {needed} or newer"), format!("libc6 (>= {needed})")] {
         ensure!(guide.contains(&line), "docs/install.md does not say: {line}");
     }
-    Ok(())
+    Ok(needed.to_owned())
 }

@@ -1,9 +1,8 @@
 //! The tarball, as a user without root.
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::machine::{Machine, SCENARIO, USER};
+use genv_tests::machine::{Machine, USER};
 use genv_tests::patience::until;
-use serde_json::Value;
 
 use crate::{TARBALL, as_user, boot, driver_is_missed, root_is};
 
@@ -74,72 +73,8 @@ fn it_needs_no_root_and_says_what_it_cannot_do() -> Result<()> {
     Ok(())
 }
 
-/// What came of a process by the audit of an enforcer, step by step: `result`, and `reason` where there is one.
-fn audited(machine: &Machine, pid: u32) -> Result<Vec<String>> {
-    let audit = machine.read(&format!("home/{USER}/own/audit.jsonl"))?;
-    let mut found = Vec::new();
-    for line in audit.lines() {
-        let line: Value = serde_json::from_str(line)?;
-        if line["pid"] == pid {
-            let words = ["result", "reason"].iter().filter_map(|key| line[key].as_str());
-            found.push(words.collect::<Vec<_>>().join(": "));
-        }
-    }
-    Ok(found)
-}
-
 #[test]
-fn its_enforcer_ends_processes_of_its_user_and_says_why_it_refuses_those_of_others() -> Result<()> {
-    let machine = unpacked()?;
-    let (done, said) = install(&machine, "")?;
-    ensure!(done, "{said}");
-    let genv = format!("/home/{USER}/.local/bin/genv");
-    let member = [&genv, "exec", "--gpus", "1", "--", "sleep", "1000000"];
-    let own = machine.start("member", &member, "sleep")?;
-    machine.run(&["useradd", "--create-home", "bob"])?;
-    machine.run(&["chmod", "755", &format!("/home/{USER}")])?;
-    let scenario = format!("--setenv=GENV_SCENARIO=/{SCENARIO}");
-    let as_bob = ["systemd-run", "--quiet", "--uid=bob", &scenario];
-    machine.run(&[&as_bob[..], &member].concat())?;
-    let mut other = 0;
-    until("bob's process runs", || {
-        let found = machine.output(&["pgrep", "--uid=bob", "--exact", "sleep"])?;
-        other = String::from_utf8(found.stdout)?.trim().parse().unwrap_or(0);
-        Ok(other != 0)
-    })?;
-    machine.use_devices(&[own, other])?;
-
-    let rules = "version: 1\nmode: enforce\ninterval: 100ms\n\
-                 rules: [{kind: max-age, limit: 1s, action: kill, grace: 1s, warn: []}]\n";
-    machine.write(&format!("home/{USER}/rules.yaml"), rules)?;
-    let program = format!("{genv}-enforcer");
-    let run = [&program, "run", "--config=rules.yaml", "--state-directory=own"];
-    machine.start("enforcer", &run, "genv-enforcer")?;
-    let refused = ["refused: it cannot be read which program it runs"];
-    until("its own process has ended, and the other is refused", || {
-        Ok(!machine.is_alive(own) && audited(&machine, other).is_ok_and(|it| it == refused))
-    })
-    .with_context(|| machine.log("enforcer"))?;
-    let steps = audited(&machine, own)?;
-    ensure!(steps == ["intended", "done"], "{steps:?}");
-    // The journal has it too, and why that is so.
-    let target = format!("process {other} (sleep)");
-    let fault = "without CAP_KILL processes of other users cannot be signalled: run as root, \
-                 or give it with AmbientCapabilities";
-    for fields in [
-        [("GENV_TARGET", target.as_str()), ("GENV_RESULT", "refused")],
-        [("GENV_EVENT", "fault"), ("GENV_FAULT", fault)],
-    ] {
-        let matches = fields.map(|(field, value)| format!("{field}={value}"));
-        let found = machine.journal(&[&matches[0], &matches[1]])?;
-        ensure!(found.len() == 1, "{fields:?}: {found:?}");
-    }
-    ensure!(machine.is_alive(other), "it has ended");
-    Ok(())
-}
-
-#[test]
-fn it_is_installed_over_an_older_one_and_removed_without_a_trace() -> Result<()> {
+fn it_is_installed_over_an_older_one_finished_after_an_interruption_and_removed_without_a_trace() -> Result<()> {
     let machine = unpacked()?;
     bash(&machine, "mkdir -p .local/bin && echo mine >.local/bin/mine")?;
     // A version that had a file more, one that is running, and a folder with a space.
@@ -148,35 +83,13 @@ fn it_is_installed_over_an_older_one_and_removed_without_a_trace() -> Result<()>
     ensure!(done, "{said}");
     let genv = format!("/home/{USER}/.local/bin/genv");
     let member = machine.start("member", &[&genv, "exec", "--", "sleep", "1000000"], "sleep")?;
-    as_user(&machine, &["rm", "genv/share/genv/of an older version"])?;
-    let (done, said) = install(&machine, "")?;
-    ensure!(done, "{said}");
-    let files = || as_user(&machine, &["find", ".local", "!", "-type", "d"]);
-    let found = files()?;
-    ensure!(!found.contains("older") && !found.contains(".new"), "{found}");
-    ensure!(machine.is_alive(member), "it has ended");
-
-    let remove = "sh .local/share/genv/install.sh --uninstall --prefix=$HOME/.local";
-    bash(&machine, remove)?;
-    ensure!(files()? == ".local/bin/mine\n", "{}", files()?);
-    let (done, said) = install(&machine, "--uninstall")?;
-    ensure!(!done && said.contains("nothing was installed in /home/alice/.local"), "{said}");
-    Ok(())
-}
-
-#[test]
-fn what_was_interrupted_is_finished_by_running_it_again_or_removed() -> Result<()> {
-    let machine = unpacked()?;
-    let (done, said) = install(&machine, "")?;
-    ensure!(done, "{said}");
+    bash(&machine, "rm 'genv/share/genv/of an older version'")?;
     // Killed when the first program is to take the place of the older one.
     let stub = "#!/bin/sh\ncase $4 in */bin/*) kill -KILL $PPID ;; esac\nexec /usr/bin/mv \"$@\"\n";
     machine.write("home/alice/stub/mv", stub)?;
     machine.run(&["chmod", "755", "/home/alice/stub/mv"])?;
     let interrupt = || {
-        let script =
-            "touch 'genv/share/genv/of a newer version'; PATH=$HOME/stub:$PATH genv/install.sh; echo ended with $?";
-        let said = bash(&machine, script)?;
+        let said = bash(&machine, "PATH=$HOME/stub:$PATH genv/install.sh; echo ended with $?")?;
         ensure!(said.ends_with("ended with 137\n"), "{said}");
         as_user(&machine, &[".local/bin/genv", "--version"])
     };
@@ -186,12 +99,16 @@ fn what_was_interrupted_is_finished_by_running_it_again_or_removed() -> Result<(
     let script =
         "for part in bin lib share; do diff --recursive --no-dereference genv/$part .local/$part || true; done";
     let found = bash(&machine, script)?;
-    ensure!(found == "Only in .local/share/genv: installed\n", "{found}");
+    ensure!(found == "Only in .local/bin: mine\nOnly in .local/share/genv: installed\n", "{found}");
+    ensure!(machine.is_alive(member), "it has ended");
 
+    bash(&machine, "touch 'genv/share/genv/of a newer version'")?;
     interrupt()?;
-    let remove = "sh .local/share/genv/install.sh --uninstall; find .local ! -type d";
+    let remove = "sh .local/share/genv/install.sh --uninstall --prefix=$HOME/.local; find .local ! -type d";
     let left = bash(&machine, remove)?;
-    ensure!(left.is_empty(), "{left}");
+    ensure!(left == ".local/bin/mine\n", "{left}");
+    let (done, said) = install(&machine, "--uninstall")?;
+    ensure!(!done && said.contains("nothing was installed in /home/alice/.local"), "{said}");
     Ok(())
 }
 

@@ -116,27 +116,12 @@ impl Stack {
     pub fn compose(&self, arguments: &[&str]) -> Result<String> {
         let output = self.attempt(arguments)?;
         if !output.status.success() {
+            let containers = self.attempt(&["ps", "--all"])?;
             let logs = self.attempt(&["logs", "--tail=20"])?;
-            bail!(
-                "docker compose {} failed: {}\n{}\n{}",
-                arguments.join(" "),
-                String::from_utf8_lossy(&output.stderr),
-                self.described(),
-                String::from_utf8_lossy(&logs.stdout)
-            );
+            let said = [output.stderr, containers.stdout, logs.stdout].concat();
+            bail!("docker compose {} failed: {}", arguments.join(" "), String::from_utf8_lossy(&said));
         }
         Ok(String::from_utf8(output.stdout)?)
-    }
-
-    /// How each container is, with the last that its health check said.
-    fn described(&self) -> String {
-        let mut described = String::new();
-        for (service, ..) in SERVICES {
-            if let Ok(container) = self.inspect(service) {
-                described.push_str(&format!("{service}: {}\n", container["State"]));
-            }
-        }
-        described
     }
 
     /// Starts services, all if none are named, and waits until they are healthy.
@@ -189,17 +174,6 @@ impl Stack {
         Ok(self.inspect(service)?["State"]["Health"]["Status"] == "healthy")
     }
 
-    /// Waits until a service is healthy.
-    ///
-    /// # Errors
-    /// It never is.
-    pub fn wait_until_healthy(&self, service: &str) -> Result<()> {
-        eventually(&format!("{service} is healthy"), || {
-            ensure!(self.is_healthy(service)?, "{}", self.described());
-            Ok(())
-        })
-    }
-
     /// The port of 127.0.0.1 on which a service is published.
     ///
     /// # Panics
@@ -209,12 +183,12 @@ impl Stack {
         self.ports[service]
     }
 
-    /// Fetches a page of a service, with further headers.
+    /// Fetches a page of a service.
     ///
     /// # Errors
     /// It does not answer.
-    pub fn get(&self, service: &str, path: &str, headers: &[(&str, &str)]) -> Result<Response> {
-        http::get_with(self.port(service), path, headers)
+    pub fn get(&self, service: &str, path: &str) -> Result<Response> {
+        http::get(self.port(service), path)
     }
 
     /// What the exporter serves to Prometheus.
@@ -222,7 +196,7 @@ impl Stack {
     /// # Errors
     /// It does not answer 200 with well-formed metrics.
     pub fn scrape(&self) -> Result<Scrape> {
-        let answer = self.get("exporter", "/metrics", &[])?;
+        let answer = self.get("exporter", "/metrics")?;
         ensure!(answer.status == 200, "{}", answer.text()?);
         Scrape::parse(&answer.text()?)
     }
@@ -269,37 +243,6 @@ pub fn docker(arguments: &[&str]) -> Result<String> {
         String::from_utf8_lossy(&output.stderr)
     );
     Ok(String::from_utf8(output.stdout)?)
-}
-
-/// A container of its own, beside the stack; it is removed with the value.
-#[derive(Debug)]
-pub struct Container(String);
-
-impl Container {
-    /// `docker run --detach` with these arguments.
-    ///
-    /// # Errors
-    /// It cannot be started.
-    pub fn run(arguments: &[&str]) -> Result<Self> {
-        let id = docker(&[&["run", "--detach"], arguments].concat())?;
-        Ok(Self(id.trim().to_owned()))
-    }
-
-    /// The pid, on the host, of its first process.
-    ///
-    /// # Errors
-    /// It has ended.
-    pub fn pid(&self) -> Result<u32> {
-        let pid = docker(&["inspect", "--format={{.State.Pid}}", &self.0])?;
-        Ok(pid.trim().parse()?)
-    }
-}
-
-impl Drop for Container {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = docker(&["rm", "--force", &self.0]);
-    }
 }
 
 /// Tries until it succeeds.

@@ -26,7 +26,7 @@ const SYS_PTRACE: u64 = 1 << 19;
 /// A machine with genv's programs, units, users and configuration where packages put them.
 fn boot() -> Result<Machine> {
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
-    Machine::boot("debian-12-logins", |layer| {
+    Machine::boot("debian-12-systemd", |layer| {
         for program in ["genv", "genv-enforcer", "genv-exporter"] {
             let to = layer.join("usr/bin").join(program);
             put(&build_folder().join(program), &to)?;

@@ -7,13 +7,13 @@ use genv_tests::docker::{Stack, repository};
 use genv_tests::tools;
 use serde_json::{Value, json};
 
-/// What Compose makes of the shipped files, with the GPU's or without.
-fn configuration(gpu: bool) -> Result<Value> {
-    let mut stack = Stack::named("genv-config")?;
-    if gpu {
-        stack = stack.file("docker-compose.gpu.yml");
-    }
+/// What Compose makes of a stack.
+fn configuration(stack: &Stack) -> Result<Value> {
     Ok(serde_json::from_str(&stack.compose(&["config", "--format=json"])?)?)
+}
+
+fn named() -> Result<Stack> {
+    Stack::named("genv-config")
 }
 
 fn services(configuration: &Value) -> Result<Vec<(&String, &Value)>> {
@@ -46,67 +46,47 @@ fn compose_accepts_the_files_without_a_word() -> Result<()> {
 }
 
 #[test]
-fn addresses_and_ports_follow_their_variables() -> Result<()> {
-    let stack = Stack::named("genv-config")?
+fn addresses_ports_and_files_follow_their_variables() -> Result<()> {
+    let stack = named()?
         .variable("GENV_BIND_ADDRESS", "192.0.2.1")
-        .variable("GENV_GRAFANA_BIND_ADDRESS", "192.0.2.2");
-    let configuration: Value = serde_json::from_str(&stack.compose(&["config", "--format=json"])?)?;
-    for (name, service) in services(&configuration)? {
-        let address = if name == "grafana" { "192.0.2.2" } else { "192.0.2.1" };
-        let ports = service["ports"].as_array().context("no ports")?;
-        assert_eq!(ports.len(), 1, "{name}");
-        assert_eq!(ports[0]["host_ip"], address, "{name}");
-        assert_eq!(ports[0]["published"], stack.port(name).to_string(), "{name}");
+        .variable("GENV_GRAFANA_BIND_ADDRESS", "192.0.2.2")
+        .variable("GENV_PROMETHEUS_CONFIG", "prometheus.local.yml")
+        .variable("GENV_ALERTMANAGER_CONFIG", "alertmanager.local.yml")
+        .variable("GENV_ENFORCER_CONFIG", "own.yaml");
+    let (shipped, changed) = (configuration(&named()?)?, configuration(&stack)?);
+    for (configuration, address, of_grafana) in
+        [(&shipped, "127.0.0.1", "127.0.0.1"), (&changed, "192.0.2.1", "192.0.2.2")]
+    {
+        for (name, service) in services(configuration)? {
+            let address = if name == "grafana" { of_grafana } else { address };
+            let ports = service["ports"].as_array().context("no ports")?;
+            assert_eq!(ports.len(), 1, "{name}");
+            assert_eq!(ports[0]["host_ip"], address, "{name}");
+        }
+    }
+    for (name, service) in services(&changed)? {
+        assert_eq!(service["ports"][0]["published"], stack.port(name).to_string(), "{name}");
+    }
+    for service in ["prometheus", "alertmanager"] {
+        let reads = |configuration: &Value| configuration["services"][service]["command"][0].clone();
+        assert_eq!(reads(&shipped), format!("--config.file=/etc/{service}/{service}.yml"));
+        assert_eq!(reads(&changed), format!("--config.file=/etc/{service}/{service}.local.yml"));
+    }
+    for configuration in [changed, configuration(&stack.file("docker-compose.gpu.yml"))?] {
+        assert_eq!(configuration["services"]["enforcer"]["command"][2], "--config=/etc/genv/own.yaml");
     }
     Ok(())
 }
 
 #[test]
-fn configurations_of_ones_own_follow_their_variables() -> Result<()> {
-    let own = [
-        ("prometheus", "GENV_PROMETHEUS_CONFIG", "prometheus.local.yml"),
-        ("alertmanager", "GENV_ALERTMANAGER_CONFIG", "alertmanager.local.yml"),
-    ];
-    let mut stack = Stack::named("genv-config")?;
-    for (_, variable, file) in own {
-        stack = stack.variable(variable, file);
-    }
-    let changed: Value = serde_json::from_str(&stack.compose(&["config", "--format=json"])?)?;
-    let shipped = configuration(false)?;
-    let enforcer = Stack::named("genv-config")?.variable("GENV_ENFORCER_CONFIG", "own.yaml");
-    let over_gpus =
-        Stack::named("genv-config")?.variable("GENV_ENFORCER_CONFIG", "own.yaml").file("docker-compose.gpu.yml");
-    for stack in [enforcer, over_gpus] {
-        let changed: Value = serde_json::from_str(&stack.compose(&["config", "--format=json"])?)?;
-        let command = &changed["services"]["enforcer"]["command"];
-        assert_eq!(command[2], "--config=/etc/genv/own.yaml");
-    }
-    for (service, _, file) in own {
-        let command = |configuration: &Value| configuration["services"][service]["command"].clone();
-        let read = |name: &str| json!(format!("--config.file=/etc/{service}/{name}"));
-        assert_eq!(command(&shipped)[0], read(&format!("{service}.yml")), "{service}");
-        assert_eq!(command(&changed)[0], read(file), "{service}");
-    }
-    Ok(())
-}
-
-#[test]
-fn images_are_pinned_and_services_restart() -> Result<()> {
-    for (name, service) in services(&configuration(false)?)? {
-        let image = service["image"].as_str().context("no image")?;
-        let (_, tag) = image.split_once(':').context("no tag")?;
-        ensure!(tag.contains(|letter: char| letter.is_ascii_digit()), "{image}");
-        assert_eq!(service["restart"], "unless-stopped", "{name}");
-        ensure!(service["healthcheck"]["test"].is_array(), "{name}");
-    }
-    Ok(())
-}
-
-#[test]
-fn only_genvs_own_services_are_given_the_host_and_only_for_gpus() -> Result<()> {
+fn images_are_pinned_services_restart_and_only_genvs_own_are_given_the_host_for_gpus() -> Result<()> {
     let folder = repository().to_str().context("a path that is not UTF-8")?;
-    for gpu in [false, true] {
-        for (name, service) in services(&configuration(gpu)?)? {
+    for (gpu, stack) in [(false, named()?), (true, named()?.file("docker-compose.gpu.yml"))] {
+        for (name, service) in services(&configuration(&stack)?)? {
+            let image = service["image"].as_str().context("no image")?;
+            let (_, tag) = image.split_once(':').context("no tag")?;
+            ensure!(tag.contains(|letter: char| letter.is_ascii_digit()), "{image}");
+            assert_eq!(service["restart"], "unless-stopped", "{name}");
             let of_gpus = gpu && ["exporter", "enforcer"].contains(&name.as_str());
             let allowed = if of_gpus { json!("host") } else { Value::Null };
             for of_host in ["pid", "uts", "userns_mode"] {

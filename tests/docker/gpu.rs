@@ -1,18 +1,18 @@
 //! The stack over a machine's GPUs: `docker-compose.gpu.yml`, with a simulated driver where NVIDIA's toolkit would put
 //! the real one.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use genv_tests::docker::{Container, HOSTNAME, Stack, eventually};
+use genv_tests::docker::{HOSTNAME, Stack, docker, eventually};
 use genv_tests::enforcer::sleeper_of;
 use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::{self, Simulation, on_device_0};
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
 
-use crate::stack::security::{assert_powers, assert_read_only, processes};
+use crate::security::{assert_powers, assert_read_only, processes};
 
 /// Capabilities by their bits, of linux/capability.h.
 const DAC_READ_SEARCH: u64 = 1 << 2;
@@ -23,7 +23,8 @@ const SYS_PTRACE: u64 = 1 << 19;
 const EARLY: (&str, u32) = ("genv-early", 54_331);
 const LATE: (&str, u32) = ("genv-late", 54_332);
 
-/// An exporter and an enforcer in containers of a stack, over a simulated driver and a state directory of the host.
+/// An exporter and an enforcer in containers of a stack, over a simulated driver and a state directory of the host, which a
+/// variable of compose names.
 struct Machine {
     stack: Stack,
     simulation: Simulation,
@@ -31,8 +32,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// `more` lines of the service exporter replace what the files say.
-    fn new(project: &str, more: &str) -> Result<Self> {
+    fn new(project: &str) -> Result<Self> {
         let simulation = Simulation::new("version: 1\nhosts:\n- devices: [{}]\n");
         let folder = tempfile::tempdir()?;
         let library = nvml_sim::library();
@@ -44,26 +44,18 @@ impl Machine {
                 library.display(),
             )
         };
-        let (enforcer, exporter) = (service("enforcer"), service("exporter"));
-        let overlay = format!("services:\n{enforcer}{exporter}{more}");
+        let overlay = format!("services:\n{}{}", service("enforcer"), service("exporter"));
         let overlay_file = folder.path().join("overlay.yml");
         std::fs::write(&overlay_file, overlay)?;
         let stack = Stack::named(project)?
             .file("docker-compose.gpu.yml")
-            .file(overlay_file.to_str().context("a path that is not UTF-8")?);
+            .file(overlay_file.to_str().context("a path that is not UTF-8")?)
+            .variable("GENV_TMPDIR", folder.path().join("state").to_str().context("a path that is not UTF-8")?);
         Ok(Self { stack, simulation, folder })
     }
 
     fn state_directory(&self) -> PathBuf {
         self.folder.path().join("state")
-    }
-
-    /// Keeps the state directory elsewhere, by the variable of compose.
-    fn with_state_directory(mut self) -> Result<Self> {
-        let directory = self.state_directory();
-        let directory = directory.to_str().context("a path that is not UTF-8")?;
-        self.stack = self.stack.variable("GENV_TMPDIR", directory);
-        Ok(self)
     }
 
     /// Has these processes use the GPU.
@@ -101,10 +93,11 @@ fn add_user((name, uid): (&str, u32)) -> Result<()> {
 
 #[test]
 fn processes_of_the_host_and_of_containers_have_their_environment_and_user() -> Result<()> {
-    let machine = Machine::new("genv-gpu", "")?.with_state_directory()?;
+    let machine = Machine::new("genv-gpu")?;
     add_user(EARLY)?;
     let (early, late) = (process_of(EARLY, "one")?, process_of(LATE, "two")?);
-    let contained = Container::run(&["--env=GENV_ENVIRONMENT_ID=two", "debian:bookworm-slim", "sleep", "1000000"])?;
+    let run = ["run", "--detach", "--env=GENV_ENVIRONMENT_ID=two", "debian:bookworm-slim", "sleep", "1000000"];
+    let contained: u32 = docker(&["inspect", "--format={{.State.Pid}}", docker(&run)?.trim()])?.trim().parse()?;
     let environment = |eid: &str, (_, uid): (&str, u32), member: &Sleeper| Environment {
         eid: eid.to_owned(),
         uid,
@@ -114,14 +107,14 @@ fn processes_of_the_host_and_of_containers_have_their_environment_and_user() -> 
     };
     let environments = [environment("one", EARLY, &early), environment("two", LATE, &late)];
     state::write(&machine.state_directory(), 1, &environments)?;
-    machine.used_by(&[early.pid(), late.pid(), contained.pid()?]);
+    machine.used_by(&[early.pid(), late.pid(), contained]);
     machine.stack.up(&["exporter"])?;
 
     machine.wait_for(early.pid(), "one", EARLY.0)?;
-    machine.wait_for(contained.pid()?, "two", "uid:54332")?;
+    machine.wait_for(contained, "two", "uid:54332")?;
     add_user(LATE)?;
     machine.wait_for(late.pid(), "two", LATE.0)?;
-    machine.wait_for(contained.pid()?, "two", LATE.0)?;
+    machine.wait_for(contained, "two", LATE.0)?;
     // One that starts later, and after the state was written anew.
     let second = process_of(EARLY, "one")?;
     state::write(&machine.state_directory(), 1, &environments)?;
@@ -130,35 +123,27 @@ fn processes_of_the_host_and_of_containers_have_their_environment_and_user() -> 
 }
 
 #[test]
-fn over_gpus_the_exporter_has_two_powers_and_writes_nothing() -> Result<()> {
-    let machine = Machine::new("genv-powers", "")?;
-    machine.stack.up(&["exporter"])?;
-    for pid in processes(&machine.stack, "exporter")? {
-        assert_powers(pid, SYS_PTRACE | DAC_READ_SEARCH)?;
-    }
-    // Mounts of the host below its root are mounts of their own, of which /run and /var/tmp are two here.
-    for folder in ["", "/host", "/host/etc", "/host/run", "/host/var/tmp"] {
-        assert_read_only(&machine.stack, "exporter", folder)?;
-    }
-    ensure!(!Path::new("/var/tmp/genv").exists(), "there is a state directory");
-    Ok(())
-}
-
-#[test]
-fn over_gpus_the_enforcer_has_three_powers_writes_its_own_volume_and_names_who_breaks_a_rule() -> Result<()> {
-    let machine = Machine::new("genv-enforcer", "")?.with_state_directory()?;
+fn over_gpus_both_have_their_powers_and_the_enforcer_names_who_breaks_a_rule() -> Result<()> {
+    let machine = Machine::new("genv-powers")?;
     let process = process_of(EARLY, "one")?;
     state::write(&machine.state_directory(), 1, &[])?;
     machine.used_by(&[process.pid()]);
-    machine.stack.up(&["enforcer"])?;
-    for pid in processes(&machine.stack, "enforcer")? {
-        assert_powers(pid, SYS_PTRACE | DAC_READ_SEARCH | KILL)?;
+    machine.stack.up(&["exporter", "enforcer"])?;
+    // Mounts of the host below its root are mounts of their own, of which /run and /var/tmp are two here.
+    let of_host = ["", "/host", "/host/etc", "/host/run", "/host/var/tmp"];
+    for (service, powers) in
+        [("exporter", SYS_PTRACE | DAC_READ_SEARCH), ("enforcer", SYS_PTRACE | DAC_READ_SEARCH | KILL)]
+    {
+        for pid in processes(&machine.stack, service)? {
+            assert_powers(pid, powers)?;
+        }
+        for folder in of_host {
+            assert_read_only(&machine.stack, service, folder)?;
+        }
     }
-    for folder in ["", "/etc/genv", "/host", "/host/etc", "/host/var/tmp"] {
-        assert_read_only(&machine.stack, "enforcer", folder)?;
-    }
+    assert_read_only(&machine.stack, "enforcer", "/etc/genv")?;
     eventually("the process breaks a rule", || {
-        let answer = machine.stack.get("enforcer", "/metrics", &[])?;
+        let answer = machine.stack.get("enforcer", "/metrics")?;
         let scrape = Scrape::parse(&answer.text()?)?;
         let rule = [("rule", "non-env-processes"), ("hostname", HOSTNAME)];
         let broken = scrape.all("genv_enforcer_violations", &rule);
@@ -168,23 +153,5 @@ fn over_gpus_the_enforcer_has_three_powers_writes_its_own_volume_and_names_who_b
     })?;
     let history = "/var/lib/genv-enforcer/history.json";
     machine.stack.compose(&["exec", "-T", "enforcer", "test", "-s", history])?;
-    Ok(())
-}
-
-#[test]
-fn without_either_power_other_users_processes_are_unknown() -> Result<()> {
-    for (project, left) in [("genv-no-ptrace", "DAC_READ_SEARCH"), ("genv-no-dac", "SYS_PTRACE")] {
-        let machine = Machine::new(project, &format!("    cap_add: !override [{left}]\n"))?;
-        let process = process_of(EARLY, "one")?;
-        machine.used_by(&[process.pid()]);
-        machine.stack.compose(&["up", "--detach", "exporter"])?;
-        eventually("the process is unknown", || {
-            let scrape = machine.stack.scrape()?;
-            let states = scrape.all("genv_processes", &[]);
-            let unknown = scrape.value("genv_processes", &[("state", "unknown")])?;
-            ensure!(unknown == 1.0, "{left} alone: {states:?}");
-            Ok(())
-        })?;
-    }
     Ok(())
 }

@@ -1,0 +1,78 @@
+//! What the containers may do, by the kernel's account of their processes.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use anyhow::{Result, ensure};
+use genv_tests::docker::{SERVICES, Stack};
+
+use crate::shipped;
+
+/// The pids, on the host, of all processes in a service's container.
+pub(crate) fn processes(stack: &Stack, service: &str) -> Result<Vec<u32>> {
+    let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/mnt"));
+    let own = namespace(stack.pid(service)?)?;
+    let mut pids = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let pid = entry?.file_name().to_string_lossy().parse();
+        // One that ends meanwhile is none of interest, nor is the engine's own that is about to become a health check.
+        pids.extend(pid.ok().filter(|pid| {
+            namespace(*pid).is_ok_and(|it| it == own)
+                && status(*pid).is_ok_and(|status| !status["Name"].starts_with("runc:["))
+        }));
+    }
+    Ok(pids)
+}
+
+/// The lines of `/proc/PID/status`, by name.
+fn status(pid: u32) -> Result<BTreeMap<String, String>> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let lines = status.lines().filter_map(|line| line.split_once(':'));
+    Ok(lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
+}
+
+/// Asserts that a process has exactly these capabilities, each a bit of linux/capability.h, and can get no others.
+pub(crate) fn assert_powers(pid: u32, capabilities: u64) -> Result<()> {
+    let status = status(pid)?;
+    for set in ["CapPrm", "CapEff", "CapBnd"] {
+        let found = u64::from_str_radix(&status[set], 16)?;
+        assert_eq!(found, capabilities, "{set} of {}", status["Name"]);
+    }
+    for (name, value) in
+        [("CapInh", "0000000000000000"), ("CapAmb", "0000000000000000"), ("NoNewPrivs", "1"), ("Seccomp", "2")]
+    {
+        assert_eq!(status[name], value, "{name} of {}", status["Name"]);
+    }
+    Ok(())
+}
+
+/// Asserts that not even root of a service's container can write to a folder.
+pub(crate) fn assert_read_only(stack: &Stack, service: &str, folder: &str) -> Result<()> {
+    let file = format!("{folder}/genv-test");
+    let output = stack.attempt(&["exec", "-T", "--user=0", service, "touch", &file])?;
+    let said = String::from_utf8(output.stderr)?;
+    ensure!(!output.status.success() && said.contains("Read-only file system"), "{service}: {folder}: {said}");
+    Ok(())
+}
+
+#[test]
+fn no_process_is_root_has_any_capability_writes_to_its_root_or_sees_the_host() -> Result<()> {
+    let stack = shipped()?;
+    let uids = ["65534", "65534", "65534", "65534", "472"];
+    for ((service, ..), uid) in SERVICES.into_iter().zip(uids) {
+        let pids = processes(stack, service)?;
+        ensure!(!pids.is_empty(), "{service} has no process");
+        for pid in pids {
+            assert_powers(pid, 0)?;
+            let uids = &status(pid)?["Uid"];
+            ensure!(uids.split_whitespace().all(|it| it == uid), "{service}: {uids}");
+        }
+        assert_read_only(stack, service, "")?;
+        let first = stack.pid(service)?.to_string();
+        for namespace in ["pid", "uts", "net", "ipc", "mnt"] {
+            let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{namespace}"));
+            ensure!(of(&first)? != of("self")?, "{service} shares the host's {namespace}");
+        }
+    }
+    Ok(())
+}
