@@ -310,13 +310,18 @@ impl LockFile<'_> {
     fn holder_of(self, stat: &Stat) -> Option<u32> {
         // A command of this project that holds this lock waits for the next lock, or holds both.
         let next = self.next.and_then(|next| fstat(next).ok());
-        // The kernel counts lines between two reads: each lock released in between makes it skip one line.
-        (0..3).find_map(|_| {
-            let locks = locks().ok()?;
-            let behind = next.and_then(|next| holder_pid(&locks, &place(&next)));
-            behind.or_else(|| holder_pid(&locks, &place(stat)))
-        })
+        holder_in(locks, next.map(|next| place(&next)).as_deref(), &place(stat))
     }
+}
+
+/// The holder of the lock `next`, or else of the lock `file`, in up to three lists: one answer of the kernel has a page of
+/// lines, and each lock that is released before the next answer makes the kernel skip one line.
+fn holder_in(mut list: impl FnMut() -> io::Result<String>, next: Option<&str>, file: &str) -> Option<u32> {
+    (0..3).find_map(|_| {
+        let locks = list().ok()?;
+        let behind = next.and_then(|next| holder_pid(&locks, next));
+        behind.or_else(|| holder_pid(&locks, file))
+    })
 }
 
 fn name_of(pid: u32) -> String {
