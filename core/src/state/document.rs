@@ -258,8 +258,9 @@ fn document<'de, T, D: Deserializer<'de>>(
     let mut document = Document::default();
     let (mut dropped, mut position) = (0_usize, 0);
     let found = entries::for_each(source, key, |key, text| {
-        let size_bytes = text.get().len();
+        let size_bytes = key.map_or(0, str::len) + text.get().len();
         let is_too_large = size_bytes > most_bytes;
+        let key = key.filter(|key| !is_too_large || key.len() <= MOST_FIELD_BYTES);
         let value = if is_too_large { small_fields(text) } else { serde_json::from_str(text.get())? };
         let mut entry = Entry {
             name: format!("entry {}", position + 1),

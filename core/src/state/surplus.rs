@@ -23,8 +23,8 @@ struct Amount {
 /// A record takes about 300 bytes in genv's own layout.
 const MOST_OF_A_USER: Amount = Amount { records: 8_192, bytes: 2 << 20 };
 
-/// In genv's own layout these records fit into a file of allowed size.
-const MOST_OF_A_HOST: Amount = Amount { records: 16_384, bytes: 5 << 20 };
+/// In genv's own layout these records fit into a file of allowed size: there a byte takes up to six.
+const MOST_OF_A_HOST: Amount = Amount { records: 16_384, bytes: 4 << 20 };
 
 /// The number of users that are named with the number of their dropped records.
 const MOST_NAMED: usize = 10;
@@ -186,5 +186,46 @@ impl RecordEvidence<'_> {
         });
         let lives = |living: &HashSet<u32>| environment.pids.iter().any(|pid| living.contains(pid));
         if living.get(&uid).is_some_and(lives) { EvidenceRank::HasLivingMember } else { EvidenceRank::Unknown }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::tz::TimeZone;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::state::document::{self, ReadContext};
+    use crate::state::file::MOST_FILE_BYTES;
+    use crate::state::shape::{self, Times};
+
+    /// The number of bytes that a byte of a record takes at most in genv's own layout.
+    const MOST_GROWTH: usize = 6;
+
+    #[test]
+    fn records_up_to_the_limits_fit_into_a_file_that_is_read() {
+        let times = Times { zone: TimeZone::UTC, now_seconds: 0 };
+        let sizes = |record: &Value| {
+            let text = json!({ "envs": [record] }).to_string();
+            let read = document::environments(text.as_bytes(), &ReadContext::of_text(&TimeZone::UTC)).unwrap();
+            assert_eq!((read.entries.len(), read.warnings), (1, Vec::<String>::new()));
+            (record.to_string().len(), shape::environments(&read.entries, &times).len())
+        };
+        // JSON has this character as one byte, and Python writes an escape.
+        let eid = "\u{7f}";
+        let long = eid.repeat(1_000);
+        let (least_read, least_written) = sizes(&json!({"eid": eid, "uid": 1}));
+        for record in [
+            json!({"eid": long, "uid": 1}),
+            json!({"eid": eid, "uid": 1, "username": long, "config": {"name": long}}),
+            json!({"eid": eid, "uid": 1, "pids": [1]}),
+            json!({"eid": eid, "uid": 1, "pids": [1, 2, 3, 4, 5, 6, 7, 8, 9]}),
+            json!({"eid": eid, "uid": 1, "kernel_ids": ["", long]}),
+        ] {
+            let (read, written) = sizes(&record);
+            assert!(written - least_written <= MOST_GROWTH * (read - least_read), "{record}");
+        }
+        let most = MOST_OF_A_HOST.records * least_written + MOST_GROWTH * MOST_OF_A_HOST.bytes;
+        assert!(most as u64 <= MOST_FILE_BYTES, "{most}");
     }
 }

@@ -309,6 +309,9 @@ fn only_the_large_fields_of_a_record_or_device_are_left_out() {
     assert_eq!(read.entries.len(), 2);
     assert_eq!((&read.entries[0].username, &read.entries[0].pids[..]), (&None, &[1][..]));
     assert!(read.warnings[0].contains("what is large in it is left out"));
+    let read = envs(&json!({"envs": {large: {"uid": 1}, "8": {"uid": 2}}}));
+    let eids: Vec<&str> = read.entries.iter().map(|it| it.eid.as_str()).collect();
+    assert_eq!(eids, ["8"]);
 
     let many: Vec<String> = (0..150_000).map(|number| number.to_string()).collect();
     let read = devs(&json!({"devices": [
