@@ -2,12 +2,16 @@
 
 use std::fs;
 use std::os::unix::fs::chown;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use genv_tests::enforcer::process_of_another;
+use genv_tests::patience::output;
 use genv_tests::shell::Account;
+use serde_json::Value;
 
 use crate::life_cycle::choice::Mixed;
+use crate::life_cycle::running::genv;
 use crate::life_cycle::story::told;
 
 /// Writes files of an account's home directory, with their folders.
@@ -52,22 +56,14 @@ fn a_file_chooses_devices_and_options_win() -> Result<()> {
 fn a_lease_is_of_the_file_unless_the_option_says_another() -> Result<()> {
     let account = Account::new()?;
     write(&account, &[("genv.toml", "for = '8h'")])?;
-    let lease = "genv status --json | grep lease | tr -dc 0-9. | cut -d. -f1";
-    for (flags, hours) in [("", Some(8)), ("--for 2h", Some(2)), ("--no-load", None)] {
-        let script = format!("export GENV_DEVICES=2; genv exec {flags} -- sh -c '{lease}'; date +%s");
-        let (code, stdout, stderr) = account.script("bash", &[], &script)?;
-        ensure!(code == 0 && stderr.is_empty(), "{flags}: {stderr}");
-        let seconds: Vec<i64> = stdout.lines().map(str::parse).collect::<Result<_, _>>()?;
-        let left = match seconds[..] {
-            [end, now] => Some(end - now),
-            _ => None,
-        };
-        // A busy machine takes a while.
-        let close = |left: i64, hours: i64| (hours * 3600 - 600..=hours * 3600).contains(&left);
-        ensure!(
-            left.is_some() == hours.is_some() && left.zip(hours).is_none_or(|(left, hours)| close(left, hours)),
-            "{flags}: {stdout}"
-        );
+    for (flags, hours) in [(&[][..], Some(8.0)), (&["--for", "2h"], Some(2.0)), (&["--no-load"], None)] {
+        let words = [&["exec"], flags, &["--", "genv", "status", "--json"]].concat();
+        let done = output(&mut genv(&account, &words)?)?;
+        let status: Value = serde_json::from_slice(&done.stdout)?;
+        let end = status["lease_end_timestamp_seconds"].as_f64();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+        let left = end.map(|end| ((end - now) / 3600.0).round());
+        ensure!(left == hours, "{flags:?}: {done:?}");
     }
     Ok(())
 }
