@@ -7,4 +7,3 @@ mod remote_fallback;
 mod remote_serve;
 mod shells;
 mod shims;
-mod state;

@@ -93,3 +93,22 @@ impl Monitor {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_link_that_somebody_put_in_the_folders_place_is_not_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("metrics");
+        check(&folder).unwrap();
+        fs::create_dir(&folder).unwrap();
+        check(&folder).unwrap();
+        let link = place.path().join("link");
+        symlink(&folder, &link).unwrap();
+        assert!(check(&link).unwrap_err().to_string().ends_with("link is a link, or belongs to another user"));
+    }
+}

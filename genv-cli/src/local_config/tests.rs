@@ -73,6 +73,37 @@ fn below_a_link_the_directories_of_its_target_are_searched_too() {
 }
 
 #[test]
+fn the_nearest_directory_counts_and_in_it_the_first_of_three() {
+    let lab = lab();
+    let (code, source) = (lab.home.join("code"), lab.repository.join("src"));
+    for (directory, name, content) in [
+        (&lab.home, "genv.toml", ""),
+        (&lab.repository, "pyproject.toml", "[tool.genv]\n"),
+        (&source, "pyproject.toml", "[tool.genv]\n"),
+        (&source, "genv.toml", ""),
+        // A damaged file without a table for genv.
+        (&lab.project, "pyproject.toml", "<<<<<<< genv\n"),
+    ] {
+        fs::write(directory.join(name), content).unwrap();
+    }
+    let found = |directory: &Path| {
+        let places = SearchPath::new(Some(directory), Some(directory), Some(&lab.home));
+        search(places, fs::metadata(directory).unwrap().uid()).source.unwrap().path
+    };
+    for (directory, expected) in [
+        (&lab.home, lab.home.join("genv.toml")),
+        (&code, lab.home.join("genv.toml")),
+        (&lab.repository, lab.repository.join("pyproject.toml")),
+        (&source, source.join("genv.toml")),
+        (&lab.project, source.join("genv.toml")),
+    ] {
+        assert_eq!(found(directory), expected);
+    }
+    fs::create_dir(source.join(".genv")).unwrap();
+    assert_eq!(found(&source), source.join(".genv"));
+}
+
+#[test]
 fn the_searched_directories_are_described_in_order() {
     let (a, b, c) = (PathBuf::from("/a"), PathBuf::from("/a/b"), PathBuf::from("/home/c"));
     let described = |known: &[&PathBuf], outside: bool| {
@@ -190,10 +221,25 @@ fn links_and_pipes_are_not_followed() {
     assert_eq!(fs::read_to_string(secret.path().join("name")).unwrap(), "secret");
     assert_eq!(load(folder.path()).unwrap(), other);
 
-    let pipe = folder.path().join("gpus");
-    rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let pipe = |path: &Path| rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    pipe(&folder.path().join("gpus"));
     let message = load(folder.path()).unwrap_err().to_string();
     assert!(message.contains("not a file"), "{message}");
+
+    let file = folder.path().join("genv.toml");
+    let refused = |why: &str| {
+        let source = Source { form: Form::GenvToml, path: file.clone() };
+        let message = source.load().unwrap_err().to_string();
+        assert!(message.contains(why), "{message}");
+    };
+    symlink(secret.path().join("name"), &file).unwrap();
+    refused("it is a symbolic link. ");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    refused("it is not a file. ");
+    fs::remove_dir(&file).unwrap();
+    pipe(&file);
+    refused("it is not a file. ");
 }
 
 #[test]

@@ -19,13 +19,8 @@ const DAMAGES: &[(&str, Damage)] = &[
     ("removed", |path| Ok(fs::remove_file(path)?)),
     ("empty", |path| Ok(fs::write(path, "")?)),
     ("cut off", |path| with_bytes(path, |bytes| bytes.truncate(bytes.len() / 2))),
-    ("cut off at its end", |path| with_bytes(path, |bytes| bytes.truncate(bytes.len() - 1))),
     ("NUL bytes", |path| with_bytes(path, |bytes| bytes.fill(0))),
-    ("NUL bytes within", |path| with_bytes(path, |bytes| insert(bytes, b"\0\0"))),
-    ("bytes that are no UTF-8", |path| with_bytes(path, |bytes| insert(bytes, b"\xff\xfe"))),
-    ("a byte order mark", |path| with_bytes(path, |bytes| drop(bytes.splice(0..0, *b"\xef\xbb\xbf")))),
-    ("a number that is none", |path| with_bytes(path, |bytes| insert(bytes, b"1e999"))),
-    ("another type", |path| Ok(fs::write(path, "[{}, 7, null]")?)),
+    ("bytes that are no UTF-8", |path| with_bytes(path, insert_no_text)),
     ("another document", |path| Ok(fs::write(path, "{\"version\": 9}")?)),
     ("too large", |path| with_bytes(path, |bytes| bytes.resize(5 << 20, b' '))),
 ];
@@ -52,10 +47,10 @@ fn with_bytes(path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
     Ok(fs::write(path, bytes)?)
 }
 
-/// Inserts bytes before the first comma.
-fn insert(bytes: &mut Vec<u8>, what: &[u8]) {
+/// Inserts bytes that are no UTF-8 before the first comma.
+fn insert_no_text(bytes: &mut Vec<u8>) {
     let at = bytes.iter().position(|byte| *byte == b',').unwrap_or_default();
-    bytes.splice(at..at, what.iter().copied());
+    bytes.splice(at..at, *b"\xff\xfe");
 }
 
 fn planted(path: &Path, plant: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<()> {
@@ -68,9 +63,7 @@ fn planted(path: &Path, plant: impl FnOnce(&Path) -> std::io::Result<()>) -> Res
 fn entries() -> Vec<(&'static str, &'static str, Value)> {
     vec![
         ("devices.json", "/devices/0", json!(5)),
-        ("devices.json", "/devices/1", json!(null)),
         ("devices.json", "/devices/0/index", json!("x")),
-        ("devices.json", "/devices/0/index", json!(1e300)),
         ("devices.json", "/devices/0/index", json!(1)),
         ("devices.json", "/devices/0/attachments", json!(7)),
         ("devices.json", "/devices/1/attachments", json!("e2")),
@@ -79,13 +72,10 @@ fn entries() -> Vec<(&'static str, &'static str, Value)> {
         ("devices.json", "/devices/0/attachments/0/gpu_memory", json!([])),
         ("devices.json", "/devices/0/attachments/0/time", json!("yesterday")),
         ("devices.json", "/devices/1/total_memory", json!(-1)),
-        ("devices.json", "/devices", json!({})),
         ("devices.json", "/devices", json!(7)),
         ("envs.json", "/envs/0", json!(null)),
         ("envs.json", "/envs/0/eid", json!([])),
         ("envs.json", "/envs/0/uid", json!(-1)),
-        ("envs.json", "/envs/0/uid", json!(1e300)),
-        ("envs.json", "/envs/0/pids", json!("x")),
         ("envs.json", "/envs/0/pids", json!([])),
         ("envs.json", "/envs/0/pids", json!([-1, 1e300, null])),
         ("envs.json", "/envs/0/creation", json!(5)),
@@ -94,7 +84,6 @@ fn entries() -> Vec<(&'static str, &'static str, Value)> {
         ("envs.json", "/envs", json!(7)),
         ("genv-members.json", "/members", json!(7)),
         ("genv-members.json", "/members/0/pid", json!("x")),
-        ("genv-members.json", "/members/0/start_time_ticks", json!(1e300)),
         ("genv-members.json", "/devices", json!(7)),
         ("genv-members.json", "/boot_id", json!(5)),
         ("genv-members.json", "/version", json!(2)),
@@ -213,7 +202,7 @@ fn what_is_in_the_way_of_another_file_ends_nothing() -> Result<()> {
         let machine = Machine::new()?;
         let job = machine.job()?;
         let other = if is_root() { BOB } else { machine.user };
-        let files = ["genv.lock", "devices", "metrics", &confirmed(machine.user), &confirmed(other)];
+        let files = ["devices", "metrics", &confirmed(other)];
         for file in files {
             let path = machine.state().join(file);
             plant(&path)?;

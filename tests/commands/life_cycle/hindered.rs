@@ -48,7 +48,7 @@ fn no_two_commands_get_one_device_while_somebody_removes_the_lock() -> Result<()
             }
         });
         let pairs = || -> Result<()> {
-            for pair in 0..25 {
+            for pair in 0..10 {
                 let (mut one, mut other) = (start()?, start()?);
                 // Both hold devices until their inputs end.
                 let held = [devices(&mut one), devices(&mut other)];

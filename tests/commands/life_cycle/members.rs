@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::process_of_another;
 use genv_tests::process::Sleeper;
 use genv_tests::shell::{Account, Shell};
+use genv_tests::state::{self, Environment};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use serde_json::Value;
 
@@ -12,33 +13,6 @@ pub(crate) fn listed(account: &Account, file: &str, key: &str) -> Result<Vec<Val
     let content = std::fs::read(account.state().join(file))?;
     let mut document: Value = serde_json::from_slice(&content)?;
     serde_json::from_value(document[key].take()).context("no list")
-}
-
-fn environment(eid: &str, pid: u32, uid: u32) -> genv_tests::state::Environment {
-    genv_tests::state::Environment::new(eid, uid, pid, &[0, 2])
-}
-
-#[test]
-fn a_second_shell_joins_shares_the_devices_and_leaves_the_first_alone() -> Result<()> {
-    let account = Account::new()?;
-    let member = Sleeper::start(&[])?;
-    let uid = rustix::process::getuid().as_raw();
-    genv_tests::state::write(&account.state(), 4, &[environment("shared", member.pid(), uid)])?;
-    std::fs::create_dir(account.home().join(".genv"))?;
-    std::fs::write(account.home().join(".genv/gpus"), "1")?;
-    let lines = [Shell::Bash.setup(), "genv activate --eid shared", "genv deactivate"].map(str::to_owned);
-    let outcomes = account.lines(Shell::Bash, &[], &lines)?;
-    ensure!(outcomes.iter().all(|it| it.code == 0), "{outcomes:?}");
-    // What is configured in the folder of one who joins neither shrinks nor configures it.
-    let variable = |name| outcomes[1].variable(name).and_then(|it| it.to_str());
-    ensure!(variable("CUDA_VISIBLE_DEVICES") == Some("0,2"), "{outcomes:?}");
-    ensure!(variable("GENV_GPUS").is_none(), "{outcomes:?}");
-    ensure!(outcomes[2].variable("CUDA_VISIBLE_DEVICES").is_none(), "{outcomes:?}");
-    let environments = listed(&account, "envs.json", "envs")?;
-    ensure!(environments[0]["pids"] == serde_json::json!([member.pid()]), "{environments:?}");
-    let devices = listed(&account, "devices.json", "devices")?;
-    ensure!(devices[2]["attachments"][0]["eid"] == "shared", "{devices:?}");
-    Ok(())
 }
 
 #[test]
@@ -74,18 +48,9 @@ fn an_environment_ends_with_its_last_shell_even_if_that_does_not_deactivate() ->
         // The second one gets all devices, since the first has ended.
         let (code, _, said) = account.script("bash", &[], &script)?;
         ensure!(code == 0, "{said}");
+        ensure!(listed(&account, "envs.json", "envs")?.len() == 1);
     }
-    ensure!(listed(&account, "envs.json", "envs")?.len() == 1);
-    Ok(())
-}
-
-#[test]
-fn a_look_removes_an_environment_that_has_ended() -> Result<()> {
-    let account = Account::new()?;
-    let script = format!("{}; genv activate --gpus 4", Shell::Bash.setup());
-    ensure!(account.script("bash", &[], &script)?.0 == 0);
-    ensure!(listed(&account, "envs.json", "envs")?.len() == 1);
-    // Later processes of the user cannot make its end doubtful to others.
+    // A look removes it: later processes of the user cannot make its end doubtful to others.
     account.script("bash", &[], "genv devices")?;
     ensure!(listed(&account, "envs.json", "envs")?.is_empty());
     Ok(())
@@ -130,8 +95,7 @@ fn a_member_that_nobody_waits_for_has_ended() -> Result<()> {
     let account = Account::new()?;
     let member = Sleeper::start(&[])?;
     let uid = rustix::process::getuid().as_raw();
-    let envs = [environment("e1", member.pid(), uid)];
-    genv_tests::state::write(&account.state(), 4, &envs)?;
+    state::write(&account.state(), 4, &[Environment::new("e1", uid, member.pid(), &[0, 2])])?;
     let list = || account.script("bash", &[], "genv envs --no-header; genv devices find --eid e1");
     ensure!(list()?.1.contains("0,2\n"), "{:?}", list()?);
     // Its parent, this process, does not ask how it ended.

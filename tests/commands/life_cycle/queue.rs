@@ -2,11 +2,9 @@
 
 use std::fs::File;
 use std::io::pipe;
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Stdio};
-use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::patience::{Lines, ended, output, until};
@@ -122,16 +120,15 @@ fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
         "{json:#}"
     );
     let snapshot: Value = serde_json::from_str(&list(&["snapshot"])?)?;
-    let in_snapshot = |of: &Value, field: &str| of["queue"][0][field].clone();
+    let of_snapshot = &snapshot["queue"][0];
+    for field in ["pid", "gpus", "username"] {
+        ensure!(of_snapshot[field] == first[field], "{:#}", snapshot["queue"]);
+    }
     ensure!(
-        snapshot["queue"].as_array().is_some_and(|it| it.len() == 3)
-            && in_snapshot(&snapshot, "pid") == first["pid"]
-            && in_snapshot(&snapshot, "gpus") == 4
-            && in_snapshot(&snapshot, "username") == user
-            && in_snapshot(&snapshot, "since_timestamp_seconds").as_f64() == first["since_timestamp_seconds"].as_f64(),
-        "{:#}",
-        snapshot["queue"]
+        of_snapshot["since_timestamp_seconds"].as_f64() == first["since_timestamp_seconds"].as_f64(),
+        "{snapshot:#}"
     );
+    ensure!(snapshot["queue"].as_array().is_some_and(|it| it.len() == 3), "{:#}", snapshot["queue"]);
     let since = first["since_timestamp_seconds"].as_u64().context("no time")?;
     ensure!((now - 60..=now).contains(&since), "{since} at {now}");
     holder.ends()?;
@@ -191,7 +188,7 @@ fn a_request_passes_those_that_it_does_not_delay() -> Result<()> {
     holder.runs()?;
     let large = Job::start(&account, &["--gpus=4", "--wait"])?;
     large.stderr_lines.next_line()?;
-    let refused: &[&[&str]] = &[&["--gpus=1"], &["--gpus=1", "--for=9h"], &["--index=2", "--for=9h"]];
+    let refused: &[&[&str]] = &[&["--gpus=1"], &["--index=2", "--for=9h"]];
     for (words, counted) in refused.iter().zip(1..) {
         let words = [&["exec"], *words, &["--", "true"]].concat();
         let done = output(&mut genv(&account, &words)?)?;
@@ -199,12 +196,8 @@ fn a_request_passes_those_that_it_does_not_delay() -> Result<()> {
         ensure!(refusals(&account)? == counted, "{words:?}");
     }
     let passed = format!("(process {})\n", large.child.id());
-    let passes: &[(&[&str], &str)] = &[
-        (&["--gpus=1", "--for=1h"], "0"),
-        (&["--gpus=2", "--for=7h"], "0"),
-        (&["--index=3", "--for=7h", "--wait"], "0"),
-        (&["--gpus=2"], "1"),
-    ];
+    let passes: &[(&[&str], &str)] =
+        &[(&["--gpus=2", "--for=7h"], "0"), (&["--index=3", "--for=7h", "--wait"], "0"), (&["--gpus=2"], "1")];
     for (words, pass_queue) in passes {
         let words = [&["exec"], *words, &["--", "true"]].concat();
         let mut command = genv(&account, &words)?;
@@ -215,7 +208,7 @@ fn a_request_passes_those_that_it_does_not_delay() -> Result<()> {
         ensure!(is_said, "{words:?}: {said}");
     }
     ensure!(!queue_is_empty(&account)?, "the large request waits on");
-    ensure!(refusals(&account)? == 3);
+    ensure!(refusals(&account)? == 2);
     holder.ends()?;
     large.runs()
 }
@@ -233,25 +226,6 @@ fn a_waiting_process_passes_as_soon_as_it_delays_nobody() -> Result<()> {
     ensure!(small.stderr_lines.next_line()? == SECOND);
     unleased.ends()?;
     small.runs()
-}
-
-#[test]
-fn nobody_passes_a_request_that_fits() -> Result<()> {
-    let account = Account::new()?;
-    let holder = Job::start(&account, &["--gpus=2", "--for=8h"])?;
-    holder.runs()?;
-    let large = Job::start(&account, &["--gpus=4", "--wait"])?;
-    large.stderr_lines.next_line()?;
-    let small = Job::start(&account, &["--gpus=2", "--wait"])?;
-    small.stderr_lines.next_line()?;
-    for (words, code) in [("--for=1h", 4), ("--for=9h", 4)] {
-        for pass_queue in ["0", "1"] {
-            let mut command = genv(&account, &["exec", "--gpus=1", words, "--", "true"])?;
-            let done = output(command.env("GENV_PASS_QUEUE", pass_queue))?;
-            ensure!(done.status.code() == Some(code), "{words}: {done:?}");
-        }
-    }
-    Ok(())
 }
 
 /// Puts a process into the queue, as every user may who can write the file.
@@ -345,13 +319,8 @@ fn stop_without_the_lock(account: &Account, pid: u32, way: Signal) -> Result<()>
 
 #[test]
 fn who_dies_is_interrupted_or_stops_is_passed() -> Result<()> {
-    for way in [
-        Signal::KILL,
-        Signal::INT,
-        // It cannot leave the queue itself.
-        Signal::STOP,
-        Signal::TSTP,
-    ] {
+    // Who is stopped cannot leave the queue itself.
+    for way in [Signal::KILL, Signal::INT, Signal::STOP] {
         let account = Account::new()?;
         let (_holder, mut large, small) = queue(&account)?;
         if way == Signal::STOP || way == Signal::TSTP {
@@ -362,7 +331,7 @@ fn who_dies_is_interrupted_or_stops_is_passed() -> Result<()> {
         // Whoever ended is a zombie as long as nobody has asked how.
         small.runs().with_context(|| format!("{way:?}"))?;
         ensure!(queue_is_empty(&account)?, "{way:?}");
-        if way == Signal::STOP || way == Signal::TSTP {
+        if way == Signal::STOP {
             // It goes on at the end of the queue.
             signal(large.child.id(), Signal::CONT)?;
             until("it is in the queue again", || Ok(!queue_is_empty(&account)?))?;
@@ -445,21 +414,5 @@ fn who_waits_for_too_long_leaves_the_queue() -> Result<()> {
         ensure!(!done.status.success(), "{words}: {done:?}");
         ensure!(refusals(&account)? == 1, "{words}");
     }
-    Ok(())
-}
-
-#[test]
-fn waiting_writes_nothing() -> Result<()> {
-    let account = Account::new()?;
-    let (_holder, _large, _small) = queue(&account)?;
-    let files = ["envs.json", "devices.json", "genv-members.json"];
-    let versions = || {
-        let version = |name| std::fs::metadata(account.state().join(name)).map(|it| it.ino());
-        files.map(|name| version(name).ok())
-    };
-    let before = versions();
-    // Several looks of both.
-    thread::sleep(Duration::from_secs(1));
-    ensure!(versions() == before);
     Ok(())
 }

@@ -24,31 +24,26 @@ pub(crate) fn genv(account: &Account, words: &[&str]) -> Result<Command> {
 fn the_exit_code_is_the_commands() -> Result<()> {
     let account = Account::new()?;
     std::fs::write(account.home().join("no-program"), "")?;
-    let in_environment = format!("{}; genv activate --gpus 1; genv lock ", Shell::Bash.setup());
-    for (command, code) in [
-        ("true", 0),
-        ("false", 1),
-        ("sh -c 'exit 7'", 7),
-        ("sh -c 'exit 255'", 255),
-        ("sh -c 'kill -9 $$'", 137),
-        ("sh -c 'kill -15 $$'", 143),
-        ("nosuchprogram", 127),
-        ("./no-program", 126),
-        ("sh -c 'genv exec -- sh -c \"exit 9\"'", 9),
+    let in_environment = format!("{}; genv activate --gpus 1; genv lock sh -c 'exit 7'", Shell::Bash.setup());
+    for (script, code) in [
+        ("genv exec -- true", 0),
+        ("genv exec --gpus 1 false", 1),
+        ("genv exec -- sh -c 'exit 255'", 255),
+        ("genv exec -- sh -c 'kill -9 $$'", 137),
+        ("genv exec -- sh -c 'kill -15 $$'", 143),
+        ("genv exec -- nosuchprogram", 127),
+        ("genv exec -- ./no-program", 126),
+        ("genv exec -- sh -c 'genv exec -- sh -c \"exit 9\"'", 9),
+        ("genv lock sh -c 'kill -9 $$'", 137),
+        ("genv lock nosuchprogram", 127),
+        (&in_environment, 7),
     ] {
-        for script in [
-            format!("genv exec -- {command}"),
-            format!("genv exec --gpus 1 {command}"),
-            format!("genv lock {command}"),
-            format!("{in_environment}{command}"),
-        ] {
-            // Bash becomes its last command otherwise, and ends by the command's signal.
-            let script = format!("{script}; exit $?");
-            let (ended, printed, said) = account.script("bash", &[], &script)?;
-            ensure!(ended == code, "{script} ended with {ended}: {printed}{said}");
-            let genvs_own = [126, 127].contains(&code);
-            ensure!(said.starts_with("genv: cannot run ") == genvs_own, "{script}: {said}");
-        }
+        // Bash becomes its last command otherwise, and ends by the command's signal.
+        let script = format!("{script}; exit $?");
+        let (ended, printed, said) = account.script("bash", &[], &script)?;
+        ensure!(ended == code, "{script} ended with {ended}: {printed}{said}");
+        let genvs_own = [126, 127].contains(&code);
+        ensure!(said.starts_with("genv: cannot run ") == genvs_own, "{script}: {said}");
     }
     // The last shell has not left its environment.
     output(&mut genv(&account, &["exec", "--", "true"])?)?;

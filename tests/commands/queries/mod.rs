@@ -3,8 +3,8 @@
 mod extensions;
 mod handover;
 mod lab;
+mod manual;
 mod overview;
 mod people;
 mod programs;
-mod shell_help;
 mod trouble;

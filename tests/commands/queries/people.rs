@@ -80,17 +80,6 @@ fn people_see_the_user_of_a_uid_and_programs_the_name_of_the_record() -> Result<
 }
 
 #[test]
-fn times_are_told_by_how_long_ago_they_are() -> Result<()> {
-    let lab = Lab::new()?;
-    let mut old = environment("old", &Value::Null);
-    old["creation"] = json!("20/11/2020 12:00:00");
-    lab.write(&[old], &[])?;
-    ensure!(table(&lab, "envs")?.contains(" weeks ago "));
-    ensure!(table(&lab, "envs ps --format csv")?.contains(" weeks ago,PID"));
-    Ok(())
-}
-
-#[test]
 fn hostile_texts_break_no_table() -> Result<()> {
     let lab = Lab::new()?;
     let mut hostile = environment("x\n0  fake", &json!("\u{1b}[2J\r\u{202e}$(id)\u{7}"));

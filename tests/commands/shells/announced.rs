@@ -30,108 +30,78 @@ fn tells(terminal: &mut Terminal, story: &[(&str, &str)]) -> Result<()> {
 
 #[test]
 fn each_change_of_an_environment_is_said_in_one_line() -> Result<()> {
-    for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
-        let of = |text: &str| text.replace("MODEL", MODEL);
-        for (line, expected) in [
-            (
-                "genv activate --id e1 --gpus 2 --gpu-memory 4g",
-                "started environment e1 with devices 0, 1 (MODEL, 4g of 80.0 GiB each)",
-            ),
-            ("genv attach --count 3", "attached device 2 (MODEL, 4g of 80.0 GiB): environment e1 has devices 0, 1, 2"),
-            (
-                "genv config gpus 1",
-                "configured gpus 1, gpu-memory 4g (before: gpus 2, gpu-memory 4g). Devices stay as they are until 'genv attach'",
-            ),
-            ("genv attach", "detached devices 1, 2: environment e1 has device 0 (MODEL, 4g of 80.0 GiB)"),
-            (
-                "genv config gpu-memory --clear",
-                "configured gpus 1 (before: gpus 1, gpu-memory 4g). Devices stay as they are until 'genv attach'",
-            ),
-            ("genv attach", "environment e1 has device 0 (MODEL, 80.0 GiB)"),
-            ("genv attach", "environment e1 has device 0 (MODEL, 80.0 GiB) as before"),
-            ("genv config name x", "configured gpus 1, name x (before: gpus 1)"),
-            ("genv detach --index 3", "detached no device: environment e1 has device 0"),
-            ("genv detach", "detached device 0: environment e1 has no device"),
-            ("genv attach --index 3", "attached device 3 (MODEL, 80.0 GiB) to environment e1"),
-            ("genv deactivate", "left environment e1, which has ended: device 3 was detached"),
-            ("genv activate --id e2", "started environment e2 without devices: 'genv attach --count 1' attaches one"),
-            ("genv config --clear", "configured no values, as before"),
-            ("genv deactivate", "left environment e2, which has ended"),
-        ] {
-            tells(&mut terminal, &[(line, &of(expected))])?;
-        }
+    let account = set_up(Shell::Bash)?;
+    let mut terminal = ready(&account, Shell::Bash)?;
+    let of = |text: &str| text.replace("MODEL", MODEL);
+    for (line, expected) in [
+        (
+            "genv activate --id e1 --gpus 2 --gpu-memory 4g",
+            "started environment e1 with devices 0, 1 (MODEL, 4g of 80.0 GiB each)",
+        ),
+        ("genv attach --count 3", "attached device 2 (MODEL, 4g of 80.0 GiB): environment e1 has devices 0, 1, 2"),
+        (
+            "genv config gpus 1",
+            "configured gpus 1, gpu-memory 4g (before: gpus 2, gpu-memory 4g). Devices stay as they are until 'genv attach'",
+        ),
+        ("genv attach", "detached devices 1, 2: environment e1 has device 0 (MODEL, 4g of 80.0 GiB)"),
+        (
+            "genv config gpu-memory --clear",
+            "configured gpus 1 (before: gpus 1, gpu-memory 4g). Devices stay as they are until 'genv attach'",
+        ),
+        ("genv attach", "environment e1 has device 0 (MODEL, 80.0 GiB)"),
+        ("genv attach", "environment e1 has device 0 (MODEL, 80.0 GiB) as before"),
+        ("genv config name x", "configured gpus 1, name x (before: gpus 1)"),
+        ("genv detach --index 3", "detached no device: environment e1 has device 0"),
+        ("genv detach", "detached device 0: environment e1 has no device"),
+        ("genv attach --index 3", "attached device 3 (MODEL, 80.0 GiB) to environment e1"),
+        ("genv deactivate", "left environment e1, which has ended: device 3 was detached"),
+        ("genv activate --id e2", "started environment e2 without devices: 'genv attach --count 1' attaches one"),
+        ("genv config --clear", "configured no values, as before"),
+        ("genv deactivate", "left environment e2, which has ended"),
+    ] {
+        tells(&mut terminal, &[(line, &of(expected))])?;
     }
     Ok(())
 }
 
 #[test]
 fn what_was_loaded_and_saved_is_said_with_its_folder() -> Result<()> {
-    for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let folder = account.home().join(".genv");
-        fs::create_dir(&folder)?;
-        fs::write(folder.join("gpus"), "2")?;
-        fs::write(folder.join("name"), "from disk")?;
-        let path = folder.display();
-        let mut terminal = ready(&account, shell)?;
-        let started =
-            format!("started environment e1 with devices 0, 1 ({MODEL}, 80.0 GiB each); loaded gpus 2 from {path}");
-        tells(
-            &mut terminal,
-            &[
-                ("genv activate --id e1 --name own", &started),
-                (
-                    "genv config gpus 3 --save",
-                    &format!(
-                        "configured gpus 3, name own (before: gpus 2, name own); saved gpus 3, name own to {path}. Devices stay as they are until 'genv attach'"
-                    ),
-                ),
-                ("genv config --save", &format!("saved gpus 3, name own to {path}")),
-                ("genv config --load", &format!("loaded gpus 3, name own from {path}")),
-            ],
-        )?;
-        // A shell that joins loads no `.genv`.
-        let mut second = ready(&account, shell)?;
-        let joined = format!("joined environment e1 with devices 0, 1 ({MODEL}, 80.0 GiB each)");
-        let remains =
-            format!("left environment e1, which continues with devices 0, 1: process {} remains", terminal.pid());
-        let attaches =
-            "started environment e2 without devices: 'genv attach' attaches 3; loaded gpus 3, name own from ";
-        tells(
-            &mut second,
-            &[
-                ("genv activate --id e1", &joined),
-                ("genv deactivate", &remains),
-                ("genv activate --id e2 --no-attach", &format!("{attaches}{path}")),
-            ],
-        )?;
-    }
-    Ok(())
-}
-
-#[test]
-fn a_file_is_named_as_a_folder_is() -> Result<()> {
     let account = set_up(Shell::Bash)?;
-    let file = account.home().join("genv.toml");
     let folder = account.home().join(".genv");
-    fs::write(&file, "gpus = 1\ngpu-type = 'h100'\nname = 'from disk'\n")?;
-    let (file, folder) = (file.display(), folder.display());
+    fs::create_dir(&folder)?;
+    fs::write(folder.join("gpus"), "2")?;
+    fs::write(folder.join("name"), "from disk")?;
+    let path = folder.display();
     let mut terminal = ready(&account, Shell::Bash)?;
     let started =
-        format!("started environment e1 with device 0 ({MODEL}, 80.0 GiB); loaded gpus 1, gpu-type h100 from {file}");
+        format!("started environment e1 with devices 0, 1 ({MODEL}, 80.0 GiB each); loaded gpus 2 from {path}");
     tells(
         &mut terminal,
         &[
             ("genv activate --id e1 --name own", &started),
-            ("genv config --load", &format!("loaded gpus 1, name from disk from {file}")),
+            (
+                "genv config gpus 3 --save",
+                &format!(
+                    "configured gpus 3, name own (before: gpus 2, name own); saved gpus 3, name own to {path}. Devices stay as they are until 'genv attach'"
+                ),
+            ),
+            ("genv config --save", &format!("saved gpus 3, name own to {path}")),
+            ("genv config --load", &format!("loaded gpus 3, name own from {path}")),
         ],
     )?;
-    let lines = printed(&mut terminal, "genv config --save")?;
-    let precedence = format!("{folder} takes precedence over {file}, which has no effect while the folder is there");
-    let saved = format!("saved gpus 1, name from disk to {folder}");
-    ensure!(lines == [saved, precedence], "{lines:#?}");
+    // A shell that joins loads no `.genv`.
+    let mut second = ready(&account, Shell::Bash)?;
+    let joined = format!("joined environment e1 with devices 0, 1 ({MODEL}, 80.0 GiB each)");
+    let remains = format!("left environment e1, which continues with devices 0, 1: process {} remains", terminal.pid());
+    let attaches = "started environment e2 without devices: 'genv attach' attaches 3; loaded gpus 3, name own from ";
+    tells(
+        &mut second,
+        &[
+            ("genv activate --id e1", &joined),
+            ("genv deactivate", &remains),
+            ("genv activate --id e2 --no-attach", &format!("{attaches}{path}")),
+        ],
+    )?;
     Ok(())
 }
 
@@ -162,11 +132,14 @@ fn devices_of_different_models_are_named_with_their_models() -> Result<()> {
 }
 
 #[test]
-fn nothing_is_said_to_scripts_and_to_those_who_ask_for_quiet() -> Result<()> {
+fn a_change_is_said_at_a_terminal_and_nothing_to_scripts_and_to_those_who_ask_for_quiet() -> Result<()> {
     for shell in Shell::ALL {
         let account = set_up(shell)?;
         let mut terminal = ready(&account, shell)?;
+        let started = "started environment e1 without devices: 'genv attach --count 1' attaches one";
+        tells(&mut terminal, &[("genv activate --id e1", started)])?;
         for line in [
+            "genv deactivate --quiet",
             "genv activate --quiet --id e1 --gpus 1",
             "genv config -q name x",
             "genv config -q --clear",
@@ -216,29 +189,27 @@ fn texts_of_others_do_nothing_to_the_terminal() -> Result<()> {
 
 #[test]
 fn a_command_and_a_job_are_told_what_they_run_with() -> Result<()> {
-    for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
-        tells(&mut terminal, &[("genv exec -- true", "the command runs without devices: '--gpus 1' reserves one")])?;
-        // A script in the terminal is told nothing.
-        for line in [
-            "genv exec --quiet -- true",
-            "genv exec --gpus 0 -- true",
-            "genv exec --gpus 1 -- true",
-            "sh -c 'genv exec -- true; exit 0'",
-        ] {
-            let lines = printed(&mut terminal, line)?;
-            ensure!(lines.is_empty(), "{shell}: {line}: {lines:#?}");
-        }
-        for (number, flags, expected) in [
-            (1, "--name train", "job 1 (train) runs without devices: '--gpus 1' reserves one. It continues".to_owned()),
-            (2, "--gpus 1", format!("job 2 runs with device 0 ({MODEL}, 80.0 GiB). It continues")),
-            (3, "--gpus 1 --for 1h", format!("job 3 runs with device 0 ({MODEL}, 80.0 GiB) until ")),
-        ] {
-            let line = format!("genv exec --detach {flags} -- true; genv wait {number}");
-            let lines = printed(&mut terminal, &line)?;
-            ensure!(lines.len() == 1 && lines[0].starts_with(&expected), "{shell}: {line}: {lines:#?}");
-        }
+    let account = set_up(Shell::Bash)?;
+    let mut terminal = ready(&account, Shell::Bash)?;
+    tells(&mut terminal, &[("genv exec -- true", "the command runs without devices: '--gpus 1' reserves one")])?;
+    // A script in the terminal is told nothing.
+    for line in [
+        "genv exec --quiet -- true",
+        "genv exec --gpus 0 -- true",
+        "genv exec --gpus 1 -- true",
+        "sh -c 'genv exec -- true; exit 0'",
+    ] {
+        let lines = printed(&mut terminal, line)?;
+        ensure!(lines.is_empty(), "{line}: {lines:#?}");
+    }
+    for (number, flags, expected) in [
+        (1, "--name train", "job 1 (train) runs without devices: '--gpus 1' reserves one. It continues".to_owned()),
+        (2, "--gpus 1", format!("job 2 runs with device 0 ({MODEL}, 80.0 GiB). It continues")),
+        (3, "--gpus 1 --for 1h", format!("job 3 runs with device 0 ({MODEL}, 80.0 GiB) until ")),
+    ] {
+        let line = format!("genv exec --detach {flags} -- true; genv wait {number}");
+        let lines = printed(&mut terminal, &line)?;
+        ensure!(lines.len() == 1 && lines[0].starts_with(&expected), "{line}: {lines:#?}");
     }
     Ok(())
 }

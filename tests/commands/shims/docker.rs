@@ -27,12 +27,10 @@ pub(crate) fn client(stage: &Stage, name: &str, environment: &str, arguments: &[
 #[test]
 fn containers_get_the_environments_devices_and_belong_to_it() -> Result<()> {
     let stage = Stage::new()?;
-    let uuid = format!("device={}", UUID[1]);
     let foreign = format!("\"device={},0\"", UUID[3]);
     for (typed, called) in [
         (&["run", "--gpus", "all", "image"][..], "run -e GENV_ENVIRONMENT_ID --gpus \"device=0,1\" image"),
         (&["run", "--gpus=1", "image"], "run -e GENV_ENVIRONMENT_ID --gpus=device=0 image"),
-        (&["create", "--gpus", "2", "image"], "create -e GENV_ENVIRONMENT_ID --gpus \"device=0,1\" image"),
         (
             &["container", "run", "--gpus", "device=1", "image"],
             "container run -e GENV_ENVIRONMENT_ID --gpus device=1 image",
@@ -41,15 +39,8 @@ fn containers_get_the_environments_devices_and_belong_to_it() -> Result<()> {
             &["-H", "tcp://x", "container", "create", "--gpus", "\"device=0,1,2\"", "image"],
             "-H tcp://x container create -e GENV_ENVIRONMENT_ID --gpus \"device=0,1\" image",
         ),
-        (&["run", "--gpus", &uuid, "image"], &format!("run -e GENV_ENVIRONMENT_ID --gpus {uuid} image")),
         (&["run", "--gpus", &foreign, "image"], "run -e GENV_ENVIRONMENT_ID --gpus device=0 image"),
-        (
-            &["run", "--gpus", "\"capabilities=utility,compute\",count=1", "image"],
-            "run -e GENV_ENVIRONMENT_ID --gpus \"capabilities=utility,compute\",device=0 image",
-        ),
         (&["run", "-it", "--rm", "image", "--gpus", "all"], "run -e GENV_ENVIRONMENT_ID -it --rm image --gpus all"),
-        (&["run", "image"], "run -e GENV_ENVIRONMENT_ID image"),
-        (&["ps", "-a"], "ps -a"),
         (&["exec", "x", "run", "--gpus", "all"], "exec x run --gpus all"),
     ] {
         let output = docker(&stage, "mine", typed)?;
@@ -65,14 +56,11 @@ fn what_the_environment_has_not_is_refused() -> Result<()> {
     let foreign = format!("device={}", UUID[3]);
     for (environment, gpus, code) in [
         ("mine", "3", 4),
-        ("mine", "device=2", 4),
         ("mine", &foreign, 4),
         // A PCI address begins like a MIG device of device 0.
         ("mine", "device=00000000:03:00.0", 4),
         ("mine", "device=$(touch x)\u{1b}[31m", 4),
         ("mine", "nonsense", 2),
-        ("mine", "0", 2),
-        ("free", "1", 4),
         ("free", "all", 4),
         ("gone", "all", 1),
     ] {
@@ -96,16 +84,10 @@ fn devices_by_name_become_the_environments() -> Result<()> {
     let all = "nvidia.com/gpu=0 --device nvidia.com/gpu=1:0 --device nvidia.com/gpu=1:1";
     for (typed, called, left_out) in [
         ("--device nvidia.com/gpu=all", format!("--device {all}"), None),
-        ("--device=nvidia.com/gpu=all", format!("--device {all}").replace("--device ", "--device="), None),
         (
-            "--device nvidia.com/gpu=0 --device /dev/fuse",
-            "--device nvidia.com/gpu=0 --device /dev/fuse".to_owned(),
+            "--device=nvidia.com/gpu=0 --device /dev/fuse",
+            "--device=nvidia.com/gpu=0 --device /dev/fuse".to_owned(),
             None,
-        ),
-        (
-            "--device=nvidia.com/gpu=3 --device nvidia.com/gpu=1:0",
-            "--device nvidia.com/gpu=1:0".to_owned(),
-            Some("nvidia.com/gpu=3"),
         ),
         (
             &format!("--device nvidia.com/gpu={own} --device nvidia.com/gpu={MIG_OF_3}"),
@@ -130,14 +112,7 @@ fn devices_by_name_become_the_environments() -> Result<()> {
             ),
         }
     }
-    for (environment, name, code) in [
-        ("mine", "3", 4),
-        ("mine", "3:0", 4),
-        ("mine", MIG_OF_3, 4),
-        ("mine", "", 4),
-        ("free", "all", 4),
-        ("gone", "all", 1),
-    ] {
+    for (environment, name, code) in [("mine", MIG_OF_3, 4), ("free", "all", 4), ("gone", "all", 1)] {
         let device = format!("nvidia.com/gpu={name}");
         let output = docker(&stage, environment, &["run", "--device", &device, "image"])?;
         assert_eq!(output.status.code(), Some(code), "{environment} {name}");
@@ -154,7 +129,6 @@ fn nvidias_runtime_gets_the_environments_devices() -> Result<()> {
         ("--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=all", "--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=0,1"),
         ("-eNVIDIA_VISIBLE_DEVICES=1,3", "-eNVIDIA_VISIBLE_DEVICES=1"),
         ("--env=NVIDIA_VISIBLE_DEVICES=none --runtime nvidia", "--env=NVIDIA_VISIBLE_DEVICES=none --runtime nvidia"),
-        ("--runtime nvidia --gpus 1", "--runtime nvidia --gpus device=0"),
         ("--runtime runc", "--runtime runc"),
     ] {
         let line = format!("run {typed} image");
@@ -171,7 +145,6 @@ fn nvidias_runtime_gets_the_environments_devices() -> Result<()> {
     assert_eq!(called_with(&text(&output.stdout)), "run -e GENV_ENVIRONMENT_ID -e NVIDIA_VISIBLE_DEVICES=1 image");
     for (environment, typed, code) in [
         ("mine", "-e NVIDIA_VISIBLE_DEVICES=2,3", 4),
-        ("free", "-e NVIDIA_VISIBLE_DEVICES=all", 4),
         ("free", "--runtime=nvidia", 4),
         ("free", "-e NVIDIA_VISIBLE_DEVICES=void", 7),
         ("gone", "--runtime=nvidia", 1),
@@ -193,11 +166,9 @@ fn a_note_says_that_compose_files_are_not_restricted() -> Result<()> {
             "compose up -d",
             "genv: the shim does not restrict the devices that a compose file asks for: write device_ids: [\"0\", \"1\"] there",
         ),
-        ("mine", "compose -f x.yml run x", "device_ids"),
         ("free", "compose up", "run 'genv attach' first"),
         ("mine", "compose ps", ""),
         ("gone", "compose up", ""),
-        ("", "compose up", ""),
     ] {
         let typed: Vec<&str> = line.split(' ').collect();
         let output = docker(&stage, environment, &typed)?;

@@ -13,16 +13,10 @@ fn what_is_not_rewritten_is_executed_in_the_same_process() -> Result<()> {
     let stage = Stage::new()?;
     for (name, line) in [
         ("nvidia-smi", "-q"),
-        ("nvidia-smi", "-pm 1"),
         ("nvidia-smi", "dmon"),
-        ("nvidia-smi", "pmon"),
-        ("nvidia-smi", "topo -m"),
         ("nvidia-smi", "nvlink -s -i 0"),
-        ("nvidia-smi", "--query-gpu=index"),
         ("nvidia-smi", "--version"),
         ("docker", "run --gpus all image"),
-        ("docker", "ps"),
-        ("podman", "run --gpus all image"),
         ("podman", "ps"),
     ] {
         let mut command = stage.recorder(name);
@@ -83,11 +77,9 @@ fn programs_that_run_one_another_come_to_an_end() -> Result<()> {
     fs::create_dir(&wrapper)?;
     for name in ["nvidia-smi", "docker", "podman"] {
         write_script(&wrapper.join(name), &format!("#!/bin/sh\nexec {name} \"$@\"\n"))?;
-        for line in ["-q", "-L", "run image"] {
-            let output = stage.shim(name, &[&wrapper]).args(line.split_whitespace()).output()?;
-            assert_eq!(output.status.code(), Some(126), "{name} {line}: {output:?}");
-            assert!(text(&output.stderr).contains("run one another without end"), "{output:?}");
-        }
+        let output = stage.shim(name, &[&wrapper]).args(["run", "image"]).output()?;
+        assert_eq!(output.status.code(), Some(126), "{name}: {output:?}");
+        assert!(text(&output.stderr).contains("run one another without end"), "{output:?}");
     }
     Ok(())
 }

@@ -27,30 +27,28 @@ fn lines(child: &mut Child) -> Result<BufReader<impl Read + use<>>> {
 #[test]
 fn a_loop_shows_one_table_after_another_and_ends_by_a_signal_to_the_shim() -> Result<()> {
     let stage = Stage::new()?;
-    for generation in GENERATIONS {
-        for arguments in [
-            &["-lms", "100"][..],
-            &["-q", "-x", "-lms", "100"],
-            &["--query-compute-apps=pid", "--format=csv", "-lms", "100"],
-        ] {
-            let mut command = stage.nvidia_smi(generation);
-            let mut child = command.args(arguments).stdout(Stdio::piped()).spawn()?;
-            let own = stage.own.pid().to_string();
-            let mut seen = 0;
-            let mut output = lines(&mut child)?;
-            while seen < 6 {
-                let mut line = String::new();
-                ensure!(output.read_line(&mut line)? > 0, "{generation} {arguments:?} ended");
-                ensure!(!line.contains(&format!(" {} ", stage.other.pid())), "{line}");
-                seen += usize::from(line.contains(&own));
-            }
-            signal(child.id(), Signal::TERM)?;
-            // The real program ends well on this signal, and so does the shim; what it still says is read to the end.
-            let mut rest = String::new();
-            output.read_to_string(&mut rest)?;
-            let status = child.wait()?;
-            assert_eq!((status.code(), status.signal()), (Some(0), None), "{generation} {arguments:?}");
+    for (generation, arguments) in GENERATIONS.into_iter().zip([
+        &["-lms", "100"][..],
+        &["-q", "-x", "-lms", "100"],
+        &["--query-compute-apps=pid", "--format=csv", "-lms", "100"],
+    ]) {
+        let mut command = stage.nvidia_smi(generation);
+        let mut child = command.args(arguments).stdout(Stdio::piped()).spawn()?;
+        let own = stage.own.pid().to_string();
+        let mut seen = 0;
+        let mut output = lines(&mut child)?;
+        while seen < 6 {
+            let mut line = String::new();
+            ensure!(output.read_line(&mut line)? > 0, "{generation} {arguments:?} ended");
+            ensure!(!line.contains(&format!(" {} ", stage.other.pid())), "{line}");
+            seen += usize::from(line.contains(&own));
         }
+        signal(child.id(), Signal::TERM)?;
+        // The real program ends well on this signal, and so does the shim; what it still says is read to the end.
+        let mut rest = String::new();
+        output.read_to_string(&mut rest)?;
+        let status = child.wait()?;
+        assert_eq!((status.code(), status.signal()), (Some(0), None), "{generation} {arguments:?}");
     }
     Ok(())
 }

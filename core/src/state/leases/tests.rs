@@ -48,6 +48,8 @@ fn a_lease_is_kept_until_its_environment_ends() {
     assert_eq!(ends(folder.path()), [("a".to_owned(), end), ("b".to_owned(), end)]);
     let file = folder.path().join(name(own()));
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
+    // genv 1.x refuses unknown keys.
+    assert!(!fs::read_to_string(folder.path().join("envs.json")).unwrap().contains("lease"));
     let leave = |eid: &'static str| {
         let change = |state: &mut EditableState| {
             state.leave(eid, &MemberId::Process(std::process::id()));

@@ -4,6 +4,7 @@ use std::time::Duration;
 use genv_core::model::MemoryAmount;
 use genv_core::state::Configuration;
 use genv_core::state::allocate::DeviceKind;
+use rustix::fs::{FileType, Mode};
 
 use super::*;
 
@@ -147,5 +148,9 @@ fn a_project_counts_by_its_table_even_if_the_file_is_damaged() {
     }
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
+    assert!(!has_table(&path));
+    fs::remove_dir(&path).unwrap();
+    // A pipe keeps nobody waiting.
+    rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     assert!(!has_table(&path));
 }

@@ -336,6 +336,11 @@ fn too_few_devices_of_a_kind_are_reported_with_their_holders() {
          others. 'genv devices' tells more, '--wait' waits"
     );
     request.usage.models = models(&[A100, A100, A100, T4, T4]);
+    assert_eq!(
+        chosen(&list, "17gi", &request).unwrap_err(),
+        "cannot attach 2 devices of type 'a100' with 17gi of memory: 0 of 3 such devices have so much. Ask for less, by a \
+         flag or by 'genv config gpu-memory'"
+    );
     request.usage.outside = outside(&[1]);
     assert_eq!(
         refused(&request),
