@@ -236,6 +236,12 @@ impl Monitor {
         Ok(Self { child, port })
     }
 
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its port on 127.0.0.1.
     #[must_use]
     pub const fn port(&self) -> u16 {

@@ -145,7 +145,7 @@ fn groups() -> BTreeMap<String, BTreeSet<String>> {
 fn snapshot(host: usize) -> Result<Snapshot> {
     let owner = |environment: usize| host * 7 + environment / 2;
     let eid = |environment: usize| format!("{}", 10_000 + environment);
-    let reserved_bytes = |environment: usize| (environment % 3 == 0).then_some(10 * GIB);
+    let reserved_bytes = |environment: usize| environment.is_multiple_of(3).then_some(10 * GIB);
     let devices = (0..DEVICES).map(|gpu| {
         json!({
             "index": gpu.to_string(), "uuid": format!("GPU-{gpu}"), "up": true, "minor": gpu, "processes_measured": true,

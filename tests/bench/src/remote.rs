@@ -71,8 +71,8 @@ fn row(table: &mut Table, session: &Command, hosts: usize) -> Result<()> {
     let known: Vec<_> = names.iter().map(|name| (name.as_str(), &server)).collect();
     let client = SshClient::new(&known)?;
     let interval = Duration::from_secs(match hosts {
-        ..=32 => 1,
-        ..=256 => 5,
+        0..=32 => 1,
+        33..=256 => 5,
         _ => 10,
     });
     let began = Instant::now();

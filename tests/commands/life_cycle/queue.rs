@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::pipe;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::patience::{Lines, ended, output, until};

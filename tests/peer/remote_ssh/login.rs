@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use genv_remote::FailureKind;
 use genv_tests::ssh::SshServer;
 use tempfile::tempdir;

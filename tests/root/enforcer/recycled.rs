@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use genv_enforcer::plan::Outcome;

@@ -78,7 +78,7 @@ const LIES: &[(&str, Lie)] = &[
     }),
     ("old_records", |files, random, _| {
         let times = ["01/01/1970 00:00:00", "01/01/2001 12:00:00", "31/12/9999 23:59:59", "2026-01-01", "yesterday"];
-        change_times(files, random.one_of(&times));
+        change_times(files, random.one_of::<&str>(&times));
     }),
     // Now, by the clock of a zone from 12 hours behind to 14 ahead; and as days that shift the clock.
     ("times_of_elsewhere", |files, random, _| {
@@ -255,7 +255,7 @@ const ACTS: &[(&str, Act)] = &[
     // Hours, days, years; before 1970, and beyond what a state file can hold.
     ("clocks", |by| {
         let turns = ["+0", "+61", "-61", "+3h", "-3h", "+14h", "-2d", "+8d", "+3y", "-40y", "-60y", "+8000y"];
-        turn_clock(by.lab.enforcer.setup(), by.random.one_of(&turns))
+        turn_clock(by.lab.enforcer.setup(), by.random.one_of::<&str>(&turns))
     }),
 ];
 
@@ -328,7 +328,7 @@ impl<'a> Adversary<'a> {
 
     /// The name of one of the files.
     fn file(&mut self) -> &'static str {
-        self.random.one_of(&["envs.json", "devices.json"])
+        self.random.one_of::<&str>(&["envs.json", "devices.json"])
     }
 
     fn write_both(&self, files: &Files) -> Result<()> {
