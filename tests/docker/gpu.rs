@@ -20,8 +20,8 @@ const KILL: u64 = 1 << 5;
 const SYS_PTRACE: u64 = 1 << 19;
 
 /// Users of the host, the second not yet there when the exporter starts.
-const EARLY: (&str, u32) = ("genv-early", 54_331);
-const LATE: (&str, u32) = ("genv-late", 54_332);
+const EARLY: (&str, u32) = ("genv-early", 54_931);
+const LATE: (&str, u32) = ("genv-late", 54_932);
 
 /// An exporter and an enforcer in containers of a stack, over a simulated driver and a state directory of the host, which a
 /// variable of compose names.
@@ -111,7 +111,7 @@ fn processes_of_the_host_and_of_containers_have_their_environment_and_user() -> 
     machine.stack.up(&["exporter"])?;
 
     machine.wait_for(early.pid(), "one", EARLY.0)?;
-    machine.wait_for(contained, "two", "uid:54332")?;
+    machine.wait_for(contained, "two", "uid:54932")?;
     add_user(LATE)?;
     machine.wait_for(late.pid(), "two", LATE.0)?;
     machine.wait_for(contained, "two", LATE.0)?;

@@ -186,14 +186,6 @@ impl Prometheus {
         one_value(promql, &self.query(promql)?)
     }
 
-    /// As [`Prometheus::value`], of a moment in the past.
-    ///
-    /// # Errors
-    /// As [`Prometheus::value`].
-    pub fn value_at(&self, promql: &str, moment: SystemTime) -> Result<f64> {
-        one_value(promql, &self.query_at(promql, moment)?)
-    }
-
     /// Asks until the answer `holds`, and returns it.
     ///
     /// # Errors

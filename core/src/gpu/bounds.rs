@@ -167,8 +167,7 @@ impl DeviceReadings {
         let credible = memory.filter(|_| memory_holds);
         self.memory_total_bytes = credible.map(|memory| memory.total_bytes).or(self.memory_total_bytes);
         let limit_holds = |watts: f64| watts > 0.0 && watts <= MOST_WATTS;
-        // Before any removal.
-        // Drivers answer 0 where there is no limit.
+        // Before any removal. Drivers answer 0 where there is no limit.
         let limit_is_impossible =
             device.measurements.power_limit_watts.is_some_and(|watts| watts != 0.0 && !limit_holds(watts));
         let doubts = Doubts::of(device, self.memory_total_bytes.unwrap_or(most_bytes), memory_holds);
@@ -210,7 +209,7 @@ impl DeviceReadings {
             (now, before) => now.or(before),
         };
         self.power_limit_watts = power_limit_watts.or(self.power_limit_watts);
-        // An impossible limit does not allow a draw that no limit would.
+        // With an impossible limit, and none before it, no draw counts.
         let limit_watts = limit_watts.or(limit_is_impossible.then_some(0.0));
         out.check("power", power_watts, |watts| (0.0..=most_watts(limit_watts)).contains(&watts));
         out.check("energy", energy_joules, |joules| self.energy_holds(joules, read_seconds, limit_watts));

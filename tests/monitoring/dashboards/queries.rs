@@ -53,6 +53,8 @@ impl Case {
     fn is_answered(&self, panel: Panel<'_>) -> bool {
         match self.variable.as_str() {
             "" => true,
+            // The demonstration has one job.
+            "job" => true,
             "range" => self.value != "5m" || !OF_ERRORS.contains(&panel.title()),
             _ => false,
         }

@@ -42,7 +42,7 @@ impl HostHistory {
             Freshness::Repeated | Freshness::Missing => time.seconds,
         };
         let mut listed = snapshot.processes.iter();
-        seconds >= SURELY_GONE_SECONDS && listed.any(|it| !is_missing(it))
+        seconds >= SURELY_GONE_SECONDS && listed.any(|it| is_found(it))
     }
 
     fn was_signalled(&self, pid: u32) -> bool {
@@ -66,4 +66,10 @@ impl HostHistory {
 /// Whether `/proc` lacks a process that the driver lists.
 fn is_missing(process: &Process) -> bool {
     matches!(&process.attribution, Attribution::Unknown { reason } if reason == reason::VANISHED)
+}
+
+/// Whether `/proc` has a process that the driver lists.
+fn is_found(process: &Process) -> bool {
+    let was_read = !matches!(&process.attribution, Attribution::Unknown { reason } if reason == reason::NOT_READ);
+    was_read && !is_missing(process)
 }

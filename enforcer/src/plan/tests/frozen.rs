@@ -331,12 +331,18 @@ fn a_listed_process_that_has_ended_freezes_for_ten_seconds_and_hides_nothing() {
 
 #[test]
 fn where_no_listed_process_is_found_nothing_is_concluded_from_that() {
-    let mut daemon = Daemon::new(rules());
-    daemon.run(&lab(), 30);
-    daemon.run(&changed(all_vanished), 300);
-    let plan = daemon.plan(&changed(all_vanished));
-    assert_eq!(plan.unknown_processes["gpu01"], 2);
-    assert!(!plan.frozen.is_empty());
+    let one_not_read = |lab: &mut Lab| {
+        unread(lab, &[10], "vanished");
+        unread(lab, &[20], "not_read");
+    };
+    for listed in [changed(all_vanished), changed(one_not_read)] {
+        let mut daemon = Daemon::new(rules());
+        daemon.run(&lab(), 30);
+        daemon.run(&listed, 300);
+        let plan = daemon.plan(&listed);
+        assert_eq!(plan.unknown_processes["gpu01"], 2);
+        assert!(!plan.frozen.is_empty());
+    }
 }
 
 #[test]

@@ -44,6 +44,7 @@ fn an_expectation_holds_if_all_of_its_keys_do_in_the_last_cycle_before_its_time(
         (OUTSIDE, &*twice("[]"), "unexpected violation at 5m"),
         (OUTSIDE, &*twice("[{rule: r, stage: pending}]"), "no violation"),
         (OUTSIDE, "{at: 6m, warnings: []}", "unexpected warning"),
+        (OUTSIDE, "{at: 6m}", "unexpected warning"),
         (OUTSIDE, "{at: 7m, warnings: [{rule: r}]}", "unexpected action"),
         (OUTSIDE, "{at: 7m, warnings: [{rule: r}], actions: [{rule: r, action: terminate}], violations: [DUE]}", ""),
         (&*report, "{at: 6m, violations: [{rule: r, stage: acted, user: carol, host: a, pid: 300, device: 2}]}", ""),
