@@ -132,7 +132,8 @@ fn a_warning_waits_for_the_notifier_and_is_delivered_over_the_network() -> Resul
             "{notice}"
         );
     }
-    ensure!(notices[0]["kind"] == "warning", "{notices:?}");
+    ensure!(notices[0]["kind"] == "warning" && notices[0]["more"] == 0, "{notices:?}");
+    ensure!(notices[0]["notices"][0]["end_timestamp_seconds"].is_number(), "{notices:?}");
     let text = notices[0]["text"].as_str().unwrap_or_default();
     ensure!(text.contains(&format!("process {job} (sleep)")), "{text}");
     // Nothing of the commands that hung is left.

@@ -6,7 +6,6 @@
 mod campaign;
 mod delivery;
 mod identity;
-mod notifier;
 mod outlived;
 mod pacing;
 mod protected;
