@@ -186,23 +186,14 @@ impl Setup {
     /// # Errors
     /// It ended, or never became ready.
     pub fn start(self) -> Result<Enforcer> {
-        let config = format!("--config={}", self.config().display());
-        self.start_with(&[&config])
-    }
-
-    /// As [`Setup::start`], with other flags than `--config`.
-    ///
-    /// # Errors
-    /// As [`Setup::start`].
-    pub fn start_with(self, flags: &[&str]) -> Result<Enforcer> {
         let log = File::options().create(true).append(true).open(self.folder.path().join("log"))?;
         let listen = format!("--web.listen-address=127.0.0.1:{}", self.port);
         let interval = format!("--interval={}", self.interval);
-        let mut command = self.command(&["run", &listen, &interval])?;
-        command.args(flags).args(&self.flags).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut given = flags.iter().copied().chain(self.flags.iter().map(String::as_str));
-        let chosen = |flag: &str| flag.starts_with("--host=") || flag.starts_with("--gpu.source=");
-        if !given.any(chosen) {
+        let config = format!("--config={}", self.config().display());
+        let mut command = self.command(&["run", &listen, &interval, &config])?;
+        command.args(&self.flags).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let chosen = |flag: &String| flag.starts_with("--host=") || flag.starts_with("--gpu.source=");
+        if !self.flags.iter().any(chosen) {
             command.arg("--gpu.source=simulated");
         }
         let child = Running::spawn(&mut command)?;
@@ -321,20 +312,12 @@ impl Enforcer {
         Ok(())
     }
 
-    /// Sends it a signal.
-    ///
-    /// # Errors
-    /// It is not there any more.
-    pub fn signal(&self, signal: Signal) -> Result<()> {
-        process::signal(self.pid(), signal)
-    }
-
     /// Asks it to end with SIGTERM, and waits; what it was started with can be started again.
     ///
     /// # Errors
     /// It does not end.
     pub fn terminate(mut self) -> Result<(ExitStatus, Setup)> {
-        self.signal(Signal::TERM)?;
+        process::signal(self.pid(), Signal::TERM)?;
         let status = patience::ended(&mut self.child)?;
         Ok((status, self.setup))
     }
