@@ -249,20 +249,24 @@ pub enum MissingEvidence {
 mod tests {
     use super::*;
 
+    fn facts(uid: u32, real_uid: u32) -> ProcessFacts {
+        ProcessFacts {
+            start_time_ticks: 1,
+            uid: Some(uid),
+            real_uid: Some(real_uid),
+            comm: "su".to_owned(),
+            container_id: None,
+            container_owner: None,
+            claim: Claim::Absent,
+        }
+    }
+
     #[test]
     fn a_setuid_program_is_shown_as_its_starters_and_runs_for_nobody() {
         let mut table = ProcessTable::default();
         table.owners.insert(700_007, 1000);
         let users = |uid: u32, real_uid: u32| {
-            let facts = ProcessFacts {
-                start_time_ticks: 1,
-                uid: Some(uid),
-                real_uid: Some(real_uid),
-                comm: "su".to_owned(),
-                container_id: None,
-                container_owner: None,
-                claim: Claim::Absent,
-            };
+            let facts = facts(uid, real_uid);
             (table.shown_user(&facts), table.user(&facts))
         };
         assert_eq!(users(1000, 1000), (Some(1000), Some(1000)));
@@ -270,5 +274,18 @@ mod tests {
         assert_eq!(users(0, 700_007), (Some(1000), None));
         assert_eq!(users(2000, 0), (Some(2000), None));
         assert_eq!(users(700_007, 700_007), (Some(1000), Some(1000)));
+    }
+
+    #[test]
+    fn root_in_a_container_is_a_user_of_its_own_unless_its_owner_is_known() {
+        let name = |uid: u32, container: &str, container_owner: Option<u32>| {
+            let container_id = Some(container.to_owned());
+            let facts = ProcessFacts { container_id, container_owner, ..facts(uid, uid) };
+            ProcessTable::default().container_username(&facts)
+        };
+        assert_eq!(name(0, "4f2a6e4f2a6e4f2a", None).as_deref(), Some("container:4f2a6e4f2a6e"));
+        assert_eq!(name(0, "4f2a6e4f2a6e4f2a", Some(1000)), None);
+        assert_eq!(name(1000, "4f2a6e4f2a6e4f2a", None), None);
+        assert_eq!(name(0, "", None), None);
     }
 }

@@ -111,8 +111,25 @@ fn memory_that_was_read_with_the_devices_later_is_not_lowered() {
 }
 
 #[test]
+fn the_memory_that_a_configuration_asks_for_is_not_lowered() {
+    let mut witness = FakeWitness::default();
+    witness.living.insert(7, uid("alice"));
+    let mut records = Records::default();
+    for (memory_bytes, why) in [(2, None), (1, Some("its memory was lowered"))] {
+        let mut hosts = lab(true);
+        let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+        Arc::make_mut(&mut snapshot.environments[0]).gpu_memory_bytes = Some(memory_bytes);
+        let counting = records.count(&hosts, Some(("gpu01", &mut witness)), NOON);
+        let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
+        assert_eq!(snapshot.environments[0].gpu_memory_bytes, Some(2));
+        assert_eq!(counting.disputed.first().map(|it| it.why.as_str()), why);
+    }
+}
+
+#[test]
 fn an_age_is_the_smallest_that_is_borne_out() {
-    let began = |created: Option<f64>, oldest: Option<f64>, seen: bool| {
+    let mut disputes = Vec::new();
+    let mut began = |created: Option<f64>, oldest: Option<f64>, seen: bool| {
         let mut hosts = lab(true);
         let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
         let environment = Arc::make_mut(&mut snapshot.environments[0]);
@@ -120,6 +137,7 @@ fn an_age_is_the_smallest_that_is_borne_out() {
         environment.oldest_member_started_timestamp_seconds = oldest;
         let mut records = if seen { Records::default() } else { Records::of_a_recording() };
         let counting = records.count(&hosts, None, NOON);
+        disputes.extend(counting.disputed.iter().map(|it| it.why.clone()));
         let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
         snapshot.environments[0].created_timestamp_seconds.map(|at| at - NOON)
     };
@@ -130,6 +148,7 @@ fn an_age_is_the_smallest_that_is_borne_out() {
     assert_eq!(began(at(-7200.0), at(3600.0), false), Some(-3600.0));
     assert_eq!(began(None, at(60.0), false), Some(-60.0));
     assert_eq!(began(None, None, false), None);
+    assert_eq!(disputes, ["it was made in the future, by its own word"]);
 }
 
 #[test]
@@ -256,19 +275,23 @@ fn a_job_keeps_a_removed_record_after_its_shell() {
 
 #[test]
 fn a_record_that_names_another_user_stays_its_own() {
-    let mut witness = FakeWitness::default();
-    let mut records = first_seen(&mut witness, &files(Some("e1"), &[("e1", &[0])]));
-    let mut now = files(None, &[("e1", &[0])]);
-    let snapshot = now[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
-    let record = Arc::make_mut(&mut snapshot.environments[0]);
-    (record.uid, record.username) = (Some(uid("bob")), "bob".to_owned());
-    (record.members, record.foreign_members) = (Vec::new(), 1);
-    let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
-    assert_eq!(place(&counting), "e1");
-    assert!(is_attached(&counting));
-    assert_eq!(counting.disputed[0].why, "it names bob as its user, and its processes are of alice");
-    let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
-    assert_eq!(snapshot.environment("e1").unwrap().uid, Some(uid("alice")));
+    // Its shell lives, or its job alone.
+    for living in [7, 100] {
+        let mut witness = FakeWitness::default();
+        let mut records = first_seen(&mut witness, &files(Some("e1"), &[("e1", &[0])]));
+        witness.living = [(living, uid("alice"))].into();
+        let mut now = files(None, &[("e1", &[0])]);
+        let snapshot = now[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+        let record = Arc::make_mut(&mut snapshot.environments[0]);
+        (record.uid, record.username) = (Some(uid("bob")), "bob".to_owned());
+        (record.members, record.foreign_members) = (Vec::new(), 1);
+        let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
+        assert_eq!(place(&counting), "e1");
+        assert!(is_attached(&counting));
+        assert_eq!(counting.disputed[0].why, "it names bob as its user, and its processes are of alice");
+        let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
+        assert_eq!(snapshot.environment("e1").unwrap().uid, Some(uid("alice")));
+    }
 }
 
 #[test]

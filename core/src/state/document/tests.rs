@@ -188,10 +188,11 @@ fn members_of_a_record_that_is_left_out_are_kept_with_the_user_whom_it_names() {
         {"uid": 4_000_000_000_u32, "pids": [9]},
         {"eid": "e9", "uid": "x", "pids": [10]},
         {"eid": "a", "uid": -1, "pids": {"x": 11}},
+        {"eid": "b", "uid": 4_294_968_296_u64, "pids": [12]},
         7,
         null,
     ]}));
-    assert_eq!(read.left_out.eids, ["e9", "a"].map(str::to_owned).into());
+    assert_eq!(read.left_out.eids, ["e9", "a", "b"].map(str::to_owned).into());
     assert_eq!(read.left_out.members, [(7, 1000), (8, 1000), (9, 4_000_000_000)].into());
 }
 

@@ -53,7 +53,7 @@ fn promise_03_unknown_never_acts() {
 #[test]
 fn a_process_that_cannot_be_named_without_a_doubt_is_never_chosen() {
     let lab = || Lab::new(1, 2).process("gpu01", 10, "bob", None, &[(0, GIB)]);
-    let daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Kill)]);
+    let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Kill)]);
     assert_eq!(actions(&daemon.plan(&lab())), ["terminate 10"]);
     let changes: [fn(&mut genv_core::model::Process); 7] = [
         |process| process.start_time_ticks = None,
@@ -72,12 +72,19 @@ fn a_process_that_cannot_be_named_without_a_doubt_is_never_chosen() {
         change(lab.pid("gpu01", 10));
         assert_eq!(actions(&daemon.plan(&lab)), [""; 0], "{number}");
     }
-    // root of a container is whoever started it.
+    // root of a container is whoever started it, and has a name there.
     let mut container = lab();
     let process = container.pid("gpu01", 10);
     process.uid = Some(0);
     process.container_id = Some("3f4e".to_owned());
+    process.username = Some("container:3f4e".to_owned());
+    daemon.config.never.users.insert("uid:0".to_owned());
     assert_eq!(actions(&daemon.plan(&container)), ["terminate 10"]);
+    daemon.config.rules[0].selector.except_users = names(&["container:3f4e"]);
+    assert_eq!(actions(&daemon.plan(&container)), [""; 0]);
+    daemon.config.rules[0].selector.except_users.clear();
+    daemon.config.never.users.insert("container:3f4e".to_owned());
+    assert_eq!(actions(&daemon.plan(&container)), [""; 0]);
 }
 
 #[test]
