@@ -55,6 +55,8 @@ fn a_waiver_spares_its_user_from_its_rule_until_it_is_taken_back() -> Result<()>
     assert_eq!(status["waivers"][0]["reason"], "thesis");
     let why = status["violations"][0]["why"].as_str().unwrap_or_default();
     ensure!(why.contains("thesis"), "{why}");
+    let said = enforcer.setup().said(&["explain", &process.pid().to_string()])?;
+    ensure!(said.contains("\nSafe: ") && said.contains("thesis"), "{said}");
     ensure!(is_alive(process.pid()));
     ensure!(waive("non-env-processes", "0")?.status.success());
     ends(process.pid())?;
@@ -91,6 +93,9 @@ fn what_is_told_where_no_enforcer_runs_says_so() -> Result<()> {
     std::fs::write(setup.state_directory().join("status.json"), status.to_string())?;
     let said = setup.said(&["explain", &pid])?;
     ensure!(said.contains(note), "{said}");
+    for words in commands {
+        ensure!(!silent(&setup, words)?, "{words:?}");
+    }
     Ok(())
 }
 

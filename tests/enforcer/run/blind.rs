@@ -148,6 +148,10 @@ fn while_a_process_is_unknown_or_the_enforcer_has_ended_it_is_not_known_who_brea
     let unknown = "Nobody is known to break a rule. Of 1 unknown process it cannot be told.";
     let said = enforcer.setup().said(&["status"])?;
     ensure!(said.contains(unknown), "{said}");
+    // By this metric the alert GenvUserProcessesUnknown fires.
+    let user = genv_core::proc::username(victim());
+    let of_user = enforcer.scrape()?.value("genv_enforcer_unknown_user_processes", &[("username", &user)])?;
+    assert_eq!(of_user, 1.0);
     enforcer.wait_for_cycles(2)?;
     ensure!(is_alive(hidden.pid()), "{}", enforcer.log());
 

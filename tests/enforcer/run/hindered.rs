@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::{Setup, as_victim, ends, ends_outsiders, sleeper};
+use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::until;
 use genv_tests::process::{Running, Sleeper};
@@ -91,24 +92,30 @@ fn of_many_processes_of_a_user_log_and_audit_have_some_and_how_many_there_are() 
     })?;
     assert_eq!(status["violations"].as_array().map(Vec::len), Some(101));
     // On a busy machine the driver's answer may be late, and such a cycle counts no violation.
+    let counted = |scrape: &Scrape, rule: &str| -> f64 {
+        let of_rule = scrape.all("genv_enforcer_violations", &[("rule", rule)]);
+        of_rule.iter().map(|it| it.1).sum()
+    };
     enforcer.wait_for_metrics("all are counted", |scrape| {
-        let of_rule = scrape.all("genv_enforcer_violations", &[("rule", "non-env-processes")]);
-        of_rule.iter().map(|it| it.1).sum::<f64>() == 150.0
+        counted(scrape, "non-env-processes") == 150.0 && counted(scrape, "(too many)") == 1.0
     })?;
     let log = enforcer.log();
     // Half of the lines report a broken rule, and half report the pending action.
     let lines = log.matches("rule=\"non-env-processes\"").count();
     assert_eq!(lines, 20, "{log}");
     ensure!(log.contains("and 280 more of this user"), "{log}");
+    assert_eq!(log.matches("rule=\"(too many)\"").count(), 1, "{log}");
     let audit = enforcer.audit()?;
     let with_pid = audit.iter().filter(|it| it["pid"].is_u64()).count();
     let more: Vec<_> = audit.iter().filter_map(|it| it["more"].as_u64()).collect();
     assert_eq!((with_pid, &more[..]), (20, &[130][..]), "{audit:?}");
+    assert_eq!(audit.iter().filter(|it| it["action"] == "report").count(), 1, "{audit:?}");
     let report = enforcer.setup().said(&["report", "--json"])?;
     let report: Value = serde_json::from_str(&report)?;
-    let rows = report["rows"].as_array().into_iter().flatten();
-    let mut of_rule = rows.filter(|it| it["rule"] == "non-env-processes");
-    let would = of_rule.next().map(|it| &it["would"]);
-    assert_eq!(would, Some(&Value::from(150)), "{report:#}");
+    for (rule, number) in [("non-env-processes", 150), ("(too many)", 1)] {
+        let mut rows = report["rows"].as_array().into_iter().flatten();
+        let would = rows.find(|it| it["rule"] == rule).map(|it| &it["would"]);
+        assert_eq!(would, Some(&Value::from(number)), "{rule}: {report:#}");
+    }
     Ok(())
 }

@@ -34,6 +34,8 @@ fn who_runs_as_another_user_than_its_environments_is_ended_by_no_rule() -> Resul
     let setuid = ChangedUser::with_real_user(ALICE, BOB, ALICE, &ANYTHING)?;
     let spawned = ChangedUser::start(0, ALICE, &[("GENV_ENVIRONMENT_ID", "hub")])?;
     let job = ChangedUser::start(ALICE, ALICE, &[("GENV_ENVIRONMENT_ID", "rewritten")])?;
+    // The rules end one of these each.
+    let (outside, elsewhere) = (sleeper_of(BOB, &ANYTHING)?, sleeper_of(MALLORY, &[("GENV_ENVIRONMENT_ID", "own")])?);
     let mut own = Environment::new("E", ALICE, sudo.pid(), &[1]);
     own.pids.extend([su.pid(), setuid.pid()]);
     let environments = [
@@ -42,19 +44,14 @@ fn who_runs_as_another_user_than_its_environments_is_ended_by_no_rule() -> Resul
         // Another user wrote its uid into this record, and lists pid 1 in the next one.
         Environment::new("rewritten", MALLORY, job.pid(), &[1]),
         Environment::new("first", MALLORY, 1, &[1]),
+        Environment::new("own", MALLORY, elsewhere.pid(), &[1]),
     ];
     let spared = [&sudo, &su, &setuid, &spawned, &job].map(ChangedUser::child);
-    let outside = sleeper_of(BOB, &ANYTHING)?;
-    let pids = [&spared[..], &[outside.pid()]].concat();
-    for kind in ["env-devices", "non-env-processes"] {
+    let pids = [&spared[..], &[outside.pid(), elsewhere.pid()]].concat();
+    for (kind, ended) in [("non-env-processes", &outside), ("env-devices", &elsewhere)] {
         let enforcer = enforce(&at_once(kind), &pids, &environments)?;
+        ends(ended.pid())?;
         enforcer.wait_for_cycles(2)?;
-        if kind == "env-devices" {
-            ensure!(is_alive(outside.pid()), "{}", enforcer.log());
-        } else {
-            ends(outside.pid())?;
-            enforcer.wait_for_cycles(2)?;
-        }
         ensure!(spared.iter().all(|pid| is_alive(*pid)), "{kind}: {}", enforcer.log());
     }
     Ok(())

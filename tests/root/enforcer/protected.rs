@@ -19,6 +19,9 @@ use rustix::mount::{MountFlags, mount};
 use crate::enforcer::refused;
 use crate::enforcer::stage::{ALICE, ANYTHING, Stage, target};
 
+/// A user of the system, whom every machine has.
+const DAEMON: u32 = 1;
+
 const SSHD: &str = "/usr/local/sbin/sshd";
 
 /// What comes of ending a process.
@@ -28,7 +31,7 @@ fn attempt(executor: &mut Executor, stage: &Stage, pid: u32) -> Result<Outcome> 
 }
 
 #[test]
-fn promise_06_the_sshd_that_serves_a_user_is_out_of_reach_as_the_child_of_roots() -> Result<()> {
+fn promise_06_sshd_is_out_of_reach_of_a_user_of_the_system_and_as_the_child_of_roots() -> Result<()> {
     require_root();
     apart(|| {
         own_mounts();
@@ -46,7 +49,12 @@ fn promise_06_the_sshd_that_serves_a_user_is_out_of_reach_as_the_child_of_roots(
         assert_eq!(attempt(&mut executor, &stage, below_own.child())?, Outcome::Done);
         let own = copy_of_sleep(Path::new("/bin/sleep"), ALICE, &ANYTHING)?;
         assert_eq!(attempt(&mut executor, &stage, own.pid())?, Outcome::Done);
-        assert!(is_alive(serves.child()));
+        // A user of the system is trusted with it, also once an update has replaced the file.
+        let of_system = ChangedUser::of_program(SSHD, DAEMON, DAEMON, &ANYTHING)?;
+        refused(&attempt(&mut executor, &stage, of_system.child())?, why);
+        fs::remove_file(SSHD)?;
+        refused(&attempt(&mut executor, &stage, of_system.child())?, why);
+        assert!(is_alive(serves.child()) && is_alive(of_system.child()));
         Ok(())
     })
 }

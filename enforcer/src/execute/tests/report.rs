@@ -67,6 +67,7 @@ fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() 
         &[
             (ended, None),
             (u32::MAX, None),
+            (0, None),
             (inside.pid(), None),
             (off_the_device.pid(), None),
             (parent, None),
@@ -76,6 +77,7 @@ fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() 
     );
     let (_, actions) = stage.executor().execute_report(&report, &BTreeSet::new());
     let expected = [
+        ("it ended by itself", false),
         ("it ended by itself", false),
         ("it ended by itself", false),
         ("not in the same environment", true),
@@ -89,12 +91,12 @@ fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() 
         is_refusal(&action.outcome, part, again);
     }
     let settled: Vec<bool> = actions.iter().map(ReportAction::is_settled).collect();
-    assert_eq!(settled, [true, true, false, false, false, false, false]);
+    assert_eq!(settled, [true, true, true, false, false, false, false, false]);
     for victim in [&mut member, &mut inside, &mut off_the_device] {
         assert!(victim.runs());
     }
     assert!(stage.attached());
-    assert_eq!(stage.results(), ["refused"; 7]);
+    assert_eq!(stage.results(), ["refused"; 8]);
 }
 
 #[test]
