@@ -302,6 +302,15 @@ mod tests {
     }
 
     #[test]
+    fn by_default_only_this_machine_can_connect() {
+        let Task::Serve(options) = Task::parse(["genv-exporter"]).unwrap() else {
+            panic!("it does not serve");
+        };
+        let addresses: Vec<String> = options.listen_addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["127.0.0.1:9820"]);
+    }
+
+    #[test]
     fn a_long_interval_lengthens_the_age_at_which_values_are_withdrawn() {
         let max_age = |arguments: &[&str]| {
             let task = Task::parse(["genv-exporter"].iter().chain(arguments));

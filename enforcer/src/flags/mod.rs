@@ -342,6 +342,13 @@ mod tests {
     }
 
     #[test]
+    fn by_default_only_this_machine_can_connect() {
+        let flags = run(&[]).unwrap();
+        let addresses: Vec<String> = flags.listen_addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["127.0.0.1:9821"]);
+    }
+
+    #[test]
     fn flags_of_genv_1_4_3_mean_what_they_mean_there() {
         let config = |arguments: &[&str]| match run(arguments).unwrap().source() {
             Some(Source::Flags(flags)) => Config::from_flags(&flags),

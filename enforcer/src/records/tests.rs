@@ -108,6 +108,8 @@ fn memory_that_was_read_with_the_devices_later_is_not_lowered() {
     let (disputed, counted) = count(true, 1);
     assert_eq!(disputed[0].why, "its memory on device 0 was lowered");
     assert_eq!(counted, Some(2), "what was first seen counts");
+    assert_eq!(count(true, 4), (Vec::new(), Some(4)), "more counts at once");
+    assert_eq!(count(true, 3).1, Some(4));
 }
 
 #[test]
@@ -149,6 +151,22 @@ fn an_age_is_the_smallest_that_is_borne_out() {
     assert_eq!(began(None, at(60.0), false), Some(-60.0));
     assert_eq!(began(None, None, false), None);
     assert_eq!(disputes, ["it was made in the future, by its own word"]);
+}
+
+#[test]
+fn a_time_of_making_that_is_moved_back_does_not_count() {
+    let mut records = Records::of_a_recording();
+    let mut count = |before: f64| {
+        let mut hosts = lab(true);
+        let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+        Arc::make_mut(&mut snapshot.environments[0]).created_timestamp_seconds = Some(NOON - before);
+        let counting = records.count(&hosts, None, NOON);
+        let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
+        let age = snapshot.environments[0].created_timestamp_seconds.map(|at| NOON - at);
+        (age, counting.disputed.into_iter().map(|it| it.why).collect::<Vec<_>>())
+    };
+    assert_eq!(count(60.0), (Some(60.0), Vec::new()));
+    assert_eq!(count(3600.0), (Some(60.0), vec!["its time of making was moved back".to_owned()]));
 }
 
 #[test]
@@ -264,6 +282,18 @@ fn first_seen(witness: &mut FakeWitness, hosts: &[HostSnapshot]) -> Records {
 }
 
 #[test]
+fn a_job_stays_in_a_record_that_lists_none_of_its_members_any_more() {
+    let mut witness = FakeWitness::default();
+    let mut records = first_seen(&mut witness, &files(Some("e1"), &[("e1", &[0])]));
+    let mut now = files(None, &[("e1", &[0])]);
+    let snapshot = now[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+    Arc::make_mut(&mut snapshot.environments[0]).members.clear();
+    let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
+    assert_eq!(place(&counting), "e1");
+    assert_eq!(counting.disputed[0].why, "members of it were removed while they live");
+}
+
+#[test]
 fn a_job_keeps_a_removed_record_after_its_shell() {
     let mut witness = FakeWitness::default();
     let mut records = first_seen(&mut witness, &files(Some("e1"), &[("e1", &[0])]));
@@ -375,6 +405,15 @@ fn without_the_kernels_word_the_files_show_who_left() {
     let both: [(&str, &[u32]); 2] = [("e2", &[0]), ("forged", &[])];
     let counting = records.count(&files(Some("forged"), &both), None, NOON);
     assert_eq!(place(&counting), "e2");
+}
+
+#[test]
+fn without_the_kernels_word_a_removed_record_is_gone() {
+    let mut records = Records::default();
+    let counting = records.count(&files(Some("e1"), &[("e1", &[0])]), None, NOON);
+    assert_eq!(place(&counting), "e1");
+    let counting = records.count(&files(None, &[]), None, NOON);
+    assert_eq!((place(&counting).as_str(), counting.disputed.len()), ("outside", 0));
 }
 
 /// Attachments that nothing shows to be their user's doing.

@@ -241,6 +241,17 @@ fn the_error_of_sudo_has_the_line_of_sudoers_that_allows_the_command() {
 }
 
 #[test]
+fn a_request_of_the_host_is_no_reply() {
+    run(async {
+        let (mut there, lines) = host("");
+        let sent = format!("{HELLO_LINE}\n{{\"request\":\"once\"}}\n");
+        there.write_all(sent.as_bytes()).await.unwrap();
+        let (mut conversation, _) = Conversation::with(lines, &options()).await.unwrap();
+        assert_eq!(conversation.next_reply().await.unwrap_err().kind, FailureKind::Protocol);
+    });
+}
+
+#[test]
 fn replies_come_in_any_order_and_a_malformed_reply_ends_the_conversation() {
     run(async {
         let (mut there, lines) = host("genv: killed\n");

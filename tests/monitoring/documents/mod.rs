@@ -1,8 +1,9 @@
-//! Generated pages are what the programs tell, and links between documents lead somewhere.
+//! Generated pages are what the programs tell, links between documents lead somewhere, and named tests exist.
 
 mod commands;
 mod links;
 mod metrics;
+mod promises;
 
 use std::fs;
 use std::path::{Path, PathBuf};

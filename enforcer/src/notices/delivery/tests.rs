@@ -137,6 +137,25 @@ fn a_text_names_as_many_rules_as_it_has_notices() {
 }
 
 #[test]
+fn a_rule_that_a_text_leaves_out_is_in_the_next_text() {
+    let own = rustix::process::getuid().as_raw();
+    let mut delivery = NoticeDelivery::to_terminals();
+    delivery.terminals = Terminals::nowhere();
+    let violations = ["a", "b", "c", "d"].map(|rule| {
+        let mut violation = violation(1, own, own, None);
+        rule.clone_into(&mut violation.key.rule);
+        violation
+    });
+    let mut named = |now: f64| {
+        warn(&mut delivery, &violations, now);
+        let tried = delivery.pending.iter().filter(|(_, state)| state.tried_seconds == Some(now));
+        tried.map(|(warning, _)| warning.key.rule.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(named(100.0), ["a", "b", "c"]);
+    assert_eq!(named(110.0), ["d"]);
+}
+
+#[test]
 fn numbers_are_grouped() {
     assert_eq!(words::thousands(5), "5");
     assert_eq!(words::thousands(2999), "2,999");
