@@ -253,12 +253,4 @@ impl Exporter {
     pub fn signal_terminate(&self) -> Result<()> {
         process::signal(self.pid(), rustix::process::Signal::TERM)
     }
-
-    /// Whether it still runs.
-    ///
-    /// # Errors
-    /// The kernel does not tell.
-    pub fn is_running(&mut self) -> Result<bool> {
-        Ok(self.child.try_wait()?.is_none())
-    }
 }
