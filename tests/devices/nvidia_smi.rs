@@ -171,15 +171,6 @@ fn a_process_query_tells_of_each_use_of_a_device() {
 }
 
 #[test]
-fn a_changed_scenario_shows_in_the_next_call() {
-    let simulation = Simulation::new(MIXED);
-    let query = ["--query-gpu=utilization.gpu", "--format=csv,noheader", "-i", "0"];
-    assert_eq!(print(550, &simulation, &query), "37 %\n");
-    simulation.rewrite(&MIXED.replace("0.37", "0.94"));
-    assert_eq!(print(550, &simulation, &query), "94 %\n");
-}
-
-#[test]
 fn what_fails_in_the_driver_fails_in_nvidia_smi() {
     let lost = Simulation::new(&MIXED.replace("utilization: 0.37", "faults: [{lost: true}]"));
     let table = run(550, &lost, &[]);

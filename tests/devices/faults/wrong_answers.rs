@@ -46,8 +46,8 @@ const LISTS: &[&str] = &[
 /// Errors that concern one device or one call: all but a lost device cost the same value (`core/src/gpu/nvml/error.rs`).
 const ERRORS: &[&str] = &["unknown", "gpu_is_lost"];
 
-/// Errors that mean more to a list: no entry, another version, or no such processes at all.
-const OF_LISTS: &[&str] = &["not_supported", "not_found", "function_not_found"];
+/// Errors that mean more to a list: no such processes at all, no entry, another version, or more entries.
+const OF_LISTS: &[&str] = &["not_supported", "not_found", "function_not_found", "insufficient_size"];
 
 /// Numbers that no device measures: all bits set in each width, nearly so, and a little too much.
 const NUMBERS: &[u64] = &[u64::MAX, u64::MAX - 1, 101];

@@ -60,11 +60,17 @@ fn a_reloaded_driver_is_read_again_by_itself() {
         let mut source = source();
         source.sample().unwrap();
         for generation in 1..=3 {
-            stage.rewrite(&scenario("", &format!("faults: [{{reload: {generation}}}]")));
+            // Most drivers are loaded anew because they were updated.
+            let version = format!("550.163.1{generation}");
+            let reloaded = scenario("", &format!("faults: [{{reload: {generation}}}]"));
+            stage.rewrite(&reloaded.replace("550.163.01", &version));
             let error = eventually(&mut source, |sample| sample.as_ref().err().cloned());
             assert!(matches!(error, GpuError::Driver { .. }), "{error:?}");
-            assert_eq!(source.sample().unwrap().devices.len(), 5);
-            assert_eq!(source.sample().unwrap().devices.len(), 5);
+            for _ in 0..2 {
+                let sample = source.sample().unwrap();
+                assert_eq!(sample.devices.len(), 5);
+                assert_eq!(sample.driver_version.as_ref(), Some(&version));
+            }
         }
     });
 }
