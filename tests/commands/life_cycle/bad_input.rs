@@ -40,8 +40,12 @@ const REFUSED_OUTSIDE: &[(&str, i32)] = &[
     ("genv activate --eid theirs", 1),
     ("GENV_DEVICES=x genv activate --gpus 1", 2),
     ("echo gpus = -1 > genv.toml; genv activate || (rm genv.toml; exit 1)", 1),
+    ("genv attach", 3),
+    ("genv detach", 3),
+    ("genv config", 3),
     ("GENV_ENVIRONMENT_ID=nosuch genv attach --count 1", 3),
     ("GENV_ENVIRONMENT_ID=theirs genv attach --count 1", 1),
+    ("GENV_ENVIRONMENT_ID=theirs genv detach", 1),
     ("GENV_ENVIRONMENT_ID=theirs genv config gpus 1", 1),
 ];
 
