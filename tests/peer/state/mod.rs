@@ -292,7 +292,11 @@ fn activations_and_attachments_of_both_at_once_lose_nothing_and_give_no_device_t
     ended(&mut forks)?;
     drop(ours);
     peer.genv(&["envs", "ps"])?;
-    peer.our_genv(&["envs", "deactivate", "--pid", &me()])?;
+    change(&mut store, |state| {
+        for eid in eids("their-editor", 0..EDITORS) {
+            state.leave(&eid, &MemberId::Process(std::process::id()));
+        }
+    })?;
     let state = store.read()?;
     ensure!(state.environments.is_empty(), "{:?}", state.environments);
     ensure!(state.devices.iter().all(|it| it.attachments.is_empty()), "{:?}", state.devices);
