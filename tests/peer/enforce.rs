@@ -78,9 +78,7 @@ fn both_end_the_same_process_for_each_rule_and_no_other() -> Result<()> {
         let variables: Vec<_> = [("PATH", "/bin")].into_iter().chain(claim).collect();
         sleeper_of(uid, &variables)
     };
-    let stray = process(None)?;
-    let [good, elsewhere] = [process(Some("good"))?, process(Some("good"))?];
-    let [member, greedy] = [process(Some("greedy"))?, process(Some("greedy"))?];
+    let (stray, good, member) = (process(None)?, process(Some("good"))?, process(Some("greedy"))?);
     for (eid, member, index) in [("good", &good, "0"), ("greedy", &member, "2")] {
         let (pid, uid) = (member.pid().to_string(), uid.to_string());
         let identity = ["--pid", &pid, "--eid", eid, "--uid", &uid, "--username", &username];
@@ -90,6 +88,8 @@ fn both_end_the_same_process_for_each_rule_and_no_other() -> Result<()> {
         }
         peer.genv(&["devices", "attach", "--eid", eid, "--index", index])?;
     }
+    // Not older than their environments.
+    let (elsewhere, greedy) = (process(Some("good"))?, process(Some("greedy"))?);
     let all = [&stray, &good, &elsewhere, &member, &greedy];
     let uses = [(&stray, 0, 1024), (&good, 0, 5 * 1024), (&elsewhere, 1, 1024), (&greedy, 2, 5 * 1024)];
     let alive = || all.iter().map(|it| it.pid()).filter(|pid| is_alive(*pid)).collect::<BTreeSet<_>>();

@@ -242,12 +242,6 @@ impl Monitor {
         self.child.id()
     }
 
-    /// Its port on 127.0.0.1.
-    #[must_use]
-    pub const fn port(&self) -> u16 {
-        self.port
-    }
-
     /// Scrapes until `holds` is true of a scrape, which is returned.
     ///
     /// # Errors

@@ -32,12 +32,6 @@ impl StateClient {
         Ok(Self { child })
     }
 
-    /// Its pid.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Waits for what it prints: indices, or why it has none.
     ///
     /// # Errors

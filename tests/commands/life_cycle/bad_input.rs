@@ -42,6 +42,7 @@ const REFUSED_OUTSIDE: &[(&str, i32)] = &[
     ("echo gpus = -1 > genv.toml; genv activate || (rm genv.toml; exit 1)", 1),
     ("GENV_ENVIRONMENT_ID=nosuch genv attach --count 1", 3),
     ("GENV_ENVIRONMENT_ID=theirs genv attach --count 1", 1),
+    ("GENV_ENVIRONMENT_ID=theirs genv detach", 1),
     ("GENV_ENVIRONMENT_ID=theirs genv config gpus 1", 1),
 ];
 

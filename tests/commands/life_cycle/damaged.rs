@@ -202,7 +202,7 @@ fn what_is_in_the_way_of_another_file_ends_nothing() -> Result<()> {
         let machine = Machine::new()?;
         let job = machine.job()?;
         let other = if is_root() { BOB } else { machine.user };
-        let files = ["devices", "metrics", &confirmed(other)];
+        let files = ["devices", "metrics", &confirmed(machine.user), &confirmed(other)];
         for file in files {
             let path = machine.state().join(file);
             plant(&path)?;

@@ -299,10 +299,10 @@ fn who_attaches_an_environment_from_outside_passes_nobody_either() -> Result<()>
 
 /// Stops a process that asks again and again whether it is its turn, at a moment when it does not hold the state's lock:
 /// the others would give up waiting for the lock.
-fn stop_without_the_lock(account: &Account, pid: u32, way: Signal) -> Result<()> {
+fn stop_without_the_lock(account: &Account, pid: u32) -> Result<()> {
     let lock = File::open(account.state().join("genv.lock"))?;
     until("it has stopped without the lock", || {
-        signal(pid, way)?;
+        signal(pid, Signal::STOP)?;
         until("it has stopped", || Ok(std::fs::read_to_string(format!("/proc/{pid}/stat"))?.contains(") T ")))?;
         // Others hold it for a moment.
         let is_free = (0..50).any(|_| {
@@ -324,8 +324,8 @@ fn who_dies_is_interrupted_or_stops_is_passed() -> Result<()> {
     for way in [Signal::KILL, Signal::INT, Signal::STOP] {
         let account = Account::new()?;
         let (_holder, mut large, small) = queue(&account)?;
-        if way == Signal::STOP || way == Signal::TSTP {
-            stop_without_the_lock(&account, large.child.id(), way)?;
+        if way == Signal::STOP {
+            stop_without_the_lock(&account, large.child.id())?;
         } else {
             signal(large.child.id(), way)?;
         }

@@ -117,13 +117,17 @@ fn what_does_not_work_fails() -> Result<()> {
 }
 
 #[test]
-fn who_holds_the_lock_is_told() -> Result<()> {
+fn who_holds_the_lock_is_told_and_reading_needs_no_lock() -> Result<()> {
     let lab = lab()?;
     let lock = File::create(lab.state().join("genv.lock"))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     let (code, verdict, said) = found(&lab, "lock")?;
     assert_eq!((code, verdict.as_str()), (1, "fail"));
     ensure!(said.contains(&format!("process {} (", std::process::id())), "{said}");
+    for words in [&["envs"][..], &["devices"], &["free"], &["usage", "snapshot"]] {
+        let read = lab.ask(words)?;
+        ensure!(read.code == 0, "{words:?}: {}", read.stderr);
+    }
     Ok(())
 }
 

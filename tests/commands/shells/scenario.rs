@@ -1,7 +1,5 @@
 //! What a scenario is made of, and how it is run in a shell.
 
-use std::fs;
-
 use anyhow::{Context, Result, ensure};
 use genv_tests::shell::{Account, Outcome, Shell};
 
@@ -28,20 +26,17 @@ pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     /// Variables that the shell is started with.
     pub(crate) given: &'static [(&'static str, &'static str)],
-    /// Files of the home directory.
-    pub(crate) files: &'static [(&'static str, &'static str)],
     pub(crate) steps: &'static [Step],
 }
 
 /// Stands in the scenarios for what is different on each machine and in each shell.
-fn fill_in(text: &str, account: &Account, shell: Shell) -> Result<String> {
+fn fill_in(text: &str, shell: Shell) -> Result<String> {
     let installation = genv_tests::shell::installation()?;
     Ok(text
         .replace("SHIMS", &installation.join("lib/genv/shims").display().to_string())
         .replace("BIN", &installation.join("bin").display().to_string())
         .replace("SETUP", shell.setup())
-        .replace("REMOVAL", shell.removal())
-        .replace("HOME", &account.home().display().to_string()))
+        .replace("REMOVAL", shell.removal()))
 }
 
 fn line(step: &Step, shell: Shell) -> Option<String> {
@@ -55,12 +50,7 @@ fn line(step: &Step, shell: Shell) -> Option<String> {
 
 pub(crate) fn run(scenario: &Scenario, shell: Shell) -> Result<()> {
     let account = Account::new()?;
-    for (name, content) in scenario.files {
-        let file = account.home().join(name);
-        fs::create_dir_all(file.parent().context("a file lies in a folder")?)?;
-        fs::write(file, content)?;
-    }
-    let fill_in = |text: &str| fill_in(text, &account, shell);
+    let fill_in = |text: &str| fill_in(text, shell);
     let mut lines = vec![shell.setup().to_owned()];
     for step in scenario.steps {
         if let Some(line) = line(step, shell) {

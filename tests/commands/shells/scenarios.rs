@@ -10,7 +10,6 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "an environment from its beginning to its end",
         given: &[("CUDA_VISIBLE_DEVICES", ""), ("CUDA_DEVICE_ORDER", "FASTEST_FIRST")],
-        files: &[],
         steps: &[
             Run("genv activate --id one --gpus 2"),
             Has("GENV_ENVIRONMENT_ID", "one"),
@@ -35,7 +34,6 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "PATH loses what was added to it and keeps what the user added",
         given: &[],
-        files: &[],
         steps: &[
             Run("genv activate"),
             Has("PATH", "SHIMS:BIN:/usr/local/bin:/usr/bin:/bin"),
@@ -47,7 +45,6 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "a name or id of several words is one, and configuring changes the variables",
         given: &[],
-        files: &[],
         steps: &[
             Run("genv activate --id 'it;$(>executed)`>executed`&' --name \"my env\""),
             Has("GENV_ENVIRONMENT_ID", "it;$(>executed)`>executed`&"),
@@ -70,7 +67,6 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "failures keep their exit codes and change nothing",
         given: &[],
-        files: &[],
         steps: &[
             Fails("genv activate --gpus 5", 4, "this machine has 4"),
             Fails("genv activate --gpus x", 2, "x"),
@@ -87,7 +83,6 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "an environment is activated at start where that is asked for, and joined where one is active",
         given: &[],
-        files: &[],
         steps: &[
             Export("GENV_PREACTIVATE", "1"),
             Export("GENV_PREACTIVATE_PROMPT", "0"),
@@ -119,7 +114,6 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "removing genv leaves the environment",
         given: &[("CUDA_VISIBLE_DEVICES", "")],
-        files: &[],
         steps: &[
             Run("genv activate --gpus 1"),
             Run("REMOVAL"),
@@ -133,7 +127,6 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "an environment that ended elsewhere is left",
         given: &[("CUDA_VISIBLE_DEVICES", "")],
-        files: &[],
         steps: &[
             Run("genv activate --id one --gpus 1"),
             Unset("GENV_GPUS"),
@@ -147,7 +140,6 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "a name with which no program could be started is left out",
         given: &[],
-        files: &[],
         steps: &[
             Run("genv activate --id one --gpus 1"),
             Run("perl -i -pe 's/\"name\": null/\"name\": \"@{[\"x\" x 200000]}\"/' $GENV_TMPDIR/envs.json"),
@@ -162,7 +154,6 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "a name that another user wrote into the file is not executed",
         given: &[],
-        files: &[],
         steps: &[
             Run("genv activate --id one --gpus 1"),
             Run(
@@ -178,7 +169,6 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "a state of ten megabytes is named in a line, and the environment of the shell goes on",
         given: &[],
-        files: &[],
         steps: &[
             Run("genv activate --id one --gpus 1"),
             Run("perl -e 'print \"[\" x 10000000' >$GENV_TMPDIR/envs.json"),

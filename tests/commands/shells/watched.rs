@@ -123,25 +123,31 @@ fn a_prompt_reminds_once_before_the_end_of_a_lease_and_once_at_it() -> Result<()
 
 #[test]
 fn a_prompt_reports_once_that_the_variable_is_gone() -> Result<()> {
-    let account = set_up(Shell::Bash)?;
-    let (mut first, _second) = two_shells(&account, Shell::Bash)?;
-    let erase = "unset CUDA_VISIBLE_DEVICES";
-    let expected = "genv: CUDA_VISIBLE_DEVICES is not set: programs see all devices.";
-    succeed(&mut first, erase)?;
-    let shown = first.wait(&format!("{MARK}{PROMPT}"))?;
-    ensure!(shown.contains(expected), "{shown}");
-    let shown = at_next_prompt(&mut first)?;
-    ensure!(!shown.contains("genv:"), "{shown}");
-    let shown = succeed(&mut first, "genv status")?;
-    ensure!(shown.contains("Shell     has no CUDA_VISIBLE_DEVICES, and programs see all devices"), "{shown}");
-    first.wait(&format!("{MARK}{PROMPT}"))?;
-    succeed(&mut first, "genv attach --refresh")?;
-    first.wait(&format!("{MARK}{PROMPT}"))?;
-    succeed(&mut first, "env | grep '^CUDA_VISIBLE_DEVICES=0,1$'")?;
-    first.wait(&format!("{MARK}{PROMPT}"))?;
-    succeed(&mut first, erase)?;
-    let shown = first.wait(&format!("{MARK}{PROMPT}"))?;
-    ensure!(shown.contains(expected), "{shown}");
+    // The code of each shell says so itself.
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let (mut first, _second) = two_shells(&account, shell)?;
+        let erase = shell.unset("CUDA_VISIBLE_DEVICES");
+        let expected = "genv: CUDA_VISIBLE_DEVICES is not set: programs see all devices.";
+        succeed(&mut first, &erase)?;
+        let shown = first.wait(&format!("{MARK}{PROMPT}"))?;
+        ensure!(shown.contains(expected), "{shell}: {shown}");
+        let shown = at_next_prompt(&mut first)?;
+        ensure!(!shown.contains("genv:"), "{shell}: {shown}");
+        let shown = succeed(&mut first, "genv status")?;
+        ensure!(
+            shown.contains("Shell     has no CUDA_VISIBLE_DEVICES, and programs see all devices"),
+            "{shell}: {shown}"
+        );
+        first.wait(&format!("{MARK}{PROMPT}"))?;
+        succeed(&mut first, "genv attach --refresh")?;
+        first.wait(&format!("{MARK}{PROMPT}"))?;
+        succeed(&mut first, "env | grep '^CUDA_VISIBLE_DEVICES=0,1$'")?;
+        first.wait(&format!("{MARK}{PROMPT}"))?;
+        succeed(&mut first, &erase)?;
+        let shown = first.wait(&format!("{MARK}{PROMPT}"))?;
+        ensure!(shown.contains(expected), "{shell}: {shown}");
+    }
     Ok(())
 }
 

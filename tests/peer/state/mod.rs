@@ -4,6 +4,7 @@ mod jobs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
+use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,11 +14,12 @@ use anyhow::{Context, Result, ensure};
 use genv_core::model::MemoryAmount;
 use genv_core::state::allocate::{AttachRequest, Selection};
 use genv_core::state::{
-    ChangeError, Configuration, EditableState, LockError, MemberId, State, StateStore, StoreError, lock_devices,
+    ChangeError, Configuration, EditableState, LockError, MemberId, StateStore, StoreError, lock_devices,
 };
 use genv_tests::nvml_sim::Simulation;
+use genv_tests::patience::{Lines, ended};
 use genv_tests::peer::Peer;
-use genv_tests::process::wait_for_lock;
+use genv_tests::process::{Running, wait_for_lock};
 use genv_tests::state_client::StateClient;
 
 /// genv 1.4.3 on a machine with so many devices, of which it has made the state.
@@ -175,63 +177,129 @@ fn neither_changes_the_state_while_the_other_does() -> Result<()> {
 fn sh(peer: &Peer, line: &str) -> Result<Child> {
     let mut command = peer.command("sh");
     command.args(["-c", line]).stdin(Stdio::null());
-    Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
+    Ok(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?)
 }
 
-fn holders(state: &State) -> BTreeMap<u32, Vec<&str>> {
-    let devices = state.devices.iter();
-    devices
-        .map(|device| {
-            let eids = device.attachments.iter().map(|it| it.eid.as_str());
-            (device.index, eids.collect())
-        })
-        .collect()
-}
+/// Programs forked from one Python, each with an environment of its own until its input ends. Every second one asks for a part
+/// of a device.
+const FORKS: &str = r#"
+import os, sys
+import genv.sdk
+from genv.entities import Env
+
+eids = sys.argv[1:]
+for number, eid in enumerate(eids):
+    if os.fork() == 0:
+        memory = "5gi" if number % 2 else None
+        with genv.sdk.activate(eid=eid, config=Env.Config(gpu_memory=memory)):
+            genv.sdk.refresh_configuration()
+            try:
+                device, = genv.sdk.attach(gpus=1)
+            except RuntimeError:
+                device = "none"
+            os.write(1, f"{eid} {device}\n".encode())
+            sys.stdin.readline()
+        os._exit(0)
+for _ in eids:
+    os.wait()
+"#;
 
 #[test]
 fn activations_and_attachments_of_both_at_once_lose_nothing_and_give_no_device_twice() -> Result<()> {
-    const OURS: u32 = 60;
-    const THEIRS: u32 = 20;
-    const DEVICES: u32 = 50;
+    const DEVICES: u32 = 40;
+    const EDITORS: u32 = 12;
+    const FORKED: u32 = 12;
     let (_simulation, peer, mut store) = peer(DEVICES)?;
     let directory = peer.state_directory();
-    let mut theirs = Vec::new();
-    let mut ours = Vec::new();
-    for number in 0..OURS.max(THEIRS) {
-        if number < THEIRS {
-            let eid = format!("theirs-{number}");
-            let pid = me();
-            theirs.push(sh(
-                &peer,
-                &format!(
-                    "genv envs activate --eid {eid} --uid 0 --pid {pid} && genv devices attach --eid {eid} --count 1"
-                ),
-            )?);
+    let eids =
+        |way: &str, numbers: Range<u32>| -> Vec<String> { numbers.map(|number| format!("{way}-{number}")).collect() };
+    let mut python = peer.command("python3");
+    python.args(["-c", FORKS]).args(eids("their-sdk", 0..FORKED));
+    let mut forks = Running::spawn(python.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+    let mut editors = Vec::new();
+    for eid in eids("their-editor", 0..EDITORS) {
+        let pid = me();
+        let line =
+            format!("genv envs activate --eid {eid} --uid 0 --pid {pid} && genv devices attach --eid {eid} --count 1");
+        editors.push((sh(&peer, &line)?, eid));
+    }
+    // Every second one of ours asks for a part of a device, too.
+    let start = |numbers: Range<u32>| -> Result<Vec<(String, StateClient)>> {
+        let of_ours = eids("ours", numbers).into_iter().enumerate();
+        of_ours
+            .map(|(number, eid)| {
+                let memory = (number % 2 == 1).then_some("5gi");
+                let client = StateClient::start(&directory, &eid, 1, memory)?;
+                Ok((eid, client))
+            })
+            .collect()
+    };
+
+    let mut had = BTreeMap::new();
+    let lines = Lines::of(forks.stdout.take().context("no stdout")?);
+    let mut hear = |line: &str| -> Result<()> {
+        let (eid, device) = line.split_once(' ').context("no device")?;
+        if device != "none" {
+            had.insert(eid.to_owned(), device.parse::<u32>().with_context(|| line.to_owned())?);
         }
-        if number < OURS {
-            ours.push(StateClient::start(&directory, &format!("ours-{number}"), 1, None)?);
+        Ok(())
+    };
+    // Python takes its time to start. From now on all attach devices at the same time, and there are enough for most.
+    hear(&lines.next_line()?)?;
+    let mut ours = start(0..20)?;
+    for _ in 1..FORKED {
+        hear(&lines.next_line()?)?;
+    }
+    for (child, eid) in editors {
+        let output = child.wait_with_output()?;
+        match output.status.code() {
+            Some(0) => hear(&format!("{eid} {}", String::from_utf8(output.stdout)?.trim()))?,
+            code => ensure!(code == Some(1), "{eid}: {code:?}"),
         }
     }
-    let mut had = BTreeSet::new();
-    for client in &mut ours {
+    // These ask for more devices than are left.
+    ours.extend(start(20..60)?);
+    for (eid, client) in &mut ours {
         let answer = client.answer()?;
         if !answer.starts_with("no: ") {
-            ensure!(had.insert(answer.parse::<u32>()?), "device {answer} was given twice");
+            hear(&format!("{eid} {answer}"))?;
         }
     }
-    for mut child in theirs {
-        child.wait()?;
-    }
+
     let state = store.read()?;
-    let of_theirs = |eid: &&str| eid.starts_with("theirs");
-    let environments = state.environments.iter().map(|it| it.eid.as_str());
-    ensure!(environments.filter(of_theirs).count() == THEIRS as usize);
-    // Of ours, those that got no device are gone as a whole.
-    ensure!(state.environments.len() == THEIRS as usize + had.len());
-    for (index, eids) in holders(&state) {
-        ensure!(eids.len() == 1, "device {index} is held by {eids:?}");
-        ensure!(had.contains(&index) == eids[0].starts_with("ours"), "{index}: {eids:?}");
+    let mut attached = BTreeMap::new();
+    for device in &state.devices {
+        let total = device.total_memory.context("no total")?.bytes();
+        let claims = device.attachments.iter().map(|it| it.gpu_memory.map_or(total, MemoryAmount::bytes));
+        ensure!((1..=total).contains(&claims.sum::<u64>()), "unused, or given to too many: {device:?}");
+        for attachment in &device.attachments {
+            let twice = attached.insert(attachment.eid.clone(), device.index);
+            ensure!(twice.is_none(), "{} asked for one device and has two", attachment.eid);
+        }
     }
+    ensure!(attached == had, "{attached:?} and not {had:?}");
+    for way in ["ours", "their-editor", "their-sdk"] {
+        ensure!(had.keys().any(|eid| eid.starts_with(way)), "{way} has no device");
+    }
+    // Of ours, those that got no device are gone as a whole.
+    let environments: BTreeSet<&String> = state.environments.iter().map(|it| &it.eid).collect();
+    let theirs = [eids("their-sdk", 0..FORKED), eids("their-editor", 0..EDITORS)].concat();
+    let expected: BTreeSet<&String> = had.keys().chain(&theirs).collect();
+    ensure!(environments == expected, "{environments:?} and not {expected:?}");
+
+    // Some leave, others are killed, and each program ends what the other made.
+    drop(forks.stdin.take());
+    ended(&mut forks)?;
+    drop(ours);
+    peer.genv(&["envs", "ps"])?;
+    change(&mut store, |state| {
+        for eid in eids("their-editor", 0..EDITORS) {
+            state.leave(&eid, &MemberId::Process(std::process::id()));
+        }
+    })?;
+    let state = store.read()?;
+    ensure!(state.environments.is_empty(), "{:?}", state.environments);
+    ensure!(state.devices.iter().all(|it| it.attachments.is_empty()), "{:?}", state.devices);
     Ok(())
 }
 
