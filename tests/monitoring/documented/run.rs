@@ -17,7 +17,7 @@ use rustix::process::Signal;
 const COMMANDS: [&str; 3] = ["scripts/run", "scripts/test", "scripts/package"];
 
 /// What cargo is asked to build. It takes minutes; the same program is built already, without optimization.
-const BUILD: &str = "build --release --locked --package genv-exporter --manifest-path";
+const BUILD: &str = "build --profile first --locked --package genv-exporter --manifest-path";
 
 #[test]
 fn every_command_for_the_source_folder_is_run() -> Result<()> {
@@ -35,8 +35,8 @@ fn scripts_run_builds_the_exporter_and_serves() -> Result<()> {
     let port = free_port()?;
     let folder = tempfile::tempdir()?;
     let asked = folder.path().join("asked");
-    fs::create_dir_all(folder.path().join("release"))?;
-    symlink(program("genv-exporter")?, folder.path().join("release/genv-exporter"))?;
+    fs::create_dir_all(folder.path().join("first"))?;
+    symlink(program("genv-exporter")?, folder.path().join("first/genv-exporter"))?;
     let cargo = format!("#!/bin/sh\necho \"$@\" >{}\n", asked.display());
     write_script(&folder.path().join("cargo"), &cargo)?;
     let path = std::env::var("PATH").context("no PATH")?;
