@@ -270,13 +270,8 @@ mod tests {
         EnvironmentState {
             eid: "7".to_owned(),
             uid,
-            username: None,
-            created_timestamp_seconds: None,
-            name: None,
-            gpus: None,
-            gpu_memory: None,
-            pids: Vec::new(),
             kernel_ids: kernels.iter().map(|id| (*id).to_owned()).collect(),
+            ..EnvironmentState::default()
         }
     }
 

@@ -24,11 +24,9 @@ fn environment(eid: &str, created: i64) -> EnvironmentState {
         uid: 0,
         username: Some("root".to_owned()),
         created_timestamp_seconds: Some(created as f64),
-        name: None,
         gpus: Some(1),
-        gpu_memory: None,
         pids: vec![eid.parse().unwrap()],
-        kernel_ids: Vec::new(),
+        ..EnvironmentState::default()
     }
 }
 
@@ -108,17 +106,7 @@ fn older_attachments_are_bare_eids_without_times_or_one_in_the_device() {
 #[test]
 fn an_environment_needs_only_an_eid_and_a_user() {
     let read = envs(&json!({"envs": {"7": {"uid": 1000, "new_key": [1]}}, "version": 9}));
-    let expected = EnvironmentState {
-        eid: "7".to_owned(),
-        uid: 1000,
-        username: None,
-        created_timestamp_seconds: None,
-        name: None,
-        gpus: None,
-        gpu_memory: None,
-        pids: Vec::new(),
-        kernel_ids: Vec::new(),
-    };
+    let expected = EnvironmentState { eid: "7".to_owned(), uid: 1000, ..EnvironmentState::default() };
     assert_eq!(read.entries, [expected]);
     assert_eq!((read.incomplete, read.warnings), (false, Vec::new()));
 }
