@@ -66,15 +66,6 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
         assert_eq!(read.entries, expected, "{version}");
         assert_eq!(read.warnings, Vec::<String>::new());
     }
-    let read = environments(&fixture("1.4.3", "envs.json"), &ReadContext::of_text(&TimeZone::UTC)).unwrap();
-    let mut one = environment("12496", at("11:40:56"));
-    one.name = Some("x".to_owned());
-    one.gpu_memory = four;
-    one.gpus = Some(2);
-    assert_eq!(read.entries, [one]);
-    let read = devices(&fixture("1.4.3", "devices.json"), &ReadContext::of_text(&TimeZone::UTC)).unwrap();
-    let both = || vec![attached("12496", four, at("11:41:00"))];
-    assert_eq!(read.entries, [device(0, both()), device(1, both())]);
 }
 
 #[test]
