@@ -143,22 +143,6 @@ fn a_hung_user_database_leaves_devices_and_their_memory_visible() {
     until(&mut stream, all_well);
 }
 
-#[test]
-fn a_hung_state_keeps_its_environments_until_they_are_too_old_and_makes_no_process_outside() {
-    let moods = Moods::default();
-    let mut stream = start(&moods);
-    until(&mut stream, all_well);
-    moods.state.hang();
-    let publication =
-        until(&mut stream, |snapshot| snapshot.environments.is_empty() && status(snapshot, "gpu").success);
-    let snapshot = first(&publication);
-    assert!(device(snapshot, 0).up && device(snapshot, 0).attachments.is_empty());
-    assert!(!status(snapshot, "state").success && !status(snapshot, "state").current);
-    assert_eq!(snapshot.processes[0].attribution.state(), "unknown");
-    moods.state.recover();
-    until(&mut stream, all_well);
-}
-
 /// A process that was started in an environment which is as old as itself makes a credible claim.
 #[test]
 fn the_state_is_read_after_the_devices_and_processes_after_both() {

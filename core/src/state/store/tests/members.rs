@@ -292,19 +292,6 @@ fn a_waiting_process_leaves_the_queue_when_it_ends() {
 }
 
 #[test]
-fn a_process_with_the_pid_of_a_waiting_one_gets_a_place_of_its_own() {
-    let mut lab = lab();
-    lab.processes.start(1, 100);
-    lab.processes.start(2, 100);
-    lab.enqueue(1);
-    // It ended unnoticed, and another process gets its pid.
-    lab.processes.start(1, 200);
-    assert_eq!(lab.enqueue(1), 0);
-    assert_eq!(lab.enqueue(2), 1);
-    assert_eq!(lab.enqueue(1), 0);
-}
-
-#[test]
 fn a_waiting_process_that_cannot_act_loses_its_place() {
     let mut lab = lab();
     for pid in 1..=2 {
