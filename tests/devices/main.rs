@@ -2,5 +2,4 @@
 
 mod attribution;
 mod faults;
-mod nvidia_smi;
 mod nvml_source;
