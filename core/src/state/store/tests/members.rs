@@ -235,19 +235,6 @@ fn a_process_that_joins_with_the_pid_of_an_ended_member_is_a_new_member() {
 }
 
 #[test]
-fn no_member_survives_a_reboot() {
-    let mut lab = lab();
-    lab.processes.start(7, 100);
-    lab.activate("e", 7);
-    let boot_id = crate::state::members::boot_id();
-    lab.edit("genv-members.json", |content| content.replace(&boot_id, "another"));
-    lab.written_at(1_000);
-    lab.processes.start(7, LATER_TICKS);
-    assert_eq!(lab.exported(), []);
-    assert_eq!(lab.pids(), []);
-}
-
-#[test]
 fn a_hidden_member_stays() {
     let mut lab = lab();
     lab.processes.start(7, 100);
