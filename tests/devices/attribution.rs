@@ -68,26 +68,6 @@ fn claiming(eid: &str) -> Sleeper {
 }
 
 #[test]
-fn a_credible_claim_puts_a_process_into_its_environment() {
-    let member = sleeper("A", "1");
-    let mut machine = Machine::new(&[member.pid()]);
-    assert_eq!(machine.answer(claiming(EID).pid()), format!("in {EID}"));
-    assert_eq!(machine.answer(claiming("nosuch").pid()), "outside no_such_environment");
-    assert_eq!(machine.answer(claiming("").pid()), "outside no_such_environment");
-}
-
-#[test]
-fn silence_is_outside_and_a_lack_of_evidence_is_unknown() {
-    let mut machine = Machine::new(&[]);
-    let silent = sleeper("A", "1");
-    assert_eq!(machine.answer(silent.pid()), "outside no_claim");
-
-    let mut command = Command::new("/bin/sleep");
-    let empty = Sleeper::spawn(command.env_clear().arg("1000000")).unwrap();
-    assert_eq!(machine.answer(empty.pid()), "unknown environ_empty");
-}
-
-#[test]
 fn a_title_written_over_the_environ_makes_a_process_unknown() {
     let title = r#"$| = 1; $0 = "ray::IDLE" x 1000; print "titled\n"; <STDIN>"#;
     let mut command = Command::new("perl");
