@@ -68,21 +68,15 @@ fn warnings_of_both_files_name_file_and_entry() {
 }
 
 #[test]
-fn a_missing_directory_is_an_empty_state_and_is_not_created() {
+fn a_missing_directory_is_an_empty_state_and_an_empty_one_an_installation() {
     let parent = TempDir::new().unwrap();
     let path = parent.path().join("genv");
-    let state = StateDirectory::new(&path).search_path("/nonexistent").read().unwrap();
-    assert_eq!(state, State::default());
+    let read = || StateDirectory::new(&path).search_path("/nonexistent").read().unwrap();
+    assert_eq!(read(), State::default());
     assert!(!path.exists());
-}
-
-#[test]
-fn an_empty_directory_is_an_installation_without_environments() {
-    let directory = TempDir::new().unwrap();
-    let state = StateDirectory::new(directory.path()).read().unwrap();
-    let expected = State { installed: true, ..State::default() };
-    assert_eq!(state, expected);
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    fs::create_dir(&path).unwrap();
+    assert_eq!(read(), State { installed: true, ..State::default() });
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
 }
 
 #[test]
