@@ -267,8 +267,11 @@ fn a_hung_host_hides_no_other() {
     let hosts = vec![host("hung", &hung), host("well", &well)];
     let mut stream = spawn(hosts, options()).unwrap();
     let given_up = Instant::now() + PATIENCE;
+    let mut last = 0;
     loop {
         let publication = stream.next_blocking().unwrap();
+        assert!(publication.sequence > last);
+        last = publication.sequence;
         let [first, second] = &publication.hosts[..] else { panic!("{publication:?}") };
         assert!(first.up && first.hostname == "hung");
         let second = second.snapshot.as_ref().unwrap();
