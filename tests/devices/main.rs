@@ -2,4 +2,5 @@
 
 mod attribution;
 mod faults;
+mod nvidia_smi;
 mod nvml_source;
