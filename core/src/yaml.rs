@@ -164,40 +164,37 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_refused_with_its_place() {
-        insta::assert_snapshot!(refused("enabled: true\nuser: [a]\n"), @r"
+    fn a_mistake_is_refused_with_its_place() {
+        let all = [
+            "enabled: true\nuser: [a]\n",
+            "enabled: yes\n",
+            "enabled: true\nusers:\n  - a\n  - {b: c}\n",
+            "enabled: [true\nusers: x\n",
+            "enabled: true\nenabled: false\n",
+            "",
+        ]
+        .map(refused);
+        insta::assert_snapshot!(all.join("\n"), @r"
         config.yml:2:1: unknown field `user`, expected one of enabled, users
          1 | enabled: true
          2 | user: [a]
            | ^
-        ");
-    }
-
-    #[test]
-    fn only_true_and_false_are_booleans() {
-        insta::assert_snapshot!(refused("enabled: yes\n"), @r"
         config.yml:1:10: invalid boolean (true or false expected)
          1 | enabled: yes
            |          ^
-        ");
-    }
-
-    #[test]
-    fn a_wrong_type_is_refused_with_its_place() {
-        insta::assert_snapshot!(refused("enabled: true\nusers:\n  - a\n  - {b: c}\n"), @r"
         config.yml:4:5: expected string scalar
          3 |   - a
          4 |   - {b: c}
            |     ^
-        ");
-    }
-
-    #[test]
-    fn invalid_yaml_is_refused_with_its_place() {
-        insta::assert_snapshot!(refused("enabled: [true\nusers: x\n"), @r"
         config.yml:1:10: expected string scalar
          1 | enabled: [true
            |          ^
+        config.yml:2:1: duplicate mapping key: enabled not allowed here
+         1 | enabled: true
+         2 | enabled: false
+           | ^
+        config.yml:1:1: unexpected end of file
+           | ^
         ");
     }
 
@@ -213,24 +210,6 @@ mod tests {
             let controls = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
             assert!(!message.contains(controls), "{message:?}");
         }
-    }
-
-    #[test]
-    fn a_key_given_twice_is_refused() {
-        insta::assert_snapshot!(refused("enabled: true\nenabled: false\n"), @r"
-        config.yml:2:1: duplicate mapping key: enabled not allowed here
-         1 | enabled: true
-         2 | enabled: false
-           | ^
-        ");
-    }
-
-    #[test]
-    fn an_empty_file_is_refused_with_its_place() {
-        insta::assert_snapshot!(refused(""), @r"
-        config.yml:1:1: unexpected end of file
-           | ^
-        ");
     }
 
     #[test]

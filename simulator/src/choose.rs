@@ -282,16 +282,6 @@ mod tests {
     }
 
     #[test]
-    fn without_scenario_and_number_auto_asks_nvml() {
-        let options =
-            SourceOptions { nvml_library: Some("/nonexistent/libnvidia-ml.so.1".into()), ..SourceOptions::default() };
-        let mut hosts = options.open().unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(hosts.len(), 1);
-        let error = hosts[0].gpu.sample().unwrap_err();
-        assert!(error.to_string().contains("/nonexistent/libnvidia-ml.so.1"), "{error}");
-    }
-
-    #[test]
     fn a_scenario_that_cannot_be_used_says_so() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lab.yaml");

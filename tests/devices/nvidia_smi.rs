@@ -73,37 +73,19 @@ fn without_time(table: &str) -> &str {
 }
 
 #[test]
-fn every_generation_prints_the_recorded_table() {
+fn every_generation_prints_what_was_recorded() {
+    let devices = "--query-gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,temperature.gpu";
     for generation in GENERATIONS {
-        let table = print(generation, &recorded_machine(generation), &["-i", "0,1"]);
+        let machine = recorded_machine(generation);
+        for (name, arguments) in [
+            ("list", &["-L"][..]),
+            ("query-gpu", &["-i", "0,1", devices, "--format=csv"]),
+            ("query-compute-apps", &["-i", "0,1", PROCESS_COLUMNS, "--format=csv"]),
+        ] {
+            assert_eq!(print(generation, &machine, arguments), recording(generation, name), "{generation}: {name}");
+        }
+        let table = print(generation, &machine, &["-i", "0,1"]);
         assert_eq!(without_time(&table), without_time(&recording(generation, "table")), "{generation}");
-    }
-}
-
-#[test]
-fn every_generation_lists_the_recorded_devices() {
-    for generation in GENERATIONS {
-        let devices = print(generation, &recorded_machine(generation), &["-L"]);
-        assert_eq!(devices, recording(generation, "list"), "{generation}");
-    }
-}
-
-#[test]
-fn every_generation_answers_the_recorded_device_query() {
-    let columns = "--query-gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,temperature.gpu";
-    for generation in GENERATIONS {
-        let arguments = ["-i", "0,1", columns, "--format=csv"];
-        let rows = print(generation, &recorded_machine(generation), &arguments);
-        assert_eq!(rows, recording(generation, "query-gpu"), "{generation}");
-    }
-}
-
-#[test]
-fn every_generation_answers_the_recorded_process_query() {
-    for generation in GENERATIONS {
-        let arguments = ["-i", "0,1", PROCESS_COLUMNS, "--format=csv"];
-        let rows = print(generation, &recorded_machine(generation), &arguments);
-        assert_eq!(rows, recording(generation, "query-compute-apps"), "{generation}");
     }
 }
 
@@ -137,9 +119,11 @@ hosts:
 ";
 
 #[test]
-fn mig_devices_are_listed_under_their_gpu() {
+fn mig_devices_processes_and_what_a_product_lacks_are_told() {
     for generation in GENERATIONS {
-        let devices = print(generation, &Simulation::new(MIXED), &["-L"]);
+        let machine = Simulation::new(MIXED);
+        insta::assert_snapshot!(format!("table_{generation}"), without_time(&print(generation, &machine, &[])));
+        let devices = print(generation, &machine, &["-L"]);
         let mig: Vec<_> = devices.lines().filter(|line| line.starts_with("  MIG")).collect();
         assert_eq!(
             mig,
@@ -149,21 +133,7 @@ fn mig_devices_are_listed_under_their_gpu() {
             ],
             "{generation}"
         );
-    }
-}
-
-#[test]
-fn the_table_shows_mig_devices_processes_and_what_a_product_lacks() {
-    for generation in GENERATIONS {
-        let table = print(generation, &Simulation::new(MIXED), &[]);
-        insta::assert_snapshot!(format!("table_{generation}"), without_time(&table));
-    }
-}
-
-#[test]
-fn a_process_query_tells_of_each_use_of_a_device() {
-    for generation in GENERATIONS {
-        let rows = print(generation, &Simulation::new(MIXED), &[PROCESS_COLUMNS, "--format=csv,noheader"]);
+        let rows = print(generation, &machine, &[PROCESS_COLUMNS, "--format=csv,noheader"]);
         for row in ["77, train.py, 3072 MiB", "77, train.py, 4096 MiB"] {
             assert!(rows.contains(row), "{generation}: {rows}");
         }

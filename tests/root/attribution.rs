@@ -56,17 +56,8 @@ fn facts(reader: &mut ProcReader, pid: u32) -> ProcessFacts {
 }
 
 fn state(member: u32) -> State {
-    let environment = EnvironmentState {
-        eid: "E".to_owned(),
-        uid: STRANGER,
-        username: None,
-        created_timestamp_seconds: None,
-        name: None,
-        gpus: None,
-        gpu_memory: None,
-        pids: vec![member],
-        kernel_ids: Vec::new(),
-    };
+    let environment =
+        EnvironmentState { eid: "E".to_owned(), uid: STRANGER, pids: vec![member], ..EnvironmentState::default() };
     State { installed: true, environments: vec![environment], ..State::default() }
 }
 

@@ -68,17 +68,7 @@ const BROKEN: u32 = 77;
 const WRITTEN_SECONDS: f64 = 10_000.0;
 
 fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {
-    EnvironmentState {
-        eid: eid.to_owned(),
-        uid,
-        username: None,
-        created_timestamp_seconds: None,
-        name: None,
-        gpus: None,
-        gpu_memory: None,
-        pids: pids.to_vec(),
-        kernel_ids: Vec::new(),
-    }
+    EnvironmentState { eid: eid.to_owned(), uid, pids: pids.to_vec(), ..EnvironmentState::default() }
 }
 
 /// The users of the world's processes; `None` where that cannot be read.

@@ -128,13 +128,9 @@ mod tests {
         let environment = EnvironmentState {
             eid: "e".to_owned(),
             uid: 1,
-            username: None,
             created_timestamp_seconds: Some(5.0),
-            name: None,
-            gpus: None,
-            gpu_memory: None,
             pids: vec![7],
-            kernel_ids: Vec::new(),
+            ..EnvironmentState::default()
         };
         let attachment = AttachmentState { eid: "e".to_owned(), gpu_memory: None, attached_timestamp_seconds: None };
         let held = DeviceState { attachments: vec![attachment], ..DeviceState::default() };

@@ -51,15 +51,6 @@ pub struct Environment {
     pub confirmed: Vec<Confirmed>,
 }
 
-impl Environment {
-    /// Whether all living processes of its record run as other users, and it has no kernel: there is no evidence that
-    /// its user uses the environment.
-    #[must_use]
-    pub fn lists_only_others(&self) -> bool {
-        self.foreign_members > 0 && self.members.is_empty() && self.kernel_ids.is_empty()
-    }
-}
-
 /// A process that keeps an environment alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -303,13 +303,8 @@ mod tests {
         let environment = EnvironmentState {
             eid: "e1".to_owned(),
             uid: geteuid().as_raw(),
-            username: None,
-            created_timestamp_seconds: None,
-            name: None,
-            gpus: None,
-            gpu_memory: None,
             pids: vec![u32::MAX],
-            kernel_ids: Vec::new(),
+            ..EnvironmentState::default()
         };
         let named = Claim::Named("e1".to_owned());
         let unreadable = Claim::Missing(MissingEvidence::EnvironUnreadable);

@@ -270,18 +270,14 @@ mod tests {
         EnvironmentState {
             eid: "7".to_owned(),
             uid,
-            username: None,
-            created_timestamp_seconds: None,
-            name: None,
-            gpus: None,
-            gpu_memory: None,
-            pids: Vec::new(),
             kernel_ids: kernels.iter().map(|id| (*id).to_owned()).collect(),
+            ..EnvironmentState::default()
         }
     }
 
     #[test]
     fn a_kernel_that_never_was_lives_for_as_long_as_its_start_takes() {
+        const NO_ACCOUNT: u32 = 3_999_999_999;
         let uid = rustix::process::geteuid().as_raw();
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join(".local/share/jupyter/runtime");
@@ -290,12 +286,14 @@ mod tests {
             let created = age_seconds.map(|age| (now - Duration::from_secs(age)).as_secs_f64());
             let environment = EnvironmentState { created_timestamp_seconds: created, ..environment(of, &["a"]) };
             let folder = folder.clone();
-            let mut kernels = Kernels::new(move |_| Some(folder.clone())).limiting_starts();
+            let mut kernels = Kernels::new(move |uid| (uid != NO_ACCOUNT).then(|| folder.clone())).limiting_starts();
             !kernels.ended(&[environment]).is_empty()
         };
-        until(|| ended(Some(120), uid));
-        until(|| ended(None, uid));
-        assert!(!ended(Some(0), uid));
+        for user in [uid, NO_ACCOUNT] {
+            until(|| ended(Some(120), user));
+            until(|| ended(None, user));
+            assert!(!ended(Some(0), user));
+        }
         // Of another user what is not seen may be there.
         assert!(!ended(Some(120), uid + 1));
     }
@@ -327,21 +325,6 @@ mod tests {
         assert_eq!(of(2), ["", "../x"]);
         assert_eq!(of(3), ["", "../x"]);
         assert_eq!(of(4), Vec::<&str>::new());
-    }
-
-    #[test]
-    fn a_kernel_of_a_user_without_an_account_lives_for_as_long_as_its_start_takes() {
-        const NO_ACCOUNT: u32 = 3_999_999_999;
-        let ended = |created: Option<f64>| {
-            let environment =
-                EnvironmentState { created_timestamp_seconds: created, ..environment(NO_ACCOUNT, &["a"]) };
-            let mut kernels = Kernels::new(|_| None).limiting_starts();
-            !kernels.ended(&[environment]).is_empty()
-        };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        until(|| ended(None));
-        until(|| ended(Some(now.as_secs_f64() - 120.0)));
-        assert!(!ended(Some(now.as_secs_f64())));
     }
 
     #[test]

@@ -180,7 +180,7 @@ fn all_attached(devices: &[DeviceState]) -> HashMap<&str, Vec<u32>> {
 }
 
 /// One environment of the state files.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct EnvironmentState {
     /// Environment id.
     pub eid: String,

@@ -52,11 +52,8 @@ pub(super) fn find(state: &State, table: &ProcessTable, processes: &mut dyn Proc
             uid,
             username: Some(username).filter(|name| *name != format!("uid:{uid}")),
             created_timestamp_seconds: created,
-            name: None,
-            gpus: None,
-            gpu_memory: None,
             pids: pids.collect(),
-            kernel_ids: Vec::new(),
+            ..EnvironmentState::default()
         };
         if let Some(known) = known.filter(|known| known.is_of(&environment)) {
             environment.name.clone_from(&known.environment.name);

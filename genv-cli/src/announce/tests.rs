@@ -86,13 +86,9 @@ fn remaining_members_are_named_or_counted() {
     let environment = |pids: &[u32], kernels: &[&str]| EnvironmentState {
         eid: "e1".to_owned(),
         uid: 0,
-        username: None,
-        created_timestamp_seconds: None,
-        name: None,
-        gpus: None,
-        gpu_memory: None,
         pids: pids.to_vec(),
         kernel_ids: kernels.iter().map(|it| (*it).to_owned()).collect(),
+        ..EnvironmentState::default()
     };
     for (environment, expected) in [
         (environment(&[], &[]), ""),

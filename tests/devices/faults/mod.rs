@@ -6,7 +6,6 @@ mod matrix;
 mod moved;
 mod readings;
 mod wrong_answers;
-mod xid;
 
 use anyhow::Result;
 use genv_tests::exporter::{Exporter, Setup};

@@ -73,11 +73,8 @@ fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {
         uid,
         username: Some("the name in the file".to_owned()),
         created_timestamp_seconds: Some(1_000.0),
-        name: None,
-        gpus: None,
-        gpu_memory: None,
         pids: pids.to_vec(),
-        kernel_ids: Vec::new(),
+        ..EnvironmentState::default()
     }
 }
 
@@ -97,20 +94,7 @@ fn attached(index: u32, attachments: &[(&str, Option<u64>)]) -> DeviceState {
 }
 
 fn state(environments: Vec<EnvironmentState>, devices: Vec<DeviceState>) -> State {
-    State {
-        installed: true,
-        written_timestamp_seconds: Some(2_000.0),
-        environments,
-        devices,
-        recorded: Default::default(),
-        queue: Vec::new(),
-        refused_requests: 0,
-        kernels_not_found: Default::default(),
-        incomplete: false,
-        left_out: Default::default(),
-        leases: Default::default(),
-        warnings: Vec::new(),
-    }
+    State { installed: true, written_timestamp_seconds: Some(2_000.0), environments, devices, ..State::default() }
 }
 
 /// Adds a process, a child of `init`, to a table.

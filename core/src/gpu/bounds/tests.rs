@@ -315,14 +315,9 @@ fn another_device_at_the_index_is_judged_by_itself() {
 fn processes_hold_no_more_memory_than_their_device_uses() {
     const GIB: u64 = 1 << 30;
     let on_device = |amounts: &[u64], used_bytes: u64| {
-        let processes = amounts.iter().map(|gibibytes| GpuProcess {
-            pid: 7,
-            process_type: ProcessType::Compute,
-            memory_used_bytes: Some(gibibytes * GIB),
-            utilization_ratio: Some(0.5),
-        });
-        let device = DeviceSample { processes: Some(processes.collect()), ..device(memory(80 * GIB, used_bytes, GIB)) };
-        let (device, distrusted) = apply(&mut Bounds::default(), device, 0.0);
+        let processes: Vec<GpuProcess> = amounts.iter().map(|gibibytes| process(7, gibibytes * GIB, 0.5)).collect();
+        let of_memory = memory(80 * GIB, used_bytes, GIB);
+        let (device, distrusted) = with_processes(&mut Bounds::default(), of_memory, &processes);
         let kept = device.processes.map(|processes| {
             let kept = processes.iter().filter(|it| it.memory_used_bytes.is_some());
             (processes.len(), kept.count())

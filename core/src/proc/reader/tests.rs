@@ -204,11 +204,9 @@ fn damaged_files_make_a_process_unreadable_or_its_user_unknown() {
 #[test]
 fn ancestors_are_followed_once_to_the_root() {
     let proc = FakeProc::new();
-    proc.process(10, 0, "");
-    proc.process(20, 10, "");
-    proc.process(30, 20, "");
-    proc.process(31, 20, "");
-    proc.process(40, 10, "");
+    for (pid, parent) in [(10, 0), (20, 10), (30, 20), (31, 20), (40, 10)] {
+        proc.process(pid, parent, "");
+    }
     let table = proc.read(&[31, 30], &[40, 41]);
     assert_eq!(pids(&table.processes), [30, 31]);
     assert_eq!(pids(&table.lineage), [10, 20, 30, 31, 40]);
@@ -217,21 +215,13 @@ fn ancestors_are_followed_once_to_the_root() {
 }
 
 #[test]
-fn a_member_among_the_ancestors_does_not_cut_their_chain() {
+fn the_chain_of_parents_passes_members_and_ends_in_a_loop_or_at_a_missing_parent() {
     let proc = FakeProc::new();
-    proc.process(10, 0, "");
-    proc.process(20, 10, "");
-    proc.process(30, 20, "");
+    for (pid, parent) in [(10, 0), (20, 10), (30, 20), (130, 120), (120, 130), (150, 140)] {
+        proc.process(pid, parent, "");
+    }
     assert_eq!(pids(&proc.read(&[30], &[20]).lineage), [10, 20, 30]);
-}
-
-#[test]
-fn parents_in_a_loop_or_missing_end_the_walk() {
-    let proc = FakeProc::new();
-    proc.process(30, 20, "");
-    proc.process(20, 30, "");
-    proc.process(50, 40, "");
-    assert_eq!(pids(&proc.read(&[20, 50], &[]).lineage), [20, 30, 50]);
+    assert_eq!(pids(&proc.read(&[120, 150], &[]).lineage), [120, 130, 150]);
 }
 
 #[test]

@@ -9,13 +9,9 @@ fn environment(eid: &str, pids: &[u32], memory: Option<u64>) -> EnvironmentState
     EnvironmentState {
         eid: eid.to_owned(),
         uid: 1000,
-        username: None,
-        created_timestamp_seconds: None,
-        name: None,
-        gpus: None,
         gpu_memory: memory.map(MemoryAmount::from_bytes),
         pids: pids.to_vec(),
-        kernel_ids: Vec::new(),
+        ..EnvironmentState::default()
     }
 }
 

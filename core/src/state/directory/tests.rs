@@ -46,6 +46,9 @@ fn both_files_make_one_state() {
     assert_eq!(eids(&state), ["7", "8"]);
     assert_eq!(state.devices[0].attachments[0].eid, "7");
     assert_eq!(state.warnings, Vec::<String>::new());
+    // A read changes nothing.
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    assert_eq!(fs::read_to_string(directory.path().join("envs.json")).unwrap(), ENVS);
 }
 
 #[test]
@@ -65,21 +68,15 @@ fn warnings_of_both_files_name_file_and_entry() {
 }
 
 #[test]
-fn a_missing_directory_is_an_empty_state_and_is_not_created() {
+fn a_missing_directory_is_an_empty_state_and_an_empty_one_an_installation() {
     let parent = TempDir::new().unwrap();
     let path = parent.path().join("genv");
-    let state = StateDirectory::new(&path).search_path("/nonexistent").read().unwrap();
-    assert_eq!(state, State::default());
+    let read = || StateDirectory::new(&path).search_path("/nonexistent").read().unwrap();
+    assert_eq!(read(), State::default());
     assert!(!path.exists());
-}
-
-#[test]
-fn an_empty_directory_is_an_installation_without_environments() {
-    let directory = TempDir::new().unwrap();
-    let state = StateDirectory::new(directory.path()).read().unwrap();
-    let expected = State { installed: true, ..State::default() };
-    assert_eq!(state, expected);
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    fs::create_dir(&path).unwrap();
+    assert_eq!(read(), State { installed: true, ..State::default() });
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
 }
 
 #[test]
@@ -245,19 +242,4 @@ fn an_unusable_directory_is_an_error_with_a_remedy() {
         file::remedy(Errno::ACCESS),
         "let everybody read it, as genv does (directory 0777, files 0666), or run as a user who may"
     );
-}
-
-#[test]
-fn reading_changes_nothing() {
-    let directory = directory();
-    let listing = || {
-        let mut names: Vec<_> =
-            fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        names.sort();
-        names
-    };
-    let before = listing();
-    StateDirectory::new(directory.path()).read().unwrap();
-    assert_eq!(listing(), before);
-    assert_eq!(fs::read_to_string(directory.path().join("envs.json")).unwrap(), ENVS);
 }

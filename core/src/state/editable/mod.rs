@@ -130,11 +130,7 @@ impl EditableState {
                     uid,
                     username: username.map(str::to_owned),
                     created_timestamp_seconds: Some(self.now_seconds),
-                    name: None,
-                    gpus: None,
-                    gpu_memory: None,
-                    pids: Vec::new(),
-                    kernel_ids: Vec::new(),
+                    ..EnvironmentState::default()
                 };
                 self.environments.push(environment);
                 // The lease of an ended environment with the same id.

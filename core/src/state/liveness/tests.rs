@@ -139,13 +139,9 @@ fn a_member_lives_unless_it_is_known_to_have_ended() {
     let environment = EnvironmentState {
         eid: EID.to_owned(),
         uid: ALICE,
-        username: None,
         created_timestamp_seconds: Some(seconds(CREATED)),
-        name: None,
-        gpus: None,
-        gpu_memory: None,
         pids: vec![PID],
-        kernel_ids: Vec::new(),
+        ..EnvironmentState::default()
     };
     let successor = process(MACHINE, 1500);
     let elder = |namespace| process(namespace, 800);

@@ -62,7 +62,7 @@ fn environments_of_the_demo_come_and_go_within_ten_minutes() {
 }
 
 #[test]
-fn one_environment_of_the_demo_is_over_its_memory() {
+fn one_environment_of_the_demo_is_over_its_memory_and_one_device_throttled_when_it_is_hot() {
     let scenario = demo();
     let host = scenario.hosts[0].at(at(f64::from(MORNING_SECONDS)));
     let environments = host.environments().unwrap();
@@ -70,11 +70,8 @@ fn one_environment_of_the_demo_is_over_its_memory() {
     let device = host.device(over.devices[0]).unwrap();
     let held = device.processes().find(|it| it.pid == 34001).unwrap();
     assert!(held.memory_used_bytes > over.gpu_memory_bytes.unwrap());
-}
-
-#[test]
-fn one_device_of_the_demo_is_throttled_when_it_is_hot() {
-    let throttled = ten_minutes(&demo().hosts[1], 0, |device| device.throttle_reasons & !ThrottleReason::IDLE_BIT != 0);
+    let throttled = |device: Measured| device.throttle_reasons & !ThrottleReason::IDLE_BIT != 0;
+    let throttled = ten_minutes(&scenario.hosts[1], 0, throttled);
     assert!(throttled.contains(&true) && throttled.contains(&false));
 }
 

@@ -3,11 +3,11 @@
 use std::sync::mpsc::channel;
 use std::thread;
 
-use genv_core::gpu::DeviceSample;
-use genv_core::model::{DeviceIndex, EccErrors, ProcessType};
+use genv_core::gpu::{DeviceSample, GpuProcess};
+use genv_core::model::{DeviceIndex, DeviceMeasurements, DeviceMemory, EccErrors, ProcessType};
 
 use super::*;
-use crate::nvml::Measurement;
+use crate::nvml::{Measurement, ThrottleReason};
 
 #[test]
 fn every_measurement_of_a_device_is_told() {
@@ -21,122 +21,54 @@ hosts:
          ecc: {corrected: 3, uncorrected: 1}, pcie_replays: 2}
     processes: [{pid: 7, devices: [{index: 0, memory: 8gi, utilization: 0.28}]}]
 ";
-    insta::assert_debug_snapshot!(Stand::new(text).sample(10.0), @r#"
-        GpuSample {
-            driver_version: Some(
-                "550.163.01",
-            ),
-            session: 0,
-            devices: [
-                DeviceSample {
-                    index: DeviceIndex {
-                        gpu: 0,
-                        mig: None,
-                    },
-                    uuid: "GPU-1",
-                    lost: false,
-                    name: Some(
-                        "NVIDIA A100",
-                    ),
-                    minor: Some(
-                        0,
-                    ),
-                    profile: None,
-                    mig_parent: false,
-                    measurements: DeviceMeasurements {
-                        utilization_ratio: Some(
-                            0.29,
-                        ),
-                        memory_controller_busy_ratio: Some(
-                            0.17,
-                        ),
-                        encoder_utilization_ratio: Some(
-                            0.1,
-                        ),
-                        decoder_utilization_ratio: Some(
-                            0.2,
-                        ),
-                        memory: Some(
-                            DeviceMemory {
-                                total_bytes: 42949672960,
-                                used_bytes: 8589934592,
-                                free_bytes: 33285996544,
-                                reserved_bytes: Some(
-                                    1073741824,
-                                ),
-                            },
-                        ),
-                        temperature_celsius: Some(
-                            45.0,
-                        ),
-                        temperature_limits_celsius: {
-                            "gpu_max": 87.0,
-                            "memory_max": 95.0,
-                            "shutdown": 95.0,
-                            "slowdown": 92.0,
-                        },
-                        power_watts: Some(
-                            158.0,
-                        ),
-                        power_limit_watts: Some(
-                            300.0,
-                        ),
-                        energy_joules: Some(
-                            1580.0,
-                        ),
-                        clocks_hertz: {
-                            "graphics": 1410000000.0,
-                            "memory": 1593000000.0,
-                            "sm": 1410000000.0,
-                            "video": 1275000000.0,
-                        },
-                        fan_speed_ratios: {
-                            0: 0.4,
-                        },
-                        throttled: Some(
-                            {
-                                "applications_clocks_setting": false,
-                                "display_clock_setting": false,
-                                "hw_power_brake_slowdown": false,
-                                "hw_slowdown": true,
-                                "hw_thermal_slowdown": false,
-                                "sw_power_cap": false,
-                                "sw_thermal_slowdown": false,
-                                "sync_boost": false,
-                            },
-                        ),
-                        ecc_errors: EccErrors {
-                            corrected: Some(
-                                3,
-                            ),
-                            uncorrected: Some(
-                                1,
-                            ),
-                        },
-                        pcie_replays: Some(
-                            2,
-                        ),
-                    },
-                    processes: Some(
-                        [
-                            GpuProcess {
-                                pid: 7,
-                                process_type: Compute,
-                                memory_used_bytes: Some(
-                                    8589934592,
-                                ),
-                                utilization_ratio: Some(
-                                    0.28,
-                                ),
-                            },
-                        ],
-                    ),
-                    processes_incomplete: false,
-                },
-            ],
-            xid_events: [],
-        }
-        "#);
+    let sample = Stand::new(text).sample(10.0);
+    let named = |pairs: &[(&str, f64)]| pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+    let throttled = ThrottleReason::ALL.map(|it| (it.name().to_owned(), it.name() == "hw_slowdown"));
+    let process = GpuProcess {
+        pid: 7,
+        process_type: ProcessType::Compute,
+        memory_used_bytes: Some(8 << 30),
+        utilization_ratio: Some(0.28),
+    };
+    let expected = DeviceSample {
+        lost: false,
+        name: Some("NVIDIA A100".to_owned()),
+        minor: Some(0),
+        measurements: DeviceMeasurements {
+            utilization_ratio: Some(0.29),
+            memory_controller_busy_ratio: Some(0.17),
+            encoder_utilization_ratio: Some(0.1),
+            decoder_utilization_ratio: Some(0.2),
+            memory: Some(DeviceMemory {
+                total_bytes: 40 << 30,
+                used_bytes: 8 << 30,
+                free_bytes: 31 << 30,
+                reserved_bytes: Some(1 << 30),
+            }),
+            temperature_celsius: Some(45.0),
+            temperature_limits_celsius: named(&[
+                ("gpu_max", 87.0),
+                ("memory_max", 95.0),
+                ("shutdown", 95.0),
+                ("slowdown", 92.0),
+            ]),
+            power_watts: Some(158.0),
+            power_limit_watts: Some(300.0),
+            energy_joules: Some(1580.0),
+            clocks_hertz: named(&[("graphics", 1.41e9), ("memory", 1.593e9), ("sm", 1.41e9), ("video", 1.275e9)]),
+            fan_speed_ratios: [(0, 0.4)].into(),
+            throttled: Some(throttled.into()),
+            ecc_errors: EccErrors { corrected: Some(3), uncorrected: Some(1) },
+            pcie_replays: Some(2),
+        },
+        processes: Some(vec![process]),
+        ..DeviceSample::lost(DeviceIndex::gpu(0), "GPU-1".to_owned())
+    };
+    assert_eq!(sample.devices, [expected]);
+    assert_eq!(
+        (sample.driver_version.as_deref(), sample.session, &sample.xid_events[..]),
+        (Some("550.163.01"), 0, &[][..])
+    );
 }
 
 #[test]

@@ -128,13 +128,16 @@ mod tests {
     }
 
     #[test]
-    fn a_process_in_both_lists_is_one_process() {
+    fn a_process_in_several_lists_is_one_process() {
         let mut processes = vec![
             process(20, ProcessType::Compute, Some(100)),
             process(10, ProcessType::Compute, None),
             process(10, ProcessType::Graphics, Some(7)),
             process(20, ProcessType::Graphics, Some(100)),
             process(30, ProcessType::Graphics, None),
+            // Listed twice as computing, it only computes.
+            process(40, ProcessType::Compute, Some(1)),
+            process(40, ProcessType::Compute, Some(2)),
         ];
         merge(&mut processes);
         assert_eq!(
@@ -143,15 +146,8 @@ mod tests {
                 process(10, ProcessType::ComputeAndGraphics, Some(7)),
                 process(20, ProcessType::ComputeAndGraphics, Some(100)),
                 process(30, ProcessType::Graphics, None),
+                process(40, ProcessType::Compute, Some(2)),
             ]
         );
-    }
-
-    #[test]
-    fn a_process_listed_twice_as_computing_only_computes() {
-        let mut processes =
-            vec![process(10, ProcessType::Compute, Some(1)), process(10, ProcessType::Compute, Some(2))];
-        merge(&mut processes);
-        assert_eq!(processes, [process(10, ProcessType::Compute, Some(2))]);
     }
 }

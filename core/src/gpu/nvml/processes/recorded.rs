@@ -113,49 +113,6 @@ fn timestamp(seconds: &Value) -> u64 {
     BEGAN + (seconds.as_f64().unwrap() * 1e6) as u64
 }
 
-/// The driver's answer by samples: one of each process, with the time of its last sample, and the mean over all.
-fn driver(samples: &[nvmlProcessUtilizationSample_t], since: u64, until: u64) -> Vec<nvmlProcessUtilizationSample_t> {
-    let mut asked: Vec<_> = samples.to_vec();
-    asked.retain(|it| (since + 1..=until).contains(&it.timeStamp));
-    let count = asked.len() as u64;
-    let mut pids: Vec<_> = asked.iter().map(|it| it.pid).collect();
-    pids.sort_unstable();
-    pids.dedup();
-    let mean = |pid: u32| {
-        let of_pid = || asked.iter().filter(|it| it.pid == pid);
-        let sum: u64 = of_pid().map(|it| u64::from(it.smUtil)).sum();
-        let newest = of_pid().map(|it| it.timeStamp).max().unwrap();
-        sample(pid.into(), newest, sum / count)
-    };
-    pids.into_iter().map(mean).collect()
-}
-
-#[test]
-fn the_driver_of_these_tests_answers_as_the_recorded_one_did() {
-    let samples = bursts();
-    let mut windows = 0;
-    for line in lines(BURSTS) {
-        let window = &line["window"];
-        // The time before the first sample was not recorded.
-        if window["from_seconds"].as_f64().is_none_or(|from| from < 0.0) {
-            continue;
-        }
-        windows += 1;
-        let mut recorded: Vec<_> = window["answer"].as_array().unwrap().iter().collect();
-        recorded.sort_by_key(|it| number(&it["pid"]));
-        let since = timestamp(&window["from_seconds"]);
-        let answer = driver(&samples, since, timestamp(&window["until_seconds"]));
-        assert_eq!(answer.len(), recorded.len(), "{window}");
-        for (sample, recorded) in answer.iter().zip(recorded) {
-            assert_eq!(u64::from(sample.pid), number(&recorded["pid"]), "{window}");
-            // Both are rounded.
-            assert!(number(&recorded["sm"]).abs_diff(sample.smUtil.into()) <= 1, "{window}");
-            assert!(timestamp(&recorded["at_seconds"]).abs_diff(sample.timeStamp) <= 10_000, "{window}");
-        }
-    }
-    assert_eq!(windows, 58);
-}
-
 #[test]
 fn sweeps_however_far_apart_count_each_sample_once() {
     let samples = bursts();
@@ -165,10 +122,13 @@ fn sweeps_however_far_apart_count_each_sample_once() {
         for n in 1.. {
             let now = BEGAN + n * interval_milliseconds * 1_000;
             let since = SampleWindow::at(now, last_seen).since_microseconds;
+            let asked = since + 1..=now;
             for (counted, sample) in counted.iter_mut().zip(&samples) {
-                *counted += u32::from((since + 1..=now).contains(&sample.timeStamp));
+                *counted += u32::from(asked.contains(&sample.timeStamp));
             }
-            set_utilization(&mut [], Some(&[]), &mut driver(&samples, since, now), &mut last_seen);
+            let mut answer = samples.clone();
+            answer.retain(|sample| asked.contains(&sample.timeStamp));
+            set_utilization(&mut [], Some(&[]), &mut answer, &mut last_seen);
             if now > BEGAN + 18_000_000 {
                 break;
             }

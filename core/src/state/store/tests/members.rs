@@ -235,19 +235,6 @@ fn a_process_that_joins_with_the_pid_of_an_ended_member_is_a_new_member() {
 }
 
 #[test]
-fn no_member_survives_a_reboot() {
-    let mut lab = lab();
-    lab.processes.start(7, 100);
-    lab.activate("e", 7);
-    let boot_id = crate::state::members::boot_id();
-    lab.edit("genv-members.json", |content| content.replace(&boot_id, "another"));
-    lab.written_at(1_000);
-    lab.processes.start(7, LATER_TICKS);
-    assert_eq!(lab.exported(), []);
-    assert_eq!(lab.pids(), []);
-}
-
-#[test]
 fn a_hidden_member_stays() {
     let mut lab = lab();
     lab.processes.start(7, 100);
@@ -289,19 +276,6 @@ fn a_waiting_process_leaves_the_queue_when_it_ends() {
     assert_eq!(lab.enqueue(1), 1);
     lab.processes.end(3);
     assert_eq!((lab.enqueue(1), lab.queue_length()), (0, 1));
-}
-
-#[test]
-fn a_process_with_the_pid_of_a_waiting_one_gets_a_place_of_its_own() {
-    let mut lab = lab();
-    lab.processes.start(1, 100);
-    lab.processes.start(2, 100);
-    lab.enqueue(1);
-    // It ended unnoticed, and another process gets its pid.
-    lab.processes.start(1, 200);
-    assert_eq!(lab.enqueue(1), 0);
-    assert_eq!(lab.enqueue(2), 1);
-    assert_eq!(lab.enqueue(1), 0);
 }
 
 #[test]
