@@ -173,21 +173,6 @@ fn script(shell: Shell) -> String {
 }
 
 #[test]
-fn texts_of_others_do_nothing_to_the_terminal() -> Result<()> {
-    let account = Account::new()?;
-    genv_tests::terminal::start_up(&account, Shell::Bash, "", "")?;
-    let folder = account.home().join("a\u{1b}[2Jb");
-    fs::create_dir_all(folder.join(".genv"))?;
-    fs::write(folder.join(".genv/gpus"), "1")?;
-    let mut terminal = ready(&account, Shell::Bash)?;
-    succeed(&mut terminal, "cd a*")?;
-    let shown = succeed(&mut terminal, "genv activate --id e1")?;
-    ensure!(shown.contains("/a\\u{1b}[2Jb/.genv"), "{shown:?}");
-    ensure!(!shown.contains("\u{1b}[2J"), "{shown:?}");
-    Ok(())
-}
-
-#[test]
 fn a_command_and_a_job_are_told_what_they_run_with() -> Result<()> {
     let account = set_up(Shell::Bash)?;
     let mut terminal = ready(&account, Shell::Bash)?;

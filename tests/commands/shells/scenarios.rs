@@ -11,6 +11,7 @@ const SCENARIOS: &[Scenario] = &[
         name: "an environment from its beginning to its end",
         given: &[("CUDA_VISIBLE_DEVICES", ""), ("CUDA_DEVICE_ORDER", "FASTEST_FIRST")],
         steps: &[
+            Run("genv >/dev/null"),
             Run("genv activate --id one --gpus 2"),
             Has("GENV_ENVIRONMENT_ID", "one"),
             Has("GENV_GPUS", "2"),
