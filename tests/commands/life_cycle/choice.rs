@@ -77,37 +77,6 @@ fn devices_are_chosen_by_index_model_and_memory() -> Result<()> {
 }
 
 #[test]
-fn attach_counts_and_chooses_in_an_environment() -> Result<()> {
-    let lines = [
-        "genv activate --index 2,5",
-        "echo $GENV_GPUS >&2; false",
-        "genv attach --index 0,1",
-        "genv attach --gpus 3 --gpu-type t4",
-        "genv attach --count 1",
-        "genv attach --gpu-memory-at-least 30g",
-        "genv attach --count 1 --index 2",
-        "genv attach --index 2 --gpu-type a100",
-        "genv detach",
-        "genv config --clear",
-        "genv attach --gpu-type a100",
-    ];
-    let visible = visible(&Account::new()?, MIXED, &lines)?;
-    ensure!(visible[0] == "2,5", "{visible:?}");
-    ensure!(visible[1] == "1: 2\n", "{visible:?}");
-    ensure!(visible[2] == "0,1,2,5", "{visible:?}");
-    ensure!(visible[3] == "0,1,3", "{visible:?}");
-    ensure!(visible[4] == "0", "{visible:?}");
-    // As many as are configured; the T4 has too little memory.
-    ensure!(visible[5] == "2,4", "{visible:?}");
-    for refused in &visible[6..8] {
-        ensure!(refused.starts_with("2: genv: the argument '--"), "{visible:?}");
-    }
-    ensure!(visible[8] == "-1", "{visible:?}");
-    ensure!(visible[10] == "2", "{visible:?}");
-    Ok(())
-}
-
-#[test]
 fn a_joined_environment_gets_devices_beside_its_own_and_keeps_its_configuration() -> Result<()> {
     let mixed = Mixed::new()?;
     let member = mixed.job(&["--eid", "e", "--gpus", "1"])?;

@@ -152,13 +152,3 @@ fn a_shell_whose_environment_was_lost_with_its_file_goes_on_in_it() -> Result<()
     ensure!(listed(&account, "envs.json", "envs")?[0]["eid"] == "e1");
     Ok(())
 }
-
-#[test]
-fn a_program_that_is_no_shell_function_changes_nothing() -> Result<()> {
-    let account = Account::new()?;
-    let (code, printed, said) = account.script("bash", &[], "genv activate --gpus 1")?;
-    ensure!(code == 1 && printed.is_empty(), "{printed}{said}");
-    ensure!(said.contains("genv shell --init"), "{said}");
-    ensure!(!account.state().exists());
-    Ok(())
-}
