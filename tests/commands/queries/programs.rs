@@ -44,28 +44,6 @@ fn json_says_the_same() -> Result<()> {
 }
 
 #[test]
-fn usage_has_the_layout_of_python() -> Result<()> {
-    let lab = Lab::simulated(
-        "{devices: [{count: 1, memory: 40gi}], processes: [{pid: 1, devices: [{index: 0, memory: 5gi}]}]}",
-    )?;
-    lab.write(&[environment("e1", &json!("ü"))], &[device(0, &[("e1", None)])])?;
-    let printed = lab.genv("usage snapshot")?;
-    ensure!(
-        printed.starts_with("{\n  \"processes\": {\n    \"processes\": [\n      {\n        \"pid\": 1,\n"),
-        "{printed}"
-    );
-    ensure!(printed.contains("\n          \"name\": \"\\u00fc\",\n") && printed.ends_with("\n  }\n}\n"), "{printed}");
-    let told: Value = serde_json::from_str(&printed)?;
-    let process = json!({"pid": 1, "used_gpu_memory": [{"index": 0, "gpu_memory": "5120mi"}], "eid": null});
-    assert_eq!(told["processes"], json!({"processes": [process]}));
-    for part in ["processes", "envs", "devices"] {
-        let alone: Value = serde_json::from_str(&lab.genv(&format!("usage snapshot --type {part}"))?)?;
-        assert_eq!(told[part], alone, "{part}");
-    }
-    Ok(())
-}
-
-#[test]
 fn members_that_ended_are_left_out_unless_asked_for_and_the_next_look_removes_them() -> Result<()> {
     let lab = lab()?;
     let mut ended = environment("ended", &Value::Null);
