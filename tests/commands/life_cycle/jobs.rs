@@ -285,10 +285,7 @@ fn deactivating_the_last_shell_ends_the_jobs_of_those_before_it() -> Result<()> 
     let script = format!(
         "{setup}\ngenv activate --id e1 --gpus 1\nenv -u GENV_ENVIRONMENT_ID bash --norc ~/second\necho ready\nread line\ngenv deactivate --end"
     );
-    let mut shell = bash(&account, &script)?;
-    shell.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut shell = Running::spawn(&mut shell)?;
-    let lines = Lines::of(shell.stdout.take().context("a pipe")?);
+    let (mut shell, lines, _complaints) = running(&account, &script)?;
     ensure!(lines.next_line()?.trim() == "ready");
     let pid = fs::read_to_string(account.home().join("job"))?;
     let job = Orphan(pid.trim().parse()?);
