@@ -346,14 +346,11 @@ fn doctor_finds_what_runs_no_more_before_prompts() -> Result<()> {
         let mut terminal = ready(&account, shell)?;
         succeed(&mut terminal, "genv activate --gpus 1")?;
         terminal.wait(&format!("{MARK}{PROMPT}"))?;
-        let (shown, _) = terminal.run("genv doctor")?;
-        ensure!(!shown.contains("removed the hook before each prompt"), "{shell}: {shown}");
-        succeed(&mut terminal, removal)?;
-        let (shown, _) = terminal.run("genv doctor")?;
-        ensure!(shown.contains("removed the hook before each prompt"), "{shell}: {shown}");
-        succeed(&mut terminal, "genv attach --refresh")?;
-        let (shown, _) = terminal.run("genv doctor")?;
-        ensure!(!shown.contains("removed the hook before each prompt"), "{shell}: {shown}");
+        for (line, is_removed) in [("true", false), (removal, true), ("genv attach --refresh", false)] {
+            succeed(&mut terminal, line)?;
+            let (shown, _) = terminal.run("genv doctor")?;
+            ensure!(shown.contains("removed the hook before each prompt") == is_removed, "{shell}: {line}: {shown}");
+        }
     }
     Ok(())
 }
