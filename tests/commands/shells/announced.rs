@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Result, ensure};
-use genv_tests::shell::{Account, Shell};
+use genv_tests::shell::Shell;
 use genv_tests::terminal::{PROMPT, Terminal};
 
 use crate::shells::terminal::{ready, set_up, succeed};
