@@ -72,6 +72,14 @@ fn own_processes_are_what_the_memory_shows() {
 +| N/A   33C    P0              72W / 400W |   8192MiB / 40960MiB |      0%      Default |
 "
     );
+    assert_eq!(
+        difference(TABLE_550, &shown(TABLE_550.as_bytes(), &[4242])),
+        "-| N/A   33C    P0             72W /  400W |       0MiB /  40960MiB |      0%      Default |
+-| N/A   33C    P0             72W /  400W |       0MiB /  40960MiB |      0%      Default |
++| N/A   33C    P0             72W /  400W |    8192MiB /   4000MiB |      0%      Default |
++| N/A   33C    P0             72W /  400W |    8192MiB /  40960MiB |      0%      Default |
+"
+    );
 }
 
 #[test]
@@ -260,6 +268,54 @@ fn what_is_no_table_stays_as_it_is() {
     assert_eq!(shown(half.as_bytes(), &[]), half);
 }
 
+/// A table in which one of the columns begins so much further to the right: of the GPUs, or else of the processes.
+fn widened(table: &str, processes: bool, choice: usize, by: usize) -> String {
+    let title = table.find("| Processes:").unwrap();
+    let (gpus, list) = table.split_at(table[..title].trim_end().rfind('\n').unwrap() + 1);
+    let part = if processes { list } else { gpus };
+    let drawn = part.lines().filter(|line| line.starts_with(['|', '+']));
+    let drawn: Vec<&[u8]> = drawn.map(str::as_bytes).collect();
+    let is_place = |place: usize| {
+        if processes {
+            drawn.iter().all(|line| b" -=".contains(&line[place]))
+        } else {
+            drawn.iter().filter(|line| line[place - 1] == b'|').count() > 3
+        }
+    };
+    let places: Vec<usize> = (1..drawn[0].len() - 1).filter(|it| is_place(*it)).collect();
+    let place = places[choice % places.len()];
+    let wider = |line: &str, place: usize| {
+        let Some(end) = line.len().checked_sub(1).filter(|_| line.starts_with(['|', '+'])) else {
+            return format!("{line}\n");
+        };
+        let bytes = line.as_bytes();
+        // What spans all columns is filled at its end.
+        let is_cell = processes || b"|+".contains(&bytes[place - 1]);
+        let (left, right) = line.split_at(if is_cell { place } else { end });
+        let filler = match bytes[left.len() - usize::from(!is_cell)] {
+            rule @ (b'-' | b'=') => char::from(rule),
+            _ => ' ',
+        };
+        format!("{left}{}{right}\n", filler.to_string().repeat(by))
+    };
+    let width = drawn[0].len() - 1;
+    let line = |line: &str, widened: bool| wider(line, if widened { place } else { width });
+    let gpus = gpus.lines().map(|it| line(it, !processes));
+    gpus.chain(list.lines().map(|it| line(it, processes))).collect()
+}
+
+/// The words of each line of a table, without what draws it.
+fn words(table: &str) -> Vec<Vec<&str>> {
+    let drawing = |letter: char| " +-=|".contains(letter);
+    let lines = table.lines();
+    lines
+        .map(|line| {
+            let words = line.split(drawing).filter(|word| !word.is_empty());
+            words.collect()
+        })
+        .collect()
+}
+
 proptest::proptest! {
     #[test]
     fn no_output_ends_the_program(
@@ -272,5 +328,23 @@ proptest::proptest! {
         let cut = table.len() * bytes.len() / 40;
         shown(&table.as_bytes()[..cut], &[7]);
         shown(&[&table.as_bytes()[..cut], &bytes, &table.as_bytes()[cut..]].concat(), &[7]);
+    }
+
+    #[test]
+    fn columns_may_be_anywhere(
+        table in proptest::sample::select(vec![TABLE_470, TABLE_535, TABLE_550, TABLE_580]),
+        processes in proptest::prelude::any::<bool>(),
+        choice in 0_usize..200,
+        by in 1_usize..30,
+        own in proptest::sample::subsequence(vec![614, 621, 628, 631, 4242], 0..5),
+    ) {
+        let wider = widened(table, processes, choice, by);
+        let expected = shown(table.as_bytes(), &own);
+        let shown = shown(wider.as_bytes(), &own);
+        proptest::prop_assert_eq!(words(&shown), words(&expected), "{}", shown);
+        let width = wider.lines().find(|line| line.starts_with('+')).unwrap().len();
+        for line in shown.lines().filter(|line| line.starts_with(['|', '+'])) {
+            proptest::prop_assert_eq!(line.len(), width, "{}", shown);
+        }
     }
 }
