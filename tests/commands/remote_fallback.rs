@@ -73,12 +73,9 @@ fn three_generations_of_nvidia_smi_tell_devices_and_whose_processes_use_them() -
         let memory = first.measurements.memory.context("no memory")?;
         assert_eq!(memory.total_bytes, 40 << 30, "{wrong}");
         assert_eq!(first.measurements.utilization_ratio, Some(0.37), "{wrong}");
-        assert_eq!(first.measurements.temperature_celsius, Some(33.0), "{wrong}");
-        assert_eq!(first.measurements.power_watts, Some(72.0), "{wrong}");
         assert_eq!(first.name.as_deref(), Some("NVIDIA A100-SXM4-40GB"), "{wrong}");
         // What it cannot ask is absent, not 0.
         assert_eq!(second.measurements.utilization_ratio, None, "{wrong}");
-        assert_eq!(second.measurements.power_watts, None, "{wrong}");
         assert!(second.up && second.measurements.memory.is_some(), "{wrong}");
         let [process] = &snapshot.processes[..] else { panic!("{wrong}") };
         assert_eq!(process.pid, sleeper.pid());
@@ -89,7 +86,6 @@ fn three_generations_of_nvidia_smi_tell_devices_and_whose_processes_use_them() -
         let indices: Vec<DeviceIndex> = process.devices.iter().map(|it| it.index).collect();
         assert_eq!(indices, [DeviceIndex::gpu(0), DeviceIndex::gpu(1)]);
         assert_eq!(process.devices[0].memory_used_bytes, Some(8 << 30), "{wrong}");
-        assert_eq!(process.devices[0].utilization_ratio, None);
     }
     Ok(())
 }

@@ -52,12 +52,12 @@ fn the_loaded_values_are_listed_with_their_file() {
         devices: &[],
         configuration: &configuration,
         lease_end: None,
-        loaded: Some((Path::new("/x/genv.toml"), loaded)),
+        loaded: Some((Path::new("/\u{1b}[2J/genv.toml"), loaded)),
     };
     assert_eq!(
         activated.to_string(),
         "started environment e1 without devices; loaded gpus 0, gpu-type a100 or \\u{1b}[2J, gpu-memory-at-least 40g, for 8h \
-         from /x/genv.toml"
+         from /\\u{1b}[2J/genv.toml"
     );
 }
 

@@ -32,22 +32,19 @@ fn places(working: Option<&Path>, home: Option<&Path>) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_search_ends_at_the_repository_and_continues_in_the_home_directory() {
+fn the_search_ends_at_the_repository_and_at_the_home_directory() {
     let lab = lab();
-    let found = places(Some(&lab.project), Some(&lab.home));
-    let expected = [&lab.project, &lab.repository.join("src"), &lab.repository, &lab.home];
-    assert!(found.iter().eq(expected), "{found:?}");
-}
-
-#[test]
-fn the_search_ends_at_the_home_directory() {
-    let lab = lab();
-    let code = lab.home.join("code");
-    assert_eq!(places(Some(&code), Some(&lab.home)), [code.clone(), lab.home.clone()]);
-    assert_eq!(places(Some(&lab.home), Some(&lab.home)).len(), 1);
-    let link = lab.outside.join("to-home");
+    let (code, link) = (lab.home.join("code"), lab.outside.join("to-home"));
     symlink(&lab.home, &link).unwrap();
-    assert_eq!(places(Some(&code), Some(&link)), [code, lab.home]);
+    for (working, home, expected) in [
+        (&lab.project, &lab.home, &[&lab.project, &lab.repository.join("src"), &lab.repository, &lab.home][..]),
+        (&code, &lab.home, &[&code, &lab.home]),
+        (&code, &link, &[&code, &lab.home]),
+        (&lab.home, &lab.home, &[&lab.home]),
+    ] {
+        let found = places(Some(working), Some(home));
+        assert!(found.iter().eq(expected.iter().copied()), "{found:?}");
+    }
 }
 
 #[test]

@@ -196,34 +196,6 @@ fn no_command_turns_a_damaged_entry_into_the_loss_of_an_environment_or_a_device(
 }
 
 #[test]
-fn what_is_in_the_way_of_another_file_ends_nothing() -> Result<()> {
-    let confirmed = |user: u32| format!("genv-confirmed-{user}.json");
-    for (how, plant) in PLANTS {
-        let machine = Machine::new()?;
-        let job = machine.job()?;
-        let other = if is_root() { BOB } else { machine.user };
-        let files = ["devices", "metrics", &confirmed(machine.user), &confirmed(other)];
-        for file in files {
-            let path = machine.state().join(file);
-            plant(&path)?;
-            let script = SCRIPT.replace("USER", &other.to_string());
-            let member = machine.sleeper(other)?;
-            let script = script.replace("PID", &member.pid().to_string());
-            let done = machine.run(Some(other), &format!("{script}\ngenv lock true"))?;
-            let said = String::from_utf8_lossy(&done.stderr);
-            ensure!(!said.contains("panicked"), "{file}, {how}: {said}");
-            if path.symlink_metadata().is_ok_and(|it| it.is_dir()) {
-                fs::remove_dir_all(&path)?;
-            } else if path.symlink_metadata().is_ok() {
-                fs::remove_file(&path)?;
-            }
-            keeps_its_devices(&machine, &job).with_context(|| format!("{file}, {how}"))?;
-        }
-    }
-    Ok(())
-}
-
-#[test]
 fn a_file_that_others_may_not_read_is_left_as_it_is() -> Result<()> {
     for file in FILES {
         let machine = Machine::new()?;

@@ -131,22 +131,6 @@ fn states(account: &Account) -> Result<Vec<String>> {
 }
 
 #[test]
-fn a_number_means_the_number_of_a_job_whatever_names_there_are() -> Result<()> {
-    let account = Account::new()?;
-    for name in ["two", "one"] {
-        start(&account, &["--name", name, "--", "sleep", "1000000"])?;
-    }
-    // An older program accepted such a name.
-    let record = folder(&account)?.join("2/job.json");
-    let named = fs::read_to_string(&record)?.replace("\"one\"", "\"1\"");
-    fs::write(&record, named)?;
-    assert_eq!(run(&account, &["stop", "1"])?.0, 0);
-    assert_eq!(states(&account)?, ["ended", "running"]);
-    assert_eq!(run(&account, &["stop", "2"])?.0, 0);
-    Ok(())
-}
-
-#[test]
 fn stop_takes_the_job_of_a_name_that_runs_and_logs_the_newest() -> Result<()> {
     let account = Account::new()?;
     for line in ["echo first; exec sleep 1000000", "echo second; exec sleep 1000000", "echo third"] {
@@ -161,6 +145,10 @@ fn stop_takes_the_job_of_a_name_that_runs_and_logs_the_newest() -> Result<()> {
     }
     let (_, _, stderr) = run(&account, &["stop", "train"])?;
     ensure!(stderr.contains("job 3 (train) has ended"), "{stderr}");
+    // A number is not the name that an older program accepted.
+    let record = folder(&account)?.join("3/job.json");
+    fs::write(&record, fs::read_to_string(&record)?.replace("\"train\"", "\"1\""))?;
+    assert_eq!(run(&account, &["logs", "1"])?.1, "first\n");
     Ok(())
 }
 

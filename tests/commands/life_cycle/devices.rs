@@ -8,7 +8,7 @@ use genv_tests::nvml_sim::{Simulation, on_device_0};
 use genv_tests::patience::{NO_PATIENCE, output, until};
 use genv_tests::process::{Running, Sleeper};
 use genv_tests::shell::{Account, Shell};
-use genv_tests::state::{self, Environment};
+use genv_tests::state;
 
 /// What `CUDA_VISIBLE_DEVICES` is after each line of a shell, on a machine as this scenario's host describes it.
 pub(crate) fn visible(account: &Account, host: &str, lines: &[&str]) -> Result<Vec<String>> {
@@ -40,22 +40,6 @@ fn devices_on_which_nobodys_process_runs_come_first_and_lost_ones_never() -> Res
     ensure!(visible[..2] == ["1", "0,1"], "{visible:?}");
     ensure!(visible[2].starts_with("4: genv: cannot attach device 2: it does not answer"), "{visible:?}");
     ensure!(visible[3].starts_with("4: genv: cannot attach 3 devices"), "{visible:?}");
-    Ok(())
-}
-
-#[test]
-fn a_device_that_the_environments_own_process_uses_is_given_up_last() -> Result<()> {
-    let account = Account::new()?;
-    let user = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "mine")])?;
-    let mine = Environment::new("mine", rustix::process::getuid().as_raw(), user.pid(), &[0, 1, 2]);
-    state::write(&account.state(), 3, &[mine])?;
-    let host = format!(
-        "{{devices: [{{count: 3}}], processes: [{{pid: {}, devices: [{{index: 2, memory: 1gi}}]}}]}}",
-        user.pid()
-    );
-    let lines = ["genv activate --id mine", "genv attach --count 1"];
-    let visible = visible(&account, &host, &lines)?;
-    ensure!(visible == ["0,1,2", "2"], "{visible:?}");
     Ok(())
 }
 

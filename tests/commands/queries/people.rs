@@ -57,29 +57,6 @@ fn tables_align_and_have_no_borders() -> Result<()> {
 }
 
 #[test]
-fn people_see_the_user_of_a_uid_and_programs_the_name_of_the_record() -> Result<()> {
-    let lab = lab()?;
-    let holders = lab.ask(&["who", "0", "--no-header"])?.stdout;
-    for user in ["root(0)", "54321"] {
-        ensure!(holders.contains(&format!("\n{user} ")), "{holders}");
-    }
-    ensure!(!holders.contains("alice"), "{holders}");
-    let csv = table(&lab, "envs ps --format csv --no-header --timestamp")?;
-    ensure!(
-        csv == "e1,alice(0),training,20/11/2026 12:00:00,PID\nlonger-id,root(54321),名前,20/11/2026 12:00:00,PID\n",
-        "{csv}"
-    );
-    let names = lab.genv("envs query --query uid username")?;
-    ensure!(names == "0,alice\n54321,root\n", "{names}");
-    for (line, path) in [("envs --json", "/envs/0/username"), ("who 0 --json", "/holders/0/username")] {
-        let words: Vec<&str> = line.split(' ').collect();
-        let told: Value = serde_json::from_str(&lab.ask(&words)?.stdout)?;
-        ensure!(told.pointer(path) == Some(&json!("alice")), "{line}: {told}");
-    }
-    Ok(())
-}
-
-#[test]
 fn hostile_texts_break_no_table() -> Result<()> {
     let lab = Lab::new()?;
     let mut hostile = environment("x\n0  fake", &json!("\u{1b}[2J\r\u{202e}$(id)\u{7}"));
@@ -121,18 +98,9 @@ fn colours_are_for_terminals_and_for_those_who_ask() -> Result<()> {
     ensure!(escapes(&lab, "envs --color=always")?);
     ensure!(!escapes(&lab, "--color always envs --format csv")?);
     ensure!(!escapes(&lab, "--color always envs --json")?);
-    for (line, coloured) in [("envs", true), ("envs --color never", false)] {
-        assert_eq!(on_a_terminal(&lab, line)?.contains('\u{1b}'), coloured, "{line}");
-    }
-    for (name, value) in [("NO_COLOR", "1"), ("TERM", "dumb")] {
-        let lab = lab_with(name, value)?;
-        ensure!(!on_a_terminal(&lab, "envs")?.contains('\u{1b}'), "{name}");
-    }
+    ensure!(on_a_terminal(&lab, "envs")?.contains('\u{1b}'));
+    ensure!(!on_a_terminal(&lab.variable("TERM", "dumb"), "envs")?.contains('\u{1b}'));
     Ok(())
-}
-
-fn lab_with(name: &str, value: &str) -> Result<Lab> {
-    Ok(lab()?.variable(name, value))
 }
 
 fn on_a_terminal(lab: &Lab, line: &str) -> Result<String> {

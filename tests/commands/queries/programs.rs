@@ -21,83 +21,6 @@ fn lab() -> Result<Lab> {
     Ok(lab)
 }
 
-/// The answer, with the pid of the test named.
-fn answer(lab: &Lab, line: &str) -> Result<String> {
-    let pid = std::process::id().to_string();
-    Ok(lab.genv(line)?.replace(&pid, "PID"))
-}
-
-#[test]
-fn csv_is_exact_whatever_names_hold() -> Result<()> {
-    let lab = lab()?;
-    let cases = [
-        (
-            "envs ps --format csv --timestamp",
-            format!(
-                "ID,USER,NAME,CREATED,PID(S)\n\
-                 e1,alice(1000),{HOSTILE},20/11/2026 12:00:00,PID\n\
-                 e2,1000,,20/11/2026 12:00:00,PID\n"
-            ),
-        ),
-        (
-            "devices ps --format csv --timestamp",
-            format!(
-                "ID,ENV ID,ENV NAME,ATTACHED\n\
-                 0,e2,,20/11/2026 12:00:00\n\
-                 0,e1,{HOSTILE},20/11/2026 12:00:00\n\
-                 1,,,\n\
-                 2,e2,,20/11/2026 12:00:00\n"
-            ),
-        ),
-        (
-            "devices ps --format csv --timestamp --no-header",
-            format!(
-                "0,e2,,20/11/2026 12:00:00\n\
-                 0,e1,{HOSTILE},20/11/2026 12:00:00\n\
-                 1,,,\n\
-                 2,e2,,20/11/2026 12:00:00\n"
-            ),
-        ),
-    ];
-    for (line, expected) in cases {
-        assert_eq!(answer(&lab, line)?, expected, "{line}");
-        // The flags of a list go with the command that lists by itself, too.
-        let short = line.replacen(" ps", "", 1);
-        assert_eq!(answer(&lab, &short)?, expected, "{short}");
-    }
-    Ok(())
-}
-
-#[test]
-fn what_is_asked_for_is_answered_in_that_order() -> Result<()> {
-    let lab = lab()?;
-    let cases = [
-        (
-            "envs query --query eid creation uid username config.gpus config.gpu_memory pids kernel_ids",
-            "e1,20/11/2026 12:00:00,1000,alice,,,PID,\ne2,20/11/2026 12:00:00,1000,,2,4g,PID,\n",
-        ),
-        ("envs query --eid e2 --queries config.gpu_memory eid", "4g,e2\n"),
-        ("envs query --eid e2 --query uid --query eid", "e2\n"),
-        ("envs query --eid nobody --query eid", ""),
-        (
-            "devices query --query attachments eids total_memory index",
-            "e2+4g+20/11/2026_12:00:00 e1++20/11/2026_12:00:00,e2 e1,40960mi,0\n\
-             ,,40960mi,1\n\
-             e2++20/11/2026_12:00:00,e2,40960mi,2\n",
-        ),
-        ("devices find --eid e2", "0,2\n"),
-        ("devices find --eid nobody", "\n"),
-        ("envs find --pid 1", ""),
-        ("envs find --kernel-id none", ""),
-    ];
-    for (line, expected) in cases {
-        assert_eq!(answer(&lab, line)?, expected, "{line}");
-    }
-    let find = format!("envs find --pid {}", std::process::id());
-    assert_eq!(lab.genv(&find)?, "e1\ne2\n");
-    Ok(())
-}
-
 #[test]
 fn json_says_the_same() -> Result<()> {
     let lab = lab()?;
@@ -117,28 +40,6 @@ fn json_says_the_same() -> Result<()> {
     assert_eq!(json("devices query --query index eids --json")?[0], json!({"index": 0, "eids": ["e2", "e1"]}));
     assert_eq!(json("devices find --eid e2 --json")?, json!([0, 2]));
     assert_eq!(json("envs find --pid 1 --json")?, json!([]));
-    Ok(())
-}
-
-#[test]
-fn usage_has_the_layout_of_python() -> Result<()> {
-    let lab = Lab::simulated(
-        "{devices: [{count: 1, memory: 40gi}], processes: [{pid: 1, devices: [{index: 0, memory: 5gi}]}]}",
-    )?;
-    lab.write(&[environment("e1", &json!("ü"))], &[device(0, &[("e1", None)])])?;
-    let printed = lab.genv("usage snapshot")?;
-    ensure!(
-        printed.starts_with("{\n  \"processes\": {\n    \"processes\": [\n      {\n        \"pid\": 1,\n"),
-        "{printed}"
-    );
-    ensure!(printed.contains("\n          \"name\": \"\\u00fc\",\n") && printed.ends_with("\n  }\n}\n"), "{printed}");
-    let told: Value = serde_json::from_str(&printed)?;
-    let process = json!({"pid": 1, "used_gpu_memory": [{"index": 0, "gpu_memory": "5120mi"}], "eid": null});
-    assert_eq!(told["processes"], json!({"processes": [process]}));
-    for part in ["processes", "envs", "devices"] {
-        let alone: Value = serde_json::from_str(&lab.genv(&format!("usage snapshot --type {part}"))?)?;
-        assert_eq!(told[part], alone, "{part}");
-    }
     Ok(())
 }
 

@@ -45,20 +45,6 @@ pub(crate) fn succeed(terminal: &mut Terminal, line: &str) -> Result<String> {
     Ok(shown)
 }
 
-#[test]
-fn genv_without_a_command_shows_the_overview_in_a_shell_that_is_set_up() -> Result<()> {
-    for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
-        succeed(&mut terminal, "genv activate --id e1 --name training --gpus 1")?;
-        let shown = succeed(&mut terminal, "stty cols 80; genv")?;
-        for part in ["MEMORY GiB", "training", "'genv --help' lists"] {
-            ensure!(shown.contains(part), "{shell}: {part}: {shown}");
-        }
-    }
-    Ok(())
-}
-
 /// A shell that has all devices, and another one.
 fn all_held(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
     let mut holder = ready(account, shell)?;

@@ -34,13 +34,14 @@ fn a_loop_shows_one_table_after_another_and_ends_by_a_signal_to_the_shim() -> Re
     ]) {
         let mut command = stage.nvidia_smi(generation);
         let mut child = command.args(arguments).stdout(Stdio::piped()).spawn()?;
-        let own = stage.own.pid().to_string();
+        let (own, other) = (stage.own.pid().to_string(), stage.other.pid().to_string());
         let mut seen = 0;
         let mut output = lines(&mut child)?;
         while seen < 6 {
             let mut line = String::new();
             ensure!(output.read_line(&mut line)? > 0, "{generation} {arguments:?} ended");
-            ensure!(!line.contains(&format!(" {} ", stage.other.pid())), "{line}");
+            let pid = line.trim().trim_start_matches("<pid>").trim_end_matches("</pid>");
+            ensure!(pid != other && !line.contains(&format!(" {other} ")), "{line}");
             seen += usize::from(line.contains(&own));
         }
         signal(child.id(), Signal::TERM)?;

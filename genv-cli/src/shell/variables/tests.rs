@@ -114,31 +114,22 @@ fn a_value_that_would_prevent_the_start_of_programs_is_omitted() {
 }
 
 #[test]
-fn entries_that_other_programs_added_to_path_are_kept() {
-    let mut shell = variables(&[("PATH", "/bin:")]);
-    enter(&mut shell, &DETACHED);
-    shell.insert("PATH".to_owned(), format!("/conda/bin:{}:/late", shell["PATH"].display()).into());
-    leave(&mut shell);
-    assert_eq!(shell["PATH"], *"/conda/bin:/bin::/late");
-}
-
-#[test]
-fn an_entry_that_the_user_has_in_path_stays() {
-    let path = format!("/bin:{SHIMS}");
-    let mut shell = variables(&[("PATH", &path)]);
-    enter(&mut shell, &DETACHED);
-    assert_eq!(shell["PATH"], *path);
-    leave(&mut shell);
-    assert_eq!(shell["PATH"], *path);
-}
-
-#[test]
-fn an_entry_that_the_user_removed_stays_removed_after_leaving() {
-    let mut shell = variables(&[("PATH", "/bin")]);
-    enter(&mut shell, &DETACHED);
-    shell.insert("PATH".to_owned(), "/bin".into());
-    leave(&mut shell);
-    assert_eq!(shell["PATH"], *"/bin");
+fn of_path_only_the_own_entry_is_added_and_removed() {
+    let own = format!("/bin:{SHIMS}");
+    let added = format!("/conda/bin:{SHIMS}:/bin::/late");
+    for (before, within, changed, after) in [
+        ("/bin:", format!("{SHIMS}:/bin:"), &*added, "/conda/bin:/bin::/late"),
+        // The user has it, or removed it.
+        (&own, own.clone(), &own, &own),
+        ("/bin", format!("{SHIMS}:/bin"), "/bin", "/bin"),
+    ] {
+        let mut shell = variables(&[("PATH", before)]);
+        enter(&mut shell, &DETACHED);
+        assert_eq!(shell["PATH"], *within);
+        shell.insert("PATH".to_owned(), changed.into());
+        leave(&mut shell);
+        assert_eq!(shell["PATH"], *after);
+    }
 }
 
 #[test]

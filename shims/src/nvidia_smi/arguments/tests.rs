@@ -13,117 +13,52 @@ fn every_command_line_has_its_mode() {
     let columns = |columns: &[&str]| Mode::ComputeApps(columns.iter().map(ToString::to_string).collect());
     for (lines, expected) in [
         (
-            &[
-                "",
-                "-l 1",
-                "-l",
-                "-lms 500",
-                "--loop=1",
-                "-i 0",
-                "--id=0 -f out",
-                "-i -1",
-                "-g 0",
-                "--gpu=0 -l",
-                "-col 2",
-            ][..],
+            "| -l 1 | -l | -lms 500 | --loop=1 | -i 0 | --id=0 -f out | -i -1 | -g 0 | --gpu=0 -l | \
+             -col 2",
             Mode::Table,
         ),
-        (&["-L", "--list-gpus"], Mode::List),
+        ("-L | --list-gpus", Mode::List),
         (
-            &[
-                "-h",
-                "--help",
-                "--help-query-gpu",
-                "--version",
-                "-B",
-                "--dtd",
-                "-q -u",
-                "-u",
-                "-t 0",
-                "--toggle-led=0 -i 1",
-                "drain -p 0 -m 1",
-                "replay -f x",
-                "nosuch",
-                "--nosuch",
-                "-i0",
-                "topo -m",
-                "topo -mp",
-                "topo -p2p r",
-                "topo",
-                "dmon -h",
-                "mig --help",
-            ],
+            "-h | --help | --help-query-gpu | --version | -B | --dtd | -q -u | -u | -t 0 | \
+             --toggle-led=0 -i 1 | drain -p 0 -m 1 | replay -f x | nosuch | --nosuch | -i0 | topo -m | \
+             topo -mp | topo -p2p r | topo | dmon -h | mig --help",
             Mode::Untouched,
         ),
         (
-            &[
-                "-q",
-                "-q -d MEMORY",
-                "-a",
-                "--all-gpus -i 0",
-                "--get-hostname",
-                "--query --display=PIDS",
-                "--query-gpu=index --format=csv",
-                "--query-gpu index",
-                "--query-supported-clocks=gr",
-                "--query-remapped-rows=x",
-                "--query-accounted-apps=pid",
-                "--query-retired-pages=x",
-                "--query-compute-apps=gpu_uuid,name --format=csv",
-            ],
+            "-q | -q -d MEMORY | -a | --all-gpus -i 0 | --get-hostname | --query --display=PIDS | \
+             --query-gpu=index --format=csv | --query-gpu index | --query-supported-clocks=gr | \
+             --query-remapped-rows=x | --query-accounted-apps=pid | --query-retired-pages=x | \
+             --query-compute-apps=gpu_uuid,name --format=csv",
             Mode::Query,
         ),
-        (&["-q -x", "-x -q -l 1", "--query --xml-format", "-q -x --dtd", "-a -x"], Mode::Xml),
+        ("-q -x | -x -q -l 1 | --query --xml-format | -q -x --dtd | -a -x", Mode::Xml),
         (
-            &["--query-compute-apps=gpu_uuid,pid --format=csv", "--format=csv --query-compute-apps gpu_uuid,pid"],
+            "--query-compute-apps=gpu_uuid,pid --format=csv | \
+             --format=csv --query-compute-apps gpu_uuid,pid",
             columns(&["gpu_uuid", "pid"]),
         ),
         (
-            &[
-                "-pm 1",
-                "-pm=1",
-                "--persistence-mode=0",
-                "-pl 300",
-                "-c 0",
-                "-e 1",
-                "-r",
-                "--gpu-reset",
-                "-mig 1",
-                "-lgc 1500,1500",
-                "-ac 2000,800",
-                "-rac",
-                "-caa",
-                "-pm 1 -h",
-                "-pm 1 -u",
-                "-r --nosuch",
-                "--auto-boost-default=0",
-                "-p 0",
-            ],
+            "-pm 1 | -pm=1 | --persistence-mode=0 | -pl 300 | -c 0 | -e 1 | -r | --gpu-reset | -mig 1 | \
+             -lgc 1500,1500 | -ac 2000,800 | -rac | -caa | -pm 1 -h | -pm 1 -u | -r --nosuch | \
+             --auto-boost-default=0 | -p 0",
             Mode::Setting,
         ),
-        (&["topo -p -i 0,1", "topo -n 1 -i 0", "topo -gnid --id=0"], Mode::Subcommand(Subcommand::Topology)),
+        ("topo -p -i 0,1 | topo -n 1 -i 0 | topo -gnid --id=0", Mode::Subcommand(Subcommand::Topology)),
         (
-            &["nvlink -s", "c2c -s", "pci", "power-smoothing -ppd", "power-profiles -l", "prm -l"],
+            "nvlink -s | c2c -s | pci | power-smoothing -ppd | power-profiles -l | prm -l",
             Mode::Subcommand(Subcommand::One),
         ),
         (
-            &[
-                "mig -lgi",
-                "clocks --sync-boost-list",
-                "vgpu",
-                "gpm",
-                "compute-policy -l",
-                "boost-slider -l",
-                "conf-compute -gc",
-            ],
+            "mig -lgi | clocks --sync-boost-list | vgpu | gpm | compute-policy -l | boost-slider -l | \
+             conf-compute -gc",
             Mode::Subcommand(Subcommand::List { changes: true }),
         ),
         (
-            &["daemon", "base-clocks", "power-hint -l", "stats", "encodersessions", "fbcsessions -l 1"],
+            "daemon | base-clocks | power-hint -l | stats | encodersessions | fbcsessions -l 1",
             Mode::Subcommand(Subcommand::List { changes: false }),
         ),
     ] {
-        for line in lines {
+        for line in lines.split('|') {
             assert_eq!(mode_of(line), expected, "{line}");
         }
     }
