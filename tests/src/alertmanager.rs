@@ -50,9 +50,6 @@ pub struct Status {
 
 impl Alertmanager {
     /// Starts the one of `tool` (`alertmanager` or `alertmanager-sid`) with this configuration.
-    ///
-    /// # Errors
-    /// It ended, or never became ready.
     pub fn start(tool: &str, configuration: &Path) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let port = free_port()?;
@@ -71,21 +68,16 @@ impl Alertmanager {
     }
 
     /// Its port on 127.0.0.1.
-    #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
     /// All that it logged.
-    #[must_use]
     pub fn log(&self) -> String {
         self.server.log()
     }
 
     /// Gives it alerts with these labels, as Prometheus does.
-    ///
-    /// # Errors
-    /// It refuses them.
     pub fn fire(&self, alerts: &[Labels]) -> Result<()> {
         let alerts: Vec<_> = alerts.iter().map(|labels| serde_json::json!({ "labels": labels })).collect();
         let answer = http::post(
@@ -99,17 +91,11 @@ impl Alertmanager {
     }
 
     /// Every alert that it has.
-    ///
-    /// # Errors
-    /// It does not answer.
     pub fn alerts(&self) -> Result<Vec<Alert>> {
         Ok(serde_json::from_slice(&http::get(self.port, "/api/v2/alerts")?.body)?)
     }
 
     /// Asks for all alerts until they `hold`, and returns them.
-    ///
-    /// # Errors
-    /// They never do.
     pub fn wait_for(&self, what: &str, holds: impl Fn(&[Alert]) -> bool) -> Result<Vec<Alert>> {
         let deadline = Instant::now() + PATIENCE;
         loop {

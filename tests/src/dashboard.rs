@@ -40,9 +40,6 @@ pub struct Variable<'a>(
 
 impl Dashboard {
     /// Every dashboard that is shipped, in the order of their files' names.
-    ///
-    /// # Errors
-    /// There is none, or one is no JSON.
     pub fn shipped() -> Result<Vec<Self>> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../grafana/dashboards");
         let entries =
@@ -65,13 +62,11 @@ impl Dashboard {
     }
 
     /// Its uid.
-    #[must_use]
     pub fn uid(&self) -> &str {
         text(&self.json["uid"])
     }
 
     /// Its title.
-    #[must_use]
     pub fn title(&self) -> &str {
         text(&self.json["title"])
     }
@@ -92,13 +87,11 @@ impl Dashboard {
     }
 
     /// Its template variables, in their order.
-    #[must_use]
     pub fn variables(&self) -> Vec<Variable<'_>> {
         list(&self.json["templating"]["list"]).iter().map(Variable).collect()
     }
 
     /// The variable of this name.
-    #[must_use]
     pub fn variable(&self, name: &str) -> Option<Variable<'_>> {
         self.variables().into_iter().find(|variable| variable.name() == name)
     }
@@ -106,7 +99,6 @@ impl Dashboard {
 
 impl<'a> Panel<'a> {
     /// Its title.
-    #[must_use]
     pub fn title(self) -> &'a str {
         text(&self.0["title"])
     }
@@ -120,7 +112,6 @@ impl<'a> Panel<'a> {
     }
 
     /// Its type.
-    #[must_use]
     pub fn kind(self) -> &'a str {
         text(&self.0["type"])
     }
@@ -136,13 +127,11 @@ impl<'a> Panel<'a> {
     }
 
     /// What is done to the answers before they are shown.
-    #[must_use]
     pub fn transformations(self) -> &'a [Value] {
         list(&self.0["transformations"])
     }
 
     /// How single fields are shown.
-    #[must_use]
     pub fn overrides(self) -> &'a [Value] {
         list(&self.0["fieldConfig"]["overrides"])
     }
@@ -150,19 +139,16 @@ impl<'a> Panel<'a> {
 
 impl<'a> Target<'a> {
     /// Its PromQL, with Grafana's variables.
-    #[must_use]
     pub fn expression(self) -> &'a str {
         text(&self.0["expr"])
     }
 
     /// Its name within the panel: `refId`.
-    #[must_use]
     pub fn reference(self) -> &'a str {
         text(&self.0["refId"])
     }
 
     /// What series are called.
-    #[must_use]
     pub fn legend(self) -> &'a str {
         text(&self.0["legendFormat"])
     }
@@ -175,19 +161,16 @@ impl<'a> Target<'a> {
 
 impl<'a> Variable<'a> {
     /// Its name, without `$`.
-    #[must_use]
     pub fn name(self) -> &'a str {
         text(&self.0["name"])
     }
 
     /// Its type.
-    #[must_use]
     pub fn kind(self) -> &'a str {
         text(&self.0["type"])
     }
 
     /// What people see beside it.
-    #[must_use]
     pub fn label(self) -> &'a str {
         text(&self.0["label"])
     }

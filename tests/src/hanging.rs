@@ -37,9 +37,6 @@ pub struct Hanging {
 
 impl Hanging {
     /// Starts such a process with these variables. This needs root, and a thread with its own mounts.
-    ///
-    /// # Errors
-    /// The kernel has no FUSE.
     pub fn start(environment: &[(&str, &str)]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
@@ -65,7 +62,6 @@ impl Hanging {
     }
 
     /// Its pid.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.id()
     }

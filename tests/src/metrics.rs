@@ -20,9 +20,6 @@ pub struct Scrape {
 
 impl Scrape {
     /// Reads a scrape.
-    ///
-    /// # Errors
-    /// A line is not in the format, a family stands in two places, or a series is there twice.
     pub fn parse(text: &str) -> Result<Self> {
         let mut scrape = Self::default();
         let mut ended = BTreeSet::new();
@@ -52,9 +49,6 @@ impl Scrape {
     }
 
     /// The value of the one series with this name that has all of these labels (and maybe more).
-    ///
-    /// # Errors
-    /// No series or several have them.
     pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> Result<f64> {
         let found = self.all(name, labels);
         match found.as_slice() {
@@ -65,7 +59,6 @@ impl Scrape {
     }
 
     /// Every series with this name that has all of these labels (and maybe more).
-    #[must_use]
     pub fn all(&self, name: &str, labels: &[(&str, &str)]) -> Vec<(&Labels, f64)> {
         let has = |of: &Labels| {
             let mut wanted = labels.iter();
@@ -79,7 +72,6 @@ impl Scrape {
     }
 
     /// Whether any series of any family has this label value.
-    #[must_use]
     pub fn mentions(&self, label: &str, value: &str) -> bool {
         let mut series = self.samples.keys();
         series.any(|(_, labels)| labels.get(label).map(String::as_str) == Some(value))
@@ -95,9 +87,6 @@ fn sample(line: &str) -> Result<(String, Labels, f64)> {
 }
 
 /// Reads a name and labels, as a line begins with.
-///
-/// # Errors
-/// They are not in the format.
 pub fn series(text: &str) -> Result<(String, Labels)> {
     let (name, labels, rest) = beginning(text)?;
     ensure!(rest.is_empty(), "{rest:?} is after the series");

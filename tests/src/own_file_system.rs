@@ -21,9 +21,6 @@ pub struct OwnFileSystem {
 
 impl OwnFileSystem {
     /// Mounts a copy of a program for a user; root alone can, on a thread with mounts of its own.
-    ///
-    /// # Errors
-    /// The kernel has no FUSE.
     pub fn with(program: &Path, uid: u32) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let content = fs::read(program)?;
@@ -40,7 +37,6 @@ impl OwnFileSystem {
     }
 
     /// The program.
-    #[must_use]
     pub fn program(&self) -> PathBuf {
         self.folder.path().join(PROGRAM)
     }

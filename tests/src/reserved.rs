@@ -13,9 +13,6 @@ pub struct Reserved(#[expect(dead_code, reason = "the open socket holds the name
 
 impl Reserved {
     /// Takes a name, unless somebody has it.
-    ///
-    /// # Errors
-    /// The kernel has no such sockets.
     pub fn attempt(name: &str) -> Result<Option<Self>> {
         let address = SocketAddr::from_abstract_name(format!("genv-tests-{name}"))?;
         match UnixListener::bind_addr(&address) {

@@ -32,7 +32,6 @@ impl Shell {
     pub const ALL: [Self; 3] = [Self::Bash, Self::Zsh, Self::Fish];
 
     /// Its name.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bash => "bash",
@@ -42,7 +41,6 @@ impl Shell {
     }
 
     /// The line that sets genv up.
-    #[must_use]
     pub const fn setup(self) -> &'static str {
         match self {
             Self::Bash | Self::Zsh => r#"eval "$(genv shell --init)""#,
@@ -51,7 +49,6 @@ impl Shell {
     }
 
     /// The line that removes it.
-    #[must_use]
     pub const fn removal(self) -> &'static str {
         match self {
             Self::Bash | Self::Zsh => r#"eval "$(genv shell --deinit)""#,
@@ -60,7 +57,6 @@ impl Shell {
     }
 
     /// What expands to the exit code of the last command.
-    #[must_use]
     pub const fn code(self) -> &'static str {
         match self {
             Self::Bash | Self::Zsh => "$?",
@@ -69,7 +65,6 @@ impl Shell {
     }
 
     /// What expands to the pid.
-    #[must_use]
     pub const fn pid(self) -> &'static str {
         match self {
             Self::Bash | Self::Zsh => "$$",
@@ -78,7 +73,6 @@ impl Shell {
     }
 
     /// The line that exports a variable. The value must do without quotes and backslashes.
-    #[must_use]
     pub fn set(self, name: &str, value: &str) -> String {
         match self {
             Self::Bash | Self::Zsh => format!("export {name}='{value}'"),
@@ -87,7 +81,6 @@ impl Shell {
     }
 
     /// The line that unsets a variable.
-    #[must_use]
     pub fn unset(self, name: &str) -> String {
         match self {
             Self::Bash | Self::Zsh => format!("unset {name}"),
@@ -96,7 +89,6 @@ impl Shell {
     }
 
     /// Several lines as one command.
-    #[must_use]
     pub fn block(self, lines: &str) -> String {
         match self {
             Self::Bash | Self::Zsh => format!("{{\n{lines}\n}}"),
@@ -105,7 +97,6 @@ impl Shell {
     }
 
     /// The file in a home directory that an interactive shell reads first.
-    #[must_use]
     pub const fn startup_file(self) -> &'static str {
         match self {
             Self::Bash => ".bashrc",
@@ -126,10 +117,6 @@ const FETCHED: [(&str, &str); 5] =
     [("zsh", "zsh-static"), ("fish", "fish"), ("tcsh", "tcsh"), ("shellcheck", "shellcheck"), ("direnv", "direnv")];
 
 /// A shell, or another program that every Debian has.
-///
-/// # Panics
-/// If it is missing; the message says how to get it.
-#[must_use]
 pub fn installed(program: &str) -> PathBuf {
     if let Some((tool, name)) = FETCHED.iter().find(|(tool, _)| *tool == program) {
         return tools::program(tool, name);
@@ -163,7 +150,6 @@ pub struct Outcome {
 
 impl Outcome {
     /// A variable.
-    #[must_use]
     pub fn variable(&self, name: &str) -> Option<&OsStr> {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str)
     }
@@ -171,9 +157,6 @@ impl Outcome {
 
 impl Account {
     /// A new one, with four devices.
-    ///
-    /// # Errors
-    /// The folders cannot be made, or the programs were not built.
     pub fn new() -> Result<Self> {
         installation()?;
         let folder = tempfile::tempdir()?;
@@ -184,21 +167,16 @@ impl Account {
     }
 
     /// The home directory.
-    #[must_use]
     pub fn home(&self) -> PathBuf {
         self.folder.path().join("home")
     }
 
     /// The state directory.
-    #[must_use]
     pub fn state(&self) -> PathBuf {
         self.folder.path().join("state")
     }
 
     /// A program with this account's variables and no others, in the home directory.
-    ///
-    /// # Errors
-    /// The programs were not built.
     pub fn command(&self, program: &str) -> Result<Command> {
         let mut command = Command::new(installed(program));
         command
@@ -214,9 +192,6 @@ impl Account {
     }
 
     /// A shell that reads no start-up files and runs a script; its exit code, and what it printed and said.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn script(&self, program: &str, options: &[&str], script: &str) -> Result<(i32, String, String)> {
         let mut command = self.command(program)?;
         match program {
@@ -232,9 +207,6 @@ impl Account {
     }
 
     /// Runs lines one after the other in one shell with these variables besides its own.
-    ///
-    /// # Errors
-    /// The shell cannot be started, or ends before its last line.
     pub fn lines(&self, shell: Shell, variables: &[(&str, &str)], lines: &[String]) -> Result<Vec<Outcome>> {
         let folder = self.folder.path().join("outcomes");
         let at = |number: usize, what: &str| folder.join(format!("{number}.{what}"));
@@ -295,9 +267,6 @@ fn dump(file: &Path) -> Result<BTreeMap<OsString, OsString>> {
 
 /// The installation of genv for all tests of one program and for every user: `bin/genv`, a link to it in
 /// `lib/genv/bin`, and an empty folder for the shims. `bin` also has the fetched shells.
-///
-/// # Errors
-/// genv was not built.
 pub fn installation() -> Result<&'static Path> {
     static INSTALLATION: OnceLock<Result<Installation, String>> = OnceLock::new();
     let install = || -> Result<Installation> {
@@ -362,9 +331,6 @@ fn remove_left_installations() {
 }
 
 /// The `PATH` with which genv is found.
-///
-/// # Errors
-/// It was not built.
 pub fn search_path() -> Result<OsString> {
     let mut path = installation()?.join("bin").into_os_string();
     path.push(":/usr/local/bin:/usr/bin:/bin");

@@ -25,16 +25,12 @@ pub struct Environment {
 
 impl Environment {
     /// One with a member, which claims all memory of the devices that it is attached to.
-    #[must_use]
     pub fn new(eid: &str, uid: u32, member: u32, devices: &[usize]) -> Self {
         Self { eid: eid.to_owned(), uid, pids: vec![member], devices: devices.to_vec(), gpu_memory: None }
     }
 }
 
 /// Writes the state of a machine with so many devices of 80 GiB.
-///
-/// # Errors
-/// The folder cannot be written.
 pub fn write(folder: &Path, devices: usize, environments: &[Environment]) -> Result<()> {
     let envs: Vec<_> = environments
         .iter()

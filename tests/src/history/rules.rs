@@ -62,9 +62,6 @@ pub struct Rule {
 
 impl RulesFile {
     /// Reads a rules file of the repository, such as `genv-recording.yml`.
-    ///
-    /// # Errors
-    /// It cannot be read, or is not a rules file.
     pub fn shipped(name: &str) -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../prometheus/rules");
         let path = folder.join(name);
@@ -82,9 +79,6 @@ pub(super) struct Span {
 }
 
 /// Evaluates the rules that record, and writes what they give.
-///
-/// # Errors
-/// Prometheus refuses one of them, or they refer to each other in a circle.
 pub(super) fn record(prometheus: &Prometheus, writer: &mut Writer, file: &RulesFile, span: Span) -> Result<()> {
     let mut waiting = Vec::new();
     for group in &file.groups {
@@ -138,9 +132,6 @@ fn fixed_point(prometheus: &Prometheus, writer: &mut Writer, rule: &Rule, span: 
 }
 
 /// Evaluates the alerts, and writes when they were pending and when they fired.
-///
-/// # Errors
-/// Prometheus refuses one of them.
 pub(super) fn alert(prometheus: &Prometheus, writer: &mut Writer, file: &RulesFile, span: Span) -> Result<()> {
     let duration = |text: &Option<String>| text.as_ref().map_or(Ok(Duration::ZERO), |text| parse_duration(text));
     let last = span.to.duration_since(UNIX_EPOCH)?.as_secs_f64();

@@ -91,9 +91,6 @@ const PAIRS: &[&str] = &[
 ];
 
 /// Asks a library everything about itself and its first device.
-///
-/// # Errors
-/// It cannot be loaded or initialized, or has no device.
 pub fn ask_everything(library: &Path) -> Result<Vec<Answer>> {
     // SAFETY: NVML's initializers have no requirements.
     let library = unsafe { Library::new(library) }.with_context(|| format!("cannot load {}", library.display()))?;
