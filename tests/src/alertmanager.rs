@@ -20,27 +20,19 @@ pub struct Alertmanager {
     server: Server,
 }
 
-/// An alert as Alertmanager has it.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Alert {
-    /// Its labels.
     pub labels: Labels,
-    /// Its annotations.
     pub annotations: Labels,
-    /// Who is notified.
     pub receivers: Vec<Receiver>,
-    /// Whether anything keeps it quiet.
     pub status: Status,
 }
 
-/// Who is notified.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct Receiver {
-    /// Its name in the configuration.
     pub name: String,
 }
 
-/// Whether anything keeps an alert quiet.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -67,12 +59,10 @@ impl Alertmanager {
         Ok(Self { port, server })
     }
 
-    /// Its port on 127.0.0.1.
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// All that it logged.
     pub fn log(&self) -> String {
         self.server.log()
     }
@@ -90,7 +80,6 @@ impl Alertmanager {
         Ok(())
     }
 
-    /// Every alert that it has.
     pub fn alerts(&self) -> Result<Vec<Alert>> {
         Ok(serde_json::from_slice(&http::get(self.port, "/api/v2/alerts")?.body)?)
     }

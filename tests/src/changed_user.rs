@@ -78,7 +78,6 @@ impl ChangedUser {
         self.parent.id()
     }
 
-    /// Its child.
     pub const fn child(&self) -> u32 {
         self.child
     }

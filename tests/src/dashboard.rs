@@ -8,35 +8,21 @@ use serde_json::Value;
 /// Panels that ask no data source.
 const WITHOUT_QUERIES: [&str; 6] = ["row", "text", "alertlist", "dashlist", "annolist", "news"];
 
-/// A dashboard.
 #[derive(Clone, Debug)]
 pub struct Dashboard {
-    /// The name of its file without `.json`.
     pub file: String,
-    /// All of it.
     pub json: Value,
 }
 
 /// A panel of a dashboard; rows are panels too.
 #[derive(Clone, Copy, Debug)]
-pub struct Panel<'a>(
-    /// All of it.
-    pub &'a Value,
-);
+pub struct Panel<'a>(pub &'a Value);
 
-/// One query of a panel.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a>(
-    /// All of it.
-    pub &'a Value,
-);
+pub struct Target<'a>(pub &'a Value);
 
-/// A template variable.
 #[derive(Clone, Copy, Debug)]
-pub struct Variable<'a>(
-    /// All of it.
-    pub &'a Value,
-);
+pub struct Variable<'a>(pub &'a Value);
 
 impl Dashboard {
     /// Every dashboard that is shipped, in the order of their files' names.
@@ -61,12 +47,10 @@ impl Dashboard {
         Ok(dashboards)
     }
 
-    /// Its uid.
     pub fn uid(&self) -> &str {
         text(&self.json["uid"])
     }
 
-    /// Its title.
     pub fn title(&self) -> &str {
         text(&self.json["title"])
     }
@@ -81,29 +65,24 @@ impl Dashboard {
         panels
     }
 
-    /// The panels that ask a data source.
     pub fn queried_panels(&self) -> impl Iterator<Item = Panel<'_>> {
         self.panels().into_iter().filter(Panel::asks)
     }
 
-    /// Its template variables, in their order.
     pub fn variables(&self) -> Vec<Variable<'_>> {
         list(&self.json["templating"]["list"]).iter().map(Variable).collect()
     }
 
-    /// The variable of this name.
     pub fn variable(&self, name: &str) -> Option<Variable<'_>> {
         self.variables().into_iter().find(|variable| variable.name() == name)
     }
 }
 
 impl<'a> Panel<'a> {
-    /// Its title.
     pub fn title(self) -> &'a str {
         text(&self.0["title"])
     }
 
-    /// What messages call it.
     pub fn name(self) -> String {
         match self.title() {
             "" => format!("id {}", self.0["id"]),
@@ -111,7 +90,6 @@ impl<'a> Panel<'a> {
         }
     }
 
-    /// Its type.
     pub fn kind(self) -> &'a str {
         text(&self.0["type"])
     }
@@ -121,7 +99,6 @@ impl<'a> Panel<'a> {
         !WITHOUT_QUERIES.contains(&self.kind())
     }
 
-    /// Its queries.
     pub fn targets(self) -> impl Iterator<Item = Target<'a>> {
         list(&self.0["targets"]).iter().map(Target)
     }
@@ -160,12 +137,10 @@ impl<'a> Target<'a> {
 }
 
 impl<'a> Variable<'a> {
-    /// Its name, without `$`.
     pub fn name(self) -> &'a str {
         text(&self.0["name"])
     }
 
-    /// Its type.
     pub fn kind(self) -> &'a str {
         text(&self.0["type"])
     }

@@ -57,7 +57,6 @@ impl Stack {
         Ok(stack.variable("COMPOSE_PROJECT_NAME", project))
     }
 
-    /// Sets a variable.
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.insert(name.to_owned(), value.to_owned());
         self
@@ -143,7 +142,6 @@ impl Stack {
         Ok(pid.context("no pid")?.try_into()?)
     }
 
-    /// Whether a service's container is healthy now.
     pub fn is_healthy(&self, service: &str) -> Result<bool> {
         Ok(self.inspect(service)?["State"]["Health"]["Status"] == "healthy")
     }
@@ -153,19 +151,16 @@ impl Stack {
         self.ports[service]
     }
 
-    /// Fetches a page of a service.
     pub fn get(&self, service: &str, path: &str) -> Result<Response> {
         http::get(self.port(service), path)
     }
 
-    /// What the exporter serves to Prometheus.
     pub fn scrape(&self) -> Result<Scrape> {
         let answer = self.get("exporter", "/metrics")?;
         ensure!(answer.status == 200, "{}", answer.text()?);
         Scrape::parse(&answer.text()?)
     }
 
-    /// The stack's Prometheus.
     pub fn prometheus(&self) -> Prometheus {
         Prometheus::at(self.port("prometheus"))
     }
@@ -189,7 +184,6 @@ impl Drop for Stack {
     }
 }
 
-/// Runs `docker`, and returns what it prints.
 pub fn docker(arguments: &[&str]) -> Result<String> {
     let output = Command::new("docker").args(arguments).output();
     let output = output.context("docker, of scripts/debian-tools docker")?;
@@ -216,7 +210,6 @@ pub fn eventually<T>(what: &str, attempt: impl Fn() -> Result<T>) -> Result<T> {
     }
 }
 
-/// The folder of the shipped files.
 pub fn repository() -> &'static Path {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().expect("the package lies in a folder")

@@ -30,7 +30,6 @@ pub fn ends_outsiders(mode: &str, when: &str) -> String {
     )
 }
 
-/// How an enforcer is to be started.
 #[derive(Debug)]
 pub struct Setup {
     folder: tempfile::TempDir,
@@ -61,40 +60,33 @@ impl Setup {
         Ok(setup)
     }
 
-    /// Sets the time between two cycles.
     pub fn interval(mut self, interval: &'static str) -> Self {
         self.interval = interval;
         self
     }
 
-    /// Adds a flag of `run`.
     pub fn flag(mut self, flag: &str) -> Self {
         self.flags.push(flag.to_owned());
         self
     }
 
-    /// Sets an environment variable.
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// A folder of its own.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The enforcer's own directory.
     pub fn state_directory(&self) -> PathBuf {
         self.folder.path().join("enforcer")
     }
 
-    /// genv's state directory.
     pub fn genv_directory(&self) -> PathBuf {
         self.folder.path().join("genv")
     }
 
-    /// The configuration.
     pub fn config(&self) -> PathBuf {
         self.folder.path().join("enforcer.yaml")
     }
@@ -115,7 +107,6 @@ impl Setup {
         Ok(fs::rename(new, self.folder.path().join(name))?)
     }
 
-    /// A command of genv-enforcer in these surroundings.
     pub fn command(&self, words: &[&str]) -> Result<Command> {
         self.program("genv-enforcer", words)
     }
@@ -183,17 +174,14 @@ impl Enforcer {
         &self.setup
     }
 
-    /// Its port on 127.0.0.1.
     pub const fn port(&self) -> u16 {
         self.setup.port
     }
 
-    /// Its pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// All that it logged.
     pub fn log(&self) -> String {
         fs::read_to_string(self.setup.folder().join("log")).unwrap_or_default()
     }
@@ -206,23 +194,19 @@ impl Enforcer {
         lines.collect()
     }
 
-    /// Its status.
     pub fn status(&self) -> Result<Value> {
         let said = self.setup.said(&["status", "--json"])?;
         Ok(serde_json::from_str(&said)?)
     }
 
-    /// Fetches a page.
     pub fn get(&self, path: &str) -> Result<Response> {
         http::get(self.setup.port, path).with_context(|| self.log())
     }
 
-    /// Scrapes its metrics.
     pub fn scrape(&self) -> Result<Scrape> {
         Scrape::parse(&self.get("/metrics")?.text()?)
     }
 
-    /// Waits until its status is so.
     pub fn wait_for_status(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
         let mut status = Value::Null;
         until(what, || {
@@ -233,7 +217,6 @@ impl Enforcer {
         Ok(status)
     }
 
-    /// Waits until its metrics are so.
     pub fn wait_for_metrics(&self, what: &str, is_so: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
         let mut scrape = Scrape::default();
         until(what, || {

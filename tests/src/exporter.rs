@@ -14,7 +14,6 @@ use crate::nvml_sim::Simulation;
 use crate::patience::{self, PATIENCE, until};
 use crate::process::{self, Running};
 
-/// How an exporter is to be started.
 #[derive(Debug)]
 pub struct Setup {
     folder: tempfile::TempDir,
@@ -69,13 +68,11 @@ impl Setup {
         self
     }
 
-    /// Sets an environment variable.
     pub fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    /// Runs this copy of the program.
     pub fn program(mut self, program: &Path) -> Self {
         let mut copy = Command::new(program);
         for (name, value) in self.command.get_envs() {
@@ -133,12 +130,10 @@ impl Setup {
 }
 
 impl Exporter {
-    /// Its port on 127.0.0.1.
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -148,22 +143,18 @@ impl Exporter {
         self.folder.path()
     }
 
-    /// All that it logged so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("exporter.log")).unwrap_or_default()
     }
 
-    /// Fetches a page.
     pub fn get(&self, path: &str) -> Result<Response> {
         http::get(self.port, path).with_context(|| self.log())
     }
 
-    /// Scrapes `/metrics`.
     pub fn scrape(&self) -> Result<Scrape> {
         self.scrape_path("/metrics")
     }
 
-    /// Scrapes a page of metrics.
     pub fn scrape_path(&self, path: &str) -> Result<Scrape> {
         let response = self.get(path)?;
         ensure!(response.status == 200, "{path} answered {}", response.status);
@@ -203,7 +194,6 @@ impl Exporter {
         patience::ended(&mut self.child).with_context(|| self.log())
     }
 
-    /// Sends it SIGTERM.
     pub fn signal_terminate(&self) -> Result<()> {
         process::signal(self.pid(), rustix::process::Signal::TERM)
     }

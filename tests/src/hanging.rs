@@ -61,7 +61,6 @@ impl Hanging {
         Ok(hanging)
     }
 
-    /// Its pid.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }

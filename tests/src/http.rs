@@ -38,12 +38,9 @@ pub fn free_port() -> Result<u16> {
 const FIRST_PORT: u32 = 10_000;
 const PORTS: u32 = 20_000;
 
-/// An answer.
 #[derive(Clone, Debug)]
 pub struct Response {
-    /// Status code.
     pub status: u16,
-    /// Header names in lower case, and values.
     pub headers: Vec<(String, String)>,
     /// The body as sent, chunks joined; still compressed if it was.
     pub body: Vec<u8>,
@@ -56,23 +53,19 @@ impl Response {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The body as text.
     pub fn text(&self) -> Result<String> {
         String::from_utf8(self.body.clone()).context("a body that is not UTF-8")
     }
 }
 
-/// Fetches `path` from 127.0.0.1:`port`.
 pub fn get(port: u16, path: &str) -> Result<Response> {
     get_with(port, path, &[])
 }
 
-/// Fetches `path` from 127.0.0.1:`port` with further headers.
 pub fn get_with(port: u16, path: &str, headers: &[(&str, &str)]) -> Result<Response> {
     exchange(connect(port)?, path, headers)
 }
 
-/// Posts `body` to `path` of 127.0.0.1:`port`.
 pub fn post(port: u16, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Response> {
     let mut stream = connect(port)?;
     let mut request =
@@ -85,7 +78,6 @@ pub fn post(port: u16, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Res
     read_response(stream)
 }
 
-/// Opens a connection to 127.0.0.1:`port`.
 pub fn connect(port: u16) -> Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port)).with_context(|| format!("connecting to port {port}"))?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -101,7 +101,6 @@ impl Machine {
         Ok(name.trim_end() == "systemd")
     }
 
-    /// A command that is started there.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -113,7 +112,6 @@ impl Machine {
         command
     }
 
-    /// Runs a command there to its end.
     pub fn output(&self, words: &[&str]) -> Result<Output> {
         patience::output(&mut self.command(words))
     }
@@ -132,7 +130,6 @@ impl Machine {
         root.join(path.trim_start_matches('/'))
     }
 
-    /// Reads a file there.
     pub fn read(&self, path: &str) -> Result<String> {
         fs::read_to_string(self.path(path)).with_context(|| path.to_owned())
     }

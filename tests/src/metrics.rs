@@ -6,20 +6,17 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Labels of a sample.
 pub type Labels = BTreeMap<String, String>;
 
 /// All samples of a scrape, no series twice.
 #[derive(Clone, Debug, Default)]
 pub struct Scrape {
-    /// Values by name and labels.
     pub samples: BTreeMap<(String, Labels), f64>,
     /// Families by the name on their `# TYPE` line, with the type.
     pub types: BTreeMap<String, String>,
 }
 
 impl Scrape {
-    /// Reads a scrape.
     pub fn parse(text: &str) -> Result<Self> {
         let mut scrape = Self::default();
         let mut ended = BTreeSet::new();

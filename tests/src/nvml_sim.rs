@@ -28,7 +28,6 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// Writes `scenario` (YAML) to a new file.
     pub fn new(scenario: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let libraries = folder.path().join("lib");
@@ -46,7 +45,6 @@ impl Simulation {
         fs::rename(&next, self.scenario()).expect("the temporary folder is writable");
     }
 
-    /// Path of the scenario file.
     pub fn scenario(&self) -> PathBuf {
         self.folder.path().join("scenario.yaml")
     }
@@ -56,7 +54,6 @@ impl Simulation {
         self.folder.path().join("lib")
     }
 
-    /// That library.
     pub fn library(&self) -> PathBuf {
         self.library_folder().join("libnvidia-ml.so.1")
     }
@@ -84,7 +81,6 @@ pub fn on_device_0(pids: &[u32]) -> String {
     uses.collect::<Vec<_>>().join(", ")
 }
 
-/// How a scenario names a measurement.
 pub fn name_of(measurement: Measurement) -> String {
     match serde_json::to_value(measurement) {
         Ok(serde_json::Value::String(name)) => name,

@@ -36,7 +36,6 @@ impl OwnFileSystem {
         Ok(Self { folder })
     }
 
-    /// The program.
     pub fn program(&self) -> PathBuf {
         self.folder.path().join(PROGRAM)
     }

@@ -25,7 +25,6 @@ pub(crate) const END_PATIENCE: Duration = Duration::from_secs(300);
 /// How often something is looked at.
 const POLL: Duration = Duration::from_millis(5);
 
-/// Waits until something is so.
 pub fn until(what: &str, is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     within(PATIENCE, what, is_so)
 }
@@ -84,12 +83,10 @@ fn all(mut from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     receiver
 }
 
-/// The lines that a program prints.
 #[derive(Debug)]
 pub struct Lines(Receiver<String>);
 
 impl Lines {
-    /// Reads them from now on.
     pub fn of(from: impl Read + Send + 'static) -> Self {
         let (sender, receiver) = channel();
         thread::spawn(move || {

@@ -42,7 +42,6 @@ impl Peer {
         Ok(Self { folder, venv, library_folder: simulation.library_folder(), scenario: simulation.scenario() })
     }
 
-    /// Its state directory.
     pub fn state_directory(&self) -> PathBuf {
         self.folder.path().join("state")
     }
@@ -106,7 +105,6 @@ impl Peer {
         Shell::start(self.our_command("bash")?)
     }
 
-    /// Its exporter, `genv monitor`, collecting every second.
     pub fn monitor(&self) -> Result<Monitor> {
         let port = free_port()?;
         let mut command = self.command(&self.venv.join("bin/genv").to_string_lossy());
@@ -117,7 +115,6 @@ impl Peer {
         Monitor::start(&mut command, port, self.folder.path())
     }
 
-    /// A folder of its own.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -160,7 +157,6 @@ impl Shell {
         }
     }
 
-    /// Its pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -202,7 +198,6 @@ impl Monitor {
         Ok(Self { child, port })
     }
 
-    /// Its pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

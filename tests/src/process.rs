@@ -56,7 +56,6 @@ pub fn write_script(path: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sends a signal.
 pub fn signal(pid: u32, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(i32::try_from(pid)?).context("pid 0")?;
     Ok(kill_process(pid, signal)?)
@@ -160,7 +159,6 @@ pub fn wait_for_lock(child: &mut Child) -> Result<()> {
 pub struct Running(Child);
 
 impl Running {
-    /// Starts one.
     pub fn spawn(command: &mut Command) -> Result<Self> {
         let child = command.spawn();
         let child = child.with_context(|| format!("starting {}", command.get_program().display()));
@@ -233,7 +231,6 @@ impl Sleeper {
         Ok(Self(Running::spawn(quiet)?))
     }
 
-    /// Its pid.
     pub fn pid(&self) -> u32 {
         self.0.id()
     }

@@ -102,7 +102,6 @@ impl Prometheus {
         self.own.as_ref().map(Server::log).unwrap_or_default()
     }
 
-    /// Its port on 127.0.0.1.
     pub const fn port(&self) -> u16 {
         self.port
     }

@@ -32,7 +32,6 @@ impl Server {
         Ok(server)
     }
 
-    /// All that it logged.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }

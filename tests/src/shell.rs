@@ -19,19 +19,14 @@ use crate::tools;
 /// A shell that genv can be set up in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shell {
-    /// GNU bash.
     Bash,
-    /// zsh.
     Zsh,
-    /// fish.
     Fish,
 }
 
 impl Shell {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Bash, Self::Zsh, Self::Fish];
 
-    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bash => "bash",
@@ -40,7 +35,6 @@ impl Shell {
         }
     }
 
-    /// The line that sets genv up.
     pub const fn setup(self) -> &'static str {
         match self {
             Self::Bash | Self::Zsh => r#"eval "$(genv shell --init)""#,
@@ -48,7 +42,6 @@ impl Shell {
         }
     }
 
-    /// The line that removes it.
     pub const fn removal(self) -> &'static str {
         match self {
             Self::Bash | Self::Zsh => r#"eval "$(genv shell --deinit)""#,
@@ -80,7 +73,6 @@ impl Shell {
         }
     }
 
-    /// The line that unsets a variable.
     pub fn unset(self, name: &str) -> String {
         match self {
             Self::Bash | Self::Zsh => format!("unset {name}"),
@@ -88,7 +80,6 @@ impl Shell {
         }
     }
 
-    /// Several lines as one command.
     pub fn block(self, lines: &str) -> String {
         match self {
             Self::Bash | Self::Zsh => format!("{{\n{lines}\n}}"),
@@ -133,23 +124,17 @@ pub struct Account {
     folder: tempfile::TempDir,
 }
 
-/// What a line of a shell did.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The line.
     pub line: String,
-    /// What it printed.
     pub stdout: String,
-    /// What it said.
     pub stderr: String,
-    /// Its exit code.
     pub code: i32,
     /// The variables that a program has that is started now; without those that shells count with.
     pub variables: BTreeMap<OsString, OsString>,
 }
 
 impl Outcome {
-    /// A variable.
     pub fn variable(&self, name: &str) -> Option<&OsStr> {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str)
     }
@@ -166,12 +151,10 @@ impl Account {
         Ok(Self { folder })
     }
 
-    /// The home directory.
     pub fn home(&self) -> PathBuf {
         self.folder.path().join("home")
     }
 
-    /// The state directory.
     pub fn state(&self) -> PathBuf {
         self.folder.path().join("state")
     }

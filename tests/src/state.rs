@@ -11,13 +11,10 @@ const TIME: &str = "20/11/2026 12:00:00";
 /// One environment, attached to some devices.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// Its id.
     pub eid: String,
-    /// Its user.
     pub uid: u32,
     /// Its members.
     pub pids: Vec<u32>,
-    /// Devices that it is attached to.
     pub devices: Vec<usize>,
     /// Memory that it claims of each, as the file has it; none: all.
     pub gpu_memory: Option<&'static str>,

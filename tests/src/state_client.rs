@@ -16,7 +16,6 @@ pub struct StateClient {
 }
 
 impl StateClient {
-    /// Starts one, which attaches so many devices.
     pub fn start(directory: &Path, eid: &str, count: u32, memory: Option<&str>) -> Result<Self> {
         let mut command = Command::new(build_folder().join("state_client"));
         command

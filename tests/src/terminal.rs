@@ -68,7 +68,6 @@ impl Terminal {
         Ok(Self { shell, session, lines: 0 })
     }
 
-    /// Its pid.
     pub fn pid(&self) -> u32 {
         self.session.process().child_pid.as_raw().unsigned_abs()
     }
@@ -79,19 +78,16 @@ impl Terminal {
         shown.with_context(|| format!("{} never shows {text:?}", self.shell))
     }
 
-    /// Types a line and Enter.
     pub fn type_line(&mut self, line: &str) -> Result<()> {
         self.session.send_line(line).map_err(said)?;
         Ok(())
     }
 
-    /// Types this, without Enter.
     pub fn type_text(&mut self, text: &str) -> Result<()> {
         self.session.send(text).map_err(said)?;
         self.session.flush().map_err(said)
     }
 
-    /// Presses Ctrl and a letter.
     pub fn press_control(&mut self, letter: char) -> Result<()> {
         self.session.send_control(letter).map_err(said)
     }

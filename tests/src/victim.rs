@@ -56,7 +56,6 @@ pub fn copy_of_sleep(copy: &Path, uid: u32, environment: &[(&str, &str)]) -> Res
     Ok(process)
 }
 
-/// The same command as the [`victim`].
 pub fn as_victim(command: &mut Command) -> &mut Command {
     as_user(command, victim())
 }
@@ -101,7 +100,6 @@ pub fn terminate(target: &ProcessTarget) -> Step {
     }
 }
 
-/// Waits until a process has ended.
 pub fn ends(pid: u32) -> Result<()> {
     until(&format!("process {pid} ends"), || Ok(!is_alive(pid)))
 }

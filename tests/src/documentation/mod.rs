@@ -31,9 +31,7 @@ fn with_port_here(text: &str) -> String {
 pub enum Place {
     /// A user's bash on a machine with eight GPUs.
     Lab,
-    /// The same in zsh.
     LabZsh,
-    /// The same in fish.
     LabFish,
     /// root's bash on a machine with systemd, where the packages lie in the current folder.
     Machine,
@@ -41,7 +39,6 @@ pub enum Place {
     Hosts,
     /// root's bash in the source folder, with Docker and Compose.
     Docker,
-    /// A bash in the source folder.
     Source,
     /// root's bash on a machine whose GPU or driver is at fault: nobody has one, so that nothing is run there.
     Hardware,
@@ -71,25 +68,19 @@ impl Place {
     }
 }
 
-/// A page of the documentation.
 #[derive(Debug)]
 pub struct Page {
-    /// Its path in the repository.
     pub name: String,
-    /// All of it, in Markdown.
     pub text: String,
 }
 
-/// A block of code of a page.
 #[derive(Debug)]
 pub struct Block {
     /// The line of the page on which it begins, counted from 1.
     pub line: usize,
     /// Whether it stands between fences; if not, it is indented.
     pub is_fenced: bool,
-    /// What stands behind its fence.
     pub info: String,
-    /// What is in it.
     pub text: String,
 }
 
@@ -98,14 +89,12 @@ pub struct Block {
 pub struct Line {
     /// The line of the page on which it begins, counted from 1.
     pub number: usize,
-    /// What is typed.
     pub text: String,
 }
 
 /// The commands of a block, and what the page shows of their output.
 #[derive(Debug)]
 pub struct Run {
-    /// One after the other.
     pub lines: Vec<Line>,
     /// The block `console` that follows, if there is one.
     pub shown: Option<String>,
@@ -154,7 +143,6 @@ impl Page {
         format!("{}:{}: {}", self.name, line.number, line.text)
     }
 
-    /// Its blocks of code, in their order.
     pub fn blocks(&self) -> Vec<Block> {
         let mut blocks: Vec<Block> = Vec::new();
         let mut inside = false;
@@ -199,7 +187,6 @@ impl Page {
         typed.map(run).collect()
     }
 
-    /// The lines of [`Page::runs`].
     pub fn typed(&self, place: Place) -> Vec<Line> {
         let runs = self.runs(place).into_iter();
         runs.flat_map(|run| run.lines).collect()

@@ -21,7 +21,6 @@ use rules::Span;
 pub use rules::{Group, Rule, RulesFile};
 use write::{Writer, milliseconds};
 
-/// A history that is to be played.
 #[derive(Clone, Debug)]
 pub struct History {
     engine: Arc<Engine>,
@@ -66,7 +65,6 @@ impl History {
         })
     }
 
-    /// How long it is.
     pub fn lasting(mut self, lasting: Duration) -> Self {
         self.lasting = lasting;
         self
@@ -104,7 +102,6 @@ impl History {
         self
     }
 
-    /// Plays it to a new Prometheus, `tool`.
     pub fn start(self, tool: &str) -> Result<Past> {
         let end = self.from + self.lasting;
         // All of it stays in memory, where series may be written one after the other.
@@ -155,17 +152,14 @@ impl History {
 }
 
 impl Past {
-    /// When the history begins.
     pub const fn from(&self) -> SystemTime {
         self.from
     }
 
-    /// When it ends.
     pub const fn end(&self) -> SystemTime {
         self.end
     }
 
-    /// So long after its beginning.
     pub fn after(&self, passed: Duration) -> SystemTime {
         self.from + passed
     }

@@ -18,44 +18,32 @@ use crate::prometheus::{Prometheus, Series};
 /// Groups begin at a moment of their own, neither with a scrape nor on the hour.
 const OFFSET: Duration = Duration::from_secs(17 * 60 + 35);
 
-/// A rules file.
 #[derive(Debug, Deserialize)]
 pub struct RulesFile {
-    /// Its groups.
     pub groups: Vec<Group>,
 }
 
-/// A group of a rules file.
 #[derive(Debug, Deserialize)]
 pub struct Group {
-    /// Its name.
     pub name: String,
     /// Time between evaluations, if it is not the usual one.
     pub interval: Option<String>,
-    /// Its rules.
     pub rules: Vec<Rule>,
 }
 
-/// A rule that records, or an alert.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Rule {
-    /// The metric that it records.
     #[serde(default)]
     pub record: String,
-    /// The name of the alert.
     #[serde(default)]
     pub alert: String,
-    /// What is evaluated.
     pub expr: String,
-    /// How long an alert's condition must hold.
     #[serde(rename = "for")]
     pub lasting: Option<String>,
     /// How long an alert goes on firing when its condition holds no more.
     pub keep_firing_for: Option<String>,
-    /// Labels that the result is given.
     #[serde(default)]
     pub labels: Labels,
-    /// What an alert says.
     #[serde(default)]
     pub annotations: Labels,
 }
@@ -156,7 +144,6 @@ pub(super) fn alert(prometheus: &Prometheus, writer: &mut Writer, file: &RulesFi
     writer.flush()
 }
 
-/// When one alert was in which state.
 #[derive(Default)]
 struct States {
     /// Value 1 at each evaluation.

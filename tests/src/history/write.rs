@@ -48,7 +48,6 @@ struct Sample {
     timestamp_milliseconds: i64,
 }
 
-/// A series of a [`Writer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SeriesId(usize);
 
@@ -64,7 +63,6 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// A writer to the Prometheus on 127.0.0.1:`port`.
     pub(super) fn new(port: u16) -> Self {
         Self { port, ids: HashMap::new(), series: Vec::new(), last: Vec::new(), waiting: 0 }
     }

@@ -15,10 +15,8 @@ use libloading::Library;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The answer to one call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The function of the library.
     pub call: String,
     /// What it was asked, apart from the device; empty if that was all.
     #[serde(default, skip_serializing_if = "String::is_empty")]

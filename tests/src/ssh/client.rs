@@ -18,7 +18,6 @@ pub struct SshClient {
 }
 
 impl SshClient {
-    /// One that reaches these.
     pub fn new(hosts: &[(&str, &SshServer)]) -> Result<Self> {
         let mut configuration = String::new();
         let mut known_hosts = String::new();
@@ -53,12 +52,10 @@ impl SshClient {
         Ok(Self { folder })
     }
 
-    /// The folder that holds it alone.
     pub fn bin(&self) -> PathBuf {
         self.folder.path().join("bin")
     }
 
-    /// The program.
     pub fn program(&self) -> PathBuf {
         self.bin().join("ssh")
     }
@@ -68,7 +65,6 @@ impl SshClient {
         self.folder.path().join("config")
     }
 
-    /// The file of the servers' keys.
     pub fn known_hosts(&self) -> PathBuf {
         self.folder.path().join("known_hosts")
     }

@@ -82,12 +82,10 @@ impl SshServer {
             .is_ok_and(|()| banner == *b"SSH-")
     }
 
-    /// Its port on 127.0.0.1.
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
