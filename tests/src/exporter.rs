@@ -4,14 +4,14 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::http::{self, Response, free_port};
 use crate::metrics::Scrape;
 use crate::nvml_sim::Simulation;
-use crate::patience::{self, PATIENCE, until};
+use crate::patience::{self, until};
 use crate::process::{self, Running};
 
 #[derive(Debug)]
@@ -163,18 +163,16 @@ impl Exporter {
 
     /// Scrapes until `holds` is true of a scrape, which is returned.
     pub fn wait_for(&self, what: &str, holds: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let scrape = self.scrape()?;
-            if holds(&scrape) {
-                return Ok(scrape);
-            }
-            if Instant::now() > deadline {
-                let health = scrape.all("genv_collector_success", &[]);
-                bail!("waited in vain for {what}; collectors {health:?}; log: {}", self.log());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let mut scrape = Scrape::default();
+        until(what, || {
+            scrape = self.scrape()?;
+            Ok(holds(&scrape))
+        })
+        .with_context(|| {
+            let health = scrape.all("genv_collector_success", &[]);
+            format!("collectors {health:?}; log: {}", self.log())
+        })?;
+        Ok(scrape)
     }
 
     /// The first scrape of values that `collector` began to read after this call.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Enforcer, Setup, ends, is_alive, sleeper_of};
+use genv_tests::enforcer::{Enforcer, Setup, ends, enforcing, is_alive, sleeper_of};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience;
 use genv_tests::process::Orphan;
@@ -18,7 +18,7 @@ use crate::enforcer::stage::{ALICE, ANYTHING, BOB};
 
 /// These rules end a process on a device at once if the process is in no environment, or in an environment that does
 /// not hold the device.
-const AT_ONCE: &str = "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\nrules:\n\
+const AT_ONCE: &str = "\
      - {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n\
      - {kind: env-devices, action: terminate, for: 0s, warn: []}\n";
 
@@ -53,7 +53,7 @@ struct Lab {
 impl Lab {
     /// `is_recorded`: a command of Bob recorded the job.
     fn new(is_recorded: bool) -> Result<Self> {
-        let setup = Setup::new(&used_by(&[]), AT_ONCE)?;
+        let setup = Setup::new(&used_by(&[]), &enforcing(AT_ONCE))?;
         fs::create_dir(setup.genv_directory())?;
         for (path, mode) in [(setup.folder(), 0o755), (&setup.genv_directory(), 0o777)] {
             fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
