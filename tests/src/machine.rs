@@ -17,6 +17,7 @@ use crate::http::{self, Response};
 use crate::metrics::Scrape;
 use crate::nvml_sim::used_by;
 use crate::patience::{self, until};
+use crate::process::children;
 use crate::tools::{self, build_folder};
 
 /// Where the driver's library is.
@@ -92,6 +93,7 @@ impl Machine {
             bail!("it has ended: {said}");
         }
         // The script has one child, which waits for one.
+        let child_of = |pid: u32| children(pid).first().copied();
         let child = child_of(self.boot.id()).and_then(child_of);
         let name = child.map(|pid| fs::read_to_string(format!("/proc/{pid}/comm")));
         let Some((pid, Ok(name))) = child.zip(name) else {
@@ -278,10 +280,4 @@ impl Drop for Machine {
 pub fn put(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to.parent().context("a file lies in a folder")?)?;
     fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop)).with_context(|| from.display().to_string())
-}
-
-/// The only child of a process, if it has one.
-fn child_of(pid: u32) -> Option<u32> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    children.split_whitespace().next()?.parse().ok()
 }

@@ -62,14 +62,7 @@ impl Peer {
 
     /// Runs `genv` with these arguments, and returns what it prints.
     pub fn genv(&self, arguments: &[&str]) -> Result<String> {
-        let output = self
-            .command(&self.venv.join("bin/genv").to_string_lossy())
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "genv {arguments:?}: {said}");
-        Ok(String::from_utf8(output.stdout)?)
+        said(self.command(&self.venv.join("bin/genv").to_string_lossy()).args(arguments))
     }
 
     /// A program that finds this project's genv instead, on the same state and the same driver.
@@ -88,11 +81,7 @@ impl Peer {
     /// Runs this project's `genv` with these arguments, and returns what it prints.
     pub fn our_genv(&self, arguments: &[&str]) -> Result<String> {
         let program = shell::installation()?.join("bin/genv");
-        let mut command = self.our_command(&program.to_string_lossy())?;
-        let output = command.args(arguments).stdin(Stdio::null()).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "genv {arguments:?}: {said}");
-        Ok(String::from_utf8(output.stdout)?)
+        said(self.our_command(&program.to_string_lossy())?.args(arguments))
     }
 
     /// A bash in which genv 1.4.3 is initialized.
@@ -118,6 +107,13 @@ impl Peer {
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
+}
+
+fn said(genv: &mut Command) -> Result<String> {
+    let output = genv.stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{genv:?}: {said}");
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// A shell that runs line after line; it ends with the value.

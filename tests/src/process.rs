@@ -125,17 +125,7 @@ pub fn has_started_a_process(pid: u32) -> Result<bool> {
     let child_signal = 1 << (Signal::CHILD.as_raw() - 1);
     ensure!(ignored & child_signal == 0, "{pid} ignores SIGCHLD");
 
-    if stat_field(pid, 11)? > 0 {
-        return Ok(true);
-    }
-    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread may end while the list is read.
-        let children = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
-        if !children.trim().is_empty() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    Ok(stat_field(pid, 11)? > 0 || !children(pid).is_empty())
 }
 
 /// Waits until a program waits for a lock on a file, as `/proc/locks` tells.
