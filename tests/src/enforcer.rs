@@ -129,6 +129,21 @@ impl Setup {
         Ok(command)
     }
 
+    /// A bash with genv set up, in these surroundings and no others, which runs a line.
+    pub fn shell(&self, line: &str) -> Result<Command> {
+        let genv = self.program("genv", &[])?;
+        let programs = Path::new(genv.get_program()).parent().context("no folder")?;
+        let mut command = Command::new("bash");
+        command
+            .env_clear()
+            .envs(genv.get_envs().filter_map(|(name, value)| Some((name, value?))))
+            .env("PATH", format!("{}:/usr/bin:/bin", programs.display()))
+            .env("HOME", self.folder())
+            .current_dir(self.folder())
+            .args(["-c", &format!("eval \"$(genv shell --init)\"; {line}")]);
+        Ok(command)
+    }
+
     /// Runs a command of genv-enforcer to its end.
     pub fn output(&self, words: &[&str]) -> Result<Output> {
         patience::output(&mut self.command(words)?)

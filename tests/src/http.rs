@@ -67,15 +67,8 @@ pub fn get_with(port: u16, path: &str, headers: &[(&str, &str)]) -> Result<Respo
 }
 
 pub fn post(port: u16, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Response> {
-    let mut stream = connect(port)?;
-    let mut request =
-        format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
-    for (name, value) in headers {
-        request.push_str(&format!("{name}: {value}\r\n"));
-    }
-    request.push_str("\r\n");
-    stream.write_all(&[request.as_bytes(), body].concat()).context("sending a request")?;
-    read_response(stream)
+    let length = body.len().to_string();
+    ask(connect(port)?, "POST", path, &[&[("Content-Length", &*length)], headers].concat(), body)
 }
 
 pub fn connect(port: u16) -> Result<TcpStream> {
@@ -86,13 +79,23 @@ pub fn connect(port: u16) -> Result<TcpStream> {
 }
 
 /// Sends one request over a connection that is then closed, and reads the answer.
-pub fn exchange(mut stream: impl Read + Write, path: &str, headers: &[(&str, &str)]) -> Result<Response> {
-    let mut request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+pub fn exchange(stream: impl Read + Write, path: &str, headers: &[(&str, &str)]) -> Result<Response> {
+    ask(stream, "GET", path, headers, &[])
+}
+
+fn ask(
+    mut stream: impl Read + Write,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Result<Response> {
+    let mut request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
     for (name, value) in headers {
         request.push_str(&format!("{name}: {value}\r\n"));
     }
     request.push_str("\r\n");
-    stream.write_all(request.as_bytes()).context("sending a request")?;
+    stream.write_all(&[request.as_bytes(), body].concat()).context("sending a request")?;
     read_response(stream)
 }
 

@@ -4,10 +4,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use genv_tests::enforcer::{Enforcer, Setup, ends, enforcing, is_alive, sleeper_of};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience;
@@ -24,21 +22,7 @@ const AT_ONCE: &str = "\
 
 /// The output of a bash line that a user runs.
 fn printed(setup: &Setup, uid: u32, line: &str) -> Result<String> {
-    let genv = setup.program("genv", &[])?;
-    let programs = Path::new(genv.get_program());
-    let programs = programs.parent().context("no folder")?;
-    let given = genv.get_envs().filter_map(|(name, value)| Some((name, value?)));
-    let mut command = Command::new("bash");
-    command
-        .env_clear()
-        .envs(given)
-        .env("PATH", format!("{}:/usr/bin:/bin", programs.display()))
-        .env("HOME", setup.folder())
-        .current_dir(setup.folder())
-        .args(["-c", &format!("eval \"$(genv shell --init)\"; {line}")])
-        .uid(uid)
-        .gid(uid);
-    let output = patience::output(&mut command)?;
+    let output = patience::output(setup.shell(line)?.uid(uid).gid(uid))?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{line}: {stderr}");
     Ok(String::from_utf8(output.stdout)?)
