@@ -11,18 +11,13 @@ use genv_tests::enforcer::{Setup, sleeper_of};
 use genv_tests::nvml_sim::{library, used_by};
 use genv_tests::patience::{self, Lines};
 use genv_tests::process::{Sleeper, shared_folder};
-use genv_tests::root::{FIRST_UID, apart, own_mounts, require_root};
+use genv_tests::root::{apart, own_mounts, require_root};
 use genv_tests::state::{self, Environment};
 use rustix::mount::mount_bind;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Users without a name on any machine.
-const ALICE: u32 = FIRST_UID;
-const BOB: u32 = FIRST_UID + 1;
-
-/// An environ without a claim.
-const ANYTHING: [(&str, &str); 1] = [("A", "1")];
+use crate::{ALICE, ANYTHING, BOB};
 
 /// Prints the devices of an environment with two GPUs.
 const BOTH: &str = "genv exec --gpus 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'";

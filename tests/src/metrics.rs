@@ -142,12 +142,8 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_series_that_is_there_twice() {
+    fn refuses_a_series_that_is_there_twice_and_a_family_in_two_places() {
         assert!(Scrape::parse("a{x=\"1\"} 1\na{x=\"1\"} 2\n").is_err());
-    }
-
-    #[test]
-    fn refuses_a_family_in_two_places() {
         assert!(Scrape::parse("a{x=\"1\"} 1\nb 1\na{x=\"2\"} 2\n").is_err());
     }
 }

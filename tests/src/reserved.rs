@@ -22,18 +22,3 @@ impl Reserved {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_has_one_holder_at_a_time() -> Result<()> {
-        let name = format!("name-{}", std::process::id());
-        let first = Reserved::attempt(&name)?;
-        assert!(first.is_some() && Reserved::attempt(&name)?.is_none());
-        drop(first);
-        assert!(Reserved::attempt(&name)?.is_some());
-        Ok(())
-    }
-}

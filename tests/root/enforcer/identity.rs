@@ -7,7 +7,7 @@ use genv_tests::nvml_sim::used_by;
 use genv_tests::root::{apart, own_mounts, require_root, subordinate_uids, subordinate_uids_of_a_directory, users};
 use genv_tests::state::{self, Environment};
 
-use crate::enforcer::stage::{ALICE, ANYTHING, BOB};
+use crate::{ALICE, ANYTHING, BOB};
 
 const MALLORY: u32 = BOB + 1;
 

@@ -12,7 +12,7 @@ use genv_tests::patience;
 use genv_tests::process::Orphan;
 use genv_tests::root::require_root;
 
-use crate::enforcer::stage::{ALICE, ANYTHING, BOB};
+use crate::{ALICE, ANYTHING, BOB};
 
 /// These rules end a process on a device at once if the process is in no environment, or in an environment that does
 /// not hold the device.

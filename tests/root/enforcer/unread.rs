@@ -9,7 +9,7 @@ use genv_tests::patience::output;
 use genv_tests::root::{FIRST_UID, apart, own_mounts, require_root};
 use genv_tests::state::{self, Environment};
 
-use super::stage::ANYTHING;
+use crate::ANYTHING;
 
 /// A test with mounts of its own.
 fn apart_with(test: fn(Setup) -> Result<()>) -> Result<()> {

@@ -16,9 +16,7 @@ use genv_tests::process::{Sleeper, shared_folder};
 use genv_tests::root::{FIRST_UID, require_root};
 use genv_tests::state::{self, Environment};
 
-/// Users without a name on any machine.
-const ALICE: u32 = FIRST_UID;
-const BOB: u32 = FIRST_UID + 1;
+use crate::{ALICE, BOB};
 
 fn process_of(uid: u32, claim: &str) -> Result<Sleeper> {
     sleeper_of(uid, &[("GENV_ENVIRONMENT_ID", claim)])
