@@ -99,11 +99,8 @@ fn processes_of_the_host_and_of_containers_have_their_environment_and_user() -> 
     let run = ["run", "--detach", "--env=GENV_ENVIRONMENT_ID=two", "debian:bookworm-slim", "sleep", "1000000"];
     let contained: u32 = docker(&["inspect", "--format={{.State.Pid}}", docker(&run)?.trim()])?.trim().parse()?;
     let environment = |eid: &str, (_, uid): (&str, u32), member: &Sleeper| Environment {
-        eid: eid.to_owned(),
-        uid,
-        pids: vec![member.pid()],
-        devices: vec![0],
         gpu_memory: Some("1gi"),
+        ..Environment::new(eid, uid, member.pid(), &[0])
     };
     let environments = [environment("one", EARLY, &early), environment("two", LATE, &late)];
     state::write(&machine.state_directory(), 1, &environments)?;

@@ -2,34 +2,24 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test prepares must not fail")]
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
 use std::process::{Command, Output};
 
 use anyhow::Result;
-use genv_tests::enforcer::{ends, is_alive, sleeper, victim};
+use genv_tests::enforcer::{Setup, ends, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::on_device_0;
-use genv_tests::patience::output;
-use genv_tests::process::program;
 use genv_tests::state::{self, Environment};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 /// A machine with two devices.
-struct Lab {
-    folder: TempDir,
-}
+struct Lab(Setup);
 
 impl Lab {
     /// On device 0, processes as the scenario format has them.
     fn new(processes: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let lab = Self { folder };
-        lab.scenario(&format!(
-            "version: 1\nusers: {{alice: {}}}\nhosts:\n- devices: [{{count: 2}}]\n  processes: [{processes}]\n",
-            victim()
-        ));
-        lab
+        let users = format!("users: {{alice: {}}}", victim());
+        let host = format!("devices: [{{count: 2}}]\n  processes: [{processes}]\n");
+        Self(Setup::new(&format!("version: 1\n{users}\nhosts:\n- {host}"), "").unwrap())
     }
 
     /// On device 0, real processes.
@@ -37,49 +27,32 @@ impl Lab {
         Self::new(&on_device_0(pids))
     }
 
-    fn scenario(&self, text: &str) {
-        fs::write(self.path("scenario.yaml"), text).unwrap();
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
     /// An environment with a member, attached to device 0.
     fn environment(&self, eid: &str, member: u32) {
         let environment = Environment::new(eid, victim(), member, &[0]);
-        state::write(&self.path("genv"), 2, &[environment]).unwrap();
+        state::write(&self.0.genv_directory(), 2, &[environment]).unwrap();
     }
 
     fn attached(&self) -> bool {
-        let text = fs::read_to_string(self.path("genv/devices.json")).unwrap();
+        let text = fs::read_to_string(self.0.genv_directory().join("devices.json")).unwrap();
         let devices: Value = serde_json::from_str(&text).unwrap();
         devices["devices"][0]["attachments"] != json!([])
     }
 
-    /// Runs a shell script that finds the program and its arguments in `"$@"`, and the report in `$REPORT`.
-    fn script(&self, script: &str, program: &Path, arguments: &[&str], report: &str) -> Output {
-        let file = self.path("report.json");
+    /// Runs a command that reads the report.
+    fn told(&self, command: &mut Command, report: &str) -> Output {
+        let file = self.0.folder().join("report.json");
         fs::write(&file, report).unwrap();
-        let mut command = Command::new("sh");
-        command.args(["-c", script, "sh"]).arg(program).args(arguments);
-        command
-            .env("REPORT", file)
-            .env("GENV_TMPDIR", self.path("genv"))
-            .env("GENV_SCENARIO", self.path("scenario.yaml"))
-            .env("STATE_DIRECTORY", self.path("own"))
-            .env_remove("GENV_TERMINATE_PROCESSES");
-        output(&mut command).unwrap()
+        command.stdin(File::open(file).unwrap()).output().unwrap()
     }
 
     fn execute(&self, arguments: &[&str], report: &str) -> Output {
-        let arguments: Vec<&str> = ["execute-report"].iter().chain(arguments).copied().collect();
-        let enforcer = program("genv-enforcer").unwrap();
-        self.script(r#"exec "$@" <"$REPORT""#, &enforcer, &arguments, report)
+        let words = [&["execute-report"], arguments].concat();
+        self.told(&mut self.0.command(&words).unwrap(), report)
     }
 
     fn audit(&self) -> Vec<Value> {
-        let text = fs::read_to_string(self.path("own/audit.jsonl")).unwrap_or_default();
+        let text = fs::read_to_string(self.0.state_directory().join("audit.jsonl")).unwrap_or_default();
         let lines = text.lines().filter(|line| !line.is_empty());
         lines.map(|line| serde_json::from_str(line).unwrap()).collect()
     }
@@ -121,8 +94,7 @@ fn usage_execute_ends_processes_and_detaches_environments() -> Result<()> {
     assert!(out.matches(": would\n").count() == 3, "{out}");
     assert!(is_alive(inside.pid()) && is_alive(outside.pid()) && lab.attached());
 
-    let script = r#"exec "$@" usage execute <"$REPORT""#;
-    let done = lab.script(script, &program("genv")?, &[], &report);
+    let done = lab.told(&mut lab.0.program("genv", &["usage", "execute"])?, &report);
     let (out, err) = ended(&done, 0);
     let expected = format!(
         "process {} (sleep): done\nprocess {} (sleep): done\ndevice 0 of environment E: done\n",
@@ -160,7 +132,7 @@ fn a_simulated_process_never_leads_to_the_real_one_with_its_pid() -> Result<()> 
 fn promise_06_the_configuration_says_who_is_out_of_reach() -> Result<()> {
     let process = sleeper(&[("A", "1")])?;
     let lab = Lab::used_by(&[process.pid()]);
-    let config = lab.path("enforcer.yaml");
+    let config = lab.0.config();
     let flag = format!("--config={}", config.display());
     let report = report(&[(process.pid(), None)], None);
     fs::write(&config, format!("version: 1\nnever: {{users: ['uid:{}']}}\nrules: []\n", victim()))?;
@@ -187,7 +159,7 @@ fn what_cannot_be_acted_upon_harms_nobody() -> Result<()> {
     let (_, err) = ended(&lab.execute(&[], &huge), 1);
     assert!(err.contains("longer than 16 MiB"), "{err}");
     // Who is on the devices may be unknown.
-    lab.scenario("version: 1\nhosts:\n- devices: [{}]\n  faults: [{init: driver_not_loaded}]\n");
+    lab.0.rewrite_scenario("version: 1\nhosts:\n- devices: [{}]\n  faults: [{init: driver_not_loaded}]\n")?;
     let (_, err) = ended(&lab.execute(&[], &whole), 1);
     assert!(err.contains("the processes on the GPUs are not known"), "{err}");
     assert!(is_alive(process.pid()));
@@ -200,9 +172,8 @@ fn genvs_variable_keeps_every_process_alive() -> Result<()> {
     let process = sleeper(&[("A", "1")])?;
     let lab = Lab::used_by(&[process.pid()]);
     let report = report(&[(process.pid(), None)], None);
-    let script = r#"GENV_TERMINATE_PROCESSES=0 exec "$@" <"$REPORT""#;
-    let enforcer = program("genv-enforcer")?;
-    let done = lab.script(script, &enforcer, &["execute-report"], &report);
+    let mut command = lab.0.command(&["execute-report"])?;
+    let done = lab.told(command.env("GENV_TERMINATE_PROCESSES", "0"), &report);
     // As with genv 1.4.3 it is no failure.
     let (_, err) = ended(&done, 0);
     assert!(err.contains("GENV_TERMINATE_PROCESSES=0"), "{err}");

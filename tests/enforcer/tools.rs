@@ -96,6 +96,10 @@ fn a_process_is_explained_as_far_as_the_daemon_has_come() -> Result<()> {
 
     let enforcer = setup.start()?;
     let status = enforcer.wait_for_status("it is warned of", |status| status["violations"][0]["stage"] == "warned")?;
+    // What is to rise begins at 0.
+    let scrape = enforcer.scrape()?;
+    let done = scrape.all("genv_enforcer_actions_total", &[("action", "terminate"), ("result", "done")]);
+    ensure!(!done.is_empty() && done.iter().all(|(_, value)| *value == 0.0), "{done:?}");
     let explain = |words: &[&str]| -> Result<Value> {
         let said = enforcer.setup().said(&[&["explain", "--json"], words].concat())?;
         Ok(serde_json::from_str(&said)?)

@@ -6,13 +6,13 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use genv_core::attribute::{Attributor, live_environments};
 use genv_core::proc::{Claim, MissingEvidence, ProcReader, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource};
 use genv_core::state::{EnvironmentState, State, StateDirectory, StateSource};
 use genv_tests::enforcer::sleeper_of;
-use genv_tests::process::Sleeper;
+use genv_tests::process::{Running, Sleeper};
 use genv_tests::root::{FIRST_UID, apart, own_mounts, require_root};
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Gid, Uid};
@@ -68,32 +68,22 @@ fn answer(reader: &mut ProcReader, state: &State, pid: u32) -> String {
     format!("{:?}", Attributor::new(state, &environments, true, &table).attribute(pid))
 }
 
-/// Ends with the value, having its input closed.
-struct Script(Child);
-
-impl Drop for Script {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn a_process_that_changes_its_user_is_seen_to() {
     require_root();
     let script = "$| = 1; print \"root\\n\"; <STDIN>; $> = 54321; print \"stranger\\n\"; <STDIN>; \
                   $> = 0; print \"root\\n\"; <STDIN>";
-    let started = Command::new("perl").args(["-e", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let mut process = Script(started.expect("cannot start perl: install the package perl"));
-    let mut output = BufReader::new(process.0.stdout.take().unwrap()).lines();
+    let mut perl = Command::new("perl");
+    let perl = perl.args(["-e", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = Running::spawn(perl).expect("cannot start perl: install the package perl");
+    let mut output = BufReader::new(process.stdout.take().unwrap()).lines();
     let mut reader = ProcReader::new();
     for uid in [0, STRANGER, 0] {
         output.next().unwrap().unwrap();
-        assert_eq!(facts(&mut reader, process.0.id()).uid, Some(uid));
+        assert_eq!(facts(&mut reader, process.id()).uid, Some(uid));
         // From memory, too.
-        assert_eq!(facts(&mut reader, process.0.id()).uid, Some(uid));
-        process.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        assert_eq!(facts(&mut reader, process.id()).uid, Some(uid));
+        process.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 }
 

@@ -9,11 +9,10 @@ use anyhow::{Context, Result, ensure};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience;
 use genv_tests::process::{children, shared_folder};
-use genv_tests::root::{FIRST_UID, require_root};
+use genv_tests::root::require_root;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-const ALICE: u32 = FIRST_UID;
-const BOB: u32 = FIRST_UID + 1;
+use crate::{ALICE, BOB};
 
 /// The command that starts a program in a new pid namespace.
 const CONTAINER: [&str; 4] = ["unshare", "-pf", "--mount-proc", "--kill-child"];

@@ -11,24 +11,16 @@ use genv_tests::enforcer::{Setup, sleeper_of};
 use genv_tests::nvml_sim::{library, used_by};
 use genv_tests::patience::{self, Lines};
 use genv_tests::process::{Sleeper, shared_folder};
-use genv_tests::root::{FIRST_UID, apart, own_mounts, require_root};
+use genv_tests::root::{apart, own_mounts, require_root};
 use genv_tests::state::{self, Environment};
 use rustix::mount::mount_bind;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Users without a name on any machine.
-const ALICE: u32 = FIRST_UID;
-const BOB: u32 = FIRST_UID + 1;
-
-/// An environ without a claim.
-const ANYTHING: [(&str, &str); 1] = [("A", "1")];
+use crate::{ALICE, ANYTHING, BOB};
 
 /// Prints the devices of an environment with two GPUs.
 const BOTH: &str = "genv exec --gpus 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'";
-
-/// genv's message about a driver that did not answer in time.
-const TOO_LATE: &str = "have not answered within";
 
 /// A machine with two GPUs for all users, with a simulated driver.
 struct Machine {
@@ -64,21 +56,14 @@ impl Machine {
             .env("GENV_SCENARIO", self.path().join("driver.yaml"))
             .env("GENV_TMPDIR", self.path().join("state"))
             .env("TZ", "UTC")
+            .envs([patience::DRIVER_PATIENCE])
             .uid(ALICE)
             .gid(ALICE);
         command
     }
 
-    /// The outcome of a line of Alice with an answer of the driver. On a busy machine the answer may take longer than
-    /// genv waits.
     fn output(&self, line: &str) -> Result<Output> {
-        for _ in 0..100 {
-            let output = patience::output(&mut self.command(line))?;
-            if !String::from_utf8_lossy(&output.stderr).contains(TOO_LATE) {
-                return Ok(output);
-            }
-        }
-        anyhow::bail!("{line}: the driver never answered in time")
+        patience::output(&mut self.command(line))
     }
 
     /// The stdout and stderr of a line of Alice.
@@ -230,18 +215,9 @@ fn who_waits_is_told_whom_for() -> Result<()> {
     require_root();
     let process = sleeper_of(BOB, &ANYTHING)?;
     let machine = Machine::new(&used_by(&[process.pid()]))?;
-    let (mut waiting, stderr) = loop {
-        let mut waiting = machine
-            .command(&BOTH.replace("exec", "exec --wait"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        let stderr = Lines::of(waiting.stderr.take().context("no stderr")?).next_line()?;
-        if !stderr.contains(TOO_LATE) {
-            break (waiting, stderr);
-        }
-        patience::ended(&mut waiting)?;
-    };
+    let mut waiting = machine.command(&BOTH.replace("exec", "exec --wait"));
+    let mut waiting = waiting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let stderr = Lines::of(waiting.stderr.take().context("no stderr")?).next_line()?;
     ensure!(
         stderr.starts_with("genv: waiting for devices: next in the queue, device 0 waits for ")
             && stderr.contains(&whose(&process)),
@@ -282,17 +258,16 @@ fn lists_show_what_is_used_and_not_held() -> Result<()> {
     require_root();
     let process = sleeper_of(BOB, &ANYTHING)?;
     let machine = Machine::new(&used_by(&[process.pid()]))?;
-    let is_used = |line: &str, expected: &[&str]| {
-        patience::until("the driver has answered in time", || {
-            let (shown, _) = machine.printed(line)?;
-            Ok(expected.iter().all(|it| shown.contains(it)))
-        })
-    };
-    is_used("genv free", &["used, not held"])?;
-    is_used("genv free --json | tr -d ' \\n'", &["\"available\":false", "\"available\":true"])?;
     // A terminal shows the use; the output for a program is unchanged.
     let user = BOB.to_string();
-    is_used("script -qec 'genv devices' /dev/null", &["used, not held", &user])?;
+    for (line, expected) in [
+        ("genv free", &["used, not held"][..]),
+        ("genv free --json | tr -d ' \\n'", &["\"available\":false", "\"available\":true"]),
+        ("script -qec 'genv devices' /dev/null", &["used, not held", &user]),
+    ] {
+        let (shown, _) = machine.printed(line)?;
+        ensure!(expected.iter().all(|it| shown.contains(it)), "{line}: {shown}");
+    }
     let (piped, _) = machine.printed("genv devices")?;
     ensure!(!piped.contains("used"), "{piped}");
     Ok(())

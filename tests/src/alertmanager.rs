@@ -20,27 +20,19 @@ pub struct Alertmanager {
     server: Server,
 }
 
-/// An alert as Alertmanager has it.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Alert {
-    /// Its labels.
     pub labels: Labels,
-    /// Its annotations.
     pub annotations: Labels,
-    /// Who is notified.
     pub receivers: Vec<Receiver>,
-    /// Whether anything keeps it quiet.
     pub status: Status,
 }
 
-/// Who is notified.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct Receiver {
-    /// Its name in the configuration.
     pub name: String,
 }
 
-/// Whether anything keeps an alert quiet.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -50,9 +42,6 @@ pub struct Status {
 
 impl Alertmanager {
     /// Starts the one of `tool` (`alertmanager` or `alertmanager-sid`) with this configuration.
-    ///
-    /// # Errors
-    /// It ended, or never became ready.
     pub fn start(tool: &str, configuration: &Path) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let port = free_port()?;
@@ -70,22 +59,15 @@ impl Alertmanager {
         Ok(Self { port, server })
     }
 
-    /// Its port on 127.0.0.1.
-    #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// All that it logged.
-    #[must_use]
     pub fn log(&self) -> String {
         self.server.log()
     }
 
     /// Gives it alerts with these labels, as Prometheus does.
-    ///
-    /// # Errors
-    /// It refuses them.
     pub fn fire(&self, alerts: &[Labels]) -> Result<()> {
         let alerts: Vec<_> = alerts.iter().map(|labels| serde_json::json!({ "labels": labels })).collect();
         let answer = http::post(
@@ -98,18 +80,11 @@ impl Alertmanager {
         Ok(())
     }
 
-    /// Every alert that it has.
-    ///
-    /// # Errors
-    /// It does not answer.
     pub fn alerts(&self) -> Result<Vec<Alert>> {
         Ok(serde_json::from_slice(&http::get(self.port, "/api/v2/alerts")?.body)?)
     }
 
     /// Asks for all alerts until they `hold`, and returns them.
-    ///
-    /// # Errors
-    /// They never do.
     pub fn wait_for(&self, what: &str, holds: impl Fn(&[Alert]) -> bool) -> Result<Vec<Alert>> {
         let deadline = Instant::now() + PATIENCE;
         loop {

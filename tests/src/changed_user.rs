@@ -30,17 +30,11 @@ pub struct ChangedUser {
 
 impl ChangedUser {
     /// Starts them with variables as those of [`crate::process::Sleeper::start`].
-    ///
-    /// # Errors
-    /// The package perl is not installed, or this is not root.
     pub fn start(uid: u32, uid_of_child: u32, environment: &[(&str, &str)]) -> Result<Self> {
         Self::with_real_user(uid, uid_of_child, uid_of_child, environment)
     }
 
     /// As [`ChangedUser::start`], with a child whose real user differs from its effective one, as of a setuid program.
-    ///
-    /// # Errors
-    /// As [`ChangedUser::start`].
     pub fn with_real_user(
         uid: u32,
         uid_of_child: u32,
@@ -51,9 +45,6 @@ impl ChangedUser {
     }
 
     /// As [`ChangedUser::start`], by a copy of perl.
-    ///
-    /// # Errors
-    /// As [`ChangedUser::start`].
     pub fn of_program(perl: &str, uid: u32, uid_of_child: u32, environment: &[(&str, &str)]) -> Result<Self> {
         Self::run(perl, [uid, uid_of_child, uid_of_child], environment)
     }
@@ -83,13 +74,10 @@ impl ChangedUser {
     }
 
     /// The process that came first.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.parent.id()
     }
 
-    /// Its child.
-    #[must_use]
     pub const fn child(&self) -> u32 {
         self.child
     }

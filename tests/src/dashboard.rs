@@ -8,41 +8,24 @@ use serde_json::Value;
 /// Panels that ask no data source.
 const WITHOUT_QUERIES: [&str; 6] = ["row", "text", "alertlist", "dashlist", "annolist", "news"];
 
-/// A dashboard.
 #[derive(Clone, Debug)]
 pub struct Dashboard {
-    /// The name of its file without `.json`.
     pub file: String,
-    /// All of it.
     pub json: Value,
 }
 
 /// A panel of a dashboard; rows are panels too.
 #[derive(Clone, Copy, Debug)]
-pub struct Panel<'a>(
-    /// All of it.
-    pub &'a Value,
-);
+pub struct Panel<'a>(pub &'a Value);
 
-/// One query of a panel.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a>(
-    /// All of it.
-    pub &'a Value,
-);
+pub struct Target<'a>(pub &'a Value);
 
-/// A template variable.
 #[derive(Clone, Copy, Debug)]
-pub struct Variable<'a>(
-    /// All of it.
-    pub &'a Value,
-);
+pub struct Variable<'a>(pub &'a Value);
 
 impl Dashboard {
     /// Every dashboard that is shipped, in the order of their files' names.
-    ///
-    /// # Errors
-    /// There is none, or one is no JSON.
     pub fn shipped() -> Result<Vec<Self>> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../grafana/dashboards");
         let entries =
@@ -64,14 +47,10 @@ impl Dashboard {
         Ok(dashboards)
     }
 
-    /// Its uid.
-    #[must_use]
     pub fn uid(&self) -> &str {
         text(&self.json["uid"])
     }
 
-    /// Its title.
-    #[must_use]
     pub fn title(&self) -> &str {
         text(&self.json["title"])
     }
@@ -86,32 +65,24 @@ impl Dashboard {
         panels
     }
 
-    /// The panels that ask a data source.
     pub fn queried_panels(&self) -> impl Iterator<Item = Panel<'_>> {
         self.panels().into_iter().filter(Panel::asks)
     }
 
-    /// Its template variables, in their order.
-    #[must_use]
     pub fn variables(&self) -> Vec<Variable<'_>> {
         list(&self.json["templating"]["list"]).iter().map(Variable).collect()
     }
 
-    /// The variable of this name.
-    #[must_use]
     pub fn variable(&self, name: &str) -> Option<Variable<'_>> {
         self.variables().into_iter().find(|variable| variable.name() == name)
     }
 }
 
 impl<'a> Panel<'a> {
-    /// Its title.
-    #[must_use]
     pub fn title(self) -> &'a str {
         text(&self.0["title"])
     }
 
-    /// What messages call it.
     pub fn name(self) -> String {
         match self.title() {
             "" => format!("id {}", self.0["id"]),
@@ -119,8 +90,6 @@ impl<'a> Panel<'a> {
         }
     }
 
-    /// Its type.
-    #[must_use]
     pub fn kind(self) -> &'a str {
         text(&self.0["type"])
     }
@@ -130,19 +99,16 @@ impl<'a> Panel<'a> {
         !WITHOUT_QUERIES.contains(&self.kind())
     }
 
-    /// Its queries.
     pub fn targets(self) -> impl Iterator<Item = Target<'a>> {
         list(&self.0["targets"]).iter().map(Target)
     }
 
     /// What is done to the answers before they are shown.
-    #[must_use]
     pub fn transformations(self) -> &'a [Value] {
         list(&self.0["transformations"])
     }
 
     /// How single fields are shown.
-    #[must_use]
     pub fn overrides(self) -> &'a [Value] {
         list(&self.0["fieldConfig"]["overrides"])
     }
@@ -150,19 +116,16 @@ impl<'a> Panel<'a> {
 
 impl<'a> Target<'a> {
     /// Its PromQL, with Grafana's variables.
-    #[must_use]
     pub fn expression(self) -> &'a str {
         text(&self.0["expr"])
     }
 
     /// Its name within the panel: `refId`.
-    #[must_use]
     pub fn reference(self) -> &'a str {
         text(&self.0["refId"])
     }
 
     /// What series are called.
-    #[must_use]
     pub fn legend(self) -> &'a str {
         text(&self.0["legendFormat"])
     }
@@ -174,20 +137,15 @@ impl<'a> Target<'a> {
 }
 
 impl<'a> Variable<'a> {
-    /// Its name, without `$`.
-    #[must_use]
     pub fn name(self) -> &'a str {
         text(&self.0["name"])
     }
 
-    /// Its type.
-    #[must_use]
     pub fn kind(self) -> &'a str {
         text(&self.0["type"])
     }
 
     /// What people see beside it.
-    #[must_use]
     pub fn label(self) -> &'a str {
         text(&self.0["label"])
     }

@@ -35,9 +35,6 @@ pub struct Stack {
 
 impl Stack {
     /// The shipped `docker-compose.yml` as it is, with no variable set.
-    ///
-    /// # Errors
-    /// There is no Docker engine for tests.
     pub fn shipped() -> Result<Self> {
         require_engine()?;
         Ok(Self {
@@ -49,9 +46,6 @@ impl Stack {
     }
 
     /// The shipped `docker-compose.yml` as another project on free ports, both by variables alone.
-    ///
-    /// # Errors
-    /// As [`Stack::shipped`], or there is no free port.
     pub fn named(project: &str) -> Result<Self> {
         let mut stack = Self::shipped()?;
         stack.project = project.to_owned();
@@ -63,15 +57,12 @@ impl Stack {
         Ok(stack.variable("COMPOSE_PROJECT_NAME", project))
     }
 
-    /// Sets a variable.
-    #[must_use]
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.insert(name.to_owned(), value.to_owned());
         self
     }
 
     /// Adds a file over `docker-compose.yml`, by its path in the repository.
-    #[must_use]
     pub fn file(mut self, path: &str) -> Self {
         if self.files.is_empty() {
             self.files.push("docker-compose.yml".into());
@@ -101,18 +92,12 @@ impl Stack {
     }
 
     /// Runs `docker compose`, whatever becomes of it.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn attempt(&self, arguments: &[&str]) -> Result<Output> {
         let output = self.command(arguments).output();
         output.context("docker, of scripts/debian-tools docker")
     }
 
     /// Runs `docker compose`, and returns what it prints.
-    ///
-    /// # Errors
-    /// It fails; the message says what the services logged.
     pub fn compose(&self, arguments: &[&str]) -> Result<String> {
         let output = self.attempt(arguments)?;
         if !output.status.success() {
@@ -125,9 +110,6 @@ impl Stack {
     }
 
     /// Starts services, all if none are named, and waits until they are healthy.
-    ///
-    /// # Errors
-    /// One is not.
     pub fn up(&self, services: &[&str]) -> Result<()> {
         let arguments = [&["up", "--detach", "--wait", "--no-build"], services].concat();
         self.compose(&arguments)?;
@@ -135,9 +117,6 @@ impl Stack {
     }
 
     /// What `docker inspect` tells of a service's container.
-    ///
-    /// # Errors
-    /// It has none, or several.
     pub fn inspect(&self, service: &str) -> Result<Value> {
         let containers = docker(&[
             "ps",
@@ -158,59 +137,35 @@ impl Stack {
     }
 
     /// The pid, on the host, of the first process of a service's container; 0 if it does not run.
-    ///
-    /// # Errors
-    /// It has no container.
     pub fn pid(&self, service: &str) -> Result<u32> {
         let pid = self.inspect(service)?["State"]["Pid"].as_u64();
         Ok(pid.context("no pid")?.try_into()?)
     }
 
-    /// Whether a service's container is healthy now.
-    ///
-    /// # Errors
-    /// It has no container.
     pub fn is_healthy(&self, service: &str) -> Result<bool> {
         Ok(self.inspect(service)?["State"]["Health"]["Status"] == "healthy")
     }
 
     /// The port of 127.0.0.1 on which a service is published.
-    ///
-    /// # Panics
-    /// If there is no such service.
-    #[must_use]
     pub fn port(&self, service: &str) -> u16 {
         self.ports[service]
     }
 
-    /// Fetches a page of a service.
-    ///
-    /// # Errors
-    /// It does not answer.
     pub fn get(&self, service: &str, path: &str) -> Result<Response> {
         http::get(self.port(service), path)
     }
 
-    /// What the exporter serves to Prometheus.
-    ///
-    /// # Errors
-    /// It does not answer 200 with well-formed metrics.
     pub fn scrape(&self) -> Result<Scrape> {
         let answer = self.get("exporter", "/metrics")?;
         ensure!(answer.status == 200, "{}", answer.text()?);
         Scrape::parse(&answer.text()?)
     }
 
-    /// The stack's Prometheus.
-    #[must_use]
     pub fn prometheus(&self) -> Prometheus {
         Prometheus::at(self.port("prometheus"))
     }
 
     /// What is there of the project: containers, networks and volumes, by name.
-    ///
-    /// # Errors
-    /// The engine does not tell.
     pub fn remains(&self) -> Result<Vec<String>> {
         let filter = format!("--filter=label=com.docker.compose.project={}", self.project);
         let name = "--format={{.Name}}";
@@ -229,10 +184,6 @@ impl Drop for Stack {
     }
 }
 
-/// Runs `docker`, and returns what it prints.
-///
-/// # Errors
-/// It fails.
 pub fn docker(arguments: &[&str]) -> Result<String> {
     let output = Command::new("docker").args(arguments).output();
     let output = output.context("docker, of scripts/debian-tools docker")?;
@@ -246,9 +197,6 @@ pub fn docker(arguments: &[&str]) -> Result<String> {
 }
 
 /// Tries until it succeeds.
-///
-/// # Errors
-/// It never does: the last error, with what was waited for.
 pub fn eventually<T>(what: &str, attempt: impl Fn() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -262,11 +210,6 @@ pub fn eventually<T>(what: &str, attempt: impl Fn() -> Result<T>) -> Result<T> {
     }
 }
 
-/// The folder of the shipped files.
-///
-/// # Panics
-/// Never: this package lies in a folder.
-#[must_use]
 pub fn repository() -> &'static Path {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().expect("the package lies in a folder")

@@ -18,13 +18,11 @@ pub use crate::victim::{
 };
 
 /// A configuration that enforces these rules (a YAML list), also against a single user.
-#[must_use]
 pub fn enforcing(rules: &str) -> String {
     format!("version: 1\nmode: enforce\ninterval: 100ms\nbreaker: {{share_of_users: 1}}\nrules:\n{rules}")
 }
 
 /// A configuration of one rule, which ends processes outside of environments, with these keys of its times.
-#[must_use]
 pub fn ends_outsiders(mode: &str, when: &str) -> String {
     format!(
         "version: 1\nmode: {mode}\nbreaker: {{share_of_users: 1}}\n\
@@ -32,7 +30,6 @@ pub fn ends_outsiders(mode: &str, when: &str) -> String {
     )
 }
 
-/// How an enforcer is to be started.
 #[derive(Debug)]
 pub struct Setup {
     folder: tempfile::TempDir,
@@ -52,9 +49,6 @@ pub struct Enforcer {
 impl Setup {
     /// An enforcer of this scenario with these rules (YAML), an interval of 100 ms and a state directory of genv that does
     /// not exist.
-    ///
-    /// # Errors
-    /// The program was not built.
     pub fn new(scenario: &str, config: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let setup = Self { folder, port: free_port()?, interval: "100ms", flags: Vec::new(), variables: Vec::new() };
@@ -66,63 +60,43 @@ impl Setup {
         Ok(setup)
     }
 
-    /// Sets the time between two cycles.
-    #[must_use]
     pub fn interval(mut self, interval: &'static str) -> Self {
         self.interval = interval;
         self
     }
 
-    /// Adds a flag of `run`.
-    #[must_use]
     pub fn flag(mut self, flag: &str) -> Self {
         self.flags.push(flag.to_owned());
         self
     }
 
-    /// Sets an environment variable.
-    #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// A folder of its own.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The enforcer's own directory.
-    #[must_use]
     pub fn state_directory(&self) -> PathBuf {
         self.folder.path().join("enforcer")
     }
 
-    /// genv's state directory.
-    #[must_use]
     pub fn genv_directory(&self) -> PathBuf {
         self.folder.path().join("genv")
     }
 
-    /// The configuration.
-    #[must_use]
     pub fn config(&self) -> PathBuf {
         self.folder.path().join("enforcer.yaml")
     }
 
     /// Replaces the configuration at once.
-    ///
-    /// # Errors
-    /// The folder cannot be written.
     pub fn rewrite_config(&self, text: &str) -> Result<()> {
         self.replace("enforcer.yaml", text)
     }
 
     /// Replaces the scenario at once.
-    ///
-    /// # Errors
-    /// The folder cannot be written.
     pub fn rewrite_scenario(&self, text: &str) -> Result<()> {
         self.replace("scenario.yaml", text)
     }
@@ -133,18 +107,11 @@ impl Setup {
         Ok(fs::rename(new, self.folder.path().join(name))?)
     }
 
-    /// A command of genv-enforcer in these surroundings.
-    ///
-    /// # Errors
-    /// The program was not built.
     pub fn command(&self, words: &[&str]) -> Result<Command> {
         self.program("genv-enforcer", words)
     }
 
     /// A command of a program of this workspace in these surroundings.
-    ///
-    /// # Errors
-    /// The program was not built.
     pub fn program(&self, name: &str, words: &[&str]) -> Result<Command> {
         let mut command = Command::new(process::program(name)?);
         for name in ["GENV_DEVICES", "GENV_NVML_LIBRARY", "NOTIFY_SOCKET", "JOURNAL_STREAM", "GENV_TERMINATE_PROCESSES"]
@@ -162,18 +129,27 @@ impl Setup {
         Ok(command)
     }
 
+    /// A bash with genv set up, in these surroundings and no others, which runs a line.
+    pub fn shell(&self, line: &str) -> Result<Command> {
+        let genv = self.program("genv", &[])?;
+        let programs = Path::new(genv.get_program()).parent().context("no folder")?;
+        let mut command = Command::new("bash");
+        command
+            .env_clear()
+            .envs(genv.get_envs().filter_map(|(name, value)| Some((name, value?))))
+            .env("PATH", format!("{}:/usr/bin:/bin", programs.display()))
+            .env("HOME", self.folder())
+            .current_dir(self.folder())
+            .args(["-c", &format!("eval \"$(genv shell --init)\"; {line}")]);
+        Ok(command)
+    }
+
     /// Runs a command of genv-enforcer to its end.
-    ///
-    /// # Errors
-    /// It cannot be started, or does not end.
     pub fn output(&self, words: &[&str]) -> Result<Output> {
         patience::output(&mut self.command(words)?)
     }
 
     /// As [`Setup::output`], which must succeed; what it printed.
-    ///
-    /// # Errors
-    /// It failed.
     pub fn said(&self, words: &[&str]) -> Result<String> {
         let output = self.output(words)?;
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -182,9 +158,6 @@ impl Setup {
     }
 
     /// Starts the daemon and waits until a cycle has ended.
-    ///
-    /// # Errors
-    /// It ended, or never became ready.
     pub fn start(self) -> Result<Enforcer> {
         let log = File::options().create(true).append(true).open(self.folder.path().join("log"))?;
         let listen = format!("--web.listen-address=127.0.0.1:{}", self.port);
@@ -212,33 +185,23 @@ impl Setup {
 
 impl Enforcer {
     /// How it was started.
-    #[must_use]
     pub const fn setup(&self) -> &Setup {
         &self.setup
     }
 
-    /// Its port on 127.0.0.1.
-    #[must_use]
     pub const fn port(&self) -> u16 {
         self.setup.port
     }
 
-    /// Its pid.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// All that it logged.
-    #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.setup.folder().join("log")).unwrap_or_default()
     }
 
     /// All that it audited, a value a line.
-    ///
-    /// # Errors
-    /// A line is no JSON.
     pub fn audit(&self) -> Result<Vec<Value>> {
         let path = self.setup.state_directory().join("audit.jsonl");
         let text = fs::read_to_string(path).unwrap_or_default();
@@ -246,35 +209,19 @@ impl Enforcer {
         lines.collect()
     }
 
-    /// Its status.
-    ///
-    /// # Errors
-    /// It has none.
     pub fn status(&self) -> Result<Value> {
         let said = self.setup.said(&["status", "--json"])?;
         Ok(serde_json::from_str(&said)?)
     }
 
-    /// Fetches a page.
-    ///
-    /// # Errors
-    /// It does not answer.
     pub fn get(&self, path: &str) -> Result<Response> {
         http::get(self.setup.port, path).with_context(|| self.log())
     }
 
-    /// Scrapes its metrics.
-    ///
-    /// # Errors
-    /// It does not answer with well-formed metrics.
     pub fn scrape(&self) -> Result<Scrape> {
         Scrape::parse(&self.get("/metrics")?.text()?)
     }
 
-    /// Waits until its status is so.
-    ///
-    /// # Errors
-    /// It never is.
     pub fn wait_for_status(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
         let mut status = Value::Null;
         until(what, || {
@@ -285,10 +232,6 @@ impl Enforcer {
         Ok(status)
     }
 
-    /// Waits until its metrics are so.
-    ///
-    /// # Errors
-    /// They never are.
     pub fn wait_for_metrics(&self, what: &str, is_so: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
         let mut scrape = Scrape::default();
         until(what, || {
@@ -300,9 +243,6 @@ impl Enforcer {
     }
 
     /// Waits until so many more cycles have ended, each seen.
-    ///
-    /// # Errors
-    /// They do not go on.
     pub fn wait_for_cycles(&self, cycles: usize) -> Result<()> {
         let when = |status: &Value| status["updated_timestamp_seconds"].as_f64();
         for _ in 0..cycles {
@@ -313,9 +253,6 @@ impl Enforcer {
     }
 
     /// Asks it to end with SIGTERM, and waits; what it was started with can be started again.
-    ///
-    /// # Errors
-    /// It does not end.
     pub fn terminate(mut self) -> Result<(ExitStatus, Setup)> {
         process::signal(self.pid(), Signal::TERM)?;
         let status = patience::ended(&mut self.child)?;
@@ -323,9 +260,6 @@ impl Enforcer {
     }
 
     /// Kills it, so that it can do nothing more; what it was started with can be started again.
-    ///
-    /// # Errors
-    /// It does not end.
     pub fn kill(mut self) -> Result<Setup> {
         self.child.kill()?;
         patience::ended(&mut self.child)?;

@@ -4,17 +4,16 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::http::{self, Response, free_port};
 use crate::metrics::Scrape;
 use crate::nvml_sim::Simulation;
-use crate::patience::{self, PATIENCE, until};
+use crate::patience::{self, until};
 use crate::process::{self, Running};
 
-/// How an exporter is to be started.
 #[derive(Debug)]
 pub struct Setup {
     folder: tempfile::TempDir,
@@ -35,9 +34,6 @@ pub struct Exporter {
 impl Setup {
     /// An exporter on a free port of 127.0.0.1, at an interval of 100 ms, with a state directory that does
     /// not exist, told nothing else.
-    ///
-    /// # Errors
-    /// The program was not built.
     pub fn new() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let port = free_port()?;
@@ -51,9 +47,6 @@ impl Setup {
     }
 
     /// An exporter that reads a simulated driver through NVML.
-    ///
-    /// # Errors
-    /// As [`Setup::new`].
     pub fn with_driver(simulation: &Simulation) -> Result<Self> {
         Ok(Self::new()?
             .flag("--gpu.source=nvml")
@@ -62,16 +55,12 @@ impl Setup {
     }
 
     /// An exporter of the hosts of a scenario: devices, environments and processes.
-    ///
-    /// # Errors
-    /// As [`Setup::new`].
     pub fn with_scenario(simulation: &Simulation) -> Result<Self> {
         let scenario = format!("--gpu.scenario={}", simulation.scenario().display());
         Ok(Self::new()?.flag("--gpu.source=simulated").flag(&scenario))
     }
 
     /// Adds a flag, `--name=value`, in place of an earlier one of that name.
-    #[must_use]
     pub fn flag(mut self, flag: &str) -> Self {
         let name = |flag: &str| flag.split('=').next().map(str::to_owned);
         self.flags.retain(|earlier| name(earlier) != name(flag));
@@ -79,15 +68,11 @@ impl Setup {
         self
     }
 
-    /// Sets an environment variable.
-    #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    /// Runs this copy of the program.
-    #[must_use]
     pub fn program(mut self, program: &Path) -> Self {
         let mut copy = Command::new(program);
         for (name, value) in self.command.get_envs() {
@@ -101,29 +86,23 @@ impl Setup {
     }
 
     /// Runs it as another user; only root can.
-    #[must_use]
     pub fn user(mut self, uid: u32) -> Self {
         self.command.uid(uid).gid(uid);
         self
     }
 
     /// Says that the exporter speaks TLS or wants a password, so that readiness is an open port.
-    #[must_use]
     pub fn guarded(mut self) -> Self {
         self.guarded = true;
         self
     }
 
     /// A folder of its own that lasts as long as the exporter.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
     /// Starts it and waits until it has published a first snapshot.
-    ///
-    /// # Errors
-    /// It ended, or never became ready.
     pub fn start(mut self) -> Result<Exporter> {
         let log = File::create(self.folder.path().join("exporter.log"))?;
         self.command.args(&self.flags).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -144,9 +123,6 @@ impl Setup {
     }
 
     /// Runs it to its end, which a wrong flag should bring about at once: exit code, and what it said.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn fails(mut self) -> Result<(Option<i32>, String)> {
         let output = self.command.args(&self.flags).stdin(Stdio::null()).output()?;
         Ok((output.status.code(), String::from_utf8(output.stderr)?))
@@ -154,50 +130,31 @@ impl Setup {
 }
 
 impl Exporter {
-    /// Its port on 127.0.0.1.
-    #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its pid.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// A folder of its own, and where a scenario or state directory of a test may lie.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// All that it logged so far.
-    #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("exporter.log")).unwrap_or_default()
     }
 
-    /// Fetches a page.
-    ///
-    /// # Errors
-    /// It does not answer.
     pub fn get(&self, path: &str) -> Result<Response> {
         http::get(self.port, path).with_context(|| self.log())
     }
 
-    /// Scrapes `/metrics`.
-    ///
-    /// # Errors
-    /// It does not answer 200 with well-formed metrics.
     pub fn scrape(&self) -> Result<Scrape> {
         self.scrape_path("/metrics")
     }
 
-    /// Scrapes a page of metrics.
-    ///
-    /// # Errors
-    /// It does not answer 200 with well-formed metrics.
     pub fn scrape_path(&self, path: &str) -> Result<Scrape> {
         let response = self.get(path)?;
         ensure!(response.status == 200, "{path} answered {}", response.status);
@@ -205,28 +162,20 @@ impl Exporter {
     }
 
     /// Scrapes until `holds` is true of a scrape, which is returned.
-    ///
-    /// # Errors
-    /// It never is; the message says `what` was waited for, and shows the log.
     pub fn wait_for(&self, what: &str, holds: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let scrape = self.scrape()?;
-            if holds(&scrape) {
-                return Ok(scrape);
-            }
-            if Instant::now() > deadline {
-                let health = scrape.all("genv_collector_success", &[]);
-                bail!("waited in vain for {what}; collectors {health:?}; log: {}", self.log());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let mut scrape = Scrape::default();
+        until(what, || {
+            scrape = self.scrape()?;
+            Ok(holds(&scrape))
+        })
+        .with_context(|| {
+            let health = scrape.all("genv_collector_success", &[]);
+            format!("collectors {health:?}; log: {}", self.log())
+        })?;
+        Ok(scrape)
     }
 
     /// The first scrape of values that `collector` began to read after this call.
-    ///
-    /// # Errors
-    /// There is none: the collector stands still.
     pub fn next_collection(&self, collector: &str) -> Result<Scrape> {
         // One that ends right now began before.
         let now = SystemTime::now().duration_since(UNIX_EPOCH)? + Duration::from_millis(50);
@@ -238,18 +187,11 @@ impl Exporter {
     }
 
     /// Asks it to end with SIGTERM, and waits.
-    ///
-    /// # Errors
-    /// It does not end.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
         self.signal_terminate()?;
         patience::ended(&mut self.child).with_context(|| self.log())
     }
 
-    /// Sends it SIGTERM.
-    ///
-    /// # Errors
-    /// It is not there any more.
     pub fn signal_terminate(&self) -> Result<()> {
         process::signal(self.pid(), rustix::process::Signal::TERM)
     }

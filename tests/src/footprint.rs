@@ -6,29 +6,20 @@ use anyhow::Result;
 
 use crate::process::anonymous_bytes;
 
-/// What a process holds at a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Footprint {
     /// Memory that no file backs.
     pub anonymous_bytes: u64,
-    /// Open files, by their descriptors.
     pub descriptors: usize,
-    /// Threads.
     pub threads: usize,
 }
 
 impl Footprint {
-    /// Of a process now, by its `/proc/PID`.
-    ///
-    /// # Errors
-    /// There is no such process.
     pub fn of(pid: u32) -> Result<Self> {
         let count = |folder: &str| -> Result<usize> { Ok(fs::read_dir(format!("/proc/{pid}/{folder}"))?.count()) };
         Ok(Self { anonymous_bytes: anonymous_bytes(pid)?, descriptors: count("fd")?, threads: count("task")? })
     }
 
-    /// The larger one of each.
-    #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self {
             anonymous_bytes: self.anonymous_bytes.max(other.anonymous_bytes),
@@ -38,10 +29,6 @@ impl Footprint {
     }
 
     /// The middle one of each: what is open for a moment passes, what leaks stays.
-    ///
-    /// # Panics
-    /// If there are none.
-    #[must_use]
     pub fn median(of: &[Self]) -> Self {
         fn middle<T: Ord>(values: impl Iterator<Item = T>) -> T {
             let mut values: Vec<T> = values.collect();

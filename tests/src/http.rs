@@ -11,9 +11,6 @@ use crate::patience::PATIENCE;
 use crate::reserved::Reserved;
 
 /// A free port of 127.0.0.1. No test that runs meanwhile gets the same, in whatever process.
-///
-/// # Errors
-/// No port is free.
 pub fn free_port() -> Result<u16> {
     static HANDED_OUT: AtomicU32 = AtomicU32::new(0);
     static HELD: Mutex<Vec<Reserved>> = Mutex::new(Vec::new());
@@ -41,12 +38,9 @@ pub fn free_port() -> Result<u16> {
 const FIRST_PORT: u32 = 10_000;
 const PORTS: u32 = 20_000;
 
-/// An answer.
 #[derive(Clone, Debug)]
 pub struct Response {
-    /// Status code.
     pub status: u16,
-    /// Header names in lower case, and values.
     pub headers: Vec<(String, String)>,
     /// The body as sent, chunks joined; still compressed if it was.
     pub body: Vec<u8>,
@@ -54,57 +48,29 @@ pub struct Response {
 
 impl Response {
     /// The value of a header, by its lower-case name.
-    #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The body as text.
-    ///
-    /// # Errors
-    /// It is not UTF-8.
     pub fn text(&self) -> Result<String> {
         String::from_utf8(self.body.clone()).context("a body that is not UTF-8")
     }
 }
 
-/// Fetches `path` from 127.0.0.1:`port`.
-///
-/// # Errors
-/// Nobody listens, or the answer is not HTTP.
 pub fn get(port: u16, path: &str) -> Result<Response> {
     get_with(port, path, &[])
 }
 
-/// Fetches `path` from 127.0.0.1:`port` with further headers.
-///
-/// # Errors
-/// As [`get`].
 pub fn get_with(port: u16, path: &str, headers: &[(&str, &str)]) -> Result<Response> {
     exchange(connect(port)?, path, headers)
 }
 
-/// Posts `body` to `path` of 127.0.0.1:`port`.
-///
-/// # Errors
-/// As [`get`].
 pub fn post(port: u16, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Response> {
-    let mut stream = connect(port)?;
-    let mut request =
-        format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
-    for (name, value) in headers {
-        request.push_str(&format!("{name}: {value}\r\n"));
-    }
-    request.push_str("\r\n");
-    stream.write_all(&[request.as_bytes(), body].concat()).context("sending a request")?;
-    read_response(stream)
+    let length = body.len().to_string();
+    ask(connect(port)?, "POST", path, &[&[("Content-Length", &*length)], headers].concat(), body)
 }
 
-/// Opens a connection to 127.0.0.1:`port`.
-///
-/// # Errors
-/// Nobody listens.
 pub fn connect(port: u16) -> Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port)).with_context(|| format!("connecting to port {port}"))?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -113,23 +79,27 @@ pub fn connect(port: u16) -> Result<TcpStream> {
 }
 
 /// Sends one request over a connection that is then closed, and reads the answer.
-///
-/// # Errors
-/// The connection broke, or the answer is not HTTP.
-pub fn exchange(mut stream: impl Read + Write, path: &str, headers: &[(&str, &str)]) -> Result<Response> {
-    let mut request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+pub fn exchange(stream: impl Read + Write, path: &str, headers: &[(&str, &str)]) -> Result<Response> {
+    ask(stream, "GET", path, headers, &[])
+}
+
+fn ask(
+    mut stream: impl Read + Write,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Result<Response> {
+    let mut request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
     for (name, value) in headers {
         request.push_str(&format!("{name}: {value}\r\n"));
     }
     request.push_str("\r\n");
-    stream.write_all(request.as_bytes()).context("sending a request")?;
+    stream.write_all(&[request.as_bytes(), body].concat()).context("sending a request")?;
     read_response(stream)
 }
 
 /// Reads an answer up to the end of the connection.
-///
-/// # Errors
-/// The connection broke, or the answer is not HTTP.
 pub fn read_response(mut stream: impl Read) -> Result<Response> {
     let mut bytes = Vec::new();
     if let Err(error) = stream.read_to_end(&mut bytes) {

@@ -25,9 +25,6 @@ while True: signal.pause()";
 
 /// Replaces a file by a copy with a lease. The lease lasts as long as the value, but at most as long as the kernel
 /// allows (45 s).
-///
-/// # Errors
-/// The lease is refused.
 pub fn lease(path: &Path) -> Result<Running> {
     let content = fs::read_to_string(path).unwrap_or_default();
     let mut python = Command::new("python3");

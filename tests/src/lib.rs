@@ -1,5 +1,7 @@
 //! Tests of whole programs against real Prometheus, real /proc, real nvidia-smi and real genv 1.4.3.
 
+#![allow(missing_docs, reason = "a comment says what a name does not, and most names say enough")]
+
 pub mod alertmanager;
 pub mod changed_user;
 pub mod dashboard;

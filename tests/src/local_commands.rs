@@ -13,16 +13,12 @@ use genv_remote::session::{CommandEnd, CommandOutput, RunLimits};
 use genv_remote::{FailureKind, HostFailure};
 
 /// Who polls the host `gpu01`, which has what answers so.
-#[must_use]
 pub fn poller(answers: HostProgram) -> Poller {
     let options = CollectOptions::default();
     Poller::new("gpu01", answers, false, &options, Duration::from_secs(60))
 }
 
 /// Polls a user of this machine, whose login shell is this command.
-///
-/// # Errors
-/// The host does not answer.
 pub fn poll(poller: &mut Poller, shell: impl Fn() -> Command + Sync) -> Result<Snapshot> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     Ok(runtime.block_on(poller.poll(&LocalCommands(shell)))?)

@@ -17,6 +17,7 @@ use crate::http::{self, Response};
 use crate::metrics::Scrape;
 use crate::nvml_sim::used_by;
 use crate::patience::{self, until};
+use crate::process::children;
 use crate::tools::{self, build_folder};
 
 /// Where the driver's library is.
@@ -43,9 +44,6 @@ pub struct Machine {
 impl Machine {
     /// Starts one from a tree that `scripts/debian-tools` makes, with what `furnish` puts into a folder besides, and the
     /// simulated driver. Nothing of genv runs there yet, and a user has a home.
-    ///
-    /// # Errors
-    /// It does not start, or a unit of its system fails.
     pub fn boot(tree: &str, furnish: impl FnOnce(&Path) -> Result<()>) -> Result<Self> {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let tree = tools::folder(tree).join("root");
@@ -95,6 +93,7 @@ impl Machine {
             bail!("it has ended: {said}");
         }
         // The script has one child, which waits for one.
+        let child_of = |pid: u32| children(pid).first().copied();
         let child = child_of(self.boot.id()).and_then(child_of);
         let name = child.map(|pid| fs::read_to_string(format!("/proc/{pid}/comm")));
         let Some((pid, Ok(name))) = child.zip(name) else {
@@ -104,8 +103,6 @@ impl Machine {
         Ok(name.trim_end() == "systemd")
     }
 
-    /// A command that is started there.
-    #[must_use]
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -117,18 +114,11 @@ impl Machine {
         command
     }
 
-    /// Runs a command there to its end.
-    ///
-    /// # Errors
-    /// It cannot be started, or does not end.
     pub fn output(&self, words: &[&str]) -> Result<Output> {
         patience::output(&mut self.command(words))
     }
 
     /// As [`Machine::output`], which must succeed; what it printed.
-    ///
-    /// # Errors
-    /// It failed.
     pub fn run(&self, words: &[&str]) -> Result<String> {
         let output = self.output(words)?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -137,24 +127,16 @@ impl Machine {
     }
 
     /// A file there, as it is seen from here.
-    #[must_use]
     pub fn path(&self, path: &str) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.init));
         root.join(path.trim_start_matches('/'))
     }
 
-    /// Reads a file there.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn read(&self, path: &str) -> Result<String> {
         fs::read_to_string(self.path(path)).with_context(|| path.to_owned())
     }
 
     /// Writes a file that everybody there may read, at once.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub fn write(&self, path: &str, text: &str) -> Result<()> {
         let (to, new) = (self.path(path), self.path(&format!("{path}.new")));
         fs::create_dir_all(to.parent().context("a file lies in a folder")?)?;
@@ -164,9 +146,6 @@ impl Machine {
     }
 
     /// Changes a unit as `systemctl edit` does it.
-    ///
-    /// # Errors
-    /// systemd does not take it.
     pub fn configure(&self, unit: &str, name: &str, text: &str) -> Result<()> {
         let file = format!("etc/systemd/system/{unit}.service.d/{name}.conf");
         self.write(&file, text)?;
@@ -174,18 +153,12 @@ impl Machine {
     }
 
     /// Lets the driver tell of two devices, and that these processes use the first.
-    ///
-    /// # Errors
-    /// The scenario cannot be written.
     pub fn use_devices(&self, pids: &[u32]) -> Result<()> {
         self.write(SCENARIO, &used_by(pids))
     }
 
     /// Starts a command of [`USER`] as a service of its own; the pid, as that machine numbers it, of the process of this
     /// name that it becomes or starts.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn start(&self, unit: &str, words: &[&str], process: &str) -> Result<u32> {
         let (name, user) = (format!("--unit={unit}"), format!("--uid={USER}"));
         let home = format!("--working-directory=/home/{USER}");
@@ -208,32 +181,22 @@ impl Machine {
     }
 
     /// Whether a process is there, by the pid that it has there.
-    #[must_use]
     pub fn is_alive(&self, pid: u32) -> bool {
         self.path(&format!("proc/{pid}")).exists()
     }
 
     /// A property of a service, as `systemctl show` tells it.
-    ///
-    /// # Errors
-    /// systemd does not answer.
     pub fn property(&self, unit: &str, name: &str) -> Result<String> {
         let said = self.run(&["systemctl", "show", "--value", "--property", name, unit])?;
         Ok(said.trim_end().to_owned())
     }
 
     /// The main process of a service, as that machine numbers it.
-    ///
-    /// # Errors
-    /// systemd does not answer.
     pub fn main_pid(&self, unit: &str) -> Result<u32> {
         Ok(self.property(unit, "MainPID")?.parse()?)
     }
 
     /// Waits until the status that a service tells is so.
-    ///
-    /// # Errors
-    /// It never is.
     pub fn wait_for_status(&self, unit: &str, is_so: impl Fn(&str) -> bool) -> Result<()> {
         let mut status = String::new();
         until("its status is so", || {
@@ -244,25 +207,18 @@ impl Machine {
     }
 
     /// What the journal has of a service, in words.
-    #[must_use]
     pub fn log(&self, unit: &str) -> String {
         let words = ["journalctl", "--output=cat", "--unit", unit];
         self.run(&words).unwrap_or_else(|error| error.to_string())
     }
 
     /// Entries of the journal that match, oldest first.
-    ///
-    /// # Errors
-    /// The journal cannot be read.
     pub fn journal(&self, matches: &[&str]) -> Result<Vec<Value>> {
         let said = self.run(&[&["journalctl", "--output=json"], matches].concat())?;
         said.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
     }
 
     /// systemd's own judgement of a service and its socket: nothing is wrong with them, and the service is exposed at most so.
-    ///
-    /// # Errors
-    /// It is not so; with what systemd says.
     pub fn judge(&self, unit: &str, most_exposure: f64) -> Result<()> {
         let (service, socket) = (format!("{unit}.service"), format!("{unit}.socket"));
         let output = self.output(&["systemd-analyze", "verify", &service, &socket])?;
@@ -281,9 +237,6 @@ impl Machine {
     }
 
     /// Fetches a page from a port of its 127.0.0.1.
-    ///
-    /// # Errors
-    /// Nobody answers.
     pub fn get(&self, port: u16, path: &str) -> Result<Response> {
         let network = File::open(format!("/proc/{}/ns/net", self.init))?;
         let path = path.to_owned();
@@ -296,17 +249,11 @@ impl Machine {
     }
 
     /// Scrapes `/metrics` of a port of its 127.0.0.1.
-    ///
-    /// # Errors
-    /// Nobody answers with well-formed metrics.
     pub fn scrape(&self, port: u16) -> Result<Scrape> {
         Scrape::parse(&self.get(port, "/metrics")?.text()?)
     }
 
     /// What comes of a shell's redirection, such as `<>/dev/null`, among the processes of a service: nothing, or the error.
-    ///
-    /// # Errors
-    /// The service has no processes.
     pub fn open_among(&self, unit: &str, redirection: &str) -> Result<String> {
         let script = format!("echo $$ >/sys/fs/cgroup/system.slice/{unit}.service/cgroup.procs && exec 3{redirection}");
         let output = self.output(&["bash", "-c", &script])?;
@@ -330,16 +277,7 @@ impl Drop for Machine {
 }
 
 /// Puts a file where one of a machine is, without a copy if it can be.
-///
-/// # Errors
-/// It cannot be read, or not be written.
 pub fn put(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to.parent().context("a file lies in a folder")?)?;
     fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop)).with_context(|| from.display().to_string())
-}
-
-/// The only child of a process, if it has one.
-fn child_of(pid: u32) -> Option<u32> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    children.split_whitespace().next()?.parse().ok()
 }

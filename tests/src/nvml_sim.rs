@@ -11,10 +11,6 @@ use crate::patience::DRIVER_PATIENCE;
 use crate::tools::build_folder;
 
 /// The simulated library. It is a dependency of this package, so cargo has built it before any test runs.
-///
-/// # Panics
-/// If it is not there, because this program was moved.
-#[must_use]
 pub fn library() -> PathBuf {
     let library = build_folder().join("deps/libnvml_sim.so");
     assert!(
@@ -32,11 +28,6 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// Writes `scenario` (YAML) to a new file.
-    ///
-    /// # Panics
-    /// If the temporary folder cannot be written.
-    #[must_use]
     pub fn new(scenario: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let libraries = folder.path().join("lib");
@@ -48,35 +39,26 @@ impl Simulation {
     }
 
     /// Replaces the scenario at once, as an editor that writes a new file and renames it: nobody reads half of it.
-    ///
-    /// # Panics
-    /// If the temporary folder cannot be written.
     pub fn rewrite(&self, scenario: &str) {
         let next = self.folder.path().join("next.yaml");
         fs::write(&next, scenario).expect("the temporary folder is writable");
         fs::rename(&next, self.scenario()).expect("the temporary folder is writable");
     }
 
-    /// Path of the scenario file.
-    #[must_use]
     pub fn scenario(&self) -> PathBuf {
         self.folder.path().join("scenario.yaml")
     }
 
     /// Folder with the simulated `libnvidia-ml.so.1`, for `LD_LIBRARY_PATH`.
-    #[must_use]
     pub fn library_folder(&self) -> PathBuf {
         self.folder.path().join("lib")
     }
 
-    /// That library.
-    #[must_use]
     pub fn library(&self) -> PathBuf {
         self.library_folder().join("libnvidia-ml.so.1")
     }
 
     /// A command that finds this simulation where it looks for a driver.
-    #[must_use]
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command
@@ -88,21 +70,17 @@ impl Simulation {
 }
 
 /// A scenario of a host with two devices, of which processes use the first one.
-#[must_use]
 pub fn used_by(pids: &[u32]) -> String {
     let uses = on_device_0(pids);
     format!("version: 1\nhosts:\n- devices: [{{}}, {{}}]\n  processes: [{uses}]\n")
 }
 
 /// Processes as the list `processes` of a scenario's host has them, each with 1 GiB of device 0.
-#[must_use]
 pub fn on_device_0(pids: &[u32]) -> String {
     let uses = pids.iter().map(|pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}"));
     uses.collect::<Vec<_>>().join(", ")
 }
 
-/// How a scenario names a measurement.
-#[must_use]
 pub fn name_of(measurement: Measurement) -> String {
     match serde_json::to_value(measurement) {
         Ok(serde_json::Value::String(name)) => name,

@@ -25,10 +25,6 @@ pub(crate) const END_PATIENCE: Duration = Duration::from_secs(300);
 /// How often something is looked at.
 const POLL: Duration = Duration::from_millis(5);
 
-/// Waits until something is so.
-///
-/// # Errors
-/// It never is, or cannot be told.
 pub fn until(what: &str, is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     within(PATIENCE, what, is_so)
 }
@@ -43,9 +39,6 @@ fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> Result<bool
 }
 
 /// Waits until a program has ended; one that does not is killed.
-///
-/// # Errors
-/// It does not.
 pub fn ended(child: &mut Child) -> Result<ExitStatus> {
     let mut status = None;
     let waited = within(END_PATIENCE, "a program has ended", || {
@@ -64,9 +57,6 @@ pub fn ended(child: &mut Child) -> Result<ExitStatus> {
 }
 
 /// Runs a program that reads nothing, and returns what it printed.
-///
-/// # Errors
-/// It cannot be started, or does not end, or what it left running keeps its output open.
 pub fn output(command: &mut Command) -> Result<Output> {
     let command = command.stdin(Stdio::null());
     let started = command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -93,12 +83,10 @@ fn all(mut from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     receiver
 }
 
-/// The lines that a program prints.
 #[derive(Debug)]
 pub struct Lines(Receiver<String>);
 
 impl Lines {
-    /// Reads them from now on.
     pub fn of(from: impl Read + Send + 'static) -> Self {
         let (sender, receiver) = channel();
         thread::spawn(move || {
@@ -118,9 +106,6 @@ impl Lines {
     }
 
     /// Waits for the next one.
-    ///
-    /// # Errors
-    /// None comes, or there are no more.
     pub fn next_line(&self) -> Result<String> {
         let line = self.0.recv_timeout(PATIENCE);
         line.context("waited in vain for a line")

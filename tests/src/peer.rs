@@ -28,9 +28,6 @@ pub struct Peer {
 
 impl Peer {
     /// Prepares it; the state directory comes with the first command.
-    ///
-    /// # Errors
-    /// It was not installed; the message says how to.
     pub fn new(simulation: &Simulation) -> Result<Self> {
         let build = tools::build_folder();
         let mut places = build.ancestors().map(|folder| folder.join("peer/venv"));
@@ -45,14 +42,11 @@ impl Peer {
         Ok(Self { folder, venv, library_folder: simulation.library_folder(), scenario: simulation.scenario() })
     }
 
-    /// Its state directory.
-    #[must_use]
     pub fn state_directory(&self) -> PathBuf {
         self.folder.path().join("state")
     }
 
     /// A program that finds genv, nvidia-smi and the simulated driver.
-    #[must_use]
     pub fn command(&self, program: &str) -> Command {
         let path = std::env::var("PATH").unwrap_or_default();
         let (own, venv) = (self.folder.path().join("bin"), self.venv.join("bin"));
@@ -67,24 +61,11 @@ impl Peer {
     }
 
     /// Runs `genv` with these arguments, and returns what it prints.
-    ///
-    /// # Errors
-    /// It fails.
     pub fn genv(&self, arguments: &[&str]) -> Result<String> {
-        let output = self
-            .command(&self.venv.join("bin/genv").to_string_lossy())
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "genv {arguments:?}: {said}");
-        Ok(String::from_utf8(output.stdout)?)
+        said(self.command(&self.venv.join("bin/genv").to_string_lossy()).args(arguments))
     }
 
     /// A program that finds this project's genv instead, on the same state and the same driver.
-    ///
-    /// # Errors
-    /// It was not built.
     pub fn our_command(&self, program: &str) -> Result<Command> {
         let path = std::env::var("PATH").unwrap_or_default();
         let ours = shell::installation()?.join("bin");
@@ -98,38 +79,21 @@ impl Peer {
     }
 
     /// Runs this project's `genv` with these arguments, and returns what it prints.
-    ///
-    /// # Errors
-    /// It fails.
     pub fn our_genv(&self, arguments: &[&str]) -> Result<String> {
         let program = shell::installation()?.join("bin/genv");
-        let mut command = self.our_command(&program.to_string_lossy())?;
-        let output = command.args(arguments).stdin(Stdio::null()).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "genv {arguments:?}: {said}");
-        Ok(String::from_utf8(output.stdout)?)
+        said(self.our_command(&program.to_string_lossy())?.args(arguments))
     }
 
     /// A bash in which genv 1.4.3 is initialized.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn shell(&self) -> Result<Shell> {
         Shell::start(self.command("bash"))
     }
 
     /// A bash in which this project's genv is initialized.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn our_shell(&self) -> Result<Shell> {
         Shell::start(self.our_command("bash")?)
     }
 
-    /// Its exporter, `genv monitor`, collecting every second.
-    ///
-    /// # Errors
-    /// It never answers.
     pub fn monitor(&self) -> Result<Monitor> {
         let port = free_port()?;
         let mut command = self.command(&self.venv.join("bin/genv").to_string_lossy());
@@ -140,11 +104,16 @@ impl Peer {
         Monitor::start(&mut command, port, self.folder.path())
     }
 
-    /// A folder of its own.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
+}
+
+fn said(genv: &mut Command) -> Result<String> {
+    let output = genv.stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{genv:?}: {said}");
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// A shell that runs line after line; it ends with the value.
@@ -168,9 +137,6 @@ impl Shell {
     }
 
     /// Runs one line, and returns what it prints.
-    ///
-    /// # Errors
-    /// It fails, or the shell has ended.
     pub fn run(&mut self, line: &str) -> Result<String> {
         const END: &str = "=== ended with ";
         writeln!(self.input, "{{ {line}\n}} </dev/null\necho '{END}'$?")?;
@@ -187,16 +153,11 @@ impl Shell {
         }
     }
 
-    /// Its pid.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Kills it with all that it started, so that nothing of it is run any more.
-    ///
-    /// # Errors
-    /// It is not there any more.
     pub fn kill(&mut self) -> Result<()> {
         let group = Pid::from_raw(i32::try_from(self.child.id())?).context("pid 0")?;
         kill_process_group(group, Signal::KILL)?;
@@ -223,9 +184,6 @@ pub struct Monitor {
 
 impl Monitor {
     /// Runs a command that serves metrics on this port, until it answers; its log is in `folder`.
-    ///
-    /// # Errors
-    /// It never answers.
     pub fn start(command: &mut Command, port: u16, folder: &Path) -> Result<Self> {
         let path = folder.join("monitor.log");
         let log = File::create(&path)?;
@@ -236,16 +194,11 @@ impl Monitor {
         Ok(Self { child, port })
     }
 
-    /// Its pid.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Scrapes until `holds` is true of a scrape, which is returned.
-    ///
-    /// # Errors
-    /// It never is.
     pub fn wait_for(&self, what: &str, holds: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
         let mut scrape = Scrape::default();
         until(what, || {
@@ -257,9 +210,6 @@ impl Monitor {
     }
 
     /// The families of genv that it serves, without those of Python and of the process.
-    ///
-    /// # Errors
-    /// It does not answer with metrics.
     pub fn scrape(&self) -> Result<Scrape> {
         let mut scrape = Scrape::parse(&http::get(self.port, "/metrics")?.text()?)?;
         scrape.samples.retain(|(name, _), _| name.starts_with("genv_"));

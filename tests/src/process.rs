@@ -14,9 +14,6 @@ use crate::patience::{self, until};
 use crate::tools::build_folder;
 
 /// The path of a program of this workspace: beside the test program, where cargo builds it.
-///
-/// # Errors
-/// It was not built.
 pub fn program(name: &str) -> Result<PathBuf> {
     let built = build_folder().join(name);
     ensure!(
@@ -29,9 +26,6 @@ pub fn program(name: &str) -> Result<PathBuf> {
 
 /// Copies a program of this workspace to where everybody may run it. Another process writes the copy: one
 /// that this process had open, a child which another test starts meanwhile would keep busy.
-///
-/// # Errors
-/// It was not built, or cannot be copied.
 pub fn copy_program(name: &str, to: &Path) -> Result<()> {
     let mut install = Command::new("install");
     let install = install.arg("--mode=755").arg(program(name)?).arg(to);
@@ -42,9 +36,6 @@ pub fn copy_program(name: &str, to: &Path) -> Result<()> {
 
 /// A folder that every user can read, with the program `genv`, and with a state directory, `state`, that every user can
 /// write.
-///
-/// # Errors
-/// genv was not built, or the folder cannot be made.
 pub fn shared_folder() -> Result<TempDir> {
     let mode = fs::Permissions::from_mode;
     let folder = tempfile::Builder::new().permissions(mode(0o755)).tempdir()?;
@@ -57,9 +48,6 @@ pub fn shared_folder() -> Result<TempDir> {
 
 /// Writes a program for `sh` or another interpreter, which may replace one that is just started. As [`copy_program`] does
 /// it, by another process.
-///
-/// # Errors
-/// It cannot be written.
 pub fn write_script(path: &Path, text: &str) -> Result<()> {
     let mut sh = Command::new("sh");
     sh.args(["-c", r#"printf %s "$1" >"$2.new" && chmod 755 "$2.new" && mv -f "$2.new" "$2""#, "sh", text]);
@@ -68,37 +56,24 @@ pub fn write_script(path: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sends a signal.
-///
-/// # Errors
-/// There is no such process, or it may not be signalled.
 pub fn signal(pid: u32, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(i32::try_from(pid)?).context("pid 0")?;
     Ok(kill_process(pid, signal)?)
 }
 
 /// Resident memory in bytes: `VmRSS` of `/proc/PID/status`.
-///
-/// # Errors
-/// There is no such process.
 pub fn resident_bytes(pid: u32) -> Result<u64> {
     status_kibibytes(pid, "VmRSS:").map(|kibibytes| kibibytes * 1024)
 }
 
 /// Resident memory that is not backed by a file, in bytes: `RssAnon` of `/proc/PID/status`. Unlike the
 /// whole it does not depend on how much of a program's text happens to be in memory.
-///
-/// # Errors
-/// There is no such process.
 pub fn anonymous_bytes(pid: u32) -> Result<u64> {
     status_kibibytes(pid, "RssAnon:").map(|kibibytes| kibibytes * 1024)
 }
 
 /// CPU time of a process so far, in seconds, with threads and children that have ended, and of all that it started and
 /// that still runs. Of each process it is cut off to a clock tick.
-///
-/// # Errors
-/// There is no such process.
 pub fn tree_cpu_seconds(pid: u32) -> Result<f64> {
     let mut ticks = 0;
     for field in 14..=17 {
@@ -113,7 +88,6 @@ pub fn tree_cpu_seconds(pid: u32) -> Result<f64> {
 }
 
 /// The children of all threads of a process that have not been waited for.
-#[must_use]
 pub fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let tasks = tasks.into_iter().flatten().flatten();
@@ -144,9 +118,6 @@ fn status_kibibytes(pid: u32, field: &str) -> Result<u64> {
 /// Whether a process has ever started another one, by the kernel's own account: it has a child now, or the
 /// page faults of children that ended were added to its own (`cminflt`, field 11 of `/proc/PID/stat`; no
 /// program starts without any). That account is not kept for a process which ignores SIGCHLD: an error.
-///
-/// # Errors
-/// There is no such process, or it ignores SIGCHLD.
 pub fn has_started_a_process(pid: u32) -> Result<bool> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -154,23 +125,10 @@ pub fn has_started_a_process(pid: u32) -> Result<bool> {
     let child_signal = 1 << (Signal::CHILD.as_raw() - 1);
     ensure!(ignored & child_signal == 0, "{pid} ignores SIGCHLD");
 
-    if stat_field(pid, 11)? > 0 {
-        return Ok(true);
-    }
-    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread may end while the list is read.
-        let children = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
-        if !children.trim().is_empty() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    Ok(stat_field(pid, 11)? > 0 || !children(pid).is_empty())
 }
 
 /// Waits until a program waits for a lock on a file, as `/proc/locks` tells.
-///
-/// # Errors
-/// It ends without waiting, or never waits.
 pub fn wait_for_lock(child: &mut Child) -> Result<()> {
     let pid = child.id().to_string();
     let waits = |line: &str| {
@@ -191,10 +149,6 @@ pub fn wait_for_lock(child: &mut Child) -> Result<()> {
 pub struct Running(Child);
 
 impl Running {
-    /// Starts one.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn spawn(command: &mut Command) -> Result<Self> {
         let child = command.spawn();
         let child = child.with_context(|| format!("starting {}", command.get_program().display()));
@@ -254,9 +208,6 @@ pub struct Sleeper(Running);
 impl Sleeper {
     /// Starts one with these environment variables. One that names an environment names a state directory too:
     /// `/nonexistent` unless `GENV_TMPDIR` is given.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn start(environment: &[(&str, &str)]) -> Result<Self> {
         let mut command = Command::new("sleep");
         command.env_clear().envs(environment.iter().copied());
@@ -264,25 +215,17 @@ impl Sleeper {
     }
 
     /// Starts one from a command that was prepared otherwise.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn spawn(command: &mut Command) -> Result<Self> {
         keep_from_other_tests(command);
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null());
         Ok(Self(Running::spawn(quiet)?))
     }
 
-    /// Its pid.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
 
     /// Waits until it has ended, and tells how.
-    ///
-    /// # Errors
-    /// It does not.
     pub fn ended(&mut self) -> Result<ExitStatus> {
         patience::ended(&mut self.0)
     }

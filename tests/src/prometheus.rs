@@ -43,24 +43,17 @@ pub struct Prometheus {
 
 impl Prometheus {
     /// One that somebody else runs, on this port of 127.0.0.1.
-    #[must_use]
     pub const fn at(port: u16) -> Self {
         Self { port, own: None }
     }
 
     /// Starts `tool` (`prometheus` or `prometheus-3`), which scrapes `/metrics` of 127.0.0.1:`target` every second,
     /// with `honor_labels` as shipped scrape configurations have it.
-    ///
-    /// # Errors
-    /// It ended, or never became ready.
     pub fn start(tool: &str, target: u16) -> Result<Self> {
         Self::start_with(tool, target, "")
     }
 
     /// As [`Prometheus::start`], with further lines of the scrape configuration.
-    ///
-    /// # Errors
-    /// As [`Prometheus::start`].
     pub fn start_with(tool: &str, target: u16, more: &str) -> Result<Self> {
         let more: String = more.lines().map(|line| format!("  {line}\n")).collect();
         let configuration = format!(
@@ -74,9 +67,6 @@ impl Prometheus {
     }
 
     /// Starts `tool` with this configuration and further flags.
-    ///
-    /// # Errors
-    /// As [`Prometheus::start`].
     pub fn start_configured(tool: &str, configuration: &str, flags: &[String]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("prometheus.yml");
@@ -85,9 +75,6 @@ impl Prometheus {
     }
 
     /// Starts `tool` on this port of 127.0.0.1 with a configuration file that lies beside its rules.
-    ///
-    /// # Errors
-    /// As [`Prometheus::start`].
     pub fn start_on(tool: &str, port: u16, configuration: &Path) -> Result<Self> {
         Self::start_in(tempfile::tempdir()?, tool, port, configuration, &[])
     }
@@ -111,29 +98,20 @@ impl Prometheus {
     }
 
     /// All that one which was started here logged.
-    #[must_use]
     pub fn log(&self) -> String {
         self.own.as_ref().map(Server::log).unwrap_or_default()
     }
 
-    /// Its port on 127.0.0.1.
-    #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
     /// Asks an instant query, and returns labels and value of each element of the answer.
-    ///
-    /// # Errors
-    /// Prometheus refuses the query.
     pub fn query(&self, promql: &str) -> Result<Vec<(Labels, f64)>> {
         self.instant(&[("query", promql)])
     }
 
     /// As [`Prometheus::query`], of a moment in the past.
-    ///
-    /// # Errors
-    /// As [`Prometheus::query`].
     pub fn query_at(&self, promql: &str, moment: SystemTime) -> Result<Vec<(Labels, f64)>> {
         self.instant(&[("query", promql), ("time", &unix_time(moment)?)])
     }
@@ -155,9 +133,6 @@ impl Prometheus {
     }
 
     /// Asks for a query's values from one moment to another, `step` apart: each series with pairs of Unix time and value.
-    ///
-    /// # Errors
-    /// Prometheus refuses the query; it gives no more than 11,000 values of a series at once.
     pub fn query_range(&self, promql: &str, from: SystemTime, to: SystemTime, step: Duration) -> Result<Vec<Series>> {
         let parameters = [
             ("query", promql),
@@ -179,17 +154,11 @@ impl Prometheus {
     }
 
     /// The one value that an instant query gives.
-    ///
-    /// # Errors
-    /// It gives none or several.
     pub fn value(&self, promql: &str) -> Result<f64> {
         one_value(promql, &self.query(promql)?)
     }
 
     /// Asks until the answer `holds`, and returns it.
-    ///
-    /// # Errors
-    /// It never does.
     pub fn wait_for(&self, promql: &str, holds: impl Fn(&[(Labels, f64)]) -> bool) -> Result<Vec<(Labels, f64)>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -207,9 +176,6 @@ impl Prometheus {
     }
 
     /// Asks until an instant query gives exactly this value.
-    ///
-    /// # Errors
-    /// It never does.
     pub fn wait_for_value(&self, promql: &str, wanted: f64) -> Result<()> {
         self.wait_for(
             promql,
@@ -219,9 +185,6 @@ impl Prometheus {
     }
 
     /// Asks the HTTP API, and returns `data` of its answer.
-    ///
-    /// # Errors
-    /// It answers with an error.
     pub fn ask(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Value> {
         let response = self.request(path, parameters)?;
         let mut answer: Value = serde_json::from_slice(&response.body)?;
@@ -230,9 +193,6 @@ impl Prometheus {
     }
 
     /// Deletes series; it needs the flag `--web.enable-admin-api`.
-    ///
-    /// # Errors
-    /// Prometheus refuses to.
     pub fn forget(&self, selector: &str) -> Result<()> {
         let path = "/api/v1/admin/tsdb/delete_series?match[]=";
         let path = format!("{path}{}", percent_encoded(selector));
@@ -249,9 +209,6 @@ impl Prometheus {
 }
 
 /// Runs `promtool check metrics` of `tool` on a scrape: whether it exits with 0, and all that it says.
-///
-/// # Errors
-/// It cannot be run.
 pub fn check_metrics(tool: &str, scrape: &[u8]) -> Result<(bool, String)> {
     let promtool = tools::program(tool, "promtool");
     let mut child = Command::new(promtool)

@@ -11,8 +11,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 /// The uid of the first of [`users`], and of nobody on any machine.
 pub const FIRST_UID: u32 = 54_321;
 
-/// # Panics
-/// If this is not root; the message says what to do.
+/// Fails, with what to do, if this is not root.
 pub fn require_root() {
     assert!(
         rustix::process::geteuid().is_root(),
@@ -21,9 +20,6 @@ pub fn require_root() {
 }
 
 /// Runs on a thread of its own, whose mounts and rights go with it.
-///
-/// # Panics
-/// If `run` does.
 pub fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let done = scope.spawn(run).join();
@@ -32,9 +28,6 @@ pub fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Gives this thread, and what it starts, mounts of its own.
-///
-/// # Panics
-/// If that is not allowed.
 pub fn own_mounts() {
     // SAFETY: unsharing the file system makes no file descriptor invalid.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.expect("a mount namespace can be made");
@@ -43,12 +36,6 @@ pub fn own_mounts() {
 }
 
 /// Gives this thread, and what it starts, a network of its own, in which there is only 127.0.0.1.
-///
-/// # Errors
-/// The package iproute2 is not installed.
-///
-/// # Panics
-/// If that is not allowed.
 pub fn own_network() -> Result<()> {
     // SAFETY: what is open stays open, in the network that it is of.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.expect("a network namespace can be made");
@@ -61,17 +48,11 @@ pub fn own_network() -> Result<()> {
 
 /// Users of these names, from [`FIRST_UID`] on, and Unix groups with their members, for a thread with [`own_mounts`] and
 /// what it starts. `folder` takes the files.
-///
-/// # Errors
-/// They cannot be made.
 pub fn users(folder: &Path, names: &[&str], groups: &[(&str, &[&str])]) -> Result<()> {
     users_from(FIRST_UID, folder, names, groups)
 }
 
 /// As [`users`], from another uid on.
-///
-/// # Errors
-/// As [`users`].
 pub fn users_from(first_uid: u32, folder: &Path, names: &[&str], groups: &[(&str, &[&str])]) -> Result<()> {
     let (mut passwd, mut group) = (fs::read_to_string("/etc/passwd")?, fs::read_to_string("/etc/group")?);
     // Of the machine's own users it tells nothing.
@@ -94,9 +75,6 @@ pub fn users_from(first_uid: u32, folder: &Path, names: &[&str], groups: &[(&str
 
 /// Names a directory service for subordinate uids in `/etc/nsswitch.conf`, for a thread with [`own_mounts`] and what it
 /// starts.
-///
-/// # Errors
-/// The file cannot be mounted, as where there is no `/etc/nsswitch.conf`.
 pub fn subordinate_uids_of_a_directory(folder: &Path) -> Result<()> {
     let own = folder.join("nsswitch.conf");
     let services = fs::read_to_string("/etc/nsswitch.conf")?;
@@ -105,9 +83,6 @@ pub fn subordinate_uids_of_a_directory(folder: &Path) -> Result<()> {
 }
 
 /// Ranges of subordinate uids, as lines of subuid(5), for a thread with [`own_mounts`] and what it starts.
-///
-/// # Errors
-/// They cannot be shown, as where there is no `/etc/subuid` (of the Debian package passwd).
 pub fn subordinate_uids(folder: &Path, lines: &str) -> Result<()> {
     let own = folder.join("subuid");
     fs::write(&own, lines)?;

@@ -19,9 +19,6 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts a server that listens on `port` of 127.0.0.1, and waits until it is ready.
-    ///
-    /// # Errors
-    /// It ended, or never became ready.
     pub(crate) fn start(command: &mut Command, port: u16, folder: tempfile::TempDir) -> Result<Self> {
         let log = File::create(folder.path().join("log"))?;
         let command = command.stdin(Stdio::null()).stdout(log.try_clone()?);
@@ -35,7 +32,6 @@ impl Server {
         Ok(server)
     }
 
-    /// All that it logged.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }

@@ -41,9 +41,6 @@ pub struct Session {
 
 impl Session {
     /// Starts one by a command that names the shell and nothing behind it.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn start(mut command: Command, shell: Shell) -> Result<Self> {
         match shell {
             Shell::Bash => command.args(["--norc", "--noprofile"]),
@@ -90,7 +87,6 @@ impl Session {
     }
 
     /// Says that what its lines start takes time until it answers, even with nothing in the background of the shell.
-    #[must_use]
     pub const fn taking_time(mut self) -> Self {
         self.takes_time = true;
         self
@@ -98,9 +94,6 @@ impl Session {
 
     /// Types a line, and returns its exit code and what it printed. A line that serves, because one of its programs
     /// listens on a port, is ended by Ctrl-C, as somebody does who has seen it; its code is 0 if it ends by that.
-    ///
-    /// # Errors
-    /// It does not end, or the shell does.
     pub fn run(&mut self, line: &str) -> Result<(i32, String)> {
         let before: BTreeSet<u32> = descendants(self.pid, &BTreeSet::new());
         let mut interrupted = BTreeSet::new();
@@ -135,9 +128,6 @@ impl Session {
     }
 
     /// As [`Session::run`]; the line must succeed. Where something was started that takes time, it is tried again.
-    ///
-    /// # Errors
-    /// It fails.
     pub fn succeed(&mut self, line: &str) -> Result<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -152,9 +142,6 @@ impl Session {
     }
 
     /// Ends what is in the background. None of it may have failed.
-    ///
-    /// # Errors
-    /// One has.
     pub fn finish(mut self) -> Result<()> {
         for (pid, line) in std::mem::take(&mut self.background) {
             let (code, printed) = self.run(&format!("kill {pid} 2>/dev/null; wait {pid}"))?;

@@ -19,20 +19,14 @@ use crate::tools;
 /// A shell that genv can be set up in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shell {
-    /// GNU bash.
     Bash,
-    /// zsh.
     Zsh,
-    /// fish.
     Fish,
 }
 
 impl Shell {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Bash, Self::Zsh, Self::Fish];
 
-    /// Its name.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bash => "bash",
@@ -41,8 +35,6 @@ impl Shell {
         }
     }
 
-    /// The line that sets genv up.
-    #[must_use]
     pub const fn setup(self) -> &'static str {
         match self {
             Self::Bash | Self::Zsh => r#"eval "$(genv shell --init)""#,
@@ -50,8 +42,6 @@ impl Shell {
         }
     }
 
-    /// The line that removes it.
-    #[must_use]
     pub const fn removal(self) -> &'static str {
         match self {
             Self::Bash | Self::Zsh => r#"eval "$(genv shell --deinit)""#,
@@ -60,7 +50,6 @@ impl Shell {
     }
 
     /// What expands to the exit code of the last command.
-    #[must_use]
     pub const fn code(self) -> &'static str {
         match self {
             Self::Bash | Self::Zsh => "$?",
@@ -69,7 +58,6 @@ impl Shell {
     }
 
     /// What expands to the pid.
-    #[must_use]
     pub const fn pid(self) -> &'static str {
         match self {
             Self::Bash | Self::Zsh => "$$",
@@ -78,7 +66,6 @@ impl Shell {
     }
 
     /// The line that exports a variable. The value must do without quotes and backslashes.
-    #[must_use]
     pub fn set(self, name: &str, value: &str) -> String {
         match self {
             Self::Bash | Self::Zsh => format!("export {name}='{value}'"),
@@ -86,8 +73,6 @@ impl Shell {
         }
     }
 
-    /// The line that unsets a variable.
-    #[must_use]
     pub fn unset(self, name: &str) -> String {
         match self {
             Self::Bash | Self::Zsh => format!("unset {name}"),
@@ -95,8 +80,6 @@ impl Shell {
         }
     }
 
-    /// Several lines as one command.
-    #[must_use]
     pub fn block(self, lines: &str) -> String {
         match self {
             Self::Bash | Self::Zsh => format!("{{\n{lines}\n}}"),
@@ -105,7 +88,6 @@ impl Shell {
     }
 
     /// The file in a home directory that an interactive shell reads first.
-    #[must_use]
     pub const fn startup_file(self) -> &'static str {
         match self {
             Self::Bash => ".bashrc",
@@ -126,10 +108,6 @@ const FETCHED: [(&str, &str); 5] =
     [("zsh", "zsh-static"), ("fish", "fish"), ("tcsh", "tcsh"), ("shellcheck", "shellcheck"), ("direnv", "direnv")];
 
 /// A shell, or another program that every Debian has.
-///
-/// # Panics
-/// If it is missing; the message says how to get it.
-#[must_use]
 pub fn installed(program: &str) -> PathBuf {
     if let Some((tool, name)) = FETCHED.iter().find(|(tool, _)| *tool == program) {
         return tools::program(tool, name);
@@ -146,24 +124,17 @@ pub struct Account {
     folder: tempfile::TempDir,
 }
 
-/// What a line of a shell did.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The line.
     pub line: String,
-    /// What it printed.
     pub stdout: String,
-    /// What it said.
     pub stderr: String,
-    /// Its exit code.
     pub code: i32,
     /// The variables that a program has that is started now; without those that shells count with.
     pub variables: BTreeMap<OsString, OsString>,
 }
 
 impl Outcome {
-    /// A variable.
-    #[must_use]
     pub fn variable(&self, name: &str) -> Option<&OsStr> {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str)
     }
@@ -171,9 +142,6 @@ impl Outcome {
 
 impl Account {
     /// A new one, with four devices.
-    ///
-    /// # Errors
-    /// The folders cannot be made, or the programs were not built.
     pub fn new() -> Result<Self> {
         installation()?;
         let folder = tempfile::tempdir()?;
@@ -183,22 +151,15 @@ impl Account {
         Ok(Self { folder })
     }
 
-    /// The home directory.
-    #[must_use]
     pub fn home(&self) -> PathBuf {
         self.folder.path().join("home")
     }
 
-    /// The state directory.
-    #[must_use]
     pub fn state(&self) -> PathBuf {
         self.folder.path().join("state")
     }
 
     /// A program with this account's variables and no others, in the home directory.
-    ///
-    /// # Errors
-    /// The programs were not built.
     pub fn command(&self, program: &str) -> Result<Command> {
         let mut command = Command::new(installed(program));
         command
@@ -214,9 +175,6 @@ impl Account {
     }
 
     /// A shell that reads no start-up files and runs a script; its exit code, and what it printed and said.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn script(&self, program: &str, options: &[&str], script: &str) -> Result<(i32, String, String)> {
         let mut command = self.command(program)?;
         match program {
@@ -232,9 +190,6 @@ impl Account {
     }
 
     /// Runs lines one after the other in one shell with these variables besides its own.
-    ///
-    /// # Errors
-    /// The shell cannot be started, or ends before its last line.
     pub fn lines(&self, shell: Shell, variables: &[(&str, &str)], lines: &[String]) -> Result<Vec<Outcome>> {
         let folder = self.folder.path().join("outcomes");
         let at = |number: usize, what: &str| folder.join(format!("{number}.{what}"));
@@ -295,9 +250,6 @@ fn dump(file: &Path) -> Result<BTreeMap<OsString, OsString>> {
 
 /// The installation of genv for all tests of one program and for every user: `bin/genv`, a link to it in
 /// `lib/genv/bin`, and an empty folder for the shims. `bin` also has the fetched shells.
-///
-/// # Errors
-/// genv was not built.
 pub fn installation() -> Result<&'static Path> {
     static INSTALLATION: OnceLock<Result<Installation, String>> = OnceLock::new();
     let install = || -> Result<Installation> {
@@ -362,9 +314,6 @@ fn remove_left_installations() {
 }
 
 /// The `PATH` with which genv is found.
-///
-/// # Errors
-/// It was not built.
 pub fn search_path() -> Result<OsString> {
     let mut path = installation()?.join("bin").into_os_string();
     path.push(":/usr/local/bin:/usr/bin:/bin");

@@ -11,13 +11,10 @@ const TIME: &str = "20/11/2026 12:00:00";
 /// One environment, attached to some devices.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// Its id.
     pub eid: String,
-    /// Its user.
     pub uid: u32,
     /// Its members.
     pub pids: Vec<u32>,
-    /// Devices that it is attached to.
     pub devices: Vec<usize>,
     /// Memory that it claims of each, as the file has it; none: all.
     pub gpu_memory: Option<&'static str>,
@@ -25,16 +22,12 @@ pub struct Environment {
 
 impl Environment {
     /// One with a member, which claims all memory of the devices that it is attached to.
-    #[must_use]
     pub fn new(eid: &str, uid: u32, member: u32, devices: &[usize]) -> Self {
         Self { eid: eid.to_owned(), uid, pids: vec![member], devices: devices.to_vec(), gpu_memory: None }
     }
 }
 
 /// Writes the state of a machine with so many devices of 80 GiB.
-///
-/// # Errors
-/// The folder cannot be written.
 pub fn write(folder: &Path, devices: usize, environments: &[Environment]) -> Result<()> {
     let envs: Vec<_> = environments
         .iter()

@@ -16,10 +16,6 @@ pub struct StateClient {
 }
 
 impl StateClient {
-    /// Starts one, which attaches so many devices.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn start(directory: &Path, eid: &str, count: u32, memory: Option<&str>) -> Result<Self> {
         let mut command = Command::new(build_folder().join("state_client"));
         command
@@ -33,9 +29,6 @@ impl StateClient {
     }
 
     /// Waits for what it prints: indices, or why it has none.
-    ///
-    /// # Errors
-    /// It fails.
     pub fn answer(&mut self) -> Result<String> {
         let output = self.child.stdout.take().context("it was asked already")?;
         let line = Lines::of(output).next_line();

@@ -32,17 +32,11 @@ impl fmt::Debug for Terminal {
 }
 
 /// Writes a start-up file that sets genv up, between other lines.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn start_up(account: &Account, shell: Shell, before: &str, after: &str) -> Result<()> {
     start_up_in(&account.home(), shell, before, after)
 }
 
 /// As [`start_up`], in a home directory.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn start_up_in(home: &Path, shell: Shell, before: &str, after: &str) -> Result<()> {
     let prompt = match shell {
         Shell::Bash | Shell::Zsh => format!("PS1='{PROMPT}'"),
@@ -59,9 +53,6 @@ pub fn start_up_in(home: &Path, shell: Shell, before: &str, after: &str) -> Resu
 
 impl Terminal {
     /// A shell that reads the account's start-up file, with these variables besides the account's.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn start(account: &Account, shell: Shell, variables: &[(&str, &str)]) -> Result<Self> {
         let mut command = account.command(shell.name())?;
         if shell == Shell::Bash {
@@ -72,59 +63,36 @@ impl Terminal {
     }
 
     /// A program that ends up in a shell of this kind, such as ssh.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn run_in(command: Command, shell: Shell) -> Result<Self> {
         let session = spawn_command(command, Some(PATIENCE_MILLISECONDS)).map_err(said)?;
         Ok(Self { shell, session, lines: 0 })
     }
 
-    /// Its pid.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.session.process().child_pid.as_raw().unsigned_abs()
     }
 
     /// Waits until this text is shown; returns what was shown before.
-    ///
-    /// # Errors
-    /// It is never shown.
     pub fn wait(&mut self, text: &str) -> Result<String> {
         let shown = self.session.exp_string(text).map_err(said);
         shown.with_context(|| format!("{} never shows {text:?}", self.shell))
     }
 
-    /// Types a line and Enter.
-    ///
-    /// # Errors
-    /// The terminal is gone.
     pub fn type_line(&mut self, line: &str) -> Result<()> {
         self.session.send_line(line).map_err(said)?;
         Ok(())
     }
 
-    /// Types this, without Enter.
-    ///
-    /// # Errors
-    /// The terminal is gone.
     pub fn type_text(&mut self, text: &str) -> Result<()> {
         self.session.send(text).map_err(said)?;
         self.session.flush().map_err(said)
     }
 
-    /// Presses Ctrl and a letter.
-    ///
-    /// # Errors
-    /// The terminal is gone.
     pub fn press_control(&mut self, letter: char) -> Result<()> {
         self.session.send_control(letter).map_err(said)
     }
 
     /// Runs a line, and returns what was shown meanwhile and its exit code. An empty line: that of the last one.
-    ///
-    /// # Errors
-    /// It never ends.
     pub fn run(&mut self, line: &str) -> Result<(String, i32)> {
         self.lines += 1;
         let number = self.lines;

@@ -3,10 +3,6 @@
 use std::path::{Path, PathBuf};
 
 /// The program `name` of `tool`, as `scripts/debian-tools` names both: `("nvidia-smi-550", "nvidia-smi")`.
-///
-/// # Panics
-/// If it was not fetched; the message says how to.
-#[must_use]
 pub fn program(tool: &str, name: &str) -> PathBuf {
     find(tool, name).unwrap_or_else(|| {
         panic!("cannot find {name}: no target/tools/{tool} was fetched. Run 'scripts/debian-tools {tool}'")
@@ -14,16 +10,11 @@ pub fn program(tool: &str, name: &str) -> PathBuf {
 }
 
 /// As [`program`]; none where it was not fetched.
-#[must_use]
 pub fn find(tool: &str, name: &str) -> Option<PathBuf> {
     fetched(&Path::new(tool).join("bin").join(name))
 }
 
 /// The folder of what is no program, as `scripts/debian-tools` names it.
-///
-/// # Panics
-/// If it was not fetched; the message says how to.
-#[must_use]
 pub fn folder(tool: &str) -> PathBuf {
     fetched(Path::new(tool)).unwrap_or_else(|| {
         panic!("cannot find target/tools/{tool}: it was not fetched. Run 'scripts/debian-tools {tool}'")
@@ -37,10 +28,6 @@ fn fetched(relative: &Path) -> Option<PathBuf> {
 
 /// Where cargo puts the programs under test: the folder that `GENV_TEST_BUILD` names, otherwise that of this
 /// program's own profile, such as `target/debug`.
-///
-/// # Panics
-/// If this program does not run from such a folder.
-#[must_use]
 pub fn build_folder() -> PathBuf {
     if let Some(folder) = std::env::var_os("GENV_TEST_BUILD") {
         return folder.into();

@@ -16,34 +16,24 @@ use crate::root::FIRST_UID;
 
 /// Whose processes may be ended: root's are out of reach of every rule, so that where root runs the tests somebody else
 /// is meant.
-#[must_use]
 pub fn victim() -> u32 {
     let own = geteuid();
     if own.is_root() { FIRST_UID } else { own.as_raw() }
 }
 
 /// A process of the [`victim`] that sleeps, with these variables besides PATH.
-///
-/// # Errors
-/// It cannot be started.
 pub fn sleeper(environment: &[(&str, &str)]) -> Result<Sleeper> {
     sleeper_of(victim(), &[&[("PATH", "/bin")], environment].concat())
 }
 
 /// A process that sleeps, of another user where root runs the tests, with variables as those of [`Sleeper::start`]; the
 /// kernel has given it its name and its environ.
-///
-/// # Errors
-/// It cannot be started.
 pub fn sleeper_of(uid: u32, environment: &[(&str, &str)]) -> Result<Sleeper> {
     copy_of_sleep(Path::new("/bin/sleep"), uid, environment)
 }
 
 /// A user other than the one who runs the tests, and a process of that user. Where the tests do not run as root: root,
 /// and process 1.
-///
-/// # Errors
-/// The process cannot be started.
 pub fn process_of_another() -> Result<(u32, u32, Option<Sleeper>)> {
     if !geteuid().is_root() {
         return Ok((0, 1, None));
@@ -53,9 +43,6 @@ pub fn process_of_another() -> Result<(u32, u32, Option<Sleeper>)> {
 }
 
 /// As [`sleeper_of`], of a copy of the program `sleep`.
-///
-/// # Errors
-/// It cannot be started.
 pub fn copy_of_sleep(copy: &Path, uid: u32, environment: &[(&str, &str)]) -> Result<Sleeper> {
     let mut command = Command::new(copy);
     let command = command.env_clear().envs(environment.iter().copied());
@@ -69,7 +56,6 @@ pub fn copy_of_sleep(copy: &Path, uid: u32, environment: &[(&str, &str)]) -> Res
     Ok(process)
 }
 
-/// The same command as the [`victim`].
 pub fn as_victim(command: &mut Command) -> &mut Command {
     as_user(command, victim())
 }
@@ -82,9 +68,6 @@ fn as_user(command: &mut Command, uid: u32) -> &mut Command {
 }
 
 /// A process as a rule finds it now, on a host of this name and outside of all environments.
-///
-/// # Errors
-/// It is not there, or has no user that can be read.
 pub fn target(hostname: &str, pid: u32) -> Result<ProcessTarget> {
     let mut reader = ProcReader::new();
     let mut table = reader.read(&ProcessRequest { processes: vec![pid], members: Vec::new() });
@@ -105,7 +88,6 @@ pub fn target(hostname: &str, pid: u32) -> Result<ProcessTarget> {
 }
 
 /// The step by which the rule `non-env-processes` ends a process.
-#[must_use]
 pub fn terminate(target: &ProcessTarget) -> Step {
     let subject = Subject::Process {
         hostname: target.hostname.clone(),
@@ -118,16 +100,11 @@ pub fn terminate(target: &ProcessTarget) -> Step {
     }
 }
 
-/// Waits until a process has ended.
-///
-/// # Errors
-/// It does not.
 pub fn ends(pid: u32) -> Result<()> {
     until(&format!("process {pid} ends"), || Ok(!is_alive(pid)))
 }
 
 /// Whether a process is there and has not ended.
-#[must_use]
 pub fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, rest)| rest.chars().next());

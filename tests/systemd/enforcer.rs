@@ -10,7 +10,7 @@ use genv_tests::patience::until;
 use serde_json::Value;
 
 use crate::{
-    DAC_READ_SEARCH, KILL, REFUSED, SYS_PTRACE, boot, is_confined, is_watched, opens_the_driver_alone,
+    DAC_READ_SEARCH, KILL, REFUSED, SYS_PTRACE, boot, is_confined, is_watched, opens_the_driver_alone, started,
     stops_and_is_started_by_its_socket,
 };
 
@@ -20,11 +20,6 @@ const PORT: u16 = 9821;
 
 /// What peers of the same kind reach, rounded up.
 const MOST_EXPOSURE: f64 = 2.0;
-
-fn started(machine: &Machine) -> Result<()> {
-    machine.run(&["systemctl", "enable", "--now", UNIT]).with_context(|| machine.log(UNIT))?;
-    Ok(())
-}
 
 /// What finds the entries of an event, as the administrator reads it in docs/enforcement.md.
 fn of(event: &str) -> Result<String> {
@@ -50,7 +45,7 @@ fn entry(machine: &Machine, matches: &[&str]) -> Result<Value> {
 #[test]
 fn promise_19_it_runs_as_its_user_with_three_capabilities_and_the_devices_that_it_needs() -> Result<()> {
     let machine = boot()?;
-    started(&machine)?;
+    started(&machine, UNIT)?;
     machine.wait_for_status(UNIT, |status| status.starts_with("dry-run: 4 rules, "))?;
     let said = machine.run(&["systemctl", "status", UNIT])?;
     ensure!(said.contains("Status: \"dry-run: 4 rules, 0 violations\""), "{said}");
@@ -76,7 +71,7 @@ fn promise_19_it_runs_as_its_user_with_three_capabilities_and_the_devices_that_i
 #[test]
 fn it_is_reloaded_watched_stopped_and_started_by_its_socket() -> Result<()> {
     let machine = boot()?;
-    started(&machine)?;
+    started(&machine, UNIT)?;
     entry(&machine, &[&of("started")?, "_SYSTEMD_UNIT=genv-enforcer.service"])?;
     let pid = machine.main_pid(UNIT)?;
     machine.write(CONFIG, "version: 1\ninterval: 100ms\nrules: [{kind: max-age, limit: 7d}]\n")?;
@@ -122,7 +117,7 @@ fn it_tells_a_user_in_the_terminal_ends_the_process_and_takes_a_device_of_an_env
     )?;
     machine.use_devices(&[pid])?;
     machine.write(CONFIG, ENDS_OUTSIDERS)?;
-    started(&machine)?;
+    started(&machine, UNIT)?;
     until("it has ended", || Ok(!machine.is_alive(pid))).with_context(|| machine.log(UNIT))?;
     let done = entry(&machine, &[&of("action")?, "GENV_RESULT=done"])?;
     for (field, value) in [

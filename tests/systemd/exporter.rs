@@ -1,12 +1,12 @@
 //! genv-exporter.service.
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::machine::{Machine, USER};
+use genv_tests::machine::USER;
 use genv_tests::metrics::Scrape;
 use genv_tests::patience::until;
 
 use crate::{
-    DAC_READ_SEARCH, REFUSED, SYS_PTRACE, boot, is_confined, is_watched, opens_the_driver_alone,
+    DAC_READ_SEARCH, REFUSED, SYS_PTRACE, boot, is_confined, is_watched, opens_the_driver_alone, started,
     stops_and_is_started_by_its_socket,
 };
 
@@ -16,15 +16,10 @@ const PORT: u16 = 9820;
 /// What peers of the same kind reach, rounded up.
 const MOST_EXPOSURE: f64 = 1.5;
 
-fn started(machine: &Machine) -> Result<()> {
-    machine.run(&["systemctl", "enable", "--now", UNIT]).with_context(|| machine.log(UNIT))?;
-    Ok(())
-}
-
 #[test]
 fn it_runs_as_its_user_with_two_capabilities_and_the_driver_alone() -> Result<()> {
     let machine = boot()?;
-    started(&machine)?;
+    started(&machine, UNIT)?;
     machine.wait_for_status(UNIT, |status| status.starts_with("devices: 2, "))?;
     is_confined(&machine, UNIT, UNIT, SYS_PTRACE | DAC_READ_SEARCH)?;
     machine.judge(UNIT, MOST_EXPOSURE)?;
@@ -41,7 +36,7 @@ fn it_sees_environments_and_processes_of_others() -> Result<()> {
     let member = machine.start("member", &["genv", "exec", "--name", "training", "--", "sleep", "1000000"], "sleep")?;
     let outsider = machine.start("outsider", &["sleep", "1000000"], "sleep")?;
     machine.use_devices(&[member, outsider])?;
-    started(&machine)?;
+    started(&machine, UNIT)?;
     let scrape = machine.scrape(PORT)?;
     scrape.value("genv_environment_info", &[("env_name", "training"), ("username", USER)])?;
     let states = |scrape: &Scrape| -> Result<Vec<f64>> {

@@ -42,6 +42,10 @@ fn boot() -> Result<Machine> {
     })
 }
 
+fn started(machine: &Machine, unit: &str) -> Result<()> {
+    machine.run(&["systemctl", "enable", "--now", unit]).map(drop).with_context(|| machine.log(unit))
+}
+
 /// Whether the main process of a service runs as this user, with these capabilities in every set and no way to more, under
 /// a filter of system calls.
 fn is_confined(machine: &Machine, unit: &str, user: &str, capabilities: u64) -> Result<()> {

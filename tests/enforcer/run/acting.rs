@@ -38,38 +38,6 @@ fn promise_04_a_fresh_install_only_reports() -> Result<()> {
 }
 
 #[test]
-fn a_process_outside_is_warned_of_then_ended_and_counted_from_zero() -> Result<()> {
-    let process = sleeper(&[])?;
-    let config = ends_outsiders("enforce", "for: 300ms, warn: [2s]");
-    let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
-    let status = enforcer.wait_for_status("it is warned of", |status| status["violations"][0]["stage"] == "warned")?;
-    ensure!(is_alive(process.pid()), "{status}");
-    let violation = &status["violations"][0];
-    assert_eq!(violation["rule"], RULE);
-    assert_eq!(violation["subject"], format!("process {}", process.pid()));
-    let scrape = enforcer.scrape()?;
-    assert_eq!(count(&scrape, "done"), 0.0);
-    ensure!(
-        !scrape.all("genv_enforcer_actions_total", &[("result", "done")]).is_empty(),
-        "what is to rise begins at 0"
-    );
-    ends(process.pid())?;
-    enforcer.wait_for_metrics("that is counted", |scrape| {
-        count(scrape, "done") == 1.0
-            && scrape.all("genv_enforcer_warnings_total", &[("rule", RULE)]).iter().map(|(_, value)| value).sum::<f64>()
-                == 1.0
-    })?;
-    let audit = enforcer.audit()?;
-    let results: Vec<_> = audit.iter().map(|line| &line["result"]).collect();
-    assert_eq!(results, ["intended", "done"]);
-    let log = enforcer.log();
-    let warned = log.find("event=\"warning\"");
-    let ended = log.find("event=\"action\"");
-    ensure!(warned.is_some() && warned < ended, "{log}");
-    Ok(())
-}
-
-#[test]
 fn what_was_only_said_counts_for_nothing_once_it_is_enforced() -> Result<()> {
     let process = sleeper(&[])?;
     let when = "for: 0s, warn: [3s]";

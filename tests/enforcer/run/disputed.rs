@@ -5,7 +5,6 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
@@ -86,19 +85,8 @@ pub(super) fn genv(setup: &Setup, eid: Option<&str>, zone: &str, line: &str) -> 
     for (path, mode) in [(setup.folder(), 0o755), (&setup.genv_directory(), 0o777)] {
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }
-    let genv = setup.program("genv", &[])?;
-    let folder = Path::new(genv.get_program()).parent().context("no folder")?;
-    let mut command = Command::new("bash");
-    let given = genv.get_envs().filter_map(|(name, value)| Some((name, value?)));
-    command
-        .envs(given)
-        .env("PATH", format!("{}:/usr/bin:/bin", folder.display()))
-        .env("HOME", setup.folder())
-        .env("TZ", zone)
-        .env_remove("GENV_ENVIRONMENT_ID")
-        .envs(eid.map(|eid| ("GENV_ENVIRONMENT_ID", eid)))
-        .current_dir(setup.folder())
-        .args(["-c", &format!("eval \"$(genv shell --init)\"; {line}")]);
+    let mut command = setup.shell(line)?;
+    command.env("TZ", zone).envs(eid.map(|eid| ("GENV_ENVIRONMENT_ID", eid)));
     let output = patience::output(as_victim(&mut command))?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{line}: {stderr}");

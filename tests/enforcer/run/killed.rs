@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use genv_tests::enforcer::{Setup, as_victim, is_alive};
+use genv_tests::enforcer::{Setup, as_victim, enforcing, is_alive};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::{self, until};
 use genv_tests::process::Sleeper;
@@ -37,11 +37,8 @@ struct Case {
 impl Case {
     fn new(action: &'static str) -> Result<Self> {
         let process = stubborn()?;
-        let rules = format!(
-            "version: 1\nmode: enforce\nbreaker: {{share_of_users: 1}}\n\
-             rules:\n- {{kind: non-env-processes, action: {action}, for: 0s, warn: [], grace: 1s}}\n"
-        );
-        Ok(Self { setup: Setup::new(&used_by(&[process.pid()]), &rules)?, process, action, runs: 0 })
+        let rule = format!("- {{kind: non-env-processes, action: {action}, for: 0s, warn: [], grace: 1s}}\n");
+        Ok(Self { setup: Setup::new(&used_by(&[process.pid()]), &enforcing(&rule))?, process, action, runs: 0 })
     }
 
     /// One cycle; it is killed as it enters a system call for the so manieth time. Returns whether it came to that.

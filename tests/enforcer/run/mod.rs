@@ -16,7 +16,7 @@ mod trouble;
 mod watchdog;
 
 use anyhow::Result;
-use genv_tests::enforcer::{Setup, sleeper, victim};
+use genv_tests::enforcer::{Setup, enforcing, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
@@ -25,13 +25,8 @@ use genv_tests::state::{self, Environment};
 /// member of `e1`.
 fn taking_both(further_rules: &str) -> Result<(Setup, Sleeper)> {
     let member = sleeper(&[])?;
-    let setup = Setup::new(
-        &used_by(&[]),
-        &format!(
-            "version: 1\nmode: enforce\nbreaker: {{share_of_users: 1}}\n\
-             rules:\n- {{kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []}}\n{further_rules}"
-        ),
-    )?;
+    let detaches = "- {kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []}\n";
+    let setup = Setup::new(&used_by(&[]), &enforcing(&format!("{detaches}{further_rules}")))?;
     let own = Environment::new("e1", victim(), member.pid(), &[0, 1]);
     state::write(&setup.genv_directory(), 2, &[own])?;
     Ok((setup, member))

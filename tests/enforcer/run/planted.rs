@@ -42,11 +42,8 @@ fn peak_mebibytes(enforcer: &Enforcer) -> Result<u64> {
 
 #[test]
 fn nothing_in_the_place_of_a_state_file_is_waited_for_or_read_without_end() -> Result<()> {
-    let setup = Setup::new(
-        &used_by(&[]),
-        "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\n\
-         rules:\n- {kind: env-devices, action: terminate, for: 0s, warn: []}\n",
-    )?;
+    let rule = "- {kind: env-devices, action: terminate, for: 0s, warn: []}\n";
+    let setup = Setup::new(&used_by(&[]), &enforcing(rule))?;
     let genv = setup.genv_directory();
     let (member, process) = (sleeper(&[])?, sleeper(&[("GENV_ENVIRONMENT_ID", "mine")])?);
     let environments = [Environment::new("mine", victim(), member.pid(), &[1])];
@@ -126,12 +123,9 @@ fn a_user_with_one_record_of_30_mebibytes_hides_no_violation_of_another() -> Res
 fn hides_no_violation(records: usize, name_bytes: usize, least_bytes: u64) -> Result<()> {
     let member = sleeper(&[])?;
     let outside = sleeper(&[])?;
-    let setup = Setup::new(
-        &used_by(&[]),
-        "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\n\
-         rules:\n- {kind: env-devices, action: terminate, for: 0s, warn: []}\n\
-         - {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n",
-    )?;
+    let rules = "- {kind: env-devices, action: terminate, for: 0s, warn: []}\n\
+                 - {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n";
+    let setup = Setup::new(&used_by(&[]), &enforcing(rules))?;
     let genv = setup.genv_directory();
     let environments = [Environment::new("mine", victim(), member.pid(), &[1])];
     state::write(&genv, 2, &environments)?;

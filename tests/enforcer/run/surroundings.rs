@@ -1,13 +1,11 @@
 //! The programs around it: service manager, Prometheus, other enforcers.
 
 use std::fs;
-use std::io::Write as _;
-use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use genv_tests::enforcer::{Setup, ends_outsiders, sleeper};
 use genv_tests::nvml_sim::used_by;
-use genv_tests::tools;
+use genv_tests::prometheus::check_metrics;
 
 #[test]
 fn without_a_socket_of_the_service_manager_it_ends() -> Result<()> {
@@ -28,16 +26,8 @@ fn prometheus_finds_nothing_wrong_with_its_metrics() -> Result<()> {
     let page = enforcer.get("/metrics")?;
     assert_eq!(page.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     for tool in ["prometheus", "prometheus-3"] {
-        let mut promtool = Command::new(tools::program(tool, "promtool"))
-            .args(["check", "metrics"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        promtool.stdin.take().context("no stdin")?.write_all(&page.body)?;
-        let output = promtool.wait_with_output()?;
-        let said = String::from_utf8([output.stdout, output.stderr].concat())?;
-        ensure!(output.status.success() && said.is_empty(), "{tool}: {said}");
+        let (fine, said) = check_metrics(tool, &page.body)?;
+        ensure!(fine && said.is_empty(), "{tool}: {said}");
     }
     for (path, status) in [("/", 200), ("/-/healthy", 200), ("/-/ready", 200), ("/nosuch", 404)] {
         assert_eq!(enforcer.get(path)?.status, status, "{path}");

@@ -14,8 +14,8 @@ use genv_tests::process::{Running, Sleeper, signal};
 struct InTerminal {
     _script: Running,
     pid: u32,
-    shown: Option<Lines>,
-    _output: Option<ChildStdout>,
+    /// Or what nobody reads.
+    shown: Result<Lines, ChildStdout>,
 }
 
 impl InTerminal {
@@ -51,18 +51,13 @@ impl InTerminal {
             let mark = line.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
             pid = mark.and_then(|(pid, _)| pid.parse().ok());
         }
-        let (mut shown, mut kept) = (None, None);
-        if read {
-            shown = Some(Lines::of(output));
-        } else {
-            kept = Some(output.into_inner());
-        }
-        Ok(Self { _script: script, pid: pid.context("no pid")?, shown, _output: kept })
+        let shown = if read { Ok(Lines::of(output)) } else { Err(output.into_inner()) };
+        Ok(Self { _script: script, pid: pid.context("no pid")?, shown })
     }
 
     /// What is shown up to a line with this in it.
     fn read_up_to(&self, part: &str) -> Result<String> {
-        let shown = self.shown.as_ref().context("nobody reads")?;
+        let shown = self.shown.as_ref().ok().context("nobody reads")?;
         let mut text = String::new();
         loop {
             let line = shown.next_line();

@@ -15,7 +15,7 @@ use genv_tests::root::{FIRST_UID, require_root};
 use genv_tests::shell::{Account, Shell};
 use genv_tests::terminal::{PROMPT, Terminal, start_up};
 
-use super::stage::ANYTHING;
+use crate::ANYTHING;
 
 /// A user without a terminal, in whichever test.
 const NOHUP: u32 = FIRST_UID + 40;

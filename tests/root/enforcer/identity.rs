@@ -2,21 +2,18 @@
 
 use anyhow::{Result, ensure};
 use genv_tests::changed_user::ChangedUser;
-use genv_tests::enforcer::{Enforcer, Setup, ends, is_alive, sleeper_of};
+use genv_tests::enforcer::{Enforcer, Setup, ends, enforcing, is_alive, sleeper_of};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::root::{apart, own_mounts, require_root, subordinate_uids, subordinate_uids_of_a_directory, users};
 use genv_tests::state::{self, Environment};
 
-use crate::enforcer::stage::{ALICE, ANYTHING, BOB};
+use crate::{ALICE, ANYTHING, BOB};
 
 const MALLORY: u32 = BOB + 1;
 
 /// A rule that acts as soon as it can.
 fn at_once(kind: &str) -> String {
-    format!(
-        "version: 1\nmode: enforce\nbreaker: {{share_of_users: 1}}\n\
-         rules:\n- {{kind: {kind}, action: terminate, for: 0s, warn: []}}\n"
-    )
+    enforcing(&format!("- {{kind: {kind}, action: terminate, for: 0s, warn: []}}\n"))
 }
 
 /// An enforcer of these rules on a machine where these processes use device 0.
@@ -74,10 +71,10 @@ fn a_subordinate_uid_is_its_owners_for_attribution_rules_and_notices() -> Result
         let bobs = [sleeper_of(BOB, &ANYTHING)?, sleeper_of(800_000, &claims)?];
         let environment = Environment::new("E", ALICE, below.pid(), &[1]);
         let pids = [inside.pid(), below.child(), outside.pid(), bobs[0].pid(), bobs[1].pid()];
-        let config = "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\nrules:\n\
+        let config = "\
             - {kind: non-env-processes, action: terminate, for: 0s, warn: [], match: {groups: [students]}}\n\
             - {kind: non-env-processes, name: bobs, action: report, for: 0s, match: {users: [bob]}}\n";
-        let enforcer = enforce(config, &pids, &[environment])?;
+        let enforcer = enforce(&enforcing(config), &pids, &[environment])?;
         ends(outside.pid())?;
         let status = enforcer.wait_for_status("bob's are reported", |status| {
             let violations = status["violations"].as_array();

@@ -31,7 +31,8 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount, mount_remount};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use stage::{ALICE, ANYTHING, BOB, Stage, target};
+use crate::{ALICE, ANYTHING, BOB};
+use stage::{Stage, target};
 
 #[track_caller]
 fn refused(outcome: &Outcome, part: &str) {

@@ -4,41 +4,25 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Enforcer, Setup, ends, is_alive, sleeper_of};
+use anyhow::{Result, ensure};
+use genv_tests::enforcer::{Enforcer, Setup, ends, enforcing, is_alive, sleeper_of};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience;
 use genv_tests::process::Orphan;
 use genv_tests::root::require_root;
 
-use crate::enforcer::stage::{ALICE, ANYTHING, BOB};
+use crate::{ALICE, ANYTHING, BOB};
 
 /// These rules end a process on a device at once if the process is in no environment, or in an environment that does
 /// not hold the device.
-const AT_ONCE: &str = "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\nrules:\n\
+const AT_ONCE: &str = "\
      - {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n\
      - {kind: env-devices, action: terminate, for: 0s, warn: []}\n";
 
 /// The output of a bash line that a user runs.
 fn printed(setup: &Setup, uid: u32, line: &str) -> Result<String> {
-    let genv = setup.program("genv", &[])?;
-    let programs = Path::new(genv.get_program());
-    let programs = programs.parent().context("no folder")?;
-    let given = genv.get_envs().filter_map(|(name, value)| Some((name, value?)));
-    let mut command = Command::new("bash");
-    command
-        .env_clear()
-        .envs(given)
-        .env("PATH", format!("{}:/usr/bin:/bin", programs.display()))
-        .env("HOME", setup.folder())
-        .current_dir(setup.folder())
-        .args(["-c", &format!("eval \"$(genv shell --init)\"; {line}")])
-        .uid(uid)
-        .gid(uid);
-    let output = patience::output(&mut command)?;
+    let output = patience::output(setup.shell(line)?.uid(uid).gid(uid))?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{line}: {stderr}");
     Ok(String::from_utf8(output.stdout)?)
@@ -53,7 +37,7 @@ struct Lab {
 impl Lab {
     /// `is_recorded`: a command of Bob recorded the job.
     fn new(is_recorded: bool) -> Result<Self> {
-        let setup = Setup::new(&used_by(&[]), AT_ONCE)?;
+        let setup = Setup::new(&used_by(&[]), &enforcing(AT_ONCE))?;
         fs::create_dir(setup.genv_directory())?;
         for (path, mode) in [(setup.folder(), 0o755), (&setup.genv_directory(), 0o777)] {
             fs::set_permissions(path, fs::Permissions::from_mode(mode))?;

@@ -12,7 +12,7 @@ use genv_tests::state::{self, Environment};
 use rustix::mount::{MountFlags, mount};
 use serde_json::Value;
 
-use super::stage::ANYTHING;
+use crate::ANYTHING;
 
 #[test]
 fn devices_that_cannot_be_taken_use_up_no_pace_and_each_intention_has_an_outcome() -> Result<()> {

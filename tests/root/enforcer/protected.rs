@@ -17,7 +17,8 @@ use genv_tests::root::{apart, own_mounts, require_root};
 use rustix::mount::{MountFlags, mount};
 
 use crate::enforcer::refused;
-use crate::enforcer::stage::{ALICE, ANYTHING, Stage, target};
+use crate::enforcer::stage::{Stage, target};
+use crate::{ALICE, ANYTHING};
 
 /// A user of the system, whom every machine has.
 const DAEMON: u32 = 1;

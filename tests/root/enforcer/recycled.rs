@@ -15,7 +15,8 @@ use genv_tests::root::require_root;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::enforcer::refused;
-use crate::enforcer::stage::{ALICE, ANYTHING, Stage, target};
+use crate::enforcer::stage::{Stage, target};
+use crate::{ALICE, ANYTHING};
 
 /// Set in this program when it runs in the namespace.
 const INSIDE: &str = "GENV_TEST_PID_NAMESPACE";

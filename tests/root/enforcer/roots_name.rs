@@ -13,7 +13,7 @@ use genv_tests::root::require_root;
 use genv_tests::state::{self, Environment};
 use serde_json::Value;
 
-use crate::enforcer::stage::ALICE;
+use crate::ALICE;
 
 /// This rule takes devices beyond the limit. No rule reaches root's own environments.
 const NO_DEVICE: &str = "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\nnever: {users: [root]}\n\

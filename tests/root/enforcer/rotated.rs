@@ -11,7 +11,7 @@ use genv_tests::patience::output;
 use genv_tests::root::require_root;
 use serde_json::Value;
 
-use crate::enforcer::stage::BOB;
+use crate::BOB;
 
 const INSTALLED: &str = include_str!("../../../packaging/logrotate/genv");
 

@@ -11,19 +11,11 @@ use genv_enforcer::config::{BreakerLimits, Mode, Never};
 use genv_enforcer::execute::{EvidenceSources, Executor, ExecutorHost, GpuUse, Policy, ReadGpuUse};
 use genv_enforcer::plan::ProcessTarget;
 use genv_tests::enforcer;
-use genv_tests::root::FIRST_UID;
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// How the executor's host is called.
 const HOSTNAME: &str = "here";
-
-/// Users without a name on any machine.
-pub(crate) const ALICE: u32 = FIRST_UID;
-pub(crate) const BOB: u32 = FIRST_UID + 1;
-
-/// An environ in which no environment is claimed.
-pub(crate) const ANYTHING: [(&str, &str); 1] = [("A", "1")];
 
 /// A process outside of all environments, as it is now.
 pub(crate) fn target(pid: u32) -> Result<ProcessTarget> {

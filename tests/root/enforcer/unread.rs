@@ -2,30 +2,27 @@
 //! waits.
 
 use anyhow::{Result, ensure};
-use genv_tests::enforcer::{Setup, ends, sleeper, sleeper_of, victim};
+use genv_tests::enforcer::{Setup, ends, ends_outsiders, sleeper, sleeper_of, victim};
 use genv_tests::hanging::Hanging;
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::output;
 use genv_tests::root::{FIRST_UID, apart, own_mounts, require_root};
 use genv_tests::state::{self, Environment};
 
-use super::stage::ANYTHING;
+use crate::ANYTHING;
 
-const CONFIG: &str = "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\n\
-    rules:\n- {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n";
-
-fn with_own_mounts(test: impl FnOnce() -> Result<()> + Send) -> Result<()> {
+/// A test with mounts of its own.
+fn apart_with(test: fn(Setup) -> Result<()>) -> Result<()> {
     require_root();
     apart(|| {
         own_mounts();
-        test()
+        test(Setup::new(&used_by(&[]), &ends_outsiders("enforce", "for: 0s, warn: []"))?)
     })
 }
 
 #[test]
 fn on_a_device_or_in_a_record_it_hides_no_process_of_another() -> Result<()> {
-    with_own_mounts(|| {
-        let setup = Setup::new(&used_by(&[]), CONFIG)?;
+    apart_with(|setup| {
         let [first, second] = [2, 3].map(|number| sleeper_of(FIRST_UID + number, &ANYTHING));
         let (first, second) = (first?, second?);
         let enforcer = setup.start()?;
@@ -42,8 +39,7 @@ fn on_a_device_or_in_a_record_it_hides_no_process_of_another() -> Result<()> {
 
 #[test]
 fn no_command_of_root_waits_for_it_and_its_environment_goes_on() -> Result<()> {
-    with_own_mounts(|| {
-        let setup = Setup::new(&used_by(&[]), CONFIG)?;
+    apart_with(|setup| {
         let ended = sleeper(&[])?;
         let record = Environment::new("e", victim(), ended.pid(), &[0]);
         drop(ended);

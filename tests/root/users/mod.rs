@@ -1,7 +1,6 @@
 //! Processes of several users, which only root can start.
 
 mod names;
-mod overview;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -11,54 +10,16 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 use genv_tests::enforcer::sleeper_of;
-use genv_tests::exporter::Setup;
-use genv_tests::metrics::Scrape;
-use genv_tests::nvml_sim::{Simulation, used_by};
+use genv_tests::nvml_sim::used_by;
 use genv_tests::patience;
 use genv_tests::process::{Sleeper, shared_folder};
 use genv_tests::root::{FIRST_UID, require_root};
 use genv_tests::state::{self, Environment};
 
-/// Users without a name on any machine.
-const ALICE: u32 = FIRST_UID;
-const BOB: u32 = FIRST_UID + 1;
+use crate::{ALICE, BOB};
 
 fn process_of(uid: u32, claim: &str) -> Result<Sleeper> {
     sleeper_of(uid, &[("GENV_ENVIRONMENT_ID", claim)])
-}
-
-fn environment(eid: &str, uid: u32, member: &Sleeper) -> Environment {
-    Environment { gpu_memory: Some("10gi"), ..Environment::new(eid, uid, member.pid(), &[0]) }
-}
-
-/// Whether so many processes are shown, by collectors that all have answered.
-fn shows_processes(scrape: &Scrape, number: usize) -> bool {
-    let successes = scrape.all("genv_collector_success", &[]);
-    scrape.all("genv_process_memory_used_bytes", &[]).len() == number
-        && successes.iter().all(|(_, success)| *success == 1.0)
-}
-
-#[test]
-fn a_claim_counts_for_the_environments_own_user_only() -> Result<()> {
-    require_root();
-    let (alices, bobs) = (process_of(ALICE, "a")?, process_of(BOB, "b")?);
-    let intruder = process_of(BOB, "a")?;
-    let simulation = Simulation::new(&used_by(&[alices.pid(), bobs.pid(), intruder.pid()]));
-    let setup = Setup::with_driver(&simulation)?;
-    let environments = [environment("a", ALICE, &alices), environment("b", BOB, &bobs)];
-    state::write(&setup.folder().join("state"), 2, &environments)?;
-    let exporter = setup.start()?;
-
-    let scrape = exporter.wait_for("three processes", |scrape| shows_processes(scrape, 3))?;
-    for (process, eid, uid) in [(&alices, "a", ALICE), (&bobs, "b", BOB), (&intruder, "", BOB)] {
-        let (pid, username) = (process.pid().to_string(), format!("uid:{uid}"));
-        let labels = [("pid", pid.as_str()), ("eid", eid), ("username", username.as_str())];
-        scrape.value("genv_process_memory_used_bytes", &labels)?;
-    }
-    ensure!(scrape.value("genv_processes", &[("state", "outside")])? == 1.0);
-    ensure!(scrape.value("genv_environment_processes", &[("eid", "a")])? == 1.0);
-    ensure!(scrape.value("genv_user_processes", &[("username", "uid:54322")])? == 2.0);
-    Ok(())
 }
 
 /// A command of alice's, with genv in this folder and a state directory of its own in it.

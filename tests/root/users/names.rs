@@ -14,7 +14,8 @@ use genv_tests::root::{apart, own_mounts, require_root, users};
 use genv_tests::state::{self, Environment};
 use rustix::mount::{MountFlags, mount};
 
-use super::{ALICE, BOB, process_of};
+use super::process_of;
+use crate::{ALICE, BOB};
 
 /// A command on the state in this folder, with genv there.
 fn genv(folder: &Path, uid: u32, line: &str) -> Command {

@@ -31,9 +31,7 @@ fn with_port_here(text: &str) -> String {
 pub enum Place {
     /// A user's bash on a machine with eight GPUs.
     Lab,
-    /// The same in zsh.
     LabZsh,
-    /// The same in fish.
     LabFish,
     /// root's bash on a machine with systemd, where the packages lie in the current folder.
     Machine,
@@ -41,7 +39,6 @@ pub enum Place {
     Hosts,
     /// root's bash in the source folder, with Docker and Compose.
     Docker,
-    /// A bash in the source folder.
     Source,
     /// root's bash on a machine whose GPU or driver is at fault: nobody has one, so that nothing is run there.
     Hardware,
@@ -71,25 +68,19 @@ impl Place {
     }
 }
 
-/// A page of the documentation.
 #[derive(Debug)]
 pub struct Page {
-    /// Its path in the repository.
     pub name: String,
-    /// All of it, in Markdown.
     pub text: String,
 }
 
-/// A block of code of a page.
 #[derive(Debug)]
 pub struct Block {
     /// The line of the page on which it begins, counted from 1.
     pub line: usize,
     /// Whether it stands between fences; if not, it is indented.
     pub is_fenced: bool,
-    /// What stands behind its fence.
     pub info: String,
-    /// What is in it.
     pub text: String,
 }
 
@@ -98,14 +89,12 @@ pub struct Block {
 pub struct Line {
     /// The line of the page on which it begins, counted from 1.
     pub number: usize,
-    /// What is typed.
     pub text: String,
 }
 
 /// The commands of a block, and what the page shows of their output.
 #[derive(Debug)]
 pub struct Run {
-    /// One after the other.
     pub lines: Vec<Line>,
     /// The block `console` that follows, if there is one.
     pub shown: Option<String>,
@@ -113,9 +102,6 @@ pub struct Run {
 
 impl Page {
     /// README.md, CONTRIBUTING.md and all that is in docs/.
-    ///
-    /// # Errors
-    /// One cannot be read.
     pub fn all() -> Result<Vec<Self>> {
         Self::read(with_port_here)
     }
@@ -140,9 +126,6 @@ impl Page {
     }
 
     /// Does something with each page that has commands for a place.
-    ///
-    /// # Errors
-    /// A page cannot be read, or something went wrong with one: all that did.
     pub fn each_with(place: Place, mut run: impl FnMut(&Self) -> Result<()>) -> Result<()> {
         let mut faults = Vec::new();
         let adapt = if place.has_own_network() { str::to_owned } else { with_port_here };
@@ -156,13 +139,10 @@ impl Page {
     }
 
     /// Where a line stands, and what it is: how faults are told.
-    #[must_use]
     pub fn place_of(&self, line: &Line) -> String {
         format!("{}:{}: {}", self.name, line.number, line.text)
     }
 
-    /// Its blocks of code, in their order.
-    #[must_use]
     pub fn blocks(&self) -> Vec<Block> {
         let mut blocks: Vec<Block> = Vec::new();
         let mut inside = false;
@@ -193,7 +173,6 @@ impl Page {
     }
 
     /// What is typed in one place, in the order of the page.
-    #[must_use]
     pub fn runs(&self, place: Place) -> Vec<Run> {
         let blocks = self.blocks();
         let typed = blocks.iter().enumerate();
@@ -208,8 +187,6 @@ impl Page {
         typed.map(run).collect()
     }
 
-    /// The lines of [`Page::runs`].
-    #[must_use]
     pub fn typed(&self, place: Place) -> Vec<Line> {
         let runs = self.runs(place).into_iter();
         runs.flat_map(|run| run.lines).collect()
@@ -217,9 +194,6 @@ impl Page {
 
     /// Types all that the page has for one place into a shell; every line has to succeed, and to print what is shown.
     /// What is started in the background has been ended then. `before` is called with each line.
-    ///
-    /// # Errors
-    /// A line fails, with the page and the line's number.
     pub fn follow(
         &self,
         place: Place,
@@ -248,14 +222,12 @@ impl Page {
 
 impl Block {
     /// Whether it is of commands, by what stands behind its fence.
-    #[must_use]
     pub fn is_commands(&self) -> bool {
         let language = self.info.split_whitespace().next().unwrap_or_default();
         ["sh", "bash", "zsh", "fish", "shell"].contains(&language)
     }
 
     /// Where its commands are typed, each place in a shell of its own; none if it names none, or one that is not known.
-    #[must_use]
     pub fn places(&self) -> Vec<Place> {
         let Some(names) = self.info.strip_prefix("sh ") else {
             return Vec::new();
@@ -265,7 +237,6 @@ impl Block {
     }
 
     /// Its commands: each line is one, with those that it continues on by a backslash, and with its here-document.
-    #[must_use]
     pub fn lines(&self) -> Vec<Line> {
         let here_document = Regex::new(r#"<<-?\s*['"]?(\w+)"#).expect("a regular expression");
         let mut commands = Vec::new();

@@ -75,9 +75,6 @@ impl PlayedExporter {
     }
 
     /// Collects and is scraped so long after the beginning, unless it is in trouble. Series that it has no more have ended.
-    ///
-    /// # Errors
-    /// Its threads cannot be started, or Prometheus refuses its samples.
     pub(super) fn scrape(&mut self, passed: Duration, at: i64, writer: &mut Writer) -> Result<()> {
         let last = self.scraped.replace(passed);
         let now = self.troubles.iter().filter(|trouble| trouble.from <= passed && passed < trouble.until);

@@ -21,7 +21,6 @@ use rules::Span;
 pub use rules::{Group, Rule, RulesFile};
 use write::{Writer, milliseconds};
 
-/// A history that is to be played.
 #[derive(Clone, Debug)]
 pub struct History {
     engine: Arc<Engine>,
@@ -43,17 +42,11 @@ pub struct Past {
 
 impl History {
     /// A day of this scenario (YAML), scraped every 30 s. It begins at the epoch of the scenario's first host.
-    ///
-    /// # Errors
-    /// It is not a scenario, or has no host.
     pub fn of(scenario: &str) -> Result<Self> {
         Self::of_engine(Engine::from_text("scenario.yaml", scenario)?)
     }
 
     /// As [`History::of`], of the built-in lab.
-    ///
-    /// # Errors
-    /// None: it is fixed.
     pub fn of_demo() -> Result<Self> {
         Self::of_engine(Engine::demo()?)
     }
@@ -72,41 +65,34 @@ impl History {
         })
     }
 
-    /// How long it is.
-    #[must_use]
     pub fn lasting(mut self, lasting: Duration) -> Self {
         self.lasting = lasting;
         self
     }
 
     /// Time between two collections, two scrapes, and two evaluations of the rules whose group does not tell.
-    #[must_use]
     pub fn every(mut self, every: Duration) -> Self {
         self.every = every;
         self
     }
 
     /// An exporter on each host, with the instance `HOST:9820`, rather than one for all with the instance `localhost:9820`.
-    #[must_use]
     pub fn exporter_per_host(mut self) -> Self {
         self.exporter_per_host = true;
         self
     }
 
     /// The exporter cannot be scraped between two times from the beginning, and has lost its counters afterwards.
-    #[must_use]
     pub fn down(self, instance: &str, from: Duration, until: Duration) -> Self {
         self.trouble(instance, from, until, false)
     }
 
     /// The exporter is restarted between two scrapes.
-    #[must_use]
     pub fn restarted(self, instance: &str, at: Duration) -> Self {
         self.down(instance, at, at)
     }
 
     /// The exporter collects nothing between two times from the beginning, and serves what it had.
-    #[must_use]
     pub fn frozen(self, instance: &str, from: Duration, until: Duration) -> Self {
         self.trouble(instance, from, until, true)
     }
@@ -116,10 +102,6 @@ impl History {
         self
     }
 
-    /// Plays it to a new Prometheus, `tool`.
-    ///
-    /// # Errors
-    /// Prometheus cannot be started or refuses something, such as a sample of the future.
     pub fn start(self, tool: &str) -> Result<Past> {
         let end = self.from + self.lasting;
         // All of it stays in memory, where series may be written one after the other.
@@ -170,20 +152,14 @@ impl History {
 }
 
 impl Past {
-    /// When the history begins.
-    #[must_use]
     pub const fn from(&self) -> SystemTime {
         self.from
     }
 
-    /// When it ends.
-    #[must_use]
     pub const fn end(&self) -> SystemTime {
         self.end
     }
 
-    /// So long after its beginning.
-    #[must_use]
     pub fn after(&self, passed: Duration) -> SystemTime {
         self.from + passed
     }

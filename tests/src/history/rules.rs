@@ -18,53 +18,38 @@ use crate::prometheus::{Prometheus, Series};
 /// Groups begin at a moment of their own, neither with a scrape nor on the hour.
 const OFFSET: Duration = Duration::from_secs(17 * 60 + 35);
 
-/// A rules file.
 #[derive(Debug, Deserialize)]
 pub struct RulesFile {
-    /// Its groups.
     pub groups: Vec<Group>,
 }
 
-/// A group of a rules file.
 #[derive(Debug, Deserialize)]
 pub struct Group {
-    /// Its name.
     pub name: String,
     /// Time between evaluations, if it is not the usual one.
     pub interval: Option<String>,
-    /// Its rules.
     pub rules: Vec<Rule>,
 }
 
-/// A rule that records, or an alert.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Rule {
-    /// The metric that it records.
     #[serde(default)]
     pub record: String,
-    /// The name of the alert.
     #[serde(default)]
     pub alert: String,
-    /// What is evaluated.
     pub expr: String,
-    /// How long an alert's condition must hold.
     #[serde(rename = "for")]
     pub lasting: Option<String>,
     /// How long an alert goes on firing when its condition holds no more.
     pub keep_firing_for: Option<String>,
-    /// Labels that the result is given.
     #[serde(default)]
     pub labels: Labels,
-    /// What an alert says.
     #[serde(default)]
     pub annotations: Labels,
 }
 
 impl RulesFile {
     /// Reads a rules file of the repository, such as `genv-recording.yml`.
-    ///
-    /// # Errors
-    /// It cannot be read, or is not a rules file.
     pub fn shipped(name: &str) -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../prometheus/rules");
         let path = folder.join(name);
@@ -82,9 +67,6 @@ pub(super) struct Span {
 }
 
 /// Evaluates the rules that record, and writes what they give.
-///
-/// # Errors
-/// Prometheus refuses one of them, or they refer to each other in a circle.
 pub(super) fn record(prometheus: &Prometheus, writer: &mut Writer, file: &RulesFile, span: Span) -> Result<()> {
     let mut waiting = Vec::new();
     for group in &file.groups {
@@ -138,9 +120,6 @@ fn fixed_point(prometheus: &Prometheus, writer: &mut Writer, rule: &Rule, span: 
 }
 
 /// Evaluates the alerts, and writes when they were pending and when they fired.
-///
-/// # Errors
-/// Prometheus refuses one of them.
 pub(super) fn alert(prometheus: &Prometheus, writer: &mut Writer, file: &RulesFile, span: Span) -> Result<()> {
     let duration = |text: &Option<String>| text.as_ref().map_or(Ok(Duration::ZERO), |text| parse_duration(text));
     let last = span.to.duration_since(UNIX_EPOCH)?.as_secs_f64();
@@ -165,7 +144,6 @@ pub(super) fn alert(prometheus: &Prometheus, writer: &mut Writer, file: &RulesFi
     writer.flush()
 }
 
-/// When one alert was in which state.
 #[derive(Default)]
 struct States {
     /// Value 1 at each evaluation.

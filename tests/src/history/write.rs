@@ -48,7 +48,6 @@ struct Sample {
     timestamp_milliseconds: i64,
 }
 
-/// A series of a [`Writer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SeriesId(usize);
 
@@ -64,7 +63,6 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// A writer to the Prometheus on 127.0.0.1:`port`.
     pub(super) fn new(port: u16) -> Self {
         Self { port, ids: HashMap::new(), series: Vec::new(), last: Vec::new(), waiting: 0 }
     }
@@ -85,9 +83,6 @@ impl Writer {
     }
 
     /// Adds a sample.
-    ///
-    /// # Errors
-    /// It is not later than the last of this series, or Prometheus refuses what was held back.
     pub(super) fn add(&mut self, series: SeriesId, milliseconds: i64, value: f64) -> Result<()> {
         // Prometheus would leave it out without a word.
         let last = mem::replace(&mut self.last[series.0], milliseconds);
@@ -105,17 +100,11 @@ impl Writer {
     }
 
     /// Says that a series has ended.
-    ///
-    /// # Errors
-    /// As [`Writer::add`].
     pub(super) fn end(&mut self, series: SeriesId, milliseconds: i64) -> Result<()> {
         self.add(series, milliseconds, f64::from_bits(STALE))
     }
 
     /// Writes what was held back.
-    ///
-    /// # Errors
-    /// Prometheus refuses it.
     pub(super) fn flush(&mut self) -> Result<()> {
         self.waiting = 0;
         let full = self.series.iter_mut().filter(|s| !s.samples.is_empty());
@@ -145,9 +134,6 @@ impl Writer {
 }
 
 /// Milliseconds of Unix time.
-///
-/// # Errors
-/// It is before 1970.
 pub(super) fn milliseconds(moment: SystemTime) -> Result<i64> {
     Ok(i64::try_from(moment.duration_since(UNIX_EPOCH)?.as_millis())?)
 }

@@ -15,10 +15,8 @@ use libloading::Library;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The answer to one call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The function of the library.
     pub call: String,
     /// What it was asked, apart from the device; empty if that was all.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -91,9 +89,6 @@ const PAIRS: &[&str] = &[
 ];
 
 /// Asks a library everything about itself and its first device.
-///
-/// # Errors
-/// It cannot be loaded or initialized, or has no device.
 pub fn ask_everything(library: &Path) -> Result<Vec<Answer>> {
     // SAFETY: NVML's initializers have no requirements.
     let library = unsafe { Library::new(library) }.with_context(|| format!("cannot load {}", library.display()))?;

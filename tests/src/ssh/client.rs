@@ -18,10 +18,6 @@ pub struct SshClient {
 }
 
 impl SshClient {
-    /// One that reaches these.
-    ///
-    /// # Errors
-    /// Its folder cannot be written.
     pub fn new(hosts: &[(&str, &SshServer)]) -> Result<Self> {
         let mut configuration = String::new();
         let mut known_hosts = String::new();
@@ -39,9 +35,6 @@ impl SshClient {
 
     /// One with this configuration, where all hosts are on 127.0.0.1 unless it says otherwise, and with these lines in
     /// its `known_hosts`.
-    ///
-    /// # Errors
-    /// Its folder cannot be written.
     pub fn configured(configuration: &str, known_hosts: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let at = |name: &str| folder.path().join(name);
@@ -59,34 +52,24 @@ impl SshClient {
         Ok(Self { folder })
     }
 
-    /// The folder that holds it alone.
-    #[must_use]
     pub fn bin(&self) -> PathBuf {
         self.folder.path().join("bin")
     }
 
-    /// The program.
-    #[must_use]
     pub fn program(&self) -> PathBuf {
         self.bin().join("ssh")
     }
 
     /// Its configuration, which may be changed while it is used.
-    #[must_use]
     pub fn configuration(&self) -> PathBuf {
         self.folder.path().join("config")
     }
 
-    /// The file of the servers' keys.
-    #[must_use]
     pub fn known_hosts(&self) -> PathBuf {
         self.folder.path().join("known_hosts")
     }
 
     /// Lets a command find it first on PATH.
-    ///
-    /// # Errors
-    /// A folder of PATH cannot be named in one.
     pub fn on_path(&self, command: &mut Command) -> Result<()> {
         let path = command.get_envs().find(|(name, _)| *name == "PATH");
         let path = path.and_then(|(_, value)| value).map(ToOwned::to_owned);

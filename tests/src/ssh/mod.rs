@@ -14,12 +14,6 @@ pub use server::SshServer;
 use crate::shell::installed;
 
 /// Makes a key of a kind, with a passphrase or without: the private one, and beside it the public one, which ends in `.pub`.
-///
-/// # Errors
-/// It cannot be made.
-///
-/// # Panics
-/// If OpenSSH is not installed; the message says how to.
 pub fn new_key(path: &Path, kind: &str, passphrase: &str) -> Result<()> {
     let mut keygen = Command::new(installed("ssh-keygen"));
     keygen.args(["-q", "-t", kind, "-N", passphrase, "-C", "somebody's", "-f"]);

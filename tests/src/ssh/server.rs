@@ -29,24 +29,12 @@ impl SshServer {
     /// Starts one. Whoever logs in has a new home directory and the variables of this command, of which only those are
     /// used; `GENV_*` that clients send are accepted. `options` are further lines of sshd_config, and come first, so
     /// that they count.
-    ///
-    /// # Errors
-    /// It ends, or never answers.
-    ///
-    /// # Panics
-    /// If OpenSSH's server is not installed; the message says how to.
     pub fn start(session: &Command, options: &[&str]) -> Result<Self> {
         Self::start_by(session, options, |sshd| sshd)
     }
 
     /// One on a machine of its own, as far as processes go: a namespace of pids with a `/proc` of its own, in which this
     /// shell script runs first. Its background processes have the pids from 2 on, in their order. Only root can.
-    ///
-    /// # Errors
-    /// As [`SshServer::start`].
-    ///
-    /// # Panics
-    /// As [`SshServer::start`].
     pub fn start_apart(session: &Command, options: &[&str], script: &str) -> Result<Self> {
         Self::start_by(session, options, |sshd| {
             let mut unshare = Command::new("unshare");
@@ -94,61 +82,46 @@ impl SshServer {
             .is_ok_and(|()| banner == *b"SSH-")
     }
 
-    /// Its port on 127.0.0.1.
-    #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its pid.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// The private key that it lets in.
-    #[must_use]
     pub fn identity(&self) -> PathBuf {
         self.folder.path().join("identity")
     }
 
     /// The home directory of whoever logs in.
-    #[must_use]
     pub fn home(&self) -> PathBuf {
         self.folder.path().join("home")
     }
 
     /// What a `known_hosts` file holds of it.
-    ///
-    /// # Errors
-    /// Its folder is gone.
     pub fn known_hosts_line(&self) -> Result<String> {
         let key = fs::read_to_string(self.folder.path().join("host_key.pub"))?;
         Ok(format!("[127.0.0.1]:{} {key}", self.port))
     }
 
     /// The file of public keys that it lets in.
-    #[must_use]
     pub fn authorized_keys(&self) -> PathBuf {
         self.folder.path().join("identity.pub")
     }
 
     /// Its own key: the private one, beside the public.
-    #[must_use]
     pub fn host_key(&self) -> PathBuf {
         self.folder.path().join("host_key")
     }
 
     /// All that it logged: who logged in.
-    #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
     /// The pid here of the process that has this one on the machine of [`SshServer::start_apart`].
-    ///
-    /// # Errors
-    /// There is none.
     pub fn pid_of(&self, pid: u32) -> Result<u32> {
         let init = *self.connections().first().context("no first process")?;
         let children = fs::read_to_string(format!("/proc/{init}/task/{init}/children"))?;
@@ -164,7 +137,6 @@ impl SshServer {
     }
 
     /// Its processes that serve a connection each.
-    #[must_use]
     pub fn connections(&self) -> Vec<u32> {
         children(self.child.id())
     }
