@@ -1,6 +1,6 @@
 //! The use of processes where it cannot be read.
 
-use genv_core::gpu::{GpuError, GpuSample, GpuSource as _};
+use genv_core::gpu::{GpuError, GpuSample};
 
 use crate::nvml_source::stage::{alone, eventually, scenario, source};
 
