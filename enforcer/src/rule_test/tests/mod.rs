@@ -2,7 +2,6 @@
 
 mod expectations;
 mod kinds;
-mod meaning;
 mod refusals;
 
 use std::fs;
