@@ -59,34 +59,3 @@ fn a_file_that_is_not_there_says_what_to_do() {
     assert!(error.downcast_ref::<yaml::Error>().is_some());
     assert!(error.to_string().starts_with("/nonexistent/rules_test.yaml: cannot read"), "{error}");
 }
-
-/// The documented file of tests, which has every key, with its configuration in it.
-fn documented_example() -> String {
-    let (_, section) = include_str!("../../../../docs/enforcement.md").split_once("## Tests of rules").unwrap();
-    let blocks: Vec<_> = section.split("```yaml\n").skip(1).map(|rest| rest.split_once("```").unwrap().0).collect();
-    let config: String = blocks[1].lines().map(|line| format!("  {line}\n")).collect();
-    let whole = blocks[0].replacen("config_file: enforcer.yaml", &format!("config:\n{config}\n"), 1);
-    assert_ne!(whole, blocks[0], "another file is named");
-    whole
-}
-
-proptest::proptest! {
-    /// What an editor left of the documented file.
-    #[test]
-    fn damaged_tests_are_tests_or_an_error(
-        from in 0..2500_usize, length in 0..60_usize, instead in "\\PC{0,8}|[{}\\[\\]:,#&*!|>'\"%@`\n\t -]{0,8}",
-    ) {
-        let whole: Vec<char> = documented_example().chars().collect();
-        let from = from.min(whole.len());
-        let until = (from + length).min(whole.len());
-        let text: String = whole[..from].iter().copied().chain(instead.chars()).chain(whole[until..].iter().copied()).collect();
-        let read = TestFile::parse("rules_test.yaml", &text, Path::new("/nonexistent"));
-        proptest::prop_assert!(read.is_ok() || until > from || !instead.is_empty(), "{}", text);
-        if let Err(error) = read {
-            let error = error.to_string();
-            // Either of the file, or of one that it names.
-            proptest::prop_assert!(error.starts_with("rules_test.yaml:") || error.starts_with("/nonexistent"), "{}", error);
-            proptest::prop_assert!(error.chars().all(|c| !c.is_control() || c == '\n'), "{:?}", error);
-        }
-    }
-}
