@@ -26,27 +26,6 @@ fn outcomes(actions: &[ReportAction]) -> Vec<&Outcome> {
 }
 
 #[test]
-fn a_report_ends_processes_and_detaches_environments() {
-    let mut member = Victim::new();
-    let mut victim = Victim::claiming("E");
-    let mut outside = Victim::new();
-    let stage = Stage::new(&[&victim, &outside]);
-    let uid = member.target().uid;
-    stage.environment("E", uid, member.pid());
-    let report = report(&[(victim.pid(), Some("E")), (outside.pid(), None)], Some(("E", uid)));
-    let (notes, actions) = stage.executor().execute_report(&report, &BTreeSet::new());
-    assert_eq!(notes, CycleNotes::default());
-    assert_eq!(outcomes(&actions), [&Outcome::Done; 3]);
-    assert_eq!(victim.ended_by(), 15);
-    assert_eq!(outside.ended_by(), 15);
-    assert!(!stage.attached());
-    assert!(member.runs());
-    let audit = stage.audit();
-    assert_eq!(audit.len(), 6);
-    assert!(audit.iter().all(|line| line["rule"] == "execute-report"));
-}
-
-#[test]
 fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() {
     let mut member = Victim::new();
     let mut inside = Victim::claiming("E");

@@ -49,24 +49,6 @@ fn sigterm_ends_a_stopped_process() {
     assert_eq!(stage.audit().len(), 2, "{:?}", stage.audit());
 }
 
-/// Ends its first thread; the other thread sleeps on.
-const FIRST_THREAD_ENDS: &str = "import ctypes, threading, time
-threading.Thread(target=time.sleep, args=(1000000,)).start()
-ctypes.CDLL(None).pthread_exit(None)";
-
-#[test]
-fn a_process_of_which_only_the_first_thread_ended_is_ended_like_any_other() {
-    let mut python = Command::new("python3");
-    python.args(["-c", FIRST_THREAD_ENDS]).env_clear().env("PATH", "/usr/bin:/bin");
-    let mut victim = Victim::spawn(&mut python);
-    let stat = format!("/proc/{}/stat", victim.pid());
-    until("its first thread ends", || fs::read_to_string(&stat).unwrap().contains(") Z "));
-    let stage = Stage::new(&[&victim]);
-    let sent = stage.executor().execute(&terminate(&victim.target()), "why");
-    assert_eq!(sent, Outcome::Done);
-    assert_eq!(victim.ended_by(), 15);
-}
-
 #[test]
 fn promise_05_dry_run_verifies_the_same_and_does_nothing() {
     let mut victim = Victim::new();

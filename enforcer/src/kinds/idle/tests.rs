@@ -49,13 +49,6 @@ fn a_device_is_idle_when_a_whole_window_was_observed_below_the_bound() {
 }
 
 #[test]
-fn a_device_that_is_held_with_no_process_is_idle() {
-    let mut empty = lab(0.0);
-    empty.hosts[0].processes.clear();
-    assert_eq!(first_action(&mut Daemon::new(vec![idle(Action::Detach)]), &empty, 2000), Some(600.0));
-}
-
-#[test]
 fn a_device_that_is_not_measured_while_it_works_is_not_idle() {
     let unmeasured = |lab: &mut Lab| lab.pid("gpu01", 10).devices[0].utilization_ratio = None;
     let lost = |lab: &mut Lab| lab.hosts[0].devices[0].up = false;
@@ -176,25 +169,6 @@ fn while_others_are_free_an_idle_device_may_be_kept() {
     assert_eq!(plan.violations[0].stage, Stage::Held { why: "2 devices are free on its host".to_owned() });
     let busy = lab(0.0).environment("gpu01", "e2", "bob").attach("gpu01", "e2", 1, 60.0);
     assert_eq!(actions(&daemon.plan(&busy)), ["detach e1:0 (10)"]);
-}
-
-#[test]
-fn who_attaches_anew_begins_a_new_window() {
-    let mut daemon = Daemon::new(vec![idle(Action::Report)]);
-    daemon.run(&lab(0.0), 600);
-    assert_eq!(daemon.plan(&lab(0.0)).violations.len(), 1);
-    let mut anew = lab(0.0);
-    let attachment = &mut anew.hosts[0].devices[0].attachments[0];
-    attachment.attached_timestamp_seconds = Some(NOON + 595.0);
-    assert!(daemon.plan(&anew).violations.is_empty());
-}
-
-#[test]
-fn killing_for_idleness_ends_the_processes_before_the_device_is_taken() {
-    let mut daemon = Daemon::new(vec![idle(Action::Kill)]);
-    let steps = daemon.run(&lab(0.0), 2000);
-    let told: Vec<String> = steps.iter().map(|(at, kind)| format!("{at} {}", short(kind))).collect();
-    assert_eq!(told, ["600 report", "600 terminate 10", "660 kill 10", "670 detach e1:0"]);
 }
 
 #[test]
