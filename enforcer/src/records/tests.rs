@@ -55,7 +55,7 @@ fn released(at_seconds: f64) -> Confirmed {
 fn lab(attached: bool) -> Vec<HostSnapshot> {
     let lab = Lab::new(1, 1).environment("gpu01", "e1", "alice");
     let lab = if attached { lab.attach("gpu01", "e1", 0, 60.0) } else { lab };
-    let mut lab = lab.process("gpu01", 100, "alice", Some("e1"), &[(0, 1)]);
+    let mut lab = lab.runs(100, "alice", Some("e1"), &[(0, 1)]);
     lab.eid("gpu01", "e1").members = vec![Member { pid: 7, start_time_ticks: 70 }];
     lab.at(NOON)
 }
@@ -213,7 +213,7 @@ fn a_clock_that_is_turned_makes_no_environment_older() {
 /// What the files say of Alice's process 100 on device 0: where it seems to be, and each record with the devices that it
 /// holds; all of them list process 7.
 fn files(seems: Option<&str>, records: &[(&str, &[u32])]) -> Vec<HostSnapshot> {
-    let mut lab = Lab::new(1, 2).process("gpu01", 100, "alice", seems, &[(0, 1)]);
+    let mut lab = Lab::new(1, 2).runs(100, "alice", seems, &[(0, 1)]);
     for (eid, devices) in records {
         lab = lab.environment("gpu01", eid, "alice");
         for gpu in *devices {
@@ -237,7 +237,7 @@ fn place(counting: &Counting) -> String {
 /// process is, and `e1`, which lists another process.
 fn two_environments(pid: u32, are_there: bool) -> Vec<HostSnapshot> {
     let place = are_there.then_some("e2");
-    let mut lab = Lab::new(1, 1).process("gpu01", pid, "alice", place, &[(0, 1)]);
+    let mut lab = Lab::new(1, 1).runs(pid, "alice", place, &[(0, 1)]);
     for (eid, pid) in [("e1", 7), ("e2", 8)] {
         if are_there {
             lab = lab.environment("gpu01", eid, "alice");

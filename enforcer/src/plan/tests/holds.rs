@@ -10,7 +10,7 @@ use crate::plan::*;
 
 /// bob runs outside any environment.
 fn outside() -> Lab {
-    Lab::new(1, 2).process("gpu01", 11, "bob", None, &[(0, GIB)])
+    Lab::new(1, 2).runs(11, "bob", None, &[(0, GIB)])
 }
 
 fn terminate() -> Rule {
@@ -57,9 +57,8 @@ fn maintenance_holds_its_hosts() {
 fn nothing_is_taken_from_a_host_under_maintenance_for_what_counts_over_all() {
     let kind = RuleKind::from(MaxHostsPerUser { limits: limit(1) });
     let lab = Lab::new(2, 1)
-        .environment("gpu01", "a", "alice")
+        .holder("a", "alice", &[(0, 50.0)])
         .environment("gpu02", "b", "alice")
-        .attach("gpu01", "a", 0, 50.0)
         .attach("gpu02", "b", 0, 20.0);
     let mut daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach b:0"]);

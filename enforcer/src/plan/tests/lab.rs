@@ -80,6 +80,12 @@ impl Lab {
         self
     }
 
+    /// The same on gpu01, with devices that were attached so many seconds before noon.
+    pub(crate) fn holder(self, eid: &str, username: &str, devices: &[(u32, f64)]) -> Self {
+        let lab = self.environment("gpu01", eid, username);
+        devices.iter().fold(lab, |lab, &(gpu, before)| lab.attach("gpu01", eid, gpu, before))
+    }
+
     /// Attaches an environment to a device, some seconds before noon.
     pub(crate) fn attach(self, hostname: &str, eid: &str, gpu: u32, before: f64) -> Self {
         self.attach_memory(hostname, eid, gpu, before, None)
@@ -150,6 +156,11 @@ impl Lab {
             devices: devices.collect(),
         }));
         self
+    }
+
+    /// The same on gpu01.
+    pub(crate) fn runs(self, pid: u32, username: &str, eid: Option<&str>, uses: &[(u32, u64)]) -> Self {
+        self.process("gpu01", pid, username, eid, uses)
     }
 
     pub(crate) fn pid(&mut self, hostname: &str, pid: u32) -> &mut Process {

@@ -19,7 +19,7 @@ fn memory_rule(action: Action) -> Rule {
 }
 
 fn uses(processes: &[(u32, u64)]) -> Lab {
-    processes.iter().fold(Lab::new(1, 1), |lab, &(pid, gib)| lab.process("gpu01", pid, "bob", None, &[(0, gib * GIB)]))
+    processes.iter().fold(Lab::new(1, 1), |lab, &(pid, gib)| lab.runs(pid, "bob", None, &[(0, gib * GIB)]))
 }
 
 #[test]
@@ -114,14 +114,7 @@ fn what_was_postponed_is_done_later_without_a_new_warning() {
 fn who_attaches_again_is_warned_again() {
     let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(1), scope: Scope::Host });
     let rule = Rule { for_duration: seconds(20), warn: vec![seconds(30)], ..rule(kind, Action::Detach) };
-    let lab = |attached_before: f64| {
-        Lab::new(1, 2).environment("gpu01", "a", "alice").attach("gpu01", "a", 0, 500.0).attach(
-            "gpu01",
-            "a",
-            1,
-            attached_before,
-        )
-    };
+    let lab = |attached_before: f64| Lab::new(1, 2).holder("a", "alice", &[(0, 500.0), (1, attached_before)]);
     let mut daemon = Daemon::new(vec![rule]);
     let steps = daemon.run(&lab(100.0), 60);
     assert_eq!(lines(&steps), ["20 report", "20 warn 1/1", "50 detach a:1"]);
@@ -156,7 +149,7 @@ fn detaching_rules() -> Vec<Rule> {
 }
 
 fn holder() -> Lab {
-    Lab::new(1, 1).environment("gpu01", "a", "alice").attach("gpu01", "a", 0, 3600.0)
+    Lab::new(1, 1).holder("a", "alice", &[(0, 3600.0)])
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn beside(lab: &Lab, memory_bytes: u64, has_process: bool) -> Vec<HostSnapshot> 
     let mut lab = lab.attach_memory("gpu01", "own", 0, 60.0, memory_bytes);
     lab.eid("gpu01", "own").members = vec![Member { pid: 7, start_time_ticks: 70 }];
     if has_process {
-        lab = lab.process("gpu01", 100, "alice", Some("own"), &[(0, 1)]);
+        lab = lab.runs(100, "alice", Some("own"), &[(0, 1)]);
     }
     lab.at(NOON)
 }

@@ -141,11 +141,10 @@ const fn warn() -> StepKind {
 /// alice's 10 and bob's 12 are outside of any environment, alice's 11 is in one.
 fn lab() -> Lab {
     Lab::new(1, 2)
-        .environment("gpu01", "1", "alice")
-        .attach("gpu01", "1", 1, 600.0)
-        .process("gpu01", 10, "alice", None, &[(0, GIB)])
-        .process("gpu01", 11, "alice", Some("1"), &[(1, GIB)])
-        .process("gpu01", 12, "bob", None, &[(0, GIB)])
+        .holder("1", "alice", &[(1, 600.0)])
+        .runs(10, "alice", None, &[(0, GIB)])
+        .runs(11, "alice", Some("1"), &[(1, GIB)])
+        .runs(12, "bob", None, &[(0, GIB)])
 }
 
 #[test]
@@ -239,13 +238,7 @@ fn the_groups_of_this_host_count_and_an_unknown_user_is_left_alone() {
 fn three_devices() -> Lab {
     let lab = Lab::new(1, 3).environment("gpu01", "1", "alice");
     [0, 1, 2].into_iter().fold(lab, |lab, gpu| {
-        lab.attach("gpu01", "1", gpu, 600.0 - f64::from(gpu)).process(
-            "gpu01",
-            20 + gpu,
-            "alice",
-            Some("1"),
-            &[(gpu, GIB)],
-        )
+        lab.attach("gpu01", "1", gpu, 600.0 - f64::from(gpu)).runs(20 + gpu, "alice", Some("1"), &[(gpu, GIB)])
     })
 }
 
@@ -292,7 +285,7 @@ fn a_detach_has_the_device_and_the_processes_of_the_local_plan() {
 #[test]
 fn a_violation_that_one_host_cannot_find_is_believed_for_targets_of_that_user() {
     let all_hosts = "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
-    let lab = three_devices().environment("gpu01", "2", "bob").process("gpu01", 30, "bob", None, &[(0, GIB)]);
+    let lab = three_devices().environment("gpu01", "2", "bob").runs(30, "bob", None, &[(0, GIB)]);
     let case = Case::new(lab.clone(), all_hosts);
     let all = |username, target| user("max-devices-per-user", username, None, StepKind::Detach(target));
     // The limit is five, and the devices on other hosts are not known here.
@@ -332,7 +325,7 @@ fn a_waiver_of_this_host_holds_for_rules_over_all_hosts() {
 
 /// bob's 10 uses 8 GiB of a device, his 11 6 GiB of another.
 fn much_memory() -> Lab {
-    Lab::new(1, 2).process("gpu01", 10, "bob", None, &[(0, 8 * GIB)]).process("gpu01", 11, "bob", None, &[(1, 6 * GIB)])
+    Lab::new(1, 2).runs(10, "bob", None, &[(0, 8 * GIB)]).runs(11, "bob", None, &[(1, 6 * GIB)])
 }
 
 #[test]
