@@ -238,6 +238,34 @@ impl Lab {
     }
 }
 
+/// A process of a user on gpu01.
+pub(crate) fn target(username: &str, pid: u32) -> ProcessTarget {
+    ProcessTarget {
+        hostname: "gpu01".to_owned(),
+        pid,
+        start_time_ticks: u64::from(pid) * 100,
+        uid: uid(username),
+        username: username.to_owned(),
+        comm: None,
+        eid: None,
+        container_id: None,
+    }
+}
+
+/// A device of an environment of a user on gpu01.
+pub(crate) fn attachment(username: &str, eid: &str, gpu: u32, processes: Vec<Arc<ProcessTarget>>) -> AttachmentTarget {
+    AttachmentTarget {
+        hostname: "gpu01".to_owned(),
+        eid: eid.to_owned(),
+        username: username.to_owned(),
+        gpu,
+        uuid: None,
+        attached_seconds: None,
+        processes,
+        unconfirmed: false,
+    }
+}
+
 /// A due violation of a rule that ends processes.
 pub(crate) fn due_violation(key: Key, username: &str) -> Violation {
     Violation {

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use super::*;
 use crate::control::GivenWaiver;
 use crate::output::now_seconds;
-use crate::plan::tests::lab::{GIB, Lab, uid};
+use crate::plan::tests::lab::{GIB, Lab, attachment, target, uid};
 use crate::reload::Written;
 use crate::remote_steps::{Rules, VERSION};
 
@@ -85,30 +85,12 @@ impl Case {
 }
 
 fn process(username: &str, pid: u32) -> ProcessTarget {
-    ProcessTarget {
-        hostname: "gpu01".to_owned(),
-        pid,
-        start_time_ticks: u64::from(pid) * 100,
-        uid: uid(username),
-        username: username.to_owned(),
-        comm: Some("python".to_owned()),
-        eid: None,
-        container_id: None,
-    }
+    ProcessTarget { comm: Some("python".to_owned()), ..target(username, pid) }
 }
 
 fn device(username: &str, eid: &str, gpu: u32, processes: &[u32]) -> AttachmentTarget {
     let processes = processes.iter().map(|&pid| ProcessTarget { eid: Some(eid.to_owned()), ..process(username, pid) });
-    AttachmentTarget {
-        hostname: "gpu01".to_owned(),
-        eid: eid.to_owned(),
-        username: username.to_owned(),
-        gpu,
-        uuid: None,
-        attached_seconds: None,
-        processes: processes.map(Arc::new).collect(),
-        unconfirmed: false,
-    }
+    attachment(username, eid, gpu, processes.map(Arc::new).collect())
 }
 
 fn remote_step(rule: &str, subject: Subject, username: &str, kind: StepKind) -> RemoteStep {
