@@ -138,10 +138,3 @@ fn a_rule_that_a_text_leaves_out_is_in_the_next_text() {
     assert_eq!(named(100.0), ["a", "b", "c"]);
     assert_eq!(named(110.0), ["d"]);
 }
-
-#[test]
-fn numbers_are_grouped() {
-    assert_eq!(words::thousands(5), "5");
-    assert_eq!(words::thousands(2999), "2,999");
-    assert_eq!(words::thousands(1_234_567), "1,234,567");
-}

@@ -202,22 +202,6 @@ fn at_once() -> (Rule, Lab) {
 }
 
 #[test]
-fn a_training_that_writes_a_checkpoint_works_on_also_for_a_rule_that_acts_at_once() {
-    let (rule, lab) = at_once();
-    let mut pausing = lab.clone();
-    utilize(&mut pausing, 10, &[Some(0.0), Some(0.0)]);
-    for (pause, ending) in [(290, "11"), (310, "10 11")] {
-        let mut daemon = Daemon::new(vec![rule.clone()]);
-        daemon.paused_until_seconds = Some(NOON + 10_000.0);
-        daemon.run(&lab, 20);
-        daemon.run(&pausing, pause);
-        daemon.paused_until_seconds = None;
-        let plan = daemon.plan(&pausing);
-        assert_eq!(actions(&plan), [format!("detach e1:1 ({ending})")], "{pause}");
-    }
-}
-
-#[test]
 fn what_ends_with_a_device_says_the_rule_and_who_works_elsewhere_never_does() {
     let (rule, lab) = at_once();
     for (processes, action, expected) in [
@@ -262,16 +246,6 @@ fn a_process_that_computes_on_a_mig_device_is_spared_and_a_split_gpu_is_never_id
     let used = &mut lab.pid("gpu01", 10).devices[0];
     // The driver tells no use of a part.
     (used.index, used.utilization_ratio) = (DeviceIndex::mig(0, 0), None);
-    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
-    daemon.run(&lab, 600);
-    assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:1 (11)"]);
-}
-
-#[test]
-fn of_a_job_of_many_processes_those_end_that_are_on_the_idle_device_alone() {
-    // Process 12 is a rank on device 0, and 10 and 11 on device 1 belong to the same job.
-    let mut lab = lab().runs(12, "alice", Some("e1"), &[(0, GIB)]);
-    utilize(&mut lab, 12, &[Some(0.9)]);
     let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
     daemon.run(&lab, 600);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:1 (11)"]);

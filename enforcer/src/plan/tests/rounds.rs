@@ -33,15 +33,6 @@ fn a_process_that_does_not_go_is_told_once_and_nobody_else_goes_for_it() {
 }
 
 #[test]
-fn what_comes_after_the_action_is_warned_of_anew() {
-    let mut daemon = Daemon::new(vec![memory_rule(Action::Terminate)]);
-    daemon.run(&uses(&[(10, 8), (11, 6)]), 100);
-    // 11 does not go, and 12 comes.
-    let steps = daemon.run(&uses(&[(10, 8), (11, 6), (12, 7)]), 1000);
-    assert_eq!(lines(&steps), ["120 warn 1/1", "150 terminate 12"]);
-}
-
-#[test]
 fn while_a_kill_waits_for_its_grace_nobody_new_is_ended_with_it() {
     let mut daemon = Daemon::new(vec![memory_rule(Action::Kill)]);
     let steps = daemon.run(&uses(&[(10, 8), (11, 6)]), 80);
@@ -218,18 +209,6 @@ fn what_was_only_rehearsed_of_a_device_is_said_once() {
         }
         assert_eq!(all, ["report", "warn 1/1", "detach a:0"], "{name}");
     }
-}
-
-#[test]
-fn a_violation_that_is_gone_is_forgotten() {
-    let mut daemon = Daemon::new(vec![memory_rule(Action::Terminate)]);
-    daemon.run(&uses(&[(10, 20)]), 40);
-    daemon.run(&uses(&[(10, 9)]), 10);
-    let steps = daemon.run(&uses(&[(10, 20)]), 1000);
-    assert_eq!(lines(&steps), ["70 report", "70 warn 1/1", "100 terminate 10"]);
-    daemon.run(&uses(&[]), 10);
-    assert!(daemon.history.violations.is_empty());
-    assert!(daemon.history.hosts["gpu01"].processes.is_empty());
 }
 
 #[test]

@@ -172,20 +172,6 @@ fn who_attaches_an_idle_device_again_and_works_keeps_it() {
 }
 
 #[test]
-fn who_attaches_an_idle_device_again_and_again_has_it_no_longer() {
-    let mut daemon = Daemon::new(vec![idle()]);
-    daemon.run(&own(1, -60.0, None), 670);
-    daemon.run(&Lab::new(1, 3), 100);
-    daemon.run(&own(1, 770.0, None), 60);
-    for again in 0..10 {
-        let since = daemon.now_seconds - NOON;
-        let steps = daemon.run(&own(1, since, None), 10);
-        assert_eq!(deeds(&steps).len(), 1, "{again}: {steps:?}");
-        daemon.run(&Lab::new(1, 3), 10);
-    }
-}
-
-#[test]
 fn what_was_forced_uses_up_no_warning_of_its_user() {
     let rule = Rule {
         for_duration: seconds(60),

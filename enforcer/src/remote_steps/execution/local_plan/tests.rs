@@ -181,19 +181,27 @@ fn a_step_that_its_rule_does_not_allow_is_refused_for_good() {
 
 #[test]
 fn waivers_and_a_pause_of_this_host_end_by_its_own_clock() {
-    let right = outside("alice", 10, StepKind::Terminate(process("alice", 10).into()));
-    let mut case = Case::new(lab(), OUTSIDE);
-    case.control.waivers = vec![GivenWaiver {
+    let waiver = |rule: &str| GivenWaiver {
         user: "alice".to_owned(),
-        rules: ["non-env-processes".to_owned()].into(),
+        rules: [rule.to_owned()].into(),
         until_seconds: now_seconds() + 3600.0,
         reason: "deadline".to_owned(),
         given_seconds: now_seconds(),
-    }];
-    case.refuses(&right, "that host leaves it alone: waived until", true);
+    };
+    let waived = "that host leaves it alone: waived until";
+    let right = outside("alice", 10, StepKind::Terminate(process("alice", 10).into()));
+    let mut case = Case::new(lab(), OUTSIDE);
+    case.control.waivers = vec![waiver("non-env-processes")];
+    case.refuses(&right, waived, true);
     case.confirms(&outside("bob", 12, StepKind::Terminate(process("bob", 12).into())));
     case.control = Control { paused_until_seconds: Some(now_seconds() + 3600.0), ..Control::default() };
     case.refuses(&right, "it is paused on that host", true);
+    // For a rule over all hosts too.
+    let all_hosts = "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
+    let mut case = Case::new(three_devices(), all_hosts);
+    case.control.waivers = vec![waiver("max-devices-per-user")];
+    let detach = StepKind::Detach(device("alice", "1", 0, &[]));
+    case.refuses(&user("max-devices-per-user", "alice", None, detach), waived, true);
 }
 
 #[test]
@@ -287,22 +295,6 @@ fn a_violation_that_one_host_cannot_find_is_believed_for_targets_of_that_user() 
     };
     let detach = StepKind::Detach(device("alice", "1", 1, &[21]));
     idle.confirms(&remote_step("idle", subject, "alice", detach));
-}
-
-#[test]
-fn a_waiver_of_this_host_holds_for_rules_over_all_hosts() {
-    let all_hosts = "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
-    let mut case = Case::new(three_devices(), all_hosts);
-    case.control.waivers = vec![GivenWaiver {
-        user: "alice".to_owned(),
-        rules: ["max-devices-per-user".to_owned()].into(),
-        until_seconds: now_seconds() + 3600.0,
-        reason: "deadline".to_owned(),
-        given_seconds: now_seconds(),
-    }];
-    let detach = StepKind::Detach(device("alice", "1", 0, &[]));
-    let step = user("max-devices-per-user", "alice", None, detach);
-    case.refuses(&step, "that host leaves it alone: waived until", true);
 }
 
 /// bob's 10 uses 8 GiB of a device, his 11 6 GiB of another.
