@@ -87,14 +87,26 @@ fn genvs_variable_keeps_everybody_alive() {
     assert!(victim.runs());
 }
 
-/// Denies one system call to this thread with this error.
-fn deny(call: i64, errno: rustix::io::Errno) {
+/// The outcomes of steps in a thread to which one system call is denied with this error.
+fn with_denied<const N: usize>(stage: &Stage, call: i64, errno: rustix::io::Errno, steps: [Step; N]) -> [Outcome; N] {
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
     let architecture: TargetArch = std::env::consts::ARCH.try_into().unwrap();
     let denied = SeccompAction::Errno(errno.raw_os_error().cast_unsigned());
     let filter = SeccompFilter::new([(call, Vec::new())].into(), SeccompAction::Allow, denied, architecture);
     let program: BpfProgram = filter.unwrap().try_into().unwrap();
-    apply_filter(&program).unwrap();
+    std::thread::scope(|scope| {
+        let filtered = scope.spawn(|| {
+            apply_filter(&program).unwrap();
+            let mut executor = stage.executor();
+            steps.map(|step| executor.execute(&step, "why"))
+        });
+        filtered.join().unwrap()
+    })
+}
+
+#[track_caller]
+fn failed(outcome: &Outcome, part: &str) {
+    assert!(matches!(outcome, Outcome::Failed { reason } if reason.contains(part)), "{outcome:?}");
 }
 
 #[test]
@@ -103,19 +115,8 @@ fn promise_02_no_pidfd_no_signal() {
         let mut victim = Victim::new();
         let stage = Stage::new(&[&victim]);
         let target = victim.target();
-        let outcomes = std::thread::scope(|scope| {
-            let filtered = scope.spawn(|| {
-                deny(libc::SYS_pidfd_open, errno);
-                let mut executor = stage.executor();
-                [terminate(&target), kill(&target)].map(|step| executor.execute(&step, "why"))
-            });
-            filtered.join().unwrap()
-        });
-        for outcome in outcomes {
-            let Outcome::Failed { reason } = outcome else {
-                panic!("{outcome:?}");
-            };
-            assert!(reason.contains("pidfd_open"), "{reason}");
+        for outcome in with_denied(&stage, libc::SYS_pidfd_open, errno, [terminate(&target), kill(&target)]) {
+            failed(&outcome, "pidfd_open");
         }
         assert!(victim.runs());
         assert_eq!(stage.results(), ["failed"; 2]);
@@ -129,18 +130,9 @@ fn promise_02_no_pidfd_no_signal() {
 fn who_may_not_signal_fails_once_and_says_so() {
     let mut victim = Victim::new();
     let stage = Stage::new(&[&victim]);
-    let target = victim.target();
-    let outcome = std::thread::scope(|scope| {
-        let filtered = scope.spawn(|| {
-            deny(libc::SYS_pidfd_send_signal, rustix::io::Errno::PERM);
-            stage.executor().execute(&terminate(&target), "why")
-        });
-        filtered.join().unwrap()
-    });
-    let Outcome::Failed { reason } = outcome else {
-        panic!("{outcome:?}");
-    };
-    assert!(reason.contains("may not be signalled"), "{reason}");
+    let step = terminate(&victim.target());
+    let [outcome] = with_denied(&stage, libc::SYS_pidfd_send_signal, rustix::io::Errno::PERM, [step]);
+    failed(&outcome, "may not be signalled");
     assert!(victim.runs());
     assert_eq!(stage.results(), ["intended", "failed"]);
 }

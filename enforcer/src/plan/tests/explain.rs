@@ -160,16 +160,6 @@ fn a_rule_that_only_reports_ends_nobody() {
     assert!(found.why.contains("report"), "{found:?}");
 }
 
-#[test]
-fn a_process_without_a_device_is_not_explained() {
-    let daemon = Daemon::new(vec![]);
-    let (lab, now) = (lab(), daemon.now_seconds);
-    let hosts = lab.at(now);
-    let input = daemon.input(&hosts, &lab);
-    assert_eq!(explain(&input, &daemon.history, "gpu01", 99), None);
-    assert_eq!(explain(&input, &daemon.history, "gpu09", 10), None);
-}
-
 /// What is explained to end is what the plan ends, of every kind and every process.
 #[test]
 fn whoever_is_told_to_end_is_a_target_of_the_plan_and_nobody_else() {

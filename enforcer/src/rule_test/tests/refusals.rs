@@ -51,11 +51,3 @@ fn what_cannot_be_tested_is_refused_with_its_place() {
         "CONFIG\ntests:\n- HOST\n  name: a\n  waivers: [{user: a, rules: [idle], from: 1m, until: 1m}]\n  expect: [{at: 1m}]",
     ]));
 }
-
-#[test]
-fn a_file_that_is_not_there_says_what_to_do() {
-    let mut out = Vec::new();
-    let error = test(&[PathBuf::from("/nonexistent/rules_test.yaml")], &mut out).unwrap_err();
-    assert!(error.downcast_ref::<yaml::Error>().is_some());
-    assert!(error.to_string().starts_with("/nonexistent/rules_test.yaml: cannot read"), "{error}");
-}
