@@ -21,10 +21,6 @@ fn report(pids: &[(u32, Option<&str>)], environment: Option<(&str, u32)>) -> Rep
     Report::parse(report.to_string().as_bytes()).unwrap()
 }
 
-fn outcomes(actions: &[ReportAction]) -> Vec<&Outcome> {
-    actions.iter().map(|action| &action.outcome).collect()
-}
-
 #[test]
 fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() {
     let mut member = Victim::new();
@@ -76,18 +72,6 @@ fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() 
     }
     assert!(stage.attached());
     assert_eq!(stage.results(), ["refused"; 8]);
-}
-
-#[test]
-fn promise_08_a_report_is_carried_out_at_the_pace() {
-    let mut victims: Vec<Victim> = (0..3).map(|_| Victim::new()).collect();
-    let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
-    stage.policy.breaker.signals_per_minute = 3;
-    let pids: Vec<_> = victims.iter().map(|victim| (victim.pid(), None)).collect();
-    let (_, actions) = stage.executor().execute_report(&report(&pids, None), &BTreeSet::new());
-    assert_eq!(outcomes(&actions[..2]), [&Outcome::Done; 2]);
-    is_refusal(&actions[2].outcome, "paced", true);
-    assert!(victims[2].runs());
 }
 
 #[test]
