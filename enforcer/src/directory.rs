@@ -106,11 +106,7 @@ impl RuntimeDirectory {
     /// The file cannot be written; the old content is still there.
     pub fn replace(&self, name: &str, content: &[u8], audience: Audience) -> Result<(), FileError> {
         let disk = OwnDisk { audience, owner: self.owner };
-        self.replace_on(&disk, name, content)
-    }
-
-    pub(crate) fn replace_on(&self, disk: &dyn Disk, name: &str, content: &[u8]) -> Result<(), FileError> {
-        let prepared = Prepared::new(disk, self.file.as_fd(), name, content);
+        let prepared = Prepared::new(&disk, self.file.as_fd(), name, content);
         let replaced = prepared.and_then(Prepared::commit);
         replaced.map_err(|errno| self.failed("write", name, errno))
     }

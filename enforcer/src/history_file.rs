@@ -98,30 +98,13 @@ fn urgent(plan: &Plan, history: &History) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Action;
-
-    use crate::kinds::SharedFact;
-    use crate::plan::{Key, Stage, Step, StepKind, Subject, Violation};
-    use crate::present::WrittenFact;
-
     use super::*;
+    use crate::plan::tests::lab::due_violation;
+    use crate::plan::{Key, Stage, Step, StepKind, Subject, Violation};
 
     fn violation(username: &str, stage: Stage) -> Violation {
-        Violation {
-            key: Key {
-                rule: "rule".to_owned(),
-                subject: Subject::User { username: username.to_owned(), hostname: None },
-            },
-            username: username.to_owned(),
-            uid: None,
-            hostname: None,
-            action: Action::Warn,
-            since_seconds: 0.0,
-            stage,
-            fact: SharedFact::new(WrittenFact::default()),
-            targets: Vec::new(),
-            unconfirmed: false,
-        }
+        let subject = Subject::User { username: username.to_owned(), hostname: None };
+        Violation { stage, ..due_violation(Key { rule: "rule".to_owned(), subject }, username) }
     }
 
     #[test]

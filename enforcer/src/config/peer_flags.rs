@@ -138,18 +138,6 @@ mod tests {
     }
 
     #[test]
-    fn without_flags_environments_keep_to_their_devices_and_memory() {
-        let config = Config::from_flags(&PeerFlags::default());
-        assert_eq!(config.mode, Mode::Enforce);
-        assert_eq!(config.interval, Duration::from_secs(10));
-        let names = ["env-devices", "env-memory"].map(|name| (name.to_owned(), Action::Terminate));
-        assert_eq!(rules(&PeerFlags::default()), names);
-        for rule in &config.rules {
-            assert_eq!((rule.for_duration, rule.warn.len()), (Duration::ZERO, 0), "{}", rule.name);
-        }
-    }
-
-    #[test]
     fn each_flag_is_a_rule() {
         let flags = PeerFlags {
             non_env_processes: true,

@@ -200,27 +200,14 @@ const fn sentence(outcome: &Outcome) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::plan::{ProcessTarget, Subject};
+    use crate::plan::Subject;
+    use crate::plan::tests::lab::target;
 
     fn terminate(pid: u32) -> Step {
         let subject = Subject::Process { hostname: "gpu01".to_owned(), pid, start_time_ticks: 7 };
-        let rule = "outside".to_owned();
-        Step {
-            key: Key { rule, subject },
-            kind: StepKind::Terminate(Arc::new(ProcessTarget {
-                hostname: "gpu01".to_owned(),
-                pid,
-                start_time_ticks: 7,
-                uid: 1000,
-                username: "alice".to_owned(),
-                comm: None,
-                eid: None,
-                container_id: None,
-            })),
-        }
+        let key = Key { rule: "outside".to_owned(), subject };
+        Step { key, kind: StepKind::Terminate(target("alice", pid).into()) }
     }
 
     #[test]

@@ -162,10 +162,8 @@ pub(super) fn limit_actions(plan: &mut Plan) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::plan::ProcessTarget;
+    use crate::plan::tests::lab::target;
 
     fn process(pid: u32, username: &str) -> Violation {
         let subject = Subject::Process { hostname: "gpu01".to_owned(), pid, start_time_ticks: 1 };
@@ -182,19 +180,8 @@ mod tests {
         for pid in 0..=alices {
             let username = if pid == alices { "bob" } else { "alice" };
             let violation = process(pid, username);
-            plan.steps.push(Step {
-                key: violation.key.clone(),
-                kind: StepKind::Terminate(Arc::new(ProcessTarget {
-                    hostname: "gpu01".to_owned(),
-                    pid,
-                    start_time_ticks: 1,
-                    uid: 7,
-                    username: username.to_owned(),
-                    comm: None,
-                    eid: None,
-                    container_id: None,
-                })),
-            });
+            let kind = StepKind::Terminate(target(username, pid).into());
+            plan.steps.push(Step { key: violation.key.clone(), kind });
             plan.violations.push(violation);
         }
         plan

@@ -179,26 +179,13 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::plan::tests::lab::due_violation;
-    use crate::plan::{AttachmentTarget, ProcessTarget, Step, Subject};
+    use crate::plan::tests::lab::{attachment, due_violation, target};
+    use crate::plan::{AttachmentTarget, Step, Subject};
 
     const LIMITS: BreakerLimits = BreakerLimits { signals_per_minute: 3, share_of_users: 0.5, at_least_users: 3 };
 
     fn names(count: usize) -> BTreeSet<String> {
         (0..count).map(|user| format!("user{user}")).collect()
-    }
-
-    fn process(username: &str, pid: u32) -> ProcessTarget {
-        ProcessTarget {
-            hostname: "gpu01".to_owned(),
-            pid,
-            start_time_ticks: 1,
-            uid: 1000,
-            username: username.to_owned(),
-            comm: None,
-            eid: None,
-            container_id: None,
-        }
     }
 
     fn step(kind: StepKind, pid: u32) -> Step {
@@ -212,7 +199,7 @@ mod tests {
         let users = (0..users)
             .flat_map(|user| (0..processes).map(move |process| (format!("user{user}"), user as u32 * 1000 + process)));
         Plan {
-            steps: users.map(|(user, pid)| step(StepKind::Terminate(process(&user, pid).into()), pid)).collect(),
+            steps: users.map(|(user, pid)| step(StepKind::Terminate(target(&user, pid).into()), pid)).collect(),
             ..Plan::default()
         }
     }
@@ -231,25 +218,17 @@ mod tests {
 
     #[test]
     fn victims_of_a_detach_are_those_whose_processes_end_with_it() {
-        let mut target = AttachmentTarget {
-            hostname: "gpu01".to_owned(),
-            eid: "e1".to_owned(),
-            username: "owner".to_owned(),
-            gpu: 0,
-            uuid: None,
-            attached_seconds: None,
-            processes: [process("bob", 1), process("carol", 2), process("carol", 3)].map(Arc::new).into(),
-            unconfirmed: false,
-        };
+        let processes = [target("bob", 1), target("carol", 2), target("carol", 3)];
+        let mut detached = attachment("owner", "e1", 0, processes.map(Arc::new).into());
         let hits = |target: &AttachmentTarget| {
             let plan = Plan { steps: vec![step(StepKind::Detach(target.clone()), 1)], ..Plan::default() };
             Expected::default().hits(&plan)
         };
         let all = ["owner", "bob", "carol"].map(str::to_owned).into();
-        let why = hits(&target).too_many_users(&LIMITS, &all).unwrap();
+        let why = hits(&detached).too_many_users(&LIMITS, &all).unwrap();
         assert!(why.ends_with("bob, carol; by the rule outside"), "{why}");
-        target.processes.clear();
-        let users = hits(&target).users();
+        detached.processes.clear();
+        let users = hits(&detached).users();
         assert_eq!(users, ["owner".to_owned()].into());
     }
 

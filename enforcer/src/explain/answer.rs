@@ -336,8 +336,8 @@ mod tests {
 
     /// alice holds device 0, and her process 10 uses it and is on device 1.
     fn lab(memory_bytes: u64) -> Lab {
-        let lab = Lab::new(1, 2).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 60.0);
-        let mut lab = lab.process("gpu01", 10, "alice", Some("e1"), &[(0, GIB), (1, memory_bytes)]);
+        let lab = Lab::new(1, 2).holder("e1", "alice", &[(0, 60.0)]);
+        let mut lab = lab.runs(10, "alice", Some("e1"), &[(0, GIB), (1, memory_bytes)]);
         lab.pid("gpu01", 10).devices[1].utilization_ratio = Some(0.0);
         lab
     }
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_process_that_a_signal_did_not_end_is_not_called_ended() {
-        let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
+        let lab = Lab::new(1, 1).runs(10, "bob", None, &[(0, GIB)]);
         let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Terminate)]);
         daemon.run(&lab, 20);
         let text = explained(&daemon, &lab);

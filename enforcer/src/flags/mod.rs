@@ -309,11 +309,6 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_well_formed() {
-        CommandLine::command().debug_assert();
-    }
-
-    #[test]
     fn the_examples_of_help_texts_are_parsed() {
         let mut command = CommandLine::command();
         command.build();

@@ -127,11 +127,10 @@ mod tests {
     #[test]
     fn processes_on_devices_that_their_environment_is_not_attached_to() {
         let lab = Lab::new(1, 3)
-            .environment("gpu01", "e1", "alice")
-            .attach("gpu01", "e1", 0, 60.0)
-            .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB)])
-            .process("gpu01", 11, "alice", Some("e1"), &[(0, GIB), (2, GIB)])
-            .process("gpu01", 12, "bob", None, &[(1, GIB)]);
+            .holder("e1", "alice", &[(0, 60.0)])
+            .runs(10, "alice", Some("e1"), &[(0, GIB)])
+            .runs(11, "alice", Some("e1"), &[(0, GIB), (2, GIB)])
+            .runs(12, "bob", None, &[(1, GIB)]);
         assert_eq!(
             terminated(EnvDevices, &lab),
             ["alice: process 11 (python) uses device 2, which its environment is not attached to | device 0 | 11"]

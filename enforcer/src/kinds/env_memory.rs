@@ -131,9 +131,9 @@ mod tests {
                 .environment("gpu01", "e1", "alice")
                 .attach_memory("gpu01", "e1", 0, 60.0, Some(reserved * GIB))
                 .attach("gpu01", "e1", 1, 60.0)
-                .process("gpu01", 10, "alice", Some("e1"), &[(0, 3 * GIB)])
-                .process("gpu01", 11, "alice", Some("e1"), &[(0, 5 * GIB), (1, 70 * GIB)])
-                .process("gpu01", 12, "alice", Some("e1"), &[(0, 2 * GIB)])
+                .runs(10, "alice", Some("e1"), &[(0, 3 * GIB)])
+                .runs(11, "alice", Some("e1"), &[(0, 5 * GIB), (1, 70 * GIB)])
+                .runs(12, "alice", Some("e1"), &[(0, 2 * GIB)])
         };
         let targets = |reserved| terminated(EnvMemory, &lab(reserved));
         assert!(targets(10).is_empty());
@@ -153,7 +153,7 @@ mod tests {
             let mut lab = Lab::new(1, 1)
                 .environment("gpu01", "e1", "alice")
                 .attach_memory("gpu01", "e1", 0, 60.0, reserved.map(|gib| gib * GIB))
-                .process("gpu01", 10, "alice", Some("e1"), &[(0, 3 * GIB)]);
+                .runs(10, "alice", Some("e1"), &[(0, 3 * GIB)]);
             lab.eid("gpu01", "e1").gpu_memory_bytes = configured.map(|gib| gib * GIB);
             terminated(EnvMemory, &lab).len()
         };
@@ -170,8 +170,8 @@ mod tests {
             .environment("gpu01", "e1", "alice")
             .attach_memory("gpu01", "e1", 0, 60.0, Some(4 * GIB))
             .attach_memory("gpu01", "e1", 1, 60.0, Some(4 * GIB))
-            .process("gpu01", 10, "alice", Some("e1"), &[(0, 6 * GIB), (1, 3 * GIB)])
-            .process("gpu01", 11, "alice", Some("e1"), &[(1, 2 * GIB)]);
+            .runs(10, "alice", Some("e1"), &[(0, 6 * GIB), (1, 3 * GIB)])
+            .runs(11, "alice", Some("e1"), &[(1, 2 * GIB)]);
         let plan = Daemon::new(vec![rule(EnvMemory, Action::Terminate)]).plan(&lab);
         assert_eq!(plan.violations.len(), 2);
         assert_eq!(actions(&plan), ["terminate 10"]);

@@ -185,13 +185,10 @@ mod tests {
     fn environments_that_are_too_old_and_have_devices() {
         let kind = RuleKind::from(MaxAge { limits: limit(1800), leases: false });
         let mut lab = Lab::new(1, 2)
-            .environment("gpu01", "new", "alice")
-            .environment("gpu01", "old", "alice")
+            .holder("new", "alice", &[(0, 10.0)])
+            .holder("old", "alice", &[(0, 10.0), (1, 20.0)])
             .environment("gpu01", "unused", "alice")
-            .attach("gpu01", "new", 0, 10.0)
-            .attach("gpu01", "old", 0, 10.0)
-            .attach("gpu01", "old", 1, 20.0)
-            .process("gpu01", 10, "alice", Some("old"), &[(0, GIB)]);
+            .runs(10, "alice", Some("old"), &[(0, GIB)]);
         lab.eid("gpu01", "new").created_timestamp_seconds = Some(NOON - 1800.0);
         assert_eq!(
             detached(kind, &lab),

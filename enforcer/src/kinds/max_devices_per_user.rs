@@ -107,18 +107,13 @@ mod tests {
         let lab = Lab::new(2, 4)
             .member("alice", "students")
             .member("alice", "staff")
-            .environment("gpu01", "a", "alice")
-            .environment("gpu01", "b", "alice")
+            .holder("a", "alice", &[(0, 300.0), (1, 100.0)])
+            .holder("b", "alice", &[(1, 200.0), (2, 150.0)])
             .environment("gpu02", "c", "alice")
-            .environment("gpu01", "x", "bob")
-            .attach("gpu01", "a", 0, 300.0)
-            .attach("gpu01", "a", 1, 100.0)
-            .attach("gpu01", "b", 1, 200.0)
-            .attach("gpu01", "b", 2, 150.0)
+            .holder("x", "bob", &[(1, 10.0)])
             .attach("gpu02", "c", 0, 50.0)
-            .attach("gpu01", "x", 1, 10.0)
-            .process("gpu01", 10, "alice", Some("b"), &[(2, GIB)])
-            .process("gpu01", 11, "bob", Some("x"), &[(1, GIB)]);
+            .runs(10, "alice", Some("b"), &[(2, GIB)])
+            .runs(11, "bob", Some("x"), &[(1, GIB)]);
         assert!(detached(kind(Scope::Host, limit(3)), &lab).is_empty());
         // Device 1 is shared by two of her environments and counts once.
         assert_eq!(detached(kind(Scope::Host, limit(2)), &lab), ["alice: holds 3 devices | 2 by default | b:2 (10)"]);
@@ -176,11 +171,8 @@ mod tests {
         limits.overrides.push((HostSet(names(&["gpu01"])), own));
         let kind = RuleKind::from(MaxDevicesPerUser { limits, scope: Scope::AllHosts });
         let lab = |elsewhere: u32| {
-            let mut lab = Lab::new(2, 4)
-                .environment("gpu01", "a", "alice")
-                .environment("gpu02", "b", "alice")
-                .attach("gpu01", "a", 0, 200.0)
-                .attach("gpu01", "a", 1, 100.0);
+            let mut lab =
+                Lab::new(2, 4).holder("a", "alice", &[(0, 200.0), (1, 100.0)]).environment("gpu02", "b", "alice");
             for gpu in 0..elsewhere {
                 lab = lab.attach("gpu02", "b", gpu, 50.0);
             }

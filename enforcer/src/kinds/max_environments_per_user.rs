@@ -114,9 +114,9 @@ mod tests {
             .attach("gpu01", "a", 0, 90.0)
             .attach("gpu01", "b", 1, 40.0)
             .attach("gpu01", "b", 2, 30.0)
-            .process("gpu01", 10, "alice", Some("b"), &[(1, GIB), (2, GIB)])
-            .process("gpu01", 11, "alice", Some("b"), &[(3, GIB)])
-            .process("gpu01", 12, "alice", Some("c"), &[(3, GIB)]);
+            .runs(10, "alice", Some("b"), &[(1, GIB), (2, GIB)])
+            .runs(11, "alice", Some("b"), &[(3, GIB)])
+            .runs(12, "alice", Some("c"), &[(3, GIB)]);
         assert!(detached(kind(3), &lab).is_empty());
         assert_eq!(
             detached(kind(2), &lab),
@@ -133,12 +133,10 @@ mod tests {
     fn an_environment_with_a_process_that_may_not_be_ended_is_not_taken_apart() {
         let kind = || max_environments_per_user(1, Scope::Host);
         let mut lab = Lab::new(1, 2)
-            .environment("gpu01", "a", "alice")
-            .environment("gpu01", "b", "alice")
-            .attach("gpu01", "a", 0, 60.0)
-            .attach("gpu01", "b", 1, 30.0)
-            .process("gpu01", 10, "alice", Some("b"), &[(1, GIB)])
-            .process("gpu01", 11, "alice", Some("b"), &[(1, GIB)]);
+            .holder("a", "alice", &[(0, 60.0)])
+            .holder("b", "alice", &[(1, 30.0)])
+            .runs(10, "alice", Some("b"), &[(1, GIB)])
+            .runs(11, "alice", Some("b"), &[(1, GIB)]);
         lab.eid("gpu01", "a").created_timestamp_seconds = Some(NOON - 7200.0);
         let says =
             |targets| [format!("alice: has 2 environments that hold or use a device | 1 by default | {targets}")];

@@ -94,10 +94,9 @@ mod tests {
     fn more_hosts_on_which_a_user_holds_a_device() {
         let kind = RuleKind::from(MaxHostsPerUser { limits: limit(1) });
         let lab = Lab::new(3, 2)
-            .environment("gpu01", "a", "alice")
+            .holder("a", "alice", &[(0, 50.0)])
             .environment("gpu02", "b", "alice")
             .environment("gpu03", "c", "alice")
-            .attach("gpu01", "a", 0, 50.0)
             .attach("gpu02", "b", 0, 20.0)
             .attach("gpu02", "b", 1, 30.0)
             .process("gpu03", 10, "alice", Some("c"), &[(0, GIB)]);

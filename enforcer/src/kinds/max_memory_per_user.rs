@@ -186,10 +186,10 @@ mod tests {
         let kind = |gib: u64, per, scope| RuleKind::from(MaxMemoryPerUser { limits: limit(gib * GIB), per, scope });
         let lab = Lab::new(2, 2)
             .environment("gpu01", "e1", "alice")
-            .process("gpu01", 10, "alice", Some("e1"), &[(0, 50 * GIB), (1, 10 * GIB)])
-            .process("gpu01", 11, "alice", None, &[(0, 20 * GIB)])
+            .runs(10, "alice", Some("e1"), &[(0, 50 * GIB), (1, 10 * GIB)])
+            .runs(11, "alice", None, &[(0, 20 * GIB)])
             .process("gpu02", 12, "alice", None, &[(0, 30 * GIB)])
-            .process("gpu01", 13, "bob", None, &[(0, 60 * GIB)]);
+            .runs(13, "bob", None, &[(0, 60 * GIB)]);
         let (device, total) = (MemoryPer::Device, MemoryPer::Total);
         assert_eq!(
             terminated(kind(60, device, Scope::AllHosts), &lab),

@@ -119,9 +119,9 @@ mod tests {
         let kind = RuleKind::from(MaxProcessesPerEnvironment { limits: limit(2) });
         let lab = Lab::new(1, 2)
             .environment("gpu01", "e1", "alice")
-            .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB), (1, GIB)])
-            .process("gpu01", 11, "alice", Some("e1"), &[(0, GIB)])
-            .process("gpu01", 12, "alice", Some("e1"), &[(1, GIB)]);
+            .runs(10, "alice", Some("e1"), &[(0, GIB), (1, GIB)])
+            .runs(11, "alice", Some("e1"), &[(0, GIB)])
+            .runs(12, "alice", Some("e1"), &[(1, GIB)]);
         assert_eq!(terminated(kind, &lab), ["alice: environment e1 has 3 processes on devices | 2 by default | 12"]);
     }
 }

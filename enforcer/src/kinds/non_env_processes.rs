@@ -95,10 +95,10 @@ mod tests {
     fn processes_outside_any_environment() {
         let lab = Lab::new(1, 2)
             .environment("gpu01", "e1", "alice")
-            .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB)])
-            .process("gpu01", 11, "bob", None, &[(0, GIB), (1, GIB)])
-            .process("gpu01", 12, "root", None, &[(0, GIB)])
-            .process("gpu01", 13, "admin", None, &[(0, GIB)]);
+            .runs(10, "alice", Some("e1"), &[(0, GIB)])
+            .runs(11, "bob", None, &[(0, GIB), (1, GIB)])
+            .runs(12, "root", None, &[(0, GIB)])
+            .runs(13, "admin", None, &[(0, GIB)]);
         assert_eq!(
             terminated(NonEnvProcesses, &lab),
             [

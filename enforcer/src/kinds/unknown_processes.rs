@@ -198,18 +198,12 @@ mod tests {
     #[test]
     fn unknown_processes_are_found_by_user_and_so_are_devices_that_they_hide_for_long() {
         let unknown = |lab: Lab, pid: u32, username: &str, gpu: u32| {
-            let mut lab = lab.process("gpu01", pid, username, None, &[(gpu, GIB)]);
+            let mut lab = lab.runs(pid, username, None, &[(gpu, GIB)]);
             lab.pid("gpu01", pid).attribution = Attribution::Unknown { reason: "environ_empty".to_owned() };
             lab
         };
         let kind = RuleKind::from(UnknownProcesses { over: seconds(600) });
-        let lab = Lab::new(1, 2).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 3600.0).process(
-            "gpu01",
-            9,
-            "alice",
-            Some("e1"),
-            &[(0, GIB)],
-        );
+        let lab = Lab::new(1, 2).holder("e1", "alice", &[(0, 3600.0)]).runs(9, "alice", Some("e1"), &[(0, GIB)]);
         let mut hidden = unknown(unknown(lab.clone(), 10, "alice", 0), 11, "bob", 0);
         hidden = unknown(unknown(hidden, 12, "bob", 1), 13, "root", 1);
         let mut daemon = Daemon::new(vec![rule(kind, Action::Warn)]);

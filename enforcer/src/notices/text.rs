@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
     use crate::kinds::SharedFact;
-    use crate::plan::tests::lab::due_violation;
+    use crate::plan::tests::lab;
     use crate::plan::{Key, ProcessTarget, Subject, Target};
     use crate::present::WrittenFact;
 
@@ -162,21 +162,12 @@ mod tests {
                 remedy: "start it in an environment: genv activate".to_owned(),
             }),
             targets: vec![Target::Process(target(comm).into())],
-            ..due_violation(key, "alice")
+            ..lab::due_violation(key, "alice")
         }
     }
 
     fn target(comm: &str) -> ProcessTarget {
-        ProcessTarget {
-            hostname: "gpu01".to_owned(),
-            pid: 4711,
-            start_time_ticks: 1,
-            uid: 1000,
-            username: "alice".to_owned(),
-            comm: Some(comm.to_owned()),
-            eid: None,
-            container_id: None,
-        }
+        ProcessTarget { comm: Some(comm.to_owned()), ..lab::target("alice", 4711) }
     }
 
     fn warning(end_seconds: Option<f64>) -> StepKind {

@@ -117,14 +117,6 @@ mod tests {
         assert_eq!(choose(&of, 0), Some(vec![]));
     }
 
-    #[test]
-    fn what_is_going_already_is_counted_first() {
-        let of = candidates(&[(50, 1, true), (40, 2, false), (10, 3, true)]);
-        assert_eq!(choose(&of, 10), Some(vec![2]));
-        assert_eq!(choose(&of, 55), Some(vec![2, 0]));
-        assert_eq!(choose(&of, 65), Some(vec![1, 0]));
-    }
-
     /// All subsets: the fewest that are not going, then the newest of them.
     fn oracle(candidates: &[Candidate], excess: u64) -> Option<Vec<usize>> {
         let weigh = |set: u32| -> u64 {

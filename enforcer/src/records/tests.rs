@@ -1,4 +1,4 @@
-use genv_core::model::{Attribution, Confirmed, ConfirmedChange, Member};
+use genv_core::model::{Attribution, Confirmed, ConfirmedChange, Environment, Member};
 use genv_core::proc::Named;
 
 use super::*;
@@ -17,6 +17,11 @@ struct FakeWitness {
 }
 
 impl FakeWitness {
+    /// Alice's process 7 lives.
+    fn of_member() -> Self {
+        Self { living: [(7, uid("alice"))].into(), ..Self::default() }
+    }
+
     /// A command of the user's did this now.
     fn confirm(&mut self, eid: &str, change: ConfirmedChange) {
         self.confirmed.push(Confirmed { process: None, eid: eid.to_owned(), at_seconds: NOON + 1.0, change });
@@ -55,21 +60,31 @@ fn released(at_seconds: f64) -> Confirmed {
 fn lab(attached: bool) -> Vec<HostSnapshot> {
     let lab = Lab::new(1, 1).environment("gpu01", "e1", "alice");
     let lab = if attached { lab.attach("gpu01", "e1", 0, 60.0) } else { lab };
-    let mut lab = lab.process("gpu01", 100, "alice", Some("e1"), &[(0, 1)]);
+    let mut lab = lab.runs(100, "alice", Some("e1"), &[(0, 1)]);
     lab.eid("gpu01", "e1").members = vec![Member { pid: 7, start_time_ticks: 70 }];
     lab.at(NOON)
 }
 
+fn snapshot(hosts: &mut [HostSnapshot]) -> &mut Snapshot {
+    hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap()
+}
+
+fn record(hosts: &mut [HostSnapshot], number: usize) -> &mut Environment {
+    Arc::make_mut(&mut snapshot(hosts).environments[number])
+}
+
+fn counted(counting: &Counting) -> &Snapshot {
+    counting.hosts[0].snapshot.as_deref().unwrap()
+}
+
 fn is_attached(counting: &Counting) -> bool {
-    let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
-    let environment = snapshot.environment("e1").unwrap();
+    let environment = counted(counting).environment("e1").unwrap();
     environment.devices.iter().any(|device| device.attached)
 }
 
 #[test]
 fn only_what_was_confirmed_after_it_was_seen_counts() {
-    let mut witness = FakeWitness::default();
-    witness.living.insert(7, uid("alice"));
+    let mut witness = FakeWitness::of_member();
     let mut records = Records::default();
     let mut count = |witness: &mut FakeWitness, attached| records.count(&lab(attached), Some(("gpu01", witness)), NOON);
     assert!(is_attached(&count(&mut witness, true)));
@@ -86,20 +101,18 @@ fn only_what_was_confirmed_after_it_was_seen_counts() {
 
 #[test]
 fn memory_that_was_read_with_the_devices_later_is_not_lowered() {
-    let mut witness = FakeWitness::default();
-    witness.living.insert(7, uid("alice"));
+    let mut witness = FakeWitness::of_member();
     let mut records = Records::default();
     let mut count = |lists_devices: bool, memory_bytes: u64| {
         let mut hosts = lab(true);
-        let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+        let snapshot = snapshot(&mut hosts);
         snapshot.devices[0].attachments[0].memory_bytes = Some(memory_bytes);
         if !lists_devices {
             snapshot.devices.clear();
             snapshot.processes.clear();
         }
         let counting = records.count(&hosts, Some(("gpu01", &mut witness)), NOON);
-        let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
-        let counted = snapshot.devices.first().and_then(|it| it.attachments[0].memory_bytes);
+        let counted = counted(&counting).devices.first().and_then(|it| it.attachments[0].memory_bytes);
         (counting.disputed, counted)
     };
     for lists_devices in [false, true, false, true] {
@@ -114,16 +127,13 @@ fn memory_that_was_read_with_the_devices_later_is_not_lowered() {
 
 #[test]
 fn the_memory_that_a_configuration_asks_for_is_not_lowered() {
-    let mut witness = FakeWitness::default();
-    witness.living.insert(7, uid("alice"));
+    let mut witness = FakeWitness::of_member();
     let mut records = Records::default();
     for (memory_bytes, why) in [(2, None), (1, Some("its memory was lowered"))] {
         let mut hosts = lab(true);
-        let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
-        Arc::make_mut(&mut snapshot.environments[0]).gpu_memory_bytes = Some(memory_bytes);
+        record(&mut hosts, 0).gpu_memory_bytes = Some(memory_bytes);
         let counting = records.count(&hosts, Some(("gpu01", &mut witness)), NOON);
-        let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
-        assert_eq!(snapshot.environments[0].gpu_memory_bytes, Some(2));
+        assert_eq!(counted(&counting).environments[0].gpu_memory_bytes, Some(2));
         assert_eq!(counting.disputed.first().map(|it| it.why.as_str()), why);
     }
 }
@@ -133,15 +143,13 @@ fn an_age_is_the_smallest_that_is_borne_out() {
     let mut disputes = Vec::new();
     let mut began = |created: Option<f64>, oldest: Option<f64>, seen: bool| {
         let mut hosts = lab(true);
-        let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
-        let environment = Arc::make_mut(&mut snapshot.environments[0]);
+        let environment = record(&mut hosts, 0);
         environment.created_timestamp_seconds = created;
         environment.oldest_member_started_timestamp_seconds = oldest;
         let mut records = if seen { Records::default() } else { Records::of_a_recording() };
         let counting = records.count(&hosts, None, NOON);
         disputes.extend(counting.disputed.iter().map(|it| it.why.clone()));
-        let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
-        snapshot.environments[0].created_timestamp_seconds.map(|at| at - NOON)
+        counted(&counting).environments[0].created_timestamp_seconds.map(|at| at - NOON)
     };
     let at = |before: f64| Some(NOON - before);
     assert_eq!(began(at(3600.0), at(60.0), false), Some(-60.0));
@@ -158,11 +166,9 @@ fn a_time_of_making_that_is_moved_back_does_not_count() {
     let mut records = Records::of_a_recording();
     let mut count = |before: f64| {
         let mut hosts = lab(true);
-        let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
-        Arc::make_mut(&mut snapshot.environments[0]).created_timestamp_seconds = Some(NOON - before);
+        record(&mut hosts, 0).created_timestamp_seconds = Some(NOON - before);
         let counting = records.count(&hosts, None, NOON);
-        let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
-        let age = snapshot.environments[0].created_timestamp_seconds.map(|at| NOON - at);
+        let age = counted(&counting).environments[0].created_timestamp_seconds.map(|at| NOON - at);
         (age, counting.disputed.into_iter().map(|it| it.why).collect::<Vec<_>>())
     };
     assert_eq!(count(60.0), (Some(60.0), Vec::new()));
@@ -178,7 +184,7 @@ fn a_clock_that_is_turned_ends_no_lease() {
         witness.uptime_seconds = Some(100.0 + seconds);
         let now = NOON + seconds + turned_seconds;
         let mut hosts = lab(true);
-        let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+        let snapshot = snapshot(&mut hosts);
         snapshot.timestamp_seconds = now;
         let environment = Arc::make_mut(&mut snapshot.environments[0]);
         environment.created_timestamp_seconds = Some(NOON - 1.0);
@@ -200,7 +206,7 @@ fn a_clock_that_is_turned_makes_no_environment_older() {
         witness.uptime_seconds = Some(100.0 + seconds);
         let now = NOON + clock_seconds;
         let mut hosts = lab(true);
-        let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+        let snapshot = snapshot(&mut hosts);
         snapshot.timestamp_seconds = now;
         let counting = records.count(&hosts, Some(("gpu01", &mut witness)), now);
         let snapshot = counting.hosts[0].snapshot.as_deref();
@@ -213,7 +219,7 @@ fn a_clock_that_is_turned_makes_no_environment_older() {
 /// What the files say of Alice's process 100 on device 0: where it seems to be, and each record with the devices that it
 /// holds; all of them list process 7.
 fn files(seems: Option<&str>, records: &[(&str, &[u32])]) -> Vec<HostSnapshot> {
-    let mut lab = Lab::new(1, 2).process("gpu01", 100, "alice", seems, &[(0, 1)]);
+    let mut lab = Lab::new(1, 2).runs(100, "alice", seems, &[(0, 1)]);
     for (eid, devices) in records {
         lab = lab.environment("gpu01", eid, "alice");
         for gpu in *devices {
@@ -225,8 +231,7 @@ fn files(seems: Option<&str>, records: &[(&str, &[u32])]) -> Vec<HostSnapshot> {
 }
 
 fn place(counting: &Counting) -> String {
-    let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
-    match &snapshot.processes[0].attribution {
+    match &counted(counting).processes[0].attribution {
         Attribution::Environment { eid } => eid.clone(),
         Attribution::Outside { .. } => "outside".to_owned(),
         Attribution::Unknown { .. } => "unknown".to_owned(),
@@ -237,7 +242,7 @@ fn place(counting: &Counting) -> String {
 /// process is, and `e1`, which lists another process.
 fn two_environments(pid: u32, are_there: bool) -> Vec<HostSnapshot> {
     let place = are_there.then_some("e2");
-    let mut lab = Lab::new(1, 1).process("gpu01", pid, "alice", place, &[(0, 1)]);
+    let mut lab = Lab::new(1, 1).runs(pid, "alice", place, &[(0, 1)]);
     for (eid, pid) in [("e1", 7), ("e2", 8)] {
         if are_there {
             lab = lab.environment("gpu01", eid, "alice");
@@ -268,8 +273,7 @@ fn a_process_of_a_removed_record_counts_in_no_other_of_its_user() {
 }
 
 fn eids(counting: &Counting) -> Vec<&str> {
-    let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
-    let environments = snapshot.environments.iter();
+    let environments = counted(counting).environments.iter();
     environments.map(|it| it.eid.as_str()).collect()
 }
 
@@ -286,8 +290,7 @@ fn a_job_stays_in_a_record_that_lists_none_of_its_members_any_more() {
     let mut witness = FakeWitness::default();
     let mut records = first_seen(&mut witness, &files(Some("e1"), &[("e1", &[0])]));
     let mut now = files(None, &[("e1", &[0])]);
-    let snapshot = now[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
-    Arc::make_mut(&mut snapshot.environments[0]).members.clear();
+    record(&mut now, 0).members.clear();
     let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
     assert_eq!(place(&counting), "e1");
     assert_eq!(counting.disputed[0].why, "members of it were removed while they live");
@@ -311,16 +314,14 @@ fn a_record_that_names_another_user_stays_its_own() {
         let mut records = first_seen(&mut witness, &files(Some("e1"), &[("e1", &[0])]));
         witness.living = [(living, uid("alice"))].into();
         let mut now = files(None, &[("e1", &[0])]);
-        let snapshot = now[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
-        let record = Arc::make_mut(&mut snapshot.environments[0]);
+        let record = record(&mut now, 0);
         (record.uid, record.username) = (Some(uid("bob")), "bob".to_owned());
         (record.members, record.foreign_members) = (Vec::new(), 1);
         let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
         assert_eq!(place(&counting), "e1");
         assert!(is_attached(&counting));
         assert_eq!(counting.disputed[0].why, "it names bob as its user, and its processes are of alice");
-        let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
-        assert_eq!(snapshot.environment("e1").unwrap().uid, Some(uid("alice")));
+        assert_eq!(counted(&counting).environment("e1").unwrap().uid, Some(uid("alice")));
     }
 }
 
@@ -330,14 +331,12 @@ fn a_record_in_the_name_of_a_user_of_whom_no_member_is_counts_for_nobody() {
     let mut witness = FakeWitness::default();
     let mut records = first_seen(&mut witness, &files(Some("e1"), &both[..1]));
     let mut now = files(Some("e1"), &both);
-    let snapshot = now[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
-    let forged = Arc::make_mut(&mut snapshot.environments[1]);
+    let forged = record(&mut now, 1);
     (forged.members, forged.foreign_members) = (Vec::new(), 1);
     let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
     assert_eq!(eids(&counting), ["e1"]);
     assert_eq!(counting.disputed[0].why, "no member of it is a process of alice");
-    let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
-    assert!(snapshot.devices[1].attachments.is_empty(), "its device is free");
+    assert!(counted(&counting).devices[1].attachments.is_empty(), "its device is free");
 }
 
 #[test]
@@ -369,8 +368,7 @@ fn a_process_that_is_seen_first_in_a_later_record_of_a_known_member_is_unknown()
     let both: [(&str, &[u32]); 2] = [("e1", &[0]), ("forged", &[1])];
     let mut witness = FakeWitness::default();
     let mut without = files(None, &both[..1]);
-    let snapshot = without[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
-    snapshot.processes.clear();
+    snapshot(&mut without).processes.clear();
     let mut records = first_seen(&mut witness, &without);
     let now = files(Some("forged"), &both);
     let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
@@ -482,8 +480,7 @@ fn a_device_that_came_later_is_its_users_by_a_command_or_by_a_process_that_sees_
 fn a_later_record_is_its_users_by_a_command_or_by_a_process_that_names_it() {
     let new: [(&str, &[u32]); 1] = [("later", &[0])];
     let mut nothing = files(None, &[]);
-    let snapshot = nothing[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
-    snapshot.processes.clear();
+    snapshot(&mut nothing).processes.clear();
     let now = files(Some("later"), &new);
     let is_users = |witness: &mut FakeWitness| {
         let mut records = first_seen(witness, &nothing);
@@ -536,12 +533,10 @@ fn a_member_that_came_later_makes_its_new_processes_unknown_until_something_bear
     let seen: [(&str, &[u32]); 1] = [("e1", &[0])];
     let mut witness = FakeWitness::default();
     let mut without = files(None, &seen);
-    let snapshot = without[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
-    snapshot.processes.clear();
+    snapshot(&mut without).processes.clear();
     let records = first_seen(&mut witness, &without);
     let mut now = files(Some("e1"), &seen);
-    let snapshot = now[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
-    Arc::make_mut(&mut snapshot.environments[0]).members.push(Member { pid: 9, start_time_ticks: 90 });
+    record(&mut now, 0).members.push(Member { pid: 9, start_time_ticks: 90 });
     witness.living.insert(9, uid("alice"));
     let at = |witness: &mut FakeWitness| {
         let counting = records.clone().count(&now, Some(("gpu01", witness)), NOON);

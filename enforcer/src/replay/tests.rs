@@ -262,16 +262,6 @@ fn a_compressed_recording_is_read_and_a_broken_one_told_up_to_its_damage() {
     assert!(broken.summary()["snapshots"].as_u64().is_some_and(|it| it < 301));
 }
 
-#[test]
-fn a_waiver_holds_and_says_why() {
-    let rules = format!("{RULES}waivers: [{{users: [alice], until: \"2026-11-21\", reason: deadline}}]\n");
-    let played = replayed(&rules, lines(hour("gpu01", 300)), true);
-    assert_eq!(played.story(), story(&[("held", 0.0)]));
-    let events = played.events();
-    assert!(events[0]["why"].as_str().unwrap().contains("deadline"));
-    assert_eq!(played.summary()["rules"]["non-env-processes"]["held"], 1);
-}
-
 /// One process of each of three users.
 fn three_users(seconds: f64) -> Value {
     snapshot("gpu01", seconds, &[(42, "alice"), (43, "bob"), (44, "carol")])
@@ -286,19 +276,6 @@ rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: []}]
     let words: Vec<String> = played.story().into_iter().map(|it| it.0).collect();
     assert_eq!(words.iter().filter(|it| *it == "breaker").count(), 1, "{words:?}");
     assert_eq!(played.summary()["breaker_seconds"], NOON);
-}
-
-#[test]
-fn what_hours_put_off_may_fall_due_together() {
-    let rules = "version: 1
-timezone: UTC
-rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: [], when: {between: \"12:01-20:00\"}}]
-";
-    let day = (0..10).map(|number| three_users(f64::from(number) * 10.0));
-    let played = replayed(rules, lines(day), true);
-    let words: Vec<String> = played.story().into_iter().map(|it| it.0).collect();
-    assert_eq!(words.iter().filter(|it| *it == "action").count(), 3);
-    assert!(!words.contains(&"breaker".to_owned()), "{words:?}");
 }
 
 #[test]

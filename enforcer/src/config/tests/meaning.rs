@@ -2,11 +2,9 @@
 
 use jiff::civil::Weekday;
 
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::kinds::tests::*;
-use crate::kinds::{KINDS, MemoryPer, NonEnvProcesses};
+use crate::kinds::{KINDS, MemoryPer};
 use crate::plan::tests::daemon::limit as limit_for_all;
 
 /// The example of the interface's contract, whole.
@@ -55,15 +53,10 @@ fn strings<const N: usize>(texts: [&str; N]) -> BTreeSet<String> {
     texts.map(str::to_owned).into()
 }
 
+/// What `check` does not print of it.
 #[test]
 fn the_contracts_example_means_what_it_says() {
     let config = config(EXAMPLE);
-    assert_eq!(config.mode, Mode::DryRun);
-    assert_eq!(config.interval, Duration::from_secs(10));
-    assert_eq!(config.timezone.iana_name(), Some("Europe/Berlin"));
-    assert_eq!(config.never.users, strings(["root"]));
-    assert_eq!(config.never.executables.len(), 2);
-    assert_eq!(config.breaker, BreakerLimits { signals_per_minute: 20, ..BreakerLimits::default() });
     assert_eq!(
         config.maintenance,
         [Maintenance {
@@ -81,68 +74,11 @@ fn the_contracts_example_means_what_it_says() {
             reason: "deadline".to_owned(),
         }]
     );
-    let kinds: Vec<_> = config.rules.iter().map(|rule| rule.kind.word()).collect();
-    assert_eq!(kinds, KIND_WORDS);
-    assert_eq!(config.rules[3].name, "fair-share");
-    assert_eq!(
-        config.rules[0],
-        Rule {
-            name: "non-env-processes".to_owned(),
-            kind: NonEnvProcesses.into(),
-            action: Action::Terminate,
-            for_duration: MINUTE,
-            warn: vec![10 * MINUTE],
-            undelivered: Undelivered::Act,
-            grace: MINUTE,
-            processes: DetachedProcesses::Terminate,
-            selector: Selector::default(),
-            schedule: None,
-            remember: 11 * MINUTE,
-        }
-    );
-    // From the defaults; what only reports warns nobody.
-    assert_eq!(config.rules[1].action, Action::Report);
-    assert_eq!(config.rules[1].for_duration, 5 * MINUTE);
+    for rule in &config.rules {
+        assert_eq!((rule.undelivered, rule.grace), (Undelivered::Act, MINUTE));
+    }
+    // What only reports warns nobody.
     assert!(config.rules[1].warn.is_empty());
-    assert_eq!(config.rules[3].kind.scope(), Scope::AllHosts);
-    let limits = config.rules[3].kind.limits().unwrap();
-    assert_eq!(limits.base.default, Some(2));
-    assert_eq!(limits.base.groups, BTreeMap::from([("staff".to_owned(), 8)]));
-    assert_eq!(limits.base.users, BTreeMap::from([("alice".to_owned(), 4)]));
-    let (hosts, limit) = &limits.overrides[0];
-    assert_eq!(hosts.0.len(), 8);
-    assert!(hosts.0.contains("gpu08"));
-    assert_eq!(limit.default, Some(1));
-    let memory = MaxMemoryPerUser { limits: limit_for_all(80 << 30), per: MemoryPer::Device, scope: Scope::Host };
-    assert_eq!(config.rules[7].kind, memory.into());
-    assert_eq!(config.rules[8].kind, MaxAge { limits: limit_for_all(7 * 86_400), leases: false }.into());
-    // The defaults lengthen no rule that measures a time of its own.
-    assert_eq!(config.rules[8].for_duration, Duration::ZERO);
-    assert_eq!(
-        config.rules[9],
-        Rule {
-            name: "idle".to_owned(),
-            kind: Idle { below: 0.05, over: 120 * MINUTE, only_if_free_devices_below: Some(1) }.into(),
-            action: Action::Detach,
-            for_duration: Duration::ZERO,
-            warn: vec![30 * MINUTE, 5 * MINUTE],
-            undelivered: Undelivered::Act,
-            grace: MINUTE,
-            processes: DetachedProcesses::Terminate,
-            selector: Selector {
-                groups: Some(strings(["students"])),
-                hosts: Some(HostSet(strings(["gpu02"]))),
-                ..Selector::default()
-            },
-            schedule: Some(Schedule {
-                days: Weekday::Monday.cycle_forward().take(5).collect(),
-                between_minutes: Some((480, 1200)),
-                outside: OutsideSchedule::Pause,
-            }),
-            remember: 30 * MINUTE,
-        }
-    );
-    assert_eq!(config.rules[10].kind, UnknownProcesses { over: 60 * MINUTE }.into());
 }
 
 #[test]
@@ -189,13 +125,6 @@ fn the_hash_is_of_the_files_bytes() {
 fn warnings_are_in_order_the_longest_first() {
     let config = config("version: 1\nrules: [{kind: idle, action: detach, warn: [5m, 1h, 30m]}]\n");
     assert_eq!(config.rules[0].warn, [60 * MINUTE, 30 * MINUTE, 5 * MINUTE]);
-}
-
-#[test]
-fn a_rule_that_acts_may_say_that_nobody_is_warned() {
-    let config = config("version: 1\nrules: [{kind: env-memory, action: kill, warn: []}]\n");
-    assert!(config.rules[0].warn.is_empty());
-    assert_eq!(config.rules[0].action, Action::Kill);
 }
 
 #[test]
@@ -284,10 +213,4 @@ rules:
     assert_eq!(config.rules[1].name, "b");
     assert_eq!(config.rules[1].for_duration, 2 * MINUTE);
     assert_eq!(config.rules[1].warn, config.rules[0].warn);
-}
-
-#[test]
-fn a_window_may_be_as_short_as_the_interval() {
-    let config = config("version: 1\ninterval: 1m\nrules: [{kind: idle, over: 1m}]\n");
-    assert_eq!(config.rules[0].kind.idle_limit().unwrap().over, MINUTE);
 }

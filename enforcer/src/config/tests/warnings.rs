@@ -26,29 +26,6 @@ fn of_rules(rules: &str) -> String {
 }
 
 #[test]
-fn a_configuration_that_is_meant_as_it_stands_gives_no_warning() {
-    let all = warnings(
-        r#"mode: enforce
-timezone: UTC
-host_groups: {teaching: ["gpu[01-08]"]}
-defaults: {action: report, for: 5m, warn: [30m, 5m], undelivered: hold, grace: 60s}
-maintenance: [{hosts: [gpu07], from: "2026-12-01T08:00", until: "2026-12-01T18:00"}]
-waivers: [{users: [alice], rules: [idle], until: "2026-12-15", reason: deadline}]
-rules:
-  - {kind: non-env-processes, action: terminate, for: 60s, warn: [10m]}
-  - {kind: env-devices}
-  - name: fair-share
-    kind: max-devices-per-user
-    limit: {default: 2, groups: {staff: 8}, users: {alice: 4}}
-    overrides: [{host_groups: [teaching], limit: {default: 1}}]
-  - {kind: max-devices-per-user, limit: 16, scope: all-hosts, action: detach}
-  - {name: idle, kind: idle, for: 0s, action: detach, processes: keep, match: {groups: [students], except_users: [carol]}}
-  - {name: idle-staff, kind: idle, for: 10m, over: 8h, action: detach, match: {groups: [staff]}}"#,
-    );
-    assert_eq!(all, [""; 0]);
-}
-
-#[test]
 fn users_and_groups_whom_nobody_knows_are_kept_and_said() {
     insta::assert_snapshot!(
         warnings(

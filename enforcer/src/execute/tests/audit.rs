@@ -96,19 +96,6 @@ fn an_audit_that_was_rotated_is_begun_anew() {
 }
 
 #[test]
-fn promise_15_a_line_that_a_crash_tore_spoils_no_other() {
-    let victim = Victim::new();
-    let mut stage = Stage::new(&[&victim]);
-    stage.policy.mode = Mode::DryRun;
-    fs::write(stage.own.path().join("audit.jsonl"), "{\"time\": \"20").unwrap();
-    stage.executor().execute(&terminate(&victim.target()), "why");
-    let text = fs::read_to_string(stage.own.path().join("audit.jsonl")).unwrap();
-    let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.len(), 2);
-    assert_eq!(serde_json::from_str::<Value>(lines[1]).unwrap()["result"], "would");
-}
-
-#[test]
 fn hostile_names_are_one_line_of_harmless_text() {
     let hostile = "a\n{\"result\":\"done\"}\u{1b}[2J\u{9b}31m\u{202e}\"\\\u{7f}";
     let victim = Victim::new();

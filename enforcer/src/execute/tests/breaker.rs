@@ -42,20 +42,6 @@ fn promise_08_signals_are_paced_and_none_is_forgotten() {
 }
 
 #[test]
-fn promise_08_two_programs_count_together() {
-    let mut victims: Vec<Victim> = (0..3).map(|_| Victim::new()).collect();
-    let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
-    stage.policy.breaker.signals_per_minute = 2;
-    let (mut one, mut other) = (stage.executor(), stage.executor());
-    let steps: Vec<Step> = victims.iter().map(|victim| terminate(&victim.target())).collect();
-    assert_eq!(one.execute(&steps[0], "why"), Outcome::Done);
-    assert_eq!(other.execute(&steps[1], "why"), Outcome::Done);
-    one.begin_cycle(&BTreeSet::new(), &BTreeSet::new());
-    refused(&mut one, &steps[2], "paced", true);
-    assert!(victims[2].runs());
-}
-
-#[test]
 fn promise_08_a_cycle_that_hits_too_many_users_does_nothing() {
     let mut victim = Victim::new();
     let mut stage = Stage::new(&[&victim]);
@@ -85,17 +71,6 @@ fn promise_08_a_cycle_that_hits_too_many_users_does_nothing() {
     // Also the other program sees that it was reset.
     assert_eq!(executor.execute(&step, "why"), Outcome::Done);
     assert_eq!(victim.ended_by(), 15);
-}
-
-#[test]
-fn a_damaged_breaker_is_an_open_one() {
-    let mut victim = Victim::new();
-    let stage = Stage::new(&[&victim]);
-    fs::write(stage.own.path().join("breaker.json"), "{").unwrap();
-    let mut executor = stage.executor();
-    assert!(!executor.acts());
-    refused(&mut executor, &terminate(&victim.target()), "breaker.json is damaged", true);
-    assert!(victim.runs());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::host::dispatching_executor;
+use crate::plan::tests::lab::target;
 
 struct Sender {
     executor: Executor,
@@ -38,16 +39,7 @@ impl Sender {
 }
 
 fn on_other_host(pid: u32) -> Step {
-    terminate(&ProcessTarget {
-        hostname: "gpu02".to_owned(),
-        pid,
-        start_time_ticks: 70,
-        uid: STRANGER,
-        username: "alice".to_owned(),
-        comm: None,
-        eid: None,
-        container_id: None,
-    })
+    terminate(&ProcessTarget { hostname: "gpu02".to_owned(), ..target("alice", pid) })
 }
 
 fn lines(expected: &[(&str, usize)]) -> Vec<(String, usize)> {

@@ -21,31 +21,6 @@ fn report(pids: &[(u32, Option<&str>)], environment: Option<(&str, u32)>) -> Rep
     Report::parse(report.to_string().as_bytes()).unwrap()
 }
 
-fn outcomes(actions: &[ReportAction]) -> Vec<&Outcome> {
-    actions.iter().map(|action| &action.outcome).collect()
-}
-
-#[test]
-fn a_report_ends_processes_and_detaches_environments() {
-    let mut member = Victim::new();
-    let mut victim = Victim::claiming("E");
-    let mut outside = Victim::new();
-    let stage = Stage::new(&[&victim, &outside]);
-    let uid = member.target().uid;
-    stage.environment("E", uid, member.pid());
-    let report = report(&[(victim.pid(), Some("E")), (outside.pid(), None)], Some(("E", uid)));
-    let (notes, actions) = stage.executor().execute_report(&report, &BTreeSet::new());
-    assert_eq!(notes, CycleNotes::default());
-    assert_eq!(outcomes(&actions), [&Outcome::Done; 3]);
-    assert_eq!(victim.ended_by(), 15);
-    assert_eq!(outside.ended_by(), 15);
-    assert!(!stage.attached());
-    assert!(member.runs());
-    let audit = stage.audit();
-    assert_eq!(audit.len(), 6);
-    assert!(audit.iter().all(|line| line["rule"] == "execute-report"));
-}
-
 #[test]
 fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() {
     let mut member = Victim::new();
@@ -97,18 +72,6 @@ fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() 
     }
     assert!(stage.attached());
     assert_eq!(stage.results(), ["refused"; 8]);
-}
-
-#[test]
-fn promise_08_a_report_is_carried_out_at_the_pace() {
-    let mut victims: Vec<Victim> = (0..3).map(|_| Victim::new()).collect();
-    let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
-    stage.policy.breaker.signals_per_minute = 3;
-    let pids: Vec<_> = victims.iter().map(|victim| (victim.pid(), None)).collect();
-    let (_, actions) = stage.executor().execute_report(&report(&pids, None), &BTreeSet::new());
-    assert_eq!(outcomes(&actions[..2]), [&Outcome::Done; 2]);
-    is_refusal(&actions[2].outcome, "paced", true);
-    assert!(victims[2].runs());
 }
 
 #[test]

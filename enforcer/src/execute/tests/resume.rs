@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::execute::resume::InterruptedStep;
+use crate::plan::tests::lab;
 
 /// A directory in which the audit has this text.
 fn left(text: &[u8], position: &LogPosition, steps: &[Step]) -> (Stage, Option<String>, Vec<InterruptedStep>) {
@@ -76,13 +77,7 @@ fn processes_that_nobody_came_to_after_their_device_was_taken_are_named() {
     let target = |victim: &Victim| ProcessTarget { eid: Some("7".to_owned()), ..victim.target() };
     let step = step(StepKind::Detach(AttachmentTarget {
         hostname: "here".to_owned(),
-        eid: "7".to_owned(),
-        username: first.target().username,
-        gpu: 0,
-        uuid: None,
-        attached_seconds: None,
-        processes: vec![target(&first).into(), target(&second).into()],
-        unconfirmed: false,
+        ..lab::attachment(&first.target().username, "7", 0, vec![target(&first).into(), target(&second).into()])
     }));
     let mut executor = stage.executor();
     let position = executor.log_position();

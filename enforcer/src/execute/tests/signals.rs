@@ -49,24 +49,6 @@ fn sigterm_ends_a_stopped_process() {
     assert_eq!(stage.audit().len(), 2, "{:?}", stage.audit());
 }
 
-/// Ends its first thread; the other thread sleeps on.
-const FIRST_THREAD_ENDS: &str = "import ctypes, threading, time
-threading.Thread(target=time.sleep, args=(1000000,)).start()
-ctypes.CDLL(None).pthread_exit(None)";
-
-#[test]
-fn a_process_of_which_only_the_first_thread_ended_is_ended_like_any_other() {
-    let mut python = Command::new("python3");
-    python.args(["-c", FIRST_THREAD_ENDS]).env_clear().env("PATH", "/usr/bin:/bin");
-    let mut victim = Victim::spawn(&mut python);
-    let stat = format!("/proc/{}/stat", victim.pid());
-    until("its first thread ends", || fs::read_to_string(&stat).unwrap().contains(") Z "));
-    let stage = Stage::new(&[&victim]);
-    let sent = stage.executor().execute(&terminate(&victim.target()), "why");
-    assert_eq!(sent, Outcome::Done);
-    assert_eq!(victim.ended_by(), 15);
-}
-
 #[test]
 fn promise_05_dry_run_verifies_the_same_and_does_nothing() {
     let mut victim = Victim::new();
@@ -105,14 +87,26 @@ fn genvs_variable_keeps_everybody_alive() {
     assert!(victim.runs());
 }
 
-/// Denies one system call to this thread with this error.
-fn deny(call: i64, errno: rustix::io::Errno) {
+/// The outcomes of steps in a thread to which one system call is denied with this error.
+fn with_denied<const N: usize>(stage: &Stage, call: i64, errno: rustix::io::Errno, steps: [Step; N]) -> [Outcome; N] {
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
     let architecture: TargetArch = std::env::consts::ARCH.try_into().unwrap();
     let denied = SeccompAction::Errno(errno.raw_os_error().cast_unsigned());
     let filter = SeccompFilter::new([(call, Vec::new())].into(), SeccompAction::Allow, denied, architecture);
     let program: BpfProgram = filter.unwrap().try_into().unwrap();
-    apply_filter(&program).unwrap();
+    std::thread::scope(|scope| {
+        let filtered = scope.spawn(|| {
+            apply_filter(&program).unwrap();
+            let mut executor = stage.executor();
+            steps.map(|step| executor.execute(&step, "why"))
+        });
+        filtered.join().unwrap()
+    })
+}
+
+#[track_caller]
+fn failed(outcome: &Outcome, part: &str) {
+    assert!(matches!(outcome, Outcome::Failed { reason } if reason.contains(part)), "{outcome:?}");
 }
 
 #[test]
@@ -121,19 +115,8 @@ fn promise_02_no_pidfd_no_signal() {
         let mut victim = Victim::new();
         let stage = Stage::new(&[&victim]);
         let target = victim.target();
-        let outcomes = std::thread::scope(|scope| {
-            let filtered = scope.spawn(|| {
-                deny(libc::SYS_pidfd_open, errno);
-                let mut executor = stage.executor();
-                [terminate(&target), kill(&target)].map(|step| executor.execute(&step, "why"))
-            });
-            filtered.join().unwrap()
-        });
-        for outcome in outcomes {
-            let Outcome::Failed { reason } = outcome else {
-                panic!("{outcome:?}");
-            };
-            assert!(reason.contains("pidfd_open"), "{reason}");
+        for outcome in with_denied(&stage, libc::SYS_pidfd_open, errno, [terminate(&target), kill(&target)]) {
+            failed(&outcome, "pidfd_open");
         }
         assert!(victim.runs());
         assert_eq!(stage.results(), ["failed"; 2]);
@@ -147,18 +130,9 @@ fn promise_02_no_pidfd_no_signal() {
 fn who_may_not_signal_fails_once_and_says_so() {
     let mut victim = Victim::new();
     let stage = Stage::new(&[&victim]);
-    let target = victim.target();
-    let outcome = std::thread::scope(|scope| {
-        let filtered = scope.spawn(|| {
-            deny(libc::SYS_pidfd_send_signal, rustix::io::Errno::PERM);
-            stage.executor().execute(&terminate(&target), "why")
-        });
-        filtered.join().unwrap()
-    });
-    let Outcome::Failed { reason } = outcome else {
-        panic!("{outcome:?}");
-    };
-    assert!(reason.contains("may not be signalled"), "{reason}");
+    let step = terminate(&victim.target());
+    let [outcome] = with_denied(&stage, libc::SYS_pidfd_send_signal, rustix::io::Errno::PERM, [step]);
+    failed(&outcome, "may not be signalled");
     assert!(victim.runs());
     assert_eq!(stage.results(), ["intended", "failed"]);
 }

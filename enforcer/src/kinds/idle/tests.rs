@@ -15,13 +15,7 @@ fn idle(action: Action) -> Rule {
 
 /// alice holds device 0 of three and has a process there of which tests say how busy it is.
 fn lab(utilization: f64) -> Lab {
-    let mut lab = Lab::new(1, 3).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 3600.0).process(
-        "gpu01",
-        10,
-        "alice",
-        Some("e1"),
-        &[(0, GIB)],
-    );
+    let mut lab = Lab::new(1, 3).holder("e1", "alice", &[(0, 3600.0)]).runs(10, "alice", Some("e1"), &[(0, GIB)]);
     lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(utilization);
     lab
 }
@@ -46,13 +40,6 @@ fn a_device_is_idle_when_a_whole_window_was_observed_below_the_bound() {
         "use device 0, or give it back: in environment e1 run 'genv detach --index 0'"
     );
     assert_eq!(actions(&plan), ["detach e1:0 (10)"]);
-}
-
-#[test]
-fn a_device_that_is_held_with_no_process_is_idle() {
-    let mut empty = lab(0.0);
-    empty.hosts[0].processes.clear();
-    assert_eq!(first_action(&mut Daemon::new(vec![idle(Action::Detach)]), &empty, 2000), Some(600.0));
 }
 
 #[test]
@@ -99,7 +86,7 @@ fn unmeasured_is_never_idle() {
         lab.hosts[0].devices[0].processes_measured = false;
     };
     let unknown = |lab: &mut Lab| {
-        *lab = lab.clone().process("gpu01", 11, "alice", None, &[(0, GIB)]);
+        *lab = lab.clone().runs(11, "alice", None, &[(0, GIB)]);
         lab.pid("gpu01", 11).attribution = Attribution::Unknown { reason: "zombie".to_owned() };
     };
     let part_not_told = |lab: &mut Lab| {
@@ -151,13 +138,7 @@ fn a_split_gpu_without_processes_is_idle_if_all_its_parts_say_so() {
 
 #[test]
 fn only_those_who_are_idle_lose_a_shared_device() {
-    let mut shared = lab(0.9).environment("gpu01", "e2", "bob").attach("gpu01", "e2", 0, 3600.0).process(
-        "gpu01",
-        20,
-        "bob",
-        Some("e2"),
-        &[(0, GIB)],
-    );
+    let mut shared = lab(0.9).holder("e2", "bob", &[(0, 3600.0)]).runs(20, "bob", Some("e2"), &[(0, GIB)]);
     shared.pid("gpu01", 20).devices[0].utilization_ratio = Some(0.0);
     let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
     daemon.run(&shared, 600);
@@ -174,40 +155,15 @@ fn while_others_are_free_an_idle_device_may_be_kept() {
     let plan = daemon.plan(&lab(0.0));
     assert!(plan.steps.is_empty());
     assert_eq!(plan.violations[0].stage, Stage::Held { why: "2 devices are free on its host".to_owned() });
-    let busy = lab(0.0).environment("gpu01", "e2", "bob").attach("gpu01", "e2", 1, 60.0);
+    let busy = lab(0.0).holder("e2", "bob", &[(1, 60.0)]);
     assert_eq!(actions(&daemon.plan(&busy)), ["detach e1:0 (10)"]);
-}
-
-#[test]
-fn who_attaches_anew_begins_a_new_window() {
-    let mut daemon = Daemon::new(vec![idle(Action::Report)]);
-    daemon.run(&lab(0.0), 600);
-    assert_eq!(daemon.plan(&lab(0.0)).violations.len(), 1);
-    let mut anew = lab(0.0);
-    let attachment = &mut anew.hosts[0].devices[0].attachments[0];
-    attachment.attached_timestamp_seconds = Some(NOON + 595.0);
-    assert!(daemon.plan(&anew).violations.is_empty());
-}
-
-#[test]
-fn killing_for_idleness_ends_the_processes_before_the_device_is_taken() {
-    let mut daemon = Daemon::new(vec![idle(Action::Kill)]);
-    let steps = daemon.run(&lab(0.0), 2000);
-    let told: Vec<String> = steps.iter().map(|(at, kind)| format!("{at} {}", short(kind))).collect();
-    assert_eq!(told, ["600 report", "600 terminate 10", "660 kill 10", "670 detach e1:0"]);
 }
 
 #[test]
 fn whose_an_unknown_process_is_decides_whose_use_it_hides() {
     let with = |hide: &dyn Fn(&mut Lab)| {
         // bob holds the device too.
-        let mut lab = lab(0.0).environment("gpu01", "e2", "bob").attach("gpu01", "e2", 0, 3600.0).process(
-            "gpu01",
-            11,
-            "bob",
-            None,
-            &[(0, GIB)],
-        );
+        let mut lab = lab(0.0).holder("e2", "bob", &[(0, 3600.0)]).runs(11, "bob", None, &[(0, GIB)]);
         lab.pid("gpu01", 11).attribution = Attribution::Unknown { reason: "environ_empty".to_owned() };
         hide(&mut lab);
         let mut daemon = Daemon::new(vec![idle(Action::Detach)]);

@@ -1,13 +1,12 @@
 //! Which warnings count as delivered.
 
 use std::os::unix::net::UnixDatagram;
-use std::sync::Arc;
 
 use genv_core::enforcement::READ_SOCKET;
 
 use super::*;
 use crate::kinds::SharedFact;
-use crate::plan::tests::lab::due_violation;
+use crate::plan::tests::lab::{due_violation, target};
 use crate::plan::{ProcessTarget, StepKind, Subject, Target};
 use crate::present::WrittenFact;
 
@@ -17,25 +16,10 @@ const NOBODY: u32 = 3_000_000_000;
 const WARNING: StepKind = StepKind::Warn { number: 1, of: 1, end_seconds: Some(1000.0) };
 
 fn violation(pid: u32, uid: u32, owner: u32, container_id: Option<&str>) -> Violation {
-    let hostname = "gpu01".to_owned();
-    let key = Key {
-        rule: "rule".to_owned(),
-        subject: Subject::Process { hostname: hostname.clone(), pid, start_time_ticks: 1 },
-    };
-    Violation {
-        uid: Some(uid),
-        targets: vec![Target::Process(Arc::new(ProcessTarget {
-            hostname,
-            pid,
-            start_time_ticks: 1,
-            uid: owner,
-            username: "bob".to_owned(),
-            comm: None,
-            eid: None,
-            container_id: container_id.map(str::to_owned),
-        }))],
-        ..due_violation(key, "alice")
-    }
+    let target = ProcessTarget { uid: owner, container_id: container_id.map(str::to_owned), ..target("bob", pid) };
+    let subject = Subject::Process { hostname: "gpu01".to_owned(), pid, start_time_ticks: 1 };
+    let key = Key { rule: "rule".to_owned(), subject };
+    Violation { uid: Some(uid), targets: vec![Target::Process(target.into())], ..due_violation(key, "alice") }
 }
 
 fn warn(delivery: &mut NoticeDelivery, violations: &[Violation], now_seconds: f64) -> Vec<Result<(), String>> {
@@ -153,11 +137,4 @@ fn a_rule_that_a_text_leaves_out_is_in_the_next_text() {
     };
     assert_eq!(named(100.0), ["a", "b", "c"]);
     assert_eq!(named(110.0), ["d"]);
-}
-
-#[test]
-fn numbers_are_grouped() {
-    assert_eq!(words::thousands(5), "5");
-    assert_eq!(words::thousands(2999), "2,999");
-    assert_eq!(words::thousands(1_234_567), "1,234,567");
 }

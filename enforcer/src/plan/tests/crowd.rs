@@ -13,16 +13,10 @@ fn idle() -> Rule {
 
 /// alice holds device 0 and makes so much of it; so many processes of another user each make so much of it.
 fn crowd(own: f64, user: &str, count: u32, each: f64) -> Lab {
-    let mut lab = Lab::new(1, 2).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 3600.0).process(
-        "gpu01",
-        10,
-        "alice",
-        Some("e1"),
-        &[(0, GIB)],
-    );
+    let mut lab = Lab::new(1, 2).holder("e1", "alice", &[(0, 3600.0)]).runs(10, "alice", Some("e1"), &[(0, GIB)]);
     lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(own);
     for pid in 100..100 + count {
-        lab = lab.process("gpu01", pid, user, None, &[(0, 1 << 20)]);
+        lab = lab.runs(pid, user, None, &[(0, 1 << 20)]);
         lab.pid("gpu01", pid).devices[0].utilization_ratio = Some(each);
     }
     lab
@@ -81,11 +75,9 @@ fn a_crowd_stops_the_time_of_a_window_and_a_short_one_forgets_nothing() {
 #[test]
 fn a_process_that_is_crowded_out_on_its_other_device_is_spared() {
     let mut lab = Lab::new(1, 3)
-        .environment("gpu01", "e1", "alice")
-        .attach("gpu01", "e1", 0, 3600.0)
-        .attach("gpu01", "e1", 1, 3600.0)
-        .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB), (1, GIB)])
-        .process("gpu01", 20, "mallory", None, &[(0, GIB)]);
+        .holder("e1", "alice", &[(0, 3600.0), (1, 3600.0)])
+        .runs(10, "alice", Some("e1"), &[(0, GIB), (1, GIB)])
+        .runs(20, "mallory", None, &[(0, GIB)]);
     for (own, others) in [(0.02, 0.97), (0.0, 1.0)] {
         lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(own);
         lab.pid("gpu01", 10).devices[1].utilization_ratio = Some(0.0);

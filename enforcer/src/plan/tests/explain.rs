@@ -29,12 +29,10 @@ fn explained(daemon: &Daemon, lab: &Lab, pid: u32) -> Explanation {
 /// alice's environment has two devices and a process on each; bob's process is outside.
 fn lab() -> Lab {
     Lab::new(1, 4)
-        .environment("gpu01", "e1", "alice")
-        .attach("gpu01", "e1", 0, 60.0)
-        .attach("gpu01", "e1", 1, 30.0)
-        .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB)])
-        .process("gpu01", 11, "alice", Some("e1"), &[(1, GIB)])
-        .process("gpu01", 12, "bob", None, &[(2, GIB)])
+        .holder("e1", "alice", &[(0, 60.0), (1, 30.0)])
+        .runs(10, "alice", Some("e1"), &[(0, GIB)])
+        .runs(11, "alice", Some("e1"), &[(1, GIB)])
+        .runs(12, "bob", None, &[(2, GIB)])
 }
 
 #[test]
@@ -63,7 +61,7 @@ fn what_is_counted_is_told_too_where_it_is_allowed_or_has_no_limit() {
     assert_eq!(kept.standing, Standing::Kept);
     assert_eq!(kept.found.as_deref(), Some("holds 2 devices"));
     assert_eq!(kept.limit.as_deref(), Some("5 devices by default"));
-    let one = lab().environment("gpu01", "e2", "bob").attach("gpu01", "e2", 3, 30.0);
+    let one = lab().holder("e2", "bob", &[(3, 30.0)]);
     assert_eq!(of(&daemon, &one, 12).found.as_deref(), Some("holds 1 device"));
     limits.base.default = None;
     limits.base.users.insert("bob".to_owned(), 1);
@@ -109,10 +107,12 @@ fn why_a_rule_does_not_look_at_a_process_is_told() {
 #[test]
 fn promise_03_and_06_unknown_and_out_of_reach_are_safe_and_why_is_told() {
     let daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Kill)]);
-    let mut lab = lab()
-        .process("gpu01", 13, "root", None, &[(3, GIB)])
-        .process("gpu01", 14, "admin", None, &[(3, GIB)])
-        .process("gpu01", 15, "carol", None, &[(3, GIB)]);
+    let mut lab = lab().runs(13, "root", None, &[(3, GIB)]).runs(14, "admin", None, &[(3, GIB)]).runs(
+        15,
+        "carol",
+        None,
+        &[(3, GIB)],
+    );
     lab.pid("gpu01", 15).attribution = Attribution::Unknown { reason: "environ_empty".to_owned() };
     for (pid, why) in [
         (13, "it is root's, outside of containers"),
@@ -160,25 +160,15 @@ fn a_rule_that_only_reports_ends_nobody() {
     assert!(found.why.contains("report"), "{found:?}");
 }
 
-#[test]
-fn a_process_without_a_device_is_not_explained() {
-    let daemon = Daemon::new(vec![]);
-    let (lab, now) = (lab(), daemon.now_seconds);
-    let hosts = lab.at(now);
-    let input = daemon.input(&hosts, &lab);
-    assert_eq!(explain(&input, &daemon.history, "gpu01", 99), None);
-    assert_eq!(explain(&input, &daemon.history, "gpu09", 10), None);
-}
-
 /// What is explained to end is what the plan ends, of every kind and every process.
 #[test]
 fn whoever_is_told_to_end_is_a_target_of_the_plan_and_nobody_else() {
     let lab = lab()
         .environment("gpu01", "e2", "alice")
         .attach_memory("gpu01", "e2", 3, 10.0, Some(GIB))
-        .process("gpu01", 20, "alice", Some("e2"), &[(3, 2 * GIB)])
-        .process("gpu01", 21, "alice", Some("e2"), &[(2, GIB)])
-        .process("gpu01", 22, "root", None, &[(2, GIB)]);
+        .runs(20, "alice", Some("e2"), &[(3, 2 * GIB)])
+        .runs(21, "alice", Some("e2"), &[(2, GIB)])
+        .runs(22, "root", None, &[(2, GIB)]);
     let mut ending = 0;
     for kind in strictest().into_iter().filter(|kind| kind.definition().cannot(Action::Terminate).is_none()) {
         let daemon = Daemon::new(vec![rule(kind, Action::Terminate)]);

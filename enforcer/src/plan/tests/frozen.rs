@@ -25,11 +25,9 @@ fn idle() -> Rule {
 /// alice holds devices 0 and 1 and has a process on 0 that does nothing; bob's process is outside.
 fn lab() -> Lab {
     let mut lab = Lab::new(1, 3)
-        .environment("gpu01", "e1", "alice")
-        .attach("gpu01", "e1", 0, 3600.0)
-        .attach("gpu01", "e1", 1, 1800.0)
-        .process("gpu01", 10, "alice", Some("e1"), &[(0, 30 * GIB)])
-        .process("gpu01", 20, "bob", None, &[(2, GIB)]);
+        .holder("e1", "alice", &[(0, 3600.0), (1, 1800.0)])
+        .runs(10, "alice", Some("e1"), &[(0, 30 * GIB)])
+        .runs(20, "bob", None, &[(2, GIB)]);
     lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(0.0);
     lab
 }
@@ -264,7 +262,7 @@ fn a_process_that_was_told_to_end_keeps_its_grace_while_it_cannot_be_seen() {
 
 #[test]
 fn what_is_known_of_a_context_stays_while_its_process_cannot_be_told() {
-    let mut lab = lab().process("gpu01", 11, "alice", Some("e1"), &[(0, GIB), (1, GIB)]);
+    let mut lab = lab().runs(11, "alice", Some("e1"), &[(0, GIB), (1, GIB)]);
     lab.pid("gpu01", 11).devices[0].utilization_ratio = Some(0.9);
     lab.pid("gpu01", 11).devices[1].utilization_ratio = Some(0.0);
     let mut untold = lab.clone();
@@ -289,7 +287,7 @@ fn a_device_that_is_hidden_now_and_then_is_found_all_the_same() {
     let rule = Rule { remember: seconds(60), ..rule(kind, Action::Warn) };
     let hidden = changed(|lab| {
         // Two environments hold the device.
-        *lab = lab.clone().environment("gpu01", "e2", "alice").attach("gpu01", "e2", 0, 60.0);
+        *lab = lab.clone().holder("e2", "alice", &[(0, 60.0)]);
         lab.pid("gpu01", 10).attribution = Attribution::Unknown { reason: "environ_empty".to_owned() };
     });
     let device = |plan: &Plan| {

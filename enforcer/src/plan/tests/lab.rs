@@ -80,6 +80,12 @@ impl Lab {
         self
     }
 
+    /// The same on gpu01, with devices that were attached so many seconds before noon.
+    pub(crate) fn holder(self, eid: &str, username: &str, devices: &[(u32, f64)]) -> Self {
+        let lab = self.environment("gpu01", eid, username);
+        devices.iter().fold(lab, |lab, &(gpu, before)| lab.attach("gpu01", eid, gpu, before))
+    }
+
     /// Attaches an environment to a device, some seconds before noon.
     pub(crate) fn attach(self, hostname: &str, eid: &str, gpu: u32, before: f64) -> Self {
         self.attach_memory(hostname, eid, gpu, before, None)
@@ -150,6 +156,11 @@ impl Lab {
             devices: devices.collect(),
         }));
         self
+    }
+
+    /// The same on gpu01.
+    pub(crate) fn runs(self, pid: u32, username: &str, eid: Option<&str>, uses: &[(u32, u64)]) -> Self {
+        self.process("gpu01", pid, username, eid, uses)
     }
 
     pub(crate) fn pid(&mut self, hostname: &str, pid: u32) -> &mut Process {
@@ -224,6 +235,34 @@ impl Lab {
     fn end(&mut self, target: &ProcessTarget) {
         let processes = &mut self.host(&target.hostname).processes;
         processes.retain(|process| process.pid != target.pid);
+    }
+}
+
+/// A process of a user on gpu01.
+pub(crate) fn target(username: &str, pid: u32) -> ProcessTarget {
+    ProcessTarget {
+        hostname: "gpu01".to_owned(),
+        pid,
+        start_time_ticks: u64::from(pid) * 100,
+        uid: uid(username),
+        username: username.to_owned(),
+        comm: None,
+        eid: None,
+        container_id: None,
+    }
+}
+
+/// A device of an environment of a user on gpu01.
+pub(crate) fn attachment(username: &str, eid: &str, gpu: u32, processes: Vec<Arc<ProcessTarget>>) -> AttachmentTarget {
+    AttachmentTarget {
+        hostname: "gpu01".to_owned(),
+        eid: eid.to_owned(),
+        username: username.to_owned(),
+        gpu,
+        uuid: None,
+        attached_seconds: None,
+        processes,
+        unconfirmed: false,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::plan::*;
 
 /// bob runs outside any environment.
 fn outside() -> Lab {
-    Lab::new(1, 2).process("gpu01", 11, "bob", None, &[(0, GIB)])
+    Lab::new(1, 2).runs(11, "bob", None, &[(0, GIB)])
 }
 
 fn warned_rule(action: Action) -> Rule {

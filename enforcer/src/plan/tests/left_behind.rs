@@ -15,11 +15,9 @@ fn idle(action: Action) -> Rule {
 /// alice holds devices 0 and 1: 10 works on 0 and has a context on 1, where 11 is idle too.
 fn lab() -> Lab {
     let mut lab = Lab::new(1, 3)
-        .environment("gpu01", "e1", "alice")
-        .attach("gpu01", "e1", 0, 3600.0)
-        .attach("gpu01", "e1", 1, 3600.0)
-        .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB), (1, GIB)])
-        .process("gpu01", 11, "alice", Some("e1"), &[(1, GIB)]);
+        .holder("e1", "alice", &[(0, 3600.0), (1, 3600.0)])
+        .runs(10, "alice", Some("e1"), &[(0, GIB), (1, GIB)])
+        .runs(11, "alice", Some("e1"), &[(1, GIB)]);
     utilize(&mut lab, 10, &[Some(0.98), Some(0.0)]);
     utilize(&mut lab, 11, &[Some(0.0)]);
     lab
@@ -66,7 +64,7 @@ fn what_is_not_measured_on_another_device_is_work() {
 #[test]
 fn who_works_where_the_environment_holds_nothing_or_loses_all_is_not_spared() {
     // It works on device 2, which its environment does not hold.
-    let mut elsewhere = lab().process("gpu01", 12, "alice", Some("e1"), &[(1, GIB), (2, GIB)]);
+    let mut elsewhere = lab().runs(12, "alice", Some("e1"), &[(1, GIB), (2, GIB)]);
     utilize(&mut elsewhere, 12, &[Some(0.0), Some(0.9)]);
     let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
     daemon.run(&elsewhere, 600);
@@ -204,22 +202,6 @@ fn at_once() -> (Rule, Lab) {
 }
 
 #[test]
-fn a_training_that_writes_a_checkpoint_works_on_also_for_a_rule_that_acts_at_once() {
-    let (rule, lab) = at_once();
-    let mut pausing = lab.clone();
-    utilize(&mut pausing, 10, &[Some(0.0), Some(0.0)]);
-    for (pause, ending) in [(290, "11"), (310, "10 11")] {
-        let mut daemon = Daemon::new(vec![rule.clone()]);
-        daemon.paused_until_seconds = Some(NOON + 10_000.0);
-        daemon.run(&lab, 20);
-        daemon.run(&pausing, pause);
-        daemon.paused_until_seconds = None;
-        let plan = daemon.plan(&pausing);
-        assert_eq!(actions(&plan), [format!("detach e1:1 ({ending})")], "{pause}");
-    }
-}
-
-#[test]
 fn what_ends_with_a_device_says_the_rule_and_who_works_elsewhere_never_does() {
     let (rule, lab) = at_once();
     for (processes, action, expected) in [
@@ -244,13 +226,7 @@ fn what_ends_with_a_device_says_the_rule_and_who_works_elsewhere_never_does() {
 fn work_on_a_device_that_another_environment_of_the_user_holds_spares_nothing() {
     let (rule, lab) = at_once();
     // Process 12 of e1 works on device 2, which alice holds for e2.
-    let mut lab = lab.environment("gpu01", "e2", "alice").attach("gpu01", "e2", 2, 1800.0).process(
-        "gpu01",
-        12,
-        "alice",
-        Some("e1"),
-        &[(1, GIB), (2, GIB)],
-    );
+    let mut lab = lab.holder("e2", "alice", &[(2, 1800.0)]).runs(12, "alice", Some("e1"), &[(1, GIB), (2, GIB)]);
     utilize(&mut lab, 12, &[Some(0.0), Some(0.9)]);
     let mut rule = rule;
     rule.selector.devices = Some([0, 1].into());
@@ -270,16 +246,6 @@ fn a_process_that_computes_on_a_mig_device_is_spared_and_a_split_gpu_is_never_id
     let used = &mut lab.pid("gpu01", 10).devices[0];
     // The driver tells no use of a part.
     (used.index, used.utilization_ratio) = (DeviceIndex::mig(0, 0), None);
-    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
-    daemon.run(&lab, 600);
-    assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:1 (11)"]);
-}
-
-#[test]
-fn of_a_job_of_many_processes_those_end_that_are_on_the_idle_device_alone() {
-    // Process 12 is a rank on device 0, and 10 and 11 on device 1 belong to the same job.
-    let mut lab = lab().process("gpu01", 12, "alice", Some("e1"), &[(0, GIB)]);
-    utilize(&mut lab, 12, &[Some(0.9)]);
     let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
     daemon.run(&lab, 600);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:1 (11)"]);

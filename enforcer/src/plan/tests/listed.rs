@@ -8,10 +8,9 @@ use crate::config::*;
 /// which is in no environment.
 fn lab(memory_bytes: Option<u64>, utilization_ratio: Option<f64>) -> Lab {
     let mut lab = Lab::new(1, 2)
-        .environment("gpu01", "e1", "alice")
-        .attach("gpu01", "e1", 0, 3600.0)
-        .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB), (1, 0)])
-        .process("gpu01", 11, "bob", None, &[(1, 0)]);
+        .holder("e1", "alice", &[(0, 3600.0)])
+        .runs(10, "alice", Some("e1"), &[(0, GIB), (1, 0)])
+        .runs(11, "bob", None, &[(1, 0)]);
     lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(0.0);
     for pid in [10, 11] {
         let listed = lab.pid("gpu01", pid).devices.last_mut().unwrap();

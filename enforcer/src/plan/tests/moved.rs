@@ -20,7 +20,7 @@ fn lab(gpu: u32, utilization: f64) -> Lab {
     let mut lab = Lab::new(1, 3)
         .environment("gpu01", "e1", "alice")
         .attach_memory("gpu01", "e1", 1, 3600.0, Some(20 * GIB))
-        .process("gpu01", 10, "alice", Some("e1"), &[(gpu, 20 * GIB)]);
+        .runs(10, "alice", Some("e1"), &[(gpu, 20 * GIB)]);
     lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(utilization);
     lab
 }

@@ -22,7 +22,7 @@ fn outside(remember: u64) -> Rule {
 }
 
 fn with(username: &str, pid: u32) -> Lab {
-    Lab::new(1, 2).process("gpu01", pid, username, None, &[(0, GIB)])
+    Lab::new(1, 2).runs(pid, username, None, &[(0, GIB)])
 }
 
 fn hidden(username: &str, pid: u32) -> Lab {
@@ -95,12 +95,9 @@ fn a_damaged_record_freezes_the_rules_about_its_environment_and_no_others() {
     let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(1), scope: Scope::Host });
     let rule = Rule { for_duration: seconds(60), ..rule(kind, Action::Detach) };
     let lab = |with_alice: bool| {
-        let mut lab = Lab::new(1, 4)
-            .environment("gpu01", "e2", "bob")
-            .attach("gpu01", "e2", 2, 60.0)
-            .attach("gpu01", "e2", 3, 30.0);
+        let mut lab = Lab::new(1, 4).holder("e2", "bob", &[(2, 60.0), (3, 30.0)]);
         if with_alice {
-            lab = lab.environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 60.0).attach("gpu01", "e1", 1, 30.0);
+            lab = lab.holder("e1", "alice", &[(0, 60.0), (1, 30.0)]);
         }
         lab
     };
@@ -148,9 +145,9 @@ fn another_process_goes_on_where_the_last_one_was_and_after_the_time_of_the_rule
 fn who_starts_the_next_process_before_the_last_one_ends_goes_on_too_and_nobody_else_does() {
     let mut daemon = Daemon::new(vec![outside(120)]);
     daemon.run(&with("bob", 10), 80);
-    let both = with("bob", 10).process("gpu01", 11, "bob", None, &[(0, GIB)]);
+    let both = with("bob", 10).runs(11, "bob", None, &[(0, GIB)]);
     assert_eq!(daemon.run(&both, 20), []);
-    let carol = with("bob", 11).process("gpu01", 12, "carol", None, &[(0, GIB)]);
+    let carol = with("bob", 11).runs(12, "carol", None, &[(0, GIB)]);
     let steps = daemon.run(&carol, 300);
     assert_eq!(lines(&steps), ["110 report", "140 terminate 11", "160 report", "160 warn 1/1", "220 terminate 12"]);
     // On another device it is another matter.
@@ -219,9 +216,7 @@ fn who_attaches_an_idle_device_again_does_not_begin_a_new_window() {
     let kind = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
     let again = |remember: u64, username: &str| {
         let mut daemon = Daemon::new(vec![Rule { remember: seconds(remember), ..rule(kind.clone(), Action::Detach) }]);
-        let held = |eid: &str, username: &str, before: f64| {
-            Lab::new(1, 1).environment("gpu01", eid, username).attach("gpu01", eid, 0, before)
-        };
+        let held = |eid: &str, username: &str, before: f64| Lab::new(1, 1).holder(eid, username, &[(0, before)]);
         let mut steps = daemon.run(&held("e1", "alice", 3600.0), 500);
         steps.extend(daemon.run(&held("e1", "alice", -500.0), 50));
         steps.extend(daemon.run(&Lab::new(1, 1), 100));
@@ -247,8 +242,7 @@ fn who_attaches_an_idle_device_again_before_every_look_is_found() {
         }]);
         (0..200).find(|look| {
             let since = NOON - daemon.now_seconds;
-            let lab =
-                Lab::new(1, 1).environment("gpu01", &eid(*look), "alice").attach("gpu01", &eid(*look), 0, since + 5.0);
+            let lab = Lab::new(1, 1).holder(&eid(*look), "alice", &[(0, since + 5.0)]);
             let steps = daemon.run(&lab, 10);
             steps.iter().any(|(_, step)| matches!(step, StepKind::Detach(_)))
         })
@@ -281,7 +275,7 @@ fn who_starts_another_process_before_every_look_is_ended_after_the_same_time() {
 #[test]
 fn what_waits_for_its_turn_is_due_over_a_restart_until_it_is_over() {
     let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Terminate)]);
-    let lab = with("bob", 10).process("gpu01", 11, "carol", None, &[(1, GIB)]);
+    let lab = with("bob", 10).runs(11, "carol", None, &[(1, GIB)]);
     let paced = |step: &Step| match &step.kind {
         StepKind::Terminate(_) => Outcome::Refused { reason: "paced".to_owned(), again: true },
         _ => Outcome::Done,

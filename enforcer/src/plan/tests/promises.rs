@@ -21,7 +21,7 @@ fn unknown() -> Attribution {
 
 #[test]
 fn promise_03_unknown_never_acts() {
-    let mut lab = Lab::new(1, 2).process("gpu01", 10, "bob", None, &[(0, 70 * GIB)]);
+    let mut lab = Lab::new(1, 2).runs(10, "bob", None, &[(0, 70 * GIB)]);
     lab.pid("gpu01", 10).attribution = unknown();
     let mut daemon = Daemon::new(every_kind(Action::Kill));
     for _ in 0..100 {
@@ -32,13 +32,7 @@ fn promise_03_unknown_never_acts() {
         daemon.now_seconds += 10.0;
     }
     // Nor is it taken along with what is known, nor counted as its user's.
-    let mut lab = lab.environment("gpu01", "e1", "bob").attach("gpu01", "e1", 0, 60.0).process(
-        "gpu01",
-        11,
-        "bob",
-        Some("e1"),
-        &[(0, GIB)],
-    );
+    let mut lab = lab.holder("e1", "bob", &[(0, 60.0)]).runs(11, "bob", Some("e1"), &[(0, GIB)]);
     let kind = RuleKind::from(MaxMemoryPerUser { limits: limit(8 * GIB), per: MemoryPer::Total, scope: Scope::Host });
     assert!(Daemon::new(vec![rule(kind, Action::Terminate)]).plan(&lab).violations.is_empty());
     let devices = RuleKind::from(MaxDevicesPerUser { limits: limit(0), scope: Scope::Host });
@@ -52,7 +46,7 @@ fn promise_03_unknown_never_acts() {
 
 #[test]
 fn a_process_that_cannot_be_named_without_a_doubt_is_never_chosen() {
-    let lab = || Lab::new(1, 2).process("gpu01", 10, "bob", None, &[(0, GIB)]);
+    let lab = || Lab::new(1, 2).runs(10, "bob", None, &[(0, GIB)]);
     let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Kill)]);
     assert_eq!(actions(&daemon.plan(&lab())), ["terminate 10"]);
     let changes: [fn(&mut genv_core::model::Process); 7] = [
@@ -89,7 +83,7 @@ fn a_process_that_cannot_be_named_without_a_doubt_is_never_chosen() {
 
 #[test]
 fn an_environment_of_which_nobody_knows_the_user_loses_nothing() {
-    let mut lab = Lab::new(1, 1).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 60.0);
+    let mut lab = Lab::new(1, 1).holder("e1", "alice", &[(0, 60.0)]);
     let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(0), scope: Scope::Host });
     let daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0"]);
@@ -105,17 +99,18 @@ fn what_is_never_listed_is_out_of_reach_of_every_rule() {
         let lab = Lab::new(1, 2)
             .environment("gpu01", "e1", user)
             .attach_memory("gpu01", "e1", 0, 60.0, Some(GIB))
-            .process("gpu01", 10, user, Some("e1"), &[(0, 70 * GIB), (1, GIB)])
-            .process("gpu01", 11, user, None, &[(1, GIB)]);
+            .runs(10, user, Some("e1"), &[(0, 70 * GIB), (1, GIB)])
+            .runs(11, user, None, &[(1, GIB)]);
         let mut daemon = Daemon::new(every_kind(Action::Kill));
         assert!(daemon.run(&lab, 600).is_empty(), "{user}");
     }
     // What an admin runs in somebody's environment is not ended with it.
-    let lab = Lab::new(1, 1)
-        .environment("gpu01", "e1", "alice")
-        .attach("gpu01", "e1", 0, 60.0)
-        .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB)])
-        .process("gpu01", 11, "root", Some("e1"), &[(0, GIB)]);
+    let lab = Lab::new(1, 1).holder("e1", "alice", &[(0, 60.0)]).runs(10, "alice", Some("e1"), &[(0, GIB)]).runs(
+        11,
+        "root",
+        Some("e1"),
+        &[(0, GIB)],
+    );
     let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(0), scope: Scope::Host });
     let daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0 (10)"]);
@@ -127,7 +122,7 @@ fn promise_05_the_plan_is_independent_of_the_mode() {
         .environment("gpu01", "e1", "alice")
         .attach_memory("gpu01", "e1", 0, 60.0, Some(GIB))
         .attach("gpu01", "e1", 1, 60.0)
-        .process("gpu01", 10, "alice", Some("e1"), &[(0, 70 * GIB)])
+        .runs(10, "alice", Some("e1"), &[(0, 70 * GIB)])
         .process("gpu02", 11, "bob", None, &[(1, GIB)]);
     let mut rules = every_kind(Action::Kill);
     for rule in &mut rules {
@@ -158,13 +153,7 @@ fn promise_05_the_plan_is_independent_of_the_mode() {
 #[test]
 fn a_damaged_history_is_an_error_and_another_version_says_so() {
     let mut daemon = Daemon::new(every_kind(Action::Kill));
-    let lab = Lab::new(1, 1).environment("gpu01", "e\n1", "alice").attach("gpu01", "e\n1", 0, 60.0).process(
-        "gpu01",
-        10,
-        "bob",
-        None,
-        &[(0, GIB)],
-    );
+    let lab = Lab::new(1, 1).holder("e\n1", "alice", &[(0, 60.0)]).runs(10, "bob", None, &[(0, GIB)]);
     daemon.run(&lab, 100);
     let text = daemon.history.to_json().unwrap();
     assert_eq!(History::parse(&text).unwrap(), daemon.history);
@@ -219,7 +208,7 @@ fn who_may_be_a_member_is_neither_matched_nor_denied_what_members_have() {
 
 #[test]
 fn a_user_who_is_named_by_uid_is_the_same_user() {
-    let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, 8 * GIB)]);
+    let lab = Lab::new(1, 1).runs(10, "bob", None, &[(0, 8 * GIB)]);
     let by_uid = format!("uid:{}", uid("bob"));
     let memory = |user: Option<&str>| {
         let mut limits = limit(4 * GIB);

@@ -9,7 +9,7 @@ fn lab() -> Lab {
         .environment("gpu01", "e1", "alice")
         .attach_memory("gpu01", "e1", 0, 60.0, Some(GIB))
         .attach("gpu01", "e1", 1, 30.0)
-        .process("gpu01", 10, "alice", Some("e1"), &[(0, 40 * GIB)])
+        .runs(10, "alice", Some("e1"), &[(0, 40 * GIB)])
 }
 
 /// A rule called fair-share.

@@ -19,7 +19,7 @@ fn memory_rule(action: Action) -> Rule {
 }
 
 fn uses(processes: &[(u32, u64)]) -> Lab {
-    processes.iter().fold(Lab::new(1, 1), |lab, &(pid, gib)| lab.process("gpu01", pid, "bob", None, &[(0, gib * GIB)]))
+    processes.iter().fold(Lab::new(1, 1), |lab, &(pid, gib)| lab.runs(pid, "bob", None, &[(0, gib * GIB)]))
 }
 
 #[test]
@@ -30,15 +30,6 @@ fn a_process_that_does_not_go_is_told_once_and_nobody_else_goes_for_it() {
     let plan = daemon.plan(&lab);
     assert_eq!(plan.violations[0].stage, Stage::Acted { at_seconds: NOON + 50.0, kill_seconds: None });
     assert_eq!(targets(&plan.violations[0]), ["11"]);
-}
-
-#[test]
-fn what_comes_after_the_action_is_warned_of_anew() {
-    let mut daemon = Daemon::new(vec![memory_rule(Action::Terminate)]);
-    daemon.run(&uses(&[(10, 8), (11, 6)]), 100);
-    // 11 does not go, and 12 comes.
-    let steps = daemon.run(&uses(&[(10, 8), (11, 6), (12, 7)]), 1000);
-    assert_eq!(lines(&steps), ["120 warn 1/1", "150 terminate 12"]);
 }
 
 #[test]
@@ -114,14 +105,7 @@ fn what_was_postponed_is_done_later_without_a_new_warning() {
 fn who_attaches_again_is_warned_again() {
     let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(1), scope: Scope::Host });
     let rule = Rule { for_duration: seconds(20), warn: vec![seconds(30)], ..rule(kind, Action::Detach) };
-    let lab = |attached_before: f64| {
-        Lab::new(1, 2).environment("gpu01", "a", "alice").attach("gpu01", "a", 0, 500.0).attach(
-            "gpu01",
-            "a",
-            1,
-            attached_before,
-        )
-    };
+    let lab = |attached_before: f64| Lab::new(1, 2).holder("a", "alice", &[(0, 500.0), (1, attached_before)]);
     let mut daemon = Daemon::new(vec![rule]);
     let steps = daemon.run(&lab(100.0), 60);
     assert_eq!(lines(&steps), ["20 report", "20 warn 1/1", "50 detach a:1"]);
@@ -156,7 +140,7 @@ fn detaching_rules() -> Vec<Rule> {
 }
 
 fn holder() -> Lab {
-    Lab::new(1, 1).environment("gpu01", "a", "alice").attach("gpu01", "a", 0, 3600.0)
+    Lab::new(1, 1).holder("a", "alice", &[(0, 3600.0)])
 }
 
 #[test]
@@ -225,18 +209,6 @@ fn what_was_only_rehearsed_of_a_device_is_said_once() {
         }
         assert_eq!(all, ["report", "warn 1/1", "detach a:0"], "{name}");
     }
-}
-
-#[test]
-fn a_violation_that_is_gone_is_forgotten() {
-    let mut daemon = Daemon::new(vec![memory_rule(Action::Terminate)]);
-    daemon.run(&uses(&[(10, 20)]), 40);
-    daemon.run(&uses(&[(10, 9)]), 10);
-    let steps = daemon.run(&uses(&[(10, 20)]), 1000);
-    assert_eq!(lines(&steps), ["70 report", "70 warn 1/1", "100 terminate 10"]);
-    daemon.run(&uses(&[]), 10);
-    assert!(daemon.history.violations.is_empty());
-    assert!(daemon.history.hosts["gpu01"].processes.is_empty());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::plan::*;
 
 #[test]
 fn promise_09_a_repeated_snapshot_causes_nothing_new() {
-    let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
+    let lab = Lab::new(1, 1).runs(10, "bob", None, &[(0, GIB)]);
     let after_a_minute = Rule { for_duration: seconds(60), ..rule(NonEnvProcesses, Action::Terminate) };
     let repeats: [fn(&mut genv_core::model::Snapshot, f64); 4] = [
         |snapshot, at| snapshot.timestamp_seconds = at,
@@ -52,7 +52,7 @@ fn read_at(snapshot: &mut genv_core::model::Snapshot, collector: &str, at: f64) 
 
 #[test]
 fn promise_09_a_stale_snapshot_causes_nothing() {
-    let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
+    let lab = Lab::new(1, 1).runs(10, "bob", None, &[(0, GIB)]);
     let daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Terminate)]);
     let acts_at_age = |age: f64| {
         let mut hosts = lab.at(NOON);
@@ -71,7 +71,7 @@ fn promise_09_a_stale_snapshot_causes_nothing() {
 
 #[test]
 fn promise_09_a_snapshot_that_comes_late_causes_nothing() {
-    let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
+    let lab = Lab::new(1, 1).runs(10, "bob", None, &[(0, GIB)]);
     let empty = Lab::new(1, 1);
     let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Terminate)]);
     daemon.cycle(&empty);
@@ -91,8 +91,7 @@ fn promise_09_a_snapshot_that_comes_late_causes_nothing() {
 
 #[test]
 fn of_two_hosts_by_one_name_nothing_is_concluded() {
-    let mut lab =
-        Lab::new(2, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]).process("gpu02", 10, "carol", None, &[(0, GIB)]);
+    let mut lab = Lab::new(2, 1).runs(10, "bob", None, &[(0, GIB)]).process("gpu02", 10, "carol", None, &[(0, GIB)]);
     lab.hosts[1].hostname = "gpu01".to_owned();
     let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Terminate)]);
     let plan = daemon.plan(&lab);
@@ -103,13 +102,7 @@ fn of_two_hosts_by_one_name_nothing_is_concluded() {
 
 #[test]
 fn a_source_that_fails_stops_what_needs_it_and_nothing_else() {
-    let mut lab = Lab::new(1, 2).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 60.0).process(
-        "gpu01",
-        10,
-        "bob",
-        None,
-        &[(0, GIB)],
-    );
+    let mut lab = Lab::new(1, 2).holder("e1", "alice", &[(0, 60.0)]).runs(10, "bob", None, &[(0, GIB)]);
     let devices = max_devices_per_user(0, Scope::Host);
     let rules = vec![rule(NonEnvProcesses, Action::Terminate), rule(devices, Action::Detach)];
     let daemon = Daemon::new(rules);
@@ -131,13 +124,8 @@ fn while_the_driver_hangs_nothing_is_forgotten_and_nothing_is_summed_up_without_
         let failed = CollectorStatus { success: false, current: false, ..CollectorStatus::default() };
         lab.hosts[0].collectors.insert("gpu".to_owned(), failed);
     };
-    let mut lab = Lab::new(2, 1).process("gpu01", 10, "bob", None, &[(0, 30 * GIB)]).process(
-        "gpu02",
-        10,
-        "bob",
-        None,
-        &[(0, 30 * GIB)],
-    );
+    let mut lab =
+        Lab::new(2, 1).runs(10, "bob", None, &[(0, 30 * GIB)]).process("gpu02", 10, "bob", None, &[(0, 30 * GIB)]);
     let in_sum =
         RuleKind::from(MaxMemoryPerUser { limits: limit(20 * GIB), per: MemoryPer::Total, scope: Scope::AllHosts });
     let mut outside = rule(NonEnvProcesses, Action::Terminate);
@@ -159,7 +147,7 @@ fn while_the_driver_hangs_nothing_is_forgotten_and_nothing_is_summed_up_without_
 
 #[test]
 fn a_silent_host_forgets_nothing_and_lets_no_time_pass() {
-    let mut lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
+    let mut lab = Lab::new(1, 1).runs(10, "bob", None, &[(0, GIB)]);
     let mut daemon = Daemon::new(vec![Rule {
         for_duration: seconds(60),
         warn: vec![seconds(60)],
@@ -222,9 +210,8 @@ fn promise_17_with_a_host_missing_nothing_is_done_about_what_counts_over_all() {
 fn promise_17_a_host_that_says_the_same_for_long_is_missing() {
     let kind = max_devices_per_user(1, Scope::AllHosts);
     let lab = Lab::new(2, 1)
-        .environment("gpu01", "a", "alice")
+        .holder("a", "alice", &[(0, 30.0)])
         .environment("gpu02", "b", "alice")
-        .attach("gpu01", "a", 0, 30.0)
         .attach("gpu02", "b", 0, 60.0);
     let mut daemon = Daemon::new(vec![Rule { for_duration: seconds(60), ..rule(kind, Action::Detach) }]);
     let frozen = lab.at(NOON).remove(1);
@@ -248,7 +235,7 @@ fn promise_17_a_host_that_says_the_same_for_long_is_missing() {
 
 #[test]
 fn clocks_that_jump_hurry_nothing() {
-    let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
+    let lab = Lab::new(1, 1).runs(10, "bob", None, &[(0, GIB)]);
     let warned =
         Rule { for_duration: seconds(60), warn: vec![seconds(120)], ..rule(NonEnvProcesses, Action::Terminate) };
     for jump in [-86_400.0, -3600.0, -1.0, 3600.0, 86_400.0] {
@@ -268,9 +255,8 @@ fn clocks_that_jump_hurry_nothing() {
 fn what_counts_over_all_is_not_forgotten_while_a_host_is_silent() {
     let kind = max_devices_per_user(1, Scope::AllHosts);
     let mut lab = Lab::new(2, 1)
-        .environment("gpu01", "a", "alice")
+        .holder("a", "alice", &[(0, 60.0)])
         .environment("gpu02", "b", "alice")
-        .attach("gpu01", "a", 0, 60.0)
         .attach("gpu02", "b", 0, 30.0);
     let mut daemon = Daemon::new(vec![Rule { for_duration: seconds(100), ..rule(kind, Action::Detach) }]);
     daemon.run(&lab, 100);
@@ -311,7 +297,7 @@ fn a_clock_that_is_off_by_hours_makes_a_host_neither_stale_nor_fresh_nor_its_env
         let kind = RuleKind::from(MaxAge { limits: limit(seconds), leases: false });
         vec![rule(kind, Action::Detach)]
     };
-    let lab = Lab::new(1, 1).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 60.0);
+    let lab = Lab::new(1, 1).holder("e1", "alice", &[(0, 60.0)]);
     for ahead in [-7200.0, 0.0, 7200.0, 7231.0] {
         // It was activated an hour ago.
         for (most, found) in [(3500, 1), (3700, 0)] {
@@ -337,8 +323,7 @@ fn a_clock_that_is_off_by_hours_makes_a_host_neither_stale_nor_fresh_nor_its_env
 fn the_newest_on_all_hosts_is_the_newest_whatever_their_clocks_say() {
     let kind = max_devices_per_user(1, Scope::AllHosts);
     let lab = Lab::new(2, 1)
-        .environment("gpu01", "e1", "alice")
-        .attach("gpu01", "e1", 0, 300.0)
+        .holder("e1", "alice", &[(0, 300.0)])
         .environment("gpu02", "e2", "alice")
         .attach("gpu02", "e2", 0, 60.0);
     for ahead in [-7200.0, 0.0, 7200.0] {

@@ -13,11 +13,12 @@ fn devices(most: u64) -> RuleKind {
 /// alice holds device 0, which she uses, and was attached to device 1 by nobody knows whom, long before that as the files
 /// have it; her process uses both.
 fn lab() -> Lab {
-    Lab::new(1, 3)
-        .environment("gpu01", "e1", "alice")
-        .attach("gpu01", "e1", 0, 60.0)
-        .force_on("gpu01", "e1", 1, 7200.0)
-        .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB), (1, GIB)])
+    Lab::new(1, 3).holder("e1", "alice", &[(0, 60.0)]).force_on("gpu01", "e1", 1, 7200.0).runs(
+        10,
+        "alice",
+        Some("e1"),
+        &[(0, GIB), (1, GIB)],
+    )
 }
 
 #[test]
@@ -51,11 +52,10 @@ fn it_helps_and_sets_no_bound() {
 fn an_environment_that_has_nothing_else_goes_before_her_own() {
     let environments = max_environments_per_user(1, Scope::Host);
     let mut lab = Lab::new(1, 2)
-        .environment("gpu01", "e1", "alice")
+        .holder("e1", "alice", &[(0, 60.0)])
         .environment("gpu01", "forged", "alice")
-        .attach("gpu01", "e1", 0, 60.0)
         .force_on("gpu01", "forged", 1, 7200.0)
-        .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB)]);
+        .runs(10, "alice", Some("e1"), &[(0, GIB)]);
     lab.eid("gpu01", "forged").created_timestamp_seconds = Some(NOON - 86400.0);
     let said = terminated(environments, &lab);
     let expected = "alice: has 2 environments that hold or use a device | 1 by default | forged:1";
@@ -66,7 +66,7 @@ fn an_environment_that_has_nothing_else_goes_before_her_own() {
 fn an_environment_that_is_taken_apart_ends_the_processes_that_it_would_end_without() {
     let age = RuleKind::from(MaxAge { limits: limit(60), leases: false });
     // Its process uses device 1 without an attachment of hers.
-    let lab = Lab::new(1, 2).environment("gpu01", "e1", "alice").process("gpu01", 10, "alice", Some("e1"), &[(1, GIB)]);
+    let lab = Lab::new(1, 2).environment("gpu01", "e1", "alice").runs(10, "alice", Some("e1"), &[(1, GIB)]);
     let without = terminated(age.clone(), &lab);
     let with = terminated(age, &lab.force_on("gpu01", "e1", 1, 7200.0));
     assert!(without[0].ends_with("| 10"), "{without:?}");
@@ -89,7 +89,7 @@ fn what_is_taken_back_from_many_users_opens_no_breaker() {
 
 #[test]
 fn what_is_taken_back_comes_after_all_else_and_its_user_has_nothing_to_do() {
-    let lab = lab().process("gpu01", 20, "bob", None, &[(2, GIB)]);
+    let lab = lab().runs(20, "bob", None, &[(2, GIB)]);
     let rules = vec![rule(devices(1), Action::Detach), rule(NonEnvProcesses, Action::Terminate)];
     let plan = Daemon::new(rules).plan(&lab);
     let deeds = plan.steps.iter().filter(|it| it.kind != StepKind::Report);
@@ -106,11 +106,11 @@ fn idle() -> Rule {
 }
 
 fn own(gpu: u32, since: f64, utilization: Option<f64>) -> Lab {
-    let lab = Lab::new(1, 3).environment("gpu01", "e1", "alice").attach("gpu01", "e1", gpu, -since);
+    let lab = Lab::new(1, 3).holder("e1", "alice", &[(gpu, -since)]);
     let Some(utilization) = utilization else {
         return lab;
     };
-    let mut lab = lab.process("gpu01", 10, "alice", Some("e1"), &[(gpu, GIB)]);
+    let mut lab = lab.runs(10, "alice", Some("e1"), &[(gpu, GIB)]);
     lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(utilization);
     lab
 }
@@ -172,20 +172,6 @@ fn who_attaches_an_idle_device_again_and_works_keeps_it() {
 }
 
 #[test]
-fn who_attaches_an_idle_device_again_and_again_has_it_no_longer() {
-    let mut daemon = Daemon::new(vec![idle()]);
-    daemon.run(&own(1, -60.0, None), 670);
-    daemon.run(&Lab::new(1, 3), 100);
-    daemon.run(&own(1, 770.0, None), 60);
-    for again in 0..10 {
-        let since = daemon.now_seconds - NOON;
-        let steps = daemon.run(&own(1, since, None), 10);
-        assert_eq!(deeds(&steps).len(), 1, "{again}: {steps:?}");
-        daemon.run(&Lab::new(1, 3), 10);
-    }
-}
-
-#[test]
 fn what_was_forced_uses_up_no_warning_of_its_user() {
     let rule = Rule {
         for_duration: seconds(60),
@@ -194,7 +180,7 @@ fn what_was_forced_uses_up_no_warning_of_its_user() {
         ..rule(devices(1), Action::Terminate)
     };
     let lab = |own: bool, since: f64| {
-        let lab = Lab::new(1, 3).environment("gpu01", "e1", "alice").attach("gpu01", "e1", 0, 60.0);
+        let lab = Lab::new(1, 3).holder("e1", "alice", &[(0, 60.0)]);
         if own { lab.attach("gpu01", "e1", 1, NOON - since) } else { lab.force_on("gpu01", "e1", 1, NOON - since) }
     };
     let none = Lab::new(1, 3);

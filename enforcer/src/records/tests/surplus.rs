@@ -22,7 +22,7 @@ fn beside(lab: &Lab, memory_bytes: u64, has_process: bool) -> Vec<HostSnapshot> 
     let mut lab = lab.attach_memory("gpu01", "own", 0, 60.0, memory_bytes);
     lab.eid("gpu01", "own").members = vec![Member { pid: 7, start_time_ticks: 70 }];
     if has_process {
-        lab = lab.process("gpu01", 100, "alice", Some("own"), &[(0, 1)]);
+        lab = lab.runs(100, "alice", Some("own"), &[(0, 1)]);
     }
     lab.at(NOON)
 }
@@ -30,8 +30,7 @@ fn beside(lab: &Lab, memory_bytes: u64, has_process: bool) -> Vec<HostSnapshot> 
 #[test]
 fn what_others_write_takes_no_place_from_what_a_user_makes() {
     for (users, each) in [(1, 256), (1, 300), (41, 200)] {
-        let mut witness = FakeWitness::default();
-        witness.living.insert(7, uid("alice"));
+        let mut witness = FakeWitness::of_member();
         witness.name(100, "own", &[0]);
         let mut records = Records::default();
         let mut count =
@@ -59,8 +58,7 @@ fn what_others_write_takes_no_place_from_what_a_user_makes() {
 
 #[test]
 fn a_command_of_the_user_bears_out_a_record_among_many() {
-    let mut witness = FakeWitness::default();
-    witness.living.insert(7, uid("alice"));
+    let mut witness = FakeWitness::of_member();
     witness.confirm("own", ConfirmedChange::Joined { pid: 7 });
     let mut records = Records::default();
     records.count(&Lab::new(1, 2).at(NOON), Some(("gpu01", &mut witness)), NOON);

@@ -5,8 +5,7 @@ use super::*;
 /// The lab, by a state that was read at a given time.
 fn lab_at(attached: bool, read_seconds: f64) -> Vec<HostSnapshot> {
     let mut hosts = lab(attached);
-    let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
-    let state = snapshot.collectors.get_mut("state").unwrap();
+    let state = snapshot(&mut hosts).collectors.get_mut("state").unwrap();
     state.timestamp_seconds = Some(read_seconds);
     hosts
 }
@@ -17,8 +16,7 @@ fn attached(at_seconds: f64) -> Confirmed {
 
 #[test]
 fn a_device_that_was_taken_has_to_be_borne_out_again() {
-    let mut witness = FakeWitness::default();
-    witness.living.insert(7, uid("alice"));
+    let mut witness = FakeWitness::of_member();
     witness.confirmed = vec![attached(NOON - 60.0)];
     let mut records = Records::default();
     let count = |records: &mut Records, witness: &mut FakeWitness, read_seconds| {
@@ -46,8 +44,7 @@ fn a_device_that_was_taken_has_to_be_borne_out_again() {
 
 #[test]
 fn a_device_that_was_taken_is_not_held_while_a_process_still_uses_it() {
-    let mut witness = FakeWitness::default();
-    witness.living.insert(7, uid("alice"));
+    let mut witness = FakeWitness::of_member();
     let mut records = Records::default();
     let mut count = |records: &mut Records, attached, read_seconds| {
         let hosts = lab_at(attached, read_seconds);
@@ -63,8 +60,7 @@ fn a_device_that_was_taken_is_not_held_while_a_process_still_uses_it() {
 
 #[test]
 fn what_a_user_gave_back_stays_given_back_where_an_older_confirmation_is_put_in_place() {
-    let mut witness = FakeWitness::default();
-    witness.living.insert(7, uid("alice"));
+    let mut witness = FakeWitness::of_member();
     let older = vec![attached(NOON - 60.0)];
     witness.confirmed.clone_from(&older);
     let mut records = Records::default();

@@ -8,12 +8,11 @@ use genv_remote::follow::NotEnforced;
 use serde_json::json;
 
 use super::*;
-use crate::config::{Action, BreakerLimits, Mode, Never};
+use crate::config::{BreakerLimits, Mode, Never};
 use crate::execute::{Executor, Policy};
 use crate::host::dispatching_executor;
-use crate::kinds::SharedFact;
+use crate::plan::tests::lab;
 use crate::plan::{Subject, Target};
-use crate::present::WrittenFact;
 
 /// Has these replies, in this order. Then no reply comes.
 #[derive(Debug, Default)]
@@ -29,41 +28,21 @@ impl Transport for Replies {
 }
 
 fn target() -> ProcessTarget {
-    ProcessTarget {
-        hostname: "gpu01".to_owned(),
-        pid: 7,
-        start_time_ticks: 70,
-        uid: 1000,
-        username: "alice".to_owned(),
-        comm: None,
-        eid: None,
-        container_id: None,
-    }
+    lab::target("alice", 7)
 }
 
 fn step() -> Step {
     Step {
         key: Key {
             rule: "rule".to_owned(),
-            subject: Subject::Process { hostname: "gpu01".to_owned(), pid: 7, start_time_ticks: 70 },
+            subject: Subject::Process { hostname: "gpu01".to_owned(), pid: 7, start_time_ticks: 700 },
         },
         kind: StepKind::Terminate(target().into()),
     }
 }
 
 fn violation() -> Violation {
-    Violation {
-        key: step().key,
-        username: "alice".to_owned(),
-        uid: Some(1000),
-        hostname: Some("gpu01".to_owned()),
-        action: Action::Terminate,
-        since_seconds: 0.0,
-        stage: crate::plan::Stage::Due,
-        fact: SharedFact::new(WrittenFact::default()),
-        targets: vec![Target::Process(target().into())],
-        unconfirmed: false,
-    }
+    Violation { targets: vec![Target::Process(target().into())], ..lab::due_violation(step().key, "alice") }
 }
 
 fn refused(kind: FailureKind) -> HostReply {
@@ -74,7 +53,7 @@ fn refused(kind: FailureKind) -> HostReply {
 fn host(process: Option<bool>) -> Vec<HostSnapshot> {
     let snapshot = process.map(|is_there| {
         let process: Arc<Process> = serde_json::from_value(json!({
-            "pid": 7, "start_time_ticks": 70, "attribution": {"state": "unknown", "reason": "zombie"}, "devices": [],
+            "pid": 7, "start_time_ticks": 700, "attribution": {"state": "unknown", "reason": "zombie"}, "devices": [],
         }))
         .unwrap();
         Arc::new(Snapshot {
@@ -207,21 +186,8 @@ fn a_process_that_survives_sigkill_is_unkillable_once_after_some_cycles() {
 }
 
 fn detach(usernames: &[&str]) -> Step {
-    let processes = usernames.iter().enumerate().map(|(n, username)| ProcessTarget {
-        pid: 7 + n as u32,
-        username: (*username).to_owned(),
-        ..target()
-    });
-    let target = AttachmentTarget {
-        hostname: "gpu01".to_owned(),
-        eid: "e1".to_owned(),
-        username: "holder".to_owned(),
-        gpu: 0,
-        uuid: None,
-        attached_seconds: None,
-        processes: processes.map(Arc::new).collect(),
-        unconfirmed: false,
-    };
+    let processes = (7..).zip(usernames).map(|(pid, username)| lab::target(username, pid));
+    let target = lab::attachment("holder", "e1", 0, processes.map(Arc::new).collect());
     Step { key: step().key, kind: StepKind::Detach(target) }
 }
 
@@ -252,7 +218,7 @@ fn a_cycle_hits_no_larger_share_of_a_host_s_users_than_of_all_users() {
         .enumerate()
         .map(|(n, username)| {
             let process = json!({
-                "pid": 7 + n, "start_time_ticks": 70, "uid": 1000 + n, "username": username,
+                "pid": 7 + n, "start_time_ticks": (7 + n) * 100, "uid": 1000 + n, "username": username,
                 "attribution": {"state": "outside", "reason": "no_claim"},
                 "devices": [{"index": "0", "type": "compute"}],
             });

@@ -2,7 +2,6 @@
 
 mod expectations;
 mod kinds;
-mod meaning;
 mod refusals;
 
 use std::fs;
@@ -45,28 +44,6 @@ tests:
             - {pid: 400, user: carol, devices: [{index: 1, memory: 1gi}]}
     expect:
 ";
-
-#[test]
-fn a_test_of_what_happens_passes() {
-    let (passed, printed) = tested(&format!(
-        "{LAB}
-      - {{at: 5m, violations: [{{rule: non-env-processes, pid: 300, stage: pending}}]}}
-      - at: 9m
-        violations: []
-        actions:
-          - {{action: terminate, rule: non-env-processes, user: bob, host: gpu01, pid: 300}}
-      - at: 12m
-        violations: [{{rule: idle, user: alice, eid: '10', device: 0, stage: warned}}]
-        warnings: [{{rule: idle, user: alice, number: 1}}]
-      - at: 25m
-        warnings: [{{rule: idle, user: alice, host: gpu01, number: 2}}]
-        actions: [{{action: detach, rule: idle, user: alice, host: gpu01, eid: '10', device: 0}}]
-        violations: []
-"
-    ));
-    assert!(passed, "{printed}");
-    assert_eq!(printed, "rules_test.yaml\n  ok      what is idle comes back\n1 test, 0 failed\n");
-}
 
 #[test]
 fn a_test_of_what_does_not_happen_fails_and_says_both() {

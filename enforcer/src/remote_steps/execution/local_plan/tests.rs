@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use super::*;
 use crate::control::GivenWaiver;
 use crate::output::now_seconds;
-use crate::plan::tests::lab::{GIB, Lab, uid};
+use crate::plan::tests::lab::{GIB, Lab, attachment, target, uid};
 use crate::reload::Written;
 use crate::remote_steps::{Rules, VERSION};
 
@@ -85,30 +85,12 @@ impl Case {
 }
 
 fn process(username: &str, pid: u32) -> ProcessTarget {
-    ProcessTarget {
-        hostname: "gpu01".to_owned(),
-        pid,
-        start_time_ticks: u64::from(pid) * 100,
-        uid: uid(username),
-        username: username.to_owned(),
-        comm: Some("python".to_owned()),
-        eid: None,
-        container_id: None,
-    }
+    ProcessTarget { comm: Some("python".to_owned()), ..target(username, pid) }
 }
 
 fn device(username: &str, eid: &str, gpu: u32, processes: &[u32]) -> AttachmentTarget {
     let processes = processes.iter().map(|&pid| ProcessTarget { eid: Some(eid.to_owned()), ..process(username, pid) });
-    AttachmentTarget {
-        hostname: "gpu01".to_owned(),
-        eid: eid.to_owned(),
-        username: username.to_owned(),
-        gpu,
-        uuid: None,
-        attached_seconds: None,
-        processes: processes.map(Arc::new).collect(),
-        unconfirmed: false,
-    }
+    attachment(username, eid, gpu, processes.map(Arc::new).collect())
 }
 
 fn remote_step(rule: &str, subject: Subject, username: &str, kind: StepKind) -> RemoteStep {
@@ -141,11 +123,10 @@ const fn warn() -> StepKind {
 /// alice's 10 and bob's 12 are outside of any environment, alice's 11 is in one.
 fn lab() -> Lab {
     Lab::new(1, 2)
-        .environment("gpu01", "1", "alice")
-        .attach("gpu01", "1", 1, 600.0)
-        .process("gpu01", 10, "alice", None, &[(0, GIB)])
-        .process("gpu01", 11, "alice", Some("1"), &[(1, GIB)])
-        .process("gpu01", 12, "bob", None, &[(0, GIB)])
+        .holder("1", "alice", &[(1, 600.0)])
+        .runs(10, "alice", None, &[(0, GIB)])
+        .runs(11, "alice", Some("1"), &[(1, GIB)])
+        .runs(12, "bob", None, &[(0, GIB)])
 }
 
 #[test]
@@ -200,19 +181,27 @@ fn a_step_that_its_rule_does_not_allow_is_refused_for_good() {
 
 #[test]
 fn waivers_and_a_pause_of_this_host_end_by_its_own_clock() {
-    let right = outside("alice", 10, StepKind::Terminate(process("alice", 10).into()));
-    let mut case = Case::new(lab(), OUTSIDE);
-    case.control.waivers = vec![GivenWaiver {
+    let waiver = |rule: &str| GivenWaiver {
         user: "alice".to_owned(),
-        rules: ["non-env-processes".to_owned()].into(),
+        rules: [rule.to_owned()].into(),
         until_seconds: now_seconds() + 3600.0,
         reason: "deadline".to_owned(),
         given_seconds: now_seconds(),
-    }];
-    case.refuses(&right, "that host leaves it alone: waived until", true);
+    };
+    let waived = "that host leaves it alone: waived until";
+    let right = outside("alice", 10, StepKind::Terminate(process("alice", 10).into()));
+    let mut case = Case::new(lab(), OUTSIDE);
+    case.control.waivers = vec![waiver("non-env-processes")];
+    case.refuses(&right, waived, true);
     case.confirms(&outside("bob", 12, StepKind::Terminate(process("bob", 12).into())));
     case.control = Control { paused_until_seconds: Some(now_seconds() + 3600.0), ..Control::default() };
     case.refuses(&right, "it is paused on that host", true);
+    // For a rule over all hosts too.
+    let all_hosts = "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
+    let mut case = Case::new(three_devices(), all_hosts);
+    case.control.waivers = vec![waiver("max-devices-per-user")];
+    let detach = StepKind::Detach(device("alice", "1", 0, &[]));
+    case.refuses(&user("max-devices-per-user", "alice", None, detach), waived, true);
 }
 
 #[test]
@@ -239,13 +228,7 @@ fn the_groups_of_this_host_count_and_an_unknown_user_is_left_alone() {
 fn three_devices() -> Lab {
     let lab = Lab::new(1, 3).environment("gpu01", "1", "alice");
     [0, 1, 2].into_iter().fold(lab, |lab, gpu| {
-        lab.attach("gpu01", "1", gpu, 600.0 - f64::from(gpu)).process(
-            "gpu01",
-            20 + gpu,
-            "alice",
-            Some("1"),
-            &[(gpu, GIB)],
-        )
+        lab.attach("gpu01", "1", gpu, 600.0 - f64::from(gpu)).runs(20 + gpu, "alice", Some("1"), &[(gpu, GIB)])
     })
 }
 
@@ -292,7 +275,7 @@ fn a_detach_has_the_device_and_the_processes_of_the_local_plan() {
 #[test]
 fn a_violation_that_one_host_cannot_find_is_believed_for_targets_of_that_user() {
     let all_hosts = "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
-    let lab = three_devices().environment("gpu01", "2", "bob").process("gpu01", 30, "bob", None, &[(0, GIB)]);
+    let lab = three_devices().environment("gpu01", "2", "bob").runs(30, "bob", None, &[(0, GIB)]);
     let case = Case::new(lab.clone(), all_hosts);
     let all = |username, target| user("max-devices-per-user", username, None, StepKind::Detach(target));
     // The limit is five, and the devices on other hosts are not known here.
@@ -314,25 +297,9 @@ fn a_violation_that_one_host_cannot_find_is_believed_for_targets_of_that_user() 
     idle.confirms(&remote_step("idle", subject, "alice", detach));
 }
 
-#[test]
-fn a_waiver_of_this_host_holds_for_rules_over_all_hosts() {
-    let all_hosts = "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
-    let mut case = Case::new(three_devices(), all_hosts);
-    case.control.waivers = vec![GivenWaiver {
-        user: "alice".to_owned(),
-        rules: ["max-devices-per-user".to_owned()].into(),
-        until_seconds: now_seconds() + 3600.0,
-        reason: "deadline".to_owned(),
-        given_seconds: now_seconds(),
-    }];
-    let detach = StepKind::Detach(device("alice", "1", 0, &[]));
-    let step = user("max-devices-per-user", "alice", None, detach);
-    case.refuses(&step, "that host leaves it alone: waived until", true);
-}
-
 /// bob's 10 uses 8 GiB of a device, his 11 6 GiB of another.
 fn much_memory() -> Lab {
-    Lab::new(1, 2).process("gpu01", 10, "bob", None, &[(0, 8 * GIB)]).process("gpu01", 11, "bob", None, &[(1, 6 * GIB)])
+    Lab::new(1, 2).runs(10, "bob", None, &[(0, 8 * GIB)]).runs(11, "bob", None, &[(1, 6 * GIB)])
 }
 
 #[test]
