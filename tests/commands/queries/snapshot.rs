@@ -34,8 +34,8 @@ fn follow_prints_a_line_each_interval_until_stdout_is_closed() -> Result<()> {
     let lab = Lab::new()?;
     let mut command = lab.command(program("genv")?);
     command.args(["snapshot", "--follow", "--interval=100ms"]).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut program = command.spawn()?;
-    let mut lines = BufReader::new(program.stdout.take().context("no stdout")?).lines();
+    let mut child = command.spawn()?;
+    let mut lines = BufReader::new(child.stdout.take().context("no stdout")?).lines();
     let mut times = Vec::new();
     for _ in 0..3 {
         let snapshot: Snapshot = serde_json::from_str(&lines.next().context("it ended")??)?;
@@ -44,7 +44,7 @@ fn follow_prints_a_line_each_interval_until_stdout_is_closed() -> Result<()> {
     }
     ensure!(times.is_sorted_by(|a, b| a < b), "{times:?}");
     drop(lines);
-    let output = program.wait_with_output()?;
+    let output = child.wait_with_output()?;
     ensure!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     Ok(())
 }
