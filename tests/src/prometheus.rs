@@ -38,14 +38,14 @@ struct RangeSeries {
 #[derive(Debug)]
 pub struct Prometheus {
     port: u16,
-    own: Option<Server>,
+    _own: Option<Server>,
 }
 
 impl Prometheus {
     /// One that somebody else runs, on this port of 127.0.0.1.
     #[must_use]
     pub const fn at(port: u16) -> Self {
-        Self { port, own: None }
+        Self { port, _own: None }
     }
 
     /// Starts `tool` (`prometheus` or `prometheus-3`), which scrapes `/metrics` of 127.0.0.1:`target` every second,
@@ -107,13 +107,7 @@ impl Prometheus {
             .arg(format!("--web.listen-address=127.0.0.1:{port}"))
             .args(flags);
         let own = Some(Server::start(&mut command, port, folder)?);
-        Ok(Self { port, own })
-    }
-
-    /// All that one which was started here logged.
-    #[must_use]
-    pub fn log(&self) -> String {
-        self.own.as_ref().map(Server::log).unwrap_or_default()
+        Ok(Self { port, _own: own })
     }
 
     /// Its port on 127.0.0.1.
