@@ -68,22 +68,6 @@ fn a_changed_key_is_refused_and_the_advice_removes_the_old_one() -> Result<()> {
 }
 
 #[test]
-fn of_several_keys_a_server_shows_the_one_that_is_known() -> Result<()> {
-    block_on(async {
-        let folder = tempdir()?;
-        let rsa = new_key(folder.path(), "rsa", "")?;
-        let ecdsa = new_key(folder.path(), "ecdsa", "")?;
-        let server = server(&[&format!("HostKey {}", rsa.display()), &format!("HostKey {}", ecdsa.display())])?;
-        let name = format!("[127.0.0.1]:{}", server.port());
-        for key in [&rsa, &ecdsa, &server.host_key()] {
-            let client = knowing(&server, &format!("{name} {}", public(key)?))?;
-            is_let_in(&client).await?;
-        }
-        Ok(())
-    })
-}
-
-#[test]
 fn a_server_without_a_key_of_the_known_kind_is_refused() -> Result<()> {
     block_on(async {
         let server = server(&[])?;
