@@ -67,11 +67,6 @@ pub(crate) fn interpolate(expression: &str, choice: &Choice, times: &Times) -> R
     }
 }
 
-/// A regular expression, as it stands in a string of PromQL, that matches this value only.
-pub(crate) fn only(value: &str) -> String {
-    regex::escape(value).replace('\\', r"\\")
-}
-
 /// The names of all variables in a text.
 pub(crate) fn names(text: &str) -> Vec<String> {
     VARIABLE.captures_iter(text).map(|found| name(&found).to_owned()).collect()

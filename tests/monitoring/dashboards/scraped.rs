@@ -13,7 +13,7 @@ use genv_tests::process::Sleeper;
 use genv_tests::prometheus::Prometheus;
 
 use crate::dashboards::interpolate::Times;
-use crate::dashboards::queries::{Questions, unknown_fields};
+use crate::dashboards::queries::Questions;
 use crate::dashboards::{ENFORCEMENT, of_any_host, with_all};
 
 /// Enough that what begins is scraped as 0 before it rises.
@@ -105,15 +105,11 @@ fn every_panel_of_enforcement_has_data_of_a_real_enforcer() -> Result<()> {
     // The stubborn one.
     shows(&prometheus, &dashboard, "Violations now", 1.0)?;
     for panel in dashboard.queried_panels() {
-        let mut answers = Vec::new();
         for target in panel.targets() {
             let has_data = |answer: &[(Labels, f64)]| answer.iter().any(|(_, it)| it.is_finite());
             let answered = prometheus.wait_for(&question(&dashboard, target)?, has_data);
-            let answered = answered.with_context(|| format!("{} / {}", panel.name(), target.reference()))?;
-            answers.push((target, answered.into_iter().map(|(labels, _)| labels).collect::<Vec<_>>()));
+            answered.with_context(|| format!("{} / {}", panel.name(), target.reference()))?;
         }
-        let unknown = unknown_fields(panel, &answers);
-        ensure!(unknown.is_empty(), "{} has no fields {unknown:?}", panel.name());
     }
     let now = SystemTime::now();
     let questions = Questions::new(&prometheus, (now - Duration::from_secs(300), now), Duration::from_secs(1))?;
