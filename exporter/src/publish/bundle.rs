@@ -190,23 +190,6 @@ mod tests {
     }
 
     #[test]
-    fn files_of_one_installation_are_ignored() {
-        for (path, wanted) in [
-            ("prometheus/targets/genv.yml", true),
-            ("prometheus/smtp-password", true),
-            ("prometheus/prometheus.local.yml", true),
-            ("prometheus/prometheus.yml", false),
-            ("prometheus/rules/more.yml", false),
-            ("prometheus/targets/enforcers/genv.yml", true),
-            ("prometheus/targets/genv.yml.example", false),
-            ("prometheus/targets/enforcers/genv.yml.example", false),
-            ("prometheus/targets/more/genv.yml", false),
-        ] {
-            assert_eq!(is_ignored(path), wanted, "{path}");
-        }
-    }
-
-    #[test]
     fn every_file_of_prometheus_and_grafana_is_published() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut found = Vec::new();

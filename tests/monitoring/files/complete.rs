@@ -172,16 +172,6 @@ pub(crate) fn metrics() -> Result<BTreeSet<String>> {
     Ok(known)
 }
 
-/// Each family of ours by its name, with its own labels.
-pub(crate) fn labels() -> BTreeMap<&'static str, &'static [&'static str]> {
-    let families = GROUPS.iter().flat_map(|(_, families)| *families);
-    let of_exporter = families.map(|family| (family.name, family.labels));
-    let own = own::families().map(|family| (family.name, family.labels));
-    let of_enforcer = genv_enforcer::metrics::FAMILIES.iter();
-    let of_enforcer = of_enforcer.map(|family| (family.name, family.labels));
-    of_exporter.chain(own).chain(of_enforcer).collect()
-}
-
 #[test]
 fn every_metric_that_rules_and_their_tests_name_exists() -> Result<()> {
     let known = metrics()?;
