@@ -1,7 +1,7 @@
 //! Beside the real genv 1.4.3.
 
-use anyhow::{Context, Result, ensure};
-use genv_tests::exporter::{Exporter, Setup};
+use anyhow::{Result, ensure};
+use genv_tests::exporter::Setup;
 use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::peer::{Peer, Shell};
@@ -13,11 +13,6 @@ fn lab(processes: &str) -> String {
         "version: 1\nhosts:\n- devices: [{{count: 3, memory: 40gi, utilization: {utilization}, temperature: 51}}]\n  \
          processes: [{processes}]\n"
     )
-}
-
-fn exporter_beside(peer: &Peer, simulation: &Simulation) -> Result<Exporter> {
-    let setup = Setup::with_driver(simulation)?;
-    setup.env("GENV_TMPDIR", peer.state_directory()).flag("--interval=1s").start()
 }
 
 /// A process in the background of a shell, in its environment if it has one.
@@ -49,7 +44,8 @@ fn the_old_families_are_those_of_genv_1_4_3_sample_by_sample() -> Result<()> {
          {{pid: {d}, devices: [{{index: 2, memory: 123456789b}}]}}"
     )));
 
-    let exporter = exporter_beside(&peer, &simulation)?;
+    let setup = Setup::with_driver(&simulation)?.env("GENV_TMPDIR", peer.state_directory());
+    let exporter = setup.flag("--interval=1s").start()?;
     let monitor = peer.monitor()?;
     let processes = |scrape: &Scrape| scrape.value("genv_processes_total", &[]).ok() == Some(4.0);
     let theirs = monitor.wait_for("genv monitor sees the processes", processes)?;
@@ -69,35 +65,5 @@ fn the_old_families_are_those_of_genv_1_4_3_sample_by_sample() -> Result<()> {
     let more = ours.samples.keys().find(|series| !theirs.samples.contains_key(series));
     ensure!(more.is_none(), "we tell more than genv 1.4.3: {more:?}");
     assert_eq!(ours.types, theirs.types);
-    Ok(())
-}
-
-#[test]
-fn the_exporter_leaves_the_state_of_genv_1_4_3_alone() -> Result<()> {
-    let simulation = Simulation::new(&lab(""));
-    let peer = Peer::new(&simulation)?;
-    let mut shell = peer.shell()?;
-    shell.run("genv activate --gpus 1")?;
-    let state = || -> Result<Vec<_>> {
-        let mut files = Vec::new();
-        for entry in std::fs::read_dir(peer.state_directory())? {
-            let entry = entry?;
-            let metadata = entry.metadata()?;
-            files.push((entry.file_name(), metadata.modified()?, metadata.len()));
-        }
-        files.sort();
-        Ok(files)
-    };
-    let before = state()?;
-    let exporter = exporter_beside(&peer, &simulation)?;
-    let environments = |count: f64| move |scrape: &Scrape| scrape.value("genv_environments", &[]).ok() == Some(count);
-    exporter.wait_for("the environment", environments(1.0))?;
-    // A dead member is dropped in memory only.
-    shell.kill()?;
-    exporter.wait_for("the end of the environment", environments(0.0))?;
-    assert_eq!(before, state()?);
-    // And genv 1.4.3 goes on with it.
-    let printed = peer.genv(&["envs"]).context("genv 1.4.3 after us")?;
-    assert_eq!(printed.lines().count(), 1, "{printed}");
     Ok(())
 }

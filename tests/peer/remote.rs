@@ -5,10 +5,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::{ends, is_alive, sleeper, victim};
-use genv_tests::http::free_port;
-use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::{Simulation, on_device_0};
-use genv_tests::peer::{Monitor, Peer};
+use genv_tests::peer::Peer;
 use genv_tests::process::{Sleeper, program, write_script};
 use genv_tests::shell::{self, Shell};
 use genv_tests::ssh::{SshClient, SshServer};
@@ -114,48 +112,6 @@ fn both_print_the_same_of_hosts_of_both() -> Result<()> {
     ensure!(environments.contains("\ngpu01,e-2,root,$(touch x) \"é\","), "{environments}");
     let found = same(&host, "query --name solo --query hostname eid creation")?;
     ensure!(found.starts_with("gpu01,7,"), "{found}");
-    Ok(())
-}
-
-/// The series of a host, without its name.
-fn of(scrape: &Scrape, host: &str) -> Vec<String> {
-    let series = scrape.samples.iter().filter_map(|((name, labels), value)| {
-        let mut labels = labels.clone();
-        (labels.remove("hostname")? == host).then(|| format!("{name}{labels:?} {value}"))
-    });
-    series.collect()
-}
-
-#[test]
-fn the_monitor_of_genv_1_4_3_shows_the_same_of_a_host_with_ours() -> Result<()> {
-    let host = Host::new(3)?;
-    let (outside, member) = (Sleeper::start(&[])?, Sleeper::start(&[])?);
-    host.environment("7", "run", &member, "1")?;
-    // Not older than its environment.
-    let inside = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "7")])?;
-    let processes = format!(
-        "{{pid: {}, devices: [{{index: 0, memory: 3gi}}]}}, {{pid: {}, devices: [{{index: 1, memory: 2gi}}]}}",
-        inside.pid(),
-        outside.pid()
-    );
-    host.simulation.rewrite(&scenario(3, &processes));
-
-    let client = SshClient::new(&[("ours", &host.ours), ("theirs", &host.theirs)])?;
-    let (port, folder) = (free_port()?, host.peer.folder().join("monitor"));
-    let line = format!("-H ours,theirs monitor --interval 1 --port {port} --config-dir {}", folder.display());
-    let monitor = Monitor::start(&mut host.their_login(&client, &line)?, port, host.peer.folder())?;
-    let scrape = monitor.wait_for("both hosts are seen", |scrape| {
-        let mut names = ["ours", "theirs"].iter();
-        names.all(|host| scrape.mentions("hostname", host))
-    })?;
-    let (ours, theirs) = (of(&scrape, "ours"), of(&scrape, "theirs"));
-    ensure!(ours == theirs, "{ours:#?} is not {theirs:#?}");
-    for (name, expected) in
-        [("genv_environments_total", 1.0), ("genv_processes_total", 2.0), ("genv_attached_devices_total", 1.0)]
-    {
-        let value = scrape.value(name, &[("hostname", "ours")])?;
-        ensure!(value == expected, "{name} is {value}");
-    }
     Ok(())
 }
 

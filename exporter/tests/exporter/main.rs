@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test needs and does not get fails the test")]
 
-mod conventions;
 mod endpoints;
 mod exposition;
 mod metrics;

@@ -1,11 +1,9 @@
 //! The metrics of any snapshot can be parsed, and no series is repeated.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use genv_core::model::*;
 use proptest::collection::vec;
-use proptest::option::of;
 use proptest::prelude::*;
 
 use genv_web::Encoding;
@@ -24,193 +22,94 @@ fn name() -> impl Strategy<Value = String> {
     ]
 }
 
-fn index() -> impl Strategy<Value = DeviceIndex> {
-    (0..3_u32, of(0..2_u32)).prop_map(|(gpu, mig)| DeviceIndex { gpu, mig })
-}
-
 fn number() -> impl Strategy<Value = f64> {
     prop_oneof![0.0..1.0_f64, -1e300..1e300_f64, Just(f64::NAN), Just(f64::INFINITY)]
 }
 
-fn device() -> impl Strategy<Value = Device> {
-    let memory = (any::<u64>(), any::<u64>(), any::<u64>(), of(any::<u64>()));
-    let measurements = (of(number()), of(memory), vec((name(), number()), 0..3), any::<[Option<u32>; 3]>());
-    let attachment = (name(), of(any::<u64>()), number());
-    let flags = any::<[bool; 3]>();
-    (index(), name(), flags, measurements, vec(attachment, 0..3)).prop_map(
-        |(index, text, [up, mig_parent, processes_measured], (ratio, memory, map, counts), attachments)| Device {
-            index,
-            uuid: text.clone(),
-            up,
-            name: Some(text.clone()),
-            minor: counts[0],
-            profile: Some(text),
-            mig_parent,
-            measurements: DeviceMeasurements {
-                utilization_ratio: ratio,
-                memory: memory.map(|(total_bytes, used_bytes, free_bytes, reserved_bytes)| DeviceMemory {
-                    total_bytes,
-                    used_bytes,
-                    free_bytes,
-                    reserved_bytes,
-                }),
-                power_watts: ratio,
-                temperature_limits_celsius: map.iter().cloned().collect(),
-                throttled: Some(map.iter().map(|(name, value)| (name.clone(), *value > 0.5)).collect()),
-                clocks_hertz: map.into_iter().collect(),
-                fan_speed_ratios: BTreeMap::from([(counts[1].unwrap_or(0), ratio.unwrap_or(0.0))]),
-                ecc_errors: EccErrors { corrected: counts[1].map(u64::from), uncorrected: counts[2].map(u64::from) },
-                ..DeviceMeasurements::default()
-            },
-            processes_measured,
-            use_unexplained: !up,
-            attachments: attachments
-                .into_iter()
-                .map(|(eid, memory_bytes, share_ratio)| Attachment {
-                    eid,
-                    memory_bytes,
-                    share_ratio,
-                    attached_timestamp_seconds: None,
-                    moved: false,
-                })
-                .collect(),
-        },
-    )
-}
+/// Names, indices, numbers, sizes and facts.
+type Values = (Vec<String>, Vec<DeviceIndex>, Vec<f64>, Vec<u64>, Vec<bool>);
 
-fn environment() -> impl Strategy<Value = Environment> {
-    let device = (index(), any::<bool>(), of(any::<u64>()), of(number()));
-    (name(), name(), of(name()), of(number()), vec(device, 0..3)).prop_map(
-        |(eid, username, name, created_timestamp_seconds, devices)| Environment {
-            eid,
-            uid: Some(1),
-            username,
-            name,
-            created_timestamp_seconds,
-            gpus: None,
-            gpu_memory_bytes: None,
-            lease_end_timestamp_seconds: None,
-            oldest_member_started_timestamp_seconds: None,
-            foreign_members: 0,
-            members: Vec::new(),
-            confirmed: Vec::new(),
-            kernel_ids: Vec::new(),
-            devices: devices
-                .into_iter()
-                .map(|(index, attached, bytes, ratio)| EnvironmentDevice {
-                    index,
-                    attached,
-                    memory_used_bytes: bytes,
-                    memory_capacity_bytes: bytes,
-                    utilization_ratio: ratio,
-                    last_active_timestamp_seconds: ratio,
-                })
-                .collect(),
-        },
-    )
-}
-
-fn process() -> impl Strategy<Value = Process> {
-    let attribution = prop_oneof![
-        name().prop_map(|eid| Attribution::Environment { eid }),
-        name().prop_map(|reason| Attribution::Outside { reason }),
-        name().prop_map(|reason| Attribution::Unknown { reason }),
-    ];
-    let process_type = prop_oneof![Just(ProcessType::Compute), Just(ProcessType::Graphics)];
-    let device = (index(), process_type, of(any::<u64>()), of(number()));
-    (0..4_u32, of(name()), of(name()), attribution, vec(device, 1..3)).prop_map(
-        |(pid, username, comm, attribution, devices)| Process {
-            pid,
-            start_time_ticks: None,
-            uid: None,
-            username,
-            comm,
-            container_id: None,
-            attribution,
-            devices: devices
-                .into_iter()
-                .map(|(index, process_type, memory_used_bytes, utilization_ratio)| ProcessDevice {
-                    index,
-                    process_type,
-                    memory_used_bytes,
-                    utilization_ratio,
-                })
-                .collect(),
-        },
-    )
-}
-
-fn counters() -> impl Strategy<Value = Counters> {
-    let usage = (name(), index(), of(number()), number());
-    let xid = (name(), index(), 0..3_u64, of(number()));
-    (vec(usage, 0..4), vec(xid, 0..4)).prop_map(|(usage, xid)| Counters {
-        device_energy: usage
-            .iter()
-            .map(|(_, index, _, energy)| DeviceEnergy { index: *index, energy_joules: *energy })
-            .collect(),
-        device_xid_errors: xid
-            .iter()
-            .map(|(_, index, xid, at)| DeviceXid {
-                index: *index,
-                xid: *xid,
-                errors: *xid,
-                last_timestamp_seconds: *at,
-            })
-            .collect(),
-        device_distrusted_readings: xid
-            .iter()
-            .map(|(reading, index, readings, _)| DeviceDistrusted {
-                index: *index,
-                reading: reading.clone(),
-                readings: *readings,
-            })
-            .collect(),
-        user_device_use: usage
-            .into_iter()
-            .map(|(username, index, seconds, energy_joules)| UserDeviceUse {
-                username,
-                index,
-                device_seconds: seconds.map(|busy| DeviceSeconds { busy, ..DeviceSeconds::default() }),
-                utilized_device_seconds: seconds,
-                energy_joules: Some(energy_joules),
-            })
-            .collect(),
-        user_xid_errors: xid
-            .into_iter()
-            .map(|(username, index, xid, _)| UserXid { username, index, xid, errors: xid })
-            .collect(),
-    })
+/// The snapshot with everything, in which these values stand one after the other.
+fn filled((names, indices, numbers, sizes, facts): Values) -> Snapshot {
+    let (mut names, mut indices) = (names.into_iter().cycle(), indices.into_iter().cycle());
+    let (mut numbers, mut sizes) = (numbers.into_iter().cycle(), sizes.into_iter().cycle());
+    let mut facts = facts.into_iter().cycle();
+    let mut name = || names.next().unwrap();
+    let mut index = || indices.next().unwrap();
+    let mut number = || numbers.next().unwrap();
+    let mut size = || sizes.next().unwrap();
+    let mut fact = || facts.next().unwrap();
+    let mut snapshot = crate::snapshot();
+    snapshot.driver_version = fact().then(&mut name);
+    snapshot.collectors.retain(|_, status| {
+        (status.success, status.current) = (fact(), fact());
+        (status.duration_seconds, status.timestamp_seconds) = (Some(number()), fact().then(&mut number));
+        status.success || status.current
+    });
+    for device in &mut snapshot.devices {
+        (device.index, device.uuid, device.name) = (index(), name(), fact().then(&mut name));
+        (device.up, device.mig_parent, device.processes_measured) = (fact(), fact(), fact());
+        device.use_unexplained = fact();
+        device.profile = fact().then(&mut name);
+        let values = &mut device.measurements;
+        (values.utilization_ratio, values.power_watts) = (Some(number()), Some(number()));
+        values.temperature_limits_celsius = [(name(), number()), (name(), number())].into();
+        values.clocks_hertz = [(name(), number()), (name(), number())].into();
+        values.throttled = Some([(name(), fact()), (name(), fact())].into());
+        values.memory = fact().then(|| DeviceMemory {
+            total_bytes: size(),
+            used_bytes: size(),
+            free_bytes: size(),
+            reserved_bytes: Some(size()),
+        });
+        values.fan_speed_ratios = [(0, number())].into();
+        for attachment in &mut device.attachments {
+            (attachment.eid, attachment.share_ratio) = (name(), number());
+            attachment.memory_bytes = fact().then(&mut size);
+        }
+    }
+    for environment in &mut snapshot.environments {
+        let environment = Arc::make_mut(environment);
+        (environment.eid, environment.username) = (name(), name());
+        environment.name = fact().then(&mut name);
+        environment.created_timestamp_seconds = fact().then(&mut number);
+        for device in &mut environment.devices {
+            (device.index, device.attached, device.utilization_ratio) = (index(), fact(), Some(number()));
+            device.last_active_timestamp_seconds = fact().then(&mut number);
+            (device.memory_used_bytes, device.memory_capacity_bytes) = (Some(size()), fact().then(&mut size));
+        }
+    }
+    for process in &mut snapshot.processes {
+        let process = Arc::make_mut(process);
+        (process.username, process.comm) = (fact().then(&mut name), fact().then(&mut name));
+        process.pid %= 4;
+        process.attribution = match (fact(), fact()) {
+            (true, _) => Attribution::Environment { eid: name() },
+            (_, true) => Attribution::Outside { reason: name() },
+            _ => Attribution::Unknown { reason: name() },
+        };
+        for device in &mut process.devices {
+            (device.index, device.utilization_ratio) = (index(), fact().then(&mut number));
+            device.memory_used_bytes = fact().then(&mut size);
+        }
+    }
+    let Counters { device_energy, device_xid_errors, device_distrusted_readings, user_device_use, user_xid_errors } =
+        &mut snapshot.counters;
+    device_energy.iter_mut().for_each(|it| (it.index, it.energy_joules) = (index(), number()));
+    device_xid_errors.iter_mut().for_each(|it| (it.index, it.xid) = (index(), it.xid % 3));
+    device_distrusted_readings.iter_mut().for_each(|it| (it.index, it.reading) = (index(), name()));
+    user_xid_errors.iter_mut().for_each(|it| (it.index, it.username) = (index(), name()));
+    for usage in user_device_use {
+        (usage.username, usage.index, usage.energy_joules) = (name(), index(), fact().then(&mut number));
+        usage.utilized_device_seconds = fact().then(&mut number);
+    }
+    snapshot
 }
 
 fn arbitrary_snapshot() -> impl Strategy<Value = Snapshot> {
-    let status = (any::<[bool; 2]>(), of(number()), of(number()), of(name()));
-    let collectors =
-        proptest::collection::btree_map(prop_oneof![Just("gpu"), Just("processes"), Just("state")], status, 0..4);
-    let parts = (vec(device(), 0..5), vec(environment(), 0..4), vec(process(), 0..6), counters());
-    (collectors, of(name()), parts).prop_map(
-        |(collectors, driver_version, (devices, environments, processes, counters))| Snapshot {
-            queue: Vec::new(),
-            refused_requests: None,
-            version: SNAPSHOT_VERSION,
-            hostname: "inner".to_owned(),
-            timestamp_seconds: 1.0,
-            interval_seconds: 1.0,
-            installed: true,
-            simulated: true,
-            driver_version,
-            collectors: collectors
-                .into_iter()
-                .map(|(name, ([success, current], duration_seconds, timestamp_seconds, error))| {
-                    let status = CollectorStatus { success, current, duration_seconds, timestamp_seconds, error };
-                    (name.to_owned(), status)
-                })
-                .collect(),
-            devices,
-            environments: environments.into_iter().map(Arc::new).collect(),
-            processes: processes.into_iter().map(Arc::new).collect(),
-            counters,
-        },
-    )
+    let index = (0..3_u32, proptest::option::of(0..2_u32)).prop_map(|(gpu, mig)| DeviceIndex { gpu, mig });
+    let values = (vec(name(), 17), vec(index, 13), vec(number(), 19), vec(any::<u64>(), 11), vec(any::<bool>(), 29));
+    values.prop_map(filled)
 }
 
 proptest! {

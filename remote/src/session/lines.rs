@@ -6,7 +6,7 @@ use bytes::{Buf as _, Bytes};
 use tokio::time::timeout;
 
 use super::Session;
-use super::command::{CommandEnd, CommandInput, RunningCommand};
+use super::command::{CommandInput, RunningCommand};
 use super::failures::seconds;
 use crate::lines::PartialLine;
 use crate::protocol::LONGEST_LINE_BYTES;
@@ -109,21 +109,9 @@ impl LineChannel {
         }
     }
 
-    /// Closes the command's stdin.
-    pub async fn end_input(&mut self) {
-        // The end of the session has closed stdin already.
-        let _ = timeout(self.answer, self.input.write.eof()).await;
-    }
-
     /// The end of the command's stderr, as far as it arrived before the last line of [`LineChannel::next_line`].
     #[must_use]
     pub fn stderr(&self) -> String {
         self.running.stderr()
-    }
-
-    /// The end of the command. Valid after [`LineChannel::next_line`] has returned `None`.
-    #[must_use]
-    pub fn end(&self) -> &CommandEnd {
-        &self.running.end
     }
 }

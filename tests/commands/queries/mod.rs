@@ -7,4 +7,5 @@ mod manual;
 mod overview;
 mod people;
 mod programs;
+mod snapshot;
 mod trouble;

@@ -104,3 +104,23 @@ fn the_page_of_metrics_is_what_the_programs_serve() -> Result<()> {
     );
     Ok(())
 }
+
+fn follows_conventions<S>(family: &Family<S>, prefixes: &[&str]) {
+    let (name, help) = (family.name, family.help);
+    assert_eq!(name.ends_with("_total"), family.kind == Kind::Counter, "{name}");
+    assert_eq!(name.ends_with("_info"), help.starts_with("Always 1"), "{name}");
+    assert!(help.ends_with('.') && !help.contains('\n'), "{name}");
+    assert!(prefixes.iter().any(|prefix| name.starts_with(prefix)), "{name}");
+    let of_targets = ["env", "environment", "owner", "job", "instance", "hostname"];
+    assert!(!family.labels.iter().any(|label| of_targets.contains(label)), "{name}");
+}
+
+#[test]
+fn names_types_and_helps_follow_prometheus_conventions() {
+    for (_, families) in GROUPS {
+        families.iter().for_each(|family| follows_conventions(family, &["genv_"]));
+    }
+    own::families().for_each(|family| follows_conventions(family, &["genv_", "process_"]));
+    // What is wrong with the state is the state's, whoever found it.
+    FAMILIES.iter().for_each(|family| follows_conventions(family, &["genv_enforcer_", "genv_state_"]));
+}

@@ -1,4 +1,4 @@
-//! The tests that pages name for their promises exist.
+//! The tests that pages name for their promises exist, and no file of a test program is forgotten.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -47,4 +47,28 @@ fn every_promise_has_tests_that_exist() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a `mod` line of its parent reaches each file. Others are not compiled.
+fn all_are_reached(folder: &Path) -> Result<()> {
+    let parent = ["main.rs", "mod.rs"].iter().find_map(|name| fs::read_to_string(folder.join(name)).ok());
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            all_are_reached(&path)?;
+        }
+        let line = format!("mod {};", path.file_stem().unwrap_or_default().display());
+        let is_module = path.join("mod.rs").exists() || path.extension().is_some_and(|extension| extension == "rs");
+        let is_reached = parent.iter().any(|text| text.lines().any(|it| it.ends_with(&line)));
+        let is_own = path.ends_with("main.rs") || path.ends_with("mod.rs");
+        ensure!(!is_module || is_reached || is_own, "no mod line reaches {}", path.display());
+    }
+    Ok(())
+}
+
+#[test]
+fn no_file_of_a_test_program_is_forgotten() -> Result<()> {
+    let folders = fs::read_dir(path("tests"))?.map(|entry| Ok(entry?.path()));
+    let folders = folders.collect::<Result<Vec<_>>>()?;
+    folders.iter().filter(|folder| folder.join("main.rs").exists()).try_for_each(|folder| all_are_reached(folder))
 }

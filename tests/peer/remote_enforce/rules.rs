@@ -1,15 +1,13 @@
 //! The right processes end, on the right machines.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::victim;
 use genv_tests::nvml_sim::{Simulation, library};
-use genv_tests::patience::{output, until};
+use genv_tests::patience::until;
 use genv_tests::peer::Peer;
 use genv_tests::process::{copy_program, program, write_script};
-use genv_tests::ssh::SshClient;
 use genv_tests::state::{self, Environment};
 use serde_json::{Value, json};
 
@@ -157,36 +155,6 @@ fn what_takes_memory_from_a_user_counts_once_a_command_of_the_user_confirms_it()
     ensure!(one.lives(2), "{}", lab.enforcer.log());
     confirm(uid)?;
     until("process 2 ends", || Ok(!one.lives(2)))
-}
-
-#[test]
-#[ignore = "needs root"]
-fn genv_remote_enforce_ends_on_each_host_what_genv_1_would_there_once_and_nothing_else() -> Result<()> {
-    let one = Machine::start("gpu01", 2, BREAKS)?;
-    let two = Machine::start("gpu02", 2, IDLE)?;
-    let by_3 = BREAKS.replace("pid: 2", "pid: 3");
-    let three = Machine::start("gpu03", 2, &by_3)?;
-    let machines = [&one, &two, &three];
-    let client = SshClient::new(&machines.map(|machine| (machine.name, machine.server())))?;
-    let folder = tempfile::tempdir()?;
-    let mut command = Command::new(program("genv")?);
-    client.on_path(&mut command)?;
-    command
-        .args(["remote", "-H", "gpu01,gpu02,gpu03", "enforce"])
-        .args(["--interval", "0", "--non-env-processes"])
-        .env("STATE_DIRECTORY", folder.path());
-    let output = output(&mut command)?;
-    ensure!(output.status.success(), "{output:?}");
-    let alive = || machines.map(|machine| [2, 3].map(|pid| machine.lives(pid)));
-    until("process 2 of gpu01 and 3 of gpu03 end", || Ok(!one.lives(2) && !three.lives(3)))?;
-    assert_eq!(alive(), [[false, true], [true, true], [true, false]]);
-    let done = machines.map(|machine| {
-        let lines = machine.audited("done")?;
-        anyhow::Ok(lines.iter().map(|line| line["pid"].clone()).collect())
-    });
-    let done: Vec<Vec<Value>> = done.into_iter().collect::<Result<_>>()?;
-    assert_eq!(done, [vec![json!(2)], vec![], vec![json!(3)]]);
-    Ok(())
 }
 
 #[test]

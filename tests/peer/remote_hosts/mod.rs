@@ -1,5 +1,5 @@
-//! genv-exporter over 16 hosts, of which some are in trouble. Each has a real sshd of its own, but for three: at one's port
-//! nobody listens, at the others' somebody who does not answer.
+//! genv-exporter over 12 hosts, of which some are in trouble. Each has a real sshd of its own, but for two: at one's port
+//! nobody listens, at the other's somebody who does not answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

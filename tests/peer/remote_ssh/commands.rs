@@ -39,28 +39,6 @@ fn a_command_reads_writes_and_ends() -> Result<()> {
 }
 
 #[test]
-fn lines_go_both_ways_for_as_long_as_the_command_talks() -> Result<()> {
-    block_on(async {
-        let (_server, session) = session(&[]).await?;
-        let script = "echo ready; while read -r line; do echo \"heard $line\"; done; printf bye";
-        let mut channel = session.open(script).await?;
-        ensure!(channel.next_line().await?.as_deref() == Some(b"ready".as_slice()));
-        for word in ["one", "two"] {
-            channel.send_line(word.as_bytes()).await?;
-            let heard = channel.next_line().await?;
-            ensure!(heard == Some(format!("heard {word}").into_bytes()), "{heard:?}");
-        }
-        channel.end_input().await;
-        ensure!(channel.next_line().await?.as_deref() == Some(b"bye".as_slice()));
-        ensure!(channel.next_line().await?.is_none());
-        ensure!(*channel.end() == CommandEnd::Exited(0));
-        drop(channel);
-        session.close().await;
-        Ok(())
-    })
-}
-
-#[test]
 fn a_command_that_does_not_end_in_time_is_given_up_and_the_session_lives_on() -> Result<()> {
     block_on(async {
         let (_server, session) = session(&[]).await?;

@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use genv_remote::session::RunLimits;
 use genv_remote::{FailureKind, HostFailure, Session, Timeouts};
-use genv_tests::http::free_port;
 use genv_tests::patience::PATIENCE;
 use genv_tests::process::signal;
 use genv_tests::ssh::SshClient;
@@ -95,18 +94,6 @@ fn silence_ends_with_the_deadline_at_each_step() -> Result<()> {
         ensure_failure(&silent, FailureKind::TimedOut, &["accepts the connection", "in 2.0 s"])?;
         let silent = answered_by(b"SSH-2.0-x\r\n", 1, false).await?;
         ensure_failure(&silent, FailureKind::TimedOut, &["accepts the connection", "in 2.0 s"])
-    })
-}
-
-#[test]
-fn a_port_where_nobody_listens_is_told() -> Result<()> {
-    block_on(async {
-        let client = SshClient::configured(&format!("Host host\n  Port {}\n", free_port()?), "")?;
-        ensure_failure(
-            &failure(&client, "host").await,
-            FailureKind::Unreachable,
-            &["127.0.0.1:", "Connection refused", "its sshd runs"],
-        )
     })
 }
 

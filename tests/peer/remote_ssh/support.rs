@@ -76,6 +76,11 @@ pub(crate) fn ensure_failure(failure: &HostFailure, kind: FailureKind, said: &[&
     Ok(())
 }
 
+/// Checks that a client with this configuration does not come in, and why.
+pub(crate) async fn refuses(server: &SshServer, options: &str, kind: FailureKind, said: &[&str]) -> Result<()> {
+    ensure_failure(&failure(&client(server, options)?, "host").await, kind, said)
+}
+
 /// Waits until something is so.
 pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;

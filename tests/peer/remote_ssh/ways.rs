@@ -1,46 +1,31 @@
 //! How a host is found and reached: names of the configuration, and hosts on the way.
 
 use anyhow::{Result, ensure};
+use genv_remote::FailureKind::{Unreachable, Unresolved, Unsupported};
 use genv_remote::session::RunLimits;
-use genv_remote::{FailureKind, Session, Timeouts};
+use genv_remote::{Session, Timeouts};
+use genv_tests::http::free_port;
 use genv_tests::ssh::SshClient;
 
 use crate::remote_ssh::support::{
-    block_on, client, connect, ensure_failure, eventually, failure, identity, is_let_in, server, session, target, tasks,
+    block_on, client, connect, ensure_failure, eventually, failure, identity, is_let_in, refuses, server, session,
+    target, tasks,
 };
 
 #[test]
-fn an_alias_has_a_user_a_port_and_a_key() -> Result<()> {
+fn a_host_to_which_no_way_leads_is_told_with_the_reason() -> Result<()> {
     block_on(async {
-        let server = server(&[])?;
-        let configuration = format!(
-            "Match host rack* exec \"true\"\n  User alice\n  Port {}\n  IdentityFile {}\n",
-            server.port(),
-            server.identity().display()
-        );
-        let client = SshClient::configured(&configuration, &server.known_hosts_line()?)?;
-        let resolved = target(&client, "rack1").await?;
-        ensure!(resolved.user == "alice" && resolved.port == server.port(), "{resolved:?}");
-        ensure!(resolved.address == "127.0.0.1", "{resolved:?}");
-        ensure!(resolved.identity_files == [server.identity()], "{resolved:?}");
-        ensure!(resolved.known_hosts_files.first() == Some(&client.known_hosts()), "{resolved:?}");
-        // What the entry says counts more.
-        let resolved = target(&client, "bob@rack1:77").await?;
-        ensure!(resolved.user == "bob" && resolved.port == 77, "{resolved:?}");
-        ensure!(resolved.login == "-p 77 bob@rack1", "{resolved:?}");
+        let nobody = format!("Host a\n  Port {}\n", free_port()?);
+        for (configuration, kind, said) in [
+            ("Host a\n  Nonsense yes\n", Unresolved, &["ssh -G a", "option: nonsense", "~/.ssh/config"][..]),
+            ("Host a\n  HostName gone.invalid\n", Unresolved, &["gone.invalid", "HostName"]),
+            (&nobody, Unreachable, &["127.0.0.1:", "Connection refused", "its sshd runs"]),
+            ("Host a\n  ProxyJump b\nHost b\n  ProxyJump a\n", Unsupported, &["more than 8 hosts, perhaps in a loop"]),
+        ] {
+            let client = SshClient::configured(configuration, "")?;
+            ensure_failure(&failure(&client, "a").await, kind, said)?;
+        }
         Ok(())
-    })
-}
-
-#[test]
-fn a_configuration_that_ssh_refuses_is_told_in_its_words() -> Result<()> {
-    block_on(async {
-        let client = SshClient::configured("Host a\n  Nonsense yes\n", "")?;
-        ensure_failure(
-            &failure(&client, "a").await,
-            FailureKind::Unresolved,
-            &["ssh -G a", "Bad configuration option: nonsense", "~/.ssh/config"],
-        )
     })
 }
 
@@ -85,11 +70,11 @@ fn hosts_on_the_way_are_passed_and_left_with_the_session() -> Result<()> {
         drop(second);
         ensure_failure(
             &failure(&client, "last").await,
-            FailureKind::Unreachable,
+            Unreachable,
             &["at the jump host second", "from the jump host before it"],
         )?;
         drop(first);
-        ensure_failure(&failure(&client, "last").await, FailureKind::Unreachable, &["at the jump host first"])
+        ensure_failure(&failure(&client, "last").await, Unreachable, &["at the jump host first"])
     })
 }
 
@@ -105,31 +90,11 @@ fn a_name_behind_another_host_is_resolved_there() -> Result<()> {
         let client = SshClient::configured(&configuration, &jump.known_hosts_line()?)?;
         ensure_failure(
             &failure(&client, "inner").await,
-            FailureKind::Unreachable,
+            Unreachable,
             &["inner.invalid:22 from the jump host before it"],
         )?;
         ensure!(jump.log().contains("inner.invalid"), "{}", jump.log());
         Ok(())
-    })
-}
-
-#[test]
-fn a_way_in_circles_is_refused() -> Result<()> {
-    block_on(async {
-        let client = SshClient::configured("Host a\n  ProxyJump b\nHost b\n  ProxyJump a\n", "")?;
-        ensure_failure(
-            &failure(&client, "a").await,
-            FailureKind::Unsupported,
-            &["more than 8 hosts, perhaps in a loop"],
-        )
-    })
-}
-
-#[test]
-fn a_name_that_means_nothing_is_told() -> Result<()> {
-    block_on(async {
-        let client = SshClient::configured("Host gone\n  HostName gone.invalid\n", "")?;
-        ensure_failure(&failure(&client, "gone").await, FailureKind::Unresolved, &["gone.invalid", "HostName"])
     })
 }
 
@@ -139,16 +104,10 @@ fn only_configured_algorithms_are_offered() -> Result<()> {
         let server = server(&["Ciphers aes256-ctr", "LogLevel DEBUG1"])?;
         let identity = identity(&server.identity());
         is_let_in(&client(&server, &format!("{identity}\n  Ciphers aes256-ctr"))?).await?;
-        ensure_failure(
-            &failure(&client(&server, &format!("{identity}\n  Ciphers aes128-ctr"))?, "host").await,
-            FailureKind::Unsupported,
-            &["Cipher", "aes256-ctr"],
-        )?;
-        ensure_failure(
-            &failure(&client(&server, &format!("{identity}\n  HostKeyAlgorithms rsa-sha2-512"))?, "host").await,
-            FailureKind::Unsupported,
-            &["HostKeyAlgorithms"],
-        )
+        let (other, key) =
+            (format!("{identity}\n  Ciphers aes128-ctr"), format!("{identity}\n  HostKeyAlgorithms rsa-sha2-512"));
+        refuses(&server, &other, Unsupported, &["Cipher", "aes256-ctr"]).await?;
+        refuses(&server, &key, Unsupported, &["HostKeyAlgorithms"]).await
     })
 }
 

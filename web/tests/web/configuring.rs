@@ -1,9 +1,6 @@
 //! Errors of web configuration files.
 
 use std::fmt::Write;
-use std::path::Path;
-
-use genv_web::WebConfig;
 
 use crate::certificates::Authority;
 use crate::config_file::ConfigFile;
@@ -92,16 +89,6 @@ fn certificates_that_cannot_be_used_are_named() {
         writeln!(refusals, "{}", file.refusal()).unwrap();
     }
     insta::assert_snapshot!(refusals);
-}
-
-#[test]
-fn a_file_that_does_not_exist_is_named() {
-    let error = WebConfig::open(Path::new("/nonexistent/web.yml")).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "cannot read the web configuration file /nonexistent/web.yml: No such file or directory (os error 2). \
-         Name a readable one with --web.config.file, or leave the flag out"
-    );
 }
 
 #[test]

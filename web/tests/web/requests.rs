@@ -1,31 +1,8 @@
 //! Requests and their answers.
 
-use genv_web::{Limits, ListenAddress, Server};
+use genv_web::{Limits, Server};
 
 use crate::test_server::{TestServer, patient};
-
-#[tokio::test]
-async fn a_connection_answers_one_request_after_another() {
-    let server = TestServer::start(patient()).await;
-    let mut client = server.connect().await;
-    for _ in 0..3 {
-        let response = client.get("/").await;
-        assert_eq!((response.status, response.text()), (200, "hello\n"));
-        assert_eq!(response.headers["content-type"], "text/plain; charset=utf-8");
-    }
-}
-
-#[tokio::test]
-async fn pipelined_requests_are_answered_in_order() {
-    let server = TestServer::start(Limits { max_requests: 1, ..patient() }).await;
-    let mut client = server.connect().await;
-    let requests: String = (0..20).map(|n| format!("GET /echo?text={n} HTTP/1.1\r\nHost: h\r\n\r\n")).collect();
-    client.send(requests).await;
-    for n in 0..20 {
-        let response = client.response().await;
-        assert_eq!((response.status, response.text()), (200, format!("{n}\n").as_str()));
-    }
-}
 
 #[tokio::test]
 async fn head_has_the_length_and_no_body() {
@@ -48,12 +25,6 @@ async fn only_get_and_head_are_allowed() {
         assert_eq!((response.status, response.headers["allow"].as_str()), (405, "GET, HEAD"));
     }
     assert_eq!(server.handled(), 0);
-}
-
-#[tokio::test]
-async fn an_unknown_path_is_not_found() {
-    let server = TestServer::start(patient()).await;
-    assert_eq!(server.get("/metrics/../nowhere").await.status, 404);
 }
 
 #[tokio::test]
@@ -88,21 +59,6 @@ async fn a_handler_that_panics_costs_one_connection_and_no_place_in_flight() {
         assert!(client.rest().await.is_empty());
     }
     assert_eq!(server.get("/").await.status, 200);
-}
-
-#[tokio::test]
-async fn a_port_in_use_is_reported_with_the_next_step() {
-    let server = TestServer::start(patient()).await;
-    let taken: ListenAddress = server.address.to_string().parse().unwrap();
-    let error = Server::bind(&[taken], None, patient()).await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        format!(
-            "cannot listen on {}: Address already in use (os error 98). Another program holds this port \
-             ('ss -ltnp' shows it): stop it, or choose another port with --web.listen-address.",
-            server.address
-        )
-    );
 }
 
 #[tokio::test]

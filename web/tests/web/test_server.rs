@@ -37,7 +37,7 @@ pub(crate) async fn until(mut is_so: impl AsyncFnMut() -> bool) {
 /// More than the kernel buffers of both ends of a connection hold.
 const LARGE: usize = 64 << 20;
 
-/// A running server with `/`, `/large`, `/echo?text=…`, `/gzip` and `/-/healthy`.
+/// A running server with `/`, `/large`, `/gzip` and `/-/healthy`.
 pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     handled: Arc<AtomicUsize>,
@@ -63,10 +63,6 @@ impl TestServer {
             match request.path() {
                 "/" => Response::text(StatusCode::OK, "hello"),
                 "/large" => Response::new(StatusCode::OK, text, large.clone()),
-                "/echo" => {
-                    let words = request.query_value("text").unwrap_or_default();
-                    Response::text(StatusCode::OK, &words)
-                }
                 "/gzip" => {
                     let body = match request.encoding() {
                         Encoding::Plain => "plain",

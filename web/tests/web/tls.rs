@@ -42,15 +42,6 @@ async fn requests_are_answered_over_tls_1_2_and_1_3() {
 }
 
 #[tokio::test]
-async fn a_large_answer_crosses_tls_whole() {
-    let authority = Authority::new("the lab");
-    let file = config(&authority, "");
-    let server = file.serve(patient()).await;
-    let mut client = TlsClient::trusting(&authority).connect(&server).await.unwrap();
-    assert_eq!(client.get("/large").await.body.len(), 64 << 20);
-}
-
-#[tokio::test]
 async fn plain_http_on_the_https_port_is_answered_400() {
     let authority = Authority::new("the lab");
     let file = config(&authority, "");
