@@ -98,7 +98,7 @@ fn with_process<T>(
     lab
 }
 
-fn limits() -> impl Strategy<Value = Limits<u64>> {
+pub(super) fn limits() -> impl Strategy<Value = Limits<u64>> {
     let limit = |most: u64| {
         (
             prop::option::weighted(0.7, 0..most),
@@ -117,7 +117,7 @@ fn limits() -> impl Strategy<Value = Limits<u64>> {
     })
 }
 
-fn times(limits: Limits<u64>, unit: u64) -> Limits<u64> {
+pub(super) fn times(limits: Limits<u64>, unit: u64) -> Limits<u64> {
     let of = |limit: Limit<u64>| Limit {
         default: limit.default.map(|value| value * unit),
         groups: limit.groups.into_iter().map(|(name, value)| (name, value * unit)).collect(),

@@ -171,6 +171,60 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_fewer_processes_would_end_it(lab in labs(), kind in 0..5_u8, limits in limits()) {
+        let kind = match kind {
+            0 => RuleKind::from(EnvMemory),
+            1 => RuleKind::from(MaxProcessesPerEnvironment { limits }),
+            number => RuleKind::from(MaxMemoryPerUser {
+                limits: times(limits, 5 * GIB),
+                per: if number == 2 { MemoryPer::Device } else { MemoryPer::Total },
+                scope: if number == 3 { Scope::Host } else { Scope::AllHosts },
+            }),
+        };
+        // Violations of a rule that only reports, so that none is relieved by what is done about another.
+        let daemon = observed(&lab, vec![rule(kind, Action::Report)]);
+        for violation in daemon.plan(&lab).violations {
+            let own = within_reach(&lab, &violation.username);
+            let ends = |set: u32| {
+                let some: Vec<Target> = (0..own.len()).filter(|number| set & (1 << number) != 0).map(|number| own[number].clone()).collect();
+                let plan = daemon.plan(&lab.clone().without(&some));
+                plan.violations.iter().all(|it| it.key != violation.key)
+            };
+            let fewest = (0..1_u32 << own.len()).filter(|&set| ends(set)).map(u32::count_ones).min();
+            let taken = (!violation.targets.is_empty()).then_some(violation.targets.len() as u32);
+            prop_assert_eq!(taken, fewest, "{:?}", violation);
+        }
+    }
+}
+
+/// All processes of a user that may be ended.
+fn within_reach(lab: &Lab, username: &str) -> Vec<Target> {
+    let hosts = lab.hosts.iter().filter(|host| !lab.silent.contains(&host.hostname));
+    let targets = hosts.flat_map(|host| {
+        let processes = host.processes.iter().filter(|process| {
+            !matches!(process.attribution, Attribution::Unknown { .. }) && host.user_of(process) == Some(username)
+        });
+        processes.filter_map(|process| {
+            let container_id = process.container_id.clone();
+            Some(ProcessTarget {
+                hostname: host.hostname.clone(),
+                pid: process.pid,
+                start_time_ticks: process.start_time_ticks?,
+                uid: process.uid.filter(|&uid| uid != 0 || container_id.is_some())?,
+                username: process.username.clone().filter(|name| name != "root")?,
+                comm: process.comm.clone(),
+                eid: process.attribution.eid().map(ToOwned::to_owned),
+                container_id,
+            })
+        })
+    });
+    targets.map(|it| Target::Process(it.into())).collect()
+}
+
 /// After a few cycles in which nothing was done, so that idle devices are known.
 fn observed(lab: &Lab, rules: Vec<Rule>) -> Daemon {
     let mut daemon = Daemon::new(rules);
