@@ -88,18 +88,17 @@ impl<'c, 'a> Contexts<'c, 'a> {
 
     /// Whether a process was measured to be busy on a GPU.
     fn is_measured_busy(&self, used: &UseFacts, busy: Busy) -> bool {
-        used.utilization_ratio.is_some_and(|ratio| ratio >= busy.ratio) || self.was_busy(used, busy)
+        let was_busy = |it: &ContextHistory| it.reached(busy.ratio, busy.recent_seconds, self.now_seconds);
+        used.utilization_ratio.is_some_and(|ratio| ratio >= busy.ratio) || self.history(used).is_some_and(was_busy)
     }
 
-    fn was_busy(&self, used: &UseFacts, busy: Busy) -> bool {
-        self.history(used).is_some_and(|it| it.reached(busy.ratio, busy.recent_seconds, self.now_seconds))
-    }
-
-    /// Whether a process may be busy on a GPU: what was not measured is not idle.
+    /// Whether a process may be busy on a GPU: what was not measured is not idle, and other users may have left it no more.
     fn may_be_busy(&self, used: &UseFacts, busy: Busy) -> bool {
-        used.of_what_is_left().is_none_or(|ratio| ratio >= busy.ratio)
-            || self.was_busy(used, busy)
-            || self.history(used).is_some_and(|it| it.was_unmeasured(busy.recent_seconds, self.now_seconds))
+        let may_have_been = |it: &ContextHistory| {
+            it.may_have_reached(busy.ratio, busy.recent_seconds, self.now_seconds)
+                || it.was_unmeasured(busy.recent_seconds, self.now_seconds)
+        };
+        used.of_what_is_left().is_none_or(|ratio| ratio >= busy.ratio) || self.history(used).is_some_and(may_have_been)
     }
 
     /// A GPU other than `gpu` on which a process is busy and which its environment holds by an attachment that `stays`.

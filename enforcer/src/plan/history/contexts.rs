@@ -32,39 +32,73 @@ pub(in crate::plan) struct ProcessContexts {
 pub(in crate::plan) struct ContextHistory {
     /// Whether the environment of the process was attached to the GPU while the context was there.
     pub(in crate::plan) was_attached: bool,
-    /// Unix time and utilization, 0–1, of the highest sample and of the highest ones after it.
-    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-    peaks: VecDeque<(f64, f32)>,
-    /// When its utilization was last not measured, Unix time.
+    /// Of the utilization that was measured.
+    #[serde(default, skip_serializing_if = "Peaks::is_empty")]
+    measured: Peaks,
+    /// Of the utilization as a part of what other users left, while the environment was attached: it may have been as busy.
+    #[serde(default, skip_serializing_if = "Peaks::is_empty")]
+    peaks: Peaks,
+    /// When the latter was last not known, Unix time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unmeasured_seconds: Option<f64>,
 }
 
-impl ContextHistory {
-    fn observe(&mut self, utilization_ratio: Option<f64>, now_seconds: f64) {
-        let is_old = |at: f64| !(0.0..=LONGEST_MEMORY_SECONDS).contains(&(now_seconds - at));
-        self.peaks.retain(|(at, _)| !is_old(*at));
-        self.unmeasured_seconds = self.unmeasured_seconds.filter(|at| !is_old(*at));
-        let Some(ratio) = utilization_ratio.map(|ratio| ratio as f32) else {
-            self.unmeasured_seconds = Some(now_seconds);
+/// Unix time and utilization, 0–1, of the highest sample and of the highest ones after it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Peaks(VecDeque<(f64, f32)>);
+
+/// Whether a sample is too old to be remembered.
+fn is_old(at: f64, now_seconds: f64) -> bool {
+    !(0.0..=LONGEST_MEMORY_SECONDS).contains(&(now_seconds - at))
+}
+
+impl Peaks {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn observe(&mut self, ratio: Option<f64>, now_seconds: f64) {
+        self.0.retain(|(at, _)| !is_old(*at, now_seconds));
+        let Some(ratio) = ratio.map(|ratio| ratio as f32) else {
             return;
         };
-        while self.peaks.back().is_some_and(|(_, peak)| *peak <= ratio) {
-            self.peaks.pop_back();
+        while self.0.back().is_some_and(|(_, peak)| *peak <= ratio) {
+            self.0.pop_back();
         }
         if ratio > 0.0 {
-            self.peaks.push_back((now_seconds, ratio));
+            self.0.push_back((now_seconds, ratio));
         }
-        if self.peaks.len() > MOST_PEAKS {
-            self.peaks.remove(1);
+        if self.0.len() > MOST_PEAKS {
+            self.0.remove(1);
         }
     }
 
-    /// Whether it reached this utilization within the last `seconds`.
-    pub(in crate::plan) fn reached(&self, ratio: f64, seconds: f64, now_seconds: f64) -> bool {
+    fn reached(&self, ratio: f64, seconds: f64, now_seconds: f64) -> bool {
         let recent = |at: f64| (0.0..=seconds).contains(&(now_seconds - at));
-        let mut peaks = self.peaks.iter();
+        let mut peaks = self.0.iter();
         peaks.any(|(at, peak)| recent(*at) && f64::from(*peak) >= ratio)
+    }
+}
+
+impl ContextHistory {
+    /// `of_what_is_left`: `measured` as a part of what other users left.
+    fn observe(&mut self, measured: Option<f64>, of_what_is_left: Option<f64>, now_seconds: f64) {
+        self.measured.observe(measured, now_seconds);
+        self.peaks.observe(of_what_is_left, now_seconds);
+        self.unmeasured_seconds = match of_what_is_left {
+            Some(_) => self.unmeasured_seconds.filter(|at| !is_old(*at, now_seconds)),
+            None => Some(now_seconds),
+        };
+    }
+
+    /// Whether it was measured to reach this utilization within the last `seconds`.
+    pub(in crate::plan) fn reached(&self, ratio: f64, seconds: f64, now_seconds: f64) -> bool {
+        self.measured.reached(ratio, seconds, now_seconds)
+    }
+
+    /// Whether it may have reached this utilization within the last `seconds`, had other users left it the GPU.
+    pub(in crate::plan) fn may_have_reached(&self, ratio: f64, seconds: f64, now_seconds: f64) -> bool {
+        self.peaks.reached(ratio, seconds, now_seconds)
     }
 
     /// Whether its utilization was not measured at some time within the last `seconds`.
@@ -94,7 +128,7 @@ impl History {
             let known = host.contexts.entry(left.pid).or_insert_with(new);
             known.gpus.entry(left.gpu, Default::default).was_attached = true;
             let works_on = known.gpus.entry(left.works_on, Default::default);
-            works_on.observe(Some(1.0), now_seconds);
+            works_on.observe(Some(1.0), Some(1.0), now_seconds);
         }
     }
 }
@@ -151,13 +185,13 @@ impl ProcessContexts {
             let context = self.gpus.entry(used.gpu, Default::default);
             let is_attached = attached.iter().any(|it| it.gpu == used.gpu);
             context.was_attached |= is_attached;
-            let ratio = match is_attached {
+            let of_what_is_left = match is_attached {
                 true => used.of_what_is_left(),
                 false => used.utilization_ratio,
             };
             // How busy it is matters only beside another device.
             if uses.len() > 1 {
-                context.observe(ratio, now_seconds);
+                context.observe(used.utilization_ratio, of_what_is_left, now_seconds);
             }
         }
     }
@@ -181,9 +215,9 @@ mod tests {
             for (gap, ratio) in samples {
                 // Beyond its memory it may have forgotten lower peaks, and never invents one.
                 now += if is_long { gap } else { gap / 16.0 };
-                context.observe(ratio, now);
+                context.observe(ratio, ratio, now);
                 all.push((now, ratio));
-                prop_assert!(context.peaks.len() <= MOST_PEAKS);
+                prop_assert!(context.peaks.0.len() <= MOST_PEAKS);
             }
             let recent = all.iter().filter(|(at, _)| now - at <= LONGEST_MEMORY_SECONDS);
             let highest = recent.clone().filter_map(|(_, ratio)| *ratio).fold(0.0, f64::max);

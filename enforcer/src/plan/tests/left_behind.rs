@@ -105,6 +105,21 @@ fn between_two_samples_a_training_still_works_and_after_its_time_it_does_not() {
 }
 
 #[test]
+fn what_others_left_of_a_device_makes_nobody_busy_there_after_a_detach() {
+    // 10 is at 1 % of device 1, and bob leaves no more.
+    let mut crowded = lab().runs(20, "bob", None, &[(1, GIB)]);
+    utilize(&mut crowded, 10, &[Some(0.98), Some(0.01)]);
+    utilize(&mut crowded, 20, &[Some(0.99)]);
+    let elsewhere = rule(EnvDevices, Action::Terminate);
+    let mut daemon = Daemon::new(vec![elsewhere]);
+    daemon.run(&crowded, 600);
+    crowded.hosts[0].devices[1].attachments.clear();
+    crowded.hosts[0].processes.retain(|process| process.pid != 11);
+    assert_eq!(daemon.run(&crowded, 600), []);
+    assert_eq!(daemon.plan(&crowded).left_behind.len(), 1);
+}
+
+#[test]
 fn what_a_detach_left_behind_breaks_no_rule_while_its_process_works() {
     let elsewhere = Rule { for_duration: seconds(60), ..rule(EnvDevices, Action::Terminate) };
     let outside = rule(NonEnvProcesses, Action::Terminate);
