@@ -113,10 +113,10 @@ fn what_others_left_of_a_device_makes_nobody_busy_there_after_a_detach() {
     let elsewhere = rule(EnvDevices, Action::Terminate);
     let mut daemon = Daemon::new(vec![elsewhere]);
     daemon.run(&crowded, 600);
-    crowded.hosts[0].devices[1].attachments.clear();
     crowded.hosts[0].processes.retain(|process| process.pid != 11);
-    assert_eq!(daemon.run(&crowded, 600), []);
-    assert_eq!(daemon.plan(&crowded).left_behind.len(), 1);
+    let left = crowded.detached(&attachment("alice", "e1", 1, Vec::new()));
+    assert_eq!(daemon.run(&left, 600), []);
+    assert_eq!(daemon.plan(&left).left_behind.len(), 1);
 }
 
 #[test]
