@@ -34,7 +34,7 @@ debian_packages() {
     # shellcheck disable=SC2016 # APT's own variables
     archive=$(apt-get indextargets --format '$(CREATED_BY) $(ORIGIN) $(REPO_URI)' |
         sed -n '/security/d; s/^Packages Debian //p' | head -n 1)
-    [[ -n $archive ]] || fail "this machine's APT has no Debian archive"
+    [[ -n $archive ]] || fail "this machine's APT has no Debian archive, or no lists of it: run apt-get update"
     mkdir -p "$folder"/apt/{lists/partial,cache/archives/partial,empty} "$folder/files"
     : >"$folder/apt/status"
     printf 'deb [arch=amd64 signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s trixie main non-free\n' \

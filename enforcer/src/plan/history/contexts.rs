@@ -215,16 +215,18 @@ mod tests {
             for (gap, ratio) in samples {
                 // Beyond its memory it may have forgotten lower peaks, and never invents one.
                 now += if is_long { gap } else { gap / 16.0 };
-                context.observe(ratio, ratio, now);
+                context.observe(ratio.map(|ratio| ratio / 2.0), ratio, now);
                 all.push((now, ratio));
                 prop_assert!(context.peaks.0.len() <= MOST_PEAKS);
             }
             let recent = all.iter().filter(|(at, _)| now - at <= LONGEST_MEMORY_SECONDS);
             let highest = recent.clone().filter_map(|(_, ratio)| *ratio).fold(0.0, f64::max);
             if highest > 0.001 && !is_long {
-                prop_assert!(context.reached(highest - 0.001, LONGEST_MEMORY_SECONDS, now));
+                prop_assert!(context.may_have_reached(highest - 0.001, LONGEST_MEMORY_SECONDS, now));
+                prop_assert!(context.reached(highest / 2.0 - 0.001, LONGEST_MEMORY_SECONDS, now));
             }
-            prop_assert!(!context.reached(highest + 0.001, LONGEST_MEMORY_SECONDS, now));
+            prop_assert!(!context.may_have_reached(highest + 0.001, LONGEST_MEMORY_SECONDS, now));
+            prop_assert!(!context.reached(highest / 2.0 + 0.001, LONGEST_MEMORY_SECONDS, now));
             let unmeasured = recent.clone().any(|(_, ratio)| ratio.is_none());
             prop_assert_eq!(context.was_unmeasured(LONGEST_MEMORY_SECONDS, now), unmeasured);
         }
