@@ -42,7 +42,8 @@ fn every_promise_has_tests_that_exist() -> Result<()> {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(new) => new.insert(rust_below(&path(&test[1]))?),
                 };
-                let mut places = source.match_indices(&*format!("fn {}(", &test[2]));
+                let function = format!("fn {}(", &test[2]);
+                let mut places = source.match_indices(&function);
                 let is_test = places.any(|(at, _)| {
                     let paragraph = source[..at].rsplit_once("\n\n");
                     paragraph.is_some_and(|(_, paragraph)| paragraph.contains("test]"))
