@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use genv_enforcer::config::Action;
 use genv_enforcer::plan::Target;
 use genv_enforcer::reload::{Rules as InForce, Source, Written};
@@ -53,6 +53,6 @@ fn the_list_never_of_the_host_protects_its_users() -> Result<()> {
     ensure!(said.contains("its user is listed under never") && is_alive(user.pid()), "{said}");
     // Without the list the same request ends it.
     never("")?;
-    carried_out()?;
-    ends(user.pid())
+    let said = carried_out()?;
+    ends(user.pid()).context(said)
 }
