@@ -43,16 +43,15 @@ fn the_list_never_of_the_host_protects_its_users() -> Result<()> {
     let asked = setup.folder().join("request");
     fs::write(&asked, serde_json::to_vec(&request(&setup, user.pid())?)?)?;
     let own = setup.folder().join("own.yaml");
-    let never = |list: &str| fs::write(&own, format!("version: 1\nnever: {{users: [{list}]}}\nrules: []\n"));
-    let carried_out = || -> Result<String> {
+    let carried_out = |never: &str| -> Result<String> {
+        fs::write(&own, format!("version: 1\n{never}rules: []\n"))?;
         let mut command = setup.command(&["carry-out", "--config"])?;
-        Ok(String::from_utf8(command.arg(&own).stdin(File::open(&asked)?).output()?.stdout)?)
+        let output = command.arg(&own).stdin(File::open(&asked)?).output()?;
+        Ok(String::from_utf8([output.stdout, output.stderr].concat())?)
     };
-    never(&format!("\"uid:{}\"", victim()))?;
-    let said = carried_out()?;
+    let said = carried_out(&format!("never: {{users: [\"uid:{}\"]}}\n", victim()))?;
     ensure!(said.contains("its user is listed under never") && is_alive(user.pid()), "{said}");
     // Without the list the same request ends it.
-    never("")?;
-    let said = carried_out()?;
+    let said = carried_out("")?;
     ends(user.pid()).context(said)
 }
