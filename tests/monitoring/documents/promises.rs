@@ -46,7 +46,7 @@ fn every_promise_has_tests_that_exist() -> Result<()> {
                 let mut places = source.match_indices(&function);
                 let is_test = places.any(|(at, _)| {
                     let paragraph = source[..at].rsplit_once("\n\n");
-                    paragraph.is_some_and(|(_, paragraph)| paragraph.contains("test]"))
+                    paragraph.is_some_and(|(_, paragraph)| paragraph.contains("test]") || paragraph.contains("test("))
                 });
                 ensure!(is_test, "{page}: there is no test {}", &test[0]);
             }
