@@ -14,7 +14,7 @@ use genv_tests::process::{Running, Sleeper, signal};
 struct InTerminal {
     _script: Running,
     pid: u32,
-    /// Or what nobody reads.
+    /// The lines of the terminal, or the pipe of a terminal whose output no test reads.
     shown: Result<Lines, ChildStdout>,
 }
 

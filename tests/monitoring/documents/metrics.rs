@@ -121,6 +121,6 @@ fn names_types_and_helps_follow_prometheus_conventions() {
         families.iter().for_each(|family| follows_conventions(family, &["genv_"]));
     }
     own::families().for_each(|family| follows_conventions(family, &["genv_", "process_"]));
-    // What is wrong with the state is the state's, whoever found it.
+    // Exporter and enforcer share the metrics of damaged state files.
     FAMILIES.iter().for_each(|family| follows_conventions(family, &["genv_enforcer_", "genv_state_"]));
 }

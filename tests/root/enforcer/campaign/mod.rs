@@ -44,7 +44,7 @@ const LASTING: Duration = Duration::from_millis(2600);
 /// The daemon's limit of memory, also while it reads what one user wrote.
 const MOST_BYTES: u64 = 128 << 20;
 
-/// The limit of what it keeps of that when all is over.
+/// The limit of the memory that it retains after the campaign.
 const GROWTH_BYTES: u64 = 24 << 20;
 
 /// So many descriptors and threads may be open for a moment.
@@ -54,7 +54,7 @@ const GROWTH_COUNT: usize = 8;
 /// a machine that is busy with other programs, and runs neither this one nor the daemon, makes no cycle late.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What looks at the daemon showed.
+/// The worst samples of the daemon.
 #[derive(Clone, Copy, Debug, Default)]
 struct Worst {
     /// The longest wait for anything but a processor, without a new status.
