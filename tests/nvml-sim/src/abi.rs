@@ -120,19 +120,15 @@ pub(crate) fn fixed_text<const N: usize>(text: &str) -> [c_char; N] {
     array
 }
 
-/// Declares functions that take no device and need no initialised library.
-macro_rules! free_calls {
-    ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+/// Declares one function.
+macro_rules! call {
+    (free $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block) => {
         #[unsafe(no_mangle)]
         extern "C" fn $name($($arg: $type),*) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
             $crate::abi::answer(move || $body)
         }
-    )*};
-}
-
-/// Declares functions of the whole host: the first parameter is not C's, but the host as it is now.
-macro_rules! host_calls {
-    ($(fn $name:ident($host:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block)*) => {$(
+    };
+    (host $name:ident($host:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block) => {
         #[unsafe(no_mangle)]
         extern "C" fn $name($($arg: $type),*) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
             $crate::abi::answer(move || {
@@ -140,33 +136,35 @@ macro_rules! host_calls {
                 $body
             })
         }
-    )*};
-}
-
-/// Declares functions of one device, whole GPU or MIG device: the handle becomes the device as it is now.
-macro_rules! device_calls {
-    ($(fn $name:ident($device:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block)*) => {$(
+    };
+    ($of:ident $name:ident($device:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block) => {
         #[unsafe(no_mangle)]
         extern "C" fn $name($device: $crate::device::Handle $(, $arg: $type)*) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
             $crate::abi::answer(move || {
-                let $device = &$crate::driver::device(stringify!($name), $device)?;
+                let $device = &$crate::driver::$of(stringify!($name), $device)?;
                 $body
             })
         }
+    };
+}
+
+/// Declares functions, and others that do the same. Those of the kind `free` take no device and need no initialised
+/// library. The first parameter of the others is not C's: with `host` it is the host as it is now; with `device` (a whole
+/// GPU or a MIG device) and `gpu` (which a MIG device does not answer) the handle becomes the device as it is now.
+macro_rules! calls {
+    ($of:ident: $(fn $name:ident $args:tt $(also $alias:ident)* $body:block)*) => {$(
+        $crate::abi::call! { $of $name $args $body }
+        $($crate::abi::call! { $of $alias $args $body })*
     )*};
 }
 
-/// Declares functions that a whole GPU answers, and a MIG device does not.
-macro_rules! gpu_calls {
-    ($(fn $name:ident($device:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block)*) => {$(
-        #[unsafe(no_mangle)]
-        extern "C" fn $name($device: $crate::device::Handle $(, $arg: $type)*) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
-            $crate::abi::answer(move || {
-                let $device = &$crate::driver::gpu(stringify!($name), $device)?;
-                $body
-            })
+/// Declares functions of a whole GPU that write one number.
+macro_rules! numbers {
+    ($($name:ident($device:ident, $number:ty) => $truth:expr;)*) => {
+        $crate::abi::calls! { gpu:
+            $(fn $name($device, out: $crate::abi::Out<'_, $number>) { $device.put(out, $truth) })*
         }
-    )*};
+    };
 }
 
-pub(crate) use {device_calls, free_calls, gpu_calls, host_calls};
+pub(crate) use {call, calls, numbers};

@@ -11,7 +11,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
 };
 
-use crate::abi::{Answer, InOut, Out, answer, fixed_text, free_calls, put, put_list};
+use crate::abi::{Answer, InOut, Out, answer, calls, fixed_text, put, put_list};
 use crate::device::Handle;
 use crate::driver;
 use crate::library::{handle_by_index, process_name};
@@ -114,7 +114,7 @@ fn table(id: Option<&[u8; 16]>) -> Answer<*const c_void> {
     if id.ok_or(INVALID_ARGUMENT)? == &TABLE_ID { Ok(TABLE.as_ptr().cast()) } else { Err(NOT_SUPPORTED) }
 }
 
-free_calls! {
+calls! { free:
     fn nvmlInternalGetExportTable(out: Out<'_, *const c_void>, id: Option<&[u8; 16]>) {
         put(out, table(id)?)
     }

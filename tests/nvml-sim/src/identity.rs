@@ -11,7 +11,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
 
-use crate::abi::{Answer, Out, device_calls, fixed_text, gpu_calls, put, put_text_or};
+use crate::abi::{Answer, Out, calls, fixed_text, numbers, put, put_text_or};
 use crate::device::{Device, Handle};
 use crate::pci::PciAddress;
 
@@ -67,7 +67,7 @@ fn ecc_mode(device: &Device) -> Answer<c_uint> {
     Ok(ENABLED)
 }
 
-device_calls! {
+calls! { device:
     fn nvmlDeviceGetName(device, buffer: *mut c_char, length: c_uint) {
         device.require(Measurement::Name)?;
         put_text_or(device.wrong(), buffer, length, &device.name())
@@ -83,21 +83,25 @@ device_calls! {
     }
 }
 
-gpu_calls! {
-    fn nvmlDeviceGetMinorNumber(device, out: Out<'_, c_uint>) {
-        device.require(Measurement::Minor)?;
-        device.put(out, device.gpu().device().minor)
-    }
+numbers! {
+    nvmlDeviceGetMinorNumber(device, c_uint) =>
+        device.require(Measurement::Minor).map(|()| device.gpu().device().minor)?;
+    nvmlDeviceGetPersistenceMode(device, c_uint) => ENABLED;
+    nvmlDeviceGetDisplayActive(device, c_uint) => DISABLED;
+    nvmlDeviceGetDisplayMode(device, c_uint) => DISABLED;
+    nvmlDeviceGetPerformanceState(device, c_uint) => nvml::nvmlPStates_enum_NVML_PSTATE_0;
+    nvmlDeviceGetPowerState(device, c_uint) => nvml::nvmlPStates_enum_NVML_PSTATE_0;
+    nvmlDeviceGetComputeMode(device, c_uint) => nvml::nvmlComputeMode_enum_NVML_COMPUTEMODE_DEFAULT;
+    nvmlDeviceGetVirtualizationMode(device, c_uint) =>
+        nvml::nvmlGpuVirtualizationMode_NVML_GPU_VIRTUALIZATION_MODE_NONE;
+}
 
+calls! { gpu:
     fn nvmlDeviceGetSerial(_device, _buffer: *mut c_char, _length: c_uint) {
         Err(NOT_SUPPORTED)
     }
 
-    fn nvmlDeviceGetPciInfo(device, out: Out<'_, OldPciInfo>) {
-        put(out, old_pci_info(device)?)
-    }
-
-    fn nvmlDeviceGetPciInfo_v2(device, out: Out<'_, OldPciInfo>) {
+    fn nvmlDeviceGetPciInfo(device, out: Out<'_, OldPciInfo>) also nvmlDeviceGetPciInfo_v2 {
         put(out, old_pci_info(device)?)
     }
 
@@ -105,37 +109,9 @@ gpu_calls! {
         put(out, pci_info(device)?)
     }
 
-    fn nvmlDeviceGetPersistenceMode(_device, out: Out<'_, c_uint>) {
-        put(out, ENABLED)
-    }
-
-    fn nvmlDeviceGetDisplayActive(_device, out: Out<'_, c_uint>) {
-        put(out, DISABLED)
-    }
-
-    fn nvmlDeviceGetDisplayMode(_device, out: Out<'_, c_uint>) {
-        put(out, DISABLED)
-    }
-
     fn nvmlDeviceGetEccMode(device, current: Out<'_, c_uint>, pending: Out<'_, c_uint>) {
         put(current, ecc_mode(device)?)?;
         put(pending, ecc_mode(device)?)
-    }
-
-    fn nvmlDeviceGetPerformanceState(_device, out: Out<'_, c_uint>) {
-        put(out, nvml::nvmlPStates_enum_NVML_PSTATE_0)
-    }
-
-    fn nvmlDeviceGetPowerState(_device, out: Out<'_, c_uint>) {
-        put(out, nvml::nvmlPStates_enum_NVML_PSTATE_0)
-    }
-
-    fn nvmlDeviceGetComputeMode(_device, out: Out<'_, c_uint>) {
-        put(out, nvml::nvmlComputeMode_enum_NVML_COMPUTEMODE_DEFAULT)
-    }
-
-    fn nvmlDeviceGetVirtualizationMode(_device, out: Out<'_, c_uint>) {
-        put(out, nvml::nvmlGpuVirtualizationMode_NVML_GPU_VIRTUALIZATION_MODE_NONE)
     }
 
     fn nvmlDeviceValidateInforom(_device) {

@@ -8,13 +8,12 @@ use std::ffi::c_uint;
 use genv_core::model::ProcessType;
 use genv_simulator::{DeviceProcess, Measurement, WrongAnswer, percent};
 use nvml_wrapper_sys::bindings::{
-    nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationInfo_v1_t, nvmlProcessUtilizationSample_t,
-    nvmlProcessesUtilizationInfo_t, nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH as ARGUMENT_VERSION_MISMATCH,
+    nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationSample_t,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT, nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
 };
 
-use crate::abi::{Answer, InOut, device_calls, gpu_calls, put_list};
+use crate::abi::{Answer, InOut, calls, put_list};
 use crate::device::Device;
 
 /// How often processes are sampled, and how many samples are kept: as driver 580 does with an H200. NVML says
@@ -24,9 +23,6 @@ const SAMPLES_KEPT: usize = 72;
 
 /// NVML's `NVML_VALUE_NOT_AVAILABLE` as it appears in a memory field.
 const MEMORY_NOT_AVAILABLE: u64 = u64::MAX;
-
-/// Version tag of `nvmlProcessesUtilizationInfo_v1_t`: its size, and 1 in the top byte.
-const PROCESSES_UTILIZATION_V1: c_uint = size_of::<nvmlProcessesUtilizationInfo_t>() as c_uint | 1 << 24;
 
 /// One process in one list.
 #[derive(Clone, Copy)]
@@ -119,20 +115,9 @@ where
     put_list(Some(count), buffer, &items)
 }
 
-/// The processes whose kernels ran in the last sample, none if that is no newer than `last_seen`; with the sample's
-/// time.
-fn active(device: &Device, last_seen_microseconds: u64) -> Answer<(u64, Vec<&DeviceProcess>)> {
-    device.require(Measurement::ProcessUtilization)?;
-    let now_microseconds = device.moment().unix_microseconds();
-    let sampled_microseconds = now_microseconds - now_microseconds % SAMPLE_PERIOD_MICROSECONDS;
-    let is_newer = sampled_microseconds > last_seen_microseconds;
-    let active = device.processes()?.filter(|process| is_newer && percent(process.utilization_ratio) > 0).collect();
-    Ok((sampled_microseconds, active))
-}
-
 macro_rules! process_lists {
     ($($name:ident $list:ident $layout:ty;)*) => {
-        device_calls! {$(
+        calls! { device: $(
             fn $name(device, count: InOut<'_, c_uint>, buffer: *mut $layout) {
                 put_entries(device, List::$list, count, buffer)
             }
@@ -152,11 +137,15 @@ process_lists! {
     nvmlDeviceGetMPSComputeRunningProcesses_v3 Mps nvmlProcessInfo_v2_t;
 }
 
-gpu_calls! {
+calls! { gpu:
     fn nvmlDeviceGetProcessUtilization(
         device, buffer: *mut nvmlProcessUtilizationSample_t, count: InOut<'_, c_uint>, last_seen: u64
     ) {
-        let (sampled, active) = active(device, last_seen)?;
+        device.require(Measurement::ProcessUtilization)?;
+        let now = device.moment().unix_microseconds();
+        let sampled = now - now % SAMPLE_PERIOD_MICROSECONDS;
+        let ran = |process: &&DeviceProcess| sampled > last_seen && percent(process.utilization_ratio) > 0;
+        let active: Vec<_> = device.processes()?.filter(ran).collect();
         let count = count.ok_or(INVALID_ARGUMENT)?;
         if let Some(WrongAnswer::Count(wrong)) = device.wrong() {
             *count = wrong;
@@ -180,32 +169,5 @@ gpu_calls! {
             decUtil: 0,
         }).collect();
         put_list(Some(count), buffer, &samples)
-    }
-
-    fn nvmlDeviceGetProcessesUtilizationInfo(device, info: InOut<'_, nvmlProcessesUtilizationInfo_t>) {
-        let info = info.ok_or(INVALID_ARGUMENT)?;
-        if info.version != PROCESSES_UTILIZATION_V1 {
-            return Err(ARGUMENT_VERSION_MISMATCH);
-        }
-        let (sampled, active) = active(device, info.lastSeenTimeStamp)?;
-        if active.is_empty() {
-            return Err(NOT_FOUND);
-        }
-        let samples: Vec<_> = active.iter().map(|process| nvmlProcessUtilizationInfo_v1_t {
-            timeStamp: sampled,
-            pid: process.pid,
-            smUtil: percent(process.utilization_ratio),
-            memUtil: 0,
-            encUtil: 0,
-            decUtil: 0,
-            jpgUtil: 0,
-            ofaUtil: 0,
-        }).collect();
-        // Here, unlike elsewhere, a missing array is the question for its size.
-        if info.procUtilArray.is_null() {
-            info.processSamplesCount = samples.len() as c_uint;
-            return Err(INSUFFICIENT_SIZE);
-        }
-        put_list(Some(&mut info.processSamplesCount), info.procUtilArray, &samples)
     }
 }
