@@ -10,7 +10,6 @@ use genv_core::model::Attribution;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource};
 use genv_core::state::{StateDirectory, StateSource};
 use genv_tests::process::Sleeper;
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -83,18 +82,6 @@ fn a_title_written_over_the_environ_makes_a_process_unknown() {
     assert_eq!(Machine::new(&[titled.id()]).answer(titled.id()), format!("in {EID}"));
     drop(titled.stdin.take());
     titled.wait().unwrap();
-}
-
-#[test]
-fn a_zombie_is_unknown_and_what_is_gone_has_vanished() {
-    let mut machine = Machine::new(&[]);
-    let mut child = Command::new("true").env("GENV_ENVIRONMENT_ID", EID).spawn().unwrap();
-    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-    let leave = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    waitid(WaitId::Pid(pid), leave).unwrap();
-    assert_eq!(machine.answer(child.id()), "unknown zombie");
-    child.wait().unwrap();
-    assert_eq!(machine.answer(child.id()), "unknown vanished");
 }
 
 #[test]

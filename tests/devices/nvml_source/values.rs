@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use genv_core::gpu::{GpuSample, GpuSource as _};
 use genv_simulator::{GpuSourceKind, Measurement, SourceOptions};
-use genv_tests::nvml_sim::name_of;
 
 use crate::nvml_source::stage::{PATIENCE, Stage, alone, scenario, source};
 
@@ -28,7 +27,8 @@ fn without_energy(mut sample: GpuSample) -> GpuSample {
 fn each_value_is_read_as_it_is_meant_and_each_unsupported_call_takes_away_that_one() {
     alone(&scenario("", ""), |stage| {
         let questions = Measurement::ALL.into_iter().filter(|measurement| *measurement != Measurement::XidEvents);
-        for question in std::iter::once(String::new()).chain(questions.map(name_of)) {
+        let questions = questions.map(|measurement| serde_json::to_string(&measurement).unwrap());
+        for question in std::iter::once(String::new()).chain(questions) {
             stage.rewrite(&scenario(&format!("faults: [{{not_supported: [{question}]}}]"), ""));
             let wanted = without_energy(simulated(stage));
             // A new source each time: what stays for a device's lifetime is not asked again.

@@ -90,23 +90,6 @@ fn a_hung_driver_stops_no_publication_and_its_values_are_withdrawn_and_come_back
 }
 
 #[test]
-fn held_time_is_charged_as_it_passes_and_is_unmeasured_while_the_driver_hangs() {
-    let moods = Moods::default();
-    let mut stream = start(&moods);
-    let charged = |snapshot: &Snapshot| {
-        let mut rows = snapshot.counters.user_device_use.iter();
-        let row = rows.find(|row| row.username == "user1");
-        row.and_then(|row| row.device_seconds).unwrap_or_default()
-    };
-    until(&mut stream, |snapshot| charged(snapshot).busy > 0.0);
-    moods.gpu.hang();
-    let before = until(&mut stream, |snapshot| !status(snapshot, "gpu").success);
-    let before = charged(first(&before)).unmeasured;
-    until(&mut stream, |snapshot| charged(snapshot).unmeasured > before);
-    moods.gpu.recover();
-}
-
-#[test]
 fn a_hung_user_database_leaves_devices_and_their_memory_visible() {
     let moods = Moods::default();
     let mut stream = start(&moods);
