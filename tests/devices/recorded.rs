@@ -54,7 +54,6 @@ const ABSENT: &[&str] = &[
     "nvmlDeviceGetPowerManagementLimitConstraints",
 ];
 
-/// What the simulated library answers when it plays `scenario`.
 fn told(scenario: &str) -> Vec<Answer> {
     let simulation = Simulation::new(scenario);
     let output =
@@ -73,7 +72,6 @@ fn answers(lines: &[u8]) -> Vec<Answer> {
     serde_json::Deserializer::from_slice(lines).into_iter().collect::<Result<_, _>>().expect("each line is an answer")
 }
 
-/// The list of this name in an answer.
 fn list<'a>(value: &'a mut Value, name: &str) -> Option<&'a mut Vec<Value>> {
     value.get_mut(name)?.as_array_mut()
 }

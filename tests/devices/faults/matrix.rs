@@ -201,7 +201,6 @@ impl Stage {
     }
 }
 
-/// Two devices of 80 GiB for each fault.
 fn scenario_of(
     faults: &[String],
     of_host: &str,

@@ -41,7 +41,6 @@ pub(crate) fn alone<F: FnOnce(&Stage)>(scenario: &str, body: F) {
     );
 }
 
-/// The scenario file that is being played.
 pub(crate) struct Stage(pub(crate) PathBuf);
 
 impl Stage {
@@ -53,7 +52,6 @@ impl Stage {
     }
 }
 
-/// The source under test.
 pub(crate) fn source() -> NvmlSource {
     NvmlSource::new(Some(nvml_sim::library()))
 }

@@ -34,7 +34,6 @@ pub(crate) fn answer(call: impl FnOnce() -> Answer) -> nvmlReturn_t {
     }
 }
 
-/// Writes an output parameter.
 pub(crate) fn put<T>(out: Out<'_, T>, value: T) -> Answer {
     out.ok_or(INVALID_ARGUMENT)?.write(value);
     Ok(())
@@ -56,7 +55,6 @@ pub(crate) fn put_text(buffer: *mut c_char, length: c_uint, text: &str) -> Answe
     Ok(())
 }
 
-/// Writes bytes that are not text to a buffer of `length` characters.
 fn put_wrong_text(buffer: *mut c_char, length: c_uint, wrong: WrongText) -> Answer {
     let bytes = match wrong {
         WrongText::Empty => vec![0],
@@ -120,7 +118,6 @@ pub(crate) fn fixed_text<const N: usize>(text: &str) -> [c_char; N] {
     array
 }
 
-/// Declares one function.
 macro_rules! call {
     (free $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block) => {
         #[unsafe(no_mangle)]

@@ -24,7 +24,6 @@ impl Handle {
         Self(MARK | mig << 16 | index.gpu as usize)
     }
 
-    /// A handle that arrived as a word.
     pub(crate) const fn from_word(word: usize) -> Self {
         Self(word)
     }
@@ -37,7 +36,6 @@ impl Handle {
         (Self::of(index) == self).then_some(index)
     }
 
-    /// As NVML's own type.
     pub(crate) fn as_nvml(self) -> nvmlDevice_t {
         std::ptr::without_provenance_mut(self.0)
     }
@@ -77,7 +75,6 @@ impl Device {
         exists.then_some(Self { moment, index, wrong })
     }
 
-    /// The wrong answer of the call in the scenario.
     pub(crate) const fn wrong(&self) -> Option<WrongAnswer> {
         self.wrong
     }
@@ -90,7 +87,6 @@ impl Device {
         }
     }
 
-    /// Writes a measured number.
     pub(crate) fn put<T: Number>(&self, out: Out<'_, T>, truth: T) -> Answer {
         put(out, self.number(truth))
     }
@@ -99,7 +95,6 @@ impl Device {
         self.index
     }
 
-    /// The moment at which it is seen.
     pub(crate) fn moment(&self) -> &Moment {
         &self.moment
     }
@@ -110,12 +105,10 @@ impl Device {
         self.moment.at().device(self.index.gpu).expect("a device exists as long as its moment")
     }
 
-    /// The MIG device, if it is one.
     pub(crate) fn mig(&self) -> Option<&MigDevice> {
         self.index.mig.and_then(|mig| self.gpu().device().mig.get(mig as usize))
     }
 
-    /// Whether it is a GPU that is split into MIG devices.
     pub(crate) fn is_split(&self) -> bool {
         self.index.mig.is_none() && !self.gpu().device().mig.is_empty()
     }

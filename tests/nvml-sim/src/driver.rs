@@ -19,7 +19,6 @@ use crate::device::{Device, Handle};
 use crate::events;
 use crate::scenario_file::ScenarioFile;
 
-/// How long one moment lasts.
 const QUANTUM: Duration = Duration::from_millis(5);
 
 /// How often a call that hangs looks whether it still does.
@@ -39,12 +38,10 @@ impl Moment {
         Self { scenario, now: SystemTime::now(), measured }
     }
 
-    /// The scenario's host.
     pub(crate) fn host(&self) -> &Host {
         &self.scenario.hosts[0]
     }
 
-    /// The host at this moment.
     pub(crate) fn at(&self) -> HostAt<'_> {
         self.host().at(self.now)
     }
@@ -54,18 +51,15 @@ impl Moment {
         self.measured[device.device().index as usize].get_or_init(|| device.measured())
     }
 
-    /// The moment itself.
     pub(crate) fn time(&self) -> SystemTime {
         self.now
     }
 
-    /// Microseconds of Unix time.
     pub(crate) fn unix_microseconds(&self) -> u64 {
         self.now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
     }
 }
 
-/// The library's state.
 struct Driver {
     /// How often it was initialised without being shut down.
     users: u32,
@@ -82,7 +76,6 @@ fn driver() -> MutexGuard<'static, Driver> {
 }
 
 impl Driver {
-    /// The present moment.
     fn moment(&mut self) -> Answer<Arc<Moment>> {
         if let Some((since, moment)) = &self.moment
             && since.elapsed() < QUANTUM
@@ -107,7 +100,6 @@ fn present(hangs: impl Fn(&Moment) -> bool) -> Answer<Arc<Moment>> {
     }
 }
 
-/// Begins a use of the library.
 pub(crate) fn initialise(call: &str) -> Answer {
     {
         let mut driver = driver();
@@ -131,7 +123,6 @@ pub(crate) fn initialise(call: &str) -> Answer {
     Ok(())
 }
 
-/// Ends a use of the library.
 pub(crate) fn shut_down() -> Answer {
     let mut driver = driver();
     driver.users = driver.users.checked_sub(1).ok_or(UNINITIALIZED)?;

@@ -29,7 +29,6 @@ struct Set {
     asked: BTreeMap<u32, u64>,
     /// Until when errors were looked for.
     seen_until: SystemTime,
-    /// GPU and XID.
     pending: VecDeque<(u32, u64)>,
 }
 
@@ -71,7 +70,6 @@ fn next(handle: usize, moment: &Moment) -> Answer<Option<(u32, u64)>> {
     Ok(None)
 }
 
-/// The first GPU of a set.
 fn first(handle: usize) -> Option<u32> {
     sets().open.get(&handle)?.asked.keys().next().copied()
 }

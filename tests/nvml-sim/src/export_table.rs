@@ -41,7 +41,6 @@ static TABLE: LazyLock<Box<[usize]>> = LazyLock::new(|| {
     std::iter::once(TABLE_BYTES).chain((1..words).map(|word| slot(word) as usize)).collect()
 });
 
-/// A process as the table's lists give it.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct ProcessEntry {
@@ -98,13 +97,11 @@ extern "C" fn other(first: usize, second: usize, _: usize, _: usize) -> nvmlRetu
     })
 }
 
-/// An output parameter that arrived as a word.
 fn pointer<'a, T>(word: usize) -> Out<'a, T> {
     // SAFETY: the slots that call this are called with a null or writable pointer in that place.
     unsafe { (word as *mut std::mem::MaybeUninit<T>).as_mut() }
 }
 
-/// A parameter that is read and written, and arrived as a word.
 fn in_out<'a, T>(word: usize) -> InOut<'a, T> {
     // SAFETY: the slots that call this are called with a null or valid pointer in that place.
     unsafe { (word as *mut T).as_mut() }

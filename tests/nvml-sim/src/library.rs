@@ -28,7 +28,6 @@ pub(crate) fn process_name(moment: &Moment, pid: c_uint) -> Answer<String> {
     Ok(String::from_utf8_lossy(program).into_owned())
 }
 
-/// The handle of a whole GPU.
 pub(crate) fn handle_by_index(moment: &Moment, index: c_uint) -> Answer<Handle> {
     moment.at().device(index).ok_or(INVALID_ARGUMENT)?;
     Ok(Handle::of(DeviceIndex::gpu(index)))
@@ -137,7 +136,6 @@ const fn error_text(code: nvmlReturn_t) -> &'static CStr {
     }
 }
 
-/// NVML's text for a return code.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(code: nvmlReturn_t) -> *const c_char {
     error_text(code).as_ptr()

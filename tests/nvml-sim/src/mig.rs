@@ -17,7 +17,6 @@ const MAX_DEVICES: c_uint = 7;
 /// Streaming multiprocessors of one slice, as on an A100.
 const MULTIPROCESSORS_PER_SLICE: c_uint = 14;
 
-/// Products that can be split.
 const PRODUCTS: [&str; 8] = ["A30", "A100", "H20", "H100", "H200", "H800", "B200", "GH200"];
 
 fn is_capable(device: &Device) -> bool {

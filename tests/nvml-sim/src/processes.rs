@@ -24,7 +24,6 @@ const SAMPLES_KEPT: usize = 72;
 /// NVML's `NVML_VALUE_NOT_AVAILABLE` as it appears in a memory field.
 const MEMORY_NOT_AVAILABLE: u64 = u64::MAX;
 
-/// One process in one list.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) pid: c_uint,
@@ -67,14 +66,12 @@ impl From<&Entry> for nvmlProcessInfo_v2_t {
     }
 }
 
-/// Which of NVML's lists.
 #[derive(Clone, Copy)]
 pub(crate) enum List {
     Compute,
     Graphics,
     /// Clients of the multi-process service: a scenario has none.
     Mps,
-    /// Compute and graphics together.
     All,
 }
 

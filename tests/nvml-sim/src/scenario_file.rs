@@ -9,7 +9,6 @@ use nvml_wrapper_sys::bindings::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED as 
 
 use crate::abi::Answer;
 
-/// An opened scenario file.
 pub(crate) struct ScenarioFile(Engine);
 
 impl ScenarioFile {

@@ -110,7 +110,6 @@ fn sample_of(index: DeviceIndex, answer: &Answer) -> DeviceSample {
     }
 }
 
-/// What the answers of a device support.
 #[derive(Debug)]
 struct Support {
     list: bool,
@@ -127,7 +126,6 @@ fn is_share(ratio: Option<f64>) -> bool {
     ratio.is_none_or(|ratio| (0.0..=1.0).contains(&ratio))
 }
 
-/// Judges answers.
 #[derive(Default)]
 struct Judge {
     /// The installed memory of each device that showed it.

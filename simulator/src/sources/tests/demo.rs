@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// The middle of a morning.
 const MORNING_SECONDS: u32 = 9 * 3600;
 
 #[test]

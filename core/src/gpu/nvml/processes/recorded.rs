@@ -74,7 +74,6 @@ fn the_recorded_use_of_each_process_is_read() {
     }
 }
 
-/// The samples of the bursts.
 fn bursts() -> Vec<nvmlProcessUtilizationSample_t> {
     lines(BURSTS)
         .filter_map(|it| {
