@@ -8,15 +8,16 @@ use genv_simulator::{GpuSourceKind, Measurement, SourceOptions};
 
 use crate::nvml_source::stage::{PATIENCE, Stage, alone, scenario, source};
 
-fn simulated(stage: &Stage) -> GpuSample {
+/// What the scenario means, told without NVML.
+pub(crate) fn simulated(stage: &Stage) -> GpuSample {
     let options =
         SourceOptions { gpu: GpuSourceKind::Simulated, scenario: Some(stage.0.clone()), ..SourceOptions::default() };
     let mut hosts = options.open().expect("the scenario is good");
-    hosts[0].gpu.sample().expect("nothing fails in it")
+    without_energy(hosts[0].gpu.sample().expect("nothing fails in it"))
 }
 
 /// Of the energy counters, which rise all the time, only whether there is one.
-fn without_energy(mut sample: GpuSample) -> GpuSample {
+pub(crate) fn without_energy(mut sample: GpuSample) -> GpuSample {
     for device in &mut sample.devices {
         device.measurements.energy_joules = device.measurements.energy_joules.map(|_| 0.0);
     }
@@ -30,7 +31,7 @@ fn each_value_is_read_as_it_is_meant_and_each_unsupported_call_takes_away_that_o
         let questions = questions.map(|measurement| serde_json::to_string(&measurement).unwrap());
         for question in std::iter::once(String::new()).chain(questions) {
             stage.rewrite(&scenario(&format!("faults: [{{not_supported: [{question}]}}]"), ""));
-            let wanted = without_energy(simulated(stage));
+            let wanted = simulated(stage);
             // A new source each time: what stays for a device's lifetime is not asked again.
             let end = Instant::now() + PATIENCE;
             loop {
