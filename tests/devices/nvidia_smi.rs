@@ -33,21 +33,18 @@ fn recorded_machine(generation: u32) -> Simulation {
 "
         );
     }
-    Simulation::new(&(scenario + TRAIN))
+    // A process named train.py with 8 GiB on the first two GPUs.
+    scenario += "  processes:
+  - pid: 4242
+    comm: train.py
+    user: alice
+    devices: [{index: 0, memory: 8gi}, {index: 1, memory: 8gi}]
+";
+    Simulation::new(&scenario)
 }
 
 /// The generations of which Debian has the program.
 const GENERATIONS: [u32; 3] = [470, 535, 550];
-
-const PROCESS_COLUMNS: &str = "--query-compute-apps=gpu_uuid,pid,process_name,used_gpu_memory";
-
-/// A process named train.py with 8 GiB on the first two GPUs.
-const TRAIN: &str = "  processes:
-  - pid: 4242
-    comm: train.py
-    user: alice
-    devices: [{index: \"0\", memory: 8gi}, {index: \"1\", memory: 8gi}]
-";
 
 fn run(generation: u32, simulation: &Simulation, arguments: &[&str]) -> Output {
     let program = tools::program(&format!("nvidia-smi-{generation}"), "nvidia-smi");
@@ -75,12 +72,13 @@ fn without_time(table: &str) -> &str {
 #[test]
 fn every_generation_prints_what_was_recorded() {
     let devices = "--query-gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,temperature.gpu";
+    let processes = "--query-compute-apps=gpu_uuid,pid,process_name,used_gpu_memory";
     for generation in GENERATIONS {
         let machine = recorded_machine(generation);
         for (name, arguments) in [
             ("list", &["-L"][..]),
             ("query-gpu", &["-i", "0,1", devices, "--format=csv"]),
-            ("query-compute-apps", &["-i", "0,1", PROCESS_COLUMNS, "--format=csv"]),
+            ("query-compute-apps", &["-i", "0,1", processes, "--format=csv"]),
         ] {
             assert_eq!(print(generation, &machine, arguments), recording(generation, name), "{generation}: {name}");
         }

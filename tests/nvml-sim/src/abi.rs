@@ -39,40 +39,30 @@ pub(crate) fn put<T>(out: Out<'_, T>, value: T) -> Answer {
     Ok(())
 }
 
-/// Writes `text` and a NUL to a buffer of `length` characters.
-pub(crate) fn put_text(buffer: *mut c_char, length: c_uint, text: &str) -> Answer {
+/// Writes `bytes` to a buffer of `length` characters.
+fn put_bytes(buffer: *mut c_char, length: c_uint, bytes: &[u8]) -> Answer {
     if buffer.is_null() {
         return Err(INVALID_ARGUMENT);
     }
-    if text.len() >= length as usize {
+    if bytes.len() > length as usize {
         return Err(INSUFFICIENT_SIZE);
-    }
-    // SAFETY: the caller's buffer holds `length` characters, and text and NUL are no more than that.
-    unsafe {
-        buffer.copy_from_nonoverlapping(text.as_ptr().cast(), text.len());
-        *buffer.add(text.len()) = 0;
-    }
-    Ok(())
-}
-
-fn put_wrong_text(buffer: *mut c_char, length: c_uint, wrong: WrongText) -> Answer {
-    let bytes = match wrong {
-        WrongText::Empty => vec![0],
-        WrongText::NotUtf8 => b"\xff\xfe\xc3\0".to_vec(),
-        WrongText::Unterminated => vec![b'x'; length as usize],
-    };
-    if buffer.is_null() || bytes.len() > length as usize {
-        return Err(INVALID_ARGUMENT);
     }
     // SAFETY: the caller's buffer holds `length` characters, and these are no more.
     unsafe { buffer.copy_from_nonoverlapping(bytes.as_ptr().cast(), bytes.len()) };
     Ok(())
 }
 
+/// Writes `text` and a NUL to a buffer of `length` characters.
+pub(crate) fn put_text(buffer: *mut c_char, length: c_uint, text: &str) -> Answer {
+    put_bytes(buffer, length, &[text.as_bytes(), &[0]].concat())
+}
+
 /// As [`put_text`], or what the scenario puts in the text's place.
 pub(crate) fn put_text_or(wrong: Option<WrongAnswer>, buffer: *mut c_char, length: c_uint, text: &str) -> Answer {
     match wrong {
-        Some(WrongAnswer::Text(wrong)) => put_wrong_text(buffer, length, wrong),
+        Some(WrongAnswer::Text(WrongText::Empty)) => put_text(buffer, length, ""),
+        Some(WrongAnswer::Text(WrongText::NotUtf8)) => put_bytes(buffer, length, b"\xff\xfe\xc3\0"),
+        Some(WrongAnswer::Text(WrongText::Unterminated)) => put_bytes(buffer, length, &vec![b'x'; length as usize]),
         _ => put_text(buffer, length, text),
     }
 }

@@ -15,7 +15,7 @@ use crate::abi::{Answer, InOut, Out, answer, calls, fixed_text, put, put_list};
 use crate::device::Handle;
 use crate::driver;
 use crate::library::{handle_by_index, process_name};
-use crate::processes::{List, entries};
+use crate::processes::entries;
 
 /// The table that nvidia-smi requests; the first three fields of its id are little-endian.
 const TABLE_ID: [u8; 16] =
@@ -64,14 +64,14 @@ extern "C" fn process_list(device: usize, count: usize, array: usize, _: usize) 
         let device = driver::device("nvmlDeviceGetComputeRunningProcesses", Handle::from_word(device))?;
         let count: InOut<'_, c_uint> = in_out(count);
         let count = count.ok_or(INVALID_ARGUMENT)?;
-        let mut rows: Vec<ProcessEntry> = entries(&device, List::All)?
+        let mut rows: Vec<ProcessEntry> = entries(&device, |_| true)?
             .iter()
             .map(|entry| ProcessEntry {
                 pid: entry.pid,
                 unknown: 0,
-                memory_used_bytes: entry.memory_used_bytes,
-                gpu_instance: entry.gpu_instance,
-                compute_instance: entry.compute_instance,
+                memory_used_bytes: entry.usedGpuMemory,
+                gpu_instance: entry.gpuInstanceId,
+                compute_instance: entry.computeInstanceId,
                 memory_protected_bytes: 0,
                 name: fixed_text(&process_name(device.moment(), entry.pid).unwrap_or_default()),
             })
