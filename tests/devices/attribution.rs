@@ -62,10 +62,6 @@ fn sleeper(name: &str, value: &str) -> Sleeper {
     process
 }
 
-fn claiming(eid: &str) -> Sleeper {
-    sleeper("GENV_ENVIRONMENT_ID", eid)
-}
-
 #[test]
 fn a_title_written_over_the_environ_makes_a_process_unknown() {
     let title = r#"$| = 1; $0 = "ray::IDLE" x 1000; print "titled\n"; <STDIN>"#;
@@ -88,7 +84,7 @@ fn a_title_written_over_the_environ_makes_a_process_unknown() {
 fn a_process_that_ends_while_it_is_read_is_never_outside() {
     let member = sleeper("A", "1");
     let mut machine = Machine::new(&[member.pid()]);
-    let sleepers: Vec<Sleeper> = (0..40).map(|_| claiming(EID)).collect();
+    let sleepers: Vec<Sleeper> = (0..40).map(|_| sleeper("GENV_ENVIRONMENT_ID", EID)).collect();
     let pids: Vec<u32> = sleepers.iter().map(Sleeper::pid).collect();
     let expected = |answer: &str| answer == format!("in {EID}") || answer.starts_with("unknown ");
     std::thread::scope(|scope| {

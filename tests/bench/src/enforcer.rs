@@ -8,9 +8,10 @@ use anyhow::{Result, ensure};
 use genv_core::model::{CollectorStatus, HostSnapshot, SNAPSHOT_VERSION, Snapshot};
 use genv_enforcer::config::{Config, KIND_WORDS};
 use genv_enforcer::plan::{History, Input, Outcome, Plan, plan};
+use rustix::time::ClockId;
 use serde_json::{Value, json};
 
-use crate::table::{Table, mebibytes, median, thread_cpu_seconds};
+use crate::table::{Table, cpu_seconds, mebibytes, median};
 
 const HOSTS: usize = 1000;
 const DEVICES: usize = 8;
@@ -47,11 +48,11 @@ pub(crate) fn table() -> Result<Table> {
             paused_until_seconds: None,
             now_seconds,
         };
-        let began = thread_cpu_seconds();
+        let began = cpu_seconds(ClockId::ThreadCPUTime);
         drop(plan(&input, &history));
-        let planned = thread_cpu_seconds();
+        let planned = cpu_seconds(ClockId::ThreadCPUTime);
         last = history.plan(&input);
-        let both = thread_cpu_seconds() - planned;
+        let both = cpu_seconds(ClockId::ThreadCPUTime) - planned;
         for step in &last.steps {
             history.settle(step, &Outcome::Would, now_seconds);
         }

@@ -10,10 +10,11 @@ use genv_core::collect::{self, CollectOptions};
 use genv_simulator::{GpuSourceKind, SourceOptions};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::process::resident_bytes;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
 use crate::floor::{Driver, Files};
+use crate::table::cpu_seconds;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 const CYCLES: u32 = 50;
@@ -77,9 +78,9 @@ fn collection(options: SourceOptions) -> Result<Outcome> {
     let stream = collect::spawn(options.open()?, CollectOptions { interval: INTERVAL, ..CollectOptions::default() })?;
     // The first cycles open what later ones use.
     std::thread::sleep(INTERVAL * 5);
-    let (sequence, cpu) = (stream.latest().sequence, cpu_seconds());
+    let (sequence, cpu) = (stream.latest().sequence, cpu_seconds(ClockId::ProcessCPUTime));
     std::thread::sleep(INTERVAL * CYCLES);
-    let cpu = cpu_seconds() - cpu;
+    let cpu = cpu_seconds(ClockId::ProcessCPUTime) - cpu;
     let last = stream.latest();
     let cycles = last.sequence - sequence;
     ensure!(cycles + 2 >= u64::from(CYCLES), "only {cycles} of {CYCLES} cycles were done in time");
@@ -106,7 +107,7 @@ fn floor(library: &Path, state_directory: &Path, pids: Vec<u32>) -> Result<Outco
     let mut cpu = 0.0;
     for cycle in 0..CYCLES + 5 {
         if cycle == 5 {
-            cpu = cpu_seconds();
+            cpu = cpu_seconds(ClockId::ProcessCPUTime);
         }
         listed = driver.sweep()?;
         let bytes = files.read(cycle, &mut buffer)?;
@@ -114,11 +115,9 @@ fn floor(library: &Path, state_directory: &Path, pids: Vec<u32>) -> Result<Outco
         let next = INTERVAL * (cycle + 1);
         std::thread::sleep(next.saturating_sub(began.elapsed()));
     }
-    Ok(Outcome { cpu_seconds: (cpu_seconds() - cpu) / f64::from(CYCLES), processes: listed, ..Outcome::default() })
-}
-
-/// CPU of this process so far, all threads.
-fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    Ok(Outcome {
+        cpu_seconds: (cpu_seconds(ClockId::ProcessCPUTime) - cpu) / f64::from(CYCLES),
+        processes: listed,
+        ..Outcome::default()
+    })
 }

@@ -162,25 +162,23 @@ impl Stage {
         plans_nothing(&self.enforcer)
     }
 
-    fn genv(&self, words: &[&str]) -> Result<(String, String)> {
+    fn genv(&self, words: &[&str]) -> Result<String> {
         let mut command: Command = self.enforcer.setup().program("genv", words)?;
         // Some faults are that the driver never answers.
         command.envs([patience::NO_PATIENCE]);
-        let output = patience::output(&mut command)?;
-        let text = |bytes| String::from_utf8(bytes);
-        Ok((text(output.stdout)?, text(output.stderr)?))
+        Ok(String::from_utf8(patience::output(&mut command)?.stdout)?)
     }
 
     /// `genv free` calls no device free, and `genv who` none unused.
     fn commands_are_honest(&self, indices: &[usize]) -> Result<()> {
-        let (free, _) = self.genv(&["free", "--no-header"])?;
+        let free = self.genv(&["free", "--no-header"])?;
         for line in free.lines().filter(|line| line.split_whitespace().count() > 4) {
             let index = line.split_whitespace().next().unwrap_or_default();
             ensure!(!line.ends_with(" free"), "{line}: {}", self.fault_of(index));
         }
         for index in indices {
             let index = index.to_string();
-            let (who, _) = self.genv(&["who", &index])?;
+            let who = self.genv(&["who", &index])?;
             ensure!(!who.contains("No process uses it"), "{who}: {}", self.fault_of(&index));
         }
         Ok(())

@@ -13,7 +13,6 @@ use nvml_wrapper_sys::bindings::{
 
 use crate::abi::{Answer, Out, calls, fixed_text, numbers, put, put_text_or};
 use crate::device::{Device, Handle};
-use crate::pci::PciAddress;
 
 const ENABLED: c_uint = nvml::nvmlEnableState_enum_NVML_FEATURE_ENABLED;
 const DISABLED: c_uint = nvml::nvmlEnableState_enum_NVML_FEATURE_DISABLED;
@@ -31,6 +30,27 @@ struct OldPciInfo {
     device: c_uint,
     pci_device_id: c_uint,
     pci_subsystem_id: c_uint,
+}
+
+/// The PCI address of a device; its function is always 0.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PciAddress {
+    domain: u32,
+    bus: u32,
+    device: u32,
+}
+
+impl PciAddress {
+    /// Reads `DOMAIN:BUS:DEVICE.FUNCTION`, hexadecimal; NVML's callers may leave the domain or the function out.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let number = |digits| u32::from_str_radix(digits, 16).ok();
+        let address = text.split_once('.').map_or(text, |(address, _function)| address);
+        let mut parts = address.rsplit(':');
+        let device = number(parts.next()?)?;
+        let bus = number(parts.next()?)?;
+        let domain = parts.next().map_or(Some(0), number)?;
+        parts.next().is_none().then_some(Self { domain, bus, device })
+    }
 }
 
 fn address(device: &Device) -> Answer<PciAddress> {

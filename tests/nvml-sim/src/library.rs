@@ -12,7 +12,7 @@ use nvml_wrapper_sys::bindings::{
 use crate::abi::{Answer, Out, calls, put, put_text, put_text_or, text};
 use crate::device::Handle;
 use crate::driver::{self, Moment};
-use crate::pci::PciAddress;
+use crate::identity::PciAddress;
 
 /// The name of a process: the scenario's, else the machine's for a real one.
 pub(crate) fn process_name(moment: &Moment, pid: c_uint) -> Answer<String> {

@@ -84,26 +84,9 @@ fn every_value_with_all_bits_set_is_removed() {
     assert_eq!(applied.measurements, DeviceMeasurements::default());
     assert_eq!(applied.minor, None);
     assert_eq!(
-        readings,
-        [
-            "utilization",
-            "memory_controller",
-            "encoder",
-            "decoder",
-            "memory",
-            "temperature",
-            "temperature_limit",
-            "power_limit",
-            "power",
-            "energy",
-            "clock",
-            "fan",
-            "throttled",
-            "ecc_errors",
-            "ecc_errors",
-            "pcie_replays",
-            "minor",
-        ]
+        readings.join(" "),
+        "utilization memory_controller encoder decoder memory temperature temperature_limit power_limit power energy \
+         clock fan throttled ecc_errors ecc_errors pcie_replays minor"
     );
 }
 
