@@ -70,17 +70,15 @@ fn next(handle: usize, moment: &Moment) -> Answer<Option<(u32, u64)>> {
     Ok(None)
 }
 
-fn first(handle: usize) -> Option<u32> {
-    sets().open.get(&handle)?.asked.keys().next().copied()
-}
-
 fn wait(set: usize, out: Out<'_, nvmlEventData_t>, timeout_milliseconds: c_uint) -> Answer {
     let call = "nvmlEventSetWait_v2";
     let deadline = Instant::now() + Duration::from_millis(timeout_milliseconds.into());
     loop {
         let moment = driver::host(call)?;
         let garbage = match moment.at().wrong(call) {
-            Some(WrongAnswer::Number(number)) => first(set).map(|gpu| (gpu, number)),
+            Some(WrongAnswer::Number(number)) => {
+                sets().open.get(&set).and_then(|set| Some((*set.asked.keys().next()?, number)))
+            }
             _ => None,
         };
         if garbage.is_some() {

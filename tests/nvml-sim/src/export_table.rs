@@ -11,7 +11,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
 };
 
-use crate::abi::{Answer, InOut, Out, answer, calls, fixed_text, put, put_list};
+use crate::abi::{Answer, Out, answer, calls, fixed_text, put, put_list};
 use crate::device::Handle;
 use crate::driver;
 use crate::library::{handle_by_index, process_name};
@@ -62,8 +62,8 @@ extern "C" fn device_by_index(index: usize, out: usize, _: usize, _: usize) -> n
 extern "C" fn process_list(device: usize, count: usize, array: usize, _: usize) -> nvmlReturn_t {
     answer(|| {
         let device = driver::device("nvmlDeviceGetComputeRunningProcesses", Handle::from_word(device))?;
-        let count: InOut<'_, c_uint> = in_out(count);
-        let count = count.ok_or(INVALID_ARGUMENT)?;
+        // SAFETY: the slot is called with a null or valid pointer in that place.
+        let count = unsafe { (count as *mut c_uint).as_mut() }.ok_or(INVALID_ARGUMENT)?;
         let mut rows: Vec<ProcessEntry> = entries(&device, |_| true)?
             .iter()
             .map(|entry| ProcessEntry {
@@ -100,11 +100,6 @@ extern "C" fn other(first: usize, second: usize, _: usize, _: usize) -> nvmlRetu
 fn pointer<'a, T>(word: usize) -> Out<'a, T> {
     // SAFETY: the slots that call this are called with a null or writable pointer in that place.
     unsafe { (word as *mut std::mem::MaybeUninit<T>).as_mut() }
-}
-
-fn in_out<'a, T>(word: usize) -> InOut<'a, T> {
-    // SAFETY: the slots that call this are called with a null or valid pointer in that place.
-    unsafe { (word as *mut T).as_mut() }
 }
 
 fn table(id: Option<&[u8; 16]>) -> Answer<*const c_void> {

@@ -53,12 +53,8 @@ impl PciAddress {
     }
 }
 
-fn address(device: &Device) -> Answer<PciAddress> {
-    PciAddress::parse(&device.gpu().device().pci_bus_id).ok_or(NOT_SUPPORTED)
-}
-
 fn old_pci_info(device: &Device) -> Answer<OldPciInfo> {
-    let pci = address(device)?;
+    let pci = PciAddress::parse(&device.gpu().device().pci_bus_id).ok_or(NOT_SUPPORTED)?;
     Ok(OldPciInfo {
         bus_id: fixed_text(&format!("{:04X}:{:02X}:{:02X}.0", pci.domain, pci.bus, pci.device)),
         domain: pci.domain,
@@ -80,11 +76,6 @@ fn pci_info(device: &Device) -> Answer<nvmlPciInfo_t> {
         pciSubSystemId: old.pci_subsystem_id,
         busId: fixed_text(&format!("{:08X}:{:02X}:{:02X}.0", old.domain, old.bus, old.device)),
     })
-}
-
-fn ecc_mode(device: &Device) -> Answer<c_uint> {
-    device.require(Measurement::Ecc)?;
-    Ok(ENABLED)
 }
 
 calls! { device:
@@ -130,8 +121,9 @@ calls! { gpu:
     }
 
     fn nvmlDeviceGetEccMode(device, current: Out<'_, c_uint>, pending: Out<'_, c_uint>) {
-        put(current, ecc_mode(device)?)?;
-        put(pending, ecc_mode(device)?)
+        device.require(Measurement::Ecc)?;
+        put(current, ENABLED)?;
+        put(pending, ENABLED)
     }
 
     fn nvmlDeviceValidateInforom(_device) {

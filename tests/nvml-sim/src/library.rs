@@ -46,12 +46,6 @@ fn handle_by_uuid(moment: &Moment, uuid: &str) -> Answer<Handle> {
     Err(NOT_FOUND)
 }
 
-/// NVML's form of a CUDA version: 12.4 is 12040.
-fn cuda_version(moment: &Moment) -> c_int {
-    let (major, minor) = moment.host().cuda_version;
-    (major * 1000 + minor * 10) as c_int
-}
-
 calls! { free:
     fn nvmlInit() also nvmlInit_v2 {
         driver::initialise("nvmlInit_v2")
@@ -78,7 +72,9 @@ calls! { host:
     }
 
     fn nvmlSystemGetCudaDriverVersion(moment, out: Out<'_, c_int>) also nvmlSystemGetCudaDriverVersion_v2 {
-        put(out, cuda_version(moment))
+        // NVML's form: 12.4 is 12040.
+        let (major, minor) = moment.host().cuda_version;
+        put(out, (major * 1000 + minor * 10) as c_int)
     }
 
     fn nvmlSystemGetProcessName(moment, pid: c_uint, buffer: *mut c_char, length: c_uint) {

@@ -40,10 +40,6 @@ fn power_limit_milliwatts(device: &Device) -> Answer<c_uint> {
     Ok((device.gpu().device().power_limit_watts * 1000.0).round() as c_uint)
 }
 
-fn throttle_reasons(device: &Device) -> Answer<u64> {
-    Ok(device.measured(Measurement::Throttled)?.throttle_reasons)
-}
-
 fn supported_throttle_reasons(device: &Device) -> Answer<u64> {
     device.require(Measurement::Throttled)?;
     Ok(ThrottleReason::ALL.iter().fold(ThrottleReason::IDLE_BIT, |bits, reason| bits | reason.bit()))
@@ -119,8 +115,8 @@ numbers! {
     nvmlDeviceGetNumFans(device, c_uint) => device.measured(Measurement::Fans)?.fan_speed_ratios.len() as c_uint;
     // For a device without fans this older call returns "not supported", the newer one "no such fan".
     nvmlDeviceGetFanSpeed(device, c_uint) => fan_percent(device, 0).map_err(|_| NOT_SUPPORTED)?;
-    nvmlDeviceGetCurrentClocksThrottleReasons(device, u64) => throttle_reasons(device)?;
-    nvmlDeviceGetCurrentClocksEventReasons(device, u64) => throttle_reasons(device)?;
+    nvmlDeviceGetCurrentClocksThrottleReasons(device, u64) => device.measured(Measurement::Throttled)?.throttle_reasons;
+    nvmlDeviceGetCurrentClocksEventReasons(device, u64) => device.measured(Measurement::Throttled)?.throttle_reasons;
     nvmlDeviceGetSupportedClocksThrottleReasons(device, u64) => supported_throttle_reasons(device)?;
     nvmlDeviceGetPcieReplayCounter(device, c_uint) =>
         device.require(Measurement::PcieReplays).map(|()| device.gpu().device().pcie_replays)?;
