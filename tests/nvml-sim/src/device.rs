@@ -41,24 +41,6 @@ impl Handle {
     }
 }
 
-/// A number of NVML's, which may be too small for that of a scenario.
-pub(crate) trait Number {
-    /// As much of a number as there is room for.
-    fn cut(number: u64) -> Self;
-}
-
-impl Number for u64 {
-    fn cut(number: u64) -> Self {
-        number
-    }
-}
-
-impl Number for c_uint {
-    fn cut(number: u64) -> Self {
-        number as Self
-    }
-}
-
 /// A whole GPU or MIG device at one moment.
 pub(crate) struct Device {
     moment: Arc<Moment>,
@@ -79,15 +61,17 @@ impl Device {
         self.wrong
     }
 
-    /// A measured number, or the one that the scenario puts in its place.
-    pub(crate) fn number<T: Number>(&self, truth: T) -> T {
+    /// A measured number, or as much of the one that the scenario puts in its place as there is room for.
+    pub(crate) fn number<T: TryFrom<u64>>(&self, truth: T) -> T {
         match self.wrong {
-            Some(WrongAnswer::Number(number)) => T::cut(number),
+            Some(WrongAnswer::Number(number)) => {
+                T::try_from(number).or(T::try_from(number & u64::from(u32::MAX))).unwrap_or(truth)
+            }
             _ => truth,
         }
     }
 
-    pub(crate) fn put<T: Number>(&self, out: Out<'_, T>, truth: T) -> Answer {
+    pub(crate) fn put<T: TryFrom<u64>>(&self, out: Out<'_, T>, truth: T) -> Answer {
         put(out, self.number(truth))
     }
 
