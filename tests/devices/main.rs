@@ -4,3 +4,4 @@ mod attribution;
 mod faults;
 mod nvidia_smi;
 mod nvml_source;
+mod recorded;

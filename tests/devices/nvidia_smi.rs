@@ -33,21 +33,18 @@ fn recorded_machine(generation: u32) -> Simulation {
 "
         );
     }
-    Simulation::new(&(scenario + TRAIN))
+    // A process named train.py with 8 GiB on the first two GPUs.
+    scenario += "  processes:
+  - pid: 4242
+    comm: train.py
+    user: alice
+    devices: [{index: 0, memory: 8gi}, {index: 1, memory: 8gi}]
+";
+    Simulation::new(&scenario)
 }
 
 /// The generations of which Debian has the program.
 const GENERATIONS: [u32; 3] = [470, 535, 550];
-
-const PROCESS_COLUMNS: &str = "--query-compute-apps=gpu_uuid,pid,process_name,used_gpu_memory";
-
-/// A process named train.py with 8 GiB on the first two GPUs.
-const TRAIN: &str = "  processes:
-  - pid: 4242
-    comm: train.py
-    user: alice
-    devices: [{index: \"0\", memory: 8gi}, {index: \"1\", memory: 8gi}]
-";
 
 fn run(generation: u32, simulation: &Simulation, arguments: &[&str]) -> Output {
     let program = tools::program(&format!("nvidia-smi-{generation}"), "nvidia-smi");
@@ -75,12 +72,13 @@ fn without_time(table: &str) -> &str {
 #[test]
 fn every_generation_prints_what_was_recorded() {
     let devices = "--query-gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,temperature.gpu";
+    let processes = "--query-compute-apps=gpu_uuid,pid,process_name,used_gpu_memory";
     for generation in GENERATIONS {
         let machine = recorded_machine(generation);
         for (name, arguments) in [
             ("list", &["-L"][..]),
             ("query-gpu", &["-i", "0,1", devices, "--format=csv"]),
-            ("query-compute-apps", &["-i", "0,1", PROCESS_COLUMNS, "--format=csv"]),
+            ("query-compute-apps", &["-i", "0,1", processes, "--format=csv"]),
         ] {
             assert_eq!(print(generation, &machine, arguments), recording(generation, name), "{generation}: {name}");
         }
@@ -97,58 +95,4 @@ fn no_device_is_a_failure_with_the_recorded_text() {
         let text = String::from_utf8_lossy(&output.stdout);
         assert_eq!(text, recording(generation, "table-none"), "{generation}");
     }
-}
-
-/// A GPU with processes of both kinds, one that is split, and one without ECC memory and with fans.
-const MIXED: &str = "version: 1
-users: {alice: 1001}
-hosts:
-- name: gpu02
-  environments: []
-  devices:
-  - {name: NVIDIA A100-SXM4-40GB, memory: 40gi, utilization: 0.37}
-  - name: NVIDIA A100-SXM4-80GB
-    memory: 80gi
-    mig:
-    - {profile: 3g.40gb, memory: 40gi, uuid: MIG-12345678-1234-1234-1234-123456780010}
-    - {profile: 4g.40gb, memory: 40gi, uuid: MIG-12345678-1234-1234-1234-123456780011}
-  - {name: NVIDIA GeForce RTX 3090, memory: 24gi, ecc: {enabled: false}, fans: [0.3, 0.3]}
-  processes:
-  - {pid: 77, user: alice, comm: train.py, devices: [{index: 0, memory: 3gi}, {index: \"1:1\", memory: 4gi}]}
-  - {pid: 78, user: alice, comm: Xorg, type: graphics, devices: [{index: 2, memory: 100mi}]}
-";
-
-#[test]
-fn mig_devices_processes_and_what_a_product_lacks_are_told() {
-    for generation in GENERATIONS {
-        let machine = Simulation::new(MIXED);
-        insta::assert_snapshot!(format!("table_{generation}"), without_time(&print(generation, &machine, &[])));
-        let devices = print(generation, &machine, &["-L"]);
-        let mig: Vec<_> = devices.lines().filter(|line| line.starts_with("  MIG")).collect();
-        assert_eq!(
-            mig,
-            [
-                "  MIG 3g.40gb     Device  0: (UUID: MIG-12345678-1234-1234-1234-123456780010)",
-                "  MIG 4g.40gb     Device  1: (UUID: MIG-12345678-1234-1234-1234-123456780011)",
-            ],
-            "{generation}"
-        );
-        let rows = print(generation, &machine, &[PROCESS_COLUMNS, "--format=csv,noheader"]);
-        for row in ["77, train.py, 3072 MiB", "77, train.py, 4096 MiB"] {
-            assert!(rows.contains(row), "{generation}: {rows}");
-        }
-    }
-}
-
-#[test]
-fn what_fails_in_the_driver_fails_in_nvidia_smi() {
-    let lost = Simulation::new(&MIXED.replace("utilization: 0.37", "faults: [{lost: true}]"));
-    let table = run(550, &lost, &[]);
-    let text = String::from_utf8_lossy(&table.stdout).into_owned();
-    assert!(!table.status.success(), "{text}");
-    assert!(text.contains("GPU is lost"), "{text}");
-
-    let unloaded = Simulation::new(&(MIXED.to_owned() + "  faults: [{init: driver_not_loaded}]\n"));
-    let table = run(550, &unloaded, &[]);
-    assert_eq!(table.status.code(), Some(9), "{table:?}");
 }

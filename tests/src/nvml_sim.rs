@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use genv_simulator::Measurement;
 use tempfile::TempDir;
 
 use crate::patience::DRIVER_PATIENCE;
@@ -79,11 +78,4 @@ pub fn used_by(pids: &[u32]) -> String {
 pub fn on_device_0(pids: &[u32]) -> String {
     let uses = pids.iter().map(|pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}"));
     uses.collect::<Vec<_>>().join(", ")
-}
-
-pub fn name_of(measurement: Measurement) -> String {
-    match serde_json::to_value(measurement) {
-        Ok(serde_json::Value::String(name)) => name,
-        other => panic!("{measurement:?} has no name: {other:?}"),
-    }
 }

@@ -118,39 +118,16 @@ impl Lingering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::{DeviceSample, GpuProcess};
-    use crate::model::{DeviceIndex, ProcessType};
-    use crate::proc::{Claim, ProcessFacts};
-    use crate::state::{AttachmentState, DeviceState};
+    use crate::collect::tests::{add_process, attached, environment, gpu, on_gpu, sample, state};
+    use crate::gpu::DeviceSample;
 
     /// An environment of user 1 that holds device 0, and a process of that user on a device.
     fn lives(lingering: &mut Lingering, device: u32, uid: u32, claim: Claim, now_seconds: f64) -> bool {
-        let environment = EnvironmentState {
-            eid: "e".to_owned(),
-            uid: 1,
-            created_timestamp_seconds: Some(5.0),
-            pids: vec![7],
-            ..EnvironmentState::default()
-        };
-        let attachment = AttachmentState { eid: "e".to_owned(), gpu_memory: None, attached_timestamp_seconds: None };
-        let held = DeviceState { attachments: vec![attachment], ..DeviceState::default() };
-        let state = State { environments: vec![environment], devices: vec![held], ..State::default() };
-        let process =
-            GpuProcess { pid: 9, process_type: ProcessType::Compute, memory_used_bytes: None, utilization_ratio: None };
-        let mut sampled = DeviceSample::lost(DeviceIndex::gpu(device), String::new());
-        sampled.processes = Some(vec![process]);
-        let sample = GpuSample { devices: vec![sampled], ..GpuSample::default() };
-        let facts = ProcessFacts {
-            start_time_ticks: 1,
-            uid: Some(uid),
-            real_uid: Some(uid),
-            comm: String::new(),
-            container_id: None,
-            container_owner: None,
-            claim,
-        };
+        let state = state(vec![environment("e", 1, &[7])], vec![attached(0, &[("e", None)])]);
+        let sample = sample(vec![DeviceSample { processes: Some(vec![on_gpu(9, None)]), ..gpu(device) }]);
         let mut table = ProcessTable::default();
-        table.processes.insert(9, ProcessRead::Present(facts));
+        add_process(&mut table, 9, uid, claim);
+        table.lineage.clear();
         let mut live = Vec::new();
         let now = Moment { seconds: now_seconds, timestamp_seconds: now_seconds };
         lingering.extend(&mut live, &state, &table, Some(&sample), &HashSet::new(), now);

@@ -70,17 +70,6 @@ proptest! {
     }
 
     #[test]
-    fn two_engines_agree_at_every_moment(text in host(), seconds in 0.0..1e8_f64) {
-        let (one, other) = (engine(&text).scenario(), engine(&text).scenario());
-        for (a, b) in one.hosts[0].at(at(seconds)).devices().zip(other.hosts[0].at(at(seconds)).devices()) {
-            prop_assert_eq!(a.measured().energy_millijoules, b.measured().energy_millijoules);
-            prop_assert_eq!(a.measured().power_milliwatts, b.measured().power_milliwatts);
-            prop_assert_eq!(a.measured().temperature_celsius, b.measured().temperature_celsius);
-            prop_assert!(a.processes().eq(b.processes()));
-        }
-    }
-
-    #[test]
     fn any_text_is_a_scenario_or_an_error(text in "\\PC{0,80}") {
         if let Err(error) = Engine::from_text("lab.yaml", &text) {
             prop_assert!(error.to_string().starts_with("lab.yaml:"));

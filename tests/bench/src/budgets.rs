@@ -1,5 +1,6 @@
 //! The budgets of one machine's exporter.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -7,14 +8,12 @@ use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::process::{has_started_a_process, resident_bytes};
 
 use crate::load::{DEVICES, ENVIRONMENTS, Load, PROCESSES};
-use crate::measured::{Pace, Task};
+use crate::measured::Task;
 use crate::scrape::scrapes;
-use crate::table::{Table, mebibytes, median, milliseconds, verdict};
+use crate::table::{Table, mebibytes, median, verdict};
 
-const PACE: Pace = Pace { interval: Duration::from_millis(100), cycles: 50 };
 const ROUNDS: usize = 5;
 
-/// Measures all budgets.
 pub(crate) fn table() -> Result<Table> {
     let load = Load::start(false)?;
     let folder = tempfile::tempdir()?;
@@ -29,20 +28,14 @@ pub(crate) fn table() -> Result<Table> {
     Ok(table)
 }
 
-fn collection_rows(load: &Load, state: &std::path::Path, table: &mut Table) -> Result<()> {
-    let collection =
-        Task::Collection { library: load.simulation.library(), state_directory: state.to_owned(), pace: PACE };
-    let floor = Task::Floor {
-        library: load.simulation.library(),
-        state_directory: state.to_owned(),
-        pids: load.pids(),
-        pace: PACE,
-    };
+fn collection_rows(load: &Load, state: &Path, table: &mut Table) -> Result<()> {
+    let collection = Task::Collection(state.to_owned());
+    let floor = Task::Floor(state.to_owned(), load.pids());
     let (mut ours, mut bare, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let floor = floor.run(&load.simulation.scenario())?;
+        let floor = floor.run(&load.simulation)?;
         ensure!(floor.processes == DEVICES * PROCESSES, "the floor saw {floor:?}");
-        let collection = collection.run(&load.simulation.scenario())?;
+        let collection = collection.run(&load.simulation)?;
         let seen = (collection.devices, collection.processes, collection.environments);
         ensure!(seen == (DEVICES, PROCESSES, ENVIRONMENTS), "the collection saw {seen:?}");
         ours.push(collection.cpu_seconds);
@@ -51,8 +44,8 @@ fn collection_rows(load: &Load, state: &std::path::Path, table: &mut Table) -> R
     }
     let (ours, bare, ratio) = (median(ours), median(bare), median(ratios));
     let load = format!("{DEVICES} devices, {ENVIRONMENTS} environments, {PROCESSES} processes on all devices");
-    table.row(&[&format!("CPU of one collection: {load}"), &milliseconds(ours), &"4 ms", &verdict(ours <= 0.004)]);
-    table.row(&[&"CPU of the same NVML calls and reads alone", &milliseconds(bare), &"", &""]);
+    table.cost(&format!("CPU of one collection: {load}"), ours, Some(0.004));
+    table.cost("CPU of the same NVML calls and reads alone", bare, None);
     table.row(&[&"collection ÷ calls and reads alone", &format!("{ratio:.2}"), &"1.5", &verdict(ratio <= 1.5)]);
     Ok(())
 }
@@ -65,8 +58,8 @@ fn exporter_rows(load: &Load, exporter: &Exporter, table: &mut Table) -> Result<
     let scraped = scrapes(exporter.port(), Duration::from_secs(5))?;
     let (median, p99) = (scraped.median.as_secs_f64(), scraped.percentile_99.as_secs_f64());
     let size = format!("scrape of that, gzip ({} bytes), kept connection", scraped.bytes);
-    table.row(&[&format!("{size}: median"), &milliseconds(median), &"", &""]);
-    table.row(&[&format!("{size}: 99th percentile"), &milliseconds(p99), &"1 ms", &verdict(p99 <= 1e-3)]);
+    table.cost(&format!("{size}: median"), median, None);
+    table.cost(&format!("{size}: 99th percentile"), p99, Some(1e-3));
     let rate = format!("{:.0}", scraped.per_second);
     table.row(&[
         &"scrapes per second, two connections, clients on the same cores",
@@ -75,8 +68,7 @@ fn exporter_rows(load: &Load, exporter: &Exporter, table: &mut Table) -> Result<
         &verdict(scraped.per_second >= 20_000.0),
     ]);
 
-    let library = Task::Library { library: load.simulation.library() };
-    let library = library.run(&load.simulation.scenario())?.bytes;
+    let library = Task::Library.run(&load.simulation)?.bytes;
     let beyond = resident_bytes(exporter.pid())?.saturating_sub(library);
     table.row(&[
         &format!("resident memory under that load, beyond the library's {}", mebibytes(library)),

@@ -17,7 +17,7 @@ use rustix::param::clock_ticks_per_second;
 use rustix::process::{geteuid, getuid};
 
 use crate::load::{DEVICES, ENVIRONMENTS, Load, PROCESSES, sleep_in_environment};
-use crate::table::{Table, median, milliseconds, verdict};
+use crate::table::{Table, median};
 
 const INTERVAL: Duration = Duration::from_millis(100);
 const CYCLES: u64 = 50;
@@ -52,7 +52,6 @@ rules:
 - {name: idle-by-day, kind: idle, below: 0.001, over: 5s, when: {between: \"08:00-20:00\"}}
 ";
 
-/// Measures the daemon in a dry run.
 pub(crate) fn table() -> Result<Table> {
     let busy = Load::with(process, uses)?;
     let setup = Setup::new("version: 1\nhosts: []\n", RULES)?;
@@ -76,20 +75,15 @@ pub(crate) fn table() -> Result<Table> {
     ensure!(status.faults.is_empty(), "faults: {:?}", status.faults);
     ensure!(!status.violations.is_empty(), "nothing was planned");
 
-    let own = median(own);
     let mut table = Table::new(&["what", "measured", "budget", "holds"]);
     let load = format!(
         "{DEVICES} devices, {ENVIRONMENTS} environments on all of them, {PROCESSES} processes on all of them, {} rules, {} violations",
         status.config.rules.len(),
         status.violations.len()
     );
-    table.row(&[
-        &format!("CPU of one cycle on a busy host without the collection, history.json not being due: {load}"),
-        &milliseconds(own),
-        &milliseconds(BUDGET_SECONDS),
-        &verdict(own <= BUDGET_SECONDS),
-    ]);
-    table.row(&[&"CPU of the collection of that", &milliseconds(median(collecting)), &"", &""]);
+    let what = "CPU of one cycle on a busy host without the collection, history.json not being due";
+    table.cost(&format!("{what}: {load}"), median(own), Some(BUDGET_SECONDS));
+    table.cost("CPU of the collection of that", median(collecting), None);
     Ok(table)
 }
 
@@ -116,7 +110,6 @@ fn uid(number: usize) -> u32 {
     if geteuid().is_root() { victim() + (number % ENVIRONMENTS % USERS) as u32 } else { getuid().as_raw() }
 }
 
-/// Starts the daemon, and waits until its windows are full.
 fn start(setup: &Setup, busy: &Load) -> Result<Running> {
     let log = fs::File::create(setup.folder().join("log"))?;
     let config = format!("--config={}", setup.config().display());

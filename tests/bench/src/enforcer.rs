@@ -8,9 +8,10 @@ use anyhow::{Result, ensure};
 use genv_core::model::{CollectorStatus, HostSnapshot, SNAPSHOT_VERSION, Snapshot};
 use genv_enforcer::config::{Config, KIND_WORDS};
 use genv_enforcer::plan::{History, Input, Outcome, Plan, plan};
+use rustix::time::ClockId;
 use serde_json::{Value, json};
 
-use crate::table::{Table, median, milliseconds, thread_cpu_seconds, verdict};
+use crate::table::{Table, cpu_seconds, mebibytes, median};
 
 const HOSTS: usize = 1000;
 const DEVICES: usize = 8;
@@ -28,7 +29,6 @@ const NOON: f64 = 1_795_176_000.0;
 const GIB: u64 = 1 << 30;
 const BUDGET_SECONDS: f64 = 0.050;
 
-/// Measures a plan, and the notes after it.
 pub(crate) fn table() -> Result<Table> {
     let config = Config::parse("rules.yaml", &rules())?;
     let groups = groups();
@@ -48,11 +48,11 @@ pub(crate) fn table() -> Result<Table> {
             paused_until_seconds: None,
             now_seconds,
         };
-        let began = thread_cpu_seconds();
+        let began = cpu_seconds(ClockId::ThreadCPUTime);
         drop(plan(&input, &history));
-        let planned = thread_cpu_seconds();
+        let planned = cpu_seconds(ClockId::ThreadCPUTime);
         last = history.plan(&input);
-        let both = thread_cpu_seconds() - planned;
+        let both = cpu_seconds(ClockId::ThreadCPUTime) - planned;
         for step in &last.steps {
             history.settle(step, &Outcome::Would, now_seconds);
         }
@@ -64,7 +64,6 @@ pub(crate) fn table() -> Result<Table> {
     }
     ensure!(last.missing_hosts.is_empty() && !last.violations.is_empty(), "nothing was planned");
 
-    let (planning, following) = (median(planning), median(following));
     let json = history.to_json()?;
     let mut table = Table::new(&["what", "measured", "budget", "holds"]);
     let load = format!(
@@ -74,15 +73,9 @@ pub(crate) fn table() -> Result<Table> {
         config.rules.len(),
         last.violations.len()
     );
-    table.row(&[
-        &format!("CPU of one plan: {load}"),
-        &milliseconds(planning),
-        &milliseconds(BUDGET_SECONDS),
-        &verdict(planning <= BUDGET_SECONDS),
-    ]);
-    table.row(&[&"CPU of noting what was seen", &milliseconds(following), &"", &""]);
-    let mebibytes = crate::table::mebibytes(json.len() as u64);
-    table.row(&[&"the history as JSON", &mebibytes, &"", &""]);
+    table.cost(&format!("CPU of one plan: {load}"), median(planning), Some(BUDGET_SECONDS));
+    table.cost("CPU of noting what was seen", median(following), None);
+    table.row(&[&"the history as JSON", &mebibytes(json.len() as u64), &"", &""]);
     Ok(table)
 }
 
@@ -195,7 +188,6 @@ fn snapshot(host: usize) -> Result<Snapshot> {
     }))?)
 }
 
-/// The snapshot of a host at a time.
 fn published(snapshot: &mut Snapshot, now_seconds: f64) -> HostSnapshot {
     snapshot.timestamp_seconds = now_seconds;
     for collector in ["gpu", "processes", "state"] {

@@ -18,10 +18,8 @@ use nvml_wrapper_sys::bindings::{
 use rustix::fs::{Mode, OFlags, fstat, open, openat};
 use rustix::io::pread;
 
-/// Room for processes of one device.
 const CAPACITY: usize = 1024;
 
-/// The NVML library, initialized, and its devices.
 pub(crate) struct Driver {
     library: NvmlLib,
     devices: Vec<nvmlDevice_t>,
@@ -29,7 +27,6 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Loads the library, initializes it and finds its devices.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         // SAFETY: the library runs its initializers, which those of NVML allow in any program.
         let library = unsafe { NvmlLib::new(path) }?;
@@ -145,7 +142,6 @@ fn succeed(code: nvmlReturn_t) -> Result<()> {
 /// In how many cycles a collection reads the `stat` of a known process once.
 const CYCLES_BETWEEN_STATS: u32 = 8;
 
-/// The files that a collection reads.
 pub(crate) struct Files {
     processes: Vec<Process>,
     state: Vec<PathBuf>,
@@ -153,7 +149,6 @@ pub(crate) struct Files {
     refused: PathBuf,
 }
 
-/// A process with its open files.
 struct Process {
     pid: u32,
     folder: OwnedFd,

@@ -9,9 +9,7 @@ use genv_tests::nvml_sim::Simulation;
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
 
-/// Devices of the load.
 pub(crate) const DEVICES: usize = 8;
-/// Environments of the load.
 pub(crate) const ENVIRONMENTS: usize = 100;
 /// Processes of the load, each on all devices.
 pub(crate) const PROCESSES: usize = 200;
@@ -68,13 +66,11 @@ impl Load {
         state::write(folder, DEVICES, &environments.collect::<Vec<_>>())
     }
 
-    /// Pids of the processes.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.processes.iter().map(Sleeper::pid).collect()
     }
 }
 
-/// The command of a process in its environment.
 pub(crate) fn sleep_in_environment(process: usize) -> Command {
     let mut command = Command::new("sleep");
     command

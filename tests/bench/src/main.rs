@@ -18,9 +18,9 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut out = std::io::stdout().lock();
-    if let ["--measure", task] = arguments[..] {
+    if let ["--measure", library, task] = arguments[..] {
         let task: measured::Task = serde_json::from_str(task)?;
-        writeln!(out, "{}", serde_json::to_string(&task.measure()?)?)?;
+        writeln!(out, "{}", serde_json::to_string(&task.measure(library.as_ref())?)?)?;
         return Ok(());
     }
     let tables: &[fn() -> Result<table::Table>] = match arguments[..] {

@@ -8,31 +8,27 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use genv_core::collect::{self, CollectOptions};
 use genv_simulator::{GpuSourceKind, SourceOptions};
+use genv_tests::nvml_sim::Simulation;
 use genv_tests::process::resident_bytes;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
 use crate::floor::{Driver, Files};
+use crate::table::cpu_seconds;
 
-/// The measured task.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+const INTERVAL: Duration = Duration::from_millis(100);
+const CYCLES: u32 = 50;
+
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
-    /// CPU of a collection.
-    Collection { library: PathBuf, state_directory: PathBuf, pace: Pace },
-    /// CPU of the same calls and reads.
-    Floor { library: PathBuf, state_directory: PathBuf, pids: Vec<u32>, pace: Pace },
+    /// CPU of a collection with this state directory.
+    Collection(PathBuf),
+    /// CPU of the same calls, and reads of these processes.
+    Floor(PathBuf, Vec<u32>),
     /// Memory that the library takes when it is initialized.
-    Library { library: PathBuf },
+    Library,
 }
 
-/// How often, and how many times.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Pace {
-    pub(crate) interval: Duration,
-    pub(crate) cycles: u32,
-}
-
-/// The result of a measurement.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// CPU of one cycle, all threads.
@@ -41,17 +37,17 @@ pub(crate) struct Outcome {
     pub(crate) devices: usize,
     pub(crate) processes: usize,
     pub(crate) environments: usize,
-    /// Resident memory.
     pub(crate) bytes: u64,
 }
 
 impl Task {
     /// Runs this in a process of its own.
-    pub(crate) fn run(&self, scenario: &Path) -> Result<Outcome> {
+    pub(crate) fn run(&self, simulation: &Simulation) -> Result<Outcome> {
         let output = Command::new(std::env::current_exe()?)
             .arg("--measure")
+            .arg(simulation.library())
             .arg(serde_json::to_string(self)?)
-            .env("GENV_SCENARIO", scenario)
+            .env("GENV_SCENARIO", simulation.scenario())
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
             .output()?;
@@ -60,38 +56,34 @@ impl Task {
     }
 
     /// Measures in this process.
-    pub(crate) fn measure(self) -> Result<Outcome> {
+    pub(crate) fn measure(self, library: &Path) -> Result<Outcome> {
         match self {
-            Self::Collection { library, state_directory, pace } => {
-                let options = SourceOptions {
-                    gpu: GpuSourceKind::Nvml,
-                    nvml_library: Some(library),
-                    state_directory: Some(state_directory),
-                    ..SourceOptions::default()
-                };
-                collection(options, pace)
-            }
-            Self::Floor { library, state_directory, pids, pace } => floor(&library, &state_directory, pids, pace),
-            Self::Library { library } => {
+            Self::Collection(state_directory) => collection(SourceOptions {
+                gpu: GpuSourceKind::Nvml,
+                nvml_library: Some(library.to_owned()),
+                state_directory: Some(state_directory),
+                ..SourceOptions::default()
+            }),
+            Self::Floor(state_directory, pids) => floor(library, &state_directory, pids),
+            Self::Library => {
                 let before = resident_bytes(std::process::id())?;
-                let _driver = Driver::open(&library)?;
+                let _driver = Driver::open(library)?;
                 Ok(Outcome { bytes: resident_bytes(std::process::id())?.saturating_sub(before), ..Outcome::default() })
             }
         }
     }
 }
 
-fn collection(options: SourceOptions, pace: Pace) -> Result<Outcome> {
-    let stream =
-        collect::spawn(options.open()?, CollectOptions { interval: pace.interval, ..CollectOptions::default() })?;
+fn collection(options: SourceOptions) -> Result<Outcome> {
+    let stream = collect::spawn(options.open()?, CollectOptions { interval: INTERVAL, ..CollectOptions::default() })?;
     // The first cycles open what later ones use.
-    std::thread::sleep(pace.interval * 5);
-    let (sequence, cpu) = (stream.latest().sequence, cpu_seconds());
-    std::thread::sleep(pace.interval * pace.cycles);
-    let cpu = cpu_seconds() - cpu;
+    std::thread::sleep(INTERVAL * 5);
+    let (sequence, cpu) = (stream.latest().sequence, cpu_seconds(ClockId::ProcessCPUTime));
+    std::thread::sleep(INTERVAL * CYCLES);
+    let cpu = cpu_seconds(ClockId::ProcessCPUTime) - cpu;
     let last = stream.latest();
     let cycles = last.sequence - sequence;
-    ensure!(cycles + 2 >= u64::from(pace.cycles), "only {cycles} of {} cycles were done in time", pace.cycles);
+    ensure!(cycles + 2 >= u64::from(CYCLES), "only {cycles} of {CYCLES} cycles were done in time");
     let host = last.hosts.first().context("no host")?;
     let snapshot = host.snapshot.as_ref().context("no snapshot")?;
     for (collector, status) in &snapshot.collectors {
@@ -106,28 +98,26 @@ fn collection(options: SourceOptions, pace: Pace) -> Result<Outcome> {
     })
 }
 
-fn floor(library: &Path, state_directory: &Path, pids: Vec<u32>, pace: Pace) -> Result<Outcome> {
+fn floor(library: &Path, state_directory: &Path, pids: Vec<u32>) -> Result<Outcome> {
     let mut driver = Driver::open(library)?;
     let mut files = Files::of(pids, state_directory)?;
     let mut buffer = Vec::new();
     let began = Instant::now();
     let mut listed = 0;
     let mut cpu = 0.0;
-    for cycle in 0..pace.cycles + 5 {
+    for cycle in 0..CYCLES + 5 {
         if cycle == 5 {
-            cpu = cpu_seconds();
+            cpu = cpu_seconds(ClockId::ProcessCPUTime);
         }
         listed = driver.sweep()?;
         let bytes = files.read(cycle, &mut buffer)?;
         ensure!(bytes > 0, "nothing was read");
-        let next = pace.interval * (cycle + 1);
+        let next = INTERVAL * (cycle + 1);
         std::thread::sleep(next.saturating_sub(began.elapsed()));
     }
-    Ok(Outcome { cpu_seconds: (cpu_seconds() - cpu) / f64::from(pace.cycles), processes: listed, ..Outcome::default() })
-}
-
-/// CPU of this process so far, all threads.
-fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    Ok(Outcome {
+        cpu_seconds: (cpu_seconds(ClockId::ProcessCPUTime) - cpu) / f64::from(CYCLES),
+        processes: listed,
+        ..Outcome::default()
+    })
 }

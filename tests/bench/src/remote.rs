@@ -107,7 +107,6 @@ fn row(table: &mut Table, session: &Command, hosts: usize) -> Result<()> {
     Ok(())
 }
 
-/// An exporter of these hosts.
 fn exporter(client: &SshClient, hosts: &[String], interval: Duration) -> Result<Exporter> {
     let setup = Setup::new()?;
     let list = setup.folder().join("hosts");

@@ -9,16 +9,13 @@ use genv_tests::http;
 
 const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n";
 
-/// How scrapes went.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scrapes {
     /// Half of them were faster, on one connection.
     pub(crate) median: Duration,
-    /// 99 % of them were.
     pub(crate) percentile_99: Duration,
     /// Requests a second on two connections at once.
     pub(crate) per_second: f64,
-    /// Size of one answer.
     pub(crate) bytes: usize,
 }
 
@@ -56,7 +53,6 @@ pub(crate) fn scrapes(port: u16, time: Duration) -> Result<Scrapes> {
     Ok(Scrapes { median: at(0.5), percentile_99: at(0.99), per_second: done as f64 / time.as_secs_f64(), bytes })
 }
 
-/// A client that keeps its connection.
 struct Client {
     stream: TcpStream,
     buffer: Vec<u8>,

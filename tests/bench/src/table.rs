@@ -4,21 +4,24 @@ use std::fmt::Display;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A table that is printed at the end.
-#[derive(Debug)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with these column names.
     pub(crate) fn new(columns: &[&str]) -> Self {
         Self { rows: vec![columns.iter().map(ToString::to_string).collect()] }
     }
 
-    /// Adds a row.
     pub(crate) fn row(&mut self, cells: &[&dyn Display]) {
         self.rows.push(cells.iter().map(ToString::to_string).collect());
+    }
+
+    /// A row of a table of budgets: what something costs, and may cost.
+    pub(crate) fn cost(&mut self, what: &str, seconds: f64, budget_seconds: Option<f64>) {
+        let budget = budget_seconds.map(milliseconds).unwrap_or_default();
+        let holds = budget_seconds.map_or("", |budget| verdict(seconds <= budget));
+        self.row(&[&what, &milliseconds(seconds), &budget, &holds]);
     }
 }
 
@@ -34,29 +37,25 @@ impl Display for Table {
     }
 }
 
-/// Whether a budget holds, in a word.
 pub(crate) const fn verdict(holds: bool) -> &'static str {
     if holds { "yes" } else { "**no**" }
 }
 
-/// Milliseconds with three digits.
 pub(crate) fn milliseconds(seconds: f64) -> String {
     format!("{:.3} ms", seconds * 1e3)
 }
 
-/// MiB with one digit.
 pub(crate) fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// The middle one.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
-/// CPU of this thread so far.
-pub(crate) fn thread_cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+/// CPU so far by a clock: of this thread, or of all threads of this process.
+pub(crate) fn cpu_seconds(clock: ClockId) -> f64 {
+    let time = clock_gettime(clock);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

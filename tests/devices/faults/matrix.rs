@@ -4,15 +4,15 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{self, Enforcer, sleeper, victim};
-use genv_tests::exporter::{self, Exporter};
+use genv_tests::enforcer::{Enforcer, sleeper, victim};
+use genv_tests::exporter::Exporter;
 use genv_tests::metrics::Scrape;
-use genv_tests::nvml_sim;
 use genv_tests::patience;
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
 
 use crate::faults::wrong_answers::{of_devices, of_the_host};
+use crate::faults::{enforcer_of, exporter_beside, plans_nothing};
 
 /// Two devices for each fault: of each pair the first is held by an environment and kept busy by its process, the
 /// second used by a process outside of any environment.
@@ -37,9 +37,7 @@ impl Stage {
         let member = sleeper(&[])?;
         let inside = sleeper(&[("GENV_ENVIRONMENT_ID", "held")])?;
         let outside = sleeper(&[("OUTSIDE", "1")])?;
-        let setup = enforcer::Setup::new("version: 1\n", RULES)?
-            .env("GENV_NVML_LIBRARY", &nvml_sim::library().to_string_lossy())
-            .flag("--gpu.source=nvml");
+        let setup = enforcer_of(RULES)?;
         let held: Vec<usize> = (0..faults.len()).map(|fault| 2 * fault).collect();
         let environment = Environment {
             pids: vec![member.pid(), inside.pid()],
@@ -47,17 +45,12 @@ impl Stage {
             ..Environment::new("held", victim(), inside.pid(), &held)
         };
         state::write(&setup.genv_directory(), 2 * faults.len(), &[environment])?;
-        let scenario = setup.folder().join("scenario.yaml");
         setup.rewrite_scenario(&scenario_of(&faults, "", false, BUSY, [&inside, &outside]))?;
         // A sweep of hundreds of devices takes its time.
         let (interval, max_age) = if faults.len() > 1 { ("2s", "30s") } else { ("500ms", "1s") };
-        let exporter = exporter::Setup::new()?
-            .flag("--gpu.source=nvml")
+        let exporter = exporter_beside(&setup)?
             .flag(&format!("--interval={interval}"))
             .flag(&format!("--snapshot.max-age={max_age}"))
-            .env("GENV_NVML_LIBRARY", nvml_sim::library())
-            .env("GENV_SCENARIO", scenario)
-            .env("GENV_TMPDIR", setup.genv_directory())
             .start()?;
         Ok(Self { enforcer: setup.start()?, faults, inside, outside, exporter })
     }
@@ -164,44 +157,34 @@ impl Stage {
         failing.find(is_counted)
     }
 
-    /// The enforcer finds nobody who breaks a rule.
     fn plans_nothing(&self) -> Result<()> {
         self.enforcer.wait_for_cycles(3)?;
-        let status = self.enforcer.status()?;
-        let violations = status["violations"].as_array().context("no violations")?;
-        ensure!(violations.is_empty(), "{violations:?}");
-        let audit = self.enforcer.audit()?;
-        let done = |line: &&serde_json::Value| line.get("rule").is_some();
-        ensure!(!audit.iter().any(|line| done(&line)), "{audit:?}");
-        Ok(())
+        plans_nothing(&self.enforcer)
     }
 
-    fn genv(&self, words: &[&str]) -> Result<(String, String)> {
+    fn genv(&self, words: &[&str]) -> Result<String> {
         let mut command: Command = self.enforcer.setup().program("genv", words)?;
         // Some faults are that the driver never answers.
         command.envs([patience::NO_PATIENCE]);
-        let output = patience::output(&mut command)?;
-        let text = |bytes| String::from_utf8(bytes);
-        Ok((text(output.stdout)?, text(output.stderr)?))
+        Ok(String::from_utf8(patience::output(&mut command)?.stdout)?)
     }
 
     /// `genv free` calls no device free, and `genv who` none unused.
     fn commands_are_honest(&self, indices: &[usize]) -> Result<()> {
-        let (free, _) = self.genv(&["free", "--no-header"])?;
+        let free = self.genv(&["free", "--no-header"])?;
         for line in free.lines().filter(|line| line.split_whitespace().count() > 4) {
             let index = line.split_whitespace().next().unwrap_or_default();
             ensure!(!line.ends_with(" free"), "{line}: {}", self.fault_of(index));
         }
         for index in indices {
             let index = index.to_string();
-            let (who, _) = self.genv(&["who", &index])?;
+            let who = self.genv(&["who", &index])?;
             ensure!(!who.contains("No process uses it"), "{who}: {}", self.fault_of(&index));
         }
         Ok(())
     }
 }
 
-/// Two devices of 80 GiB for each fault.
 fn scenario_of(
     faults: &[String],
     of_host: &str,

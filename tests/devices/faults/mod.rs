@@ -7,10 +7,11 @@ mod moved;
 mod readings;
 mod wrong_answers;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::{self, Enforcer};
 use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::metrics::Scrape;
-use genv_tests::nvml_sim::Simulation;
+use genv_tests::nvml_sim::{Simulation, library};
 
 /// Two devices of a driver, with further keys of the host and of its first device.
 fn two_devices(of_host: &str, of_device: &str) -> String {
@@ -50,4 +51,27 @@ fn timestamp(scrape: &Scrape, collector: &str) -> Result<f64> {
 
 fn started(simulation: &Simulation) -> Result<Exporter> {
     Setup::with_driver(simulation)?.flag("--snapshot.max-age=1s").start()
+}
+
+/// An enforcer of a driver.
+fn enforcer_of(rules: &str) -> Result<enforcer::Setup> {
+    let setup = enforcer::Setup::new("version: 1\n", rules)?;
+    Ok(setup.env("GENV_NVML_LIBRARY", &library().to_string_lossy()).flag("--gpu.source=nvml"))
+}
+
+/// An exporter of the same driver, scenario and state.
+fn exporter_beside(enforcer: &enforcer::Setup) -> Result<Setup> {
+    let setup = Setup::new()?.flag("--gpu.source=nvml").env("GENV_NVML_LIBRARY", library());
+    let setup = setup.env("GENV_SCENARIO", enforcer.folder().join("scenario.yaml"));
+    Ok(setup.env("GENV_TMPDIR", enforcer.genv_directory()))
+}
+
+/// Nobody breaks a rule, and nothing was done.
+fn plans_nothing(enforcer: &Enforcer) -> Result<()> {
+    let status = enforcer.status()?;
+    let violations = status["violations"].as_array().context("no violations")?;
+    ensure!(violations.is_empty(), "{violations:?}");
+    let audit = enforcer.audit()?;
+    ensure!(!audit.iter().any(|line| line.get("rule").is_some()), "{audit:?}");
+    Ok(())
 }

@@ -41,8 +41,7 @@ pub(crate) fn alone<F: FnOnce(&Stage)>(scenario: &str, body: F) {
     );
 }
 
-/// The scenario file that is being played.
-pub(crate) struct Stage(PathBuf);
+pub(crate) struct Stage(pub(crate) PathBuf);
 
 impl Stage {
     /// Replaces the scenario; the simulated driver looks at its file every few milliseconds.
@@ -53,7 +52,6 @@ impl Stage {
     }
 }
 
-/// The source under test.
 pub(crate) fn source() -> NvmlSource {
     NvmlSource::new(Some(nvml_sim::library()))
 }
@@ -130,12 +128,6 @@ hosts:
       - {{pid: 4004, user: alice, comm: serve, devices: [{{index: "2:1", memory: 5gi, utilization: 0.5}}]}}
 "#
     )
-}
-
-/// The energy counters rise all the time: taken out to be compared apart.
-pub(crate) fn take_energy(sample: &mut GpuSample) -> Vec<Option<f64>> {
-    let devices = sample.devices.iter_mut();
-    devices.map(|device| device.measurements.energy_joules.take()).collect()
 }
 
 /// XID errors of GPU 0, each so many milliseconds from now; scenario time is Unix time.

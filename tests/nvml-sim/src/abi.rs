@@ -34,47 +34,35 @@ pub(crate) fn answer(call: impl FnOnce() -> Answer) -> nvmlReturn_t {
     }
 }
 
-/// Writes an output parameter.
 pub(crate) fn put<T>(out: Out<'_, T>, value: T) -> Answer {
     out.ok_or(INVALID_ARGUMENT)?.write(value);
     Ok(())
 }
 
-/// Writes `text` and a NUL to a buffer of `length` characters.
-pub(crate) fn put_text(buffer: *mut c_char, length: c_uint, text: &str) -> Answer {
+/// Writes `bytes` to a buffer of `length` characters.
+fn put_bytes(buffer: *mut c_char, length: c_uint, bytes: &[u8]) -> Answer {
     if buffer.is_null() {
         return Err(INVALID_ARGUMENT);
     }
-    if text.len() >= length as usize {
+    if bytes.len() > length as usize {
         return Err(INSUFFICIENT_SIZE);
-    }
-    // SAFETY: the caller's buffer holds `length` characters, and text and NUL are no more than that.
-    unsafe {
-        buffer.copy_from_nonoverlapping(text.as_ptr().cast(), text.len());
-        *buffer.add(text.len()) = 0;
-    }
-    Ok(())
-}
-
-/// Writes bytes that are not text to a buffer of `length` characters.
-fn put_wrong_text(buffer: *mut c_char, length: c_uint, wrong: WrongText) -> Answer {
-    let bytes = match wrong {
-        WrongText::Empty => vec![0],
-        WrongText::NotUtf8 => b"\xff\xfe\xc3\0".to_vec(),
-        WrongText::Unterminated => vec![b'x'; length as usize],
-    };
-    if buffer.is_null() || bytes.len() > length as usize {
-        return Err(INVALID_ARGUMENT);
     }
     // SAFETY: the caller's buffer holds `length` characters, and these are no more.
     unsafe { buffer.copy_from_nonoverlapping(bytes.as_ptr().cast(), bytes.len()) };
     Ok(())
 }
 
+/// Writes `text` and a NUL to a buffer of `length` characters.
+pub(crate) fn put_text(buffer: *mut c_char, length: c_uint, text: &str) -> Answer {
+    put_bytes(buffer, length, &[text.as_bytes(), &[0]].concat())
+}
+
 /// As [`put_text`], or what the scenario puts in the text's place.
 pub(crate) fn put_text_or(wrong: Option<WrongAnswer>, buffer: *mut c_char, length: c_uint, text: &str) -> Answer {
     match wrong {
-        Some(WrongAnswer::Text(wrong)) => put_wrong_text(buffer, length, wrong),
+        Some(WrongAnswer::Text(WrongText::Empty)) => put_text(buffer, length, ""),
+        Some(WrongAnswer::Text(WrongText::NotUtf8)) => put_bytes(buffer, length, b"\xff\xfe\xc3\0"),
+        Some(WrongAnswer::Text(WrongText::Unterminated)) => put_bytes(buffer, length, &vec![b'x'; length as usize]),
         _ => put_text(buffer, length, text),
     }
 }
@@ -120,19 +108,14 @@ pub(crate) fn fixed_text<const N: usize>(text: &str) -> [c_char; N] {
     array
 }
 
-/// Declares functions that take no device and need no initialised library.
-macro_rules! free_calls {
-    ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+macro_rules! call {
+    (free $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block) => {
         #[unsafe(no_mangle)]
         extern "C" fn $name($($arg: $type),*) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
             $crate::abi::answer(move || $body)
         }
-    )*};
-}
-
-/// Declares functions of the whole host: the first parameter is not C's, but the host as it is now.
-macro_rules! host_calls {
-    ($(fn $name:ident($host:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block)*) => {$(
+    };
+    (host $name:ident($host:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block) => {
         #[unsafe(no_mangle)]
         extern "C" fn $name($($arg: $type),*) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
             $crate::abi::answer(move || {
@@ -140,33 +123,35 @@ macro_rules! host_calls {
                 $body
             })
         }
-    )*};
-}
-
-/// Declares functions of one device, whole GPU or MIG device: the handle becomes the device as it is now.
-macro_rules! device_calls {
-    ($(fn $name:ident($device:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block)*) => {$(
+    };
+    ($of:ident $name:ident($device:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block) => {
         #[unsafe(no_mangle)]
         extern "C" fn $name($device: $crate::device::Handle $(, $arg: $type)*) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
             $crate::abi::answer(move || {
-                let $device = &$crate::driver::device(stringify!($name), $device)?;
+                let $device = &$crate::driver::$of(stringify!($name), $device)?;
                 $body
             })
         }
+    };
+}
+
+/// Declares functions, and others that do the same. Those of the kind `free` take no device and need no initialised
+/// library. The first parameter of the others is not C's: with `host` it is the host as it is now; with `device` (a whole
+/// GPU or a MIG device) and `gpu` (which a MIG device does not answer) the handle becomes the device as it is now.
+macro_rules! calls {
+    ($of:ident: $(fn $name:ident $args:tt $(also $alias:ident)* $body:block)*) => {$(
+        $crate::abi::call! { $of $name $args $body }
+        $($crate::abi::call! { $of $alias $args $body })*
     )*};
 }
 
-/// Declares functions that a whole GPU answers, and a MIG device does not.
-macro_rules! gpu_calls {
-    ($(fn $name:ident($device:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block)*) => {$(
-        #[unsafe(no_mangle)]
-        extern "C" fn $name($device: $crate::device::Handle $(, $arg: $type)*) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
-            $crate::abi::answer(move || {
-                let $device = &$crate::driver::gpu(stringify!($name), $device)?;
-                $body
-            })
+/// Declares functions of a whole GPU that write one number.
+macro_rules! numbers {
+    ($($name:ident($device:ident, $number:ty) => $truth:expr;)*) => {
+        $crate::abi::calls! { gpu:
+            $(fn $name($device, out: $crate::abi::Out<'_, $number>) { $device.put(out, $truth) })*
         }
-    )*};
+    };
 }
 
-pub(crate) use {device_calls, free_calls, gpu_calls, host_calls};
+pub(crate) use {call, calls, numbers};

@@ -24,7 +24,6 @@ impl Handle {
         Self(MARK | mig << 16 | index.gpu as usize)
     }
 
-    /// A handle that arrived as a word.
     pub(crate) const fn from_word(word: usize) -> Self {
         Self(word)
     }
@@ -37,27 +36,8 @@ impl Handle {
         (Self::of(index) == self).then_some(index)
     }
 
-    /// As NVML's own type.
     pub(crate) fn as_nvml(self) -> nvmlDevice_t {
         std::ptr::without_provenance_mut(self.0)
-    }
-}
-
-/// A number of NVML's, which may be too small for that of a scenario.
-pub(crate) trait Number {
-    /// As much of a number as there is room for.
-    fn cut(number: u64) -> Self;
-}
-
-impl Number for u64 {
-    fn cut(number: u64) -> Self {
-        number
-    }
-}
-
-impl Number for c_uint {
-    fn cut(number: u64) -> Self {
-        number as Self
     }
 }
 
@@ -77,21 +57,21 @@ impl Device {
         exists.then_some(Self { moment, index, wrong })
     }
 
-    /// The wrong answer of the call in the scenario.
     pub(crate) const fn wrong(&self) -> Option<WrongAnswer> {
         self.wrong
     }
 
-    /// A measured number, or the one that the scenario puts in its place.
-    pub(crate) fn number<T: Number>(&self, truth: T) -> T {
+    /// A measured number, or as much of the one that the scenario puts in its place as there is room for.
+    pub(crate) fn number<T: TryFrom<u64>>(&self, truth: T) -> T {
         match self.wrong {
-            Some(WrongAnswer::Number(number)) => T::cut(number),
+            Some(WrongAnswer::Number(number)) => {
+                T::try_from(number).or(T::try_from(number & u64::from(u32::MAX))).unwrap_or(truth)
+            }
             _ => truth,
         }
     }
 
-    /// Writes a measured number.
-    pub(crate) fn put<T: Number>(&self, out: Out<'_, T>, truth: T) -> Answer {
+    pub(crate) fn put<T: TryFrom<u64>>(&self, out: Out<'_, T>, truth: T) -> Answer {
         put(out, self.number(truth))
     }
 
@@ -99,7 +79,6 @@ impl Device {
         self.index
     }
 
-    /// The moment at which it is seen.
     pub(crate) fn moment(&self) -> &Moment {
         &self.moment
     }
@@ -110,12 +89,10 @@ impl Device {
         self.moment.at().device(self.index.gpu).expect("a device exists as long as its moment")
     }
 
-    /// The MIG device, if it is one.
     pub(crate) fn mig(&self) -> Option<&MigDevice> {
         self.index.mig.and_then(|mig| self.gpu().device().mig.get(mig as usize))
     }
 
-    /// Whether it is a GPU that is split into MIG devices.
     pub(crate) fn is_split(&self) -> bool {
         self.index.mig.is_none() && !self.gpu().device().mig.is_empty()
     }

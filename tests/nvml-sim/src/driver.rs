@@ -3,11 +3,13 @@
 //! Most calls of a real driver take microseconds. So time stands still for [`QUANTUM`], during which the file is not looked at
 //! again and every answer is computed once.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use genv_simulator::{DeviceAt, Host, HostAt, Measured, Scenario, WrongAnswer};
+use genv_simulator::{DeviceAt, Engine, Host, HostAt, Measured, Scenario, WrongAnswer};
 use nvml_wrapper_sys::bindings::{
+    nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED as DRIVER_NOT_LOADED,
     nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
@@ -17,9 +19,7 @@ use nvml_wrapper_sys::bindings::{
 use crate::abi::Answer;
 use crate::device::{Device, Handle};
 use crate::events;
-use crate::scenario_file::ScenarioFile;
 
-/// How long one moment lasts.
 const QUANTUM: Duration = Duration::from_millis(5);
 
 /// How often a call that hangs looks whether it still does.
@@ -39,12 +39,10 @@ impl Moment {
         Self { scenario, now: SystemTime::now(), measured }
     }
 
-    /// The scenario's host.
     pub(crate) fn host(&self) -> &Host {
         &self.scenario.hosts[0]
     }
 
-    /// The host at this moment.
     pub(crate) fn at(&self) -> HostAt<'_> {
         self.host().at(self.now)
     }
@@ -54,46 +52,55 @@ impl Moment {
         self.measured[device.device().index as usize].get_or_init(|| device.measured())
     }
 
-    /// The moment itself.
     pub(crate) fn time(&self) -> SystemTime {
         self.now
     }
 
-    /// Microseconds of Unix time.
     pub(crate) fn unix_microseconds(&self) -> u64 {
         self.now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
     }
 }
 
-/// The library's state.
 struct Driver {
     /// How often it was initialised without being shut down.
     users: u32,
     /// Generation of the driver at the initialisation.
     generation: u64,
-    file: Option<ScenarioFile>,
+    engine: Option<Engine>,
     moment: Option<(Instant, Arc<Moment>)>,
 }
 
-static DRIVER: Mutex<Driver> = Mutex::new(Driver { users: 0, generation: 0, file: None, moment: None });
+static DRIVER: Mutex<Driver> = Mutex::new(Driver { users: 0, generation: 0, engine: None, moment: None });
 
 fn driver() -> MutexGuard<'static, Driver> {
     DRIVER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Driver {
-    /// The present moment.
     fn moment(&mut self) -> Answer<Arc<Moment>> {
         if let Some((since, moment)) = &self.moment
             && since.elapsed() < QUANTUM
         {
             return Ok(Arc::clone(moment));
         }
-        let scenario = self.file.as_ref().ok_or(UNINITIALIZED)?.read()?;
+        let scenario = self.engine.as_ref().ok_or(UNINITIALIZED)?.refreshed();
+        if scenario.hosts.is_empty() {
+            return Err(DRIVER_NOT_LOADED);
+        }
         let moment = Arc::new(Moment::new(scenario));
         self.moment = Some((Instant::now(), Arc::clone(&moment)));
         Ok(moment)
     }
+}
+
+/// The scenario that `GENV_SCENARIO` names; without a usable one there is no driver, and stderr has the reason.
+#[expect(clippy::print_stderr, reason = "a return code says too little, and NVML has no other way to speak")]
+fn open() -> Answer<Engine> {
+    let path = std::env::var_os("GENV_SCENARIO").unwrap_or_default();
+    Engine::open(Path::new(&path)).map_err(|error| {
+        eprintln!("nvml-sim: cannot simulate a driver: {error}");
+        DRIVER_NOT_LOADED
+    })
 }
 
 /// Waits until a call returns: `hangs` returns whether it hangs at a moment.
@@ -107,12 +114,11 @@ fn present(hangs: impl Fn(&Moment) -> bool) -> Answer<Arc<Moment>> {
     }
 }
 
-/// Begins a use of the library.
 pub(crate) fn initialise(call: &str) -> Answer {
     {
         let mut driver = driver();
         if driver.users == 0 {
-            driver.file = Some(ScenarioFile::open()?);
+            driver.engine = Some(open()?);
             driver.moment = None;
         }
     }
@@ -131,7 +137,6 @@ pub(crate) fn initialise(call: &str) -> Answer {
     Ok(())
 }
 
-/// Ends a use of the library.
 pub(crate) fn shut_down() -> Answer {
     let mut driver = driver();
     driver.users = driver.users.checked_sub(1).ok_or(UNINITIALIZED)?;

@@ -14,7 +14,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_enum_NVML_ERROR_TIMEOUT as TIMEOUT,
 };
 
-use crate::abi::{Answer, Out, gpu_calls, host_calls, put};
+use crate::abi::{Answer, Out, calls, numbers, put};
 use crate::device::{Handle, NO_INSTANCE};
 use crate::driver::{self, Moment};
 
@@ -29,7 +29,6 @@ struct Set {
     asked: BTreeMap<u32, u64>,
     /// Until when errors were looked for.
     seen_until: SystemTime,
-    /// GPU and XID.
     pending: VecDeque<(u32, u64)>,
 }
 
@@ -71,17 +70,15 @@ fn next(handle: usize, moment: &Moment) -> Answer<Option<(u32, u64)>> {
     Ok(None)
 }
 
-/// The first GPU of a set.
-fn first(handle: usize) -> Option<u32> {
-    sets().open.get(&handle)?.asked.keys().next().copied()
-}
-
-fn wait(call: &'static str, set: usize, out: Out<'_, nvmlEventData_t>, timeout_milliseconds: c_uint) -> Answer {
+fn wait(set: usize, out: Out<'_, nvmlEventData_t>, timeout_milliseconds: c_uint) -> Answer {
+    let call = "nvmlEventSetWait_v2";
     let deadline = Instant::now() + Duration::from_millis(timeout_milliseconds.into());
     loop {
         let moment = driver::host(call)?;
         let garbage = match moment.at().wrong(call) {
-            Some(WrongAnswer::Number(number)) => first(set).map(|gpu| (gpu, number)),
+            Some(WrongAnswer::Number(number)) => {
+                sets().open.get(&set).and_then(|set| Some((*set.asked.keys().next()?, number)))
+            }
             _ => None,
         };
         if garbage.is_some() {
@@ -107,7 +104,7 @@ fn wait(call: &'static str, set: usize, out: Out<'_, nvmlEventData_t>, timeout_m
     }
 }
 
-host_calls! {
+calls! { host:
     fn nvmlEventSetCreate(host, out: Out<'_, usize>) {
         let mut sets = sets();
         sets.last += 1;
@@ -120,20 +117,18 @@ host_calls! {
         sets().open.remove(&set).map(|_| ()).ok_or(INVALID_ARGUMENT)
     }
 
-    fn nvmlEventSetWait(_host, set: usize, out: Out<'_, nvmlEventData_t>, timeout_milliseconds: c_uint) {
-        wait("nvmlEventSetWait", set, out, timeout_milliseconds)
-    }
-
-    fn nvmlEventSetWait_v2(_host, set: usize, out: Out<'_, nvmlEventData_t>, timeout_milliseconds: c_uint) {
-        wait("nvmlEventSetWait_v2", set, out, timeout_milliseconds)
+    fn nvmlEventSetWait(_host, set: usize, out: Out<'_, nvmlEventData_t>, timeout_milliseconds: c_uint)
+        also nvmlEventSetWait_v2
+    {
+        wait(set, out, timeout_milliseconds)
     }
 }
 
-gpu_calls! {
-    fn nvmlDeviceGetSupportedEventTypes(device, out: Out<'_, u64>) {
-        device.put(out, if device.supports(Measurement::XidEvents) { XID } else { 0 })
-    }
+numbers! {
+    nvmlDeviceGetSupportedEventTypes(device, u64) => if device.supports(Measurement::XidEvents) { XID } else { 0 };
+}
 
+calls! { gpu:
     fn nvmlDeviceRegisterEvents(device, types: u64, set: usize) {
         device.require(Measurement::XidEvents)?;
         if types & !XID != 0 {

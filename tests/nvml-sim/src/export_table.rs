@@ -11,11 +11,11 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
 };
 
-use crate::abi::{Answer, InOut, Out, answer, fixed_text, free_calls, put, put_list};
+use crate::abi::{Answer, Out, answer, calls, fixed_text, put, put_list};
 use crate::device::Handle;
 use crate::driver;
 use crate::library::{handle_by_index, process_name};
-use crate::processes::{List, entries};
+use crate::processes::entries;
 
 /// The table that nvidia-smi requests; the first three fields of its id are little-endian.
 const TABLE_ID: [u8; 16] =
@@ -41,7 +41,6 @@ static TABLE: LazyLock<Box<[usize]>> = LazyLock::new(|| {
     std::iter::once(TABLE_BYTES).chain((1..words).map(|word| slot(word) as usize)).collect()
 });
 
-/// A process as the table's lists give it.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct ProcessEntry {
@@ -63,16 +62,16 @@ extern "C" fn device_by_index(index: usize, out: usize, _: usize, _: usize) -> n
 extern "C" fn process_list(device: usize, count: usize, array: usize, _: usize) -> nvmlReturn_t {
     answer(|| {
         let device = driver::device("nvmlDeviceGetComputeRunningProcesses", Handle::from_word(device))?;
-        let count: InOut<'_, c_uint> = in_out(count);
-        let count = count.ok_or(INVALID_ARGUMENT)?;
-        let mut rows: Vec<ProcessEntry> = entries(&device, List::All)?
+        // SAFETY: the slot is called with a null or valid pointer in that place.
+        let count = unsafe { (count as *mut c_uint).as_mut() }.ok_or(INVALID_ARGUMENT)?;
+        let mut rows: Vec<ProcessEntry> = entries(&device, |_| true)?
             .iter()
             .map(|entry| ProcessEntry {
                 pid: entry.pid,
                 unknown: 0,
-                memory_used_bytes: entry.memory_used_bytes,
-                gpu_instance: entry.gpu_instance,
-                compute_instance: entry.compute_instance,
+                memory_used_bytes: entry.usedGpuMemory,
+                gpu_instance: entry.gpuInstanceId,
+                compute_instance: entry.computeInstanceId,
                 memory_protected_bytes: 0,
                 name: fixed_text(&process_name(device.moment(), entry.pid).unwrap_or_default()),
             })
@@ -98,23 +97,16 @@ extern "C" fn other(first: usize, second: usize, _: usize, _: usize) -> nvmlRetu
     })
 }
 
-/// An output parameter that arrived as a word.
 fn pointer<'a, T>(word: usize) -> Out<'a, T> {
     // SAFETY: the slots that call this are called with a null or writable pointer in that place.
     unsafe { (word as *mut std::mem::MaybeUninit<T>).as_mut() }
-}
-
-/// A parameter that is read and written, and arrived as a word.
-fn in_out<'a, T>(word: usize) -> InOut<'a, T> {
-    // SAFETY: the slots that call this are called with a null or valid pointer in that place.
-    unsafe { (word as *mut T).as_mut() }
 }
 
 fn table(id: Option<&[u8; 16]>) -> Answer<*const c_void> {
     if id.ok_or(INVALID_ARGUMENT)? == &TABLE_ID { Ok(TABLE.as_ptr().cast()) } else { Err(NOT_SUPPORTED) }
 }
 
-free_calls! {
+calls! { free:
     fn nvmlInternalGetExportTable(out: Out<'_, *const c_void>, id: Option<&[u8; 16]>) {
         put(out, table(id)?)
     }

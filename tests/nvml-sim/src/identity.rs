@@ -11,9 +11,8 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
 
-use crate::abi::{Answer, Out, device_calls, fixed_text, gpu_calls, put, put_text_or};
+use crate::abi::{Answer, Out, calls, fixed_text, numbers, put, put_text_or};
 use crate::device::{Device, Handle};
-use crate::pci::PciAddress;
 
 const ENABLED: c_uint = nvml::nvmlEnableState_enum_NVML_FEATURE_ENABLED;
 const DISABLED: c_uint = nvml::nvmlEnableState_enum_NVML_FEATURE_DISABLED;
@@ -33,12 +32,29 @@ struct OldPciInfo {
     pci_subsystem_id: c_uint,
 }
 
-fn address(device: &Device) -> Answer<PciAddress> {
-    PciAddress::parse(&device.gpu().device().pci_bus_id).ok_or(NOT_SUPPORTED)
+/// The PCI address of a device; its function is always 0.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PciAddress {
+    domain: u32,
+    bus: u32,
+    device: u32,
+}
+
+impl PciAddress {
+    /// Reads `DOMAIN:BUS:DEVICE.FUNCTION`, hexadecimal; NVML's callers may leave the domain or the function out.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let number = |digits| u32::from_str_radix(digits, 16).ok();
+        let address = text.split_once('.').map_or(text, |(address, _function)| address);
+        let mut parts = address.rsplit(':');
+        let device = number(parts.next()?)?;
+        let bus = number(parts.next()?)?;
+        let domain = parts.next().map_or(Some(0), number)?;
+        parts.next().is_none().then_some(Self { domain, bus, device })
+    }
 }
 
 fn old_pci_info(device: &Device) -> Answer<OldPciInfo> {
-    let pci = address(device)?;
+    let pci = PciAddress::parse(&device.gpu().device().pci_bus_id).ok_or(NOT_SUPPORTED)?;
     Ok(OldPciInfo {
         bus_id: fixed_text(&format!("{:04X}:{:02X}:{:02X}.0", pci.domain, pci.bus, pci.device)),
         domain: pci.domain,
@@ -62,12 +78,7 @@ fn pci_info(device: &Device) -> Answer<nvmlPciInfo_t> {
     })
 }
 
-fn ecc_mode(device: &Device) -> Answer<c_uint> {
-    device.require(Measurement::Ecc)?;
-    Ok(ENABLED)
-}
-
-device_calls! {
+calls! { device:
     fn nvmlDeviceGetName(device, buffer: *mut c_char, length: c_uint) {
         device.require(Measurement::Name)?;
         put_text_or(device.wrong(), buffer, length, &device.name())
@@ -83,21 +94,25 @@ device_calls! {
     }
 }
 
-gpu_calls! {
-    fn nvmlDeviceGetMinorNumber(device, out: Out<'_, c_uint>) {
-        device.require(Measurement::Minor)?;
-        device.put(out, device.gpu().device().minor)
-    }
+numbers! {
+    nvmlDeviceGetMinorNumber(device, c_uint) =>
+        device.require(Measurement::Minor).map(|()| device.gpu().device().minor)?;
+    nvmlDeviceGetPersistenceMode(device, c_uint) => ENABLED;
+    nvmlDeviceGetDisplayActive(device, c_uint) => DISABLED;
+    nvmlDeviceGetDisplayMode(device, c_uint) => DISABLED;
+    nvmlDeviceGetPerformanceState(device, c_uint) => nvml::nvmlPStates_enum_NVML_PSTATE_0;
+    nvmlDeviceGetPowerState(device, c_uint) => nvml::nvmlPStates_enum_NVML_PSTATE_0;
+    nvmlDeviceGetComputeMode(device, c_uint) => nvml::nvmlComputeMode_enum_NVML_COMPUTEMODE_DEFAULT;
+    nvmlDeviceGetVirtualizationMode(device, c_uint) =>
+        nvml::nvmlGpuVirtualizationMode_NVML_GPU_VIRTUALIZATION_MODE_NONE;
+}
 
+calls! { gpu:
     fn nvmlDeviceGetSerial(_device, _buffer: *mut c_char, _length: c_uint) {
         Err(NOT_SUPPORTED)
     }
 
-    fn nvmlDeviceGetPciInfo(device, out: Out<'_, OldPciInfo>) {
-        put(out, old_pci_info(device)?)
-    }
-
-    fn nvmlDeviceGetPciInfo_v2(device, out: Out<'_, OldPciInfo>) {
+    fn nvmlDeviceGetPciInfo(device, out: Out<'_, OldPciInfo>) also nvmlDeviceGetPciInfo_v2 {
         put(out, old_pci_info(device)?)
     }
 
@@ -105,37 +120,10 @@ gpu_calls! {
         put(out, pci_info(device)?)
     }
 
-    fn nvmlDeviceGetPersistenceMode(_device, out: Out<'_, c_uint>) {
-        put(out, ENABLED)
-    }
-
-    fn nvmlDeviceGetDisplayActive(_device, out: Out<'_, c_uint>) {
-        put(out, DISABLED)
-    }
-
-    fn nvmlDeviceGetDisplayMode(_device, out: Out<'_, c_uint>) {
-        put(out, DISABLED)
-    }
-
     fn nvmlDeviceGetEccMode(device, current: Out<'_, c_uint>, pending: Out<'_, c_uint>) {
-        put(current, ecc_mode(device)?)?;
-        put(pending, ecc_mode(device)?)
-    }
-
-    fn nvmlDeviceGetPerformanceState(_device, out: Out<'_, c_uint>) {
-        put(out, nvml::nvmlPStates_enum_NVML_PSTATE_0)
-    }
-
-    fn nvmlDeviceGetPowerState(_device, out: Out<'_, c_uint>) {
-        put(out, nvml::nvmlPStates_enum_NVML_PSTATE_0)
-    }
-
-    fn nvmlDeviceGetComputeMode(_device, out: Out<'_, c_uint>) {
-        put(out, nvml::nvmlComputeMode_enum_NVML_COMPUTEMODE_DEFAULT)
-    }
-
-    fn nvmlDeviceGetVirtualizationMode(_device, out: Out<'_, c_uint>) {
-        put(out, nvml::nvmlGpuVirtualizationMode_NVML_GPU_VIRTUALIZATION_MODE_NONE)
+        device.require(Measurement::Ecc)?;
+        put(current, ENABLED)?;
+        put(pending, ENABLED)
     }
 
     fn nvmlDeviceValidateInforom(_device) {

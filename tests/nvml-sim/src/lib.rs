@@ -14,6 +14,4 @@ mod identity;
 mod library;
 mod measurements;
 mod mig;
-mod pci;
 mod processes;
-mod scenario_file;

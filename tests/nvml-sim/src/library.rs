@@ -9,10 +9,10 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_t,
 };
 
-use crate::abi::{Answer, Out, free_calls, host_calls, put, put_text, put_text_or, text};
+use crate::abi::{Answer, Out, calls, put, put_text, put_text_or, text};
 use crate::device::Handle;
 use crate::driver::{self, Moment};
-use crate::pci::PciAddress;
+use crate::identity::PciAddress;
 
 /// The name of a process: the scenario's, else the machine's for a real one.
 pub(crate) fn process_name(moment: &Moment, pid: c_uint) -> Answer<String> {
@@ -28,7 +28,6 @@ pub(crate) fn process_name(moment: &Moment, pid: c_uint) -> Answer<String> {
     Ok(String::from_utf8_lossy(program).into_owned())
 }
 
-/// The handle of a whole GPU.
 pub(crate) fn handle_by_index(moment: &Moment, index: c_uint) -> Answer<Handle> {
     moment.at().device(index).ok_or(INVALID_ARGUMENT)?;
     Ok(Handle::of(DeviceIndex::gpu(index)))
@@ -47,32 +46,8 @@ fn handle_by_uuid(moment: &Moment, uuid: &str) -> Answer<Handle> {
     Err(NOT_FOUND)
 }
 
-fn handle_by_bus_id(moment: &Moment, bus_id: *const c_char) -> Answer<Handle> {
-    let wanted = PciAddress::parse(text(bus_id)?).ok_or(INVALID_ARGUMENT)?;
-    let mut gpus = moment.host().devices.iter();
-    let gpu = gpus.find(|gpu| PciAddress::parse(&gpu.pci_bus_id) == Some(wanted)).ok_or(NOT_FOUND)?;
-    Ok(Handle::of(DeviceIndex::gpu(gpu.index)))
-}
-
-fn gpus(moment: &Moment, call: &str) -> c_uint {
-    match moment.at().wrong(call) {
-        Some(WrongAnswer::Number(number)) => number as c_uint,
-        _ => moment.host().devices.len() as c_uint,
-    }
-}
-
-/// NVML's form of a CUDA version: 12.4 is 12040.
-fn cuda_version(moment: &Moment) -> c_int {
-    let (major, minor) = moment.host().cuda_version;
-    (major * 1000 + minor * 10) as c_int
-}
-
-free_calls! {
-    fn nvmlInit() {
-        driver::initialise("nvmlInit")
-    }
-
-    fn nvmlInit_v2() {
+calls! { free:
+    fn nvmlInit() also nvmlInit_v2 {
         driver::initialise("nvmlInit_v2")
     }
 
@@ -85,7 +60,7 @@ free_calls! {
     }
 }
 
-host_calls! {
+calls! { host:
     fn nvmlSystemGetDriverVersion(moment, buffer: *mut c_char, length: c_uint) {
         let wrong = moment.at().wrong("nvmlSystemGetDriverVersion");
         put_text_or(wrong, buffer, length, &moment.host().driver_version)
@@ -96,31 +71,24 @@ host_calls! {
         put_text(buffer, length, &format!("{cuda_major}.{}", moment.host().driver_version))
     }
 
-    fn nvmlSystemGetCudaDriverVersion(moment, out: Out<'_, c_int>) {
-        put(out, cuda_version(moment))
-    }
-
-    fn nvmlSystemGetCudaDriverVersion_v2(moment, out: Out<'_, c_int>) {
-        put(out, cuda_version(moment))
+    fn nvmlSystemGetCudaDriverVersion(moment, out: Out<'_, c_int>) also nvmlSystemGetCudaDriverVersion_v2 {
+        // NVML's form: 12.4 is 12040.
+        let (major, minor) = moment.host().cuda_version;
+        put(out, (major * 1000 + minor * 10) as c_int)
     }
 
     fn nvmlSystemGetProcessName(moment, pid: c_uint, buffer: *mut c_char, length: c_uint) {
         put_text(buffer, length, &process_name(moment, pid)?)
     }
 
-    fn nvmlDeviceGetCount(moment, out: Out<'_, c_uint>) {
-        put(out, gpus(moment, "nvmlDeviceGetCount"))
+    fn nvmlDeviceGetCount(moment, out: Out<'_, c_uint>) also nvmlDeviceGetCount_v2 {
+        put(out, match moment.at().wrong("nvmlDeviceGetCount_v2") {
+            Some(WrongAnswer::Number(number)) => number as c_uint,
+            _ => moment.host().devices.len() as c_uint,
+        })
     }
 
-    fn nvmlDeviceGetCount_v2(moment, out: Out<'_, c_uint>) {
-        put(out, gpus(moment, "nvmlDeviceGetCount_v2"))
-    }
-
-    fn nvmlDeviceGetHandleByIndex(moment, index: c_uint, out: Out<'_, Handle>) {
-        put(out, handle_by_index(moment, index)?)
-    }
-
-    fn nvmlDeviceGetHandleByIndex_v2(moment, index: c_uint, out: Out<'_, Handle>) {
+    fn nvmlDeviceGetHandleByIndex(moment, index: c_uint, out: Out<'_, Handle>) also nvmlDeviceGetHandleByIndex_v2 {
         put(out, handle_by_index(moment, index)?)
     }
 
@@ -133,12 +101,13 @@ host_calls! {
         Err(NOT_FOUND)
     }
 
-    fn nvmlDeviceGetHandleByPciBusId(moment, bus_id: *const c_char, out: Out<'_, Handle>) {
-        put(out, handle_by_bus_id(moment, bus_id)?)
-    }
-
-    fn nvmlDeviceGetHandleByPciBusId_v2(moment, bus_id: *const c_char, out: Out<'_, Handle>) {
-        put(out, handle_by_bus_id(moment, bus_id)?)
+    fn nvmlDeviceGetHandleByPciBusId(moment, bus_id: *const c_char, out: Out<'_, Handle>)
+        also nvmlDeviceGetHandleByPciBusId_v2
+    {
+        let wanted = PciAddress::parse(text(bus_id)?).ok_or(INVALID_ARGUMENT)?;
+        let mut gpus = moment.host().devices.iter();
+        let gpu = gpus.find(|gpu| PciAddress::parse(&gpu.pci_bus_id) == Some(wanted)).ok_or(NOT_FOUND)?;
+        put(out, Handle::of(DeviceIndex::gpu(gpu.index)))
     }
 
     fn nvmlUnitGetCount(_moment, out: Out<'_, c_uint>) {
@@ -154,30 +123,15 @@ const fn error_text(code: nvmlReturn_t) -> &'static CStr {
         2 => c"Invalid Argument",
         3 => c"Not Supported",
         4 => c"Insufficient Permissions",
-        5 => c"Already Initialized",
         6 => c"Not Found",
-        7 => c"Insufficient Size",
-        8 => c"Insufficient External Power",
         9 => c"Driver Not Loaded",
-        10 => c"Timeout",
-        11 => c"Interrupt Request Issue",
-        12 => c"NVML Shared Library Not Found",
-        13 => c"Function Not Found",
-        14 => c"Corrupted infoROM",
         15 => c"GPU is lost",
         16 => c"GPU requires reset",
-        17 => c"GPU access blocked by the operating system",
         18 => c"Driver/library version mismatch",
-        19 => c"In use by another client",
-        20 => c"Insufficient Memory",
-        21 => c"No data",
-        23 => c"Insufficient resources",
-        25 => c"Argument version mismatch",
         _ => c"Unknown Error",
     }
 }
 
-/// NVML's text for a return code.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(code: nvmlReturn_t) -> *const c_char {
     error_text(code).as_ptr()

@@ -14,7 +14,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlUtilization_t,
 };
 
-use crate::abi::{Answer, InOut, Out, device_calls, gpu_calls, put};
+use crate::abi::{Answer, InOut, Out, calls, numbers, put};
 use crate::device::Device;
 
 /// Sampling period of encoder and decoder, as of an H200 with driver 580.
@@ -38,10 +38,6 @@ fn clock_megahertz(device: &Device, clock: c_uint) -> Answer<c_uint> {
 fn power_limit_milliwatts(device: &Device) -> Answer<c_uint> {
     device.require(Measurement::PowerLimit)?;
     Ok((device.gpu().device().power_limit_watts * 1000.0).round() as c_uint)
-}
-
-fn throttle_reasons(device: &Device) -> Answer<u64> {
-    Ok(device.measured(Measurement::Throttled)?.throttle_reasons)
 }
 
 fn supported_throttle_reasons(device: &Device) -> Answer<u64> {
@@ -69,7 +65,7 @@ fn ecc_errors(device: &Device, error_type: c_uint, counter_type: c_uint) -> Answ
     }
 }
 
-device_calls! {
+calls! { device:
     fn nvmlDeviceGetMemoryInfo(device, out: Out<'_, nvmlMemory_t>) {
         let memory = device.memory()?;
         // This older call counts the driver's reserved memory as used.
@@ -111,7 +107,22 @@ device_calls! {
     }
 }
 
-gpu_calls! {
+numbers! {
+    nvmlDeviceGetPowerUsage(device, c_uint) => device.measured(Measurement::Power)?.power_milliwatts as c_uint;
+    nvmlDeviceGetEnforcedPowerLimit(device, c_uint) => power_limit_milliwatts(device)?;
+    nvmlDeviceGetPowerManagementLimit(device, c_uint) => power_limit_milliwatts(device)?;
+    nvmlDeviceGetTotalEnergyConsumption(device, u64) => device.measured(Measurement::Energy)?.energy_millijoules;
+    nvmlDeviceGetNumFans(device, c_uint) => device.measured(Measurement::Fans)?.fan_speed_ratios.len() as c_uint;
+    // For a device without fans this older call returns "not supported", the newer one "no such fan".
+    nvmlDeviceGetFanSpeed(device, c_uint) => fan_percent(device, 0).map_err(|_| NOT_SUPPORTED)?;
+    nvmlDeviceGetCurrentClocksThrottleReasons(device, u64) => device.measured(Measurement::Throttled)?.throttle_reasons;
+    nvmlDeviceGetCurrentClocksEventReasons(device, u64) => device.measured(Measurement::Throttled)?.throttle_reasons;
+    nvmlDeviceGetSupportedClocksThrottleReasons(device, u64) => supported_throttle_reasons(device)?;
+    nvmlDeviceGetPcieReplayCounter(device, c_uint) =>
+        device.require(Measurement::PcieReplays).map(|()| device.gpu().device().pcie_replays)?;
+}
+
+calls! { gpu:
     fn nvmlDeviceGetUtilizationRates(device, out: Out<'_, nvmlUtilization_t>) {
         let measured = device.measured(Measurement::Utilization)?;
         put(out, nvmlUtilization_t {
@@ -150,22 +161,6 @@ gpu_calls! {
         device.put(out, device.gpu().device().temperature_limits_celsius.get(name).copied().ok_or(NOT_SUPPORTED)?)
     }
 
-    fn nvmlDeviceGetPowerUsage(device, milliwatts: Out<'_, c_uint>) {
-        device.put(milliwatts, device.measured(Measurement::Power)?.power_milliwatts as c_uint)
-    }
-
-    fn nvmlDeviceGetEnforcedPowerLimit(device, milliwatts: Out<'_, c_uint>) {
-        device.put(milliwatts, power_limit_milliwatts(device)?)
-    }
-
-    fn nvmlDeviceGetPowerManagementLimit(device, milliwatts: Out<'_, c_uint>) {
-        device.put(milliwatts, power_limit_milliwatts(device)?)
-    }
-
-    fn nvmlDeviceGetTotalEnergyConsumption(device, millijoules: Out<'_, u64>) {
-        device.put(millijoules, device.measured(Measurement::Energy)?.energy_millijoules)
-    }
-
     fn nvmlDeviceGetClockInfo(device, clock: c_uint, megahertz: Out<'_, c_uint>) {
         device.put(megahertz, clock_megahertz(device, clock)?)
     }
@@ -178,43 +173,11 @@ gpu_calls! {
         }
     }
 
-    fn nvmlDeviceGetNumFans(device, out: Out<'_, c_uint>) {
-        let fans = device.measured(Measurement::Fans)?.fan_speed_ratios.len();
-        device.put(out, fans as c_uint)
-    }
-
-    fn nvmlDeviceGetFanSpeed(device, out: Out<'_, c_uint>) {
-        // For a device without fans this older call returns "not supported", the newer one "no such fan".
-        let speed = fan_percent(device, 0).map_err(|_| NOT_SUPPORTED)?;
-        device.put(out, speed)
-    }
-
     fn nvmlDeviceGetFanSpeed_v2(device, fan: c_uint, out: Out<'_, c_uint>) {
         device.put(out, fan_percent(device, fan)?)
     }
 
-    fn nvmlDeviceGetCurrentClocksThrottleReasons(device, out: Out<'_, u64>) {
-        device.put(out, throttle_reasons(device)?)
-    }
-
-    fn nvmlDeviceGetCurrentClocksEventReasons(device, out: Out<'_, u64>) {
-        device.put(out, throttle_reasons(device)?)
-    }
-
-    fn nvmlDeviceGetSupportedClocksThrottleReasons(device, out: Out<'_, u64>) {
-        device.put(out, supported_throttle_reasons(device)?)
-    }
-
-    fn nvmlDeviceGetSupportedClocksEventReasons(device, out: Out<'_, u64>) {
-        device.put(out, supported_throttle_reasons(device)?)
-    }
-
     fn nvmlDeviceGetTotalEccErrors(device, error_type: c_uint, counter_type: c_uint, out: Out<'_, u64>) {
         device.put(out, ecc_errors(device, error_type, counter_type)?)
-    }
-
-    fn nvmlDeviceGetPcieReplayCounter(device, out: Out<'_, c_uint>) {
-        device.require(Measurement::PcieReplays)?;
-        device.put(out, device.gpu().device().pcie_replays)
     }
 }

@@ -8,7 +8,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
 
-use crate::abi::{Answer, Out, device_calls, gpu_calls, put};
+use crate::abi::{Answer, Out, calls, numbers, put};
 use crate::device::{Device, Handle};
 
 /// How many MIG devices a GPU can be split into: 7 slices on every product so far.
@@ -17,7 +17,6 @@ const MAX_DEVICES: c_uint = 7;
 /// Streaming multiprocessors of one slice, as on an A100.
 const MULTIPROCESSORS_PER_SLICE: c_uint = 14;
 
-/// Products that can be split.
 const PRODUCTS: [&str; 8] = ["A30", "A100", "H20", "H100", "H200", "H800", "B200", "GH200"];
 
 fn is_capable(device: &Device) -> bool {
@@ -46,17 +45,17 @@ fn attributes(device: &Device) -> Answer<nvmlDeviceAttributes_t> {
     })
 }
 
-gpu_calls! {
+numbers! {
+    nvmlDeviceGetMaxMigDeviceCount(device, c_uint) => if device.is_split() { MAX_DEVICES } else { 0 };
+}
+
+calls! { gpu:
     fn nvmlDeviceGetMigMode(device, current: Out<'_, c_uint>, pending: Out<'_, c_uint>) {
         if !is_capable(device) {
             return Err(NOT_SUPPORTED);
         }
         put(current, device.is_split().into())?;
         put(pending, device.is_split().into())
-    }
-
-    fn nvmlDeviceGetMaxMigDeviceCount(device, out: Out<'_, c_uint>) {
-        device.put(out, if device.is_split() { MAX_DEVICES } else { 0 })
     }
 
     fn nvmlDeviceGetMigDeviceHandleByIndex(device, mig: c_uint, out: Out<'_, Handle>) {
@@ -67,7 +66,7 @@ gpu_calls! {
     }
 }
 
-device_calls! {
+calls! { device:
     fn nvmlDeviceIsMigDeviceHandle(device, out: Out<'_, c_uint>) {
         put(out, device.mig().is_some().into())
     }
@@ -87,11 +86,7 @@ device_calls! {
         put(out, device.instances(device.index()).1)
     }
 
-    fn nvmlDeviceGetAttributes(device, out: Out<'_, nvmlDeviceAttributes_t>) {
-        put(out, attributes(device)?)
-    }
-
-    fn nvmlDeviceGetAttributes_v2(device, out: Out<'_, nvmlDeviceAttributes_t>) {
+    fn nvmlDeviceGetAttributes(device, out: Out<'_, nvmlDeviceAttributes_t>) also nvmlDeviceGetAttributes_v2 {
         put(out, attributes(device)?)
     }
 }

@@ -3,18 +3,18 @@
 //! As real drivers do, a GPU that is split into MIG devices lists the processes of all of them with the ids of their
 //! instances, a MIG device lists its own, and neither reports utilization by process.
 
+use std::convert::identity;
 use std::ffi::c_uint;
 
 use genv_core::model::ProcessType;
 use genv_simulator::{DeviceProcess, Measurement, WrongAnswer, percent};
 use nvml_wrapper_sys::bindings::{
-    nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationInfo_v1_t, nvmlProcessUtilizationSample_t,
-    nvmlProcessesUtilizationInfo_t, nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH as ARGUMENT_VERSION_MISMATCH,
+    nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationSample_t,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT, nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
 };
 
-use crate::abi::{Answer, InOut, device_calls, gpu_calls, put_list};
+use crate::abi::{Answer, InOut, calls, put_list};
 use crate::device::Device;
 
 /// How often processes are sampled, and how many samples are kept: as driver 580 does with an H200. NVML says
@@ -25,86 +25,43 @@ const SAMPLES_KEPT: usize = 72;
 /// NVML's `NVML_VALUE_NOT_AVAILABLE` as it appears in a memory field.
 const MEMORY_NOT_AVAILABLE: u64 = u64::MAX;
 
-/// Version tag of `nvmlProcessesUtilizationInfo_v1_t`: its size, and 1 in the top byte.
-const PROCESSES_UTILIZATION_V1: c_uint = size_of::<nvmlProcessesUtilizationInfo_t>() as c_uint | 1 << 24;
-
-/// One process in one list.
-#[derive(Clone, Copy)]
-pub(crate) struct Entry {
-    pub(crate) pid: c_uint,
-    pub(crate) memory_used_bytes: u64,
-    pub(crate) gpu_instance: c_uint,
-    pub(crate) compute_instance: c_uint,
+fn compute(kind: ProcessType) -> bool {
+    kind != ProcessType::Graphics
 }
 
-impl Entry {
-    fn new(device: &Device, process: &DeviceProcess) -> Self {
-        let (gpu_instance, compute_instance) = device.instances(process.index);
-        let tells_memory = device.supports(Measurement::ProcessMemory);
-        Self {
-            pid: process.pid,
-            memory_used_bytes: device.number(if tells_memory {
-                process.memory_used_bytes
-            } else {
-                MEMORY_NOT_AVAILABLE
-            }),
-            gpu_instance,
-            compute_instance,
-        }
-    }
+fn graphics(kind: ProcessType) -> bool {
+    kind != ProcessType::Compute
 }
 
-impl From<&Entry> for nvmlProcessInfo_v1_t {
-    fn from(entry: &Entry) -> Self {
-        Self { pid: entry.pid, usedGpuMemory: entry.memory_used_bytes }
-    }
+/// A scenario has no clients of the multi-process service.
+fn mps(_: ProcessType) -> bool {
+    false
 }
 
-impl From<&Entry> for nvmlProcessInfo_v2_t {
-    fn from(entry: &Entry) -> Self {
-        Self {
-            pid: entry.pid,
-            usedGpuMemory: entry.memory_used_bytes,
-            gpuInstanceId: entry.gpu_instance,
-            computeInstanceId: entry.compute_instance,
-        }
-    }
+fn v1(entry: nvmlProcessInfo_v2_t) -> nvmlProcessInfo_v1_t {
+    nvmlProcessInfo_v1_t { pid: entry.pid, usedGpuMemory: entry.usedGpuMemory }
 }
 
-/// Which of NVML's lists.
-#[derive(Clone, Copy)]
-pub(crate) enum List {
-    Compute,
-    Graphics,
-    /// Clients of the multi-process service: a scenario has none.
-    Mps,
-    /// Compute and graphics together.
-    All,
+/// The listed processes of `device`; of a GPU that is split, those of its parts.
+pub(crate) fn entries(device: &Device, listed: fn(ProcessType) -> bool) -> Answer<Vec<nvmlProcessInfo_v2_t>> {
+    let tells_memory = device.supports(Measurement::ProcessMemory);
+    let entry = |process: &DeviceProcess| {
+        let (gpuInstanceId, computeInstanceId) = device.instances(process.index);
+        let used = if tells_memory { process.memory_used_bytes } else { MEMORY_NOT_AVAILABLE };
+        nvmlProcessInfo_v2_t { pid: process.pid, usedGpuMemory: device.number(used), gpuInstanceId, computeInstanceId }
+    };
+    Ok(device.processes()?.filter(|process| listed(process.process_type)).map(entry).collect())
 }
 
-impl List {
-    fn holds(self, process_type: ProcessType) -> bool {
-        match self {
-            Self::Compute => process_type != ProcessType::Graphics,
-            Self::Graphics => process_type != ProcessType::Compute,
-            Self::Mps => false,
-            Self::All => true,
-        }
-    }
-}
-
-/// The processes of `device` in `list`; of a GPU that is split, those of its parts.
-pub(crate) fn entries(device: &Device, list: List) -> Answer<Vec<Entry>> {
-    let listed = device.processes()?.filter(|process| list.holds(process.process_type));
-    Ok(listed.map(|process| Entry::new(device, process)).collect())
-}
-
-/// Answers one of NVML's process lists in the layout `T`.
-fn put_entries<T>(device: &Device, list: List, count: InOut<'_, c_uint>, buffer: *mut T) -> Answer
-where
-    T: Copy + for<'a> From<&'a Entry>,
-{
-    let items: Vec<T> = entries(device, list)?.iter().map(T::from).collect();
+/// Answers one of NVML's process lists in a layout.
+fn put_entries<T: Copy>(
+    device: &Device,
+    listed: fn(ProcessType) -> bool,
+    layout: fn(nvmlProcessInfo_v2_t) -> T,
+    count: InOut<'_, c_uint>,
+    buffer: *mut T,
+) -> Answer {
+    let items: Vec<T> = entries(device, listed)?.into_iter().map(layout).collect();
     let count = count.ok_or(INVALID_ARGUMENT)?;
     if let Some(WrongAnswer::Count(wrong)) = device.wrong() {
         *count = wrong;
@@ -119,44 +76,37 @@ where
     put_list(Some(count), buffer, &items)
 }
 
-/// The processes whose kernels ran in the last sample, none if that is no newer than `last_seen`; with the sample's
-/// time.
-fn active(device: &Device, last_seen_microseconds: u64) -> Answer<(u64, Vec<&DeviceProcess>)> {
-    device.require(Measurement::ProcessUtilization)?;
-    let now_microseconds = device.moment().unix_microseconds();
-    let sampled_microseconds = now_microseconds - now_microseconds % SAMPLE_PERIOD_MICROSECONDS;
-    let is_newer = sampled_microseconds > last_seen_microseconds;
-    let active = device.processes()?.filter(|process| is_newer && percent(process.utilization_ratio) > 0).collect();
-    Ok((sampled_microseconds, active))
-}
-
 macro_rules! process_lists {
-    ($($name:ident $list:ident $layout:ty;)*) => {
-        device_calls! {$(
-            fn $name(device, count: InOut<'_, c_uint>, buffer: *mut $layout) {
-                put_entries(device, List::$list, count, buffer)
+    ($($name:ident $listed:ident $layout:ident $entry:ty;)*) => {
+        calls! { device: $(
+            fn $name(device, count: InOut<'_, c_uint>, buffer: *mut $entry) {
+                put_entries(device, $listed, $layout, count, buffer)
             }
         )*}
     };
 }
 
 process_lists! {
-    nvmlDeviceGetComputeRunningProcesses Compute nvmlProcessInfo_v1_t;
-    nvmlDeviceGetComputeRunningProcesses_v2 Compute nvmlProcessInfo_v2_t;
-    nvmlDeviceGetComputeRunningProcesses_v3 Compute nvmlProcessInfo_v2_t;
-    nvmlDeviceGetGraphicsRunningProcesses Graphics nvmlProcessInfo_v1_t;
-    nvmlDeviceGetGraphicsRunningProcesses_v2 Graphics nvmlProcessInfo_v2_t;
-    nvmlDeviceGetGraphicsRunningProcesses_v3 Graphics nvmlProcessInfo_v2_t;
-    nvmlDeviceGetMPSComputeRunningProcesses Mps nvmlProcessInfo_v1_t;
-    nvmlDeviceGetMPSComputeRunningProcesses_v2 Mps nvmlProcessInfo_v2_t;
-    nvmlDeviceGetMPSComputeRunningProcesses_v3 Mps nvmlProcessInfo_v2_t;
+    nvmlDeviceGetComputeRunningProcesses compute v1 nvmlProcessInfo_v1_t;
+    nvmlDeviceGetComputeRunningProcesses_v2 compute identity nvmlProcessInfo_v2_t;
+    nvmlDeviceGetComputeRunningProcesses_v3 compute identity nvmlProcessInfo_v2_t;
+    nvmlDeviceGetGraphicsRunningProcesses graphics v1 nvmlProcessInfo_v1_t;
+    nvmlDeviceGetGraphicsRunningProcesses_v2 graphics identity nvmlProcessInfo_v2_t;
+    nvmlDeviceGetGraphicsRunningProcesses_v3 graphics identity nvmlProcessInfo_v2_t;
+    nvmlDeviceGetMPSComputeRunningProcesses mps v1 nvmlProcessInfo_v1_t;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2 mps identity nvmlProcessInfo_v2_t;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3 mps identity nvmlProcessInfo_v2_t;
 }
 
-gpu_calls! {
+calls! { gpu:
     fn nvmlDeviceGetProcessUtilization(
         device, buffer: *mut nvmlProcessUtilizationSample_t, count: InOut<'_, c_uint>, last_seen: u64
     ) {
-        let (sampled, active) = active(device, last_seen)?;
+        device.require(Measurement::ProcessUtilization)?;
+        let now = device.moment().unix_microseconds();
+        let sampled = now - now % SAMPLE_PERIOD_MICROSECONDS;
+        let ran = |process: &&DeviceProcess| sampled > last_seen && percent(process.utilization_ratio) > 0;
+        let active: Vec<_> = device.processes()?.filter(ran).collect();
         let count = count.ok_or(INVALID_ARGUMENT)?;
         if let Some(WrongAnswer::Count(wrong)) = device.wrong() {
             *count = wrong;
@@ -180,32 +130,5 @@ gpu_calls! {
             decUtil: 0,
         }).collect();
         put_list(Some(count), buffer, &samples)
-    }
-
-    fn nvmlDeviceGetProcessesUtilizationInfo(device, info: InOut<'_, nvmlProcessesUtilizationInfo_t>) {
-        let info = info.ok_or(INVALID_ARGUMENT)?;
-        if info.version != PROCESSES_UTILIZATION_V1 {
-            return Err(ARGUMENT_VERSION_MISMATCH);
-        }
-        let (sampled, active) = active(device, info.lastSeenTimeStamp)?;
-        if active.is_empty() {
-            return Err(NOT_FOUND);
-        }
-        let samples: Vec<_> = active.iter().map(|process| nvmlProcessUtilizationInfo_v1_t {
-            timeStamp: sampled,
-            pid: process.pid,
-            smUtil: percent(process.utilization_ratio),
-            memUtil: 0,
-            encUtil: 0,
-            decUtil: 0,
-            jpgUtil: 0,
-            ofaUtil: 0,
-        }).collect();
-        // Here, unlike elsewhere, a missing array is the question for its size.
-        if info.procUtilArray.is_null() {
-            info.processSamplesCount = samples.len() as c_uint;
-            return Err(INSUFFICIENT_SIZE);
-        }
-        put_list(Some(&mut info.processSamplesCount), info.procUtilArray, &samples)
     }
 }

@@ -19,7 +19,7 @@ use crate::state::{AttachmentState, DeviceState, EnvironmentState, State};
 const GIB: u64 = 1 << 30;
 
 /// A whole GPU of 16 GiB that answers everything.
-fn gpu(index: u32) -> DeviceSample {
+pub(super) fn gpu(index: u32) -> DeviceSample {
     DeviceSample {
         index: DeviceIndex::gpu(index),
         uuid: format!("GPU-{index}"),
@@ -59,15 +59,15 @@ fn lost(device: &DeviceSample) -> DeviceSample {
     DeviceSample::lost(device.index, device.uuid.clone())
 }
 
-fn on_gpu(pid: u32, utilization_ratio: Option<f64>) -> GpuProcess {
+pub(super) fn on_gpu(pid: u32, utilization_ratio: Option<f64>) -> GpuProcess {
     GpuProcess { pid, process_type: ProcessType::Compute, memory_used_bytes: Some(GIB), utilization_ratio }
 }
 
-fn sample(devices: Vec<DeviceSample>) -> GpuSample {
+pub(super) fn sample(devices: Vec<DeviceSample>) -> GpuSample {
     GpuSample { driver_version: Some("550.163.01".to_owned()), session: 0, devices, xid_events: Vec::new() }
 }
 
-fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {
+pub(super) fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {
     EnvironmentState {
         eid: eid.to_owned(),
         uid,
@@ -78,7 +78,7 @@ fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {
     }
 }
 
-fn attached(index: u32, attachments: &[(&str, Option<u64>)]) -> DeviceState {
+pub(super) fn attached(index: u32, attachments: &[(&str, Option<u64>)]) -> DeviceState {
     DeviceState {
         index,
         total_memory: Some(MemoryAmount::from_bytes(16 * GIB)),
@@ -93,12 +93,12 @@ fn attached(index: u32, attachments: &[(&str, Option<u64>)]) -> DeviceState {
     }
 }
 
-fn state(environments: Vec<EnvironmentState>, devices: Vec<DeviceState>) -> State {
+pub(super) fn state(environments: Vec<EnvironmentState>, devices: Vec<DeviceState>) -> State {
     State { installed: true, written_timestamp_seconds: Some(2_000.0), environments, devices, ..State::default() }
 }
 
 /// Adds a process, a child of `init`, to a table.
-fn add_process(table: &mut ProcessTable, pid: u32, uid: u32, claim: Claim) {
+pub(super) fn add_process(table: &mut ProcessTable, pid: u32, uid: u32, claim: Claim) {
     let lineage = |pid, parent| Lineage {
         start_time_ticks: u64::from(pid),
         start_timestamp_seconds: 1_000.0,

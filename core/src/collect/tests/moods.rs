@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, ThreadId};
+use std::time::Instant;
 
 use super::*;
 use crate::collect::HostSources;
@@ -23,6 +24,8 @@ pub(super) struct MoodState {
     pub(super) dying: AtomicBool,
     calls: AtomicUsize,
     pub(super) threads: Mutex<HashSet<ThreadId>>,
+    /// When the last call began and ended.
+    pub(super) last_call: Mutex<Option<[Instant; 2]>>,
 }
 
 impl Mood {
@@ -38,6 +41,7 @@ impl Mood {
 
     /// Called by the source.
     pub(super) fn live(&self) -> Result<(), String> {
+        let began = Instant::now();
         self.0.calls.fetch_add(1, Ordering::SeqCst);
         self.0.threads.lock().unwrap().insert(thread::current().id());
         assert!(!self.0.dying.load(Ordering::SeqCst), "this source dies");
@@ -48,6 +52,7 @@ impl Mood {
         if self.0.failing.load(Ordering::SeqCst) {
             return Err("it fails".to_owned());
         }
+        *self.0.last_call.lock().unwrap() = Some([began, Instant::now()]);
         Ok(())
     }
 
@@ -63,7 +68,7 @@ pub(super) struct Moods {
     pub(super) state: Mood,
 }
 
-pub(super) struct Gpu(pub(super) Mood);
+struct Gpu(Mood);
 
 impl GpuSource for Gpu {
     fn sample(&mut self) -> Result<GpuSample, GpuError> {
@@ -74,7 +79,7 @@ impl GpuSource for Gpu {
     }
 }
 
-pub(super) struct Processes(pub(super) Mood);
+struct Processes(Mood);
 
 impl ProcessSource for Processes {
     fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
@@ -91,12 +96,12 @@ impl ProcessSource for Processes {
     }
 }
 
-pub(super) struct Environments(pub(super) Mood);
+struct Environments(Mood);
 
 impl StateSource for Environments {
     fn read(&mut self) -> Result<State, StateError> {
         self.0.live().map_err(|message| StateError { message })?;
-        let mut state = state(vec![environment("10", 1, &[101])], vec![attached(0, &[("10", None)])]);
+        let mut state = state(vec![environment("10", 1, &[100])], vec![attached(0, &[("10", None)])]);
         state.warnings.push("an entry is damaged".to_owned());
         Ok(state)
     }

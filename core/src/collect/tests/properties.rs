@@ -14,7 +14,6 @@ const GPUS: u32 = 2;
 /// An environment: its user, and by GPU whether it is attached, with an amount in GiB or to all of it.
 type Timed = (u32, Vec<Option<Option<u64>>>);
 
-/// One cycle of a history.
 #[derive(Clone, Debug)]
 struct Cycle {
     elapsed_seconds: f64,
@@ -95,7 +94,6 @@ fn cycle() -> impl Strategy<Value = Cycle> {
         })
 }
 
-/// Plays cycles to a lab.
 struct Player {
     lab: Lab,
     meters: Vec<f64>,

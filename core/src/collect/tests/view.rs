@@ -161,16 +161,6 @@ fn without_processes_no_environment_is_known_to_live_and_no_use_is_measured() {
 }
 
 #[test]
-fn an_environment_without_a_living_member_is_not_shown_and_holds_nothing() {
-    let mut lab = Lab::new();
-    alice_computes(&mut lab);
-    lab.table = Some(ProcessTable::default());
-    let snapshot = lab.after(1.0);
-    assert_eq!(snapshot.environments, []);
-    assert_eq!(device(&snapshot, 0).attachments, []);
-}
-
-#[test]
 fn mig_devices_have_processes_and_their_gpu_has_the_attachments() {
     let mut lab = Lab::new();
     alice_computes(&mut lab);

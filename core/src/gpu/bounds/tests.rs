@@ -84,26 +84,9 @@ fn every_value_with_all_bits_set_is_removed() {
     assert_eq!(applied.measurements, DeviceMeasurements::default());
     assert_eq!(applied.minor, None);
     assert_eq!(
-        readings,
-        [
-            "utilization",
-            "memory_controller",
-            "encoder",
-            "decoder",
-            "memory",
-            "temperature",
-            "temperature_limit",
-            "power_limit",
-            "power",
-            "energy",
-            "clock",
-            "fan",
-            "throttled",
-            "ecc_errors",
-            "ecc_errors",
-            "pcie_replays",
-            "minor",
-        ]
+        readings.join(" "),
+        "utilization memory_controller encoder decoder memory temperature temperature_limit power_limit power energy \
+         clock fan throttled ecc_errors ecc_errors pcie_replays minor"
     );
 }
 
@@ -214,30 +197,26 @@ fn an_impossible_reading_of_use_confirms_no_list_of_processes() {
 }
 
 #[test]
-fn a_part_has_no_more_memory_than_its_gpu() {
-    for (part_bytes, holds) in [(40, true), (80, true), (81, false)] {
+fn a_part_has_no_more_memory_than_its_gpu_has_or_had_before_an_impossible_reading() {
+    for (before, now, part_bytes, holds) in [
+        (None, 80, 40, true),
+        (None, 80, 80, true),
+        (None, 80, 81, false),
+        (None, u64::MAX, 40, false),
+        (Some(80), u64::MAX, 40, true),
+        (Some(80), u64::MAX, 81, false),
+    ] {
+        let mut bounds = Bounds::default();
+        if let Some(total) = before {
+            apply(&mut bounds, device(memory(total, 30, 50)), 0.0);
+        }
         let part = DeviceSample { index: DeviceIndex::mig(0, 0), ..device(memory(part_bytes, 1, 1)) };
-        let mut sample = GpuSample { devices: vec![device(memory(80, 30, 50)), part], ..GpuSample::default() };
-        Bounds::default().apply(&mut sample, 0.0);
-        assert_eq!(sample.devices[1].measurements.memory.is_some(), holds, "{part_bytes}");
-        assert_eq!(sample.devices[1].processes_known(), holds, "{part_bytes}");
-    }
-}
-
-#[test]
-fn impossible_memory_of_a_gpu_allows_its_parts_no_more_than_it_is_known_to_have() {
-    let impossible = || device(memory(u64::MAX, 30, 50));
-    let part_of = |bounds: &mut Bounds, part_bytes: u64| {
-        let part = DeviceSample { index: DeviceIndex::mig(0, 0), ..device(memory(part_bytes, 1, 1)) };
-        let mut sample = GpuSample { devices: vec![impossible(), part], ..GpuSample::default() };
+        let mut sample = GpuSample { devices: vec![device(memory(now, 30, 50)), part], ..GpuSample::default() };
         bounds.apply(&mut sample, 0.0);
-        (sample.devices[1].measurements.memory.is_some(), sample.devices[1].processes_known())
-    };
-    assert_eq!(part_of(&mut Bounds::default(), 40), (false, false));
-    let mut bounds = Bounds::default();
-    apply(&mut bounds, device(memory(80, 30, 50)), 0.0);
-    assert_eq!(part_of(&mut bounds, 40), (true, true));
-    assert_eq!(part_of(&mut bounds, 81), (false, false));
+        let part = &sample.devices[1];
+        let known = (part.measurements.memory.is_some(), part.processes_known());
+        assert_eq!(known, (holds, holds), "{part_bytes} of {now}, before {before:?}");
+    }
 }
 
 #[test]

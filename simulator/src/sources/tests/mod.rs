@@ -51,7 +51,6 @@ impl StateSource for Machine {
 
 const EPOCH_SECONDS: u64 = 1_767_225_600;
 
-/// A moment of scenario time.
 fn at(seconds: f64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(EPOCH_SECONDS) + Duration::from_secs_f64(seconds)
 }
@@ -60,7 +59,6 @@ fn at(seconds: f64) -> SystemTime {
 struct Stand {
     host: HostSources,
     now: Arc<Mutex<SystemTime>>,
-    /// How often the clock was looked at.
     looks: Arc<AtomicUsize>,
 }
 

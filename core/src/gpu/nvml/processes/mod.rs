@@ -123,7 +123,7 @@ mod recorded;
 mod tests {
     use super::*;
 
-    fn process(pid: u32, process_type: ProcessType, memory: Option<u64>) -> GpuProcess {
+    pub(super) fn process(pid: u32, process_type: ProcessType, memory: Option<u64>) -> GpuProcess {
         GpuProcess { pid, process_type, memory_used_bytes: memory, utilization_ratio: None }
     }
 

@@ -43,31 +43,6 @@ fn sample(pid: u64, timestamp: u64, sm: u64) -> nvmlProcessUtilizationSample_t {
 }
 
 #[test]
-fn every_version_of_a_recorded_list_has_the_same_processes() {
-    for (version, entry_words) in [("", 2), ("_v2", 3), ("_v3", 3)] {
-        let lists = answers(&format!("nvmlDeviceGetComputeRunningProcesses{version}"));
-        let [(_, list)] = &lists[..] else { panic!("{lists:?}") };
-        let mut buffer = ProcessBuffer::new("580.159.04");
-        let mut written = Vec::new();
-        for entry in list["entries"].as_array().unwrap() {
-            written.extend([number(&entry["pid"]), number(&entry["used"])]);
-            written.extend(entry["rest"].as_array().unwrap().iter().map(number));
-        }
-        assert_eq!(written.len(), 4 * entry_words);
-        let count = buffer.fill(|count, words| {
-            *count = number(&list["count"]) as u32;
-            words[..written.len()].copy_from_slice(&written);
-            0
-        });
-        let running = buffer.entries(entry_words, count.unwrap());
-        let mut processes: Vec<_> = running.map(|it| listed(it, ProcessList::Compute)).collect();
-        merge(&mut processes);
-        let read: Vec<_> = processes.iter().map(|it| (it.pid, it.memory_used_bytes.unwrap() >> 20)).collect();
-        assert_eq!(read, [(614, 3720), (621, 2696), (628, 5098), (631, 9194)]);
-    }
-}
-
-#[test]
 fn the_recorded_use_of_each_process_is_read() {
     let recorded = answers("nvmlDeviceGetProcessUtilization");
     assert_eq!(recorded.len(), 3);
@@ -99,7 +74,6 @@ fn the_recorded_use_of_each_process_is_read() {
     }
 }
 
-/// The samples of the bursts.
 fn bursts() -> Vec<nvmlProcessUtilizationSample_t> {
     lines(BURSTS)
         .filter_map(|it| {

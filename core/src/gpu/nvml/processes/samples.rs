@@ -112,11 +112,8 @@ fn ratio_of(samples: &[nvmlProcessUtilizationSample_t]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::nvml::processes::tests::process;
     use crate::model::ProcessType;
-
-    fn process(pid: u32, process_type: ProcessType, memory: Option<u64>) -> GpuProcess {
-        GpuProcess { pid, process_type, memory_used_bytes: memory, utilization_ratio: None }
-    }
 
     fn sample(pid: u32, timestamp: u64, sm: u32) -> nvmlProcessUtilizationSample_t {
         nvmlProcessUtilizationSample_t { pid, timeStamp: timestamp, smUtil: sm, memUtil: 0, encUtil: 0, decUtil: 0 }
