@@ -18,7 +18,7 @@ use genv_tests::shell::installed;
 use genv_tests::ssh::{SshClient, SshServer};
 use rustix::mount::mount_bind;
 
-use crate::remote_ssh::support::{block_on, connect, ensure_failure};
+use crate::remote_ssh::support::{connect, ensure_failure};
 
 /// The user of the documented lines, and where genv is in them.
 const USER: &str = "monitor";
@@ -81,7 +81,8 @@ fn the_documented_lines_of_sudoers_let_genv_run_as_root_and_nothing_else() -> Re
             server.identity().display()
         );
         let client = SshClient::configured(&configuration, &server.known_hosts_line()?)?;
-        block_on(async {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(async {
             let session = connect(&client, "host").await?;
             let options = |sudo, enforce| ServeOptions { sudo, enforce, answer_timeout: Duration::from_secs(60) };
             let (alone, _) = ask(&session, options(false, false)).await?;
