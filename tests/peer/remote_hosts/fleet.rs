@@ -27,12 +27,12 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const MANY: &str = "MaxStartups 200";
 
 /// Hosts in trouble.
-pub(crate) const REFUSES: &str = "refuses";
-pub(crate) const DROPS: &str = "drops";
-pub(crate) const OTHER_KEY: &str = "other-key";
+const REFUSES: &str = "refuses";
+const DROPS: &str = "drops";
+const OTHER_KEY: &str = "other-key";
 pub(crate) const CLOSES: &str = "closes";
-pub(crate) const FLOOD: &str = "flood";
-pub(crate) const NOTHING: &str = "nothing";
+const FLOOD: &str = "flood";
+const NOTHING: &str = "nothing";
 /// Hosts that are read in another way.
 pub(crate) const GENV_1: &str = "genv1";
 pub(crate) const NO_GENV: &str = "no-genv";
@@ -199,12 +199,12 @@ impl Fleet {
     }
 
     /// An exporter of all of them.
-    pub(crate) fn exporter(&self, interval: Duration) -> Result<Exporter> {
+    pub(crate) fn exporter(&self) -> Result<Exporter> {
         replace(&self.host_file(), &self.names().join("\n"))?;
         let path = std::env::var("PATH")?;
         Setup::new()?
             .env("PATH", format!("{}:{path}", self.client.bin().display()))
-            .flag(&format!("--interval={}ms", interval.as_millis()))
+            .flag("--interval=1s")
             .flag(&format!("--hostfile={}", self.host_file().display()))
             .flag(&format!("--ssh.connect-timeout={}s", CONNECT_TIMEOUT.as_secs()))
             .start()

@@ -11,11 +11,8 @@ use genv_tests::process::anonymous_bytes;
 use serde_json::Value;
 
 mod fleet;
-mod growth;
 
 use fleet::{CLOSES, CONNECT_TIMEOUT, DOWN, Fleet, GENV_1, HOSTS, NO_GENV, TALKS, replace};
-
-const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Snapshots that each host that is well has to deliver meanwhile.
 const SNAPSHOTS: usize = 10;
@@ -74,7 +71,7 @@ fn lines(log: &str, host: &str, said: &str) -> usize {
 #[test]
 fn hosts_in_trouble_are_named_and_disturb_nobody_until_they_are_well_again() -> Result<()> {
     let fleet = Fleet::start()?;
-    let exporter = fleet.exporter(INTERVAL)?;
+    let exporter = fleet.exporter()?;
     let names = fleet.names();
     ensure!(names.len() == HOSTS);
     let well = fleet.well();

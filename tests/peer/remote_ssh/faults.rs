@@ -14,14 +14,17 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::remote_ssh::support::{client, ensure_failure, eventually, failure, server, session, target, tasks};
 
-/// Connects to what answers each connection with these bytes, repeated, and then closes it or stays silent.
-async fn answered_by(bytes: &'static [u8], times: usize, closes: bool) -> Result<HostFailure> {
+/// The greeting of a server that speaks SSH.
+const HELLO: &[u8] = b"SSH-2.0-x\r\n";
+
+/// Connects to a server that greets each connection, sends these bytes so many times, and then closes it or stays silent.
+async fn answered_by(greeting: &'static [u8], bytes: &'static [u8], times: usize, closes: bool) -> Result<HostFailure> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let port = listener.local_addr()?.port();
     let answering = tokio::spawn(async move {
         while let Ok((mut connection, _)) = listener.accept().await {
-            for _ in 0..times {
-                if connection.write_all(bytes).await.is_err() {
+            for part in std::iter::once(greeting).chain(std::iter::repeat_n(bytes, times)) {
+                if connection.write_all(part).await.is_err() {
                     break;
                 }
             }
@@ -45,48 +48,33 @@ async fn answered_by(bytes: &'static [u8], times: usize, closes: bool) -> Result
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_an_ssh_server_is_told_from_one() -> Result<()> {
-    let http = answered_by(b"HTTP/1.1 400 Bad Request\r\n\r\n", 1, true).await?;
+    let http = answered_by(b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", 0, true).await?;
     ensure_failure(&http, FailureKind::Protocol, &["its greeting is not of SSH", "HTTP/1.1 400 Bad Request"])?;
-    let lines = answered_by(b"many lines\n", 10_000_000, true).await?;
+    let lines = answered_by(b"", b"many lines\n", 10_000_000, true).await?;
     ensure_failure(&lines, FailureKind::Protocol, &["its greeting is not of SSH", "many lines"])?;
     static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
-    let zeros = answered_by(&ZEROS, 100, true).await?;
+    let zeros = answered_by(b"", &ZEROS, 100, true).await?;
     ensure_failure(&zeros, FailureKind::Protocol, &["its greeting is not of SSH"])?;
-    let garbage = answered_by(b"SSH-2.0-x\r\n\xff\xff\xff\xff garbage", 1_000_000, true).await?;
+    let garbage = answered_by(HELLO, b"\xff\xff\xff\xff garbage", 1_000_000, true).await?;
     ensure_failure(&garbage, FailureKind::Protocol, &["violates the protocol SSH"])?;
-    let old = answered_by(b"SSH-1.5-x\r\n", 1, true).await?;
+    let old = answered_by(b"SSH-1.5-x\r\n", b"", 0, true).await?;
     ensure_failure(&old, FailureKind::Protocol, &["SSH-1.5-x"])
 }
 
 /// A packet that says nothing (SSH_MSG_IGNORE), as often as it likes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_never_comes_to_the_point_is_left() -> Result<()> {
-    const IGNORE: &[u8] = b"\0\0\0\x0c\x05\x02\0\0\0\x01xPPPPP";
-    const HELLO: &[u8] = b"SSH-2.0-x\r\n";
-    // Its greeting is repeated too, as the length of a packet; only the first is read as one.
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let port = listener.local_addr()?.port();
-    let talking = tokio::spawn(async move {
-        while let Ok((mut connection, _)) = listener.accept().await {
-            let _ = connection.write_all(HELLO).await;
-            while connection.write_all(&IGNORE.repeat(1000)).await.is_ok() {}
-        }
-    });
-    let client = SshClient::configured(
-        &format!("Host host\n  Port {port}\n  ConnectTimeout {}\n  IdentityAgent none\n", PATIENCE.as_secs()),
-        "",
-    )?;
-    let failure = failure(&client, "host").await;
-    talking.abort();
-    ensure_failure(&failure, FailureKind::Protocol, &["more than 1048576 bytes before it showed its key"])
+    let ignored = answered_by(HELLO, b"\0\0\0\x0c\x05\x02\0\0\0\x01xPPPPP", 1_000_000, true).await?;
+    ensure_failure(&ignored, FailureKind::Protocol, &["more than 1048576 bytes before it showed its key"])
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silence_ends_with_the_deadline_at_each_step() -> Result<()> {
-    let silent = answered_by(b"", 0, false).await?;
-    ensure_failure(&silent, FailureKind::TimedOut, &["accepts the connection", "in 2.0 s"])?;
-    let silent = answered_by(b"SSH-2.0-x\r\n", 1, false).await?;
-    ensure_failure(&silent, FailureKind::TimedOut, &["accepts the connection", "in 2.0 s"])
+    for greeting in [b"".as_slice(), HELLO] {
+        let silent = answered_by(greeting, b"", 0, false).await?;
+        ensure_failure(&silent, FailureKind::TimedOut, &["accepts the connection", "in 2.0 s"])?;
+    }
+    Ok(())
 }
 
 /// Passes a connection to a server on, until so many bytes came back from it; then it closes it, or keeps still.
