@@ -4,14 +4,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use genv_remote::conversation::{Conversation, ServeOptions};
-use genv_remote::protocol::{HostProgram, Reply, Request};
+use genv_remote::conversation::ServeOptions;
 use genv_remote::session::{CommandEnd, RunLimits};
 use genv_remote::{FailureKind, Session, Timeouts};
 use genv_tests::shell::search_path;
 use genv_tests::ssh::{SshClient, SshServer};
 
-use crate::remote_ssh::support::{connect, ensure_failure, server, session, target};
+use crate::remote_ssh::support::{ask, connect, ensure_failure, server, session, target};
 
 /// Commands run through a session as before.
 async fn lives_on(session: Session) -> Result<()> {
@@ -148,11 +147,8 @@ async fn the_documented_forced_command_tells_of_the_host_and_runs_nothing_else()
     let client = SshClient::new(&[("host", &server)])?;
     let session = connect(&client, "host").await?;
     let options = ServeOptions { sudo: false, enforce: false, answer_timeout: Duration::from_secs(60) };
-    let (mut conversation, hello) = Conversation::begin(&session, &options).await?;
-    ensure!(hello.answers_with == HostProgram::Genv, "{hello:?}");
-    conversation.request(&Request::Once).await?;
-    let reply = conversation.next_reply().await?;
-    ensure!(matches!(&reply, Reply::Snapshot { snapshot } if snapshot.devices.len() == 2), "{reply:?}");
+    let (snapshot, _) = ask(&session, options).await?;
+    ensure!(snapshot.devices.len() == 2, "{snapshot:?}");
     let proof = folder.path().join("proof");
     let command = format!("touch {}", proof.display());
     let output = session.run(&command, b"", &RunLimits::default()).await?;

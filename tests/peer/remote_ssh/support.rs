@@ -6,7 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use genv_core::model::Snapshot;
+use genv_remote::conversation::{Conversation, ServeOptions};
 use genv_remote::hosts::HostList;
+use genv_remote::protocol::{HostProgram, Reply, Request};
 use genv_remote::resolve::{Target, resolve_with};
 use genv_remote::{FailureKind, HostFailure, Session, Timeouts};
 use genv_tests::patience::{PATIENCE, until};
@@ -77,6 +80,17 @@ pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> R
 /// Tasks of this runtime that have not ended.
 pub(crate) fn tasks() -> usize {
     tokio::runtime::Handle::current().metrics().num_alive_tasks()
+}
+
+/// The snapshot of genv on a host, and whether the host lets it enforce.
+pub(crate) async fn ask(session: &Session, options: ServeOptions) -> Result<(Snapshot, bool), HostFailure> {
+    let (mut conversation, hello) = Conversation::begin(session, &options).await?;
+    assert_eq!(hello.answers_with, HostProgram::Genv);
+    conversation.request(&Request::Once).await?;
+    match conversation.next_reply().await? {
+        Reply::Snapshot { snapshot } => Ok((*snapshot, hello.may_enforce)),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// A new key of a kind, with a passphrase or without: its path.
