@@ -23,25 +23,18 @@ fn process_of(uid: u32, claim: &str) -> Result<Sleeper> {
     sleeper_of(uid, &[("GENV_ENVIRONMENT_ID", claim)])
 }
 
-/// A command of alice's, with genv in this folder and a state directory of its own in it.
-fn alices(folder: &Path, words: &[&str]) -> Result<Output> {
+/// A command of a user in this folder, which has genv and its state, on a machine with two invented devices.
+fn command(folder: &Path, uid: u32, words: &[&str]) -> Command {
     let mut command = Command::new(words[0]);
+    command.args(&words[1..]).current_dir(folder).env_clear().env("PATH", "/usr/bin:/bin").env("GENV_DEVICES", "2");
+    command.env("GENV_TMPDIR", folder.join("state")).uid(uid).gid(uid);
     command
-        .args(&words[1..])
-        .current_dir(folder)
-        .env_clear()
-        .env("PATH", "/usr/bin:/bin")
-        .env("GENV_DEVICES", "8")
-        .env("GENV_TMPDIR", folder.join("state"))
-        .uid(ALICE)
-        .gid(ALICE);
-    patience::output(&mut command)
 }
 
-/// What `words` in front of a genv that shows the state from within its environment came to.
+/// What `words` in front of a genv that shows the state from within Alice's environment came to.
 fn within(folder: &Path, words: &[&str]) -> Result<Output> {
     let exec = ["./genv", "exec", "--gpus", "1", "--", "cat", "state/envs.json"];
-    alices(folder, &[words, &exec].concat())
+    patience::output(&mut command(folder, ALICE, &[words, &exec].concat()))
 }
 
 #[test]
@@ -81,7 +74,7 @@ fn in_a_user_namespace_an_environment_is_its_users_or_is_refused() -> Result<()>
         refused(words)?;
     }
     // She reads it as usual.
-    let read = alices(folder.path(), &["unshare", "-r", "./genv", "devices"])?;
+    let read = patience::output(&mut command(folder.path(), ALICE, &["unshare", "-r", "./genv", "devices"]))?;
     ensure!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
     Ok(())
 }
