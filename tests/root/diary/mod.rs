@@ -35,8 +35,7 @@ const LEASES: &str = "mode: enforce\nrules:\n- {kind: max-age, leases: true, act
 const ENFORCED: &str = "mode: enforce\ndefaults: {undelivered: hold}\nrules:\n\
     - {kind: non-env-processes, action: terminate, for: 0s, warn: [2s]}\n\
     - {kind: env-devices, action: terminate, for: 0s, warn: []}\n\
-    - {kind: env-memory, action: terminate, for: 0s, warn: [2s]}\n\
-    - {kind: max-devices-per-user, limit: 2, action: detach, for: 0s, warn: [2s]}\n";
+    - {kind: env-memory, action: terminate, for: 0s, warn: [2s]}\n";
 
 const USERS: [(&str, Shell); 3] = [("ann", Shell::Bash), ("ben", Shell::Zsh), ("cara", Shell::Fish)];
 
@@ -229,10 +228,6 @@ fn friday(week: &mut Week) -> Result<()> {
     ends(pid)?;
     week.drive()?;
     week.ann.does("genv activate --gpus 2 --name greedy", "with devices 0, 1")?;
-    week.ann.does("genv attach --index 3", "has devices 0, 1, 3")?;
-    week.ann.shows("this is taken: device 3")?;
-    week.ann.shows("This was taken: device 3")?;
-    week.ann.reads("", "the enforcer detached device 3 by the rule max-devices-per-user")?;
     week.cara.does("genv activate --index 2 --gpu-memory 4g --name lean", "4g of 80.0 GiB")?;
     let pid = week.cara.trains()?;
     week.uses(pid, 2, 8)?;
@@ -245,7 +240,7 @@ fn friday(week: &mut Week) -> Result<()> {
     week.all_see(ALL_FREE, ALL_AWAY)?;
 
     let report = week.enforcer.setup().said(&["report"])?;
-    for rule in ["max-age", "non-env-processes", "max-devices-per-user", "env-memory"] {
+    for rule in ["max-age", "non-env-processes", "env-memory"] {
         ensure!(report.contains(rule), "{report}");
     }
     Ok(())
