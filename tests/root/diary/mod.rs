@@ -46,7 +46,6 @@ fn rules(text: &str) -> String {
     format!("version: 1\nbreaker: {{share_of_users: 1}}\n{text}")
 }
 
-/// What the driver tells, with these processes.
 fn scenario(uses: &[&str]) -> String {
     let a100 = "{name: NVIDIA A100-SXM4-40GB, memory: 40gi, count: 2}";
     let h100 = "{name: NVIDIA H100 80GB HBM3, memory: 80gi, count: 2}";
@@ -59,7 +58,6 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Everybody and everything of the week.
 struct Week {
     ann: Person,
     ben: Person,
@@ -105,7 +103,6 @@ impl Week {
         Ok(Self { ann, ben, cara, trainings: Vec::new(), enforcer })
     }
 
-    /// The admin's rules from now on.
     fn rules(&self, text: &str) -> Result<()> {
         self.enforcer.setup().rewrite_config(&rules(text))
     }
@@ -115,7 +112,6 @@ impl Week {
         people.try_for_each(|person| person.logs_in(self.enforcer.setup().folder()))
     }
 
-    /// All trainings end, and all shells.
     fn all_log_out(&mut self) -> Result<()> {
         let pids: Vec<u32> = self.trainings.drain(..).map(|(process, _)| process.0).collect();
         pids.into_iter().try_for_each(ends)?;
