@@ -4,13 +4,13 @@ use std::fs;
 
 use anyhow::Result;
 use genv_tests::documentation::{Page, Place};
-use genv_tests::nvml_sim::Simulation;
 use genv_tests::root;
 use genv_tests::session::Session;
 use genv_tests::shell::{Account, Shell, search_path};
-use genv_tests::ssh::{SshClient, SshServer};
+use genv_tests::ssh::SshClient;
 use genv_tests::tools::build_folder;
-use tempfile::TempDir;
+
+use crate::remote_commands::support::Host;
 
 const NAMES: [&str; 3] = ["gpu01", "gpu02", "gpu03"];
 
@@ -19,33 +19,9 @@ const DEVICES: &str = "{name: NVIDIA A100-SXM4-80GB, count: 4, memory: 80gi}";
 /// The rules that are packaged.
 const RULES: &str = include_str!("../../packaging/enforcer.yaml");
 
-/// A machine with genv and its own state.
-struct Host {
-    server: SshServer,
-    _state: TempDir,
-    _simulation: Simulation,
-}
-
-impl Host {
-    fn new(account: &Account) -> Result<Self> {
-        let state = tempfile::tempdir()?;
-        let simulation = Simulation::new(&format!("version: 1\nhosts:\n- devices: [{DEVICES}]\n"));
-        let mut session = account.command("bash")?;
-        session
-            .env("GENV_TMPDIR", state.path())
-            .env("GENV_SCENARIO", simulation.scenario())
-            .env("SHELL", "/bin/bash")
-            .env_remove("GENV_DEVICES")
-            .env_remove("HOME");
-        let server = SshServer::start(&session, &[])?;
-        fs::write(server.home().join(".profile"), format!("{}\n", Shell::Bash.setup()))?;
-        Ok(Self { server, _state: state, _simulation: simulation })
-    }
-}
-
 fn follow(page: &Page) -> Result<()> {
     let account = Account::new()?;
-    let hosts = NAMES.map(|_| Host::new(&account));
+    let hosts = NAMES.map(|_| Host::with(DEVICES, "", &[], Some(Shell::Bash)));
     let hosts: Vec<Host> = hosts.into_iter().collect::<Result<_>>()?;
     let servers: Vec<_> = NAMES.into_iter().zip(hosts.iter().map(|host| &host.server)).collect();
     let client = SshClient::new(&servers)?;

@@ -1,10 +1,6 @@
 //! The real genv 1.4.3 beside this project, and hosts behind the real sshd.
 
-mod cli;
 mod documented;
-mod enforce;
-mod exporter;
-mod fallback;
 mod queries;
 mod remote;
 mod remote_commands;

@@ -2,22 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test prepares must not fail")]
 
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use genv_core::attribute::{Attributor, live_environments};
 use genv_core::proc::{Claim, MissingEvidence, ProcReader, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource};
-use genv_core::state::{EnvironmentState, State, StateDirectory, StateSource};
+use genv_core::state::{EnvironmentState, State};
 use genv_tests::enforcer::sleeper_of;
 use genv_tests::process::{Running, Sleeper};
 use genv_tests::root::{FIRST_UID, apart, own_mounts, require_root};
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-use tempfile::TempDir;
 
 /// A user without a name on any machine, and without any right.
 const STRANGER: u32 = FIRST_UID;
@@ -33,14 +29,6 @@ fn become_stranger() {
     set_thread_groups(&[]).unwrap();
     set_thread_res_gid(group, group, group).unwrap();
     set_thread_res_uid(user, user, user).unwrap();
-}
-
-/// Runs on a thread of its own, as a user who may do nothing special.
-fn as_stranger<T: Send>(run: impl FnOnce() -> T + Send) -> T {
-    apart(|| {
-        become_stranger();
-        run()
-    })
 }
 
 fn request(processes: &[u32], members: &[u32]) -> ProcessRequest {
@@ -93,7 +81,8 @@ fn an_environ_that_may_not_be_read_makes_a_process_unknown() {
     let process = process_of(STRANGER + 1);
     let member = process_of(STRANGER);
     let state = state(member.pid());
-    let (facts, answer) = as_stranger(|| {
+    let (facts, answer) = apart(|| {
+        become_stranger();
         let mut reader = ProcReader::new();
         let facts = facts(&mut reader, process.pid());
         (facts, answer(&mut reader, &state, process.pid()))
@@ -115,54 +104,23 @@ fn processes_hidden_by_hidepid_are_unreadable_and_alive() {
         let gone_pid = gone.pid();
         drop(gone);
         let state = state(member.pid());
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                own_mounts();
-                let options = std::ffi::CString::new(hidepid).unwrap();
-                mount("proc", "/proc", "proc", MountFlags::empty(), options.as_c_str()).unwrap();
-                become_stranger();
+        apart(|| {
+            own_mounts();
+            let options = std::ffi::CString::new(hidepid).unwrap();
+            mount("proc", "/proc", "proc", MountFlags::empty(), options.as_c_str()).unwrap();
+            become_stranger();
 
-                let mut reader = ProcReader::new();
-                let pids = [process.pid(), own.pid(), gone_pid];
-                let table = reader.read(&request(&pids, &[member.pid(), gone_pid]));
-                assert_eq!(table.processes[&process.pid()], ProcessRead::Unreadable);
-                assert_eq!(table.processes[&gone_pid], ProcessRead::Vanished);
-                assert!(matches!(table.processes[&own.pid()], ProcessRead::Present(_)));
-                assert!(table.hidden.contains(&member.pid()), "{table:?}");
-                assert!(!table.hidden.contains(&gone_pid));
-                assert_eq!(live_environments(&state, &table).len(), 1);
-                assert_eq!(answer(&mut reader, &state, process.pid()), r#"Unknown { reason: "unreadable" }"#);
-                assert_eq!(answer(&mut reader, &state, own.pid()), r#"Environment { eid: "E" }"#);
-            });
-            thread.join().unwrap();
+            let mut reader = ProcReader::new();
+            let pids = [process.pid(), own.pid(), gone_pid];
+            let table = reader.read(&request(&pids, &[member.pid(), gone_pid]));
+            assert_eq!(table.processes[&process.pid()], ProcessRead::Unreadable);
+            assert_eq!(table.processes[&gone_pid], ProcessRead::Vanished);
+            assert!(matches!(table.processes[&own.pid()], ProcessRead::Present(_)));
+            assert!(table.hidden.contains(&member.pid()), "{table:?}");
+            assert!(!table.hidden.contains(&gone_pid));
+            assert_eq!(live_environments(&state, &table).len(), 1);
+            assert_eq!(answer(&mut reader, &state, process.pid()), r#"Unknown { reason: "unreadable" }"#);
+            assert_eq!(answer(&mut reader, &state, own.pid()), r#"Environment { eid: "E" }"#);
         });
     }
-}
-
-#[test]
-fn state_that_may_not_be_read_is_an_error_that_says_so() {
-    require_root();
-    let folder = TempDir::new().unwrap();
-    let directory = folder.path().join("genv");
-    fs::create_dir(&directory).unwrap();
-    fs::write(directory.join("envs.json"), r#"{"envs": []}"#).unwrap();
-    let mode = |path: &Path, mode: u32| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    };
-    mode(folder.path(), 0o755);
-    let error = || {
-        as_stranger(|| {
-            let error = StateDirectory::new(&directory).read().unwrap_err();
-            error.to_string()
-        })
-        .replace(&directory.display().to_string(), "DIR")
-    };
-    let remedy = "let everybody read it, as genv does (directory 0777, files 0666), or run as a user who may";
-
-    mode(&directory.join("envs.json"), 0o600);
-    assert_eq!(error(), format!("cannot read DIR/envs.json: Permission denied (os error 13): {remedy}"));
-    mode(&directory, 0o700);
-    assert_eq!(error(), format!("cannot read DIR/envs.json: Permission denied (os error 13): {remedy}"));
-    mode(folder.path(), 0o700);
-    assert_eq!(error(), format!("cannot open the state directory DIR: Permission denied (os error 13): {remedy}"));
 }

@@ -109,13 +109,6 @@ impl Lab {
 const CALLERS: [(&[&str], u32); 6] =
     [(&[], ALICE), (&[], BOB), (&[], 0), (&CONTAINER, ALICE), (&CONTAINER, BOB), (&CONTAINER, 0)];
 
-/// The pid namespace of the process that a shell's program started. The open file keeps the kernel from reusing its
-/// number.
-fn pid_namespace(shell: &Shell) -> Result<fs::File> {
-    let inner = *children(shell.0.id()).first().context("no process")?;
-    Ok(fs::File::open(format!("/proc/{inner}/ns/pid"))?)
-}
-
 #[test]
 fn a_command_in_a_container_ends_no_environment_of_the_machine() -> Result<()> {
     let lab = Lab::new()?;
@@ -146,8 +139,9 @@ fn the_shells_of_containers_have_environments_of_their_own_which_end_with_them()
         lab.run(place, uid, "genv exec -- true")?;
         ensure!(lab.held(&[], BOB)? == held, "{place:?} {uid}");
     }
-    // The next container gets another number.
-    let _namespace = pid_namespace(&alices)?;
+    // The next container gets another number: the open file keeps the kernel from reusing this one.
+    let inner = *children(alices.0.id()).first().context("no process")?;
+    let _namespace = fs::File::open(format!("/proc/{inner}/ns/pid"))?;
     drop(alices);
     lab.run(&CONTAINER, ALICE, "genv exec -- true")?;
     ensure!(lab.held(&CONTAINER, ALICE)? == held, "nobody there can know");

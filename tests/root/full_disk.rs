@@ -75,43 +75,30 @@ genv.lock
 1 genv doctor
 ";
 
-/// Sees to it that each failure was told in one line, which says this.
-fn told(said: &str, part: &str) -> Result<()> {
-    let lines: Vec<&str> = said.lines().collect();
-    ensure!(lines.len() == 9, "{said}");
-    for line in lines {
-        ensure!(line.starts_with("genv: cannot write ") && line.contains(part), "{line}");
+#[test]
+fn on_a_full_or_read_only_disk_nothing_is_lost_and_all_goes_on() -> Result<()> {
+    for (spoil, mend, reason) in [
+        (
+            "head -c 1000000 /dev/zero >disk/fill 2>/dev/null",
+            "rm disk/fill",
+            "No space left on device (os error 28): make room on its file system",
+        ),
+        (
+            "mount -o remount,ro disk",
+            "mount -o remount,rw disk",
+            "mounted read-only: set GENV_TMPDIR to another directory",
+        ),
+    ] {
+        let (printed, said) = on_a_small_disk(&format!(
+            "{spoil}
+            all_fail
+            {mend}
+            genv config name after && genv attach --count 2 && genv deactivate && genv devices find --eid e
+            genv doctor >/dev/null && echo well"
+        ))?;
+        assert_eq!(printed, format!("{FAIL}\nwell\n"), "{said}");
+        let is_right = |line: &str| line.starts_with("genv: cannot write ") && line.contains(reason);
+        ensure!(said.lines().count() == 9 && said.lines().all(is_right), "{said}");
     }
     Ok(())
-}
-
-/// `spoil` makes the disk one on which nothing can be written, for this reason, and `mend` takes that back.
-fn nothing_is_lost_and_all_goes_on(spoil: &str, mend: &str, reason: &str) -> Result<()> {
-    let (printed, said) = on_a_small_disk(&format!(
-        "{spoil}
-        all_fail
-        {mend}
-        genv config name after && genv attach --count 2 && genv deactivate && genv devices find --eid e
-        genv doctor >/dev/null && echo well"
-    ))?;
-    assert_eq!(printed, format!("{FAIL}\nwell\n"), "{said}");
-    told(&said, reason)
-}
-
-#[test]
-fn on_a_full_disk() -> Result<()> {
-    nothing_is_lost_and_all_goes_on(
-        "head -c 1000000 /dev/zero >disk/fill 2>/dev/null",
-        "rm disk/fill",
-        "No space left on device (os error 28): make room on its file system",
-    )
-}
-
-#[test]
-fn on_a_read_only_file_system() -> Result<()> {
-    nothing_is_lost_and_all_goes_on(
-        "mount -o remount,ro disk",
-        "mount -o remount,rw disk",
-        "mounted read-only: set GENV_TMPDIR to another directory",
-    )
 }

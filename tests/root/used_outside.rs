@@ -19,7 +19,8 @@ use tempfile::TempDir;
 
 use crate::{ALICE, ANYTHING, BOB};
 
-/// Prints the devices of an environment with two GPUs.
+/// These print the devices of an environment.
+const ONE: &str = "genv exec --gpus 1 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'";
 const BOTH: &str = "genv exec --gpus 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'";
 
 /// A machine with two GPUs for all users, with a simulated driver.
@@ -100,8 +101,7 @@ fn a_device_that_another_users_process_uses_is_not_handed_out() -> Result<()> {
     require_root();
     let process = sleeper_of(BOB, &ANYTHING)?;
     let machine = Machine::new(&used_by(&[process.pid()]))?;
-    let one = "genv exec --gpus 1 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'";
-    assert_eq!(machine.printed(one)?, ("1\n".to_owned(), String::new()));
+    assert_eq!(machine.printed(ONE)?, ("1\n".to_owned(), String::new()));
 
     let stderr = machine.refused(BOTH)?;
     ensure!(
@@ -203,8 +203,7 @@ fn a_device_of_which_another_user_cleared_the_attachment_is_not_handed_out() -> 
     let mut devices: Value = serde_json::from_slice(&fs::read(&path)?)?;
     devices["devices"][0]["attachments"] = Value::Array(Vec::new());
     fs::write(&path, devices.to_string())?;
-    let one = "genv exec --gpus 1 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'";
-    assert_eq!(machine.printed(one)?, ("1\n".to_owned(), String::new()));
+    assert_eq!(machine.printed(ONE)?, ("1\n".to_owned(), String::new()));
     let stderr = machine.refused(BOTH)?;
     ensure!(stderr.contains(&whose(&inside)), "{stderr}");
     Ok(())
@@ -280,9 +279,8 @@ fn what_the_enforcer_publishes_decides_who_is_in_the_way() -> Result<()> {
     let process = sleeper_of(BOB, &ANYTHING)?;
     let machine = Machine::new(&used_by(&[process.pid()]))?;
     holds(&machine, &member, 1)?;
-    let one = "genv exec --gpus 1 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'";
     // Alice cannot see whether the process is in Bob's environment. But that environment does not hold the device.
-    let stderr = machine.refused(one)?;
+    let stderr = machine.refused(ONE)?;
     ensure!(stderr.contains(&whose(&process)), "{stderr}");
 
     let library = machine.path().join("libnvidia-ml.so.1");
@@ -306,27 +304,27 @@ fn what_the_enforcer_publishes_decides_who_is_in_the_way() -> Result<()> {
         fs::create_dir_all(shown.join("genv-enforcer"))?;
         mount_bind(&shown, usual)?;
         mount_bind(enforcer.setup().state_directory(), usual.join("genv-enforcer"))?;
-        let stderr = machine.refused(one)?;
+        let stderr = machine.refused(ONE)?;
         ensure!(stderr.contains(&whose(&process)), "{stderr}");
         // The driver does not answer.
         fs::rename(&library, machine.path().join("away"))?;
-        let stderr = machine.refused(one)?;
+        let stderr = machine.refused(ONE)?;
         ensure!(stderr.contains(&whose(&process)), "{stderr}");
         fs::rename(machine.path().join("away"), &library)?;
         // An exempt process keeps no user from a device.
         enforcer.setup().rewrite_config(&rules(&format!("'uid:{BOB}'")))?;
         enforcer
             .wait_for_status("nobody is outside", |status| status["outside"].as_array().is_some_and(Vec::is_empty))?;
-        assert_eq!(machine.printed(one)?, ("0\n".to_owned(), String::new()));
+        assert_eq!(machine.printed(ONE)?, ("0\n".to_owned(), String::new()));
         enforcer.setup().rewrite_config(&rules("root"))?;
         enforcer.wait_for_status("the process is outside", |status| status["outside"][0]["pid"] == process.pid())?;
-        machine.refused(one)?;
+        machine.refused(ONE)?;
         // The process that the enforcer last saw has ended.
         machine.drives(&used_by(&[]))?;
-        assert_eq!(machine.printed(one)?, ("0\n".to_owned(), String::new()));
+        assert_eq!(machine.printed(ONE)?, ("0\n".to_owned(), String::new()));
         machine.drives(&used_by(&[process.pid()]))?;
         drop(process);
-        assert_eq!(machine.printed(one)?, ("0\n".to_owned(), String::new()));
+        assert_eq!(machine.printed(ONE)?, ("0\n".to_owned(), String::new()));
         Ok(())
     })
 }

@@ -152,12 +152,8 @@ impl Exporter {
     }
 
     pub fn scrape(&self) -> Result<Scrape> {
-        self.scrape_path("/metrics")
-    }
-
-    pub fn scrape_path(&self, path: &str) -> Result<Scrape> {
-        let response = self.get(path)?;
-        ensure!(response.status == 200, "{path} answered {}", response.status);
+        let response = self.get("/metrics")?;
+        ensure!(response.status == 200, "/metrics answered {}", response.status);
         Scrape::parse(&response.text()?)
     }
 

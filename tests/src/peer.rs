@@ -10,8 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::http::{self, free_port};
-use crate::metrics::Scrape;
+use crate::http;
 use crate::nvml_sim::Simulation;
 use crate::patience::until;
 use crate::process::Running;
@@ -94,16 +93,6 @@ impl Peer {
         Shell::start(self.our_command("bash")?)
     }
 
-    pub fn monitor(&self) -> Result<Monitor> {
-        let port = free_port()?;
-        let mut command = self.command(&self.venv.join("bin/genv").to_string_lossy());
-        command
-            .args(["monitor", "--interval", "1", "--port", &port.to_string()])
-            .arg("--config-dir")
-            .arg(self.folder.path().join("metrics"));
-        Monitor::start(&mut command, port, self.folder.path())
-    }
-
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -179,7 +168,6 @@ impl Drop for Shell {
 #[derive(Debug)]
 pub struct Monitor {
     child: Running,
-    port: u16,
 }
 
 impl Monitor {
@@ -191,29 +179,10 @@ impl Monitor {
         let child = Running::spawn(command.stderr(log))?;
         until("genv monitor answers", || Ok(http::get(port, "/metrics").is_ok()))
             .with_context(|| std::fs::read_to_string(&path).unwrap_or_default())?;
-        Ok(Self { child, port })
+        Ok(Self { child })
     }
 
     pub fn pid(&self) -> u32 {
         self.child.id()
-    }
-
-    /// Scrapes until `holds` is true of a scrape, which is returned.
-    pub fn wait_for(&self, what: &str, holds: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
-        let mut scrape = Scrape::default();
-        until(what, || {
-            scrape = self.scrape()?;
-            Ok(holds(&scrape))
-        })
-        .with_context(|| format!("{scrape:?}"))?;
-        Ok(scrape)
-    }
-
-    /// The families of genv that it serves, without those of Python and of the process.
-    pub fn scrape(&self) -> Result<Scrape> {
-        let mut scrape = Scrape::parse(&http::get(self.port, "/metrics")?.text()?)?;
-        scrape.samples.retain(|(name, _), _| name.starts_with("genv_"));
-        scrape.types.retain(|name, _| name.starts_with("genv_"));
-        Ok(scrape)
     }
 }

@@ -84,19 +84,6 @@ mod tests {
     }
 
     #[test]
-    fn changes_without_a_snapshot_before_are_an_error() {
-        let (first, second) = (named("a"), named("b"));
-        let mut last = LastSnapshot::default();
-        let failure = last.changed(Changes::between(&first, &second));
-        let failure = failure.unwrap_err();
-        assert_eq!(failure.kind, FailureKind::Protocol);
-        assert!(failure.message.contains("it never sent"), "{failure}");
-        last.keep(Arc::new(first.clone()));
-        let changed = last.changed(Changes::between(&first, &second));
-        assert_eq!(changed, Ok(second));
-    }
-
-    #[test]
     fn a_snapshot_that_changes_make_too_large_is_an_error() {
         let mut last = LastSnapshot::default();
         last.keep(Arc::new(named("a")));

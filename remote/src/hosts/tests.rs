@@ -112,19 +112,4 @@ proptest! {
             }
         }
     }
-
-    #[test]
-    fn an_entry_is_parsed_to_its_parts(
-        user in proptest::option::of("[a-z][a-z0-9_.-]{0,8}"),
-        name in "[a-z][a-z0-9.-]{0,12}",
-        port in proptest::option::of(1u16..),
-    ) {
-        let text = format!(
-            "{}{name}{}",
-            user.as_ref().map_or(String::new(), |user| format!("{user}@")),
-            port.map_or(String::new(), |port| format!(":{port}")),
-        );
-        let list = HostList::parse_flag(&text).unwrap();
-        prop_assert_eq!(list.entries(), &[HostEntry { name, user, port }]);
-    }
 }

@@ -4,7 +4,6 @@ use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
-use genv_tests::http::free_port;
 use genv_tests::process::{Sleeper, write_script};
 use genv_tests::shell::{self, Shell};
 use genv_tests::ssh::SshClient;
@@ -16,50 +15,22 @@ const T4: &str = "{name: Tesla T4, count: 2, memory: 16gi}";
 
 #[test]
 fn each_host_that_fails_is_named_with_its_reason_and_the_rest_is_printed() -> Result<()> {
-    let good = Host::new(T4, &[])?;
-    let password = Host::new(T4, &["PubkeyAuthentication no", "PasswordAuthentication yes"])?;
-    let changed = Host::new(T4, &[])?;
+    let (good, down) = (Host::new(T4, &[])?, Host::new(T4, &[])?);
     let silent = Host::new(T4, &["ForceCommand echo hello there"])?;
-    let bare = Host::new(T4, &["ForceCommand env -i PATH=/usr/bin:/bin HOME=/ sh -c \"$SSH_ORIGINAL_COMMAND\""])?;
-    let named =
-        [("good", &good.server), ("password", &password.server), ("silent", &silent.server), ("bare", &bare.server)];
-    let mut configuration = format!("Host down\n  Port {}\n", free_port()?);
-    let mut known_hosts = String::new();
-    for (name, server) in named.iter().chain(&[("stranger", &changed.server), ("changed", &changed.server)]) {
-        configuration.push_str(&format!(
-            "Host {name}\n  Port {}\n  IdentityFile {}\n  IdentityAgent none\n",
-            server.port(),
-            server.identity().display()
-        ));
-        if *name != "stranger" {
-            known_hosts.push_str(&server.known_hosts_line()?);
-        }
-    }
-    // Another host's key under this one's name.
-    configuration.push_str("Host changed\n  HostKeyAlias changed\nHost stranger\n  HostKeyAlias stranger\n");
-    let key = fs::read_to_string(good.server.host_key().with_extension("pub"))?;
-    known_hosts.push_str(&format!("changed {key}"));
-    let client = SshClient::configured(&configuration, &known_hosts)?;
+    let client = SshClient::new(&[("good", &good.server), ("down", &down.server), ("silent", &silent.server)])?;
+    drop(down);
 
-    let hosts = "down,good,password,stranger,changed,silent,bare";
     let lines = ["--format", "csv", "--no-header", "--no-summary"];
-    let words = [&["-H", hosts, "devices"], &lines[..]].concat();
+    let words = [&["-H", "down,good,silent", "devices"], &lines[..]].concat();
     let some = answer(&client, &words)?;
     ensure!(some.code == Some(5) && some.stdout == "good,2,2\n", "{some:?}");
-    for (host, said) in [
-        ("down", "onnection refused"),
-        ("password", "accepts no keys, only password"),
-        ("stranger", "ssh stranger true"),
-        ("changed", "-R changed"),
-        ("silent", "hello there"),
-        ("bare", "genv"),
-    ] {
+    for (host, said) in [("down", "onnection refused"), ("silent", "hello there")] {
         let begin = format!("genv: {host}: ");
         let line = some.stderr.lines().find(|line| line.starts_with(&begin));
         ensure!(line.is_some_and(|line| line.contains(said)), "no {said:?} of {host}: {some:?}");
     }
-    ensure!(some.stderr.ends_with("genv: 6 of 7 hosts failed\n"), "{some:?}");
-    ensure!(some.stderr.lines().count() == 7, "{some:?}");
+    ensure!(some.stderr.ends_with("genv: 2 of 3 hosts failed\n"), "{some:?}");
+    ensure!(some.stderr.lines().count() == 3, "{some:?}");
 
     let quiet = answer(&client, &[&["-q"], &words[..]].concat())?;
     ensure!(quiet.code == Some(5) && quiet.stdout == some.stdout && quiet.stderr.is_empty(), "{quiet:?}");
@@ -68,7 +39,7 @@ fn each_host_that_fails_is_named_with_its_reason_and_the_rest_is_printed() -> Re
     let both = answer(&client, &["-e", "-q", "-H", "good,down", "envs"])?;
     ensure!(both.code == Some(1) && both.stdout.is_empty() && both.stderr.is_empty(), "{both:?}");
     for command in [&["devices"][..], &["envs"], &["query", "--name", "x", "--query", "eid"], &["activate"]] {
-        let none = answer(&client, &[&["-H", "down,password"], command].concat())?;
+        let none = answer(&client, &[&["-H", "down,silent"], command].concat())?;
         ensure!(none.code == Some(1), "{command:?}: {none:?}");
         ensure!(none.stderr.contains("2 of 2 hosts failed"), "{none:?}");
     }

@@ -4,4 +4,4 @@ mod activate;
 mod daemons;
 mod failures;
 mod lists;
-mod support;
+pub(crate) mod support;

@@ -38,7 +38,8 @@ impl Host {
             .env("PATH", search_path()?)
             .env("LANG", "C.UTF-8")
             .env("GENV_SCENARIO", simulation.scenario())
-            .env("GENV_TMPDIR", &state);
+            .env("GENV_TMPDIR", &state)
+            .envs([patience::DRIVER_PATIENCE]);
         if let Some(shell) = login {
             session.env("SHELL", installed(shell.name()));
         }

@@ -1,4 +1,4 @@
-//! How a request to a host ends: by force, or with a refusal; and what users read of it.
+//! How a request to a host ends: by force, with a refusal, or without an answer; and what users read of it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,8 +8,9 @@ use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::victim;
 use genv_tests::patience::{output, until};
 use genv_tests::process::program;
+use serde_json::json;
 
-use crate::remote_enforce::lab::{Lab, Machine};
+use crate::remote_enforce::lab::{Lab, Machine, SLEEP};
 use crate::remote_enforce::rules::{BREAKS, OUTSIDE};
 
 /// Ends by force, a second after SIGTERM.
@@ -26,7 +27,7 @@ fn deeds(lines: &[serde_json::Value]) -> Vec<String> {
 #[ignore = "needs root"]
 fn what_does_not_heed_sigterm_is_killed_after_the_grace() -> Result<()> {
     let stubborn = "sh -c 'trap \"\" TERM; exec sleep 1000000'";
-    let one = Machine::start_running("gpu01", &[stubborn, "sleep 1000000"], BREAKS)?;
+    let one = Machine::start("gpu01", &[stubborn, SLEEP], BREAKS)?;
     let lab = Lab::start(&[&one], KILL)?;
     until("it was told to end", || Ok(lab.answers()? == ["done"]))?;
     ensure!(one.lives(2), "it does not heed that");
@@ -61,7 +62,7 @@ fn users_read_in_their_terminals_there_what_comes_and_what_was_done() -> Result<
         "script --quiet --flush --command 'chmod g+w $(tty); exec sleep 1000000' {} >/dev/null",
         shown.display()
     );
-    let one = Machine::start_running("gpu01", &["sleep 1000000", &terminal], BREAKS)?;
+    let one = Machine::start("gpu01", &[SLEEP, &terminal], BREAKS)?;
     until("the terminal is there", || Ok(shown.exists()))?;
     let rule = "- {kind: non-env-processes, action: terminate, for: 0s, warn: [3s]}";
     let _lab = Lab::start(&[&one], rule)?;
@@ -118,5 +119,30 @@ fn both_sides_write_down_what_was_asked_and_why_it_was_refused() -> Result<()> {
     let reason = "that host's own plan does not show that the rule is broken";
     assert_eq!((&here[1]["reason"], &there[0]["reason"]), (&reason.into(), &reason.into()));
     ensure!(!there[0]["asked_by"].is_null() && one.lives(2), "{there:?}");
+    Ok(())
+}
+
+/// Waits until the file that says so is there, the first time it runs.
+const WAITS: &str = "echo asked >>\"$STATE_DIRECTORY.asked\"
+[ \"$(wc -l <\"$STATE_DIRECTORY.asked\")\" -gt 1 ] || while [ ! -e \"$STATE_DIRECTORY.go\" ]; do sleep 0.05; done";
+
+#[test]
+#[ignore = "needs root"]
+fn what_the_host_did_meanwhile_is_not_known_and_not_done_twice() -> Result<()> {
+    let one = Machine::start_before_enforcer("gpu01", BREAKS, &format!("{WAITS}\nexec \"$real\" \"$@\""))?;
+    let times_asked = || fs::read_to_string(one.note("asked")).unwrap_or_default().lines().count();
+    let lab = Lab::start(&[&one], OUTSIDE)?;
+    until("it is asked", || Ok(times_asked() == 1))?;
+    assert_eq!(lab.answers()?, [""]);
+    let lab = lab.restart_after(|| {
+        fs::write(one.note("go"), "")?;
+        until("what was begun is done", || Ok(!one.lives(2)))?;
+        until("it is written down there", || Ok(one.audited("done")?.len() == 1))
+    })?;
+    let status = lab.enforcer.wait_for_status("nothing is wrong", |status| status["violations"] == json!([]))?;
+    ensure!(status["faults"].to_string().contains("SIGTERM to process 2"), "{status:#}");
+    lab.enforcer.wait_for_cycles(3)?;
+    assert_eq!(lab.answers()?, ["unknown"]);
+    assert_eq!((times_asked(), one.audited("done")?.len()), (1, 1));
     Ok(())
 }

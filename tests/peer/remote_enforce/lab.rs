@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// A process that only sleeps.
-const SLEEP: &str = "sleep 1000000";
+pub(crate) const SLEEP: &str = "sleep 1000000";
 
 /// One machine.
 pub(crate) struct Machine {
@@ -25,16 +25,9 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A machine on which so many processes of somebody sleep; `hosts` is what its scenario says of it.
-    pub(crate) fn start(name: &'static str, processes: u32, host: &str) -> Result<Self> {
-        Self::start_with(name, processes, host, &program("genv")?, &[])
-    }
-
-    /// A machine on which somebody runs these commands of a shell.
-    pub(crate) fn start_running(name: &'static str, commands: &[&str], host: &str) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let session = session(&folder, host, &program("genv")?)?;
-        Self::start_session(name, commands, &session, folder)
+    /// A machine on which somebody runs these commands of a shell; `host` is what its scenario says of it.
+    pub(crate) fn start(name: &'static str, commands: &[&str], host: &str) -> Result<Self> {
+        Self::start_with(name, commands, host, &program("genv")?, &[])
     }
 
     /// One on which one process sleeps, and a script of `sh` stands before the real `genv-enforcer`, which it has as `$real`.
@@ -53,7 +46,7 @@ impl Machine {
     /// The same, where `genv` is this program, with these variables.
     pub(crate) fn start_with(
         name: &'static str,
-        processes: u32,
+        commands: &[&str],
         host: &str,
         genv: &Path,
         variables: &[(&str, &str)],
@@ -61,7 +54,7 @@ impl Machine {
         let folder = tempfile::tempdir()?;
         let mut session = session(&folder, host, genv)?;
         session.envs(variables.iter().copied());
-        Self::start_session(name, &vec![SLEEP; processes as usize], &session, folder)
+        Self::start_session(name, commands, &session, folder)
     }
 
     /// One on which somebody runs these, and whose logins have the variables of this command.
@@ -102,10 +95,9 @@ impl Machine {
 
     /// What its own audit has of this result.
     pub(crate) fn audited(&self, result: &str) -> Result<Vec<Value>> {
-        of_result(self.audit()?, result)
+        Ok(of_result(self.audit()?, result))
     }
 
-    /// Its own audit.
     pub(crate) fn audit(&self) -> Result<Vec<Value>> {
         let text = fs::read_to_string(self.directory().join("audit.jsonl")).unwrap_or_default();
         let lines = text.lines().map(|line| Ok(serde_json::from_str(line)?));
@@ -135,8 +127,8 @@ fn session(folder: &TempDir, host: &str, genv: &Path) -> Result<Command> {
 }
 
 /// The lines of an audit with this result.
-pub(crate) fn of_result(lines: Vec<Value>, result: &str) -> Result<Vec<Value>> {
-    Ok(lines.into_iter().filter(|line| line["result"] == result).collect())
+fn of_result(lines: Vec<Value>, result: &str) -> Vec<Value> {
+    lines.into_iter().filter(|line| line["result"] == result).collect()
 }
 
 /// An enforcer of these machines, and the client by which it reaches them.
@@ -145,31 +137,14 @@ pub(crate) struct Lab {
     client: SshClient,
 }
 
-/// An enforcer that was killed.
-pub(crate) struct Dead {
-    setup: Setup,
-    client: SshClient,
-}
-
-impl Dead {
-    /// Starts it again.
-    pub(crate) fn start(self) -> Result<Lab> {
-        Ok(Lab { enforcer: self.setup.start()?, client: self.client })
-    }
-}
-
 impl Lab {
     /// Starts one with these rules, which are all of its configuration besides mode and breaker.
     pub(crate) fn start(machines: &[&Machine], rules: &str) -> Result<Self> {
-        Self::of(machines, None, rules)
+        Self::start_without(machines, None, rules)
     }
 
     /// The same with one more machine, which is gone.
-    pub(crate) fn start_without(machines: &[&Machine], gone: Machine, rules: &str) -> Result<Self> {
-        Self::of(machines, Some(gone), rules)
-    }
-
-    fn of(machines: &[&Machine], gone: Option<Machine>, rules: &str) -> Result<Self> {
+    pub(crate) fn start_without(machines: &[&Machine], gone: Option<Machine>, rules: &str) -> Result<Self> {
         let machines: Vec<&Machine> = machines.iter().copied().chain(&gone).collect();
         let servers = machines.iter().map(|it| (it.name, it.server()));
         let servers: Vec<(&str, &SshServer)> = servers.collect();
@@ -190,12 +165,14 @@ impl Lab {
 
     /// What the audit here has of this result.
     pub(crate) fn audited(&self, result: &str) -> Result<Vec<Value>> {
-        of_result(self.enforcer.audit()?, result)
+        Ok(of_result(self.enforcer.audit()?, result))
     }
 
-    /// Kills the enforcer, so that it can do nothing more.
-    pub(crate) fn kill(self) -> Result<Dead> {
-        Ok(Dead { setup: self.enforcer.kill()?, client: self.client })
+    /// Kills the enforcer and, after `meanwhile`, starts it again.
+    pub(crate) fn restart_after(self, meanwhile: impl FnOnce() -> Result<()>) -> Result<Self> {
+        let setup = self.enforcer.kill()?;
+        meanwhile()?;
+        Ok(Self { enforcer: setup.start()?, client: self.client })
     }
 
     /// What came of each question to a host, in their order: of each the audit tells once how it went.

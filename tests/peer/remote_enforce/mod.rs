@@ -3,6 +3,5 @@
 //! Each machine is a namespace of pids, which only root can make.
 
 mod endings;
-mod killed;
 mod lab;
 mod rules;

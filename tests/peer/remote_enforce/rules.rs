@@ -11,7 +11,7 @@ use genv_tests::process::{copy_program, program, write_script};
 use genv_tests::state::{self, Environment};
 use serde_json::{Value, json};
 
-use crate::remote_enforce::lab::{Lab, Machine};
+use crate::remote_enforce::lab::{Lab, Machine, SLEEP};
 
 /// A machine of which process 2 uses the device outside of any environment.
 pub(crate) const BREAKS: &str = "{devices: [{}], processes: [{pid: 2, devices: [{index: 0, memory: 1gi}]}]}";
@@ -25,9 +25,9 @@ const IDLE: &str = "{devices: [{}]}";
 #[test]
 #[ignore = "needs root"]
 fn what_breaks_a_rule_ends_on_its_host_and_the_same_pid_on_another_lives() -> Result<()> {
-    let one = Machine::start("gpu01", 2, BREAKS)?;
-    let two = Machine::start("gpu02", 2, IDLE)?;
-    let three = Machine::start("gpu03", 2, BREAKS)?;
+    let one = Machine::start("gpu01", &[SLEEP; 2], BREAKS)?;
+    let two = Machine::start("gpu02", &[SLEEP; 2], IDLE)?;
+    let three = Machine::start("gpu03", &[SLEEP; 2], BREAKS)?;
     let rule = "- {kind: non-env-processes, action: terminate, for: 0s, warn: [], match: {except_hosts: [gpu03]}}";
     let lab = Lab::start(&[&one, &two, &three], rule)?;
     until("process 2 of gpu01 ends", || Ok(!one.lives(2)))?;
@@ -53,7 +53,7 @@ fn holding(name: &'static str, devices: &[usize]) -> Result<Machine> {
     let library = library().display().to_string();
     let variables = [("GENV_NVML_LIBRARY", library.as_str())];
     let genv = program("genv")?;
-    let machine = Machine::start_with(name, 2, "{devices: [{count: 2}]}", &genv, &variables)?;
+    let machine = Machine::start_with(name, &[SLEEP; 2], "{devices: [{count: 2}]}", &genv, &variables)?;
     let environment = Environment {
         eid: "7".to_owned(),
         uid: victim(),
@@ -81,7 +81,7 @@ const ALL_HOSTS: &str = "- {kind: max-devices-per-user, scope: all-hosts, limit:
 fn devices_on_all_hosts_count_together_and_no_more_are_taken_than_that() -> Result<()> {
     let one = holding("gpu01", &[0])?;
     let two = holding("gpu02", &[0, 1])?;
-    let three = Machine::start("gpu03", 2, BREAKS)?;
+    let three = Machine::start("gpu03", &[SLEEP; 2], BREAKS)?;
     let lab = Lab::start(&[&one, &two, &three], ALL_HOSTS)?;
     until("a device is taken", || Ok(lab.audited("done")?.len() == 1))?;
     lab.enforcer.wait_for_status("nothing is wrong", |status| status["violations"] == json!([]))?;
@@ -99,10 +99,10 @@ fn devices_on_all_hosts_count_together_and_no_more_are_taken_than_that() -> Resu
 fn promise_17_a_missing_host_holds_what_counts_over_all_and_nothing_else() -> Result<()> {
     let one = holding("gpu01", &[0])?;
     let two = holding("gpu02", &[0, 1])?;
-    let three = Machine::start("gpu03", 2, BREAKS)?;
-    let gone = Machine::start("gpu04", 0, IDLE)?;
+    let three = Machine::start("gpu03", &[SLEEP; 2], BREAKS)?;
+    let gone = Machine::start("gpu04", &[], IDLE)?;
     let rules = format!("{OUTSIDE}\n{ALL_HOSTS}");
-    let lab = Lab::start_without(&[&one, &two, &three], gone, &rules)?;
+    let lab = Lab::start_without(&[&one, &two, &three], Some(gone), &rules)?;
     until("process 2 of gpu03 ends", || Ok(!three.lives(2)))?;
     let status = lab
         .enforcer
@@ -120,7 +120,7 @@ const IN_SEVEN: &str = "env GENV_ENVIRONMENT_ID=7 sleep 1000000";
 #[test]
 #[ignore = "needs root"]
 fn what_takes_memory_from_a_user_counts_once_a_command_of_the_user_confirms_it() -> Result<()> {
-    let one = Machine::start_running("gpu01", &[IN_SEVEN], BREAKS)?;
+    let one = Machine::start("gpu01", &[IN_SEVEN], BREAKS)?;
     let uid = victim();
     let environment = |gpu_memory| Environment {
         eid: "7".to_owned(),
@@ -174,10 +174,10 @@ fn a_host_that_cannot_act_refuses_with_the_reason() -> Result<()> {
     copy_program("genv", &genv)?;
     let path = format!("{}:/usr/bin:/bin", alone.path().display());
     let hosts = [
-        (Machine::start_session("gpu01", &["sleep 1000000"], &session, tempfile::tempdir()?)?, "genv 1.x"),
-        (Machine::start_with("gpu02", 1, BREAKS, &only_sends, &[])?, "only sends snapshots"),
+        (Machine::start_session("gpu01", &[SLEEP], &session, tempfile::tempdir()?)?, "genv 1.x"),
+        (Machine::start_with("gpu02", &[SLEEP], BREAKS, &only_sends, &[])?, "only sends snapshots"),
         (
-            Machine::start_with("gpu03", 1, BREAKS, &genv, &[("PATH", &path)])?,
+            Machine::start_with("gpu03", &[SLEEP], BREAKS, &genv, &[("PATH", &path)])?,
             "genv-enforcer is not installed on this host. Put it next to genv",
         ),
     ];

@@ -17,7 +17,6 @@ use genv_tests::ssh::{SshClient, SshServer};
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
 use tempfile::TempDir;
 
-/// Hosts in the list.
 pub(crate) const HOSTS: usize = 12;
 
 /// How long each step may take until a session with a host has begun.
@@ -26,13 +25,12 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Sessions that may be at one server's door at the same time.
 const MANY: &str = "MaxStartups 200";
 
-/// Hosts in trouble.
-pub(crate) const REFUSES: &str = "refuses";
-pub(crate) const DROPS: &str = "drops";
-pub(crate) const OTHER_KEY: &str = "other-key";
+const REFUSES: &str = "refuses";
+const DROPS: &str = "drops";
+const OTHER_KEY: &str = "other-key";
 pub(crate) const CLOSES: &str = "closes";
-pub(crate) const FLOOD: &str = "flood";
-pub(crate) const NOTHING: &str = "nothing";
+const FLOOD: &str = "flood";
+const NOTHING: &str = "nothing";
 /// Hosts that are read in another way.
 pub(crate) const GENV_1: &str = "genv1";
 pub(crate) const NO_GENV: &str = "no-genv";
@@ -51,7 +49,6 @@ pub(crate) const DOWN: [(&str, &str); 5] = [
 /// What a session of a well host runs: what it was asked.
 const AS_ASKED: &str = "exec sh -c \"$SSH_ORIGINAL_COMMAND\"";
 
-/// A right greeting.
 const HELLO: &str = r#"{"genv_remote":1,"answers_with":"genv"}"#;
 
 /// All that they need; it ends with the value.
@@ -136,7 +133,6 @@ impl Fleet {
         names
     }
 
-    /// Those that nothing ever happens to.
     pub(crate) fn well(&self) -> Vec<String> {
         self.well.iter().map(|(name, _)| name.clone()).collect()
     }
@@ -193,18 +189,16 @@ impl Fleet {
         replace(&self.client.configuration(), &configuration)
     }
 
-    /// The file that lists them.
     pub(crate) fn host_file(&self) -> PathBuf {
         self.folder.path().join("hosts")
     }
 
-    /// An exporter of all of them.
-    pub(crate) fn exporter(&self, interval: Duration) -> Result<Exporter> {
+    pub(crate) fn exporter(&self) -> Result<Exporter> {
         replace(&self.host_file(), &self.names().join("\n"))?;
         let path = std::env::var("PATH")?;
         Setup::new()?
             .env("PATH", format!("{}:{path}", self.client.bin().display()))
-            .flag(&format!("--interval={}ms", interval.as_millis()))
+            .flag("--interval=1s")
             .flag(&format!("--hostfile={}", self.host_file().display()))
             .flag(&format!("--ssh.connect-timeout={}s", CONNECT_TIMEOUT.as_secs()))
             .start()

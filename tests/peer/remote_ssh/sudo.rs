@@ -7,18 +7,16 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use genv_core::model::Snapshot;
-use genv_remote::conversation::{Conversation, ServeOptions};
-use genv_remote::protocol::{HostProgram, Reply, Request};
+use genv_remote::FailureKind;
+use genv_remote::conversation::ServeOptions;
 use genv_remote::session::RunLimits;
-use genv_remote::{FailureKind, HostFailure, Session};
 use genv_tests::process::copy_program;
 use genv_tests::root::{apart, own_mounts, require_root, users};
 use genv_tests::shell::installed;
 use genv_tests::ssh::{SshClient, SshServer};
 use rustix::mount::mount_bind;
 
-use crate::remote_ssh::support::{block_on, connect, ensure_failure};
+use crate::remote_ssh::support::{ask, connect, ensure_failure};
 
 /// The user of the documented lines, and where genv is in them.
 const USER: &str = "monitor";
@@ -37,16 +35,6 @@ fn shown_at(folder: &Path, name: &str, at: &str) -> Result<PathBuf> {
     fs::set_permissions(&own, Permissions::from_mode(0o755))?;
     mount_bind(&own, at)?;
     Ok(own)
-}
-
-async fn ask(session: &Session, options: ServeOptions) -> Result<(Snapshot, bool), HostFailure> {
-    let (mut conversation, hello) = Conversation::begin(session, &options).await?;
-    assert_eq!(hello.answers_with, HostProgram::Genv);
-    conversation.request(&Request::Once).await?;
-    match conversation.next_reply().await? {
-        Reply::Snapshot { snapshot } => Ok((*snapshot, hello.may_enforce)),
-        other => panic!("{other:?}"),
-    }
 }
 
 #[test]
@@ -81,7 +69,8 @@ fn the_documented_lines_of_sudoers_let_genv_run_as_root_and_nothing_else() -> Re
             server.identity().display()
         );
         let client = SshClient::configured(&configuration, &server.known_hosts_line()?)?;
-        block_on(async {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(async {
             let session = connect(&client, "host").await?;
             let options = |sudo, enforce| ServeOptions { sudo, enforce, answer_timeout: Duration::from_secs(60) };
             let (alone, _) = ask(&session, options(false, false)).await?;

@@ -6,7 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use genv_core::model::Snapshot;
+use genv_remote::conversation::{Conversation, ServeOptions};
 use genv_remote::hosts::HostList;
+use genv_remote::protocol::{HostProgram, Reply, Request};
 use genv_remote::resolve::{Target, resolve_with};
 use genv_remote::{FailureKind, HostFailure, Session, Timeouts};
 use genv_tests::patience::{PATIENCE, until};
@@ -15,16 +18,6 @@ use genv_tests::shell::installed;
 use genv_tests::ssh::{self, SshClient, SshServer};
 use tempfile::TempDir;
 
-/// Runs a test's asynchronous body, on two threads as a program would.
-pub(crate) fn block_on<T>(body: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime")
-        .block_on(body)
-}
-
 /// A server whose sessions have the variables of an ordinary login.
 pub(crate) fn server(options: &[&str]) -> Result<SshServer> {
     let mut environment = Command::new("true");
@@ -32,20 +25,17 @@ pub(crate) fn server(options: &[&str]) -> Result<SshServer> {
     SshServer::start(&environment, options)
 }
 
-/// What this client's configuration says of a host.
 pub(crate) async fn target(client: &SshClient, host: &str) -> Result<Target, HostFailure> {
     let list = HostList::parse_flag(host).unwrap_or_else(|error| panic!("{error}"));
     let entry = list.into_iter().next().expect("a host");
     resolve_with(client.program().as_os_str(), &entry, None).await
 }
 
-/// Connects as this client's configuration says.
 pub(crate) async fn connect(client: &SshClient, host: &str) -> Result<Session, HostFailure> {
     let target = target(client, host).await?;
     Session::connect(&target, &Timeouts { answer: PATIENCE, ..Timeouts::default() }).await
 }
 
-/// A server, and a session to it.
 pub(crate) async fn session(options: &[&str]) -> Result<(SshServer, Session)> {
     let server = server(options)?;
     let client = SshClient::new(&[("host", &server)])?;
@@ -53,13 +43,11 @@ pub(crate) async fn session(options: &[&str]) -> Result<(SshServer, Session)> {
     Ok((server, session))
 }
 
-/// Connects to `host`, and leaves again.
 pub(crate) async fn is_let_in(client: &SshClient) -> Result<()> {
     connect(client, "host").await?.close().await;
     Ok(())
 }
 
-/// The failure of a connection that must not come about.
 pub(crate) async fn failure(client: &SshClient, host: &str) -> HostFailure {
     match connect(client, host).await {
         Ok(_) => panic!("{host} let in"),
@@ -67,7 +55,6 @@ pub(crate) async fn failure(client: &SshClient, host: &str) -> HostFailure {
     }
 }
 
-/// Whether a failure is of this kind and says all of this.
 pub(crate) fn ensure_failure(failure: &HostFailure, kind: FailureKind, said: &[&str]) -> Result<()> {
     ensure!(failure.kind == kind, "{:?} is not {kind:?}: {failure}", failure.kind);
     for words in said {
@@ -81,7 +68,6 @@ pub(crate) async fn refuses(server: &SshServer, options: &str, kind: FailureKind
     ensure_failure(&failure(&client(server, options)?, "host").await, kind, said)
 }
 
-/// Waits until something is so.
 pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
@@ -96,6 +82,17 @@ pub(crate) fn tasks() -> usize {
     tokio::runtime::Handle::current().metrics().num_alive_tasks()
 }
 
+/// The snapshot of genv on a host, and whether the host lets it enforce.
+pub(crate) async fn ask(session: &Session, options: ServeOptions) -> Result<(Snapshot, bool), HostFailure> {
+    let (mut conversation, hello) = Conversation::begin(session, &options).await?;
+    assert_eq!(hello.answers_with, HostProgram::Genv);
+    conversation.request(&Request::Once).await?;
+    match conversation.next_reply().await? {
+        Reply::Snapshot { snapshot } => Ok((*snapshot, hello.may_enforce)),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// A new key of a kind, with a passphrase or without: its path.
 pub(crate) fn new_key(folder: &Path, kind: &str, passphrase: &str) -> Result<PathBuf> {
     let path = folder.join(format!("{kind}-{}", passphrase.len()));
@@ -103,7 +100,6 @@ pub(crate) fn new_key(folder: &Path, kind: &str, passphrase: &str) -> Result<Pat
     Ok(path)
 }
 
-/// The public key of a private one.
 pub(crate) fn public(key: &Path) -> Result<String> {
     Ok(fs::read_to_string(format!("{}.pub", key.display()))?)
 }

@@ -325,17 +325,14 @@ told("over")
 fn its_python_sdk_shares_environments_attachments_and_device_locks() -> Result<()> {
     let (_simulation, peer, mut store) = peer(3)?;
     let mut command = peer.command("python3");
-    let mut child = command.args(["-c", SDK]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut child = Running::spawn(command.args(["-c", SDK]).stdin(Stdio::piped()).stdout(Stdio::piped()))?;
     let mut input = child.stdin.take().context("no stdin")?;
-    let mut output = std::io::BufReader::new(child.stdout.take().context("no stdout")?);
+    let output = Lines::of(child.stdout.take().context("no stdout")?);
     let mut next = |go_on: bool| -> Result<String> {
         if go_on {
             input.write_all(b"\n")?;
         }
-        let mut line = String::new();
-        std::io::BufRead::read_line(&mut output, &mut line)?;
-        ensure!(!line.is_empty(), "it ended");
-        Ok(line.trim_end().to_owned())
+        output.next_line()
     };
     let pid = child.id();
     ensure!(next(false)? == format!("{pid} 0"));

@@ -16,7 +16,6 @@ const MARK: &str = "(genv) ";
 const LOGIN: &str = "if [ -t 0 ]; then chown \"$1\" \"$(tty)\"; chmod 620 \"$(tty)\"; fi; user=$1; shift; \
     exec setpriv --reuid \"$user\" --regid \"$user\" --clear-groups -- \"$@\"";
 
-/// A user.
 #[derive(Debug)]
 pub(super) struct Person {
     pub(super) name: &'static str,
@@ -99,7 +98,6 @@ impl Person {
         Ok((shown, code))
     }
 
-    /// A line that succeeds and shows this text.
     pub(super) fn does(&mut self, line: &str, shows: &str) -> Result<()> {
         self.ends(line, 0, shows)
     }

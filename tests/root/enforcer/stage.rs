@@ -35,7 +35,7 @@ pub(crate) fn policy() -> Policy {
 pub(crate) struct Stage {
     folder: TempDir,
     pub(crate) own: PathBuf,
-    pub(crate) gpu_use: Arc<Mutex<GpuUse>>,
+    gpu_use: Arc<Mutex<GpuUse>>,
 }
 
 impl Stage {
@@ -44,7 +44,7 @@ impl Stage {
         Self { own: folder.path().join("own"), folder, gpu_use: Arc::default() }
     }
 
-    pub(crate) fn genv(&self) -> PathBuf {
+    fn genv(&self) -> PathBuf {
         self.folder.path().join("genv")
     }
 

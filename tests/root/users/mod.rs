@@ -8,13 +8,14 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use genv_tests::enforcer::sleeper_of;
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience;
 use genv_tests::process::{Sleeper, shared_folder};
 use genv_tests::root::{FIRST_UID, require_root};
 use genv_tests::state::{self, Environment};
+use serde_json::{Value, json};
 
 use crate::{ALICE, BOB};
 
@@ -22,25 +23,18 @@ fn process_of(uid: u32, claim: &str) -> Result<Sleeper> {
     sleeper_of(uid, &[("GENV_ENVIRONMENT_ID", claim)])
 }
 
-/// A command of alice's, with genv in this folder and a state directory of its own in it.
-fn alices(folder: &Path, words: &[&str]) -> Result<Output> {
+/// A command of a user in this folder, which has genv and its state, on a machine with two invented devices.
+fn command(folder: &Path, uid: u32, words: &[&str]) -> Command {
     let mut command = Command::new(words[0]);
+    command.args(&words[1..]).current_dir(folder).env_clear().env("PATH", "/usr/bin:/bin").env("GENV_DEVICES", "2");
+    command.env("GENV_TMPDIR", folder.join("state")).uid(uid).gid(uid);
     command
-        .args(&words[1..])
-        .current_dir(folder)
-        .env_clear()
-        .env("PATH", "/usr/bin:/bin")
-        .env("GENV_DEVICES", "8")
-        .env("GENV_TMPDIR", folder.join("state"))
-        .uid(ALICE)
-        .gid(ALICE);
-    patience::output(&mut command)
 }
 
-/// What `words` in front of a genv that shows the state from within its environment came to.
+/// What `words` in front of a genv that shows the state from within Alice's environment came to.
 fn within(folder: &Path, words: &[&str]) -> Result<Output> {
     let exec = ["./genv", "exec", "--gpus", "1", "--", "cat", "state/envs.json"];
-    alices(folder, &[words, &exec].concat())
+    patience::output(&mut command(folder, ALICE, &[words, &exec].concat()))
 }
 
 #[test]
@@ -48,9 +42,9 @@ fn in_a_user_namespace_an_environment_is_its_users_or_is_refused() -> Result<()>
     require_root();
     let folder = shared_folder()?;
     let state = folder.path().join("state");
-    let uid_of = |output: &Output| -> Result<serde_json::Value> {
+    let uid_of = |output: &Output| -> Result<Value> {
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let state: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let state: Value = serde_json::from_slice(&output.stdout)?;
         Ok(state["envs"][0]["uid"].clone())
     };
     let refused = |words: &[&str]| -> Result<()> {
@@ -80,7 +74,7 @@ fn in_a_user_namespace_an_environment_is_its_users_or_is_refused() -> Result<()>
         refused(words)?;
     }
     // She reads it as usual.
-    let read = alices(folder.path(), &["unshare", "-r", "./genv", "devices"])?;
+    let read = patience::output(&mut command(folder.path(), ALICE, &["unshare", "-r", "./genv", "devices"]))?;
     ensure!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
     Ok(())
 }
@@ -207,11 +201,11 @@ fn what_is_forged_of_members_ends_no_environment() -> Result<()> {
     let shell = process_of(ALICE, "none")?;
     let path = folder.join("state/genv-members.json");
     for confirmed in [true, false] {
-        for change in [
-            "\"start_time_ticks\": 1",
-            "\"job\": true",
-            "\"pid_namespace\": 4026532178",
-            "\"boot_id\": \"00000000-0000-4000-8000-000000000000\"",
+        for (key, value) in [
+            ("start_time_ticks", json!(1)),
+            ("job", json!(true)),
+            ("pid_namespace", json!(4_026_532_178_u64)),
+            ("boot_id", json!("00000000-0000-4000-8000-000000000000")),
         ] {
             for ender in [ALICE, 0, BOB] {
                 let pid = shell.pid();
@@ -219,29 +213,18 @@ fn what_is_forged_of_members_ends_no_environment() -> Result<()> {
                     "genv envs activate --eid e1 --uid {ALICE} --pid {pid}; genv devices attach --eid e1 --count 1"
                 );
                 line_of(folder, ALICE, &activate)?;
-                let text = fs::read_to_string(&path)?;
-                let key = change.split_once(':').context("no key")?.0;
-                let lines = text.lines().map(|line| {
-                    let is_it = line.trim_start().starts_with(key);
-                    let is_pid = line.trim_start().starts_with("\"pid\"");
-                    match line.strip_suffix(',') {
-                        _ if is_it => {
-                            format!("{change}{}", if line.ends_with(',') { "," } else { "" })
-                        }
-                        Some(_) if is_pid && !text.contains(key) => format!("{line}\n{change},"),
-                        _ => line.to_owned(),
-                    }
-                });
-                let forged = lines.collect::<Vec<_>>().join("\n");
-                ensure!(forged != text && serde_json::from_str::<serde_json::Value>(&forged).is_ok(), "{forged}");
-                fs::write(&path, forged)?;
+                let mut file: Value = serde_json::from_slice(&fs::read(&path)?)?;
+                let record = if key == "boot_id" { &mut file } else { &mut file["members"][0] };
+                ensure!(record["pid"] == pid || key == "boot_id", "{record}");
+                record[key] = value.clone();
+                fs::write(&path, file.to_string())?;
                 if !confirmed {
                     let file = format!("state/genv-confirmed-{ALICE}.json");
                     fs::remove_file(folder.join(file))?;
                 }
                 line_of(folder, ender, "genv exec --gpus 1 -- true")?;
                 let held = line_of(folder, BOB, "genv devices find --eid e1")?;
-                ensure!(held == "0\n", "{confirmed} {change} {ender}: {held}");
+                ensure!(held == "0\n", "{confirmed} {key} {ender}: {held}");
                 let leave = format!("genv envs deactivate --pid {pid}");
                 line_of(folder, ALICE, &leave)?;
             }

@@ -3,9 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
-use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Result, ensure};
 use genv_tests::patience::output;
@@ -14,22 +13,8 @@ use genv_tests::root::{apart, own_mounts, require_root, users};
 use genv_tests::state::{self, Environment};
 use rustix::mount::{MountFlags, mount};
 
-use super::process_of;
+use super::{command, process_of};
 use crate::{ALICE, BOB};
-
-/// A command on the state in this folder, with genv there.
-fn genv(folder: &Path, uid: u32, line: &str) -> Command {
-    let mut command = Command::new(folder.join("genv"));
-    command
-        .args(line.split(' '))
-        .env_clear()
-        .env("GENV_DEVICES", "2")
-        .env("GENV_TMPDIR", folder.join("state"))
-        .current_dir("/")
-        .uid(uid)
-        .gid(uid);
-    command
-}
 
 #[test]
 fn nobody_waits_for_the_state_while_a_name_is_looked_up() -> Result<()> {
@@ -50,10 +35,10 @@ fn refused_by_name(folder: &Path) -> Result<()> {
     own_mounts();
     users(folder, &["alice"], &[])?;
     let database = silent_database()?;
-    let mut refused = genv(folder, BOB, "devices detach --eid e1");
-    let mut refused = refused.stderr(Stdio::piped()).spawn()?;
+    let detach = ["./genv", "devices", "detach", "--eid", "e1"];
+    let mut refused = command(folder, BOB, &detach).stderr(Stdio::piped()).spawn()?;
     let (asked, _) = database.accept()?;
-    let changed = output(&mut genv(folder, 0, "devices detach --eid e1"))?;
+    let changed = output(&mut command(folder, 0, &detach))?;
     ensure!(changed.status.success(), "{changed:?}");
     ensure!(refused.try_wait()?.is_none(), "the change waited for the name");
     drop((asked, database));

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{self, Command};
 
 use anyhow::{Context as _, Result};
-use genv_tests::enforcer::{is_alive, sleeper_of, target};
+use genv_tests::enforcer::{is_alive, sleeper_of};
 use genv_tests::process::Sleeper;
 use genv_tests::root::apart;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -36,9 +36,11 @@ pub(super) fn all() -> Vec<Mischief> {
 }
 
 const LIES: &[(&str, Lie)] = &[
-    ("changed_users", |files, random, _| {
-        let uids = [0, 1, MALLORY, MALLORY + 1, MALLORY + 6, u32::MAX];
-        files.one(random)["uid"] = json!(random.one_of(&uids));
+    ("changed_users_and_members", |files, random, _| {
+        let uids = [0, 1, MALLORY, MALLORY + 1, MALLORY + 6, u32::MAX].map(|uid| ("uid", json!(uid)));
+        let pids = [json!([]), json!([4_194_303]), json!([0])].map(|pids| ("pids", pids));
+        let (key, value) = random.one_of(&[&uids[..], &pids].concat()).clone();
+        files.one(random)[key] = value;
     }),
     // The ancestor of every process, and the process that started the innocents.
     ("claimed_ancestors", |files, random, _| {
@@ -53,9 +55,6 @@ const LIES: &[(&str, Lie)] = &[
         files.add(&json!("m"), MALLORY, &pids, &[SPARE], Some("1mi"));
         // First, so that it counts if the first one does.
         files.environments().rotate_right(random.below(2));
-    }),
-    ("members_gone", |files, random, _| {
-        files.one(random)["pids"] = random.one_of(&[json!([]), json!([4_194_303]), json!([0])]).clone();
     }),
     // Processes in other environments of the same user.
     ("members_added", |files, random, innocents| {
@@ -76,15 +75,16 @@ const LIES: &[(&str, Lie)] = &[
             own.for_each(|attachment| attachment["gpu_memory"] = memory.clone());
         }
     }),
-    ("old_records", |files, random, _| {
-        let times = ["01/01/1970 00:00:00", "01/01/2001 12:00:00", "31/12/9999 23:59:59", "2026-01-01", "yesterday"];
-        change_times(files, random.one_of::<&str>(&times));
-    }),
-    // Now, by the clock of a zone from 12 hours behind to 14 ahead; and as days that shift the clock.
-    ("times_of_elsewhere", |files, random, _| {
+    // Old, in another form, or now by the clock of a zone from 12 hours behind to 14 ahead, days before or after.
+    ("changed_times", |files, random, _| {
         let hours = i64::try_from(random.below(27)).unwrap() - 12;
-        let days = *random.one_of(&[0, 0, -3, 3]);
-        change_times(files, &time_in(hours + 24 * days));
+        let elsewhere = time_in(hours + 24 * *random.one_of(&[0, 0, -3, 3]));
+        let times = ["01/01/1970 00:00:00", "01/01/2001 12:00:00", "31/12/9999 23:59:59", "2026-01-01", "yesterday"];
+        let time: &str = if random.below(2) == 0 { &elsewhere } else { *random.one_of::<&str>(&times) };
+        files.environments().iter_mut().for_each(|environment| environment["creation"] = json!(time));
+        for device in 0..=SPARE {
+            files.on(device).iter_mut().for_each(|attachment| attachment["time"] = json!(time));
+        }
     }),
     ("devices_taken", |files, random, _| {
         let mut taken = std::mem::take(files.on(random.below(6)));
@@ -146,14 +146,6 @@ const LIES: &[(&str, Lie)] = &[
     }),
 ];
 
-/// Changes when all environments were made, and attached.
-fn change_times(files: &mut Files, time: &str) {
-    files.environments().iter_mut().for_each(|environment| environment["creation"] = json!(time));
-    for device in 0..=SPARE {
-        files.on(device).iter_mut().for_each(|attachment| attachment["time"] = json!(time));
-    }
-}
-
 fn junk(random: &mut Random) -> Value {
     let (control, long) = ("\u{1b}[2J\u{202e}\n", "x".repeat(100_000));
     let junk = json!([null, -1, 1e300, "none", "", [], [null, "x", {}, -7], {}, true, control, long]);
@@ -176,25 +168,8 @@ const ACTS: &[(&str, Act)] = &[
         }
         Ok(())
     }),
-    ("removed_files", |by| by.plant(None, &[NOTHING])),
-    ("odd_files", |by| by.plant(None, &[LINK, ENDLESS, PIPE, FOLDER, UNREADABLE])),
+    ("odd_files", |by| by.plant(None, &[NOTHING, NOTHING, LINK, ENDLESS, PIPE, FOLDER, UNREADABLE])),
     ("odd_locks", |by| by.plant(Some("genv.lock"), &[NOTHING, LINK, FOLDER, UNREADABLE])),
-    // In the place of other users' confirmations.
-    ("planted_confirmations", |by| {
-        let mut uids = by.lab.innocents.iter().map(|innocent| innocent.uid).chain([0]);
-        uids.try_for_each(|uid| by.plant(Some(&format!("genv-confirmed-{uid}.json")), &[FOLDER]))
-    }),
-    // Processes in the queue that do not wait, with files that name them.
-    ("forged_queue", |by| {
-        let mut queue = Vec::new();
-        for pid in by.lab.innocents.iter().map(|innocent| innocent.pid).chain([1, 2]) {
-            by.write(&format!("genv-waiting-{pid}"), b"")?;
-            // In a container there may be no process 2.
-            let found = target("here", pid).ok();
-            queue.extend(found.map(|found| json!({"pid": pid, "start_time_ticks": found.start_time_ticks})));
-        }
-        by.write_members(&boot()?, &json!([]), &json!(queue))
-    }),
     // False records of the members: processes of another start, boot or pid namespace, or jobs.
     ("forged_starts", |by| {
         let mut members = Vec::new();
@@ -206,9 +181,11 @@ const ACTS: &[(&str, Act)] = &[
                 "job": by.random.below(2) == 0,
             }));
         }
-        let boots = [boot()?, "00000000-0000-4000-8000-000000000000".to_owned()];
-        let boot = by.random.one_of(&boots);
-        by.write_members(boot, &json!(members), &json!([]))
+        let own = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        let boots = [own.trim(), "00000000-0000-4000-8000-000000000000"];
+        let boot = *by.random.one_of(&boots);
+        let file = json!({"version": 1, "boot_id": boot, "members": members, "queue": []});
+        by.write("genv-members.json", file.to_string().as_bytes())
     }),
     ("many_records", |by| {
         if !by.is_new {
@@ -272,10 +249,6 @@ const UNREADABLE: Plant = |path| {
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o000))?)
 };
 
-fn boot() -> Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
-}
-
 /// A user who does mischief.
 #[derive(Debug)]
 pub(super) struct Adversary<'a> {
@@ -334,11 +307,6 @@ impl<'a> Adversary<'a> {
     fn write_both(&self, files: &Files) -> Result<()> {
         self.write("envs.json", files.environments.to_string().as_bytes())?;
         self.write("devices.json", files.devices.to_string().as_bytes())
-    }
-
-    fn write_members(&self, boot: &str, members: &Value, queue: &Value) -> Result<()> {
-        let file = json!({"version": 1, "boot_id": boot, "members": members, "queue": queue});
-        self.write("genv-members.json", file.to_string().as_bytes())
     }
 
     /// Replaces a file.
