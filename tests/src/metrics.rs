@@ -127,23 +127,3 @@ fn labels(mut rest: &str) -> Result<(Labels, &str)> {
         rest = &quoted[end + 1..];
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reads_labels_with_escapes_and_values() {
-        let text = "# HELP a b\n# TYPE a gauge\na{x=\"1,2}\",y=\"q\\\"\\\\\\n\"} 2.5\na 1\n";
-        let scrape = Scrape::parse(text).unwrap();
-        assert_eq!(scrape.value("a", &[("x", "1,2}"), ("y", "q\"\\\n")]).unwrap(), 2.5);
-        assert_eq!(scrape.samples[&("a".to_owned(), Labels::new())], 1.0);
-        assert_eq!(scrape.types["a"], "gauge");
-    }
-
-    #[test]
-    fn refuses_a_series_that_is_there_twice_and_a_family_in_two_places() {
-        assert!(Scrape::parse("a{x=\"1\"} 1\na{x=\"1\"} 2\n").is_err());
-        assert!(Scrape::parse("a{x=\"1\"} 1\nb 1\na{x=\"2\"} 2\n").is_err());
-    }
-}

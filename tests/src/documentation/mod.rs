@@ -259,34 +259,3 @@ impl Block {
         commands
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn page(text: &str) -> Page {
-        Page { name: "page.md".to_owned(), text: text.to_owned() }
-    }
-
-    #[test]
-    fn commands_are_found_in_lists_too_with_their_lines_and_what_they_show() {
-        let page = page(
-            "1. first\n\n   ```sh lab lab-zsh\n   # a comment\n   a \\\n     b\n\n   cat <<'END' | c\n   x\n   END\n   d\n   ```\n\n\
-             ```console\nshown\n```\n\n```yaml\ne: 1\n```\n",
-        );
-        let runs = page.runs(Place::LabZsh);
-        let lines: Vec<(usize, &str)> = runs[0].lines.iter().map(|line| (line.number, line.text.as_str())).collect();
-        assert_eq!(lines, [(5, "a \\\n  b"), (8, "cat <<'END' | c\nx\nEND"), (11, "d")]);
-        assert_eq!(runs[0].shown.as_deref(), Some("shown\n"));
-        assert!(page.runs(Place::Machine).is_empty());
-    }
-
-    #[test]
-    fn a_block_whose_place_is_not_known_has_none() {
-        for info in ["sh", "sh nowhere", "sh lab nowhere", "bash lab"] {
-            let page = page(&format!("```{info}\ntrue\n```\n"));
-            let block = &page.blocks()[0];
-            assert!(block.is_commands() && block.places().is_empty(), "{info}");
-        }
-    }
-}
