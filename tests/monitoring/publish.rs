@@ -13,8 +13,10 @@ use genv_tests::http::free_port;
 use genv_tests::process::{copy_program, program};
 use genv_tests::prometheus::Prometheus;
 use genv_tests::root::FIRST_UID;
-use genv_tests::tools;
 use serde_json::Value;
+
+use crate::files::running::{every_rule_is_evaluated, quick};
+use crate::files::tools::{ALERTMANAGER, accepts_configuration, says};
 
 /// A folder that was published to.
 struct Published {
@@ -41,45 +43,27 @@ impl Published {
         let text = fs::read_to_string(self.path(name))?;
         serde_saphyr::from_str(&text).with_context(|| name.to_owned())
     }
-
-    fn json(&self, name: &str) -> Result<Value> {
-        let text = fs::read_to_string(self.path(name))?;
-        serde_json::from_str(&text).with_context(|| name.to_owned())
-    }
 }
 
 fn demo() -> Result<Exporter> {
     Setup::new()?.flag("--gpu.source=simulated").start()
 }
 
-fn accepted(tool: &str, name: &str, command: &[&str], file: &Path) -> Result<String> {
-    let mut checker = Command::new(tools::program(tool, name));
-    let output = checker.args(command).arg(file).output()?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8(said)?;
-    ensure!(output.status.success(), "{name} of {tool} says: {said}");
-    Ok(said)
-}
-
-/// Starts Prometheus with what was published, every second where that says every ten, fifteen or sixty.
+/// Starts Prometheus with what was published, which scrapes and evaluates every second.
 fn started(port: u16, published: &Published) -> Result<Prometheus> {
     let file = published.path("prometheus/prometheus.yml");
-    for tool in ["prometheus", "prometheus-3"] {
-        accepted(tool, "promtool", &["check", "config"], &file)?;
-    }
+    accepts_configuration(&file)?;
     let text = fs::read_to_string(&file)?;
-    let quick = text.replace("interval: 15s", "interval: 1s").replace("interval: 10s", "interval: 1s");
-    ensure!(quick.matches("interval: 1s").count() == 4, "{quick}");
-    fs::write(&file, quick)?;
+    let text = text.replace("interval: 15s", "interval: 1s").replace("interval: 10s", "interval: 1s");
+    ensure!(text.matches("interval: 1s").count() == 4, "{text}");
+    fs::write(&file, text)?;
     let rules = published.path("prometheus/rules/genv-recording.yml");
-    let text = fs::read_to_string(&rules)?;
-    ensure!(text.matches("interval: 1m").count() == 1, "{text}");
-    fs::write(&rules, text.replace("interval: 1m", "interval: 1s"))?;
+    fs::write(&rules, quick(&fs::read_to_string(&rules)?))?;
     Prometheus::start_on("prometheus-3", port, &file)
 }
 
 #[test]
-fn prometheus_scrapes_and_evaluates_what_was_published() -> Result<()> {
+fn prometheus_scrapes_and_evaluates_and_alertmanager_accepts_what_was_published() -> Result<()> {
     let exporter = demo()?;
     let (port, alertmanager) = (free_port()?, free_port()?);
     let published = Published::new(&[
@@ -97,23 +81,9 @@ fn prometheus_scrapes_and_evaluates_what_was_published() -> Result<()> {
     let url = format!("http://127.0.0.1:{alertmanager}/api/v2/alerts");
     ensure!(alertmanagers["activeAlertmanagers"][0]["url"] == url, "{alertmanagers}");
 
-    // Every rule that is due within seconds is evaluated, and none fails.
-    let not_evaluated = r#"count(
-        prometheus_rule_group_last_evaluation_timestamp_seconds{rule_group!~".*genv-hourly"} < time() - 3600
-    ) or vector(0)"#;
-    prometheus.wait_for_value(not_evaluated, 0.0)?;
-    let groups = prometheus.ask("/api/v1/rules", &[])?;
-    let groups = groups["groups"].as_array().context("no groups")?.clone();
-    let mut evaluated = BTreeSet::new();
-    for group in groups {
-        for rule in group["rules"].as_array().context("no rules")? {
-            let hourly = group["interval"] == 3600.0 && rule["health"] == "unknown";
-            ensure!(rule["health"] == "ok" || hourly, "{rule}");
-            evaluated.insert(rule["name"].to_string());
-        }
-    }
-    for name in ["model:genv_devices:count", "GenvHostDown", "GenvDeviceLost"] {
-        ensure!(evaluated.contains(&format!("\"{name}\"")), "{name}: {evaluated:?}");
+    every_rule_is_evaluated(&prometheus)?;
+    for tool in ALERTMANAGER {
+        says(tool, "amtool", &["check-config"], &[published.path("prometheus/alertmanager.yml")])?;
     }
     Ok(())
 }
@@ -160,16 +130,6 @@ fn prometheus_asks_at_the_addresses_that_were_published() -> Result<()> {
 }
 
 #[test]
-fn alertmanager_accepts_what_was_published() -> Result<()> {
-    let published = Published::new(&[])?;
-    for tool in ["alertmanager", "alertmanager-sid"] {
-        let file = published.path("prometheus/alertmanager.yml");
-        accepted(tool, "amtool", &["check-config"], &file)?;
-    }
-    Ok(())
-}
-
-#[test]
 fn grafana_finds_its_files_where_they_were_published() -> Result<()> {
     let published = Published::new(&["--prometheus-url=https://metrics:1/p".to_owned()])?;
     let sources = published.yaml("grafana/provisioning/datasources/genv.yml")?;
@@ -179,8 +139,8 @@ fn grafana_finds_its_files_where_they_were_published() -> Result<()> {
     let mut uids = BTreeSet::new();
     for provider in providers {
         let path = provider["options"]["path"].as_str().context("no path")?;
-        let name = Path::new(path).strip_prefix(&published.folder)?;
-        let dashboard = published.json(name.to_str().context("not UTF-8")?)?;
+        ensure!(Path::new(path).starts_with(&published.folder), "{path}");
+        let dashboard: Value = serde_json::from_str(&fs::read_to_string(path)?)?;
         uids.insert(dashboard["uid"].to_string());
     }
     assert_eq!(uids.len(), providers.len());

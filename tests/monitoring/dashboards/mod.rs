@@ -4,7 +4,7 @@
 pub(crate) mod interpolate;
 mod lint;
 mod mutants;
-mod promql;
+pub(crate) mod promql;
 mod queries;
 mod scraped;
 

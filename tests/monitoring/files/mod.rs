@@ -2,8 +2,8 @@
 
 mod complete;
 mod pages;
-mod running;
-mod tools;
+pub(crate) mod running;
+pub(crate) mod tools;
 
 use std::path::{Path, PathBuf};
 
