@@ -43,9 +43,6 @@ impl Times {
 }
 
 /// Puts values in the place of all variables of an expression.
-///
-/// # Errors
-/// It has a variable that is not known.
 pub(crate) fn interpolate(expression: &str, choice: &Choice, times: &Times) -> Result<String> {
     let range = times.end - times.start;
     let mut unknown = None;
@@ -65,11 +62,6 @@ pub(crate) fn interpolate(expression: &str, choice: &Choice, times: &Times) -> R
         None => Ok(interpolated),
         Some(name) => bail!("there is no variable ${name}"),
     }
-}
-
-/// A regular expression, as it stands in a string of PromQL, that matches this value only.
-pub(crate) fn only(value: &str) -> String {
-    regex::escape(value).replace('\\', r"\\")
 }
 
 /// The names of all variables in a text.

@@ -23,9 +23,6 @@ pub(crate) struct Selector<'a> {
 }
 
 /// Parses an expression of a dashboard.
-///
-/// # Errors
-/// It is no PromQL, or has a variable that neither the dashboard nor Grafana knows.
 pub(crate) fn parse(expression: &str, dashboard: &Dashboard) -> Result<Expr> {
     let variables = dashboard.variables().into_iter();
     let marks: Choice = variables.map(|variable| (variable.name().to_owned(), mark(variable.name()))).collect();
