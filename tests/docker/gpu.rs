@@ -58,13 +58,11 @@ impl Machine {
         self.folder.path().join("state")
     }
 
-    /// Has these processes use the GPU.
     fn used_by(&self, pids: &[u32]) {
         let processes = on_device_0(pids);
         self.simulation.rewrite(&format!("version: 1\nhosts:\n- devices: [{{}}]\n  processes: [{processes}]\n"));
     }
 
-    /// Waits until a process is shown as one of this environment and user.
     fn wait_for(&self, pid: u32, eid: &str, username: &str) -> Result<()> {
         let pid = pid.to_string();
         let labels = [("pid", pid.as_str()), ("eid", eid), ("username", username), ("hostname", HOSTNAME)];

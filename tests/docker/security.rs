@@ -24,7 +24,6 @@ pub(crate) fn processes(stack: &Stack, service: &str) -> Result<Vec<u32>> {
     Ok(pids)
 }
 
-/// The lines of `/proc/PID/status`, by name.
 fn status(pid: u32) -> Result<BTreeMap<String, String>> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let lines = status.lines().filter_map(|line| line.split_once(':'));

@@ -12,7 +12,6 @@ use genv_tests::process::{Sleeper, program};
 /// More than the soft limit lets a program open, and less than the hard one.
 const HOSTS: &str = "--host=gpu[001-100].invalid";
 
-/// Soft and hard limit of a running program.
 fn limits(pid: u32) -> Result<(String, String)> {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;
     let line = limits.lines().find(|line| line.starts_with("Max open files"));

@@ -19,7 +19,6 @@ use serde_json::Value;
 use crate::files::running::{every_rule_is_evaluated, quick};
 use crate::files::tools::{ALERTMANAGER, accepts_configuration, says};
 
-/// A folder that was published to.
 struct Published {
     _temporary: tempfile::TempDir,
     folder: PathBuf,

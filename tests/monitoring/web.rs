@@ -31,7 +31,6 @@ fn write_certificates(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How Prometheus is to sign in.
 fn sign_in(folder: &Path, password: &str, with_certificate: bool) -> String {
     let folder = folder.display();
     let certificate = if with_certificate {

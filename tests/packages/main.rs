@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::machine::{Machine, USER, put};
 
-/// Where packages are on a machine.
 const DEB: &str = "/packages/genv.deb";
 const RPM: &str = "/packages/genv.rpm";
 const TARBALL: &str = "/packages/genv.tar.gz";
@@ -35,7 +34,6 @@ fn boot() -> Result<Machine> {
     })
 }
 
-/// What `scripts/package` has built, by the end of its name.
 fn built(ending: &str) -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/packages");
     let files = fs::read_dir(&folder).context("there are no packages: run scripts/package")?;
@@ -76,7 +74,6 @@ fn start_daemons(machine: &Machine) -> Result<()> {
     machine.run(&[&["systemctl", "enable", "--now"], &DAEMONS[..]].concat()).map(drop)
 }
 
-/// What `systemctl is-enabled` and `is-active` say of a daemon.
 fn states(machine: &Machine, daemon: &str) -> Result<[String; 2]> {
     let ask = |what| -> Result<String> {
         let said = machine.output(&["systemctl", what, daemon])?.stdout;

@@ -12,7 +12,6 @@ use crate::patience::until;
 use crate::server::Server;
 use crate::tools;
 
-/// A running Alertmanager; it ends with the value.
 #[derive(Debug)]
 pub struct Alertmanager {
     port: u16,
@@ -42,7 +41,6 @@ impl Alertmanager {
         self.port
     }
 
-    /// Gives it alerts with these labels, as Prometheus does.
     pub fn fire(&self, alerts: &[Labels]) -> Result<()> {
         let alerts: Vec<_> = alerts.iter().map(|labels| json!({ "labels": labels })).collect();
         let headers = [("Content-Type", "application/json")];
@@ -51,7 +49,6 @@ impl Alertmanager {
         Ok(())
     }
 
-    /// Asks for all alerts until they `hold`, and returns them.
     pub fn wait_for(&self, what: &str, holds: impl Fn(&[Value]) -> bool) -> Result<Vec<Value>> {
         let mut alerts = Vec::new();
         until(what, || {

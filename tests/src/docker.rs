@@ -71,7 +71,6 @@ impl Stack {
         self
     }
 
-    /// `docker compose` with these arguments, where a user would call it.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("docker");
         command.current_dir(repository());
@@ -97,7 +96,6 @@ impl Stack {
         output.context("docker, of scripts/debian-tools docker")
     }
 
-    /// Runs `docker compose`, and returns what it prints.
     pub fn compose(&self, arguments: &[&str]) -> Result<String> {
         let output = self.attempt(arguments)?;
         if !output.status.success() {
@@ -116,7 +114,6 @@ impl Stack {
         Ok(())
     }
 
-    /// What `docker inspect` tells of a service's container.
     pub fn inspect(&self, service: &str) -> Result<Value> {
         let containers = docker(&[
             "ps",
@@ -146,7 +143,6 @@ impl Stack {
         Ok(self.inspect(service)?["State"]["Health"]["Status"] == "healthy")
     }
 
-    /// The port of 127.0.0.1 on which a service is published.
     pub fn port(&self, service: &str) -> u16 {
         self.ports[service]
     }
@@ -196,7 +192,6 @@ pub fn docker(arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Tries until it succeeds.
 pub fn eventually<T>(what: &str, attempt: impl Fn() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -226,5 +221,4 @@ fn require_engine() -> Result<()> {
     Ok(())
 }
 
-/// The name of the machine that `scripts/docker-engine` makes.
 pub const HOSTNAME: &str = "genv-host";

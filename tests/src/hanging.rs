@@ -50,7 +50,6 @@ impl Hanging {
         self.process.id()
     }
 
-    /// Releases the process.
     pub fn release(&mut self) {
         self.goes_on = None;
     }

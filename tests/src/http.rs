@@ -78,7 +78,6 @@ pub fn connect(port: u16) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends one request over a connection that is then closed, and reads the answer.
 pub fn exchange(stream: impl Read + Write, path: &str, headers: &[(&str, &str)]) -> Result<Response> {
     ask(stream, "GET", path, headers, &[])
 }
@@ -99,7 +98,6 @@ fn ask(
     read_response(stream)
 }
 
-/// Reads an answer up to the end of the connection.
 pub fn read_response(mut stream: impl Read) -> Result<Response> {
     let mut bytes = Vec::new();
     if let Err(error) = stream.read_to_end(&mut bytes) {

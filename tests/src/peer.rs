@@ -60,7 +60,6 @@ impl Peer {
         command
     }
 
-    /// Runs `genv` with these arguments, and returns what it prints.
     pub fn genv(&self, arguments: &[&str]) -> Result<String> {
         said(self.command(&self.venv.join("bin/genv").to_string_lossy()).args(arguments))
     }
@@ -78,18 +77,15 @@ impl Peer {
         Ok(command)
     }
 
-    /// Runs this project's `genv` with these arguments, and returns what it prints.
     pub fn our_genv(&self, arguments: &[&str]) -> Result<String> {
         let program = shell::installation()?.join("bin/genv");
         said(self.our_command(&program.to_string_lossy())?.args(arguments))
     }
 
-    /// A bash in which genv 1.4.3 is initialized.
     pub fn shell(&self) -> Result<Shell> {
         Shell::start(self.command("bash"))
     }
 
-    /// A bash in which this project's genv is initialized.
     pub fn our_shell(&self) -> Result<Shell> {
         Shell::start(self.our_command("bash")?)
     }
@@ -136,7 +132,6 @@ impl Shell {
         Ok(shell)
     }
 
-    /// Runs one line, and returns what it prints.
     pub fn run(&mut self, line: &str) -> Result<String> {
         const END: &str = "=== ended with ";
         writeln!(self.input, "{{ {line}\n}} </dev/null\necho '{END}'$?")?;
@@ -175,7 +170,6 @@ impl Drop for Shell {
     }
 }
 
-/// A running `genv monitor`; it ends with the value.
 #[derive(Debug)]
 pub struct Monitor {
     child: Running,
@@ -198,7 +192,6 @@ impl Monitor {
         self.child.id()
     }
 
-    /// Scrapes until `holds` is true of a scrape, which is returned.
     pub fn wait_for(&self, what: &str, holds: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
         let mut scrape = Scrape::default();
         until(what, || {

@@ -201,7 +201,6 @@ impl Drop for Orphan {
     }
 }
 
-/// A process that sleeps, to be seen using a device; it ends with the value.
 #[derive(Debug)]
 pub struct Sleeper(Running);
 
@@ -214,7 +213,6 @@ impl Sleeper {
         Self::spawn(command.arg("1000000"))
     }
 
-    /// Starts one from a command that was prepared otherwise.
     pub fn spawn(command: &mut Command) -> Result<Self> {
         keep_from_other_tests(command);
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -225,7 +223,6 @@ impl Sleeper {
         self.0.id()
     }
 
-    /// Waits until it has ended, and tells how.
     pub fn ended(&mut self) -> Result<ExitStatus> {
         patience::ended(&mut self.0)
     }

@@ -66,7 +66,6 @@ impl Prometheus {
         Self::start_configured(tool, &configuration, &[])
     }
 
-    /// Starts `tool` with this configuration and further flags.
     pub fn start_configured(tool: &str, configuration: &str, flags: &[String]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("prometheus.yml");
@@ -97,7 +96,6 @@ impl Prometheus {
         Ok(Self { port, own })
     }
 
-    /// All that one which was started here logged.
     pub fn log(&self) -> String {
         self.own.as_ref().map(Server::log).unwrap_or_default()
     }
@@ -111,7 +109,6 @@ impl Prometheus {
         self.instant(&[("query", promql)])
     }
 
-    /// As [`Prometheus::query`], of a moment in the past.
     pub fn query_at(&self, promql: &str, moment: SystemTime) -> Result<Vec<(Labels, f64)>> {
         self.instant(&[("query", promql), ("time", &unix_time(moment)?)])
     }
@@ -153,12 +150,10 @@ impl Prometheus {
             .collect()
     }
 
-    /// The one value that an instant query gives.
     pub fn value(&self, promql: &str) -> Result<f64> {
         one_value(promql, &self.query(promql)?)
     }
 
-    /// Asks until the answer `holds`, and returns it.
     pub fn wait_for(&self, promql: &str, holds: impl Fn(&[(Labels, f64)]) -> bool) -> Result<Vec<(Labels, f64)>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -175,7 +170,6 @@ impl Prometheus {
         }
     }
 
-    /// Asks until an instant query gives exactly this value.
     pub fn wait_for_value(&self, promql: &str, wanted: f64) -> Result<()> {
         self.wait_for(
             promql,

@@ -12,7 +12,6 @@ use anyhow::Result;
 pub struct Reserved(#[expect(dead_code, reason = "the open socket holds the name")] UnixListener);
 
 impl Reserved {
-    /// Takes a name, unless somebody has it.
     pub fn attempt(name: &str) -> Result<Option<Self>> {
         let address = SocketAddr::from_abstract_name(format!("genv-tests-{name}"))?;
         match UnixListener::bind_addr(&address) {

@@ -11,7 +11,6 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 /// The uid of the first of [`users`], and of nobody on any machine.
 pub const FIRST_UID: u32 = 54_321;
 
-/// Fails, with what to do, if this is not root.
 pub fn require_root() {
     assert!(
         rustix::process::geteuid().is_root(),

@@ -9,7 +9,6 @@ use crate::http;
 use crate::patience::until;
 use crate::process::Running;
 
-/// A server of the Prometheus project; it ends with the value.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Running,

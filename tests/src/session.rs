@@ -16,7 +16,6 @@ use crate::patience::{END_PATIENCE, PATIENCE};
 use crate::process::{children, signal};
 use crate::shell::Shell;
 
-/// How often it is looked at.
 const POLL: Duration = Duration::from_millis(20);
 
 /// What the shell says when a line has ended, followed by its exit code and the last program in the background.
@@ -154,7 +153,6 @@ impl Session {
         Ok(())
     }
 
-    /// Code, background and output of the line, if it has ended.
     fn ended(&mut self) -> Result<Option<(i32, String, String)>> {
         let heard = String::from_utf8_lossy(&self.heard);
         let Some((printed, rest)) = heard.split_once(ENDED) else {
@@ -179,7 +177,6 @@ impl Drop for Session {
     }
 }
 
-/// As much of the end of an output as people read.
 fn last_part(output: &str) -> &str {
     let start = output.len().saturating_sub(2000);
     let start = (start..output.len()).find(|at| output.is_char_boundary(*at));
@@ -196,7 +193,6 @@ fn descendants(pid: u32, without: &BTreeSet<u32>) -> BTreeSet<u32> {
     found
 }
 
-/// Whether a process listens on a port of TCP, as `/proc/PID/net/tcp` tells.
 fn listens(pid: u32) -> bool {
     const LISTEN: &str = "0A";
     let tables = ["tcp", "tcp6"].map(|table| format!("/proc/{pid}/net/{table}"));

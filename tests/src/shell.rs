@@ -16,7 +16,6 @@ use crate::patience::{DRIVER_PATIENCE, output};
 use crate::process::{copy_program, program};
 use crate::tools;
 
-/// A shell that genv can be set up in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shell {
     Bash,
@@ -232,7 +231,6 @@ impl Account {
     }
 }
 
-/// What `env -0` wrote.
 fn dump(file: &Path) -> Result<BTreeMap<OsString, OsString>> {
     let content = fs::read(file)?;
     let entries = content.split(|&byte| byte == 0).filter(|entry| !entry.is_empty());
@@ -287,7 +285,6 @@ pub fn installation() -> Result<&'static Path> {
     }
 }
 
-/// How the name of an installation's folder begins.
 const INSTALLED: &str = "genv-installed-";
 
 struct Installation {
@@ -313,7 +310,6 @@ fn remove_left_installations() {
     }
 }
 
-/// The `PATH` with which genv is found.
 pub fn search_path() -> Result<OsString> {
     let mut path = installation()?.join("bin").into_os_string();
     path.push(":/usr/local/bin:/usr/bin:/bin");

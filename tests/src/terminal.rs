@@ -15,10 +15,8 @@ use crate::shell::{Account, Shell};
 /// What every prompt of these shells ends with.
 pub const PROMPT: &str = "READY> ";
 
-/// How long an answer may take on a busy machine.
 const PATIENCE_MILLISECONDS: u64 = 120_000;
 
-/// An interactive shell; it ends with the value.
 pub struct Terminal {
     shell: Shell,
     session: PtySession,

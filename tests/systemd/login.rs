@@ -9,14 +9,12 @@ use genv_tests::machine::{Machine, SCENARIO};
 use genv_tests::patience::{Lines, ended, until};
 use genv_tests::process::Running;
 
-/// The users of these tests.
 pub(crate) const ALICE: &str = "alice";
 pub(crate) const BOB: &str = "bob";
 
 /// The key of the test machine that logs every user in.
 const KEY: &str = "/etc/ssh/test-key";
 
-/// How a session ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Logout {
     /// The user types `exit`.
@@ -25,7 +23,6 @@ pub(crate) enum Logout {
     Lost,
 }
 
-/// A user's shell; it ends with the value.
 pub(crate) struct Login {
     client: Running,
     keyboard: ChildStdin,
@@ -70,7 +67,6 @@ pub(crate) fn contexts(machine: &Machine, devices: usize, jobs: &[(u32, usize)])
 }
 
 impl Login {
-    /// Logs a user in.
     pub(crate) fn start(machine: &Machine, user: &str) -> Result<Self> {
         let to = format!("{user}@127.0.0.1");
         let ssh = ["ssh", "-q", "-tt", "-i", KEY];
@@ -83,7 +79,6 @@ impl Login {
         Ok(Self { client, keyboard, screen })
     }
 
-    /// Types a line.
     pub(crate) fn types(&mut self, line: &str) -> Result<()> {
         writeln!(self.keyboard, "{line}").with_context(|| self.shown())
     }
@@ -103,7 +98,6 @@ impl Login {
         Ok(())
     }
 
-    /// Logs the user out.
     pub(crate) fn ends(mut self, how: Logout) -> Result<()> {
         self.types(match how {
             Logout::Exit => "exit",

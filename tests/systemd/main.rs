@@ -96,7 +96,6 @@ fn opens_the_driver_alone(machine: &Machine, unit: &str) -> Result<()> {
     Ok(())
 }
 
-/// A daemon that hangs is started again.
 fn is_watched(machine: &Machine, unit: &str) -> Result<()> {
     machine.configure(unit, "patience", "[Service]\nWatchdogSec=4\nTimeoutAbortSec=1\nRestartSec=100ms\n")?;
     machine.run(&["systemctl", "restart", unit])?;

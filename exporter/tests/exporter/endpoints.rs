@@ -237,7 +237,6 @@ fn other_paths_are_not_found() {
     }
 }
 
-/// The pages with users of the built-in simulated lab.
 fn lab(usernames: Usernames) -> String {
     let lab = SourceOptions { gpu: GpuSourceKind::Simulated, ..SourceOptions::default() };
     let hosts = lab.open().unwrap().into_iter();

@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Label names and values.
 pub(crate) type Labels = BTreeMap<String, String>;
 
-/// One family as it was read.
 #[derive(Debug)]
 pub(crate) struct ParsedFamily {
     pub(crate) name: String,

@@ -8,7 +8,6 @@ use genv_web::Encoding;
 use crate::exposition::{self, ParsedFamily};
 use crate::{dead_host, host, rendering, snapshot, text};
 
-/// The metrics without the build information.
 fn metrics(hosts: Vec<genv_core::model::HostSnapshot>, processes: usize) -> String {
     let rendering = rendering(hosts, processes);
     let text = text(&rendering.metrics(Encoding::Plain));

@@ -26,7 +26,6 @@ fn number() -> impl Strategy<Value = f64> {
     prop_oneof![0.0..1.0_f64, -1e300..1e300_f64, Just(f64::NAN), Just(f64::INFINITY)]
 }
 
-/// Names, indices, numbers, sizes and facts.
 type Values = (Vec<String>, Vec<DeviceIndex>, Vec<f64>, Vec<u64>, Vec<bool>);
 
 /// The snapshot with everything, in which these values stand one after the other.

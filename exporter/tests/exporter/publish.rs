@@ -13,7 +13,6 @@ const RULES: &str = "prometheus/rules/genv-recording.yml";
 
 struct PublishOutcome {
     code: i32,
-    /// Paths below the folder.
     written: Vec<String>,
     stderr: String,
 }

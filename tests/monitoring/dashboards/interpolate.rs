@@ -64,7 +64,6 @@ pub(crate) fn interpolate(expression: &str, choice: &Choice, times: &Times) -> R
     }
 }
 
-/// The names of all variables in a text.
 pub(crate) fn names(text: &str) -> Vec<String> {
     VARIABLE.captures_iter(text).map(|found| name(&found).to_owned()).collect()
 }

@@ -27,7 +27,6 @@ const NOT_KEPT: [&str; 6] =
 /// The dashboard that needs an enforcer: [`scraped`] has one.
 const ENFORCEMENT: &str = "genv-enforcement";
 
-/// Time between two scrapes.
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Several hours, and so much more that the GPU which is throttled now and then is throttled at the end, and that the last
@@ -61,7 +60,6 @@ fn all(dashboard: &Dashboard) -> Choice {
     dashboard.variables().iter().map(|variable| (variable.name().to_owned(), ".+".to_owned())).collect()
 }
 
-/// What a target asks with everything at All.
 pub(crate) fn with_all(dashboard: &Dashboard, target: Target<'_>, times: &Times) -> Result<String> {
     interpolate(target.expression(), &all(dashboard), times)
 }

@@ -31,12 +31,10 @@ pub(crate) fn parse(expression: &str, dashboard: &Dashboard) -> Result<Expr> {
     parser::parse(&interpolate(expression, &marks, &times)?).map_err(|error| anyhow!(error))
 }
 
-/// What stands for a variable.
 fn mark(variable: &str) -> String {
     format!("{MARK}{variable}")
 }
 
-/// All selectors of an expression.
 pub(crate) fn selectors(expression: &Expr) -> Vec<Selector<'_>> {
     let mut found = Vec::new();
     visit(expression, None, &mut |part, function| match part {

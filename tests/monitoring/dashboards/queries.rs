@@ -45,7 +45,6 @@ impl<'a> Questions<'a> {
         Ok(Self { prometheus, span, scrape_interval })
     }
 
-    /// What is wrong with the answers to a dashboard.
     pub(crate) fn faults(&self, dashboard: &Dashboard) -> Result<Vec<String>> {
         for variable in dashboard.variables().into_iter().filter(|variable| variable.kind() == "query") {
             self.has_values(variable, dashboard).with_context(|| format!("the variable {}", variable.name()))?;
@@ -76,14 +75,12 @@ impl<'a> Questions<'a> {
         Ok(faults)
     }
 
-    /// The values of a label of the series that match.
     fn values(&self, label: &str, matching: &str) -> Result<Vec<String>> {
         let (start, end) = self.span;
         let parameters = [("match[]", matching), ("start", &start.to_string()), ("end", &end.to_string())];
         Ok(serde_json::from_value(self.prometheus.ask(&format!("/api/v1/label/{label}/values"), &parameters)?)?)
     }
 
-    /// The metrics that have a hostname.
     pub(crate) fn metrics_with_hostname(&self) -> Result<BTreeSet<String>> {
         Ok(self.values("__name__", r#"{hostname!=""}"#)?.into_iter().collect())
     }
@@ -140,7 +137,6 @@ impl<'a> Questions<'a> {
         Ok(series.map(|(labels, _)| labels).collect())
     }
 
-    /// For which times a target is asked.
     fn times(&self, dashboard: &Dashboard, panel: Panel<'_>, target: Target<'_>, range: &str) -> Result<Times> {
         let time = &dashboard.json["time"];
         let range = match (text(&panel.0["timeFrom"]), range) {

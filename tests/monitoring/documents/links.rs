@@ -9,7 +9,6 @@ use regex::Regex;
 
 use crate::documents::{path, read};
 
-/// Every document, as the repository names it.
 fn documents() -> Result<Vec<String>> {
     let mut all = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
     all.push("CHANGELOG.md".to_owned());
@@ -23,7 +22,6 @@ fn documents() -> Result<Vec<String>> {
     Ok(all)
 }
 
-/// A page without its blocks of code.
 fn prose(page: &str) -> String {
     let mut inside = false;
     let lines = page.lines().filter(|line| {

@@ -11,7 +11,6 @@ use crate::dashboards::promql;
 use crate::files::complete::{labels, metrics, names};
 use crate::files::tools::accepts_configuration;
 
-/// Where metrics of Prometheus itself begin.
 const OF_PROMETHEUS: &str = "prometheus_";
 
 /// The blocks of all pages that are of this language, each with where it stands.

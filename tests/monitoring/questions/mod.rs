@@ -30,7 +30,6 @@ const TWO_MINUTES: Within = |_| 2.0 * A_MINUTE;
 /// The same of energy: of the shortest use, dave's of twelve hours, a minute is 0.14 %.
 const TWO_PER_MILLE: Within = |wanted| wanted.abs() * 0.002;
 
-/// In hours.
 const A_MINUTE: f64 = 1.0 / 60.0;
 
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -50,7 +49,6 @@ const DOWN: &str = "Which host is down?";
 const PEAK: &str = "How full are we at peak?";
 const OUTSIDE: &str = "Who uses GPUs without an environment?";
 
-/// Whether a question is answered rightly.
 type Answered = fn(&Lab) -> Result<()>;
 
 struct Lab {
@@ -297,7 +295,6 @@ fn the_ten_questions_are_answered() -> Result<()> {
     Ok(())
 }
 
-/// The dashboard of this file.
 fn dashboard(file: &str) -> Result<Dashboard> {
     let mut shipped = Dashboard::shipped()?.into_iter();
     shipped.find(|dashboard| dashboard.file == file).with_context(|| format!("no dashboard {file}"))
@@ -329,7 +326,6 @@ fn named(panel: Panel<'_>, column: &str) -> Option<String> {
     Some(field.strip_prefix("Value")?.trim_start_matches(" #").to_owned())
 }
 
-/// The PromQL that the documentation gives for a question.
 fn documented(question: &str) -> Result<String> {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/stack.md"))?;
     let row = text.lines().find(|row| row.starts_with(&format!("| {question} |")));

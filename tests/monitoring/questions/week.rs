@@ -28,11 +28,9 @@ pub(crate) const THE_WEEK: f64 = 168.3;
 /// GPU-hours held and idle in the week, by user.
 pub(crate) const IDLE_HOURS: &[(&str, f64)] = &[("alice", 112.0), ("bob", 42.0), ("erin", 1.0), ("frank", 63.2069)];
 
-/// Energy in the week, by user.
 pub(crate) const KWH: &[(&str, f64)] =
     &[("alice", 33.6), ("carol", 16.8), ("dave", 0.6147), ("erin", 17.8), ("frank", 1.5802)];
 
-/// Energy in the week that nobody caused.
 pub(crate) const KWH_OF_NOBODY: f64 = 7.7353 + 2.1121;
 
 const WEEK: &str = r#"
@@ -79,7 +77,6 @@ pub(crate) fn history() -> Result<History> {
     Ok(week)
 }
 
-/// So many hours from the beginning.
 pub(crate) fn time(hours: f64) -> Duration {
     Duration::from_secs_f64(hours * 3600.0)
 }

@@ -14,14 +14,12 @@ use self::shown::prints;
 use crate::http::free_port;
 use crate::session::Session;
 
-/// The port of genv-exporter in the pages.
 pub const EXPORTER_PORT: u16 = 9820;
 
 /// The port that replaces genv-exporter's port when pages are run: another program may hold
 /// [`EXPORTER_PORT`], as the first of README's two commands does.
 pub static PORT_HERE: LazyLock<u16> = LazyLock::new(|| free_port().expect("a free port"));
 
-/// The text of a page with [`PORT_HERE`].
 fn with_port_here(text: &str) -> String {
     text.replace(&EXPORTER_PORT.to_string(), &PORT_HERE.to_string())
 }
@@ -45,7 +43,6 @@ pub enum Place {
 }
 
 impl Place {
-    /// All places by their names.
     pub const ALL: [(&str, Self); 8] = [
         ("lab", Self::Lab),
         ("lab-zsh", Self::LabZsh),
@@ -101,7 +98,6 @@ pub struct Run {
 }
 
 impl Page {
-    /// README.md, CONTRIBUTING.md and all that is in docs/.
     pub fn all() -> Result<Vec<Self>> {
         Self::read(with_port_here)
     }
@@ -125,7 +121,6 @@ impl Page {
         names.into_iter().map(read).collect()
     }
 
-    /// Does something with each page that has commands for a place.
     pub fn each_with(place: Place, mut run: impl FnMut(&Self) -> Result<()>) -> Result<()> {
         let mut faults = Vec::new();
         let adapt = if place.has_own_network() { str::to_owned } else { with_port_here };
@@ -138,7 +133,6 @@ impl Page {
         Ok(())
     }
 
-    /// Where a line stands, and what it is: how faults are told.
     pub fn place_of(&self, line: &Line) -> String {
         format!("{}:{}: {}", self.name, line.number, line.text)
     }
@@ -172,7 +166,6 @@ impl Page {
         blocks
     }
 
-    /// What is typed in one place, in the order of the page.
     pub fn runs(&self, place: Place) -> Vec<Run> {
         let blocks = self.blocks();
         let typed = blocks.iter().enumerate();
@@ -221,7 +214,6 @@ impl Page {
 }
 
 impl Block {
-    /// Whether it is of commands, by what stands behind its fence.
     pub fn is_commands(&self) -> bool {
         let language = self.info.split_whitespace().next().unwrap_or_default();
         ["sh", "bash", "zsh", "fish", "shell"].contains(&language)

@@ -51,7 +51,6 @@ struct Running {
 }
 
 impl PlayedExporter {
-    /// An exporter that is not started yet.
     pub(super) fn new(
         engine: &Arc<Engine>,
         hostname: Option<&str>,
@@ -125,7 +124,6 @@ impl PlayedExporter {
         labels
     }
 
-    /// Collects now; it is started if it does not run.
     fn collect(&mut self) -> Result<()> {
         if self.running.is_none() {
             self.running = Some(self.start()?);
@@ -136,7 +134,6 @@ impl PlayedExporter {
         Ok(())
     }
 
-    /// What it would serve at `/metrics`.
     fn families(&self) -> Vec<MetricFamily> {
         let Some(running) = &self.running else {
             return Vec::new();

@@ -46,7 +46,6 @@ impl History {
         Self::of_engine(Engine::from_text("scenario.yaml", scenario)?)
     }
 
-    /// As [`History::of`], of the built-in lab.
     pub fn of_demo() -> Result<Self> {
         Self::of_engine(Engine::demo()?)
     }
@@ -87,7 +86,6 @@ impl History {
         self.trouble(instance, from, until, false)
     }
 
-    /// The exporter is restarted between two scrapes.
     pub fn restarted(self, instance: &str, at: Duration) -> Self {
         self.down(instance, at, at)
     }

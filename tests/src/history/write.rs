@@ -15,7 +15,6 @@ use crate::metrics::Labels;
 /// <https://prometheus.io/docs/specs/prw/remote_write_spec/#stale-markers>
 const STALE: u64 = 0x7ff0_0000_0000_0002;
 
-/// Samples that are held back until they are written together.
 const BATCH: usize = 100_000;
 
 #[derive(Message)]
@@ -82,7 +81,6 @@ impl Writer {
         id
     }
 
-    /// Adds a sample.
     pub(super) fn add(&mut self, series: SeriesId, milliseconds: i64, value: f64) -> Result<()> {
         // Prometheus would leave it out without a word.
         let last = mem::replace(&mut self.last[series.0], milliseconds);
@@ -99,12 +97,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Says that a series has ended.
     pub(super) fn end(&mut self, series: SeriesId, milliseconds: i64) -> Result<()> {
         self.add(series, milliseconds, f64::from_bits(STALE))
     }
 
-    /// Writes what was held back.
     pub(super) fn flush(&mut self) -> Result<()> {
         self.waiting = 0;
         let full = self.series.iter_mut().filter(|s| !s.samples.is_empty());
@@ -133,7 +129,6 @@ impl Writer {
     }
 }
 
-/// Milliseconds of Unix time.
 pub(super) fn milliseconds(moment: SystemTime) -> Result<i64> {
     Ok(i64::try_from(moment.duration_since(UNIX_EPOCH)?.as_millis())?)
 }

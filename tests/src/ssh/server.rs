@@ -95,7 +95,6 @@ impl SshServer {
         self.folder.path().join("identity")
     }
 
-    /// The home directory of whoever logs in.
     pub fn home(&self) -> PathBuf {
         self.folder.path().join("home")
     }
@@ -116,7 +115,6 @@ impl SshServer {
         self.folder.path().join("host_key")
     }
 
-    /// All that it logged: who logged in.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }

@@ -25,7 +25,6 @@ pub(crate) fn patient() -> Limits {
     Limits { head_timeout: hour, response_timeout: hour, idle_timeout: hour, drain_timeout: hour, ..Limits::default() }
 }
 
-/// Waits until something is so.
 pub(crate) async fn until(mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so().await {
@@ -37,7 +36,6 @@ pub(crate) async fn until(mut is_so: impl AsyncFnMut() -> bool) {
 /// More than the kernel buffers of both ends of a connection hold.
 const LARGE: usize = 64 << 20;
 
-/// A running server with `/`, `/large`, `/gzip` and `/-/healthy`.
 pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     handled: Arc<AtomicUsize>,
@@ -91,7 +89,6 @@ impl TestServer {
         self.connect().await.get(path).await
     }
 
-    /// Returns once the handler has been called this often.
     pub(crate) async fn until_handled(&self, times: usize) {
         until(async || self.handled() >= times).await;
     }
