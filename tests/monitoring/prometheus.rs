@@ -28,7 +28,7 @@ const GIB: f64 = (1_u64 << 30) as f64;
 fn prometheus_has_what_the_scenario_says_and_what_disappears_from_it_disappears() -> Result<()> {
     let simulation = Simulation::new(LAB);
     let exporter = Setup::with_scenario(&simulation)?.start()?;
-    let prometheus = Prometheus::start("prometheus-3", exporter.port())?;
+    let prometheus = Prometheus::start_with("prometheus-3", exporter.port(), "")?;
     prometheus.wait_for_value("up", 1.0)?;
     let values = [
         ("genv_host_simulated", 1.0),

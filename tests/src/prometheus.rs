@@ -47,13 +47,8 @@ impl Prometheus {
         Self { port, own: None }
     }
 
-    /// Starts `tool` (`prometheus` or `prometheus-3`), which scrapes `/metrics` of 127.0.0.1:`target` every second,
-    /// with `honor_labels` as shipped scrape configurations have it.
-    pub fn start(tool: &str, target: u16) -> Result<Self> {
-        Self::start_with(tool, target, "")
-    }
-
-    /// As [`Prometheus::start`], with further lines of the scrape configuration.
+    /// Starts `tool` (`prometheus` or `prometheus-3`), which scrapes `/metrics` of 127.0.0.1:`target` every second, with
+    /// `honor_labels` as shipped scrape configurations have it, and with further lines.
     pub fn start_with(tool: &str, target: u16, more: &str) -> Result<Self> {
         let more: String = more.lines().map(|line| format!("  {line}\n")).collect();
         let configuration = format!(
@@ -151,7 +146,10 @@ impl Prometheus {
     }
 
     pub fn value(&self, promql: &str) -> Result<f64> {
-        one_value(promql, &self.query(promql)?)
+        match self.query(promql)?.as_slice() {
+            [(_, value)] => Ok(*value),
+            other => bail!("{promql} gives {other:?}, not one value"),
+        }
     }
 
     pub fn wait_for(&self, promql: &str, holds: impl Fn(&[(Labels, f64)]) -> bool) -> Result<Vec<(Labels, f64)>> {
@@ -215,13 +213,6 @@ pub fn check_metrics(tool: &str, scrape: &[u8]) -> Result<(bool, String)> {
     let output = child.wait_with_output()?;
     let said = [output.stdout, output.stderr].concat();
     Ok((output.status.success(), String::from_utf8(said)?))
-}
-
-fn one_value(promql: &str, answer: &[(Labels, f64)]) -> Result<f64> {
-    match answer {
-        [(_, value)] => Ok(*value),
-        other => bail!("{promql} gives {other:?}, not one value"),
-    }
 }
 
 fn unix_time(moment: SystemTime) -> Result<String> {

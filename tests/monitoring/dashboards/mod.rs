@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use genv_simulator::Engine;
 use genv_tests::dashboard::{Dashboard, Target};
 use genv_tests::history::{History, RulesFile};
 use genv_tests::prometheus::Prometheus;
@@ -66,8 +67,8 @@ pub(crate) fn with_all(dashboard: &Dashboard, target: Target<'_>, times: &Times)
 
 #[test]
 fn prometheus_answers_every_question_of_every_dashboard() -> Result<()> {
-    let past = History::of_demo()?.every(SCRAPE_INTERVAL).lasting(LASTING).start("prometheus-3")?;
-    let questions = Questions::new(&past.prometheus, (past.from(), past.end()), SCRAPE_INTERVAL)?;
+    let past = History::new(Engine::demo()?, LASTING, SCRAPE_INTERVAL)?.start("prometheus-3")?;
+    let questions = Questions::new(&past.prometheus, (past.from, past.end), SCRAPE_INTERVAL)?;
     let with_hostname = questions.metrics_with_hostname()?;
     let mut faults = Vec::new();
     for dashboard in Dashboard::shipped()?.iter().filter(|dashboard| dashboard.uid() != ENFORCEMENT) {

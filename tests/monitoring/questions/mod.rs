@@ -66,7 +66,7 @@ impl Lab {
 
     /// Whether a query gives these values by these labels at this time, and no others but zeros.
     fn gives(&self, promql: &str, by: &[&str], hours: f64, expected: Answer, within: Within) -> Result<()> {
-        let answer = self.past.prometheus.query_at(promql, self.past.after(time(hours)))?;
+        let answer = self.past.prometheus.query_at(promql, self.past.from + time(hours))?;
         let mut told = BTreeMap::new();
         for (labels, value) in answer.iter().filter(|(_, value)| *value != 0.0) {
             let values = by.iter().map(|label| labels.get(*label).map_or("", String::as_str));

@@ -21,12 +21,12 @@ const LIMITS: Limits = Limits { processes: Some(64) };
 
 /// When an exporter is in trouble; both times count from the beginning of the history.
 #[derive(Clone, Debug)]
-pub(super) struct Trouble {
-    pub(super) instance: String,
-    pub(super) from: Duration,
-    pub(super) until: Duration,
+pub struct Trouble {
+    pub instance: String,
+    pub from: Duration,
+    pub until: Duration,
     /// It serves what it had; otherwise it is down.
-    pub(super) frozen: bool,
+    pub frozen: bool,
 }
 
 /// An exporter of one host of a scenario, or of all, that is scraped.
