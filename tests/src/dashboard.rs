@@ -46,6 +46,11 @@ impl Dashboard {
         Ok(dashboards)
     }
 
+    pub fn of_file(file: &str) -> Result<Self> {
+        let mut shipped = Self::shipped()?.into_iter();
+        shipped.find(|dashboard| dashboard.file == file).with_context(|| format!("no dashboard {file}"))
+    }
+
     pub fn uid(&self) -> &str {
         text(&self.json["uid"])
     }

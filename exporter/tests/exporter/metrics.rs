@@ -94,14 +94,6 @@ fn processes_beyond_the_limit_are_summed_by_device() {
 }
 
 #[test]
-fn a_host_that_is_down_has_nothing_but_its_health() {
-    let shown = families(vec![dead_host("gpu02")]);
-    let names: Vec<_> = shown.iter().map(|family| family.name.as_str()).collect();
-    assert_eq!(names, ["genv_host_up"]);
-    assert_eq!(value(&shown, "genv_host_up", &[("hostname", "gpu02")]), Some(0.0));
-}
-
-#[test]
 fn values_without_a_collector_are_absent() {
     let of_state = [
         "genv_environment",

@@ -14,10 +14,6 @@ fn begins(line: &str, start: &str) -> bool {
 }
 
 fn fault(block: &Block) -> Option<String> {
-    if !block.is_fenced {
-        let why = "an indented block does not say what it is of: put it between fences";
-        return Some(why.to_owned());
-    }
     if block.is_commands() {
         let known = Place::ALL.map(|(name, _)| name).join(", ");
         return block.places().is_empty().then(|| {

@@ -53,23 +53,15 @@ pub(crate) fn names(promql: &str) -> BTreeSet<&str> {
 fn every_alert_has_a_duration_a_severity_texts_and_a_link_to_its_runbook() -> Result<()> {
     for alert in alerts()? {
         let name = &alert.alert;
-        ensure!(
-            name.strip_prefix("Genv").is_some_and(|rest| rest.chars().all(|c| c.is_ascii_alphabetic())),
-            "{name} is no name of ours"
-        );
-        ensure!(alert.lasting.is_some(), "{name} has no for");
+        let letters = name.strip_prefix("Genv").is_some_and(|rest| rest.chars().all(|c| c.is_ascii_alphabetic()));
+        ensure!(letters && alert.lasting.is_some(), "{name} is no name of ours, or has no for");
         let severity = alert.labels.get("severity").map(String::as_str);
         ensure!(matches!(severity, Some("critical" | "warning" | "info")), "{name} has the severity {severity:?}");
-        let annotation = |key: &str| {
-            let text = alert.annotations.get(key);
-            text.with_context(|| format!("{name} has no {key}"))
-        };
-        annotation("summary")?;
-        annotation("description")?;
-        ensure!(
-            *annotation("runbook_url")? == format!("http://127.0.0.1:9820/runbooks#{name}"),
-            "{name} links to another runbook"
-        );
+        for key in ["summary", "description"] {
+            ensure!(alert.annotations.contains_key(key), "{name} has no {key}");
+        }
+        let runbook = format!("http://127.0.0.1:9820/runbooks#{name}");
+        ensure!(alert.annotations.get("runbook_url") == Some(&runbook), "{name} links to another runbook");
     }
     Ok(())
 }

@@ -61,7 +61,12 @@ struct Lab {
 impl Lab {
     fn new() -> Result<Self> {
         let past = week::history()?.start("prometheus-3")?;
-        Ok(Self { past, overview: dashboard("overview")?, users: dashboard("users")?, host: dashboard("host")? })
+        Ok(Self {
+            past,
+            overview: Dashboard::of_file("overview")?,
+            users: Dashboard::of_file("users")?,
+            host: Dashboard::of_file("host")?,
+        })
     }
 
     /// Whether a query gives these values by these labels at this time, and no others but zeros.
@@ -293,11 +298,6 @@ fn the_ten_questions_are_answered() -> Result<()> {
     let wrong: String = wrong.collect();
     ensure!(wrong.is_empty(), "wrong answers:\n{wrong}");
     Ok(())
-}
-
-fn dashboard(file: &str) -> Result<Dashboard> {
-    let mut shipped = Dashboard::shipped()?.into_iter();
-    shipped.find(|dashboard| dashboard.file == file).with_context(|| format!("no dashboard {file}"))
 }
 
 /// What the column of the table with this title asks, or the series of a panel; an empty name is the only one's. Every

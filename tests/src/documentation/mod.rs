@@ -75,8 +75,6 @@ pub struct Page {
 pub struct Block {
     /// The line of the page on which it begins, counted from 1.
     pub line: usize,
-    /// Whether it stands between fences; if not, it is indented.
-    pub is_fenced: bool,
     pub info: String,
     pub text: String,
 }
@@ -146,7 +144,6 @@ impl Page {
                     inside = true;
                     blocks.push(Block {
                         line: self.line(range.start),
-                        is_fenced: matches!(kind, CodeBlockKind::Fenced(_)),
                         info: match kind {
                             CodeBlockKind::Fenced(info) => info.into_string(),
                             CodeBlockKind::Indented => String::new(),
