@@ -41,11 +41,7 @@ pub struct Session {
 impl Session {
     /// Starts one by a command that names the shell and nothing behind it.
     pub fn start(mut command: Command, shell: Shell) -> Result<Self> {
-        match shell {
-            Shell::Bash => command.args(["--norc", "--noprofile"]),
-            Shell::Zsh => command.arg("-f"),
-            Shell::Fish => command.arg("--no-config"),
-        };
+        command.args(shell.without_start_up_files());
         let (read, background) = match shell {
             Shell::Bash | Shell::Zsh => ("while IFS= read -r -d '' __line; do", "$!"),
             Shell::Fish => ("while read --null --local __line", "$last_pid"),

@@ -34,6 +34,14 @@ impl Shell {
         }
     }
 
+    pub const fn without_start_up_files(self) -> &'static [&'static str] {
+        match self {
+            Self::Bash => &["--norc", "--noprofile"],
+            Self::Zsh => &["-f"],
+            Self::Fish => &["--no-config"],
+        }
+    }
+
     pub const fn setup(self) -> &'static str {
         match self {
             Self::Bash | Self::Zsh => r#"eval "$(genv shell --init)""#,
@@ -176,12 +184,8 @@ impl Account {
     /// A shell that reads no start-up files and runs a script; its exit code, and what it printed and said.
     pub fn script(&self, program: &str, options: &[&str], script: &str) -> Result<(i32, String, String)> {
         let mut command = self.command(program)?;
-        match program {
-            "bash" => command.args(["--norc", "--noprofile"]),
-            "zsh" => command.arg("-f"),
-            "fish" => command.arg("--no-config"),
-            _ => &mut command,
-        };
+        let shell = Shell::ALL.into_iter().find(|shell| shell.name() == program);
+        command.args(shell.map_or(&[][..], Shell::without_start_up_files));
         let output = output(command.args(options).args(["-c", script]))?;
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         let code = output.status.code().with_context(|| format!("{program}: {}", output.status))?;
@@ -203,12 +207,8 @@ impl Account {
         let file = folder.join("script");
         fs::write(&file, script)?;
         let mut command = self.command(shell.name())?;
-        match shell {
-            Shell::Bash => command.args(["--norc", "--noprofile"]),
-            Shell::Zsh => command.arg("-f"),
-            Shell::Fish => command.arg("--no-config"),
-        };
-        let output = output(command.arg(&file).envs(variables.iter().copied()))?;
+        command.args(shell.without_start_up_files()).arg(&file);
+        let output = output(command.envs(variables.iter().copied()))?;
         let said = String::from_utf8_lossy(&output.stderr);
         let read = |(number, line): (usize, &String)| {
             let text = |what| -> Result<String> {

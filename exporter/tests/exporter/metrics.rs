@@ -222,10 +222,7 @@ fn invented_environments_do_not_displace_those_that_hold_devices() {
     assert_eq!(value(&shown, "genv_users", &[]), Some(5002.0));
     assert_eq!(series(&shown, "genv_user_environments"), 1000);
     assert_eq!(value(&shown, "genv_user_processes", &[("username", "bob")]), Some(2.0));
-}
-
-#[test]
-fn totals_of_genv_1_include_environments_without_series() {
+    // Totals of genv 1.x include environments without series.
     let rendering = rendering(vec![host(crowded())], 0);
     let shown = exposition::parse(&text(&rendering.genv1(Encoding::Plain)));
     assert_eq!(value(&shown, "genv_environments_total", &[]), Some(5002.0));
