@@ -80,7 +80,6 @@ fn process_of((_, uid): (&str, u32), eid: &str) -> Result<Sleeper> {
     sleeper_of(uid, &[("GENV_ENVIRONMENT_ID", eid)])
 }
 
-/// Adds a user to the machine, whose /etc is the suite's own.
 fn add_user((name, uid): (&str, u32)) -> Result<()> {
     let uid = format!("--uid={uid}");
     let output = Command::new("useradd").args(["--no-create-home", &uid, name]).output();

@@ -8,7 +8,6 @@ use genv_tests::docker::{SERVICES, Stack};
 
 use crate::shipped;
 
-/// The pids, on the host, of all processes in a service's container.
 pub(crate) fn processes(stack: &Stack, service: &str) -> Result<Vec<u32>> {
     let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/mnt"));
     let own = namespace(stack.pid(service)?)?;

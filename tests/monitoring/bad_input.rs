@@ -64,7 +64,6 @@ fn a_state_directory_that_may_not_be_read_is_a_failed_collector_that_says_so() -
 
 type Listing = Vec<(std::path::PathBuf, SystemTime, u64)>;
 
-/// Every file and folder below, with its time of change and its length.
 fn listing(folder: &Path) -> Result<Listing> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {

@@ -50,7 +50,6 @@ fn said(machine: &Machine, words: &[&str]) -> Result<String> {
     Ok(said)
 }
 
-/// Installs a Debian package and keeps the administrator's configuration; the output.
 fn install(machine: &Machine, package: &str) -> Result<String> {
     let install = ["apt-get", "install", "--yes", "--option=Dpkg::Options::=--force-confold", package];
     said(machine, &[&["env", "DEBIAN_FRONTEND=noninteractive"], &install[..]].concat())
@@ -89,7 +88,6 @@ fn left(machine: &Machine) -> Result<String> {
     machine.run(&["sh", "-c", script])
 }
 
-/// Starts a process in an environment of [`USER`], named training; its pid.
 fn start_member(machine: &Machine) -> Result<u32> {
     machine.start("member", &["/usr/bin/genv", "exec", "--name", "training", "--", "sleep", "1000000"], "sleep")
 }
@@ -108,7 +106,6 @@ fn root_is(user: impl Fn(&[&str]) -> Result<String>, genv: &str, root: &str) -> 
     Ok(())
 }
 
-/// Runs a command as [`USER`], in their home.
 fn as_user(machine: &Machine, words: &[&str]) -> Result<String> {
     let home = format!("HOME=/home/{USER}");
     let user = ["runuser", "--user", USER, "--", "env", "--chdir", &home[5..], &home];

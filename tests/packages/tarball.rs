@@ -24,7 +24,6 @@ fn install(machine: &Machine, arguments: &str) -> Result<(bool, String)> {
     Ok((said.ends_with("ended with 0\n"), said))
 }
 
-/// How many processes an exporter there sees in environments, outside, and knows nothing of.
 fn states(machine: &Machine) -> Result<Vec<f64>> {
     let scrape = machine.scrape(9820)?;
     let states = ["environment", "outside", "unknown"];

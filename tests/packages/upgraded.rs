@@ -105,7 +105,6 @@ impl Package {
     }
 }
 
-/// Makes an earlier version of the RPM, with the same scripts.
 fn make_earlier_rpm(machine: &Machine) -> Result<()> {
     let script = format!(
         "mkdir /packages/earlier

@@ -140,7 +140,6 @@ impl Machine {
         Ok(fs::rename(new, to)?)
     }
 
-    /// Changes a unit as `systemctl edit` does it.
     pub fn configure(&self, unit: &str, name: &str, text: &str) -> Result<()> {
         let file = format!("etc/systemd/system/{unit}.service.d/{name}.conf");
         self.write(&file, text)?;

@@ -8,7 +8,6 @@ use anyhow::{Context, Result, bail, ensure};
 
 pub type Labels = BTreeMap<String, String>;
 
-/// All samples of a scrape, no series twice.
 #[derive(Clone, Debug, Default)]
 pub struct Scrape {
     pub samples: BTreeMap<(String, Labels), f64>,
@@ -68,7 +67,6 @@ impl Scrape {
             .collect()
     }
 
-    /// Whether any series of any family has this label value.
     pub fn mentions(&self, label: &str, value: &str) -> bool {
         let mut series = self.samples.keys();
         series.any(|(_, labels)| labels.get(label).map(String::as_str) == Some(value))
@@ -101,7 +99,6 @@ fn beginning(line: &str) -> Result<(String, Labels, &str)> {
     Ok((name.to_owned(), labels, rest))
 }
 
-/// Reads labels up to the closing brace; the rest of the line comes back.
 fn labels(mut rest: &str) -> Result<(Labels, &str)> {
     let mut labels = Labels::new();
     loop {

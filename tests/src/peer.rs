@@ -46,7 +46,6 @@ impl Peer {
         self.folder.path().join("state")
     }
 
-    /// A program that finds genv, nvidia-smi and the simulated driver.
     pub fn command(&self, program: &str) -> Command {
         let path = std::env::var("PATH").unwrap_or_default();
         let (own, venv) = (self.folder.path().join("bin"), self.venv.join("bin"));
@@ -121,7 +120,6 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// A bash with the genv that is on its PATH.
     fn start(mut bash: Command) -> Result<Self> {
         let mut child =
             bash.args(["--norc", "-s"]).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;

@@ -61,7 +61,6 @@ pub fn signal(pid: u32, signal: Signal) -> Result<()> {
     Ok(kill_process(pid, signal)?)
 }
 
-/// Resident memory in bytes: `VmRSS` of `/proc/PID/status`.
 pub fn resident_bytes(pid: u32) -> Result<u64> {
     status_kibibytes(pid, "VmRSS:").map(|kibibytes| kibibytes * 1024)
 }
@@ -128,7 +127,6 @@ pub fn has_started_a_process(pid: u32) -> Result<bool> {
     Ok(stat_field(pid, 11)? > 0 || !children(pid).is_empty())
 }
 
-/// Waits until a program waits for a lock on a file, as `/proc/locks` tells.
 pub fn wait_for_lock(child: &mut Child) -> Result<()> {
     let pid = child.id().to_string();
     let waits = |line: &str| {

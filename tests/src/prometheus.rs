@@ -99,7 +99,6 @@ impl Prometheus {
         self.port
     }
 
-    /// Asks an instant query, and returns labels and value of each element of the answer.
     pub fn query(&self, promql: &str) -> Result<Vec<(Labels, f64)>> {
         self.instant(&[("query", promql)])
     }

@@ -17,7 +17,6 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server that listens on `port` of 127.0.0.1, and waits until it is ready.
     pub(crate) fn start(command: &mut Command, port: u16, folder: tempfile::TempDir) -> Result<Self> {
         let log = File::create(folder.path().join("log"))?;
         let command = command.stdin(Stdio::null()).stdout(log.try_clone()?);

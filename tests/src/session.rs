@@ -39,7 +39,6 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts one by a command that names the shell and nothing behind it.
     pub fn start(mut command: Command, shell: Shell) -> Result<Self> {
         command.args(shell.without_start_up_files());
         let (read, background) = match shell {
@@ -179,7 +178,6 @@ fn last_part(output: &str) -> &str {
     &output[start.unwrap_or_default()..]
 }
 
-/// All processes below one, without these and those below them.
 fn descendants(pid: u32, without: &BTreeSet<u32>) -> BTreeSet<u32> {
     let mut found = BTreeSet::new();
     for child in children(pid).into_iter().filter(|it| !without.contains(it)) {

@@ -94,7 +94,6 @@ impl Shell {
         }
     }
 
-    /// The file in a home directory that an interactive shell reads first.
     pub const fn startup_file(self) -> &'static str {
         match self {
             Self::Bash => ".bashrc",

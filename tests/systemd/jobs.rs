@@ -29,7 +29,6 @@ const STARTS: [(&str, Logout); 11] = [
     ("genv exec --detach --eid EID --gpus 1 -- JOB", Logout::Lost),
 ];
 
-/// A job that is left behind, and its environment.
 struct Job {
     eid: String,
     pid: u32,

@@ -17,7 +17,6 @@ const KEY: &str = "/etc/ssh/test-key";
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Logout {
-    /// The user types `exit`.
     Exit,
     /// The connection is lost: the shell gets SIGHUP.
     Lost,
@@ -83,7 +82,6 @@ impl Login {
         writeln!(self.keyboard, "{line}").with_context(|| self.shown())
     }
 
-    /// Types a line, and waits until it has ended with success.
     pub(crate) fn runs(&mut self, machine: &Machine, line: &str) -> Result<()> {
         let done = "/tmp/done";
         machine.run(&["rm", "-f", done])?;

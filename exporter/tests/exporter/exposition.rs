@@ -7,7 +7,6 @@ pub(crate) type Labels = BTreeMap<String, String>;
 #[derive(Debug)]
 pub(crate) struct ParsedFamily {
     pub(crate) name: String,
-    /// The endings of the names of its samples.
     suffixes: &'static [&'static str],
     pub(crate) samples: Vec<(Labels, f64)>,
 }
@@ -50,7 +49,6 @@ pub(crate) fn parse(text: &str) -> Vec<ParsedFamily> {
     families
 }
 
-/// Labels in braces, if any, and what follows them.
 fn labels(text: &str) -> (Labels, &str) {
     let mut labels = Labels::new();
     let Some(mut rest) = text.strip_prefix('{') else {

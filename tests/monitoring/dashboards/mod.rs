@@ -56,7 +56,6 @@ fn of_any_host(dashboard: &Dashboard, with_hostname: &BTreeSet<String>) -> Vec<S
     faults.filter(|(rule, _)| *rule == "target-hostname").map(|(_, what)| what).collect()
 }
 
-/// Everything at All.
 fn all(dashboard: &Dashboard) -> Choice {
     dashboard.variables().iter().map(|variable| (variable.name().to_owned(), ".+".to_owned())).collect()
 }

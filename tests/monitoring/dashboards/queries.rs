@@ -27,10 +27,8 @@ const OF_ERRORS: [&str; 2] = ["XID errors and who held the GPU", "XID errors in 
 /// A field that the demonstration has no data for: only alerts about exporters have it, and none is down.
 const ABSENT: (&str, &str) = ("What fires now", "instance");
 
-/// A Prometheus that is asked about a time.
 pub(crate) struct Questions<'a> {
     prometheus: &'a Prometheus,
-    /// In seconds of Unix time.
     span: (u64, u64),
     scrape_interval: Duration,
 }
@@ -122,7 +120,6 @@ impl<'a> Questions<'a> {
         Ok(faults)
     }
 
-    /// Labels of the series with a value that is a number.
     fn ask(&self, expression: &str, times: &Times, instant: bool) -> Result<Vec<Labels>> {
         let moment = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
         if instant {
@@ -156,7 +153,6 @@ impl<'a> Questions<'a> {
     }
 }
 
-/// A duration as it stands in the options of a panel or in a time range: `10s`, `7d`.
 fn duration(text: &str) -> Result<Duration> {
     parse_duration(text).map_err(|error| anyhow!("{text:?}: {error}"))
 }

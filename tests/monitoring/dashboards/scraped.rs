@@ -55,7 +55,6 @@ fn question(dashboard: &Dashboard, target: Target<'_>) -> Result<String> {
     with_all(dashboard, target, &times)
 }
 
-/// Waits until a panel's first query has this value.
 fn shows(prometheus: &Prometheus, dashboard: &Dashboard, title: &str, wanted: f64) -> Result<()> {
     let mut panels = dashboard.queried_panels();
     let panel = panels.find(|panel| panel.title() == title);

@@ -9,7 +9,6 @@ use regex::Regex;
 
 use crate::documents::{path, read};
 
-/// The names of all documents.
 fn documents() -> Result<Vec<String>> {
     let pages = Page::all()?.into_iter().map(|page| page.name);
     Ok(pages.chain(["CHANGELOG.md".to_owned()]).collect())

@@ -19,7 +19,6 @@ const BEGIN: &str =
 
 const HEAD: &str = "| metric | type | labels | meaning |\n|---|---|---|---|\n";
 
-/// Families of the enforcer that have the label hostname.
 const OF_HOSTS: [&str; 10] = [
     "genv_enforcer_violations",
     "genv_enforcer_violation_stages",

@@ -28,7 +28,6 @@ fn alerts() -> Result<Vec<Rule>> {
     Ok(rules)
 }
 
-/// The cases of all files for `promtool test rules`.
 fn cases() -> Result<Vec<Value>> {
     let mut cases = Vec::new();
     for path in files("prometheus/tests", ".yml")? {
@@ -123,7 +122,6 @@ fn every_rule_is_tested_with_and_without_a_result() -> Result<()> {
     Ok(())
 }
 
-/// The names of all metrics of ours, and of what the rules record.
 pub(crate) fn metrics() -> Result<BTreeSet<String>> {
     let mut known: BTreeSet<String> = labels().into_keys().map(str::to_owned).collect();
     let of_exporter = genv_exporter::instruments::Instruments::new()?;
@@ -137,7 +135,6 @@ pub(crate) fn metrics() -> Result<BTreeSet<String>> {
     Ok(known)
 }
 
-/// Each family of ours by its name, with its own labels.
 pub(crate) fn labels() -> BTreeMap<&'static str, &'static [&'static str]> {
     let families = GROUPS.iter().flat_map(|(_, families)| *families);
     let of_exporter = families.map(|family| (family.name, family.labels));

@@ -38,7 +38,6 @@ fn replace(text: &mut String, from: &str, to: &str) -> Result<()> {
     Ok(())
 }
 
-/// The rules of a file, each evaluated every second.
 pub(crate) fn quick(rules: &str) -> String {
     let rules = rules.replace("interval: 1h\n", "interval: 1s\n").replace("interval: 1m\n", "interval: 1s\n");
     rules.replace(":1m]", ":1s]")

@@ -11,7 +11,6 @@ use crate::files::{files, read, shipped};
 const PROMETHEUS: [&str; 2] = ["prometheus", "prometheus-3"];
 pub(crate) const ALERTMANAGER: [&str; 2] = ["alertmanager", "alertmanager-sid"];
 
-/// Runs a program that must end well, and returns what it says.
 pub(crate) fn says(tool: &str, name: &str, arguments: &[&str], files: &[PathBuf]) -> Result<String> {
     let output = Command::new(program(tool, name)).args(arguments).args(files).output()?;
     let said = String::from_utf8([output.stdout, output.stderr].concat())?;

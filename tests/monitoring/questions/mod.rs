@@ -19,7 +19,6 @@ use week::{THE_WEEK, time};
 /// How far from the value that is wanted an answer may be.
 type Within = fn(f64) -> f64;
 
-/// Not about an amount of time.
 const ROUNDING: Within = |wanted| wanted.abs() * 1e-9;
 
 /// In hours. Prometheus sees a counter at scrapes, a minute apart here, and extrapolates to the edges of an hour: whoever

@@ -23,10 +23,8 @@ use genv_tests::history::{History, Trouble};
 pub(crate) const A100: &str = "NVIDIA A100-SXM4-40GB";
 pub(crate) const RTX: &str = "NVIDIA GeForce RTX 3090";
 
-/// When the week is asked about: hours from its beginning.
 pub(crate) const THE_WEEK: f64 = 168.3;
 
-/// GPU-hours held and idle in the week, by user.
 pub(crate) const IDLE_HOURS: &[(&str, f64)] = &[("alice", 112.0), ("bob", 42.0), ("erin", 1.0), ("frank", 63.2069)];
 
 pub(crate) const KWH: &[(&str, f64)] =

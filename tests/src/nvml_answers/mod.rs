@@ -30,7 +30,6 @@ pub struct Answer {
     pub microseconds: u64,
 }
 
-/// `NVML_SUCCESS`.
 pub const SUCCESS: u32 = 0;
 
 type Device = *mut c_void;
@@ -88,7 +87,6 @@ const PAIRS: &[&str] = &[
     "nvmlDeviceGetPowerManagementLimitConstraints",
 ];
 
-/// Asks a library everything about itself and its first device.
 pub fn ask_everything(library: &Path) -> Result<Vec<Answer>> {
     // SAFETY: NVML's initializers have no requirements.
     let library = unsafe { Library::new(library) }.with_context(|| format!("cannot load {}", library.display()))?;
@@ -251,7 +249,6 @@ fn written<T: Copy>(before: T, call: impl FnOnce(*mut T) -> u32, show: impl FnOn
     (code, value)
 }
 
-/// Calls with room for a text.
 fn text(call: impl FnOnce(*mut c_char, u32) -> u32) -> (u32, Value) {
     let mut buffer = [0_u8; 96];
     let code = call(buffer.as_mut_ptr().cast(), buffer.len() as u32);

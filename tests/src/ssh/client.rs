@@ -60,7 +60,6 @@ impl SshClient {
         self.bin().join("ssh")
     }
 
-    /// Its configuration, which may be changed while it is used.
     pub fn configuration(&self) -> PathBuf {
         self.folder.path().join("config")
     }

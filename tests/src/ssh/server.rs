@@ -99,7 +99,6 @@ impl SshServer {
         self.folder.path().join("home")
     }
 
-    /// What a `known_hosts` file holds of it.
     pub fn known_hosts_line(&self) -> Result<String> {
         let key = fs::read_to_string(self.folder.path().join("host_key.pub"))?;
         Ok(format!("[127.0.0.1]:{} {key}", self.port))
@@ -134,7 +133,6 @@ impl SshServer {
         Ok(found.parse()?)
     }
 
-    /// Its processes that serve a connection each.
     pub fn connections(&self) -> Vec<u32> {
         children(self.child.id())
     }

@@ -179,7 +179,6 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TestClient<T> {
         self.unread.windows(4).any(|four| four == b"\r\n\r\n")
     }
 
-    /// The next response's head.
     pub(crate) async fn head(&mut self) -> TestResponse {
         let end = loop {
             let end = self.unread.windows(4).position(|four| four == b"\r\n\r\n");

@@ -24,7 +24,6 @@ fn config(authority: &Authority, more: &str) -> ConfigFile {
     file
 }
 
-/// A server with that configuration.
 async fn served(more: &str) -> (Authority, ConfigFile, TestServer) {
     let authority = Authority::new("the lab");
     let file = config(&authority, more);
