@@ -1,7 +1,7 @@
 //! What the exporter is told wrong, beside its flags, and that it writes nothing anywhere.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Result, ensure};
@@ -62,9 +62,7 @@ fn a_state_directory_that_may_not_be_read_is_a_failed_collector_that_says_so() -
     Ok(())
 }
 
-type Listing = Vec<(std::path::PathBuf, SystemTime, u64)>;
-
-fn listing(folder: &Path) -> Result<Listing> {
+fn listing(folder: &Path) -> Result<Vec<(PathBuf, SystemTime, u64)>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;

@@ -32,11 +32,8 @@ fn write_certificates(folder: &Path) -> Result<()> {
 
 fn sign_in(folder: &Path, password: &str, with_certificate: bool) -> String {
     let folder = folder.display();
-    let certificate = if with_certificate {
-        format!(", cert_file: {folder}/client.pem, key_file: {folder}/client.key")
-    } else {
-        String::new()
-    };
+    let certificate = format!(", cert_file: {folder}/client.pem, key_file: {folder}/client.key");
+    let certificate = if with_certificate { certificate.as_str() } else { "" };
     format!(
         "scheme: https\n\
          tls_config: {{ca_file: {folder}/authority.pem{certificate}}}\n\

@@ -12,7 +12,6 @@ use crate::patience::until;
 use crate::server::Server;
 use crate::tools;
 
-#[derive(Debug)]
 pub struct Alertmanager {
     port: u16,
     server: Server,

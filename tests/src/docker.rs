@@ -10,10 +10,8 @@ use serde_json::Value;
 
 use crate::http::{self, Response, free_port};
 use crate::metrics::Scrape;
+use crate::patience::PATIENCE;
 use crate::prometheus::Prometheus;
-
-/// How long a stack may take to do anything before a test is given up: much longer than it takes.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The services of the stack, with the port of each and the variable that changes it.
 pub const SERVICES: [(&str, u16, &str); 5] = [
@@ -25,7 +23,6 @@ pub const SERVICES: [(&str, u16, &str); 5] = [
 ];
 
 /// One project of the shipped files; it is taken down with the value, volumes included.
-#[derive(Debug)]
 pub struct Stack {
     project: String,
     files: Vec<PathBuf>,

@@ -28,7 +28,6 @@ pub const SCENARIO: &str = "etc/genv/scenario.yaml";
 
 pub const USER: &str = "alice";
 
-#[derive(Debug)]
 pub struct Machine {
     boot: Child,
     /// Its first process, as this machine numbers it.

@@ -19,7 +19,6 @@ const FILE: &str = "program";
 const ROOT: u64 = 1;
 
 /// A mounted file system with one file in it; it ends with the value.
-#[derive(Debug)]
 pub struct OwnFileSystem {
     folder: tempfile::TempDir,
 }

@@ -35,7 +35,6 @@ struct RangeSeries {
 }
 
 /// A running Prometheus; one that was started here ends with the value.
-#[derive(Debug)]
 pub struct Prometheus {
     port: u16,
     own: Option<Server>,

@@ -8,7 +8,6 @@ use anyhow::Result;
 
 /// A name that is held until the value is dropped or this process ends, by whatever signal: the address of a socket that
 /// has no file.
-#[derive(Debug)]
 pub struct Reserved(#[expect(dead_code, reason = "the open socket holds the name")] UnixListener);
 
 impl Reserved {

@@ -9,7 +9,6 @@ use crate::http;
 use crate::patience::until;
 use crate::process::Running;
 
-#[derive(Debug)]
 pub(crate) struct Server {
     child: Running,
     /// Holds its log, and what else it writes.

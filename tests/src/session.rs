@@ -25,7 +25,6 @@ const ENDED: &str = "\n=== a line has ended: ";
 const WAS_ENDED: [i32; 4] = [0, 127, 130, 143];
 
 /// The shell; it ends with the value, and all that it started.
-#[derive(Debug)]
 pub struct Session {
     child: Child,
     /// The shell's own pid; the child may be a program that started it in namespaces of their own.

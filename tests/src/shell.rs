@@ -184,7 +184,7 @@ impl Account {
     pub fn script(&self, program: &str, options: &[&str], script: &str) -> Result<(i32, String, String)> {
         let mut command = self.command(program)?;
         let shell = Shell::ALL.into_iter().find(|shell| shell.name() == program);
-        command.args(shell.map_or(&[][..], Shell::without_start_up_files));
+        command.args(shell.map_or(&[] as &[&str], Shell::without_start_up_files));
         let output = output(command.args(options).args(["-c", script]))?;
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         let code = output.status.code().with_context(|| format!("{program}: {}", output.status))?;

@@ -9,7 +9,6 @@ use crate::patience::Lines;
 use crate::process::Running;
 use crate::tools::build_folder;
 
-#[derive(Debug)]
 pub struct StateClient {
     child: Running,
 }

@@ -206,15 +206,11 @@ fn users_of_other_hosts_are_renamed_by_the_exporter() {
         (exporter.get("/metrics").1, exporter.get("/snapshot").1)
     };
     let (plain, _) = metrics(Usernames::Name);
-    let names: BTreeSet<String> = snapshot()
-        .environments
-        .into_iter()
-        .map(|it| it.username.clone())
-        .filter(|name| !name.starts_with("uid:"))
-        .collect();
+    let names = snapshot().environments.into_iter().map(|environment| environment.username.clone());
+    let names: BTreeSet<String> = names.filter(|name| !name.starts_with("uid:")).collect();
     assert!(!names.is_empty());
-    let label =
-        |name: &str| format!("username=\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"));
+    let escaped = |name: &str| name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let label = |name: &str| format!("username=\"{}\"", escaped(name));
     for name in &names {
         assert!(plain.contains(&label(name)), "{name}");
     }

@@ -65,13 +65,11 @@ impl Place {
     }
 }
 
-#[derive(Debug)]
 pub struct Page {
     pub name: String,
     pub text: String,
 }
 
-#[derive(Debug)]
 pub struct Block {
     /// The line of the page on which it begins, counted from 1.
     pub line: usize,
@@ -88,7 +86,6 @@ pub struct Line {
 }
 
 /// The commands of a block, and what the page shows of their output.
-#[derive(Debug)]
 pub struct Run {
     pub lines: Vec<Line>,
     /// The block `console` that follows, if there is one.

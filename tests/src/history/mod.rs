@@ -34,7 +34,6 @@ pub struct History {
 }
 
 /// A Prometheus that has scraped a history and evaluated the shipped rules.
-#[derive(Debug)]
 pub struct Past {
     /// It answers at any time of the history.
     pub prometheus: Prometheus,

@@ -51,7 +51,6 @@ struct Sample {
 pub(super) struct SeriesId(usize);
 
 /// Writes to one Prometheus. Samples of a series come in the order of their times.
-#[derive(Debug)]
 pub(super) struct Writer {
     port: u16,
     ids: HashMap<Labels, SeriesId>,

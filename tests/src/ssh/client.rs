@@ -12,7 +12,6 @@ use crate::process::write_script;
 use crate::shell::installed;
 
 /// A program `ssh` that knows servers by names, as somebody's configuration tells it of hosts.
-#[derive(Debug)]
 pub struct SshClient {
     folder: TempDir,
 }

@@ -18,7 +18,6 @@ use crate::process::{Running, children, signal};
 
 /// An sshd with a key of its own, which lets only the holder of [`SshServer::identity`] in; it ends with the value, and
 /// its connections with it.
-#[derive(Debug)]
 pub struct SshServer {
     child: Running,
     port: u16,
