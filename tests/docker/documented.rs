@@ -49,7 +49,6 @@ fn session(folder: &Path) -> Result<Session> {
     Ok(Session::start(bash, Shell::Bash)?.taking_time())
 }
 
-/// A line as it is typed here.
 fn typed(line: &Line) -> String {
     let command = line.text.replace(BUILDS, "");
     if !command.contains(FOR_GPUS) {

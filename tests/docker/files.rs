@@ -7,7 +7,6 @@ use genv_tests::docker::{Stack, repository};
 use genv_tests::tools;
 use serde_json::{Value, json};
 
-/// What Compose makes of a stack.
 fn configuration(stack: &Stack) -> Result<Value> {
     Ok(serde_json::from_str(&stack.compose(&["config", "--format=json"])?)?)
 }

@@ -58,13 +58,11 @@ impl Machine {
         self.folder.path().join("state")
     }
 
-    /// Has these processes use the GPU.
     fn used_by(&self, pids: &[u32]) {
         let processes = on_device_0(pids);
         self.simulation.rewrite(&format!("version: 1\nhosts:\n- devices: [{{}}]\n  processes: [{processes}]\n"));
     }
 
-    /// Waits until a process is shown as one of this environment and user.
     fn wait_for(&self, pid: u32, eid: &str, username: &str) -> Result<()> {
         let pid = pid.to_string();
         let labels = [("pid", pid.as_str()), ("eid", eid), ("username", username), ("hostname", HOSTNAME)];
@@ -82,7 +80,6 @@ fn process_of((_, uid): (&str, u32), eid: &str) -> Result<Sleeper> {
     sleeper_of(uid, &[("GENV_ENVIRONMENT_ID", eid)])
 }
 
-/// Adds a user to the machine, whose /etc is the suite's own.
 fn add_user((name, uid): (&str, u32)) -> Result<()> {
     let uid = format!("--uid={uid}");
     let output = Command::new("useradd").args(["--no-create-home", &uid, name]).output();

@@ -8,7 +8,6 @@ use genv_tests::docker::{SERVICES, Stack};
 
 use crate::shipped;
 
-/// The pids, on the host, of all processes in a service's container.
 pub(crate) fn processes(stack: &Stack, service: &str) -> Result<Vec<u32>> {
     let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/mnt"));
     let own = namespace(stack.pid(service)?)?;
@@ -24,7 +23,6 @@ pub(crate) fn processes(stack: &Stack, service: &str) -> Result<Vec<u32>> {
     Ok(pids)
 }
 
-/// The lines of `/proc/PID/status`, by name.
 fn status(pid: u32) -> Result<BTreeMap<String, String>> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let lines = status.lines().filter_map(|line| line.split_once(':'));

@@ -12,7 +12,6 @@ use genv_tests::process::{Sleeper, program};
 /// More than the soft limit lets a program open, and less than the hard one.
 const HOSTS: &str = "--host=gpu[001-100].invalid";
 
-/// Soft and hard limit of a running program.
 fn limits(pid: u32) -> Result<(String, String)> {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;
     let line = limits.lines().find(|line| line.starts_with("Max open files"));
@@ -40,14 +39,10 @@ fn takes_all(command: &Command) -> Result<()> {
 }
 
 #[test]
-fn the_exporter_of_many_hosts_takes_all_open_files_that_it_may_have() -> Result<()> {
+fn both_programs_take_all_open_files_that_they_may_have_for_many_hosts() -> Result<()> {
     let mut exporter = Command::new(program("genv-exporter")?);
     exporter.arg(format!("--web.listen-address=127.0.0.1:{}", free_port()?));
-    takes_all(exporter.arg(HOSTS))
-}
-
-#[test]
-fn the_enforcer_of_many_hosts_takes_all_open_files_that_it_may_have() -> Result<()> {
+    takes_all(exporter.arg(HOSTS))?;
     let setup = Setup::new("version: 1\nhosts: []\n", "version: 1\nrules: []\n")?;
     let config = format!("--config={}", setup.config().display());
     let listen = format!("--web.listen-address=127.0.0.1:{}", free_port()?);

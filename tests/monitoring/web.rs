@@ -14,7 +14,6 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair,
 
 const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
-/// Writes an authority, and a certificate of it for a server and for a client, into a folder.
 fn write_certificates(folder: &Path) -> Result<()> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -31,14 +30,10 @@ fn write_certificates(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How Prometheus is to sign in.
 fn sign_in(folder: &Path, password: &str, with_certificate: bool) -> String {
     let folder = folder.display();
-    let certificate = if with_certificate {
-        format!(", cert_file: {folder}/client.pem, key_file: {folder}/client.key")
-    } else {
-        String::new()
-    };
+    let certificate = format!(", cert_file: {folder}/client.pem, key_file: {folder}/client.key");
+    let certificate = if with_certificate { certificate.as_str() } else { "" };
     format!(
         "scheme: https\n\
          tls_config: {{ca_file: {folder}/authority.pem{certificate}}}\n\

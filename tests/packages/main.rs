@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::machine::{Machine, USER, put};
 
-/// Where packages are on a machine.
 const DEB: &str = "/packages/genv.deb";
 const RPM: &str = "/packages/genv.rpm";
 const TARBALL: &str = "/packages/genv.tar.gz";
@@ -35,7 +34,6 @@ fn boot() -> Result<Machine> {
     })
 }
 
-/// What `scripts/package` has built, by the end of its name.
 fn built(ending: &str) -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/packages");
     let files = fs::read_dir(&folder).context("there are no packages: run scripts/package")?;
@@ -52,7 +50,6 @@ fn said(machine: &Machine, words: &[&str]) -> Result<String> {
     Ok(said)
 }
 
-/// Installs a Debian package and keeps the administrator's configuration; the output.
 fn install(machine: &Machine, package: &str) -> Result<String> {
     let install = ["apt-get", "install", "--yes", "--option=Dpkg::Options::=--force-confold", package];
     said(machine, &[&["env", "DEBIAN_FRONTEND=noninteractive"], &install[..]].concat())
@@ -76,7 +73,6 @@ fn start_daemons(machine: &Machine) -> Result<()> {
     machine.run(&[&["systemctl", "enable", "--now"], &DAEMONS[..]].concat()).map(drop)
 }
 
-/// What `systemctl is-enabled` and `is-active` say of a daemon.
 fn states(machine: &Machine, daemon: &str) -> Result<[String; 2]> {
     let ask = |what| -> Result<String> {
         let said = machine.output(&["systemctl", what, daemon])?.stdout;
@@ -92,7 +88,6 @@ fn left(machine: &Machine) -> Result<String> {
     machine.run(&["sh", "-c", script])
 }
 
-/// Starts a process in an environment of [`USER`], named training; its pid.
 fn start_member(machine: &Machine) -> Result<u32> {
     machine.start("member", &["/usr/bin/genv", "exec", "--name", "training", "--", "sleep", "1000000"], "sleep")
 }
@@ -111,7 +106,6 @@ fn root_is(user: impl Fn(&[&str]) -> Result<String>, genv: &str, root: &str) -> 
     Ok(())
 }
 
-/// Runs a command as [`USER`], in their home.
 fn as_user(machine: &Machine, words: &[&str]) -> Result<String> {
     let home = format!("HOME=/home/{USER}");
     let user = ["runuser", "--user", USER, "--", "env", "--chdir", &home[5..], &home];

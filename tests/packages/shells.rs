@@ -8,7 +8,6 @@ use genv_tests::machine::Machine;
 
 use crate::{DEB, as_user, boot, install};
 
-/// Made when the program genv is started.
 const MARK: &str = "tmp/genv-was-started";
 
 /// A machine where it is installed, and where starting the program leaves [`MARK`].

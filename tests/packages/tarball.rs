@@ -6,7 +6,6 @@ use genv_tests::patience::until;
 
 use crate::{TARBALL, as_user, boot, driver_is_missed, root_is};
 
-/// A machine on which it is unpacked in the user's home.
 fn unpacked() -> Result<Machine> {
     let machine = boot()?;
     let unpack = format!("mkdir genv && tar -xzf {TARBALL} -C genv --strip-components=1");
@@ -14,7 +13,6 @@ fn unpacked() -> Result<Machine> {
     Ok(machine)
 }
 
-/// Runs a script as the user, in their home.
 fn bash(machine: &Machine, script: &str) -> Result<String> {
     as_user(machine, &["bash", "-c", script])
 }
@@ -26,7 +24,6 @@ fn install(machine: &Machine, arguments: &str) -> Result<(bool, String)> {
     Ok((said.ends_with("ended with 0\n"), said))
 }
 
-/// How many processes an exporter there sees in environments, outside, and knows nothing of.
 fn states(machine: &Machine) -> Result<Vec<f64>> {
     let scrape = machine.scrape(9820)?;
     let states = ["environment", "outside", "unknown"];

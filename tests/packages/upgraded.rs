@@ -12,13 +12,10 @@ const OWN: &str = "version: 1\ninterval: 100ms\nrules: [{kind: max-age, limit: 7
 const EARLIER: &str = "sed -i '1i # As an earlier version had it.' etc/genv/enforcer.yaml
     touch usr/share/genv/earlier";
 
-/// What only an earlier version has.
 const FILE_OF_EARLIER: &str = "usr/share/genv/earlier";
 
-/// The earlier RPM, once it is made.
 const EARLIER_RPM: &str = "/packages/x86_64/genv-0.0.9-1.x86_64.rpm";
 
-/// The two packages that have services.
 #[derive(Clone, Copy)]
 enum Package {
     Deb,
@@ -27,7 +24,6 @@ enum Package {
 }
 
 impl Package {
-    /// Makes an earlier version, and installs it.
     fn install_earlier(self, machine: &Machine) -> Result<()> {
         match self {
             Self::Deb => {
@@ -85,7 +81,6 @@ impl Package {
         }
     }
 
-    /// The new default configuration, beside the administrator's.
     fn new_configuration(self) -> &'static str {
         match self {
             Self::Deb => "etc/genv/enforcer.yaml.dpkg-dist",
@@ -110,7 +105,6 @@ impl Package {
     }
 }
 
-/// Makes an earlier version of the RPM, with the same scripts.
 fn make_earlier_rpm(machine: &Machine) -> Result<()> {
     let script = format!(
         "mkdir /packages/earlier
@@ -145,7 +139,6 @@ fn dpkg_status(machine: &Machine) -> Result<String> {
     machine.run(&["dpkg-query", "--show", "--showformat=${Status} ${Version}", "genv"])
 }
 
-/// Whether genv works, and knows the environment.
 fn works(machine: &Machine) -> Result<()> {
     let environments = machine.run(&["genv", "envs"])?;
     ensure!(environments.contains("training"), "{environments}");

@@ -1,6 +1,7 @@
 //! The real genv 1.4.3 beside this project, and hosts behind the real sshd.
 
 mod documented;
+mod exporter;
 mod queries;
 mod remote;
 mod remote_commands;

@@ -2,42 +2,19 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-use serde::Deserialize;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
 
 use crate::http::{self, free_port};
 use crate::metrics::Labels;
-use crate::patience::PATIENCE;
+use crate::patience::until;
 use crate::server::Server;
 use crate::tools;
 
-/// A running Alertmanager; it ends with the value.
-#[derive(Debug)]
 pub struct Alertmanager {
     port: u16,
     server: Server,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub struct Alert {
-    pub labels: Labels,
-    pub annotations: Labels,
-    pub receivers: Vec<Receiver>,
-    pub status: Status,
-}
-
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub struct Receiver {
-    pub name: String,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Status {
-    /// Fingerprints of the alerts that inhibit it.
-    pub inhibited_by: Vec<String>,
 }
 
 impl Alertmanager {
@@ -63,37 +40,21 @@ impl Alertmanager {
         self.port
     }
 
-    pub fn log(&self) -> String {
-        self.server.log()
-    }
-
-    /// Gives it alerts with these labels, as Prometheus does.
     pub fn fire(&self, alerts: &[Labels]) -> Result<()> {
-        let alerts: Vec<_> = alerts.iter().map(|labels| serde_json::json!({ "labels": labels })).collect();
-        let answer = http::post(
-            self.port,
-            "/api/v2/alerts",
-            &[("Content-Type", "application/json")],
-            &serde_json::to_vec(&alerts)?,
-        )?;
+        let alerts: Vec<_> = alerts.iter().map(|labels| json!({ "labels": labels })).collect();
+        let headers = [("Content-Type", "application/json")];
+        let answer = http::post(self.port, "/api/v2/alerts", &headers, &serde_json::to_vec(&alerts)?)?;
         ensure!(answer.status == 200, "Alertmanager answered {}: {}", answer.status, answer.text()?);
         Ok(())
     }
 
-    pub fn alerts(&self) -> Result<Vec<Alert>> {
-        Ok(serde_json::from_slice(&http::get(self.port, "/api/v2/alerts")?.body)?)
-    }
-
-    /// Asks for all alerts until they `hold`, and returns them.
-    pub fn wait_for(&self, what: &str, holds: impl Fn(&[Alert]) -> bool) -> Result<Vec<Alert>> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let alerts = self.alerts()?;
-            if holds(&alerts) {
-                return Ok(alerts);
-            }
-            ensure!(Instant::now() < deadline, "waited in vain for {what}; alerts: {alerts:?}; log: {}", self.log());
-            std::thread::sleep(Duration::from_millis(100));
-        }
+    pub fn wait_for(&self, what: &str, holds: impl Fn(&[Value]) -> bool) -> Result<Vec<Value>> {
+        let mut alerts = Vec::new();
+        until(what, || {
+            alerts = serde_json::from_slice(&http::get(self.port, "/api/v2/alerts")?.body)?;
+            Ok(holds(&alerts))
+        })
+        .with_context(|| format!("{alerts:?}; log: {}", self.server.log()))?;
+        Ok(alerts)
     }
 }

@@ -22,7 +22,6 @@ const SCRIPT: &str = r#"
 "#;
 
 /// A process of one user, and its child, which runs as another. Both end with the value.
-#[derive(Debug)]
 pub struct ChangedUser {
     parent: Child,
     child: u32,

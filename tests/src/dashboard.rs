@@ -25,7 +25,6 @@ pub struct Target<'a>(pub &'a Value);
 pub struct Variable<'a>(pub &'a Value);
 
 impl Dashboard {
-    /// Every dashboard that is shipped, in the order of their files' names.
     pub fn shipped() -> Result<Vec<Self>> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../grafana/dashboards");
         let entries =
@@ -45,6 +44,11 @@ impl Dashboard {
         ensure!(!dashboards.is_empty(), "no dashboard in {}", folder.display());
         dashboards.sort_by(|one, other| one.file.cmp(&other.file));
         Ok(dashboards)
+    }
+
+    pub fn of_file(file: &str) -> Result<Self> {
+        let mut shipped = Self::shipped()?.into_iter();
+        shipped.find(|dashboard| dashboard.file == file).with_context(|| format!("no dashboard {file}"))
     }
 
     pub fn uid(&self) -> &str {
@@ -94,7 +98,6 @@ impl<'a> Panel<'a> {
         text(&self.0["type"])
     }
 
-    /// Whether it is of a type that asks a data source.
     pub fn asks(&self) -> bool {
         !WITHOUT_QUERIES.contains(&self.kind())
     }
@@ -103,19 +106,16 @@ impl<'a> Panel<'a> {
         list(&self.0["targets"]).iter().map(Target)
     }
 
-    /// What is done to the answers before they are shown.
     pub fn transformations(self) -> &'a [Value] {
         list(&self.0["transformations"])
     }
 
-    /// How single fields are shown.
     pub fn overrides(self) -> &'a [Value] {
         list(&self.0["fieldConfig"]["overrides"])
     }
 }
 
 impl<'a> Target<'a> {
-    /// Its PromQL, with Grafana's variables.
     pub fn expression(self) -> &'a str {
         text(&self.0["expr"])
     }
@@ -125,7 +125,6 @@ impl<'a> Target<'a> {
         text(&self.0["refId"])
     }
 
-    /// What series are called.
     pub fn legend(self) -> &'a str {
         text(&self.0["legendFormat"])
     }
@@ -145,7 +144,6 @@ impl<'a> Variable<'a> {
         text(&self.0["type"])
     }
 
-    /// What people see beside it.
     pub fn label(self) -> &'a str {
         text(&self.0["label"])
     }
@@ -158,7 +156,6 @@ impl<'a> Variable<'a> {
         }
     }
 
-    /// The value that is chosen when the dashboard is opened.
     pub fn current(self) -> &'a str {
         match &self.0["current"]["value"] {
             Value::Array(values) => values.first().map_or("", text),

@@ -10,10 +10,8 @@ use serde_json::Value;
 
 use crate::http::{self, Response, free_port};
 use crate::metrics::Scrape;
+use crate::patience::PATIENCE;
 use crate::prometheus::Prometheus;
-
-/// How long a stack may take to do anything before a test is given up: much longer than it takes.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The services of the stack, with the port of each and the variable that changes it.
 pub const SERVICES: [(&str, u16, &str); 5] = [
@@ -25,7 +23,6 @@ pub const SERVICES: [(&str, u16, &str); 5] = [
 ];
 
 /// One project of the shipped files; it is taken down with the value, volumes included.
-#[derive(Debug)]
 pub struct Stack {
     project: String,
     files: Vec<PathBuf>,
@@ -71,7 +68,6 @@ impl Stack {
         self
     }
 
-    /// `docker compose` with these arguments, where a user would call it.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("docker");
         command.current_dir(repository());
@@ -97,7 +93,6 @@ impl Stack {
         output.context("docker, of scripts/debian-tools docker")
     }
 
-    /// Runs `docker compose`, and returns what it prints.
     pub fn compose(&self, arguments: &[&str]) -> Result<String> {
         let output = self.attempt(arguments)?;
         if !output.status.success() {
@@ -116,7 +111,6 @@ impl Stack {
         Ok(())
     }
 
-    /// What `docker inspect` tells of a service's container.
     pub fn inspect(&self, service: &str) -> Result<Value> {
         let containers = docker(&[
             "ps",
@@ -146,7 +140,6 @@ impl Stack {
         Ok(self.inspect(service)?["State"]["Health"]["Status"] == "healthy")
     }
 
-    /// The port of 127.0.0.1 on which a service is published.
     pub fn port(&self, service: &str) -> u16 {
         self.ports[service]
     }
@@ -196,7 +189,6 @@ pub fn docker(arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Tries until it succeeds.
 pub fn eventually<T>(what: &str, attempt: impl Fn() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -226,5 +218,4 @@ fn require_engine() -> Result<()> {
     Ok(())
 }
 
-/// The name of the machine that `scripts/docker-engine` makes.
 pub const HOSTNAME: &str = "genv-host";

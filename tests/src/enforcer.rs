@@ -39,7 +39,6 @@ pub struct Setup {
     variables: Vec<(String, String)>,
 }
 
-/// A running enforcer; it ends with the value.
 #[derive(Debug)]
 pub struct Enforcer {
     child: Running,
@@ -91,12 +90,10 @@ impl Setup {
         self.folder.path().join("enforcer.yaml")
     }
 
-    /// Replaces the configuration at once.
     pub fn rewrite_config(&self, text: &str) -> Result<()> {
         self.replace("enforcer.yaml", text)
     }
 
-    /// Replaces the scenario at once.
     pub fn rewrite_scenario(&self, text: &str) -> Result<()> {
         self.replace("scenario.yaml", text)
     }
@@ -144,7 +141,6 @@ impl Setup {
         Ok(command)
     }
 
-    /// Runs a command of genv-enforcer to its end.
     pub fn output(&self, words: &[&str]) -> Result<Output> {
         patience::output(&mut self.command(words)?)
     }
@@ -157,7 +153,6 @@ impl Setup {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Starts the daemon and waits until a cycle has ended.
     pub fn start(self) -> Result<Enforcer> {
         let log = File::options().create(true).append(true).open(self.folder.path().join("log"))?;
         let listen = format!("--web.listen-address=127.0.0.1:{}", self.port);
@@ -184,7 +179,6 @@ impl Setup {
 }
 
 impl Enforcer {
-    /// How it was started.
     pub const fn setup(&self) -> &Setup {
         &self.setup
     }
@@ -201,7 +195,6 @@ impl Enforcer {
         fs::read_to_string(self.setup.folder().join("log")).unwrap_or_default()
     }
 
-    /// All that it audited, a value a line.
     pub fn audit(&self) -> Result<Vec<Value>> {
         let path = self.setup.state_directory().join("audit.jsonl");
         let text = fs::read_to_string(path).unwrap_or_default();

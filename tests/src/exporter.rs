@@ -23,7 +23,6 @@ pub struct Setup {
     guarded: bool,
 }
 
-/// A running exporter; it ends with the value.
 #[derive(Debug)]
 pub struct Exporter {
     child: Running,
@@ -46,7 +45,6 @@ impl Setup {
         Ok(Self { folder, command, flags: vec![listen, "--interval=100ms".to_owned()], port, guarded: false })
     }
 
-    /// An exporter that reads a simulated driver through NVML.
     pub fn with_driver(simulation: &Simulation) -> Result<Self> {
         Ok(Self::new()?
             .flag("--gpu.source=nvml")
@@ -54,7 +52,6 @@ impl Setup {
             .env("GENV_SCENARIO", simulation.scenario()))
     }
 
-    /// An exporter of the hosts of a scenario: devices, environments and processes.
     pub fn with_scenario(simulation: &Simulation) -> Result<Self> {
         let scenario = format!("--gpu.scenario={}", simulation.scenario().display());
         Ok(Self::new()?.flag("--gpu.source=simulated").flag(&scenario))
@@ -85,7 +82,6 @@ impl Setup {
         self
     }
 
-    /// Runs it as another user; only root can.
     pub fn user(mut self, uid: u32) -> Self {
         self.command.uid(uid).gid(uid);
         self
@@ -97,12 +93,10 @@ impl Setup {
         self
     }
 
-    /// A folder of its own that lasts as long as the exporter.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Starts it and waits until it has published a first snapshot.
     pub fn start(mut self) -> Result<Exporter> {
         let log = File::create(self.folder.path().join("exporter.log"))?;
         self.command.args(&self.flags).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -138,7 +132,6 @@ impl Exporter {
         self.child.id()
     }
 
-    /// A folder of its own, and where a scenario or state directory of a test may lie.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -157,7 +150,6 @@ impl Exporter {
         Scrape::parse(&response.text()?)
     }
 
-    /// Scrapes until `holds` is true of a scrape, which is returned.
     pub fn wait_for(&self, what: &str, holds: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
         let mut scrape = Scrape::default();
         until(what, || {
@@ -182,7 +174,6 @@ impl Exporter {
         })
     }
 
-    /// Asks it to end with SIGTERM, and waits.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
         self.signal_terminate()?;
         patience::ended(&mut self.child).with_context(|| self.log())

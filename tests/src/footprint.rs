@@ -8,7 +8,6 @@ use crate::process::anonymous_bytes;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Footprint {
-    /// Memory that no file backs.
     pub anonymous_bytes: u64,
     pub descriptors: usize,
     pub threads: usize,

@@ -20,7 +20,6 @@ page[0] = 1
 mmap.mmap(direct, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ)";
 
 /// A process of the victim that waits for its own file system. It goes on, and ends, with the value.
-#[derive(Debug)]
 pub struct Hanging {
     // The fields are dropped in this order.
     goes_on: Option<Sender<()>>,
@@ -50,7 +49,6 @@ impl Hanging {
         self.process.id()
     }
 
-    /// Releases the process.
     pub fn release(&mut self) {
         self.goes_on = None;
     }

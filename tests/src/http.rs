@@ -63,7 +63,7 @@ pub fn get(port: u16, path: &str) -> Result<Response> {
 }
 
 pub fn get_with(port: u16, path: &str, headers: &[(&str, &str)]) -> Result<Response> {
-    exchange(connect(port)?, path, headers)
+    ask(connect(port)?, "GET", path, headers, &[])
 }
 
 pub fn post(port: u16, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Response> {
@@ -76,11 +76,6 @@ pub fn connect(port: u16) -> Result<TcpStream> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     Ok(stream)
-}
-
-/// Sends one request over a connection that is then closed, and reads the answer.
-pub fn exchange(stream: impl Read + Write, path: &str, headers: &[(&str, &str)]) -> Result<Response> {
-    ask(stream, "GET", path, headers, &[])
 }
 
 fn ask(
@@ -99,7 +94,6 @@ fn ask(
     read_response(stream)
 }
 
-/// Reads an answer up to the end of the connection.
 pub fn read_response(mut stream: impl Read) -> Result<Response> {
     let mut bytes = Vec::new();
     if let Err(error) = stream.read_to_end(&mut bytes) {

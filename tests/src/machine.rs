@@ -20,20 +20,14 @@ use crate::patience::{self, until};
 use crate::process::children;
 use crate::tools::{self, build_folder};
 
-/// Where the driver's library is.
 const DRIVER: &str = "usr/lib/libnvidia-ml.so.1";
 
-/// Where units of packages are.
 pub const UNITS: &str = "usr/lib/systemd/system";
 
-/// What the simulated driver tells.
 pub const SCENARIO: &str = "etc/genv/scenario.yaml";
 
-/// A user who is nobody in particular.
 pub const USER: &str = "alice";
 
-/// A machine that runs; it ends with the value.
-#[derive(Debug)]
 pub struct Machine {
     boot: Child,
     /// Its first process, as this machine numbers it.
@@ -145,7 +139,6 @@ impl Machine {
         Ok(fs::rename(new, to)?)
     }
 
-    /// Changes a unit as `systemctl edit` does it.
     pub fn configure(&self, unit: &str, name: &str, text: &str) -> Result<()> {
         let file = format!("etc/systemd/system/{unit}.service.d/{name}.conf");
         self.write(&file, text)?;
@@ -180,23 +173,19 @@ impl Machine {
         found.context("no pid")
     }
 
-    /// Whether a process is there, by the pid that it has there.
     pub fn is_alive(&self, pid: u32) -> bool {
         self.path(&format!("proc/{pid}")).exists()
     }
 
-    /// A property of a service, as `systemctl show` tells it.
     pub fn property(&self, unit: &str, name: &str) -> Result<String> {
         let said = self.run(&["systemctl", "show", "--value", "--property", name, unit])?;
         Ok(said.trim_end().to_owned())
     }
 
-    /// The main process of a service, as that machine numbers it.
     pub fn main_pid(&self, unit: &str) -> Result<u32> {
         Ok(self.property(unit, "MainPID")?.parse()?)
     }
 
-    /// Waits until the status that a service tells is so.
     pub fn wait_for_status(&self, unit: &str, is_so: impl Fn(&str) -> bool) -> Result<()> {
         let mut status = String::new();
         until("its status is so", || {
@@ -206,13 +195,11 @@ impl Machine {
         .with_context(|| format!("{status:?}: {}", self.log(unit)))
     }
 
-    /// What the journal has of a service, in words.
     pub fn log(&self, unit: &str) -> String {
         let words = ["journalctl", "--output=cat", "--unit", unit];
         self.run(&words).unwrap_or_else(|error| error.to_string())
     }
 
-    /// Entries of the journal that match, oldest first.
     pub fn journal(&self, matches: &[&str]) -> Result<Vec<Value>> {
         let said = self.run(&[&["journalctl", "--output=json"], matches].concat())?;
         said.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
@@ -236,7 +223,6 @@ impl Machine {
         Ok(())
     }
 
-    /// Fetches a page from a port of its 127.0.0.1.
     pub fn get(&self, port: u16, path: &str) -> Result<Response> {
         let network = File::open(format!("/proc/{}/ns/net", self.init))?;
         let path = path.to_owned();
@@ -248,7 +234,6 @@ impl Machine {
         inside.join().map_err(|_| anyhow!("it panicked"))?
     }
 
-    /// Scrapes `/metrics` of a port of its 127.0.0.1.
     pub fn scrape(&self, port: u16) -> Result<Scrape> {
         Scrape::parse(&self.get(port, "/metrics")?.text()?)
     }

@@ -8,7 +8,6 @@ use anyhow::{Context, Result, bail, ensure};
 
 pub type Labels = BTreeMap<String, String>;
 
-/// All samples of a scrape, no series twice.
 #[derive(Clone, Debug, Default)]
 pub struct Scrape {
     pub samples: BTreeMap<(String, Labels), f64>,
@@ -68,7 +67,6 @@ impl Scrape {
             .collect()
     }
 
-    /// Whether any series of any family has this label value.
     pub fn mentions(&self, label: &str, value: &str) -> bool {
         let mut series = self.samples.keys();
         series.any(|(_, labels)| labels.get(label).map(String::as_str) == Some(value))
@@ -101,7 +99,6 @@ fn beginning(line: &str) -> Result<(String, Labels, &str)> {
     Ok((name.to_owned(), labels, rest))
 }
 
-/// Reads labels up to the closing brace; the rest of the line comes back.
 fn labels(mut rest: &str) -> Result<(Labels, &str)> {
     let mut labels = Labels::new();
     loop {
@@ -125,25 +122,5 @@ fn labels(mut rest: &str) -> Result<(Labels, &str)> {
         let twice = labels.insert(name.to_owned(), value);
         ensure!(twice.is_none(), "has the label {name} twice");
         rest = &quoted[end + 1..];
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reads_labels_with_escapes_and_values() {
-        let text = "# HELP a b\n# TYPE a gauge\na{x=\"1,2}\",y=\"q\\\"\\\\\\n\"} 2.5\na 1\n";
-        let scrape = Scrape::parse(text).unwrap();
-        assert_eq!(scrape.value("a", &[("x", "1,2}"), ("y", "q\"\\\n")]).unwrap(), 2.5);
-        assert_eq!(scrape.samples[&("a".to_owned(), Labels::new())], 1.0);
-        assert_eq!(scrape.types["a"], "gauge");
-    }
-
-    #[test]
-    fn refuses_a_series_that_is_there_twice_and_a_family_in_two_places() {
-        assert!(Scrape::parse("a{x=\"1\"} 1\na{x=\"1\"} 2\n").is_err());
-        assert!(Scrape::parse("a{x=\"1\"} 1\nb 1\na{x=\"2\"} 2\n").is_err());
     }
 }

@@ -57,7 +57,6 @@ impl Simulation {
         self.library_folder().join("libnvidia-ml.so.1")
     }
 
-    /// A command that finds this simulation where it looks for a driver.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command

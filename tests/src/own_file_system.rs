@@ -14,13 +14,11 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 /// machine that read the variables of all processes hang until the test has ended.
 const MOST: Duration = Duration::from_secs(600);
 
-/// The name of the only file.
 const FILE: &str = "program";
 
 const ROOT: u64 = 1;
 
 /// A mounted file system with one file in it; it ends with the value.
-#[derive(Debug)]
 pub struct OwnFileSystem {
     folder: tempfile::TempDir,
 }
@@ -48,7 +46,6 @@ impl OwnFileSystem {
         Ok(Self { folder })
     }
 
-    /// The program.
     pub fn program(&self) -> PathBuf {
         self.folder.path().join(FILE)
     }
@@ -131,7 +128,6 @@ fn attributes(node: u64, content: &[u8], uid: u32) -> Vec<u8> {
     [longs, words.map(u32::to_ne_bytes).concat()].concat()
 }
 
-/// Errors as the kernel numbers them.
 mod libc_error {
     pub(super) const NOENT: i32 = 2;
     pub(super) const NOSYS: i32 = 38;

@@ -22,7 +22,6 @@ pub const NO_PATIENCE: (&str, &str) = ("GENV_DRIVER_TIMEOUT", "100ms");
 /// How long a program may take to its end: a whole script may, on a machine that is busy with other tests.
 pub(crate) const END_PATIENCE: Duration = Duration::from_secs(300);
 
-/// How often something is looked at.
 const POLL: Duration = Duration::from_millis(5);
 
 pub fn until(what: &str, is_so: impl FnMut() -> Result<bool>) -> Result<()> {
@@ -56,7 +55,6 @@ pub fn ended(child: &mut Child) -> Result<ExitStatus> {
     }
 }
 
-/// Runs a program that reads nothing, and returns what it printed.
 pub fn output(command: &mut Command) -> Result<Output> {
     let command = command.stdin(Stdio::null());
     let started = command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -71,7 +69,6 @@ pub fn output(command: &mut Command) -> Result<Output> {
     Ok(Output { status, stdout: read(&stdout)?, stderr: read(&stderr)? })
 }
 
-/// All that there is to read, once it has ended.
 fn all(mut from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
@@ -100,12 +97,10 @@ impl Lines {
         Self(receiver)
     }
 
-    /// Those that have come.
     pub fn come(&self) -> impl Iterator<Item = String> {
         self.0.try_iter()
     }
 
-    /// Waits for the next one.
     pub fn next_line(&self) -> Result<String> {
         let line = self.0.recv_timeout(PATIENCE);
         line.context("waited in vain for a line")

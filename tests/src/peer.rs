@@ -10,7 +10,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::http;
+use crate::http::{self, free_port};
+use crate::metrics::Scrape;
 use crate::nvml_sim::Simulation;
 use crate::patience::until;
 use crate::process::Running;
@@ -45,7 +46,6 @@ impl Peer {
         self.folder.path().join("state")
     }
 
-    /// A program that finds genv, nvidia-smi and the simulated driver.
     pub fn command(&self, program: &str) -> Command {
         let path = std::env::var("PATH").unwrap_or_default();
         let (own, venv) = (self.folder.path().join("bin"), self.venv.join("bin"));
@@ -59,7 +59,6 @@ impl Peer {
         command
     }
 
-    /// Runs `genv` with these arguments, and returns what it prints.
     pub fn genv(&self, arguments: &[&str]) -> Result<String> {
         said(self.command(&self.venv.join("bin/genv").to_string_lossy()).args(arguments))
     }
@@ -77,20 +76,27 @@ impl Peer {
         Ok(command)
     }
 
-    /// Runs this project's `genv` with these arguments, and returns what it prints.
     pub fn our_genv(&self, arguments: &[&str]) -> Result<String> {
         let program = shell::installation()?.join("bin/genv");
         said(self.our_command(&program.to_string_lossy())?.args(arguments))
     }
 
-    /// A bash in which genv 1.4.3 is initialized.
     pub fn shell(&self) -> Result<Shell> {
         Shell::start(self.command("bash"))
     }
 
-    /// A bash in which this project's genv is initialized.
     pub fn our_shell(&self) -> Result<Shell> {
         Shell::start(self.our_command("bash")?)
+    }
+
+    pub fn monitor(&self) -> Result<Monitor> {
+        let port = free_port()?;
+        let mut command = self.command(&self.venv.join("bin/genv").to_string_lossy());
+        command
+            .args(["monitor", "--interval", "1", "--port", &port.to_string()])
+            .arg("--config-dir")
+            .arg(self.folder.path().join("metrics"));
+        Monitor::start(&mut command, port, self.folder.path())
     }
 
     pub fn folder(&self) -> &Path {
@@ -114,7 +120,6 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// A bash with the genv that is on its PATH.
     fn start(mut bash: Command) -> Result<Self> {
         let mut child =
             bash.args(["--norc", "-s"]).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -125,7 +130,6 @@ impl Shell {
         Ok(shell)
     }
 
-    /// Runs one line, and returns what it prints.
     pub fn run(&mut self, line: &str) -> Result<String> {
         const END: &str = "=== ended with ";
         writeln!(self.input, "{{ {line}\n}} </dev/null\necho '{END}'$?")?;
@@ -164,10 +168,10 @@ impl Drop for Shell {
     }
 }
 
-/// A running `genv monitor`; it ends with the value.
 #[derive(Debug)]
 pub struct Monitor {
     child: Running,
+    port: u16,
 }
 
 impl Monitor {
@@ -179,10 +183,28 @@ impl Monitor {
         let child = Running::spawn(command.stderr(log))?;
         until("genv monitor answers", || Ok(http::get(port, "/metrics").is_ok()))
             .with_context(|| std::fs::read_to_string(&path).unwrap_or_default())?;
-        Ok(Self { child })
+        Ok(Self { child, port })
     }
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    pub fn wait_for(&self, what: &str, holds: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
+        let mut scrape = Scrape::default();
+        until(what, || {
+            scrape = self.scrape()?;
+            Ok(holds(&scrape))
+        })
+        .with_context(|| format!("{scrape:?}"))?;
+        Ok(scrape)
+    }
+
+    /// The families of genv that it serves, without those of Python and of the process.
+    pub fn scrape(&self) -> Result<Scrape> {
+        let mut scrape = Scrape::parse(&http::get(self.port, "/metrics")?.text()?)?;
+        scrape.samples.retain(|(name, _), _| name.starts_with("genv_"));
+        scrape.types.retain(|name, _| name.starts_with("genv_"));
+        Ok(scrape)
     }
 }

@@ -61,7 +61,6 @@ pub fn signal(pid: u32, signal: Signal) -> Result<()> {
     Ok(kill_process(pid, signal)?)
 }
 
-/// Resident memory in bytes: `VmRSS` of `/proc/PID/status`.
 pub fn resident_bytes(pid: u32) -> Result<u64> {
     status_kibibytes(pid, "VmRSS:").map(|kibibytes| kibibytes * 1024)
 }
@@ -128,7 +127,6 @@ pub fn has_started_a_process(pid: u32) -> Result<bool> {
     Ok(stat_field(pid, 11)? > 0 || !children(pid).is_empty())
 }
 
-/// Waits until a program waits for a lock on a file, as `/proc/locks` tells.
 pub fn wait_for_lock(child: &mut Child) -> Result<()> {
     let pid = child.id().to_string();
     let waits = |line: &str| {
@@ -201,7 +199,6 @@ impl Drop for Orphan {
     }
 }
 
-/// A process that sleeps, to be seen using a device; it ends with the value.
 #[derive(Debug)]
 pub struct Sleeper(Running);
 
@@ -214,7 +211,6 @@ impl Sleeper {
         Self::spawn(command.arg("1000000"))
     }
 
-    /// Starts one from a command that was prepared otherwise.
     pub fn spawn(command: &mut Command) -> Result<Self> {
         keep_from_other_tests(command);
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -225,37 +221,7 @@ impl Sleeper {
         self.0.id()
     }
 
-    /// Waits until it has ended, and tells how.
     pub fn ended(&mut self) -> Result<ExitStatus> {
         patience::ended(&mut self.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A shell that runs `script`, and then reads a line that never comes; it ends with its input.
-    fn shell(script: &str) -> Child {
-        let mut shell = Command::new("sh");
-        let child = shell.args(["-c", &format!("{script}; read line")]);
-        child.stdin(Stdio::piped()).spawn().unwrap()
-    }
-
-    #[test]
-    fn a_process_that_ran_a_program_is_told_from_one_that_did_not() {
-        let mut quiet = shell("true");
-        let mut waits = shell("cat");
-        let mut waited = shell("env true");
-        for busy in [&waits, &waited] {
-            while !has_started_a_process(busy.id()).unwrap() {
-                std::thread::yield_now();
-            }
-        }
-        assert!(!has_started_a_process(quiet.id()).unwrap());
-        for child in [&mut quiet, &mut waits, &mut waited] {
-            child.stdin.take();
-            child.wait().unwrap();
-        }
     }
 }

@@ -35,7 +35,6 @@ struct RangeSeries {
 }
 
 /// A running Prometheus; one that was started here ends with the value.
-#[derive(Debug)]
 pub struct Prometheus {
     port: u16,
     own: Option<Server>,
@@ -47,13 +46,8 @@ impl Prometheus {
         Self { port, own: None }
     }
 
-    /// Starts `tool` (`prometheus` or `prometheus-3`), which scrapes `/metrics` of 127.0.0.1:`target` every second,
-    /// with `honor_labels` as shipped scrape configurations have it.
-    pub fn start(tool: &str, target: u16) -> Result<Self> {
-        Self::start_with(tool, target, "")
-    }
-
-    /// As [`Prometheus::start`], with further lines of the scrape configuration.
+    /// Starts `tool` (`prometheus` or `prometheus-3`), which scrapes `/metrics` of 127.0.0.1:`target` every second, with
+    /// `honor_labels` as shipped scrape configurations have it, and with further lines.
     pub fn start_with(tool: &str, target: u16, more: &str) -> Result<Self> {
         let more: String = more.lines().map(|line| format!("  {line}\n")).collect();
         let configuration = format!(
@@ -66,7 +60,6 @@ impl Prometheus {
         Self::start_configured(tool, &configuration, &[])
     }
 
-    /// Starts `tool` with this configuration and further flags.
     pub fn start_configured(tool: &str, configuration: &str, flags: &[String]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("prometheus.yml");
@@ -97,7 +90,6 @@ impl Prometheus {
         Ok(Self { port, own })
     }
 
-    /// All that one which was started here logged.
     pub fn log(&self) -> String {
         self.own.as_ref().map(Server::log).unwrap_or_default()
     }
@@ -106,12 +98,10 @@ impl Prometheus {
         self.port
     }
 
-    /// Asks an instant query, and returns labels and value of each element of the answer.
     pub fn query(&self, promql: &str) -> Result<Vec<(Labels, f64)>> {
         self.instant(&[("query", promql)])
     }
 
-    /// As [`Prometheus::query`], of a moment in the past.
     pub fn query_at(&self, promql: &str, moment: SystemTime) -> Result<Vec<(Labels, f64)>> {
         self.instant(&[("query", promql), ("time", &unix_time(moment)?)])
     }
@@ -153,12 +143,13 @@ impl Prometheus {
             .collect()
     }
 
-    /// The one value that an instant query gives.
     pub fn value(&self, promql: &str) -> Result<f64> {
-        one_value(promql, &self.query(promql)?)
+        match self.query(promql)?.as_slice() {
+            [(_, value)] => Ok(*value),
+            other => bail!("{promql} gives {other:?}, not one value"),
+        }
     }
 
-    /// Asks until the answer `holds`, and returns it.
     pub fn wait_for(&self, promql: &str, holds: impl Fn(&[(Labels, f64)]) -> bool) -> Result<Vec<(Labels, f64)>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -175,7 +166,6 @@ impl Prometheus {
         }
     }
 
-    /// Asks until an instant query gives exactly this value.
     pub fn wait_for_value(&self, promql: &str, wanted: f64) -> Result<()> {
         self.wait_for(
             promql,
@@ -221,13 +211,6 @@ pub fn check_metrics(tool: &str, scrape: &[u8]) -> Result<(bool, String)> {
     let output = child.wait_with_output()?;
     let said = [output.stdout, output.stderr].concat();
     Ok((output.status.success(), String::from_utf8(said)?))
-}
-
-fn one_value(promql: &str, answer: &[(Labels, f64)]) -> Result<f64> {
-    match answer {
-        [(_, value)] => Ok(*value),
-        other => bail!("{promql} gives {other:?}, not one value"),
-    }
 }
 
 fn unix_time(moment: SystemTime) -> Result<String> {

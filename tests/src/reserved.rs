@@ -8,11 +8,9 @@ use anyhow::Result;
 
 /// A name that is held until the value is dropped or this process ends, by whatever signal: the address of a socket that
 /// has no file.
-#[derive(Debug)]
 pub struct Reserved(#[expect(dead_code, reason = "the open socket holds the name")] UnixListener);
 
 impl Reserved {
-    /// Takes a name, unless somebody has it.
     pub fn attempt(name: &str) -> Result<Option<Self>> {
         let address = SocketAddr::from_abstract_name(format!("genv-tests-{name}"))?;
         match UnixListener::bind_addr(&address) {

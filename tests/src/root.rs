@@ -11,7 +11,6 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 /// The uid of the first of [`users`], and of nobody on any machine.
 pub const FIRST_UID: u32 = 54_321;
 
-/// Fails, with what to do, if this is not root.
 pub fn require_root() {
     assert!(
         rustix::process::geteuid().is_root(),
@@ -66,9 +65,7 @@ pub fn users_from(first_uid: u32, folder: &Path, names: &[&str], groups: &[(&str
         group.push_str(&format!("{name}:x:{gid}:{}\n", members.join(",")));
     }
     for (name, content) in [("passwd", passwd), ("shadow", shadow), ("group", group)] {
-        let (own, shown) = (folder.join(name), Path::new("/etc").join(name));
-        fs::write(&own, content)?;
-        mount_bind(&own, &shown).with_context(|| format!("showing another {name}"))?;
+        show(folder, name, &content)?;
     }
     Ok(())
 }
@@ -76,15 +73,17 @@ pub fn users_from(first_uid: u32, folder: &Path, names: &[&str], groups: &[(&str
 /// Names a directory service for subordinate uids in `/etc/nsswitch.conf`, for a thread with [`own_mounts`] and what it
 /// starts.
 pub fn subordinate_uids_of_a_directory(folder: &Path) -> Result<()> {
-    let own = folder.join("nsswitch.conf");
     let services = fs::read_to_string("/etc/nsswitch.conf")?;
-    fs::write(&own, services + "\nsubid: files sss\n")?;
-    mount_bind(&own, "/etc/nsswitch.conf").context("showing another /etc/nsswitch.conf")
+    show(folder, "nsswitch.conf", &(services + "\nsubid: files sss\n"))
 }
 
 /// Ranges of subordinate uids, as lines of subuid(5), for a thread with [`own_mounts`] and what it starts.
 pub fn subordinate_uids(folder: &Path, lines: &str) -> Result<()> {
-    let own = folder.join("subuid");
-    fs::write(&own, lines)?;
-    mount_bind(&own, "/etc/subuid").context("showing another /etc/subuid, of the Debian package passwd")
+    show(folder, "subuid", lines).context("it is of the Debian package passwd")
+}
+
+fn show(folder: &Path, name: &str, content: &str) -> Result<()> {
+    let own = folder.join(name);
+    fs::write(&own, content)?;
+    mount_bind(&own, Path::new("/etc").join(name)).with_context(|| format!("showing another /etc/{name}"))
 }

@@ -9,8 +9,6 @@ use crate::http;
 use crate::patience::until;
 use crate::process::Running;
 
-/// A server of the Prometheus project; it ends with the value.
-#[derive(Debug)]
 pub(crate) struct Server {
     child: Running,
     /// Holds its log, and what else it writes.
@@ -18,7 +16,6 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server that listens on `port` of 127.0.0.1, and waits until it is ready.
     pub(crate) fn start(command: &mut Command, port: u16, folder: tempfile::TempDir) -> Result<Self> {
         let log = File::create(folder.path().join("log"))?;
         let command = command.stdin(Stdio::null()).stdout(log.try_clone()?);

@@ -16,7 +16,6 @@ use crate::patience::{END_PATIENCE, PATIENCE};
 use crate::process::{children, signal};
 use crate::shell::Shell;
 
-/// How often it is looked at.
 const POLL: Duration = Duration::from_millis(20);
 
 /// What the shell says when a line has ended, followed by its exit code and the last program in the background.
@@ -26,7 +25,6 @@ const ENDED: &str = "\n=== a line has ended: ";
 const WAS_ENDED: [i32; 4] = [0, 127, 130, 143];
 
 /// The shell; it ends with the value, and all that it started.
-#[derive(Debug)]
 pub struct Session {
     child: Child,
     /// The shell's own pid; the child may be a program that started it in namespaces of their own.
@@ -40,13 +38,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts one by a command that names the shell and nothing behind it.
     pub fn start(mut command: Command, shell: Shell) -> Result<Self> {
-        match shell {
-            Shell::Bash => command.args(["--norc", "--noprofile"]),
-            Shell::Zsh => command.arg("-f"),
-            Shell::Fish => command.arg("--no-config"),
-        };
+        command.args(shell.without_start_up_files());
         let (read, background) = match shell {
             Shell::Bash | Shell::Zsh => ("while IFS= read -r -d '' __line; do", "$!"),
             Shell::Fish => ("while read --null --local __line", "$last_pid"),
@@ -154,7 +147,6 @@ impl Session {
         Ok(())
     }
 
-    /// Code, background and output of the line, if it has ended.
     fn ended(&mut self) -> Result<Option<(i32, String, String)>> {
         let heard = String::from_utf8_lossy(&self.heard);
         let Some((printed, rest)) = heard.split_once(ENDED) else {
@@ -179,14 +171,12 @@ impl Drop for Session {
     }
 }
 
-/// As much of the end of an output as people read.
 fn last_part(output: &str) -> &str {
     let start = output.len().saturating_sub(2000);
     let start = (start..output.len()).find(|at| output.is_char_boundary(*at));
     &output[start.unwrap_or_default()..]
 }
 
-/// All processes below one, without these and those below them.
 fn descendants(pid: u32, without: &BTreeSet<u32>) -> BTreeSet<u32> {
     let mut found = BTreeSet::new();
     for child in children(pid).into_iter().filter(|it| !without.contains(it)) {
@@ -196,7 +186,6 @@ fn descendants(pid: u32, without: &BTreeSet<u32>) -> BTreeSet<u32> {
     found
 }
 
-/// Whether a process listens on a port of TCP, as `/proc/PID/net/tcp` tells.
 fn listens(pid: u32) -> bool {
     const LISTEN: &str = "0A";
     let tables = ["tcp", "tcp6"].map(|table| format!("/proc/{pid}/net/{table}"));

@@ -16,7 +16,6 @@ use crate::patience::{DRIVER_PATIENCE, output};
 use crate::process::{copy_program, program};
 use crate::tools;
 
-/// A shell that genv can be set up in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shell {
     Bash,
@@ -32,6 +31,14 @@ impl Shell {
             Self::Bash => "bash",
             Self::Zsh => "zsh",
             Self::Fish => "fish",
+        }
+    }
+
+    pub const fn without_start_up_files(self) -> &'static [&'static str] {
+        match self {
+            Self::Bash => &["--norc", "--noprofile"],
+            Self::Zsh => &["-f"],
+            Self::Fish => &["--no-config"],
         }
     }
 
@@ -87,7 +94,6 @@ impl Shell {
         }
     }
 
-    /// The file in a home directory that an interactive shell reads first.
     pub const fn startup_file(self) -> &'static str {
         match self {
             Self::Bash => ".bashrc",
@@ -177,12 +183,8 @@ impl Account {
     /// A shell that reads no start-up files and runs a script; its exit code, and what it printed and said.
     pub fn script(&self, program: &str, options: &[&str], script: &str) -> Result<(i32, String, String)> {
         let mut command = self.command(program)?;
-        match program {
-            "bash" => command.args(["--norc", "--noprofile"]),
-            "zsh" => command.arg("-f"),
-            "fish" => command.arg("--no-config"),
-            _ => &mut command,
-        };
+        let shell = Shell::ALL.into_iter().find(|shell| shell.name() == program);
+        command.args(shell.map_or(&[] as &[&str], Shell::without_start_up_files));
         let output = output(command.args(options).args(["-c", script]))?;
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         let code = output.status.code().with_context(|| format!("{program}: {}", output.status))?;
@@ -204,12 +206,8 @@ impl Account {
         let file = folder.join("script");
         fs::write(&file, script)?;
         let mut command = self.command(shell.name())?;
-        match shell {
-            Shell::Bash => command.args(["--norc", "--noprofile"]),
-            Shell::Zsh => command.arg("-f"),
-            Shell::Fish => command.arg("--no-config"),
-        };
-        let output = output(command.arg(&file).envs(variables.iter().copied()))?;
+        command.args(shell.without_start_up_files()).arg(&file);
+        let output = output(command.envs(variables.iter().copied()))?;
         let said = String::from_utf8_lossy(&output.stderr);
         let read = |(number, line): (usize, &String)| {
             let text = |what| -> Result<String> {
@@ -232,7 +230,6 @@ impl Account {
     }
 }
 
-/// What `env -0` wrote.
 fn dump(file: &Path) -> Result<BTreeMap<OsString, OsString>> {
     let content = fs::read(file)?;
     let entries = content.split(|&byte| byte == 0).filter(|entry| !entry.is_empty());
@@ -287,7 +284,6 @@ pub fn installation() -> Result<&'static Path> {
     }
 }
 
-/// How the name of an installation's folder begins.
 const INSTALLED: &str = "genv-installed-";
 
 struct Installation {
@@ -313,7 +309,6 @@ fn remove_left_installations() {
     }
 }
 
-/// The `PATH` with which genv is found.
 pub fn search_path() -> Result<OsString> {
     let mut path = installation()?.join("bin").into_os_string();
     path.push(":/usr/local/bin:/usr/bin:/bin");

@@ -5,10 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::json;
 
-/// When everything happened, by the files.
 const TIME: &str = "20/11/2026 12:00:00";
 
-/// One environment, attached to some devices.
 #[derive(Clone, Debug)]
 pub struct Environment {
     pub eid: String,

@@ -9,8 +9,6 @@ use crate::patience::Lines;
 use crate::process::Running;
 use crate::tools::build_folder;
 
-/// A running `state_client`; it is killed with the value.
-#[derive(Debug)]
 pub struct StateClient {
     child: Running,
 }

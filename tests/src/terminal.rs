@@ -12,13 +12,10 @@ use rustix::process::Signal;
 use crate::process::signal;
 use crate::shell::{Account, Shell};
 
-/// What every prompt of these shells ends with.
 pub const PROMPT: &str = "READY> ";
 
-/// How long an answer may take on a busy machine.
 const PATIENCE_MILLISECONDS: u64 = 120_000;
 
-/// An interactive shell; it ends with the value.
 pub struct Terminal {
     shell: Shell,
     session: PtySession,
@@ -72,7 +69,6 @@ impl Terminal {
         self.session.process().child_pid.as_raw().unsigned_abs()
     }
 
-    /// Waits until this text is shown; returns what was shown before.
     pub fn wait(&mut self, text: &str) -> Result<String> {
         let shown = self.session.exp_string(text).map_err(said);
         shown.with_context(|| format!("{} never shows {text:?}", self.shell))

@@ -87,7 +87,6 @@ pub fn target(hostname: &str, pid: u32) -> Result<ProcessTarget> {
     })
 }
 
-/// The step by which the rule `non-env-processes` ends a process.
 pub fn terminate(target: &ProcessTarget) -> Step {
     let subject = Subject::Process {
         hostname: target.hostname.clone(),
@@ -104,7 +103,6 @@ pub fn ends(pid: u32) -> Result<()> {
     until(&format!("process {pid} ends"), || Ok(!is_alive(pid)))
 }
 
-/// Whether a process is there and has not ended.
 pub fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, rest)| rest.chars().next());

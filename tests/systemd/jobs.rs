@@ -29,7 +29,6 @@ const STARTS: [(&str, Logout); 11] = [
     ("genv exec --detach --eid EID --gpus 1 -- JOB", Logout::Lost),
 ];
 
-/// A job that is left behind, and its environment.
 struct Job {
     eid: String,
     pid: u32,
@@ -65,7 +64,6 @@ fn leave(
     Ok(Job { eid, pid })
 }
 
-/// What genv prints for a user.
 fn genv(machine: &Machine, user: &str, words: &[&str]) -> Result<String> {
     let scenario = format!("GENV_SCENARIO=/{SCENARIO}");
     let user = ["setpriv", "--reuid", user, "--clear-groups", "env", &scenario];
@@ -88,7 +86,6 @@ fn enforce(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// The pids that the enforcer has signalled.
 fn signalled(machine: &Machine) -> Result<Vec<u64>> {
     let audit = machine.read("var/lib/genv-enforcer/audit.jsonl").unwrap_or_default();
     let lines = audit.lines().map(serde_json::from_str::<Value>);

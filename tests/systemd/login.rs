@@ -9,23 +9,19 @@ use genv_tests::machine::{Machine, SCENARIO};
 use genv_tests::patience::{Lines, ended, until};
 use genv_tests::process::Running;
 
-/// The users of these tests.
 pub(crate) const ALICE: &str = "alice";
 pub(crate) const BOB: &str = "bob";
 
 /// The key of the test machine that logs every user in.
 const KEY: &str = "/etc/ssh/test-key";
 
-/// How a session ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Logout {
-    /// The user types `exit`.
     Exit,
     /// The connection is lost: the shell gets SIGHUP.
     Lost,
 }
 
-/// A user's shell; it ends with the value.
 pub(crate) struct Login {
     client: Running,
     keyboard: ChildStdin,
@@ -70,7 +66,6 @@ pub(crate) fn contexts(machine: &Machine, devices: usize, jobs: &[(u32, usize)])
 }
 
 impl Login {
-    /// Logs a user in.
     pub(crate) fn start(machine: &Machine, user: &str) -> Result<Self> {
         let to = format!("{user}@127.0.0.1");
         let ssh = ["ssh", "-q", "-tt", "-i", KEY];
@@ -83,12 +78,10 @@ impl Login {
         Ok(Self { client, keyboard, screen })
     }
 
-    /// Types a line.
     pub(crate) fn types(&mut self, line: &str) -> Result<()> {
         writeln!(self.keyboard, "{line}").with_context(|| self.shown())
     }
 
-    /// Types a line, and waits until it has ended with success.
     pub(crate) fn runs(&mut self, machine: &Machine, line: &str) -> Result<()> {
         let done = "/tmp/done";
         machine.run(&["rm", "-f", done])?;
@@ -103,7 +96,6 @@ impl Login {
         Ok(())
     }
 
-    /// Logs the user out.
     pub(crate) fn ends(mut self, how: Logout) -> Result<()> {
         self.types(match how {
             Logout::Exit => "exit",

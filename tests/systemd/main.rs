@@ -49,9 +49,8 @@ fn started(machine: &Machine, unit: &str) -> Result<()> {
 /// Whether the main process of a service runs as this user, with these capabilities in every set and no way to more, under
 /// a filter of system calls.
 fn is_confined(machine: &Machine, unit: &str, user: &str, capabilities: u64) -> Result<()> {
-    let pid = machine.main_pid(unit)?;
     let uid = machine.run(&["id", "--user", user])?;
-    let found = confined_uid(machine, pid, capabilities)?;
+    let found = confined_uid(machine, machine.main_pid(unit)?, capabilities)?;
     ensure!(uid.trim() == found, "{unit} runs as {found}, not {uid}");
     Ok(())
 }
@@ -96,7 +95,6 @@ fn opens_the_driver_alone(machine: &Machine, unit: &str) -> Result<()> {
     Ok(())
 }
 
-/// A daemon that hangs is started again.
 fn is_watched(machine: &Machine, unit: &str) -> Result<()> {
     machine.configure(unit, "patience", "[Service]\nWatchdogSec=4\nTimeoutAbortSec=1\nRestartSec=100ms\n")?;
     machine.run(&["systemctl", "restart", unit])?;

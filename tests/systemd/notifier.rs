@@ -9,17 +9,14 @@ use crate::{boot, confined_uid};
 
 const UNIT: &str = "genv-enforcer";
 
-/// Where the mail server listens.
 const MAIL: &str = "/dev/tcp/127.0.0.1/2525";
 
-/// What the mail server has received.
 const RECEIVED: &str = "run/mail";
 
 const CONFIG: &str = "version: 1\nmode: enforce\ninterval: 100ms\nbreaker: {share_of_users: 1}\n\
      notify: {socket: /run/genv/notify.sock}\n\
      rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: [1s], undelivered: hold}]\n";
 
-/// Sets how long a notice may take, and its service.
 fn configure(machine: &Machine, deadline: &str, service: &str) -> Result<()> {
     let command = format!("/usr/bin/genv-enforcer notify --command=/etc/genv/notify --deadline={deadline}");
     machine.configure(

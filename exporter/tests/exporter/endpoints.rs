@@ -63,7 +63,7 @@ fn metrics_are_text_0_0_4_plain_or_gzip() {
     let plain = exporter.ask("/metrics", &HeaderMap::new());
     assert_eq!(plain.headers()[CONTENT_TYPE], "text/plain; version=0.0.4; charset=utf-8");
     assert!(!plain.headers().contains_key(CONTENT_ENCODING));
-    let families = exposition::parse(&text(plain.body())).unwrap();
+    let families = exposition::parse(&text(plain.body()));
     for expected in ["genv_exporter_build_info", "process_resident_memory_bytes", "genv_device_up"] {
         assert!(families.iter().any(|family| family.name == expected), "{expected}");
     }
@@ -91,7 +91,7 @@ fn one_host_of_many_is_served_alone() {
     let exporter = Exporter::publishing(vec![host(snapshot()), other_host(), dead_host("gpu03")]);
     let (status, one) = exporter.get("/metrics?host=gpu02");
     assert_eq!(status, 200);
-    for family in exposition::parse(&one).unwrap() {
+    for family in exposition::parse(&one) {
         for (labels, _) in family.samples {
             assert_eq!(labels["hostname"], "gpu02", "{}", family.name);
         }
@@ -206,15 +206,11 @@ fn users_of_other_hosts_are_renamed_by_the_exporter() {
         (exporter.get("/metrics").1, exporter.get("/snapshot").1)
     };
     let (plain, _) = metrics(Usernames::Name);
-    let names: BTreeSet<String> = snapshot()
-        .environments
-        .into_iter()
-        .map(|it| it.username.clone())
-        .filter(|name| !name.starts_with("uid:"))
-        .collect();
+    let names = snapshot().environments.into_iter().map(|environment| environment.username.clone());
+    let names: BTreeSet<String> = names.filter(|name| !name.starts_with("uid:")).collect();
     assert!(!names.is_empty());
-    let label =
-        |name: &str| format!("username=\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"));
+    let escaped = |name: &str| name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let label = |name: &str| format!("username=\"{}\"", escaped(name));
     for name in &names {
         assert!(plain.contains(&label(name)), "{name}");
     }
@@ -237,7 +233,6 @@ fn other_paths_are_not_found() {
     }
 }
 
-/// The pages with users of the built-in simulated lab.
 fn lab(usernames: Usernames) -> String {
     let lab = SourceOptions { gpu: GpuSourceKind::Simulated, ..SourceOptions::default() };
     let hosts = lab.open().unwrap().into_iter();

@@ -2,111 +2,81 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Label names and values.
 pub(crate) type Labels = BTreeMap<String, String>;
 
-/// One family as it was read.
 #[derive(Debug)]
 pub(crate) struct ParsedFamily {
     pub(crate) name: String,
-    /// The endings of the names of its samples.
     suffixes: &'static [&'static str],
     pub(crate) samples: Vec<(Labels, f64)>,
 }
 
-/// All families of a text, or its mistake.
-pub(crate) fn parse(text: &str) -> Result<Vec<ParsedFamily>, String> {
-    if !text.is_empty() && !text.ends_with('\n') {
-        return Err("the last line does not end".to_owned());
-    }
+/// All families of a text without a mistake.
+pub(crate) fn parse(text: &str) -> Vec<ParsedFamily> {
+    assert!(text.is_empty() || text.ends_with('\n'), "the last line does not end");
     let mut families: Vec<ParsedFamily> = Vec::new();
     let mut names = BTreeSet::new();
     let mut help = None;
     for line in text.split_terminator('\n') {
-        let wrong = |what: &str| Err(format!("{what}: {line}"));
         if let Some(rest) = line.strip_prefix("# HELP ") {
-            let Some((name, words)) = rest.split_once(' ') else {
-                return wrong("help without words");
-            };
-            if words.trim().is_empty() || help.is_some() {
-                return wrong("help that is empty, or has no type");
-            }
-            help = Some(name.to_owned());
+            let (name, words) = rest.split_once(' ').expect(line);
+            assert!(!words.trim().is_empty() && help.is_none(), "help that is empty, or has no type: {line}");
+            help = Some(name);
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
-            let Some((name, kind)) = rest.split_once(' ') else {
-                return wrong("type without words");
-            };
-            if help.take().as_deref() != Some(name) || !names.insert(name.to_owned()) {
-                return wrong("family without help, or seen before");
-            }
+            let (name, kind) = rest.split_once(' ').expect(line);
+            assert!(help.take() == Some(name) && names.insert(name), "family without help, or seen before: {line}");
             let suffixes: &[&str] = match kind {
                 "gauge" | "counter" if is_metric_name(name) => &[""],
                 "histogram" if is_metric_name(name) => &["_bucket", "_sum", "_count"],
-                _ => return wrong("bad name or type"),
+                _ => panic!("bad name or type: {line}"),
             };
             families.push(ParsedFamily { name: name.to_owned(), suffixes, samples: Vec::new() });
         } else {
-            let Some(family) = families.last_mut().filter(|_| help.is_none()) else {
-                return wrong("sample outside its family");
-            };
-            let Some(rest) = line.strip_prefix(family.name.as_str()) else {
-                return wrong("sample of another family");
-            };
+            let family = families.last_mut().filter(|_| help.is_none()).expect(line);
+            let rest = line.strip_prefix(family.name.as_str()).expect(line);
             let suffix = family.suffixes.iter().find_map(|suffix| Some((*suffix, rest.strip_prefix(suffix)?)));
-            let Some((suffix, rest)) = suffix else {
-                return wrong("sample of another family");
-            };
-            let (mut labels, value) = labels(rest).map_err(|what| format!("{what}: {line}"))?;
+            let (suffix, rest) = suffix.expect(line);
+            let (mut labels, value) = labels(rest);
             if !suffix.is_empty() {
                 labels.insert("__name__".to_owned(), format!("{}{suffix}", family.name));
             }
-            let value = value.strip_prefix(' ').and_then(|value| value.parse::<f64>().ok());
-            let Some(value) = value.filter(|value| value.is_finite()) else {
-                return wrong("bad value");
-            };
-            if family.samples.iter().any(|(known, _)| *known == labels) {
-                return wrong("series seen before");
-            }
+            let value: f64 = value.strip_prefix(' ').and_then(|value| value.parse().ok()).expect(line);
+            assert!(value.is_finite(), "bad value: {line}");
+            assert!(family.samples.iter().all(|(known, _)| *known != labels), "series seen before: {line}");
             family.samples.push((labels, value));
         }
     }
-    Ok(families)
+    families
 }
 
-/// Labels in braces, if any, and what follows them.
-fn labels(text: &str) -> Result<(Labels, &str), &'static str> {
+fn labels(text: &str) -> (Labels, &str) {
     let mut labels = Labels::new();
     let Some(mut rest) = text.strip_prefix('{') else {
-        return Ok((labels, text));
+        return (labels, text);
     };
     loop {
-        let (name, after) = rest.split_once("=\"").ok_or("label without value")?;
-        if !is_metric_name(name) || name.contains(':') || name.starts_with("__") {
-            return Err("bad label name");
-        }
+        let (name, after) = rest.split_once("=\"").expect(text);
+        assert!(is_metric_name(name) && !name.contains(':') && !name.starts_with("__"), "bad label name: {text}");
         let mut value = String::new();
         let mut characters = after.chars();
         loop {
-            match characters.next().ok_or("label value without end")? {
+            match characters.next().expect(text) {
                 '"' => break,
                 '\\' => value.push(match characters.next() {
-                    Some('\\') => '\\',
-                    Some('"') => '"',
+                    Some(c @ ('\\' | '"')) => c,
                     Some('n') => '\n',
-                    _ => return Err("bad escape"),
+                    _ => panic!("bad escape: {text}"),
                 }),
-                c if c.is_control() => return Err("control character"),
+                c if c.is_control() => panic!("control character: {text}"),
                 c => value.push(c),
             }
         }
-        if labels.insert(name.to_owned(), value).is_some() {
-            return Err("label twice");
-        }
+        assert!(labels.insert(name.to_owned(), value).is_none(), "label twice: {text}");
         rest = characters.as_str();
         if let Some(after) = rest.strip_prefix('}') {
-            return Ok((labels, after));
+            return (labels, after);
         }
-        rest = rest.strip_prefix(',').ok_or("labels not separated")?;
+        rest = rest.strip_prefix(',').expect(text);
     }
 }
 

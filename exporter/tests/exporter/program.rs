@@ -63,16 +63,12 @@ fn flags_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn a_port_in_use_is_a_failure_that_names_it() {
+fn a_port_in_use_and_a_missing_web_configuration_are_failures_that_name_it() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let (code, message) = exporter(&[&format!("--web.listen-address={address}")]);
     assert_eq!(code, 1, "{message}");
     insta::assert_snapshot!(message.replace(&address, "ADDRESS"), @"genv-exporter: cannot listen on ADDRESS: Address already in use (os error 98). Another program holds this port ('ss -ltnp' shows it): stop it, or choose another port with --web.listen-address.");
-}
-
-#[test]
-fn a_web_configuration_that_is_missing_is_a_failure_that_names_it() {
     let (code, message) = exporter(&["--web.listen-address=127.0.0.1:0", "--web.config.file=/nowhere/web.yml"]);
     assert_eq!(code, 1, "{message}");
     insta::assert_snapshot!(message, @"genv-exporter: cannot read the web configuration file /nowhere/web.yml: No such file or directory (os error 2). Name a readable one with --web.config.file, or leave the flag out");

@@ -13,7 +13,6 @@ const RULES: &str = "prometheus/rules/genv-recording.yml";
 
 struct PublishOutcome {
     code: i32,
-    /// Paths below the folder.
     written: Vec<String>,
     stderr: String,
 }
@@ -67,7 +66,7 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn every_file_is_written_and_printed_and_a_second_run_touches_none() {
+fn every_file_is_written_and_printed_and_a_second_run_touches_what_changes() {
     let (_temporary, folder) = folder();
     let written = succeeds(&folder, &[]);
     let mut there: Vec<_> = files(&folder).into_keys().collect();
@@ -85,19 +84,15 @@ fn every_file_is_written_and_printed_and_a_second_run_touches_none() {
     let before = inodes();
     assert!(succeeds(&folder, &[]).is_empty());
     assert_eq!(inodes(), before);
-}
 
-#[test]
-fn a_file_that_is_missing_or_as_published_follows_the_addresses() {
-    let (_temporary, folder) = folder();
-    succeeds(&folder, &[]);
+    // A file that is missing or as published follows the addresses.
     assert_eq!(succeeds(&folder, &["--alertmanager-address=watch:9093"]), [PROMETHEUS]);
     fs::remove_file(folder.join(RULES)).unwrap();
     assert_eq!(succeeds(&folder, &["--alertmanager-address=watch:9093"]), [RULES]);
 }
 
 #[test]
-fn an_edited_file_is_kept_while_the_published_file_stays_the_same() {
+fn an_edited_file_is_kept_and_stops_everything_where_it_would_change_unless_forced() {
     let (_temporary, folder) = folder();
     succeeds(&folder, &[]);
     append(&folder.join(PROMETHEUS), "# mine\n");
@@ -109,12 +104,8 @@ fn an_edited_file_is_kept_while_the_published_file_stays_the_same() {
 
     assert_eq!(succeeds(&folder, &["--force"]), [PROMETHEUS]);
     assert!(succeeds(&folder, &[]).is_empty());
-}
 
-#[test]
-fn an_edited_file_that_would_change_stops_everything_unless_forced() {
-    let (_temporary, folder) = folder();
-    succeeds(&folder, &[]);
+    // One that would change stops everything.
     append(&folder.join(PROMETHEUS), "# mine\n");
     fs::remove_file(folder.join(RULES)).unwrap();
     let edited = files(&folder);

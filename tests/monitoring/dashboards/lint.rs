@@ -19,7 +19,6 @@ const ABOUT_ONE_HOST: &str = "genv-host";
 /// Tables in which a host may be `(all)`, and one in which a GPU may be a part of one, which cannot be chosen.
 const OF_ALL_HOSTS: [&str; 2] = ["Who breaks which rule", "Warnings and actions by user"];
 const WITH_PARTS: &str = "What fires now";
-/// What every link to a dashboard takes along.
 const CARRIED: [&str; 3] = ["${__url_time_range}", "${datasource:queryparam}", "${job:queryparam}"];
 /// Panels that need no plugin, and units that Grafana knows: a misspelt one is shown as a text behind the number.
 const TYPES: [&str; 9] =
@@ -38,14 +37,11 @@ static HOURLY: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
     hourly.flat_map(|group| group.rules).map(|rule| rule.record).collect()
 });
 
-/// What was found in a dashboard.
 pub(crate) struct Lint<'a> {
     dashboard: &'a Dashboard,
     /// Metrics that have a hostname.
     with_hostname: &'a BTreeSet<String>,
-    /// All rules that were applied.
     pub(crate) rules: BTreeSet<&'static str>,
-    /// Rules, and what they refuse.
     pub(crate) faults: Vec<(&'static str, String)>,
 }
 

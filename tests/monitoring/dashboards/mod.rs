@@ -1,10 +1,10 @@
 //! The dashboards that are shipped: whether they keep every rule, and whether a real Prometheus with the demo's data answers
-//! everything that they ask, whatever is chosen. Every file in `grafana/dashboards` is checked.
+//! everything that they ask. Every file in `grafana/dashboards` is checked.
 
 pub(crate) mod interpolate;
 mod lint;
 mod mutants;
-mod promql;
+pub(crate) mod promql;
 mod queries;
 mod scraped;
 
@@ -12,11 +12,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use genv_simulator::Engine;
 use genv_tests::dashboard::{Dashboard, Target};
 use genv_tests::history::{History, RulesFile};
 use genv_tests::prometheus::Prometheus;
 
-use interpolate::{Times, interpolate};
+use interpolate::{Choice, Times, interpolate};
 use lint::Lint;
 use queries::Questions;
 
@@ -27,7 +28,6 @@ const NOT_KEPT: [&str; 6] =
 /// The dashboard that needs an enforcer: [`scraped`] has one.
 const ENFORCEMENT: &str = "genv-enforcement";
 
-/// Time between two scrapes.
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Several hours, and so much more that the GPU which is throttled now and then is throttled at the end, and that the last
@@ -56,17 +56,18 @@ fn of_any_host(dashboard: &Dashboard, with_hostname: &BTreeSet<String>) -> Vec<S
     faults.filter(|(rule, _)| *rule == "target-hostname").map(|(_, what)| what).collect()
 }
 
-/// What a target asks with everything at All.
+fn all(dashboard: &Dashboard) -> Choice {
+    dashboard.variables().iter().map(|variable| (variable.name().to_owned(), ".+".to_owned())).collect()
+}
+
 pub(crate) fn with_all(dashboard: &Dashboard, target: Target<'_>, times: &Times) -> Result<String> {
-    let variables = dashboard.variables().into_iter();
-    let all = variables.map(|variable| (variable.name().to_owned(), ".+".to_owned())).collect();
-    interpolate(target.expression(), &all, times)
+    interpolate(target.expression(), &all(dashboard), times)
 }
 
 #[test]
 fn prometheus_answers_every_question_of_every_dashboard() -> Result<()> {
-    let past = History::of_demo()?.every(SCRAPE_INTERVAL).lasting(LASTING).start("prometheus-3")?;
-    let questions = Questions::new(&past.prometheus, (past.from(), past.end()), SCRAPE_INTERVAL)?;
+    let past = History::new(Engine::demo()?, LASTING, SCRAPE_INTERVAL)?.start("prometheus-3")?;
+    let questions = Questions::new(&past.prometheus, (past.from, past.end), SCRAPE_INTERVAL)?;
     let with_hostname = questions.metrics_with_hostname()?;
     let mut faults = Vec::new();
     for dashboard in Dashboard::shipped()?.iter().filter(|dashboard| dashboard.uid() != ENFORCEMENT) {

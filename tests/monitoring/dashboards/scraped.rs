@@ -14,7 +14,7 @@ use genv_tests::prometheus::Prometheus;
 
 use crate::dashboards::interpolate::Times;
 use crate::dashboards::queries::{Questions, unknown_fields};
-use crate::dashboards::{ENFORCEMENT, of_any_host, with_all};
+use crate::dashboards::{of_any_host, with_all};
 
 /// Enough that what begins is scraped as 0 before it rises.
 const RULES: &str = "
@@ -47,11 +47,6 @@ scrape_configs:
     Prometheus::start_configured("prometheus-3", &configuration, &[])
 }
 
-fn enforcement() -> Result<Dashboard> {
-    let mut shipped = Dashboard::shipped()?.into_iter();
-    shipped.find(|dashboard| dashboard.uid() == ENFORCEMENT).context("no Enforcement")
-}
-
 /// What a target asks about the last five minutes, with everything at All.
 fn question(dashboard: &Dashboard, target: Target<'_>) -> Result<String> {
     // The shortest interval of a panel that counts what happened.
@@ -60,7 +55,6 @@ fn question(dashboard: &Dashboard, target: Target<'_>) -> Result<String> {
     with_all(dashboard, target, &times)
 }
 
-/// Waits until a panel's first query has this value.
 fn shows(prometheus: &Prometheus, dashboard: &Dashboard, title: &str, wanted: f64) -> Result<()> {
     let mut panels = dashboard.queried_panels();
     let panel = panels.find(|panel| panel.title() == title);
@@ -78,7 +72,7 @@ fn fires(prometheus: &Prometheus, alert: &str, labels: &str, wanted: bool) -> Re
 
 #[test]
 fn every_panel_of_enforcement_has_data_of_a_real_enforcer() -> Result<()> {
-    let dashboard = enforcement()?;
+    let dashboard = Dashboard::of_file("enforcement")?;
     let mut stubborn = Command::new("env");
     stubborn.args(["--ignore-signal=TERM", "sleep", "1000000"]);
     let stubborn = Sleeper::spawn(as_victim(&mut stubborn))?;

@@ -19,7 +19,6 @@ use tempfile::TempDir;
 
 const DEVICES: &str = "{name: NVIDIA A100-SXM4-40GB, count: 8, memory: 40gi}";
 
-/// What somebody starts on a GPU.
 const TRAIN: &str = "import os\nprint('training on', os.environ['CUDA_VISIBLE_DEVICES'])\n";
 
 /// A user's home and programs, and genv's state, all new.
@@ -58,7 +57,6 @@ impl Lab {
         self.folder.path().join(path)
     }
 
-    /// Where the shell is: a folder with the user's files.
     fn project(&self) -> PathBuf {
         self.at("home/project")
     }
@@ -90,7 +88,6 @@ impl Lab {
         Session::start(self.command(&installed(shell.name())), shell)
     }
 
-    /// Lays out the files that a page takes for granted.
     fn lay_out(&self, text: &str) -> Result<()> {
         let write = |name: &str, text: &str| fs::write(self.project().join(name), text);
         fs::create_dir(self.at("enforcer"))?;

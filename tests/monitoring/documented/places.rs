@@ -3,10 +3,8 @@
 use anyhow::{Result, ensure};
 use genv_tests::documentation::{Block, Page, Place};
 
-/// Blocks that are no commands.
 const OTHERS: [&str; 7] = ["", "console", "text", "yaml", "json", "ini", "promql"];
 
-/// What lines of commands begin with.
 const COMMANDS: [&str; 8] =
     ["$ ", "genv ", "genv-exporter ", "genv-enforcer ", "scripts/", "docker ", "systemctl ", "cargo "];
 
@@ -15,12 +13,7 @@ fn begins(line: &str, start: &str) -> bool {
     line.strip_prefix(start).is_some_and(|rest| !rest.starts_with(' '))
 }
 
-/// What is wrong with a block, if anything.
 fn fault(block: &Block) -> Option<String> {
-    if !block.is_fenced {
-        let why = "an indented block does not say what it is of: put it between fences";
-        return Some(why.to_owned());
-    }
     if block.is_commands() {
         let known = Place::ALL.map(|(name, _)| name).join(", ");
         return block.places().is_empty().then(|| {

@@ -35,7 +35,6 @@ fn help(words: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The commands that a help lists.
 fn listed(help: &str) -> Vec<&str> {
     let list = help.split_once("\nCommands:\n").map_or("", |(_, list)| list);
     let lines = list.lines().take_while(|line| !line.is_empty());
@@ -46,7 +45,6 @@ fn listed(help: &str) -> Vec<&str> {
     names.filter(|name| *name != "help").collect()
 }
 
-/// Adds a command and those below it.
 fn add(page: &mut String, words: &[&str]) -> Result<()> {
     let (depth, title) = ("#".repeat(words.len() + 1), words.join(" "));
     writeln!(page, "\n{depth} {title}\n")?;

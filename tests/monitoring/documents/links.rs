@@ -1,29 +1,19 @@
 //! Links between documents lead somewhere, and the book's contents name each page.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
+use genv_tests::documentation::Page;
 use regex::Regex;
 
 use crate::documents::{path, read};
 
-/// Every document, as the repository names it.
 fn documents() -> Result<Vec<String>> {
-    let mut all = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
-    all.push("CHANGELOG.md".to_owned());
-    for entry in fs::read_dir(path("docs"))? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".md") {
-            all.push(format!("docs/{name}"));
-        }
-    }
-    ensure!(all.len() > 20, "{all:?}");
-    Ok(all)
+    let pages = Page::all()?.into_iter().map(|page| page.name);
+    Ok(pages.chain(["CHANGELOG.md".to_owned()]).collect())
 }
 
-/// A page without its blocks of code.
 fn prose(page: &str) -> String {
     let mut inside = false;
     let lines = page.lines().filter(|line| {

@@ -19,7 +19,6 @@ const BEGIN: &str =
 
 const HEAD: &str = "| metric | type | labels | meaning |\n|---|---|---|---|\n";
 
-/// Families of the enforcer that have the label hostname.
 const OF_HOSTS: [&str; 10] = [
     "genv_enforcer_violations",
     "genv_enforcer_violation_stages",
@@ -33,7 +32,6 @@ const OF_HOSTS: [&str; 10] = [
     "genv_state_disputed_records",
 ];
 
-/// Rows of the metrics in a registry of the Prometheus client library.
 fn instruments(registry: &Registry) -> String {
     let families = registry.gather();
     let rows = families.iter().map(|family| {
@@ -66,7 +64,6 @@ fn section<S: 'static>(title: &str, families: impl IntoIterator<Item = &'static 
     format!("\n## {title}\n\n{HEAD}{rows}")
 }
 
-/// What the page has of the exporter.
 fn of_exporter() -> Result<String> {
     let mut sections = String::new();
     for (title, families) in GROUPS {
@@ -79,7 +76,6 @@ fn of_exporter() -> Result<String> {
     Ok(sections + &section("Metrics of genv 1.x (`/metrics/genv1`)", genv1::FAMILIES))
 }
 
-/// What it has of the enforcer.
 fn of_enforcer() -> Result<String> {
     let own: String = FAMILIES.iter().map(row).collect();
     let of_process: String = PROCESS_FAMILIES.iter().map(row).collect();

@@ -10,12 +10,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// A path of the repository.
-fn path(relative: &str) -> PathBuf {
+pub(crate) fn path(relative: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(relative)
 }
 
-/// A text of the repository.
-fn read(relative: &str) -> Result<String> {
+pub(crate) fn read(relative: &str) -> Result<String> {
     fs::read_to_string(path(relative)).with_context(|| relative.to_owned())
 }

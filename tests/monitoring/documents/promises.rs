@@ -12,7 +12,6 @@ use crate::documents::{path, read};
 
 const PAGES: [&str; 2] = ["docs/security.md", "docs/enforcement.md"];
 
-/// All Rust below a folder.
 fn rust_below(folder: &Path) -> Result<String> {
     let mut text = String::new();
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {

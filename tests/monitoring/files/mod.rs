@@ -2,21 +2,14 @@
 
 mod complete;
 mod pages;
-mod running;
-mod tools;
+pub(crate) mod running;
+pub(crate) mod tools;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-/// A file or folder of the repository.
-fn shipped(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
-}
-
-fn read(path: &str) -> Result<String> {
-    std::fs::read_to_string(shipped(path)).with_context(|| path.to_owned())
-}
+use crate::documents::{path as shipped, read};
 
 /// The files of a folder whose names end so, sorted.
 fn files(folder: &str, ending: &str) -> Result<Vec<PathBuf>> {

@@ -1,17 +1,16 @@
 //! What pages show of Prometheus' own formats: queries can be asked, and configurations are accepted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use genv_tests::documentation::{Block, Page};
-use promql_parser::label;
-use promql_parser::parser::{self, Expr, LabelModifier, VectorSelector};
-use promql_parser::util::{ExprVisitor, walk_expr};
+use promql_parser::label::Labels;
+use promql_parser::parser::{self, Expr, LabelModifier};
 
+use crate::dashboards::promql;
 use crate::files::complete::{labels, metrics, names};
 use crate::files::tools::accepts_configuration;
 
-/// Where metrics of Prometheus itself begin.
 const OF_PROMETHEUS: &str = "prometheus_";
 
 /// The blocks of all pages that are of this language, each with where it stands.
@@ -43,74 +42,42 @@ fn queries(text: &str) -> Vec<String> {
 /// Labels that a series may have besides those of its family.
 const OF_ALL: [&str; 3] = ["hostname", "job", "instance"];
 
-/// Which labels there are.
-struct Labels {
-    /// Those of each family.
-    of: BTreeMap<&'static str, &'static [&'static str]>,
-    /// Those of all.
-    any: BTreeSet<&'static str>,
-}
-
-impl Labels {
-    fn all() -> Self {
-        let of = labels();
-        let any = of.values().copied().flatten().chain(&OF_ALL);
-        Self { any: any.copied().collect(), of }
-    }
-
-    /// A family has its own; what rules record may have any.
-    fn has(&self, vector: &VectorSelector) -> Result<()> {
-        let name = vector.name.as_deref().unwrap_or_default();
-        for matcher in &vector.matchers.matchers {
+/// Whether each label of an expression exists. A family has its own; what rules record may have any.
+fn labels_exist(expression: &Expr) -> Result<()> {
+    let of = labels();
+    let any: BTreeSet<&str> = of.values().copied().flatten().chain(&OF_ALL).copied().collect();
+    for selector in promql::selectors(expression) {
+        let name = selector.metric();
+        for matcher in &selector.vector.matchers.matchers {
             let label = &*matcher.name;
-            let has = self
-                .of
-                .get(name)
-                .map_or_else(|| self.any.contains(label), |labels| labels.contains(&label) || OF_ALL.contains(&label));
-            ensure!(has, "{name} has no label {label}");
+            let has = |labels: &&[&str]| labels.contains(&label) || OF_ALL.contains(&label);
+            ensure!(of.get(&*name).map_or(any.contains(label), has), "{name} has no label {label}");
         }
-        Ok(())
     }
-
-    fn are(&self, named: Option<&label::Labels>) -> Result<()> {
-        for label in named.into_iter().flat_map(|named| &named.labels) {
-            ensure!(self.any.contains(&**label), "no metric has a label {label}");
+    let mut grouped: Vec<&Labels> = Vec::new();
+    promql::visit(expression, None, &mut |part, _| match part {
+        Expr::Aggregate(aggregate) => grouped.extend(aggregate.modifier.as_ref().map(LabelModifier::labels)),
+        Expr::Binary(binary) => {
+            let modifier = binary.modifier.as_ref();
+            grouped.extend(modifier.and_then(|modifier| modifier.matching.as_ref()).map(LabelModifier::labels));
+            grouped.extend(modifier.and_then(|modifier| modifier.card.labels()));
         }
-        Ok(())
+        _ => {}
+    });
+    for label in grouped.iter().flat_map(|named| &named.labels) {
+        ensure!(any.contains(&**label), "no metric has a label {label}");
     }
-}
-
-impl ExprVisitor for Labels {
-    type Error = anyhow::Error;
-
-    fn pre_visit(&mut self, expression: &Expr) -> Result<bool> {
-        match expression {
-            Expr::VectorSelector(vector) => self.has(vector)?,
-            Expr::MatrixSelector(matrix) => self.has(&matrix.vs)?,
-            Expr::Aggregate(aggregate) => {
-                self.are(aggregate.modifier.as_ref().map(LabelModifier::labels))?;
-            }
-            Expr::Binary(binary) => {
-                if let Some(modifier) = &binary.modifier {
-                    self.are(modifier.matching.as_ref().map(LabelModifier::labels))?;
-                    self.are(modifier.card.labels())?;
-                }
-            }
-            _ => {}
-        }
-        Ok(true)
-    }
+    Ok(())
 }
 
 #[test]
 fn every_query_of_a_page_is_promql_about_metrics_that_exist() -> Result<()> {
-    let (known, mut labels) = (metrics()?, Labels::all());
-    let mut asked = 0;
+    let (known, mut asked) = (metrics()?, 0);
     for (at, block) in blocks("promql")? {
         for query in queries(&block.text) {
             let parsed = parser::parse(&query);
             let parsed = parsed.map_err(|error| anyhow!("{at}: {query}: {error}"))?;
-            walk_expr(&mut labels, &parsed).with_context(|| format!("{at}: {query}"))?;
+            labels_exist(&parsed).with_context(|| format!("{at}: {query}"))?;
             let names = names(&query);
             for name in &names {
                 ensure!(known.contains(*name), "{at}: {query}: there is no {name}");

@@ -9,19 +9,16 @@ use genv_tests::tools::program;
 use crate::files::{files, read, shipped};
 
 const PROMETHEUS: [&str; 2] = ["prometheus", "prometheus-3"];
+pub(crate) const ALERTMANAGER: [&str; 2] = ["alertmanager", "alertmanager-sid"];
 
-/// Runs a program that must end well, and returns what it says.
-fn says(tool: &str, name: &str, arguments: &[&str], files: &[PathBuf]) -> Result<String> {
+pub(crate) fn says(tool: &str, name: &str, arguments: &[&str], files: &[PathBuf]) -> Result<String> {
     let output = Command::new(program(tool, name)).args(arguments).args(files).output()?;
     let said = String::from_utf8([output.stdout, output.stderr].concat())?;
     ensure!(output.status.success(), "{name} {arguments:?} of {tool} ends with {}: {said}", output.status);
     Ok(said)
 }
 
-/// Whether promtool accepts a configuration of Prometheus.
-///
-/// # Errors
-/// It does not, or cannot be started.
+/// Whether promtool of each version accepts a configuration of Prometheus.
 pub(crate) fn accepts_configuration(file: &Path) -> Result<()> {
     for tool in PROMETHEUS {
         says(tool, "promtool", &["check", "config"], &[file.to_owned()])?;
@@ -30,11 +27,10 @@ pub(crate) fn accepts_configuration(file: &Path) -> Result<()> {
 }
 
 #[test]
-fn promtool_accepts_the_configuration() -> Result<()> {
-    let configuration = [shipped("prometheus/prometheus.yml")];
+fn promtool_accepts_the_configuration_and_its_rules() -> Result<()> {
     for tool in PROMETHEUS {
         let check = ["check", "config", "--lint=all", "--lint-fatal"];
-        let said = says(tool, "promtool", &check, &configuration)?;
+        let said = says(tool, "promtool", &check, &[shipped("prometheus/prometheus.yml")])?;
         ensure!(said.contains("2 rule files found"), "{tool}: {said}");
         let warnings: Vec<&str> = said.lines().filter(|it| it.contains("WARN")).collect();
         // Nothing but that nobody listed further exporters and enforcers yet.
@@ -45,17 +41,6 @@ fn promtool_accepts_the_configuration() -> Result<()> {
             ),
             "{tool}: {said}"
         );
-    }
-    Ok(())
-}
-
-#[test]
-fn promtool_accepts_the_rules() -> Result<()> {
-    let rules = files("prometheus/rules", ".yml")?;
-    ensure!(rules.len() == 2, "{rules:?}");
-    for tool in PROMETHEUS {
-        let check = ["check", "rules", "--lint=all", "--lint-fatal"];
-        says(tool, "promtool", &check, &rules)?;
     }
     Ok(())
 }
@@ -74,9 +59,8 @@ fn rules_give_what_their_tests_want_in_prometheus_3() -> Result<()> {
 
 #[test]
 fn amtool_accepts_the_configuration() -> Result<()> {
-    let configuration = [shipped("prometheus/alertmanager.yml")];
-    for tool in ["alertmanager", "alertmanager-sid"] {
-        let said = says(tool, "amtool", &["check-config"], &configuration)?;
+    for tool in ALERTMANAGER {
+        let said = says(tool, "amtool", &["check-config"], &[shipped("prometheus/alertmanager.yml")])?;
         // Mail and webhook are no comments: what is to be filled in is checked too.
         ensure!(said.contains("3 receivers"), "{tool}: {said}");
     }
@@ -91,7 +75,7 @@ fn whoever_fills_in_the_receivers_is_notified() -> Result<()> {
     ensure!(both != mail && mail != shipped);
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("alertmanager.yml");
-    for tool in ["alertmanager", "alertmanager-sid"] {
+    for tool in ALERTMANAGER {
         for (configuration, severity, receivers) in [
             (&shipped, "critical", "nobody"),
             (&mail, "critical", "mail"),
@@ -101,14 +85,8 @@ fn whoever_fills_in_the_receivers_is_notified() -> Result<()> {
             (&both, "info", "nobody"),
         ] {
             std::fs::write(&file, configuration)?;
-            let asked = [
-                "config",
-                "routes",
-                "test",
-                &format!("--config.file={}", file.display()),
-                &format!("severity={severity}"),
-            ];
-            let said = says(tool, "amtool", &asked, &[])?;
+            let (config, severity) = (format!("--config.file={}", file.display()), format!("severity={severity}"));
+            let said = says(tool, "amtool", &["config", "routes", "test", &config, &severity], &[])?;
             let told = said.lines().next();
             ensure!(told == Some(receivers), "{tool}, {severity}: {said}");
         }

@@ -19,7 +19,6 @@ use week::{THE_WEEK, time};
 /// How far from the value that is wanted an answer may be.
 type Within = fn(f64) -> f64;
 
-/// Not about an amount of time.
 const ROUNDING: Within = |wanted| wanted.abs() * 1e-9;
 
 /// In hours. Prometheus sees a counter at scrapes, a minute apart here, and extrapolates to the edges of an hour: whoever
@@ -30,7 +29,6 @@ const TWO_MINUTES: Within = |_| 2.0 * A_MINUTE;
 /// The same of energy: of the shortest use, dave's of twelve hours, a minute is 0.14 %.
 const TWO_PER_MILLE: Within = |wanted| wanted.abs() * 0.002;
 
-/// In hours.
 const A_MINUTE: f64 = 1.0 / 60.0;
 
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -50,7 +48,6 @@ const DOWN: &str = "Which host is down?";
 const PEAK: &str = "How full are we at peak?";
 const OUTSIDE: &str = "Who uses GPUs without an environment?";
 
-/// Whether a question is answered rightly.
 type Answered = fn(&Lab) -> Result<()>;
 
 struct Lab {
@@ -63,12 +60,17 @@ struct Lab {
 impl Lab {
     fn new() -> Result<Self> {
         let past = week::history()?.start("prometheus-3")?;
-        Ok(Self { past, overview: dashboard("overview")?, users: dashboard("users")?, host: dashboard("host")? })
+        Ok(Self {
+            past,
+            overview: Dashboard::of_file("overview")?,
+            users: Dashboard::of_file("users")?,
+            host: Dashboard::of_file("host")?,
+        })
     }
 
     /// Whether a query gives these values by these labels at this time, and no others but zeros.
     fn gives(&self, promql: &str, by: &[&str], hours: f64, expected: Answer, within: Within) -> Result<()> {
-        let answer = self.past.prometheus.query_at(promql, self.past.after(time(hours)))?;
+        let answer = self.past.prometheus.query_at(promql, self.past.from + time(hours))?;
         let mut told = BTreeMap::new();
         for (labels, value) in answer.iter().filter(|(_, value)| *value != 0.0) {
             let values = by.iter().map(|label| labels.get(*label).map_or("", String::as_str));
@@ -297,12 +299,6 @@ fn the_ten_questions_are_answered() -> Result<()> {
     Ok(())
 }
 
-/// The dashboard of this file.
-fn dashboard(file: &str) -> Result<Dashboard> {
-    let mut shipped = Dashboard::shipped()?.into_iter();
-    shipped.find(|dashboard| dashboard.file == file).with_context(|| format!("no dashboard {file}"))
-}
-
 /// What the column of the table with this title asks, or the series of a panel; an empty name is the only one's. Every
 /// variable is set to All, and the last week is asked about.
 fn column(dashboard: &Dashboard, title: &str, column: &str) -> Result<String> {
@@ -329,7 +325,6 @@ fn named(panel: Panel<'_>, column: &str) -> Option<String> {
     Some(field.strip_prefix("Value")?.trim_start_matches(" #").to_owned())
 }
 
-/// The PromQL that the documentation gives for a question.
 fn documented(question: &str) -> Result<String> {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/stack.md"))?;
     let row = text.lines().find(|row| row.starts_with(&format!("| {question} |")));

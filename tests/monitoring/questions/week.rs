@@ -17,22 +17,19 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use genv_tests::history::History;
+use genv_simulator::Engine;
+use genv_tests::history::{History, Trouble};
 
 pub(crate) const A100: &str = "NVIDIA A100-SXM4-40GB";
 pub(crate) const RTX: &str = "NVIDIA GeForce RTX 3090";
 
-/// When the week is asked about: hours from its beginning.
 pub(crate) const THE_WEEK: f64 = 168.3;
 
-/// GPU-hours held and idle in the week, by user.
 pub(crate) const IDLE_HOURS: &[(&str, f64)] = &[("alice", 112.0), ("bob", 42.0), ("erin", 1.0), ("frank", 63.2069)];
 
-/// Energy in the week, by user.
 pub(crate) const KWH: &[(&str, f64)] =
     &[("alice", 33.6), ("carol", 16.8), ("dave", 0.6147), ("erin", 17.8), ("frank", 1.5802)];
 
-/// Energy in the week that nobody caused.
 pub(crate) const KWH_OF_NOBODY: f64 = 7.7353 + 2.1121;
 
 const WEEK: &str = r#"
@@ -68,18 +65,20 @@ hosts:
 "#;
 
 pub(crate) fn history() -> Result<History> {
-    let week = History::of(WEEK)?
-        .lasting(time(168.5))
-        .every(Duration::from_secs(60))
-        .exporter_per_host()
-        .restarted("gpu02:9820", minutes(27 * 60 + 10))
-        .down("gpu02:9820", minutes(66 * 60 + 30), time(1000.0))
-        .restarted("gpu01:9820", minutes(82 * 60 + 40))
-        .frozen("gpu01:9820", minutes(132 * 60), minutes(132 * 60 + 30));
+    let engine = Engine::from_text("scenario.yaml", WEEK)?;
+    let mut week = History::new(engine, time(168.5), Duration::from_secs(60))?;
+    week.exporter_per_host = true;
+    let trouble = |host: &str, from, until, frozen| Trouble { instance: format!("{host}:9820"), from, until, frozen };
+    week.troubles = vec![
+        // Two that begin anew between two scrapes, one that dies, and one that serves what it had.
+        trouble("gpu02", minutes(27 * 60 + 10), minutes(27 * 60 + 10), false),
+        trouble("gpu01", minutes(82 * 60 + 40), minutes(82 * 60 + 40), false),
+        trouble("gpu02", minutes(66 * 60 + 30), time(1000.0), false),
+        trouble("gpu01", minutes(132 * 60), minutes(132 * 60 + 30), true),
+    ];
     Ok(week)
 }
 
-/// So many hours from the beginning.
 pub(crate) fn time(hours: f64) -> Duration {
     Duration::from_secs_f64(hours * 3600.0)
 }

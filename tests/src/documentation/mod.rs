@@ -14,14 +14,12 @@ use self::shown::prints;
 use crate::http::free_port;
 use crate::session::Session;
 
-/// The port of genv-exporter in the pages.
 pub const EXPORTER_PORT: u16 = 9820;
 
 /// The port that replaces genv-exporter's port when pages are run: another program may hold
 /// [`EXPORTER_PORT`], as the first of README's two commands does.
 pub static PORT_HERE: LazyLock<u16> = LazyLock::new(|| free_port().expect("a free port"));
 
-/// The text of a page with [`PORT_HERE`].
 fn with_port_here(text: &str) -> String {
     text.replace(&EXPORTER_PORT.to_string(), &PORT_HERE.to_string())
 }
@@ -45,7 +43,6 @@ pub enum Place {
 }
 
 impl Place {
-    /// All places by their names.
     pub const ALL: [(&str, Self); 8] = [
         ("lab", Self::Lab),
         ("lab-zsh", Self::LabZsh),
@@ -68,18 +65,14 @@ impl Place {
     }
 }
 
-#[derive(Debug)]
 pub struct Page {
     pub name: String,
     pub text: String,
 }
 
-#[derive(Debug)]
 pub struct Block {
     /// The line of the page on which it begins, counted from 1.
     pub line: usize,
-    /// Whether it stands between fences; if not, it is indented.
-    pub is_fenced: bool,
     pub info: String,
     pub text: String,
 }
@@ -93,7 +86,6 @@ pub struct Line {
 }
 
 /// The commands of a block, and what the page shows of their output.
-#[derive(Debug)]
 pub struct Run {
     pub lines: Vec<Line>,
     /// The block `console` that follows, if there is one.
@@ -101,7 +93,6 @@ pub struct Run {
 }
 
 impl Page {
-    /// README.md, CONTRIBUTING.md and all that is in docs/.
     pub fn all() -> Result<Vec<Self>> {
         Self::read(with_port_here)
     }
@@ -125,7 +116,6 @@ impl Page {
         names.into_iter().map(read).collect()
     }
 
-    /// Does something with each page that has commands for a place.
     pub fn each_with(place: Place, mut run: impl FnMut(&Self) -> Result<()>) -> Result<()> {
         let mut faults = Vec::new();
         let adapt = if place.has_own_network() { str::to_owned } else { with_port_here };
@@ -138,7 +128,6 @@ impl Page {
         Ok(())
     }
 
-    /// Where a line stands, and what it is: how faults are told.
     pub fn place_of(&self, line: &Line) -> String {
         format!("{}:{}: {}", self.name, line.number, line.text)
     }
@@ -152,7 +141,6 @@ impl Page {
                     inside = true;
                     blocks.push(Block {
                         line: self.line(range.start),
-                        is_fenced: matches!(kind, CodeBlockKind::Fenced(_)),
                         info: match kind {
                             CodeBlockKind::Fenced(info) => info.into_string(),
                             CodeBlockKind::Indented => String::new(),
@@ -172,7 +160,6 @@ impl Page {
         blocks
     }
 
-    /// What is typed in one place, in the order of the page.
     pub fn runs(&self, place: Place) -> Vec<Run> {
         let blocks = self.blocks();
         let typed = blocks.iter().enumerate();
@@ -221,7 +208,6 @@ impl Page {
 }
 
 impl Block {
-    /// Whether it is of commands, by what stands behind its fence.
     pub fn is_commands(&self) -> bool {
         let language = self.info.split_whitespace().next().unwrap_or_default();
         ["sh", "bash", "zsh", "fish", "shell"].contains(&language)
@@ -257,36 +243,5 @@ impl Block {
             commands.push(Line { number: self.line + 1 + index, text });
         }
         commands
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn page(text: &str) -> Page {
-        Page { name: "page.md".to_owned(), text: text.to_owned() }
-    }
-
-    #[test]
-    fn commands_are_found_in_lists_too_with_their_lines_and_what_they_show() {
-        let page = page(
-            "1. first\n\n   ```sh lab lab-zsh\n   # a comment\n   a \\\n     b\n\n   cat <<'END' | c\n   x\n   END\n   d\n   ```\n\n\
-             ```console\nshown\n```\n\n```yaml\ne: 1\n```\n",
-        );
-        let runs = page.runs(Place::LabZsh);
-        let lines: Vec<(usize, &str)> = runs[0].lines.iter().map(|line| (line.number, line.text.as_str())).collect();
-        assert_eq!(lines, [(5, "a \\\n  b"), (8, "cat <<'END' | c\nx\nEND"), (11, "d")]);
-        assert_eq!(runs[0].shown.as_deref(), Some("shown\n"));
-        assert!(page.runs(Place::Machine).is_empty());
-    }
-
-    #[test]
-    fn a_block_whose_place_is_not_known_has_none() {
-        for info in ["sh", "sh nowhere", "sh lab nowhere", "bash lab"] {
-            let page = page(&format!("```{info}\ntrue\n```\n"));
-            let block = &page.blocks()[0];
-            assert!(block.is_commands() && block.places().is_empty(), "{info}");
-        }
     }
 }

@@ -21,12 +21,12 @@ const LIMITS: Limits = Limits { processes: Some(64) };
 
 /// When an exporter is in trouble; both times count from the beginning of the history.
 #[derive(Clone, Debug)]
-pub(super) struct Trouble {
-    pub(super) instance: String,
-    pub(super) from: Duration,
-    pub(super) until: Duration,
+pub struct Trouble {
+    pub instance: String,
+    pub from: Duration,
+    pub until: Duration,
     /// It serves what it had; otherwise it is down.
-    pub(super) frozen: bool,
+    pub frozen: bool,
 }
 
 /// An exporter of one host of a scenario, or of all, that is scraped.
@@ -51,7 +51,6 @@ struct Running {
 }
 
 impl PlayedExporter {
-    /// An exporter that is not started yet.
     pub(super) fn new(
         engine: &Arc<Engine>,
         hostname: Option<&str>,
@@ -125,7 +124,6 @@ impl PlayedExporter {
         labels
     }
 
-    /// Collects now; it is started if it does not run.
     fn collect(&mut self) -> Result<()> {
         if self.running.is_none() {
             self.running = Some(self.start()?);
@@ -136,7 +134,6 @@ impl PlayedExporter {
         Ok(())
     }
 
-    /// What it would serve at `/metrics`.
     fn families(&self) -> Vec<MetricFamily> {
         let Some(running) = &self.running else {
             return Vec::new();

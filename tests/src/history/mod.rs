@@ -16,7 +16,8 @@ use genv_core::collect::{Clock, CollectOptions};
 use genv_simulator::Engine;
 
 use crate::prometheus::Prometheus;
-use exporter::{PlayedExporter, Trouble};
+use exporter::PlayedExporter;
+pub use exporter::Trouble;
 use rules::Span;
 pub use rules::{Group, Rule, RulesFile};
 use write::{Writer, milliseconds};
@@ -27,79 +28,28 @@ pub struct History {
     from: SystemTime,
     lasting: Duration,
     every: Duration,
-    exporter_per_host: bool,
-    troubles: Vec<Trouble>,
+    /// An exporter on each host, with the instance `HOST:9820`, rather than one for all with the instance `localhost:9820`.
+    pub exporter_per_host: bool,
+    pub troubles: Vec<Trouble>,
 }
 
 /// A Prometheus that has scraped a history and evaluated the shipped rules.
-#[derive(Debug)]
 pub struct Past {
     /// It answers at any time of the history.
     pub prometheus: Prometheus,
-    from: SystemTime,
-    end: SystemTime,
+    pub from: SystemTime,
+    pub end: SystemTime,
 }
 
 impl History {
-    /// A day of this scenario (YAML), scraped every 30 s. It begins at the epoch of the scenario's first host.
-    pub fn of(scenario: &str) -> Result<Self> {
-        Self::of_engine(Engine::from_text("scenario.yaml", scenario)?)
-    }
-
-    /// As [`History::of`], of the built-in lab.
-    pub fn of_demo() -> Result<Self> {
-        Self::of_engine(Engine::demo()?)
-    }
-
-    fn of_engine(engine: Engine) -> Result<Self> {
+    /// It begins at the epoch of the scenario's first host. Between two collections, two scrapes, and two evaluations of the
+    /// rules whose group does not tell, there is this interval.
+    pub fn new(engine: Engine, lasting: Duration, every: Duration) -> Result<Self> {
         let scenario = engine.scenario();
         let host = scenario.hosts.first().context("a scenario without hosts")?;
         let epoch = u64::try_from(host.epoch_milliseconds).context("an epoch before 1970")?;
-        Ok(Self {
-            engine: Arc::new(engine),
-            from: SystemTime::UNIX_EPOCH + Duration::from_millis(epoch),
-            lasting: Duration::from_secs(86_400),
-            every: Duration::from_secs(30),
-            exporter_per_host: false,
-            troubles: Vec::new(),
-        })
-    }
-
-    pub fn lasting(mut self, lasting: Duration) -> Self {
-        self.lasting = lasting;
-        self
-    }
-
-    /// Time between two collections, two scrapes, and two evaluations of the rules whose group does not tell.
-    pub fn every(mut self, every: Duration) -> Self {
-        self.every = every;
-        self
-    }
-
-    /// An exporter on each host, with the instance `HOST:9820`, rather than one for all with the instance `localhost:9820`.
-    pub fn exporter_per_host(mut self) -> Self {
-        self.exporter_per_host = true;
-        self
-    }
-
-    /// The exporter cannot be scraped between two times from the beginning, and has lost its counters afterwards.
-    pub fn down(self, instance: &str, from: Duration, until: Duration) -> Self {
-        self.trouble(instance, from, until, false)
-    }
-
-    /// The exporter is restarted between two scrapes.
-    pub fn restarted(self, instance: &str, at: Duration) -> Self {
-        self.down(instance, at, at)
-    }
-
-    /// The exporter collects nothing between two times from the beginning, and serves what it had.
-    pub fn frozen(self, instance: &str, from: Duration, until: Duration) -> Self {
-        self.trouble(instance, from, until, true)
-    }
-
-    fn trouble(mut self, instance: &str, from: Duration, until: Duration, frozen: bool) -> Self {
-        self.troubles.push(Trouble { instance: instance.to_owned(), from, until, frozen });
-        self
+        let from = SystemTime::UNIX_EPOCH + Duration::from_millis(epoch);
+        Ok(Self { engine: Arc::new(engine), from, lasting, every, exporter_per_host: false, troubles: Vec::new() })
     }
 
     pub fn start(self, tool: &str) -> Result<Past> {
@@ -148,19 +98,5 @@ impl History {
             passed += self.every;
         }
         writer.flush()
-    }
-}
-
-impl Past {
-    pub const fn from(&self) -> SystemTime {
-        self.from
-    }
-
-    pub const fn end(&self) -> SystemTime {
-        self.end
-    }
-
-    pub fn after(&self, passed: Duration) -> SystemTime {
-        self.from + passed
     }
 }

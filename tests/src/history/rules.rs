@@ -49,7 +49,6 @@ pub struct Rule {
 }
 
 impl RulesFile {
-    /// Reads a rules file of the repository, such as `genv-recording.yml`.
     pub fn shipped(name: &str) -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../prometheus/rules");
         let path = folder.join(name);
@@ -66,7 +65,6 @@ pub(super) struct Span {
     pub(super) interval: Duration,
 }
 
-/// Evaluates the rules that record, and writes what they give.
 pub(super) fn record(prometheus: &Prometheus, writer: &mut Writer, file: &RulesFile, span: Span) -> Result<()> {
     let mut waiting = Vec::new();
     for group in &file.groups {
@@ -119,7 +117,6 @@ fn fixed_point(prometheus: &Prometheus, writer: &mut Writer, rule: &Rule, span: 
     bail!("its own past still changes what it gives after {MOST_PASSES} passes")
 }
 
-/// Evaluates the alerts, and writes when they were pending and when they fired.
 pub(super) fn alert(prometheus: &Prometheus, writer: &mut Writer, file: &RulesFile, span: Span) -> Result<()> {
     let duration = |text: &Option<String>| text.as_ref().map_or(Ok(Duration::ZERO), |text| parse_duration(text));
     let last = span.to.duration_since(UNIX_EPOCH)?.as_secs_f64();
@@ -177,7 +174,6 @@ fn states(times: impl Iterator<Item = f64>, lasting: f64, keeping: f64, step: f6
     states
 }
 
-/// What an expression gives at each evaluation.
 fn evaluate(prometheus: &Prometheus, promql: &str, span: Span) -> Result<Vec<Series>> {
     let mut all: BTreeMap<Labels, Vec<(f64, f64)>> = BTreeMap::new();
     for (mut labels, values) in prometheus.query_range(promql, first_evaluation(span)?, span.to, span.interval)? {
@@ -226,7 +222,6 @@ fn whole_milliseconds(seconds: f64) -> i64 {
     (seconds * 1000.0).round() as i64
 }
 
-/// Whether an expression has a metric of this name.
 fn mentions(expression: &str, name: &str) -> bool {
     replaced(expression, name, "") != expression
 }

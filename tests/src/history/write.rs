@@ -15,7 +15,6 @@ use crate::metrics::Labels;
 /// <https://prometheus.io/docs/specs/prw/remote_write_spec/#stale-markers>
 const STALE: u64 = 0x7ff0_0000_0000_0002;
 
-/// Samples that are held back until they are written together.
 const BATCH: usize = 100_000;
 
 #[derive(Message)]
@@ -52,7 +51,6 @@ struct Sample {
 pub(super) struct SeriesId(usize);
 
 /// Writes to one Prometheus. Samples of a series come in the order of their times.
-#[derive(Debug)]
 pub(super) struct Writer {
     port: u16,
     ids: HashMap<Labels, SeriesId>,
@@ -82,7 +80,6 @@ impl Writer {
         id
     }
 
-    /// Adds a sample.
     pub(super) fn add(&mut self, series: SeriesId, milliseconds: i64, value: f64) -> Result<()> {
         // Prometheus would leave it out without a word.
         let last = mem::replace(&mut self.last[series.0], milliseconds);
@@ -99,12 +96,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Says that a series has ended.
     pub(super) fn end(&mut self, series: SeriesId, milliseconds: i64) -> Result<()> {
         self.add(series, milliseconds, f64::from_bits(STALE))
     }
 
-    /// Writes what was held back.
     pub(super) fn flush(&mut self) -> Result<()> {
         self.waiting = 0;
         let full = self.series.iter_mut().filter(|s| !s.samples.is_empty());
@@ -133,7 +128,6 @@ impl Writer {
     }
 }
 
-/// Milliseconds of Unix time.
 pub(super) fn milliseconds(moment: SystemTime) -> Result<i64> {
     Ok(i64::try_from(moment.duration_since(UNIX_EPOCH)?.as_millis())?)
 }

@@ -30,7 +30,6 @@ pub struct Answer {
     pub microseconds: u64,
 }
 
-/// `NVML_SUCCESS`.
 pub const SUCCESS: u32 = 0;
 
 type Device = *mut c_void;
@@ -88,7 +87,6 @@ const PAIRS: &[&str] = &[
     "nvmlDeviceGetPowerManagementLimitConstraints",
 ];
 
-/// Asks a library everything about itself and its first device.
 pub fn ask_everything(library: &Path) -> Result<Vec<Answer>> {
     // SAFETY: NVML's initializers have no requirements.
     let library = unsafe { Library::new(library) }.with_context(|| format!("cannot load {}", library.display()))?;
@@ -173,17 +171,16 @@ impl Asked {
         }
     }
 
+    /// A call of `(device, T *)`.
+    fn value<T: Copy + Default + Serialize>(&mut self, name: &str, device: Device) {
+        self.call(name, "", |call: extern "C" fn(Device, *mut T) -> u32| {
+            written(T::default(), |out| call(device, out), |it| json!(it))
+        });
+    }
+
     fn numbers(&mut self, device: Device) {
-        for name in NUMBERS {
-            self.call(name, "", |call: extern "C" fn(Device, *mut u32) -> u32| {
-                written(0_u32, |out| call(device, out), |it| json!(it))
-            });
-        }
-        for name in LONG_NUMBERS {
-            self.call(name, "", |call: extern "C" fn(Device, *mut u64) -> u32| {
-                written(0_u64, |out| call(device, out), |it| json!(it))
-            });
-        }
+        NUMBERS.iter().for_each(|name| self.value::<u32>(name, device));
+        LONG_NUMBERS.iter().for_each(|name| self.value::<u64>(name, device));
         for (name, arguments) in NUMBERS_BY_ARGUMENT {
             for argument in arguments.clone() {
                 self.call(name, argument, |call: extern "C" fn(Device, u32, *mut u32) -> u32| {
@@ -198,9 +195,7 @@ impl Asked {
                 (code, json!([first, second]))
             });
         }
-        self.call("nvmlDeviceGetUtilizationRates", "", |call: extern "C" fn(Device, *mut [u32; 2]) -> u32| {
-            written([0; 2], |out| call(device, out), |it| json!(it))
-        });
+        self.value::<[u32; 2]>("nvmlDeviceGetUtilizationRates", device);
         for (kind, counter) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
             self.call(
                 "nvmlDeviceGetTotalEccErrors",
@@ -218,9 +213,7 @@ impl Asked {
 
     fn memory(&mut self, device: Device) {
         for name in ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetBAR1MemoryInfo"] {
-            self.call(name, "", |call: extern "C" fn(Device, *mut [u64; 3]) -> u32| {
-                written([0; 3], |out| call(device, out), |it| json!(it))
-            });
+            self.value::<[u64; 3]>(name, device);
         }
         // The second version's structure begins with its version: its size, and 2 in the highest byte.
         for version in [40_u64 | 2 << 24, 0] {
@@ -256,7 +249,6 @@ fn written<T: Copy>(before: T, call: impl FnOnce(*mut T) -> u32, show: impl FnOn
     (code, value)
 }
 
-/// Calls with room for a text.
 fn text(call: impl FnOnce(*mut c_char, u32) -> u32) -> (u32, Value) {
     let mut buffer = [0_u8; 96];
     let code = call(buffer.as_mut_ptr().cast(), buffer.len() as u32);

@@ -12,7 +12,6 @@ use crate::process::write_script;
 use crate::shell::installed;
 
 /// A program `ssh` that knows servers by names, as somebody's configuration tells it of hosts.
-#[derive(Debug)]
 pub struct SshClient {
     folder: TempDir,
 }
@@ -60,7 +59,6 @@ impl SshClient {
         self.bin().join("ssh")
     }
 
-    /// Its configuration, which may be changed while it is used.
     pub fn configuration(&self) -> PathBuf {
         self.folder.path().join("config")
     }

@@ -18,7 +18,6 @@ use crate::process::{Running, children, signal};
 
 /// An sshd with a key of its own, which lets only the holder of [`SshServer::identity`] in; it ends with the value, and
 /// its connections with it.
-#[derive(Debug)]
 pub struct SshServer {
     child: Running,
     port: u16,
@@ -95,12 +94,10 @@ impl SshServer {
         self.folder.path().join("identity")
     }
 
-    /// The home directory of whoever logs in.
     pub fn home(&self) -> PathBuf {
         self.folder.path().join("home")
     }
 
-    /// What a `known_hosts` file holds of it.
     pub fn known_hosts_line(&self) -> Result<String> {
         let key = fs::read_to_string(self.folder.path().join("host_key.pub"))?;
         Ok(format!("[127.0.0.1]:{} {key}", self.port))
@@ -116,7 +113,6 @@ impl SshServer {
         self.folder.path().join("host_key")
     }
 
-    /// All that it logged: who logged in.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -136,7 +132,6 @@ impl SshServer {
         Ok(found.parse()?)
     }
 
-    /// Its processes that serve a connection each.
     pub fn connections(&self) -> Vec<u32> {
         children(self.child.id())
     }

@@ -15,10 +15,8 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion
 
 use crate::test_server::{TestClient, TestServer};
 
-/// A certificate authority.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
-/// A certificate and its key, in PEM.
 pub(crate) struct TestCertificate {
     pub(crate) certificate: String,
     pub(crate) key: String,
@@ -109,7 +107,6 @@ impl TlsClient {
     }
 }
 
-/// Connects and makes a TLS handshake.
 pub(crate) async fn shake_hands(
     connector: &TlsConnector,
     server: &TestServer,

@@ -8,7 +8,6 @@ use tempfile::TempDir;
 
 use crate::test_server::TestServer;
 
-/// A web configuration file in a folder of its own.
 pub(crate) struct ConfigFile {
     folder: TempDir,
 }

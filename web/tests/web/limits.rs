@@ -23,17 +23,22 @@ async fn used(server: &TestServer) -> TestClient<TcpStream> {
     }
 }
 
-#[tokio::test]
-async fn the_41st_request_in_flight_is_refused_until_one_is_read() {
-    let server = TestServer::start(patient()).await;
+/// So many clients that have asked for more than a connection holds, and read nothing.
+async fn slow_clients(server: &TestServer, number: usize) -> Vec<TestClient<TcpStream>> {
     let mut slow = Vec::new();
-    for _ in 0..40 {
+    for _ in 0..number {
         let mut client = server.connect().await;
         client.request("/large", "").await;
         slow.push(client);
     }
-    server.until_handled(40).await;
+    server.until_handled(number).await;
+    slow
+}
 
+#[tokio::test]
+async fn the_41st_request_in_flight_is_refused_until_one_is_read() {
+    let server = TestServer::start(patient()).await;
+    let mut slow = slow_clients(&server, 40).await;
     let refused = server.get("/").await;
     assert_eq!(refused.status, 503);
     assert_eq!(
@@ -50,11 +55,9 @@ async fn the_41st_request_in_flight_is_refused_until_one_is_read() {
 #[tokio::test]
 async fn a_client_that_leaves_frees_its_permit() {
     let server = TestServer::start(Limits { max_requests: 1, ..patient() }).await;
-    let mut client = server.connect().await;
-    client.request("/large", "").await;
-    server.until_handled(1).await;
+    let slow = slow_clients(&server, 1).await;
     assert_eq!(server.get("/").await.status, 503);
-    drop(client);
+    drop(slow);
     until(async || server.get("/").await.status == 200).await;
 }
 
@@ -71,13 +74,7 @@ async fn a_client_that_never_reads_loses_its_connection_and_its_permit() {
 #[tokio::test]
 async fn without_a_maximum_any_number_is_in_flight() {
     let server = TestServer::start(Limits { max_requests: 0, ..patient() }).await;
-    let mut slow = Vec::new();
-    for _ in 0..60 {
-        let mut client = server.connect().await;
-        client.request("/large", "").await;
-        slow.push(client);
-    }
-    server.until_handled(60).await;
+    let _slow = slow_clients(&server, 60).await;
     assert_eq!(server.get("/").await.status, 200);
 }
 
@@ -94,19 +91,14 @@ async fn an_endless_head_is_dropped_at_the_timeout() {
 }
 
 #[tokio::test]
-async fn a_slow_head_on_a_used_connection_is_dropped_too() {
+async fn a_silent_connection_and_a_slow_head_on_a_used_one_are_dropped_too() {
     let server = TestServer::start(impatient()).await;
+    assert!(server.connect().await.rest().await.is_empty());
     let mut client = used(&server).await;
     let handled = server.handled();
     client.send("GET / HT").await;
     assert!(client.rest().await.is_empty());
     assert_eq!(server.handled(), handled);
-}
-
-#[tokio::test]
-async fn a_silent_connection_is_closed() {
-    let server = TestServer::start(impatient()).await;
-    assert!(server.connect().await.rest().await.is_empty());
 }
 
 #[tokio::test]
@@ -126,30 +118,19 @@ async fn an_idle_connection_is_closed_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_huge_head_is_answered_431() {
+async fn a_huge_head_is_answered_431_and_what_is_not_http_400() {
     let server = TestServer::start(patient()).await;
-    let mut client = server.connect().await;
-    let huge = format!("GET / HTTP/1.1\r\nHost: h\r\nX-Huge: {}\r\n\r\n", "x".repeat(300_000));
-    client.send(huge).await;
-    assert_eq!(client.head().await.status, 431);
-    assert!(client.rest().await.is_empty());
+    for (bytes, status) in [
+        (format!("GET / HTTP/1.1\r\nHost: h\r\nX-Huge: {}\r\n\r\n", "x".repeat(300_000)), 431),
+        (format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", "A: b\r\n".repeat(500)), 431),
+        ("\x16\x03\x01\x02\x00\x01\x00\x01\r\n\r\n".to_owned(), 400),
+    ] {
+        let mut client = server.connect().await;
+        client.send(bytes).await;
+        assert_eq!(client.head().await.status, status);
+        assert!(client.rest().await.is_empty());
+    }
     assert_eq!(server.handled(), 0);
-}
-
-#[tokio::test]
-async fn too_many_headers_are_refused() {
-    let server = TestServer::start(patient()).await;
-    let mut client = server.connect().await;
-    client.request("/", &"A: b\r\n".repeat(500)).await;
-    assert_eq!(client.head().await.status, 431);
-}
-
-#[tokio::test]
-async fn bytes_that_are_not_http_are_refused() {
-    let server = TestServer::start(patient()).await;
-    let mut client = server.connect().await;
-    client.send("\x16\x03\x01\x02\x00\x01\x00\x01\r\n\r\n").await;
-    assert_eq!(client.head().await.status, 400);
 }
 
 #[tokio::test]
@@ -160,11 +141,7 @@ async fn an_unexpected_body_is_never_read_into_memory() {
     let response = client.response().await;
     assert_eq!((response.status, response.text()), (200, "hello\n"));
     assert!(client.rest().await.is_empty());
-}
-
-#[tokio::test]
-async fn a_small_unexpected_body_costs_nothing() {
-    let server = TestServer::start(patient()).await;
+    // A small one costs nothing.
     let mut client = server.connect().await;
     client.send("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody").await;
     assert_eq!(client.response().await.status, 200);
@@ -204,13 +181,7 @@ async fn silent_clients_block_no_client() {
 #[tokio::test]
 async fn connections_beyond_the_maximum_wait_while_all_are_being_answered() {
     let server = TestServer::start(two_connections()).await;
-    let mut busy = Vec::new();
-    for _ in 0..2 {
-        let mut client = server.connect().await;
-        client.request("/large", "").await;
-        busy.push(client);
-    }
-    server.until_handled(2).await;
+    let mut busy = slow_clients(&server, 2).await;
     let mut third = server.connect().await;
     third.request("/", "").await;
     {

@@ -62,27 +62,21 @@ async fn a_handler_that_panics_costs_one_connection_and_no_place_in_flight() {
 }
 
 #[tokio::test]
-async fn no_host_means_all_addresses_of_both_families() {
-    let all = ":0".parse().unwrap();
-    let server = Server::bind(&[all], None, patient()).await.unwrap();
+async fn addresses_of_this_machine_are_listened_on_and_others_refused() {
+    let bind = async |addresses: &[&str]| {
+        let addresses: Vec<_> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+        Server::bind(&addresses, None, patient()).await
+    };
+    // No host means all addresses of both families.
+    let server = bind(&[":0"]).await.unwrap();
     let port = server.local_addresses()[0].port();
     for host in ["127.0.0.1", "::1"] {
         tokio::net::TcpStream::connect((host, port)).await.unwrap();
     }
-}
-
-#[tokio::test]
-async fn a_host_name_and_several_addresses_are_listened_on() {
-    let addresses = ["localhost:0", "[::1]:0"].map(|text| text.parse().unwrap());
-    let server = Server::bind(&addresses, None, patient()).await.unwrap();
+    let server = bind(&["localhost:0", "[::1]:0"]).await.unwrap();
     let bound = server.local_addresses();
     assert!(bound[0].ip().is_loopback() && bound[0].is_ipv4(), "{bound:?}");
     assert!(bound[1].ip().is_loopback() && bound[1].is_ipv6(), "{bound:?}");
-}
-
-#[tokio::test]
-async fn an_address_of_another_machine_cannot_be_listened_on() {
-    let elsewhere = "192.0.2.1:9820".parse().unwrap();
-    let error = Server::bind(&[elsewhere], None, patient()).await.unwrap_err();
+    let error = bind(&["192.0.2.1:9820"]).await.unwrap_err();
     assert!(error.to_string().starts_with("cannot listen on 192.0.2.1:9820: "), "{error}");
 }

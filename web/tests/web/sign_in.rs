@@ -20,7 +20,6 @@ fn users(users: &[(&str, &str)]) -> String {
 /// The beginning of a hash that no check ends with: its cost is the greatest that bcrypt has.
 const ENDLESS: &str = "$31$";
 
-/// Waits until a password is being checked.
 async fn until_checking() {
     let is_bcrypt = |task: std::io::Result<fs::DirEntry>| {
         let name = task.map(|task| fs::read_to_string(task.path().join("comm")));

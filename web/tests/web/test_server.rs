@@ -25,7 +25,6 @@ pub(crate) fn patient() -> Limits {
     Limits { head_timeout: hour, response_timeout: hour, idle_timeout: hour, drain_timeout: hour, ..Limits::default() }
 }
 
-/// Waits until something is so.
 pub(crate) async fn until(mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so().await {
@@ -37,7 +36,6 @@ pub(crate) async fn until(mut is_so: impl AsyncFnMut() -> bool) {
 /// More than the kernel buffers of both ends of a connection hold.
 const LARGE: usize = 64 << 20;
 
-/// A running server with `/`, `/large`, `/gzip` and `/-/healthy`.
 pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     handled: Arc<AtomicUsize>,
@@ -91,7 +89,6 @@ impl TestServer {
         self.connect().await.get(path).await
     }
 
-    /// Returns once the handler has been called this often.
     pub(crate) async fn until_handled(&self, times: usize) {
         until(async || self.handled() >= times).await;
     }
@@ -159,7 +156,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TestClient<T> {
     /// The answer to a request, unless the server closes the connection before.
     pub(crate) async fn try_get(&mut self, path: &str) -> Option<TestResponse> {
         self.try_send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await.ok()?;
-        while !self.has_head() {
+        while self.end_of_head().is_none() {
             if !matches!(self.try_read_some().await, Ok(1..)) {
                 return None;
             }
@@ -178,19 +175,16 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TestClient<T> {
         response
     }
 
-    fn has_head(&self) -> bool {
-        self.unread.windows(4).any(|four| four == b"\r\n\r\n")
+    fn end_of_head(&self) -> Option<usize> {
+        self.unread.windows(4).position(|four| four == b"\r\n\r\n")
     }
 
-    /// The next response's head.
     pub(crate) async fn head(&mut self) -> TestResponse {
         let end = loop {
-            let end = self.unread.windows(4).position(|four| four == b"\r\n\r\n");
-            if let Some(end) = end {
+            if let Some(end) = self.end_of_head() {
                 break end;
             }
-            let read = self.read_some().await;
-            assert!(read > 0, "the connection ended after {:?}", self.unread);
+            assert!(self.read_some().await > 0, "the connection ended after {:?}", self.unread);
         };
         let head: Vec<u8> = self.unread.drain(..end + 4).collect();
         let head = String::from_utf8(head).unwrap();

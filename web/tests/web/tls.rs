@@ -11,15 +11,24 @@ use tokio_rustls::rustls::{HandshakeKind, version};
 
 use crate::certificates::{Authority, TestCertificate, TlsClient, dns, shake_hands};
 use crate::config_file::ConfigFile;
-use crate::test_server::{TestClient, patient, until};
+use crate::test_server::{TestClient, TestServer, patient, until};
 
 const SERVER: &str = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n";
+const VERIFIED: &str = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n";
 
 /// A configuration that serves a certificate for `localhost`, with more lines about TLS.
 fn config(authority: &Authority, more: &str) -> ConfigFile {
     let file = ConfigFile::new(&format!("{SERVER}{more}"));
     install(&file, &authority.issue_for_host("localhost"));
+    file.write("ca.crt", &authority.pem());
     file
+}
+
+async fn served(more: &str) -> (Authority, ConfigFile, TestServer) {
+    let authority = Authority::new("the lab");
+    let file = config(&authority, more);
+    let server = file.serve(patient()).await;
+    (authority, file, server)
 }
 
 fn install(file: &ConfigFile, identity: &TestCertificate) {
@@ -29,9 +38,7 @@ fn install(file: &ConfigFile, identity: &TestCertificate) {
 
 #[tokio::test]
 async fn requests_are_answered_over_tls_1_2_and_1_3() {
-    let authority = Authority::new("the lab");
-    let file = config(&authority, "");
-    let server = file.serve(patient()).await;
+    let (authority, _file, server) = served("").await;
     for version in [&version::TLS12, &version::TLS13] {
         let client = TlsClient::trusting(&authority).speaking(version);
         let mut client = client.connect(&server).await.unwrap();
@@ -43,9 +50,7 @@ async fn requests_are_answered_over_tls_1_2_and_1_3() {
 
 #[tokio::test]
 async fn plain_http_on_the_https_port_is_answered_400() {
-    let authority = Authority::new("the lab");
-    let file = config(&authority, "");
-    let server = file.serve(patient()).await;
+    let (_, _file, server) = served("").await;
     let mut client = server.connect().await;
     client.request("/", "").await;
     let response = String::from_utf8(client.rest().await).unwrap();
@@ -74,10 +79,8 @@ async fn a_failed_handshake_is_logged_with_its_client_once_a_minute() {
     let log = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
     let _logging = tracing::subscriber::set_default(log);
 
-    let authority = Authority::new("the lab");
-    let file = config(&authority, "");
     let began = Instant::now();
-    let mut server = file.serve(patient()).await;
+    let (_, _file, mut server) = served("").await;
     // A check whether the port is open is not a failed handshake.
     server.connect().await.end_sending().await;
     let stranger = Authority::new("another authority");
@@ -111,9 +114,7 @@ async fn a_handshake_that_is_never_finished_is_not_waited_for() {
 
 #[tokio::test]
 async fn stopping_finishes_a_response_over_tls() {
-    let authority = Authority::new("the lab");
-    let file = config(&authority, "");
-    let mut server = file.serve(patient()).await;
+    let (authority, _file, mut server) = served("").await;
     let trusting = TlsClient::trusting(&authority);
     let mut reading = trusting.connect(&server).await.unwrap();
     let mut idle = trusting.connect(&server).await.unwrap();
@@ -124,23 +125,6 @@ async fn stopping_finishes_a_response_over_tls() {
     assert!(idle.rest().await.is_empty());
     assert_eq!(reading.response().await.body.len(), 64 << 20);
     stopped.await.unwrap();
-}
-
-#[tokio::test]
-async fn only_certificates_of_the_authority_are_accepted_where_they_are_required() {
-    let (authority, stranger) = (Authority::new("the lab"), Authority::new("elsewhere"));
-    let file = config(&authority, "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n");
-    file.write("ca.crt", &authority.pem());
-    let server = file.serve(patient()).await;
-    let client = || TlsClient::trusting(&authority);
-    let known = authority.issue_for_host("prometheus");
-    for version in [&version::TLS12, &version::TLS13] {
-        let status = async |client: TlsClient| client.speaking(version).status(&server).await;
-        assert_eq!(status(client().with(&known)).await, Some(200));
-        assert_eq!(status(client()).await, None);
-        assert_eq!(status(client().with(&stranger.issue_for_host("prometheus"))).await, None);
-    }
-    assert_eq!(server.handled(), 2);
 }
 
 #[tokio::test]
@@ -160,27 +144,23 @@ async fn each_client_auth_type_accepts_its_certificates() {
         let verifies = kind.contains("Verify");
         let ca = if verifies { "  client_ca_file: ca.crt\n" } else { "" };
         let file = config(&authority, &format!("  client_auth_type: {kind}\n{ca}"));
-        file.write("ca.crt", &authority.pem());
         let server = file.serve(patient()).await;
         let client = || TlsClient::trusting(&authority);
-        let clients = [client(), client().with(&known), client().with(&unknown)];
-        for (client, expected) in clients.into_iter().zip(expected) {
-            let status = client.status(&server).await;
-            assert_eq!(status, expected.then_some(200), "{kind}");
+        for version in [&version::TLS12, &version::TLS13] {
+            let clients = [client(), client().with(&known), client().with(&unknown)];
+            for (client, expected) in clients.into_iter().zip(expected) {
+                let status = client.speaking(version).status(&server).await;
+                assert_eq!(status, expected.then_some(200), "{kind}");
+            }
         }
+        assert_eq!(server.handled(), 2 * expected.iter().filter(|accepted| **accepted).count());
     }
 }
 
 #[tokio::test]
 async fn a_client_needs_one_of_the_allowed_names() {
-    let (authority, stranger) = (Authority::new("the lab"), Authority::new("elsewhere"));
-    let file = config(
-        &authority,
-        "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n  \
-         client_allowed_sans: [prometheus, 10.1.2.3, 'fd00::1', ops@lab.example, 'spiffe://lab/p']\n",
-    );
-    file.write("ca.crt", &authority.pem());
-    let server = file.serve(patient()).await;
+    let names = "[prometheus, 10.1.2.3, 'fd00::1', ops@lab.example, 'spiffe://lab/p']";
+    let (authority, _file, server) = served(&format!("{VERIFIED}  client_allowed_sans: {names}\n")).await;
     let uri = |text: &str| SanType::URI(text.try_into().unwrap());
     let email = |text: &str| SanType::Rfc822Name(text.try_into().unwrap());
     for (names, allowed) in [
@@ -201,7 +181,7 @@ async fn a_client_needs_one_of_the_allowed_names() {
         assert_eq!(status, allowed.then_some(200), "{shown}");
     }
     // An allowed name in a certificate of another authority is refused.
-    let forged = stranger.issue_for_host("prometheus");
+    let forged = Authority::new("elsewhere").issue_for_host("prometheus");
     assert_eq!(TlsClient::trusting(&authority).with(&forged).status(&server).await, None);
 }
 
@@ -222,9 +202,7 @@ async fn a_renewed_certificate_is_served_from_the_next_connection_on() {
 
 #[tokio::test]
 async fn a_broken_certificate_refuses_connections_until_it_is_mended() {
-    let authority = Authority::new("the lab");
-    let file = config(&authority, "");
-    let server = file.serve(patient()).await;
+    let (authority, file, server) = served("").await;
     let client = TlsClient::trusting(&authority);
     assert_eq!(client.status(&server).await, Some(200));
     let other = authority.issue_for_host("localhost");
@@ -238,9 +216,7 @@ async fn a_broken_certificate_refuses_connections_until_it_is_mended() {
 
 #[tokio::test]
 async fn tls_is_not_dropped_when_its_configuration_is() {
-    let authority = Authority::new("the lab");
-    let file = config(&authority, "");
-    let server = file.serve(patient()).await;
+    let (authority, file, server) = served("").await;
     file.write("web.yml", "");
     until(async || TlsClient::trusting(&authority).status(&server).await.is_none()).await;
     let mut client = server.connect().await;
@@ -251,12 +227,8 @@ async fn tls_is_not_dropped_when_its_configuration_is() {
 
 #[tokio::test]
 async fn a_client_certificate_is_verified_on_every_connection() {
-    let authority = Authority::new("the lab");
-    let verified = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n";
-    for (more, second_handshake) in [("", HandshakeKind::Resumed), (verified, HandshakeKind::Full)] {
-        let file = config(&authority, more);
-        file.write("ca.crt", &authority.pem());
-        let server = file.serve(patient()).await;
+    for (more, second_handshake) in [("", HandshakeKind::Resumed), (VERIFIED, HandshakeKind::Full)] {
+        let (authority, _file, server) = served(more).await;
         let client = TlsClient::trusting(&authority).with(&authority.issue_for_host("prometheus"));
         let connector = client.connector();
         for expected in [HandshakeKind::Full, second_handshake] {
@@ -271,19 +243,15 @@ async fn a_client_certificate_is_verified_on_every_connection() {
 
 #[tokio::test]
 async fn a_client_whose_authority_is_replaced_is_refused() {
-    let (authority, next) = (Authority::new("the lab"), Authority::new("the next"));
-    let file = config(&authority, "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n");
-    file.write("ca.crt", &authority.pem());
-    let server = file.serve(patient()).await;
+    let (authority, file, server) = served(VERIFIED).await;
     let client = TlsClient::trusting(&authority).with(&authority.issue_for_host("prometheus"));
     assert_eq!(client.status(&server).await, Some(200));
-    file.write("ca.crt", &next.pem());
+    file.write("ca.crt", &Authority::new("the next").pem());
     until(async || client.status(&server).await.is_none()).await;
 }
 
 #[tokio::test]
 async fn versions_suites_and_curves_are_as_configured() {
-    let authority = Authority::new("the lab");
     // Whether TLS 1.2 and TLS 1.3 clients are accepted.
     for (more, expected) in [
         ("  min_version: TLS13\n", [false, true]),
@@ -294,8 +262,7 @@ async fn versions_suites_and_curves_are_as_configured() {
         ("  cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_RSA_WITH_AES_128_CBC_SHA]\n", [true, true]),
         ("  curve_preferences: [CurveP384, CurveP521]\n", [true, true]),
     ] {
-        let file = config(&authority, more);
-        let server = file.serve(patient()).await;
+        let (authority, _file, server) = served(more).await;
         for (version, expected) in [&version::TLS12, &version::TLS13].into_iter().zip(expected) {
             let client = TlsClient::trusting(&authority).speaking(version);
             assert_eq!(client.status(&server).await, expected.then_some(200), "{more}");
