@@ -62,9 +62,6 @@ pub(crate) enum ControlError {
 
 impl Control {
     /// Reads the pause and the waivers that have not ended.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is damaged.
     pub(crate) fn read(directory: &RuntimeDirectory, now_seconds: f64) -> Result<Self, ControlError> {
         let Some(content) = directory.read(CONTROL_FILE)? else {
             return Ok(Self::default());

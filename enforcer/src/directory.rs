@@ -129,9 +129,6 @@ impl RuntimeDirectory {
     }
 
     /// Renames a damaged file to `NAME.damaged`, which replaces an earlier one. Returns the new name.
-    ///
-    /// # Errors
-    /// The file cannot be renamed.
     pub fn set_aside(&self, name: &str) -> Result<String, FileError> {
         let aside = format!("{name}.damaged");
         let directory = self.file.as_fd();
@@ -140,9 +137,6 @@ impl RuntimeDirectory {
     }
 
     /// Removes a file, if there is one.
-    ///
-    /// # Errors
-    /// The file cannot be removed.
     pub fn remove(&self, name: &str) -> Result<(), FileError> {
         match unlinkat(self.file.as_fd(), name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),

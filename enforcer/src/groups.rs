@@ -43,9 +43,6 @@ pub(crate) struct UserGroups {
 
 impl Groups {
     /// Starts the thread that looks groups up.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub(crate) fn start() -> io::Result<Self> {
         Self::with_lookup(|user| NameService.groups_of(user))
     }

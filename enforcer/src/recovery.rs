@@ -47,9 +47,6 @@ pub(crate) fn begin(
 }
 
 /// Removes the list of begun steps, once their outcomes are in the history on the disk.
-///
-/// # Errors
-/// The file cannot be removed.
 pub(crate) fn end(directory: &RuntimeDirectory) -> Result<(), FileError> {
     directory.remove(BEGUN_FILE)
 }

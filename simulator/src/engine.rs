@@ -107,9 +107,6 @@ impl Engine {
     }
 
     /// This machine with so many identical idle devices; its processes and environments are the real ones.
-    ///
-    /// # Errors
-    /// There are more than 1024.
     pub(crate) fn idle_devices(count: u32) -> Result<Self, ScenarioError> {
         let text = format!("version: 1\nhosts: [{{devices: [{{count: {count}}}]}}]");
         Self::from_text("simulated devices", &text)

@@ -34,9 +34,6 @@ pub(crate) struct LocalTimeError(String);
 ///
 /// The format has no offset. A time that occurs twice, when clocks are set back, is the first occurrence. A time that
 /// is skipped, when clocks are set forward, counts as if the clocks had not been set (both as in RFC 5545).
-///
-/// # Errors
-/// The text has another form, or names no real date.
 pub(crate) fn parse_local_time(text: &str, time_zone: &TimeZone) -> Result<i64, LocalTimeError> {
     let error = || LocalTimeError(text.to_owned());
     let civil = DateTime::strptime("%d/%m/%Y %H:%M:%S", text.trim()).map_err(|_| error())?;
@@ -45,9 +42,6 @@ pub(crate) fn parse_local_time(text: &str, time_zone: &TimeZone) -> Result<i64, 
 }
 
 /// The local time of Unix seconds.
-///
-/// # Errors
-/// The year has no four digits.
 pub(crate) fn format_local_time(timestamp_seconds: i64, time_zone: &TimeZone) -> Result<String, LocalTimeError> {
     let error = || LocalTimeError(format!("@{timestamp_seconds}"));
     let timestamp = Timestamp::from_second(timestamp_seconds).map_err(|_| error())?;

@@ -108,9 +108,6 @@ pub(crate) struct Done {
 
 impl Cycle {
     /// Loads the files of an earlier daemon.
-    ///
-    /// # Errors
-    /// The directory cannot be used, or a thread not be started.
     pub(crate) fn new(
         hostname: String,
         directory: RuntimeDirectory,

@@ -60,9 +60,6 @@ impl Breaker {
     }
 
     /// Writes it to the file.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub fn save(&self, directory: &RuntimeDirectory) -> Result<(), FileError> {
         let json = serde_json::to_vec(self).unwrap_or_default();
         directory.replace(BREAKER_FILE, &json, Audience::Own)

@@ -149,9 +149,6 @@ struct Cause<'a> {
 
 impl Executor {
     /// Opens the enforcer's directory, and reads whether the breaker was open.
-    ///
-    /// # Errors
-    /// The directory cannot be used.
     pub fn open(place: ExecutorHost, policy: Policy, evidence: EvidenceSources) -> Result<Self, FileError> {
         let directory = RuntimeDirectory::open(place.state_directory)?;
         let mut executor = Self {
@@ -369,9 +366,6 @@ fn now_seconds() -> f64 {
 }
 
 /// Closes the breaker of a directory. Returns why it was open.
-///
-/// # Errors
-/// The file cannot be written.
 pub(crate) fn reset_breaker(directory: &RuntimeDirectory) -> Result<Option<breaker::Open>, FileError> {
     let _lock = directory.lock(LOCK_FILE, LOCK_TIMEOUT)?;
     let mut breaker = Breaker::load(directory, now_seconds());

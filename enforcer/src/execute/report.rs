@@ -63,9 +63,6 @@ pub(crate) struct ReportError(serde_json::Error);
 
 impl Report {
     /// Reads a report.
-    ///
-    /// # Errors
-    /// It is none.
     pub(crate) fn parse(json: &[u8]) -> Result<Self, ReportError> {
         serde_json::from_slice(json).map_err(ReportError)
     }

@@ -75,9 +75,6 @@ impl Executor {
     }
 
     /// Finds in the audit log what happened with the steps that a program began at this position.
-    ///
-    /// # Errors
-    /// The audit log cannot be read.
     pub(crate) fn interrupted_steps(
         &self,
         position: &LogPosition,

@@ -16,9 +16,6 @@ pub struct Instruments {
 
 impl Instruments {
     /// Registers all metrics.
-    ///
-    /// # Errors
-    /// Two metrics have one name: a defect of this program.
     pub fn new() -> Result<Self> {
         let registry = Registry::new();
         let [metrics_path, other_paths @ ..] = PATHS;

@@ -90,9 +90,6 @@ pub(crate) struct Notifier<T> {
 
 impl<T: Send + 'static> Notifier<T> {
     /// Starts the thread that sends notices to the service at this socket.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub(crate) fn start(socket: &Path, hostname: &str) -> std::io::Result<Self> {
         let (waiting, requests) = sync_channel(MAX_WAITING);
         let (replies, results) = channel();

@@ -120,9 +120,6 @@ impl Job {
     }
 
     /// Reads the job again.
-    ///
-    /// # Errors
-    /// The record is gone or damaged.
     pub(crate) fn again(&self) -> anyhow::Result<Self> {
         let read = Self::read(self.folder.clone())?;
         read.with_context(|| no_job(Some(&self.record.number.to_string())))

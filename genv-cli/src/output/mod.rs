@@ -119,9 +119,6 @@ impl ListFlags {
     }
 
     /// Checks that no flag of lists precedes a subcommand other than `ps`.
-    ///
-    /// # Errors
-    /// A flag is given.
     pub(crate) fn check_unused(&self, command: &str) -> Result<(), Failure> {
         if self.format.is_none() && !(self.json || self.no_header || self.timestamp) {
             return Ok(());

@@ -217,9 +217,6 @@ impl History {
     }
 
     /// For a file.
-    ///
-    /// # Errors
-    /// None that is known: everything in it has a form in JSON.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(self)
     }
