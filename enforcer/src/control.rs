@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use crate::config::Waiver;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 
-/// The file.
 pub(crate) const CONTROL_FILE: &str = "control.json";
 
 /// The lock for changes of the file.
@@ -24,7 +23,6 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Control {
     /// The end of the pause of all warnings and actions, Unix time.
     pub(crate) paused_until_seconds: Option<f64>,
-    /// The waivers.
     pub(crate) waivers: Vec<GivenWaiver>,
 }
 
@@ -32,7 +30,6 @@ pub(crate) struct Control {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GivenWaiver {
-    /// The user.
     pub(crate) user: String,
     /// The names of the waived rules.
     pub(crate) rules: BTreeSet<String>,

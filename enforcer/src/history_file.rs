@@ -6,7 +6,6 @@ use std::mem::discriminant;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 use crate::plan::{History, Plan};
 
-/// The file.
 pub(crate) const HISTORY_FILE: &str = "history.json";
 
 /// Reads the history. An unusable file is set aside, and a message about it is returned: all violations then begin anew, so

@@ -12,7 +12,6 @@ use crate::history_file;
 use crate::plan::words;
 use crate::plan::{History, Step};
 
-/// The file.
 const BEGUN_FILE: &str = "begun.json";
 
 /// [`Begun::version`] of what is written.

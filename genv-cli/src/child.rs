@@ -78,7 +78,6 @@ impl SignalForwarding {
         Ok(Self(caught.context("cannot forward signals")?))
     }
 
-    /// Starts the command.
     pub(crate) fn start(self, mut command: Command) -> anyhow::Result<RunningCommand> {
         let spawned = command.spawn();
         let child = spawned.map_err(|error| cannot_run(&command, &error))?;
@@ -86,7 +85,6 @@ impl SignalForwarding {
     }
 }
 
-/// A running command.
 pub(crate) struct RunningCommand {
     child: Child,
     signals: SignalsInfo<WithOrigin>,

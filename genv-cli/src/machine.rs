@@ -81,7 +81,6 @@ impl Machine {
         self.options.are_simulated()
     }
 
-    /// The state directory.
     pub(crate) fn state_directory(&self) -> &Path {
         self.store.path()
     }

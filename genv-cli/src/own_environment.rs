@@ -178,7 +178,6 @@ impl EnvironmentView {
     }
 }
 
-/// The configuration of an environment.
 pub(crate) fn configuration(environment: &EnvironmentState) -> Configuration {
     Configuration { name: environment.name.clone(), gpus: environment.gpus, gpu_memory: environment.gpu_memory }
 }

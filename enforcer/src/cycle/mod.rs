@@ -279,7 +279,6 @@ impl Cycle {
         Done { status, measured, all_blind }
     }
 
-    /// Records the outcome of a step.
     fn settle(&mut self, step: &Step, outcome: &Outcome, now_seconds: f64) {
         self.history.settle(step, outcome, now_seconds);
         if let (StepKind::Detach(target), Outcome::Done) = (&step.kind, outcome) {

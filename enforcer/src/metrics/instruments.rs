@@ -41,7 +41,6 @@ impl Instruments {
         self.requests.clone()
     }
 
-    /// Times a cycle and its actions.
     pub(crate) fn cycle(&self, seconds: f64, actions: &[(&'static str, f64)]) {
         self.cycle.observe(seconds);
         for (action, seconds) in actions {

@@ -68,7 +68,6 @@ pub struct Measured {
     pub counters: Counters,
 }
 
-/// The word of a mode.
 #[must_use]
 pub(crate) const fn mode_word(mode: Mode) -> &'static str {
     match mode {

@@ -49,7 +49,6 @@ pub(crate) struct NotifierMessage {
     pub(crate) text: String,
 }
 
-/// One violation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct NotifierViolation {

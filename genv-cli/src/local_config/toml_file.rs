@@ -61,7 +61,6 @@ pub(super) fn load(path: &Path, form: Form) -> Result<LocalConfig, LocalConfigEr
     })
 }
 
-/// An error in the text.
 struct TextError {
     /// The position in bytes.
     offset: usize,

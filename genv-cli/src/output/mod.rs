@@ -174,7 +174,6 @@ pub(crate) fn joined(items: &[impl ToString], separator: &str) -> String {
     items.join(separator)
 }
 
-/// Prints a note on stderr.
 pub(crate) fn print_note(note: &str) {
     // An error of stderr cannot be reported.
     let _ = writeln!(io::stderr(), "genv: {note}");

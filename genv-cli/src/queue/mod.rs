@@ -108,7 +108,6 @@ pub(crate) fn obtain<T>(
     done
 }
 
-/// The result of an attempt.
 enum AttemptResult<T> {
     /// The attempt succeeded.
     Done(T, Added),

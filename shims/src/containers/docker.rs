@@ -9,7 +9,6 @@ const DOCKER_VALUES: &str = "\
     cpu-count cpu-percent domainname health-start-interval io-maxbandwidth io-maxiops isolation link link-local-ip \
     net-alias runtime storage-opt volume-driver";
 
-/// `docker`
 pub(crate) const DOCKER: ContainerProgram = ContainerProgram {
     name: "docker",
     global: Flags {

@@ -78,7 +78,6 @@ pub(super) struct ContainerCommand {
 /// The request of a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ContainerRequest {
-    /// One container.
     Container(ContainerCommand),
     /// The containers of a compose file.
     Compose,
@@ -92,7 +91,6 @@ const COMPOSE: Flags = Flags {
     value_letters: "fp",
 };
 
-/// Whether one of the lists has a name.
 fn has(lists: &[&str], name: &str) -> bool {
     lists.iter().any(|list| has_word(list, name))
 }
