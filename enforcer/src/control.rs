@@ -93,7 +93,6 @@ impl Control {
     }
 
     /// The waivers as the plan takes them.
-    #[must_use]
     pub(crate) fn waivers(&self) -> Vec<Waiver> {
         let waivers = self.waivers.iter().map(|waiver| Waiver {
             users: [waiver.user.clone()].into(),

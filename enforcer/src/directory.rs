@@ -95,7 +95,6 @@ impl RuntimeDirectory {
     }
 
     /// The path of the directory.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -179,7 +178,6 @@ impl RuntimeDirectory {
     }
 
     /// Whether the open file still has this name.
-    #[must_use]
     pub fn is_in_place(&self, name: &str, file: BorrowedFd<'_>) -> bool {
         files::is_in_place(&self.file, name, file)
     }

@@ -207,7 +207,6 @@ impl HostList {
     }
 
     /// The hosts, in the order of the list.
-    #[must_use]
     pub fn entries(&self) -> &[HostEntry] {
         &self.0
     }

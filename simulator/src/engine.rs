@@ -117,14 +117,12 @@ impl Engine {
     }
 
     /// The scenario as last loaded, without a look at the file.
-    #[must_use]
     pub fn scenario(&self) -> Arc<Scenario> {
         Arc::clone(&self.lock().scenario)
     }
 
     /// The scenario, read again if its file changed. A file that is now damaged or gone leaves the last good one in
     /// force; the error is logged once, and [`Engine::error`] returns it.
-    #[must_use]
     pub fn refreshed(&self) -> Arc<Scenario> {
         let mut loaded = self.lock();
         if let Some(path) = &self.path {
@@ -134,7 +132,6 @@ impl Engine {
     }
 
     /// What is wrong with the file now, while the last good scenario is in force.
-    #[must_use]
     pub fn error(&self) -> Option<String> {
         self.lock().error.clone()
     }

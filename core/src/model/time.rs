@@ -5,7 +5,6 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
 /// The zone in which times are shown to the caller: `TZ`, else `/etc/localtime` (tzset(3)).
-#[must_use]
 pub fn local_time_zone() -> TimeZone {
     match std::env::var_os("TZ") {
         None => machine_time_zone(),
@@ -17,7 +16,6 @@ pub fn local_time_zone() -> TimeZone {
 /// missing.
 ///
 /// All users share these files, and their times have no offset: the `TZ` of one caller must not change their meaning.
-#[must_use]
 pub fn machine_time_zone() -> TimeZone {
     // `TimeZone::system` searches the whole database for the name of the zone, which is not used here.
     let content = std::fs::read("/etc/localtime").ok();

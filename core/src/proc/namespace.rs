@@ -138,7 +138,6 @@ fn is_below_another(own: &str) -> bool {
 
 /// The real uid of this program in the shared state: the uid of the machine, or in a container with users of its own
 /// the uid of the container.
-#[must_use]
 pub fn own_uid() -> u32 {
     let uid = getuid().as_raw();
     UserNamespace::own().user(uid).unwrap_or(uid)

@@ -215,25 +215,21 @@ impl Executor {
     }
 
     /// Whether genv's variable `GENV_TERMINATE_PROCESSES` lets processes be signalled.
-    #[must_use]
     pub(crate) fn may_signal(&self) -> bool {
         self.may_signal
     }
 
     /// The mode in force.
-    #[must_use]
     pub fn mode(&self) -> Mode {
         self.policy.mode
     }
 
     /// Whether the executor acts. In dry-run and while the breaker is open it does not.
-    #[must_use]
     pub fn acts(&self) -> bool {
         self.policy.mode == Mode::Enforce && self.breaker.open.is_none()
     }
 
     /// The breaker, as it was when something was done last.
-    #[must_use]
     pub fn breaker(&self) -> &Breaker {
         &self.breaker
     }

@@ -79,7 +79,6 @@ pub(crate) struct ReportAction {
 
 impl ReportAction {
     /// Whether the action needs no further try.
-    #[must_use]
     pub(crate) fn is_settled(&self) -> bool {
         matches!(self.outcome, Outcome::Done | Outcome::Would) || self.outcome == already_ended()
     }

@@ -57,7 +57,6 @@ pub(crate) struct InterruptedStep {
 
 impl Executor {
     /// The current position in the audit log.
-    #[must_use]
     pub(crate) fn log_position(&self) -> LogPosition {
         self.position.clone()
     }

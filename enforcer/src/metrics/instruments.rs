@@ -49,13 +49,11 @@ impl Instruments {
     }
 
     /// All metrics in the text format.
-    #[must_use]
     pub fn text(&self) -> String {
         instruments::text(&self.registry)
     }
 
     /// The registry, for the page that lists all metrics.
-    #[must_use]
     pub const fn registry(&self) -> &Registry {
         &self.registry
     }

@@ -242,7 +242,6 @@ impl History {
     }
 
     /// Whether a violation is not forgotten: it is there, or nobody can tell whether it is.
-    #[must_use]
     pub fn remembers(&self, key: &Key) -> bool {
         self.violations.contains_key(key)
     }
