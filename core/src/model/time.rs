@@ -1,8 +1,16 @@
 //! The local time format of genv's state files: `20/11/2026 11:41:00`.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
+
+/// Unix time by this machine's clock; 0 before 1970.
+pub fn now_seconds() -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
+}
 
 /// The zone in which times are shown to the caller: `TZ`, else `/etc/localtime` (tzset(3)).
 pub fn local_time_zone() -> TimeZone {

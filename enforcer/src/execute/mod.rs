@@ -26,8 +26,9 @@ mod trusted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use genv_core::model::now_seconds;
 use genv_core::state::StateStore;
 
 use crate::config::{BreakerLimits, Config, Mode, Never};
@@ -354,11 +355,6 @@ fn device_of(subject: &Subject) -> Option<BTreeSet<u32>> {
         Subject::EnvironmentDevice { index, .. } | Subject::UserDevice { index, .. } => Some([index.gpu].into()),
         Subject::Process { .. } | Subject::Environment { .. } | Subject::User { .. } => None,
     }
-}
-
-fn now_seconds() -> f64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_secs_f64()
 }
 
 /// Closes the breaker of a directory. Returns why it was open.
