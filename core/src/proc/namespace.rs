@@ -22,7 +22,7 @@ pub(crate) struct UserNamespace {
     /// Absent in the initial namespace.
     map: Option<Map>,
     /// Whether uids are translated to uids of the machine: this namespace uses the machine's files.
-    translates: bool,
+    pub(crate) translates: bool,
     /// Whether there is a further namespace between this one and the machine's, so that no uid can be translated.
     nested: bool,
 }
@@ -89,11 +89,6 @@ impl UserNamespace {
         let is_root = map.outside(getuid().as_raw()) == Some(0);
         let nested = is_root && roots.is_ok_and(|uid| uid != getuid().as_raw()) || is_below_another(&content);
         Self { map: Some(map), translates, nested }
-    }
-
-    /// Whether uids of this namespace stand for other users than in the namespace of the shared state.
-    pub(crate) const fn translates(&self) -> bool {
-        self.translates
     }
 
     /// The uid of a user of this namespace in the shared state; `None` if the user is not mapped.
