@@ -122,7 +122,6 @@ fn with_units(text: &str) -> String {
 }
 
 /// Writes a duration as [`parse_duration`] reads it, to the millisecond: `1h30m`.
-#[must_use]
 pub fn format_duration(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if rest == 0 {
@@ -142,7 +141,6 @@ pub fn format_duration(duration: Duration) -> String {
 }
 
 /// A span of time in the form of [`format_duration`], in whole seconds; a long span without its small units.
-#[must_use]
 pub fn format_span(seconds: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,

@@ -2,7 +2,6 @@
 //! clush.
 
 /// This machine's name: `uname -n`.
-#[must_use]
 pub fn machine_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

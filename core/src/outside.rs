@@ -29,7 +29,6 @@ pub struct OutsideUse {
 }
 
 /// Whether a process of this type has a compute context. A graphics context alone does not disturb computation.
-#[must_use]
 pub const fn computes(process_type: ProcessType) -> bool {
     matches!(process_type, ProcessType::Compute | ProcessType::ComputeAndGraphics)
 }
@@ -50,7 +49,6 @@ impl fmt::Display for OutsideUse {
 }
 
 /// An amount of memory in a readable unit.
-#[must_use]
 pub fn memory(bytes: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
     match bytes {

@@ -23,7 +23,6 @@ pub struct SnapshotStream(watch::Receiver<Arc<Publication>>);
 pub struct Ended;
 
 /// A publisher, and a first stream that holds an empty publication with sequence 0.
-#[must_use]
 pub fn channel() -> (Publisher, SnapshotStream) {
     let (sender, receiver) = watch::channel(Arc::new(Publication::default()));
     (Publisher(sender), SnapshotStream(receiver))
@@ -36,7 +35,6 @@ impl Publisher {
     }
 
     /// Whether all streams were dropped.
-    #[must_use]
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
@@ -44,7 +42,6 @@ impl Publisher {
 
 impl SnapshotStream {
     /// The latest publication; sequence 0 before the first.
-    #[must_use]
     pub fn latest(&self) -> Arc<Publication> {
         Arc::clone(&self.0.borrow())
     }

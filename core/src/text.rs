@@ -4,7 +4,6 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
 /// The text with all characters escaped that could move a cursor, break a line, or change the direction of writing.
-#[must_use]
 pub fn harmless(text: &str) -> String {
     let mut harmless = String::with_capacity(text.len());
     for piece in text.split_inclusive(QUOTED) {
@@ -16,7 +15,6 @@ pub fn harmless(text: &str) -> String {
 }
 
 /// Whether a character is one that [`harmless`] leaves as it is.
-#[must_use]
 pub fn is_harmless(character: char) -> bool {
     QUOTED.contains(&character) || character.escape_debug().len() == 1
 }
@@ -25,7 +23,6 @@ pub fn is_harmless(character: char) -> bool {
 const QUOTED: [char; 3] = ['"', '\'', '\\'];
 
 /// At most this number of characters of a text, with `…` after a cut.
-#[must_use]
 pub fn shortened(text: &str, characters: usize) -> String {
     match text.char_indices().nth(characters) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -34,19 +31,16 @@ pub fn shortened(text: &str, characters: usize) -> String {
 }
 
 /// Local time to the minute, `2026-11-20 19:30`; the number of seconds if the calendar does not have the time.
-#[must_use]
 pub fn moment(timestamp_seconds: f64, zone: &TimeZone) -> String {
     local_time(timestamp_seconds, zone).unwrap_or_else(|| timestamp_seconds.to_string())
 }
 
 /// The [`moment`] of an end; `further notice` if the calendar does not have the time.
-#[must_use]
 pub fn end_moment(timestamp_seconds: f64, zone: &TimeZone) -> String {
     local_time(timestamp_seconds, zone).unwrap_or_else(|| "further notice".to_owned())
 }
 
 /// A [`moment`] near now, in the shortest clear form: `18:00`, `Wed 18:00`, `2026-12-05 18:00`.
-#[must_use]
 pub fn short_moment(timestamp_seconds: f64, now_seconds: f64, zone: &TimeZone) -> String {
     let local = local(timestamp_seconds, zone).zip(local(now_seconds, zone));
     let Some((moment, now)) = local else {

@@ -39,7 +39,6 @@ impl fmt::Display for Error {
 
 impl Error {
     /// An error about a whole file.
-    #[must_use]
     pub fn whole(source_name: &str, message: impl Into<String>) -> Self {
         Self {
             source_name: harmless(source_name),
@@ -50,7 +49,6 @@ impl Error {
     }
 
     /// An error about one value of a file that was parsed from `text`.
-    #[must_use]
     pub fn at(source_name: &str, text: &str, place: Place, message: impl Into<String>) -> Self {
         let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let (line, column) = (number(place.line()), number(place.column()));
@@ -66,7 +64,6 @@ impl Error {
     }
 
     /// Line and column, counted from 1; absent if the error is about the whole file.
-    #[must_use]
     pub const fn place(&self) -> Option<(usize, usize)> {
         self.place
     }

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use crate::config::Waiver;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 
-/// The file.
 pub(crate) const CONTROL_FILE: &str = "control.json";
 
 /// The lock for changes of the file.
@@ -24,7 +23,6 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Control {
     /// The end of the pause of all warnings and actions, Unix time.
     pub(crate) paused_until_seconds: Option<f64>,
-    /// The waivers.
     pub(crate) waivers: Vec<GivenWaiver>,
 }
 
@@ -32,7 +30,6 @@ pub(crate) struct Control {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GivenWaiver {
-    /// The user.
     pub(crate) user: String,
     /// The names of the waived rules.
     pub(crate) rules: BTreeSet<String>,
@@ -62,9 +59,6 @@ pub(crate) enum ControlError {
 
 impl Control {
     /// Reads the pause and the waivers that have not ended.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is damaged.
     pub(crate) fn read(directory: &RuntimeDirectory, now_seconds: f64) -> Result<Self, ControlError> {
         let Some(content) = directory.read(CONTROL_FILE)? else {
             return Ok(Self::default());
@@ -99,7 +93,6 @@ impl Control {
     }
 
     /// The waivers as the plan takes them.
-    #[must_use]
     pub(crate) fn waivers(&self) -> Vec<Waiver> {
         let waivers = self.waivers.iter().map(|waiver| Waiver {
             users: [waiver.user.clone()].into(),

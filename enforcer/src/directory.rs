@@ -95,7 +95,6 @@ impl RuntimeDirectory {
     }
 
     /// The path of the directory.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -129,9 +128,6 @@ impl RuntimeDirectory {
     }
 
     /// Renames a damaged file to `NAME.damaged`, which replaces an earlier one. Returns the new name.
-    ///
-    /// # Errors
-    /// The file cannot be renamed.
     pub fn set_aside(&self, name: &str) -> Result<String, FileError> {
         let aside = format!("{name}.damaged");
         let directory = self.file.as_fd();
@@ -140,9 +136,6 @@ impl RuntimeDirectory {
     }
 
     /// Removes a file, if there is one.
-    ///
-    /// # Errors
-    /// The file cannot be removed.
     pub fn remove(&self, name: &str) -> Result<(), FileError> {
         match unlinkat(self.file.as_fd(), name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -185,7 +178,6 @@ impl RuntimeDirectory {
     }
 
     /// Whether the open file still has this name.
-    #[must_use]
     pub fn is_in_place(&self, name: &str, file: BorrowedFd<'_>) -> bool {
         files::is_in_place(&self.file, name, file)
     }

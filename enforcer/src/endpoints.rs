@@ -15,7 +15,6 @@ pub(crate) const MISSED_CYCLES: u32 = 3;
 /// The tolerated delay of a cycle by a machine under load or a held lock.
 const TOLERATED_DELAY: Duration = Duration::from_secs(30);
 
-/// The last cycle, for requests.
 #[derive(Debug)]
 pub(crate) struct LastCycle(RwLock<Page>);
 
@@ -70,7 +69,6 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Serves the last cycle.
     pub(crate) fn new(last_cycle: Arc<LastCycle>) -> Self {
         Self { last_cycle, landing_page: landing_page().response() }
     }

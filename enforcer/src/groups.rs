@@ -43,9 +43,6 @@ pub(crate) struct UserGroups {
 
 impl Groups {
     /// Starts the thread that looks groups up.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub(crate) fn start() -> io::Result<Self> {
         Self::with_lookup(|user| NameService.groups_of(user))
     }
@@ -115,7 +112,6 @@ impl Groups {
 
 /// Exempts users with unknown groups from the rules that depend on groups, for this cycle: one of their groups may have a
 /// higher limit or be excepted.
-#[must_use]
 pub(crate) fn waiver_of_unknown_groups(users: BTreeSet<String>, config: &Config, now_seconds: f64) -> Option<Waiver> {
     let rules = config.rules.iter().filter(|rule| looks_at_groups(rule));
     let rules: BTreeSet<String> = rules.map(|rule| rule.name.clone()).collect();
@@ -130,7 +126,6 @@ pub(crate) fn waiver_of_unknown_groups(users: BTreeSet<String>, config: &Config,
 }
 
 /// Whether any rule depends on groups.
-#[must_use]
 pub(crate) fn are_needed(config: &Config) -> bool {
     config.rules.iter().any(looks_at_groups)
 }

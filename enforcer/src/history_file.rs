@@ -6,14 +6,10 @@ use std::mem::discriminant;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 use crate::plan::{History, Plan};
 
-/// The file.
 pub(crate) const HISTORY_FILE: &str = "history.json";
 
 /// Reads the history. An unusable file is set aside, and a message about it is returned: all violations then begin anew, so
 /// that actions come later, not earlier.
-///
-/// # Errors
-/// The file cannot be read, or not be set aside.
 pub fn load(directory: &RuntimeDirectory) -> Result<(History, Option<String>), FileError> {
     let Some(content) = directory.read(HISTORY_FILE)? else {
         return Ok((History::default(), None));

@@ -19,7 +19,6 @@ use crate::execute::{EvidenceSources, Executor, ExecutorHost, Policy, gpu_use};
 const MAX_AGE_INTERVALS: u32 = 3;
 const SHORTEST_MAX_AGE: Duration = Duration::from_secs(30);
 
-/// The latest publication.
 #[derive(Debug, Default)]
 pub(crate) struct LatestPublication(RwLock<Arc<Publication>>);
 

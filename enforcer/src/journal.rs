@@ -48,7 +48,6 @@ pub struct Journal {
 
 impl Journal {
     /// The journal, if stderr is connected to it (`JOURNAL_STREAM` of systemd.exec(5) says so).
-    #[must_use]
     pub fn of_this_service() -> Option<Self> {
         let stream = std::env::var("JOURNAL_STREAM").ok()?;
         let stderr = std::fs::metadata("/proc/self/fd/2").ok()?;

@@ -1,17 +1,11 @@
 //! Output of the commands: answers on stdout, notes on stderr; and the time.
 
 use std::io::{ErrorKind, Write as _, stderr, stdout};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
+pub(crate) use genv_core::model::now_seconds;
 use genv_core::state::shape;
 use serde::Serialize;
-
-/// The current Unix time in seconds.
-pub(crate) fn now_seconds() -> f64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_secs_f64()
-}
 
 /// Prints an answer. A closed pipe, as with `head`, is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {

@@ -12,7 +12,6 @@ use crate::history_file;
 use crate::plan::words;
 use crate::plan::{History, Step};
 
-/// The file.
 const BEGUN_FILE: &str = "begun.json";
 
 /// [`Begun::version`] of what is written.
@@ -47,9 +46,6 @@ pub(crate) fn begin(
 }
 
 /// Removes the list of begun steps, once their outcomes are in the history on the disk.
-///
-/// # Errors
-/// The file cannot be removed.
 pub(crate) fn end(directory: &RuntimeDirectory) -> Result<(), FileError> {
     directory.remove(BEGUN_FILE)
 }

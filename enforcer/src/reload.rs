@@ -108,19 +108,16 @@ impl Rules {
     }
 
     /// The rules.
-    #[must_use]
     pub fn in_force(&self) -> &InForce {
         &self.in_force
     }
 
     /// The file that the rules come from, unless the command line is.
-    #[must_use]
     pub fn file(&self) -> Option<&Path> {
         self.file.as_ref().map(Watched::path)
     }
 
     /// What is notified when the file may have changed, besides the looks of each interval.
-    #[must_use]
     pub fn wake(&self) -> Arc<Notify> {
         self.file.as_ref().map(Watched::wake).unwrap_or_default()
     }

@@ -16,7 +16,6 @@ use crate::plan::words;
 use crate::plan::{Frozen, LeftBehind, Plan, Stage, Violation};
 
 /// A violation as it is published.
-#[must_use]
 pub fn held(violation: &Violation) -> HeldViolation {
     let (at_seconds, why) = match &violation.stage {
         Stage::Pending { until_seconds } => (Some(*until_seconds), None),
@@ -50,7 +49,6 @@ pub fn held(violation: &Violation) -> HeldViolation {
 }
 
 /// The devices that rules cannot judge, as they are published.
-#[must_use]
 pub fn not_judged(plan: &Plan) -> Vec<NotJudged> {
     let all = plan.not_judged.iter();
     let all = all.map(|((rule, hostname), gpus)| NotJudged {
@@ -63,7 +61,6 @@ pub fn not_judged(plan: &Plan) -> Vec<NotJudged> {
 }
 
 /// A context that was left behind as it is published.
-#[must_use]
 pub fn left_behind(context: &LeftBehind) -> LeftBehindContext {
     LeftBehindContext {
         hostname: context.hostname.clone(),
@@ -77,7 +74,6 @@ pub fn left_behind(context: &LeftBehind) -> LeftBehindContext {
 }
 
 /// A frozen violation as it is published.
-#[must_use]
 pub fn frozen(violation: &Frozen) -> FrozenViolation {
     let subject = &violation.key.subject;
     FrozenViolation {
@@ -92,7 +88,6 @@ pub fn frozen(violation: &Frozen) -> FrozenViolation {
 }
 
 /// An exemption as it is published.
-#[must_use]
 pub fn waiver(waiver: &Waiver) -> EnforcementWaiver {
     EnforcementWaiver {
         users: waiver.users.iter().cloned().collect(),
@@ -103,7 +98,6 @@ pub fn waiver(waiver: &Waiver) -> EnforcementWaiver {
 }
 
 /// The status for people.
-#[must_use]
 pub fn text(status: &Enforcement, now_seconds: f64, zone: &TimeZone) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.

@@ -20,9 +20,6 @@ pub(crate) struct Unread {
 impl Unread {
     /// Writes the mark of each user whose unread warnings have changed, and removes the marks of users without unread
     /// warnings.
-    ///
-    /// # Errors
-    /// A file cannot be written or removed.
     pub(crate) fn mark(&mut self, directory: &RuntimeDirectory, status: &Enforcement) -> Result<(), FileError> {
         let before = self.written.take().unwrap_or_else(|| left(directory));
         let mut unread: BTreeMap<u32, Warnings<'_>> = BTreeMap::new();

@@ -39,7 +39,6 @@ pub struct Endpoints {
 
 impl Endpoints {
     /// Serves the latest rendering; `interval` is the time between publications.
-    #[must_use]
     pub fn new(latest: watch::Receiver<Arc<Rendering>>, telemetry_path: &str, interval: Duration) -> Self {
         let genv1_path = format!("{}/genv1", telemetry_path.trim_end_matches('/'));
         let landing_page = landing_page(telemetry_path, &genv1_path);

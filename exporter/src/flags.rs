@@ -171,7 +171,6 @@ pub(crate) struct Options {
     pub(crate) usernames: Usernames,
     /// The limits of the shown series.
     pub(crate) limits: Limits,
-    /// The flags of the log.
     pub(crate) log: LogFlags,
 }
 

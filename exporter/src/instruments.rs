@@ -19,9 +19,6 @@ pub struct Instruments {
 
 impl Instruments {
     /// Registers the metrics of collections and renderings.
-    ///
-    /// # Errors
-    /// Two metrics have the same name, which is a defect of this program.
     pub fn new() -> Result<Self> {
         let registry = Registry::new();
         let render = instruments::durations(
@@ -40,9 +37,6 @@ impl Instruments {
     }
 
     /// Registers the metrics of requests.
-    ///
-    /// # Errors
-    /// They are registered already.
     pub fn requests(
         &self,
         telemetry_path: &str,
@@ -75,13 +69,11 @@ impl Instruments {
     }
 
     /// All metrics in the text format.
-    #[must_use]
     pub fn text(&self) -> String {
         instruments::text(&self.registry)
     }
 
     /// The registry, for the page that lists all metrics.
-    #[must_use]
     pub const fn registry(&self) -> &Registry {
         &self.registry
     }

@@ -54,7 +54,6 @@ pub enum Unavailable {
 
 impl Rendering {
     /// A rendering without texts: they are made on request.
-    #[must_use]
     pub fn new(publication: Arc<Publication>, limits: Limits, own: OwnState) -> Self {
         let hosts = publication.hosts.iter();
         let hosts = hosts.map(|_| HostRendering::default()).collect();
@@ -71,25 +70,21 @@ impl Rendering {
     }
 
     /// Whether there is a publication; at the start there is none.
-    #[must_use]
     pub fn is_published(&self) -> bool {
         self.publication.sequence > 0
     }
 
     /// The rendered publication.
-    #[must_use]
     pub fn publication(&self) -> &Publication {
         &self.publication
     }
 
     /// How long ago it was published.
-    #[must_use]
     pub fn age(&self) -> Duration {
         self.at.elapsed()
     }
 
     /// Metrics of the exporter and of all hosts.
-    #[must_use]
     pub fn metrics(&self, encoding: Encoding) -> Bytes {
         let mut samples = Samples::default();
         self.metrics.encoded(encoding, |out| self.write(&mut samples, out))
@@ -124,7 +119,6 @@ impl Rendering {
     }
 
     /// The metrics of genv 1.4.3.
-    #[must_use]
     pub fn genv1(&self, encoding: Encoding) -> Bytes {
         self.genv1.encoded(encoding, |out| {
             genv1::of_hosts(&self.publication.hosts, |family| {
@@ -146,7 +140,6 @@ impl Rendering {
     }
 
     /// The snapshots of all hosts that have one, a line of JSON each.
-    #[must_use]
     pub fn snapshots(&self, encoding: Encoding) -> Bytes {
         self.snapshots.encoded(encoding, |out| {
             let hosts = self.publication.hosts.iter();
@@ -200,7 +193,6 @@ pub struct Renderer {
 impl Renderer {
     /// A renderer, and the receiver of its latest rendering, which is at first without a publication. The sources on this
     /// machine must have `usernames` applied.
-    #[must_use]
     pub fn new(
         limits: Limits,
         usernames: Usernames,

@@ -15,7 +15,6 @@ static PAGE: LazyLock<Response> = LazyLock::new(|| {
     Page { title, main }.response()
 });
 
-/// The page.
 pub(crate) fn page() -> Response {
     PAGE.clone()
 }

@@ -24,7 +24,6 @@ pub enum Usernames {
 
 impl Usernames {
     /// The same sources with these names of users in labels, accounting and snapshots.
-    #[must_use]
     pub fn applied_to(self, host: HostSources) -> HostSources {
         if self == Self::Name {
             return host;

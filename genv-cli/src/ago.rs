@@ -1,6 +1,6 @@
 //! Ages in words, as genv 1.4.3 writes them.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+pub(crate) use genv_core::model::now_seconds;
 
 /// The name, the symbol and the length in seconds of each unit, the largest first.
 const UNITS: [(&str, &str, i64); 4] =
@@ -35,12 +35,6 @@ fn largest_unit(seconds: i64) -> (&'static str, &'static str, i64) {
     let unit = UNITS.iter().find(|(_, _, length)| seconds >= *length);
     let (name, symbol, length) = unit.unwrap_or(&("second", "s", 1));
     (name, symbol, seconds / length)
-}
-
-/// Unix time.
-pub(crate) fn now_seconds() -> f64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_secs_f64()
 }
 
 #[cfg(test)]

@@ -28,9 +28,6 @@ pub(crate) fn command(words: &[OsString]) -> anyhow::Result<Command> {
 }
 
 /// Checks that the program of a command exists in `first` or in the folders of PATH, where the start will search it.
-///
-/// # Errors
-/// The program does not exist, or is not executable.
 pub(crate) fn look_up(command: &Command, first: Option<&OsStr>) -> Result<(), Failure> {
     let program = command.get_program();
     let found = if program.is_empty() {
@@ -81,10 +78,6 @@ impl SignalForwarding {
         Ok(Self(caught.context("cannot forward signals")?))
     }
 
-    /// Starts the command.
-    ///
-    /// # Errors
-    /// The program does not exist, or is not executable.
     pub(crate) fn start(self, mut command: Command) -> anyhow::Result<RunningCommand> {
         let spawned = command.spawn();
         let child = spawned.map_err(|error| cannot_run(&command, &error))?;
@@ -92,7 +85,6 @@ impl SignalForwarding {
     }
 }
 
-/// A running command.
 pub(crate) struct RunningCommand {
     child: Child,
     signals: SignalsInfo<WithOrigin>,

@@ -93,7 +93,6 @@ pub(crate) fn contexts(sample: &GpuSample) -> Contexts {
     contexts
 }
 
-/// The models of the GPUs.
 pub(crate) fn models(sample: &GpuSample) -> BTreeMap<u32, String> {
     let whole = sample.devices.iter().filter(|it| it.index.mig.is_none());
     let named = whole.filter_map(|it| Some((it.index.gpu, it.name.clone()?)));

@@ -95,7 +95,6 @@ const USAGE: u8 = 2;
 const NOT_ENOUGH: u8 = 4;
 const NOT_IN_TIME: u8 = 6;
 
-/// The exit code of an error.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     error.chain().find_map(code).unwrap_or(FAILED)
 }

@@ -21,9 +21,6 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Replaces this program by another one. Returns only after an error.
-///
-/// # Errors
-/// The program cannot be started.
 pub(crate) fn exec_program(
     program: &Path,
     arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,

@@ -8,9 +8,6 @@ use genv_core::model::Snapshot;
 use genv_simulator::SourceOptions;
 
 /// Takes a snapshot, and waits at most this long for the GPUs. Without their answer the collector `gpu` has the reason.
-///
-/// # Errors
-/// A variable has an invalid value, or a thread cannot be started.
 pub(crate) fn take(patience: Duration) -> anyhow::Result<Snapshot> {
     let options = SourceOptions::default().or_from_environment()?;
     // The first host of a scenario stands for this machine.

@@ -65,9 +65,6 @@ struct Gpus {
 impl Machine {
     /// This machine, with the state and the GPUs that `GENV_TMPDIR`, `GENV_DEVICES`, `GENV_SCENARIO` and
     /// `GENV_NVML_LIBRARY` choose.
-    ///
-    /// # Errors
-    /// A variable has an invalid value.
     pub(crate) fn here() -> Result<Self, SourceError> {
         let options = SourceOptions::default().or_from_environment()?;
         Ok(Self { store: store(&options), options, gpus: None, notices: BTreeSet::new() })
@@ -84,24 +81,17 @@ impl Machine {
         self.options.are_simulated()
     }
 
-    /// The state directory.
     pub(crate) fn state_directory(&self) -> &Path {
         self.store.path()
     }
 
     /// Takes the lock of the state within `patience`, and releases it at once.
-    ///
-    /// # Errors
-    /// Another process holds the lock.
     pub(crate) fn try_lock(&self, patience: Duration) -> Result<(), StoreError> {
         self.store.try_lock(patience)
     }
 
     /// Reads the state without its lock, and prints notices about damaged files. Records news about the caller's environments:
     /// new processes on devices, and environments that continue without a shell.
-    ///
-    /// # Errors
-    /// The state cannot be read.
     pub(crate) fn state(&mut self) -> Result<State, StateError> {
         let read = self.store.read();
         self.store.note_news();
@@ -110,9 +100,6 @@ impl Machine {
     }
 
     /// As [`Machine::state`], for one environment alone, which is faster.
-    ///
-    /// # Errors
-    /// As [`Machine::state`].
     pub(crate) fn state_of(&mut self, eid: &str) -> Result<State, StateError> {
         let read = self.store.read_environment(eid);
         self.store.note_news();
@@ -126,9 +113,6 @@ impl Machine {
     }
 
     /// The state with the machine's devices. The driver is queried only if the state has no devices.
-    ///
-    /// # Errors
-    /// The state cannot be read, or the driver does not list the devices.
     pub(crate) fn state_with_devices(&mut self) -> anyhow::Result<State> {
         let mut state = self.state()?;
         if state.devices.is_empty() {
@@ -145,9 +129,6 @@ impl Machine {
 
     /// Changes the state under its lock, and prints notices about damaged files. If the change fails, nothing is written. The
     /// change must not query the GPUs.
-    ///
-    /// # Errors
-    /// See [`StateStore::update`].
     pub(crate) fn update<T, E: From<StoreError>>(
         &mut self,
         change: impl FnOnce(&mut EditableState) -> Result<T, E>,
@@ -171,9 +152,6 @@ impl Machine {
     }
 
     /// Queries the GPUs, and waits at most this long for the answer.
-    ///
-    /// # Errors
-    /// There is no answer.
     pub(crate) fn sample(&mut self, patience: Duration) -> Result<GpuSample, NoSample> {
         self.gpus()?.sample(patience)
     }

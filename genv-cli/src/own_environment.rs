@@ -16,9 +16,6 @@ pub(crate) fn claimed_eid() -> Option<String> {
 }
 
 /// As [`claimed_eid`], or an error about this task.
-///
-/// # Errors
-/// The variables name no environment.
 pub(crate) fn active_eid(task: &'static str) -> Result<String, Failure> {
     claimed_eid().ok_or(Failure::NotActive(task))
 }
@@ -181,7 +178,6 @@ impl EnvironmentView {
     }
 }
 
-/// The configuration of an environment.
 pub(crate) fn configuration(environment: &EnvironmentState) -> Configuration {
     Configuration { name: environment.name.clone(), gpus: environment.gpus, gpu_memory: environment.gpu_memory }
 }

@@ -58,7 +58,6 @@ pub(crate) fn kernel_id(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Parses an amount of memory.
 pub(crate) fn gpu_memory(text: &str) -> Result<MemoryAmount, MemoryAmountError> {
     MemoryAmount::from_person(text)
 }

@@ -1,15 +1,11 @@
 //! Differences between the clocks of hosts and this machine's clock.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+
+pub(crate) use genv_core::model::now_seconds;
 
 /// A smaller difference is not reported.
 const MIN_SKEW_SECONDS: f64 = 30.0;
-
-/// The time by this machine's clock, Unix time.
-pub(crate) fn now_seconds() -> f64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_secs_f64()
-}
 
 /// How far a host's clock is ahead of this machine's. Absent if the difference is too small to report. `timestamp_seconds` is
 /// a time by the host's clock that arrived at `now_seconds`, and may be as old as `max_age`.

@@ -16,7 +16,6 @@ pub struct HostFailure {
 
 impl HostFailure {
     /// An error of this kind. Characters that could move a cursor or change the direction of writing become spaces.
-    #[must_use]
     pub fn new(kind: FailureKind, message: impl fmt::Display) -> Self {
         let message = message.to_string();
         let message = message.chars().map(|character| if is_harmless(character) { character } else { ' ' }).collect();

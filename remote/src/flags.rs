@@ -42,13 +42,11 @@ const HEADING: &str = "Other hosts";
 
 impl HostFlags {
     /// Whether a flag names hosts.
-    #[must_use]
     pub fn name_hosts(&self) -> bool {
         !self.hosts.is_empty() || self.hostfile.is_some()
     }
 
     /// How to connect to the hosts. `enforce`: the hosts also accept step requests.
-    #[must_use]
     pub fn dial(&self, enforce: bool) -> SshDial {
         let timeouts = Timeouts { connect: Some(self.connect_timeout), ..Timeouts::default() };
         SshDial {
@@ -59,7 +57,6 @@ impl HostFlags {
     }
 
     /// How to follow the hosts.
-    #[must_use]
     pub fn follow_options(&self, interval: Duration, max_age: Duration) -> FollowOptions {
         FollowOptions { interval, max_age, connect_timeout: self.connect_timeout, concurrency: CONCURRENCY }
     }

@@ -148,9 +148,6 @@ impl HostList {
     }
 
     /// Parses the text of a host file: one entry a line, or several entries with commas; `#` starts a comment.
-    ///
-    /// # Errors
-    /// As [`HostList::parse_flag`], with the line number.
     pub(crate) fn parse_file(source_name: &str, text: &str) -> Result<Self, HostListError> {
         let mut builder = ListBuilder::new(source_name);
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -210,7 +207,6 @@ impl HostList {
     }
 
     /// The hosts, in the order of the list.
-    #[must_use]
     pub fn entries(&self) -> &[HostEntry] {
         &self.0
     }

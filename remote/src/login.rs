@@ -10,7 +10,6 @@ const SCRIPT: &str = r#"
 
 /// The command for `ssh -t` that starts the shell. No login shell interprets the values, and the server needs no option
 /// `AcceptEnv`. A value must not end with a line feed.
-#[must_use]
 pub fn login_shell<'a>(variables: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let assignments = variables.into_iter().map(|(name, value)| format!("{name}={}", script::encoded(&value)));
     let assignments: Vec<String> = assignments.collect();

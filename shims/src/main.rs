@@ -29,6 +29,11 @@ fn main() -> ExitCode {
     outcome::exit(outcome)
 }
 
+/// Whether a list of words, separated by blanks, has a word.
+fn has_word(list: &str, word: &str) -> bool {
+    list.split_ascii_whitespace().any(|listed| listed == word)
+}
+
 /// Under its own name the program prints its purpose.
 fn own_name(arguments: &[OsString]) -> ProgramOutcome {
     match arguments {

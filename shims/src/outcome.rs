@@ -27,7 +27,6 @@ impl From<ExitStatus> for ProgramOutcome {
 pub(crate) const FAILED: u8 = 1;
 /// Wrong usage.
 pub(crate) const USAGE: u8 = 2;
-/// Not enough devices.
 pub(crate) const NOT_ENOUGH_DEVICES: u8 = 4;
 /// The real program cannot be run.
 pub(crate) const CANNOT_RUN: u8 = 126;

@@ -117,13 +117,11 @@ impl SourceOptions {
     }
 
     /// What this machine is called in snapshots.
-    #[must_use]
     pub fn own_hostname(&self) -> String {
         self.hostname.clone().unwrap_or_else(machine_name)
     }
 
     /// Whether the devices are simulated: by a scenario, or by the number in `GENV_DEVICES`.
-    #[must_use]
     pub fn are_simulated(&self) -> bool {
         match self.gpu {
             GpuSourceKind::Nvml => false,

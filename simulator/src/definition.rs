@@ -275,7 +275,6 @@ pub enum Calls {
 
 impl Calls {
     /// Whether a call is among them.
-    #[must_use]
     pub(super) fn contain(&self, call: &str) -> bool {
         match self {
             Self::All => true,

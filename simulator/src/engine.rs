@@ -107,9 +107,6 @@ impl Engine {
     }
 
     /// This machine with so many identical idle devices; its processes and environments are the real ones.
-    ///
-    /// # Errors
-    /// There are more than 1024.
     pub(crate) fn idle_devices(count: u32) -> Result<Self, ScenarioError> {
         let text = format!("version: 1\nhosts: [{{devices: [{{count: {count}}}]}}]");
         Self::from_text("simulated devices", &text)
@@ -120,14 +117,12 @@ impl Engine {
     }
 
     /// The scenario as last loaded, without a look at the file.
-    #[must_use]
     pub fn scenario(&self) -> Arc<Scenario> {
         Arc::clone(&self.lock().scenario)
     }
 
     /// The scenario, read again if its file changed. A file that is now damaged or gone leaves the last good one in
     /// force; the error is logged once, and [`Engine::error`] returns it.
-    #[must_use]
     pub fn refreshed(&self) -> Arc<Scenario> {
         let mut loaded = self.lock();
         if let Some(path) = &self.path {
@@ -137,7 +132,6 @@ impl Engine {
     }
 
     /// What is wrong with the file now, while the last good scenario is in force.
-    #[must_use]
     pub fn error(&self) -> Option<String> {
         self.lock().error.clone()
     }

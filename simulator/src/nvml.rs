@@ -77,14 +77,12 @@ impl Measurement {
     ];
 
     /// Whether a MIG device can answer it; the others concern whole GPUs.
-    #[must_use]
     pub(super) const fn of_mig_devices(self) -> bool {
         matches!(self, Self::Name | Self::Memory | Self::MemoryReserved | Self::Processes | Self::ProcessMemory)
     }
 
     /// Whether a GPU that is split into MIG devices has the value itself: the driver does not report
     /// utilization of such a GPU or of its processes (NVML's reference, `nvmlDeviceGetUtilizationRates`).
-    #[must_use]
     pub(super) const fn of_mig_parents(self) -> bool {
         !matches!(self, Self::Utilization | Self::Encoder | Self::Decoder | Self::ProcessUtilization)
     }
@@ -102,13 +100,11 @@ macro_rules! nvml_errors {
 
         impl NvmlError {
             /// The number in `nvmlReturn_t`.
-            #[must_use]
             pub const fn code(self) -> u32 {
                 self as u32
             }
 
             /// A sentence, as `nvmlErrorString` gives.
-            #[must_use]
             pub const fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
@@ -182,7 +178,6 @@ impl ThrottleReason {
     ];
 
     /// Its bit.
-    #[must_use]
     pub const fn bit(self) -> u64 {
         match self {
             Self::ApplicationsClocksSetting => 0x2,
@@ -197,7 +192,6 @@ impl ThrottleReason {
     }
 
     /// Its name in snapshots and metrics.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::ApplicationsClocksSetting => "applications_clocks_setting",

@@ -22,7 +22,6 @@ pub enum Pattern {
 
 impl Pattern {
     /// The value `seconds` after the pattern began.
-    #[must_use]
     pub fn at(&self, seconds: f64) -> f64 {
         match self {
             Self::Constant(value) => *value,
@@ -45,7 +44,6 @@ impl Pattern {
     }
 
     /// The value times seconds, from the beginning to `seconds` after it: its integral.
-    #[must_use]
     pub(super) fn integral(&self, seconds: f64) -> f64 {
         match self {
             Self::Constant(value) => value * seconds,
@@ -72,7 +70,6 @@ impl Pattern {
     }
 
     /// The greatest value it can take.
-    #[must_use]
     pub fn peak(&self) -> f64 {
         match self {
             Self::Constant(value) => *value,
@@ -93,7 +90,6 @@ pub struct Level {
 
 impl Level {
     /// The number at a utilization from 0 to 1.
-    #[must_use]
     pub fn at(&self, utilization: f64) -> f64 {
         self.idle + (self.max - self.idle) * utilization
     }
@@ -116,7 +112,6 @@ impl Window {
 
     /// When the occurrence that is in force at `seconds` began, if one is: in whole milliseconds, as all
     /// times of a scenario are, so that it is the same number as long as it is in force.
-    #[must_use]
     pub fn since(&self, seconds: f64) -> Option<f64> {
         let into = self.every.map_or(seconds, |every| seconds % every);
         let began = seconds - into + self.from;
@@ -129,7 +124,6 @@ impl Window {
     }
 
     /// The integral, from time 0 to `seconds`, of a pattern that begins anew with each occurrence.
-    #[must_use]
     pub(super) fn integral(&self, pattern: &Pattern, seconds: f64) -> f64 {
         let part = |into: f64| {
             let end = self.until.map_or(into, |until| into.min(until));
@@ -147,7 +141,6 @@ impl Window {
 
 /// The most that these loads can add up to at any moment. Windows of one cycle length (and those without) are
 /// followed exactly; windows of different lengths are taken to coincide some day.
-#[must_use]
 pub(super) fn peak_together(loads: &[(Window, f64)]) -> f64 {
     let mut cycles: Vec<Option<f64>> = loads.iter().map(|(window, _)| window.every).collect();
     cycles.sort_by(|a, b| a.unwrap_or(0.0).total_cmp(&b.unwrap_or(0.0)));

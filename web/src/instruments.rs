@@ -42,7 +42,6 @@ fn options(name: &str, help: &str) -> HistogramOpts {
 }
 
 /// All metrics of the registry in the text format; empty if the format does not support one of its values.
-#[must_use]
 pub fn text(registry: &Registry) -> String {
     TextEncoder::new().encode_to_string(&registry.gather()).unwrap_or_else(|error| {
         tracing::error!(%error, "cannot write the metrics of this program");

@@ -13,7 +13,6 @@ pub fn notify(messages: &[NotifyState<'_>]) {
 }
 
 /// The time within which the service manager expects [`NotifyState::Watchdog`]; absent without a watchdog for this process.
-#[must_use]
 pub fn watchdog() -> Option<Duration> {
     sd_notify::watchdog_enabled().filter(|time| !time.is_zero())
 }

@@ -13,7 +13,6 @@ use crate::state::{State, liveness};
 /// were reused may contain a loop.
 const MOST_ANCESTORS: usize = 1024;
 /// The environments of processes of a table, by pid. Processes without an environment are left out.
-#[must_use]
 pub fn environments_of(state: &State, table: &ProcessTable, pids: &[u32]) -> BTreeMap<u32, String> {
     let live = live_environments(state, table);
     let attributor = Attributor::new(state, &live, true, table);
@@ -69,7 +68,6 @@ impl<'a> Attributor<'a> {
     ///
     /// `state_is_fresh`: the state was read in this cycle, after the pids were read. Only a fresh and whole state
     /// ([`State::incomplete`]) shows that an environment did not exist when the process was started.
-    #[must_use]
     pub fn new(
         state: &'a State,
         environments: &[LiveEnvironment<'a>],
@@ -98,7 +96,6 @@ impl<'a> Attributor<'a> {
     }
 
     /// The environment of a process, or the reason why it is outside or unknown.
-    #[must_use]
     pub fn attribute(&self, pid: u32) -> Attribution {
         let facts = match self.table.processes.get(&pid) {
             Some(ProcessRead::Present(facts)) => facts,
@@ -112,7 +109,6 @@ impl<'a> Attributor<'a> {
     /// Whether a process is in none of the environments that hold a device by `holds`. Users cannot read the claims of
     /// other users' processes. A process without a known claim is outside only if every possible claim leads to the
     /// same answer, for example where its user has no such environment.
-    #[must_use]
     pub fn is_without(&self, pid: u32, holds: impl Fn(&str) -> bool) -> bool {
         let Some(ProcessRead::Present(facts)) = self.table.processes.get(&pid) else {
             return false;

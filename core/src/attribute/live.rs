@@ -24,7 +24,6 @@ pub struct LiveEnvironment<'a> {
 
 impl<'a> LiveEnvironment<'a> {
     /// An environment without known living members.
-    #[must_use]
     pub fn without_members(environment: &'a EnvironmentState) -> Self {
         Self {
             environment,
@@ -43,7 +42,6 @@ impl<'a> LiveEnvironment<'a> {
 /// that time. A hidden member counts as alive. A listed kernel counts as alive, since the read of the state leaves out
 /// ended kernels. A listed process of another user keeps its environment alive: such an environment is disputed, and a
 /// disputed environment does not end.
-#[must_use]
 pub fn live_environments<'a>(state: &'a State, table: &ProcessTable) -> Vec<LiveEnvironment<'a>> {
     let listed = state.environments.iter();
     let found = listed.map(|environment| listed_members(state, environment, table));

@@ -6,7 +6,6 @@ use crate::model::{Attribution, Process};
 /// The user of a process whose attribution is unknown. Absent if the process may belong to any user: its uid could not
 /// be read, or it runs as root in a container or as a descendant of another user's process. Such a process works for
 /// the user who started it, and that user is not known.
-#[must_use]
 pub fn unknown_owner(process: &Process) -> Option<&str> {
     let username = process.username.as_deref()?;
     let is_root = process.uid.is_none_or(|uid| uid == 0) || username == "root";
@@ -17,7 +16,6 @@ pub fn unknown_owner(process: &Process) -> Option<&str> {
 }
 
 /// Whether a process may work for a user other than the one that it runs as, as with sudo.
-#[must_use]
 pub fn changed_user(attribution: &Attribution) -> bool {
     match attribution {
         Attribution::Unknown { reason } => [reason::USER_CHANGED, reason::USERS_DIFFER].contains(&reason.as_str()),

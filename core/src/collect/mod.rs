@@ -86,7 +86,6 @@ impl Default for CollectOptions {
 
 impl CollectOptions {
     /// The default options for this interval: values stand for three intervals.
-    #[must_use]
     pub fn every(interval: Duration) -> Self {
         Self { interval, max_age: interval * 3, ..Self::default() }
     }

@@ -46,7 +46,6 @@ pub struct PolledHost {
 
 impl PolledHost {
     /// A host without an answer so far.
-    #[must_use]
     pub fn new(hostname: String, options: &CollectOptions) -> Self {
         Self { view: View::new(hostname, false, options), evidence: Evidence::default(), statuses: BTreeMap::new() }
     }

@@ -36,13 +36,11 @@ pub const READ_SOCKET: &str = "read.sock";
 const UNREAD: &str = "unread-";
 
 /// The name of a user's file of unread warnings.
-#[must_use]
 pub fn unread_file(uid: u32) -> String {
     format!("{UNREAD}{uid}")
 }
 
 /// The user of such a file; `None` for another file.
-#[must_use]
 pub fn unread_uid(name: &str) -> Option<u32> {
     name.strip_prefix(UNREAD)?.parse().ok()
 }
@@ -158,7 +156,6 @@ impl Enforcement {
     }
 
     /// The stance of the enforcer towards its rules.
-    #[must_use]
     pub fn stance(&self) -> Stance {
         match (self.mode.as_str(), &self.breaker) {
             ("enforce", None) => Stance::Enforces,
@@ -169,7 +166,6 @@ impl Enforcement {
 
     /// Whether a newer publication is overdue: the enforcer has ended, or hangs. After a single cycle no publication is
     /// due.
-    #[must_use]
     pub fn is_abandoned(&self, now_seconds: f64) -> bool {
         let age_seconds = now_seconds - self.updated_timestamp_seconds;
         self.interval_seconds > 0.0 && age_seconds > self.interval_seconds * MISSED_INTERVALS + LATE_SECONDS
@@ -183,7 +179,6 @@ impl Enforcement {
 
     /// Why further violations than [`Enforcement::violations`] are possible, in one clause; `None` if they are not
     /// possible. Names in the clause are not escaped.
-    #[must_use]
     pub fn not_known(&self, now_seconds: f64) -> Option<String> {
         if self.is_abandoned(now_seconds) {
             let span = format_span(now_seconds - self.updated_timestamp_seconds);
@@ -311,7 +306,6 @@ pub struct Blind {
 
 impl Blind {
     /// The source and its host: `state of gpu01`. Names in it are not escaped.
-    #[must_use]
     pub fn place(&self) -> String {
         match self.source.as_str() {
             "host" => self.hostname.clone(),

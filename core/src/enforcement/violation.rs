@@ -65,14 +65,12 @@ pub struct UndeliveredWarning {
 
 impl HeldViolation {
     /// Whether a user breaks the rule, or loses a process by it.
-    #[must_use]
     pub fn concerns(&self, username: &str, uid: Option<u32>) -> bool {
         let is_victim = uid.is_some_and(|uid| self.victim_uids.contains(&uid));
         self.username == username || (uid.is_some() && self.uid == uid) || is_victim
     }
 
     /// The next step, in one clause.
-    #[must_use]
     pub fn outlook(&self, stance: Stance, now_seconds: f64, zone: &TimeZone) -> String {
         let at = |seconds: f64| at(seconds, now_seconds, zone);
         let targets = self.targets_after_colon();
@@ -124,7 +122,6 @@ impl HeldViolation {
     }
 
     /// The completed action, in one clause.
-    #[must_use]
     pub fn done(&self, now_seconds: f64, zone: &TimeZone) -> String {
         let when = at(self.at_seconds.unwrap_or_default(), now_seconds, zone);
         let targets = self.targets_after_colon();

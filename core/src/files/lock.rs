@@ -175,7 +175,6 @@ impl LockFile<'_> {
         Ok(Attempt::NoLock(REPLACED))
     }
 
-    /// Locks an open file.
     pub(crate) fn lock(self, file: OwnedFd, patience: Patience) -> Result<FileLock, LockError> {
         let stat = fstat(&file).map_err(|errno| self.failed(errno))?;
         let lock = FileLock::take(file, patience.left()).map_err(|errno| self.failed(errno))?;

@@ -64,13 +64,11 @@ pub fn open_folder_through_links(directory: impl AsFd, name: impl Arg) -> Result
 }
 
 /// Whether this is a regular file.
-#[must_use]
 pub const fn is_regular(stat: &Stat) -> bool {
     matches!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile)
 }
 
 /// Whether the open file is the one that has this name now.
-#[must_use]
 pub fn is_in_place(directory: impl AsFd, name: impl Arg, file: impl AsFd) -> bool {
     let named = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
     let place = |stat: Stat| (stat.st_dev, stat.st_ino);

@@ -77,19 +77,16 @@ impl Version {
 
 impl Watched {
     /// A file that was not read yet.
-    #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self { path, entries: Arc::default(), read: None, is_certain: false, changing: None }
     }
 
     /// The file.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// What an event notifies: the next look may find a change that has settled.
-    #[must_use]
     pub fn wake(&self) -> Arc<Notify> {
         Arc::clone(&self.entries.wake)
     }

@@ -95,13 +95,11 @@ pub struct DeviceSample {
 
 impl DeviceSample {
     /// Whether all processes on the device are known, so that a process that is not listed does not use the device.
-    #[must_use]
     pub const fn processes_known(&self) -> bool {
         self.processes.is_some() && !self.processes_incomplete
     }
 
     /// A device that does not answer any more.
-    #[must_use]
     pub fn lost(index: DeviceIndex, uuid: String) -> Self {
         Self {
             index,

@@ -79,7 +79,6 @@ pub enum ChangesError {
 
 impl<'a> Changes<'a> {
     /// The changes from `before` to `now`.
-    #[must_use]
     pub fn between(before: &'a Snapshot, now: &'a Snapshot) -> Self {
         let Snapshot {
             version,

@@ -18,13 +18,11 @@ pub struct DeviceIndex {
 
 impl DeviceIndex {
     /// The index of a whole GPU.
-    #[must_use]
     pub const fn gpu(gpu: u32) -> Self {
         Self { gpu, mig: None }
     }
 
     /// The index of a MIG device.
-    #[must_use]
     pub const fn mig(gpu: u32, mig: u32) -> Self {
         Self { gpu, mig: Some(mig) }
     }

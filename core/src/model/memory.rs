@@ -167,13 +167,11 @@ impl MemoryAmount {
     }
 
     /// An amount with the unit byte.
-    #[must_use]
     pub const fn from_bytes(count: u64) -> Self {
         Self { count, unit: Unit::B }
     }
 
     /// An amount of bytes in the largest unit that it is a whole number of: `80gi`, `80g`.
-    #[must_use]
     pub fn in_largest_unit(bytes: u64) -> Self {
         let units = [Unit::Gi, Unit::G, Unit::Mi, Unit::M, Unit::Ki, Unit::K];
         let whole = |unit: &Unit| bytes > 0 && bytes.is_multiple_of(unit.bytes());
@@ -183,14 +181,12 @@ impl MemoryAmount {
 
     /// An amount of whole mebibytes, the unit of device memory in `nvidia-smi` and genv 1.x. A larger amount than fits
     /// 64 bits becomes the largest one.
-    #[must_use]
     pub const fn mebibytes(count: u64) -> Self {
         const MOST: u64 = u64::MAX >> 20;
         Self { count: if count < MOST { count } else { MOST }, unit: Unit::Mi }
     }
 
     /// The amount in bytes.
-    #[must_use]
     pub const fn bytes(self) -> u64 {
         // All constructors prevent an overflow.
         self.count * self.unit.bytes()

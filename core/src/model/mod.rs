@@ -31,4 +31,4 @@ pub use process::{Attribution, Process, ProcessDevice, ProcessType};
 pub use queue::QueuedProcess;
 pub use snapshot::{CollectorStatus, HostSnapshot, Owners, Publication, SNAPSHOT_VERSION, Snapshot};
 pub(crate) use time::{format_local_time, parse_local_time};
-pub use time::{local_time_zone, machine_time_zone};
+pub use time::{local_time_zone, machine_time_zone, now_seconds};

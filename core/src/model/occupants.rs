@@ -25,7 +25,6 @@ struct Occupant {
 
 impl Occupants {
     /// Whether no GPU was seen yet.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -55,21 +54,18 @@ impl Occupants {
 
     /// Whether the GPU at the index of a device differs from the last noted one. A GPU without a UUID counts as
     /// different.
-    #[must_use]
     pub fn is_replaced(&self, device: &Device) -> bool {
         let last = self.of(device).last();
         last.is_some_and(|last| last.uuid != device.uuid)
     }
 
     /// Whether another GPU was ever seen at the index of a device.
-    #[must_use]
     pub fn saw_another(&self, device: &Device) -> bool {
         self.of(device).iter().any(|it| it.uuid != device.uuid)
     }
 
     /// Whether another GPU was at the index of a device at the time of an attachment, Unix time. Without a time, the
     /// first sight of the index counts.
-    #[must_use]
     pub fn was_another(&self, device: &Device, attached_seconds: Option<f64>) -> bool {
         let attached = attached_seconds.unwrap_or(f64::NEG_INFINITY);
         let mut occupants = self.of(device).iter();

@@ -58,7 +58,6 @@ pub enum Attribution {
 
 impl Attribution {
     /// The environment, if the process is in one.
-    #[must_use]
     pub fn eid(&self) -> Option<&str> {
         match self {
             Self::Environment { eid } => Some(eid),
@@ -67,7 +66,6 @@ impl Attribution {
     }
 
     /// The word for the `state` label: `environment`, `outside` or `unknown`.
-    #[must_use]
     pub const fn state(&self) -> &'static str {
         match self {
             Self::Environment { .. } => "environment",
@@ -98,7 +96,6 @@ pub struct ProcessDevice {
 impl ProcessDevice {
     /// Whether the process shows use of the device beyond an entry in the driver's list. A process that uses a device
     /// holds memory of the device: an entry with 0 bytes and without utilization contradicts itself.
-    #[must_use]
     pub fn shows_use(&self) -> bool {
         self.memory_used_bytes != Some(0) || self.utilization_ratio.is_some_and(|ratio| ratio > 0.0)
     }

@@ -74,7 +74,6 @@ impl Default for Snapshot {
 
 impl Snapshot {
     /// An environment by its id.
-    #[must_use]
     pub fn environment(&self, eid: &str) -> Option<&Environment> {
         let environments = &self.environments;
         let position = environments.binary_search_by(|it| it.eid.as_str().cmp(eid));
@@ -83,7 +82,6 @@ impl Snapshot {
 
     /// Whether all processes on a whole GPU are known, those on its MIG devices included: only then is a GPU without a
     /// process free, and an environment without one idle.
-    #[must_use]
     pub fn processes_known(&self, gpu: u32) -> bool {
         let whole = DeviceIndex::gpu(gpu);
         let mut of_gpu = self.devices.iter().filter(|it| it.index.whole() == whole);
@@ -101,7 +99,6 @@ impl Snapshot {
 
     /// Whether the use of a whole GPU is measured: all its processes are known, and explain the readings of the GPU
     /// itself.
-    #[must_use]
     pub fn use_measured(&self, gpu: u32) -> bool {
         let mut devices = self.devices.iter();
         self.processes_known(gpu) && !devices.any(|it| it.index.gpu == gpu && it.use_unexplained)
@@ -109,14 +106,12 @@ impl Snapshot {
 
     /// The name of the user for whom a process runs: the user of its environment, which may differ from the user of a
     /// process in a container; without an environment the user of the process, if known.
-    #[must_use]
     pub fn user_of<'a>(&'a self, process: &'a Process) -> Option<&'a str> {
         let owner = |eid| self.environment(eid).map(|it| it.username.as_str());
         user(process, owner)
     }
 
     /// The users of all environments, for fast look-ups.
-    #[must_use]
     pub fn owners(&self) -> Owners<'_> {
         let environments = self.environments.iter();
         Owners(environments.map(|it| (it.eid.as_str(), it.username.as_str())).collect())
@@ -129,13 +124,11 @@ pub struct Owners<'a>(HashMap<&'a str, &'a str>);
 
 impl<'a> Owners<'a> {
     /// The user of an environment, if the environment exists.
-    #[must_use]
     pub fn of_environment(&self, eid: &str) -> Option<&'a str> {
         self.0.get(eid).copied()
     }
 
     /// As [`Snapshot::user_of`].
-    #[must_use]
     pub fn of_process(&self, process: &'a Process) -> Option<&'a str> {
         user(process, |eid| self.of_environment(eid))
     }
@@ -171,7 +164,6 @@ pub struct CollectorStatus {
 
 impl CollectorStatus {
     /// When the last values were requested, Unix time. The values show every event before that time.
-    #[must_use]
     pub fn asked_seconds(&self) -> Option<f64> {
         Some(self.timestamp_seconds? - self.duration_seconds.unwrap_or_default())
     }

@@ -1,11 +1,18 @@
 //! The local time format of genv's state files: `20/11/2026 11:41:00`.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
+/// Unix time by this machine's clock; 0 before 1970.
+pub fn now_seconds() -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
+}
+
 /// The zone in which times are shown to the caller: `TZ`, else `/etc/localtime` (tzset(3)).
-#[must_use]
 pub fn local_time_zone() -> TimeZone {
     match std::env::var_os("TZ") {
         None => machine_time_zone(),
@@ -17,7 +24,6 @@ pub fn local_time_zone() -> TimeZone {
 /// missing.
 ///
 /// All users share these files, and their times have no offset: the `TZ` of one caller must not change their meaning.
-#[must_use]
 pub fn machine_time_zone() -> TimeZone {
     // `TimeZone::system` searches the whole database for the name of the zone, which is not used here.
     let content = std::fs::read("/etc/localtime").ok();
@@ -34,9 +40,6 @@ pub(crate) struct LocalTimeError(String);
 ///
 /// The format has no offset. A time that occurs twice, when clocks are set back, is the first occurrence. A time that
 /// is skipped, when clocks are set forward, counts as if the clocks had not been set (both as in RFC 5545).
-///
-/// # Errors
-/// The text has another form, or names no real date.
 pub(crate) fn parse_local_time(text: &str, time_zone: &TimeZone) -> Result<i64, LocalTimeError> {
     let error = || LocalTimeError(text.to_owned());
     let civil = DateTime::strptime("%d/%m/%Y %H:%M:%S", text.trim()).map_err(|_| error())?;
@@ -45,9 +48,6 @@ pub(crate) fn parse_local_time(text: &str, time_zone: &TimeZone) -> Result<i64, 
 }
 
 /// The local time of Unix seconds.
-///
-/// # Errors
-/// The year has no four digits.
 pub(crate) fn format_local_time(timestamp_seconds: i64, time_zone: &TimeZone) -> Result<String, LocalTimeError> {
     let error = || LocalTimeError(format!("@{timestamp_seconds}"));
     let timestamp = Timestamp::from_second(timestamp_seconds).map_err(|_| error())?;

@@ -26,7 +26,6 @@ pub struct Named {
 impl Named {
     /// Reads `/proc/PID/environ`. An ended or unreadable process has no claims. `None` if the environ cannot be read in
     /// time.
-    #[must_use]
     pub fn by(pid: u32) -> Option<Self> {
         let named = |_, environ: Result<&[u8], Errno>| environ.map(Self::of).unwrap_or_default();
         read_environs(vec![pid], named).remove(&pid)

@@ -27,7 +27,6 @@ pub use usernames::{find_username, username};
 use foldhash::{HashMap, HashSet};
 
 /// Whether a pid belongs to a kernel thread, as far as `/proc` shows this.
-#[must_use]
 pub fn is_kernel_thread(pid: u32) -> bool {
     let content = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat::Stat::parse(&content).is_some_and(|stat| stat.is_kernel_thread())
@@ -90,7 +89,6 @@ pub struct ProcessTable {
 
 impl ProcessTable {
     /// A process that has not ended, so that it can be a member.
-    #[must_use]
     pub fn living(&self, pid: u32) -> Option<&Lineage> {
         self.lineage.get(&pid).filter(|_| !self.zombies.contains(&pid))
     }
@@ -142,14 +140,12 @@ impl ProcessTable {
     }
 
     /// The owner of a uid of this table: the uid itself, or the owner of the subordinate uid (subuid(5)).
-    #[must_use]
     pub fn owner(&self, uid: u32) -> u32 {
         self.owners.get(&uid).copied().unwrap_or(uid)
     }
 
     /// The username of a process of root in a container: `container:ID`, since the user who started it is not known.
     /// `None` for every other process.
-    #[must_use]
     pub fn container_username(&self, facts: &ProcessFacts) -> Option<String> {
         let id = facts.container_id.as_ref().filter(|id| !id.is_empty())?;
         let has_no_known_user = facts.uid == Some(0) && facts.container_owner.is_none();
@@ -159,7 +155,6 @@ impl ProcessTable {
     /// The user to which a process is attributed: the effective user, or the user who started a setuid program, if that
     /// user is neither the effective user nor root. `None` if the users could not be read, or if the owner of the uid
     /// is not known.
-    #[must_use]
     pub fn shown_user(&self, facts: &ProcessFacts) -> Option<u32> {
         let uid = facts.uid.filter(|uid| !self.ownerless.contains(uid))?;
         let starter = facts.real_uid.filter(|real| ![0, uid].contains(real) && !self.ownerless.contains(real));
@@ -168,7 +163,6 @@ impl ProcessTable {
 
     /// The user for whom a process runs. `None` if the uids could not be read, if the owner of the uid is not known, or
     /// if the real and the effective uid belong to two users.
-    #[must_use]
     pub fn user(&self, facts: &ProcessFacts) -> Option<u32> {
         let user = self.owner(facts.uid.filter(|uid| !self.ownerless.contains(uid))?);
         (facts.real_uid.map(|uid| self.owner(uid)) == Some(user)).then_some(user)

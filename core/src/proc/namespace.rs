@@ -22,7 +22,7 @@ pub(crate) struct UserNamespace {
     /// Absent in the initial namespace.
     map: Option<Map>,
     /// Whether uids are translated to uids of the machine: this namespace uses the machine's files.
-    translates: bool,
+    pub(crate) translates: bool,
     /// Whether there is a further namespace between this one and the machine's, so that no uid can be translated.
     nested: bool,
 }
@@ -91,11 +91,6 @@ impl UserNamespace {
         Self { map: Some(map), translates, nested }
     }
 
-    /// Whether uids of this namespace stand for other users than in the namespace of the shared state.
-    pub(crate) const fn translates(&self) -> bool {
-        self.translates
-    }
-
     /// The uid of a user of this namespace in the shared state; `None` if the user is not mapped.
     pub(crate) fn user(&self, uid: u32) -> Option<u32> {
         match &self.map {
@@ -138,7 +133,6 @@ fn is_below_another(own: &str) -> bool {
 
 /// The real uid of this program in the shared state: the uid of the machine, or in a container with users of its own
 /// the uid of the container.
-#[must_use]
 pub fn own_uid() -> u32 {
     let uid = getuid().as_raw();
     UserNamespace::own().user(uid).unwrap_or(uid)

@@ -27,13 +27,11 @@ impl Default for ProcReader {
 
 impl ProcReader {
     /// A reader of the running kernel's `/proc`.
-    #[must_use]
     pub fn new() -> Self {
         Self::reading(PROC.into(), Hanging::live())
     }
 
     /// A reader of another directory that is laid out like `/proc`.
-    #[must_use]
     pub fn with_root(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
         let hanging = Arc::new(Hanging::of(&root));

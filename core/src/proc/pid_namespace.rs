@@ -21,7 +21,6 @@ pub const INITIAL: u64 = 0xEFFF_FFFC;
 pub(super) const NONE: u64 = 0;
 
 /// The inode of this program's namespace.
-#[must_use]
 pub fn own_pid_namespace() -> u64 {
     static OWN: OnceLock<u64> = OnceLock::new();
     *OWN.get_or_init(|| {
@@ -33,7 +32,6 @@ pub fn own_pid_namespace() -> u64 {
 }
 
 /// Whether this program runs in the machine's namespace, which shows all processes.
-#[must_use]
 pub fn in_initial_pid_namespace() -> bool {
     own_pid_namespace() == INITIAL
 }

@@ -14,13 +14,11 @@ const NO_NAME_LIFETIME: Duration = Duration::from_secs(30);
 const MOST_USERS: usize = 4096;
 
 /// The name of a user: the passwd name, else `uid:1234`. The call may wait for the network.
-#[must_use]
 pub fn username(uid: u32) -> String {
     Usernames::default().username(uid)
 }
 
 /// The passwd name of a user, if it is not empty and valid UTF-8. The call may wait for the network.
-#[must_use]
 pub fn find_username(uid: u32) -> Option<String> {
     usable(look_up(uid))
 }

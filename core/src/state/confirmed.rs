@@ -275,7 +275,6 @@ fn joined_by(directory: BorrowedFd<'_>, uid: u32) -> HashMap<(String, u32), Conf
 
 /// The changes that commands of this user made in environments of a state directory, the oldest first; empty without a
 /// file that this user wrote.
-#[must_use]
 pub fn read_confirmed(directory: &Path, uid: u32) -> Vec<Confirmed> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match openat(CWD, directory, flags, Mode::empty()) {

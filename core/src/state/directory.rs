@@ -42,7 +42,6 @@ const RETRY_DELAYS: [Duration; 5] = [
 ];
 
 /// The path of a value of `GENV_TMPDIR`; [`DEFAULT_DIRECTORY`] if it is unset or empty.
-#[must_use]
 pub fn directory_path(genv_tmpdir: Option<&OsStr>) -> PathBuf {
     match genv_tmpdir {
         Some(path) if !path.is_empty() => PathBuf::from(path),
@@ -79,7 +78,6 @@ struct RememberedFile<T> {
 
 impl StateDirectory {
     /// Reads from this directory; it need not exist. Also looks for `genv` on this program's PATH.
-    #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),

@@ -22,7 +22,6 @@ pub struct Expectation<'a> {
 impl Expectation<'_> {
     /// The expected time at which each process of a queue gets its devices, Unix time, if no process passes another
     /// one. Each process keeps its devices. Absent: not known, or now.
-    #[must_use]
     pub fn of_queue(&self, queue: &[Waiting]) -> Vec<Option<f64>> {
         let times = self.times(queue).into_iter();
         times.map(|time| time.filter(|time| *time > self.now_seconds)).collect()
@@ -33,7 +32,6 @@ impl Expectation<'_> {
     /// A process whose devices are free now has to find them free afterwards. A process whose devices are not free has
     /// to get them after the end of the environment's lease, unless `any_time`. A process that accepts none of `added`
     /// is not delayed.
-    #[must_use]
     pub fn delays_none(
         &self,
         after: &Expectation<'_>,
@@ -75,7 +73,6 @@ impl Expectation<'_> {
     }
 
     /// The expected time at which each held device is wholly free.
-    #[must_use]
     pub fn of_devices(&self) -> BTreeMap<u32, f64> {
         let held = self.devices.iter().filter(|it| !it.attachments.is_empty());
         let times = held.filter_map(|it| Some((it.index, self.of_device(it, None)?)));

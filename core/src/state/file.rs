@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, OFlags, Stat, fstat, statat};
 use rustix::io::Errno;
 
 use super::MEMBERS_FILE;
 use crate::files::{READ_ONLY, io_error, is_regular, open_in_time};
+use crate::model::now_seconds;
 
 /// How large a state file may be: anybody may write there, and 100 environments take 40 KiB.
 pub(super) const MOST_FILE_BYTES: u64 = 32 << 20;
@@ -133,9 +134,7 @@ impl Version {
 
     /// How long ago the file was written; nothing if that is still to come by this machine's clock.
     pub(super) fn age(self) -> Duration {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let age_seconds = now.unwrap_or_default().as_secs_f64() - self.modified_seconds();
-        Duration::try_from_secs_f64(age_seconds).unwrap_or_default()
+        Duration::try_from_secs_f64(now_seconds() - self.modified_seconds()).unwrap_or_default()
     }
 }
 

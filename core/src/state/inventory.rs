@@ -30,7 +30,6 @@ impl Inventory {
     }
 
     /// The whole GPUs of a sample.
-    #[must_use]
     pub fn of(sample: &GpuSample) -> Self {
         let gpus = sample.devices.iter().filter_map(|device| {
             let DeviceIndex { gpu, mig: None } = device.index else {
@@ -43,13 +42,11 @@ impl Inventory {
     }
 
     /// The number of GPUs, from the first to the highest index.
-    #[must_use]
     pub fn count(&self) -> u32 {
         self.devices.last().map_or(0, |(index, _)| index + 1)
     }
 
     /// The devices, all of them free.
-    #[must_use]
     pub fn devices(&self) -> Vec<DeviceState> {
         let mut devices = Vec::new();
         self.merge_into(&mut devices);

@@ -11,13 +11,14 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, statat};
 use rustix::io::Errno;
 use uzers::os::unix::UserExt;
 
 use super::EnvironmentState;
+use crate::model::now_seconds;
 use crate::proc::read_in_time;
 
 /// How long the folders of kernels are waited for: a home directory on the network, or the name service, may hang.
@@ -80,8 +81,7 @@ impl Kernels {
 
     /// Which kernels of these environments have ended. One whose folder cannot be read, or not in time, is taken to live.
     pub(super) fn ended(&mut self, environments: &[EnvironmentState]) -> EndedKernels {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_seconds = now.unwrap_or_default().as_secs_f64();
+        let now_seconds = now_seconds();
         let limits_starts = self.limits_starts;
         let of = |it: &EnvironmentState| {
             let uid = it.uid;
@@ -282,8 +282,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join(".local/share/jupyter/runtime");
         let ended = |age_seconds: Option<u64>, of: u32| {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-            let created = age_seconds.map(|age| (now - Duration::from_secs(age)).as_secs_f64());
+            let created = age_seconds.map(|age| now_seconds() - age as f64);
             let environment = EnvironmentState { created_timestamp_seconds: created, ..environment(of, &["a"]) };
             let folder = folder.clone();
             let mut kernels = Kernels::new(move |uid| (uid != NO_ACCOUNT).then(|| folder.clone())).limiting_starts();

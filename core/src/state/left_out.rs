@@ -22,7 +22,6 @@ pub struct LeftOut {
 
 impl LeftOut {
     /// Whether no name was left out.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.eids.is_empty() && self.members.is_empty()
     }

@@ -20,7 +20,6 @@ pub(super) const START_TOLERANCE_SECONDS: f64 = 2.0;
 const MOST_ANCESTORS: usize = 1024;
 
 /// The value of `GENV_LINGER`; 15 minutes if the value is not a duration.
-#[must_use]
 pub fn linger_seconds() -> f64 {
     let set = std::env::var("GENV_LINGER").ok();
     let linger = set.and_then(|text| parse_duration(&text).ok());
@@ -29,7 +28,6 @@ pub fn linger_seconds() -> f64 {
 
 /// Whether a context at one time keeps an environment at another, both Unix time. A context in the future does not
 /// count.
-#[must_use]
 pub fn lingers(seen_seconds: Option<f64>, now_seconds: f64, linger_seconds: f64) -> bool {
     seen_seconds.is_some_and(|seen| (-START_TOLERANCE_SECONDS..=linger_seconds).contains(&(now_seconds - seen)))
 }

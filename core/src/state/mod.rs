@@ -116,25 +116,21 @@ pub struct State {
 
 impl State {
     /// Indices of the devices that an environment is attached to.
-    #[must_use]
     pub fn attached(&self, eid: &str) -> Vec<u32> {
         attached(&self.devices, eid)
     }
 
     /// As [`State::attached`], for all environments with devices.
-    #[must_use]
     pub fn all_attached(&self) -> HashMap<&str, Vec<u32>> {
         all_attached(&self.devices)
     }
 
     /// The end of an environment's lease, Unix time.
-    #[must_use]
     pub fn lease_end(&self, eid: &str) -> Option<f64> {
         self.leases.get(eid).copied()
     }
 
     /// The expected times at which devices become free. Without `models`, they are not known for a request of a type.
-    #[must_use]
     pub const fn expectation<'a>(&'a self, models: &'a BTreeMap<u32, String>, now_seconds: f64) -> Expectation<'a> {
         Expectation { devices: self.devices.as_slice(), leases: &self.leases, models, now_seconds }
     }
@@ -204,7 +200,6 @@ pub struct EnvironmentState {
 
 impl EnvironmentState {
     /// Whether a process or kernel is a member.
-    #[must_use]
     pub fn has(&self, member: &MemberId) -> bool {
         match member {
             MemberId::Process(pid) => self.pids.contains(pid),

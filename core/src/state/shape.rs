@@ -26,7 +26,6 @@ pub struct Times {
 
 impl Times {
     /// Local time of this machine, now.
-    #[must_use]
     pub fn here() -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
@@ -36,7 +35,6 @@ impl Times {
     }
 
     /// Local time; the present time if there is no time that can be written.
-    #[must_use]
     pub fn text(&self, timestamp_seconds: Option<f64>) -> String {
         #[expect(clippy::cast_possible_truncation, reason = "what is out of range is no time that can be written")]
         let seconds = timestamp_seconds.map_or(self.now_seconds, |seconds| seconds.floor() as i64);
@@ -100,7 +98,6 @@ pub(super) fn environments(environments: &[EnvironmentState], times: &Times) -> 
 
 impl<'a> EnvironmentsDocument<'a> {
     /// These environments.
-    #[must_use]
     pub fn new(environments: &'a [EnvironmentState], times: &Times) -> Self {
         let environments = environments.iter();
         Self { envs: environments.map(|it| environment(it, times)).collect() }
@@ -140,7 +137,6 @@ pub(super) fn devices(devices: &[DeviceState], times: &Times) -> Vec<u8> {
 
 impl<'a> DevicesDocument<'a> {
     /// These devices.
-    #[must_use]
     pub fn new(devices: &'a [DeviceState], times: &Times) -> Self {
         Self { devices: devices.iter().map(|it| device(it, times)).collect() }
     }
@@ -177,7 +173,6 @@ fn amount(amount: Option<MemoryAmount>) -> Option<String> {
 ///
 /// # Panics
 /// If the value cannot be serialized: give it none but texts, numbers, lists and structs.
-#[must_use]
 pub fn json(value: &impl Serialize) -> Vec<u8> {
     // The layout is Python's. Only texts have other characters than printable ASCII and line breaks.
     let text = serde_json::to_string_pretty(value).expect("texts and numbers always serialize");

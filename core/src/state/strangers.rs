@@ -28,7 +28,7 @@ pub(super) fn find(
     processes: &mut dyn ProcessSource,
     directory: &Path,
 ) -> Strangers {
-    if UserNamespace::own().translates() {
+    if UserNamespace::own().translates {
         return Strangers::new();
     }
     let listed = state.environments.iter().flat_map(|environment| {

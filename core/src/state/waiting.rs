@@ -90,7 +90,6 @@ impl RequestedDevices {
     }
 
     /// The devices that a requested number is about.
-    #[must_use]
     pub fn kind(&self) -> DeviceKind {
         DeviceKind {
             types: self.gpu_types.clone(),

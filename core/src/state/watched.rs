@@ -12,14 +12,12 @@ const NETWORK: [u32; 9] =
     [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0bd0_0bd0, 0x00c3_6400, 0x5346_414f, 0x0102_1997, 0x7375_7245, 0x6573_5546];
 
 /// The files of a state directory that are replaced when devices, environments or the caller's leases change.
-#[must_use]
 pub fn watched_files(directory: &Path) -> Vec<PathBuf> {
     let leases = leases::own_name();
     [DEVICES_FILE, ENVIRONMENTS_FILE, &leases].map(|name| directory.join(name)).into()
 }
 
 /// Whether other machines share a folder, so that reading the metadata of its files may take long.
-#[must_use]
 pub fn is_on_network(folder: &Path) -> bool {
     statfs(folder).is_ok_and(|found| {
         // The type of the field differs between architectures; the kernel's numbers have 32 bits.

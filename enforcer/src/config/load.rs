@@ -23,17 +23,11 @@ impl Config {
     }
 
     /// The same, of a machine whose time zone counts where the text names none.
-    ///
-    /// # Errors
-    /// As [`Config::parse`].
     pub fn of_machine(source_name: &str, text: &str, timezone: TimeZone) -> Result<Self, yaml::Error> {
         resolve::config(source_name, text, &file(source_name, text)?, timezone)
     }
 
     /// Takes a configuration that stands within another file; `text` is all of that file.
-    ///
-    /// # Errors
-    /// As [`Config::parse`].
     pub fn within(source_name: &str, text: &str, written: &WrittenConfig) -> Result<Self, yaml::Error> {
         resolve::config(source_name, text, &written.0, TimeZone::system())
     }

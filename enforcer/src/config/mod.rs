@@ -170,7 +170,6 @@ pub enum Action {
 
 impl Action {
     /// As configurations and logs say it.
-    #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
             Self::Report => "report",
@@ -182,7 +181,6 @@ impl Action {
     }
 
     /// Whether it takes anything from anybody.
-    #[must_use]
     pub const fn acts(self) -> bool {
         matches!(self, Self::Detach | Self::Terminate | Self::Kill)
     }

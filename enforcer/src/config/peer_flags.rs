@@ -76,7 +76,6 @@ impl FromStr for UserMaximum {
 impl Config {
     /// What genv 1.4.3 does with these flags: at once, without a warning, and really. Two things differ: a maximum for
     /// a user counts without one for all, and what nobody may end is not ended.
-    #[must_use]
     pub fn from_flags(flags: &PeerFlags) -> Self {
         let rule = |kind: RuleKind, action: Action| Rule {
             name: kind.word().to_owned(),

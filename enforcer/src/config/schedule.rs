@@ -31,7 +31,6 @@ pub enum OutsideSchedule {
 impl Schedule {
     /// Whether a Unix time is within it, by the clock on the wall: an hour that happens twice is within it twice, one
     /// that is skipped is not. A time that no calendar has is within none.
-    #[must_use]
     pub fn holds_at(&self, now_seconds: f64, zone: &TimeZone) -> bool {
         #[expect(clippy::cast_possible_truncation, reason = "casts of floats saturate")]
         let now = Timestamp::from_second(now_seconds.floor() as i64);

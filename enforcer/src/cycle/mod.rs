@@ -108,9 +108,6 @@ pub(crate) struct Done {
 
 impl Cycle {
     /// Loads the files of an earlier daemon.
-    ///
-    /// # Errors
-    /// The directory cannot be used, or a thread not be started.
     pub(crate) fn new(
         hostname: String,
         directory: RuntimeDirectory,
@@ -282,7 +279,6 @@ impl Cycle {
         Done { status, measured, all_blind }
     }
 
-    /// Records the outcome of a step.
     fn settle(&mut self, step: &Step, outcome: &Outcome, now_seconds: f64) {
         self.history.settle(step, outcome, now_seconds);
         if let (StepKind::Detach(target), Outcome::Done) = (&step.kind, outcome) {

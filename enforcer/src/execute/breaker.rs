@@ -41,7 +41,6 @@ pub struct Open {
 
 impl Breaker {
     /// Reads the file. With an unreadable or damaged file the breaker is open, since the file may have said so.
-    #[must_use]
     pub fn load(directory: &RuntimeDirectory, now_seconds: f64) -> Self {
         let why = match directory.read(BREAKER_FILE) {
             Ok(None) => return Self::default(),
@@ -60,9 +59,6 @@ impl Breaker {
     }
 
     /// Writes it to the file.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub fn save(&self, directory: &RuntimeDirectory) -> Result<(), FileError> {
         let json = serde_json::to_vec(self).unwrap_or_default();
         directory.replace(BREAKER_FILE, &json, Audience::Own)

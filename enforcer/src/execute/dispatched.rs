@@ -116,9 +116,6 @@ impl Executor {
     }
 
     /// Closes the requests after this position whose outcome is not in the audit log. Returns a text about each.
-    ///
-    /// # Errors
-    /// The audit log cannot be read or written.
     pub(crate) fn close_dispatched(&mut self, position: &LogPosition) -> Result<Vec<String>, FileError> {
         let _lock = self.lock()?;
         let now = audit::time(self.now());

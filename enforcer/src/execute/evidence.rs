@@ -37,7 +37,6 @@ impl std::fmt::Debug for EvidenceSources {
 }
 
 /// The use of GPUs in a snapshot.
-#[must_use]
 pub fn gpu_use(snapshot: &Snapshot) -> GpuUse {
     let processes = snapshot.processes.iter().map(|process| {
         let used = process.devices.iter().filter(|device| device.shows_use());

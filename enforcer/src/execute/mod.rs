@@ -26,8 +26,9 @@ mod trusted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use genv_core::model::now_seconds;
 use genv_core::state::StateStore;
 
 use crate::config::{BreakerLimits, Config, Mode, Never};
@@ -149,9 +150,6 @@ struct Cause<'a> {
 
 impl Executor {
     /// Opens the enforcer's directory, and reads whether the breaker was open.
-    ///
-    /// # Errors
-    /// The directory cannot be used.
     pub fn open(place: ExecutorHost, policy: Policy, evidence: EvidenceSources) -> Result<Self, FileError> {
         let directory = RuntimeDirectory::open(place.state_directory)?;
         let mut executor = Self {
@@ -218,25 +216,21 @@ impl Executor {
     }
 
     /// Whether genv's variable `GENV_TERMINATE_PROCESSES` lets processes be signalled.
-    #[must_use]
     pub(crate) fn may_signal(&self) -> bool {
         self.may_signal
     }
 
     /// The mode in force.
-    #[must_use]
     pub fn mode(&self) -> Mode {
         self.policy.mode
     }
 
     /// Whether the executor acts. In dry-run and while the breaker is open it does not.
-    #[must_use]
     pub fn acts(&self) -> bool {
         self.policy.mode == Mode::Enforce && self.breaker.open.is_none()
     }
 
     /// The breaker, as it was when something was done last.
-    #[must_use]
     pub fn breaker(&self) -> &Breaker {
         &self.breaker
     }
@@ -363,15 +357,7 @@ fn device_of(subject: &Subject) -> Option<BTreeSet<u32>> {
     }
 }
 
-fn now_seconds() -> f64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_secs_f64()
-}
-
 /// Closes the breaker of a directory. Returns why it was open.
-///
-/// # Errors
-/// The file cannot be written.
 pub(crate) fn reset_breaker(directory: &RuntimeDirectory) -> Result<Option<breaker::Open>, FileError> {
     let _lock = directory.lock(LOCK_FILE, LOCK_TIMEOUT)?;
     let mut breaker = Breaker::load(directory, now_seconds());

@@ -63,9 +63,6 @@ pub(crate) struct ReportError(serde_json::Error);
 
 impl Report {
     /// Reads a report.
-    ///
-    /// # Errors
-    /// It is none.
     pub(crate) fn parse(json: &[u8]) -> Result<Self, ReportError> {
         serde_json::from_slice(json).map_err(ReportError)
     }
@@ -82,7 +79,6 @@ pub(crate) struct ReportAction {
 
 impl ReportAction {
     /// Whether the action needs no further try.
-    #[must_use]
     pub(crate) fn is_settled(&self) -> bool {
         matches!(self.outcome, Outcome::Done | Outcome::Would) || self.outcome == already_ended()
     }

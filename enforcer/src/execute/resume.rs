@@ -57,7 +57,6 @@ pub(crate) struct InterruptedStep {
 
 impl Executor {
     /// The current position in the audit log.
-    #[must_use]
     pub(crate) fn log_position(&self) -> LogPosition {
         self.position.clone()
     }
@@ -75,9 +74,6 @@ impl Executor {
     }
 
     /// Finds in the audit log what happened with the steps that a program began at this position.
-    ///
-    /// # Errors
-    /// The audit log cannot be read.
     pub(crate) fn interrupted_steps(
         &self,
         position: &LogPosition,

@@ -253,7 +253,6 @@ pub(crate) fn findings(view: &View<'_, '_>, past: &Past<'_>, now_seconds: f64) -
     view.rule.kind.findings(&Check { view, past, contexts, now_seconds })
 }
 
-/// The kind of a rule.
 #[derive(Clone)]
 pub(crate) struct RuleKind(Arc<dyn Kind>);
 

@@ -10,7 +10,6 @@ use super::{Measured, mode_word};
 use crate::config::Mode;
 
 /// The exposition of all families.
-#[must_use]
 pub fn render(measured: &Measured) -> String {
     let process = OwnProcess::read();
     let (mut samples, mut text) = (Samples::default(), String::new());

@@ -16,9 +16,6 @@ pub struct Instruments {
 
 impl Instruments {
     /// Registers all metrics.
-    ///
-    /// # Errors
-    /// Two metrics have one name: a defect of this program.
     pub fn new() -> Result<Self> {
         let registry = Registry::new();
         let [metrics_path, other_paths @ ..] = PATHS;
@@ -44,7 +41,6 @@ impl Instruments {
         self.requests.clone()
     }
 
-    /// Times a cycle and its actions.
     pub(crate) fn cycle(&self, seconds: f64, actions: &[(&'static str, f64)]) {
         self.cycle.observe(seconds);
         for (action, seconds) in actions {
@@ -53,13 +49,11 @@ impl Instruments {
     }
 
     /// All metrics in the text format.
-    #[must_use]
     pub fn text(&self) -> String {
         instruments::text(&self.registry)
     }
 
     /// The registry, for the page that lists all metrics.
-    #[must_use]
     pub const fn registry(&self) -> &Registry {
         &self.registry
     }

@@ -68,8 +68,6 @@ pub struct Measured {
     pub counters: Counters,
 }
 
-/// The word of a mode.
-#[must_use]
 pub(crate) const fn mode_word(mode: Mode) -> &'static str {
     match mode {
         Mode::DryRun => "dry-run",
@@ -78,7 +76,6 @@ pub(crate) const fn mode_word(mode: Mode) -> &'static str {
 }
 
 /// The word of an outcome.
-#[must_use]
 pub const fn result(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Done => "done",
@@ -93,7 +90,6 @@ fn host(violation: &Violation) -> &str {
 }
 
 /// Counts violations by rule, host and user. The result has each rule on each host.
-#[must_use]
 pub fn violations<'a>(
     plan: &Plan,
     rules: &[Rule],
@@ -114,7 +110,6 @@ pub fn violations<'a>(
 }
 
 /// Counts violations by rule, host, user and stage. An absent entry means 0.
-#[must_use]
 pub fn stages(plan: &Plan) -> BTreeMap<(String, String, String, &'static str), u64> {
     let mut counts = BTreeMap::new();
     for (violation, username) in with_username(plan) {
@@ -146,7 +141,6 @@ pub(crate) fn undelivered(
 }
 
 /// Counts processes with unknown attribution by host. A host without fresh facts is absent.
-#[must_use]
 pub fn unknown_processes<'a>(plan: &Plan, hostnames: impl Iterator<Item = &'a str>) -> BTreeMap<String, u64> {
     let known = hostnames.filter(|hostname| !plan.missing_hosts.contains(*hostname));
     known
@@ -158,7 +152,6 @@ pub fn unknown_processes<'a>(plan: &Plan, hostnames: impl Iterator<Item = &'a st
 }
 
 /// Counts these processes by host and user. Users beyond 1,000 of a host are counted together.
-#[must_use]
 pub fn unknown_user_processes(plan: &Plan) -> BTreeMap<(String, String), u64> {
     let mut counts = BTreeMap::new();
     for (hostname, users) in &plan.unknown_processes_by_user {

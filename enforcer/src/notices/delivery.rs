@@ -42,7 +42,6 @@ pub(crate) struct NoticeDelivery {
     reclaim_notices: BTreeMap<(u32, String), f64>,
 }
 
-/// One warning to one user.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct UserWarning {
     uid: u32,

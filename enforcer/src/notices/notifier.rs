@@ -49,7 +49,6 @@ pub(crate) struct NotifierMessage {
     pub(crate) text: String,
 }
 
-/// One violation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct NotifierViolation {
@@ -90,9 +89,6 @@ pub(crate) struct Notifier<T> {
 
 impl<T: Send + 'static> Notifier<T> {
     /// Starts the thread that sends notices to the service at this socket.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub(crate) fn start(socket: &Path, hostname: &str) -> std::io::Result<Self> {
         let (waiting, requests) = sync_channel(MAX_WAITING);
         let (replies, results) = channel();

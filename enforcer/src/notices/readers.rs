@@ -30,9 +30,6 @@ pub(crate) struct Readers {
 
 impl Readers {
     /// Opens the socket in the enforcer's directory. All users may send to it.
-    ///
-    /// # Errors
-    /// The socket cannot be made.
     pub(crate) fn listen(directory: &RuntimeDirectory) -> io::Result<Self> {
         let path = directory.path().join(READ_SOCKET);
         match fs::remove_file(&path) {

@@ -12,7 +12,6 @@ use crate::plan::{StepKind, Violation};
 const WIDTH: usize = 78;
 
 /// The text about a step of a violation: a warning of an action, or the report of an action.
-#[must_use]
 pub(crate) fn notice_text(violation: &Violation, step: &StepKind, now_seconds: f64, zone: &TimeZone) -> Option<String> {
     let comply = format!("To comply: {}. More: 'genv why'", violation.remedy());
     let (what, then) = match step {

@@ -22,7 +22,6 @@ pub struct Counted {
 }
 
 /// What counts for a rule, by user. Of the kind `idle`: every device that is held.
-#[must_use]
 pub fn counted(input: &Input<'_>, rule: &Rule) -> Vec<Counted> {
     let history = History::default();
     let facts = Facts::new(input, &history);

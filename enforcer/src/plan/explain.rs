@@ -72,7 +72,6 @@ pub enum Standing {
 }
 
 /// What the rules make of a process; nothing if the snapshot does not show it on a device.
-#[must_use]
 pub fn explain(input: &Input<'_>, history: &History, hostname: &str, pid: u32) -> Option<Explanation> {
     let facts = Facts::new(input, history);
     let host = facts.host(hostname)?;

@@ -40,7 +40,6 @@ pub use unconfirmed::Unconfirmed;
 ///
 /// Facts that did not change since the last cycle, are too old or are missing cause nothing: a violation that they show
 /// stays where it is.
-#[must_use]
 pub fn plan(input: &Input<'_>, history: &History) -> Plan {
     let facts = Facts::new(input, history);
     let views = selector::views(&facts, &input.config.rules);
@@ -162,7 +161,6 @@ pub enum Subject {
 
 impl Subject {
     /// The host; absent where all hosts count together.
-    #[must_use]
     pub fn hostname(&self) -> Option<&str> {
         match self {
             Self::Process { hostname, .. }
@@ -242,7 +240,6 @@ pub enum Target {
 
 impl Target {
     /// The host that it is on.
-    #[must_use]
     pub fn hostname(&self) -> &str {
         match self {
             Self::Process(target) => &target.hostname,

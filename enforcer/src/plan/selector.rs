@@ -21,7 +21,8 @@ pub(crate) struct View<'f, 'a> {
     hosts: Vec<bool>,
     /// Hosts that it matches and of which the facts that it needs are missing.
     pub(crate) missing_hosts: Vec<&'a str>,
-    needs_processes: bool,
+    /// Whether the rule looks at more than environments and attachments.
+    pub(crate) needs_processes: bool,
     /// Of the newest facts that it looks at.
     freshness: Freshness,
     /// Empty until it is asked for a limit.
@@ -73,11 +74,6 @@ impl<'f, 'a> View<'f, 'a> {
             freshness: newest,
             limits: OnceCell::new(),
         }
-    }
-
-    /// Whether the rule looks at more than environments and attachments.
-    pub(crate) const fn needs_processes(&self) -> bool {
-        self.needs_processes
     }
 
     pub(crate) fn sees_user(&self, user: UserId) -> bool {

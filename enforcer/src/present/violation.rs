@@ -16,25 +16,21 @@ const NOTHING_TO_DO: &str = "nothing has to be done: another user may have attac
 
 impl Violation {
     /// What was found, in one clause: `uses 3 devices`.
-    #[must_use]
     pub fn found(&self) -> String {
         self.fact.found()
     }
 
     /// What is allowed and by whose limit: `2 for members of students`.
-    #[must_use]
     pub fn allowed(&self) -> String {
         self.fact.allowed()
     }
 
     /// Both, as the reason of an action.
-    #[must_use]
     pub fn reason(&self) -> String {
         format!("{}; allowed: {}", self.found(), self.allowed())
     }
 
     /// How to end it, with the commands for what would be taken: `detach 1 device: genv detach --index 2`.
-    #[must_use]
     pub fn remedy(&self) -> String {
         let advice = match self.unconfirmed {
             true => NOTHING_TO_DO.into(),

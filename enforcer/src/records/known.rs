@@ -33,7 +33,6 @@ pub(super) struct Known {
     pub(super) memory_bytes: Option<u64>,
     /// When that was last seen as it is, Unix time by the clock of the host.
     pub(super) memory_seen_seconds: f64,
-    /// By GPU.
     pub(super) devices: ByGpu<HeldDevice>,
     /// Members that are its user's by the kernel, where that can be told, with when they were last seen in the record.
     #[serde(with = "pairs")]

@@ -102,9 +102,6 @@ impl Records {
     }
 
     /// What was remembered since the machine was started, and what is wrong with the file.
-    ///
-    /// # Errors
-    /// The file cannot be read, or not be set aside.
     pub(crate) fn load(directory: &RuntimeDirectory) -> Result<(Self, Option<String>), FileError> {
         let Some(content) = directory.read(RECORDS_FILE)? else {
             return Ok((Self::new(), None));

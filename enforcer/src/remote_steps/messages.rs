@@ -65,7 +65,6 @@ pub struct RemoteStep {
 
 impl RemoteStep {
     /// A step on a host, for a violation.
-    #[must_use]
     pub fn new(step: &Step, violation: &Violation, hostname: &str) -> Self {
         let on_host = violation.targets.iter().filter(|target| target.hostname() == hostname);
         Self {
@@ -80,7 +79,6 @@ impl RemoteStep {
     }
 
     /// The reason, in one clause.
-    #[must_use]
     pub fn why(&self) -> String {
         format!("{}; allowed: {}", self.found, self.allowed)
     }

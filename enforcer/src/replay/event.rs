@@ -36,7 +36,6 @@ pub(super) struct About {
     allowed: String,
 }
 
-/// What.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum EventKind {

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::flags::ReplayFlags;
 use crate::groups::{self, Groups, UserGroups};
 use crate::output::print_note;
+use crate::plan::words;
 use course::{Course, Said};
 use event::{RuleSummary, time};
 use recording::{Recording, RecordingLine};
@@ -183,12 +184,12 @@ impl Summary<'_> {
             "\nFrom {} to {}: {}, {} on {}.\n",
             at(self.from_seconds),
             at(self.until_seconds),
-            counted(self.snapshots, "snapshot"),
-            counted(self.cycles, "cycle"),
-            counted(self.hosts.len() as u64, "host"),
+            words::count(self.snapshots, "snapshot"),
+            words::count(self.cycles, "cycle"),
+            words::count(self.hosts.len() as u64, "host"),
         );
         if self.damaged_lines > 0 {
-            text += &format!("{} left out.\n", counted(self.damaged_lines, "line"));
+            text += &format!("{} left out.\n", words::count(self.damaged_lines, "line"));
         }
         for rule in &config.rules {
             let Some(found) = self.rules.get(&rule.name) else {
@@ -197,34 +198,25 @@ impl Summary<'_> {
             text += &format!(
                 "{}: {}, {} held, {}, {} ({}), {}.\n",
                 rule.name,
-                counted(found.violations, "violation"),
+                words::count(found.violations, "violation"),
                 found.held,
-                counted(found.warnings, "warning"),
-                counted(found.actions, "action"),
+                words::count(found.warnings, "warning"),
+                words::count(found.actions, "action"),
                 rule.action.word(),
-                counted(found.users.len() as u64, "user"),
+                words::count(found.users.len() as u64, "user"),
             );
         }
         if config.rules.is_empty() {
             text += "There are no rules.\n";
         }
         if self.open > 0 {
-            text += &format!("{} not over at the end.\n", counted(self.open as u64, "violation"));
+            text += &format!("{} not over at the end.\n", words::count(self.open as u64, "violation"));
         }
         text += "Pauses and waivers that were told at run time are not in a recording: nothing waited for them here.\n";
         for (hostname, count) in self.unknown_processes {
-            let (count, name) = (counted(*count, "process"), crate::plan::words::name(hostname));
+            let (count, name) = (words::count(*count, "process"), words::name(hostname));
             text += &format!("Unknown on {name}, never acted upon: up to {count} at once.\n");
         }
         text
-    }
-}
-
-/// `1 cycle`, `2 cycles`.
-fn counted(number: u64, noun: &str) -> String {
-    match (number, noun) {
-        (1, noun) => format!("1 {noun}"),
-        (number, "process") => format!("{number} processes"),
-        (number, noun) => format!("{number} {noun}s"),
     }
 }

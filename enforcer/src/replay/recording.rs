@@ -27,7 +27,6 @@ pub(super) struct Recording {
     pub(super) line: u64,
 }
 
-/// A line.
 #[derive(Debug)]
 pub(super) enum RecordingLine {
     Snapshot(Box<Snapshot>),

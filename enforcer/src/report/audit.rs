@@ -69,9 +69,6 @@ fn is_of_the_audit(name: &str) -> bool {
 
 impl AuditFile {
     /// Shows each line that is not empty, or nothing in place of one without end.
-    ///
-    /// # Errors
-    /// The rest cannot be read.
     pub(super) fn read(self, mut look: impl FnMut(Option<&[u8]>)) -> io::Result<()> {
         let file = BufReader::new(self.file);
         let mut input: Box<dyn BufRead> = if self.name.ends_with(".gz") {

@@ -4,7 +4,8 @@ use std::fmt;
 
 use genv_core::model::{Attribution, HostSnapshot, Process};
 
-use crate::plan::{Stage, Step, StepKind, Subject, Target, Violation};
+use crate::plan::words;
+use crate::plan::{Step, StepKind, Subject, Target, Violation};
 
 /// Keys with their values, in the order in which people read them. A key is there once for each value that is right, as for
 /// the devices of a process.
@@ -68,15 +69,8 @@ fn with_process(fact: Fact, hosts: &[HostSnapshot], hostname: &str, pid: u32) ->
 }
 
 pub(super) fn violation(violation: &Violation, hosts: &[HostSnapshot]) -> Fact {
-    let stage = match violation.stage {
-        Stage::Pending { .. } => "pending",
-        Stage::Warned { .. } => "warned",
-        Stage::Due => "due",
-        Stage::Acted { .. } => "acted",
-        Stage::Held { .. } => "held",
-    };
     let fact = Fact::default()
-        .with("stage", stage)
+        .with("stage", words::stage(&violation.stage))
         .with("rule", &violation.key.rule)
         .with("user", &violation.username)
         .with_some("host", violation.hostname.as_ref());
@@ -96,23 +90,17 @@ pub(super) enum Happened {
 }
 
 pub(super) fn happened(step: &Step, violation: Option<&Violation>, hosts: &[HostSnapshot]) -> Option<Happened> {
-    let target = match &step.kind {
-        StepKind::Report => return None,
-        StepKind::Warn { number, .. } => {
-            let fact = Fact::default()
-                .with("rule", &step.key.rule)
-                .with_some("user", violation.map(|violation| &violation.username))
-                .with_some("host", violation.and_then(|violation| violation.hostname.as_ref()))
-                .with("number", number);
-            return Some(Happened::Warning(fact));
-        }
-        StepKind::Detach(target) => ("detach", Target::Attachment(target.clone())),
-        StepKind::Terminate(target) => ("terminate", Target::Process(target.clone())),
-        StepKind::Kill(target) => ("kill", Target::Process(target.clone())),
-    };
-    let (action, target) = target;
-    let fact = Fact::default().with("action", action).with("rule", &step.key.rule);
-    Some(Happened::Action(match target {
+    if let StepKind::Warn { number, .. } = &step.kind {
+        let fact = Fact::default()
+            .with("rule", &step.key.rule)
+            .with_some("user", violation.map(|violation| &violation.username))
+            .with_some("host", violation.and_then(|violation| violation.hostname.as_ref()))
+            .with("number", number);
+        return Some(Happened::Warning(fact));
+    }
+    let action = words::action(&step.kind)?;
+    let fact = Fact::default().with("action", action.word()).with("rule", &step.key.rule);
+    Some(Happened::Action(match words::step_target(&step.kind)? {
         Target::Attachment(target) => {
             let fact = fact
                 .with("user", target.username)

@@ -33,7 +33,6 @@ struct Gone {
 }
 
 impl Stage {
-    /// The sources of all hosts.
     pub(super) fn sources(&mut self, engine: &Arc<Engine>) -> Vec<HostSources> {
         let sources = sources(engine, &self.clock(), None, || RealSources {
             processes: Box::new(NoMachine),
@@ -60,7 +59,6 @@ impl Stage {
         self.now_milliseconds.store(unix_milliseconds, Ordering::SeqCst);
     }
 
-    /// Carries out a step.
     pub(super) fn carry_out(&self, step: &StepKind, stubborn: &BTreeSet<u32>) {
         match step {
             StepKind::Report | StepKind::Warn { .. } => {}

@@ -53,7 +53,6 @@ pub(crate) struct HostView<'a> {
     pub(crate) user_device_use: LabelRows<&'a UserDeviceUse>,
 }
 
-/// The processes of a host.
 pub(crate) struct HostProcesses<'a> {
     /// Their number by [`Attribution::state`].
     pub(crate) states: ProcessCounts,
@@ -95,7 +94,6 @@ impl ProcessCounts {
 /// The environments, devices and processes of one user on a host.
 #[derive(Default)]
 pub(crate) struct UserSummary {
-    /// Environments.
     pub(crate) environments: usize,
     /// Devices attached to the user's environments.
     pub(crate) devices: BTreeSet<DeviceIndex>,

@@ -9,10 +9,12 @@ use genv_web::ListenAddress;
 /// host is written as for [`ListenAddress`], so that it needs no quoting in any of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceAddress {
-    scheme: Scheme,
-    host_and_port: String,
-    /// Empty, or begins with a slash and does not end with one.
-    path: String,
+    /// HTTP if none was given.
+    pub(super) scheme: Scheme,
+    /// `HOST:PORT`, as Prometheus names a target.
+    pub(super) host_and_port: String,
+    /// The prefix of every path of the service. Empty, or begins with a slash and does not end with one.
+    pub(super) path: String,
 }
 
 /// The protocol of a service.
@@ -32,21 +34,6 @@ pub(crate) struct AddressError {
 }
 
 impl ServiceAddress {
-    /// The scheme; HTTP if none was given.
-    pub(crate) const fn scheme(&self) -> Scheme {
-        self.scheme
-    }
-
-    /// `HOST:PORT`, as Prometheus names a target.
-    pub(crate) fn host_and_port(&self) -> &str {
-        &self.host_and_port
-    }
-
-    /// The prefix of every path of the service: empty, or a path that does not end with a slash.
-    pub(crate) fn path(&self) -> &str {
-        &self.path
-    }
-
     /// Parses the address of a service without a path.
     pub(crate) fn without_path(text: &str) -> Result<Self, AddressError> {
         let address: Self = text.parse()?;

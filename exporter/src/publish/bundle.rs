@@ -58,8 +58,7 @@ fn replacements(addresses: &Addresses, folder: &str) -> Vec<Replacement> {
     let discovery: Vec<_> = exporters.iter().map(|exporter| format!("- url: {exporter}/sd")).collect();
     let notified = format!(
         "- scheme: {}\n  static_configs:\n    - targets: [\"{}\"]",
-        alertmanager.scheme(),
-        alertmanager.host_and_port()
+        alertmanager.scheme, alertmanager.host_and_port
     );
     let group = |service| target_groups(std::slice::from_ref(service));
     vec![
@@ -95,7 +94,7 @@ fn static_configs(services: &[ServiceAddress]) -> String {
 fn target_groups(services: &[ServiceAddress]) -> String {
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
     for service in services {
-        let target = format!("\"{}\"", service.host_and_port());
+        let target = format!("\"{}\"", service.host_and_port);
         let labels = target_labels(service);
         match groups.iter_mut().find(|(known, _)| *known == labels) {
             Some((_, targets)) => targets.push(target),
@@ -109,11 +108,11 @@ fn target_groups(services: &[ServiceAddress]) -> String {
 /// The labels of a target with TLS or a path before `/metrics`.
 fn target_labels(service: &ServiceAddress) -> String {
     let mut labels = Vec::new();
-    if service.scheme() == Scheme::Https {
+    if service.scheme == Scheme::Https {
         labels.push("__scheme__: https".to_owned());
     }
-    if !service.path().is_empty() {
-        labels.push(format!("__metrics_path__: {}/metrics", service.path()));
+    if !service.path.is_empty() {
+        labels.push(format!("__metrics_path__: {}/metrics", service.path));
     }
     if labels.is_empty() {
         return String::new();

@@ -118,7 +118,6 @@ fn leads_process_group() -> bool {
 pub(crate) struct CommandResources<'a> {
     pub(crate) devices: &'a [AttachedDevice],
     pub(crate) configuration: &'a Configuration,
-    /// The end of the lease.
     pub(crate) lease_end: Option<f64>,
 }
 

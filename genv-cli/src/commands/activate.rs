@@ -92,7 +92,6 @@ pub(crate) struct EnvironmentFlags {
     no_load: bool,
 }
 
-/// A request to enter an environment.
 pub(crate) struct EnterRequest<'a> {
     pub(crate) eid: &'a str,
     pub(crate) member: u32,
@@ -110,7 +109,6 @@ pub(crate) struct LoadedConfig {
     pub(crate) config: LocalConfig,
 }
 
-/// An entered environment.
 pub(crate) struct EnteredEnvironment {
     pub(crate) shown: EnvironmentView,
     activation: Activation,

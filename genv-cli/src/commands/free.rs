@@ -233,7 +233,6 @@ fn print_expected(expected: &[ExpectedDevice]) {
     }
 }
 
-/// Prints the processes in the queue.
 pub(super) fn print_queue_note(waiting: &[Waiting]) {
     if !waiting.is_empty() {
         print_note(&format!(

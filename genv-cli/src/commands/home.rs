@@ -31,9 +31,6 @@ impl Home {
 }
 
 /// The folder or file that configures environments in this directory. Prints a note about a nearer one of another user.
-///
-/// # Errors
-/// There is none.
 pub(crate) fn source(task: &str) -> anyhow::Result<Source> {
     let search = local_config::find();
     if let Some(skipped) = search.skipped() {

@@ -83,9 +83,6 @@ pub(crate) fn spelled_out(words: impl IntoIterator<Item = OsString>) -> Vec<OsSt
 }
 
 /// Runs `genv` without a command on a terminal.
-///
-/// # Errors
-/// As `genv devices`.
 pub(crate) fn overview() -> anyhow::Result<()> {
     devices::Devices::default().run()
 }

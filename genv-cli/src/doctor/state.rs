@@ -26,7 +26,6 @@ const READ_WRITE_FOR_ALL: u32 = 0o666;
 /// Files that all users change.
 const FILES: [&str; 4] = ["envs.json", "devices.json", "genv-members.json", "genv.lock"];
 
-/// Checks the directory.
 pub(super) fn directory(path: &Path) -> Vec<Check> {
     const NAME: &str = "state directory";
     let shown = path.display();
@@ -94,7 +93,6 @@ fn mount(path: &Path) -> Check {
     Check::ok(NAME, format!("{free_mib} MiB free"))
 }
 
-/// Checks the lock.
 pub(super) fn lock(machine: &Machine) -> Option<Check> {
     const NAME: &str = "lock";
     if !machine.state_directory().is_dir() {

@@ -39,7 +39,6 @@ pub(crate) struct JobProcess {
     boot_id: String,
 }
 
-/// The record of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct JobRecord {
     pub(crate) number: u32,
@@ -58,7 +57,6 @@ pub(crate) struct JobRecord {
     pub(crate) exit_code: Option<u8>,
 }
 
-/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobState {
     Running,
@@ -120,9 +118,6 @@ impl Job {
     }
 
     /// Reads the job again.
-    ///
-    /// # Errors
-    /// The record is gone or damaged.
     pub(crate) fn again(&self) -> anyhow::Result<Self> {
         let read = Self::read(self.folder.clone())?;
         read.with_context(|| no_job(Some(&self.record.number.to_string())))
@@ -243,7 +238,6 @@ fn folder() -> anyhow::Result<PathBuf> {
     Ok(state.join("genv/jobs").join(hostname))
 }
 
-/// A new folder for a new job.
 fn new_folder() -> anyhow::Result<(u32, PathBuf)> {
     let parent = folder()?;
     let make = |path: &Path, parents: bool| DirBuilder::new().mode(0o700).recursive(parents).create(path);

@@ -114,9 +114,6 @@ impl JobStart {
     }
 
     /// Leaves the terminal, and redirects the command's output to the job's file.
-    ///
-    /// # Errors
-    /// The file cannot be made.
     pub(crate) fn prepare(&self, command: &mut Command) -> anyhow::Result<()> {
         let path = self.folder.join(OUTPUT_FILE);
         let output = File::create(&path);
@@ -128,9 +125,6 @@ impl JobStart {
     }
 
     /// Records that the command runs, with these devices in words. From now on this program prints to the job's file.
-    ///
-    /// # Errors
-    /// The record cannot be written, or this program does not find itself in `/proc`.
     pub(crate) fn runs(&self, pid: u32, shown: &EnvironmentView, given: &str) -> anyhow::Result<Job> {
         let waiting = JobProcess::of(std::process::id()).context("cannot find this process in /proc")?;
         let number = self.folder.file_name().and_then(|name| name.to_str()?.parse().ok());

@@ -32,9 +32,6 @@ pub(super) fn make(path: &Path) -> Result<(), LocalConfigError> {
 }
 
 /// Reads the configuration of a `.genv` folder. A missing or empty file counts as no value.
-///
-/// # Errors
-/// A value is invalid, or a file cannot be read.
 pub(super) fn load(folder: &Path) -> Result<Configuration, LocalConfigError> {
     let at = |name: &str| ConfigPath::new("use", &folder.join(name), CORRECT);
     let directory = open(folder, "use")?;
@@ -57,9 +54,6 @@ pub(super) fn load(folder: &Path) -> Result<Configuration, LocalConfigError> {
 }
 
 /// Writes a configuration to a `.genv` folder. Removes the files of missing values.
-///
-/// # Errors
-/// The folder cannot be used or written to.
 pub(super) fn save(folder: &Path, configuration: &Configuration) -> Result<(), LocalConfigError> {
     let directory = open(folder, "save to")?;
     for (name, value) in [

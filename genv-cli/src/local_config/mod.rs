@@ -109,9 +109,6 @@ impl Source {
     }
 
     /// Reads the source.
-    ///
-    /// # Errors
-    /// A value is invalid, or a file cannot be read.
     pub(crate) fn load(&self) -> Result<LocalConfig, LocalConfigError> {
         if self.form == Form::Folder {
             let configuration = folder::load(&self.path)?;
@@ -121,9 +118,6 @@ impl Source {
     }
 
     /// Writes a configuration to the directory's folder `.genv`. The folder is created if only a file is the source.
-    ///
-    /// # Errors
-    /// The folder cannot be used or written to.
     pub(crate) fn save(&self, configuration: &Configuration) -> Result<(), LocalConfigError> {
         let path = self.folder();
         if self.form != Form::Folder {

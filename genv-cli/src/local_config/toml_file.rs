@@ -49,9 +49,6 @@ fn table_of_project<'a, 'i>(document: &'a DeTable<'i>) -> Option<&'a Spanned<DeV
 }
 
 /// Reads the configuration of a file. A missing file counts as an empty one.
-///
-/// # Errors
-/// The file cannot be read, or a value is invalid.
 pub(super) fn load(path: &Path, form: Form) -> Result<LocalConfig, LocalConfigError> {
     let place = ConfigPath::new("use", path, form.correct());
     let Some(text) = place.read(CWD, path, MOST_FILE_BYTES)? else {
@@ -64,7 +61,6 @@ pub(super) fn load(path: &Path, form: Form) -> Result<LocalConfig, LocalConfigEr
     })
 }
 
-/// An error in the text.
 struct TextError {
     /// The position in bytes.
     offset: usize,

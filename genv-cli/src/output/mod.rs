@@ -119,9 +119,6 @@ impl ListFlags {
     }
 
     /// Checks that no flag of lists precedes a subcommand other than `ps`.
-    ///
-    /// # Errors
-    /// A flag is given.
     pub(crate) fn check_unused(&self, command: &str) -> Result<(), Failure> {
         if self.format.is_none() && !(self.json || self.no_header || self.timestamp) {
             return Ok(());
@@ -177,7 +174,6 @@ pub(crate) fn joined(items: &[impl ToString], separator: &str) -> String {
     items.join(separator)
 }
 
-/// Prints a note on stderr.
 pub(crate) fn print_note(note: &str) {
     // An error of stderr cannot be reported.
     let _ = writeln!(io::stderr(), "genv: {note}");

@@ -108,7 +108,6 @@ pub(crate) fn obtain<T>(
     done
 }
 
-/// The result of an attempt.
 enum AttemptResult<T> {
     /// The attempt succeeded.
     Done(T, Added),
@@ -329,9 +328,6 @@ fn first_and_others(waiting: &[Waiting]) -> Option<String> {
 }
 
 /// Checks that the models or memory sizes for a kind are known.
-///
-/// # Errors
-/// They are unknown.
 fn check_known(kind: &DeviceKind, survey: &Survey, state: &State) -> anyhow::Result<()> {
     let has_gpus = survey.inventory.as_ref().is_none_or(|it| it.count() > 0);
     let is_type_unknown = !kind.types.is_empty() && survey.usage.models.is_empty();

@@ -161,25 +161,16 @@ impl Caller {
     }
 
     /// Makes the shell enter an environment. `prompt`: an interactive shell also shows the environment in its prompt.
-    ///
-    /// # Errors
-    /// The shell has ended.
     pub(crate) fn enter(self, environment: &ShellEnvironment<'_>, prompt: bool) -> Result<(), CallerError> {
         self.show(environment, Occasion::Enter { prompt })
     }
 
     /// Updates the variables of a shell after a command of the user.
-    ///
-    /// # Errors
-    /// The shell has ended.
     pub(crate) fn refresh(self, environment: &ShellEnvironment<'_>) -> Result<(), CallerError> {
         self.show(environment, Occasion::Command)
     }
 
     /// Makes the shell leave its environment, and restores its variables.
-    ///
-    /// # Errors
-    /// The shell has ended.
     pub(crate) fn leave(self) -> Result<(), CallerError> {
         let changes = variables::hide(|name| env::var_os(name));
         self.watch.as_ref().inspect(|watch| watch.forget());
@@ -187,9 +178,6 @@ impl Caller {
     }
 
     /// Sets the variables of an environment in the shell.
-    ///
-    /// # Errors
-    /// The shell has ended.
     pub(super) fn show(self, environment: &ShellEnvironment<'_>, occasion: Occasion) -> Result<(), CallerError> {
         let read = |name: &str| env::var_os(name);
         let mut changes = variables::show(read, environment, shims::folder(), occasion);
@@ -214,9 +202,6 @@ impl Caller {
     }
 
     /// Checks that the shell still waits for changes, and was not killed.
-    ///
-    /// # Errors
-    /// The shell has ended.
     pub(crate) fn check(&self) -> Result<(), CallerError> {
         // An empty line has no effect in any shell. A write of 0 bytes would not detect a closed pipe.
         send(b"\n")

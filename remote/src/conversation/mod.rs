@@ -80,7 +80,6 @@ impl LineTransport for LineChannel {
 }
 
 /// The command for the host's login shell.
-#[must_use]
 pub fn serve_command(options: &ServeOptions) -> String {
     let word = |yes| if yes { "yes" } else { "no" };
     let version = PROTOCOL_VERSION.to_string();
@@ -190,7 +189,6 @@ impl<L: LineTransport> Conversation<L> {
     }
 
     /// The end of the program's stderr.
-    #[must_use]
     pub fn stderr(&self) -> String {
         self.lines.stderr()
     }

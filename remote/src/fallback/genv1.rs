@@ -25,9 +25,6 @@ pub(super) struct Genv1 {
 
 impl Genv1 {
     /// Parses the output. `stderr` is the stderr of the script.
-    ///
-    /// # Errors
-    /// genv failed, or its output has another format.
     pub(super) fn parse(usage: Section<'_>, stderr: &str, zone: &TimeZone, as_root: bool) -> Result<Self, String> {
         if usage.code != 0 {
             let refusal = sudo::refusal(&String::from_utf8_lossy(usage.text), stderr);

@@ -66,7 +66,6 @@ pub struct Poller {
 impl Poller {
     /// A host with this [program](HostProgram), polled each `options.interval`. `sudo`: sudo runs genv 1.x as root there.
     /// `command_timeout` is the limit for each of the two commands of a poll.
-    #[must_use]
     pub fn new(
         hostname: &str,
         program: HostProgram,

@@ -36,7 +36,6 @@ const RENEWED_AFTER: Duration = Duration::from_secs(4 * 60);
 
 type Pending = HashMap<u64, oneshot::Sender<Result<Value, NotEnforced>>>;
 
-/// The task of one host.
 pub(super) struct HostTask<D> {
     pub(super) entry: HostEntry,
     pub(super) dial: Arc<D>,
@@ -208,7 +207,6 @@ impl<D: Dial> HostTask<D> {
     }
 }
 
-/// The end of a session.
 struct SessionEnd {
     /// The number of received snapshots.
     snapshots: u64,

@@ -25,9 +25,6 @@ impl LastSnapshot {
     }
 
     /// Applies changes to the last snapshot.
-    ///
-    /// # Errors
-    /// The changes do not fit the last snapshot, or the new snapshot is too large.
     pub(super) fn changed(&mut self, changes: Changes<'_>) -> Result<Snapshot, HostFailure> {
         let Some(before) = &self.snapshot else {
             return Err(invalid("it sends changes of a snapshot that it never sent"));

@@ -47,9 +47,6 @@ struct Waiting {
 
 impl Outbox {
     /// Starts the thread that writes to `out`. It drops `open` when the client is gone.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub(super) fn start(&self, out: impl Write + Send + 'static, open: PipeWriter) -> io::Result<()> {
         let shared = Arc::clone(&self.0);
         thread::Builder::new().name("replies".to_owned()).spawn(move || {
@@ -72,9 +69,6 @@ impl Outbox {
     }
 
     /// Adds [`Reply::Error`].
-    ///
-    /// # Errors
-    /// As [`Self::send`].
     pub(super) fn refuse(&self, id: Option<u64>, message: String) -> Result<(), ClientGone> {
         self.send(&Reply::Error { id, message })
     }
@@ -97,9 +91,6 @@ impl Outbox {
     }
 
     /// Adds a snapshot, in place of a snapshot that still waits.
-    ///
-    /// # Errors
-    /// The client is gone.
     pub(super) fn snapshot(&self, snapshot: Arc<Snapshot>) -> Result<(), ClientGone> {
         let mut waiting = self.0.waiting();
         if waiting.is_closed {
@@ -111,9 +102,6 @@ impl Outbox {
     }
 
     /// Adds a snapshot that is not written as changes.
-    ///
-    /// # Errors
-    /// The client is gone.
     pub(super) fn whole_snapshot(&self, snapshot: Arc<Snapshot>) -> Result<(), ClientGone> {
         self.0.waiting().whole = true;
         self.snapshot(snapshot)

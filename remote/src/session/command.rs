@@ -56,7 +56,6 @@ pub enum CommandEnd {
 
 impl CommandEnd {
     /// Whether the command ended with status 0.
-    #[must_use]
     pub fn success(&self) -> bool {
         *self == Self::Exited(0)
     }

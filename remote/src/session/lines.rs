@@ -110,7 +110,6 @@ impl LineChannel {
     }
 
     /// The end of the command's stderr, as far as it arrived before the last line of [`LineChannel::next_line`].
-    #[must_use]
     pub fn stderr(&self) -> String {
         self.running.stderr()
     }

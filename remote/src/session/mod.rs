@@ -211,7 +211,6 @@ impl Session {
     }
 
     /// Whether the session has ended.
-    #[must_use]
     pub fn is_closed(&self) -> bool {
         self.handle.is_closed()
     }

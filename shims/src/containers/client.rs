@@ -4,9 +4,7 @@ use super::flags::Flags;
 use super::names::AttachedDevices;
 use crate::outcome::Refusal;
 
-/// A program that creates containers.
 pub(crate) struct ContainerProgram {
-    /// Its name.
     pub(super) name: &'static str,
     /// Its own flags, in front of the subcommand.
     pub(super) global: Flags,

@@ -2,16 +2,34 @@
 
 use std::ffi::OsString;
 
+use crate::has_word;
+
 /// The flags of a program or a subcommand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flags {
-    /// Flags without a value.
+    /// Flags without a value: lists of names, separated by blanks.
     pub(super) switches: &'static [&'static str],
     pub(super) switch_letters: &'static str,
-    /// Flags with a value.
+    /// Flags with a value, in the same form.
     pub(super) values: &'static [&'static str],
     pub(super) value_letters: &'static str,
 }
+
+/// Switches of `run` and `create` of docker and podman.
+pub(super) const SHARED_SWITCHES: &str = "\
+    detach disable-content-trust help init interactive no-healthcheck oom-kill-disable privileged publish-all quiet \
+    read-only rm sig-proxy tty";
+
+/// Flags with a value of `run` and `create` of docker and podman.
+pub(super) const SHARED_VALUES: &str = "\
+    add-host annotation attach blkio-weight blkio-weight-device cap-add cap-drop cgroup-parent cgroupns cidfile \
+    cpu-period cpu-quota cpu-rt-period cpu-rt-runtime cpu-shares cpus cpuset-cpus cpuset-mems detach-keys device \
+    device-cgroup-rule device-read-bps device-read-iops device-write-bps device-write-iops dns dns-opt dns-option \
+    dns-search entrypoint env env-file expose gpus group-add health-cmd health-interval health-retries \
+    health-start-period health-timeout hostname ip ip6 ipc kernel-memory label label-file log-driver log-opt \
+    mac-address memory memory-reservation memory-swap memory-swappiness mount name net network network-alias \
+    oom-score-adj pid pids-limit platform publish pull restart security-opt shm-size stop-signal stop-timeout sysctl \
+    tmpfs ulimit user userns uts volume volumes-from workdir";
 
 /// The kinds of flags that the shims read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +78,6 @@ pub(super) struct ContainerCommand {
 /// The request of a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ContainerRequest {
-    /// One container.
     Container(ContainerCommand),
     /// The containers of a compose file.
     Compose,
@@ -68,21 +85,15 @@ pub(super) enum ContainerRequest {
 
 /// Flags of `compose` itself.
 const COMPOSE: Flags = Flags {
-    switches: &["all-resources", "compatibility", "dry-run", "help", "no-ansi", "verbose", "version"],
+    switches: &["all-resources compatibility dry-run help no-ansi verbose version"],
     switch_letters: "hv",
-    values: &[
-        "ansi",
-        "env-file",
-        "file",
-        "parallel",
-        "profile",
-        "progress",
-        "project-directory",
-        "project-name",
-        "workdir",
-    ],
+    values: &["ansi env-file file parallel profile progress project-directory project-name workdir"],
     value_letters: "fp",
 };
+
+fn has(lists: &[&str], name: &str) -> bool {
+    lists.iter().any(|list| has_word(list, name))
+}
 
 /// Parses a command line. `None`: it creates no container.
 pub(super) fn command(arguments: &[OsString], global: &Flags, container: &Flags) -> Option<ContainerRequest> {
@@ -140,15 +151,15 @@ fn skip(
                 let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
                 match value {
                     Some(value) => see(name, position, &text[..text.len() - value.len()]),
-                    None if flags.switches.contains(&name) => {}
-                    None if flags.values.contains(&name) => {
+                    None if has(flags.switches, name) => {}
+                    None if has(flags.values, name) => {
                         if position + 1 < arguments.len() {
                             see(name, position + 1, "");
                         }
                     }
                     None => return Err(unknown()),
                 }
-                value.is_none() && flags.values.contains(&name)
+                value.is_none() && has(flags.values, name)
             }
             None => {
                 let mut letters = text[1..].chars();

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 
 use super::options::{MANNERS, QUERIES, QUESTIONS, SETTINGS, subcommand};
 use crate::devices::join;
+use crate::has_word;
 
 /// The treatment of a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,24 +87,22 @@ pub(crate) fn mode(arguments: &[OsString]) -> Mode {
         .filter(|position| !ids.contains(position))
         .filter_map(|position| name(&arguments[position]))
         .collect();
-    let has = |names: &[&str]| options.iter().any(|option| names.contains(option));
-    let is_query = has(&["-q", "--query", "-a", "--all-gpus"]);
-    let is_xml = has(&["-x", "--xml-format"]);
+    let has = |names: &str| options.iter().any(|option| has_word(names, option));
+    let is_query = has("-q --query -a --all-gpus");
+    let is_xml = has("-x --xml-format");
     // Help and versions are about no device, and among units (-u, -t) ids mean no devices. A document that
     // embeds its DTD is one of devices all the same.
     let is_known = |option: &&str| {
-        MANNERS.contains(option)
-            || QUERIES.contains(option)
-            || QUESTIONS.contains(option)
+        [MANNERS, QUERIES, QUESTIONS].iter().any(|names| has_word(names, option))
             || *option == "--dtd" && is_query && is_xml
     };
-    if has(&SETTINGS) {
+    if has(SETTINGS) {
         Mode::Setting
     } else if !options.iter().all(is_known) {
         Mode::Untouched
-    } else if has(&["-L", "--list-gpus"]) {
+    } else if has("-L --list-gpus") {
         Mode::List
-    } else if has(&QUERIES) {
+    } else if has(QUERIES) {
         Mode::Query
     } else if let Some(columns) = value(arguments, &["--query-compute-apps"]) {
         columns.to_str().map_or(Mode::Query, compute_apps)

@@ -14,7 +14,6 @@ pub(crate) enum Destination {
     /// The file of `-f`. The real program replaces what it holds when it has an answer, and not when it refuses: so
     /// it is not opened before something is written.
     File {
-        /// Its path.
         path: PathBuf,
         /// Open, as soon as it is.
         file: Option<File>,

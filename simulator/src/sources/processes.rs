@@ -102,7 +102,6 @@ fn read_process(host: HostAt<'_>, pid: u32) -> ProcessRead {
     }
 }
 
-/// Adds a process and its ancestors.
 fn read_ancestors(host: HostAt<'_>, pid: u32, table: &mut ProcessTable) {
     let mut current = pid;
     while !table.lineage.contains_key(&current) {

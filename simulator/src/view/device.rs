@@ -37,7 +37,6 @@ impl<'a> DeviceAt<'a> {
     }
 
     /// What does not change.
-    #[must_use]
     pub const fn device(&self) -> &'a Device {
         self.device
     }
@@ -52,20 +51,17 @@ impl<'a> DeviceAt<'a> {
     }
 
     /// Whether it does not answer any more (`NVML_ERROR_GPU_IS_LOST`).
-    #[must_use]
     pub fn lost(&self) -> bool {
         self.faults().any(|fault| matches!(fault, DeviceFault::Lost))
     }
 
     /// Whether an NVML call about it does not return now.
-    #[must_use]
     pub fn hangs(&self, call: &str) -> bool {
         self.faults().any(|fault| matches!(fault, DeviceFault::Hang(calls) if calls.contain(call)))
             || self.at.hangs(call)
     }
 
     /// What an NVML call about it answers wrongly now.
-    #[must_use]
     pub fn wrong(&self, call: &str) -> Option<WrongAnswer> {
         let own = self.faults().find_map(|fault| match fault {
             DeviceFault::Wrong(calls, answer) if calls.contain(call) => Some(*answer),
@@ -76,7 +72,6 @@ impl<'a> DeviceAt<'a> {
 
     /// Whether it can answer a question about itself, or with `mig` about one of its MIG devices; otherwise
     /// the answer is `NVML_ERROR_NOT_SUPPORTED`.
-    #[must_use]
     pub fn supports(&self, measurement: Measurement, mig: bool) -> bool {
         let possible = if mig {
             measurement.of_mig_devices()
@@ -117,13 +112,11 @@ impl<'a> DeviceAt<'a> {
     }
 
     /// What it measures now; computed each time.
-    #[must_use]
     pub fn measured(&self) -> Measured {
         Measured::new(*self)
     }
 
     /// Memory of one of its MIG devices, by position.
-    #[must_use]
     pub fn mig_memory(&self, position: u32) -> Option<(&'a MigDevice, DeviceMemory)> {
         let mig = self.device.mig.get(usize::try_from(position).ok()?)?;
         let index = DeviceIndex::mig(self.device.index, position);
@@ -144,7 +137,6 @@ impl<'a> DeviceAt<'a> {
 
     /// XID errors after one moment and until (with) this one: code and Unix time, in order of time. At most the
     /// last 1,000 of each kind.
-    #[must_use]
     pub fn xid_events_since(&self, after: SystemTime) -> Vec<(u64, f64)> {
         let after = self.at.host.at(after).seconds;
         let mut events = Vec::new();

@@ -114,7 +114,6 @@ fn utilized_seconds(at: DeviceAt<'_>, seconds: f64) -> f64 {
 
 /// A ratio in whole percent, as NVML reports utilization and fan speed. Rounds down, so that what adds up to no
 /// more than everything still does.
-#[must_use]
 pub fn percent(ratio: f64) -> u32 {
     // A hundredth such as 0.29 is a little less in binary.
     u32::try_from(whole(ratio * 100.0 + 1e-6)).unwrap_or(u32::MAX)

@@ -23,7 +23,6 @@ fn unix_milliseconds(time: SystemTime) -> i64 {
 
 impl Host {
     /// This host at a moment. Moments are whole milliseconds, from the epoch on.
-    #[must_use]
     pub fn at(&self, now: SystemTime) -> HostAt<'_> {
         let since = unix_milliseconds(now).saturating_sub(self.epoch_milliseconds);
         HostAt {
@@ -34,7 +33,6 @@ impl Host {
     }
 
     /// The process with this pid, there or not.
-    #[must_use]
     pub fn process(&self, pid: u32) -> Option<&Process> {
         self.by_pid.get(&pid).map(|at| &self.processes[*at])
     }
@@ -49,19 +47,16 @@ pub struct HostAt<'a> {
 
 impl<'a> HostAt<'a> {
     /// What does not change.
-    #[must_use]
     pub const fn host(&self) -> &'a Host {
         self.host
     }
 
     /// Scenario time.
-    #[must_use]
     pub const fn seconds(&self) -> f64 {
         self.seconds
     }
 
     /// The moment, Unix time.
-    #[must_use]
     pub fn timestamp_seconds(&self) -> f64 {
         self.unix(self.seconds)
     }
@@ -76,7 +71,6 @@ impl<'a> HostAt<'a> {
     }
 
     /// What `nvmlInit` answers instead of success.
-    #[must_use]
     pub fn init_error(&self) -> Option<NvmlError> {
         self.faults().find_map(|fault| match fault {
             HostFault::Init(error) => Some(*error),
@@ -85,20 +79,17 @@ impl<'a> HostAt<'a> {
     }
 
     /// Whether an NVML call does not return now, because of the whole host.
-    #[must_use]
     pub fn hangs(&self, call: &str) -> bool {
         self.faults().any(|fault| matches!(fault, HostFault::Hang(calls) if calls.contain(call)))
     }
 
     /// Whether some NVML call does not return now, of the host or of any device: a sweep over all of them hangs.
-    #[must_use]
     pub(crate) fn sweep_hangs(&self) -> bool {
         self.faults().any(|fault| matches!(fault, HostFault::Hang(_)))
             || self.devices().any(|device| device.faults().any(|fault| matches!(fault, DeviceFault::Hang(_))))
     }
 
     /// What an NVML call answers wrongly now, because of the whole host.
-    #[must_use]
     pub fn wrong(&self, call: &str) -> Option<WrongAnswer> {
         self.faults().find_map(|fault| match fault {
             HostFault::Wrong(calls, answer) if calls.contain(call) => Some(*answer),
@@ -108,7 +99,6 @@ impl<'a> HostAt<'a> {
 
     /// The driver's generation: when it changes the driver was reloaded, and everything that was opened
     /// before is uninitialized.
-    #[must_use]
     pub fn driver_generation(&self) -> u64 {
         self.faults()
             .map(|fault| match fault {
@@ -119,7 +109,6 @@ impl<'a> HostAt<'a> {
     }
 
     /// How many processes more appear between asking for a list's size and for the list.
-    #[must_use]
     pub fn more_processes_between_calls(&self) -> u32 {
         self.faults()
             .map(|fault| match fault {
@@ -136,7 +125,6 @@ impl<'a> HostAt<'a> {
     }
 
     /// One whole GPU.
-    #[must_use]
     pub fn device(&self, index: u32) -> Option<DeviceAt<'a>> {
         let device = self.host.devices.get(usize::try_from(index).ok()?)?;
         Some(DeviceAt::new(*self, device))
@@ -149,7 +137,6 @@ impl<'a> HostAt<'a> {
     }
 
     /// The process with this pid, if it is there now.
-    #[must_use]
     pub fn process(&self, pid: u32) -> Option<ProcessAt<'a>> {
         self.present(self.host.process(pid)?)
     }
@@ -161,7 +148,6 @@ impl<'a> HostAt<'a> {
 
     /// Environments that are there now, each with the Unix time of its activation; absent when the machine's
     /// real state tells.
-    #[must_use]
     pub fn environments(&self) -> Option<Vec<(&'a Environment, f64)>> {
         let environments = self.host.environments.as_ref()?;
         Some(
@@ -197,7 +183,6 @@ pub struct ProcessAt<'a> {
 
 impl ProcessAt<'_> {
     /// When it was started, Unix time; meaningless for a real process.
-    #[must_use]
     pub fn started_timestamp_seconds(&self) -> f64 {
         let given = self.process.facts.as_ref();
         started(given.and_then(|facts| facts.started_milliseconds), self.began_timestamp_seconds)

@@ -25,7 +25,6 @@ pub struct LabelRow<'a> {
 
 impl<T> LabelRows<T> {
     /// An empty list with these labels and room for `rows`: there may be hundreds of thousands.
-    #[must_use]
     pub fn with_capacity(labels: &'static [&'static str], rows: usize) -> Self {
         Self { labels, text: String::with_capacity(rows * labels.len() * LABEL_BYTES), rows: Vec::with_capacity(rows) }
     }

@@ -44,7 +44,6 @@ pub enum Kind {
 
 impl Kind {
     /// The name of the type in the text format.
-    #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
             Self::Gauge | Self::Largest => "gauge",

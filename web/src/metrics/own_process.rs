@@ -27,7 +27,6 @@ pub struct OwnProcess {
 
 impl OwnProcess {
     /// Reads the current values.
-    #[must_use]
     pub fn read() -> Self {
         // Read once: the kernel generates /proc/stat for each reader, with all interrupts.
         static BOOT: LazyLock<Option<f64>> = LazyLock::new(|| boot_seconds(&fs::read_to_string("/proc/stat").ok()?));

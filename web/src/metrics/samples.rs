@@ -186,7 +186,6 @@ impl Samples {
 
 impl MetricFamily {
     /// Whether the family has no sample.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
@@ -198,7 +197,6 @@ impl MetricFamily {
     }
 
     /// Name, help and type, and its samples if it has any, in Prometheus' text format 0.0.4.
-    #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }

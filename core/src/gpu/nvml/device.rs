@@ -50,9 +50,6 @@ const THROTTLE_REASONS: [(&str, ThrottleReasons); 8] = [
 ];
 
 /// Reads the constant facts.
-///
-/// # Errors
-/// The device or the driver is gone.
 pub(super) fn facts(device: &Device<'_>, uuid: String) -> Result<DeviceFacts, Failure> {
     let mut is_whole = true;
     let mut temperature_limits_celsius = BTreeMap::new();
@@ -98,9 +95,6 @@ fn fact<T>(call: &'static str, answer: Result<T, NvmlError>, is_whole: &mut bool
 }
 
 /// Reads the values that change.
-///
-/// # Errors
-/// The device or the driver is gone.
 pub(super) fn measure(device: &Device<'_>, facts: &DeviceFacts) -> Result<DeviceMeasurements, Failure> {
     let utilization = optional("nvmlDeviceGetUtilizationRates", device.utilization_rates())?;
     let encoder = optional("nvmlDeviceGetEncoderUtilization", device.encoder_utilization())?;
@@ -134,9 +128,6 @@ pub(super) fn measure(device: &Device<'_>, facts: &DeviceFacts) -> Result<Device
 }
 
 /// Memory by the second version of the call, or by the first version where the driver or the library lacks the second.
-///
-/// # Errors
-/// The device or the driver is gone.
 pub(super) fn memory(device: &Device<'_>) -> Result<Option<DeviceMemory>, Failure> {
     /// `NVML_ERROR_ARGUMENT_VERSION_MISMATCH`, which the wrapper does not name.
     const ARGUMENT_VERSION_MISMATCH: u32 = 25;

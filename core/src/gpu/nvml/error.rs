@@ -14,9 +14,6 @@ pub(super) enum Failure {
 }
 
 /// The value of one call, absent if the device cannot give it now.
-///
-/// # Errors
-/// The device or the driver is gone.
 pub(super) fn optional<T>(call: &'static str, answer: Result<T, NvmlError>) -> Result<Option<T>, Failure> {
     match answer {
         Ok(value) => Ok(Some(value)),
@@ -36,9 +33,6 @@ pub(super) enum CallResult<T> {
 }
 
 /// As [`optional`], and distinguishes an unsupported call from a failed one.
-///
-/// # Errors
-/// As [`optional`].
 pub(super) fn call_result<T>(call: &'static str, answer: Result<T, NvmlError>) -> Result<CallResult<T>, Failure> {
     let not_supported = matches!(answer, Err(NvmlError::NotSupported));
     Ok(match optional(call, answer)? {

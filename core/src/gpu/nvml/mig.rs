@@ -21,9 +21,6 @@ pub(super) struct MigFacts {
 }
 
 /// Whether the GPU is in MIG mode, with or without MIG devices in it; absent if the driver gives no answer.
-///
-/// # Errors
-/// The device or the driver is gone.
 pub(super) fn is_enabled(device: &Device<'_>) -> Result<Option<bool>, Failure> {
     /// `NVML_DEVICE_MIG_ENABLE`.
     const ENABLED: u32 = 1;
@@ -46,9 +43,6 @@ const MOST_DEVICES: u32 = 64;
 
 /// Reads all MIG devices of a GPU. Returns whether all could be found. They are enumerated each time, because they can
 /// be created and destroyed while the driver runs.
-///
-/// # Errors
-/// The GPU or the driver is gone.
 pub(super) fn read(
     parent: &Device<'_>,
     gpu: u32,

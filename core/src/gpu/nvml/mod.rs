@@ -38,7 +38,6 @@ pub struct NvmlSource {
 
 impl NvmlSource {
     /// A source that loads this library, or [`DEFAULT_LIBRARY`].
-    #[must_use]
     pub fn new(library: Option<PathBuf>) -> Self {
         Self {
             library: library.unwrap_or_else(|| PathBuf::from(DEFAULT_LIBRARY)),

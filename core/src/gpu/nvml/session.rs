@@ -41,9 +41,6 @@ struct OpenDevice {
 
 impl Session {
     /// Loads the library and initializes it.
-    ///
-    /// # Errors
-    /// The library cannot be used, or the driver does not answer.
     pub(super) fn open(library: &Path) -> Result<Self, GpuError> {
         let nvml = Nvml::builder()
             .lib_path(library.as_os_str())

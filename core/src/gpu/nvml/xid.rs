@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enums::event::XidError;
@@ -15,7 +15,7 @@ use nvml_wrapper::{EventSet, Nvml};
 use super::error::is_driver_gone;
 use super::raw::DeviceHandle;
 use crate::gpu::XidEvent;
-use crate::model::DeviceIndex;
+use crate::model::{DeviceIndex, now_seconds};
 
 /// The time that one wait blocks: the longest delay of the thread's end.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -261,6 +261,5 @@ fn xid_event(event: &EventData<'_>, watched: &WatchedDevices) -> Option<XidEvent
         Some((index, _)) => *index,
         None => event.device.index().ok()?,
     };
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    Some(XidEvent { index: DeviceIndex::gpu(index), xid, timestamp_seconds: now.unwrap_or_default().as_secs_f64() })
+    Some(XidEvent { index: DeviceIndex::gpu(index), xid, timestamp_seconds: now_seconds() })
 }

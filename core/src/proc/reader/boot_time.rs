@@ -1,10 +1,10 @@
 //! The boot time, from which the kernel counts the start of a process.
 
 use std::os::fd::BorrowedFd;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::model::now_seconds;
 use crate::proc::files::read;
 use crate::proc::stat;
 
@@ -28,8 +28,7 @@ impl BootTime {
     /// `btime` of `/proc/stat`. The difference of the clocks if `btime` cannot be read, or if it differs from the clocks:
     /// then it is the boot time of a container, as lxcfs shows it. `live` is whether `root` is this kernel's `/proc`.
     pub(super) fn seconds(&mut self, root: BorrowedFd<'_>, live: bool, buffer: &mut Vec<u8>) -> f64 {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let clock_seconds = now.unwrap_or_default().as_secs_f64() - uptime_seconds();
+        let clock_seconds = now_seconds() - uptime_seconds();
         if let Some(last) = self.last
             && live
             && (last.clock_seconds - clock_seconds).abs() < 0.5

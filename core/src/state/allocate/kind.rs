@@ -17,14 +17,12 @@ pub struct DeviceKind {
 
 impl DeviceKind {
     /// Whether all devices are accepted.
-    #[must_use]
     pub fn is_any(&self) -> bool {
         *self == Self::default()
     }
 
     /// Whether a device is accepted. A device with an unknown model or memory is not accepted if the request depends on
     /// it.
-    #[must_use]
     pub fn accepts(&self, model: Option<&str>, total_memory: Option<MemoryAmount>) -> bool {
         let is_of_type =
             self.types.is_empty() || model.is_some_and(|model| self.types.iter().any(|it| has_words(model, it)));

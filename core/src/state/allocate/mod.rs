@@ -36,7 +36,6 @@ pub struct AttachRequest {
 
 impl AttachRequest {
     /// A request for devices of every kind, without over-subscription and without facts from the driver.
-    #[must_use]
     pub fn new(selection: Selection) -> Self {
         Self { selection, kind: DeviceKind::default(), over_subscribe: false, usage: DeviceUsage::default() }
     }

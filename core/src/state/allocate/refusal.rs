@@ -54,7 +54,6 @@ pub enum AllocateError {
 
 impl AllocateError {
     /// The processes that use the refused devices without holding them.
-    #[must_use]
     pub fn outside(&self) -> &[OutsideUse] {
         match self {
             Self::NotEnough(shortage) => &shortage.outside,

@@ -89,13 +89,11 @@ pub enum ChangeError {
 
 impl EditableState {
     /// The environments, in the order of the file.
-    #[must_use]
     pub fn environments(&self) -> &[EnvironmentState] {
         &self.environments
     }
 
     /// One environment.
-    #[must_use]
     pub fn environment(&self, eid: &str) -> Option<&EnvironmentState> {
         self.environments.iter().find(|it| it.eid == eid)
     }
@@ -106,13 +104,11 @@ impl EditableState {
     }
 
     /// The devices, by index without gaps. Empty until an inventory was merged once.
-    #[must_use]
     pub fn devices(&self) -> &[DeviceState] {
         &self.devices
     }
 
     /// Indices of the devices that an environment is attached to.
-    #[must_use]
     pub fn attached(&self, eid: &str) -> Vec<u32> {
         super::attached(&self.devices, eid)
     }
@@ -232,7 +228,6 @@ impl EditableState {
     }
 
     /// The end of an environment's lease, Unix time.
-    #[must_use]
     pub fn lease_end(&self, eid: &str) -> Option<f64> {
         self.leases.get(eid).copied()
     }

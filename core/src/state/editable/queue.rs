@@ -26,25 +26,21 @@ impl EditableState {
     }
 
     /// The devices that the last [`EditableState::attach`] of this change asked for.
-    #[must_use]
     pub const fn requested(&self) -> Option<&RequestedDevices> {
         self.requested.as_ref()
     }
 
     /// The number of processes before a process in the queue.
-    #[must_use]
     pub fn queue_position(&self, pid: u32) -> Option<usize> {
         self.queue.iter().position(|waiting| waiting.pid == pid)
     }
 
     /// The waiting processes, in order of arrival.
-    #[must_use]
     pub fn queue(&self) -> &[Waiting] {
         &self.queue
     }
 
     /// The expected times at which devices become free.
-    #[must_use]
     pub fn expectation<'a>(&'a self, models: &'a BTreeMap<u32, String>) -> Expectation<'a> {
         Expectation { devices: &self.devices, leases: &self.leases, models, now_seconds: self.now_seconds }
     }

@@ -99,7 +99,6 @@ pub enum Recorded {
 impl RecordedMembers {
     /// Whether a member is a *job*: a process that started in the environment and that a command recorded. For genv 1.x
     /// a living job keeps the environment; here it does so only while it works on a device (see docs/files.md).
-    #[must_use]
     pub fn is_job(&self, eid: &str, created_timestamp_seconds: Option<f64>, pid: u32) -> bool {
         let record = self.record_of(eid, created_timestamp_seconds, pid);
         record.is_some_and(|it| it.is_job && it.is_confirmed)
@@ -158,7 +157,6 @@ impl RecordedMembers {
     }
 
     /// The record of a member of the environment that was created at this time.
-    #[must_use]
     pub fn of(&self, eid: &str, created_timestamp_seconds: Option<f64>, pid: u32) -> Recorded {
         match self.record_of(eid, created_timestamp_seconds, pid) {
             Some(record) => record.start_time_ticks.map_or(Recorded::BeforeThisBoot, Recorded::Started),

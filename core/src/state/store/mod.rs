@@ -92,7 +92,6 @@ pub struct StateStore {
 }
 impl StateStore {
     /// The state in this directory, which the first change creates.
-    #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         Self {
@@ -188,7 +187,6 @@ impl StateStore {
     }
 
     /// The state directory.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -310,7 +308,6 @@ impl StateStore {
     }
 
     /// The present holder of the lock, if there is one and the kernel shows it.
-    #[must_use]
     pub fn lock_holder(&self) -> Option<LockHolder> {
         let directory = directory::open(&self.path).ok()?;
         state_lock::holder(directory.as_fd(), &self.path)

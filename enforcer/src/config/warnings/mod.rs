@@ -28,9 +28,6 @@ impl Config {
     /// of the file.
     ///
     /// Asks `accounts`, which may take a while, and looks at the programs of `never` on this machine.
-    ///
-    /// # Errors
-    /// As [`Config::parse`].
     pub fn warnings(
         source_name: &str,
         text: &str,

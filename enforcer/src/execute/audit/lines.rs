@@ -28,9 +28,6 @@ pub(in crate::execute) struct AuditLine {
 }
 
 /// The lines of which the ids satisfy this, in their order. AuditLimit that are damaged are left out.
-///
-/// # Errors
-/// The file cannot be read.
 pub(in crate::execute) fn lines(
     directory: &RuntimeDirectory,
     is_meant: impl Fn(&str) -> bool,

@@ -165,9 +165,6 @@ impl Audit {
     }
 
     /// Closes the last intention of an earlier program if it has no outcome, and returns it.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub(super) fn close_interrupted(
         &mut self,
         directory: &RuntimeDirectory,
@@ -179,9 +176,6 @@ impl Audit {
     }
 
     /// Adds `unknown` for each request after `position` that has no outcome in the file, and returns these requests.
-    ///
-    /// # Errors
-    /// The file cannot be read or written.
     pub(super) fn close_dispatched(
         &mut self,
         directory: &RuntimeDirectory,

@@ -22,7 +22,6 @@ const MOST_PEAKS: usize = 16;
 #[serde(deny_unknown_fields)]
 pub(in crate::plan) struct ProcessContexts {
     start_time_ticks: u64,
-    /// By GPU.
     gpus: ByGpu<ContextHistory>,
 }
 

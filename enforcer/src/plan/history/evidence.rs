@@ -216,7 +216,7 @@ impl Evidence<'_, '_> {
     }
 
     fn unknown(&self) -> Option<String> {
-        let needs_processes = self.view.needs_processes();
+        let needs_processes = self.view.needs_processes;
         self.left_out().or_else(|| self.moved()).or_else(|| needs_processes.then(|| self.unknown_use()).flatten())
     }
 

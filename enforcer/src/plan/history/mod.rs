@@ -217,9 +217,6 @@ impl History {
     }
 
     /// For a file.
-    ///
-    /// # Errors
-    /// None that is known: everything in it has a form in JSON.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(self)
     }
@@ -245,7 +242,6 @@ impl History {
     }
 
     /// Whether a violation is not forgotten: it is there, or nobody can tell whether it is.
-    #[must_use]
     pub fn remembers(&self, key: &Key) -> bool {
         self.violations.contains_key(key)
     }

@@ -34,9 +34,6 @@ impl ProcessReader {
     /// device, and is updated; without it (for a MIG device) utilization is not read. `device_rests`: the utilization
     /// of the device shows that no kernel runs. Otherwise the use of its processes is unknown, unless a valid sample
     /// shows some use.
-    ///
-    /// # Errors
-    /// The device or the driver is gone.
     pub(super) fn read(
         &mut self,
         device: &Device<'_>,
