@@ -89,17 +89,11 @@ fn genv_is_found_and_started_by_every_login_shell() -> Result<()> {
     // An older one comes first on PATH, and ours is where only its user looks for programs.
     write_script(&host.path().join("genv"), OLDER)?;
     copy_program("genv", &host.home().join(".local/bin/genv"))?;
-    for shell in SHELLS {
-        let (hello, devices) = talk(host.login(&installed(shell), &options()), &options()).context(shell)?;
-        assert_eq!(hello.answers_with, HostProgram::Genv, "{shell}");
-        assert_eq!((hello.may_enforce, devices), (false, 2), "{shell}");
-    }
-    // Where it may do so, it also enforces.
     write_script(&host.home().join(".local/bin/genv-enforcer"), "#!/bin/sh\n")?;
-    let enforcing = ServeOptions { enforce: true, ..options() };
-    for shell in SHELLS {
-        let (hello, _) = talk(host.login(&installed(shell), &enforcing), &enforcing)?;
-        assert!(hello.may_enforce, "{shell}");
+    for (shell, enforce) in SHELLS.iter().flat_map(|shell| [(*shell, false), (*shell, true)]) {
+        let options = ServeOptions { enforce, ..options() };
+        let (hello, devices) = talk(host.login(&installed(shell), &options), &options).context(shell)?;
+        assert_eq!((hello.answers_with, hello.may_enforce, devices), (HostProgram::Genv, enforce, 2), "{shell}");
     }
     Ok(())
 }
