@@ -56,17 +56,15 @@ impl Stage {
             devices: devices.to_vec(),
             gpu_memory,
         };
-        let wide: Vec<usize> = (0..18).collect();
-        let mut environments = vec![
+        let environments = [
             environment("mine", &[0], Some("4gi")),
             environment("free", &[], None),
-            environment("wide", &wide, None),
+            environment("wide", &(0..18).collect::<Vec<_>>(), None),
             environment("five", &[0, 1, 2, 3, 4], None),
             environment("alone", &[2], None),
         ];
         state::write(&stage.state(), 18, &environments)?;
         // One amount for each attachment: the helper gives one to all, and the second device has none.
-        environments.clear();
         let path = stage.state().join("devices.json");
         let mut devices: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
         let attachments = devices["devices"][1]["attachments"].as_array_mut();
@@ -77,10 +75,9 @@ impl Stage {
     }
 
     /// Puts other processes on the devices.
-    pub(crate) fn replace(&mut self, own: Sleeper, other: Sleeper) -> Result<()> {
+    pub(crate) fn replace(&mut self, own: Sleeper, other: Sleeper) {
         self.simulation.rewrite(&scenario(own.pid(), other.pid()));
         (self.own, self.other) = (own, other);
-        Ok(())
     }
 
     /// The folder of the shims.
@@ -105,8 +102,7 @@ impl Stage {
     pub(crate) fn shim(&self, name: &str, folders: &[&Path]) -> Command {
         let mut path = vec![self.shims()];
         path.extend(folders.iter().map(|folder| folder.to_path_buf()));
-        path.push("/usr/bin".into());
-        path.push("/bin".into());
+        path.extend(["/usr/bin", "/bin"].map(PathBuf::from));
         let mut command = self.simulation.command(&self.shims().join(name));
         command
             .env("PATH", std::env::join_paths(path).expect("no colon in a path"))
@@ -151,15 +147,6 @@ pub(crate) fn real_output(stage: &Stage, generation: u32, arguments: &[&str]) ->
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Compares line by line, and shows the first that differs rather than all.
-pub(crate) fn assert_same<S: AsRef<str>>(shown: &[S], expected: &[S], what: &str) {
-    let pairs = shown.iter().zip(expected);
-    for (number, (shown, expected)) in pairs.enumerate() {
-        assert_eq!(shown.as_ref(), expected.as_ref(), "{what}, line {}", number + 1);
-    }
-    assert_eq!(shown.len(), expected.len(), "{what}");
 }
 
 /// Tells its pid, its arguments, and what it was allowed to show.

@@ -25,7 +25,7 @@ fn a_users_table_has_his_processes_alone() -> Result<()> {
         Sleeper::spawn(&mut command)
     };
     let (own, others) = (sleeper(USER)?, sleeper(USER + 1)?);
-    stage.replace(own, others)?;
+    stage.replace(own, others);
     state::write(
         &stage.state(),
         2,
