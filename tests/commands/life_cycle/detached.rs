@@ -5,21 +5,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::is_alive;
-use genv_tests::patience::{output, until};
+use genv_tests::patience::until;
 use genv_tests::process::signal;
 use genv_tests::shell::Account;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::life_cycle::members::listed;
-use crate::life_cycle::running::genv;
-
-/// The exit code, stdout and stderr of a genv command.
-fn run(account: &Account, words: &[&str]) -> Result<(i32, String, String)> {
-    let done = output(&mut genv(account, words)?)?;
-    let code = done.status.code().context("a signal ended it")?;
-    Ok((code, String::from_utf8(done.stdout)?, String::from_utf8(done.stderr)?))
-}
+use crate::life_cycle::running::run;
 
 fn start(account: &Account, words: &[&str]) -> Result<String> {
     let (code, printed, stderr) = run(account, &[&["exec", "--detach"], words].concat())?;
