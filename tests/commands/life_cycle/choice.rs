@@ -123,12 +123,8 @@ fn who_waits_for_a_type_gets_that_type_and_is_listed_with_it() -> Result<()> {
 
     other.ends()?;
     waits.runs()?;
-    let held = String::from_utf8(mixed.genv(&["devices", "query", "--query", "eids"])?.stdout)?;
-    let held: Vec<bool> = held.lines().map(|it| !it.is_empty()).collect();
-    ensure!(held == [false, false, true, false, true, false], "{held:?}");
     waits.ends()?;
-    numbers.runs()?;
-    Ok(())
+    numbers.runs()
 }
 
 #[test]

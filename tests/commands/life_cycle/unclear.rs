@@ -20,22 +20,6 @@ const START: &str = "(setsid JOB &)";
 const WAIT: &str = "until [ -e ~/titled ]; do sleep 0.01; done";
 
 #[test]
-fn it_keeps_its_environment_while_it_has_a_context_on_a_held_device() -> Result<()> {
-    let account = Account::new()?;
-    driver(&account, &[])?;
-    let job = leave_behind_after(&account, START, TITLED, WAIT)?;
-    driver(&account, &[job.0])?;
-    for _ in 0..2 {
-        let found = printed(&account, "GENV_LINGER=0s genv devices find --eid e1", 0)?;
-        ensure!(found == "0\n", "{found}");
-        printed(&account, "genv exec --gpus 4 -- true", 4)?;
-    }
-    driver(&account, &[])?;
-    printed(&account, "GENV_LINGER=0s genv exec --gpus 4 -- true", 0)?;
-    Ok(())
-}
-
-#[test]
 fn deactivating_names_it_waits_for_it_and_does_not_end_it() -> Result<()> {
     for flag in ["", "--end", "--wait"] {
         let account = Account::new()?;
