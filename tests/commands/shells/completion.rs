@@ -56,8 +56,7 @@ fn tab_fills_in_commands_environments_and_devices() -> Result<()> {
             terminal.type_text(&format!("{typed}\t"))?;
             // At the start of the line, so that what was completed is printed and not run.
             terminal.press_control('a')?;
-            terminal.type_line("echo would'' run: ")?;
-            terminal.wait(&format!("would run: {completed}\r\n"))?;
+            terminal.enter("echo would'' run: ", &format!("would run: {completed}\r\n"))?;
             terminal.wait(PROMPT)?;
         }
         ensure!(!account.home().join("executed").exists(), "{shell}");

@@ -10,6 +10,9 @@ use crate::shells::inherited::INHERITED;
 
 pub(crate) const MARK: &str = "(genv) ";
 
+/// The mark before [`PROMPT`].
+pub(crate) const MARKED: &str = "(genv) READY> ";
+
 #[test]
 fn whoever_types_into_a_shell_is_told_that_its_environment_ended() -> Result<()> {
     for shell in Shell::ALL {
@@ -45,6 +48,12 @@ pub(crate) fn succeed(terminal: &mut Terminal, line: &str) -> Result<String> {
     Ok(shown)
 }
 
+/// Runs a line that succeeds, and waits for the prompt of an environment.
+pub(crate) fn succeed_inside(terminal: &mut Terminal, line: &str) -> Result<()> {
+    succeed(terminal, line)?;
+    terminal.wait(MARKED).map(drop)
+}
+
 /// A shell that has all devices, and another one.
 fn all_held(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
     let mut holder = ready(account, shell)?;
@@ -53,8 +62,7 @@ fn all_held(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
 }
 
 fn start_waiting(terminal: &mut Terminal) -> Result<()> {
-    terminal.type_line("genv activate --gpus 1 --wait")?;
-    terminal.wait("waiting")?;
+    terminal.enter("genv activate --gpus 1 --wait", "waiting")?;
     Ok(())
 }
 
@@ -80,7 +88,7 @@ fn control_c_ends_waiting_and_nothing_else_and_control_z_does_not_stop_it() -> R
         // A line of another shell later, it still waits, and gets what it waits for.
         succeed(&mut holder, "genv envs >/dev/null")?;
         succeed(&mut holder, "genv deactivate")?;
-        terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        terminal.wait(MARKED)?;
         succeed(&mut terminal, "env | grep CUDA_VISIBLE_DEVICES=0")?;
     }
     Ok(())
@@ -101,8 +109,7 @@ fn control_c_ends_a_script_that_waits_and_what_comes_after_it() -> Result<()> {
                 Shell::Fish => format!("while true; {wait}; echo went on; end"),
             },
         ] {
-            terminal.type_line(&line)?;
-            terminal.wait("waiting")?;
+            terminal.enter(&line, "waiting")?;
             terminal.press_control('c')?;
             let shown = terminal.wait(PROMPT)?;
             ensure!(!shown.contains("went on"), "{shell}: {line}: {shown}");
@@ -122,20 +129,15 @@ fn shells_below_a_shell_join_its_environment_and_leave_it_alone() -> Result<()> 
         succeed(&mut terminal, &format!("{OURS} >before"))?;
         succeed(&mut terminal, "genv activate --id one --gpus 1")?;
         // Another shell in its place: the same process.
-        terminal.type_line(&format!("exec {shell}"))?;
-        terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        terminal.enter(&format!("exec {shell}"), MARKED)?;
         let shown = succeed(&mut terminal, "genv envs find --pid PID".replace("PID", shell.pid()).as_str())?;
         ensure!(shown.contains("one"), "{shell}: {shown}");
         for below in Shell::ALL {
             start_up(&account, below, "", "")?;
-            terminal.type_line(below.name())?;
-            terminal.wait(&format!("{MARK}{PROMPT}"))?;
-            terminal.type_line("genv deactivate")?;
-            terminal.wait(PROMPT)?;
-            terminal.type_line(&format!("{OURS} | cmp - before; echo \"<left:{}>\"", below.code()))?;
-            terminal.wait("<left:0>")?;
-            terminal.type_line("exit")?;
-            terminal.wait(&format!("{MARK}{PROMPT}"))?;
+            terminal.enter(below.name(), MARKED)?;
+            terminal.enter("genv deactivate", PROMPT)?;
+            terminal.enter(&format!("{OURS} | cmp - before; echo \"<left:{}>\"", below.code()), "<left:0>")?;
+            terminal.enter("exit", MARKED)?;
         }
         succeed(&mut terminal, "env | grep CUDA_VISIBLE_DEVICES=0")?;
         succeed(&mut terminal, "genv deactivate")?;
