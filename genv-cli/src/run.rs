@@ -193,7 +193,6 @@ fn print_error(message: &str) {
 mod tests {
     use super::*;
 
-    /// The error of these words.
     fn error_of(words: &[&str]) -> String {
         let words = ["genv"].iter().chain(words);
         one_line(&Cli::try_parse_from(words).unwrap_err())

@@ -35,7 +35,6 @@ impl Host {
         self.folder.path().join("a home")
     }
 
-    /// The folder that is first on its PATH.
     fn path(&self) -> PathBuf {
         self.folder.path().join("bin")
     }
@@ -59,7 +58,6 @@ fn options() -> ServeOptions {
     ServeOptions { sudo: false, enforce: false, answer_timeout: Duration::from_secs(60) }
 }
 
-/// What a host says first, and one snapshot if it has one to give.
 fn talk(mut command: Command, options: &ServeOptions) -> Result<(Hello, usize)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -36,7 +36,6 @@ hosts:
     ))
 }
 
-/// A folder with one program of this name.
 fn folder_with(script: &str) -> Result<TempDir> {
     let folder = tempfile::tempdir()?;
     write_script(&folder.path().join("nvidia-smi"), script)?;

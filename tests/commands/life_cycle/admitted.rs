@@ -72,7 +72,6 @@ impl Machine {
         fs::read_to_string(self.state().join("envs.json")).unwrap_or_default()
     }
 
-    /// A process of a user.
     pub(crate) fn sleeper(&self, user: u32) -> Result<Sleeper> {
         let mut command = self.sh(Some(user), "exec sleep 1000");
         Sleeper::spawn(&mut command)
@@ -83,7 +82,6 @@ pub(crate) fn is_root() -> bool {
     getuid().is_root()
 }
 
-/// A thread of the kernel; a container shows none.
 fn kernel_thread() -> Option<u32> {
     let entries = fs::read_dir("/proc").ok()?.flatten();
     let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -97,7 +95,6 @@ fn is_kernel_thread(pid: u32) -> bool {
     flags.is_some_and(|flags| flags & 0x0020_0000 != 0)
 }
 
-/// A process of another user; a container may show none.
 fn foreign_process() -> Option<u32> {
     let entries = fs::read_dir("/proc").ok()?.flatten();
     let mut foreign = entries.filter_map(|entry| {
@@ -162,7 +159,6 @@ fn a_thread_of_the_kernel_becomes_no_member() -> Result<()> {
     Ok(())
 }
 
-/// A command of `genv exec`; it ends with the value.
 pub(crate) struct Job {
     pub(crate) command: Orphan,
     _genv: Running,

@@ -12,12 +12,10 @@ use crate::life_cycle::devices::visible;
 use crate::life_cycle::queue::{Job, NEXT};
 use crate::life_cycle::running::genv;
 
-/// A machine with three T4, two A100 and an H100.
 const MIXED: &str = "{devices: [{name: Tesla T4, memory: 15360mi, count: 2}, {name: NVIDIA A100-SXM4-40GB, memory: 40960mi}, \
                      {name: Tesla T4, memory: 15360mi}, {name: NVIDIA A100-SXM4-40GB, memory: 40960mi}, \
                      {name: NVIDIA H100 80GB HBM3, memory: 81559mi}]}";
 
-/// An account on a machine like [`MIXED`].
 pub(crate) struct Mixed {
     pub(crate) account: Account,
     scenario: String,
@@ -36,7 +34,6 @@ impl Mixed {
         output(genv(&self.account, words)?.env("GENV_SCENARIO", &self.scenario))
     }
 
-    /// The devices of a command with these flags, and the stderr.
     pub(crate) fn exec(&self, flags: &[&str]) -> Result<(String, String)> {
         let command = ["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"];
         let done = self.genv(&[&["exec"], flags, &command].concat())?;
@@ -45,7 +42,6 @@ impl Mixed {
         Ok((stdout.trim().to_owned(), String::from_utf8(done.stderr)?))
     }
 
-    /// The stderr of a command that is refused for lack of devices.
     pub(crate) fn refused(&self, words: &[&str]) -> Result<String> {
         let done = self.genv(words)?;
         ensure!(done.status.code() == Some(4), "{words:?}: {done:?}");

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use crate::life_cycle::admitted::{BOB, Job, Machine, is_root};
 
-/// How a whole file is damaged.
 type Damage = fn(&Path) -> Result<()>;
 
 const DAMAGES: &[(&str, Damage)] = &[
@@ -26,7 +25,6 @@ const DAMAGES: &[(&str, Damage)] = &[
     ("too large", |path| with_bytes(path, |bytes| bytes.resize(5 << 20, b' '))),
 ];
 
-/// What may stand in the place of a file.
 const PLANTS: &[(&str, Damage)] = &[
     ("a link", |path| planted(path, |path| symlink("/etc/passwd", path))),
     ("a dangling link", |path| planted(path, |path| symlink("/nonexistent/file", path))),
@@ -34,7 +32,6 @@ const PLANTS: &[(&str, Damage)] = &[
     ("a pipe", |path| planted(path, make_pipe)),
 ];
 
-/// Makes a pipe at a path.
 pub(crate) fn make_pipe(path: &Path) -> std::io::Result<()> {
     let mode = Mode::from_raw_mode(0o666);
     Ok(mknodat(CWD, path, FileType::Fifo, mode, 0)?)
@@ -48,7 +45,6 @@ fn with_bytes(path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
     Ok(fs::write(path, bytes)?)
 }
 
-/// Inserts bytes that are no UTF-8 before the first comma.
 fn insert_no_text(bytes: &mut Vec<u8>) {
     let at = bytes.iter().position(|byte| *byte == b',').unwrap_or_default();
     bytes.splice(at..at, *b"\xff\xfe");
@@ -140,7 +136,6 @@ fn keeps_its_devices(machine: &Machine, job: &Job) -> Result<()> {
 /// A name, and what it does to the state directory.
 type Case = (String, Box<dyn Fn(&Path) -> Result<()> + Sync>);
 
-/// Runs them on a few threads, and fails with all that failed.
 fn all_of(cases: &[Case]) -> Result<()> {
     let next = AtomicUsize::new(0);
     let work = || {

@@ -111,7 +111,6 @@ fn a_job_goes_on_without_the_program_that_waits_for_it() -> Result<()> {
     Ok(())
 }
 
-/// The folder of an account's jobs.
 fn folder(account: &Account) -> Result<PathBuf> {
     let folder = account.home().join(".local/state/genv/jobs");
     Ok(fs::read_dir(folder)?.next().context("no host")??.path())

@@ -69,10 +69,8 @@ fn no_two_commands_get_one_device_while_somebody_removes_the_lock() -> Result<()
     })
 }
 
-/// Makes an obstacle at a path.
 type Plant = fn(&Path) -> std::io::Result<()>;
 
-/// Obstacles in the place of a file that other users cannot write.
 const PLANTS: &[(&str, Plant)] = &[
     ("a full folder", |path| fs::create_dir_all(path.join("x"))),
     ("a link", |path| symlink("/etc/passwd", path)),

@@ -38,7 +38,6 @@ pub(crate) fn printed(account: &Account, script: &str, code: i32) -> Result<Stri
     Ok(String::from_utf8(done.stdout)?)
 }
 
-/// Activates an environment with a device, starts a job there, and ends the shell.
 pub(crate) fn leave_behind(account: &Account, start: &str) -> Result<Orphan> {
     leave_behind_after(account, start, "exec sleep 1000", "true")
 }
@@ -57,7 +56,6 @@ pub(crate) fn leave_behind_after(account: &Account, start: &str, line: &str, las
     Ok(Orphan(pid.trim().parse().context("a pid")?))
 }
 
-/// How users start jobs that outlive the shell.
 const STARTS: [&str; 7] = [
     "nohup JOB &",
     "setsid JOB &",
@@ -198,7 +196,6 @@ fn a_list_of_processes_that_the_driver_itself_contradicts_ends_no_job() -> Resul
     Ok(())
 }
 
-/// A shell that runs a script, its stdout and its stderr.
 pub(crate) fn running(account: &Account, script: &str) -> Result<(Running, Lines, Lines)> {
     let mut shell = bash(account, script)?;
     shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

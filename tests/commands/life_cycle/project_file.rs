@@ -13,7 +13,6 @@ use crate::life_cycle::choice::Mixed;
 use crate::life_cycle::running::run;
 use crate::life_cycle::story::told;
 
-/// Writes files of an account's home directory, with their folders.
 fn write(account: &Account, files: &[(&str, &str)]) -> Result<()> {
     for (name, content) in files {
         let path = account.home().join(name);

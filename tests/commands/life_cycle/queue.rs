@@ -31,7 +31,6 @@ impl Job {
         Self::start_with(account, &[], words)
     }
 
-    /// With these variables too.
     pub(crate) fn start_with(account: &Account, variables: &[(&str, &str)], words: &[&str]) -> Result<Self> {
         let mut command = genv(account, &["exec"])?;
         command
@@ -49,7 +48,6 @@ impl Job {
         })
     }
 
-    /// Waits until it has its devices.
     pub(crate) fn runs(&self) -> Result<()> {
         let line = self.printed.next_line();
         let line = line.with_context(|| format!("its stderr: {:?}", self.stderr_lines.next_line()))?;
@@ -163,7 +161,6 @@ fn who_came_first_is_served_first() -> Result<()> {
     Ok(())
 }
 
-/// The number of requests that could have waited and were refused.
 fn refusals(account: &Account) -> Result<u64> {
     let snapshot: Value = serde_json::from_str(&run(account, &["snapshot"])?.1)?;
     snapshot["refused_requests"].as_u64().context("no number")

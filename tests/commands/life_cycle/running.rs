@@ -12,7 +12,6 @@ use rustix::process::Signal;
 
 use crate::life_cycle::members::listed;
 
-/// genv itself with these words, on an account's machine.
 pub(crate) fn genv(account: &Account, words: &[&str]) -> Result<Command> {
     let mut command = account.command("bash")?;
     let arguments = ["-c", "exec genv \"$@\"", "genv"];
@@ -20,7 +19,6 @@ pub(crate) fn genv(account: &Account, words: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// The exit code, stdout and stderr of a genv command.
 pub(crate) fn run(account: &Account, words: &[&str]) -> Result<(i32, String, String)> {
     let done = output(&mut genv(account, words)?)?;
     let code = done.status.code().context("a signal ended it")?;

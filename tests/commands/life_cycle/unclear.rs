@@ -12,10 +12,8 @@ use rustix::process::Signal;
 
 use crate::life_cycle::jobs::{driver, leave_behind_after, printed, running};
 
-/// The script of such a job.
 const TITLED: &str = "exec perl -e '$0 = q(x) x 9000; open F, q(>), q(titled); close F; sleep 1000'";
 
-/// The start of the job, and the wait for it.
 const START: &str = "(setsid JOB &)";
 const WAIT: &str = "until [ -e ~/titled ]; do sleep 0.01; done";
 

@@ -15,7 +15,6 @@ use genv_tests::process::{copy_program, program};
 
 use crate::queries::lab::Lab;
 
-/// `genv monitor`, once it serves; its log is beside the state.
 fn monitor(lab: &Lab, folder: Option<&Path>, port: u16) -> Result<Monitor> {
     let mut command = lab.command(program("genv")?);
     command.args(["monitor", "-i", "1", "-p", &port.to_string()]);

@@ -47,7 +47,6 @@ fn of_uid(eid: &str, name: &Value, uid: u32) -> Value {
     environment
 }
 
-/// The text that a terminal of this width shows of a line of sh.
 fn shown(lab: &Lab, columns: u32, line: &str) -> Result<String> {
     Ok(lab.on_a_terminal(&format!("stty cols {columns}; {line}"))?.replace('\r', ""))
 }

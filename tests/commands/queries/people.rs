@@ -23,7 +23,6 @@ fn lab() -> Result<Lab> {
     Ok(lab)
 }
 
-/// An environment whose record has this user and this name.
 fn of_user(eid: &str, name: &str, uid: u32, username: &str) -> Value {
     let mut environment = environment(eid, &json!(name));
     environment["uid"] = json!(uid);
@@ -31,7 +30,6 @@ fn of_user(eid: &str, name: &str, uid: u32, username: &str) -> Value {
     environment
 }
 
-/// The table, with the pid of the test named.
 fn table(lab: &Lab, line: &str) -> Result<String> {
     let pid = std::process::id().to_string();
     Ok(lab.genv(line)?.replace(&pid, "PID"))
@@ -231,7 +229,6 @@ fn what_cannot_be_printed_is_a_failure_unless_nobody_reads_it() -> Result<()> {
     Ok(())
 }
 
-/// The exit code of a program that prints there, and what it said.
 fn output(command: &mut Command, to: impl Into<Stdio>) -> Result<(Option<i32>, String)> {
     let child = command.stdout(to).stderr(Stdio::piped()).spawn()?;
     let output = child.wait_with_output()?;

@@ -63,7 +63,6 @@ fn a_machine_that_is_well_is_said_to_be() -> Result<()> {
     Ok(())
 }
 
-/// Something that breaks a machine.
 type Breakage = fn(&Lab) -> Result<()>;
 
 #[test]

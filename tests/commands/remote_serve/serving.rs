@@ -22,7 +22,6 @@ pub(crate) fn machine(program: &Path, folder: &TempDir) -> Command {
     command
 }
 
-/// A running `genv remote-serve`; it ends with the value.
 pub(crate) struct Serving {
     child: Child,
     pub(crate) input: Option<ChildStdin>,

@@ -8,10 +8,8 @@ use genv_tests::terminal::{PROMPT, Terminal};
 
 use crate::shells::terminal::{ready, set_up, succeed};
 
-/// The model of every simulated device.
 const MODEL: &str = "NVIDIA H100 80GB HBM3";
 
-/// The lines of genv in the output of a command.
 fn printed(terminal: &mut Terminal, line: &str) -> Result<Vec<String>> {
     let shown = succeed(terminal, line)?;
     // fish prints invisible characters before the line.
@@ -19,7 +17,6 @@ fn printed(terminal: &mut Terminal, line: &str) -> Result<Vec<String>> {
     Ok(lines.map(|(_, line)| line.trim_end().to_owned()).collect())
 }
 
-/// Runs command lines and compares genv's line for each.
 fn tells(terminal: &mut Terminal, story: &[(&str, &str)]) -> Result<()> {
     for (line, expected) in story {
         let lines = printed(terminal, line)?;

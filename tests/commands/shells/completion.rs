@@ -5,7 +5,6 @@ use genv_tests::shell::{Account, Shell, installed};
 use genv_tests::state::{self, Environment};
 use genv_tests::terminal::{PROMPT, Terminal, start_up};
 
-/// What a user writes into the start-up file for it.
 fn start_up_lines(shell: Shell) -> Result<String> {
     Ok(match shell {
         Shell::Bash => "source <(genv completions bash)".to_owned(),
@@ -22,7 +21,6 @@ fn start_up_lines(shell: Shell) -> Result<String> {
     })
 }
 
-/// A shell on a machine with these environments and one device.
 fn ready(shell: Shell, eids: &[&str]) -> Result<(Account, Terminal)> {
     let account = Account::new()?;
     let environment = |eid: &&str| Environment {

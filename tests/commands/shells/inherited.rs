@@ -21,7 +21,6 @@ pub(crate) fn own_uid() -> u32 {
     rustix::process::getuid().as_raw()
 }
 
-/// The pids of the only environment.
 fn members(account: &Account) -> Result<Vec<u64>> {
     let content = std::fs::read(account.state().join("envs.json"))?;
     let document: Value = serde_json::from_slice(&content)?;
@@ -29,7 +28,6 @@ fn members(account: &Account) -> Result<Vec<u64>> {
     Ok(pids.iter().filter_map(Value::as_u64).collect())
 }
 
-/// The variables of an environment that are left.
 fn left(outcome: &Outcome) -> Vec<&str> {
     let names = outcome.variables.keys().filter_map(|name| name.to_str());
     names

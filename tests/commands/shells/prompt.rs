@@ -9,7 +9,6 @@ use genv_tests::terminal::{PROMPT, Terminal, start_up};
 use crate::shells::inherited::{INHERITED, own_uid, with_environment};
 use crate::shells::terminal::{MARK, MARKED, ready, set_up, succeed, succeed_inside};
 
-/// What writes the prompt to a file, as it is.
 fn prompt_to(shell: Shell, file: &str) -> String {
     match shell {
         Shell::Bash | Shell::Zsh => format!("printf %s \"$PS1\" >{file}"),
@@ -17,7 +16,6 @@ fn prompt_to(shell: Shell, file: &str) -> String {
     }
 }
 
-/// Two files of the home directory are equal.
 fn same(account: &Account, before: &str, after: &str) -> Result<()> {
     let read = |name| fs::read_to_string(account.home().join(name));
     let (before, after) = (read(before)?, read(after)?);

@@ -10,7 +10,6 @@ use crate::shells::inherited::INHERITED;
 
 pub(crate) const MARK: &str = "(genv) ";
 
-/// The mark before [`PROMPT`].
 pub(crate) const MARKED: &str = "(genv) READY> ";
 
 #[test]
@@ -27,21 +26,18 @@ fn whoever_types_into_a_shell_is_told_that_its_environment_ended() -> Result<()>
     Ok(())
 }
 
-/// An account whose start-up file sets genv up.
 pub(crate) fn set_up(shell: Shell) -> Result<Account> {
     let account = Account::new()?;
     start_up(&account, shell, "", "")?;
     Ok(account)
 }
 
-/// A shell with genv, at its prompt.
 pub(crate) fn ready(account: &Account, shell: Shell) -> Result<Terminal> {
     let mut terminal = Terminal::start(account, shell, &[])?;
     terminal.wait(PROMPT)?;
     Ok(terminal)
 }
 
-/// Runs a line that succeeds.
 pub(crate) fn succeed(terminal: &mut Terminal, line: &str) -> Result<String> {
     let (shown, code) = terminal.run(line)?;
     ensure!(code == 0, "{terminal:?}: {line}: {code} {shown}");
@@ -54,7 +50,6 @@ pub(crate) fn succeed_inside(terminal: &mut Terminal, line: &str) -> Result<()> 
     terminal.wait(MARKED).map(drop)
 }
 
-/// A shell that has all devices, and another one.
 fn all_held(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
     let mut holder = ready(account, shell)?;
     succeed(&mut holder, "genv activate --id holder --gpus 4")?;

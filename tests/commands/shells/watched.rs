@@ -11,7 +11,6 @@ use genv_tests::terminal::{PROMPT, Terminal, start_up};
 
 use crate::shells::terminal::{MARK, MARKED, ready, set_up, succeed, succeed_inside};
 
-/// A shell in an environment with two devices, and another shell of the same environment.
 fn two_shells(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
     let mut first = ready(account, shell)?;
     succeed(&mut first, "genv activate --id e1 --gpus 2")?;
@@ -23,7 +22,6 @@ fn two_shells(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
     Ok((first, second))
 }
 
-/// The output from an empty line up to the next prompt.
 fn at_next_prompt(terminal: &mut Terminal) -> Result<String> {
     terminal.enter("", MARKED)
 }
@@ -55,7 +53,6 @@ fn a_prompt_shows_what_another_shell_did_to_the_devices() -> Result<()> {
     Ok(())
 }
 
-/// The reminders at the next few prompts.
 fn reminders(terminal: &mut Terminal) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for _ in 0..4 {
@@ -234,7 +231,6 @@ fn what_a_line_left_behind_is_there_after_the_prompt() -> Result<()> {
     Ok(())
 }
 
-/// The changes that other programs make to prompts.
 fn others(shell: Shell) -> Vec<&'static str> {
     match shell {
         Shell::Bash => vec![

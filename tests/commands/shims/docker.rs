@@ -8,7 +8,6 @@ use genv_tests::tools;
 
 use crate::shims::stage::{MIG_OF_1, MIG_OF_3, Stage, UUID, called_with, real, text};
 
-/// The shim `name` in front of its recorder.
 fn client(stage: &Stage, name: &str, environment: &str, arguments: &[&str]) -> Result<Output> {
     let real_nvidia_smi = real(550);
     let folders = [stage.recorders(), real_nvidia_smi.parent().context("a folder")?.to_owned()];
@@ -154,7 +153,6 @@ fn a_note_says_that_compose_files_are_not_restricted() -> Result<()> {
     Ok(())
 }
 
-/// A flag of a help text, and whether it takes a value.
 type Flag = (String, bool);
 
 /// The flags that a client's help lists: `  -a, --attach list   Attach to …`.

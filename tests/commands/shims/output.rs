@@ -4,7 +4,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::shims::stage::{GENERATIONS, MIG_OF_1, MIG_OF_3, Stage, UUID, real_output, text};
 
-/// What a shim prints when all goes well.
 fn shown(stage: &Stage, generation: u32, arguments: &[&str]) -> Result<String> {
     let output = stage.nvidia_smi(generation).args(arguments).output()?;
     ensure!(output.status.success(), "{generation} {arguments:?}: {output:?}");
@@ -18,7 +17,6 @@ fn shown(stage: &Stage, generation: u32, arguments: &[&str]) -> Result<String> {
     Ok(text(&output.stdout))
 }
 
-/// Without the first line, which is the time.
 fn without_time(table: &str) -> &str {
     table.split_once('\n').map_or(table, |(_, rest)| rest)
 }

@@ -11,10 +11,8 @@ use genv_tests::process::{Sleeper, program, write_script};
 use genv_tests::state::{self, Environment};
 use genv_tests::tools;
 
-/// The generations of which Debian has nvidia-smi.
 pub(crate) const GENERATIONS: [u32; 3] = [470, 535, 550];
 
-/// With what the simulated machine's devices are called.
 pub(crate) const UUID: [&str; 4] = [
     "GPU-00000000-0000-0000-0000-000000000000",
     "GPU-00000000-0000-0000-0000-000000000001",
@@ -74,13 +72,11 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Puts other processes on the devices.
     pub(crate) fn replace(&mut self, own: Sleeper, other: Sleeper) {
         self.simulation.rewrite(&scenario(own.pid(), other.pid()));
         (self.own, self.other) = (own, other);
     }
 
-    /// The folder of the shims.
     pub(crate) fn shims(&self) -> PathBuf {
         self.folder.path().join("shims")
     }
@@ -114,7 +110,6 @@ impl Stage {
         command
     }
 
-    /// The shim in front of the real nvidia-smi of a generation.
     pub(crate) fn nvidia_smi(&self, generation: u32) -> Command {
         let real = real(generation);
         self.shim("nvidia-smi", &[real.parent().expect("it is in a folder")])
@@ -134,12 +129,10 @@ impl Stage {
     }
 }
 
-/// The real nvidia-smi of a generation.
 pub(crate) fn real(generation: u32) -> PathBuf {
     tools::program(&format!("nvidia-smi-{generation}"), "nvidia-smi")
 }
 
-/// What the real nvidia-smi prints.
 pub(crate) fn real_output(stage: &Stage, generation: u32, arguments: &[&str]) -> Result<Output> {
     let mut command = stage.simulation.command(&real(generation));
     Ok(command.args(arguments).output()?)

@@ -54,7 +54,6 @@ fn a_loop_shows_one_table_after_another_and_ends_by_a_signal_to_the_shim() -> Re
     Ok(())
 }
 
-/// A program in the place of nvidia-smi that runs this script.
 fn scripted(stage: &Stage, script: &str) -> Result<std::process::Command> {
     let folder = stage.folder().join("scripted");
     std::fs::create_dir_all(&folder)?;

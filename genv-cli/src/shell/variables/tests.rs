@@ -2,7 +2,6 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// A shell's exported variables.
 type Variables = BTreeMap<String, OsString>;
 
 fn variables(pairs: &[(&str, &str)]) -> Variables {
@@ -10,7 +9,6 @@ fn variables(pairs: &[(&str, &str)]) -> Variables {
     owned.collect()
 }
 
-/// Applies changes as a shell does.
 fn apply(variables: &mut Variables, changes: &[Change]) {
     for change in changes {
         match change {

@@ -9,7 +9,6 @@ fn shown(output: &[u8], own: &[u32]) -> String {
     testing::filtered(&mut SummaryFilter::new(devices, testing::own(own)), output)
 }
 
-/// The report about the processes that an output leaves out.
 fn left_out(output: &[u8], own: &[u32]) -> Vec<String> {
     let devices = BTreeMap::from([(0, None), (1, None)]);
     let mut table = SummaryFilter::new(devices, testing::own(own));
@@ -35,7 +34,6 @@ fn what_is_left_out_is_reported_for_each_device_and_not_what_only_draws() {
     assert_eq!(left_out(untold.as_bytes(), &[])[0], "device 0 is used by others: 'genv who 0' tells more");
 }
 
-/// What differs, as `-` and `+` lines.
 fn difference(before: &str, after: &str) -> String {
     let only = |sign: char, these: &str, others: &str| -> String {
         let others: Vec<&str> = others.lines().collect();
