@@ -1,12 +1,13 @@
 //! Which processes may become members of an environment, and who may change one whose record was lost.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use genv_core::proc::is_kernel_thread;
+use genv_tests::enforcer::process_of_another;
 use genv_tests::patience::{DRIVER_PATIENCE, output, until};
 use genv_tests::process::{Orphan, Running, Sleeper, shared_folder};
 use genv_tests::root::FIRST_UID;
@@ -88,22 +89,6 @@ fn kernel_thread() -> Option<u32> {
     pids.find(|pid| is_kernel_thread(*pid))
 }
 
-fn is_kernel_thread(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let flags = stat.rsplit(')').next().and_then(|rest| rest.split(' ').nth(7));
-    let flags = flags.and_then(|flags| flags.parse::<u64>().ok());
-    flags.is_some_and(|flags| flags & 0x0020_0000 != 0)
-}
-
-fn foreign_process() -> Option<u32> {
-    let entries = fs::read_dir("/proc").ok()?.flatten();
-    let mut foreign = entries.filter_map(|entry| {
-        let pid = entry.file_name().to_str()?.parse().ok()?;
-        (entry.metadata().ok()?.uid() != getuid().as_raw()).then_some(pid)
-    });
-    foreign.find(|pid| !is_kernel_thread(*pid))
-}
-
 #[test]
 fn a_process_of_another_user_becomes_no_member() -> Result<()> {
     let machine = Machine::new()?;
@@ -112,10 +97,7 @@ fn a_process_of_another_user_becomes_no_member() -> Result<()> {
     let add = |pid: u32| format!("genv envs activate --eid e1 --uid {user} --pid {pid}");
     machine.succeeds(Some(user), &add(own.pid()))?;
     let bobs = machine.sleeper(BOB)?;
-    let found = if is_root() { Some(bobs.pid()) } else { foreign_process() };
-    let Some(other) = found else {
-        return Ok(());
-    };
+    let other = if is_root() { bobs.pid() } else { process_of_another()?.1 };
     let words = format!("cannot add process {other}: it runs as user ");
     machine.refuses(user, &add(other), &words)?;
     let new = format!("genv envs activate --eid e2 --uid {user} --pid {other}");
@@ -290,9 +272,9 @@ fn only_its_user_and_root_change_an_environment() -> Result<()> {
 
 #[test]
 fn only_its_user_and_root_change_an_environment_whose_record_was_lost() -> Result<()> {
-    let machine = Machine::new()?;
-    let user = machine.user;
     for by_root in [false, true] {
+        let machine = Machine::new()?;
+        let user = machine.user;
         let job = machine.job()?;
         fs::remove_file(machine.state().join("envs.json")).context("no envs.json")?;
         if is_root() {
@@ -316,9 +298,6 @@ fn only_its_user_and_root_change_an_environment_whose_record_was_lost() -> Resul
         let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
         ensure!(machine.succeeds(Some(user), all)? == "0,1,2,3\n");
         drop(job);
-        let _ = fs::remove_dir_all(machine.state());
-        fs::create_dir(machine.state())?;
-        fs::set_permissions(machine.state(), fs::Permissions::from_mode(0o777))?;
     }
     Ok(())
 }

@@ -20,7 +20,12 @@ const DAMAGES: &[(&str, Damage)] = &[
     ("empty", |path| Ok(fs::write(path, "")?)),
     ("cut off", |path| with_bytes(path, |bytes| bytes.truncate(bytes.len() / 2))),
     ("NUL bytes", |path| with_bytes(path, |bytes| bytes.fill(0))),
-    ("bytes that are no UTF-8", |path| with_bytes(path, insert_no_text)),
+    ("bytes that are no UTF-8", |path| {
+        with_bytes(path, |bytes| {
+            let at = bytes.iter().position(|byte| *byte == b',').unwrap_or_default();
+            bytes.splice(at..at, *b"\xff\xfe");
+        })
+    }),
     ("another document", |path| Ok(fs::write(path, "{\"version\": 9}")?)),
     ("too large", |path| with_bytes(path, |bytes| bytes.resize(5 << 20, b' '))),
 ];
@@ -43,11 +48,6 @@ fn with_bytes(path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
     let mut bytes = fs::read(path)?;
     change(&mut bytes);
     Ok(fs::write(path, bytes)?)
-}
-
-fn insert_no_text(bytes: &mut Vec<u8>) {
-    let at = bytes.iter().position(|byte| *byte == b',').unwrap_or_default();
-    bytes.splice(at..at, *b"\xff\xfe");
 }
 
 fn planted(path: &Path, plant: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<()> {

@@ -13,17 +13,18 @@ use serde_json::Value;
 
 /// A machine with four devices, of which these processes use the first.
 pub(crate) fn driver(account: &Account, pids: &[u32]) -> Result<()> {
-    let lines =
-        pids.iter().map(|pid| format!("  - {{pid: {pid}, devices: [{{index: 0, memory: 1gi, utilization: 0.9}}]}}\n"));
-    let devices = "version: 1\nhosts:\n- devices: [{count: 4, memory: 16gi}]\n  processes:\n";
-    let processes: String = lines.collect();
-    let text = if pids.is_empty() { devices.replace("  processes:\n", "") } else { devices.to_owned() };
-    let path = account.home().join("driver.yaml");
-    fs::write(account.home().join("driver.new"), text + &processes)?;
-    Ok(fs::rename(account.home().join("driver.new"), path)?)
+    let process = |pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi, utilization: 0.9}}]}}");
+    let processes: Vec<String> = pids.iter().map(process).collect();
+    simulate(account, &format!("devices: [{{count: 4, memory: 16gi}}]\n  processes: [{}]", processes.join(", ")))
 }
 
-pub(crate) fn bash(account: &Account, script: &str) -> Result<Command> {
+pub(crate) fn simulate(account: &Account, host: &str) -> Result<()> {
+    let new = account.home().join("driver.new");
+    fs::write(&new, format!("version: 1\nhosts:\n- {host}\n"))?;
+    Ok(fs::rename(new, account.home().join("driver.yaml"))?)
+}
+
+fn bash(account: &Account, script: &str) -> Result<Command> {
     let mut command = account.command("bash")?;
     command.args(["--norc", "--noprofile", "-c", script]);
     command.env("GENV_SCENARIO", account.home().join("driver.yaml"));
@@ -177,15 +178,13 @@ fn a_list_of_processes_that_the_driver_itself_contradicts_ends_no_job() -> Resul
         driver(&account, &[])?;
         let job = leave_behind(&account, "nohup JOB &")?;
         let display = 1;
-        fs::write(
-            account.home().join("driver.yaml"),
-            format!(
-                "version: 1\nhosts:\n- devices: [{{memory: 16gi, faults: [{fault}]}}, {{count: 3}}]\n  processes:\n  \
-                 - {{pid: {}, devices: [{{index: 0, memory: 4gi, utilization: 0.9}}]}}\n  \
-                 - {{pid: {display}, type: graphics, devices: [{{index: 0, memory: 50mi}}]}}\n",
-                job.0
-            ),
-        )?;
+        let host = format!(
+            "devices: [{{memory: 16gi, faults: [{fault}]}}, {{count: 3}}]\n  processes:\n  \
+             - {{pid: {}, devices: [{{index: 0, memory: 4gi, utilization: 0.9}}]}}\n  \
+             - {{pid: {display}, type: graphics, devices: [{{index: 0, memory: 50mi}}]}}",
+            job.0
+        );
+        simulate(&account, &host)?;
         let found = printed(
             &account,
             "export GENV_LINGER=1ms; genv envs activate --eid e2 --uid $(id -u) --pid $$; genv devices find --eid e1",
@@ -250,10 +249,7 @@ fn deactivating_names_a_job_on_a_device_and_ends_it_or_waits_for_it() -> Result<
 fn deactivate_wait_goes_on_while_the_driver_lists_no_processes() -> Result<()> {
     let account = Account::new()?;
     let (mut shell, complaints, job) = shell_with_a_job(&account, "genv deactivate --wait")?;
-    fs::write(
-        account.home().join("driver.yaml"),
-        "version: 1\nhosts:\n- devices: [{faults: [{not_supported: [processes]}]}, {}, {}, {}]\n",
-    )?;
+    simulate(&account, "devices: [{faults: [{not_supported: [processes]}]}, {}, {}, {}]")?;
     drop(shell.stdin.take());
     let line = complaints.next_line()?;
     ensure!(line.contains("the processes are unknown"), "{line}");

@@ -10,7 +10,7 @@ use genv_tests::process::{Orphan, signal};
 use genv_tests::shell::{Account, Shell};
 use rustix::process::Signal;
 
-use crate::life_cycle::jobs::{driver, leave_behind_after, printed, running};
+use crate::life_cycle::jobs::{driver, leave_behind_after, printed, running, simulate};
 
 const TITLED: &str = "exec perl -e '$0 = q(x) x 9000; open F, q(>), q(titled); close F; sleep 1000'";
 
@@ -57,10 +57,7 @@ fn an_environment_with_a_lost_device_goes_on_with_all_until_its_user_detaches_th
     driver(&account, &[])?;
     let last = "genv attach --count 2; genv status";
     let agent = leave_behind_after(&account, "setsid JOB &", "exec sleep 1000", last)?;
-    fs::write(
-        account.home().join("driver.yaml"),
-        "version: 1\nhosts:\n- devices: [{faults: [{lost: true}]}, {count: 3}]\n",
-    )?;
+    simulate(&account, "devices: [{faults: [{lost: true}]}, {count: 3}]")?;
     // The process may work on the lost device, and use the other device later.
     for _ in 0..2 {
         let found = printed(&account, "GENV_LINGER=0s genv devices find --eid e1", 0)?;
