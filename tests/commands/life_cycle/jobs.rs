@@ -94,26 +94,12 @@ fn a_job_on_a_device_keeps_its_environment_when_the_shell_ends() -> Result<()> {
 
 #[test]
 fn a_process_that_a_command_recorded_keeps_no_device_without_a_context() -> Result<()> {
-    for last in [
-        "genv status",
-        "genv devices",
-        "genv devices find --eid e1",
-        "genv envs",
-        "genv envs find --pid $$",
-        "genv envs query --query eid",
-        "genv free",
-        "genv who 0",
-        "genv usage snapshot",
-        "genv attach --count 1",
-        "genv config gpus 1",
-        "genv config",
-        "genv lock true",
-        "genv exec --gpus 1 -- true",
-        "genv activate --id e1",
-    ] {
+    let commands = "status|devices|devices find --eid e1|envs|envs find --pid $$|envs query --query eid|free|who 0|\
+        usage snapshot|attach --count 1|config gpus 1|config|lock true|exec --gpus 1 -- true|activate --id e1";
+    for last in commands.split('|').map(|command| format!("genv {command}")) {
         let account = Account::new()?;
         driver(&account, &[])?;
-        let agent = leave_behind_after(&account, "setsid JOB &", "exec sleep 1000", last)?;
+        let agent = leave_behind_after(&account, "setsid JOB &", "exec sleep 1000", &last)?;
         let envs = fs::read_to_string(account.state().join("envs.json"))?;
         ensure!(envs.contains(&format!("        {}\n", agent.0)), "{last}: {envs}");
         let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
