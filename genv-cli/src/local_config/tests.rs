@@ -203,40 +203,35 @@ fn the_error_of_an_invalid_value_is_one_line() {
 #[test]
 fn links_and_pipes_are_not_followed() {
     let secret = folder(&[("name", b"secret")]);
-    let link = secret.path().join("link");
+    let (target, link) = (secret.path().join("name"), secret.path().join("link"));
+    let pipe = |path: &Path| rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let refused = |form: Form, path: &Path, why: &str| {
+        let message = Source { form, path: path.to_owned() }.load().unwrap_err().to_string();
+        assert!(message.contains(why), "{message}");
+    };
     symlink(secret.path(), &link).unwrap();
-    let message = load(&link).unwrap_err().to_string();
-    assert!(message.contains("symbolic link"), "{message}");
+    refused(Form::Folder, &link, "symbolic link");
 
     let folder = folder(&[]);
-    symlink(secret.path().join("name"), folder.path().join("name")).unwrap();
-    let message = load(folder.path()).unwrap_err().to_string();
-    assert!(message.contains("symbolic link"), "{message}");
+    symlink(&target, folder.path().join("name")).unwrap();
+    refused(Form::Folder, folder.path(), "symbolic link");
     // Saving replaces the link, and not its target.
     let other = Configuration { name: Some("mine".to_owned()), ..Configuration::default() };
     save(folder.path(), &other).unwrap();
-    assert_eq!(fs::read_to_string(secret.path().join("name")).unwrap(), "secret");
+    assert_eq!(fs::read_to_string(&target).unwrap(), "secret");
     assert_eq!(load(folder.path()).unwrap(), other);
-
-    let pipe = |path: &Path| rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     pipe(&folder.path().join("gpus"));
-    let message = load(folder.path()).unwrap_err().to_string();
-    assert!(message.contains("not a file"), "{message}");
+    refused(Form::Folder, folder.path(), "not a file");
 
     let file = folder.path().join("genv.toml");
-    let refused = |why: &str| {
-        let source = Source { form: Form::GenvToml, path: file.clone() };
-        let message = source.load().unwrap_err().to_string();
-        assert!(message.contains(why), "{message}");
-    };
-    symlink(secret.path().join("name"), &file).unwrap();
-    refused("it is a symbolic link. ");
+    symlink(&target, &file).unwrap();
+    refused(Form::GenvToml, &file, "it is a symbolic link. ");
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
-    refused("it is not a file. ");
+    refused(Form::GenvToml, &file, "it is not a file. ");
     fs::remove_dir(&file).unwrap();
     pipe(&file);
-    refused("it is not a file. ");
+    refused(Form::GenvToml, &file, "it is not a file. ");
 }
 
 #[test]

@@ -35,8 +35,7 @@ impl Mixed {
     }
 
     pub(crate) fn exec(&self, flags: &[&str]) -> Result<(String, String)> {
-        let command = ["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"];
-        let done = self.genv(&[&["exec"], flags, &command].concat())?;
+        let done = self.genv(&[&["exec"], flags, &["--", "printenv", "CUDA_VISIBLE_DEVICES"]].concat())?;
         ensure!(done.status.success(), "{flags:?}: {done:?}");
         let stdout = String::from_utf8(done.stdout)?;
         Ok((stdout.trim().to_owned(), String::from_utf8(done.stderr)?))
