@@ -239,29 +239,18 @@ fn only_its_user_and_root_change_an_environment() -> Result<()> {
     write()?;
     let before = fs::read(state.join("devices.json"))?;
     let other = if is_root() { BOB } else { machine.user };
-    for command in [
-        "devices detach --eid e1",
-        "devices detach --eid e1 --index 0",
-        "devices attach --eid e1 --count 0",
-        "devices attach --eid e1 --index 1 -o",
-        "devices --reset",
-        "envs --reset",
-        "envs config --eid e1 gpus --count 0",
-        "envs deactivate --pid PID",
-        "envs activate --eid e1 --uid 54322 --pid PID",
-        "envs activate --eid e2 --uid 54321 --pid PID",
-    ] {
+    let refused = "devices detach --eid e1|devices detach --eid e1 --index 0|devices attach --eid e1 --count 0|\
+        devices attach --eid e1 --index 1 -o|devices --reset|envs --reset|envs config --eid e1 gpus --count 0|\
+        envs deactivate --pid PID|envs activate --eid e1 --uid 54322 --pid PID|\
+        envs activate --eid e2 --uid 54321 --pid PID";
+    for command in refused.split('|') {
         machine.refuses(other, &line(command), "the user 54321: only this user and root may do so")?;
         ensure!(fs::read(state.join("devices.json"))? == before, "{command}");
     }
     if is_root() {
-        for command in [
-            "devices attach --eid e1 --count 2",
-            "devices detach --eid e1",
-            "envs config --eid e1 gpus --count 0",
-            "devices --reset",
-            "envs deactivate --pid PID",
-        ] {
+        let allowed = "devices attach --eid e1 --count 2|devices detach --eid e1|\
+            envs config --eid e1 gpus --count 0|devices --reset|envs deactivate --pid PID";
+        for command in allowed.split('|') {
             machine.succeeds(Some(OWNER), &line(command))?;
         }
         write()?;
@@ -278,16 +267,11 @@ fn only_its_user_and_root_change_an_environment_whose_record_was_lost() -> Resul
         let job = machine.job()?;
         fs::remove_file(machine.state().join("envs.json")).context("no envs.json")?;
         if is_root() {
-            for line in [
-                "genv devices detach --eid e1",
-                "genv devices detach --eid e1 --index 0",
-                "genv devices --reset",
-                "genv envs --reset",
-                "genv exec --eid e1 -- true",
-                "genv envs activate --eid e1 --uid BOB --kernel-id k",
-                "genv devices --no-cleanup detach --eid e1",
-            ] {
-                let line = line.replace("BOB", &BOB.to_string());
+            let refused = "devices detach --eid e1|devices detach --eid e1 --index 0|devices --reset|envs --reset|\
+                exec --eid e1 -- true|envs activate --eid e1 --uid BOB --kernel-id k|\
+                devices --no-cleanup detach --eid e1";
+            for command in refused.split('|') {
+                let line = format!("genv {}", command.replace("BOB", &BOB.to_string()));
                 machine.refuses(BOB, &line, "none of its living processes is yours")?;
                 let held = machine.succeeds(Some(BOB), "genv devices find --eid e1")?;
                 ensure!(held == "0,1\n", "{line}: {held}");

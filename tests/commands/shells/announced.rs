@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use genv_tests::shell::Shell;
 use genv_tests::terminal::{PROMPT, Terminal};
 
-use crate::shells::terminal::{ready, set_up, succeed};
+use crate::shells::terminal::{fresh, ready, set_up, succeed};
 
 const MODEL: &str = "NVIDIA H100 80GB HBM3";
 
@@ -27,8 +27,7 @@ fn tells(terminal: &mut Terminal, story: &[(&str, &str)]) -> Result<()> {
 
 #[test]
 fn each_change_of_an_environment_is_said_in_one_line() -> Result<()> {
-    let account = set_up(Shell::Bash)?;
-    let mut terminal = ready(&account, Shell::Bash)?;
+    let (_account, mut terminal) = fresh(Shell::Bash)?;
     let of = |text: &str| text.replace("MODEL", MODEL);
     for (line, expected) in [
         (
@@ -122,8 +121,7 @@ fn devices_of_different_models_are_named_with_their_models() -> Result<()> {
 #[test]
 fn a_change_is_said_at_a_terminal_and_nothing_to_scripts_and_to_those_who_ask_for_quiet() -> Result<()> {
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (account, mut terminal) = fresh(shell)?;
         let started = "started environment e1 without devices: 'genv attach --count 1' attaches one";
         tells(&mut terminal, &[("genv activate --id e1", started)])?;
         for line in [
@@ -162,8 +160,7 @@ fn script(shell: Shell) -> String {
 
 #[test]
 fn a_command_and_a_job_are_told_what_they_run_with() -> Result<()> {
-    let account = set_up(Shell::Bash)?;
-    let mut terminal = ready(&account, Shell::Bash)?;
+    let (_account, mut terminal) = fresh(Shell::Bash)?;
     tells(&mut terminal, &[("genv exec -- true", "the command runs without devices: '--gpus 1' reserves one")])?;
     // A script in the terminal is told nothing.
     for line in [

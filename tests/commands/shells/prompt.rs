@@ -7,7 +7,7 @@ use genv_tests::shell::{Account, Shell};
 use genv_tests::terminal::{PROMPT, Terminal, start_up};
 
 use crate::shells::inherited::{INHERITED, own_uid, with_environment};
-use crate::shells::terminal::{MARK, MARKED, ready, set_up, succeed, succeed_inside};
+use crate::shells::terminal::{MARK, MARKED, fresh, succeed, succeed_inside};
 
 fn prompt_to(shell: Shell, file: &str) -> String {
     match shell {
@@ -75,8 +75,7 @@ fn a_virtual_environment_may_be_left_before_or_after() -> Result<()> {
     for shell in Shell::ALL {
         let [enter, leave] = virtual_environment(shell);
         for after_it in [[leave, "genv deactivate"], ["genv deactivate", leave]] {
-            let account = set_up(shell)?;
-            let mut terminal = ready(&account, shell)?;
+            let (account, mut terminal) = fresh(shell)?;
             succeed(&mut terminal, &prompt_to(shell, "before"))?;
             for line in ["genv activate", enter].iter().chain(&after_it) {
                 terminal.wait(PROMPT)?;
@@ -94,8 +93,7 @@ fn a_virtual_environment_may_be_left_before_or_after() -> Result<()> {
 #[test]
 fn a_prompt_with_the_same_mark_of_somebody_else_keeps_it() -> Result<()> {
     for shell in [Shell::Bash, Shell::Zsh] {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (_account, mut terminal) = fresh(shell)?;
         // As conda does in an environment of that name.
         succeed_inside(&mut terminal, "PS1=\"(genv) $PS1\"")?;
         terminal.enter("genv activate", &format!("{MARK}{MARK}{PROMPT}"))?;
@@ -108,8 +106,7 @@ fn a_prompt_with_the_same_mark_of_somebody_else_keeps_it() -> Result<()> {
 #[test]
 fn a_prompt_that_is_made_anew_is_marked_anew() -> Result<()> {
     for shell in [Shell::Bash, Shell::Zsh] {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (_account, mut terminal) = fresh(shell)?;
         terminal.enter("genv activate", MARKED)?;
         let below = match shell {
             Shell::Bash => "export PS1; bash --norc",
@@ -143,8 +140,7 @@ fn a_prompt_still_sees_the_last_exit_code() -> Result<()> {
 #[test]
 fn the_prompt_shows_an_environment_from_activation_to_deactivation() -> Result<()> {
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (account, mut terminal) = fresh(shell)?;
         succeed(&mut terminal, &prompt_to(shell, "before"))?;
         succeed(&mut terminal, "env | sort >variables-before")?;
         for _ in 0..2 {
@@ -174,8 +170,7 @@ fn the_prompt_shows_an_environment_from_activation_to_deactivation() -> Result<(
 #[test]
 fn a_shell_that_exec_starts_shows_its_environment_unless_the_shell_around_it_shows_none() -> Result<()> {
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (_account, mut terminal) = fresh(shell)?;
         let start = format!("genv exec --gpus 1 -- {} -i", shell.name());
         terminal.enter(&start, MARKED)?;
         let shown = terminal.enter("exit", PROMPT)?;

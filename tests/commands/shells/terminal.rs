@@ -38,6 +38,12 @@ pub(crate) fn ready(account: &Account, shell: Shell) -> Result<Terminal> {
     Ok(terminal)
 }
 
+pub(crate) fn fresh(shell: Shell) -> Result<(Account, Terminal)> {
+    let account = set_up(shell)?;
+    let terminal = ready(&account, shell)?;
+    Ok((account, terminal))
+}
+
 pub(crate) fn succeed(terminal: &mut Terminal, line: &str) -> Result<String> {
     let (shown, code) = terminal.run(line)?;
     ensure!(code == 0, "{terminal:?}: {line}: {code} {shown}");
@@ -119,8 +125,7 @@ const OURS: &str = "env | grep -e '^GENV' -e '^CUDA' -e '^PATH=' | sort";
 #[test]
 fn shells_below_a_shell_join_its_environment_and_leave_it_alone() -> Result<()> {
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (account, mut terminal) = fresh(shell)?;
         succeed(&mut terminal, &format!("{OURS} >before"))?;
         succeed(&mut terminal, "genv activate --id one --gpus 1")?;
         // Another shell in its place: the same process.

@@ -9,9 +9,9 @@ use genv_tests::patience::until;
 use genv_tests::shell::{Account, Shell, installation};
 use genv_tests::terminal::{PROMPT, Terminal, start_up};
 
-use crate::shells::terminal::{MARK, MARKED, ready, set_up, succeed, succeed_inside};
+use crate::shells::terminal::{MARK, MARKED, fresh, ready, set_up, succeed, succeed_inside};
 
-fn two_shells(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
+fn two_shells_of(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
     let mut first = ready(account, shell)?;
     succeed(&mut first, "genv activate --id e1 --gpus 2")?;
     let mut second = ready(account, shell)?;
@@ -22,6 +22,12 @@ fn two_shells(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
     Ok((first, second))
 }
 
+fn two_shells(shell: Shell) -> Result<(Account, Terminal, Terminal)> {
+    let account = set_up(shell)?;
+    let (first, second) = two_shells_of(&account, shell)?;
+    Ok((account, first, second))
+}
+
 fn at_next_prompt(terminal: &mut Terminal) -> Result<String> {
     terminal.enter("", MARKED)
 }
@@ -29,8 +35,7 @@ fn at_next_prompt(terminal: &mut Terminal) -> Result<String> {
 #[test]
 fn a_prompt_shows_what_another_shell_did_to_the_devices() -> Result<()> {
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let (mut first, mut second) = two_shells(&account, shell)?;
+        let (account, mut first, mut second) = two_shells(shell)?;
         succeed(&mut second, "genv detach --index 1")?;
         let shown = at_next_prompt(&mut first)?;
         let expected = "genv: device 1 was detached by another command. CUDA_VISIBLE_DEVICES is 0 now";
@@ -67,8 +72,7 @@ fn reminders(terminal: &mut Terminal) -> Result<Vec<String>> {
 #[test]
 fn a_prompt_reminds_once_before_the_end_of_a_lease() -> Result<()> {
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let (mut first, mut second) = two_shells(&account, shell)?;
+        let (_account, mut first, mut second) = two_shells(shell)?;
         succeed_inside(&mut second, "genv extend 902s")?;
         let mut found = Vec::new();
         until("a reminder comes", || {
@@ -94,8 +98,7 @@ fn a_prompt_reminds_once_before_the_end_of_a_lease() -> Result<()> {
 fn a_prompt_reports_once_that_the_variable_is_gone() -> Result<()> {
     // The code of each shell says so itself.
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let (mut first, _second) = two_shells(&account, shell)?;
+        let (_account, mut first, _second) = two_shells(shell)?;
         let erase = shell.unset("CUDA_VISIBLE_DEVICES");
         let expected = "genv: CUDA_VISIBLE_DEVICES is not set: programs see all devices.";
         succeed(&mut first, &erase)?;
@@ -120,8 +123,7 @@ fn a_prompt_reports_once_that_the_variable_is_gone() -> Result<()> {
 
 #[test]
 fn a_value_of_the_users_stays_and_the_line_names_it() -> Result<()> {
-    let account = set_up(Shell::Bash)?;
-    let (mut first, mut second) = two_shells(&account, Shell::Bash)?;
+    let (_account, mut first, mut second) = two_shells(Shell::Bash)?;
     succeed(&mut first, &Shell::Bash.set("CUDA_VISIBLE_DEVICES", "1"))?;
     let shown = succeed(&mut first, "genv status")?;
     ensure!(shown.contains("CUDA_VISIBLE_DEVICES='1': 'genv attach --refresh'"), "{shown}");
@@ -142,8 +144,7 @@ fn a_value_of_the_users_stays_and_the_line_names_it() -> Result<()> {
 
 #[test]
 fn a_shell_leaves_its_environment_at_the_prompt_only_if_its_user_ended_it() -> Result<()> {
-    let account = set_up(Shell::Bash)?;
-    let mut terminal = ready(&account, Shell::Bash)?;
+    let (account, mut terminal) = fresh(Shell::Bash)?;
     succeed_inside(&mut terminal, "genv activate --id e1 --gpus 1")?;
     for (file, content) in
         [("envs.json", "{\"envs\": []}"), ("devices.json", "{\"devices\": []}"), ("genv-members.json", "{}")]
@@ -218,8 +219,7 @@ fn what_a_line_left_behind_is_there_after_the_prompt() -> Result<()> {
             // fish has no such variable.
             (": one two", if shell == Shell::Fish { "two" } else { "$_" }, "<two>"),
         ];
-        let account = set_up(shell)?;
-        let (mut first, mut second) = two_shells(&account, shell)?;
+        let (_account, mut first, mut second) = two_shells(shell)?;
         for ((line, asked, expected), count) in lines.into_iter().zip([1, 2, 1]) {
             succeed(&mut second, &format!("genv attach --count {count}"))?;
             let shown = first.enter(line, MARKED)?;
@@ -269,7 +269,7 @@ fn others_may_change_the_prompt_before_and_after() -> Result<()> {
             for is_before in [true, false].into_iter().filter(|it| *it || !replaces) {
                 let account = Account::new()?;
                 start_up(&account, shell, "", if is_before { theirs } else { "" })?;
-                let (mut first, mut second) = two_shells(&account, shell)?;
+                let (mut first, mut second) = two_shells_of(&account, shell)?;
                 if !is_before && !theirs.is_empty() {
                     first.run(theirs)?;
                     // The next prompt may be the other program's.
@@ -300,8 +300,7 @@ fn what_runs_before_prompts_is_as_before_after_an_environment() -> Result<()> {
         (Shell::Zsh, "f() { true }; precmd_functions=(f)", "typeset -p precmd_functions"),
         (Shell::Zsh, "unset precmd_functions", "typeset -p precmd_functions"),
     ] {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (account, mut terminal) = fresh(shell)?;
         succeed(&mut terminal, theirs)?;
         terminal.run(&format!("{show} >before 2>&1"))?;
         succeed_inside(&mut terminal, "genv activate")?;
@@ -316,8 +315,7 @@ fn what_runs_before_prompts_is_as_before_after_an_environment() -> Result<()> {
 #[test]
 fn doctor_finds_what_runs_no_more_before_prompts() -> Result<()> {
     for (shell, removal) in [(Shell::Bash, "PROMPT_COMMAND=true"), (Shell::Zsh, "precmd_functions=()")] {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (_account, mut terminal) = fresh(shell)?;
         succeed_inside(&mut terminal, "genv activate --gpus 1")?;
         for (line, is_removed) in [("true", false), (removal, true), ("genv attach --refresh", false)] {
             succeed(&mut terminal, line)?;
@@ -332,8 +330,7 @@ fn doctor_finds_what_runs_no_more_before_prompts() -> Result<()> {
 fn the_shims_come_first_again_after_others_have_changed_path() -> Result<()> {
     let shims = installation()?.join("lib/genv/shims");
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (_account, mut terminal) = fresh(shell)?;
         succeed(&mut terminal, "env | grep ^PATH= >before")?;
         succeed(&mut terminal, "genv activate --gpus 1")?;
         // As conda, and as a virtual environment that is left.

@@ -135,16 +135,9 @@ fn settings_never_reach_a_device_that_is_not_the_environments() -> Result<()> {
         // Nobody knows what an environment has that does not exist any more.
         assert_eq!(stage.recorded("gone", typed)?, "", "{typed}");
     }
-    for typed in [
-        "-r -i 3",
-        "-r -i GPU-00000000-0000-0000-0000-000000000003",
-        "-r -g 3",
-        "--gpu=3 -r",
-        "-r -i 0 -i 3",
-        "-r -i 0 -g 3",
-        "power-profiles -sr 1 -i 3",
-        "-pm 1 --id=2,3",
-    ] {
+    let of_others = "-r -i 3|-r -i GPU-00000000-0000-0000-0000-000000000003|-r -g 3|--gpu=3 -r|-r -i 0 -i 3|\
+        -r -i 0 -g 3|power-profiles -sr 1 -i 3|-pm 1 --id=2,3";
+    for typed in of_others.split('|') {
         assert_eq!(stage.recorded("mine", typed)?, "No devices were found", "{typed}");
     }
     std::fs::write(stage.state().join("envs.json"), "{\"envs\": [")?;
