@@ -126,7 +126,7 @@ fn nothing_stays_after_removal() -> Result<()> {
 }
 
 #[test]
-fn other_shells_are_left_alone() -> Result<()> {
+fn other_shells_are_left_alone_and_a_shell_can_be_named() -> Result<()> {
     let account = Account::new()?;
     let script = r#"eval "$(genv shell --init)"; echo $?; genv shell; genv shell --init >init; wc -c <init"#;
     for options in [&[][..], &["-eu"]] {
@@ -134,12 +134,6 @@ fn other_shells_are_left_alone() -> Result<()> {
         let expected = "0\ngenv is not set up in this shell. It works in bash, zsh and fish: start one of them\n0\n";
         ensure!((code, &*stdout, &*stderr) == (0, expected, ""), "{code} {stdout} {stderr}");
     }
-    Ok(())
-}
-
-#[test]
-fn a_shell_can_be_named() -> Result<()> {
-    let account = Account::new()?;
     for shell in Shell::ALL {
         let (code, stdout, _) = account.script("dash", &[], &format!("genv shell --init {shell}"))?;
         ensure!(code == 0 && stdout.contains(&format!("# genv in {shell}")), "{stdout}");

@@ -73,13 +73,16 @@ fn named_devices_are_shown_as_far_as_they_are_the_environments() -> Result<()> {
 }
 
 #[test]
-fn the_list_has_the_environments_gpus_with_their_mig_devices() -> Result<()> {
+fn the_list_has_the_environments_gpus_with_their_mig_devices_and_raw_shows_everybody_there() -> Result<()> {
     let stage = Stage::new()?;
     for generation in GENERATIONS {
         let real = text(&real_output(&stage, generation, &["-L"])?.stdout);
         let end = real.find("GPU 2").context("no GPU 2")?;
         assert!(real[..end].contains(MIG_OF_1));
         assert_eq!(shown(&stage, generation, &["-L"])?, real[..end], "{generation}");
+        let real = text(&real_output(&stage, generation, &["-i", "0,1"])?.stdout);
+        let raw = stage.nvidia_smi(generation).env("GENV_SMI", "raw").output()?;
+        assert_eq!(without_time(&text(&raw.stdout)), without_time(&real), "{generation}");
     }
     Ok(())
 }
@@ -147,17 +150,6 @@ fn what_cannot_be_written_is_said() -> Result<()> {
         let said = text(&output.stderr);
         ensure!(output.status.code() == Some(1), "{arguments:?}: {output:?}");
         ensure!(said.starts_with("genv: cannot write to ") && said.contains("No space left"), "{said}");
-    }
-    Ok(())
-}
-
-#[test]
-fn raw_shows_everybody_on_the_environments_devices() -> Result<()> {
-    let stage = Stage::new()?;
-    for generation in GENERATIONS {
-        let real = text(&real_output(&stage, generation, &["-i", "0,1"])?.stdout);
-        let raw = stage.nvidia_smi(generation).env("GENV_SMI", "raw").output()?;
-        assert_eq!(without_time(&text(&raw.stdout)), without_time(&real), "{generation}");
     }
     Ok(())
 }
