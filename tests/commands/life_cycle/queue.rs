@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::target;
 use genv_tests::patience::{Lines, ended, output, until};
 use genv_tests::process::{Sleeper, signal};
 use genv_tests::shell::{Account, Shell};
@@ -199,9 +200,7 @@ fn a_request_passes_those_that_it_does_not_delay() -> Result<()> {
 
 /// Puts a process into the queue, as every user may who can write the file.
 fn forge(account: &Account, pid: u32) -> Result<()> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields = stat.rsplit(')').next().context("no fields")?;
-    let start: u64 = fields.split_whitespace().nth(19).context("no start")?.parse()?;
+    let start = target("here", pid)?.start_time_ticks;
     let path = account.state().join("genv-members.json");
     let mut members: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
     members["queue"] = json!([{"pid": pid, "start_time_ticks": start}]);

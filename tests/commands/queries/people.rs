@@ -78,7 +78,7 @@ fn hostile_texts_break_no_table() -> Result<()> {
         "envs find --pid PID",
     ] {
         let pid = std::process::id().to_string();
-        let shown = on_a_terminal(&lab, &line.replace("PID", &pid))?;
+        let shown = lab.on_a_terminal(&format!("genv {}", line.replace("PID", &pid)))?;
         ensure!(shown.contains("fake"), "{line}: {shown:?}");
         let bad = |it: char| it.is_control() && !"\r\n".contains(it) || it == '\u{202e}';
         ensure!(!shown.contains(bad), "{line}: {shown:?}");
@@ -96,13 +96,9 @@ fn colours_are_for_terminals_and_for_those_who_ask() -> Result<()> {
     ensure!(escapes(&lab, "envs --color=always")?);
     ensure!(!escapes(&lab, "--color always envs --format csv")?);
     ensure!(!escapes(&lab, "--color always envs --json")?);
-    ensure!(on_a_terminal(&lab, "envs")?.contains('\u{1b}'));
-    ensure!(!on_a_terminal(&lab.variable("TERM", "dumb"), "envs")?.contains('\u{1b}'));
+    ensure!(lab.on_a_terminal("genv envs")?.contains('\u{1b}'));
+    ensure!(!lab.variable("TERM", "dumb").on_a_terminal("genv envs")?.contains('\u{1b}'));
     Ok(())
-}
-
-fn on_a_terminal(lab: &Lab, line: &str) -> Result<String> {
-    lab.on_a_terminal(&format!("genv {line}"))
 }
 
 /// A machine on which a process of an environment and one of nobody's run.

@@ -23,14 +23,10 @@ fn start_up_lines(shell: Shell) -> Result<String> {
 
 fn ready(shell: Shell, eids: &[&str]) -> Result<(Account, Terminal)> {
     let account = Account::new()?;
-    let environment = |eid: &&str| Environment {
-        eid: (*eid).to_owned(),
-        uid: rustix::process::getuid().as_raw(),
-        // The test, which goes on.
-        pids: vec![std::process::id()],
-        devices: vec![0],
-        gpu_memory: Some("1g"),
-    };
+    let uid = rustix::process::getuid().as_raw();
+    // Its member is the test, which goes on.
+    let environment =
+        |eid: &&str| Environment { gpu_memory: Some("1g"), ..Environment::new(eid, uid, std::process::id(), &[0]) };
     let environments: Vec<_> = eids.iter().map(environment).collect();
     state::write(&account.state(), 1, &environments)?;
     start_up(&account, shell, "", &start_up_lines(shell)?)?;

@@ -11,8 +11,7 @@ use serde_json::Value;
 pub(crate) fn with_environment(eid: &str, uid: u32) -> Result<(Account, Sleeper)> {
     let account = Account::new()?;
     let member = Sleeper::start(&[])?;
-    let environment =
-        Environment { eid: eid.to_owned(), uid, pids: vec![member.pid()], devices: vec![1, 3], gpu_memory: Some("4g") };
+    let environment = Environment { gpu_memory: Some("4g"), ..Environment::new(eid, uid, member.pid(), &[1, 3]) };
     state::write(&account.state(), 4, &[environment])?;
     Ok((account, member))
 }

@@ -47,19 +47,14 @@ impl Stage {
         for name in ["nvidia-smi", "docker", "podman"] {
             write_script(&stage.recorders().join(name), RECORDER)?;
         }
-        let environment = |eid: &str, devices: &[usize], gpu_memory| Environment {
-            eid: eid.to_owned(),
-            uid: rustix::process::getuid().as_raw(),
-            pids: vec![member],
-            devices: devices.to_vec(),
-            gpu_memory,
-        };
+        let uid = rustix::process::getuid().as_raw();
+        let environment = |eid: &str, devices: &[usize]| Environment::new(eid, uid, member, devices);
         let environments = [
-            environment("mine", &[0], Some("4gi")),
-            environment("free", &[], None),
-            environment("wide", &(0..18).collect::<Vec<_>>(), None),
-            environment("five", &[0, 1, 2, 3, 4], None),
-            environment("alone", &[2], None),
+            Environment { gpu_memory: Some("4gi"), ..environment("mine", &[0]) },
+            environment("free", &[]),
+            environment("wide", &(0..18).collect::<Vec<usize>>()),
+            environment("five", &[0, 1, 2, 3, 4]),
+            environment("alone", &[2]),
         ];
         state::write(&stage.state(), 18, &environments)?;
         // One amount for each attachment: the helper gives one to all, and the second device has none.
