@@ -3,14 +3,14 @@
 use std::fs::File;
 use std::io::pipe;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::target;
 use genv_tests::patience::{Lines, ended, output, until};
-use genv_tests::process::{Sleeper, signal};
+use genv_tests::process::{Running, Sleeper, signal};
 use genv_tests::shell::{Account, Shell};
 use genv_tests::state::{self, Environment};
 use rustix::fs::{FlockOperation, flock};
@@ -22,7 +22,7 @@ use crate::life_cycle::running::{genv, run};
 
 /// A job that has devices until its input ends, or waits for them.
 pub(crate) struct Job {
-    child: Child,
+    child: Running,
     printed: Lines,
     pub(crate) stderr_lines: Lines,
 }
@@ -41,7 +41,7 @@ impl Job {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut child = command.spawn()?;
+        let mut child = Running::spawn(&mut command)?;
         Ok(Self {
             printed: Lines::of(child.stdout.take().context("no stdout")?),
             stderr_lines: Lines::of(child.stderr.take().context("no stderr")?),
@@ -60,14 +60,6 @@ impl Job {
         drop(self.child.stdin.take());
         ensure!(ended(&mut self.child)?.code() == Some(1));
         Ok(())
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
