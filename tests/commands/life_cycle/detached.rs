@@ -116,12 +116,6 @@ fn folder(account: &Account) -> Result<PathBuf> {
     Ok(fs::read_dir(folder)?.next().context("no host")??.path())
 }
 
-fn states(account: &Account) -> Result<Vec<String>> {
-    let jobs = jobs(account)?;
-    let states = jobs.iter().filter_map(|job| job["state"].as_str());
-    Ok(states.map(str::to_owned).collect())
-}
-
 #[test]
 fn stop_takes_the_job_of_a_name_that_runs_and_logs_the_newest() -> Result<()> {
     let account = Account::new()?;
@@ -133,7 +127,8 @@ fn stop_takes_the_job_of_a_name_that_runs_and_logs_the_newest() -> Result<()> {
     for expected in [["running", "ended", "ended"], ["ended"; 3]] {
         let (code, _, stderr) = run(&account, &["stop", "train"])?;
         ensure!(code == 0 && stderr.is_empty(), "{stderr}");
-        assert_eq!(states(&account)?, expected);
+        let states: Vec<Value> = jobs(&account)?.iter().map(|job| job["state"].clone()).collect();
+        assert_eq!(states, expected);
     }
     let (_, _, stderr) = run(&account, &["stop", "train"])?;
     ensure!(stderr.contains("job 3 (train) has ended"), "{stderr}");
