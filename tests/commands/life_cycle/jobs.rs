@@ -181,37 +181,29 @@ fn a_list_of_processes_that_the_driver_itself_contradicts_ends_no_job() -> Resul
     Ok(())
 }
 
-pub(crate) fn running(account: &Account, script: &str) -> Result<(Running, Lines, Lines)> {
-    let mut shell = bash(account, script)?;
+/// A shell in an environment with a device, its stderr, and the job whose pid `start` prints. It runs `last` when its input
+/// ends.
+pub(crate) fn shell_with_a_job(account: &Account, start: &str, last: &str) -> Result<(Running, Lines, Orphan)> {
+    driver(account, &[])?;
+    let script = format!("{}\ngenv activate --id e1 --gpus 1\n{start}\nread line\n{last}", Shell::Bash.setup());
+    let mut shell = bash(account, &script)?;
     shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut shell = Running::spawn(&mut shell)?;
     let lines = Lines::of(shell.stdout.take().context("a pipe")?);
     let complaints = Lines::of(shell.stderr.take().context("a pipe")?);
-    Ok((shell, lines, complaints))
-}
-
-/// A shell in an environment with a device and a job, its stderr, and the job. It runs `last` when its input ends.
-fn shell_with_a_job(account: &Account, last: &str) -> Result<(Running, Lines, Orphan)> {
-    driver(account, &[])?;
-    let script = format!(
-        "{}\ngenv activate --id e1 --gpus 1\nsleep 1000 > /dev/null 2>&1 < /dev/null & echo $!\nread line\n{last}",
-        Shell::Bash.setup()
-    );
-    let (shell, lines, complaints) = running(account, &script)?;
     let job = Orphan(lines.next_line()?.trim().parse()?);
-    until("the job is a program", || {
-        let comm = fs::read_to_string(format!("/proc/{}/comm", job.0))?;
-        Ok(comm == "sleep\n")
-    })?;
     Ok((shell, complaints, job))
 }
+
+/// Starts a job, and waits until it is another program than the shell.
+const SLEEPS: &str = "sleep 1000 > /dev/null 2>&1 < /dev/null & until grep -q sleep /proc/$!/comm; do sleep 0.01; done";
 
 #[test]
 fn deactivating_names_a_job_on_a_device_and_ends_it_or_waits_for_it() -> Result<()> {
     for flag in ["", "--end", "--wait"] {
         let account = Account::new()?;
-        let line = format!("genv deactivate {flag}");
-        let (mut shell, complaints, job) = shell_with_a_job(&account, &line)?;
+        let start = format!("{SLEEPS}; echo $!");
+        let (mut shell, complaints, job) = shell_with_a_job(&account, &start, &format!("genv deactivate {flag}"))?;
         if flag == "--wait" {
             simulate(&account, "devices: [{faults: [{not_supported: [processes]}]}, {}, {}, {}]")?;
         } else {
@@ -241,22 +233,10 @@ fn deactivating_names_a_job_on_a_device_and_ends_it_or_waits_for_it() -> Result<
 #[test]
 fn deactivating_the_last_shell_ends_the_jobs_of_those_before_it() -> Result<()> {
     let account = Account::new()?;
-    driver(&account, &[])?;
-    fs::write(account.home().join("run"), "echo $$ > ~/job; exec sleep 1000\n")?;
-    let setup = Shell::Bash.setup();
-    fs::write(
-        account.home().join("second"),
-        format!(
-            "{setup}\ngenv activate --id e1\nsh ~/run > /dev/null 2>&1 < /dev/null &\nuntil [ -s ~/job ]; do sleep 0.01; done\ngenv status > /dev/null"
-        ),
-    )?;
-    let script = format!(
-        "{setup}\ngenv activate --id e1 --gpus 1\nenv -u GENV_ENVIRONMENT_ID bash --norc ~/second\necho ready\nread line\ngenv deactivate --end"
-    );
-    let (mut shell, lines, _complaints) = running(&account, &script)?;
-    ensure!(lines.next_line()?.trim() == "ready");
-    let pid = fs::read_to_string(account.home().join("job"))?;
-    let job = Orphan(pid.trim().parse()?);
+    let job = format!("{SLEEPS}; genv status > /dev/null; echo $!");
+    fs::write(account.home().join("second"), format!("{}\ngenv activate --id e1\n{job}", Shell::Bash.setup()))?;
+    let start = "env -u GENV_ENVIRONMENT_ID bash --norc ~/second";
+    let (mut shell, _complaints, job) = shell_with_a_job(&account, start, "genv deactivate --end")?;
     driver(&account, &[job.0])?;
     drop(shell.stdin.take());
     ensure!(ended(&mut shell)?.success());

@@ -6,30 +6,23 @@ use std::fs;
 use anyhow::{Result, ensure};
 use genv_tests::enforcer::is_alive;
 use genv_tests::patience::{ended, until};
-use genv_tests::process::{Orphan, signal};
-use genv_tests::shell::{Account, Shell};
+use genv_tests::process::signal;
+use genv_tests::shell::Account;
 use rustix::process::Signal;
 
-use crate::life_cycle::jobs::{driver, leave_behind_after, printed, running, simulate};
+use crate::life_cycle::jobs::{driver, leave_behind_after, printed, shell_with_a_job, simulate};
 
 const TITLED: &str = "exec perl -e '$0 = q(x) x 9000; open F, q(>), q(titled); close F; sleep 1000'";
 
-const START: &str = "(setsid JOB &)";
 const WAIT: &str = "until [ -e ~/titled ]; do sleep 0.01; done";
 
 #[test]
 fn deactivating_names_it_waits_for_it_and_does_not_end_it() -> Result<()> {
     for flag in ["", "--end", "--wait"] {
         let account = Account::new()?;
-        driver(&account, &[])?;
         fs::write(account.home().join("run"), format!("echo $$ > ~/job; {TITLED}\n"))?;
-        let start = START.replace("JOB", "sh ~/run > /dev/null 2>&1 < /dev/null");
-        let script = format!(
-            "{}\ngenv activate --id e1 --gpus 1\n{start}\n{WAIT}\ncat ~/job\nread line\ngenv deactivate {flag}",
-            Shell::Bash.setup()
-        );
-        let (mut shell, lines, complaints) = running(&account, &script)?;
-        let job = Orphan(lines.next_line()?.trim().parse()?);
+        let start = format!("(setsid sh ~/run > /dev/null 2>&1 < /dev/null &)\n{WAIT}\ncat ~/job");
+        let (mut shell, complaints, job) = shell_with_a_job(&account, &start, &format!("genv deactivate {flag}"))?;
         driver(&account, &[job.0])?;
         drop(shell.stdin.take());
         let line = complaints.next_line()?;
