@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::target;
-use genv_tests::patience::{Lines, ended, output, until};
+use genv_tests::patience::{Lines, ended, until};
 use genv_tests::process::{Running, Sleeper, signal};
 use genv_tests::shell::{Account, Shell};
 use genv_tests::state::{self, Environment};
@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::life_cycle::members::listed;
-use crate::life_cycle::running::{genv, run};
+use crate::life_cycle::running::{genv, run, run_with};
 
 /// A job that has devices until its input ends, or waits for them.
 pub(crate) struct Job {
@@ -115,9 +115,7 @@ fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
     large.runs()?;
     let environment = listed(&account, "envs.json", "envs")?.remove(0);
     let eid = environment["eid"].as_str().context("no id")?;
-    let mut status = genv(&account, &["status"])?;
-    let status = output(status.env("GENV_ENVIRONMENT_ID", eid))?;
-    let status = String::from_utf8(status.stdout)?;
+    let (_, status, _) = run_with(&account, &[("GENV_ENVIRONMENT_ID", eid)], &["status"])?;
     let first = format!("(process {}) and 1 other wait in the queue", small.child.id());
     ensure!(status.contains(&first), "{status}");
     let turn = large.stderr_lines.next_line()?;
@@ -177,10 +175,8 @@ fn a_request_passes_those_that_it_does_not_delay() -> Result<()> {
         &[(&["--gpus=2", "--for=7h"], "0"), (&["--index=3", "--for=7h", "--wait"], "0"), (&["--gpus=2"], "1")];
     for (words, pass_queue) in passes {
         let words = [&["exec"], *words, &["--", "true"]].concat();
-        let mut command = genv(&account, &words)?;
-        let done = output(command.env("GENV_PASS_QUEUE", pass_queue))?;
-        ensure!(done.status.success(), "{words:?}: {done:?}");
-        let said = String::from_utf8(done.stderr)?;
+        let (code, _, said) = run_with(&account, &[("GENV_PASS_QUEUE", pass_queue)], &words)?;
+        ensure!(code == 0, "{words:?}: {code} {said}");
         let is_said = said.starts_with("genv: passed in the queue: ") && said.ends_with(&passed);
         ensure!(is_said, "{words:?}: {said}");
     }

@@ -20,7 +20,12 @@ pub(crate) fn genv(account: &Account, words: &[&str]) -> Result<Command> {
 }
 
 pub(crate) fn run(account: &Account, words: &[&str]) -> Result<(i32, String, String)> {
-    let done = output(&mut genv(account, words)?)?;
+    run_with(account, &[], words)
+}
+
+/// The exit code, stdout and stderr of a genv command with these variables.
+pub(crate) fn run_with(account: &Account, variables: &[(&str, &str)], words: &[&str]) -> Result<(i32, String, String)> {
+    let done = output(genv(account, words)?.envs(variables.iter().copied()))?;
     let code = done.status.code().context("a signal ended it")?;
     Ok((code, String::from_utf8(done.stdout)?, String::from_utf8(done.stderr)?))
 }
