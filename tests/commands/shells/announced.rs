@@ -124,17 +124,11 @@ fn a_change_is_said_at_a_terminal_and_nothing_to_scripts_and_to_those_who_ask_fo
         let (account, mut terminal) = fresh(shell)?;
         let started = "started environment e1 without devices: 'genv attach --count 1' attaches one";
         tells(&mut terminal, &[("genv activate --id e1", started)])?;
-        for line in [
-            "genv deactivate --quiet",
-            "genv activate --quiet --id e1 --gpus 1",
-            "genv config -q name x",
-            "genv config -q --clear",
-            "genv attach -q --count 2",
-            "genv detach --quiet",
-            "genv deactivate -q",
-            // Output to a file has no reader at a terminal.
-            "genv activate --gpus 1 2>stderr; genv attach --count 2 2>>stderr; genv deactivate 2>>stderr",
-        ] {
+        let quiet = "genv deactivate --quiet|genv activate --quiet --id e1 --gpus 1|genv config -q name x|\
+            genv config -q --clear|genv attach -q --count 2|genv detach --quiet|genv deactivate -q";
+        // Output to a file has no reader at a terminal.
+        let into_file = "genv activate --gpus 1 2>stderr; genv attach --count 2 2>>stderr; genv deactivate 2>>stderr";
+        for line in quiet.split('|').chain([into_file]) {
             let lines = printed(&mut terminal, line)?;
             ensure!(lines.is_empty(), "{shell}: {line}: {lines:#?}");
         }

@@ -134,21 +134,6 @@ const SCENARIOS: &[Scenario] = &[
         ],
     },
     Scenario {
-        name: "a name that another user wrote into the file is not executed",
-        given: &[],
-        steps: &[
-            Run("genv activate --id one --gpus 1"),
-            Run(
-                "perl -i -pe 's/\"name\": null/\"name\": \"\\$(touch executed)`touch executed`\"/' $GENV_TMPDIR/envs.json",
-            ),
-            Run("genv config --refresh"),
-            Has("GENV_ENVIRONMENT_NAME", "$(touch executed)`touch executed`"),
-            Prints("genv config name", "$(touch executed)`touch executed`\n"),
-            Run("genv deactivate"),
-            AsBefore,
-        ],
-    },
-    Scenario {
         name: "a state of ten megabytes is named in a line, and the environment of the shell goes on",
         given: &[],
         steps: &[

@@ -23,10 +23,10 @@ fn client(stage: &Stage, name: &str, environment: &str, arguments: &[&str]) -> R
 fn containers_get_the_environments_devices_and_belong_to_it() -> Result<()> {
     let stage = Stage::new()?;
     let foreign = format!("run --gpus \"device={},0\" image", UUID[3]);
-    let mig = format!("run --device nvidia.com/gpu={MIG_OF_3} --device nvidia.com/gpu={MIG_OF_1} image");
-    let own_mig = format!("RUN --device nvidia.com/gpu={MIG_OF_1} image");
+    let mig = format!("run --device GPU={MIG_OF_3} --device GPU={MIG_OF_1} image");
+    let own_mig = format!("RUN --device GPU={MIG_OF_1} image");
     // Device 1 is split: only its MIG devices have names.
-    let all = "--device nvidia.com/gpu=0 --device nvidia.com/gpu=1:0 --device nvidia.com/gpu=1:1";
+    let all = "--device GPU=0 --device GPU=1:0 --device GPU=1:1";
     for (name, environment, line, called) in [
         ("docker", "mine", "run --gpus all image", "RUN --gpus \"device=0,1\" image"),
         ("docker", "mine", "run --gpus=1 image", "RUN --gpus=device=0 image"),
@@ -34,27 +34,12 @@ fn containers_get_the_environments_devices_and_belong_to_it() -> Result<()> {
         ("docker", "mine", &foreign, "RUN --gpus device=0 image"),
         ("docker", "mine", "run image --gpus all", "RUN image --gpus all"),
         ("docker", "mine", "exec x run --gpus all", "exec x run --gpus all"),
-        (
-            "docker",
-            "mine",
-            "run --device nvidia.com/gpu=all --device /x image",
-            &format!("RUN {all} --device /x image"),
-        ),
+        ("docker", "mine", "run --device GPU=all --device /x image", &format!("RUN {all} --device /x image")),
         ("docker", "mine", &mig, &own_mig),
-        ("docker", "mine", "run --runtime=nvidia image", "RUN -e NVIDIA_VISIBLE_DEVICES=0,1 --runtime=nvidia image"),
-        ("docker", "mine", "run -eNVIDIA_VISIBLE_DEVICES=1,3 image", "RUN -eNVIDIA_VISIBLE_DEVICES=1 image"),
-        (
-            "docker",
-            "mine",
-            "run --runtime nvidia -e NVIDIA_VISIBLE_DEVICES=all image",
-            "RUN --runtime nvidia -e NVIDIA_VISIBLE_DEVICES=0,1 image",
-        ),
-        (
-            "docker",
-            "mine",
-            "run --env=NVIDIA_VISIBLE_DEVICES=none --runtime nvidia image",
-            "RUN --env=NVIDIA_VISIBLE_DEVICES=none --runtime nvidia image",
-        ),
+        ("docker", "mine", "run --runtime=nvidia image", "RUN -e VISIBLE=0,1 --runtime=nvidia image"),
+        ("docker", "mine", "run -eVISIBLE=1,3 image", "RUN -eVISIBLE=1 image"),
+        ("docker", "mine", "run --runtime nvidia -e VISIBLE=all image", "RUN --runtime nvidia -e VISIBLE=0,1 image"),
+        ("docker", "mine", "run --env=VISIBLE=none --runtime nvidia x", "RUN --env=VISIBLE=none --runtime nvidia x"),
         ("docker", "mine", "run --runtime runc image", "RUN --runtime runc image"),
         ("docker", "free", "run image", "RUN image"),
         ("docker", "gone", "run image", "run image"),
@@ -62,15 +47,16 @@ fn containers_get_the_environments_devices_and_belong_to_it() -> Result<()> {
         // 0,1,3 are devices, not a number of them.
         ("podman", "mine", "run --gpus all image", "RUN --gpus 0,1:0,1:1 image"),
         ("podman", "mine", "--log-level x container run --gpus 0,3 x", "--log-level x container RUN --gpus 0 x"),
-        ("podman", "mine", "run --pod p --device nvidia.com/gpu=all image", &format!("RUN --pod p {all} image")),
-        ("podman", "mine", "run -e NVIDIA_VISIBLE_DEVICES=all image", "RUN -e NVIDIA_VISIBLE_DEVICES=0,1 image"),
+        ("podman", "mine", "run --pod p --device GPU=all image", &format!("RUN --pod p {all} image")),
+        ("podman", "mine", "run -e VISIBLE=all image", "RUN -e VISIBLE=0,1 image"),
         ("podman", "mine", "compose up", "compose up"),
         ("podman", "mine", "ps", "ps"),
         ("podman", "", "run --gpus all image", "run --gpus all image"),
     ] {
-        let typed: Vec<&str> = line.split(' ').collect();
+        let spell = |line: &str| line.replace("VISIBLE=", "NVIDIA_VISIBLE_DEVICES=").replace("GPU=", "nvidia.com/gpu=");
+        let (typed, called) = (spell(line), spell(called).replace("RUN", "run -e GENV_ENVIRONMENT_ID"));
+        let typed: Vec<&str> = typed.split(' ').collect();
         let output = client(&stage, name, environment, &typed)?;
-        let called = called.replace("RUN", "run -e GENV_ENVIRONMENT_ID");
         assert_eq!(called_with(&text(&output.stdout)), called, "{name} {environment} {line}");
         assert_eq!(output.status.code(), Some(7), "{name} {environment} {line}");
         let stderr = text(&output.stderr);
