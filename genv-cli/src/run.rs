@@ -193,7 +193,6 @@ fn print_error(message: &str) {
 mod tests {
     use super::*;
 
-    /// The error of these words.
     fn error_of(words: &[&str]) -> String {
         let words = ["genv"].iter().chain(words);
         one_line(&Cli::try_parse_from(words).unwrap_err())
@@ -282,7 +281,8 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_of_help_texts_are_parsed() {
+    fn the_command_line_is_well_formed_and_the_examples_of_help_texts_are_parsed() {
+        Cli::command().debug_assert();
         let mut command = Cli::command();
         command.build();
         let lines = examples(&command);
@@ -296,10 +296,5 @@ mod tests {
                 panic!("{example}: {error}");
             }
         }
-    }
-
-    #[test]
-    fn the_command_line_is_well_formed() {
-        Cli::command().debug_assert();
     }
 }

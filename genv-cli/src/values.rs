@@ -98,7 +98,11 @@ mod tests {
     }
 
     #[test]
-    fn impossible_pids_uids_and_ids_are_refused() {
+    fn impossible_indices_pids_uids_and_ids_are_refused() {
+        assert_eq!((index("2"), index(" 3")), (Ok(2), Ok(3)));
+        for bad in ["", " ", "-1", "1 2", "x"] {
+            assert!(index(bad).is_err(), "{bad}");
+        }
         assert_eq!((pid("1"), pid("2147483647")), (Ok(1), Ok(i32::MAX as u32)));
         for bad in ["", "0", "-1", "2147483648", "99999999999", "x", "1.5"] {
             assert!(pid(bad).is_err(), "{bad}");
@@ -114,14 +118,6 @@ mod tests {
         }
         assert_eq!(username("alice").as_deref(), Ok("alice"));
         assert!(username("a\nb").is_err() && username("\x1b[2J").is_err());
-    }
-
-    #[test]
-    fn spaces_around_an_index_are_ignored() {
-        assert_eq!((index("2"), index(" 3")), (Ok(2), Ok(3)));
-        for bad in ["", " ", "-1", "1 2", "x"] {
-            assert!(index(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]

@@ -35,7 +35,6 @@ impl Host {
         self.folder.path().join("a home")
     }
 
-    /// The folder that is first on its PATH.
     fn path(&self) -> PathBuf {
         self.folder.path().join("bin")
     }
@@ -59,8 +58,8 @@ fn options() -> ServeOptions {
     ServeOptions { sudo: false, enforce: false, answer_timeout: Duration::from_secs(60) }
 }
 
-/// What a host says first, and one snapshot if it has one to give.
-fn talk(mut command: Command, options: &ServeOptions) -> Result<(Hello, usize)> {
+fn talk(host: &Host, shell: &str, options: &ServeOptions) -> Result<(Hello, usize)> {
+    let mut command = host.login(&installed(shell), options);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut running = Running::spawn(piped.stderr(Stdio::null()))?;
@@ -89,17 +88,11 @@ fn genv_is_found_and_started_by_every_login_shell() -> Result<()> {
     // An older one comes first on PATH, and ours is where only its user looks for programs.
     write_script(&host.path().join("genv"), OLDER)?;
     copy_program("genv", &host.home().join(".local/bin/genv"))?;
-    for shell in SHELLS {
-        let (hello, devices) = talk(host.login(&installed(shell), &options()), &options()).context(shell)?;
-        assert_eq!(hello.answers_with, HostProgram::Genv, "{shell}");
-        assert_eq!((hello.may_enforce, devices), (false, 2), "{shell}");
-    }
-    // Where it may do so, it also enforces.
     write_script(&host.home().join(".local/bin/genv-enforcer"), "#!/bin/sh\n")?;
-    let enforcing = ServeOptions { enforce: true, ..options() };
-    for shell in SHELLS {
-        let (hello, _) = talk(host.login(&installed(shell), &enforcing), &enforcing)?;
-        assert!(hello.may_enforce, "{shell}");
+    for (shell, enforce) in SHELLS.iter().flat_map(|shell| [(*shell, false), (*shell, true)]) {
+        let options = ServeOptions { enforce, ..options() };
+        let (hello, devices) = talk(&host, shell, &options).context(shell)?;
+        assert_eq!((hello.answers_with, hello.may_enforce, devices), (HostProgram::Genv, enforce, 2), "{shell}");
     }
     Ok(())
 }
@@ -119,7 +112,7 @@ fn what_there_is_instead_is_told_by_every_login_shell() -> Result<()> {
     let without = if here.contains(&true) { HostProgram::NvidiaSmi } else { HostProgram::Nothing };
     for (host, expected) in [(&older, HostProgram::Genv1), (&bare, HostProgram::NvidiaSmi), (&nothing, without)] {
         for shell in SHELLS {
-            let (hello, _) = talk(host.login(&installed(shell), &options()), &options()).context(shell)?;
+            let (hello, _) = talk(host, shell, &options()).context(shell)?;
             assert_eq!(hello.answers_with, expected, "{shell}");
             assert_eq!(hello.version, None);
         }

@@ -79,6 +79,12 @@ impl Terminal {
         Ok(())
     }
 
+    /// Types a line, and waits until this text is shown; returns what was shown before.
+    pub fn enter(&mut self, line: &str, text: &str) -> Result<String> {
+        self.type_line(line)?;
+        self.wait(text)
+    }
+
     pub fn type_text(&mut self, text: &str) -> Result<()> {
         self.session.send(text).map_err(said)?;
         self.session.flush().map_err(said)

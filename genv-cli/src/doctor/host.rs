@@ -201,7 +201,6 @@ mod tests {
         assert_eq!(pids(owner + 1), [1, 42]);
     }
 
-    /// The check with a program that sends this answer.
     fn answered(answer: &'static [u8]) -> Check {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -45,11 +45,7 @@ fn the_search_ends_at_the_repository_and_at_the_home_directory() {
         let found = places(Some(working), Some(home));
         assert!(found.iter().eq(expected.iter().copied()), "{found:?}");
     }
-}
-
-#[test]
-fn outside_of_home_and_repository_directories_above_do_not_count() {
-    let lab = lab();
+    // Outside of both, directories above do not count.
     let (outside, home) = (lab.outside, lab.home);
     assert_eq!(places(Some(&outside), Some(&home)), [outside.clone(), home.clone()]);
     assert_eq!(places(Some(&outside), None), [outside]);
@@ -121,7 +117,9 @@ fn the_searched_directories_are_described_in_order() {
 }
 
 #[test]
-fn sources_of_other_users_are_skipped() {
+fn sources_of_other_users_than_root_are_skipped() {
+    assert!(trusts(1000, 1000) && trusts(1000, 0) && trusts(0, 0));
+    assert!(!trusts(1000, 1001) && !trusts(0, 1000));
     let lab = lab();
     fs::write(lab.project.join("genv.toml"), "gpus = 1").unwrap();
     fs::create_dir(lab.repository.join(".genv")).unwrap();
@@ -152,7 +150,7 @@ fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
 }
 
 #[test]
-fn a_saved_configuration_is_loaded_again() {
+fn a_saved_configuration_is_loaded_again_and_files_may_be_empty_or_end_with_a_newline() {
     let folder = folder(&[("name", b"old"), ("gpus", b"7"), ("gpu-memory", b"1g"), ("other", b"kept")]);
     let whole = Configuration {
         name: Some("my env; $(id)".to_owned()),
@@ -165,13 +163,9 @@ fn a_saved_configuration_is_loaded_again() {
     assert_eq!(load(folder.path()).unwrap(), Configuration::default());
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["other"]);
-}
-
-#[test]
-fn files_may_end_with_a_newline_or_be_empty() {
-    let folder = folder(&[("name", b"\n"), ("gpus", b" 3\n")]);
-    let expected = Configuration { gpus: Some(3), ..Configuration::default() };
-    assert_eq!(load(folder.path()).unwrap(), expected);
+    fs::write(folder.path().join("name"), "\n").unwrap();
+    fs::write(folder.path().join("gpus"), " 3\n").unwrap();
+    assert_eq!(load(folder.path()).unwrap(), Configuration { gpus: Some(3), ..Configuration::default() });
 }
 
 #[test]
@@ -203,40 +197,35 @@ fn the_error_of_an_invalid_value_is_one_line() {
 #[test]
 fn links_and_pipes_are_not_followed() {
     let secret = folder(&[("name", b"secret")]);
-    let link = secret.path().join("link");
+    let (target, link) = (secret.path().join("name"), secret.path().join("link"));
+    let pipe = |path: &Path| rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let refused = |form: Form, path: &Path, why: &str| {
+        let message = Source { form, path: path.to_owned() }.load().unwrap_err().to_string();
+        assert!(message.contains(why), "{message}");
+    };
     symlink(secret.path(), &link).unwrap();
-    let message = load(&link).unwrap_err().to_string();
-    assert!(message.contains("symbolic link"), "{message}");
+    refused(Form::Folder, &link, "symbolic link");
 
     let folder = folder(&[]);
-    symlink(secret.path().join("name"), folder.path().join("name")).unwrap();
-    let message = load(folder.path()).unwrap_err().to_string();
-    assert!(message.contains("symbolic link"), "{message}");
+    symlink(&target, folder.path().join("name")).unwrap();
+    refused(Form::Folder, folder.path(), "symbolic link");
     // Saving replaces the link, and not its target.
     let other = Configuration { name: Some("mine".to_owned()), ..Configuration::default() };
     save(folder.path(), &other).unwrap();
-    assert_eq!(fs::read_to_string(secret.path().join("name")).unwrap(), "secret");
+    assert_eq!(fs::read_to_string(&target).unwrap(), "secret");
     assert_eq!(load(folder.path()).unwrap(), other);
-
-    let pipe = |path: &Path| rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     pipe(&folder.path().join("gpus"));
-    let message = load(folder.path()).unwrap_err().to_string();
-    assert!(message.contains("not a file"), "{message}");
+    refused(Form::Folder, folder.path(), "not a file");
 
     let file = folder.path().join("genv.toml");
-    let refused = |why: &str| {
-        let source = Source { form: Form::GenvToml, path: file.clone() };
-        let message = source.load().unwrap_err().to_string();
-        assert!(message.contains(why), "{message}");
-    };
-    symlink(secret.path().join("name"), &file).unwrap();
-    refused("it is a symbolic link. ");
+    symlink(&target, &file).unwrap();
+    refused(Form::GenvToml, &file, "it is a symbolic link. ");
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
-    refused("it is not a file. ");
+    refused(Form::GenvToml, &file, "it is not a file. ");
     fs::remove_dir(&file).unwrap();
     pipe(&file);
-    refused("it is not a file. ");
+    refused(Form::GenvToml, &file, "it is not a file. ");
 }
 
 #[test]
@@ -248,10 +237,4 @@ fn a_failed_save_changes_no_file() {
     assert!(message.contains("cannot save") && message.contains("gpus"), "{message}");
     let left = fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(left, 2);
-}
-
-#[test]
-fn only_own_files_and_files_of_root_are_trusted() {
-    assert!(trusts(1000, 1000) && trusts(1000, 0) && trusts(0, 0));
-    assert!(!trusts(1000, 1001) && !trusts(0, 1000));
 }

@@ -189,14 +189,11 @@ mod tests {
         table.row([Cell::own("3"), Cell::foreign("ü"), Cell::default()]);
         assert_eq!(written(&table), "ID     NAME  DEVICES\n1      名前  0\n12496        1,2\n3      ü\n");
         assert!(written(&table.header(false)).starts_with("1      名前"));
-    }
-
-    #[test]
-    fn numbers_are_aligned_to_the_right() {
+        // Numbers, to the right.
         let mut table = Table::new(&["GPU", "LOAD", "USER"]);
-        table.row([Cell::own("0"), Cell::own("7 %").right(), Cell::own("a")]);
-        table.row([Cell::own("1"), Cell::default().right(), Cell::own("b")]);
-        table.row([Cell::own("2"), Cell::own("100 %").right(), Cell::own("c")]);
+        for (gpu, load, user) in [("0", "7 %", "a"), ("1", "", "b"), ("2", "100 %", "c")] {
+            table.row([Cell::own(gpu), Cell::own(load).right(), Cell::own(user)]);
+        }
         assert_eq!(written(&table), "GPU   LOAD  USER\n0      7 %  a\n1           b\n2    100 %  c\n");
     }
 

@@ -62,35 +62,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parent_comes_before_the_login_shell() {
-        let login = Some(OsStr::new("/usr/bin/fish"));
-        for (program, shell) in [
-            ("bash", Shell::Bash),
-            ("-bash", Shell::Bash),
-            ("rbash", Shell::Bash),
-            ("bash (deleted)", Shell::Bash),
-            ("zsh-5.9", Shell::Zsh),
-            ("zsh5", Shell::Zsh),
-            ("zsh-static\n", Shell::Zsh),
-            ("fish", Shell::Fish),
+    fn the_parent_comes_before_the_login_shell_and_that_before_bash() {
+        use Detected::{Supported, Unknown, Unsupported};
+
+        for (program, login, expected) in [
+            ("bash", "/usr/bin/fish", Supported(Shell::Bash)),
+            ("-bash", "/usr/bin/fish", Supported(Shell::Bash)),
+            ("rbash", "/usr/bin/fish", Supported(Shell::Bash)),
+            ("bash (deleted)", "/usr/bin/fish", Supported(Shell::Bash)),
+            ("zsh-5.9", "/usr/bin/fish", Supported(Shell::Zsh)),
+            ("zsh5", "/usr/bin/fish", Supported(Shell::Zsh)),
+            ("zsh-static\n", "/usr/bin/fish", Supported(Shell::Zsh)),
+            ("fish", "/bin/bash", Supported(Shell::Fish)),
+            ("dash", "/bin/bash", Unsupported),
+            ("busybox", "/bin/bash", Unsupported),
+            ("ksh93", "/bin/bash", Unsupported),
+            ("sh", "/bin/bash", Unsupported),
+            ("python3.11", "/bin/zsh", Unknown(Shell::Zsh)),
+            ("python3.11", "", Unknown(Shell::Bash)),
+            ("python3.11", "/bin/ksh", Unknown(Shell::Bash)),
         ] {
-            assert_eq!(of(program, login), Detected::Supported(shell), "{program}");
+            assert_eq!(of(program, Some(OsStr::new(login))), expected, "{program} {login}");
         }
-    }
-
-    #[test]
-    fn another_shell_is_not_taken_for_the_login_shell() {
-        for program in ["dash", "busybox", "ksh93", "sh"] {
-            assert_eq!(of(program, Some(OsStr::new("/bin/bash"))), Detected::Unsupported);
-        }
-    }
-
-    #[test]
-    fn below_another_program_it_is_the_login_shell_or_bash() {
-        let of = |shell| of("python3.11", shell);
-        assert_eq!(of(Some(OsStr::new("/bin/zsh"))), Detected::Unknown(Shell::Zsh));
-        for shell in [None, Some(OsStr::new("")), Some(OsStr::new("/bin/ksh"))] {
-            assert_eq!(of(shell), Detected::Unknown(Shell::Bash));
-        }
+        assert_eq!(of("python3.11", None), Unknown(Shell::Bash));
     }
 }

@@ -64,8 +64,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_template_is_filled_in() {
+    fn every_template_is_filled_in_with_the_path_as_one_word() {
         for shell in Shell::ALL {
+            let path = Path::new("/opt/it's $HOME/genv");
+            let word = String::from_utf8(quote(shell, path.as_os_str().as_encoded_bytes())).unwrap();
+            assert!(code_of(shell, path).contains(&word), "{word}");
             let code = init(shell);
             assert!(code.contains(&format!("{PROTOCOL} {} ", shell.name())), "{code}");
             assert!(MARKS.iter().all(|mark| !code.contains(mark)), "{code}");
@@ -83,15 +86,6 @@ mod tests {
                 let removed = deinit(shell).split_whitespace().any(|word| word == name);
                 assert!(removed, "{} keeps {name}", shell.name());
             }
-        }
-    }
-
-    #[test]
-    fn the_path_of_the_program_is_one_word() {
-        for shell in Shell::ALL {
-            let code = code_of(shell, Path::new("/opt/it's $HOME/genv"));
-            let word = String::from_utf8(quote(shell, b"/opt/it's $HOME/genv")).unwrap();
-            assert!(code.contains(&word), "{code}");
         }
     }
 }

@@ -52,7 +52,7 @@ fn poll_output(uid: u32, devices: &str, processes: &str, usage: Option<(&str, u3
 }
 
 const TWO: &str = "\
-0, GPU-a, 550.163.01, 40960, 8192, 32768, 37, 12, 33, 72.50, 400.00, NVIDIA A100-SXM4-40GB
+0, GPU-a, 550.163.01, 40960, 8192, 32768, 37, 12, 33, 72.50, 400.00, NVIDIA A100, 40GB
 1, GPU-b, 550.163.01, 40960, 0, 40960, [N/A], [Not Supported], [N/A], [Unknown Error], ERR!, [N/A]
 ";
 
@@ -136,7 +136,7 @@ fn a_lost_device_is_not_up_and_keeps_its_name() {
     let (snapshot, _) = poll(&mut poller, &[&poll_output(0, lost, "", None), FACTS_OF_7]);
     let snapshot = snapshot.unwrap();
     assert!(snapshot.devices.iter().all(|device| !device.up));
-    assert_eq!(snapshot.devices[0].name.as_deref(), Some("NVIDIA A100-SXM4-40GB"));
+    assert_eq!(snapshot.devices[0].name.as_deref(), Some("NVIDIA A100, 40GB"));
     assert_eq!(snapshot.devices[0].measurements.temperature_celsius, None);
 }
 

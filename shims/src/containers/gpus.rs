@@ -123,21 +123,11 @@ pub(super) fn quoted(field: &str) -> String {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::names::tests::ATTACHED;
     use super::*;
 
-    /// With devices 1, 3 and 4 attached; GPU-3 is device 3, GPU-0 is device 0.
     fn restricted(request: &str) -> Result<Option<RestrictedValue>, Refusal> {
-        let attached = AttachedDevices {
-            devices: &[1, 3, 4],
-            index: &|id| match id {
-                "GPU-3" => Some(3),
-                "GPU-0" => Some(0),
-                "1:0" => Some(1),
-                id => id.parse().ok(),
-            },
-            mig: &|_| Vec::new(),
-        };
-        restrict(request, &attached)
+        restrict(request, &ATTACHED)
     }
 
     #[test]
@@ -158,12 +148,14 @@ mod tests {
             ("\"capabilities=utility,x\",\"device=1,3\"", "\"capabilities=utility,x\",\"device=1,3\""),
             ("device=03", "device=3"),
             ("device=GPU-3", "device=GPU-3"),
-            ("device=1:0", "device=1:0"),
+            ("device=3:0", "device=3:0"),
             ("device=all", "\"device=1,3,4\""),
         ] {
             let expected = RestrictedValue { value: expected.to_owned(), dropped: Vec::new() };
             assert_eq!(restricted(request), Ok(Some(expected)), "{request}");
         }
+        // That of another driver is left alone.
+        assert_eq!(restricted("driver=amd,count=all"), Ok(None));
     }
 
     #[test]
@@ -192,11 +184,6 @@ mod tests {
         ] {
             assert_eq!(restricted(request).unwrap_err().code, code, "{request:?}");
         }
-    }
-
-    #[test]
-    fn other_drivers_are_left_alone() {
-        assert_eq!(restricted("driver=amd,count=all"), Ok(None));
     }
 
     proptest! {

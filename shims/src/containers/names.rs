@@ -117,12 +117,12 @@ pub(super) fn restricted_list(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::outcome::NOT_ENOUGH_DEVICES;
 
     /// With devices 1, 3 and 4 attached; device 3 is split in two.
-    const ATTACHED: AttachedDevices<'_> = AttachedDevices {
+    pub(in super::super) const ATTACHED: AttachedDevices<'_> = AttachedDevices {
         devices: &[1, 3, 4],
         index: &|id| match id {
             "GPU-3" => Some(3),

@@ -60,15 +60,9 @@ fn restrict_list(request: &str, attached: &AttachedDevices<'_>) -> Result<Option
 
 #[cfg(test)]
 mod tests {
+    use super::super::names::tests::ATTACHED;
     use super::*;
     use crate::outcome::NOT_ENOUGH_DEVICES;
-
-    /// With devices 1, 3 and 4 attached; device 3 is split in two.
-    const ATTACHED: AttachedDevices<'_> = AttachedDevices {
-        devices: &[1, 3, 4],
-        index: &|id| id.parse().ok(),
-        mig: &|device| if device == 3 { vec![0, 1] } else { Vec::new() },
-    };
 
     #[test]
     fn podmans_gpus_are_names_of_devices() {

@@ -133,7 +133,6 @@ pub(super) mod testing {
         move |pids: &[u32]| Some(pids.iter().copied().filter(|pid| own.contains(pid)).collect())
     }
 
-    /// What a filter makes of an output.
     pub(in super::super) fn filtered(filter: &mut dyn OutputFilter, output: &[u8]) -> String {
         let mut out = Vec::new();
         for line in output.split_inclusive(|byte| *byte == b'\n') {

@@ -1,12 +1,13 @@
 //! Which processes may become members of an environment, and who may change one whose record was lost.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use genv_core::proc::is_kernel_thread;
+use genv_tests::enforcer::process_of_another;
 use genv_tests::patience::{DRIVER_PATIENCE, output, until};
 use genv_tests::process::{Orphan, Running, Sleeper, shared_folder};
 use genv_tests::root::FIRST_UID;
@@ -72,7 +73,6 @@ impl Machine {
         fs::read_to_string(self.state().join("envs.json")).unwrap_or_default()
     }
 
-    /// A process of a user.
     pub(crate) fn sleeper(&self, user: u32) -> Result<Sleeper> {
         let mut command = self.sh(Some(user), "exec sleep 1000");
         Sleeper::spawn(&mut command)
@@ -83,30 +83,6 @@ pub(crate) fn is_root() -> bool {
     getuid().is_root()
 }
 
-/// A thread of the kernel; a container shows none.
-fn kernel_thread() -> Option<u32> {
-    let entries = fs::read_dir("/proc").ok()?.flatten();
-    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.find(|pid| is_kernel_thread(*pid))
-}
-
-fn is_kernel_thread(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let flags = stat.rsplit(')').next().and_then(|rest| rest.split(' ').nth(7));
-    let flags = flags.and_then(|flags| flags.parse::<u64>().ok());
-    flags.is_some_and(|flags| flags & 0x0020_0000 != 0)
-}
-
-/// A process of another user; a container may show none.
-fn foreign_process() -> Option<u32> {
-    let entries = fs::read_dir("/proc").ok()?.flatten();
-    let mut foreign = entries.filter_map(|entry| {
-        let pid = entry.file_name().to_str()?.parse().ok()?;
-        (entry.metadata().ok()?.uid() != getuid().as_raw()).then_some(pid)
-    });
-    foreign.find(|pid| !is_kernel_thread(*pid))
-}
-
 #[test]
 fn a_process_of_another_user_becomes_no_member() -> Result<()> {
     let machine = Machine::new()?;
@@ -115,30 +91,23 @@ fn a_process_of_another_user_becomes_no_member() -> Result<()> {
     let add = |pid: u32| format!("genv envs activate --eid e1 --uid {user} --pid {pid}");
     machine.succeeds(Some(user), &add(own.pid()))?;
     let bobs = machine.sleeper(BOB)?;
-    let found = if is_root() { Some(bobs.pid()) } else { foreign_process() };
-    let Some(other) = found else {
-        return Ok(());
-    };
+    let other = if is_root() { bobs.pid() } else { process_of_another()?.1 };
     let words = format!("cannot add process {other}: it runs as user ");
     machine.refuses(user, &add(other), &words)?;
     let new = format!("genv envs activate --eid e2 --uid {user} --pid {other}");
     machine.refuses(user, &new, &words)?;
     // The shell function names the shell's pid by a variable, which anybody can set.
-    let call = |command: &str| {
-        format!("f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='3 bash {other} script'; {command}")
+    let call = |pid: u32, command: &str| {
+        format!("f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='3 bash {pid} script'; {command}")
     };
-    machine.refuses(user, &call("genv activate --id e1"), &words)?;
-    machine.refuses(user, &call("genv activate"), &words)?;
+    machine.refuses(user, &call(other, "genv activate --id e1"), &words)?;
+    machine.refuses(user, &call(other, "genv activate"), &words)?;
     let before = machine.environments();
-    machine.run(Some(user), &call("GENV_ENVIRONMENT_ID=e1 genv shell --join"))?;
+    machine.run(Some(user), &call(other, "GENV_ENVIRONMENT_ID=e1 genv shell --join"))?;
     ensure!(machine.environments() == before);
     if is_root() {
         // A command of another user does not take the process out either.
-        let leave = format!(
-            "f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='3 bash {} script'; \
-             GENV_ENVIRONMENT_ID=e1 genv deactivate",
-            own.pid()
-        );
+        let leave = call(own.pid(), "GENV_ENVIRONMENT_ID=e1 genv deactivate");
         machine.run(Some(BOB), &leave)?;
         ensure!(machine.environments() == before);
         machine.succeeds(None, &add(bobs.pid()))?;
@@ -150,7 +119,10 @@ fn a_process_of_another_user_becomes_no_member() -> Result<()> {
 #[test]
 fn a_thread_of_the_kernel_becomes_no_member() -> Result<()> {
     let machine = Machine::new()?;
-    let Some(thread) = kernel_thread() else {
+    let entries = fs::read_dir("/proc")?.flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let Some(thread) = pids.find(|pid| is_kernel_thread(*pid)) else {
+        // A container shows none.
         return Ok(());
     };
     for user in [0, machine.user] {
@@ -162,7 +134,6 @@ fn a_thread_of_the_kernel_becomes_no_member() -> Result<()> {
     Ok(())
 }
 
-/// A command of `genv exec`; it ends with the value.
 pub(crate) struct Job {
     pub(crate) command: Orphan,
     _genv: Running,
@@ -261,29 +232,18 @@ fn only_its_user_and_root_change_an_environment() -> Result<()> {
     write()?;
     let before = fs::read(state.join("devices.json"))?;
     let other = if is_root() { BOB } else { machine.user };
-    for command in [
-        "devices detach --eid e1",
-        "devices detach --eid e1 --index 0",
-        "devices attach --eid e1 --count 0",
-        "devices attach --eid e1 --index 1 -o",
-        "devices --reset",
-        "envs --reset",
-        "envs config --eid e1 gpus --count 0",
-        "envs deactivate --pid PID",
-        "envs activate --eid e1 --uid 54322 --pid PID",
-        "envs activate --eid e2 --uid 54321 --pid PID",
-    ] {
+    let refused = "devices detach --eid e1|devices detach --eid e1 --index 0|devices attach --eid e1 --count 0|\
+        devices attach --eid e1 --index 1 -o|devices --reset|envs --reset|envs config --eid e1 gpus --count 0|\
+        envs deactivate --pid PID|envs activate --eid e1 --uid 54322 --pid PID|\
+        envs activate --eid e2 --uid 54321 --pid PID";
+    for command in refused.split('|') {
         machine.refuses(other, &line(command), "the user 54321: only this user and root may do so")?;
         ensure!(fs::read(state.join("devices.json"))? == before, "{command}");
     }
     if is_root() {
-        for command in [
-            "devices attach --eid e1 --count 2",
-            "devices detach --eid e1",
-            "envs config --eid e1 gpus --count 0",
-            "devices --reset",
-            "envs deactivate --pid PID",
-        ] {
+        let allowed = "devices attach --eid e1 --count 2|devices detach --eid e1|\
+            envs config --eid e1 gpus --count 0|devices --reset|envs deactivate --pid PID";
+        for command in allowed.split('|') {
             machine.succeeds(Some(OWNER), &line(command))?;
         }
         write()?;
@@ -294,22 +254,17 @@ fn only_its_user_and_root_change_an_environment() -> Result<()> {
 
 #[test]
 fn only_its_user_and_root_change_an_environment_whose_record_was_lost() -> Result<()> {
-    let machine = Machine::new()?;
-    let user = machine.user;
     for by_root in [false, true] {
+        let machine = Machine::new()?;
+        let user = machine.user;
         let job = machine.job()?;
         fs::remove_file(machine.state().join("envs.json")).context("no envs.json")?;
         if is_root() {
-            for line in [
-                "genv devices detach --eid e1",
-                "genv devices detach --eid e1 --index 0",
-                "genv devices --reset",
-                "genv envs --reset",
-                "genv exec --eid e1 -- true",
-                "genv envs activate --eid e1 --uid BOB --kernel-id k",
-                "genv devices --no-cleanup detach --eid e1",
-            ] {
-                let line = line.replace("BOB", &BOB.to_string());
+            let refused = "devices detach --eid e1|devices detach --eid e1 --index 0|devices --reset|envs --reset|\
+                exec --eid e1 -- true|envs activate --eid e1 --uid BOB --kernel-id k|\
+                devices --no-cleanup detach --eid e1";
+            for command in refused.split('|') {
+                let line = format!("genv {}", command.replace("BOB", &BOB.to_string()));
                 machine.refuses(BOB, &line, "none of its living processes is yours")?;
                 let held = machine.succeeds(Some(BOB), "genv devices find --eid e1")?;
                 ensure!(held == "0,1\n", "{line}: {held}");
@@ -320,9 +275,6 @@ fn only_its_user_and_root_change_an_environment_whose_record_was_lost() -> Resul
         let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
         ensure!(machine.succeeds(Some(user), all)? == "0,1,2,3\n");
         drop(job);
-        let _ = fs::remove_dir_all(machine.state());
-        fs::create_dir(machine.state())?;
-        fs::set_permissions(machine.state(), fs::Permissions::from_mode(0o777))?;
     }
     Ok(())
 }

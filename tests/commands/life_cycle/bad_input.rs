@@ -43,27 +43,23 @@ const REFUSED_OUTSIDE: &[(&str, i32)] = &[
 ];
 
 /// Runs `prepare`, then each call, and sees to it that it changes neither state nor shell.
-fn all_are_refused(prepare: &[&str], calls: &[(&str, i32)]) -> Result<()> {
+fn all_are_refused(prepare: &str, calls: &[(&str, i32)]) -> Result<()> {
     const STATE: &str = "cat $GENV_TMPDIR/*.json";
     let account = Account::new()?;
     let (other, member, _process) = process_of_another()?;
     let theirs = genv_tests::state::Environment::new("theirs", other, member, &[1]);
     genv_tests::state::write(&account.state(), 2, &[theirs])?;
-    let mut lines = vec![Shell::Bash.setup().to_owned()];
-    lines.extend(prepare.iter().map(|line| (*line).to_owned()));
-    let first = lines.len();
-    lines.push(STATE.to_owned());
-    for (call, _) in calls {
-        lines.push((*call).to_owned());
-        lines.push(STATE.to_owned());
-    }
+    let mut lines = vec![Shell::Bash.setup(), prepare, STATE];
+    lines.extend(calls.iter().flat_map(|(call, _)| [*call, STATE]));
+    let lines: Vec<String> = lines.into_iter().map(str::to_owned).collect();
     let outcomes = account.lines(Shell::Bash, &[("GENV_DEVICES", "2")], &lines)?;
-    for outcome in &outcomes[..=first] {
+    let (prepared, outcomes) = outcomes.split_at(3);
+    for outcome in prepared {
         ensure!(outcome.code == 0 && outcome.stderr.is_empty(), "{outcome:?}");
     }
-    let before = &outcomes[first];
+    let before = &prepared[2];
     ensure!(before.stdout.contains("theirs"), "{before:?}");
-    for (outcomes, (call, code)) in outcomes[first + 1..].chunks(2).zip(calls) {
+    for (outcomes, (call, code)) in outcomes.chunks(2).zip(calls) {
         let [refused, after] = outcomes else { anyhow::bail!("{call} was not run") };
         ensure!(refused.code == *code, "{call}: {refused:?}");
         ensure!(refused.stdout.is_empty(), "{call} printed {:?}", refused.stdout);
@@ -83,13 +79,12 @@ fn all_are_refused(prepare: &[&str], calls: &[(&str, i32)]) -> Result<()> {
 
 #[test]
 fn in_an_environment() -> Result<()> {
-    let prepare = ["genv activate --name x --gpus 1 --gpu-memory 4g"];
-    all_are_refused(&prepare, REFUSED)
+    all_are_refused("genv activate --name x --gpus 1 --gpu-memory 4g", REFUSED)
 }
 
 #[test]
 fn outside_of_an_environment() -> Result<()> {
-    all_are_refused(&["genv activate --gpus 0; genv deactivate"], REFUSED_OUTSIDE)
+    all_are_refused("genv activate --gpus 0; genv deactivate", REFUSED_OUTSIDE)
 }
 
 #[test]
@@ -98,11 +93,8 @@ fn on_a_machine_without_devices() -> Result<()> {
         ([("GENV_DEVICES", "0")], "this machine has none"),
         ([("GENV_NVML_LIBRARY", "/nonexistent/nvml.so")], "/nonexistent/nvml.so"),
     ] {
-        let account = Account::new()?;
-        let lines = ["activate --gpus 1", "status", "activate"];
-        let lines: Vec<String> =
-            std::iter::once(Shell::Bash.setup().to_owned()).chain(lines.map(|line| format!("genv {line}"))).collect();
-        let outcomes = account.lines(Shell::Bash, &variables, &lines)?;
+        let lines = [Shell::Bash.setup(), "genv activate --gpus 1", "genv status", "genv activate"].map(str::to_owned);
+        let outcomes = Account::new()?.lines(Shell::Bash, &variables, &lines)?;
         let refused = &outcomes[1];
         ensure!(refused.code == 4 && refused.stderr.contains(words), "{refused:?}");
         ensure!(refused.stderr.lines().count() == 1, "{refused:?}");

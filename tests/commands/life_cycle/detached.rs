@@ -5,21 +5,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::is_alive;
-use genv_tests::patience::{output, until};
+use genv_tests::patience::until;
 use genv_tests::process::signal;
 use genv_tests::shell::Account;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::life_cycle::members::listed;
-use crate::life_cycle::running::genv;
-
-/// The exit code, stdout and stderr of a genv command.
-fn run(account: &Account, words: &[&str]) -> Result<(i32, String, String)> {
-    let done = output(&mut genv(account, words)?)?;
-    let code = done.status.code().context("a signal ended it")?;
-    Ok((code, String::from_utf8(done.stdout)?, String::from_utf8(done.stderr)?))
-}
+use crate::life_cycle::running::run;
 
 fn start(account: &Account, words: &[&str]) -> Result<String> {
     let (code, printed, stderr) = run(account, &[&["exec", "--detach"], words].concat())?;
@@ -118,16 +111,9 @@ fn a_job_goes_on_without_the_program_that_waits_for_it() -> Result<()> {
     Ok(())
 }
 
-/// The folder of an account's jobs.
 fn folder(account: &Account) -> Result<PathBuf> {
     let folder = account.home().join(".local/state/genv/jobs");
     Ok(fs::read_dir(folder)?.next().context("no host")??.path())
-}
-
-fn states(account: &Account) -> Result<Vec<String>> {
-    let jobs = jobs(account)?;
-    let states = jobs.iter().filter_map(|job| job["state"].as_str());
-    Ok(states.map(str::to_owned).collect())
 }
 
 #[test]
@@ -141,7 +127,8 @@ fn stop_takes_the_job_of_a_name_that_runs_and_logs_the_newest() -> Result<()> {
     for expected in [["running", "ended", "ended"], ["ended"; 3]] {
         let (code, _, stderr) = run(&account, &["stop", "train"])?;
         ensure!(code == 0 && stderr.is_empty(), "{stderr}");
-        assert_eq!(states(&account)?, expected);
+        let states: Vec<Value> = jobs(&account)?.iter().map(|job| job["state"].clone()).collect();
+        assert_eq!(states, expected);
     }
     let (_, _, stderr) = run(&account, &["stop", "train"])?;
     ensure!(stderr.contains("job 3 (train) has ended"), "{stderr}");

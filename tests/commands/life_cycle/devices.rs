@@ -54,30 +54,28 @@ fn gpus_that_hang_keep_nobody_waiting_once_they_are_known() -> Result<()> {
     Ok(())
 }
 
+/// A line of bash that finds the simulated driver as a real one.
+fn on_driver(account: &Account, simulation: &Simulation, line: &str) -> Result<Command> {
+    let mut command = account.command("bash")?;
+    command.args(["-c", line]).env_remove("GENV_DEVICES");
+    command.env("GENV_NVML_LIBRARY", simulation.library()).env("GENV_SCENARIO", simulation.scenario());
+    Ok(command)
+}
+
 #[test]
 fn a_command_that_waits_for_the_gpus_does_not_hold_the_lock() -> Result<()> {
     let account = Account::new()?;
     let simulation = Simulation::new("version: 1\nhosts:\n- devices: [{count: 4}]\n  faults: [{hang: all}]\n");
-    let bash = |line: &str| -> Result<Command> {
-        let mut command = account.command("bash")?;
-        command
-            .args(["-c", line])
-            .env_remove("GENV_DEVICES")
-            .env("GENV_NVML_LIBRARY", simulation.library())
-            .env("GENV_SCENARIO", simulation.scenario())
-            .stdin(Stdio::null());
-        Ok(command)
-    };
     // Only the driver knows the devices.
-    let asking = Running::spawn(bash("exec genv exec --gpus 1 -- true")?.stderr(Stdio::null()))?;
+    let mut asking = on_driver(&account, &simulation, "exec genv exec --gpus 1 -- true")?;
+    let asking = Running::spawn(asking.stdin(Stdio::null()).stderr(Stdio::null()))?;
     until("it asks the GPUs", || {
         let tasks = fs::read_dir(format!("/proc/{}/task", asking.id()))?.flatten();
         let mut names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
         Ok(names.any(|name| name.trim() == "gpu"))
     })?;
-    let mut line =
-        bash("genv envs activate --eid e1 --uid $(id -u) --pid $$ && genv envs config --eid e1 gpus --count 2")?;
-    let done = output(line.envs([NO_PATIENCE]))?;
+    let line = "genv envs activate --eid e1 --uid $(id -u) --pid $$ && genv envs config --eid e1 gpus --count 2";
+    let done = output(on_driver(&account, &simulation, line)?.envs([NO_PATIENCE]))?;
     ensure!(done.status.success(), "{done:?}");
     Ok(())
 }
@@ -86,13 +84,9 @@ fn a_command_that_waits_for_the_gpus_does_not_hold_the_lock() -> Result<()> {
 fn invented_devices_and_real_ones_are_never_in_one_state() -> Result<()> {
     let simulation = Simulation::new("version: 1\nhosts:\n- devices: [{count: 2, memory: 16gi}]\n");
     let run = |account: &Account, invented: bool, line: &str| -> Result<(Option<i32>, String)> {
-        let mut command = account.command("bash")?;
-        command.args(["-c", line]);
-        if !invented {
-            command
-                .env_remove("GENV_DEVICES")
-                .env("GENV_NVML_LIBRARY", simulation.library())
-                .env("GENV_SCENARIO", simulation.scenario());
+        let mut command = on_driver(account, &simulation, line)?;
+        if invented {
+            command.env("GENV_DEVICES", "4").env_remove("GENV_NVML_LIBRARY").env_remove("GENV_SCENARIO");
         }
         let done = output(&mut command)?;
         let said = String::from_utf8(done.stdout)? + &String::from_utf8(done.stderr)?;

@@ -10,19 +10,20 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::lease::lease;
-use genv_tests::patience::{Lines, ended, output, until};
+use genv_tests::patience::{Lines, ended, until};
 use genv_tests::process::Running;
 use genv_tests::shell::Account;
 use serde_json::Value;
 
 use crate::life_cycle::damaged::make_pipe;
-use crate::life_cycle::running::genv;
+use crate::life_cycle::running::{genv, run};
+
+const EXEC: [&str; 4] = ["exec", "--gpus=1", "--", "true"];
 
 /// An account on a machine where a command has changed the state once.
 fn account() -> Result<Account> {
     let account = Account::new()?;
-    let first = output(&mut genv(&account, &["exec", "--gpus=1", "--", "true"])?)?;
-    ensure!(first.status.success(), "{first:?}");
+    ensure!(run(&account, &EXEC)?.0 == 0);
     Ok(account)
 }
 
@@ -68,10 +69,8 @@ fn no_two_commands_get_one_device_while_somebody_removes_the_lock() -> Result<()
     })
 }
 
-/// Makes an obstacle at a path.
 type Plant = fn(&Path) -> std::io::Result<()>;
 
-/// Obstacles in the place of a file that other users cannot write.
 const PLANTS: &[(&str, Plant)] = &[
     ("a full folder", |path| fs::create_dir_all(path.join("x"))),
     ("a link", |path| symlink("/etc/passwd", path)),
@@ -83,18 +82,16 @@ const PLANTS: &[(&str, Plant)] = &[
 fn what_is_no_lock_stops_no_command_and_its_owner_is_named() -> Result<()> {
     let account = account()?;
     let lock = account.state().join("genv.lock");
-    let exec = ["exec", "--gpus=1", "--", "true"];
     for (what, plant) in PLANTS {
         fs::remove_file(&lock)?;
         plant(&lock)?;
-        let done = output(&mut genv(&account, &exec)?)?;
-        let stderr = String::from_utf8(done.stderr)?;
-        ensure!(done.status.success(), "{what}: {stderr}");
+        let (code, _, stderr) = run(&account, &EXEC)?;
+        ensure!(code == 0, "{what}: {stderr}");
         ensure!(stderr.contains("genv.lock is no lock") && stderr.contains("of user "), "{what}: {stderr}");
         let found = fs::symlink_metadata(&lock)?;
         ensure!(found.is_file(), "{what}: {found:?}");
-        let again = output(&mut genv(&account, &exec)?)?;
-        ensure!(again.status.success() && again.stderr.is_empty(), "{what}: {again:?}");
+        let (code, _, stderr) = run(&account, &EXEC)?;
+        ensure!(code == 0 && stderr.is_empty(), "{what}: {stderr}");
     }
     Ok(())
 }
@@ -125,7 +122,7 @@ fn who_holds_the_lock_of_the_folder_is_named_to_all_who_wait() -> Result<()> {
         ensure!(stderr.contains(&held), "{stderr}");
     }
     holder.kill()?;
-    ensure!(output(&mut genv(&account, &["exec", "--", "true"])?)?.status.success());
+    ensure!(run(&account, &EXEC)?.0 == 0);
     Ok(())
 }
 
@@ -138,9 +135,8 @@ fn what_stands_in_the_place_of_confirmations_is_put_aside() -> Result<()> {
         // The file exists already.
         fs::remove_file(&file)?;
         plant(&file)?;
-        let done = output(&mut genv(&account, &["exec", "--gpus=1", "--", "true"])?)?;
-        let stderr = String::from_utf8(done.stderr)?;
-        ensure!(done.status.success(), "{what}: {stderr}");
+        let (code, _, stderr) = run(&account, &EXEC)?;
+        ensure!(code == 0, "{what}: {stderr}");
         let content = fs::read(&file).with_context(|| format!("{what}: {stderr}"))?;
         let content: Value = serde_json::from_slice(&content)?;
         let changes = content["changes"].as_array().context("no changes")?;
@@ -159,24 +155,22 @@ fn a_lease_on_a_state_file_stops_no_command_and_its_user_is_named() -> Result<()
     let mut command = genv(&account, &shows)?;
     let mut job = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let eid = Lines::of(job.stdout.take().context("no stdout")?).next_line()?;
-    let run = |words: &[&str]| -> Result<(String, String)> {
-        let done = output(&mut genv(&account, words)?)?;
-        let stderr = String::from_utf8(done.stderr)?;
-        ensure!(done.status.success(), "{words:?}: {stderr}");
-        Ok((String::from_utf8(done.stdout)?, stderr))
+    let succeeds = |words: &[&str]| -> Result<(String, String)> {
+        let (code, stdout, stderr) = run(&account, words)?;
+        ensure!(code == 0, "{words:?}: {stderr}");
+        Ok((stdout, stderr))
     };
-    let exec = ["exec", "--gpus=1", "--", "true"];
     for name in ["genv.lock", "envs.json", "devices.json", "genv-members.json"] {
         let _lease = lease(&account.state().join(name))?;
-        let (devices, stderr) = run(&["devices"]).context(name)?;
+        let (devices, stderr) = succeeds(&["devices"]).context(name)?;
         ensure!(devices.contains(&eid), "{name}: {devices}");
         let is_needed = name == "envs.json" || name == "devices.json";
         ensure!(stderr.contains("has a lease on it") == is_needed, "{name}: {stderr}");
-        let (_, stderr) = run(&exec).context(name)?;
+        let (_, stderr) = succeeds(&EXEC).context(name)?;
         ensure!(stderr.contains("has a lease on it") && stderr.contains("is kept as"), "{name}: {stderr}");
-        let (_, stderr) = run(&exec).context(name)?;
+        let (_, stderr) = succeeds(&EXEC).context(name)?;
         ensure!(stderr.is_empty(), "{name}: {stderr}");
-        let (devices, _) = run(&["devices"])?;
+        let (devices, _) = succeeds(&["devices"])?;
         ensure!(devices.contains(&eid), "{name}: {devices}");
     }
     drop(job.stdin.take());

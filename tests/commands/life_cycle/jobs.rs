@@ -13,17 +13,18 @@ use serde_json::Value;
 
 /// A machine with four devices, of which these processes use the first.
 pub(crate) fn driver(account: &Account, pids: &[u32]) -> Result<()> {
-    let lines =
-        pids.iter().map(|pid| format!("  - {{pid: {pid}, devices: [{{index: 0, memory: 1gi, utilization: 0.9}}]}}\n"));
-    let devices = "version: 1\nhosts:\n- devices: [{count: 4, memory: 16gi}]\n  processes:\n";
-    let processes: String = lines.collect();
-    let text = if pids.is_empty() { devices.replace("  processes:\n", "") } else { devices.to_owned() };
-    let path = account.home().join("driver.yaml");
-    fs::write(account.home().join("driver.new"), text + &processes)?;
-    Ok(fs::rename(account.home().join("driver.new"), path)?)
+    let process = |pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi, utilization: 0.9}}]}}");
+    let processes: Vec<String> = pids.iter().map(process).collect();
+    simulate(account, &format!("devices: [{{count: 4, memory: 16gi}}]\n  processes: [{}]", processes.join(", ")))
 }
 
-pub(crate) fn bash(account: &Account, script: &str) -> Result<Command> {
+pub(crate) fn simulate(account: &Account, host: &str) -> Result<()> {
+    let new = account.home().join("driver.new");
+    fs::write(&new, format!("version: 1\nhosts:\n- {host}\n"))?;
+    Ok(fs::rename(new, account.home().join("driver.yaml"))?)
+}
+
+fn bash(account: &Account, script: &str) -> Result<Command> {
     let mut command = account.command("bash")?;
     command.args(["--norc", "--noprofile", "-c", script]);
     command.env("GENV_SCENARIO", account.home().join("driver.yaml"));
@@ -38,7 +39,6 @@ pub(crate) fn printed(account: &Account, script: &str, code: i32) -> Result<Stri
     Ok(String::from_utf8(done.stdout)?)
 }
 
-/// Activates an environment with a device, starts a job there, and ends the shell.
 pub(crate) fn leave_behind(account: &Account, start: &str) -> Result<Orphan> {
     leave_behind_after(account, start, "exec sleep 1000", "true")
 }
@@ -57,7 +57,6 @@ pub(crate) fn leave_behind_after(account: &Account, start: &str, line: &str, las
     Ok(Orphan(pid.trim().parse().context("a pid")?))
 }
 
-/// How users start jobs that outlive the shell.
 const STARTS: [&str; 7] = [
     "nohup JOB &",
     "setsid JOB &",
@@ -95,26 +94,12 @@ fn a_job_on_a_device_keeps_its_environment_when_the_shell_ends() -> Result<()> {
 
 #[test]
 fn a_process_that_a_command_recorded_keeps_no_device_without_a_context() -> Result<()> {
-    for last in [
-        "genv status",
-        "genv devices",
-        "genv devices find --eid e1",
-        "genv envs",
-        "genv envs find --pid $$",
-        "genv envs query --query eid",
-        "genv free",
-        "genv who 0",
-        "genv usage snapshot",
-        "genv attach --count 1",
-        "genv config gpus 1",
-        "genv config",
-        "genv lock true",
-        "genv exec --gpus 1 -- true",
-        "genv activate --id e1",
-    ] {
+    let commands = "status|devices|devices find --eid e1|envs|envs find --pid $$|envs query --query eid|free|who 0|\
+        usage snapshot|attach --count 1|config gpus 1|config|lock true|exec --gpus 1 -- true|activate --id e1";
+    for last in commands.split('|').map(|command| format!("genv {command}")) {
         let account = Account::new()?;
         driver(&account, &[])?;
-        let agent = leave_behind_after(&account, "setsid JOB &", "exec sleep 1000", last)?;
+        let agent = leave_behind_after(&account, "setsid JOB &", "exec sleep 1000", &last)?;
         let envs = fs::read_to_string(account.state().join("envs.json"))?;
         ensure!(envs.contains(&format!("        {}\n", agent.0)), "{last}: {envs}");
         let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
@@ -179,15 +164,13 @@ fn a_list_of_processes_that_the_driver_itself_contradicts_ends_no_job() -> Resul
         driver(&account, &[])?;
         let job = leave_behind(&account, "nohup JOB &")?;
         let display = 1;
-        fs::write(
-            account.home().join("driver.yaml"),
-            format!(
-                "version: 1\nhosts:\n- devices: [{{memory: 16gi, faults: [{fault}]}}, {{count: 3}}]\n  processes:\n  \
-                 - {{pid: {}, devices: [{{index: 0, memory: 4gi, utilization: 0.9}}]}}\n  \
-                 - {{pid: {display}, type: graphics, devices: [{{index: 0, memory: 50mi}}]}}\n",
-                job.0
-            ),
-        )?;
+        let host = format!(
+            "devices: [{{memory: 16gi, faults: [{fault}]}}, {{count: 3}}]\n  processes:\n  \
+             - {{pid: {}, devices: [{{index: 0, memory: 4gi, utilization: 0.9}}]}}\n  \
+             - {{pid: {display}, type: graphics, devices: [{{index: 0, memory: 50mi}}]}}",
+            job.0
+        );
+        simulate(&account, &host)?;
         let found = printed(
             &account,
             "export GENV_LINGER=1ms; genv envs activate --eid e2 --uid $(id -u) --pid $$; genv devices find --eid e1",
@@ -198,41 +181,39 @@ fn a_list_of_processes_that_the_driver_itself_contradicts_ends_no_job() -> Resul
     Ok(())
 }
 
-/// A shell that runs a script, its stdout and its stderr.
-pub(crate) fn running(account: &Account, script: &str) -> Result<(Running, Lines, Lines)> {
-    let mut shell = bash(account, script)?;
+/// A shell in an environment with a device, its stderr, and the job whose pid `start` prints. It runs `last` when its input
+/// ends.
+pub(crate) fn shell_with_a_job(account: &Account, start: &str, last: &str) -> Result<(Running, Lines, Orphan)> {
+    driver(account, &[])?;
+    let script = format!("{}\ngenv activate --id e1 --gpus 1\n{start}\nread line\n{last}", Shell::Bash.setup());
+    let mut shell = bash(account, &script)?;
     shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut shell = Running::spawn(&mut shell)?;
     let lines = Lines::of(shell.stdout.take().context("a pipe")?);
     let complaints = Lines::of(shell.stderr.take().context("a pipe")?);
-    Ok((shell, lines, complaints))
-}
-
-/// A shell in an environment with a device and a job, its stderr, and the job. It runs `last` when its input ends.
-fn shell_with_a_job(account: &Account, last: &str) -> Result<(Running, Lines, Orphan)> {
-    driver(account, &[])?;
-    let script = format!(
-        "{}\ngenv activate --id e1 --gpus 1\nsleep 1000 > /dev/null 2>&1 < /dev/null & echo $!\nread line\n{last}",
-        Shell::Bash.setup()
-    );
-    let (shell, lines, complaints) = running(account, &script)?;
     let job = Orphan(lines.next_line()?.trim().parse()?);
-    until("the job is a program", || {
-        let comm = fs::read_to_string(format!("/proc/{}/comm", job.0))?;
-        Ok(comm == "sleep\n")
-    })?;
     Ok((shell, complaints, job))
 }
+
+/// Starts a job, and waits until it is another program than the shell.
+const SLEEPS: &str = "sleep 1000 > /dev/null 2>&1 < /dev/null & until grep -q sleep /proc/$!/comm; do sleep 0.01; done";
 
 #[test]
 fn deactivating_names_a_job_on_a_device_and_ends_it_or_waits_for_it() -> Result<()> {
     for flag in ["", "--end", "--wait"] {
         let account = Account::new()?;
-        let line = format!("genv deactivate {flag}");
-        let (mut shell, complaints, job) = shell_with_a_job(&account, &line)?;
-        driver(&account, &[job.0])?;
+        let start = format!("{SLEEPS}; echo $!");
+        let (mut shell, complaints, job) = shell_with_a_job(&account, &start, &format!("genv deactivate {flag}"))?;
+        if flag == "--wait" {
+            simulate(&account, "devices: [{faults: [{not_supported: [processes]}]}, {}, {}, {}]")?;
+        } else {
+            driver(&account, &[job.0])?;
+        }
         drop(shell.stdin.take());
         if flag == "--wait" {
+            // The wait goes on while the driver lists no processes.
+            ensure!(complaints.next_line()?.contains("the processes are unknown"));
+            driver(&account, &[job.0])?;
             ensure!(complaints.next_line()?.contains("waiting: process"));
             ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
             driver(&account, &[])?;
@@ -250,45 +231,12 @@ fn deactivating_names_a_job_on_a_device_and_ends_it_or_waits_for_it() -> Result<
 }
 
 #[test]
-fn deactivate_wait_goes_on_while_the_driver_lists_no_processes() -> Result<()> {
-    let account = Account::new()?;
-    let (mut shell, complaints, job) = shell_with_a_job(&account, "genv deactivate --wait")?;
-    fs::write(
-        account.home().join("driver.yaml"),
-        "version: 1\nhosts:\n- devices: [{faults: [{not_supported: [processes]}]}, {}, {}, {}]\n",
-    )?;
-    drop(shell.stdin.take());
-    let line = complaints.next_line()?;
-    ensure!(line.contains("the processes are unknown"), "{line}");
-    driver(&account, &[job.0])?;
-    let line = complaints.next_line()?;
-    ensure!(line.contains("waiting: process"), "{line}");
-    ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
-    driver(&account, &[])?;
-    ensure!(ended(&mut shell)?.success());
-    ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
-    Ok(())
-}
-
-#[test]
 fn deactivating_the_last_shell_ends_the_jobs_of_those_before_it() -> Result<()> {
     let account = Account::new()?;
-    driver(&account, &[])?;
-    fs::write(account.home().join("run"), "echo $$ > ~/job; exec sleep 1000\n")?;
-    let setup = Shell::Bash.setup();
-    fs::write(
-        account.home().join("second"),
-        format!(
-            "{setup}\ngenv activate --id e1\nsh ~/run > /dev/null 2>&1 < /dev/null &\nuntil [ -s ~/job ]; do sleep 0.01; done\ngenv status > /dev/null"
-        ),
-    )?;
-    let script = format!(
-        "{setup}\ngenv activate --id e1 --gpus 1\nenv -u GENV_ENVIRONMENT_ID bash --norc ~/second\necho ready\nread line\ngenv deactivate --end"
-    );
-    let (mut shell, lines, _complaints) = running(&account, &script)?;
-    ensure!(lines.next_line()?.trim() == "ready");
-    let pid = fs::read_to_string(account.home().join("job"))?;
-    let job = Orphan(pid.trim().parse()?);
+    let job = format!("{SLEEPS}; genv status > /dev/null; echo $!");
+    fs::write(account.home().join("second"), format!("{}\ngenv activate --id e1\n{job}", Shell::Bash.setup()))?;
+    let start = "env -u GENV_ENVIRONMENT_ID bash --norc ~/second";
+    let (mut shell, _complaints, job) = shell_with_a_job(&account, start, "genv deactivate --end")?;
     driver(&account, &[job.0])?;
     drop(shell.stdin.take());
     ensure!(ended(&mut shell)?.success());

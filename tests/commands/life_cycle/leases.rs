@@ -1,11 +1,10 @@
 //! Leases: until when an environment's user wants it, as its user and others see it.
 
 use anyhow::{Result, ensure};
-use genv_tests::patience::output;
 use genv_tests::shell::{Account, Shell};
 use serde_json::Value;
 
-use crate::life_cycle::running::genv;
+use crate::life_cycle::running::run;
 
 /// What a script prints in an environment with a lease of 8 hours and one device. It is early in the morning there, so that
 /// no lease of some hours ends on another day.
@@ -64,14 +63,12 @@ fn a_lease_that_ended_takes_nothing_away() -> Result<()> {
 fn exec_has_a_lease_too_and_what_is_none_is_refused() -> Result<()> {
     let account = Account::new()?;
     let words = ["exec", "--for", "90m", "--", "genv", "status", "--json"];
-    let done = output(&mut genv(&account, &words)?)?;
-    let status: Value = serde_json::from_slice(&done.stdout)?;
+    let status: Value = serde_json::from_str(&run(&account, &words)?.1)?;
     ensure!(status["lease_end_timestamp_seconds"].is_f64(), "{status}");
     for (bad, why) in [("8", "lacks a unit: write 8s, 8m, 8h or 8d"), ("10000d", "a lease lasts 1s to 366 days")] {
         for command in [&["exec", "--for", bad, "true"][..], &["extend", bad]] {
-            let done = genv(&account, command)?.output()?;
-            let stderr = String::from_utf8_lossy(&done.stderr).into_owned();
-            ensure!(done.status.code() == Some(2) && stderr.contains(why), "{command:?}: {stderr}");
+            let (code, _, stderr) = run(&account, command)?;
+            ensure!(code == 2 && stderr.contains(why), "{command:?}: {stderr}");
         }
     }
     let (code, stdout, stderr) = within(&account, "genv extend 300d; genv extend 100d")?;
@@ -79,8 +76,7 @@ fn exec_has_a_lease_too_and_what_is_none_is_refused() -> Result<()> {
         code == 1 && stderr.contains("the lease would end in 401 days, and the limit is 366 days"),
         "{stdout}{stderr}"
     );
-    let done = genv(&account, &["extend", "1h"])?.output()?;
-    ensure!(done.status.code() == Some(3));
+    ensure!(run(&account, &["extend", "1h"])?.0 == 3);
     Ok(())
 }
 

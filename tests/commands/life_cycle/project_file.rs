@@ -6,15 +6,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use genv_tests::enforcer::process_of_another;
-use genv_tests::patience::output;
 use genv_tests::shell::{Account, Shell};
 use serde_json::Value;
 
 use crate::life_cycle::choice::Mixed;
-use crate::life_cycle::running::genv;
+use crate::life_cycle::running::run;
 use crate::life_cycle::story::told;
 
-/// Writes files of an account's home directory, with their folders.
 fn write(account: &Account, files: &[(&str, &str)]) -> Result<()> {
     for (name, content) in files {
         let path = account.home().join(name);
@@ -58,12 +56,12 @@ fn a_lease_is_of_the_file_unless_the_option_says_another() -> Result<()> {
     write(&account, &[("genv.toml", "for = '8h'")])?;
     for (flags, hours) in [(&[][..], Some(8.0)), (&["--for", "2h"], Some(2.0)), (&["--no-load"], None)] {
         let words = [&["exec"], flags, &["--", "genv", "status", "--json"]].concat();
-        let done = output(&mut genv(&account, &words)?)?;
-        let status: Value = serde_json::from_slice(&done.stdout)?;
+        let (_, status, _) = run(&account, &words)?;
+        let status: Value = serde_json::from_str(&status)?;
         let end = status["lease_end_timestamp_seconds"].as_f64();
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
         let left = end.map(|end| ((end - now) / 3600.0).round());
-        ensure!(left == hours, "{flags:?}: {done:?}");
+        ensure!(left == hours, "{flags:?}: {status}");
     }
     Ok(())
 }
@@ -137,43 +135,5 @@ fn a_source_of_another_user_is_skipped_with_a_note() -> Result<()> {
     let (_, stdout, stderr) = account.script("bash", &[], &script)?;
     ensure!(stdout == "1\n1", "{stdout}{stderr}");
     ensure!(stderr.contains("cannot save to ") && stderr.contains("it belongs to the user "), "{stderr}");
-    Ok(())
-}
-
-#[test]
-fn what_is_looked_at_is_told() -> Result<()> {
-    let account = Account::new()?;
-    let outside = tempfile::tempdir()?;
-    let folder = outside.path().canonicalize()?.join("deep");
-    fs::create_dir(&folder)?;
-    fs::write(folder.with_file_name("genv.toml"), "gpus = 1")?;
-    let (code, stdout, stderr) = account.script("bash", &[], &format!("cd {}; genv home", folder.display()))?;
-    let expected = format!(
-        "genv: cannot find a configuration: there is no .genv folder and no genv.toml of yours in {}, and in the home \
-         directory {}. Directories above count only within a git repository or the home directory. 'mkdir .genv' creates a folder\n",
-        folder.display(),
-        account.home().display()
-    );
-    ensure!(code == 1 && stdout.is_empty() && stderr == expected, "{stderr}");
-    Ok(())
-}
-
-#[test]
-fn what_cannot_be_used_is_told_in_one_line_and_nothing_is_activated() -> Result<()> {
-    let account = Account::new()?;
-    write(&account, &[("pyproject.toml", "[project]\nname = 'x'\n[tool.genv]\ngpu-memory = 4")])?;
-    let script = format!(
-        "export GENV_DEVICES=2; {}; genv activate --gpus 1; code=$?; genv exec -- true; echo $code $? $GENV_ENVIRONMENT_ID; cat $GENV_TMPDIR/envs.json \
-         2>/dev/null | grep -c '\"eid\"\\|pids'; genv exec --no-load -- true",
-        Shell::Bash.setup()
-    );
-    let (_, stdout, stderr) = account.script("bash", &[], &script)?;
-    ensure!(stdout == "1 1\n0\n", "{stdout}{stderr}");
-    let expected = format!(
-        "genv: cannot use {}: line 4: gpu-memory: the value is of the type integer: write a string, such as gpu-memory = \"4g\". \
-         Correct it, or remove its table [tool.genv], or ignore it with --no-load\n",
-        account.home().join("pyproject.toml").display()
-    );
-    ensure!(stderr == expected.repeat(2), "{stderr}");
     Ok(())
 }

@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io::pipe;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::patience::{Lines, ended, output, until};
-use genv_tests::process::{Sleeper, signal};
+use genv_tests::enforcer::target;
+use genv_tests::patience::{Lines, ended, until};
+use genv_tests::process::{Running, Sleeper, signal};
 use genv_tests::shell::{Account, Shell};
 use genv_tests::state::{self, Environment};
 use rustix::fs::{FlockOperation, flock};
@@ -17,11 +18,11 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::life_cycle::members::listed;
-use crate::life_cycle::running::genv;
+use crate::life_cycle::running::{genv, run, run_with};
 
 /// A job that has devices until its input ends, or waits for them.
 pub(crate) struct Job {
-    child: Child,
+    child: Running,
     printed: Lines,
     pub(crate) stderr_lines: Lines,
 }
@@ -31,7 +32,6 @@ impl Job {
         Self::start_with(account, &[], words)
     }
 
-    /// With these variables too.
     pub(crate) fn start_with(account: &Account, variables: &[(&str, &str)], words: &[&str]) -> Result<Self> {
         let mut command = genv(account, &["exec"])?;
         command
@@ -41,7 +41,7 @@ impl Job {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut child = command.spawn()?;
+        let mut child = Running::spawn(&mut command)?;
         Ok(Self {
             printed: Lines::of(child.stdout.take().context("no stdout")?),
             stderr_lines: Lines::of(child.stderr.take().context("no stderr")?),
@@ -49,7 +49,6 @@ impl Job {
         })
     }
 
-    /// Waits until it has its devices.
     pub(crate) fn runs(&self) -> Result<()> {
         let line = self.printed.next_line();
         let line = line.with_context(|| format!("its stderr: {:?}", self.stderr_lines.next_line()))?;
@@ -61,14 +60,6 @@ impl Job {
         drop(self.child.stdin.take());
         ensure!(ended(&mut self.child)?.code() == Some(1));
         Ok(())
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -89,11 +80,7 @@ fn queue(account: &Account) -> Result<(Job, Job, Job)> {
 #[test]
 fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
     let account = Account::new()?;
-    let list = |words: &[&str]| -> Result<String> {
-        let done = output(&mut genv(&account, words)?)?;
-        ensure!(done.status.success(), "{done:?}");
-        Ok(String::from_utf8(done.stdout)?)
-    };
+    let list = |words: &[&str]| -> Result<String> { Ok(run(&account, words)?.1) };
     ensure!(list(&["queue"])? == "No process waits for devices.\n");
     let empty: Value = serde_json::from_str(&list(&["queue", "--json"])?)?;
     ensure!(empty == json!({"waiting": []}), "{empty:#}");
@@ -128,9 +115,7 @@ fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
     large.runs()?;
     let environment = listed(&account, "envs.json", "envs")?.remove(0);
     let eid = environment["eid"].as_str().context("no id")?;
-    let mut status = genv(&account, &["status"])?;
-    let status = output(status.env("GENV_ENVIRONMENT_ID", eid))?;
-    let status = String::from_utf8(status.stdout)?;
+    let (_, status, _) = run_with(&account, &[("GENV_ENVIRONMENT_ID", eid)], &["status"])?;
     let first = format!("(process {}) and 1 other wait in the queue", small.child.id());
     ensure!(status.contains(&first), "{status}");
     let turn = large.stderr_lines.next_line()?;
@@ -147,18 +132,14 @@ fn who_came_first_is_served_first() -> Result<()> {
     let account = Account::new()?;
     let (holder, large, small) = queue(&account)?;
     // Nobody passes those who wait, unless the devices are to be shared.
-    let refused = output(&mut genv(&account, &["exec", "--gpus=1", "--", "true"])?)?;
-    ensure!(refused.status.code() == Some(4), "{refused:?}");
-    let said = String::from_utf8(refused.stderr)?;
+    let (code, _, said) = run(&account, &["exec", "--gpus=1", "--", "true"])?;
     let first = format!("(process {}) and 1 other wait", large.child.id());
-    ensure!(said.contains(&first), "{said}");
+    ensure!(code == 4 && said.contains(&first), "{code} {said}");
     // Nor by attaching from outside.
     let holders = listed(&account, "envs.json", "envs")?.remove(0);
     let attach = ["devices", "attach", "--count=3", "--eid", holders["eid"].as_str().context("no id")?];
-    ensure!(output(&mut genv(&account, &attach)?)?.status.code() == Some(4));
-    let shares = ["exec", "-o", "--gpus=1", "--", "true"];
-    let shares = output(&mut genv(&account, &shares)?)?;
-    ensure!(shares.status.success(), "{shares:?}");
+    ensure!(run(&account, &attach)?.0 == 4);
+    ensure!(run(&account, &["exec", "-o", "--gpus=1", "--", "true"])?.0 == 0);
     holder.ends()?;
     large.runs()?;
     // All devices are taken until the first ends.
@@ -171,10 +152,8 @@ fn who_came_first_is_served_first() -> Result<()> {
     Ok(())
 }
 
-/// The number of requests that could have waited and were refused.
 fn refusals(account: &Account) -> Result<u64> {
-    let snapshot = output(&mut genv(account, &["snapshot"])?)?;
-    let snapshot: Value = serde_json::from_slice(&snapshot.stdout)?;
+    let snapshot: Value = serde_json::from_str(&run(account, &["snapshot"])?.1)?;
     snapshot["refused_requests"].as_u64().context("no number")
 }
 
@@ -188,8 +167,7 @@ fn a_request_passes_those_that_it_does_not_delay() -> Result<()> {
     let refused: &[&[&str]] = &[&["--gpus=1"], &["--index=2", "--for=9h"]];
     for (words, counted) in refused.iter().zip(1..) {
         let words = [&["exec"], *words, &["--", "true"]].concat();
-        let done = output(&mut genv(&account, &words)?)?;
-        ensure!(done.status.code() == Some(4), "{words:?}: {done:?}");
+        ensure!(run(&account, &words)?.0 == 4, "{words:?}");
         ensure!(refusals(&account)? == counted, "{words:?}");
     }
     let passed = format!("(process {})\n", large.child.id());
@@ -197,10 +175,8 @@ fn a_request_passes_those_that_it_does_not_delay() -> Result<()> {
         &[(&["--gpus=2", "--for=7h"], "0"), (&["--index=3", "--for=7h", "--wait"], "0"), (&["--gpus=2"], "1")];
     for (words, pass_queue) in passes {
         let words = [&["exec"], *words, &["--", "true"]].concat();
-        let mut command = genv(&account, &words)?;
-        let done = output(command.env("GENV_PASS_QUEUE", pass_queue))?;
-        ensure!(done.status.success(), "{words:?}: {done:?}");
-        let said = String::from_utf8(done.stderr)?;
+        let (code, _, said) = run_with(&account, &[("GENV_PASS_QUEUE", pass_queue)], &words)?;
+        ensure!(code == 0, "{words:?}: {code} {said}");
         let is_said = said.starts_with("genv: passed in the queue: ") && said.ends_with(&passed);
         ensure!(is_said, "{words:?}: {said}");
     }
@@ -210,26 +186,9 @@ fn a_request_passes_those_that_it_does_not_delay() -> Result<()> {
     large.runs()
 }
 
-#[test]
-fn a_waiting_process_passes_as_soon_as_it_delays_nobody() -> Result<()> {
-    let account = Account::new()?;
-    let leased = Job::start(&account, &["--gpus=2", "--for=8h"])?;
-    leased.runs()?;
-    let unleased = Job::start(&account, &["--gpus=2"])?;
-    unleased.runs()?;
-    let large = Job::start(&account, &["--gpus=4", "--wait"])?;
-    large.stderr_lines.next_line()?;
-    let small = Job::start(&account, &["--gpus=1", "--for=1h", "--wait"])?;
-    ensure!(small.stderr_lines.next_line()? == SECOND);
-    unleased.ends()?;
-    small.runs()
-}
-
 /// Puts a process into the queue, as every user may who can write the file.
 fn forge(account: &Account, pid: u32) -> Result<()> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields = stat.rsplit(')').next().context("no fields")?;
-    let start: u64 = fields.split_whitespace().nth(19).context("no start")?.parse()?;
+    let start = target("here", pid)?.start_time_ticks;
     let path = account.state().join("genv-members.json");
     let mut members: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
     members["queue"] = json!([{"pid": pid, "start_time_ticks": start}]);
@@ -240,16 +199,14 @@ fn forge(account: &Account, pid: u32) -> Result<()> {
 fn an_entry_of_a_process_that_does_not_wait_counts_for_nobody() -> Result<()> {
     let account = Account::new()?;
     let exec = ["exec", "--gpus=1", "--", "true"];
-    ensure!(output(&mut genv(&account, &exec)?)?.status.success());
+    ensure!(run(&account, &exec)?.0 == 0);
     let sleeper = Sleeper::start(&[])?;
     for pid in [1, sleeper.pid(), std::process::id()] {
         forge(&account, pid)?;
-        let free = output(&mut genv(&account, &["free", "--json"])?)?;
-        let free: Value = serde_json::from_slice(&free.stdout)?;
+        let free: Value = serde_json::from_str(&run(&account, &["free", "--json"])?.1)?;
         ensure!(free["waiting"] == json!([]), "{free:#}");
         ensure!(free["devices"][0]["available"] == true, "{free:#}");
-        let done = output(&mut genv(&account, &exec)?)?;
-        ensure!(done.status.success(), "{pid}: {done:?}");
+        ensure!(run(&account, &exec)?.0 == 0, "{pid}");
         ensure!(queue_is_empty(&account)?, "{pid}");
     }
     Ok(())
@@ -261,15 +218,12 @@ fn lists_of_devices_name_who_waits_for_them() -> Result<()> {
     let (_holder, large, _small) = queue(&account)?;
     let first = format!("(process {}) and 1 other wait", large.child.id());
     for command in ["free", "devices"] {
-        let shown = output(&mut genv(&account, &[command])?)?;
-        let said = String::from_utf8(shown.stderr)?;
+        let (_, shown, said) = run(&account, &[command])?;
         ensure!(said.contains(&first), "{command}: {said}");
-        let shown = String::from_utf8(shown.stdout)?;
         ensure!(!shown.contains("free"), "{shown}");
         ensure!(command == "devices" || shown.contains("waited for"), "{shown}");
     }
-    let free = output(&mut genv(&account, &["free", "--json"])?)?;
-    let free: Value = serde_json::from_slice(&free.stdout)?;
+    let free: Value = serde_json::from_str(&run(&account, &["free", "--json"])?.1)?;
     ensure!(free["waiting"][0]["pid"] == large.child.id(), "{free:#}");
     ensure!(free["devices"][0]["available"] == false, "{free:#}");
     Ok(())
@@ -350,7 +304,7 @@ fn an_environment_stays_as_it_was_if_the_shell_that_joins_it_is_gone() -> Result
     let member = Sleeper::start(&[])?;
     let environment = Environment::new("e", rustix::process::getuid().as_raw(), member.pid(), &[0, 1]);
     state::write(&account.state(), 4, &[environment])?;
-    output(&mut genv(&account, &["exec", "--", "true"])?)?;
+    run(&account, &["exec", "--", "true"])?;
     let files = || {
         let read = |name| std::fs::read_to_string(account.state().join(name));
         Ok::<_, std::io::Error>([read("envs.json")?, read("devices.json")?])
@@ -380,17 +334,13 @@ fn who_waits_for_too_long_leaves_the_queue() -> Result<()> {
     let account = Account::new()?;
     let holder = Job::start(&account, &["--gpus=4"])?;
     holder.runs()?;
-    let late = ["exec", "--gpus=1", "--wait=1ms", "--", "true"];
-    let late = output(&mut genv(&account, &late)?)?;
-    ensure!(late.status.code() == Some(6), "{late:?}");
-    let said = String::from_utf8_lossy(&late.stderr).into_owned();
-    ensure!(said.contains(". This did not change in time. ") && !said.contains("--wait"), "{said}");
+    let (code, _, said) = run(&account, &["exec", "--gpus=1", "--wait=1ms", "--", "true"])?;
+    ensure!(code == 6 && said.contains(". This did not change in time. ") && !said.contains("--wait"), "{code} {said}");
     ensure!(queue_is_empty(&account)?);
     ensure!(refusals(&account)? == 1);
     // No waiting would help.
     for words in ["--gpus=5", "--index=9", "--gpu-type=a100"] {
-        let done = output(&mut genv(&account, &["exec", words, "--wait", "--", "true"])?)?;
-        ensure!(!done.status.success(), "{words}: {done:?}");
+        ensure!(run(&account, &["exec", words, "--wait", "--", "true"])?.0 != 0, "{words}");
         ensure!(refusals(&account)? == 1, "{words}");
     }
     Ok(())

@@ -12,12 +12,22 @@ use rustix::process::Signal;
 
 use crate::life_cycle::members::listed;
 
-/// genv itself with these words, on an account's machine.
 pub(crate) fn genv(account: &Account, words: &[&str]) -> Result<Command> {
     let mut command = account.command("bash")?;
     let arguments = ["-c", "exec genv \"$@\"", "genv"];
     command.args(arguments).args(words).stdin(Stdio::null());
     Ok(command)
+}
+
+pub(crate) fn run(account: &Account, words: &[&str]) -> Result<(i32, String, String)> {
+    run_with(account, &[], words)
+}
+
+/// The exit code, stdout and stderr of a genv command with these variables.
+pub(crate) fn run_with(account: &Account, variables: &[(&str, &str)], words: &[&str]) -> Result<(i32, String, String)> {
+    let done = output(genv(account, words)?.envs(variables.iter().copied()))?;
+    let code = done.status.code().context("a signal ended it")?;
+    Ok((code, String::from_utf8(done.stdout)?, String::from_utf8(done.stderr)?))
 }
 
 #[test]
@@ -46,7 +56,7 @@ fn the_exit_code_is_the_commands() -> Result<()> {
         ensure!(said.starts_with("genv: cannot run ") == genvs_own, "{script}: {said}");
     }
     // The last shell has not left its environment.
-    output(&mut genv(&account, &["exec", "--", "true"])?)?;
+    run(&account, &["exec", "--", "true"])?;
     ensure!(listed(&account, "envs.json", "envs")?.is_empty());
     Ok(())
 }
@@ -55,9 +65,9 @@ fn the_exit_code_is_the_commands() -> Result<()> {
 fn the_command_has_its_environment_and_no_more_than_that() -> Result<()> {
     let account = Account::new()?;
     let print = "env | grep -e ^GENV_E -e ^GENV_G -e ^CUDA | sort; genv status --json | grep -c '\"pids\"'; echo $PATH";
-    let words = ["exec", "--gpus", "2", "--gpu-memory", "4g", "--name", "my job", "--eid", "job"];
-    let done = output(genv(&account, &words)?.args(["--", "sh", "-c", print]))?;
-    let printed = String::from_utf8(done.stdout)?;
+    let words =
+        ["exec", "--gpus", "2", "--gpu-memory", "4g", "--name", "my job", "--eid", "job", "--", "sh", "-c", print];
+    let (_, printed, _) = run(&account, &words)?;
     let shims = genv_tests::shell::installation()?.join("lib/genv/shims");
     let expected = [
         "CUDA_DEVICE_ORDER=PCI_BUS_ID",
@@ -106,13 +116,11 @@ fn the_command_keeps_its_devices_when_genv_is_killed() -> Result<()> {
     })?;
     signal(child.id(), Signal::KILL)?;
     ensure!(ended(&mut child)?.signal() == Some(9));
-    let refused = output(&mut genv(&account, &["exec", "--gpus", "1", "--", "true"])?)?;
-    ensure!(refused.status.code() == Some(4), "{refused:?}");
+    ensure!(run(&account, &["exec", "--gpus", "1", "--", "true"])?.0 == 4);
     // The command reads the end of its input, and ends.
     drop(input);
     until("the command has ended", || Ok(!Path::new(&format!("/proc/{command}")).exists()))?;
-    let done = output(&mut genv(&account, &["exec", "--gpus", "4", "--", "true"])?)?;
-    ensure!(done.status.success(), "{done:?}");
+    ensure!(run(&account, &["exec", "--gpus", "4", "--", "true"])?.0 == 0);
     Ok(())
 }
 

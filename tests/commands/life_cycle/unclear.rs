@@ -6,48 +6,23 @@ use std::fs;
 use anyhow::{Result, ensure};
 use genv_tests::enforcer::is_alive;
 use genv_tests::patience::{ended, until};
-use genv_tests::process::{Orphan, signal};
-use genv_tests::shell::{Account, Shell};
+use genv_tests::process::signal;
+use genv_tests::shell::Account;
 use rustix::process::Signal;
 
-use crate::life_cycle::jobs::{driver, leave_behind_after, printed, running};
+use crate::life_cycle::jobs::{driver, leave_behind_after, printed, shell_with_a_job, simulate};
 
-/// The script of such a job.
 const TITLED: &str = "exec perl -e '$0 = q(x) x 9000; open F, q(>), q(titled); close F; sleep 1000'";
 
-/// The start of the job, and the wait for it.
-const START: &str = "(setsid JOB &)";
 const WAIT: &str = "until [ -e ~/titled ]; do sleep 0.01; done";
-
-#[test]
-fn it_keeps_its_environment_while_it_has_a_context_on_a_held_device() -> Result<()> {
-    let account = Account::new()?;
-    driver(&account, &[])?;
-    let job = leave_behind_after(&account, START, TITLED, WAIT)?;
-    driver(&account, &[job.0])?;
-    for _ in 0..2 {
-        let found = printed(&account, "GENV_LINGER=0s genv devices find --eid e1", 0)?;
-        ensure!(found == "0\n", "{found}");
-        printed(&account, "genv exec --gpus 4 -- true", 4)?;
-    }
-    driver(&account, &[])?;
-    printed(&account, "GENV_LINGER=0s genv exec --gpus 4 -- true", 0)?;
-    Ok(())
-}
 
 #[test]
 fn deactivating_names_it_waits_for_it_and_does_not_end_it() -> Result<()> {
     for flag in ["", "--end", "--wait"] {
         let account = Account::new()?;
-        driver(&account, &[])?;
         fs::write(account.home().join("run"), format!("echo $$ > ~/job; {TITLED}\n"))?;
-        let start = START.replace("JOB", "sh ~/run > /dev/null 2>&1 < /dev/null");
-        let script = format!(
-            "{}\ngenv activate --id e1 --gpus 1\n{start}\n{WAIT}\ncat ~/job\nread line\ngenv deactivate {flag}",
-            Shell::Bash.setup()
-        );
-        let (mut shell, lines, complaints) = running(&account, &script)?;
-        let job = Orphan(lines.next_line()?.trim().parse()?);
+        let start = format!("(setsid sh ~/run > /dev/null 2>&1 < /dev/null &)\n{WAIT}\ncat ~/job");
+        let (mut shell, complaints, job) = shell_with_a_job(&account, &start, &format!("genv deactivate {flag}"))?;
         driver(&account, &[job.0])?;
         drop(shell.stdin.take());
         let line = complaints.next_line()?;
@@ -75,10 +50,7 @@ fn an_environment_with_a_lost_device_goes_on_with_all_until_its_user_detaches_th
     driver(&account, &[])?;
     let last = "genv attach --count 2; genv status";
     let agent = leave_behind_after(&account, "setsid JOB &", "exec sleep 1000", last)?;
-    fs::write(
-        account.home().join("driver.yaml"),
-        "version: 1\nhosts:\n- devices: [{faults: [{lost: true}]}, {count: 3}]\n",
-    )?;
+    simulate(&account, "devices: [{faults: [{lost: true}]}, {count: 3}]")?;
     // The process may work on the lost device, and use the other device later.
     for _ in 0..2 {
         let found = printed(&account, "GENV_LINGER=0s genv devices find --eid e1", 0)?;

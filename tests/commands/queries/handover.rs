@@ -5,17 +5,15 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use genv_tests::http::free_port;
-use genv_tests::patience::output;
 use genv_tests::peer::Monitor;
-use genv_tests::process::{copy_program, program};
+use genv_tests::process::{copy_program, program, write_script};
 
 use crate::queries::lab::Lab;
 
-/// `genv monitor`, once it serves; its log is beside the state.
 fn monitor(lab: &Lab, folder: Option<&Path>, port: u16) -> Result<Monitor> {
     let mut command = lab.command(program("genv")?);
     command.args(["monitor", "-i", "1", "-p", &port.to_string()]);
@@ -58,13 +56,21 @@ fn files_of_others_are_kept_and_metrics_are_served_all_the_same() -> Result<()> 
 /// A program of this name that tells its arguments and repeats its input.
 fn stand_in(path: &Path, who: &str) -> Result<()> {
     fs::create_dir_all(path.parent().context("no folder")?)?;
-    // Another process writes it: one that this process had open would be busy.
-    let script = format!("#!/bin/sh\necho {who} \"$@\"\ncat\n");
-    let mut tee = Command::new("tee").arg(path).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
-    tee.stdin.take().context("no stdin")?.write_all(script.as_bytes())?;
-    tee.wait()?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
-    Ok(())
+    write_script(path, &format!("#!/bin/sh\necho {who} \"$@\"\ncat\n"))
+}
+
+/// The exit code, stdout and stderr of a copy of genv that reads this input.
+fn run(lab: &Lab, genv: &Path, line: &str, input: &str) -> Result<(Option<i32>, String, String)> {
+    let mut command = lab.command(genv);
+    command
+        .args(line.split_whitespace())
+        .env("PATH", format!("{}:/usr/bin:/bin", lab.folder().join("other").display()));
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn()?;
+    // Who has ended already reads nothing.
+    let _ = child.stdin.take().context("no stdin")?.write_all(input.as_bytes());
+    let output = child.wait_with_output()?;
+    Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
 }
 
 #[test]
@@ -73,20 +79,7 @@ fn the_enforcer_is_found_beside_genv_then_on_path() -> Result<()> {
     let (own, other) = (lab.folder().join("own"), lab.folder().join("other"));
     fs::create_dir(&own)?;
     copy_program("genv", &own.join("genv"))?;
-    let run = |line: &str, input: &str| -> Result<(Option<i32>, String, String)> {
-        let mut command = lab.command(own.join("genv"));
-        let mut child = command
-            .args(line.split_whitespace())
-            .env("PATH", format!("{}:/usr/bin:/bin", other.display()))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        // Who has ended already reads nothing.
-        let _ = child.stdin.take().context("no stdin")?.write_all(input.as_bytes());
-        let output = child.wait_with_output()?;
-        Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
-    };
+    let run = |line: &str, input: &str| run(&lab, &own.join("genv"), line, input);
     for line in ["enforce --interval 0", "usage execute"] {
         let (code, stdout, stderr) = run(line, "")?;
         assert_eq!((code, stdout.as_str()), (Some(1), ""));
@@ -109,12 +102,7 @@ fn exec_of_an_old_tool_becomes_its_stand_in() -> Result<()> {
     let installed = lab.folder().join("installed");
     fs::create_dir_all(installed.join("bin"))?;
     copy_program("genv", &installed.join("bin/genv"))?;
-    let run = |line: &str| -> Result<(Option<i32>, String, String)> {
-        let mut command = lab.command(installed.join("bin/genv"));
-        let done = output(command.args(line.split(' ')))?;
-        let (stdout, stderr) = (String::from_utf8(done.stdout)?, String::from_utf8(done.stderr)?);
-        Ok((done.status.code(), stdout, stderr))
-    };
+    let run = |line: &str| run(&lab, &installed.join("bin/genv"), line, "");
     let (code, _, stderr) = run("exec nvidia-smi")?;
     ensure!(code == Some(127) && stderr.contains("Install genv again"), "{stderr}");
     stand_in(&installed.join("lib/genv/shims/nvidia-smi"), "stand-in")?;

@@ -11,17 +11,14 @@ use genv_tests::process::program;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// When everything happened.
 pub(crate) const TIME: &str = "20/11/2026 12:00:00";
 
-/// The machine.
 pub(crate) struct Lab {
     folder: TempDir,
     scenario: Option<PathBuf>,
     variables: Vec<(String, String)>,
 }
 
-/// What a command said.
 pub(crate) struct Said {
     pub(crate) code: i32,
     pub(crate) stdout: String,
@@ -34,7 +31,6 @@ impl Lab {
         Ok(Self { folder: tempfile::tempdir()?, scenario: None, variables: Vec::new() })
     }
 
-    /// A machine with simulated GPUs.
     pub(crate) fn simulated(host: &str) -> Result<Self> {
         let mut lab = Self::new()?;
         lab.scenario = Some(lab.folder.path().join("scenario.yaml"));
@@ -42,7 +38,6 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Changes what is simulated.
     pub(crate) fn simulate(&self, host: &str) -> Result<()> {
         let path = self.scenario.as_ref().context("it has no simulated GPUs")?;
         Ok(fs::write(path, format!("version: 1\nhosts:\n- {host}\n"))?)
@@ -61,7 +56,6 @@ impl Lab {
         self.folder.path().to_owned()
     }
 
-    /// Writes the state files.
     pub(crate) fn write(&self, environments: &[Value], devices: &[Value]) -> Result<()> {
         fs::create_dir_all(self.state())?;
         fs::set_permissions(self.state(), fs::Permissions::from_mode(0o777))?;
@@ -75,7 +69,6 @@ impl Lab {
         Ok(())
     }
 
-    /// A program that finds this machine.
     pub(crate) fn command(&self, program: impl Into<PathBuf>) -> Command {
         let mut command = Command::new(program.into());
         for name in ["GENV_ENVIRONMENT_ID", "GENV_CALLER", "GENV_DEVICES", "GENV_SCENARIO", "NO_COLOR"] {
@@ -96,7 +89,6 @@ impl Lab {
         command
     }
 
-    /// Asks `genv`.
     pub(crate) fn ask(&self, arguments: &[&str]) -> Result<Said> {
         let output = output(self.command(program("genv")?).args(arguments))?;
         Ok(Said {
@@ -117,7 +109,6 @@ impl Lab {
         Ok(String::from_utf8(output(&mut script)?.stdout)?)
     }
 
-    /// What `genv` prints, if nothing is wrong.
     pub(crate) fn genv(&self, line: &str) -> Result<String> {
         let arguments: Vec<&str> = line.split_whitespace().collect();
         let said = self.ask(&arguments)?;

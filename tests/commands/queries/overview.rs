@@ -47,7 +47,6 @@ fn of_uid(eid: &str, name: &Value, uid: u32) -> Value {
     environment
 }
 
-/// The text that a terminal of this width shows of a line of sh.
 fn shown(lab: &Lab, columns: u32, line: &str) -> Result<String> {
     Ok(lab.on_a_terminal(&format!("stty cols {columns}; {line}"))?.replace('\r', ""))
 }
@@ -157,14 +156,10 @@ fn programs_get_the_table_and_formats_as_before() -> Result<()> {
     for line in ["devices ps --timestamp", "devices --format tui --timestamp"] {
         assert_eq!(lab.genv(line)?, table, "{line}");
     }
-    for line in [
-        "devices --format tui --timestamp --color never",
-        "devices --format csv --timestamp",
-        "devices --json",
-        "devices query --query index eids total_memory attachments",
-    ] {
-        let on_a_terminal = shown(&lab, 80, &format!("genv {line}"))?;
-        assert_eq!(on_a_terminal, lab.genv(line)?, "{line}");
+    let formats = "--format tui --timestamp --color never|--format csv --timestamp|--json|\
+        query --query index eids total_memory attachments";
+    for line in formats.split('|').map(|format| format!("devices {format}")) {
+        assert_eq!(shown(&lab, 80, &format!("genv {line}"))?, lab.genv(&line)?, "{line}");
     }
     Ok(())
 }

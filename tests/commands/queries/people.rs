@@ -1,6 +1,6 @@
 //! What people read: tables, colours, and who has what.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Result, ensure};
 use genv_tests::patience::NO_PATIENCE;
@@ -23,7 +23,6 @@ fn lab() -> Result<Lab> {
     Ok(lab)
 }
 
-/// An environment whose record has this user and this name.
 fn of_user(eid: &str, name: &str, uid: u32, username: &str) -> Value {
     let mut environment = environment(eid, &json!(name));
     environment["uid"] = json!(uid);
@@ -31,7 +30,6 @@ fn of_user(eid: &str, name: &str, uid: u32, username: &str) -> Value {
     environment
 }
 
-/// The table, with the pid of the test named.
 fn table(lab: &Lab, line: &str) -> Result<String> {
     let pid = std::process::id().to_string();
     Ok(lab.genv(line)?.replace(&pid, "PID"))
@@ -80,7 +78,7 @@ fn hostile_texts_break_no_table() -> Result<()> {
         "envs find --pid PID",
     ] {
         let pid = std::process::id().to_string();
-        let shown = on_a_terminal(&lab, &line.replace("PID", &pid))?;
+        let shown = lab.on_a_terminal(&format!("genv {}", line.replace("PID", &pid)))?;
         ensure!(shown.contains("fake"), "{line}: {shown:?}");
         let bad = |it: char| it.is_control() && !"\r\n".contains(it) || it == '\u{202e}';
         ensure!(!shown.contains(bad), "{line}: {shown:?}");
@@ -91,20 +89,19 @@ fn hostile_texts_break_no_table() -> Result<()> {
 #[test]
 fn colours_are_for_terminals_and_for_those_who_ask() -> Result<()> {
     let lab = lab()?;
-    let escapes = |lab: &Lab, line: &str| -> Result<bool> { Ok(lab.genv(line)?.contains('\u{1b}')) };
-    ensure!(!escapes(&lab, "envs")?);
-    ensure!(!escapes(&lab, "--color never envs")?);
-    ensure!(escapes(&lab, "--color always envs")?);
-    ensure!(escapes(&lab, "envs --color=always")?);
-    ensure!(!escapes(&lab, "--color always envs --format csv")?);
-    ensure!(!escapes(&lab, "--color always envs --json")?);
-    ensure!(on_a_terminal(&lab, "envs")?.contains('\u{1b}'));
-    ensure!(!on_a_terminal(&lab.variable("TERM", "dumb"), "envs")?.contains('\u{1b}'));
+    for (line, has_colours) in [
+        ("envs", false),
+        ("--color never envs", false),
+        ("--color always envs", true),
+        ("envs --color=always", true),
+        ("--color always envs --format csv", false),
+        ("--color always envs --json", false),
+    ] {
+        ensure!(lab.genv(line)?.contains('\u{1b}') == has_colours, "{line}");
+    }
+    ensure!(lab.on_a_terminal("genv envs")?.contains('\u{1b}'));
+    ensure!(!lab.variable("TERM", "dumb").on_a_terminal("genv envs")?.contains('\u{1b}'));
     Ok(())
-}
-
-fn on_a_terminal(lab: &Lab, line: &str) -> Result<String> {
-    lab.on_a_terminal(&format!("genv {line}"))
 }
 
 /// A machine on which a process of an environment and one of nobody's run.
@@ -127,7 +124,7 @@ fn busy() -> Result<(Lab, Sleeper, Sleeper)> {
 }
 
 #[test]
-fn what_is_free_is_told_in_the_order_of_attaching() -> Result<()> {
+fn what_is_free_is_told_in_the_order_of_attaching_and_what_to_do_where_nothing_is() -> Result<()> {
     let (lab, _inside, _outside) = busy()?;
     let indices = |line: &str| -> Result<Vec<u64>> {
         let told: Value = serde_json::from_str(&lab.genv(&format!("{line} --json"))?)?;
@@ -148,23 +145,12 @@ fn what_is_free_is_told_in_the_order_of_attaching() -> Result<()> {
         ensure!(line.ends_with(end), "{table}");
     }
     ensure!(table.contains("30.0 GiB"), "{table}");
-    Ok(())
-}
-
-#[test]
-fn nothing_free_says_what_to_do() -> Result<()> {
-    let (lab, _inside, _outside) = busy()?;
-    let said = lab.genv("free --gpu-memory 50gi")?;
-    assert_eq!(
-        said,
-        "None of 4 devices is free: 'genv devices' shows who holds them, '--over-subscribe' lists what can be shared.\n"
-    );
+    let advice = "'genv devices' shows who holds HOLDS, '--over-subscribe' lists what can be shared.\n";
+    let several = format!("None of 4 devices is free: {}", advice.replace("HOLDS", "them"));
+    assert_eq!(lab.genv("free --gpu-memory 50gi")?, several);
     let lab = Lab::simulated("{devices: [{memory: 40gi}]}")?;
     lab.write(&[environment("e1", &Value::Null)], &[device(0, &[("e1", None)])])?;
-    assert_eq!(
-        lab.genv("free")?,
-        "The one device is not free: 'genv devices' shows who holds it, '--over-subscribe' lists what can be shared.\n"
-    );
+    assert_eq!(lab.genv("free")?, format!("The one device is not free: {}", advice.replace("HOLDS", "it")));
     Ok(())
 }
 
@@ -219,21 +205,13 @@ fn what_cannot_be_printed_is_a_failure_unless_nobody_reads_it() -> Result<()> {
     let genv = genv_tests::process::program("genv")?;
     for line in ["envs", "envs --format csv", "devices --json", "status", "usage snapshot --type envs"] {
         let full = std::fs::File::options().write(true).open("/dev/full")?;
-        let mut command = lab.command(&genv);
-        let said = output(command.args(line.split(' ')), full)?;
-        assert_eq!(said, (Some(1), "genv: cannot print: No space left on device (os error 28)\n".to_owned()), "{line}");
         let (reader, writer) = std::io::pipe()?;
         drop(reader);
-        let mut command = lab.command(&genv);
-        let said = output(command.args(line.split(' ')), writer)?;
-        assert_eq!(said, (Some(0), String::new()), "{line}");
+        let no_space = "genv: cannot print: No space left on device (os error 28)\n";
+        for (stdout, code, said) in [(Stdio::from(full), 1, no_space), (Stdio::from(writer), 0, "")] {
+            let output = lab.command(&genv).args(line.split(' ')).stdout(stdout).stderr(Stdio::piped()).output()?;
+            assert_eq!((output.status.code(), &*String::from_utf8(output.stderr)?), (Some(code), said), "{line}");
+        }
     }
     Ok(())
-}
-
-/// The exit code of a program that prints there, and what it said.
-fn output(command: &mut Command, to: impl Into<Stdio>) -> Result<(Option<i32>, String)> {
-    let child = command.stdout(to).stderr(Stdio::piped()).spawn()?;
-    let output = child.wait_with_output()?;
-    Ok((output.status.code(), String::from_utf8(output.stderr)?))
 }

@@ -48,19 +48,3 @@ fn follow_prints_a_line_each_interval_until_stdout_is_closed() -> Result<()> {
     ensure!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     Ok(())
 }
-
-#[test]
-fn wrong_usage_ends_with_2_and_anything_else_with_1() -> Result<()> {
-    let lab = Lab::new()?;
-    for (argument, code, words) in [
-        ("--interval=5", 2, "duration '5' lacks a unit: write 5s"),
-        ("--interval=1ms", 2, "choose 100ms to 1h"),
-        ("--gpu.source=amd", 2, "amd"),
-        ("--gpu.scenario=/nonexistent/lab.yaml", 1, "genv: cannot read the scenario "),
-    ] {
-        let said = lab.ask(&["snapshot", argument])?;
-        ensure!(said.code == code && said.stdout.is_empty(), "{argument}: {}", said.stderr);
-        ensure!(said.stderr.contains(words), "{argument}: {}", said.stderr);
-    }
-    Ok(())
-}

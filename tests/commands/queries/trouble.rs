@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use genv_tests::process::copy_program;
+use genv_tests::shell::Account;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
 
@@ -62,7 +63,6 @@ fn a_machine_that_is_well_is_said_to_be() -> Result<()> {
     Ok(())
 }
 
-/// Something that breaks a machine.
 type Breakage = fn(&Lab) -> Result<()>;
 
 #[test]
@@ -122,21 +122,13 @@ fn who_holds_the_lock_is_told_and_reading_needs_no_lock() -> Result<()> {
 
 #[test]
 fn a_shell_that_is_set_up_is_told_from_one_that_is_not() -> Result<()> {
-    let lab = lab()?;
-    assert_eq!(found(&lab, "shell")?.1, "warn");
-    let genv = genv_tests::process::program("genv")?;
-    let folder = genv.parent().unwrap_or(&genv).display();
-    let script = r#"eval "$(genv shell --init)"; genv doctor --json"#;
-    let output = lab
-        .command("bash")
-        .args(["--norc", "-c", script])
-        .env("PATH", format!("{folder}:{}", std::env::var("PATH")?))
-        .output()?;
-    let report: Value = serde_json::from_slice(&output.stdout)?;
-    let checks = report["checks"].as_array().into_iter().flatten();
-    let shell: Vec<&Value> = checks.filter(|it| it["name"] == "shell").collect();
-    assert_eq!(shell.len(), 1);
-    assert_eq!(shell[0]["verdict"], "ok", "{report}");
+    let script = "genv doctor --json >before; eval \"$(genv shell --init)\"; genv doctor --json >after";
+    let account = Account::new()?;
+    account.script("bash", &[], script)?;
+    for (file, verdict) in [("before", "warn"), ("after", "ok")] {
+        let report = fs::read_to_string(account.home().join(file))?;
+        assert_eq!(of_report(&report, "shell")?.context("no shell")?.0, verdict, "{report}");
+    }
     Ok(())
 }
 
@@ -149,55 +141,43 @@ fn stand_ins_that_are_missing_or_passed_by_are_told() -> Result<()> {
         fs::create_dir_all(folder)?;
     }
     copy_program("genv", &installed.join("bin/genv"))?;
-    let name = "nvidia-smi";
-    let doctor = |path: &[&Path], active: bool| -> Result<(Option<i32>, String)> {
+    let told = |name: &str, path: &[&Path], active: bool| -> Result<Option<(String, String)>> {
         let mut command = lab.command(installed.join("bin/genv"));
-        command.args(["doctor", "--json"]);
-        command.env("PATH", std::env::join_paths(path)?);
+        command.args(["doctor", "--json"]).env("PATH", std::env::join_paths(path)?);
         if active {
             command.env("GENV_ENVIRONMENT_ID", "e1");
         }
         let output = command.output()?;
-        Ok((output.status.code(), String::from_utf8(output.stdout)?))
+        let told = of_report(&String::from_utf8(output.stdout)?, name)?;
+        let fails = told.as_ref().is_some_and(|(verdict, _)| verdict == "fail");
+        assert_eq!(output.status.code(), Some(i32::from(fails)), "{told:?}");
+        Ok(told)
     };
-    let told = |path: &[&Path], active: bool| -> Result<(String, String)> {
-        let (code, report) = doctor(path, active)?;
-        let (verdict, found) = of_report(&report, name)?.context(report)?;
-        assert_eq!(code, Some(i32::from(verdict == "fail")), "{found}");
-        Ok((verdict, found))
+    let name = "nvidia-smi";
+    let expect = |path: &[&Path], active: bool, verdict: &str, part: &str| -> Result<()> {
+        let (told, found) = told(name, path, active)?.context(part.to_owned())?;
+        assert_eq!(told, verdict, "{found}");
+        ensure!(found.contains(part), "{found}");
+        Ok(())
     };
     // Where neither is installed there is nothing to say of it.
-    let (_, report) = doctor(&[&system], false)?;
-    ensure!(of_report(&report, name)?.is_none(), "{report}");
-    ensure!(of_report(&report, "docker")?.is_none(), "{report}");
-    ensure!(of_report(&report, "podman")?.is_none(), "{report}");
-
-    // Nobody runs it.
-    fs::write(system.join(name), "")?;
-    let (verdict, found) = told(&[&system], true)?;
-    assert_eq!(verdict, "warn", "{found}");
-    ensure!(found.contains("ignores environments"), "{found}");
-
-    fs::write(shims.join(name), "")?;
-    for (path, active, verdict, part) in [
-        (&[&*system][..], false, "ok", "activating puts genv's shim before it"),
-        (&[&shims, &system], true, "ok", "comes first in PATH"),
-        (&[&system, &shims], true, "fail", "precedes genv's in PATH"),
-        (&[&system], true, "fail", "precedes genv's in PATH"),
-        (&[&shims, &system], false, "warn", "without an active environment"),
-    ] {
-        let (found_verdict, found) = told(path, active)?;
-        assert_eq!(found_verdict, verdict, "{found}");
-        ensure!(found.contains(part), "{found}");
+    for name in [name, "docker", "podman"] {
+        assert_eq!(told(name, &[&system], false)?, None);
     }
+    fs::write(system.join(name), "")?;
+    expect(&[&system], true, "warn", "ignores environments")?;
+    fs::write(shims.join(name), "")?;
+    expect(&[&system], false, "ok", "activating puts genv's shim before it")?;
+    expect(&[&shims, &system], true, "ok", "comes first in PATH")?;
+    expect(&[&system, &shims], true, "fail", "precedes genv's in PATH")?;
+    expect(&[&system], true, "fail", "precedes genv's in PATH")?;
+    expect(&[&shims, &system], false, "warn", "without an active environment")?;
     // A link to it is as good.
     fs::remove_file(system.join(name))?;
     symlink(shims.join(name), system.join(name))?;
-    assert_eq!(told(&[&system], true)?.0, "ok");
-
+    expect(&[&system], true, "ok", "comes first in PATH")?;
     fs::remove_dir_all(installed.join("lib"))?;
-    let (code, report) = doctor(&[&system], false)?;
-    let (verdict, found) = of_report(&report, "shims")?.context("no shims")?;
-    assert_eq!((code, verdict.as_str()), (Some(0), "warn"), "{found}");
+    let shims = told("shims", &[&system], false)?;
+    ensure!(shims.as_ref().is_some_and(|(verdict, _)| verdict == "warn"), "{shims:?}");
     Ok(())
 }

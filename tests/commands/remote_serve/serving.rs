@@ -2,13 +2,13 @@
 
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use genv_core::model::Snapshot;
 use genv_remote::protocol::{Hello, Reply};
 use genv_tests::patience::{Lines, ended};
-use genv_tests::process::program;
+use genv_tests::process::{Running, program};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -22,9 +22,8 @@ pub(crate) fn machine(program: &Path, folder: &TempDir) -> Command {
     command
 }
 
-/// A running `genv remote-serve`; it ends with the value.
 pub(crate) struct Serving {
-    child: Child,
+    child: Running,
     pub(crate) input: Option<ChildStdin>,
     pub(crate) output: Option<Lines>,
     complaints: Lines,
@@ -42,7 +41,7 @@ impl Serving {
 
     pub(crate) fn of(mut command: Command, folder: TempDir) -> Result<Self> {
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = piped.stderr(Stdio::piped()).spawn()?;
+        let mut child = Running::spawn(piped.stderr(Stdio::piped()))?;
         let output = Lines::of(child.stdout.take().context("no stdout")?);
         Ok(Self {
             hello: serde_json::from_str(&output.next_line()?)?,
@@ -90,13 +89,5 @@ impl Serving {
         let complaints = complaints.join("\n");
         ensure!(status.success(), "it ended with {status}: {complaints}");
         Ok(complaints)
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

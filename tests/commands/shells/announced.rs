@@ -6,12 +6,10 @@ use anyhow::{Result, ensure};
 use genv_tests::shell::Shell;
 use genv_tests::terminal::{PROMPT, Terminal};
 
-use crate::shells::terminal::{ready, set_up, succeed};
+use crate::shells::terminal::{fresh, ready, set_up, succeed};
 
-/// The model of every simulated device.
 const MODEL: &str = "NVIDIA H100 80GB HBM3";
 
-/// The lines of genv in the output of a command.
 fn printed(terminal: &mut Terminal, line: &str) -> Result<Vec<String>> {
     let shown = succeed(terminal, line)?;
     // fish prints invisible characters before the line.
@@ -19,7 +17,6 @@ fn printed(terminal: &mut Terminal, line: &str) -> Result<Vec<String>> {
     Ok(lines.map(|(_, line)| line.trim_end().to_owned()).collect())
 }
 
-/// Runs command lines and compares genv's line for each.
 fn tells(terminal: &mut Terminal, story: &[(&str, &str)]) -> Result<()> {
     for (line, expected) in story {
         let lines = printed(terminal, line)?;
@@ -30,8 +27,7 @@ fn tells(terminal: &mut Terminal, story: &[(&str, &str)]) -> Result<()> {
 
 #[test]
 fn each_change_of_an_environment_is_said_in_one_line() -> Result<()> {
-    let account = set_up(Shell::Bash)?;
-    let mut terminal = ready(&account, Shell::Bash)?;
+    let (_account, mut terminal) = fresh(Shell::Bash)?;
     let of = |text: &str| text.replace("MODEL", MODEL);
     for (line, expected) in [
         (
@@ -125,21 +121,14 @@ fn devices_of_different_models_are_named_with_their_models() -> Result<()> {
 #[test]
 fn a_change_is_said_at_a_terminal_and_nothing_to_scripts_and_to_those_who_ask_for_quiet() -> Result<()> {
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (account, mut terminal) = fresh(shell)?;
         let started = "started environment e1 without devices: 'genv attach --count 1' attaches one";
         tells(&mut terminal, &[("genv activate --id e1", started)])?;
-        for line in [
-            "genv deactivate --quiet",
-            "genv activate --quiet --id e1 --gpus 1",
-            "genv config -q name x",
-            "genv config -q --clear",
-            "genv attach -q --count 2",
-            "genv detach --quiet",
-            "genv deactivate -q",
-            // Output to a file has no reader at a terminal.
-            "genv activate --gpus 1 2>stderr; genv attach --count 2 2>>stderr; genv deactivate 2>>stderr",
-        ] {
+        let quiet = "genv deactivate --quiet|genv activate --quiet --id e1 --gpus 1|genv config -q name x|\
+            genv config -q --clear|genv attach -q --count 2|genv detach --quiet|genv deactivate -q";
+        // Output to a file has no reader at a terminal.
+        let into_file = "genv activate --gpus 1 2>stderr; genv attach --count 2 2>>stderr; genv deactivate 2>>stderr";
+        for line in quiet.split('|').chain([into_file]) {
             let lines = printed(&mut terminal, line)?;
             ensure!(lines.is_empty(), "{shell}: {line}: {lines:#?}");
         }
@@ -165,8 +154,7 @@ fn script(shell: Shell) -> String {
 
 #[test]
 fn a_command_and_a_job_are_told_what_they_run_with() -> Result<()> {
-    let account = set_up(Shell::Bash)?;
-    let mut terminal = ready(&account, Shell::Bash)?;
+    let (_account, mut terminal) = fresh(Shell::Bash)?;
     tells(&mut terminal, &[("genv exec -- true", "the command runs without devices: '--gpus 1' reserves one")])?;
     // A script in the terminal is told nothing.
     for line in [

@@ -5,7 +5,6 @@ use genv_tests::shell::{Account, Shell, installed};
 use genv_tests::state::{self, Environment};
 use genv_tests::terminal::{PROMPT, Terminal, start_up};
 
-/// What a user writes into the start-up file for it.
 fn start_up_lines(shell: Shell) -> Result<String> {
     Ok(match shell {
         Shell::Bash => "source <(genv completions bash)".to_owned(),
@@ -22,17 +21,12 @@ fn start_up_lines(shell: Shell) -> Result<String> {
     })
 }
 
-/// A shell on a machine with these environments and one device.
 fn ready(shell: Shell, eids: &[&str]) -> Result<(Account, Terminal)> {
     let account = Account::new()?;
-    let environment = |eid: &&str| Environment {
-        eid: (*eid).to_owned(),
-        uid: rustix::process::getuid().as_raw(),
-        // The test, which goes on.
-        pids: vec![std::process::id()],
-        devices: vec![0],
-        gpu_memory: Some("1g"),
-    };
+    let uid = rustix::process::getuid().as_raw();
+    // Its member is the test, which goes on.
+    let environment =
+        |eid: &&str| Environment { gpu_memory: Some("1g"), ..Environment::new(eid, uid, std::process::id(), &[0]) };
     let environments: Vec<_> = eids.iter().map(environment).collect();
     state::write(&account.state(), 1, &environments)?;
     start_up(&account, shell, "", &start_up_lines(shell)?)?;
@@ -56,8 +50,7 @@ fn tab_fills_in_commands_environments_and_devices() -> Result<()> {
             terminal.type_text(&format!("{typed}\t"))?;
             // At the start of the line, so that what was completed is printed and not run.
             terminal.press_control('a')?;
-            terminal.type_line("echo would'' run: ")?;
-            terminal.wait(&format!("would run: {completed}\r\n"))?;
+            terminal.enter("echo would'' run: ", &format!("would run: {completed}\r\n"))?;
             terminal.wait(PROMPT)?;
         }
         ensure!(!account.home().join("executed").exists(), "{shell}");

@@ -5,7 +5,6 @@ use std::fs;
 use anyhow::{Result, ensure};
 use genv_tests::shell::Account;
 
-/// Runs a script in a folder with this `.envrc`, which direnv may evaluate.
 fn in_project(envrc: &str, script: &str) -> Result<(Account, (i32, String, String))> {
     let account = Account::new()?;
     let project = account.home().join("project");

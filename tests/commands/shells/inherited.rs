@@ -11,8 +11,7 @@ use serde_json::Value;
 pub(crate) fn with_environment(eid: &str, uid: u32) -> Result<(Account, Sleeper)> {
     let account = Account::new()?;
     let member = Sleeper::start(&[])?;
-    let environment =
-        Environment { eid: eid.to_owned(), uid, pids: vec![member.pid()], devices: vec![1, 3], gpu_memory: Some("4g") };
+    let environment = Environment { gpu_memory: Some("4g"), ..Environment::new(eid, uid, member.pid(), &[1, 3]) };
     state::write(&account.state(), 4, &[environment])?;
     Ok((account, member))
 }
@@ -21,7 +20,6 @@ pub(crate) fn own_uid() -> u32 {
     rustix::process::getuid().as_raw()
 }
 
-/// The pids of the only environment.
 fn members(account: &Account) -> Result<Vec<u64>> {
     let content = std::fs::read(account.state().join("envs.json"))?;
     let document: Value = serde_json::from_slice(&content)?;
@@ -29,7 +27,6 @@ fn members(account: &Account) -> Result<Vec<u64>> {
     Ok(pids.iter().filter_map(Value::as_u64).collect())
 }
 
-/// The variables of an environment that are left.
 fn left(outcome: &Outcome) -> Vec<&str> {
     let names = outcome.variables.keys().filter_map(|name| name.to_str());
     names

@@ -7,9 +7,8 @@ use genv_tests::shell::{Account, Shell};
 use genv_tests::terminal::{PROMPT, Terminal, start_up};
 
 use crate::shells::inherited::{INHERITED, own_uid, with_environment};
-use crate::shells::terminal::{MARK, ready, set_up, succeed};
+use crate::shells::terminal::{MARK, MARKED, fresh, succeed, succeed_inside};
 
-/// What writes the prompt to a file, as it is.
 fn prompt_to(shell: Shell, file: &str) -> String {
     match shell {
         Shell::Bash | Shell::Zsh => format!("printf %s \"$PS1\" >{file}"),
@@ -17,7 +16,6 @@ fn prompt_to(shell: Shell, file: &str) -> String {
     }
 }
 
-/// Two files of the home directory are equal.
 fn same(account: &Account, before: &str, after: &str) -> Result<()> {
     let read = |name| fs::read_to_string(account.home().join(name));
     let (before, after) = (read(before)?, read(after)?);
@@ -30,7 +28,7 @@ fn inside(account: &Account, shell: Shell) -> Result<Terminal> {
     let mut inherited = INHERITED.to_vec();
     inherited[3].1 = "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES= PROMPT";
     let mut terminal = Terminal::start(account, shell, &inherited)?;
-    terminal.wait(&format!("{MARK}{PROMPT}"))?;
+    terminal.wait(MARKED)?;
     Ok(terminal)
 }
 
@@ -77,8 +75,7 @@ fn a_virtual_environment_may_be_left_before_or_after() -> Result<()> {
     for shell in Shell::ALL {
         let [enter, leave] = virtual_environment(shell);
         for after_it in [[leave, "genv deactivate"], ["genv deactivate", leave]] {
-            let account = set_up(shell)?;
-            let mut terminal = ready(&account, shell)?;
+            let (account, mut terminal) = fresh(shell)?;
             succeed(&mut terminal, &prompt_to(shell, "before"))?;
             for line in ["genv activate", enter].iter().chain(&after_it) {
                 terminal.wait(PROMPT)?;
@@ -96,15 +93,11 @@ fn a_virtual_environment_may_be_left_before_or_after() -> Result<()> {
 #[test]
 fn a_prompt_with_the_same_mark_of_somebody_else_keeps_it() -> Result<()> {
     for shell in [Shell::Bash, Shell::Zsh] {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (_account, mut terminal) = fresh(shell)?;
         // As conda does in an environment of that name.
-        succeed(&mut terminal, "PS1=\"(genv) $PS1\"")?;
-        terminal.wait(&format!("{MARK}{PROMPT}"))?;
-        terminal.type_line("genv activate")?;
-        terminal.wait(&format!("{MARK}{MARK}{PROMPT}"))?;
-        terminal.type_line("genv deactivate")?;
-        let shown = terminal.wait(PROMPT)?;
+        succeed_inside(&mut terminal, "PS1=\"(genv) $PS1\"")?;
+        terminal.enter("genv activate", &format!("{MARK}{MARK}{PROMPT}"))?;
+        let shown = terminal.enter("genv deactivate", PROMPT)?;
         ensure!(shown.matches(MARK).count() == 1, "{shell}: {shown:?}");
     }
     Ok(())
@@ -113,10 +106,8 @@ fn a_prompt_with_the_same_mark_of_somebody_else_keeps_it() -> Result<()> {
 #[test]
 fn a_prompt_that_is_made_anew_is_marked_anew() -> Result<()> {
     for shell in [Shell::Bash, Shell::Zsh] {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
-        terminal.type_line("genv activate")?;
-        terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        let (_account, mut terminal) = fresh(shell)?;
+        terminal.enter("genv activate", MARKED)?;
         let below = match shell {
             Shell::Bash => "export PS1; bash --norc",
             _ => "export PS1; zsh -f",
@@ -124,12 +115,10 @@ fn a_prompt_that_is_made_anew_is_marked_anew() -> Result<()> {
         // The start-up file is read again, and then a shell below gets the prompt from this one.
         let again = format!(". ./{}", shell.startup_file());
         for line in [&again, below, shell.setup()] {
-            terminal.type_line(line)?;
-            let shown = terminal.wait(&format!("{MARK}{PROMPT}"))?;
+            let shown = terminal.enter(line, MARKED)?;
             ensure!(!shown.contains(MARK), "{shell}: {line}: {shown:?}");
         }
-        terminal.type_line("genv deactivate")?;
-        let shown = terminal.wait(PROMPT)?;
+        let shown = terminal.enter("genv deactivate", PROMPT)?;
         ensure!(!shown.contains(MARK), "{shell}: {shown:?}");
     }
     Ok(())
@@ -144,28 +133,24 @@ fn a_prompt_still_sees_the_last_exit_code() -> Result<()> {
     inherited[3].1 = "PROMPT";
     let mut terminal = Terminal::start(&account, Shell::Fish, &inherited)?;
     terminal.wait(&format!("{MARK}0 {PROMPT}"))?;
-    terminal.type_line("sh -c 'exit 42'")?;
-    terminal.wait(&format!("{MARK}42 {PROMPT}"))?;
+    terminal.enter("sh -c 'exit 42'", &format!("{MARK}42 {PROMPT}"))?;
     Ok(())
 }
 
 #[test]
 fn the_prompt_shows_an_environment_from_activation_to_deactivation() -> Result<()> {
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (account, mut terminal) = fresh(shell)?;
         succeed(&mut terminal, &prompt_to(shell, "before"))?;
         succeed(&mut terminal, "env | sort >variables-before")?;
         for _ in 0..2 {
             terminal.wait(PROMPT)?;
-            terminal.type_line("genv activate --gpus 1")?;
-            terminal.wait(&format!("{MARK}{PROMPT}"))?;
+            terminal.enter("genv activate --gpus 1", MARKED)?;
             // It is not handed to programs.
             let (shown, code) = terminal.run("env | grep PS1")?;
             ensure!(code == 1, "{shell} exports its prompt: {shown}");
-            terminal.wait(&format!("{MARK}{PROMPT}"))?;
-            terminal.type_line("genv config name x")?;
-            let shown = terminal.wait(PROMPT)?;
+            terminal.wait(MARKED)?;
+            let shown = terminal.enter("genv config name x", PROMPT)?;
             ensure!(shown.matches(MARK).count() == 1, "{shell}: {shown}");
             succeed(&mut terminal, "genv deactivate")?;
         }
@@ -185,19 +170,15 @@ fn the_prompt_shows_an_environment_from_activation_to_deactivation() -> Result<(
 #[test]
 fn a_shell_that_exec_starts_shows_its_environment_unless_the_shell_around_it_shows_none() -> Result<()> {
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (_account, mut terminal) = fresh(shell)?;
         let start = format!("genv exec --gpus 1 -- {} -i", shell.name());
-        terminal.type_line(&start)?;
-        terminal.wait(&format!("{MARK}{PROMPT}"))?;
-        terminal.type_line("exit")?;
-        let shown = terminal.wait(PROMPT)?;
+        terminal.enter(&start, MARKED)?;
+        let shown = terminal.enter("exit", PROMPT)?;
         ensure!(!shown.contains(MARK), "{shell}: {shown:?}");
 
         succeed(&mut terminal, "genv activate --no-prompt")?;
         terminal.wait(PROMPT)?;
-        terminal.type_line(&start)?;
-        let shown = terminal.wait(PROMPT)?;
+        let shown = terminal.enter(&start, PROMPT)?;
         ensure!(!shown.contains(MARK), "{shell}: {shown:?}");
         let (shown, code) = terminal.run("printenv CUDA_VISIBLE_DEVICES")?;
         ensure!(code == 0 && shown.contains('0'), "{shell}: {shown:?}");

@@ -5,7 +5,6 @@ use genv_tests::shell::{Account, Outcome, Shell};
 
 use Step::{AsBefore, Export, Fails, Has, Lacks, Prints, Run, Unset};
 
-/// A step of a scenario.
 pub(crate) enum Step {
     /// This line succeeds and is quiet.
     Run(&'static str),
@@ -18,13 +17,11 @@ pub(crate) enum Step {
     /// Programs that are started now have this variable, or do not have it.
     Has(&'static str, &'static str),
     Lacks(&'static str),
-    /// Programs have the same variables as before the first step.
     AsBefore,
 }
 
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// Variables that the shell is started with.
     pub(crate) given: &'static [(&'static str, &'static str)],
     pub(crate) steps: &'static [Step],
 }

@@ -10,6 +10,8 @@ use crate::shells::inherited::INHERITED;
 
 pub(crate) const MARK: &str = "(genv) ";
 
+pub(crate) const MARKED: &str = "(genv) READY> ";
+
 #[test]
 fn whoever_types_into_a_shell_is_told_that_its_environment_ended() -> Result<()> {
     for shell in Shell::ALL {
@@ -24,28 +26,36 @@ fn whoever_types_into_a_shell_is_told_that_its_environment_ended() -> Result<()>
     Ok(())
 }
 
-/// An account whose start-up file sets genv up.
 pub(crate) fn set_up(shell: Shell) -> Result<Account> {
     let account = Account::new()?;
     start_up(&account, shell, "", "")?;
     Ok(account)
 }
 
-/// A shell with genv, at its prompt.
 pub(crate) fn ready(account: &Account, shell: Shell) -> Result<Terminal> {
     let mut terminal = Terminal::start(account, shell, &[])?;
     terminal.wait(PROMPT)?;
     Ok(terminal)
 }
 
-/// Runs a line that succeeds.
+pub(crate) fn fresh(shell: Shell) -> Result<(Account, Terminal)> {
+    let account = set_up(shell)?;
+    let terminal = ready(&account, shell)?;
+    Ok((account, terminal))
+}
+
 pub(crate) fn succeed(terminal: &mut Terminal, line: &str) -> Result<String> {
     let (shown, code) = terminal.run(line)?;
     ensure!(code == 0, "{terminal:?}: {line}: {code} {shown}");
     Ok(shown)
 }
 
-/// A shell that has all devices, and another one.
+/// Runs a line that succeeds, and waits for the prompt of an environment.
+pub(crate) fn succeed_inside(terminal: &mut Terminal, line: &str) -> Result<()> {
+    succeed(terminal, line)?;
+    terminal.wait(MARKED).map(drop)
+}
+
 fn all_held(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
     let mut holder = ready(account, shell)?;
     succeed(&mut holder, "genv activate --id holder --gpus 4")?;
@@ -53,21 +63,12 @@ fn all_held(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
 }
 
 fn start_waiting(terminal: &mut Terminal) -> Result<()> {
-    terminal.type_line("genv activate --gpus 1 --wait")?;
-    terminal.wait("waiting")?;
-    Ok(())
-}
-
-/// The holder leaves, and the one who waits gets a device.
-fn ends_waiting(holder: &mut Terminal, terminal: &mut Terminal) -> Result<()> {
-    succeed(holder, "genv deactivate")?;
-    terminal.wait(&format!("{MARK}{PROMPT}"))?;
-    succeed(terminal, "env | grep CUDA_VISIBLE_DEVICES=0")?;
+    terminal.enter("genv activate --gpus 1 --wait", "waiting")?;
     Ok(())
 }
 
 #[test]
-fn control_c_ends_waiting_and_nothing_else() -> Result<()> {
+fn control_c_ends_waiting_and_nothing_else_and_control_z_does_not_stop_it() -> Result<()> {
     for shell in Shell::ALL {
         let account = set_up(shell)?;
         let (mut holder, mut terminal) = all_held(&account, shell)?;
@@ -82,9 +83,14 @@ fn control_c_ends_waiting_and_nothing_else() -> Result<()> {
         let shown = succeed(&mut terminal, "genv envs query --query eid")?;
         ensure!(shown.contains("holder"), "{shell}: {shown}");
 
-        // And waiting goes on where it is not ended.
+        // And waiting goes on where it is not ended, nor stopped by Ctrl-Z.
         start_waiting(&mut terminal)?;
-        ends_waiting(&mut holder, &mut terminal)?;
+        terminal.press_control('z')?;
+        // A line of another shell later, it still waits, and gets what it waits for.
+        succeed(&mut holder, "genv envs >/dev/null")?;
+        succeed(&mut holder, "genv deactivate")?;
+        terminal.wait(MARKED)?;
+        succeed(&mut terminal, "env | grep CUDA_VISIBLE_DEVICES=0")?;
     }
     Ok(())
 }
@@ -104,39 +110,12 @@ fn control_c_ends_a_script_that_waits_and_what_comes_after_it() -> Result<()> {
                 Shell::Fish => format!("while true; {wait}; echo went on; end"),
             },
         ] {
-            terminal.type_line(&line)?;
-            terminal.wait("waiting")?;
+            terminal.enter(&line, "waiting")?;
             terminal.press_control('c')?;
             let shown = terminal.wait(PROMPT)?;
             ensure!(!shown.contains("went on"), "{shell}: {line}: {shown}");
         }
     }
-    Ok(())
-}
-
-#[test]
-fn two_windows_share_an_environment_that_ends_with_the_last_of_them() -> Result<()> {
-    let account = set_up(Shell::Bash)?;
-    let mut first = ready(&account, Shell::Bash)?;
-    let mut second = ready(&account, Shell::Bash)?;
-    succeed(&mut first, "genv activate --id shared --gpus 2")?;
-    succeed(&mut second, "genv activate --id shared")?;
-    succeed(&mut second, "env | grep CUDA_VISIBLE_DEVICES=0,1")?;
-    let shown = succeed(&mut second, "genv envs query --eid shared --query pids")?;
-    for terminal in [&first, &second] {
-        ensure!(shown.contains(&terminal.pid().to_string()), "{shown}");
-    }
-    // The window is closed by force.
-    drop(first);
-    let mut third = ready(&account, Shell::Bash)?;
-    let shown = succeed(&mut third, "genv devices find --eid shared")?;
-    ensure!(shown.contains("0,1"), "{shown}");
-    succeed(&mut second, "genv deactivate")?;
-    let shown = succeed(&mut third, "genv devices find --eid shared")?;
-    ensure!(!shown.contains("0,1"), "{shown}");
-    succeed(&mut second, "genv activate --id alone --gpus 4")?;
-    drop(second);
-    succeed(&mut third, "genv activate --gpus 4")?;
     Ok(())
 }
 
@@ -146,43 +125,23 @@ const OURS: &str = "env | grep -e '^GENV' -e '^CUDA' -e '^PATH=' | sort";
 #[test]
 fn shells_below_a_shell_join_its_environment_and_leave_it_alone() -> Result<()> {
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (account, mut terminal) = fresh(shell)?;
         succeed(&mut terminal, &format!("{OURS} >before"))?;
         succeed(&mut terminal, "genv activate --id one --gpus 1")?;
         // Another shell in its place: the same process.
-        terminal.type_line(&format!("exec {shell}"))?;
-        terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        terminal.enter(&format!("exec {shell}"), MARKED)?;
         let shown = succeed(&mut terminal, "genv envs find --pid PID".replace("PID", shell.pid()).as_str())?;
         ensure!(shown.contains("one"), "{shell}: {shown}");
         for below in Shell::ALL {
             start_up(&account, below, "", "")?;
-            terminal.type_line(below.name())?;
-            terminal.wait(&format!("{MARK}{PROMPT}"))?;
-            terminal.type_line("genv deactivate")?;
-            terminal.wait(PROMPT)?;
-            terminal.type_line(&format!("{OURS} | cmp - before; echo \"<left:{}>\"", below.code()))?;
-            terminal.wait("<left:0>")?;
-            terminal.type_line("exit")?;
-            terminal.wait(&format!("{MARK}{PROMPT}"))?;
+            terminal.enter(below.name(), MARKED)?;
+            terminal.enter("genv deactivate", PROMPT)?;
+            terminal.enter(&format!("{OURS} | cmp - before; echo \"<left:{}>\"", below.code()), "<left:0>")?;
+            terminal.enter("exit", MARKED)?;
         }
         succeed(&mut terminal, "env | grep CUDA_VISIBLE_DEVICES=0")?;
         succeed(&mut terminal, "genv deactivate")?;
         succeed(&mut terminal, &format!("{OURS} | cmp - before"))?;
-    }
-    Ok(())
-}
-
-#[test]
-fn control_z_does_not_stop_what_a_shell_waits_for() -> Result<()> {
-    for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let (mut holder, mut terminal) = all_held(&account, shell)?;
-        start_waiting(&mut terminal)?;
-        terminal.press_control('z')?;
-        // A line of another shell later, it still waits, and gets what it waits for.
-        succeed(&mut holder, "genv envs >/dev/null")?;
-        ends_waiting(&mut holder, &mut terminal)?;
     }
     Ok(())
 }

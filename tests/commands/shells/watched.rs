@@ -9,37 +9,38 @@ use genv_tests::patience::until;
 use genv_tests::shell::{Account, Shell, installation};
 use genv_tests::terminal::{PROMPT, Terminal, start_up};
 
-use crate::shells::terminal::{MARK, ready, set_up, succeed};
+use crate::shells::terminal::{MARK, MARKED, fresh, ready, set_up, succeed, succeed_inside};
 
-/// A shell in an environment with two devices, and another shell of the same environment.
-fn two_shells(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
+fn two_shells_of(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
     let mut first = ready(account, shell)?;
     succeed(&mut first, "genv activate --id e1 --gpus 2")?;
     let mut second = ready(account, shell)?;
     succeed(&mut second, "genv activate --id e1")?;
     for terminal in [&mut first, &mut second] {
-        terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        terminal.wait(MARKED)?;
     }
     Ok((first, second))
 }
 
-/// The output from an empty line up to the next prompt.
+fn two_shells(shell: Shell) -> Result<(Account, Terminal, Terminal)> {
+    let account = set_up(shell)?;
+    let (first, second) = two_shells_of(&account, shell)?;
+    Ok((account, first, second))
+}
+
 fn at_next_prompt(terminal: &mut Terminal) -> Result<String> {
-    terminal.type_line("")?;
-    terminal.wait(&format!("{MARK}{PROMPT}"))
+    terminal.enter("", MARKED)
 }
 
 #[test]
 fn a_prompt_shows_what_another_shell_did_to_the_devices() -> Result<()> {
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let (mut first, mut second) = two_shells(&account, shell)?;
+        let (account, mut first, mut second) = two_shells(shell)?;
         succeed(&mut second, "genv detach --index 1")?;
         let shown = at_next_prompt(&mut first)?;
         let expected = "genv: device 1 was detached by another command. CUDA_VISIBLE_DEVICES is 0 now";
         ensure!(shown.contains(expected), "{shell}: {shown}");
-        succeed(&mut first, "env | grep '^CUDA_VISIBLE_DEVICES=0$'")?;
-        first.wait(&format!("{MARK}{PROMPT}"))?;
+        succeed_inside(&mut first, "env | grep '^CUDA_VISIBLE_DEVICES=0$'")?;
         let shown = at_next_prompt(&mut first)?;
         ensure!(!shown.contains("genv:"), "{shell}: {shown}");
 
@@ -57,7 +58,6 @@ fn a_prompt_shows_what_another_shell_did_to_the_devices() -> Result<()> {
     Ok(())
 }
 
-/// The reminders at the next few prompts.
 fn reminders(terminal: &mut Terminal) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for _ in 0..4 {
@@ -72,10 +72,8 @@ fn reminders(terminal: &mut Terminal) -> Result<Vec<String>> {
 #[test]
 fn a_prompt_reminds_once_before_the_end_of_a_lease() -> Result<()> {
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let (mut first, mut second) = two_shells(&account, shell)?;
-        succeed(&mut second, "genv extend 902s")?;
-        second.wait(&format!("{MARK}{PROMPT}"))?;
+        let (_account, mut first, mut second) = two_shells(shell)?;
+        succeed_inside(&mut second, "genv extend 902s")?;
         let mut found = Vec::new();
         until("a reminder comes", || {
             found.extend(reminders(&mut first)?);
@@ -90,8 +88,7 @@ fn a_prompt_reminds_once_before_the_end_of_a_lease() -> Result<()> {
                 && soon.ends_with(" minutes: 'genv extend 2h' extends it by 2 hours"),
             "{shell}: {soon}"
         );
-        succeed(&mut first, "genv extend 2h")?;
-        first.wait(&format!("{MARK}{PROMPT}"))?;
+        succeed_inside(&mut first, "genv extend 2h")?;
         ensure!(reminders(&mut first)?.is_empty(), "{shell}");
     }
     Ok(())
@@ -101,12 +98,11 @@ fn a_prompt_reminds_once_before_the_end_of_a_lease() -> Result<()> {
 fn a_prompt_reports_once_that_the_variable_is_gone() -> Result<()> {
     // The code of each shell says so itself.
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let (mut first, _second) = two_shells(&account, shell)?;
+        let (_account, mut first, _second) = two_shells(shell)?;
         let erase = shell.unset("CUDA_VISIBLE_DEVICES");
         let expected = "genv: CUDA_VISIBLE_DEVICES is not set: programs see all devices.";
         succeed(&mut first, &erase)?;
-        let shown = first.wait(&format!("{MARK}{PROMPT}"))?;
+        let shown = first.wait(MARKED)?;
         ensure!(shown.contains(expected), "{shell}: {shown}");
         let shown = at_next_prompt(&mut first)?;
         ensure!(!shown.contains("genv:"), "{shell}: {shown}");
@@ -115,13 +111,11 @@ fn a_prompt_reports_once_that_the_variable_is_gone() -> Result<()> {
             shown.contains("Shell     has no CUDA_VISIBLE_DEVICES, and programs see all devices"),
             "{shell}: {shown}"
         );
-        first.wait(&format!("{MARK}{PROMPT}"))?;
-        succeed(&mut first, "genv attach --refresh")?;
-        first.wait(&format!("{MARK}{PROMPT}"))?;
-        succeed(&mut first, "env | grep '^CUDA_VISIBLE_DEVICES=0,1$'")?;
-        first.wait(&format!("{MARK}{PROMPT}"))?;
+        first.wait(MARKED)?;
+        succeed_inside(&mut first, "genv attach --refresh")?;
+        succeed_inside(&mut first, "env | grep '^CUDA_VISIBLE_DEVICES=0,1$'")?;
         succeed(&mut first, &erase)?;
-        let shown = first.wait(&format!("{MARK}{PROMPT}"))?;
+        let shown = first.wait(MARKED)?;
         ensure!(shown.contains(expected), "{shell}: {shown}");
     }
     Ok(())
@@ -129,8 +123,7 @@ fn a_prompt_reports_once_that_the_variable_is_gone() -> Result<()> {
 
 #[test]
 fn a_value_of_the_users_stays_and_the_line_names_it() -> Result<()> {
-    let account = set_up(Shell::Bash)?;
-    let (mut first, mut second) = two_shells(&account, Shell::Bash)?;
+    let (_account, mut first, mut second) = two_shells(Shell::Bash)?;
     succeed(&mut first, &Shell::Bash.set("CUDA_VISIBLE_DEVICES", "1"))?;
     let shown = succeed(&mut first, "genv status")?;
     ensure!(shown.contains("CUDA_VISIBLE_DEVICES='1': 'genv attach --refresh'"), "{shown}");
@@ -151,10 +144,8 @@ fn a_value_of_the_users_stays_and_the_line_names_it() -> Result<()> {
 
 #[test]
 fn a_shell_leaves_its_environment_at_the_prompt_only_if_its_user_ended_it() -> Result<()> {
-    let account = set_up(Shell::Bash)?;
-    let mut terminal = ready(&account, Shell::Bash)?;
-    succeed(&mut terminal, "genv activate --id e1 --gpus 1")?;
-    terminal.wait(&format!("{MARK}{PROMPT}"))?;
+    let (account, mut terminal) = fresh(Shell::Bash)?;
+    succeed_inside(&mut terminal, "genv activate --id e1 --gpus 1")?;
     for (file, content) in
         [("envs.json", "{\"envs\": []}"), ("devices.json", "{\"devices\": []}"), ("genv-members.json", "{}")]
     {
@@ -169,13 +160,11 @@ fn a_shell_leaves_its_environment_at_the_prompt_only_if_its_user_ended_it() -> R
     drop(terminal);
 
     let mut terminal = ready(&account, Shell::Bash)?;
-    succeed(&mut terminal, "genv activate --id e2 --gpus 1")?;
-    terminal.wait(&format!("{MARK}{PROMPT}"))?;
+    succeed_inside(&mut terminal, "genv activate --id e2 --gpus 1")?;
     let mut other = ready(&account, Shell::Bash)?;
     let line = format!("genv envs deactivate --pid {}", terminal.pid());
     succeed(&mut other, &line)?;
-    terminal.type_line("")?;
-    let shown = terminal.wait("'genv activate' starts one.")?;
+    let shown = terminal.enter("", "'genv activate' starts one.")?;
     ensure!(shown.contains("environment e2 has ended"), "{shown}");
     Ok(())
 }
@@ -221,39 +210,27 @@ fn no_program_is_started_while_nothing_changes() -> Result<()> {
 
 #[test]
 fn what_a_line_left_behind_is_there_after_the_prompt() -> Result<()> {
-    for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let (mut first, mut second) = two_shells(&account, shell)?;
-        let (failing, asking, expected) = match shell {
-            Shell::Bash => ("false | true | (exit 3)", "echo \"<${PIPESTATUS[*]}>\"", "<1 0 3>"),
-            Shell::Zsh => ("false | true | (exit 3)", "echo \"<$pipestatus>\"", "<1 0 3>"),
-            Shell::Fish => ("false | true | sh -c 'exit 3'", "echo \"<$pipestatus>\"", "<1 0 3>"),
-        };
-        let last_word = "echo \"<$_>\"";
-        for (change, line, asking, expected) in [
-            (1, failing, asking, expected),
-            (2, "(exit 7)", "echo \"<$?>\"", "<7>"),
-            (1, ": one two", last_word, "<two>"),
-        ] {
-            let (line, asking) = match (shell, expected) {
-                (Shell::Fish, "<7>") => ("sh -c 'exit 7'", "echo \"<$status>\""),
-                // fish has no such variable.
-                (Shell::Fish, "<two>") => continue,
-                _ => (line, asking),
-            };
-            succeed(&mut second, &format!("genv attach --count {change}"))?;
-            first.type_line(line)?;
-            let shown = first.wait(&format!("{MARK}{PROMPT}"))?;
+    for (shell, statuses) in
+        [(Shell::Bash, "${PIPESTATUS[*]}"), (Shell::Zsh, "$pipestatus"), (Shell::Fish, "$pipestatus")]
+    {
+        let lines = [
+            ("false | true | sh -c 'exit 3'", statuses, "<1 0 3>"),
+            ("sh -c 'exit 7'", shell.code(), "<7>"),
+            // fish has no such variable.
+            (": one two", if shell == Shell::Fish { "two" } else { "$_" }, "<two>"),
+        ];
+        let (_account, mut first, mut second) = two_shells(shell)?;
+        for ((line, asked, expected), count) in lines.into_iter().zip([1, 2, 1]) {
+            succeed(&mut second, &format!("genv attach --count {count}"))?;
+            let shown = first.enter(line, MARKED)?;
             ensure!(shown.contains("CUDA_VISIBLE_DEVICES is"), "{shell}: {shown}");
-            first.type_line(asking)?;
-            first.wait(expected).with_context(|| format!("{shell}: {line}"))?;
-            first.wait(&format!("{MARK}{PROMPT}"))?;
+            first.enter(&format!("echo '<'\"{asked}>\""), expected).with_context(|| format!("{shell}: {line}"))?;
+            first.wait(MARKED)?;
         }
     }
     Ok(())
 }
 
-/// The changes that other programs make to prompts.
 fn others(shell: Shell) -> Vec<&'static str> {
     match shell {
         Shell::Bash => vec![
@@ -292,7 +269,7 @@ fn others_may_change_the_prompt_before_and_after() -> Result<()> {
             for is_before in [true, false].into_iter().filter(|it| *it || !replaces) {
                 let account = Account::new()?;
                 start_up(&account, shell, "", if is_before { theirs } else { "" })?;
-                let (mut first, mut second) = two_shells(&account, shell)?;
+                let (mut first, mut second) = two_shells_of(&account, shell)?;
                 if !is_before && !theirs.is_empty() {
                     first.run(theirs)?;
                     // The next prompt may be the other program's.
@@ -305,10 +282,8 @@ fn others_may_change_the_prompt_before_and_after() -> Result<()> {
                 ensure!(shown.matches("genv:").count() == 1, "{shell}: {theirs}: {shown}");
                 let shown = at_next_prompt(&mut first)?;
                 ensure!(!shown.contains("genv"), "{shell}: {theirs}: {shown}");
-                first.type_line("genv deactivate")?;
-                first.wait(PROMPT)?;
-                first.type_line("")?;
-                let shown = first.wait(PROMPT)?;
+                first.enter("genv deactivate", PROMPT)?;
+                let shown = first.enter("", PROMPT)?;
                 ensure!(!shown.contains(MARK), "{shell}: {theirs}: {shown}");
             }
         }
@@ -325,12 +300,10 @@ fn what_runs_before_prompts_is_as_before_after_an_environment() -> Result<()> {
         (Shell::Zsh, "f() { true }; precmd_functions=(f)", "typeset -p precmd_functions"),
         (Shell::Zsh, "unset precmd_functions", "typeset -p precmd_functions"),
     ] {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (account, mut terminal) = fresh(shell)?;
         succeed(&mut terminal, theirs)?;
         terminal.run(&format!("{show} >before 2>&1"))?;
-        succeed(&mut terminal, "genv activate")?;
-        terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        succeed_inside(&mut terminal, "genv activate")?;
         succeed(&mut terminal, "genv deactivate")?;
         terminal.run(&format!("{show} >after 2>&1"))?;
         let read = |name| fs::read_to_string(account.home().join(name));
@@ -342,10 +315,8 @@ fn what_runs_before_prompts_is_as_before_after_an_environment() -> Result<()> {
 #[test]
 fn doctor_finds_what_runs_no_more_before_prompts() -> Result<()> {
     for (shell, removal) in [(Shell::Bash, "PROMPT_COMMAND=true"), (Shell::Zsh, "precmd_functions=()")] {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
-        succeed(&mut terminal, "genv activate --gpus 1")?;
-        terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        let (_account, mut terminal) = fresh(shell)?;
+        succeed_inside(&mut terminal, "genv activate --gpus 1")?;
         for (line, is_removed) in [("true", false), (removal, true), ("genv attach --refresh", false)] {
             succeed(&mut terminal, line)?;
             let (shown, _) = terminal.run("genv doctor")?;
@@ -359,8 +330,7 @@ fn doctor_finds_what_runs_no_more_before_prompts() -> Result<()> {
 fn the_shims_come_first_again_after_others_have_changed_path() -> Result<()> {
     let shims = installation()?.join("lib/genv/shims");
     for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
+        let (_account, mut terminal) = fresh(shell)?;
         succeed(&mut terminal, "env | grep ^PATH= >before")?;
         succeed(&mut terminal, "genv activate --gpus 1")?;
         // As conda, and as a virtual environment that is left.

@@ -135,16 +135,9 @@ fn settings_never_reach_a_device_that_is_not_the_environments() -> Result<()> {
         // Nobody knows what an environment has that does not exist any more.
         assert_eq!(stage.recorded("gone", typed)?, "", "{typed}");
     }
-    for typed in [
-        "-r -i 3",
-        "-r -i GPU-00000000-0000-0000-0000-000000000003",
-        "-r -g 3",
-        "--gpu=3 -r",
-        "-r -i 0 -i 3",
-        "-r -i 0 -g 3",
-        "power-profiles -sr 1 -i 3",
-        "-pm 1 --id=2,3",
-    ] {
+    let of_others = "-r -i 3|-r -i GPU-00000000-0000-0000-0000-000000000003|-r -g 3|--gpu=3 -r|-r -i 0 -i 3|\
+        -r -i 0 -g 3|power-profiles -sr 1 -i 3|-pm 1 --id=2,3";
+    for typed in of_others.split('|') {
         assert_eq!(stage.recorded("mine", typed)?, "No devices were found", "{typed}");
     }
     std::fs::write(stage.state().join("envs.json"), "{\"envs\": [")?;
@@ -155,31 +148,31 @@ fn settings_never_reach_a_device_that_is_not_the_environments() -> Result<()> {
 }
 
 #[test]
-fn outside_an_environment_the_real_program_is_untouched() -> Result<()> {
+fn outside_an_environment_and_after_its_end_the_real_program_is_untouched() -> Result<()> {
     let stage = Stage::new()?;
-    for line in ["", "-L", "-pm 1", "-q -x", "dmon", "nvlink -s"] {
-        assert_eq!(stage.recorded("", line)?, line, "an empty variable names none");
-        let mut command = stage.recorder("nvidia-smi");
-        let output = command.args(line.split_whitespace()).env_remove("GENV_ENVIRONMENT_ID").output()?;
-        assert_eq!(called_with(&text(&output.stdout)), line);
-        assert_eq!((output.status.code(), text(&output.stderr)), (Some(7), String::new()));
-
-        let mut command = stage.recorder("nvidia-smi");
-        let output = command.args(line.split_whitespace()).env("GENV_BYPASS", "1").output()?;
-        assert_eq!(called_with(&text(&output.stdout)), line, "bypassed");
-        assert_eq!((output.status.code(), text(&output.stderr)), (Some(7), String::new()));
-    }
-    Ok(())
-}
-
-#[test]
-fn after_its_environment_a_shell_sees_everything_and_is_told() -> Result<()> {
-    let stage = Stage::new()?;
-    for line in ["", "-L", "-q"] {
-        let mut command = stage.recorder("nvidia-smi");
-        let output = command.args(line.split_whitespace()).env("GENV_ENVIRONMENT_ID", "gone").output()?;
-        assert_eq!(called_with(&text(&output.stdout)), line);
-        assert!(text(&output.stderr).contains("environment \"gone\" does not exist any more"), "{output:?}");
+    for (variable, value) in [
+        ("GENV_ENVIRONMENT_ID", None),
+        // An empty variable names none.
+        ("GENV_ENVIRONMENT_ID", Some("")),
+        ("GENV_ENVIRONMENT_ID", Some("gone")),
+        ("GENV_BYPASS", Some("1")),
+    ] {
+        let has_ended = value == Some("gone");
+        // After the end no setting runs.
+        let settings = ["-pm 1", "nvlink -s"];
+        for line in ["", "-L", "-q -x", "dmon"].iter().chain(settings.iter().filter(|_| !has_ended)) {
+            let mut command = stage.recorder("nvidia-smi");
+            match value {
+                Some(value) => command.env(variable, value),
+                None => command.env_remove(variable),
+            };
+            let output = command.args(line.split_whitespace()).output()?;
+            assert_eq!(called_with(&text(&output.stdout)), *line, "{variable} {value:?}");
+            assert_eq!(output.status.code(), Some(7), "{variable} {value:?} {line}");
+            let said = text(&output.stderr);
+            assert_eq!(said.contains("environment \"gone\" does not exist any more"), has_ended, "{said}");
+            ensure!(has_ended || said.is_empty(), "{variable} {value:?} {line}: {said}");
+        }
     }
     Ok(())
 }

@@ -8,12 +8,7 @@ use genv_tests::tools;
 
 use crate::shims::stage::{MIG_OF_1, MIG_OF_3, Stage, UUID, called_with, real, text};
 
-fn docker(stage: &Stage, environment: &str, arguments: &[&str]) -> Result<Output> {
-    client(stage, "docker", environment, arguments)
-}
-
-/// The shim `name` in front of its recorder.
-pub(crate) fn client(stage: &Stage, name: &str, environment: &str, arguments: &[&str]) -> Result<Output> {
+fn client(stage: &Stage, name: &str, environment: &str, arguments: &[&str]) -> Result<Output> {
     let real_nvidia_smi = real(550);
     let folders = [stage.recorders(), real_nvidia_smi.parent().context("a folder")?.to_owned()];
     // The recorder of the client, and the real nvidia-smi.
@@ -28,51 +23,52 @@ pub(crate) fn client(stage: &Stage, name: &str, environment: &str, arguments: &[
 fn containers_get_the_environments_devices_and_belong_to_it() -> Result<()> {
     let stage = Stage::new()?;
     let foreign = format!("run --gpus \"device={},0\" image", UUID[3]);
-    let mig = format!("run --device nvidia.com/gpu={MIG_OF_3} --device nvidia.com/gpu={MIG_OF_1} image");
-    let own_mig = format!("run -e GENV_ENVIRONMENT_ID --device nvidia.com/gpu={MIG_OF_1} image");
-    for (line, called) in [
-        ("run --gpus all image", "run -e GENV_ENVIRONMENT_ID --gpus \"device=0,1\" image"),
-        ("run --gpus=1 image", "run -e GENV_ENVIRONMENT_ID --gpus=device=0 image"),
-        ("container run --gpus device=1 image", "container run -e GENV_ENVIRONMENT_ID --gpus device=1 image"),
-        (
-            "-H tcp://x container create --gpus \"device=0,1,2\" image",
-            "-H tcp://x container create -e GENV_ENVIRONMENT_ID --gpus \"device=0,1\" image",
-        ),
-        (&foreign, "run -e GENV_ENVIRONMENT_ID --gpus device=0 image"),
-        ("run -it --rm image --gpus all", "run -e GENV_ENVIRONMENT_ID -it --rm image --gpus all"),
-        ("exec x run --gpus all", "exec x run --gpus all"),
-        // Device 1 is split: only its MIG devices have names.
-        (
-            "run --device nvidia.com/gpu=all --device /dev/fuse image --device nvidia.com/gpu=all",
-            "run -e GENV_ENVIRONMENT_ID --device nvidia.com/gpu=0 --device nvidia.com/gpu=1:0 \
-             --device nvidia.com/gpu=1:1 --device /dev/fuse image --device nvidia.com/gpu=all",
-        ),
-        (&mig, &own_mig),
-        (
-            "run --runtime=nvidia image",
-            "run -e GENV_ENVIRONMENT_ID -e NVIDIA_VISIBLE_DEVICES=0,1 --runtime=nvidia image",
-        ),
-        (
-            "run --runtime nvidia -e NVIDIA_VISIBLE_DEVICES=all image",
-            "run -e GENV_ENVIRONMENT_ID --runtime nvidia -e NVIDIA_VISIBLE_DEVICES=0,1 image",
-        ),
-        ("run -eNVIDIA_VISIBLE_DEVICES=1,3 image", "run -e GENV_ENVIRONMENT_ID -eNVIDIA_VISIBLE_DEVICES=1 image"),
-        (
-            "run --env=NVIDIA_VISIBLE_DEVICES=none --runtime nvidia image",
-            "run -e GENV_ENVIRONMENT_ID --env=NVIDIA_VISIBLE_DEVICES=none --runtime nvidia image",
-        ),
-        ("run --runtime runc image", "run -e GENV_ENVIRONMENT_ID --runtime runc image"),
+    let mig = format!("run --device GPU={MIG_OF_3} --device GPU={MIG_OF_1} image");
+    let own_mig = format!("RUN --device GPU={MIG_OF_1} image");
+    // Device 1 is split: only its MIG devices have names.
+    let all = "--device GPU=0 --device GPU=1:0 --device GPU=1:1";
+    for (name, environment, line, called) in [
+        ("docker", "mine", "run --gpus all image", "RUN --gpus \"device=0,1\" image"),
+        ("docker", "mine", "run --gpus=1 image", "RUN --gpus=device=0 image"),
+        ("docker", "mine", "-D container run --gpus \"device=1,2\" image", "-D container RUN --gpus device=1 image"),
+        ("docker", "mine", &foreign, "RUN --gpus device=0 image"),
+        ("docker", "mine", "run image --gpus all", "RUN image --gpus all"),
+        ("docker", "mine", "exec x run --gpus all", "exec x run --gpus all"),
+        ("docker", "mine", "run --device GPU=all --device /x image", &format!("RUN {all} --device /x image")),
+        ("docker", "mine", &mig, &own_mig),
+        ("docker", "mine", "run --runtime=nvidia image", "RUN -e VISIBLE=0,1 --runtime=nvidia image"),
+        ("docker", "mine", "run -eVISIBLE=1,3 image", "RUN -eVISIBLE=1 image"),
+        ("docker", "mine", "run --runtime nvidia -e VISIBLE=all image", "RUN --runtime nvidia -e VISIBLE=0,1 image"),
+        ("docker", "mine", "run --env=VISIBLE=none --runtime nvidia x", "RUN --env=VISIBLE=none --runtime nvidia x"),
+        ("docker", "mine", "run --runtime runc image", "RUN --runtime runc image"),
+        ("docker", "free", "run image", "RUN image"),
+        ("docker", "gone", "run image", "run image"),
+        ("docker", "", "run --gpus all image", "run --gpus all image"),
+        // 0,1,3 are devices, not a number of them.
+        ("podman", "mine", "run --gpus all image", "RUN --gpus 0,1:0,1:1 image"),
+        ("podman", "mine", "--log-level x container run --gpus 0,3 x", "--log-level x container RUN --gpus 0 x"),
+        ("podman", "mine", "run --pod p --device GPU=all image", &format!("RUN --pod p {all} image")),
+        ("podman", "mine", "run -e VISIBLE=all image", "RUN -e VISIBLE=0,1 image"),
+        ("podman", "mine", "compose up", "compose up"),
+        ("podman", "mine", "ps", "ps"),
+        ("podman", "", "run --gpus all image", "run --gpus all image"),
     ] {
-        let typed: Vec<&str> = line.split(' ').collect();
-        let output = docker(&stage, "mine", &typed)?;
-        assert_eq!(called_with(&text(&output.stdout)), called, "{line}");
-        assert_eq!(output.status.code(), Some(7), "{line}");
+        let spell = |line: &str| line.replace("VISIBLE=", "NVIDIA_VISIBLE_DEVICES=").replace("GPU=", "nvidia.com/gpu=");
+        let (typed, called) = (spell(line), spell(called).replace("RUN", "run -e GENV_ENVIRONMENT_ID"));
+        let typed: Vec<&str> = typed.split(' ').collect();
+        let output = client(&stage, name, environment, &typed)?;
+        assert_eq!(called_with(&text(&output.stdout)), called, "{name} {environment} {line}");
+        assert_eq!(output.status.code(), Some(7), "{name} {environment} {line}");
+        let stderr = text(&output.stderr);
         if line == mig {
-            let stderr = text(&output.stderr);
             assert!(
                 stderr.starts_with("genv: the shim leaves out of --device ") && stderr.contains(MIG_OF_3),
                 "{stderr}"
             );
+        }
+        if (name, environment) == ("podman", "mine") {
+            let is_noted = line.contains("compose up") || line.contains('3');
+            assert_eq!(stderr.lines().count(), usize::from(is_noted), "{line}: {stderr}");
         }
     }
     // Without a value it is that of the shell.
@@ -80,30 +76,37 @@ fn containers_get_the_environments_devices_and_belong_to_it() -> Result<()> {
     command.env("NVIDIA_VISIBLE_DEVICES", "1,2");
     let output = command.args(["run", "-e", "NVIDIA_VISIBLE_DEVICES", "image"]).output()?;
     assert_eq!(called_with(&text(&output.stdout)), "run -e GENV_ENVIRONMENT_ID -e NVIDIA_VISIBLE_DEVICES=1 image");
+    let mut bypassed = stage.recorder("docker");
+    let output = bypassed.env("GENV_BYPASS", "1").args(["run", "--gpus", "all", "image"]).output()?;
+    assert_eq!(called_with(&text(&output.stdout)), "run --gpus all image");
     Ok(())
 }
 
 #[test]
 fn what_the_environment_has_not_is_refused() -> Result<()> {
     let stage = Stage::new()?;
-    for (environment, flag, value, code) in [
-        ("mine", "--gpus", "3", 4),
+    for (name, environment, flag, value, code) in [
+        ("docker", "mine", "--gpus", "3", 4),
         // A PCI address begins like a MIG device of device 0.
-        ("mine", "--gpus", "device=00000000:03:00.0", 4),
-        ("mine", "--gpus", "device=$(touch x)\u{1b}[31m", 4),
-        ("mine", "--gpus", "nonsense", 2),
-        ("mine", "--device", &format!("nvidia.com/gpu={MIG_OF_3}"), 4),
-        ("mine", "-e", "NVIDIA_VISIBLE_DEVICES=2,3", 4),
-        ("free", "--gpus", "all", 4),
-        ("free", "--device", "nvidia.com/gpu=all", 4),
-        ("free", "--runtime", "nvidia", 4),
-        ("gone", "--gpus", "all", 1),
-        ("gone", "--device", "nvidia.com/gpu=all", 1),
-        ("gone", "--runtime", "nvidia", 1),
+        ("docker", "mine", "--gpus", "device=00000000:03:00.0", 4),
+        ("docker", "mine", "--gpus", "device=$(touch x)\u{1b}[31m", 4),
+        ("docker", "mine", "--gpus", "nonsense", 2),
+        ("docker", "mine", "--device", &format!("nvidia.com/gpu={MIG_OF_3}"), 4),
+        ("docker", "mine", "-e", "NVIDIA_VISIBLE_DEVICES=2,3", 4),
+        ("docker", "free", "--gpus", "all", 4),
+        ("docker", "free", "--device", "nvidia.com/gpu=all", 4),
+        ("docker", "free", "--runtime", "nvidia", 4),
+        ("docker", "gone", "--gpus", "all", 1),
+        ("docker", "gone", "--device", "nvidia.com/gpu=all", 1),
+        ("docker", "gone", "--runtime", "nvidia", 1),
+        ("podman", "mine", "--gpus", "2", 4),
+        ("podman", "mine", "--gpus", "device=0", 2),
+        ("podman", "free", "--gpus", "all", 4),
+        ("podman", "gone", "--gpus", "all", 1),
     ] {
-        let output = docker(&stage, environment, &["run", flag, value, "image"])?;
-        assert_eq!(output.status.code(), Some(code), "{environment} {flag} {value}: {output:?}");
-        assert_eq!(text(&output.stdout), "", "{environment} {flag} {value}");
+        let output = client(&stage, name, environment, &["run", flag, value, "image"])?;
+        assert_eq!(output.status.code(), Some(code), "{name} {environment} {flag} {value}: {output:?}");
+        assert_eq!(text(&output.stdout), "", "{name} {environment} {flag} {value}");
         let stderr = text(&output.stderr);
         assert!(
             stderr.starts_with("genv: cannot ") && stderr.lines().count() == 1 && !stderr.contains('\u{1b}'),
@@ -127,7 +130,7 @@ fn a_note_says_that_compose_files_are_not_restricted() -> Result<()> {
         ("gone", "compose up", ""),
     ] {
         let typed: Vec<&str> = line.split(' ').collect();
-        let output = docker(&stage, environment, &typed)?;
+        let output = client(&stage, "docker", environment, &typed)?;
         assert_eq!(called_with(&text(&output.stdout)), line);
         let stderr = text(&output.stderr);
         assert_eq!(stderr.lines().count(), usize::from(!note.is_empty()), "{stderr}");
@@ -136,25 +139,6 @@ fn a_note_says_that_compose_files_are_not_restricted() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn without_gpus_or_an_environment_docker_is_as_it_was() -> Result<()> {
-    let stage = Stage::new()?;
-    for (environment, typed, called) in [
-        ("free", "run image", "run -e GENV_ENVIRONMENT_ID image"),
-        ("gone", "run image", "run image"),
-        ("", "run --gpus all image", "run --gpus all image"),
-    ] {
-        let typed: Vec<&str> = typed.split(' ').collect();
-        let output = docker(&stage, environment, &typed)?;
-        assert_eq!(called_with(&text(&output.stdout)), called, "{environment} {typed:?}");
-    }
-    let mut bypassed = stage.recorder("docker");
-    let output = bypassed.env("GENV_BYPASS", "1").args(["run", "--gpus", "all", "image"]).output()?;
-    assert_eq!(called_with(&text(&output.stdout)), "run --gpus all image");
-    Ok(())
-}
-
-/// A flag of a help text, and whether it takes a value.
 type Flag = (String, bool);
 
 /// The flags that a client's help lists: `  -a, --attach list   Attach to …`.
@@ -177,7 +161,7 @@ fn flags(help: &str) -> Vec<Flag> {
 }
 
 /// Checks that the shim `name` knows every flag of a real client; in the environment `alone`, `--gpus all` is `device`.
-pub(crate) fn knows_every_flag(tool: &str, name: &str, device: &str) -> Result<()> {
+fn knows_every_flag(tool: &str, name: &str, device: &str) -> Result<()> {
     let stage = Stage::new()?;
     let real = tools::program(tool, name);
     let help = |arguments: &[&str]| -> Result<Vec<Flag>> {
@@ -218,8 +202,8 @@ pub(crate) fn knows_every_flag(tool: &str, name: &str, device: &str) -> Result<(
 
 #[test]
 fn every_flag_of_real_clients_is_known() -> Result<()> {
-    for tool in ["docker-client-20", "docker-client"] {
-        knows_every_flag(tool, "docker", "device=2")?;
-    }
-    Ok(())
+    knows_every_flag("docker-client-20", "docker", "device=2")?;
+    knows_every_flag("docker-client", "docker", "device=2")?;
+    knows_every_flag("podman-4", "podman", "2")?;
+    knows_every_flag("podman", "podman", "2")
 }

@@ -4,7 +4,6 @@
 mod arguments;
 mod docker;
 mod output;
-mod podman;
 mod program;
 mod stage;
 mod supervision;

@@ -71,41 +71,31 @@ fn no_shim_is_taken_for_the_real_program() -> Result<()> {
 }
 
 #[test]
-fn programs_that_run_one_another_come_to_an_end() -> Result<()> {
+fn programs_that_run_one_another_or_cannot_be_run_are_said_to() -> Result<()> {
     let stage = Stage::new()?;
-    let wrapper = stage.folder().join("wrapper");
-    fs::create_dir(&wrapper)?;
+    let folder = stage.folder().join("folder");
+    fs::create_dir(&folder)?;
     for name in ["nvidia-smi", "docker", "podman"] {
-        write_script(&wrapper.join(name), &format!("#!/bin/sh\nexec {name} \"$@\"\n"))?;
-        let output = stage.shim(name, &[&wrapper]).args(["run", "image"]).output()?;
-        assert_eq!(output.status.code(), Some(126), "{name}: {output:?}");
-        assert!(text(&output.stderr).contains("run one another without end"), "{output:?}");
+        for (script, code, words) in [
+            (format!("#!/bin/sh\nexec {name} \"$@\"\n"), 126, "run one another without end"),
+            ("#!/nonexistent/interpreter\n".to_owned(), 127, "cannot run"),
+        ] {
+            write_script(&folder.join(name), &script)?;
+            let output = stage.shim(name, &[&folder]).args(["run", "image"]).output()?;
+            assert_eq!(output.status.code(), Some(code), "{name}: {output:?}");
+            assert!(text(&output.stderr).contains(words), "{output:?}");
+        }
     }
     Ok(())
 }
 
 #[test]
-fn a_program_that_cannot_be_run_is_said_so() -> Result<()> {
-    let stage = Stage::new()?;
-    let broken = stage.folder().join("broken");
-    fs::create_dir(&broken)?;
-    fs::write(broken.join("nvidia-smi"), b"\x7fELF no program at all \0")?;
-    write_script(&broken.join("docker"), "#!/nonexistent/interpreter\n")?;
-    let output = stage.shim("docker", &[&broken]).arg("ps").output()?;
-    assert_eq!(output.status.code(), Some(127), "{output:?}");
-    assert!(text(&output.stderr).contains("cannot run"), "{output:?}");
-    Ok(())
-}
-
-#[test]
 fn under_its_own_name_it_says_what_it_is_for() -> Result<()> {
-    let stage = Stage::new()?;
     let program = genv_tests::process::program("genv-shim")?;
     let run = |argument: &str| std::process::Command::new(&program).arg(argument).output();
     assert!(text(&run("--version")?.stdout).starts_with("genv-shim "));
     assert!(text(&run("--help")?.stdout).contains("GENV_BYPASS=1"));
     let output = run("-q")?;
     assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(2), true));
-    drop(stage);
     Ok(())
 }

@@ -11,10 +11,8 @@ use genv_tests::process::{Sleeper, program, write_script};
 use genv_tests::state::{self, Environment};
 use genv_tests::tools;
 
-/// The generations of which Debian has nvidia-smi.
 pub(crate) const GENERATIONS: [u32; 3] = [470, 535, 550];
 
-/// With what the simulated machine's devices are called.
 pub(crate) const UUID: [&str; 4] = [
     "GPU-00000000-0000-0000-0000-000000000000",
     "GPU-00000000-0000-0000-0000-000000000001",
@@ -49,24 +47,17 @@ impl Stage {
         for name in ["nvidia-smi", "docker", "podman"] {
             write_script(&stage.recorders().join(name), RECORDER)?;
         }
-        let environment = |eid: &str, devices: &[usize], gpu_memory| Environment {
-            eid: eid.to_owned(),
-            uid: rustix::process::getuid().as_raw(),
-            pids: vec![member],
-            devices: devices.to_vec(),
-            gpu_memory,
-        };
-        let wide: Vec<usize> = (0..18).collect();
-        let mut environments = vec![
-            environment("mine", &[0], Some("4gi")),
-            environment("free", &[], None),
-            environment("wide", &wide, None),
-            environment("five", &[0, 1, 2, 3, 4], None),
-            environment("alone", &[2], None),
+        let uid = rustix::process::getuid().as_raw();
+        let environment = |eid: &str, devices: &[usize]| Environment::new(eid, uid, member, devices);
+        let environments = [
+            Environment { gpu_memory: Some("4gi"), ..environment("mine", &[0]) },
+            environment("free", &[]),
+            environment("wide", &(0..18).collect::<Vec<usize>>()),
+            environment("five", &[0, 1, 2, 3, 4]),
+            environment("alone", &[2]),
         ];
         state::write(&stage.state(), 18, &environments)?;
         // One amount for each attachment: the helper gives one to all, and the second device has none.
-        environments.clear();
         let path = stage.state().join("devices.json");
         let mut devices: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
         let attachments = devices["devices"][1]["attachments"].as_array_mut();
@@ -76,14 +67,11 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Puts other processes on the devices.
-    pub(crate) fn replace(&mut self, own: Sleeper, other: Sleeper) -> Result<()> {
+    pub(crate) fn replace(&mut self, own: Sleeper, other: Sleeper) {
         self.simulation.rewrite(&scenario(own.pid(), other.pid()));
         (self.own, self.other) = (own, other);
-        Ok(())
     }
 
-    /// The folder of the shims.
     pub(crate) fn shims(&self) -> PathBuf {
         self.folder.path().join("shims")
     }
@@ -105,8 +93,7 @@ impl Stage {
     pub(crate) fn shim(&self, name: &str, folders: &[&Path]) -> Command {
         let mut path = vec![self.shims()];
         path.extend(folders.iter().map(|folder| folder.to_path_buf()));
-        path.push("/usr/bin".into());
-        path.push("/bin".into());
+        path.extend(["/usr/bin", "/bin"].map(PathBuf::from));
         let mut command = self.simulation.command(&self.shims().join(name));
         command
             .env("PATH", std::env::join_paths(path).expect("no colon in a path"))
@@ -118,7 +105,6 @@ impl Stage {
         command
     }
 
-    /// The shim in front of the real nvidia-smi of a generation.
     pub(crate) fn nvidia_smi(&self, generation: u32) -> Command {
         let real = real(generation);
         self.shim("nvidia-smi", &[real.parent().expect("it is in a folder")])
@@ -138,12 +124,10 @@ impl Stage {
     }
 }
 
-/// The real nvidia-smi of a generation.
 pub(crate) fn real(generation: u32) -> PathBuf {
     tools::program(&format!("nvidia-smi-{generation}"), "nvidia-smi")
 }
 
-/// What the real nvidia-smi prints.
 pub(crate) fn real_output(stage: &Stage, generation: u32, arguments: &[&str]) -> Result<Output> {
     let mut command = stage.simulation.command(&real(generation));
     Ok(command.args(arguments).output()?)
@@ -151,15 +135,6 @@ pub(crate) fn real_output(stage: &Stage, generation: u32, arguments: &[&str]) ->
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Compares line by line, and shows the first that differs rather than all.
-pub(crate) fn assert_same<S: AsRef<str>>(shown: &[S], expected: &[S], what: &str) {
-    let pairs = shown.iter().zip(expected);
-    for (number, (shown, expected)) in pairs.enumerate() {
-        assert_eq!(shown.as_ref(), expected.as_ref(), "{what}, line {}", number + 1);
-    }
-    assert_eq!(shown.len(), expected.len(), "{what}");
 }
 
 /// Tells its pid, its arguments, and what it was allowed to show.

@@ -1,28 +1,14 @@
 //! A real program whose output is rewritten: streamed, signalled, and ended with.
 
-use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Stdio};
-use std::thread;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use genv_tests::patience::PATIENCE;
+use genv_tests::patience::{Lines, ended};
 use genv_tests::process::{signal, write_script};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
 
 use crate::shims::stage::{GENERATIONS, Stage, text};
-
-/// What a child prints. One that never ends, for no signal reaches it, is killed so that the test fails.
-fn lines(child: &mut Child) -> Result<BufReader<impl Read + use<>>> {
-    let pid = Pid::from_raw(i32::try_from(child.id())?).context("pid 0")?;
-    let watched = pidfd_open(pid, PidfdFlags::empty())?;
-    thread::spawn(move || {
-        thread::sleep(PATIENCE);
-        // It may have ended long ago.
-        let _ = pidfd_send_signal(&watched, Signal::KILL);
-    });
-    Ok(BufReader::new(child.stdout.take().context("no stdout")?))
-}
 
 #[test]
 fn a_loop_shows_one_table_after_another_and_ends_by_a_signal_to_the_shim() -> Result<()> {
@@ -36,26 +22,22 @@ fn a_loop_shows_one_table_after_another_and_ends_by_a_signal_to_the_shim() -> Re
         let mut child = command.args(arguments).stdout(Stdio::piped()).spawn()?;
         let (own, other) = (stage.own.pid().to_string(), stage.other.pid().to_string());
         let mut seen = 0;
-        let mut output = lines(&mut child)?;
+        let output = Lines::of(child.stdout.take().context("no stdout")?);
         while seen < 6 {
-            let mut line = String::new();
-            ensure!(output.read_line(&mut line)? > 0, "{generation} {arguments:?} ended");
+            let line = output.next_line().with_context(|| format!("{generation} {arguments:?} ended"))?;
             let pid = line.trim().trim_start_matches("<pid>").trim_end_matches("</pid>");
             ensure!(pid != other && !line.contains(&format!(" {other} ")), "{line}");
             seen += usize::from(line.contains(&own));
         }
         signal(child.id(), Signal::TERM)?;
         // The real program ends well on this signal, and so does the shim; what it still says is read to the end.
-        let mut rest = String::new();
-        output.read_to_string(&mut rest)?;
-        let status = child.wait()?;
+        let status = ended(&mut child)?;
         assert_eq!((status.code(), status.signal()), (Some(0), None), "{generation} {arguments:?}");
     }
     Ok(())
 }
 
-/// A program in the place of nvidia-smi that runs this script.
-fn scripted(stage: &Stage, script: &str) -> Result<std::process::Command> {
+fn scripted(stage: &Stage, script: &str) -> Result<Command> {
     let folder = stage.folder().join("scripted");
     std::fs::create_dir_all(&folder)?;
     write_script(&folder.join("nvidia-smi"), &format!("#!/bin/sh\n{script}\n"))?;
@@ -63,8 +45,8 @@ fn scripted(stage: &Stage, script: &str) -> Result<std::process::Command> {
 }
 
 /// The command, for which no signal is ignored: whoever started the tests, such as nohup, may ignore some.
-fn ignoring_no_signal(command: &std::process::Command) -> std::process::Command {
-    let mut env = std::process::Command::new("/usr/bin/env");
+fn ignoring_no_signal(command: &Command) -> Command {
+    let mut env = Command::new("/usr/bin/env");
     env.arg("--default-signal").arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
@@ -82,19 +64,15 @@ fn signals_are_handed_on_and_what_ends_the_program_ends_the_shim() -> Result<()>
         let trap = format!("trap 'echo got; exit 42' {}; echo ready; while :; do sleep 0.02; done", sent.as_raw());
         for (script, code) in [(trap.as_str(), Some(42)), ("echo ready; exec sleep 1000", None)] {
             let mut child = ignoring_no_signal(&scripted(&stage, script)?).stdout(Stdio::piped()).spawn()?;
-            let mut output = lines(&mut child)?;
-            let mut line = String::new();
-            output.read_line(&mut line)?;
-            assert_eq!(line, "ready\n");
+            let output = Lines::of(child.stdout.take().context("no stdout")?);
+            assert_eq!(output.next_line()?, "ready");
             signal(child.id(), sent)?;
-            let mut rest = String::new();
-            output.read_to_string(&mut rest)?;
-            let status = child.wait()?;
+            let status = ended(&mut child)?;
             assert_eq!(status.code(), code, "{sent:?}");
             if code.is_none() {
                 assert_eq!(status.signal(), Some(sent.as_raw()));
             } else {
-                assert_eq!(rest, "got\n");
+                assert_eq!(output.next_line()?, "got");
             }
         }
     }
@@ -110,7 +88,7 @@ fn a_signal_that_is_ignored_stays_ignored() -> Result<()> {
     let stage = Stage::new()?;
     let command = scripted(&stage, "echo ready; kill -HUP $$; kill -HUP $PPID; echo survived")?;
     // As nohup does.
-    let mut shell = std::process::Command::new("sh");
+    let mut shell = Command::new("sh");
     for (name, value) in command.get_envs() {
         shell.env(name, value.unwrap_or_default());
     }
@@ -124,11 +102,11 @@ fn a_signal_that_is_ignored_stays_ignored() -> Result<()> {
 fn whoever_stops_reading_stops_the_program() -> Result<()> {
     let stage = Stage::new()?;
     let mut child = scripted(&stage, "while echo line; do :; done 2>/dev/null")?.stdout(Stdio::piped()).spawn()?;
-    let mut output = lines(&mut child)?;
-    let mut line = String::new();
-    output.read_line(&mut line)?;
+    let output = Lines::of(child.stdout.take().context("no stdout")?);
+    output.next_line()?;
+    // The reading thread closes the pipe after a line that it cannot pass on.
     drop(output);
-    let status = child.wait()?;
+    let status = ended(&mut child)?;
     assert!(!status.success(), "{status:?}");
     Ok(())
 }

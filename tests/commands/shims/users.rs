@@ -25,12 +25,8 @@ fn a_users_table_has_his_processes_alone() -> Result<()> {
         Sleeper::spawn(&mut command)
     };
     let (own, others) = (sleeper(USER)?, sleeper(USER + 1)?);
-    stage.replace(own, others)?;
-    state::write(
-        &stage.state(),
-        2,
-        &[Environment { eid: "mine".to_owned(), uid: USER, pids: vec![], devices: vec![0, 1], gpu_memory: None }],
-    )?;
+    stage.replace(own, others);
+    state::write(&stage.state(), 2, &[Environment { pids: vec![], ..Environment::new("mine", USER, 0, &[0, 1]) }])?;
     // The build may be where nobody else may look: the user runs copies.
     let folder = stage.simulation.library_folder();
     let library = folder.join("libnvidia-ml.so.1");

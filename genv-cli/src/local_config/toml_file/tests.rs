@@ -57,17 +57,12 @@ fn every_key_is_read_from_a_file_of_its_own_and_from_a_project() {
     for nothing in ["", "# nothing\n", "gpu-type = []\n"] {
         assert_eq!(loaded("genv.toml", nothing.as_bytes()), none, "{nothing}");
     }
-}
-
-#[test]
-fn types_are_one_text_or_an_array() {
     for (value, types) in [
         ("\"a100\"", &["a100"][..]),
         ("\" a100 , rtx 4090\"", &["a100", "rtx 4090"]),
         ("[\"a100\", \"h100\"]", &["a100", "h100"]),
     ] {
-        let text = format!("gpu-type = {value}");
-        let config = loaded("genv.toml", text.as_bytes()).unwrap();
+        let config = loaded("genv.toml", format!("gpu-type = {value}").as_bytes()).unwrap();
         assert_eq!(config.kind.types, types, "{value}");
     }
 }

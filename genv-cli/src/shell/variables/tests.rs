@@ -2,7 +2,6 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// A shell's exported variables.
 type Variables = BTreeMap<String, OsString>;
 
 fn variables(pairs: &[(&str, &str)]) -> Variables {
@@ -10,7 +9,6 @@ fn variables(pairs: &[(&str, &str)]) -> Variables {
     owned.collect()
 }
 
-/// Applies changes as a shell does.
 fn apply(variables: &mut Variables, changes: &[Change]) {
     for change in changes {
         match change {
@@ -27,16 +25,18 @@ fn apply(variables: &mut Variables, changes: &[Change]) {
 
 const SHIMS: &str = "/opt/genv/shims";
 
-fn enter(variables: &mut Variables, environment: &ShellEnvironment<'_>) {
-    let changes =
-        show(|name| variables.get(name).cloned(), environment, Some(SHIMS.into()), Occasion::Enter { prompt: true });
+fn change(variables: &mut Variables, environment: &ShellEnvironment<'_>, occasion: Occasion) -> Vec<Change> {
+    let changes = show(|name| variables.get(name).cloned(), environment, Some(SHIMS.into()), occasion);
     apply(variables, &changes);
+    changes
+}
+
+fn enter(variables: &mut Variables, environment: &ShellEnvironment<'_>) {
+    change(variables, environment, Occasion::Enter { prompt: true });
 }
 
 fn refresh(variables: &mut Variables, environment: &ShellEnvironment<'_>) -> Vec<Change> {
-    let changes = show(|name| variables.get(name).cloned(), environment, Some(SHIMS.into()), Occasion::Command);
-    apply(variables, &changes);
-    changes
+    change(variables, environment, Occasion::Command)
 }
 
 fn leave(variables: &mut Variables) {
@@ -146,8 +146,7 @@ fn the_choice_about_the_prompt_stays() {
     enter(&mut shell, &DETACHED);
     assert_eq!(refresh(&mut shell, &DETACHED).last(), Some(&Change::Prompt(true)));
     leave(&mut shell);
-    let changes = show(|name| shell.get(name).cloned(), &DETACHED, None, Occasion::Enter { prompt: false });
-    apply(&mut shell, &changes);
+    change(&mut shell, &DETACHED, Occasion::Enter { prompt: false });
     assert_eq!(refresh(&mut shell, &DETACHED).last(), Some(&Change::Prompt(false)));
 }
 
@@ -182,16 +181,12 @@ __genv_watch '/s' '' '70' '/it\'s'
 fn an_update_before_a_prompt_keeps_the_users_value() {
     let mut shell = variables(&[("PATH", "/bin")]);
     enter(&mut shell, &attached());
-    let prompt = |shell: &mut Variables, environment: &ShellEnvironment<'_>| {
-        let changes = show(|name| shell.get(name).cloned(), environment, Some(SHIMS.into()), Occasion::Prompt);
-        apply(shell, &changes);
-    };
-    prompt(&mut shell, &DETACHED);
+    change(&mut shell, &DETACHED, Occasion::Prompt);
     assert_eq!(shell["CUDA_VISIBLE_DEVICES"], *"-1");
     shell.insert("CUDA_VISIBLE_DEVICES".to_owned(), "3".into());
     let devices = users_devices(|name| shell.get(name).cloned());
     assert_eq!(devices, Some("3".into()));
-    prompt(&mut shell, &attached());
+    change(&mut shell, &attached(), Occasion::Prompt);
     assert_eq!(shell["CUDA_VISIBLE_DEVICES"], *"3");
     assert_eq!(shell["GENV_GPUS"], *"2");
     refresh(&mut shell, &attached());
