@@ -47,7 +47,6 @@ rules:
     )
 }
 
-/// Why a process is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// In its environment, on a device of it.
@@ -108,7 +107,6 @@ impl Actor {
     }
 }
 
-/// Who uses what, of those who are alive.
 fn scenario(actors: &[Actor]) -> String {
     let alive = actors.iter().filter(|actor| is_alive(actor.pid()));
     let uses: Vec<String> = alive
@@ -126,7 +124,6 @@ fn attach(setup: &Setup, member: &Actor, devices: &[usize]) -> Result<()> {
     state::write(&setup.genv_directory(), 6, &[environment])
 }
 
-/// What the log says of an event, in order, and when.
 fn logged(enforcer: &Enforcer, event: &str) -> Result<Vec<(Timestamp, Value)>> {
     let mut events = Vec::new();
     for line in enforcer.log().lines() {

@@ -11,7 +11,6 @@ use genv_tests::nvml_sim::on_device_0;
 use genv_tests::state::{self, Environment};
 use serde_json::{Value, json};
 
-/// A machine with two devices.
 struct Lab(Setup);
 
 impl Lab {
@@ -22,7 +21,6 @@ impl Lab {
         Self(Setup::new(&format!("version: 1\n{users}\nhosts:\n- {host}"), "").unwrap())
     }
 
-    /// On device 0, real processes.
     fn used_by(pids: &[u32]) -> Self {
         Self::new(&on_device_0(pids))
     }
@@ -39,7 +37,6 @@ impl Lab {
         devices["devices"][0]["attachments"] != json!([])
     }
 
-    /// Runs a command that reads the report.
     fn told(&self, command: &mut Command, report: &str) -> Output {
         let file = self.0.folder().join("report.json");
         fs::write(&file, report).unwrap();
@@ -58,7 +55,6 @@ impl Lab {
     }
 }
 
-/// A report as genv 1.4.3 writes it.
 fn report(processes: &[(u32, Option<&str>)], detach: Option<&str>) -> String {
     let processes: Vec<Value> = processes
         .iter()

@@ -9,7 +9,6 @@ use anyhow::{Result, ensure};
 use genv_tests::process::program;
 use tempfile::TempDir;
 
-/// What a run said, with the folder's name taken out.
 struct Said {
     code: Option<i32>,
     stdout: String,

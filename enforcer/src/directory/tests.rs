@@ -1,5 +1,3 @@
-//! Files as they are written, and as others plant them.
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 

@@ -13,7 +13,6 @@ use crate::plan::Violation;
 use crate::plan::tests::daemon::{Daemon, rule, targets};
 use crate::plan::tests::lab::Lab;
 
-/// The keys of a rule of a kind, with those that it needs.
 pub(crate) fn example(kind: &KindDefinition) -> String {
     let limit = kind.limit.map(|quantity| format!(", limit: {}", quantity.example()));
     format!("kind: {}{}", kind.word, limit.unwrap_or_default())
@@ -39,7 +38,6 @@ pub(crate) fn small(kind: &KindDefinition, scope: Scope, per: MemoryPer) -> Rule
     with_values(kind, &values)
 }
 
-/// A rule of each kind that allows nothing.
 pub(crate) fn strictest() -> Vec<RuleKind> {
     let kinds = KINDS.iter().map(|kind| {
         let kind = with_values(kind, &[("over", "20s"), ("below", "1")]);

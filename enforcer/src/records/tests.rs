@@ -17,17 +17,14 @@ struct FakeWitness {
 }
 
 impl FakeWitness {
-    /// Alice's process 7 lives.
     fn of_member() -> Self {
         Self { living: [(7, uid("alice"))].into(), ..Self::default() }
     }
 
-    /// A command of the user's did this now.
     fn confirm(&mut self, eid: &str, change: ConfirmedChange) {
         self.confirmed.push(Confirmed { process: None, eid: eid.to_owned(), at_seconds: NOON + 1.0, change });
     }
 
-    /// A process was started with the variables of an environment.
     fn name(&mut self, pid: u32, eid: &str, gpus: &[u32]) {
         let named = Named { eid: Some(eid.to_owned()), gpus: gpus.iter().copied().collect() };
         self.named.insert(pid, named);
@@ -414,7 +411,6 @@ fn without_the_kernels_word_a_removed_record_is_gone() {
     assert_eq!((place(&counting).as_str(), counting.disputed.len()), ("outside", 0));
 }
 
-/// Attachments that nothing shows to be their user's doing.
 fn unconfirmed(counting: &Counting) -> Vec<(&'static str, u32)> {
     let places = ["e1", "e2", "later", "forged"].into_iter().flat_map(|eid| {
         let gpus = counting.unconfirmed.of("gpu01", eid);

@@ -18,7 +18,6 @@ fn collectors(at_seconds: f64) -> Value {
     json!({"gpu": collector, "processes": collector, "state": collector})
 }
 
-/// A snapshot of a host with processes outside of any environment, by pid and user.
 fn snapshot(hostname: &str, after_seconds: f64, processes: &[(u32, &str)]) -> Value {
     let at_seconds = NOON + after_seconds;
     let processes: Vec<Value> = processes
@@ -59,7 +58,6 @@ impl Played {
         lines.map(Result::unwrap).collect()
     }
 
-    /// Each event with the seconds since noon at which it was.
     fn story(&self) -> Vec<(String, f64)> {
         let story = self.events().into_iter().filter(|it| it["event"] != "summary");
         story
@@ -262,7 +260,6 @@ fn a_compressed_recording_is_read_and_a_broken_one_told_up_to_its_damage() {
     assert!(broken.summary()["snapshots"].as_u64().is_some_and(|it| it < 301));
 }
 
-/// One process of each of three users.
 fn three_users(seconds: f64) -> Value {
     snapshot("gpu01", seconds, &[(42, "alice"), (43, "bob"), (44, "carol")])
 }

@@ -1,5 +1,3 @@
-//! What is done, and what is only said.
-
 use anyhow::{Result, ensure};
 use genv_tests::enforcer::{Setup, ends, ends_outsiders, is_alive, sleeper};
 use genv_tests::metrics::Scrape;
@@ -8,7 +6,6 @@ use genv_tests::nvml_sim::used_by;
 const RULE: &str = "non-env-processes";
 const AT_ONCE: &str = "for: 0s, warn: []";
 
-/// How many actions had a result, whoever broke the rule.
 fn count(scrape: &Scrape, result: &str) -> f64 {
     let all = scrape.all("genv_enforcer_actions_total", &[("rule", RULE), ("action", "terminate"), ("result", result)]);
     all.iter().map(|(_, value)| value).sum()

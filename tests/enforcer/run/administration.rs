@@ -1,12 +1,9 @@
-//! What administrators tell a running daemon, and what they learn from it.
-
 use anyhow::{Result, ensure};
 use genv_tests::enforcer::{Enforcer, Setup, ends, ends_outsiders, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::{output, until};
 use genv_tests::process::Sleeper;
 
-/// A process that is ended soon, and who would end it.
 fn lab(when: &str) -> Result<(Sleeper, Enforcer)> {
     let process = sleeper(&[])?;
     let config = ends_outsiders("enforce", when);
@@ -14,7 +11,6 @@ fn lab(when: &str) -> Result<(Sleeper, Enforcer)> {
     Ok((process, enforcer))
 }
 
-/// The username of the victim, as snapshots have it.
 fn username(enforcer: &Enforcer) -> Result<String> {
     let status =
         enforcer.wait_for_status("a rule is broken", |status| status["violations"][0]["username"].is_string())?;

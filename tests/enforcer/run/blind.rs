@@ -1,5 +1,3 @@
-//! What the enforcer says while it sees nothing.
-
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -77,7 +75,6 @@ fn a_source_that_shows_nothing_is_told_everywhere_and_seen_again() -> Result<()>
     is_blind(&enforcer, "gpu", false)
 }
 
-/// What `genv why` prints to the user of the tests.
 fn why(setup: &Setup) -> Result<String> {
     let directory = setup.state_directory().display().to_string();
     let mut why = setup.program("genv", &["why", "--state-directory", &directory])?;

@@ -62,7 +62,6 @@ fn who_holds_the_lock_is_named_and_stops_nothing_but_detaches() -> Result<()> {
     Ok(())
 }
 
-/// Whether no environment holds a device, by the files.
 fn are_taken(genv: &Path) -> Result<bool> {
     let devices: Value = serde_json::from_slice(&fs::read(genv.join("devices.json"))?)?;
     let devices = devices["devices"].as_array().context("no devices")?;

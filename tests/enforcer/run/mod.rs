@@ -1,5 +1,3 @@
-//! genv-enforcer as a whole: real processes, real signals, real terminals.
-
 mod acting;
 mod administration;
 mod blind;

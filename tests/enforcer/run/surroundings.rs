@@ -1,5 +1,3 @@
-//! The programs around it: service manager, Prometheus, other enforcers.
-
 use std::fs;
 
 use anyhow::{Result, ensure};

@@ -1,5 +1,3 @@
-//! What users read in their terminals.
-
 use std::io::{BufRead as _, BufReader};
 use std::process::{ChildStdout, Command, Stdio};
 
@@ -55,7 +53,6 @@ impl InTerminal {
         Ok(Self { _script: script, pid: pid.context("no pid")?, shown })
     }
 
-    /// What is shown up to a line with this in it.
     fn read_up_to(&self, part: &str) -> Result<String> {
         let shown = self.shown.as_ref().ok().context("nobody reads")?;
         let mut text = String::new();
@@ -83,7 +80,6 @@ impl InTerminal {
     }
 }
 
-/// A part of the first lines of a notice.
 fn about(pid: u32) -> String {
     format!("process {pid} ")
 }

@@ -1,5 +1,3 @@
-//! Drivers that hang, files that are damaged, names that are hostile.
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;

@@ -20,11 +20,9 @@ use crate::run::taking_both;
 /// Within this time a manager expects a beat.
 const WATCHDOG: Duration = Duration::from_secs(2);
 
-/// What a service manager receives.
 struct Manager(UnixDatagram);
 
 impl Manager {
-    /// A manager to which this enforcer reports.
     fn of(setup: Setup) -> Result<(Self, Setup)> {
         let path = setup.folder().join("manager");
         let socket = UnixDatagram::bind(&path)?;
@@ -34,7 +32,6 @@ impl Manager {
         Ok((Self(socket), setup))
     }
 
-    /// The next message; none if none comes within this time.
     fn next(&self, patience: Duration) -> Result<Option<String>> {
         self.0.set_read_timeout(Some(patience))?;
         let mut message = [0; 4096];

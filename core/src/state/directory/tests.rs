@@ -17,7 +17,6 @@ fn directory() -> TempDir {
     directory
 }
 
-/// Sets the time of the last change of a file to a minute ago.
 fn settle(directory: &TempDir, name: &str) -> f64 {
     let then = SystemTime::now() - Duration::from_secs(60);
     let file = File::options().append(true).open(directory.path().join(name)).unwrap();
@@ -30,7 +29,6 @@ fn eids(state: &State) -> Vec<&str> {
     environments.map(|entry| entry.eid.as_str()).collect()
 }
 
-/// The error with the directory's name taken out.
 fn error(directory: &TempDir) -> String {
     let error = StateDirectory::new(directory.path()).read().unwrap_err();
     error.to_string().replace(&directory.path().display().to_string(), "DIR")

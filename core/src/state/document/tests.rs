@@ -265,7 +265,6 @@ proptest! {
     }
 }
 
-/// Records of a user, by their numbers.
 fn records(uid: u32, numbers: std::ops::Range<u32>) -> impl Iterator<Item = Value> {
     numbers.map(move |number| json!({"eid": format!("{uid}-{number}"), "uid": uid, "pids": [1]}))
 }

@@ -1,5 +1,3 @@
-//! What a configuration says.
-
 use jiff::civil::Weekday;
 
 use super::*;

@@ -1,5 +1,3 @@
-//! What is said of configurations that can be worked with.
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -20,7 +18,6 @@ fn warnings(text: &str) -> Vec<String> {
     warnings.iter().map(Warning::to_string).collect()
 }
 
-/// The warnings about rules, one a line.
 fn of_rules(rules: &str) -> String {
     warnings(&format!("rules:\n{rules}")).join("\n")
 }

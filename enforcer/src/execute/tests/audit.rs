@@ -1,5 +1,3 @@
-//! What is written down.
-
 use super::*;
 
 #[test]

@@ -1,8 +1,5 @@
-//! When nothing is done any more.
-
 use super::*;
 
-/// A clock that is turned by hand.
 fn clock(at: &Arc<Mutex<f64>>) -> impl Fn() -> f64 + Send + 'static {
     let at = Arc::clone(at);
     move || *at.lock().unwrap()

@@ -1,5 +1,3 @@
-//! Taking devices from environments.
-
 use super::*;
 
 fn attachment(stage: &Stage, uid: u32) -> AttachmentTarget {

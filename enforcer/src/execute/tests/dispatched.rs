@@ -1,5 +1,3 @@
-//! The audit log about requests to other hosts.
-
 use super::*;
 use crate::host::dispatching_executor;
 use crate::plan::tests::lab::target;

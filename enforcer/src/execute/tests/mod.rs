@@ -1,5 +1,3 @@
-//! Real processes, and what becomes of them.
-
 mod audit;
 mod breaker;
 mod detach;
@@ -28,13 +26,11 @@ use tempfile::TempDir;
 use super::*;
 use crate::plan::{AttachmentTarget, Key};
 
-/// A user who is not root, and has no name.
 const STRANGER: u32 = 54_321;
 
 /// How long anything may take to happen before a test is given up: much longer than it takes, also on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A process that may be ended; it ends with the value.
 struct Victim(Child);
 
 impl Victim {
@@ -80,7 +76,6 @@ impl Victim {
         self.0.try_wait().unwrap().is_none()
     }
 
-    /// The signal that it ended by.
     fn ended_by(&mut self) -> i32 {
         use std::os::unix::process::ExitStatusExt as _;
         until("it ends", || !self.runs());
@@ -91,7 +86,6 @@ impl Victim {
         process(self.pid())
     }
 
-    /// The victim as a process of the environment E.
     fn inside(&self) -> ProcessTarget {
         ProcessTarget { eid: Some("E".to_owned()), ..self.target() }
     }
@@ -112,7 +106,6 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A process outside of all environments, as it is now.
 fn process(pid: u32) -> ProcessTarget {
     let mut reader = ProcReader::new();
     let mut found = None;
@@ -205,7 +198,6 @@ impl Stage {
         lines.collect()
     }
 
-    /// The results in the audit, in order.
     fn results(&self) -> Vec<String> {
         let results = self.audit().into_iter();
         results.map(|line| line["result"].as_str().unwrap().to_owned()).collect()

@@ -1,9 +1,6 @@
-//! Reports of genv 1.4.3.
-
 use super::super::report::{Report, ReportAction};
 use super::*;
 
-/// As genv 1.4.3 writes it.
 fn report(pids: &[(u32, Option<&str>)], environment: Option<(&str, u32)>) -> Report {
     let processes: Vec<Value> = pids
         .iter()

@@ -1,10 +1,7 @@
-//! What the next program makes of what a killed one left.
-
 use super::*;
 use crate::execute::resume::InterruptedStep;
 use crate::plan::tests::lab;
 
-/// A directory in which the audit has this text.
 fn left(text: &[u8], position: &LogPosition, steps: &[Step]) -> (Stage, Option<String>, Vec<InterruptedStep>) {
     let stage = Stage::new(&[]);
     fs::write(stage.own.path().join("audit.jsonl"), text).unwrap();
@@ -14,7 +11,6 @@ fn left(text: &[u8], position: &LogPosition, steps: &[Step]) -> (Stage, Option<S
     (stage, unknown, fates)
 }
 
-/// The results of all lines that are whole.
 fn results(stage: &Stage) -> Vec<String> {
     let text = fs::read_to_string(stage.own.path().join("audit.jsonl")).unwrap();
     assert!(text.is_empty() || text.ends_with('\n'));

@@ -1,5 +1,3 @@
-//! Which signal goes out, and whether.
-
 use super::*;
 
 #[test]

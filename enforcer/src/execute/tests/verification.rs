@@ -1,5 +1,3 @@
-//! What is read again before a signal.
-
 use super::*;
 
 #[test]

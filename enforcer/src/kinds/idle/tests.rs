@@ -1,5 +1,3 @@
-//! When an attached device is idle, and when nobody can tell.
-
 use genv_core::model::{Attribution, CollectorStatus, DeviceIndex};
 
 use super::*;
@@ -20,7 +18,6 @@ fn lab(utilization: f64) -> Lab {
     lab
 }
 
-/// The seconds after noon at which something is first done.
 fn first_action(daemon: &mut Daemon, lab: &Lab, seconds: u64) -> Option<f64> {
     let mut steps = daemon.run(lab, seconds).into_iter();
     steps.find(|(_, kind)| *kind != StepKind::Report).map(|(at, _)| at)

@@ -1,5 +1,3 @@
-//! Which warnings count as delivered.
-
 use std::os::unix::net::UnixDatagram;
 
 use genv_core::enforcement::READ_SOCKET;
@@ -10,7 +8,6 @@ use crate::plan::tests::lab::{due_violation, target};
 use crate::plan::{ProcessTarget, StepKind, Subject, Target};
 use crate::present::WrittenFact;
 
-/// A user without a terminal.
 const NOBODY: u32 = 3_000_000_000;
 
 const WARNING: StepKind = StepKind::Warn { number: 1, of: 1, end_seconds: Some(1000.0) };

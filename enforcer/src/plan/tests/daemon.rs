@@ -12,7 +12,6 @@ pub(crate) use crate::kinds::tests::*;
 pub(crate) use crate::kinds::*;
 use crate::plan::*;
 
-/// A rule that acts at once, on everybody and without warning.
 pub(crate) fn rule(kind: impl Into<RuleKind>, action: Action) -> Rule {
     let kind = kind.into();
     let name = format!("{kind:?}");
@@ -69,7 +68,6 @@ pub(crate) fn config(rules: Vec<Rule>) -> Config {
     }
 }
 
-/// Cycles of a daemon on a clock that tests turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Daemon {
     pub(crate) config: Config,
@@ -180,7 +178,6 @@ pub(crate) fn actions(plan: &Plan) -> Vec<String> {
     steps.filter(|step| step != "report").collect()
 }
 
-/// Targets in short, as [`short`].
 pub(crate) fn targets(violation: &Violation) -> Vec<String> {
     let of = |target: &Target| match target {
         Target::Process(target) => target.pid.to_string(),

@@ -1,5 +1,3 @@
-//! Why a process is safe, or is not.
-
 use genv_core::model::Attribution;
 
 use std::sync::Arc;
@@ -13,7 +11,6 @@ fn devices(limit: Limits<u64>) -> RuleKind {
     RuleKind::from(MaxDevicesPerUser { limits: limit, scope: Scope::Host })
 }
 
-/// What the only rule makes of a process.
 fn of(daemon: &Daemon, lab: &Lab, pid: u32) -> RuleExplanation {
     let mut rules = explained(daemon, lab, pid).rules;
     assert_eq!(rules.len(), 1);
@@ -160,7 +157,6 @@ fn a_rule_that_only_reports_ends_nobody() {
     assert!(found.why.contains("report"), "{found:?}");
 }
 
-/// What is explained to end is what the plan ends, of every kind and every process.
 #[test]
 fn whoever_is_told_to_end_is_a_target_of_the_plan_and_nobody_else() {
     let lab = lab()

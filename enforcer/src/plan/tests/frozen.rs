@@ -1,5 +1,3 @@
-//! What is not known freezes a violation: it neither goes on nor ends, and the plan names it with what is not known.
-
 use genv_core::model::{Attribution, CollectorStatus};
 
 use super::daemon::*;
@@ -7,7 +5,6 @@ use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
-/// A minute, then a warning of a minute; nothing is remembered of a violation that is over.
 fn warned(kind: impl Into<RuleKind>, action: Action) -> Rule {
     Rule { for_duration: seconds(60), warn: vec![seconds(60)], ..rule(kind, action) }
 }
@@ -56,14 +53,12 @@ fn damaged(lab: &mut Lab) {
     lab.hosts[0].collectors.insert("state".to_owned(), status);
 }
 
-/// An entry of devices.json is damaged.
 fn without_attachments(lab: &mut Lab) {
     damaged(lab);
     lab.hosts[0].devices.iter_mut().for_each(|it| it.attachments.clear());
     lab.eid("gpu01", "e1").devices.clear();
 }
 
-/// An entry of envs.json is damaged.
 fn without_environment(lab: &mut Lab) {
     damaged(lab);
     lab.hosts[0].environments.clear();

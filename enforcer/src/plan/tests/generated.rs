@@ -1,5 +1,3 @@
-//! Labs and rules of any kind, by chance.
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

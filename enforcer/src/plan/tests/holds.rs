@@ -1,5 +1,3 @@
-//! What makes a violation wait: pauses, maintenance, waivers, schedules and their time zones.
-
 use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
 
@@ -8,7 +6,6 @@ use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
-/// bob runs outside any environment.
 fn outside() -> Lab {
     Lab::new(1, 2).runs(11, "bob", None, &[(0, GIB)])
 }
@@ -17,7 +14,6 @@ fn terminate() -> Rule {
     Rule { name: "outside".to_owned(), ..rule(NonEnvProcesses, Action::Terminate) }
 }
 
-/// Why the only violation waits; absent if it does not.
 fn held(plan: &Plan) -> Option<&str> {
     assert_eq!(plan.violations.len(), 1);
     match &plan.violations[0].stage {
@@ -103,7 +99,6 @@ fn berlin() -> TimeZone {
     TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap()
 }
 
-/// Whether a schedule lets rules act at a local time of a zone.
 fn acts(schedule: &Schedule, zone: &TimeZone, time: &str) -> bool {
     let time: jiff::civil::DateTime = time.parse().unwrap();
     let time = time.to_zoned(zone.clone()).unwrap();

@@ -158,7 +158,6 @@ impl Lab {
         self
     }
 
-    /// The same on gpu01.
     pub(crate) fn runs(self, pid: u32, username: &str, eid: Option<&str>, uses: &[(u32, u64)]) -> Self {
         self.process("gpu01", pid, username, eid, uses)
     }
@@ -173,7 +172,6 @@ impl Lab {
         Arc::make_mut(environments.find(|it| it.eid == eid).unwrap())
     }
 
-    /// What the hosts deliver at a time.
     pub(crate) fn at(&self, now_seconds: f64) -> Vec<HostSnapshot> {
         let host = |snapshot: &Snapshot| {
             let is_silent = self.silent.contains(&snapshot.hostname);
@@ -200,7 +198,6 @@ impl Lab {
         self.hosts.iter().map(host).collect()
     }
 
-    /// The lab after something was ended or taken.
     pub(crate) fn without(mut self, targets: &[Target]) -> Self {
         for target in targets {
             match target {
@@ -238,7 +235,6 @@ impl Lab {
     }
 }
 
-/// A process of a user on gpu01.
 pub(crate) fn target(username: &str, pid: u32) -> ProcessTarget {
     ProcessTarget {
         hostname: "gpu01".to_owned(),
@@ -252,7 +248,6 @@ pub(crate) fn target(username: &str, pid: u32) -> ProcessTarget {
     }
 }
 
-/// A device of an environment of a user on gpu01.
 pub(crate) fn attachment(username: &str, eid: &str, gpu: u32, processes: Vec<Arc<ProcessTarget>>) -> AttachmentTarget {
     AttachmentTarget {
         hostname: "gpu01".to_owned(),
@@ -266,7 +261,6 @@ pub(crate) fn attachment(username: &str, eid: &str, gpu: u32, processes: Vec<Arc
     }
 }
 
-/// A due violation of a rule that ends processes.
 pub(crate) fn due_violation(key: Key, username: &str) -> Violation {
     Violation {
         hostname: key.subject.hostname().map(str::to_owned),
@@ -282,7 +276,6 @@ pub(crate) fn due_violation(key: Key, username: &str) -> Violation {
     }
 }
 
-/// root is 0; everybody else has a uid of their own.
 pub(crate) fn uid(username: &str) -> u32 {
     match username {
         "root" => 0,

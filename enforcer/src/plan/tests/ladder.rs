@@ -1,11 +1,8 @@
-//! When each step comes: `for`, warnings, the action, the grace; and what never comes.
-
 use super::daemon::*;
 use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
-/// bob runs outside any environment.
 fn outside() -> Lab {
     Lab::new(1, 2).runs(11, "bob", None, &[(0, GIB)])
 }
@@ -14,7 +11,6 @@ fn warned_rule(action: Action) -> Rule {
     Rule { for_duration: seconds(60), warn: vec![seconds(100), seconds(30)], ..rule(NonEnvProcesses, action) }
 }
 
-/// Steps with their times: `60 report`.
 fn told(steps: &[(f64, StepKind)]) -> Vec<String> {
     let line = |(at, kind): &(f64, StepKind)| match kind {
         StepKind::Warn { end_seconds: Some(end), .. } => format!("{at} {} until {}", short(kind), end - NOON),

@@ -1,5 +1,3 @@
-//! Processes that lose a device and work on another one, and the contexts that they leave behind.
-
 use genv_core::model::DeviceIndex;
 
 use super::daemon::*;

@@ -1,5 +1,3 @@
-//! What becomes of violations that are over, and of those of which nobody can tell whether they are.
-
 use std::collections::BTreeSet;
 
 use genv_core::model::{Attribution, CollectorStatus, DeviceIndex};
@@ -11,7 +9,6 @@ use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
-/// Ends processes outside after one minute and a warning of one minute.
 fn outside(remember: u64) -> Rule {
     Rule {
         for_duration: seconds(60),
@@ -31,7 +28,6 @@ fn hidden(username: &str, pid: u32) -> Lab {
     lab
 }
 
-/// The state of a host of which a record is damaged.
 fn damage(lab: &mut Lab) {
     let status = CollectorStatus {
         success: true,

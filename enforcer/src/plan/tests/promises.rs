@@ -1,5 +1,3 @@
-//! What the planning promises, whatever the rules.
-
 use std::sync::Arc;
 
 use genv_core::model::Attribution;
@@ -9,7 +7,6 @@ use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
-/// A rule of every kind that acts, on the least.
 fn every_kind(action: Action) -> Vec<Rule> {
     let acting = strictest().into_iter().filter(|kind| kind.definition().cannot(action).is_none());
     acting.map(|kind| rule(kind, action)).collect()

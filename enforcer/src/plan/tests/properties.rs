@@ -1,5 +1,3 @@
-//! What holds for any lab, any rules and any history.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -13,7 +11,6 @@ use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
-/// Whether a process may be ended for a violation of a user.
 fn assert_guilty(lab: &Lab, target: &ProcessTarget, violation: &Violation) {
     let host = lab.hosts.iter().find(|host| host.hostname == target.hostname).unwrap();
     let process = host.processes.iter().find(|process| process.pid == target.pid).unwrap();
@@ -49,7 +46,6 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether nothing was done about a target yet.
     fn is_new(&self, target: &Target) -> bool {
         let mut processes = processes(target).iter();
         matches!(target, Target::Attachment(_)) || processes.any(|process| !self.ended.contains(&process.pid))
@@ -201,7 +197,6 @@ proptest! {
     }
 }
 
-/// All processes of a user that may be ended.
 fn within_reach(lab: &Lab, username: &str) -> Vec<Target> {
     let hosts = lab.hosts.iter().filter(|host| !lab.silent.contains(&host.hostname));
     let targets = hosts.flat_map(|host| {

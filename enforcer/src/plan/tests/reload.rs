@@ -1,5 +1,3 @@
-//! Rules that change while violations are on their way: nobody loses time or warnings by it.
-
 use super::daemon::*;
 use super::lab::*;
 use crate::config::*;
@@ -12,7 +10,6 @@ fn lab() -> Lab {
         .runs(10, "alice", Some("e1"), &[(0, 40 * GIB)])
 }
 
-/// A rule called fair-share.
 fn fair_share(kind: impl Into<RuleKind>, action: Action, warn: &[u64]) -> Rule {
     Rule { name: "fair-share".to_owned(), warn: warn.iter().copied().map(seconds).collect(), ..rule(kind, action) }
 }

@@ -1,5 +1,3 @@
-//! What happens after an action: nobody is ended twice, and nobody for what they were not warned of.
-
 use genv_core::model::CollectorStatus;
 
 use super::daemon::*;

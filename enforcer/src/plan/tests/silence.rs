@@ -270,7 +270,6 @@ fn what_counts_over_all_is_not_forgotten_while_a_host_is_silent() {
     assert_eq!(steps[0].0, 200.0 + 10.0);
 }
 
-/// The hosts at a time, of which the first one's clock is ahead of the others'.
 fn skewed(lab: &Lab, now_seconds: f64, ahead: f64) -> Vec<HostSnapshot> {
     let mut hosts = lab.at(now_seconds);
     let mut snapshot = (**hosts[0].snapshot.as_ref().unwrap()).clone();

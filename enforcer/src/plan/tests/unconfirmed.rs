@@ -99,7 +99,6 @@ fn what_is_taken_back_comes_after_all_else_and_its_user_has_nothing_to_do() {
     assert!(remedy.starts_with("nothing has to be done: another user"), "{remedy}");
 }
 
-/// Takes what is idle for ten minutes, after a warning of one minute.
 fn idle() -> Rule {
     let kind = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
     Rule { warn: vec![seconds(60)], remember: seconds(600), ..rule(kind, Action::Detach) }

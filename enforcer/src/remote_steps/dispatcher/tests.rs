@@ -1,5 +1,3 @@
-//! Requests to simulated hosts.
-
 use std::sync::{Arc, Mutex};
 
 use genv_core::model::Process;
@@ -14,7 +12,6 @@ use crate::host::dispatching_executor;
 use crate::plan::tests::lab;
 use crate::plan::{Subject, Target};
 
-/// Has these replies, in this order. Then no reply comes.
 #[derive(Debug, Default)]
 struct Replies(Mutex<Vec<HostReply>>);
 
@@ -78,7 +75,6 @@ fn executor() -> (Executor, tempfile::TempDir) {
     (executor, folder)
 }
 
-/// Sends a host one step, and returns the outcomes.
 fn send(dispatcher: &mut Dispatcher) -> Vec<(Outcome, bool)> {
     let sent = SentStep { step: step(), violation: violation(), dispatched: None };
     let (executor, _folder) = executor();

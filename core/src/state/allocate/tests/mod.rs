@@ -38,7 +38,6 @@ fn over(selection: Selection) -> AttachRequest {
     AttachRequest { over_subscribe: true, ..request(selection) }
 }
 
-/// Indices, or the error.
 fn chosen(devices: &[DeviceState], memory: &str, request: &AttachRequest) -> Result<Vec<u32>, String> {
     let memory = MemoryAmount::from_file(memory).ok();
     let chosen = choose(devices, "me", memory, request);
@@ -110,7 +109,6 @@ fn devices_without_processes_come_first_and_lost_ones_never() {
     );
 }
 
-/// Bob's processes on these devices.
 fn outside(indices: &[u32]) -> BTreeMap<u32, Vec<OutsideUse>> {
     let use_of = |gpu: &u32| OutsideUse {
         gpu: *gpu,

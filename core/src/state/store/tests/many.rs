@@ -1,5 +1,3 @@
-//! Thousands of records, as every user may write them.
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,7 +6,6 @@ use serde_json::json;
 use super::*;
 use crate::proc::ProcessRequest;
 
-/// `/proc`, with the number of reads.
 struct Counted(ProcReader, Arc<AtomicUsize>);
 
 impl ProcessSource for Counted {

@@ -1,5 +1,3 @@
-//! Living members: reused pids, other boots, hidden processes, kernels.
-
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +9,6 @@ use crate::attribute::live_environments;
 use crate::proc::{Lineage, ProcessRequest};
 use crate::state::{EditableState, EnvironmentState, StateSource as _};
 
-/// A machine whose processes a test starts and ends.
 #[derive(Clone, Default)]
 struct Processes(Arc<Mutex<Table>>);
 
@@ -118,7 +115,6 @@ impl Lab {
         seen
     }
 
-    /// The living environments for the exporter.
     fn exported(&mut self) -> Vec<(String, Vec<u32>)> {
         let state = StateDirectory::new(self.folder.path()).read().unwrap();
         let members = state.environments.iter().flat_map(|it| it.pids.clone()).collect();

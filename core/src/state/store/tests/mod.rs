@@ -21,7 +21,6 @@ enum TestError {
     Change(#[from] ChangeError),
 }
 
-/// The place of a process of root in the queue.
 fn waiting(pid: u32) -> Waiting {
     Waiting { pid, uid: 0, request: None, since_timestamp_seconds: None }
 }
@@ -38,7 +37,6 @@ fn gpus(count: u32) -> Inventory {
     Inventory::new((0..count).map(|index| (index, Some(16_384))))
 }
 
-/// Names in a folder.
 fn names(path: &Path) -> BTreeSet<String> {
     let entries = std::fs::read_dir(path).unwrap();
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()

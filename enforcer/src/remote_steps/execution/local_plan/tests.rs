@@ -1,5 +1,3 @@
-//! The steps that the plan of a host confirms, and the steps that it refuses.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -17,7 +15,6 @@ const AHEAD_SECONDS: f64 = 30.0 * 24.0 * 3600.0;
 
 const OUTSIDE: &str = "{kind: non-env-processes, action: terminate, warn: []}";
 
-/// A host gpu01 of `lab` that gets a request.
 struct Case {
     lab: Lab,
     config: String,
@@ -71,7 +68,6 @@ impl Case {
         }
     }
 
-    /// The step is confirmed without a change.
     fn confirms(&self, remote: &RemoteStep) {
         let expected = (remote.step.kind.clone(), Some(uid(&remote.username)));
         assert_eq!(self.confirm(remote.clone()), Ok(expected));
@@ -105,7 +101,6 @@ fn remote_step(rule: &str, subject: Subject, username: &str, kind: StepKind) -> 
     }
 }
 
-/// About one process outside of any environment.
 fn outside(username: &str, pid: u32, kind: StepKind) -> RemoteStep {
     let subject = Subject::Process { hostname: "gpu01".to_owned(), pid, start_time_ticks: u64::from(pid) * 100 };
     remote_step("non-env-processes", subject, username, kind)
