@@ -361,10 +361,9 @@ mod tests {
 
     #[test]
     fn what_is_not_measured_is_not_judged() {
-        let idle = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
         let mut lab = lab(0);
         lab.pid("gpu01", 10).devices[0].utilization_ratio = None;
-        let text = explained(&Daemon::new(vec![rule(idle, Action::Detach)]), &lab);
+        let text = explained(&Daemon::new(vec![idle(Action::Detach)]), &lab);
         has(&text, &["Idle (detach): not judged\n  the utilization of device 0 is not measured"]);
     }
 

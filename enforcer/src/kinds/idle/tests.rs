@@ -1,20 +1,15 @@
-use genv_core::model::{Attribution, CollectorStatus, DeviceIndex};
+use genv_core::model::DeviceIndex;
 
 use super::*;
-use crate::config::{Action, Rule};
+use crate::config::Action;
 use crate::plan::tests::daemon::*;
 use crate::plan::tests::lab::*;
 use crate::plan::*;
 
-fn idle(action: Action) -> Rule {
-    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
-    rule(kind, action)
-}
-
 /// alice holds device 0 of three and has a process there of which tests say how busy it is.
 fn lab(utilization: f64) -> Lab {
     let mut lab = Lab::new(1, 3).holder("e1", "alice", &[(0, 3600.0)]).runs(10, "alice", Some("e1"), &[(0, GIB)]);
-    lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(utilization);
+    lab.utilize(10, &[Some(utilization)]);
     lab
 }
 
@@ -41,13 +36,9 @@ fn a_device_is_idle_when_a_whole_window_was_observed_below_the_bound() {
 
 #[test]
 fn a_device_that_is_not_measured_while_it_works_is_not_idle() {
-    let unmeasured = |lab: &mut Lab| lab.pid("gpu01", 10).devices[0].utilization_ratio = None;
+    let unmeasured = |lab: &mut Lab| lab.utilize(10, &[None]);
     let lost = |lab: &mut Lab| lab.hosts[0].devices[0].up = false;
-    let hung = |lab: &mut Lab| {
-        let failed = CollectorStatus::default();
-        lab.hosts[0].collectors.insert("gpu".to_owned(), failed);
-    };
-    let changes: [&dyn Fn(&mut Lab); 3] = [&unmeasured, &lost, &hung];
+    let changes: [&dyn Fn(&mut Lab); 3] = [&unmeasured, &lost, &|lab: &mut Lab| lab.fail("gpu")];
     for (number, change) in changes.iter().enumerate() {
         let mut working = lab(0.0);
         change(&mut working);
@@ -76,7 +67,7 @@ fn a_device_that_is_not_measured_while_it_works_is_not_idle() {
 
 #[test]
 fn unmeasured_is_never_idle() {
-    let not_told = |lab: &mut Lab| lab.pid("gpu01", 10).devices[0].utilization_ratio = None;
+    let not_told = |lab: &mut Lab| lab.utilize(10, &[None]);
     let device_down = |lab: &mut Lab| lab.hosts[0].devices[0].up = false;
     let processes_not_told = |lab: &mut Lab| {
         lab.hosts[0].processes.clear();
@@ -84,7 +75,7 @@ fn unmeasured_is_never_idle() {
     };
     let unknown = |lab: &mut Lab| {
         *lab = lab.clone().runs(11, "alice", None, &[(0, GIB)]);
-        lab.pid("gpu01", 11).attribution = Attribution::Unknown { reason: "zombie".to_owned() };
+        lab.hide(11, "zombie");
     };
     let part_not_told = |lab: &mut Lab| {
         lab.hosts[0].processes.clear();
@@ -136,7 +127,7 @@ fn a_split_gpu_without_processes_is_idle_if_all_its_parts_say_so() {
 #[test]
 fn only_those_who_are_idle_lose_a_shared_device() {
     let mut shared = lab(0.9).holder("e2", "bob", &[(0, 3600.0)]).runs(20, "bob", Some("e2"), &[(0, GIB)]);
-    shared.pid("gpu01", 20).devices[0].utilization_ratio = Some(0.0);
+    shared.utilize(20, &[Some(0.0)]);
     let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
     daemon.run(&shared, 600);
     assert_eq!(actions(&daemon.plan(&shared)), ["detach e2:0 (20)"]);
@@ -161,7 +152,7 @@ fn whose_an_unknown_process_is_decides_whose_use_it_hides() {
     let with = |hide: &dyn Fn(&mut Lab)| {
         // bob holds the device too.
         let mut lab = lab(0.0).holder("e2", "bob", &[(0, 3600.0)]).runs(11, "bob", None, &[(0, GIB)]);
-        lab.pid("gpu01", 11).attribution = Attribution::Unknown { reason: "environ_empty".to_owned() };
+        lab.hide(11, "environ_empty");
         hide(&mut lab);
         let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
         daemon.run(&lab, 600);

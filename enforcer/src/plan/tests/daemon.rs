@@ -49,6 +49,22 @@ pub(crate) fn max_devices_per_user(default: u64, scope: Scope) -> RuleKind {
     RuleKind::from(MaxDevicesPerUser { limits: limit(default), scope })
 }
 
+pub(crate) fn max_memory(default: u64, per: MemoryPer, scope: Scope) -> RuleKind {
+    RuleKind::from(MaxMemoryPerUser { limits: limit(default), per, scope })
+}
+
+/// Idle for ten minutes.
+pub(crate) fn idle(action: Action) -> Rule {
+    rule(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None }, action)
+}
+
+impl Rule {
+    pub(crate) fn timed(self, for_seconds: u64, warn: &[u64], remember: u64) -> Self {
+        let warn = warn.iter().copied().map(seconds).collect();
+        Self { for_duration: seconds(for_seconds), warn, remember: seconds(remember), ..self }
+    }
+}
+
 pub(crate) fn max_environments_per_user(default: u64, scope: Scope) -> RuleKind {
     RuleKind::from(MaxEnvironmentsPerUser { limits: limit(default), scope })
 }
@@ -130,12 +146,22 @@ impl Daemon {
     /// Cycles of ten seconds until `seconds` have passed. Detached devices leave the lab; no process ends. Returns the
     /// steps from the first cycle on, each with its time.
     pub(crate) fn run(&mut self, lab: &Lab, seconds: u64) -> Vec<(f64, StepKind)> {
+        self.run_with(lab, seconds, |_, _| Outcome::Done)
+    }
+
+    /// The same with the outcome of a step at a time.
+    pub(crate) fn run_with(
+        &mut self,
+        lab: &Lab,
+        seconds: u64,
+        outcome: impl Fn(f64, &Step) -> Outcome,
+    ) -> Vec<(f64, StepKind)> {
         let end = self.now_seconds + seconds as f64;
         let mut lab = lab.clone();
         let mut steps = Vec::new();
         while self.now_seconds < end {
             let at = self.now_seconds - NOON;
-            let plan = self.cycle(&lab);
+            let plan = self.cycle_with(&lab, |step| outcome(at, step));
             lab = plan.steps.iter().fold(lab, |lab, step| match &step.kind {
                 StepKind::Detach(target) => lab.detached(target),
                 _ => lab,

@@ -1,5 +1,3 @@
-use genv_core::model::Attribution;
-
 use std::sync::Arc;
 
 use super::daemon::*;
@@ -71,10 +69,8 @@ fn what_is_counted_is_told_too_where_it_is_allowed_or_has_no_limit() {
 #[test]
 fn why_a_rule_does_not_look_at_a_process_is_told() {
     let why = |selector: Selector, pid: u32| {
-        let mut rule = rule(EnvMemory, Action::Terminate);
-        rule.selector = selector;
-        let lab = lab().member("alice", "students");
-        let found = of(&Daemon::new(vec![rule]), &lab, pid);
+        let rule = Rule { selector, ..rule(EnvMemory, Action::Terminate) };
+        let found = of(&Daemon::new(vec![rule]), &lab().member("alice", "students"), pid);
         assert_eq!(found.standing, Standing::NotMatched, "{found:?}");
         assert_eq!((found.limit, found.found), (None, None));
         found.why
@@ -104,13 +100,9 @@ fn why_a_rule_does_not_look_at_a_process_is_told() {
 #[test]
 fn promise_03_and_06_unknown_and_out_of_reach_are_safe_and_why_is_told() {
     let daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Kill)]);
-    let mut lab = lab().runs(13, "root", None, &[(3, GIB)]).runs(14, "admin", None, &[(3, GIB)]).runs(
-        15,
-        "carol",
-        None,
-        &[(3, GIB)],
-    );
-    lab.pid("gpu01", 15).attribution = Attribution::Unknown { reason: "environ_empty".to_owned() };
+    let others = [(13, "root"), (14, "admin"), (15, "carol")];
+    let mut lab = others.iter().fold(lab(), |lab, (pid, username)| lab.runs(*pid, username, None, &[(3, GIB)]));
+    lab.hide(15, "environ_empty");
     for (pid, why) in [
         (13, "it is root's, outside of containers"),
         (14, "its user, admin, is listed under never"),
@@ -126,11 +118,7 @@ fn promise_03_and_06_unknown_and_out_of_reach_are_safe_and_why_is_told() {
 
 #[test]
 fn a_waiver_and_how_far_a_violation_is_are_told() {
-    let mut end = rule(NonEnvProcesses, Action::Terminate);
-    end.for_duration = seconds(60);
-    end.warn = vec![seconds(600)];
-    let name = end.name.clone();
-    let mut daemon = Daemon::new(vec![end]);
+    let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Terminate).timed(60, &[600], 0)]);
     daemon.run(&lab(), 120);
     let found = of(&daemon, &lab(), 12);
     assert_eq!(found.standing, Standing::Ends);
@@ -140,7 +128,7 @@ fn a_waiver_and_how_far_a_violation_is_are_told() {
     assert!((end_seconds - NOON - 660.0).abs() < 1.0, "{end_seconds}");
     daemon.waivers = vec![Waiver {
         users: names(&["alice", "bob"]),
-        rules: [name].into(),
+        rules: names(&["NonEnvProcesses"]),
         until_seconds: NOON + 3600.0,
         reason: "deadline".to_owned(),
     }];
@@ -169,15 +157,12 @@ fn whoever_is_told_to_end_is_a_target_of_the_plan_and_nobody_else() {
     for kind in strictest().into_iter().filter(|kind| kind.definition().cannot(Action::Terminate).is_none()) {
         let daemon = Daemon::new(vec![rule(kind, Action::Terminate)]);
         let plan = daemon.plan(&lab);
-        let targets: Vec<Arc<ProcessTarget>> = plan
-            .violations
-            .iter()
-            .flat_map(|violation| &violation.targets)
-            .flat_map(|target| match target {
-                Target::Process(process) => vec![process.clone()],
-                Target::Attachment(attachment) => attachment.processes.clone(),
-            })
-            .collect();
+        let targets = plan.violations.iter().flat_map(|violation| &violation.targets);
+        let targets = targets.flat_map(|target| match target {
+            Target::Process(process) => vec![process.clone()],
+            Target::Attachment(attachment) => attachment.processes.clone(),
+        });
+        let targets: Vec<Arc<ProcessTarget>> = targets.collect();
         for pid in [10, 11, 12, 20, 21, 22] {
             let found = of(&daemon, &lab, pid);
             let ends = targets.iter().any(|target| target.pid == pid);

@@ -8,8 +8,8 @@ use crate::kinds::SharedFact;
 use crate::plan::*;
 use crate::present::WrittenFact;
 use genv_core::model::{
-    Attachment, Attribution, CollectorStatus, Counters, Device, DeviceIndex, DeviceMeasurements, Environment,
-    EnvironmentDevice, HostSnapshot, Process, ProcessDevice, ProcessType, SNAPSHOT_VERSION, Snapshot,
+    Attachment, Attribution, CollectorStatus, Device, DeviceIndex, DeviceMeasurements, Environment, EnvironmentDevice,
+    HostSnapshot, Process, ProcessDevice, ProcessType, Snapshot,
 };
 
 pub(crate) const GIB: u64 = 1 << 30;
@@ -29,20 +29,11 @@ impl Lab {
     /// Hosts gpu01, gpu02 and so on, with as many devices each.
     pub(crate) fn new(hosts: usize, devices: u32) -> Self {
         let hosts = (1..=hosts).map(|number| Snapshot {
-            version: SNAPSHOT_VERSION,
             hostname: format!("gpu{number:02}"),
-            timestamp_seconds: 0.0,
             interval_seconds: 10.0,
             installed: true,
-            simulated: false,
-            driver_version: None,
-            collectors: BTreeMap::new(),
             devices: (0..devices).map(device).collect(),
-            environments: Vec::new(),
-            processes: Vec::new(),
-            queue: Vec::new(),
-            refused_requests: None,
-            counters: Counters::default(),
+            ..Snapshot::default()
         });
         Self { hosts: hosts.collect(), silent: BTreeSet::new(), groups: BTreeMap::new(), unconfirmed: None }
     }
@@ -170,6 +161,30 @@ impl Lab {
     pub(crate) fn eid(&mut self, hostname: &str, eid: &str) -> &mut Environment {
         let mut environments = self.host(hostname).environments.iter_mut();
         Arc::make_mut(environments.find(|it| it.eid == eid).unwrap())
+    }
+
+    /// How busy a process of gpu01 is on each of its devices.
+    pub(crate) fn utilize(&mut self, pid: u32, ratios: &[Option<f64>]) {
+        let devices = &mut self.pid("gpu01", pid).devices;
+        for (device, ratio) in devices.iter_mut().zip(ratios) {
+            device.utilization_ratio = *ratio;
+        }
+    }
+
+    pub(crate) fn hide(&mut self, pid: u32, reason: &str) {
+        self.pid("gpu01", pid).attribution = Attribution::Unknown { reason: reason.to_owned() };
+    }
+
+    /// A collector of gpu01 fails.
+    pub(crate) fn fail(&mut self, collector: &str) {
+        self.hosts[0].collectors.insert(collector.to_owned(), CollectorStatus::default());
+    }
+
+    /// A record of the state of gpu01 is damaged.
+    pub(crate) fn damage(&mut self, error: &str) {
+        let error = Some(error.to_owned());
+        let status = CollectorStatus { success: true, current: true, error, ..CollectorStatus::default() };
+        self.hosts[0].collectors.insert("state".to_owned(), status);
     }
 
     pub(crate) fn at(&self, now_seconds: f64) -> Vec<HostSnapshot> {

@@ -11,7 +11,7 @@ fn lab(memory_bytes: Option<u64>, utilization_ratio: Option<f64>) -> Lab {
         .holder("e1", "alice", &[(0, 3600.0)])
         .runs(10, "alice", Some("e1"), &[(0, GIB), (1, 0)])
         .runs(11, "bob", None, &[(1, 0)]);
-    lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(0.0);
+    lab.utilize(10, &[Some(0.0)]);
     for pid in [10, 11] {
         let listed = lab.pid("gpu01", pid).devices.last_mut().unwrap();
         listed.memory_used_bytes = memory_bytes;

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use genv_core::model::Attribution;
+use genv_core::model::{Attribution, Process};
 
 use super::daemon::*;
 use super::lab::*;
@@ -12,14 +12,14 @@ fn every_kind(action: Action) -> Vec<Rule> {
     acting.map(|kind| rule(kind, action)).collect()
 }
 
-fn unknown() -> Attribution {
-    Attribution::Unknown { reason: "environ_unreadable".to_owned() }
+fn no_devices() -> Daemon {
+    Daemon::new(vec![rule(max_devices_per_user(0, Scope::Host), Action::Detach)])
 }
 
 #[test]
 fn promise_03_unknown_never_acts() {
     let mut lab = Lab::new(1, 2).runs(10, "bob", None, &[(0, 70 * GIB)]);
-    lab.pid("gpu01", 10).attribution = unknown();
+    lab.hide(10, "environ_unreadable");
     let mut daemon = Daemon::new(every_kind(Action::Kill));
     for _ in 0..100 {
         let plan = daemon.cycle(&lab);
@@ -30,10 +30,9 @@ fn promise_03_unknown_never_acts() {
     }
     // Nor is it taken along with what is known, nor counted as its user's.
     let mut lab = lab.holder("e1", "bob", &[(0, 60.0)]).runs(11, "bob", Some("e1"), &[(0, GIB)]);
-    let kind = RuleKind::from(MaxMemoryPerUser { limits: limit(8 * GIB), per: MemoryPer::Total, scope: Scope::Host });
-    assert!(Daemon::new(vec![rule(kind, Action::Terminate)]).plan(&lab).violations.is_empty());
-    let devices = RuleKind::from(MaxDevicesPerUser { limits: limit(0), scope: Scope::Host });
-    let daemon = Daemon::new(vec![rule(devices, Action::Detach)]);
+    let memory = rule(max_memory(8 * GIB, MemoryPer::Total, Scope::Host), Action::Terminate);
+    assert!(Daemon::new(vec![memory]).plan(&lab).violations.is_empty());
+    let daemon = no_devices();
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0 (11)"]);
     // An environment that nobody lists is as unknown as none.
     lab.pid("gpu01", 10).attribution = Attribution::Environment { eid: "nosuch".to_owned() };
@@ -46,17 +45,14 @@ fn a_process_that_cannot_be_named_without_a_doubt_is_never_chosen() {
     let lab = || Lab::new(1, 2).runs(10, "bob", None, &[(0, GIB)]);
     let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Kill)]);
     assert_eq!(actions(&daemon.plan(&lab())), ["terminate 10"]);
-    let changes: [fn(&mut genv_core::model::Process); 7] = [
+    let changes: [fn(&mut Process); 7] = [
         |process| process.start_time_ticks = None,
         |process| process.uid = None,
         |process| process.username = None,
         |process| process.uid = Some(0),
         |process| process.pid = 1,
         |process| process.username = Some("admin".to_owned()),
-        |process| {
-            process.uid = Some(0);
-            process.container_id = Some(String::new());
-        },
+        |process| (process.uid, process.container_id) = (Some(0), Some(String::new())),
     ];
     for (number, change) in changes.iter().enumerate() {
         let mut lab = lab();
@@ -66,8 +62,7 @@ fn a_process_that_cannot_be_named_without_a_doubt_is_never_chosen() {
     // root of a container is whoever started it, and has a name there.
     let mut container = lab();
     let process = container.pid("gpu01", 10);
-    process.uid = Some(0);
-    process.container_id = Some("3f4e".to_owned());
+    (process.uid, process.container_id) = (Some(0), Some("3f4e".to_owned()));
     process.username = Some("container:3f4e".to_owned());
     daemon.config.never.users.insert("uid:0".to_owned());
     assert_eq!(actions(&daemon.plan(&container)), ["terminate 10"]);
@@ -81,8 +76,7 @@ fn a_process_that_cannot_be_named_without_a_doubt_is_never_chosen() {
 #[test]
 fn an_environment_of_which_nobody_knows_the_user_loses_nothing() {
     let mut lab = Lab::new(1, 1).holder("e1", "alice", &[(0, 60.0)]);
-    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(0), scope: Scope::Host });
-    let daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
+    let daemon = no_devices();
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0"]);
     for uid in [None, Some(0)] {
         Arc::make_mut(&mut lab.hosts[0].environments[0]).uid = uid;
@@ -102,15 +96,9 @@ fn what_is_never_listed_is_out_of_reach_of_every_rule() {
         assert!(daemon.run(&lab, 600).is_empty(), "{user}");
     }
     // What an admin runs in somebody's environment is not ended with it.
-    let lab = Lab::new(1, 1).holder("e1", "alice", &[(0, 60.0)]).runs(10, "alice", Some("e1"), &[(0, GIB)]).runs(
-        11,
-        "root",
-        Some("e1"),
-        &[(0, GIB)],
-    );
-    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(0), scope: Scope::Host });
-    let daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
-    assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0 (10)"]);
+    let lab = Lab::new(1, 1).holder("e1", "alice", &[(0, 60.0)]).runs(10, "alice", Some("e1"), &[(0, GIB)]);
+    let lab = lab.runs(11, "root", Some("e1"), &[(0, GIB)]);
+    assert_eq!(actions(&no_devices().plan(&lab)), ["detach e1:0 (10)"]);
 }
 
 #[test]
@@ -121,11 +109,8 @@ fn promise_05_the_plan_is_independent_of_the_mode() {
         .attach("gpu01", "e1", 1, 60.0)
         .runs(10, "alice", Some("e1"), &[(0, 70 * GIB)])
         .process("gpu02", 11, "bob", None, &[(1, GIB)]);
-    let mut rules = every_kind(Action::Kill);
-    for rule in &mut rules {
-        rule.warn = vec![seconds(30)];
-    }
-    let mut enforced = Daemon::new(rules);
+    let rules = every_kind(Action::Kill).into_iter().map(|rule| rule.timed(0, &[30], 0));
+    let mut enforced = Daemon::new(rules.collect());
     let mut rehearsed = enforced.clone();
     rehearsed.config.mode = Mode::DryRun;
     let mut steps = 0;
@@ -165,18 +150,13 @@ fn a_damaged_history_is_an_error_and_another_version_says_so() {
 
 #[test]
 fn who_may_be_a_member_is_neither_matched_nor_denied_what_members_have() {
-    let mut lab = Lab::new(1, 4).environment("gpu01", "a", "alice");
-    for gpu in 0..4 {
-        lab = lab.attach("gpu01", "a", gpu, 60.0);
-    }
+    let mut lab = Lab::new(1, 4).holder("a", "alice", &[0, 1, 2, 3].map(|gpu| (gpu, 60.0)));
     let mut limits = limit(1);
     limits.base.groups.insert("staff".to_owned(), 3);
     limits.base.groups.insert("students".to_owned(), 0);
     let kind = RuleKind::from(MaxDevicesPerUser { limits, scope: Scope::Host });
     let allowed = |lab: &Lab, selector: Selector| {
-        let mut rule = rule(kind.clone(), Action::Detach);
-        rule.selector = selector;
-        let plan = Daemon::new(vec![rule]).plan(lab);
+        let plan = Daemon::new(vec![Rule { selector, ..rule(kind.clone(), Action::Detach) }]).plan(lab);
         plan.violations.first().map(|violation| violation.allowed())
     };
     let all = Selector::default;

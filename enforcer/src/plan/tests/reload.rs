@@ -11,15 +11,15 @@ fn lab() -> Lab {
 }
 
 fn fair_share(kind: impl Into<RuleKind>, action: Action, warn: &[u64]) -> Rule {
-    Rule { name: "fair-share".to_owned(), warn: warn.iter().copied().map(seconds).collect(), ..rule(kind, action) }
+    Rule { name: "fair-share".to_owned(), ..rule(kind, action).timed(0, warn, 0) }
 }
 
 fn devices() -> RuleKind {
-    RuleKind::from(MaxDevicesPerUser { limits: limit(1), scope: Scope::Host })
+    max_devices_per_user(1, Scope::Host)
 }
 
 fn memory() -> RuleKind {
-    RuleKind::from(MaxMemoryPerUser { limits: limit(GIB), per: MemoryPer::Total, scope: Scope::Host })
+    max_memory(GIB, MemoryPer::Total, Scope::Host)
 }
 
 /// What follows, and how long after the change, if one rule becomes another after five minutes.
@@ -67,11 +67,10 @@ fn what_was_announced_holds_if_the_warnings_are_others_now() {
 #[test]
 fn a_longer_time_of_sight_does_not_take_back_what_was_announced() {
     let first = fair_share(devices(), Action::Detach, &[600]);
-    let then = Rule { for_duration: seconds(7200), ..first.clone() };
+    let then = first.clone().timed(7200, &[600], 0);
     assert_eq!(after(first, then), said([(300.0, "detach e1:1")]));
     // Nothing was announced yet: it counts.
-    let pending =
-        |for_seconds| Rule { for_duration: seconds(for_seconds), ..fair_share(devices(), Action::Detach, &[60]) };
+    let pending = |for_seconds| fair_share(devices(), Action::Detach, &[]).timed(for_seconds, &[60], 0);
     assert_eq!(
         after(pending(310), pending(600)),
         said([(300.0, "report"), (300.0, "warn 1/1"), (360.0, "detach e1:1")])
