@@ -315,7 +315,6 @@ mod tests {
     use crate::config::Action;
     use crate::plan::explain;
     use crate::plan::tests::daemon::*;
-    use crate::plan::tests::lab::*;
 
     /// The answer about process 10.
     fn explained(daemon: &Daemon, lab: &Lab) -> String {
@@ -338,7 +337,7 @@ mod tests {
     fn lab(memory_bytes: u64) -> Lab {
         let lab = Lab::new(1, 2).holder("e1", "alice", &[(0, 60.0)]);
         let mut lab = lab.runs(10, "alice", Some("e1"), &[(0, GIB), (1, memory_bytes)]);
-        lab.pid("gpu01", 10).devices[1].utilization_ratio = Some(0.0);
+        lab.utilize(10, &[Some(0.5), Some(0.0)]);
         lab
     }
 
@@ -362,7 +361,7 @@ mod tests {
     #[test]
     fn what_is_not_measured_is_not_judged() {
         let mut lab = lab(0);
-        lab.pid("gpu01", 10).devices[0].utilization_ratio = None;
+        lab.utilize(10, &[None]);
         let text = explained(&Daemon::new(vec![idle(Action::Detach)]), &lab);
         has(&text, &["Idle (detach): not judged\n  the utilization of device 0 is not measured"]);
     }

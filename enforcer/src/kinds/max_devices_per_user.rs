@@ -96,10 +96,7 @@ impl ViolationFact for TooManyDevices {
 mod tests {
     use super::*;
     use crate::config::HostSet;
-    use crate::kinds::tests::*;
-    use crate::kinds::{Limit, RuleKind, Scope};
     use crate::plan::tests::daemon::*;
-    use crate::plan::tests::lab::*;
 
     #[test]
     fn more_devices_of_a_user_than_the_limit() {

@@ -176,10 +176,7 @@ impl ViolationFact for TooMuchMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::tests::*;
-    use crate::kinds::{RuleKind, Scope};
     use crate::plan::tests::daemon::*;
-    use crate::plan::tests::lab::*;
 
     #[test]
     fn more_memory_of_a_user() {

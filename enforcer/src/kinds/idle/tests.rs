@@ -3,7 +3,6 @@ use genv_core::model::DeviceIndex;
 use super::*;
 use crate::config::Action;
 use crate::plan::tests::daemon::*;
-use crate::plan::tests::lab::*;
 use crate::plan::*;
 
 /// alice holds device 0 of three and has a process there of which tests say how busy it is.

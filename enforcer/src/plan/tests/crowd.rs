@@ -1,7 +1,6 @@
 //! Devices on which processes of other users leave little or no time: who is crowded out is not idle.
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 
 const OVER: u64 = 600;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use genv_core::model::HostSnapshot;
 use jiff::tz::TimeZone;
 
-use super::lab::{Lab, NOON};
+pub(crate) use super::lab::*;
 use crate::config::*;
 pub(crate) use crate::kinds::tests::*;
 pub(crate) use crate::kinds::*;

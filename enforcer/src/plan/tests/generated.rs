@@ -7,7 +7,6 @@ use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 

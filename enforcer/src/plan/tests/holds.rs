@@ -2,7 +2,6 @@ use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 

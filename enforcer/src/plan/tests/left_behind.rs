@@ -1,7 +1,6 @@
 use genv_core::model::DeviceIndex;
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 

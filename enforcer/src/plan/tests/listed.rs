@@ -1,7 +1,6 @@
 //! Entries in the driver's lists of processes that show no use of a device: 0 bytes of memory and no utilization.
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 
 /// alice holds device 0 of two. Her process 10 is on device 0. Device 1 lists process 10 too, and bob's process 11,

@@ -1,7 +1,6 @@
 //! GPUs that change their index while the machine runs: an attachment by index then points to another GPU.
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 

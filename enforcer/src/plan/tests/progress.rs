@@ -5,7 +5,6 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 

@@ -7,7 +7,6 @@ use proptest::sample::select;
 
 use super::daemon::*;
 use super::generated::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 

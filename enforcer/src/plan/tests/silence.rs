@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 

@@ -1,7 +1,6 @@
 //! Attachments that nothing shows to be their user's doing: they help, and a rule takes back them alone.
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::execute::surprise::Expected;
 use crate::plan::*;
