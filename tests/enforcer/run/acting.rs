@@ -3,6 +3,8 @@ use genv_tests::enforcer::{Setup, ends, ends_outsiders, is_alive, sleeper};
 use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::used_by;
 
+use crate::run::outsider;
+
 const RULE: &str = "non-env-processes";
 const AT_ONCE: &str = "for: 0s, warn: []";
 
@@ -36,9 +38,8 @@ fn promise_04_a_fresh_install_only_reports() -> Result<()> {
 
 #[test]
 fn what_was_only_said_counts_for_nothing_once_it_is_enforced() -> Result<()> {
-    let process = sleeper(&[])?;
     let when = "for: 0s, warn: [3s]";
-    let setup = Setup::new(&used_by(&[process.pid()]), &ends_outsiders("dry-run", when))?;
+    let (process, setup) = outsider("dry-run", when)?;
     let enforcer = setup.start()?;
     enforcer.wait_for_metrics("it would have been ended", |scrape| count(scrape, "would") == 1.0)?;
     enforcer.setup().rewrite_config(&ends_outsiders("enforce", when))?;
@@ -48,8 +49,7 @@ fn what_was_only_said_counts_for_nothing_once_it_is_enforced() -> Result<()> {
     ensure!(is_alive(process.pid()));
     let end = status["violations"][0]["at_seconds"].as_f64();
     ensure!(end > status["updated_timestamp_seconds"].as_f64());
-    ends(process.pid())?;
-    Ok(())
+    ends(process.pid())
 }
 
 #[test]

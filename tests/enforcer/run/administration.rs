@@ -4,11 +4,11 @@ use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::{output, until};
 use genv_tests::process::Sleeper;
 
+use crate::run::outsider;
+
 fn lab(when: &str) -> Result<(Sleeper, Enforcer)> {
-    let process = sleeper(&[])?;
-    let config = ends_outsiders("enforce", when);
-    let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
-    Ok((process, enforcer))
+    let (process, setup) = outsider("enforce", when)?;
+    Ok((process, setup.start()?))
 }
 
 fn username(enforcer: &Enforcer) -> Result<String> {
@@ -61,9 +61,7 @@ fn a_waiver_spares_its_user_from_its_rule_until_it_is_taken_back() -> Result<()>
 
 #[test]
 fn what_is_told_where_no_enforcer_runs_says_so() -> Result<()> {
-    let process = sleeper(&[])?;
-    let rules = ends_outsiders("enforce", "for: 0s, warn: [1h]");
-    let setup = Setup::new(&used_by(&[process.pid()]), &rules)?;
+    let (process, setup) = outsider("enforce", "for: 0s, warn: [1h]")?;
     let commands = [&["pause", "--for=1h"][..], &["waive", "root", "--rule=non-env-processes", "--for=1h"]];
     let silent = |setup: &Setup, words: &[&str]| -> Result<bool> {
         let output = setup.output(words)?;
@@ -144,9 +142,8 @@ fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
 
 #[test]
 fn promise_10_a_bad_configuration_keeps_the_last_good_one_and_says_so_everywhere() -> Result<()> {
-    let process = sleeper(&[])?;
-    let good = ends_outsiders("dry-run", "for: 1h, warn: []");
-    let enforcer = Setup::new(&used_by(&[process.pid()]), &good)?.start()?;
+    let (_process, setup) = outsider("dry-run", "for: 1h, warn: []")?;
+    let enforcer = setup.start()?;
     let hash = enforcer.status()?["config"]["hash"].clone();
     enforcer.setup().rewrite_config("version: 1\nrulez: []\n")?;
     let status = enforcer.wait_for_status("status says so", |status| status["config"]["error"].is_string())?;
@@ -216,13 +213,9 @@ fn genv_why_tells_users_what_is_held_against_them() -> Result<()> {
     let told = why(&["--user", &user])?;
     let text = String::from_utf8(told.stdout)?;
     ensure!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-    for part in [
-        "non-env-processes".to_owned(),
-        process.pid().to_string(),
-        "nothing follows if it is over by".to_owned(),
-        "To comply".to_owned(),
-    ] {
-        ensure!(text.contains(&part), "{part}: {text}");
+    let pid = process.pid().to_string();
+    for part in ["non-env-processes", &pid, "nothing follows if it is over by", "To comply"] {
+        ensure!(text.contains(part), "{part}: {text}");
     }
     let json = why(&["--user", &user, "--json"])?;
     let json: serde_json::Value = serde_json::from_slice(&json.stdout)?;
@@ -238,9 +231,7 @@ fn genv_why_tells_users_what_is_held_against_them() -> Result<()> {
 
 #[test]
 fn status_and_log_say_why_what_is_due_is_not_done() -> Result<()> {
-    let process = sleeper(&[])?;
-    let config = ends_outsiders("enforce", "for: 0s, warn: []");
-    let setup = Setup::new(&used_by(&[process.pid()]), &config)?;
+    let (process, setup) = outsider("enforce", "for: 0s, warn: []")?;
     // Nothing is done without a record of it.
     let audit = setup.state_directory().join("audit.jsonl");
     std::fs::create_dir(&audit)?;
@@ -262,8 +253,7 @@ fn status_and_log_say_why_what_is_due_is_not_done() -> Result<()> {
 
 #[test]
 fn a_report_shows_a_dry_run_on_one_page() -> Result<()> {
-    let process = sleeper(&[])?;
-    let setup = Setup::new(&used_by(&[process.pid()]), &ends_outsiders("dry-run", "for: 0s, warn: []"))?;
+    let (process, setup) = outsider("dry-run", "for: 0s, warn: []")?;
     let enforcer = setup.start()?;
     enforcer.wait_for_status("it would have been ended", |status| status["violations"][0]["stage"] == "acted")?;
     let page = enforcer.setup().said(&["report"])?;

@@ -1,9 +1,11 @@
 use std::fs;
 
 use anyhow::{Result, ensure};
-use genv_tests::enforcer::{Setup, ends_outsiders, sleeper};
+use genv_tests::enforcer::Setup;
 use genv_tests::nvml_sim::used_by;
 use genv_tests::prometheus::check_metrics;
+
+use crate::run::outsider;
 
 #[test]
 fn without_a_socket_of_the_service_manager_it_ends() -> Result<()> {
@@ -18,9 +20,8 @@ fn without_a_socket_of_the_service_manager_it_ends() -> Result<()> {
 
 #[test]
 fn prometheus_finds_nothing_wrong_with_its_metrics() -> Result<()> {
-    let process = sleeper(&[])?;
-    let config = ends_outsiders("enforce", "for: 1h, warn: []");
-    let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
+    let (_process, setup) = outsider("enforce", "for: 1h, warn: []")?;
+    let enforcer = setup.start()?;
     let page = enforcer.get("/metrics")?;
     assert_eq!(page.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     for tool in ["prometheus", "prometheus-3"] {

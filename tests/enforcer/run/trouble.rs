@@ -3,9 +3,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use genv_tests::enforcer::{Setup, as_victim, ends, ends_outsiders, is_alive, sleeper};
+use genv_tests::enforcer::{Setup, as_victim, ends, ends_outsiders, is_alive};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::process::Sleeper;
+
+use crate::run::outsider;
 
 const AT_ONCE: &str = "for: 0s, warn: []";
 
@@ -22,11 +24,9 @@ fn promise_09_a_driver_that_hangs_stops_nothing_else_and_nothing_is_done_on_old_
 
 /// With a rule that leaves so many seconds. False: its time was over before the driver hung.
 fn stops_nothing_else(seconds: u32) -> Result<bool> {
-    let process = sleeper(&[])?;
+    let (process, setup) = outsider("enforce", &format!("for: {seconds}s, warn: []"))?;
     let healthy = used_by(&[process.pid()]);
     let hanging = format!("{healthy}  faults: [{{hang: all}}]\n");
-    let rule = format!("for: {seconds}s, warn: []");
-    let setup = Setup::new(&healthy, &ends_outsiders("enforce", &rule))?;
     let enforcer = setup.start()?;
     let found = enforcer.wait_for_status("a rule is broken", |status| {
         status["violations"][0]["stage"] == "pending" || !is_alive(process.pid())
@@ -58,8 +58,7 @@ fn stops_nothing_else(seconds: u32) -> Result<bool> {
 
 #[test]
 fn damaged_files_of_its_own_are_said_and_stop_nothing() -> Result<()> {
-    let process = sleeper(&[])?;
-    let setup = Setup::new(&used_by(&[process.pid()]), &ends_outsiders("enforce", AT_ONCE))?;
+    let (process, setup) = outsider("enforce", AT_ONCE)?;
     fs::write(setup.state_directory().join("history.json"), "{\"ver")?;
     fs::write(setup.state_directory().join("control.json"), "{")?;
     let enforcer = setup.start()?;
@@ -100,9 +99,8 @@ fn hostile_names_break_no_line() -> Result<()> {
     enforcer.scrape()?;
     let pid = process.pid().to_string();
     let config = format!("--config={}", enforcer.setup().config().display());
-    for words in
-        [&["status"][..], &["status", "--json"], &["explain", &config, &pid], &["explain", "--json", &config, &pid]]
-    {
+    let explain = ["explain", &config, &pid, "--json"];
+    for words in [&["status"][..], &["status", "--json"], &explain[..3], &explain] {
         let output = enforcer.setup().output(words)?;
         let text = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
         let controls = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';

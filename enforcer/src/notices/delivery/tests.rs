@@ -35,8 +35,7 @@ fn warn(delivery: &mut NoticeDelivery, violations: &[Violation], now_seconds: f6
 
 #[test]
 fn a_warning_is_delivered_once_all_recipients_have_read_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let directory = RuntimeDirectory::open(folder.path()).unwrap();
+    let (folder, directory) = RuntimeDirectory::temporary();
     let own = rustix::process::getuid().as_raw();
     let mut delivery = NoticeDelivery::open(&directory);
     // No terminal is looked for.
@@ -67,8 +66,7 @@ fn a_warning_is_delivered_once_all_recipients_have_read_it() {
 
 #[test]
 fn a_reader_of_the_status_has_read_only_listed_warnings() {
-    let folder = tempfile::tempdir().unwrap();
-    let directory = RuntimeDirectory::open(folder.path()).unwrap();
+    let (folder, directory) = RuntimeDirectory::temporary();
     let own = rustix::process::getuid().as_raw();
     let mut delivery = NoticeDelivery::open(&directory);
     delivery.terminals = Terminals::nowhere();
