@@ -7,6 +7,11 @@ use super::*;
 /// Friday, 20 November 2026, 12:00 UTC.
 const NOON: f64 = 1_795_176_000.0;
 
+/// Ends everybody at once.
+const AT_ONCE: &str = "version: 1
+rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: []}]
+";
+
 const RULES: &str = "version: 1
 timezone: UTC
 rules:
@@ -92,6 +97,8 @@ fn story(expected: &[(&str, f64)]) -> Vec<(String, f64)> {
 fn a_recording_is_warned_of_and_acted_upon_by_its_own_clock() {
     let mut day = hour("gpu01", 300);
     day.push(snapshot("gpu01", 310.0, &[]));
+    // As people read it.
+    insta::assert_snapshot!("people_read_what_programs_do", replayed(RULES, lines(day.clone()), false).out);
     let played = replayed(RULES, lines(day), true);
     assert_eq!(played.whole, Ok(true));
     assert_eq!(
@@ -103,14 +110,6 @@ fn a_recording_is_warned_of_and_acted_upon_by_its_own_clock() {
     assert_eq!(summary["open"], 0);
     assert_eq!(summary["cycles"], 32);
     assert!(played.notes.is_empty(), "{:?}", played.notes);
-}
-
-#[test]
-fn people_read_what_programs_do() {
-    let mut day = hour("gpu01", 300);
-    day.push(snapshot("gpu01", 310.0, &[]));
-    let played = replayed(RULES, lines(day), false);
-    insta::assert_snapshot!(played.out);
 }
 
 #[test]
@@ -169,25 +168,18 @@ fn a_line_that_is_damaged_in_the_middle_is_said_and_left_out() {
 }
 
 #[test]
-fn what_is_no_text_at_all_is_one_damaged_line_among_others() {
-    let mut bytes = lines(hour("gpu01", 100)).into_bytes();
-    bytes.extend(b"\xff\xfe\x00\n\n");
-    bytes.extend(lines([snapshot("gpu01", 110.0, &[])]).into_bytes());
-    let played = replayed(RULES, bytes, true);
-    assert_eq!(played.whole, Ok(false));
-    assert_eq!(played.notes.len(), 1, "{:?}", played.notes);
-    assert!(played.notes[0].starts_with("line 12 is left out"));
-    assert_eq!(played.summary()["snapshots"], 12);
-}
-
-#[test]
 fn many_damaged_lines_are_counted_and_not_all_told() {
-    let mut day = lines(hour("gpu01", 10));
-    day.push_str(&"x\n".repeat(100));
+    let mut day = lines(hour("gpu01", 10)).into_bytes();
+    // The first is no text at all.
+    day.extend(b"\xff\xfe\x00\n");
+    day.extend("x\n".repeat(99).into_bytes());
+    day.extend(lines([snapshot("gpu01", 20.0, &[])]).into_bytes());
     let played = replayed(RULES, day, true);
+    assert_eq!(played.whole, Ok(false));
     assert_eq!(played.notes.len(), TOLD_NOTES + 1);
+    assert!(played.notes[0].starts_with("line 3 is left out"));
     assert_eq!(played.notes.last().unwrap(), "80 more notes of this kind are not shown");
-    assert_eq!(played.summary()["damaged_lines"], 100);
+    assert_eq!((&played.summary()["damaged_lines"], &played.summary()["snapshots"]), (&json!(100), &json!(3)));
 }
 
 #[test]
@@ -260,16 +252,9 @@ fn a_compressed_recording_is_read_and_a_broken_one_told_up_to_its_damage() {
     assert!(broken.summary()["snapshots"].as_u64().is_some_and(|it| it < 301));
 }
 
-fn three_users(seconds: f64) -> Value {
-    snapshot("gpu01", seconds, &[(42, "alice"), (43, "bob"), (44, "carol")])
-}
-
 #[test]
 fn the_breaker_would_have_tripped_where_most_users_were_hit_at_once() {
-    let rules = "version: 1
-rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: []}]
-";
-    let played = replayed(rules, lines([three_users(0.0)]), true);
+    let played = replayed(AT_ONCE, lines([snapshot("gpu01", 0.0, &[(42, "alice"), (43, "bob"), (44, "carol")])]), true);
     let words: Vec<String> = played.story().into_iter().map(|it| it.0).collect();
     assert_eq!(words.iter().filter(|it| *it == "breaker").count(), 1, "{words:?}");
     assert_eq!(played.summary()["breaker_seconds"], NOON);
@@ -277,11 +262,8 @@ rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: []}]
 
 #[test]
 fn what_is_told_long_after_another_host_is_no_part_of_the_same_look() {
-    let rules = "version: 1
-rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: []}]
-";
     let day = [snapshot("gpu01", 0.0, &[(42, "alice")]), snapshot("gpu02", 4000.0, &[(42, "alice")])];
-    let played = replayed(rules, lines(day), true);
+    let played = replayed(AT_ONCE, lines(day), true);
     let actions: Vec<f64> =
         played.story().into_iter().filter(|(event, _)| event == "action").map(|(_, at)| at).collect();
     assert_eq!(actions, [0.0, 4000.0]);
