@@ -146,7 +146,7 @@ fn what_may_not_be_acted_upon_lives_and_why_is_said() -> Result<()> {
     assert_eq!(lab.audit(), Vec::<Value>::new());
 
     lab.0.rewrite_scenario(&scenario)?;
-    let flag = format!("--config={}", config.display());
+    let flag = lab.0.config_flag();
     let never = format!("version: 1\nnever: {{users: ['uid:{}']}}\nrules: []\n", victim());
     for (text, code, why) in
         [(never.as_str(), 1, "its user is listed under never"), ("version: 1\nnevr: {}\n", 2, "enforcer.yaml:2:1")]

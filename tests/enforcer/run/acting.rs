@@ -29,9 +29,7 @@ fn promise_04_a_fresh_install_only_reports() -> Result<()> {
         ensure!(line["result"] != "done", "{line}");
     }
     // Without rules nothing is guessed either.
-    let bare = enforcer.setup().output(&["run", "--once"])?;
-    assert_eq!(bare.status.code(), Some(2));
-    let stderr = String::from_utf8(bare.stderr)?;
+    let stderr = enforcer.setup().ended(&["run", "--once"], 2)?;
     ensure!(stderr.contains("no rules are named"), "{stderr}");
     Ok(())
 }
@@ -56,11 +54,9 @@ fn what_was_only_said_counts_for_nothing_once_it_is_enforced() -> Result<()> {
 fn one_cycle_acts_remembers_and_prints_what_it_found() -> Result<()> {
     let process = sleeper(&[])?;
     let setup = Setup::new(&used_by(&[process.pid()]), "version: 1\nrules: []\n")?;
-    let config = setup.config();
     let run = |text: &str| -> Result<String> {
         setup.rewrite_config(text)?;
-        let config = format!("--config={}", config.display());
-        setup.said(&["run", "--once", &config])
+        setup.said(&["run", "--once", &setup.config_flag()])
     };
     let young = run(&ends_outsiders("enforce", "for: 1h, warn: []"))?;
     ensure!(young.contains("nothing follows if it is over by"), "{young}");
@@ -88,6 +84,5 @@ fn genv_enforce_of_genv_1_4_3_ends_what_it_ended_there() -> Result<()> {
     ensure!(said.contains("Nobody breaks a rule"), "{said}");
     ensure!(is_alive(process.pid()), "it is off by default");
     enforce(&["--non-env-processes", "--interval", "0"])?;
-    ends(process.pid())?;
-    Ok(())
+    ends(process.pid())
 }

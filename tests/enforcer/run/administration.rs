@@ -30,8 +30,7 @@ fn a_pause_holds_everything_until_it_ends() -> Result<()> {
     ensure!(enforcer.scrape()?.value("genv_enforcer_paused_until_timestamp_seconds", &[]).is_ok());
     ensure!(is_alive(process.pid()));
     enforcer.setup().said(&["pause", "--for", "0"])?;
-    ends(process.pid())?;
-    Ok(())
+    ends(process.pid())
 }
 
 #[test]
@@ -40,13 +39,11 @@ fn a_waiver_spares_its_user_from_its_rule_until_it_is_taken_back() -> Result<()>
     let user = username(&enforcer)?;
     let waive = |rule: &str, span: &str| {
         let words = ["waive", &user, "--rule", rule, "--for", span, "--reason", "thesis"];
-        enforcer.setup().output(&words)
+        enforcer.setup().ended(&words, if rule == "nosuch" { 2 } else { 0 })
     };
-    let wrong = waive("nosuch", "1h")?;
-    assert_eq!(wrong.status.code(), Some(2));
-    let stderr = String::from_utf8(wrong.stderr)?;
+    let stderr = waive("nosuch", "1h")?;
     ensure!(stderr.contains("non-env-processes"), "{stderr}");
-    ensure!(waive("non-env-processes", "1h")?.status.success());
+    waive("non-env-processes", "1h")?;
     let status = enforcer.wait_for_status("it is held", |status| status["violations"][0]["stage"] == "held")?;
     assert_eq!(status["waivers"][0]["reason"], "thesis");
     let why = status["violations"][0]["why"].as_str().unwrap_or_default();
@@ -54,9 +51,8 @@ fn a_waiver_spares_its_user_from_its_rule_until_it_is_taken_back() -> Result<()>
     let said = enforcer.setup().said(&["explain", &process.pid().to_string()])?;
     ensure!(said.contains("\nSafe: ") && said.contains("thesis"), "{said}");
     ensure!(is_alive(process.pid()));
-    ensure!(waive("non-env-processes", "0")?.status.success());
-    ends(process.pid())?;
-    Ok(())
+    waive("non-env-processes", "0")?;
+    ends(process.pid())
 }
 
 #[test]
@@ -64,10 +60,7 @@ fn what_is_told_where_no_enforcer_runs_says_so() -> Result<()> {
     let (process, setup) = outsider("enforce", "for: 0s, warn: [1h]")?;
     let commands = [&["pause", "--for=1h"][..], &["waive", "root", "--rule=non-env-processes", "--for=1h"]];
     let silent = |setup: &Setup, words: &[&str]| -> Result<bool> {
-        let output = setup.output(words)?;
-        let stderr = String::from_utf8(output.stderr)?;
-        ensure!(output.status.success(), "{words:?}: {stderr}");
-        Ok(!stderr.contains("no enforcer runs with"))
+        Ok(!setup.ended(words, 0)?.contains("no enforcer runs with"))
     };
     for words in commands {
         ensure!(!silent(&setup, words)?, "{words:?}");
@@ -188,14 +181,10 @@ fn what_is_hardly_meant_is_said_at_the_start_and_at_each_change() -> Result<()> 
 #[test]
 fn a_configuration_that_cannot_be_used_at_the_start_ends_it_with_its_place() -> Result<()> {
     let setup = Setup::new(&used_by(&[]), "version: 1\nrules: [{kind: x}]\n")?;
-    let config = format!("--config={}", setup.config().display());
-    let output = setup.output(&["run", "--once", &config])?;
-    assert_eq!(output.status.code(), Some(2));
-    let stderr = String::from_utf8(output.stderr)?;
+    let stderr = setup.ended(&["run", "--once", &setup.config_flag()], 2)?;
     ensure!(stderr.contains("enforcer.yaml:2:"), "{stderr}");
     ensure!(!stderr.contains("panicked"), "{stderr}");
-    let output = setup.output(&["run", "--once", "--config=/nonexistent.yaml"])?;
-    assert_eq!(output.status.code(), Some(2));
+    setup.ended(&["run", "--once", "--config=/nonexistent.yaml"], 2)?;
     Ok(())
 }
 
@@ -247,8 +236,7 @@ fn status_and_log_say_why_what_is_due_is_not_done() -> Result<()> {
     ensure!(log.contains("an action is refused") && !log.contains("an action is taken"), "{log}");
     ensure!(is_alive(process.pid()));
     std::fs::remove_dir(&audit)?;
-    ends(process.pid())?;
-    Ok(())
+    ends(process.pid())
 }
 
 #[test]
@@ -262,11 +250,7 @@ fn a_report_shows_a_dry_run_on_one_page() -> Result<()> {
     let report: serde_json::Value = serde_json::from_str(&enforcer.setup().said(&["report", "--json", "--days=1"])?)?;
     assert_eq!(report["rows"][0]["rule"], "non-env-processes");
     assert_eq!(report["total"]["would"], 1, "{report}");
-    let output = enforcer.setup().output(&["report", "--days=0"])?;
-    assert_eq!(output.status.code(), Some(2));
-    let missing = enforcer.setup().folder().join("missing");
-    let flag = format!("--state-directory={}", missing.display());
-    let output = enforcer.setup().output(&["report", &flag])?;
-    assert_eq!(output.status.code(), Some(1));
+    enforcer.setup().ended(&["report", "--days=0"], 2)?;
+    enforcer.setup().ended(&["report", "--state-directory=/nonexistent"], 1)?;
     Ok(())
 }

@@ -203,8 +203,7 @@ fn no_process_is_ended_by_a_list_that_contradicts_its_device_however_absurd() ->
 #[test]
 fn without_a_driver_one_look_says_that_it_is_blind() -> Result<()> {
     let setup = Setup::new(&used_by(&[]), "version: 1\nrules: []\n")?;
-    let config = format!("--config={}", setup.config().display());
-    let mut command = setup.command(&["run", "--once", "--gpu.source=nvml", &config])?;
+    let mut command = setup.command(&["run", "--once", "--gpu.source=nvml", &setup.config_flag()])?;
     command.env_remove("GENV_SCENARIO").env("GENV_NVML_LIBRARY", setup.folder().join("no-such-library.so"));
     let output = genv_tests::patience::output(&mut command)?;
     let said = String::from_utf8(output.stdout)?;

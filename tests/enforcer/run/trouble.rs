@@ -73,8 +73,7 @@ fn damaged_files_of_its_own_are_said_and_stop_nothing() -> Result<()> {
     let log = enforcer.log();
     assert_eq!(log.matches("control.json: it is damaged").count(), 1, "{log}");
     enforcer.setup().said(&["pause", "--for", "0"])?;
-    ends(process.pid())?;
-    Ok(())
+    ends(process.pid())
 }
 
 #[test]
@@ -98,7 +97,7 @@ fn hostile_names_break_no_line() -> Result<()> {
     ensure!(!enforcer.audit()?.is_empty());
     enforcer.scrape()?;
     let pid = process.pid().to_string();
-    let config = format!("--config={}", enforcer.setup().config().display());
+    let config = enforcer.setup().config_flag();
     let explain = ["explain", &config, &pid, "--json"];
     for words in [&["status"][..], &["status", "--json"], &explain[..3], &explain] {
         let output = enforcer.setup().output(words)?;
@@ -112,8 +111,7 @@ fn hostile_names_break_no_line() -> Result<()> {
 #[test]
 fn without_capabilities_it_says_what_it_cannot_do() -> Result<()> {
     let setup = Setup::new(&used_by(&[]), "version: 1\nrules: []\n")?;
-    let config = format!("--config={}", setup.config().display());
-    let own = setup.command(&["run", "--once", "--gpu.source=simulated", &config])?;
+    let own = setup.command(&["run", "--once", "--gpu.source=simulated", &setup.config_flag()])?;
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]);
     if !rustix::process::geteuid().is_root() {

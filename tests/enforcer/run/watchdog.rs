@@ -101,9 +101,8 @@ fn a_cycle_that_hangs_feeds_the_watchdog_no_more() -> Result<()> {
     let (manager, setup) = Manager::of(Setup::new(&used_by(&[]), &ends_outsiders("dry-run", "for: 0s, warn: []"))?)?;
     // The log goes into a pipe, which can be filled.
     let (mut reader, mut writer) = pipe()?;
-    let config = format!("--config={}", setup.config().display());
-    let flags = ["run", "--interval=100ms", "--gpu.source=simulated", "--web.listen-address=127.0.0.1:0"];
-    let mut command = setup.command(&[&flags[..], &[config.as_str()]].concat())?;
+    let (config, listen) = (setup.config_flag(), "--web.listen-address=127.0.0.1:0");
+    let mut command = setup.command(&["run", "--interval=100ms", "--gpu.source=simulated", listen, &config])?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(writer.try_clone()?));
     let _enforcer = Running::spawn(&mut command)?;
     drop(command);
