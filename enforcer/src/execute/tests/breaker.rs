@@ -40,8 +40,7 @@ fn promise_08_signals_are_paced_and_none_is_forgotten() {
 
 #[test]
 fn promise_08_a_cycle_that_hits_too_many_users_does_nothing() {
-    let mut victim = Victim::new();
-    let mut stage = Stage::new(&[&victim]);
+    let (mut victim, mut stage) = Stage::of_victim();
     let users = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     let (hit, all) = (users(&["a", "b", "c"]), users(&["a", "b", "c", "d", "e"]));
     stage.policy.mode = Mode::DryRun;

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
+use crate::plan::tests::lab::target;
 use crate::plan::{AttachmentTarget, Key};
 
 const STRANGER: u32 = 54_321;
@@ -115,19 +116,14 @@ fn process(pid: u32) -> ProcessTarget {
         found = table.processes.remove(&pid);
         matches!(found, Some(ProcessRead::Present(_)))
     });
-    let Some(ProcessRead::Present(facts)) = found else {
-        panic!("{pid} is not there");
-    };
+    let Some(ProcessRead::Present(facts)) = found else { unreachable!() };
     let uid = facts.uid.unwrap();
     ProcessTarget {
         hostname: "here".to_owned(),
-        pid,
         start_time_ticks: facts.start_time_ticks,
         uid,
-        username: reader.username(uid),
         comm: Some(facts.comm),
-        eid: None,
-        container_id: None,
+        ..target(&reader.username(uid), pid)
     }
 }
 
@@ -172,6 +168,13 @@ impl Stage {
         }
     }
 
+    /// A victim that uses GPU 0.
+    fn of_victim() -> (Victim, Self) {
+        let victim = Victim::new();
+        let stage = Self::new(&[&victim]);
+        (victim, stage)
+    }
+
     fn executor(&self) -> Executor {
         let shared = Arc::clone(&self.gpu_use);
         self.asking(Box::new(move || Ok(shared.lock().unwrap().clone())))
@@ -206,18 +209,14 @@ impl Stage {
     /// Writes one environment, attached to GPU 0 at noon.
     fn environment(&self, eid: &str, uid: u32, member: u32) {
         let time = "20/11/2026 12:00:00";
-        let envs = json!({"envs": [
-            {"eid": eid, "uid": uid, "creation": time, "username": "somebody",
-             "config": {"name": null, "gpu_memory": null, "gpus": null}, "pids": [member], "kernel_ids": []},
-        ]});
-        let devices = json!({"devices": [
-            {"index": 0, "total_memory": "81920mi", "attachments": [{"eid": eid, "gpu_memory": null, "time": time}]},
-        ]});
-        let write = |name: &str, content: Value| {
+        let environment = json!({"eid": eid, "uid": uid, "creation": time, "username": "somebody", "pids": [member],
+            "config": {"name": null, "gpu_memory": null, "gpus": null}, "kernel_ids": []});
+        let attachment = json!({"eid": eid, "gpu_memory": null, "time": time});
+        let device = json!({"index": 0, "total_memory": "81920mi", "attachments": [attachment]});
+        let files = [("envs.json", json!({"envs": [environment]})), ("devices.json", json!({"devices": [device]}))];
+        for (name, content) in files {
             fs::write(self.genv.path().join(name), content.to_string()).unwrap();
-        };
-        write("envs.json", envs);
-        write("devices.json", devices);
+        }
     }
 
     fn attached(&self) -> bool {

@@ -20,8 +20,7 @@ fn results(stage: &Stage) -> Vec<String> {
 
 #[test]
 fn wherever_the_audit_breaks_off_each_intention_has_one_outcome() {
-    let victim = Victim::new();
-    let stage = Stage::new(&[&victim]);
+    let (victim, stage) = Stage::of_victim();
     let mut executor = stage.executor();
     let position = executor.log_position();
     let step = terminate(&victim.target());
@@ -47,8 +46,7 @@ fn wherever_the_audit_breaks_off_each_intention_has_one_outcome() {
 
 #[test]
 fn what_another_run_did_is_not_taken_for_what_was_begun() {
-    let victim = Victim::new();
-    let stage = Stage::new(&[&victim]);
+    let (victim, stage) = Stage::of_victim();
     let mut executor = stage.executor();
     let step = terminate(&victim.target());
     let before = executor.log_position();
@@ -98,8 +96,7 @@ fn processes_that_nobody_came_to_after_their_device_was_taken_are_named() {
 
 #[test]
 fn how_something_went_is_written_before_anything_else_is_intended() {
-    let victim = Victim::new();
-    let stage = Stage::new(&[&victim]);
+    let (victim, stage) = Stage::of_victim();
     let mut executor = stage.executor();
     let path = |name: &str| stage.own.path().join(name);
     let target = victim.target();

@@ -49,8 +49,7 @@ fn sigterm_ends_a_stopped_process() {
 
 #[test]
 fn promise_05_dry_run_verifies_the_same_and_does_nothing() {
-    let mut victim = Victim::new();
-    let mut stage = Stage::new(&[&victim]);
+    let (mut victim, mut stage) = Stage::of_victim();
     stage.policy.mode = Mode::DryRun;
     let mut executor = stage.executor();
     let target = victim.target();
@@ -75,8 +74,7 @@ fn genvs_variable_keeps_everybody_alive() {
     ] {
         assert_eq!(may_signal(value), expected, "{value:?}");
     }
-    let mut victim = Victim::new();
-    let stage = Stage::new(&[&victim]);
+    let (mut victim, stage) = Stage::of_victim();
     let mut executor = stage.executor();
     executor.may_signal = false;
     for step in [terminate(&victim.target()), kill(&victim.target())] {
@@ -126,8 +124,7 @@ fn promise_02_no_pidfd_no_signal() {
 
 #[test]
 fn who_may_not_signal_fails_once_and_says_so() {
-    let mut victim = Victim::new();
-    let stage = Stage::new(&[&victim]);
+    let (mut victim, stage) = Stage::of_victim();
     let step = terminate(&victim.target());
     let [outcome] = with_denied(&stage, libc::SYS_pidfd_send_signal, rustix::io::Errno::PERM, [step]);
     failed(&outcome, "may not be signalled");
