@@ -116,11 +116,8 @@ fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
     let is_fault = |line: &str| line.contains("event=\"fault\"") && line.contains("breaker");
     ensure!(!log.lines().any(is_fault) && !log.contains("mode=\"dry-run\""), "{log}");
     let said = enforcer.setup().said(&["status"])?;
-    for part in [
-        "Mode       enforce, but the breaker is open: nothing is done",
-        "Breaker    open since ",
-        "nothing, until an administrator closes the breaker",
-    ] {
+    let mode = "Mode       enforce, but the breaker is open: nothing is done";
+    for part in [mode, "Breaker    open since ", "nothing, until an administrator closes the breaker"] {
         ensure!(said.contains(part), "{part}: {said}");
     }
     let said = enforcer.setup().said(&["reset"])?;

@@ -103,13 +103,8 @@ fn a_user_reads_the_warning_and_then_what_was_done() -> Result<()> {
     let when = "for: 0s, warn: [1s], undelivered: hold";
     let _enforcer = enforcer(&process, "enforce", when)?;
     let warning = process.notice(process.pid)?;
-    for part in [
-        "GPU rule non-env-processes".to_owned(),
-        format!("process {}", process.pid),
-        "this is ended".to_owned(),
-        "in 1s".to_owned(),
-    ] {
-        ensure!(warning.contains(&part), "{part}: {warning}");
+    for part in ["GPU rule non-env-processes", &format!("process {}", process.pid), "this is ended", "in 1s"] {
+        ensure!(warning.contains(part), "{part}: {warning}");
     }
     let ended = process.notice(process.pid)?;
     ensure!(ended.contains("was told to end"), "{ended}");

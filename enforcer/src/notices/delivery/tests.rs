@@ -19,6 +19,11 @@ fn violation(pid: u32, uid: u32, owner: u32, container_id: Option<&str>) -> Viol
     Violation { uid: Some(uid), targets: vec![Target::Process(target.into())], ..due_violation(key, "alice") }
 }
 
+/// No terminal is looked for.
+fn nowhere(delivery: NoticeDelivery) -> NoticeDelivery {
+    NoticeDelivery { terminals: Terminals::nowhere(), ..delivery }
+}
+
 fn warn(delivery: &mut NoticeDelivery, violations: &[Violation], now_seconds: f64) -> Vec<Result<(), String>> {
     let step = &WARNING;
     let warnings = violations.iter().map(|violation| Notice { violation, step });
@@ -37,9 +42,7 @@ fn warn(delivery: &mut NoticeDelivery, violations: &[Violation], now_seconds: f6
 fn a_warning_is_delivered_once_all_recipients_have_read_it() {
     let (folder, directory) = RuntimeDirectory::temporary();
     let own = rustix::process::getuid().as_raw();
-    let mut delivery = NoticeDelivery::open(&directory);
-    // No terminal is looked for.
-    delivery.terminals = Terminals::nowhere();
+    let mut delivery = nowhere(NoticeDelivery::open(&directory));
     let both = [violation(1, own, NOBODY, None)];
     let one = [violation(2, own, own, None), violation(3, own, 0, Some("c"))];
     let reader = UnixDatagram::unbound().unwrap();
@@ -68,8 +71,7 @@ fn a_warning_is_delivered_once_all_recipients_have_read_it() {
 fn a_reader_of_the_status_has_read_only_listed_warnings() {
     let (folder, directory) = RuntimeDirectory::temporary();
     let own = rustix::process::getuid().as_raw();
-    let mut delivery = NoticeDelivery::open(&directory);
-    delivery.terminals = Terminals::nowhere();
+    let mut delivery = nowhere(NoticeDelivery::open(&directory));
     let mut unlisted = violation(2, own, own, None);
     unlisted.fact = SharedFact::new(WrittenFact { found: "not listed".to_owned(), ..WrittenFact::default() });
     let mut both = [violation(1, own, own, None), unlisted];
@@ -90,8 +92,7 @@ fn a_reader_of_the_status_has_read_only_listed_warnings() {
 #[test]
 fn a_user_gets_one_text_a_day_about_devices_that_others_attach() {
     let own = rustix::process::getuid().as_raw();
-    let mut delivery = NoticeDelivery::to_terminals();
-    delivery.terminals = Terminals::nowhere();
+    let mut delivery = nowhere(NoticeDelivery::to_terminals());
     let forced = |pid: u32| Violation { unconfirmed: true, ..violation(pid, own, own, None) };
     let mut is_written = |violation: Violation, now: f64| {
         warn(&mut delivery, &[violation], now);
@@ -118,8 +119,7 @@ fn a_text_names_as_many_rules_as_it_has_notices() {
 #[test]
 fn a_rule_that_a_text_leaves_out_is_in_the_next_text() {
     let own = rustix::process::getuid().as_raw();
-    let mut delivery = NoticeDelivery::to_terminals();
-    delivery.terminals = Terminals::nowhere();
+    let mut delivery = nowhere(NoticeDelivery::to_terminals());
     let violations = ["a", "b", "c", "d"].map(|rule| {
         let mut violation = violation(1, own, own, None);
         rule.clone_into(&mut violation.key.rule);

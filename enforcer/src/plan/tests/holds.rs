@@ -36,11 +36,9 @@ fn a_pause_holds_everything_until_it_ends() {
 #[test]
 fn maintenance_holds_its_hosts() {
     let mut daemon = Daemon::new(vec![terminate()]);
-    let window =
-        |host: &str| Maintenance { hosts: HostSet(names(&[host])), from_seconds: NOON, until_seconds: NOON + 3600.0 };
-    daemon.config.maintenance = vec![window("gpu02")];
+    daemon.config.maintenance = vec![maintenance("gpu02")];
     assert_eq!(held(&daemon.plan(&outside())), None);
-    daemon.config.maintenance = vec![window("gpu02"), window("gpu01")];
+    daemon.config.maintenance = vec![maintenance("gpu02"), maintenance("gpu01")];
     assert_eq!(held(&daemon.plan(&outside())), Some("its host is under maintenance until 2026-11-20 13:00"));
     daemon.now_seconds = NOON - 1.0;
     assert_eq!(held(&daemon.plan(&outside())), None);
@@ -57,19 +55,12 @@ fn nothing_is_taken_from_a_host_under_maintenance_for_what_counts_over_all() {
         .attach("gpu02", "b", 0, 20.0);
     let mut daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach b:0"]);
-    daemon.config.maintenance =
-        vec![Maintenance { hosts: HostSet(names(&["gpu02"])), from_seconds: NOON, until_seconds: NOON + 3600.0 }];
+    daemon.config.maintenance = vec![maintenance("gpu02")];
     assert_eq!(actions(&daemon.plan(&lab)), ["detach a:0"]);
 }
 
 #[test]
 fn waivers_of_the_file_and_of_the_moment_hold_their_users_and_rules() {
-    let waiver = |user: &str, rules: &[&str]| Waiver {
-        users: names(&[user]),
-        rules: names(rules),
-        until_seconds: NOON + 86_400.0,
-        reason: "dead\nline".to_owned(),
-    };
     for (waivers, waits) in [
         (vec![waiver("bob", &["outside"])], true),
         (vec![waiver("bob", &[])], true),

@@ -209,12 +209,7 @@ fn a_user_who_is_named_by_uid_is_the_same_user() {
     let mut named = memory(None);
     named.config.rules[0].selector.users = Some(names(&[&by_uid]));
     assert_eq!(actions(&named.plan(&lab)), ["terminate 10"]);
-    named.waivers = vec![Waiver {
-        users: names(&[&by_uid]),
-        rules: names(&[]),
-        until_seconds: f64::MAX,
-        reason: "thesis".to_owned(),
-    }];
-    let why = "waived until further notice: thesis".to_owned();
+    named.waivers = vec![Waiver { until_seconds: f64::MAX, ..waiver(&by_uid, &[]) }];
+    let why = "waived until further notice: dead\\nline".to_owned();
     assert_eq!(named.plan(&lab).violations[0].stage, Stage::Held { why });
 }
