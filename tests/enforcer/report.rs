@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 struct Lab(Setup);
 
 impl Lab {
-    /// On device 0, processes as the scenario format has them.
     fn new(processes: &str) -> Self {
         let users = format!("users: {{alice: {}}}", victim());
         let host = format!("devices: [{{count: 2}}]\n  processes: [{processes}]\n");
@@ -25,7 +24,6 @@ impl Lab {
         Self::new(&on_device_0(pids))
     }
 
-    /// An environment with a member, attached to device 0.
     fn environment(&self, eid: &str, member: u32) {
         let environment = Environment::new(eid, victim(), member, &[0]);
         state::write(&self.0.genv_directory(), 2, &[environment]).unwrap();

@@ -121,7 +121,6 @@ mod tests {
         })
     }
 
-    /// An environment that holds these GPUs.
     fn environment(eid: &str, gpus: &[u32]) -> Arc<Environment> {
         let held = |gpu: &u32| EnvironmentDevice {
             index: DeviceIndex::gpu(*gpu),

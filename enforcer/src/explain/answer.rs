@@ -316,7 +316,6 @@ mod tests {
     use crate::plan::explain;
     use crate::plan::tests::daemon::*;
 
-    /// The answer about process 10.
     fn explained(daemon: &Daemon, lab: &Lab) -> String {
         let hosts = lab.at(daemon.now_seconds);
         let found = explain(&daemon.input(&hosts, lab), &daemon.history, "gpu01", 10).unwrap();

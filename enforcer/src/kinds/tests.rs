@@ -18,7 +18,6 @@ pub(crate) fn example(kind: &KindDefinition) -> String {
     format!("kind: {}{}", kind.word, limit.unwrap_or_default())
 }
 
-/// A rule of a kind with these values, of the keys that the kind has.
 fn with_values(kind: &KindDefinition, values: &[(&str, &str)]) -> RuleKind {
     let values = values.iter().filter(|(key, _)| kind.keys.contains(key));
     let values: String = values.map(|(key, value)| format!(", {key}: {value}")).collect();
@@ -27,7 +26,6 @@ fn with_values(kind: &KindDefinition, values: &[(&str, &str)]) -> RuleKind {
     config.rules[0].kind.clone()
 }
 
-/// A rule of a kind that needs little time, and counts so, if the kind does.
 pub(crate) fn small(kind: &KindDefinition, scope: Scope, per: MemoryPer) -> RuleKind {
     let per_device = per == MemoryPer::Device;
     let values = [

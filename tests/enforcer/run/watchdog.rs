@@ -17,7 +17,6 @@ use rustix::io::ioctl_fionread;
 
 use crate::run::taking_both;
 
-/// Within this time a manager expects a beat.
 const WATCHDOG: Duration = Duration::from_secs(2);
 
 struct Manager(UnixDatagram);
@@ -49,7 +48,6 @@ impl Manager {
         }
     }
 
-    /// Waits for so many messages of this kind that are sent from now on.
     fn hears(&self, what: &str, mut times: usize) -> Result<()> {
         while self.next(Duration::from_millis(1))?.is_some() {}
         while times > 0 {

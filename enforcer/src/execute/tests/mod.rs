@@ -149,7 +149,6 @@ fn policy() -> Policy {
     }
 }
 
-/// Two directories, and who uses GPU 0.
 struct Stage {
     own: TempDir,
     genv: TempDir,
@@ -206,7 +205,6 @@ impl Stage {
         results.map(|line| line["result"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Writes one environment, attached to GPU 0 at noon.
     fn environment(&self, eid: &str, uid: u32, member: u32) {
         let time = "20/11/2026 12:00:00";
         let environment = json!({"eid": eid, "uid": uid, "creation": time, "username": "somebody", "pids": [member],
@@ -226,7 +224,6 @@ impl Stage {
     }
 }
 
-/// Tries a step. The step is refused with `part` in the reason.
 #[track_caller]
 fn refused(executor: &mut Executor, step: &Step, part: &str, expected_again: bool) {
     is_refusal(&executor.execute(step, "why"), part, expected_again);

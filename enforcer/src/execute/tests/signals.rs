@@ -83,7 +83,6 @@ fn genvs_variable_keeps_everybody_alive() {
     assert!(victim.runs());
 }
 
-/// The outcomes of steps in a thread to which one system call is denied with this error.
 fn with_denied<const N: usize>(stage: &Stage, call: i64, errno: rustix::io::Errno, steps: [Step; N]) -> [Outcome; N] {
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
     let architecture: TargetArch = std::env::consts::ARCH.try_into().unwrap();

@@ -94,7 +94,6 @@ fn change(store: &mut StateStore) -> Result<(), TestError> {
     })
 }
 
-/// Every attachment is of an environment, and no device has more than one.
 fn assert_sound(state: &State) {
     for device in &state.devices {
         assert!(device.attachments.len() <= 1, "{device:?}");
