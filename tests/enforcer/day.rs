@@ -338,19 +338,18 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
     }
 
     // Each had the end that its rule says.
-    let of = |role: Role| actors.iter().filter(move |it| it.role == role);
-    let key = |rule: &str, actor: &Actor| (rule.to_owned(), format!("process {}", actor.pid()));
-    for stray in of(Role::Stray) {
-        assert_eq!(done[&key("non-env-processes", stray)], ["SIGTERM"]);
-    }
-    for wandering in of(Role::Wandering) {
-        assert_eq!(done[&key("env-devices", wandering)], ["SIGTERM"]);
-    }
-    for stubborn in of(Role::Stubborn) {
-        assert_eq!(done[&key("env-devices", stubborn)], ["SIGTERM", "SIGKILL"]);
-    }
-    for protected in of(Role::Protected) {
-        ensure!(refused.contains(&key("non-env-processes", protected)));
+    for actor in &actors {
+        let (rule, signals): (_, &[_]) = match actor.role {
+            Role::Stray => ("non-env-processes", &["SIGTERM"]),
+            Role::Wandering => ("env-devices", &["SIGTERM"]),
+            Role::Stubborn => ("env-devices", &["SIGTERM", "SIGKILL"]),
+            Role::Protected => ("non-env-processes", &[]),
+            Role::Good | Role::Leaving => continue,
+        };
+        let key = (rule.to_owned(), format!("process {}", actor.pid()));
+        ensure!(actor.role != Role::Protected || refused.contains(&key), "{key:?}");
+        let sent = done.get(&key).map_or(&[][..], Vec::as_slice);
+        ensure!(sent == signals, "{key:?}: {sent:?}");
     }
     let taken: Vec<_> = done.iter().filter(|(key, _)| key.0 == "fair-share").collect();
     assert_eq!(taken.len(), 1, "{taken:?}");

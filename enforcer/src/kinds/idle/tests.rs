@@ -1,4 +1,4 @@
-use genv_core::model::DeviceIndex;
+use genv_core::model::{DeviceIndex, Process};
 
 use super::*;
 use crate::config::Action;
@@ -66,31 +66,31 @@ fn a_device_that_is_not_measured_while_it_works_is_not_idle() {
 
 #[test]
 fn unmeasured_is_never_idle() {
-    let not_told = |lab: &mut Lab| lab.utilize(10, &[None]);
-    let device_down = |lab: &mut Lab| lab.hosts[0].devices[0].up = false;
-    let processes_not_told = |lab: &mut Lab| {
-        lab.hosts[0].processes.clear();
-        lab.hosts[0].devices[0].processes_measured = false;
-    };
-    let unknown = |lab: &mut Lab| {
-        *lab = lab.clone().runs(11, "alice", None, &[(0, GIB)]);
-        lab.hide(11, "zombie");
-    };
-    let part_not_told = |lab: &mut Lab| {
-        lab.hosts[0].processes.clear();
-        lab.hosts[0].devices[0].mig_parent = true;
-        lab.hosts[0].devices[0].processes_measured = false;
-        let mut part = lab.hosts[0].devices[1].clone();
-        part.index = DeviceIndex::mig(0, 0);
-        part.processes_measured = false;
-        lab.hosts[0].devices.push(part);
-    };
-    let unexplained = |lab: &mut Lab| {
-        lab.hosts[0].processes.clear();
-        lab.hosts[0].devices[0].use_unexplained = true;
-    };
-    let changes: [&dyn Fn(&mut Lab); 6] =
-        [&not_told, &unexplained, &device_down, &processes_not_told, &unknown, &part_not_told];
+    let changes: [fn(&mut Lab); 6] = [
+        |lab| lab.utilize(10, &[None]),
+        |lab| lab.hosts[0].devices[0].up = false,
+        |lab| {
+            lab.hosts[0].processes.clear();
+            lab.hosts[0].devices[0].processes_measured = false;
+        },
+        |lab| {
+            *lab = lab.clone().runs(11, "alice", None, &[(0, GIB)]);
+            lab.hide(11, "zombie");
+        },
+        // A part is not told.
+        |lab| {
+            lab.hosts[0].processes.clear();
+            lab.hosts[0].devices[0].mig_parent = true;
+            lab.hosts[0].devices[0].processes_measured = false;
+            let mut part = lab.hosts[0].devices[1].clone();
+            (part.index, part.processes_measured) = (DeviceIndex::mig(0, 0), false);
+            lab.hosts[0].devices.push(part);
+        },
+        |lab| {
+            lab.hosts[0].processes.clear();
+            lab.hosts[0].devices[0].use_unexplained = true;
+        },
+    ];
     for (number, change) in changes.iter().enumerate() {
         let mut unmeasured = lab(0.0);
         change(&mut unmeasured);
@@ -148,33 +148,28 @@ fn while_others_are_free_an_idle_device_may_be_kept() {
 
 #[test]
 fn whose_an_unknown_process_is_decides_whose_use_it_hides() {
-    let with = |hide: &dyn Fn(&mut Lab)| {
+    let both: &[_] = &["detach e1:0 (10)", "detach e2:0"];
+    let changes: [(fn(&mut Process), &[&str]); 5] = [
+        (|_| (), &both[..1]),
+        (|it| (it.uid, it.username) = (Some(0), Some("root".to_owned())), both),
+        (
+            |it| {
+                (it.uid, it.username) = (Some(0), Some("root".to_owned()));
+                it.container_id = Some("3f4e".to_owned());
+            },
+            &[],
+        ),
+        (|it| (it.uid, it.username) = (None, None), &[]),
+        // On another device it hides nothing.
+        (|it| it.devices[0].index = DeviceIndex::gpu(1), both),
+    ];
+    for (number, (change, expected)) in changes.into_iter().enumerate() {
         // bob holds the device too.
         let mut lab = lab(0.0).holder("e2", "bob", &[(0, 3600.0)]).runs(11, "bob", None, &[(0, GIB)]);
         lab.hide(11, "environ_empty");
-        hide(&mut lab);
+        change(lab.pid("gpu01", 11));
         let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
         daemon.run(&lab, 600);
-        actions(&daemon.plan(&lab))
-    };
-    assert_eq!(with(&|_| ()), ["detach e1:0 (10)"]);
-    let of_root = |lab: &mut Lab| {
-        let process = lab.pid("gpu01", 11);
-        (process.uid, process.username) = (Some(0), Some("root".to_owned()));
-    };
-    let both = ["detach e1:0 (10)", "detach e2:0"];
-    assert_eq!(with(&of_root), both);
-    let in_container = |lab: &mut Lab| {
-        of_root(lab);
-        lab.pid("gpu01", 11).container_id = Some("3f4e".to_owned());
-    };
-    assert_eq!(with(&in_container), [""; 0]);
-    let of_nobody = |lab: &mut Lab| {
-        let process = lab.pid("gpu01", 11);
-        (process.uid, process.username) = (None, None);
-    };
-    assert_eq!(with(&of_nobody), [""; 0]);
-    // On another device it hides nothing.
-    let elsewhere = |lab: &mut Lab| lab.pid("gpu01", 11).devices[0].index = DeviceIndex::gpu(1);
-    assert_eq!(with(&elsewhere), both);
+        assert_eq!(actions(&daemon.plan(&lab)), expected, "{number}");
+    }
 }

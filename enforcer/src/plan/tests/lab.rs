@@ -8,9 +8,10 @@ use crate::kinds::SharedFact;
 use crate::plan::*;
 use crate::present::WrittenFact;
 use genv_core::model::{
-    Attachment, Attribution, CollectorStatus, Device, DeviceIndex, DeviceMeasurements, Environment, EnvironmentDevice,
-    HostSnapshot, Process, ProcessDevice, ProcessType, Snapshot,
+    Attachment, Attribution, CollectorStatus, Device, DeviceIndex, Environment, EnvironmentDevice, HostSnapshot,
+    Process, ProcessDevice, ProcessType, Snapshot,
 };
+use serde_json::json;
 
 pub(crate) const GIB: u64 = 1 << 30;
 /// Friday, 20 November 2026, 12:00 UTC.
@@ -51,22 +52,10 @@ impl Lab {
     pub(crate) fn environment(mut self, hostname: &str, eid: &str, username: &str) -> Self {
         self.groups.entry(username.to_owned()).or_default();
         let environments = &mut self.host(hostname).environments;
-        environments.push(Arc::new(Environment {
-            eid: eid.to_owned(),
-            uid: Some(uid(username)),
-            username: username.to_owned(),
-            name: None,
-            created_timestamp_seconds: Some(NOON - 3600.0),
-            gpus: None,
-            gpu_memory_bytes: None,
-            lease_end_timestamp_seconds: None,
-            oldest_member_started_timestamp_seconds: None,
-            foreign_members: 0,
-            members: Vec::new(),
-            confirmed: Vec::new(),
-            kernel_ids: Vec::new(),
-            devices: Vec::new(),
-        }));
+        let environment = json!({
+            "eid": eid, "uid": uid(username), "username": username, "created_timestamp_seconds": NOON - 3600.0,
+        });
+        environments.push(serde_json::from_value(environment).unwrap());
         environments.sort_by(|a, b| a.eid.cmp(&b.eid));
         self
     }
@@ -299,17 +288,8 @@ pub(crate) fn uid(username: &str) -> u32 {
 }
 
 fn device(gpu: u32) -> Device {
-    Device {
-        index: DeviceIndex::gpu(gpu),
-        uuid: format!("GPU-{gpu}"),
-        up: true,
-        name: None,
-        minor: Some(gpu),
-        profile: None,
-        mig_parent: false,
-        measurements: DeviceMeasurements::default(),
-        processes_measured: true,
-        use_unexplained: false,
-        attachments: Vec::new(),
-    }
+    let index = DeviceIndex::gpu(gpu);
+    let device =
+        json!({"index": index, "uuid": format!("GPU-{gpu}"), "up": true, "minor": gpu, "processes_measured": true});
+    serde_json::from_value(device).unwrap()
 }

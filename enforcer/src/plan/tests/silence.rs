@@ -10,31 +10,28 @@ use crate::plan::*;
 fn promise_09_a_repeated_snapshot_causes_nothing_new() {
     let lab = Lab::new(1, 1).runs(10, "bob", None, &[(0, GIB)]);
     let after_a_minute = rule(NonEnvProcesses, Action::Terminate).timed(60, &[], 0);
-    let repeats: [fn(&mut genv_core::model::Snapshot, f64); 4] = [
-        |snapshot, at| snapshot.timestamp_seconds = at,
-        |snapshot, at| read_at(snapshot, "gpu", at),
-        |snapshot, at| read_at(snapshot, "processes", at),
-        |snapshot, at| read_at(snapshot, "state", at),
-    ];
-    for (number, repeat) in repeats.iter().enumerate() {
+    for repeated in ["all", "gpu", "processes", "state"] {
         let mut daemon = Daemon::new(vec![after_a_minute.clone()]);
         for _ in 0..100 {
             // Received anew again and again, but some of what it says is always of noon.
             let mut hosts = lab.at(daemon.now_seconds);
             let mut snapshot = (**hosts[0].snapshot.as_ref().unwrap()).clone();
-            repeat(&mut snapshot, NOON);
+            match repeated {
+                "all" => snapshot.timestamp_seconds = NOON,
+                collector => read_at(&mut snapshot, collector, NOON),
+            }
             hosts[0].snapshot = Some(Arc::new(snapshot));
             let plan = daemon.cycle_on(&hosts, &lab, |_| Outcome::Done);
             // For three intervals it is there as it was; then nobody knows whether it is.
             let known = daemon.now_seconds - NOON <= 30.0;
-            assert_eq!(plan.violations.len(), usize::from(known), "{number}");
-            assert_eq!(plan.steps, [], "{number}");
+            assert_eq!(plan.violations.len(), usize::from(known), "{repeated}");
+            assert_eq!(plan.steps, [], "{repeated}");
             daemon.now_seconds += 10.0;
         }
         // Nothing is due for the time that nobody observed.
         let stage = daemon.plan(&lab).violations[0].stage.clone();
         let until_seconds = daemon.now_seconds + 60.0;
-        assert_eq!(stage, Stage::Pending { until_seconds }, "{number}");
+        assert_eq!(stage, Stage::Pending { until_seconds }, "{repeated}");
     }
     // The very same input, after its steps: nothing to do.
     let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Kill)]);
