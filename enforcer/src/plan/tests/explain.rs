@@ -67,27 +67,21 @@ fn what_is_counted_is_told_too_where_it_is_allowed_or_has_no_limit() {
 
 #[test]
 fn why_a_rule_does_not_look_at_a_process_is_told() {
-    let why = |selector: Selector, pid: u32| {
+    let any = Selector::default;
+    for (selector, pid, why) in [
+        (any(), 12, "the process is in no environment"),
+        (Selector { users: Some(names(&["bob"])), ..any() }, 10, "it does not look at alice"),
+        (Selector { except_users: names(&["alice"]), ..any() }, 10, "alice is excepted"),
+        (Selector { groups: Some(names(&["staff"])), ..any() }, 10, "alice is in none of its groups"),
+        (Selector { except_groups: names(&["students"]), ..any() }, 10, "alice is excepted as a member of students"),
+        (Selector { hosts: Some(HostSet(names(&["gpu02"]))), ..any() }, 10, "it does not look at gpu01"),
+        (Selector { devices: Some([3].into()), ..any() }, 10, "it does not look at device 0"),
+    ] {
         let rule = Rule { selector, ..rule(EnvMemory, Action::Terminate) };
         let found = of(&Daemon::new(vec![rule]), &lab().member("alice", "students"), pid);
-        assert_eq!(found.standing, Standing::NotMatched, "{found:?}");
+        assert_eq!((found.standing, found.why.as_str()), (Standing::NotMatched, why));
         assert_eq!((found.limit, found.found), (None, None));
-        found.why
-    };
-    let any = Selector::default;
-    assert_eq!(why(any(), 12), "the process is in no environment");
-    let users = Some(names(&["bob"]));
-    assert_eq!(why(Selector { users, ..any() }, 10), "it does not look at alice");
-    let except_users = names(&["alice"]);
-    assert_eq!(why(Selector { except_users, ..any() }, 10), "alice is excepted");
-    let groups = Some(names(&["staff"]));
-    assert_eq!(why(Selector { groups, ..any() }, 10), "alice is in none of its groups");
-    let except_groups = names(&["students"]);
-    assert_eq!(why(Selector { except_groups, ..any() }, 10), "alice is excepted as a member of students");
-    let hosts = Some(HostSet(names(&["gpu02"])));
-    assert_eq!(why(Selector { hosts, ..any() }, 10), "it does not look at gpu01");
-    let devices = Some([3].into());
-    assert_eq!(why(Selector { devices, ..any() }, 10), "it does not look at device 0");
+    }
     let mut unasked = lab();
     unasked.groups.clear();
     let mut rule = rule(EnvMemory, Action::Terminate);
