@@ -1,10 +1,5 @@
 use super::*;
 
-fn clock(at: &Arc<Mutex<f64>>) -> impl Fn() -> f64 + Send + 'static {
-    let at = Arc::clone(at);
-    move || *at.lock().unwrap()
-}
-
 #[test]
 fn promise_08_signals_are_paced_and_none_is_forgotten() {
     let mut victims: Vec<Victim> = (0..4).map(|_| Victim::new()).collect();

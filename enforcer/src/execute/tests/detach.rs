@@ -78,10 +78,7 @@ fn what_changed_since_the_plan_is_not_detached() {
 fn promise_08_a_device_is_taken_and_its_processes_end_at_the_pace_also_over_a_restart() {
     let (_member, mut victims, stage, target) = four(5);
     let (now, nobody) = (Arc::new(Mutex::new(1000.0)), BTreeSet::new());
-    let executor = || {
-        let now = Arc::clone(&now);
-        stage.executor().clock(move || *now.lock().unwrap())
-    };
+    let executor = || stage.executor().clock(clock(&now));
     let alive = |victims: &mut Vec<Victim>| victims.iter_mut().filter_map(|it| it.runs().then_some(())).count();
     let mut first = executor();
     first.begin_cycle(&nobody, &nobody);

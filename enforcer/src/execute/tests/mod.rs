@@ -127,6 +127,11 @@ fn process(pid: u32) -> ProcessTarget {
     }
 }
 
+fn clock(at: &Arc<Mutex<f64>>) -> impl Fn() -> f64 + Send + 'static {
+    let at = Arc::clone(at);
+    move || *at.lock().unwrap()
+}
+
 fn step(kind: StepKind) -> Step {
     let key =
         Key { rule: "rule".to_owned(), subject: Subject::User { username: "somebody".to_owned(), hostname: None } };
