@@ -21,8 +21,7 @@ fn complained(output: &Output) -> String {
 /// and until then its lines repeat the one before.
 fn record(setup: &Setup, seconds: f64) -> Result<String> {
     let path = setup.folder().join("recording.jsonl");
-    let words = ["snapshot", "--follow", "--interval=100ms"];
-    let mut command = setup.program("genv", &words)?;
+    let mut command = setup.program("genv", &["snapshot", "--follow", "--interval=100ms"])?;
     let mut child = command.stdout(File::create(&path)?).spawn()?;
     let mut recorded = String::new();
     let done = until("it is recorded", || {
@@ -183,8 +182,7 @@ fn a_user_named_by_uid_is_shown_what_is_frozen_here_and_by_an_enforcer_elsewhere
     };
     fs::write(directory.join("status.json"), status("here"))?;
     fs::write(directory.join("elsewhere/status.json"), status("far"))?;
-    let words = ["why", "--user=uid:0", "--state-directory"];
-    let mut command = setup.program("genv", &words)?;
+    let mut command = setup.program("genv", &["why", "--user=uid:0", "--state-directory"])?;
     let output = patience::output(command.arg(&directory))?;
     let text = printed(&output);
     ensure!(text.contains("here: ") && text.contains("far: "), "{text}");

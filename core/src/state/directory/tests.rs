@@ -172,16 +172,11 @@ fn a_special_file_is_refused_without_a_wait() {
     };
     let errors = [
         envs(&|path| fs::create_dir(path).unwrap()),
-        envs(&|path| {
-            let made = Command::new("mkfifo").arg(path).status().unwrap();
-            assert!(made.success());
-        }),
+        envs(&|path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success())),
         envs(&|path| symlink("envs.json", path).unwrap()),
         envs(&|path| symlink("/etc/passwd", path).unwrap()),
         envs(&|path| File::create(path).unwrap().set_len(1 << 40).unwrap()),
-        envs(&|path| {
-            fs::write(path, "{").unwrap();
-        }),
+        envs(&|path| fs::write(path, "{").unwrap()),
     ];
     insta::assert_snapshot!(errors.join("\n"), @r#"
     cannot read DIR/envs.json: it is not a regular file: move it away, or let the next change of an environment do so
