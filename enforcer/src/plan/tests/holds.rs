@@ -68,10 +68,8 @@ fn waivers_of_the_file_and_of_the_moment_hold_their_users_and_rules() {
         (vec![waiver("alice", &[])], false),
         (vec![], false),
     ] {
-        let mut file = Daemon::new(vec![terminate()]);
-        file.config.waivers = waivers.clone();
-        let mut moment = Daemon::new(vec![terminate()]);
-        moment.waivers = waivers;
+        let (mut file, mut moment) = (Daemon::new(vec![terminate()]), Daemon::new(vec![terminate()]));
+        (file.config.waivers, moment.waivers) = (waivers.clone(), waivers);
         for daemon in [&mut file, &mut moment] {
             let expected = waits.then_some("waived until 2026-11-21 12:00: dead\\nline");
             assert_eq!(held(&daemon.plan(&outside())), expected);

@@ -203,16 +203,12 @@ fn within_reach(lab: &Lab, username: &str) -> Vec<Target> {
             !matches!(process.attribution, Attribution::Unknown { .. }) && host.user_of(process) == Some(username)
         });
         processes.filter_map(|process| {
-            let container_id = process.container_id.clone();
+            let is_container = process.container_id.is_some();
             Some(ProcessTarget {
                 hostname: host.hostname.clone(),
-                pid: process.pid,
                 start_time_ticks: process.start_time_ticks?,
-                uid: process.uid.filter(|&uid| uid != 0 || container_id.is_some())?,
-                username: process.username.clone().filter(|name| name != "root")?,
-                comm: process.comm.clone(),
-                eid: process.attribution.eid().map(ToOwned::to_owned),
-                container_id,
+                uid: process.uid.filter(|&uid| uid != 0 || is_container)?,
+                ..target(process.username.as_deref().filter(|name| *name != "root")?, process.pid)
             })
         })
     });
