@@ -173,29 +173,18 @@ pub(crate) fn all_blind(hosts: &[HostSnapshot], blind: &[Blind]) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use genv_core::model::CollectorStatus;
-
     use super::*;
     use crate::plan::tests::lab::Lab;
 
-    fn host(up: bool, gpu: Option<&str>) -> HostSnapshot {
-        let mut snapshot = Snapshot::default();
-        for (name, error) in [("gpu", gpu), ("processes", None), ("state", None)] {
-            let status = CollectorStatus {
-                success: error.is_none(),
-                current: true,
-                error: error.map(str::to_owned),
-                ..CollectorStatus::default()
-            };
-            snapshot.collectors.insert(name.to_owned(), status);
-        }
-        HostSnapshot {
-            hostname: "gpu01".to_owned(),
-            up,
-            received_timestamp_seconds: None,
-            snapshot: Some(Arc::new(snapshot)),
-            ssh: None,
-        }
+    fn host(devices: u32, gpu: Option<&str>) -> HostSnapshot {
+        let mut host = Lab::new(1, devices).at(1.0).remove(0);
+        let status = snapshot(&mut host).collectors.get_mut("gpu").unwrap();
+        (status.success, status.error) = (gpu.is_none(), gpu.map(str::to_owned));
+        host
+    }
+
+    fn snapshot(host: &mut HostSnapshot) -> &mut Snapshot {
+        Arc::make_mut(host.snapshot.as_mut().unwrap())
     }
 
     #[test]
@@ -205,28 +194,25 @@ mod tests {
             let blind = states.update(&[host], |_| false, now);
             blind.into_iter().map(|it| (it.source, it.since_seconds)).collect()
         };
-        assert_eq!(look(host(true, Some("no driver")), 1.0), [("gpu".to_owned(), 1.0)]);
-        assert_eq!(look(host(true, Some("no driver")), 2.0), [("gpu".to_owned(), 1.0)]);
-        assert_eq!(look(host(true, None), 3.0), []);
-        assert_eq!(look(host(true, Some("it hangs")), 4.0), []);
-        assert_eq!(look(host(true, Some("it hangs")), 5.0), [("gpu".to_owned(), 4.0)]);
-        assert_eq!(look(host(true, None), 6.0), []);
-        assert_eq!(look(host(false, None), 7.0), []);
-        assert_eq!(look(host(false, None), 8.0), [("host".to_owned(), 7.0)]);
+        assert_eq!(look(host(0, Some("no driver")), 1.0), [("gpu".to_owned(), 1.0)]);
+        assert_eq!(look(host(0, Some("no driver")), 2.0), [("gpu".to_owned(), 1.0)]);
+        assert_eq!(look(host(0, None), 3.0), []);
+        assert_eq!(look(host(0, Some("it hangs")), 4.0), []);
+        assert_eq!(look(host(0, Some("it hangs")), 5.0), [("gpu".to_owned(), 4.0)]);
+        assert_eq!(look(host(0, None), 6.0), []);
+        assert_eq!(look(HostSnapshot { up: false, ..host(0, None) }, 7.0), []);
+        assert_eq!(look(HostSnapshot { up: false, ..host(0, None) }, 8.0), [("host".to_owned(), 7.0)]);
     }
 
     #[test]
     fn a_part_that_is_not_shown_is_blind_and_the_host_only_if_it_is_all() {
         let with = |unknown: &[bool], damage: Option<&str>| {
-            let devices = Lab::new(1, u32::try_from(unknown.len()).unwrap()).hosts.remove(0).devices;
-            let mut host = host(true, None);
-            let snapshot = Arc::make_mut(host.snapshot.as_mut().unwrap());
-            snapshot.devices = devices;
+            let mut host = host(u32::try_from(unknown.len()).unwrap(), None);
+            let snapshot = snapshot(&mut host);
             for (device, unknown) in snapshot.devices.iter_mut().zip(unknown) {
                 device.processes_measured = !unknown;
             }
-            let state = snapshot.collectors.get_mut("state").unwrap();
-            state.error = damage.map(str::to_owned);
+            snapshot.collectors.get_mut("state").unwrap().error = damage.map(str::to_owned);
             host
         };
         for (unknown, damage, sources, is_nothing) in [
@@ -252,12 +238,9 @@ mod tests {
     #[test]
     fn devices_that_the_driver_does_not_show_are_blind() {
         for (shown, is_nothing) in [(0, true), (1, false)] {
-            let mut host = host(true, None);
-            let snapshot = Arc::make_mut(host.snapshot.as_mut().unwrap());
-            snapshot.devices = Lab::new(1, shown).hosts.remove(0).devices;
-            let gpu = snapshot.collectors.get_mut("gpu").unwrap();
+            let mut hosts = [host(shown, None)];
+            let gpu = snapshot(&mut hosts[0]).collectors.get_mut("gpu").unwrap();
             gpu.error = Some("the driver does not show GPU 1".to_owned());
-            let hosts = [host];
             let blind = SourceStates::default().update(&hosts, |_| false, 1.0);
             let found: Vec<_> = blind.iter().map(|it| (&*it.source, &*it.why)).collect();
             assert_eq!(found, [("devices", "the driver does not show GPU 1")]);
@@ -268,7 +251,7 @@ mod tests {
     #[test]
     fn silence_is_of_the_host_unless_a_source_explains_it() {
         let look = |gpu| {
-            let blind = SourceStates::default().update(&[host(true, gpu)], |_| true, 1.0);
+            let blind = SourceStates::default().update(&[host(0, gpu)], |_| true, 1.0);
             blind.into_iter().map(|it| it.source).collect::<Vec<_>>()
         };
         assert_eq!(look(None), ["host"]);

@@ -138,8 +138,7 @@ mod tests {
 
     #[test]
     fn a_pause_and_waivers_are_read_until_they_end() {
-        let folder = tempfile::tempdir().unwrap();
-        let directory = RuntimeDirectory::open(folder.path()).unwrap();
+        let (folder, directory) = RuntimeDirectory::temporary();
         assert_eq!(Control::read(&directory, 0.0).unwrap(), Control::default());
         let told = Control::change(&directory, 0.0, |control| {
             control.paused_until_seconds = Some(10.0);
@@ -175,8 +174,7 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_an_error_until_a_command_sets_it_aside() {
-        let folder = tempfile::tempdir().unwrap();
-        let directory = RuntimeDirectory::open(folder.path()).unwrap();
+        let (folder, directory) = RuntimeDirectory::temporary();
         directory.replace(CONTROL_FILE, b"{\"paused\": 1}", Audience::Own).unwrap();
         let error = Control::read(&directory, 0.0).unwrap_err();
         assert!(matches!(error, ControlError::Damaged { .. }), "{error}");

@@ -183,12 +183,7 @@ mod tests {
 
     #[test]
     fn a_user_with_unknown_groups_is_exempt_only_from_rules_that_depend_on_groups() {
-        let config = |rules: &str| {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("enforcer.yaml");
-            std::fs::write(&path, format!("version: 1\nrules: [{rules}]\n")).unwrap();
-            Config::load(&path).unwrap()
-        };
+        let config = |rules: &str| Config::parse("enforcer.yaml", &format!("version: 1\nrules: [{rules}]\n")).unwrap();
         let mixed = config(
             "{kind: env-devices}, {kind: idle, match: {except_groups: [staff]}}, \
              {kind: max-age, limit: {default: 1d, groups: {staff: 7d}}}, \

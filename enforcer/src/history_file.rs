@@ -105,8 +105,7 @@ mod tests {
 
     #[test]
     fn the_history_is_written_at_each_change_of_a_violation_and_else_after_some_time() {
-        let folder = tempfile::tempdir().unwrap();
-        let directory = RuntimeDirectory::open(folder.path()).unwrap();
+        let (folder, directory) = RuntimeDirectory::temporary();
         let path = folder.path().join(HISTORY_FILE);
         let mut on_disk = OnDisk::default();
         let mut is_written = |plan: &Plan, now_seconds| {
@@ -140,8 +139,7 @@ mod tests {
 
     #[test]
     fn a_gpu_that_moves_to_another_index_is_written_at_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let directory = RuntimeDirectory::open(folder.path()).unwrap();
+        let (folder, directory) = RuntimeDirectory::temporary();
         let path = folder.path().join(HISTORY_FILE);
         let mut on_disk = OnDisk::default();
         let mut is_written = |uuids: &[&str], now_seconds: f64| {
@@ -164,8 +162,7 @@ mod tests {
 
     #[test]
     fn a_failed_write_is_repeated_at_the_next_call() {
-        let folder = tempfile::tempdir().unwrap();
-        let directory = RuntimeDirectory::open(folder.path()).unwrap();
+        let (folder, directory) = RuntimeDirectory::temporary();
         let path = folder.path().join(HISTORY_FILE);
         let (history, plan) = (History::default(), Plan::default());
         let mut on_disk = OnDisk::default();
@@ -180,8 +177,7 @@ mod tests {
 
     #[test]
     fn a_damaged_history_is_set_aside_and_begun_anew() {
-        let folder = tempfile::tempdir().unwrap();
-        let directory = RuntimeDirectory::open(folder.path()).unwrap();
+        let (_folder, directory) = RuntimeDirectory::temporary();
         assert_eq!(load(&directory).unwrap(), (History::default(), None));
         save(&directory, &History::default()).unwrap();
         assert_eq!(load(&directory).unwrap(), (History::default(), None));

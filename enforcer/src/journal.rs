@@ -153,7 +153,6 @@ mod tests {
 
     use super::*;
 
-    /// What a journal understands of an entry.
     fn fields(mut entry: &[u8]) -> BTreeMap<String, String> {
         let mut fields = BTreeMap::new();
         while !entry.is_empty() {

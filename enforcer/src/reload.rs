@@ -186,6 +186,13 @@ mod tests {
         Rules::open(source, Overrides::default(), 1.0).unwrap()
     }
 
+    fn written(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("enforcer.yaml");
+        fs::write(&path, text).unwrap();
+        (folder, path)
+    }
+
     fn rules(rules: &Rules) -> usize {
         rules.in_force().config.rules.len()
     }
@@ -204,9 +211,7 @@ mod tests {
 
     #[test]
     fn a_beginning_of_a_file_is_never_in_force() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("enforcer.yaml");
-        fs::write(&path, ONE).unwrap();
+        let (_folder, path) = written(ONE);
         let mut rules = open(&path);
         let mut file = File::create(&path).unwrap();
         for slice in ["version: 1\n", "rules: [{kind: env-devices}, {kind: env-memory}]\n", "never: {users: [root]}\n"]
@@ -225,9 +230,7 @@ mod tests {
 
     #[test]
     fn a_file_is_taken_over_however_it_is_replaced() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("enforcer.yaml");
-        fs::write(&path, ONE).unwrap();
+        let (folder, path) = written(ONE);
         let mut written = open(&path);
         assert_eq!(written.look(false, 2.0), Look::Same);
         fs::write(&path, TWO).unwrap();
@@ -257,9 +260,7 @@ mod tests {
 
     #[test]
     fn promise_10_a_bad_configuration_keeps_the_last_good_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("enforcer.yaml");
-        fs::write(&path, ONE).unwrap();
+        let (_folder, path) = written(ONE);
         let mut kept = open(&path);
         let hash = kept.in_force().config.hash.clone();
         for bad in ["version: 1\nrulez: []\n", "", "\u{0}", "version: 1\nrules: [{kind: x}]\n"] {
@@ -279,9 +280,7 @@ mod tests {
 
     #[test]
     fn a_signal_reads_at_once_and_says_so_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("enforcer.yaml");
-        fs::write(&path, ONE).unwrap();
+        let (_folder, path) = written(ONE);
         let mut rules = open(&path);
         assert_eq!(rules.look(true, 2.0), Look::Loaded);
         fs::write(&path, "x").unwrap();
@@ -299,9 +298,7 @@ mod tests {
 
     #[test]
     fn what_the_command_line_says_outlives_a_change() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("enforcer.yaml");
-        fs::write(&path, ONE).unwrap();
+        let (_folder, path) = written(ONE);
         let overrides = Overrides { mode: Some(Mode::Enforce), interval: Some(Duration::from_secs(7)) };
         let mut rules = Rules::open(Source::File(path.clone()), overrides, 1.0).unwrap();
         fs::write(&path, TWO).unwrap();

@@ -78,8 +78,7 @@ mod tests {
 
     #[test]
     fn each_user_with_an_unread_warning_has_a_mark_and_each_new_warning_a_new_mark() {
-        let folder = tempfile::tempdir().unwrap();
-        let directory = RuntimeDirectory::open(folder.path()).unwrap();
+        let (folder, directory) = RuntimeDirectory::temporary();
         // An earlier daemon left this mark.
         directory.replace("unread-7", b"", Audience::Everybody).unwrap();
         let mut unread = Unread::default();

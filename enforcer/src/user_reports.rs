@@ -86,8 +86,7 @@ mod tests {
 
     #[test]
     fn a_report_replaces_warnings_about_its_subject_and_expired_reports_are_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let directory = RuntimeDirectory::open(folder.path()).unwrap();
+        let (folder, directory) = RuntimeDirectory::temporary();
         let path = folder.path().join("told.json");
         let read = || {
             let told = Enforcement::read_file(&path).unwrap();

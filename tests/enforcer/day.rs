@@ -47,7 +47,6 @@ rules:
     )
 }
 
-/// Why a process is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// In its environment, on a device of it.
@@ -108,7 +107,6 @@ impl Actor {
     }
 }
 
-/// Who uses what, of those who are alive.
 fn scenario(actors: &[Actor]) -> String {
     let alive = actors.iter().filter(|actor| is_alive(actor.pid()));
     let uses: Vec<String> = alive
@@ -126,7 +124,6 @@ fn attach(setup: &Setup, member: &Actor, devices: &[usize]) -> Result<()> {
     state::write(&setup.genv_directory(), 6, &[environment])
 }
 
-/// What the log says of an event, in order, and when.
 fn logged(enforcer: &Enforcer, event: &str) -> Result<Vec<(Timestamp, Value)>> {
     let mut events = Vec::new();
     for line in enforcer.log().lines() {
@@ -341,19 +338,18 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
     }
 
     // Each had the end that its rule says.
-    let of = |role: Role| actors.iter().filter(move |it| it.role == role);
-    let key = |rule: &str, actor: &Actor| (rule.to_owned(), format!("process {}", actor.pid()));
-    for stray in of(Role::Stray) {
-        assert_eq!(done[&key("non-env-processes", stray)], ["SIGTERM"]);
-    }
-    for wandering in of(Role::Wandering) {
-        assert_eq!(done[&key("env-devices", wandering)], ["SIGTERM"]);
-    }
-    for stubborn in of(Role::Stubborn) {
-        assert_eq!(done[&key("env-devices", stubborn)], ["SIGTERM", "SIGKILL"]);
-    }
-    for protected in of(Role::Protected) {
-        ensure!(refused.contains(&key("non-env-processes", protected)));
+    for actor in &actors {
+        let (rule, signals): (_, &[_]) = match actor.role {
+            Role::Stray => ("non-env-processes", &["SIGTERM"]),
+            Role::Wandering => ("env-devices", &["SIGTERM"]),
+            Role::Stubborn => ("env-devices", &["SIGTERM", "SIGKILL"]),
+            Role::Protected => ("non-env-processes", &[]),
+            Role::Good | Role::Leaving => continue,
+        };
+        let key = (rule.to_owned(), format!("process {}", actor.pid()));
+        ensure!(actor.role != Role::Protected || refused.contains(&key), "{key:?}");
+        let sent = done.get(&key).map_or(&[][..], Vec::as_slice);
+        ensure!(sent == signals, "{key:?}: {sent:?}");
     }
     let taken: Vec<_> = done.iter().filter(|(key, _)| key.0 == "fair-share").collect();
     assert_eq!(taken.len(), 1, "{taken:?}");

@@ -3,13 +3,12 @@
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use anyhow::{Result, ensure};
 use genv_tests::process::program;
 use tempfile::TempDir;
 
-/// What a run said, with the folder's name taken out.
 struct Said {
     code: Option<i32>,
     stdout: String,
@@ -55,31 +54,22 @@ fn promise_11_check_ends_with_2_at_an_unknown_key_with_line_and_column() -> Resu
 
 #[test]
 fn check_says_that_its_answer_could_not_be_printed() -> Result<()> {
-    let folder = folder_with(&[("enforcer.yaml", "version: 1\n")])?;
+    let folder = folder_with(&[("good.yaml", "version: 1\nrules: [{kind: idle}]\n"), ("bad.yaml", "version: 2\n")])?;
+    let check = |file: &str| -> Result<Command> {
+        let mut command = Command::new(program("genv-enforcer")?);
+        command.args(["check", file]).current_dir(folder.path());
+        Ok(command)
+    };
     let full = fs::File::options().write(true).open("/dev/full")?;
-    let output = Command::new(program("genv-enforcer")?)
-        .args(["check", "enforcer.yaml"])
-        .current_dir(folder.path())
-        .stdout(Stdio::from(full))
-        .output()?;
+    let output = check("good.yaml")?.stdout(full).output()?;
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr)?;
     ensure!(stderr.contains("cannot print the result") && !stderr.contains("panicked"), "{stderr}");
-    Ok(())
-}
-
-#[test]
-fn check_answers_with_its_exit_code_where_nobody_reads_on() -> Result<()> {
-    let folder = folder_with(&[("good.yaml", "version: 1\nrules: [{kind: idle}]\n"), ("bad.yaml", "version: 2\n")])?;
+    // Where nobody reads on, the exit code is the answer.
     for (file, code) in [("good.yaml", 0), ("bad.yaml", 2)] {
         let (reader, writer) = io::pipe()?;
         drop(reader);
-        let status = Command::new(program("genv-enforcer")?)
-            .args(["check", file])
-            .current_dir(folder.path())
-            .stdout(writer.try_clone()?)
-            .stderr(writer)
-            .status()?;
+        let status = check(file)?.stdout(writer.try_clone()?).stderr(writer).status()?;
         assert_eq!(status.code(), Some(code), "{file}");
     }
     Ok(())

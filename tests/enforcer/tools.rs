@@ -21,8 +21,7 @@ fn complained(output: &Output) -> String {
 /// and until then its lines repeat the one before.
 fn record(setup: &Setup, seconds: f64) -> Result<String> {
     let path = setup.folder().join("recording.jsonl");
-    let words = ["snapshot", "--follow", "--interval=100ms"];
-    let mut command = setup.program("genv", &words)?;
+    let mut command = setup.program("genv", &["snapshot", "--follow", "--interval=100ms"])?;
     let mut child = command.stdout(File::create(&path)?).spawn()?;
     let mut recorded = String::new();
     let done = until("it is recorded", || {
@@ -54,7 +53,7 @@ fn a_real_recording_is_replayed_and_its_damage_is_placed() -> Result<()> {
     let recording = record(&setup, 1.5)?;
     let path = setup.folder().join("whole.jsonl");
     fs::write(&path, &recording)?;
-    let config = format!("--config={}", setup.config().display());
+    let config = setup.config_flag();
     let whole = setup.said(&["replay", "--json", &config, &path.display().to_string()])?;
     let events: Vec<Value> = whole.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let words: Vec<_> = events.iter().filter_map(|it| it["event"].as_str()).collect();
@@ -76,12 +75,10 @@ fn a_real_recording_is_replayed_and_its_damage_is_placed() -> Result<()> {
     ensure!(said.contains("line 11 is left out: column"), "{said}");
     ensure!(printed(&damaged).contains("would terminate"), "{}", printed(&damaged));
 
-    let missing = setup.output(&["replay", "/nonexistent", &config])?;
-    assert_eq!(missing.status.code(), Some(1), "{}", complained(&missing));
+    setup.ended(&["replay", "/nonexistent", &config], 1)?;
     setup.rewrite_config("version: 1\nruls: []\n")?;
-    let refused = setup.output(&["replay", &config, &path.display().to_string()])?;
-    assert_eq!(refused.status.code(), Some(2), "{}", complained(&refused));
-    ensure!(complained(&refused).contains("enforcer.yaml:2:1"), "{}", complained(&refused));
+    let said = setup.ended(&["replay", &config, &path.display().to_string()], 2)?;
+    ensure!(said.contains("enforcer.yaml:2:1"), "{said}");
     Ok(())
 }
 
@@ -90,9 +87,8 @@ fn a_process_is_explained_as_far_as_the_daemon_has_come() -> Result<()> {
     let (stray, idle) = (sleeper(&[])?, sleeper(&[])?);
     let setup = Setup::new(&used_by(&[stray.pid()]), &ends_outsiders("enforce", "for: 100ms, warn: [1h]"))?;
     let pid = stray.pid().to_string();
-    let unknown = setup.output(&["explain", &pid])?;
-    assert_eq!(unknown.status.code(), Some(2));
-    ensure!(complained(&unknown).contains("--config"), "{}", complained(&unknown));
+    let said = setup.ended(&["explain", &pid], 2)?;
+    ensure!(said.contains("--config"), "{said}");
 
     let enforcer = setup.start()?;
     let status = enforcer.wait_for_status("it is warned of", |status| status["violations"][0]["stage"] == "warned")?;
@@ -149,17 +145,12 @@ fn who_may_not_read_what_the_enforcer_remembers_is_told_what_it_publishes() -> R
 #[test]
 fn a_process_that_is_not_there_is_an_error_and_no_pid_is_wrong_usage() -> Result<()> {
     let setup = Setup::new(&used_by(&[]), &ends_outsiders("dry-run", "for: 0s, warn: []"))?;
-    let config = format!("--config={}", setup.config().display());
-    let gone = {
-        let process = sleeper(&[])?;
-        process.pid().to_string()
-    };
-    let output = setup.output(&["explain", &config, &gone])?;
-    assert_eq!(output.status.code(), Some(1));
-    ensure!(complained(&output).contains("there is none"), "{}", complained(&output));
+    let config = setup.config_flag();
+    let gone = sleeper(&[])?.pid().to_string();
+    let said = setup.ended(&["explain", &config, &gone], 1)?;
+    ensure!(said.contains("there is none"), "{said}");
     for pid in ["0", "-1", "self", ""] {
-        let output = setup.output(&["explain", &config, "--", pid])?;
-        assert_eq!(output.status.code(), Some(2), "{pid}: {}", complained(&output));
+        setup.ended(&["explain", &config, "--", pid], 2)?;
     }
     Ok(())
 }
@@ -173,7 +164,7 @@ fn no_process_is_safe_for_using_no_device_while_a_devices_processes_are_not_know
          \x20 processes: [{{pid: {pid}, devices: [{{index: 1, memory: 1gi}}]}}]\n"
     );
     let setup = Setup::new(&scenario, &ends_outsiders("dry-run", "warn: []"))?;
-    let config = format!("--config={}", setup.config().display());
+    let config = setup.config_flag();
     let text = setup.said(&["explain", &pid, &config])?;
     ensure!(!text.contains("it uses no device"), "{text}");
     ensure!(text.contains("\nSafe: nobody knows now whether it uses a device ("), "{text}");
@@ -191,8 +182,7 @@ fn a_user_named_by_uid_is_shown_what_is_frozen_here_and_by_an_enforcer_elsewhere
     };
     fs::write(directory.join("status.json"), status("here"))?;
     fs::write(directory.join("elsewhere/status.json"), status("far"))?;
-    let words = ["why", "--user=uid:0", "--state-directory"];
-    let mut command = setup.program("genv", &words)?;
+    let mut command = setup.program("genv", &["why", "--user=uid:0", "--state-directory"])?;
     let output = patience::output(command.arg(&directory))?;
     let text = printed(&output);
     ensure!(text.contains("here: ") && text.contains("far: "), "{text}");

@@ -90,6 +90,11 @@ impl Setup {
         self.folder.path().join("enforcer.yaml")
     }
 
+    pub fn config_flag(&self) -> String {
+        format!("--config={}", self.config().display())
+    }
+
+    /// Replaces the configuration at once.
     pub fn rewrite_config(&self, text: &str) -> Result<()> {
         self.replace("enforcer.yaml", text)
     }
@@ -153,12 +158,20 @@ impl Setup {
         Ok(String::from_utf8(output.stdout)?)
     }
 
+    /// As [`Setup::output`], which must end with this code; what it complained of.
+    pub fn ended(&self, words: &[&str], code: i32) -> Result<String> {
+        let output = self.output(words)?;
+        let stderr = String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(code), "{words:?}: {}: {stderr}", output.status);
+        Ok(stderr)
+    }
+
+    /// Starts the daemon and waits until a cycle has ended.
     pub fn start(self) -> Result<Enforcer> {
         let log = File::options().create(true).append(true).open(self.folder.path().join("log"))?;
         let listen = format!("--web.listen-address=127.0.0.1:{}", self.port);
         let interval = format!("--interval={}", self.interval);
-        let config = format!("--config={}", self.config().display());
-        let mut command = self.command(&["run", &listen, &interval, &config])?;
+        let mut command = self.command(&["run", &listen, &interval, &self.config_flag()])?;
         command.args(&self.flags).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let chosen = |flag: &String| flag.starts_with("--host=") || flag.starts_with("--gpu.source=");
         if !self.flags.iter().any(chosen) {

@@ -92,9 +92,10 @@ fn uses_of(process: &Process, snapshot: &Snapshot) -> Vec<OutsideUse> {
 mod tests {
     use std::sync::Arc;
 
-    use genv_core::model::{DeviceIndex, Environment, EnvironmentDevice, ProcessDevice, ProcessType};
+    use genv_core::model::{DeviceIndex, ProcessDevice, ProcessType};
 
     use super::*;
+    use crate::plan::tests::lab::Lab;
 
     /// A process with 1 GiB on each of these devices.
     fn process(pid: u32, uid: u32, state: &str, devices: &[(u32, u32, ProcessType)]) -> Arc<Process> {
@@ -121,25 +122,11 @@ mod tests {
         })
     }
 
-    /// An environment that holds these GPUs.
-    fn environment(eid: &str, gpus: &[u32]) -> Arc<Environment> {
-        let held = |gpu: &u32| EnvironmentDevice {
-            index: DeviceIndex::gpu(*gpu),
-            attached: true,
-            memory_used_bytes: None,
-            memory_capacity_bytes: None,
-            utilization_ratio: None,
-            last_active_timestamp_seconds: None,
-        };
-        let named = serde_json::json!({"eid": eid, "username": "user2000"});
-        let mut environment: Environment = serde_json::from_value(named).unwrap();
-        environment.devices = gpus.iter().map(held).collect();
-        Arc::new(environment)
-    }
-
     #[test]
     fn published_uses_are_computations_on_unheld_devices_by_neither_root_nor_exempt_users() {
         use ProcessType::{Compute, ComputeAndGraphics, Graphics};
+        let mut lab = Lab::new(1, 4).holder("e1", "user2000", &[(3, 60.0)]);
+        lab.eid("gpu01", "e1").uid = None;
         // No process of this machine has these pids.
         let snapshot = Snapshot {
             processes: vec![
@@ -151,7 +138,7 @@ mod tests {
                 process(u32::MAX - 5, 2001, "outside", &[(3, 0, Compute)]),
                 process(u32::MAX - 6, 2002, "outside", &[(3, 0, Compute)]),
             ],
-            environments: vec![environment("e1", &[3])],
+            environments: lab.hosts.remove(0).environments,
             ..Snapshot::default()
         };
         let never = Never { users: ["user2001", "uid:2002"].map(str::to_owned).into(), ..Never::default() };

@@ -1,14 +1,14 @@
-//! Files as they are written, and as others plant them.
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use super::*;
 
-fn directory() -> (tempfile::TempDir, RuntimeDirectory) {
-    let folder = tempfile::tempdir().unwrap();
-    let directory = RuntimeDirectory::open(folder.path()).unwrap();
-    (folder, directory)
+impl RuntimeDirectory {
+    pub(crate) fn temporary() -> (tempfile::TempDir, Self) {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = Self::open(folder.path()).unwrap();
+        (folder, directory)
+    }
 }
 
 fn mode(path: &Path) -> u32 {
@@ -17,7 +17,7 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn a_written_file_has_its_content_and_mode() {
-    let (folder, directory) = directory();
+    let (folder, directory) = RuntimeDirectory::temporary();
     assert_eq!(directory.read("a").unwrap(), None);
     for (audience, expected) in [(Audience::Own, 0o640), (Audience::Everybody, 0o644)] {
         directory.replace("a", b"text", audience).unwrap();
@@ -40,7 +40,7 @@ fn a_directory_where_others_may_write_is_refused() {
 
 #[test]
 fn a_lock_has_one_holder() {
-    let (_folder, directory) = directory();
+    let (_folder, directory) = RuntimeDirectory::temporary();
     let held = directory.lock("lock", Duration::ZERO).unwrap();
     let error = directory.lock("lock", Duration::ZERO).unwrap_err();
     assert!(error.to_string().contains("another process"), "{error}");
@@ -50,7 +50,7 @@ fn a_lock_has_one_holder() {
 
 #[test]
 fn promise_16_planted_links_and_pipes_are_never_followed() {
-    let (folder, directory) = directory();
+    let (folder, directory) = RuntimeDirectory::temporary();
     let other = folder.path().join("other");
     let path = folder.path().join("planted");
     let pipe = |path: &Path| {

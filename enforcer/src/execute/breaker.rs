@@ -166,8 +166,7 @@ mod tests {
 
     #[test]
     fn a_file_of_an_earlier_version_is_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let directory = RuntimeDirectory::open(folder.path()).unwrap();
+        let (folder, directory) = RuntimeDirectory::temporary();
         let path = folder.path().join(BREAKER_FILE);
         std::fs::write(path, r#"{"open":null,"signals_seconds":[1.0,2.0]}"#).unwrap();
         let mut breaker = Breaker::load(&directory, 3.0);
@@ -177,8 +176,7 @@ mod tests {
 
     #[test]
     fn promise_08_it_survives_a_restart_and_damage_opens_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let directory = RuntimeDirectory::open(folder.path()).unwrap();
+        let (folder, directory) = RuntimeDirectory::temporary();
         assert_eq!(Breaker::load(&directory, 1.0), Breaker::default());
         let mut breaker = Breaker::default();
         breaker.count(7.0, "a", 1);

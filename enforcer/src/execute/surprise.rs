@@ -194,7 +194,6 @@ mod tests {
         Step { key, kind }
     }
 
-    /// So many processes of each of these users.
     fn plan(users: usize, processes: u32) -> Plan {
         let users = (0..users)
             .flat_map(|user| (0..processes).map(move |process| (format!("user{user}"), user as u32 * 1000 + process)));

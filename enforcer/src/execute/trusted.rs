@@ -117,7 +117,6 @@ mod tests {
         }
     }
 
-    /// Logind's sessions, by id.
     fn sessions(files: &[(&str, &str)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for (id, text) in files {

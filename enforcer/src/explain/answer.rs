@@ -315,9 +315,7 @@ mod tests {
     use crate::config::Action;
     use crate::plan::explain;
     use crate::plan::tests::daemon::*;
-    use crate::plan::tests::lab::*;
 
-    /// The answer about process 10.
     fn explained(daemon: &Daemon, lab: &Lab) -> String {
         let hosts = lab.at(daemon.now_seconds);
         let found = explain(&daemon.input(&hosts, lab), &daemon.history, "gpu01", 10).unwrap();
@@ -338,7 +336,7 @@ mod tests {
     fn lab(memory_bytes: u64) -> Lab {
         let lab = Lab::new(1, 2).holder("e1", "alice", &[(0, 60.0)]);
         let mut lab = lab.runs(10, "alice", Some("e1"), &[(0, GIB), (1, memory_bytes)]);
-        lab.pid("gpu01", 10).devices[1].utilization_ratio = Some(0.0);
+        lab.utilize(10, &[Some(0.5), Some(0.0)]);
         lab
     }
 
@@ -346,13 +344,8 @@ mod tests {
     fn a_device_without_use_or_with_a_context_that_was_left_behind_is_told_from_one_in_use() {
         let mut daemon = Daemon::new(vec![rule(EnvDevices, Action::Terminate)]);
         let listed = explained(&daemon, &lab(0));
-        has(
-            &listed,
-            &[
-                "device 0 with 1024 MiB, device 1 with 0 MiB (listed by the driver, not used)\n",
-                "\nSafe: no rule ends it",
-            ],
-        );
+        let devices = "device 0 with 1024 MiB, device 1 with 0 MiB (listed by the driver, not used)\n";
+        has(&listed, &[devices, "\nSafe: no rule ends it"]);
         daemon.run(&lab(GIB).attach("gpu01", "e1", 1, 30.0), 10);
         daemon.run(&lab(GIB), 10);
         let left = explained(&daemon, &lab(GIB));
@@ -361,10 +354,9 @@ mod tests {
 
     #[test]
     fn what_is_not_measured_is_not_judged() {
-        let idle = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
         let mut lab = lab(0);
-        lab.pid("gpu01", 10).devices[0].utilization_ratio = None;
-        let text = explained(&Daemon::new(vec![rule(idle, Action::Detach)]), &lab);
+        lab.utilize(10, &[None]);
+        let text = explained(&Daemon::new(vec![idle(Action::Detach)]), &lab);
         has(&text, &["Idle (detach): not judged\n  the utilization of device 0 is not measured"]);
     }
 

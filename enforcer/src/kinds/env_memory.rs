@@ -120,9 +120,7 @@ impl ViolationFact for MemoryExceeded {
 mod tests {
     use super::*;
     use crate::config::Action;
-    use crate::kinds::tests::*;
     use crate::plan::tests::daemon::*;
-    use crate::plan::tests::lab::*;
 
     #[test]
     fn more_memory_than_an_attachment_has() {

@@ -176,10 +176,7 @@ impl ViolationFact for TooOld {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::RuleKind;
-    use crate::kinds::tests::*;
     use crate::plan::tests::daemon::*;
-    use crate::plan::tests::lab::*;
 
     #[test]
     fn environments_that_are_too_old_and_have_devices() {

@@ -96,14 +96,11 @@ impl ViolationFact for TooManyDevices {
 mod tests {
     use super::*;
     use crate::config::HostSet;
-    use crate::kinds::tests::*;
-    use crate::kinds::{Limit, RuleKind, Scope};
     use crate::plan::tests::daemon::*;
-    use crate::plan::tests::lab::*;
 
     #[test]
     fn more_devices_of_a_user_than_the_limit() {
-        let kind = |scope, limits| RuleKind::from(MaxDevicesPerUser { limits, scope });
+        let by = |scope, limits, lab: &Lab| detached(MaxDevicesPerUser { limits, scope }, lab);
         let lab = Lab::new(2, 4)
             .member("alice", "students")
             .member("alice", "staff")
@@ -114,32 +111,26 @@ mod tests {
             .attach("gpu02", "c", 0, 50.0)
             .runs(10, "alice", Some("b"), &[(2, GIB)])
             .runs(11, "bob", Some("x"), &[(1, GIB)]);
-        assert!(detached(kind(Scope::Host, limit(3)), &lab).is_empty());
+        assert!(by(Scope::Host, limit(3), &lab).is_empty());
         // Device 1 is shared by two of her environments and counts once.
-        assert_eq!(detached(kind(Scope::Host, limit(2)), &lab), ["alice: holds 3 devices | 2 by default | b:2 (10)"]);
-        assert_eq!(
-            detached(kind(Scope::Host, limit(1)), &lab),
-            ["alice: holds 3 devices | 1 by default | b:2 (10), a:1, b:1"]
-        );
-        assert_eq!(detached(kind(Scope::AllHosts, limit(3)), &lab), ["alice: holds 4 devices | 3 by default | c:0"]);
+        assert_eq!(by(Scope::Host, limit(2), &lab), ["alice: holds 3 devices | 2 by default | b:2 (10)"]);
+        assert_eq!(by(Scope::Host, limit(1), &lab), ["alice: holds 3 devices | 1 by default | b:2 (10), a:1, b:1"]);
+        assert_eq!(by(Scope::AllHosts, limit(3), &lab), ["alice: holds 4 devices | 3 by default | c:0"]);
         let mut limits = limit(1);
         limits.base.groups.insert("students".into(), 2);
         assert_eq!(
-            detached(kind(Scope::Host, limits.clone()), &lab),
+            by(Scope::Host, limits.clone(), &lab),
             ["alice: holds 3 devices | 2 for members of students | b:2 (10)"]
         );
         limits.base.groups.insert("staff".into(), 8);
-        assert!(detached(kind(Scope::Host, limits.clone()), &lab).is_empty());
+        assert!(by(Scope::Host, limits.clone(), &lab).is_empty());
         limits.base.users.insert("alice".into(), 2);
-        assert_eq!(
-            detached(kind(Scope::Host, limits.clone()), &lab),
-            ["alice: holds 3 devices | 2 for alice | b:2 (10)"]
-        );
+        assert_eq!(by(Scope::Host, limits.clone(), &lab), ["alice: holds 3 devices | 2 for alice | b:2 (10)"]);
         limits.base.users.clear();
         let own = Limit { default: Some(0), groups: [("staff".to_owned(), 2)].into(), users: [].into() };
         limits.overrides.push((HostSet(names(&["gpu01"])), own));
         assert_eq!(
-            detached(kind(Scope::Host, limits), &lab),
+            by(Scope::Host, limits, &lab),
             [
                 "alice: holds 3 devices | 2 for members of staff on gpu01 | b:2 (10)",
                 "bob: holds 1 device | 0 by default on gpu01 | x:1 (11)",
@@ -154,13 +145,8 @@ mod tests {
         let own = Limit { default: Some(1), groups: [].into(), users: [].into() };
         limits.overrides.push((HostSet(names(&["gpu01"])), own));
         let kind = RuleKind::from(MaxDevicesPerUser { limits, scope: Scope::Host });
-        let mut lab = Lab::new(1, 4);
-        for user in ["alice", "bob"] {
-            lab = lab.environment("gpu01", user, user);
-            for gpu in 0..4 {
-                lab = lab.attach("gpu01", user, gpu, 100.0 - f64::from(gpu));
-            }
-        }
+        let all = [0, 1, 2, 3].map(|gpu| (gpu, 100.0 - f64::from(gpu)));
+        let lab = Lab::new(1, 4).holder("alice", "alice", &all).holder("bob", "bob", &all);
         assert_eq!(detached(kind, &lab), ["bob: holds 4 devices | 1 by default on gpu01 | bob:3, bob:2, bob:1"]);
     }
 
@@ -171,12 +157,9 @@ mod tests {
         limits.overrides.push((HostSet(names(&["gpu01"])), own));
         let kind = RuleKind::from(MaxDevicesPerUser { limits, scope: Scope::AllHosts });
         let lab = |elsewhere: u32| {
-            let mut lab =
-                Lab::new(2, 4).holder("a", "alice", &[(0, 200.0), (1, 100.0)]).environment("gpu02", "b", "alice");
-            for gpu in 0..elsewhere {
-                lab = lab.attach("gpu02", "b", gpu, 50.0);
-            }
-            lab
+            let lab = Lab::new(2, 4).holder("a", "alice", &[(0, 200.0), (1, 100.0)]);
+            let lab = lab.environment("gpu02", "b", "alice");
+            (0..elsewhere).fold(lab, |lab, gpu| lab.attach("gpu02", "b", gpu, 50.0))
         };
         let on_host = "alice: holds 2 devices | 1 by default on gpu01 | a:1";
         assert_eq!(detached(kind.clone(), &lab(1)), [on_host]);

@@ -96,10 +96,7 @@ impl ViolationFact for TooManyEnvironments {
 mod tests {
     use super::*;
     use crate::config::{Action, DetachedProcesses, Rule};
-    use crate::kinds::tests::*;
-    use crate::kinds::{RuleKind, Scope};
     use crate::plan::tests::daemon::*;
-    use crate::plan::tests::lab::*;
 
     #[test]
     fn more_environments_of_a_user_that_hold_or_use_a_device() {

@@ -85,10 +85,7 @@ impl ViolationFact for TooManyHosts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::RuleKind;
-    use crate::kinds::tests::*;
     use crate::plan::tests::daemon::*;
-    use crate::plan::tests::lab::*;
 
     #[test]
     fn more_hosts_on_which_a_user_holds_a_device() {

@@ -176,32 +176,22 @@ impl ViolationFact for TooMuchMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::tests::*;
-    use crate::kinds::{RuleKind, Scope};
     use crate::plan::tests::daemon::*;
-    use crate::plan::tests::lab::*;
 
     #[test]
     fn more_memory_of_a_user() {
-        let kind = |gib: u64, per, scope| RuleKind::from(MaxMemoryPerUser { limits: limit(gib * GIB), per, scope });
         let lab = Lab::new(2, 2)
             .environment("gpu01", "e1", "alice")
             .runs(10, "alice", Some("e1"), &[(0, 50 * GIB), (1, 10 * GIB)])
             .runs(11, "alice", None, &[(0, 20 * GIB)])
             .process("gpu02", 12, "alice", None, &[(0, 30 * GIB)])
             .runs(13, "bob", None, &[(0, 60 * GIB)]);
-        let (device, total) = (MemoryPer::Device, MemoryPer::Total);
-        assert_eq!(
-            terminated(kind(60, device, Scope::AllHosts), &lab),
-            ["alice: uses 70 GiB on device 0 | 60 GiB by default | 11"]
-        );
-        assert_eq!(
-            terminated(kind(60, total, Scope::Host), &lab),
-            ["alice: uses 80 GiB in total | 60 GiB by default | 11"]
-        );
-        assert_eq!(
-            terminated(kind(80, total, Scope::AllHosts), &lab),
-            ["alice: uses 110 GiB in total | 80 GiB by default | 12"]
-        );
+        for (gib, per, scope, expected) in [
+            (60, MemoryPer::Device, Scope::AllHosts, "alice: uses 70 GiB on device 0 | 60 GiB by default | 11"),
+            (60, MemoryPer::Total, Scope::Host, "alice: uses 80 GiB in total | 60 GiB by default | 11"),
+            (80, MemoryPer::Total, Scope::AllHosts, "alice: uses 110 GiB in total | 80 GiB by default | 12"),
+        ] {
+            assert_eq!(terminated(max_memory(gib * GIB, per, scope), &lab), [expected]);
+        }
     }
 }

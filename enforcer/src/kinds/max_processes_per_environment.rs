@@ -109,10 +109,7 @@ impl ViolationFact for TooManyProcesses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::RuleKind;
-    use crate::kinds::tests::*;
     use crate::plan::tests::daemon::*;
-    use crate::plan::tests::lab::*;
 
     #[test]
     fn more_processes_of_an_environment_that_use_a_device() {

@@ -13,13 +13,11 @@ use crate::plan::Violation;
 use crate::plan::tests::daemon::{Daemon, rule, targets};
 use crate::plan::tests::lab::Lab;
 
-/// The keys of a rule of a kind, with those that it needs.
 pub(crate) fn example(kind: &KindDefinition) -> String {
     let limit = kind.limit.map(|quantity| format!(", limit: {}", quantity.example()));
     format!("kind: {}{}", kind.word, limit.unwrap_or_default())
 }
 
-/// A rule of a kind with these values, of the keys that the kind has.
 fn with_values(kind: &KindDefinition, values: &[(&str, &str)]) -> RuleKind {
     let values = values.iter().filter(|(key, _)| kind.keys.contains(key));
     let values: String = values.map(|(key, value)| format!(", {key}: {value}")).collect();
@@ -28,7 +26,6 @@ fn with_values(kind: &KindDefinition, values: &[(&str, &str)]) -> RuleKind {
     config.rules[0].kind.clone()
 }
 
-/// A rule of a kind that needs little time, and counts so, if the kind does.
 pub(crate) fn small(kind: &KindDefinition, scope: Scope, per: MemoryPer) -> RuleKind {
     let per_device = per == MemoryPer::Device;
     let values = [
@@ -39,7 +36,6 @@ pub(crate) fn small(kind: &KindDefinition, scope: Scope, per: MemoryPer) -> Rule
     with_values(kind, &values)
 }
 
-/// A rule of each kind that allows nothing.
 pub(crate) fn strictest() -> Vec<RuleKind> {
     let kinds = KINDS.iter().map(|kind| {
         let kind = with_values(kind, &[("over", "20s"), ("below", "1")]);

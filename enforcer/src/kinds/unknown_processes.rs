@@ -186,20 +186,16 @@ impl UnknownProcesses {
 mod tests {
     use std::collections::BTreeMap;
 
-    use genv_core::model::Attribution;
-
     use super::*;
     use crate::config::Action;
-    use crate::kinds::RuleKind;
     use crate::plan::tests::daemon::*;
-    use crate::plan::tests::lab::*;
     use crate::plan::{Plan, explain};
 
     #[test]
     fn unknown_processes_are_found_by_user_and_so_are_devices_that_they_hide_for_long() {
         let unknown = |lab: Lab, pid: u32, username: &str, gpu: u32| {
             let mut lab = lab.runs(pid, username, None, &[(gpu, GIB)]);
-            lab.pid("gpu01", pid).attribution = Attribution::Unknown { reason: "environ_empty".to_owned() };
+            lab.hide(pid, "environ_empty");
             lab
         };
         let kind = RuleKind::from(UnknownProcesses { over: seconds(600) });

@@ -89,8 +89,7 @@ mod tests {
 
     #[test]
     fn the_kernel_names_the_reader_and_malformed_datagrams_are_ignored() {
-        let folder = tempfile::tempdir().unwrap();
-        let directory = RuntimeDirectory::open(folder.path()).unwrap();
+        let (folder, directory) = RuntimeDirectory::temporary();
         // What an earlier program left is replaced.
         drop(Readers::listen(&directory).unwrap());
         let mut readers = Readers::listen(&directory).unwrap();

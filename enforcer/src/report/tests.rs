@@ -11,7 +11,6 @@ use super::*;
 /// 2026-11-20T12:00:00Z.
 const NOON: f64 = 1_795_176_000.0;
 
-/// A line of the audit, so many seconds after noon.
 fn line(seconds: i64, result: &str, user: &str, more: serde_json::Value) -> String {
     let time = jiff::Timestamp::from_second(NOON as i64 + seconds).unwrap();
     let mut line = json!({
@@ -23,7 +22,6 @@ fn line(seconds: i64, result: &str, user: &str, more: serde_json::Value) -> Stri
     format!("{line}\n")
 }
 
-/// What is told, at noon of that day, of the days before it.
 fn told(folder: &Path, days: f64) -> String {
     let from = NOON + 3600.0 - days * SECONDS_OF_A_DAY;
     let mut tally = Tally::default();

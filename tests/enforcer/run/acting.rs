@@ -1,14 +1,13 @@
-//! What is done, and what is only said.
-
 use anyhow::{Result, ensure};
 use genv_tests::enforcer::{Setup, ends, ends_outsiders, is_alive, sleeper};
 use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::used_by;
 
+use crate::run::outsider;
+
 const RULE: &str = "non-env-processes";
 const AT_ONCE: &str = "for: 0s, warn: []";
 
-/// How many actions had a result, whoever broke the rule.
 fn count(scrape: &Scrape, result: &str) -> f64 {
     let all = scrape.all("genv_enforcer_actions_total", &[("rule", RULE), ("action", "terminate"), ("result", result)]);
     all.iter().map(|(_, value)| value).sum()
@@ -30,18 +29,15 @@ fn promise_04_a_fresh_install_only_reports() -> Result<()> {
         ensure!(line["result"] != "done", "{line}");
     }
     // Without rules nothing is guessed either.
-    let bare = enforcer.setup().output(&["run", "--once"])?;
-    assert_eq!(bare.status.code(), Some(2));
-    let stderr = String::from_utf8(bare.stderr)?;
+    let stderr = enforcer.setup().ended(&["run", "--once"], 2)?;
     ensure!(stderr.contains("no rules are named"), "{stderr}");
     Ok(())
 }
 
 #[test]
 fn what_was_only_said_counts_for_nothing_once_it_is_enforced() -> Result<()> {
-    let process = sleeper(&[])?;
     let when = "for: 0s, warn: [3s]";
-    let setup = Setup::new(&used_by(&[process.pid()]), &ends_outsiders("dry-run", when))?;
+    let (process, setup) = outsider("dry-run", when)?;
     let enforcer = setup.start()?;
     enforcer.wait_for_metrics("it would have been ended", |scrape| count(scrape, "would") == 1.0)?;
     enforcer.setup().rewrite_config(&ends_outsiders("enforce", when))?;
@@ -51,19 +47,16 @@ fn what_was_only_said_counts_for_nothing_once_it_is_enforced() -> Result<()> {
     ensure!(is_alive(process.pid()));
     let end = status["violations"][0]["at_seconds"].as_f64();
     ensure!(end > status["updated_timestamp_seconds"].as_f64());
-    ends(process.pid())?;
-    Ok(())
+    ends(process.pid())
 }
 
 #[test]
 fn one_cycle_acts_remembers_and_prints_what_it_found() -> Result<()> {
     let process = sleeper(&[])?;
     let setup = Setup::new(&used_by(&[process.pid()]), "version: 1\nrules: []\n")?;
-    let config = setup.config();
     let run = |text: &str| -> Result<String> {
         setup.rewrite_config(text)?;
-        let config = format!("--config={}", config.display());
-        setup.said(&["run", "--once", &config])
+        setup.said(&["run", "--once", &setup.config_flag()])
     };
     let young = run(&ends_outsiders("enforce", "for: 1h, warn: []"))?;
     ensure!(young.contains("nothing follows if it is over by"), "{young}");
@@ -91,6 +84,5 @@ fn genv_enforce_of_genv_1_4_3_ends_what_it_ended_there() -> Result<()> {
     ensure!(said.contains("Nobody breaks a rule"), "{said}");
     ensure!(is_alive(process.pid()), "it is off by default");
     enforce(&["--non-env-processes", "--interval", "0"])?;
-    ends(process.pid())?;
-    Ok(())
+    ends(process.pid())
 }

@@ -1,20 +1,16 @@
-//! What administrators tell a running daemon, and what they learn from it.
-
 use anyhow::{Result, ensure};
 use genv_tests::enforcer::{Enforcer, Setup, ends, ends_outsiders, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::{output, until};
 use genv_tests::process::Sleeper;
 
-/// A process that is ended soon, and who would end it.
+use crate::run::outsider;
+
 fn lab(when: &str) -> Result<(Sleeper, Enforcer)> {
-    let process = sleeper(&[])?;
-    let config = ends_outsiders("enforce", when);
-    let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
-    Ok((process, enforcer))
+    let (process, setup) = outsider("enforce", when)?;
+    Ok((process, setup.start()?))
 }
 
-/// The username of the victim, as snapshots have it.
 fn username(enforcer: &Enforcer) -> Result<String> {
     let status =
         enforcer.wait_for_status("a rule is broken", |status| status["violations"][0]["username"].is_string())?;
@@ -34,8 +30,7 @@ fn a_pause_holds_everything_until_it_ends() -> Result<()> {
     ensure!(enforcer.scrape()?.value("genv_enforcer_paused_until_timestamp_seconds", &[]).is_ok());
     ensure!(is_alive(process.pid()));
     enforcer.setup().said(&["pause", "--for", "0"])?;
-    ends(process.pid())?;
-    Ok(())
+    ends(process.pid())
 }
 
 #[test]
@@ -44,13 +39,11 @@ fn a_waiver_spares_its_user_from_its_rule_until_it_is_taken_back() -> Result<()>
     let user = username(&enforcer)?;
     let waive = |rule: &str, span: &str| {
         let words = ["waive", &user, "--rule", rule, "--for", span, "--reason", "thesis"];
-        enforcer.setup().output(&words)
+        enforcer.setup().ended(&words, if rule == "nosuch" { 2 } else { 0 })
     };
-    let wrong = waive("nosuch", "1h")?;
-    assert_eq!(wrong.status.code(), Some(2));
-    let stderr = String::from_utf8(wrong.stderr)?;
+    let stderr = waive("nosuch", "1h")?;
     ensure!(stderr.contains("non-env-processes"), "{stderr}");
-    ensure!(waive("non-env-processes", "1h")?.status.success());
+    waive("non-env-processes", "1h")?;
     let status = enforcer.wait_for_status("it is held", |status| status["violations"][0]["stage"] == "held")?;
     assert_eq!(status["waivers"][0]["reason"], "thesis");
     let why = status["violations"][0]["why"].as_str().unwrap_or_default();
@@ -58,22 +51,16 @@ fn a_waiver_spares_its_user_from_its_rule_until_it_is_taken_back() -> Result<()>
     let said = enforcer.setup().said(&["explain", &process.pid().to_string()])?;
     ensure!(said.contains("\nSafe: ") && said.contains("thesis"), "{said}");
     ensure!(is_alive(process.pid()));
-    ensure!(waive("non-env-processes", "0")?.status.success());
-    ends(process.pid())?;
-    Ok(())
+    waive("non-env-processes", "0")?;
+    ends(process.pid())
 }
 
 #[test]
 fn what_is_told_where_no_enforcer_runs_says_so() -> Result<()> {
-    let process = sleeper(&[])?;
-    let rules = ends_outsiders("enforce", "for: 0s, warn: [1h]");
-    let setup = Setup::new(&used_by(&[process.pid()]), &rules)?;
+    let (process, setup) = outsider("enforce", "for: 0s, warn: [1h]")?;
     let commands = [&["pause", "--for=1h"][..], &["waive", "root", "--rule=non-env-processes", "--for=1h"]];
     let silent = |setup: &Setup, words: &[&str]| -> Result<bool> {
-        let output = setup.output(words)?;
-        let stderr = String::from_utf8(output.stderr)?;
-        ensure!(output.status.success(), "{words:?}: {stderr}");
-        Ok(!stderr.contains("no enforcer runs with"))
+        Ok(!setup.ended(words, 0)?.contains("no enforcer runs with"))
     };
     for words in commands {
         ensure!(!silent(&setup, words)?, "{words:?}");
@@ -129,11 +116,8 @@ fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
     let is_fault = |line: &str| line.contains("event=\"fault\"") && line.contains("breaker");
     ensure!(!log.lines().any(is_fault) && !log.contains("mode=\"dry-run\""), "{log}");
     let said = enforcer.setup().said(&["status"])?;
-    for part in [
-        "Mode       enforce, but the breaker is open: nothing is done",
-        "Breaker    open since ",
-        "nothing, until an administrator closes the breaker",
-    ] {
+    let mode = "Mode       enforce, but the breaker is open: nothing is done";
+    for part in [mode, "Breaker    open since ", "nothing, until an administrator closes the breaker"] {
         ensure!(said.contains(part), "{part}: {said}");
     }
     let said = enforcer.setup().said(&["reset"])?;
@@ -148,9 +132,8 @@ fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
 
 #[test]
 fn promise_10_a_bad_configuration_keeps_the_last_good_one_and_says_so_everywhere() -> Result<()> {
-    let process = sleeper(&[])?;
-    let good = ends_outsiders("dry-run", "for: 1h, warn: []");
-    let enforcer = Setup::new(&used_by(&[process.pid()]), &good)?.start()?;
+    let (_process, setup) = outsider("dry-run", "for: 1h, warn: []")?;
+    let enforcer = setup.start()?;
     let hash = enforcer.status()?["config"]["hash"].clone();
     enforcer.setup().rewrite_config("version: 1\nrulez: []\n")?;
     let status = enforcer.wait_for_status("status says so", |status| status["config"]["error"].is_string())?;
@@ -195,14 +178,10 @@ fn what_is_hardly_meant_is_said_at_the_start_and_at_each_change() -> Result<()> 
 #[test]
 fn a_configuration_that_cannot_be_used_at_the_start_ends_it_with_its_place() -> Result<()> {
     let setup = Setup::new(&used_by(&[]), "version: 1\nrules: [{kind: x}]\n")?;
-    let config = format!("--config={}", setup.config().display());
-    let output = setup.output(&["run", "--once", &config])?;
-    assert_eq!(output.status.code(), Some(2));
-    let stderr = String::from_utf8(output.stderr)?;
+    let stderr = setup.ended(&["run", "--once", &setup.config_flag()], 2)?;
     ensure!(stderr.contains("enforcer.yaml:2:"), "{stderr}");
     ensure!(!stderr.contains("panicked"), "{stderr}");
-    let output = setup.output(&["run", "--once", "--config=/nonexistent.yaml"])?;
-    assert_eq!(output.status.code(), Some(2));
+    setup.ended(&["run", "--once", "--config=/nonexistent.yaml"], 2)?;
     Ok(())
 }
 
@@ -220,13 +199,9 @@ fn genv_why_tells_users_what_is_held_against_them() -> Result<()> {
     let told = why(&["--user", &user])?;
     let text = String::from_utf8(told.stdout)?;
     ensure!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-    for part in [
-        "non-env-processes".to_owned(),
-        process.pid().to_string(),
-        "nothing follows if it is over by".to_owned(),
-        "To comply".to_owned(),
-    ] {
-        ensure!(text.contains(&part), "{part}: {text}");
+    let pid = process.pid().to_string();
+    for part in ["non-env-processes", &pid, "nothing follows if it is over by", "To comply"] {
+        ensure!(text.contains(part), "{part}: {text}");
     }
     let json = why(&["--user", &user, "--json"])?;
     let json: serde_json::Value = serde_json::from_slice(&json.stdout)?;
@@ -242,9 +217,7 @@ fn genv_why_tells_users_what_is_held_against_them() -> Result<()> {
 
 #[test]
 fn status_and_log_say_why_what_is_due_is_not_done() -> Result<()> {
-    let process = sleeper(&[])?;
-    let config = ends_outsiders("enforce", "for: 0s, warn: []");
-    let setup = Setup::new(&used_by(&[process.pid()]), &config)?;
+    let (process, setup) = outsider("enforce", "for: 0s, warn: []")?;
     // Nothing is done without a record of it.
     let audit = setup.state_directory().join("audit.jsonl");
     std::fs::create_dir(&audit)?;
@@ -260,14 +233,12 @@ fn status_and_log_say_why_what_is_due_is_not_done() -> Result<()> {
     ensure!(log.contains("an action is refused") && !log.contains("an action is taken"), "{log}");
     ensure!(is_alive(process.pid()));
     std::fs::remove_dir(&audit)?;
-    ends(process.pid())?;
-    Ok(())
+    ends(process.pid())
 }
 
 #[test]
 fn a_report_shows_a_dry_run_on_one_page() -> Result<()> {
-    let process = sleeper(&[])?;
-    let setup = Setup::new(&used_by(&[process.pid()]), &ends_outsiders("dry-run", "for: 0s, warn: []"))?;
+    let (process, setup) = outsider("dry-run", "for: 0s, warn: []")?;
     let enforcer = setup.start()?;
     enforcer.wait_for_status("it would have been ended", |status| status["violations"][0]["stage"] == "acted")?;
     let page = enforcer.setup().said(&["report"])?;
@@ -276,11 +247,7 @@ fn a_report_shows_a_dry_run_on_one_page() -> Result<()> {
     let report: serde_json::Value = serde_json::from_str(&enforcer.setup().said(&["report", "--json", "--days=1"])?)?;
     assert_eq!(report["rows"][0]["rule"], "non-env-processes");
     assert_eq!(report["total"]["would"], 1, "{report}");
-    let output = enforcer.setup().output(&["report", "--days=0"])?;
-    assert_eq!(output.status.code(), Some(2));
-    let missing = enforcer.setup().folder().join("missing");
-    let flag = format!("--state-directory={}", missing.display());
-    let output = enforcer.setup().output(&["report", &flag])?;
-    assert_eq!(output.status.code(), Some(1));
+    enforcer.setup().ended(&["report", "--days=0"], 2)?;
+    enforcer.setup().ended(&["report", "--state-directory=/nonexistent"], 1)?;
     Ok(())
 }

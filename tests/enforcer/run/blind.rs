@@ -1,5 +1,3 @@
-//! What the enforcer says while it sees nothing.
-
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -77,7 +75,6 @@ fn a_source_that_shows_nothing_is_told_everywhere_and_seen_again() -> Result<()>
     is_blind(&enforcer, "gpu", false)
 }
 
-/// What `genv why` prints to the user of the tests.
 fn why(setup: &Setup) -> Result<String> {
     let directory = setup.state_directory().display().to_string();
     let mut why = setup.program("genv", &["why", "--state-directory", &directory])?;
@@ -206,8 +203,7 @@ fn no_process_is_ended_by_a_list_that_contradicts_its_device_however_absurd() ->
 #[test]
 fn without_a_driver_one_look_says_that_it_is_blind() -> Result<()> {
     let setup = Setup::new(&used_by(&[]), "version: 1\nrules: []\n")?;
-    let config = format!("--config={}", setup.config().display());
-    let mut command = setup.command(&["run", "--once", "--gpu.source=nvml", &config])?;
+    let mut command = setup.command(&["run", "--once", "--gpu.source=nvml", &setup.config_flag()])?;
     command.env_remove("GENV_SCENARIO").env("GENV_NVML_LIBRARY", setup.folder().join("no-such-library.so"));
     let output = genv_tests::patience::output(&mut command)?;
     let said = String::from_utf8(output.stdout)?;

@@ -62,7 +62,6 @@ fn who_holds_the_lock_is_named_and_stops_nothing_but_detaches() -> Result<()> {
     Ok(())
 }
 
-/// Whether no environment holds a device, by the files.
 fn are_taken(genv: &Path) -> Result<bool> {
     let devices: Value = serde_json::from_slice(&fs::read(genv.join("devices.json"))?)?;
     let devices = devices["devices"].as_array().context("no devices")?;
@@ -84,8 +83,7 @@ fn what_is_no_lock_stops_no_detach() -> Result<()> {
 fn of_many_processes_of_a_user_log_and_audit_have_some_and_how_many_there_are() -> Result<()> {
     let processes: Vec<_> = (0..150).map(|_| sleeper(&[])).collect::<Result<_>>()?;
     let pids: Vec<u32> = processes.iter().map(Sleeper::pid).collect();
-    let config = ends_outsiders("dry-run", "for: 0s, warn: []");
-    let enforcer = Setup::new(&used_by(&pids), &config)?.start()?;
+    let enforcer = Setup::new(&used_by(&pids), &ends_outsiders("dry-run", "for: 0s, warn: []"))?.start()?;
     let status = enforcer.wait_for_status("all are found", |status| {
         let all = status["violations"].as_array();
         all.is_some_and(|it| it.iter().any(|it| it["rule"] == "(too many)"))

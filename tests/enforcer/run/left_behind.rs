@@ -1,5 +1,3 @@
-//! A process that works on one device goes on when another device of its environment is taken.
-
 use anyhow::{Result, ensure};
 use genv_tests::enforcer::{Setup, ends, enforcing, is_alive, sleeper, victim};
 use genv_tests::state::{self, Environment};

@@ -1,5 +1,3 @@
-//! genv-enforcer as a whole: real processes, real signals, real terminals.
-
 mod acting;
 mod administration;
 mod blind;
@@ -16,7 +14,7 @@ mod trouble;
 mod watchdog;
 
 use anyhow::Result;
-use genv_tests::enforcer::{Setup, enforcing, sleeper, victim};
+use genv_tests::enforcer::{Setup, ends_outsiders, enforcing, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
@@ -30,4 +28,11 @@ fn taking_both(further_rules: &str) -> Result<(Setup, Sleeper)> {
     let own = Environment::new("e1", victim(), member.pid(), &[0, 1]);
     state::write(&setup.genv_directory(), 2, &[own])?;
     Ok((setup, member))
+}
+
+/// A process outside of any environment, and an enforcer that ends it.
+fn outsider(mode: &str, when: &str) -> Result<(Sleeper, Setup)> {
+    let process = sleeper(&[])?;
+    let setup = Setup::new(&used_by(&[process.pid()]), &ends_outsiders(mode, when))?;
+    Ok((process, setup))
 }

@@ -14,7 +14,6 @@ use genv_tests::state::{self, Environment};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 
-/// Everything that may have a name.
 const KINDS: [&str; 7] = ["fifo", "socket", "directory", "link to /dev/zero", "1 TiB", "zeros", "braces"];
 
 fn plant(path: &Path, kind: &str) -> Result<()> {
@@ -32,7 +31,6 @@ fn plant(path: &Path, kind: &str) -> Result<()> {
     Ok(())
 }
 
-/// The most memory that it ever had.
 fn peak_mebibytes(enforcer: &Enforcer) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", enforcer.pid()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

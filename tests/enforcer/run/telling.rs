@@ -1,5 +1,3 @@
-//! What users read in their terminals.
-
 use std::io::{BufRead as _, BufReader};
 use std::process::{ChildStdout, Command, Stdio};
 
@@ -55,7 +53,6 @@ impl InTerminal {
         Ok(Self { _script: script, pid: pid.context("no pid")?, shown })
     }
 
-    /// What is shown up to a line with this in it.
     fn read_up_to(&self, part: &str) -> Result<String> {
         let shown = self.shown.as_ref().ok().context("nobody reads")?;
         let mut text = String::new();
@@ -83,7 +80,6 @@ impl InTerminal {
     }
 }
 
-/// A part of the first lines of a notice.
 fn about(pid: u32) -> String {
     format!("process {pid} ")
 }
@@ -107,13 +103,8 @@ fn a_user_reads_the_warning_and_then_what_was_done() -> Result<()> {
     let when = "for: 0s, warn: [1s], undelivered: hold";
     let _enforcer = enforcer(&process, "enforce", when)?;
     let warning = process.notice(process.pid)?;
-    for part in [
-        "GPU rule non-env-processes".to_owned(),
-        format!("process {}", process.pid),
-        "this is ended".to_owned(),
-        "in 1s".to_owned(),
-    ] {
-        ensure!(warning.contains(&part), "{part}: {warning}");
+    for part in ["GPU rule non-env-processes", &format!("process {}", process.pid), "this is ended", "in 1s"] {
+        ensure!(warning.contains(part), "{part}: {warning}");
     }
     let ended = process.notice(process.pid)?;
     ensure!(ended.contains("was told to end"), "{ended}");

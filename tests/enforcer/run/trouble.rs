@@ -1,13 +1,13 @@
-//! Drivers that hang, files that are damaged, names that are hostile.
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use genv_tests::enforcer::{Setup, as_victim, ends, ends_outsiders, is_alive, sleeper};
+use genv_tests::enforcer::{Setup, as_victim, ends, ends_outsiders, is_alive};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::process::Sleeper;
+
+use crate::run::outsider;
 
 const AT_ONCE: &str = "for: 0s, warn: []";
 
@@ -24,11 +24,9 @@ fn promise_09_a_driver_that_hangs_stops_nothing_else_and_nothing_is_done_on_old_
 
 /// With a rule that leaves so many seconds. False: its time was over before the driver hung.
 fn stops_nothing_else(seconds: u32) -> Result<bool> {
-    let process = sleeper(&[])?;
+    let (process, setup) = outsider("enforce", &format!("for: {seconds}s, warn: []"))?;
     let healthy = used_by(&[process.pid()]);
     let hanging = format!("{healthy}  faults: [{{hang: all}}]\n");
-    let rule = format!("for: {seconds}s, warn: []");
-    let setup = Setup::new(&healthy, &ends_outsiders("enforce", &rule))?;
     let enforcer = setup.start()?;
     let found = enforcer.wait_for_status("a rule is broken", |status| {
         status["violations"][0]["stage"] == "pending" || !is_alive(process.pid())
@@ -60,8 +58,7 @@ fn stops_nothing_else(seconds: u32) -> Result<bool> {
 
 #[test]
 fn damaged_files_of_its_own_are_said_and_stop_nothing() -> Result<()> {
-    let process = sleeper(&[])?;
-    let setup = Setup::new(&used_by(&[process.pid()]), &ends_outsiders("enforce", AT_ONCE))?;
+    let (process, setup) = outsider("enforce", AT_ONCE)?;
     fs::write(setup.state_directory().join("history.json"), "{\"ver")?;
     fs::write(setup.state_directory().join("control.json"), "{")?;
     let enforcer = setup.start()?;
@@ -76,8 +73,7 @@ fn damaged_files_of_its_own_are_said_and_stop_nothing() -> Result<()> {
     let log = enforcer.log();
     assert_eq!(log.matches("control.json: it is damaged").count(), 1, "{log}");
     enforcer.setup().said(&["pause", "--for", "0"])?;
-    ends(process.pid())?;
-    Ok(())
+    ends(process.pid())
 }
 
 #[test]
@@ -101,10 +97,9 @@ fn hostile_names_break_no_line() -> Result<()> {
     ensure!(!enforcer.audit()?.is_empty());
     enforcer.scrape()?;
     let pid = process.pid().to_string();
-    let config = format!("--config={}", enforcer.setup().config().display());
-    for words in
-        [&["status"][..], &["status", "--json"], &["explain", &config, &pid], &["explain", "--json", &config, &pid]]
-    {
+    let config = enforcer.setup().config_flag();
+    let explain = ["explain", &config, &pid, "--json"];
+    for words in [&["status"][..], &["status", "--json"], &explain[..3], &explain] {
         let output = enforcer.setup().output(words)?;
         let text = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
         let controls = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
@@ -116,8 +111,7 @@ fn hostile_names_break_no_line() -> Result<()> {
 #[test]
 fn without_capabilities_it_says_what_it_cannot_do() -> Result<()> {
     let setup = Setup::new(&used_by(&[]), "version: 1\nrules: []\n")?;
-    let config = format!("--config={}", setup.config().display());
-    let own = setup.command(&["run", "--once", "--gpu.source=simulated", &config])?;
+    let own = setup.command(&["run", "--once", "--gpu.source=simulated", &setup.config_flag()])?;
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]);
     if !rustix::process::geteuid().is_root() {

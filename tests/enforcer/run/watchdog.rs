@@ -17,14 +17,11 @@ use rustix::io::ioctl_fionread;
 
 use crate::run::taking_both;
 
-/// Within this time a manager expects a beat.
 const WATCHDOG: Duration = Duration::from_secs(2);
 
-/// What a service manager receives.
 struct Manager(UnixDatagram);
 
 impl Manager {
-    /// A manager to which this enforcer reports.
     fn of(setup: Setup) -> Result<(Self, Setup)> {
         let path = setup.folder().join("manager");
         let socket = UnixDatagram::bind(&path)?;
@@ -34,7 +31,6 @@ impl Manager {
         Ok((Self(socket), setup))
     }
 
-    /// The next message; none if none comes within this time.
     fn next(&self, patience: Duration) -> Result<Option<String>> {
         self.0.set_read_timeout(Some(patience))?;
         let mut message = [0; 4096];
@@ -52,7 +48,6 @@ impl Manager {
         }
     }
 
-    /// Waits for so many messages of this kind that are sent from now on.
     fn hears(&self, what: &str, mut times: usize) -> Result<()> {
         while self.next(Duration::from_millis(1))?.is_some() {}
         while times > 0 {
@@ -104,9 +99,8 @@ fn a_cycle_that_hangs_feeds_the_watchdog_no_more() -> Result<()> {
     let (manager, setup) = Manager::of(Setup::new(&used_by(&[]), &ends_outsiders("dry-run", "for: 0s, warn: []"))?)?;
     // The log goes into a pipe, which can be filled.
     let (mut reader, mut writer) = pipe()?;
-    let config = format!("--config={}", setup.config().display());
-    let flags = ["run", "--interval=100ms", "--gpu.source=simulated", "--web.listen-address=127.0.0.1:0"];
-    let mut command = setup.command(&[&flags[..], &[config.as_str()]].concat())?;
+    let (config, listen) = (setup.config_flag(), "--web.listen-address=127.0.0.1:0");
+    let mut command = setup.command(&["run", "--interval=100ms", "--gpu.source=simulated", listen, &config])?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(writer.try_clone()?));
     let _enforcer = Running::spawn(&mut command)?;
     drop(command);

@@ -59,8 +59,11 @@ fn a_confirmation_counts_only_in_a_file_that_its_user_alone_can_write() {
     let own = geteuid().as_raw();
     let directory = File::open(folder.path()).unwrap();
     let left = |pid| vec![("e".to_owned(), ConfirmedChange::Left { pid })];
-    write(directory.as_fd(), left(1), &[], &RecordedMembers::default(), 7.0);
-    write(directory.as_fd(), left(2), &[], &RecordedMembers::default(), 8.0);
+    let confirm = |changes, live: &[EnvironmentState], now_seconds| {
+        write(directory.as_fd(), changes, live, &RecordedMembers::default(), now_seconds);
+    };
+    confirm(left(1), &[], 7.0);
+    confirm(left(2), &[], 8.0);
     let times = |uid| -> Vec<f64> {
         let read = read_confirmed(folder.path(), uid);
         read.iter().map(|it| it.at_seconds).collect()
@@ -75,12 +78,9 @@ fn a_confirmation_counts_only_in_a_file_that_its_user_alone_can_write() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     assert_eq!(times(own), [0.0; 0]);
     let live = [environment("e", &[1], None)];
-    let joined = |number| match number {
-        0 => vec![("e".to_owned(), ConfirmedChange::Joined { pid: 1000 })],
-        _ => left(number),
-    };
-    for number in 0..300 {
-        write(directory.as_fd(), joined(number), &live, &RecordedMembers::default(), f64::from(number));
+    confirm(vec![("e".to_owned(), ConfirmedChange::Joined { pid: 1000 })], &live, 0.0);
+    for number in 1..300 {
+        confirm(left(number), &live, f64::from(number));
     }
     let kept = times(own);
     assert_eq!(kept.len(), MOST_CHANGES);

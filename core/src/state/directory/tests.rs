@@ -17,7 +17,6 @@ fn directory() -> TempDir {
     directory
 }
 
-/// Sets the time of the last change of a file to a minute ago.
 fn settle(directory: &TempDir, name: &str) -> f64 {
     let then = SystemTime::now() - Duration::from_secs(60);
     let file = File::options().append(true).open(directory.path().join(name)).unwrap();
@@ -30,7 +29,6 @@ fn eids(state: &State) -> Vec<&str> {
     environments.map(|entry| entry.eid.as_str()).collect()
 }
 
-/// The error with the directory's name taken out.
 fn error(directory: &TempDir) -> String {
     let error = StateDirectory::new(directory.path()).read().unwrap_err();
     error.to_string().replace(&directory.path().display().to_string(), "DIR")
@@ -174,16 +172,11 @@ fn a_special_file_is_refused_without_a_wait() {
     };
     let errors = [
         envs(&|path| fs::create_dir(path).unwrap()),
-        envs(&|path| {
-            let made = Command::new("mkfifo").arg(path).status().unwrap();
-            assert!(made.success());
-        }),
+        envs(&|path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success())),
         envs(&|path| symlink("envs.json", path).unwrap()),
         envs(&|path| symlink("/etc/passwd", path).unwrap()),
         envs(&|path| File::create(path).unwrap().set_len(1 << 40).unwrap()),
-        envs(&|path| {
-            fs::write(path, "{").unwrap();
-        }),
+        envs(&|path| fs::write(path, "{").unwrap()),
     ];
     insta::assert_snapshot!(errors.join("\n"), @r#"
     cannot read DIR/envs.json: it is not a regular file: move it away, or let the next change of an environment do so

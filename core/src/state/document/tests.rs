@@ -5,17 +5,25 @@ use super::*;
 use crate::model::{MemoryAmount, parse_local_time};
 use crate::state::AttachmentState;
 
+fn read_environments(content: &[u8]) -> Result<Document<EnvironmentState>, NotADocument> {
+    environments(content, &ReadContext::of_text(&TimeZone::UTC))
+}
+
+fn read_devices(content: &[u8]) -> Result<Document<DeviceState>, NotADocument> {
+    devices(content, &ReadContext::of_text(&TimeZone::UTC))
+}
+
 fn fixture(version: &str, file: &str) -> Vec<u8> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/genv-state");
     std::fs::read(format!("{root}/{version}/{file}")).unwrap()
 }
 
 fn envs(value: &Value) -> Document<EnvironmentState> {
-    environments(value.to_string().as_bytes(), &ReadContext::of_text(&TimeZone::UTC)).unwrap()
+    read_environments(value.to_string().as_bytes()).unwrap()
 }
 
 fn devs(value: &Value) -> Document<DeviceState> {
-    devices(value.to_string().as_bytes(), &ReadContext::of_text(&TimeZone::UTC)).unwrap()
+    read_devices(value.to_string().as_bytes()).unwrap()
 }
 
 fn environment(eid: &str, created: i64) -> EnvironmentState {
@@ -47,7 +55,7 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
         ("0.9.0", "27752", "11:55:28", "28777", "11:55:34", "11:55:32", "11:55:37"),
         ("1.0.0", "31485", "11:55:57", "31909", "11:56:00", "11:55:59", "11:56:00"),
     ] {
-        let read = environments(&fixture(version, "envs.json"), &ReadContext::of_text(&TimeZone::UTC)).unwrap();
+        let read = read_environments(&fixture(version, "envs.json")).unwrap();
         let mut one = environment(first, at(created));
         one.name = Some("x".to_owned());
         one.gpu_memory = four;
@@ -58,7 +66,7 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
         assert_eq!(read.entries, [one, two], "{version}");
         assert_eq!(read.warnings, Vec::<String>::new());
 
-        let read = devices(&fixture(version, "devices.json"), &ReadContext::of_text(&TimeZone::UTC)).unwrap();
+        let read = read_devices(&fixture(version, "devices.json")).unwrap();
         let expected = [
             device(0, vec![attached(first, four, at(attached_at))]),
             device(1, vec![attached(second, None, at(attached_second))]),
@@ -135,8 +143,7 @@ fn only_a_damaged_environment_itself_is_left_out() {
     assert_eq!(read.entries[0].uid, 1);
     assert_eq!(read.entries[1].pids, [1, 2]);
     assert!(read.incomplete);
-    let eids: Vec<&str> = read.left_out.eids.iter().map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect();
-    assert_eq!(eids, ["homeless", "negative"]);
+    assert_eq!(read.left_out.eids, ["homeless", "negative"].map(str::to_owned).into());
     insta::assert_snapshot!(read.warnings.join("\n"), @r#"
     envs.json: entry 2: it is "nonsense", and it is left out
     envs.json: entry 3: it has no eid, and it is left out
@@ -218,15 +225,12 @@ fn warnings_do_not_pile_up() {
 
 #[test]
 fn a_text_that_is_not_the_file_is_an_error() {
-    let error = |content: &str| {
-        environments(content.as_bytes(), &ReadContext::of_text(&TimeZone::UTC)).unwrap_err().to_string()
-    };
+    let error = |content: &str| read_environments(content.as_bytes()).unwrap_err().to_string();
     assert_eq!(error(" \n"), "it is empty");
-    assert_eq!(error("{}"), "it has no 'envs'");
-    assert_eq!(error("[]"), "it has no 'envs'");
-    assert_eq!(error(r#"{"envs": null}"#), "it has no 'envs'");
+    for other in ["{}", "[]", r#"{"envs": null}"#, r#"{"envs": 7}"#] {
+        assert_eq!(error(other), "it has no 'envs'");
+    }
     assert!(error(r#"{"envs": ["#).starts_with("it is not JSON: EOF"));
-    assert_eq!(error(r#"{"envs": 7}"#), "it has no 'envs'");
     let twice = error(r#"{"envs": [], "envs": []}"#);
     assert!(twice.starts_with("it is not JSON: it has 'envs' twice"), "{twice}");
     let deep = "[".repeat(100_000);
@@ -239,12 +243,12 @@ fn a_text_that_is_not_the_file_is_an_error() {
 fn names_that_were_not_utf8_do_not_cost_the_file() {
     let content =
         br#"{"envs": [{"eid": "7", "uid": 1, "username": "a\udcff\\udcff", "config": {"name": "\ud83d\ude00"}}]}"#;
-    let read = environments(content, &ReadContext::of_text(&TimeZone::UTC)).unwrap();
+    let read = read_environments(content).unwrap();
     assert_eq!(read.entries[0].username.as_deref(), Some("a\u{10dcff}\\udcff"));
     assert_eq!(read.entries[0].name.as_deref(), Some("\u{1f600}"));
 
     let content = b"{\"envs\": [{\"eid\": \"7\", \"uid\": 1, \"username\": \"\xff\"}]}";
-    let read = environments(content, &ReadContext::of_text(&TimeZone::UTC)).unwrap();
+    let read = read_environments(content).unwrap();
     assert_eq!(read.entries[0].username.as_deref(), Some("\u{fffd}"));
 }
 
@@ -254,18 +258,17 @@ proptest! {
         let whole = fixture("1.0.0", "envs.json");
         let whole = whole.trim_ascii();
         let length = length.min(whole.len() - 1);
-        prop_assert!(environments(&whole[..length], &ReadContext::of_text(&TimeZone::UTC)).is_err());
+        prop_assert!(read_environments(&whole[..length]).is_err());
     }
 
     #[test]
     fn no_bytes_end_the_program(content in proptest::collection::vec(any::<u8>(), 0..100), text in any::<String>()) {
-        let _ = environments(&content, &ReadContext::of_text(&TimeZone::UTC));
-        let _ = devices(&content, &ReadContext::of_text(&TimeZone::UTC));
-        let _ = environments(json!({"envs": [{"eid": text, "uid": text, "creation": text}]}).to_string().as_bytes(), &ReadContext::of_text(&TimeZone::UTC));
+        let _ = read_environments(&content);
+        let _ = read_devices(&content);
+        let _ = read_environments(json!({"envs": [{"eid": text, "uid": text, "creation": text}]}).to_string().as_bytes());
     }
 }
 
-/// Records of a user, by their numbers.
 fn records(uid: u32, numbers: std::ops::Range<u32>) -> impl Iterator<Item = Value> {
     numbers.map(move |number| json!({"eid": format!("{uid}-{number}"), "uid": uid, "pids": [1]}))
 }

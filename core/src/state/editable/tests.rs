@@ -3,7 +3,6 @@ use crate::state::allocate::{AttachRequest, Selection};
 use crate::state::waiting::MOST_OF_ONE_USER;
 use crate::state::{AttachmentState, Inventory};
 
-/// A machine with GPUs of these amounts of memory in MiB.
 pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {
     let mut state = EditableState {
         environments: Vec::new(),
@@ -24,7 +23,6 @@ pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {
     state
 }
 
-/// Creates an environment if it does not exist, and configures its memory.
 pub(in crate::state) fn configure(state: &mut EditableState, eid: &str, gpu_memory: Option<MemoryAmount>) {
     state.activate(eid, 0, None, &MemberId::Process(7));
     let configuration = Configuration { gpu_memory, ..Configuration::default() };

@@ -19,15 +19,20 @@ fn store(folder: &Path, now_seconds: u64) -> StateStore {
 
 /// Makes environments of the caller, each with a lease of an hour.
 fn activate(folder: &Path, eids: &[&str]) {
-    let member = MemberId::Process(std::process::id());
-    let change = |state: &mut EditableState| {
+    update(folder, NOW, |state| {
         for eid in eids {
-            state.activate(eid, own(), None, &member);
+            state.activate(eid, own(), None, &me());
             state.lease(eid, Duration::from_secs(3600));
         }
-        Ok::<_, StoreError>(())
-    };
-    store(folder, NOW).update(change).unwrap();
+    });
+}
+
+fn update<T>(folder: &Path, now_seconds: u64, change: impl FnOnce(&mut EditableState) -> T) -> T {
+    store(folder, now_seconds).update(|state| Ok::<_, StoreError>(change(state))).unwrap()
+}
+
+fn me() -> MemberId {
+    MemberId::Process(std::process::id())
 }
 
 fn read_at(folder: &Path, now_seconds: u64) -> State {
@@ -50,13 +55,7 @@ fn a_lease_is_kept_until_its_environment_ends() {
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
     // genv 1.x refuses unknown keys.
     assert!(!fs::read_to_string(folder.path().join("envs.json")).unwrap().contains("lease"));
-    let leave = |eid: &'static str| {
-        let change = |state: &mut EditableState| {
-            state.leave(eid, &MemberId::Process(std::process::id()));
-            Ok::<_, StoreError>(())
-        };
-        store(folder.path(), NOW + 9).update(change).unwrap();
-    };
+    let leave = |eid| assert!(update(folder.path(), NOW + 9, |state| state.leave(eid, &me())));
     leave("a");
     assert_eq!(ends(folder.path()), [("b".to_owned(), end)]);
     assert!(!fs::read_to_string(&file).unwrap().contains("\"a\""));
@@ -69,8 +68,7 @@ fn an_ended_lease_is_extended_from_now() {
     let folder = tempfile::tempdir().unwrap();
     activate(folder.path(), &["a"]);
     let extend = |now_seconds| {
-        let change = |state: &mut EditableState| Ok::<_, StoreError>(state.extend_lease("a", Duration::from_secs(60)));
-        let left = store(folder.path(), now_seconds).update(change).unwrap();
+        let left = update(folder.path(), now_seconds, |state| state.extend_lease("a", Duration::from_secs(60)));
         (left.as_secs(), ends(folder.path())[0].1 as u64 - NOW)
     };
     assert_eq!(extend(NOW + 600), (3060, 3660));
@@ -82,13 +80,10 @@ fn a_new_environment_has_no_lease_of_an_ended_one() {
     let folder = tempfile::tempdir().unwrap();
     activate(folder.path(), &["a"]);
     let kept = fs::read(folder.path().join(name(own()))).unwrap();
-    let again = |state: &mut EditableState| {
-        let member = MemberId::Process(std::process::id());
-        state.leave("a", &member);
-        state.activate("a", own(), None, &member);
-        Ok::<_, StoreError>(())
-    };
-    store(folder.path(), NOW + 5).update(again).unwrap();
+    update(folder.path(), NOW + 5, |state| {
+        state.leave("a", &me());
+        state.activate("a", own(), None, &me());
+    });
     assert_eq!(ends(folder.path()), []);
     // genv 1.x leaves the file as it is.
     fs::write(folder.path().join(name(own())), kept).unwrap();
@@ -160,7 +155,7 @@ fn a_lease_that_cannot_be_written_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let eid = "e".repeat(70_000);
     let change = |state: &mut EditableState| {
-        state.activate(&eid, own(), None, &MemberId::Process(std::process::id()));
+        state.activate(&eid, own(), None, &me());
         state.lease(&eid, Duration::from_secs(60));
         Ok::<_, StoreError>(())
     };

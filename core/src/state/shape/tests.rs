@@ -144,14 +144,12 @@ proptest! {
             prop_assert_eq!(read.gpu_memory, environment.gpu_memory);
         }
 
-        let list: Vec<DeviceState> = (0..).zip(attached).map(|(index, attached)| DeviceState {
-            index,
-            total_memory: total,
-            attachments: attached.into_iter().map(|(gpu_memory, time)| AttachmentState {
-                eid: "7".to_owned(),
-                gpu_memory,
-                attached_timestamp_seconds: time,
-            }).collect(),
+        let list: Vec<DeviceState> = (0..).zip(attached).map(|(index, attached)| {
+            let attachment = |(gpu_memory, attached_timestamp_seconds)| {
+                AttachmentState { eid: "7".to_owned(), gpu_memory, attached_timestamp_seconds }
+            };
+            let attachments = attached.into_iter().map(attachment).collect();
+            DeviceState { index, total_memory: total, attachments }
         }).collect();
         let written = devices(&list, &times);
         prop_assert_eq!(&rewritten_devices(&written, &times), &written);

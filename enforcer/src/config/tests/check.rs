@@ -1,8 +1,5 @@
-//! What `check` prints.
-
 use super::*;
 
-/// What `check` prints of a configuration.
 fn checked(text: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("enforcer.yaml");

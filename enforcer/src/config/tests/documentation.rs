@@ -1,5 +1,3 @@
-//! The configurations that are documented and packaged are right.
-
 use std::collections::BTreeMap;
 
 use super::*;
@@ -7,7 +5,6 @@ use super::*;
 const DOCUMENTATION: &str = include_str!("../../../../docs/enforcement.md");
 const PACKAGED: &str = include_str!("../../../../packaging/enforcer.yaml");
 
-/// The first YAML after a sentence of the documentation.
 fn documented_after(sentence: &str) -> &'static str {
     let (_, rest) = DOCUMENTATION.split_once(sentence).unwrap();
     let (_, rest) = rest.split_once("```yaml\n").unwrap();

@@ -1,5 +1,3 @@
-//! What a configuration says.
-
 use jiff::civil::Weekday;
 
 use super::*;
@@ -182,19 +180,6 @@ rules:
 }
 
 #[test]
-fn values_may_be_shared_by_alias() {
-    let config = config(
-        "version: 1
-rules:
-  - {name: a, kind: env-devices, match: &students {groups: [students]}, action: terminate, warn: &warn [10m]}
-  - {name: b, kind: env-memory, match: *students, action: terminate, warn: *warn}
-",
-    );
-    assert_eq!(config.rules[0].selector, config.rules[1].selector);
-    assert_eq!(config.rules[1].warn, [10 * MINUTE]);
-}
-
-#[test]
 fn sections_with_nothing_in_them_are_as_if_left_out() {
     let config = config("version: 1\nnever:\nbreaker:\ndefaults:\nmaintenance:\nwaivers:\nhost_groups:\nrules:\n");
     assert!(config.rules.is_empty());
@@ -202,15 +187,19 @@ fn sections_with_nothing_in_them_are_as_if_left_out() {
 }
 
 #[test]
-fn merge_keys_take_what_is_not_said() {
-    let config = config(
+fn values_may_be_shared_by_alias_and_merged() {
+    let rules = config(
         "version: 1
 rules:
-  - &soft {name: a, kind: env-devices, for: 1m, action: terminate, warn: [10m]}
-  - {<<: *soft, name: b, for: 2m}
+  - {name: a, kind: env-devices, match: &students {groups: [students]}, action: terminate, warn: &warn [10m]}
+  - {name: b, kind: env-memory, match: *students, action: terminate, warn: *warn}
+  - &soft {name: c, kind: env-devices, for: 1m, action: terminate, warn: [10m]}
+  - {<<: *soft, name: d, for: 2m}
 ",
-    );
-    assert_eq!(config.rules[1].name, "b");
-    assert_eq!(config.rules[1].for_duration, 2 * MINUTE);
-    assert_eq!(config.rules[1].warn, config.rules[0].warn);
+    )
+    .rules;
+    assert_eq!(rules[0].selector, rules[1].selector);
+    assert_eq!(rules[1].warn, [10 * MINUTE]);
+    assert_eq!((rules[3].name.as_str(), rules[3].for_duration), ("d", 2 * MINUTE));
+    assert_eq!(rules[3].warn, rules[2].warn);
 }

@@ -1,5 +1,3 @@
-//! What configurations mean, and how wrong ones are refused.
-
 mod check;
 mod documentation;
 mod meaning;
@@ -12,7 +10,6 @@ fn config(text: &str) -> Config {
     Config::parse("enforcer.yaml", text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The errors of configurations, each with version 1 before it.
 fn refused<const N: usize>(texts: [&str; N]) -> String {
     let errors = texts.map(|text| {
         let text = format!("version: 1\n{text}\n");

@@ -1,5 +1,3 @@
-//! What is refused, and in what words.
-
 use super::*;
 
 #[test]

@@ -1,5 +1,3 @@
-//! What is said of configurations that can be worked with.
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -20,110 +18,94 @@ fn warnings(text: &str) -> Vec<String> {
     warnings.iter().map(Warning::to_string).collect()
 }
 
-/// The warnings about rules, one a line.
 fn of_rules(rules: &str) -> String {
     warnings(&format!("rules:\n{rules}")).join("\n")
 }
 
 #[test]
-fn users_and_groups_whom_nobody_knows_are_kept_and_said() {
-    insta::assert_snapshot!(
-        warnings(
+fn what_is_hardly_meant_is_said() {
+    let cases = [
+        (
+            "unknown users and groups",
             "never: {users: [alise]}
 waivers: [{users: [bob, bop], until: 2027-01-01, reason: x}]
 rules:
   - kind: max-devices-per-user
     limit: {default: 1, groups: {staf: 8, staff: 4}, users: {carrol: 2}}
     overrides: [{hosts: [a], limit: {groups: {proffs: 3}}}]
-    match: {users: [alice], groups: [students, sudents], except_users: ['uid:99'], except_groups: [admins]}"
-        )
-        .join("\n")
-    );
-}
-
-#[test]
-fn users_who_are_in_none_of_the_groups_beside_them_are_said() {
-    insta::assert_snapshot!(of_rules("  - {kind: idle, match: {users: [alice], groups: [staff]}}"));
-}
-
-#[test]
-fn what_has_passed_is_said() {
-    insta::assert_snapshot!(
-        warnings(
+    match: {users: [alice], groups: [students, sudents], except_users: ['uid:99'], except_groups: [admins]}",
+        ),
+        (
+            "users in none of the groups beside them",
+            "rules:
+  - {kind: idle, match: {users: [alice], groups: [staff]}}",
+        ),
+        (
+            "past times",
             "timezone: UTC
 maintenance: [{hosts: [a], from: 2026-11-01, until: 2026-11-30}]
 waivers: [{users: [alice], until: 2026-11-30T23:59, reason: x}, {users: [bob], until: 2026-12-01, reason: x}]
-rules: [{kind: env-devices}]"
-        )
-        .join("\n")
-    );
-}
-
-#[test]
-fn times_that_the_interval_does_not_resolve_are_said() {
-    insta::assert_snapshot!(
-        warnings(
+rules: [{kind: env-devices}]",
+        ),
+        (
+            "times shorter than the interval",
             "interval: 1m
 defaults: {for: 5s}
 rules:
   - {kind: env-devices, for: 30s, action: terminate, warn: [1m, 59s]}
   - {kind: env-memory, for: 0s}
   - {name: short, kind: idle, over: 2m, for: 0s}
-  - {name: long, kind: idle, over: 3m, below: 0.9, for: 0s}"
-        )
-        .join("\n")
-    );
-}
-
-#[test]
-fn a_default_time_that_a_rule_does_not_take_is_said() {
-    insta::assert_snapshot!(
-        warnings(
+  - {name: long, kind: idle, over: 3m, below: 0.9, for: 0s}",
+        ),
+        (
+            "a default time that a rule does not take",
             "defaults: {for: 5m}
 rules:
   - {kind: idle}
   - {name: old, kind: max-age, limit: 7d}
   - {name: said, kind: idle, below: 0.5, for: 0s}
-  - {kind: env-devices}"
-        )
-        .join("\n")
-    );
-}
-
-#[test]
-fn keys_that_the_action_does_not_ask_are_said() {
-    insta::assert_snapshot!(of_rules(
-        "  - {kind: env-devices, warn: [5m]}
+  - {kind: env-devices}",
+        ),
+        (
+            "keys that the action does not use",
+            "rules:
+  - {kind: env-devices, warn: [5m]}
   - {kind: env-memory, action: terminate, warn: [], grace: 5s}
-  - {kind: idle, action: warn, warn: [], processes: keep}"
-    ));
-}
-
-#[test]
-fn limits_of_nothing_are_said() {
-    insta::assert_snapshot!(of_rules(
-        "  - {kind: max-devices-per-user, limit: 0}
+  - {kind: idle, action: warn, warn: [], processes: keep}",
+        ),
+        (
+            "limits of nothing",
+            "rules:
+  - {kind: max-devices-per-user, limit: 0}
   - {kind: max-memory-per-user, limit: {default: 0b, groups: {staff: 0gi, students: 1gi}, users: {alice: 0}}}
-  - {kind: max-age, limit: 1d, overrides: [{hosts: [a], limit: {users: {alice: 0s}}}]}"
-    ));
-}
-
-#[test]
-fn no_rules_are_said() {
-    insta::assert_snapshot!(warnings("mode: enforce").join("\n"));
-}
-
-#[test]
-fn rules_that_change_nothing_beside_others_are_said() {
-    insta::assert_snapshot!(of_rules(
-        "  - {name: all, kind: max-devices-per-user, limit: 2, action: detach, warn: [5m]}
+  - {kind: max-age, limit: 1d, overrides: [{hosts: [a], limit: {users: {alice: 0s}}}]}",
+        ),
+        ("no rules", "mode: enforce"),
+        (
+            "rules that change nothing beside others",
+            "rules:
+  - {name: all, kind: max-devices-per-user, limit: 2, action: detach, warn: [5m]}
   - {name: staff, kind: max-devices-per-user, limit: 8, action: detach, warn: [5m], match: {groups: [staff]}}
   - {name: same, kind: max-devices-per-user, for: 10m, limit: {groups: {staff: 2}}, match: {hosts: [a]}}
   - {name: soft, kind: idle, over: 2h}
   - {name: softer, kind: idle, over: 4h, match: {hosts: [a]}}
   - {name: twice, kind: env-devices}
-  - {name: thrice, kind: env-devices}"
-    ));
+  - {name: thrice, kind: env-devices}",
+        ),
+        (
+            "exceptions and overrides that leave nothing",
+            "never: {users: [bob]}
+rules:
+  - {name: a, kind: env-devices, match: {hosts: ['a[1-2]'], except_hosts: ['a[1-9]']}}
+  - {name: b, kind: env-memory, match: {users: [alice, bob]}, action: terminate, warn: []}
+  - name: c
+    kind: max-age
+    limit: 1d
+    overrides: [{hosts: [a1], limit: 2d}, {hosts: [a1], limit: 3d}, {hosts: [b1], limit: 4d}]
+    match: {hosts: ['a[1-4]']}",
+        ),
+    ];
+    insta::assert_snapshot!(cases.map(|(what, text)| format!("{what}:\n{}", warnings(text).join("\n"))).join("\n\n"));
 }
 
 #[test]
@@ -144,24 +126,6 @@ fn rules_of_one_kind_that_say_different_things_are_not_warned_of() {
     let about_intervals = |line: &&str| line.contains("shorter than the interval");
     let others: Vec<_> = all.lines().filter(|line| line.contains("enforcer.yaml") && !about_intervals(line)).collect();
     assert_eq!(others, [""; 0]);
-}
-
-#[test]
-fn exceptions_and_overrides_that_leave_nothing_are_said() {
-    insta::assert_snapshot!(
-        warnings(
-            "never: {users: [bob]}
-rules:
-  - {name: a, kind: env-devices, match: {hosts: ['a[1-2]'], except_hosts: ['a[1-9]']}}
-  - {name: b, kind: env-memory, match: {users: [alice, bob]}, action: terminate, warn: []}
-  - name: c
-    kind: max-age
-    limit: 1d
-    overrides: [{hosts: [a1], limit: 2d}, {hosts: [a1], limit: 3d}, {hosts: [b1], limit: 4d}]
-    match: {hosts: ['a[1-4]']}"
-        )
-        .join("\n")
-    );
 }
 
 #[test]

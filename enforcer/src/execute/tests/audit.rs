@@ -1,5 +1,3 @@
-//! What is written down.
-
 use super::*;
 
 #[test]
@@ -54,8 +52,7 @@ fn a_step_that_is_refused_every_cycle_is_written_once() {
 
 #[test]
 fn promise_16_a_planted_audit_stops_everything() {
-    let mut victim = Victim::new();
-    let stage = Stage::new(&[&victim]);
+    let (mut victim, stage) = Stage::of_victim();
     let audit = stage.own.path().join("audit.jsonl");
     let elsewhere = stage.genv.path().join("elsewhere");
     fs::write(&elsewhere, "kept").unwrap();
@@ -79,8 +76,7 @@ fn promise_16_a_planted_audit_stops_everything() {
 
 #[test]
 fn an_audit_that_was_rotated_is_begun_anew() {
-    let victim = Victim::new();
-    let mut stage = Stage::new(&[&victim]);
+    let (victim, mut stage) = Stage::of_victim();
     stage.policy.mode = Mode::DryRun;
     let mut executor = stage.executor();
     let step = terminate(&victim.target());

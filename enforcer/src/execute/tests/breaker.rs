@@ -1,12 +1,4 @@
-//! When nothing is done any more.
-
 use super::*;
-
-/// A clock that is turned by hand.
-fn clock(at: &Arc<Mutex<f64>>) -> impl Fn() -> f64 + Send + 'static {
-    let at = Arc::clone(at);
-    move || *at.lock().unwrap()
-}
 
 #[test]
 fn promise_08_signals_are_paced_and_none_is_forgotten() {
@@ -43,8 +35,7 @@ fn promise_08_signals_are_paced_and_none_is_forgotten() {
 
 #[test]
 fn promise_08_a_cycle_that_hits_too_many_users_does_nothing() {
-    let mut victim = Victim::new();
-    let mut stage = Stage::new(&[&victim]);
+    let (mut victim, mut stage) = Stage::of_victim();
     let users = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     let (hit, all) = (users(&["a", "b", "c"]), users(&["a", "b", "c", "d", "e"]));
     stage.policy.mode = Mode::DryRun;

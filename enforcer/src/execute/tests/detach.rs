@@ -1,6 +1,5 @@
-//! Taking devices from environments.
-
 use super::*;
+use crate::plan::tests::lab;
 
 fn attachment(stage: &Stage, uid: u32) -> AttachmentTarget {
     let mut state = StateDirectory::new(stage.genv.path());
@@ -8,22 +7,23 @@ fn attachment(stage: &Stage, uid: u32) -> AttachmentTarget {
     let attached = state.devices[0].attachments[0].attached_timestamp_seconds.unwrap();
     AttachmentTarget {
         hostname: "here".to_owned(),
-        eid: "E".to_owned(),
-        username: ProcReader::new().username(uid),
-        gpu: 0,
         uuid: Some("GPU-0".to_owned()),
         #[expect(clippy::cast_possible_truncation, reason = "a time of this century")]
         attached_seconds: Some(attached as i64),
-        processes: Vec::new(),
-        unconfirmed: false,
+        ..lab::attachment(&ProcReader::new().username(uid), "E", 0, Vec::new())
     }
 }
 
-/// The device of the environment E of this member, with the processes that use it.
-fn used_by(stage: &Stage, member: &Victim, victims: &[Victim]) -> AttachmentTarget {
+/// Four processes that use the device of the environment E of a member, with the target that takes it.
+fn four(signals_per_minute: u32) -> (Victim, Vec<Victim>, Stage, AttachmentTarget) {
+    let (member, victims) = (Victim::new(), [(); 4].map(|()| Victim::claiming("E")));
+    let mut stage = Stage::new(&victims.each_ref());
+    stage.policy.breaker.signals_per_minute = signals_per_minute;
     let uid = member.target().uid;
     stage.environment("E", uid, member.pid());
-    AttachmentTarget { processes: victims.iter().map(|it| it.inside().into()).collect(), ..attachment(stage, uid) }
+    let processes = victims.iter().map(|it| it.inside().into()).collect();
+    let target = AttachmentTarget { processes, ..attachment(&stage, uid) };
+    (member, victims.into(), stage, target)
 }
 
 fn detach(target: &AttachmentTarget) -> Step {
@@ -76,16 +76,9 @@ fn what_changed_since_the_plan_is_not_detached() {
 
 #[test]
 fn promise_08_a_device_is_taken_and_its_processes_end_at_the_pace_also_over_a_restart() {
-    let member = Victim::new();
-    let mut victims: Vec<Victim> = (0..4).map(|_| Victim::claiming("E")).collect();
-    let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
-    stage.policy.breaker.signals_per_minute = 5;
-    let target = used_by(&stage, &member, &victims);
+    let (_member, mut victims, stage, target) = four(5);
     let (now, nobody) = (Arc::new(Mutex::new(1000.0)), BTreeSet::new());
-    let executor = || {
-        let now = Arc::clone(&now);
-        stage.executor().clock(move || *now.lock().unwrap())
-    };
+    let executor = || stage.executor().clock(clock(&now));
     let alive = |victims: &mut Vec<Victim>| victims.iter_mut().filter_map(|it| it.runs().then_some(())).count();
     let mut first = executor();
     first.begin_cycle(&nobody, &nobody);
@@ -113,11 +106,7 @@ fn promise_08_a_device_is_taken_and_its_processes_end_at_the_pace_also_over_a_re
 
 #[test]
 fn processes_of_a_device_that_another_machine_had_taken_end_at_the_pace_when_it_asks_again() {
-    let member = Victim::new();
-    let mut victims: Vec<Victim> = (0..4).map(|_| Victim::claiming("E")).collect();
-    let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
-    stage.policy.breaker.signals_per_minute = 8;
-    let target = used_by(&stage, &member, &victims);
+    let (_member, mut victims, stage, target) = four(8);
     let nobody = BTreeSet::new();
     let mut first = stage.executor().requested_by("monitor".to_owned()).unwrap();
     first.begin_cycle(&nobody, &nobody);

@@ -1,5 +1,3 @@
-//! Who is never ended.
-
 use super::*;
 
 #[test]

@@ -1,5 +1,3 @@
-//! Real processes, and what becomes of them.
-
 mod audit;
 mod breaker;
 mod detach;
@@ -26,15 +24,14 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
+use crate::plan::tests::lab::target;
 use crate::plan::{AttachmentTarget, Key};
 
-/// A user who is not root, and has no name.
 const STRANGER: u32 = 54_321;
 
 /// How long anything may take to happen before a test is given up: much longer than it takes, also on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A process that may be ended; it ends with the value.
 struct Victim(Child);
 
 impl Victim {
@@ -80,7 +77,6 @@ impl Victim {
         self.0.try_wait().unwrap().is_none()
     }
 
-    /// The signal that it ended by.
     fn ended_by(&mut self) -> i32 {
         use std::os::unix::process::ExitStatusExt as _;
         until("it ends", || !self.runs());
@@ -91,7 +87,6 @@ impl Victim {
         process(self.pid())
     }
 
-    /// The victim as a process of the environment E.
     fn inside(&self) -> ProcessTarget {
         ProcessTarget { eid: Some("E".to_owned()), ..self.target() }
     }
@@ -112,7 +107,6 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A process outside of all environments, as it is now.
 fn process(pid: u32) -> ProcessTarget {
     let mut reader = ProcReader::new();
     let mut found = None;
@@ -122,20 +116,20 @@ fn process(pid: u32) -> ProcessTarget {
         found = table.processes.remove(&pid);
         matches!(found, Some(ProcessRead::Present(_)))
     });
-    let Some(ProcessRead::Present(facts)) = found else {
-        panic!("{pid} is not there");
-    };
+    let Some(ProcessRead::Present(facts)) = found else { unreachable!() };
     let uid = facts.uid.unwrap();
     ProcessTarget {
         hostname: "here".to_owned(),
-        pid,
         start_time_ticks: facts.start_time_ticks,
         uid,
-        username: reader.username(uid),
         comm: Some(facts.comm),
-        eid: None,
-        container_id: None,
+        ..target(&reader.username(uid), pid)
     }
+}
+
+fn clock(at: &Arc<Mutex<f64>>) -> impl Fn() -> f64 + Send + 'static {
+    let at = Arc::clone(at);
+    move || *at.lock().unwrap()
 }
 
 fn step(kind: StepKind) -> Step {
@@ -160,7 +154,6 @@ fn policy() -> Policy {
     }
 }
 
-/// Two directories, and who uses GPU 0.
 struct Stage {
     own: TempDir,
     genv: TempDir,
@@ -177,6 +170,13 @@ impl Stage {
             gpu_use: Arc::new(Mutex::new(pids.map(|pid| (pid, [0].into())).collect())),
             policy: policy(),
         }
+    }
+
+    /// A victim that uses GPU 0.
+    fn of_victim() -> (Victim, Self) {
+        let victim = Victim::new();
+        let stage = Self::new(&[&victim]);
+        (victim, stage)
     }
 
     fn executor(&self) -> Executor {
@@ -205,27 +205,21 @@ impl Stage {
         lines.collect()
     }
 
-    /// The results in the audit, in order.
     fn results(&self) -> Vec<String> {
         let results = self.audit().into_iter();
         results.map(|line| line["result"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Writes one environment, attached to GPU 0 at noon.
     fn environment(&self, eid: &str, uid: u32, member: u32) {
         let time = "20/11/2026 12:00:00";
-        let envs = json!({"envs": [
-            {"eid": eid, "uid": uid, "creation": time, "username": "somebody",
-             "config": {"name": null, "gpu_memory": null, "gpus": null}, "pids": [member], "kernel_ids": []},
-        ]});
-        let devices = json!({"devices": [
-            {"index": 0, "total_memory": "81920mi", "attachments": [{"eid": eid, "gpu_memory": null, "time": time}]},
-        ]});
-        let write = |name: &str, content: Value| {
+        let environment = json!({"eid": eid, "uid": uid, "creation": time, "username": "somebody", "pids": [member],
+            "config": {"name": null, "gpu_memory": null, "gpus": null}, "kernel_ids": []});
+        let attachment = json!({"eid": eid, "gpu_memory": null, "time": time});
+        let device = json!({"index": 0, "total_memory": "81920mi", "attachments": [attachment]});
+        let files = [("envs.json", json!({"envs": [environment]})), ("devices.json", json!({"devices": [device]}))];
+        for (name, content) in files {
             fs::write(self.genv.path().join(name), content.to_string()).unwrap();
-        };
-        write("envs.json", envs);
-        write("devices.json", devices);
+        }
     }
 
     fn attached(&self) -> bool {
@@ -235,7 +229,6 @@ impl Stage {
     }
 }
 
-/// Tries a step. The step is refused with `part` in the reason.
 #[track_caller]
 fn refused(executor: &mut Executor, step: &Step, part: &str, expected_again: bool) {
     is_refusal(&executor.execute(step, "why"), part, expected_again);

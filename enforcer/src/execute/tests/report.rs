@@ -1,22 +1,15 @@
-//! Reports of genv 1.4.3.
-
 use super::super::report::{Report, ReportAction};
 use super::*;
 
-/// As genv 1.4.3 writes it.
-fn report(pids: &[(u32, Option<&str>)], environment: Option<(&str, u32)>) -> Report {
+fn report(pids: &[u32], environment: (&str, u32)) -> Report {
     let processes: Vec<Value> = pids
         .iter()
-        .map(|(pid, eid)| json!({"pid": pid, "used_gpu_memory": [{"index": 0, "gpu_memory": "100mi"}], "eid": eid}))
+        .map(|pid| json!({"pid": pid, "used_gpu_memory": [{"index": 0, "gpu_memory": "100mi"}], "eid": null}))
         .collect();
-    let environments = environment.iter().map(|(eid, uid)| {
-        json!({"eid": eid, "uid": uid, "creation": "20/11/2026 12:00:00", "username": "alice",
-               "config": {"name": null, "gpu_memory": null, "gpus": null}, "pids": [4711], "kernel_ids": []})
-    });
-    let detach = match environments.collect::<Vec<_>>() {
-        none if none.is_empty() => json!({}),
-        environments => json!({"0": {"envs": environments}}),
-    };
+    let (eid, uid) = environment;
+    let environment = json!({"eid": eid, "uid": uid, "creation": "20/11/2026 12:00:00", "username": "alice",
+        "config": {"name": null, "gpu_memory": null, "gpus": null}, "pids": [4711], "kernel_ids": []});
+    let detach = json!({"0": {"envs": [environment]}});
     let report = json!({"terminate": {"processes": processes}, "detach": detach});
     Report::parse(report.to_string().as_bytes()).unwrap()
 }
@@ -28,28 +21,15 @@ fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() 
     let mut off_the_device = Victim::new();
     let parent = rustix::process::getppid().unwrap().as_raw_nonzero();
     let parent = parent.get().cast_unsigned();
-    let ended = {
-        let ended = Victim::new();
-        ended.pid()
-    };
+    let ended = Victim::new().pid();
     let stage = Stage::new(&[&inside]);
     stage.gpu_use.lock().unwrap().insert(off_the_device.pid(), [1].into());
     for pid in [1, parent] {
         stage.gpu_use.lock().unwrap().insert(pid, [0].into());
     }
     stage.environment("E", member.target().uid, member.pid());
-    let report = report(
-        &[
-            (ended, None),
-            (u32::MAX, None),
-            (0, None),
-            (inside.pid(), None),
-            (off_the_device.pid(), None),
-            (parent, None),
-            (1, None),
-        ],
-        Some(("E", STRANGER + 1)),
-    );
+    let pids = [ended, u32::MAX, 0, inside.pid(), off_the_device.pid(), parent, 1];
+    let report = report(&pids, ("E", STRANGER + 1));
     let (_, actions) = stage.executor().execute_report(&report, &BTreeSet::new());
     let expected = [
         ("it ended by itself", false),

@@ -1,10 +1,7 @@
-//! What the next program makes of what a killed one left.
-
 use super::*;
 use crate::execute::resume::InterruptedStep;
 use crate::plan::tests::lab;
 
-/// A directory in which the audit has this text.
 fn left(text: &[u8], position: &LogPosition, steps: &[Step]) -> (Stage, Option<String>, Vec<InterruptedStep>) {
     let stage = Stage::new(&[]);
     fs::write(stage.own.path().join("audit.jsonl"), text).unwrap();
@@ -14,7 +11,6 @@ fn left(text: &[u8], position: &LogPosition, steps: &[Step]) -> (Stage, Option<S
     (stage, unknown, fates)
 }
 
-/// The results of all lines that are whole.
 fn results(stage: &Stage) -> Vec<String> {
     let text = fs::read_to_string(stage.own.path().join("audit.jsonl")).unwrap();
     assert!(text.is_empty() || text.ends_with('\n'));
@@ -24,8 +20,7 @@ fn results(stage: &Stage) -> Vec<String> {
 
 #[test]
 fn wherever_the_audit_breaks_off_each_intention_has_one_outcome() {
-    let victim = Victim::new();
-    let stage = Stage::new(&[&victim]);
+    let (victim, stage) = Stage::of_victim();
     let mut executor = stage.executor();
     let position = executor.log_position();
     let step = terminate(&victim.target());
@@ -51,8 +46,7 @@ fn wherever_the_audit_breaks_off_each_intention_has_one_outcome() {
 
 #[test]
 fn what_another_run_did_is_not_taken_for_what_was_begun() {
-    let victim = Victim::new();
-    let stage = Stage::new(&[&victim]);
+    let (victim, stage) = Stage::of_victim();
     let mut executor = stage.executor();
     let step = terminate(&victim.target());
     let before = executor.log_position();
@@ -102,8 +96,7 @@ fn processes_that_nobody_came_to_after_their_device_was_taken_are_named() {
 
 #[test]
 fn how_something_went_is_written_before_anything_else_is_intended() {
-    let victim = Victim::new();
-    let stage = Stage::new(&[&victim]);
+    let (victim, stage) = Stage::of_victim();
     let mut executor = stage.executor();
     let path = |name: &str| stage.own.path().join(name);
     let target = victim.target();

@@ -1,5 +1,3 @@
-//! Which signal goes out, and whether.
-
 use super::*;
 
 #[test]
@@ -51,8 +49,7 @@ fn sigterm_ends_a_stopped_process() {
 
 #[test]
 fn promise_05_dry_run_verifies_the_same_and_does_nothing() {
-    let mut victim = Victim::new();
-    let mut stage = Stage::new(&[&victim]);
+    let (mut victim, mut stage) = Stage::of_victim();
     stage.policy.mode = Mode::DryRun;
     let mut executor = stage.executor();
     let target = victim.target();
@@ -77,8 +74,7 @@ fn genvs_variable_keeps_everybody_alive() {
     ] {
         assert_eq!(may_signal(value), expected, "{value:?}");
     }
-    let mut victim = Victim::new();
-    let stage = Stage::new(&[&victim]);
+    let (mut victim, stage) = Stage::of_victim();
     let mut executor = stage.executor();
     executor.may_signal = false;
     for step in [terminate(&victim.target()), kill(&victim.target())] {
@@ -87,7 +83,6 @@ fn genvs_variable_keeps_everybody_alive() {
     assert!(victim.runs());
 }
 
-/// The outcomes of steps in a thread to which one system call is denied with this error.
 fn with_denied<const N: usize>(stage: &Stage, call: i64, errno: rustix::io::Errno, steps: [Step; N]) -> [Outcome; N] {
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
     let architecture: TargetArch = std::env::consts::ARCH.try_into().unwrap();
@@ -128,8 +123,7 @@ fn promise_02_no_pidfd_no_signal() {
 
 #[test]
 fn who_may_not_signal_fails_once_and_says_so() {
-    let mut victim = Victim::new();
-    let stage = Stage::new(&[&victim]);
+    let (mut victim, stage) = Stage::of_victim();
     let step = terminate(&victim.target());
     let [outcome] = with_denied(&stage, libc::SYS_pidfd_send_signal, rustix::io::Errno::PERM, [step]);
     failed(&outcome, "may not be signalled");

@@ -11,7 +11,6 @@ use nix::unistd::Pid;
 
 use super::*;
 
-/// Traces a thread from a thread of its own, until it is dropped.
 struct Tracer {
     stop: Option<Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,

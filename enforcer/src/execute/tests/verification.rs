@@ -1,11 +1,8 @@
-//! What is read again before a signal.
-
 use super::*;
 
 #[test]
 fn promise_01_another_start_time_is_another_process() {
-    let mut victim = Victim::new();
-    let stage = Stage::new(&[&victim]);
+    let (mut victim, stage) = Stage::of_victim();
     let target = victim.target();
     let earlier = ProcessTarget { start_time_ticks: target.start_time_ticks - 1, ..target };
     refused(&mut stage.executor(), &terminate(&earlier), "another process", false);
@@ -108,8 +105,7 @@ fn promise_14_a_forged_id_neither_protects_its_forger_nor_harms_its_victim() {
 
 #[test]
 fn another_hosts_process_is_not_looked_for_here() {
-    let mut victim = Victim::new();
-    let stage = Stage::new(&[&victim]);
+    let (mut victim, stage) = Stage::of_victim();
     let elsewhere = ProcessTarget { hostname: "there".to_owned(), ..victim.target() };
     refused(&mut stage.executor(), &terminate(&elsewhere), "another host", false);
     assert!(victim.runs());

@@ -1,26 +1,17 @@
-//! When an attached device is idle, and when nobody can tell.
-
-use genv_core::model::{Attribution, CollectorStatus, DeviceIndex};
+use genv_core::model::{DeviceIndex, Process};
 
 use super::*;
-use crate::config::{Action, Rule};
+use crate::config::Action;
 use crate::plan::tests::daemon::*;
-use crate::plan::tests::lab::*;
 use crate::plan::*;
-
-fn idle(action: Action) -> Rule {
-    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
-    rule(kind, action)
-}
 
 /// alice holds device 0 of three and has a process there of which tests say how busy it is.
 fn lab(utilization: f64) -> Lab {
     let mut lab = Lab::new(1, 3).holder("e1", "alice", &[(0, 3600.0)]).runs(10, "alice", Some("e1"), &[(0, GIB)]);
-    lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(utilization);
+    lab.utilize(10, &[Some(utilization)]);
     lab
 }
 
-/// The seconds after noon at which something is first done.
 fn first_action(daemon: &mut Daemon, lab: &Lab, seconds: u64) -> Option<f64> {
     let mut steps = daemon.run(lab, seconds).into_iter();
     steps.find(|(_, kind)| *kind != StepKind::Report).map(|(at, _)| at)
@@ -44,13 +35,9 @@ fn a_device_is_idle_when_a_whole_window_was_observed_below_the_bound() {
 
 #[test]
 fn a_device_that_is_not_measured_while_it_works_is_not_idle() {
-    let unmeasured = |lab: &mut Lab| lab.pid("gpu01", 10).devices[0].utilization_ratio = None;
+    let unmeasured = |lab: &mut Lab| lab.utilize(10, &[None]);
     let lost = |lab: &mut Lab| lab.hosts[0].devices[0].up = false;
-    let hung = |lab: &mut Lab| {
-        let failed = CollectorStatus::default();
-        lab.hosts[0].collectors.insert("gpu".to_owned(), failed);
-    };
-    let changes: [&dyn Fn(&mut Lab); 3] = [&unmeasured, &lost, &hung];
+    let changes: [&dyn Fn(&mut Lab); 3] = [&unmeasured, &lost, &|lab: &mut Lab| lab.fail("gpu")];
     for (number, change) in changes.iter().enumerate() {
         let mut working = lab(0.0);
         change(&mut working);
@@ -79,31 +66,31 @@ fn a_device_that_is_not_measured_while_it_works_is_not_idle() {
 
 #[test]
 fn unmeasured_is_never_idle() {
-    let not_told = |lab: &mut Lab| lab.pid("gpu01", 10).devices[0].utilization_ratio = None;
-    let device_down = |lab: &mut Lab| lab.hosts[0].devices[0].up = false;
-    let processes_not_told = |lab: &mut Lab| {
-        lab.hosts[0].processes.clear();
-        lab.hosts[0].devices[0].processes_measured = false;
-    };
-    let unknown = |lab: &mut Lab| {
-        *lab = lab.clone().runs(11, "alice", None, &[(0, GIB)]);
-        lab.pid("gpu01", 11).attribution = Attribution::Unknown { reason: "zombie".to_owned() };
-    };
-    let part_not_told = |lab: &mut Lab| {
-        lab.hosts[0].processes.clear();
-        lab.hosts[0].devices[0].mig_parent = true;
-        lab.hosts[0].devices[0].processes_measured = false;
-        let mut part = lab.hosts[0].devices[1].clone();
-        part.index = DeviceIndex::mig(0, 0);
-        part.processes_measured = false;
-        lab.hosts[0].devices.push(part);
-    };
-    let unexplained = |lab: &mut Lab| {
-        lab.hosts[0].processes.clear();
-        lab.hosts[0].devices[0].use_unexplained = true;
-    };
-    let changes: [&dyn Fn(&mut Lab); 6] =
-        [&not_told, &unexplained, &device_down, &processes_not_told, &unknown, &part_not_told];
+    let changes: [fn(&mut Lab); 6] = [
+        |lab| lab.utilize(10, &[None]),
+        |lab| lab.hosts[0].devices[0].up = false,
+        |lab| {
+            lab.hosts[0].processes.clear();
+            lab.hosts[0].devices[0].processes_measured = false;
+        },
+        |lab| {
+            *lab = lab.clone().runs(11, "alice", None, &[(0, GIB)]);
+            lab.hide(11, "zombie");
+        },
+        // A part is not told.
+        |lab| {
+            lab.hosts[0].processes.clear();
+            lab.hosts[0].devices[0].mig_parent = true;
+            lab.hosts[0].devices[0].processes_measured = false;
+            let mut part = lab.hosts[0].devices[1].clone();
+            (part.index, part.processes_measured) = (DeviceIndex::mig(0, 0), false);
+            lab.hosts[0].devices.push(part);
+        },
+        |lab| {
+            lab.hosts[0].processes.clear();
+            lab.hosts[0].devices[0].use_unexplained = true;
+        },
+    ];
     for (number, change) in changes.iter().enumerate() {
         let mut unmeasured = lab(0.0);
         change(&mut unmeasured);
@@ -139,7 +126,7 @@ fn a_split_gpu_without_processes_is_idle_if_all_its_parts_say_so() {
 #[test]
 fn only_those_who_are_idle_lose_a_shared_device() {
     let mut shared = lab(0.9).holder("e2", "bob", &[(0, 3600.0)]).runs(20, "bob", Some("e2"), &[(0, GIB)]);
-    shared.pid("gpu01", 20).devices[0].utilization_ratio = Some(0.0);
+    shared.utilize(20, &[Some(0.0)]);
     let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
     daemon.run(&shared, 600);
     assert_eq!(actions(&daemon.plan(&shared)), ["detach e2:0 (20)"]);
@@ -161,33 +148,28 @@ fn while_others_are_free_an_idle_device_may_be_kept() {
 
 #[test]
 fn whose_an_unknown_process_is_decides_whose_use_it_hides() {
-    let with = |hide: &dyn Fn(&mut Lab)| {
+    let both: &[_] = &["detach e1:0 (10)", "detach e2:0"];
+    let changes: [(fn(&mut Process), &[&str]); 5] = [
+        (|_| (), &both[..1]),
+        (|it| (it.uid, it.username) = (Some(0), Some("root".to_owned())), both),
+        (
+            |it| {
+                (it.uid, it.username) = (Some(0), Some("root".to_owned()));
+                it.container_id = Some("3f4e".to_owned());
+            },
+            &[],
+        ),
+        (|it| (it.uid, it.username) = (None, None), &[]),
+        // On another device it hides nothing.
+        (|it| it.devices[0].index = DeviceIndex::gpu(1), both),
+    ];
+    for (number, (change, expected)) in changes.into_iter().enumerate() {
         // bob holds the device too.
         let mut lab = lab(0.0).holder("e2", "bob", &[(0, 3600.0)]).runs(11, "bob", None, &[(0, GIB)]);
-        lab.pid("gpu01", 11).attribution = Attribution::Unknown { reason: "environ_empty".to_owned() };
-        hide(&mut lab);
+        lab.hide(11, "environ_empty");
+        change(lab.pid("gpu01", 11));
         let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
         daemon.run(&lab, 600);
-        actions(&daemon.plan(&lab))
-    };
-    assert_eq!(with(&|_| ()), ["detach e1:0 (10)"]);
-    let of_root = |lab: &mut Lab| {
-        let process = lab.pid("gpu01", 11);
-        (process.uid, process.username) = (Some(0), Some("root".to_owned()));
-    };
-    let both = ["detach e1:0 (10)", "detach e2:0"];
-    assert_eq!(with(&of_root), both);
-    let in_container = |lab: &mut Lab| {
-        of_root(lab);
-        lab.pid("gpu01", 11).container_id = Some("3f4e".to_owned());
-    };
-    assert_eq!(with(&in_container), [""; 0]);
-    let of_nobody = |lab: &mut Lab| {
-        let process = lab.pid("gpu01", 11);
-        (process.uid, process.username) = (None, None);
-    };
-    assert_eq!(with(&of_nobody), [""; 0]);
-    // On another device it hides nothing.
-    let elsewhere = |lab: &mut Lab| lab.pid("gpu01", 11).devices[0].index = DeviceIndex::gpu(1);
-    assert_eq!(with(&elsewhere), both);
+        assert_eq!(actions(&daemon.plan(&lab)), expected, "{number}");
+    }
 }

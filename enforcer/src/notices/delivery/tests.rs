@@ -1,5 +1,3 @@
-//! Which warnings count as delivered.
-
 use std::os::unix::net::UnixDatagram;
 
 use genv_core::enforcement::READ_SOCKET;
@@ -10,7 +8,6 @@ use crate::plan::tests::lab::{due_violation, target};
 use crate::plan::{ProcessTarget, StepKind, Subject, Target};
 use crate::present::WrittenFact;
 
-/// A user without a terminal.
 const NOBODY: u32 = 3_000_000_000;
 
 const WARNING: StepKind = StepKind::Warn { number: 1, of: 1, end_seconds: Some(1000.0) };
@@ -20,6 +17,11 @@ fn violation(pid: u32, uid: u32, owner: u32, container_id: Option<&str>) -> Viol
     let subject = Subject::Process { hostname: "gpu01".to_owned(), pid, start_time_ticks: 1 };
     let key = Key { rule: "rule".to_owned(), subject };
     Violation { uid: Some(uid), targets: vec![Target::Process(target.into())], ..due_violation(key, "alice") }
+}
+
+/// No terminal is looked for.
+fn nowhere(delivery: NoticeDelivery) -> NoticeDelivery {
+    NoticeDelivery { terminals: Terminals::nowhere(), ..delivery }
 }
 
 fn warn(delivery: &mut NoticeDelivery, violations: &[Violation], now_seconds: f64) -> Vec<Result<(), String>> {
@@ -38,12 +40,9 @@ fn warn(delivery: &mut NoticeDelivery, violations: &[Violation], now_seconds: f6
 
 #[test]
 fn a_warning_is_delivered_once_all_recipients_have_read_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let directory = RuntimeDirectory::open(folder.path()).unwrap();
+    let (folder, directory) = RuntimeDirectory::temporary();
     let own = rustix::process::getuid().as_raw();
-    let mut delivery = NoticeDelivery::open(&directory);
-    // No terminal is looked for.
-    delivery.terminals = Terminals::nowhere();
+    let mut delivery = nowhere(NoticeDelivery::open(&directory));
     let both = [violation(1, own, NOBODY, None)];
     let one = [violation(2, own, own, None), violation(3, own, 0, Some("c"))];
     let reader = UnixDatagram::unbound().unwrap();
@@ -70,11 +69,9 @@ fn a_warning_is_delivered_once_all_recipients_have_read_it() {
 
 #[test]
 fn a_reader_of_the_status_has_read_only_listed_warnings() {
-    let folder = tempfile::tempdir().unwrap();
-    let directory = RuntimeDirectory::open(folder.path()).unwrap();
+    let (folder, directory) = RuntimeDirectory::temporary();
     let own = rustix::process::getuid().as_raw();
-    let mut delivery = NoticeDelivery::open(&directory);
-    delivery.terminals = Terminals::nowhere();
+    let mut delivery = nowhere(NoticeDelivery::open(&directory));
     let mut unlisted = violation(2, own, own, None);
     unlisted.fact = SharedFact::new(WrittenFact { found: "not listed".to_owned(), ..WrittenFact::default() });
     let mut both = [violation(1, own, own, None), unlisted];
@@ -95,8 +92,7 @@ fn a_reader_of_the_status_has_read_only_listed_warnings() {
 #[test]
 fn a_user_gets_one_text_a_day_about_devices_that_others_attach() {
     let own = rustix::process::getuid().as_raw();
-    let mut delivery = NoticeDelivery::to_terminals();
-    delivery.terminals = Terminals::nowhere();
+    let mut delivery = nowhere(NoticeDelivery::to_terminals());
     let forced = |pid: u32| Violation { unconfirmed: true, ..violation(pid, own, own, None) };
     let mut is_written = |violation: Violation, now: f64| {
         warn(&mut delivery, &[violation], now);
@@ -123,8 +119,7 @@ fn a_text_names_as_many_rules_as_it_has_notices() {
 #[test]
 fn a_rule_that_a_text_leaves_out_is_in_the_next_text() {
     let own = rustix::process::getuid().as_raw();
-    let mut delivery = NoticeDelivery::to_terminals();
-    delivery.terminals = Terminals::nowhere();
+    let mut delivery = nowhere(NoticeDelivery::to_terminals());
     let violations = ["a", "b", "c", "d"].map(|rule| {
         let mut violation = violation(1, own, own, None);
         rule.clone_into(&mut violation.key.rule);

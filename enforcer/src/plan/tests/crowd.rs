@@ -1,29 +1,23 @@
 //! Devices on which processes of other users leave little or no time: who is crowded out is not idle.
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 
 const OVER: u64 = 600;
 
-fn idle() -> Rule {
-    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(OVER), only_if_free_devices_below: None });
-    rule(kind, Action::Detach)
-}
-
 /// alice holds device 0 and makes so much of it; so many processes of another user each make so much of it.
 fn crowd(own: f64, user: &str, count: u32, each: f64) -> Lab {
     let mut lab = Lab::new(1, 2).holder("e1", "alice", &[(0, 3600.0)]).runs(10, "alice", Some("e1"), &[(0, GIB)]);
-    lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(own);
+    lab.utilize(10, &[Some(own)]);
     for pid in 100..100 + count {
         lab = lab.runs(pid, user, None, &[(0, 1 << 20)]);
-        lab.pid("gpu01", pid).devices[0].utilization_ratio = Some(each);
+        lab.utilize(pid, &[Some(each)]);
     }
     lab
 }
 
 fn is_found(lab: &Lab) -> bool {
-    let mut daemon = Daemon::new(vec![idle()]);
+    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
     !daemon.run(lab, OVER + 100).is_empty()
 }
 
@@ -60,7 +54,7 @@ fn nobody_crowds_out_himself_and_who_has_no_process_there_is_idle() {
 fn a_crowd_stops_the_time_of_a_window_and_a_short_one_forgets_nothing() {
     // A gap of less than a twentieth of the time does not lift the average over the limit.
     for (crowd_seconds, waits) in [(10, 0), (300, OVER - 10)] {
-        let mut daemon = Daemon::new(vec![idle()]);
+        let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
         let alone = crowd(0.0, "mallory", 0, 0.0);
         assert_eq!(daemon.run(&alone, OVER - 10), []);
         let crowded = crowd(0.0, "mallory", 1, 1.0);
@@ -79,10 +73,9 @@ fn a_process_that_is_crowded_out_on_its_other_device_is_spared() {
         .runs(10, "alice", Some("e1"), &[(0, GIB), (1, GIB)])
         .runs(20, "mallory", None, &[(0, GIB)]);
     for (own, others) in [(0.02, 0.97), (0.0, 1.0)] {
-        lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(own);
-        lab.pid("gpu01", 10).devices[1].utilization_ratio = Some(0.0);
-        lab.pid("gpu01", 20).devices[0].utilization_ratio = Some(others);
-        let mut daemon = Daemon::new(vec![idle()]);
+        lab.utilize(10, &[Some(own), Some(0.0)]);
+        lab.utilize(20, &[Some(others)]);
+        let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
         daemon.run(&lab, OVER);
         assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:1"], "{own}");
     }

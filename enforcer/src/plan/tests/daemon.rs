@@ -6,13 +6,12 @@ use std::time::Duration;
 use genv_core::model::HostSnapshot;
 use jiff::tz::TimeZone;
 
-use super::lab::{Lab, NOON};
+pub(crate) use super::lab::*;
 use crate::config::*;
 pub(crate) use crate::kinds::tests::*;
 pub(crate) use crate::kinds::*;
 use crate::plan::*;
 
-/// A rule that acts at once, on everybody and without warning.
 pub(crate) fn rule(kind: impl Into<RuleKind>, action: Action) -> Rule {
     let kind = kind.into();
     let name = format!("{kind:?}");
@@ -39,6 +38,17 @@ pub(crate) fn names(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(ToString::to_string).collect()
 }
 
+/// For a day, because of a deadline.
+pub(crate) fn waiver(user: &str, rules: &[&str]) -> Waiver {
+    let until_seconds = NOON + 86_400.0;
+    Waiver { users: names(&[user]), rules: names(rules), until_seconds, reason: "dead\nline".to_owned() }
+}
+
+/// Maintenance of a host from noon to one o'clock.
+pub(crate) fn maintenance(host: &str) -> Maintenance {
+    Maintenance { hosts: HostSet(names(&[host])), from_seconds: NOON, until_seconds: NOON + 3600.0 }
+}
+
 pub(crate) fn limit(default: u64) -> Limits<u64> {
     Limits {
         base: Limit { default: Some(default), groups: BTreeMap::new(), users: BTreeMap::new() },
@@ -48,6 +58,22 @@ pub(crate) fn limit(default: u64) -> Limits<u64> {
 
 pub(crate) fn max_devices_per_user(default: u64, scope: Scope) -> RuleKind {
     RuleKind::from(MaxDevicesPerUser { limits: limit(default), scope })
+}
+
+pub(crate) fn max_memory(default: u64, per: MemoryPer, scope: Scope) -> RuleKind {
+    RuleKind::from(MaxMemoryPerUser { limits: limit(default), per, scope })
+}
+
+/// Idle for ten minutes.
+pub(crate) fn idle(action: Action) -> Rule {
+    rule(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None }, action)
+}
+
+impl Rule {
+    pub(crate) fn timed(self, for_seconds: u64, warn: &[u64], remember: u64) -> Self {
+        let warn = warn.iter().copied().map(seconds).collect();
+        Self { for_duration: seconds(for_seconds), warn, remember: seconds(remember), ..self }
+    }
 }
 
 pub(crate) fn max_environments_per_user(default: u64, scope: Scope) -> RuleKind {
@@ -69,7 +95,6 @@ pub(crate) fn config(rules: Vec<Rule>) -> Config {
     }
 }
 
-/// Cycles of a daemon on a clock that tests turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Daemon {
     pub(crate) config: Config,
@@ -132,12 +157,22 @@ impl Daemon {
     /// Cycles of ten seconds until `seconds` have passed. Detached devices leave the lab; no process ends. Returns the
     /// steps from the first cycle on, each with its time.
     pub(crate) fn run(&mut self, lab: &Lab, seconds: u64) -> Vec<(f64, StepKind)> {
+        self.run_with(lab, seconds, |_, _| Outcome::Done)
+    }
+
+    /// The same with the outcome of a step at a time.
+    pub(crate) fn run_with(
+        &mut self,
+        lab: &Lab,
+        seconds: u64,
+        outcome: impl Fn(f64, &Step) -> Outcome,
+    ) -> Vec<(f64, StepKind)> {
         let end = self.now_seconds + seconds as f64;
         let mut lab = lab.clone();
         let mut steps = Vec::new();
         while self.now_seconds < end {
             let at = self.now_seconds - NOON;
-            let plan = self.cycle(&lab);
+            let plan = self.cycle_with(&lab, |step| outcome(at, step));
             lab = plan.steps.iter().fold(lab, |lab, step| match &step.kind {
                 StepKind::Detach(target) => lab.detached(target),
                 _ => lab,
@@ -180,7 +215,6 @@ pub(crate) fn actions(plan: &Plan) -> Vec<String> {
     steps.filter(|step| step != "report").collect()
 }
 
-/// Targets in short, as [`short`].
 pub(crate) fn targets(violation: &Violation) -> Vec<String> {
     let of = |target: &Target| match target {
         Target::Process(target) => target.pid.to_string(),

@@ -1,26 +1,6 @@
-//! What is not known freezes a violation: it neither goes on nor ends, and the plan names it with what is not known.
-
-use genv_core::model::{Attribution, CollectorStatus};
-
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
-
-/// A minute, then a warning of a minute; nothing is remembered of a violation that is over.
-fn warned(kind: impl Into<RuleKind>, action: Action) -> Rule {
-    Rule { for_duration: seconds(60), warn: vec![seconds(60)], ..rule(kind, action) }
-}
-
-fn max_devices() -> Rule {
-    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(1), scope: Scope::Host });
-    warned(kind, Action::Detach)
-}
-
-fn idle() -> Rule {
-    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
-    warned(kind, Action::Detach)
-}
 
 /// alice holds devices 0 and 1 and has a process on 0 that does nothing; bob's process is outside.
 fn lab() -> Lab {
@@ -28,7 +8,7 @@ fn lab() -> Lab {
         .holder("e1", "alice", &[(0, 3600.0), (1, 1800.0)])
         .runs(10, "alice", Some("e1"), &[(0, 30 * GIB)])
         .runs(20, "bob", None, &[(2, GIB)]);
-    lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(0.0);
+    lab.utilize(10, &[Some(0.0)]);
     lab
 }
 
@@ -38,36 +18,18 @@ fn changed(change: impl FnOnce(&mut Lab)) -> Lab {
     lab
 }
 
-fn failed(collector: &'static str) -> impl FnOnce(&mut Lab) {
-    move |lab| {
-        let status = CollectorStatus::default();
-        let collectors = &mut lab.hosts[0].collectors;
-        collectors.insert(collector.to_owned(), status);
-    }
-}
+const DAMAGE: &str = "devices.json: entry 1: it is \"?\", and is left out";
 
-fn damaged(lab: &mut Lab) {
-    let status = CollectorStatus {
-        success: true,
-        current: true,
-        error: Some("devices.json: entry 1: it is \"?\", and is left out".to_owned()),
-        ..CollectorStatus::default()
-    };
-    lab.hosts[0].collectors.insert("state".to_owned(), status);
-}
-
-/// An entry of devices.json is damaged.
 fn without_attachments(lab: &mut Lab) {
-    damaged(lab);
+    lab.damage(DAMAGE);
     lab.hosts[0].devices.iter_mut().for_each(|it| it.attachments.clear());
     lab.eid("gpu01", "e1").devices.clear();
 }
 
-/// An entry of envs.json is damaged.
 fn without_environment(lab: &mut Lab) {
-    damaged(lab);
+    lab.damage(DAMAGE);
     lab.hosts[0].environments.clear();
-    lab.pid("gpu01", 10).attribution = Attribution::Unknown { reason: "state_damaged".to_owned() };
+    lab.hide(10, "state_damaged");
 }
 
 fn lost_devices(lab: &mut Lab) {
@@ -77,23 +39,19 @@ fn lost_devices(lab: &mut Lab) {
     lab.hosts[0].processes.clear();
 }
 
-fn unknown_uids(lab: &mut Lab) {
-    unread(lab, &[10, 20], "unreadable");
+fn silent() -> Lab {
+    Lab { silent: ["gpu01".to_owned()].into(), ..lab() }
 }
 
-/// `/proc` lacks all listed processes.
-fn all_vanished(lab: &mut Lab) {
-    unread(lab, &[10, 20], "vanished");
-}
-
-fn unread(lab: &mut Lab, pids: &[u32], reason: &str) {
+/// The lab with processes that were not read, for this reason.
+fn unread(pids: &[u32], reason: &str) -> Lab {
+    let mut lab = lab();
     for &pid in pids {
         let process = lab.pid("gpu01", pid);
-        process.uid = None;
-        process.username = None;
-        process.start_time_ticks = None;
-        process.attribution = Attribution::Unknown { reason: reason.to_owned() };
+        (process.uid, process.username, process.start_time_ticks) = (None, None, None);
+        lab.hide(pid, reason);
     }
+    lab
 }
 
 fn untold_lists(lab: &mut Lab) {
@@ -113,10 +71,6 @@ fn unmeasured_use(lab: &mut Lab) {
     }
 }
 
-fn silent(lab: &mut Lab) {
-    lab.silent.insert("gpu01".to_owned());
-}
-
 /// What can be unknown, the lab then, which of the rules below it freezes, and what is said of it.
 type Case = (&'static str, Lab, &'static [&'static str], &'static str);
 
@@ -124,31 +78,28 @@ fn unknowns() -> Vec<Case> {
     let processes: &[_] = &["NonEnvProcesses", "EnvMemory", "Idle"];
     let all: &[_] = &["NonEnvProcesses", "EnvMemory", "MaxDevicesPerUser", "Idle"];
     vec![
-        ("a silent host", changed(silent), all, "no fresh facts from gpu01"),
-        ("a hung driver", changed(failed("gpu")), processes, "no fresh facts from gpu01"),
-        ("an unreadable state", changed(failed("state")), all, "no fresh facts from gpu01"),
-        ("unreadable processes", changed(failed("processes")), all, "no fresh facts from gpu01"),
-        (
-            "a damaged devices.json",
-            changed(without_attachments),
-            &["MaxDevicesPerUser", "Idle"],
-            "a record of genv's state is damaged or disputed",
-        ),
-        (
-            "a damaged envs.json",
-            changed(without_environment),
-            &["EnvMemory", "MaxDevicesPerUser", "Idle"],
-            "a record of genv's state is damaged or disputed",
-        ),
+        ("a silent host", silent(), all, "no fresh facts from gpu01"),
+        ("a hung driver", changed(|lab| lab.fail("gpu")), processes, "no fresh facts from gpu01"),
+        ("an unreadable state", changed(|lab| lab.fail("state")), all, "no fresh facts from gpu01"),
+        ("unreadable processes", changed(|lab| lab.fail("processes")), all, "no fresh facts from gpu01"),
+        ("a damaged devices.json", changed(without_attachments), &all[2..], "a record of genv's state is damaged"),
+        ("a damaged envs.json", changed(without_environment), &all[1..], "a record of genv's state is damaged"),
         ("lost devices", changed(lost_devices), processes, "the driver does not tell the processes on device"),
         ("untold lists", changed(untold_lists), processes, "the driver does not tell the processes on device"),
-        ("unknown uids", changed(unknown_uids), processes, "it is not known where"),
+        ("unknown uids", unread(&[10, 20], "unreadable"), processes, "it is not known where"),
         ("unmeasured use", changed(unmeasured_use), &["EnvMemory", "Idle"], "device 0"),
     ]
 }
 
+/// After a minute, and a warning of a minute; nothing is remembered of a violation that is over.
 fn rules() -> Vec<Rule> {
-    vec![warned(NonEnvProcesses, Action::Terminate), warned(EnvMemory, Action::Terminate), max_devices(), idle()]
+    let rules = [
+        rule(NonEnvProcesses, Action::Terminate),
+        rule(EnvMemory, Action::Terminate),
+        rule(max_devices_per_user(1, Scope::Host), Action::Detach),
+        idle(Action::Detach),
+    ];
+    rules.map(|rule| rule.timed(60, &[60], 0)).into()
 }
 
 /// alice's environment has little memory, so that it breaks the rule about it too.
@@ -172,19 +123,14 @@ fn what_is_not_known_freezes_every_kind_of_violation_and_is_named() {
         let unknown = with_little_memory(unknown);
         let mut daemon = Daemon::new(rules());
         // All are warned of, and none has come to its end.
-        daemon.config.rules[0].for_duration = seconds(660);
-        daemon.config.rules[1].for_duration = seconds(660);
-        daemon.config.rules[2].for_duration = seconds(660);
+        daemon.config.rules[..3].iter_mut().for_each(|rule| rule.for_duration = seconds(660));
         daemon.run(&lab, 680);
         let known = warnings(&daemon);
         assert_eq!(known.len(), 5, "{what}: {known:?}");
         for begin in [0, 200] {
             let steps = daemon.run(&unknown, 200);
-            let deeds: Vec<String> = steps
-                .iter()
-                .filter(|(_, step)| !matches!(step, StepKind::Report | StepKind::Warn { .. }))
-                .map(|(_, step)| short(step))
-                .collect();
+            let is_deed = |step: &StepKind| !matches!(step, StepKind::Report | StepKind::Warn { .. });
+            let deeds: Vec<_> = steps.iter().filter(|(_, step)| is_deed(step)).collect();
             let plan = daemon.plan(&unknown);
             for name in frozen {
                 let of_rule: Vec<&Frozen> = plan.frozen.iter().filter(|it| it.key.rule == *name).collect();
@@ -195,7 +141,7 @@ fn what_is_not_known_freezes_every_kind_of_violation_and_is_named() {
                 }
             }
             if frozen.len() == 4 {
-                assert_eq!(deeds, [""; 0], "{what}");
+                assert!(deeds.is_empty(), "{what}: {deeds:?}");
             }
         }
         // The facts are known again: each violation goes on from its last position, idleness once it is measured for
@@ -213,23 +159,20 @@ fn what_is_not_known_freezes_every_kind_of_violation_and_is_named() {
 
 #[test]
 fn a_silent_host_stops_the_window_of_idle_and_a_longer_silence_than_the_window_keeps_the_violation() {
-    let quiet = changed(silent);
+    let idle = || Daemon::new(rules().split_off(3));
     // 590 of 600 s were seen; the first look after the silence adds none.
-    let mut daemon = Daemon::new(vec![idle()]);
+    let mut daemon = idle();
     daemon.run(&lab(), 600);
-    assert_eq!(daemon.run(&quiet, 400), []);
+    assert_eq!(daemon.run(&silent(), 400), []);
     assert_eq!(daemon.plan(&lab()).violations.len(), 0);
     daemon.run(&lab(), 20);
     assert_eq!(daemon.plan(&lab()).violations.len(), 2);
     // A violation waits until the window is whole again, and is over if the device was used in it.
     for (is_used, given) in [(false, 1), (true, 0)] {
-        let mut daemon = Daemon::new(vec![idle()]);
+        let mut daemon = idle();
         daemon.run(&lab(), 680);
-        daemon.run(&quiet, 3600);
-        let after = changed(|lab| {
-            let ratio = if is_used { 0.5 } else { 0.0 };
-            lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(ratio);
-        });
+        daemon.run(&silent(), 3600);
+        let after = changed(|lab| lab.utilize(10, &[Some(if is_used { 0.5 } else { 0.0 })]));
         daemon.run(&after, 300);
         let plan = daemon.plan(&after);
         assert_eq!((plan.violations.len(), plan.frozen.len()), (0, 2));
@@ -244,10 +187,8 @@ fn a_silent_host_stops_the_window_of_idle_and_a_longer_silence_than_the_window_k
 
 #[test]
 fn a_process_that_was_told_to_end_keeps_its_grace_while_it_cannot_be_seen() {
-    let mut rule = rule(NonEnvProcesses, Action::Kill);
-    rule.grace = seconds(60);
     for (what, unknown, ..) in unknowns() {
-        let mut daemon = Daemon::new(vec![rule.clone()]);
+        let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Kill)]);
         let steps = daemon.run(&lab(), 50);
         assert_eq!(short(&steps[1].1), "terminate 20", "{what}");
         daemon.run(&unknown, 300);
@@ -263,20 +204,13 @@ fn a_process_that_was_told_to_end_keeps_its_grace_while_it_cannot_be_seen() {
 #[test]
 fn what_is_known_of_a_context_stays_while_its_process_cannot_be_told() {
     let mut lab = lab().runs(11, "alice", Some("e1"), &[(0, GIB), (1, GIB)]);
-    lab.pid("gpu01", 11).devices[0].utilization_ratio = Some(0.9);
-    lab.pid("gpu01", 11).devices[1].utilization_ratio = Some(0.0);
+    lab.utilize(11, &[Some(0.9), Some(0.0)]);
     let mut untold = lab.clone();
     untold.pid("gpu01", 11).start_time_ticks = None;
-    let detached = || {
-        let mut lab = lab.clone();
-        lab.hosts[0].devices[1].attachments.clear();
-        lab.eid("gpu01", "e1").devices.retain(|it| it.index.gpu != 1);
-        lab
-    };
     let mut daemon = Daemon::new(vec![rule(EnvDevices, Action::Terminate)]);
     daemon.run(&lab, 50);
     daemon.run(&untold, 20);
-    let plan = daemon.plan(&detached());
+    let plan = daemon.plan(&lab.detached(&attachment("alice", "e1", 1, Vec::new())));
     assert_eq!(plan.violations, []);
     assert_eq!(plan.left_behind.len(), 1);
 }
@@ -284,12 +218,10 @@ fn what_is_known_of_a_context_stays_while_its_process_cannot_be_told() {
 #[test]
 fn a_device_that_is_hidden_now_and_then_is_found_all_the_same() {
     let kind = RuleKind::from(UnknownProcesses { over: seconds(300) });
-    let rule = Rule { remember: seconds(60), ..rule(kind, Action::Warn) };
-    let hidden = changed(|lab| {
-        // Two environments hold the device.
-        *lab = lab.clone().holder("e2", "alice", &[(0, 60.0)]);
-        lab.pid("gpu01", 10).attribution = Attribution::Unknown { reason: "environ_empty".to_owned() };
-    });
+    let rule = rule(kind, Action::Warn).timed(0, &[], 60);
+    // Two environments hold the device.
+    let mut hidden = lab().holder("e2", "alice", &[(0, 60.0)]);
+    hidden.hide(10, "environ_empty");
     let device = |plan: &Plan| {
         let subjects = plan.violations.iter().map(|it| &it.key.subject);
         subjects.filter(|it| matches!(it, Subject::UserDevice { .. })).count()
@@ -306,14 +238,13 @@ fn a_device_that_is_hidden_now_and_then_is_found_all_the_same() {
 
 #[test]
 fn a_listed_process_that_has_ended_freezes_for_ten_seconds_and_hides_nothing() {
-    let ended = |lab: &mut Lab| unread(lab, &[20], "vanished");
     let mut daemon = Daemon::new(rules());
     daemon.run(&lab(), 30);
     let of_outsider = |plan: &Plan| {
         let mut frozen = plan.frozen.iter();
         frozen.any(|it| it.key.rule == "NonEnvProcesses")
     };
-    let listed = changed(ended);
+    let listed = unread(&[20], "vanished");
     let plan = daemon.cycle(&listed);
     assert!(of_outsider(&plan), "{:?}", plan.frozen);
     assert_eq!(plan.unknown_processes["gpu01"], 1);
@@ -329,11 +260,9 @@ fn a_listed_process_that_has_ended_freezes_for_ten_seconds_and_hides_nothing() {
 
 #[test]
 fn where_no_listed_process_is_found_nothing_is_concluded_from_that() {
-    let one_not_read = |lab: &mut Lab| {
-        unread(lab, &[10], "vanished");
-        unread(lab, &[20], "not_read");
-    };
-    for listed in [changed(all_vanished), changed(one_not_read)] {
+    let mut one_not_read = unread(&[10, 20], "vanished");
+    one_not_read.hide(20, "not_read");
+    for listed in [unread(&[10, 20], "vanished"), one_not_read] {
         let mut daemon = Daemon::new(rules());
         daemon.run(&lab(), 30);
         daemon.run(&listed, 300);
@@ -349,11 +278,12 @@ fn a_signalled_process_that_is_not_there_any_more_has_ended() {
     let mut daemon = Daemon::new(vec![rule]);
     let steps = daemon.run(&lab(), 10);
     assert!(steps.iter().any(|(_, step)| short(step) == "terminate 20"));
-    let plan = daemon.cycle(&changed(all_vanished));
+    let all_vanished = unread(&[10, 20], "vanished");
+    let plan = daemon.cycle(&all_vanished);
     assert_eq!(plan.frozen, []);
     // The driver goes on listing the process.
-    daemon.run(&changed(all_vanished), 60);
-    let plan = daemon.plan(&changed(all_vanished));
+    daemon.run(&all_vanished, 60);
+    let plan = daemon.plan(&all_vanished);
     assert_eq!(plan.unknown_processes_by_user["gpu01"].len(), 1);
     assert_eq!(plan.unknown_processes["gpu01"], 1, "the other one");
 }

@@ -1,14 +1,10 @@
-//! What makes a violation wait: pauses, maintenance, waivers, schedules and their time zones.
-
 use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
-/// bob runs outside any environment.
 fn outside() -> Lab {
     Lab::new(1, 2).runs(11, "bob", None, &[(0, GIB)])
 }
@@ -17,7 +13,6 @@ fn terminate() -> Rule {
     Rule { name: "outside".to_owned(), ..rule(NonEnvProcesses, Action::Terminate) }
 }
 
-/// Why the only violation waits; absent if it does not.
 fn held(plan: &Plan) -> Option<&str> {
     assert_eq!(plan.violations.len(), 1);
     match &plan.violations[0].stage {
@@ -41,11 +36,9 @@ fn a_pause_holds_everything_until_it_ends() {
 #[test]
 fn maintenance_holds_its_hosts() {
     let mut daemon = Daemon::new(vec![terminate()]);
-    let window =
-        |host: &str| Maintenance { hosts: HostSet(names(&[host])), from_seconds: NOON, until_seconds: NOON + 3600.0 };
-    daemon.config.maintenance = vec![window("gpu02")];
+    daemon.config.maintenance = vec![maintenance("gpu02")];
     assert_eq!(held(&daemon.plan(&outside())), None);
-    daemon.config.maintenance = vec![window("gpu02"), window("gpu01")];
+    daemon.config.maintenance = vec![maintenance("gpu02"), maintenance("gpu01")];
     assert_eq!(held(&daemon.plan(&outside())), Some("its host is under maintenance until 2026-11-20 13:00"));
     daemon.now_seconds = NOON - 1.0;
     assert_eq!(held(&daemon.plan(&outside())), None);
@@ -62,19 +55,12 @@ fn nothing_is_taken_from_a_host_under_maintenance_for_what_counts_over_all() {
         .attach("gpu02", "b", 0, 20.0);
     let mut daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach b:0"]);
-    daemon.config.maintenance =
-        vec![Maintenance { hosts: HostSet(names(&["gpu02"])), from_seconds: NOON, until_seconds: NOON + 3600.0 }];
+    daemon.config.maintenance = vec![maintenance("gpu02")];
     assert_eq!(actions(&daemon.plan(&lab)), ["detach a:0"]);
 }
 
 #[test]
 fn waivers_of_the_file_and_of_the_moment_hold_their_users_and_rules() {
-    let waiver = |user: &str, rules: &[&str]| Waiver {
-        users: names(&[user]),
-        rules: names(rules),
-        until_seconds: NOON + 86_400.0,
-        reason: "dead\nline".to_owned(),
-    };
     for (waivers, waits) in [
         (vec![waiver("bob", &["outside"])], true),
         (vec![waiver("bob", &[])], true),
@@ -82,10 +68,8 @@ fn waivers_of_the_file_and_of_the_moment_hold_their_users_and_rules() {
         (vec![waiver("alice", &[])], false),
         (vec![], false),
     ] {
-        let mut file = Daemon::new(vec![terminate()]);
-        file.config.waivers = waivers.clone();
-        let mut moment = Daemon::new(vec![terminate()]);
-        moment.waivers = waivers;
+        let (mut file, mut moment) = (Daemon::new(vec![terminate()]), Daemon::new(vec![terminate()]));
+        (file.config.waivers, moment.waivers) = (waivers.clone(), waivers);
         for daemon in [&mut file, &mut moment] {
             let expected = waits.then_some("waived until 2026-11-21 12:00: dead\\nline");
             assert_eq!(held(&daemon.plan(&outside())), expected);
@@ -103,7 +87,6 @@ fn berlin() -> TimeZone {
     TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap()
 }
 
-/// Whether a schedule lets rules act at a local time of a zone.
 fn acts(schedule: &Schedule, zone: &TimeZone, time: &str) -> bool {
     let time: jiff::civil::DateTime = time.parse().unwrap();
     let time = time.to_zoned(zone.clone()).unwrap();

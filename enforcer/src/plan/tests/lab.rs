@@ -8,9 +8,10 @@ use crate::kinds::SharedFact;
 use crate::plan::*;
 use crate::present::WrittenFact;
 use genv_core::model::{
-    Attachment, Attribution, CollectorStatus, Counters, Device, DeviceIndex, DeviceMeasurements, Environment,
-    EnvironmentDevice, HostSnapshot, Process, ProcessDevice, ProcessType, SNAPSHOT_VERSION, Snapshot,
+    Attachment, Attribution, CollectorStatus, Device, DeviceIndex, Environment, EnvironmentDevice, HostSnapshot,
+    Process, ProcessDevice, ProcessType, Snapshot,
 };
+use serde_json::json;
 
 pub(crate) const GIB: u64 = 1 << 30;
 /// Friday, 20 November 2026, 12:00 UTC.
@@ -29,20 +30,11 @@ impl Lab {
     /// Hosts gpu01, gpu02 and so on, with as many devices each.
     pub(crate) fn new(hosts: usize, devices: u32) -> Self {
         let hosts = (1..=hosts).map(|number| Snapshot {
-            version: SNAPSHOT_VERSION,
             hostname: format!("gpu{number:02}"),
-            timestamp_seconds: 0.0,
             interval_seconds: 10.0,
             installed: true,
-            simulated: false,
-            driver_version: None,
-            collectors: BTreeMap::new(),
             devices: (0..devices).map(device).collect(),
-            environments: Vec::new(),
-            processes: Vec::new(),
-            queue: Vec::new(),
-            refused_requests: None,
-            counters: Counters::default(),
+            ..Snapshot::default()
         });
         Self { hosts: hosts.collect(), silent: BTreeSet::new(), groups: BTreeMap::new(), unconfirmed: None }
     }
@@ -60,22 +52,10 @@ impl Lab {
     pub(crate) fn environment(mut self, hostname: &str, eid: &str, username: &str) -> Self {
         self.groups.entry(username.to_owned()).or_default();
         let environments = &mut self.host(hostname).environments;
-        environments.push(Arc::new(Environment {
-            eid: eid.to_owned(),
-            uid: Some(uid(username)),
-            username: username.to_owned(),
-            name: None,
-            created_timestamp_seconds: Some(NOON - 3600.0),
-            gpus: None,
-            gpu_memory_bytes: None,
-            lease_end_timestamp_seconds: None,
-            oldest_member_started_timestamp_seconds: None,
-            foreign_members: 0,
-            members: Vec::new(),
-            confirmed: Vec::new(),
-            kernel_ids: Vec::new(),
-            devices: Vec::new(),
-        }));
+        let environment = json!({
+            "eid": eid, "uid": uid(username), "username": username, "created_timestamp_seconds": NOON - 3600.0,
+        });
+        environments.push(serde_json::from_value(environment).unwrap());
         environments.sort_by(|a, b| a.eid.cmp(&b.eid));
         self
     }
@@ -158,7 +138,6 @@ impl Lab {
         self
     }
 
-    /// The same on gpu01.
     pub(crate) fn runs(self, pid: u32, username: &str, eid: Option<&str>, uses: &[(u32, u64)]) -> Self {
         self.process("gpu01", pid, username, eid, uses)
     }
@@ -173,7 +152,30 @@ impl Lab {
         Arc::make_mut(environments.find(|it| it.eid == eid).unwrap())
     }
 
-    /// What the hosts deliver at a time.
+    /// How busy a process of gpu01 is on each of its devices.
+    pub(crate) fn utilize(&mut self, pid: u32, ratios: &[Option<f64>]) {
+        let devices = &mut self.pid("gpu01", pid).devices;
+        for (device, ratio) in devices.iter_mut().zip(ratios) {
+            device.utilization_ratio = *ratio;
+        }
+    }
+
+    pub(crate) fn hide(&mut self, pid: u32, reason: &str) {
+        self.pid("gpu01", pid).attribution = Attribution::Unknown { reason: reason.to_owned() };
+    }
+
+    /// A collector of gpu01 fails.
+    pub(crate) fn fail(&mut self, collector: &str) {
+        self.hosts[0].collectors.insert(collector.to_owned(), CollectorStatus::default());
+    }
+
+    /// A record of the state of gpu01 is damaged.
+    pub(crate) fn damage(&mut self, error: &str) {
+        let error = Some(error.to_owned());
+        let status = CollectorStatus { success: true, current: true, error, ..CollectorStatus::default() };
+        self.hosts[0].collectors.insert("state".to_owned(), status);
+    }
+
     pub(crate) fn at(&self, now_seconds: f64) -> Vec<HostSnapshot> {
         let host = |snapshot: &Snapshot| {
             let is_silent = self.silent.contains(&snapshot.hostname);
@@ -200,7 +202,6 @@ impl Lab {
         self.hosts.iter().map(host).collect()
     }
 
-    /// The lab after something was ended or taken.
     pub(crate) fn without(mut self, targets: &[Target]) -> Self {
         for target in targets {
             match target {
@@ -238,7 +239,6 @@ impl Lab {
     }
 }
 
-/// A process of a user on gpu01.
 pub(crate) fn target(username: &str, pid: u32) -> ProcessTarget {
     ProcessTarget {
         hostname: "gpu01".to_owned(),
@@ -252,7 +252,6 @@ pub(crate) fn target(username: &str, pid: u32) -> ProcessTarget {
     }
 }
 
-/// A device of an environment of a user on gpu01.
 pub(crate) fn attachment(username: &str, eid: &str, gpu: u32, processes: Vec<Arc<ProcessTarget>>) -> AttachmentTarget {
     AttachmentTarget {
         hostname: "gpu01".to_owned(),
@@ -266,7 +265,6 @@ pub(crate) fn attachment(username: &str, eid: &str, gpu: u32, processes: Vec<Arc
     }
 }
 
-/// A due violation of a rule that ends processes.
 pub(crate) fn due_violation(key: Key, username: &str) -> Violation {
     Violation {
         hostname: key.subject.hostname().map(str::to_owned),
@@ -282,7 +280,6 @@ pub(crate) fn due_violation(key: Key, username: &str) -> Violation {
     }
 }
 
-/// root is 0; everybody else has a uid of their own.
 pub(crate) fn uid(username: &str) -> u32 {
     match username {
         "root" => 0,
@@ -291,17 +288,8 @@ pub(crate) fn uid(username: &str) -> u32 {
 }
 
 fn device(gpu: u32) -> Device {
-    Device {
-        index: DeviceIndex::gpu(gpu),
-        uuid: format!("GPU-{gpu}"),
-        up: true,
-        name: None,
-        minor: Some(gpu),
-        profile: None,
-        mig_parent: false,
-        measurements: DeviceMeasurements::default(),
-        processes_measured: true,
-        use_unexplained: false,
-        attachments: Vec::new(),
-    }
+    let index = DeviceIndex::gpu(gpu);
+    let device =
+        json!({"index": index, "uuid": format!("GPU-{gpu}"), "up": true, "minor": gpu, "processes_measured": true});
+    serde_json::from_value(device).unwrap()
 }

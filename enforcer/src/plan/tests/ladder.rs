@@ -1,20 +1,15 @@
-//! When each step comes: `for`, warnings, the action, the grace; and what never comes.
-
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
-/// bob runs outside any environment.
 fn outside() -> Lab {
     Lab::new(1, 2).runs(11, "bob", None, &[(0, GIB)])
 }
 
 fn warned_rule(action: Action) -> Rule {
-    Rule { for_duration: seconds(60), warn: vec![seconds(100), seconds(30)], ..rule(NonEnvProcesses, action) }
+    rule(NonEnvProcesses, action).timed(60, &[100, 30], 0)
 }
 
-/// Steps with their times: `60 report`.
 fn told(steps: &[(f64, StepKind)]) -> Vec<String> {
     let line = |(at, kind): &(f64, StepKind)| match kind {
         StepKind::Warn { end_seconds: Some(end), .. } => format!("{at} {} until {}", short(kind), end - NOON),
@@ -34,15 +29,15 @@ fn promise_07_no_signal_before_for_and_every_warning_have_passed() {
 
 #[test]
 fn without_warnings_the_end_comes_after_for() {
-    let unwarned = |action| Rule { warn: Vec::new(), ..warned_rule(action) };
-    let steps = |action| told(&Daemon::new(vec![unwarned(action)]).run(&outside(), 1000));
-    assert_eq!(steps(Action::Terminate), ["60 report", "60 terminate 11"]);
-    assert_eq!(steps(Action::Report), ["60 report"]);
-    assert_eq!(steps(Action::Warn), ["60 report", "60 warn 1/1"]);
-    let mut warn = Daemon::new(vec![warned_rule(Action::Warn)]);
-    assert_eq!(told(&warn.run(&outside(), 1000)), ["60 report", "60 warn 1/1"]);
-    let mut report = Daemon::new(vec![warned_rule(Action::Report)]);
-    assert_eq!(told(&report.run(&outside(), 1000)), ["60 report"]);
+    let steps = |action, warn: &[u64]| {
+        let mut daemon = Daemon::new(vec![warned_rule(action).timed(60, warn, 0)]);
+        told(&daemon.run(&outside(), 1000))
+    };
+    assert_eq!(steps(Action::Terminate, &[]), ["60 report", "60 terminate 11"]);
+    for warn in [&[][..], &[100, 30]] {
+        assert_eq!(steps(Action::Report, warn), ["60 report"]);
+        assert_eq!(steps(Action::Warn, warn), ["60 report", "60 warn 1/1"]);
+    }
 }
 
 #[test]

@@ -1,16 +1,8 @@
-//! Processes that lose a device and work on another one, and the contexts that they leave behind.
-
 use genv_core::model::DeviceIndex;
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
-
-fn idle(action: Action) -> Rule {
-    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
-    rule(kind, action)
-}
 
 /// alice holds devices 0 and 1: 10 works on 0 and has a context on 1, where 11 is idle too.
 fn lab() -> Lab {
@@ -18,16 +10,9 @@ fn lab() -> Lab {
         .holder("e1", "alice", &[(0, 3600.0), (1, 3600.0)])
         .runs(10, "alice", Some("e1"), &[(0, GIB), (1, GIB)])
         .runs(11, "alice", Some("e1"), &[(1, GIB)]);
-    utilize(&mut lab, 10, &[Some(0.98), Some(0.0)]);
-    utilize(&mut lab, 11, &[Some(0.0)]);
+    lab.utilize(10, &[Some(0.98), Some(0.0)]);
+    lab.utilize(11, &[Some(0.0)]);
     lab
-}
-
-fn utilize(lab: &mut Lab, pid: u32, ratios: &[Option<f64>]) {
-    let devices = &mut lab.pid("gpu01", pid).devices;
-    for (device, ratio) in devices.iter_mut().zip(ratios) {
-        device.utilization_ratio = *ratio;
-    }
 }
 
 /// The lab once device 1 is detached from e1; whoever was ended with it is gone.
@@ -54,7 +39,7 @@ fn who_works_on_another_device_is_spared_whatever_the_action_and_the_others_end(
 #[test]
 fn what_is_not_measured_on_another_device_is_work() {
     let mut unmeasured = lab();
-    utilize(&mut unmeasured, 10, &[None, Some(0.0)]);
+    unmeasured.utilize(10, &[None, Some(0.0)]);
     let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
     daemon.run(&unmeasured, 600);
     let plan = daemon.plan(&unmeasured);
@@ -65,22 +50,18 @@ fn what_is_not_measured_on_another_device_is_work() {
 fn who_works_where_the_environment_holds_nothing_or_loses_all_is_not_spared() {
     // It works on device 2, which its environment does not hold.
     let mut elsewhere = lab().runs(12, "alice", Some("e1"), &[(1, GIB), (2, GIB)]);
-    utilize(&mut elsewhere, 12, &[Some(0.0), Some(0.9)]);
+    elsewhere.utilize(12, &[Some(0.0), Some(0.9)]);
     let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
     daemon.run(&elsewhere, 600);
     let plan = daemon.plan(&elsewhere);
     assert_eq!(actions(&plan), ["detach e1:1 (11 12)"]);
     // Both devices go at once, by one violation or by two rules.
+    let none = || rule(max_devices_per_user(0, Scope::Host), Action::Detach);
     let none_for = |device: u32| {
-        let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(0), scope: Scope::Host });
-        let mut rule = rule(kind, Action::Detach);
-        rule.name = format!("none-{device}");
-        rule.selector.devices = Some([device].into());
-        rule
+        let selector = Selector { devices: Some([device].into()), ..Selector::default() };
+        Rule { name: format!("none-{device}"), selector, ..none() }
     };
-    let mut both = none_for(0);
-    both.selector.devices = None;
-    let plan = Daemon::new(vec![both]).plan(&lab());
+    let plan = Daemon::new(vec![none()]).plan(&lab());
     assert_eq!(actions(&plan), ["detach e1:1 (10 11)", "detach e1:0"]);
     let plan = Daemon::new(vec![none_for(1), none_for(0)]).plan(&lab());
     assert_eq!(actions(&plan), ["detach e1:1 (11)", "detach e1:0 (10)"]);
@@ -88,13 +69,10 @@ fn who_works_where_the_environment_holds_nothing_or_loses_all_is_not_spared() {
 
 #[test]
 fn between_two_samples_a_training_still_works_and_after_its_time_it_does_not() {
-    let over_limit = RuleKind::from(MaxDevicesPerUser { limits: limit(1), scope: Scope::Host });
-    let rule = Rule { for_duration: seconds(60), ..rule(over_limit, Action::Detach) };
-    // The newest device is taken.
-    let mut lab = lab();
-    lab.hosts[0].devices[1].attachments[0].attached_timestamp_seconds = Some(NOON - 60.0);
+    let (rule, lab) = at_once();
+    let rule = rule.timed(60, &[], 0);
     let mut pausing = lab.clone();
-    utilize(&mut pausing, 10, &[Some(0.0), Some(0.0)]);
+    pausing.utilize(10, &[Some(0.0), Some(0.0)]);
     let mut daemon = Daemon::new(vec![rule.clone()]);
     daemon.run(&lab, 50);
     daemon.run(&pausing, 10);
@@ -108,9 +86,9 @@ fn between_two_samples_a_training_still_works_and_after_its_time_it_does_not() {
 fn what_others_left_of_a_device_makes_nobody_busy_there_after_a_detach() {
     // 10 is at 1 % of device 1, and bob leaves no more.
     let mut crowded = lab().runs(20, "bob", None, &[(1, GIB)]);
-    utilize(&mut crowded, 10, &[Some(0.98), Some(0.01)]);
-    utilize(&mut crowded, 20, &[Some(0.99)]);
-    let elsewhere = Rule { for_duration: seconds(60), ..rule(EnvDevices, Action::Terminate) };
+    crowded.utilize(10, &[Some(0.98), Some(0.01)]);
+    crowded.utilize(20, &[Some(0.99)]);
+    let elsewhere = rule(EnvDevices, Action::Terminate).timed(60, &[], 0);
     let mut daemon = Daemon::new(vec![elsewhere]);
     daemon.run(&crowded, 600);
     crowded.hosts[0].processes.retain(|process| process.pid != 11);
@@ -122,7 +100,7 @@ fn what_others_left_of_a_device_makes_nobody_busy_there_after_a_detach() {
 
 #[test]
 fn what_a_detach_left_behind_breaks_no_rule_while_its_process_works() {
-    let elsewhere = Rule { for_duration: seconds(60), ..rule(EnvDevices, Action::Terminate) };
+    let elsewhere = rule(EnvDevices, Action::Terminate).timed(60, &[], 0);
     let outside = rule(NonEnvProcesses, Action::Terminate);
     let mut daemon = Daemon::new(vec![idle(Action::Detach), elsewhere, outside]);
     daemon.run(&lab(), 600);
@@ -141,7 +119,7 @@ fn what_a_detach_left_behind_breaks_no_rule_while_its_process_works() {
     let explanation = explain(&input, &daemon.history, "gpu01", 10).unwrap();
     assert_eq!(explanation.left_behind, [1]);
     // Once it works no more, it is on a device that its environment does not hold.
-    utilize(&mut left, 10, &[Some(0.0), Some(0.0)]);
+    left.utilize(10, &[Some(0.0), Some(0.0)]);
     let steps = daemon.run(&left, 300);
     assert_eq!(short(&steps.last().unwrap().1), "terminate 10");
 }
@@ -165,11 +143,11 @@ fn a_context_that_was_never_held_or_computes_or_whose_owner_detached_it_himself_
     assert_eq!(daemon.plan(&left).violations, []);
     // Nobody can tell whether it computes there.
     let mut unmeasured = left.clone();
-    utilize(&mut unmeasured, 10, &[Some(0.9), None]);
+    unmeasured.utilize(10, &[Some(0.9), None]);
     assert_eq!(daemon.plan(&unmeasured).violations, []);
     // It computes there.
     let mut computes = left.clone();
-    utilize(&mut computes, 10, &[Some(0.9), Some(0.9)]);
+    computes.utilize(10, &[Some(0.9), Some(0.9)]);
     assert_eq!(daemon.plan(&computes).violations.len(), 1);
     // A moment in which the driver does not tell forgets nothing.
     let mut silent = left.clone();
@@ -192,8 +170,7 @@ fn a_context_that_was_never_held_or_computes_or_whose_owner_detached_it_himself_
 
 #[test]
 fn an_environment_that_lost_all_that_a_rule_looks_at_keeps_it_also_if_a_context_is_left() {
-    let kind = RuleKind::from(MaxAge { limits: limit(1800), leases: false });
-    let mut too_old = rule(kind, Action::Detach);
+    let mut too_old = rule(MaxAge { limits: limit(1800), leases: false }, Action::Detach);
     too_old.selector.devices = Some([1].into());
     let mut daemon = Daemon::new(vec![too_old]);
     let plan = daemon.cycle(&lab());
@@ -202,7 +179,7 @@ fn an_environment_that_lost_all_that_a_rule_looks_at_keeps_it_also_if_a_context_
     assert_eq!(daemon.plan(&detached(&lab(), &plan)).violations, []);
     // Who computes on the device too would use it on, so that taking it would end nothing.
     let mut busy = lab();
-    utilize(&mut busy, 10, &[Some(0.9), Some(0.9)]);
+    busy.utilize(10, &[Some(0.9), Some(0.9)]);
     daemon.history = History::default();
     let plan = daemon.plan(&busy);
     assert_eq!(actions(&plan), [""; 0]);
@@ -211,10 +188,9 @@ fn an_environment_that_lost_all_that_a_rule_looks_at_keeps_it_also_if_a_context_
 
 /// Takes what is more than one device at once: alice's newest, which is device 1.
 fn at_once() -> (Rule, Lab) {
-    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(1), scope: Scope::Host });
     let mut lab = lab();
     lab.hosts[0].devices[1].attachments[0].attached_timestamp_seconds = Some(NOON - 60.0);
-    (rule(kind, Action::Detach), lab)
+    (rule(max_devices_per_user(1, Scope::Host), Action::Detach), lab)
 }
 
 #[test]
@@ -240,11 +216,10 @@ fn what_ends_with_a_device_says_the_rule_and_who_works_elsewhere_never_does() {
 
 #[test]
 fn work_on_a_device_that_another_environment_of_the_user_holds_spares_nothing() {
-    let (rule, lab) = at_once();
+    let (mut rule, lab) = at_once();
     // Process 12 of e1 works on device 2, which alice holds for e2.
     let mut lab = lab.holder("e2", "alice", &[(2, 1800.0)]).runs(12, "alice", Some("e1"), &[(1, GIB), (2, GIB)]);
-    utilize(&mut lab, 12, &[Some(0.0), Some(0.9)]);
-    let mut rule = rule;
+    lab.utilize(12, &[Some(0.0), Some(0.9)]);
     rule.selector.devices = Some([0, 1].into());
     let plan = Daemon::new(vec![rule]).plan(&lab);
     assert_eq!(actions(&plan), ["detach e1:1 (11 12)"]);

@@ -1,7 +1,6 @@
 //! Entries in the driver's lists of processes that show no use of a device: 0 bytes of memory and no utilization.
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 
 /// alice holds device 0 of two. Her process 10 is on device 0. Device 1 lists process 10 too, and bob's process 11,
@@ -11,7 +10,7 @@ fn lab(memory_bytes: Option<u64>, utilization_ratio: Option<f64>) -> Lab {
         .holder("e1", "alice", &[(0, 3600.0)])
         .runs(10, "alice", Some("e1"), &[(0, GIB), (1, 0)])
         .runs(11, "bob", None, &[(1, 0)]);
-    lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(0.0);
+    lab.utilize(10, &[Some(0.0)]);
     for pid in [10, 11] {
         let listed = lab.pid("gpu01", pid).devices.last_mut().unwrap();
         listed.memory_used_bytes = memory_bytes;

@@ -1,5 +1,3 @@
-//! Tests of whole plans.
-
 mod crowd;
 pub(crate) mod daemon;
 mod explain;

@@ -1,14 +1,12 @@
 //! GPUs that change their index while the machine runs: an attachment by index then points to another GPU.
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
 fn rules() -> Vec<Rule> {
-    let idle = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
     vec![
-        rule(idle, Action::Detach),
+        idle(Action::Detach),
         rule(EnvDevices, Action::Terminate),
         rule(EnvMemory, Action::Terminate),
         rule(max_devices_per_user(0, Scope::Host), Action::Detach),
@@ -21,7 +19,7 @@ fn lab(gpu: u32, utilization: f64) -> Lab {
         .environment("gpu01", "e1", "alice")
         .attach_memory("gpu01", "e1", 1, 3600.0, Some(20 * GIB))
         .runs(10, "alice", Some("e1"), &[(gpu, 20 * GIB)]);
-    lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(utilization);
+    lab.utilize(10, &[Some(utilization)]);
     lab
 }
 

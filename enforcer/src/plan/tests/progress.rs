@@ -1,24 +1,15 @@
-//! What becomes of violations that are over, and of those of which nobody can tell whether they are.
-
 use std::collections::BTreeSet;
 
-use genv_core::model::{Attribution, CollectorStatus, DeviceIndex};
+use genv_core::model::DeviceIndex;
 use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
-/// Ends processes outside after one minute and a warning of one minute.
 fn outside(remember: u64) -> Rule {
-    Rule {
-        for_duration: seconds(60),
-        warn: vec![seconds(60)],
-        remember: seconds(remember),
-        ..rule(NonEnvProcesses, Action::Terminate)
-    }
+    rule(NonEnvProcesses, Action::Terminate).timed(60, &[60], remember)
 }
 
 fn with(username: &str, pid: u32) -> Lab {
@@ -27,19 +18,8 @@ fn with(username: &str, pid: u32) -> Lab {
 
 fn hidden(username: &str, pid: u32) -> Lab {
     let mut lab = with(username, pid);
-    lab.pid("gpu01", pid).attribution = Attribution::Unknown { reason: "state_unreadable".to_owned() };
+    lab.hide(pid, "state_unreadable");
     lab
-}
-
-/// The state of a host of which a record is damaged.
-fn damage(lab: &mut Lab) {
-    let status = CollectorStatus {
-        success: true,
-        current: true,
-        error: Some("environment e1 is left out".to_owned()),
-        ..CollectorStatus::default()
-    };
-    lab.hosts[0].collectors.insert("state".to_owned(), status);
 }
 
 #[test]
@@ -81,8 +61,7 @@ fn what_the_driver_does_not_tell_for_a_moment_goes_on_and_a_device_that_is_gone_
         assert_eq!(!daemon.history.violations.is_empty(), is_kept);
     }
     // Of a rule about memory, the amount is evidence too.
-    let kind = RuleKind::from(MaxMemoryPerUser { limits: limit(1), per: MemoryPer::Device, scope: Scope::Host });
-    let mut daemon = Daemon::new(vec![rule(kind, Action::Report)]);
+    let mut daemon = Daemon::new(vec![rule(max_memory(1, MemoryPer::Device, Scope::Host), Action::Report)]);
     daemon.run(&with("bob", 10), 100);
     let mut lab = with("bob", 10);
     lab.pid("gpu01", 10).devices[0].memory_used_bytes = None;
@@ -92,17 +71,13 @@ fn what_the_driver_does_not_tell_for_a_moment_goes_on_and_a_device_that_is_gone_
 
 #[test]
 fn a_damaged_record_freezes_the_rules_about_its_environment_and_no_others() {
-    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(1), scope: Scope::Host });
-    let rule = Rule { for_duration: seconds(60), ..rule(kind, Action::Detach) };
+    let rule = rule(max_devices_per_user(1, Scope::Host), Action::Detach).timed(60, &[], 0);
     let lab = |with_alice: bool| {
-        let mut lab = Lab::new(1, 4).holder("e2", "bob", &[(2, 60.0), (3, 30.0)]);
-        if with_alice {
-            lab = lab.holder("e1", "alice", &[(0, 60.0), (1, 30.0)]);
-        }
-        lab
+        let lab = Lab::new(1, 4).holder("e2", "bob", &[(2, 60.0), (3, 30.0)]);
+        if with_alice { lab.holder("e1", "alice", &[(0, 60.0), (1, 30.0)]) } else { lab }
     };
     let mut damaged = lab(false);
-    damage(&mut damaged);
+    damaged.damage("environment e1 is left out");
     let mut daemon = Daemon::new(vec![rule.clone()]);
     let mut steps = Vec::new();
     for cycle in 0..24 {
@@ -162,13 +137,8 @@ fn who_starts_the_next_process_before_the_last_one_ends_goes_on_too_and_nobody_e
 /// Devices that alice, who may have two of eight, holds on average after all her warnings if she takes all of them again one
 /// cycle after they were taken, and lets them go for one cycle shortly before they would be.
 fn average_devices(remember: u64, evades: bool) -> f64 {
-    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(2), scope: Scope::Host });
-    let mut daemon = Daemon::new(vec![Rule {
-        for_duration: seconds(300),
-        warn: vec![seconds(600)],
-        remember: seconds(remember),
-        ..rule(kind, Action::Detach)
-    }]);
+    let rule = rule(max_devices_per_user(2, Scope::Host), Action::Detach);
+    let mut daemon = Daemon::new(vec![rule.timed(300, &[600], remember)]);
     let hold = |gpus: &[u32], since: f64| {
         gpus.iter().fold(Lab::new(1, 8).environment("gpu01", "e1", "alice"), |lab, &gpu| {
             lab.attach("gpu01", "e1", gpu, NOON - since)
@@ -185,12 +155,8 @@ fn average_devices(remember: u64, evades: bool) -> f64 {
         }
         let plan = daemon.cycle(&hold(&held, since));
         let is_full = held.len() == 8;
-        held.retain(|gpu| {
-            plan.steps.iter().all(|step| match &step.kind {
-                StepKind::Detach(target) => target.gpu != *gpu,
-                _ => true,
-            })
-        });
+        let taken = actions(&plan);
+        held.retain(|gpu| !taken.contains(&format!("detach e1:{gpu}")));
         if !is_full {
             (held, since) = ((0..8).collect(), daemon.now_seconds);
         } else if evades && cycle % 85 == 84 {
@@ -213,9 +179,8 @@ fn a_maximum_holds_on_average_for_who_takes_all_again_each_time() {
 
 #[test]
 fn who_attaches_an_idle_device_again_does_not_begin_a_new_window() {
-    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
     let again = |remember: u64, username: &str| {
-        let mut daemon = Daemon::new(vec![Rule { remember: seconds(remember), ..rule(kind.clone(), Action::Detach) }]);
+        let mut daemon = Daemon::new(vec![idle(Action::Detach).timed(0, &[], remember)]);
         let held = |eid: &str, username: &str, before: f64| Lab::new(1, 1).holder(eid, username, &[(0, before)]);
         let mut steps = daemon.run(&held("e1", "alice", 3600.0), 500);
         steps.extend(daemon.run(&held("e1", "alice", -500.0), 50));
@@ -232,14 +197,9 @@ fn who_attaches_an_idle_device_again_does_not_begin_a_new_window() {
 
 #[test]
 fn who_attaches_an_idle_device_again_before_every_look_is_found() {
-    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
     let first = |remember: u64, warned: bool, eid: &dyn Fn(u64) -> String| {
-        let mut daemon = Daemon::new(vec![Rule {
-            remember: seconds(remember),
-            for_duration: seconds(if warned { 60 } else { 0 }),
-            warn: if warned { vec![seconds(60)] } else { vec![] },
-            ..rule(kind.clone(), Action::Detach)
-        }]);
+        let (for_seconds, warn): (_, &[_]) = if warned { (60, &[60]) } else { (0, &[]) };
+        let mut daemon = Daemon::new(vec![idle(Action::Detach).timed(for_seconds, warn, remember)]);
         (0..200).find(|look| {
             let since = NOON - daemon.now_seconds;
             let lab = Lab::new(1, 1).holder(&eid(*look), "alice", &[(0, since + 5.0)]);

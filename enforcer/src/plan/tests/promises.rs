@@ -1,28 +1,24 @@
-//! What the planning promises, whatever the rules.
-
 use std::sync::Arc;
 
-use genv_core::model::Attribution;
+use genv_core::model::{Attribution, Process};
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
-/// A rule of every kind that acts, on the least.
 fn every_kind(action: Action) -> Vec<Rule> {
     let acting = strictest().into_iter().filter(|kind| kind.definition().cannot(action).is_none());
     acting.map(|kind| rule(kind, action)).collect()
 }
 
-fn unknown() -> Attribution {
-    Attribution::Unknown { reason: "environ_unreadable".to_owned() }
+fn no_devices() -> Daemon {
+    Daemon::new(vec![rule(max_devices_per_user(0, Scope::Host), Action::Detach)])
 }
 
 #[test]
 fn promise_03_unknown_never_acts() {
     let mut lab = Lab::new(1, 2).runs(10, "bob", None, &[(0, 70 * GIB)]);
-    lab.pid("gpu01", 10).attribution = unknown();
+    lab.hide(10, "environ_unreadable");
     let mut daemon = Daemon::new(every_kind(Action::Kill));
     for _ in 0..100 {
         let plan = daemon.cycle(&lab);
@@ -33,10 +29,9 @@ fn promise_03_unknown_never_acts() {
     }
     // Nor is it taken along with what is known, nor counted as its user's.
     let mut lab = lab.holder("e1", "bob", &[(0, 60.0)]).runs(11, "bob", Some("e1"), &[(0, GIB)]);
-    let kind = RuleKind::from(MaxMemoryPerUser { limits: limit(8 * GIB), per: MemoryPer::Total, scope: Scope::Host });
-    assert!(Daemon::new(vec![rule(kind, Action::Terminate)]).plan(&lab).violations.is_empty());
-    let devices = RuleKind::from(MaxDevicesPerUser { limits: limit(0), scope: Scope::Host });
-    let daemon = Daemon::new(vec![rule(devices, Action::Detach)]);
+    let memory = rule(max_memory(8 * GIB, MemoryPer::Total, Scope::Host), Action::Terminate);
+    assert!(Daemon::new(vec![memory]).plan(&lab).violations.is_empty());
+    let daemon = no_devices();
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0 (11)"]);
     // An environment that nobody lists is as unknown as none.
     lab.pid("gpu01", 10).attribution = Attribution::Environment { eid: "nosuch".to_owned() };
@@ -49,17 +44,14 @@ fn a_process_that_cannot_be_named_without_a_doubt_is_never_chosen() {
     let lab = || Lab::new(1, 2).runs(10, "bob", None, &[(0, GIB)]);
     let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Kill)]);
     assert_eq!(actions(&daemon.plan(&lab())), ["terminate 10"]);
-    let changes: [fn(&mut genv_core::model::Process); 7] = [
+    let changes: [fn(&mut Process); 7] = [
         |process| process.start_time_ticks = None,
         |process| process.uid = None,
         |process| process.username = None,
         |process| process.uid = Some(0),
         |process| process.pid = 1,
         |process| process.username = Some("admin".to_owned()),
-        |process| {
-            process.uid = Some(0);
-            process.container_id = Some(String::new());
-        },
+        |process| (process.uid, process.container_id) = (Some(0), Some(String::new())),
     ];
     for (number, change) in changes.iter().enumerate() {
         let mut lab = lab();
@@ -69,8 +61,7 @@ fn a_process_that_cannot_be_named_without_a_doubt_is_never_chosen() {
     // root of a container is whoever started it, and has a name there.
     let mut container = lab();
     let process = container.pid("gpu01", 10);
-    process.uid = Some(0);
-    process.container_id = Some("3f4e".to_owned());
+    (process.uid, process.container_id) = (Some(0), Some("3f4e".to_owned()));
     process.username = Some("container:3f4e".to_owned());
     daemon.config.never.users.insert("uid:0".to_owned());
     assert_eq!(actions(&daemon.plan(&container)), ["terminate 10"]);
@@ -84,8 +75,7 @@ fn a_process_that_cannot_be_named_without_a_doubt_is_never_chosen() {
 #[test]
 fn an_environment_of_which_nobody_knows_the_user_loses_nothing() {
     let mut lab = Lab::new(1, 1).holder("e1", "alice", &[(0, 60.0)]);
-    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(0), scope: Scope::Host });
-    let daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
+    let daemon = no_devices();
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0"]);
     for uid in [None, Some(0)] {
         Arc::make_mut(&mut lab.hosts[0].environments[0]).uid = uid;
@@ -105,15 +95,9 @@ fn what_is_never_listed_is_out_of_reach_of_every_rule() {
         assert!(daemon.run(&lab, 600).is_empty(), "{user}");
     }
     // What an admin runs in somebody's environment is not ended with it.
-    let lab = Lab::new(1, 1).holder("e1", "alice", &[(0, 60.0)]).runs(10, "alice", Some("e1"), &[(0, GIB)]).runs(
-        11,
-        "root",
-        Some("e1"),
-        &[(0, GIB)],
-    );
-    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(0), scope: Scope::Host });
-    let daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
-    assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0 (10)"]);
+    let lab = Lab::new(1, 1).holder("e1", "alice", &[(0, 60.0)]).runs(10, "alice", Some("e1"), &[(0, GIB)]);
+    let lab = lab.runs(11, "root", Some("e1"), &[(0, GIB)]);
+    assert_eq!(actions(&no_devices().plan(&lab)), ["detach e1:0 (10)"]);
 }
 
 #[test]
@@ -124,11 +108,8 @@ fn promise_05_the_plan_is_independent_of_the_mode() {
         .attach("gpu01", "e1", 1, 60.0)
         .runs(10, "alice", Some("e1"), &[(0, 70 * GIB)])
         .process("gpu02", 11, "bob", None, &[(1, GIB)]);
-    let mut rules = every_kind(Action::Kill);
-    for rule in &mut rules {
-        rule.warn = vec![seconds(30)];
-    }
-    let mut enforced = Daemon::new(rules);
+    let rules = every_kind(Action::Kill).into_iter().map(|rule| rule.timed(0, &[30], 0));
+    let mut enforced = Daemon::new(rules.collect());
     let mut rehearsed = enforced.clone();
     rehearsed.config.mode = Mode::DryRun;
     let mut steps = 0;
@@ -138,12 +119,9 @@ fn promise_05_the_plan_is_independent_of_the_mode() {
             StepKind::Detach(_) => Outcome::Refused { reason: "not yet".to_owned(), again: true },
             _ => outcome,
         };
-        let plans = (
-            enforced.cycle_with(&lab, |step| of(step, Outcome::Done)),
-            rehearsed.cycle_with(&lab, |step| of(step, Outcome::Would)),
-        );
-        assert_eq!(plans.0, plans.1);
-        steps += plans.0.steps.len();
+        let plan = enforced.cycle_with(&lab, |step| of(step, Outcome::Done));
+        assert_eq!(plan, rehearsed.cycle_with(&lab, |step| of(step, Outcome::Would)));
+        steps += plan.steps.len();
         enforced.now_seconds += 10.0;
         rehearsed.now_seconds += 10.0;
     }
@@ -168,18 +146,13 @@ fn a_damaged_history_is_an_error_and_another_version_says_so() {
 
 #[test]
 fn who_may_be_a_member_is_neither_matched_nor_denied_what_members_have() {
-    let mut lab = Lab::new(1, 4).environment("gpu01", "a", "alice");
-    for gpu in 0..4 {
-        lab = lab.attach("gpu01", "a", gpu, 60.0);
-    }
+    let mut lab = Lab::new(1, 4).holder("a", "alice", &[0, 1, 2, 3].map(|gpu| (gpu, 60.0)));
     let mut limits = limit(1);
     limits.base.groups.insert("staff".to_owned(), 3);
     limits.base.groups.insert("students".to_owned(), 0);
     let kind = RuleKind::from(MaxDevicesPerUser { limits, scope: Scope::Host });
     let allowed = |lab: &Lab, selector: Selector| {
-        let mut rule = rule(kind.clone(), Action::Detach);
-        rule.selector = selector;
-        let plan = Daemon::new(vec![rule]).plan(lab);
+        let plan = Daemon::new(vec![Rule { selector, ..rule(kind.clone(), Action::Detach) }]).plan(lab);
         plan.violations.first().map(|violation| violation.allowed())
     };
     let all = Selector::default;
@@ -233,12 +206,7 @@ fn a_user_who_is_named_by_uid_is_the_same_user() {
     let mut named = memory(None);
     named.config.rules[0].selector.users = Some(names(&[&by_uid]));
     assert_eq!(actions(&named.plan(&lab)), ["terminate 10"]);
-    named.waivers = vec![Waiver {
-        users: names(&[&by_uid]),
-        rules: names(&[]),
-        until_seconds: f64::MAX,
-        reason: "thesis".to_owned(),
-    }];
-    let why = "waived until further notice: thesis".to_owned();
+    named.waivers = vec![Waiver { until_seconds: f64::MAX, ..waiver(&by_uid, &[]) }];
+    let why = "waived until further notice: dead\\nline".to_owned();
     assert_eq!(named.plan(&lab).violations[0].stage, Stage::Held { why });
 }

@@ -1,5 +1,3 @@
-//! What holds for any lab, any rules and any history.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -9,11 +7,9 @@ use proptest::sample::select;
 
 use super::daemon::*;
 use super::generated::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
-/// Whether a process may be ended for a violation of a user.
 fn assert_guilty(lab: &Lab, target: &ProcessTarget, violation: &Violation) {
     let host = lab.hosts.iter().find(|host| host.hostname == target.hostname).unwrap();
     let process = host.processes.iter().find(|process| process.pid == target.pid).unwrap();
@@ -49,7 +45,6 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether nothing was done about a target yet.
     fn is_new(&self, target: &Target) -> bool {
         let mut processes = processes(target).iter();
         matches!(target, Target::Attachment(_)) || processes.any(|process| !self.ended.contains(&process.pid))
@@ -201,7 +196,6 @@ proptest! {
     }
 }
 
-/// All processes of a user that may be ended.
 fn within_reach(lab: &Lab, username: &str) -> Vec<Target> {
     let hosts = lab.hosts.iter().filter(|host| !lab.silent.contains(&host.hostname));
     let targets = hosts.flat_map(|host| {
@@ -209,16 +203,12 @@ fn within_reach(lab: &Lab, username: &str) -> Vec<Target> {
             !matches!(process.attribution, Attribution::Unknown { .. }) && host.user_of(process) == Some(username)
         });
         processes.filter_map(|process| {
-            let container_id = process.container_id.clone();
+            let is_container = process.container_id.is_some();
             Some(ProcessTarget {
                 hostname: host.hostname.clone(),
-                pid: process.pid,
                 start_time_ticks: process.start_time_ticks?,
-                uid: process.uid.filter(|&uid| uid != 0 || container_id.is_some())?,
-                username: process.username.clone().filter(|name| name != "root")?,
-                comm: process.comm.clone(),
-                eid: process.attribution.eid().map(ToOwned::to_owned),
-                container_id,
+                uid: process.uid.filter(|&uid| uid != 0 || is_container)?,
+                ..target(process.username.as_deref().filter(|name| *name != "root")?, process.pid)
             })
         })
     });

@@ -1,21 +1,13 @@
-//! What happens after an action: nobody is ended twice, and nobody for what they were not warned of.
-
-use genv_core::model::CollectorStatus;
-
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
 fn memory_rule(action: Action) -> Rule {
-    Rule {
-        for_duration: seconds(20),
-        warn: vec![seconds(30)],
-        ..rule(
-            RuleKind::from(MaxMemoryPerUser { limits: limit(10 * GIB), per: MemoryPer::Total, scope: Scope::Host }),
-            action,
-        )
-    }
+    rule(max_memory(10 * GIB, MemoryPer::Total, Scope::Host), action).timed(20, &[30], 0)
+}
+
+fn refused(reason: &str, again: bool) -> Outcome {
+    Outcome::Refused { reason: reason.to_owned(), again }
 }
 
 fn uses(processes: &[(u32, u64)]) -> Lab {
@@ -56,14 +48,11 @@ fn a_refusal_for_good_finds_another_and_one_that_passes_is_tried_again() {
     let lab = uses(&[(10, 8), (11, 6)]);
     let refuse = |pid: u32, again: bool| {
         move |step: &Step| match &step.kind {
-            StepKind::Terminate(target) if target.pid == pid => {
-                Outcome::Refused { reason: "it may not be ended".to_owned(), again }
-            }
+            StepKind::Terminate(target) if target.pid == pid => refused("it may not be ended", again),
             _ => Outcome::Done,
         }
     };
-    let at_once = Rule { for_duration: seconds(0), warn: Vec::new(), ..memory_rule(Action::Terminate) };
-    let mut daemon = Daemon::new(vec![at_once]);
+    let mut daemon = Daemon::new(vec![memory_rule(Action::Terminate).timed(0, &[], 0)]);
     let mut cycle = |outcome: &dyn Fn(&Step) -> Outcome| {
         let plan = daemon.cycle_with(&lab, outcome);
         daemon.now_seconds += 10.0;
@@ -83,18 +72,10 @@ fn what_was_postponed_is_done_later_without_a_new_warning() {
     // Both must go, and only one may this minute.
     let lab = uses(&[(10, 11), (11, 12)]);
     let mut daemon = Daemon::new(vec![memory_rule(Action::Terminate)]);
-    let mut steps = Vec::new();
-    while daemon.now_seconds < NOON + 500.0 {
-        let at = daemon.now_seconds - NOON;
-        let plan = daemon.cycle_with(&lab, |step| match &step.kind {
-            StepKind::Terminate(target) if target.pid == 10 && at < 100.0 => {
-                Outcome::Refused { reason: "too many signals this minute".to_owned(), again: true }
-            }
-            _ => Outcome::Done,
-        });
-        steps.extend(plan.steps.into_iter().map(|step| (at, step.kind)));
-        daemon.now_seconds += 10.0;
-    }
+    let steps = daemon.run_with(&lab, 500, |at, step| match &step.kind {
+        StepKind::Terminate(target) if target.pid == 10 && at < 100.0 => refused("too many this minute", true),
+        _ => Outcome::Done,
+    });
     let lines = lines(&steps);
     assert_eq!(lines[..3], ["20 report", "20 warn 1/1", "50 terminate 11"]);
     assert!(lines[3..].iter().all(|step| step.ends_with("terminate 10")));
@@ -103,8 +84,7 @@ fn what_was_postponed_is_done_later_without_a_new_warning() {
 
 #[test]
 fn who_attaches_again_is_warned_again() {
-    let kind = RuleKind::from(MaxDevicesPerUser { limits: limit(1), scope: Scope::Host });
-    let rule = Rule { for_duration: seconds(20), warn: vec![seconds(30)], ..rule(kind, Action::Detach) };
+    let rule = rule(max_devices_per_user(1, Scope::Host), Action::Detach).timed(20, &[30], 0);
     let lab = |attached_before: f64| Lab::new(1, 2).holder("a", "alice", &[(0, 500.0), (1, attached_before)]);
     let mut daemon = Daemon::new(vec![rule]);
     let steps = daemon.run(&lab(100.0), 60);
@@ -128,15 +108,8 @@ fn detaching_rules() -> Vec<Rule> {
         RuleKind::from(Idle { below: 0.05, over: seconds(20), only_if_free_devices_below: None }),
     ];
     let actions = [Action::Detach, Action::Terminate, Action::Kill];
-    let rules = kinds.iter().flat_map(|kind| {
-        actions.map(|action| Rule {
-            for_duration: seconds(20),
-            warn: vec![seconds(10)],
-            remember: seconds(60),
-            ..rule(kind.clone(), action)
-        })
-    });
-    rules.collect()
+    let rules = kinds.iter().flat_map(|kind| actions.map(|action| rule(kind.clone(), action)));
+    rules.map(|rule| rule.timed(20, &[10], 60)).collect()
 }
 
 fn holder() -> Lab {
@@ -178,19 +151,12 @@ fn a_state_that_was_read_before_a_device_was_taken_shows_nothing_new() {
         };
         // The same facts, and then facts that were requested earlier and arrive late.
         acted(&daemon.plan(&holder()));
-        let mut late = holder();
-        late.hosts[0].collectors.insert(
-            "state".to_owned(),
-            CollectorStatus {
-                success: true,
-                current: true,
-                duration_seconds: Some(2.0),
-                timestamp_seconds: Some(taken_seconds + 1.0),
-                error: None,
-            },
-        );
         daemon.now_seconds += 10.0;
-        acted(&daemon.cycle(&late));
+        let mut late = holder().at(daemon.now_seconds);
+        let snapshot = late[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+        let state = snapshot.collectors.get_mut("state").unwrap();
+        (state.duration_seconds, state.timestamp_seconds) = (Some(2.0), Some(taken_seconds + 1.0));
+        acted(&daemon.cycle_on(&late, &holder(), |_| Outcome::Done));
         daemon.now_seconds += 10.0;
         assert_eq!(actions(&daemon.cycle(&holder())), ["detach a:0"], "{name}");
     }
@@ -202,10 +168,9 @@ fn what_was_only_rehearsed_of_a_device_is_said_once() {
         let name = format!("{:?} {:?}", rule.kind, rule.action);
         let mut daemon = Daemon::new(vec![rule]);
         let mut all = Vec::new();
-        while daemon.now_seconds < NOON + 200.0 {
-            let plan = daemon.cycle_with(&holder(), |_| Outcome::Would);
-            all.extend(plan.steps.iter().map(|step| short(&step.kind)));
-            daemon.now_seconds += 10.0;
+        for _ in 0..20 {
+            let steps = daemon.run_with(&holder(), 10, |_, _| Outcome::Would);
+            all.extend(steps.iter().map(|(_, kind)| short(kind)));
         }
         assert_eq!(all, ["report", "warn 1/1", "detach a:0"], "{name}");
     }
@@ -215,16 +180,11 @@ fn what_was_only_rehearsed_of_a_device_is_said_once() {
 fn who_could_not_be_warned_is_not_ended() {
     let lab = uses(&[(10, 20)]);
     let mut daemon = Daemon::new(vec![memory_rule(Action::Terminate)]);
-    let mut all = Vec::new();
-    for _ in 0..50 {
-        let plan = daemon.cycle_with(&lab, |step| match step.kind {
-            StepKind::Warn { .. } => Outcome::Failed { reason: "no way to tell".to_owned() },
-            _ => Outcome::Done,
-        });
-        all.extend(plan.steps.iter().map(|step| short(&step.kind)));
-        daemon.now_seconds += 10.0;
-    }
-    assert_eq!(all, ["report", "warn 1/1"]);
+    let steps = daemon.run_with(&lab, 500, |_, step| match step.kind {
+        StepKind::Warn { .. } => Outcome::Failed { reason: "no way to tell".to_owned() },
+        _ => Outcome::Done,
+    });
+    assert_eq!(lines(&steps), ["20 report", "20 warn 1/1"]);
     let why = "the user could not be warned: no way to tell".to_owned();
     assert_eq!(daemon.plan(&lab).violations[0].stage, Stage::Held { why });
 }
@@ -233,18 +193,11 @@ fn who_could_not_be_warned_is_not_ended() {
 fn what_was_only_rehearsed_counts_for_nothing_once_it_is_done() {
     let lab = uses(&[(10, 20)]);
     let mut daemon = Daemon::new(vec![memory_rule(Action::Kill)]);
-    while daemon.now_seconds < NOON + 1000.0 {
-        daemon.cycle_with(&lab, |_| Outcome::Would);
-        daemon.now_seconds += 10.0;
-    }
-    daemon.history.forget_rehearsal();
+    daemon.run_with(&lab, 1000, |_, _| Outcome::Would);
     let mut steps = Vec::new();
-    while daemon.now_seconds < NOON + 2000.0 {
-        let at = daemon.now_seconds - NOON;
+    for _ in 0..100 {
         daemon.history.forget_rehearsal();
-        let plan = daemon.cycle(&lab);
-        steps.extend(plan.steps.into_iter().map(|step| (at, step.kind)));
-        daemon.now_seconds += 10.0;
+        steps.extend(daemon.run(&lab, 10));
     }
     // Seen anew from 1000 on.
     assert_eq!(lines(&steps), ["1020 warn 1/1", "1050 terminate 10", "1110 kill 10"]);
@@ -253,19 +206,7 @@ fn what_was_only_rehearsed_counts_for_nothing_once_it_is_done() {
 #[test]
 fn what_failed_is_not_tried_again() {
     let lab = uses(&[(10, 20)]);
-    let at_once = Rule { for_duration: seconds(0), warn: Vec::new(), ..memory_rule(Action::Terminate) };
-    let mut daemon = Daemon::new(vec![at_once]);
-    let failed = |_: &Step| Outcome::Failed { reason: "it may not be signalled".to_owned() };
-    assert_eq!(actions(&daemon.cycle_with(&lab, failed)), ["terminate 10"]);
-    daemon.now_seconds += 10.0;
-    assert_eq!(daemon.run(&lab, 600), []);
-}
-
-#[test]
-fn a_report_keeps_its_time() {
-    let lab = uses(&[(10, 20)]);
-    let mut daemon = Daemon::new(vec![memory_rule(Action::Report)]);
-    assert_eq!(lines(&daemon.run(&lab, 1000)), ["20 report"]);
-    let stage = daemon.plan(&lab).violations[0].stage.clone();
-    assert_eq!(stage, Stage::Acted { at_seconds: NOON + 20.0, kill_seconds: None });
+    let mut daemon = Daemon::new(vec![memory_rule(Action::Terminate).timed(0, &[], 0)]);
+    let failed = |_, _: &Step| Outcome::Failed { reason: "it may not be signalled".to_owned() };
+    assert_eq!(lines(&daemon.run_with(&lab, 600, failed)), ["0 report", "0 terminate 10"]);
 }

@@ -2,42 +2,36 @@
 
 use std::sync::Arc;
 
-use genv_core::model::CollectorStatus;
-
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
 
 #[test]
 fn promise_09_a_repeated_snapshot_causes_nothing_new() {
     let lab = Lab::new(1, 1).runs(10, "bob", None, &[(0, GIB)]);
-    let after_a_minute = Rule { for_duration: seconds(60), ..rule(NonEnvProcesses, Action::Terminate) };
-    let repeats: [fn(&mut genv_core::model::Snapshot, f64); 4] = [
-        |snapshot, at| snapshot.timestamp_seconds = at,
-        |snapshot, at| read_at(snapshot, "gpu", at),
-        |snapshot, at| read_at(snapshot, "processes", at),
-        |snapshot, at| read_at(snapshot, "state", at),
-    ];
-    for (number, repeat) in repeats.iter().enumerate() {
+    let after_a_minute = rule(NonEnvProcesses, Action::Terminate).timed(60, &[], 0);
+    for repeated in ["all", "gpu", "processes", "state"] {
         let mut daemon = Daemon::new(vec![after_a_minute.clone()]);
         for _ in 0..100 {
             // Received anew again and again, but some of what it says is always of noon.
             let mut hosts = lab.at(daemon.now_seconds);
             let mut snapshot = (**hosts[0].snapshot.as_ref().unwrap()).clone();
-            repeat(&mut snapshot, NOON);
+            match repeated {
+                "all" => snapshot.timestamp_seconds = NOON,
+                collector => read_at(&mut snapshot, collector, NOON),
+            }
             hosts[0].snapshot = Some(Arc::new(snapshot));
             let plan = daemon.cycle_on(&hosts, &lab, |_| Outcome::Done);
             // For three intervals it is there as it was; then nobody knows whether it is.
             let known = daemon.now_seconds - NOON <= 30.0;
-            assert_eq!(plan.violations.len(), usize::from(known), "{number}");
-            assert_eq!(plan.steps, [], "{number}");
+            assert_eq!(plan.violations.len(), usize::from(known), "{repeated}");
+            assert_eq!(plan.steps, [], "{repeated}");
             daemon.now_seconds += 10.0;
         }
         // Nothing is due for the time that nobody observed.
         let stage = daemon.plan(&lab).violations[0].stage.clone();
         let until_seconds = daemon.now_seconds + 60.0;
-        assert_eq!(stage, Stage::Pending { until_seconds }, "{number}");
+        assert_eq!(stage, Stage::Pending { until_seconds }, "{repeated}");
     }
     // The very same input, after its steps: nothing to do.
     let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Kill)]);
@@ -61,12 +55,8 @@ fn promise_09_a_stale_snapshot_causes_nothing() {
         assert_eq!(plan.missing_hosts.is_empty(), !plan.steps.is_empty());
         !plan.steps.is_empty()
     };
-    assert!(acts_at_age(0.0));
-    assert!(acts_at_age(30.0));
-    assert!(!acts_at_age(30.1));
-    assert!(!acts_at_age(-3600.0));
-    assert!(!acts_at_age(f64::NAN));
-    assert!(!acts_at_age(f64::INFINITY));
+    assert!(acts_at_age(0.0) && acts_at_age(30.0));
+    assert!(![30.1, -3600.0, f64::NAN, f64::INFINITY].into_iter().any(acts_at_age));
 }
 
 #[test]
@@ -103,37 +93,29 @@ fn of_two_hosts_by_one_name_nothing_is_concluded() {
 #[test]
 fn a_source_that_fails_stops_what_needs_it_and_nothing_else() {
     let mut lab = Lab::new(1, 2).holder("e1", "alice", &[(0, 60.0)]).runs(10, "bob", None, &[(0, GIB)]);
-    let devices = max_devices_per_user(0, Scope::Host);
-    let rules = vec![rule(NonEnvProcesses, Action::Terminate), rule(devices, Action::Detach)];
-    let daemon = Daemon::new(rules);
+    let devices = rule(max_devices_per_user(0, Scope::Host), Action::Detach);
+    let daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Terminate), devices]);
     assert_eq!(actions(&daemon.plan(&lab)), ["terminate 10", "detach e1:0"]);
     // The driver hangs.
-    let failed = CollectorStatus { success: false, current: false, ..CollectorStatus::default() };
-    lab.hosts[0].collectors.insert("gpu".to_owned(), failed.clone());
+    lab.fail("gpu");
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0"]);
     assert!(daemon.plan(&lab).missing_hosts.is_empty());
     // The state cannot be read: nobody knows what is outside.
-    lab.hosts[0].collectors.insert("state".to_owned(), failed);
+    lab.fail("state");
     assert_eq!(actions(&daemon.plan(&lab)), [""; 0]);
     assert_eq!(daemon.plan(&lab).missing_hosts, names(&["gpu01"]));
 }
 
 #[test]
 fn while_the_driver_hangs_nothing_is_forgotten_and_nothing_is_summed_up_without_it() {
-    let hang = |lab: &mut Lab| {
-        let failed = CollectorStatus { success: false, current: false, ..CollectorStatus::default() };
-        lab.hosts[0].collectors.insert("gpu".to_owned(), failed);
-    };
     let mut lab =
         Lab::new(2, 1).runs(10, "bob", None, &[(0, 30 * GIB)]).process("gpu02", 10, "bob", None, &[(0, 30 * GIB)]);
-    let in_sum =
-        RuleKind::from(MaxMemoryPerUser { limits: limit(20 * GIB), per: MemoryPer::Total, scope: Scope::AllHosts });
-    let mut outside = rule(NonEnvProcesses, Action::Terminate);
-    outside.for_duration = seconds(60);
+    let in_sum = max_memory(20 * GIB, MemoryPer::Total, Scope::AllHosts);
+    let mut outside = rule(NonEnvProcesses, Action::Terminate).timed(60, &[], 0);
     outside.selector.hosts = Some(HostSet(names(&["gpu01"])));
     let mut daemon = Daemon::new(vec![outside, rule(in_sum, Action::Report)]);
     daemon.run(&lab, 50);
-    hang(&mut lab);
+    lab.fail("gpu");
     let plan = daemon.plan(&lab);
     let why = "no fresh facts from gpu01".to_owned();
     assert_eq!(plan.violations.len(), 1);
@@ -148,11 +130,7 @@ fn while_the_driver_hangs_nothing_is_forgotten_and_nothing_is_summed_up_without_
 #[test]
 fn a_silent_host_forgets_nothing_and_lets_no_time_pass() {
     let mut lab = Lab::new(1, 1).runs(10, "bob", None, &[(0, GIB)]);
-    let mut daemon = Daemon::new(vec![Rule {
-        for_duration: seconds(60),
-        warn: vec![seconds(60)],
-        ..rule(NonEnvProcesses, Action::Terminate)
-    }]);
+    let mut daemon = Daemon::new(vec![rule(NonEnvProcesses, Action::Terminate).timed(60, &[60], 0)]);
     daemon.run(&lab, 90);
     lab.silent.insert("gpu01".to_owned());
     assert!(daemon.run(&lab, 3600).is_empty());
@@ -168,17 +146,10 @@ fn promise_17_with_a_host_missing_nothing_is_done_about_what_counts_over_all() {
     let lab = |missing: bool| {
         let mut lab = Lab::new(3, 2);
         for (host, eid) in [("gpu01", "a"), ("gpu02", "b"), ("gpu03", "c")] {
-            lab = lab.environment(host, eid, "alice").attach(host, eid, 0, 60.0).process(
-                host,
-                10,
-                "alice",
-                Some(eid),
-                &[(0, 40 * GIB)],
-            );
+            lab = lab.environment(host, eid, "alice").attach(host, eid, 0, 60.0);
+            lab = lab.process(host, 10, "alice", Some(eid), &[(0, 40 * GIB)]);
         }
-        if missing {
-            lab.silent.insert("gpu03".to_owned());
-        }
+        lab.silent.extend(missing.then(|| "gpu03".to_owned()));
         lab
     };
     let scope = Scope::AllHosts;
@@ -186,7 +157,7 @@ fn promise_17_with_a_host_missing_nothing_is_done_about_what_counts_over_all() {
         (max_devices_per_user(1, scope), Action::Detach),
         (max_environments_per_user(1, scope), Action::Detach),
         (RuleKind::from(MaxHostsPerUser { limits: limit(1) }), Action::Detach),
-        (RuleKind::from(MaxMemoryPerUser { limits: limit(50 * GIB), per: MemoryPer::Total, scope }), Action::Terminate),
+        (max_memory(50 * GIB, MemoryPer::Total, scope), Action::Terminate),
     ];
     for (kind, action) in kinds {
         let mut daemon = Daemon::new(vec![rule(kind.clone(), action)]);
@@ -206,14 +177,17 @@ fn promise_17_with_a_host_missing_nothing_is_done_about_what_counts_over_all() {
     }
 }
 
+/// alice holds a device of each of two hosts since so long before noon.
+fn one_each(first: f64, second: f64) -> Lab {
+    let lab = Lab::new(2, 1).holder("a", "alice", &[(0, first)]);
+    lab.environment("gpu02", "b", "alice").attach("gpu02", "b", 0, second)
+}
+
 #[test]
 fn promise_17_a_host_that_says_the_same_for_long_is_missing() {
     let kind = max_devices_per_user(1, Scope::AllHosts);
-    let lab = Lab::new(2, 1)
-        .holder("a", "alice", &[(0, 30.0)])
-        .environment("gpu02", "b", "alice")
-        .attach("gpu02", "b", 0, 60.0);
-    let mut daemon = Daemon::new(vec![Rule { for_duration: seconds(60), ..rule(kind, Action::Detach) }]);
+    let lab = one_each(30.0, 60.0);
+    let mut daemon = Daemon::new(vec![rule(kind, Action::Detach).timed(60, &[], 0)]);
     let frozen = lab.at(NOON).remove(1);
     let mut steps = Vec::new();
     for _ in 0..30 {
@@ -236,8 +210,7 @@ fn promise_17_a_host_that_says_the_same_for_long_is_missing() {
 #[test]
 fn clocks_that_jump_hurry_nothing() {
     let lab = Lab::new(1, 1).runs(10, "bob", None, &[(0, GIB)]);
-    let warned =
-        Rule { for_duration: seconds(60), warn: vec![seconds(120)], ..rule(NonEnvProcesses, Action::Terminate) };
+    let warned = rule(NonEnvProcesses, Action::Terminate).timed(60, &[120], 0);
     for jump in [-86_400.0, -3600.0, -1.0, 3600.0, 86_400.0] {
         let mut daemon = Daemon::new(vec![warned.clone()]);
         let first = daemon.run(&lab, 100);
@@ -254,11 +227,8 @@ fn clocks_that_jump_hurry_nothing() {
 #[test]
 fn what_counts_over_all_is_not_forgotten_while_a_host_is_silent() {
     let kind = max_devices_per_user(1, Scope::AllHosts);
-    let mut lab = Lab::new(2, 1)
-        .holder("a", "alice", &[(0, 60.0)])
-        .environment("gpu02", "b", "alice")
-        .attach("gpu02", "b", 0, 30.0);
-    let mut daemon = Daemon::new(vec![Rule { for_duration: seconds(100), ..rule(kind, Action::Detach) }]);
+    let mut lab = one_each(60.0, 30.0);
+    let mut daemon = Daemon::new(vec![rule(kind, Action::Detach).timed(100, &[], 0)]);
     daemon.run(&lab, 100);
     lab.silent.insert("gpu02".to_owned());
     // What is left of it breaks no rule.
@@ -270,7 +240,6 @@ fn what_counts_over_all_is_not_forgotten_while_a_host_is_silent() {
     assert_eq!(steps[0].0, 200.0 + 10.0);
 }
 
-/// The hosts at a time, of which the first one's clock is ahead of the others'.
 fn skewed(lab: &Lab, now_seconds: f64, ahead: f64) -> Vec<HostSnapshot> {
     let mut hosts = lab.at(now_seconds);
     let mut snapshot = (**hosts[0].snapshot.as_ref().unwrap()).clone();
@@ -293,10 +262,7 @@ fn skewed(lab: &Lab, now_seconds: f64, ahead: f64) -> Vec<HostSnapshot> {
 
 #[test]
 fn a_clock_that_is_off_by_hours_makes_a_host_neither_stale_nor_fresh_nor_its_environments_old() {
-    let max_age = |seconds| {
-        let kind = RuleKind::from(MaxAge { limits: limit(seconds), leases: false });
-        vec![rule(kind, Action::Detach)]
-    };
+    let max_age = |seconds| vec![rule(MaxAge { limits: limit(seconds), leases: false }, Action::Detach)];
     let lab = Lab::new(1, 1).holder("e1", "alice", &[(0, 60.0)]);
     for ahead in [-7200.0, 0.0, 7200.0, 7231.0] {
         // It was activated an hour ago.
@@ -322,10 +288,7 @@ fn a_clock_that_is_off_by_hours_makes_a_host_neither_stale_nor_fresh_nor_its_env
 #[test]
 fn the_newest_on_all_hosts_is_the_newest_whatever_their_clocks_say() {
     let kind = max_devices_per_user(1, Scope::AllHosts);
-    let lab = Lab::new(2, 1)
-        .holder("e1", "alice", &[(0, 300.0)])
-        .environment("gpu02", "e2", "alice")
-        .attach("gpu02", "e2", 0, 60.0);
+    let lab = one_each(300.0, 60.0);
     for ahead in [-7200.0, 0.0, 7200.0] {
         let mut daemon = Daemon::new(vec![rule(kind.clone(), Action::Detach)]);
         let hosts = skewed(&lab, daemon.now_seconds, ahead);

@@ -1,24 +1,19 @@
 //! Attachments that nothing shows to be their user's doing: they help, and a rule takes back them alone.
 
 use super::daemon::*;
-use super::lab::*;
 use crate::config::*;
 use crate::execute::surprise::Expected;
 use crate::plan::*;
 
 fn devices(most: u64) -> RuleKind {
-    RuleKind::from(MaxDevicesPerUser { limits: limit(most), scope: Scope::Host })
+    max_devices_per_user(most, Scope::Host)
 }
 
 /// alice holds device 0, which she uses, and was attached to device 1 by nobody knows whom, long before that as the files
 /// have it; her process uses both.
 fn lab() -> Lab {
-    Lab::new(1, 3).holder("e1", "alice", &[(0, 60.0)]).force_on("gpu01", "e1", 1, 7200.0).runs(
-        10,
-        "alice",
-        Some("e1"),
-        &[(0, GIB), (1, GIB)],
-    )
+    let lab = Lab::new(1, 3).holder("e1", "alice", &[(0, 60.0)]).force_on("gpu01", "e1", 1, 7200.0);
+    lab.runs(10, "alice", Some("e1"), &[(0, GIB), (1, GIB)])
 }
 
 #[test]
@@ -77,13 +72,10 @@ fn an_environment_that_is_taken_apart_ends_the_processes_that_it_would_end_witho
 fn what_is_taken_back_from_many_users_opens_no_breaker() {
     let mut lab = Lab::new(1, 8);
     for (number, user) in ["alice", "bob", "carol", "dave"].into_iter().enumerate() {
-        let eid = format!("e{number}");
-        lab = lab.environment("gpu01", &eid, user);
-        lab = lab.force_on("gpu01", &eid, number as u32, 60.0);
+        lab = lab.environment("gpu01", user, user).force_on("gpu01", user, number as u32, 60.0);
     }
     let plan = Daemon::new(vec![rule(devices(0), Action::Detach)]).plan(&lab);
-    let deeds = plan.steps.iter().filter(|it| it.kind != StepKind::Report);
-    assert_eq!(deeds.count(), 4);
+    assert_eq!(actions(&plan).len(), 4);
     assert!(Expected::default().hits(&plan).users().is_empty());
 }
 
@@ -92,17 +84,13 @@ fn what_is_taken_back_comes_after_all_else_and_its_user_has_nothing_to_do() {
     let lab = lab().runs(20, "bob", None, &[(2, GIB)]);
     let rules = vec![rule(devices(1), Action::Detach), rule(NonEnvProcesses, Action::Terminate)];
     let plan = Daemon::new(rules).plan(&lab);
-    let deeds = plan.steps.iter().filter(|it| it.kind != StepKind::Report);
-    let deeds: Vec<String> = deeds.map(|step| short(&step.kind)).collect();
-    assert_eq!(deeds, ["terminate 20", "detach e1:1"]);
+    assert_eq!(actions(&plan), ["terminate 20", "detach e1:1"]);
     let remedy = plan.violations[0].remedy();
     assert!(remedy.starts_with("nothing has to be done: another user"), "{remedy}");
 }
 
-/// Takes what is idle for ten minutes, after a warning of one minute.
-fn idle() -> Rule {
-    let kind = RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: None });
-    Rule { warn: vec![seconds(60)], remember: seconds(600), ..rule(kind, Action::Detach) }
+fn warned_idle() -> Daemon {
+    Daemon::new(vec![idle(Action::Detach).timed(0, &[60], 600)])
 }
 
 fn own(gpu: u32, since: f64, utilization: Option<f64>) -> Lab {
@@ -111,7 +99,7 @@ fn own(gpu: u32, since: f64, utilization: Option<f64>) -> Lab {
         return lab;
     };
     let mut lab = lab.runs(10, "alice", Some("e1"), &[(gpu, GIB)]);
-    lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(utilization);
+    lab.utilize(10, &[Some(utilization)]);
     lab
 }
 
@@ -119,17 +107,16 @@ fn forced(gpu: u32) -> Lab {
     Lab::new(1, 3).environment("gpu01", "e1", "alice").force_on("gpu01", "e1", gpu, 3600.0)
 }
 
-/// What is done but reports, with when after noon.
+/// All steps but reports.
 fn deeds(steps: &[(f64, StepKind)]) -> Vec<String> {
-    let deeds = steps.iter().filter(|it| it.1 != StepKind::Report);
-    deeds.map(|(at, kind)| format!("{at} {}", short(kind))).collect()
+    lines(steps).into_iter().filter(|line| !line.ends_with("report")).collect()
 }
 
 #[test]
 fn the_idle_time_of_a_forced_device_never_counts_for_its_user() {
     // It is taken back, or alice bears it out meanwhile.
     for gone in [50, 0] {
-        let mut daemon = Daemon::new(vec![idle()]);
+        let mut daemon = warned_idle();
         let before = daemon.run(&forced(1), 650);
         assert_eq!(deeds(&before), ["600 warn 1/1"]);
         daemon.run(&Lab::new(1, 3), gone);
@@ -143,7 +130,7 @@ fn the_idle_time_of_a_forced_device_never_counts_for_its_user() {
 
 #[test]
 fn a_forced_device_hides_no_idle_time_of_its_user() {
-    let mut daemon = Daemon::new(vec![idle()]);
+    let mut daemon = warned_idle();
     let mut steps = daemon.run(&own(1, -60.0, None), 580);
     steps.extend(daemon.run(&forced(1), 20));
     steps.extend(daemon.run(&own(1, 600.0, None), 200));
@@ -155,7 +142,7 @@ fn a_forced_device_hides_no_idle_time_of_its_user() {
 #[test]
 fn who_attaches_an_idle_device_again_and_works_keeps_it() {
     let taken = |loads: u64, utilization: f64| {
-        let mut daemon = Daemon::new(vec![idle()]);
+        let mut daemon = warned_idle();
         let taken = daemon.run(&own(1, -60.0, None), 670);
         assert_eq!(deeds(&taken), ["600 warn 1/1", "660 detach e1:1"]);
         daemon.run(&Lab::new(1, 3), 100);
@@ -173,12 +160,7 @@ fn who_attaches_an_idle_device_again_and_works_keeps_it() {
 
 #[test]
 fn what_was_forced_uses_up_no_warning_of_its_user() {
-    let rule = Rule {
-        for_duration: seconds(60),
-        warn: vec![seconds(60)],
-        remember: seconds(600),
-        ..rule(devices(1), Action::Terminate)
-    };
+    let rule = rule(devices(1), Action::Terminate).timed(60, &[60], 600);
     let lab = |own: bool, since: f64| {
         let lab = Lab::new(1, 3).holder("e1", "alice", &[(0, 60.0)]);
         if own { lab.attach("gpu01", "e1", 1, NOON - since) } else { lab.force_on("gpu01", "e1", 1, NOON - since) }
@@ -189,20 +171,16 @@ fn what_was_forced_uses_up_no_warning_of_its_user() {
         let steps = daemon.run(&lab(false, NOON), 130);
         assert_eq!(deeds(&steps), ["60 warn 1/1", "120 detach e1:1"]);
         daemon.run(&none, gone);
-        let steps = {
-            let lab = lab(true, daemon.now_seconds);
-            daemon.run(&lab, 130)
-        };
+        let lab_now = lab(true, daemon.now_seconds);
+        let steps = daemon.run(&lab_now, 130);
         let begin = 130 + gone;
         let expected = [format!("{} warn 1/1", begin + 60), format!("{} detach e1:1", begin + 120)];
         assert_eq!(deeds(&steps), expected, "{gone}");
         // What is forced again is taken back without new warnings, and so is what the user attaches again.
         for own in [false, true] {
             daemon.run(&none, 50);
-            let steps = {
-                let lab = lab(own, daemon.now_seconds);
-                daemon.run(&lab, 10)
-            };
+            let lab_now = lab(own, daemon.now_seconds);
+            let steps = daemon.run(&lab_now, 10);
             assert_eq!(deeds(&steps).len(), 1, "{gone} {own}: {steps:?}");
         }
     }
@@ -210,25 +188,16 @@ fn what_was_forced_uses_up_no_warning_of_its_user() {
 
 #[test]
 fn forced_devices_of_users_who_do_not_exist_take_no_memory_of_progress() {
-    let rules = (0..11).map(|number| Rule {
-        name: format!("rule{number}"),
-        for_duration: seconds(60),
-        warn: vec![seconds(60)],
-        remember: seconds(3600),
-        ..rule(devices(0), Action::Detach)
-    });
+    let rule = rule(devices(0), Action::Detach).timed(60, &[60], 3600);
+    let rules = (0..11).map(|number| Rule { name: format!("rule{number}"), ..rule.clone() });
     let mut daemon = Daemon::new(rules.collect());
     let mut lab = Lab::new(1, 2);
     for number in 0..1000 {
         let (eid, user) = (format!("e{number}"), format!("u{number}"));
-        lab = lab.environment("gpu01", &eid, &user);
-        lab = lab.force_on("gpu01", &eid, 0, 60.0);
+        lab = lab.environment("gpu01", &eid, &user).force_on("gpu01", &eid, 0, 60.0);
     }
     daemon.run(&lab, 10);
-    let alice = |since: f64| {
-        let lab = Lab::new(1, 2).environment("gpu01", "alice", "alice");
-        lab.attach("gpu01", "alice", 1, -since)
-    };
+    let alice = |since: f64| Lab::new(1, 2).holder("alice", "alice", &[(1, -since)]);
     daemon.run(&alice(10.0), 80);
     daemon.run(&Lab::new(1, 2), 50);
     let steps = daemon.run(&alice(140.0), 100);

@@ -1,8 +1,5 @@
-//! Devices that the enforcer took and that a record has again.
-
 use super::*;
 
-/// The lab, by a state that was read at a given time.
 fn lab_at(attached: bool, read_seconds: f64) -> Vec<HostSnapshot> {
     let mut hosts = lab(attached);
     let state = snapshot(&mut hosts).collectors.get_mut("state").unwrap();

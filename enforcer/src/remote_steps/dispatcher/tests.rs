@@ -1,8 +1,5 @@
-//! Requests to simulated hosts.
-
 use std::sync::{Arc, Mutex};
 
-use genv_core::model::Process;
 use genv_remote::HostFailure;
 use genv_remote::follow::NotEnforced;
 use serde_json::json;
@@ -11,10 +8,9 @@ use super::*;
 use crate::config::{BreakerLimits, Mode, Never};
 use crate::execute::{Executor, Policy};
 use crate::host::dispatching_executor;
-use crate::plan::tests::lab;
+use crate::plan::tests::lab::{self, Lab};
 use crate::plan::{Subject, Target};
 
-/// Has these replies, in this order. Then no reply comes.
 #[derive(Debug, Default)]
 struct Replies(Mutex<Vec<HostReply>>);
 
@@ -51,24 +47,13 @@ fn refused(kind: FailureKind) -> HostReply {
 
 /// The host: away, or up with or without the process.
 fn host(process: Option<bool>) -> Vec<HostSnapshot> {
-    let snapshot = process.map(|is_there| {
-        let process: Arc<Process> = serde_json::from_value(json!({
-            "pid": 7, "start_time_ticks": 700, "attribution": {"state": "unknown", "reason": "zombie"}, "devices": [],
-        }))
-        .unwrap();
-        Arc::new(Snapshot {
-            hostname: "gpu01".to_owned(),
-            processes: is_there.then_some(process).into_iter().collect(),
-            ..Snapshot::default()
-        })
-    });
-    vec![HostSnapshot {
-        hostname: "gpu01".to_owned(),
-        up: process.is_some(),
-        received_timestamp_seconds: None,
-        snapshot,
-        ssh: None,
-    }]
+    let mut lab = Lab::new(1, 1);
+    if process == Some(true) {
+        lab = lab.runs(7, "alice", None, &[(0, 1)]);
+        lab.hide(7, "zombie");
+    }
+    lab.silent.extend(process.is_none().then(|| "gpu01".to_owned()));
+    lab.at(0.0)
 }
 
 fn executor() -> (Executor, tempfile::TempDir) {
@@ -78,7 +63,6 @@ fn executor() -> (Executor, tempfile::TempDir) {
     (executor, folder)
 }
 
-/// Sends a host one step, and returns the outcomes.
 fn send(dispatcher: &mut Dispatcher) -> Vec<(Outcome, bool)> {
     let sent = SentStep { step: step(), violation: violation(), dispatched: None };
     let (executor, _folder) = executor();
@@ -211,20 +195,9 @@ fn a_host_is_unfinished_until_the_processes_of_its_detached_device_have_ended() 
 
 #[test]
 fn a_cycle_hits_no_larger_share_of_a_host_s_users_than_of_all_users() {
-    let mut hosts = host(Some(true));
-    let snapshot = Arc::make_mut(hosts[0].snapshot.as_mut().unwrap());
-    snapshot.processes = ["alice", "bob", "carol", "dave"]
-        .iter()
-        .enumerate()
-        .map(|(n, username)| {
-            let process = json!({
-                "pid": 7 + n, "start_time_ticks": (7 + n) * 100, "uid": 1000 + n, "username": username,
-                "attribution": {"state": "outside", "reason": "no_claim"},
-                "devices": [{"index": "0", "type": "compute"}],
-            });
-            Arc::new(serde_json::from_value::<Process>(process).unwrap())
-        })
-        .collect();
+    let users = (7..).zip(["alice", "bob", "carol", "dave"]);
+    let lab = users.fold(Lab::new(1, 1), |lab, (pid, username)| lab.runs(pid, username, None, &[(0, 1)]));
+    let hosts = lab.at(0.0);
     let limits = BreakerLimits::default();
     let mut dispatcher = dispatcher(Vec::new());
     dispatcher.begin_cycle(&hosts);

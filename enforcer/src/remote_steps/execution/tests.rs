@@ -1,5 +1,3 @@
-//! Requests that cannot be read, and the limits of both sides.
-
 use serde_json::json;
 
 use super::*;

@@ -1,5 +1,3 @@
-//! When an expectation holds, and of what.
-
 use super::*;
 
 /// Carol has a process outside of environments. Dave's process uses the device of his environment, and another one.

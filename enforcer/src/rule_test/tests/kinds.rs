@@ -1,6 +1,3 @@
-//! Every kind of rule, with every action that its documentation allows: what is forbidden is found, the action comes, and
-//! then it is gone.
-
 use super::*;
 use crate::config::Action;
 use crate::kinds::KINDS;

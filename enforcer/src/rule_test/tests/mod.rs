@@ -1,5 +1,3 @@
-//! Tests of tests of rules.
-
 mod expectations;
 mod kinds;
 mod refusals;
@@ -8,7 +6,6 @@ use std::fs;
 
 use super::*;
 
-/// What a file prints, and whether its tests pass.
 fn tested(text: &str) -> (bool, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules_test.yaml");

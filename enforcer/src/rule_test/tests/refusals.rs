@@ -1,5 +1,3 @@
-//! Files of tests that cannot be used.
-
 use super::*;
 
 const HOST: &str = "scenario: {version: 1, users: {a: 1}, hosts: [{name: h, devices: [{}]}]}";

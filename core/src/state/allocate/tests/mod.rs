@@ -34,11 +34,14 @@ fn count(count: u32) -> AttachRequest {
     request(Selection::Count(count))
 }
 
+fn index(index: u32) -> AttachRequest {
+    request(Selection::Indices([index].into()))
+}
+
 fn over(selection: Selection) -> AttachRequest {
     AttachRequest { over_subscribe: true, ..request(selection) }
 }
 
-/// Indices, or the error.
 fn chosen(devices: &[DeviceState], memory: &str, request: &AttachRequest) -> Result<Vec<u32>, String> {
     let memory = MemoryAmount::from_file(memory).ok();
     let chosen = choose(devices, "me", memory, request);
@@ -110,7 +113,6 @@ fn devices_without_processes_come_first_and_lost_ones_never() {
     );
 }
 
-/// Bob's processes on these devices.
 fn outside(indices: &[u32]) -> BTreeMap<u32, Vec<OutsideUse>> {
     let use_of = |gpu: &u32| OutsideUse {
         gpu: *gpu,
@@ -190,14 +192,12 @@ fn over_subscription_takes_available_devices_and_then_those_with_the_fewest_envi
 fn attaching_to_fewer_gives_up_those_without_processes_and_then_the_highest() {
     let list = devices(&[&["me"], &["me"], &["me"], &[]]);
     assert_eq!(chosen(&list, "", &count(2)), Ok(vec![0, 1]));
-    let mut request = count(2);
-    request.usage.own = [2].into();
-    assert_eq!(chosen(&list, "", &request), Ok(vec![0, 2]));
-    request.selection = Selection::Count(1);
-    assert_eq!(chosen(&list, "", &request), Ok(vec![2]));
-    request.selection = Selection::Count(0);
-    assert_eq!(chosen(&list, "", &request), Ok(vec![]));
     assert_eq!(chosen(&list, "", &count(4)), Ok(vec![0, 1, 2, 3]));
+    for (number, expected) in [(2, &[0, 2][..]), (1, &[2]), (0, &[])] {
+        let mut request = count(number);
+        request.usage.own = [2].into();
+        assert_eq!(chosen(&list, "", &request), Ok(expected.to_vec()));
+    }
 }
 
 #[test]
@@ -217,7 +217,6 @@ fn a_held_device_is_kept_unless_it_no_longer_suffices() {
 #[test]
 fn a_device_by_its_index_is_added_to_the_others() {
     let list = devices(&[&["me"], &["a"], &[], &["a:4gi", "b:1gi"]]);
-    let index = |index| request(Selection::Indices([index].into()));
     assert_eq!(chosen(&list, "", &index(2)), Ok(vec![0, 2]));
     assert_eq!(chosen(&list, "", &index(0)), Ok(vec![0]));
     assert_eq!(
@@ -248,7 +247,7 @@ fn a_device_by_its_index_is_added_to_the_others() {
 fn the_control_characters_of_an_eid_are_escaped() {
     let list = devices(&[&["\u{1b}[2Jx\n"]]);
     assert_eq!(
-        chosen(&list, "", &request(Selection::Indices([0].into()))).unwrap_err(),
+        chosen(&list, "", &index(0)).unwrap_err(),
         "cannot attach device 0: environment \\u{1b}[2Jx\\n holds it. 'genv who 0' tells more"
     );
 }
@@ -270,12 +269,10 @@ fn several_devices_are_of_one_model_if_one_has_enough() {
     request.usage.busy = [0].into();
     assert_eq!(chosen(&list, "", &request), Ok(vec![1, 2]));
     request.usage.busy.clear();
-    request.selection = Selection::Count(1);
-    assert_eq!(chosen(&list, "", &request), Ok(vec![0]));
-    request.selection = Selection::Count(3);
-    assert_eq!(chosen(&list, "", &request), Ok(vec![1, 2, 4]));
-    request.selection = Selection::Count(4);
-    assert_eq!(chosen(&list, "", &request), Ok(vec![0, 1, 2, 3]));
+    for (count, expected) in [(1, &[0][..]), (3, &[1, 2, 4]), (4, &[0, 1, 2, 3])] {
+        request.selection = Selection::Count(count);
+        assert_eq!(chosen(&list, "", &request), Ok(expected.to_vec()));
+    }
     // Where models are not known, the order of index decides.
     request.usage.models.clear();
     request.selection = Selection::Count(3);

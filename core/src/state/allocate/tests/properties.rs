@@ -1,5 +1,3 @@
-//! Properties of every sequence of requests.
-
 use proptest::option;
 use proptest::prelude::*;
 

@@ -74,7 +74,6 @@ impl Disk for FaultyDisk {
     }
 }
 
-/// Every file of a folder but the lock.
 fn files(path: &Path) -> BTreeMap<String, Vec<u8>> {
     let names = names(path).into_iter().filter(|name| name != "genv.lock");
     names
@@ -85,7 +84,6 @@ fn files(path: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// A change of all three files.
 fn change(store: &mut StateStore) -> Result<(), TestError> {
     store.update(|state| {
         state.merge_inventory(&gpus(3));
@@ -96,7 +94,6 @@ fn change(store: &mut StateStore) -> Result<(), TestError> {
     })
 }
 
-/// Every attachment is of an environment, and no device has more than one.
 fn assert_sound(state: &State) {
     for device in &state.devices {
         assert!(device.attachments.len() <= 1, "{device:?}");

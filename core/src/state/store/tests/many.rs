@@ -1,14 +1,11 @@
-//! Thousands of records, as every user may write them.
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::proc::ProcessRequest;
 
-/// `/proc`, with the number of reads.
 struct Counted(ProcReader, Arc<AtomicUsize>);
 
 impl ProcessSource for Counted {
@@ -36,11 +33,9 @@ fn one_read_of_the_processes_decides_on_all_environments_without_a_shell() {
         })
         .unzip();
     let devices = json!([{ "index": 0, "total_memory": "1gi", "attachments": attachments }]);
-    for (name, content) in
-        [("envs.json", json!({ "envs": environments })), ("devices.json", json!({ "devices": devices }))]
-    {
-        std::fs::write(folder.path().join(name), content.to_string()).unwrap();
-    }
+    let write = |name: &str, content: Value| std::fs::write(folder.path().join(name), content.to_string()).unwrap();
+    write("envs.json", json!({ "envs": environments }));
+    write("devices.json", json!({ "devices": devices }));
     let reads = Arc::new(AtomicUsize::new(0));
     let mut store = StateStore::new(folder.path()).processes(Counted(ProcReader::new(), Arc::clone(&reads)));
     store.read().unwrap();

@@ -1,5 +1,3 @@
-//! Living members: reused pids, other boots, hidden processes, kernels.
-
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +9,6 @@ use crate::attribute::live_environments;
 use crate::proc::{Lineage, ProcessRequest};
 use crate::state::{EditableState, EnvironmentState, StateSource as _};
 
-/// A machine whose processes a test starts and ends.
 #[derive(Clone, Default)]
 struct Processes(Arc<Mutex<Table>>);
 
@@ -84,24 +81,27 @@ fn lab() -> Lab {
 }
 
 impl Lab {
+    fn update<T>(&mut self, change: impl FnOnce(&mut EditableState) -> T) -> T {
+        self.store.update(|state| Ok::<_, StoreError>(change(state))).unwrap()
+    }
+
     fn activate(&mut self, eid: &str, pid: u32) {
-        let member = MemberId::Process(pid);
-        let activated = self.store.update(|state| Ok::<_, StoreError>(state.activate(eid, 0, None, &member)));
-        activated.unwrap();
+        self.update(|state| state.activate(eid, 0, None, &MemberId::Process(pid)));
+    }
+
+    /// The lab with a process that is a member of an environment.
+    fn with(mut self, eid: &str, pid: u32) -> Self {
+        self.processes.start(pid, 100);
+        self.activate(eid, pid);
+        self
     }
 
     fn enqueue(&mut self, pid: u32) -> usize {
-        let enqueue = |state: &mut EditableState| Ok::<_, StoreError>(state.enqueue(pid, None));
-        self.store.update(enqueue).unwrap()
+        self.update(|state| state.enqueue(pid, None))
     }
 
     fn queue_length(&mut self) -> usize {
-        let length = |state: &mut EditableState| Ok::<_, StoreError>(state.queue().len());
-        self.store.update(length).unwrap()
-    }
-
-    fn nothing(&mut self) {
-        self.store.update(|_| Ok::<_, StoreError>(())).unwrap();
+        self.update(|state| state.queue().len())
     }
 
     /// Environments and their members, as the file has them after cleaning; readers see the same before.
@@ -111,14 +111,13 @@ impl Lab {
             environments.map(|it| (it.eid.clone(), it.pids.clone())).collect::<Vec<_>>()
         };
         let seen = members(&self.store.read().unwrap().environments);
-        self.nothing();
+        self.update(|_| ());
         let path = self.folder.path();
         let written = members(&StateDirectory::new(path).read().unwrap().environments);
         assert_eq!(seen, written);
         seen
     }
 
-    /// The living environments for the exporter.
     fn exported(&mut self) -> Vec<(String, Vec<u32>)> {
         let state = StateDirectory::new(self.folder.path()).read().unwrap();
         let members = state.environments.iter().flat_map(|it| it.pids.clone()).collect();
@@ -154,13 +153,7 @@ fn environment(eid: &str, pids: &[u32]) -> (String, Vec<u32>) {
 
 #[test]
 fn members_that_ended_are_removed_and_environments_with_them() {
-    let mut lab = lab();
-    for pid in 1..=3 {
-        lab.processes.start(pid, 100);
-    }
-    lab.activate("a", 1);
-    lab.activate("a", 2);
-    lab.activate("b", 3);
+    let mut lab = lab().with("a", 1).with("a", 2).with("b", 3);
     lab.processes.end(1);
     lab.processes.end(3);
     assert_eq!(lab.exported(), [environment("a", &[2])]);
@@ -172,9 +165,7 @@ const LATER_TICKS: u64 = 400_000_000_000;
 
 #[test]
 fn a_process_with_a_members_pid_is_not_that_member() {
-    let mut lab = lab();
-    lab.processes.start(7, 100);
-    lab.activate("7", 7);
+    let mut lab = lab().with("7", 7);
     lab.processes.start(7, 101);
     // By the time of the file alone, it could be the member.
     lab.written_at(1_000);
@@ -187,9 +178,7 @@ fn a_process_with_a_members_pid_is_not_that_member() {
 
 #[test]
 fn a_pid_that_genv_1_wrote_is_who_had_it_when_it_was_written() {
-    let mut lab = lab();
-    lab.processes.start(7, 100);
-    lab.activate("e", 7);
+    let mut lab = lab().with("e", 7);
     let add = |content: &str| content.replace("        7\n", "        7,\n        8,\n        9\n");
     lab.edit("envs.json", add);
     lab.written_at(1_000);
@@ -205,9 +194,7 @@ fn a_pid_that_genv_1_wrote_is_who_had_it_when_it_was_written() {
 
 #[test]
 fn a_new_environment_with_an_old_id_has_members_of_its_own() {
-    let mut lab = lab();
-    lab.processes.start(7, 100);
-    lab.activate("7", 7);
+    let mut lab = lab().with("7", 7);
     // genv 1.4.3 ends it, and makes another one with the same id for another process with the same pid.
     let later = |content: &str| {
         let at = content.find("\"creation\": \"").unwrap() + "\"creation\": \"".len();
@@ -222,11 +209,7 @@ fn a_new_environment_with_an_old_id_has_members_of_its_own() {
 
 #[test]
 fn a_process_that_joins_with_the_pid_of_an_ended_member_is_a_new_member() {
-    let mut lab = lab();
-    lab.processes.start(7, 100);
-    lab.processes.start(8, 100);
-    lab.activate("e", 7);
-    lab.activate("e", 8);
+    let mut lab = lab().with("e", 7).with("e", 8);
     lab.processes.start(7, 500);
     lab.activate("e", 7);
     assert_eq!(lab.pids(), [environment("e", &[8, 7])]);
@@ -236,18 +219,14 @@ fn a_process_that_joins_with_the_pid_of_an_ended_member_is_a_new_member() {
 
 #[test]
 fn a_hidden_member_stays() {
-    let mut lab = lab();
-    lab.processes.start(7, 100);
-    lab.activate("e", 7);
+    let mut lab = lab().with("e", 7);
     lab.processes.hide(7);
     assert_eq!(lab.pids(), [environment("e", &[7])]);
 }
 
 #[test]
 fn without_cleaning_ended_members_stay_and_are_not_confused_with_later_processes() {
-    let mut lab = lab();
-    lab.processes.start(7, 100);
-    lab.activate("a", 7);
+    let mut lab = lab().with("a", 7);
     lab.edit("envs.json", |content| content.replace("        7\n", "        7,\n        8\n"));
     lab.written_at(1_000);
     // The process with pid 8 has ended, and another process has the pid now.

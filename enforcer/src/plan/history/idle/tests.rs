@@ -1,5 +1,3 @@
-//! Windows, sample by sample.
-
 use proptest::prelude::*;
 
 use super::*;

@@ -1,5 +1,3 @@
-//! The steps that the plan of a host confirms, and the steps that it refuses.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -17,7 +15,6 @@ const AHEAD_SECONDS: f64 = 30.0 * 24.0 * 3600.0;
 
 const OUTSIDE: &str = "{kind: non-env-processes, action: terminate, warn: []}";
 
-/// A host gpu01 of `lab` that gets a request.
 struct Case {
     lab: Lab,
     config: String,
@@ -71,7 +68,6 @@ impl Case {
         }
     }
 
-    /// The step is confirmed without a change.
     fn confirms(&self, remote: &RemoteStep) {
         let expected = (remote.step.kind.clone(), Some(uid(&remote.username)));
         assert_eq!(self.confirm(remote.clone()), Ok(expected));
@@ -105,10 +101,14 @@ fn remote_step(rule: &str, subject: Subject, username: &str, kind: StepKind) -> 
     }
 }
 
-/// About one process outside of any environment.
 fn outside(username: &str, pid: u32, kind: StepKind) -> RemoteStep {
     let subject = Subject::Process { hostname: "gpu01".to_owned(), pid, start_time_ticks: u64::from(pid) * 100 };
     remote_step("non-env-processes", subject, username, kind)
+}
+
+/// Ends the process that it is about.
+fn terminate(username: &str, pid: u32) -> RemoteStep {
+    outside(username, pid, StepKind::Terminate(process(username, pid).into()))
 }
 
 fn user(rule: &str, username: &str, hostname: Option<&str>, kind: StepKind) -> RemoteStep {
@@ -132,35 +132,33 @@ fn lab() -> Lab {
 #[test]
 fn a_step_is_confirmed_if_this_host_finds_the_same_violation() {
     let case = Case::new(lab(), OUTSIDE);
-    let terminate = |target: ProcessTarget| StepKind::Terminate(target.into());
-    case.confirms(&outside("alice", 10, terminate(process("alice", 10))));
+    case.confirms(&terminate("alice", 10));
     case.confirms(&outside("alice", 10, warn()));
 
-    let not_shown = "own plan does not show that the rule is broken";
-    case.refuses(&outside("alice", 11, terminate(process("alice", 11))), not_shown, true);
-    case.refuses(&outside("alice", 11, warn()), not_shown, true);
-    case.refuses(&outside("bob", 10, terminate(process("alice", 10))), not_shown, true);
+    let of_alice = outside("bob", 10, terminate("alice", 10).step.kind);
+    for wrong in [terminate("alice", 11), outside("alice", 11, warn()), of_alice] {
+        case.refuses(&wrong, "own plan does not show that the rule is broken", true);
+    }
 
-    let not_taken = "own plan would not choose this target";
     let of_ten = |change: fn(&mut ProcessTarget)| {
         let mut target = process("alice", 10);
         change(&mut target);
-        outside("alice", 10, terminate(target))
+        outside("alice", 10, StepKind::Terminate(target.into()))
     };
-    for wrong in
-        [of_ten(|it| it.pid = 12), of_ten(|it| it.start_time_ticks += 1), of_ten(|it| it.hostname = "gpu02".to_owned())]
-    {
-        case.refuses(&wrong, not_taken, true);
+    for wrong in [
+        of_ten(|it| it.pid = 12),
+        of_ten(|it| it.start_time_ticks += 1),
+        of_ten(|it| it.hostname = "gpu02".to_owned()),
+        outside("alice", 10, StepKind::Detach(device("alice", "1", 1, &[]))),
+    ] {
+        case.refuses(&wrong, "own plan would not choose this target", true);
     }
-    let detach = StepKind::Detach(device("alice", "1", 1, &[]));
-    case.refuses(&outside("alice", 10, detach), not_taken, true);
 }
 
 #[test]
 fn a_step_that_its_rule_does_not_allow_is_refused_for_good() {
-    let target = process("alice", 10);
-    let terminate = outside("alice", 10, StepKind::Terminate(target.clone().into()));
-    let kill = outside("alice", 10, StepKind::Kill(target.into()));
+    let terminate = terminate("alice", 10);
+    let kill = outside("alice", 10, StepKind::Kill(process("alice", 10).into()));
     let mut other_rule = terminate.clone();
     other_rule.step.key.rule = "made-up".to_owned();
 
@@ -171,8 +169,7 @@ fn a_step_that_its_rule_does_not_allow_is_refused_for_good() {
     kills.confirms(&kill);
     kills.confirms(&terminate);
     for action in ["report", "warn"] {
-        let rule = format!("{{kind: non-env-processes, action: {action}}}");
-        let case = Case::new(lab(), &rule);
+        let case = Case::new(lab(), &format!("{{kind: non-env-processes, action: {action}}}"));
         case.refuses(&terminate, "its rule ends nothing", false);
         case.confirms(&outside("alice", 10, warn()));
         case.confirms(&outside("alice", 10, StepKind::Report));
@@ -189,11 +186,11 @@ fn waivers_and_a_pause_of_this_host_end_by_its_own_clock() {
         given_seconds: now_seconds(),
     };
     let waived = "that host leaves it alone: waived until";
-    let right = outside("alice", 10, StepKind::Terminate(process("alice", 10).into()));
+    let right = terminate("alice", 10);
     let mut case = Case::new(lab(), OUTSIDE);
     case.control.waivers = vec![waiver("non-env-processes")];
     case.refuses(&right, waived, true);
-    case.confirms(&outside("bob", 12, StepKind::Terminate(process("bob", 12).into())));
+    case.confirms(&terminate("bob", 12));
     case.control = Control { paused_until_seconds: Some(now_seconds() + 3600.0), ..Control::default() };
     case.refuses(&right, "it is paused on that host", true);
     // For a rule over all hosts too.
@@ -207,12 +204,11 @@ fn waivers_and_a_pause_of_this_host_end_by_its_own_clock() {
 #[test]
 fn the_groups_of_this_host_count_and_an_unknown_user_is_left_alone() {
     let rule = "{kind: non-env-processes, action: terminate, warn: [], match: {groups: [students]}}";
-    let right = outside("alice", 10, StepKind::Terminate(process("alice", 10).into()));
+    let right = terminate("alice", 10);
     let mut case = Case::new(lab(), rule);
     case.groups = [("alice", "students"), ("bob", "staff")].into();
     case.confirms(&right);
-    let of_bob = outside("bob", 12, StepKind::Terminate(process("bob", 12).into()));
-    case.refuses(&of_bob, "does not show", true);
+    case.refuses(&terminate("bob", 12), "does not show", true);
 
     // Three devices exceed the limit of every group.
     let rule = "{kind: max-devices-per-user, limit: {default: 1, groups: {staff: 2}}, action: detach, warn: []}";
@@ -317,17 +313,12 @@ fn the_process_that_got_sigterm_is_killed_although_another_is_newer() {
 
 #[test]
 fn each_of_several_processes_over_the_limit_is_confirmed() {
-    let rule = "{kind: max-memory-per-user, limit: 1gi, per: total, action: terminate, warn: []}";
-    let case = Case::new(much_memory(), rule);
-    for pid in [10, 11] {
-        let kind = StepKind::Terminate(process("bob", pid).into());
-        case.confirms(&user("max-memory-per-user", "bob", Some("gpu01"), kind));
-    }
     // The sum over all hosts can exceed the limit, whatever this host shows.
-    let rule = "{kind: max-memory-per-user, limit: 100gi, per: total, scope: all-hosts, action: terminate, warn: []}";
-    let case = Case::new(much_memory(), rule);
-    for pid in [10, 11] {
-        let kind = StepKind::Terminate(process("bob", pid).into());
-        case.confirms(&user("max-memory-per-user", "bob", None, kind));
+    for (limit, hostname) in [("1gi", Some("gpu01")), ("100gi, scope: all-hosts", None)] {
+        let rule = format!("{{kind: max-memory-per-user, limit: {limit}, per: total, action: terminate, warn: []}}");
+        let case = Case::new(much_memory(), &rule);
+        for pid in [10, 11] {
+            case.confirms(&user("max-memory-per-user", "bob", hostname, terminate("bob", pid).step.kind));
+        }
     }
 }
