@@ -16,11 +16,13 @@ static VARIABLE: LazyLock<Regex> =
 /// For each variable the regular expression that stands for its chosen values.
 pub(crate) type Choice = BTreeMap<String, String>;
 
+/// The times for which a panel is drawn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     /// The time range, in whole seconds of Unix time.
     pub(crate) start: u64,
     pub(crate) end: u64,
+    /// The distance of points.
     pub(crate) interval: Duration,
     pub(crate) rate_interval: Duration,
 }
@@ -40,6 +42,10 @@ impl Times {
     }
 }
 
+/// Puts values in the place of all variables of an expression.
+///
+/// # Errors
+/// It has a variable that is not known.
 pub(crate) fn interpolate(expression: &str, choice: &Choice, times: &Times) -> Result<String> {
     let range = times.end - times.start;
     let mut unknown = None;
@@ -61,6 +67,12 @@ pub(crate) fn interpolate(expression: &str, choice: &Choice, times: &Times) -> R
     }
 }
 
+/// A regular expression, as it stands in a string of PromQL, that matches this value only.
+pub(crate) fn only(value: &str) -> String {
+    regex::escape(value).replace('\\', r"\\")
+}
+
+/// The names of all variables in a text.
 pub(crate) fn names(text: &str) -> Vec<String> {
     VARIABLE.captures_iter(text).map(|found| name(&found).to_owned()).collect()
 }

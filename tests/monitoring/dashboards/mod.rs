@@ -1,5 +1,5 @@
 //! The dashboards that are shipped: whether they keep every rule, and whether a real Prometheus with the demo's data answers
-//! everything that they ask. Every file in `grafana/dashboards` is checked.
+//! everything that they ask, whatever is chosen. Every file in `grafana/dashboards` is checked.
 
 pub(crate) mod interpolate;
 mod lint;
@@ -17,7 +17,7 @@ use genv_tests::dashboard::{Dashboard, Target};
 use genv_tests::history::{History, RulesFile};
 use genv_tests::prometheus::Prometheus;
 
-use interpolate::{Choice, Times, interpolate};
+use interpolate::{Times, interpolate};
 use lint::Lint;
 use queries::Questions;
 
@@ -28,6 +28,7 @@ const NOT_KEPT: [&str; 6] =
 /// The dashboard that needs an enforcer: [`scraped`] has one.
 const ENFORCEMENT: &str = "genv-enforcement";
 
+/// Time between two scrapes.
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Several hours, and so much more that the GPU which is throttled now and then is throttled at the end, and that the last
@@ -56,12 +57,11 @@ fn of_any_host(dashboard: &Dashboard, with_hostname: &BTreeSet<String>) -> Vec<S
     faults.filter(|(rule, _)| *rule == "target-hostname").map(|(_, what)| what).collect()
 }
 
-fn all(dashboard: &Dashboard) -> Choice {
-    dashboard.variables().iter().map(|variable| (variable.name().to_owned(), ".+".to_owned())).collect()
-}
-
+/// What a target asks with everything at All.
 pub(crate) fn with_all(dashboard: &Dashboard, target: Target<'_>, times: &Times) -> Result<String> {
-    interpolate(target.expression(), &all(dashboard), times)
+    let variables = dashboard.variables().into_iter();
+    let all = variables.map(|variable| (variable.name().to_owned(), ".+".to_owned())).collect();
+    interpolate(target.expression(), &all, times)
 }
 
 #[test]

@@ -12,14 +12,20 @@ use genv_tests::dashboard::Dashboard;
 /// What `$__rate_interval` stands for: a range that nobody writes.
 pub(crate) const RATE_INTERVAL: Duration = Duration::from_millis(7_654_321);
 
+/// What the value of a variable begins with.
 pub(crate) const MARK: &str = "value_of_";
 
+/// A selector of series where it stands in an expression.
 pub(crate) struct Selector<'a> {
     pub(crate) vector: &'a VectorSelector,
     /// The function that is applied to the selector's range, if it has one.
     pub(crate) range_function: Option<&'a str>,
 }
 
+/// Parses an expression of a dashboard.
+///
+/// # Errors
+/// It is no PromQL, or has a variable that neither the dashboard nor Grafana knows.
 pub(crate) fn parse(expression: &str, dashboard: &Dashboard) -> Result<Expr> {
     let variables = dashboard.variables().into_iter();
     let marks: Choice = variables.map(|variable| (variable.name().to_owned(), mark(variable.name()))).collect();
@@ -28,10 +34,12 @@ pub(crate) fn parse(expression: &str, dashboard: &Dashboard) -> Result<Expr> {
     parser::parse(&interpolate(expression, &marks, &times)?).map_err(|error| anyhow!(error))
 }
 
+/// What stands for a variable.
 fn mark(variable: &str) -> String {
     format!("{MARK}{variable}")
 }
 
+/// All selectors of an expression.
 pub(crate) fn selectors(expression: &Expr) -> Vec<Selector<'_>> {
     let mut found = Vec::new();
     visit(expression, None, &mut |part, function| match part {
@@ -76,6 +84,7 @@ pub(crate) fn visit<'a>(
     }
 }
 
+/// Whether an expression is the number 0, as a vector or not.
 pub(crate) fn is_zero(expression: &Expr) -> bool {
     match expression {
         Expr::Paren(paren) => is_zero(&paren.expr),

@@ -149,7 +149,8 @@ fn while_others_are_free_an_idle_device_may_be_kept() {
 #[test]
 fn whose_an_unknown_process_is_decides_whose_use_it_hides() {
     let both: &[_] = &["detach e1:0 (10)", "detach e2:0"];
-    let changes: [(fn(&mut Process), &[&str]); 5] = [
+    type Change = fn(&mut Process);
+    let changes: [(Change, &[&str]); 5] = [
         (|_| (), &both[..1]),
         (|it| (it.uid, it.username) = (Some(0), Some("root".to_owned())), both),
         (

@@ -8,7 +8,6 @@ use proptest::test_runner::TestRunner;
 
 use super::daemon::*;
 use crate::config::*;
-use crate::plan::*;
 
 pub(super) const USERS: [&str; 8] = ["alice", "alice", "alice", "bob", "bob", "carol", "admin", "root"];
 const DEVICES: u32 = 3;
