@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use genv_core::attribute::{Attributor, live_environments};
 use genv_core::model::Attribution;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource};
-use genv_core::state::{StateDirectory, StateSource};
+use genv_core::state::{EditableState, MemberId, StateDirectory, StateSource, StateStore, StoreError};
 use genv_tests::process::Sleeper;
 use serde_json::json;
 use tempfile::TempDir;
@@ -35,6 +35,16 @@ impl Machine {
         ]});
         std::fs::write(directory.path().join("envs.json"), envs.to_string()).unwrap();
         Self { directory, reader: ProcReader::new(), members: members.to_vec() }
+    }
+
+    /// An environment whose member a command of this user's recorded.
+    fn joined_by(member: u32) -> Self {
+        let directory = TempDir::new().unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        let activate =
+            |state: &mut EditableState| Ok::<_, StoreError>(state.activate(EID, uid, None, &MemberId::Process(member)));
+        StateStore::new(directory.path()).update(activate).unwrap();
+        Self { directory, reader: ProcReader::new(), members: vec![member] }
     }
 
     /// The answer in one line: `in EID`, `outside REASON` or `unknown REASON`.
@@ -75,7 +85,7 @@ fn a_title_written_over_the_environ_makes_a_process_unknown() {
     assert_eq!(line, "titled\n");
     assert_eq!(Machine::new(&[]).answer(titled.id()), "unknown environ_overwritten");
     // A member needs no environ to be one.
-    assert_eq!(Machine::new(&[titled.id()]).answer(titled.id()), format!("in {EID}"));
+    assert_eq!(Machine::joined_by(titled.id()).answer(titled.id()), format!("in {EID}"));
     drop(titled.stdin.take());
     titled.wait().unwrap();
 }

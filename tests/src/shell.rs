@@ -11,10 +11,16 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
+use genv_core::proc::{in_initial_pid_namespace, own_pid_namespace};
 
 use crate::patience::{DRIVER_PATIENCE, output};
 use crate::process::{copy_program, program};
 use crate::tools;
+
+/// The id of the environment that a shell gets without `--id`.
+pub fn first_eid(pid: &str) -> String {
+    if in_initial_pid_namespace() { pid.to_owned() } else { format!("{pid}-{}", own_pid_namespace()) }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shell {

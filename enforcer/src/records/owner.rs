@@ -65,6 +65,8 @@ impl Judgement<'_, '_> {
             }
             return None;
         }
+        // As where it lists kernels alone, or shells of another pid namespace.
+        let shows_none = known.members.is_empty() && environment.members.is_empty() && environment.uid == uid;
         let has = |it: &(u32, u64)| environment.members.iter().any(|now| key(*now) == *it);
         let missing: Vec<(u32, u64)> = known.members.keys().copied().filter(|it| !has(it)).collect();
         let there = missing.len() < known.members.len();
@@ -77,7 +79,11 @@ impl Judgement<'_, '_> {
                 self.judged.changed = true;
             }
         }
-        let lives = there || !living.is_empty() || self.works(eid);
+        let mut lives = there || !living.is_empty() || self.works(eid);
+        if !lives && shows_none {
+            // Who adds to it must not make it seem new: what a new record has is as old as itself.
+            lives = self.has_worker(eid, uid) && !self.is_ended(eid, uid);
+        }
         if environment.uid != uid && lives {
             if self.is_ended(eid, uid) {
                 self.forget(eid);

@@ -466,6 +466,30 @@ fn a_device_that_came_later_is_its_users_by_a_command_or_by_a_process_that_sees_
 }
 
 #[test]
+fn a_device_that_came_later_is_not_its_users_where_no_member_is_seen() {
+    let mut witness = FakeWitness::default();
+    witness.name(100, "e1", &[]);
+    // The process works on a device that its environment does not hold.
+    let count = |witness: &mut FakeWitness, records: &mut Records, gpus: &[u32]| {
+        let mut hosts = files(Some("e1"), &[("e1", gpus)]);
+        record(&mut hosts, 0).members.clear();
+        let counting = records.count(&hosts, Some(("gpu01", witness)), NOON);
+        (unconfirmed(&counting), counting.disputed.len())
+    };
+    witness.living = [(100, uid("alice"))].into();
+    let mut records = Records::default();
+    for _ in 0..2 {
+        assert_eq!(count(&mut witness, &mut records, &[1]), (vec![], 0));
+    }
+    for _ in 0..2 {
+        assert_eq!(count(&mut witness, &mut records, &[0, 1]), (vec![("e1", 0)], 1));
+    }
+    // Without the process it may be another environment.
+    witness.living.clear();
+    assert_eq!(count(&mut witness, &mut records, &[0, 1]), (vec![], 0));
+}
+
+#[test]
 fn a_later_record_is_its_users_by_a_command_or_by_a_process_that_names_it() {
     let mut nothing = files(None, &[]);
     snapshot(&mut nothing).processes.clear();

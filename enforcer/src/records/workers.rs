@@ -38,7 +38,13 @@ impl Judgement<'_, '_> {
             return false;
         }
         self.remember_joined(eid, uid);
-        let workers: Vec<(u32, u64)> = self.known[eid].workers.keys().copied().collect();
+        self.has_worker(eid, uid)
+    }
+
+    /// Whether a worker of an environment lives, whether it works or not.
+    pub(super) fn has_worker(&mut self, eid: &str, uid: Option<u32>) -> bool {
+        let known = self.known.get(eid);
+        let workers: Vec<(u32, u64)> = known.into_iter().flat_map(|it| it.workers.keys().copied()).collect();
         workers.into_iter().any(|it| self.lives(it, uid))
     }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use genv_core::proc::is_kernel_thread;
+use genv_core::proc::{in_initial_pid_namespace, is_kernel_thread};
 use genv_tests::enforcer::process_of_another;
 use genv_tests::patience::{DRIVER_PATIENCE, output, until};
 use genv_tests::process::{Orphan, Running, Sleeper, shared_folder};
@@ -217,7 +217,14 @@ fn a_lost_environment_whose_start_does_not_agree_is_not_restored() -> Result<()>
     machine.succeeds(Some(machine.user), "genv exec --eid e2 --gpus 2 -- true")?;
     ensure!(!machine.environments().contains("\"e1\""), "{}", machine.environments());
     drop(job);
-    machine.succeeds(Some(machine.user), "genv exec --eid e3 --gpus 4 -- true")?;
+    let all = "genv exec --eid e3 --gpus 4 -- true";
+    if !in_initial_pid_namespace() {
+        // Processes that genv does not see may be in the lost environment.
+        let refused = machine.run(Some(machine.user), all)?;
+        ensure!(refused.status.code() == Some(4), "{refused:?}");
+        machine.succeeds(Some(machine.user), "genv devices detach --eid e1")?;
+    }
+    machine.succeeds(Some(machine.user), all)?;
     Ok(())
 }
 

@@ -3,8 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::process_of_another;
 use genv_tests::process::Sleeper;
-use genv_tests::shell::{Account, Shell};
-use genv_tests::state::{self, Environment};
+use genv_tests::shell::{Account, Shell, first_eid};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use serde_json::Value;
 
@@ -21,7 +20,7 @@ fn a_pid_that_names_another_users_environment_does_not_keep_a_shell_from_its_own
     let (other, member, _process) = process_of_another()?;
     // The shell's pid is not known before it runs: it writes the state itself.
     let state = serde_json::json!({"envs": [{
-        "eid": "PID", "uid": other, "creation": "20/11/2026 12:00:00", "username": "bob",
+        "eid": first_eid("PID"), "uid": other, "creation": "20/11/2026 12:00:00", "username": "bob",
         "config": {"name": null, "gpu_memory": null, "gpus": null}, "pids": [member], "kernel_ids": [],
     }]});
     std::fs::create_dir_all(account.state())?;
@@ -36,7 +35,7 @@ fn a_pid_that_names_another_users_environment_does_not_keep_a_shell_from_its_own
     let outcomes = account.lines(Shell::Bash, &[], &lines)?;
     let pid = outcomes[1].stdout.trim();
     ensure!(outcomes[2].code == 0, "{outcomes:?}");
-    ensure!(outcomes[3].stdout.trim() == format!("{pid}-2"), "{outcomes:?}");
+    ensure!(outcomes[3].stdout.trim() == format!("{}-2", first_eid(pid)), "{outcomes:?}");
     Ok(())
 }
 
@@ -95,7 +94,12 @@ fn a_member_that_nobody_waits_for_has_ended() -> Result<()> {
     let account = Account::new()?;
     let member = Sleeper::start(&[])?;
     let uid = rustix::process::getuid().as_raw();
-    state::write(&account.state(), 4, &[Environment::new("e1", uid, member.pid(), &[0, 2])])?;
+    let make = format!(
+        "genv envs activate --eid e1 --uid {uid} --pid {}; for gpu in 0 2; do genv devices attach --eid e1 --index $gpu; done",
+        member.pid()
+    );
+    let (code, _, said) = account.script("bash", &[], &make)?;
+    ensure!(code == 0, "{said}");
     let list = || account.script("bash", &[], "genv envs --no-header; genv devices find --eid e1");
     ensure!(list()?.1.contains("0,2\n"), "{:?}", list()?);
     // Its parent, this process, does not ask how it ended.

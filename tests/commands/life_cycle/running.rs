@@ -1,10 +1,10 @@
 //! `genv exec` and `genv lock`: a command that ends as it would alone.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::is_alive;
 use genv_tests::patience::{Lines, ended, output, until};
 use genv_tests::process::signal;
 use genv_tests::shell::{Account, Shell};
@@ -119,7 +119,7 @@ fn the_command_keeps_its_devices_when_genv_is_killed() -> Result<()> {
     ensure!(run(&account, &["exec", "--gpus", "1", "--", "true"])?.0 == 4);
     // The command reads the end of its input, and ends.
     drop(input);
-    until("the command has ended", || Ok(!Path::new(&format!("/proc/{command}")).exists()))?;
+    until("the command has ended", || Ok(!is_alive(command)))?;
     ensure!(run(&account, &["exec", "--gpus", "4", "--", "true"])?.0 == 0);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::shell::{Account, Outcome, Shell};
+use genv_tests::shell::{Account, Outcome, Shell, first_eid};
 
 /// Runs lines in one bash on a machine with two devices, and tells of each but those that print nothing for people.
 pub(crate) fn told(account: &Account, lines: &[&str]) -> Result<String> {
@@ -11,6 +11,7 @@ pub(crate) fn told(account: &Account, lines: &[&str]) -> Result<String> {
     let lines: Vec<String> = [setup, "echo $$"].into_iter().chain(lines.iter().copied()).map(str::to_owned).collect();
     let outcomes = account.lines(Shell::Bash, &[("GENV_DEVICES", "2")], &lines)?;
     let [_, pid, outcomes @ ..] = &outcomes[..] else { anyhow::bail!("no outcomes") };
+    let pid = pid.stdout.trim();
     let home = account.home();
     let home = home.to_str().context("a path")?;
     let mut told = String::new();
@@ -24,7 +25,7 @@ pub(crate) fn told(account: &Account, lines: &[&str]) -> Result<String> {
             writeln!(told, "[exit code {code}]")?;
         }
     }
-    Ok(told.replace(pid.stdout.trim(), "PID").replace(home, "HOME"))
+    Ok(told.replace(&first_eid(pid), "PID").replace(pid, "PID").replace(home, "HOME"))
 }
 
 #[test]
@@ -58,7 +59,7 @@ fn an_environment_is_configured_attached_and_left() -> Result<()> {
         &[
             "genv activate",
             "genv activate",
-            "genv activate --id $$",
+            "genv activate --id $GENV_ENVIRONMENT_ID",
             "genv status",
             "genv config",
             "genv attach",

@@ -1,6 +1,7 @@
 //! What programs read: CSV, `find`, `query`, JSON.
 
 use anyhow::{Result, ensure};
+use genv_tests::process::Sleeper;
 use serde_json::{Value, json};
 
 use crate::queries::lab::{Lab, device, environment, own_environment};
@@ -45,11 +46,11 @@ fn json_says_the_same() -> Result<()> {
 
 #[test]
 fn members_that_ended_are_left_out_unless_asked_for_and_the_next_look_removes_them() -> Result<()> {
-    let lab = lab()?;
-    let mut ended = environment("ended", &Value::Null);
-    // No pid is that high.
-    ended["pids"] = json!([4_194_305]);
-    lab.write(&[ended], &[device(0, &[("ended", None)])])?;
+    let lab = Lab::simulated("{devices: [{count: 1, memory: 40gi}]}")?;
+    let (member, uid) = (Sleeper::start(&[])?, rustix::process::getuid().as_raw());
+    lab.genv(&format!("envs activate --eid ended --uid {uid} --pid {}", member.pid()))?;
+    lab.genv("devices attach --eid ended --index 0")?;
+    drop(member);
     let files = || -> Result<Vec<_>> {
         let entries = std::fs::read_dir(lab.state())?;
         let mut files = entries

@@ -15,7 +15,7 @@ fn promise_06_what_is_never_ended_is_not() {
             refused(&mut stage.executor(), &step, part, false);
         }
     };
-    for (pid, part) in [(1, "pid 1"), (own, "it is the enforcer"), (parent, "it is the enforcer")] {
+    for (pid, part) in [(1, "pid 1"), (own, "it is the enforcer"), (parent, of_parent())] {
         attempt(&stage, &process(pid), part);
     }
     for name in [target.username.clone(), format!("uid:{}", target.uid)] {

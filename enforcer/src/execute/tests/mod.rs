@@ -229,6 +229,12 @@ impl Stage {
     }
 }
 
+/// Why the parent of the tests is not ended; in a container it may be the first process.
+fn of_parent() -> &'static str {
+    let parent = rustix::process::getppid().unwrap();
+    if parent.is_init() { "pid 1 is never ended" } else { "it is the enforcer, or started it" }
+}
+
 #[track_caller]
 fn refused(executor: &mut Executor, step: &Step, part: &str, expected_again: bool) {
     is_refusal(&executor.execute(step, "why"), part, expected_again);

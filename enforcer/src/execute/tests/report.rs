@@ -37,7 +37,7 @@ fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() 
         ("it ended by itself", false),
         ("not in the same environment", true),
         ("does not use the device", true),
-        ("it is the enforcer, or started it", false),
+        (of_parent(), false),
         ("pid 1 is never ended", false),
         ("another user's", true),
     ];
@@ -51,7 +51,9 @@ fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() 
         assert!(victim.runs());
     }
     assert!(stage.attached());
-    assert_eq!(stage.results(), ["refused"; 8]);
+    // A refusal of the same process is not audited again: in a container the parent may be the first process.
+    let audited = if parent == 1 { 7 } else { 8 };
+    assert_eq!(stage.results(), vec!["refused"; audited]);
 }
 
 #[test]

@@ -203,16 +203,25 @@ fn the_cases_that_the_properties_are_about_are_generated() {
         }
     }
     let acting = KINDS.iter().filter(|kind| kind.cannot(Action::Kill).is_none());
-    let others = "pending warned due acted held report warn detach terminate kill several".split(' ');
+    let others = "pending warned due acted held report warn detach terminate kill several unknown never".split(' ');
     for what in acting.map(|kind| kind.word).chain(others) {
         let times = met.get(what).copied().unwrap_or_default();
         assert!(times >= LABS / 30, "{what}: {times} of {LABS}: {met:#?}");
     }
 }
 
-/// What comes to pass in a lab within some cycles: kinds with targets, stages, steps, several targets.
+/// What comes to pass in a lab within some cycles: kinds with targets, stages, steps, several targets; and whether it has
+/// processes of unknown attribution and of a user who is never a victim.
 fn cases(lab: &Lab, rules: Vec<Rule>) -> BTreeSet<String> {
     let mut met = BTreeSet::new();
+    for process in lab.hosts.iter().flat_map(|host| &host.processes) {
+        if matches!(process.attribution, Attribution::Unknown { .. }) {
+            met.insert("unknown".to_owned());
+        }
+        if process.username.as_deref() == Some("admin") {
+            met.insert("never".to_owned());
+        }
+    }
     let mut daemon = Daemon::new(rules);
     for _ in 0..20 {
         let plan = daemon.cycle(lab);
