@@ -53,7 +53,7 @@ fn the_old_families_are_those_of_genv_1_4_3_sample_by_sample() -> Result<()> {
         let states = scrape.all("genv_processes", &[]);
         states.iter().map(|(_, processes)| processes).sum::<f64>() == 4.0
     })?;
-    let ours = exporter.scrape_path("/metrics/genv1")?;
+    let ours = Scrape::parse(&exporter.get("/metrics/genv1")?.text()?)?;
 
     ensure!(theirs.samples.len() > 30, "only {} samples to compare", theirs.samples.len());
     let first_difference = theirs

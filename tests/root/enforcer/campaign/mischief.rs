@@ -80,7 +80,7 @@ const LIES: &[(&str, Lie)] = &[
         let hours = i64::try_from(random.below(27)).unwrap() - 12;
         let elsewhere = time_in(hours + 24 * *random.one_of(&[0, 0, -3, 3]));
         let times = ["01/01/1970 00:00:00", "01/01/2001 12:00:00", "31/12/9999 23:59:59", "2026-01-01", "yesterday"];
-        let time: &str = if random.below(2) == 0 { &elsewhere } else { *random.one_of::<&str>(&times) };
+        let time: &str = if random.below(2) == 0 { &elsewhere } else { random.one_of::<&str>(&times) };
         files.environments().iter_mut().for_each(|environment| environment["creation"] = json!(time));
         for device in 0..=SPARE {
             files.on(device).iter_mut().for_each(|attachment| attachment["time"] = json!(time));
