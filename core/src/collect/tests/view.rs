@@ -56,7 +56,9 @@ fn an_environment_remembers_when_it_was_active_until_it_ends() {
 #[test]
 fn shares_that_claim_more_than_a_device_are_scaled_to_it() {
     let mut lab = Lab::new();
-    let environments = vec![environment("1", 1, &[100]), environment("2", 2, &[100]), environment("3", 3, &[100])];
+    let mut environments = vec![environment("1", 1, &[100]), environment("2", 2, &[100]), environment("3", 3, &[100])];
+    // It has no living member: it is not shown, and holds nothing.
+    environments.push(environment("ended", 1, &[101]));
     let claims = [("1", None), ("2", Some(8 * GIB)), ("3", Some(8 * GIB)), ("3", None), ("ended", None)];
     lab.state = Some(state(environments, vec![attached(0, &claims), attached(1, &[("1", Some(64 * GIB))])]));
     lab.process(100, 1, Claim::Absent);
@@ -67,6 +69,8 @@ fn shares_that_claim_more_than_a_device_are_scaled_to_it() {
     };
     assert_eq!(shares(0), [0.5, 0.25, 0.25]);
     assert_eq!(shares(1), [1.0]);
+    let eids: Vec<&str> = snapshot.environments.iter().map(|it| it.eid.as_str()).collect();
+    assert_eq!(eids, ["1", "2", "3"]);
 }
 
 #[test]
@@ -93,6 +97,11 @@ fn values_are_valid_up_to_the_maximum_age_and_are_then_withdrawn() {
     let held = &snapshot.environments[0].devices[0];
     assert_eq!((held.memory_used_bytes, held.utilization_ratio), (None, None));
     assert_eq!(held.memory_capacity_bytes, Some(4 * GIB));
+    // Nobody can tell what was done with the held time.
+    let row = snapshot.counters.user_device_use.iter().find(|row| row.username == "alice").unwrap();
+    let seconds = row.device_seconds.unwrap();
+    assert!(seconds.unmeasured > 0.0, "{seconds:?}");
+    assert_eq!((seconds.busy, seconds.idle), (0.0, 0.0));
 
     lab.gpu = Some(sample(vec![gpu(0)]));
     let back = lab.after(10.0);

@@ -203,7 +203,8 @@ fn the_cases_that_the_properties_are_about_are_generated() {
         }
     }
     let acting = KINDS.iter().filter(|kind| kind.cannot(Action::Kill).is_none());
-    let others = "pending warned due acted held report warn detach terminate kill several unknown never".split(' ');
+    let others = "pending warned due acted held report warn detach terminate kill several unknown never ungrouped";
+    let others = others.split(' ');
     for what in acting.map(|kind| kind.word).chain(others) {
         let times = met.get(what).copied().unwrap_or_default();
         assert!(times >= LABS / 30, "{what}: {times} of {LABS}: {met:#?}");
@@ -211,7 +212,7 @@ fn the_cases_that_the_properties_are_about_are_generated() {
 }
 
 /// What comes to pass in a lab within some cycles: kinds with targets, stages, steps, several targets; and whether it has
-/// processes of unknown attribution and of a user who is never a victim.
+/// processes of unknown attribution, of a user who is never a victim, and of a user of unknown groups.
 fn cases(lab: &Lab, rules: Vec<Rule>) -> BTreeSet<String> {
     let mut met = BTreeSet::new();
     for process in lab.hosts.iter().flat_map(|host| &host.processes) {
@@ -220,6 +221,9 @@ fn cases(lab: &Lab, rules: Vec<Rule>) -> BTreeSet<String> {
         }
         if process.username.as_deref() == Some("admin") {
             met.insert("never".to_owned());
+        }
+        if process.username.as_ref().is_some_and(|username| !lab.groups.contains_key(username)) {
+            met.insert("ungrouped".to_owned());
         }
     }
     let mut daemon = Daemon::new(rules);

@@ -38,6 +38,11 @@ fn without_warnings_the_end_comes_after_for() {
         assert_eq!(steps(Action::Report, warn), ["60 report"]);
         assert_eq!(steps(Action::Warn, warn), ["60 report", "60 warn 1/1"]);
     }
+    let mut daemon = Daemon::new(vec![warned_rule(Action::Report)]);
+    daemon.run(&outside(), 1000);
+    // A report keeps its time.
+    let stage = daemon.plan(&outside()).violations[0].stage.clone();
+    assert_eq!(stage, Stage::Acted { at_seconds: NOON + 60.0, kill_seconds: None });
 }
 
 #[test]
