@@ -10,6 +10,7 @@ use genv_core::model::Attribution;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource};
 use genv_core::state::{EditableState, MemberId, StateDirectory, StateSource, StateStore, StoreError};
 use genv_tests::process::Sleeper;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -88,6 +89,15 @@ fn a_title_written_over_the_environ_makes_a_process_unknown() {
     assert_eq!(Machine::joined_by(titled.id()).answer(titled.id()), format!("in {EID}"));
     drop(titled.stdin.take());
     titled.wait().unwrap();
+}
+
+#[test]
+fn a_zombie_of_the_kernel_is_unknown() {
+    let mut child = Command::new("true").spawn().unwrap();
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+    assert_eq!(Machine::new(&[]).answer(child.id()), "unknown zombie");
+    child.wait().unwrap();
 }
 
 #[test]

@@ -36,6 +36,14 @@ fn state_works(exporter: &Exporter, works: bool) -> Result<String> {
 }
 
 #[test]
+fn a_state_directory_that_does_not_exist_is_a_machine_without_environments() -> Result<()> {
+    let exporter = simulated_devices()?.start()?;
+    assert_eq!(state_works(&exporter, true)?, "null");
+    assert_eq!(exporter.scrape()?.value("genv_environments", &[])?, 0.0);
+    Ok(())
+}
+
+#[test]
 fn a_state_directory_that_may_not_be_read_is_a_failed_collector_that_says_so() -> Result<()> {
     let folder = tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o755)).tempdir()?;
     let member = Sleeper::start(&[])?;

@@ -225,3 +225,31 @@ impl Sleeper {
         patience::ended(&mut self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Child {
+        let mut shell = Command::new("sh");
+        let child = shell.args(["-c", &format!("{script}; read line")]);
+        child.stdin(Stdio::piped()).spawn().unwrap()
+    }
+
+    #[test]
+    fn a_process_that_ran_a_program_is_told_from_one_that_did_not() {
+        let mut quiet = shell("true");
+        let mut waits = shell("cat");
+        let mut waited = shell("env true");
+        for busy in [&waits, &waited] {
+            while !has_started_a_process(busy.id()).unwrap() {
+                std::thread::yield_now();
+            }
+        }
+        assert!(!has_started_a_process(quiet.id()).unwrap());
+        for child in [&mut quiet, &mut waits, &mut waited] {
+            child.stdin.take();
+            child.wait().unwrap();
+        }
+    }
+}

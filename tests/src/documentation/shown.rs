@@ -29,3 +29,17 @@ pub(super) fn prints(shown: &str, printed: &str) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_widths_and_what_is_left_out_may_differ_and_nothing_else() {
+        let printed = "HOST   TOTAL\ngpu01  8\nUUID: GPU-1a\n";
+        assert!(prints("HOST TOTAL\ngpu02 16\n\nUUID: GPU-…\n", printed).is_ok());
+        for wrong in ["HOST", "gpu01 8\nHOST TOTAL", "gpu01 eight"] {
+            assert!(prints(wrong, printed).is_err(), "{wrong}");
+        }
+    }
+}
