@@ -65,8 +65,8 @@ impl Judgement<'_, '_> {
             }
             return None;
         }
-        // As where it lists kernels alone, or shells of another pid namespace.
-        let shows_none = known.members.is_empty() && environment.members.is_empty() && environment.uid == uid;
+        // As where it listed kernels alone, or shells of another pid namespace.
+        let shows_none = known.members.is_empty() && environment.uid == uid;
         let has = |it: &(u32, u64)| environment.members.iter().any(|now| key(*now) == *it);
         let missing: Vec<(u32, u64)> = known.members.keys().copied().filter(|it| !has(it)).collect();
         let there = missing.len() < known.members.len();

@@ -470,23 +470,24 @@ fn a_device_that_came_later_is_not_its_users_where_no_member_is_seen() {
     let mut witness = FakeWitness::default();
     witness.name(100, "e1", &[]);
     // The process works on a device that its environment does not hold.
-    let count = |witness: &mut FakeWitness, records: &mut Records, gpus: &[u32]| {
+    let count = |witness: &mut FakeWitness, records: &mut Records, gpus: &[u32], members: &[u32]| {
         let mut hosts = files(Some("e1"), &[("e1", gpus)]);
-        record(&mut hosts, 0).members.clear();
+        record(&mut hosts, 0).members = members.iter().map(|pid| Member { pid: *pid, start_time_ticks: 70 }).collect();
         let counting = records.count(&hosts, Some(("gpu01", witness)), NOON);
         (unconfirmed(&counting), counting.disputed.len())
     };
     witness.living = [(100, uid("alice"))].into();
     let mut records = Records::default();
     for _ in 0..2 {
-        assert_eq!(count(&mut witness, &mut records, &[1]), (vec![], 0));
+        assert_eq!(count(&mut witness, &mut records, &[1], &[]), (vec![], 0));
     }
-    for _ in 0..2 {
-        assert_eq!(count(&mut witness, &mut records, &[0, 1]), (vec![("e1", 0)], 1));
+    // Also where who adds the device adds a process of the user as a member.
+    for members in [&[][..], &[], &[100]] {
+        assert_eq!(count(&mut witness, &mut records, &[0, 1], members), (vec![("e1", 0)], 1), "{members:?}");
     }
     // Without the process it may be another environment.
     witness.living.clear();
-    assert_eq!(count(&mut witness, &mut records, &[0, 1]), (vec![], 0));
+    assert_eq!(count(&mut witness, &mut records, &[0, 1], &[]), (vec![], 0));
 }
 
 #[test]
