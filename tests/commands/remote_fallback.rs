@@ -54,7 +54,7 @@ fn poll(shell: &str, prepare: impl Fn(&mut Command) + Sync) -> Result<Snapshot> 
 fn three_generations_of_nvidia_smi_tell_devices_and_whose_processes_use_them() -> Result<()> {
     let sleeper = Sleeper::start(&[])?;
     let simulation = machine(sleeper.pid());
-    for (generation, shell) in [(470, "tcsh"), (535, "fish"), (550, "zsh")] {
+    for (generation, shell) in [(470, "tcsh"), (535, "fish"), (550, "zsh"), (550, "bash"), (550, "sh")] {
         let smi = tools::program(&format!("nvidia-smi-{generation}"), "nvidia-smi");
         // A poll asks the program itself, and not genv's shim.
         let script = "#!/bin/sh\n[ \"$GENV_BYPASS$LC_ALL\" = 1C ] || exit 4\nexec SMI \"$@\"\n";

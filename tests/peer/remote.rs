@@ -1,13 +1,16 @@
-//! `genv remote` of genv 1.4.3 and of this project: both print the same of hosts of both, byte for byte.
+//! `genv remote` of genv 1.4.3 and of this project: both print the same of hosts of both, byte for byte, and ours opens
+//! environments on hosts with genv 1.4.3.
 
+use std::fs;
 use std::process::{Command, Stdio};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::peer::Peer;
 use genv_tests::process::{Sleeper, write_script};
-use genv_tests::shell;
+use genv_tests::shell::{self, Shell};
 use genv_tests::ssh::{SshClient, SshServer};
+use genv_tests::terminal::{PROMPT, Terminal};
 
 /// Non-interactive logins have this instead of a sudo that asks for no password.
 const SUDO: &str = "#!/bin/sh\nexec \"$@\"\n";
@@ -105,5 +108,30 @@ fn both_print_the_same_of_hosts_of_both() -> Result<()> {
     ensure!(environments.contains("\ngpu01,e-2,root,$(touch x) \"é\","), "{environments}");
     let found = same(&host, "query --name solo --query hostname eid creation")?;
     ensure!(found.starts_with("gpu01,7,"), "{found}");
+    Ok(())
+}
+
+#[test]
+fn ours_opens_an_environment_on_a_host_with_genv_1_4_3() -> Result<()> {
+    let host = Host::new()?;
+    let member = Sleeper::start(&[])?;
+    host.environment("e1", "busy", &member, "1")?;
+    // Login shells read /etc/profile first, which sets another PATH.
+    let command = host.peer.command("genv");
+    let path = command.get_envs().find(|(name, _)| *name == "PATH");
+    let path = path.and_then(|(_, path)| path).context("no PATH")?;
+    let profile = format!("PATH='{}'\nPS1='{PROMPT}'\n{}\n", path.display(), Shell::Bash.setup());
+    fs::write(host.theirs.home().join(".profile"), profile)?;
+    let client = SshClient::new(&[("gpu01", &host.theirs)])?;
+    // A device with an environment does not count there.
+    let refused = our_login(&client, "-H gpu01 activate --gpus 4")?.stdin(Stdio::null()).output()?;
+    ensure!(refused.status.code() == Some(4), "{refused:?}");
+    let mut command = our_login(&client, "-H gpu01 activate --gpus 2 --name mine")?;
+    command.env("TERM", "xterm");
+    let mut terminal = Terminal::run_in(command, Shell::Bash)?;
+    terminal.wait(&format!("(genv) {PROMPT}"))?;
+    let (shown, _) = terminal.run("echo devices=$CUDA_VISIBLE_DEVICES")?;
+    ensure!(shown.contains("devices=1,2"), "{shown}");
+    ensure!(host.peer.our_genv(&["envs", "query", "--query", "config.name"])? == "busy\nmine\n");
     Ok(())
 }

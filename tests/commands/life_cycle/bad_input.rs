@@ -36,6 +36,7 @@ const REFUSED_OUTSIDE: &[(&str, i32)] = &[
     ("genv activate --eid theirs", 1),
     ("GENV_DEVICES=x genv activate --gpus 1", 2),
     ("echo gpus = -1 > genv.toml; genv activate || (rm genv.toml; exit 1)", 1),
+    ("echo gpus = -1 > genv.toml; genv exec -- true || (code=$?; rm genv.toml; exit $code)", 1),
     ("GENV_ENVIRONMENT_ID=nosuch genv attach --count 1", 3),
     ("GENV_ENVIRONMENT_ID=theirs genv attach --count 1", 1),
     ("GENV_ENVIRONMENT_ID=theirs genv detach", 1),

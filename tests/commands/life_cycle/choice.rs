@@ -115,6 +115,9 @@ fn who_waits_for_a_type_gets_that_type_and_is_listed_with_it() -> Result<()> {
 
     other.ends()?;
     waits.runs()?;
+    let (_, held, _) = mixed.genv(&["devices", "query", "--query", "eids"])?;
+    let held: Vec<bool> = held.lines().map(|eids| !eids.is_empty()).collect();
+    ensure!(held == [false, false, true, false, true, false], "{held:?}");
     waits.ends()?;
     numbers.runs()
 }

@@ -80,7 +80,11 @@ fn queue(account: &Account) -> Result<(Job, Job, Job)> {
 #[test]
 fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
     let account = Account::new()?;
-    let list = |words: &[&str]| -> Result<String> { Ok(run(&account, words)?.1) };
+    let list = |words: &[&str]| -> Result<String> {
+        let (code, stdout, stderr) = run(&account, words)?;
+        ensure!(code == 0, "{words:?}: {stderr}");
+        Ok(stdout)
+    };
     ensure!(list(&["queue"])? == "No process waits for devices.\n");
     let empty: Value = serde_json::from_str(&list(&["queue", "--json"])?)?;
     ensure!(empty == json!({"waiting": []}), "{empty:#}");
@@ -184,6 +188,21 @@ fn a_request_passes_those_that_it_does_not_delay() -> Result<()> {
     ensure!(refusals(&account)? == 2);
     holder.ends()?;
     large.runs()
+}
+
+#[test]
+fn a_waiting_process_passes_as_soon_as_it_delays_nobody() -> Result<()> {
+    let account = Account::new()?;
+    let leased = Job::start(&account, &["--gpus=2", "--for=8h"])?;
+    leased.runs()?;
+    let unleased = Job::start(&account, &["--gpus=2"])?;
+    unleased.runs()?;
+    let large = Job::start(&account, &["--gpus=4", "--wait"])?;
+    large.stderr_lines.next_line()?;
+    let small = Job::start(&account, &["--gpus=1", "--for=1h", "--wait"])?;
+    ensure!(small.stderr_lines.next_line()? == SECOND);
+    unleased.ends()?;
+    small.runs()
 }
 
 /// Puts a process into the queue, as every user may who can write the file.

@@ -36,7 +36,8 @@ fn deactivating_names_it_waits_for_it_and_does_not_end_it() -> Result<()> {
         ensure!(is_alive(job.0), "{flag}");
         if flag == "--end" {
             // The environment goes on with the process, and ends with the process.
-            ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
+            ensure!(printed(&account, "GENV_LINGER=0s genv devices find --eid e1", 0)? == "0\n");
+            printed(&account, "GENV_LINGER=0s genv exec --gpus 4 -- true", 4)?;
             signal(job.0, Signal::KILL)?;
         }
         until("the environment ended", || Ok(printed(&account, "genv envs --no-header", 0)?.is_empty()))?;

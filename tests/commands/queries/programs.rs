@@ -135,6 +135,8 @@ fn bad_input_is_one_line_and_changes_nothing() -> Result<()> {
         ("who 2", 4, "no device 2: this machine has devices 0 to 1. 'genv devices' lists them"),
         ("who x", 2, "not the index of a device"),
         ("usage snapshot --type all", 2, "processes"),
+        ("snapshot --interval=5", 2, "lacks a unit: write 5s"),
+        ("snapshot --gpu.scenario=/nonexistent/lab.yaml", 1, "cannot read the scenario"),
         ("completions tcsh", 2, "fish"),
         ("monitor --port 70000", 2, "--port"),
     ] {

@@ -362,3 +362,29 @@ fn its_python_sdk_shares_environments_attachments_and_device_locks() -> Result<(
     child.wait()?;
     Ok(())
 }
+
+const WITHIN: &str = r#"python3 -c "
+import genv.sdk as s
+print(s.active(), s.eid(), list(s.attached()), s.configuration())
+print(list(s.attach(gpus=3)), list(s.detach(1)))
+with s.lock(): print('locked')
+""#;
+
+#[test]
+fn its_python_sdk_works_within_an_environment_of_ours() -> Result<()> {
+    let (_simulation, peer, _store) = peer(4)?;
+    // Its own python3, with our variables.
+    let python = peer.command("python3");
+    let path = python.get_envs().find(|(name, _)| *name == "PATH");
+    let path = path.and_then(|(_, value)| value).context("no PATH")?;
+    let mut bash = peer.our_shell()?;
+    bash.run("genv activate --id e1 --name 'my env' --gpus 2 --gpu-memory 4g")?;
+    let printed = bash.run(&format!("PATH={}:$PATH {WITHIN}", path.to_string_lossy()))?;
+    let mut lines = printed.lines();
+    let first = lines.next().unwrap_or_default();
+    let has_all = ["'my env'", "'4g'", "gpus=2"].iter().all(|part| first.contains(part));
+    ensure!(first.starts_with("True e1 [0, 1] ") && has_all, "{printed}");
+    ensure!(lines.eq(["[0, 1, 2] [0, 2]", "locked"]), "{printed}");
+    ensure!(bash.run("genv attach --refresh; echo $CUDA_VISIBLE_DEVICES")? == "0,2\n");
+    Ok(())
+}
