@@ -193,12 +193,12 @@ impl Fleet {
         self.folder.path().join("hosts")
     }
 
-    pub(crate) fn exporter(&self) -> Result<Exporter> {
+    pub(crate) fn exporter(&self, interval: Duration) -> Result<Exporter> {
         replace(&self.host_file(), &self.names().join("\n"))?;
         let path = std::env::var("PATH")?;
         Setup::new()?
             .env("PATH", format!("{}:{path}", self.client.bin().display()))
-            .flag("--interval=1s")
+            .flag(&format!("--interval={}ms", interval.as_millis()))
             .flag(&format!("--hostfile={}", self.host_file().display()))
             .flag(&format!("--ssh.connect-timeout={}s", CONNECT_TIMEOUT.as_secs()))
             .start()

@@ -10,6 +10,7 @@ use genv_tests::metrics::Scrape;
 use genv_tests::process::anonymous_bytes;
 
 mod fleet;
+mod growth;
 
 use fleet::{CLOSES, CONNECT_TIMEOUT, DOWN, Fleet, GENV_1, HOSTS, NO_GENV, TALKS, replace};
 
@@ -70,7 +71,7 @@ fn lines(log: &str, host: &str, said: &str) -> usize {
 #[test]
 fn hosts_in_trouble_are_named_and_disturb_nobody_until_they_are_well_again() -> Result<()> {
     let fleet = Fleet::start()?;
-    let exporter = fleet.exporter()?;
+    let exporter = fleet.exporter(Duration::from_secs(1))?;
     let names = fleet.names();
     ensure!(names.len() == HOSTS);
     let well = fleet.well();
