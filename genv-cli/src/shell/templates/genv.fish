@@ -43,7 +43,8 @@ function __genv_call
     end 8>&1
     # Interrupts the rest of the command line too, as any interrupted program does.
     if builtin test $code = 130
-        command kill -INT $fish_pid
+        # fish has no kill of its own, and the program of that name may be missing.
+        /bin/sh -c "kill -INT $fish_pid"
     end
     return $code
 end
