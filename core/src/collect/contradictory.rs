@@ -99,7 +99,7 @@ impl Contradictory {
         episode.shown_seconds = read_seconds;
         episode.proven_since_seconds = is_proof.then(|| episode.proven_since_seconds.unwrap_or(read_seconds));
         if episode.lasts(self.after_seconds) && !std::mem::replace(&mut episode.is_logged, true) {
-            let unseen = match is_proof {
+            let unseen = match episode.is_proven(self.after_seconds) {
                 true => "",
                 false => ", or a process that this program does not see uses the device",
             };
