@@ -12,17 +12,17 @@ use crate::model::{DeviceIndex, DeviceMeasurements};
 
 /// The most memory that a driver keeps on an empty device. The kept memory is measured: it is the least amount in use
 /// without a process. If no smaller amount was ever read, this limit counts.
-const MOST_KEPT_BYTES: u64 = 1 << 30;
+pub(super) const MOST_KEPT_BYTES: u64 = 1 << 30;
 
 /// The change of the kept memory without a process.
-const TOLERANCE_BYTES: u64 = 64 << 20;
+pub(super) const TOLERANCE_BYTES: u64 = 64 << 20;
 
 /// The time for which a contradiction has to last, over two samples at least. Utilization covers the last second, a
 /// process may end between two calls, and one reading may be wrong.
 const PATIENCE_SECONDS: f64 = 10.0;
 
 /// The time for which the last reading replaces failed readings.
-const STANDS_SECONDS: f64 = 600.0;
+pub(super) const STANDS_SECONDS: f64 = 600.0;
 
 /// Earlier readings of the devices of a host.
 #[derive(Debug, Default)]
@@ -98,6 +98,11 @@ impl Contradictions {
         self.unexplained.contains(&index)
     }
 
+    /// The memory that the driver keeps on an empty device, if it was measured.
+    pub(super) fn kept_bytes(&self, index: DeviceIndex) -> Option<u64> {
+        self.devices.get(&index)?.kept.most_bytes()
+    }
+
     /// Another driver, or the same driver loaded anew, may keep more memory.
     fn follow_driver(&mut self, sample: &GpuSample) {
         let version = sample.driver_version.as_ref();
@@ -121,7 +126,8 @@ impl Contradictions {
             "see 'nvidia-smi' and the kernel log"
         } else {
             "no process was ever listed, as in a container with a pid namespace of its own: \
-             run this program in the host's (--pid=host, hostPID: true)"
+             run this program in the host's (--pid=host, hostPID: true); a utilization that stays high without memory in \
+             use may be a stuck measurement"
         };
         tracing::warn!(
             device = %index,
@@ -207,9 +213,12 @@ impl DeviceHistory {
 }
 
 impl KeptMemory {
+    fn most_bytes(&self) -> Option<u64> {
+        self.bytes.map(|bytes| bytes.min(MOST_KEPT_BYTES))
+    }
+
     fn is_exceeded(&self, used_bytes: u64) -> bool {
-        let kept_bytes = self.bytes.unwrap_or(u64::MAX).min(MOST_KEPT_BYTES);
-        used_bytes > kept_bytes + TOLERANCE_BYTES
+        used_bytes > self.most_bytes().unwrap_or(MOST_KEPT_BYTES) + TOLERANCE_BYTES
     }
 
     fn observe(&mut self, used_bytes: u64, read_seconds: f64) {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use foldhash::{HashMap, HashSet, HashSetExt as _};
 
 use super::contradictions::Contradictions;
+use super::contradictory::Contradictory;
 use crate::attribute::LiveEnvironment;
 use crate::gpu::{DeviceSample, GpuSample};
 use crate::model::{Attachment, Device, DeviceIndex, MemoryAmount, Occupants};
@@ -36,6 +37,7 @@ impl Devices {
         sample: Option<&GpuSample>,
         processes_wanted: bool,
         contradictions: &Contradictions,
+        contradictory: &Contradictory,
     ) -> Vec<Device> {
         let mut samples: BTreeMap<DeviceIndex, &DeviceSample> = BTreeMap::new();
         for device in sample.iter().flat_map(|sample| &sample.devices) {
@@ -60,6 +62,8 @@ impl Devices {
                     processes_measured: processes_wanted
                         && sample.is_some_and(|s| !s.mig_parent && s.processes_known()),
                     use_unexplained: sample.is_some() && contradictions.is_use_unexplained(*index),
+                    contradictory: sample.is_some() && contradictory.includes(*index),
+                    measurement_stuck: sample.is_some() && contradictory.is_stuck(*index),
                     attachments: Vec::new(),
                 }
             })

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::clock::Moment;
 use super::contradictions::Contradictions;
+use super::contradictory::Contradictory;
 use super::devices::{Devices, moved_environments};
 use super::distrusted::DistrustedCounts;
 use super::environments::{self, LastActive};
@@ -19,7 +20,7 @@ use crate::attribute::{Attributor, LiveEnvironment, live_environments};
 use crate::gpu::GpuSample;
 use crate::gpu::bounds::Bounds;
 use crate::model::{CollectorStatus, Occupants, QueuedProcess, SNAPSHOT_VERSION, Snapshot};
-use crate::proc::ProcessTable;
+use crate::proc::{INITIAL_PID_NAMESPACE, ProcessTable};
 use crate::state::State;
 
 /// A value from a source, with its times.
@@ -69,6 +70,7 @@ pub(super) struct View {
     bounds: Bounds,
     distrusted: DistrustedCounts,
     contradictions: Contradictions,
+    contradictory: Contradictory,
     unexplained: Unexplained,
     previous: Observed,
     /// Absent before the first observation: earlier time is not charged.
@@ -93,6 +95,7 @@ impl View {
             bounds: Bounds::default(),
             distrusted: DistrustedCounts::default(),
             contradictions: Contradictions::default(),
+            contradictory: Contradictory::after(options.contradictory_after),
             unexplained: Unexplained::default(),
             previous: Observed::default(),
             previous_seconds: None,
@@ -107,9 +110,14 @@ impl View {
         reading: GpuReading,
         mut collectors: BTreeMap<String, CollectorStatus>,
     ) -> Snapshot {
+        if collectors.get("gpu").is_some_and(|it| !it.success) {
+            self.contradictory.follow_failure(now.seconds);
+        }
+        let sees_all = self.simulated || evidence.processes.as_ref().is_some_and(is_of_machine);
         if let Some(gpu) = evidence.gpu.as_mut().filter(|_| reading.read_seconds.is_some()) {
             let distrusted = self.bounds.apply(&mut gpu.value, gpu.read_seconds);
             self.distrusted.count(&distrusted);
+            self.contradictory.follow(&gpu.value, &self.contradictions, sees_all, gpu.read_seconds);
             self.contradictions.mark(&mut gpu.value, gpu.read_seconds);
             self.unexplained.mark(&mut gpu.value);
         }
@@ -147,7 +155,8 @@ impl View {
             (Some(state), Some(_)) => live_environments(state, table),
             _ => Vec::new(),
         };
-        let mut devices = self.devices.show(sample, self.collectors.processes, &self.contradictions);
+        let mut devices =
+            self.devices.show(sample, self.collectors.processes, &self.contradictions, &self.contradictory);
         if let Some((sample, status)) = sample.zip(collectors.get_mut("gpu"))
             && status.success
         {
@@ -217,6 +226,11 @@ impl View {
         });
         queue.collect()
     }
+}
+
+/// Whether the pids of an answer are those of the machine's pid namespace, which has all processes.
+fn is_of_machine(answer: &Timed<ProcessAnswer>) -> bool {
+    answer.value.table.pid_namespace == Some(INITIAL_PID_NAMESPACE)
 }
 
 /// Names of users, as last read.

@@ -59,6 +59,10 @@ pub struct GpuSample {
     pub driver_version: Option<String>,
     /// The number of times that the driver was opened. Facts from another session may not hold in this one.
     pub session: u64,
+    /// Whether the driver serves this machine alone, so that no process of another machine can use its GPUs: each GPU
+    /// tells by `nvmlDeviceGetVirtualizationMode` that it is neither in a vGPU guest nor in a host of vGPUs, and the
+    /// machine is not WSL.
+    pub serves_one_machine: bool,
     /// Whole GPUs and MIG devices, by index. A GPU that is split into MIG devices is listed before them.
     pub devices: Vec<DeviceSample>,
     /// XID errors that happened since the last sample.

@@ -283,6 +283,18 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         },
     },
     Family {
+        name: "genv_device_contradictory",
+        kind: Kind::Largest,
+        labels: &["index"],
+        help: "Whether the utilization has been high for --gpu.contradictory-after without a process and without memory in use: 1 if it has, 0 if not.",
+        samples: |host, out| {
+            for device in host.devices() {
+                let is_known = device.contradictory || device.measurements.utilization_ratio.is_some();
+                out.add(&[&device.index], is_known.then_some(f64::from(device.contradictory)));
+            }
+        },
+    },
+    Family {
         name: "genv_device_pcie_replays_total",
         kind: Kind::Counter,
         labels: &["index"],

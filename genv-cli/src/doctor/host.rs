@@ -15,10 +15,10 @@ use super::Check;
 use crate::ago::now_seconds;
 
 /// The default address of genv-exporter.
-const EXPORTER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9820);
+pub(super) const EXPORTER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9820);
 
 /// Time limit for the answer of the exporter.
-const EXPORTER_PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const EXPORTER_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The length of `HTTP/1.1 200`.
 const STATUS_BYTES: u64 = 12;

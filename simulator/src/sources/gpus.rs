@@ -62,6 +62,7 @@ impl SimulatedGpus {
         let mut sample = GpuSample {
             driver_version: Some(host.host().driver_version.clone()),
             session: opened,
+            serves_one_machine: true,
             ..GpuSample::default()
         };
         for device in host.devices() {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
-use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor, TemperatureThreshold};
+use nvml_wrapper::enum_wrappers::device::{
+    Clock, EccCounter, GpuVirtualizationMode, MemoryError, TemperatureSensor, TemperatureThreshold,
+};
 use nvml_wrapper::error::NvmlError;
 
 use super::error::{Failure, optional};
@@ -18,6 +20,8 @@ pub(super) struct DeviceFacts {
     pub(super) uuid: String,
     pub(super) name: Option<String>,
     pub(super) minor: Option<u32>,
+    /// Whether no other machine can use the GPU: it is neither in a vGPU guest nor in a host of vGPUs.
+    pub(super) serves_one_machine: bool,
     fans: u32,
     temperature_limits_celsius: BTreeMap<String, f64>,
     /// Whether all facts could be read; otherwise all are read again.
@@ -66,12 +70,18 @@ pub(super) fn facts(device: &Device<'_>, uuid: String) -> Result<DeviceFacts, Fa
     let minor = device.minor_number();
     let minor = fact("nvmlDeviceGetMinorNumber", minor, &mut is_whole)?;
     is_whole &= minor.is_none_or(|minor| minor <= MOST_MINOR);
+    let virtualization = device.virtualization_mode();
+    let virtualization = fact("nvmlDeviceGetVirtualizationMode", virtualization, &mut is_whole)?;
     let fans = fact("nvmlDeviceGetNumFans", device.num_fans(), &mut is_whole)?;
     is_whole &= fans.is_none_or(|fans| fans <= MOST_FANS);
     Ok(DeviceFacts {
         uuid,
         name,
         minor,
+        serves_one_machine: matches!(
+            virtualization,
+            Some(GpuVirtualizationMode::Bare | GpuVirtualizationMode::PassThrough)
+        ),
         fans: fans.filter(|fans| *fans <= MOST_FANS).unwrap_or(0),
         temperature_limits_celsius,
         is_whole,

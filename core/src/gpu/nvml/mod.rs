@@ -13,7 +13,7 @@ mod raw;
 mod session;
 mod xid;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use self::session::Session;
 use self::xid::XidWatcher;
@@ -21,6 +21,9 @@ use super::{GpuError, GpuSample, GpuSource};
 
 /// The library's name as the driver installs it, looked up by the dynamic loader.
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// The device of WSL, through which Windows shares its GPUs.
+const WSL_DEVICE: &str = "/dev/dxg";
 
 /// The GPUs of this machine by NVML.
 ///
@@ -60,6 +63,7 @@ impl NvmlSource {
         Ok(GpuSample {
             driver_version: session.driver_version(),
             session: self.closed_sessions,
+            serves_one_machine: session.serves_one_machine() && !Path::new(WSL_DEVICE).exists(),
             devices,
             xid_events: self.xids.take(),
         })

@@ -127,6 +127,11 @@ impl Session {
         std::mem::replace(&mut self.handles_changed, false)
     }
 
+    /// Whether every device that answers tells that no other machine can use it.
+    pub(super) fn serves_one_machine(&self) -> bool {
+        self.slots.iter().filter_map(|slot| slot.0.as_ref()).all(|open| open.facts.serves_one_machine)
+    }
+
     /// The devices that answer, with their indices.
     pub(super) fn handles(&self) -> Vec<(u32, DeviceHandle)> {
         let handle = |(index, slot): (u32, &Slot)| Some((index, slot.0.as_ref()?.handle.clone()));
