@@ -91,16 +91,12 @@ impl CollectOptions {
     }
 }
 
-/// Collects once. Waits for GPUs for at most this time; the collector `gpu` of their host has the reason if they do not
-/// answer.
+/// Collects once. The collector of a source that does not answer within seconds has the reason.
 ///
 /// # Errors
 /// A thread could not be started, or ended.
-pub fn once(hosts: Vec<HostSources>, patience: Duration) -> io::Result<Arc<Publication>> {
-    // The collection waits for GPUs for half of an interval.
-    let interval = patience * 2;
-    let options = CollectOptions { interval, max_age: interval, ..CollectOptions::default() };
-    spawn(hosts, options)?.next_blocking().map_err(io::Error::other)
+pub fn once(hosts: Vec<HostSources>) -> io::Result<Arc<Publication>> {
+    spawn(hosts, CollectOptions::default())?.next_blocking().map_err(io::Error::other)
 }
 
 /// Starts collecting and publishing all hosts together, once an interval from now on.

@@ -1,7 +1,6 @@
 //! `genv usage`
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use genv_core::model::{MemoryAmount, ProcessType, Snapshot};
@@ -9,13 +8,10 @@ use genv_core::state::shape::{DevicesDocument, EnvironmentsDocument, Times};
 use serde::Serialize;
 
 use super::enforce::exec_enforcer;
-use crate::driver_timeout::at_least;
+use crate::driver_timeout::needed_patience;
 use crate::local_snapshot;
 use crate::machine::Machine;
 use crate::output::print_json;
-
-/// Time limit for the GPUs. Longer than for other commands, since the output is useless without their answer.
-const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Print the use of devices, or execute a report about it, in the format of genv 1.4.3.
 #[derive(Debug, Args)]
@@ -97,9 +93,9 @@ fn snapshot(kind: Option<Kind>) -> anyhow::Result<()> {
             let state = machine.state_with_devices()?;
             print_json(&DevicesDocument::new(&state.devices, &times))?;
         }
-        Some(Kind::Processes) => print_json(&processes()?)?,
+        Some(Kind::Processes) => print_json(&processes(&mut machine)?)?,
         None => {
-            let processes = processes()?;
+            let processes = processes(&mut machine)?;
             let state = machine.state_with_devices()?;
             print_json(&UsageDocument {
                 processes,
@@ -111,8 +107,8 @@ fn snapshot(kind: Option<Kind>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn processes() -> anyhow::Result<ComputeProcesses> {
-    let snapshot = local_snapshot::take(at_least(PATIENCE))?;
+fn processes(machine: &mut Machine) -> anyhow::Result<ComputeProcesses> {
+    let snapshot = local_snapshot::take(machine.sample(needed_patience()))?;
     if let Some(why) = local_snapshot::silence(&snapshot, "gpu") {
         anyhow::bail!("cannot find the processes on the GPUs: {why}");
     }
