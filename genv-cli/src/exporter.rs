@@ -33,13 +33,17 @@ const LISTENING: &str = "0A";
 /// The newest sample in the snapshot of a running exporter, read at most `max_age_seconds` ago. Absent if no exporter of root, a
 /// system user or the caller answers at its default address, or if it does not show this host.
 pub(crate) fn newest_sample(hostname: &str, max_age_seconds: f64) -> Option<GpuSample> {
-    // Every user can listen on the port while no exporter runs.
-    let owner = listener(&fs::read_to_string("/proc/net/tcp").ok()?)?;
-    if owner >= FIRST_PERSON && owner != geteuid().as_raw() {
+    let listener = listener(&fs::read_to_string("/proc/net/tcp").ok()?)?;
+    if !is_trusted(listener, geteuid().as_raw()) {
         return None;
     }
     let snapshot = body(&get("/snapshot").ok()?).and_then(|json| serde_json::from_slice(json).ok())?;
     sample(&snapshot, hostname, now_seconds(), max_age_seconds)
+}
+
+/// Whether a listener is believed by a caller. Every user can listen on the port while no exporter runs.
+const fn is_trusted(listener: u32, caller: u32) -> bool {
+    listener < FIRST_PERSON || listener == caller
 }
 
 /// The user who listens on [`PORT`] of the loopback address or of all addresses, by `/proc/net/tcp`.
@@ -215,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_listener_on_the_port_is_known_by_the_kernel() {
+    fn only_root_a_system_user_or_the_caller_is_believed_as_an_exporter() {
         let line = |local: &str, state: &str, uid: u32| {
             format!("   0: {local} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {uid}        0 1 1\n")
         };
@@ -225,6 +229,8 @@ mod tests {
         assert_eq!(of(&[line("0100007F:0016", "0A", 5), line(&loopback, "0A", 7)]), Some(7));
         assert_eq!(of(&[line(&loopback, "01", 5), line(&all, "0A", 0)]), Some(0));
         assert_eq!(of(&[line(&loopback, "01", 5)]), None);
+        let trusted = [(0, 1000), (998, 1000), (1000, 1000), (1001, 1000)].map(|(it, caller)| is_trusted(it, caller));
+        assert_eq!(trusted, [true, true, true, false]);
     }
 
     #[test]
