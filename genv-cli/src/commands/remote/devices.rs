@@ -183,7 +183,10 @@ fn models(devices: &[DeviceEntry<'_>]) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use genv_core::model::{Attribution, DeviceIndex, DeviceMeasurements, Process, ProcessDevice, ProcessType};
+    use genv_core::model::{
+        Attribution, DeviceIndex, DeviceMeasurements, DeviceMemory, Process, ProcessDevice, ProcessType,
+    };
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -261,6 +264,36 @@ mod tests {
                 devices: Vec::new(),
             };
             assert_eq!(host.available_text(), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn without_genv_nothing_is_available_unless_all_answers_say_so(
+            utilization in prop::option::of(prop_oneof![Just(0.0), Just(0.05), 0.0..1.0_f64]),
+            used_bytes in prop::option::of(0..2_u64 << 30),
+            (is_up, is_list_whole, is_listed) in any::<(bool, bool, bool)>(),
+        ) {
+            let memory = used_bytes.map(|used_bytes| DeviceMemory {
+                total_bytes: 2 << 30,
+                used_bytes,
+                free_bytes: (2 << 30) - used_bytes,
+                reserved_bytes: None,
+            });
+            let measurements =
+                DeviceMeasurements { utilization_ratio: utilization, memory, ..DeviceMeasurements::default() };
+            let snapshot = Snapshot {
+                devices: vec![Device { up: is_up, measurements, ..device(0, 0.0, is_list_whole) }],
+                processes: is_listed.then(|| process(0)).into_iter().collect(),
+                ..Snapshot::default()
+            };
+            let rests = utilization.is_none_or(|it| it <= 0.05) && used_bytes.is_none_or(|it| it <= 1088 << 20);
+            let is_confirmed = rests && (utilization.is_some() || used_bytes.is_some());
+            let expected = match (is_up, is_listed) {
+                (true, false) => (is_list_whole && is_confirmed).then_some(true),
+                _ => Some(false),
+            };
+            prop_assert_eq!(is_available(&snapshot.devices[0], &snapshot), expected);
         }
     }
 }
