@@ -14,8 +14,7 @@ const VARIABLE: &str = "GENV_DRIVER_TIMEOUT";
 /// Time limit for the driver. Without `nvidia-persistenced` it initializes the GPUs for each program, 1 to 3 s for each GPU.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Time limit for the driver if there is another source, or if the answer only adds a note. A driver whose GPUs are
-/// initialized answers in time.
+/// A driver whose GPUs are initialized answers in this time.
 pub(crate) const BRIEF: Duration = Duration::from_millis(100);
 
 /// Time limit for the driver if a command asks who uses devices: `GENV_DRIVER_TIMEOUT`, else 30 s.
@@ -23,7 +22,8 @@ pub(crate) fn usage_patience() -> Duration {
     variable().unwrap_or(PATIENCE)
 }
 
-/// As [`usage_patience`], if there is another source, or if the answer only adds a note: else [`BRIEF`].
+/// Time limit for the driver if there is another source, or if the answer only adds a note: `GENV_DRIVER_TIMEOUT`, else
+/// [`BRIEF`].
 pub(crate) fn brief_patience() -> Duration {
     variable().unwrap_or(BRIEF)
 }
