@@ -115,7 +115,7 @@ fn device(device: &Device, listed: Vec<GpuProcess>) -> DeviceSample {
     if !device.up {
         return DeviceSample::lost(device.index, device.uuid.clone());
     }
-    let are_known = device.processes_measured || device.mig_parent;
+    let are_known = device.mig_parent || device.processes_measured && !device.use_unexplained;
     DeviceSample {
         index: device.index,
         uuid: device.uuid.clone(),
@@ -181,6 +181,7 @@ mod tests {
                 device(1, true, true),
                 device(2, true, false),
                 device(3, false, false),
+                Device { use_unexplained: true, ..device(4, true, true) },
             ],
             processes: vec![Arc::new(process)],
             ..Snapshot::default()
@@ -195,7 +196,7 @@ mod tests {
             .iter()
             .map(|it| it.processes.as_ref().filter(|_| it.processes_known()).map(Vec::len))
             .collect();
-        assert_eq!(known, [Some(1), Some(0), None, None]);
+        assert_eq!(known, [Some(1), Some(0), None, None, None]);
         assert!(sample.devices[3].lost);
     }
 
