@@ -50,6 +50,9 @@ pub enum GpuError {
     /// A simulated source cannot be used.
     #[error("{0}")]
     Simulated(String),
+    /// The driver was asked before, and did not answer. The text is the reason.
+    #[error("{0}")]
+    Unanswered(String),
 }
 
 /// All devices of a host, read once.

@@ -37,7 +37,8 @@ fn available(view: &HostView<'_>, device: &Device) -> Option<bool> {
     if parts.any(|part| processes.by_device.get(part.index).is_some()) {
         return Some(false);
     }
-    let known = view.snapshot.processes_known(device.index.gpu);
+    // One sample with use that no process explains is enough.
+    let known = view.snapshot.use_measured(device.index.gpu);
     (view.environments.is_some() && known).then_some(true)
 }
 

@@ -152,6 +152,13 @@ fn a_device_is_available_only_if_it_is_known_to_be_unused() {
         snapshot.devices[2].processes_measured = false;
     });
     assert_eq!(part_not_told[1], None);
+    let used_without_process = available(&|snapshot| {
+        snapshot.processes.clear();
+        for device in &mut snapshot.devices {
+            device.use_unexplained = true;
+        }
+    });
+    assert_eq!((used_without_process[1], used_without_process[4]), (None, None));
     let attached_is_enough = available(&|snapshot| {
         snapshot.collectors.remove("processes");
     });

@@ -14,9 +14,9 @@ use super::overview::Overview;
 use super::query::{QueryField, print_fields};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
-use crate::driver_timeout::at_least;
+use crate::driver_timeout::needed_patience;
 use crate::lease;
-use crate::machine::{INVENTORY_PATIENCE, Machine, Survey};
+use crate::machine::{Machine, Survey};
 use crate::output::{Cell, Format, JsonFlag, ListFlags, Table, csv_line, joined, print, print_csv, print_json, stdout};
 use crate::own_environment::check_permission;
 use crate::queue::{DeviceRequest, ForceFlag, WaitFlag, obtain};
@@ -29,7 +29,7 @@ const EXAMPLE: &str = "Example: print the indices of an environment's devices
 /// List the devices of this machine with their holders, or change the devices of an environment.
 ///
 /// A terminal shows for each device the model, the holder, the memory in use, the load, and the number of processes outside of
-/// environments. genv waits at most 100 ms for the driver. In a pipe, and with --format tui, the list has only the holders.
+/// environments. genv waits at most 30 s for the driver. In a pipe, and with --format tui, the list has only the holders.
 #[derive(Debug, Default, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Devices {
@@ -125,7 +125,7 @@ impl Devices {
         };
         let mut machine = Machine::here()?.cleaning(!self.no_cleanup);
         if self.reset {
-            let inventory = Inventory::of(&machine.sample(at_least(INVENTORY_PATIENCE))?);
+            let inventory = Inventory::of(&machine.sample(needed_patience())?);
             machine.update(|state| {
                 let attachments = state.devices().iter().flat_map(|it| &it.attachments);
                 for attachment in attachments {

@@ -11,7 +11,6 @@ use genv_core::state::{DeviceState, Waiting};
 use serde::Serialize;
 
 use crate::ago::now_seconds;
-use crate::driver_timeout::usage_patience;
 use crate::lease;
 use crate::local_snapshot;
 use crate::machine::Machine;
@@ -91,8 +90,9 @@ impl Free {
         let mut machine = Machine::here()?;
         let state = machine.state_with_devices()?;
         let waiting = machine.waiting(&state);
-        let uses = machine.uses_of_others(&state);
-        let snapshot = local_snapshot::take(usage_patience())?;
+        let sample = machine.newest_sample(&state);
+        let uses = machine.uses_of_others(&state, sample.as_ref().ok());
+        let snapshot = local_snapshot::take(sample)?;
         let gpus_unknown = local_snapshot::silence(&snapshot, "gpu");
         let gpus = gpus_by_index(&snapshot);
         let devices = state.devices.iter();

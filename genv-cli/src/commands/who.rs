@@ -14,7 +14,6 @@ use super::free::{gpus_by_index, memory, processes};
 use crate::ago::{ago, now_seconds};
 use crate::announce::indices;
 use crate::completion;
-use crate::driver_timeout::usage_patience;
 use crate::lease;
 use crate::local_snapshot;
 use crate::machine::Machine;
@@ -94,7 +93,7 @@ impl Who {
         let mut machine = Machine::here()?;
         let state = machine.state_with_devices()?;
         let devices = self.devices(&state)?;
-        let snapshot = local_snapshot::take(usage_patience())?;
+        let snapshot = local_snapshot::take(machine.newest_sample(&state))?;
         let reports = devices.iter().map(|it| DeviceReport::new(it, &state, &snapshot));
         let reports: Vec<DeviceReport> = reports.collect();
         match (&reports[..], &self.indices[..]) {

@@ -115,7 +115,8 @@ fn device(line: &str) -> Option<(Option<String>, DeviceSample)> {
     Some((word(driver_version), sample))
 }
 
-/// Adds the processes of `--query-compute-apps`. If the output cannot list the processes of a device, they stay unknown.
+/// Adds the processes of `--query-compute-apps`. If the output cannot list the processes of a device, they stay unknown. A line
+/// that names no GPU may be of any.
 fn add_processes(devices: &mut [DeviceSample], text: &str) {
     let mut by_uuid: BTreeMap<&str, Option<Vec<GpuProcess>>> = BTreeMap::new();
     let mut is_complete = true;
@@ -125,6 +126,10 @@ fn add_processes(devices: &mut [DeviceSample], text: &str) {
             is_complete = false;
             continue;
         };
+        if !uuid.starts_with("GPU-") {
+            is_complete = false;
+            continue;
+        }
         let rows = by_uuid.entry(uuid).or_insert_with(|| Some(Vec::new()));
         let Ok(pid) = pid.parse::<u32>() else {
             *rows = None;
@@ -145,11 +150,10 @@ fn add_processes(devices: &mut [DeviceSample], text: &str) {
             }),
         }
     }
-    if !is_complete {
-        return;
-    }
     for device in devices.iter_mut().filter(|device| !device.lost) {
-        device.processes = by_uuid.remove(device.uuid.as_str()).unwrap_or_else(|| Some(Vec::new()));
+        let unlisted = || is_complete.then(Vec::new);
+        device.processes = by_uuid.remove(device.uuid.as_str()).unwrap_or_else(unlisted);
+        device.processes_incomplete = !is_complete && device.processes.is_some();
     }
 }
 

@@ -105,6 +105,26 @@ fn values_that_nvidia_smi_does_not_have_are_absent() {
 }
 
 #[test]
+fn the_processes_of_a_device_are_known_only_by_a_whole_list() {
+    for (apps, code, known, listed) in [
+        ("", 0, [true, true], 0),
+        ("GPU-a, 7, 1\n", 0, [true, true], 1),
+        ("[Not Supported]\n", 0, [false, false], 0),
+        ("[Insufficient Permissions], [Insufficient Permissions], [N/A]\n", 0, [false, false], 0),
+        ("GPU-a, [Insufficient Permissions], [Insufficient Permissions]\n", 0, [false, true], 0),
+        ("GPU-a, 7, 1\n[Not Supported]\n", 0, [false, false], 1),
+        ("GPU-a, 7, 1\n", 15, [false, false], 0),
+    ] {
+        let output = String::from_utf8(poll_output(1000, TWO, apps, None)).unwrap();
+        let output = output.replace("processes 0", &format!("processes {code}"));
+        let (snapshot, _) = poll(&mut poller(HostProgram::NvidiaSmi, false), &[output.as_bytes(), FACTS_OF_7]);
+        let snapshot = snapshot.unwrap();
+        let measured: Vec<bool> = snapshot.devices.iter().map(|it| it.processes_measured).collect();
+        assert_eq!((&measured[..], snapshot.processes.len()), (&known[..], listed), "{apps:?} {code}");
+    }
+}
+
+#[test]
 fn recorded_output_of_four_driver_generations_is_parsed() {
     for generation in [470, 535, 550] {
         let devices = recorded(&format!("{generation}-query-gpu.txt"), &[0, 1, 9, 3, 4, 9, 5, 9, 6, 9, 9, 2]);

@@ -104,10 +104,10 @@ fn a_device_in_use_without_a_process_is_not_free() -> Result<()> {
     };
     let unknown = exporter.wait_for("an unknown device", |scrape| {
         scrape.all("genv_device_up", &[]).len() == 2
-            && available(scrape, "0").is_none()
+            && scrape.all("genv_device_processes", &[("index", "0")]).is_empty()
             && available(scrape, "1") == Some(1.0)
     })?;
-    ensure!(unknown.all("genv_device_processes", &[("index", "0")]).is_empty());
+    ensure!(available(&unknown, "0").is_none());
     let log = exporter.log();
     ensure!(log.matches("pid namespace").count() == 1, "{log}");
 
