@@ -56,6 +56,7 @@ impl Devices {
                     minor: known.minor,
                     profile: known.profile.clone(),
                     mig_parent: known.mig_parent,
+                    mig_unsplit: sample.is_some_and(|s| s.mig_unsplit),
                     measurements: sample.map_or_else(Default::default, |s| s.measurements.clone()),
                     processes_measured: processes_wanted
                         && sample.is_some_and(|s| !s.mig_parent && s.processes_known()),

@@ -152,6 +152,12 @@ fn a_device_is_available_only_if_it_is_known_to_be_unused() {
         snapshot.devices[2].processes_measured = false;
     });
     assert_eq!(part_not_told[1], None);
+    let in_mig_mode_without_parts = available(&|snapshot| {
+        for device in &mut snapshot.devices {
+            device.mig_unsplit = device.index.gpu == 4;
+        }
+    });
+    assert_eq!(in_mig_mode_without_parts[4], Some(0.0));
     let attached_is_enough = available(&|snapshot| {
         snapshot.collectors.remove("processes");
     });
