@@ -117,6 +117,8 @@ impl Expectation<'_> {
     /// The time at which a device has this amount of unclaimed memory; without an amount, the time at which all is
     /// unclaimed.
     fn of_device(&self, device: &DeviceState, needed_bytes: Option<u64>) -> Option<f64> {
+        // As for an attachment, a device of unknown memory is not divided.
+        let needed_bytes = needed_bytes.filter(|_| device.total_memory.is_some());
         let total = device.total_memory.map_or(u64::MAX, MemoryAmount::bytes);
         let claim = |memory: Option<MemoryAmount>| memory.map_or(total, MemoryAmount::bytes);
         let mut claims: Vec<(Option<f64>, u64)> =
@@ -221,6 +223,8 @@ mod tests {
         assert_eq!(times(&devices, &[of_memory(16)]), [None]);
         assert_eq!(times(&devices, &[of_memory(17)]), [None]);
         assert_eq!(times(&devices, &[gpus(1)]), [None]);
+        let untold = [DeviceState { total_memory: None, ..device(0, &[("a", Some(8)), ("b", Some(4))]) }];
+        assert_eq!(times(&untold, &[of_memory(1)]), [Some(300.0)], "a device of unknown memory is not divided");
     }
 
     #[test]
