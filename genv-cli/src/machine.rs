@@ -179,21 +179,19 @@ impl Machine {
         let user = environment.map_or_else(own_uid, |it| it.uid);
         let outside = outside::uses_of_others(uses, user, state, processes);
         match sample {
-            Ok(sample) => {
-                let known = contexts(&sample);
-                let gpus = sample.devices.iter().map(|it| it.index.gpu);
-                Ok(Survey {
-                    usage: DeviceUsage { outside, models: models(&sample), ..usage(&sample, state, eid, processes) },
-                    unknown: gpus.filter(|gpu| !known.contains_key(gpu)).collect(),
-                    silence: None,
-                    inventory: Some(Inventory::of(&sample)),
-                })
-            }
+            Ok(sample) => Ok(Survey {
+                usage: DeviceUsage { outside, models: models(&sample), ..usage(&sample, state, eid, processes) },
+                silence: None,
+                inventory: Some(Inventory::of(&sample)),
+            }),
             Err(error) => Ok(Survey {
-                usage: DeviceUsage { outside, ..DeviceUsage::default() },
-                unknown: match is_published {
-                    true => BTreeSet::new(),
-                    false => state.devices.iter().map(|it| it.index).collect(),
+                usage: DeviceUsage {
+                    outside,
+                    unknown: match is_published {
+                        true => BTreeSet::new(),
+                        false => state.devices.iter().map(|it| it.index).collect(),
+                    },
+                    ..DeviceUsage::default()
                 },
                 silence: Some(error.to_string()),
                 inventory: None,
@@ -269,8 +267,6 @@ impl Machine {
 pub(crate) struct Survey {
     pub(crate) inventory: Option<Inventory>,
     pub(crate) usage: DeviceUsage,
-    /// Devices with unknown processes.
-    pub(crate) unknown: BTreeSet<u32>,
     /// The reason for a missing answer.
     pub(crate) silence: Option<String>,
 }
