@@ -153,3 +153,6 @@ pub(crate) fn usage(sample: &GpuSample, state: &State, eid: &str, processes: &mu
     }
     usage
 }
+
+#[cfg(test)]
+mod tests;
