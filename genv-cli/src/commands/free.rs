@@ -7,7 +7,7 @@ use clap::Args;
 pub(super) use genv_core::collect::processes_on as processes;
 use genv_core::model::{Device, MemoryAmount, Snapshot};
 use genv_core::outside;
-use genv_core::state::allocate::{MIG_UNSPLIT_REMEDY, Occupation, fits, in_mig_mode_unsplit};
+use genv_core::state::allocate::{DeviceUsage, MIG_UNSPLIT_REMEDY, Occupation, fits, in_mig_mode_unsplit};
 use genv_core::state::{DeviceState, Waiting};
 use serde::Serialize;
 
@@ -121,7 +121,7 @@ impl Free {
         let report = FreeReport {
             devices,
             expected: state
-                .expectation(const { &BTreeMap::new() }, now_seconds())
+                .expectation(&DeviceUsage::default(), now_seconds())
                 .of_devices()
                 .into_iter()
                 .map(|(index, timestamp_seconds)| ExpectedDevice { index, timestamp_seconds })

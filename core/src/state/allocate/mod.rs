@@ -72,6 +72,11 @@ pub struct DeviceUsage {
 }
 
 impl DeviceUsage {
+    /// Whether a device answers and runs programs.
+    pub(super) fn is_usable(&self, index: u32) -> bool {
+        !self.lost.contains(&index) && !self.mig_unsplit.contains(&index)
+    }
+
     fn occupation(&self, index: u32) -> Occupation {
         match (self.busy.contains(&index), self.unknown.contains(&index)) {
             (true, _) => Occupation::Used,
@@ -156,7 +161,7 @@ impl Allocation<'_> {
 
         let chosen: BTreeSet<u32> = kept.iter().map(|device| device.index).collect();
         let others =
-            of_kind.iter().copied().filter(|device| !chosen.contains(&device.index) && self.is_usable(device.index));
+            of_kind.iter().copied().filter(|device| !chosen.contains(&device.index) && usage.is_usable(device.index));
         let (used, unused): (Vec<&DeviceState>, Vec<&DeviceState>) =
             others.partition(|device| usage.outside.contains_key(&device.index));
         let (mut free, mut taken): (Vec<&DeviceState>, Vec<&DeviceState>) =
@@ -284,7 +289,7 @@ impl Allocation<'_> {
     fn keeps(&self, device: &DeviceState) -> bool {
         let bytes = |amount: Option<MemoryAmount>| amount.map(MemoryAmount::bytes);
         self.own(device).is_some_and(|own| {
-            self.is_usable(device.index)
+            self.request.usage.is_usable(device.index)
                 && (bytes(own.gpu_memory) == bytes(self.memory) || self.request.over_subscribe || self.fits(device))
         })
     }
@@ -299,12 +304,6 @@ impl Allocation<'_> {
     /// Whether the memory that other attachments leave suffices.
     fn fits(&self, device: &DeviceState) -> bool {
         fits(device, self.eid, self.memory)
-    }
-
-    /// Whether the device answers and runs programs.
-    fn is_usable(&self, index: u32) -> bool {
-        let usage = &self.request.usage;
-        !usage.lost.contains(&index) && !usage.mig_unsplit.contains(&index)
     }
 
     /// The devices that are not available because their memory is not known: those whose size the request depends on, or
