@@ -32,6 +32,7 @@ struct Gpu {
     part: Option<Answer>,
     is_lost: bool,
     is_mig_unsplit: bool,
+    model: &'static str,
 }
 
 fn bytes() -> impl Strategy<Value = u64> {
@@ -71,14 +72,16 @@ fn answer() -> BoxedStrategy<Answer> {
 }
 
 fn gpu() -> impl Strategy<Value = Gpu> {
-    let gpu = (answer(), prop::option::weighted(0.3, answer()), prop::bool::weighted(0.1), prop::bool::weighted(0.1));
-    gpu.prop_map(|(mut whole, mut part, is_lost, is_mig_unsplit)| {
+    let part = prop::option::weighted(0.3, answer());
+    let model = select(vec!["A100", "T4"]);
+    let gpu = (answer(), part, prop::bool::weighted(0.1), prop::bool::weighted(0.1), model);
+    gpu.prop_map(|(mut whole, mut part, is_lost, is_mig_unsplit, model)| {
         if let Some(part) = &mut part {
             part.utilization_ratio = None;
             (whole.processes, whole.a_list_failed) = (Some(Vec::new()), false);
         }
         let is_mig_unsplit = is_mig_unsplit && part.is_none();
-        Gpu { whole, part, is_lost, is_mig_unsplit }
+        Gpu { whole, part, is_lost, is_mig_unsplit, model }
     })
 }
 
@@ -112,6 +115,7 @@ impl Gpu {
             return vec![DeviceSample::lost(index, index.to_string())];
         }
         let whole = DeviceSample {
+            name: Some(self.model.to_owned()),
             mig_parent: self.part.is_some(),
             mig_unsplit: self.is_mig_unsplit,
             ..device_sample(index, &self.whole)
@@ -159,6 +163,7 @@ proptest! {
         Bounds::default().apply(&mut sample, 0.0);
         let state = State { devices: Inventory::of(&sample).devices(), ..State::default() };
         let usage = usage(&sample, &state, "me", &mut ProcReader::new());
+        let usage = DeviceUsage { models: models(&sample), ..usage };
         let are_other = [&usage.busy, &usage.unknown, &usage.lost, &usage.mig_unsplit];
         let is_unused = |index: u32| are_other.iter().all(|other| !other.contains(&index));
         for (index, gpu) in (0..).zip(&gpus) {
@@ -169,11 +174,11 @@ proptest! {
             let Ok(chosen) = choose(&state.devices, "me", None, &request) else {
                 continue;
             };
-            let takes_others = chosen.iter().any(|index| !is_unused(*index));
+            let takes_unknown = chosen.iter().any(|it| usage.unknown.contains(it) && !usage.busy.contains(it));
             for (index, gpu) in (0..).zip(&gpus) {
                 let is_chosen = chosen.contains(&index);
                 prop_assert!(!is_chosen || gpu.runs_programs(), "{index}");
-                let is_passed = gpu.is_unused() && takes_others && !is_chosen;
+                let is_passed = gpu.is_unused() && takes_unknown && !is_chosen;
                 prop_assert!(!is_passed, "{index} is left, and {chosen:?} are taken");
             }
         }

@@ -9,7 +9,7 @@
 //!
 //! Several devices are of one model, if one model has enough of them: of the model that comes first in this order.
 //! Where models are not known, the order alone decides. No device with unknown processes is assigned for its model
-//! while enough others have none.
+//! while another has none.
 
 mod kind;
 mod refusal;
@@ -195,23 +195,21 @@ impl Allocation<'_> {
     }
 
     /// Puts the devices of one model before all others, if that model has as many as are missing and the kept devices
-    /// are of it. A model with enough devices without processes comes before others. Devices with unknown processes come
-    /// last while enough others have none.
+    /// are of it. A model with enough devices without processes comes before others. If a device has unknown processes,
+    /// all devices without processes stay first.
     fn put_one_model_first(&self, free: &mut [&DeviceState], kept: &[&DeviceState], missing: usize) {
         let occupation = |it: &DeviceState| self.request.usage.occupation(it.index);
-        let unused = free.iter().filter(|it| occupation(it) == Occupation::Unused).count();
-        let is_spared = |it: &DeviceState| unused >= missing && occupation(it) == Occupation::Unknown;
         let enough = |most: Occupation| {
-            let among = free.iter().copied().filter(|it| occupation(it) <= most && !is_spared(it));
-            let among: Vec<&DeviceState> = among.collect();
+            let among: Vec<&DeviceState> = free.iter().copied().filter(|it| occupation(it) <= most).collect();
             among.iter().map(|it| self.model(it)).find(|first| {
                 let of_it = among.iter().filter(|it| self.model(it) == *first);
                 of_it.count() >= missing && kept.iter().all(|it| self.model(it) == *first)
             })
         };
         let first = [Occupation::Unused, Occupation::Unknown, Occupation::Used].into_iter().find_map(enough);
+        let is_one_unknown = free.iter().any(|it| occupation(it) == Occupation::Unknown);
         if let Some(first) = first {
-            free.sort_by_key(|it| (is_spared(it), self.model(it) != first));
+            free.sort_by_key(|it| (is_one_unknown.then(|| occupation(it)), self.model(it) != first));
         }
     }
 
