@@ -129,6 +129,7 @@ fn device(device: &Device, listed: Vec<GpuProcess>) -> DeviceSample {
         minor: device.minor,
         profile: device.profile.clone(),
         mig_parent: device.mig_parent,
+        mig_unsplit: device.mig_unsplit,
         measurements: device.measurements.clone(),
         processes: (are_known || !listed.is_empty()).then_some(listed),
         processes_incomplete: !are_known,
@@ -157,6 +158,7 @@ mod tests {
             use_unexplained: false,
             contradictory: false,
             measurement_stuck: false,
+            mig_unsplit: false,
             attachments: Vec::new(),
         };
         let process = Process {

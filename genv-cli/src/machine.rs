@@ -242,23 +242,13 @@ impl Machine {
             let user = environment.map_or_else(own_uid, |it| it.uid);
             let outside = outside::uses_of_others(uses, user, state, processes);
             match sample {
-                Ok(sample) => {
-                    let known = contexts(&sample);
-                    let gpus = sample.devices.iter().map(|it| it.index.gpu);
-                    Survey {
-                        usage: DeviceUsage {
-                            outside,
-                            models: models(&sample),
-                            ..usage(&sample, state, eid, processes)
-                        },
-                        unknown: gpus.filter(|gpu| !known.contains_key(gpu)).collect(),
-                        silence: None,
-                        inventory: (!is_of_exporter).then(|| Inventory::of(&sample)),
-                    }
-                }
+                Ok(sample) => Survey {
+                    usage: DeviceUsage { outside, models: models(&sample), ..usage(&sample, state, eid, processes) },
+                    silence: None,
+                    inventory: (!is_of_exporter).then(|| Inventory::of(&sample)),
+                },
                 Err(error) => Survey {
-                    usage: DeviceUsage { outside, ..DeviceUsage::default() },
-                    unknown: unpublished,
+                    usage: DeviceUsage { outside, unknown: unpublished, ..DeviceUsage::default() },
                     silence: Some(error.to_string()),
                     inventory: None,
                 },
@@ -331,8 +321,6 @@ fn is_late(sample: &Result<GpuSample, NoSample>) -> bool {
 pub(crate) struct Survey {
     pub(crate) inventory: Option<Inventory>,
     pub(crate) usage: DeviceUsage,
-    /// Devices with unknown processes.
-    pub(crate) unknown: BTreeSet<u32>,
     /// The reason for a missing answer.
     pub(crate) silence: Option<String>,
 }

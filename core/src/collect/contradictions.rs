@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::gpu::{DeviceSample, GpuSample, UNUSED_RATIO};
-use crate::model::{DeviceIndex, DeviceMeasurements};
+use crate::model::{DeviceIndex, DeviceMeasurements, Snapshot};
 
 /// The most memory that a driver keeps on an empty device. The kept memory is measured: it is the least amount in use
 /// without a process. If no smaller amount was ever read, this limit counts.
@@ -143,6 +143,17 @@ pub fn seems_unused(measurements: &DeviceMeasurements) -> bool {
     let memory = measurements.memory.as_ref();
     let holds = memory.is_some_and(|memory| memory.used_bytes > MOST_KEPT_BYTES + TOLERANCE_BYTES);
     is_checked(measurements) && !holds && !works(measurements)
+}
+
+/// The number of processes on a whole GPU and its MIG devices, if a single snapshot shows all of them.
+#[must_use]
+pub fn processes_on(gpu: u32, snapshot: &Snapshot) -> Option<usize> {
+    let is_of_gpu = |index: DeviceIndex| index.gpu == gpu;
+    let users = snapshot.processes.iter().filter(|process| process.devices.iter().any(|it| is_of_gpu(it.index)));
+    let users = users.count();
+    let mut parts = snapshot.devices.iter().filter(|it| is_of_gpu(it.index) && it.up);
+    let is_confirmed = users > 0 || parts.all(|it| seems_unused(&it.measurements));
+    (snapshot.processes_known(gpu) && is_confirmed).then_some(users)
 }
 
 /// Whether a reading exists that could contradict an empty list of processes.

@@ -50,6 +50,8 @@ impl Devices {
             .iter()
             .map(|(index, known)| {
                 let sample = samples.get(index);
+                // An impossible reading of a GPU leaves open who uses its parts.
+                let is_doubted = samples.get(&index.whole()).is_some_and(|whole| whole.processes_incomplete);
                 Device {
                     index: *index,
                     uuid: known.uuid.clone(),
@@ -58,8 +60,10 @@ impl Devices {
                     minor: known.minor,
                     profile: known.profile.clone(),
                     mig_parent: known.mig_parent,
+                    mig_unsplit: sample.is_some_and(|s| s.mig_unsplit),
                     measurements: sample.map_or_else(Default::default, |s| s.measurements.clone()),
                     processes_measured: processes_wanted
+                        && !is_doubted
                         && sample.is_some_and(|s| !s.mig_parent && s.processes_known()),
                     use_unexplained: sample.is_some() && contradictions.is_use_unexplained(*index),
                     contradictory: sample.is_some() && contradictory.includes(*index),

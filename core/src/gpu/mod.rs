@@ -90,6 +90,8 @@ pub struct DeviceSample {
     pub profile: Option<String>,
     /// Whether this whole GPU is split into MIG devices.
     pub mig_parent: bool,
+    /// Whether this whole GPU is in MIG mode and has no MIG devices: no CUDA program runs on it.
+    pub mig_unsplit: bool,
     /// The measurements.
     pub measurements: DeviceMeasurements,
     /// Processes that use the device, distinct by pid. Empty for a MIG parent: its MIG devices list the processes.
@@ -116,6 +118,7 @@ impl DeviceSample {
             minor: None,
             profile: None,
             mig_parent: false,
+            mig_unsplit: false,
             measurements: DeviceMeasurements::default(),
             processes: None,
             processes_incomplete: false,

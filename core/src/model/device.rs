@@ -97,6 +97,9 @@ pub struct Device {
     /// Whether this whole GPU is split into MIG devices.
     #[serde(default)]
     pub mig_parent: bool,
+    /// Whether this whole GPU is in MIG mode and has no MIG devices: no CUDA program runs on it, and it is not available.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mig_unsplit: bool,
     /// The measurements. All are absent while `up` is false.
     #[serde(default)]
     pub measurements: DeviceMeasurements,

@@ -27,9 +27,9 @@ fn attachable<'h>(host: &'h PublishedHost<'_>) -> impl Iterator<Item = &'h Devic
     host.devices().filter(move |device| state_is_known && device.index.mig.is_none())
 }
 
-/// Whether the device is up, not attached and not used; absent if this is unknown.
+/// Whether the device is up, runs programs, and is not attached and not used; absent if this is unknown.
 fn available(view: &HostView<'_>, device: &Device) -> Option<bool> {
-    if !device.up || !device.attachments.is_empty() {
+    if !device.up || device.mig_unsplit || !device.attachments.is_empty() {
         return Some(false);
     }
     let mut parts = view.snapshot.devices.iter().filter(|part| part.index.gpu == device.index.gpu);
@@ -317,7 +317,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         name: "genv_device_available",
         kind: Kind::Largest,
         labels: &["index"],
-        help: "Whether the GPU is up, attached to no environment and used by no process (a split one on none of its parts): 1 or 0; absent if that cannot be told.",
+        help: "Whether the GPU is up, attached to no environment, used by no process (a split one on none of its parts), and not in MIG mode without MIG devices: 1 or 0; absent if that cannot be told.",
         samples: |host, out| {
             let Some(view) = host.view() else { return };
             for device in host.devices().filter(|device| device.index.mig.is_none()) {

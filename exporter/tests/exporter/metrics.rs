@@ -159,6 +159,12 @@ fn a_device_is_available_only_if_it_is_known_to_be_unused() {
         }
     });
     assert_eq!((used_without_process[1], used_without_process[4]), (None, None));
+    let in_mig_mode_without_parts = available(&|snapshot| {
+        for device in &mut snapshot.devices {
+            device.mig_unsplit = device.index.gpu == 4;
+        }
+    });
+    assert_eq!(in_mig_mode_without_parts[4], Some(0.0));
     let attached_is_enough = available(&|snapshot| {
         snapshot.collectors.remove("processes");
     });

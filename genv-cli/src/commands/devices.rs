@@ -13,11 +13,14 @@ use super::free::print_queue_note;
 use super::overview::Overview;
 use super::query::{QueryField, print_fields};
 use crate::ago::{ago, now_seconds};
+use crate::announce::indices;
 use crate::completion;
 use crate::driver_timeout::needed_patience;
 use crate::lease;
 use crate::machine::{Machine, Survey};
-use crate::output::{Cell, Format, JsonFlag, ListFlags, Table, csv_line, joined, print, print_csv, print_json, stdout};
+use crate::output::{
+    Cell, Format, JsonFlag, ListFlags, Table, csv_line, joined, print, print_csv, print_json, print_note, stdout,
+};
 use crate::own_environment::check_permission;
 use crate::queue::{DeviceRequest, ForceFlag, WaitFlag, obtain};
 use crate::users::Users;
@@ -256,8 +259,7 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
     let mut users = Users::default();
     for (device, attachment) in rows() {
         let index = Cell::own(device.index.to_string());
-        let total = device.total_memory.map(|total| total.to_string());
-        let total = total.unwrap_or_default();
+        let total = device.total_memory.map_or_else(|| "?".to_owned(), |total| total.to_string());
         let Some(attachment) = attachment else {
             let empty = Cell::default;
             let total = Cell::own(total);
@@ -278,7 +280,13 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
         ]);
     }
     table.drop_empty(4);
-    table.write(&mut stdout())
+    table.write(&mut stdout())?;
+    let untold = state.devices.iter().filter(|it| it.total_memory.is_none());
+    let untold: Vec<u32> = untold.map(|it| it.index).collect();
+    if !untold.is_empty() {
+        print_note(&format!("the driver has not told the memory of {}", indices(&untold)));
+    }
+    Ok(())
 }
 
 impl QueryField for Query {

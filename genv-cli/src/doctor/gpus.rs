@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use genv_core::gpu::GpuSample;
 use genv_core::model::MemoryAmount;
+use genv_core::state::allocate::{MIG_UNSPLIT_REMEDY, in_mig_mode_unsplit};
 use genv_core::state::{Inventory, State};
 
 use super::Check;
@@ -37,14 +38,19 @@ pub(super) fn examine(machine: &mut Machine, state: &State) -> Vec<Check> {
     let devices = counted(found.count() as usize, "device");
     let driver =
         if machine.is_simulated() { format!("{driver}, simulated: no GPU of this machine is used") } else { driver };
-    let gpus = if lost.is_empty() {
-        Check::ok(NAME, format!("{devices}, {driver}"))
-    } else {
+    let mig_unsplit = sample.devices.iter().filter(|device| device.mig_unsplit);
+    let mig_unsplit: Vec<u32> = mig_unsplit.map(|device| device.index.gpu).collect();
+    let gpus = if !lost.is_empty() {
         Check::fail(
             NAME,
             format!("{devices}, {driver}; lost: {}", lost.join(", ")),
             "see 'dmesg' for XID errors, and reset the GPU or restart the machine",
         )
+    } else if !mig_unsplit.is_empty() {
+        let found = format!("{devices}, {driver}; {}", in_mig_mode_unsplit(&mig_unsplit));
+        Check::warn(NAME, found, MIG_UNSPLIT_REMEDY)
+    } else {
+        Check::ok(NAME, format!("{devices}, {driver}"))
     };
     [Some(gpus), first_answer, Some(agreement(state, &found))].into_iter().flatten().collect()
 }

@@ -108,6 +108,7 @@ fn device(line: &str) -> Option<(Option<String>, DeviceSample)> {
         minor: None,
         profile: None,
         mig_parent: false,
+        mig_unsplit: false,
         measurements: if lost { DeviceMeasurements::default() } else { measurements },
         processes: None,
         processes_incomplete: false,

@@ -29,6 +29,7 @@ pub(super) fn gpu(index: u32) -> DeviceSample {
         minor: Some(index),
         profile: None,
         mig_parent: false,
+        mig_unsplit: false,
         measurements: DeviceMeasurements {
             utilization_ratio: Some(0.5),
             memory: Some(DeviceMemory {

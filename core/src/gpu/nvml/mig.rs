@@ -77,6 +77,7 @@ pub(super) fn read(
             minor: None,
             profile: facts.profile.clone(),
             mig_parent: false,
+            mig_unsplit: false,
             measurements: DeviceMeasurements { memory: device::memory(&device)?, ..DeviceMeasurements::default() },
             processes: processes_of_device.listed,
             processes_incomplete: processes_of_device.incomplete,

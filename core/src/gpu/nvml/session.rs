@@ -209,6 +209,7 @@ impl Slot {
             minor: open.facts.minor,
             profile: None,
             mig_parent: false,
+            mig_unsplit: false,
             measurements,
             processes: processes_of_device.listed,
             // The MIG devices may have processes that the whole GPU does not list.
@@ -223,8 +224,8 @@ impl Slot {
     }
 }
 
-/// Makes a GPU in MIG mode, with its own list of processes, the parent of its MIG devices. A GPU without MIG devices
-/// counts as a GPU that is not split: its listed processes are on the GPU itself.
+/// Makes a GPU in MIG mode, with its own list of processes, the parent of its MIG devices. The listed processes of a GPU
+/// without MIG devices are on the GPU itself.
 fn split(whole: &mut DeviceSample, parts: &[DeviceSample], all_found: bool) {
     let on_parts = parts.iter().flat_map(|part| part.processes.iter().flatten());
     let on_parts: BTreeSet<u32> = on_parts.map(|process| process.pid).collect();
@@ -233,6 +234,7 @@ fn split(whole: &mut DeviceSample, parts: &[DeviceSample], all_found: bool) {
     let holds = |process: &GpuProcess| process.memory_used_bytes.is_none_or(|bytes| bytes <= most_bytes);
     let mut listed = whole.processes.iter().flatten();
     if parts.is_empty() {
+        whole.mig_unsplit = all_found;
         whole.processes_incomplete |= !all_found;
     } else if all_found && listed.all(|process| on_parts.contains(&process.pid) && holds(process)) {
         whole.mig_parent = true;
@@ -275,6 +277,16 @@ mod tests {
             let part = listing(DeviceIndex::mig(0, 0), &[(7, 1)]);
             split(&mut whole, &[part], true);
             assert_eq!((whole.mig_parent, whole.processes_known()), (agrees, agrees), "{listed:?}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_in_mig_mode_without_parts_is_not_split_if_all_answers_say_so() {
+        for all_found in [true, false] {
+            let mut whole = listing(DeviceIndex::gpu(0), &[]);
+            split(&mut whole, &[], all_found);
+            assert_eq!((whole.mig_unsplit, whole.processes_known()), (all_found, all_found));
+            assert!(!whole.mig_parent);
         }
     }
 }

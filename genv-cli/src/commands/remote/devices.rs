@@ -208,6 +208,7 @@ mod tests {
             use_unexplained: false,
             contradictory: false,
             measurement_stuck: false,
+            mig_unsplit: false,
             attachments: Vec::new(),
         }
     }
