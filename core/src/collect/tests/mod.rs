@@ -64,7 +64,7 @@ pub(super) fn on_gpu(pid: u32, utilization_ratio: Option<f64>) -> GpuProcess {
 }
 
 pub(super) fn sample(devices: Vec<DeviceSample>) -> GpuSample {
-    GpuSample { driver_version: Some("550.163.01".to_owned()), session: 0, devices, xid_events: Vec::new() }
+    GpuSample { driver_version: Some("550.163.01".to_owned()), devices, ..GpuSample::default() }
 }
 
 pub(super) fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {

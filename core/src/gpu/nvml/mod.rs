@@ -15,6 +15,7 @@ mod xid;
 
 use std::path::PathBuf;
 
+use self::error::Calls;
 use self::session::Session;
 use self::xid::XidWatcher;
 use super::{GpuError, GpuSample, GpuSource};
@@ -53,7 +54,8 @@ impl NvmlSource {
             Some(session) => session,
             closed => closed.insert(Session::open(&self.library)?),
         };
-        let devices = session.devices(&mut self.uuids)?;
+        let mut calls = Calls::default();
+        let devices = session.devices(&mut self.uuids, &mut calls)?;
         if session.take_handles_changed() || !self.xids.is_watching() {
             self.xids.watch(session.nvml(), session.handles());
         }
@@ -62,6 +64,7 @@ impl NvmlSource {
             session: self.closed_sessions,
             devices,
             xid_events: self.xids.take(),
+            withheld: calls.withheld,
         })
     }
 
