@@ -1,9 +1,11 @@
-//! Logs the failures and recoveries of collectors.
+//! Logs the failures and recoveries of collectors, and the values that they withhold.
 
 use std::collections::{HashMap, HashSet};
 
 use genv_core::attribute::reason;
-use genv_core::model::{Attribution, CollectorStatus, Publication, Snapshot};
+use genv_core::model::{Attribution, CollectorStatus, Publication, Snapshot, Withheld};
+
+use crate::withheld_log::{Change, WithheldLog};
 
 /// The name of a host's SSH session among its collectors.
 pub const SSH: &str = "ssh";
@@ -27,6 +29,7 @@ struct LoggedHealth {
     health: Health,
     /// The problems that were logged since the collector was last healthy. Each is logged once, even if they alternate.
     problems: HashSet<String>,
+    withheld: WithheldLog,
 }
 
 impl LoggedHealth {
@@ -39,7 +42,7 @@ impl LoggedHealth {
             self.problems.clear();
             return changed;
         }
-        let error = status.error.as_deref().unwrap_or_default();
+        let error = status.fault().unwrap_or_default();
         let varies = |c: char| c.is_ascii_digit() || ":('\"".contains(c);
         let problem = error.split(varies).next().unwrap_or_default();
         let is_new = self.problems.len() < MOST_PROBLEMS && self.problems.insert(problem.to_owned());
@@ -51,14 +54,14 @@ impl LoggedHealth {
 enum Health {
     #[default]
     Healthy,
-    /// It works, and reports an error.
+    /// It works, and reports a fault besides withheld values.
     Degraded,
     Failing,
 }
 
 impl Health {
     fn of(status: &CollectorStatus) -> Self {
-        match (status.success, &status.error) {
+        match (status.success, status.fault()) {
             (true, None) => Self::Healthy,
             (true, Some(_)) => Self::Degraded,
             (false, _) => Self::Failing,
@@ -81,10 +84,18 @@ impl HealthLog {
             let ssh = host.ssh.iter().filter(|it| it.success || it.error.is_some());
             for (collector, status) in ssh.map(|it| (SSH, it)).chain(collectors) {
                 let key = (host.hostname.clone(), collector.to_owned());
-                if !self.collectors.entry(key).or_default().is_changed_by(status) {
+                let logged = self.collectors.entry(key).or_default();
+                // A collector that fails withholds everything: its error is the line.
+                if status.success {
+                    let now_seconds = host.received_timestamp_seconds.unwrap_or_default();
+                    for (withheld, change) in logged.withheld.note(&status.withheld, now_seconds) {
+                        log_withheld(&host.hostname, collector, &withheld, change);
+                    }
+                }
+                if !logged.is_changed_by(status) {
                     continue;
                 }
-                let (hostname, error) = (&host.hostname, status.error.as_deref().unwrap_or_default());
+                let (hostname, error) = (&host.hostname, status.fault().unwrap_or_default());
                 match Health::of(status) {
                     Health::Healthy => {
                         tracing::info!(hostname, collector, "a collector works again")
@@ -141,13 +152,25 @@ impl HealthLog {
     }
 }
 
+fn log_withheld(hostname: &str, collector: &str, withheld: &Withheld, change: Change) {
+    let Withheld { device, value, error } = withheld;
+    let (device, value, error) = (device.map(tracing::field::display), value.as_str(), error.as_str());
+    match change {
+        Change::Began => tracing::warn!(hostname, collector, device, value, error, "a value is withheld"),
+        Change::Ended => tracing::info!(hostname, collector, device, value, "a value is no longer withheld"),
+        Change::Flapped(times) => {
+            tracing::warn!(hostname, collector, device, value, error, times, "a value is withheld again and again")
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
 
     use std::io;
     use std::sync::{Arc, Mutex};
 
-    use genv_core::model::{HostSnapshot, Process};
+    use genv_core::model::{DeviceIndex, HostSnapshot, Process};
 
     use super::*;
 
@@ -255,6 +278,29 @@ mod tests {
         INFO a collector works again hostname="gpu01" collector="gpu"
         WARN a collector fails hostname="gpu01" collector="gpu" error="cannot connect to 10.0.0.1:22: Connection refused"
         WARN a collector fails hostname="gpu01" collector="gpu" error="the session ended: it closed the connection"
+        "#);
+    }
+
+    #[test]
+    fn a_withheld_value_is_logged_with_its_host_and_is_no_fault_of_its_collector() {
+        let with = |withheld: &[Withheld]| {
+            let named: Vec<String> = withheld.iter().map(ToString::to_string).collect();
+            let error = (!named.is_empty()).then(|| named.join("; "));
+            let withheld = withheld.to_vec();
+            let status = CollectorStatus { success: true, error, withheld, ..CollectorStatus::default() };
+            publication_of("gpu", status, true)
+        };
+        let list = Withheld::of(DeviceIndex::gpu(0), Withheld::PROCESSES, "nvmlGetList: no data");
+        let version = Withheld { device: None, value: "nvmlGetVersion".to_owned(), error: "no answer".to_owned() };
+        let both = [list, version];
+        // While the collector fails, nothing is known of its values.
+        let log = logged([with(&[]), with(&both), publication(false, Some("it hangs")), with(&both), with(&both[..1])]);
+        insta::assert_snapshot!(log, @r#"
+        WARN a value is withheld hostname="gpu01" collector="gpu" value="nvmlGetVersion" error="no answer"
+        WARN a value is withheld hostname="gpu01" collector="gpu" device=0 value="processes" error="nvmlGetList: no data"
+        WARN a collector fails hostname="gpu01" collector="gpu" error="it hangs"
+        INFO a collector works again hostname="gpu01" collector="gpu"
+        INFO a value is no longer withheld hostname="gpu01" collector="gpu" value="nvmlGetVersion"
         "#);
     }
 

@@ -13,6 +13,7 @@ use super::environments::{self, LastActive};
 use super::lingering::Lingering;
 use super::processes;
 use super::unexplained::Unexplained;
+use super::withheld;
 use super::{CollectOptions, Collectors};
 use crate::accounting::{GpuReading, Ledger, Observed};
 use crate::attribute::{Attributor, LiveEnvironment, live_environments};
@@ -112,6 +113,7 @@ impl View {
             self.distrusted.count(&distrusted);
             self.contradictions.mark(&mut gpu.value, gpu.read_seconds);
             self.unexplained.mark(&mut gpu.value);
+            withheld::complete(&mut gpu.value, &distrusted);
         }
         if let (Some(state), Some(answer)) = (&mut evidence.state, &evidence.processes) {
             let table = &answer.value.table;
@@ -152,6 +154,12 @@ impl View {
             && status.success
         {
             status.error = self.devices.missing(sample, state, &live);
+            status.withhold(sample.withheld.clone());
+        }
+        if let Some((answer, status)) = answer.zip(collectors.get_mut("processes"))
+            && status.success
+        {
+            status.withhold(answer.table.withheld.clone());
         }
         if let (Some(state), Some(_)) = (state, answer) {
             let moved = moved_environments(state, &devices, &self.occupants);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use genv_core::collect::withheld_values;
 use genv_core::gpu::GpuSample;
 use genv_core::model::MemoryAmount;
 use genv_core::state::{Inventory, State};
@@ -40,7 +41,16 @@ pub(super) fn examine(machine: &mut Machine, state: &State) -> Vec<Check> {
             "see 'dmesg' for XID errors, and reset the GPU or restart the machine",
         )
     };
-    vec![gpus, agreement(state, &found)]
+    let mut checks = vec![gpus, agreement(state, &found)];
+    checks.extend(withheld(sample));
+    checks
+}
+
+/// One check for each value that the devices have and the driver does not give, or that is not believed.
+fn withheld(sample: GpuSample) -> impl Iterator<Item = Check> {
+    let remedy =
+        "see 'nvidia-smi -q' and the kernel log; the value is absent, and nothing is done by it, until it is back";
+    withheld_values(sample).into_iter().map(move |it| Check::warn("withheld value", it.to_string(), remedy))
 }
 
 /// The indices of devices that do not answer.
