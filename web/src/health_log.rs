@@ -2,8 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use genv_core::attribute::reason;
-use genv_core::model::{Attribution, CollectorStatus, Publication, Snapshot, Withheld};
+use genv_core::model::{CollectorStatus, Publication, Snapshot, Withheld};
 
 use crate::withheld_log::{Change, WithheldLog};
 
@@ -20,7 +19,6 @@ pub struct HealthLog {
     collectors: HashMap<(String, String), LoggedHealth>,
     without_genv: HashSet<String>,
     simulated: HashSet<String>,
-    with_unreadable_environ: HashSet<String>,
 }
 
 /// The logged state of one collector.
@@ -76,7 +74,6 @@ impl HealthLog {
             if let Some(snapshot) = &host.snapshot {
                 self.note_installed(&host.hostname, snapshot);
                 self.note_simulated(&host.hostname, snapshot);
-                self.note_unreadable_environ(&host.hostname, snapshot);
             }
             let collectors = host.snapshot.iter().flat_map(|it| &it.collectors);
             let collectors = collectors.map(|(collector, status)| (collector.as_str(), status));
@@ -117,24 +114,6 @@ impl HealthLog {
         }
     }
 
-    fn note_unreadable_environ(&mut self, hostname: &str, snapshot: &Snapshot) {
-        let is_unreadable = |attribution: &Attribution| matches!(attribution, Attribution::Unknown { reason } if reason == reason::ENVIRON_UNREADABLE);
-        let mut processes = snapshot.processes.iter();
-        let Some(process) = processes.find(|process| is_unreadable(&process.attribution)) else {
-            return;
-        };
-        // Logged once per host: further processes do not change this program's permissions.
-        if self.with_unreadable_environ.insert(hostname.to_owned()) {
-            tracing::warn!(
-                hostname,
-                pid = process.pid,
-                "this program may not read the environ of other users' processes, so that their environments are unknown: \
-                 run as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH; in a container, AppArmor or SELinux may \
-                 refuse the read"
-            );
-        }
-    }
-
     fn note_installed(&mut self, hostname: &str, snapshot: &Snapshot) {
         let state = snapshot.collectors.get("state");
         if !state.is_some_and(|state| state.current) {
@@ -170,7 +149,7 @@ mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
-    use genv_core::model::{DeviceIndex, HostSnapshot, Process};
+    use genv_core::model::{DeviceIndex, HostSnapshot};
 
     use super::*;
 
@@ -327,28 +306,5 @@ mod tests {
         assert_eq!(logged([published(empty_snapshot())]), "");
         let log = logged([simulated(), simulated()]);
         assert_eq!(log.matches("devices are simulated").count(), 1, "{log}");
-    }
-
-    #[test]
-    fn unreadable_environs_are_logged_once() {
-        let process = |reason: &str| {
-            published(Snapshot {
-                processes: vec![Arc::new(Process {
-                    pid: 4711,
-                    attribution: Attribution::Unknown { reason: reason.to_owned() },
-                    start_time_ticks: None,
-                    uid: None,
-                    username: None,
-                    comm: None,
-                    container_id: None,
-                    devices: Vec::new(),
-                })],
-                ..empty_snapshot()
-            })
-        };
-        assert_eq!(logged([process(reason::ENVIRON_EMPTY)]), "");
-        let refused = || process(reason::ENVIRON_UNREADABLE);
-        let log = logged([refused(), published(empty_snapshot()), refused()]);
-        assert_eq!(log.matches("pid=4711").count(), 1, "{log}");
     }
 }

@@ -156,11 +156,6 @@ impl View {
             status.error = self.devices.missing(sample, state, &live);
             status.withhold(sample.withheld.clone());
         }
-        if let Some((answer, status)) = answer.zip(collectors.get_mut("processes"))
-            && status.success
-        {
-            status.withhold(answer.table.withheld.clone());
-        }
         if let (Some(state), Some(_)) = (state, answer) {
             let moved = moved_environments(state, &devices, &self.occupants);
             self.lingering.extend(&mut live, state, table, sample, &moved, now);
@@ -175,6 +170,9 @@ impl View {
             }
             _ => Vec::new(),
         };
+        if let Some(status) = collectors.get_mut("processes").filter(|it| it.success) {
+            status.withhold(withheld::of_processes(table, &processes));
+        }
         if let Some(state) = state {
             self.devices.attach(&mut devices, state, &live, &self.occupants);
         }

@@ -1,13 +1,15 @@
-//! The values that a sample lacks although its devices have them, in one list.
+//! The values that a snapshot lacks although its devices and processes have them, in one list for each collector.
 //!
 //! The source lists failed calls. The checks of a sample add what they do not believe, and this module adds the rest:
 //! impossible values, devices that do not answer, and processes that are not known for any other reason.
 
 use super::contradictions::Contradictions;
 use super::unexplained::Unexplained;
+use crate::attribute::reason;
 use crate::gpu::GpuSample;
 use crate::gpu::bounds::{Bounds, Distrusted};
-use crate::model::Withheld;
+use crate::model::{Attribution, Process, Withheld};
+use crate::proc::ProcessTable;
 
 /// The values that one sample withholds, by the checks that need no earlier sample.
 pub fn withheld_values(mut sample: GpuSample) -> Vec<Withheld> {
@@ -33,4 +35,19 @@ pub(super) fn complete(sample: &mut GpuSample, distrusted: &[Distrusted]) {
             Withheld::of(device.index, Withheld::PROCESSES, error).add_to(withheld);
         }
     }
+}
+
+/// What this program may not read of processes.
+pub(super) fn of_processes(table: &ProcessTable, processes: &[Process]) -> Vec<Withheld> {
+    let mut withheld = table.withheld.clone();
+    let is_unreadable = |it: &&Process| matches!(&it.attribution, Attribution::Unknown { reason } if reason == reason::ENVIRON_UNREADABLE);
+    if let Some(process) = processes.iter().find(is_unreadable) {
+        let error = format!(
+            "the environ of process {} may not be read: run this program as root, or with CAP_SYS_PTRACE and \
+             CAP_DAC_READ_SEARCH; in a container, AppArmor or SELinux may refuse the read",
+            process.pid
+        );
+        withheld.push(Withheld { device: None, value: "environments of processes".to_owned(), error });
+    }
+    withheld
 }

@@ -1,8 +1,9 @@
 //! The values that a snapshot names as withheld.
 
-use super::lab::Lab;
+use super::lab::{Lab, alice_computes};
 use super::*;
 use crate::model::{CollectorStatus, Withheld};
+use crate::proc::MissingEvidence;
 
 /// A GPU without a process, which rests.
 fn rests(index: u32) -> DeviceSample {
@@ -85,6 +86,17 @@ fn withheld_values_follow_the_fault_in_the_error_of_their_collector() {
     // The values of the last sample stand, and so do its gaps.
     lab.gpu = None;
     assert_eq!(lab.statuses(1.0)["gpu"].withheld, statuses["gpu"].withheld);
+}
+
+#[test]
+fn an_environ_that_may_not_be_read_withholds_the_environments_of_processes() {
+    let mut lab = Lab::new();
+    alice_computes(&mut lab);
+    assert_eq!(lab.statuses(1.0)["processes"].error, None);
+    lab.process(102, 2, Claim::Missing(MissingEvidence::EnvironUnreadable));
+    lab.device(0).processes = Some(vec![on_gpu(101, Some(0.25)), on_gpu(102, Some(0.25))]);
+    let error = lab.statuses(1.0)["processes"].error.clone().unwrap();
+    assert!(error.starts_with("environments of processes: the environ of process 102 may not be read"), "{error}");
 }
 
 #[test]

@@ -85,6 +85,11 @@ pub(super) fn fact<T>(
     answer: Result<T, NvmlError>,
     is_whole: &mut bool,
 ) -> Result<Option<T>, Failure> {
+    let answer = match answer {
+        // An older driver does not know each argument, such as a threshold.
+        Err(NvmlError::InvalidArg) => Err(NvmlError::NotSupported),
+        answer => answer,
+    };
     *is_whole &= answer.as_ref().err().is_none_or(is_unsupported);
     calls.optional(call, answer)
 }

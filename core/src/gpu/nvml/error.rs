@@ -82,13 +82,7 @@ fn answered<T>(call: &'static str, answer: Result<T, NvmlError>) -> Result<Resul
 
 /// Whether the device, its driver or the library does not have the value at all, now and later.
 pub(super) const fn is_unsupported(error: &NvmlError) -> bool {
-    matches!(
-        error,
-        NvmlError::NotSupported
-            | NvmlError::InvalidArg
-            | NvmlError::FunctionNotFound
-            | NvmlError::FailedToLoadSymbol(_)
-    )
+    matches!(error, NvmlError::NotSupported | NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_))
 }
 
 /// The result of one call whose kind of failure matters.
@@ -138,9 +132,9 @@ mod tests {
     fn a_failed_call_costs_one_value_which_is_named_unless_the_device_does_not_have_it() {
         for (error, is_named) in [
             (NvmlError::NotSupported, false),
-            (NvmlError::InvalidArg, false),
             (NvmlError::FunctionNotFound, false),
             (NvmlError::FailedToLoadSymbol("nvmlDeviceGetNumFans".to_owned()), false),
+            (NvmlError::InvalidArg, true),
             (NvmlError::NoPermission, true),
             (NvmlError::NotFound, true),
             (NvmlError::NoData, true),
@@ -152,11 +146,15 @@ mod tests {
             let text = error.to_string();
             let mut calls = Calls { device: Some(DeviceIndex::gpu(3)), ..Calls::default() };
             assert_eq!(calls.optional::<u32>("nvmlDeviceGetNumFans", Err(error)), Ok(None));
-            // The same call for a second fan.
-            assert_eq!(calls.optional::<u32>("nvmlDeviceGetNumFans", Err(NvmlError::NotSupported)), Ok(None));
             let named = Withheld::of(DeviceIndex::gpu(3), "nvmlDeviceGetNumFans", text);
             assert_eq!(calls.withheld, Vec::from_iter(is_named.then_some(named)));
         }
+        // A call that fails for two fans is one value.
+        let mut calls = Calls::default();
+        for error in [NvmlError::Unknown, NvmlError::NoData] {
+            assert_eq!(calls.optional::<u32>("nvmlDeviceGetFanSpeed_v2", Err(error)), Ok(None));
+        }
+        assert_eq!(calls.withheld.len(), 1);
     }
 
     #[test]
