@@ -15,6 +15,9 @@ use super::raw::{self, DeviceHandle};
 use crate::gpu::{DeviceSample, GpuError, GpuProcess, UNUSED_RATIO};
 use crate::model::{DeviceIndex, Withheld};
 
+/// The call that opens a device.
+const HANDLE: &str = "nvmlDeviceGetHandleByIndex_v2";
+
 /// The most GPUs of a machine: far more than any machine has, so that a wrong count costs little.
 const MOST_DEVICES: u32 = 1024;
 
@@ -168,15 +171,15 @@ impl Slot {
         let handle = match DeviceHandle::by_index(nvml, index) {
             Ok(handle) => handle,
             Err(error) if is_driver_gone(&error) => {
-                let call = "nvmlDeviceGetHandleByIndex_v2";
-                return Err(Failure::Driver(driver_error(call, &error)));
+                return Err(Failure::Driver(driver_error(HANDLE, &error)));
             }
             // A device that this user may not see is left out, and so is a counted device that has just been removed. A
             // device with any other error is lost.
-            Err(NvmlError::NoPermission | NvmlError::NotFound | NvmlError::InvalidArg) => {
+            Err(error @ (NvmlError::NoPermission | NvmlError::NotFound | NvmlError::InvalidArg)) => {
+                calls.note(Withheld::ALL, format!("{HANDLE}: {error}"));
                 return Ok(false);
             }
-            Err(error) => return Err(Failure::lost("nvmlDeviceGetHandleByIndex_v2", &error)),
+            Err(error) => return Err(Failure::lost(HANDLE, &error)),
         };
         let device = handle.device();
         *uuid = calls.optional("nvmlDeviceGetUUID", raw::uuid(&device))?.unwrap_or_default();
