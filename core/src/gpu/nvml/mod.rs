@@ -59,6 +59,10 @@ impl NvmlSource {
         if session.take_handles_changed() || !self.xids.is_watching() {
             self.xids.watch(session.nvml(), session.handles());
         }
+        if !self.xids.is_watching() {
+            calls.device = None;
+            calls.note("XID errors", "nvmlEventSetWait_v2 hangs, or its thread cannot be started".to_owned());
+        }
         Ok(GpuSample {
             driver_version: session.driver_version(),
             session: self.closed_sessions,
