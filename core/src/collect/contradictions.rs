@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::gpu::{DeviceSample, GpuSample, UNUSED_RATIO};
-use crate::model::{DeviceIndex, DeviceMeasurements, Snapshot};
+use crate::model::{DeviceIndex, DeviceMeasurements, Snapshot, Withheld};
 
 /// The most memory that a driver keeps on an empty device. The kept memory is measured: it is the least amount in use
 /// without a process. If no smaller amount was ever read, this limit counts.
@@ -34,7 +34,6 @@ pub(super) struct Contradictions {
     driver_version: Option<String>,
     /// Whether the driver ever listed a process.
     has_listed: bool,
-    is_logged: bool,
 }
 
 #[derive(Debug, Default)]
@@ -70,7 +69,7 @@ impl Contradictions {
     pub(super) fn mark(&mut self, sample: &mut GpuSample, read_seconds: f64) {
         self.follow_driver(sample);
         self.unexplained.clear();
-        let mut contradicted = None;
+        let mut contradicted = Vec::new();
         for device in &mut sample.devices {
             if device.lost || device.mig_parent {
                 continue;
@@ -79,7 +78,7 @@ impl Contradictions {
             let history = self.devices.entry(device.index).or_default();
             if history.contradicts(device, read_seconds) {
                 device.processes_incomplete = true;
-                contradicted.get_or_insert(device.index);
+                contradicted.push(device.index);
             } else if device.processes.as_ref().is_some_and(Vec::is_empty) {
                 device.processes_incomplete |= !is_checked(&device.measurements);
             }
@@ -87,8 +86,12 @@ impl Contradictions {
                 self.unexplained.insert(device.index);
             }
         }
-        if let Some(index) = contradicted {
-            self.log(index);
+        for index in contradicted {
+            Withheld::of(index, Withheld::PROCESSES, self.contradiction()).add_to(&mut sample.withheld);
+        }
+        for index in &self.unexplained {
+            let error = "the device works or holds memory, and its listed processes do not explain it";
+            Withheld::of(*index, "use", error).add_to(&mut sample.withheld);
         }
     }
 
@@ -118,10 +121,8 @@ impl Contradictions {
         }
     }
 
-    fn log(&mut self, index: DeviceIndex) {
-        if std::mem::replace(&mut self.is_logged, true) {
-            return;
-        }
+    /// Why the processes of a device are not known although its list could be read.
+    fn contradiction(&self) -> String {
         let remedy = if self.has_listed {
             "see 'nvidia-smi' and the kernel log"
         } else {
@@ -129,10 +130,7 @@ impl Contradictions {
              run this program in the host's (--pid=host, hostPID: true); a utilization that stays high without memory in \
              use may be a stuck measurement"
         };
-        tracing::warn!(
-            device = %index,
-            "the driver lists no process on a device that is in use, so that its processes are not known; {remedy}"
-        );
+        format!("the driver lists no process on a device that is in use; {remedy}")
     }
 }
 

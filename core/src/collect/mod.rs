@@ -20,6 +20,7 @@ mod supervisor;
 mod tests;
 mod unexplained;
 mod view;
+mod withheld;
 mod worker;
 
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use clock::Clocks;
 pub use contradictions::{processes_on, seems_unused};
 pub use polled::{PollReport, PollTime, PolledHost};
 pub use supervisor::Collection;
+pub use withheld::withheld_values;
 
 /// The sources of one host.
 pub struct HostSources {

@@ -14,6 +14,7 @@ use super::environments::{self, LastActive};
 use super::lingering::Lingering;
 use super::processes;
 use super::unexplained::Unexplained;
+use super::withheld;
 use super::{CollectOptions, Collectors};
 use crate::accounting::{GpuReading, Ledger, Observed};
 use crate::attribute::{Attributor, LiveEnvironment, live_environments};
@@ -120,6 +121,7 @@ impl View {
             self.contradictory.follow(&gpu.value, &self.contradictions, sees_all, gpu.read_seconds);
             self.contradictions.mark(&mut gpu.value, gpu.read_seconds);
             self.unexplained.mark(&mut gpu.value);
+            withheld::complete(&mut gpu.value, &distrusted);
         }
         if let (Some(state), Some(answer)) = (&mut evidence.state, &evidence.processes) {
             let table = &answer.value.table;
@@ -161,6 +163,7 @@ impl View {
             && status.success
         {
             status.error = self.devices.missing(sample, state, &live);
+            status.withhold(sample.withheld.clone());
         }
         if let (Some(state), Some(_)) = (state, answer) {
             let moved = moved_environments(state, &devices, &self.occupants);
@@ -176,6 +179,9 @@ impl View {
             }
             _ => Vec::new(),
         };
+        if let Some(status) = collectors.get_mut("processes").filter(|it| it.success) {
+            status.withhold(withheld::of_processes(table, &processes));
+        }
         if let Some(state) = state {
             self.devices.attach(&mut devices, state, &live, &self.occupants);
         }

@@ -3,7 +3,7 @@
 pub mod bounds;
 pub mod nvml;
 
-use crate::model::{DeviceIndex, DeviceMeasurements, ProcessType};
+use crate::model::{DeviceIndex, DeviceMeasurements, ProcessType, Withheld};
 
 /// A source of readings of all devices of a host.
 ///
@@ -70,6 +70,8 @@ pub struct GpuSample {
     pub devices: Vec<DeviceSample>,
     /// XID errors that happened since the last sample.
     pub xid_events: Vec<XidEvent>,
+    /// The values that the devices have and that the sample lacks, each with its failed call or its contradiction.
+    pub withheld: Vec<Withheld>,
 }
 
 /// One device, read once.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use genv_core::collect::withheld_values;
 use genv_core::gpu::GpuSample;
 use genv_core::model::MemoryAmount;
 use genv_core::state::allocate::{MIG_UNSPLIT_REMEDY, in_mig_mode_unsplit};
@@ -52,7 +53,10 @@ pub(super) fn examine(machine: &mut Machine, state: &State) -> Vec<Check> {
     } else {
         Check::ok(NAME, format!("{devices}, {driver}"))
     };
-    [Some(gpus), first_answer, Some(agreement(state, &found))].into_iter().flatten().collect()
+    let mut checks: Vec<Check> =
+        [Some(gpus), first_answer, Some(agreement(state, &found))].into_iter().flatten().collect();
+    checks.extend(withheld(sample));
+    checks
 }
 
 /// Checks the time of the driver's first answer to this program.
@@ -68,6 +72,13 @@ fn first_answer(took: Duration) -> Check {
         "run nvidia-persistenced ('systemctl enable --now nvidia-persistenced'): without it the driver initializes the GPUs for each \
          program. On a busy machine try again later",
     )
+}
+
+/// One check for each value that the devices have and the driver does not give, or that is not believed.
+fn withheld(sample: GpuSample) -> impl Iterator<Item = Check> {
+    let remedy =
+        "see 'nvidia-smi -q' and the kernel log; the value is absent, and nothing is done by it, until it is back";
+    withheld_values(sample).into_iter().map(move |it| Check::warn("withheld value", it.to_string(), remedy))
 }
 
 /// The indices of devices that do not answer.

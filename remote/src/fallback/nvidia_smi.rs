@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use genv_core::gpu::{DeviceSample, GpuProcess, GpuSample};
-use genv_core::model::{DeviceIndex, DeviceMeasurements, DeviceMemory, ProcessType};
+use genv_core::model::{DeviceIndex, DeviceMeasurements, DeviceMemory, ProcessType, Withheld};
 use genv_core::text::{harmless, shortened};
 
 use super::sections::Section;
@@ -39,9 +39,16 @@ pub(super) fn sample(devices: Section<'_>, processes: Section<'_>) -> Result<Gpu
         return Err(no_devices(devices, &text));
     }
     sample.devices.sort_by_key(|device| device.index);
+    let text = String::from_utf8_lossy(processes.text);
     if processes.code == 0 {
-        let text = String::from_utf8_lossy(processes.text);
         add_processes(&mut sample.devices, &text);
+    }
+    for device in sample.devices.iter().filter(|it| !it.lost && it.processes.is_none()) {
+        let own = text.lines().find(|line| line.contains(&device.uuid));
+        let printed = printed(own.unwrap_or(&text));
+        let code = processes.code;
+        let error = format!("nvidia-smi --query-compute-apps ended with exit code {code} and printed {printed}");
+        Withheld::of(device.index, Withheld::PROCESSES, error).add_to(&mut sample.withheld);
     }
     Ok(sample)
 }
@@ -51,15 +58,17 @@ fn no_devices(section: Section<'_>, text: &str) -> String {
     if section.code == 127 {
         return "there is no nvidia-smi on this host: install the NVIDIA driver's programs".to_owned();
     }
-    let printed = text.lines().map(str::trim).find(|line| !line.is_empty());
-    let printed = printed.map_or_else(
-        || "nothing".to_owned(),
-        |line| format!("'{}'", shortened(&harmless(line), MAX_QUOTED_CHARACTERS)),
-    );
     format!(
-        "nvidia-smi lists no devices: it ended with exit code {} and printed {printed}: run it on this host",
-        section.code
+        "nvidia-smi lists no devices: it ended with exit code {} and printed {}: run it on this host",
+        section.code,
+        printed(text)
     )
+}
+
+/// The first line of an output, for a message.
+fn printed(text: &str) -> String {
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty());
+    line.map_or_else(|| "nothing".to_owned(), |line| format!("'{}'", shortened(&harmless(line), MAX_QUOTED_CHARACTERS)))
 }
 
 /// Parses a line of `--query-gpu`: the driver version and the device. Absent for another line.

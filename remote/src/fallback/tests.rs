@@ -92,6 +92,9 @@ fn values_that_nvidia_smi_does_not_have_are_absent() {
     assert_eq!(first.measurements.power_watts, Some(72.5));
     assert_eq!(first.measurements.energy_joules, None);
     assert!(first.processes_measured && !second.processes_measured);
+    let error = "device 1: processes: nvidia-smi --query-compute-apps ended with exit code 0 and printed \
+        'GPU-b, [N/A], [N/A]'";
+    assert_eq!(snapshot.collectors["gpu"].error.as_deref(), Some(error));
     assert!(second.up && second.name.is_none());
     assert_eq!(second.measurements.utilization_ratio, None);
     assert_eq!(second.measurements.power_watts, None);

@@ -11,6 +11,7 @@ mod properties;
 mod threads;
 mod unexplained;
 mod view;
+mod withheld;
 
 use crate::gpu::{DeviceSample, GpuProcess, GpuSample};
 use crate::model::{Device, DeviceIndex, DeviceMeasurements, DeviceMemory, MemoryAmount, ProcessType, Snapshot};

@@ -239,7 +239,7 @@ fn a_snapshot_reads_back_from_its_json() {
 
 #[test]
 fn gpus_that_the_driver_does_not_show_any_more_or_that_are_held_are_named() {
-    let error = |lab: &mut Lab| lab.statuses(1.0)["gpu"].error.clone();
+    let error = |lab: &mut Lab| lab.statuses(1.0)["gpu"].fault().map(str::to_owned);
     let mut lab = Lab::new();
     alice_computes(&mut lab);
     assert_eq!(error(&mut lab), None);

@@ -4,12 +4,12 @@ use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::DeviceAttributes;
 
-use super::device;
-use super::error::{CallResult, Failure, call_result, optional};
+use super::device::{self, fact};
+use super::error::{CallResult, Calls, Failure};
 use super::processes::ProcessReader;
 use super::raw;
 use crate::gpu::DeviceSample;
-use crate::model::{DeviceIndex, DeviceMeasurements};
+use crate::model::{DeviceIndex, DeviceMeasurements, Withheld};
 
 /// Facts that stay as long as the MIG device exists. Its handle does not identify it: after a reconfiguration NVML
 /// gives the handle to another MIG device.
@@ -18,10 +18,12 @@ pub(super) struct MigFacts {
     uuid: String,
     name: Option<String>,
     profile: Option<String>,
+    /// Whether all facts could be read; otherwise all are read again.
+    is_whole: bool,
 }
 
 /// Whether the GPU is in MIG mode, with or without MIG devices in it; absent if the driver gives no answer.
-pub(super) fn is_enabled(device: &Device<'_>) -> Result<Option<bool>, Failure> {
+pub(super) fn is_enabled(device: &Device<'_>, calls: &mut Calls) -> Result<Option<bool>, Failure> {
     /// `NVML_DEVICE_MIG_ENABLE`.
     const ENABLED: u32 = 1;
     let mode = match device.mig_mode() {
@@ -29,7 +31,7 @@ pub(super) fn is_enabled(device: &Device<'_>) -> Result<Option<bool>, Failure> {
         Err(NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_)) => {
             return Ok(Some(false));
         }
-        mode => call_result("nvmlDeviceGetMigMode", mode)?,
+        mode => calls.call_result(Withheld::PROCESSES, "nvmlDeviceGetMigMode", mode)?,
     };
     Ok(match mode {
         CallResult::Value(mode) => Some(mode.current == ENABLED),
@@ -48,27 +50,32 @@ pub(super) fn read(
     gpu: u32,
     known: &mut Vec<MigFacts>,
     processes: &mut ProcessReader,
+    calls: &mut Calls,
     samples: &mut Vec<DeviceSample>,
 ) -> Result<bool, Failure> {
-    let count = optional("nvmlDeviceGetMaxMigDeviceCount", parent.mig_device_count())?;
+    let count = calls.optional("nvmlDeviceGetMaxMigDeviceCount", parent.mig_device_count())?;
     let mut all_found = count.is_some_and(|count| count <= MOST_DEVICES);
     let mut seen = Vec::with_capacity(known.len());
     for index in 0..count.unwrap_or(0).min(MOST_DEVICES) {
-        let answer = parent.mig_device_by_index(index);
-        let nothing_there = matches!(answer, Err(NvmlError::NotFound));
-        let Some(device) = optional("nvmlDeviceGetMigDeviceHandleByIndex", answer)? else {
-            all_found &= nothing_there;
-            continue;
+        calls.device = Some(DeviceIndex::mig(gpu, index));
+        let device = match parent.mig_device_by_index(index) {
+            // Nothing is there.
+            Err(NvmlError::NotFound) => continue,
+            answer => calls.optional("nvmlDeviceGetMigDeviceHandleByIndex", answer)?,
         };
-        let Some(uuid) = optional("nvmlDeviceGetUUID", raw::uuid(&device))? else {
+        let Some(device) = device else {
             all_found = false;
             continue;
         };
-        let facts = match known.iter().position(|it| it.index == index && it.uuid == uuid) {
-            Some(at) => known.swap_remove(at),
-            None => facts(&device, index, uuid)?,
+        let Some(uuid) = calls.optional("nvmlDeviceGetUUID", raw::uuid(&device))? else {
+            all_found = false;
+            continue;
         };
-        let processes_of_device = processes.read(&device, None, true)?;
+        let facts = match known.iter().position(|it| it.index == index && it.uuid == uuid && it.is_whole) {
+            Some(at) => known.swap_remove(at),
+            None => facts(&device, index, uuid, calls)?,
+        };
+        let processes_of_device = processes.read(&device, None, true, calls)?;
         samples.push(DeviceSample {
             index: DeviceIndex::mig(gpu, index),
             uuid: facts.uuid.clone(),
@@ -78,7 +85,10 @@ pub(super) fn read(
             profile: facts.profile.clone(),
             mig_parent: false,
             mig_unsplit: false,
-            measurements: DeviceMeasurements { memory: device::memory(&device)?, ..DeviceMeasurements::default() },
+            measurements: DeviceMeasurements {
+                memory: device::memory(&device, calls)?,
+                ..DeviceMeasurements::default()
+            },
             processes: processes_of_device.listed,
             processes_incomplete: processes_of_device.incomplete,
         });
@@ -88,13 +98,15 @@ pub(super) fn read(
     Ok(all_found)
 }
 
-fn facts(device: &Device<'_>, index: u32, uuid: String) -> Result<MigFacts, Failure> {
-    let name = optional("nvmlDeviceGetName", raw::name(device))?;
+fn facts(device: &Device<'_>, index: u32, uuid: String, calls: &mut Calls) -> Result<MigFacts, Failure> {
+    let mut is_whole = true;
+    let name = fact(calls, "nvmlDeviceGetName", raw::name(device), &mut is_whole)?;
     let profile = match name.as_deref().and_then(profile_in_name) {
         Some(profile) => Some(profile.to_owned()),
-        None => optional("nvmlDeviceGetAttributes_v2", device.attributes())?.and_then(|it| profile_of_attributes(&it)),
+        None => fact(calls, "nvmlDeviceGetAttributes_v2", device.attributes(), &mut is_whole)?
+            .and_then(|it| profile_of_attributes(&it)),
     };
-    Ok(MigFacts { index, uuid, name, profile })
+    Ok(MigFacts { index, uuid, name, profile, is_whole })
 }
 
 /// The profile at the end of a MIG device's name, as in `NVIDIA A100-SXM4-40GB MIG 3g.20gb`.

@@ -15,6 +15,7 @@ mod xid;
 
 use std::path::{Path, PathBuf};
 
+use self::error::Calls;
 use self::session::Session;
 use self::xid::XidWatcher;
 use super::{GpuError, GpuSample, GpuSource};
@@ -56,9 +57,14 @@ impl NvmlSource {
             Some(session) => session,
             closed => closed.insert(Session::open(&self.library)?),
         };
-        let devices = session.devices(&mut self.uuids)?;
+        let mut calls = Calls::default();
+        let devices = session.devices(&mut self.uuids, &mut calls)?;
         if session.take_handles_changed() || !self.xids.is_watching() {
             self.xids.watch(session.nvml(), session.handles());
+        }
+        if !self.xids.is_watching() {
+            calls.device = None;
+            calls.note("XID errors", "nvmlEventSetWait_v2 hangs, or its thread cannot be started".to_owned());
         }
         Ok(GpuSample {
             driver_version: session.driver_version(),
@@ -66,6 +72,7 @@ impl NvmlSource {
             serves_one_machine: session.serves_one_machine() && !Path::new(WSL_DEVICE).exists(),
             devices,
             xid_events: self.xids.take(),
+            withheld: calls.withheld,
         })
     }
 

@@ -8,12 +8,15 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
 use super::device::{self, DeviceFacts};
-use super::error::{Failure, driver_error, init_error, is_driver_gone, optional};
+use super::error::{Calls, Failure, driver_error, init_error, is_driver_gone};
 use super::mig::{self, MigFacts};
 use super::processes::ProcessReader;
 use super::raw::{self, DeviceHandle};
 use crate::gpu::{DeviceSample, GpuError, GpuProcess, UNUSED_RATIO};
-use crate::model::DeviceIndex;
+use crate::model::{DeviceIndex, Withheld};
+
+/// The call that opens a device.
+const HANDLE: &str = "nvmlDeviceGetHandleByIndex_v2";
 
 /// The most GPUs of a machine: far more than any machine has, so that a wrong count costs little.
 const MOST_DEVICES: u32 = 1024;
@@ -46,7 +49,7 @@ impl Session {
             .lib_path(library.as_os_str())
             .init()
             .map_err(|error| init_error(&library.to_string_lossy(), &error))?;
-        let driver_version = driver_version(&nvml)?;
+        let driver_version = driver_version(&nvml, &mut Calls::default())?;
         Ok(Self {
             nvml: Arc::new(nvml),
             processes: ProcessReader::new(driver_version.as_deref().unwrap_or_default()),
@@ -70,8 +73,12 @@ impl Session {
     ///
     /// # Errors
     /// The driver does not answer: the session is of no more use.
-    pub(super) fn devices(&mut self, uuids: &mut Vec<String>) -> Result<Vec<DeviceSample>, GpuError> {
-        self.learn_driver_version()?;
+    pub(super) fn devices(
+        &mut self,
+        uuids: &mut Vec<String>,
+        calls: &mut Calls,
+    ) -> Result<Vec<DeviceSample>, GpuError> {
+        self.learn_driver_version(calls)?;
         let count = self.nvml.device_count().map_err(|error| driver_error("nvmlDeviceGetCount_v2", &error))?;
         if count > MOST_DEVICES {
             return Err(GpuError::Driver {
@@ -91,17 +98,21 @@ impl Session {
         }
         let mut samples = Vec::with_capacity(self.slots.len());
         for ((index, slot), uuid) in (0..count).zip(&mut self.slots).zip(uuids) {
-            let before = samples.len();
-            let read = slot.open(&self.nvml, index, uuid).and_then(|opened| {
+            let (before, noted) = (samples.len(), calls.withheld.len());
+            calls.device = Some(DeviceIndex::gpu(index));
+            let read = slot.open(&self.nvml, index, uuid, calls).and_then(|opened| {
                 self.handles_changed |= opened;
-                slot.read(index, &mut self.processes, &mut samples)
+                slot.read(index, &mut self.processes, calls, &mut samples)
             });
             match read {
                 Ok(()) => {}
                 Err(Failure::Driver(error)) => return Err(error),
-                Err(Failure::Lost) => {
+                Err(Failure::Lost(why)) => {
                     slot.0 = None;
                     samples.truncate(before);
+                    calls.withheld.truncate(noted);
+                    calls.device = Some(DeviceIndex::gpu(index));
+                    calls.note(Withheld::ALL, why);
                     samples.push(DeviceSample::lost(DeviceIndex::gpu(index), uuid.clone()));
                 }
             }
@@ -111,11 +122,11 @@ impl Session {
 
     /// Reads the version of the driver again, if it is not known yet. The layout of process lists depends on the
     /// version.
-    fn learn_driver_version(&mut self) -> Result<(), GpuError> {
+    fn learn_driver_version(&mut self, calls: &mut Calls) -> Result<(), GpuError> {
         if self.driver_version.is_some() {
             return Ok(());
         }
-        self.driver_version = driver_version(&self.nvml)?;
+        self.driver_version = driver_version(&self.nvml, calls)?;
         if let Some(version) = &self.driver_version {
             self.processes = ProcessReader::new(version);
         }
@@ -139,23 +150,23 @@ impl Session {
     }
 }
 
-fn driver_version(nvml: &Nvml) -> Result<Option<String>, GpuError> {
-    match optional("nvmlSystemGetDriverVersion", raw::driver_version(nvml)) {
+fn driver_version(nvml: &Nvml, calls: &mut Calls) -> Result<Option<String>, GpuError> {
+    match calls.optional("nvmlSystemGetDriverVersion", raw::driver_version(nvml)) {
         Ok(version) => Ok(version),
         Err(Failure::Driver(error)) => Err(error),
-        Err(Failure::Lost) => Ok(None),
+        Err(Failure::Lost(_)) => Ok(None),
     }
 }
 
 impl Slot {
     /// Opens the device, unless the same device is open. Returns whether a device was opened.
-    fn open(&mut self, nvml: &Arc<Nvml>, index: u32, uuid: &mut String) -> Result<bool, Failure> {
+    fn open(&mut self, nvml: &Arc<Nvml>, index: u32, uuid: &mut String, calls: &mut Calls) -> Result<bool, Failure> {
         if let Some(open) = &mut self.0 {
             let device = open.handle.device();
-            let now = optional("nvmlDeviceGetUUID", raw::uuid(&device))?;
+            let now = calls.optional("nvmlDeviceGetUUID", raw::uuid(&device))?;
             if now.is_none_or(|it| it == open.facts.uuid) {
                 if !open.facts.is_whole {
-                    let facts = device::facts(&device, open.facts.uuid.clone())?;
+                    let facts = device::facts(&device, open.facts.uuid.clone(), calls)?;
                     open.facts = facts;
                 }
                 return Ok(false);
@@ -165,19 +176,19 @@ impl Slot {
         let handle = match DeviceHandle::by_index(nvml, index) {
             Ok(handle) => handle,
             Err(error) if is_driver_gone(&error) => {
-                let call = "nvmlDeviceGetHandleByIndex_v2";
-                return Err(Failure::Driver(driver_error(call, &error)));
+                return Err(Failure::Driver(driver_error(HANDLE, &error)));
             }
             // A device that this user may not see is left out, and so is a counted device that has just been removed. A
             // device with any other error is lost.
-            Err(NvmlError::NoPermission | NvmlError::NotFound | NvmlError::InvalidArg) => {
+            Err(error @ (NvmlError::NoPermission | NvmlError::NotFound | NvmlError::InvalidArg)) => {
+                calls.note(Withheld::ALL, format!("{HANDLE}: {error}"));
                 return Ok(false);
             }
-            Err(_) => return Err(Failure::Lost),
+            Err(error) => return Err(Failure::lost(HANDLE, &error)),
         };
         let device = handle.device();
-        *uuid = optional("nvmlDeviceGetUUID", raw::uuid(&device))?.unwrap_or_default();
-        let facts = device::facts(&device, uuid.clone())?;
+        *uuid = calls.optional("nvmlDeviceGetUUID", raw::uuid(&device))?.unwrap_or_default();
+        let facts = device::facts(&device, uuid.clone(), calls)?;
         self.0 = Some(OpenDevice { handle, facts, mig: Vec::new(), utilization_last_seen_timestamp: 0 });
         Ok(true)
     }
@@ -187,19 +198,24 @@ impl Slot {
         &mut self,
         index: u32,
         processes: &mut ProcessReader,
+        calls: &mut Calls,
         samples: &mut Vec<DeviceSample>,
     ) -> Result<(), Failure> {
         let Some(open) = &mut self.0 else {
             return Ok(());
         };
         let device = open.handle.device();
-        let mig_parent = mig::is_enabled(&device)?;
-        let measurements = device::measure(&device, &open.facts)?;
+        let mig_parent = mig::is_enabled(&device, calls)?;
+        let measurements = device::measure(&device, &open.facts, calls)?;
         let is_whole = mig_parent == Some(false);
         let used = measurements.utilization_ratio;
         let last_seen = &mut open.utilization_last_seen_timestamp;
-        let processes_of_device =
-            processes.read(&device, is_whole.then_some(last_seen), used.is_some_and(|ratio| ratio <= UNUSED_RATIO))?;
+        let processes_of_device = processes.read(
+            &device,
+            is_whole.then_some(last_seen),
+            used.is_some_and(|ratio| ratio <= UNUSED_RATIO),
+            calls,
+        )?;
         let position = samples.len();
         samples.push(DeviceSample {
             index: DeviceIndex::gpu(index),
@@ -216,9 +232,14 @@ impl Slot {
             processes_incomplete: processes_of_device.incomplete || mig_parent.is_none(),
         });
         if mig_parent == Some(true) {
-            let all_found = mig::read(&device, index, &mut open.mig, processes, samples)?;
+            let all_found = mig::read(&device, index, &mut open.mig, processes, calls, samples)?;
             let (whole, parts) = samples[position..].split_at_mut(1);
             split(&mut whole[0], parts, all_found);
+            if whole[0].mig_parent {
+                // The lists of the parts have all processes.
+                let index = whole[0].index;
+                calls.withheld.retain(|it| it.device != Some(index) || it.value != Withheld::PROCESSES);
+            }
         }
         Ok(())
     }
