@@ -107,6 +107,7 @@ fn device(line: &str) -> Option<(Option<String>, DeviceSample)> {
         name: word(name),
         minor: None,
         profile: None,
+        gpu_instance: None,
         mig_parent: false,
         measurements: if lost { DeviceMeasurements::default() } else { measurements },
         processes: None,

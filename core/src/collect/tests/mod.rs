@@ -27,6 +27,7 @@ pub(super) fn gpu(index: u32) -> DeviceSample {
         name: Some("Simulated".to_owned()),
         minor: Some(index),
         profile: None,
+        gpu_instance: None,
         mig_parent: false,
         measurements: DeviceMeasurements {
             utilization_ratio: Some(0.5),

@@ -18,6 +18,7 @@ pub(super) struct MigFacts {
     uuid: String,
     name: Option<String>,
     profile: Option<String>,
+    gpu_instance: Option<u32>,
 }
 
 /// Whether the GPU is in MIG mode, with or without MIG devices in it; absent if the driver gives no answer.
@@ -40,6 +41,10 @@ pub(super) fn is_enabled(device: &Device<'_>) -> Result<Option<bool>, Failure> {
 
 /// MIG devices that a GPU has at most: far more than any product, so that a wrong count costs little.
 const MOST_DEVICES: u32 = 64;
+
+/// The end of the ids of GPU instances: far more than any product has, so that the id of no instance, all bits set, does
+/// not count.
+const GPU_INSTANCES_END: u32 = 64;
 
 /// Reads all MIG devices of a GPU. Returns whether all could be found. They are enumerated each time, because they can
 /// be created and destroyed while the driver runs.
@@ -64,10 +69,16 @@ pub(super) fn read(
             all_found = false;
             continue;
         };
-        let facts = match known.iter().position(|it| it.index == index && it.uuid == uuid) {
+        let mut facts = match known.iter().position(|it| it.index == index && it.uuid == uuid) {
             Some(at) => known.swap_remove(at),
             None => facts(&device, index, uuid)?,
         };
+        if facts.gpu_instance.is_none() {
+            let id = optional("nvmlDeviceGetGpuInstanceId", raw::gpu_instance(&device))?;
+            facts.gpu_instance = id.filter(|id| *id < GPU_INSTANCES_END);
+        }
+        // The memory of an unknown GPU instance may be that of another MIG device, and would count twice.
+        let memory = if facts.gpu_instance.is_some() { device::memory(&device)? } else { None };
         let processes_of_device = processes.read(&device, None, true)?;
         samples.push(DeviceSample {
             index: DeviceIndex::mig(gpu, index),
@@ -76,8 +87,9 @@ pub(super) fn read(
             name: facts.name.clone(),
             minor: None,
             profile: facts.profile.clone(),
+            gpu_instance: facts.gpu_instance,
             mig_parent: false,
-            measurements: DeviceMeasurements { memory: device::memory(&device)?, ..DeviceMeasurements::default() },
+            measurements: DeviceMeasurements { memory, ..DeviceMeasurements::default() },
             processes: processes_of_device.listed,
             processes_incomplete: processes_of_device.incomplete,
         });
@@ -93,7 +105,7 @@ fn facts(device: &Device<'_>, index: u32, uuid: String) -> Result<MigFacts, Fail
         Some(profile) => Some(profile.to_owned()),
         None => optional("nvmlDeviceGetAttributes_v2", device.attributes())?.and_then(|it| profile_of_attributes(&it)),
     };
-    Ok(MigFacts { index, uuid, name, profile })
+    Ok(MigFacts { index, uuid, name, profile, gpu_instance: None })
 }
 
 /// The profile at the end of a MIG device's name, as in `NVIDIA A100-SXM4-40GB MIG 3g.20gb`.

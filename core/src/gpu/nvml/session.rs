@@ -203,6 +203,7 @@ impl Slot {
             name: open.facts.name.clone(),
             minor: open.facts.minor,
             profile: None,
+            gpu_instance: None,
             mig_parent: false,
             measurements,
             processes: processes_of_device.listed,

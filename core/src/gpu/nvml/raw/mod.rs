@@ -78,6 +78,17 @@ pub(super) fn memory_info_v1(device: &Device<'_>) -> Result<DeviceMemory, NvmlEr
     })
 }
 
+/// `nvmlDeviceGetGpuInstanceId` of a MIG device.
+pub(super) fn gpu_instance(device: &Device<'_>) -> Result<u32, NvmlError> {
+    let Ok(call) = device.nvml().lib().nvmlDeviceGetGpuInstanceId.as_ref() else {
+        return Err(NvmlError::FunctionNotFound);
+    };
+    let mut id = 0;
+    // SAFETY: the handle is valid while `device` lives, and NVML writes one unsigned int.
+    nvml_try(unsafe { call(device.handle(), &raw mut id) })?;
+    Ok(id)
+}
+
 /// Which running processes to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProcessList {
