@@ -172,8 +172,8 @@ fn compute_instances_of_one_gpu_instance_show_the_memory_that_they_share() {
 +---------------------------------------------------------------------------------------+
 | MIG devices:                                                                          |
 +------------------+--------------------------------+-----------+-----------------------+
-| GPU  GI  CI  MIG |                   Memory-Usage |        Vol|      Shared           |
-|      ID  ID  Dev |                     BAR1-Usage | SM     Unc| CE ENC DEC OFA JPG    |
+| GPU  GI  CI  MIG |            Shared Memory-Usage |        Vol|      Shared           |
+|      ID  ID  Dev |              Shared BAR1-Usage | SM     Unc| CE ENC DEC OFA JPG    |
 |==================+================================+===========+=======================|
 |  1    2   0   0  | {shared:>17} / 40960MiB  | 14      0 |  3   0    1    0    0 |
 |                  |               7MiB / 65536MiB  |           |                       |
