@@ -130,6 +130,7 @@ fn device(device: &Device, listed: Vec<GpuProcess>) -> DeviceSample {
         profile: device.profile.clone(),
         mig_parent: device.mig_parent,
         mig_unsplit: device.mig_unsplit,
+        gpu_instance: device.gpu_instance,
         measurements: device.measurements.clone(),
         processes: (are_known || !listed.is_empty()).then_some(listed),
         processes_incomplete: !are_known,
@@ -159,6 +160,7 @@ mod tests {
             contradictory: false,
             measurement_stuck: false,
             mig_unsplit: false,
+            gpu_instance: None,
             attachments: Vec::new(),
         };
         let process = Process {

@@ -69,14 +69,19 @@ impl Contradictions {
     pub(super) fn mark(&mut self, sample: &mut GpuSample, read_seconds: f64) {
         self.follow_driver(sample);
         self.unexplained.clear();
+        let listing = sample.devices.iter().filter(|it| lists_a_process(it));
+        let explained: BTreeSet<_> = listing.filter_map(DeviceSample::instance).collect();
         let mut contradicted = Vec::new();
         for device in &mut sample.devices {
             if device.lost || device.mig_parent {
                 continue;
             }
-            self.has_listed |= device.processes.iter().flatten().next().is_some();
+            let is_listing = lists_a_process(device);
+            self.has_listed |= is_listing;
+            // A process on any compute instance of a GPU instance explains the memory of all.
+            let is_explained = is_listing || device.instance().is_some_and(|it| explained.contains(&it));
             let history = self.devices.entry(device.index).or_default();
-            if history.contradicts(device, read_seconds) {
+            if history.contradicts(device, is_explained, read_seconds) {
                 device.processes_incomplete = true;
                 contradicted.push(device.index);
             } else if device.processes.as_ref().is_some_and(Vec::is_empty) {
@@ -154,6 +159,10 @@ pub fn processes_on(gpu: u32, snapshot: &Snapshot) -> Option<usize> {
     (snapshot.processes_known(gpu) && is_confirmed).then_some(users)
 }
 
+fn lists_a_process(device: &DeviceSample) -> bool {
+    device.processes.iter().flatten().next().is_some()
+}
+
 /// Whether a reading exists that could contradict an empty list of processes.
 fn is_checked(measurements: &DeviceMeasurements) -> bool {
     measurements.utilization_ratio.is_some() || measurements.memory.is_some()
@@ -184,7 +193,8 @@ fn works_without_process(device: &DeviceSample) -> bool {
 }
 
 impl DeviceHistory {
-    fn contradicts(&mut self, device: &DeviceSample, read_seconds: f64) -> bool {
+    /// `is_explained`: a listed process may be the one whose use the readings show.
+    fn contradicts(&mut self, device: &DeviceSample, is_explained: bool, read_seconds: f64) -> bool {
         // A device without a readable UUID is most likely the same device.
         if self.uuid != device.uuid && !device.uuid.is_empty() {
             self.uuid.clone_from(&device.uuid);
@@ -194,7 +204,7 @@ impl DeviceHistory {
         if !device.processes_known() {
             return false;
         }
-        if device.processes.as_ref().is_some_and(|it| !it.is_empty()) {
+        if is_explained {
             (self.worked_seconds, self.held_seconds) = (None, None);
             self.contradiction.end();
             self.kept.lower.end();

@@ -26,6 +26,7 @@ struct KnownDevice {
     name: Option<String>,
     minor: Option<u32>,
     profile: Option<String>,
+    gpu_instance: Option<u32>,
     mig_parent: bool,
     memory_total_bytes: Option<u64>,
 }
@@ -59,6 +60,7 @@ impl Devices {
                     name: known.name.clone(),
                     minor: known.minor,
                     profile: known.profile.clone(),
+                    gpu_instance: known.gpu_instance,
                     mig_parent: known.mig_parent,
                     mig_unsplit: sample.is_some_and(|s| s.mig_unsplit),
                     measurements: sample.map_or_else(Default::default, |s| s.measurements.clone()),
@@ -84,6 +86,7 @@ impl Devices {
         learn(&mut known.name, &device.name);
         learn(&mut known.minor, &device.minor);
         learn(&mut known.profile, &device.profile);
+        learn(&mut known.gpu_instance, &device.gpu_instance);
         learn(&mut known.memory_total_bytes, &memory.map(|memory| memory.total_bytes));
         if !device.lost {
             known.mig_parent = device.mig_parent;

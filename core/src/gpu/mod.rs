@@ -90,6 +90,8 @@ pub struct DeviceSample {
     pub minor: Option<u32>,
     /// MIG profile such as `3g.40gb`; only of a MIG device.
     pub profile: Option<String>,
+    /// `nvmlDeviceGetGpuInstanceId`; only of a MIG device. See [`DeviceSample::instance`].
+    pub gpu_instance: Option<u32>,
     /// Whether this whole GPU is split into MIG devices.
     pub mig_parent: bool,
     /// Whether this whole GPU is in MIG mode and has no MIG devices: no CUDA program runs on it.
@@ -110,6 +112,12 @@ impl DeviceSample {
         self.processes.is_some() && !self.processes_incomplete
     }
 
+    /// The GPU instance of a MIG device: the GPU, and the id of the instance. The MIG devices of one GPU instance are
+    /// its compute instances. Each has processes of its own, and all have the memory of the GPU instance.
+    pub fn instance(&self) -> Option<(u32, u32)> {
+        self.gpu_instance.map(|id| (self.index.gpu, id))
+    }
+
     /// A device that does not answer any more.
     pub fn lost(index: DeviceIndex, uuid: String) -> Self {
         Self {
@@ -119,6 +127,7 @@ impl DeviceSample {
             name: None,
             minor: None,
             profile: None,
+            gpu_instance: None,
             mig_parent: false,
             mig_unsplit: false,
             measurements: DeviceMeasurements::default(),

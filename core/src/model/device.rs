@@ -94,6 +94,10 @@ pub struct Device {
     /// MIG profile such as `3g.40gb`; only of a MIG device.
     #[serde(default)]
     pub profile: Option<String>,
+    /// The id of a MIG device's GPU instance, `nvmlDeviceGetGpuInstanceId`. The MIG devices of a GPU with one id are the
+    /// compute instances of one GPU instance: `measurements.memory` of each is the memory that they share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_instance: Option<u32>,
     /// Whether this whole GPU is split into MIG devices.
     #[serde(default)]
     pub mig_parent: bool,

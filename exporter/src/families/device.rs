@@ -1,5 +1,7 @@
 //! Families about devices: whole GPUs and MIG devices.
 
+use std::collections::BTreeSet;
+
 use genv_core::model::{Device, DeviceMeasurements, DeviceMemory};
 use genv_web::metrics::Samples;
 
@@ -13,11 +15,18 @@ fn measured(host: &PublishedHost<'_>, out: &mut Samples, value: impl Fn(&DeviceM
     }
 }
 
-/// One amount of memory of each device. A MIG parent has none: its MIG devices are listed.
+/// One amount of memory of each device. A MIG parent has none: its MIG devices are listed. The memory of a GPU instance
+/// is that of its first compute instance alone, so that sums count it once.
 fn memory(host: &PublishedHost<'_>, out: &mut Samples, bytes: impl Fn(&DeviceMemory) -> Option<u64>) {
+    let mut instances = BTreeSet::new();
     for device in host.devices().filter(|device| !device.mig_parent) {
-        let memory = device.measurements.memory.as_ref();
-        out.add(&[&device.index], memory.and_then(&bytes).map(|bytes| bytes as f64));
+        let Some(memory) = &device.measurements.memory else {
+            continue;
+        };
+        let instance = device.gpu_instance.map(|id| (device.index.gpu, id));
+        if instance.is_none_or(|it| instances.insert(it)) {
+            out.add(&[&device.index], bytes(memory).map(|bytes| bytes as f64));
+        }
     }
 }
 
@@ -57,13 +66,14 @@ pub(super) const FAMILIES: &[HostFamily] = &[
     Family {
         name: "genv_device_info",
         kind: Kind::Largest,
-        labels: &["index", "uuid", "name", "minor", "driver_version", "parent", "profile"],
-        help: "Always 1; the labels tell the device's product name, minor number and driver, and of a MIG device its GPU and profile.",
+        labels: &["index", "uuid", "name", "minor", "driver_version", "parent", "profile", "gpu_instance"],
+        help: "Always 1; the labels tell the device's product name, minor number and driver, and of a MIG device its GPU, profile and GPU instance.",
         samples: |host, out| {
             let driver = host.view().and_then(|view| view.snapshot.driver_version.as_deref());
             for device in host.devices() {
                 let minor = device.minor.map(|minor| minor.to_string()).unwrap_or_default();
                 let parent = device.index.mig.map(|_| device.index.gpu.to_string()).unwrap_or_default();
+                let gpu_instance = device.gpu_instance.map(|id| id.to_string()).unwrap_or_default();
                 out.add(
                     &[
                         &device.index,
@@ -73,6 +83,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
                         &driver.unwrap_or_default(),
                         &parent,
                         &device.profile.as_deref().unwrap_or_default(),
+                        &gpu_instance,
                     ],
                     1.0,
                 );

@@ -226,6 +226,23 @@ fn a_process_in_an_environment_belongs_to_the_environments_user() {
 }
 
 #[test]
+fn the_memory_of_a_gpu_instance_is_shown_once() {
+    let mut snapshot = snapshot();
+    let (instance, memory) = (snapshot.devices[2].gpu_instance, snapshot.devices[2].measurements.memory);
+    let second = &mut snapshot.devices[3];
+    (second.gpu_instance, second.measurements.memory) = (instance, memory);
+    for name in ["genv_device_memory_total_bytes", "genv_device_memory_used_bytes", "genv_device_memory_free_bytes"] {
+        let shown = families(vec![host(snapshot.clone())]);
+        assert!(value(&shown, name, &[("index", "1:0")]).is_some(), "{name}");
+        assert_eq!(value(&shown, name, &[("index", "1:1")]), None);
+    }
+    // A compute instance that is gone hides nothing.
+    snapshot.devices[2].measurements.memory = None;
+    let shown = families(vec![host(snapshot)]);
+    assert!(value(&shown, "genv_device_memory_used_bytes", &[("index", "1:1")]).is_some());
+}
+
+#[test]
 fn invented_environments_do_not_displace_those_that_hold_devices() {
     let shown = families(vec![host(crowded())]);
     assert_eq!(value(&shown, "genv_environments", &[]), Some(5002.0));

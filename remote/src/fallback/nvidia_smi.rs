@@ -116,6 +116,7 @@ fn device(line: &str) -> Option<(Option<String>, DeviceSample)> {
         name: word(name),
         minor: None,
         profile: None,
+        gpu_instance: None,
         mig_parent: false,
         mig_unsplit: false,
         measurements: if lost { DeviceMeasurements::default() } else { measurements },

@@ -161,7 +161,9 @@ impl<O: ProcessOwnership> SummaryFilter<O> {
                 let Some(capacity) = id.first().and_then(|gpu| self.devices.get(gpu)) else {
                     continue;
                 };
-                let (place, limit) = if is_mig { (3, None) } else { (1, *capacity) };
+                // The row of a MIG device begins with its GPU, GPU instance and compute instance, and shows the memory
+                // of the GPU instance.
+                let (place, limit) = if is_mig { (2, None) } else { (1, *capacity) };
                 if id.len() >= place {
                     let there = own.iter().filter(|process| process.place.starts_with(&id[..place]));
                     let used = there.map(|process| process.memory_mebibytes).sum();

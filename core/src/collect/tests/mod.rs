@@ -29,6 +29,7 @@ pub(super) fn gpu(index: u32) -> DeviceSample {
         name: Some("Simulated".to_owned()),
         minor: Some(index),
         profile: None,
+        gpu_instance: None,
         mig_parent: false,
         mig_unsplit: false,
         measurements: DeviceMeasurements {

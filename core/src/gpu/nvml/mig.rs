@@ -18,6 +18,8 @@ pub(super) struct MigFacts {
     uuid: String,
     name: Option<String>,
     profile: Option<String>,
+    /// GPU instance and compute instance.
+    instances: Option<(u32, u32)>,
     /// Whether all facts could be read; otherwise all are read again.
     is_whole: bool,
 }
@@ -40,7 +42,8 @@ pub(super) fn is_enabled(device: &Device<'_>, calls: &mut Calls) -> Result<Optio
     })
 }
 
-/// MIG devices that a GPU has at most: far more than any product, so that a wrong count costs little.
+/// MIG devices that a GPU has at most, and the end of the ids of their instances: far more than any product, so that a
+/// wrong count costs little.
 const MOST_DEVICES: u32 = 64;
 
 /// Reads all MIG devices of a GPU. Returns whether all could be found. They are enumerated each time, because they can
@@ -56,6 +59,7 @@ pub(super) fn read(
     let count = calls.optional("nvmlDeviceGetMaxMigDeviceCount", parent.mig_device_count())?;
     let mut all_found = count.is_some_and(|count| count <= MOST_DEVICES);
     let mut seen = Vec::with_capacity(known.len());
+    let first = samples.len();
     for index in 0..count.unwrap_or(0).min(MOST_DEVICES) {
         calls.device = Some(DeviceIndex::mig(gpu, index));
         let device = match parent.mig_device_by_index(index) {
@@ -71,10 +75,13 @@ pub(super) fn read(
             all_found = false;
             continue;
         };
-        let facts = match known.iter().position(|it| it.index == index && it.uuid == uuid && it.is_whole) {
+        let mut facts = match known.iter().position(|it| it.index == index && it.uuid == uuid && it.is_whole) {
             Some(at) => known.swap_remove(at),
             None => facts(&device, index, uuid, calls)?,
         };
+        if facts.instances.is_none() {
+            facts.instances = calls.optional("nvmlDeviceGetGpuInstanceId", raw::instances(&device))?;
+        }
         let processes_of_device = processes.read(&device, None, true, calls)?;
         samples.push(DeviceSample {
             index: DeviceIndex::mig(gpu, index),
@@ -83,6 +90,7 @@ pub(super) fn read(
             name: facts.name.clone(),
             minor: None,
             profile: facts.profile.clone(),
+            gpu_instance: None,
             mig_parent: false,
             mig_unsplit: false,
             measurements: DeviceMeasurements {
@@ -94,8 +102,21 @@ pub(super) fn read(
         });
         seen.push(facts);
     }
+    show_gpu_instances(&mut seen, &mut samples[first..]);
     *known = seen;
     Ok(all_found)
+}
+
+/// Shows the GPU instance of each MIG device, unless its ids cannot be or are those of another MIG device: then they are
+/// asked again. The memory of an unknown GPU instance may be that of another MIG device, and is not known either.
+fn show_gpu_instances(known: &mut [MigFacts], parts: &mut [DeviceSample]) {
+    let all: Vec<_> = known.iter().map(|facts| facts.instances).collect();
+    for (facts, part) in known.iter_mut().zip(parts) {
+        let is_only = all.iter().filter(|it| **it == facts.instances).count() == 1;
+        facts.instances.take_if(|(gpu, compute)| !is_only || *gpu >= MOST_DEVICES || *compute >= MOST_DEVICES);
+        part.gpu_instance = facts.instances.map(|(gpu, _)| gpu);
+        part.measurements.memory.take_if(|_| facts.instances.is_none());
+    }
 }
 
 fn facts(device: &Device<'_>, index: u32, uuid: String, calls: &mut Calls) -> Result<MigFacts, Failure> {
@@ -106,7 +127,7 @@ fn facts(device: &Device<'_>, index: u32, uuid: String, calls: &mut Calls) -> Re
         None => fact(calls, "nvmlDeviceGetAttributes_v2", device.attributes(), &mut is_whole)?
             .and_then(|it| profile_of_attributes(&it)),
     };
-    Ok(MigFacts { index, uuid, name, profile, is_whole })
+    Ok(MigFacts { index, uuid, name, profile, instances: None, is_whole })
 }
 
 /// The profile at the end of a MIG device's name, as in `NVIDIA A100-SXM4-40GB MIG 3g.20gb`.
@@ -132,6 +153,31 @@ fn profile_of_attributes(attributes: &DeviceAttributes) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::DeviceMemory;
+
+    #[test]
+    fn the_memory_of_a_mig_device_is_known_with_its_gpu_instance_alone() {
+        const NO_INSTANCE: u32 = u32::MAX;
+        let memory = DeviceMemory { total_bytes: 2, used_bytes: 1, free_bytes: 1, reserved_bytes: None };
+        for (told, shown) in [
+            ([Some((2, 0)), Some((2, 1)), Some((3, 0))], [Some(2), Some(2), Some(3)]),
+            ([Some((2, 0)), None, Some((3, 0))], [Some(2), None, Some(3)]),
+            ([Some((0, 0)), Some((0, 1)), Some((0, 0))], [None, Some(0), None]),
+            ([Some((2, 0)), Some((2, NO_INSTANCE)), Some((NO_INSTANCE, 0))], [Some(2), None, None]),
+        ] {
+            let mut known =
+                told.map(|instances| MigFacts { index: 0, uuid: String::new(), name: None, profile: None, instances });
+            let mut parts = [0, 1, 2].map(|number| DeviceSample {
+                measurements: DeviceMeasurements { memory: Some(memory), ..DeviceMeasurements::default() },
+                ..DeviceSample::lost(DeviceIndex::mig(0, number), String::new())
+            });
+            show_gpu_instances(&mut known, &mut parts);
+            assert_eq!(parts.each_ref().map(|part| part.gpu_instance), shown, "{told:?}");
+            let is_known = parts.each_ref().map(|part| part.measurements.memory.is_some());
+            assert_eq!(is_known, shown.map(|id| id.is_some()), "{told:?}");
+            assert_eq!(known.each_ref().map(|facts| facts.instances.is_some()), is_known, "{told:?}");
+        }
+    }
 
     #[test]
     fn a_profile_is_the_end_of_the_name() {

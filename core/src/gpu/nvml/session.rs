@@ -224,6 +224,7 @@ impl Slot {
             name: open.facts.name.clone(),
             minor: open.facts.minor,
             profile: None,
+            gpu_instance: None,
             mig_parent: false,
             mig_unsplit: false,
             measurements,

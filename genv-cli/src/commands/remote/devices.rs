@@ -209,6 +209,7 @@ mod tests {
             contradictory: false,
             measurement_stuck: false,
             mig_unsplit: false,
+            gpu_instance: None,
             attachments: Vec::new(),
         }
     }

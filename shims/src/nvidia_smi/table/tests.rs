@@ -161,8 +161,8 @@ fn memory_that_is_not_measured_is_not_zero() {
 }
 
 #[test]
-fn each_compute_instance_shows_its_own_memory() {
-    let table = |gpu: u32, first: u32, second: u32, rows: &str| {
+fn compute_instances_of_one_gpu_instance_show_the_memory_that_they_share() {
+    let table = |gpu: u32, shared: u32, alone: u32, rows: &str| {
         newer(rows).replace(
             "    512MiB / 40960MiB |      0%      Default |\n+-----------------------------------------+----------------------+----------------------+\n",
             &format!(
@@ -172,27 +172,30 @@ fn each_compute_instance_shows_its_own_memory() {
 +---------------------------------------------------------------------------------------+
 | MIG devices:                                                                          |
 +------------------+--------------------------------+-----------+-----------------------+
-| GPU  GI  CI  MIG |                   Memory-Usage |        Vol|      Shared           |
-|      ID  ID  Dev |                     BAR1-Usage | SM     Unc| CE ENC DEC OFA JPG    |
+| GPU  GI  CI  MIG |            Shared Memory-Usage |        Vol|      Shared           |
+|      ID  ID  Dev |              Shared BAR1-Usage | SM     Unc| CE ENC DEC OFA JPG    |
 |==================+================================+===========+=======================|
-|  1    2   0   0  | {:>17} / 40960MiB  | 42      0 |  3   0    1    0    0 |
+|  1    2   0   0  | {shared:>17} / 40960MiB  | 14      0 |  3   0    1    0    0 |
 |                  |               7MiB / 65536MiB  |           |                       |
 +------------------+--------------------------------+-----------+-----------------------+
-|  1    2   1   1  | {:>17} / 40960MiB  | 56      0 |  4   0    2    0    0 |
+|  1    2   1   1  | {shared:>17} / 40960MiB  | 28      0 |  3   0    1    0    0 |
+|                  |               7MiB / 65536MiB  |           |                       |
++------------------+--------------------------------+-----------+-----------------------+
+|  1    9   0   2  | {alone:>17} / 10240MiB  | 14      0 |  1   0    0    0    0 |
 |                  |               7MiB / 65536MiB  |           |                       |
 +------------------+--------------------------------+-----------+-----------------------+
 ",
                 format!("{gpu}MiB"),
-                format!("{first}MiB"),
-                format!("{second}MiB"),
+                shared = format!("{shared}MiB"),
+                alone = format!("{alone}MiB"),
             ),
         )
     };
     let row = |pid, instance: &str, memory| row(pid, "a", memory).replace("N/A  N/A", instance);
-    let own = [row(7, "  2    0", "10MiB"), row(7, "  2    1", "20MiB")].concat();
-    let others = [row(8, "  2    0", "100MiB"), row(8, "  2    1", "200MiB")].concat();
-    let before = table(999, 110, 220, &[own.as_str(), &others].concat());
-    assert_eq!(shown(before.as_bytes(), &[7]), table(30, 10, 20, &own));
+    let own = [row(7, "  2    0", "10MiB"), row(7, "  2    1", "20MiB"), row(7, "  9    0", "40MiB")].concat();
+    let others = [row(8, "  2    0", "100MiB"), row(8, "  9    0", "200MiB")].concat();
+    let before = table(999, 139, 249, &[own.as_str(), &others].concat());
+    assert_eq!(shown(before.as_bytes(), &[7]), table(70, 30, 40, &own));
 }
 
 #[test]
