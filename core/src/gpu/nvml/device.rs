@@ -118,7 +118,7 @@ pub(super) fn measure(device: &Device<'_>, facts: &DeviceFacts) -> Result<Device
         energy_joules: energy.map(|millijoules| millijoules as f64 / 1e3),
         clocks_hertz: clocks(device)?,
         fan_speed_ratios: fans(device, facts.fans)?,
-        throttled: throttled.map(throttle_reasons),
+        throttled: throttled.map(|reasons| throttle_reasons(reasons.bits())),
         ecc_errors: EccErrors {
             corrected: ecc_errors(device, MemoryError::Corrected)?,
             uncorrected: ecc_errors(device, MemoryError::Uncorrected)?,
@@ -174,7 +174,10 @@ fn ecc_errors(device: &Device<'_>, kind: MemoryError) -> Result<Option<u64>, Fai
     optional("nvmlDeviceGetTotalEccErrors", answer)
 }
 
-fn throttle_reasons(reasons: ThrottleReasons) -> BTreeMap<String, bool> {
+/// Whether each reason of `nvmlDeviceGetCurrentClocksThrottleReasons` holds the clocks down, by the bits of the answer.
+/// Idleness is no reason, and bits without a name are left out.
+pub fn throttle_reasons(bits: u64) -> BTreeMap<String, bool> {
+    let reasons = ThrottleReasons::from_bits_truncate(bits);
     THROTTLE_REASONS.into_iter().map(|(name, reason)| (name.to_owned(), reasons.contains(reason))).collect()
 }
 
@@ -187,7 +190,7 @@ mod tests {
     use super::*;
 
     fn active(bits: u64) -> Vec<String> {
-        let reasons = throttle_reasons(ThrottleReasons::from_bits_truncate(bits));
+        let reasons = throttle_reasons(bits);
         assert_eq!(reasons.len(), THROTTLE_REASONS.len());
         reasons.into_iter().filter_map(|(reason, active)| active.then_some(reason)).collect()
     }

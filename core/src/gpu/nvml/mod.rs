@@ -15,6 +15,7 @@ mod xid;
 
 use std::path::PathBuf;
 
+pub use self::device::throttle_reasons;
 use self::session::Session;
 use self::xid::XidWatcher;
 use super::{GpuError, GpuSample, GpuSource};
