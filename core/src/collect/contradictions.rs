@@ -66,8 +66,9 @@ struct Lasting {
 
 impl Contradictions {
     /// Marks the processes of a device as incomplete if its list is empty and unconfirmed, or contradicted for long
-    /// enough. `read_seconds` is the time of the sample on a clock that never goes back.
-    pub(super) fn mark(&mut self, sample: &mut GpuSample, read_seconds: f64) {
+    /// enough. `read_seconds` is the time of the sample on a clock that never goes back. `sees_part`: whether the reader
+    /// may be in a pid namespace of its own, to which the driver lists no process of others.
+    pub(super) fn mark(&mut self, hostname: &str, sample: &mut GpuSample, read_seconds: f64, sees_part: bool) {
         self.follow_driver(sample);
         self.unexplained.clear();
         let mut contradicted = None;
@@ -88,7 +89,7 @@ impl Contradictions {
             }
         }
         if let Some(index) = contradicted {
-            self.log(index);
+            self.log(hostname, index, sees_part);
         }
     }
 
@@ -113,17 +114,18 @@ impl Contradictions {
         }
     }
 
-    fn log(&mut self, index: DeviceIndex) {
+    fn log(&mut self, hostname: &str, index: DeviceIndex, sees_part: bool) {
         if std::mem::replace(&mut self.is_logged, true) {
             return;
         }
-        let remedy = if self.has_listed {
+        let remedy = if self.has_listed || !sees_part {
             "see 'nvidia-smi' and the kernel log"
         } else {
             "no process was ever listed, as in a container with a pid namespace of its own: \
              run this program in the host's (--pid=host, hostPID: true)"
         };
         tracing::warn!(
+            hostname,
             device = %index,
             "the driver lists no process on a device that is in use, so that its processes are not known; {remedy}"
         );

@@ -16,12 +16,13 @@ struct DistrustedCount {
 }
 
 impl DistrustedCounts {
-    /// Counts the values that were removed from a sample.
-    pub(super) fn count(&mut self, distrusted: &[bounds::Distrusted]) {
+    /// Counts the values that were removed from a sample of this host.
+    pub(super) fn count(&mut self, hostname: &str, distrusted: &[bounds::Distrusted]) {
         for it in distrusted {
             let account = self.0.entry((it.index, it.reading)).or_default();
             if account.readings == 0 {
                 tracing::warn!(
+                    hostname,
                     device = %it.index,
                     reading = it.reading,
                     value = it.value,

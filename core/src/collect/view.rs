@@ -19,7 +19,7 @@ use crate::attribute::{Attributor, LiveEnvironment, live_environments};
 use crate::gpu::GpuSample;
 use crate::gpu::bounds::Bounds;
 use crate::model::{CollectorStatus, Occupants, QueuedProcess, SNAPSHOT_VERSION, Snapshot};
-use crate::proc::ProcessTable;
+use crate::proc::{INITIAL_PID_NAMESPACE, ProcessTable};
 use crate::state::State;
 
 /// A value from a source, with its times.
@@ -107,10 +107,11 @@ impl View {
         reading: GpuReading,
         mut collectors: BTreeMap<String, CollectorStatus>,
     ) -> Snapshot {
+        let sees_part = evidence.processes.as_ref().is_none_or(may_be_part);
         if let Some(gpu) = evidence.gpu.as_mut().filter(|_| reading.read_seconds.is_some()) {
             let distrusted = self.bounds.apply(&mut gpu.value, gpu.read_seconds);
-            self.distrusted.count(&distrusted);
-            self.contradictions.mark(&mut gpu.value, gpu.read_seconds);
+            self.distrusted.count(&self.hostname, &distrusted);
+            self.contradictions.mark(&self.hostname, &mut gpu.value, gpu.read_seconds, sees_part);
             self.unexplained.mark(&mut gpu.value);
         }
         if let (Some(state), Some(answer)) = (&mut evidence.state, &evidence.processes) {
@@ -217,6 +218,11 @@ impl View {
         });
         queue.collect()
     }
+}
+
+/// Whether the pids of an answer may be those of a pid namespace within the machine's. Those of another machine are not.
+fn may_be_part(answer: &Timed<ProcessAnswer>) -> bool {
+    answer.value.table.pid_namespace.is_some_and(|namespace| namespace != INITIAL_PID_NAMESPACE)
 }
 
 /// Names of users, as last read.
