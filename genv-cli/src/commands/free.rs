@@ -7,7 +7,7 @@ use clap::Args;
 use genv_core::collect::seems_unused;
 use genv_core::model::{Device, DeviceIndex, MemoryAmount, Snapshot};
 use genv_core::outside;
-use genv_core::state::{DeviceState, Waiting};
+use genv_core::state::{DeviceState, Inventory, Waiting};
 use serde::Serialize;
 
 use crate::ago::now_seconds;
@@ -89,12 +89,15 @@ struct FreeDevice {
 impl Free {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut machine = Machine::here()?;
-        let state = machine.state_with_devices()?;
+        let mut state = machine.state_with_devices()?;
         let waiting = machine.waiting(&state);
         let uses = machine.uses_of_others(&state);
         let snapshot = local_snapshot::take(usage_patience())?;
         let gpus_unknown = local_snapshot::silence(&snapshot, "gpu");
         let gpus = gpus_by_index(&snapshot);
+        // The driver's answer counts, also while the state still has the memory of a card that was replaced.
+        let memory = |gpu: &Device| gpu.measurements.memory.map(|memory| memory.total_bytes >> 20);
+        Inventory::new(gpus.iter().map(|(index, gpu)| (*index, memory(gpu)))).merge_into(&mut state.devices);
         let devices = state.devices.iter();
         let mut devices: Vec<FreeDevice> = devices
             .filter(|device| gpus.get(&device.index).is_none_or(|gpu| gpu.up))
