@@ -149,7 +149,11 @@ mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
-    use genv_core::model::{DeviceIndex, HostSnapshot};
+    use genv_core::collect::{CollectOptions, PollReport, PollTime, PolledHost};
+    use genv_core::gpu::{DeviceSample, GpuSample};
+    use genv_core::model::{DeviceIndex, DeviceMeasurements, HostSnapshot};
+    use genv_core::proc::{INITIAL_PID_NAMESPACE, ProcessTable};
+    use genv_core::state::State;
 
     use super::*;
 
@@ -306,5 +310,39 @@ mod tests {
         assert_eq!(logged([published(empty_snapshot())]), "");
         let log = logged([simulated(), simulated()]);
         assert_eq!(log.matches("devices are simulated").count(), 1, "{log}");
+    }
+
+    #[test]
+    fn every_line_about_a_hosts_devices_names_the_host_and_advises_what_can_help_there() {
+        // A device that works without a process, and tells an impossible temperature.
+        let measurements = DeviceMeasurements {
+            utilization_ratio: Some(0.9),
+            temperature_celsius: Some(1e9),
+            ..DeviceMeasurements::default()
+        };
+        let device = DeviceSample {
+            lost: false,
+            measurements,
+            processes: Some(Vec::new()),
+            ..DeviceSample::lost(DeviceIndex::gpu(0), "GPU-0".to_owned())
+        };
+        // Another machine, the machine itself, and a container on it.
+        for (pid_namespace, is_advised) in [(None, false), (Some(INITIAL_PID_NAMESPACE), false), (Some(1), true)] {
+            let mut host = PolledHost::new("gpu01".to_owned(), &CollectOptions::default());
+            // Lazy, so that the polls log into the same log.
+            let log = logged([0.0, 10.0, 20.0].into_iter().map(|seconds| {
+                let report = PollReport {
+                    gpu: Ok(GpuSample { devices: vec![device.clone()], ..GpuSample::default() }),
+                    state: Ok(State { installed: true, ..State::default() }),
+                    processes: Ok(ProcessTable { pid_namespace, ..ProcessTable::default() }),
+                    usernames: HashMap::new(),
+                    duration_seconds: 0.1,
+                };
+                published(host.observe(report, PollTime { seconds, timestamp_seconds: seconds }))
+            }));
+            assert!(log.contains("lists no process") && log.contains("temperature"), "{log}");
+            assert!(log.lines().all(|line| line.contains("hostname=\"gpu01\"")), "{log}");
+            assert_eq!(log.contains("--pid=host"), is_advised, "{log}");
+        }
     }
 }

@@ -65,8 +65,9 @@ struct Lasting {
 
 impl Contradictions {
     /// Marks the processes of a device as incomplete if its list is empty and unconfirmed, or contradicted for long
-    /// enough. `read_seconds` is the time of the sample on a clock that never goes back.
-    pub(super) fn mark(&mut self, sample: &mut GpuSample, read_seconds: f64) {
+    /// enough. `read_seconds` is the time of the sample on a clock that never goes back. `sees_part`: whether the reader
+    /// may be in a pid namespace of its own, to which the driver lists no process of others.
+    pub(super) fn mark(&mut self, sample: &mut GpuSample, read_seconds: f64, sees_part: bool) {
         self.follow_driver(sample);
         self.unexplained.clear();
         let listing = sample.devices.iter().filter(|it| lists_a_process(it));
@@ -92,7 +93,7 @@ impl Contradictions {
             }
         }
         for index in contradicted {
-            Withheld::of(index, Withheld::PROCESSES, self.contradiction()).add_to(&mut sample.withheld);
+            Withheld::of(index, Withheld::PROCESSES, self.contradiction(sees_part)).add_to(&mut sample.withheld);
         }
         for index in &self.unexplained {
             let error = "the device works or holds memory, and its listed processes do not explain it";
@@ -127,8 +128,8 @@ impl Contradictions {
     }
 
     /// Why the processes of a device are not known although its list could be read.
-    fn contradiction(&self) -> String {
-        let remedy = if self.has_listed {
+    fn contradiction(&self, sees_part: bool) -> String {
+        let remedy = if self.has_listed || !sees_part {
             "see 'nvidia-smi' and the kernel log"
         } else {
             "no process was ever listed, as in a container with a pid namespace of its own: \

@@ -15,6 +15,7 @@ use crate::model::DeviceIndex;
 /// The contradictory devices of a host, and those that may become contradictory.
 #[derive(Debug)]
 pub(super) struct Contradictory {
+    hostname: String,
     after_seconds: f64,
     devices: BTreeMap<DeviceIndex, Episode>,
 }
@@ -46,9 +47,9 @@ enum Shown {
 }
 
 impl Contradictory {
-    /// Devices become contradictory after this time.
-    pub(super) const fn after(after: Duration) -> Self {
-        Self { after_seconds: after.as_secs_f64(), devices: BTreeMap::new() }
+    /// Devices of this host become contradictory after this time.
+    pub(super) const fn new(hostname: String, after: Duration) -> Self {
+        Self { hostname, after_seconds: after.as_secs_f64(), devices: BTreeMap::new() }
     }
 
     /// Follows a sample that has not passed `kept` yet, which marks lists. `sees_all`: this program sees the processes
@@ -104,6 +105,7 @@ impl Contradictory {
                 false => ", or a process that this program does not see uses the device",
             };
             tracing::warn!(
+                hostname = self.hostname,
                 device = %index,
                 "the utilization has been above 5 % for {} without a process and without memory in use: the measurement \
                  is stuck{unseen}; a new CUDA context or a reset of the GPU ends a stuck measurement",
@@ -127,7 +129,7 @@ impl Contradictory {
 
     fn end(&mut self, index: DeviceIndex) {
         if self.devices.remove(&index).is_some_and(|it| it.is_logged) {
-            tracing::info!(device = %index, "the utilization no longer contradicts the other values of the device");
+            tracing::info!(hostname = self.hostname, device = %index, "the utilization no longer contradicts the other values of the device");
         }
     }
 }

@@ -81,7 +81,7 @@ pub(super) struct View {
 impl View {
     pub(super) fn new(hostname: String, simulated: bool, options: &CollectOptions) -> Self {
         Self {
-            hostname,
+            hostname: hostname.clone(),
             simulated,
             interval_seconds: options.interval.as_secs_f64(),
             max_age_seconds: options.max_age.as_secs_f64(),
@@ -96,7 +96,7 @@ impl View {
             bounds: Bounds::default(),
             distrusted: DistrustedCounts::default(),
             contradictions: Contradictions::default(),
-            contradictory: Contradictory::after(options.contradictory_after),
+            contradictory: Contradictory::new(hostname, options.contradictory_after),
             unexplained: Unexplained::default(),
             previous: Observed::default(),
             previous_seconds: None,
@@ -114,12 +114,13 @@ impl View {
         if collectors.get("gpu").is_some_and(|it| !it.success) {
             self.contradictory.follow_failure(now.seconds);
         }
+        let sees_part = evidence.processes.as_ref().is_none_or(may_be_part);
         let sees_all = self.simulated || evidence.processes.as_ref().is_some_and(is_of_machine);
         if let Some(gpu) = evidence.gpu.as_mut().filter(|_| reading.read_seconds.is_some()) {
             let distrusted = self.bounds.apply(&mut gpu.value, gpu.read_seconds);
             self.distrusted.count(&distrusted);
             self.contradictory.follow(&gpu.value, &self.contradictions, sees_all, gpu.read_seconds);
-            self.contradictions.mark(&mut gpu.value, gpu.read_seconds);
+            self.contradictions.mark(&mut gpu.value, gpu.read_seconds, sees_part);
             self.unexplained.mark(&mut gpu.value);
             withheld::complete(&mut gpu.value, &distrusted);
         }
@@ -237,6 +238,11 @@ impl View {
 /// Whether the pids of an answer are those of the machine's pid namespace, which has all processes.
 fn is_of_machine(answer: &Timed<ProcessAnswer>) -> bool {
     answer.value.table.pid_namespace == Some(INITIAL_PID_NAMESPACE)
+}
+
+/// Whether the pids of an answer may be those of a pid namespace within the machine's. Those of another machine are not.
+fn may_be_part(answer: &Timed<ProcessAnswer>) -> bool {
+    answer.value.table.pid_namespace.is_some_and(|namespace| namespace != INITIAL_PID_NAMESPACE)
 }
 
 /// Names of users, as last read.

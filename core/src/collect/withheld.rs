@@ -14,7 +14,7 @@ use crate::proc::ProcessTable;
 /// The values that one sample withholds, by the checks that need no earlier sample.
 pub fn withheld_values(mut sample: GpuSample) -> Vec<Withheld> {
     let distrusted = Bounds::default().apply(&mut sample, 0.0);
-    Contradictions::default().mark(&mut sample, 0.0);
+    Contradictions::default().mark(&mut sample, 0.0, false);
     Unexplained::default().mark(&mut sample);
     complete(&mut sample, &distrusted);
     sample.withheld

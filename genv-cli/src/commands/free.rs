@@ -8,7 +8,7 @@ pub(super) use genv_core::collect::processes_on as processes;
 use genv_core::model::{Device, MemoryAmount, Snapshot};
 use genv_core::outside;
 use genv_core::state::allocate::{DeviceUsage, MIG_UNSPLIT_REMEDY, Occupation, fits, in_mig_mode_unsplit};
-use genv_core::state::{DeviceState, Waiting};
+use genv_core::state::{DeviceState, Inventory, Waiting};
 use serde::Serialize;
 
 use crate::ago::now_seconds;
@@ -92,7 +92,7 @@ struct FreeDevice {
 impl Free {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut machine = Machine::here()?;
-        let state = machine.state_with_devices()?;
+        let mut state = machine.state_with_devices()?;
         let waiting = machine.waiting(&state);
         let sample = machine.newest_sample(&state);
         let uses = machine.uses_of_others(&state, sample.as_ref().ok());
@@ -101,6 +101,9 @@ impl Free {
         let gpus = gpus_by_index(&snapshot);
         let mig_unsplit = gpus.values().filter(|gpu| gpu.mig_unsplit);
         let mig_unsplit: Vec<u32> = mig_unsplit.map(|gpu| gpu.index.gpu).collect();
+        // The driver's answer counts, also while the state still has the memory of a card that was replaced.
+        let memory = |gpu: &Device| gpu.measurements.memory.map(|memory| memory.total_bytes >> 20);
+        Inventory::new(gpus.iter().map(|(index, gpu)| (*index, memory(gpu)))).merge_into(&mut state.devices);
         let devices = state.devices.iter();
         let mut devices: Vec<FreeDevice> = devices
             .filter(|device| gpus.get(&device.index).is_none_or(|gpu| gpu.up && !gpu.mig_unsplit))

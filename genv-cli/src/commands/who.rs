@@ -238,7 +238,7 @@ impl DeviceReport {
             index: device.index,
             name: gpu.and_then(|gpu| gpu.name.clone()),
             up: gpu.map(|gpu| gpu.up),
-            memory_total_bytes: total.or(measured.map(|it| it.total_bytes)),
+            memory_total_bytes: measured.map(|it| it.total_bytes).or(total),
             memory_used_bytes: measured.map(|it| it.used_bytes),
             utilization_ratio: gpu.and_then(|gpu| gpu.measurements.utilization_ratio),
             holders: device.attachments.iter().map(|it| holder(it, state)).collect(),

@@ -1,5 +1,5 @@
 # Prints the devices of this host, the processes that compute on them and, with genv 1.x, its environments.
-# Arguments: GENV (yes or no), SUDO (yes or no).
+# Arguments: GENV (yes or no), SUDO (yes or no), COLUMNS (of the devices).
 # The comment of script.rs lists the characters that this file must not contain.
 # Each section ends with a line that has its name and the exit code of its program. Output before the section begin is
 # from the user's profile.
@@ -13,7 +13,7 @@ uname -n;
 date "+%s %z";
 id -u;
 printf "\n#genv-remote host %s\n" "$?";
-nvidia-smi --query-gpu=index,uuid,driver_version,memory.total,memory.used,memory.free,utilization.gpu,utilization.memory,temperature.gpu,power.draw,enforced.power.limit,name --format=csv,noheader,nounits;
+nvidia-smi --query-gpu="$3" --format=csv,noheader,nounits;
 printf "\n#genv-remote devices %s\n" "$?";
 nvidia-smi --query-compute-apps=gpu_uuid,pid,used_gpu_memory --format=csv,noheader,nounits;
 printf "\n#genv-remote processes %s\n" "$?";

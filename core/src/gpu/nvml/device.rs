@@ -132,7 +132,7 @@ pub(super) fn measure(
         energy_joules: energy.map(|millijoules| millijoules as f64 / 1e3),
         clocks_hertz: clocks(device, calls)?,
         fan_speed_ratios: fans(device, facts.fans, calls)?,
-        throttled: throttled.map(throttle_reasons),
+        throttled: throttled.map(|reasons| throttle_reasons(reasons.bits())),
         ecc_errors: EccErrors {
             corrected: ecc_errors(device, MemoryError::Corrected, calls)?,
             uncorrected: ecc_errors(device, MemoryError::Uncorrected, calls)?,
@@ -188,7 +188,10 @@ fn ecc_errors(device: &Device<'_>, kind: MemoryError, calls: &mut Calls) -> Resu
     calls.optional("nvmlDeviceGetTotalEccErrors", answer)
 }
 
-fn throttle_reasons(reasons: ThrottleReasons) -> BTreeMap<String, bool> {
+/// Whether each reason of `nvmlDeviceGetCurrentClocksThrottleReasons` holds the clocks down, by the bits of the answer.
+/// Idleness is no reason, and bits without a name are left out.
+pub fn throttle_reasons(bits: u64) -> BTreeMap<String, bool> {
+    let reasons = ThrottleReasons::from_bits_truncate(bits);
     THROTTLE_REASONS.into_iter().map(|(name, reason)| (name.to_owned(), reasons.contains(reason))).collect()
 }
 
@@ -201,7 +204,7 @@ mod tests {
     use super::*;
 
     fn active(bits: u64) -> Vec<String> {
-        let reasons = throttle_reasons(ThrottleReasons::from_bits_truncate(bits));
+        let reasons = throttle_reasons(bits);
         assert_eq!(reasons.len(), THROTTLE_REASONS.len());
         reasons.into_iter().filter_map(|(reason, active)| active.then_some(reason)).collect()
     }

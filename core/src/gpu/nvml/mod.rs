@@ -15,6 +15,7 @@ mod xid;
 
 use std::path::{Path, PathBuf};
 
+pub use self::device::throttle_reasons;
 use self::error::Calls;
 use self::session::Session;
 use self::xid::XidWatcher;
