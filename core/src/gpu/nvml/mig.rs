@@ -165,8 +165,14 @@ mod tests {
             ([Some((0, 0)), Some((0, 1)), Some((0, 0))], [None, Some(0), None]),
             ([Some((2, 0)), Some((2, NO_INSTANCE)), Some((NO_INSTANCE, 0))], [Some(2), None, None]),
         ] {
-            let mut known =
-                told.map(|instances| MigFacts { index: 0, uuid: String::new(), name: None, profile: None, instances });
+            let mut known = told.map(|instances| MigFacts {
+                index: 0,
+                uuid: String::new(),
+                name: None,
+                profile: None,
+                instances,
+                is_whole: true,
+            });
             let mut parts = [0, 1, 2].map(|number| DeviceSample {
                 measurements: DeviceMeasurements { memory: Some(memory), ..DeviceMeasurements::default() },
                 ..DeviceSample::lost(DeviceIndex::mig(0, number), String::new())
