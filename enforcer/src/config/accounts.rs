@@ -16,6 +16,12 @@ pub trait Accounts {
     fn groups_of(&self, username: &str) -> Option<BTreeSet<String>>;
 }
 
+/// Whether a text can be the name of a user or a group. Directory services have names with spaces, commas and backslashes, such
+/// as `domain users` and `CORP\ann`, which files and scripts of this program quote.
+pub(super) fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.trim() == text && !text.contains(char::is_control)
+}
+
 /// The name service switch (nsswitch.conf(5)): getpwnam_r(3), getgrnam_r(3), getgrouplist(3).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NameService;

@@ -22,7 +22,7 @@ if [ -n "$genv" ]; then
     if [ "$2" = yes ]; then
         sudo -n "$genv" remote-serve $enforce;
         code=$?;
-        printf "\ngenv-remote-sudo %s %s %s\n" "$code" "$(id -un)" "$genv remote-serve $enforce";
+        printf "\ngenv-remote-sudo %s\t%s\t%s\n" "$code" "$(id -un)" "$genv remote-serve $enforce";
         exit "$code";
     fi;
     exec "$genv" remote-serve $enforce;

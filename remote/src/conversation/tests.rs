@@ -208,28 +208,28 @@ fn the_error_of_sudo_has_the_line_of_sudoers_that_allows_the_command() {
     let sudo = ServeOptions { sudo: true, ..options() };
     for (output, stderr, expected) in [
         (
-            "motd\n\ngenv-remote-sudo 1 alice /usr/local/bin/genv remote-serve \n",
+            "motd\n\ngenv-remote-sudo 1\talice\t/usr/local/bin/genv remote-serve \n",
             "sudo: a password is required\n",
             "sudo refuses, and printed: 'sudo: a password is required'. Allow it with 'visudo -f /etc/sudoers.d/genv' \
              there, by the line: alice ALL=(root) NOPASSWD: /usr/local/bin/genv remote-serve",
         ),
         (
-            "\ngenv-remote-sudo 1 a,b /opt/x=y/genv remote-serve --enforce\n",
+            "\ngenv-remote-sudo 1\tC\\a b\t/opt/x=y/genv remote-serve --enforce\n",
             "sudo: no\n",
-            r"by the line: a\,b ALL=(root) NOPASSWD: /opt/x\=y/genv remote-serve --enforce",
+            r"by the line: C\\a\ b ALL=(root) NOPASSWD: /opt/x\=y/genv remote-serve --enforce",
         ),
         (
-            "\ngenv-remote-sudo 1 alice /usr/bin/genv remote-serve \n",
+            "\ngenv-remote-sudo 1\talice\t/usr/bin/genv remote-serve \n",
             "motd\nsudo: account validation failure, is your account locked?\nsudo: a password is required\n",
             "printed: 'sudo: account validation failure, is your account locked?; sudo: a password is required'",
         ),
         (
-            "\ngenv-remote-sudo 127 alice /usr/bin/genv remote-serve \n",
+            "\ngenv-remote-sudo 127\talice\t/usr/bin/genv remote-serve \n",
             "sh: 1: sudo: not found\n",
             "sudo is not installed",
         ),
         (
-            "\ngenv-remote-sudo 2 alice /usr/bin/genv remote-serve \n",
+            "\ngenv-remote-sudo 2\talice\t/usr/bin/genv remote-serve \n",
             "genv: GENV_DEVICES is 'x'\n",
             "ended with exit code 2, and printed: 'genv: GENV_DEVICES is 'x''",
         ),

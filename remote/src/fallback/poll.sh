@@ -22,7 +22,7 @@ if [ "$1" = yes ]; then
         genv=$(command -v genv);
         sudo -n "$genv" usage snapshot;
         code=$?;
-        [ "$code" = 0 ] || printf "\ngenv-remote-sudo %s %s %s\n" "$code" "$(id -un)" "$genv usage snapshot";
+        [ "$code" = 0 ] || printf "\ngenv-remote-sudo %s\t%s\t%s\n" "$code" "$(id -un)" "$genv usage snapshot";
     else
         genv usage snapshot;
         code=$?;
