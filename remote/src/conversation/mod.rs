@@ -20,7 +20,7 @@ use crate::{FailureKind, HostFailure, Session, script};
 use failures::NoGreeting;
 pub use streams::StreamTransport;
 
-const SCRIPT: &str = include_str!("serve.sh");
+const SCRIPT: &str = concat!(include_str!("../path.sh"), include_str!("serve.sh"));
 
 /// The first bytes of a [`Hello`]. Other output can precede them on the same line.
 const HELLO: &[u8] = b"{\"genv_remote\":";

@@ -85,6 +85,22 @@ fn every_login_shell_passes_the_script_on_unchanged() {
 }
 
 #[test]
+fn nvidia_smi_is_found_where_the_path_of_ssh_does_not_lead() {
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/bin/true", folder.path().join("nvidia-smi")).unwrap();
+    let home = folder.path().display().to_string();
+    for place in
+        ["/usr/lib/wsl/lib", "/opt/bin", "/opt/nvidia/bin", "/usr/local/nvidia/bin", "/run/current-system/sw/bin"]
+    {
+        let script = SCRIPT.replace(&format!(":{place}"), &format!(":{home}"));
+        let mut sh = std::process::Command::new("sh");
+        sh.args(["-c", &script::command(&script, &["1", "no", "no"])]).env("PATH", "/usr/bin:/bin").env("HOME", &home);
+        let printed = String::from_utf8(sh.output().unwrap().stdout).unwrap();
+        assert!(printed.contains("\"answers_with\":\"nvidia-smi\""), "{place}: {printed}");
+    }
+}
+
+#[test]
 fn output_before_the_greeting_is_skipped() {
     let noises = [
         String::new(),
