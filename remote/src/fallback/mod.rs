@@ -32,7 +32,7 @@ use nvidia_smi::Columns;
 use processes::ProcessList;
 use sections::{Section, sections};
 
-const POLL: &str = include_str!("poll.sh");
+const POLL: &str = concat!(include_str!("../path.sh"), include_str!("poll.sh"));
 const FACTS: &str = include_str!("facts.sh");
 
 /// Runs commands on a host.

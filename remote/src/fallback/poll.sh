@@ -3,10 +3,9 @@
 # The comment of script.rs lists the characters that this file must not contain.
 # Each section ends with a line that has its name and the exit code of its program. Output before the section begin is
 # from the user's profile.
-PATH=$PATH:/usr/local/bin:/usr/local/sbin:/usr/bin:/bin:$HOME/.local/bin:$HOME/bin:/opt/genv/bin:/snap/bin;
 LC_ALL=C;
 GENV_BYPASS=1;
-export PATH LC_ALL GENV_BYPASS;
+export LC_ALL GENV_BYPASS;
 exec </dev/null;
 printf "\n#genv-remote begin 0\n";
 uname -n;
@@ -22,7 +21,7 @@ if [ "$1" = yes ]; then
         genv=$(command -v genv);
         sudo -n "$genv" usage snapshot;
         code=$?;
-        [ "$code" = 0 ] || printf "\ngenv-remote-sudo %s %s %s\n" "$code" "$(id -un)" "$genv usage snapshot";
+        [ "$code" = 0 ] || printf "\ngenv-remote-sudo %s\t%s\t%s\n" "$code" "$(id -un)" "$genv usage snapshot";
     else
         genv usage snapshot;
         code=$?;

@@ -103,7 +103,7 @@ fn restricted(
         Mode::Table => {
             let mut table = SummaryFilter::new(devices, own);
             let outcome = rewritten(real, &restricted, &mut table)?;
-            table.left_out().iter().for_each(|line| say(line));
+            table.notes().iter().for_each(|line| say(line));
             Ok(outcome)
         }
         Mode::Unknown(word) => {

@@ -14,6 +14,7 @@ use genv_core::duration::parse_interval;
 use genv_core::yaml::{self, Located, Place};
 use jiff::tz::TimeZone;
 
+use super::accounts::is_name;
 use super::format::{BreakerEntry, ConfigFile, DefaultsEntry, NeverEntry};
 use super::load::hash;
 use super::{BreakerLimits, Config, Maintenance, Never, Rule, Waiver};
@@ -117,9 +118,8 @@ impl Resolver<'_> {
     }
 
     fn check_name(&self, name: &Located<String>) -> Checked<()> {
-        let wrong = |c: char| c.is_control() || c.is_whitespace() || c == ',';
         let number_is_wrong = name.value.strip_prefix("uid:").is_some_and(|uid| uid.parse::<u32>().is_err());
-        if name.value.is_empty() || name.value.contains(wrong) || number_is_wrong {
+        if !is_name(&name.value) || number_is_wrong {
             let message = format!(
                 "'{}' cannot be a name: write one as the machine knows it, such as alice, or uid:1234 for a user who \
                  has none",
