@@ -115,7 +115,7 @@ fn a_device_in_use_without_a_process_is_not_free() -> Result<()> {
     })?;
     ensure!(available(&unknown, "0").is_none());
     let log = exporter.log();
-    ensure!(log.matches("pid namespace").count() == 1, "{log}");
+    ensure!(log.matches("value=\"processes\"").count() == 1, "{log}");
 
     simulation.rewrite(&device(""));
     exporter.wait_for("an empty device", |scrape| available(scrape, "0") == Some(1.0))?;
