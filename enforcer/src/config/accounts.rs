@@ -7,6 +7,9 @@ pub trait Accounts {
     /// Whether there is a user of this name, or with the uid of `uid:1234`.
     fn has_user(&self, username: &str) -> bool;
 
+    /// The uid of a user, by name or as `uid:1234`; absent if it cannot be told.
+    fn uid_of(&self, username: &str) -> Option<u32>;
+
     /// Whether there is a Unix group of this name.
     fn has_group(&self, group: &str) -> bool;
 
@@ -23,6 +26,10 @@ pub struct NameService;
 impl Accounts for NameService {
     fn has_user(&self, username: &str) -> bool {
         user(username).is_some()
+    }
+
+    fn uid_of(&self, username: &str) -> Option<u32> {
+        user(username).map(|user| user.uid())
     }
 
     fn has_group(&self, group: &str) -> bool {
@@ -56,6 +63,11 @@ pub struct AccountTable {
 impl Accounts for AccountTable {
     fn has_user(&self, username: &str) -> bool {
         self.users.contains_key(username)
+    }
+
+    // Nobody says uids.
+    fn uid_of(&self, _: &str) -> Option<u32> {
+        None
     }
 
     fn has_group(&self, group: &str) -> bool {

@@ -118,7 +118,9 @@ impl Resolver<'_> {
 
     fn check_name(&self, name: &Located<String>) -> Checked<()> {
         let wrong = |c: char| c.is_control() || c.is_whitespace() || c == ',';
-        let number_is_wrong = name.value.strip_prefix("uid:").is_some_and(|uid| uid.parse::<u32>().is_err());
+        // A uid is written in one way, as facts have it: `uid:01` would never be found.
+        let is_canonical = |uid: &str| uid.parse::<u32>().is_ok_and(|number| number.to_string() == uid);
+        let number_is_wrong = name.value.strip_prefix("uid:").is_some_and(|uid| !is_canonical(uid));
         if name.value.is_empty() || name.value.contains(wrong) || number_is_wrong {
             let message = format!(
                 "'{}' cannot be a name: write one as the machine knows it, such as alice, or uid:1234 for a user who \
