@@ -16,7 +16,7 @@ use jiff::tz::TimeZone;
 
 use super::format::{BreakerEntry, ConfigFile, DefaultsEntry, NeverEntry};
 use super::load::hash;
-use super::{BreakerLimits, Config, Maintenance, Never, Rule, Waiver};
+use super::{BreakerLimits, Config, Maintenance, Never, Rule, Waiver, zone};
 pub(crate) use rules::KindReader;
 
 /// Between cycles, unless the file says.
@@ -92,6 +92,19 @@ impl Resolver<'_> {
             );
             self.refuse(name.referenced, message)
         })
+    }
+
+    /// Refuses a value whose meaning depends on the machine's zone, if that is unknown.
+    fn needs_zone(&self, place: Place) -> Checked<()> {
+        if !self.timezone.is_unknown() {
+            return Ok(());
+        }
+        let message = format!(
+            "the time zone of this machine is unknown: {}. Write 'timezone: Europe/Berlin', or the like, into this \
+             file, and install the package tzdata",
+            zone::why_unknown()
+        );
+        self.refuse(place, message)
     }
 
     /// A list that must have something in it, each once: an empty one could mean nothing or everything.

@@ -7,10 +7,9 @@ mod values;
 use std::fmt;
 
 use genv_core::yaml::{self, Place};
-use jiff::tz::TimeZone;
 
 use super::format::ConfigFile;
-use super::{Accounts, Config, load, resolve};
+use super::{Accounts, Config, load, resolve, zone};
 
 /// Something odd in a configuration, with its place: `FILE:LINE:COLUMN: what`, and the lines around it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +37,7 @@ impl Config {
         now_seconds: f64,
     ) -> Result<Vec<Warning>, yaml::Error> {
         let file: ConfigFile = load::file(source_name, text)?;
-        let config = resolve::config(source_name, text, &file, TimeZone::system())?;
+        let config = resolve::config(source_name, text, &file, zone::of_machine())?;
         let mut found = Found { source_name, text, warnings: Vec::new() };
         names::find(&file, accounts, &mut found)?;
         values::find(&file, &config, now_seconds, &mut found);
