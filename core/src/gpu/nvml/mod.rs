@@ -28,6 +28,8 @@ pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 /// thread that waits for XID errors (unless the thread hangs in the driver).
 pub struct NvmlSource {
     library: PathBuf,
+    /// Whether the library is that of the driver, and not one that somebody has named.
+    is_of_driver: bool,
     session: Option<Session>,
     /// The number of closed sessions.
     closed_sessions: u64,
@@ -37,9 +39,11 @@ pub struct NvmlSource {
 }
 
 impl NvmlSource {
-    /// A source that loads this library, or [`DEFAULT_LIBRARY`].
+    /// A source that loads this library, or [`DEFAULT_LIBRARY`]. The latter is not called as long as NVIDIA's kernel
+    /// module is missing, since it would create a device node.
     pub fn new(library: Option<PathBuf>) -> Self {
         Self {
+            is_of_driver: library.is_none(),
             library: library.unwrap_or_else(|| PathBuf::from(DEFAULT_LIBRARY)),
             session: None,
             closed_sessions: 0,
@@ -51,7 +55,7 @@ impl NvmlSource {
     fn read(&mut self) -> Result<GpuSample, GpuError> {
         let session = match &mut self.session {
             Some(session) => session,
-            closed => closed.insert(Session::open(&self.library)?),
+            closed => closed.insert(Session::open(&self.library, self.is_of_driver)?),
         };
         let devices = session.devices(&mut self.uuids)?;
         if session.take_handles_changed() || !self.xids.is_watching() {
