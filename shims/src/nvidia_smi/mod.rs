@@ -50,16 +50,21 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<ProgramOutcome, Refusal> {
         CallContext::Inside(environment) => environment,
     };
     if environment.devices.is_empty() {
-        return Ok(no_devices("this environment is not attached to any device: run 'genv attach' first"));
+        return Ok(no_devices(&mode, "this environment is not attached to any device: run 'genv attach' first"));
     }
     restricted(&real, mode, arguments, *environment)
 }
 
 /// Ends as the real program does when there are no such devices.
-fn no_devices(hint: &str) -> ProgramOutcome {
-    print("No devices were found\n");
+fn no_devices(mode: &Mode, hint: &str) -> ProgramOutcome {
+    let (text, code) = match mode {
+        // A list may be empty.
+        Mode::List => ("No devices found.\n", 0),
+        _ => ("No devices were found\n", NO_DEVICES),
+    };
+    print(text);
     say(hint);
-    ProgramOutcome::Code(NO_DEVICES)
+    ProgramOutcome::Code(code)
 }
 
 /// Runs the real program on the devices of the environment.
@@ -76,10 +81,11 @@ fn restricted(
         return filter::run(real, real.command(arguments), Some(output));
     }
     let Some(chosen) = chosen(real, &mode, arguments, &attached) else {
-        return Ok(no_devices(&format!(
+        let hint = format!(
             "this environment is attached to {} and not to what is named here: name one of those, or run 'genv attach'",
             join(&attached)
-        )));
+        );
+        return Ok(no_devices(&mode, &hint));
     };
     let restricted = with_devices(arguments, &chosen);
     if mode.is_rewritten() && env::var_os("GENV_SMI").is_some_and(|value| value == "raw") {
