@@ -1,5 +1,6 @@
 //! Durations in the form of Prometheus: `10s`, `1h30m`, `500ms`.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 /// A text that is not a duration, and what to write instead.
@@ -102,6 +103,15 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     Ok(Duration::from_millis(milliseconds))
 }
 
+/// Reads the value of an environment variable, as [`parse_duration`]; an empty value counts as unset.
+///
+/// # Errors
+/// The value is not a duration.
+pub fn parse_variable(value: Option<&OsStr>) -> Result<Option<Duration>, DurationError> {
+    let value = value.filter(|value| !value.is_empty());
+    value.map(|value| parse_duration(&value.to_string_lossy())).transpose()
+}
+
 /// The possible meanings of a text that ends in a number: `8s, 8m, 8h or 8d`. Its last unit is larger than theirs.
 fn with_units(text: &str) -> String {
     let before = text.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -162,6 +172,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_variable_is_unset_or_a_duration_or_an_error() {
+        let parsed = |value: &str| parse_variable(Some(OsStr::new(value)));
+        assert_eq!(parse_variable(None), Ok(None));
+        assert_eq!(parsed(""), Ok(None));
+        assert_eq!(parsed("2s"), Ok(Some(Duration::from_secs(2))));
+        for wrong in ["2", "fast", "-1s", "1.5s"] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn every_unit_means_its_time() {

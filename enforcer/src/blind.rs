@@ -123,8 +123,8 @@ fn works(snapshot: &Snapshot, collector: &str) -> bool {
 
 /// Devices that the driver does not show, and devices that answer without showing all processes.
 pub(crate) fn unknown_devices(snapshot: &Snapshot) -> Option<String> {
-    let error = snapshot.collectors.get("gpu").filter(|it| it.success);
-    if let Some(missing) = error.and_then(|it| it.error.as_deref()) {
+    let gpu = snapshot.collectors.get("gpu").filter(|it| it.success);
+    if let Some(missing) = gpu.and_then(|it| it.fault()) {
         return Some(shortened(missing, MAX_CHARACTERS));
     }
     let unknown: Vec<u32> = answering(snapshot).filter(|gpu| !snapshot.processes_known(*gpu)).collect();

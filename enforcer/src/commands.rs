@@ -82,7 +82,7 @@ pub(crate) fn waive(flags: &WaiveFlags) -> anyhow::Result<()> {
     change(&path, |control| control.waive(waiver))?;
     let is_uid = flags.user.strip_prefix("uid:");
     let is_uid = is_uid.is_some_and(|uid| uid.parse::<u32>().is_ok());
-    if !flags.duration.is_zero() && !is_uid && !NameService.has_user(&flags.user) {
+    if !flags.duration.is_zero() && !is_uid && NameService.user_name(&flags.user).is_none() {
         let user = harmless(&flags.user);
         print_note(&format!("this machine knows no user '{user}'; the exemption is kept all the same"));
     }

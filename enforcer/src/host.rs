@@ -37,9 +37,13 @@ pub(crate) fn max_age(interval: Duration) -> Duration {
     SHORTEST_MAX_AGE.max(interval * MAX_AGE_INTERVALS)
 }
 
+/// The default options of a collection.
+pub(crate) fn collect_options(interval: Duration) -> CollectOptions {
+    CollectOptions { interval, max_age: max_age(interval), ..CollectOptions::default() }
+}
+
 /// Starts collecting.
-pub(crate) fn collect(hosts: Vec<HostSources>, interval: Duration) -> anyhow::Result<SnapshotStream> {
-    let options = CollectOptions { interval, max_age: max_age(interval), ..CollectOptions::default() };
+pub(crate) fn collect(hosts: Vec<HostSources>, options: CollectOptions) -> anyhow::Result<SnapshotStream> {
     collect::spawn(hosts, options)
         .map_err(|error| anyhow!("cannot start the threads that collect: {error}. Allow more processes (ulimit -u)"))
 }

@@ -11,7 +11,7 @@ use genv_remote::flags::HostFlags;
 use genv_simulator::SourceOptions;
 use genv_web::ListenAddress;
 use genv_web::build::LONG_VERSION;
-use genv_web::flags::{LogFlags, SourceFlags, file};
+use genv_web::flags::{CollectFlags, LogFlags, SourceFlags, file};
 use genv_web::man::ManFlags;
 
 use crate::endpoints::RESERVED_PATHS;
@@ -56,6 +56,9 @@ struct Flags {
 
     #[command(flatten)]
     sources: SourceFlags,
+
+    #[command(flatten)]
+    collect: CollectFlags,
 
     #[command(flatten)]
     hosts: HostFlags,
@@ -229,6 +232,7 @@ impl From<Flags> for Options {
                 interval: flags.interval,
                 max_age: flags.max_age.unwrap_or_else(|| SHORTEST_DEFAULT_MAX_AGE.max(flags.interval * 3)),
                 busy_above: flags.busy_above,
+                contradictory_after: flags.collect.contradictory_after,
                 collectors: Collectors {
                     gpu: !collectors.no_gpu,
                     processes: !collectors.no_processes,
@@ -251,6 +255,9 @@ impl Options {
         }
         if self.collect.collectors != defaults.collectors {
             return Some("--no-collector.…");
+        }
+        if self.collect.contradictory_after != defaults.contradictory_after {
+            return Some("--gpu.contradictory-after");
         }
         (self.collect.busy_above != defaults.busy_above).then_some("--accounting.busy-above")
     }

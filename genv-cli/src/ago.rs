@@ -30,11 +30,22 @@ pub(crate) fn whole_units(seconds: i64) -> String {
     format!("{count} {name}{plural}")
 }
 
+/// `2 hours`: the number of the largest unit that fits, rounded to the nearest.
+pub(crate) fn nearest_units(seconds: i64) -> String {
+    let (_, _, length) = unit(seconds);
+    whole_units(seconds.saturating_add(length / 2))
+}
+
 /// The name, the symbol and the number of the largest unit that fits.
 fn largest_unit(seconds: i64) -> (&'static str, &'static str, i64) {
-    let unit = UNITS.iter().find(|(_, _, length)| seconds >= *length);
-    let (name, symbol, length) = unit.unwrap_or(&("second", "s", 1));
+    let (name, symbol, length) = unit(seconds);
     (name, symbol, seconds / length)
+}
+
+/// The name, the symbol and the length in seconds of the largest unit that fits.
+fn unit(seconds: i64) -> (&'static str, &'static str, i64) {
+    let unit = UNITS.iter().find(|(_, _, length)| seconds >= *length);
+    *unit.unwrap_or(&("second", "s", 1))
 }
 
 #[cfg(test)]
@@ -60,6 +71,21 @@ mod tests {
             (94_608_000.0, "156 weeks ago"),
         ] {
             assert_eq!(ago(1000.0, 1000.0 + seconds), words);
+        }
+    }
+
+    #[test]
+    fn a_difference_is_rounded_to_the_nearest_number_of_its_unit() {
+        for (seconds, words) in [
+            (31, "31 seconds"),
+            (89, "1 minute"),
+            (1800, "30 minutes"),
+            (3599, "1 hour"),
+            (5399, "1 hour"),
+            (7199, "2 hours"),
+            (86_399, "1 day"),
+        ] {
+            assert_eq!(nearest_units(seconds), words);
         }
     }
 

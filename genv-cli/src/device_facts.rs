@@ -128,10 +128,14 @@ pub(crate) fn usage(sample: &GpuSample, state: &State, eid: &str, processes: &mu
     // A device in the state that the driver does not list is lost.
     let listed = state.devices.iter().map(|device| device.index);
     let found = sample.devices.iter().map(|device| device.index.gpu);
-    let lost = listed.chain(found).filter(|it| !answering.contains(it));
+    let lost = listed.chain(found.clone()).filter(|it| !answering.contains(it));
+    let known = contexts(sample);
+    let mig_unsplit = sample.devices.iter().filter(|device| device.mig_unsplit);
     let mut usage = DeviceUsage {
         busy: rows.iter().map(|(gpu, _)| *gpu).collect(),
+        unknown: found.filter(|gpu| !known.contains_key(gpu)).collect(),
         lost: lost.collect(),
+        mig_unsplit: mig_unsplit.map(|device| device.index.gpu).collect(),
         ..DeviceUsage::default()
     };
     let attached = !state.attached(eid).is_empty();
@@ -149,3 +153,6 @@ pub(crate) fn usage(sample: &GpuSample, state: &State, eid: &str, processes: &mu
     }
     usage
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,10 @@
 //! The state and the GPUs of this machine, for commands.
 
 use std::collections::BTreeSet;
+use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,27 +13,30 @@ use genv_core::gpu::bounds::Bounds;
 use genv_core::gpu::{GpuError, GpuSample};
 use genv_core::proc::{ProcessSource, own_uid};
 use genv_core::state::allocate::DeviceUsage;
-use genv_core::state::{
-    Contexts, EditableState, Inventory, State, StateError, StateStore, StoreError, Waiting, directory_path,
-};
+use genv_core::state::{EditableState, Inventory, State, StateError, StateStore, StoreError, Waiting, directory_path};
 use genv_simulator::{SourceError, SourceOptions};
 
 use crate::device_facts::{DeviceProcess, contexts, models, outside_uses, processes_of_environment, usage};
-use crate::driver_timeout::{at_least, usage_patience};
+use crate::driver_timeout::{BRIEF, at_least, brief_patience, needed_patience, usage_patience};
+use crate::exporter;
 use crate::output::print_note;
-use crate::outside::{self, DeviceUse, OutsideUses, Published};
+use crate::outside::{self, DeviceUse, MAX_AGE_SECONDS, OutsideUses, Published};
 
 /// Time limit for the contexts on the GPUs, if they decide about an environment without a shell.
 const CONTEXT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Time limit for the GPUs if a command needs their answer: the load of a driver takes seconds.
-pub(crate) const INVENTORY_PATIENCE: Duration = Duration::from_secs(20);
+/// The time after which a line on a terminal names the driver as the cause of the wait.
+const NOTE_AFTER: Duration = Duration::from_millis(300);
+
+/// An answer to a question that is older than this is not current: the question is asked again.
+const SAME_MOMENT: Duration = Duration::from_secs(1);
 
 /// The state and the GPUs of this machine. The GPUs are opened at the first query.
 pub(crate) struct Machine {
     store: StateStore,
-    options: SourceOptions,
-    gpus: Option<Gpus>,
+    gpus: SharedGpus,
+    /// Whether the driver has not answered within a whole [`usage_patience`]: a second wait would be in vain.
+    is_given_up: bool,
     /// The printed notices about the state files.
     notices: BTreeSet<String>,
 }
@@ -54,20 +59,38 @@ pub(crate) enum NoSample {
     ProcessesUnknown(u32),
 }
 
+/// The GPUs, which one thread queries for all parts of a command: each session with the driver may cost seconds.
+#[derive(Clone)]
+struct SharedGpus {
+    options: SourceOptions,
+    opened: Arc<Mutex<Option<Gpus>>>,
+}
+
 /// The GPUs. A separate thread queries the driver, since it may hang.
 struct Gpus {
     processes: Box<dyn ProcessSource>,
     questions: Sender<()>,
     answers: Receiver<Result<GpuSample, GpuError>>,
-    asked: bool,
+    /// The time of the question without an answer.
+    asked: Option<Instant>,
+    /// Whether the line about the wait was printed.
+    noted: bool,
+}
+
+/// The newest facts about the GPUs.
+struct Newest {
+    sample: Result<GpuSample, NoSample>,
+    /// Whether the sample is from an exporter's snapshot. It may lack a change of the last seconds, and such a sample never
+    /// gets into the state.
+    is_of_exporter: bool,
 }
 
 impl Machine {
     /// This machine, with the state and the GPUs that `GENV_TMPDIR`, `GENV_DEVICES`, `GENV_SCENARIO` and
     /// `GENV_NVML_LIBRARY` choose.
     pub(crate) fn here() -> Result<Self, SourceError> {
-        let options = SourceOptions::default().or_from_environment()?;
-        Ok(Self { store: store(&options), options, gpus: None, notices: BTreeSet::new() })
+        let gpus = SharedGpus::new(SourceOptions::default().or_from_environment()?);
+        Ok(Self { store: gpus.store(), gpus, is_given_up: false, notices: BTreeSet::new() })
     }
 
     /// Sets whether ended members are removed.
@@ -78,7 +101,7 @@ impl Machine {
 
     /// Whether the GPUs are simulated.
     pub(crate) fn is_simulated(&self) -> bool {
-        self.options.are_simulated()
+        self.gpus.options.are_simulated()
     }
 
     pub(crate) fn state_directory(&self) -> &Path {
@@ -116,7 +139,7 @@ impl Machine {
     pub(crate) fn state_with_devices(&mut self) -> anyhow::Result<State> {
         let mut state = self.state()?;
         if state.devices.is_empty() {
-            let inventory = Inventory::of(&self.sample(at_least(INVENTORY_PATIENCE))?);
+            let inventory = Inventory::of(&self.sample(needed_patience())?);
             state.devices = inventory.devices();
             // After an error the next command queries the driver again.
             let _ = self.update(|state| {
@@ -153,79 +176,113 @@ impl Machine {
 
     /// Queries the GPUs, and waits at most this long for the answer.
     pub(crate) fn sample(&mut self, patience: Duration) -> Result<GpuSample, NoSample> {
-        self.gpus()?.sample(patience)
+        self.gpus.query(|gpus| gpus.sample(patience))?
+    }
+
+    /// The newest facts about the GPUs of this state: those of the driver, or of a running exporter if the driver does not answer
+    /// at once. Without either, waits for the driver for `patience`.
+    fn newest(&mut self, state: &State, patience: Duration) -> Newest {
+        let mut sample = self.sample(patience.min(BRIEF));
+        if is_late(&sample) {
+            if let Some(sample) = self.of_exporter(state) {
+                return Newest { sample: Ok(sample), is_of_exporter: true };
+            }
+            if patience > BRIEF && !self.is_given_up {
+                sample = self.sample(patience);
+                self.is_given_up = is_late(&sample);
+            }
+        }
+        Newest { sample, is_of_exporter: false }
+    }
+
+    /// The newest sample of a running exporter that shows all GPUs of the state; nothing for simulated GPUs.
+    fn of_exporter(&self, state: &State) -> Option<GpuSample> {
+        if self.is_simulated() {
+            return None;
+        }
+        let sample = exporter::newest_sample(&self.gpus.options.own_hostname(), MAX_AGE_SECONDS)?;
+        // In a container an exporter may see a part of the GPUs.
+        let shows = |gpu: u32| sample.devices.iter().any(|it| it.index.gpu == gpu);
+        state.devices.iter().all(|it| shows(it.index)).then_some(sample)
+    }
+
+    /// The newest sample of the GPUs of this state, within [`usage_patience`].
+    pub(crate) fn newest_sample(&mut self, state: &State) -> Result<GpuSample, NoSample> {
+        self.newest(state, usage_patience()).sample
     }
 
     /// The facts for an attachment to an environment: the GPUs of the machine and the processes on them.
     ///
-    /// The call waits long for the GPUs only if the state does not know them, or if their models are needed.
+    /// If the state knows the GPUs and their models are not needed, a running exporter or enforcer can answer in place of the
+    /// driver.
     ///
     /// # Errors
     /// Neither the GPUs nor the state list the devices, or the configuration of the GPUs is invalid.
     pub(crate) fn survey(&mut self, state: &State, eid: &str, models_needed: bool) -> Result<Survey, NoSample> {
         let unknown = state.devices.is_empty();
-        let patience = if unknown || models_needed { at_least(INVENTORY_PATIENCE) } else { usage_patience() };
         let published = self.published();
-        let gpus = self.gpus()?;
-        let sample = match gpus.sample(patience) {
-            Ok(sample) => Ok(sample),
+        let Newest { sample, is_of_exporter } = if unknown || models_needed {
+            Newest { sample: self.sample(needed_patience()), is_of_exporter: false }
+        } else {
+            let patience = if published.is_some() { brief_patience() } else { usage_patience() };
+            self.newest(state, patience)
+        };
+        let sample = match sample {
             Err(error) if unknown => return Err(error),
-            Err(error) => Err(error),
+            sample => sample,
         };
-        let processes = gpus.processes.as_mut();
-        let is_published = published.is_some();
-        let uses = outside_uses(published, sample.as_ref().ok(), state, processes);
-        let environment = state.environments.iter().find(|it| it.eid == eid);
-        let user = environment.map_or_else(own_uid, |it| it.uid);
-        let outside = outside::uses_of_others(uses, user, state, processes);
-        match sample {
-            Ok(sample) => {
-                let known = contexts(&sample);
-                let gpus = sample.devices.iter().map(|it| it.index.gpu);
-                Ok(Survey {
+        let unpublished: BTreeSet<u32> = match &published {
+            Some(published) => published.unknown.clone(),
+            None => state.devices.iter().map(|it| it.index).collect(),
+        };
+        self.gpus.query(|gpus| {
+            let processes = gpus.processes.as_mut();
+            let uses = outside_uses(published, sample.as_ref().ok(), state, processes);
+            let environment = state.environments.iter().find(|it| it.eid == eid);
+            let user = environment.map_or_else(own_uid, |it| it.uid);
+            let outside = outside::uses_of_others(uses, user, state, processes);
+            match sample {
+                Ok(sample) => Survey {
                     usage: DeviceUsage { outside, models: models(&sample), ..usage(&sample, state, eid, processes) },
-                    unknown: gpus.filter(|gpu| !known.contains_key(gpu)).collect(),
                     silence: None,
-                    inventory: Some(Inventory::of(&sample)),
-                })
-            }
-            Err(error) => Ok(Survey {
-                usage: DeviceUsage { outside, ..DeviceUsage::default() },
-                unknown: match is_published {
-                    true => BTreeSet::new(),
-                    false => state.devices.iter().map(|it| it.index).collect(),
+                    inventory: (!is_of_exporter).then(|| Inventory::of(&sample)),
                 },
-                silence: Some(error.to_string()),
-                inventory: None,
-            }),
-        }
+                Err(error) => Survey {
+                    usage: DeviceUsage { outside, unknown: unpublished, ..DeviceUsage::default() },
+                    silence: Some(error.to_string()),
+                    inventory: None,
+                },
+            }
+        })
     }
 
-    /// The use of the devices, by one query to the GPUs within [`usage_patience`].
+    /// The use of the devices, by [`Machine::newest_sample`].
     pub(crate) fn device_use(&mut self, state: &State) -> DeviceUse {
+        let sample = self.newest_sample(state);
         let published = self.published();
-        let is_published = published.is_some();
-        let gpus = match self.gpus() {
-            Ok(gpus) => gpus,
-            Err(reason) => return DeviceUse::unknown(reason),
-        };
-        let sample = gpus.sample(usage_patience());
-        let processes = gpus.processes.as_mut();
-        DeviceUse {
-            outside: outside_uses(published, sample.as_ref().ok(), state, processes),
-            is_published,
-            contexts: sample.as_ref().map(contexts).unwrap_or_default(),
-            sample,
+        let published_unknown = published.as_ref().map(|it| it.unknown.clone());
+        let of_sample = sample.as_ref().ok();
+        let outside = self.gpus.query(|gpus| outside_uses(published, of_sample, state, gpus.processes.as_mut()));
+        match outside {
+            Ok(outside) => DeviceUse {
+                outside,
+                published_unknown,
+                contexts: sample.as_ref().map(contexts).unwrap_or_default(),
+                sample,
+            },
+            Err(reason) => DeviceUse::unknown(reason),
         }
     }
 
-    /// The processes that prevent an assignment of devices to the caller, as known within [`usage_patience`].
-    pub(crate) fn uses_of_others(&mut self, state: &State) -> OutsideUses {
-        let uses = self.device_use(state).outside;
-        match self.gpus() {
-            Ok(gpus) => outside::uses_of_others(uses, own_uid(), state, gpus.processes.as_mut()),
-            Err(_) => uses,
-        }
+    /// The processes that prevent an assignment of devices to the caller, by a sample of the GPUs.
+    pub(crate) fn uses_of_others(&self, state: &State, sample: Option<&GpuSample>) -> OutsideUses {
+        let published = self.published();
+        let uses = self.gpus.query(|gpus| {
+            let processes = gpus.processes.as_mut();
+            let uses = outside_uses(published, sample, state, processes);
+            outside::uses_of_others(uses, own_uid(), state, processes)
+        });
+        uses.unwrap_or_default()
     }
 
     /// The enforcer's published use of this machine's GPUs; nothing for simulated GPUs.
@@ -245,23 +302,18 @@ impl Machine {
         patience: Duration,
     ) -> Result<Vec<DeviceProcess>, NoSample> {
         let held = state.attached(eid);
-        let gpus = self.gpus()?;
-        let sample = gpus.sample(patience)?;
-        let contexts = contexts(&sample);
-        if let Some(index) = held.iter().find(|it| !contexts.contains_key(*it)) {
-            return Err(NoSample::ProcessesUnknown(*index));
-        }
-        let processes = gpus.processes.as_mut();
-        Ok(processes_of_environment(&contexts, state, eid, processes))
+        self.gpus.query(|gpus| {
+            let contexts = contexts(&gpus.sample(patience)?);
+            if let Some(index) = held.iter().find(|it| !contexts.contains_key(*it)) {
+                return Err(NoSample::ProcessesUnknown(*index));
+            }
+            Ok(processes_of_environment(&contexts, state, eid, gpus.processes.as_mut()))
+        })?
     }
+}
 
-    fn gpus(&mut self) -> Result<&mut Gpus, NoSample> {
-        let opened = match self.gpus.take() {
-            Some(gpus) => gpus,
-            None => Gpus::open(&self.options)?,
-        };
-        Ok(self.gpus.insert(opened))
-    }
+fn is_late(sample: &Result<GpuSample, NoSample>) -> bool {
+    matches!(sample, Err(NoSample::TooLate(_)))
 }
 
 /// The facts for an attachment. Without an answer of the GPUs it is empty.
@@ -269,10 +321,39 @@ impl Machine {
 pub(crate) struct Survey {
     pub(crate) inventory: Option<Inventory>,
     pub(crate) usage: DeviceUsage,
-    /// Devices with unknown processes.
-    pub(crate) unknown: BTreeSet<u32>,
     /// The reason for a missing answer.
     pub(crate) silence: Option<String>,
+}
+
+impl SharedGpus {
+    fn new(options: SourceOptions) -> Self {
+        Self { options, opened: Arc::default() }
+    }
+
+    /// Calls a function with the GPUs, which the first call opens.
+    fn query<T>(&self, query: impl FnOnce(&mut Gpus) -> T) -> Result<T, NoSample> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let gpus = match &mut *opened {
+            Some(gpus) => gpus,
+            None => opened.insert(Gpus::open(&self.options)?),
+        };
+        Ok(query(gpus))
+    }
+
+    /// The state of this machine. Queries the GPUs, within [`CONTEXT_PATIENCE`], if contexts on devices decide about an
+    /// environment.
+    fn store(&self) -> StateStore {
+        let path = self.options.state_directory.clone();
+        let gpus = self.clone();
+        let contexts = move || {
+            let answer = gpus.query(|gpus| gpus.sample(at_least(CONTEXT_PATIENCE)));
+            Some(contexts(&answer.ok()?.ok()?))
+        };
+        StateStore::new(path.unwrap_or_else(|| directory_path(None)))
+            .contexts(contexts)
+            .recording_jobs(environments_of)
+            .simulated(self.options.are_simulated())
+    }
 }
 
 impl Gpus {
@@ -294,43 +375,94 @@ impl Gpus {
         let thread = thread::Builder::new().name("gpu".to_owned());
         let spawned = thread.spawn(move || while asked.recv().is_ok() && answered.send(sample()).is_ok() {});
         spawned.map_err(|error| SourceError::Failed(format!("cannot ask the GPUs: {error}")))?;
-        Ok(Self { processes: host.processes, questions, answers, asked: false })
+        Ok(Self { processes: host.processes, questions, answers, asked: None, noted: false })
     }
 
-    /// A late answer is taken when it comes: nothing queues up.
+    /// A late answer is taken when it comes: nothing queues up. An answer to an old question is not the current one.
     fn sample(&mut self, patience: Duration) -> Result<GpuSample, NoSample> {
-        if !self.asked {
-            // If the thread has ended, the receiver reports it.
-            let _ = self.questions.send(());
-            self.asked = true;
-        }
-        match self.answers.recv_timeout(patience) {
-            Ok(answer) => {
-                self.asked = false;
-                Ok(answer?)
+        let began = Instant::now();
+        loop {
+            let asked = *self.asked.get_or_insert_with(|| {
+                // If the thread has ended, the receiver reports it.
+                let _ = self.questions.send(());
+                Instant::now()
+            });
+            let answer = self.answer(asked, patience.saturating_sub(began.elapsed()));
+            let answer = answer.ok_or(NoSample::TooLate(patience))?;
+            self.asked = None;
+            if began.saturating_duration_since(asked) <= SAME_MOMENT {
+                return Ok(answer?);
             }
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Err(NoSample::TooLate(patience)),
+        }
+    }
+
+    /// The answer to the question of this time, within `patience`.
+    fn answer(&mut self, asked: Instant, patience: Duration) -> Option<Result<GpuSample, GpuError>> {
+        let until_note = NOTE_AFTER.saturating_sub(asked.elapsed());
+        if self.noted || patience <= until_note {
+            return self.answers.recv_timeout(patience).ok();
+        }
+        match self.answers.recv_timeout(until_note) {
+            Ok(answer) => Some(answer),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => {
+                self.noted = true;
+                if io::stderr().is_terminal() {
+                    print_note(
+                        "waiting for the driver: without nvidia-persistenced it initializes the GPUs for each command",
+                    );
+                }
+                self.answers.recv_timeout(patience.saturating_sub(until_note)).ok()
+            }
         }
     }
 }
 
 /// The state of this machine. Queries the GPUs if contexts on devices decide about an environment.
 pub(crate) fn store(options: &SourceOptions) -> StateStore {
-    let path = options.state_directory.clone();
-    StateStore::new(path.unwrap_or_else(|| directory_path(None)))
-        .contexts(ask_contexts(options.clone()))
-        .recording_jobs(environments_of)
-        .simulated(options.are_simulated())
+    SharedGpus::new(options.clone()).store()
 }
 
-/// A function that queries the contexts on the GPUs, within [`CONTEXT_PATIENCE`].
-fn ask_contexts(options: SourceOptions) -> impl FnMut() -> Option<Contexts> + Send + 'static {
-    let mut gpus: Option<Gpus> = None;
-    move || {
-        let gpus = match &mut gpus {
-            Some(gpus) => gpus,
-            None => gpus.insert(Gpus::open(&options).ok()?),
-        };
-        Some(contexts(&gpus.sample(at_least(CONTEXT_PATIENCE)).ok()?))
+#[cfg(test)]
+mod tests {
+    use genv_core::proc::ProcReader;
+
+    use super::*;
+
+    /// Long enough for every machine.
+    const LONG: Duration = Duration::from_secs(120);
+
+    /// GPUs, with the other ends of their channels.
+    fn gpus() -> (Gpus, Receiver<()>, Sender<Result<GpuSample, GpuError>>) {
+        let (questions, asked) = channel();
+        let (answered, answers) = channel();
+        let gpus = Gpus { processes: Box::new(ProcReader::new()), questions, answers, asked: None, noted: false };
+        (gpus, asked, answered)
+    }
+
+    fn of_session(session: u64) -> Result<GpuSample, GpuError> {
+        Ok(GpuSample { session, ..GpuSample::default() })
+    }
+
+    #[test]
+    fn a_question_without_an_answer_is_not_asked_twice() {
+        let (mut gpus, asked, answered) = gpus();
+        for _ in 0..2 {
+            assert!(is_late(&gpus.sample(Duration::ZERO)));
+        }
+        assert_eq!(asked.try_iter().count(), 1);
+        answered.send(of_session(1)).unwrap();
+        gpus.asked = Some(Instant::now());
+        assert_eq!(gpus.sample(LONG).unwrap().session, 1);
+    }
+
+    #[test]
+    fn an_answer_to_an_old_question_does_not_count() {
+        let (mut gpus, asked, answered) = gpus();
+        gpus.asked = Instant::now().checked_sub(SAME_MOMENT * 2);
+        answered.send(of_session(1)).unwrap();
+        answered.send(of_session(2)).unwrap();
+        assert_eq!(gpus.sample(LONG).unwrap().session, 2);
+        assert_eq!(asked.try_iter().count(), 1);
     }
 }

@@ -9,6 +9,7 @@ mod completion;
 mod device_facts;
 mod doctor;
 mod driver_timeout;
+mod exporter;
 mod failure;
 mod handover;
 mod jobs;

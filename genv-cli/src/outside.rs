@@ -1,6 +1,6 @@
 //! The use of devices from outside environments, by the enforcer's published file and the driver's answer.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use genv_core::attribute::{Attributor, LiveEnvironment, live_environments};
@@ -13,8 +13,8 @@ use genv_core::state::{Contexts, State};
 use crate::ago::now_seconds;
 use crate::machine::NoSample;
 
-/// The largest age of the enforcer's published file.
-const MAX_AGE_SECONDS: f64 = 15.0;
+/// The largest age of the enforcer's published file, and of the facts in an exporter's snapshot.
+pub(crate) const MAX_AGE_SECONDS: f64 = 15.0;
 
 /// The processes that use each GPU.
 pub(crate) type OutsideUses = BTreeMap<u32, Vec<OutsideUse>>;
@@ -27,19 +27,20 @@ pub(crate) struct DeviceUse {
     pub(crate) contexts: Contexts,
     /// The processes of all users except root that use devices outside of environments.
     pub(crate) outside: OutsideUses,
-    /// Whether these processes are from the enforcer's file.
-    pub(crate) is_published: bool,
+    /// The GPUs of which the enforcer does not know all processes; absent without a recent file of the enforcer.
+    pub(crate) published_unknown: Option<BTreeSet<u32>>,
 }
 
 impl DeviceUse {
     /// The use of GPUs that cannot be queried.
     pub(crate) fn unknown(reason: NoSample) -> Self {
-        Self { sample: Err(reason), contexts: Contexts::new(), outside: OutsideUses::new(), is_published: false }
+        Self { sample: Err(reason), contexts: Contexts::new(), outside: OutsideUses::new(), published_unknown: None }
     }
 
     /// Whether all outside processes of a GPU are known.
     pub(crate) fn knows_outside(&self, gpu: u32) -> bool {
-        self.is_published || self.contexts.contains_key(&gpu)
+        let is_published = self.published_unknown.as_ref().is_some_and(|unknown| !unknown.contains(&gpu));
+        is_published || self.contexts.contains_key(&gpu)
     }
 }
 
@@ -48,6 +49,8 @@ pub(crate) struct Published {
     uses: Vec<OutsideUse>,
     /// Uses that do not prevent an assignment.
     exempt: Vec<OutsideUse>,
+    /// The GPUs that may have further uses.
+    pub(crate) unknown: BTreeSet<u32>,
 }
 
 /// The uses that this machine's enforcer published within [`MAX_AGE_SECONDS`]. Processes may have ended or started since then.
@@ -56,7 +59,8 @@ pub(crate) fn published() -> Option<Published> {
     let age_seconds = now_seconds() - status.updated_timestamp_seconds;
     // A file from the future is not recent: the clock was set back.
     let is_recent = (-1.0..=MAX_AGE_SECONDS).contains(&age_seconds);
-    status.outside.filter(|_| is_recent).map(|uses| Published { uses, exempt: status.exempt_outside })
+    let (exempt, unknown) = (status.exempt_outside, status.outside_unknown.into_iter().collect());
+    status.outside.filter(|_| is_recent).map(|uses| Published { uses, exempt, unknown })
 }
 
 /// The remaining published uses, and the uses by the driver's answer that are not exempt. The published file lacks processes
@@ -68,7 +72,7 @@ pub(crate) fn current_uses(
     state: &State,
     processes: &mut dyn ProcessSource,
 ) -> OutsideUses {
-    let Published { uses, exempt } = published;
+    let Published { uses, exempt, unknown: _ } = published;
     let mut present = remaining(uses, contexts, state, processes);
     let of_driver = sample.map(|sample| uses_by_driver(sample, state, processes));
     for it in of_driver.into_iter().flatten().flat_map(|(_, uses)| uses) {

@@ -8,7 +8,7 @@ use genv_core::duration::parse_duration;
 
 use crate::conversation::ServeOptions;
 use crate::follow::{FollowOptions, HostSource, SshDial};
-use crate::hosts::{HostList, HostListError};
+use crate::hosts::{HostList, HostListError, login_name};
 use crate::session::{LoginAttempts, Timeouts};
 
 /// Flags that name hosts and configure the connections to them.
@@ -23,7 +23,7 @@ pub struct HostFlags {
     hostfile: Option<PathBuf>,
 
     /// User to log in as, for a host without a user in its name or in ssh_config.
-    #[arg(long = "ssh.login", value_name = "USER", help_heading = HEADING)]
+    #[arg(long = "ssh.login", value_name = "USER", value_parser = login_name, help_heading = HEADING)]
     pub login: Option<String>,
 
     /// Time limit for each step of connecting to a host.

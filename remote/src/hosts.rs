@@ -141,7 +141,7 @@ impl HostList {
     /// An entry is invalid or listed twice, or the list is empty.
     pub fn parse_flag(text: &str) -> Result<Self, HostListError> {
         let mut builder = ListBuilder::new("the list of hosts");
-        for entry in split_outside_brackets(text) {
+        for entry in split_entries(text) {
             builder.add(&EntryPosition::Flag, entry)?;
         }
         builder.finish()
@@ -152,12 +152,12 @@ impl HostList {
         let mut builder = ListBuilder::new(source_name);
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         for (index, line) in text.lines().enumerate() {
-            let line = line.split_once('#').map_or(line, |(entry, _)| entry).trim();
+            let line = without_comment(line).trim();
             if line.is_empty() {
                 continue;
             }
             let position = EntryPosition::Line(source_name.to_owned(), index + 1);
-            for entry in split_outside_brackets(line) {
+            for entry in split_entries(line) {
                 builder.add(&position, entry)?;
             }
         }
@@ -269,44 +269,65 @@ impl<'a> ListBuilder<'a> {
     }
 }
 
-/// Splits a text such as `a,gpu[1,3]` at the commas outside of brackets.
-fn split_outside_brackets(text: &str) -> impl Iterator<Item = &str> {
-    let mut within = false;
-    text.split(move |character| {
+/// Splits a text such as `a,gpu[1,3],"b,c"@d` at the commas outside of brackets and quotes.
+fn split_entries(text: &str) -> impl Iterator<Item = &str> {
+    let (mut bracketed, mut quoted) = (false, false);
+    text.split(move |character: char| {
         match character {
-            '[' => within = true,
-            ']' => within = false,
+            '"' => quoted = !quoted,
+            '[' if !quoted => bracketed = true,
+            ']' if !quoted => bracketed = false,
             _ => {}
         }
-        character == ',' && !within
+        character == ',' && !bracketed && !quoted
     })
 }
 
-/// Parses `[ssh://][user@]name-or-range[:port]`.
+/// A line of a host file without its comment, which begins at a `#` outside of quotes.
+fn without_comment(line: &str) -> &str {
+    let mut quoted = false;
+    let comment = line.find(|character: char| {
+        quoted ^= character == '"';
+        character == '#' && !quoted
+    });
+    comment.map_or(line, |position| line.split_at(position).0)
+}
+
+/// Parses `[ssh://][user@]name-or-range[:port]`. The last `@` ends the user, which may be in double quotes.
 fn parse_entry(text: &str) -> Result<Vec<HostEntry>, EntryProblem> {
     let text = match text.strip_prefix("ssh://") {
         Some(rest) => rest.strip_suffix('/').unwrap_or(rest),
         None => text,
     };
     let (user, host) = match text.rsplit_once('@') {
-        Some((user, host)) => (Some(user), host),
+        Some((user, host)) => {
+            let quoted = user.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+            (Some(login_name(quoted.unwrap_or(user))?), host)
+        }
         None => (None, text),
     };
-    // Refuses characters with a meaning for shells or for ssh's configuration.
-    if let Some(user) = user
-        && (user.is_empty()
-            || user.starts_with('-')
-            || user.contains(|c: char| c.is_whitespace() || c.is_control() || "'`\"\\;&<>|(){}$".contains(c)))
-    {
-        return Err(EntryProblem::User(user.to_owned()));
-    }
     let (names, port) = split_port(host)?;
     if names.starts_with('-') {
         return Err(EntryProblem::Hyphen(names.to_owned()));
     }
     let port = port.map(parse_port).transpose()?;
     let names = expand(names)?;
-    Ok(names.into_iter().map(|name| HostEntry { name, user: user.map(ToOwned::to_owned), port }).collect())
+    Ok(names.into_iter().map(|name| HostEntry { name, user: user.clone(), port }).collect())
+}
+
+/// Parses a login name. `ssh` accepts the same names (`valid_ruser` of OpenSSH), also those of directory services such as
+/// `CORP\ann` and `ben jones@corp.example.org`. In its configuration a `%` would stand for a token, and is refused too.
+///
+/// # Errors
+/// [`EntryProblem::User`]: `ssh` would refuse the name, a shell or ssh's configuration could interpret it, or it begins or
+/// ends with a space.
+pub fn login_name(text: &str) -> Result<String, EntryProblem> {
+    let meaningful = |c: char| c.is_control() || "'`\";&<>|(){}%".contains(c);
+    let hyphen = text.split(char::is_whitespace).any(|word| word.starts_with('-'));
+    if text.is_empty() || text.trim() != text || hyphen || text.ends_with('\\') || text.contains(meaningful) {
+        return Err(EntryProblem::User(text.to_owned()));
+    }
+    Ok(text.to_owned())
 }
 
 /// Splits a host from its port: `gpu[01-08]:22`, `[fe80::1]:22`, or `fe80::1` without a port.

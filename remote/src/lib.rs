@@ -23,7 +23,7 @@ pub mod session;
 mod sudo;
 
 pub use failure::{FailureKind, HostFailure};
-pub use hosts::{HostEntry, HostList, HostListError};
+pub use hosts::{HostEntry, HostList, HostListError, login_name};
 pub use login::login_shell;
 pub use open_files::allow_open_files;
 pub use resolve::{Target, resolve};

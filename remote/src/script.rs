@@ -4,7 +4,8 @@
 //! single quotes, if the text is one line without a single quote, an exclamation mark (history in tcsh), and a backslash
 //! before a backslash or at the end (an escape in fish). `sh` runs the script.
 
-/// The command that runs a script with these arguments as `$1` and so on. An argument is a plain word, or an [`encoded`] text.
+/// The command that runs a script with these arguments as `$1` and so on. An argument is a plain word, a list of
+/// them with commas, or an [`encoded`] text.
 ///
 /// The lines of the script are joined without its comments. So each line must end after a `;` or a word such as `then`.
 pub(crate) fn command(script: &str, arguments: &[&str]) -> String {
@@ -12,7 +13,7 @@ pub(crate) fn command(script: &str, arguments: &[&str]) -> String {
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
     let mut command = format!("sh -c '{}' genv-remote", lines.join(" "));
     for argument in arguments {
-        debug_assert!(argument.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.=\\".contains(&byte)));
+        debug_assert!(argument.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.,=\\".contains(&byte)));
         command.push(' ');
         // Shells interpret a backslash outside of quotes.
         if argument.contains('\\') {

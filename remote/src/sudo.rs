@@ -4,15 +4,16 @@ use genv_core::text::harmless;
 
 use crate::failure::{quoted, quoted_last_line};
 
-/// The script prints a line with this prefix after sudo has failed: with the exit code, the user and the command.
+/// The script prints a line with this prefix after sudo has failed: with the exit code, the user and the command, and a tab
+/// between them, since the user of a directory service may have spaces.
 const PREFIX: &str = "genv-remote-sudo ";
 
 /// The message about a sudo that failed; absent if the script has not printed a line about sudo.
 pub(crate) fn refusal(stdout: &str, stderr: &str) -> Option<String> {
     let line = stdout.lines().rev().find_map(|line| line.strip_prefix(PREFIX))?;
-    let mut words = line.splitn(3, ' ');
-    let (code, user) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let command = words.next().unwrap_or_default().trim();
+    let mut fields = line.splitn(3, '\t');
+    let (code, user) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+    let command = fields.next().unwrap_or_default().trim();
     let last_line = quoted_last_line(stderr).unwrap_or_else(|| "nothing".to_owned());
     Some(if code == "127" {
         "cannot run genv as root there: sudo is not installed. Install it, or leave out --sudo".to_owned()

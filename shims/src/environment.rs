@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::env;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use genv_core::attribute::{Attributor, LiveEnvironment, live_environments};
-use genv_core::duration::parse_duration;
+use genv_core::duration::parse_variable;
 use genv_core::model::MemoryAmount;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource};
 use genv_core::state::{State, StateDirectory, StateSource, directory_path};
@@ -92,10 +92,17 @@ impl ShimEnvironment {
     }
 }
 
-/// How long to wait for the kernel: [`PATIENCE`], or `GENV_DRIVER_TIMEOUT` if that is longer.
+/// How long to wait for the kernel: [`PATIENCE`], or `GENV_DRIVER_TIMEOUT` if that is longer. A value that is not a duration
+/// counts as unset, with one note.
 fn patience() -> Duration {
-    let set = env::var("GENV_DRIVER_TIMEOUT").ok().and_then(|text| parse_duration(&text).ok());
-    set.unwrap_or_default().max(PATIENCE)
+    static VALUE: OnceLock<Duration> = OnceLock::new();
+    *VALUE.get_or_init(|| {
+        let set = parse_variable(env::var_os("GENV_DRIVER_TIMEOUT").as_deref()).unwrap_or_else(|error| {
+            outcome::say(&format!("GENV_DRIVER_TIMEOUT is ignored: {error}"));
+            None
+        });
+        set.unwrap_or_default().max(PATIENCE)
+    })
 }
 
 /// Which of these processes are an environment's. Those of which the kernel tells nothing, as of other users', are

@@ -107,7 +107,7 @@ fn what_there_is_instead_is_told_by_every_login_shell() -> Result<()> {
     fs::create_dir(bare.path().join("genv"))?;
     fs::write(bare.home().join(".local/bin/genv"), "")?;
     let nothing = Host::new()?;
-    let here = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/snap/bin"];
+    let here = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/snap/bin", "/usr/lib/wsl/lib", "/opt/bin"];
     let here = here.map(|folder| Path::new(folder).join("nvidia-smi").exists());
     let without = if here.contains(&true) { HostProgram::NvidiaSmi } else { HostProgram::Nothing };
     for (host, expected) in [(&older, HostProgram::Genv1), (&bare, HostProgram::NvidiaSmi), (&nothing, without)] {

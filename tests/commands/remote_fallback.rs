@@ -73,6 +73,8 @@ fn three_generations_of_nvidia_smi_tell_devices_and_whose_processes_use_them() -
         assert_eq!(memory.total_bytes, 40 << 30, "{wrong}");
         assert_eq!(first.measurements.utilization_ratio, Some(0.37), "{wrong}");
         assert_eq!(first.name.as_deref(), Some("NVIDIA A100-SXM4-40GB"), "{wrong}");
+        assert_eq!(first.measurements.clocks_hertz.len(), 4, "{wrong}");
+        assert!(first.measurements.throttled.is_some(), "{wrong}");
         // What it cannot ask is absent, not 0.
         assert_eq!(second.measurements.utilization_ratio, None, "{wrong}");
         assert!(second.up && second.measurements.memory.is_some(), "{wrong}");

@@ -118,6 +118,7 @@ fn processes_hidden_by_hidepid_are_unreadable_and_alive() {
             assert!(matches!(table.processes[&own.pid()], ProcessRead::Present(_)));
             assert!(table.hidden.contains(&member.pid()), "{table:?}");
             assert!(!table.hidden.contains(&gone_pid));
+            assert!(table.withheld[0].error.contains("hidepid"), "{table:?}");
             assert_eq!(live_environments(&state, &table).len(), 1);
             assert_eq!(answer(&mut reader, &state, process.pid()), r#"Unknown { reason: "unreadable" }"#);
             assert_eq!(answer(&mut reader, &state, own.pid()), r#"Environment { eid: "E" }"#);

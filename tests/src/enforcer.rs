@@ -131,10 +131,15 @@ impl Setup {
         Ok(command)
     }
 
-    /// A bash with genv set up, in these surroundings and no others, which runs a line.
+    /// A bash with genv set up, in these surroundings and no others, which runs a line. Every user may run its genv, which
+    /// is a copy: the repository may lie in a folder of root's.
     pub fn shell(&self, line: &str) -> Result<Command> {
         let genv = self.program("genv", &[])?;
-        let programs = Path::new(genv.get_program()).parent().context("no folder")?;
+        let programs = self.folder().join("bin");
+        if !programs.exists() {
+            fs::create_dir(&programs)?;
+            process::copy_program("genv", &programs.join("genv"))?;
+        }
         let mut command = Command::new("bash");
         command
             .env_clear()

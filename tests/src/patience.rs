@@ -12,11 +12,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 /// with other tests.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The variable with which commands of genv wait for the driver about as long as tests do: without it the answer of a busy
-/// machine comes too late for them. A test of a driver that never answers sets [`NO_PATIENCE`].
+/// The variable with which commands of genv wait for the driver about as long as tests do, also where another source would be
+/// enough for them. A test of a driver that never answers sets [`NO_PATIENCE`].
 pub const DRIVER_PATIENCE: (&str, &str) = ("GENV_DRIVER_TIMEOUT", "100s");
 
-/// The variable with which commands of genv wait for the driver as briefly as by default.
+/// The variable with which commands of genv give up the driver at once.
 pub const NO_PATIENCE: (&str, &str) = ("GENV_DRIVER_TIMEOUT", "100ms");
 
 /// How long a program may take to its end: a whole script may, on a machine that is busy with other tests.

@@ -1,9 +1,11 @@
 //! Flags that genv's daemons have in common.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use genv_core::duration::parse_duration;
 use genv_simulator::{GpuSourceKind, SourceOptions};
 use tracing::level_filters::LevelFilter;
 
@@ -28,6 +30,14 @@ pub struct SourceFlags {
     /// Value of the label hostname, instead of the machine's name.
     #[arg(long, value_name = "NAME", value_parser = hostname)]
     hostname: Option<String>,
+}
+
+/// Flags of the collection on this machine.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct CollectFlags {
+    /// Time after which a high utilization without a process and memory in use is contradictory.
+    #[arg(long = "gpu.contradictory-after", value_name = "DURATION", default_value = "30m", value_parser = lasting)]
+    pub contradictory_after: Duration,
 }
 
 /// Flags of the log.
@@ -72,6 +82,15 @@ pub fn file(text: &str) -> Result<PathBuf, String> {
         return Err("the path is empty: name a file, or leave the flag out".to_owned());
     }
     Ok(text.into())
+}
+
+/// Parses a duration that is not 0.
+fn lasting(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
+        Ok(Duration::ZERO) => Err("every short peak would last so long: write a time such as 30m".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn hostname(text: &str) -> Result<String, String> {

@@ -1,9 +1,10 @@
-//! Logs the failures and recoveries of collectors.
+//! Logs the failures and recoveries of collectors, and the values that they withhold.
 
 use std::collections::{HashMap, HashSet};
 
-use genv_core::attribute::reason;
-use genv_core::model::{Attribution, CollectorStatus, Publication, Snapshot};
+use genv_core::model::{CollectorStatus, Publication, Snapshot, Withheld};
+
+use crate::withheld_log::{Change, WithheldLog};
 
 /// The name of a host's SSH session among its collectors.
 pub const SSH: &str = "ssh";
@@ -18,7 +19,6 @@ pub struct HealthLog {
     collectors: HashMap<(String, String), LoggedHealth>,
     without_genv: HashSet<String>,
     simulated: HashSet<String>,
-    with_unreadable_environ: HashSet<String>,
 }
 
 /// The logged state of one collector.
@@ -27,6 +27,7 @@ struct LoggedHealth {
     health: Health,
     /// The problems that were logged since the collector was last healthy. Each is logged once, even if they alternate.
     problems: HashSet<String>,
+    withheld: WithheldLog,
 }
 
 impl LoggedHealth {
@@ -39,7 +40,7 @@ impl LoggedHealth {
             self.problems.clear();
             return changed;
         }
-        let error = status.error.as_deref().unwrap_or_default();
+        let error = status.fault().unwrap_or_default();
         let varies = |c: char| c.is_ascii_digit() || ":('\"".contains(c);
         let problem = error.split(varies).next().unwrap_or_default();
         let is_new = self.problems.len() < MOST_PROBLEMS && self.problems.insert(problem.to_owned());
@@ -51,14 +52,14 @@ impl LoggedHealth {
 enum Health {
     #[default]
     Healthy,
-    /// It works, and reports an error.
+    /// It works, and reports a fault besides withheld values.
     Degraded,
     Failing,
 }
 
 impl Health {
     fn of(status: &CollectorStatus) -> Self {
-        match (status.success, &status.error) {
+        match (status.success, status.fault()) {
             (true, None) => Self::Healthy,
             (true, Some(_)) => Self::Degraded,
             (false, _) => Self::Failing,
@@ -73,7 +74,6 @@ impl HealthLog {
             if let Some(snapshot) = &host.snapshot {
                 self.note_installed(&host.hostname, snapshot);
                 self.note_simulated(&host.hostname, snapshot);
-                self.note_unreadable_environ(&host.hostname, snapshot);
             }
             let collectors = host.snapshot.iter().flat_map(|it| &it.collectors);
             let collectors = collectors.map(|(collector, status)| (collector.as_str(), status));
@@ -81,10 +81,18 @@ impl HealthLog {
             let ssh = host.ssh.iter().filter(|it| it.success || it.error.is_some());
             for (collector, status) in ssh.map(|it| (SSH, it)).chain(collectors) {
                 let key = (host.hostname.clone(), collector.to_owned());
-                if !self.collectors.entry(key).or_default().is_changed_by(status) {
+                let logged = self.collectors.entry(key).or_default();
+                // A collector that fails withholds everything: its error is the line.
+                if status.success {
+                    let now_seconds = host.received_timestamp_seconds.unwrap_or_default();
+                    for (withheld, change) in logged.withheld.note(&status.withheld, now_seconds) {
+                        log_withheld(&host.hostname, collector, &withheld, change);
+                    }
+                }
+                if !logged.is_changed_by(status) {
                     continue;
                 }
-                let (hostname, error) = (&host.hostname, status.error.as_deref().unwrap_or_default());
+                let (hostname, error) = (&host.hostname, status.fault().unwrap_or_default());
                 match Health::of(status) {
                     Health::Healthy => {
                         tracing::info!(hostname, collector, "a collector works again")
@@ -106,24 +114,6 @@ impl HealthLog {
         }
     }
 
-    fn note_unreadable_environ(&mut self, hostname: &str, snapshot: &Snapshot) {
-        let is_unreadable = |attribution: &Attribution| matches!(attribution, Attribution::Unknown { reason } if reason == reason::ENVIRON_UNREADABLE);
-        let mut processes = snapshot.processes.iter();
-        let Some(process) = processes.find(|process| is_unreadable(&process.attribution)) else {
-            return;
-        };
-        // Logged once per host: further processes do not change this program's permissions.
-        if self.with_unreadable_environ.insert(hostname.to_owned()) {
-            tracing::warn!(
-                hostname,
-                pid = process.pid,
-                "this program may not read the environ of other users' processes, so that their environments are unknown: \
-                 run as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH; in a container, AppArmor or SELinux may \
-                 refuse the read"
-            );
-        }
-    }
-
     fn note_installed(&mut self, hostname: &str, snapshot: &Snapshot) {
         let state = snapshot.collectors.get("state");
         if !state.is_some_and(|state| state.current) {
@@ -141,13 +131,29 @@ impl HealthLog {
     }
 }
 
+fn log_withheld(hostname: &str, collector: &str, withheld: &Withheld, change: Change) {
+    let Withheld { device, value, error } = withheld;
+    let (device, value, error) = (device.map(tracing::field::display), value.as_str(), error.as_str());
+    match change {
+        Change::Began => tracing::warn!(hostname, collector, device, value, error, "a value is withheld"),
+        Change::Ended => tracing::info!(hostname, collector, device, value, "a value is no longer withheld"),
+        Change::Flapped(times) => {
+            tracing::warn!(hostname, collector, device, value, error, times, "a value is withheld again and again")
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
 
     use std::io;
     use std::sync::{Arc, Mutex};
 
-    use genv_core::model::{HostSnapshot, Process};
+    use genv_core::collect::{CollectOptions, PollReport, PollTime, PolledHost};
+    use genv_core::gpu::{DeviceSample, GpuSample};
+    use genv_core::model::{DeviceIndex, DeviceMeasurements, HostSnapshot};
+    use genv_core::proc::{INITIAL_PID_NAMESPACE, ProcessTable};
+    use genv_core::state::State;
 
     use super::*;
 
@@ -259,6 +265,29 @@ mod tests {
     }
 
     #[test]
+    fn a_withheld_value_is_logged_with_its_host_and_is_no_fault_of_its_collector() {
+        let with = |withheld: &[Withheld]| {
+            let named: Vec<String> = withheld.iter().map(ToString::to_string).collect();
+            let error = (!named.is_empty()).then(|| named.join("; "));
+            let withheld = withheld.to_vec();
+            let status = CollectorStatus { success: true, error, withheld, ..CollectorStatus::default() };
+            publication_of("gpu", status, true)
+        };
+        let list = Withheld::of(DeviceIndex::gpu(0), Withheld::PROCESSES, "nvmlGetList: no data");
+        let version = Withheld { device: None, value: "nvmlGetVersion".to_owned(), error: "no answer".to_owned() };
+        let both = [list, version];
+        // While the collector fails, nothing is known of its values.
+        let log = logged([with(&[]), with(&both), publication(false, Some("it hangs")), with(&both), with(&both[..1])]);
+        insta::assert_snapshot!(log, @r#"
+        WARN a value is withheld hostname="gpu01" collector="gpu" value="nvmlGetVersion" error="no answer"
+        WARN a value is withheld hostname="gpu01" collector="gpu" device=0 value="processes" error="nvmlGetList: no data"
+        WARN a collector fails hostname="gpu01" collector="gpu" error="it hangs"
+        INFO a collector works again hostname="gpu01" collector="gpu"
+        INFO a value is no longer withheld hostname="gpu01" collector="gpu" value="nvmlGetVersion"
+        "#);
+    }
+
+    #[test]
     fn a_missing_genv_is_logged_once_and_only_when_it_is_known() {
         let state = |current, installed| {
             let status = CollectorStatus { success: true, current, ..CollectorStatus::default() };
@@ -284,25 +313,36 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_environs_are_logged_once() {
-        let process = |reason: &str| {
-            published(Snapshot {
-                processes: vec![Arc::new(Process {
-                    pid: 4711,
-                    attribution: Attribution::Unknown { reason: reason.to_owned() },
-                    start_time_ticks: None,
-                    uid: None,
-                    username: None,
-                    comm: None,
-                    container_id: None,
-                    devices: Vec::new(),
-                })],
-                ..empty_snapshot()
-            })
+    fn every_line_about_a_hosts_devices_names_the_host_and_advises_what_can_help_there() {
+        // A device that works without a process, and tells an impossible temperature.
+        let measurements = DeviceMeasurements {
+            utilization_ratio: Some(0.9),
+            temperature_celsius: Some(1e9),
+            ..DeviceMeasurements::default()
         };
-        assert_eq!(logged([process(reason::ENVIRON_EMPTY)]), "");
-        let refused = || process(reason::ENVIRON_UNREADABLE);
-        let log = logged([refused(), published(empty_snapshot()), refused()]);
-        assert_eq!(log.matches("pid=4711").count(), 1, "{log}");
+        let device = DeviceSample {
+            lost: false,
+            measurements,
+            processes: Some(Vec::new()),
+            ..DeviceSample::lost(DeviceIndex::gpu(0), "GPU-0".to_owned())
+        };
+        // Another machine, the machine itself, and a container on it.
+        for (pid_namespace, is_advised) in [(None, false), (Some(INITIAL_PID_NAMESPACE), false), (Some(1), true)] {
+            let mut host = PolledHost::new("gpu01".to_owned(), &CollectOptions::default());
+            // Lazy, so that the polls log into the same log.
+            let log = logged([0.0, 10.0, 20.0].into_iter().map(|seconds| {
+                let report = PollReport {
+                    gpu: Ok(GpuSample { devices: vec![device.clone()], ..GpuSample::default() }),
+                    state: Ok(State { installed: true, ..State::default() }),
+                    processes: Ok(ProcessTable { pid_namespace, ..ProcessTable::default() }),
+                    usernames: HashMap::new(),
+                    duration_seconds: 0.1,
+                };
+                published(host.observe(report, PollTime { seconds, timestamp_seconds: seconds }))
+            }));
+            assert!(log.contains("lists no process") && log.contains("temperature"), "{log}");
+            assert!(log.lines().all(|line| line.contains("hostname=\"gpu01\"")), "{log}");
+            assert_eq!(log.contains("--pid=host"), is_advised, "{log}");
+        }
     }
 }

@@ -28,6 +28,7 @@ mod rate_limit;
 mod request;
 mod response;
 mod server;
+mod withheld_log;
 
 pub use config::{WebConfig, WebConfigError};
 pub use health_log::{HealthLog, SSH};

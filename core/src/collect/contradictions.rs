@@ -8,21 +8,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::gpu::{DeviceSample, GpuSample, UNUSED_RATIO};
-use crate::model::{DeviceIndex, DeviceMeasurements};
+use crate::model::{DeviceIndex, DeviceMeasurements, Snapshot, Withheld};
 
 /// The most memory that a driver keeps on an empty device. The kept memory is measured: it is the least amount in use
 /// without a process. If no smaller amount was ever read, this limit counts.
-const MOST_KEPT_BYTES: u64 = 1 << 30;
+pub(super) const MOST_KEPT_BYTES: u64 = 1 << 30;
 
 /// The change of the kept memory without a process.
-const TOLERANCE_BYTES: u64 = 64 << 20;
+pub(super) const TOLERANCE_BYTES: u64 = 64 << 20;
 
 /// The time for which a contradiction has to last, over two samples at least. Utilization covers the last second, a
 /// process may end between two calls, and one reading may be wrong.
 const PATIENCE_SECONDS: f64 = 10.0;
 
 /// The time for which the last reading replaces failed readings.
-const STANDS_SECONDS: f64 = 600.0;
+pub(super) const STANDS_SECONDS: f64 = 600.0;
 
 /// Earlier readings of the devices of a host.
 #[derive(Debug, Default)]
@@ -34,7 +34,6 @@ pub(super) struct Contradictions {
     driver_version: Option<String>,
     /// Whether the driver ever listed a process.
     has_listed: bool,
-    is_logged: bool,
 }
 
 #[derive(Debug, Default)]
@@ -66,20 +65,26 @@ struct Lasting {
 
 impl Contradictions {
     /// Marks the processes of a device as incomplete if its list is empty and unconfirmed, or contradicted for long
-    /// enough. `read_seconds` is the time of the sample on a clock that never goes back.
-    pub(super) fn mark(&mut self, sample: &mut GpuSample, read_seconds: f64) {
+    /// enough. `read_seconds` is the time of the sample on a clock that never goes back. `sees_part`: whether the reader
+    /// may be in a pid namespace of its own, to which the driver lists no process of others.
+    pub(super) fn mark(&mut self, sample: &mut GpuSample, read_seconds: f64, sees_part: bool) {
         self.follow_driver(sample);
         self.unexplained.clear();
-        let mut contradicted = None;
+        let listing = sample.devices.iter().filter(|it| lists_a_process(it));
+        let explained: BTreeSet<_> = listing.filter_map(DeviceSample::instance).collect();
+        let mut contradicted = Vec::new();
         for device in &mut sample.devices {
             if device.lost || device.mig_parent {
                 continue;
             }
-            self.has_listed |= device.processes.iter().flatten().next().is_some();
+            let is_listing = lists_a_process(device);
+            self.has_listed |= is_listing;
+            // A process on any compute instance of a GPU instance explains the memory of all.
+            let is_explained = is_listing || device.instance().is_some_and(|it| explained.contains(&it));
             let history = self.devices.entry(device.index).or_default();
-            if history.contradicts(device, read_seconds) {
+            if history.contradicts(device, is_explained, read_seconds) {
                 device.processes_incomplete = true;
-                contradicted.get_or_insert(device.index);
+                contradicted.push(device.index);
             } else if device.processes.as_ref().is_some_and(Vec::is_empty) {
                 device.processes_incomplete |= !is_checked(&device.measurements);
             }
@@ -87,8 +92,12 @@ impl Contradictions {
                 self.unexplained.insert(device.index);
             }
         }
-        if let Some(index) = contradicted {
-            self.log(index);
+        for index in contradicted {
+            Withheld::of(index, Withheld::PROCESSES, self.contradiction(sees_part)).add_to(&mut sample.withheld);
+        }
+        for index in &self.unexplained {
+            let error = "the device works or holds memory, and its listed processes do not explain it";
+            Withheld::of(*index, "use", error).add_to(&mut sample.withheld);
         }
     }
 
@@ -96,6 +105,11 @@ impl Contradictions {
     /// the check for a missing process is under way.
     pub(super) fn is_use_unexplained(&self, index: DeviceIndex) -> bool {
         self.unexplained.contains(&index)
+    }
+
+    /// The memory that the driver keeps on an empty device, if it was measured.
+    pub(super) fn kept_bytes(&self, index: DeviceIndex) -> Option<u64> {
+        self.devices.get(&index)?.kept.most_bytes()
     }
 
     /// Another driver, or the same driver loaded anew, may keep more memory.
@@ -113,20 +127,16 @@ impl Contradictions {
         }
     }
 
-    fn log(&mut self, index: DeviceIndex) {
-        if std::mem::replace(&mut self.is_logged, true) {
-            return;
-        }
-        let remedy = if self.has_listed {
+    /// Why the processes of a device are not known although its list could be read.
+    fn contradiction(&self, sees_part: bool) -> String {
+        let remedy = if self.has_listed || !sees_part {
             "see 'nvidia-smi' and the kernel log"
         } else {
             "no process was ever listed, as in a container with a pid namespace of its own: \
-             run this program in the host's (--pid=host, hostPID: true)"
+             run this program in the host's (--pid=host, hostPID: true); a utilization that stays high without memory in \
+             use may be a stuck measurement"
         };
-        tracing::warn!(
-            device = %index,
-            "the driver lists no process on a device that is in use, so that its processes are not known; {remedy}"
-        );
+        format!("the driver lists no process on a device that is in use; {remedy}")
     }
 }
 
@@ -137,6 +147,21 @@ pub fn seems_unused(measurements: &DeviceMeasurements) -> bool {
     let memory = measurements.memory.as_ref();
     let holds = memory.is_some_and(|memory| memory.used_bytes > MOST_KEPT_BYTES + TOLERANCE_BYTES);
     is_checked(measurements) && !holds && !works(measurements)
+}
+
+/// The number of processes on a whole GPU and its MIG devices, if a single snapshot shows all of them.
+#[must_use]
+pub fn processes_on(gpu: u32, snapshot: &Snapshot) -> Option<usize> {
+    let is_of_gpu = |index: DeviceIndex| index.gpu == gpu;
+    let users = snapshot.processes.iter().filter(|process| process.devices.iter().any(|it| is_of_gpu(it.index)));
+    let users = users.count();
+    let mut parts = snapshot.devices.iter().filter(|it| is_of_gpu(it.index) && it.up);
+    let is_confirmed = users > 0 || parts.all(|it| seems_unused(&it.measurements));
+    (snapshot.processes_known(gpu) && is_confirmed).then_some(users)
+}
+
+fn lists_a_process(device: &DeviceSample) -> bool {
+    device.processes.iter().flatten().next().is_some()
 }
 
 /// Whether a reading exists that could contradict an empty list of processes.
@@ -169,7 +194,8 @@ fn works_without_process(device: &DeviceSample) -> bool {
 }
 
 impl DeviceHistory {
-    fn contradicts(&mut self, device: &DeviceSample, read_seconds: f64) -> bool {
+    /// `is_explained`: a listed process may be the one whose use the readings show.
+    fn contradicts(&mut self, device: &DeviceSample, is_explained: bool, read_seconds: f64) -> bool {
         // A device without a readable UUID is most likely the same device.
         if self.uuid != device.uuid && !device.uuid.is_empty() {
             self.uuid.clone_from(&device.uuid);
@@ -179,7 +205,7 @@ impl DeviceHistory {
         if !device.processes_known() {
             return false;
         }
-        if device.processes.as_ref().is_some_and(|it| !it.is_empty()) {
+        if is_explained {
             (self.worked_seconds, self.held_seconds) = (None, None);
             self.contradiction.end();
             self.kept.lower.end();
@@ -207,9 +233,12 @@ impl DeviceHistory {
 }
 
 impl KeptMemory {
+    fn most_bytes(&self) -> Option<u64> {
+        self.bytes.map(|bytes| bytes.min(MOST_KEPT_BYTES))
+    }
+
     fn is_exceeded(&self, used_bytes: u64) -> bool {
-        let kept_bytes = self.bytes.unwrap_or(u64::MAX).min(MOST_KEPT_BYTES);
-        used_bytes > kept_bytes + TOLERANCE_BYTES
+        used_bytes > self.most_bytes().unwrap_or(MOST_KEPT_BYTES) + TOLERANCE_BYTES
     }
 
     fn observe(&mut self, used_bytes: u64, read_seconds: f64) {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use foldhash::{HashMap, HashSet, HashSetExt as _};
 
 use super::contradictions::Contradictions;
+use super::contradictory::Contradictory;
 use crate::attribute::LiveEnvironment;
 use crate::gpu::{DeviceSample, GpuSample};
 use crate::model::{Attachment, Device, DeviceIndex, MemoryAmount, Occupants};
@@ -25,6 +26,7 @@ struct KnownDevice {
     name: Option<String>,
     minor: Option<u32>,
     profile: Option<String>,
+    gpu_instance: Option<u32>,
     mig_parent: bool,
     memory_total_bytes: Option<u64>,
 }
@@ -36,6 +38,7 @@ impl Devices {
         sample: Option<&GpuSample>,
         processes_wanted: bool,
         contradictions: &Contradictions,
+        contradictory: &Contradictory,
     ) -> Vec<Device> {
         let mut samples: BTreeMap<DeviceIndex, &DeviceSample> = BTreeMap::new();
         for device in sample.iter().flat_map(|sample| &sample.devices) {
@@ -48,6 +51,8 @@ impl Devices {
             .iter()
             .map(|(index, known)| {
                 let sample = samples.get(index);
+                // An impossible reading of a GPU leaves open who uses its parts.
+                let is_doubted = samples.get(&index.whole()).is_some_and(|whole| whole.processes_incomplete);
                 Device {
                     index: *index,
                     uuid: known.uuid.clone(),
@@ -55,11 +60,16 @@ impl Devices {
                     name: known.name.clone(),
                     minor: known.minor,
                     profile: known.profile.clone(),
+                    gpu_instance: known.gpu_instance,
                     mig_parent: known.mig_parent,
+                    mig_unsplit: sample.is_some_and(|s| s.mig_unsplit),
                     measurements: sample.map_or_else(Default::default, |s| s.measurements.clone()),
                     processes_measured: processes_wanted
+                        && !is_doubted
                         && sample.is_some_and(|s| !s.mig_parent && s.processes_known()),
                     use_unexplained: sample.is_some() && contradictions.is_use_unexplained(*index),
+                    contradictory: sample.is_some() && contradictory.includes(*index),
+                    measurement_stuck: sample.is_some() && contradictory.is_stuck(*index),
                     attachments: Vec::new(),
                 }
             })
@@ -76,6 +86,7 @@ impl Devices {
         learn(&mut known.name, &device.name);
         learn(&mut known.minor, &device.minor);
         learn(&mut known.profile, &device.profile);
+        learn(&mut known.gpu_instance, &device.gpu_instance);
         learn(&mut known.memory_total_bytes, &memory.map(|memory| memory.total_bytes));
         if !device.lost {
             known.mig_parent = device.mig_parent;

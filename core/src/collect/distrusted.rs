@@ -1,4 +1,4 @@
-//! Counts values out of their bounds, and logs the first value of each kind.
+//! Counts values out of their bounds.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,6 @@ impl DistrustedCounts {
     pub(super) fn count(&mut self, distrusted: &[bounds::Distrusted]) {
         for it in distrusted {
             let account = self.0.entry((it.index, it.reading)).or_default();
-            if account.readings == 0 {
-                tracing::warn!(
-                    device = %it.index,
-                    reading = it.reading,
-                    value = it.value,
-                    "the driver reported an impossible value: it is left out, and further ones are only counted"
-                );
-            }
             account.readings += 1;
         }
     }

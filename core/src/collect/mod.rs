@@ -7,6 +7,7 @@
 
 mod clock;
 mod contradictions;
+mod contradictory;
 mod devices;
 mod distrusted;
 mod environments;
@@ -19,6 +20,7 @@ mod supervisor;
 mod tests;
 mod unexplained;
 mod view;
+mod withheld;
 mod worker;
 
 use std::sync::Arc;
@@ -32,9 +34,10 @@ use crate::state::StateSource;
 use crate::stream::{SnapshotStream, channel};
 pub use clock::Clock;
 use clock::Clocks;
-pub use contradictions::seems_unused;
+pub use contradictions::{processes_on, seems_unused};
 pub use polled::{PollReport, PollTime, PolledHost};
 pub use supervisor::Collection;
+pub use withheld::withheld_values;
 
 /// The sources of one host.
 pub struct HostSources {
@@ -57,6 +60,8 @@ pub struct CollectOptions {
     pub max_age: Duration,
     /// Utilization, 0–1, from which a user's processes make held device time busy.
     pub busy_above: f64,
+    /// The time for which a high utilization without a process and without memory in use makes a device contradictory.
+    pub contradictory_after: Duration,
     /// Collectors that are switched on.
     pub collectors: Collectors,
 }
@@ -79,6 +84,7 @@ impl Default for CollectOptions {
             interval: Duration::from_secs(10),
             max_age: Duration::from_secs(30),
             busy_above: 0.05,
+            contradictory_after: Duration::from_secs(1800),
             collectors: Collectors { gpu: true, processes: true, state: true },
         }
     }

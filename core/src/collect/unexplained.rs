@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::contradictions::rounded_ratio;
 use crate::gpu::{DeviceSample, GpuSample};
-use crate::model::DeviceIndex;
+use crate::model::{DeviceIndex, Withheld};
 
 /// The number of contradictory samples from which processes count as unmeasured.
 const SAMPLES: u32 = 2;
@@ -33,8 +33,13 @@ impl Unexplained {
             }
             *count = SAMPLES.min(*count + 1);
             if *count == SAMPLES {
+                let mut is_removed = false;
                 for process in device.processes.iter_mut().flatten() {
-                    process.utilization_ratio.take_if(|own| *own < ratio);
+                    is_removed |= process.utilization_ratio.take_if(|own| *own < ratio).is_some();
+                }
+                if is_removed {
+                    let error = "the device works more than all its listed processes together";
+                    Withheld::of(device.index, "process_utilization", error).add_to(&mut sample.withheld);
                 }
             }
         }

@@ -7,19 +7,21 @@ use std::sync::Arc;
 
 use super::clock::Moment;
 use super::contradictions::Contradictions;
+use super::contradictory::Contradictory;
 use super::devices::{Devices, moved_environments};
 use super::distrusted::DistrustedCounts;
 use super::environments::{self, LastActive};
 use super::lingering::Lingering;
 use super::processes;
 use super::unexplained::Unexplained;
+use super::withheld;
 use super::{CollectOptions, Collectors};
 use crate::accounting::{GpuReading, Ledger, Observed};
 use crate::attribute::{Attributor, LiveEnvironment, live_environments};
 use crate::gpu::GpuSample;
 use crate::gpu::bounds::Bounds;
 use crate::model::{CollectorStatus, Occupants, QueuedProcess, SNAPSHOT_VERSION, Snapshot};
-use crate::proc::ProcessTable;
+use crate::proc::{INITIAL_PID_NAMESPACE, ProcessTable};
 use crate::state::State;
 
 /// A value from a source, with its times.
@@ -69,6 +71,7 @@ pub(super) struct View {
     bounds: Bounds,
     distrusted: DistrustedCounts,
     contradictions: Contradictions,
+    contradictory: Contradictory,
     unexplained: Unexplained,
     previous: Observed,
     /// Absent before the first observation: earlier time is not charged.
@@ -78,7 +81,7 @@ pub(super) struct View {
 impl View {
     pub(super) fn new(hostname: String, simulated: bool, options: &CollectOptions) -> Self {
         Self {
-            hostname,
+            hostname: hostname.clone(),
             simulated,
             interval_seconds: options.interval.as_secs_f64(),
             max_age_seconds: options.max_age.as_secs_f64(),
@@ -93,6 +96,7 @@ impl View {
             bounds: Bounds::default(),
             distrusted: DistrustedCounts::default(),
             contradictions: Contradictions::default(),
+            contradictory: Contradictory::new(hostname, options.contradictory_after),
             unexplained: Unexplained::default(),
             previous: Observed::default(),
             previous_seconds: None,
@@ -107,11 +111,18 @@ impl View {
         reading: GpuReading,
         mut collectors: BTreeMap<String, CollectorStatus>,
     ) -> Snapshot {
+        if collectors.get("gpu").is_some_and(|it| !it.success) {
+            self.contradictory.follow_failure(now.seconds);
+        }
+        let sees_part = evidence.processes.as_ref().is_none_or(may_be_part);
+        let sees_all = self.simulated || evidence.processes.as_ref().is_some_and(is_of_machine);
         if let Some(gpu) = evidence.gpu.as_mut().filter(|_| reading.read_seconds.is_some()) {
             let distrusted = self.bounds.apply(&mut gpu.value, gpu.read_seconds);
             self.distrusted.count(&distrusted);
-            self.contradictions.mark(&mut gpu.value, gpu.read_seconds);
+            self.contradictory.follow(&gpu.value, &self.contradictions, sees_all, gpu.read_seconds);
+            self.contradictions.mark(&mut gpu.value, gpu.read_seconds, sees_part);
             self.unexplained.mark(&mut gpu.value);
+            withheld::complete(&mut gpu.value, &distrusted);
         }
         if let (Some(state), Some(answer)) = (&mut evidence.state, &evidence.processes) {
             let table = &answer.value.table;
@@ -147,11 +158,13 @@ impl View {
             (Some(state), Some(_)) => live_environments(state, table),
             _ => Vec::new(),
         };
-        let mut devices = self.devices.show(sample, self.collectors.processes, &self.contradictions);
+        let mut devices =
+            self.devices.show(sample, self.collectors.processes, &self.contradictions, &self.contradictory);
         if let Some((sample, status)) = sample.zip(collectors.get_mut("gpu"))
             && status.success
         {
             status.error = self.devices.missing(sample, state, &live);
+            status.withhold(sample.withheld.clone());
         }
         if let (Some(state), Some(_)) = (state, answer) {
             let moved = moved_environments(state, &devices, &self.occupants);
@@ -167,6 +180,9 @@ impl View {
             }
             _ => Vec::new(),
         };
+        if let Some(status) = collectors.get_mut("processes").filter(|it| it.success) {
+            status.withhold(withheld::of_processes(table, &processes));
+        }
         if let Some(state) = state {
             self.devices.attach(&mut devices, state, &live, &self.occupants);
         }
@@ -217,6 +233,16 @@ impl View {
         });
         queue.collect()
     }
+}
+
+/// Whether the pids of an answer are those of the machine's pid namespace, which has all processes.
+fn is_of_machine(answer: &Timed<ProcessAnswer>) -> bool {
+    answer.value.table.pid_namespace == Some(INITIAL_PID_NAMESPACE)
+}
+
+/// Whether the pids of an answer may be those of a pid namespace within the machine's. Those of another machine are not.
+fn may_be_part(answer: &Timed<ProcessAnswer>) -> bool {
+    answer.value.table.pid_namespace.is_some_and(|namespace| namespace != INITIAL_PID_NAMESPACE)
 }
 
 /// Names of users, as last read.

@@ -95,6 +95,14 @@ impl Bounds {
     /// clock that never goes back.
     pub fn apply(&mut self, sample: &mut GpuSample, read_seconds: f64) -> Vec<Distrusted> {
         let mut distrusted = Vec::new();
+        // All compute instances of a GPU instance have one memory, which the processes of all hold together.
+        let mut on_instances: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+        for device in &sample.devices {
+            if let Some(instance) = device.instance() {
+                let held = on_instances.entry(instance).or_default();
+                *held = held.saturating_add(held_bytes(device));
+            }
+        }
         for device in sample.devices.iter_mut().filter(|device| !device.lost) {
             // A GPU is listed before its parts.
             let whole = device.index.mig.and_then(|_| self.0.get(&device.index.whole()));
@@ -103,8 +111,10 @@ impl Bounds {
             if known.uuid != device.uuid {
                 *known = DeviceReadings { uuid: device.uuid.clone(), ..DeviceReadings::default() };
             }
+            let on_instance = device.instance().and_then(|it| on_instances.get(&it).copied());
+            let held_bytes = on_instance.unwrap_or_else(|| held_bytes(device));
             let mut out = Removals { index: device.index, distrusted: &mut distrusted };
-            known.apply(device, read_seconds, most_bytes, &mut out);
+            known.apply(device, read_seconds, most_bytes, held_bytes, &mut out);
         }
         distrusted
     }
@@ -159,8 +169,15 @@ impl DeviceReadings {
         self.memory_total_bytes.unwrap_or(if self.memory_is_impossible { 0 } else { MOST_BYTES })
     }
 
-    /// `most_bytes` is the most memory that the device can have.
-    fn apply(&mut self, device: &mut DeviceSample, read_seconds: f64, most_bytes: u64, out: &mut Removals<'_>) {
+    /// `most_bytes` is the most memory that the device can have, `held_bytes` what all processes hold of its memory.
+    fn apply(
+        &mut self,
+        device: &mut DeviceSample,
+        read_seconds: f64,
+        most_bytes: u64,
+        held_bytes: u64,
+        out: &mut Removals<'_>,
+    ) {
         let memory = device.measurements.memory;
         let memory_holds = memory.is_none_or(|memory| memory_holds(&memory, most_bytes));
         self.memory_is_impossible = !memory_holds;
@@ -170,7 +187,8 @@ impl DeviceReadings {
         // Before any removal. Drivers answer 0 where there is no limit.
         let limit_is_impossible =
             device.measurements.power_limit_watts.is_some_and(|watts| watts != 0.0 && !limit_holds(watts));
-        let doubts = Doubts::of(device, self.memory_total_bytes.unwrap_or(most_bytes), memory_holds);
+        let total_bytes = self.memory_total_bytes.unwrap_or(most_bytes);
+        let doubts = Doubts::of(device, total_bytes, held_bytes, memory_holds);
 
         let DeviceMeasurements {
             utilization_ratio,
@@ -278,18 +296,18 @@ struct Doubts {
 
 impl Doubts {
     /// Judges an answer as it was read.
-    fn of(device: &DeviceSample, total_bytes: u64, memory_holds: bool) -> Self {
+    fn of(device: &DeviceSample, total_bytes: u64, held_bytes: u64, memory_holds: bool) -> Self {
         let DeviceMeasurements { utilization_ratio, memory, .. } = &device.measurements;
         let processes = || device.processes.iter().flatten();
-        let amounts = || processes().filter_map(|process| process.memory_used_bytes);
         let used_bytes = memory.map_or(total_bytes, |memory| memory.used_bytes);
         let together_bytes = used_bytes.saturating_add(PROCESSES_TOLERANCE_BYTES);
         let most_bytes = together_bytes.min(total_bytes);
         let utilization_holds = utilization_ratio.is_none_or(|ratio| RATIO.contains(&ratio));
         let mut shares = processes().filter_map(|process| process.utilization_ratio);
         Self {
-            list: processes().any(|process| !PIDS.contains(&process.pid)) || amounts().any(|bytes| bytes > most_bytes),
-            most_bytes: if amounts().fold(0, u64::saturating_add) > together_bytes { 0 } else { most_bytes },
+            list: processes().any(|process| !PIDS.contains(&process.pid))
+                || amounts(device).any(|bytes| bytes > most_bytes),
+            most_bytes: if held_bytes > together_bytes { 0 } else { most_bytes },
             shares: !utilization_holds || shares.any(|ratio| !RATIO.contains(&ratio)),
             confirmation: !utilization_holds || !memory_holds,
         }
@@ -308,6 +326,16 @@ impl Doubts {
         device.processes.take_if(|_| self.list);
         device.processes_incomplete |= self.confirmation;
     }
+}
+
+/// The memory of each listed process.
+fn amounts(device: &DeviceSample) -> impl Iterator<Item = u64> {
+    device.processes.iter().flatten().filter_map(|process| process.memory_used_bytes)
+}
+
+/// The memory of all listed processes of a device.
+fn held_bytes(device: &DeviceSample) -> u64 {
+    amounts(device).fold(0, u64::saturating_add)
 }
 
 /// Whether amounts of memory can be those of one device.

@@ -3,7 +3,7 @@
 pub mod bounds;
 pub mod nvml;
 
-use crate::model::{DeviceIndex, DeviceMeasurements, ProcessType};
+use crate::model::{DeviceIndex, DeviceMeasurements, ProcessType, Withheld};
 
 /// A source of readings of all devices of a host.
 ///
@@ -50,6 +50,9 @@ pub enum GpuError {
     /// A simulated source cannot be used.
     #[error("{0}")]
     Simulated(String),
+    /// The driver was asked before, and did not answer. The text is the reason.
+    #[error("{0}")]
+    Unanswered(String),
 }
 
 /// All devices of a host, read once.
@@ -59,10 +62,16 @@ pub struct GpuSample {
     pub driver_version: Option<String>,
     /// The number of times that the driver was opened. Facts from another session may not hold in this one.
     pub session: u64,
+    /// Whether the driver serves this machine alone, so that no process of another machine can use its GPUs: each GPU
+    /// tells by `nvmlDeviceGetVirtualizationMode` that it is neither in a vGPU guest nor in a host of vGPUs, and the
+    /// machine is not WSL.
+    pub serves_one_machine: bool,
     /// Whole GPUs and MIG devices, by index. A GPU that is split into MIG devices is listed before them.
     pub devices: Vec<DeviceSample>,
     /// XID errors that happened since the last sample.
     pub xid_events: Vec<XidEvent>,
+    /// The values that the devices have and that the sample lacks, each with its failed call or its contradiction.
+    pub withheld: Vec<Withheld>,
 }
 
 /// One device, read once.
@@ -81,8 +90,12 @@ pub struct DeviceSample {
     pub minor: Option<u32>,
     /// MIG profile such as `3g.40gb`; only of a MIG device.
     pub profile: Option<String>,
+    /// `nvmlDeviceGetGpuInstanceId`; only of a MIG device. See [`DeviceSample::instance`].
+    pub gpu_instance: Option<u32>,
     /// Whether this whole GPU is split into MIG devices.
     pub mig_parent: bool,
+    /// Whether this whole GPU is in MIG mode and has no MIG devices: no CUDA program runs on it.
+    pub mig_unsplit: bool,
     /// The measurements.
     pub measurements: DeviceMeasurements,
     /// Processes that use the device, distinct by pid. Empty for a MIG parent: its MIG devices list the processes.
@@ -99,6 +112,12 @@ impl DeviceSample {
         self.processes.is_some() && !self.processes_incomplete
     }
 
+    /// The GPU instance of a MIG device: the GPU, and the id of the instance. The MIG devices of one GPU instance are
+    /// its compute instances. Each has processes of its own, and all have the memory of the GPU instance.
+    pub fn instance(&self) -> Option<(u32, u32)> {
+        self.gpu_instance.map(|id| (self.index.gpu, id))
+    }
+
     /// A device that does not answer any more.
     pub fn lost(index: DeviceIndex, uuid: String) -> Self {
         Self {
@@ -108,7 +127,9 @@ impl DeviceSample {
             name: None,
             minor: None,
             profile: None,
+            gpu_instance: None,
             mig_parent: false,
+            mig_unsplit: false,
             measurements: DeviceMeasurements::default(),
             processes: None,
             processes_incomplete: false,

@@ -94,9 +94,16 @@ pub struct Device {
     /// MIG profile such as `3g.40gb`; only of a MIG device.
     #[serde(default)]
     pub profile: Option<String>,
+    /// The id of a MIG device's GPU instance, `nvmlDeviceGetGpuInstanceId`. The MIG devices of a GPU with one id are the
+    /// compute instances of one GPU instance: `measurements.memory` of each is the memory that they share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_instance: Option<u32>,
     /// Whether this whole GPU is split into MIG devices.
     #[serde(default)]
     pub mig_parent: bool,
+    /// Whether this whole GPU is in MIG mode and has no MIG devices: no CUDA program runs on it, and it is not available.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mig_unsplit: bool,
     /// The measurements. All are absent while `up` is false.
     #[serde(default)]
     pub measurements: DeviceMeasurements,
@@ -110,6 +117,16 @@ pub struct Device {
     /// process `processes_measured` is false too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub use_unexplained: bool,
+    /// Whether the utilization has been high for `--gpu.contradictory-after` while no process was listed and the device
+    /// held no more memory than its driver keeps. The measurement may be stuck, or a process that this program does not
+    /// see uses the device. A new CUDA context or a reset of the GPU ends a stuck measurement.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub contradictory: bool,
+    /// Whether a `contradictory` device is known to be unused: for all that time every sample had the utilization, the
+    /// memory and all lists of processes, the memory was that which the driver keeps, and this program saw the processes
+    /// of the whole machine: it ran in the machine's pid namespace, and not in WSL, a vGPU guest or a host of vGPUs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub measurement_stuck: bool,
     /// The environments that hold the device, by the state files; always empty for MIG devices.
     #[serde(default)]
     pub attachments: Vec<Attachment>,

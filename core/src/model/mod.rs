@@ -16,6 +16,7 @@ mod queue;
 mod schema;
 mod snapshot;
 mod time;
+mod withheld;
 
 pub use changes::{Changes, ChangesError};
 pub use confirmed::{Confirmed, ConfirmedChange, Joined};
@@ -32,3 +33,4 @@ pub use queue::QueuedProcess;
 pub use snapshot::{CollectorStatus, HostSnapshot, Owners, Publication, SNAPSHOT_VERSION, Snapshot};
 pub(crate) use time::{format_local_time, parse_local_time};
 pub use time::{local_time_zone, machine_time_zone, now_seconds};
+pub use withheld::Withheld;

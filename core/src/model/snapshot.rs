@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldhash::HashMap;
 use serde::{Deserialize, Serialize};
 
-use super::{Counters, Device, DeviceIndex, Environment, Process, QueuedProcess};
+use super::{Counters, Device, DeviceIndex, Environment, Process, QueuedProcess, Withheld, withheld};
 
 /// Version of the snapshot's JSON form.
 pub const SNAPSHOT_VERSION: u32 = 1;
@@ -157,15 +157,39 @@ pub struct CollectorStatus {
     /// When its last values were read, Unix time; absent if none were read.
     #[serde(default)]
     pub timestamp_seconds: Option<f64>,
-    /// The failure, the damage, or the remedy; absent without a fault.
+    /// The failure, the damage, or the remedy, and the withheld values; absent without a fault.
     #[serde(default)]
     pub error: Option<String>,
+    /// The values that the last attempt did not give, or that are not believed, although the attempt succeeded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub withheld: Vec<Withheld>,
 }
 
 impl CollectorStatus {
     /// When the last values were requested, Unix time. The values show every event before that time.
     pub fn asked_seconds(&self) -> Option<f64> {
         Some(self.timestamp_seconds? - self.duration_seconds.unwrap_or_default())
+    }
+
+    /// The error without the withheld values.
+    pub fn fault(&self) -> Option<&str> {
+        let error = self.error.as_deref()?;
+        let fault = error.strip_suffix(&*withheld::text(&self.withheld));
+        let fault = fault.map_or(error, |fault| fault.trim_end_matches("; "));
+        (!fault.is_empty()).then_some(fault)
+    }
+
+    /// Names these values, after the fault in the error.
+    pub(crate) fn withhold(&mut self, withheld: Vec<Withheld>) {
+        if withheld.is_empty() {
+            return;
+        }
+        let named = withheld::text(&withheld);
+        self.error = Some(match self.error.take() {
+            Some(fault) => format!("{fault}; {named}"),
+            None => named,
+        });
+        self.withheld = withheld;
     }
 }
 

@@ -26,6 +26,8 @@ pub use usernames::{find_username, username};
 
 use foldhash::{HashMap, HashSet};
 
+use crate::model::Withheld;
+
 /// Whether a pid belongs to a kernel thread, as far as `/proc` shows this.
 pub fn is_kernel_thread(pid: u32) -> bool {
     let content = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -85,6 +87,8 @@ pub struct ProcessTable {
     pub pid_namespace: Option<u64>,
     /// The processes of the pid namespaces below.
     pub below: Below,
+    /// What this program may not read at all.
+    pub withheld: Vec<Withheld>,
 }
 
 impl ProcessTable {

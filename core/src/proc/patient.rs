@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::hanging::{Hanging, MOST_AT_ONCE, Worker};
 use super::reader::{DirectReader, PROC};
 use super::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable};
+use crate::model::Withheld;
 
 /// Reads `/proc` with a time limit. If a process cannot be read in time, its claim is missing, and
 /// [`ProcessTable::unread`] lists it. The other processes are read.
@@ -94,6 +95,11 @@ fn unread(request: &ProcessRequest) -> ProcessTable {
         processes: request.processes.iter().map(unreadable).collect(),
         hidden: request.members.iter().copied().collect(),
         unread: request.processes.iter().copied().collect(),
+        withheld: vec![Withheld {
+            device: None,
+            value: "processes".to_owned(),
+            error: "reads of /proc hang".to_owned(),
+        }],
         ..ProcessTable::default()
     }
 }

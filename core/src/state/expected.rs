@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::allocate::DeviceUsage;
 use super::waiting::RequestedDevices;
 use super::{DeviceState, Waiting};
 use crate::model::MemoryAmount;
@@ -13,8 +14,8 @@ pub struct Expectation<'a> {
     pub devices: &'a [DeviceState],
     /// The ends of leases by environment, Unix time.
     pub leases: &'a HashMap<String, f64>,
-    /// The models of the devices, as far as they are known.
-    pub models: &'a BTreeMap<u32, String>,
+    /// The models of the devices as far as they are known, and the devices that cannot be assigned.
+    pub usage: &'a DeviceUsage,
     /// Unix time. A lease that has ended by then gives no expectation.
     pub now_seconds: f64,
 }
@@ -102,14 +103,15 @@ impl Expectation<'_> {
     fn accepts(&self, request: &RequestedDevices, device: &DeviceState) -> bool {
         let mut named = request.named().peekable();
         let is_named = named.peek().is_none() || named.any(|index| index == device.index);
-        let model = self.models.get(&device.index);
-        is_named && request.kind().accepts(model.map(String::as_str), device.total_memory)
+        let model = self.usage.models.get(&device.index);
+        let is_candidate = is_named && self.usage.is_usable(device.index);
+        is_candidate && request.kind().accepts(model.map(String::as_str), device.total_memory)
     }
 
     /// Whether models and memory are known as far as they decide which devices a request accepts.
     fn is_decided(&self, request: &RequestedDevices) -> bool {
         self.devices.iter().all(|it| {
-            (request.gpu_types.is_empty() || self.models.contains_key(&it.index))
+            (request.gpu_types.is_empty() || self.usage.models.contains_key(&it.index))
                 && (request.gpu_memory_at_least_bytes.is_none() || it.total_memory.is_some())
         })
     }
@@ -117,6 +119,8 @@ impl Expectation<'_> {
     /// The time at which a device has this amount of unclaimed memory; without an amount, the time at which all is
     /// unclaimed.
     fn of_device(&self, device: &DeviceState, needed_bytes: Option<u64>) -> Option<f64> {
+        // As for an attachment, a device of unknown memory is not divided.
+        let needed_bytes = needed_bytes.filter(|_| device.total_memory.is_some());
         let total = device.total_memory.map_or(u64::MAX, MemoryAmount::bytes);
         let claim = |memory: Option<MemoryAmount>| memory.map_or(total, MemoryAmount::bytes);
         let mut claims: Vec<(Option<f64>, u64)> =
@@ -166,9 +170,13 @@ mod tests {
     }
 
     fn times(devices: &[DeviceState], requests: &[RequestedDevices]) -> Vec<Option<f64>> {
+        times_with(&DeviceUsage::default(), devices, requests)
+    }
+
+    fn times_with(usage: &DeviceUsage, devices: &[DeviceState], requests: &[RequestedDevices]) -> Vec<Option<f64>> {
         let ends = [("over", 90.0), ("a", 200.0), ("b", 300.0), ("c", 400.0)];
         let leases = ends.map(|(eid, end)| (eid.to_owned(), end)).into();
-        let expectation = Expectation { devices, leases: &leases, models: &BTreeMap::new(), now_seconds: 100.0 };
+        let expectation = Expectation { devices, leases: &leases, usage, now_seconds: 100.0 };
         let queue: Vec<Waiting> = requests.iter().map(waiting).collect();
         expectation.of_queue(&queue)
     }
@@ -200,6 +208,9 @@ mod tests {
         assert_eq!(times(&devices, &[of_indices]), [Some(400.0)]);
         let of_type = RequestedDevices { gpu_types: vec!["a100".to_owned()], ..gpus(1) };
         assert_eq!(times(&devices, &[of_type]), [None], "no model is known");
+        let usage = DeviceUsage { lost: [1].into(), mig_unsplit: [4].into(), ..DeviceUsage::default() };
+        let with_another = [&devices[..], &[device(4, &[])]].concat();
+        assert_eq!(times_with(&usage, &with_another, &[gpus(1)]), [Some(300.0)], "neither 1 nor 4 is assigned");
         for (gibibytes, expected) in [(16, Some(200.0)), (17, None)] {
             let of_size = RequestedDevices { gpu_memory_at_least_bytes: Some(gibibytes * GIB), ..gpus(1) };
             assert_eq!(times(&devices, &[of_size]), [expected]);
@@ -221,6 +232,8 @@ mod tests {
         assert_eq!(times(&devices, &[of_memory(16)]), [None]);
         assert_eq!(times(&devices, &[of_memory(17)]), [None]);
         assert_eq!(times(&devices, &[gpus(1)]), [None]);
+        let untold = [DeviceState { total_memory: None, ..device(0, &[("a", Some(8)), ("b", Some(4))]) }];
+        assert_eq!(times(&untold, &[of_memory(1)]), [Some(300.0)], "a device of unknown memory is not divided");
     }
 
     #[test]
@@ -234,7 +247,7 @@ mod tests {
             ..gpus(1)
         };
         let of_index = |index| gpus(0).index_of(index);
-        let delays_none = |queue: &[RequestedDevices], eid, added: &[u32], any_time, models| {
+        let delays_none = |queue: &[RequestedDevices], eid, added: &[u32], any_time, models: &BTreeMap<u32, String>| {
             let devices = |holders: &[Vec<(&str, Option<u64>)>]| -> Vec<DeviceState> {
                 (0..).zip(holders).map(|(index, it)| device(index, it)).collect()
             };
@@ -245,7 +258,8 @@ mod tests {
             let (before, after) = (devices(&before), devices(&taken));
             let leases = [("a", 200.0), ("b", 300.0), ("c", 400.0)];
             let leases = leases.map(|(eid, end)| (eid.to_owned(), end)).into();
-            let expectation = |devices| Expectation { devices, leases: &leases, models, now_seconds: 100.0 };
+            let usage = DeviceUsage { models: models.clone(), ..DeviceUsage::default() };
+            let expectation = |devices| Expectation { devices, leases: &leases, usage: &usage, now_seconds: 100.0 };
             let queue: Vec<Waiting> = queue.iter().map(waiting).collect();
             expectation(&before).delays_none(&expectation(&after), &queue, (eid, added), any_time)
         };

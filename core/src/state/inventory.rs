@@ -55,7 +55,7 @@ impl Inventory {
 
     /// Updates a list of devices: adds new GPUs and changes memory amounts; removed GPUs stay. The list has every index
     /// from 0 afterwards.
-    pub(super) fn merge_into(&self, devices: &mut Vec<DeviceState>) {
+    pub fn merge_into(&self, devices: &mut Vec<DeviceState>) {
         for (index, memory) in &self.devices {
             let position = devices.iter().position(|device| device.index == *index);
             let device = match position {

@@ -37,6 +37,7 @@ mod value;
 mod waiting;
 mod watched;
 
+use allocate::DeviceUsage;
 pub use confirmed::read_confirmed;
 pub use device_locks::{DeviceLocks, lock_devices};
 pub use directory::{DEFAULT_DIRECTORY, StateDirectory, directory_path};
@@ -130,9 +131,9 @@ impl State {
         self.leases.get(eid).copied()
     }
 
-    /// The expected times at which devices become free. Without `models`, they are not known for a request of a type.
-    pub const fn expectation<'a>(&'a self, models: &'a BTreeMap<u32, String>, now_seconds: f64) -> Expectation<'a> {
-        Expectation { devices: self.devices.as_slice(), leases: &self.leases, models, now_seconds }
+    /// The expected times at which devices become free. Without models, they are not known for a request of a type.
+    pub const fn expectation<'a>(&'a self, usage: &'a DeviceUsage, now_seconds: f64) -> Expectation<'a> {
+        Expectation { devices: self.devices.as_slice(), leases: &self.leases, usage, now_seconds }
     }
 
     /// The members of an environment that keep it alive: those that are no jobs ([`RecordedMembers::is_job`]).

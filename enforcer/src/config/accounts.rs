@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Answers about users and groups. They may take as long as a directory service does.
 pub trait Accounts {
-    /// Whether there is a user of this name, or with the uid of `uid:1234`.
-    fn has_user(&self, username: &str) -> bool;
+    /// The name of the user of this name, or with the uid of `uid:1234`; absent if there is no such user. A directory service
+    /// may find a user by another spelling than its own, for example in capitals.
+    fn user_name(&self, username: &str) -> Option<String>;
 
     /// The uid of a user, by name or as `uid:1234`; absent if it cannot be told.
     fn uid_of(&self, username: &str) -> Option<u32>;
 
-    /// Whether there is a Unix group of this name.
-    fn has_group(&self, group: &str) -> bool;
+    /// The name of the Unix group of this name; absent if there is no such group.
+    fn group_name(&self, group: &str) -> Option<String>;
 
     /// The names of a user's Unix groups, the primary one among them. Nothing if they cannot be told: the user is not
     /// known, or the directory is down (getpwnam_r(3) tells these hardly apart). That is not the same as no group: the
@@ -19,21 +20,30 @@ pub trait Accounts {
     fn groups_of(&self, username: &str) -> Option<BTreeSet<String>>;
 }
 
+/// Whether a text can be the name of a user or a group. Directory services have names with spaces, commas and backslashes, such
+/// as `domain users` and `CORP\ann`, which files and scripts of this program quote.
+pub(super) fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.trim() == text && !text.contains(char::is_control)
+}
+
 /// The name service switch (nsswitch.conf(5)): getpwnam_r(3), getgrnam_r(3), getgrouplist(3).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NameService;
 
 impl Accounts for NameService {
-    fn has_user(&self, username: &str) -> bool {
-        user(username).is_some()
+    fn user_name(&self, username: &str) -> Option<String> {
+        user(username)?.name().to_str().map(str::to_owned)
     }
 
     fn uid_of(&self, username: &str) -> Option<u32> {
         user(username).map(|user| user.uid())
     }
 
-    fn has_group(&self, group: &str) -> bool {
-        !group.contains('\0') && uzers::get_group_by_name(group).is_some()
+    fn group_name(&self, group: &str) -> Option<String> {
+        if group.contains('\0') {
+            return None;
+        }
+        uzers::get_group_by_name(group)?.name().to_str().map(str::to_owned)
     }
 
     fn groups_of(&self, username: &str) -> Option<BTreeSet<String>> {
@@ -61,8 +71,8 @@ pub struct AccountTable {
 }
 
 impl Accounts for AccountTable {
-    fn has_user(&self, username: &str) -> bool {
-        self.users.contains_key(username)
+    fn user_name(&self, username: &str) -> Option<String> {
+        self.users.contains_key(username).then(|| username.to_owned())
     }
 
     // Nobody says uids.
@@ -70,8 +80,8 @@ impl Accounts for AccountTable {
         None
     }
 
-    fn has_group(&self, group: &str) -> bool {
-        self.users.values().any(|groups| groups.contains(group))
+    fn group_name(&self, group: &str) -> Option<String> {
+        self.users.values().any(|groups| groups.contains(group)).then(|| group.to_owned())
     }
 
     fn groups_of(&self, username: &str) -> Option<BTreeSet<String>> {
@@ -85,8 +95,9 @@ mod tests {
 
     #[test]
     fn the_name_service_knows_root_and_its_primary_group() {
-        assert!(NameService.has_user("root") && NameService.has_user("uid:0"));
-        assert!(NameService.has_group("root"));
+        let root = Some("root".to_owned());
+        assert_eq!([NameService.user_name("root"), NameService.user_name("uid:0")], [root.clone(), root.clone()]);
+        assert_eq!(NameService.group_name("root"), root);
         assert!(NameService.groups_of("root").unwrap().contains("root"));
         assert_eq!(NameService.groups_of("uid:0"), NameService.groups_of("root"));
     }
@@ -94,9 +105,9 @@ mod tests {
     #[test]
     fn of_whom_the_name_service_does_not_know_no_groups_are_told() {
         for name in ["nobody-is-called-this", "", "ro\0ot", "uid:4294967294", "uid:", "uid:x"] {
-            assert!(!NameService.has_user(name), "{name:?}");
+            assert_eq!(NameService.user_name(name), None, "{name:?}");
             assert_eq!(NameService.groups_of(name), None, "{name:?}");
-            assert!(!NameService.has_group(name), "{name:?}");
+            assert_eq!(NameService.group_name(name), None, "{name:?}");
         }
     }
 }

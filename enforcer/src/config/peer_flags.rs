@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::accounts::is_name;
 use super::load::hash;
 use super::{
     Action, BreakerLimits, Config, DetachedProcesses, Limit, Limits, Mode, Never, Rule, Scope, Selector, Undelivered,
@@ -64,9 +65,8 @@ impl FromStr for UserMaximum {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let maximum = text.split_once('=').and_then(|(username, devices)| {
-            let named = !username.is_empty() && !username.contains(|c: char| c.is_control() || c.is_whitespace());
             let digits = devices.bytes().all(|b| b.is_ascii_digit());
-            (named && digits).then_some(())?;
+            (is_name(username) && digits).then_some(())?;
             Some(Self { username: username.to_owned(), devices: devices.parse().ok()? })
         });
         maximum.ok_or_else(|| ParseUserMaximumError(text.to_owned()))
@@ -162,16 +162,17 @@ mod tests {
 
     #[test]
     fn a_maximum_for_a_user_needs_none_for_all() {
-        let flags = PeerFlags { max_devices_for_user: vec!["alice=1".parse().unwrap()], ..PeerFlags::default() };
+        let flags =
+            PeerFlags { max_devices_for_user: vec![r"CORP\ann lee=1".parse().unwrap()], ..PeerFlags::default() };
         let config = Config::from_flags(&flags);
         let limits = config.rules[2].kind.limits().unwrap();
         assert_eq!(limits.base.default, None);
-        assert_eq!(limits.base.users.len(), 1);
+        assert_eq!(limits.base.users, BTreeMap::from([(r"CORP\ann lee".to_owned(), 1)]));
     }
 
     #[test]
     fn what_is_no_maximum_of_a_user_is_refused() {
-        for text in ["", "alice", "=1", "alice=", "alice=-1", "alice=+1", "alice=two", "alice=1=2", "al ice=1"] {
+        for text in ["", "alice", "=1", "alice=", "alice=-1", "alice=+1", "alice=two", "alice=1=2", "alice =1"] {
             let error = text.parse::<UserMaximum>().unwrap_err().to_string();
             assert!(error.contains("write USER=N"), "{error}");
         }

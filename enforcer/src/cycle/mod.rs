@@ -229,9 +229,9 @@ impl Cycle {
         let all_blind = blind::all_blind(hosts, &blind);
         let sources = self.source_states.measured(&blind);
         let outside = self.outside(&publication.hosts, &config.never);
-        let (outside, exempt_outside) = match outside {
-            Some(uses) => (Some(uses.counted), uses.exempt),
-            None => (None, Vec::new()),
+        let (outside, exempt_outside, outside_unknown) = match outside {
+            Some(uses) => (Some(uses.counted), uses.exempt, uses.unknown),
+            None => (None, Vec::new(), Vec::new()),
         };
         let mut status = Enforcement {
             blind,
@@ -242,6 +242,7 @@ impl Cycle {
             faults: faults.clone(),
             outside,
             exempt_outside,
+            outside_unknown,
             ..self.status(&plan, rules, &control, mode, now())
         };
         let open = breaker.as_ref();

@@ -26,6 +26,8 @@ impl Cycle {
 pub(super) struct OutsideUses {
     pub(super) counted: Vec<OutsideUse>,
     pub(super) exempt: Vec<OutsideUse>,
+    /// The GPUs that may have further uses: their use is not measured.
+    pub(super) unknown: Vec<u32>,
 }
 
 fn uses(snapshot: &Snapshot, never: &Never) -> OutsideUses {
@@ -37,7 +39,9 @@ fn uses(snapshot: &Snapshot, never: &Never) -> OutsideUses {
             || programs.exemption(it.pid).is_some()
     };
     // The check of the program is the slowest part: once per process.
-    let mut all = OutsideUses::default();
+    let whole = snapshot.devices.iter().filter(|it| it.index.mig.is_none()).map(|it| it.index.gpu);
+    let mut all =
+        OutsideUses { unknown: whole.filter(|gpu| !snapshot.use_measured(*gpu)).collect(), ..OutsideUses::default() };
     for uses in processes.map(|it| uses_of(it, snapshot)) {
         match uses.first() {
             Some(first) if is_exempt(first) => all.exempt.extend(uses),
@@ -150,5 +154,13 @@ mod tests {
             found.collect::<Vec<_>>(),
             [(0, u32::MAX, Some(2 << 30)), (2, u32::MAX - 1, Some(1 << 30)), (4, u32::MAX - 3, Some(1 << 30))]
         );
+    }
+
+    #[test]
+    fn a_gpu_whose_processes_are_not_all_listed_may_have_further_uses() {
+        let mut snapshot = Lab::new(1, 3).hosts.remove(0);
+        snapshot.devices[0].processes_measured = false;
+        snapshot.devices[2].use_unexplained = true;
+        assert_eq!(uses(&snapshot, &Never::default()).unknown, [0, 2]);
     }
 }

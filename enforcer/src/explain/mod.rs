@@ -52,7 +52,7 @@ pub(crate) fn explain(flags: ExplainFlags) -> anyhow::Result<()> {
     let hostname = sources.own_hostname();
     let state_directory = sources.state_directory.clone();
     let state_directory = state_directory.unwrap_or_else(|| directory_path(None));
-    let publication = host::collect(sources.open()?, PATIENCE)?
+    let publication = host::collect(sources.open()?, host::collect_options(PATIENCE))?
         .next_blocking()
         .context("cannot see who uses the GPUs: a defect of this program; start it again")?;
     let mut here = Here::new(state_directory);

@@ -12,7 +12,7 @@ use genv_core::enforcement::ENFORCER_DIRECTORY;
 use genv_remote::flags::HostFlags;
 use genv_web::ListenAddress;
 use genv_web::build::LONG_VERSION;
-use genv_web::flags::{LogFlags, SourceFlags, file};
+use genv_web::flags::{CollectFlags, LogFlags, SourceFlags, file};
 use genv_web::man::ManFlags;
 
 use crate::config::Mode;
@@ -97,6 +97,9 @@ pub(crate) struct RunFlags {
 
     #[command(flatten)]
     pub(crate) sources: SourceFlags,
+
+    #[command(flatten)]
+    pub(crate) collect: CollectFlags,
 
     #[command(flatten)]
     pub(crate) hosts: HostFlags,

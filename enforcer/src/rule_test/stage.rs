@@ -98,16 +98,27 @@ impl GpuSource for Without<dyn GpuSource> {
     fn sample(&mut self) -> Result<GpuSample, GpuError> {
         let mut sample = self.1.sample()?;
         let gone = lock(&self.0);
+        let mut shared = Vec::new();
         for device in &mut sample.devices {
+            let (index, instance) = (device.index, device.instance());
             let measurements = &mut device.measurements;
             if let Some(processes) = &mut device.processes {
                 processes.retain(|process| {
                     let is_gone = gone.pids.contains(&process.pid);
                     if is_gone {
                         give_back(measurements, process);
+                        shared.extend(instance.map(|instance| (index, instance, *process)));
                     }
                     !is_gone
                 });
+            }
+        }
+        // The other compute instances of a GPU instance have the same memory.
+        for device in &mut sample.devices {
+            for (index, instance, process) in &shared {
+                if device.index != *index && device.instance() == Some(*instance) {
+                    give_back(&mut device.measurements, process);
+                }
             }
         }
         Ok(sample)
@@ -178,5 +189,47 @@ impl ProcessSource for NoMachine {
 impl StateSource for NoMachine {
     fn read(&mut self) -> Result<State, StateError> {
         Ok(State { installed: true, ..State::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use genv_core::gpu::DeviceSample;
+    use genv_core::model::{DeviceIndex, DeviceMemory, ProcessType};
+
+    use super::*;
+
+    struct Fixed(GpuSample);
+
+    impl GpuSource for Fixed {
+        fn sample(&mut self) -> Result<GpuSample, GpuError> {
+            Ok(self.0.clone())
+        }
+    }
+
+    #[test]
+    fn the_memory_of_an_ended_process_is_given_back_to_its_gpu_instance() {
+        let ended = GpuProcess {
+            pid: 7,
+            process_type: ProcessType::Compute,
+            memory_used_bytes: Some(4),
+            utilization_ratio: None,
+        };
+        let memory = DeviceMemory { total_bytes: 10, used_bytes: 5, free_bytes: 5, reserved_bytes: None };
+        let part = |number: u32, gpu_instance: u32, processes: &[GpuProcess]| DeviceSample {
+            lost: false,
+            gpu_instance: Some(gpu_instance),
+            measurements: DeviceMeasurements { memory: Some(memory), ..DeviceMeasurements::default() },
+            processes: Some(processes.to_vec()),
+            ..DeviceSample::lost(DeviceIndex::mig(0, number), String::new())
+        };
+        let devices = vec![part(0, 2, &[]), part(1, 2, &[ended]), part(2, 3, &[])];
+        let sample = GpuSample { devices, ..GpuSample::default() };
+        let gone = Gone { pids: [7].into(), ..Gone::default() };
+        let fixed: Box<dyn GpuSource> = Box::new(Fixed(sample));
+        let mut source = Without(Arc::new(Mutex::new(gone)), fixed);
+        let devices = source.sample().unwrap().devices;
+        let used: Vec<_> = devices.iter().map(|it| it.measurements.memory.unwrap().used_bytes).collect();
+        assert_eq!(used, [1, 1, 5]);
     }
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use genv_core::collect::CollectOptions;
 use genv_core::stream::SnapshotStream;
 use genv_remote::allow_open_files;
 use genv_remote::flags::HostFlags;
 use genv_remote::follow::{Fleet, follow};
 use genv_simulator::SourceOptions;
-use genv_web::flags::SourceFlags;
+use genv_web::flags::{CollectFlags, SourceFlags};
 use tokio::runtime::Handle;
 
 use crate::UsageError;
@@ -21,20 +22,21 @@ const ONCE_INTERVAL: Duration = Duration::from_secs(10);
 /// The source of facts.
 pub(super) enum Facts {
     /// This machine.
-    Here(SourceOptions),
+    Here { sources: SourceOptions, collect: CollectFlags },
     /// Other hosts, over SSH. Their audits name this machine.
     Elsewhere { hosts: HostFlags, hostname: String },
 }
 
 impl Facts {
-    pub(super) fn new(sources: SourceFlags, hosts: HostFlags) -> anyhow::Result<Self> {
+    pub(super) fn new(sources: SourceFlags, collect: CollectFlags, hosts: HostFlags) -> anyhow::Result<Self> {
         let given = SourceOptions::from(sources);
         if !hosts.name_hosts() {
-            return Ok(Self::Here(given.or_from_environment()?));
+            return Ok(Self::Here { sources: given.or_from_environment()?, collect });
         }
         let hostname = given.own_hostname();
         let of_this_machine = SourceOptions { hostname: None, ..given };
-        if of_this_machine != SourceOptions::default() {
+        let defaults = CollectOptions::default();
+        if of_this_machine != SourceOptions::default() || collect.contradictory_after != defaults.contradictory_after {
             return Err(UsageError(
                 "cannot enforce: --gpu.… is about this machine, and --host or --hostfile names other hosts. Leave one out"
                     .to_owned(),
@@ -46,14 +48,18 @@ impl Facts {
 
     pub(super) fn hostname(&self) -> String {
         match self {
-            Self::Here(sources) => sources.own_hostname(),
+            Self::Here { sources, .. } => sources.own_hostname(),
             Self::Elsewhere { hostname, .. } => hostname.clone(),
         }
     }
 
     fn collect(&self, interval: Duration) -> anyhow::Result<(SnapshotStream, Option<Fleet>)> {
         match self {
-            Self::Here(sources) => Ok((host::collect(sources.open()?, interval)?, None)),
+            Self::Here { sources, collect } => {
+                let contradictory_after = collect.contradictory_after;
+                let options = CollectOptions { contradictory_after, ..host::collect_options(interval) };
+                Ok((host::collect(sources.open()?, options)?, None))
+            }
             Self::Elsewhere { hosts, .. } => {
                 let (source, _) = hosts.open()?;
                 allow_open_files();

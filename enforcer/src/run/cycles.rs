@@ -51,11 +51,11 @@ pub(super) fn start_cycles(
     let hostname = collecting.facts.hostname();
     let path = directory.path();
     let executor = match &collecting.facts {
-        Facts::Here(sources) => host::executor(sources, path, policy, Arc::clone(&latest))?,
+        Facts::Here { sources, .. } => host::executor(sources, path, policy, Arc::clone(&latest))?,
         Facts::Elsewhere { .. } => host::dispatching_executor(hostname.clone(), path, policy)?,
     };
     let mut cycle = Cycle::new(hostname, directory, executor, now_seconds())?;
-    if let Facts::Here(sources) = &collecting.facts {
+    if let Facts::Here { sources, .. } = &collecting.facts {
         let directory = sources.state_directory.clone();
         cycle = cycle.seeing(directory.unwrap_or_else(|| directory_path(None)));
     }

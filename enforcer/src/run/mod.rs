@@ -88,7 +88,7 @@ async fn enforce(flags: RunFlags, rules: Rules) -> anyhow::Result<()> {
             Server::bind(&flags.listen_addresses, web_config, limits).await?
         })
     };
-    let facts = Facts::new(flags.sources, flags.hosts)?;
+    let facts = Facts::new(flags.sources, flags.collect, flags.hosts)?;
     let (collecting, followed) = Collecting::start(facts, &rules.in_force().config)?;
     let cycles = start_cycles(directory, &collecting, followed, &rules)?;
 

@@ -1,5 +1,7 @@
 //! Families about devices: whole GPUs and MIG devices.
 
+use std::collections::BTreeSet;
+
 use genv_core::model::{Device, DeviceMeasurements, DeviceMemory};
 use genv_web::metrics::Samples;
 
@@ -13,11 +15,18 @@ fn measured(host: &PublishedHost<'_>, out: &mut Samples, value: impl Fn(&DeviceM
     }
 }
 
-/// One amount of memory of each device. A MIG parent has none: its MIG devices are listed.
+/// One amount of memory of each device. A MIG parent has none: its MIG devices are listed. The memory of a GPU instance
+/// is that of its first compute instance alone, so that sums count it once.
 fn memory(host: &PublishedHost<'_>, out: &mut Samples, bytes: impl Fn(&DeviceMemory) -> Option<u64>) {
+    let mut instances = BTreeSet::new();
     for device in host.devices().filter(|device| !device.mig_parent) {
-        let memory = device.measurements.memory.as_ref();
-        out.add(&[&device.index], memory.and_then(&bytes).map(|bytes| bytes as f64));
+        let Some(memory) = &device.measurements.memory else {
+            continue;
+        };
+        let instance = device.gpu_instance.map(|id| (device.index.gpu, id));
+        if instance.is_none_or(|it| instances.insert(it)) {
+            out.add(&[&device.index], bytes(memory).map(|bytes| bytes as f64));
+        }
     }
 }
 
@@ -27,9 +36,9 @@ fn attachable<'h>(host: &'h PublishedHost<'_>) -> impl Iterator<Item = &'h Devic
     host.devices().filter(move |device| state_is_known && device.index.mig.is_none())
 }
 
-/// Whether the device is up, not attached and not used; absent if this is unknown.
+/// Whether the device is up, runs programs, and is not attached and not used; absent if this is unknown.
 fn available(view: &HostView<'_>, device: &Device) -> Option<bool> {
-    if !device.up || !device.attachments.is_empty() {
+    if !device.up || device.mig_unsplit || !device.attachments.is_empty() {
         return Some(false);
     }
     let mut parts = view.snapshot.devices.iter().filter(|part| part.index.gpu == device.index.gpu);
@@ -37,7 +46,8 @@ fn available(view: &HostView<'_>, device: &Device) -> Option<bool> {
     if parts.any(|part| processes.by_device.get(part.index).is_some()) {
         return Some(false);
     }
-    let known = view.snapshot.processes_known(device.index.gpu);
+    // One sample with use that no process explains is enough.
+    let known = view.snapshot.use_measured(device.index.gpu);
     (view.environments.is_some() && known).then_some(true)
 }
 
@@ -56,13 +66,14 @@ pub(super) const FAMILIES: &[HostFamily] = &[
     Family {
         name: "genv_device_info",
         kind: Kind::Largest,
-        labels: &["index", "uuid", "name", "minor", "driver_version", "parent", "profile"],
-        help: "Always 1; the labels tell the device's product name, minor number and driver, and of a MIG device its GPU and profile.",
+        labels: &["index", "uuid", "name", "minor", "driver_version", "parent", "profile", "gpu_instance"],
+        help: "Always 1; the labels tell the device's product name, minor number and driver, and of a MIG device its GPU, profile and GPU instance.",
         samples: |host, out| {
             let driver = host.view().and_then(|view| view.snapshot.driver_version.as_deref());
             for device in host.devices() {
                 let minor = device.minor.map(|minor| minor.to_string()).unwrap_or_default();
                 let parent = device.index.mig.map(|_| device.index.gpu.to_string()).unwrap_or_default();
+                let gpu_instance = device.gpu_instance.map(|id| id.to_string()).unwrap_or_default();
                 out.add(
                     &[
                         &device.index,
@@ -72,6 +83,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
                         &driver.unwrap_or_default(),
                         &parent,
                         &device.profile.as_deref().unwrap_or_default(),
+                        &gpu_instance,
                     ],
                     1.0,
                 );
@@ -283,6 +295,18 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         },
     },
     Family {
+        name: "genv_device_contradictory",
+        kind: Kind::Largest,
+        labels: &["index"],
+        help: "Whether the utilization has been high for --gpu.contradictory-after without a process and without memory in use: 1 if it has, 0 if not.",
+        samples: |host, out| {
+            for device in host.devices() {
+                let is_known = device.contradictory || device.measurements.utilization_ratio.is_some();
+                out.add(&[&device.index], is_known.then_some(f64::from(device.contradictory)));
+            }
+        },
+    },
+    Family {
         name: "genv_device_pcie_replays_total",
         kind: Kind::Counter,
         labels: &["index"],
@@ -304,7 +328,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         name: "genv_device_available",
         kind: Kind::Largest,
         labels: &["index"],
-        help: "Whether the GPU is up, attached to no environment and used by no process (a split one on none of its parts): 1 or 0; absent if that cannot be told.",
+        help: "Whether the GPU is up, attached to no environment, used by no process (a split one on none of its parts), and not in MIG mode without MIG devices: 1 or 0; absent if that cannot be told.",
         samples: |host, out| {
             let Some(view) = host.view() else { return };
             for device in host.devices().filter(|device| device.index.mig.is_none()) {

@@ -152,6 +152,19 @@ fn a_device_is_available_only_if_it_is_known_to_be_unused() {
         snapshot.devices[2].processes_measured = false;
     });
     assert_eq!(part_not_told[1], None);
+    let used_without_process = available(&|snapshot| {
+        snapshot.processes.clear();
+        for device in &mut snapshot.devices {
+            device.use_unexplained = true;
+        }
+    });
+    assert_eq!((used_without_process[1], used_without_process[4]), (None, None));
+    let in_mig_mode_without_parts = available(&|snapshot| {
+        for device in &mut snapshot.devices {
+            device.mig_unsplit = device.index.gpu == 4;
+        }
+    });
+    assert_eq!(in_mig_mode_without_parts[4], Some(0.0));
     let attached_is_enough = available(&|snapshot| {
         snapshot.collectors.remove("processes");
     });
@@ -210,6 +223,23 @@ fn a_process_in_an_environment_belongs_to_the_environments_user() {
     assert!(!shown.contains("root"), "{shown}");
     assert!(shown.contains(r#"genv_user_processes{hostname="gpu01",username="alice"} 1"#), "{shown}");
     assert!(shown.contains(r#"pid="100",eid="e1",username="alice""#), "{shown}");
+}
+
+#[test]
+fn the_memory_of_a_gpu_instance_is_shown_once() {
+    let mut snapshot = snapshot();
+    let (instance, memory) = (snapshot.devices[2].gpu_instance, snapshot.devices[2].measurements.memory);
+    let second = &mut snapshot.devices[3];
+    (second.gpu_instance, second.measurements.memory) = (instance, memory);
+    for name in ["genv_device_memory_total_bytes", "genv_device_memory_used_bytes", "genv_device_memory_free_bytes"] {
+        let shown = families(vec![host(snapshot.clone())]);
+        assert!(value(&shown, name, &[("index", "1:0")]).is_some(), "{name}");
+        assert_eq!(value(&shown, name, &[("index", "1:1")]), None);
+    }
+    // A compute instance that is gone hides nothing.
+    snapshot.devices[2].measurements.memory = None;
+    let shown = families(vec![host(snapshot)]);
+    assert!(value(&shown, "genv_device_memory_used_bytes", &[("index", "1:1")]).is_some());
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn filled((names, indices, numbers, sizes, facts): Values) -> Snapshot {
     for device in &mut snapshot.devices {
         (device.index, device.uuid, device.name) = (index(), name(), fact().then(&mut name));
         (device.up, device.mig_parent, device.processes_measured) = (fact(), fact(), fact());
-        device.use_unexplained = fact();
+        (device.use_unexplained, device.contradictory, device.mig_unsplit) = (fact(), fact(), fact());
         device.profile = fact().then(&mut name);
         let values = &mut device.measurements;
         (values.utilization_ratio, values.power_watts) = (Some(number()), Some(number()));

@@ -11,8 +11,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::announce::{Deactivated, LeaveOutcome, QuietFlag};
 use crate::device_facts::DeviceProcess;
-use crate::driver_timeout::{at_least, usage_patience};
-use crate::machine::{INVENTORY_PATIENCE, Machine, NoSample};
+use crate::driver_timeout::{brief_patience, needed_patience};
+use crate::machine::{Machine, NoSample};
 use crate::output::{harmless, joined, print_note};
 use crate::own_environment::{self, check_permission};
 use crate::shell::Caller;
@@ -46,13 +46,13 @@ impl Deactivate {
         let caller = Caller::from_environment()?;
         let mut machine = Machine::here()?;
         if self.end {
-            let processes = processes(&mut machine, &eid, caller.pid(), at_least(INVENTORY_PATIENCE)).context(
+            let processes = processes(&mut machine, &eid, caller.pid(), needed_patience()).context(
                 "cannot find the processes that use the devices. 'genv deactivate' without --end leaves at once",
             )?;
             end(&processes)?;
         } else if self.wait {
             wait(&mut machine, &eid, caller.pid());
-        } else if let Ok(processes) = processes(&mut machine, &eid, caller.pid(), usage_patience())
+        } else if let Ok(processes) = processes(&mut machine, &eid, caller.pid(), brief_patience())
             && !processes.is_empty()
         {
             print_note(&format!(
@@ -110,7 +110,7 @@ fn processes(
 fn wait(machine: &mut Machine, eid: &str, member: u32) {
     let mut last_note = String::new();
     loop {
-        let note = match processes(machine, eid, member, at_least(INVENTORY_PATIENCE)) {
+        let note = match processes(machine, eid, member, needed_patience()) {
             Ok(processes) if processes.is_empty() => return,
             Ok(processes) => format!("waiting: {}", named(&processes)),
             Err(error) => format!("waiting, since the processes are unknown: {error}"),

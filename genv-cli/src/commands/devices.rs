@@ -13,11 +13,14 @@ use super::free::print_queue_note;
 use super::overview::Overview;
 use super::query::{QueryField, print_fields};
 use crate::ago::{ago, now_seconds};
+use crate::announce::indices;
 use crate::completion;
-use crate::driver_timeout::at_least;
+use crate::driver_timeout::needed_patience;
 use crate::lease;
-use crate::machine::{INVENTORY_PATIENCE, Machine, Survey};
-use crate::output::{Cell, Format, JsonFlag, ListFlags, Table, csv_line, joined, print, print_csv, print_json, stdout};
+use crate::machine::{Machine, Survey};
+use crate::output::{
+    Cell, Format, JsonFlag, ListFlags, Table, csv_line, joined, print, print_csv, print_json, print_note, stdout,
+};
 use crate::own_environment::check_permission;
 use crate::queue::{DeviceRequest, ForceFlag, WaitFlag, obtain};
 use crate::users::Users;
@@ -29,7 +32,7 @@ const EXAMPLE: &str = "Example: print the indices of an environment's devices
 /// List the devices of this machine with their holders, or change the devices of an environment.
 ///
 /// A terminal shows for each device the model, the holder, the memory in use, the load, and the number of processes outside of
-/// environments. genv waits at most 100 ms for the driver. In a pipe, and with --format tui, the list has only the holders.
+/// environments. genv waits at most 30 s for the driver. In a pipe, and with --format tui, the list has only the holders.
 #[derive(Debug, Default, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Devices {
@@ -125,7 +128,7 @@ impl Devices {
         };
         let mut machine = Machine::here()?.cleaning(!self.no_cleanup);
         if self.reset {
-            let inventory = Inventory::of(&machine.sample(at_least(INVENTORY_PATIENCE))?);
+            let inventory = Inventory::of(&machine.sample(needed_patience())?);
             machine.update(|state| {
                 let attachments = state.devices().iter().flat_map(|it| &it.attachments);
                 for attachment in attachments {
@@ -256,8 +259,7 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
     let mut users = Users::default();
     for (device, attachment) in rows() {
         let index = Cell::own(device.index.to_string());
-        let total = device.total_memory.map(|total| total.to_string());
-        let total = total.unwrap_or_default();
+        let total = device.total_memory.map_or_else(|| "?".to_owned(), |total| total.to_string());
         let Some(attachment) = attachment else {
             let empty = Cell::default;
             let total = Cell::own(total);
@@ -278,7 +280,13 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
         ]);
     }
     table.drop_empty(4);
-    table.write(&mut stdout())
+    table.write(&mut stdout())?;
+    let untold = state.devices.iter().filter(|it| it.total_memory.is_none());
+    let untold: Vec<u32> = untold.map(|it| it.index).collect();
+    if !untold.is_empty() {
+        print_note(&format!("the driver has not told the memory of {}", indices(&untold)));
+    }
+    Ok(())
 }
 
 impl QueryField for Query {

@@ -15,7 +15,7 @@ use super::deactivate::named;
 use crate::announce::{CommandResources, QuietFlag};
 use crate::child::{SignalForwarding, command, exec_command, exit_code, exit_code_result, look_up};
 use crate::device_facts::DeviceProcess;
-use crate::driver_timeout::usage_patience;
+use crate::driver_timeout::brief_patience;
 use crate::failure::{EXIT_CODES, Failure};
 use crate::jobs::{DetachedJob, JobStart};
 use crate::machine::Machine;
@@ -202,7 +202,7 @@ fn remaining_processes(machine: &mut Machine, eid: &str, member: u32) -> Vec<Dev
     if !ends || state.attached(eid).is_empty() {
         return Vec::new();
     }
-    let processes = machine.device_processes(&state, eid, usage_patience());
+    let processes = machine.device_processes(&state, eid, brief_patience());
     processes.unwrap_or_default()
 }
 

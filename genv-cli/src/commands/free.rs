@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::io;
 
 use clap::Args;
-use genv_core::collect::seems_unused;
-use genv_core::model::{Device, DeviceIndex, MemoryAmount, Snapshot};
+pub(super) use genv_core::collect::processes_on as processes;
+use genv_core::model::{Device, MemoryAmount, Snapshot};
 use genv_core::outside;
-use genv_core::state::{DeviceState, Waiting};
+use genv_core::state::allocate::{DeviceUsage, MIG_UNSPLIT_REMEDY, Occupation, fits, in_mig_mode_unsplit};
+use genv_core::state::{DeviceState, Inventory, Waiting};
 use serde::Serialize;
 
 use crate::ago::now_seconds;
-use crate::driver_timeout::usage_patience;
+use crate::announce::indices;
 use crate::lease;
 use crate::local_snapshot;
 use crate::machine::Machine;
@@ -44,6 +45,8 @@ struct FreeReport {
     expected: Vec<ExpectedDevice>,
     /// The processes in the queue.
     waiting: Vec<WaitingProcess>,
+    /// Devices in MIG mode without MIG devices: no CUDA program runs on them, and they are not free.
+    mig_unsplit: Vec<u32>,
     /// Why the processes on the devices are unknown.
     gpus_unknown: Option<String>,
 }
@@ -89,15 +92,21 @@ struct FreeDevice {
 impl Free {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut machine = Machine::here()?;
-        let state = machine.state_with_devices()?;
+        let mut state = machine.state_with_devices()?;
         let waiting = machine.waiting(&state);
-        let uses = machine.uses_of_others(&state);
-        let snapshot = local_snapshot::take(usage_patience())?;
+        let sample = machine.newest_sample(&state);
+        let uses = machine.uses_of_others(&state, sample.as_ref().ok());
+        let snapshot = local_snapshot::take(sample)?;
         let gpus_unknown = local_snapshot::silence(&snapshot, "gpu");
         let gpus = gpus_by_index(&snapshot);
+        let mig_unsplit = gpus.values().filter(|gpu| gpu.mig_unsplit);
+        let mig_unsplit: Vec<u32> = mig_unsplit.map(|gpu| gpu.index.gpu).collect();
+        // The driver's answer counts, also while the state still has the memory of a card that was replaced.
+        let memory = |gpu: &Device| gpu.measurements.memory.map(|memory| memory.total_bytes >> 20);
+        Inventory::new(gpus.iter().map(|(index, gpu)| (*index, memory(gpu)))).merge_into(&mut state.devices);
         let devices = state.devices.iter();
         let mut devices: Vec<FreeDevice> = devices
-            .filter(|device| gpus.get(&device.index).is_none_or(|gpu| gpu.up))
+            .filter(|device| gpus.get(&device.index).is_none_or(|gpu| gpu.up && !gpu.mig_unsplit))
             .filter(|device| gpus_unknown.is_some() || gpus.contains_key(&device.index))
             .map(|device| self.free_device(device, gpus.get(&device.index).copied(), &snapshot))
             .filter(|it| it.unclaimed || self.over_subscribe)
@@ -109,19 +118,19 @@ impl Free {
             .collect();
         // In the order of attachment.
         devices.sort_by_key(|it| {
-            let busy = it.processes.is_some_and(|processes| processes > 0);
             let environments = if it.unclaimed { 0 } else { it.environments };
-            (it.used_by_others, !it.unclaimed, environments, busy, it.index)
+            (it.used_by_others, !it.unclaimed, environments, Occupation::of(it.processes), it.index)
         });
         let report = FreeReport {
             devices,
             expected: state
-                .expectation(const { &BTreeMap::new() }, now_seconds())
+                .expectation(&DeviceUsage::default(), now_seconds())
                 .of_devices()
                 .into_iter()
                 .map(|(index, timestamp_seconds)| ExpectedDevice { index, timestamp_seconds })
                 .collect(),
             waiting: waiting.iter().map(|&Waiting { pid, uid, .. }| WaitingProcess { pid, uid }).collect(),
+            mig_unsplit,
             gpus_unknown,
         };
         if self.output.json {
@@ -141,10 +150,7 @@ impl Free {
             let claimed = claimed.map(|it| it.gpu_memory.map_or(total, MemoryAmount::bytes));
             claimed.fold(total, u64::saturating_sub)
         });
-        let unclaimed = match self.gpu_memory {
-            None => device.attachments.is_empty(),
-            Some(needed) => unattached.is_some_and(|left| left >= needed.bytes()),
-        };
+        let unclaimed = fits(device, "", self.gpu_memory);
         FreeDevice {
             index: device.index,
             name: gpu.and_then(|gpu| gpu.name.clone()),
@@ -197,6 +203,17 @@ impl Free {
         } else {
             table.write(&mut out)?;
         }
+        if !report.mig_unsplit.is_empty() {
+            print_note(&format!("{}. {MIG_UNSPLIT_REMEDY}", in_mig_mode_unsplit(&report.mig_unsplit)));
+        }
+        let untold = report.devices.iter().filter(|it| self.gpu_memory.is_some() && it.memory_total_bytes.is_none());
+        let untold: Vec<u32> = untold.map(|it| it.index).collect();
+        if !untold.is_empty() {
+            print_note(&format!(
+                "the driver does not tell the memory of {}: only one environment can hold such a device",
+                indices(&untold)
+            ));
+        }
         if let Some(why) = &report.gpus_unknown {
             let why = crate::output::harmless(why);
             print_note(&format!("the processes on the devices are unknown: {why}"));
@@ -247,20 +264,6 @@ pub(super) fn gpus_by_index(snapshot: &Snapshot) -> BTreeMap<u32, &Device> {
     let whole = |device: &&Device| device.index.mig.is_none();
     let devices = snapshot.devices.iter().filter(whole);
     devices.map(|device| (device.index.gpu, device)).collect()
-}
-
-/// The number of processes on a GPU and its parts, if all of them are known.
-pub(super) fn processes(index: u32, snapshot: &Snapshot) -> Option<usize> {
-    let gpu = DeviceIndex::gpu(index);
-    let users = snapshot.processes.iter().filter(|process| {
-        let mut devices = process.devices.iter();
-        devices.any(|device| device.index.whole() == gpu)
-    });
-    let users = users.count();
-    let parts = snapshot.devices.iter();
-    let mut parts = parts.filter(|it| it.index.whole() == gpu && it.up);
-    let is_confirmed = users > 0 || parts.all(|it| seems_unused(&it.measurements));
-    (snapshot.processes_known(index) && is_confirmed).then_some(users)
 }
 
 /// An amount of memory for people; `?` if unknown.

@@ -7,6 +7,7 @@ use genv_core::gpu::DeviceSample;
 use genv_core::model::{DeviceIndex, DeviceMemory, MemoryAmount};
 use genv_core::outside::OutsideUse;
 use genv_core::proc::own_uid;
+use genv_core::state::allocate::{MIG_UNSPLIT_REMEDY, in_mig_mode_unsplit};
 use genv_core::state::shape::Times;
 use genv_core::state::{DeviceState, State};
 
@@ -69,6 +70,11 @@ impl<'a> Overview<'a> {
         if let Err(reason) = &self.device_use.sample {
             let reason = harmless(&reason.to_string());
             print_note(&format!("the use of the devices is unknown: {reason}"));
+        }
+        let gpus = self.state.devices.iter().map(|it| it.index);
+        let mig_unsplit: Vec<u32> = gpus.filter(|gpu| self.is_mig_unsplit(*gpu)).collect();
+        if !mig_unsplit.is_empty() {
+            print_note(&format!("{}. {MIG_UNSPLIT_REMEDY}", in_mig_mode_unsplit(&mig_unsplit)));
         }
         self.unknown.print();
         Ok(())
@@ -163,6 +169,7 @@ impl<'a> Overview<'a> {
         let processes = self.processes(gpu);
         if uses.is_empty() {
             let state = match processes {
+                _ if self.is_mig_unsplit(gpu) => Cell::own("MIG, not split").style(DOUBTFUL),
                 // An unknown process may use the device.
                 None => Cell::own("not held"),
                 Some(_) => availability_cell(false, self.is_waited_for, processes),
@@ -210,6 +217,11 @@ impl<'a> Overview<'a> {
 
     fn uses(&self, gpu: u32) -> &'a [OutsideUse] {
         self.device_use.outside.get(&gpu).map_or(&[], |uses| uses)
+    }
+
+    /// Whether a GPU is in MIG mode and has no MIG devices.
+    fn is_mig_unsplit(&self, gpu: u32) -> bool {
+        self.samples(gpu).any(|it| it.mig_unsplit)
     }
 
     /// The number of processes on a GPU, if all of them are known.

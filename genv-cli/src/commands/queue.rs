@@ -1,10 +1,11 @@
 //! `genv queue`
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use clap::Args;
 use genv_core::outside;
 use genv_core::proc::username;
+use genv_core::state::allocate::DeviceUsage;
 use genv_core::state::{RequestedDevices, Waiting};
 use serde::Serialize;
 
@@ -49,7 +50,8 @@ impl Queue {
         let mut machine = Machine::here()?;
         let state = machine.state()?;
         let waiting = machine.waiting(&state);
-        let expectation = state.expectation(const { &BTreeMap::new() }, now_seconds());
+        let usage = DeviceUsage::default();
+        let expectation = state.expectation(&usage, now_seconds());
         let expected = expectation.of_queue(&waiting);
         let waiting: Vec<QueuePosition> = waiting.iter().zip(expected).map(QueuePosition::of).collect();
         if self.output.json {

@@ -1,7 +1,6 @@
 //! `genv usage`
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use genv_core::model::{MemoryAmount, ProcessType, Snapshot};
@@ -9,13 +8,10 @@ use genv_core::state::shape::{DevicesDocument, EnvironmentsDocument, Times};
 use serde::Serialize;
 
 use super::enforce::exec_enforcer;
-use crate::driver_timeout::at_least;
+use crate::driver_timeout::needed_patience;
 use crate::local_snapshot;
 use crate::machine::Machine;
 use crate::output::print_json;
-
-/// Time limit for the GPUs. Longer than for other commands, since the output is useless without their answer.
-const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Print the use of devices, or execute a report about it, in the format of genv 1.4.3.
 #[derive(Debug, Args)]
@@ -73,7 +69,8 @@ struct ComputeProcess {
 #[derive(Serialize)]
 struct UsedMemory {
     index: u32,
-    gpu_memory: String,
+    /// Absent if the driver does not report it.
+    gpu_memory: Option<String>,
 }
 
 impl Usage {
@@ -97,9 +94,9 @@ fn snapshot(kind: Option<Kind>) -> anyhow::Result<()> {
             let state = machine.state_with_devices()?;
             print_json(&DevicesDocument::new(&state.devices, &times))?;
         }
-        Some(Kind::Processes) => print_json(&processes()?)?,
+        Some(Kind::Processes) => print_json(&processes(&mut machine)?)?,
         None => {
-            let processes = processes()?;
+            let processes = processes(&mut machine)?;
             let state = machine.state_with_devices()?;
             print_json(&UsageDocument {
                 processes,
@@ -111,8 +108,8 @@ fn snapshot(kind: Option<Kind>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn processes() -> anyhow::Result<ComputeProcesses> {
-    let snapshot = local_snapshot::take(at_least(PATIENCE))?;
+fn processes(machine: &mut Machine) -> anyhow::Result<ComputeProcesses> {
+    let snapshot = local_snapshot::take(machine.sample(needed_patience()))?;
     if let Some(why) = local_snapshot::silence(&snapshot, "gpu") {
         anyhow::bail!("cannot find the processes on the GPUs: {why}");
     }
@@ -123,16 +120,17 @@ fn processes() -> anyhow::Result<ComputeProcesses> {
 fn computing(snapshot: &Snapshot) -> Vec<ComputeProcess> {
     let processes = snapshot.processes.iter().filter_map(|process| {
         // genv 1.4.3 does not distinguish the parts of a GPU.
-        let mut used_bytes = BTreeMap::<u32, u64>::new();
+        let mut used_bytes = BTreeMap::<u32, Option<u64>>::new();
         for device in &process.devices {
             if device.process_type != ProcessType::Graphics {
-                let used = used_bytes.entry(device.index.gpu).or_default();
-                *used += device.memory_used_bytes.unwrap_or(0);
+                let used = used_bytes.entry(device.index.gpu).or_insert(Some(0));
+                *used = used.zip(device.memory_used_bytes).map(|(a, b)| a.saturating_add(b));
             }
         }
-        let used_gpu_memory = used_bytes
-            .into_iter()
-            .map(|(index, bytes)| UsedMemory { index, gpu_memory: MemoryAmount::mebibytes(bytes >> 20).to_string() });
+        let used_gpu_memory = used_bytes.into_iter().map(|(index, bytes)| UsedMemory {
+            index,
+            gpu_memory: bytes.map(|bytes| MemoryAmount::mebibytes(bytes >> 20).to_string()),
+        });
         let used_gpu_memory: Vec<_> = used_gpu_memory.collect();
         (!used_gpu_memory.is_empty()).then(|| ComputeProcess {
             pid: process.pid,
@@ -141,4 +139,36 @@ fn computing(snapshot: &Snapshot) -> Vec<ComputeProcess> {
         })
     });
     processes.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use genv_core::model::{Attribution, DeviceIndex, Process, ProcessDevice};
+
+    use super::*;
+
+    #[test]
+    fn memory_that_the_driver_does_not_report_is_absent() {
+        let on = |gpu, part, memory_used_bytes| ProcessDevice {
+            index: DeviceIndex::mig(gpu, part),
+            process_type: ProcessType::Compute,
+            memory_used_bytes,
+            utilization_ratio: None,
+        };
+        let process = Process {
+            pid: 7,
+            start_time_ticks: None,
+            uid: None,
+            username: None,
+            comm: None,
+            container_id: None,
+            attribution: Attribution::Outside { reason: "no_claim".to_owned() },
+            devices: vec![on(0, 0, Some(1 << 30)), on(0, 1, Some(1 << 30)), on(1, 0, Some(1 << 30)), on(1, 1, None)],
+        };
+        let found = computing(&Snapshot { processes: vec![Arc::new(process)], ..Snapshot::default() });
+        let memory: Vec<Option<&str>> = found[0].used_gpu_memory.iter().map(|it| it.gpu_memory.as_deref()).collect();
+        assert_eq!(memory, [Some("2048mi"), None]);
+    }
 }

@@ -14,7 +14,6 @@ use super::free::{gpus_by_index, memory, processes};
 use crate::ago::{ago, now_seconds};
 use crate::announce::indices;
 use crate::completion;
-use crate::driver_timeout::usage_patience;
 use crate::lease;
 use crate::local_snapshot;
 use crate::machine::Machine;
@@ -94,7 +93,7 @@ impl Who {
         let mut machine = Machine::here()?;
         let state = machine.state_with_devices()?;
         let devices = self.devices(&state)?;
-        let snapshot = local_snapshot::take(usage_patience())?;
+        let snapshot = local_snapshot::take(machine.newest_sample(&state))?;
         let reports = devices.iter().map(|it| DeviceReport::new(it, &state, &snapshot));
         let reports: Vec<DeviceReport> = reports.collect();
         match (&reports[..], &self.indices[..]) {
@@ -239,7 +238,7 @@ impl DeviceReport {
             index: device.index,
             name: gpu.and_then(|gpu| gpu.name.clone()),
             up: gpu.map(|gpu| gpu.up),
-            memory_total_bytes: total.or(measured.map(|it| it.total_bytes)),
+            memory_total_bytes: measured.map(|it| it.total_bytes).or(total),
             memory_used_bytes: measured.map(|it| it.used_bytes),
             utilization_ratio: gpu.and_then(|gpu| gpu.measurements.utilization_ratio),
             holders: device.attachments.iter().map(|it| holder(it, state)).collect(),

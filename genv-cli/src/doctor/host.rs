@@ -2,10 +2,9 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::time::Duration;
 
 use genv_core::proc::may_read_environ;
 use genv_core::state::State;
@@ -13,12 +12,7 @@ use rustix::process::geteuid;
 
 use super::Check;
 use crate::ago::now_seconds;
-
-/// The default address of genv-exporter.
-const EXPORTER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9820);
-
-/// Time limit for the answer of the exporter.
-const EXPORTER_PATIENCE: Duration = Duration::from_millis(500);
+use crate::exporter::{ADDRESS, PATIENCE};
 
 /// The length of `HTTP/1.1 200`.
 const STATUS_BYTES: u64 = 12;
@@ -110,13 +104,13 @@ fn visibility_check(stat: io::Result<()>, environ: io::Result<()>, as_root: bool
 
 /// Checks that the exporter is healthy.
 pub(super) fn exporter() -> Check {
-    exporter_at(EXPORTER)
+    exporter_at(ADDRESS)
 }
 
 fn exporter_at(address: SocketAddr) -> Check {
     const NAME: &str = "exporter";
-    let answer = TcpStream::connect_timeout(&address, EXPORTER_PATIENCE).and_then(|mut stream| {
-        stream.set_read_timeout(Some(EXPORTER_PATIENCE))?;
+    let answer = TcpStream::connect_timeout(&address, PATIENCE).and_then(|mut stream| {
+        stream.set_read_timeout(Some(PATIENCE))?;
         stream.write_all(b"GET /-/healthy HTTP/1.0\r\n\r\n")?;
         let mut status = Vec::new();
         // A server with TLS closes the connection early. That counts as an answer.

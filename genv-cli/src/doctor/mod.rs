@@ -2,6 +2,7 @@
 
 mod gpus;
 mod host;
+mod measurements;
 mod programs;
 mod state;
 
@@ -60,5 +61,6 @@ pub(crate) fn examine(machine: &mut Machine) -> Vec<Check> {
     checks.push(host::clock(&state));
     checks.push(host::processes());
     checks.push(host::exporter());
+    checks.extend(measurements::examine());
     checks
 }

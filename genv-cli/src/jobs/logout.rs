@@ -31,7 +31,7 @@ impl LogoutSurvival {
             return Ok(Self::Setsid);
         }
         let user = find_username(own_uid());
-        let lingers = user.is_some_and(|name| Path::new(LINGERING).join(name).exists());
+        let lingers = user.is_some_and(|name| Path::new(LINGERING).join(escaped(&name)).exists());
         if lingers && env::var_os("XDG_RUNTIME_DIR").is_some() {
             return Ok(Self::Scope);
         }
@@ -54,6 +54,19 @@ impl LogoutSurvival {
     }
 }
 
+/// A user's name as logind writes it in names of files (`cescape` of systemd).
+fn escaped(name: &str) -> String {
+    let mut escaped = String::new();
+    for byte in name.bytes() {
+        match byte {
+            b'\\' | b'"' | b'\'' => escaped.extend(['\\', char::from(byte)]),
+            b' '..=b'~' => escaped.push(char::from(byte)),
+            _ => escaped.push_str(&format!("\\{byte:03o}")),
+        }
+    }
+    escaped
+}
+
 /// Whether a process with this `/proc/PID/cgroup` belongs to a login.
 fn is_in_login(cgroup: &str) -> bool {
     cgroup.lines().flat_map(|line| line.split('/')).any(|part| part.starts_with("session-") && part.ends_with(".scope"))
@@ -73,6 +86,14 @@ fn ends_all() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_file_of_a_user_who_lingers_has_the_name_that_logind_gives_it() {
+        for (name, file) in [("ben jones@corp", "ben jones@corp"), (r"CORP\ann", r"CORP\\ann"), ("zoé", r"zo\303\251")]
+        {
+            assert_eq!(escaped(name), file);
+        }
+    }
 
     #[test]
     fn a_login_is_recognized_by_its_scope() {

@@ -60,7 +60,7 @@ impl Added {
             }
         }
         let unknown: Vec<String> =
-            assigned.iter().filter(|index| survey.unknown.contains(index)).map(u32::to_string).collect();
+            assigned.iter().filter(|index| survey.usage.unknown.contains(index)).map(u32::to_string).collect();
         if !unknown.is_empty() {
             let why = match &survey.silence {
                 Some(why) => harmless(why),

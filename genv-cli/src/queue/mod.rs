@@ -5,7 +5,6 @@ mod added;
 mod refusal;
 mod wait_display;
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use std::{env, process};
 
@@ -97,7 +96,8 @@ pub(crate) fn obtain<T>(
     request: DeviceRequest<'_>,
     mut attempt: impl Attempt<T>,
 ) -> anyhow::Result<T> {
-    let mut waiter = Waiter { pid: process::id(), request, waited: None, models: BTreeMap::new(), is_refused: false };
+    let mut waiter =
+        Waiter { pid: process::id(), request, waited: None, usage: DeviceUsage::default(), is_refused: false };
     let done = waiter.obtain(machine, &mut attempt);
     if waiter.is_refused {
         machine.count_refused();
@@ -131,8 +131,8 @@ struct Waiter<'a> {
     pid: u32,
     request: DeviceRequest<'a>,
     waited: Option<WaitDisplay>,
-    /// The models of the devices, by the last answer of the GPUs.
-    models: BTreeMap<u32, String>,
+    /// The last survey's use of the devices, with the last known models.
+    usage: DeviceUsage,
     /// Whether the devices are not free now, but may be free later.
     is_refused: bool,
 }
@@ -212,7 +212,7 @@ impl Waiter<'_> {
         let eid = self.request.eid;
         let is_surveyed = survey.is_some();
         let survey = &survey.cloned().unwrap_or_else(|| Survey {
-            usage: DeviceUsage { models: self.models.clone(), ..DeviceUsage::default() },
+            usage: DeviceUsage { models: self.usage.models.clone(), ..DeviceUsage::default() },
             ..Survey::default()
         });
         if let Some(inventory) = &survey.inventory {
@@ -229,9 +229,8 @@ impl Waiter<'_> {
             Ok(value) => {
                 let mut added = Added::new(state, eid, &had, survey);
                 let waiting = &state.queue()[..ahead];
-                let models = &survey.usage.models;
-                let expectation = before.expectation(models);
-                let after = state.expectation(models);
+                let expectation = before.expectation(&self.usage);
+                let after = state.expectation(&self.usage);
                 let is_first = ahead == 0 || added.devices.is_empty() || self.request.over_subscribe;
                 let environment = (eid, &added.devices[..]);
                 let any_time = is_set(PASS_QUEUE);
@@ -270,7 +269,7 @@ impl Waiter<'_> {
 
     /// The time at which this process probably gets its devices, with this number of processes before it.
     fn expected(&self, state: &EditableState, ahead: usize) -> Option<f64> {
-        let expectation = state.expectation(&self.models);
+        let expectation = state.expectation(&self.usage);
         let times = expectation.of_queue(state.queue());
         times.get(ahead).copied().flatten()
     }
@@ -278,7 +277,7 @@ impl Waiter<'_> {
     /// Surveys the GPUs for an attachment.
     fn survey(&mut self, machine: &mut Machine) -> anyhow::Result<Survey> {
         let kind = self.request.kind;
-        let models_needed = !kind.types.is_empty() && self.models.is_empty();
+        let models_needed = !kind.types.is_empty() && self.usage.models.is_empty();
         // The later change repairs a damaged state.
         let state = machine.state().unwrap_or_default();
         let mut survey = machine.survey(&state, self.request.eid, models_needed).map_err(|error| match error {
@@ -286,10 +285,9 @@ impl Waiter<'_> {
             error => not_known(kind, &error.to_string()),
         })?;
         if survey.usage.models.is_empty() {
-            survey.usage.models = self.models.clone();
-        } else {
-            self.models = survey.usage.models.clone();
+            survey.usage.models = std::mem::take(&mut self.usage.models);
         }
+        self.usage = survey.usage.clone();
         check_known(kind, &survey, &state)?;
         Ok(survey)
     }

@@ -14,13 +14,13 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::failure::quoted;
-use crate::protocol::{Hello, LONGEST_LINE_BYTES, LONGEST_NOISE_BYTES, PROTOCOL_VERSION, Reply, Request};
+use crate::protocol::{Hello, HostProgram, LONGEST_LINE_BYTES, LONGEST_NOISE_BYTES, PROTOCOL_VERSION, Reply, Request};
 use crate::session::LineChannel;
 use crate::{FailureKind, HostFailure, Session, script};
 use failures::NoGreeting;
 pub use streams::StreamTransport;
 
-const SCRIPT: &str = include_str!("serve.sh");
+const SCRIPT: &str = concat!(include_str!("../path.sh"), include_str!("serve.sh"));
 
 /// The first bytes of a [`Hello`]. Other output can precede them on the same line.
 const HELLO: &[u8] = b"{\"genv_remote\":";
@@ -94,18 +94,25 @@ pub struct Conversation<L> {
 }
 
 impl Conversation<LineChannel> {
-    /// Starts the program in a session. The session can run other commands at the same time.
+    /// Starts the program in a session. The session can run other commands at the same time. A program other than
+    /// [genv](HostProgram::Genv) has ended then.
     ///
     /// # Errors
     /// As [`Conversation::with`], or the command cannot be started.
     pub async fn begin(session: &Session, options: &ServeOptions) -> Result<(Self, Hello), HostFailure> {
         let channel = session.open(&serve_command(options)).await?;
-        Self::with(channel, options).await
+        let (mut conversation, hello) = Self::with(channel, options).await?;
+        if hello.answers_with != HostProgram::Genv {
+            // A server with 'MaxSessions 1' opens the channel of the next command only after this one is closed. A host on
+            // which it stays open may allow more channels.
+            let _ = timeout(options.answer_timeout, conversation.end()).await;
+        }
+        Ok((conversation, hello))
     }
 }
 
 impl<L: LineTransport> Conversation<L> {
-    /// Waits for the greeting of [`serve_command`]. Only [genv](crate::protocol::HostProgram::Genv) replies to requests after it.
+    /// Waits for the greeting of [`serve_command`]. Only [genv](HostProgram::Genv) replies to requests after it.
     ///
     /// # Errors
     /// There is no greeting in time, the greeting is of another version, or the user may not run genv there.
@@ -122,6 +129,11 @@ impl<L: LineTransport> Conversation<L> {
         // For example a prompt, which has no line feed.
         noise.extend_from_slice(conversation.lines.partial_line());
         Err(no_greeting.failure(options, &noise, &conversation.lines.stderr()))
+    }
+
+    /// Waits for the end of the program.
+    async fn end(&mut self) {
+        while let Ok(Some(_)) = self.lines.next_line(LONGEST_LINE_BYTES).await {}
     }
 
     /// Skips lines until a greeting; `None` if the program ended before.

@@ -1,8 +1,6 @@
 # Executes genv remote-serve, or else prints a greeting that names another program on this host.
 # Arguments: PROTOCOL_VERSION, SUDO (yes or no), ENFORCE (yes or no).
 # The comment of script.rs lists the characters that this file must not contain.
-PATH=$PATH:/usr/local/bin:/usr/local/sbin:/usr/bin:/bin:$HOME/.local/bin:$HOME/bin:/opt/genv/bin:/snap/bin;
-export PATH;
 genv=;
 old=;
 set -f;
@@ -22,7 +20,7 @@ if [ -n "$genv" ]; then
     if [ "$2" = yes ]; then
         sudo -n "$genv" remote-serve $enforce;
         code=$?;
-        printf "\ngenv-remote-sudo %s %s %s\n" "$code" "$(id -un)" "$genv remote-serve $enforce";
+        printf "\ngenv-remote-sudo %s\t%s\t%s\n" "$code" "$(id -un)" "$genv remote-serve $enforce";
         exit "$code";
     fi;
     exec "$genv" remote-serve $enforce;

@@ -85,6 +85,22 @@ fn every_login_shell_passes_the_script_on_unchanged() {
 }
 
 #[test]
+fn nvidia_smi_is_found_where_the_path_of_ssh_does_not_lead() {
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/bin/true", folder.path().join("nvidia-smi")).unwrap();
+    let home = folder.path().display().to_string();
+    for place in
+        ["/usr/lib/wsl/lib", "/opt/bin", "/opt/nvidia/bin", "/usr/local/nvidia/bin", "/run/current-system/sw/bin"]
+    {
+        let script = SCRIPT.replace(&format!(":{place}"), &format!(":{home}"));
+        let mut sh = std::process::Command::new("sh");
+        sh.args(["-c", &script::command(&script, &["1", "no", "no"])]).env("PATH", "/usr/bin:/bin").env("HOME", &home);
+        let printed = String::from_utf8(sh.output().unwrap().stdout).unwrap();
+        assert!(printed.contains("\"answers_with\":\"nvidia-smi\""), "{place}: {printed}");
+    }
+}
+
+#[test]
 fn output_before_the_greeting_is_skipped() {
     let noises = [
         String::new(),
@@ -208,28 +224,28 @@ fn the_error_of_sudo_has_the_line_of_sudoers_that_allows_the_command() {
     let sudo = ServeOptions { sudo: true, ..options() };
     for (output, stderr, expected) in [
         (
-            "motd\n\ngenv-remote-sudo 1 alice /usr/local/bin/genv remote-serve \n",
+            "motd\n\ngenv-remote-sudo 1\talice\t/usr/local/bin/genv remote-serve \n",
             "sudo: a password is required\n",
             "sudo refuses, and printed: 'sudo: a password is required'. Allow it with 'visudo -f /etc/sudoers.d/genv' \
              there, by the line: alice ALL=(root) NOPASSWD: /usr/local/bin/genv remote-serve",
         ),
         (
-            "\ngenv-remote-sudo 1 a,b /opt/x=y/genv remote-serve --enforce\n",
+            "\ngenv-remote-sudo 1\tC\\a b\t/opt/x=y/genv remote-serve --enforce\n",
             "sudo: no\n",
-            r"by the line: a\,b ALL=(root) NOPASSWD: /opt/x\=y/genv remote-serve --enforce",
+            r"by the line: C\\a\ b ALL=(root) NOPASSWD: /opt/x\=y/genv remote-serve --enforce",
         ),
         (
-            "\ngenv-remote-sudo 1 alice /usr/bin/genv remote-serve \n",
+            "\ngenv-remote-sudo 1\talice\t/usr/bin/genv remote-serve \n",
             "motd\nsudo: account validation failure, is your account locked?\nsudo: a password is required\n",
             "printed: 'sudo: account validation failure, is your account locked?; sudo: a password is required'",
         ),
         (
-            "\ngenv-remote-sudo 127 alice /usr/bin/genv remote-serve \n",
+            "\ngenv-remote-sudo 127\talice\t/usr/bin/genv remote-serve \n",
             "sh: 1: sudo: not found\n",
             "sudo is not installed",
         ),
         (
-            "\ngenv-remote-sudo 2 alice /usr/bin/genv remote-serve \n",
+            "\ngenv-remote-sudo 2\talice\t/usr/bin/genv remote-serve \n",
             "genv: GENV_DEVICES is 'x'\n",
             "ended with exit code 2, and printed: 'genv: GENV_DEVICES is 'x''",
         ),

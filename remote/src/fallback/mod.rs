@@ -28,10 +28,11 @@ use crate::protocol::{HostProgram, LONGEST_LINE_BYTES};
 use crate::session::{CommandOutput, RunLimits};
 use crate::{FailureKind, HostFailure, Session, script};
 use genv1::Genv1;
+use nvidia_smi::Columns;
 use processes::ProcessList;
 use sections::{Section, sections};
 
-const POLL: &str = include_str!("poll.sh");
+const POLL: &str = concat!(include_str!("../path.sh"), include_str!("poll.sh"));
 const FACTS: &str = include_str!("facts.sh");
 
 /// Runs commands on a host.
@@ -56,8 +57,10 @@ impl Commands for Session {
 
 /// A polled host with its counters, which count from the time of [`Poller::new`].
 pub struct Poller {
+    hostname: String,
     genv1: bool,
     sudo: bool,
+    columns: Columns,
     host: PolledHost,
     started: Instant,
     limits: RunLimits,
@@ -74,8 +77,10 @@ impl Poller {
         command_timeout: Duration,
     ) -> Self {
         Self {
+            hostname: hostname.to_owned(),
             genv1: program == HostProgram::Genv1,
             sudo,
+            columns: Columns::default(),
             host: PolledHost::new(hostname.to_owned(), options),
             started: Instant::now(),
             limits: RunLimits { stdout_bytes: LONGEST_LINE_BYTES, duration: command_timeout },
@@ -89,8 +94,20 @@ impl Poller {
     pub async fn poll(&mut self, host: &impl Commands) -> Result<Snapshot, HostFailure> {
         let poll_started = Instant::now();
         let word = |yes| if yes { "yes" } else { "no" };
-        let arguments = [word(self.genv1), word(self.sudo)];
-        let output = host.run(&script::command(POLL, &arguments), b"", &self.limits).await?;
+        let output = loop {
+            let columns = self.columns.names().join(",");
+            let arguments = [word(self.genv1), word(self.sudo), columns.as_str()];
+            let output = host.run(&script::command(POLL, &arguments), b"", &self.limits).await?;
+            let devices = sections(&output.stdout).get("devices").copied();
+            let Some(column) = devices.and_then(|devices| self.columns.refuse(devices)) else {
+                break output;
+            };
+            tracing::info!(
+                hostname = self.hostname.as_str(),
+                column,
+                "the host's nvidia-smi does not have this column: its values are absent"
+            );
+        };
         let parts = sections(&output.stdout);
         let (Some(host_info), Some(devices), Some(processes), true) =
             (parts.get("host"), parts.get("devices"), parts.get("processes"), parts.contains_key("end"))
@@ -99,7 +116,7 @@ impl Poller {
         };
         let HostInfo { timestamp_seconds, zone, uid } =
             HostInfo::parse(*host_info).ok_or_else(|| incomplete(&output))?;
-        let gpu = nvidia_smi::sample(*devices, *processes);
+        let gpu = nvidia_smi::sample(&self.columns, *devices, *processes);
         let genv1 = self.genv1.then(|| {
             let usage = parts.get("usage").copied();
             let usage = usage.unwrap_or(Section { text: b"", code: 1 });

@@ -3,10 +3,11 @@
 //! A value such as `[N/A]`, `[Not Supported]` or `[Unknown Error]` is absent in the sample. Neither query lists graphics
 //! processes or the utilization of each process, and MIG devices count as parts of their GPUs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use genv_core::gpu::nvml::throttle_reasons;
 use genv_core::gpu::{DeviceSample, GpuProcess, GpuSample};
-use genv_core::model::{DeviceIndex, DeviceMeasurements, DeviceMemory, ProcessType};
+use genv_core::model::{DeviceIndex, DeviceMeasurements, DeviceMemory, EccErrors, ProcessType, Withheld};
 use genv_core::text::{harmless, shortened};
 
 use super::sections::Section;
@@ -14,21 +15,78 @@ use super::sections::Section;
 /// An error quotes at most this many characters of the output.
 const MAX_QUOTED_CHARACTERS: usize = 200;
 
-/// The number of columns of `--query-gpu` in `poll.sh`. The name is the last column: it may have commas.
-const DEVICE_COLUMNS: usize = 12;
+/// The columns of `--query-gpu`. Of a column with two names the first counts that the driver has. The name of the device
+/// is the last column: it may have commas.
+const COLUMNS: [&[&str]; 20] = [
+    &["index"],
+    &["uuid"],
+    &["driver_version"],
+    &["memory.total"],
+    &["memory.used"],
+    &["memory.free"],
+    &["utilization.gpu"],
+    &["utilization.memory"],
+    &["temperature.gpu"],
+    &["power.draw"],
+    &["enforced.power.limit"],
+    &["clocks.gr"],
+    &["clocks.sm"],
+    &["clocks.mem"],
+    &["clocks.video"],
+    &["fan.speed"],
+    &["ecc.errors.corrected.volatile.total"],
+    &["ecc.errors.uncorrected.volatile.total"],
+    &["clocks_throttle_reasons.active", "clocks_event_reasons.active"],
+    &["name"],
+];
+
+/// The columns without which a host's devices cannot be judged.
+const REQUIRED: [&str; 6] = ["index", "uuid", "memory.total", "memory.used", "memory.free", "utilization.gpu"];
+
+/// The clocks of [`DeviceMeasurements::clocks_hertz`] with their columns.
+const CLOCKS: [(&str, &str); 4] =
+    [("graphics", "clocks.gr"), ("sm", "clocks.sm"), ("memory", "clocks.mem"), ("video", "clocks.video")];
+
+/// The columns that the nvidia-smi of a host has.
+#[derive(Debug, Default)]
+pub(super) struct Columns {
+    /// Names that it has refused.
+    refused: BTreeSet<&'static str>,
+}
+
+impl Columns {
+    /// The names of the columns to ask for.
+    pub(super) fn names(&self) -> Vec<&'static str> {
+        COLUMNS.iter().filter_map(|names| names.iter().copied().find(|name| !self.refused.contains(name))).collect()
+    }
+
+    /// Leaves out the column that this output refuses, and returns its name: the driver refuses a query for the first
+    /// column that it does not have. Absent if the output refuses none, or one that is required.
+    pub(super) fn refuse(&mut self, output: Section<'_>) -> Option<&'static str> {
+        if output.code == 0 {
+            return None;
+        }
+        let text = String::from_utf8_lossy(output.text);
+        let mut quoted = text.split('"').skip(1).step_by(2);
+        let asked = self.names();
+        let refused = quoted.find_map(|word| asked.iter().copied().find(|name| *name == word))?;
+        (!REQUIRED.contains(&refused) && self.refused.insert(refused)).then_some(refused)
+    }
+}
 
 /// Values of a device that does not answer any more.
 const LOST: [&str; 2] = ["GPU is lost", "GPU requires reset"];
 
-/// Parses both outputs to one sample.
+/// Parses both outputs to one sample. The devices have these columns.
 ///
 /// # Errors
 /// The output lists no device; the text is the reason.
-pub(super) fn sample(devices: Section<'_>, processes: Section<'_>) -> Result<GpuSample, String> {
+pub(super) fn sample(columns: &Columns, devices: Section<'_>, processes: Section<'_>) -> Result<GpuSample, String> {
+    let columns = columns.names();
     let text = String::from_utf8_lossy(devices.text);
     let mut sample = GpuSample::default();
-    let mut seen = std::collections::BTreeSet::new();
-    for (driver_version, device) in text.lines().filter_map(device) {
+    let mut seen = BTreeSet::new();
+    for (driver_version, device) in text.lines().filter_map(|line| device(&columns, line)) {
         if seen.insert(device.index) {
             sample.driver_version = sample.driver_version.or(driver_version);
             sample.devices.push(device);
@@ -39,9 +97,16 @@ pub(super) fn sample(devices: Section<'_>, processes: Section<'_>) -> Result<Gpu
         return Err(no_devices(devices, &text));
     }
     sample.devices.sort_by_key(|device| device.index);
+    let text = String::from_utf8_lossy(processes.text);
     if processes.code == 0 {
-        let text = String::from_utf8_lossy(processes.text);
         add_processes(&mut sample.devices, &text);
+    }
+    for device in sample.devices.iter().filter(|it| !it.lost && it.processes.is_none()) {
+        let own = text.lines().find(|line| line.contains(&device.uuid));
+        let printed = printed(own.unwrap_or(&text));
+        let code = processes.code;
+        let error = format!("nvidia-smi --query-compute-apps ended with exit code {code} and printed {printed}");
+        Withheld::of(device.index, Withheld::PROCESSES, error).add_to(&mut sample.withheld);
     }
     Ok(sample)
 }
@@ -51,71 +116,76 @@ fn no_devices(section: Section<'_>, text: &str) -> String {
     if section.code == 127 {
         return "there is no nvidia-smi on this host: install the NVIDIA driver's programs".to_owned();
     }
-    let printed = text.lines().map(str::trim).find(|line| !line.is_empty());
-    let printed = printed.map_or_else(
-        || "nothing".to_owned(),
-        |line| format!("'{}'", shortened(&harmless(line), MAX_QUOTED_CHARACTERS)),
-    );
     format!(
-        "nvidia-smi lists no devices: it ended with exit code {} and printed {printed}: run it on this host",
-        section.code
+        "nvidia-smi lists no devices: it ended with exit code {} and printed {}: run it on this host",
+        section.code,
+        printed(text)
     )
 }
 
+/// The first line of an output, for a message.
+fn printed(text: &str) -> String {
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty());
+    line.map_or_else(|| "nothing".to_owned(), |line| format!("'{}'", shortened(&harmless(line), MAX_QUOTED_CHARACTERS)))
+}
+
 /// Parses a line of `--query-gpu`: the driver version and the device. Absent for another line.
-fn device(line: &str) -> Option<(Option<String>, DeviceSample)> {
-    let fields: Vec<&str> = line.splitn(DEVICE_COLUMNS, ',').map(str::trim).collect();
-    let [
-        index,
-        uuid,
-        driver_version,
-        total,
-        used,
-        free,
-        utilization,
-        memory_busy,
-        temperature,
-        power,
-        power_limit,
-        name,
-    ] = fields[..]
-    else {
+fn device(columns: &[&str], line: &str) -> Option<(Option<String>, DeviceSample)> {
+    let fields: Vec<&str> = line.splitn(columns.len(), ',').map(str::trim).collect();
+    if fields.len() != columns.len() {
         return None;
-    };
-    let index = DeviceIndex::gpu(index.parse().ok()?);
-    let uuid = word(uuid).filter(|uuid| uuid.starts_with("GPU-"))?;
+    }
+    // A column that the driver does not have is as one without a value.
+    let field = |name: &str| columns.iter().position(|column| *column == name).map_or("", |at| fields[at]);
+    let index = DeviceIndex::gpu(field("index").parse().ok()?);
+    let uuid = word(field("uuid")).filter(|uuid| uuid.starts_with("GPU-"))?;
     let lost = fields.iter().any(|field| LOST.iter().any(|lost| field.contains(lost)));
-    let memory = match (mebibytes(total), mebibytes(used), mebibytes(free)) {
-        (Some(total_bytes), Some(used_bytes), Some(free_bytes)) => {
+    let memory = ["memory.total", "memory.used", "memory.free"].map(|name| mebibytes(field(name)));
+    let memory = match memory {
+        [Some(total_bytes), Some(used_bytes), Some(free_bytes)] => {
             Some(DeviceMemory { total_bytes, used_bytes, free_bytes, reserved_bytes: None })
         }
         _ => None,
     };
     let measurements = DeviceMeasurements {
-        utilization_ratio: percent(utilization),
-        memory_controller_busy_ratio: percent(memory_busy),
+        utilization_ratio: percent(field("utilization.gpu")),
+        memory_controller_busy_ratio: percent(field("utilization.memory")),
         memory,
-        temperature_celsius: number(temperature),
-        power_watts: number(power).filter(|watts| *watts >= 0.0),
-        power_limit_watts: number(power_limit).filter(|watts| *watts >= 0.0),
+        temperature_celsius: number(field("temperature.gpu")),
+        power_watts: number(field("power.draw")).filter(|watts| *watts >= 0.0),
+        power_limit_watts: number(field("enforced.power.limit")).filter(|watts| *watts >= 0.0),
+        clocks_hertz: CLOCKS
+            .iter()
+            .filter_map(|(clock, name)| Some(((*clock).to_owned(), number(field(name))? * 1e6)))
+            .collect(),
+        fan_speed_ratios: number(field("fan.speed")).map(|percent| (0, percent / 100.0)).into_iter().collect(),
+        throttled: throttled(field("clocks_throttle_reasons.active"))
+            .or_else(|| throttled(field("clocks_event_reasons.active"))),
+        ecc_errors: EccErrors {
+            corrected: field("ecc.errors.corrected.volatile.total").parse().ok(),
+            uncorrected: field("ecc.errors.uncorrected.volatile.total").parse().ok(),
+        },
         ..DeviceMeasurements::default()
     };
     let sample = DeviceSample {
         index,
         uuid,
         lost,
-        name: word(name),
+        name: word(field("name")),
         minor: None,
         profile: None,
+        gpu_instance: None,
         mig_parent: false,
+        mig_unsplit: false,
         measurements: if lost { DeviceMeasurements::default() } else { measurements },
         processes: None,
         processes_incomplete: false,
     };
-    Some((word(driver_version), sample))
+    Some((word(field("driver_version")), sample))
 }
 
-/// Adds the processes of `--query-compute-apps`. If the output cannot list the processes of a device, they stay unknown.
+/// Adds the processes of `--query-compute-apps`. If the output cannot list the processes of a device, they stay unknown. A line
+/// that names no GPU may be of any.
 fn add_processes(devices: &mut [DeviceSample], text: &str) {
     let mut by_uuid: BTreeMap<&str, Option<Vec<GpuProcess>>> = BTreeMap::new();
     let mut is_complete = true;
@@ -125,6 +195,10 @@ fn add_processes(devices: &mut [DeviceSample], text: &str) {
             is_complete = false;
             continue;
         };
+        if !uuid.starts_with("GPU-") {
+            is_complete = false;
+            continue;
+        }
         let rows = by_uuid.entry(uuid).or_insert_with(|| Some(Vec::new()));
         let Ok(pid) = pid.parse::<u32>() else {
             *rows = None;
@@ -145,11 +219,10 @@ fn add_processes(devices: &mut [DeviceSample], text: &str) {
             }),
         }
     }
-    if !is_complete {
-        return;
-    }
     for device in devices.iter_mut().filter(|device| !device.lost) {
-        device.processes = by_uuid.remove(device.uuid.as_str()).unwrap_or_else(|| Some(Vec::new()));
+        let unlisted = || is_complete.then(Vec::new);
+        device.processes = by_uuid.remove(device.uuid.as_str()).unwrap_or_else(unlisted);
+        device.processes_incomplete = !is_complete && device.processes.is_some();
     }
 }
 
@@ -165,6 +238,11 @@ fn number(field: &str) -> Option<f64> {
 fn percent(field: &str) -> Option<f64> {
     let percent = number(field).filter(|percent| (0.0..=100.0).contains(percent))?;
     Some(percent / 100.0)
+}
+
+/// The reasons of a bit mask such as `0x0000000000000004`.
+fn throttled(field: &str) -> Option<BTreeMap<String, bool>> {
+    u64::from_str_radix(field.strip_prefix("0x")?, 16).ok().map(throttle_reasons)
 }
 
 fn mebibytes(field: &str) -> Option<u64> {

@@ -1,19 +1,18 @@
 # Prints the devices of this host, the processes that compute on them and, with genv 1.x, its environments.
-# Arguments: GENV (yes or no), SUDO (yes or no).
+# Arguments: GENV (yes or no), SUDO (yes or no), COLUMNS (of the devices).
 # The comment of script.rs lists the characters that this file must not contain.
 # Each section ends with a line that has its name and the exit code of its program. Output before the section begin is
 # from the user's profile.
-PATH=$PATH:/usr/local/bin:/usr/local/sbin:/usr/bin:/bin:$HOME/.local/bin:$HOME/bin:/opt/genv/bin:/snap/bin;
 LC_ALL=C;
 GENV_BYPASS=1;
-export PATH LC_ALL GENV_BYPASS;
+export LC_ALL GENV_BYPASS;
 exec </dev/null;
 printf "\n#genv-remote begin 0\n";
 uname -n;
 date "+%s %z";
 id -u;
 printf "\n#genv-remote host %s\n" "$?";
-nvidia-smi --query-gpu=index,uuid,driver_version,memory.total,memory.used,memory.free,utilization.gpu,utilization.memory,temperature.gpu,power.draw,enforced.power.limit,name --format=csv,noheader,nounits;
+nvidia-smi --query-gpu="$3" --format=csv,noheader,nounits;
 printf "\n#genv-remote devices %s\n" "$?";
 nvidia-smi --query-compute-apps=gpu_uuid,pid,used_gpu_memory --format=csv,noheader,nounits;
 printf "\n#genv-remote processes %s\n" "$?";
@@ -22,7 +21,7 @@ if [ "$1" = yes ]; then
         genv=$(command -v genv);
         sudo -n "$genv" usage snapshot;
         code=$?;
-        [ "$code" = 0 ] || printf "\ngenv-remote-sudo %s %s %s\n" "$code" "$(id -un)" "$genv usage snapshot";
+        [ "$code" = 0 ] || printf "\ngenv-remote-sudo %s\t%s\t%s\n" "$code" "$(id -un)" "$genv usage snapshot";
     else
         genv usage snapshot;
         code=$?;

@@ -1,11 +1,12 @@
 //! Tests with recorded output in place of hosts.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Mutex;
 
-use genv_core::model::{Attribution, Process};
+use genv_core::model::{Attribution, EccErrors, Process};
 use proptest::prelude::*;
 
 use super::*;
@@ -36,9 +37,13 @@ fn poller(program: HostProgram, sudo: bool) -> Poller {
 
 fn poll(poller: &mut Poller, outputs: &[&[u8]]) -> (Result<Snapshot, HostFailure>, String) {
     let host = Recorded { outputs: Mutex::new(outputs.iter().map(|it| it.to_vec()).collect()), read: Mutex::default() };
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let snapshot = runtime.build().unwrap().block_on(poller.poll(&host));
+    let snapshot = poll_host(poller, &host);
     (snapshot, host.read.into_inner().unwrap())
+}
+
+fn poll_host(poller: &mut Poller, host: &impl Commands) -> Result<Snapshot, HostFailure> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.build().unwrap().block_on(poller.poll(host))
 }
 
 /// The output of `poll.sh`.
@@ -52,8 +57,9 @@ fn poll_output(uid: u32, devices: &str, processes: &str, usage: Option<(&str, u3
 }
 
 const TWO: &str = "\
-0, GPU-a, 550.163.01, 40960, 8192, 32768, 37, 12, 33, 72.50, 400.00, NVIDIA A100, 40GB
-1, GPU-b, 550.163.01, 40960, 0, 40960, [N/A], [Not Supported], [N/A], [Unknown Error], ERR!, [N/A]
+0, GPU-a, 550.163.01, 40960, 8192, 32768, 37, 12, 33, 72.50, 400.00, 1410, 1410, 1593, 1275, 30, 3, 1, 0x0000000000000005, NVIDIA A100, 40GB
+1, GPU-b, 550.163.01, 40960, 0, 40960, [N/A], [Not Supported], [N/A], [Unknown Error], ERR!, \
+[N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A]
 ";
 
 const FACTS_OF_7: &[u8] = b"#genv-remote begin 0\nboot 1795000000 100\nprocess 7 1 5000 1001 no py\xff thon\n\
@@ -91,10 +97,24 @@ fn values_that_nvidia_smi_does_not_have_are_absent() {
     assert_eq!(first.measurements.memory_controller_busy_ratio, Some(0.12));
     assert_eq!(first.measurements.power_watts, Some(72.5));
     assert_eq!(first.measurements.energy_joules, None);
+    let clocks = [("graphics", 1.41e9), ("memory", 1.593e9), ("sm", 1.41e9), ("video", 1.275e9)];
+    let clocks = clocks.map(|(clock, hertz)| (clock.to_owned(), hertz));
+    assert_eq!(first.measurements.clocks_hertz, BTreeMap::from(clocks));
+    assert_eq!(first.measurements.fan_speed_ratios, BTreeMap::from([(0, 0.3)]));
+    assert_eq!(first.measurements.ecc_errors, EccErrors { corrected: Some(3), uncorrected: Some(1) });
+    // It is idle, which is no reason, and has a limit of its power.
+    let throttled = first.measurements.throttled.iter().flatten();
+    let throttled: Vec<&str> = throttled.filter(|(_, active)| **active).map(|(reason, _)| reason.as_str()).collect();
+    assert_eq!(throttled, ["sw_power_cap"]);
     assert!(first.processes_measured && !second.processes_measured);
+    let error = "device 1: processes: nvidia-smi --query-compute-apps ended with exit code 0 and printed \
+        'GPU-b, [N/A], [N/A]'";
+    assert_eq!(snapshot.collectors["gpu"].error.as_deref(), Some(error));
     assert!(second.up && second.name.is_none());
     assert_eq!(second.measurements.utilization_ratio, None);
     assert_eq!(second.measurements.power_watts, None);
+    assert!(second.measurements.clocks_hertz.is_empty() && second.measurements.fan_speed_ratios.is_empty());
+    assert!(second.measurements.throttled.is_none() && second.measurements.ecc_errors == EccErrors::default());
     assert!(second.measurements.memory.is_some());
     let [process] = &snapshot.processes[..] else { panic!("{snapshot:#?}") };
     let Process { comm, username, devices, attribution, .. } = &**process;
@@ -105,9 +125,32 @@ fn values_that_nvidia_smi_does_not_have_are_absent() {
 }
 
 #[test]
+fn the_processes_of_a_device_are_known_only_by_a_whole_list() {
+    for (apps, code, known, listed) in [
+        ("", 0, [true, true], 0),
+        ("GPU-a, 7, 1\n", 0, [true, true], 1),
+        ("[Not Supported]\n", 0, [false, false], 0),
+        ("[Insufficient Permissions], [Insufficient Permissions], [N/A]\n", 0, [false, false], 0),
+        ("GPU-a, [Insufficient Permissions], [Insufficient Permissions]\n", 0, [false, true], 0),
+        ("GPU-a, 7, 1\n[Not Supported]\n", 0, [false, false], 1),
+        ("GPU-a, 7, 1\n", 15, [false, false], 0),
+    ] {
+        let output = String::from_utf8(poll_output(1000, TWO, apps, None)).unwrap();
+        let output = output.replace("processes 0", &format!("processes {code}"));
+        let (snapshot, _) = poll(&mut poller(HostProgram::NvidiaSmi, false), &[output.as_bytes(), FACTS_OF_7]);
+        let snapshot = snapshot.unwrap();
+        let measured: Vec<bool> = snapshot.devices.iter().map(|it| it.processes_measured).collect();
+        assert_eq!((&measured[..], snapshot.processes.len()), (&known[..], listed), "{apps:?} {code}");
+    }
+}
+
+#[test]
 fn recorded_output_of_four_driver_generations_is_parsed() {
     for generation in [470, 535, 550] {
-        let devices = recorded(&format!("{generation}-query-gpu.txt"), &[0, 1, 9, 3, 4, 9, 5, 9, 6, 9, 9, 2]);
+        let devices = recorded(
+            &format!("{generation}-query-gpu.txt"),
+            &[0, 1, 9, 3, 4, 9, 5, 9, 6, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 2],
+        );
         let processes = recorded(&format!("{generation}-query-compute-apps.txt"), &[0, 1, 3]);
         let output = poll_output(0, &devices, &processes, None);
         let (snapshot, _) = poll(&mut poller(HostProgram::NvidiaSmi, false), &[&output, FACTS_OF_7]);
@@ -127,11 +170,74 @@ fn recorded_output_of_four_driver_generations_is_parsed() {
     assert_eq!(read, "p 614\np 621\np 628\np 631\n");
 }
 
+/// A host whose driver refuses a query for the first column that it does not have.
+struct Driver {
+    /// The columns that it does not have.
+    lacks: &'static [&'static str],
+    polls: Mutex<usize>,
+}
+
+impl Commands for Driver {
+    async fn run(&self, command: &str, _stdin: &[u8], _limits: &RunLimits) -> Result<CommandOutput, HostFailure> {
+        let value = |column: &str| match column {
+            "index" => "0",
+            "uuid" => "GPU-a",
+            "driver_version" => "610.57",
+            "memory.total" => "40960",
+            "memory.used" | "memory.free" => "20480",
+            "clocks_event_reasons.active" | "clocks_throttle_reasons.active" => "0x0000000000000008",
+            _ => "30",
+        };
+        let asked = command.rsplit(' ').next().unwrap_or_default();
+        let stdout = if command.contains("nvidia-smi") {
+            *self.polls.lock().unwrap() += 1;
+            match asked.split(',').find(|column| self.lacks.contains(column)) {
+                None => poll_output(0, &asked.split(',').map(value).collect::<Vec<_>>().join(", "), "", None),
+                Some(column) => {
+                    let refusal = format!("Field \"{column}\" is not a valid field to query.\n");
+                    let output = String::from_utf8(poll_output(0, &refusal, "", None)).unwrap();
+                    output.replace("#genv-remote devices 0", "#genv-remote devices 2").into_bytes()
+                }
+            }
+        } else {
+            FACTS_OF_7.to_vec()
+        };
+        Ok(CommandOutput { end: CommandEnd::Exited(0), stdout, stderr: String::new() })
+    }
+}
+
+#[test]
+fn a_column_that_the_driver_does_not_have_is_left_out_and_not_asked_for_again() {
+    let cases: [(&'static [&'static str], usize, Option<&str>); 3] = [
+        (&[], 1, Some("610.57")),
+        (&["driver_version"], 2, None),
+        // The reasons have another name then.
+        (&["fan.speed", "driver_version", "clocks_throttle_reasons.active", "name"], 5, None),
+    ];
+    for (lacks, polls, version) in cases {
+        let host = Driver { lacks, polls: Mutex::default() };
+        let mut poller = poller(HostProgram::NvidiaSmi, false);
+        let snapshot = poll_host(&mut poller, &host).unwrap();
+        assert_eq!(*host.polls.lock().unwrap(), polls, "{lacks:?}");
+        assert_eq!(snapshot.driver_version.as_deref(), version, "{lacks:?}");
+        let [device] = &snapshot.devices[..] else { panic!("{snapshot:#?}") };
+        assert_eq!(device.measurements.temperature_celsius, Some(30.0), "{lacks:?}");
+        assert_eq!(device.measurements.fan_speed_ratios.len(), usize::from(!lacks.contains(&"fan.speed")), "{lacks:?}");
+        assert_eq!(device.measurements.throttled.as_ref().map(|it| it["hw_slowdown"]), Some(true), "{lacks:?}");
+        poll_host(&mut poller, &host).unwrap();
+        assert_eq!(*host.polls.lock().unwrap(), polls + 1, "{lacks:?}");
+    }
+    let host = Driver { lacks: &["utilization.gpu"], polls: Mutex::default() };
+    let snapshot = poll_host(&mut poller(HostProgram::NvidiaSmi, false), &host).unwrap();
+    let error = snapshot.collectors["gpu"].error.as_deref().unwrap_or_default();
+    assert!(error.contains("utilization.gpu") && *host.polls.lock().unwrap() == 1, "{error}");
+}
+
 #[test]
 fn a_lost_device_is_not_up_and_keeps_its_name() {
     let mut poller = poller(HostProgram::NvidiaSmi, false);
     let lost = "Unable to determine the device handle for gpu 0000:0B:00.0: GPU is lost. Reboot the system\n\
-                0, GPU-a, 550.1, [GPU is lost], [GPU is lost], 1, 1, 1, 1, 1, 1, [GPU is lost]\n";
+                0, GPU-a, 550.1, [GPU is lost], [GPU is lost], 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, [GPU is lost]\n";
     poll(&mut poller, &[&poll_output(0, TWO, "", None), FACTS_OF_7]).0.unwrap();
     let (snapshot, _) = poll(&mut poller, &[&poll_output(0, lost, "", None), FACTS_OF_7]);
     let snapshot = snapshot.unwrap();

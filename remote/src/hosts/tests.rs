@@ -34,6 +34,36 @@ fn a_flag_names_hosts_with_users_ports_and_ranges() {
 }
 
 #[test]
+fn a_login_name_is_what_ssh_accepts() {
+    for valid in ["alice.b-2", r"CORP\ann", "ben jones@corp.example.org", "pc7$", "a#b", "zoé"] {
+        assert_eq!(login_name(valid).as_deref(), Ok(valid));
+        assert_eq!(flag(&format!("{valid}@gpu01:22,b")), format!("{valid} at gpu01 port 22, b"));
+    }
+    for invalid in [
+        "",
+        "-oProxyCommand=x",
+        "a -x",
+        r"a\",
+        " a",
+        "a ",
+        "a;b",
+        "a'b",
+        "a\"b",
+        "$(x)",
+        "a\nb",
+        "%h",
+        "a{b",
+        "a|b",
+        "a\u{1b}",
+    ] {
+        assert_eq!(login_name(invalid), Err(EntryProblem::User(invalid.to_owned())));
+    }
+    // Quotes keep a comma and a '#' in the name.
+    assert_eq!(flag(r#""doe, ann"@gpu[1-2],b"#), "doe, ann at gpu1, doe, ann at gpu2, b");
+    assert_eq!(file("\"a#b\"@c # d\nCORP\\ann@e#f\nben jones@g\n"), r"a#b at c, CORP\ann at e, ben jones at g");
+}
+
+#[test]
 fn a_file_may_have_comments_blank_lines_and_a_byte_order_mark() {
     let text = "\u{feff}# our hosts\r\ngpu[01-02] # rack 1\r\n\r\n\talice@gpu03:2222#old\r\na,b\r\n";
     assert_eq!(file(text), "gpu01, gpu02, alice at gpu03 port 2222, a, b");

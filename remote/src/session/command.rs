@@ -115,7 +115,12 @@ impl Session {
     pub(super) async fn start(&self, command: &str) -> Result<(RunningCommand, CommandInput), HostFailure> {
         let limit = self.timeouts.answer;
         let start = async {
-            let channel = match self.handle.channel_open_session().await {
+            let mut opened = self.handle.channel_open_session().await;
+            if let Err(russh::Error::ChannelOpenFailure(_)) = opened {
+                // sshd counts a channel for a moment after both ends have closed it, which matters with 'MaxSessions 1'.
+                opened = self.handle.channel_open_session().await;
+            }
+            let channel = match opened {
                 Ok(channel) => channel,
                 Err(russh::Error::ChannelOpenFailure(reason)) => {
                     return Err(HostFailure::new(

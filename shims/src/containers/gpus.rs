@@ -20,6 +20,20 @@ pub(super) fn restrict(request: &str, attached: &AttachedDevices<'_>) -> Result<
     if find("driver").is_some_and(|driver| fields[driver] != "driver=nvidia" && fields[driver] != "driver=") {
         return Ok(None);
     }
+    // docker takes the last of several numbers for a number of devices, and refuses one beside a list.
+    let bare: Vec<&str> = fields.iter().map(String::as_str).filter(|field| !field.contains('=')).collect();
+    let device = find("device").and_then(|position| value(&fields[position], "device"));
+    if bare.len() + usize::from(device.is_some()) + usize::from(find("count").is_some()) > 1 {
+        let ids: Vec<&str> = device.as_deref().into_iter().chain(bare).filter(|id| !id.is_empty()).collect();
+        return Err(Refusal::new(
+            USAGE,
+            format!(
+                "cannot run with --gpus {request:?}: docker reads a number alone as a number of devices, and takes one such \
+                 value: write a list of devices as '\"device={}\"', with both kinds of quotes",
+                ids.join(",")
+            ),
+        ));
+    }
     let mut dropped = Vec::new();
     let (position, devices) = if let Some(position) = find("device") {
         let ids = value(&fields[position], "device").ok_or_else(unreadable)?;
@@ -183,6 +197,21 @@ mod tests {
             ("device=1\nall", USAGE),
         ] {
             assert_eq!(restricted(request).unwrap_err().code, code, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn a_list_without_its_quotes_is_refused_with_the_right_spelling() {
+        for (request, spelling) in [
+            ("1,2", "\"device=1,2\""),
+            ("0,1,2", "\"device=0,1,2\""),
+            ("device=0,1", "\"device=0,1\""),
+            ("1,3,capabilities=utility", "\"device=1,3\""),
+            ("\"device=1,3\",4", "\"device=1,3,4\""),
+        ] {
+            let refusal = restricted(request).unwrap_err();
+            assert_eq!(refusal.code, USAGE, "{request}");
+            assert!(refusal.message.contains(&format!("'{spelling}'")), "{}", refusal.message);
         }
     }
 

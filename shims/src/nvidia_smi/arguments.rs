@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-use super::options::{MANNERS, QUERIES, QUESTIONS, SETTINGS, subcommand};
+use super::options::{MANNERS, PASSED, QUERIES, QUESTIONS, SETTINGS, subcommand};
 use crate::devices::join;
 use crate::has_word;
 
@@ -25,6 +25,8 @@ pub(crate) enum Mode {
     Setting,
     /// A subcommand.
     Subcommand(Subcommand),
+    /// This option or subcommand is not known. It may be a setting.
+    Unknown(String),
 }
 
 /// The devices of a subcommand.
@@ -44,8 +46,13 @@ pub(crate) enum Subcommand {
     },
     /// One device, which the subcommand can change.
     One,
-    /// `topo`, about the devices that are named.
-    Topology,
+    /// The devices that are named behind one of these options: it runs as typed if all of them are the environment's.
+    Named {
+        /// The options.
+        options: &'static [&'static str],
+        /// Whether it can change a device.
+        changes: bool,
+    },
 }
 
 /// A variable of the real program by which it takes more devices.
@@ -58,7 +65,14 @@ pub(crate) struct ExtraDevices {
 impl Mode {
     /// Whether it can change a device.
     pub(crate) const fn changes_devices(&self) -> bool {
-        matches!(self, Self::Setting | Self::Subcommand(Subcommand::List { changes: true } | Subcommand::One))
+        matches!(
+            self,
+            Self::Setting
+                | Self::Unknown(_)
+                | Self::Subcommand(
+                    Subcommand::List { changes: true } | Subcommand::Named { changes: true, .. } | Subcommand::One
+                )
+        )
     }
 
     /// Whether the shim rewrites the output.
@@ -76,11 +90,14 @@ fn name(argument: &OsStr) -> Option<&str> {
 /// The mode of a command line.
 pub(crate) fn mode(arguments: &[OsString]) -> Mode {
     if let Some(first) = arguments.first().filter(|_| is_subcommand(arguments)) {
-        let help = arguments.iter().any(|argument| argument == "-h" || argument == "--help");
-        let known = first.to_str().and_then(subcommand).filter(|_| !help);
-        // The topology of all devices takes no ids.
-        let known = known.filter(|known| *known != Subcommand::Topology || !ids(arguments).is_empty());
-        return known.map_or(Mode::Untouched, Mode::Subcommand);
+        let first = first.to_string_lossy();
+        return match subcommand(&first) {
+            _ if arguments.iter().any(|argument| argument == "-h" || argument == "--help") => Mode::Untouched,
+            // The topology of all devices takes no ids.
+            Some(Mode::Subcommand(Subcommand::Named { .. })) if ids(arguments).is_empty() => Mode::Untouched,
+            Some(known) => known,
+            None => Mode::Unknown(first.into_owned()),
+        };
     }
     let ids: Vec<usize> = ids(arguments).iter().map(|id| id.position).collect();
     let options: Vec<&str> = (0..arguments.len())
@@ -90,15 +107,18 @@ pub(crate) fn mode(arguments: &[OsString]) -> Mode {
     let has = |names: &str| options.iter().any(|option| has_word(names, option));
     let is_query = has("-q --query -a --all-gpus");
     let is_xml = has("-x --xml-format");
-    // Help and versions are about no device, and among units (-u, -t) ids mean no devices. A document that
-    // embeds its DTD is one of devices all the same.
-    let is_known = |option: &&str| {
-        [MANNERS, QUERIES, QUESTIONS].iter().any(|names| has_word(names, option))
-            || *option == "--dtd" && is_query && is_xml
+    let is_help = |option: &str| option.starts_with("--help-");
+    let is_known = |option: &str| {
+        is_help(option) || [MANNERS, QUERIES, QUESTIONS, PASSED].iter().any(|names| has_word(names, option))
     };
+    // A document that embeds its DTD is one of devices all the same.
+    let is_passed =
+        |option: &str| is_help(option) || has_word(PASSED, option) && !(option == "--dtd" && is_query && is_xml);
     if has(SETTINGS) {
         Mode::Setting
-    } else if !options.iter().all(is_known) {
+    } else if let Some(unknown) = options.iter().find(|option| !is_known(option)) {
+        Mode::Unknown((*unknown).to_owned())
+    } else if options.iter().any(|option| is_passed(option)) {
         Mode::Untouched
     } else if has("-L --list-gpus") {
         Mode::List
@@ -144,7 +164,13 @@ pub(crate) struct IdArgument {
 
 /// Options for ids of devices. `-g` is the old name of `-i` and still accepted; in subcommands it has another meaning.
 fn names_of_ids(arguments: &[OsString]) -> &'static [&'static str] {
-    if is_subcommand(arguments) { &["-i", "--id", "--index"] } else { &["-i", "--id", "-g", "--gpu"] }
+    if !is_subcommand(arguments) {
+        return &["-i", "--id", "-g", "--gpu"];
+    }
+    match arguments.first().and_then(|first| subcommand(first.to_str()?)) {
+        Some(Mode::Subcommand(Subcommand::Named { options, .. })) => options,
+        _ => &["-i", "--id", "--index"],
+    }
 }
 
 fn is_subcommand(arguments: &[OsString]) -> bool {

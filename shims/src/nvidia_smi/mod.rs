@@ -28,6 +28,9 @@ use crate::program::{RealProgram, is_bypassed};
 /// The name of the real program.
 pub(crate) const NAME: &str = "nvidia-smi";
 
+/// How a command line runs as typed.
+const BYPASSED: &str = "'GENV_BYPASS=1 nvidia-smi …'";
+
 /// The exit code of the real program if no requested device exists.
 const NO_DEVICES: u8 = 6;
 
@@ -50,7 +53,14 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<ProgramOutcome, Refusal> {
         CallContext::Inside(environment) => environment,
     };
     if environment.devices.is_empty() {
-        return Ok(no_devices(&mode, "this environment is not attached to any device: run 'genv attach' first"));
+        let hint = "this environment is not attached to any device: run 'genv attach' first";
+        let hint = match &mode {
+            Mode::Unknown(word) => {
+                format!("genv does not know {word:?}, and {hint}; {BYPASSED} runs it on every device")
+            }
+            _ => hint.to_owned(),
+        };
+        return Ok(no_devices(&mode, &hint));
     }
     restricted(&real, mode, arguments, *environment)
 }
@@ -100,8 +110,14 @@ fn restricted(
         Mode::Table => {
             let mut table = SummaryFilter::new(devices, own);
             let outcome = rewritten(real, &restricted, &mut table)?;
-            table.left_out().iter().for_each(|line| say(line));
+            table.notes().iter().for_each(|line| say(line));
             Ok(outcome)
+        }
+        Mode::Unknown(word) => {
+            say(&format!(
+                "genv does not know {word:?}, and restricts it to this environment's devices by '-i': {BYPASSED} runs it as typed"
+            ));
+            Err(real.exec(&restricted))
         }
         Mode::Untouched | Mode::List | Mode::Query | Mode::Setting => Err(real.exec(&restricted)),
     }
@@ -114,8 +130,8 @@ fn chosen(real: &RealProgram, mode: &Mode, arguments: &[OsString], attached: &[u
     let mut lists = Vec::new();
     for ids in ids(arguments) {
         let list = devices.named(&ids.value, attached);
-        // A link between two devices is shown only if both are the environment's.
-        let is_told = *mode != Mode::Subcommand(Subcommand::Topology)
+        // A link between two devices, for example, is shown only if both are the environment's.
+        let is_told = !matches!(mode, Mode::Subcommand(Subcommand::Named { .. }))
             || ids.value.split(',').all(|id| !devices.named(id, attached).is_empty());
         lists.push(Some(list).filter(|list| !list.is_empty() && is_told)?);
     }
@@ -151,7 +167,7 @@ fn run_subcommand(
 ) -> Result<ProgramOutcome, Refusal> {
     let mut last = lists.pop().unwrap_or_default();
     match subcommand {
-        Subcommand::Topology => Err(real.exec(arguments)),
+        Subcommand::Named { .. } => Err(real.exec(arguments)),
         Subcommand::List { .. } => {
             lists.push(last);
             Err(real.exec(&with_devices(arguments, &lists)))

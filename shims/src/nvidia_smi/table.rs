@@ -13,6 +13,10 @@ use super::filter::{OutputFilter, ProcessOwnership};
 /// The number of columns by which a row may be narrower than its table.
 const ROW_SLACK: usize = 4;
 
+/// The note about a table that stays unchanged.
+const UNKNOWN: &str = "the shim does not know the layout of this table, and leaves it unchanged: it shows the memory and the \
+                       processes of all users of these devices. 'genv who' tells whose they are";
+
 /// Rewrites one table after another.
 pub(crate) struct SummaryFilter<O> {
     /// Devices of the environment, with the memory that it may use of each, in bytes, where that is limited.
@@ -25,15 +29,17 @@ pub(crate) struct SummaryFilter<O> {
     lines: Vec<Vec<u8>>,
     /// The first line of its list of processes.
     processes: Option<usize>,
+    /// Whether a table had an unknown layout.
+    is_unknown: bool,
 }
 
 impl<O: ProcessOwnership> SummaryFilter<O> {
     pub(crate) const fn new(devices: BTreeMap<u32, Option<u64>>, own: O) -> Self {
-        Self { devices, own, others: BTreeMap::new(), lines: Vec::new(), processes: None }
+        Self { devices, own, others: BTreeMap::new(), lines: Vec::new(), processes: None, is_unknown: false }
     }
 
-    /// The content that the last table leaves out, one line for each device.
-    pub(crate) fn left_out(&self) -> Vec<String> {
+    /// The content that the last table leaves out, one line for each device, and the note about an unknown layout.
+    pub(crate) fn notes(&self) -> Vec<String> {
         let line = |(device, memory): (&u32, &Option<u64>)| {
             let used = match memory {
                 Some(mebibytes) => {
@@ -44,7 +50,8 @@ impl<O: ProcessOwnership> SummaryFilter<O> {
             };
             format!("{used}: 'genv who {device}' tells more")
         };
-        self.others.iter().map(line).collect()
+        let unknown = self.is_unknown.then(|| UNKNOWN.to_owned());
+        self.others.iter().map(line).chain(unknown).collect()
     }
 
     /// A process's name may hold line breaks: its row goes on until it is about as wide as the rule above the list,
@@ -94,23 +101,32 @@ impl<O: ProcessOwnership> OutputFilter for SummaryFilter<O> {
         let mut lines = std::mem::take(&mut self.lines);
         if let Some(first) = self.processes.take() {
             let header = lines[..first].iter().rev().find_map(|line| find(line, "PID"));
+            self.is_unknown |= header.is_none();
             if let Some(pid) = header
                 && let Some(own) = self.filter_processes(&mut lines, first, pid.end)
             {
                 self.rewrite_memory(&mut lines[..first], &own);
             }
+        } else {
+            self.is_unknown |= lines.iter().any(|line| begins_with(line, "NVIDIA-SMI"));
         }
         out.extend(lines.concat());
     }
 }
 
 impl<O: ProcessOwnership> SummaryFilter<O> {
-    /// Removes the processes of others, and returns the use of the environment's. `None`: the processes are unknown.
+    /// Removes the processes of others, and returns the use of the environment's. `None`: the processes or the layout are
+    /// unknown, and the lines stay unchanged.
     fn filter_processes(&mut self, lines: &mut Vec<Vec<u8>>, first: usize, pid_end: usize) -> Option<Vec<ProcessRow>> {
         let last = lines.len() - usize::from(lines.last().is_some_and(|line| is_border(line)));
         let rows: Vec<Vec<u8>> = lines.drain(first.min(last)..last).collect();
         self.others.clear();
         let mut processes: Vec<_> = rows.iter().map(|row| ProcessRow::read(row, pid_end)).collect();
+        if rows.iter().zip(&processes).any(|(row, process)| process.is_none() && has_memory(row)) {
+            self.is_unknown = true;
+            lines.splice(first..first, rows);
+            return None;
+        }
         let pids: Vec<u32> = processes.iter().flatten().map(|process| process.pid).collect();
         let own = if pids.is_empty() {
             lines.splice(first..first, rows);
@@ -161,7 +177,9 @@ impl<O: ProcessOwnership> SummaryFilter<O> {
                 let Some(capacity) = id.first().and_then(|gpu| self.devices.get(gpu)) else {
                     continue;
                 };
-                let (place, limit) = if is_mig { (3, None) } else { (1, *capacity) };
+                // The row of a MIG device begins with its GPU, GPU instance and compute instance, and shows the memory
+                // of the GPU instance.
+                let (place, limit) = if is_mig { (2, None) } else { (1, *capacity) };
                 if id.len() >= place {
                     let there = own.iter().filter(|process| process.place.starts_with(&id[..place]));
                     let used = there.map(|process| process.memory_mebibytes).sum();
@@ -185,21 +203,36 @@ struct ProcessRow {
 }
 
 impl ProcessRow {
-    /// Parses a row. `None`: the row is not about a process.
+    /// Parses a row. `None`: the row is not about a process, or has another layout: its pid goes on to the right of the
+    /// column, or it has no GPU to the left of it.
     fn read(row: &[u8], pid_end: usize) -> Option<Self> {
         let head = std::str::from_utf8(row.get(1..pid_end)?).ok()?;
         let (place, pid) = head.trim_end().rsplit_once(' ')?;
+        let place: Vec<u32> = place.split_whitespace().map_while(|number| number.parse().ok()).collect();
+        if place.is_empty() || row.get(pid_end) != Some(&b' ') {
+            return None;
+        }
         let mut words = row[pid_end..].split(u8::is_ascii_whitespace);
         let kind = words.find(|word| !word.is_empty());
-        let row = row.trim_ascii_end().strip_suffix(b"|")?.trim_ascii_end();
-        let memory = row.rsplit(|byte| *byte == b' ').next()?.strip_suffix(b"MiB");
+        let memory = last_word(row)?.strip_suffix(b"MiB");
         Some(Self {
             pid: pid.parse().ok()?,
             computes: kind != Some(b"G"),
-            place: place.split_whitespace().map_while(|number| number.parse().ok()).collect(),
+            place,
             memory_mebibytes: memory.and_then(|memory| std::str::from_utf8(memory).ok()?.parse().ok()),
         })
     }
+}
+
+/// Whether a row has the memory of a process, as no row about all processes of a device has.
+fn has_memory(row: &[u8]) -> bool {
+    last_word(row).is_some_and(|word| word.ends_with(b"MiB") || word == b"N/A")
+}
+
+/// The last word of a row.
+fn last_word(row: &[u8]) -> Option<&[u8]> {
+    let row = row.trim_ascii_end().strip_suffix(b"|")?.trim_ascii_end();
+    row.rsplit(|byte| *byte == b' ').next()
 }
 
 /// Where each device's block of lines has its memory, such as `  3072MiB / 40960MiB `.

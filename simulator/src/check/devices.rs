@@ -138,12 +138,23 @@ impl Checker<'_> {
     }
 
     fn mig_devices(&self, host: &str, index: u32, entry: &DeviceEntry) -> Checked<Vec<MigDevice>> {
-        let mut mig = Vec::new();
+        let mut mig: Vec<MigDevice> = Vec::new();
         let mut uuids = HashSet::new();
         for (position, part) in entry.mig.iter().enumerate() {
             if let Some(uuid) = &part.uuid {
                 self.unique(&mut uuids, &uuid.value, uuid.referenced, || format!("uuid {}", uuid.value))?;
             }
+            let highest = mig.iter().map(|it| it.gpu_instance).max().unwrap_or(0);
+            let gpu_instance = part.gpu_instance.as_ref().map_or(highest.saturating_add(1), |id| id.value);
+            let others = mig.iter().filter(|it| it.gpu_instance == gpu_instance);
+            if let Some(place) = &part.gpu_instance
+                && others.clone().any(|it| it.memory_bytes != part.memory.0)
+            {
+                let message =
+                    format!("the MIG devices of GPU instance {gpu_instance} share one memory: write the same");
+                return self.refuse(place.referenced, message);
+            }
+            let compute_instance = u32::try_from(others.count()).unwrap_or(u32::MAX);
             mig.push(MigDevice {
                 profile: part.profile.clone(),
                 uuid: part.uuid.as_ref().map_or_else(
@@ -151,7 +162,8 @@ impl Checker<'_> {
                     |uuid| uuid.value.clone(),
                 ),
                 memory_bytes: part.memory.0,
-                gpu_instance: u32::try_from(position + 1).unwrap_or(u32::MAX),
+                gpu_instance,
+                compute_instance,
             });
         }
         Ok(mig)

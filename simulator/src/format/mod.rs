@@ -109,6 +109,7 @@ pub(super) struct MigEntry {
     pub(super) profile: String,
     pub(super) memory: Amount,
     pub(super) uuid: Option<Located<String>>,
+    pub(super) gpu_instance: Option<Located<u32>>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]

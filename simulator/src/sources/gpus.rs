@@ -62,6 +62,7 @@ impl SimulatedGpus {
         let mut sample = GpuSample {
             driver_version: Some(host.host().driver_version.clone()),
             session: opened,
+            serves_one_machine: true,
             ..GpuSample::default()
         };
         for device in host.devices() {
@@ -104,7 +105,9 @@ fn whole_gpu(at: DeviceAt<'_>) -> DeviceSample {
         name: supports(Measurement::Name).then(|| device.name.clone()),
         minor: supports(Measurement::Minor).then_some(device.minor),
         profile: None,
+        gpu_instance: None,
         mig_parent: split,
+        mig_unsplit: false,
         measurements: measurements(at, device, &measured),
         processes,
         processes_incomplete: false,
@@ -128,7 +131,9 @@ fn mig_device(at: DeviceAt<'_>, position: u32) -> Option<DeviceSample> {
         name: supports(Measurement::Name).then(|| format!("{} MIG {}", at.device().name, mig.profile)),
         minor: None,
         profile: Some(mig.profile.clone()),
+        gpu_instance: Some(mig.gpu_instance),
         mig_parent: false,
+        mig_unsplit: false,
         measurements: DeviceMeasurements { memory: told_memory(at, memory, true), ..DeviceMeasurements::default() },
         processes,
         processes_incomplete: false,

@@ -116,16 +116,20 @@ impl<'a> DeviceAt<'a> {
         Measured::new(*self)
     }
 
-    /// Memory of one of its MIG devices, by position.
+    /// One of its MIG devices, by position.
+    fn mig(&self, position: u32) -> Option<&'a MigDevice> {
+        self.device.mig.get(usize::try_from(position).ok()?)
+    }
+
+    /// Memory of one of its MIG devices, by position: that of its GPU instance.
     pub fn mig_memory(&self, position: u32) -> Option<(&'a MigDevice, DeviceMemory)> {
-        let mig = self.device.mig.get(usize::try_from(position).ok()?)?;
-        let index = DeviceIndex::mig(self.device.index, position);
-        let used = self
-            .processes()
-            .filter(|process| process.index == index)
-            .map(|process| process.memory_used_bytes)
-            .sum::<u64>()
-            .min(mig.memory_bytes);
+        let mig = self.mig(position)?;
+        let shares = |process: &DeviceProcess| {
+            let on = process.index.mig.and_then(|it| self.mig(it));
+            on.is_some_and(|on| on.gpu_instance == mig.gpu_instance)
+        };
+        let held = self.processes().filter(shares).map(|process| process.memory_used_bytes).sum::<u64>();
+        let used = held.saturating_add(mig.empty_bytes()).min(mig.memory_bytes);
         let memory = DeviceMemory {
             total_bytes: mig.memory_bytes,
             used_bytes: used,

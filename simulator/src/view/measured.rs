@@ -5,6 +5,7 @@ use std::cell::LazyCell;
 use genv_core::model::DeviceMemory;
 
 use super::{DeviceAt, DeviceProcess};
+use crate::definition::MigDevice;
 use crate::nvml::ThrottleReason;
 use crate::pattern::{Level, Pattern};
 
@@ -81,7 +82,9 @@ impl Measured {
         let left_bytes = device.memory_bytes - device.memory_reserved_bytes;
         let used_bytes = device.memory_used_bytes.unwrap_or_else(|| {
             let held = processes.iter().map(|process| process.memory_used_bytes);
-            held.sum::<u64>().min(left_bytes)
+            let instances = device.mig.iter().filter(|mig| mig.compute_instance == 0);
+            let empty = instances.map(MigDevice::empty_bytes);
+            held.chain(empty).sum::<u64>().min(left_bytes)
         });
         Self {
             utilization_ratio,

@@ -184,6 +184,8 @@ impl Files {
         }
         // The length of the file is all that is read of it. Without refused requests there is none.
         let _ = fs::metadata(&self.refused);
+        // Whether the mount hides processes.
+        let _ = fs::metadata("/proc/1/stat");
         buffer.resize(1 << 16, 0);
         for process in &mut self.processes {
             if process.pid % CYCLES_BETWEEN_STATS == cycle % CYCLES_BETWEEN_STATS {

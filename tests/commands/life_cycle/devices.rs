@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::nvml_sim::{Simulation, on_device_0};
-use genv_tests::patience::{NO_PATIENCE, output, until};
+use genv_tests::patience::{Lines, NO_PATIENCE, ended, output, until};
 use genv_tests::process::{Running, Sleeper};
 use genv_tests::shell::{Account, Shell};
 use genv_tests::state;
@@ -60,6 +60,26 @@ fn on_driver(account: &Account, simulation: &Simulation, line: &str) -> Result<C
     command.args(["-c", line]).env_remove("GENV_DEVICES");
     command.env("GENV_NVML_LIBRARY", simulation.library()).env("GENV_SCENARIO", simulation.scenario());
     Ok(command)
+}
+
+#[test]
+fn a_command_names_the_driver_that_it_waits_for_and_shows_its_answer() -> Result<()> {
+    let account = Account::new()?;
+    state::write(&account.state(), 2, &[])?;
+    let host = |faults: &str| format!("version: 1\nhosts:\n- devices: [{{count: 2}}]\n  faults: [{faults}]\n");
+    let simulation = Simulation::new(&host("{hang: all}"));
+    let line = "exec script --quiet --return --command 'genv free' /dev/null";
+    let mut asking = on_driver(&account, &simulation, line)?;
+    asking.env("SHELL", "/bin/sh").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut asking = Running::spawn(&mut asking)?;
+    let shown = Lines::of(asking.stdout.take().context("no stdout")?);
+    let first = shown.next_line()?;
+    ensure!(first.contains("waiting for the driver") && first.contains("nvidia-persistenced"), "{first}");
+    simulation.rewrite(&host(""));
+    let rows = [shown.next_line()?, shown.next_line()?, shown.next_line()?];
+    ensure!(rows[1..].iter().all(|row| row.trim_end().ends_with(" free")), "{rows:?}");
+    ensure!(ended(&mut asking)?.success());
+    Ok(())
 }
 
 #[test]

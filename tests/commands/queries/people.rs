@@ -155,6 +155,39 @@ fn what_is_free_is_told_in_the_order_of_attaching_and_what_to_do_where_nothing_i
 }
 
 #[test]
+fn a_device_whose_memory_the_driver_does_not_tell_is_free_as_a_whole() -> Result<()> {
+    let lab = Lab::simulated("{devices: [{count: 2, faults: [{not_supported: [memory]}]}]}")?;
+    let untold = |index, attachments| {
+        let mut device = device(index, attachments);
+        device["total_memory"] = Value::Null;
+        device
+    };
+    lab.write(&[environment("e1", &Value::Null)], &[untold(0, &[("e1", Some("4gi"))]), untold(1, &[])])?;
+    let said = lab.ask(&["devices"])?;
+    ensure!(said.stdout.contains(" 4gi of ?"), "{}", said.stdout);
+    ensure!(said.stderr.contains("the driver has not told the memory of devices 0, 1"), "{}", said.stderr);
+    let said = lab.ask(&["free", "--gpu-memory", "4gi", "--no-header"])?;
+    ensure!(said.stdout.starts_with("1 ") && said.stdout.lines().count() == 1, "{}", said.stdout);
+    ensure!(said.stderr.contains("the driver does not tell the memory of device 1"), "{}", said.stderr);
+    Ok(())
+}
+
+#[test]
+fn the_memory_of_a_card_that_was_replaced_is_what_the_driver_tells_now() -> Result<()> {
+    let lab = Lab::simulated("{devices: [{count: 2, memory: 80gi}]}")?;
+    // The state has a device of 40 GiB, and the second is not in it yet.
+    lab.write(&[], &[device(0, &[])])?;
+    let free: Value = serde_json::from_str(&lab.genv("free --gpu-memory 50gi --json")?)?;
+    for index in 0..2_usize {
+        assert_eq!(free["devices"][index]["memory_total_bytes"], 80_u64 << 30, "{free:#}");
+        assert_eq!(free["devices"][index]["memory_unattached_bytes"], 80_u64 << 30, "{free:#}");
+    }
+    let who: Value = serde_json::from_str(&lab.genv("who 0 --json")?)?;
+    assert_eq!(who["memory_total_bytes"], 80_u64 << 30, "{who:#}");
+    Ok(())
+}
+
+#[test]
 fn who_holds_and_who_uses_a_device_is_told() -> Result<()> {
     let (lab, inside, outside) = busy()?;
     let told: Value = serde_json::from_str(&lab.genv("who 0 --json")?)?;

@@ -77,6 +77,30 @@ fn genv_is_set_up_whatever_the_user_did_before() -> Result<()> {
 }
 
 #[test]
+fn the_hook_of_the_prompt_works_with_any_ifs() -> Result<()> {
+    let path = "/bin/sh -c 'echo \"$PATH\"'";
+    for shell in Shell::ALL {
+        let (ifs, code) = match shell {
+            Shell::Bash | Shell::Zsh => ("IFS=", "echo \"$?\""),
+            Shell::Fish => ("set -g IFS ", "echo $status"),
+        };
+        for value in ["0", "a", ""] {
+            let account = Account::new()?;
+            let (setup, devices) = (shell.setup(), shell.set("CUDA_VISIBLE_DEVICES", "0"));
+            let script = format!(
+                "{setup}\n{ifs}'{value}'\n{devices}\n{path}\n__genv_watch stamp /shims '' /nonexistent\n\
+                 false\n__genv_hook\n{code}\n{path}"
+            );
+            let (_, stdout, stderr) = account.script(shell.name(), &[], &script)?;
+            let before = stdout.lines().next().unwrap_or_default();
+            let expected = format!("{before}\n1\n/shims:{before}\n");
+            ensure!((&*stdout, &*stderr) == (&*expected, ""), "{shell} with IFS={value:?}: {stdout} {stderr}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn output_can_be_captured_and_piped() -> Result<()> {
     for shell in Shell::ALL {
         let account = Account::new()?;

@@ -101,7 +101,12 @@ fn control_c_ends_a_script_that_waits_and_what_comes_after_it() -> Result<()> {
         let account = set_up(shell)?;
         let (_holder, mut terminal) = all_held(&account, shell)?;
         let wait = "genv activate --gpus 1 --wait";
-        let script = format!("{}\n{wait}\necho went on\n", shell.setup());
+        // The shell needs no other program for that.
+        let without_programs = match shell {
+            Shell::Bash | Shell::Zsh => "PATH=/nonexistent",
+            Shell::Fish => "set PATH /nonexistent",
+        };
+        let script = format!("{}\n{without_programs}\n{wait}\necho went on\n", shell.setup());
         fs::write(account.home().join("script"), script)?;
         for line in [
             format!("{shell} script"),

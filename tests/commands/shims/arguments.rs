@@ -32,9 +32,12 @@ fn every_mode_gets_the_environments_devices_where_it_takes_them() -> Result<()> 
         ("topo -p -i 0,1", "topo -p -i 0,1"),
         ("topo -p -i 0,2", "No devices were found"),
         ("topo -m", "topo -m"),
+        ("drain -p 0000:00:00.0 -m 1", "No devices were found"),
+        // Not known.
+        ("--nosuch 1", "-i 0,1 --nosuch 1"),
+        ("nosuch --set -i 1,2", "nosuch --set -i 1"),
         // Untouched.
         ("--help", "--help"),
-        ("--nosuch", "--nosuch"),
     ] {
         assert_eq!(stage.recorded("mine", typed)?, called, "{typed}");
     }
@@ -127,9 +130,8 @@ fn lists_end_where_the_real_program_takes_no_more() -> Result<()> {
 #[test]
 fn settings_never_reach_a_device_that_is_not_the_environments() -> Result<()> {
     let stage = Stage::new()?;
-    let settings =
-        ["-pm 1", "-r", "-pl 100", "-mig 0", "--gpu-reset", "-r -i 3", "mig -dgi", "clocks --sync-boost-add"];
-    for typed in settings {
+    let settings = "-pm 1|-r|-pl 100|-mig 0|--gpu-reset|-r -i 3|mig -dgi|clocks --sync-boost-add|rusd -spm none|-svfd 1|--nosuch 1|nosuch";
+    for typed in settings.split('|') {
         let called = stage.recorded("free", typed)?;
         assert_eq!(called, "No devices were found", "{typed}");
         // Nobody knows what an environment has that does not exist any more.
@@ -139,6 +141,14 @@ fn settings_never_reach_a_device_that_is_not_the_environments() -> Result<()> {
         -r -i 0 -g 3|power-profiles -sr 1 -i 3|-pm 1 --id=2,3";
     for typed in of_others.split('|') {
         assert_eq!(stage.recorded("mine", typed)?, "No devices were found", "{typed}");
+    }
+    // What is not known may be a setting, and a note says what became of it.
+    for (environment, code, expected) in [("free", 6, "GENV_BYPASS=1"), ("mine", 7, "restricts it to this")] {
+        let mut command = stage.recorder("nvidia-smi");
+        let output = command.arg("--nosuch").env("GENV_ENVIRONMENT_ID", environment).output()?;
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains("\"--nosuch\"") && said.contains(expected), "{said}");
     }
     std::fs::write(stage.state().join("envs.json"), "{\"envs\": [")?;
     let output = stage.recorder("nvidia-smi").args(["-pm", "1"]).output()?;

@@ -1,5 +1,7 @@
 //! A driver whose answers contradict each other, or which cannot answer all questions.
 
+use std::path::Path;
+
 use anyhow::{Result, ensure};
 use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::metrics::Scrape;
@@ -30,7 +32,11 @@ fn with_a_holder(simulation: &Simulation, pid: u32) -> Result<Exporter> {
 
 /// What a command of genv prints about the same machine.
 pub(crate) fn genv(simulation: &Simulation, exporter: &Exporter, words: &[&str]) -> Result<String> {
-    let mut command = simulation.command(&process::program("genv")?);
+    printed(simulation, exporter, &process::program("genv")?, words)
+}
+
+fn printed(simulation: &Simulation, exporter: &Exporter, program: &Path, words: &[&str]) -> Result<String> {
+    let mut command = simulation.command(program);
     command.args(words).env_remove("GENV_DEVICES");
     command.env("GENV_NVML_LIBRARY", library());
     command.env("GENV_TMPDIR", exporter.folder().join("state"));
@@ -104,21 +110,45 @@ fn a_device_in_use_without_a_process_is_not_free() -> Result<()> {
     };
     let unknown = exporter.wait_for("an unknown device", |scrape| {
         scrape.all("genv_device_up", &[]).len() == 2
-            && available(scrape, "0").is_none()
+            && scrape.all("genv_device_processes", &[("index", "0")]).is_empty()
             && available(scrape, "1") == Some(1.0)
     })?;
-    ensure!(unknown.all("genv_device_processes", &[("index", "0")]).is_empty());
+    ensure!(available(&unknown, "0").is_none());
     let log = exporter.log();
     ensure!(log.matches("pid namespace").count() == 1, "{log}");
 
     simulation.rewrite(&device(""));
     exporter.wait_for("an empty device", |scrape| available(scrape, "0") == Some(1.0))?;
-    // A command looks once: a device that works without a process is not known to be free.
-    for (used, how) in [(", utilization: 0.9", "not known"), (", utilization: 0.05", "free")] {
+    // A command looks once: a device that works without a process is not known to be free, and comes last.
+    for (used, how, position) in [(", utilization: 0.9", "not known", 1), (", utilization: 0.05", "free", 0)] {
         simulation.rewrite(&device(used));
         let free = genv(&simulation, &exporter, &["free", "--no-header"])?;
-        let line = free.lines().next().unwrap_or_default();
+        let line = free.lines().nth(position).unwrap_or_default();
         ensure!(line.starts_with("0 ") && line.ends_with(how), "{used}: {free}");
     }
+    Ok(())
+}
+
+#[test]
+fn a_gpu_in_mig_mode_without_mig_devices_is_not_free_and_commands_say_why() -> Result<()> {
+    // The driver finds no MIG device of the first.
+    let simulation = Simulation::new(
+        "version: 1\nhosts:\n- environments: []\n  devices: [{mig: [{profile: 1g.10gb, memory: 10gi}], \
+         faults: [{wrong: nvmlDeviceGetMigDeviceHandleByIndex, error: not_found}]}, {}]\n",
+    );
+    let exporter = started(&simulation)?;
+    exporter.wait_for("a GPU in MIG mode", |scrape| {
+        let available = |index| scrape.all("genv_device_available", &[("index", index)]).first().map(|told| told.1);
+        available("0") == Some(0.0) && available("1") == Some(1.0)
+    })?;
+    let reason = "device 0 is in MIG mode without MIG devices, and runs no CUDA program";
+    let free = genv(&simulation, &exporter, &["free", "--no-header"])?;
+    ensure!(free.starts_with("1 ") && free.contains(reason), "{free}");
+    let doctor = genv(&simulation, &exporter, &["doctor"])?;
+    ensure!(doctor.contains(reason), "{doctor}");
+    let overview = format!("stty cols 200; {} devices --color never", process::program("genv")?.display());
+    let on_a_terminal = ["--quiet", "--return", "--command", overview.as_str(), "/dev/null"];
+    let devices = printed(&simulation, &exporter, Path::new("script"), &on_a_terminal)?;
+    ensure!(devices.contains("MIG, not split") && devices.contains(reason), "{devices}");
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Drivers that fail, through the simulated NVML library.
 
+mod contradictory;
 mod driver;
 mod evidence;
 mod matrix;

@@ -40,6 +40,32 @@ fn a_value_that_cannot_be_is_absent_counted_and_logged_once_and_charged_to_nobod
 }
 
 #[test]
+fn a_list_that_fails_is_named_with_its_call_in_the_log_the_snapshot_and_by_doctor() -> Result<()> {
+    let scenario =
+        |faults: &str| format!("version: 1\nhosts:\n- environments: []\n  devices: [{{memory: 40gi{faults}}}]\n");
+    let simulation = Simulation::new(&scenario(""));
+    let exporter = started(&simulation)?;
+    let is_known = |scrape: &Scrape| !scrape.all("genv_device_processes", &[]).is_empty();
+    exporter.wait_for("a known device", is_known)?;
+    simulation.rewrite(&scenario(", faults: [{wrong: nvmlDeviceGetComputeRunningProcesses, error: unknown}]"));
+    let call = "nvmlDeviceGetComputeRunningProcesses_v3";
+    let count = |message: &str| {
+        let log = exporter.log();
+        let lines = log.lines().filter(|line| line.contains(message) && line.contains("processes"));
+        lines.map(|line| line.contains(call)).collect::<Vec<_>>()
+    };
+    exporter.wait_for("the beginning", |_| !count("a value is withheld").is_empty())?;
+    for words in [["snapshot"], ["doctor"]] {
+        let told = genv(&simulation, &exporter, &words)?;
+        ensure!(told.contains(call), "{told}");
+    }
+    simulation.rewrite(&scenario(""));
+    exporter.wait_for("the end", |_| !count("a value is no longer withheld").is_empty())?;
+    ensure!(count("a value is withheld") == [true], "{}", exporter.log());
+    Ok(())
+}
+
+#[test]
 fn memory_that_cannot_be_is_not_written_into_the_state() -> Result<()> {
     let wrong = "version: 1\nhosts:\n- devices: [{faults: [{wrong: nvmlDeviceGetMemoryInfo, \
         number: 18446744073709551615}]}]\n";

@@ -8,6 +8,7 @@ const CALLS: &[&str] = &[
     "nvmlDeviceGetName",
     "nvmlDeviceGetMinorNumber",
     "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetVirtualizationMode",
     "nvmlDeviceGetNumFans",
     "nvmlDeviceGetFanSpeed",
     "nvmlDeviceGetUtilizationRates",

@@ -108,19 +108,23 @@ fn a_split_device_whose_parts_cannot_all_be_asked_is_not_free() {
 
 #[test]
 fn what_a_device_could_not_answer_at_first_is_asked_again() {
-    let calls =
-        "[nvmlDeviceGetName, nvmlDeviceGetMinorNumber, nvmlDeviceGetNumFans, nvmlDeviceGetTemperatureThreshold]";
+    let calls = "[nvmlDeviceGetName, nvmlDeviceGetMinorNumber, nvmlDeviceGetNumFans, \
+                 nvmlDeviceGetTemperatureThreshold, nvmlDeviceGetGpuInstanceId]";
     let is_whole = |sample: &Result<GpuSample, GpuError>| {
-        let first = &sample.as_ref().unwrap().devices[0];
+        let devices = &sample.as_ref().unwrap().devices;
+        let (first, part) = (&devices[0], &devices[3]);
+        // The memory of an unknown GPU instance is nobody's.
+        assert_eq!(part.gpu_instance.is_some(), part.measurements.memory.is_some());
         let limits = &first.measurements.temperature_limits_celsius;
-        first.name.is_some()
+        part.gpu_instance == Some(1)
+            && first.name.is_some()
             && first.minor == Some(4)
             && first.measurements.fan_speed_ratios.len() == 2
             && limits.get("shutdown") == Some(&95.0)
     };
     alone(&scenario("", ""), |stage| {
         for wrong in ["error: unknown", "error: timeout", "number: 4294967295"] {
-            stage.rewrite(&scenario(&format!("faults: [{{wrong: {calls}, {wrong}}}]"), ""));
+            stage.rewrite(&scenario("", &format!("faults: [{{wrong: {calls}, {wrong}}}]")));
             let end = Instant::now() + PATIENCE;
             let mut source = loop {
                 let mut opened = source();

@@ -128,7 +128,7 @@ impl Device {
         Ok(self.moment.measured(self.gpu()))
     }
 
-    /// Its memory: a MIG device's is its own.
+    /// Its memory: a MIG device's is that of its GPU instance.
     pub(crate) fn memory(&self) -> Answer<DeviceMemory> {
         let measured = self.measured(Measurement::Memory)?;
         match self.index.mig {
@@ -146,8 +146,7 @@ impl Device {
     /// GPU and compute instance of one of the MIG devices of its GPU.
     pub(crate) fn instances(&self, index: DeviceIndex) -> (c_uint, c_uint) {
         let mig = index.mig.and_then(|mig| self.gpu().device().mig.get(mig as usize));
-        // Each GPU instance has one compute instance.
-        mig.map_or((NO_INSTANCE, NO_INSTANCE), |mig| (mig.gpu_instance, 0))
+        mig.map_or((NO_INSTANCE, NO_INSTANCE), |mig| (mig.gpu_instance, mig.compute_instance))
     }
 }
 

@@ -78,12 +78,12 @@ calls! { device:
 
     fn nvmlDeviceGetGpuInstanceId(device, out: Out<'_, c_uint>) {
         device.mig().ok_or(NOT_SUPPORTED)?;
-        put(out, device.instances(device.index()).0)
+        device.put(out, device.instances(device.index()).0)
     }
 
     fn nvmlDeviceGetComputeInstanceId(device, out: Out<'_, c_uint>) {
         device.mig().ok_or(NOT_SUPPORTED)?;
-        put(out, device.instances(device.index()).1)
+        device.put(out, device.instances(device.index()).1)
     }
 
     fn nvmlDeviceGetAttributes(device, out: Out<'_, nvmlDeviceAttributes_t>) also nvmlDeviceGetAttributes_v2 {

@@ -87,7 +87,7 @@ fn a_wrong_list_or_flag_is_wrong_usage() -> Result<()> {
         (&["--hostfile", "/nonexistent/hosts", "envs"][..], "No such file"),
         (&["-H", "gpu01,GPU01", "envs"], "already listed"),
         (&["devices"], "--hostfile"),
-        (&["-H", "gpu01", "-l", "a b", "devices"], "not a login name"),
+        (&["-H", "gpu01", "-l", "a;b", "devices"], "not a login name"),
         (&["-H", "gpu01", "monitor", "-p", "x"], "invalid value"),
         (&["-H", "gpu01,gpu01", "monitor"], "already listed"),
         (&["-H", "gpu01,gpu01", "enforce"], "already listed"),

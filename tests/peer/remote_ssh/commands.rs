@@ -4,9 +4,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use genv_remote::conversation::ServeOptions;
+use genv_remote::conversation::{Conversation, ServeOptions};
+use genv_remote::protocol::HostProgram;
 use genv_remote::session::{CommandEnd, RunLimits};
 use genv_remote::{FailureKind, Session, Timeouts};
+use genv_tests::patience::PATIENCE;
+use genv_tests::process::write_script;
 use genv_tests::shell::search_path;
 use genv_tests::ssh::{SshClient, SshServer};
 
@@ -154,6 +157,28 @@ async fn the_documented_forced_command_tells_of_the_host_and_runs_nothing_else()
     let output = session.run(&command, b"", &RunLimits::default()).await?;
     ensure!(output.stdout.starts_with(b"{\"genv_remote\":"), "{output:?}");
     ensure!(!proof.exists());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_channel_of_a_greeting_is_closed_before_the_next_one_opens() -> Result<()> {
+    let server = server(&["MaxSessions 1"])?;
+    let folder = tempfile::tempdir()?;
+    let greeting = folder.path().join("greeting");
+    // It ends some time after its greeting.
+    write_script(&greeting, "#!/bin/sh\necho '{\"genv_remote\":1,\"answers_with\":\"nvidia-smi\"}'\nexec sleep 0.1\n")?;
+    let key = std::fs::read_to_string(server.authorized_keys())?;
+    std::fs::write(server.authorized_keys(), format!("command=\"{}\" {key}", greeting.display()))?;
+    let client = SshClient::new(&[("host", &server)])?;
+    let session = connect(&client, "host").await?;
+    let options = ServeOptions { sudo: false, enforce: false, answer_timeout: PATIENCE };
+    let (_conversation, hello) = Conversation::begin(&session, &options).await?;
+    ensure!(hello.answers_with == HostProgram::NvidiaSmi, "{hello:?}");
+    for _ in 0..10 {
+        let output = session.run("true", b"", &RunLimits::default()).await?;
+        ensure!(output.end.success(), "{output:?}");
+    }
+    session.close().await;
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use proptest::sample::select;
 
 use super::lab::{Lab, alice_computes};
 use super::*;
+use crate::collect::processes_on;
 use crate::model::{Attribution, EnvironmentDevice, ProcessDevice};
 
 /// Of a process: used memory in bytes, and utilization.
@@ -26,7 +27,7 @@ struct Answer {
 
 fn bytes() -> impl Strategy<Value = u64> {
     let garbage = vec![0, 1, 255, 16 * GIB + 1, 400 * GIB, 1 << 46, (1 << 46) + 1, u64::MAX - 1];
-    prop_oneof![6 => 0..=6 * GIB, 1 => select(garbage)]
+    prop_oneof![4 => 0..=6 * GIB, 2 => 0..=GIB, 1 => select(garbage)]
 }
 
 fn reading(plausible: f64) -> BoxedStrategy<Option<f64>> {
@@ -187,6 +188,14 @@ fn works_alone(answer: &Answer) -> bool {
     answer.measurements.utilization_ratio.is_some_and(exceeds) && used.is_some_and(|used| !exceeds(used + 2e-9))
 }
 
+/// Whether an answer lists no process, and no reading of it shows use.
+fn shows_no_use(answer: &Answer) -> bool {
+    let own = &answer.measurements;
+    answer.processes.as_ref().is_some_and(BTreeMap::is_empty)
+        && own.utilization_ratio.is_none_or(|ratio| ratio <= 0.05)
+        && own.memory.is_none_or(|memory| memory.used_bytes <= (1 << 30) + (64 << 20))
+}
+
 /// The rows of a device, by pid.
 fn rows(snapshot: &Snapshot, index: DeviceIndex) -> BTreeMap<u32, ProcessDevice> {
     let rows = snapshot.processes.iter().flat_map(|process| process.devices.iter().map(|row| (process.pid, row)));
@@ -258,6 +267,12 @@ proptest! {
             // A GPU is free, and its holder idle, only if all its processes are known.
             prop_assert!(!snapshot.processes_known(0) || supports[0].nobody_else);
             prop_assert!(!snapshot.processes_known(1) || supports[2..].iter().all(|support| support.nobody_else));
+            // A GPU in parts is free only if its own answer supports it, too.
+            for (gpu, parts) in [(0, 0..1), (1, 1..4)] {
+                for part in parts.filter(|_| processes_on(gpu, &snapshot) == Some(0)) {
+                    prop_assert!(supports[part].nobody_else && shows_no_use(&answers[part]), "{gpu} is free");
+                }
+            }
             for process in &snapshot.processes {
                 let is_outside = matches!(process.attribution, Attribution::Outside { .. });
                 prop_assert!(!is_outside || process.pid > 101, "alice's process is in her environment");

@@ -83,6 +83,41 @@ fn a_listed_process_explains_the_use_of_a_device() {
 }
 
 #[test]
+fn a_process_on_any_compute_instance_explains_the_memory_of_its_gpu_instance() {
+    // The GPU instances of two MIG devices that show 8 GiB in use, the processes of the second, and whether all
+    // processes are known.
+    let process = || vec![on_gpu(7, None)];
+    for (instances, processes, are_known) in [
+        ([Some(2), Some(2)], Some(process()), true),
+        ([Some(2), Some(2)], Some(Vec::new()), false),
+        ([Some(2), Some(2)], None, false),
+        ([Some(2), Some(3)], Some(process()), false),
+        ([None, None], Some(process()), false),
+    ] {
+        let mut parts = [mig(0, 0), mig(0, 1)];
+        for (part, instance) in parts.iter_mut().zip(instances) {
+            part.gpu_instance = instance;
+            part.measurements.memory = Some(DeviceMemory {
+                total_bytes: 16 * GIB,
+                used_bytes: 8 * GIB,
+                free_bytes: 8 * GIB,
+                reserved_bytes: None,
+            });
+        }
+        parts[1].processes.clone_from(&processes);
+        let mut devices = vec![DeviceSample { mig_parent: true, ..gpu(0) }];
+        devices.extend(parts);
+        let mut lab = Lab::new();
+        lab.gpu = Some(sample(devices));
+        lab.after(0.0);
+        let snapshot = lab.after(10.0);
+        assert_eq!(snapshot.processes_known(0), are_known, "{instances:?} {processes:?}");
+        assert_eq!(snapshot.devices[1].processes_measured, are_known, "{instances:?} {processes:?}");
+        assert_eq!(snapshot.devices[1].gpu_instance, instances[0]);
+    }
+}
+
+#[test]
 fn an_occasional_failed_list_does_not_end_a_contradiction() {
     let mut lab = Lab::new();
     unused(&mut lab, 0.0, 8000);

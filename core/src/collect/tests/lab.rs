@@ -72,8 +72,9 @@ impl Lab {
         }
         self.evidence.state_is_fresh = self.state.is_some() && self.table.is_some();
         let moment = Moment { seconds: now, timestamp_seconds: UNIX + now };
-        let works = CollectorStatus { success: true, ..CollectorStatus::default() };
-        let collectors = ["gpu", "processes", "state"].map(|name| (name.to_owned(), works.clone()));
+        let works = |success| CollectorStatus { success, ..CollectorStatus::default() };
+        let collectors = [("gpu", self.gpu.is_some()), ("processes", true), ("state", true)];
+        let collectors = collectors.map(|(name, success)| (name.to_owned(), works(success)));
         self.view.observe(moment, &mut self.evidence, reading, collectors.into())
     }
 

@@ -3,6 +3,7 @@
 mod accounts;
 mod answers;
 mod contradictions;
+mod contradictory;
 mod lab;
 mod moods;
 mod moved;
@@ -10,6 +11,7 @@ mod properties;
 mod threads;
 mod unexplained;
 mod view;
+mod withheld;
 
 use crate::gpu::{DeviceSample, GpuProcess, GpuSample};
 use crate::model::{Device, DeviceIndex, DeviceMeasurements, DeviceMemory, MemoryAmount, ProcessType, Snapshot};
@@ -27,7 +29,9 @@ pub(super) fn gpu(index: u32) -> DeviceSample {
         name: Some("Simulated".to_owned()),
         minor: Some(index),
         profile: None,
+        gpu_instance: None,
         mig_parent: false,
+        mig_unsplit: false,
         measurements: DeviceMeasurements {
             utilization_ratio: Some(0.5),
             memory: Some(DeviceMemory {
@@ -64,7 +68,12 @@ pub(super) fn on_gpu(pid: u32, utilization_ratio: Option<f64>) -> GpuProcess {
 }
 
 pub(super) fn sample(devices: Vec<DeviceSample>) -> GpuSample {
-    GpuSample { driver_version: Some("550.163.01".to_owned()), session: 0, devices, xid_events: Vec::new() }
+    GpuSample {
+        driver_version: Some("550.163.01".to_owned()),
+        serves_one_machine: true,
+        devices,
+        ..GpuSample::default()
+    }
 }
 
 pub(super) fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {

@@ -74,6 +74,20 @@ fn shares_that_claim_more_than_a_device_are_scaled_to_it() {
 }
 
 #[test]
+fn no_rounding_gives_out_more_than_a_device() {
+    let mut lab = Lab::new();
+    lab.process(100, 1, Claim::Absent);
+    // The sum of nine ninths in binary is greater than 1.
+    let eids: Vec<String> = (1..=9).map(|eid| eid.to_string()).collect();
+    let claims: Vec<(&str, Option<u64>)> = eids.iter().map(|eid| (eid.as_str(), None)).collect();
+    let environments = eids.iter().map(|eid| environment(eid, 1, &[100])).collect();
+    lab.state = Some(state(environments, vec![attached(0, &claims)]));
+    let snapshot = lab.after(1.0);
+    let shares: f64 = device(&snapshot, 0).attachments.iter().map(|attachment| attachment.share_ratio).sum();
+    assert_eq!(shares, 1.0);
+}
+
+#[test]
 fn values_are_valid_up_to_the_maximum_age_and_are_then_withdrawn() {
     let mut lab = Lab::new();
     alice_computes(&mut lab);
@@ -225,7 +239,7 @@ fn a_snapshot_reads_back_from_its_json() {
 
 #[test]
 fn gpus_that_the_driver_does_not_show_any_more_or_that_are_held_are_named() {
-    let error = |lab: &mut Lab| lab.statuses(1.0)["gpu"].error.clone();
+    let error = |lab: &mut Lab| lab.statuses(1.0)["gpu"].fault().map(str::to_owned);
     let mut lab = Lab::new();
     alice_computes(&mut lab);
     assert_eq!(error(&mut lab), None);

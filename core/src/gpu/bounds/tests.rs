@@ -145,6 +145,24 @@ fn a_list_with_more_memory_than_the_device_has_does_not_count_like_one_with_more
 }
 
 #[test]
+fn the_processes_of_all_compute_instances_hold_no_more_than_their_gpu_instance_uses() {
+    const GIB: u64 = 1 << 30;
+    for (instances, holds) in [([2, 3], true), ([2, 2], false)] {
+        let part = |number: u32| DeviceSample {
+            index: DeviceIndex::mig(0, number),
+            gpu_instance: Some(instances[number as usize]),
+            processes: Some(vec![process(7 + number, 6 * GIB, 0.0)]),
+            ..device(memory(24 * GIB, 8 * GIB, GIB))
+        };
+        let mut sample = GpuSample { devices: vec![part(0), part(1)], ..GpuSample::default() };
+        Bounds::default().apply(&mut sample, 0.0);
+        let processes = sample.devices.iter().flat_map(|device| device.processes.iter().flatten());
+        let amounts: Vec<_> = processes.map(|process| process.memory_used_bytes).collect();
+        assert_eq!(amounts, [holds.then_some(6 * GIB); 2], "{instances:?}");
+    }
+}
+
+#[test]
 fn a_process_holds_no_more_than_its_device_has_and_works_for_no_more_than_all_the_time() {
     let mut bounds = Bounds::default();
     let (applied, readings) =

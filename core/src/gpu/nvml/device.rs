@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
-use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor, TemperatureThreshold};
+use nvml_wrapper::enum_wrappers::device::{
+    Clock, EccCounter, GpuVirtualizationMode, MemoryError, TemperatureSensor, TemperatureThreshold,
+};
 use nvml_wrapper::error::NvmlError;
 
-use super::error::{Failure, optional};
+use super::error::{Calls, Failure, is_unsupported};
 use super::raw;
 use crate::gpu::bounds::{MOST_MINOR, TEMPERATURE_CELSIUS};
 use crate::model::{DeviceMeasurements, DeviceMemory, EccErrors};
@@ -18,6 +20,8 @@ pub(super) struct DeviceFacts {
     pub(super) uuid: String,
     pub(super) name: Option<String>,
     pub(super) minor: Option<u32>,
+    /// Whether no other machine can use the GPU: it is neither in a vGPU guest nor in a host of vGPUs.
+    pub(super) serves_one_machine: bool,
     fans: u32,
     temperature_limits_celsius: BTreeMap<String, f64>,
     /// Whether all facts could be read; otherwise all are read again.
@@ -50,28 +54,34 @@ const THROTTLE_REASONS: [(&str, ThrottleReasons); 8] = [
 ];
 
 /// Reads the constant facts.
-pub(super) fn facts(device: &Device<'_>, uuid: String) -> Result<DeviceFacts, Failure> {
+pub(super) fn facts(device: &Device<'_>, uuid: String, calls: &mut Calls) -> Result<DeviceFacts, Failure> {
     let mut is_whole = true;
     let mut temperature_limits_celsius = BTreeMap::new();
     for (limit, threshold) in TEMPERATURE_LIMITS {
         let answer = device.temperature_threshold(threshold);
         let call = "nvmlDeviceGetTemperatureThreshold";
-        if let Some(celsius) = fact(call, answer, &mut is_whole)? {
+        if let Some(celsius) = fact(calls, call, answer, &mut is_whole)? {
             let celsius = f64::from(celsius);
             is_whole &= TEMPERATURE_CELSIUS.contains(&celsius);
             temperature_limits_celsius.insert(limit.to_owned(), celsius);
         }
     }
-    let name = fact("nvmlDeviceGetName", raw::name(device), &mut is_whole)?;
+    let name = fact(calls, "nvmlDeviceGetName", raw::name(device), &mut is_whole)?;
     let minor = device.minor_number();
-    let minor = fact("nvmlDeviceGetMinorNumber", minor, &mut is_whole)?;
+    let minor = fact(calls, "nvmlDeviceGetMinorNumber", minor, &mut is_whole)?;
     is_whole &= minor.is_none_or(|minor| minor <= MOST_MINOR);
-    let fans = fact("nvmlDeviceGetNumFans", device.num_fans(), &mut is_whole)?;
+    let virtualization = device.virtualization_mode();
+    let virtualization = fact(calls, "nvmlDeviceGetVirtualizationMode", virtualization, &mut is_whole)?;
+    let fans = fact(calls, "nvmlDeviceGetNumFans", device.num_fans(), &mut is_whole)?;
     is_whole &= fans.is_none_or(|fans| fans <= MOST_FANS);
     Ok(DeviceFacts {
         uuid,
         name,
         minor,
+        serves_one_machine: matches!(
+            virtualization,
+            Some(GpuVirtualizationMode::Bare | GpuVirtualizationMode::PassThrough)
+        ),
         fans: fans.filter(|fans| *fans <= MOST_FANS).unwrap_or(0),
         temperature_limits_celsius,
         is_whole,
@@ -79,56 +89,60 @@ pub(super) fn facts(device: &Device<'_>, uuid: String) -> Result<DeviceFacts, Fa
 }
 
 /// A constant fact. A failed read may succeed later.
-fn fact<T>(call: &'static str, answer: Result<T, NvmlError>, is_whole: &mut bool) -> Result<Option<T>, Failure> {
-    *is_whole &= match &answer {
-        Ok(_) => true,
-        Err(error) => matches!(
-            error,
-            NvmlError::NotSupported
-                | NvmlError::InvalidArg
-                | NvmlError::NoPermission
-                | NvmlError::FunctionNotFound
-                | NvmlError::FailedToLoadSymbol(_)
-        ),
+pub(super) fn fact<T>(
+    calls: &mut Calls,
+    call: &'static str,
+    answer: Result<T, NvmlError>,
+    is_whole: &mut bool,
+) -> Result<Option<T>, Failure> {
+    let answer = match answer {
+        // An older driver does not know each argument, such as a threshold.
+        Err(NvmlError::InvalidArg) => Err(NvmlError::NotSupported),
+        answer => answer,
     };
-    optional(call, answer)
+    *is_whole &= answer.as_ref().err().is_none_or(is_unsupported);
+    calls.optional(call, answer)
 }
 
 /// Reads the values that change.
-pub(super) fn measure(device: &Device<'_>, facts: &DeviceFacts) -> Result<DeviceMeasurements, Failure> {
-    let utilization = optional("nvmlDeviceGetUtilizationRates", device.utilization_rates())?;
-    let encoder = optional("nvmlDeviceGetEncoderUtilization", device.encoder_utilization())?;
-    let decoder = optional("nvmlDeviceGetDecoderUtilization", device.decoder_utilization())?;
-    let temperature = optional("nvmlDeviceGetTemperature", device.temperature(TemperatureSensor::Gpu))?;
-    let power = optional("nvmlDeviceGetPowerUsage", device.power_usage())?;
-    let power_limit = optional("nvmlDeviceGetEnforcedPowerLimit", device.enforced_power_limit())?;
-    let energy = optional("nvmlDeviceGetTotalEnergyConsumption", device.total_energy_consumption())?;
-    let throttled = optional("nvmlDeviceGetCurrentClocksThrottleReasons", device.current_throttle_reasons())?;
-    let replays = optional("nvmlDeviceGetPcieReplayCounter", device.pcie_replay_counter())?;
+pub(super) fn measure(
+    device: &Device<'_>,
+    facts: &DeviceFacts,
+    calls: &mut Calls,
+) -> Result<DeviceMeasurements, Failure> {
+    let utilization = calls.optional("nvmlDeviceGetUtilizationRates", device.utilization_rates())?;
+    let encoder = calls.optional("nvmlDeviceGetEncoderUtilization", device.encoder_utilization())?;
+    let decoder = calls.optional("nvmlDeviceGetDecoderUtilization", device.decoder_utilization())?;
+    let temperature = calls.optional("nvmlDeviceGetTemperature", device.temperature(TemperatureSensor::Gpu))?;
+    let power = calls.optional("nvmlDeviceGetPowerUsage", device.power_usage())?;
+    let power_limit = calls.optional("nvmlDeviceGetEnforcedPowerLimit", device.enforced_power_limit())?;
+    let energy = calls.optional("nvmlDeviceGetTotalEnergyConsumption", device.total_energy_consumption())?;
+    let throttled = calls.optional("nvmlDeviceGetCurrentClocksThrottleReasons", device.current_throttle_reasons())?;
+    let replays = calls.optional("nvmlDeviceGetPcieReplayCounter", device.pcie_replay_counter())?;
     Ok(DeviceMeasurements {
         utilization_ratio: utilization.as_ref().map(|it| ratio(it.gpu)),
         memory_controller_busy_ratio: utilization.as_ref().map(|it| ratio(it.memory)),
         encoder_utilization_ratio: encoder.map(|it| ratio(it.utilization)),
         decoder_utilization_ratio: decoder.map(|it| ratio(it.utilization)),
-        memory: memory(device)?,
+        memory: memory(device, calls)?,
         temperature_celsius: temperature.map(f64::from),
         temperature_limits_celsius: facts.temperature_limits_celsius.clone(),
         power_watts: power.map(|milliwatts| f64::from(milliwatts) / 1e3),
         power_limit_watts: power_limit.map(|milliwatts| f64::from(milliwatts) / 1e3),
         energy_joules: energy.map(|millijoules| millijoules as f64 / 1e3),
-        clocks_hertz: clocks(device)?,
-        fan_speed_ratios: fans(device, facts.fans)?,
-        throttled: throttled.map(throttle_reasons),
+        clocks_hertz: clocks(device, calls)?,
+        fan_speed_ratios: fans(device, facts.fans, calls)?,
+        throttled: throttled.map(|reasons| throttle_reasons(reasons.bits())),
         ecc_errors: EccErrors {
-            corrected: ecc_errors(device, MemoryError::Corrected)?,
-            uncorrected: ecc_errors(device, MemoryError::Uncorrected)?,
+            corrected: ecc_errors(device, MemoryError::Corrected, calls)?,
+            uncorrected: ecc_errors(device, MemoryError::Uncorrected, calls)?,
         },
         pcie_replays: replays.map(u64::from),
     })
 }
 
 /// Memory by the second version of the call, or by the first version where the driver or the library lacks the second.
-pub(super) fn memory(device: &Device<'_>) -> Result<Option<DeviceMemory>, Failure> {
+pub(super) fn memory(device: &Device<'_>, calls: &mut Calls) -> Result<Option<DeviceMemory>, Failure> {
     /// `NVML_ERROR_ARGUMENT_VERSION_MISMATCH`, which the wrapper does not name.
     const ARGUMENT_VERSION_MISMATCH: u32 = 25;
     let answer = match device.memory_info() {
@@ -146,35 +160,38 @@ pub(super) fn memory(device: &Device<'_>) -> Result<Option<DeviceMemory>, Failur
         ) => raw::memory_info_v1(device),
         Err(error) => Err(error),
     };
-    optional("nvmlDeviceGetMemoryInfo_v2", answer)
+    calls.optional("nvmlDeviceGetMemoryInfo_v2", answer)
 }
 
-fn clocks(device: &Device<'_>) -> Result<BTreeMap<String, f64>, Failure> {
+fn clocks(device: &Device<'_>, calls: &mut Calls) -> Result<BTreeMap<String, f64>, Failure> {
     let mut hertz = BTreeMap::new();
     for (name, clock) in CLOCKS {
-        if let Some(megahertz) = optional("nvmlDeviceGetClockInfo", device.clock_info(clock))? {
+        if let Some(megahertz) = calls.optional("nvmlDeviceGetClockInfo", device.clock_info(clock))? {
             hertz.insert(name.to_owned(), f64::from(megahertz) * 1e6);
         }
     }
     Ok(hertz)
 }
 
-fn fans(device: &Device<'_>, count: u32) -> Result<BTreeMap<u32, f64>, Failure> {
+fn fans(device: &Device<'_>, count: u32, calls: &mut Calls) -> Result<BTreeMap<u32, f64>, Failure> {
     let mut ratios = BTreeMap::new();
     for fan in 0..count {
-        if let Some(percent) = optional("nvmlDeviceGetFanSpeed_v2", device.fan_speed(fan))? {
+        if let Some(percent) = calls.optional("nvmlDeviceGetFanSpeed_v2", device.fan_speed(fan))? {
             ratios.insert(fan, ratio(percent));
         }
     }
     Ok(ratios)
 }
 
-fn ecc_errors(device: &Device<'_>, kind: MemoryError) -> Result<Option<u64>, Failure> {
+fn ecc_errors(device: &Device<'_>, kind: MemoryError, calls: &mut Calls) -> Result<Option<u64>, Failure> {
     let answer = device.total_ecc_errors(kind, EccCounter::Volatile);
-    optional("nvmlDeviceGetTotalEccErrors", answer)
+    calls.optional("nvmlDeviceGetTotalEccErrors", answer)
 }
 
-fn throttle_reasons(reasons: ThrottleReasons) -> BTreeMap<String, bool> {
+/// Whether each reason of `nvmlDeviceGetCurrentClocksThrottleReasons` holds the clocks down, by the bits of the answer.
+/// Idleness is no reason, and bits without a name are left out.
+pub fn throttle_reasons(bits: u64) -> BTreeMap<String, bool> {
+    let reasons = ThrottleReasons::from_bits_truncate(bits);
     THROTTLE_REASONS.into_iter().map(|(name, reason)| (name.to_owned(), reasons.contains(reason))).collect()
 }
 
@@ -187,7 +204,7 @@ mod tests {
     use super::*;
 
     fn active(bits: u64) -> Vec<String> {
-        let reasons = throttle_reasons(ThrottleReasons::from_bits_truncate(bits));
+        let reasons = throttle_reasons(bits);
         assert_eq!(reasons.len(), THROTTLE_REASONS.len());
         reasons.into_iter().filter_map(|(reason, active)| active.then_some(reason)).collect()
     }

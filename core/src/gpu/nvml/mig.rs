@@ -4,12 +4,12 @@ use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::DeviceAttributes;
 
-use super::device;
-use super::error::{CallResult, Failure, call_result, optional};
+use super::device::{self, fact};
+use super::error::{CallResult, Calls, Failure};
 use super::processes::ProcessReader;
 use super::raw;
 use crate::gpu::DeviceSample;
-use crate::model::{DeviceIndex, DeviceMeasurements};
+use crate::model::{DeviceIndex, DeviceMeasurements, Withheld};
 
 /// Facts that stay as long as the MIG device exists. Its handle does not identify it: after a reconfiguration NVML
 /// gives the handle to another MIG device.
@@ -18,10 +18,14 @@ pub(super) struct MigFacts {
     uuid: String,
     name: Option<String>,
     profile: Option<String>,
+    /// GPU instance and compute instance.
+    instances: Option<(u32, u32)>,
+    /// Whether all facts could be read; otherwise all are read again.
+    is_whole: bool,
 }
 
 /// Whether the GPU is in MIG mode, with or without MIG devices in it; absent if the driver gives no answer.
-pub(super) fn is_enabled(device: &Device<'_>) -> Result<Option<bool>, Failure> {
+pub(super) fn is_enabled(device: &Device<'_>, calls: &mut Calls) -> Result<Option<bool>, Failure> {
     /// `NVML_DEVICE_MIG_ENABLE`.
     const ENABLED: u32 = 1;
     let mode = match device.mig_mode() {
@@ -29,7 +33,7 @@ pub(super) fn is_enabled(device: &Device<'_>) -> Result<Option<bool>, Failure> {
         Err(NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_)) => {
             return Ok(Some(false));
         }
-        mode => call_result("nvmlDeviceGetMigMode", mode)?,
+        mode => calls.call_result(Withheld::PROCESSES, "nvmlDeviceGetMigMode", mode)?,
     };
     Ok(match mode {
         CallResult::Value(mode) => Some(mode.current == ENABLED),
@@ -38,7 +42,8 @@ pub(super) fn is_enabled(device: &Device<'_>) -> Result<Option<bool>, Failure> {
     })
 }
 
-/// MIG devices that a GPU has at most: far more than any product, so that a wrong count costs little.
+/// MIG devices that a GPU has at most, and the end of the ids of their instances: far more than any product, so that a
+/// wrong count costs little.
 const MOST_DEVICES: u32 = 64;
 
 /// Reads all MIG devices of a GPU. Returns whether all could be found. They are enumerated each time, because they can
@@ -48,27 +53,36 @@ pub(super) fn read(
     gpu: u32,
     known: &mut Vec<MigFacts>,
     processes: &mut ProcessReader,
+    calls: &mut Calls,
     samples: &mut Vec<DeviceSample>,
 ) -> Result<bool, Failure> {
-    let count = optional("nvmlDeviceGetMaxMigDeviceCount", parent.mig_device_count())?;
+    let count = calls.optional("nvmlDeviceGetMaxMigDeviceCount", parent.mig_device_count())?;
     let mut all_found = count.is_some_and(|count| count <= MOST_DEVICES);
     let mut seen = Vec::with_capacity(known.len());
+    let first = samples.len();
     for index in 0..count.unwrap_or(0).min(MOST_DEVICES) {
-        let answer = parent.mig_device_by_index(index);
-        let nothing_there = matches!(answer, Err(NvmlError::NotFound));
-        let Some(device) = optional("nvmlDeviceGetMigDeviceHandleByIndex", answer)? else {
-            all_found &= nothing_there;
-            continue;
+        calls.device = Some(DeviceIndex::mig(gpu, index));
+        let device = match parent.mig_device_by_index(index) {
+            // Nothing is there.
+            Err(NvmlError::NotFound) => continue,
+            answer => calls.optional("nvmlDeviceGetMigDeviceHandleByIndex", answer)?,
         };
-        let Some(uuid) = optional("nvmlDeviceGetUUID", raw::uuid(&device))? else {
+        let Some(device) = device else {
             all_found = false;
             continue;
         };
-        let facts = match known.iter().position(|it| it.index == index && it.uuid == uuid) {
-            Some(at) => known.swap_remove(at),
-            None => facts(&device, index, uuid)?,
+        let Some(uuid) = calls.optional("nvmlDeviceGetUUID", raw::uuid(&device))? else {
+            all_found = false;
+            continue;
         };
-        let processes_of_device = processes.read(&device, None, true)?;
+        let mut facts = match known.iter().position(|it| it.index == index && it.uuid == uuid && it.is_whole) {
+            Some(at) => known.swap_remove(at),
+            None => facts(&device, index, uuid, calls)?,
+        };
+        if facts.instances.is_none() {
+            facts.instances = calls.optional("nvmlDeviceGetGpuInstanceId", raw::instances(&device))?;
+        }
+        let processes_of_device = processes.read(&device, None, true, calls)?;
         samples.push(DeviceSample {
             index: DeviceIndex::mig(gpu, index),
             uuid: facts.uuid.clone(),
@@ -76,24 +90,44 @@ pub(super) fn read(
             name: facts.name.clone(),
             minor: None,
             profile: facts.profile.clone(),
+            gpu_instance: None,
             mig_parent: false,
-            measurements: DeviceMeasurements { memory: device::memory(&device)?, ..DeviceMeasurements::default() },
+            mig_unsplit: false,
+            measurements: DeviceMeasurements {
+                memory: device::memory(&device, calls)?,
+                ..DeviceMeasurements::default()
+            },
             processes: processes_of_device.listed,
             processes_incomplete: processes_of_device.incomplete,
         });
         seen.push(facts);
     }
+    show_gpu_instances(&mut seen, &mut samples[first..]);
     *known = seen;
     Ok(all_found)
 }
 
-fn facts(device: &Device<'_>, index: u32, uuid: String) -> Result<MigFacts, Failure> {
-    let name = optional("nvmlDeviceGetName", raw::name(device))?;
+/// Shows the GPU instance of each MIG device, unless its ids cannot be or are those of another MIG device: then they are
+/// asked again. The memory of an unknown GPU instance may be that of another MIG device, and is not known either.
+fn show_gpu_instances(known: &mut [MigFacts], parts: &mut [DeviceSample]) {
+    let all: Vec<_> = known.iter().map(|facts| facts.instances).collect();
+    for (facts, part) in known.iter_mut().zip(parts) {
+        let is_only = all.iter().filter(|it| **it == facts.instances).count() == 1;
+        facts.instances.take_if(|(gpu, compute)| !is_only || *gpu >= MOST_DEVICES || *compute >= MOST_DEVICES);
+        part.gpu_instance = facts.instances.map(|(gpu, _)| gpu);
+        part.measurements.memory.take_if(|_| facts.instances.is_none());
+    }
+}
+
+fn facts(device: &Device<'_>, index: u32, uuid: String, calls: &mut Calls) -> Result<MigFacts, Failure> {
+    let mut is_whole = true;
+    let name = fact(calls, "nvmlDeviceGetName", raw::name(device), &mut is_whole)?;
     let profile = match name.as_deref().and_then(profile_in_name) {
         Some(profile) => Some(profile.to_owned()),
-        None => optional("nvmlDeviceGetAttributes_v2", device.attributes())?.and_then(|it| profile_of_attributes(&it)),
+        None => fact(calls, "nvmlDeviceGetAttributes_v2", device.attributes(), &mut is_whole)?
+            .and_then(|it| profile_of_attributes(&it)),
     };
-    Ok(MigFacts { index, uuid, name, profile })
+    Ok(MigFacts { index, uuid, name, profile, instances: None, is_whole })
 }
 
 /// The profile at the end of a MIG device's name, as in `NVIDIA A100-SXM4-40GB MIG 3g.20gb`.
@@ -119,6 +153,37 @@ fn profile_of_attributes(attributes: &DeviceAttributes) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::DeviceMemory;
+
+    #[test]
+    fn the_memory_of_a_mig_device_is_known_with_its_gpu_instance_alone() {
+        const NO_INSTANCE: u32 = u32::MAX;
+        let memory = DeviceMemory { total_bytes: 2, used_bytes: 1, free_bytes: 1, reserved_bytes: None };
+        for (told, shown) in [
+            ([Some((2, 0)), Some((2, 1)), Some((3, 0))], [Some(2), Some(2), Some(3)]),
+            ([Some((2, 0)), None, Some((3, 0))], [Some(2), None, Some(3)]),
+            ([Some((0, 0)), Some((0, 1)), Some((0, 0))], [None, Some(0), None]),
+            ([Some((2, 0)), Some((2, NO_INSTANCE)), Some((NO_INSTANCE, 0))], [Some(2), None, None]),
+        ] {
+            let mut known = told.map(|instances| MigFacts {
+                index: 0,
+                uuid: String::new(),
+                name: None,
+                profile: None,
+                instances,
+                is_whole: true,
+            });
+            let mut parts = [0, 1, 2].map(|number| DeviceSample {
+                measurements: DeviceMeasurements { memory: Some(memory), ..DeviceMeasurements::default() },
+                ..DeviceSample::lost(DeviceIndex::mig(0, number), String::new())
+            });
+            show_gpu_instances(&mut known, &mut parts);
+            assert_eq!(parts.each_ref().map(|part| part.gpu_instance), shown, "{told:?}");
+            let is_known = parts.each_ref().map(|part| part.measurements.memory.is_some());
+            assert_eq!(is_known, shown.map(|id| id.is_some()), "{told:?}");
+            assert_eq!(known.each_ref().map(|facts| facts.instances.is_some()), is_known, "{told:?}");
+        }
+    }
 
     #[test]
     fn a_profile_is_the_end_of_the_name() {

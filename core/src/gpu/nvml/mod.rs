@@ -13,14 +13,19 @@ mod raw;
 mod session;
 mod xid;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+pub use self::device::throttle_reasons;
+use self::error::Calls;
 use self::session::Session;
 use self::xid::XidWatcher;
 use super::{GpuError, GpuSample, GpuSource};
 
 /// The library's name as the driver installs it, looked up by the dynamic loader.
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// The device of WSL, through which Windows shares its GPUs.
+const WSL_DEVICE: &str = "/dev/dxg";
 
 /// The GPUs of this machine by NVML.
 ///
@@ -57,15 +62,22 @@ impl NvmlSource {
             Some(session) => session,
             closed => closed.insert(Session::open(&self.library, self.is_of_driver)?),
         };
-        let devices = session.devices(&mut self.uuids)?;
+        let mut calls = Calls::default();
+        let devices = session.devices(&mut self.uuids, &mut calls)?;
         if session.take_handles_changed() || !self.xids.is_watching() {
             self.xids.watch(session.nvml(), session.handles());
+        }
+        if !self.xids.is_watching() {
+            calls.device = None;
+            calls.note("XID errors", "nvmlEventSetWait_v2 hangs, or its thread cannot be started".to_owned());
         }
         Ok(GpuSample {
             driver_version: session.driver_version(),
             session: self.closed_sessions,
+            serves_one_machine: session.serves_one_machine() && !Path::new(WSL_DEVICE).exists(),
             devices,
             xid_events: self.xids.take(),
+            withheld: calls.withheld,
         })
     }
 

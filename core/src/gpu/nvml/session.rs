@@ -8,12 +8,15 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
 use super::device::{self, DeviceFacts};
-use super::error::{Failure, driver_error, init_error, is_driver_gone, optional};
+use super::error::{Calls, Failure, driver_error, init_error, is_driver_gone};
 use super::mig::{self, MigFacts};
 use super::processes::ProcessReader;
 use super::raw::{self, DeviceHandle};
 use crate::gpu::{DeviceSample, GpuError, GpuProcess, UNUSED_RATIO};
-use crate::model::DeviceIndex;
+use crate::model::{DeviceIndex, Withheld};
+
+/// The call that opens a device.
+const HANDLE: &str = "nvmlDeviceGetHandleByIndex_v2";
 
 /// The most GPUs of a machine: far more than any machine has, so that a wrong count costs little.
 const MOST_DEVICES: u32 = 1024;
@@ -48,7 +51,7 @@ impl Session {
             return Err(failed(NvmlError::DriverNotLoaded));
         }
         let nvml = Nvml::builder().lib_path(library.as_os_str()).init().map_err(failed)?;
-        let driver_version = driver_version(&nvml)?;
+        let driver_version = driver_version(&nvml, &mut Calls::default())?;
         Ok(Self {
             nvml: Arc::new(nvml),
             processes: ProcessReader::new(driver_version.as_deref().unwrap_or_default()),
@@ -72,8 +75,12 @@ impl Session {
     ///
     /// # Errors
     /// The driver does not answer: the session is of no more use.
-    pub(super) fn devices(&mut self, uuids: &mut Vec<String>) -> Result<Vec<DeviceSample>, GpuError> {
-        self.learn_driver_version()?;
+    pub(super) fn devices(
+        &mut self,
+        uuids: &mut Vec<String>,
+        calls: &mut Calls,
+    ) -> Result<Vec<DeviceSample>, GpuError> {
+        self.learn_driver_version(calls)?;
         let count = self.nvml.device_count().map_err(|error| driver_error("nvmlDeviceGetCount_v2", &error))?;
         if count > MOST_DEVICES {
             return Err(GpuError::Driver {
@@ -93,17 +100,21 @@ impl Session {
         }
         let mut samples = Vec::with_capacity(self.slots.len());
         for ((index, slot), uuid) in (0..count).zip(&mut self.slots).zip(uuids) {
-            let before = samples.len();
-            let read = slot.open(&self.nvml, index, uuid).and_then(|opened| {
+            let (before, noted) = (samples.len(), calls.withheld.len());
+            calls.device = Some(DeviceIndex::gpu(index));
+            let read = slot.open(&self.nvml, index, uuid, calls).and_then(|opened| {
                 self.handles_changed |= opened;
-                slot.read(index, &mut self.processes, &mut samples)
+                slot.read(index, &mut self.processes, calls, &mut samples)
             });
             match read {
                 Ok(()) => {}
                 Err(Failure::Driver(error)) => return Err(error),
-                Err(Failure::Lost) => {
+                Err(Failure::Lost(why)) => {
                     slot.0 = None;
                     samples.truncate(before);
+                    calls.withheld.truncate(noted);
+                    calls.device = Some(DeviceIndex::gpu(index));
+                    calls.note(Withheld::ALL, why);
                     samples.push(DeviceSample::lost(DeviceIndex::gpu(index), uuid.clone()));
                 }
             }
@@ -113,11 +124,11 @@ impl Session {
 
     /// Reads the version of the driver again, if it is not known yet. The layout of process lists depends on the
     /// version.
-    fn learn_driver_version(&mut self) -> Result<(), GpuError> {
+    fn learn_driver_version(&mut self, calls: &mut Calls) -> Result<(), GpuError> {
         if self.driver_version.is_some() {
             return Ok(());
         }
-        self.driver_version = driver_version(&self.nvml)?;
+        self.driver_version = driver_version(&self.nvml, calls)?;
         if let Some(version) = &self.driver_version {
             self.processes = ProcessReader::new(version);
         }
@@ -127,6 +138,11 @@ impl Session {
     /// Whether the answering devices changed since the last call.
     pub(super) const fn take_handles_changed(&mut self) -> bool {
         std::mem::replace(&mut self.handles_changed, false)
+    }
+
+    /// Whether every device that answers tells that no other machine can use it.
+    pub(super) fn serves_one_machine(&self) -> bool {
+        self.slots.iter().filter_map(|slot| slot.0.as_ref()).all(|open| open.facts.serves_one_machine)
     }
 
     /// The devices that answer, with their indices.
@@ -142,23 +158,23 @@ fn has_driver(root: &Path) -> bool {
     ["proc/driver/nvidia/version", "dev/dxg"].iter().any(|path| root.join(path).exists())
 }
 
-fn driver_version(nvml: &Nvml) -> Result<Option<String>, GpuError> {
-    match optional("nvmlSystemGetDriverVersion", raw::driver_version(nvml)) {
+fn driver_version(nvml: &Nvml, calls: &mut Calls) -> Result<Option<String>, GpuError> {
+    match calls.optional("nvmlSystemGetDriverVersion", raw::driver_version(nvml)) {
         Ok(version) => Ok(version),
         Err(Failure::Driver(error)) => Err(error),
-        Err(Failure::Lost) => Ok(None),
+        Err(Failure::Lost(_)) => Ok(None),
     }
 }
 
 impl Slot {
     /// Opens the device, unless the same device is open. Returns whether a device was opened.
-    fn open(&mut self, nvml: &Arc<Nvml>, index: u32, uuid: &mut String) -> Result<bool, Failure> {
+    fn open(&mut self, nvml: &Arc<Nvml>, index: u32, uuid: &mut String, calls: &mut Calls) -> Result<bool, Failure> {
         if let Some(open) = &mut self.0 {
             let device = open.handle.device();
-            let now = optional("nvmlDeviceGetUUID", raw::uuid(&device))?;
+            let now = calls.optional("nvmlDeviceGetUUID", raw::uuid(&device))?;
             if now.is_none_or(|it| it == open.facts.uuid) {
                 if !open.facts.is_whole {
-                    let facts = device::facts(&device, open.facts.uuid.clone())?;
+                    let facts = device::facts(&device, open.facts.uuid.clone(), calls)?;
                     open.facts = facts;
                 }
                 return Ok(false);
@@ -168,19 +184,19 @@ impl Slot {
         let handle = match DeviceHandle::by_index(nvml, index) {
             Ok(handle) => handle,
             Err(error) if is_driver_gone(&error) => {
-                let call = "nvmlDeviceGetHandleByIndex_v2";
-                return Err(Failure::Driver(driver_error(call, &error)));
+                return Err(Failure::Driver(driver_error(HANDLE, &error)));
             }
             // A device that this user may not see is left out, and so is a counted device that has just been removed. A
             // device with any other error is lost.
-            Err(NvmlError::NoPermission | NvmlError::NotFound | NvmlError::InvalidArg) => {
+            Err(error @ (NvmlError::NoPermission | NvmlError::NotFound | NvmlError::InvalidArg)) => {
+                calls.note(Withheld::ALL, format!("{HANDLE}: {error}"));
                 return Ok(false);
             }
-            Err(_) => return Err(Failure::Lost),
+            Err(error) => return Err(Failure::lost(HANDLE, &error)),
         };
         let device = handle.device();
-        *uuid = optional("nvmlDeviceGetUUID", raw::uuid(&device))?.unwrap_or_default();
-        let facts = device::facts(&device, uuid.clone())?;
+        *uuid = calls.optional("nvmlDeviceGetUUID", raw::uuid(&device))?.unwrap_or_default();
+        let facts = device::facts(&device, uuid.clone(), calls)?;
         self.0 = Some(OpenDevice { handle, facts, mig: Vec::new(), utilization_last_seen_timestamp: 0 });
         Ok(true)
     }
@@ -190,19 +206,24 @@ impl Slot {
         &mut self,
         index: u32,
         processes: &mut ProcessReader,
+        calls: &mut Calls,
         samples: &mut Vec<DeviceSample>,
     ) -> Result<(), Failure> {
         let Some(open) = &mut self.0 else {
             return Ok(());
         };
         let device = open.handle.device();
-        let mig_parent = mig::is_enabled(&device)?;
-        let measurements = device::measure(&device, &open.facts)?;
+        let mig_parent = mig::is_enabled(&device, calls)?;
+        let measurements = device::measure(&device, &open.facts, calls)?;
         let is_whole = mig_parent == Some(false);
         let used = measurements.utilization_ratio;
         let last_seen = &mut open.utilization_last_seen_timestamp;
-        let processes_of_device =
-            processes.read(&device, is_whole.then_some(last_seen), used.is_some_and(|ratio| ratio <= UNUSED_RATIO))?;
+        let processes_of_device = processes.read(
+            &device,
+            is_whole.then_some(last_seen),
+            used.is_some_and(|ratio| ratio <= UNUSED_RATIO),
+            calls,
+        )?;
         let position = samples.len();
         samples.push(DeviceSample {
             index: DeviceIndex::gpu(index),
@@ -211,23 +232,30 @@ impl Slot {
             name: open.facts.name.clone(),
             minor: open.facts.minor,
             profile: None,
+            gpu_instance: None,
             mig_parent: false,
+            mig_unsplit: false,
             measurements,
             processes: processes_of_device.listed,
             // The MIG devices may have processes that the whole GPU does not list.
             processes_incomplete: processes_of_device.incomplete || mig_parent.is_none(),
         });
         if mig_parent == Some(true) {
-            let all_found = mig::read(&device, index, &mut open.mig, processes, samples)?;
+            let all_found = mig::read(&device, index, &mut open.mig, processes, calls, samples)?;
             let (whole, parts) = samples[position..].split_at_mut(1);
             split(&mut whole[0], parts, all_found);
+            if whole[0].mig_parent {
+                // The lists of the parts have all processes.
+                let index = whole[0].index;
+                calls.withheld.retain(|it| it.device != Some(index) || it.value != Withheld::PROCESSES);
+            }
         }
         Ok(())
     }
 }
 
-/// Makes a GPU in MIG mode, with its own list of processes, the parent of its MIG devices. A GPU without MIG devices
-/// counts as a GPU that is not split: its listed processes are on the GPU itself.
+/// Makes a GPU in MIG mode, with its own list of processes, the parent of its MIG devices. The listed processes of a GPU
+/// without MIG devices are on the GPU itself.
 fn split(whole: &mut DeviceSample, parts: &[DeviceSample], all_found: bool) {
     let on_parts = parts.iter().flat_map(|part| part.processes.iter().flatten());
     let on_parts: BTreeSet<u32> = on_parts.map(|process| process.pid).collect();
@@ -236,6 +264,7 @@ fn split(whole: &mut DeviceSample, parts: &[DeviceSample], all_found: bool) {
     let holds = |process: &GpuProcess| process.memory_used_bytes.is_none_or(|bytes| bytes <= most_bytes);
     let mut listed = whole.processes.iter().flatten();
     if parts.is_empty() {
+        whole.mig_unsplit = all_found;
         whole.processes_incomplete |= !all_found;
     } else if all_found && listed.all(|process| on_parts.contains(&process.pid) && holds(process)) {
         whole.mig_parent = true;
@@ -295,6 +324,16 @@ mod tests {
             let part = listing(DeviceIndex::mig(0, 0), &[(7, 1)]);
             split(&mut whole, &[part], true);
             assert_eq!((whole.mig_parent, whole.processes_known()), (agrees, agrees), "{listed:?}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_in_mig_mode_without_parts_is_not_split_if_all_answers_say_so() {
+        for all_found in [true, false] {
+            let mut whole = listing(DeviceIndex::gpu(0), &[]);
+            split(&mut whole, &[], all_found);
+            assert_eq!((whole.mig_unsplit, whole.processes_known()), (all_found, all_found));
+            assert!(!whole.mig_parent);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt as _, HashSet};
-use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, openat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -28,6 +28,7 @@ use super::{
     Claim, Lineage, MissingEvidence, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable,
     UserNamespace, environ, own_pid_namespace, stat,
 };
+use crate::model::Withheld;
 
 /// The number of cycles in which the `stat` of each process is read once: this read costs as much as all other reads of
 /// a process. The command name may be out of date by as many cycles. The evidence of attribution is read in every
@@ -302,7 +303,8 @@ impl ProcessSource for DirectReader {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root: OwnedFd = match openat(CWD, self.root.as_path(), flags, Mode::empty()) {
             Ok(root) => root,
-            Err(_) => {
+            Err(errno) => {
+                table.withheld.push(unseen("processes", format!("{}: {errno}", self.root.display())));
                 let unreadable = |&pid: &u32| (pid, ProcessRead::Unreadable);
                 table.processes = request.processes.iter().map(unreadable).collect();
                 table.hidden = request.members.iter().copied().collect();
@@ -316,6 +318,9 @@ impl ProcessSource for DirectReader {
             namespace: self.namespace,
         };
         self.cycle = self.cycle.wrapping_add(1);
+        if self.live {
+            table.withheld.extend(hidden(&root));
+        }
         self.fill(&root, request, &mut table);
         self.find_owners(&mut table);
         let present: HashSet<(u32, u64)> = table
@@ -370,6 +375,21 @@ impl<'a> WatchedRead<'a> {
         };
         Some(Self { _guard: guard })
     }
+}
+
+/// The processes that the mount of `/proc` hides from this program, if it hides any. Process 1 belongs to root, and is
+/// hidden with the processes of other users.
+fn hidden(root: &Root<'_>) -> Option<Withheld> {
+    let errno = statat(root.directory, c"1/stat", AtFlags::empty()).err()?;
+    let error = format!(
+        "/proc/1/stat: {errno}: /proc is mounted with hidepid; run this program as root, or in the group that the mount \
+         names (gid=)"
+    );
+    Some(unseen("processes of other users", error))
+}
+
+fn unseen(value: &str, error: String) -> Withheld {
+    Withheld { device: None, value: value.to_owned(), error }
 }
 
 fn own_container_id() -> Option<String> {

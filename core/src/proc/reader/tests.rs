@@ -244,6 +244,7 @@ fn without_a_proc_every_process_is_unreadable_and_every_member_hidden() {
     let table = reader.read(&request(&[1], &[2]));
     assert_eq!(table.processes[&1], ProcessRead::Unreadable);
     assert!(table.hidden.contains(&2));
+    assert_eq!(table.withheld[0].value, "processes");
 }
 
 #[test]

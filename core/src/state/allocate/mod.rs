@@ -2,12 +2,14 @@
 //!
 //! Without a memory amount a device must have no attachment. With an amount, the memory that other attachments leave
 //! must suffice; an attachment without an amount takes all memory. A device that another user's process uses outside of
-//! environments is not assigned; an environment that has the device keeps it. Among available devices, those without
-//! running processes come first, then the lowest index. Over-subscription adds devices that are not available, those
-//! with the fewest environments first.
+//! environments is not assigned; an environment that has the device keeps it. A device that does not answer, or that is
+//! in MIG mode and has no MIG devices, is not assigned. Among available devices, those without running processes come
+//! first, then those whose processes are not known, then the lowest index. Over-subscription adds devices that are not
+//! available, those with the fewest environments first.
 //!
 //! Several devices are of one model, if one model has enough of them: of the model that comes first in this order.
-//! Where models are not known, the order alone decides.
+//! Where models are not known, the order alone decides. No device with unknown processes is assigned for its model
+//! while another has none.
 
 mod kind;
 mod refusal;
@@ -15,7 +17,7 @@ mod refusal;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use kind::DeviceKind;
-pub use refusal::{AllocateError, Holder, ModelCount, Shortage};
+pub use refusal::{AllocateError, Holder, MIG_UNSPLIT_REMEDY, ModelCount, Shortage, in_mig_mode_unsplit};
 
 use super::{AttachmentState, DeviceState};
 use crate::model::MemoryAmount;
@@ -55,14 +57,55 @@ pub enum Selection {
 pub struct DeviceUsage {
     /// Devices with a process of any user.
     pub busy: BTreeSet<u32>,
+    /// Devices of which not all processes are known.
+    pub unknown: BTreeSet<u32>,
     /// Devices with a process of this environment: they are given up last.
     pub own: BTreeSet<u32>,
     /// Devices that do not answer: they are not assigned.
     pub lost: BTreeSet<u32>,
+    /// Devices in MIG mode without MIG devices, on which no CUDA program runs: they are not assigned.
+    pub mig_unsplit: BTreeSet<u32>,
     /// Devices that are not assigned, and the processes of other users that use them without holding them.
     pub outside: BTreeMap<u32, Vec<OutsideUse>>,
     /// The known models.
     pub models: BTreeMap<u32, String>,
+}
+
+impl DeviceUsage {
+    /// Whether a device answers and runs programs.
+    pub(super) fn is_usable(&self, index: u32) -> bool {
+        !self.lost.contains(&index) && !self.mig_unsplit.contains(&index)
+    }
+
+    fn occupation(&self, index: u32) -> Occupation {
+        match (self.busy.contains(&index), self.unknown.contains(&index)) {
+            (true, _) => Occupation::Used,
+            (false, true) => Occupation::Unknown,
+            (false, false) => Occupation::Unused,
+        }
+    }
+}
+
+/// The processes on a device, in the order in which available devices are assigned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Occupation {
+    /// No process uses the device.
+    Unused,
+    /// Not all processes on the device are known.
+    Unknown,
+    /// A process uses the device.
+    Used,
+}
+
+impl Occupation {
+    /// Of a device with this number of processes; absent if not all are known.
+    pub const fn of(processes: Option<usize>) -> Self {
+        match processes {
+            Some(0) => Self::Unused,
+            None => Self::Unknown,
+            Some(_) => Self::Used,
+        }
+    }
 }
 
 /// The devices for the environment, in order of index.
@@ -80,6 +123,23 @@ pub fn choose(
         Selection::Count(count) => allocation.count(*count),
         Selection::Indices(indices) => allocation.indices(indices),
     }
+}
+
+/// Whether the attachments of other environments than `eid` leave this memory of a device; without an amount, all of
+/// it. A device of unknown memory is not divided.
+pub fn fits(device: &DeviceState, eid: &str, memory: Option<MemoryAmount>) -> bool {
+    let mut others = device.attachments.iter().filter(|it| it.eid != eid);
+    let Some((memory, total)) = memory.zip(device.total_memory) else {
+        return others.next().is_none();
+    };
+    let mut left = total.bytes();
+    for attachment in others {
+        let Some(rest) = attachment.gpu_memory.and_then(|amount| left.checked_sub(amount.bytes())) else {
+            return false;
+        };
+        left = rest;
+    }
+    memory.bytes() <= left
 }
 
 struct Allocation<'a> {
@@ -100,26 +160,22 @@ impl Allocation<'_> {
         kept.truncate(needed);
 
         let chosen: BTreeSet<u32> = kept.iter().map(|device| device.index).collect();
-        let others = of_kind
-            .iter()
-            .copied()
-            .filter(|device| !chosen.contains(&device.index) && !usage.lost.contains(&device.index));
+        let others =
+            of_kind.iter().copied().filter(|device| !chosen.contains(&device.index) && usage.is_usable(device.index));
         let (used, unused): (Vec<&DeviceState>, Vec<&DeviceState>) =
             others.partition(|device| usage.outside.contains_key(&device.index));
         let (mut free, mut taken): (Vec<&DeviceState>, Vec<&DeviceState>) =
             unused.into_iter().partition(|device| self.fits(device));
-        free.sort_by_key(|device| (usage.busy.contains(&device.index), device.index));
+        free.sort_by_key(|device| (usage.occupation(device.index), device.index));
         self.put_one_model_first(&mut free, &kept, needed - kept.len());
-        taken.sort_by_key(|device| {
-            let busy = usage.busy.contains(&device.index);
-            (self.of_others(device).count(), busy, device.index)
-        });
+        taken.sort_by_key(|device| (self.of_others(device).count(), usage.occupation(device.index), device.index));
 
         let available = kept.len() + free.len();
         if available < needed && !(self.request.over_subscribe && available + taken.len() >= needed) {
             let (blocked, held): (Vec<&DeviceState>, Vec<&DeviceState>) =
                 used.into_iter().partition(|device| self.request.over_subscribe || self.fits(device));
             let outside = blocked.iter().filter_map(|device| usage.outside.get(&device.index));
+            let mig_unsplit = of_kind.iter().map(|it| it.index).filter(|it| usage.mig_unsplit.contains(it));
             return Err(AllocateError::NotEnough(Box::new(Shortage {
                 needed: count,
                 kind: self.request.kind.clone(),
@@ -130,6 +186,8 @@ impl Allocation<'_> {
                 memory: self.memory,
                 holders: taken.iter().chain(&held).flat_map(|it| self.holders(it)).collect(),
                 outside: outside.flatten().cloned().collect(),
+                untold: self.untold(&taken),
+                mig_unsplit: mig_unsplit.collect(),
             })));
         }
         let chosen = kept.into_iter().chain(free).chain(taken).take(needed);
@@ -137,19 +195,21 @@ impl Allocation<'_> {
     }
 
     /// Puts the devices of one model before all others, if that model has as many as are missing and the kept devices
-    /// are of it. A model with enough devices without processes comes before others.
+    /// are of it. A model with enough devices without processes comes before others. If a device has unknown processes,
+    /// all devices without processes stay first.
     fn put_one_model_first(&self, free: &mut [&DeviceState], kept: &[&DeviceState], missing: usize) {
-        let is_busy = |it: &&DeviceState| self.request.usage.busy.contains(&it.index);
-        let idle: Vec<&DeviceState> = free.iter().copied().filter(|it| !is_busy(it)).collect();
-        let enough = |among: &[&DeviceState]| {
-            let model = |it: &&DeviceState| self.model(it);
-            among.iter().map(model).find(|first| {
+        let occupation = |it: &DeviceState| self.request.usage.occupation(it.index);
+        let enough = |most: Occupation| {
+            let among: Vec<&DeviceState> = free.iter().copied().filter(|it| occupation(it) <= most).collect();
+            among.iter().map(|it| self.model(it)).find(|first| {
                 let of_it = among.iter().filter(|it| self.model(it) == *first);
                 of_it.count() >= missing && kept.iter().all(|it| self.model(it) == *first)
             })
         };
-        if let Some(first) = enough(&idle).or_else(|| enough(free)) {
-            free.sort_by_key(|it| self.model(it) != first);
+        let first = [Occupation::Unused, Occupation::Unknown, Occupation::Used].into_iter().find_map(enough);
+        let is_one_unknown = free.iter().any(|it| occupation(it) == Occupation::Unknown);
+        if let Some(first) = first {
+            free.sort_by_key(|it| (is_one_unknown.then(|| occupation(it)), self.model(it) != first));
         }
     }
 
@@ -195,12 +255,16 @@ impl Allocation<'_> {
         if self.request.usage.lost.contains(&index) {
             return Err(AllocateError::Lost { index });
         }
+        if self.request.usage.mig_unsplit.contains(&index) {
+            return Err(AllocateError::MigUnsplit { index });
+        }
         if !self.keeps(device) && !self.fits(device) && !self.request.over_subscribe {
             return Err(AllocateError::Held {
                 index,
                 memory: self.memory,
                 // The holders do not matter if the device is too small.
                 holders: if self.has(device) { self.holders(device) } else { Vec::new() },
+                is_untold: self.memory.is_some() && device.total_memory.is_none(),
             });
         }
         if let Some(outside) = self.request.usage.outside.get(&index)
@@ -223,7 +287,7 @@ impl Allocation<'_> {
     fn keeps(&self, device: &DeviceState) -> bool {
         let bytes = |amount: Option<MemoryAmount>| amount.map(MemoryAmount::bytes);
         self.own(device).is_some_and(|own| {
-            !self.request.usage.lost.contains(&device.index)
+            self.request.usage.is_usable(device.index)
                 && (bytes(own.gpu_memory) == bytes(self.memory) || self.request.over_subscribe || self.fits(device))
         })
     }
@@ -237,20 +301,20 @@ impl Allocation<'_> {
 
     /// Whether the memory that other attachments leave suffices.
     fn fits(&self, device: &DeviceState) -> bool {
-        let Some(memory) = self.memory else {
-            return self.of_others(device).next().is_none();
+        fits(device, self.eid, self.memory)
+    }
+
+    /// The devices that are not available because their memory is not known: those whose size the request depends on, or
+    /// else those of `taken` whose memory would have to be divided.
+    fn untold(&self, taken: &[&DeviceState]) -> Vec<u32> {
+        let kind = &self.request.kind;
+        let of_any_size = DeviceKind { memory_at_least: None, ..kind.clone() };
+        let is_meant = |device: &DeviceState| match kind.memory_at_least {
+            Some(_) => of_any_size.accepts(self.model(device), None),
+            None => self.memory.is_some() && taken.iter().any(|it| it.index == device.index),
         };
-        let Some(total) = device.total_memory else {
-            return self.of_others(device).next().is_none();
-        };
-        let mut left = total.bytes();
-        for attachment in self.of_others(device) {
-            let Some(rest) = attachment.gpu_memory.and_then(|amount| left.checked_sub(amount.bytes())) else {
-                return false;
-            };
-            left = rest;
-        }
-        memory.bytes() <= left
+        let untold = self.devices.iter().filter(|it| it.total_memory.is_none() && is_meant(it));
+        untold.map(|it| it.index).collect()
     }
 
     fn holders(&self, device: &DeviceState) -> Vec<Holder> {

@@ -27,7 +27,7 @@ pub enum AllocateError {
         total: u32,
     },
     /// Other environments hold the device, or too much of it.
-    #[error("cannot attach device {index}{}: {}", with(*.memory), held(*.index, .holders))]
+    #[error("cannot attach device {index}{}: {}", with(*.memory), held(*.index, .holders, *.is_untold))]
     Held {
         /// The requested device.
         index: u32,
@@ -35,6 +35,8 @@ pub enum AllocateError {
         memory: Option<MemoryAmount>,
         /// The attachments of the device.
         holders: Vec<Holder>,
+        /// Whether the memory of the device would have to be divided, and the driver does not tell it.
+        is_untold: bool,
     },
     /// Processes of other users use the device without holding it.
     #[error("cannot attach device {index}: {}. {USED_REMEDY}", used(.outside))]
@@ -50,6 +52,15 @@ pub enum AllocateError {
         /// The requested device.
         index: u32,
     },
+    /// The device is in MIG mode and has no MIG devices.
+    #[error(
+        "cannot attach device {index}: it is in MIG mode without MIG devices, and runs no CUDA program. \
+         {MIG_UNSPLIT_REMEDY}"
+    )]
+    MigUnsplit {
+        /// The requested device.
+        index: u32,
+    },
 }
 
 impl AllocateError {
@@ -58,7 +69,7 @@ impl AllocateError {
         match self {
             Self::NotEnough(shortage) => &shortage.outside,
             Self::Used { outside, .. } => outside,
-            Self::NoSuchDevice { .. } | Self::Held { .. } | Self::Lost { .. } => &[],
+            Self::NoSuchDevice { .. } | Self::Held { .. } | Self::Lost { .. } | Self::MigUnsplit { .. } => &[],
         }
     }
 }
@@ -85,6 +96,10 @@ pub struct Shortage {
     pub holders: Vec<Holder>,
     /// The processes that alone keep devices from being available, without holding them.
     pub outside: Vec<OutsideUse>,
+    /// The devices that are not available because the driver does not tell their memory.
+    pub untold: Vec<u32>,
+    /// The devices of the kind in MIG mode without MIG devices.
+    pub mig_unsplit: Vec<u32>,
 }
 
 /// The devices of a model.
@@ -128,6 +143,30 @@ pub struct Holder {
 
 fn with(memory: Option<MemoryAmount>) -> String {
     memory.map_or_else(String::new, |memory| format!(" with {memory} of memory"))
+}
+
+/// What makes a device in MIG mode without MIG devices usable.
+pub const MIG_UNSPLIT_REMEDY: &str =
+    "'nvidia-smi mig -cgi PROFILE -C' as root makes MIG devices, 'nvidia-smi -i INDEX -mig 0' ends MIG mode";
+
+/// Why devices in MIG mode without MIG devices are not free.
+pub fn in_mig_mode_unsplit(devices: &[u32]) -> String {
+    let (are, run) = if devices.len() == 1 { ("is", "runs") } else { ("are", "run") };
+    format!("{} {are} in MIG mode without MIG devices, and {run} no CUDA program", numbered(devices))
+}
+
+/// `device 1`, `devices 1, 2`
+fn numbered(devices: &[u32]) -> String {
+    let numbers: Vec<String> = devices.iter().map(u32::to_string).collect();
+    match &numbers[..] {
+        [one] => format!("device {one}"),
+        several => format!("devices {}", several.join(", ")),
+    }
+}
+
+/// The first half of a sentence.
+fn untold(devices: &[u32]) -> String {
+    format!("the driver does not tell the memory of {},", numbered(devices))
 }
 
 fn no_such_device(total: u32) -> String {
@@ -178,6 +217,17 @@ impl Shortage {
                 "this machine has {total}. Ask for {total} at most, by a flag or by 'genv config gpus {total}'"
             );
         }
+        if total < needed && !self.untold.is_empty() {
+            let known = match total {
+                0 => "no device is".to_owned(),
+                1 => "only 1 device is".to_owned(),
+                _ => format!("only {total} devices are"),
+            };
+            return format!(
+                "{} and {known} known to have so much. Leave the least memory out, or choose devices by '--index'",
+                untold(&self.untold)
+            );
+        }
         if total < needed {
             let models: Vec<String> = self.models.iter().map(ModelCount::to_string).collect();
             let (has, ask) = match total {
@@ -210,18 +260,21 @@ impl Shortage {
                 environments => format!("; {environments} environments hold others"),
             };
             return format!(
-                "{available} of {total}{such} can be had. Device {index}: {}{others}{held}. {USED_REMEDY}",
-                used(&on_first)
+                "{available} of {total}{such} can be had. Device {index}: {}{others}{held}{}. {USED_REMEDY}",
+                used(&on_first),
+                self.further_reasons()
             );
         }
         let hold = match environments.len() {
             0 => {
-                return format!("{available} of {total}{such} can be had. 'genv free' tells which");
+                let why = self.further_reasons();
+                return format!("{available} of {total}{such} can be had{why}. 'genv free' tells which");
             }
             _ if !is_any => {
                 return format!(
-                    "{available} of {total}{such} can be had, and {}. 'genv devices' tells more, '--wait' waits",
-                    self.named_holders()
+                    "{available} of {total}{such} can be had, and {}{}. 'genv devices' tells more, '--wait' waits",
+                    self.named_holders(),
+                    self.further_reasons()
                 );
             }
             1 => "one environment holds".to_owned(),
@@ -232,7 +285,19 @@ impl Shortage {
             1 => "the other",
             _ => "the others",
         };
-        format!("{available} of {total} can be had, and {hold} {others}. 'genv devices' tells who, '--wait' waits")
+        let why = self.further_reasons();
+        format!("{available} of {total} can be had, and {hold} {others}{why}. 'genv devices' tells who, '--wait' waits")
+    }
+
+    /// Why devices are not available although nobody, or only a part of each, is in the way.
+    fn further_reasons(&self) -> String {
+        let unsplit = (!self.mig_unsplit.is_empty()).then(|| format!("; {}", in_mig_mode_unsplit(&self.mig_unsplit)));
+        let divides = self.kind.memory_at_least.is_none() && !self.untold.is_empty();
+        let untold = divides.then(|| {
+            let it = if self.untold.len() == 1 { "it" } else { "each" };
+            format!("; {} so that only one environment can hold {it}", untold(&self.untold))
+        });
+        [unsplit, untold].into_iter().flatten().collect()
     }
 
     /// `environment 12496 of bob holds devices 1, 3 and 4gi of device 2, environment 7 of eva holds device 5`
@@ -253,12 +318,7 @@ impl Shortage {
         let named = environments.iter().take(MOST_NAMED);
         let named = named.map(|(holder, whole, parts)| {
             let user = holder.uid.map(|uid| format!(" of {}", harmless(&username(uid))));
-            let numbers: Vec<String> = whole.iter().map(u32::to_string).collect();
-            let whole = match numbers.len() {
-                0 => None,
-                1 => Some(format!("device {}", numbers[0])),
-                _ => Some(format!("devices {}", numbers.join(", "))),
-            };
+            let whole = (!whole.is_empty()).then(|| numbered(whole));
             let held: Vec<String> = whole.into_iter().chain(parts.iter().cloned()).collect();
             format!("environment {}{} holds {}", escaped(&holder.eid), user.unwrap_or_default(), held.join(" and "))
         });
@@ -271,7 +331,7 @@ impl Shortage {
     }
 }
 
-fn held(index: u32, holders: &[Holder]) -> String {
+fn held(index: u32, holders: &[Holder], is_untold: bool) -> String {
     let holders = match holders {
         [] => {
             return "it has not so much memory. Ask for less, by a flag or by 'genv config gpu-memory'".to_owned();
@@ -284,7 +344,12 @@ fn held(index: u32, holders: &[Holder]) -> String {
             rest.len()
         ),
     };
-    format!("{holders}. 'genv who {index}' tells more")
+    let untold = if is_untold {
+        format!("; {} so that only one environment can hold it", untold(&[index]))
+    } else {
+        String::new()
+    };
+    format!("{holders}{untold}. 'genv who {index}' tells more")
 }
 
 fn part(holder: &Holder) -> String {

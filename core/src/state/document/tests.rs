@@ -77,6 +77,15 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
 }
 
 #[test]
+fn attachments_above_the_limit_are_left_out() {
+    let all: Vec<String> = (0..MOST_ATTACHMENTS).map(|eid| eid.to_string()).collect();
+    let read = devs(&json!({"devices": {"0": {"eids": all}, "1": {"eids": ["1"]}}}));
+    let counts: Vec<usize> = read.entries.iter().map(|device| device.attachments.len()).collect();
+    assert_eq!(counts, [MOST_ATTACHMENTS, 0]);
+    assert_eq!(read.damaged, [1].into());
+}
+
+#[test]
 fn older_attachments_are_bare_eids_without_times_or_one_in_the_device() {
     let bare = |eid: &str| AttachmentState { eid: eid.to_owned(), gpu_memory: None, attached_timestamp_seconds: None };
     let read = devs(&json!({"devices": {

@@ -1,11 +1,10 @@
 //! The queue for devices in the state that is being changed.
 
-use std::collections::BTreeMap;
-
 use rustix::process::geteuid;
 
 use super::EditableState;
 use crate::state::Expectation;
+use crate::state::allocate::DeviceUsage;
 use crate::state::waiting::{MOST_OF_ONE_USER, RequestedDevices, Waiting};
 
 impl EditableState {
@@ -41,8 +40,8 @@ impl EditableState {
     }
 
     /// The expected times at which devices become free.
-    pub fn expectation<'a>(&'a self, models: &'a BTreeMap<u32, String>) -> Expectation<'a> {
-        Expectation { devices: &self.devices, leases: &self.leases, models, now_seconds: self.now_seconds }
+    pub fn expectation<'a>(&'a self, usage: &'a DeviceUsage) -> Expectation<'a> {
+        Expectation { devices: &self.devices, leases: &self.leases, usage, now_seconds: self.now_seconds }
     }
 
     /// Removes a process from the queue.

@@ -14,6 +14,7 @@ use genv_core::duration::parse_interval;
 use genv_core::yaml::{self, Located, Place};
 use jiff::tz::TimeZone;
 
+use super::accounts::is_name;
 use super::format::{BreakerEntry, ConfigFile, DefaultsEntry, NeverEntry};
 use super::load::hash;
 use super::{BreakerLimits, Config, Maintenance, Never, Rule, Waiver, zone};
@@ -130,11 +131,10 @@ impl Resolver<'_> {
     }
 
     fn check_name(&self, name: &Located<String>) -> Checked<()> {
-        let wrong = |c: char| c.is_control() || c.is_whitespace() || c == ',';
         // A uid is written in one way, as facts have it: `uid:01` would never be found.
         let is_canonical = |uid: &str| uid.parse::<u32>().is_ok_and(|number| number.to_string() == uid);
         let number_is_wrong = name.value.strip_prefix("uid:").is_some_and(|uid| !is_canonical(uid));
-        if name.value.is_empty() || name.value.contains(wrong) || number_is_wrong {
+        if !is_name(&name.value) || number_is_wrong {
             let message = format!(
                 "'{}' cannot be a name: write one as the machine knows it, such as alice, or uid:1234 for a user who \
                  has none",

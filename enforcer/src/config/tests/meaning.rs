@@ -161,6 +161,24 @@ rules:
 }
 
 #[test]
+fn names_of_a_directory_service_are_taken_as_they_are() {
+    let config = config(
+        r#"version: 1
+never: {users: ['CORP\root admin']}
+rules:
+  - kind: max-devices-per-user
+    limit: {groups: {"domain users": 2}, users: {"ben jones@corp.example.org": 3}}
+    match: {except_groups: ["doe, ann"]}
+"#,
+    );
+    assert_eq!(config.never.users, strings([r"CORP\root admin"]));
+    let rule = &config.rules[0];
+    let limits = rule.kind.limits().unwrap();
+    assert_eq!((limits.base.groups["domain users"], limits.base.users["ben jones@corp.example.org"]), (2, 3));
+    assert_eq!(rule.selector.except_groups, strings(["doe, ann"]));
+}
+
+#[test]
 fn words_that_are_booleans_or_numbers_in_old_yaml_stay_words() {
     let config = config(
         "version: 1

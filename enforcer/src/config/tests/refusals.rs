@@ -150,7 +150,7 @@ fn keys_of_other_kinds_and_impossible_values_are_refused() {
 #[test]
 fn names_and_times_that_cannot_be_are_refused() {
     insta::assert_snapshot!(refused([
-        "never: {users: ['a b']}",
+        "never: {users: [' alice']}",
         "never: {users: ['uid:-1']}",
         "never: {users: [\"al\\eice\"]}",
         "never: {executables: [Xorg]}",

@@ -122,6 +122,45 @@ rules:
     insta::assert_snapshot!(cases.map(|(what, text)| format!("{what}:\n{}", warnings(text).join("\n"))).join("\n\n"));
 }
 
+/// A directory service that finds names also in capitals.
+struct Directory;
+
+impl Accounts for Directory {
+    fn user_name(&self, username: &str) -> Option<String> {
+        Some(username.to_lowercase())
+    }
+
+    fn uid_of(&self, _: &str) -> Option<u32> {
+        None
+    }
+
+    fn group_name(&self, group: &str) -> Option<String> {
+        Some(group.to_lowercase())
+    }
+
+    fn groups_of(&self, _: &str) -> Option<BTreeSet<String>> {
+        None
+    }
+}
+
+#[test]
+fn a_name_with_another_spelling_than_the_machines_is_said() {
+    let text = r#"version: 1
+never: {users: ['CORP\Ann', bob, 'uid:7']}
+rules: [{kind: max-age, limit: {groups: {"Domain Users": 1d, staff: 1d}}}]
+"#;
+    let warnings = Config::warnings("enforcer.yaml", text, &Directory, NOW_SECONDS).unwrap();
+    let said: Vec<String> = warnings.iter().map(Warning::to_string).collect();
+    let said: Vec<&str> = said.iter().flat_map(|it| it.lines()).filter(|line| line.contains(" calls ")).collect();
+    assert_eq!(
+        said,
+        [
+            r"enforcer.yaml:2:17: this machine calls the user CORP\Ann corp\ann, and rules compare names as written: write corp\ann",
+            "enforcer.yaml:3:42: this machine calls the group Domain Users domain users, and rules compare names as written: write domain users",
+        ]
+    );
+}
+
 #[test]
 fn rules_of_one_kind_that_say_different_things_are_not_warned_of() {
     let all = of_rules(

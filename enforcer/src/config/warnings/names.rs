@@ -85,17 +85,31 @@ impl Looker<'_, '_> {
 
     fn user(&mut self, name: &Located<String>) {
         // No account is that of root in a container.
-        if !name.value.starts_with("container:") && !self.accounts.has_user(&name.value) {
-            let message = format!("this machine knows no user {}: the rest holds as it stands", name.value);
-            self.found.at(name.referenced, message);
+        if !name.value.starts_with("container:") {
+            let known = self.accounts.user_name(&name.value);
+            let is_uid = name.value.starts_with("uid:");
+            self.known("user", name, known.map(|known| if is_uid { name.value.clone() } else { known }));
         }
     }
 
     fn group(&mut self, name: &Located<String>) {
-        if !self.accounts.has_group(&name.value) {
-            let message = format!("this machine knows no group {}: the rest holds as it stands", name.value);
-            self.found.at(name.referenced, message);
-        }
+        let known = self.accounts.group_name(&name.value);
+        self.known("group", name, known);
+    }
+
+    /// Rules compare names as they are written, and the name service may know another spelling.
+    fn known(&mut self, what: &str, name: &Located<String>, known: Option<String>) {
+        let written = &name.value;
+        let message = match known {
+            None => format!("this machine knows no {what} {written}: the rest holds as it stands"),
+            Some(known) if known != *written => {
+                format!(
+                    "this machine calls the {what} {written} {known}, and rules compare names as written: write {known}"
+                )
+            }
+            Some(_) => return,
+        };
+        self.found.at(name.referenced, message);
     }
 
     /// Users and groups must both hold, which people may take for either.

@@ -174,3 +174,21 @@ fn whose_an_unknown_process_is_decides_whose_use_it_hides() {
         assert_eq!(actions(&daemon.plan(&lab)), expected, "{number}");
     }
 }
+
+#[test]
+fn a_contradictory_device_is_idle_only_if_its_measurement_is_known_to_be_stuck() {
+    let contradictory = |measurement_stuck: bool| {
+        let mut lab = lab(0.0);
+        lab.hosts[0].processes.clear();
+        let device = &mut lab.hosts[0].devices[0];
+        device.measurements.utilization_ratio = Some(1.0);
+        (device.processes_measured, device.use_unexplained) = (false, true);
+        (device.contradictory, device.measurement_stuck) = (true, measurement_stuck);
+        lab
+    };
+    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+    assert_eq!(first_action(&mut daemon, &contradictory(false), 2000), None);
+    // The time before counts as use, so that a whole window follows.
+    assert_eq!(first_action(&mut daemon, &contradictory(true), 600), None);
+    assert!(first_action(&mut daemon, &contradictory(true), 600).is_some());
+}

@@ -1,11 +1,11 @@
 //! `genv remote activate`
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use clap::Args;
 use genv_core::model::MemoryAmount;
-use genv_core::state::allocate::{AttachRequest, DeviceKind, DeviceUsage, Selection, choose};
+use genv_core::state::allocate::{AttachRequest, DeviceKind, DeviceUsage, Occupation, Selection, choose};
 use genv_core::state::{AttachmentState, DeviceState};
 use genv_core::text::harmless;
 use genv_remote::fetch::Fetched;
@@ -26,7 +26,7 @@ Set up genv in the shell of that host: 'genv shell' there prints how.";
 
 /// Start an environment in a shell on the first host with enough free devices.
 ///
-/// Hosts with no process on the free devices come first. ssh opens the shell, and the environment ends with it.
+/// Hosts whose free devices are known to have no process come first. ssh opens the shell, and the environment ends with it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Activate {
@@ -53,9 +53,8 @@ pub(super) struct Activate {
 /// The devices that a host would assign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Offer {
-    Unused,
-    /// A process runs on one of these devices.
-    Used,
+    /// These devices, at least one of them so occupied.
+    Given(Occupation),
     /// The host has suitable devices, but its genv would choose others first.
     Others,
 }
@@ -88,7 +87,7 @@ impl Activate {
         });
         // Among equal offers the first host of the list counts.
         match offers.min_by_key(|(offer, _)| *offer) {
-            Some((Offer::Unused | Offer::Used, host)) => Ok(host),
+            Some((Offer::Given(_), host)) => Ok(host),
             Some((Offer::Others, host)) => Err(self.refused(results, Some(host))),
             None => Err(self.refused(results, None)),
         }
@@ -101,8 +100,8 @@ impl Activate {
             return None;
         }
         let gpus = gpus_by_index(snapshot);
-        let is_used = |index: &u32| processes(*index, snapshot).is_some_and(|it| it > 0);
-        let devices = gpus.values().filter(|device| device.up);
+        let occupation = |index: &u32| Occupation::of(processes(*index, snapshot));
+        let devices = gpus.values().filter(|device| device.up && !device.mig_unsplit);
         let devices = devices.map(|device| DeviceState {
             index: device.index.gpu,
             total_memory: device.measurements.memory.map(|memory| MemoryAmount::from_bytes(memory.total_bytes)),
@@ -119,7 +118,10 @@ impl Activate {
         let mut devices: Vec<DeviceState> = devices.collect();
         let name = |index: &u32| gpus.get(index).and_then(|it| it.name.clone());
         let named = gpus.keys().filter_map(|it| Some((*it, name(it)?)));
-        let busy = gpus.keys().copied().filter(is_used).collect();
+        let occupied = |wanted: Occupation| -> BTreeSet<u32> {
+            gpus.keys().copied().filter(|it| occupation(it) == wanted).collect()
+        };
+        let (busy, unknown) = (occupied(Occupation::Used), occupied(Occupation::Unknown));
         let kind = self.kind.kind();
         // The choice of the host's genv for a new environment. genv 1.x ignores memory and kind, and assigns whole devices.
         let (shared, kind_there, models) = match fetched.program {
@@ -128,7 +130,7 @@ impl Activate {
         };
         let request = AttachRequest {
             kind: kind_there,
-            usage: DeviceUsage { busy, models, ..DeviceUsage::default() },
+            usage: DeviceUsage { busy, unknown, models, ..DeviceUsage::default() },
             ..AttachRequest::new(Selection::Count(self.devices()))
         };
         let choose = |devices: &[DeviceState]| choose(devices, "", shared, &request).ok();
@@ -147,7 +149,8 @@ impl Activate {
             devices.retain(|device| is_wanted(&device.index));
             return choose(&devices).map(|_| Offer::Others);
         }
-        Some(if given.iter().any(is_used) { Offer::Used } else { Offer::Unused })
+        let given = given.iter().map(occupation).max();
+        Some(Offer::Given(given.unwrap_or(Occupation::Unused)))
     }
 
     fn refused(&self, results: &HostResults, others: Option<&HostEntry>) -> Failure {
@@ -213,12 +216,14 @@ impl Activate {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use genv_core::model::Snapshot;
+    use genv_core::model::{Device, Snapshot};
     use serde_json::{Value, json};
 
     use super::*;
 
     const GIB: u64 = 1 << 30;
+
+    const UNUSED: Option<Offer> = Some(Offer::Given(Occupation::Unused));
 
     /// The arguments after `genv remote`, without the name of the command.
     #[derive(Parser)]
@@ -268,18 +273,33 @@ mod tests {
             |program, words, devices: &[(u64, &[Option<u64>])]| line(words).activate.offer(&host(program, devices));
         let one = "-H x --gpu-memory 8gi";
         // Half of the device is free, and genv 1.x assigns whole devices.
-        assert_eq!(offer(Genv, one, &[(16, &[Some(8)])]), Some(Offer::Unused));
+        assert_eq!(offer(Genv, one, &[(16, &[Some(8)])]), UNUSED);
         assert_eq!(offer(Genv1, one, &[(16, &[Some(8)])]), None);
         assert_eq!(offer(Genv, one, &[(16, &[None])]), None);
         assert_eq!(offer(Genv1, one, &[(16, &[None])]), None);
-        assert_eq!(offer(Genv1, one, &[(16, &[Some(8)]), (16, &[])]), Some(Offer::Unused));
+        assert_eq!(offer(Genv1, one, &[(16, &[Some(8)]), (16, &[])]), UNUSED);
         let two = "-H x --gpus 2 --gpu-memory 8gi";
         assert_eq!(offer(Genv1, two, &[(16, &[Some(8)]), (16, &[])]), None);
-        assert_eq!(offer(Genv, two, &[(16, &[Some(8)]), (16, &[])]), Some(Offer::Unused));
+        assert_eq!(offer(Genv, two, &[(16, &[Some(8)]), (16, &[])]), UNUSED);
         // genv 1.x would assign the small device first; this genv skips it.
         assert_eq!(offer(Genv1, one, &[(4, &[])]), None);
         assert_eq!(offer(Genv1, one, &[(4, &[]), (16, &[])]), Some(Offer::Others));
-        assert_eq!(offer(Genv, one, &[(4, &[]), (16, &[])]), Some(Offer::Unused));
+        assert_eq!(offer(Genv, one, &[(4, &[]), (16, &[])]), UNUSED);
+    }
+
+    #[test]
+    fn hosts_whose_devices_are_known_to_be_unused_come_first_and_those_in_mig_mode_without_parts_are_none() {
+        let offer = |change: &dyn Fn(&mut [Device])| {
+            let mut host = host(protocol::HostProgram::Genv, &[(16, &[]), (16, &[])]);
+            change(&mut host.snapshot.devices);
+            line("-H x --gpus 1").activate.offer(&host)
+        };
+        let unknown = offer(&|devices| devices.iter_mut().for_each(|it| it.processes_measured = false));
+        assert_eq!(unknown, Some(Offer::Given(Occupation::Unknown)));
+        assert!(UNUSED < unknown && unknown < Some(Offer::Given(Occupation::Used)));
+        assert_eq!(offer(&|devices| devices[0].processes_measured = false), UNUSED, "the other device");
+        assert_eq!(offer(&|devices| devices[0].mig_unsplit = true), UNUSED, "the other device");
+        assert_eq!(offer(&|devices| devices.iter_mut().for_each(|it| it.mig_unsplit = true)), None);
     }
 
     #[test]

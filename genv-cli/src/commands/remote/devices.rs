@@ -44,7 +44,10 @@ pub(super) struct SummaryFlags {
 struct HostDevices<'a> {
     hostname: &'a str,
     total: usize,
+    /// The devices that are known to be available.
     available: usize,
+    /// The devices of which it is not known whether they are available.
+    not_known: usize,
     /// Whether the host has genv.
     installed: bool,
     devices: Vec<DeviceEntry<'a>>,
@@ -54,7 +57,8 @@ struct HostDevices<'a> {
 struct DeviceEntry<'a> {
     index: u32,
     name: Option<&'a str>,
-    available: bool,
+    /// Absent if it is not known.
+    available: Option<bool>,
     environments: usize,
     memory_total_bytes: Option<u64>,
     memory_free_bytes: Option<u64>,
@@ -77,9 +81,10 @@ impl Devices {
         let hosts: Vec<HostDevices<'_>> = results.document(host_devices).hosts;
         let total: usize = hosts.iter().map(|host| host.total).sum();
         let available: usize = hosts.iter().map(|host| host.available).sum();
+        let not_known: usize = hosts.iter().map(|host| host.not_known).sum();
         if self.list.format == Format::Csv {
             let lines = hosts.iter().map(|host| {
-                let (total, available) = (host.total.to_string(), host.available.to_string());
+                let (total, available) = (host.total.to_string(), host.available_text());
                 csv_line([host.hostname, &total, &available])
             });
             print_csv("HOST,TOTAL,AVAILABLE", !self.list.no_header, lines)?;
@@ -90,13 +95,28 @@ impl Devices {
                 table.row([
                     Cell::foreign(host.hostname),
                     Cell::own(host.total.to_string()),
-                    Cell::own(host.available.to_string()),
+                    Cell::own(host.available_text()),
                     Cell::foreign(&models(&host.devices)),
                 ]);
             }
             table.write(&mut stdout())?;
         }
-        self.list.summarize(&format!("{total} devices with {available} available on {} hosts", hosts.len()))
+        let available = match not_known {
+            0 => format!("{available} available"),
+            _ => format!("{available} available and {not_known} not known"),
+        };
+        self.list.summarize(&format!("{total} devices with {available} on {} hosts", hosts.len()))
+    }
+}
+
+impl HostDevices<'_> {
+    /// The number of available devices: `2+` if others may be available, and `?` if only others may be.
+    fn available_text(&self) -> String {
+        match (self.available, self.not_known) {
+            (available, 0) => available.to_string(),
+            (0, _) => "?".to_owned(),
+            (available, _) => format!("{available}+"),
+        }
     }
 }
 
@@ -126,16 +146,26 @@ fn host_devices<'a>(host: &'a HostEntry, snapshot: &'a Snapshot) -> HostDevices<
     HostDevices {
         hostname: &host.name,
         total: devices.len(),
-        available: devices.iter().filter(|device| device.available).count(),
+        available: devices.iter().filter(|device| device.available == Some(true)).count(),
+        not_known: devices.iter().filter(|device| device.available.is_none()).count(),
         installed: snapshot.installed,
         devices,
     }
 }
 
-/// Whether no environment holds a device. On a host without genv: whether no process uses it.
-fn is_available(device: &Device, snapshot: &Snapshot) -> bool {
-    let is_used = || processes(device.index.gpu, snapshot).is_some_and(|it| it > 0);
-    device.up && device.attachments.is_empty() && (snapshot.installed || !is_used())
+/// Whether no environment holds a device. On a host without genv: whether no process uses it; absent if it is not known.
+fn is_available(device: &Device, snapshot: &Snapshot) -> Option<bool> {
+    if !device.up || !device.attachments.is_empty() {
+        return Some(false);
+    }
+    if snapshot.installed {
+        return Some(true);
+    }
+    let mut listed = snapshot.processes.iter().flat_map(|process| &process.devices);
+    if listed.any(|used| used.index.gpu == device.index.gpu) {
+        return Some(false);
+    }
+    processes(device.index.gpu, snapshot).map(|processes| processes == 0)
 }
 
 /// `4 NVIDIA A100 (80.0 GiB), 2 Tesla T4 (15.0 GiB)`.
@@ -147,4 +177,127 @@ fn models(devices: &[DeviceEntry<'_>]) -> String {
     }
     let models = counts.iter().map(|((name, bytes), count)| format!("{count} {name} ({})", memory(*bytes)));
     models.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use genv_core::model::{
+        Attribution, DeviceIndex, DeviceMeasurements, DeviceMemory, Process, ProcessDevice, ProcessType,
+    };
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A device of a host without genv, by its utilization and whether all its processes are known.
+    fn device(gpu: u32, utilization_ratio: f64, processes_measured: bool) -> Device {
+        Device {
+            index: DeviceIndex::gpu(gpu),
+            uuid: format!("GPU-{gpu}"),
+            up: true,
+            name: None,
+            minor: None,
+            profile: None,
+            mig_parent: false,
+            measurements: DeviceMeasurements {
+                utilization_ratio: Some(utilization_ratio),
+                ..DeviceMeasurements::default()
+            },
+            processes_measured,
+            use_unexplained: false,
+            contradictory: false,
+            measurement_stuck: false,
+            mig_unsplit: false,
+            gpu_instance: None,
+            attachments: Vec::new(),
+        }
+    }
+
+    fn process(gpu: u32) -> Arc<Process> {
+        Arc::new(Process {
+            pid: 7,
+            start_time_ticks: None,
+            uid: None,
+            username: None,
+            comm: None,
+            container_id: None,
+            attribution: Attribution::Outside { reason: "no_claim".to_owned() },
+            devices: vec![ProcessDevice {
+                index: DeviceIndex::gpu(gpu),
+                process_type: ProcessType::Compute,
+                memory_used_bytes: None,
+                utilization_ratio: None,
+            }],
+        })
+    }
+
+    #[test]
+    fn without_genv_a_device_is_available_only_if_it_is_known_that_no_process_uses_it() {
+        let mut snapshot = Snapshot {
+            devices: vec![
+                device(0, 0.0, true),
+                // A list that fails, an empty one on a busy device, and an incomplete one with a process.
+                device(1, 0.0, false),
+                device(2, 0.98, true),
+                device(3, 0.0, false),
+                device(4, 0.0, true),
+                Device { up: false, ..device(5, 0.0, false) },
+            ],
+            processes: vec![process(3), process(4)],
+            ..Snapshot::default()
+        };
+        let all = |snapshot: &Snapshot| -> Vec<Option<bool>> {
+            snapshot.devices.iter().map(|device| is_available(device, snapshot)).collect()
+        };
+        assert_eq!(all(&snapshot), [Some(true), None, None, Some(false), Some(false), Some(false)]);
+        // Environments tell which devices are available, as of 'genv free' there.
+        snapshot.installed = true;
+        assert_eq!(all(&snapshot)[..5], [Some(true); 5]);
+    }
+
+    #[test]
+    fn the_number_of_available_devices_tells_that_others_are_not_known() {
+        for (available, not_known, text) in [(0, 0, "0"), (3, 0, "3"), (2, 1, "2+"), (0, 2, "?")] {
+            let host = HostDevices {
+                hostname: "gpu01",
+                total: 4,
+                available,
+                not_known,
+                installed: false,
+                devices: Vec::new(),
+            };
+            assert_eq!(host.available_text(), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn without_genv_nothing_is_available_unless_all_answers_say_so(
+            utilization in prop::option::of(prop_oneof![Just(0.0), Just(0.05), 0.0..1.0_f64]),
+            used_bytes in prop::option::of(0..2_u64 << 30),
+            (is_up, is_list_whole, is_listed) in any::<(bool, bool, bool)>(),
+        ) {
+            let memory = used_bytes.map(|used_bytes| DeviceMemory {
+                total_bytes: 2 << 30,
+                used_bytes,
+                free_bytes: (2 << 30) - used_bytes,
+                reserved_bytes: None,
+            });
+            let measurements =
+                DeviceMeasurements { utilization_ratio: utilization, memory, ..DeviceMeasurements::default() };
+            let snapshot = Snapshot {
+                devices: vec![Device { up: is_up, measurements, ..device(0, 0.0, is_list_whole) }],
+                processes: is_listed.then(|| process(0)).into_iter().collect(),
+                ..Snapshot::default()
+            };
+            let rests = utilization.is_none_or(|it| it <= 0.05) && used_bytes.is_none_or(|it| it <= 1088 << 20);
+            let is_confirmed = rests && (utilization.is_some() || used_bytes.is_some());
+            let expected = match (is_up, is_listed) {
+                (true, false) => (is_list_whole && is_confirmed).then_some(true),
+                _ => Some(false),
+            };
+            prop_assert_eq!(is_available(&snapshot.devices[0], &snapshot), expected);
+        }
+    }
 }

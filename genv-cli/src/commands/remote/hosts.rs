@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use genv_remote::conversation::ServeOptions;
 use genv_remote::follow::SshDial;
-use genv_remote::{HostList, LoginAttempts, Timeouts};
+use genv_remote::{HostList, LoginAttempts, Timeouts, login_name};
 
 use crate::completion;
 use crate::failure::Failure;
@@ -32,7 +32,7 @@ pub(super) struct RemoteFlags {
     hostfile: Option<PathBuf>,
 
     /// User to log in as, for a host without a user in its name.
-    #[arg(short = 'l', long, value_name = "USER", value_parser = login)]
+    #[arg(short = 'l', long, value_name = "USER", value_parser = login_name)]
     username: Option<String>,
 
     /// Time limit for each step of connecting to a host, in seconds.
@@ -120,28 +120,5 @@ impl RemoteFlags {
             flags.push("--log.level=error".into());
         }
         flags
-    }
-}
-
-/// Parses a login name without a special meaning for ssh or a shell.
-fn login(text: &str) -> Result<String, String> {
-    let host = format!("{text}@host");
-    let named = HostList::parse_flag(&host).ok();
-    let user = named.and_then(|list| list.into_iter().next()?.user);
-    user.filter(|user| user == text).ok_or_else(|| "it is not a login name: write one such as alice".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_login_name_is_one_word_without_special_characters() {
-        for valid in ["alice", "alice.b-2", "user@realm", "DOM_x"] {
-            assert_eq!(login(valid).as_deref(), Ok(valid));
-        }
-        for invalid in ["", "-oProxyCommand=x", "a b", "a;b", "a,b", "$(x)", "a\nb"] {
-            assert!(login(invalid).is_err(), "{invalid:?}");
-        }
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::hosts::RemoteFlags;
 use super::progress::Progress;
-use crate::ago::whole_units;
+use crate::ago::nearest_units;
 use crate::failure::Failure;
 use crate::local_snapshot;
 use crate::output::print_note;
@@ -165,7 +165,7 @@ impl HostResults {
 
 fn skew(ahead_seconds: f64) -> String {
     #[expect(clippy::cast_possible_truncation, reason = "whole seconds; the cast saturates")]
-    let off = whole_units(ahead_seconds.abs() as i64);
+    let off = nearest_units(ahead_seconds.abs().round() as i64);
     let side = if ahead_seconds > 0.0 { "ahead of" } else { "behind" };
     format!("its clock is {off} {side} this machine's: set it (chrony, systemd-timesyncd)")
 }

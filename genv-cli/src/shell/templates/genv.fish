@@ -43,7 +43,8 @@ function __genv_call
     end 8>&1
     # Interrupts the rest of the command line too, as any interrupted program does.
     if builtin test $code = 130
-        command kill -INT $fish_pid
+        # fish has no kill of its own, and the program of that name may be missing.
+        /bin/sh -c "kill -INT $fish_pid"
     end
     return $code
 end
@@ -82,6 +83,7 @@ end
 function __genv_watch
     if builtin test (builtin count $argv) = 0
         if builtin set --query __genv_folder[1] _OLD_VIRTUAL_PATH
+            builtin set --local IFS \n
             builtin set --global _OLD_VIRTUAL_PATH (__genv_without $__genv_folder $_OLD_VIRTUAL_PATH)
         end
         builtin set --erase --global __genv_stamp __genv_folder __genv_uptime __genv_files __genv_unset
@@ -93,7 +95,7 @@ function __genv_watch
     end
 end
 
-# __genv_without ENTRY ENTRIES...: prints ENTRIES without ENTRY.
+# __genv_without ENTRY ENTRIES...: prints ENTRIES without ENTRY. With an empty IFS the caller would get one line of all of them.
 function __genv_without
     for entry in $argv[2..]
         builtin test "$entry" = "$argv[1]"; or builtin echo -- $entry
@@ -136,6 +138,7 @@ function __genv_hook --on-event fish_prompt
             __genv_prompt on
         end
         if builtin test -n "$__genv_folder" -a "$PATH[1]" != "$__genv_folder"
+            builtin set --local IFS \n
             builtin set --global --export PATH $__genv_folder (__genv_without $__genv_folder $PATH)
         end
     end

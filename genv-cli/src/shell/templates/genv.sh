@@ -59,7 +59,7 @@ function __genv_call {
     @zsh@ if [[ $__genv_status == 130 && $__genv_kind != script ]]; then
     @zsh@     # Interrupts the rest of the command line too, as any interrupted program does.
     @zsh@     \builtin trap - INT
-    @zsh@     \builtin kill -INT $__genv_pid
+    @zsh@     \builtin kill -INT "$__genv_pid"
     @zsh@ fi
     \builtin return "$__genv_status"
 }
@@ -105,7 +105,7 @@ function __genv_watch {
 
 # Runs before each prompt, after all other hooks. Starts a program only if a file is newer than the stamp, or if UPTIME is over.
 function __genv_hook {
-    \builtin local __genv_last=$? __genv_file __genv_now __genv_rest
+    \builtin local __genv_last="$?" __genv_file __genv_now __genv_rest
     @zsh@ \builtin emulate -L zsh
     @bash@ # Other hooks may run a copy of this line, as starship does. The line itself runs after them.
     @bash@ if ((${#FUNCNAME[@]} > 1)) && __genv_hooked; then
@@ -151,7 +151,7 @@ function __genv_hook {
 }
 
 @zsh@ function __genv_hooked {
-@zsh@     [[ " ${precmd_functions-} " == *' __genv_hook '* ]]
+@zsh@     [[ -n ${precmd_functions[(r)__genv_hook]-} ]]
 @zsh@ }
 @zsh@ function __genv_rehook {
 @zsh@     \builtin typeset -ga precmd_functions
@@ -173,7 +173,7 @@ function __genv_hook {
 @bash@ }
 @bash@ # shellcheck disable=SC2128,SC2178
 @bash@ function __genv_rehook {
-@bash@     \builtin local __genv_kind=${PROMPT_COMMAND[*]+${PROMPT_COMMAND@a}}
+@bash@     \builtin local __genv_kind="${PROMPT_COMMAND[*]+${PROMPT_COMMAND@a}}"
 @bash@     if [[ ${PROMPT_COMMAND[*]-} == *__genv_hook || $__genv_kind == *r* ]]; then
 @bash@         \builtin return
 @bash@     fi

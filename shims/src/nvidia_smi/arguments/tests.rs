@@ -14,13 +14,13 @@ fn every_command_line_has_its_mode() {
     for (lines, expected) in [
         (
             "| -l 1 | -l | -lms 500 | --loop=1 | -i 0 | --id=0 -f out | -i -1 | -g 0 | --gpu=0 -l | \
-             -col 2",
+             -col 2 | --show-all-processes",
             Mode::Table,
         ),
         ("-L | --list-gpus", Mode::List),
         (
             "-h | --help | --help-query-gpu | --version | -B | --dtd | -q -u | -u | -t 0 | \
-             --toggle-led=0 -i 1 | drain -p 0 -m 1 | replay -f x | nosuch | --nosuch | -i0 | topo -m | \
+             --toggle-led=0 -i 1 | drain -d | replay -f x | soc -q | nosuch -h | topo -m | \
              topo -mp | topo -p2p r | topo | dmon -h | mig --help",
             Mode::Untouched,
         ),
@@ -28,7 +28,7 @@ fn every_command_line_has_its_mode() {
             "-q | -q -d MEMORY | -a | --all-gpus -i 0 | --get-hostname | --query --display=PIDS | \
              --query-gpu=index --format=csv | --query-gpu index | --query-supported-clocks=gr | \
              --query-remapped-rows=x | --query-accounted-apps=pid | --query-retired-pages=x | \
-             --query-compute-apps=gpu_uuid,name --format=csv",
+             --query-compute-apps=gpu_uuid,name --format=csv | -gvfd",
             Mode::Query,
         ),
         ("-q -x | -x -q -l 1 | --query --xml-format | -q -x --dtd | -a -x", Mode::Xml),
@@ -40,21 +40,30 @@ fn every_command_line_has_its_mode() {
         (
             "-pm 1 | -pm=1 | --persistence-mode=0 | -pl 300 | -c 0 | -e 1 | -r | --gpu-reset | -mig 1 | \
              -lgc 1500,1500 | -ac 2000,800 | -rac | -caa | -pm 1 -h | -pm 1 -u | -r --nosuch | \
-             --auto-boost-default=0 | -p 0",
+             --auto-boost-default=0 | -p 0 | -svfd 1 | --set-vf-derate=1 | -lmci 1 --nosuch",
             Mode::Setting,
         ),
-        ("topo -p -i 0,1 | topo -n 1 -i 0 | topo -gnid --id=0", Mode::Subcommand(Subcommand::Topology)),
+        (
+            "topo -p -i 0,1 | topo -n 1 -i 0 | topo -gnid --id=0",
+            Mode::Subcommand(Subcommand::Named { options: &["-i", "--id"], changes: false }),
+        ),
+        (
+            "drain -p 0000:07:00.0 -m 1 | drain -q --pciid=0000:07:00.0",
+            Mode::Subcommand(Subcommand::Named { options: &["-p", "--pciid"], changes: true }),
+        ),
+        ("--nosuch | -q --nosuch=1 -i 0 | --nosuch -h", Mode::Unknown("--nosuch".to_owned())),
+        ("nosuch | nosuch --set 1", Mode::Unknown("nosuch".to_owned())),
         (
             "nvlink -s | c2c -s | pci | power-smoothing -ppd | power-profiles -l | prm -l",
             Mode::Subcommand(Subcommand::One),
         ),
         (
             "mig -lgi | clocks --sync-boost-list | vgpu | gpm | compute-policy -l | boost-slider -l | \
-             conf-compute -gc",
+             conf-compute -gc | rusd -spm all",
             Mode::Subcommand(Subcommand::List { changes: true }),
         ),
         (
-            "daemon | base-clocks | power-hint -l | stats | encodersessions | fbcsessions -l 1",
+            "daemon | base-clocks | power-hint -l | stats | encodersessions | fbcsessions -l 1 | cper | event-log",
             Mode::Subcommand(Subcommand::List { changes: false }),
         ),
     ] {

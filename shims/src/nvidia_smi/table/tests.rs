@@ -9,29 +9,29 @@ fn shown(output: &[u8], own: &[u32]) -> String {
     testing::filtered(&mut SummaryFilter::new(devices, testing::own(own)), output)
 }
 
-fn left_out(output: &[u8], own: &[u32]) -> Vec<String> {
+fn notes(output: &[u8], own: &[u32]) -> Vec<String> {
     let devices = BTreeMap::from([(0, None), (1, None)]);
     let mut table = SummaryFilter::new(devices, testing::own(own));
     testing::filtered(&mut table, output);
-    table.left_out()
+    table.notes()
 }
 
 #[test]
 fn what_is_left_out_is_reported_for_each_device_and_not_what_only_draws() {
-    assert!(left_out(TABLE_470.as_bytes(), &[]).is_empty());
-    assert!(left_out(TABLE_535.as_bytes(), &[4242]).is_empty());
+    assert!(notes(TABLE_470.as_bytes(), &[]).is_empty());
+    assert!(notes(TABLE_535.as_bytes(), &[4242]).is_empty());
     let both = [
         "8.0 GiB of device 0 are used by others: 'genv who 0' tells more",
         "8.0 GiB of device 1 are used by others: 'genv who 1' tells more",
     ];
-    assert_eq!(left_out(TABLE_535.as_bytes(), &[]), both);
+    assert_eq!(notes(TABLE_535.as_bytes(), &[]), both);
     // The last of two tables counts.
     let twice = [TABLE_550, TABLE_550].concat();
-    assert_eq!(left_out(twice.as_bytes(), &[]), both);
+    assert_eq!(notes(twice.as_bytes(), &[]), both);
     let draws = TABLE_550.replace("  M+C+G ", "      G ");
-    assert!(draws != TABLE_550 && left_out(draws.as_bytes(), &[]).is_empty());
+    assert!(draws != TABLE_550 && notes(draws.as_bytes(), &[]).is_empty());
     let untold = TABLE_550.replace("8192MiB", "    N/A");
-    assert_eq!(left_out(untold.as_bytes(), &[])[0], "device 0 is used by others: 'genv who 0' tells more");
+    assert_eq!(notes(untold.as_bytes(), &[])[0], "device 0 is used by others: 'genv who 0' tells more");
 }
 
 fn difference(before: &str, after: &str) -> String {
@@ -161,8 +161,8 @@ fn memory_that_is_not_measured_is_not_zero() {
 }
 
 #[test]
-fn each_compute_instance_shows_its_own_memory() {
-    let table = |gpu: u32, first: u32, second: u32, rows: &str| {
+fn compute_instances_of_one_gpu_instance_show_the_memory_that_they_share() {
+    let table = |gpu: u32, shared: u32, alone: u32, rows: &str| {
         newer(rows).replace(
             "    512MiB / 40960MiB |      0%      Default |\n+-----------------------------------------+----------------------+----------------------+\n",
             &format!(
@@ -172,27 +172,30 @@ fn each_compute_instance_shows_its_own_memory() {
 +---------------------------------------------------------------------------------------+
 | MIG devices:                                                                          |
 +------------------+--------------------------------+-----------+-----------------------+
-| GPU  GI  CI  MIG |                   Memory-Usage |        Vol|      Shared           |
-|      ID  ID  Dev |                     BAR1-Usage | SM     Unc| CE ENC DEC OFA JPG    |
+| GPU  GI  CI  MIG |            Shared Memory-Usage |        Vol|      Shared           |
+|      ID  ID  Dev |              Shared BAR1-Usage | SM     Unc| CE ENC DEC OFA JPG    |
 |==================+================================+===========+=======================|
-|  1    2   0   0  | {:>17} / 40960MiB  | 42      0 |  3   0    1    0    0 |
+|  1    2   0   0  | {shared:>17} / 40960MiB  | 14      0 |  3   0    1    0    0 |
 |                  |               7MiB / 65536MiB  |           |                       |
 +------------------+--------------------------------+-----------+-----------------------+
-|  1    2   1   1  | {:>17} / 40960MiB  | 56      0 |  4   0    2    0    0 |
+|  1    2   1   1  | {shared:>17} / 40960MiB  | 28      0 |  3   0    1    0    0 |
+|                  |               7MiB / 65536MiB  |           |                       |
++------------------+--------------------------------+-----------+-----------------------+
+|  1    9   0   2  | {alone:>17} / 10240MiB  | 14      0 |  1   0    0    0    0 |
 |                  |               7MiB / 65536MiB  |           |                       |
 +------------------+--------------------------------+-----------+-----------------------+
 ",
                 format!("{gpu}MiB"),
-                format!("{first}MiB"),
-                format!("{second}MiB"),
+                shared = format!("{shared}MiB"),
+                alone = format!("{alone}MiB"),
             ),
         )
     };
     let row = |pid, instance: &str, memory| row(pid, "a", memory).replace("N/A  N/A", instance);
-    let own = [row(7, "  2    0", "10MiB"), row(7, "  2    1", "20MiB")].concat();
-    let others = [row(8, "  2    0", "100MiB"), row(8, "  2    1", "200MiB")].concat();
-    let before = table(999, 110, 220, &[own.as_str(), &others].concat());
-    assert_eq!(shown(before.as_bytes(), &[7]), table(30, 10, 20, &own));
+    let own = [row(7, "  2    0", "10MiB"), row(7, "  2    1", "20MiB"), row(7, "  9    0", "40MiB")].concat();
+    let others = [row(8, "  2    0", "100MiB"), row(8, "  9    0", "200MiB")].concat();
+    let before = table(999, 139, 249, &[own.as_str(), &others].concat());
+    assert_eq!(shown(before.as_bytes(), &[7]), table(70, 30, 40, &own));
 }
 
 #[test]
@@ -260,6 +263,26 @@ fn what_is_no_table_or_has_unknown_processes_stays_as_it_is() {
     // A table that breaks off.
     let half = &TABLE_550[..TABLE_550.len() / 2];
     assert_eq!(shown(half.as_bytes(), &[]), half);
+}
+
+#[test]
+fn a_table_of_an_unknown_layout_stays_as_it_is_with_a_note() {
+    let table = newer(&row(8, "other", "5MiB"));
+    let header = "|  GPU   GI   CI              PID   Type";
+    for unknown in [
+        // The pid is written from the left, or before the GPU, or in no column of its own.
+        table.replace("       8      C", "        4194304"),
+        table
+            .replace(header, "|  PID   GPU                       Type")
+            .replace("|    1   N/A  N/A            8", "|    8     1                  "),
+        table.replace(header, "|  GPU   GI   CI          Process   Type"),
+        table.replace("| Processes:", "| Running:  "),
+    ] {
+        assert_ne!(unknown, table);
+        assert_eq!(shown(unknown.as_bytes(), &[]), unknown);
+        assert_eq!(notes(unknown.as_bytes(), &[]), [UNKNOWN]);
+    }
+    assert!(notes("No devices were found\n".as_bytes(), &[]).is_empty());
 }
 
 /// A table in which one of the columns begins so much further to the right: of the GPUs, or else of the processes.

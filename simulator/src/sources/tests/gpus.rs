@@ -158,6 +158,37 @@ hosts:
 }
 
 #[test]
+fn compute_instances_of_one_gpu_instance_share_its_memory_and_an_empty_one_uses_some() {
+    let text = "
+version: 1
+hosts:
+  - devices:
+      - memory: 140gi
+        memory_reserved: 0
+        mig:
+          - {profile: 1c.3g.71gb, memory: 71424mi, gpu_instance: 2}
+          - {profile: 2c.3g.71gb, memory: 71424mi, gpu_instance: 2}
+          - {profile: 1g.18gb, memory: 16gi}
+    processes: [{pid: 7, devices: [{index: \"0:1\", memory: 16890mi}]}]
+";
+    let devices = Stand::new(text).sample(0.0).devices;
+    let listed: Vec<_> = devices
+        .iter()
+        .map(|device| {
+            let used_mi = device.measurements.memory.unwrap().used_bytes >> 20;
+            (device.gpu_instance, used_mi, device.processes.as_ref().map(Vec::len))
+        })
+        .collect();
+    let expected = [
+        (None, 16_890 + 26 + 9, Some(0)),
+        (Some(2), 16_890 + 26, Some(0)),
+        (Some(2), 16_890 + 26, Some(1)),
+        (Some(3), 9, Some(0)),
+    ];
+    assert_eq!(listed, expected);
+}
+
+#[test]
 fn a_lost_device_has_nothing_but_its_name_and_comes_back() {
     let text = "version: 1\nhosts: [{devices: [{count: 2, mig: [{profile: p, memory: 1gi}], faults: [{lost: true, during: {from: 5s, until: 6s}}]}]}]";
     let mut stand = Stand::new(text);

@@ -1,11 +1,12 @@
 //! The processes of one device: NVML's lists merged by pid, with the use of each process.
 
 use nvml_wrapper::Device;
+use nvml_wrapper::error::NvmlError;
 
-use super::error::{CallResult, Failure, call_result, optional};
+use super::error::{CallResult, Calls, Failure};
 use super::raw::{ProcessBuffer, ProcessList, RunningProcess, UtilizationBuffer};
 use crate::gpu::GpuProcess;
-use crate::model::ProcessType;
+use crate::model::{ProcessType, Withheld};
 use samples::{SampleWindow, set_utilization, show_use};
 
 mod samples;
@@ -39,6 +40,7 @@ impl ProcessReader {
         device: &Device<'_>,
         last_seen_timestamp: Option<&mut u64>,
         device_rests: bool,
+        calls: &mut Calls,
     ) -> Result<Processes, Failure> {
         let mut incomplete = false;
         let mut processes = Vec::new();
@@ -48,7 +50,7 @@ impl ProcessReader {
             (ProcessList::Graphics, "nvmlDeviceGetGraphicsRunningProcesses_v3"),
             (ProcessList::MpsCompute, "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
         ] {
-            match call_result(call, self.running.list(device, list))? {
+            match calls.call_result(Withheld::PROCESSES, call, self.running.list(device, list))? {
                 CallResult::Value(running) => {
                     let before = processes.len();
                     processes.extend(running.map(|process| listed(process, list)));
@@ -58,7 +60,11 @@ impl ProcessReader {
                     }
                 }
                 // A product without graphics or without the Multi-Process Service has none of their processes.
-                CallResult::NotSupported => incomplete |= list == ProcessList::Compute,
+                CallResult::NotSupported if list == ProcessList::Compute => {
+                    incomplete = true;
+                    calls.note(Withheld::PROCESSES, format!("{call}: {}", NvmlError::NotSupported));
+                }
+                CallResult::NotSupported => {}
                 CallResult::Failed => {
                     incomplete = true;
                     if list == ProcessList::MpsCompute {
@@ -74,10 +80,13 @@ impl ProcessReader {
         if let Some(last_seen) = last_seen_timestamp {
             let window = SampleWindow::now(*last_seen);
             let answer = self.utilization.samples(device, window.since_microseconds);
-            if let Some(samples) = optional("nvmlDeviceGetProcessUtilization", answer)? {
+            if let Some(samples) = calls.optional("nvmlDeviceGetProcessUtilization", answer)? {
                 window.discard_outside(samples);
                 if device_rests || show_use(samples, &processes) {
                     set_utilization(&mut processes, mps_clients.as_deref(), samples, last_seen);
+                } else if !processes.is_empty() {
+                    let why = "the device may be at work, and no sample shows which of its processes works";
+                    calls.note("nvmlDeviceGetProcessUtilization", why.to_owned());
                 }
             }
         }

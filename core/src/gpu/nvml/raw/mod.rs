@@ -87,6 +87,23 @@ pub(super) fn memory_info_v1(device: &Device<'_>) -> Result<DeviceMemory, NvmlEr
     })
 }
 
+/// `nvmlDeviceGetGpuInstanceId` and `nvmlDeviceGetComputeInstanceId` of a MIG device.
+pub(super) fn instances(device: &Device<'_>) -> Result<(u32, u32), NvmlError> {
+    let lib = device.nvml().lib();
+    let (Ok(gpu_instance), Ok(compute_instance)) =
+        (lib.nvmlDeviceGetGpuInstanceId.as_ref(), lib.nvmlDeviceGetComputeInstanceId.as_ref())
+    else {
+        return Err(NvmlError::FunctionNotFound);
+    };
+    let mut ids = (0, 0);
+    // SAFETY: the handle is valid while `device` lives, and each call writes one unsigned int.
+    unsafe {
+        nvml_try(gpu_instance(device.handle(), &raw mut ids.0))?;
+        nvml_try(compute_instance(device.handle(), &raw mut ids.1))?;
+    }
+    Ok(ids)
+}
+
 /// Which running processes to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProcessList {

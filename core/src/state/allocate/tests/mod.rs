@@ -113,6 +113,93 @@ fn devices_without_processes_come_first_and_lost_ones_never() {
     );
 }
 
+#[test]
+fn devices_with_unknown_processes_come_after_unused_ones_and_before_used_ones() {
+    let list = devices(&[&[], &[], &[], &["a"]]);
+    let mut request = count(1);
+    request.usage.unknown = [0].into();
+    request.usage.busy = [1].into();
+    for (count, expected) in [(1, &[2][..]), (2, &[0, 2]), (3, &[0, 1, 2])] {
+        request.selection = Selection::Count(count);
+        assert_eq!(chosen(&list, "", &request), Ok(expected.to_vec()));
+    }
+    // A device on which a process is listed is used, whatever else runs there.
+    request.usage.unknown = [0, 1].into();
+    request.selection = Selection::Count(2);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![0, 2]));
+    request.selection = Selection::Indices([0].into());
+    assert_eq!(chosen(&list, "", &request), Ok(vec![0]));
+}
+
+#[test]
+fn a_device_in_mig_mode_without_mig_devices_is_never_assigned() {
+    let list = devices(&[&["me"], &[], &["a"]]);
+    let mut request = count(1);
+    request.usage.mig_unsplit = [0].into();
+    assert_eq!(chosen(&list, "", &request), Ok(vec![1]));
+    request.selection = Selection::Count(3);
+    assert_eq!(
+        chosen(&list, "", &request).unwrap_err(),
+        "cannot attach 3 devices: 1 of 3 can be had, and one environment holds the others; device 0 is in MIG mode without \
+         MIG devices, and runs no CUDA program. 'genv devices' tells who, '--wait' waits"
+    );
+    request.over_subscribe = true;
+    chosen(&list, "", &request).unwrap_err();
+    request.selection = Selection::Indices([0].into());
+    assert_eq!(
+        chosen(&list, "", &request).unwrap_err(),
+        format!(
+            "cannot attach device 0: it is in MIG mode without MIG devices, and runs no CUDA program. {MIG_UNSPLIT_REMEDY}"
+        )
+    );
+    request.usage.mig_unsplit = [0, 1].into();
+    request.selection = Selection::Count(1);
+    request.over_subscribe = false;
+    assert_eq!(
+        chosen(&devices(&[&[], &[]]), "", &request).unwrap_err(),
+        "cannot attach 1 device: 0 of 2 can be had; devices 0, 1 are in MIG mode without MIG devices, and run no CUDA \
+         program. 'genv free' tells which"
+    );
+}
+
+#[test]
+fn a_device_whose_memory_the_driver_does_not_tell_is_assigned_as_a_whole() {
+    fn untold(attached: &[&[&str]]) -> Vec<DeviceState> {
+        let devices = devices(attached).into_iter();
+        devices.map(|it| DeviceState { total_memory: None, ..it }).collect()
+    }
+    let one = untold(&[&[]]);
+    assert_eq!(chosen(&one, "", &count(1)), Ok(vec![0]));
+    assert_eq!(chosen(&one, "4gi", &count(1)), Ok(vec![0]));
+    let held = untold(&[&["a:4gi"]]);
+    let why = "the driver does not tell the memory of device 0, so that only one environment can hold it";
+    assert_eq!(
+        chosen(&held, "4gi", &count(1)).unwrap_err(),
+        format!(
+            "cannot attach 1 device with 4gi of memory: 0 of 1 can be had, and one environment holds it; {why}. 'genv \
+             devices' tells who, '--wait' waits"
+        )
+    );
+    assert_eq!(
+        chosen(&held, "4gi", &index(0)).unwrap_err(),
+        format!(
+            "cannot attach device 0 with 4gi of memory: environment a holds 4gi of it; {why}. 'genv who 0' tells more"
+        )
+    );
+    let mut request = count(1);
+    request.kind.memory_at_least = Some(amount("40g"));
+    let unknown = "the driver does not tell the memory of device 0, and no device is known to have so much. Leave the \
+        least memory out, or choose devices by '--index'";
+    assert_eq!(chosen(&one, "", &request).unwrap_err(), format!("cannot attach 1 device of 40g or more: {unknown}"));
+    // The type alone rules the device out.
+    request.usage.models = models(&["NVIDIA GB10"]);
+    request.kind.types = vec!["gb10".to_owned()];
+    assert!(chosen(&one, "", &request).unwrap_err().ends_with(unknown));
+    request.kind.types = vec!["h100".to_owned()];
+    let other = chosen(&one, "", &request).unwrap_err();
+    assert!(other.contains("this machine has none. Its devices are 1 NVIDIA GB10"), "{other}");
+}
+
 fn outside(indices: &[u32]) -> BTreeMap<u32, Vec<OutsideUse>> {
     let use_of = |gpu: &u32| OutsideUse {
         gpu: *gpu,
@@ -273,6 +360,13 @@ fn several_devices_are_of_one_model_if_one_has_enough() {
         request.selection = Selection::Count(count);
         assert_eq!(chosen(&list, "", &request), Ok(expected.to_vec()));
     }
+    // A device with unknown processes is not taken for its model while another has none.
+    request.usage.unknown = [0, 2, 4].into();
+    for (count, expected) in [(2, &[1, 3][..]), (3, &[1, 2, 3])] {
+        request.selection = Selection::Count(count);
+        assert_eq!(chosen(&list, "", &request), Ok(expected.to_vec()));
+    }
+    request.usage.unknown.clear();
     // Where models are not known, the order of index decides.
     request.usage.models.clear();
     request.selection = Selection::Count(3);

@@ -1,0 +1,53 @@
+//! The values that a snapshot lacks although its devices and processes have them, in one list for each collector.
+//!
+//! The source lists failed calls. The checks of a sample add what they do not believe, and this module adds the rest:
+//! impossible values, devices that do not answer, and processes that are not known for any other reason.
+
+use super::contradictions::Contradictions;
+use super::unexplained::Unexplained;
+use crate::attribute::reason;
+use crate::gpu::GpuSample;
+use crate::gpu::bounds::{Bounds, Distrusted};
+use crate::model::{Attribution, Process, Withheld};
+use crate::proc::ProcessTable;
+
+/// The values that one sample withholds, by the checks that need no earlier sample.
+pub fn withheld_values(mut sample: GpuSample) -> Vec<Withheld> {
+    let distrusted = Bounds::default().apply(&mut sample, 0.0);
+    Contradictions::default().mark(&mut sample, 0.0, false);
+    Unexplained::default().mark(&mut sample);
+    complete(&mut sample, &distrusted);
+    sample.withheld
+}
+
+/// Completes the list of a sample that has passed the checks.
+pub(super) fn complete(sample: &mut GpuSample, distrusted: &[Distrusted]) {
+    let GpuSample { devices, withheld, .. } = sample;
+    for it in distrusted {
+        let error = format!("the driver reported an impossible value: {}", it.value);
+        Withheld::of(it.index, it.reading, error).add_to(withheld);
+    }
+    for device in devices {
+        if device.lost {
+            Withheld::of(device.index, Withheld::ALL, "the device does not answer").add_to(withheld);
+        } else if !device.mig_parent && !device.processes_known() {
+            let error = "the driver does not list them, or its other answers contradict or do not confirm its list";
+            Withheld::of(device.index, Withheld::PROCESSES, error).add_to(withheld);
+        }
+    }
+}
+
+/// What this program may not read of processes.
+pub(super) fn of_processes(table: &ProcessTable, processes: &[Process]) -> Vec<Withheld> {
+    let mut withheld = table.withheld.clone();
+    let is_unreadable = |it: &&Process| matches!(&it.attribution, Attribution::Unknown { reason } if reason == reason::ENVIRON_UNREADABLE);
+    if let Some(process) = processes.iter().find(is_unreadable) {
+        let error = format!(
+            "the environ of process {} may not be read: run this program as root, or with CAP_SYS_PTRACE and \
+             CAP_DAC_READ_SEARCH; in a container, AppArmor or SELinux may refuse the read",
+            process.pid
+        );
+        withheld.push(Withheld { device: None, value: "environments of processes".to_owned(), error });
+    }
+    withheld
+}
