@@ -242,6 +242,29 @@ eval "(exit 6)"$'\n'"$before"
 }
 
 #[test]
+fn the_hook_runs_after_all_others_and_before_the_last_of_bash_preexec() -> Result<()> {
+    let account = Account::new()?;
+    let script = r##"
+unset GENV_ENVIRONMENT_ID
+CUDA_VISIBLE_DEVICES=0
+eval "$(genv shell --init)"
+for PROMPT_COMMAND in $'__bp_precmd_invoke_cmd\n__bp_interactive_mode' $'__genv_hook\n__bp_precmd_invoke_cmd\ntheirs\n__bp_interactive_mode' 'theirs;'; do
+    __genv_watch /nowhere '' ''
+    __genv_rehook
+    echo ${PROMPT_COMMAND//$'\n'/,}
+    __genv_unhook
+    echo ${PROMPT_COMMAND//$'\n'/,}
+done
+"##;
+    let (_, stdout, stderr) = account.script("bash", &[], script)?;
+    let expected = "__bp_precmd_invoke_cmd,__genv_hook,__bp_interactive_mode\n__bp_precmd_invoke_cmd,__bp_interactive_mode\n\
+                    __bp_precmd_invoke_cmd,theirs,__genv_hook,__bp_interactive_mode\n\
+                    __bp_precmd_invoke_cmd,theirs,__bp_interactive_mode\ntheirs;,__genv_hook\ntheirs;\n";
+    ensure!((&*stdout, &*stderr) == (expected, ""), "{stdout} {stderr}");
+    Ok(())
+}
+
+#[test]
 fn the_template_of_bash_satisfies_shellcheck() -> Result<()> {
     let account = Account::new()?;
     let (code, stdout, stderr) = account.script("bash", &[], "genv shell --init >init; genv shell --deinit >deinit")?;

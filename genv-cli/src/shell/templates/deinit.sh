@@ -6,7 +6,7 @@ if [[ -n ${BASH_VERSION-} ]]; then
     # A copy of PROMPT_COMMAND in a variable of another program may still name the hook.
     if [[ $(\builtin declare -p) == *__genv_hook* ]]; then
         function __genv_hook {
-            \builtin local __genv_last=$?
+            \builtin local __genv_last="$?"
             [[ $- == *e* ]] || \builtin return "$__genv_last"
         }
     fi

@@ -173,13 +173,22 @@ function __genv_hook {
 @bash@ }
 @bash@ # shellcheck disable=SC2128,SC2178
 @bash@ function __genv_rehook {
-@bash@     \builtin local __genv_kind="${PROMPT_COMMAND[*]+${PROMPT_COMMAND@a}}"
-@bash@     if [[ ${PROMPT_COMMAND[*]-} == *__genv_hook || $__genv_kind == *r* ]]; then
+@bash@     \builtin local __genv_kind="${PROMPT_COMMAND[*]+${PROMPT_COMMAND@a}}" __genv_rest="${PROMPT_COMMAND[*]-}"
+@bash@     # bash-preexec takes what runs after its last hook for the next command of the user.
+@bash@     __genv_rest=${__genv_rest%__bp_interactive_mode}
+@bash@     if [[ $__genv_rest == *__genv_hook || $__genv_rest == *__genv_hook? || $__genv_kind == *r* ]]; then
 @bash@         \builtin return
 @bash@     fi
 @bash@     __genv_unhook
 @bash@     if [[ $__genv_kind == *a* ]] && ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501)); then
-@bash@         PROMPT_COMMAND+=(__genv_hook)
+@bash@         if [[ ${PROMPT_COMMAND[-1]-} == __bp_interactive_mode ]]; then
+@bash@             PROMPT_COMMAND[-1]=__genv_hook
+@bash@             PROMPT_COMMAND+=(__bp_interactive_mode)
+@bash@         else
+@bash@             PROMPT_COMMAND+=(__genv_hook)
+@bash@         fi
+@bash@     elif [[ ${PROMPT_COMMAND-} == *$'\n'__bp_interactive_mode ]]; then
+@bash@         PROMPT_COMMAND=${PROMPT_COMMAND%__bp_interactive_mode}__genv_hook$'\n'__bp_interactive_mode
 @bash@     else
 @bash@         PROMPT_COMMAND=${PROMPT_COMMAND:+$PROMPT_COMMAND$'\n'}__genv_hook
 @bash@     fi
