@@ -2,10 +2,12 @@
 //!
 //! Only this module uses the YAML library.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::DeserializeOwned;
 use serde_saphyr::MessageFormatter;
+use serde_saphyr::granit_parser::{Event, Parser};
 
 use crate::text::harmless;
 
@@ -51,7 +53,11 @@ impl Error {
     /// An error about one value of a file that was parsed from `text`.
     pub fn at(source_name: &str, text: &str, place: Place, message: impl Into<String>) -> Self {
         let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        let (line, column) = (number(place.line()), number(place.column()));
+        Self::at_position(source_name, text, (number(place.line()), number(place.column())), message)
+    }
+
+    /// An error at a line and column, both counted from 1; a line 0 is the whole file.
+    fn at_position(source_name: &str, text: &str, (line, column): (usize, usize), message: impl Into<String>) -> Self {
         if line == 0 {
             return Self::whole(source_name, message);
         }
@@ -111,20 +117,26 @@ macro_rules! yaml_scalar {
     };
 }
 
+/// Files of people have a few thousand values; a file far beyond is a mistake or an alias bomb.
+const MAX_EVENTS: usize = 500_000;
+
+/// Mappings and lists within each other.
+const MAX_DEPTH: usize = 32;
+
 /// Parses one document. Only `true` and `false` are booleans, and a key must not occur twice. A type refuses unknown
 /// keys by `deny_unknown_fields`.
 ///
 /// # Errors
-/// The text is not YAML, does not have the form of the type, or is unreasonably large.
+/// The text is not YAML, has several documents, does not have the form of the type, or is unreasonably large.
 pub fn parse<T: DeserializeOwned>(source_name: &str, text: &str) -> Result<T, Error> {
-    // Files of people have a few thousand values; a file far beyond is a mistake or an alias bomb.
+    refuse_repetition(source_name, text)?;
     let options = serde_saphyr::options! {
         strict_booleans: true,
         with_snippet: false,
         budget: serde_saphyr::budget! {
-            max_events: 500_000,
+            max_events: MAX_EVENTS,
             max_nodes: 250_000,
-            max_depth: 32,
+            max_depth: MAX_DEPTH,
             max_documents: 1,
             max_aliases: 1_000,
             max_anchors: 1_000,
@@ -138,6 +150,63 @@ pub fn parse<T: DeserializeOwned>(source_name: &str, text: &str) -> Result<T, Er
         let place = error.location().unwrap_or(Place::UNKNOWN);
         Error::at(source_name, text, place, message)
     })
+}
+
+/// Refuses a second document, and a key that a mapping has twice. The library distinguishes keys by their type, such as
+/// `1001` and `"1001"`, and takes the first of two merge keys `<<`, where others take the last.
+///
+/// What is not YAML, or too large, is left to the library.
+fn refuse_repetition(source_name: &str, text: &str) -> Result<(), Error> {
+    /// A mapping whose end has not come yet.
+    #[derive(Default)]
+    struct Mapping {
+        keys: HashSet<String>,
+        /// Whether the last node was a key, whose value is next.
+        is_after_key: bool,
+    }
+
+    // The mappings and lists around the place; a list is `None`.
+    let mut around: Vec<Option<Mapping>> = Vec::new();
+    let mut documents = 0;
+    for event in Parser::new_from_str(text).take(MAX_EVENTS) {
+        let Ok((event, span)) = event else {
+            break;
+        };
+        let refused = |message: String| {
+            let position = (span.start.line(), span.start.col() + 1);
+            Err(Error::at_position(source_name, text, position, message))
+        };
+        if event.is_node()
+            && let Some(Some(mapping)) = around.last_mut()
+        {
+            mapping.is_after_key = !mapping.is_after_key;
+            if mapping.is_after_key
+                && let Some((key, _)) = event.scalar()
+                && !mapping.keys.insert(key.to_owned())
+            {
+                return refused(match key {
+                    "<<" => "duplicate mapping key: merge several mappings by one key, <<: [*a, *b]".to_owned(),
+                    _ => format!("duplicate mapping key: {key} not allowed here"),
+                });
+            }
+        }
+        match event {
+            Event::DocumentStart(..) if documents == 1 => {
+                return refused("a second document begins here, and a file has one: leave '---' out".to_owned());
+            }
+            Event::DocumentStart(..) => documents += 1,
+            Event::MappingStart(..) => around.push(Some(Mapping::default())),
+            Event::SequenceStart(..) => around.push(None),
+            Event::MappingEnd | Event::SequenceEnd => {
+                around.pop();
+            }
+            _ => {}
+        }
+        if around.len() > MAX_DEPTH {
+            break;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -193,6 +262,23 @@ mod tests {
         config.yml:1:1: unexpected end of file
            | ^
         ");
+    }
+
+    #[test]
+    fn a_key_occurs_once_in_whatever_spelling_and_a_file_has_one_document() {
+        let place = |text: &str| {
+            let error = parse::<BTreeMap<String, serde_json::Value>>("config.yml", text).unwrap_err();
+            assert!(error.to_string().contains("duplicate mapping key") == !text.contains("---"), "{error}");
+            error.place()
+        };
+        assert_eq!(place("1001: 2\n\"1001\": 3\n"), Some((2, 1)));
+        assert_eq!(place("a: {true: 2, 'true': 3}\n"), Some((1, 14)));
+        assert_eq!(place("a: [{x: {~: 1, \"~\": 2}}]\n"), Some((1, 16)));
+        assert_eq!(place("a: &a {x: 1}\nb: &b {x: 2}\nc:\n  <<: *a\n  <<: *b\n"), Some((5, 3)));
+        assert_eq!(place("a: 1\n---\n"), Some((2, 1)));
+        assert_eq!(place("a: 1\n---\nb: 2\n"), Some((2, 1)));
+        let text = "---\na: &a {x: 1}\nb: [{<<: *a}, {<<: [*a, *a], x: x}]\n...\n";
+        assert!(parse::<BTreeMap<String, serde_json::Value>>("config.yml", text).is_ok());
     }
 
     #[test]

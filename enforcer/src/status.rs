@@ -133,6 +133,9 @@ fn describe(out: &mut String, status: &Enforcement, now_seconds: f64, zone: &Tim
             writeln!(out, "           {}", genv_core::text::harmless(line))?;
         }
     }
+    if let Some(timezone) = &config.timezone {
+        writeln!(out, "Timezone   {}", genv_core::text::harmless(timezone))?;
+    }
     if let Some(until) = status.paused_until_seconds {
         writeln!(out, "Paused     until {}", end_moment(until, zone))?;
     }

@@ -9,7 +9,7 @@ use genv_core::duration::parse_duration;
 use crate::conversation::ServeOptions;
 use crate::follow::{FollowOptions, HostSource, SshDial};
 use crate::hosts::{HostList, HostListError, login_name};
-use crate::session::Timeouts;
+use crate::session::{LoginAttempts, Timeouts};
 
 /// Flags that name hosts and configure the connections to them.
 #[derive(Clone, Debug, Args)]
@@ -53,6 +53,7 @@ impl HostFlags {
             login: self.login.clone(),
             timeouts,
             serve: ServeOptions { sudo: self.sudo, enforce, answer_timeout: self.connect_timeout },
+            attempts: LoginAttempts::default(),
         }
     }
 

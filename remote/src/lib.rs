@@ -27,4 +27,4 @@ pub use hosts::{HostEntry, HostList, HostListError, login_name};
 pub use login::login_shell;
 pub use open_files::allow_open_files;
 pub use resolve::{Target, resolve};
-pub use session::{Session, Timeouts};
+pub use session::{LoginAttempts, Session, Timeouts};

@@ -38,7 +38,8 @@ impl Machine {
         let library = nvml_sim::library();
         let service = |name: &str| {
             format!(
-                "  {name}:\n    deploy: !reset null\n    environment: {{GENV_SCENARIO: /host{}}}\n    \
+                "  {name}:\n    deploy: !reset null\n    \
+                 environment: {{GENV_SCENARIO: /host{}, GENV_NVML_LIBRARY: libnvidia-ml.so.1}}\n    \
                  volumes: ['{}:/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1:ro']\n",
                 simulation.scenario().display(),
                 library.display(),

@@ -44,6 +44,29 @@ rules: [{kind: idle, action: detach, warn: [30m], match: {groups: [no-such-group
 }
 
 #[test]
+fn check_refuses_hours_in_a_zone_that_the_machine_does_not_know() -> Result<()> {
+    let folder = folder_with(&[
+        ("hours.yaml", "version: 1\nrules: [{kind: idle, when: {between: 08:00-20:00}}]\n"),
+        ("all-day.yaml", "version: 1\nrules: [{kind: idle}]\n"),
+    ])?;
+    // A zone without its rules, and one that only libc takes.
+    for zone in ["CET-1CEST", "posix/Europe/Berlin"] {
+        let check = |file: &str| -> Result<Output> {
+            let mut command = Command::new(program("genv-enforcer")?);
+            Ok(command.args(["check", file]).current_dir(folder.path()).env("TZ", zone).output()?)
+        };
+        let refused = check("hours.yaml")?;
+        let stderr = String::from_utf8(refused.stderr)?;
+        assert_eq!(refused.status.code(), Some(2), "{stderr}");
+        let why = format!("hours.yaml:2:28: the time zone of this machine is unknown: TZ is '{zone}'");
+        ensure!(stderr.contains(&why), "{stderr}");
+        let stdout = String::from_utf8(check("all-day.yaml")?.stdout)?;
+        ensure!(stdout.contains(&format!("timezone   unknown (TZ is '{zone}'")), "{stdout}");
+    }
+    Ok(())
+}
+
+#[test]
 fn promise_11_check_ends_with_2_at_an_unknown_key_with_line_and_column() -> Result<()> {
     let folder = folder_with(&[("enforcer.yaml", "version: 1\nrules:\n- kind: idle\n  belov: 0.1\n")])?;
     let said = run(folder.path(), &["check", "enforcer.yaml"])?;

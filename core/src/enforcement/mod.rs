@@ -221,6 +221,8 @@ pub struct EnforcementConfig {
     pub error: Option<String>,
     /// Names of the rules, in their order.
     pub rules: Vec<String>,
+    /// The time zone of schedules, maintenance windows and waivers, with its offset at the last cycle, in words.
+    pub timezone: Option<String>,
 }
 
 /// An exemption for a time.

@@ -8,6 +8,9 @@ pub trait Accounts {
     /// may find a user by another spelling than its own, for example in capitals.
     fn user_name(&self, username: &str) -> Option<String>;
 
+    /// The uid of a user, by name or as `uid:1234`; absent if it cannot be told.
+    fn uid_of(&self, username: &str) -> Option<u32>;
+
     /// The name of the Unix group of this name; absent if there is no such group.
     fn group_name(&self, group: &str) -> Option<String>;
 
@@ -30,6 +33,10 @@ pub struct NameService;
 impl Accounts for NameService {
     fn user_name(&self, username: &str) -> Option<String> {
         user(username)?.name().to_str().map(str::to_owned)
+    }
+
+    fn uid_of(&self, username: &str) -> Option<u32> {
+        user(username).map(|user| user.uid())
     }
 
     fn group_name(&self, group: &str) -> Option<String> {
@@ -66,6 +73,11 @@ pub struct AccountTable {
 impl Accounts for AccountTable {
     fn user_name(&self, username: &str) -> Option<String> {
         self.users.contains_key(username).then(|| username.to_owned())
+    }
+
+    // Nobody says uids.
+    fn uid_of(&self, _: &str) -> Option<u32> {
+        None
     }
 
     fn group_name(&self, group: &str) -> Option<String> {

@@ -29,7 +29,7 @@ pub fn check(path: &Path, accounts: &dyn Accounts, now_seconds: f64, out: &mut i
     };
     let mut print = || {
         writeln!(out, "{source_name}: ok, {rules}{odd}\n")?;
-        write!(out, "{}", Summary(&config))?;
+        write!(out, "{}", Summary { config: &config, now_seconds })?;
         for warning in &warnings {
             writeln!(out, "\nwarning: {warning}")?;
         }

@@ -8,7 +8,7 @@ use genv_core::yaml;
 use jiff::tz::TimeZone;
 use sha2::{Digest as _, Sha256};
 
-use super::{Config, format, resolve};
+use super::{Config, format, resolve, zone};
 
 /// Nobody writes more than this by hand, and no ConfigMap holds it.
 const LARGEST_BYTES: u64 = 1 << 20;
@@ -19,7 +19,7 @@ impl Config {
     /// # Errors
     /// It is not YAML, has an unknown key, a wrong type or a value that cannot be, or is larger than 1 MiB.
     pub fn parse(source_name: &str, text: &str) -> Result<Self, yaml::Error> {
-        Self::of_machine(source_name, text, TimeZone::system())
+        Self::of_machine(source_name, text, zone::of_machine())
     }
 
     /// The same, of a machine whose time zone counts where the text names none.
@@ -29,7 +29,7 @@ impl Config {
 
     /// Takes a configuration that stands within another file; `text` is all of that file.
     pub fn within(source_name: &str, text: &str, written: &WrittenConfig) -> Result<Self, yaml::Error> {
-        resolve::config(source_name, text, &written.0, TimeZone::system())
+        resolve::config(source_name, text, &written.0, zone::of_machine())
     }
 
     /// Reads a configuration file.

@@ -12,6 +12,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 mod warnings;
+pub(crate) mod zone;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -40,7 +41,7 @@ pub struct Config {
     pub mode: Mode,
     /// Time between cycles; zero is one cycle.
     pub interval: Duration,
-    /// For schedules, maintenance windows and waivers that say no zone.
+    /// For schedules, maintenance windows and waivers that say no zone; unknown only if nothing needs it.
     pub timezone: TimeZone,
     /// Out of reach of every rule.
     pub never: Never,

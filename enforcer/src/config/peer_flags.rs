@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 use super::accounts::is_name;
 use super::load::hash;
 use super::{
     Action, BreakerLimits, Config, DetachedProcesses, Limit, Limits, Mode, Never, Rule, Scope, Selector, Undelivered,
+    zone,
 };
 use crate::kinds::{EnvDevices, EnvMemory, MaxDevicesPerUser, NonEnvProcesses, RuleKind};
 
@@ -116,7 +116,7 @@ impl Config {
             hash: hash(format!("{flags:?}").as_bytes()),
             mode: Mode::Enforce,
             interval: flags.interval,
-            timezone: TimeZone::system(),
+            timezone: zone::of_machine(),
             never: Never::default(),
             breaker: BreakerLimits::default(),
             notify_socket: None,

@@ -7,17 +7,22 @@ use genv_core::duration::format_duration;
 
 use super::{
     Action, Config, DetachedProcesses, HostSet, Limit, Limits, Mode, OutsideSchedule, Rule, Schedule, Selector,
-    Undelivered,
+    Undelivered, zone,
 };
 use crate::kinds::Quantity;
 
 /// A configuration as it will work, for people: one paragraph for all, and one for each rule.
 #[derive(Debug)]
-pub struct Summary<'a>(pub &'a Config);
+pub struct Summary<'a> {
+    /// The configuration.
+    pub config: &'a Config,
+    /// The Unix time at which it is shown, for the offset of its time zone.
+    pub now_seconds: f64,
+}
 
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let config = self.0;
+        let Self { config, now_seconds } = *self;
         let mode = match config.mode {
             Mode::DryRun => "dry-run: nothing is done and nobody is told, what would be is logged",
             Mode::Enforce => "enforce",
@@ -27,7 +32,7 @@ impl fmt::Display for Summary<'_> {
             Duration::ZERO => writeln!(f, "interval   one cycle")?,
             interval => writeln!(f, "interval   {}", format_duration(interval))?,
         }
-        writeln!(f, "timezone   {}", config.timezone.iana_name().unwrap_or("the machine's"))?;
+        writeln!(f, "timezone   {}", zone::described(&config.timezone, now_seconds))?;
         let mut never = vec!["uid 0 outside containers".to_owned()];
         never.extend(config.never.users.iter().cloned());
         never.extend(config.never.executables.iter().map(|path| path.display().to_string()));

@@ -3,7 +3,7 @@
 use genv_core::enforcement::{ENFORCEMENT_FILE, ENFORCEMENT_VERSION, Enforcement, EnforcementConfig, HeldViolation};
 
 use super::{Cycle, too_many};
-use crate::config::{Config, Mode};
+use crate::config::{Config, Mode, zone};
 use crate::control::Control;
 use crate::directory::{Audience, FileError};
 use crate::metrics::mode_word;
@@ -36,6 +36,7 @@ impl Cycle {
                 loaded_timestamp_seconds: rules.loaded_seconds,
                 error: rules.error.clone(),
                 rules: config.rules.iter().map(|rule| rule.name.clone()).collect(),
+                timezone: Some(zone::described(&config.timezone, now_seconds)),
             },
             missing_hosts: plan.missing_hosts.iter().cloned().collect(),
             unknown_processes: plan.unknown_processes.clone(),

@@ -8,7 +8,7 @@ use genv_core::model::HostSnapshot;
 
 use super::Cycle;
 use super::local_steps::{budget, message_outcome};
-use crate::config::{BreakerLimits, Mode};
+use crate::config::{BreakerLimits, Mode, zone};
 use crate::control::Control;
 use crate::directory::FileError;
 use crate::execute::{LogPosition, paced};
@@ -146,7 +146,6 @@ impl Cycle {
     }
 
     fn step_request(&self, hostname: &str, rules: &InForce, steps: &[SentStep], now_seconds: f64) -> StepRequest {
-        let zone = rules.config.timezone.iana_name();
         let steps = steps.iter().map(|sent| RemoteStep::new(&sent.step, &sent.violation, hostname));
         StepRequest {
             version: VERSION,
@@ -157,7 +156,7 @@ impl Cycle {
                 source: rules.source.clone(),
                 written: (*rules.written).clone(),
                 hash: rules.config.hash.clone(),
-                timezone: zone.map(str::to_owned),
+                timezone: zone::sent(&rules.config.timezone, now_seconds),
             },
             steps: steps.collect(),
         }

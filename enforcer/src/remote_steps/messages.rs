@@ -39,7 +39,7 @@ pub struct Rules {
     pub written: Written,
     /// [`Config::hash`](crate::config::Config::hash).
     pub hash: String,
-    /// IANA name of the zone for times that name no zone; absent: UTC.
+    /// The zone for times that name none: its IANA name, POSIX rule or offset; absent: UTC.
     pub timezone: Option<String>,
 }
 

@@ -17,7 +17,7 @@ use tokio::task;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::commands::print_status;
-use crate::config::{self, Config, NameService};
+use crate::config::{self, Config, NameService, zone};
 use crate::cycle::Done;
 use crate::directory::RuntimeDirectory;
 use crate::endpoints::{Endpoints, LastCycle, MISSED_CYCLES};
@@ -135,6 +135,7 @@ impl Daemon {
             sha256 = in_force.config.hash.as_str(),
             rules = in_force.config.rules.len(),
             mode = mode_word(in_force.config.mode),
+            timezone = zone::described(&in_force.config.timezone, now_seconds()),
             "enforcing"
         );
         if !self.once {
@@ -219,6 +220,7 @@ impl Daemon {
                     sha256 = in_force.config.hash.as_str(),
                     rules = in_force.config.rules.len(),
                     mode = mode_word(in_force.config.mode),
+                    timezone = zone::described(&in_force.config.timezone, now_seconds()),
                     "another configuration is in force"
                 );
                 self.collecting.follow(&in_force.config)?;

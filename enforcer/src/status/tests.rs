@@ -58,6 +58,8 @@ fn a_status_names_what_is_not_known_and_what_does_not_count() {
         text(&status, NOON, &TimeZone::UTC)
     };
     assert!(of(&|_| ()).contains("\nNobody breaks a rule.\n"));
+    let zoned = of(&|it| it.config.timezone = Some("UTC (now +00:00)".to_owned()));
+    assert!(zoned.contains("\nTimezone   UTC (now +00:00)\n"), "{zoned}");
     let (idle, gpu02, alice) = (|| "idle".to_owned(), || "gpu02".to_owned(), || "alice".to_owned());
     let frozen = of(&|status| {
         status.frozen = vec![FrozenViolation {

@@ -92,7 +92,7 @@ pub(super) fn sample(columns: &Columns, devices: Section<'_>, processes: Section
             sample.devices.push(device);
         }
     }
-    // On a machine without devices nvidia-smi prints a sentence and succeeds.
+    // On a machine without devices nvidia-smi prints a sentence to stdout and ends with 6, without a driver with 9 or 12.
     if sample.devices.is_empty() {
         return Err(no_devices(devices, &text));
     }

@@ -6,7 +6,7 @@ use crate::follow::{Dial, Link};
 use crate::hosts::HostEntry;
 use crate::protocol::{HostProgram, Reply, Request};
 use crate::resolve::resolve;
-use crate::session::{LineChannel, Session, Timeouts};
+use crate::session::{LineChannel, LoginAttempts, Session, Timeouts};
 use crate::{FailureKind, HostFailure};
 
 /// Connects by ssh's configuration.
@@ -18,6 +18,8 @@ pub struct SshDial {
     pub timeouts: Timeouts,
     /// How to start genv on the hosts.
     pub serve: ServeOptions,
+    /// The last attempts, which all hosts share.
+    pub attempts: LoginAttempts,
 }
 
 /// A session with a host.
@@ -40,7 +42,7 @@ impl Dial for SshDial {
 
     async fn dial(&self, host: &HostEntry) -> Result<SshLink, HostFailure> {
         let target = resolve(host, self.login.as_deref()).await?;
-        let session = Session::connect(&target, &self.timeouts).await?;
+        let session = Session::connect_after(&self.attempts, &target, &self.timeouts).await?;
         let (conversation, hello) = Conversation::begin(&session, &self.serve).await?;
         Ok(SshLink(match hello.answers_with {
             HostProgram::Genv => LinkKind::Genv { conversation, _session: session, may_enforce: hello.may_enforce },

@@ -37,7 +37,8 @@ pub(super) fn ended(events: &Mutex<ConnectionEvents>, read_limit: &ReadLimit) ->
     events.ended.clone()
 }
 
-/// Greetings of OpenSSH's server after too many connections or too many failed logins.
+/// Greetings of OpenSSH's server that refuses a connection, since too many are not signed in (`MaxStartups`), or, from 9.8 on,
+/// since too many from this address have failed (`PerSourcePenalties`). OpenSSH 10 has one text for both.
 const FULL: [&str; 2] = ["Exceeded MaxStartups", "Not allowed at this time"];
 
 /// The error of a failed handshake.
@@ -65,7 +66,8 @@ pub(super) fn handshake_failure(
                 FailureKind::Disconnected,
                 format!(
                     "cannot connect: its sshd accepts no more connections now ('{shown}'). Raise MaxStartups in its \
-                     sshd_config"
+                     sshd_config if many sign in at once. If connections from this address have failed before \
+                     (PerSourcePenalties), mend that, and wait; PerSourcePenaltyExemptList exempts an address"
                 ),
             );
         }
@@ -98,7 +100,7 @@ pub(super) fn handshake_failure(
             FailureKind::Disconnected,
             format!(
                 "cannot connect: before it showed its key, {}. See the log of its sshd: it may have too many \
-                 connections (MaxStartups), or refuse this address",
+                 connections (MaxStartups), or refuse this address (PerSourcePenalties)",
                 events.ended.unwrap_or_else(|| reason(error))
             ),
         ),

@@ -20,6 +20,7 @@ use crate::resolve::Target;
 use crate::{FailureKind, HostFailure};
 
 mod algorithms;
+mod attempts;
 mod authenticate;
 mod command;
 mod failures;
@@ -29,6 +30,7 @@ mod lines;
 mod refusal;
 mod tcp;
 
+pub use attempts::LoginAttempts;
 pub use command::{CommandEnd, CommandOutput, RunLimits};
 use failures::{disconnected, ended, handshake_failure, reason, seconds, unreachable};
 use guarded_stream::{GuardedStream, ReadLimit};
@@ -104,15 +106,31 @@ impl Session {
     /// # Errors
     /// A step failed. All connections are closed.
     pub async fn connect(target: &Target, timeouts: &Timeouts) -> Result<Self, HostFailure> {
+        Self::connect_after(&LoginAttempts::default(), target, timeouts).await
+    }
+
+    /// As [`Session::connect`], with other attempts at the same servers.
+    ///
+    /// # Errors
+    /// As [`Session::connect`]; or another attempt at one of the servers failed just now.
+    pub async fn connect_after(
+        attempts: &LoginAttempts,
+        target: &Target,
+        timeouts: &Timeouts,
+    ) -> Result<Self, HostFailure> {
         let mut jump_sessions: Vec<Self> = Vec::new();
+        let mut way = String::new();
         for jump in &target.jumps {
-            let session = Self::connect_next(jump_sessions.last(), jump, timeouts).await;
+            way = format!("{way}{} > ", jump.login);
+            let session = attempts.make(&way, Self::connect_next(jump_sessions.last(), jump, timeouts)).await;
             jump_sessions.push(session.map_err(|failure| {
                 let message = format!("at the jump host {}: {}", jump.login, failure.message);
                 HostFailure::new(failure.kind, message)
             })?);
         }
-        let mut session = Self::connect_next(jump_sessions.last(), target, timeouts).await?;
+        way += &target.login;
+        let session = attempts.make(&way, Self::connect_next(jump_sessions.last(), target, timeouts)).await;
+        let mut session = session?;
         session.jump_sessions = jump_sessions;
         Ok(session)
     }

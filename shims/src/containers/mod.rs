@@ -209,7 +209,7 @@ fn compose_note(environment: &ShimEnvironment) -> String {
     let ids: Vec<String> = devices.iter().map(|index| format!("\"{index}\"")).collect();
     format!(
         "the shim does not restrict the devices that a compose file asks for: write device_ids: [{}] there, the devices of this \
-         environment",
+         environment, under 'devices: !override', since compose adds devices to those of other files",
         ids.join(", ")
     )
 }

@@ -6,6 +6,8 @@ use super::filter::{OutputFilter, ProcessOwnership};
 pub(crate) struct ComputeAppsFilter<O> {
     columns: usize,
     pid: usize,
+    /// Whether a process's name comes before its pid: then a line without a pid may be the first of a row.
+    is_name_first: bool,
     own: O,
     /// A row of which a process's name has spread the rest over the next lines.
     broken: Vec<u8>,
@@ -14,12 +16,9 @@ pub(crate) struct ComputeAppsFilter<O> {
 impl<O: ProcessOwnership> ComputeAppsFilter<O> {
     /// `columns` are those that were asked for, `pid` among them.
     pub(crate) fn new(columns: &[String], own: O) -> Self {
-        Self {
-            columns: columns.len(),
-            pid: columns.iter().position(|column| column == "pid").unwrap_or(0),
-            own,
-            broken: Vec::new(),
-        }
+        let pid = columns.iter().position(|column| column == "pid").unwrap_or(0);
+        let is_name = |column: &String| column == "name" || column == "process_name";
+        Self { columns: columns.len(), pid, is_name_first: columns[..pid].iter().any(is_name), own, broken: Vec::new() }
     }
 
     /// The pid of a row. A comma in a name is written as a question mark: no field holds one.
@@ -37,12 +36,10 @@ impl<O: ProcessOwnership> ComputeAppsFilter<O> {
 impl<O: ProcessOwnership> OutputFilter for ComputeAppsFilter<O> {
     fn line(&mut self, line: &[u8], out: &mut Vec<u8>) {
         self.broken.extend_from_slice(line);
-        let row = std::mem::take(&mut self.broken);
-        let fields = row.split(|byte| *byte == b',').count();
-        match self.pid(&row) {
-            Some(_) if fields < self.columns => self.broken = row,
-            Some(pid) if (self.own)(&[pid]).is_some_and(|own| !own.contains(&pid)) => {}
-            Some(_) | None => out.extend_from_slice(&row),
+        let fields = self.broken.split(|byte| *byte == b',').count();
+        let is_row = self.is_name_first || self.pid(&self.broken).is_some();
+        if fields >= self.columns || !is_row {
+            self.end(out);
         }
     }
 
@@ -50,7 +47,13 @@ impl<O: ProcessOwnership> OutputFilter for ComputeAppsFilter<O> {
         self.field(line) == Some("pid") || self.pid(line).is_some()
     }
 
-    fn end(&mut self, _: &mut Vec<u8>) {}
+    fn end(&mut self, out: &mut Vec<u8>) {
+        let row = std::mem::take(&mut self.broken);
+        match self.pid(&row) {
+            Some(pid) if (self.own)(&[pid]).is_some_and(|own| !own.contains(&pid)) => {}
+            Some(_) | None => out.extend_from_slice(&row),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -87,6 +90,13 @@ mod tests {
                 "8, new\nline, 3 MiB\n7, own\nline, 3 MiB\n8, x, 3 MiB\n",
                 "7, own\nline, 3 MiB\n",
             ),
+            (
+                "process_name,pid",
+                "process_name, pid\nnew\nline?, 8\nown\nline, 7\nx, 8\n",
+                "process_name, pid\nown\nline, 7\n",
+            ),
+            // An error is shown, too.
+            ("name,pid", "No devices were found\n", "No devices were found\n"),
         ] {
             assert_eq!(kept(columns, output), expected, "{columns}");
         }

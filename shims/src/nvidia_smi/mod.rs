@@ -54,21 +54,27 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<ProgramOutcome, Refusal> {
     };
     if environment.devices.is_empty() {
         let hint = "this environment is not attached to any device: run 'genv attach' first";
-        return Ok(no_devices(&match mode {
+        let hint = match &mode {
             Mode::Unknown(word) => {
                 format!("genv does not know {word:?}, and {hint}; {BYPASSED} runs it on every device")
             }
             _ => hint.to_owned(),
-        }));
+        };
+        return Ok(no_devices(&mode, &hint));
     }
     restricted(&real, mode, arguments, *environment)
 }
 
 /// Ends as the real program does when there are no such devices.
-fn no_devices(hint: &str) -> ProgramOutcome {
-    print("No devices were found\n");
+fn no_devices(mode: &Mode, hint: &str) -> ProgramOutcome {
+    let (text, code) = match mode {
+        // A list may be empty.
+        Mode::List => ("No devices found.\n", 0),
+        _ => ("No devices were found\n", NO_DEVICES),
+    };
+    print(text);
     say(hint);
-    ProgramOutcome::Code(NO_DEVICES)
+    ProgramOutcome::Code(code)
 }
 
 /// Runs the real program on the devices of the environment.
@@ -85,10 +91,11 @@ fn restricted(
         return filter::run(real, real.command(arguments), Some(output));
     }
     let Some(chosen) = chosen(real, &mode, arguments, &attached) else {
-        return Ok(no_devices(&format!(
+        let hint = format!(
             "this environment is attached to {} and not to what is named here: name one of those, or run 'genv attach'",
             join(&attached)
-        )));
+        );
+        return Ok(no_devices(&mode, &hint));
     };
     let restricted = with_devices(arguments, &chosen);
     if mode.is_rewritten() && env::var_os("GENV_SMI").is_some_and(|value| value == "raw") {

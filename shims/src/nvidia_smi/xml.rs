@@ -61,9 +61,8 @@ impl<O: ProcessOwnership> OutputFilter for XmlFilter<O> {
 
 /// Where the processes of a document are, each with the line break and the indentation in front of it.
 fn processes(document: &[u8]) -> Result<Vec<(u32, Range<usize>)>, quick_xml::Error> {
-    // The reader refuses text that is not UTF-8, as the name of a process may be. Tags and pids are ASCII.
-    let ascii: Vec<u8> = document.iter().map(|byte| if byte.is_ascii() { *byte } else { b'?' }).collect();
-    let mut reader = Reader::from_reader(&ascii[..]);
+    let readable = readable(document);
+    let mut reader = Reader::from_reader(&readable[..]);
     let mut found = Vec::new();
     let mut start = None;
     let mut pid = None;
@@ -92,6 +91,22 @@ fn processes(document: &[u8]) -> Result<Vec<(u32, Range<usize>)>, quick_xml::Err
             _ => {}
         }
     }
+}
+
+/// The document as the reader takes it, with every position as it was: without bytes that are not ASCII, as the name of a
+/// process may have, and without the names of GPUs, which the real program does not escape.
+fn readable(document: &[u8]) -> Vec<u8> {
+    const NAME: &[u8] = b"<product_name>";
+    const NAME_END: &[u8] = b"</product_name>";
+    let mut text: Vec<u8> = document.iter().map(|byte| if byte.is_ascii() { *byte } else { b'?' }).collect();
+    let find = |text: &[u8], tag: &[u8]| text.windows(tag.len()).position(|part| part == tag);
+    let mut start = 0;
+    while let Some(before) = find(&text[start..], NAME) {
+        start += before + NAME.len();
+        let length = find(&text[start..], NAME_END).unwrap_or(0);
+        text[start..start + length].fill(b'?');
+    }
+    text
 }
 
 fn position(reader: &Reader<&[u8]>) -> usize {
@@ -125,6 +140,14 @@ mod tests {
 </nvidia_smi_log>
 ";
 
+    /// The process 8 of the document.
+    const OTHER: &str = "
+\t\t\t<process_info>
+\t\t\t\t<pid>8</pid>
+\t\t\t\t<process_name>other
+</process_name>
+\t\t\t</process_info>";
+
     fn filtered(document: &str, own: &[u32]) -> String {
         testing::filtered(&mut XmlFilter::new(testing::own(own)), document.as_bytes())
     }
@@ -148,6 +171,16 @@ mod tests {
         document[DOCUMENT.find("other").unwrap()] = 0xff;
         assert_eq!(processes(&document).unwrap(), processes(DOCUMENT.as_bytes()).unwrap());
         assert_eq!(processes(&document).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_name_of_a_gpu_that_is_not_escaped_hides_nothing_from_the_filter() {
+        let named = |name: &str| {
+            DOCUMENT.replace("\t\t<processes>", &format!("\t\t<product_name>{name}</product_name>\n\t\t<processes>"))
+        };
+        for name in ["A & <B>", "&", "", "A100"] {
+            assert_eq!(filtered(&named(name), &[7]), named(name).replace(OTHER, ""), "{name}");
+        }
     }
 
     #[test]

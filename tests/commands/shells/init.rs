@@ -213,6 +213,58 @@ fn a_program_below_the_function_does_not_speak_for_the_shell() -> Result<()> {
 }
 
 #[test]
+fn a_hook_of_which_another_program_keeps_a_copy_runs_once_and_leaves_nothing_behind() -> Result<()> {
+    let account = Account::new()?;
+    // As liquidprompt and oh-my-posh, a hook follows; as starship, the former hooks run within a hook.
+    let script = r##"
+unset GENV_ENVIRONMENT_ID
+CUDA_VISIBLE_DEVICES=0
+eval "$(genv shell --init)"
+earlier() { echo "earlier sees $?"; }
+PROMPT_COMMAND='__genv_hook; earlier'
+__genv_watch /nowhere '' ''
+eval "(exit 3)"$'\n'"$PROMPT_COMMAND"
+before=$PROMPT_COMMAND
+theirs() { local last=$?; (exit "$last"); eval "$before"; }
+PROMPT_COMMAND=theirs
+eval "$(declare -f __genv_rehook | sed '1s/__genv_rehook/original/')"
+__genv_rehook() { echo "a run of the hook"; original; }
+for code in 4 5; do eval "(exit $code)"$'\n'"$PROMPT_COMMAND"; done
+unset -f original
+eval "$(genv shell --deinit)"
+eval "(exit 6)"$'\n'"$before"
+"##;
+    let (_, stdout, stderr) = account.script("bash", &[], script)?;
+    let expected =
+        "earlier sees 3\nearlier sees 4\na run of the hook\nearlier sees 5\na run of the hook\nearlier sees 6\n";
+    ensure!((&*stdout, &*stderr) == (expected, ""), "{stdout} {stderr}");
+    Ok(())
+}
+
+#[test]
+fn the_hook_runs_after_all_others_and_before_the_last_of_bash_preexec() -> Result<()> {
+    let account = Account::new()?;
+    let script = r##"
+unset GENV_ENVIRONMENT_ID
+CUDA_VISIBLE_DEVICES=0
+eval "$(genv shell --init)"
+for PROMPT_COMMAND in $'__bp_precmd_invoke_cmd\n__bp_interactive_mode' $'__genv_hook\n__bp_precmd_invoke_cmd\ntheirs\n__bp_interactive_mode' 'theirs;'; do
+    __genv_watch /nowhere '' ''
+    __genv_rehook
+    echo ${PROMPT_COMMAND//$'\n'/,}
+    __genv_unhook
+    echo ${PROMPT_COMMAND//$'\n'/,}
+done
+"##;
+    let (_, stdout, stderr) = account.script("bash", &[], script)?;
+    let expected = "__bp_precmd_invoke_cmd,__genv_hook,__bp_interactive_mode\n__bp_precmd_invoke_cmd,__bp_interactive_mode\n\
+                    __bp_precmd_invoke_cmd,theirs,__genv_hook,__bp_interactive_mode\n\
+                    __bp_precmd_invoke_cmd,theirs,__bp_interactive_mode\ntheirs;,__genv_hook\ntheirs;\n";
+    ensure!((&*stdout, &*stderr) == (expected, ""), "{stdout} {stderr}");
+    Ok(())
+}
+
+#[test]
 fn the_template_of_bash_satisfies_shellcheck() -> Result<()> {
     let account = Account::new()?;
     let (code, stdout, stderr) = account.script("bash", &[], "genv shell --init >init; genv shell --deinit >deinit")?;

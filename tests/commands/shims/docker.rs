@@ -123,7 +123,7 @@ fn a_note_says_that_compose_files_are_not_restricted() -> Result<()> {
         (
             "mine",
             "compose up -d",
-            "genv: the shim does not restrict the devices that a compose file asks for: write device_ids: [\"0\", \"1\"] there",
+            "genv: the shim does not restrict the devices that a compose file asks for: write device_ids: [\"0\", \"1\"] there, the devices of this environment, under 'devices: !override', since compose adds devices to those of other files",
         ),
         ("free", "compose up", "run 'genv attach' first"),
         ("mine", "compose ps", ""),

@@ -163,24 +163,30 @@ fn what_cannot_be_written_is_said() -> Result<()> {
 fn a_detached_environment_has_no_devices() -> Result<()> {
     let stage = Stage::new()?;
     let none = include_str!("../../fixtures/nvidia-smi/580-table-none.txt");
-    for arguments in [
-        &[][..],
-        &["-L"],
-        &["-q", "-x"],
-        &["--query-gpu=index", "--format=csv"],
-        &["dmon"],
-        &["nvlink", "-s"],
-        &["topo", "-p", "-i", "0,1"],
+    let empty_list = "No devices found.\n";
+    for (arguments, expected, code) in [
+        (&[][..], none, 6),
+        (&["-L"], empty_list, 0),
+        (&["-q", "-x"], none, 6),
+        (&["--query-gpu=index", "--format=csv"], none, 6),
+        (&["dmon"], none, 6),
+        (&["nvlink", "-s"], none, 6),
+        (&["topo", "-p", "-i", "0,1"], none, 6),
     ] {
         let mut command = stage.nvidia_smi(550);
         let output = command.args(arguments).env("GENV_ENVIRONMENT_ID", "free").output()?;
-        assert_eq!((&*text(&output.stdout), output.status.code()), (none, Some(6)), "{arguments:?}");
+        assert_eq!((&*text(&output.stdout), output.status.code()), (expected, Some(code)), "{arguments:?}");
         assert!(text(&output.stderr).contains("genv attach"), "{output:?}");
     }
     // As the real program says when it is asked for what is not there.
     for generation in GENERATIONS {
         let real = real_output(&stage, generation, &["-i", "99"])?;
         assert_eq!((&*text(&real.stdout), real.status.code()), (none, Some(6)), "{generation}");
+    }
+    stage.simulation.rewrite("version: 1\nhosts: [{name: gpu02, devices: []}]");
+    for generation in GENERATIONS {
+        let real = real_output(&stage, generation, &["-L"])?;
+        assert_eq!((&*text(&real.stdout), real.status.code()), (empty_list, Some(0)), "{generation}");
     }
     Ok(())
 }

@@ -31,7 +31,15 @@ fn promtool_accepts_the_configuration_and_its_rules() -> Result<()> {
     for tool in PROMETHEUS {
         let check = ["check", "config", "--lint=all", "--lint-fatal"];
         let said = says(tool, "promtool", &check, &[shipped("prometheus/prometheus.yml")])?;
+        // It ends with 0 all the same if a file is missing.
         ensure!(said.contains("2 rule files found"), "{tool}: {said}");
+        for file in files("prometheus/rules", ".yml")? {
+            let text = std::fs::read_to_string(&file)?;
+            let is_rule =
+                |line: &&str| ["- alert: ", "- record: "].iter().any(|key| line.trim_start().starts_with(key));
+            let found = format!("SUCCESS: {} rules found", text.lines().filter(is_rule).count());
+            ensure!(said.contains(&found), "{tool}: {}: {found}: {said}", file.display());
+        }
         let warnings: Vec<&str> = said.lines().filter(|it| it.contains("WARN")).collect();
         // Nothing but that nobody listed further exporters and enforcers yet.
         ensure!(

@@ -145,7 +145,7 @@ calls! { gpu:
         if sensor != nvml::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU {
             return Err(INVALID_ARGUMENT);
         }
-        device.put(out, device.measured(Measurement::Temperature)?.temperature_celsius as c_uint)
+        device.put(out, device.measured(Measurement::Temperature)?.temperature_celsius as i32 as c_uint)
     }
 
     fn nvmlDeviceGetTemperatureThreshold(device, threshold: c_uint, out: Out<'_, c_uint>) {

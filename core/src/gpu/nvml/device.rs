@@ -61,7 +61,7 @@ pub(super) fn facts(device: &Device<'_>, uuid: String, calls: &mut Calls) -> Res
         let answer = device.temperature_threshold(threshold);
         let call = "nvmlDeviceGetTemperatureThreshold";
         if let Some(celsius) = fact(calls, call, answer, &mut is_whole)? {
-            let celsius = f64::from(celsius);
+            let celsius = temperature(celsius);
             is_whole &= TEMPERATURE_CELSIUS.contains(&celsius);
             temperature_limits_celsius.insert(limit.to_owned(), celsius);
         }
@@ -113,7 +113,7 @@ pub(super) fn measure(
     let utilization = calls.optional("nvmlDeviceGetUtilizationRates", device.utilization_rates())?;
     let encoder = calls.optional("nvmlDeviceGetEncoderUtilization", device.encoder_utilization())?;
     let decoder = calls.optional("nvmlDeviceGetDecoderUtilization", device.decoder_utilization())?;
-    let temperature = calls.optional("nvmlDeviceGetTemperature", device.temperature(TemperatureSensor::Gpu))?;
+    let celsius = calls.optional("nvmlDeviceGetTemperature", device.temperature(TemperatureSensor::Gpu))?;
     let power = calls.optional("nvmlDeviceGetPowerUsage", device.power_usage())?;
     let power_limit = calls.optional("nvmlDeviceGetEnforcedPowerLimit", device.enforced_power_limit())?;
     let energy = calls.optional("nvmlDeviceGetTotalEnergyConsumption", device.total_energy_consumption())?;
@@ -125,7 +125,7 @@ pub(super) fn measure(
         encoder_utilization_ratio: encoder.map(|it| ratio(it.utilization)),
         decoder_utilization_ratio: decoder.map(|it| ratio(it.utilization)),
         memory: memory(device, calls)?,
-        temperature_celsius: temperature.map(f64::from),
+        temperature_celsius: celsius.map(temperature),
         temperature_limits_celsius: facts.temperature_limits_celsius.clone(),
         power_watts: power.map(|milliwatts| f64::from(milliwatts) / 1e3),
         power_limit_watts: power_limit.map(|milliwatts| f64::from(milliwatts) / 1e3),
@@ -199,9 +199,25 @@ fn ratio(percent: u32) -> f64 {
     f64::from(percent) / 100.0
 }
 
+/// A temperature in °C. NVML writes a signed number into an unsigned one: 4294967291 is -5. All bits set is no measurement.
+fn temperature(celsius: u32) -> f64 {
+    match celsius {
+        u32::MAX => f64::from(celsius),
+        _ => f64::from(celsius.cast_signed()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_temperature_below_zero_counts_and_all_bits_set_do_not() {
+        assert_eq!([0, 85, 4_294_967_291].map(temperature), [0.0, 85.0, -5.0]);
+        for garbage in [u32::MAX, 1 << 31, i32::MAX as u32] {
+            assert!(!TEMPERATURE_CELSIUS.contains(&temperature(garbage)), "{garbage}");
+        }
+    }
 
     fn active(bits: u64) -> Vec<String> {
         let reasons = throttle_reasons(bits);

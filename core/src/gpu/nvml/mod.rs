@@ -33,6 +33,8 @@ const WSL_DEVICE: &str = "/dev/dxg";
 /// thread that waits for XID errors (unless the thread hangs in the driver).
 pub struct NvmlSource {
     library: PathBuf,
+    /// Whether the library is that of the driver, and not one that somebody has named.
+    is_of_driver: bool,
     session: Option<Session>,
     /// The number of closed sessions.
     closed_sessions: u64,
@@ -42,9 +44,11 @@ pub struct NvmlSource {
 }
 
 impl NvmlSource {
-    /// A source that loads this library, or [`DEFAULT_LIBRARY`].
+    /// A source that loads this library, or [`DEFAULT_LIBRARY`]. The latter is not called as long as NVIDIA's kernel
+    /// module is missing, since it would create a device node.
     pub fn new(library: Option<PathBuf>) -> Self {
         Self {
+            is_of_driver: library.is_none(),
             library: library.unwrap_or_else(|| PathBuf::from(DEFAULT_LIBRARY)),
             session: None,
             closed_sessions: 0,
@@ -56,7 +60,7 @@ impl NvmlSource {
     fn read(&mut self) -> Result<GpuSample, GpuError> {
         let session = match &mut self.session {
             Some(session) => session,
-            closed => closed.insert(Session::open(&self.library)?),
+            closed => closed.insert(Session::open(&self.library, self.is_of_driver)?),
         };
         let mut calls = Calls::default();
         let devices = session.devices(&mut self.uuids, &mut calls)?;

@@ -43,12 +43,14 @@ struct OpenDevice {
 }
 
 impl Session {
-    /// Loads the library and initializes it.
-    pub(super) fn open(library: &Path) -> Result<Self, GpuError> {
-        let nvml = Nvml::builder()
-            .lib_path(library.as_os_str())
-            .init()
-            .map_err(|error| init_error(&library.to_string_lossy(), &error))?;
+    /// Loads the library and initializes it. That of the driver is not called without the kernel module.
+    pub(super) fn open(library: &Path, is_of_driver: bool) -> Result<Self, GpuError> {
+        let failed = |error: NvmlError| init_error(&library.to_string_lossy(), &error);
+        if is_of_driver && !has_driver(Path::new("/")) {
+            raw::load(library).map_err(failed)?;
+            return Err(failed(NvmlError::DriverNotLoaded));
+        }
+        let nvml = Nvml::builder().lib_path(library.as_os_str()).init().map_err(failed)?;
         let driver_version = driver_version(&nvml, &mut Calls::default())?;
         Ok(Self {
             nvml: Arc::new(nvml),
@@ -148,6 +150,12 @@ impl Session {
         let handle = |(index, slot): (u32, &Slot)| Some((index, slot.0.as_ref()?.handle.clone()));
         (0..).zip(&self.slots).filter_map(handle).collect()
     }
+}
+
+/// Whether the machine with this root has NVIDIA's kernel module, or is WSL, which reaches the driver of Windows by
+/// `/dev/dxg`. Without either, `nvmlInit_v2` of root creates `/dev/nvidiactl` and fails: so the node is no evidence.
+fn has_driver(root: &Path) -> bool {
+    ["proc/driver/nvidia/version", "dev/dxg"].iter().any(|path| root.join(path).exists())
 }
 
 fn driver_version(nvml: &Nvml, calls: &mut Calls) -> Result<Option<String>, GpuError> {
@@ -287,6 +295,23 @@ mod tests {
             measurements: DeviceMeasurements { memory: Some(memory), ..DeviceMeasurements::default() },
             processes: Some(processes.collect()),
             ..DeviceSample::lost(index, String::new())
+        }
+    }
+
+    #[test]
+    fn a_driver_is_its_kernel_module_or_that_of_windows_and_no_device_node() {
+        for (path, expected) in [
+            ("proc/driver/nvidia/version", true),
+            ("dev/dxg", true),
+            ("dev/nvidiactl", false),
+            ("dev/nvidia0", false),
+            ("proc/driver/nvidia-caps", false),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "").unwrap();
+            assert_eq!(has_driver(root.path()), expected, "{}", path.display());
         }
     }
 

@@ -8,8 +8,8 @@ use super::{Action, DetachedProcesses, Mode, OutsideSchedule, Scope, Undelivered
 use crate::kinds::{KindDefinition, MemoryPer};
 use genv_core::yaml::{Located, Place};
 
-pub(crate) use values::{Count, Pairs, Span, Text, given};
-pub(crate) use values::{Days, LimitEntry, Ratio};
+pub(crate) use values::{Amount, Count, Pairs, Span, Text, given};
+pub(crate) use values::{Days, LimitEntry, LimitTable, Ratio};
 pub(super) use values::{count, span};
 
 #[derive(Debug, Deserialize)]

@@ -110,10 +110,49 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
     }
 }
 
-/// A limit, as the amount's text: what it counts depends on the kind.
+/// The amount of a limit, as its text: what it counts depends on the kind.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Amount(pub(in crate::config) String);
+
+struct AmountVisitor;
+
+impl Visitor<'_> for AmountVisitor {
+    type Value = Amount;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an amount such as 2, 80gi or 7d")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Amount, E> {
+        Ok(Amount(text.to_owned()))
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Amount, E> {
+        Ok(Amount(value.to_string()))
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Amount, E> {
+        Ok(Amount(value.to_string()))
+    }
+
+    // What was written is not known any more: `010` and `1e3` come as floats too.
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<Amount, E> {
+        Err(E::custom(
+            "a limit is a whole number, without a point, an exponent or a zero before it: write 2, 80gi or 7d",
+        ))
+    }
+}
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AmountVisitor)
+    }
+}
+
+/// A limit, of all users or of each.
 #[derive(Debug)]
 pub(crate) enum LimitEntry {
-    ForAll(String),
+    ForAll(Amount),
     Table(LimitTable),
 }
 
@@ -121,11 +160,11 @@ pub(crate) enum LimitEntry {
 #[serde(deny_unknown_fields)]
 pub(crate) struct LimitTable {
     #[serde(default, deserialize_with = "given")]
-    pub(in crate::config) default: Option<Located<String>>,
+    pub(in crate::config) default: Option<Located<Amount>>,
     #[serde(default)]
-    pub(in crate::config) groups: Pairs<String>,
+    pub(in crate::config) groups: Pairs<Amount>,
     #[serde(default)]
-    pub(in crate::config) users: Pairs<String>,
+    pub(in crate::config) users: Pairs<Amount>,
 }
 
 impl<'de> Deserialize<'de> for LimitEntry {
@@ -140,22 +179,19 @@ impl<'de> Deserialize<'de> for LimitEntry {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<LimitEntry, E> {
-                Ok(LimitEntry::ForAll(text.to_owned()))
+                AmountVisitor.visit_str(text).map(LimitEntry::ForAll)
             }
 
             fn visit_u64<E: de::Error>(self, value: u64) -> Result<LimitEntry, E> {
-                self.visit_str(&value.to_string())
+                AmountVisitor.visit_u64(value).map(LimitEntry::ForAll)
             }
 
             fn visit_i64<E: de::Error>(self, value: i64) -> Result<LimitEntry, E> {
-                self.visit_str(&value.to_string())
+                AmountVisitor.visit_i64(value).map(LimitEntry::ForAll)
             }
 
-            // What was written is not known any more: `010` and `1e3` come as floats too.
-            fn visit_f64<E: de::Error>(self, _: f64) -> Result<LimitEntry, E> {
-                Err(E::custom(
-                    "a limit is a whole number, without a point, an exponent or a zero before it: write 2, 80gi or 7d",
-                ))
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<LimitEntry, E> {
+                AmountVisitor.visit_f64(value).map(LimitEntry::ForAll)
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LimitEntry, A::Error> {

@@ -6,7 +6,7 @@ use genv_core::model::MemoryAmount;
 use genv_core::yaml::{Located, Place};
 
 use super::{Checked, Resolver};
-use crate::config::format::{LimitEntry, OverrideEntry, Pairs, count, span};
+use crate::config::format::{Amount, LimitEntry, OverrideEntry, Pairs, count, span};
 use crate::config::{Limit, Limits};
 use crate::kinds::Quantity;
 
@@ -68,30 +68,25 @@ impl Resolver<'_> {
     }
 
     fn limit(&self, quantity: Quantity, entry: &Located<LimitEntry>) -> Checked<Limit<u64>> {
-        let amounts = |pairs: &Pairs<String>| -> Checked<BTreeMap<String, u64>> {
+        let amount =
+            |place: Place, Amount(text): &Amount| self.valid(place, quantity.read(self.number_as_written(place, text)));
+        let amounts = |pairs: &Pairs<Amount>| -> Checked<BTreeMap<String, u64>> {
             let amounts = pairs.0.iter().map(|(name, text)| {
                 self.check_name(name)?;
-                let amount = self.valid(text.referenced, quantity.read(&text.value))?;
-                Ok((name.value.clone(), amount))
+                Ok((name.value.clone(), amount(text.referenced, &text.value)?))
             });
             amounts.collect()
         };
         match &entry.value {
             LimitEntry::ForAll(text) => Ok(Limit {
-                default: Some({
-                    let text = self.number_as_written(entry.referenced, text);
-                    self.valid(entry.referenced, quantity.read(text))?
-                }),
+                default: Some(amount(entry.referenced, text)?),
                 groups: BTreeMap::new(),
                 users: BTreeMap::new(),
             }),
             LimitEntry::Table(table) => {
+                let default = table.default.as_ref().map(|text| amount(text.referenced, &text.value));
                 let limit = Limit {
-                    default: table
-                        .default
-                        .as_ref()
-                        .map(|text| self.valid(text.referenced, quantity.read(&text.value)))
-                        .transpose()?,
+                    default: default.transpose()?,
                     groups: amounts(&table.groups)?,
                     users: amounts(&table.users)?,
                 };

@@ -17,7 +17,7 @@ use jiff::tz::TimeZone;
 use super::accounts::is_name;
 use super::format::{BreakerEntry, ConfigFile, DefaultsEntry, NeverEntry};
 use super::load::hash;
-use super::{BreakerLimits, Config, Maintenance, Never, Rule, Waiver};
+use super::{BreakerLimits, Config, Maintenance, Never, Rule, Waiver, zone};
 pub(crate) use rules::KindReader;
 
 /// Between cycles, unless the file says.
@@ -95,6 +95,19 @@ impl Resolver<'_> {
         })
     }
 
+    /// Refuses a value whose meaning depends on the machine's zone, if that is unknown.
+    fn needs_zone(&self, place: Place) -> Checked<()> {
+        if !self.timezone.is_unknown() {
+            return Ok(());
+        }
+        let message = format!(
+            "the time zone of this machine is unknown: {}. Write 'timezone: Europe/Berlin', or the like, into this \
+             file, and install the package tzdata",
+            zone::why_unknown()
+        );
+        self.refuse(place, message)
+    }
+
     /// A list that must have something in it, each once: an empty one could mean nothing or everything.
     fn set<T: Ord + Clone, U>(
         &self,
@@ -118,7 +131,9 @@ impl Resolver<'_> {
     }
 
     fn check_name(&self, name: &Located<String>) -> Checked<()> {
-        let number_is_wrong = name.value.strip_prefix("uid:").is_some_and(|uid| uid.parse::<u32>().is_err());
+        // A uid is written in one way, as facts have it: `uid:01` would never be found.
+        let is_canonical = |uid: &str| uid.parse::<u32>().is_ok_and(|number| number.to_string() == uid);
+        let number_is_wrong = name.value.strip_prefix("uid:").is_some_and(|uid| !is_canonical(uid));
         if !is_name(&name.value) || number_is_wrong {
             let message = format!(
                 "'{}' cannot be a name: write one as the machine knows it, such as alice, or uid:1234 for a user who \

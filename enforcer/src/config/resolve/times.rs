@@ -21,6 +21,11 @@ pub(super) enum Edge {
 impl Resolver<'_> {
     /// Unix time of a text.
     pub(super) fn moment(&self, text: &Located<String>, edge: Edge) -> Checked<f64> {
+        let in_zone = |zone| moment(text.value.trim(), &zone, edge).map(f64::to_bits);
+        // A text with a zone of its own is the same time in every zone.
+        if in_zone(TimeZone::UTC) != in_zone(TimeZone::fixed(jiff::tz::offset(1))) {
+            self.needs_zone(text.referenced)?;
+        }
         let moment = moment(text.value.trim(), &self.timezone, edge).ok_or_else(|| {
             format!(
                 "'{}' is not a time: write 2026-12-01T08:00, 2026-12-01T08:00+01:00 or 2026-12-01 for the whole day",
@@ -41,6 +46,7 @@ impl Resolver<'_> {
             let message = "an empty list of days says nothing: name some, or leave the key out";
             return self.refuse(days.referenced, message);
         }
+        self.needs_zone(when.referenced)?;
         let between_minutes =
             entry.between.as_ref().map(|text| self.valid(text.referenced, between(&text.value))).transpose()?;
         Ok(Schedule {

@@ -198,6 +198,19 @@ rules:
 }
 
 #[test]
+fn a_tagged_number_is_a_limit_in_every_place() {
+    let limits = |limit: &str| {
+        let config = config(&format!("version: 1\nrules: [{{kind: max-devices-per-user, limit: {limit}}}]\n"));
+        config.rules[0].kind.limits().unwrap().base.clone()
+    };
+    let all = limits("!!int 3");
+    assert_eq!(all, limits("{default: !!int 3}"));
+    assert_eq!(all.default, Some(3));
+    let table = limits("{groups: {staff: !!int 4}, users: {alice: !!int 5}}");
+    assert_eq!((table.groups["staff"], table.users["alice"]), (4, 5));
+}
+
+#[test]
 fn sections_with_nothing_in_them_are_as_if_left_out() {
     let config = config("version: 1\nnever:\nbreaker:\ndefaults:\nmaintenance:\nwaivers:\nhost_groups:\nrules:\n");
     assert!(config.rules.is_empty());

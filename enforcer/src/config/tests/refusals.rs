@@ -168,6 +168,25 @@ fn names_and_times_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn an_unknown_zone_is_refused_where_a_rule_a_window_or_a_waiver_needs_it() {
+    let parsed =
+        |text: &str| Config::of_machine("enforcer.yaml", &format!("version: 1\n{text}\n"), TimeZone::unknown());
+    for text in [
+        "rules: [{kind: idle, when: {between: '08:00-20:00'}}]",
+        "rules: [{kind: idle, when: {days: mon-fri}}]",
+        "maintenance: [{hosts: [a], from: 2026-12-01, until: 2026-12-02T00:00Z}]",
+        "waivers: [{users: [a], until: 2026-12-02T08:00, reason: x}]",
+    ] {
+        let error = parsed(text).unwrap_err().to_string();
+        assert!(error.contains(": the time zone of this machine is unknown: "), "{error}");
+        assert!(parsed(&format!("timezone: UTC\n{text}")).is_ok(), "{text}");
+    }
+    let own = "waivers: [{users: [a], until: '2026-12-02T08:00+01:00', reason: x}]\nrules: [{kind: idle}]";
+    let config = parsed(own).unwrap();
+    assert!(Summary { config: &config, now_seconds: 0.0 }.to_string().contains("\ntimezone   unknown ("));
+}
+
+#[test]
 fn what_is_no_yaml_or_said_twice_is_refused() {
     insta::assert_snapshot!(refused([
         "rules: [{kind: idle",
@@ -250,7 +269,7 @@ proptest::proptest! {
         match Config::parse("enforcer.yaml", &text) {
             Ok(config) => {
                 proptest::prop_assert!(warnings.is_ok());
-                proptest::prop_assert!(!Summary(&config).to_string().is_empty());
+                proptest::prop_assert!(!Summary { config: &config, now_seconds: 0.0 }.to_string().is_empty());
                 for rule in &config.rules {
                     // Nothing that acts has lost its warnings.
                     proptest::prop_assert!(!rule.action.acts() || !rule.warn.is_empty() || text.contains("warn: []"));

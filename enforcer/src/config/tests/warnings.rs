@@ -23,6 +23,20 @@ fn of_rules(rules: &str) -> String {
 }
 
 #[test]
+fn one_user_has_one_limit_by_name_and_by_uid() {
+    let warnings = |uid: &str| {
+        let text = format!("version: 1\nrules: [{{kind: max-age, limit: {{users: {{root: 2d, {uid}}}}}}}]\n");
+        Config::warnings("enforcer.yaml", &text, &NameService, NOW_SECONDS)
+    };
+    assert!(warnings("\"uid:0\": 2d").is_ok());
+    let error = warnings("\"uid:0\": 3d").unwrap_err().to_string();
+    assert!(error.starts_with("enforcer.yaml:2:51: root and uid:0 are one user, uid 0, with two limits"), "{error}");
+    // A uid that is written in another way would never be found.
+    let error = warnings("\"uid:00\": 3d").unwrap_err().to_string();
+    assert!(error.starts_with("enforcer.yaml:2:51: 'uid:00' cannot be a name"), "{error}");
+}
+
+#[test]
 fn what_is_hardly_meant_is_said() {
     let cases = [
         (
@@ -114,6 +128,10 @@ struct Directory;
 impl Accounts for Directory {
     fn user_name(&self, username: &str) -> Option<String> {
         Some(username.to_lowercase())
+    }
+
+    fn uid_of(&self, _: &str) -> Option<u32> {
+        None
     }
 
     fn group_name(&self, group: &str) -> Option<String> {

@@ -7,10 +7,9 @@ mod values;
 use std::fmt;
 
 use genv_core::yaml::{self, Place};
-use jiff::tz::TimeZone;
 
 use super::format::ConfigFile;
-use super::{Accounts, Config, load, resolve};
+use super::{Accounts, Config, load, resolve, zone};
 
 /// Something odd in a configuration, with its place: `FILE:LINE:COLUMN: what`, and the lines around it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +27,9 @@ impl Config {
     /// of the file.
     ///
     /// Asks `accounts`, which may take a while, and looks at the programs of `never` on this machine.
+    ///
+    /// # Errors
+    /// As [`Config::parse`]; and one user has two limits, by name and by uid.
     pub fn warnings(
         source_name: &str,
         text: &str,
@@ -35,9 +37,9 @@ impl Config {
         now_seconds: f64,
     ) -> Result<Vec<Warning>, yaml::Error> {
         let file: ConfigFile = load::file(source_name, text)?;
-        let config = resolve::config(source_name, text, &file, TimeZone::system())?;
+        let config = resolve::config(source_name, text, &file, zone::of_machine())?;
         let mut found = Found { source_name, text, warnings: Vec::new() };
-        names::find(&file, accounts, &mut found);
+        names::find(&file, accounts, &mut found)?;
         values::find(&file, &config, now_seconds, &mut found);
         contradictions::find(&file, &config, &mut found);
         found.warnings.sort_by_key(|warning| warning.0.place());
@@ -54,7 +56,11 @@ struct Found<'a> {
 
 impl Found<'_> {
     fn at(&mut self, place: Place, message: impl Into<String>) {
-        let warning = yaml::Error::at(self.source_name, self.text, place, message);
+        let warning = self.error(place, message);
         self.warnings.push(Warning(warning));
+    }
+
+    fn error(&self, place: Place, message: impl Into<String>) -> yaml::Error {
+        yaml::Error::at(self.source_name, self.text, place, message)
     }
 }

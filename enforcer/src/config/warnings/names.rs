@@ -1,18 +1,19 @@
 //! Users, groups and programs that are not there.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use genv_core::yaml::Located;
+use genv_core::yaml::{self, Located};
 
 use super::Found;
 use crate::config::Accounts;
-use crate::config::format::{ConfigFile, LimitEntry, Pairs};
+use crate::config::format::{ConfigFile, LimitEntry, LimitTable};
 
 type Names = Option<Located<Vec<Located<String>>>>;
 
-pub(super) fn find(file: &ConfigFile, accounts: &dyn Accounts, found: &mut Found<'_>) {
+pub(super) fn find(file: &ConfigFile, accounts: &dyn Accounts, found: &mut Found<'_>) -> Result<(), yaml::Error> {
     let mut looker = Looker { accounts, found };
     looker.users(&file.never.users);
     for path in file.never.executables.iter().flat_map(|paths| &paths.value) {
@@ -31,7 +32,7 @@ pub(super) fn find(file: &ConfigFile, accounts: &dyn Accounts, found: &mut Found
         let limits = rule.limit.iter().chain(overrides.map(|entry| &entry.value.limit));
         for limit in limits {
             if let LimitEntry::Table(table) = &limit.value {
-                looker.limited(&table.groups, &table.users);
+                looker.limited(table)?;
             }
         }
         if let Some(selector) = &rule.selector {
@@ -43,6 +44,7 @@ pub(super) fn find(file: &ConfigFile, accounts: &dyn Accounts, found: &mut Found
             looker.nobody_in_common(&selector.users, &selector.groups);
         }
     }
+    Ok(())
 }
 
 struct Looker<'l, 'f> {
@@ -59,9 +61,26 @@ impl Looker<'_, '_> {
         names.iter().flat_map(|names| &names.value).for_each(|name| self.group(name));
     }
 
-    fn limited(&mut self, groups: &Pairs<String>, users: &Pairs<String>) {
-        groups.0.iter().for_each(|(name, _)| self.group(name));
-        users.0.iter().for_each(|(name, _)| self.user(name));
+    /// A user may be named and have the uid too, for times without a name service, but only with the same limit.
+    fn limited(&mut self, table: &LimitTable) -> Result<(), yaml::Error> {
+        table.groups.0.iter().for_each(|(name, _)| self.group(name));
+        let mut limited = BTreeMap::new();
+        for (name, amount) in &table.users.0 {
+            self.user(name);
+            let Some(uid) = self.accounts.uid_of(&name.value) else {
+                continue;
+            };
+            if let Some((other, first)) = limited.insert(uid, (name, amount))
+                && first.value != amount.value
+            {
+                let message = format!(
+                    "{} and {} are one user, uid {uid}, with two limits: leave one out",
+                    other.value, name.value
+                );
+                return Err(self.found.error(name.referenced, message));
+            }
+        }
+        Ok(())
     }
 
     fn user(&mut self, name: &Located<String>) {

@@ -21,7 +21,7 @@ use serde::Deserialize;
 
 use super::messages::{RemoteStep, Rules, StepReport, StepRequest, VERSION};
 use crate::UsageError;
-use crate::config::{BreakerLimits, Config, Mode, Never, Waiver};
+use crate::config::{BreakerLimits, Config, Mode, Never, Waiver, zone};
 use crate::control::Control;
 use crate::cycle::{is_exempt_now, keep_remaining};
 use crate::directory::RuntimeDirectory;
@@ -275,7 +275,7 @@ fn config(rules: &Rules) -> Result<Config, String> {
         Written::Yaml(text) => {
             let zone = match &rules.timezone {
                 None => Ok(TimeZone::UTC),
-                Some(name) => TimeZone::get(name),
+                Some(text) => zone::received(text),
             };
             let zone = zone.map_err(|error| {
                 format!("the time zone of the rules is not known here: {error}: install the package tzdata")

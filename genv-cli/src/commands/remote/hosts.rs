@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use genv_remote::conversation::ServeOptions;
 use genv_remote::follow::SshDial;
-use genv_remote::{HostList, Timeouts, login_name};
+use genv_remote::{HostList, LoginAttempts, Timeouts, login_name};
 
 use crate::completion;
 use crate::failure::Failure;
@@ -89,6 +89,7 @@ impl RemoteFlags {
             login: self.username.clone(),
             timeouts,
             serve: ServeOptions { sudo: self.sudo, enforce: false, answer_timeout: timeouts.answer },
+            attempts: LoginAttempts::default(),
         }
     }
 

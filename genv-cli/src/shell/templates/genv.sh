@@ -107,6 +107,11 @@ function __genv_watch {
 function __genv_hook {
     \builtin local __genv_last="$?" __genv_file __genv_now __genv_rest
     @zsh@ \builtin emulate -L zsh
+    @bash@ # Other hooks may run a copy of this line, as starship does. The line itself runs after them.
+    @bash@ if ((${#FUNCNAME[@]} > 1)) && __genv_hooked; then
+    @bash@     [[ $- == *e* ]] || \builtin return "$__genv_last"
+    @bash@     \builtin return
+    @bash@ fi
     if [[ -n ${GENV_ENVIRONMENT_ID+set} && -n ${__genv_stamp-} ]]; then
         if [[ -n $__genv_uptime ]] && IFS=. \builtin read -r __genv_now __genv_rest </proc/uptime &&
             ((__genv_now >= __genv_uptime)); then
@@ -168,34 +173,54 @@ function __genv_hook {
 @bash@ }
 @bash@ # shellcheck disable=SC2128,SC2178
 @bash@ function __genv_rehook {
-@bash@     \builtin local __genv_kind="${PROMPT_COMMAND[*]+${PROMPT_COMMAND@a}}"
-@bash@     if [[ ${PROMPT_COMMAND[*]-} == *__genv_hook || $__genv_kind == *r* ]]; then
+@bash@     \builtin local __genv_kind="${PROMPT_COMMAND[*]+${PROMPT_COMMAND@a}}" __genv_rest="${PROMPT_COMMAND[*]-}"
+@bash@     # bash-preexec takes what runs after its last hook for the next command of the user.
+@bash@     __genv_rest=${__genv_rest%__bp_interactive_mode}
+@bash@     if [[ $__genv_rest == *__genv_hook || $__genv_rest == *__genv_hook? || $__genv_kind == *r* ]]; then
 @bash@         \builtin return
 @bash@     fi
 @bash@     __genv_unhook
 @bash@     if [[ $__genv_kind == *a* ]] && ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501)); then
-@bash@         PROMPT_COMMAND+=(__genv_hook)
+@bash@         if [[ ${PROMPT_COMMAND[-1]-} == __bp_interactive_mode ]]; then
+@bash@             PROMPT_COMMAND[-1]=__genv_hook
+@bash@             PROMPT_COMMAND+=(__bp_interactive_mode)
+@bash@         else
+@bash@             PROMPT_COMMAND+=(__genv_hook)
+@bash@         fi
+@bash@     elif [[ ${PROMPT_COMMAND-} == *$'\n'__bp_interactive_mode ]]; then
+@bash@         PROMPT_COMMAND=${PROMPT_COMMAND%__bp_interactive_mode}__genv_hook$'\n'__bp_interactive_mode
 @bash@     else
 @bash@         PROMPT_COMMAND=${PROMPT_COMMAND:+$PROMPT_COMMAND$'\n'}__genv_hook
 @bash@     fi
 @bash@ }
 @bash@ # shellcheck disable=SC2128,SC2178
 @bash@ function __genv_unhook {
-@bash@     \builtin local __genv_key
+@bash@     \builtin local __genv_key __genv_text
 @bash@     \builtin local -a __genv_rest
 @bash@     __genv_rest=()
 @bash@     if [[ ${PROMPT_COMMAND[*]+${PROMPT_COMMAND@a}} == *a* ]]; then
 @bash@         for __genv_key in "${PROMPT_COMMAND[@]}"; do
-@bash@             [[ $__genv_key == __genv_hook ]] || __genv_rest+=("${__genv_key/__genv_hook/:}")
+@bash@             __genv_unhooked "$__genv_key"
+@bash@             [[ $__genv_key == __genv_hook ]] || __genv_rest+=("$__genv_text")
 @bash@         done
 @bash@         PROMPT_COMMAND=(${__genv_rest[@]+"${__genv_rest[@]}"})
 @bash@     elif [[ ${PROMPT_COMMAND-} == __genv_hook ]]; then
 @bash@         \builtin unset -v PROMPT_COMMAND
 @bash@     elif [[ ${PROMPT_COMMAND-} == *__genv_hook* ]]; then
-@bash@         PROMPT_COMMAND=${PROMPT_COMMAND%$'\n'__genv_hook}
-@bash@         # Other hooks may follow this one.
-@bash@         PROMPT_COMMAND=${PROMPT_COMMAND/__genv_hook/:}
+@bash@         __genv_unhooked "$PROMPT_COMMAND"
+@bash@         PROMPT_COMMAND=$__genv_text
 @bash@     fi
+@bash@ }
+@bash@ # Sets __genv_text to commands without the hook. The hook gives way to : only where a command must be, since : hides $? from
+@bash@ # the hooks after it.
+@bash@ function __genv_unhooked {
+@bash@     \builtin local __genv_end
+@bash@     __genv_text=${1%$'\n'__genv_hook}
+@bash@     __genv_text=${__genv_text#__genv_hook[;$'\n']}
+@bash@     for __genv_end in ';' '; ' $'\n'; do
+@bash@         __genv_text=${__genv_text/"$__genv_end"__genv_hook[;$'\n']/$__genv_end}
+@bash@     done
+@bash@     __genv_text=${__genv_text/__genv_hook/:}
 @bash@ }
 
 function __genv_preactivate {

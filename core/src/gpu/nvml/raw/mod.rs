@@ -3,12 +3,13 @@
 
 mod text;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use nvml_wrapper::error::{NvmlError, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlMemory_t, nvmlProcessUtilizationSample_t, nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND,
+    NvmlLib, nvmlDevice_t, nvmlMemory_t, nvmlProcessUtilizationSample_t, nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE, nvmlReturn_enum_NVML_SUCCESS, nvmlReturn_t,
 };
 
@@ -26,6 +27,14 @@ const LARGEST_CAPACITY: usize = 1 << 16;
 
 /// The number of calls in one sweep for a list that outgrows its buffer.
 const ATTEMPTS: usize = 4;
+
+/// Loads the library and unloads it again, without a call into it.
+pub(super) fn load(library: &Path) -> Result<(), NvmlError> {
+    // SAFETY: the initializers of an NVML library prepare it and do nothing else.
+    let library = unsafe { NvmlLib::new(library.as_os_str()) }?;
+    drop(library);
+    Ok(())
+}
 
 /// A whole GPU's handle that keeps its library initialized.
 #[derive(Clone)]
