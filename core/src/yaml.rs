@@ -268,7 +268,7 @@ mod tests {
     fn a_key_occurs_once_in_whatever_spelling_and_a_file_has_one_document() {
         let place = |text: &str| {
             let error = parse::<BTreeMap<String, serde_json::Value>>("config.yml", text).unwrap_err();
-            assert!(error.to_string().contains("duplicate mapping key") == !text.contains("---"), "{error}");
+            assert_eq!(error.to_string().contains("duplicate mapping key"), !text.contains("---"), "{error}");
             error.place()
         };
         assert_eq!(place("1001: 2\n\"1001\": 3\n"), Some((2, 1)));

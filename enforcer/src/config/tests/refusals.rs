@@ -269,7 +269,8 @@ proptest::proptest! {
         match Config::parse("enforcer.yaml", &text) {
             Ok(config) => {
                 proptest::prop_assert!(warnings.is_ok());
-                proptest::prop_assert!(!Summary { config: &config, now_seconds: 0.0 }.to_string().is_empty());
+                let summary = Summary { config: &config, now_seconds: 0.0 }.to_string();
+                proptest::prop_assert!(!summary.is_empty());
                 for rule in &config.rules {
                     // Nothing that acts has lost its warnings.
                     proptest::prop_assert!(!rule.action.acts() || !rule.warn.is_empty() || text.contains("warn: []"));
