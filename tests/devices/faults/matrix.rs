@@ -132,7 +132,9 @@ impl Stage {
         ] {
             for (labels, value) in scrape.all(name, &[]) {
                 let at = || labels.get("index").map(|index| self.fault_of(index));
-                ensure!((0.0..=most).contains(&value), "{name} {value}: {:?}", at());
+                // A GPU in the cold is below 0 °C.
+                let least = if name == "genv_device_temperature_celsius" { -50.0 } else { 0.0 };
+                ensure!((least..=most).contains(&value), "{name} {value}: {:?}", at());
             }
         }
         for (labels, _) in scrape.all("genv_device_xid_errors_total", &[]) {
