@@ -40,8 +40,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How long most deeds last.
 const LASTING: Duration = Duration::from_millis(2600);
 
-/// The daemon's limit of memory, also while it reads what one user wrote.
-const MOST_BYTES: u64 = 128 << 20;
+/// The daemon's limit of memory, also while it reads what one user wrote: most of it are 126 MiB, with as many records as
+/// are read.
+const MOST_BYTES: u64 = 160 << 20;
 
 /// The limit of the memory that it retains after the campaign.
 const GROWTH_BYTES: u64 = 24 << 20;
