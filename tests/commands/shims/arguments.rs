@@ -152,6 +152,10 @@ fn settings_never_reach_a_device_that_is_not_the_environments() -> Result<()> {
         assert_eq!(output.status.code(), Some(code), "{said}");
         assert!(said.contains("\"--nosuch\"") && said.contains(expected), "{said}");
     }
+    let mut drain = stage.recorder("nvidia-smi");
+    let output = drain.args(["drain", "-m", "1"]).env("GENV_ENVIRONMENT_ID", "mine").output()?;
+    assert_eq!((output.status.code(), called_with(&text(&output.stdout))), (Some(1), String::new()));
+    assert!(text(&output.stderr).contains("name it behind -p or --pciid; 'GENV_BYPASS=1"), "{output:?}");
     std::fs::write(stage.state().join("envs.json"), "{\"envs\": [")?;
     let output = stage.recorder("nvidia-smi").args(["-pm", "1"]).output()?;
     assert_eq!((output.status.code(), called_with(&text(&output.stdout))), (Some(1), String::new()));
