@@ -8,6 +8,7 @@ use std::path::Path;
 
 use genv_core::files::open_through_links;
 use genv_core::hosts::{HostPatternError, MOST_HOSTS, expand};
+use genv_core::text::harmless;
 use rustix::fs::{CWD, OFlags};
 
 /// The largest size of a host file: enough for [`MOST_HOSTS`] with comments.
@@ -124,7 +125,10 @@ pub enum EntryProblem {
     #[error("'{}' is not a port. Write a number from 1 to 65535, as in gpu01:2222", .0.escape_debug())]
     Port(String),
     /// The login name is invalid.
-    #[error("'{}' is not a login name. Write one as in alice@gpu01", .0.escape_debug())]
+    #[error(
+        "'{}' is not a login name: ssh refuses it, or it has a % or a character that cannot be shown. Write it as in alice or CORP\\ann",
+        .0.escape_debug()
+    )]
     User(String),
     /// The name looks like an option of `ssh`.
     #[error("'{}' begins with a hyphen, as no host does. Write the host's name", .0.escape_debug())]
@@ -319,12 +323,13 @@ fn parse_entry(text: &str) -> Result<Vec<HostEntry>, EntryProblem> {
 /// `CORP\ann` and `ben jones@corp.example.org`. In its configuration a `%` would stand for a token, and is refused too.
 ///
 /// # Errors
-/// [`EntryProblem::User`]: `ssh` would refuse the name, a shell or ssh's configuration could interpret it, or it begins or
-/// ends with a space.
+/// [`EntryProblem::User`]: `ssh` would refuse the name, a shell or ssh's configuration could interpret it, it begins or
+/// ends with a space, or it has a character that is not [`harmless`].
 pub fn login_name(text: &str) -> Result<String, EntryProblem> {
-    let meaningful = |c: char| c.is_control() || "'`\";&<>|(){}%".contains(c);
+    let meaningful = |c: char| "'`\";&<>|(){}%".contains(c);
+    let shown = harmless(text) == text;
     let hyphen = text.split(char::is_whitespace).any(|word| word.starts_with('-'));
-    if text.is_empty() || text.trim() != text || hyphen || text.ends_with('\\') || text.contains(meaningful) {
+    if text.is_empty() || text.trim() != text || hyphen || text.ends_with('\\') || text.contains(meaningful) || !shown {
         return Err(EntryProblem::User(text.to_owned()));
     }
     Ok(text.to_owned())

@@ -53,7 +53,8 @@ fn sudoers_line(user: &str, command: &str) -> String {
     };
     format!(
         "{} ALL=(root) NOPASSWD: {}",
-        escaped(user, &[',', ':', '=', '\\', '@', '(', ')', '"', ' ']),
-        escaped(command, &[',', ':', '=', '\\'])
+        escaped(user, &[',', ':', '=', '\\', '@', '(', ')', '"', ' ', '#', '!', '>']),
+        // Before other characters of a path, such as '!', sudo refuses a backslash.
+        escaped(command, &[',', ':', '=', '\\', '#'])
     )
 }

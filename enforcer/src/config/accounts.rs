@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use genv_core::text::harmless;
+
 /// Answers about users and groups. They may take as long as a directory service does.
 pub trait Accounts {
     /// The name of the user of this name, or with the uid of `uid:1234`; absent if there is no such user. A directory service
@@ -23,7 +25,7 @@ pub trait Accounts {
 /// Whether a text can be the name of a user or a group. Directory services have names with spaces, commas and backslashes, such
 /// as `domain users` and `CORP\ann`, which files and scripts of this program quote.
 pub(super) fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.trim() == text && !text.contains(char::is_control)
+    !text.is_empty() && text.trim() == text && harmless(text) == text
 }
 
 /// The name service switch (nsswitch.conf(5)): getpwnam_r(3), getgrnam_r(3), getgrouplist(3).
@@ -108,6 +110,15 @@ mod tests {
             assert_eq!(NameService.user_name(name), None, "{name:?}");
             assert_eq!(NameService.groups_of(name), None, "{name:?}");
             assert_eq!(NameService.group_name(name), None, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_can_be_shown() {
+        for (name, can_be) in
+            [("alice", true), (r"CORP\ann", true), ("zoé o'hara", true), ("a\u{2028}b", false), ("a\u{202e}b", false)]
+        {
+            assert_eq!(is_name(name), can_be, "{name:?}");
         }
     }
 }

@@ -88,13 +88,24 @@ fn every_login_shell_passes_the_script_on_unchanged() {
 fn nvidia_smi_is_found_where_the_path_of_ssh_does_not_lead() {
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/bin/true", folder.path().join("nvidia-smi")).unwrap();
-    let home = folder.path().display().to_string();
+    let found = folder.path().display().to_string();
+    // No other place of this machine may have a program of that name.
+    let nowhere = format!("{found}/nowhere");
     for place in
         ["/usr/lib/wsl/lib", "/opt/bin", "/opt/nvidia/bin", "/usr/local/nvidia/bin", "/run/current-system/sw/bin"]
     {
-        let script = SCRIPT.replace(&format!(":{place}"), &format!(":{home}"));
-        let mut sh = std::process::Command::new("sh");
-        sh.args(["-c", &script::command(&script, &["1", "no", "no"])]).env("PATH", "/usr/bin:/bin").env("HOME", &home);
+        let line = |line: &str| match line.strip_prefix("PATH=$PATH:") {
+            Some(places) => {
+                let places = places.trim_end_matches(';').split(':');
+                let places: Vec<&str> = places.map(|it| if it == place { &*found } else { &*nowhere }).collect();
+                format!("PATH=$PATH:{};\n", places.join(":"))
+            }
+            None => format!("{line}\n"),
+        };
+        let script: String = SCRIPT.lines().map(line).collect();
+        let mut sh = std::process::Command::new("/bin/sh");
+        // The script needs the shell alone.
+        sh.args(["-c", &script::command(&script, &["1", "no", "no"])]).env("PATH", &nowhere);
         let printed = String::from_utf8(sh.output().unwrap().stdout).unwrap();
         assert!(printed.contains("\"answers_with\":\"nvidia-smi\""), "{place}: {printed}");
     }
@@ -233,6 +244,11 @@ fn the_error_of_sudo_has_the_line_of_sudoers_that_allows_the_command() {
             "\ngenv-remote-sudo 1\tC\\a b\t/opt/x=y/genv remote-serve --enforce\n",
             "sudo: no\n",
             r"by the line: C\\a\ b ALL=(root) NOPASSWD: /opt/x\=y/genv remote-serve --enforce",
+        ),
+        (
+            "\ngenv-remote-sudo 1\ta#b!c>d\t/opt/x#y!z/genv remote-serve \n",
+            "sudo: no\n",
+            r"by the line: a\#b\!c\>d ALL=(root) NOPASSWD: /opt/x\#y!z/genv remote-serve",
         ),
         (
             "\ngenv-remote-sudo 1\talice\t/usr/bin/genv remote-serve \n",

@@ -102,11 +102,13 @@ impl Poller {
             let Some(column) = devices.and_then(|devices| self.columns.refuse(devices)) else {
                 break output;
             };
-            tracing::info!(
-                hostname = self.hostname.as_str(),
-                column,
-                "the host's nvidia-smi does not have this column: its values are absent"
-            );
+            if !self.columns.has_other_name(column) {
+                tracing::info!(
+                    hostname = self.hostname.as_str(),
+                    column,
+                    "the host's nvidia-smi does not have this column: its values are absent"
+                );
+            }
         };
         let parts = sections(&output.stdout);
         let (Some(host_info), Some(devices), Some(processes), true) =

@@ -17,7 +17,7 @@ const MAX_QUOTED_CHARACTERS: usize = 200;
 
 /// The columns of `--query-gpu`. Of a column with two names the first counts that the driver has. The name of the device
 /// is the last column: it may have commas.
-const COLUMNS: [&[&str]; 20] = [
+const COLUMNS: [&[&str]; 21] = [
     &["index"],
     &["uuid"],
     &["driver_version"],
@@ -37,6 +37,7 @@ const COLUMNS: [&[&str]; 20] = [
     &["ecc.errors.corrected.volatile.total"],
     &["ecc.errors.uncorrected.volatile.total"],
     &["clocks_throttle_reasons.active", "clocks_event_reasons.active"],
+    &["mig.mode.current"],
     &["name"],
 ];
 
@@ -58,6 +59,12 @@ impl Columns {
     /// The names of the columns to ask for.
     pub(super) fn names(&self) -> Vec<&'static str> {
         COLUMNS.iter().filter_map(|names| names.iter().copied().find(|name| !self.refused.contains(name))).collect()
+    }
+
+    /// Whether the driver may have a refused column by its other name.
+    pub(super) fn has_other_name(&self, refused: &str) -> bool {
+        let mut columns = COLUMNS.iter().filter(|names| names.contains(&refused));
+        columns.any(|names| names.iter().any(|name| !self.refused.contains(name)))
     }
 
     /// Leaves out the column that this output refuses, and returns its name: the driver refuses a query for the first
@@ -97,6 +104,10 @@ pub(super) fn sample(columns: &Columns, devices: Section<'_>, processes: Section
         return Err(no_devices(devices, &text));
     }
     sample.devices.sort_by_key(|device| device.index);
+    for device in sample.devices.iter().filter(|it| !it.lost && it.processes_incomplete) {
+        let error = "the GPU is in MIG mode, and nvidia-smi does not tell whether it is split";
+        Withheld::of(device.index, Withheld::PROCESSES, error).add_to(&mut sample.withheld);
+    }
     let text = String::from_utf8_lossy(processes.text);
     if processes.code == 0 {
         add_processes(&mut sample.devices, &text);
@@ -152,13 +163,13 @@ fn device(columns: &[&str], line: &str) -> Option<(Option<String>, DeviceSample)
         memory_controller_busy_ratio: percent(field("utilization.memory")),
         memory,
         temperature_celsius: number(field("temperature.gpu")),
-        power_watts: number(field("power.draw")).filter(|watts| *watts >= 0.0),
-        power_limit_watts: number(field("enforced.power.limit")).filter(|watts| *watts >= 0.0),
+        power_watts: number(field("power.draw")),
+        power_limit_watts: number(field("enforced.power.limit")),
         clocks_hertz: CLOCKS
             .iter()
             .filter_map(|(clock, name)| Some(((*clock).to_owned(), number(field(name))? * 1e6)))
             .collect(),
-        fan_speed_ratios: number(field("fan.speed")).map(|percent| (0, percent / 100.0)).into_iter().collect(),
+        fan_speed_ratios: percent(field("fan.speed")).map(|ratio| (0, ratio)).into_iter().collect(),
         throttled: throttled(field("clocks_throttle_reasons.active"))
             .or_else(|| throttled(field("clocks_event_reasons.active"))),
         ecc_errors: EccErrors {
@@ -179,7 +190,8 @@ fn device(columns: &[&str], line: &str) -> Option<(Option<String>, DeviceSample)
         mig_unsplit: false,
         measurements: if lost { DeviceMeasurements::default() } else { measurements },
         processes: None,
-        processes_incomplete: false,
+        // It may be split: a process on a part need not be in the list of the GPU, and without parts no program runs.
+        processes_incomplete: field("mig.mode.current") == "Enabled",
     };
     Some((word(field("driver_version")), sample))
 }
@@ -222,7 +234,7 @@ fn add_processes(devices: &mut [DeviceSample], text: &str) {
     for device in devices.iter_mut().filter(|device| !device.lost) {
         let unlisted = || is_complete.then(Vec::new);
         device.processes = by_uuid.remove(device.uuid.as_str()).unwrap_or_else(unlisted);
-        device.processes_incomplete = !is_complete && device.processes.is_some();
+        device.processes_incomplete |= !is_complete && device.processes.is_some();
     }
 }
 
@@ -235,9 +247,9 @@ fn number(field: &str) -> Option<f64> {
     field.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
+/// A share as it was read: bounds remove an impossible one, and distrust what it contradicts.
 fn percent(field: &str) -> Option<f64> {
-    let percent = number(field).filter(|percent| (0.0..=100.0).contains(percent))?;
-    Some(percent / 100.0)
+    number(field).map(|percent| percent / 100.0)
 }
 
 /// The reasons of a bit mask such as `0x0000000000000004`.
@@ -246,5 +258,5 @@ fn throttled(field: &str) -> Option<BTreeMap<String, bool>> {
 }
 
 fn mebibytes(field: &str) -> Option<u64> {
-    field.parse::<u64>().ok()?.checked_mul(1 << 20)
+    field.parse::<u64>().ok().map(|mebibytes| mebibytes.saturating_mul(1 << 20))
 }

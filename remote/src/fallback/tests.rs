@@ -57,9 +57,9 @@ fn poll_output(uid: u32, devices: &str, processes: &str, usage: Option<(&str, u3
 }
 
 const TWO: &str = "\
-0, GPU-a, 550.163.01, 40960, 8192, 32768, 37, 12, 33, 72.50, 400.00, 1410, 1410, 1593, 1275, 30, 3, 1, 0x0000000000000005, NVIDIA A100, 40GB
+0, GPU-a, 550.163.01, 40960, 8192, 32768, 37, 12, 33, 72.50, 400.00, 1410, 1410, 1593, 1275, 30, 3, 1, 0x0000000000000005, Disabled, NVIDIA A100, 40GB
 1, GPU-b, 550.163.01, 40960, 0, 40960, [N/A], [Not Supported], [N/A], [Unknown Error], ERR!, \
-[N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A]
+[N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A]
 ";
 
 const FACTS_OF_7: &[u8] = b"#genv-remote begin 0\nboot 1795000000 100\nprocess 7 1 5000 1001 no py\xff thon\n\
@@ -149,7 +149,7 @@ fn recorded_output_of_four_driver_generations_is_parsed() {
     for generation in [470, 535, 550] {
         let devices = recorded(
             &format!("{generation}-query-gpu.txt"),
-            &[0, 1, 9, 3, 4, 9, 5, 9, 6, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 2],
+            &[0, 1, 9, 3, 4, 9, 5, 9, 6, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 2],
         );
         let processes = recorded(&format!("{generation}-query-compute-apps.txt"), &[0, 1, 3]);
         let output = poll_output(0, &devices, &processes, None);
@@ -234,10 +234,46 @@ fn a_column_that_the_driver_does_not_have_is_left_out_and_not_asked_for_again() 
 }
 
 #[test]
+fn values_are_absent_once_every_name_of_their_column_is_refused() {
+    let mut columns = Columns::default();
+    for (name, has_other_name) in
+        [("clocks_throttle_reasons.active", true), ("clocks_event_reasons.active", false), ("fan.speed", false)]
+    {
+        let text = format!("Field \"{name}\" is not a valid field to query.\n");
+        let refused = columns.refuse(Section { text: text.as_bytes(), code: 2 });
+        assert_eq!((refused, columns.has_other_name(name)), (Some(name), has_other_name));
+    }
+}
+
+#[test]
+fn the_processes_of_a_gpu_in_mig_mode_are_not_known() {
+    let output = poll_output(0, &TWO.replace("Disabled", "Enabled"), "GPU-a, 7, 1\n", None);
+    let (snapshot, _) = poll(&mut poller(HostProgram::NvidiaSmi, false), &[&output, FACTS_OF_7]);
+    let snapshot = snapshot.unwrap();
+    let measured: Vec<bool> = snapshot.devices.iter().map(|it| it.processes_measured).collect();
+    assert_eq!(measured, [false, true]);
+    let error = snapshot.collectors["gpu"].error.as_deref().unwrap_or_default();
+    assert!(error.contains("the GPU is in MIG mode"), "{error}");
+}
+
+#[test]
+fn impossible_values_are_removed_and_named_and_confirm_no_list() {
+    let devices = TWO.replace(" 37, 12, 33, 72.50,", " 150, 12, 33, -1.00,");
+    let output = poll_output(0, &devices, "GPU-a, 7, 1\n", None);
+    let (snapshot, _) = poll(&mut poller(HostProgram::NvidiaSmi, false), &[&output, FACTS_OF_7]);
+    let snapshot = snapshot.unwrap();
+    let device = &snapshot.devices[0];
+    assert_eq!((device.measurements.utilization_ratio, device.measurements.power_watts), (None, None));
+    assert!(!device.processes_measured);
+    let named: Vec<&str> = snapshot.collectors["gpu"].withheld.iter().map(|it| it.value.as_str()).collect();
+    assert!(named.contains(&"utilization") && named.contains(&"power"), "{named:?}");
+}
+
+#[test]
 fn a_lost_device_is_not_up_and_keeps_its_name() {
     let mut poller = poller(HostProgram::NvidiaSmi, false);
     let lost = "Unable to determine the device handle for gpu 0000:0B:00.0: GPU is lost. Reboot the system\n\
-                0, GPU-a, 550.1, [GPU is lost], [GPU is lost], 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, [GPU is lost]\n";
+                0, GPU-a, 550.1, [GPU is lost], [GPU is lost], 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, [GPU is lost]\n";
     poll(&mut poller, &[&poll_output(0, TWO, "", None), FACTS_OF_7]).0.unwrap();
     let (snapshot, _) = poll(&mut poller, &[&poll_output(0, lost, "", None), FACTS_OF_7]);
     let snapshot = snapshot.unwrap();

@@ -55,6 +55,8 @@ fn a_login_name_is_what_ssh_accepts() {
         "a{b",
         "a|b",
         "a\u{1b}",
+        "a\u{2028}b",
+        "a\u{202e}b",
     ] {
         assert_eq!(login_name(invalid), Err(EntryProblem::User(invalid.to_owned())));
     }

@@ -46,7 +46,8 @@ pub(crate) enum Subcommand {
     },
     /// One device, which the subcommand can change.
     One,
-    /// The devices that are named behind one of these options: it runs as typed if all of them are the environment's.
+    /// The devices that are named behind one of these options: it runs as typed if all of them are the environment's. One
+    /// that can change a device is refused if it names none.
     Named {
         /// The options.
         options: &'static [&'static str],
@@ -94,7 +95,9 @@ pub(crate) fn mode(arguments: &[OsString]) -> Mode {
         return match subcommand(&first) {
             _ if arguments.iter().any(|argument| argument == "-h" || argument == "--help") => Mode::Untouched,
             // The topology of all devices takes no ids.
-            Some(Mode::Subcommand(Subcommand::Named { .. })) if ids(arguments).is_empty() => Mode::Untouched,
+            Some(Mode::Subcommand(Subcommand::Named { changes: false, .. })) if ids(arguments).is_empty() => {
+                Mode::Untouched
+            }
             Some(known) => known,
             None => Mode::Unknown(first.into_owned()),
         };

@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<ProgramOutcome, Refusal> {
 fn no_devices(mode: &Mode, hint: &str) -> ProgramOutcome {
     let (text, code) = match mode {
         // A list may be empty.
-        Mode::List => ("No devices found.\n", 0),
+        Mode::List => (list::NONE, 0),
         _ => ("No devices were found\n", NO_DEVICES),
     };
     print(text);
@@ -84,6 +84,17 @@ fn restricted(
     arguments: &[OsString],
     mut environment: ShimEnvironment,
 ) -> Result<ProgramOutcome, Refusal> {
+    if let Mode::Subcommand(Subcommand::Named { options, changes: true }) = &mode
+        && ids(arguments).is_empty()
+    {
+        return Err(Refusal::new(
+            FAILED,
+            format!(
+                "cannot tell which device this may change: name it behind {}; {BYPASSED} runs it as typed",
+                options.join(" or ")
+            ),
+        ));
+    }
     let attached = environment.indices();
     if mode == Mode::List {
         // The real program lists into no file, and says so.

@@ -103,9 +103,9 @@ impl<O: ProcessOwnership> OutputFilter for SummaryFilter<O> {
             let header = lines[..first].iter().rev().find_map(|line| find(line, "PID"));
             self.is_unknown |= header.is_none();
             if let Some(pid) = header
-                && let Some(own) = self.filter_processes(&mut lines, first, pid.end)
+                && let Some((own, untold)) = self.filter_processes(&mut lines, first, pid.end)
             {
-                self.rewrite_memory(&mut lines[..first], &own);
+                self.rewrite_memory(&mut lines[..first], &own, &untold);
             }
         } else {
             self.is_unknown |= lines.iter().any(|line| begins_with(line, "NVIDIA-SMI"));
@@ -115,22 +115,31 @@ impl<O: ProcessOwnership> OutputFilter for SummaryFilter<O> {
 }
 
 impl<O: ProcessOwnership> SummaryFilter<O> {
-    /// Removes the processes of others, and returns the use of the environment's. `None`: the processes or the layout are
-    /// unknown, and the lines stay unchanged.
-    fn filter_processes(&mut self, lines: &mut Vec<Vec<u8>>, first: usize, pid_end: usize) -> Option<Vec<ProcessRow>> {
+    /// Removes the processes of others, and returns the environment's, and the GPUs that do not tell all their processes.
+    /// `None`: the processes or the layout are unknown, and the lines stay unchanged.
+    fn filter_processes(
+        &mut self,
+        lines: &mut Vec<Vec<u8>>,
+        first: usize,
+        pid_end: usize,
+    ) -> Option<(Vec<ProcessRow>, Vec<u32>)> {
         let last = lines.len() - usize::from(lines.last().is_some_and(|line| is_border(line)));
         let rows: Vec<Vec<u8>> = lines.drain(first.min(last)..last).collect();
         self.others.clear();
         let mut processes: Vec<_> = rows.iter().map(|row| ProcessRow::read(row, pid_end)).collect();
-        if rows.iter().zip(&processes).any(|(row, process)| process.is_none() && has_memory(row)) {
+        let others = rows.iter().zip(&processes).filter(|(row, process)| process.is_none() && !says_none(row));
+        let untold: Option<Vec<u32>> = others.map(|(row, _)| untold_gpu(row)).collect();
+        let Some(untold) = untold else {
             self.is_unknown = true;
             lines.splice(first..first, rows);
             return None;
-        }
+        };
+        // A driver prints no row at all where all processes are of other pid namespaces.
+        let untold = if rows.is_empty() { self.devices.keys().copied().collect() } else { untold };
         let pids: Vec<u32> = processes.iter().flatten().map(|process| process.pid).collect();
         let own = if pids.is_empty() {
             lines.splice(first..first, rows);
-            return Some(Vec::new());
+            return Some((Vec::new(), untold));
         } else if let Some(own) = (self.own)(&pids) {
             own
         } else {
@@ -155,11 +164,11 @@ impl<O: ProcessOwnership> SummaryFilter<O> {
             }
         }
         processes.retain(is_kept);
-        Some(processes.into_iter().flatten().collect())
+        Some((processes.into_iter().flatten().collect(), untold))
     }
 
-    /// Replaces the memory of the devices by the environment's.
-    fn rewrite_memory(&self, lines: &mut [Vec<u8>], own: &[ProcessRow]) {
+    /// Replaces the memory of the devices by the environment's, which is not known of the untold GPUs.
+    fn rewrite_memory(&self, lines: &mut [Vec<u8>], own: &[ProcessRow], untold: &[u32]) {
         let mut memory = None;
         let mut block = 0;
         let mut is_mig = false;
@@ -182,7 +191,8 @@ impl<O: ProcessOwnership> SummaryFilter<O> {
                 let (place, limit) = if is_mig { (2, None) } else { (1, *capacity) };
                 if id.len() >= place {
                     let there = own.iter().filter(|process| process.place.starts_with(&id[..place]));
-                    let used = there.map(|process| process.memory_mebibytes).sum();
+                    let used: Option<u64> = there.map(|process| process.memory_mebibytes).sum();
+                    let used = used.filter(|_| !untold.contains(&id[0]));
                     cell.rewrite(&mut lines[line], used, limit.map(|bytes| bytes >> 20));
                 }
             }
@@ -224,9 +234,16 @@ impl ProcessRow {
     }
 }
 
-/// Whether a row has the memory of a process, as no row about all processes of a device has.
-fn has_memory(row: &[u8]) -> bool {
-    last_word(row).is_some_and(|word| word.ends_with(b"MiB") || word == b"N/A")
+/// Whether a row says that no process runs on any device.
+fn says_none(row: &[u8]) -> bool {
+    begins_with(row, "No running")
+}
+
+/// The GPU of a row about all its processes, such as `Not Supported`. Nothing of a row with the memory of a process, as no
+/// such row has, or without a GPU: its layout is unknown.
+fn untold_gpu(row: &[u8]) -> Option<u32> {
+    let has_memory = last_word(row).is_some_and(|word| word.ends_with(b"MiB") || word == b"N/A");
+    numbers(row).first().copied().filter(|_| !has_memory)
 }
 
 /// The last word of a row.

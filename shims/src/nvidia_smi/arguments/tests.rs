@@ -20,7 +20,7 @@ fn every_command_line_has_its_mode() {
         ("-L | --list-gpus", Mode::List),
         (
             "-h | --help | --help-query-gpu | --version | -B | --dtd | -q -u | -u | -t 0 | \
-             --toggle-led=0 -i 1 | drain -d | replay -f x | soc -q | nosuch -h | topo -m | \
+             --toggle-led=0 -i 1 | drain -h | replay -f x | soc -q | nosuch -h | topo -m | \
              topo -mp | topo -p2p r | topo | dmon -h | mig --help",
             Mode::Untouched,
         ),
@@ -48,7 +48,7 @@ fn every_command_line_has_its_mode() {
             Mode::Subcommand(Subcommand::Named { options: &["-i", "--id"], changes: false }),
         ),
         (
-            "drain -p 0000:07:00.0 -m 1 | drain -q --pciid=0000:07:00.0",
+            "drain -p 0000:07:00.0 -m 1 | drain -q --pciid=0000:07:00.0 | drain | drain -p0000:07:00.0 -m 1",
             Mode::Subcommand(Subcommand::Named { options: &["-p", "--pciid"], changes: true }),
         ),
         ("--nosuch | -q --nosuch=1 -i 0 | --nosuch -h", Mode::Unknown("--nosuch".to_owned())),

@@ -226,11 +226,16 @@ fn older_tables_know_no_instances() {
 }
 
 #[test]
-fn rows_about_no_process_stay() {
+fn a_device_that_does_not_list_its_processes_has_no_known_memory() {
     let unsupported = format!("|    1   {:<79}|\n", "Not Supported");
-    let table = newer(&[unsupported.clone(), row(8, "other", "5MiB")].concat());
-    let expected = newer(&unsupported).replace(" 512MiB", "   0MiB");
-    assert_eq!(shown(table.as_bytes(), &[]), expected);
+    let expected = newer(&unsupported).replace(" 512MiB", "    N/A");
+    for rows in [unsupported.clone(), unsupported.clone() + &row(8, "other", "5MiB")] {
+        assert_eq!(shown(newer(&rows).as_bytes(), &[]), expected);
+    }
+    assert_eq!(shown(newer("").as_bytes(), &[]), newer("").replace(" 512MiB", "    N/A"));
+    let elsewhere = unsupported.replace("|    1", "|    0");
+    let expected = newer(&elsewhere).replace(" 512MiB", "   0MiB");
+    assert_eq!(shown(newer(&elsewhere).as_bytes(), &[]), expected);
 }
 
 #[test]
@@ -277,6 +282,8 @@ fn a_table_of_an_unknown_layout_stays_as_it_is_with_a_note() {
             .replace("|    1   N/A  N/A            8", "|    8     1                  "),
         table.replace(header, "|  GPU   GI   CI          Process   Type"),
         table.replace("| Processes:", "| Running:  "),
+        // A row that is about no device.
+        newer(&format!("|    {:<83}|\n", "Unknown Error")),
     ] {
         assert_ne!(unknown, table);
         assert_eq!(shown(unknown.as_bytes(), &[]), unknown);
