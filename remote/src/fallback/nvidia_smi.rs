@@ -180,6 +180,7 @@ fn device(columns: &[&str], line: &str) -> Option<(Option<String>, DeviceSample)
         measurements: if lost { DeviceMeasurements::default() } else { measurements },
         processes: None,
         processes_incomplete: false,
+        lists_answered: false,
     };
     Some((word(field("driver_version")), sample))
 }

@@ -99,6 +99,7 @@ pub(super) fn read(
             },
             processes: processes_of_device.listed,
             processes_incomplete: processes_of_device.incomplete,
+            lists_answered: processes_of_device.answered,
         });
         seen.push(facts);
     }

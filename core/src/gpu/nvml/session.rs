@@ -239,6 +239,7 @@ impl Slot {
             processes: processes_of_device.listed,
             // The MIG devices may have processes that the whole GPU does not list.
             processes_incomplete: processes_of_device.incomplete || mig_parent.is_none(),
+            lists_answered: processes_of_device.answered,
         });
         if mig_parent == Some(true) {
             let all_found = mig::read(&device, index, &mut open.mig, processes, calls, samples)?;
