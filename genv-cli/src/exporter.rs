@@ -134,6 +134,7 @@ fn device(device: &Device, listed: Vec<GpuProcess>) -> DeviceSample {
         measurements: device.measurements.clone(),
         processes: (are_known || !listed.is_empty()).then_some(listed),
         processes_incomplete: !are_known,
+        lists_answered: false,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use genv_core::model::{CollectorStatus, Publication, Snapshot, Withheld};
+use genv_core::model::{CollectorStatus, DeviceIndex, Publication, Snapshot, Withheld};
 
 use crate::withheld_log::{Change, WithheldLog};
 
@@ -19,6 +19,8 @@ pub struct HealthLog {
     collectors: HashMap<(String, String), LoggedHealth>,
     without_genv: HashSet<String>,
     simulated: HashSet<String>,
+    /// The contradictory devices of each host.
+    contradictory: HashMap<String, HashSet<DeviceIndex>>,
 }
 
 /// The logged state of one collector.
@@ -74,6 +76,7 @@ impl HealthLog {
             if let Some(snapshot) = &host.snapshot {
                 self.note_installed(&host.hostname, snapshot);
                 self.note_simulated(&host.hostname, snapshot);
+                self.note_contradictory(&host.hostname, snapshot);
             }
             let collectors = host.snapshot.iter().flat_map(|it| &it.collectors);
             let collectors = collectors.map(|(collector, status)| (collector.as_str(), status));
@@ -84,7 +87,8 @@ impl HealthLog {
                 let logged = self.collectors.entry(key).or_default();
                 // A collector that fails withholds everything: its error is the line.
                 if status.success {
-                    let now_seconds = host.received_timestamp_seconds.unwrap_or_default();
+                    let made_seconds = host.snapshot.as_ref().map(|it| it.timestamp_seconds);
+                    let now_seconds = host.received_timestamp_seconds.or(made_seconds).unwrap_or_default();
                     for (withheld, change) in logged.withheld.note(&status.withheld, now_seconds) {
                         log_withheld(&host.hostname, collector, &withheld, change);
                     }
@@ -111,6 +115,31 @@ impl HealthLog {
     fn note_simulated(&mut self, hostname: &str, snapshot: &Snapshot) {
         if snapshot.simulated && self.simulated.insert(hostname.to_owned()) {
             tracing::info!(hostname, "the devices are simulated; --gpu.source=nvml shows those of this machine");
+        }
+    }
+
+    /// A device that does not answer leaves open whether the contradiction is over.
+    fn note_contradictory(&mut self, hostname: &str, snapshot: &Snapshot) {
+        let logged = self.contradictory.entry(hostname.to_owned()).or_default();
+        for device in snapshot.devices.iter().filter(|it| it.up) {
+            if device.contradictory && logged.insert(device.index) {
+                let unseen = match device.measurement_stuck {
+                    true => "",
+                    false => ", or a process that the driver does not list uses the device",
+                };
+                tracing::warn!(
+                    hostname,
+                    device = %device.index,
+                    "the utilization stays above 5 % without a process and without memory in use: the measurement is \
+                     stuck{unseen}; a new CUDA context or a reset of the GPU ends a stuck measurement"
+                );
+            } else if !device.contradictory && logged.remove(&device.index) {
+                tracing::info!(
+                    hostname,
+                    device = %device.index,
+                    "the utilization no longer contradicts the other values of the device"
+                );
+            }
         }
     }
 
@@ -151,7 +180,7 @@ mod tests {
 
     use genv_core::collect::{CollectOptions, PollReport, PollTime, PolledHost};
     use genv_core::gpu::{DeviceSample, GpuSample};
-    use genv_core::model::{DeviceIndex, DeviceMeasurements, HostSnapshot};
+    use genv_core::model::{Device, DeviceMeasurements, HostSnapshot};
     use genv_core::proc::{INITIAL_PID_NAMESPACE, ProcessTable};
     use genv_core::state::State;
 
@@ -284,6 +313,57 @@ mod tests {
         WARN a collector fails hostname="gpu01" collector="gpu" error="it hangs"
         INFO a collector works again hostname="gpu01" collector="gpu"
         INFO a value is no longer withheld hostname="gpu01" collector="gpu" value="nvmlGetVersion"
+        "#);
+    }
+
+    #[test]
+    fn a_value_that_comes_and_goes_is_logged_by_the_time_of_the_host() {
+        let second = |second: u32| {
+            let withheld =
+                Vec::from_iter(second.is_multiple_of(2).then_some(Withheld::of(DeviceIndex::gpu(0), "it", "why")));
+            let status = CollectorStatus { success: true, withheld, ..CollectorStatus::default() };
+            let collectors = [("gpu".to_owned(), status)].into();
+            published(Snapshot { timestamp_seconds: second.into(), collectors, ..empty_snapshot() })
+        };
+        let log = logged((0..100).map(second));
+        assert_eq!(log.lines().count(), 3, "{log}");
+        assert_eq!(log.matches("again and again").count(), 1, "{log}");
+    }
+
+    #[test]
+    fn a_contradictory_device_is_logged_at_its_beginning_and_at_its_end() {
+        let contradictory = |up, contradictory, measurement_stuck| {
+            let device = Device {
+                index: DeviceIndex::gpu(1),
+                uuid: String::new(),
+                up,
+                name: None,
+                minor: None,
+                profile: None,
+                gpu_instance: None,
+                mig_parent: false,
+                mig_unsplit: false,
+                measurements: DeviceMeasurements::default(),
+                processes_measured: false,
+                use_unexplained: contradictory,
+                contradictory,
+                measurement_stuck,
+                attachments: Vec::new(),
+            };
+            published(Snapshot { devices: vec![device], ..empty_snapshot() })
+        };
+        let log = logged([
+            contradictory(true, false, false),
+            contradictory(true, true, true),
+            contradictory(false, false, false),
+            contradictory(true, true, true),
+            contradictory(true, false, false),
+            contradictory(true, true, false),
+        ]);
+        insta::assert_snapshot!(log, @r#"
+        WARN the utilization stays above 5 % without a process and without memory in use: the measurement is stuck; a new CUDA context or a reset of the GPU ends a stuck measurement hostname="gpu01" device=1
+        INFO the utilization no longer contradicts the other values of the device hostname="gpu01" device=1
+        WARN the utilization stays above 5 % without a process and without memory in use: the measurement is stuck, or a process that the driver does not list uses the device; a new CUDA context or a reset of the GPU ends a stuck measurement hostname="gpu01" device=1
         "#);
     }
 

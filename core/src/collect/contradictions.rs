@@ -32,8 +32,9 @@ pub(super) struct Contradictions {
     unexplained: BTreeSet<DeviceIndex>,
     session: u64,
     driver_version: Option<String>,
-    /// Whether the driver ever listed a process.
+    /// Whether the driver ever listed a process, and whether it did since it was opened.
     has_listed: bool,
+    has_listed_in_session: bool,
 }
 
 #[derive(Debug, Default)]
@@ -68,8 +69,7 @@ impl Contradictions {
     /// enough. `read_seconds` is the time of the sample on a clock that never goes back. `sees_part`: whether the reader
     /// may be in a pid namespace of its own, to which the driver lists no process of others.
     pub(super) fn mark(&mut self, sample: &mut GpuSample, read_seconds: f64, sees_part: bool) {
-        self.follow_driver(sample);
-        self.unexplained.clear();
+        let unexplained_before = std::mem::take(&mut self.unexplained);
         let listing = sample.devices.iter().filter(|it| lists_a_process(it));
         let explained: BTreeSet<_> = listing.filter_map(DeviceSample::instance).collect();
         let mut contradicted = Vec::new();
@@ -79,6 +79,7 @@ impl Contradictions {
             }
             let is_listing = lists_a_process(device);
             self.has_listed |= is_listing;
+            self.has_listed_in_session |= is_listing;
             // A process on any compute instance of a GPU instance explains the memory of all.
             let is_explained = is_listing || device.instance().is_some_and(|it| explained.contains(&it));
             let history = self.devices.entry(device.index).or_default();
@@ -95,7 +96,8 @@ impl Contradictions {
         for index in contradicted {
             Withheld::of(index, Withheld::PROCESSES, self.contradiction(sees_part)).add_to(&mut sample.withheld);
         }
-        for index in &self.unexplained {
+        // One sample is that of a process that has just ended.
+        for index in self.unexplained.intersection(&unexplained_before) {
             let error = "the device works or holds memory, and its listed processes do not explain it";
             Withheld::of(*index, "use", error).add_to(&mut sample.withheld);
         }
@@ -112,11 +114,20 @@ impl Contradictions {
         self.devices.get(&index)?.kept.most_bytes()
     }
 
-    /// Another driver, or the same driver loaded anew, may keep more memory.
-    fn follow_driver(&mut self, sample: &GpuSample) {
+    /// As [`Contradictions::kept_bytes`], if the driver has listed a process since it was opened. A driver that lists
+    /// nothing may show the memory of a process as its own.
+    pub(super) fn proven_kept_bytes(&self, index: DeviceIndex) -> Option<u64> {
+        self.kept_bytes(index).filter(|_| self.has_listed_in_session)
+    }
+
+    /// Forgets what does not hold for another driver, or for the same driver loaded anew, which may keep more memory.
+    /// Returns whether the sample, which follows, is of such a driver.
+    pub(super) fn follow_driver(&mut self, sample: &GpuSample) -> bool {
         let version = sample.driver_version.as_ref();
         let is_other = version.is_some_and(|it| self.driver_version.as_ref() != Some(it));
-        if is_other || self.session != sample.session {
+        let is_new = is_other || self.session != sample.session;
+        if is_new {
+            self.has_listed_in_session = false;
             for history in self.devices.values_mut() {
                 history.kept = KeptMemory::default();
             }
@@ -125,6 +136,7 @@ impl Contradictions {
         if is_other {
             self.driver_version = version.cloned();
         }
+        is_new
     }
 
     /// Why the processes of a device are not known although its list could be read.

@@ -8,14 +8,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::contradictions::{Contradictions, MOST_KEPT_BYTES, STANDS_SECONDS, TOLERANCE_BYTES};
-use crate::duration::format_span;
 use crate::gpu::{DeviceSample, GpuSample, UNUSED_RATIO};
 use crate::model::DeviceIndex;
+
+/// The longest time between two samples of a proof: nobody knows what happened in a longer time.
+const MOST_GAP_SECONDS: f64 = 60.0;
+
+/// The fewest samples of a proof.
+const LEAST_SAMPLES: u32 = 10;
 
 /// The contradictory devices of a host, and those that may become contradictory.
 #[derive(Debug)]
 pub(super) struct Contradictory {
-    hostname: String,
     after_seconds: f64,
     devices: BTreeMap<DeviceIndex, Episode>,
 }
@@ -27,9 +31,14 @@ struct Episode {
     /// The first and the last sample that show it.
     since_seconds: f64,
     shown_seconds: f64,
-    /// The first sample since which every sample proves that nobody uses the device.
-    proven_since_seconds: Option<f64>,
-    is_logged: bool,
+    proof: Option<Proof>,
+}
+
+/// The samples without a break that prove that nobody uses the device: the time of the first, and their number.
+#[derive(Clone, Copy, Debug)]
+struct Proof {
+    since_seconds: f64,
+    samples: u32,
 }
 
 /// What one sample shows of a device.
@@ -37,8 +46,8 @@ struct Episode {
 enum Shown {
     /// Its utilization is high, no process is listed, and its memory is that which a driver keeps.
     Contradiction {
-        /// Whether the memory is no more than this driver was seen to keep on this device.
-        memory_is_own: bool,
+        /// Whether all lists were answered, and the memory is no more than this driver was seen to keep on this device.
+        is_unused: bool,
     },
     /// It rests, or a process or memory in use explains its utilization.
     Agreement,
@@ -47,9 +56,9 @@ enum Shown {
 }
 
 impl Contradictory {
-    /// Devices of this host become contradictory after this time.
-    pub(super) const fn new(hostname: String, after: Duration) -> Self {
-        Self { hostname, after_seconds: after.as_secs_f64(), devices: BTreeMap::new() }
+    /// Devices become contradictory after this time.
+    pub(super) const fn new(after: Duration) -> Self {
+        Self { after_seconds: after.as_secs_f64(), devices: BTreeMap::new() }
     }
 
     /// Follows a sample that has not passed `kept` yet, which marks lists. `sees_all`: this program sees the processes
@@ -57,15 +66,18 @@ impl Contradictory {
     pub(super) fn follow(&mut self, sample: &GpuSample, kept: &Contradictions, sees_all: bool, read_seconds: f64) {
         let sees_all = sees_all && sample.serves_one_machine;
         for device in &sample.devices {
-            match shown(device, kept.kept_bytes(device.index)) {
-                Shown::Contradiction { memory_is_own } => {
-                    self.show(device, memory_is_own && sees_all, read_seconds);
-                }
-                Shown::Agreement => self.end(device.index),
+            match shown(device, kept) {
+                Shown::Contradiction { is_unused } => self.show(device, is_unused && sees_all, read_seconds),
+                Shown::Agreement => drop(self.devices.remove(&device.index)),
                 Shown::Unknown => self.miss(read_seconds, |index| index == device.index),
             }
         }
         self.miss(read_seconds, |index| sample.devices.iter().all(|device| device.index != index));
+    }
+
+    /// Forgets everything: the samples that follow are of another driver, or of one that was loaded anew.
+    pub(super) fn end_all(&mut self) {
+        self.devices.clear();
     }
 
     /// Notes that the driver did not answer.
@@ -88,49 +100,31 @@ impl Contradictory {
         // A device without a readable UUID is most likely the same device.
         let is_other = |it: &Episode| it.uuid != device.uuid && !it.uuid.is_empty() && !device.uuid.is_empty();
         if self.devices.get(&index).is_some_and(|it| is_other(it) || it.is_forgotten(read_seconds)) {
-            self.end(index);
+            self.devices.remove(&index);
         }
         let episode = self.devices.entry(index).or_insert_with(|| Episode {
             uuid: device.uuid.clone(),
             since_seconds: read_seconds,
             shown_seconds: read_seconds,
-            proven_since_seconds: None,
-            is_logged: false,
+            proof: None,
         });
+        let is_gap = read_seconds - episode.shown_seconds > MOST_GAP_SECONDS;
+        let before = episode.proof.filter(|_| !is_gap);
         episode.shown_seconds = read_seconds;
-        episode.proven_since_seconds = is_proof.then(|| episode.proven_since_seconds.unwrap_or(read_seconds));
-        if episode.lasts(self.after_seconds) && !std::mem::replace(&mut episode.is_logged, true) {
-            let unseen = match episode.is_proven(self.after_seconds) {
-                true => "",
-                false => ", or a process that this program does not see uses the device",
-            };
-            tracing::warn!(
-                hostname = self.hostname,
-                device = %index,
-                "the utilization has been above 5 % for {} without a process and without memory in use: the measurement \
-                 is stuck{unseen}; a new CUDA context or a reset of the GPU ends a stuck measurement",
-                format_span(read_seconds - episode.since_seconds)
-            );
-        }
+        episode.proof = is_proof.then(|| match before {
+            Some(proof) => Proof { samples: proof.samples.saturating_add(1), ..proof },
+            None => Proof { since_seconds: read_seconds, samples: 1 },
+        });
     }
 
     /// Notes that these devices were not wholly answered: nothing is proven from then on, and the last contradiction
     /// stands for a while.
     fn miss(&mut self, now_seconds: f64, is_missed: impl Fn(DeviceIndex) -> bool) {
-        let mut forgotten = Vec::new();
-        for (&index, episode) in self.devices.iter_mut().filter(|(index, _)| is_missed(**index)) {
-            episode.proven_since_seconds = None;
-            if episode.is_forgotten(now_seconds) {
-                forgotten.push(index);
-            }
-        }
-        forgotten.into_iter().for_each(|index| self.end(index));
-    }
-
-    fn end(&mut self, index: DeviceIndex) {
-        if self.devices.remove(&index).is_some_and(|it| it.is_logged) {
-            tracing::info!(hostname = self.hostname, device = %index, "the utilization no longer contradicts the other values of the device");
-        }
+        self.devices.retain(|index, episode| {
+            let missed = is_missed(*index);
+            episode.proof.take_if(|_| missed);
+            !missed || !episode.is_forgotten(now_seconds)
+        });
     }
 }
 
@@ -140,7 +134,8 @@ impl Episode {
     }
 
     fn is_proven(&self, after_seconds: f64) -> bool {
-        self.proven_since_seconds.is_some_and(|since| self.shown_seconds - since >= after_seconds)
+        let spans = |it: Proof| it.samples >= LEAST_SAMPLES && self.shown_seconds - it.since_seconds >= after_seconds;
+        self.proof.is_some_and(spans)
     }
 
     /// Whether the last contradiction is too old to stand.
@@ -149,8 +144,8 @@ impl Episode {
     }
 }
 
-/// What a sample shows of a device on which the driver keeps this memory, as far as that was measured.
-fn shown(device: &DeviceSample, kept_bytes: Option<u64>) -> Shown {
+/// What a sample shows of a device, by the memory that the driver keeps on it, as far as that was measured.
+fn shown(device: &DeviceSample, kept: &Contradictions) -> Shown {
     if device.lost {
         return Shown::Unknown;
     }
@@ -158,11 +153,13 @@ fn shown(device: &DeviceSample, kept_bytes: Option<u64>) -> Shown {
     let lists_process = device.processes.as_ref().is_some_and(|it| !it.is_empty());
     let rests = utilization.is_some_and(|ratio| ratio <= UNUSED_RATIO);
     let holds_beyond = |kept_bytes: u64| memory.is_some_and(|it| it.used_bytes > kept_bytes + TOLERANCE_BYTES);
-    if device.mig_parent || lists_process || rests || holds_beyond(kept_bytes.unwrap_or(MOST_KEPT_BYTES)) {
+    let kept_bytes = kept.kept_bytes(device.index).unwrap_or(MOST_KEPT_BYTES);
+    if device.mig_parent || lists_process || rests || holds_beyond(kept_bytes) {
         return Shown::Agreement;
     }
     if utilization.is_none() || memory.is_none() || !device.processes_known() {
         return Shown::Unknown;
     }
-    Shown::Contradiction { memory_is_own: !holds_beyond(kept_bytes.unwrap_or(0)) }
+    let proven_bytes = kept.proven_kept_bytes(device.index).unwrap_or(0);
+    Shown::Contradiction { is_unused: device.lists_answered && !holds_beyond(proven_bytes) }
 }

@@ -81,7 +81,7 @@ pub(super) struct View {
 impl View {
     pub(super) fn new(hostname: String, simulated: bool, options: &CollectOptions) -> Self {
         Self {
-            hostname: hostname.clone(),
+            hostname,
             simulated,
             interval_seconds: options.interval.as_secs_f64(),
             max_age_seconds: options.max_age.as_secs_f64(),
@@ -96,7 +96,7 @@ impl View {
             bounds: Bounds::default(),
             distrusted: DistrustedCounts::default(),
             contradictions: Contradictions::default(),
-            contradictory: Contradictory::new(hostname, options.contradictory_after),
+            contradictory: Contradictory::new(options.contradictory_after),
             unexplained: Unexplained::default(),
             previous: Observed::default(),
             previous_seconds: None,
@@ -119,6 +119,9 @@ impl View {
         if let Some(gpu) = evidence.gpu.as_mut().filter(|_| reading.read_seconds.is_some()) {
             let distrusted = self.bounds.apply(&mut gpu.value, gpu.read_seconds);
             self.distrusted.count(&distrusted);
+            if self.contradictions.follow_driver(&gpu.value) {
+                self.contradictory.end_all();
+            }
             self.contradictory.follow(&gpu.value, &self.contradictions, sees_all, gpu.read_seconds);
             self.contradictions.mark(&mut gpu.value, gpu.read_seconds, sees_part);
             self.unexplained.mark(&mut gpu.value);

@@ -6,8 +6,8 @@
 use super::contradictions::Contradictions;
 use super::unexplained::Unexplained;
 use crate::attribute::reason;
-use crate::gpu::GpuSample;
 use crate::gpu::bounds::{Bounds, Distrusted};
+use crate::gpu::{DeviceSample, GpuSample};
 use crate::model::{Attribution, Process, Withheld};
 use crate::proc::ProcessTable;
 
@@ -27,11 +27,16 @@ pub(super) fn complete(sample: &mut GpuSample, distrusted: &[Distrusted]) {
         let error = format!("the driver reported an impossible value: {}", it.value);
         Withheld::of(it.index, it.reading, error).add_to(withheld);
     }
+    let is_doubted = |it: &&DeviceSample| it.index.mig.is_none() && !it.lost && it.processes_incomplete;
+    let doubted: Vec<_> = devices.iter().filter(is_doubted).map(|it| it.index).collect();
     for device in devices {
         if device.lost {
             Withheld::of(device.index, Withheld::ALL, "the device does not answer").add_to(withheld);
         } else if !device.mig_parent && !device.processes_known() {
             let error = "the driver does not list them, or its other answers contradict or do not confirm its list";
+            Withheld::of(device.index, Withheld::PROCESSES, error).add_to(withheld);
+        } else if device.index.mig.is_some() && doubted.contains(&device.index.whole()) {
+            let error = "an impossible reading of its GPU leaves open which processes use it";
             Withheld::of(device.index, Withheld::PROCESSES, error).add_to(withheld);
         }
     }

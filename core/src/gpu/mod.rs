@@ -104,6 +104,9 @@ pub struct DeviceSample {
     /// Whether further processes are possible: one of the driver's lists could not be read, or other readings
     /// contradict the lists.
     pub processes_incomplete: bool,
+    /// Whether the driver answered both its list of compute processes and its list of graphics processes. A list that it
+    /// does not support counts as empty, and proves nothing.
+    pub lists_answered: bool,
 }
 
 impl DeviceSample {
@@ -133,6 +136,7 @@ impl DeviceSample {
             measurements: DeviceMeasurements::default(),
             processes: None,
             processes_incomplete: false,
+            lists_answered: false,
         }
     }
 }

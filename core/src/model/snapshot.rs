@@ -160,6 +160,9 @@ pub struct CollectorStatus {
     /// The failure, the damage, or the remedy, and the withheld values; absent without a fault.
     #[serde(default)]
     pub error: Option<String>,
+    /// The error without the withheld values; absent where no value is withheld: then `error` has the whole fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
     /// The values that the last attempt did not give, or that are not believed, although the attempt succeeded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub withheld: Vec<Withheld>,
@@ -173,10 +176,8 @@ impl CollectorStatus {
 
     /// The error without the withheld values.
     pub fn fault(&self) -> Option<&str> {
-        let error = self.error.as_deref()?;
-        let fault = error.strip_suffix(&*withheld::text(&self.withheld));
-        let fault = fault.map_or(error, |fault| fault.trim_end_matches("; "));
-        (!fault.is_empty()).then_some(fault)
+        let error = self.error.as_deref().filter(|_| self.withheld.is_empty());
+        self.fault.as_deref().or(error)
     }
 
     /// Names these values, after the fault in the error.
@@ -185,7 +186,8 @@ impl CollectorStatus {
             return;
         }
         let named = withheld::text(&withheld);
-        self.error = Some(match self.error.take() {
+        self.fault = self.error.take();
+        self.error = Some(match &self.fault {
             Some(fault) => format!("{fault}; {named}"),
             None => named,
         });

@@ -279,8 +279,8 @@ fn free_devices(facts: &Facts<'_>, host: HostId) -> u64 {
         processes.iter().any(|process| facts.uses[process.uses.clone()].iter().any(|used| used.gpu == gpu))
     };
     let wholes = snapshot.devices.iter().filter(|device| device.index.mig.is_none());
-    let free = wholes.filter(|device| device.up && device.attachments.is_empty() && !is_used(device.index.gpu));
-    free.count() as u64
+    let usable = wholes.filter(|device| device.up && !device.mig_unsplit);
+    usable.filter(|device| device.attachments.is_empty() && !is_used(device.index.gpu)).count() as u64
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ fn measured(host: &PublishedHost<'_>, out: &mut Samples, value: impl Fn(&DeviceM
 }
 
 /// One amount of memory of each device. A MIG parent has none: its MIG devices are listed. The memory of a GPU instance
-/// is that of its first compute instance alone, so that sums count it once.
+/// is that of its first compute instance whose memory was read, so that sums count it once.
 fn memory(host: &PublishedHost<'_>, out: &mut Samples, bytes: impl Fn(&DeviceMemory) -> Option<u64>) {
     let mut instances = BTreeSet::new();
     for device in host.devices().filter(|device| !device.mig_parent) {

@@ -158,6 +158,7 @@ fn over_ssh(hostname: &str) -> HostSnapshot {
             duration_seconds: Some(0.25),
             timestamp_seconds: Some(1_700_000_000.5),
             error: None,
+            fault: None,
             withheld: Vec::new(),
         }),
         ..host(remote)

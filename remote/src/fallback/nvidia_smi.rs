@@ -192,6 +192,7 @@ fn device(columns: &[&str], line: &str) -> Option<(Option<String>, DeviceSample)
         processes: None,
         // It may be split: a process on a part need not be in the list of the GPU, and without parts no program runs.
         processes_incomplete: field("mig.mode.current") == "Enabled",
+        lists_answered: false,
     };
     Some((word(field("driver_version")), sample))
 }

@@ -75,6 +75,7 @@ impl SharedStatus {
                 duration_seconds: status.connect_duration.map(|it| it.as_secs_f64()),
                 timestamp_seconds: received.map(|received| received.timestamp_seconds),
                 error: status.failure.as_ref().map(ToString::to_string),
+                fault: None,
                 withheld: Vec::new(),
             }),
         }

@@ -13,6 +13,9 @@ use crate::pattern::{Level, Pattern, Window};
 /// More devices of a kind than this are a typing error.
 const MOST_DEVICES: u32 = 1024;
 
+/// The ids of GPU instances are below this number: a higher one is not believed of a driver.
+const GPU_INSTANCES: u32 = 64;
+
 impl Checker<'_> {
     pub(super) fn devices(&self, host: &str, entries: &[DeviceEntry]) -> Checked<Vec<Device>> {
         let mut devices = Vec::new();
@@ -140,12 +143,19 @@ impl Checker<'_> {
     fn mig_devices(&self, host: &str, index: u32, entry: &DeviceEntry) -> Checked<Vec<MigDevice>> {
         let mut mig: Vec<MigDevice> = Vec::new();
         let mut uuids = HashSet::new();
-        for (position, part) in entry.mig.iter().enumerate() {
+        for (position, located) in entry.mig.iter().enumerate() {
+            let part = &located.value;
             if let Some(uuid) = &part.uuid {
                 self.unique(&mut uuids, &uuid.value, uuid.referenced, || format!("uuid {}", uuid.value))?;
             }
             let highest = mig.iter().map(|it| it.gpu_instance).max().unwrap_or(0);
             let gpu_instance = part.gpu_instance.as_ref().map_or(highest.saturating_add(1), |id| id.value);
+            if gpu_instance >= GPU_INSTANCES {
+                let place = part.gpu_instance.as_ref().map_or(located.referenced, |id| id.referenced);
+                let message =
+                    format!("a GPU instance has an id below {GPU_INSTANCES}, and this one would be {gpu_instance}");
+                return self.refuse(place, message);
+            }
             let others = mig.iter().filter(|it| it.gpu_instance == gpu_instance);
             if let Some(place) = &part.gpu_instance
                 && others.clone().any(|it| it.memory_bytes != part.memory.0)

@@ -70,7 +70,7 @@ pub(super) struct DeviceEntry {
     #[serde(default)]
     pub(super) pcie_replays: u32,
     #[serde(default)]
-    pub(super) mig: Vec<MigEntry>,
+    pub(super) mig: Vec<Located<MigEntry>>,
     #[serde(default)]
     pub(super) xid: Vec<Located<XidEntry>>,
     #[serde(default)]

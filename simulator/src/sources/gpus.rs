@@ -111,6 +111,7 @@ fn whole_gpu(at: DeviceAt<'_>) -> DeviceSample {
         measurements: measurements(at, device, &measured),
         processes,
         processes_incomplete: false,
+        lists_answered: supports(Measurement::Processes),
     }
 }
 
@@ -137,6 +138,7 @@ fn mig_device(at: DeviceAt<'_>, position: u32) -> Option<DeviceSample> {
         measurements: DeviceMeasurements { memory: told_memory(at, memory, true), ..DeviceMeasurements::default() },
         processes,
         processes_incomplete: false,
+        lists_answered: supports(Measurement::Processes),
     })
 }
 

@@ -34,6 +34,8 @@ fn values_that_are_none_are_refused_with_what_to_write() {
         "  - devices: [{count: 2, uuid: GPU-1}]",
         "  - devices: [{uuid: GPU-1}, {uuid: GPU-1}]",
         "  - devices: [{mig: [{profile: p, memory: 2gi}, {profile: p, memory: 1gi, gpu_instance: 1}]}]",
+        "  - devices: [{mig: [{profile: p, memory: 2gi, gpu_instance: 64}]}]",
+        "  - devices: [{mig: [{profile: p, memory: 2gi, gpu_instance: 63}, {profile: p, memory: 2gi}]}]",
         "  - devices: [{throttled: [tired]}]",
         "  - devices: [{xid: [{xid: 79}]}]",
         "  - devices: [{faults: [{}]}]",
@@ -62,6 +64,8 @@ fn values_that_are_none_are_refused_with_what_to_write() {
     lab.yaml:4:32: this is one device's own: write such devices one by one, without count
     lab.yaml:4:37: uuid GPU-1 is there twice
     lab.yaml:4:89: the MIG devices of GPU instance 1 share one memory: write the same
+    lab.yaml:4:62: a GPU instance has an id below 64, and this one would be 64
+    lab.yaml:4:67: a GPU instance has an id below 64, and this one would be 64
     lab.yaml:4:28: unknown variant `tired`, expected one of applications_clocks_setting, sw_power_cap, hw_slowdown, sync_boost, sw_thermal_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown, display_clock_setting
     lab.yaml:4:22: say when it happens: at, every, or both
     lab.yaml:4:25: a fault of a device is one of lost: true, hang, not_supported and wrong

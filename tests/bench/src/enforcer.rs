@@ -197,6 +197,7 @@ fn published(snapshot: &mut Snapshot, now_seconds: f64) -> HostSnapshot {
             duration_seconds: Some(0.001),
             timestamp_seconds: Some(now_seconds),
             error: None,
+            fault: None,
             withheld: Vec::new(),
         };
         snapshot.collectors.insert(collector.to_owned(), status);

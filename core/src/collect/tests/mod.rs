@@ -46,6 +46,7 @@ pub(super) fn gpu(index: u32) -> DeviceSample {
         },
         processes: Some(Vec::new()),
         processes_incomplete: false,
+        lists_answered: true,
     }
 }
 

@@ -43,7 +43,7 @@ fn every_value_that_a_sample_lacks_is_named_with_its_device() {
             &["process_memory", "processes"],
         ),
         (|it| it.measurements.utilization_ratio = Some(7.0), 1, &["utilization", "processes"]),
-        (|it| it.measurements.utilization_ratio = Some(0.5), 1, &["use"]),
+        (|it| it.measurements.utilization_ratio = Some(0.5), 1, &[]),
         (|it| it.measurements.utilization_ratio = Some(0.5), 2, &["processes", "use"]),
         (
             |it| {
@@ -64,6 +64,15 @@ fn every_value_that_a_sample_lacks_is_named_with_its_device() {
         assert_eq!(status.fault(), None, "case {number}");
         assert_eq!(status.error.is_some(), !expected.is_empty(), "case {number}");
     }
+    // The parts of a GPU with an impossible reading.
+    let mut whole = DeviceSample { mig_parent: true, ..rests(3) };
+    whole.measurements.utilization_ratio = Some(7.0);
+    let mut lab = Lab::new();
+    lab.gpu = Some(sample(vec![whole, mig(3, 0)]));
+    let status = lab.statuses(10.0).remove("gpu").unwrap();
+    let named: Vec<_> = status.withheld.iter().map(|it| (it.device, it.value.as_str())).collect();
+    let expected = [(DeviceIndex::gpu(3), "utilization"), (DeviceIndex::mig(3, 0), Withheld::PROCESSES)];
+    assert_eq!(named, expected.map(|(device, value)| (Some(device), value)));
 }
 
 #[test]

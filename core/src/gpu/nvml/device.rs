@@ -73,7 +73,10 @@ pub(super) fn facts(device: &Device<'_>, uuid: String, calls: &mut Calls) -> Res
     let virtualization = device.virtualization_mode();
     let virtualization = fact(calls, "nvmlDeviceGetVirtualizationMode", virtualization, &mut is_whole)?;
     let fans = fact(calls, "nvmlDeviceGetNumFans", device.num_fans(), &mut is_whole)?;
-    is_whole &= fans.is_none_or(|fans| fans <= MOST_FANS);
+    if let Some(fans) = fans.filter(|fans| *fans > MOST_FANS) {
+        is_whole = false;
+        calls.note("nvmlDeviceGetNumFans", format!("it counts {fans} fans, which no device has"));
+    }
     Ok(DeviceFacts {
         uuid,
         name,

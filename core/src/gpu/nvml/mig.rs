@@ -99,23 +99,27 @@ pub(super) fn read(
             },
             processes: processes_of_device.listed,
             processes_incomplete: processes_of_device.incomplete,
+            lists_answered: processes_of_device.answered,
         });
         seen.push(facts);
     }
-    show_gpu_instances(&mut seen, &mut samples[first..]);
+    show_gpu_instances(&mut seen, &mut samples[first..], calls);
     *known = seen;
     Ok(all_found)
 }
 
 /// Shows the GPU instance of each MIG device, unless its ids cannot be or are those of another MIG device: then they are
 /// asked again. The memory of an unknown GPU instance may be that of another MIG device, and is not known either.
-fn show_gpu_instances(known: &mut [MigFacts], parts: &mut [DeviceSample]) {
+fn show_gpu_instances(known: &mut [MigFacts], parts: &mut [DeviceSample], calls: &mut Calls) {
     let all: Vec<_> = known.iter().map(|facts| facts.instances).collect();
     for (facts, part) in known.iter_mut().zip(parts) {
         let is_only = all.iter().filter(|it| **it == facts.instances).count() == 1;
         facts.instances.take_if(|(gpu, compute)| !is_only || *gpu >= MOST_DEVICES || *compute >= MOST_DEVICES);
         part.gpu_instance = facts.instances.map(|(gpu, _)| gpu);
-        part.measurements.memory.take_if(|_| facts.instances.is_none());
+        if part.measurements.memory.take_if(|_| facts.instances.is_none()).is_some() {
+            calls.device = Some(part.index);
+            calls.note("memory", "the driver does not tell its GPU instance, so it may be that of another".to_owned());
+        }
     }
 }
 
@@ -177,10 +181,13 @@ mod tests {
                 measurements: DeviceMeasurements { memory: Some(memory), ..DeviceMeasurements::default() },
                 ..DeviceSample::lost(DeviceIndex::mig(0, number), String::new())
             });
-            show_gpu_instances(&mut known, &mut parts);
+            let mut calls = Calls::default();
+            show_gpu_instances(&mut known, &mut parts, &mut calls);
             assert_eq!(parts.each_ref().map(|part| part.gpu_instance), shown, "{told:?}");
             let is_known = parts.each_ref().map(|part| part.measurements.memory.is_some());
             assert_eq!(is_known, shown.map(|id| id.is_some()), "{told:?}");
+            let is_named = parts.each_ref().map(|part| calls.withheld.iter().any(|it| it.device == Some(part.index)));
+            assert_eq!(is_named, is_known.map(|is_known| !is_known), "{told:?}");
             assert_eq!(known.each_ref().map(|facts| facts.instances.is_some()), is_known, "{told:?}");
         }
     }

@@ -67,9 +67,11 @@ impl NvmlSource {
         if session.take_handles_changed() || !self.xids.is_watching() {
             self.xids.watch(session.nvml(), session.handles());
         }
+        calls.device = None;
         if !self.xids.is_watching() {
-            calls.device = None;
             calls.note("XID errors", "nvmlEventSetWait_v2 hangs, or its thread cannot be started".to_owned());
+        } else if self.xids.fails() {
+            calls.note("XID errors", "nvmlEventSetCreate or nvmlEventSetWait_v2 fails".to_owned());
         }
         Ok(GpuSample {
             driver_version: session.driver_version(),

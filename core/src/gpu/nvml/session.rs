@@ -186,9 +186,10 @@ impl Slot {
             Err(error) if is_driver_gone(&error) => {
                 return Err(Failure::Driver(driver_error(HANDLE, &error)));
             }
-            // A device that this user may not see is left out, and so is a counted device that has just been removed. A
-            // device with any other error is lost.
-            Err(error @ (NvmlError::NoPermission | NvmlError::NotFound | NvmlError::InvalidArg)) => {
+            // A device that this user may not see, as by a device cgroup, is left out, and so is a counted device that
+            // has just been removed. A device with any other error is lost.
+            Err(NvmlError::NoPermission) => return Ok(false),
+            Err(error @ (NvmlError::NotFound | NvmlError::InvalidArg)) => {
                 calls.note(Withheld::ALL, format!("{HANDLE}: {error}"));
                 return Ok(false);
             }
@@ -239,11 +240,12 @@ impl Slot {
             processes: processes_of_device.listed,
             // The MIG devices may have processes that the whole GPU does not list.
             processes_incomplete: processes_of_device.incomplete || mig_parent.is_none(),
+            lists_answered: processes_of_device.answered,
         });
         if mig_parent == Some(true) {
             let all_found = mig::read(&device, index, &mut open.mig, processes, calls, samples)?;
             let (whole, parts) = samples[position..].split_at_mut(1);
-            split(&mut whole[0], parts, all_found);
+            split(&mut whole[0], parts, all_found, calls);
             if whole[0].mig_parent {
                 // The lists of the parts have all processes.
                 let index = whole[0].index;
@@ -256,7 +258,7 @@ impl Slot {
 
 /// Makes a GPU in MIG mode, with its own list of processes, the parent of its MIG devices. The listed processes of a GPU
 /// without MIG devices are on the GPU itself.
-fn split(whole: &mut DeviceSample, parts: &[DeviceSample], all_found: bool) {
+fn split(whole: &mut DeviceSample, parts: &[DeviceSample], all_found: bool, calls: &mut Calls) {
     let on_parts = parts.iter().flat_map(|part| part.processes.iter().flatten());
     let on_parts: BTreeSet<u32> = on_parts.map(|process| process.pid).collect();
     // This list is not kept, so that no later check sees an amount that the GPU does not have.
@@ -272,7 +274,12 @@ fn split(whole: &mut DeviceSample, parts: &[DeviceSample], all_found: bool) {
         whole.processes_incomplete = false;
     } else {
         // The users and the memory of the missing parts are not known.
-        whole.measurements.memory = None;
+        let why = "a MIG device of the GPU does not answer, or the GPU lists a process that none of them lists";
+        calls.device = Some(whole.index);
+        if whole.measurements.memory.take().is_some() {
+            calls.note("memory", why.to_owned());
+        }
+        calls.note(Withheld::PROCESSES, why.to_owned());
         whole.processes = None;
     }
 }
@@ -322,7 +329,11 @@ mod tests {
         {
             let mut whole = listing(DeviceIndex::gpu(0), listed);
             let part = listing(DeviceIndex::mig(0, 0), &[(7, 1)]);
-            split(&mut whole, &[part], true);
+            let mut calls = Calls::default();
+            split(&mut whole, &[part], true, &mut calls);
+            let noted: Vec<&str> = calls.withheld.iter().map(|it| it.value.as_str()).collect();
+            let expected: &[&str] = if agrees { &[] } else { &["memory", Withheld::PROCESSES] };
+            assert_eq!(noted, expected, "{listed:?}");
             assert_eq!((whole.mig_parent, whole.processes_known()), (agrees, agrees), "{listed:?}");
         }
     }
@@ -331,7 +342,7 @@ mod tests {
     fn a_gpu_in_mig_mode_without_parts_is_not_split_if_all_answers_say_so() {
         for all_found in [true, false] {
             let mut whole = listing(DeviceIndex::gpu(0), &[]);
-            split(&mut whole, &[], all_found);
+            split(&mut whole, &[], all_found, &mut Calls::default());
             assert_eq!((whole.mig_unsplit, whole.processes_known()), (all_found, all_found));
             assert!(!whole.mig_parent);
         }

@@ -2,6 +2,7 @@
 //! wait all with the code of the last error.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -53,6 +54,8 @@ struct Running {
     watched: Sender<WatchedDevices>,
     /// Disconnects when the thread has released NVML.
     events: Receiver<XidEvent>,
+    /// Whether its last subscription or its last wait failed.
+    fails: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
@@ -60,6 +63,11 @@ impl XidWatcher {
     /// Whether a thread waits. Otherwise try [`Self::watch`] again: a hanging thread may have ended.
     pub(super) fn is_watching(&self) -> bool {
         self.running.as_ref().is_some_and(|it| !it.thread.is_finished())
+    }
+
+    /// Whether the thread waits in vain: errors that happen now are not seen.
+    pub(super) fn fails(&self) -> bool {
+        self.running.as_ref().is_some_and(|it| it.fails.load(Ordering::Relaxed))
     }
 
     /// Watches these GPUs from now on, and no others.
@@ -84,13 +92,15 @@ impl XidWatcher {
         let (watched, commands) = channel();
         let (sender, events) = sync_channel(CAPACITY);
         let nvml = Arc::clone(nvml);
+        let fails = Arc::new(AtomicBool::new(false));
+        let fails_there = Arc::clone(&fails);
         let thread = std::thread::Builder::new().name("nvml-xid".to_owned()).spawn(move || {
-            run(nvml, commands, &sender);
+            run(nvml, commands, &sender, &fails_there);
             // NVML is released: from now on the channel may disconnect.
             drop(sender);
         });
         // Without a thread the sample names the XID errors as withheld.
-        thread.ok().map(|thread| Running { watched, events, thread })
+        thread.ok().map(|thread| Running { watched, events, fails, thread })
     }
 
     /// The events since the last call.
@@ -142,17 +152,23 @@ enum NextStep {
     End,
 }
 
-fn run(nvml: Arc<Nvml>, commands: Receiver<WatchedDevices>, events: &SyncSender<XidEvent>) {
+fn run(nvml: Arc<Nvml>, commands: Receiver<WatchedDevices>, events: &SyncSender<XidEvent>, fails: &AtomicBool) {
     let Ok(mut watched) = commands.recv() else {
         return;
     };
     loop {
         let next = match subscribe(&nvml, &watched) {
-            Ok(Some(set)) => wait(&set, &watched, &commands, events),
+            Ok(Some(set)) => wait(&set, &watched, &commands, events, fails),
             // No device reports XID errors: wait for other devices.
-            Ok(None) => commands.recv().map_or(NextStep::End, NextStep::Watch),
+            Ok(None) => {
+                fails.store(false, Ordering::Relaxed);
+                commands.recv().map_or(NextStep::End, NextStep::Watch)
+            }
             Err(error) if is_driver_gone(&error) => NextStep::End,
-            Err(_) => pause(RETRY_PAUSE, &commands),
+            Err(_) => {
+                fails.store(true, Ordering::Relaxed);
+                pause(RETRY_PAUSE, &commands)
+            }
         };
         match next {
             NextStep::Again => {}
@@ -201,6 +217,7 @@ fn wait(
     watched: &WatchedDevices,
     commands: &Receiver<WatchedDevices>,
     events: &SyncSender<XidEvent>,
+    fails: &AtomicBool,
 ) -> NextStep {
     let mut waited = false;
     loop {
@@ -209,7 +226,11 @@ fn wait(
             next => return next,
         }
         let began = Instant::now();
-        match set.wait(POLL_INTERVAL.as_millis() as u32) {
+        let answer = set.wait(POLL_INTERVAL.as_millis() as u32);
+        if matches!(answer, Ok(_) | Err(NvmlError::Timeout)) {
+            fails.store(false, Ordering::Relaxed);
+        }
+        match answer {
             Ok(event) => {
                 waited = true;
                 if let Some(event) = xid_event(&event, watched) {
@@ -230,7 +251,10 @@ fn wait(
             // A lost device fails every wait of the set. The other devices get a new set at once, so that none of their
             // errors is missed.
             Err(_) if waited => return NextStep::Again,
-            Err(_) => return pause(RETRY_PAUSE, commands),
+            Err(_) => {
+                fails.store(true, Ordering::Relaxed);
+                return pause(RETRY_PAUSE, commands);
+            }
         }
     }
 }

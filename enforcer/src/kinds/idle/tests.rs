@@ -144,6 +144,10 @@ fn while_others_are_free_an_idle_device_may_be_kept() {
     assert_eq!(plan.violations[0].stage, Stage::Held { why: "2 devices are free on its host".to_owned() });
     let busy = lab(0.0).holder("e2", "bob", &[(1, 60.0)]);
     assert_eq!(actions(&daemon.plan(&busy)), ["detach e1:0 (10)"]);
+    // No CUDA program runs on a GPU in MIG mode that is not split.
+    let mut unsplit = lab(0.0);
+    unsplit.hosts[0].devices[1].mig_unsplit = true;
+    assert_eq!(actions(&daemon.plan(&unsplit)), ["detach e1:0 (10)"]);
 }
 
 #[test]

@@ -189,6 +189,7 @@ impl Lab {
                     duration_seconds: Some(0.001),
                     timestamp_seconds: Some(now_seconds),
                     error: None,
+                    fault: None,
                     withheld: Vec::new(),
                 });
             }

@@ -62,6 +62,7 @@ hosts:
             pcie_replays: Some(2),
         },
         processes: Some(vec![process]),
+        lists_answered: true,
         ..DeviceSample::lost(DeviceIndex::gpu(0), "GPU-1".to_owned())
     };
     assert_eq!(sample.devices, [expected]);
@@ -109,7 +110,10 @@ fn each_measurement_can_be_missing_alone() {
         ("throttled", |s| s.devices[0].measurements.throttled = None),
         ("ecc", |s| s.devices[0].measurements.ecc_errors = EccErrors::default()),
         ("pcie_replays", |s| s.devices[0].measurements.pcie_replays = None),
-        ("processes", |s| s.devices[0].processes = None),
+        ("processes", |s| {
+            s.devices[0].processes = None;
+            s.devices[0].lists_answered = false;
+        }),
         ("process_memory", |s| s.devices[0].processes.as_mut().unwrap()[0].memory_used_bytes = None),
         ("process_utilization", |s| s.devices[0].processes.as_mut().unwrap()[0].utilization_ratio = None),
         ("xid_events", |s| s.xid_events.clear()),

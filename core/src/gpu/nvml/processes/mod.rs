@@ -18,6 +18,8 @@ pub(super) struct Processes {
     pub(super) listed: Option<Vec<GpuProcess>>,
     /// Whether further processes are possible: a list is unknown.
     pub(super) incomplete: bool,
+    /// Whether the lists for compute and graphics were both answered.
+    pub(super) answered: bool,
 }
 
 /// Reads processes into buffers that are kept from device to device and sweep to sweep.
@@ -43,6 +45,7 @@ impl ProcessReader {
         calls: &mut Calls,
     ) -> Result<Processes, Failure> {
         let mut incomplete = false;
+        let mut answered = true;
         let mut processes = Vec::new();
         let mut mps_clients = Some(Vec::new());
         for (list, call) in [
@@ -50,7 +53,9 @@ impl ProcessReader {
             (ProcessList::Graphics, "nvmlDeviceGetGraphicsRunningProcesses_v3"),
             (ProcessList::MpsCompute, "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
         ] {
-            match calls.call_result(Withheld::PROCESSES, call, self.running.list(device, list))? {
+            let answer = calls.call_result(Withheld::PROCESSES, call, self.running.list(device, list))?;
+            answered &= list == ProcessList::MpsCompute || matches!(answer, CallResult::Value(_));
+            match answer {
                 CallResult::Value(running) => {
                     let before = processes.len();
                     processes.extend(running.map(|process| listed(process, list)));
@@ -75,7 +80,7 @@ impl ProcessReader {
         }
         merge(&mut processes);
         if incomplete && processes.is_empty() {
-            return Ok(Processes { listed: None, incomplete: false });
+            return Ok(Processes { listed: None, incomplete: false, answered });
         }
         if let Some(last_seen) = last_seen_timestamp {
             let window = SampleWindow::now(*last_seen);
@@ -90,7 +95,7 @@ impl ProcessReader {
                 }
             }
         }
-        Ok(Processes { listed: Some(processes), incomplete })
+        Ok(Processes { listed: Some(processes), incomplete, answered })
     }
 }
 
