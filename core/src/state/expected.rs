@@ -73,9 +73,9 @@ impl Expectation<'_> {
         each.collect()
     }
 
-    /// The expected time at which each held device is wholly free.
+    /// The expected time at which each held device is wholly free. A device that cannot be assigned has none.
     pub fn of_devices(&self) -> BTreeMap<u32, f64> {
-        let held = self.devices.iter().filter(|it| !it.attachments.is_empty());
+        let held = self.devices.iter().filter(|it| !it.attachments.is_empty() && self.usage.is_usable(it.index));
         let times = held.filter_map(|it| Some((it.index, self.of_device(it, None)?)));
         times.collect()
     }

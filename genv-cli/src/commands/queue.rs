@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use clap::Args;
 use genv_core::outside;
 use genv_core::proc::username;
-use genv_core::state::allocate::DeviceUsage;
 use genv_core::state::{RequestedDevices, Waiting};
 use serde::Serialize;
 
@@ -50,7 +49,7 @@ impl Queue {
         let mut machine = Machine::here()?;
         let state = machine.state()?;
         let waiting = machine.waiting(&state);
-        let usage = DeviceUsage::default();
+        let usage = machine.brief_usage(&state);
         let expectation = state.expectation(&usage, now_seconds());
         let expected = expectation.of_queue(&waiting);
         let waiting: Vec<QueuePosition> = waiting.iter().zip(expected).map(QueuePosition::of).collect();
