@@ -27,20 +27,24 @@ pub(crate) struct DeviceUse {
     pub(crate) contexts: Contexts,
     /// The processes of all users except root that use devices outside of environments.
     pub(crate) outside: OutsideUses,
-    /// The GPUs of which the enforcer does not know all processes; absent without a recent file of the enforcer.
-    pub(crate) published_unknown: Option<BTreeSet<u32>>,
+    /// The GPUs of which the enforcer knows all processes; none without a recent file of the enforcer.
+    pub(crate) published_known: BTreeSet<u32>,
 }
 
 impl DeviceUse {
     /// The use of GPUs that cannot be queried.
     pub(crate) fn unknown(reason: NoSample) -> Self {
-        Self { sample: Err(reason), contexts: Contexts::new(), outside: OutsideUses::new(), published_unknown: None }
+        Self {
+            sample: Err(reason),
+            contexts: Contexts::new(),
+            outside: OutsideUses::new(),
+            published_known: BTreeSet::new(),
+        }
     }
 
     /// Whether all outside processes of a GPU are known.
     pub(crate) fn knows_outside(&self, gpu: u32) -> bool {
-        let is_published = self.published_unknown.as_ref().is_some_and(|unknown| !unknown.contains(&gpu));
-        is_published || self.contexts.contains_key(&gpu)
+        self.published_known.contains(&gpu) || self.contexts.contains_key(&gpu)
     }
 }
 
@@ -49,8 +53,15 @@ pub(crate) struct Published {
     uses: Vec<OutsideUse>,
     /// Uses that do not prevent an assignment.
     exempt: Vec<OutsideUse>,
-    /// The GPUs that may have further uses.
-    pub(crate) unknown: BTreeSet<u32>,
+    /// The GPUs that have no other process than these.
+    pub(crate) known: BTreeSet<u32>,
+}
+
+impl Published {
+    /// The GPUs that a process uses.
+    pub(crate) fn busy(&self) -> BTreeSet<u32> {
+        self.uses.iter().chain(&self.exempt).map(|it| it.gpu).collect()
+    }
 }
 
 /// The uses that this machine's enforcer published within [`MAX_AGE_SECONDS`]. Processes may have ended or started since then.
@@ -59,8 +70,8 @@ pub(crate) fn published() -> Option<Published> {
     let age_seconds = now_seconds() - status.updated_timestamp_seconds;
     // A file from the future is not recent: the clock was set back.
     let is_recent = (-1.0..=MAX_AGE_SECONDS).contains(&age_seconds);
-    let (exempt, unknown) = (status.exempt_outside, status.outside_unknown.into_iter().collect());
-    status.outside.filter(|_| is_recent).map(|uses| Published { uses, exempt, unknown })
+    let (exempt, known) = (status.exempt_outside, status.outside_known.into_iter().collect());
+    status.outside.filter(|_| is_recent).map(|uses| Published { uses, exempt, known })
 }
 
 /// The remaining published uses, and the uses by the driver's answer that are not exempt. The published file lacks processes
@@ -72,7 +83,7 @@ pub(crate) fn current_uses(
     state: &State,
     processes: &mut dyn ProcessSource,
 ) -> OutsideUses {
-    let Published { uses, exempt, unknown: _ } = published;
+    let Published { uses, exempt, known: _ } = published;
     let mut present = remaining(uses, contexts, state, processes);
     let of_driver = sample.map(|sample| uses_by_driver(sample, state, processes));
     for it in of_driver.into_iter().flatten().flat_map(|(_, uses)| uses) {

@@ -37,7 +37,7 @@ use clock::Clocks;
 pub use contradictions::{occupation, processes_on, seems_unused};
 pub use polled::{PollReport, PollTime, PolledHost};
 pub use supervisor::Collection;
-pub use withheld::withheld_values;
+pub use withheld::{withheld_values, withhold};
 
 /// The sources of one host.
 pub struct HostSources {

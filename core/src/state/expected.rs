@@ -177,6 +177,7 @@ mod tests {
         let ends = [("over", 90.0), ("a", 200.0), ("b", 300.0), ("c", 400.0)];
         let leases = ends.map(|(eid, end)| (eid.to_owned(), end)).into();
         let expectation = Expectation { devices, leases: &leases, usage, now_seconds: 100.0 };
+        assert!(expectation.of_devices().keys().all(|it| usage.is_usable(*it)));
         let queue: Vec<Waiting> = requests.iter().map(waiting).collect();
         expectation.of_queue(&queue)
     }

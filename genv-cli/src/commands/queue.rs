@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use clap::Args;
 use genv_core::outside;
 use genv_core::proc::username;
+use genv_core::state::allocate::DeviceUsage;
 use genv_core::state::{RequestedDevices, Waiting};
 use serde::Serialize;
 
@@ -49,7 +50,7 @@ impl Queue {
         let mut machine = Machine::here()?;
         let state = machine.state()?;
         let waiting = machine.waiting(&state);
-        let usage = machine.brief_usage(&state);
+        let usage = if waiting.is_empty() { DeviceUsage::default() } else { machine.brief_usage(&state) };
         let expectation = state.expectation(&usage, now_seconds());
         let expected = expectation.of_queue(&waiting);
         let waiting: Vec<QueuePosition> = waiting.iter().zip(expected).map(QueuePosition::of).collect();
