@@ -239,8 +239,7 @@ impl Machine {
             Err(error) if has_none => return Err(error),
             sample => sample,
         };
-        let (busy, known) = published.as_ref().map(|it| (it.busy(), it.known.clone())).unwrap_or_default();
-        let unknown: BTreeSet<u32> = state.devices.iter().map(|it| it.index).filter(|it| !known.contains(it)).collect();
+        let without_driver = outside::usage_without_driver(published.as_ref(), state);
         self.gpus.query(|gpus| {
             let processes = gpus.processes.as_mut();
             let uses = outside_uses(published, sample.as_ref().ok(), state, processes);
@@ -254,7 +253,7 @@ impl Machine {
                     inventory: (!is_of_exporter).then(|| Inventory::of(&sample)),
                 },
                 Err(error) => Survey {
-                    usage: DeviceUsage { outside, busy, unknown, ..DeviceUsage::default() },
+                    usage: DeviceUsage { outside, ..without_driver },
                     silence: Some(error.to_string()),
                     inventory: None,
                 },

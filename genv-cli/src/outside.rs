@@ -8,6 +8,7 @@ use genv_core::enforcement::{ENFORCER_DIRECTORY, Enforcement};
 use genv_core::gpu::GpuSample;
 use genv_core::outside::{OutsideUse, computes};
 use genv_core::proc::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable, in_initial_pid_namespace};
+use genv_core::state::allocate::DeviceUsage;
 use genv_core::state::{Contexts, State};
 
 use crate::ago::now_seconds;
@@ -57,13 +58,6 @@ pub(crate) struct Published {
     pub(crate) known: BTreeSet<u32>,
 }
 
-impl Published {
-    /// The GPUs that a process uses.
-    pub(crate) fn busy(&self) -> BTreeSet<u32> {
-        self.uses.iter().chain(&self.exempt).map(|it| it.gpu).collect()
-    }
-}
-
 /// The uses that this machine's enforcer published within [`MAX_AGE_SECONDS`]. Processes may have ended or started since then.
 pub(crate) fn published() -> Option<Published> {
     let status = Enforcement::read(Path::new(ENFORCER_DIRECTORY)).ok()??;
@@ -72,6 +66,17 @@ pub(crate) fn published() -> Option<Published> {
     let is_recent = (-1.0..=MAX_AGE_SECONDS).contains(&age_seconds);
     let (exempt, known) = (status.exempt_outside, status.outside_known.into_iter().collect());
     status.outside.filter(|_| is_recent).map(|uses| Published { uses, exempt, known })
+}
+
+/// The use of the state's devices while the driver does not answer. Nothing is known of a device that the enforcer does not know.
+pub(crate) fn usage_without_driver(published: Option<&Published>, state: &State) -> DeviceUsage {
+    let uses = published.into_iter().flat_map(|it| it.uses.iter().chain(&it.exempt));
+    let is_known = |gpu: &u32| published.is_some_and(|it| it.known.contains(gpu));
+    DeviceUsage {
+        busy: uses.map(|it| it.gpu).collect(),
+        unknown: state.devices.iter().map(|it| it.index).filter(|it| !is_known(it)).collect(),
+        ..DeviceUsage::default()
+    }
 }
 
 /// The remaining published uses, and the uses by the driver's answer that are not exempt. The published file lacks processes
@@ -222,4 +227,31 @@ fn with_attribution<T>(
         }
     }
     read(&table, &Attributor::new(state, &live, true, &table))
+}
+
+#[cfg(test)]
+mod tests {
+    use genv_core::state::DeviceState;
+
+    use super::*;
+
+    #[test]
+    fn without_the_driver_only_a_device_that_the_enforcer_knows_and_no_process_uses_is_unused() {
+        let device = |index| DeviceState { index, ..DeviceState::default() };
+        let state = State { devices: (0..4).map(device).collect(), ..State::default() };
+        let of = |gpu| OutsideUse {
+            gpu,
+            pid: 7,
+            start_time_ticks: 7,
+            uid: 1000,
+            username: "alice".to_owned(),
+            memory_used_bytes: None,
+            started_timestamp_seconds: None,
+        };
+        let published = Published { uses: vec![of(0)], exempt: vec![of(1)], known: [0, 1, 2].into() };
+        let usage = usage_without_driver(Some(&published), &state);
+        assert_eq!((usage.busy, usage.unknown), ([0, 1].into(), [3].into()));
+        let usage = usage_without_driver(None, &state);
+        assert_eq!((usage.busy, usage.unknown), ([].into(), [0, 1, 2, 3].into()));
+    }
 }
