@@ -249,9 +249,12 @@ mod tests {
             started_timestamp_seconds: None,
         };
         let published = Published { uses: vec![of(0)], exempt: vec![of(1)], known: [0, 1, 2].into() };
-        let usage = usage_without_driver(Some(&published), &state);
-        assert_eq!((usage.busy, usage.unknown), ([0, 1].into(), [3].into()));
-        let usage = usage_without_driver(None, &state);
-        assert_eq!((usage.busy, usage.unknown), ([].into(), [0, 1, 2, 3].into()));
+        let expected = |busy: &[u32], unknown: &[u32]| DeviceUsage {
+            busy: busy.iter().copied().collect(),
+            unknown: unknown.iter().copied().collect(),
+            ..DeviceUsage::default()
+        };
+        assert_eq!(usage_without_driver(Some(&published), &state), expected(&[0, 1], &[3]));
+        assert_eq!(usage_without_driver(None, &state), expected(&[], &[0, 1, 2, 3]));
     }
 }
