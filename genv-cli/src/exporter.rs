@@ -27,6 +27,9 @@ const MOST_BYTES: u64 = 64 << 20;
 /// The first uid of a person, by the default of login.defs(5).
 const FIRST_PERSON: u32 = 1000;
 
+/// The address `::` in `/proc/net/tcp6`.
+const IPV6_ANY: &str = "00000000000000000000000000000000";
+
 /// The state of a listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
 
@@ -39,7 +42,9 @@ pub(crate) fn newest_sample(hostname: &str, max_age_seconds: f64) -> Option<GpuS
 /// The newest snapshots of a running exporter: one, or several on lines of their own. Absent if no exporter of root, a system
 /// user or the caller publishes them at its default address.
 pub(crate) fn snapshots() -> Option<Vec<u8>> {
-    let listener = listener(&fs::read_to_string("/proc/net/tcp").ok()?)?;
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].into_iter();
+    let tables: String = tables.filter_map(|it| fs::read_to_string(it).ok()).collect();
+    let listener = listener(&tables)?;
     if !is_trusted(listener, geteuid().as_raw()) {
         return None;
     }
@@ -51,10 +56,11 @@ const fn is_trusted(listener: u32, caller: u32) -> bool {
     listener < FIRST_PERSON || listener == caller
 }
 
-/// The user who listens on [`PORT`] of the loopback address or of all addresses, by `/proc/net/tcp`.
-fn listener(table: &str) -> Option<u32> {
-    let addresses = [format!("0100007F:{PORT:04X}"), format!("00000000:{PORT:04X}")];
-    table.lines().find_map(|line| {
+/// The user who listens on [`PORT`] of the loopback address or of all addresses, by `/proc/net/tcp` and `/proc/net/tcp6`. Address
+/// `::` includes all of IPv4.
+fn listener(tables: &str) -> Option<u32> {
+    let addresses = ["0100007F", "00000000", IPV6_ANY].map(|it| format!("{it}:{PORT:04X}"));
+    tables.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (local, state, uid) = (fields.get(1)?, fields.get(3)?, fields.get(7)?);
         let is_it = *state == LISTENING && addresses.iter().any(|it| it == local);
@@ -242,6 +248,8 @@ mod tests {
         assert_eq!(of(&[line("0100007F:0016", "0A", 5), line(&loopback, "0A", 7)]), Some(7));
         assert_eq!(of(&[line(&loopback, "01", 5), line(&all, "0A", 0)]), Some(0));
         assert_eq!(of(&[line(&loopback, "01", 5)]), None);
+        let all_of_ipv6 = format!("{}:{port}", "0".repeat(32));
+        assert_eq!(of(&[line("0100007F:0016", "0A", 5), line(&all_of_ipv6, "0A", 9)]), Some(9));
         let trusted = [(0, 1000), (998, 1000), (1000, 1000), (1001, 1000)].map(|(it, caller)| is_trusted(it, caller));
         assert_eq!(trusted, [true, true, true, false]);
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal as _};
+use std::mem;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,9 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use genv_core::attribute::environments_of;
+use genv_core::collect::withhold;
 use genv_core::gpu::bounds::Bounds;
-use genv_core::gpu::{GpuError, GpuSample};
-use genv_core::proc::{ProcessSource, own_uid};
+use genv_core::gpu::{GpuError, GpuSample, GpuSource};
+use genv_core::proc::{ProcessSource, in_initial_pid_namespace, own_uid};
 use genv_core::state::allocate::DeviceUsage;
 use genv_core::state::{EditableState, Inventory, State, StateError, StateStore, StoreError, Waiting, directory_path};
 use genv_simulator::{SourceError, SourceOptions};
@@ -35,8 +37,6 @@ const SAME_MOMENT: Duration = Duration::from_secs(1);
 pub(crate) struct Machine {
     store: StateStore,
     gpus: SharedGpus,
-    /// Whether the driver has not answered within a whole [`usage_patience`]: a second wait would be in vain.
-    is_given_up: bool,
     /// The printed notices about the state files.
     notices: BTreeSet<String>,
 }
@@ -48,7 +48,7 @@ pub(crate) enum NoSample {
     Source(#[from] SourceError),
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// The GPUs did not answer in time. The answer may come later.
+    /// The GPUs did not answer in this time, the longest wait since their last answer. The answer may come later.
     #[error(
         "the GPUs have not answered within {} s: see whether 'nvidia-smi' works",
         .0.as_secs_f64()
@@ -73,6 +73,8 @@ struct Gpus {
     answers: Receiver<Result<GpuSample, GpuError>>,
     /// The time of the question without an answer.
     asked: Option<Instant>,
+    /// The longest wait in vain since the last answer.
+    waited: Duration,
     /// Whether the line about the wait was printed.
     noted: bool,
 }
@@ -90,7 +92,7 @@ impl Machine {
     /// `GENV_NVML_LIBRARY` choose.
     pub(crate) fn here() -> Result<Self, SourceError> {
         let gpus = SharedGpus::new(SourceOptions::default().or_from_environment()?);
-        Ok(Self { store: gpus.store(), gpus, is_given_up: false, notices: BTreeSet::new() })
+        Ok(Self { store: gpus.store(), gpus, notices: BTreeSet::new() })
     }
 
     /// Sets whether ended members are removed.
@@ -182,22 +184,28 @@ impl Machine {
     /// The newest facts about the GPUs of this state: those of the driver, or of a running exporter if the driver does not answer
     /// at once. Without either, waits for the driver for `patience`.
     fn newest(&mut self, state: &State, patience: Duration) -> Newest {
-        let mut sample = self.sample(patience.min(BRIEF));
-        if is_late(&sample) {
-            if let Some(sample) = self.of_exporter(state) {
-                return Newest { sample: Ok(sample), is_of_exporter: true };
-            }
-            if patience > BRIEF && !self.is_given_up {
-                sample = self.sample(patience);
-                self.is_given_up = is_late(&sample);
-            }
+        let sample = self.sample(patience.min(BRIEF));
+        let Err(NoSample::TooLate(waited)) = sample else {
+            return Newest { sample, is_of_exporter: false };
+        };
+        if let Some(sample) = self.of_exporter(state) {
+            return Newest { sample: Ok(sample), is_of_exporter: true };
         }
+        // A second whole wait would be in vain.
+        let sample = if waited < patience { self.sample(patience) } else { sample };
         Newest { sample, is_of_exporter: false }
     }
 
-    /// The newest sample of a running exporter that shows all GPUs of the state; nothing for simulated GPUs.
+    /// Whether an exporter at its default address reads the same GPUs as this program, and names the same processes by their
+    /// pids: no variable chooses other GPUs, and the program runs in no container.
+    pub(crate) fn shares_gpus_with_exporter(&self) -> bool {
+        let SourceOptions { nvml_library, scenario, .. } = &self.gpus.options;
+        !self.is_simulated() && nvml_library.is_none() && scenario.is_none() && in_initial_pid_namespace()
+    }
+
+    /// The newest sample of a running exporter that shows all GPUs of the state.
     fn of_exporter(&self, state: &State) -> Option<GpuSample> {
-        if self.is_simulated() {
+        if !self.shares_gpus_with_exporter() {
             return None;
         }
         let sample = exporter::newest_sample(&self.gpus.options.own_hostname(), MAX_AGE_SECONDS)?;
@@ -219,22 +227,19 @@ impl Machine {
     /// # Errors
     /// Neither the GPUs nor the state list the devices, or the configuration of the GPUs is invalid.
     pub(crate) fn survey(&mut self, state: &State, eid: &str, models_needed: bool) -> Result<Survey, NoSample> {
-        let unknown = state.devices.is_empty();
+        let has_none = state.devices.is_empty();
         let published = self.published();
-        let Newest { sample, is_of_exporter } = if unknown || models_needed {
+        let Newest { sample, is_of_exporter } = if has_none || models_needed {
             Newest { sample: self.sample(needed_patience()), is_of_exporter: false }
         } else {
             let patience = if published.is_some() { brief_patience() } else { usage_patience() };
             self.newest(state, patience)
         };
         let sample = match sample {
-            Err(error) if unknown => return Err(error),
+            Err(error) if has_none => return Err(error),
             sample => sample,
         };
-        let unpublished: BTreeSet<u32> = match &published {
-            Some(published) => published.unknown.clone(),
-            None => state.devices.iter().map(|it| it.index).collect(),
-        };
+        let without_driver = outside::usage_without_driver(published.as_ref(), state);
         self.gpus.query(|gpus| {
             let processes = gpus.processes.as_mut();
             let uses = outside_uses(published, sample.as_ref().ok(), state, processes);
@@ -248,7 +253,7 @@ impl Machine {
                     inventory: (!is_of_exporter).then(|| Inventory::of(&sample)),
                 },
                 Err(error) => Survey {
-                    usage: DeviceUsage { outside, unknown: unpublished, ..DeviceUsage::default() },
+                    usage: DeviceUsage { outside, ..without_driver },
                     silence: Some(error.to_string()),
                     inventory: None,
                 },
@@ -256,17 +261,29 @@ impl Machine {
         })
     }
 
+    /// The use of the devices by a sample of the GPUs. Without a sample it is empty.
+    pub(crate) fn usage(&self, state: &State, sample: Option<&GpuSample>) -> DeviceUsage {
+        let of = |sample| self.gpus.query(|gpus| usage(sample, state, "", gpus.processes.as_mut())).ok();
+        sample.and_then(of).unwrap_or_default()
+    }
+
+    /// The use of the devices, if the driver or an exporter answers within [`brief_patience`].
+    pub(crate) fn brief_usage(&mut self, state: &State) -> DeviceUsage {
+        let sample = self.newest(state, brief_patience()).sample;
+        self.usage(state, sample.as_ref().ok())
+    }
+
     /// The use of the devices, by [`Machine::newest_sample`].
     pub(crate) fn device_use(&mut self, state: &State) -> DeviceUse {
         let sample = self.newest_sample(state);
         let published = self.published();
-        let published_unknown = published.as_ref().map(|it| it.unknown.clone());
+        let published_known = published.as_ref().map(|it| it.known.clone()).unwrap_or_default();
         let of_sample = sample.as_ref().ok();
         let outside = self.gpus.query(|gpus| outside_uses(published, of_sample, state, gpus.processes.as_mut()));
         match outside {
             Ok(outside) => DeviceUse {
                 outside,
-                published_unknown,
+                published_known,
                 contexts: sample.as_ref().map(contexts).unwrap_or_default(),
                 sample,
             },
@@ -312,10 +329,6 @@ impl Machine {
     }
 }
 
-fn is_late(sample: &Result<GpuSample, NoSample>) -> bool {
-    matches!(sample, Err(NoSample::TooLate(_)))
-}
-
 /// The facts for an attachment. Without an answer of the GPUs it is empty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Survey {
@@ -346,7 +359,13 @@ impl SharedGpus {
         let path = self.options.state_directory.clone();
         let gpus = self.clone();
         let contexts = move || {
-            let answer = gpus.query(|gpus| gpus.sample(at_least(CONTEXT_PATIENCE)));
+            let answer = gpus.query(|gpus| {
+                // Hooks of prompts and plain lists print no line about the wait.
+                let noted = mem::replace(&mut gpus.noted, true);
+                let answer = gpus.sample(at_least(CONTEXT_PATIENCE));
+                gpus.noted = noted;
+                answer
+            });
             Some(contexts(&answer.ok()?.ok()?))
         };
         StateStore::new(path.unwrap_or_else(|| directory_path(None)))
@@ -366,16 +385,11 @@ impl Gpus {
         let mut source = host.gpu;
         let mut bounds = Bounds::default();
         let began = Instant::now();
-        // Impossible values must not get into the state.
-        let mut sample = move || {
-            let mut sample = source.sample()?;
-            bounds.apply(&mut sample, began.elapsed().as_secs_f64());
-            Ok(sample)
-        };
+        let mut sample = move || believed(source.as_mut(), &mut bounds, began.elapsed().as_secs_f64());
         let thread = thread::Builder::new().name("gpu".to_owned());
         let spawned = thread.spawn(move || while asked.recv().is_ok() && answered.send(sample()).is_ok() {});
         spawned.map_err(|error| SourceError::Failed(format!("cannot ask the GPUs: {error}")))?;
-        Ok(Self { processes: host.processes, questions, answers, asked: None, noted: false })
+        Ok(Self { processes: host.processes, questions, answers, asked: None, waited: Duration::ZERO, noted: false })
     }
 
     /// A late answer is taken when it comes: nothing queues up. An answer to an old question is not the current one.
@@ -388,8 +402,11 @@ impl Gpus {
                 Instant::now()
             });
             let answer = self.answer(asked, patience.saturating_sub(began.elapsed()));
-            let answer = answer.ok_or(NoSample::TooLate(patience))?;
-            self.asked = None;
+            let Some(answer) = answer else {
+                self.waited = self.waited.max(patience);
+                return Err(NoSample::TooLate(self.waited));
+            };
+            (self.asked, self.waited) = (None, Duration::ZERO);
             if began.saturating_duration_since(asked) <= SAME_MOMENT {
                 return Ok(answer?);
             }
@@ -418,6 +435,14 @@ impl Gpus {
     }
 }
 
+/// A sample without impossible values, which must not get into the state. The sample lists them.
+fn believed(source: &mut dyn GpuSource, bounds: &mut Bounds, read_seconds: f64) -> Result<GpuSample, GpuError> {
+    let mut sample = source.sample()?;
+    let distrusted = bounds.apply(&mut sample, read_seconds);
+    withhold(&mut sample, &distrusted);
+    Ok(sample)
+}
+
 /// The state of this machine. Queries the GPUs if contexts on devices decide about an environment.
 pub(crate) fn store(options: &SourceOptions) -> StateStore {
     SharedGpus::new(options.clone()).store()
@@ -425,6 +450,9 @@ pub(crate) fn store(options: &SourceOptions) -> StateStore {
 
 #[cfg(test)]
 mod tests {
+    use genv_core::collect::withheld_values;
+    use genv_core::gpu::DeviceSample;
+    use genv_core::model::{DeviceIndex, DeviceMeasurements};
     use genv_core::proc::ProcReader;
 
     use super::*;
@@ -436,7 +464,8 @@ mod tests {
     fn gpus() -> (Gpus, Receiver<()>, Sender<Result<GpuSample, GpuError>>) {
         let (questions, asked) = channel();
         let (answered, answers) = channel();
-        let gpus = Gpus { processes: Box::new(ProcReader::new()), questions, answers, asked: None, noted: false };
+        let processes = Box::new(ProcReader::new());
+        let gpus = Gpus { processes, questions, answers, asked: None, waited: Duration::ZERO, noted: false };
         (gpus, asked, answered)
     }
 
@@ -445,15 +474,42 @@ mod tests {
     }
 
     #[test]
-    fn a_question_without_an_answer_is_not_asked_twice() {
+    fn a_question_without_an_answer_is_not_asked_twice_and_the_longest_wait_is_named() {
         let (mut gpus, asked, answered) = gpus();
-        for _ in 0..2 {
-            assert!(is_late(&gpus.sample(Duration::ZERO)));
-        }
+        let late = |gpus: &mut Gpus, milliseconds| match gpus.sample(Duration::from_millis(milliseconds)) {
+            Err(NoSample::TooLate(waited)) => waited.as_millis(),
+            other => panic!("{other:?}"),
+        };
+        // The longest wait counts until an answer arrives, also an old one.
+        assert_eq!([2, 1, 0].map(|it| late(&mut gpus, it)), [2; 3]);
         assert_eq!(asked.try_iter().count(), 1);
         answered.send(of_session(1)).unwrap();
+        gpus.asked = Instant::now().checked_sub(SAME_MOMENT * 2);
+        assert_eq!(late(&mut gpus, 0), 0);
+        assert_eq!(asked.try_iter().count(), 1);
+        answered.send(of_session(2)).unwrap();
         gpus.asked = Some(Instant::now());
-        assert_eq!(gpus.sample(LONG).unwrap().session, 1);
+        assert_eq!(gpus.sample(LONG).unwrap().session, 2);
+    }
+
+    /// A GPU with a utilization of 900 %.
+    struct Impossible;
+
+    impl GpuSource for Impossible {
+        fn sample(&mut self) -> Result<GpuSample, GpuError> {
+            let measurements = DeviceMeasurements { utilization_ratio: Some(9.0), ..DeviceMeasurements::default() };
+            let device =
+                DeviceSample { lost: false, measurements, ..DeviceSample::lost(DeviceIndex::gpu(0), String::new()) };
+            Ok(GpuSample { devices: vec![device], ..GpuSample::default() })
+        }
+    }
+
+    #[test]
+    fn an_impossible_value_is_removed_and_named() {
+        let sample = believed(&mut Impossible, &mut Bounds::default(), 0.0).unwrap();
+        assert_eq!(sample.devices[0].measurements.utilization_ratio, None);
+        let withheld: Vec<String> = withheld_values(sample).iter().map(ToString::to_string).collect();
+        assert!(withheld.iter().any(|it| it.contains("impossible value: 9")), "{withheld:?}");
     }
 
     #[test]

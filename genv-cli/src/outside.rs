@@ -8,6 +8,7 @@ use genv_core::enforcement::{ENFORCER_DIRECTORY, Enforcement};
 use genv_core::gpu::GpuSample;
 use genv_core::outside::{OutsideUse, computes};
 use genv_core::proc::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable, in_initial_pid_namespace};
+use genv_core::state::allocate::DeviceUsage;
 use genv_core::state::{Contexts, State};
 
 use crate::ago::now_seconds;
@@ -27,20 +28,24 @@ pub(crate) struct DeviceUse {
     pub(crate) contexts: Contexts,
     /// The processes of all users except root that use devices outside of environments.
     pub(crate) outside: OutsideUses,
-    /// The GPUs of which the enforcer does not know all processes; absent without a recent file of the enforcer.
-    pub(crate) published_unknown: Option<BTreeSet<u32>>,
+    /// The GPUs of which the enforcer knows all processes; none without a recent file of the enforcer.
+    pub(crate) published_known: BTreeSet<u32>,
 }
 
 impl DeviceUse {
     /// The use of GPUs that cannot be queried.
     pub(crate) fn unknown(reason: NoSample) -> Self {
-        Self { sample: Err(reason), contexts: Contexts::new(), outside: OutsideUses::new(), published_unknown: None }
+        Self {
+            sample: Err(reason),
+            contexts: Contexts::new(),
+            outside: OutsideUses::new(),
+            published_known: BTreeSet::new(),
+        }
     }
 
     /// Whether all outside processes of a GPU are known.
     pub(crate) fn knows_outside(&self, gpu: u32) -> bool {
-        let is_published = self.published_unknown.as_ref().is_some_and(|unknown| !unknown.contains(&gpu));
-        is_published || self.contexts.contains_key(&gpu)
+        self.published_known.contains(&gpu) || self.contexts.contains_key(&gpu)
     }
 }
 
@@ -49,8 +54,8 @@ pub(crate) struct Published {
     uses: Vec<OutsideUse>,
     /// Uses that do not prevent an assignment.
     exempt: Vec<OutsideUse>,
-    /// The GPUs that may have further uses.
-    pub(crate) unknown: BTreeSet<u32>,
+    /// The GPUs that have no other process than these.
+    pub(crate) known: BTreeSet<u32>,
 }
 
 /// The uses that this machine's enforcer published within [`MAX_AGE_SECONDS`]. Processes may have ended or started since then.
@@ -59,8 +64,19 @@ pub(crate) fn published() -> Option<Published> {
     let age_seconds = now_seconds() - status.updated_timestamp_seconds;
     // A file from the future is not recent: the clock was set back.
     let is_recent = (-1.0..=MAX_AGE_SECONDS).contains(&age_seconds);
-    let (exempt, unknown) = (status.exempt_outside, status.outside_unknown.into_iter().collect());
-    status.outside.filter(|_| is_recent).map(|uses| Published { uses, exempt, unknown })
+    let (exempt, known) = (status.exempt_outside, status.outside_known.into_iter().collect());
+    status.outside.filter(|_| is_recent).map(|uses| Published { uses, exempt, known })
+}
+
+/// The use of the state's devices while the driver does not answer. Nothing is known of a device that the enforcer does not know.
+pub(crate) fn usage_without_driver(published: Option<&Published>, state: &State) -> DeviceUsage {
+    let uses = published.into_iter().flat_map(|it| it.uses.iter().chain(&it.exempt));
+    let is_known = |gpu: &u32| published.is_some_and(|it| it.known.contains(gpu));
+    DeviceUsage {
+        busy: uses.map(|it| it.gpu).collect(),
+        unknown: state.devices.iter().map(|it| it.index).filter(|it| !is_known(it)).collect(),
+        ..DeviceUsage::default()
+    }
 }
 
 /// The remaining published uses, and the uses by the driver's answer that are not exempt. The published file lacks processes
@@ -72,7 +88,7 @@ pub(crate) fn current_uses(
     state: &State,
     processes: &mut dyn ProcessSource,
 ) -> OutsideUses {
-    let Published { uses, exempt, unknown: _ } = published;
+    let Published { uses, exempt, known: _ } = published;
     let mut present = remaining(uses, contexts, state, processes);
     let of_driver = sample.map(|sample| uses_by_driver(sample, state, processes));
     for it in of_driver.into_iter().flatten().flat_map(|(_, uses)| uses) {
@@ -211,4 +227,34 @@ fn with_attribution<T>(
         }
     }
     read(&table, &Attributor::new(state, &live, true, &table))
+}
+
+#[cfg(test)]
+mod tests {
+    use genv_core::state::DeviceState;
+
+    use super::*;
+
+    #[test]
+    fn without_the_driver_only_a_device_that_the_enforcer_knows_and_no_process_uses_is_unused() {
+        let device = |index| DeviceState { index, ..DeviceState::default() };
+        let state = State { devices: (0..4).map(device).collect(), ..State::default() };
+        let of = |gpu| OutsideUse {
+            gpu,
+            pid: 7,
+            start_time_ticks: 7,
+            uid: 1000,
+            username: "alice".to_owned(),
+            memory_used_bytes: None,
+            started_timestamp_seconds: None,
+        };
+        let published = Published { uses: vec![of(0)], exempt: vec![of(1)], known: [0, 1, 2].into() };
+        let expected = |busy: &[u32], unknown: &[u32]| DeviceUsage {
+            busy: busy.iter().copied().collect(),
+            unknown: unknown.iter().copied().collect(),
+            ..DeviceUsage::default()
+        };
+        assert_eq!(usage_without_driver(Some(&published), &state), expected(&[0, 1], &[3]));
+        assert_eq!(usage_without_driver(None, &state), expected(&[], &[0, 1, 2, 3]));
+    }
 }

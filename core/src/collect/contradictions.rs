@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::gpu::{DeviceSample, GpuSample, UNUSED_RATIO};
 use crate::model::{DeviceIndex, DeviceMeasurements, Snapshot, Withheld};
+use crate::state::allocate::Occupation;
 
 /// The most memory that a driver keeps on an empty device. The kept memory is measured: it is the least amount in use
 /// without a process. If no smaller amount was ever read, this limit counts.
@@ -170,6 +171,18 @@ pub fn processes_on(gpu: u32, snapshot: &Snapshot) -> Option<usize> {
     let mut parts = snapshot.devices.iter().filter(|it| is_of_gpu(it.index) && it.up);
     let is_confirmed = users > 0 || parts.all(|it| seems_unused(&it.measurements));
     (snapshot.processes_known(gpu) && is_confirmed).then_some(users)
+}
+
+/// The occupation of a whole GPU and its MIG devices by a single snapshot. One listed process suffices for
+/// [`Occupation::Used`], also if not all are listed.
+#[must_use]
+pub fn occupation(gpu: u32, snapshot: &Snapshot) -> Occupation {
+    let mut used = snapshot.processes.iter().flat_map(|process| &process.devices);
+    match processes_on(gpu, snapshot) {
+        _ if used.any(|it| it.index.gpu == gpu) => Occupation::Used,
+        Some(0) => Occupation::Unused,
+        _ => Occupation::Unknown,
+    }
 }
 
 fn lists_a_process(device: &DeviceSample) -> bool {

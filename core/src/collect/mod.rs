@@ -34,10 +34,10 @@ use crate::state::StateSource;
 use crate::stream::{SnapshotStream, channel};
 pub use clock::Clock;
 use clock::Clocks;
-pub use contradictions::{processes_on, seems_unused};
+pub use contradictions::{occupation, processes_on, seems_unused};
 pub use polled::{PollReport, PollTime, PolledHost};
 pub use supervisor::Collection;
-pub use withheld::withheld_values;
+pub use withheld::{withheld_values, withhold};
 
 /// The sources of one host.
 pub struct HostSources {

@@ -20,13 +20,18 @@ pub fn withheld_values(mut sample: GpuSample) -> Vec<Withheld> {
     sample.withheld
 }
 
-/// Completes the list of a sample that has passed the checks.
-pub(super) fn complete(sample: &mut GpuSample, distrusted: &[Distrusted]) {
-    let GpuSample { devices, withheld, .. } = sample;
+/// Adds removed values to the list of their sample.
+pub fn withhold(sample: &mut GpuSample, distrusted: &[Distrusted]) {
     for it in distrusted {
         let error = format!("the driver reported an impossible value: {}", it.value);
-        Withheld::of(it.index, it.reading, error).add_to(withheld);
+        Withheld::of(it.index, it.reading, error).add_to(&mut sample.withheld);
     }
+}
+
+/// Completes the list of a sample that has passed the checks.
+pub(super) fn complete(sample: &mut GpuSample, distrusted: &[Distrusted]) {
+    withhold(sample, distrusted);
+    let GpuSample { devices, withheld, .. } = sample;
     let is_doubted = |it: &&DeviceSample| it.index.mig.is_none() && !it.lost && it.processes_incomplete;
     let doubted: Vec<_> = devices.iter().filter(is_doubted).map(|it| it.index).collect();
     for device in devices {

@@ -100,8 +100,9 @@ pub struct Enforcement {
     /// environment does not hold. Processes of root and processes under `never` are left out. Absent while the
     /// processes are not known.
     pub outside: Option<Vec<OutsideUse>>,
-    /// The GPUs of this machine whose processes are not all known: `outside` may lack uses of them.
-    pub outside_unknown: Vec<u32>,
+    /// The GPUs of this machine that answer, can run programs, and have no other process than those of `outside` and
+    /// `exempt_outside`. Any other GPU may be in further use.
+    pub outside_known: Vec<u32>,
     /// The left out processes of root and under `never`. They keep no user from a device.
     pub exempt_outside: Vec<OutsideUse>,
     /// Records of environments with a change that their users did not make; if there are many, the first ones by name.

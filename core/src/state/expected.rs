@@ -73,9 +73,9 @@ impl Expectation<'_> {
         each.collect()
     }
 
-    /// The expected time at which each held device is wholly free.
+    /// The expected time at which each held device is wholly free. A device that cannot be assigned has none.
     pub fn of_devices(&self) -> BTreeMap<u32, f64> {
-        let held = self.devices.iter().filter(|it| !it.attachments.is_empty());
+        let held = self.devices.iter().filter(|it| !it.attachments.is_empty() && self.usage.is_usable(it.index));
         let times = held.filter_map(|it| Some((it.index, self.of_device(it, None)?)));
         times.collect()
     }
@@ -177,6 +177,7 @@ mod tests {
         let ends = [("over", 90.0), ("a", 200.0), ("b", 300.0), ("c", 400.0)];
         let leases = ends.map(|(eid, end)| (eid.to_owned(), end)).into();
         let expectation = Expectation { devices, leases: &leases, usage, now_seconds: 100.0 };
+        assert!(expectation.of_devices().keys().all(|it| usage.is_usable(*it)));
         let queue: Vec<Waiting> = requests.iter().map(waiting).collect();
         expectation.of_queue(&queue)
     }

@@ -229,8 +229,8 @@ impl Cycle {
         let all_blind = blind::all_blind(hosts, &blind);
         let sources = self.source_states.measured(&blind);
         let outside = self.outside(&publication.hosts, &config.never);
-        let (outside, exempt_outside, outside_unknown) = match outside {
-            Some(uses) => (Some(uses.counted), uses.exempt, uses.unknown),
+        let (outside, exempt_outside, outside_known) = match outside {
+            Some(uses) => (Some(uses.counted), uses.exempt, uses.known),
             None => (None, Vec::new(), Vec::new()),
         };
         let mut status = Enforcement {
@@ -242,7 +242,7 @@ impl Cycle {
             faults: faults.clone(),
             outside,
             exempt_outside,
-            outside_unknown,
+            outside_known,
             ..self.status(&plan, rules, &control, mode, now())
         };
         let open = breaker.as_ref();

@@ -1,8 +1,9 @@
 //! Use of devices by processes whose environment does not hold them. Users' commands do not assign such a device.
 
 use std::cell::LazyCell;
+use std::collections::BTreeSet;
 
-use genv_core::model::{Attribution, HostSnapshot, Process, Snapshot};
+use genv_core::model::{Attribution, Device, HostSnapshot, Process, Snapshot};
 use genv_core::outside::{OutsideUse, computes};
 
 use super::Cycle;
@@ -21,40 +22,52 @@ impl Cycle {
     }
 }
 
-/// Uses that count, and uses by processes exempt by `never`, which do not count.
+/// Uses that count, and uses by root and by processes exempt by `never`, which do not count.
 #[derive(Debug, Default)]
 pub(super) struct OutsideUses {
     pub(super) counted: Vec<OutsideUse>,
     pub(super) exempt: Vec<OutsideUse>,
-    /// The GPUs that may have further uses: their use is not measured.
-    pub(super) unknown: Vec<u32>,
+    /// The GPUs that answer, can run programs, and have no other process than these.
+    pub(super) known: Vec<u32>,
 }
 
 fn uses(snapshot: &Snapshot, never: &Never) -> OutsideUses {
-    let processes = snapshot.processes.iter();
     let programs = LazyCell::new(|| ProtectedPrograms::of(never));
     let is_exempt = |it: &OutsideUse| {
-        never.users.contains(&it.username)
+        // Root may work for any user.
+        it.uid == 0
+            || never.users.contains(&it.username)
             || never.users.contains(&format!("uid:{}", it.uid))
             || programs.exemption(it.pid).is_some()
     };
-    // The check of the program is the slowest part: once per process.
-    let whole = snapshot.devices.iter().filter(|it| it.index.mig.is_none()).map(|it| it.index.gpu);
-    let mut all =
-        OutsideUses { unknown: whole.filter(|gpu| !snapshot.use_measured(*gpu)).collect(), ..OutsideUses::default() };
-    for uses in processes.map(|it| uses_of(it, snapshot)) {
+    let mut all = OutsideUses::default();
+    // The GPUs with a process that no use names: in an environment that holds the GPU, without a known user or
+    // environment, or with graphics alone.
+    let mut unnamed = BTreeSet::new();
+    for process in &snapshot.processes {
+        let uses = uses_of(process, snapshot);
+        let gpus = process.devices.iter().map(|it| it.index.gpu);
+        unnamed.extend(gpus.filter(|gpu| !uses.iter().any(|it| it.gpu == *gpu)));
+        // The check of the program is the slowest part: once per process.
         match uses.first() {
             Some(first) if is_exempt(first) => all.exempt.extend(uses),
             _ => all.counted.extend(uses),
         }
     }
+    let is_known = |it: &Device| {
+        let gpu = it.index.gpu;
+        it.up && !it.mig_unsplit && snapshot.use_measured(gpu) && !unnamed.contains(&gpu)
+    };
+    let whole = snapshot.devices.iter().filter(|it| it.index.mig.is_none());
+    all.known = whole.filter(|it| is_known(it)).map(|it| it.index.gpu).collect();
     all
 }
 
 /// The uses of GPUs on which a process computes and which its environment does not hold.
 fn uses_of(process: &Process, snapshot: &Snapshot) -> Vec<OutsideUse> {
-    let uid = process.uid.filter(|uid| *uid != 0);
-    let (Some(uid), Some(username), Some(start_time_ticks)) = (uid, &process.username, process.start_time_ticks) else {
+    let (Some(uid), Some(username), Some(start_time_ticks)) =
+        (process.uid, &process.username, process.start_time_ticks)
+    else {
         return Vec::new();
     };
     let held = match &process.attribution {
@@ -127,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn published_uses_are_computations_on_unheld_devices_by_neither_root_nor_exempt_users() {
+    fn published_uses_are_computations_on_unheld_devices_and_those_of_root_and_exempt_users_do_not_count() {
         use ProcessType::{Compute, ComputeAndGraphics, Graphics};
         let mut lab = Lab::new(1, 4).holder("e1", "user2000", &[(3, 60.0)]);
         lab.eid("gpu01", "e1").uid = None;
@@ -148,7 +161,7 @@ mod tests {
         let never = Never { users: ["user2001", "uid:2002"].map(str::to_owned).into(), ..Never::default() };
         let found = uses(&snapshot, &never);
         let exempt: Vec<u32> = found.exempt.iter().map(|it| it.pid).collect();
-        assert_eq!(exempt, [u32::MAX - 5, u32::MAX - 6]);
+        assert_eq!(exempt, [u32::MAX - 4, u32::MAX - 5, u32::MAX - 6]);
         let found = found.counted.iter().map(|it| (it.gpu, it.pid, it.memory_used_bytes));
         assert_eq!(
             found.collect::<Vec<_>>(),
@@ -157,10 +170,37 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_whose_processes_are_not_all_listed_may_have_further_uses() {
-        let mut snapshot = Lab::new(1, 3).hosts.remove(0);
-        snapshot.devices[0].processes_measured = false;
-        snapshot.devices[2].use_unexplained = true;
-        assert_eq!(uses(&snapshot, &Never::default()).unknown, [0, 2]);
+    fn only_a_gpu_whose_processes_are_all_named_is_known() {
+        let never = Never { users: ["user2001".to_owned()].into(), ..Never::default() };
+        let lab = || Lab::new(1, 1).holder("e1", "user2000", &[(0, 60.0)]).hosts.remove(0);
+        let known = |snapshot: &Snapshot| uses(snapshot, &never).known == [0];
+        assert!(known(&lab()));
+        let without_user = Process { uid: None, ..Process::clone(&process(u32::MAX, 2000, "outside", &[])) };
+        let on = |process_type| vec![(0, 0, process_type)];
+        for (uid, state, process_type, is_known) in [
+            (2000, "outside", ProcessType::Compute, true),
+            (2001, "outside", ProcessType::Compute, true),
+            (0, "outside", ProcessType::Compute, true),
+            (2000, "unknown", ProcessType::Compute, false),
+            (2000, "e1", ProcessType::Compute, false),
+            (0, "outside", ProcessType::Graphics, false),
+        ] {
+            let processes = vec![process(u32::MAX, uid, state, &on(process_type))];
+            assert_eq!(known(&Snapshot { processes, ..lab() }), is_known, "{uid} {state} {process_type:?}");
+        }
+        let devices = process(u32::MAX, 2000, "outside", &on(ProcessType::Compute)).devices.clone();
+        let processes = vec![Arc::new(Process { devices, ..without_user })];
+        assert!(!known(&Snapshot { processes, ..lab() }));
+        let changes: [fn(&mut Device); 4] = [
+            |it| it.up = false,
+            |it| it.mig_unsplit = true,
+            |it| it.processes_measured = false,
+            |it| it.use_unexplained = true,
+        ];
+        for change in changes {
+            let mut snapshot = lab();
+            change(&mut snapshot.devices[0]);
+            assert!(!known(&snapshot));
+        }
     }
 }

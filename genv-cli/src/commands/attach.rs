@@ -1,8 +1,8 @@
 //! `genv attach`
 
 use clap::Args;
-use genv_core::state::EditableState;
 use genv_core::state::allocate::AttachRequest;
+use genv_core::state::{EditableState, EnvironmentState};
 
 use super::shell::refresh;
 use crate::announce::{Attached, AttachedDevice, QuietFlag};
@@ -69,6 +69,9 @@ struct SelectionFlags {
 
 const TASK: &str = "attach";
 
+const NOTHING: &str = "nothing to attach: no number of devices is configured. 'genv config gpus N' configures it, '--count N' attaches \
+                       N devices";
+
 impl Attach {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let eid = own_environment::active_eid(TASK)?;
@@ -86,11 +89,20 @@ impl Attach {
             force: self.force,
             wait: self.wait,
         };
+        let wanted = |environment: &EnvironmentState, attached: &[u32]| {
+            selection(&self.which.index, self.which.count.or(environment.gpus), &kind, attached)
+        };
+        // Without a request there is nothing to ask the driver for. An error is found again, and told, by the attempt.
+        if let Ok(state) = machine.state_of(&eid)
+            && let Ok(environment) = own_environment::find_own(&state.environments, &eid, TASK)
+            && wanted(environment, &state.attached(&eid)).is_none()
+        {
+            print_note(NOTHING);
+            return Ok(());
+        }
         let attempt = |state: &mut EditableState, survey: &Survey| {
             let environment = own_environment::find_own(state.environments(), &eid, TASK)?;
-            let number = self.which.count.or(environment.gpus);
-            let attached = state.attached(&eid);
-            let Some(selection) = selection(&self.which.index, number, &kind, &attached) else {
+            let Some(selection) = wanted(environment, &state.attached(&eid)) else {
                 return Ok(None);
             };
             let request = AttachRequest {
@@ -110,10 +122,7 @@ impl Attach {
                 announcer.announce(&Attached { eid: &eid, before: &before, now: &now });
                 caller.refresh(&shown.for_shell())?;
             }
-            None => print_note(
-                "nothing to attach: no number of devices is configured. 'genv config gpus N' configures it, \
-                                 '--count N' attaches N devices",
-            ),
+            None => print_note(NOTHING),
         }
         Ok(())
     }

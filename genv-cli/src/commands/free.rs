@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::io;
 
 use clap::Args;
+use genv_core::collect::occupation;
 pub(super) use genv_core::collect::processes_on as processes;
 use genv_core::model::{Device, MemoryAmount, Snapshot};
 use genv_core::outside;
-use genv_core::state::allocate::{DeviceUsage, MIG_UNSPLIT_REMEDY, Occupation, fits, in_mig_mode_unsplit};
+use genv_core::state::allocate::{MIG_UNSPLIT_REMEDY, Occupation, fits, in_mig_mode_unsplit};
 use genv_core::state::{DeviceState, Inventory, Waiting};
 use serde::Serialize;
 
@@ -87,6 +88,8 @@ struct FreeDevice {
     memory_free_bytes: Option<u64>,
     /// The number of processes on the device; absent if the driver does not report them.
     processes: Option<usize>,
+    #[serde(skip)]
+    occupation: Occupation,
 }
 
 impl Free {
@@ -96,6 +99,7 @@ impl Free {
         let waiting = machine.waiting(&state);
         let sample = machine.newest_sample(&state);
         let uses = machine.uses_of_others(&state, sample.as_ref().ok());
+        let usage = machine.usage(&state, sample.as_ref().ok());
         let snapshot = local_snapshot::take(sample)?;
         let gpus_unknown = local_snapshot::silence(&snapshot, "gpu");
         let gpus = gpus_by_index(&snapshot);
@@ -119,12 +123,12 @@ impl Free {
         // In the order of attachment.
         devices.sort_by_key(|it| {
             let environments = if it.unclaimed { 0 } else { it.environments };
-            (it.used_by_others, !it.unclaimed, environments, Occupation::of(it.processes), it.index)
+            (it.used_by_others, !it.unclaimed, environments, it.occupation, it.index)
         });
         let report = FreeReport {
             devices,
             expected: state
-                .expectation(&DeviceUsage::default(), now_seconds())
+                .expectation(&usage, now_seconds())
                 .of_devices()
                 .into_iter()
                 .map(|(index, timestamp_seconds)| ExpectedDevice { index, timestamp_seconds })
@@ -162,6 +166,7 @@ impl Free {
             memory_unattached_bytes: unattached,
             memory_free_bytes: gpu.and_then(|gpu| Some(gpu.measurements.memory?.free_bytes)),
             processes: gpu.and_then(|_| processes(device.index, snapshot)),
+            occupation: gpu.map_or(Occupation::Unknown, |_| occupation(device.index, snapshot)),
         }
     }
 

@@ -50,7 +50,7 @@ impl Queue {
         let mut machine = Machine::here()?;
         let state = machine.state()?;
         let waiting = machine.waiting(&state);
-        let usage = DeviceUsage::default();
+        let usage = if waiting.is_empty() { DeviceUsage::default() } else { machine.brief_usage(&state) };
         let expectation = state.expectation(&usage, now_seconds());
         let expected = expectation.of_queue(&waiting);
         let waiting: Vec<QueuePosition> = waiting.iter().zip(expected).map(QueuePosition::of).collect();

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use clap::Args;
 use genv_core::model::{Attribution, Device, MemoryAmount, Process, Snapshot};
-use genv_core::state::allocate::AllocateError;
+use genv_core::state::allocate::{AllocateError, MIG_UNSPLIT_REMEDY, in_mig_mode_unsplit};
 use genv_core::state::shape::Times;
 use genv_core::state::{AttachmentState, DeviceState, State};
 use serde::Serialize;
@@ -54,6 +54,9 @@ struct DeviceReport {
     /// The known processes, if others may be unknown.
     #[serde(skip)]
     named: Vec<DeviceUser>,
+    /// Whether the device is in MIG mode without MIG devices.
+    #[serde(skip)]
+    mig_unsplit: bool,
     /// Why the processes on the device are unknown.
     gpus_unknown: Option<String>,
 }
@@ -189,10 +192,14 @@ impl Who {
     }
 }
 
-/// Prints why processes on devices are unknown.
+/// Prints why processes on devices are unknown, and which devices run no program.
 fn print_unknown(reports: &[DeviceReport]) {
     let mut reasons = BTreeMap::<_, Vec<u32>>::new();
-    for report in reports.iter().filter(|it| it.processes.is_none()) {
+    let mig_unsplit: Vec<u32> = reports.iter().filter(|it| it.mig_unsplit).map(|it| it.index).collect();
+    if !mig_unsplit.is_empty() {
+        print_note(&format!("{}. {MIG_UNSPLIT_REMEDY}", in_mig_mode_unsplit(&mig_unsplit)));
+    }
+    for report in reports.iter().filter(|it| it.processes.is_none() && !it.mig_unsplit) {
         let reason = (report.gpus_unknown.as_deref(), !report.named.is_empty());
         reasons.entry(reason).or_default().push(report.index);
     }
@@ -244,6 +251,7 @@ impl DeviceReport {
             holders: device.attachments.iter().map(|it| holder(it, state)).collect(),
             processes,
             named,
+            mig_unsplit: gpu.is_some_and(|gpu| gpu.mig_unsplit),
             gpus_unknown,
         }
     }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::Check;
 use crate::exporter;
+use crate::machine::Machine;
 
 /// The part of a snapshot that this check needs.
 #[derive(Deserialize)]
@@ -22,8 +23,11 @@ struct PublishedDevice {
 }
 
 /// Checks the devices of the exporter's snapshots. Absent if no device is contradictory, or if the exporter publishes no
-/// snapshot to this user.
-pub(super) fn examine() -> Option<Check> {
+/// snapshot to this user, or may read other GPUs.
+pub(super) fn examine(machine: &Machine) -> Option<Check> {
+    if !machine.shares_gpus_with_exporter() {
+        return None;
+    }
     contradictory(&exporter::snapshots()?)
 }
 

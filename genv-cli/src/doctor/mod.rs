@@ -61,6 +61,6 @@ pub(crate) fn examine(machine: &mut Machine) -> Vec<Check> {
     checks.push(host::clock(&state));
     checks.push(host::processes());
     checks.push(host::exporter());
-    checks.extend(measurements::examine());
+    checks.extend(measurements::examine(machine));
     checks
 }

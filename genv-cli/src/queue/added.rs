@@ -64,7 +64,7 @@ impl Added {
         if !unknown.is_empty() {
             let why = match &survey.silence {
                 Some(why) => harmless(why),
-                None => "the driver does not list its processes".to_owned(),
+                None => "not all its processes are known".to_owned(),
             };
             let unknown = unknown.join(", ");
             print_note(&format!(

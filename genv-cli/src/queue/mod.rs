@@ -330,7 +330,7 @@ fn check_known(kind: &DeviceKind, survey: &Survey, state: &State) -> anyhow::Res
     let has_gpus = survey.inventory.as_ref().is_none_or(|it| it.count() > 0);
     let is_type_unknown = !kind.types.is_empty() && survey.usage.models.is_empty();
     let is_memory_unknown = kind.memory_at_least.is_some()
-        && survey.inventory.is_none()
+        && survey.silence.is_some()
         && state.devices.iter().all(|it| it.total_memory.is_none());
     if has_gpus && (is_type_unknown || is_memory_unknown) {
         let why = survey.silence.as_deref();

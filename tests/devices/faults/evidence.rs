@@ -146,6 +146,8 @@ fn a_gpu_in_mig_mode_without_mig_devices_is_not_free_and_commands_say_why() -> R
     ensure!(free.starts_with("1 ") && free.contains(reason), "{free}");
     let doctor = genv(&simulation, &exporter, &["doctor"])?;
     ensure!(doctor.contains(reason), "{doctor}");
+    let who = genv(&simulation, &exporter, &["who", "0"])?;
+    ensure!(who.contains(reason), "{who}");
     let overview = format!("stty cols 200; {} devices --color never", process::program("genv")?.display());
     let on_a_terminal = ["--quiet", "--return", "--command", overview.as_str(), "/dev/null"];
     let devices = printed(&simulation, &exporter, Path::new("script"), &on_a_terminal)?;

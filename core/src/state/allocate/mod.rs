@@ -97,17 +97,6 @@ pub enum Occupation {
     Used,
 }
 
-impl Occupation {
-    /// Of a device with this number of processes; absent if not all are known.
-    pub const fn of(processes: Option<usize>) -> Self {
-        match processes {
-            Some(0) => Self::Unused,
-            None => Self::Unknown,
-            Some(_) => Self::Used,
-        }
-    }
-}
-
 /// The devices for the environment, in order of index.
 ///
 /// # Errors
@@ -195,8 +184,8 @@ impl Allocation<'_> {
     }
 
     /// Puts the devices of one model before all others, if that model has as many as are missing and the kept devices
-    /// are of it. A model with enough devices without processes comes before others. If a device has unknown processes,
-    /// all devices without processes stay first.
+    /// are of it. A model with enough devices without processes comes before others. All devices without processes stay
+    /// first if that choice would take a device with unknown processes and leave one without.
     fn put_one_model_first(&self, free: &mut [&DeviceState], kept: &[&DeviceState], missing: usize) {
         let occupation = |it: &DeviceState| self.request.usage.occupation(it.index);
         let enough = |most: Occupation| {
@@ -207,9 +196,14 @@ impl Allocation<'_> {
             })
         };
         let first = [Occupation::Unused, Occupation::Unknown, Occupation::Used].into_iter().find_map(enough);
-        let is_one_unknown = free.iter().any(|it| occupation(it) == Occupation::Unknown);
-        if let Some(first) = first {
-            free.sort_by_key(|it| (is_one_unknown.then(|| occupation(it)), self.model(it) != first));
+        let Some(first) = first else {
+            return;
+        };
+        free.sort_by_key(|it| self.model(it) != first);
+        let has = |some: &[&DeviceState], wanted| some.iter().any(|it| occupation(it) == wanted);
+        let (taken, left) = free.split_at(missing.min(free.len()));
+        if has(taken, Occupation::Unknown) && has(left, Occupation::Unused) {
+            free.sort_by_key(|it| (occupation(it), self.model(it) != first));
         }
     }
 

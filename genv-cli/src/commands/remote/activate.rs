@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use clap::Args;
+use genv_core::collect::occupation;
 use genv_core::model::MemoryAmount;
 use genv_core::state::allocate::{AttachRequest, DeviceKind, DeviceUsage, Occupation, Selection, choose};
 use genv_core::state::{AttachmentState, DeviceState};
@@ -11,10 +12,11 @@ use genv_core::text::harmless;
 use genv_remote::fetch::Fetched;
 use genv_remote::{HostEntry, login_shell, protocol};
 
+use super::devices::knows_environments;
 use super::hosts::RemoteFlags;
 use super::results::{HostResults, fetch_all};
 use crate::choice::KindFlags;
-use crate::commands::free::{gpus_by_index, processes};
+use crate::commands::free::gpus_by_index;
 use crate::failure::Failure;
 use crate::output::{counted, print_note};
 use crate::{handover, values};
@@ -96,11 +98,11 @@ impl Activate {
     /// The offer of a host; absent if it does not have the requested devices.
     fn offer(&self, fetched: &Fetched) -> Option<Offer> {
         let snapshot = &fetched.snapshot;
-        if !snapshot.installed {
+        if !snapshot.installed || self.devices() > 0 && !knows_environments(snapshot) {
             return None;
         }
         let gpus = gpus_by_index(snapshot);
-        let occupation = |index: &u32| Occupation::of(processes(*index, snapshot));
+        let occupation = |index: &u32| occupation(*index, snapshot);
         let devices = gpus.values().filter(|device| device.up && !device.mig_unsplit);
         let devices = devices.map(|device| DeviceState {
             index: device.index.gpu,
@@ -216,7 +218,7 @@ impl Activate {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use genv_core::model::{Device, Snapshot};
+    use genv_core::model::{CollectorStatus, Device, Snapshot};
     use serde_json::{Value, json};
 
     use super::*;
@@ -260,6 +262,7 @@ mod tests {
             timestamp_seconds: 1_795_200_000.0,
             interval_seconds: 10.0,
             installed: true,
+            collectors: [("state".to_owned(), CollectorStatus { current: true, ..CollectorStatus::default() })].into(),
             devices: serde_json::from_value(devices.into()).unwrap(),
             ..Snapshot::default()
         };
@@ -300,6 +303,9 @@ mod tests {
         assert_eq!(offer(&|devices| devices[0].processes_measured = false), UNUSED, "the other device");
         assert_eq!(offer(&|devices| devices[0].mig_unsplit = true), UNUSED, "the other device");
         assert_eq!(offer(&|devices| devices.iter_mut().for_each(|it| it.mig_unsplit = true)), None);
+        let mut without_environments = host(protocol::HostProgram::Genv, &[(16, &[])]);
+        without_environments.snapshot.collectors.clear();
+        assert_eq!(line("-H x --gpus 1").activate.offer(&without_environments), None);
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::io;
 
 use clap::Args;
+use genv_core::collect::occupation;
 use genv_core::model::{Device, Snapshot};
+use genv_core::state::allocate::Occupation;
 use genv_remote::HostEntry;
 use serde::Serialize;
 
@@ -153,19 +155,25 @@ fn host_devices<'a>(host: &'a HostEntry, snapshot: &'a Snapshot) -> HostDevices<
     }
 }
 
-/// Whether no environment holds a device. On a host without genv: whether no process uses it; absent if it is not known.
+/// Whether no environment holds a device; absent if its environments are not known. On a host without genv: whether no process
+/// uses the device; absent if it is not known.
 fn is_available(device: &Device, snapshot: &Snapshot) -> Option<bool> {
-    if !device.up || !device.attachments.is_empty() {
+    if !device.up || device.mig_unsplit || !device.attachments.is_empty() {
         return Some(false);
     }
     if snapshot.installed {
-        return Some(true);
+        return knows_environments(snapshot).then_some(true);
     }
-    let mut listed = snapshot.processes.iter().flat_map(|process| &process.devices);
-    if listed.any(|used| used.index.gpu == device.index.gpu) {
-        return Some(false);
+    match occupation(device.index.gpu, snapshot) {
+        Occupation::Unused => Some(true),
+        Occupation::Unknown => None,
+        Occupation::Used => Some(false),
     }
-    processes(device.index.gpu, snapshot).map(|processes| processes == 0)
+}
+
+/// Whether the environments of a host with genv are known. Without its processes, no environment is known to continue.
+pub(super) fn knows_environments(snapshot: &Snapshot) -> bool {
+    snapshot.collectors.get("state").is_some_and(|it| it.current)
 }
 
 /// `4 NVIDIA A100 (80.0 GiB), 2 Tesla T4 (15.0 GiB)`.
@@ -184,7 +192,8 @@ mod tests {
     use std::sync::Arc;
 
     use genv_core::model::{
-        Attribution, DeviceIndex, DeviceMeasurements, DeviceMemory, Process, ProcessDevice, ProcessType,
+        Attribution, CollectorStatus, DeviceIndex, DeviceMeasurements, DeviceMemory, Process, ProcessDevice,
+        ProcessType,
     };
     use proptest::prelude::*;
 
@@ -243,6 +252,7 @@ mod tests {
                 device(3, 0.0, false),
                 device(4, 0.0, true),
                 Device { up: false, ..device(5, 0.0, false) },
+                Device { mig_unsplit: true, ..device(6, 0.0, true) },
             ],
             processes: vec![process(3), process(4)],
             ..Snapshot::default()
@@ -250,10 +260,14 @@ mod tests {
         let all = |snapshot: &Snapshot| -> Vec<Option<bool>> {
             snapshot.devices.iter().map(|device| is_available(device, snapshot)).collect()
         };
-        assert_eq!(all(&snapshot), [Some(true), None, None, Some(false), Some(false), Some(false)]);
+        assert_eq!(all(&snapshot), [Some(true), None, None, Some(false), Some(false), Some(false), Some(false)]);
         // Environments tell which devices are available, as of 'genv free' there.
         snapshot.installed = true;
-        assert_eq!(all(&snapshot)[..5], [Some(true); 5]);
+        for (current, expected) in [(true, Some(true)), (false, None)] {
+            snapshot.collectors.insert("state".to_owned(), CollectorStatus { current, ..CollectorStatus::default() });
+            assert_eq!(all(&snapshot)[..5], [expected; 5]);
+            assert_eq!(all(&snapshot)[5..], [Some(false); 2]);
+        }
     }
 
     #[test]
@@ -276,7 +290,7 @@ mod tests {
         fn without_genv_nothing_is_available_unless_all_answers_say_so(
             utilization in prop::option::of(prop_oneof![Just(0.0), Just(0.05), 0.0..1.0_f64]),
             used_bytes in prop::option::of(0..2_u64 << 30),
-            (is_up, is_list_whole, is_listed) in any::<(bool, bool, bool)>(),
+            (is_up, is_list_whole, is_listed, mig_unsplit) in any::<(bool, bool, bool, bool)>(),
         ) {
             let memory = used_bytes.map(|used_bytes| DeviceMemory {
                 total_bytes: 2 << 30,
@@ -287,13 +301,13 @@ mod tests {
             let measurements =
                 DeviceMeasurements { utilization_ratio: utilization, memory, ..DeviceMeasurements::default() };
             let snapshot = Snapshot {
-                devices: vec![Device { up: is_up, measurements, ..device(0, 0.0, is_list_whole) }],
+                devices: vec![Device { up: is_up, mig_unsplit, measurements, ..device(0, 0.0, is_list_whole) }],
                 processes: is_listed.then(|| process(0)).into_iter().collect(),
                 ..Snapshot::default()
             };
             let rests = utilization.is_none_or(|it| it <= 0.05) && used_bytes.is_none_or(|it| it <= 1088 << 20);
             let is_confirmed = rests && (utilization.is_some() || used_bytes.is_some());
-            let expected = match (is_up, is_listed) {
+            let expected = match (is_up && !mig_unsplit, is_listed) {
                 (true, false) => (is_list_whole && is_confirmed).then_some(true),
                 _ => Some(false),
             };

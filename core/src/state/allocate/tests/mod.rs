@@ -367,6 +367,15 @@ fn several_devices_are_of_one_model_if_one_has_enough() {
         assert_eq!(chosen(&list, "", &request), Ok(expected.to_vec()));
     }
     request.usage.unknown.clear();
+    // An unknown device of a model that is not chosen changes nothing. If the chosen model needs it while a device without
+    // processes is left, the devices without processes are taken, although they are of two models.
+    for (last, expected) in [("Tesla V100", &[0, 2][..]), (T4, &[0, 1])] {
+        let mut request = count(2);
+        request.usage.models = models(&[A100, T4, A100, last]);
+        request.usage.busy = [2].into();
+        request.usage.unknown = [3].into();
+        assert_eq!(chosen(&list[..4], "", &request), Ok(expected.to_vec()), "{last}");
+    }
     // Where models are not known, the order of index decides.
     request.usage.models.clear();
     request.selection = Selection::Count(3);
