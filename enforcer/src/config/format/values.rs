@@ -101,7 +101,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<T>, A::Error> {
                 let (mut pairs, mut names) = (Vec::new(), HashSet::new());
                 while let Some((name, value)) = map.next_entry::<Located<String>, _>()? {
-                    // A key of a merge (`<<`) comes after the mapping's own, which the library knows by the same spelling only.
+                    // A key of a merge (`<<`) comes after the mapping's own. The library drops it only in the same spelling.
                     if names.insert(name.value.clone()) {
                         pairs.push((name, value));
                     }
