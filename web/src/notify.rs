@@ -2,6 +2,7 @@
 //! `NOTIFY_SOCKET` is a path or, with a leading `@`, an abstract address of unix(7).
 
 use std::env;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
@@ -16,16 +17,20 @@ pub use sd_notify::NotifyState;
 /// the watchdog of the service manager notices a program that falls silent. The first failure is logged as a warning.
 pub fn notify(messages: &[NotifyState<'_>]) {
     static WARNED: Once = Once::new();
-    let socket = env::var_os("NOTIFY_SOCKET");
-    let sent = match socket.as_deref().and_then(|socket| socket.as_bytes().strip_prefix(b"@")) {
+    let socket = env::var_os("NOTIFY_SOCKET").unwrap_or_default();
+    if let Err(error) = send(&socket, messages) {
+        WARNED.call_once(|| {
+            let socket = socket.display();
+            tracing::warn!(%error, %socket, "the service manager cannot be notified: it may take this program for one that hangs");
+        });
+    }
+}
+
+/// Sends messages to the service manager. `socket` is the value of `NOTIFY_SOCKET`, which `sd_notify` reads itself.
+fn send(socket: &OsStr, messages: &[NotifyState<'_>]) -> io::Result<()> {
+    match socket.as_bytes().strip_prefix(b"@") {
         Some(name) => send_to_abstract(name, messages),
         None => sd_notify::notify(messages),
-    };
-    if let Err(error) = sent {
-        WARNED.call_once(|| {
-            tracing::warn!(%error, ?socket, "the service manager cannot be notified: it may take this program for one that hangs");
-        });
-        tracing::debug!(%error, "the service manager cannot be notified");
     }
 }
 
@@ -54,11 +59,12 @@ mod tests {
         let name = format!("genv-notify-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let receiver = UnixDatagram::bind_addr(&address).unwrap();
-        send_to_abstract(name.as_bytes(), &[NotifyState::Ready, NotifyState::Status("2 devices")]).unwrap();
+        let socket = format!("@{name}");
+        send(OsStr::new(&socket), &[NotifyState::Ready, NotifyState::Status("2 devices")]).unwrap();
         let mut received = [0; 64];
         let length = receiver.recv(&mut received).unwrap();
         assert_eq!(&received[..length], b"READY=1\nSTATUS=2 devices\n");
         drop(receiver);
-        assert!(send_to_abstract(name.as_bytes(), &[NotifyState::Watchdog]).is_err());
+        assert!(send(OsStr::new(&socket), &[NotifyState::Watchdog]).is_err());
     }
 }

@@ -39,6 +39,12 @@ pub enum GpuError {
         /// The error of the loader.
         reason: String,
     },
+    /// NVIDIA's kernel module is not loaded, so that the library was not called.
+    #[error(
+        "NVIDIA's kernel module is not loaded (no /proc/driver/nvidia/version): load it with 'modprobe nvidia'; where /proc \
+         hides it, name the library with GENV_NVML_LIBRARY"
+    )]
+    NoModule,
     /// The library is there, the driver does not answer: not loaded, mismatched, lost, no permission.
     #[error("{call} failed: {reason}")]
     Driver {

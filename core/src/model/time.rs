@@ -12,11 +12,12 @@ pub fn now_seconds() -> f64 {
     now.unwrap_or_default().as_secs_f64()
 }
 
-/// The zone in which times are shown to the caller: `TZ`, else `/etc/localtime` (tzset(3)).
+/// The zone in which times are shown to the caller: `TZ`, else `/etc/localtime` (tzset(3)). A `TZ` that names no zone of this
+/// machine, such as `CET-1CEST` without its rules, does not count: the state files have the machine's times, too.
 pub fn local_time_zone() -> TimeZone {
     match std::env::var_os("TZ") {
         None => machine_time_zone(),
-        Some(_) => TimeZone::system(),
+        Some(_) => TimeZone::try_system().unwrap_or_else(|_| machine_time_zone()),
     }
 }
 

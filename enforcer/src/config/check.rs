@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use super::summary::Summary;
-use super::{Accounts, Config, read};
+use super::{Accounts, Config, Warning, read};
 
 /// Reads a configuration as the daemon does, and prints to `out` how its rules will work and what in it is odd.
 ///
@@ -18,6 +18,9 @@ pub fn check(path: &Path, accounts: &dyn Accounts, now_seconds: f64, out: &mut i
     let text = read(path)?;
     let config = Config::parse(&source_name, &text)?;
     let warnings = Config::warnings(&source_name, &text, accounts, now_seconds)?;
+    if let Some(mistake) = warnings.iter().find_map(Warning::mistake) {
+        return Err(mistake.clone().into());
+    }
     let rules = match config.rules.len() {
         1 => "1 rule".to_owned(),
         rules => format!("{rules} rules"),

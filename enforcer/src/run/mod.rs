@@ -251,7 +251,7 @@ impl Daemon {
             let source_name = path.display().to_string();
             let warnings =
                 config::read(&path).and_then(|text| Config::warnings(&source_name, &text, &NameService, now_seconds()));
-            // A file that cannot be read any more is about to be refused.
+            // A file that cannot be used any more is about to be refused.
             for warning in warnings.unwrap_or_default() {
                 let warning = warning.to_string();
                 tracing::warn!(

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use russh::client::Msg;
 use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::failures::{disconnected, seconds};
 use super::{ConnectionEvents, Session};
@@ -16,6 +16,9 @@ use crate::{FailureKind, HostFailure};
 
 /// The number of bytes that are kept of the end of a command's stderr.
 const STDERR_BYTES: usize = 4 << 10;
+
+/// A refused channel is asked for again after waits that double from 50 ms to less than this, 750 ms in all.
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
 /// Limits of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,11 +118,15 @@ impl Session {
     pub(super) async fn start(&self, command: &str) -> Result<(RunningCommand, CommandInput), HostFailure> {
         let limit = self.timeouts.answer;
         let start = async {
-            let mut opened = self.handle.channel_open_session().await;
-            if let Err(russh::Error::ChannelOpenFailure(_)) = opened {
-                // sshd counts a channel for a moment after both ends have closed it, which matters with 'MaxSessions 1'.
-                opened = self.handle.channel_open_session().await;
-            }
+            // sshd counts a channel for a moment after both ends have closed it, which matters with 'MaxSessions 1'.
+            let mut wait = Duration::from_millis(50);
+            let opened = loop {
+                match self.handle.channel_open_session().await {
+                    Err(russh::Error::ChannelOpenFailure(_)) if wait < LONGEST_WAIT => sleep(wait).await,
+                    opened => break opened,
+                }
+                wait *= 2;
+            };
             let channel = match opened {
                 Ok(channel) => channel,
                 Err(russh::Error::ChannelOpenFailure(reason)) => {

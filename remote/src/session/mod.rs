@@ -121,14 +121,15 @@ impl Session {
         let mut jump_sessions: Vec<Self> = Vec::new();
         let mut way = String::new();
         for jump in &target.jumps {
-            way = format!("{way}{} > ", jump.login);
+            way += &place(jump);
             let session = attempts.make(&way, Self::connect_next(jump_sessions.last(), jump, timeouts)).await;
             jump_sessions.push(session.map_err(|failure| {
                 let message = format!("at the jump host {}: {}", jump.login, failure.message);
                 HostFailure::new(failure.kind, message)
             })?);
+            way += " > ";
         }
-        way += &target.login;
+        way += &place(target);
         let session = attempts.make(&way, Self::connect_next(jump_sessions.last(), target, timeouts)).await;
         let mut session = session?;
         session.jump_sessions = jump_sessions;
@@ -312,6 +313,11 @@ fn configuration(target: &Target, known: &KnownHost) -> Result<client::Config, H
         preferred: algorithms::preferred(target, known)?,
         ..client::Config::default()
     })
+}
+
+/// The server and the user at it: the same for a jump host, for the last host, and for each alias of ssh's configuration.
+fn place(target: &Target) -> String {
+    format!("{}@{}:{}", target.user, target.address, target.port)
 }
 
 /// Reads the files known_hosts on a thread for blocking work: other hosts continue.

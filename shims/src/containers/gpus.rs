@@ -23,16 +23,18 @@ pub(super) fn restrict(request: &str, attached: &AttachedDevices<'_>) -> Result<
     // docker takes the last of several numbers for a number of devices, and refuses one beside a list.
     let bare: Vec<&str> = fields.iter().map(String::as_str).filter(|field| !field.contains('=')).collect();
     let device = find("device").and_then(|position| value(&fields[position], "device"));
-    if bare.len() + usize::from(device.is_some()) + usize::from(find("count").is_some()) > 1 {
-        let ids: Vec<&str> = device.as_deref().into_iter().chain(bare).filter(|id| !id.is_empty()).collect();
-        return Err(Refusal::new(
-            USAGE,
-            format!(
-                "cannot run with --gpus {request:?}: docker reads a number alone as a number of devices, and takes one such \
-                 value: write a list of devices as '\"device={}\"', with both kinds of quotes",
-                ids.join(",")
-            ),
-        ));
+    let is_id = |id: &str| {
+        let is_number = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit() || byte == b':');
+        is_number || id.starts_with("GPU-") || id.starts_with("MIG-")
+    };
+    let is_quoted_list = matches!(&*bare, [list] if list.contains(',') && list.split(',').all(is_id));
+    if is_quoted_list || bare.len() + usize::from(device.is_some()) + usize::from(find("count").is_some()) > 1 {
+        let mut cause = "docker takes one of a number of devices, all, or a list of devices".to_owned();
+        if find("count").is_none() && bare.iter().all(|list| list.split(',').all(is_id)) {
+            let ids: Vec<&str> = device.as_deref().into_iter().chain(bare).filter(|id| !id.is_empty()).collect();
+            cause += &format!(": write a list as '\"device={}\"', with both kinds of quotes", ids.join(","));
+        }
+        return Err(Refusal::new(USAGE, format!("cannot run with --gpus {request:?}: {cause}")));
     }
     let mut dropped = Vec::new();
     let (position, devices) = if let Some(position) = find("device") {
@@ -55,7 +57,10 @@ pub(super) fn restrict(request: &str, attached: &AttachedDevices<'_>) -> Result<
             Ok(0) => {
                 return Err(Refusal::new(
                     USAGE,
-                    format!("cannot run with --gpus {request:?}: docker does not take 0 for none: leave --gpus out"),
+                    format!(
+                        "cannot run with --gpus {request:?}: docker does not take 0 for none: leave --gpus out; for device 0 \
+                         write 'device=0'"
+                    ),
                 ));
             }
             Ok(count) if count > attached.devices.len() => {
@@ -207,11 +212,18 @@ mod tests {
             ("0,1,2", "\"device=0,1,2\""),
             ("device=0,1", "\"device=0,1\""),
             ("1,3,capabilities=utility", "\"device=1,3\""),
+            ("\"1,2\"", "\"device=1,2\""),
             ("\"device=1,3\",4", "\"device=1,3,4\""),
+            ("GPU-1,GPU-3", "\"device=GPU-1,GPU-3\""),
+            ("0", "device=0"),
+            // No list is meant.
+            ("all,1", ""),
+            ("count=2,3", ""),
         ] {
             let refusal = restricted(request).unwrap_err();
             assert_eq!(refusal.code, USAGE, "{request}");
-            assert!(refusal.message.contains(&format!("'{spelling}'")), "{}", refusal.message);
+            let spelled = refusal.message.split('\'').nth(1).unwrap_or_default();
+            assert_eq!(spelled, spelling, "{}", refusal.message);
         }
     }
 

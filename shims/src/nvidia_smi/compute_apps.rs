@@ -2,15 +2,22 @@
 
 use super::filter::{OutputFilter, ProcessOwnership};
 
+/// The beginnings of errors that nvidia-smi prints between rows, without a comma.
+const ERRORS: [&[u8]; 4] = [b"Unable to ", b"Failed to ", b"No devices ", b"NVIDIA-SMI has failed"];
+
 /// Keeps the rows of the environment's processes, and lines that are no rows: the names of the columns, and errors.
 pub(crate) struct ComputeAppsFilter<O> {
     columns: usize,
     pid: usize,
     /// Whether a process's name comes before its pid: then a line without a pid may be the first of a row.
     is_name_first: bool,
+    /// Whether it is the last column instead: then the rest of a name follows a row that looks whole.
+    is_name_last: bool,
     own: O,
     /// A row of which a process's name has spread the rest over the next lines.
     broken: Vec<u8>,
+    /// Whether the last row was left out.
+    is_left_out: bool,
 }
 
 impl<O: ProcessOwnership> ComputeAppsFilter<O> {
@@ -18,7 +25,16 @@ impl<O: ProcessOwnership> ComputeAppsFilter<O> {
     pub(crate) fn new(columns: &[String], own: O) -> Self {
         let pid = columns.iter().position(|column| column == "pid").unwrap_or(0);
         let is_name = |column: &String| column == "name" || column == "process_name";
-        Self { columns: columns.len(), pid, is_name_first: columns[..pid].iter().any(is_name), own, broken: Vec::new() }
+        let is_name_first = columns[..pid].iter().any(is_name);
+        Self {
+            columns: columns.len(),
+            pid,
+            is_name_first,
+            is_name_last: !is_name_first && columns.last().is_some_and(is_name),
+            own,
+            broken: Vec::new(),
+            is_left_out: false,
+        }
     }
 
     /// The pid of a row. A comma in a name is written as a question mark: no field holds one.
@@ -35,6 +51,15 @@ impl<O: ProcessOwnership> ComputeAppsFilter<O> {
 
 impl<O: ProcessOwnership> OutputFilter for ComputeAppsFilter<O> {
     fn line(&mut self, line: &[u8], out: &mut Vec<u8>) {
+        if self.broken.is_empty() && !line.contains(&b',') {
+            let is_error = ERRORS.iter().any(|error| line.starts_with(error));
+            if is_error || (self.is_name_last && !self.is_left_out) {
+                out.extend_from_slice(line);
+            }
+            if is_error || self.is_name_last {
+                return;
+            }
+        }
         self.broken.extend_from_slice(line);
         let fields = self.broken.split(|byte| *byte == b',').count();
         let is_row = self.is_name_first || self.pid(&self.broken).is_some();
@@ -49,9 +74,10 @@ impl<O: ProcessOwnership> OutputFilter for ComputeAppsFilter<O> {
 
     fn end(&mut self, out: &mut Vec<u8>) {
         let row = std::mem::take(&mut self.broken);
-        match self.pid(&row) {
-            Some(pid) if (self.own)(&[pid]).is_some_and(|own| !own.contains(&pid)) => {}
-            Some(_) | None => out.extend_from_slice(&row),
+        let pid = self.pid(&row);
+        self.is_left_out = pid.is_some_and(|pid| (self.own)(&[pid]).is_some_and(|own| !own.contains(&pid)));
+        if !self.is_left_out {
+            out.extend_from_slice(&row);
         }
     }
 }
@@ -95,8 +121,12 @@ mod tests {
                 "process_name, pid\nnew\nline?, 8\nown\nline, 7\nx, 8\n",
                 "process_name, pid\nown\nline, 7\n",
             ),
+            ("pid,name", "8, new\nline\n7, own\nline\n", "7, own\nline\n"),
+            ("pid,name", "8, x\n7\n9, other\n", ""),
             // An error is shown, too.
             ("name,pid", "No devices were found\n", "No devices were found\n"),
+            ("name,pid", "a, 7\nUnable to reach GPU-B\na, 8\n", "a, 7\nUnable to reach GPU-B\n"),
+            ("pid,name", "8, a\nUnable to reach GPU-B\n", "Unable to reach GPU-B\n"),
         ] {
             assert_eq!(kept(columns, output), expected, "{columns}");
         }

@@ -242,13 +242,35 @@ eval "(exit 6)"$'\n'"$before"
 }
 
 #[test]
+fn the_hook_runs_in_a_function_of_ble_sh() -> Result<()> {
+    let account = Account::new()?;
+    let script = r##"
+unset GENV_ENVIRONMENT_ID
+CUDA_VISIBLE_DEVICES=0
+eval "$(genv shell --init)"
+__genv_watch /nowhere '' ''
+eval "$(declare -f __genv_rehook | sed '1s/__genv_rehook/original/')"
+__genv_rehook() { echo "a run of the hook"; original; }
+function ble/x { eval "$PROMPT_COMMAND"; }
+ble/x
+before=$PROMPT_COMMAND
+theirs() { eval "$before"; echo theirs; }
+PROMPT_COMMAND=$'theirs\n__genv_hook'
+ble/x
+"##;
+    let (_, stdout, stderr) = account.script("bash", &[], script)?;
+    ensure!((&*stdout, &*stderr) == ("a run of the hook\ntheirs\na run of the hook\n", ""), "{stdout} {stderr}");
+    Ok(())
+}
+
+#[test]
 fn the_hook_runs_after_all_others_and_before_the_last_of_bash_preexec() -> Result<()> {
     let account = Account::new()?;
     let script = r##"
 unset GENV_ENVIRONMENT_ID
 CUDA_VISIBLE_DEVICES=0
 eval "$(genv shell --init)"
-for PROMPT_COMMAND in $'__bp_precmd_invoke_cmd\n__bp_interactive_mode' $'__genv_hook\n__bp_precmd_invoke_cmd\ntheirs\n__bp_interactive_mode' 'theirs;'; do
+for PROMPT_COMMAND in $'__bp_precmd_invoke_cmd\n__bp_interactive_mode' $'__genv_hook\n__bp_precmd_invoke_cmd\ntheirs\n__bp_interactive_mode' 'theirs;' $'my__genv_hooks\n__genv_hook;__genv_hook; a'; do
     __genv_watch /nowhere '' ''
     __genv_rehook
     echo ${PROMPT_COMMAND//$'\n'/,}
@@ -259,7 +281,8 @@ done
     let (_, stdout, stderr) = account.script("bash", &[], script)?;
     let expected = "__bp_precmd_invoke_cmd,__genv_hook,__bp_interactive_mode\n__bp_precmd_invoke_cmd,__bp_interactive_mode\n\
                     __bp_precmd_invoke_cmd,theirs,__genv_hook,__bp_interactive_mode\n\
-                    __bp_precmd_invoke_cmd,theirs,__bp_interactive_mode\ntheirs;,__genv_hook\ntheirs;\n";
+                    __bp_precmd_invoke_cmd,theirs,__bp_interactive_mode\ntheirs;,__genv_hook\ntheirs;\n\
+                    my__genv_hooks, a,__genv_hook\nmy__genv_hooks, a\n";
     ensure!((&*stdout, &*stderr) == (expected, ""), "{stdout} {stderr}");
     Ok(())
 }

@@ -21,7 +21,7 @@ pub(crate) fn says(tool: &str, name: &str, arguments: &[&str], files: &[PathBuf]
 /// Whether promtool of each version accepts a configuration of Prometheus.
 pub(crate) fn accepts_configuration(file: &Path) -> Result<()> {
     for tool in PROMETHEUS {
-        says(tool, "promtool", &["check", "config"], &[file.to_owned()])?;
+        says(tool, "promtool", &["check", "config", "--lint-fatal"], &[file.to_owned()])?;
     }
     Ok(())
 }

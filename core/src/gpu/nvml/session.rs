@@ -48,7 +48,7 @@ impl Session {
         let failed = |error: NvmlError| init_error(&library.to_string_lossy(), &error);
         if is_of_driver && !has_driver(Path::new("/")) {
             raw::load(library).map_err(failed)?;
-            return Err(failed(NvmlError::DriverNotLoaded));
+            return Err(GpuError::NoModule);
         }
         let nvml = Nvml::builder().lib_path(library.as_os_str()).init().map_err(failed)?;
         let driver_version = driver_version(&nvml, &mut Calls::default())?;

@@ -1,6 +1,7 @@
 //! Values of a configuration that are more than a text.
 
 use genv_core::yaml_scalar;
+use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -76,7 +77,7 @@ pub(in crate::config) fn span(text: &str) -> Result<Duration, String> {
     Ok(span)
 }
 
-/// The pairs of a mapping, in its order, each with its places.
+/// The pairs of a mapping, in its order, each with its places. Of two with one name, the first.
 #[derive(Debug)]
 pub(crate) struct Pairs<T>(pub(crate) Vec<(Located<String>, Located<T>)>);
 
@@ -98,9 +99,12 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<T>, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
+                let (mut pairs, mut names) = (Vec::new(), HashSet::new());
+                while let Some((name, value)) = map.next_entry::<Located<String>, _>()? {
+                    // A key of a merge (`<<`) comes after the mapping's own. The library drops it only in the same spelling.
+                    if names.insert(name.value.clone()) {
+                        pairs.push((name, value));
+                    }
                 }
                 Ok(Pairs(pairs))
             }

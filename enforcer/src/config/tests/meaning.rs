@@ -218,6 +218,19 @@ fn sections_with_nothing_in_them_are_as_if_left_out() {
 }
 
 #[test]
+fn a_limit_of_its_own_counts_before_a_merged_one_in_whatever_spelling() {
+    let config = config(
+        r#"version: 1
+rules:
+  - {kind: max-environments-per-user, limit: {users: &users {20231234: 8, alice: 8}}}
+  - {kind: max-devices-per-user, limit: {users: {<<: *users, "20231234": 2}}}
+"#,
+    );
+    let users = &config.rules[1].kind.limits().unwrap().base.users;
+    assert_eq!((users["20231234"], users["alice"], users.len()), (2, 8, 2));
+}
+
+#[test]
 fn values_may_be_shared_by_alias_and_merged() {
     let rules = config(
         "version: 1

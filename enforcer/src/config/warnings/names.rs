@@ -5,15 +5,15 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use genv_core::yaml::{self, Located};
+use genv_core::yaml::Located;
 
-use super::Found;
-use crate::config::Accounts;
+use super::{Found, written_limits};
 use crate::config::format::{ConfigFile, LimitEntry, LimitTable};
+use crate::config::{Accounts, Config, Limit};
 
 type Names = Option<Located<Vec<Located<String>>>>;
 
-pub(super) fn find(file: &ConfigFile, accounts: &dyn Accounts, found: &mut Found<'_>) -> Result<(), yaml::Error> {
+pub(super) fn find(file: &ConfigFile, config: &Config, accounts: &dyn Accounts, found: &mut Found<'_>) {
     let mut looker = Looker { accounts, found };
     looker.users(&file.never.users);
     for path in file.never.executables.iter().flat_map(|paths| &paths.value) {
@@ -26,16 +26,14 @@ pub(super) fn find(file: &ConfigFile, accounts: &dyn Accounts, found: &mut Found
     for waiver in &file.waivers {
         waiver.value.users.value.iter().for_each(|name| looker.user(name));
     }
-    for rule in &file.rules {
-        let rule = &rule.value;
-        let overrides = rule.overrides.iter().flat_map(|overrides| &overrides.value);
-        let limits = rule.limit.iter().chain(overrides.map(|entry| &entry.value.limit));
-        for limit in limits {
-            if let LimitEntry::Table(table) = &limit.value {
-                looker.limited(table)?;
+    for (entry, rule) in file.rules.iter().zip(&config.rules) {
+        let entry = &entry.value;
+        for (written, limit) in written_limits(entry, rule) {
+            if let LimitEntry::Table(table) = &written.value {
+                looker.limited(table, limit);
             }
         }
-        if let Some(selector) = &rule.selector {
+        if let Some(selector) = &entry.selector {
             let selector = &selector.value;
             looker.users(&selector.users);
             looker.groups(&selector.groups);
@@ -44,7 +42,6 @@ pub(super) fn find(file: &ConfigFile, accounts: &dyn Accounts, found: &mut Found
             looker.nobody_in_common(&selector.users, &selector.groups);
         }
     }
-    Ok(())
 }
 
 struct Looker<'l, 'f> {
@@ -62,25 +59,25 @@ impl Looker<'_, '_> {
     }
 
     /// A user may be named and have the uid too, for times without a name service, but only with the same limit.
-    fn limited(&mut self, table: &LimitTable) -> Result<(), yaml::Error> {
+    fn limited(&mut self, table: &LimitTable, limit: &Limit<u64>) {
         table.groups.0.iter().for_each(|(name, _)| self.group(name));
         let mut limited = BTreeMap::new();
-        for (name, amount) in &table.users.0 {
+        for (name, _) in &table.users.0 {
             self.user(name);
+            let amount = limit.users.get(&name.value);
             let Some(uid) = self.accounts.uid_of(&name.value) else {
                 continue;
             };
             if let Some((other, first)) = limited.insert(uid, (name, amount))
-                && first.value != amount.value
+                && first != amount
             {
                 let message = format!(
                     "{} and {} are one user, uid {uid}, with two limits: leave one out",
                     other.value, name.value
                 );
-                return Err(self.found.error(name.referenced, message));
+                self.found.mistake(name.referenced, message);
             }
         }
-        Ok(())
     }
 
     fn user(&mut self, name: &Located<String>) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use genv_core::duration::format_duration;
 use genv_core::yaml::Located;
 
-use super::Found;
+use super::{Found, written_limits};
 use crate::config::format::{ConfigFile, LimitEntry, RuleEntry, Span};
 use crate::config::{Action, Config, Rule};
 
@@ -117,18 +117,12 @@ fn without_effect(entry: &RuleEntry, rule: &Rule, found: &mut Found<'_>) {
 }
 
 fn limits(entry: &RuleEntry, rule: &Rule, found: &mut Found<'_>) {
-    let Some(limits) = rule.kind.limits() else {
-        return;
-    };
-    let overrides: Vec<_> = entry.overrides.iter().flat_map(|overrides| &overrides.value).collect();
-    let entries = entry.limit.iter().chain(overrides.iter().map(|entry| &entry.value.limit));
-    let resolved = std::iter::once(&limits.base).chain(limits.overrides.iter().map(|(_, limit)| limit));
     let mut nothing = |place| {
         found.at(place, "a limit of 0 forbids it altogether: whoever has any breaks the rule");
     };
-    for (entry, limit) in entries.zip(resolved) {
-        match &entry.value {
-            LimitEntry::ForAll(_) if limit.default == Some(0) => nothing(entry.referenced),
+    for (written, limit) in written_limits(entry, rule) {
+        match &written.value {
+            LimitEntry::ForAll(_) if limit.default == Some(0) => nothing(written.referenced),
             LimitEntry::ForAll(_) => {}
             LimitEntry::Table(table) => {
                 if let Some(default) = &table.default

@@ -107,8 +107,9 @@ function __genv_watch {
 function __genv_hook {
     \builtin local __genv_last="$?" __genv_file __genv_now __genv_rest
     @zsh@ \builtin emulate -L zsh
-    @bash@ # Other hooks may run a copy of this line, as starship does. The line itself runs after them.
-    @bash@ if ((${#FUNCNAME[@]} > 1)) && __genv_hooked; then
+    @bash@ # Other hooks may run a copy of this line, as starship does. The line itself runs after them: in no function, or in one
+    @bash@ # of ble.sh.
+    @bash@ if [[ ${FUNCNAME[1]-ble/} != ble[/-]* ]] && __genv_hooked; then
     @bash@     [[ $- == *e* ]] || \builtin return "$__genv_last"
     @bash@     \builtin return
     @bash@ fi
@@ -214,13 +215,23 @@ function __genv_hook {
 @bash@ # Sets __genv_text to commands without the hook. The hook gives way to : only where a command must be, since : hides $? from
 @bash@ # the hooks after it.
 @bash@ function __genv_unhooked {
-@bash@     \builtin local __genv_end
-@bash@     __genv_text=${1%$'\n'__genv_hook}
-@bash@     __genv_text=${__genv_text#__genv_hook[;$'\n']}
-@bash@     for __genv_end in ';' '; ' $'\n'; do
-@bash@         __genv_text=${__genv_text/"$__genv_end"__genv_hook[;$'\n']/$__genv_end}
+@bash@     \builtin local __genv_behind="$1"
+@bash@     __genv_text=''
+@bash@     while [[ $__genv_behind == *__genv_hook* ]]; do
+@bash@         __genv_text+=${__genv_behind%%__genv_hook*}
+@bash@         __genv_behind=${__genv_behind#*__genv_hook}
+@bash@         if [[ $__genv_text == *[[:alnum:]_./:=-] || $__genv_behind == [[:alnum:]_./:=-]* ]]; then
+@bash@             # This is a part of another word.
+@bash@             __genv_text+=__genv_hook
+@bash@         elif [[ $__genv_behind == [';'$'\n']* && ($__genv_text == '' || $__genv_text == *[';'$'\n'] || $__genv_text == *'; ') ]]; then
+@bash@             __genv_behind=${__genv_behind#?}
+@bash@         elif [[ $__genv_behind == '' && $__genv_text == *$'\n' ]]; then
+@bash@             __genv_text=${__genv_text%?}
+@bash@         else
+@bash@             __genv_text+=:
+@bash@         fi
 @bash@     done
-@bash@     __genv_text=${__genv_text/__genv_hook/:}
+@bash@     __genv_text+=$__genv_behind
 @bash@ }
 
 function __genv_preactivate {
