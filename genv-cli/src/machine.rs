@@ -75,6 +75,8 @@ struct Gpus {
     asked: Option<Instant>,
     /// The longest wait in vain since the last answer.
     waited: Duration,
+    /// The last sample, with its time.
+    last: Option<(Instant, GpuSample)>,
     /// Whether the line about the wait was printed.
     noted: bool,
 }
@@ -184,7 +186,7 @@ impl Machine {
     /// The newest facts about the GPUs of this state: those of the driver, or of a running exporter if the driver does not answer
     /// at once. Without either, waits for the driver for `patience`.
     fn newest(&mut self, state: &State, patience: Duration) -> Newest {
-        let sample = self.sample(patience.min(BRIEF));
+        let sample = self.gpus.query(|gpus| gpus.newest(patience.min(BRIEF))).flatten();
         let Err(NoSample::TooLate(waited)) = sample else {
             return Newest { sample, is_of_exporter: false };
         };
@@ -389,7 +391,16 @@ impl Gpus {
         let thread = thread::Builder::new().name("gpu".to_owned());
         let spawned = thread.spawn(move || while asked.recv().is_ok() && answered.send(sample()).is_ok() {});
         spawned.map_err(|error| SourceError::Failed(format!("cannot ask the GPUs: {error}")))?;
-        Ok(Self { processes: host.processes, questions, answers, asked: None, waited: Duration::ZERO, noted: false })
+        let (asked, waited, last, noted) = (None, Duration::ZERO, None, false);
+        Ok(Self { processes: host.processes, questions, answers, asked, waited, last, noted })
+    }
+
+    /// As [`Gpus::sample`], or the sample of the same moment: what is asked twice within a second is asked once.
+    fn newest(&mut self, patience: Duration) -> Result<GpuSample, NoSample> {
+        match &self.last {
+            Some((read, sample)) if read.elapsed() <= SAME_MOMENT => Ok(sample.clone()),
+            _ => self.sample(patience),
+        }
     }
 
     /// A late answer is taken when it comes: nothing queues up. An answer to an old question is not the current one.
@@ -408,7 +419,9 @@ impl Gpus {
             };
             (self.asked, self.waited) = (None, Duration::ZERO);
             if began.saturating_duration_since(asked) <= SAME_MOMENT {
-                return Ok(answer?);
+                let sample = answer?;
+                self.last = Some((Instant::now(), sample.clone()));
+                return Ok(sample);
             }
         }
     }
@@ -465,7 +478,8 @@ mod tests {
         let (questions, asked) = channel();
         let (answered, answers) = channel();
         let processes = Box::new(ProcReader::new());
-        let gpus = Gpus { processes, questions, answers, asked: None, waited: Duration::ZERO, noted: false };
+        let (asked_at, waited, last, noted) = (None, Duration::ZERO, None, false);
+        let gpus = Gpus { processes, questions, answers, asked: asked_at, waited, last, noted };
         (gpus, asked, answered)
     }
 
@@ -510,6 +524,23 @@ mod tests {
         assert_eq!(sample.devices[0].measurements.utilization_ratio, None);
         let withheld: Vec<String> = withheld_values(sample).iter().map(ToString::to_string).collect();
         assert!(withheld.iter().any(|it| it.contains("impossible value: 9")), "{withheld:?}");
+    }
+
+    #[test]
+    fn what_is_asked_twice_within_a_second_is_asked_once() {
+        let (mut gpus, asked, answered) = gpus();
+        for session in 1..=3 {
+            answered.send(of_session(session)).unwrap();
+        }
+        let answer = |gpus: &mut Gpus| gpus.newest(LONG).unwrap().session;
+        assert_eq!(answer(&mut gpus), 1);
+        // Whatever the speed of this machine.
+        gpus.last.as_mut().unwrap().0 = Instant::now() + SAME_MOMENT;
+        assert_eq!((answer(&mut gpus), asked.try_iter().count()), (1, 1));
+        // What decides about an environment is asked anew.
+        assert_eq!(gpus.sample(LONG).unwrap().session, 2);
+        gpus.last.as_mut().unwrap().0 = Instant::now().checked_sub(SAME_MOMENT * 2).unwrap();
+        assert_eq!((answer(&mut gpus), asked.try_iter().count()), (3, 2));
     }
 
     #[test]

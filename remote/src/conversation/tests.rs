@@ -89,8 +89,10 @@ fn nvidia_smi_is_found_where_the_path_of_ssh_does_not_lead() {
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/bin/true", folder.path().join("nvidia-smi")).unwrap();
     let found = folder.path().display().to_string();
-    // No other place of this machine may have a program of that name.
+    // No other place of this machine may have a program of that name. The script needs the shell alone.
     let nowhere = format!("{found}/nowhere");
+    std::fs::create_dir(&nowhere).unwrap();
+    std::os::unix::fs::symlink("/bin/sh", format!("{nowhere}/sh")).unwrap();
     for place in
         ["/usr/lib/wsl/lib", "/opt/bin", "/opt/nvidia/bin", "/usr/local/nvidia/bin", "/run/current-system/sw/bin"]
     {
@@ -104,7 +106,6 @@ fn nvidia_smi_is_found_where_the_path_of_ssh_does_not_lead() {
         };
         let script: String = SCRIPT.lines().map(line).collect();
         let mut sh = std::process::Command::new("/bin/sh");
-        // The script needs the shell alone.
         sh.args(["-c", &script::command(&script, &["1", "no", "no"])]).env("PATH", &nowhere);
         let printed = String::from_utf8(sh.output().unwrap().stdout).unwrap();
         assert!(printed.contains("\"answers_with\":\"nvidia-smi\""), "{place}: {printed}");

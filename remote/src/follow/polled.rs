@@ -139,7 +139,7 @@ mod tests {
                 return Err(HostFailure::new(FailureKind::Disconnected, "gone"));
             }
             let stdout = if command.contains("nvidia-smi") {
-                "#genv-remote begin 0\nh\n1795200000 +0000\n0\n#genv-remote host 0\n0, GPU-a, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, A\n\
+                "#genv-remote begin 0\nh\n1795200000 +0000\n0\n#genv-remote host 0\n0, GPU-a, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, A\n\
                  #genv-remote devices 0\n#genv-remote processes 0\n#genv-remote end 0\n"
             } else {
                 "#genv-remote facts 0\n"
