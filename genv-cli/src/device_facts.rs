@@ -93,22 +93,24 @@ pub(crate) fn contexts(sample: &GpuSample) -> Contexts {
     contexts
 }
 
-pub(crate) fn models(sample: &GpuSample) -> BTreeMap<u32, String> {
+fn models(sample: &GpuSample) -> BTreeMap<u32, String> {
     let whole = sample.devices.iter().filter(|it| it.index.mig.is_none());
     let named = whole.filter_map(|it| Some((it.index.gpu, it.name.clone()?)));
     named.collect()
 }
 
-/// The uses by a recent file of the enforcer, if there is one, and by the GPUs' answer.
+/// The uses by a recent file of the enforcer, if there is one, and by a sample of the GPUs. One of an exporter, which may be
+/// older than the file, shows no use as ended.
 pub(crate) fn outside_uses(
     published: Option<Published>,
     sample: Option<&GpuSample>,
+    is_of_exporter: bool,
     state: &State,
     processes: &mut dyn ProcessSource,
 ) -> OutsideUses {
     match (published, sample) {
         (Some(published), sample) => {
-            let contexts = sample.map(contexts);
+            let contexts = sample.filter(|_| !is_of_exporter).map(contexts);
             outside::current_uses(published, sample, contexts.as_ref(), state, processes)
         }
         (None, Some(sample)) => outside::uses_by_driver(sample, state, processes),
@@ -136,6 +138,7 @@ pub(crate) fn usage(sample: &GpuSample, state: &State, eid: &str, processes: &mu
         unknown: found.filter(|gpu| !known.contains_key(gpu)).collect(),
         lost: lost.collect(),
         mig_unsplit: mig_unsplit.map(|device| device.index.gpu).collect(),
+        models: models(sample),
         ..DeviceUsage::default()
     };
     let attached = !state.attached(eid).is_empty();

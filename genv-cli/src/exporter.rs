@@ -30,6 +30,10 @@ const FIRST_PERSON: u32 = 1000;
 /// The address `::` in `/proc/net/tcp6`.
 const IPV6_ANY: &str = "00000000000000000000000000000000";
 
+/// The addresses `::ffff:127.0.0.1` and `::ffff:0.0.0.0` there.
+const MAPPED_LOOPBACK: &str = "0000000000000000FFFF00000100007F";
+const MAPPED_ANY: &str = "0000000000000000FFFF000000000000";
+
 /// The state of a listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
 
@@ -42,13 +46,17 @@ pub(crate) fn newest_sample(hostname: &str, max_age_seconds: f64) -> Option<GpuS
 /// The newest snapshots of a running exporter: one, or several on lines of their own. Absent if no exporter of root, a system
 /// user or the caller publishes them at its default address.
 pub(crate) fn snapshots() -> Option<Vec<u8>> {
+    let answer = is_believed().then(|| get("/snapshot").ok()).flatten()?;
+    // The exporter may have ended before the connection, and another user may have taken its port.
+    is_believed().then(|| body(&answer).map(<[u8]>::to_vec)).flatten()
+}
+
+/// Whether all who can answer at [`ADDRESS`] are believed by this program's user.
+fn is_believed() -> bool {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].into_iter();
     let tables: String = tables.filter_map(|it| fs::read_to_string(it).ok()).collect();
-    let listener = listener(&tables)?;
-    if !is_trusted(listener, geteuid().as_raw()) {
-        return None;
-    }
-    body(&get("/snapshot").ok()?).map(<[u8]>::to_vec)
+    let listeners = listeners(&tables);
+    !listeners.is_empty() && listeners.iter().all(|it| is_trusted(*it, geteuid().as_raw()))
 }
 
 /// Whether a listener is believed by a caller. Every user can listen on the port while no exporter runs.
@@ -56,16 +64,18 @@ const fn is_trusted(listener: u32, caller: u32) -> bool {
     listener < FIRST_PERSON || listener == caller
 }
 
-/// The user who listens on [`PORT`] of the loopback address or of all addresses, by `/proc/net/tcp` and `/proc/net/tcp6`. Address
+/// The users who listen on [`PORT`] of the loopback address or of all addresses, by `/proc/net/tcp` and `/proc/net/tcp6`. Address
 /// `::` includes all of IPv4.
-fn listener(tables: &str) -> Option<u32> {
-    let addresses = ["0100007F", "00000000", IPV6_ANY].map(|it| format!("{it}:{PORT:04X}"));
-    tables.lines().find_map(|line| {
+fn listeners(tables: &str) -> Vec<u32> {
+    let hosts = ["0100007F", "00000000", IPV6_ANY, MAPPED_LOOPBACK, MAPPED_ANY];
+    let addresses = hosts.map(|it| format!("{it}:{PORT:04X}"));
+    let of = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (local, state, uid) = (fields.get(1)?, fields.get(3)?, fields.get(7)?);
         let is_it = *state == LISTENING && addresses.iter().any(|it| it == local);
         is_it.then(|| uid.parse().ok()).flatten()
-    })
+    };
+    tables.lines().filter_map(of).collect()
 }
 
 /// The whole answer to a request.
@@ -73,6 +83,7 @@ fn get(path: &str) -> io::Result<Vec<u8>> {
     let began = Instant::now();
     let mut stream = TcpStream::connect_timeout(&ADDRESS, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
     let mut stream = stream.take(MOST_BYTES);
@@ -93,13 +104,16 @@ fn body(answer: &[u8]) -> Option<&[u8]> {
     status.ends_with(b" 200 OK").then(|| answer.get(end + 4..)).flatten()
 }
 
-/// The sample in a snapshot of this host. Absent if the driver did not answer the last question, or too long ago.
+/// The sample in a snapshot of this host by an exporter that sees all its processes. Absent if the driver did not answer the
+/// last question, or too long ago.
 fn sample(snapshot: &Snapshot, hostname: &str, now_seconds: f64, max_age_seconds: f64) -> Option<GpuSample> {
     let status = snapshot.collectors.get("gpu")?;
-    let age_seconds = now_seconds - status.timestamp_seconds?;
+    // What began while the driver was asked may not be in its answer.
+    let age_seconds = now_seconds - status.asked_seconds()?;
     // A snapshot from the future is not recent: the clock was set back.
     let is_recent = (-1.0..=max_age_seconds).contains(&age_seconds);
-    if snapshot.hostname != hostname || snapshot.simulated || !status.success || !status.current || !is_recent {
+    let is_of_host = snapshot.hostname == hostname && !snapshot.simulated && snapshot.sees_all_processes;
+    if !is_of_host || !status.success || !status.current || !is_recent {
         return None;
     }
     let mut processes: BTreeMap<DeviceIndex, Vec<GpuProcess>> = BTreeMap::new();
@@ -193,6 +207,7 @@ mod tests {
         };
         Snapshot {
             hostname: "here".to_owned(),
+            sees_all_processes: true,
             collectors: [("gpu".to_owned(), status)].into(),
             devices: vec![
                 device(0, true, true),
@@ -227,6 +242,9 @@ mod tests {
         assert!(!at(1010.0, "there"));
         for change in [
             |it: &mut Snapshot| it.simulated = true,
+            |it: &mut Snapshot| it.sees_all_processes = false,
+            // It was asked 6 s before.
+            |it: &mut Snapshot| it.collectors.get_mut("gpu").unwrap().duration_seconds = Some(6.0),
             |it: &mut Snapshot| it.collectors.clear(),
             |it: &mut Snapshot| it.collectors.get_mut("gpu").unwrap().success = false,
             |it: &mut Snapshot| it.collectors.get_mut("gpu").unwrap().current = false,
@@ -243,13 +261,16 @@ mod tests {
             format!("   0: {local} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {uid}        0 1 1\n")
         };
         let port = format!("{PORT:04X}");
-        let of = |lines: &[String]| listener(&format!("  sl  local_address rem_address   st\n{}", lines.concat()));
+        let of = |lines: &[String]| listeners(&format!("  sl  local_address rem_address   st\n{}", lines.concat()));
         let (loopback, all) = (format!("0100007F:{port}"), format!("00000000:{port}"));
-        assert_eq!(of(&[line("0100007F:0016", "0A", 5), line(&loopback, "0A", 7)]), Some(7));
-        assert_eq!(of(&[line(&loopback, "01", 5), line(&all, "0A", 0)]), Some(0));
-        assert_eq!(of(&[line(&loopback, "01", 5)]), None);
+        assert_eq!(of(&[line("0100007F:0016", "0A", 5), line(&loopback, "0A", 7)]), [7]);
+        assert_eq!(of(&[line(&loopback, "01", 5), line(&all, "0A", 0)]), [0]);
+        assert!(of(&[line(&loopback, "01", 5)]).is_empty());
+        // Who listens on the same address by IPv6 gets the connection.
+        let mapped = format!("0000000000000000FFFF00000100007F:{port}");
+        assert_eq!(of(&[line(&all, "0A", 0), line(&mapped, "0A", 1001)]), [0, 1001]);
         let all_of_ipv6 = format!("{}:{port}", "0".repeat(32));
-        assert_eq!(of(&[line("0100007F:0016", "0A", 5), line(&all_of_ipv6, "0A", 9)]), Some(9));
+        assert_eq!(of(&[line("0100007F:0016", "0A", 5), line(&all_of_ipv6, "0A", 9)]), [9]);
         let trusted = [(0, 1000), (998, 1000), (1000, 1000), (1001, 1000)].map(|(it, caller)| is_trusted(it, caller));
         assert_eq!(trusted, [true, true, true, false]);
     }

@@ -18,7 +18,7 @@ use genv_core::state::allocate::DeviceUsage;
 use genv_core::state::{EditableState, Inventory, State, StateError, StateStore, StoreError, Waiting, directory_path};
 use genv_simulator::{SourceError, SourceOptions};
 
-use crate::device_facts::{DeviceProcess, contexts, models, outside_uses, processes_of_environment, usage};
+use crate::device_facts::{DeviceProcess, contexts, outside_uses, processes_of_environment, usage};
 use crate::driver_timeout::{BRIEF, at_least, brief_patience, needed_patience, usage_patience};
 use crate::exporter;
 use crate::output::print_note;
@@ -82,9 +82,9 @@ struct Gpus {
 }
 
 /// The newest facts about the GPUs.
-struct Newest {
-    sample: Result<GpuSample, NoSample>,
-    /// Whether the sample is from an exporter's snapshot. It may lack a change of the last seconds, and such a sample never
+pub(crate) struct Newest {
+    pub(crate) sample: Result<GpuSample, NoSample>,
+    /// Whether the sample is from an exporter's snapshot. It may lack a change of the last seconds: it ends no use, and never
     /// gets into the state.
     is_of_exporter: bool,
 }
@@ -217,8 +217,8 @@ impl Machine {
     }
 
     /// The newest sample of the GPUs of this state, within [`usage_patience`].
-    pub(crate) fn newest_sample(&mut self, state: &State) -> Result<GpuSample, NoSample> {
-        self.newest(state, usage_patience()).sample
+    pub(crate) fn newest_sample(&mut self, state: &State) -> Newest {
+        self.newest(state, usage_patience())
     }
 
     /// The facts for an attachment to an environment: the GPUs of the machine and the processes on them.
@@ -234,7 +234,13 @@ impl Machine {
         let Newest { sample, is_of_exporter } = if has_none || models_needed {
             Newest { sample: self.sample(needed_patience()), is_of_exporter: false }
         } else {
-            let patience = if published.is_some() { brief_patience() } else { usage_patience() };
+            // A file of the enforcer that does not know a free device is no answer.
+            let is_known = |it: &Published, gpu| it.known.contains(&gpu);
+            let is_answer = |it: &Published| {
+                let mut devices = state.devices.iter();
+                devices.all(|device| !device.attachments.is_empty() || is_known(it, device.index))
+            };
+            let patience = if published.as_ref().is_some_and(is_answer) { brief_patience() } else { usage_patience() };
             self.newest(state, patience)
         };
         let sample = match sample {
@@ -244,16 +250,18 @@ impl Machine {
         let without_driver = outside::usage_without_driver(published.as_ref(), state);
         self.gpus.query(|gpus| {
             let processes = gpus.processes.as_mut();
-            let uses = outside_uses(published, sample.as_ref().ok(), state, processes);
+            let uses = outside_uses(published, sample.as_ref().ok(), is_of_exporter, state, processes);
             let environment = state.environments.iter().find(|it| it.eid == eid);
             let user = environment.map_or_else(own_uid, |it| it.uid);
             let outside = outside::uses_of_others(uses, user, state, processes);
             match sample {
-                Ok(sample) => Survey {
-                    usage: DeviceUsage { outside, models: models(&sample), ..usage(&sample, state, eid, processes) },
-                    silence: None,
-                    inventory: (!is_of_exporter).then(|| Inventory::of(&sample)),
-                },
+                Ok(sample) => {
+                    let mut usage = DeviceUsage { outside, ..usage(&sample, state, eid, processes) };
+                    if is_of_exporter {
+                        usage.busy.extend(&without_driver.busy);
+                    }
+                    Survey { usage, silence: None, inventory: (!is_of_exporter).then(|| Inventory::of(&sample)) }
+                }
                 Err(error) => Survey {
                     usage: DeviceUsage { outside, ..without_driver },
                     silence: Some(error.to_string()),
@@ -277,11 +285,12 @@ impl Machine {
 
     /// The use of the devices, by [`Machine::newest_sample`].
     pub(crate) fn device_use(&mut self, state: &State) -> DeviceUse {
-        let sample = self.newest_sample(state);
+        let Newest { sample, is_of_exporter } = self.newest_sample(state);
         let published = self.published();
         let published_known = published.as_ref().map(|it| it.known.clone()).unwrap_or_default();
         let of_sample = sample.as_ref().ok();
-        let outside = self.gpus.query(|gpus| outside_uses(published, of_sample, state, gpus.processes.as_mut()));
+        let outside =
+            self.gpus.query(|gpus| outside_uses(published, of_sample, is_of_exporter, state, gpus.processes.as_mut()));
         match outside {
             Ok(outside) => DeviceUse {
                 outside,
@@ -293,12 +302,12 @@ impl Machine {
         }
     }
 
-    /// The processes that prevent an assignment of devices to the caller, by a sample of the GPUs.
-    pub(crate) fn uses_of_others(&self, state: &State, sample: Option<&GpuSample>) -> OutsideUses {
+    /// The processes that prevent an assignment of devices to the caller, by these facts about the GPUs.
+    pub(crate) fn uses_of_others(&self, state: &State, newest: &Newest) -> OutsideUses {
         let published = self.published();
         let uses = self.gpus.query(|gpus| {
             let processes = gpus.processes.as_mut();
-            let uses = outside_uses(published, sample, state, processes);
+            let uses = outside_uses(published, newest.sample.as_ref().ok(), newest.is_of_exporter, state, processes);
             outside::uses_of_others(uses, own_uid(), state, processes)
         });
         uses.unwrap_or_default()

@@ -231,15 +231,29 @@ fn with_attribution<T>(
 
 #[cfg(test)]
 mod tests {
+    use genv_core::gpu::DeviceSample;
+    use genv_core::model::{DeviceIndex, DeviceMeasurements};
     use genv_core::state::DeviceState;
 
     use super::*;
+    use crate::device_facts::outside_uses;
 
-    #[test]
-    fn without_the_driver_only_a_device_that_the_enforcer_knows_and_no_process_uses_is_unused() {
-        let device = |index| DeviceState { index, ..DeviceState::default() };
-        let state = State { devices: (0..4).map(device).collect(), ..State::default() };
-        let of = |gpu| OutsideUse {
+    /// Processes that nobody may read.
+    struct Hidden;
+
+    impl ProcessSource for Hidden {
+        fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
+            let hidden = |pid: &u32| (*pid, ProcessRead::Unreadable);
+            ProcessTable { processes: request.processes.iter().map(hidden).collect(), ..ProcessTable::default() }
+        }
+
+        fn username(&mut self, uid: u32) -> String {
+            format!("uid:{uid}")
+        }
+    }
+
+    fn used(gpu: u32) -> OutsideUse {
+        OutsideUse {
             gpu,
             pid: 7,
             start_time_ticks: 7,
@@ -247,8 +261,32 @@ mod tests {
             username: "alice".to_owned(),
             memory_used_bytes: None,
             started_timestamp_seconds: None,
+        }
+    }
+
+    #[test]
+    fn a_snapshot_of_an_exporter_ends_no_use_that_the_enforcer_published_later() {
+        let published = || Published { uses: vec![used(0)], exempt: Vec::new(), known: [0].into() };
+        let device = DeviceSample {
+            lost: false,
+            measurements: DeviceMeasurements { utilization_ratio: Some(0.0), ..DeviceMeasurements::default() },
+            processes: Some(Vec::new()),
+            ..DeviceSample::lost(DeviceIndex::gpu(0), String::new())
         };
-        let published = Published { uses: vec![of(0)], exempt: vec![of(1)], known: [0, 1, 2].into() };
+        let sample = GpuSample { devices: vec![device], ..GpuSample::default() };
+        let uses = |is_of_exporter| {
+            outside_uses(Some(published()), Some(&sample), is_of_exporter, &State::default(), &mut Hidden)
+        };
+        assert!(uses(true).contains_key(&0));
+        // In another pid namespace no answer of the driver ends a published use.
+        assert_eq!(uses(false).contains_key(&0), !in_initial_pid_namespace());
+    }
+
+    #[test]
+    fn without_the_driver_only_a_device_that_the_enforcer_knows_and_no_process_uses_is_unused() {
+        let device = |index| DeviceState { index, ..DeviceState::default() };
+        let state = State { devices: (0..4).map(device).collect(), ..State::default() };
+        let published = Published { uses: vec![used(0)], exempt: vec![used(1)], known: [0, 1, 2].into() };
         let expected = |busy: &[u32], unknown: &[u32]| DeviceUsage {
             busy: busy.iter().copied().collect(),
             unknown: unknown.iter().copied().collect(),

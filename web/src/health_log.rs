@@ -12,6 +12,9 @@ pub const SSH: &str = "ssh";
 /// The maximum of logged problems per collector until it is healthy again.
 const MOST_PROBLEMS: usize = 8;
 
+/// The most contradictory devices of a host that are followed: another host may send any number.
+const MOST_CONTRADICTORY: usize = 64;
+
 /// The state of each host as it was logged last.
 #[derive(Debug, Default)]
 pub struct HealthLog {
@@ -121,11 +124,14 @@ impl HealthLog {
     /// A device that does not answer leaves open whether the contradiction is over.
     fn note_contradictory(&mut self, hostname: &str, snapshot: &Snapshot) {
         let logged = self.contradictory.entry(hostname.to_owned()).or_default();
+        let listed: HashSet<DeviceIndex> = snapshot.devices.iter().map(|it| it.index).collect();
+        logged.retain(|index| listed.contains(index));
         for device in snapshot.devices.iter().filter(|it| it.up) {
-            if device.contradictory && logged.insert(device.index) {
-                let unseen = match device.measurement_stuck {
-                    true => "",
-                    false => ", or a process that the driver does not list uses the device",
+            if device.contradictory && logged.len() < MOST_CONTRADICTORY && logged.insert(device.index) {
+                let unseen = if device.measurement_stuck {
+                    ""
+                } else {
+                    ", or a process that the driver does not list uses the device"
                 };
                 tracing::warn!(
                     hostname,
@@ -303,7 +309,7 @@ mod tests {
             publication_of("gpu", status, true)
         };
         let list = Withheld::of(DeviceIndex::gpu(0), Withheld::PROCESSES, "nvmlGetList: no data");
-        let version = Withheld { device: None, value: "nvmlGetVersion".to_owned(), error: "no answer".to_owned() };
+        let version = Withheld::of_host("nvmlGetVersion", "no answer");
         let both = [list, version];
         // While the collector fails, nothing is known of its values.
         let log = logged([with(&[]), with(&both), publication(false, Some("it hangs")), with(&both), with(&both[..1])]);

@@ -42,7 +42,10 @@ fn send_to_abstract(name: &[u8], messages: &[NotifyState<'_>]) -> io::Result<()>
         let _ = writeln!(text, "{message}");
     }
     let address = SocketAddr::from_abstract_name(name)?;
-    UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address).map(drop)
+    let sender = UnixDatagram::unbound()?;
+    // A full queue is a message that cannot be sent.
+    sender.set_nonblocking(true)?;
+    sender.send_to_addr(text.as_bytes(), &address).map(drop)
 }
 
 /// The time within which the service manager expects [`NotifyState::Watchdog`]; absent without a watchdog for this process.

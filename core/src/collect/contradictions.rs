@@ -33,9 +33,8 @@ pub(super) struct Contradictions {
     unexplained: BTreeSet<DeviceIndex>,
     session: u64,
     driver_version: Option<String>,
-    /// Whether the driver ever listed a process, and whether it did since it was opened.
+    /// Whether the driver ever listed a process.
     has_listed: bool,
-    has_listed_in_session: bool,
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +53,8 @@ struct DeviceHistory {
 #[derive(Debug, Default)]
 struct KeptMemory {
     bytes: Option<u64>,
+    /// Whether the driver has listed a process of the device since it was opened.
+    has_listed: bool,
     lower: Lasting,
     lower_bytes: u64,
 }
@@ -80,7 +81,6 @@ impl Contradictions {
             }
             let is_listing = lists_a_process(device);
             self.has_listed |= is_listing;
-            self.has_listed_in_session |= is_listing;
             // A process on any compute instance of a GPU instance explains the memory of all.
             let is_explained = is_listing || device.instance().is_some_and(|it| explained.contains(&it));
             let history = self.devices.entry(device.index).or_default();
@@ -115,10 +115,11 @@ impl Contradictions {
         self.devices.get(&index)?.kept.most_bytes()
     }
 
-    /// As [`Contradictions::kept_bytes`], if the driver has listed a process since it was opened. A driver that lists
-    /// nothing may show the memory of a process as its own.
+    /// As [`Contradictions::kept_bytes`], if the driver has listed a process of the device since it was opened.
+    /// A driver that lists nothing may show the memory of a process as its own.
     pub(super) fn proven_kept_bytes(&self, index: DeviceIndex) -> Option<u64> {
-        self.kept_bytes(index).filter(|_| self.has_listed_in_session)
+        let kept = &self.devices.get(&index)?.kept;
+        kept.most_bytes().filter(|_| kept.has_listed)
     }
 
     /// Forgets what does not hold for another driver, or for the same driver loaded anew, which may keep more memory.
@@ -128,7 +129,6 @@ impl Contradictions {
         let is_other = version.is_some_and(|it| self.driver_version.as_ref() != Some(it));
         let is_new = is_other || self.session != sample.session;
         if is_new {
-            self.has_listed_in_session = false;
             for history in self.devices.values_mut() {
                 history.kept = KeptMemory::default();
             }
@@ -178,11 +178,11 @@ pub fn processes_on(gpu: u32, snapshot: &Snapshot) -> Option<usize> {
 #[must_use]
 pub fn occupation(gpu: u32, snapshot: &Snapshot) -> Occupation {
     let mut used = snapshot.processes.iter().flat_map(|process| &process.devices);
-    match processes_on(gpu, snapshot) {
-        _ if used.any(|it| it.index.gpu == gpu) => Occupation::Used,
-        Some(0) => Occupation::Unused,
-        _ => Occupation::Unknown,
+    if used.any(|it| it.index.gpu == gpu) {
+        return Occupation::Used;
     }
+    // Without a listed process the number is 0, or not known.
+    processes_on(gpu, snapshot).map_or(Occupation::Unknown, |_| Occupation::Unused)
 }
 
 fn lists_a_process(device: &DeviceSample) -> bool {
@@ -226,6 +226,7 @@ impl DeviceHistory {
             self.uuid.clone_from(&device.uuid);
             self.kept = KeptMemory::default();
         }
+        self.kept.has_listed |= lists_a_process(device);
         // A failed list is no evidence for or against a contradiction.
         if !device.processes_known() {
             return false;

@@ -114,7 +114,7 @@ impl View {
         if collectors.get("gpu").is_some_and(|it| !it.success) {
             self.contradictory.follow_failure(now.seconds);
         }
-        let sees_part = evidence.processes.as_ref().is_none_or(may_be_part);
+        let sees_part = evidence.processes.as_ref().is_some_and(may_be_part);
         let sees_all = self.simulated || evidence.processes.as_ref().is_some_and(is_of_machine);
         if let Some(gpu) = evidence.gpu.as_mut().filter(|_| reading.read_seconds.is_some()) {
             let distrusted = self.bounds.apply(&mut gpu.value, gpu.read_seconds);
@@ -205,6 +205,7 @@ impl View {
             interval_seconds: self.interval_seconds,
             installed: state.is_some_and(|state| state.installed),
             simulated: self.simulated,
+            sees_all_processes: evidence.processes.as_ref().is_some_and(is_of_machine),
             driver_version: sample.and_then(|sample| sample.driver_version.clone()),
             collectors,
             devices,

@@ -4,19 +4,17 @@
 //! impossible values, devices that do not answer, and processes that are not known for any other reason.
 
 use super::contradictions::Contradictions;
-use super::unexplained::Unexplained;
 use crate::attribute::reason;
-use crate::gpu::bounds::{Bounds, Distrusted};
+use crate::gpu::bounds::Distrusted;
 use crate::gpu::{DeviceSample, GpuSample};
 use crate::model::{Attribution, Process, Withheld};
 use crate::proc::ProcessTable;
 
-/// The values that one sample withholds, by the checks that need no earlier sample.
+/// The values that one sample withholds, by the checks that need no earlier sample. It has passed
+/// [`Bounds`](crate::gpu::bounds::Bounds), and [`withhold`] has added what was removed.
 pub fn withheld_values(mut sample: GpuSample) -> Vec<Withheld> {
-    let distrusted = Bounds::default().apply(&mut sample, 0.0);
     Contradictions::default().mark(&mut sample, 0.0, false);
-    Unexplained::default().mark(&mut sample);
-    complete(&mut sample, &distrusted);
+    complete(&mut sample, &[]);
     sample.withheld
 }
 
@@ -57,7 +55,7 @@ pub(super) fn of_processes(table: &ProcessTable, processes: &[Process]) -> Vec<W
              CAP_DAC_READ_SEARCH; in a container, AppArmor or SELinux may refuse the read",
             process.pid
         );
-        withheld.push(Withheld { device: None, value: "environments of processes".to_owned(), error });
+        withheld.push(Withheld::of_host("environments of processes", error));
     }
     withheld
 }

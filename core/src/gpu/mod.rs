@@ -41,7 +41,7 @@ pub enum GpuError {
     },
     /// NVIDIA's kernel module is not loaded, so that the library was not called.
     #[error(
-        "NVIDIA's kernel module is not loaded (no /proc/driver/nvidia/version): load it with 'modprobe nvidia'; where /proc \
+        "NVIDIA's kernel module is not loaded (no /proc/driver/nvidia/version): load it with 'nvidia-smi', or as root with 'modprobe nvidia'; where /proc \
          hides it, name the library with GENV_NVML_LIBRARY"
     )]
     NoModule,

@@ -28,6 +28,9 @@ pub struct Snapshot {
     /// Whether its devices are simulated, by a scenario or a number of devices, rather than read from a driver.
     #[serde(default)]
     pub simulated: bool,
+    /// Whether the pids are those of the machine's pid namespace, so that no process is hidden in another one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sees_all_processes: bool,
     /// `nvmlSystemGetDriverVersion`.
     #[serde(default)]
     pub driver_version: Option<String>,
@@ -60,6 +63,7 @@ impl Default for Snapshot {
             interval_seconds: 0.0,
             installed: false,
             simulated: false,
+            sees_all_processes: false,
             driver_version: None,
             collectors: BTreeMap::new(),
             devices: Vec::new(),

@@ -24,7 +24,7 @@ pub struct Withheld {
 }
 
 impl Withheld {
-    /// [`Withheld::value`] of the processes on a device.
+    /// [`Withheld::value`] of the processes on a device, or of a host.
     pub const PROCESSES: &'static str = "processes";
 
     /// [`Withheld::value`] of a device that does not answer.
@@ -33,6 +33,11 @@ impl Withheld {
     /// A withheld value of a device.
     pub fn of(device: DeviceIndex, value: impl Into<String>, error: impl Into<String>) -> Self {
         Self { device: Some(device), value: value.into(), error: error.into() }
+    }
+
+    /// A withheld value of a host.
+    pub fn of_host(value: impl Into<String>, error: impl Into<String>) -> Self {
+        Self { device: None, value: value.into(), error: error.into() }
     }
 
     /// Adds this value to a list, unless the list has the value: the first error is kept.

@@ -95,11 +95,7 @@ fn unread(request: &ProcessRequest) -> ProcessTable {
         processes: request.processes.iter().map(unreadable).collect(),
         hidden: request.members.iter().copied().collect(),
         unread: request.processes.iter().copied().collect(),
-        withheld: vec![Withheld {
-            device: None,
-            value: "processes".to_owned(),
-            error: "reads of /proc hang".to_owned(),
-        }],
+        withheld: vec![Withheld::of_host(Withheld::PROCESSES, "reads of /proc hang")],
         ..ProcessTable::default()
     }
 }

@@ -110,7 +110,7 @@ impl Expectation<'_> {
 
     /// Whether models and memory are known as far as they decide which devices a request accepts.
     fn is_decided(&self, request: &RequestedDevices) -> bool {
-        self.devices.iter().all(|it| {
+        self.devices.iter().filter(|it| self.usage.is_usable(it.index)).all(|it| {
             (request.gpu_types.is_empty() || self.usage.models.contains_key(&it.index))
                 && (request.gpu_memory_at_least_bytes.is_none() || it.total_memory.is_some())
         })

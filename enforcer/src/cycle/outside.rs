@@ -56,7 +56,7 @@ fn uses(snapshot: &Snapshot, never: &Never) -> OutsideUses {
     }
     let is_known = |it: &Device| {
         let gpu = it.index.gpu;
-        it.up && !it.mig_unsplit && snapshot.use_measured(gpu) && !unnamed.contains(&gpu)
+        snapshot.sees_all_processes && it.up && !it.mig_unsplit && snapshot.use_measured(gpu) && !unnamed.contains(&gpu)
     };
     let whole = snapshot.devices.iter().filter(|it| it.index.mig.is_none());
     all.known = whole.filter(|it| is_known(it)).map(|it| it.index.gpu).collect();
@@ -202,5 +202,6 @@ mod tests {
             change(&mut snapshot.devices[0]);
             assert!(!known(&snapshot));
         }
+        assert!(!known(&Snapshot { sees_all_processes: false, ..lab() }));
     }
 }

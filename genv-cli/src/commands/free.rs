@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use clap::Args;
-use genv_core::collect::occupation;
-pub(super) use genv_core::collect::processes_on as processes;
+use genv_core::collect::{occupation, processes_on};
 use genv_core::model::{Device, MemoryAmount, Snapshot};
 use genv_core::outside;
 use genv_core::state::allocate::{MIG_UNSPLIT_REMEDY, Occupation, fits, in_mig_mode_unsplit};
@@ -97,10 +96,10 @@ impl Free {
         let mut machine = Machine::here()?;
         let mut state = machine.state_with_devices()?;
         let waiting = machine.waiting(&state);
-        let sample = machine.newest_sample(&state);
-        let uses = machine.uses_of_others(&state, sample.as_ref().ok());
-        let usage = machine.usage(&state, sample.as_ref().ok());
-        let snapshot = local_snapshot::take(sample)?;
+        let newest = machine.newest_sample(&state);
+        let uses = machine.uses_of_others(&state, &newest);
+        let usage = machine.usage(&state, newest.sample.as_ref().ok());
+        let snapshot = local_snapshot::take(newest.sample)?;
         let gpus_unknown = local_snapshot::silence(&snapshot, "gpu");
         let gpus = gpus_by_index(&snapshot);
         let mig_unsplit = gpus.values().filter(|gpu| gpu.mig_unsplit);
@@ -165,7 +164,7 @@ impl Free {
             memory_total_bytes: total,
             memory_unattached_bytes: unattached,
             memory_free_bytes: gpu.and_then(|gpu| Some(gpu.measurements.memory?.free_bytes)),
-            processes: gpu.and_then(|_| processes(device.index, snapshot)),
+            processes: gpu.and_then(|_| processes_on(device.index, snapshot)),
             occupation: gpu.map_or(Occupation::Unknown, |_| occupation(device.index, snapshot)),
         }
     }

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use clap::Args;
+use genv_core::collect::processes_on;
 use genv_core::model::{Attribution, Device, MemoryAmount, Process, Snapshot};
 use genv_core::state::allocate::{AllocateError, MIG_UNSPLIT_REMEDY, in_mig_mode_unsplit};
 use genv_core::state::shape::Times;
 use genv_core::state::{AttachmentState, DeviceState, State};
 use serde::Serialize;
 
-use super::free::{gpus_by_index, memory, processes};
+use super::free::{gpus_by_index, memory};
 use crate::ago::{ago, now_seconds};
 use crate::announce::indices;
 use crate::completion;
@@ -96,7 +97,7 @@ impl Who {
         let mut machine = Machine::here()?;
         let state = machine.state_with_devices()?;
         let devices = self.devices(&state)?;
-        let snapshot = local_snapshot::take(machine.newest_sample(&state))?;
+        let snapshot = local_snapshot::take(machine.newest_sample(&state).sample)?;
         let reports = devices.iter().map(|it| DeviceReport::new(it, &state, &snapshot));
         let reports: Vec<DeviceReport> = reports.collect();
         match (&reports[..], &self.indices[..]) {
@@ -240,7 +241,7 @@ impl DeviceReport {
         let users = users.filter_map(|it| user_of(it, device, snapshot));
         let users: Vec<DeviceUser> = users.collect();
         let (processes, named) =
-            if processes(device.index, snapshot).is_some() { (Some(users), Vec::new()) } else { (None, users) };
+            if processes_on(device.index, snapshot).is_some() { (Some(users), Vec::new()) } else { (None, users) };
         Self {
             index: device.index,
             name: gpu.and_then(|gpu| gpu.name.clone()),

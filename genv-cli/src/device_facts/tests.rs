@@ -163,7 +163,6 @@ proptest! {
         Bounds::default().apply(&mut sample, 0.0);
         let state = State { devices: Inventory::of(&sample).devices(), ..State::default() };
         let usage = usage(&sample, &state, "me", &mut ProcReader::new());
-        let usage = DeviceUsage { models: models(&sample), ..usage };
         let are_other = [&usage.busy, &usage.unknown, &usage.lost, &usage.mig_unsplit];
         let is_unused = |index: u32| are_other.iter().all(|other| !other.contains(&index));
         for (index, gpu) in (0..).zip(&gpus) {

@@ -20,7 +20,7 @@ pub(super) fn restrict(request: &str, attached: &AttachedDevices<'_>) -> Result<
     if find("driver").is_some_and(|driver| fields[driver] != "driver=nvidia" && fields[driver] != "driver=") {
         return Ok(None);
     }
-    // docker takes the last of several numbers for a number of devices, and refuses one beside a list.
+    // Of several bare numbers docker takes the last, as a number of devices: `1,2` gives two devices, and not devices 1 and 2.
     let bare: Vec<&str> = fields.iter().map(String::as_str).filter(|field| !field.contains('=')).collect();
     let device = find("device").and_then(|position| value(&fields[position], "device"));
     let is_id = |id: &str| {

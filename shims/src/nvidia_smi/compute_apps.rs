@@ -52,11 +52,15 @@ impl<O: ProcessOwnership> ComputeAppsFilter<O> {
 impl<O: ProcessOwnership> OutputFilter for ComputeAppsFilter<O> {
     fn line(&mut self, line: &[u8], out: &mut Vec<u8>) {
         if self.broken.is_empty() && !line.contains(&b',') {
-            let is_error = ERRORS.iter().any(|error| line.starts_with(error));
-            if is_error || (self.is_name_last && !self.is_left_out) {
+            if ERRORS.iter().any(|error| line.starts_with(error)) {
                 out.extend_from_slice(line);
+                return;
             }
-            if is_error || self.is_name_last {
+            if self.is_name_last {
+                // The rest of the last row's name.
+                if !self.is_left_out {
+                    out.extend_from_slice(line);
+                }
                 return;
             }
         }

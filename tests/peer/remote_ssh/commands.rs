@@ -165,8 +165,13 @@ async fn the_channel_of_a_greeting_is_closed_before_the_next_one_opens() -> Resu
     let server = server(&["MaxSessions 1"])?;
     let folder = tempfile::tempdir()?;
     let greeting = folder.path().join("greeting");
-    // It ends some time after its greeting.
-    write_script(&greeting, "#!/bin/sh\necho '{\"genv_remote\":1,\"answers_with\":\"nvidia-smi\"}'\nexec sleep 0.1\n")?;
+    // The first one ends later than a refused channel is asked for again.
+    let first = folder.path().join("first");
+    let script = format!(
+        "#!/bin/sh\necho '{{\"genv_remote\":1,\"answers_with\":\"nvidia-smi\"}}'\n[ -e {0} ] && exit\n: >{0}\nexec sleep 3\n",
+        first.display()
+    );
+    write_script(&greeting, &script)?;
     let key = std::fs::read_to_string(server.authorized_keys())?;
     std::fs::write(server.authorized_keys(), format!("command=\"{}\" {key}", greeting.display()))?;
     let client = SshClient::new(&[("host", &server)])?;

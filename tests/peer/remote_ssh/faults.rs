@@ -206,7 +206,11 @@ async fn a_server_with_too_many_connections_is_told() -> Result<()> {
         }
     };
     let client = SshClient::new(&[("host", &server)])?;
-    ensure_failure(&failure(&client, "host").await, FailureKind::Disconnected, &["Raise MaxStartups"])?;
+    ensure_failure(
+        &failure(&client, "host").await,
+        FailureKind::Disconnected,
+        &["Raise MaxStartups", "PerSourcePenalties"],
+    )?;
     waiting.shutdown().await?;
     Ok(())
 }

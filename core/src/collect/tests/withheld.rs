@@ -83,7 +83,7 @@ fn withheld_values_follow_the_fault_in_the_error_of_their_collector() {
     let read = lab.gpu.as_mut().unwrap();
     read.devices.pop();
     read.withheld = vec![Withheld::of(DeviceIndex::gpu(0), "nvmlDeviceGetTemperature", "no data")];
-    let hidden = Withheld { device: None, value: "other users".to_owned(), error: "hidden".to_owned() };
+    let hidden = Withheld::of_host("other users", "hidden");
     lab.table.as_mut().unwrap().withheld = vec![hidden];
     let statuses = lab.statuses(1.0);
     let fault = statuses["gpu"].fault().unwrap();

@@ -55,7 +55,7 @@ impl Calls {
         answer: Result<T, NvmlError>,
     ) -> Result<CallResult<T>, Failure> {
         Ok(match answered(call, answer)? {
-            Ok(value) => CallResult::Value(value),
+            Ok(answer) => CallResult::Value(answer),
             Err(NvmlError::NotSupported) => CallResult::NotSupported,
             Err(error) => {
                 self.note(value, format!("{call}: {error}"));

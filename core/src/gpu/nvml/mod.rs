@@ -24,9 +24,6 @@ use super::{GpuError, GpuSample, GpuSource};
 /// The library's name as the driver installs it, looked up by the dynamic loader.
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// The device of WSL, through which Windows shares its GPUs.
-const WSL_DEVICE: &str = "/dev/dxg";
-
 /// The GPUs of this machine by NVML.
 ///
 /// The first sample loads the library. The drop of the source releases the library, its file descriptors, and the
@@ -76,7 +73,7 @@ impl NvmlSource {
         Ok(GpuSample {
             driver_version: session.driver_version(),
             session: self.closed_sessions,
-            serves_one_machine: session.serves_one_machine() && !Path::new(WSL_DEVICE).exists(),
+            serves_one_machine: session.serves_one_machine() && !Path::new("/").join(session::WSL_DEVICE).exists(),
             devices,
             xid_events: self.xids.take(),
             withheld: calls.withheld,

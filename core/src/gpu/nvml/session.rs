@@ -152,10 +152,13 @@ impl Session {
     }
 }
 
+/// The device of WSL, through which Windows shares its GPUs, from the root.
+pub(super) const WSL_DEVICE: &str = "dev/dxg";
+
 /// Whether the machine with this root has NVIDIA's kernel module, or is WSL, which reaches the driver of Windows by
 /// `/dev/dxg`. Without either, `nvmlInit_v2` of root creates `/dev/nvidiactl` and fails: so the node is no evidence.
 fn has_driver(root: &Path) -> bool {
-    ["proc/driver/nvidia/version", "dev/dxg"].iter().any(|path| root.join(path).exists())
+    ["proc/driver/nvidia/version", WSL_DEVICE].iter().any(|path| root.join(path).exists())
 }
 
 fn driver_version(nvml: &Nvml, calls: &mut Calls) -> Result<Option<String>, GpuError> {

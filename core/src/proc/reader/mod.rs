@@ -304,7 +304,9 @@ impl ProcessSource for DirectReader {
         let root: OwnedFd = match openat(CWD, self.root.as_path(), flags, Mode::empty()) {
             Ok(root) => root,
             Err(errno) => {
-                table.withheld.push(unseen("processes", format!("{}: {errno}", self.root.display())));
+                table
+                    .withheld
+                    .push(Withheld::of_host(Withheld::PROCESSES, format!("{}: {errno}", self.root.display())));
                 let unreadable = |&pid: &u32| (pid, ProcessRead::Unreadable);
                 table.processes = request.processes.iter().map(unreadable).collect();
                 table.hidden = request.members.iter().copied().collect();
@@ -385,11 +387,7 @@ fn hidden(root: &Root<'_>) -> Option<Withheld> {
         "/proc/1/stat: {errno}: /proc is mounted with hidepid; run this program as root, or in the group that the mount \
          names (gid=)"
     );
-    Some(unseen("processes of other users", error))
-}
-
-fn unseen(value: &str, error: String) -> Withheld {
-    Withheld { device: None, value: value.to_owned(), error }
+    Some(Withheld::of_host("processes of other users", error))
 }
 
 fn own_container_id() -> Option<String> {

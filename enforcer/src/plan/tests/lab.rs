@@ -30,6 +30,7 @@ impl Lab {
     /// Hosts gpu01, gpu02 and so on, with as many devices each.
     pub(crate) fn new(hosts: usize, devices: u32) -> Self {
         let hosts = (1..=hosts).map(|number| Snapshot {
+            sees_all_processes: true,
             hostname: format!("gpu{number:02}"),
             interval_seconds: 10.0,
             installed: true,

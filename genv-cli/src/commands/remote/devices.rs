@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use clap::Args;
-use genv_core::collect::occupation;
+use genv_core::collect::{occupation, processes_on};
 use genv_core::model::{Device, Snapshot};
 use genv_core::state::allocate::Occupation;
 use genv_remote::HostEntry;
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::hosts::RemoteFlags;
 use super::results::{HostResults, fetch_all};
-use crate::commands::free::{gpus_by_index, memory, processes};
+use crate::commands::free::{gpus_by_index, memory};
 use crate::output::{Cell, Format, Table, csv_line, print, print_csv, print_json, stdout};
 
 /// List the number of devices of each host, and how many can be attached now.
@@ -142,7 +142,7 @@ fn host_devices<'a>(host: &'a HostEntry, snapshot: &'a Snapshot) -> HostDevices<
             environments: device.attachments.len(),
             memory_total_bytes: device.measurements.memory.map(|it| it.total_bytes),
             memory_free_bytes: device.measurements.memory.map(|it| it.free_bytes),
-            processes: processes(device.index.gpu, snapshot),
+            processes: processes_on(device.index.gpu, snapshot),
         })
         .collect();
     HostDevices {

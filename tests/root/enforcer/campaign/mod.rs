@@ -40,8 +40,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How long most deeds last.
 const LASTING: Duration = Duration::from_millis(2600);
 
-/// The daemon's limit of memory, also while it reads what one user wrote: most of it are 126 MiB, with as many records as
-/// are read.
+/// The limit of the daemon's memory, also while it reads what one user wrote. With the most records that it reads it takes
+/// 126 MiB.
 const MOST_BYTES: u64 = 160 << 20;
 
 /// The limit of the memory that it retains after the campaign.
