@@ -13,6 +13,7 @@ pub mod enforcement;
 pub mod files;
 pub mod gpu;
 pub mod hosts;
+pub mod lab;
 pub mod model;
 pub mod outside;
 #[cfg(test)]

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use genv_core::lab::GpuState;
 use genv_core::model::{Device, DeviceMeasurements, DeviceMemory};
 use genv_web::metrics::Samples;
 
 use super::{Family, HostFamily, Kind};
-use crate::host::{HostView, PublishedHost};
+use crate::host::PublishedHost;
 
 /// One measurement of each device.
 fn measured(host: &PublishedHost<'_>, out: &mut Samples, value: impl Fn(&DeviceMeasurements) -> Option<f64>) {
@@ -34,21 +35,6 @@ fn memory(host: &PublishedHost<'_>, out: &mut Samples, bytes: impl Fn(&DeviceMem
 fn attachable<'h>(host: &'h PublishedHost<'_>) -> impl Iterator<Item = &'h Device> {
     let state_is_known = host.known_state().is_some();
     host.devices().filter(move |device| state_is_known && device.index.mig.is_none())
-}
-
-/// Whether the device is up, runs programs, and is not attached and not used; absent if this is unknown.
-fn available(view: &HostView<'_>, device: &Device) -> Option<bool> {
-    if !device.up || device.mig_unsplit || !device.attachments.is_empty() {
-        return Some(false);
-    }
-    let mut parts = view.snapshot.devices.iter().filter(|part| part.index.gpu == device.index.gpu);
-    let processes = view.processes.as_ref()?;
-    if parts.any(|part| processes.by_device.get(part.index).is_some()) {
-        return Some(false);
-    }
-    // One sample with use that no process explains is enough.
-    let known = view.snapshot.use_measured(device.index.gpu);
-    (view.environments.is_some() && known).then_some(true)
 }
 
 pub(super) const FAMILIES: &[HostFamily] = &[
@@ -332,7 +318,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         samples: |host, out| {
             let Some(view) = host.view() else { return };
             for device in host.devices().filter(|device| device.index.mig.is_none()) {
-                out.add(&[&device.index], available(view, device).map(f64::from));
+                out.add(&[&device.index], GpuState::of(view.snapshot, device).available().map(f64::from));
             }
         },
     },
