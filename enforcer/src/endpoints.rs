@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use genv_web::build::{REVISION, VERSION};
 use genv_web::metrics::{LazyText, METRICS, TextSink};
-use genv_web::{Handler, LandingPage, PageLink, Request, Response, StatusCode};
+use genv_web::{Foot, Handler, PageLink, Request, Response, StatusCode, asset};
+use maud::html;
 
 /// The served paths; first the path that Prometheus scrapes.
-pub(crate) const PATHS: [&str; 4] = ["/metrics", "/", "/-/healthy", "/-/ready"];
+pub(crate) const PATHS: [&str; 6] = ["/metrics", "/", "/page.css", "/page.js", "/-/healthy", "/-/ready"];
 
 /// The number of missed cycles after which the enforcer is unhealthy.
 pub(crate) const MISSED_CYCLES: u32 = 3;
@@ -70,12 +71,15 @@ pub(crate) struct Endpoints {
 
 impl Endpoints {
     pub(crate) fn new(last_cycle: Arc<LastCycle>) -> Self {
-        Self { last_cycle, landing_page: landing_page().response() }
+        Self { last_cycle, landing_page: landing_page() }
     }
 }
 
 impl Handler for Endpoints {
     fn handle(&self, request: &Request<'_>) -> Response {
+        if let Some(asset) = asset(request) {
+            return asset;
+        }
         let page = self.last_cycle.page();
         match (request.path(), &page.metrics) {
             ("/", _) => self.landing_page.clone(),
@@ -108,22 +112,24 @@ fn unavailable(words: &str) -> Response {
     Response::text(StatusCode::SERVICE_UNAVAILABLE, words).uncached()
 }
 
-fn landing_page() -> LandingPage {
+fn landing_page() -> Response {
     let link = |path: &str, text: &str, description: &str| PageLink {
         path: path.to_owned(),
         text: text.to_owned(),
         description: description.to_owned(),
     };
-    LandingPage {
-        name: "genv enforcer".to_owned(),
-        description: "Applies the rules on the use of GPUs; 'genv-enforcer status' shows its state.".to_owned(),
+    let foot = Foot {
+        description: "genv-enforcer applies the rules on the use of GPUs; 'genv-enforcer status' shows its state."
+            .to_owned(),
         version: format!("{VERSION}, revision {REVISION}"),
         links: vec![
             link("/metrics", "Metrics", "what Prometheus scrapes"),
             link("/-/healthy", "Health", "200 while cycles go on"),
             link("/-/ready", "Readiness", "200 while the last cycle saw a host"),
         ],
-    }
+    };
+    let (facts, main) = (html! {}, html! {});
+    genv_web::Page { title: "Enforcer", facts, main, live: None, foot: Some(&foot) }.response()
 }
 
 #[cfg(test)]
