@@ -148,14 +148,23 @@ impl Gpu<'_> {
         meant.map(|(process, _)| process.pid).collect::<BTreeSet<_>>().len()
     }
 
-    /// The shortest time for which a holder has not used it, in seconds. Absent if it is not held, if a holder uses it, or
-    /// if the use of a holder is not known.
+    /// When one of its holders last used it; absent if it is not held. It is not known if that of a holder is not, and no
+    /// other holder uses it now.
+    pub fn activity(&self) -> Option<Activity> {
+        self.holders.iter().map(|holder| holder.activity).reduce(|one, other| match (one, other) {
+            (Activity::Busy, _) | (_, Activity::Busy) => Activity::Busy,
+            (Activity::Unknown, _) | (_, Activity::Unknown) => Activity::Unknown,
+            (Activity::IdleFor(one), Activity::IdleFor(other)) => Activity::IdleFor(one.min(other)),
+            (idle @ Activity::IdleFor(_), Activity::NotSeen) | (Activity::NotSeen, idle) => idle,
+        })
+    }
+
+    /// The shortest time for which a holder has not used it, in seconds; absent if [`Self::activity`] is another one.
     pub fn idle_seconds(&self) -> Option<f64> {
-        let idle = self.holders.iter().map(|holder| match holder.activity {
-            Activity::IdleFor(seconds) => Some(seconds),
-            Activity::Busy | Activity::NotSeen | Activity::Unknown => None,
-        });
-        idle.collect::<Option<Vec<f64>>>()?.into_iter().min_by(f64::total_cmp)
+        match self.activity() {
+            Some(Activity::IdleFor(seconds)) => Some(seconds),
+            _ => None,
+        }
     }
 }
 
@@ -251,6 +260,8 @@ pub struct UserTotals {
     pub processes: usize,
     /// Those of them that are in no environment.
     pub outside: usize,
+    /// The user's processes that wait for GPUs.
+    pub waiting: usize,
     /// GPU time by kind of use.
     pub seconds: DeviceSeconds,
     /// Utilization of the user's processes × seconds; absent if no driver reported the utilization of a process.
@@ -299,6 +310,9 @@ pub fn users(hosts: &[HostSnapshot]) -> BTreeMap<&str, UserTotals> {
                 user.outside += usize::from(matches!(process.attribution, Attribution::Outside { .. }));
             }
         }
+        for waiting in &snapshot.queue {
+            users.entry(&waiting.username).or_default().waiting += 1;
+        }
         for usage in snapshot.counters.user_device_use.iter().filter(|it| it.username != NOBODY) {
             let user = users.entry(&usage.username).or_default();
             if let Some(DeviceSeconds { busy, idle, unmeasured, outside }) = usage.device_seconds {
@@ -320,9 +334,28 @@ fn add(sum: &mut Option<f64>, value: Option<f64>) {
     }
 }
 
+/// A kind of [`Trouble`]; the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TroubleKind {
+    /// A host delivers no snapshot.
+    HostDown,
+    /// A GPU does not answer.
+    GpuDown,
+    /// A GPU had an XID error.
+    Xid,
+    /// A collector fails, or withholds values.
+    Collector,
+    /// A GPU is in MIG mode without MIG devices.
+    Unsplit,
+    /// A GPU shows utilization that nothing explains.
+    Contradictory,
+}
+
 /// A fault that people should know of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble<'a> {
+    /// What kind of fault it is.
+    pub kind: TroubleKind,
     /// The host.
     pub hostname: &'a str,
     /// The device; absent if the fault is one of the host.
@@ -331,46 +364,49 @@ pub struct Trouble<'a> {
     pub words: String,
 }
 
-/// What is broken on these hosts, in their order: hosts and collectors, then devices.
+/// What is broken on these hosts: the worst first, then in the order of hosts and devices.
 pub fn troubles(hosts: &[HostSnapshot]) -> Vec<Trouble<'_>> {
     let mut troubles = Vec::new();
     for host in hosts {
         let hostname = host.hostname.as_str();
-        let mut of = |device, words: String| troubles.push(Trouble { hostname, device, words });
-        let ssh = host.ssh.as_ref().and_then(|it| it.error.as_deref());
+        let mut of = |kind, device, words| troubles.push(Trouble { kind, hostname, device, words });
         if !host.up {
-            of(
-                None,
-                ssh.map_or_else(|| "delivers no snapshot".to_owned(), |why| format!("delivers no snapshot: {why}")),
-            );
+            let why = host.ssh.as_ref().and_then(|it| it.error.as_deref());
+            let words = match why {
+                Some(why) => format!("delivers no snapshot: {why}"),
+                None => "delivers no snapshot".to_owned(),
+            };
+            of(TroubleKind::HostDown, None, words);
         }
         let Some(snapshot) = &host.snapshot else {
             continue;
         };
         for (name, status) in &snapshot.collectors {
             if let Some(error) = &status.error {
-                of(None, format!("collector {name}: {error}"));
+                of(TroubleKind::Collector, None, format!("collector {name}: {error}"));
             }
         }
         for device in &snapshot.devices {
-            let index = Some(device.index);
+            let mut has = |kind, words: &str| of(kind, Some(device.index), words.to_owned());
             if !device.up && device.index.mig.is_none() {
-                of(index, "does not answer".to_owned());
+                has(TroubleKind::GpuDown, "does not answer");
             }
             if device.mig_unsplit {
-                of(index, "is in MIG mode without MIG devices: no program runs on it".to_owned());
+                has(TroubleKind::Unsplit, "is in MIG mode without MIG devices: no program runs on it");
             }
             if device.contradictory {
-                of(index, "shows utilization without a process and without memory in use".to_owned());
+                has(TroubleKind::Contradictory, "shows utilization without a process and without memory in use");
             }
         }
         for xid in &snapshot.counters.device_xid_errors {
             let last = xid.last_timestamp_seconds;
             if last.is_some_and(|last| snapshot.timestamp_seconds - last < XID_SHOWN_SECONDS) {
-                of(Some(xid.index), format!("had the error XID {} within the last hour", xid.xid));
+                let words = format!("had the error XID {} within the last hour", xid.xid);
+                of(TroubleKind::Xid, Some(xid.index), words);
             }
         }
     }
+    troubles.sort_by_key(|it| it.kind);
     troubles
 }
 
@@ -469,6 +505,7 @@ mod tests {
             (&rests, Some(&works), Activity::IdleFor(600.0), None),
             (&rests, Some(&untold), Activity::IdleFor(600.0), None),
             (&rests, Some(&usage(json!(900.0), json!(0.0))), Activity::IdleFor(600.0), Some(100.0)),
+            (&rests, Some(&not_seen), Activity::IdleFor(600.0), Some(600.0)),
         ] {
             let mut environments = vec![environment("1", "alice", first.clone())];
             environments.extend(second.map(|it| environment("2", "bob", it.clone())));
@@ -492,7 +529,9 @@ mod tests {
             {"username": "alice", "index": "2", "device_seconds": {"busy": 30.0, "idle": 90.0}, "energy_joules": 5.0},
             {"username": NOBODY, "index": "2", "energy_joules": 7.0},
         ]});
-        Arc::make_mut(one.snapshot.as_mut().unwrap()).counters = serde_json::from_value(counters).unwrap();
+        let snapshot = Arc::make_mut(one.snapshot.as_mut().unwrap());
+        snapshot.counters = serde_json::from_value(counters).unwrap();
+        snapshot.queue = serde_json::from_value(json!([{"pid": 9, "username": "eve"}])).unwrap();
         let hosts = [one.clone(), one];
 
         let models = models(&hosts);
@@ -503,7 +542,7 @@ mod tests {
         assert_eq!(users.keys().copied().collect::<Vec<_>>(), ["alice", "eve"]);
         let (alice, eve) = (&users["alice"], &users["eve"]);
         assert_eq!((alice.held, alice.idle, alice.energy_joules, alice.busy_ratio()), (2, 2, Some(10.0), Some(0.25)));
-        assert_eq!((eve.held, eve.processes, eve.outside, eve.busy_ratio()), (0, 2, 2, None));
+        assert_eq!((eve.held, eve.processes, eve.outside, eve.waiting, eve.busy_ratio()), (0, 2, 2, 2, None));
     }
 
     #[test]
@@ -522,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_is_named_with_its_host_and_device() {
+    fn what_is_broken_is_named_with_its_host_and_device_and_the_worst_first() {
         let mut host =
             host(json!([{"up": false}, {"mig_unsplit": true}, {"contradictory": true}]), json!([]), json!([]));
         host.up = false;
@@ -541,11 +580,11 @@ mod tests {
             troubles,
             [
                 (None, "delivers no snapshot"),
-                (None, "collector state: envs.json is damaged"),
                 (Some(0), "does not answer"),
+                (Some(1), "had the error XID 79 within the last hour"),
+                (None, "collector state: envs.json is damaged"),
                 (Some(1), "is in MIG mode without MIG devices: no program runs on it"),
                 (Some(2), "shows utilization without a process and without memory in use"),
-                (Some(1), "had the error XID 79 within the last hour"),
             ]
         );
     }

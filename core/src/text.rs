@@ -30,6 +30,12 @@ pub fn shortened(text: &str, characters: usize) -> String {
     }
 }
 
+/// UTC to the second, `2026-11-20T11:41:00Z`, for programs that show it in a zone of their own; absent if the calendar does
+/// not have the time.
+pub fn rfc3339(timestamp_seconds: f64) -> Option<String> {
+    timestamp(timestamp_seconds).map(|it| it.to_string())
+}
+
 /// Local time to the minute, `2026-11-20 19:30`; the number of seconds if the calendar does not have the time.
 pub fn moment(timestamp_seconds: f64, zone: &TimeZone) -> String {
     local_time(timestamp_seconds, zone).unwrap_or_else(|| timestamp_seconds.to_string())
@@ -61,9 +67,12 @@ fn local_time(timestamp_seconds: f64, zone: &TimeZone) -> Option<String> {
 }
 
 fn local(timestamp_seconds: f64, zone: &TimeZone) -> Option<Zoned> {
+    Some(timestamp(timestamp_seconds)?.to_zoned(zone.clone()))
+}
+
+fn timestamp(seconds: f64) -> Option<Timestamp> {
     #[expect(clippy::cast_possible_truncation, reason = "casts of floats saturate")]
-    let timestamp = Timestamp::from_second(timestamp_seconds.round() as i64).ok()?;
-    Some(timestamp.to_zoned(zone.clone()))
+    Timestamp::from_second(seconds.round() as i64).ok()
 }
 
 #[cfg(test)]
@@ -73,6 +82,7 @@ mod tests {
     #[test]
     fn a_time_is_shown_to_the_minute_in_its_zone() {
         assert_eq!(moment(1_795_174_860.4, &TimeZone::UTC), "2026-11-20 11:41");
+        assert_eq!(rfc3339(1_795_174_860.4).as_deref(), Some("2026-11-20T11:41:00Z"));
         let east = TimeZone::fixed(jiff::tz::offset(5));
         assert_eq!(end_moment(1_795_174_860.0, &east), "2026-11-20 16:41");
     }
@@ -100,6 +110,7 @@ mod tests {
         assert_eq!(moment(1e12, &TimeZone::UTC), "1000000000000");
         for never in [f64::MAX, f64::INFINITY, 1e12] {
             assert_eq!(end_moment(never, &TimeZone::UTC), "further notice");
+            assert_eq!(rfc3339(never), None);
         }
     }
 }

@@ -4,13 +4,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use genv_web::metrics::{LazyText, METRICS, TextSink};
-use genv_web::{ASSETS, Handler, Request, Response, StatusCode, asset};
+use genv_web::{Handler, Request, Response, StatusCode, asset};
 
 use crate::output::now_seconds;
 use crate::page::{self, Findings};
 
 /// The served paths; first the path that Prometheus scrapes.
-pub(crate) const PATHS: [&str; 6] = ["/metrics", "/", "/-/healthy", "/-/ready", ASSETS[0], ASSETS[1]];
+pub(crate) const PATHS: [&str; 6] = ["/metrics", "/", "/page.css", "/page.js", "/-/healthy", "/-/ready"];
 
 /// The number of missed cycles after which the enforcer is unhealthy.
 pub(crate) const MISSED_CYCLES: u32 = 3;

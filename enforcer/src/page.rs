@@ -48,8 +48,7 @@ pub(crate) struct Findings {
 struct Row<'a> {
     violation: &'a HeldViolation,
     summary: String,
-    /// A word for people, and the class of its colour.
-    stage: (&'a str, &'static str),
+    stage: &'a str,
     when: String,
     why: Vec<(&'static str, String)>,
 }
@@ -95,7 +94,7 @@ impl Findings {
         html! {
             div.enforcer {
                 @if has(Topic::Trouble) {
-                    section.trouble { h2 { "What is broken" } (listed(&facts, Topic::Trouble)) }
+                    section.faults { h2 { "What is broken" } (listed(&facts, Topic::Trouble)) }
                 }
                 div.side {
                     section { h2 { "State" } (listed(&facts, Topic::State)) }
@@ -154,12 +153,9 @@ impl Findings {
         }
         let stage = violation.stage.as_str();
         let stage = match (stage, violation.action.as_str()) {
-            ("acted", "report") => ("reported", "past"),
-            ("acted", "warn") => ("warned", "past"),
-            ("acted", _) if stance == Stance::OnlyReports => ("would have acted", "past"),
-            ("acted" | "due", _) => (stage, "now"),
-            ("pending" | "warned", _) => (stage, "soon"),
-            _ => (stage, "past"),
+            ("acted", "report") => "reported",
+            ("acted", _) if stance == Stance::OnlyReports => "would have acted",
+            _ => stage,
         };
         let when = match (violation.stage.as_str(), violation.at_seconds, &violation.why) {
             ("pending" | "warned" | "due", ..) if is_stopped(violation, stance) => "stopped by the breaker".to_owned(),
@@ -203,7 +199,7 @@ impl Findings {
         let rows = recent.iter().take(MAX_DONE).map(|it| Row {
             violation: it,
             summary: it.targets.join("; "),
-            stage: ("done", "past"),
+            stage: "done",
             when: self.when(it.at_seconds.unwrap_or_default(), now_seconds),
             why: vec![
                 ("Done", it.done(now_seconds, &self.zone)),
@@ -315,14 +311,14 @@ fn table(rows: &[Row<'_>]) -> Markup {
             table {
                 thead { tr { @for name in ["User", "Rule", "Host", "Finding", "Action", "Stage", "When"] { th scope="col" { (name) } } } }
                 tbody {
-                    @for Row { violation: it, summary, stage: (stage, colour), when, why } in rows {
+                    @for Row { violation: it, summary, stage, when, why } in rows {
                         tr data-key={ (key(it)) " " (it.at_seconds.filter(|_| it.stage == "acted").unwrap_or_default()) } {
                             th.name scope="row" { (words::name(&it.username)) }
                             td.name { (words::name(&it.rule)) }
                             td.name { (it.hostname.as_deref().map_or("all".into(), words::name)) }
                             td { details { summary { (shortened(&harmless(summary), MAX_SUMMARY)) } (lines(why)) } }
                             td { (it.action) }
-                            td { span class={ "stage " (colour) } { (stage) } }
+                            td { (coloured(stage)) }
                             td { (shown(when)) }
                         }
                     }
@@ -330,6 +326,16 @@ fn table(rows: &[Row<'_>]) -> Markup {
             }
         }
     }
+}
+
+/// A stage in its colour, with a symbol for readers who do not see colours.
+fn coloured(stage: &str) -> Markup {
+    let (class, symbol) = match stage {
+        "due" | "acted" => ("down", "✕ "),
+        "pending" | "warned" => ("idle", "▲ "),
+        _ => ("dim", ""),
+    };
+    html! { span class=(class) { span aria-hidden="true" { (symbol) } (stage) } }
 }
 
 /// What tells a violation from others, for the script that follows the page.
@@ -354,7 +360,7 @@ fn listed(facts: &[Fact], topic: Topic) -> Markup {
     html! {
         dl {
             @for (label, texts) in &groups {
-                dt { (label) }
+                dt { @if topic == Topic::Trouble { span.down aria-hidden="true" { "✕ " } } (label) }
                 @for text in texts.iter().take(MAX_FACTS) { dd { (shown(text)) } }
                 @if texts.len() > MAX_FACTS { dd { "and " (texts.len() - MAX_FACTS) " more" } }
             }

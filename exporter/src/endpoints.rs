@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use genv_web::build::{REVISION, VERSION};
 use genv_web::header::HeaderValue;
 use genv_web::metrics::METRICS;
-use genv_web::{Handler, LandingPage, PageLink, Request, Response, StatusCode};
+use genv_web::{Encoding, Handler, Request, Response, StatusCode, asset};
 use serde_json::json;
 use tokio::sync::watch;
 
+use crate::page::Site;
 use crate::render::{Rendering, Unavailable};
 use crate::runbooks;
 
@@ -17,7 +17,8 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const JSON_LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
 /// Paths that the telemetry path cannot take.
-pub(crate) const RESERVED_PATHS: [&str; 6] = ["/", "/sd", "/snapshot", "/runbooks", "/-/healthy", "/-/ready"];
+pub(crate) const RESERVED_PATHS: [&str; 8] =
+    ["/", "/page.css", "/page.js", "/sd", "/snapshot", "/runbooks", "/-/healthy", "/-/ready"];
 
 /// The default port of an exporter.
 const EXPORTER_PORT: u16 = 9820;
@@ -33,22 +34,15 @@ pub struct Endpoints {
     latest: watch::Receiver<Arc<Rendering>>,
     telemetry_path: String,
     genv1_path: String,
-    interval: Duration,
-    landing_page: Response,
+    site: Site,
 }
 
 impl Endpoints {
     /// Serves the latest rendering; `interval` is the time between publications.
     pub fn new(latest: watch::Receiver<Arc<Rendering>>, telemetry_path: &str, interval: Duration) -> Self {
         let genv1_path = format!("{}/genv1", telemetry_path.trim_end_matches('/'));
-        let landing_page = landing_page(telemetry_path, &genv1_path);
-        Self {
-            latest,
-            telemetry_path: telemetry_path.to_owned(),
-            genv1_path,
-            interval,
-            landing_page: landing_page.response(),
-        }
+        let site = Site::new(telemetry_path, &genv1_path, interval);
+        Self { latest, telemetry_path: telemetry_path.to_owned(), genv1_path, site }
     }
 
     /// The served paths besides the telemetry path.
@@ -89,6 +83,20 @@ impl Endpoints {
         }
     }
 
+    /// The page of the lab; of one host or one user, if one is asked for.
+    fn page(&self, request: &Request<'_>) -> Response {
+        let (latest, encoding, site) = (self.latest(), request.encoding(), &self.site);
+        let page = match (request.query_value("host"), request.query_value("user")) {
+            (Some(host), _) => latest.host_page(&host, site, encoding),
+            (None, Some(user)) => latest.user_page(&user, site, encoding),
+            (None, None) => Ok(latest.overview(site, encoding)),
+        };
+        match page {
+            Ok(page) => Response::html(encoding, page),
+            Err(missing) => Response::html(Encoding::Plain, missing).with_status(StatusCode::NOT_FOUND),
+        }
+    }
+
     /// The addresses of exporters on the hosts that are followed over SSH, for Prometheus' service discovery by HTTP
     /// (<https://prometheus.io/docs/prometheus/latest/http_sd/>). A site that outgrows SSH keeps its host file this way.
     fn service_discovery(&self) -> Response {
@@ -108,13 +116,13 @@ impl Endpoints {
 
     fn healthy(&self) -> Response {
         let age = self.latest().age();
-        if !is_overdue(age, self.interval) {
+        if !is_overdue(age, self.site.interval) {
             return Response::text(StatusCode::OK, "genv-exporter is healthy.").uncached();
         }
         unavailable(&format!(
             "The last collection was published {} s ago; the interval is {} s. The log has the reason.",
             age.as_secs(),
-            self.interval.as_secs_f64()
+            self.site.interval.as_secs_f64()
         ))
     }
 
@@ -135,13 +143,13 @@ impl Handler for Endpoints {
         match request.path() {
             path if path == self.telemetry_path => self.metrics(request),
             path if path == self.genv1_path => self.genv1(request),
-            "/" => self.landing_page.clone(),
+            "/" => self.page(request),
             "/snapshot" => self.snapshot(request),
             "/sd" => self.service_discovery(),
             "/runbooks" => runbooks::page(),
             "/-/healthy" => self.healthy(),
             "/-/ready" => self.ready(),
-            _ => Response::not_found(),
+            _ => asset(request).unwrap_or_else(Response::not_found),
         }
     }
 }
@@ -169,36 +177,6 @@ fn refused(latest: &Rendering, host: &str, reason: Unavailable) -> Response {
 
 fn unavailable(message: &str) -> Response {
     Response::text(StatusCode::SERVICE_UNAVAILABLE, message).uncached()
-}
-
-fn landing_page(telemetry_path: &str, genv1_path: &str) -> LandingPage {
-    let link = |path: &str, text: &str, description: &str| PageLink {
-        path: path.to_owned(),
-        text: text.to_owned(),
-        description: description.to_owned(),
-    };
-    LandingPage {
-        name: "genv exporter".to_owned(),
-        description: "GPU devices, genv environments, users and processes, for Prometheus.".to_owned(),
-        version: format!("{VERSION}, revision {REVISION}"),
-        links: vec![
-            link(telemetry_path, "Metrics", "metrics for Prometheus; ?host=NAME for one of several hosts"),
-            link(
-                genv1_path,
-                "Metrics of genv 1.x",
-                "the same values under the names of genv 1.4.3, for old dashboards",
-            ),
-            link("/snapshot", "Snapshot", "all facts as JSON; ?host=NAME for one of several hosts"),
-            link(
-                "/sd",
-                "Service discovery",
-                "exporters on the hosts that this one follows over SSH, for http_sd_configs of Prometheus",
-            ),
-            link("/runbooks", "Runbooks", "the meaning of each alert, and what to do"),
-            link("/-/healthy", "Health", "200 while the exporter collects"),
-            link("/-/ready", "Readiness", "200 after the first collection"),
-        ],
-    }
 }
 
 #[cfg(test)]

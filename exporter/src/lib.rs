@@ -23,6 +23,7 @@ pub mod families;
 mod flags;
 mod host;
 pub mod instruments;
+pub mod page;
 mod publish;
 pub mod render;
 mod runbooks;

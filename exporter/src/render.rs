@@ -1,9 +1,11 @@
 //! The served bytes: rendered once per publication at the first request, and shared by all requests.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use genv_core::lab::{self, UserTotals};
 use genv_core::model::{HostSnapshot, Publication, Snapshot};
 use genv_core::stream::{Ended, SnapshotStream};
 use genv_web::metrics::{LazyText, MetricFamily, OwnProcess, Samples, TextSink};
@@ -13,6 +15,7 @@ use tokio::sync::watch;
 use crate::Usernames;
 use crate::families::{self, Limits, genv1, own};
 use crate::instruments::Instruments;
+use crate::page::Site;
 
 /// The served texts of one publication.
 #[derive(Debug)]
@@ -25,6 +28,9 @@ pub struct Rendering {
     genv1: LazyText,
     snapshots: LazyText,
     hosts: Vec<HostRendering>,
+    overview: LazyText,
+    /// Made at the first request for the page of a user.
+    users: OnceLock<BTreeMap<String, UserRendering>>,
 }
 
 /// The state of the exporter itself when it rendered.
@@ -41,6 +47,14 @@ pub struct OwnState {
 struct HostRendering {
     metrics: LazyText,
     snapshot: LazyText,
+    page: LazyText,
+}
+
+/// The served text of one user.
+#[derive(Debug)]
+struct UserRendering {
+    totals: UserTotals,
+    page: LazyText,
 }
 
 /// The reason why a host has no text.
@@ -66,6 +80,8 @@ impl Rendering {
             genv1: LazyText::default(),
             snapshots: LazyText::default(),
             hosts,
+            overview: LazyText::default(),
+            users: OnceLock::new(),
         }
     }
 
@@ -158,6 +174,43 @@ impl Rendering {
         Ok(rendering.snapshot.encoded(encoding, |out| {
             out(json_line(snapshot).as_bytes());
         }))
+    }
+
+    /// The page of all hosts.
+    pub fn overview(&self, site: &Site, encoding: Encoding) -> Bytes {
+        self.overview.encoded(encoding, |out| out(site.overview(&self.publication).as_bytes()))
+    }
+
+    /// The page of one host, also of one that is down.
+    ///
+    /// # Errors
+    /// There is no such host: the page that says so.
+    pub fn host_page(&self, hostname: &str, site: &Site, encoding: Encoding) -> Result<Bytes, String> {
+        match self.host(hostname) {
+            Ok((host, rendering)) => {
+                let write = |out: TextSink<'_>| out(site.host(&self.publication, host).as_bytes());
+                Ok(rendering.page.encoded(encoding, write))
+            }
+            Err(_) => Err(site.no_host(&self.publication, hostname)),
+        }
+    }
+
+    /// The page of one user.
+    ///
+    /// # Errors
+    /// Nothing of such a user is known: the page that says so.
+    pub fn user_page(&self, username: &str, site: &Site, encoding: Encoding) -> Result<Bytes, String> {
+        let users = self.users.get_or_init(|| {
+            let users = lab::users(&self.publication.hosts).into_iter();
+            let page =
+                |(name, totals): (&str, _)| (name.to_owned(), UserRendering { totals, page: LazyText::default() });
+            users.map(page).collect()
+        });
+        let Some(UserRendering { totals, page }) = users.get(username) else {
+            return Err(site.no_user(&self.publication, username, users));
+        };
+        let write = |out: TextSink<'_>| out(site.user(&self.publication, username, totals).as_bytes());
+        Ok(page.encoded(encoding, write))
     }
 
     fn host(&self, hostname: &str) -> Result<(&HostSnapshot, &HostRendering), Unavailable> {

@@ -3,7 +3,9 @@
 use std::sync::LazyLock;
 
 use genv_web::{Page, Response};
-use pulldown_cmark::{CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html};
+use maud::{PreEscaped, html};
+use pulldown_cmark::html::push_html;
+use pulldown_cmark::{CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
 const TEXT: &str = include_str!("../../docs/alerts.md");
 
@@ -11,8 +13,8 @@ const TEXT: &str = include_str!("../../docs/alerts.md");
 static PAGE: LazyLock<Response> = LazyLock::new(|| {
     let (heading, text) = TEXT.split_once('\n').unwrap_or((TEXT, ""));
     let title = heading.trim_start_matches("# ");
-    let main = rendered(text);
-    Page { title, main }.response()
+    let main = html! { article.text { (PreEscaped(rendered(text))) } };
+    Page { title, facts: html! {}, main, live: None, foot: None }.response()
 });
 
 pub(crate) fn page() -> Response {
@@ -33,7 +35,7 @@ fn rendered(markdown: &str) -> String {
         }
     }
     let mut html = String::with_capacity(2 * markdown.len());
-    html::push_html(&mut html, without_relative_links(events).into_iter());
+    push_html(&mut html, without_relative_links(events).into_iter());
     html.shrink_to_fit();
     html
 }

@@ -31,15 +31,17 @@ impl Response {
             .with_header(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
     }
 
-    /// A page that loads no other file, runs no script and may not be framed. Its styles are in its `<style>` element.
-    pub fn html(body: impl Into<Bytes>) -> Self {
-        let policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
-                      form-action 'none'; frame-ancestors 'none'";
-        Self::new(StatusCode::OK, HeaderValue::from_static("text/html; charset=utf-8"), body)
+    /// A page in an encoding. It takes style, script and answers to the script only from its own server, runs no script
+    /// of its text, and may not be framed.
+    pub fn html(encoding: Encoding, body: impl Into<Bytes>) -> Self {
+        let policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+        Self::encoded(encoding, HeaderValue::from_static("text/html; charset=utf-8"), body.into())
             .with_header(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy))
             .with_header(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
             .with_header(X_FRAME_OPTIONS, HeaderValue::from_static("deny"))
             .with_header(REFERRER_POLICY, HeaderValue::from_static("no-referrer"))
+            .uncached()
     }
 
     /// A body in [`Request::encoding`](crate::Request::encoding).
@@ -53,7 +55,7 @@ impl Response {
         response
     }
 
-    /// 404, with a pointer to the landing page.
+    /// 404, with a pointer to the page that links all others.
     pub fn not_found() -> Self {
         Self::text(StatusCode::NOT_FOUND, "This page does not exist. The page / lists all pages.")
     }
@@ -76,6 +78,12 @@ impl Response {
     /// The same response with one more header, replacing any of that name.
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.insert(name, value);
+        self
+    }
+
+    /// The same response with another status code.
+    pub fn with_status(mut self, status: StatusCode) -> Self {
+        self.status = status;
         self
     }
 

@@ -1,0 +1,105 @@
+// Follows a page: reads it again at each interval, and changes what differs. Open parts, focus and scrolling stay.
+"use strict";
+(() => {
+  const body = document.body;
+  const status = document.getElementById("status");
+  const interval = Math.max(1, Number(body.dataset.interval)) * 1000;
+  const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  let answered = Date.now();
+  let collected = answered;
+  let reading = false;
+  let timer;
+
+  const localize = (page) => {
+    for (const time of page.querySelectorAll("time[datetime]")) {
+      const moment = new Date(time.dateTime);
+      const sameDay = moment.toDateString() === new Date().toDateString();
+      time.textContent = sameDay ? clock.format(moment) : moment.toLocaleString();
+    }
+  };
+
+  const say = (words) => {
+    if (status.textContent !== words) status.textContent = words;
+    body.classList.toggle("stale", words !== "");
+  };
+
+  // Makes `now` equal to `next`, and keeps the elements that both have. `data-key` names an element among its siblings.
+  const change = (now, next) => {
+    if (now.isEqualNode(next)) return;
+    if (now.nodeName !== next.nodeName || now.dataset?.key !== next.dataset?.key) {
+      now.replaceWith(next);
+    } else if (now.nodeType !== Node.ELEMENT_NODE) {
+      now.nodeValue = next.nodeValue;
+    } else {
+      // Whether a part is open is the reader's choice.
+      for (const { name } of [...now.attributes]) {
+        if (name !== "open" && !next.hasAttribute(name)) now.removeAttribute(name);
+      }
+      for (const { name, value } of next.attributes) {
+        if (name !== "open" && now.getAttribute(name) !== value) now.setAttribute(name, value);
+      }
+      changeChildren(now, next);
+    }
+  };
+
+  const changeChildren = (now, next) => {
+    const keyed = new Map();
+    for (const child of now.children) if (child.dataset.key !== undefined) keyed.set(child.dataset.key, child);
+    let at = now.firstChild;
+    for (const child of [...next.childNodes]) {
+      const key = child.dataset?.key;
+      const same = keyed.get(key);
+      if (same && same !== at) now.insertBefore(same, at);
+      else if (!at || (key !== undefined && !same)) { now.insertBefore(child, at); continue; }
+      const subject = same ?? at;
+      at = subject.nextSibling;
+      change(subject, child);
+    }
+    while (at) {
+      const following = at.nextSibling;
+      at.remove();
+      at = following;
+    }
+  };
+
+  const show = (page) => {
+    const style = (of) => of.querySelector("link[rel=stylesheet]").getAttribute("href");
+    if (style(page) !== style(document)) return location.reload();
+    localize(page);
+    const focused = document.activeElement;
+    const parts = page.querySelectorAll("[data-live]");
+    document.querySelectorAll("[data-live]").forEach((part, index) => change(part, parts[index]));
+    if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
+    document.title = page.title;
+    if (body.dataset.sequence !== page.body.dataset.sequence) collected = answered;
+    body.dataset.sequence = page.body.dataset.sequence;
+  };
+
+  const read = async () => {
+    const patience = AbortSignal.timeout(Math.max(interval, 10_000));
+    const answer = await fetch(location.href, { cache: "no-store", signal: patience });
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (page.body.dataset.sequence === undefined) throw new Error(`the answer ${answer.status} is no page of genv`);
+    answered = Date.now();
+    show(page);
+    const silent = answered - collected > 3 * interval + 5000;
+    say(silent ? `no new values since ${clock.format(collected)}` : "");
+  };
+
+  const follow = async () => {
+    clearTimeout(timer);
+    if (reading || document.hidden) return;
+    reading = true;
+    try {
+      await read();
+    } catch {
+      say(`no answer since ${clock.format(answered)}`);
+    }
+    reading = false;
+    timer = setTimeout(follow, interval);
+  };
+
+  localize(document);
+  document.addEventListener("visibilitychange", follow);
+  timer = setTimeout(follow, interval);
+})();
