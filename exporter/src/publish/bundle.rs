@@ -26,7 +26,7 @@ macro_rules! files {
 }
 
 /// Every published file: its path in the repository and below the folder, and its text.
-const FILES: [(&str, &str); 13] = files![
+pub(super) const FILES: [(&str, &str); 13] = files![
     "prometheus/prometheus.yml",
     "prometheus/alertmanager.yml",
     "prometheus/rules/genv-recording.yml",
@@ -42,15 +42,33 @@ const FILES: [(&str, &str); 13] = files![
     "grafana/dashboards/users.json",
 ];
 
+/// The part of [`FILES`] with the dashboards.
+pub(super) const DASHBOARDS: &str = "grafana/dashboards/";
+
 /// A text of the shipped files, which have the addresses of docker-compose.yml, and its replacement. Further lines of
 /// the replacement are indented like its first.
 type Replacement = (&'static str, String);
 
 /// Every file with the addresses of the site. `folder` is the path where the files will be.
-pub(crate) fn rendered(addresses: &Addresses, folder: &str) -> Vec<(&'static str, String)> {
+pub(crate) fn rendered(addresses: &Addresses, folder: &str) -> Vec<(String, String)> {
     let replacements = replacements(addresses, folder);
     let files = FILES.iter();
-    files.map(|(path, text)| (*path, replaced(text, &replacements))).collect()
+    files.map(|(path, text)| ((*path).to_owned(), replaced(text, &replacements))).collect()
+}
+
+/// Recording rules, alerts and dashboards, under the names of the files that are generated from a monitoring mixin.
+pub(crate) fn mixin(addresses: &Addresses) -> Vec<(String, String)> {
+    // None of these files names the folder.
+    let files = rendered(addresses, "").into_iter();
+    files.filter_map(|(path, text)| Some((path_in_mixin(&path)?, text))).collect()
+}
+
+fn path_in_mixin(path: &str) -> Option<String> {
+    match path {
+        "prometheus/rules/genv-recording.yml" => Some("prometheus_rules.yaml".to_owned()),
+        "prometheus/rules/genv-alerts.yml" => Some("prometheus_alerts.yaml".to_owned()),
+        _ => path.strip_prefix(DASHBOARDS).map(|name| format!("dashboards_out/{name}")),
+    }
 }
 
 fn replacements(addresses: &Addresses, folder: &str) -> Vec<Replacement> {
@@ -244,6 +262,23 @@ mod tests {
                 assert!(!text.contains(of_compose), "{path}: {of_compose}");
             }
         }
+    }
+
+    #[test]
+    fn a_mixin_has_the_published_rules_alerts_and_dashboards() {
+        let addresses = elsewhere(&["gpu01:1"]);
+        let published = rendered(&addresses, "/etc/genv");
+        let mixin = mixin(&addresses);
+        let same = |(_, text): &(String, String)| published.iter().any(|(_, known)| known == text);
+        assert!(mixin.iter().all(same));
+        let mut names: Vec<&str> = mixin.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        let [dashboards @ .., alerts, rules] = names.as_slice() else {
+            panic!("{names:?}");
+        };
+        assert_eq!([*alerts, *rules], ["prometheus_alerts.yaml", "prometheus_rules.yaml"]);
+        let shipped: Vec<_> = FILES.iter().filter_map(|(path, _)| path.strip_prefix(DASHBOARDS)).collect();
+        assert_eq!(dashboards, shipped.iter().map(|name| format!("dashboards_out/{name}")).collect::<Vec<_>>());
     }
 
     #[test]

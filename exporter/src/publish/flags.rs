@@ -4,9 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::PublishOptions;
 use super::address::ServiceAddress;
 use super::bundle::Addresses;
+use super::{Form, PublishOptions};
+
+/// Arguments whose addresses are in none of the files of [`Form::Mixin`] and [`Form::GrafanaCom`].
+const ADDRESSES_OF_SITE: [&str; 5] = ["exporters", "enforcers", "prometheus", "alertmanager", "grafana"];
 
 const EXAMPLE: &str = "Example: Prometheus, Alertmanager and Grafana on this machine, without containers
   genv-exporter publish /etc/genv
@@ -68,6 +71,19 @@ pub(crate) struct PublishFlags {
     )]
     grafana: ServiceAddress,
 
+    /// Write only rules, alerts and dashboards, under the names that monitoring mixins have.
+    #[arg(long, conflicts_with_all = ADDRESSES_OF_SITE)]
+    mixin: bool,
+
+    /// Write only the dashboards "Overview" and "Users and accounting", in the form for grafana.com.
+    #[arg(
+        long,
+        conflicts_with_all = ADDRESSES_OF_SITE,
+        conflicts_with = "exporter_url",
+        conflicts_with = "mixin"
+    )]
+    for_grafana_com: bool,
+
     /// Replace files that were edited, too.
     #[arg(long)]
     force: bool,
@@ -78,6 +94,11 @@ impl From<PublishFlags> for PublishOptions {
         let PublishFlags { folder, exporters, enforcers, prometheus, alertmanager, grafana, .. } = flags;
         Self {
             folder,
+            form: match (flags.mixin, flags.for_grafana_com) {
+                (_, true) => Form::GrafanaCom,
+                (true, _) => Form::Mixin,
+                _ => Form::Site,
+            },
             addresses: Addresses {
                 exporter_url: flags.exporter_url.unwrap_or_else(|| exporters[0].clone()),
                 exporters,

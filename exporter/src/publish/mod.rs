@@ -2,7 +2,7 @@
 //! site.
 //!
 //! The [`bundle`] becomes files below a [`folder::Folder`]. A [`manifest`] there has their hashes, so that edited files
-//! are recognised.
+//! are recognised. With `--mixin` and `--for-grafana-com` it writes what other installations take of these files.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ pub(crate) mod address;
 mod bundle;
 mod flags;
 mod folder;
+mod grafana_com;
 mod manifest;
 
 pub(crate) use flags::PublishFlags;
@@ -24,17 +25,29 @@ use manifest::Manifest;
 const OF_GENV_1: [&str; 2] =
     ["grafana/provisioning/datasources/default.yml", "grafana/provisioning/dashboards/default.yml"];
 
-/// The target folder, and the addresses in the files.
+/// The target folder, and the files with the addresses in them.
 #[derive(Debug)]
 pub(crate) struct PublishOptions {
     folder: PathBuf,
+    form: Form,
     addresses: bundle::Addresses,
     replace_edited: bool,
 }
 
+/// The published files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// All, for the Prometheus, Alertmanager and Grafana of one site.
+    Site,
+    /// Rules, alerts and dashboards, as generated from a monitoring mixin.
+    Mixin,
+    /// Dashboards to upload to grafana.com.
+    GrafanaCom,
+}
+
 /// A file, and its planned step.
 struct PlannedFile {
-    path: &'static str,
+    path: String,
     content: String,
     step: PublishStep,
 }
@@ -53,29 +66,33 @@ enum PublishStep {
 
 /// Writes the files, and prints their paths.
 pub(crate) fn publish(options: &PublishOptions) -> Result<()> {
-    let files = bundle::rendered(&options.addresses, &grafana_path(&options.folder)?);
+    let files = match options.form {
+        Form::Site => bundle::rendered(&options.addresses, &grafana_path(&options.folder)?),
+        Form::Mixin => bundle::mixin(&options.addresses),
+        Form::GrafanaCom => grafana_com::dashboards(),
+    };
     let folder = Folder::create(&options.folder)?;
     let known = Manifest::parse(&folder.read(manifest::NAME)?.unwrap_or_default());
 
     let mut planned = Vec::with_capacity(files.len());
     let mut published = Manifest::default();
     for (path, content) in files {
-        let (parent, name) = folder.parent_of(path)?;
+        let (parent, name) = folder.parent_of(&path)?;
         let step = match parent.read(name)? {
             None => PublishStep::Write,
             Some(there) if there == content.as_bytes() => PublishStep::Nothing,
             Some(_) if options.replace_edited => PublishStep::Write,
-            Some(there) if known.lists(path, &there) => PublishStep::Write,
-            Some(_) if known.lists(path, content.as_bytes()) => PublishStep::Keep,
+            Some(there) if known.lists(&path, &there) => PublishStep::Write,
+            Some(_) if known.lists(&path, content.as_bytes()) => PublishStep::Keep,
             Some(_) => PublishStep::Refuse,
         };
-        published.add(path, content.as_bytes());
+        published.add(&path, content.as_bytes());
         planned.push(PlannedFile { path, content, step });
     }
     let shown = options.folder.display();
     let paths = |step| {
         let of_step = planned.iter().filter(move |file| file.step == step);
-        let paths: Vec<_> = of_step.map(|file| file.path).collect();
+        let paths: Vec<_> = of_step.map(|file| file.path.as_str()).collect();
         paths.join(", ")
     };
     let refused = paths(PublishStep::Refuse);
@@ -90,21 +107,23 @@ pub(crate) fn publish(options: &PublishOptions) -> Result<()> {
     let both = known.united(&published);
     write_manifest(&folder, &known, &both)?;
     for file in planned.iter().filter(|file| file.step == PublishStep::Write) {
-        let (parent, name) = folder.parent_of(file.path)?;
+        let (parent, name) = folder.parent_of(&file.path)?;
         parent.replace(name, file.content.as_bytes())?;
-        print_path(&options.folder.join(file.path))?;
+        print_path(&options.folder.join(&file.path))?;
     }
     write_manifest(&folder, &both, &published)?;
     let kept = paths(PublishStep::Keep);
     if !kept.is_empty() {
         print_note(&format!("kept as edited in {shown}: {kept}. --force replaces them"));
     }
-    for path in OF_GENV_1 {
-        let (parent, name) = folder.parent_of(path)?;
-        if parent.read(name)?.is_some() {
-            print_note(&format!(
-                "Grafana will also read {shown}/{path} of genv 1.x, and may not start with both. Remove that file"
-            ));
+    if options.form == Form::Site {
+        for path in OF_GENV_1 {
+            let (parent, name) = folder.parent_of(path)?;
+            if parent.read(name)?.is_some() {
+                print_note(&format!(
+                    "Grafana will also read {shown}/{path} of genv 1.x, and may not start with both. Remove that file"
+                ));
+            }
         }
     }
     Ok(())

@@ -121,6 +121,29 @@ fn an_edited_file_is_kept_and_stops_everything_where_it_would_change_unless_forc
 }
 
 #[test]
+fn a_mixin_and_dashboards_for_grafana_com_are_published_alone() {
+    // No file names the folder, so that each name is supported.
+    let (_temporary, folder) = folder();
+    let folder = folder.with_file_name("a$b");
+    let mut written = succeeds(&folder.join("mixin"), &["--mixin", "--exporter-url=https://lab.example.org"]);
+    written.sort();
+    insta::assert_snapshot!(written.join("\n"), @r"
+    dashboards_out/enforcement.json
+    dashboards_out/host.json
+    dashboards_out/overview.json
+    dashboards_out/users.json
+    prometheus_alerts.yaml
+    prometheus_rules.yaml
+    ");
+    let alerts = fs::read_to_string(folder.join("mixin/prometheus_alerts.yaml")).unwrap();
+    assert!(alerts.contains("runbook_url: https://lab.example.org:443/runbooks#"));
+    assert_eq!(succeeds(&folder.join("com"), &["--for-grafana-com"]), ["overview.json", "users.json"]);
+    // Neither has files or folders of anything else.
+    assert_eq!(files(&folder).len(), written.len() + 2 + 2);
+    assert_eq!(fs::read_dir(folder.join("mixin")).unwrap().count(), 4);
+}
+
+#[test]
 fn files_of_others_are_neither_replaced_nor_removed() {
     let (_temporary, folder) = folder();
     fs::create_dir_all(folder.join("prometheus/rules")).unwrap();
@@ -236,6 +259,9 @@ fn wrong_usage_is_refused_with_what_to_write() {
         &["publish", "a", "--exporter-address=gpu01:9820/metrics"],
         &["publish", "a", "--prometheus-url=ftp://gpu01"],
         &["publish", "a", "--alertmanager-address="],
+        &["publish", "a", "--mixin", "--for-grafana-com"],
+        &["publish", "a", "--mixin", "--prometheus-url=http://gpu01:9090"],
+        &["publish", "a", "--for-grafana-com", "--exporter-url=http://gpu01:9820"],
         &["--interval=1s", "publish", "a"],
     ] {
         let mut command = Command::cargo_bin("genv-exporter").unwrap();
