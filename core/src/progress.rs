@@ -43,7 +43,7 @@ impl ProgressLine {
         if !self.is_possible || !is_in_foreground() {
             return false;
         }
-        let text = fitted(&harmless(&text()), columns());
+        let text = fitted(&text(), columns());
         if *self.shown.borrow() != text {
             write(&format!("{ERASE}{text}"));
             self.shown.replace(text);
@@ -110,13 +110,15 @@ fn columns() -> usize {
     columns.map_or(USUAL_COLUMNS, usize::from)
 }
 
-/// The text in a line of the terminal, with `…` after a cut. A line that the terminal wraps cannot be erased.
+/// The text without control characters in a line of the terminal, with `…` after a cut. A line that the terminal wraps
+/// cannot be erased.
 fn fitted(text: &str, columns: usize) -> String {
+    let text = harmless(text);
     // No character is wider than two columns.
     let width = |character: char| if character.is_ascii() { 1 } else { 2 };
     let room = columns.saturating_sub(1);
     if text.chars().map(width).sum::<usize>() <= room {
-        return text.to_owned();
+        return text;
     }
     let mut used = 1;
     let kept = text.chars().take_while(|character| {
@@ -139,6 +141,7 @@ mod tests {
             ("机机机机机", 11, "机机机机机"),
             ("机机机机机", 10, "机机机机…"),
             ("12", 1, "…"),
+            ("a\nb\u{1b}[31m", 80, "a\\nb\\u{1b}[31m"),
         ] {
             assert_eq!(fitted(text, columns), expected, "{text} in {columns}");
         }
