@@ -19,6 +19,7 @@ pub mod outside;
 #[cfg(test)]
 mod patience;
 pub mod proc;
+pub mod progress;
 pub mod state;
 pub mod stream;
 pub mod text;

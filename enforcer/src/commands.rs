@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use genv_core::enforcement::Enforcement;
 use genv_core::model::local_time_zone;
+use genv_core::progress::ProgressLine;
 use genv_core::text::{end_moment, harmless};
 
 use crate::config::{self, Accounts as _, NameService};
@@ -23,7 +24,9 @@ pub(crate) fn check(flags: &CheckFlags) -> anyhow::Result<()> {
 
 /// `genv-enforcer test`
 pub(crate) fn test(flags: &TestFlags) -> anyhow::Result<()> {
-    let passed = rule_test::test(&flags.files, &mut std::io::stdout().lock())?;
+    let progress = ProgressLine::on_stderr(true);
+    let mut out = progress.above(std::io::stdout().lock());
+    let passed = rule_test::test(&flags.files, &mut out, &progress)?;
     if passed { Ok(()) } else { Err(SilentExit.into()) }
 }
 

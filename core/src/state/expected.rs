@@ -100,7 +100,8 @@ impl Expectation<'_> {
         device.is_some_and(|device| self.accepts(request, device))
     }
 
-    fn accepts(&self, request: &RequestedDevices, device: &DeviceState) -> bool {
+    /// Whether a request takes a device if it is free.
+    pub fn accepts(&self, request: &RequestedDevices, device: &DeviceState) -> bool {
         let mut named = request.named().peekable();
         let is_named = named.peek().is_none() || named.any(|index| index == device.index);
         let model = self.usage.models.get(&device.index);

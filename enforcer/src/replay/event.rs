@@ -27,8 +27,8 @@ pub(super) struct Event {
 /// A violation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct About {
-    rule: String,
-    username: String,
+    pub(super) rule: String,
+    pub(super) username: String,
     hostname: Option<String>,
     subject: String,
     since_seconds: f64,

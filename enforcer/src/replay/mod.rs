@@ -5,14 +5,17 @@
 
 mod course;
 mod event;
+mod plot;
 mod recording;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 
 use anyhow::{Context as _, anyhow};
+use genv_core::progress::ProgressLine;
+use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use crate::SilentExit;
@@ -23,10 +26,20 @@ use crate::output::print_note;
 use crate::plan::words;
 use course::{Course, Said};
 use event::{RuleSummary, time};
+use plot::Plot;
 use recording::{Recording, RecordingLine};
 
 /// Lines that cannot be read are told one by one up to so many.
 const TOLD_NOTES: usize = 20;
+
+/// The form of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Json,
+    Text,
+    /// Text with a plot at the end, for a terminal.
+    Plotted,
+}
 
 /// What came of all of it.
 #[derive(Debug, Serialize)]
@@ -60,8 +73,22 @@ pub(crate) fn replay(flags: &ReplayFlags) -> anyhow::Result<()> {
     let mut groups_of = |users: &BTreeSet<String>| {
         if matter { groups.of(users) } else { UserGroups::default() }
     };
-    let mut out = BufWriter::new(io::stdout().lock());
-    let played = play(recording, &config, &mut groups_of, &mut out, &mut |note| print_note(note), flags.json);
+    let progress = ProgressLine::on_stderr(true);
+    let stdout = io::stdout().lock();
+    let is_terminal = stdout.is_terminal();
+    // A terminal shows each event at once, above the progress.
+    let mut out: Box<dyn Write> =
+        if is_terminal { Box::new(progress.above(stdout)) } else { Box::new(BufWriter::new(stdout)) };
+    let form = match (flags.json, is_terminal) {
+        (true, _) => Form::Json,
+        (false, false) => Form::Text,
+        (false, true) => Form::Plotted,
+    };
+    let mut note = |note: &str| {
+        progress.clear();
+        print_note(note);
+    };
+    let played = play(recording, &config, &mut groups_of, &mut out, &mut note, form, &progress);
     let is_whole = match played {
         // Whoever read the output has seen enough, as `head` has.
         Err(error) if is_broken_pipe(&error) => return Ok(()),
@@ -82,18 +109,25 @@ fn play(
     groups: &mut dyn FnMut(&BTreeSet<String>) -> UserGroups,
     out: &mut dyn Write,
     note: &mut dyn FnMut(&str),
-    json: bool,
+    form: Form,
+    progress: &ProgressLine,
 ) -> anyhow::Result<bool> {
     let mut notes = Notes { note, told: 0 };
     let zone = &config.timezone;
+    let mut plot = Plot::default();
     let mut say = |said: Said| -> anyhow::Result<()> {
         match said {
             Said::Note(text) => notes.print_note(&text),
-            Said::Event(event) if json => {
+            Said::Event(event) if form == Form::Json => {
                 serde_json::to_writer(&mut *out, &event).map_err(io::Error::from)?;
                 out.write_all(b"\n")?;
             }
-            Said::Event(event) => out.write_all(event.text(zone).as_bytes())?,
+            Said::Event(event) => {
+                if form == Form::Plotted {
+                    plot.add(&event);
+                }
+                out.write_all(event.text(zone).as_bytes())?;
+            }
         }
         Ok(())
     };
@@ -101,6 +135,7 @@ fn play(
     let (mut snapshots, mut damaged_lines) = (0_u64, 0_u64);
     let mut broken = None;
     loop {
+        progress.show_sometimes(|| progress_words(recording.percent(), recording.line, course.until_seconds, zone));
         match recording.next() {
             Ok(None) => break,
             Ok(Some(RecordingLine::Snapshot(snapshot))) => {
@@ -141,11 +176,13 @@ fn play(
         unknown_processes: &course.unknown_processes,
         breaker_seconds: course.tripped().map(|(at, _)| at),
     };
-    let text = if json {
-        serde_json::to_string(&summary).context("cannot write the summary")? + "\n"
-    } else {
-        summary.text(config)
+    let (from_seconds, until_seconds) = (summary.from_seconds, summary.until_seconds);
+    let text = match form {
+        Form::Json => serde_json::to_string(&summary).context("cannot write the summary")? + "\n",
+        Form::Text | Form::Plotted => summary.text(config),
     };
+    let plotted = from_seconds.zip(until_seconds).map(|(from, until)| plot.text(from, until, zone));
+    let text = text + &plotted.unwrap_or_default();
     out.write_all(text.as_bytes())?;
     out.flush()?;
     notes.end();
@@ -153,6 +190,12 @@ fn play(
         Some(error) => Err(error.context("the recording was replayed up to its damage")),
         None => Ok(damaged_lines == 0),
     }
+}
+
+fn progress_words(percent: Option<u64>, line: u64, until_seconds: Option<f64>, zone: &TimeZone) -> String {
+    let percent = percent.map(|percent| format!("{percent} % of the recording, "));
+    let until = until_seconds.map(|seconds| format!(", {}", time(seconds, zone)));
+    format!("genv-enforcer: {}line {line}{}", percent.unwrap_or_default(), until.unwrap_or_default())
 }
 
 /// Notes, up to a number.

@@ -1,7 +1,7 @@
 //! A recording, as `genv snapshot --follow` makes it: a snapshot a line, of one host or of several.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read as _};
+use std::io::{self, BufRead, BufReader, Read as _, Seek as _};
 use std::path::Path;
 
 use anyhow::anyhow;
@@ -23,6 +23,8 @@ const SHOWN_CHARACTERS: usize = 200;
 pub(super) struct Recording {
     name: String,
     input: Box<dyn BufRead>,
+    /// The file of the input, with the same position; absent for standard input.
+    file: Option<File>,
     /// Number of the line that was read last, from 1.
     pub(super) line: u64,
 }
@@ -45,19 +47,29 @@ impl Recording {
         let file = File::open(path).map_err(|error| {
             anyhow!("cannot open {name}: {error}. Name a recording that 'genv snapshot --follow' made")
         })?;
-        Self::new(&name, Box::new(BufReader::new(file)))
+        let same = file.try_clone().ok();
+        let recording = Self::new(&name, Box::new(BufReader::new(file)))?;
+        Ok(Self { file: same, ..recording })
     }
 
     pub(super) fn new(name: &str, mut input: Box<dyn BufRead>) -> anyhow::Result<Self> {
         let begin = input.fill_buf().map_err(|error| unreadable(name, 1, &error))?;
         let input =
             if begin.starts_with(GZIP_MAGIC) { Box::new(BufReader::new(MultiGzDecoder::new(input))) } else { input };
-        Ok(Self { name: name.to_owned(), input, line: 0 })
+        Ok(Self { name: name.to_owned(), input, file: None, line: 0 })
     }
 
     /// What it is called.
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// How much of the file was read, in percent of its bytes. Not known of standard input and of a pipe.
+    pub(super) fn percent(&self) -> Option<u64> {
+        let mut file = self.file.as_ref()?;
+        let length = file.metadata().ok()?.len();
+        let read = file.stream_position().ok()?.min(length);
+        read.saturating_mul(100).checked_div(length)
     }
 
     /// The next line that is not empty; nothing at the end.

@@ -81,13 +81,18 @@ impl Played {
 }
 
 fn replayed(rules: &str, recording: impl Into<Vec<u8>>, json: bool) -> Played {
+    replayed_as(if json { Form::Json } else { Form::Text }, rules, recording)
+}
+
+fn replayed_as(form: Form, rules: &str, recording: impl Into<Vec<u8>>) -> Played {
     let config = Config::parse("rules.yaml", rules).unwrap();
     let input = Box::new(Cursor::new(recording.into()));
     let (mut out, mut notes) = (Vec::new(), Vec::new());
     let mut note = |text: &str| notes.push(text.to_owned());
     let mut groups = |_: &BTreeSet<String>| UserGroups::default();
-    let whole = Recording::new("recording", input)
-        .and_then(|recording| play(recording, &config, &mut groups, &mut out, &mut note, json));
+    let whole = Recording::new("recording", input).and_then(|recording| {
+        play(recording, &config, &mut groups, &mut out, &mut note, form, &ProgressLine::on_stderr(false))
+    });
     Played { whole: whole.map_err(|error| format!("{error:#}")), out: String::from_utf8(out).unwrap(), notes }
 }
 
@@ -96,7 +101,10 @@ fn a_recording_is_warned_of_and_acted_upon_by_its_own_clock() {
     let mut day = hour("gpu01", 300);
     day.push(snapshot("gpu01", 310.0, &[]));
     // As people read it.
-    insta::assert_snapshot!("people_read_what_programs_do", replayed(RULES, lines(day.clone()), false).out);
+    let text = replayed(RULES, lines(day.clone()), false).out;
+    insta::assert_snapshot!("people_read_what_programs_do", text);
+    let plotted = replayed_as(Form::Plotted, RULES, lines(day.clone())).out;
+    insta::assert_snapshot!("people_see_when_and_to_whom", plotted.strip_prefix(&text).unwrap());
     let played = replayed(RULES, lines(day), true);
     assert_eq!(played.whole, Ok(true));
     assert_eq!(played.story(), ["violation 60", "warning 60", "warning 120", "action 180", "over 310"]);

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use genv_core::progress::ProgressLine;
 use genv_core::yaml::{self, Located, Place};
 use genv_simulator::{Engine, ScenarioError};
 
@@ -25,19 +26,22 @@ use crate::config::{Config, read};
 use course::{Course, Missing};
 use file::{MissingEntry, RuleTestFile, TestEntry};
 
-/// Runs the tests of the files, and prints to `out` how each went. Tells whether all passed.
+/// Runs the tests of the files, and prints to `out` how each went. `progress` names the test that runs. Tells whether all
+/// passed.
 ///
 /// # Errors
 /// A file cannot be used: the error is a [`genv_core::yaml::Error`], which is wrong usage (exit code 2). Or `out` cannot
 /// be written, or a thread cannot be started.
-pub(crate) fn test(paths: &[PathBuf], out: &mut impl Write) -> anyhow::Result<bool> {
+pub(crate) fn test(paths: &[PathBuf], out: &mut impl Write, progress: &ProgressLine) -> anyhow::Result<bool> {
     let files: Vec<TestFile> = paths.iter().map(|path| TestFile::open(path)).collect::<Result<_, _>>()?;
+    let all: usize = files.iter().map(|file| file.tests.len()).sum();
     let (mut run, mut failed) = (0_u64, 0_u64);
     for file in &files {
         writeln!(out, "{}", file.source_name)?;
         for test in &file.tests {
-            let misses = test.run()?;
             run += 1;
+            progress.show(|| format!("genv-enforcer: test {run} of {all}: {}", test.name));
+            let misses = test.run()?;
             if misses.is_empty() {
                 writeln!(out, "  ok      {}", test.name)?;
                 continue;

@@ -3,6 +3,7 @@
 
 mod added;
 mod refusal;
+mod status;
 mod wait_display;
 
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use genv_core::state::allocate::{DeviceKind, DeviceUsage};
 use genv_core::state::{EditableState, State, StoreError, Waiting};
 use refusal::{blocking_uses, is_refusal, timed_out_message};
 use signal_hook::low_level::emulate_default_handler;
+use status::QueueStatus;
 use wait_display::WaitDisplay;
 
 use crate::ago::whole_units;
@@ -117,15 +119,6 @@ enum AttemptResult<T> {
     Waits(QueueStatus, anyhow::Error),
 }
 
-/// The position of a process in the queue.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct QueueStatus {
-    /// The number of processes before it.
-    ahead: usize,
-    /// The time at which it probably gets its devices, by leases, Unix time.
-    expected: Option<f64>,
-}
-
 /// A process that requests devices. It enters the queue after the first failed attempt.
 struct Waiter<'a> {
     pid: u32,
@@ -183,7 +176,7 @@ impl Waiter<'_> {
                     self.waited.insert(WaitDisplay::new().context("cannot wait")?)
                 }
             };
-            waiting.show(status, blocking_uses(&refusal));
+            waiting.show(&status, blocking_uses(&refusal));
             let patience = self.request.wait.wait.flatten();
             let rest = patience.map(|patience| patience.saturating_sub(asked_at.elapsed()));
             if rest.is_some_and(|rest| rest.is_zero()) {
@@ -262,16 +255,9 @@ impl Waiter<'_> {
         }
         let requested = state.requested().cloned();
         *state = before;
-        let ahead = state.enqueue(self.pid, requested);
-        let status = QueueStatus { ahead, expected: self.expected(state, ahead) };
+        let ahead = state.enqueue(self.pid, requested.clone());
+        let status = QueueStatus::new(state, &self.usage, eid, ahead, requested);
         Ok(AttemptResult::Waits(status, refusal))
-    }
-
-    /// The time at which this process probably gets its devices, with this number of processes before it.
-    fn expected(&self, state: &EditableState, ahead: usize) -> Option<f64> {
-        let expectation = state.expectation(&self.usage);
-        let times = expectation.of_queue(state.queue());
-        times.get(ahead).copied().flatten()
     }
 
     /// Surveys the GPUs for an attachment.

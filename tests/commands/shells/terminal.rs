@@ -96,6 +96,24 @@ fn control_c_ends_waiting_and_nothing_else_and_control_z_does_not_stop_it() -> R
 }
 
 #[test]
+fn one_line_shows_who_waits_at_a_terminal_who_holds_devices_and_jobs_in_the_background_print_it_once() -> Result<()> {
+    let account = set_up(Shell::Bash)?;
+    let (mut holder, mut terminal) = all_held(&account, Shell::Bash)?;
+    succeed(&mut terminal, "stty columns 250")?;
+    let printed = "genv: waiting for devices: next in the queue. Ctrl-C leaves the queue\r\n";
+    terminal.enter("genv exec --gpus 1 --wait -- true &", printed)?;
+    terminal.enter("genv exec --gpus 2 --wait -- echo runs", "\r\x1b[Kgenv: waiting ")?;
+    terminal.wait(", one before you; ")?;
+    let shown = terminal.wait("; Ctrl-C leaves the queue")?;
+    let user = genv_core::proc::username(rustix::process::getuid().as_raw());
+    let is_whole = shown.starts_with(&format!("{user} has 0,1,2,3 since ")) && shown.ends_with("; for 2 devices");
+    ensure!(is_whole && !shown.contains('?'), "{shown}");
+    succeed(&mut holder, "genv deactivate")?;
+    terminal.wait("\r\x1b[Kgenv: it is your turn, after ")?;
+    terminal.wait("runs").map(drop)
+}
+
+#[test]
 fn control_c_ends_a_script_that_waits_and_what_comes_after_it() -> Result<()> {
     for shell in Shell::ALL {
         let account = set_up(shell)?;

@@ -11,7 +11,7 @@ fn tested(text: &str) -> (bool, String) {
     let path = folder.path().join("rules_test.yaml");
     fs::write(&path, text).unwrap();
     let mut out = Vec::new();
-    let passed = test(&[path], &mut out).unwrap_or_else(|error| panic!("{error:#}"));
+    let passed = test(&[path], &mut out, &ProgressLine::on_stderr(false)).unwrap_or_else(|error| panic!("{error:#}"));
     let printed = String::from_utf8(out).unwrap();
     (passed, printed.replace(&format!("{}/", folder.path().display()), ""))
 }

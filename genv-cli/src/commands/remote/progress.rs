@@ -1,61 +1,48 @@
-//! A progress line on the terminal: how many hosts have answered.
+//! The progress of many hosts: how many have answered, how many of these failed, and the names of the last ones.
 
-use std::env;
-use std::io::{self, IsTerminal as _, Write as _};
-
-use genv_core::text::{harmless, shortened};
-
-/// The largest length of the line: a line that the terminal wraps cannot be erased.
-const MOST_CHARACTERS: usize = 78;
+use genv_core::progress::ProgressLine;
 
 /// The line names the remaining hosts if they are at most this many.
 const MOST_NAMED: usize = 3;
 
-/// The progress line. Its drop erases the line.
+/// The progress of a query.
 pub(super) struct Progress {
     all: usize,
+    failed: usize,
     waited_for: Vec<String>,
-    shown: bool,
+    line: ProgressLine,
 }
 
 impl Progress {
     pub(super) fn new<'a>(hosts: impl Iterator<Item = &'a str>, quiet: bool) -> Self {
         let waited_for: Vec<String> = hosts.map(ToOwned::to_owned).collect();
-        let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
-        let progress = Self { all: waited_for.len(), waited_for, shown: !quiet && !dumb && io::stderr().is_terminal() };
+        let progress = Self { all: waited_for.len(), failed: 0, waited_for, line: ProgressLine::on_stderr(!quiet) };
         progress.show();
         progress
     }
 
     /// Counts a host that has answered or failed.
-    pub(super) fn done(&mut self, host: &str) {
+    pub(super) fn done(&mut self, host: &str, is_failed: bool) {
         self.waited_for.retain(|it| it != host);
+        self.failed += usize::from(is_failed);
         self.show();
     }
 
     fn show(&self) {
-        if self.shown {
-            // An error of stderr cannot be reported.
-            let _ = write!(io::stderr(), "\r\x1b[K{}", line(self.all, &self.waited_for));
-        }
+        self.line.show(|| words(self.all, self.failed, &self.waited_for));
     }
 }
 
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.shown {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
-    }
-}
-
-fn line(all: usize, waited_for: &[String]) -> String {
+fn words(all: usize, failed: usize, waited_for: &[String]) -> String {
     let answered = all - waited_for.len();
-    let mut line = format!("genv: {answered} of {all} hosts");
-    if !waited_for.is_empty() && waited_for.len() <= MOST_NAMED {
-        line = format!("{line}, waiting for {}", waited_for.join(", "));
+    let mut words = format!("genv: {answered} of {all} hosts");
+    if failed > 0 {
+        words += &format!(", {failed} failed");
     }
-    shortened(&harmless(&line), MOST_CHARACTERS)
+    if !waited_for.is_empty() && waited_for.len() <= MOST_NAMED {
+        words += &format!(", waiting for {}", waited_for.join(", "));
+    }
+    words
 }
 
 #[cfg(test)]
@@ -63,12 +50,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_remaining_hosts_are_named() {
+    fn failed_hosts_are_counted_and_the_last_remaining_hosts_are_named() {
         let hosts = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
-        assert_eq!(line(9, &hosts(&["a", "b", "c", "d"])), "genv: 5 of 9 hosts");
-        assert_eq!(line(9, &hosts(&["a", "b"])), "genv: 7 of 9 hosts, waiting for a, b");
-        assert_eq!(line(2, &[]), "genv: 2 of 2 hosts");
-        let long = hosts(&[&"x".repeat(300)]);
-        assert_eq!(line(1, &long).chars().count(), MOST_CHARACTERS + 1);
+        for (all, failed, waited_for, expected) in [
+            (9, 0, &["a", "b", "c", "d"][..], "genv: 5 of 9 hosts"),
+            (9, 2, &["a", "b"], "genv: 7 of 9 hosts, 2 failed, waiting for a, b"),
+            (2, 0, &[], "genv: 2 of 2 hosts"),
+        ] {
+            assert_eq!(words(all, failed, &hosts(waited_for)), expected);
+        }
     }
 }

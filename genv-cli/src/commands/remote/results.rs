@@ -60,10 +60,9 @@ pub(super) fn fetch_all(flags: &RemoteFlags, collectors: &[&str]) -> anyhow::Res
         .context("cannot query other hosts: no runtime could be started")?;
     let options = FetchOptions { concurrency: CONCURRENCY, deadline: flags.connect_timeout() + ANSWER_PATIENCE };
     let asked = fetch_snapshots(hosts, flags.dial(), options, |host, answer| {
-        progress.done(&host.name);
-        if let Some(failure) = check_collectors(answer, collectors).err()
-            && let Some(give_up) = give_up.take()
-        {
+        let failure = check_collectors(answer, collectors).err();
+        progress.done(&host.name, failure.is_some());
+        if let Some((failure, give_up)) = failure.and_then(|it| Some((it, give_up.take()?))) {
             // The receiver exists until all hosts have a result.
             let _ = give_up.send((host.clone(), failure));
         }
