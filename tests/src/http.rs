@@ -71,6 +71,10 @@ pub fn post(port: u16, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Res
     ask(connect(port)?, "POST", path, &[&[("Content-Length", &*length)], headers].concat(), body)
 }
 
+pub fn delete(port: u16, path: &str) -> Result<Response> {
+    ask(connect(port)?, "DELETE", path, &[], &[])
+}
+
 pub fn connect(port: u16) -> Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port)).with_context(|| format!("connecting to port {port}"))?;
     stream.set_read_timeout(Some(PATIENCE))?;

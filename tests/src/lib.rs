@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "a comment says what a name does not, and most names say enough")]
 
 pub mod alertmanager;
+pub mod browser;
 pub mod changed_user;
 pub mod dashboard;
 pub mod docker;
