@@ -115,7 +115,7 @@ impl Lab {
 
         // The first table has a line for each GPU, with its model in short. 6 is free, 5 idle, 4 outside, 3 held, 0 lost.
         let of = |name| column(&self.overview, "Every GPU: free ones first, then those that are idle longest", name);
-        let by = &["hostname", "index", "model"];
+        let by = &["hostname", "index", "short"];
         let states = |training, third, erin, frank| {
             let lines = [
                 ("gpu01 0 A100 40GB", training),
