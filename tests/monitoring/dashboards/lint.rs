@@ -8,27 +8,21 @@ use genv_enforcer::metrics::FAMILIES;
 use genv_tests::dashboard::{Dashboard, Panel, Target, Variable, list, text};
 use genv_tests::history::RulesFile;
 use promql_parser::parser::{Expr, token};
-use regex::Regex;
 use serde_json::{Value, json};
 
+use crate::dashboards::drawn::{self, FRAME_PIXELS, columns, pixels, properties, width};
 use crate::dashboards::interpolate::names;
 use crate::dashboards::promql::{self, MARK, RATE_INTERVAL};
 
 /// The dashboard about one host: what names a host or a GPU links to it.
 const ABOUT_ONE_HOST: &str = "genv-host";
-/// Tables in which a host may be `(all)`, and one in which a GPU may be a part of one, which cannot be chosen.
-const OF_ALL_HOSTS: [&str; 2] = ["Who breaks which rule", "Warnings and actions by user"];
-const WITH_PARTS: &str = "What fires now";
+const RUNBOOK: &str = "http://127.0.0.1:9820/runbooks#${__value.text}";
 const CARRIED: [&str; 3] = ["${__url_time_range}", "${datasource:queryparam}", "${job:queryparam}"];
 /// Panels that need no plugin, and units that Grafana knows: a misspelt one is shown as a text behind the number.
 const TYPES: [&str; 9] =
     ["bargauge", "gauge", "heatmap", "row", "stat", "state-timeline", "table", "text", "timeseries"];
 const UNITS: &str = "none string short percent percentunit bytes Bps watt kwatt watth kwatth joule celsius hertz rothz ms s m \
     h d dtdurations dateTimeAsIso dateTimeFromNow bool_yes_no bool_on_off";
-/// Pixels of all columns of Grafana's grid on a screen of 1366, beside the docked menu; and of a table's column by default.
-const PAGE_PIXELS: u64 = 1034;
-const COLUMN_PIXELS: u64 = 150;
-
 static SHIPPED: LazyLock<Vec<Dashboard>> = LazyLock::new(|| Dashboard::shipped().expect("are shipped"));
 /// What the shipped rules record once an hour.
 static HOURLY: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
@@ -75,16 +69,27 @@ impl<'a> Lint<'a> {
         let uid = format!("genv-{file}");
         let named = dashboard.uid() == uid && !dashboard.title().is_empty() && json["id"].is_null();
         self.want("uid", named, "the whole", &format!("needs the uid {uid}, a title, and no id of a database"));
-        let is_tagged = |value: &Value| list(&value["tags"]).iter().any(|tag| tag == "genv");
-        let of_all = |link: &&Value| link["type"] == "dashboards" && is_tagged(link);
-        let links: Vec<&Value> = list(&json["links"]).iter().filter(of_all).collect();
-        let linked = is_tagged(json) && links.iter().any(|link| link["keepTime"] == true);
-        self.want("links", linked, "the whole", "needs the tag genv, and a link to all of that tag with keepTime");
-        let offers_all = |of: &Dashboard, name: &str| of.variable(name).map(|own| own.0["includeAll"] == true);
-        let is_lost = |name: &str| SHIPPED.iter().any(|other| offers_all(other, name) == Some(false));
-        let lost = dashboard.variables().iter().any(|own| own.0["includeAll"] == true && is_lost(own.name()));
-        let carried = links.iter().any(|link| link["includeVars"] == true);
-        self.want("links-all", !(lost && carried), "links", "includeVars hands All to a variable of one value");
+        let is_tagged = json["tags"].as_array().is_some_and(|tags| tags.contains(&json!("genv")));
+        let leads = |link: &Value, other: &Dashboard| {
+            let tagged = list(&link["tags"]).iter().all(|tag| list(&other.json["tags"]).contains(tag));
+            tagged && link["type"] == "dashboards" && link["keepTime"] == true && other.uid() != dashboard.uid()
+        };
+        let links = list(&json["links"]);
+        let is_linked = |other: &Dashboard| other.file == *file || links.iter().any(|link| leads(link, other));
+        let linked = is_tagged && SHIPPED.iter().all(is_linked);
+        self.want("links", linked, "the whole", "needs the tag genv, and links to all others, with keepTime");
+        let takes_one = |other: &Dashboard, name| other.variable(name).is_some_and(|of| of.0["includeAll"] != true);
+        let offers_all = |own: &&Variable<'_>| own.0["includeAll"] == true;
+        let variables = dashboard.variables();
+        let loses = |other| variables.iter().filter(offers_all).any(|own| takes_one(other, own.name()));
+        let carries = |other| links.iter().any(|link| link["includeVars"] == true && leads(link, other));
+        let lost = SHIPPED.iter().any(|other| carries(other) && loses(other));
+        self.want("links-all", !lost, "links", "includeVars hands All to a variable of one value");
+        let annotations = list(&json["annotations"]["list"]);
+        let names = annotations.iter().map(|of| text(&of["name"]));
+        let marks = names.eq(["XID errors", "Actions of the enforcer"])
+            && annotations.iter().all(|of| promql::parse(text(&of["expr"]), dashboard).is_ok());
+        self.want("annotations", marks, "the whole", "needs marks of XID errors and of the enforcer's actions");
         // Grafana mends the rest of a layout.
         let mut cells = HashSet::new();
         for panel in list(&json["panels"]) {
@@ -136,9 +141,17 @@ impl<'a> Lint<'a> {
         let spanned = panel.0["fieldConfig"]["defaults"]["custom"]["spanNulls"] == true
             || properties(panel, "custom.spanNulls").into_iter().any(|(_, value)| *value == true);
         self.want("panel-span-nulls", !spanned, title, "draws lines where no data is");
-        // A letter is 7.5 pixels wide, and the icons beside a title are 80.
-        let fits = 15 * title.chars().count() as u64 + 160 <= 2 * pixels(panel);
+        // A letter is 7.5 pixels wide. 100 are for the frame and the icons beside a title, and 100 for a time range of its own.
+        let ranged = panel.0["timeFrom"].is_string() && panel.0["hideTimeOverride"] != true;
+        let beside = if ranged { 400 } else { 200 };
+        let fits = 15 * title.chars().count() as u64 + beside <= 2 * pixels(panel);
         self.want("panel-title-width", fits, title, "its title is cut on a screen of 1366 pixels");
+        self.want(
+            "color-meaning",
+            drawn::keeps_palette(panel),
+            title,
+            "gives a colour another meaning than the palette",
+        );
     }
 
     fn queried(&mut self, panel: Panel<'_>) {
@@ -157,9 +170,12 @@ impl<'a> Lint<'a> {
         let no_value = text(&defaults["noValue"]).trim();
         let told = !no_value.is_empty() || !is_table && !["stat", "gauge", "bargauge"].contains(&panel.kind());
         self.want("panel-no-value", told, title, "does not say what it means that there is no value: set noValue");
-        self.want("table-no-value", !is_table || no_value.len() <= 10, title, "its noValue stands in each empty cell");
+        let mut own = properties(panel, "noValue").into_iter().map(|(_, value)| text(value)).chain([no_value]);
+        let is_short = !is_table || own.all(|value| value.chars().count() <= 15);
+        self.want("table-no-value", is_short, title, "its noValue stands in each empty cell");
         let widths: u64 = columns(panel).iter().map(|column| width(panel, column)).sum();
-        self.want("table-width", !is_table || widths <= pixels(panel), title, "is wider than its panel at 1366 pixels");
+        let fits = !is_table || widths + FRAME_PIXELS <= pixels(panel);
+        self.want("table-width", fits, title, "is wider than its panel at 1366 pixels");
         let sorted = list(&panel.0["options"]["sortBy"]).iter().any(|sort| sort["displayName"] == "Severity");
         let by_word = sorted && panel.0["fieldConfig"].to_string().contains("\"critical\":");
         self.want("table-severity", !by_word, title, "sorts severities by their letters: map them from numbers");
@@ -174,7 +190,7 @@ impl<'a> Lint<'a> {
         let is_host = dashboard.uid() == ABOUT_ONE_HOST;
         let links = properties(panel, "links").into_iter();
         let links = links.flat_map(|(field, links)| list(links).iter().map(move |link| (field, text(&link["url"]))));
-        let links: Vec<(&str, &str)> = links.collect();
+        let links: Vec<(&str, &str)> = links.filter(|(_, url)| *url != RUNBOOK).collect();
         for (field, url) in &links {
             let (uid, query) = url.strip_prefix("/d/").and_then(|rest| rest.split_once('?')).unwrap_or_default();
             let there = |name: &str| SHIPPED.iter().any(|of| of.uid() == uid && of.variable(name).is_some());
@@ -195,10 +211,9 @@ impl<'a> Lint<'a> {
         let host = if is_host { "${hostname:queryparam}" } else { "var-hostname=${__data.fields.Host}" };
         let wanted = [("Host", ["var-hostname=${__value.text}"; 2]), ("GPU", [host, "var-index=${__value.text}"])];
         for (field, choices) in wanted {
-            let exempt = OF_ALL_HOSTS.contains(&title) || field == "GPU" && title == WITH_PARTS;
             let leads = |url: &str| url.starts_with("/d/genv-host?") && choices.iter().all(|one| url.contains(one));
             let linked = links.iter().any(|(of, url)| *of == field && leads(url));
-            self.want("link-host", exempt || linked || !shown.contains(&field), title, "Host or GPU links to no host");
+            self.want("link-host", linked || !shown.contains(&field), title, "Host or GPU links to no host");
         }
     }
 
@@ -253,35 +268,4 @@ impl<'a> Lint<'a> {
 
 fn source() -> Value {
     json!({"type": "prometheus", "uid": "${datasource}"})
-}
-
-/// The fields of all overrides that have a property, with its value.
-fn properties<'a>(panel: Panel<'a>, id: &str) -> Vec<(&'a str, &'a Value)> {
-    let of = |field: &'a Value| list(&field["properties"]).iter().map(move |property| (field, property));
-    let all = panel.overrides().iter().flat_map(of).filter(|(_, property)| property["id"] == id);
-    all.map(|(field, property)| (text(&field["matcher"]["options"]), &property["value"])).collect()
-}
-
-fn pixels(panel: Panel<'_>) -> u64 {
-    PAGE_PIXELS * panel.0["gridPos"]["w"].as_u64().unwrap_or(0) / 24
-}
-
-/// The columns that a table shows, as far as it names them.
-fn columns(panel: Panel<'_>) -> BTreeSet<&str> {
-    let organized = panel.transformations().iter().filter(|transformation| transformation["id"] == "organize");
-    let shown = organized.flat_map(|organize| {
-        let [places, renamed, hidden] =
-            ["indexByName", "renameByName", "excludeByName"].map(|key| &organize["options"][key]);
-        let fields = [places, renamed].into_iter().filter_map(Value::as_object).flat_map(|names| names.keys());
-        let fields = fields.filter(move |field| hidden[field.as_str()] != true);
-        fields.map(move |field| renamed[field.as_str()].as_str().unwrap_or(field.as_str()))
-    });
-    shown.collect()
-}
-
-fn width(panel: Panel<'_>, column: &str) -> u64 {
-    let is_match = |pattern: &str| Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(column));
-    let is_of = |field: &str| field == column || field.starts_with('/') && is_match(field.trim_matches('/'));
-    let set = properties(panel, "custom.width").into_iter().rfind(|(field, _)| is_of(field));
-    set.and_then(|(_, width)| width.as_u64()).unwrap_or(COLUMN_PIXELS)
 }

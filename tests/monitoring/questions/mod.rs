@@ -99,19 +99,40 @@ impl Lab {
 
     fn who_holds_what(&self) -> Result<()> {
         let share = column(&self.overview, "GPUs and their holders", "Share")?;
-        let by = &["username", "env_name", "hostname", "index", "model"];
+        let by = &["username", "env_name", "hostname", "index"];
         let holders: Answer = &[
-            ("alice training gpu01 0 NVIDIA A100-SXM4-40GB", 1.0),
-            ("bob parked gpu01 1 NVIDIA A100-SXM4-40GB", 0.25),
-            ("carol notebook gpu01 1 NVIDIA A100-SXM4-40GB", 0.5),
-            ("erin measuring gpu02 0 NVIDIA GeForce RTX 3090", 1.0),
-            ("frank waiting gpu02 1 NVIDIA GeForce RTX 3090", 1.0),
+            ("alice training gpu01 0", 1.0),
+            ("bob parked gpu01 1", 0.25),
+            ("carol notebook gpu01 1", 0.5),
+            ("erin measuring gpu02 0", 1.0),
+            ("frank waiting gpu02 1", 1.0),
         ];
         self.gives(&share, by, 8.0, holders, ROUNDING)?;
-        // Tuesday 04:00: the exporter began anew while frank's GPU was lost, and the model is still known.
+        // Tuesday 04:00: the exporter began anew while frank's GPU was lost.
         self.gives(&share, by, 28.0, holders, ROUNDING)?;
         // Friday 12:00: of gpu02 nothing is heard any more.
-        self.gives(&share, by, 108.0, &holders[..3], ROUNDING)
+        self.gives(&share, by, 108.0, &holders[..3], ROUNDING)?;
+
+        // The first table has a line for each GPU, with its model in short. 6 is free, 5 idle, 4 outside, 3 held, 0 lost.
+        let of = |name| column(&self.overview, "Every GPU: free ones first, then those that are idle longest", name);
+        let by = &["hostname", "index", "short"];
+        let states = |training, third, erin, frank| {
+            let lines = [
+                ("gpu01 0 A100 40GB", training),
+                ("gpu01 1 A100 40GB", 3.0),
+                ("gpu01 2 A100 40GB", third),
+                ("gpu02 0 RTX 3090", erin),
+                ("gpu02 1 RTX 3090", frank),
+            ];
+            lines.into_iter().filter(|(_, state)| *state != 0.0).collect::<Vec<_>>()
+        };
+        let state = of("State")?;
+        self.gives(&state, by, 6.0, &states(3.0, 6.0, 6.0, 5.0), ROUNDING)?;
+        self.gives(&state, by, 27.0, &states(3.0, 6.0, 3.0, 0.0), ROUNDING)?;
+        self.gives(&state, by, 36.0, &states(5.0, 4.0, 3.0, 5.0), ROUNDING)?;
+        // Alice since Tuesday 08:00; frank, who never computes, for all of the last day but the hours of the lost GPU.
+        let idle: Answer = &[("gpu01 0", 4.0 * 3600.0), ("gpu02 1", 21.0 * 3600.0)];
+        self.gives(&of("Idle for")?, &["hostname", "index"], 36.0, idle, |_| 180.0)
     }
 
     fn who_held_gpus_idle_last_week_and_for_how_many_gpu_hours(&self) -> Result<()> {
@@ -155,22 +176,22 @@ impl Lab {
     }
 
     fn who_is_over_their_memory(&self) -> Result<()> {
-        let over = column(&self.overview, "Environments over the memory they asked for", "Of asked")?;
-        let by = &["username", "env_name", "hostname", "index"];
+        let over = format!("({}) > 1", column(&self.overview, "GPUs and their holders", "Of asked")?);
+        let by = &["hostname", "index"];
         // 24 GiB of the 20 GiB that she asked for, since Friday 06:00; on Thursday 14 GiB.
         self.gives(&over, by, 90.0, &[], ROUNDING)?;
-        self.gives(&over, by, THE_WEEK, &[("carol notebook gpu01 1", 1.2)], ROUNDING)
+        self.gives(&over, by, THE_WEEK, &[("gpu01 1", 1.2)], ROUNDING)
     }
 
     fn is_any_exporter_stale(&self) -> Result<()> {
-        let stale = column(&self.overview, "Collectors in trouble", "stale")?;
+        let stale = column(&self.overview, "State of each host", "Stale")?;
         let fires = r#"ALERTS{alertname="GenvSnapshotStale", alertstate="firing"}"#;
         // A collector that was heard once only has not stood still.
-        self.gives(&stale, &[], 0.5 * A_MINUTE, &[], ROUNDING)?;
+        self.gives(&stale, &["hostname"], 0.5 * A_MINUTE, &[], ROUNDING)?;
         // Saturday 12:10, ten minutes after gpu01's three collectors have stopped. An hour before they had not.
-        self.gives(&stale, &[], 131.0, &[], ROUNDING)?;
+        self.gives(&stale, &["hostname"], 131.0, &[], ROUNDING)?;
         self.gives(fires, &["hostname"], 131.0, &[], ROUNDING)?;
-        self.gives(&stale, &[], 132.0 + 10.0 * A_MINUTE, &[("", 3.0)], ROUNDING)?;
+        self.gives(&stale, &["hostname"], 132.0 + 10.0 * A_MINUTE, &[("gpu01", 3.0)], ROUNDING)?;
         self.gives(fires, &["hostname"], 132.0 + 10.0 * A_MINUTE, &[("gpu01", 1.0)], ROUNDING)
     }
 
@@ -192,7 +213,7 @@ impl Lab {
     fn how_full_are_we_at_peak(&self) -> Result<()> {
         // Wednesday from 10:00 to 11:00, when all GPUs are held but a quarter of GPU 1 of gpu01.
         let peak: Answer = &[("", 4.75 / 5.0)];
-        let at_once = column(&self.overview, "Most held at once", "")?;
+        let at_once = column(&self.overview, "At the peak", "held")?;
         self.gives(&at_once, &[], THE_WEEK, peak, ROUNDING)?;
         let fullness = column(&self.users, "Peak fullness", "")?;
         self.gives(&fullness, &[], THE_WEEK, peak, ROUNDING)
