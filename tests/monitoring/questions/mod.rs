@@ -138,24 +138,24 @@ impl Lab {
     fn who_held_gpus_idle_last_week_and_for_how_many_gpu_hours(&self) -> Result<()> {
         let of = |name| column(&self.users, "Users", name);
         let by = &["username"];
-        self.gives(&of("Idle")?, by, THE_WEEK, week::IDLE_HOURS, TWO_MINUTES)?;
+        self.gives(&of("Idle GPU-h")?, by, THE_WEEK, week::IDLE_HOURS, TWO_MINUTES)?;
         // What could not be measured is held, and neither idle nor busy.
         let unmeasured: Answer = &[("erin", 59.1667), ("frank", 3.0)];
-        self.gives(&of("Unmeasured")?, by, THE_WEEK, unmeasured, TWO_MINUTES)?;
+        self.gives(&of("Unmeasured GPU-h")?, by, THE_WEEK, unmeasured, TWO_MINUTES)?;
         let busy: Answer = &[("alice", 56.0), ("carol", 84.0)];
-        self.gives(&of("Busy")?, by, THE_WEEK, busy, TWO_MINUTES)?;
+        self.gives(&of("Busy GPU-h")?, by, THE_WEEK, busy, TWO_MINUTES)?;
         let held: Answer = &[("alice", 168.0), ("bob", 42.0), ("carol", 84.0), ("erin", 60.1667), ("frank", 66.2069)];
-        self.gives(&of("Held")?, by, THE_WEEK, held, TWO_MINUTES)?;
+        self.gives(&of("Held GPU-h")?, by, THE_WEEK, held, TWO_MINUTES)?;
         // Monday 08:00: the hour that runs is not told yet, but what erin held in her first one is.
         let held: Answer =
             &[("alice", 7.2931), ("bob", 1.8233), ("carol", 3.6465), ("erin", 0.6667), ("frank", 7.2931)];
-        self.gives(&of("Held")?, by, 8.0, held, TWO_MINUTES)
+        self.gives(&of("Held GPU-h")?, by, 8.0, held, TWO_MINUTES)
     }
 
     fn how_many_kwh_per_user(&self) -> Result<()> {
-        let energy = column(&self.users, "Users", "Energy")?;
+        let energy = column(&self.users, "Users", "Energy kWh")?;
         self.gives(&energy, &["username"], THE_WEEK, week::KWH, TWO_PER_MILLE)?;
-        let nobody = column(&self.users, "Energy of nobody", "")?;
+        let nobody = column(&self.users, "Energy", "nobody")?;
         self.gives(&nobody, &[], THE_WEEK, &[("", week::KWH_OF_NOBODY)], TWO_PER_MILLE)
     }
 
@@ -225,7 +225,7 @@ impl Lab {
         let dave: Answer = &[("dave gpu01 2 NVIDIA A100-SXM4-40GB", 1.0)];
         self.gives(&now, by, 30.0, &[], ROUNDING)?;
         self.gives(&now, by, 36.0, dave, ROUNDING)?;
-        let outside = column(&self.users, "Users", "Outside")?;
+        let outside = column(&self.users, "Users", "Outside GPU-h")?;
         self.gives(&outside, &["username"], THE_WEEK, &[("dave", 12.2931)], TWO_MINUTES)
     }
 
