@@ -71,7 +71,7 @@ fn all_hosts(hosts: &[HostSnapshot]) -> Markup {
         @if hosts.len() > MOST_TILED {
             ul.hosts {
                 @for host in hosts {
-                    li data-key=(host.hostname) { (host_link(&host.hostname)) " " (line(host, &gpus_of(host))) }
+                    li data-key=(shown(&host.hostname)) { (host_link(&host.hostname)) " " (line(host, &gpus_of(host))) }
                 }
             }
         } @else {
@@ -91,12 +91,12 @@ fn host_part(host: &HostSnapshot, open: bool) -> Markup {
     };
     html! {
         @if open {
-            section.host data-key=(host.hostname) {
+            section.host data-key=(shown(&host.hostname)) {
                 p.line { b { (host_link(&host.hostname)) } " " (line) }
                 (body)
             }
         } @else {
-            details.host data-key=(host.hostname) {
+            details.host data-key=(shown(&host.hostname)) {
                 summary { b { (shown(&host.hostname)) } " " (line) }
                 p { "Processes and environments: " (host_link(&host.hostname)) }
                 (body)

@@ -177,7 +177,7 @@ pub(super) fn users(users: &[(&str, UserTotals)]) -> Markup {
                 }
                 tbody {
                     @for (name, it) in users {
-                        tr data-key=(name) {
+                        tr data-key=(shown(name)) {
                             th.name scope="row" { (user_link(name)) @if it.outside > 0 { " " (outside(it)) } }
                             td.n { (it.held) }
                             td.n class=[(it.idle > 0).then_some("idle")] { (it.idle) }

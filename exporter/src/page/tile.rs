@@ -18,7 +18,8 @@ pub(super) fn tiles<'a>(gpus: impl IntoIterator<Item = (&'a Snapshot, Gpu<'a>)>,
 
 fn tile(snapshot: &Snapshot, gpu: &Gpu<'_>, with_host: bool) -> Markup {
     let (look, device) = (Look::of(gpu), gpu.device);
-    let key = if with_host { format!("{} {}", device.index, snapshot.hostname) } else { device.index.to_string() };
+    let key =
+        if with_host { format!("{} {}", device.index, shown(&snapshot.hostname)) } else { device.index.to_string() };
     html! {
         li class=(look.class()) data-key=(key) {
             p.top {

@@ -18,13 +18,13 @@ use genv_web::{Handler, Method, Request, Response};
 
 use crate::{dead_host, exposition, host, publication, snapshot, text};
 
-struct Exporter {
+pub(crate) struct Exporter {
     renderer: Renderer,
     endpoints: Endpoints,
 }
 
 impl Exporter {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::naming(Usernames::Name)
     }
 
@@ -34,7 +34,7 @@ impl Exporter {
         Self { renderer, endpoints }
     }
 
-    fn publishing(hosts: Vec<HostSnapshot>) -> Self {
+    pub(crate) fn publishing(hosts: Vec<HostSnapshot>) -> Self {
         let exporter = Self::new();
         exporter.renderer.render(publication(hosts));
         exporter
@@ -45,7 +45,7 @@ impl Exporter {
         self.endpoints.handle(&Request::new(&Method::GET, &uri, headers))
     }
 
-    fn get(&self, path: &str) -> (u16, String) {
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
         let response = self.ask(path, &HeaderMap::new());
         (response.status().as_u16(), text(response.body()))
     }
@@ -80,7 +80,8 @@ fn metrics_are_text_0_0_4_plain_or_gzip() {
 #[test]
 fn a_publication_is_rendered_once() {
     let exporter = Exporter::publishing(vec![host(snapshot()), other_host()]);
-    for path in ["/metrics", "/metrics?host=gpu02", "/metrics/genv1", "/snapshot", "/snapshot?host=gpu02"] {
+    let texts = ["/metrics", "/metrics?host=gpu02", "/metrics/genv1", "/snapshot", "/snapshot?host=gpu02"];
+    for path in texts.into_iter().chain(["/", "/?host=gpu02", "/?user=alice", "/page.css", "/page.js"]) {
         let body = |path| exporter.ask(path, &HeaderMap::new()).body().as_ptr();
         assert_eq!(body(path), body(path), "{path} was rendered twice");
     }
@@ -137,14 +138,25 @@ fn before_the_first_publication_the_exporter_serves_itself_and_is_not_ready() {
 }
 
 #[test]
-fn every_link_of_the_landing_page_leads_somewhere() {
-    let exporter = Exporter::publishing(vec![host(snapshot())]);
-    let (status, page) = exporter.get("/");
-    assert_eq!(status, 200);
-    let links: Vec<_> = page.split("href=\"./").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
-    assert_eq!(links, ["metrics", "metrics/genv1", "snapshot", "sd", "runbooks", "-/healthy", "-/ready"]);
+fn every_link_of_a_page_leads_somewhere() {
+    let exporter = Exporter::publishing(vec![host(snapshot()), other_host(), dead_host("gpu03")]);
+    let mut links = BTreeSet::new();
+    for path in ["/", "/?host=gpu01", "/?user=alice", "/?user=nobody"] {
+        let (_, page) = exporter.get(path);
+        for attribute in ["href=\"./", "src=\"./"] {
+            links.extend(page.split(attribute).skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()));
+        }
+    }
+    for expected in
+        ["", "metrics", "metrics/genv1", "snapshot", "sd", "runbooks", "-/healthy", "-/ready", "?host=gpu03"]
+    {
+        assert!(links.contains(expected), "{expected}: {links:?}");
+    }
     for link in links {
         assert_eq!(exporter.get(&format!("/{link}")).0, 200, "{link}");
+        if let Some((_, section)) = link.split_once("runbooks#") {
+            assert!(exporter.get("/runbooks").1.contains(&format!("id=\"{section}\"")), "{link}");
+        }
     }
 }
 
@@ -242,7 +254,7 @@ fn lab(usernames: Usernames) -> String {
     let mut stream = collect::spawn(hosts, CollectOptions::default()).unwrap();
     let exporter = Exporter::naming(usernames);
     exporter.renderer.render(stream.next_blocking().unwrap());
-    let paths = ["/metrics", "/metrics?host=gpu01", "/metrics/genv1", "/snapshot"];
+    let paths = ["/metrics", "/metrics?host=gpu01", "/metrics/genv1", "/snapshot", "/", "/?host=gpu01"];
     paths.map(|path| exporter.get(path).1).concat()
 }
 
@@ -257,6 +269,8 @@ fn hidden_users_are_named_nowhere() {
     for (usernames, uids) in [(Usernames::Uid, true), (Usernames::Hash, false)] {
         let shown = lab(usernames);
         for name in users {
+            let on_a_page = format!(">{}<", name.trim_matches('"'));
+            assert!(named.contains(&on_a_page) && !shown.contains(&on_a_page), "{usernames:?} {name}");
             assert!(!shown.contains(name), "{usernames:?} {name}");
         }
         assert_eq!(shown.contains("uid:"), uids, "{usernames:?}");

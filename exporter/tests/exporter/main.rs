@@ -5,6 +5,7 @@
 mod endpoints;
 mod exposition;
 mod metrics;
+mod pages;
 mod program;
 mod properties;
 mod publish;
