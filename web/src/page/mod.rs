@@ -1,6 +1,6 @@
 //! The frame of all HTML pages: header, style, script and foot.
 //!
-//! The style and the script are files of their own at [`ASSETS`], so that the browser takes neither from the page itself.
+//! The style and the script are files of their own (see [`asset`]), so that the browser takes neither from the page itself.
 //! The script reads the page again, and changes what differs; without scripts the browser loads the page again. All links
 //! are relative, so that pages work behind a reverse proxy's prefix.
 
@@ -141,9 +141,6 @@ fn reload_seconds(interval: f64) -> u64 {
     seconds.max(SHORTEST_RELOAD)
 }
 
-/// The paths of the style and of the script.
-pub const ASSETS: [&str; 2] = ["/page.css", "/page.js"];
-
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("live.js");
 
@@ -153,7 +150,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 });
 
-/// The answer at one of [`ASSETS`].
+/// The answer at `/page.css` or `/page.js`.
 pub fn asset(request: &Request<'_>) -> Option<Response> {
     static TEXTS: LazyLock<[LazyText; 2]> = LazyLock::new(Default::default);
     let (kind, text, asset) = match request.path() {
@@ -204,7 +201,7 @@ mod tests {
             @"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         );
         let ask = |uri: String| asset(&Request::new(&Method::GET, &uri.parse().unwrap(), &HeaderMap::new()));
-        for (path, kind) in ASSETS.into_iter().zip(["text/css; charset=utf-8", "text/javascript; charset=utf-8"]) {
+        for (path, kind) in [("/page.css", "text/css; charset=utf-8"), ("/page.js", "text/javascript; charset=utf-8")] {
             for (version, caching) in [(&**VERSION, "max-age=31536000, immutable"), ("0", "no-cache")] {
                 let answer = ask(format!("{path}?v={version}")).unwrap();
                 assert_eq!(answer.headers()[CONTENT_TYPE], kind);
