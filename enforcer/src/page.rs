@@ -82,7 +82,7 @@ impl Findings {
         let users: BTreeSet<_> = status.violations.iter().map(|it| &it.username).collect();
         let facts = html! {
             p { (status.mode) }
-            p { (count(status.violations.len(), "violation")) " of " (count(users.len(), "user")) }
+            p { (count(status.violations.len(), "violation")) " of " (count(users.len(), "user")) " found" }
         };
         page(facts, self.main(now_seconds), live).html()
     }
@@ -125,12 +125,12 @@ impl Findings {
         let mut urgent: Vec<_> = all.iter().map(|it| (urgency(it), it)).collect();
         urgent.sort_by(|((a, at), _), ((b, bt), _)| a.cmp(b).then(at.total_cmp(bt)));
         let mut of_user = BTreeMap::<&str, usize>::new();
-        let is_shown = |it: &&HeldViolation| {
+        let shown = urgent.into_iter().map(|(_, it)| it).filter(|it| {
             let number = of_user.entry(&it.username).or_default();
             *number += 1;
             *number <= MAX_OF_USER
-        };
-        let shown = urgent.into_iter().map(|(_, it)| it).filter(is_shown).take(MAX_VIOLATIONS);
+        });
+        let shown = shown.take(MAX_VIOLATIONS);
         let rows: Vec<Row<'_>> = shown.map(|it| self.row(it, stance, now_seconds)).collect();
         let left_out = all.len() - rows.len();
         html! {
@@ -154,6 +154,7 @@ impl Findings {
         let stage = violation.stage.as_str();
         let stage = match (stage, violation.action.as_str()) {
             ("acted", "report") => "reported",
+            ("acted", "warn") => "warned of",
             ("acted", _) if stance == Stance::OnlyReports => "would have acted",
             _ => stage,
         };

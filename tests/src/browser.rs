@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::http::{self, free_port};
-use crate::patience::{DRIVER_PATIENCE, until};
+use crate::patience::{PATIENCE, until};
 use crate::process::Running;
 use crate::tools;
 
@@ -38,7 +38,7 @@ impl Browser {
             "browserName": "chrome",
             "goog:chromeOptions": {"args": arguments},
             "goog:loggingPrefs": {"browser": "ALL"},
-            "timeouts": {"script": DRIVER_PATIENCE.as_millis(), "pageLoad": DRIVER_PATIENCE.as_millis()},
+            "timeouts": {"script": PATIENCE.as_millis(), "pageLoad": PATIENCE.as_millis()},
         }}});
         let created = command(port, "POST", "/session", &capabilities)?;
         let session = created["sessionId"].as_str().context("a session without an id")?.to_owned();
