@@ -54,11 +54,12 @@ impl Site {
         Self { foot: Foot { description, version, links }, interval }
     }
 
-    fn page(&self, publication: &Publication, title: &str, facts: Markup, main: Markup) -> String {
-        let snapshots = publication.hosts.iter().filter_map(|it| it.snapshot.as_deref());
+    /// A page about these hosts.
+    fn page(&self, sequence: u64, hosts: &[HostSnapshot], title: &str, facts: Markup, main: Markup) -> String {
+        let snapshots = hosts.iter().filter_map(|it| it.snapshot.as_deref());
         let live = Live {
             interval: self.interval,
-            sequence: publication.sequence,
+            sequence,
             timestamp_seconds: snapshots.map(|it| it.timestamp_seconds).max_by(f64::total_cmp),
         };
         Page { title, facts, main, live: Some(live), foot: Some(&self.foot) }.html()
@@ -70,18 +71,19 @@ impl Site {
             0 => (html! {}, html! { p { "No data was collected yet: the first values come in a moment." } }),
             _ => (overview::facts(&publication.hosts), overview::main(&publication.hosts)),
         };
-        self.page(publication, "Lab", facts, main)
+        self.page(publication.sequence, &publication.hosts, "Lab", facts, main)
     }
 
     /// One host.
     pub(crate) fn host(&self, publication: &Publication, host: &HostSnapshot) -> String {
-        self.page(publication, &shown(&host.hostname), host::facts(host), host::main(host))
+        let (title, facts) = (shown(&host.hostname), host::facts(host));
+        self.page(publication.sequence, std::slice::from_ref(host), &title, facts, host::main(host))
     }
 
     /// One user.
     pub(crate) fn user(&self, publication: &Publication, username: &str, totals: &UserTotals) -> String {
         let main = user::main(&publication.hosts, username, totals);
-        self.page(publication, &shown(username), html! { p { "user" } }, main)
+        self.page(publication.sequence, &publication.hosts, &shown(username), html! { p { "user" } }, main)
     }
 
     /// The answer to the name of a host that does not exist, with those that do.
@@ -123,6 +125,6 @@ impl Site {
                 }
             }
         };
-        self.page(publication, "Not found", html! {}, main)
+        self.page(publication.sequence, &publication.hosts, "Not found", html! {}, main)
     }
 }

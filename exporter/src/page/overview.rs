@@ -47,8 +47,8 @@ fn free(hosts: &[HostSnapshot]) -> Markup {
                 li class=(if totals.free > 0 { "free" } else { "dim" }) {
                     b { (totals.free) } " free of " (totals.all) " "
                     span.model { (if model == "?" { "of unknown model".to_owned() } else { shown(&model) }) }
-                    @if totals.unknown > 0 { small { (totals.unknown) " not known" } }
-                    @if totals.unusable > 0 { small { (totals.unusable) " not usable" } }
+                    @if totals.unknown > 0 { " " small { (totals.unknown) " not known" } }
+                    @if totals.unusable > 0 { " " small { (totals.unusable) " not usable" } }
                 }
             }
         }
@@ -126,7 +126,7 @@ fn people(hosts: &[HostSnapshot]) -> Markup {
     let idle = |seconds: f64| std::cmp::Reverse(seconds.max(0.0).to_bits());
     users.sort_by_key(|(name, it)| (idle(it.seconds.idle), std::cmp::Reverse((it.idle, it.held)), *name));
     html! {
-        h2 { "Users " small { "most idle time first; hours and energy since the collection began" } }
+        h2 { "Users " small { "most idle time first, since the collection began" } }
         @if users.is_empty() { p.dim { "None is known." } } @else { (folded(&users, FIRST_USERS, tables::users)) }
     }
 }

@@ -11,6 +11,8 @@ use maud::{Markup, html};
 const LONGEST_NAME: usize = 200;
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+/// Less is shown in MiB.
+const MUCH_MEMORY: u64 = 1 << 30;
 const JOULES_PER_WATT_HOUR: f64 = 3600.0;
 
 /// A text of a user or a host: `maud` escapes it for HTML, and this function what is left.
@@ -165,10 +167,19 @@ pub(super) fn amount(value: Option<f64>, unit: &str) -> String {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "GiB with one digit")]
+#[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
 pub(super) fn gib(bytes: u64) -> String {
     let gib = bytes as f64 / GIB;
-    if gib < 100.0 { format!("{gib:.1}") } else { format!("{gib:.0}") }
+    if gib < 9.95 && bytes > 0 { format!("{gib:.1}") } else { format!("{gib:.0}") }
+}
+
+/// An amount of memory with its unit, or `?`.
+pub(super) fn memory(bytes: Option<u64>) -> String {
+    match bytes {
+        Some(bytes @ 1..MUCH_MEMORY) => format!("{} MiB", bytes.div_ceil(1 << 20)),
+        Some(bytes) => format!("{} GiB", gib(bytes)),
+        None => "? GiB".to_owned(),
+    }
 }
 
 /// Hours of a GPU.

@@ -5,7 +5,7 @@ use genv_core::lab::UserTotals;
 use genv_core::model::{Attribution, DeviceIndex, Environment, Process, ProcessDevice, QueuedProcess, Snapshot};
 use maud::{Markup, html};
 
-use super::parts::{energy, gib, host_link, hours, percent, shown, since, user, user_link};
+use super::parts::{energy, host_link, hours, memory, percent, shown, since, user, user_link};
 
 /// Rows of a table of processes: a host may have any number, and the snapshot has all.
 const MOST_PROCESSES: usize = 500;
@@ -23,7 +23,7 @@ pub(super) fn processes<'a>(all: impl IntoIterator<Item = (&'a Snapshot, &'a Pro
             table {
                 thead {
                     tr {
-                        th.n scope="col" { "PID" }
+                        th scope="col" { "PID" }
                         th scope="col" { @if of_user { "Host" } @else { "User" } }
                         th scope="col" { "Command" }
                         th scope="col" { "Environment" }
@@ -48,14 +48,14 @@ pub(super) fn processes<'a>(all: impl IntoIterator<Item = (&'a Snapshot, &'a Pro
 fn process(snapshot: &Snapshot, process: &Process, usage: &ProcessDevice, of_user: bool) -> Markup {
     html! {
         tr {
-            th.n scope="row" { (process.pid) }
+            th scope="row" { (process.pid) }
             td.name {
                 @if of_user { (host_link(&snapshot.hostname)) } @else { (user(snapshot.user_of(process))) }
             }
             td.name { (shown(process.comm.as_deref().unwrap_or("?"))) }
             td.name { (attribution(snapshot, &process.attribution)) }
             td { (usage.index) }
-            td.n { (usage.memory_used_bytes.map_or_else(|| "?".to_owned(), gib)) " GiB" }
+            td.n { (memory(usage.memory_used_bytes)) }
             td.n { (percent(usage.utilization_ratio)) }
         }
     }

@@ -24,13 +24,14 @@ fn tile(snapshot: &Snapshot, gpu: &Gpu<'_>, with_host: bool) -> Markup {
         li class=(look.class()) data-key=(key) {
             p.top {
                 b { @if with_host { (host_link(&snapshot.hostname)) " " } "GPU " (device.index) }
+                " "
                 span.model { (shown(&short_model(device.name.as_deref().unwrap_or("?")))) }
             }
             p.state { span aria-hidden="true" { (look.symbol()) } " " (state(look, gpu)) }
             @for holder in &gpu.holders { (holder_line(snapshot, holder, gpu.holders.len() > 1)) }
             @if device.up {
                 p.measure {
-                    "use" (bar(device.measurements.utilization_ratio))
+                    "use " (bar(device.measurements.utilization_ratio))
                     span.n { (percent(device.measurements.utilization_ratio)) }
                 }
                 (memory("memory", device))
@@ -48,7 +49,7 @@ fn tile(snapshot: &Snapshot, gpu: &Gpu<'_>, with_host: bool) -> Markup {
 fn state(look: Look, gpu: &Gpu<'_>) -> String {
     match (look, gpu.activity()) {
         (Look::Idle, Some(Activity::IdleFor(seconds))) => format!("held, idle for {}", format_span(seconds)),
-        (Look::Idle, _) => "held, no use seen".to_owned(),
+        (Look::Idle, _) => "held, no use seen yet".to_owned(),
         _ => look.words().to_owned(),
     }
 }
@@ -60,10 +61,10 @@ fn holder_line(snapshot: &Snapshot, holder: &Holder<'_>, several: bool) -> Marku
         p.cut {
             (user(holder.username())) " "
             small {
+                (shown(holder.name())) ", "
+                @if several { (activity(holder.activity)) ", " }
                 @if let Some(bytes) = holder.attachment.memory_bytes { (gib(bytes)) " GiB " }
                 "for " (held)
-                @if several { ", " (activity(holder.activity)) }
-                ", " (shown(holder.name()))
             }
         }
         @if holder.attachment.moved { p.unknown { "? held as another GPU was at this index" } }
@@ -74,7 +75,7 @@ fn activity(activity: Activity) -> String {
     match activity {
         Activity::Busy => "busy".to_owned(),
         Activity::IdleFor(seconds) => format!("idle for {}", format_span(seconds)),
-        Activity::NotSeen => "no use seen".to_owned(),
+        Activity::NotSeen => "no use seen yet".to_owned(),
         Activity::Unknown => "use not known".to_owned(),
     }
 }
@@ -85,7 +86,7 @@ fn memory(name: &str, device: &Device) -> Markup {
     let share = memory.filter(|it| it.total_bytes > 0).map(|it| it.used_bytes as f64 / it.total_bytes as f64);
     html! {
         p.measure {
-            (name) (bar(share))
+            (name) " " (bar(share))
             span.n {
                 @match memory {
                     Some(memory) => { (gib(memory.used_bytes)) "/" (gib(memory.total_bytes)) " GiB" }
@@ -107,7 +108,7 @@ fn marks(gpu: &Gpu<'_>) -> Markup {
     let (outside, unknown) = (gpu.outside(), gpu.unknown());
     html! {
         @if outside > 0 { p.used { "▲ " (plural(outside, "process", "processes")) " outside" } }
-        @if unknown > 0 { p.unknown { "? " (plural(unknown, "process", "processes")) " of unknown place" } }
+        @if unknown > 0 { p.unknown { "? " (plural(unknown, "process", "processes")) " not known" } }
         @if gpu.device.up && !gpu.processes_known { p.unknown { "? processes not known" } }
     }
 }
