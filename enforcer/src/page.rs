@@ -25,7 +25,7 @@ const MAX_FROZEN: usize = 100;
 const MAX_NEXT: usize = 20;
 const MAX_DONE: usize = 50;
 /// Facts with the same label.
-const MAX_FACTS: usize = 10;
+const MAX_FACTS: usize = 5;
 /// Characters of a text.
 const MAX_CHARACTERS: usize = 500;
 const MAX_SUMMARY: usize = 120;
@@ -82,7 +82,7 @@ impl Findings {
         let users: BTreeSet<_> = status.violations.iter().map(|it| &it.username).collect();
         let facts = html! {
             p { (status.mode) }
-            p { (count(status.violations.len(), "violation")) " of " (count(users.len(), "user")) }
+            p { (count(status.violations.len(), "violation")) " of " (count(users.len(), "user")) " found" }
         };
         page(facts, self.main(now_seconds), live).html()
     }
@@ -125,12 +125,12 @@ impl Findings {
         let mut urgent: Vec<_> = all.iter().map(|it| (urgency(it), it)).collect();
         urgent.sort_by(|((a, at), _), ((b, bt), _)| a.cmp(b).then(at.total_cmp(bt)));
         let mut of_user = BTreeMap::<&str, usize>::new();
-        let is_shown = |it: &&HeldViolation| {
+        let shown = urgent.into_iter().map(|(_, it)| it).filter(|it| {
             let number = of_user.entry(&it.username).or_default();
             *number += 1;
             *number <= MAX_OF_USER
-        };
-        let shown = urgent.into_iter().map(|(_, it)| it).filter(is_shown).take(MAX_VIOLATIONS);
+        });
+        let shown = shown.take(MAX_VIOLATIONS);
         let rows: Vec<Row<'_>> = shown.map(|it| self.row(it, stance, now_seconds)).collect();
         let left_out = all.len() - rows.len();
         html! {
@@ -154,6 +154,7 @@ impl Findings {
         let stage = violation.stage.as_str();
         let stage = match (stage, violation.action.as_str()) {
             ("acted", "report") => "reported",
+            ("acted", "warn") => "warned of",
             ("acted", _) if stance == Stance::OnlyReports => "would have acted",
             _ => stage,
         };
@@ -309,7 +310,7 @@ fn table(rows: &[Row<'_>]) -> Markup {
     html! {
         div.wide {
             table {
-                thead { tr { @for name in ["User", "Rule", "Host", "Finding", "Action", "Stage", "When"] { th scope="col" { (name) } } } }
+                thead { tr { @for name in ["User", "Rule", "Host", "What and why", "Action", "Stage", "When"] { th scope="col" { (name) } } } }
                 tbody {
                     @for Row { violation: it, summary, stage, when, why } in rows {
                         tr data-key={ (key(it)) " " (it.at_seconds.filter(|_| it.stage == "acted").unwrap_or_default()) } {

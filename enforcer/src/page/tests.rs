@@ -123,13 +123,13 @@ fn dry_run_and_an_open_breaker_promise_no_action() {
 
 #[test]
 fn of_many_violations_the_most_urgent_ones_are_shown_and_the_rest_is_counted() {
-    let long = HOSTILE.repeat(1000);
-    let of = |user: usize| HeldViolation {
+    let long = HOSTILE.repeat(50);
+    let of = |user: u32| HeldViolation {
         found: long.clone(),
         allowed: long.clone(),
         remedy: long.clone(),
-        targets: vec![long.clone(); 10],
-        ..violation(&format!("user{user}"), "detach", "warned", Some(NOON + 60.0 + user as f64))
+        targets: vec![long.clone()],
+        ..violation(&format!("user{user}"), "detach", "warned", Some(NOON + 60.0 + f64::from(user)))
     };
     let violations = (0..8676).map(|it| of(it / 50)).collect();
     let main = main_of(Enforcement { violations, ..Enforcement::default() }, Vec::new());
