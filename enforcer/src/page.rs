@@ -25,7 +25,7 @@ const MAX_FROZEN: usize = 100;
 const MAX_NEXT: usize = 20;
 const MAX_DONE: usize = 50;
 /// Facts with the same label.
-const MAX_FACTS: usize = 10;
+const MAX_FACTS: usize = 5;
 /// Characters of a text.
 const MAX_CHARACTERS: usize = 500;
 const MAX_SUMMARY: usize = 120;
@@ -310,7 +310,7 @@ fn table(rows: &[Row<'_>]) -> Markup {
     html! {
         div.wide {
             table {
-                thead { tr { @for name in ["User", "Rule", "Host", "Finding", "Action", "Stage", "When"] { th scope="col" { (name) } } } }
+                thead { tr { @for name in ["User", "Rule", "Host", "What and why", "Action", "Stage", "When"] { th scope="col" { (name) } } } }
                 tbody {
                     @for Row { violation: it, summary, stage, when, why } in rows {
                         tr data-key={ (key(it)) " " (it.at_seconds.filter(|_| it.stage == "acted").unwrap_or_default()) } {

@@ -173,19 +173,19 @@ pub(crate) fn facts(status: &Enforcement, now_seconds: f64, zone: &TimeZone) -> 
 
 fn state(status: &Enforcement, now_seconds: f64, zone: &TimeZone) -> Vec<Fact> {
     let mut facts = Vec::new();
-    let mut add = |label, text| facts.push(Fact { topic: Topic::State, label, text });
+    let mut add = |topic, label, text| facts.push(Fact { topic, label, text });
     let ago = |seconds: f64| format!("{} ago", format_span(now_seconds - seconds));
     let mode = match (status.mode.as_str(), status.stance()) {
         ("dry-run", _) => "dry-run: says what it would do",
         ("enforce", Stance::Stopped) => "enforce, but the breaker is open: nothing is done",
         (other, _) => other,
     };
-    add("Mode", mode.to_owned());
+    add(Topic::State, "Mode", mode.to_owned());
     let hangs = match status.is_abandoned(now_seconds) {
         true => ": the daemon has ended or hangs; see its log",
         false => "",
     };
-    add("Last cycle", ago(status.updated_timestamp_seconds) + hangs);
+    add(Topic::State, "Last cycle", ago(status.updated_timestamp_seconds) + hangs);
     let config = &status.config;
     let rules = format!(
         "{} ({}), read {}, sha256 {}",
@@ -194,16 +194,16 @@ fn state(status: &Enforcement, now_seconds: f64, zone: &TimeZone) -> Vec<Fact> {
         ago(config.loaded_timestamp_seconds),
         config.hash.get(..12).unwrap_or(&config.hash)
     );
-    add("Rules", rules);
+    add(Topic::State, "Rules", rules);
     if let Some(error) = &config.error {
-        add("", "the file was refused and is not in force:".to_owned());
-        error.lines().for_each(|line| add("", harmless(line)));
+        add(Topic::Trouble, "Refused", "the file is not in force:".to_owned());
+        error.lines().for_each(|line| add(Topic::Trouble, "", harmless(line)));
     }
     if let Some(timezone) = &config.timezone {
-        add("Timezone", harmless(timezone));
+        add(Topic::State, "Timezone", harmless(timezone));
     }
     if let Some(until) = status.paused_until_seconds {
-        add("Paused", format!("until {}", end_moment(until, zone)));
+        add(Topic::State, "Paused", format!("until {}", end_moment(until, zone)));
     }
     facts
 }
