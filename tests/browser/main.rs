@@ -6,6 +6,7 @@ use genv_tests::enforcer;
 use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::patience::until;
+use serde_json::json;
 
 /// A text that runs a script if a page takes it for HTML.
 const HOSTILE: &str = "<img src=x onerror=window.hurt=1>'\\\"&";
@@ -18,18 +19,18 @@ fn lab(scenario: &str) -> Result<(Simulation, Exporter)> {
 
 /// Two hosts, whose names of users, environments and commands are hostile.
 fn hostile_lab() -> String {
-    let host = |name: &str| {
-        format!(
-            "- name: {name}
-  devices: [{{count: 4, name: NVIDIA A100-SXM4-80GB, memory: 80gi, utilization: 0.5}}]
-  environments:
-  - {{eid: \"11\", user: \"{HOSTILE}\", name: \"{HOSTILE}\", gpus: [0]}}
-  processes:
-  - {{pid: 4711, user: \"{HOSTILE}\", comm: \"{HOSTILE}\", gpus: [{{gpu: 1, memory: 1gi}}]}}
-"
-        )
+    let name = json!(HOSTILE);
+    let host = |hostname: &str| {
+        json!({
+            "name": hostname,
+            "devices": [{"count": 4, "name": "NVIDIA A100-SXM4-80GB", "memory": "80gi", "utilization": 0.5}],
+            "environments": [{"eid": "11", "user": name, "name": name, "devices": [0]}],
+            "processes": [{"pid": 4711, "user": name, "comm": name, "claim": "none", "parent": 1,
+                "devices": [{"index": 1, "memory": "1gi"}]}],
+        })
     };
-    format!("version: 1\nusers: {{\"{HOSTILE}\": 2001}}\nhosts:\n{}{}", host("gpu01"), host("gpu02"))
+    // JSON is YAML.
+    json!({"version": 1, "users": {HOSTILE: 2001}, "hosts": [host("gpu01"), host("gpu02")]}).to_string()
 }
 
 #[test]
@@ -54,7 +55,7 @@ fn names_of_users_are_shown_and_do_nothing_and_every_page_can_be_used_by_everybo
     let (_simulation, exporter) = lab(&hostile_lab())?;
     let rules = "- {kind: non-env-processes, action: terminate, after: 1h}\n";
     let enforcer = enforcer::Setup::new(&hostile_lab(), &enforcer::enforcing(rules))?.start()?;
-    let user = "/?user=%3Cimg%20src%3Dx%20onerror%3Dwindow.hurt%3D1%3E%27%22%26";
+    let user = "/?user=%3Cimg%20src%3Dx%20onerror%3Dwindow.hurt%3D1%3E%27%5C%22%26";
     let browser = Browser::open(360, 740)?;
     for (port, path) in [
         (exporter.port(), "/"),

@@ -100,14 +100,39 @@ fn ask(
 
 pub fn read_response(mut stream: impl Read) -> Result<Response> {
     let mut bytes = Vec::new();
-    if let Err(error) = stream.read_to_end(&mut bytes) {
-        // A TLS server may end the connection without saying so first.
-        ensure!(error.kind() == ErrorKind::UnexpectedEof && !bytes.is_empty(), "reading an answer: {error}");
+    let mut part = [0; 1 << 16];
+    while !is_whole(&bytes) {
+        match stream.read(&mut part) {
+            Ok(0) => break,
+            Ok(length) => bytes.extend_from_slice(&part[..length]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // A TLS server may end the connection without saying so first.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof && !bytes.is_empty() => break,
+            Err(error) => return Err(error).context("reading an answer"),
+        }
     }
     parse(&bytes).with_context(|| format!("an answer: {:?}", String::from_utf8_lossy(&bytes)))
 }
 
+/// Whether an answer has all of the body that its head tells: some servers leave the connection open.
+fn is_whole(bytes: &[u8]) -> bool {
+    let Ok(response) = parse_head(bytes) else {
+        return false;
+    };
+    let length = response.header("content-length").and_then(|length| length.parse().ok());
+    length.is_some_and(|length: usize| length > 0 && response.body.len() >= length)
+}
+
 fn parse(bytes: &[u8]) -> Result<Response> {
+    let mut response = parse_head(bytes)?;
+    if response.header("transfer-encoding") == Some("chunked") {
+        response.body = join_chunks(&response.body)?;
+    }
+    Ok(response)
+}
+
+/// An answer with its body as far as it has come.
+fn parse_head(bytes: &[u8]) -> Result<Response> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").context("without an end of its head")?;
     let head = std::str::from_utf8(&bytes[..end])?;
     let mut lines = head.split("\r\n");
@@ -119,11 +144,7 @@ fn parse(bytes: &[u8]) -> Result<Response> {
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
         .collect();
-    let mut response = Response { status: status.parse()?, headers, body: bytes[end + 4..].to_vec() };
-    if response.header("transfer-encoding") == Some("chunked") {
-        response.body = join_chunks(&response.body)?;
-    }
-    Ok(response)
+    Ok(Response { status: status.parse()?, headers, body: bytes[end + 4..].to_vec() })
 }
 
 fn join_chunks(mut rest: &[u8]) -> Result<Vec<u8>> {
