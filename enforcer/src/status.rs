@@ -8,7 +8,7 @@ use genv_core::enforcement::{
     Enforcement, EnforcementWaiver, FrozenViolation, HeldViolation, LeftBehindContext, NotJudged, Stance,
     UndeliveredWarning,
 };
-use genv_core::text::{end_moment, moment};
+use genv_core::text::{end_moment, harmless, moment};
 use jiff::tz::TimeZone;
 
 use crate::config::Waiver;
@@ -97,91 +97,172 @@ pub fn waiver(waiver: &Waiver) -> EnforcementWaiver {
     }
 }
 
+/// A fact about the enforcer, in harmless words.
+pub(crate) struct Fact {
+    pub(crate) topic: Topic,
+    /// Empty if the words continue those of the fact before.
+    pub(crate) label: &'static str,
+    pub(crate) text: String,
+}
+
+/// What a [`Fact`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topic {
+    /// The state of the enforcer and its rules.
+    State,
+    /// A reason why the enforcer does less than the rules demand.
+    Trouble,
+    /// What breaks no rule, or is not judged.
+    Note,
+}
+
+/// The sentences about one violation.
+pub(crate) struct Sentences {
+    pub(crate) headline: String,
+    /// Labels and harmless words.
+    pub(crate) lines: Vec<(&'static str, String)>,
+}
+
 /// The status for people.
 pub fn text(status: &Enforcement, now_seconds: f64, zone: &TimeZone) -> String {
-    let mut out = String::new();
-    // Writing to a string does not fail.
-    let _ = describe(&mut out, status, now_seconds, zone);
+    let facts = facts(status, now_seconds, zone).into_iter();
+    let mut out: String = facts.map(|it| format!("{:<11}{}\n", it.label, it.text)).collect();
+    if let Some(conclusion) = conclusion(status, now_seconds) {
+        out.extend(["\n", &conclusion, "\n"]);
+    }
+    let stance = status.stance();
+    let violations = status.violations.iter().map(|it| sentences(it, stance, now_seconds, zone));
+    let frozen = status.frozen.iter().map(|it| frozen_sentences(it, now_seconds, zone));
+    for Sentences { headline, lines } in violations.chain(frozen) {
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "\n{headline}");
+        for (label, line) in lines {
+            let _ = writeln!(out, "  {label:<9}{line}");
+        }
+    }
     out
 }
 
-fn describe(out: &mut String, status: &Enforcement, now_seconds: f64, zone: &TimeZone) -> std::fmt::Result {
+/// The state of the enforcer, without the violations.
+pub(crate) fn facts(status: &Enforcement, now_seconds: f64, zone: &TimeZone) -> Vec<Fact> {
+    let mut facts = state(status, now_seconds, zone);
+    let mut add = |topic, label, text| facts.push(Fact { topic, label, text });
+    for blind in &status.blind {
+        let (place, why) = (harmless(&blind.place()), harmless(&blind.why));
+        add(Topic::Trouble, "Blind", format!("{place} for {}: {why}", format_span(now_seconds - blind.since_seconds)));
+    }
+    if let Some(why) = &status.breaker {
+        let since = status.breaker_since_seconds.map(|since| {
+            let ago = format_span(now_seconds - since);
+            format!(" since {} ({ago} ago)", moment(since, zone))
+        });
+        let (since, why) = (since.unwrap_or_default(), harmless(why));
+        let until = "nothing is done until 'genv-enforcer reset'";
+        add(Topic::Trouble, "Breaker", format!("open{since}: {why}; {until}"));
+    }
+    for fault in &status.faults {
+        add(Topic::Trouble, "Fault", harmless(fault));
+    }
+    for hostname in &status.missing_hosts {
+        let hostname = words::name(hostname);
+        add(Topic::Trouble, "Missing", format!("{hostname}: no fresh facts, nothing is done there"));
+    }
+    facts.extend(notes(status, zone));
+    facts
+}
+
+fn state(status: &Enforcement, now_seconds: f64, zone: &TimeZone) -> Vec<Fact> {
+    let mut facts = Vec::new();
+    let mut add = |topic, label, text| facts.push(Fact { topic, label, text });
     let ago = |seconds: f64| format!("{} ago", format_span(now_seconds - seconds));
     let mode = match (status.mode.as_str(), status.stance()) {
         ("dry-run", _) => "dry-run: says what it would do",
         ("enforce", Stance::Stopped) => "enforce, but the breaker is open: nothing is done",
         (other, _) => other,
     };
-    writeln!(out, "Mode       {mode}")?;
-    write!(out, "Last cycle {}", ago(status.updated_timestamp_seconds))?;
-    if status.is_abandoned(now_seconds) {
-        write!(out, ": the daemon has ended or hangs; see its log")?;
-    }
-    writeln!(out)?;
+    add(Topic::State, "Mode", mode.to_owned());
+    let hangs = match status.is_abandoned(now_seconds) {
+        true => ": the daemon has ended or hangs; see its log",
+        false => "",
+    };
+    add(Topic::State, "Last cycle", ago(status.updated_timestamp_seconds) + hangs);
     let config = &status.config;
-    writeln!(
-        out,
-        "Rules      {} ({}), read {}, sha256 {}",
+    let rules = format!(
+        "{} ({}), read {}, sha256 {}",
         words::name(&config.source),
         config.rules.len(),
         ago(config.loaded_timestamp_seconds),
         config.hash.get(..12).unwrap_or(&config.hash)
-    )?;
+    );
+    add(Topic::State, "Rules", rules);
     if let Some(error) = &config.error {
-        writeln!(out, "           the file was refused and is not in force:")?;
-        for line in error.lines() {
-            writeln!(out, "           {}", genv_core::text::harmless(line))?;
-        }
+        add(Topic::Trouble, "Refused", "the file is not in force:".to_owned());
+        error.lines().for_each(|line| add(Topic::Trouble, "", harmless(line)));
     }
     if let Some(timezone) = &config.timezone {
-        writeln!(out, "Timezone   {}", genv_core::text::harmless(timezone))?;
+        add(Topic::State, "Timezone", harmless(timezone));
     }
     if let Some(until) = status.paused_until_seconds {
-        writeln!(out, "Paused     until {}", end_moment(until, zone))?;
+        add(Topic::State, "Paused", format!("until {}", end_moment(until, zone)));
     }
-    for blind in &status.blind {
-        writeln!(
-            out,
-            "Blind      {} for {}: {}",
-            genv_core::text::harmless(&blind.place()),
-            format_span(now_seconds - blind.since_seconds),
-            genv_core::text::harmless(&blind.why)
-        )?;
+    facts
+}
+
+fn notes(status: &Enforcement, zone: &TimeZone) -> Vec<Fact> {
+    let mut facts = Vec::new();
+    let mut add = |label, text| facts.push(Fact { topic: Topic::Note, label, text });
+    for it in &status.not_judged {
+        let (rule, hostname, why) = (words::name(&it.rule), words::name(&it.hostname), harmless(&it.why));
+        add("Not judged", format!("by {rule} on {hostname}: {why}"));
     }
-    describe_troubles(out, status, now_seconds, zone)?;
+    for context in &status.left_behind {
+        let left = format!(
+            "{} of {} on {}: a detach left its context on device {}; it works on device {}",
+            words::process(context.pid, context.comm.as_deref()),
+            words::name(&context.username),
+            words::name(&context.hostname),
+            context.gpu,
+            context.works_on
+        );
+        add("Left", left);
+    }
+    for record in &status.disputed_records {
+        let disputed = format!(
+            "environment {} of {} on {}: {}; what would harm its user does not count until the user confirms it",
+            words::name(&record.eid),
+            words::name(&record.username),
+            words::name(&record.hostname),
+            harmless(&record.why)
+        );
+        add("Disputed", disputed);
+    }
+    let more = status.disputed_records_total.saturating_sub(status.disputed_records.len() as u64);
+    if more > 0 {
+        add("Disputed", format!("{more} more"));
+    }
+    for (hostname, count) in status.unknown_processes.iter().filter(|(_, it)| **it > 0) {
+        let users = status.unknown_processes_by_user.get(hostname).map(of_users).unwrap_or_default();
+        let (processes, hostname) = (words::count(*count, "process"), words::name(hostname));
+        add("Unknown", format!("{processes} on {hostname}, never acted upon{users}"));
+    }
     for waiver in &status.waivers {
         let rules = match &waiver.rules[..] {
             [] => "all rules".to_owned(),
             rules => rules.join(", "),
         };
-        writeln!(
-            out,
-            "Waived     {} from {rules} until {}: {}",
-            genv_core::text::harmless(&waiver.users.join(", ")),
-            end_moment(waiver.until_seconds, zone),
-            genv_core::text::harmless(&waiver.reason)
-        )?;
+        let (users, reason) = (harmless(&waiver.users.join(", ")), harmless(&waiver.reason));
+        let until = end_moment(waiver.until_seconds, zone);
+        add("Waived", format!("{users} from {rules} until {until}: {reason}"));
     }
-    if let Some(conclusion) = conclusion(status, now_seconds) {
-        writeln!(out, "\n{conclusion}")?;
-    }
-    for violation in &status.violations {
-        writeln!(out)?;
-        out.push_str(&violation_text(violation, status.stance(), now_seconds, zone));
-    }
-    for violation in &status.frozen {
-        writeln!(out)?;
-        out.push_str(&frozen_text(violation, now_seconds, zone));
-    }
-    Ok(())
+    facts
 }
 
 /// A sentence about all users without a listed violation.
-fn conclusion(status: &Enforcement, now_seconds: f64) -> Option<String> {
+pub(crate) fn conclusion(status: &Enforcement, now_seconds: f64) -> Option<String> {
     let is_empty = status.violations.is_empty();
     if let Some(why) = status.not_known(now_seconds) {
         let who = if is_empty { "Who" } else { "Who else" };
-        let why = genv_core::text::harmless(&why);
+        let why = harmless(&why);
         return Some(format!("{who} breaks a rule is not known: {why}."));
     }
     let unknown: u64 = status.unknown_processes.values().sum();
@@ -191,93 +272,6 @@ fn conclusion(status: &Enforcement, now_seconds: f64) -> Option<String> {
         1 => "Nobody is known to break a rule. Of 1 unknown process it cannot be told.".to_owned(),
         unknown => format!("Nobody is known to break a rule. Of {unknown} unknown processes it cannot be told."),
     })
-}
-
-/// The text of a frozen violation: the broken rule, and the missing fact.
-fn frozen_text(violation: &FrozenViolation, now_seconds: f64, zone: &TimeZone) -> String {
-    let name = violation.username.as_deref().map(words::name);
-    let host = violation.hostname.as_deref().map(words::name);
-    let moment_of = |seconds: f64| {
-        let ago = format_span(now_seconds - seconds);
-        format!("{} ({ago} ago)", moment(seconds, zone))
-    };
-    format!(
-        "{} broke rule {}{}: {}\n  Since    {}\n  Frozen   since {}: {}\n  Next     nothing, until this is known; then the violation goes on or is over\n",
-        name.as_deref().unwrap_or("A user"),
-        words::name(&violation.rule),
-        host.map(|host| format!(" on {host}")).unwrap_or_default(),
-        violation.subject,
-        moment_of(violation.since_seconds),
-        moment_of(violation.unknown_since_seconds),
-        genv_core::text::harmless(&violation.why),
-    )
-}
-
-/// The reasons why the enforcer does less than the rules demand.
-fn describe_troubles(out: &mut String, status: &Enforcement, now_seconds: f64, zone: &TimeZone) -> std::fmt::Result {
-    if let Some(why) = &status.breaker {
-        let since = status.breaker_since_seconds.map(|since| {
-            let ago = format_span(now_seconds - since);
-            format!(" since {} ({ago} ago)", moment(since, zone))
-        });
-        writeln!(
-            out,
-            "Breaker    open{}: {}; nothing is done until 'genv-enforcer reset'",
-            since.unwrap_or_default(),
-            genv_core::text::harmless(why)
-        )?;
-    }
-    for fault in &status.faults {
-        writeln!(out, "Fault      {}", genv_core::text::harmless(fault))?;
-    }
-    for hostname in &status.missing_hosts {
-        writeln!(out, "Missing    {}: no fresh facts, nothing is done there", words::name(hostname))?;
-    }
-    for it in &status.not_judged {
-        writeln!(
-            out,
-            "Not judged by {} on {}: {}",
-            words::name(&it.rule),
-            words::name(&it.hostname),
-            genv_core::text::harmless(&it.why)
-        )?;
-    }
-    for context in &status.left_behind {
-        writeln!(
-            out,
-            "Left       {} of {} on {}: a detach left its context on device {}; it works on device {}",
-            words::process(context.pid, context.comm.as_deref()),
-            words::name(&context.username),
-            words::name(&context.hostname),
-            context.gpu,
-            context.works_on
-        )?;
-    }
-    for record in &status.disputed_records {
-        writeln!(
-            out,
-            "Disputed   environment {} of {} on {}: {}; what would harm its user does not count until the user confirms it",
-            words::name(&record.eid),
-            words::name(&record.username),
-            words::name(&record.hostname),
-            genv_core::text::harmless(&record.why)
-        )?;
-    }
-    let more = status.disputed_records_total.saturating_sub(status.disputed_records.len() as u64);
-    if more > 0 {
-        writeln!(out, "Disputed   {more} more")?;
-    }
-    for (hostname, count) in status.unknown_processes.iter().filter(|(_, it)| **it > 0) {
-        let processes = if *count == 1 { "process" } else { "processes" };
-        let users = status.unknown_processes_by_user.get(hostname);
-        writeln!(
-            out,
-            "Unknown    {count} {processes} on {}, never acted upon{}",
-            words::name(hostname),
-            users.map(of_users).unwrap_or_default()
-        )?;
-    }
-    Ok(())
 }
 
 /// `: 2 of alice, 1 of bob`, those with the most first.
@@ -294,10 +288,32 @@ fn of_users(counts: &BTreeMap<String, u64>) -> String {
     }
 }
 
-/// The text of a violation: user, rule, subject, start, next action, and the reason for no action.
-fn violation_text(violation: &HeldViolation, stance: Stance, now_seconds: f64, zone: &TimeZone) -> String {
-    let host = violation.hostname.as_deref().map(words::name);
-    let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
+/// The broken rule of a frozen violation, and the missing fact.
+pub(crate) fn frozen_sentences(violation: &FrozenViolation, now_seconds: f64, zone: &TimeZone) -> Sentences {
+    let name = violation.username.as_deref().map(words::name);
+    let moment_of = |seconds: f64| {
+        let ago = format_span(now_seconds - seconds);
+        format!("{} ({ago} ago)", moment(seconds, zone))
+    };
+    let unknown = format!("since {}: {}", moment_of(violation.unknown_since_seconds), harmless(&violation.why));
+    Sentences {
+        headline: format!(
+            "{} broke rule {}{}: {}",
+            name.as_deref().unwrap_or("A user"),
+            words::name(&violation.rule),
+            on_host(violation.hostname.as_deref()),
+            violation.subject
+        ),
+        lines: vec![
+            ("Since", moment_of(violation.since_seconds)),
+            ("Frozen", unknown),
+            ("Next", "nothing, until this is known; then the violation goes on or is over".to_owned()),
+        ],
+    }
+}
+
+/// The user, rule and subject of a violation, its start, the next action, and the reason for no action.
+pub(crate) fn sentences(violation: &HeldViolation, stance: Stance, now_seconds: f64, zone: &TimeZone) -> Sentences {
     let since = violation.since_seconds;
     let mut lines = vec![
         ("Found", violation.found.clone()),
@@ -318,17 +334,21 @@ fn violation_text(violation: &HeldViolation, stance: Stance, now_seconds: f64, z
         let unread = format!("{number} of {of} is not delivered, and is not waited for: {why}");
         ("Warning", unread)
     }));
-    let mut text = format!(
-        "{} breaks rule {}{host}: {}\n",
-        words::name(&violation.username),
-        words::name(&violation.rule),
-        violation.subject,
-    );
-    for (label, line) in lines {
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "  {label:<9}{}", genv_core::text::harmless(&line));
+    Sentences {
+        headline: format!(
+            "{} breaks rule {}{}: {}",
+            words::name(&violation.username),
+            words::name(&violation.rule),
+            on_host(violation.hostname.as_deref()),
+            violation.subject
+        ),
+        lines: lines.into_iter().map(|(label, line)| (label, harmless(&line))).collect(),
     }
-    text
+}
+
+/// ` on gpu01`; nothing for all hosts together.
+pub(crate) fn on_host(hostname: Option<&str>) -> String {
+    hostname.map(|it| format!(" on {}", words::name(it))).unwrap_or_default()
 }
 
 #[cfg(test)]
