@@ -1,20 +1,41 @@
-//! Reports of actions for their users, in a file: `genv why` shows them for a week.
+//! Reports of actions for their users, in a file: `genv why` and the enforcer's page show them for a week.
 
 use std::collections::BTreeMap;
 
 use genv_core::enforcement::{ENFORCEMENT_VERSION, Enforcement, EnforcementConfig, HeldViolation};
 
 use crate::directory::{Audience, FileError, RuntimeDirectory};
+use crate::plan::words;
+use crate::plan::{Stage, StepKind, Violation};
+use crate::status;
 
 /// How long a report of an action is kept.
-const KEPT_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
+pub(crate) const KEPT_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
 
 /// The largest number of reports of one user, and of all users. The oldest reports are removed.
 const MAX_OF_USER: usize = 100;
 const MOST: usize = 2000;
 
-/// Adds reports to a file. A report replaces warnings about the same subject, and expired reports are removed. The caller
-/// keeps other programs from writing the file.
+/// The report of a completed action.
+pub(crate) fn of_action(violation: &Violation, step: &StepKind, now_seconds: f64) -> HeldViolation {
+    let remedy = violation.remedy();
+    let held = status::held(&Violation {
+        stage: Stage::Acted { at_seconds: now_seconds, kill_seconds: None },
+        targets: Vec::from_iter(words::step_target(step)),
+        action: words::action(step).unwrap_or(violation.action),
+        ..violation.clone()
+    });
+    HeldViolation { remedy, ..held }
+}
+
+/// The reports of a file. A missing or damaged file counts as empty.
+pub(crate) fn read(directory: &RuntimeDirectory, file: &str) -> Vec<HeldViolation> {
+    let kept = Enforcement::read_file(&directory.path().join(file));
+    kept.ok().flatten().unwrap_or_default().violations
+}
+
+/// Adds reports to those of a file, and writes the file. A report replaces warnings about the same subject, and expired
+/// reports are removed. The caller keeps other programs from writing the file.
 ///
 /// # Errors
 /// The file cannot be written; its content is unchanged.
@@ -22,17 +43,15 @@ pub(crate) fn add(
     directory: &RuntimeDirectory,
     file: &str,
     source: String,
+    violations: &mut Vec<HeldViolation>,
     new: Vec<HeldViolation>,
     now_seconds: f64,
 ) -> Result<(), FileError> {
-    // A damaged file counts as empty.
-    let kept = Enforcement::read_file(&directory.path().join(file));
-    let mut violations = kept.ok().flatten().unwrap_or_default().violations;
     violations
         .retain(|it| !is_expired(it, now_seconds) && !new.iter().any(|new| it.stage == "warned" && is_same(new, it)));
     violations.extend(new);
     let mut of_user: BTreeMap<String, usize> = BTreeMap::new();
-    for violation in &violations {
+    for violation in violations.iter() {
         *of_user.entry(violation.username.clone()).or_default() += 1;
     }
     violations.retain(|it| {
@@ -48,7 +67,7 @@ pub(crate) fn add(
         updated_timestamp_seconds: now_seconds,
         mode: "enforce".to_owned(),
         config: EnforcementConfig { source, ..EnforcementConfig::default() },
-        violations,
+        violations: violations.clone(),
         ..Enforcement::default()
     };
     let content = serde_json::to_vec(&kept).unwrap_or_default();
@@ -71,6 +90,7 @@ fn is_same(new: &HeldViolation, old: &HeldViolation) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::read as read_file;
     use super::*;
 
     fn told(subject: &str, stage: &str, at_seconds: f64) -> HeldViolation {
@@ -94,7 +114,8 @@ mod tests {
             told.map(|it| format!("{} {}", it.subject, it.stage)).collect::<Vec<_>>()
         };
         let add = |new: Vec<HeldViolation>, now| {
-            add(&directory, "told.json", String::new(), new, now).unwrap();
+            let mut kept = read_file(&directory, "told.json");
+            add(&directory, "told.json", String::new(), &mut kept, new, now).unwrap();
         };
         add(vec![told("process 1", "warned", 100.0)], 0.0);
         add(vec![told("process 2", "warned", 100.0)], 0.0);

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use genv_core::enforcement::{DONE_FILE, HeldViolation};
 use genv_core::model::HostSnapshot;
 
 use super::{Cycle, too_many};
@@ -15,9 +14,9 @@ use crate::directory::FileError;
 use crate::execute::Executor;
 use crate::notices::notice::Notice;
 use crate::plan::words;
-use crate::plan::{History, Input, Key, Outcome, Plan, ProcessTarget, Since, Stage, StepKind, Violation};
+use crate::plan::{History, Input, Key, Outcome, Plan, ProcessTarget, Since, StepKind, Violation};
 use crate::reload::InForce;
-use crate::{status, user_reports};
+use crate::user_reports;
 
 /// The outcome of a warning.
 struct Warned {
@@ -207,7 +206,10 @@ impl Cycle {
                 self.history.note_unread(&step.key, reason);
             }
         }
-        self.report_to_users(&done, rules, now());
+        let now_seconds = now();
+        self.reports.extend(done.iter().map(|it| user_reports::of_action(it.violation, it.step, now_seconds)));
+        self.keep_reports(rules, now_seconds);
+        self.delivery.report(&done, now_seconds, &rules.config.timezone);
     }
 
     /// Delivers the warnings of a plan. Returns the outcome of each, in their order.
@@ -248,27 +250,6 @@ impl Cycle {
             outcomes.push(Warned { outcome, unread });
         }
         outcomes
-    }
-
-    /// Writes reports of actions for 'genv why' and prompts, and notifies the users.
-    fn report_to_users(&mut self, done: &[Notice<'_>], rules: &InForce, now_seconds: f64) {
-        let kept = done.iter().map(|notice| {
-            let targets = Vec::from_iter(words::step_target(notice.step));
-            let remedy = notice.violation.remedy();
-            let held = status::held(&Violation {
-                stage: Stage::Acted { at_seconds: now_seconds, kill_seconds: None },
-                targets,
-                action: words::action(notice.step).unwrap_or(notice.violation.action),
-                ..notice.violation.clone()
-            });
-            HeldViolation { remedy, ..held }
-        });
-        let kept: Vec<_> = kept.collect();
-        if !kept.is_empty() {
-            let source = rules.source.clone();
-            self.report_fault = user_reports::add(&self.directory, DONE_FILE, source, kept, now_seconds).err();
-        }
-        self.delivery.report(done, now_seconds, &rules.config.timezone);
     }
 
     /// Whether a violation is on this host.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use genv_core::enforcement::Enforcement;
+use genv_core::enforcement::{DONE_FILE, Enforcement, HeldViolation};
 use genv_core::model::{HostSnapshot, Publication};
 use genv_web::HealthLog;
 
@@ -38,6 +38,7 @@ use crate::records::{Counting, Here, Records};
 use crate::reload::InForce;
 use crate::remote_steps::dispatcher::Dispatcher;
 use crate::unread::Unread;
+use crate::user_reports;
 pub(crate) use local_steps::{is_exempt_now, keep_remaining};
 use log::LoggedConditions;
 use log_limit::LogLimit;
@@ -90,6 +91,10 @@ pub(crate) struct Cycle {
     lasting_faults: Vec<String>,
     /// Missing capabilities, which matter if the facts are of this host.
     missing_capabilities: Vec<String>,
+    /// The actions of the last days.
+    done: Arc<Vec<HeldViolation>>,
+    /// New actions.
+    reports: Vec<HeldViolation>,
     /// Why the reports for users could not be written.
     report_fault: Option<FileError>,
     health: HealthLog,
@@ -100,6 +105,8 @@ pub(crate) struct Cycle {
 pub(crate) struct Done {
     /// The content of `status.json`.
     pub(crate) status: Enforcement,
+    /// The actions of the last days, the oldest first.
+    pub(crate) done: Arc<Vec<HeldViolation>>,
     /// The values of the metrics.
     pub(crate) measured: Measured,
     /// Whether no host can be judged.
@@ -121,6 +128,7 @@ impl Cycle {
         })?;
         Ok(Self {
             hostname,
+            done: Arc::new(user_reports::read(&directory, DONE_FILE)),
             delivery: NoticeDelivery::open(&directory),
             directory,
             executor,
@@ -146,6 +154,7 @@ impl Cycle {
             unread: Unread::default(),
             lasting_faults: fault.into_iter().chain(records_fault).collect(),
             missing_capabilities: capabilities::missing(),
+            reports: Vec::new(),
             report_fault: None,
             health: HealthLog::default(),
         })
@@ -277,7 +286,7 @@ impl Cycle {
             },
             counters: self.counters.clone(),
         };
-        Done { status, measured, all_blind }
+        Done { status, done: Arc::clone(&self.done), measured, all_blind }
     }
 
     fn settle(&mut self, step: &Step, outcome: &Outcome, now_seconds: f64) {

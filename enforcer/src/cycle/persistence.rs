@@ -1,11 +1,20 @@
 //! The files of a cycle for the next one, also after a crash.
 
+use std::sync::Arc;
+
+use genv_core::enforcement::DONE_FILE;
+
 use super::Cycle;
 use crate::directory::FileError;
 use crate::plan::words;
 use crate::plan::{Plan, Step};
 use crate::recovery;
+use crate::reload::InForce;
 use crate::remote_steps::dispatcher::Dispatcher;
+use crate::user_reports;
+
+/// The file of recent actions on other hosts, in the form of [`DONE_FILE`].
+const DONE_ELSEWHERE_FILE: &str = "done-elsewhere.json";
 
 impl Cycle {
     /// Settles the interrupted steps of an earlier daemon. Returns an error if this is not possible yet.
@@ -49,5 +58,23 @@ impl Cycle {
             recovery::end(&self.directory)?;
         }
         Ok(())
+    }
+
+    /// The file of the actions. An action on another host must not look like one on a device of this host.
+    pub(super) const fn done_file(&self) -> &'static str {
+        match self.dispatcher {
+            Some(_) => DONE_ELSEWHERE_FILE,
+            None => DONE_FILE,
+        }
+    }
+
+    /// Writes the reports of new actions.
+    pub(super) fn keep_reports(&mut self, rules: &InForce, now_seconds: f64) {
+        let new = std::mem::take(&mut self.reports);
+        if new.is_empty() {
+            return;
+        }
+        let (file, source, done) = (self.done_file(), rules.source.clone(), Arc::make_mut(&mut self.done));
+        self.report_fault = user_reports::add(&self.directory, file, source, done, new, now_seconds).err();
     }
 }

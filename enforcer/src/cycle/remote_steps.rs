@@ -1,6 +1,7 @@
 //! The steps of a cycle that other hosts execute.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -18,12 +19,14 @@ use crate::plan::{Key, Outcome, Plan, Step, StepKind, Violation};
 use crate::reload::InForce;
 use crate::remote_steps::dispatcher::{Dispatcher, FinishedStep, SentStep, hosts_of};
 use crate::remote_steps::{RemoteStep, Rules, StepRequest, VERSION};
+use crate::user_reports;
 
 impl Cycle {
     /// Has other hosts execute all steps.
     #[must_use]
     pub(crate) fn with_dispatcher(mut self, dispatcher: Dispatcher) -> Self {
         self.dispatcher = Some(dispatcher);
+        self.done = Arc::new(user_reports::read(&self.directory, self.done_file()));
         self.missing_capabilities.clear();
         self
     }
@@ -99,6 +102,7 @@ impl Cycle {
         let finished = dispatcher.wait_for(&hostnames);
         self.settle_finished(&mut dispatcher, finished, now());
         self.dispatcher = Some(dispatcher);
+        self.keep_reports(rules, now());
     }
 
     /// Adds a step to the requests of its hosts. Returns an outcome for a step that is not sent to any host.
@@ -195,6 +199,9 @@ impl Cycle {
     fn settle_remote(&mut self, violation: &Violation, step: &Step, outcome: &Outcome, mode: Mode, now_seconds: f64) {
         self.log_limit.step(violation, step, outcome, mode);
         self.counters.count(violation, &step.kind, outcome, mode);
+        if words::deed(&step.kind).is_some() && *outcome == Outcome::Done {
+            self.reports.push(user_reports::of_action(violation, &step.kind, now_seconds));
+        }
         self.settle(step, outcome, now_seconds);
     }
 

@@ -56,5 +56,6 @@ pub(super) fn add(
     let directory = RuntimeDirectory::open(directory.path().join(FOLDER))?;
     let _lock = directory.lock(LOCK, LOCK_TIMEOUT)?;
     let source = format!("the enforcer on {}", words::name(asked_by));
-    user_reports::add(&directory, ENFORCEMENT_FILE, source, new, now_seconds)
+    let mut kept = user_reports::read(&directory, ENFORCEMENT_FILE);
+    user_reports::add(&directory, ENFORCEMENT_FILE, source, &mut kept, new, now_seconds)
 }
