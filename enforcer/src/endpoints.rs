@@ -3,10 +3,11 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use genv_web::build::{REVISION, VERSION};
 use genv_web::metrics::{LazyText, METRICS, TextSink};
-use genv_web::{Foot, Handler, PageLink, Request, Response, StatusCode, asset};
-use maud::html;
+use genv_web::{Handler, Request, Response, StatusCode, asset};
+
+use crate::output::now_seconds;
+use crate::page::{self, Findings};
 
 /// The served paths; first the path that Prometheus scrapes.
 pub(crate) const PATHS: [&str; 6] = ["/metrics", "/", "/page.css", "/page.js", "/-/healthy", "/-/ready"];
@@ -22,7 +23,7 @@ pub(crate) struct LastCycle(RwLock<Page>);
 #[derive(Clone, Debug)]
 struct Page {
     /// Absent before the first cycle.
-    metrics: Option<Arc<Metrics>>,
+    cycle: Option<Arc<EndedCycle>>,
     /// When the last cycle ended, or the program was started.
     at: Instant,
     interval: Duration,
@@ -30,23 +31,24 @@ struct Page {
     all_blind: bool,
 }
 
-/// The metrics of a cycle, and their requested encodings.
+/// The metrics of a cycle, their requested encodings, and the findings.
 #[derive(Debug)]
-struct Metrics {
-    exposition: String,
+struct EndedCycle {
+    metrics: String,
     text: LazyText,
+    findings: Findings,
 }
 
 impl LastCycle {
     /// No cycle has ended yet.
     pub(crate) fn new(interval: Duration) -> Self {
-        Self(RwLock::new(Page { metrics: None, at: Instant::now(), interval, all_blind: false }))
+        Self(RwLock::new(Page { cycle: None, at: Instant::now(), interval, all_blind: false }))
     }
 
     /// Replaces the served page.
-    pub(crate) fn publish(&self, metrics: String, interval: Duration, all_blind: bool) {
-        let metrics = Metrics { exposition: metrics, text: LazyText::default() };
-        let page = Page { metrics: Some(Arc::new(metrics)), at: Instant::now(), interval, all_blind };
+    pub(crate) fn publish(&self, metrics: String, findings: Findings, interval: Duration, all_blind: bool) {
+        let cycle = EndedCycle { metrics, text: LazyText::default(), findings };
+        let page = Page { cycle: Some(Arc::new(cycle)), at: Instant::now(), interval, all_blind };
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = page;
     }
 
@@ -66,12 +68,11 @@ impl Page {
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     last_cycle: Arc<LastCycle>,
-    landing_page: Response,
 }
 
 impl Endpoints {
-    pub(crate) fn new(last_cycle: Arc<LastCycle>) -> Self {
-        Self { last_cycle, landing_page: landing_page() }
+    pub(crate) const fn new(last_cycle: Arc<LastCycle>) -> Self {
+        Self { last_cycle }
     }
 }
 
@@ -81,20 +82,21 @@ impl Handler for Endpoints {
             return asset;
         }
         let page = self.last_cycle.page();
-        match (request.path(), &page.metrics) {
-            ("/", _) => self.landing_page.clone(),
-            ("/metrics", Some(metrics)) => {
+        match (request.path(), &page.cycle) {
+            ("/", Some(cycle)) => cycle.findings.response(request, now_seconds()),
+            ("/", None) => page::before_first_cycle(page.interval),
+            ("/metrics", Some(cycle)) => {
                 let encoding = request.encoding();
-                let write = |out: TextSink<'_>| out(metrics.exposition.as_bytes());
-                Response::encoded(encoding, METRICS, metrics.text.encoded(encoding, write))
+                let write = |out: TextSink<'_>| out(cycle.metrics.as_bytes());
+                Response::encoded(encoding, METRICS, cycle.text.encoded(encoding, write))
             }
             ("/-/ready", Some(_)) if page.all_blind => {
                 unavailable("genv-enforcer is blind: no host can be judged. 'genv-enforcer status' shows the reason.")
             }
             ("/-/ready", Some(_)) => Response::text(StatusCode::OK, "genv-enforcer is ready.").uncached(),
-            ("/-/healthy", metrics) if page.is_overdue() => unavailable(&format!(
+            ("/-/healthy", cycle) if page.is_overdue() => unavailable(&format!(
                 "{} {} s ago, and a cycle is expected every {} s. See the log.",
-                match metrics {
+                match cycle {
                     Some(_) => "The last cycle ended",
                     None => "No cycle has ended since the start",
                 },
@@ -112,43 +114,26 @@ fn unavailable(words: &str) -> Response {
     Response::text(StatusCode::SERVICE_UNAVAILABLE, words).uncached()
 }
 
-fn landing_page() -> Response {
-    let link = |path: &str, text: &str, description: &str| PageLink {
-        path: path.to_owned(),
-        text: text.to_owned(),
-        description: description.to_owned(),
-    };
-    let foot = Foot {
-        description: "genv-enforcer applies the rules on the use of GPUs; 'genv-enforcer status' shows its state."
-            .to_owned(),
-        version: format!("{VERSION}, revision {REVISION}"),
-        links: vec![
-            link("/metrics", "Metrics", "what Prometheus scrapes"),
-            link("/-/healthy", "Health", "200 while cycles go on"),
-            link("/-/ready", "Readiness", "200 while the last cycle saw a host"),
-        ],
-    };
-    let (facts, main) = (html! {}, html! {});
-    genv_web::Page { title: "Enforcer", facts, main, live: None, foot: Some(&foot) }.response()
-}
-
 #[cfg(test)]
 mod tests {
+    use genv_core::enforcement::Enforcement;
     use genv_web::Method;
     use genv_web::header::HeaderMap;
+    use jiff::tz::TimeZone;
 
     use super::*;
 
-    /// The status codes of metrics, health and readiness when the last cycle, if any, ended so long ago.
-    fn answers(cycled: bool, age: Duration) -> [u16; 3] {
+    /// The status codes of page, metrics, health and readiness when the last cycle, if any, ended so long ago.
+    fn answers(cycled: bool, age: Duration) -> [u16; 4] {
         let interval = Duration::from_secs(10);
         let last_cycle = Arc::new(LastCycle::new(interval));
         if cycled {
-            last_cycle.publish("a 1\n".to_owned(), interval, false);
+            let findings = Findings::new(Enforcement::default(), Arc::default(), TimeZone::UTC);
+            last_cycle.publish("a 1\n".to_owned(), findings, interval, false);
         }
         last_cycle.0.write().unwrap().at = Instant::now().checked_sub(age).unwrap();
         let endpoints = Endpoints::new(last_cycle);
-        ["/metrics", "/-/healthy", "/-/ready"].map(|path| {
+        ["/", "/metrics", "/-/healthy", "/-/ready"].map(|path| {
             let (uri, headers) = (path.parse().unwrap(), HeaderMap::new());
             let response = endpoints.handle(&Request::new(&Method::GET, &uri, &headers));
             response.status().as_u16()
@@ -158,9 +143,9 @@ mod tests {
     #[test]
     fn the_enforcer_is_ready_after_a_cycle_and_healthy_until_cycles_are_overdue() {
         let (now, late) = (Duration::ZERO, Duration::from_secs(61));
-        assert_eq!(answers(false, now), [503, 200, 503]);
-        assert_eq!(answers(true, now), [200, 200, 200]);
-        assert_eq!(answers(true, late), [200, 503, 200]);
-        assert_eq!(answers(false, late), [503, 503, 503], "the first one hangs too");
+        assert_eq!(answers(false, now), [200, 503, 200, 503]);
+        assert_eq!(answers(true, now), [200, 200, 200, 200]);
+        assert_eq!(answers(true, late), [200, 200, 503, 200]);
+        assert_eq!(answers(false, late), [200, 503, 503, 503], "the first one hangs too");
     }
 }

@@ -36,6 +36,7 @@ pub mod metrics;
 mod notices;
 mod notify;
 mod output;
+mod page;
 pub mod plan;
 mod present;
 mod records;

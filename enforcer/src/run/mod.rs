@@ -24,6 +24,7 @@ use crate::endpoints::{Endpoints, LastCycle, MISSED_CYCLES};
 use crate::flags::RunFlags;
 use crate::metrics::{self, Instruments, mode_word};
 use crate::output::now_seconds;
+use crate::page::Findings;
 use crate::reload::{Look, Rules};
 use crate::{UsageError, log};
 use collecting::{Collecting, Facts};
@@ -174,12 +175,15 @@ impl Daemon {
                     let measured = &done.measured;
                     self.instruments.cycle(measured.cycle_duration_seconds, &measured.actions);
                     let text = metrics::render(measured) + &self.instruments.text();
-                    self.last_cycle.publish(text, self.interval(), done.all_blind);
+                    let summary = summary(&done);
+                    let zone = self.rules.in_force().config.timezone.clone();
+                    let findings = Findings::new(done.status, done.done, zone);
+                    self.last_cycle.publish(text, findings, self.interval(), done.all_blind);
                     if !ready {
                         notify(&[NotifyState::Ready]);
                         ready = true;
                     }
-                    notify(&[NotifyState::Status(&harmless(&summary(&done)))]);
+                    notify(&[NotifyState::Status(&harmless(&summary))]);
                 }
             }
         };

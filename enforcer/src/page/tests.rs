@@ -1,0 +1,147 @@
+use genv_core::enforcement::{Blind, EnforcementConfig, EnforcementWaiver, FrozenViolation, UndeliveredWarning};
+
+use super::*;
+
+/// 2026-11-20T12:00:00Z.
+const NOON: f64 = 1_795_176_000.0;
+
+const HOSTILE: &str = "<script>\"'&\u{1b}[31m\u{202e}";
+
+fn violation(username: &str, action: &str, stage: &str, at_seconds: Option<f64>) -> HeldViolation {
+    HeldViolation {
+        rule: "idle".to_owned(),
+        username: username.to_owned(),
+        hostname: Some("gpu02".to_owned()),
+        subject: "environment 7 on device 0".to_owned(),
+        action: action.to_owned(),
+        since_seconds: NOON - 1800.0,
+        stage: stage.to_owned(),
+        at_seconds,
+        found: "device 0 was used 1% over 2h".to_owned(),
+        allowed: "5% or more".to_owned(),
+        remedy: "use it, or in environment 7 run 'genv detach --index 0'".to_owned(),
+        targets: vec!["device 0 of environment 7".to_owned()],
+        ..HeldViolation::default()
+    }
+}
+
+fn of_each_stage() -> Vec<HeldViolation> {
+    let why = |it: HeldViolation, why: &str| HeldViolation { why: Some(why.to_owned()), ..it };
+    let unread =
+        UndeliveredWarning { number: 2, of: 2, why: "no terminal".to_owned(), ..UndeliveredWarning::default() };
+    vec![
+        violation("alice", "report", "acted", Some(NOON - 60.0)),
+        why(violation("bob", "detach", "held", None), "paused until 2026-11-20 14:00"),
+        violation("carol", "detach", "pending", Some(NOON + 300.0)),
+        HeldViolation { undelivered: Some(unread), ..violation("dave", "detach", "warned", Some(NOON + 60.0)) },
+        HeldViolation { victim_uids: vec![1005], ..violation("erin", "terminate", "acted", Some(NOON - 30.0)) },
+        HeldViolation { kill_seconds: Some(NOON + 20.0), ..violation("frank", "kill", "acted", Some(NOON - 10.0)) },
+        violation("grace", "detach", "due", None),
+        why(violation("heidi", "detach", "due", None), "20 signals were sent within a minute"),
+        HeldViolation {
+            rule: HOSTILE.to_owned(),
+            hostname: None,
+            subject: format!("environment {HOSTILE}"),
+            found: HOSTILE.to_owned(),
+            allowed: HOSTILE.to_owned(),
+            remedy: HOSTILE.to_owned(),
+            targets: vec![HOSTILE.to_owned()],
+            ..violation(HOSTILE, "kill", "warned", Some(NOON + 120.0))
+        },
+    ]
+}
+
+fn main_of(status: Enforcement, done: Vec<HeldViolation>) -> String {
+    let status = Enforcement { updated_timestamp_seconds: NOON, interval_seconds: 10.0, ..status };
+    let findings = Findings::new(status, Arc::new(done), TimeZone::UTC);
+    findings.main(NOON + 5.0).into_string().replace("><", ">\n<")
+}
+
+#[test]
+fn the_page_shows_each_violation_with_its_reasons_then_the_next_steps_and_the_actions() {
+    let hostile = || HOSTILE.to_owned();
+    let status = Enforcement {
+        mode: "enforce".to_owned(),
+        config: EnforcementConfig {
+            source: "/etc/genv/enforcer.yaml".to_owned(),
+            hash: "0123456789abcdef".to_owned(),
+            rules: vec!["idle".to_owned(), "devices".to_owned()],
+            loaded_timestamp_seconds: NOON - 600.0,
+            error: Some(format!("enforcer.yaml:3:1: {HOSTILE}\n3 | x")),
+            timezone: Some("UTC (now +00:00)".to_owned()),
+        },
+        paused_until_seconds: Some(NOON + 7200.0),
+        blind: vec![Blind {
+            hostname: hostile(),
+            source: "gpu".to_owned(),
+            since_seconds: NOON - 30.0,
+            why: hostile(),
+        }],
+        missing_hosts: (0..12).map(|it| format!("gpu{it}")).collect(),
+        faults: vec![hostile()],
+        waivers: vec![EnforcementWaiver {
+            users: vec![hostile()],
+            rules: vec!["idle".to_owned()],
+            until_seconds: NOON + 86_400.0,
+            reason: hostile(),
+        }],
+        violations: of_each_stage(),
+        frozen: vec![FrozenViolation {
+            rule: "idle".to_owned(),
+            username: Some(hostile()),
+            hostname: Some("gpu02".to_owned()),
+            subject: "device 0".to_owned(),
+            since_seconds: NOON - 1800.0,
+            unknown_since_seconds: NOON - 60.0,
+            why: hostile(),
+        }],
+        ..Enforcement::default()
+    };
+    let old = violation("alice", "terminate", "acted", Some(NOON - KEPT_SECONDS));
+    let hostile = HeldViolation { targets: vec![hostile()], ..violation(HOSTILE, "kill", "acted", Some(NOON - 9.0)) };
+    let main = main_of(status, vec![old, violation("bob", "detach", "acted", Some(NOON - 7200.0)), hostile]);
+    assert!(!main.contains("<script") && !main.contains(['\u{1b}', '\u{202e}']), "{main}");
+    insta::assert_snapshot!(main);
+}
+
+#[test]
+fn dry_run_and_an_open_breaker_promise_no_action() {
+    let of = |mode: &str, breaker: Option<&str>| {
+        let (mode, breaker) = (mode.to_owned(), breaker.map(str::to_owned));
+        main_of(Enforcement { mode, breaker, violations: of_each_stage(), ..Enforcement::default() }, Vec::new())
+    };
+    let rehearsed = of("dry-run", None);
+    for part in ["would have acted<", ": would warn or detach<", ": would kill<", "In dry-run it takes no action"] {
+        assert!(rehearsed.contains(part), "{part}: {rehearsed}");
+    }
+    let stopped = of("enforce", Some("it would hit 5 of 6 users"));
+    assert!(stopped.contains("The breaker is open: no warning and no action") && !stopped.contains("<li"), "{stopped}");
+    assert!(stopped.contains(">stopped by the breaker<"), "{stopped}");
+    let nothing = main_of(Enforcement::default(), Vec::new());
+    assert!(nothing.contains("Nobody breaks a rule.") && nothing.contains("No action is recorded."), "{nothing}");
+}
+
+#[test]
+fn of_many_violations_the_most_urgent_ones_are_shown_and_the_rest_is_counted() {
+    let long = HOSTILE.repeat(50);
+    let of = |user: u32| HeldViolation {
+        found: long.clone(),
+        allowed: long.clone(),
+        remedy: long.clone(),
+        targets: vec![long.clone()],
+        ..violation(&format!("user{user}"), "detach", "warned", Some(NOON + 60.0 + f64::from(user)))
+    };
+    let violations = (0..8676).map(|it| of(it / 50)).collect();
+    let main = main_of(Enforcement { violations, ..Enforcement::default() }, Vec::new());
+    assert!(main.contains("8,376 more are not shown here: 'genv-enforcer status' shows them."));
+    let shown = |user: &str| main.matches(&format!(">{user}</th>")).count();
+    assert_eq!([shown("user0"), shown("user14"), shown("user15")], [20, 20, 0]);
+    assert!(main.len() < 5_000_000, "{}", main.len());
+}
+
+#[test]
+fn before_the_first_cycle_the_page_says_so() {
+    let page = before_first_cycle(Duration::from_secs(10));
+    let page = String::from_utf8(page.body().to_vec()).unwrap();
+    assert!(page.contains("No cycle has ended yet.") && page.contains("<footer>"), "{page}");
+}
