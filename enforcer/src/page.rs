@@ -180,12 +180,14 @@ impl Findings {
         html! {
             @if stance == Stance::Stopped { p { "The breaker is open: no warning and no action until 'genv-enforcer reset'." } }
             @else if steps.is_empty() { p { "No step has a time yet." } }
-            ol {
-                @for (at, it) in steps.iter().take(MAX_NEXT) {
-                    li data-key=(key(it)) {
-                        span.when { (self.when(*at, now_seconds)) } " "
-                        b { (words::name(&it.username)) } ", " (words::name(&it.rule))
-                        (status::on_host(it.hostname.as_deref())) ": " (next_step(it, stance))
+            @if !steps.is_empty() {
+                ol {
+                    @for (at, it) in steps.iter().take(MAX_NEXT) {
+                        li data-key=(key(it)) {
+                            span.when { (self.when(*at, now_seconds)) } " "
+                            b { (words::name(&it.username)) } ", " (words::name(&it.rule))
+                            (status::on_host(it.hostname.as_deref())) ": " (next_step(it, stance))
+                        }
                     }
                 }
             }
@@ -336,7 +338,7 @@ fn coloured(stage: &str) -> Markup {
         "pending" | "warned" => ("idle", "▲ "),
         _ => ("dim", ""),
     };
-    html! { span class=(class) { span aria-hidden="true" { (symbol) } (stage) } }
+    html! { span class=(class) { @if !symbol.is_empty() { span aria-hidden="true" { (symbol) } } (stage) } }
 }
 
 /// What tells a violation from others, for the script that follows the page.

@@ -2,6 +2,7 @@
 
 use genv_core::lab::{gpus, troubles};
 use genv_core::model::{CollectorStatus, HostSnapshot, Snapshot};
+use genv_core::text::harmless;
 use maud::{Markup, html};
 
 use super::parts::{shown, since, strip, trouble_list};
@@ -22,7 +23,7 @@ pub(super) fn facts(host: &HostSnapshot) -> Markup {
 pub(super) fn main(host: &HostSnapshot) -> Markup {
     let troubles = troubles(std::slice::from_ref(host));
     html! {
-        @if !troubles.is_empty() { section { h2 { "Broken" } (trouble_list(&troubles)) } }
+        @if !troubles.is_empty() { section { h2 { "Broken" } (trouble_list(&troubles, usize::MAX)) } }
         @match host.snapshot.as_deref() {
             Some(snapshot) => (snapshot_parts(snapshot)),
             None => p { "Its GPUs, environments and processes are not known." },
@@ -74,7 +75,7 @@ fn collectors(host: &HostSnapshot) -> Markup {
                             th scope="row" { (shown(name)) }
                             td { (state(status)) }
                             td.n { (age(name, status)) }
-                            td.name { @if let Some(error) = &status.error { (shown(error)) } @else { "–" } }
+                            td.name { (status.error.as_deref().map_or_else(|| "–".to_owned(), harmless)) }
                         }
                     }
                 }

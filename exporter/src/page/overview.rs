@@ -1,6 +1,6 @@
 //! The page of all hosts: what is free, what is broken, each GPU, and who holds without use.
 
-use genv_core::lab::{Gpu, gpus, models, troubles, users};
+use genv_core::lab::{Gpu, UserTotals, gpus, models, troubles, users};
 use genv_core::model::{HostSnapshot, Snapshot};
 use maud::{Markup, html};
 
@@ -18,13 +18,16 @@ const FIRST_USERS: usize = 12;
 pub(super) fn facts(hosts: &[HostSnapshot]) -> Markup {
     let snapshots = hosts.iter().filter_map(|it| it.snapshot.as_deref());
     let gpus = snapshots.clone().flat_map(|it| &it.devices).filter(|it| it.index.mig.is_none()).count();
-    let waiting: usize = snapshots.clone().map(|it| it.queue.len()).sum();
-    let simulated = snapshots.filter(|it| it.simulated).count();
+    let waiting: usize = snapshots.map(|it| it.queue.len()).sum();
     html! {
         p { (plural(hosts.len(), "host", "hosts")) " · " (plural(gpus, "GPU", "GPUs")) }
         @if waiting > 0 { p { (plural(waiting, "process waits", "processes wait")) " for GPUs" } }
-        @if simulated > 0 && simulated == hosts.len() { p { span.tag { "simulated" } } }
+        @if all_simulated(hosts) { p { span.tag { "simulated" } } }
     }
+}
+
+fn all_simulated(hosts: &[HostSnapshot]) -> bool {
+    hosts.iter().all(|host| host.snapshot.as_ref().is_some_and(|it| it.simulated))
 }
 
 pub(super) fn main(hosts: &[HostSnapshot]) -> Markup {
@@ -53,7 +56,7 @@ fn free(hosts: &[HostSnapshot]) -> Markup {
             }
         }
         @if silent > 0 {
-            p.unknown { "? " (plural(silent, "host delivers", "hosts deliver")) " no snapshot: their GPUs are not counted" }
+            p.unknown { "? The GPUs of " (plural(silent, "host", "hosts")) " without a snapshot are not counted." }
         }
     }
 }
@@ -62,28 +65,29 @@ fn broken(hosts: &[HostSnapshot]) -> Markup {
     let troubles = troubles(hosts);
     html! {
         @if troubles.is_empty() { p.dim { "Nothing is known to be broken." } }
-        (folded(&troubles, FIRST_TROUBLES, trouble_list))
+        (trouble_list(&troubles, FIRST_TROUBLES))
     }
 }
 
 fn all_hosts(hosts: &[HostSnapshot]) -> Markup {
+    let mixed = !all_simulated(hosts);
     html! {
         @if hosts.len() > MOST_TILED {
             ul.hosts {
                 @for host in hosts {
-                    li data-key=(shown(&host.hostname)) { (host_link(&host.hostname)) " " (line(host, &gpus_of(host))) }
+                    li data-key=(shown(&host.hostname)) { (host_link(&host.hostname)) " " (line(host, &gpus_of(host), mixed)) }
                 }
             }
         } @else {
-            @for host in hosts { (host_part(host, hosts.len() <= MOST_OPEN)) }
+            @for host in hosts { (host_part(host, hosts.len() <= MOST_OPEN, mixed)) }
         }
     }
 }
 
 /// A host with its tiles, folded if there are many.
-fn host_part(host: &HostSnapshot, open: bool) -> Markup {
+fn host_part(host: &HostSnapshot, open: bool, mixed: bool) -> Markup {
     let gpus = gpus_of(host);
-    let line = line(host, &gpus);
+    let line = line(host, &gpus, mixed);
     let body = html! {
         @if let Some(snapshot) = host.snapshot.as_deref() {
             (tiles(gpus.into_iter().map(|gpu| (snapshot, gpu)), false))
@@ -105,14 +109,14 @@ fn host_part(host: &HostSnapshot, open: bool) -> Markup {
     }
 }
 
-/// What a host has in one line.
-fn line(host: &HostSnapshot, gpus: &[Gpu<'_>]) -> Markup {
+/// What a host has in one line. In a lab that is `mixed`, a simulated host is named so.
+fn line(host: &HostSnapshot, gpus: &[Gpu<'_>], mixed: bool) -> Markup {
     let waiting = host.snapshot.as_ref().map_or(0, |it| it.queue.len());
     html! {
         @if host.snapshot.is_some() { (strip(gpus)) }
         @if !host.up { " " span.down { "✕ delivers no snapshot" } }
         @if waiting > 0 { " " span.dim { "· " (waiting) " waiting" } }
-        @if host.snapshot.as_ref().is_some_and(|it| it.simulated) { " " span.tag { "simulated" } }
+        @if mixed && host.snapshot.as_ref().is_some_and(|it| it.simulated) { " " span.tag { "simulated" } }
     }
 }
 
@@ -123,8 +127,11 @@ fn gpus_of(host: &HostSnapshot) -> Vec<Gpu<'_>> {
 /// Who holds most and uses least.
 fn people(hosts: &[HostSnapshot]) -> Markup {
     let mut users: Vec<_> = users(hosts).into_iter().collect();
-    let idle = |seconds: f64| std::cmp::Reverse(seconds.max(0.0).to_bits());
-    users.sort_by_key(|(name, it)| (idle(it.seconds.idle), std::cmp::Reverse((it.idle, it.held)), *name));
+    // Rounded as shown, so that rows with the same hours stay in their order.
+    let idle = |it: &UserTotals| (it.seconds.idle / 360.0).round();
+    users.sort_by(|(_, one), (_, other)| {
+        idle(other).total_cmp(&idle(one)).then((other.idle, other.held).cmp(&(one.idle, one.held)))
+    });
     html! {
         h2 { "Users " small { "most idle time first, since the collection began" } }
         @if users.is_empty() { p.dim { "None is known." } } @else { (folded(&users, FIRST_USERS, tables::users)) }

@@ -216,15 +216,24 @@ pub(super) fn folded<T>(items: &[T], first: usize, list: impl Fn(&[T]) -> Markup
     }
 }
 
-/// What is broken, each with its host, its GPU and its runbook.
-pub(super) fn trouble_list(troubles: &[Trouble<'_>]) -> Markup {
+/// What is broken, each with its host, its GPUs and its runbook. At most `first` of it are shown open.
+pub(super) fn trouble_list(troubles: &[Trouble<'_>], first: usize) -> Markup {
+    let same = |one: &Trouble<'_>, other: &Trouble<'_>| {
+        (one.hostname, &one.words, one.device.is_some()) == (other.hostname, &other.words, other.device.is_some())
+    };
+    let faults: Vec<_> = troubles.chunk_by(same).collect();
+    folded(&faults, first, fault_list)
+}
+
+/// Faults, each of one or several GPUs of a host.
+fn fault_list(faults: &[&[Trouble<'_>]]) -> Markup {
     html! {
         ul.troubles {
-            @for trouble in troubles {
+            @for (trouble, devices) in faults.iter().filter_map(|it| Some((it.first()?, devices(it)))) {
                 li {
                     span.down aria-hidden="true" { "✕ " }
                     (host_link(trouble.hostname)) " "
-                    @if let Some(device) = trouble.device { "GPU " (device) " " }
+                    @if !devices.is_empty() { "GPU " (devices) " " }
                     (shown(&trouble.words))
                     @if let Some(alert) = runbook(trouble.kind) {
                         " " a href={ "./runbooks#" (alert) } { "what to do" }
@@ -233,6 +242,11 @@ pub(super) fn trouble_list(troubles: &[Trouble<'_>]) -> Markup {
             }
         }
     }
+}
+
+fn devices(troubles: &[Trouble<'_>]) -> String {
+    let devices = troubles.iter().filter_map(|it| it.device);
+    devices.map(|it| it.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// The section of the runbooks.

@@ -45,6 +45,9 @@ fn what_breaks_a_rule_ends_on_its_host_and_the_same_pid_on_another_lives() -> Re
     for other in [&two, &three] {
         ensure!(!other.directory().join("audit.jsonl").exists());
     }
+    let page = lab.enforcer.get("/")?.text()?;
+    let (_, did) = page.split_once("What it did").context("the page has no actions")?;
+    ensure!(did.contains(">gpu01<") && did.contains(">terminate<") && !did.contains(">gpu03<"), "{page}");
     Ok(())
 }
 
