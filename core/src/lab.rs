@@ -89,6 +89,23 @@ pub enum Activity {
     Unknown,
 }
 
+impl Activity {
+    /// The activity of several together: one use is use, and what is not known comes before any rest; the shortest rest
+    /// counts. Absent without any.
+    pub fn of_all(all: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let rank = |it: &Self| match it {
+            Self::Busy => (0, 0.0),
+            Self::Unknown => (1, 0.0),
+            Self::NotSeen => (2, 0.0),
+            Self::IdleFor(seconds) => (3, *seconds),
+        };
+        all.into_iter().min_by(|left, right| {
+            let (left, right) = (rank(left), rank(right));
+            left.0.cmp(&right.0).then(left.1.total_cmp(&right.1))
+        })
+    }
+}
+
 /// An environment that holds a GPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder<'a> {
@@ -151,11 +168,10 @@ impl Gpu<'_> {
     /// The shortest time for which a holder has not used it, in seconds. Absent if it is not held, if a holder uses it, or
     /// if the use of a holder is not known.
     pub fn idle_seconds(&self) -> Option<f64> {
-        let idle = self.holders.iter().map(|holder| match holder.activity {
-            Activity::IdleFor(seconds) => Some(seconds),
-            Activity::Busy | Activity::NotSeen | Activity::Unknown => None,
-        });
-        idle.collect::<Option<Vec<f64>>>()?.into_iter().min_by(f64::total_cmp)
+        match Activity::of_all(self.holders.iter().map(|holder| holder.activity)) {
+            Some(Activity::IdleFor(seconds)) => Some(seconds),
+            _ => None,
+        }
     }
 }
 
@@ -465,6 +481,7 @@ mod tests {
             (&rests, None, Activity::IdleFor(600.0), Some(600.0)),
             (&works, None, Activity::Busy, None),
             (&not_seen, None, Activity::NotSeen, None),
+            (&rests, Some(&not_seen), Activity::IdleFor(600.0), None),
             (&untold, None, Activity::Unknown, None),
             (&rests, Some(&works), Activity::IdleFor(600.0), None),
             (&rests, Some(&untold), Activity::IdleFor(600.0), None),
