@@ -204,6 +204,8 @@ fn holder<'a>(snapshot: &'a Snapshot, device: &Device, attachment: &'a Attachmen
     let usage = environment.and_then(|it| it.devices.iter().find(|usage| usage.index == device.index));
     let sampled = snapshot.collectors.get("gpu").and_then(|it| it.timestamp_seconds);
     let activity = match usage {
+        // What the driver does not say now is not known, whatever it said last.
+        _ if !is_current(snapshot, "gpu") => Activity::Unknown,
         Some(EnvironmentDevice { last_active_timestamp_seconds: Some(last), .. }) => match sampled {
             Some(sampled) if *last >= sampled => Activity::Busy,
             _ => Activity::IdleFor((snapshot.timestamp_seconds - last).max(0.0)),
@@ -495,6 +497,10 @@ mod tests {
             assert_eq!(gpus[0].holders[0].activity, expected);
             assert_eq!(gpus[0].idle_seconds(), idle, "{expected:?}");
         }
+        let mut host = host(json!([held_by(&["1"])]), json!([environment("1", "alice", works)]), json!([]));
+        let snapshot = Arc::make_mut(host.snapshot.as_mut().unwrap());
+        snapshot.collectors.get_mut("gpu").unwrap().current = false;
+        assert_eq!(gpus(snapshot)[0].holders[0].activity, Activity::Unknown);
     }
 
     #[test]

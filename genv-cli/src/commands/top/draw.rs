@@ -24,7 +24,10 @@ const FAINT: Style = Style::new().effects(Effects::DIMMED);
 const TABS_FROM: u16 = 8;
 const KEYS_FROM: u16 = 12;
 
-const KEYS: &str = "Enter open  / filter  s sort  r reverse  Tab view  t trouble  ! enforcer  ? help  q quit";
+/// The width of the title that is left for what is free and broken, before hosts and time are shown.
+const WIDE_TITLE: usize = 40;
+
+const KEYS: &str = "Enter open  / filter  s sort  r reverse  t trouble  ! enforcer  ? help  q quit";
 
 /// The levels of a graph.
 const LEVELS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
@@ -69,13 +72,10 @@ pub(super) fn draw(buffer: &mut Buffer, view: &mut View, frame: &Frame<'_>, mut 
     match view.page {
         Some(page) => text(buffer, rest, view, &page_lines(page, frame)),
         None => {
-            let header = take_top(&mut rest);
-            view.settle(&grid, rest.height.into());
-            table(buffer, header, rest, view, &grid);
-            if grid.rows.is_empty() {
-                let lines = no_rows(view, frame);
-                let below = Rect { y: header.y, height: rest.height + header.height, ..rest };
-                text(buffer, below, view, &lines);
+            view.settle(&grid, rest.height.saturating_sub(1).into());
+            match grid.rows.is_empty() {
+                true => text(buffer, rest, view, &no_rows(view, frame)),
+                false => table(buffer, take_top(&mut rest), rest, view, &grid),
             }
         }
     }
@@ -121,21 +121,26 @@ fn title(buffer: &mut Buffer, line: Rect, frame: &Frame<'_>) {
         _ if down > 0 => format!("{}, {down} down", counted(hosts.len(), "host")),
         _ => counted(hosts.len(), "host"),
     };
-    let is_simulated = frame.facts.snapshots().any(|(_, it)| it.simulated);
-    let simulated = if is_simulated { ", simulated" } else { "" };
-    let mut parts = Vec::new();
-    for (model, totals) in models(hosts) {
+    let models = models(hosts);
+    let mut models: Vec<_> = models.iter().collect();
+    models.sort_by_key(|(_, totals)| totals.free == 0);
+    let mut free = models.into_iter().map(|(model, totals)| {
         let unknown = if totals.unknown > 0 { format!("+{}?", totals.unknown) } else { String::new() };
         let style = if totals.free > 0 { GOOD } else { PLAIN };
-        parts.push((format!("{}{unknown}/{} {} free", totals.free, totals.all, harmless(&model)), style));
+        (format!("{}{unknown}/{} {}", totals.free, totals.all, harmless(model)), style)
+    });
+    let mut parts: Vec<(String, Style)> =
+        free.next().map(|(text, style)| (format!("free {text}"), style)).into_iter().collect();
+    parts.extend(free);
+    if frame.facts.snapshots().any(|(_, it)| it.simulated) {
+        parts.push(("simulated".to_owned(), FAINT));
     }
     let troubles = frame.facts.troubles().len();
     if troubles > 0 {
         parts.insert(0, (counted(troubles, "trouble"), BAD));
     }
-    let wanted: usize = parts.iter().map(|(text, _)| text.width() + 2).sum();
-    let head = format!("{named}{simulated}  {}", clock(received, frame.facts.zone));
-    if usize::from(line.width) >= wanted.min(40) + head.width() {
+    let head = format!("{named}  {}", clock(received, frame.facts.zone));
+    if usize::from(line.width) >= WIDE_TITLE + head.width() {
         parts.insert(0, (head, BOLD));
     }
     let mut line = line;
@@ -152,16 +157,18 @@ fn clock(seconds: f64, zone: &TimeZone) -> String {
     time.to_zoned(zone.clone()).strftime("%H:%M:%S").to_string()
 }
 
+/// The names of the tables; of a part of one, what it belongs to.
 fn tabs(buffer: &mut Buffer, mut line: Rect, view: &View) {
+    if let Some(scope) = &view.place.scope {
+        put(buffer, line, &format!("[{} of {}] Esc: back", view.place.tab.name(), scope.words()), BOLD);
+        return;
+    }
     for (tab, number) in Tab::ALL.into_iter().zip(1..) {
         let (text, style) = match tab == view.place.tab {
             true => (format!("[{number} {}]", tab.name()), BOLD),
             false => (format!(" {number} {} ", tab.name()), FAINT),
         };
         line = put(buffer, line, &text, style);
-    }
-    if let Some(scope) = &view.place.scope {
-        put(buffer, line, &format!(" of {} (Esc: back)", scope.words()), PLAIN);
     }
 }
 

@@ -15,6 +15,10 @@ const MOST_SHOWN_CHARACTERS: usize = 60;
 /// The largest width of a graph.
 const WIDEST_GRAPH: usize = 60;
 
+/// From this rank on, a column is shown only where all texts have their room, up to this width.
+const EXTRA_RANK: u8 = 7;
+const WIDE_TEXT: usize = 20;
+
 /// The number of spaces between two columns.
 pub(super) const GAP: usize = 1;
 
@@ -226,13 +230,20 @@ impl Grid {
             }
         });
         let limits: Vec<(usize, usize)> = limits.collect();
-        let needed = |kept: &[usize]| kept.iter().map(|it| limits[*it].0 + GAP).sum::<usize>().saturating_sub(GAP);
+        let needed = |kept: &[usize], text: usize| {
+            let widths = kept.iter().map(|it| limits[*it].0.max(limits[*it].1.min(text)) + GAP);
+            widths.sum::<usize>().saturating_sub(GAP)
+        };
         let mut kept: Vec<usize> = (0..self.columns.len()).collect();
-        while kept.len() > 1 && needed(&kept) > room {
-            let worst = (0..kept.len()).max_by_key(|it| self.columns[kept[*it]].rank);
-            kept.remove(worst.unwrap_or_default());
+        while kept.len() > 1 {
+            let worst = (0..kept.len()).max_by_key(|it| self.columns[kept[*it]].rank).unwrap_or_default();
+            let is_extra = self.columns[kept[worst]].rank >= EXTRA_RANK;
+            if needed(&kept, if is_extra { WIDE_TEXT } else { 0 }) <= room {
+                break;
+            }
+            kept.remove(worst);
         }
-        let mut left = room.saturating_sub(needed(&kept));
+        let mut left = room.saturating_sub(needed(&kept, 0));
         let mut widths: Vec<(usize, usize)> = kept.iter().map(|it| (*it, limits[*it].0)).collect();
         // The narrowest of the texts that are cut, and then the graphs, one by one.
         let widest = |column: usize| match self.columns[column].form {

@@ -239,7 +239,7 @@ fn each_key_changes_the_view() {
         // A GPU that is used and not held has processes; a free one leads nowhere.
         ("j j j enter", "processes of GPU 3 of gpu01 0"),
         ("j j enter", "devices 2"),
-        ("u j enter", "environments of the user bob 0"),
+        ("u enter", "environments of the user bob 0"),
         ("u end enter", "processes of the user eve 0"),
         ("h enter", "devices of gpu01 0"),
         // The filter.
@@ -259,7 +259,7 @@ fn each_key_changes_the_view() {
         ("s", "devices 0 by GPU"),
         ("s r", "devices 5 by GPU reversed"),
         ("r", "devices 5 reversed"),
-        ("s r s", "devices 1 by MODEL"),
+        ("s r s", "devices 0 by MODEL"),
         ("e s s s s s s s s s s s", "environments 0"),
         // Pages.
         ("?", "devices 0 Help 0"),
@@ -273,20 +273,20 @@ fn each_key_changes_the_view() {
         ("? /", "devices 0 '_'"),
     ] {
         // Four rows.
-        let mut seat = Seat::new(vec![lab()], 80, 8);
+        let mut seat = Seat::new(vec![lab()], 80, 6);
         let wish = seat.press(keys);
         assert_eq!((seat.state().as_str(), wish), (state, Wish::Go), "{keys}");
     }
     for (keys, wish) in
         [("q", Wish::Quit), ("^c", Wish::Quit), ("/ ^c", Wish::Quit), ("^z", Wish::Suspend), ("^l", Wish::Redraw)]
     {
-        assert_eq!(Seat::new(vec![lab()], 80, 8).press(keys), wish, "{keys}");
+        assert_eq!(Seat::new(vec![lab()], 80, 6).press(keys), wish, "{keys}");
     }
 }
 
 #[test]
 fn the_selection_follows_its_row_and_stays_in_place_without_it() {
-    let mut seat = Seat::new(vec![lab()], 80, 8);
+    let mut seat = Seat::new(vec![lab()], 80, 6);
     seat.press("p j");
     assert_eq!(seat.view.position, 1);
     let edit = |seat: &mut Seat, change: fn(&mut Snapshot)| {
@@ -312,7 +312,7 @@ fn a_column_is_sorted_with_unknown_values_last() {
     assert_eq!(column("s s s s s", "UTIL"), "98% 31% 0% 0% ? ?");
     assert_eq!(column("s s s s s r", "UTIL"), "0% 0% 31% 98% ? ?");
     assert_eq!(column("s s s s s s s", "IDLE"), "2h5m busy    ");
-    assert_eq!(column("s s s s s s s s", "OUTSIDE"), "1 1? 0 0 ? ?");
+    assert_eq!(column("s s s s s s s s", "OUTSIDE"), "1? 1 0 0 ? ?");
 }
 
 #[test]
@@ -370,7 +370,7 @@ fn without_devices_the_screen_says_why() {
     let gpu = CollectorStatus { error: Some("the driver is not loaded".to_owned()), ..CollectorStatus::default() };
     snapshot.collectors.insert("gpu".to_owned(), gpu);
     insta::assert_snapshot!(Seat::new(vec![empty], 60, 7).screen(), @r"
-    1 trouble  gpu01  11:41:00
+    gpu01  11:41:00  1 trouble
     No GPU is known.
     gpu01: collector gpu: the driver is not loaded
     'genv doctor' checks the driver and the rest of a machine.
@@ -383,8 +383,8 @@ fn without_devices_the_screen_says_why() {
 
 #[test]
 fn no_size_of_the_terminal_is_too_small() {
-    for width in 1..40 {
-        for height in 1..16 {
+    for width in [1, 2, 3, 8, 20, 39] {
+        for height in [1, 2, 3, 5, 8, 13] {
             let mut seat = Seat::new(vec![lab(), dead()], width, height);
             seat.against.line = Some("idle".to_owned());
             for keys in ["end s", "e", "u", "p", "h", "?", "t", "!", "/ x"] {

@@ -121,7 +121,7 @@ fn held_by(facts: &Facts<'_>, snapshot: &Snapshot, gpu: &Gpu<'_>) -> Value {
         }
         GpuState::Used => {
             let users = gpu.processes.iter().map(|(process, _)| snapshot.user_of(process).unwrap_or("?"));
-            Value::foreign(&format!("not held: {}", listed(users))).style(DOUBTFUL)
+            Value::foreign(&format!("{}, not held", listed(users))).style(DOUBTFUL)
         }
         GpuState::Unknown | GpuState::Unsplit => state.style(DOUBTFUL),
         // A GPU that is down may be held all the same.
