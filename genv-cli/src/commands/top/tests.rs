@@ -245,11 +245,11 @@ fn each_key_changes_the_view() {
         // The filter.
         ("/ b o q", "devices 0 'boq_'"),
         ("/ b o b enter", "devices 0 'bob'"),
-        ("/ b o b enter esc", "devices 0"),
-        ("/ b o esc", "devices 0"),
-        ("/ b o backspace", "devices 0 'b_'"),
+        ("/ b o b enter esc", "devices 1"),
+        ("/ b o esc", "devices 1"),
+        ("/ b o backspace", "devices 1 'b_'"),
         ("/ backspace", "devices 0"),
-        ("/ b o ^u", "devices 0 '_'"),
+        ("/ b o ^u", "devices 1 '_'"),
         ("/ g down", "devices 1 'g_'"),
         ("/ b o b enter e", "environments 0 'bob'"),
         ("/ b o b enter enter esc", "devices 0 'bob'"),
@@ -313,6 +313,30 @@ fn a_column_is_sorted_with_unknown_values_last() {
     assert_eq!(column("s s s s s r", "UTIL"), "0% 0% 31% 98% ? ?");
     assert_eq!(column("s s s s s s s", "IDLE"), "2h5m busy    ");
     assert_eq!(column("s s s s s s s s", "OUTSIDE"), "1? 1 0 0 ? ?");
+}
+
+#[test]
+fn a_rest_without_a_seen_use_lasts_at_least_since_it_is_watched_and_the_device_held() {
+    let mut environment = environment("1", "alice", "training", "0", 0.0);
+    environment["devices"][0]["last_active_timestamp_seconds"] = Value::Null;
+    let idle = |watched: Option<f64>, attached: f64| {
+        let mut gpu = gpu("NVIDIA H200", 0.0, 8, &["1"]);
+        gpu["attachments"][0]["attached_timestamp_seconds"] = attached.into();
+        let mut seat = Seat::new(vec![host("gpu01", json!([gpu]), json!([environment]), json!([]))], 80, 6);
+        seat.history = History::default();
+        if let Some(watched) = watched {
+            let mut earlier = seat.hosts.clone();
+            Arc::make_mut(earlier[0].snapshot.as_mut().unwrap()).timestamp_seconds = watched;
+            seat.history.record(&earlier);
+        }
+        seat.screen();
+        let position = seat.shown.columns.iter().position(|it| it.name == "IDLE").unwrap();
+        seat.shown.rows[0].values[position].text.clone()
+    };
+    assert_eq!(idle(None, NOW - 100.0), "?");
+    assert_eq!(idle(Some(NOW), NOW - 100.0), "?");
+    assert_eq!(idle(Some(NOW - 50.0), NOW - 100.0), ">50s");
+    assert_eq!(idle(Some(NOW - 50.0), NOW - 20.0), ">20s");
 }
 
 #[test]

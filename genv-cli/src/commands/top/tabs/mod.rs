@@ -70,7 +70,7 @@ impl<'a> Facts<'a> {
             Some(Activity::Unknown) => Value::unknown(),
             Some(Activity::NotSeen) => {
                 let attached = holders.iter().filter_map(|it| it.attachment.attached_timestamp_seconds);
-                let since = attached.chain(self.history.since(hostname)).max_by(f64::total_cmp);
+                let since = self.history.since(hostname).map(|since| attached.fold(since, f64::max));
                 match since.map(|since| now_seconds - since).filter(|it| *it >= 1.0) {
                     Some(seconds) => rest(format!(">{}", format_span(seconds)), seconds),
                     None => Value::unknown(),
