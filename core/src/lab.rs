@@ -89,6 +89,23 @@ pub enum Activity {
     Unknown,
 }
 
+impl Activity {
+    /// The activity of several together: one use is use, and what is not known comes before any rest; the shortest rest
+    /// counts. Absent without any.
+    pub fn of_all(all: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let rank = |it: &Self| match it {
+            Self::Busy => (0, 0.0),
+            Self::Unknown => (1, 0.0),
+            Self::IdleFor(seconds) => (2, *seconds),
+            Self::NotSeen => (3, 0.0),
+        };
+        all.into_iter().min_by(|left, right| {
+            let (left, right) = (rank(left), rank(right));
+            left.0.cmp(&right.0).then(left.1.total_cmp(&right.1))
+        })
+    }
+}
+
 /// An environment that holds a GPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder<'a> {
@@ -151,12 +168,7 @@ impl Gpu<'_> {
     /// When one of its holders last used it; absent if it is not held. It is not known if that of a holder is not, and no
     /// other holder uses it now.
     pub fn activity(&self) -> Option<Activity> {
-        self.holders.iter().map(|holder| holder.activity).reduce(|one, other| match (one, other) {
-            (Activity::Busy, _) | (_, Activity::Busy) => Activity::Busy,
-            (Activity::Unknown, _) | (_, Activity::Unknown) => Activity::Unknown,
-            (Activity::IdleFor(one), Activity::IdleFor(other)) => Activity::IdleFor(one.min(other)),
-            (idle @ Activity::IdleFor(_), Activity::NotSeen) | (Activity::NotSeen, idle) => idle,
-        })
+        Activity::of_all(self.holders.iter().map(|holder| holder.activity))
     }
 
     /// The shortest time for which a holder has not used it, in seconds; absent if [`Self::activity`] is another one.
@@ -197,6 +209,8 @@ fn holder<'a>(snapshot: &'a Snapshot, device: &Device, attachment: &'a Attachmen
     let usage = environment.and_then(|it| it.devices.iter().find(|usage| usage.index == device.index));
     let sampled = snapshot.collectors.get("gpu").and_then(|it| it.timestamp_seconds);
     let activity = match usage {
+        // What the driver does not say now is not known, whatever it said last.
+        _ if !is_current(snapshot, "gpu") => Activity::Unknown,
         Some(EnvironmentDevice { last_active_timestamp_seconds: Some(last), .. }) => match sampled {
             Some(sampled) if *last >= sampled => Activity::Busy,
             _ => Activity::IdleFor((snapshot.timestamp_seconds - last).max(0.0)),
@@ -501,6 +515,7 @@ mod tests {
             (&rests, None, Activity::IdleFor(600.0), Some(600.0)),
             (&works, None, Activity::Busy, None),
             (&not_seen, None, Activity::NotSeen, None),
+            (&rests, Some(&not_seen), Activity::IdleFor(600.0), None),
             (&untold, None, Activity::Unknown, None),
             (&rests, Some(&works), Activity::IdleFor(600.0), None),
             (&rests, Some(&untold), Activity::IdleFor(600.0), None),
@@ -515,6 +530,10 @@ mod tests {
             assert_eq!(gpus[0].holders[0].activity, expected);
             assert_eq!(gpus[0].idle_seconds(), idle, "{expected:?}");
         }
+        let mut host = host(json!([held_by(&["1"])]), json!([environment("1", "alice", works)]), json!([]));
+        let snapshot = Arc::make_mut(host.snapshot.as_mut().unwrap());
+        snapshot.collectors.get_mut("gpu").unwrap().current = false;
+        assert_eq!(gpus(snapshot)[0].holders[0].activity, Activity::Unknown);
     }
 
     #[test]

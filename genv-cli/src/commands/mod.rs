@@ -27,6 +27,7 @@ mod remote_serve;
 mod shell;
 mod snapshot;
 mod status;
+mod top;
 mod usage;
 mod who;
 mod why;
@@ -55,6 +56,7 @@ pub(crate) enum Command {
     Envs(envs::Envs),
     Devices(devices::Devices),
     Free(free::Free),
+    Top(top::Top),
     Queue(queue::Queue),
     Who(who::Who),
     Why(why::Why),
@@ -122,6 +124,7 @@ impl Command {
             Self::Envs(command) => command.run(),
             Self::Devices(command) => command.run(),
             Self::Free(command) => command.run(),
+            Self::Top(command) => command.run(),
             Self::Queue(command) => command.run(),
             Self::Who(command) => command.run(),
             Self::Why(command) => command.run(),

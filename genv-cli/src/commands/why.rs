@@ -78,7 +78,7 @@ struct RemoteEnforcer<'a> {
 const SHOWN_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
 
 /// The folder for files of enforcers on other machines, in the state directory of this machine's enforcer.
-const ELSEWHERE: &str = "elsewhere";
+pub(super) const ELSEWHERE: &str = "elsewhere";
 
 impl Why {
     pub(crate) fn run(self) -> anyhow::Result<()> {

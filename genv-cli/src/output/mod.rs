@@ -12,7 +12,7 @@ use anstream::{AutoStream, ColorChoice};
 use clap::{Args, ValueEnum};
 pub(crate) use genv_core::text::harmless;
 use rustix::termios::tcgetwinsize;
-pub(crate) use table::{BAD, Cell, DOUBTFUL, GOOD, OWN, Table};
+pub(crate) use table::{BAD, Cell, DOUBTFUL, GOOD, OWN, Table, fit};
 
 use crate::failure::Failure;
 

@@ -50,20 +50,20 @@ impl Cell {
         self
     }
 
-    /// Shortens the text to this width in a terminal.
-    fn shorten(&mut self, width: usize) {
-        if self.text.width() <= width {
-            return;
-        }
-        while self.text.pop().is_some() && self.text.width() + 1 > width {}
-        self.text.push('…');
-    }
-
     /// Sets the style.
     pub(crate) fn style(mut self, style: Style) -> Self {
         self.style = style;
         self
     }
+}
+
+/// Shortens a text to this width in a terminal, with `…` after a cut.
+pub(crate) fn fit(text: &mut String, width: usize) {
+    if text.width() <= width {
+        return;
+    }
+    while text.pop().is_some() && text.width() + 1 > width {}
+    text.push('…');
 }
 
 /// A table with aligned columns.
@@ -115,7 +115,7 @@ impl Table {
         }
         for cells in &mut self.rows {
             for column in columns {
-                cells[*column].shorten(widths[*column]);
+                fit(&mut cells[*column].text, widths[*column]);
             }
         }
     }

@@ -8,4 +8,5 @@ mod overview;
 mod people;
 mod programs;
 mod snapshot;
+mod top;
 mod trouble;

@@ -183,9 +183,9 @@ impl Activate {
             "-t".to_owned(),
             // Otherwise ssh would run the command of its configuration.
             "-oRemoteCommand=none".to_owned(),
-            format!("-oConnectTimeout={}", flags.connect_timeout().as_secs()),
+            format!("-oConnectTimeout={}", flags.hosts.connect_timeout().as_secs()),
         ];
-        if let Some(login) = host.user.as_deref().or(flags.login()) {
+        if let Some(login) = host.user.as_deref().or(flags.hosts.login()) {
             arguments.extend(["-l".to_owned(), login.to_owned()]);
         }
         if let Some(port) = host.port {
@@ -318,7 +318,7 @@ mod tests {
             ("-l alice -H gpu01:2222", &["-l", "alice", "-p", "2222", "gpu01"]),
         ] {
             let RemoteArguments { flags, activate } = line(words);
-            let host = flags.list().unwrap().into_iter().next().unwrap();
+            let host = flags.hosts.list().unwrap().into_iter().next().unwrap();
             let arguments = activate.ssh(&host, &flags);
             let [command @ .., _] = &arguments[..] else { panic!("{words}: {arguments:?}") };
             let before = ["-t", "-oRemoteCommand=none", "-oConnectTimeout=10"];

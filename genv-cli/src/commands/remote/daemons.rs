@@ -23,7 +23,7 @@ pub(super) fn enforce(hosts: &RemoteFlags, enforce: Enforce) -> anyhow::Result<(
 /// Checks the list of hosts before the start of a daemon. With `--exit-on-error`, checks each host too: a running daemon
 /// continues without a failed host.
 fn check(hosts: &RemoteFlags) -> anyhow::Result<()> {
-    hosts.list()?;
+    hosts.hosts.list()?;
     if hosts.exit_on_error {
         fetch_all(hosts, &[])?;
     }

@@ -15,6 +15,7 @@ use clap::{Args, Subcommand};
 use super::enforce::Enforce;
 use super::monitor::Monitor;
 use crate::failure::EXIT_CODES;
+pub(super) use hosts::HostFlags;
 use hosts::RemoteFlags;
 pub(super) use one_hyphen::with_two_hyphens;
 

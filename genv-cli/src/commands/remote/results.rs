@@ -10,15 +10,12 @@ use genv_remote::{FailureKind, HostEntry, HostFailure};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use super::hosts::RemoteFlags;
+use super::hosts::{CONCURRENCY, RemoteFlags};
 use super::progress::Progress;
 use crate::ago::nearest_units;
 use crate::failure::Failure;
 use crate::local_snapshot;
 use crate::output::print_note;
-
-/// The number of hosts that are queried at the same time.
-const CONCURRENCY: usize = 64;
 
 /// Time limit for the answer of a host, in addition to the limit of one step of the connection.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
@@ -49,7 +46,7 @@ pub(super) struct ResultDocument<'a, T> {
 /// # Errors
 /// The list of hosts is invalid, or a host failed with the flag `--exit-on-error`.
 pub(super) fn fetch_all(flags: &RemoteFlags, collectors: &[&str]) -> anyhow::Result<HostResults> {
-    let hosts = flags.list()?;
+    let hosts = flags.hosts.list()?;
     let names = hosts.entries().iter().map(|host| host.name.as_str());
     let mut progress = Progress::new(names, flags.quiet);
     let (give_up, mut given_up) = oneshot::channel();
@@ -58,8 +55,8 @@ pub(super) fn fetch_all(flags: &RemoteFlags, collectors: &[&str]) -> anyhow::Res
         .enable_all()
         .build()
         .context("cannot query other hosts: no runtime could be started")?;
-    let options = FetchOptions { concurrency: CONCURRENCY, deadline: flags.connect_timeout() + ANSWER_PATIENCE };
-    let asked = fetch_snapshots(hosts, flags.dial(), options, |host, answer| {
+    let options = FetchOptions { concurrency: CONCURRENCY, deadline: flags.hosts.connect_timeout() + ANSWER_PATIENCE };
+    let asked = fetch_snapshots(hosts, flags.hosts.dial(), options, |host, answer| {
         let failure = check_collectors(answer, collectors).err();
         progress.done(&host.name, failure.is_some());
         if let Some((failure, give_up)) = failure.and_then(|it| Some((it, give_up.take()?))) {

@@ -1,0 +1,87 @@
+//! The environments: what each holds, and for how long it rests.
+
+use std::collections::BTreeMap;
+
+use genv_core::duration::format_span;
+use genv_core::lab::{Holder, gpus};
+use genv_core::model::{DeviceIndex, Environment, Snapshot};
+
+use super::{Facts, HOST, amount, percent, sum};
+use crate::commands::top::grid::{Column, Form, Grid, Key, Row, Value};
+use crate::commands::top::view::Tab;
+use crate::output::joined;
+
+const COLUMNS: [Column; 11] = [
+    Column::new(1, HOST, Form::Text(5)),
+    Column::new(0, "USER", Form::Text(8)),
+    Column::new(0, "ENVIRONMENT", Form::Text(11)),
+    Column::new(5, "ID", Form::Text(6)),
+    Column::new(1, "GPUS", Form::Text(4)),
+    Column::new(2, "UTIL", Form::Number),
+    Column::new(3, "MEM GiB", Form::Number),
+    Column::new(1, "IDLE", Form::Number),
+    Column::new(3, "PROCESSES", Form::Number),
+    Column::new(4, "AGE", Form::Number),
+    Column::new(6, "UNTIL", Form::Text(5)),
+];
+
+pub(super) fn grid(facts: &Facts<'_>) -> Grid {
+    let mut rows = Vec::new();
+    for (hostname, snapshot) in facts.snapshots() {
+        let mut held = BTreeMap::<&str, Vec<(DeviceIndex, Holder<'_>)>>::new();
+        for gpu in gpus(snapshot) {
+            for holder in gpu.holders {
+                held.entry(&holder.attachment.eid).or_default().push((gpu.device.index, holder));
+            }
+        }
+        let mut processes = BTreeMap::<&str, usize>::new();
+        for eid in snapshot.processes.iter().filter_map(|it| it.attribution.eid()) {
+            *processes.entry(eid).or_default() += 1;
+        }
+        let are_known = snapshot.collectors.get("processes").is_some_and(|it| it.current);
+        rows.extend(snapshot.environments.iter().map(|environment| {
+            let held = held.remove(environment.eid.as_str()).unwrap_or_default();
+            let processes = are_known.then(|| processes.get(environment.eid.as_str()).copied().unwrap_or_default());
+            row(facts, hostname, snapshot, environment, &held, processes)
+        }));
+    }
+    Grid { columns: COLUMNS.to_vec(), rows }
+}
+
+fn row(
+    facts: &Facts<'_>,
+    hostname: &str,
+    snapshot: &Snapshot,
+    environment: &Environment,
+    held: &[(DeviceIndex, Holder<'_>)],
+    processes: Option<usize>,
+) -> Row {
+    let indices: Vec<DeviceIndex> = held.iter().map(|(index, _)| *index).collect();
+    let usages = || held.iter().map(|(_, holder)| holder.usage);
+    let utilization = sum(usages().map(|it| it.and_then(|it| it.utilization_ratio)));
+    let memory = sum(usages().map(|it| it.and_then(|it| it.memory_used_bytes)));
+    #[expect(clippy::cast_precision_loss, reason = "a host has few devices")]
+    let devices = held.len() as f64;
+    let holds = !held.is_empty();
+    let now = snapshot.timestamp_seconds;
+    let age = environment.created_timestamp_seconds.map(|created| now - created);
+    let name = environment.name.as_deref();
+    let values = vec![
+        Value::foreign(hostname),
+        facts.user(&environment.username),
+        Value::foreign(name.unwrap_or(&environment.eid)),
+        Value::foreign(&environment.eid),
+        Value::foreign(&joined(&indices, ",")),
+        if holds { percent(utilization.map(|it: f64| it / devices)) } else { Value::none() },
+        if holds { amount(memory) } else { Value::none() },
+        facts.idle(hostname, now, &held.iter().map(|(_, holder)| holder).collect::<Vec<_>>()),
+        processes.map_or_else(Value::unknown, Value::count),
+        Value::known(age, format_span),
+        facts.end(environment.lease_end_timestamp_seconds, now),
+    ];
+    let host = || hostname.to_owned();
+    let of = [Key::Host(host()), Key::User(environment.username.clone())].into_iter();
+    let of = of.chain(indices.iter().map(|it| Key::Device(host(), *it))).collect();
+    let key = Key::Environment(host(), environment.eid.clone());
+    Row { key, values, of, leads: Some(Tab::Processes), also: vec![host()] }
+}

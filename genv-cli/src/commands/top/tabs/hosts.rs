@@ -1,0 +1,59 @@
+//! The hosts: what each offers, and what is wrong with it.
+
+use genv_core::lab::{GpuState, troubles};
+use genv_core::model::HostSnapshot;
+
+use super::{Facts, HOST};
+use crate::commands::top::grid::{Column, Form, Grid, Key, Row, Value};
+use crate::commands::top::view::Tab;
+use crate::output::{BAD, DOUBTFUL, GOOD};
+
+const COLUMNS: [Column; 9] = [
+    Column::new(0, HOST, Form::Text(8)),
+    Column::new(0, "STATE", Form::Text(4)),
+    Column::new(1, "GPUS", Form::Number),
+    Column::new(0, "FREE", Form::Number),
+    Column::new(2, "HELD", Form::Number),
+    Column::new(3, "USED", Form::Number),
+    Column::new(3, "NOT KNOWN", Form::Number),
+    Column::new(4, "DRIVER", Form::Text(6)),
+    Column::new(1, "TROUBLE", Form::Text(7)),
+];
+
+pub(super) fn grid(facts: &Facts<'_>) -> Grid {
+    Grid { columns: COLUMNS.to_vec(), rows: facts.hosts.iter().map(row).collect() }
+}
+
+fn row(host: &HostSnapshot) -> Row {
+    let snapshot = host.snapshot.as_deref();
+    let states = snapshot.map(|snapshot| {
+        let whole = snapshot.devices.iter().filter(|it| it.index.mig.is_none());
+        whole.map(|device| GpuState::of(snapshot, device)).collect::<Vec<_>>()
+    });
+    let count = |is_meant: fn(GpuState) -> bool| {
+        let states = states.as_ref().map(|states| states.iter().filter(|it| is_meant(**it)).count());
+        states.map_or_else(Value::unknown, Value::count)
+    };
+    let troubles = troubles(std::slice::from_ref(host));
+    let trouble = troubles.first().map_or_else(Value::none, |it| Value::foreign(&it.words).style(DOUBTFUL));
+    let driver = snapshot.and_then(|it| it.driver_version.as_deref());
+    let (state, style) = if host.up { ("up", GOOD) } else { ("down", BAD) };
+    let values = vec![
+        Value::foreign(&host.hostname),
+        Value::foreign(state).style(style),
+        count(|_| true),
+        count(|it| it == GpuState::Free),
+        count(|it| it == GpuState::Held),
+        count(|it| it == GpuState::Used),
+        count(|it| it == GpuState::Unknown),
+        driver.map_or_else(Value::unknown, Value::foreign),
+        trouble,
+    ];
+    Row {
+        key: Key::Host(host.hostname.clone()),
+        values,
+        of: Vec::new(),
+        leads: snapshot.is_some().then_some(Tab::Devices),
+        also: Vec::new(),
+    }
+}

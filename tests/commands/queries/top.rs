@@ -1,0 +1,74 @@
+//! `genv top`.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::process::{program, signal};
+use genv_tests::root::FIRST_UID;
+use genv_tests::shell::Shell;
+use genv_tests::terminal::Terminal;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::queries::lab::{Lab, device, environment};
+
+/// A held, a used and a free device, and a lost one.
+fn lab() -> Result<Lab> {
+    let process = "{pid: 71, comm: python3, user: eve, devices: [{index: 1, memory: 8gi, utilization: 0.5}]}";
+    let lab = Lab::simulated(&format!(
+        "devices: [{{count: 3, memory: 40gi}}, {{faults: [{{lost: true}}]}}]\n  processes: [{process}]\nusers: {{eve: 4242}}"
+    ))?;
+    let devices = [device(0, &[("e1", None)]), device(1, &[]), device(2, &[]), device(3, &[])];
+    let mut environment = environment("e1", &json!("training"));
+    environment["uid"] = json!(FIRST_UID);
+    lab.write(&[environment], &devices)?;
+    Ok(lab)
+}
+
+#[test]
+fn once_prints_devices_and_users_and_what_is_broken() -> Result<()> {
+    let lab = lab()?;
+    let said = lab.ask(&["top", "--once"])?;
+    insta::assert_snapshot!(said.stdout, @r"
+    GPU  MODEL      HELD BY        ENVIRONMENT  UTIL   MEM GiB  IDLE  OUTSIDE  POWER  TEMP  UNTIL
+    0    H100 80GB  uid:54321      training       0%  0.0/40.0     ?        0   60 W  32°C
+    1    H100 80GB  eve, not held                50%  8.0/40.0              1  180 W  55°C
+    2    H100 80GB  free                          0%  0.0/40.0              0   60 W  32°C
+    3    ?          down                           ?         ?              ?      ?     ?
+
+    USER       GPUS  IDLE  PROCESSES  OUTSIDE  BUSY  GPU TIME    ENERGY
+    uid:54321     1     1          0        0     ?        0s  0.00 kWh
+    eve           0     0          1        1     ?        0s  0.00 kWh
+    ");
+    ensure!(said.code == 0 && said.stderr.contains(", GPU 3: does not answer"), "{} {}", said.code, said.stderr);
+    // A pipe gets the same without the option.
+    assert_eq!(lab.ask(&["top"])?.stdout, said.stdout);
+    Ok(())
+}
+
+#[test]
+fn the_live_view_follows_keys_and_leaves_the_terminal_as_it_was() -> Result<()> {
+    let lab = lab()?;
+    let genv = program("genv")?.display().to_string();
+    for (ends_by_signal, code) in [(false, "0"), (true, "143")] {
+        let mut command = lab.command("sh");
+        let line =
+            format!("stty -g >before; sh -c 'echo $$ >pid; exec {genv} top'; echo code=$?; stty -g >after; echo end");
+        command.args(["-c", &line]);
+        let mut terminal = Terminal::run_in(command, Shell::Bash)?;
+        terminal.wait("H100")?;
+        terminal.type_text("p")?;
+        terminal.wait("[4 processes]")?;
+        terminal.wait("python3")?;
+        match ends_by_signal {
+            true => signal(fs::read_to_string(lab.folder().join("pid"))?.trim().parse()?, Signal::TERM)?,
+            false => terminal.type_text("q")?,
+        }
+        terminal.wait("\u{1b}[?25h\u{1b}[?1049l")?;
+        terminal.wait(&format!("code={code}"))?;
+        terminal.wait("end")?;
+        let modes = |name: &str| fs::read_to_string(lab.folder().join(name)).with_context(|| name.to_owned());
+        assert_eq!(modes("before")?, modes("after")?);
+    }
+    Ok(())
+}
