@@ -59,24 +59,22 @@ fn collectors(host: &HostSnapshot) -> Markup {
         _ => "–".to_owned(),
     };
     html! {
-        div.wide {
-            table {
-                thead {
-                    tr {
-                        th scope="col" { "Name" }
-                        th scope="col" { "State" }
-                        th.n scope="col" { "Age of the values" }
-                        th scope="col" { "Error" }
-                    }
+        table {
+            thead {
+                tr {
+                    th scope="col" { "Name" }
+                    th scope="col" { "State" }
+                    th.n scope="col" { "Age of the values" }
+                    th scope="col" { "Error" }
                 }
-                tbody {
-                    @for (name, status) in all {
-                        tr {
-                            th scope="row" { (shown(name)) }
-                            td { (state(status)) }
-                            td.n { (age(name, status)) }
-                            td.name { (status.error.as_deref().map_or_else(|| "–".to_owned(), harmless)) }
-                        }
+            }
+            tbody {
+                @for (name, status) in all {
+                    tr {
+                        th scope="row" { (shown(name)) }
+                        td { (state(status)) }
+                        td.n { (age(name, status)) }
+                        td.name { (status.error.as_deref().map_or_else(|| "–".to_owned(), harmless)) }
                     }
                 }
             }

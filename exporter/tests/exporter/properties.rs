@@ -1,4 +1,4 @@
-//! The metrics of any snapshot can be parsed, and no series is repeated.
+//! The metrics of any snapshot can be parsed, and no series is repeated; its pages are whole.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use genv_web::Encoding;
 
+use crate::endpoints::Exporter;
 use crate::{exposition, host, rendering, text};
 
 /// Few different texts, so that they meet; some hostile, some too long.
@@ -133,5 +134,13 @@ proptest! {
             prop_assert!(empty.is_none(), "{empty:?}");
         }
         exposition::parse(&text(&rendering.genv1(Encoding::Plain)));
+    }
+    #[test]
+    fn pages_of_any_publication_are_whole_and_without_control_characters(snapshot in arbitrary_snapshot()) {
+        let exporter = Exporter::publishing(vec![host(snapshot)]);
+        for path in ["/", "/?host=gpu01", "/?user=a"] {
+            let (_, page) = exporter.get(path);
+            prop_assert!(page.ends_with("</html>") && !page.contains(char::is_control), "{path}: {page:?}");
+        }
     }
 }
