@@ -53,7 +53,7 @@ fn the_page_follows_the_publications_and_says_when_none_come() -> Result<()> {
 #[test]
 fn names_of_users_are_shown_and_do_nothing_and_every_page_can_be_used_by_everybody() -> Result<()> {
     let (_simulation, exporter) = lab(&hostile_lab())?;
-    let rules = "- {kind: non-env-processes, action: terminate, after: 1h}\n";
+    let rules = "- {kind: non-env-processes, action: terminate, for: 1h, warn: []}\n";
     let enforcer = enforcer::Setup::new(&hostile_lab(), &enforcer::enforcing(rules))?.start()?;
     let user = "/?user=%3Cimg%20src%3Dx%20onerror%3Dwindow.hurt%3D1%3E%27%5C%22%26";
     let browser = Browser::open(360, 740)?;
@@ -86,7 +86,7 @@ fn the_keyboard_alone_leads_to_a_host_and_back() -> Result<()> {
     let (_simulation, exporter) = lab(&hostile_lab())?;
     let browser = Browser::open(1366, 768)?;
     browser.go(exporter.port(), "/")?;
-    for (link, path) in [("?host=gpu02", "/?host=gpu02"), ("./", "/")] {
+    for (link, path) in [("./?host=gpu02", "/?host=gpu02"), ("./", "/")] {
         until("the key Tab comes to the link", || {
             browser.press(TAB)?;
             let active = browser.run("return document.activeElement.getAttribute('href')")?;
