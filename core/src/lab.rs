@@ -515,7 +515,6 @@ mod tests {
             (&rests, None, Activity::IdleFor(600.0), Some(600.0)),
             (&works, None, Activity::Busy, None),
             (&not_seen, None, Activity::NotSeen, None),
-            (&rests, Some(&not_seen), Activity::IdleFor(600.0), None),
             (&untold, None, Activity::Unknown, None),
             (&rests, Some(&works), Activity::IdleFor(600.0), None),
             (&rests, Some(&untold), Activity::IdleFor(600.0), None),

@@ -1,6 +1,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -25,6 +26,11 @@ fn line(seconds: i64, result: &str, user: &str, more: serde_json::Value) -> Stri
 fn told(folder: &Path, days: f64) -> String {
     let from = NOON + 3600.0 - days * SECONDS_OF_A_DAY;
     let mut tally = Tally::default();
+    // Whatever the clock of this machine says: a file that was written before is not read.
+    for entry in fs::read_dir(folder).unwrap() {
+        let file = fs::File::options().append(true).open(entry.unwrap().path()).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs_f64(NOON)).unwrap();
+    }
     for file in audit::files(folder, from).unwrap() {
         let name = file.name.clone();
         file.read(|line| tally.add(line, from)).unwrap_or_else(|error| panic!("{name}: {error}"));

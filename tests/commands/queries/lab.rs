@@ -11,7 +11,12 @@ use genv_tests::process::program;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub(crate) const TIME: &str = "20/11/2026 12:00:00";
+/// 2026-11-20T12:00:00Z as genv writes it to its state: in the zone of the machine.
+fn time() -> String {
+    let zone = genv_core::model::machine_time_zone();
+    let time = "2026-11-20T12:00:00Z".parse::<jiff::Timestamp>().unwrap_or_default();
+    time.to_zoned(zone).strftime("%d/%m/%Y %H:%M:%S").to_string()
+}
 
 pub(crate) struct Lab {
     folder: TempDir,
@@ -121,7 +126,7 @@ impl Lab {
 /// An environment that lives as long as the test.
 pub(crate) fn environment(eid: &str, name: &Value) -> Value {
     json!({
-        "eid": eid, "uid": 1000, "creation": TIME, "username": "alice",
+        "eid": eid, "uid": 1000, "creation": time(), "username": "alice",
         "config": {"name": name, "gpu_memory": null, "gpus": null},
         "pids": [std::process::id()], "kernel_ids": [],
     })
@@ -138,6 +143,6 @@ pub(crate) fn own_environment(eid: &str, name: &Value) -> Value {
 pub(crate) fn device(index: u32, attachments: &[(&str, Option<&str>)]) -> Value {
     let attachments = attachments.iter();
     let attachments =
-        attachments.map(|(eid, memory)| json!({"eid": eid, "gpu_memory": memory, "time": TIME})).collect::<Vec<_>>();
+        attachments.map(|(eid, memory)| json!({"eid": eid, "gpu_memory": memory, "time": time()})).collect::<Vec<_>>();
     json!({"index": index, "total_memory": "40960mi", "attachments": attachments})
 }
