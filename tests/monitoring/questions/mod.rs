@@ -132,7 +132,12 @@ impl Lab {
         self.gives(&state, by, 36.0, &states(5.0, 4.0, 3.0, 5.0), ROUNDING)?;
         // Alice since Tuesday 08:00; frank, who never computes, for all of the last day but the hours of the lost GPU.
         let idle: Answer = &[("gpu01 0", 4.0 * 3600.0), ("gpu02 1", 21.0 * 3600.0)];
-        self.gives(&of("Idle for")?, &["hostname", "index"], 36.0, idle, |_| 180.0)
+        self.gives(&of("Idle for")?, &["hostname", "index"], 36.0, idle, |_| 180.0)?;
+        // Who uses a GPU outside stands there also where another user holds it: dave on GPU 1 since 168:20.
+        let by = &["hostname", "index", "holder", "env_name"];
+        let using: Answer =
+            &[("gpu01 0 alice training", 1.0), ("gpu01 1 dave held by carol", 0.5), ("gpu01 2 dave outside", 1.0)];
+        self.gives(&of("B")?, by, 168.45, using, ROUNDING)
     }
 
     fn who_held_gpus_idle_last_week_and_for_how_many_gpu_hours(&self) -> Result<()> {
@@ -320,8 +325,8 @@ fn the_ten_questions_are_answered() -> Result<()> {
     Ok(())
 }
 
-/// What the column of the table with this title asks, or the series of a panel; an empty name is the only one's. Every
-/// variable is set to All, and the last week is asked about.
+/// What the column of the table with this title asks, or the series of a panel, or the query with this reference; an empty
+/// name is the only one's. Every variable is set to All, and the last week is asked about.
 fn column(dashboard: &Dashboard, title: &str, column: &str) -> Result<String> {
     let mut panels = dashboard.queried_panels();
     let panel = panels.find(|panel| panel.title() == title).with_context(|| format!("no panel {title}"))?;
@@ -330,7 +335,7 @@ fn column(dashboard: &Dashboard, title: &str, column: &str) -> Result<String> {
     let target = panel.targets().find(|target| match &query {
         _ if column.is_empty() => single,
         Some(query) => query.is_empty() || target.reference() == query,
-        None => target.legend() == column,
+        None => target.legend() == column || target.reference() == column,
     });
     let target = target.with_context(|| format!("the panel {title} has no {column}"))?;
     let (interval, rate_interval) = (Duration::from_secs(60), Duration::from_secs(240));

@@ -12,7 +12,7 @@
 //! | gpu02 1 | 25 | frank's to 66:30, without a process; lost from 26:00 to 29:00: 63.2069 h idle, 3 h unmeasured, 1.5802 kWh (what it drew while it was lost, the exporter could not learn: it began anew then) |
 //!
 //! gpu02 dies at 66:30. Its exporter began anew at 27:10, while the GPU was lost; that of gpu01 at 82:40. That of gpu01 tells
-//! the same snapshot from 132:00 to 132:30.
+//! the same snapshot from 132:00 to 132:30. From 168:20, after the week, dave uses GPU 1 of gpu01, too.
 
 use std::time::Duration;
 
@@ -53,6 +53,7 @@ hosts:
       - {pid: 302, user: carol, environment: "3", during: {from: 102h}, devices: [{index: 1, memory: 10gi, utilization: 0}]}
       - {pid: 401, user: dave, claim: none, during: {from: 33h, until: 41h}, devices: [{index: 2, memory: 5gi, utilization: 0.6}]}
       - {pid: 402, user: dave, claim: none, during: {from: 164h}, devices: [{index: 2, memory: 5gi, utilization: 0.6}]}
+      - {pid: 403, user: dave, claim: none, during: {from: 168h20m}, devices: [{index: 1, memory: 1gi, utilization: 0.1}]}
   - name: gpu02
     devices:
       - {name: NVIDIA GeForce RTX 3090, memory: 24gi, power: 300, faults: [{not_supported: [process_utilization]}]}
