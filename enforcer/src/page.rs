@@ -315,7 +315,7 @@ fn table(rows: &[Row<'_>]) -> Markup {
                 thead { tr { @for name in ["User", "Rule", "Host", "What and why", "Action", "Stage", "When"] { th scope="col" { (name) } } } }
                 tbody {
                     @for Row { violation: it, summary, stage, when, why } in rows {
-                        tr data-key={ (key(it)) " " (it.at_seconds.filter(|_| it.stage == "acted").unwrap_or_default()) } {
+                        tr data-key=(row_key(it)) {
                             th.name scope="row" { (words::name(&it.username)) }
                             td.name { (words::name(&it.rule)) }
                             td.name { (it.hostname.as_deref().map_or("all".into(), words::name)) }
@@ -345,6 +345,16 @@ fn coloured(stage: &str) -> Markup {
 fn key(violation: &HeldViolation) -> String {
     let host = violation.hostname.as_deref().unwrap_or_default();
     shown(&[&violation.rule, &violation.username, host, &violation.subject].join(" "))
+}
+
+/// The key of a row: one violation can have several actions, also in one cycle.
+fn row_key(violation: &HeldViolation) -> String {
+    match violation.at_seconds {
+        Some(at) if violation.stage == "acted" => {
+            format!("{} {at} {}", key(violation), shown(&violation.targets.join("; ")))
+        }
+        _ => key(violation),
+    }
 }
 
 fn lines(lines: &[(&str, String)]) -> Markup {

@@ -49,6 +49,7 @@
     for (const child of [...next.childNodes]) {
       const key = child.dataset?.key;
       const same = keyed.get(key);
+      keyed.delete(key);
       if (same && same !== at) now.insertBefore(same, at);
       else if (!at || (key !== undefined && !same)) { now.insertBefore(child, at); continue; }
       const subject = same ?? at;
