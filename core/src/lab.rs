@@ -355,8 +355,8 @@ pub enum TroubleKind {
     HostDown,
     /// A GPU does not answer.
     GpuDown,
-    /// A GPU had an XID error.
-    Xid,
+    /// A GPU had an XID error with this code.
+    Xid(u64),
     /// A collector fails, or withholds values.
     Collector,
     /// A GPU is in MIG mode without MIG devices.
@@ -378,7 +378,7 @@ pub struct Trouble<'a> {
     pub words: String,
 }
 
-/// What is broken on these hosts: the worst first, then in the order of hosts and devices.
+/// What is broken on these hosts: the worst first, XID errors by their codes, then in the order of hosts and devices.
 pub fn troubles(hosts: &[HostSnapshot]) -> Vec<Trouble<'_>> {
     let mut troubles = Vec::new();
     for host in hosts {
@@ -416,7 +416,7 @@ pub fn troubles(hosts: &[HostSnapshot]) -> Vec<Trouble<'_>> {
             let last = xid.last_timestamp_seconds;
             if last.is_some_and(|last| snapshot.timestamp_seconds - last < XID_SHOWN_SECONDS) {
                 let words = format!("had the error XID {} within the last hour", xid.xid);
-                of(TroubleKind::Xid, Some(xid.index), words);
+                of(TroubleKind::Xid(xid.xid), Some(xid.index), words);
             }
         }
     }

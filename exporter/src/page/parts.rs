@@ -254,9 +254,33 @@ const fn runbook(kind: TroubleKind) -> Option<&'static str> {
     match kind {
         TroubleKind::HostDown => Some("GenvHostDown"),
         TroubleKind::GpuDown => Some("GenvDeviceLost"),
-        TroubleKind::Xid => Some("GenvDeviceXidHardware"),
+        // As the alerts divide them.
+        TroubleKind::Xid(13 | 31 | 43 | 45 | 68 | 69) => Some("GenvDeviceXidApplication"),
+        TroubleKind::Xid(48 | 62..=64 | 74 | 79 | 94 | 95 | 110 | 119 | 120 | 140 | 143) => {
+            Some("GenvDeviceXidHardware")
+        }
+        TroubleKind::Xid(_) => Some("GenvDeviceXidOther"),
         TroubleKind::Collector => Some("GenvCollectorFailing"),
         TroubleKind::Contradictory => Some("GenvDeviceContradictory"),
         TroubleKind::Unsplit => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_xid_error_leads_to_the_runbook_of_its_alert() {
+        let rules = include_str!("../../../prometheus/rules/genv-alerts.yml");
+        for alert in ["GenvDeviceXidApplication", "GenvDeviceXidHardware"] {
+            let (_, rule) = rules.split_once(&format!("alert: {alert}\n")).unwrap();
+            let (_, codes) = rule.split_once("xid=~\"").unwrap();
+            let (codes, _) = codes.split_once('"').unwrap();
+            let codes: Vec<u64> = codes.split('|').map(|it| it.parse().unwrap()).collect();
+            let linked: Vec<u64> = (0..1000).filter(|it| runbook(TroubleKind::Xid(*it)) == Some(alert)).collect();
+            assert_eq!(linked, codes, "{alert}");
+        }
+        assert_eq!(runbook(TroubleKind::Xid(1000)), Some("GenvDeviceXidOther"));
     }
 }
