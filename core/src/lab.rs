@@ -428,6 +428,12 @@ fn snapshots(hosts: &[HostSnapshot]) -> impl Iterator<Item = &Snapshot> {
     hosts.iter().filter_map(|host| host.snapshot.as_deref())
 }
 
+/// Whether a host tells what these collectors read.
+pub fn tells(host: &HostSnapshot, collectors: &[&str]) -> bool {
+    let snapshot = host.snapshot.as_deref();
+    snapshot.is_some_and(|snapshot| collectors.iter().all(|collector| is_current(snapshot, collector)))
+}
+
 fn is_current(snapshot: &Snapshot, collector: &str) -> bool {
     snapshot.collectors.get(collector).is_some_and(|status| status.current)
 }
@@ -504,6 +510,17 @@ mod tests {
             snapshot.collectors.get_mut(collector).unwrap().current = false;
             assert_eq!(states(host)[..3], [GpuState::Unknown, GpuState::Held, used], "{collector}");
         }
+    }
+
+    #[test]
+    fn a_host_tells_what_all_of_its_collectors_read() {
+        let mut host = host(json!([]), json!([]), json!([]));
+        let told = |host: &HostSnapshot| [tells(host, &["gpu"]), tells(host, &["gpu", "state"])];
+        assert_eq!(told(&host), [true, true]);
+        Arc::make_mut(host.snapshot.as_mut().unwrap()).collectors.get_mut("state").unwrap().current = false;
+        assert_eq!(told(&host), [true, false]);
+        host.snapshot = None;
+        assert_eq!(told(&host), [false, false]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(super) fn facts(host: &HostSnapshot) -> Markup {
     html! {
         p { "host" }
         @if let Some(snapshot) = &host.snapshot {
-            p { (strip(&gpus(snapshot))) }
+            p { (strip(host, &gpus(snapshot))) }
             @if let Some(version) = &snapshot.driver_version { p { "driver " (shown(version)) } }
             @if snapshot.simulated { p { span.tag { "simulated" } } }
         }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use genv_core::duration::format_span;
-use genv_core::lab::{Activity, Gpu, GpuState, Trouble, TroubleKind};
+use genv_core::lab::{Activity, Gpu, GpuState, Trouble, TroubleKind, tells};
+use genv_core::model::HostSnapshot;
 use genv_core::text::{harmless, shortened};
 use maud::{Markup, html};
 
@@ -113,8 +114,8 @@ impl Look {
     }
 }
 
-/// The GPUs as symbols, and the number of each look in words.
-pub(super) fn strip(gpus: &[Gpu<'_>]) -> Markup {
+/// The GPUs of a host as symbols, and the number of each look in words.
+pub(super) fn strip(host: &HostSnapshot, gpus: &[Gpu<'_>]) -> Markup {
     let looks: Vec<Look> = gpus.iter().map(Look::of).collect();
     html! {
         span.strip aria-hidden="true" {
@@ -123,7 +124,7 @@ pub(super) fn strip(gpus: &[Gpu<'_>]) -> Markup {
             }
         }
         " "
-        (counts(&looks))
+        @if looks.is_empty() && !tells(host, &["gpu"]) { span.unknown { "? GPUs not known" } } @else { (counts(&looks)) }
     }
 }
 
