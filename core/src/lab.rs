@@ -200,6 +200,15 @@ pub fn gpus(snapshot: &Snapshot) -> Vec<Gpu<'_>> {
     whole.map(gpu).collect()
 }
 
+/// The whole GPUs of a host. While the host delivers no snapshot, none of them is known to be free still.
+pub fn gpus_of(host: &HostSnapshot) -> Vec<Gpu<'_>> {
+    let mut gpus = host.snapshot.as_deref().map(gpus).unwrap_or_default();
+    for gpu in gpus.iter_mut().filter(|gpu| !host.up && gpu.state == GpuState::Free) {
+        gpu.state = GpuState::Unknown;
+    }
+    gpus
+}
+
 fn is_part(part: &Device, of: &Device) -> bool {
     part.index.whole() == of.index
 }
@@ -237,13 +246,13 @@ pub struct ModelTotals {
 /// The GPUs of all hosts by [`short_model`]; `?` for an unknown model.
 pub fn models(hosts: &[HostSnapshot]) -> BTreeMap<String, ModelTotals> {
     let mut models = BTreeMap::<String, ModelTotals>::new();
-    for snapshot in snapshots(hosts) {
+    for (host, snapshot) in hosts.iter().filter_map(|host| Some((host, host.snapshot.as_deref()?))) {
         for device in snapshot.devices.iter().filter(|it| it.index.mig.is_none()) {
             let totals = models.entry(short_model(device.name.as_deref().unwrap_or("?"))).or_default();
             totals.all += 1;
             match GpuState::of(snapshot, device) {
-                GpuState::Free => totals.free += 1,
-                GpuState::Unknown => totals.unknown += 1,
+                GpuState::Free if host.up => totals.free += 1,
+                GpuState::Free | GpuState::Unknown => totals.unknown += 1,
                 GpuState::Unsplit | GpuState::Down => totals.unusable += 1,
                 GpuState::Used | GpuState::Held => {}
             }
@@ -569,9 +578,17 @@ mod tests {
         snapshot.queue = serde_json::from_value(json!([{"pid": 9, "username": "eve"}])).unwrap();
         let hosts = [one.clone(), one];
 
-        let models = models(&hosts);
-        let models: Vec<_> = models.iter().map(|(name, it)| (&**name, it.all, it.free, it.unusable)).collect();
-        assert_eq!(models, [("?", 2, 0, 0), ("A100 80GB", 4, 2, 0), ("H200", 2, 0, 2)]);
+        let models_of = |hosts: &[HostSnapshot]| -> Vec<_> {
+            let models = models(hosts).into_iter();
+            models.map(|(name, it)| (name, [it.all, it.free, it.unknown, it.unusable])).collect()
+        };
+        let expected = |a100: [usize; 4]| {
+            [("?", [2, 0, 0, 0]), ("A100 80GB", a100), ("H200", [2, 0, 0, 2])].map(|(name, it)| (name.to_owned(), it))
+        };
+        assert_eq!(models_of(&hosts), expected([4, 2, 0, 0]));
+        let silent = hosts.clone().map(|host| HostSnapshot { up: false, ..host });
+        assert_eq!(models_of(&silent), expected([4, 0, 2, 0]));
+        assert_eq!(gpus_of(&silent[0])[0].state, GpuState::Unknown);
 
         let users = users(&hosts);
         assert_eq!(users.keys().copied().collect::<Vec<_>>(), ["alice", "eve"]);

@@ -1,7 +1,7 @@
 //! The page of all hosts: what is free, what is broken, each GPU, and who holds without use.
 
-use genv_core::lab::{Gpu, UserTotals, gpus, models, tells, troubles, users};
-use genv_core::model::{HostSnapshot, Snapshot};
+use genv_core::lab::{Gpu, UserTotals, gpus_of, models, tells, troubles, users};
+use genv_core::model::HostSnapshot;
 use maud::{Markup, html};
 
 use super::parts::{folded, host_link, plural, shown, strip, trouble_list};
@@ -128,10 +128,6 @@ fn line(host: &HostSnapshot, gpus: &[Gpu<'_>], mixed: bool) -> Markup {
         @if waiting > 0 { " " span.dim { "· " (waiting) " waiting" } }
         @if mixed && host.snapshot.as_ref().is_some_and(|it| it.simulated) { " " span.tag { "simulated" } }
     }
-}
-
-fn gpus_of(host: &HostSnapshot) -> Vec<Gpu<'_>> {
-    host.snapshot.as_deref().map(|snapshot: &Snapshot| gpus(snapshot)).unwrap_or_default()
 }
 
 /// Who holds most and uses least.
