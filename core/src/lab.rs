@@ -279,6 +279,8 @@ pub struct UserTotals {
     pub held: usize,
     /// Those of them for which [`Activity::IdleFor`] or [`Activity::NotSeen`] is known of all environments of the user.
     pub idle: usize,
+    /// Those of them for which the use by an environment of the user is not known, and none of them uses it now.
+    pub use_unknown: usize,
     /// The user's processes that use a GPU.
     pub processes: usize,
     /// Those of them that are in no environment.
@@ -294,6 +296,15 @@ pub struct UserTotals {
 }
 
 impl UserTotals {
+    /// The number of idle GPUs: `2 + ?` if others may be idle too, also where so many hosts do not tell all.
+    pub fn idle_words(&self, untold: usize) -> String {
+        match (self.idle, self.use_unknown + untold) {
+            (idle, 0) => idle.to_string(),
+            (0, _) => "?".to_owned(),
+            (idle, _) => format!("{idle} + ?"),
+        }
+    }
+
     /// The part of the held GPU time in which the user's processes reached the busy threshold, 0–1; absent without
     /// measured time.
     pub fn busy_ratio(&self) -> Option<f64> {
@@ -310,19 +321,22 @@ pub fn users(hosts: &[HostSnapshot]) -> BTreeMap<&str, UserTotals> {
             users.entry(&environment.username).or_default();
         }
         for device in snapshot.devices.iter().filter(|it| it.index.mig.is_none()) {
-            let mut holders = BTreeMap::<&str, bool>::new();
+            let mut holders = BTreeMap::<&str, Vec<Activity>>::new();
             for attachment in &device.attachments {
                 let holder = holder(snapshot, device, attachment);
                 let Some(environment) = holder.environment else {
                     continue;
                 };
-                let is_idle = matches!(holder.activity, Activity::IdleFor(_) | Activity::NotSeen);
-                *holders.entry(&environment.username).or_insert(true) &= is_idle;
+                holders.entry(&environment.username).or_default().push(holder.activity);
             }
-            for (username, is_idle) in holders {
+            for (username, activities) in holders {
                 let user = users.entry(username).or_default();
                 user.held += 1;
-                user.idle += usize::from(is_idle);
+                match Activity::of_all(activities) {
+                    Some(Activity::IdleFor(_) | Activity::NotSeen) => user.idle += 1,
+                    Some(Activity::Unknown) => user.use_unknown += 1,
+                    Some(Activity::Busy) | None => {}
+                }
             }
         }
         let owners = snapshot.owners();
@@ -589,6 +603,12 @@ mod tests {
         let silent = hosts.clone().map(|host| HostSnapshot { up: false, ..host });
         assert_eq!(models_of(&silent), expected([4, 0, 2, 0]));
         assert_eq!(gpus_of(&silent[0])[0].state, GpuState::Unknown);
+
+        let mut unmeasured = hosts.clone();
+        Arc::make_mut(unmeasured[0].snapshot.as_mut().unwrap()).collectors.get_mut("gpu").unwrap().current = false;
+        assert_eq!(users(&hosts)["alice"].idle_words(0), "2");
+        assert_eq!(users(&unmeasured)["alice"].idle_words(0), "1 + ?");
+        assert_eq!(users(&unmeasured[..1])["alice"].idle_words(0), "?");
 
         let users = users(&hosts);
         assert_eq!(users.keys().copied().collect::<Vec<_>>(), ["alice", "eve"]);

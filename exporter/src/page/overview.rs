@@ -132,6 +132,7 @@ fn line(host: &HostSnapshot, gpus: &[Gpu<'_>], mixed: bool) -> Markup {
 
 /// Who holds most and uses least.
 fn people(hosts: &[HostSnapshot]) -> Markup {
+    let untold = tables::untold(hosts);
     let mut users: Vec<_> = users(hosts).into_iter().collect();
     // Rounded as shown, so that rows with the same hours stay in their order.
     let idle = |it: &UserTotals| (it.seconds.idle / 360.0).round();
@@ -140,6 +141,8 @@ fn people(hosts: &[HostSnapshot]) -> Markup {
     });
     html! {
         h2 { "Users " small { "most idle time first, since the collection began" } }
-        @if users.is_empty() { p.dim { "None is known." } } @else { (folded(&users, FIRST_USERS, tables::users)) }
+        (tables::untold_line(untold))
+        @if users.is_empty() { p.dim { "None is known." } }
+        @else { (folded(&users, FIRST_USERS, |users| tables::users(users, untold))) }
     }
 }
