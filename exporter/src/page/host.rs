@@ -41,7 +41,7 @@ fn snapshot_parts(host: &HostSnapshot, snapshot: &Snapshot) -> Markup {
         }
         section {
             h2 { "Environments" }
-            (tables::environments(snapshot.environments.iter().map(|it| (snapshot, &**it)), false))
+            (tables::environments(std::slice::from_ref(host), |_| true, false))
         }
         @if !snapshot.queue.is_empty() {
             section { h2 { "Queue" } (tables::queue(snapshot.queue.iter().map(|it| (snapshot, it)), false)) }

@@ -78,14 +78,14 @@ fn attribution(snapshot: &Snapshot, attribution: &Attribution) -> Markup {
     }
 }
 
-/// The environments of these snapshots; the user or the host as in [`processes`].
-pub(super) fn environments<'a>(
-    all: impl IntoIterator<Item = (&'a Snapshot, &'a Environment)>,
-    of_user: bool,
-) -> Markup {
-    let mut all = all.into_iter().peekable();
+/// The environments of these hosts that are meant; the user or the host as in [`processes`].
+pub(super) fn environments(hosts: &[HostSnapshot], is_meant: impl Fn(&Environment) -> bool, of_user: bool) -> Markup {
+    let snapshots = hosts.iter().filter_map(|host| host.snapshot.as_deref());
+    let all = snapshots.flat_map(|snapshot| snapshot.environments.iter().map(move |it| (snapshot, &**it)));
+    let mut all = all.filter(|(_, it)| is_meant(it)).peekable();
     if all.peek().is_none() {
-        return html! { p.dim { "None." } };
+        let is_known = hosts.iter().all(|host| tells(host, &["state"]));
+        return html! { p.dim { (if is_known { "None." } else { "None is known." }) } };
     }
     html! {
         div.wide {

@@ -15,14 +15,12 @@ pub(super) fn main(hosts: &[HostSnapshot], username: &str, totals: &UserTotals) 
         let held = gpus.filter(|gpu| gpu.holders.iter().any(|it| it.username() == Some(username)));
         held.map(move |gpu| (snapshot, gpu))
     });
-    let environments = snapshots().flat_map(|snapshot| snapshot.environments.iter().map(move |it| (snapshot, &**it)));
-    let environments = environments.filter(|(_, it)| it.username == username);
     let queue = snapshots().flat_map(|snapshot| snapshot.queue.iter().map(move |it| (snapshot, it)));
     let queue = queue.filter(|(_, it)| it.username == username);
     html! {
         section { h2 { "Totals" } (totals_list(totals, tables::untold(hosts))) }
         @if totals.held > 0 { section { h2 { "GPUs held" } (tiles(held, true)) } }
-        section { h2 { "Environments" } (tables::environments(environments, true)) }
+        section { h2 { "Environments" } (tables::environments(hosts, |it| it.username == username, true)) }
         section { h2 { "Processes" } (tables::processes(snapshots().flat_map(|it| processes(it, username)), true)) }
         @if totals.waiting > 0 { section { h2 { "Waits for GPUs" } (tables::queue(queue, true)) } }
     }

@@ -65,7 +65,8 @@ fn a_page_shows_one_host() {
 #[test]
 fn a_page_shows_one_user() {
     insta::assert_snapshot!(words(&lab().get("/?user=alice").1));
-    assert!(words(&lab().get("/?user=grace").1).contains("Waits for GPUs"));
+    let grace = words(&lab().get("/?user=grace").1);
+    assert!(grace.contains("Waits for GPUs") && grace.contains("Environments\nNone is known.\n"), "{grace}");
 }
 
 #[test]
