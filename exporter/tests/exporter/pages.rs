@@ -38,6 +38,7 @@ fn lab() -> Exporter {
     simulated.devices.truncate(1);
     simulated.devices[0].attachments.clear();
     simulated.processes.clear();
+    simulated.timestamp_seconds += 3600.0;
     simulated.queue.clear();
     simulated.counters.device_xid_errors.clear();
     Exporter::publishing(vec![host(snapshot()), host(simulated), dead_host("gpu03")])
