@@ -82,7 +82,13 @@ impl Findings {
         let users: BTreeSet<_> = status.violations.iter().map(|it| &it.username).collect();
         let facts = html! {
             p { (status.mode) }
-            p { (count(status.violations.len(), "violation")) " of " (count(users.len(), "user")) " found" }
+            @match status.not_known(now_seconds) {
+                Some(_) if users.is_empty() => p { "violations are not known" },
+                not_known => p {
+                    (count(status.violations.len(), "violation")) " of " (count(users.len(), "user")) " found"
+                    @if not_known.is_some() { ", not all are known" }
+                },
+            }
         };
         page(facts, self.main(now_seconds), live).html()
     }
