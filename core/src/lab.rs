@@ -200,6 +200,15 @@ pub fn gpus(snapshot: &Snapshot) -> Vec<Gpu<'_>> {
     whole.map(gpu).collect()
 }
 
+/// The whole GPUs of a host. While the host delivers no snapshot, none of them is known to be free still.
+pub fn gpus_of(host: &HostSnapshot) -> Vec<Gpu<'_>> {
+    let mut gpus = host.snapshot.as_deref().map(gpus).unwrap_or_default();
+    for gpu in gpus.iter_mut().filter(|gpu| !host.up && gpu.state == GpuState::Free) {
+        gpu.state = GpuState::Unknown;
+    }
+    gpus
+}
+
 fn is_part(part: &Device, of: &Device) -> bool {
     part.index.whole() == of.index
 }
@@ -237,13 +246,13 @@ pub struct ModelTotals {
 /// The GPUs of all hosts by [`short_model`]; `?` for an unknown model.
 pub fn models(hosts: &[HostSnapshot]) -> BTreeMap<String, ModelTotals> {
     let mut models = BTreeMap::<String, ModelTotals>::new();
-    for snapshot in snapshots(hosts) {
+    for (host, snapshot) in hosts.iter().filter_map(|host| Some((host, host.snapshot.as_deref()?))) {
         for device in snapshot.devices.iter().filter(|it| it.index.mig.is_none()) {
             let totals = models.entry(short_model(device.name.as_deref().unwrap_or("?"))).or_default();
             totals.all += 1;
             match GpuState::of(snapshot, device) {
-                GpuState::Free => totals.free += 1,
-                GpuState::Unknown => totals.unknown += 1,
+                GpuState::Free if host.up => totals.free += 1,
+                GpuState::Free | GpuState::Unknown => totals.unknown += 1,
                 GpuState::Unsplit | GpuState::Down => totals.unusable += 1,
                 GpuState::Used | GpuState::Held => {}
             }
@@ -270,6 +279,8 @@ pub struct UserTotals {
     pub held: usize,
     /// Those of them for which [`Activity::IdleFor`] or [`Activity::NotSeen`] is known of all environments of the user.
     pub idle: usize,
+    /// Those of them for which the use by an environment of the user is not known, and none of them uses it now.
+    pub use_unknown: usize,
     /// The user's processes that use a GPU.
     pub processes: usize,
     /// Those of them that are in no environment.
@@ -285,6 +296,15 @@ pub struct UserTotals {
 }
 
 impl UserTotals {
+    /// The number of idle GPUs: `2 + ?` if others may be idle too, also where so many hosts do not tell all.
+    pub fn idle_words(&self, untold: usize) -> String {
+        match (self.idle, self.use_unknown + untold) {
+            (idle, 0) => idle.to_string(),
+            (0, _) => "?".to_owned(),
+            (idle, _) => format!("{idle} + ?"),
+        }
+    }
+
     /// The part of the held GPU time in which the user's processes reached the busy threshold, 0–1; absent without
     /// measured time.
     pub fn busy_ratio(&self) -> Option<f64> {
@@ -301,19 +321,22 @@ pub fn users(hosts: &[HostSnapshot]) -> BTreeMap<&str, UserTotals> {
             users.entry(&environment.username).or_default();
         }
         for device in snapshot.devices.iter().filter(|it| it.index.mig.is_none()) {
-            let mut holders = BTreeMap::<&str, bool>::new();
+            let mut holders = BTreeMap::<&str, Vec<Activity>>::new();
             for attachment in &device.attachments {
                 let holder = holder(snapshot, device, attachment);
                 let Some(environment) = holder.environment else {
                     continue;
                 };
-                let is_idle = matches!(holder.activity, Activity::IdleFor(_) | Activity::NotSeen);
-                *holders.entry(&environment.username).or_insert(true) &= is_idle;
+                holders.entry(&environment.username).or_default().push(holder.activity);
             }
-            for (username, is_idle) in holders {
+            for (username, activities) in holders {
                 let user = users.entry(username).or_default();
                 user.held += 1;
-                user.idle += usize::from(is_idle);
+                match Activity::of_all(activities) {
+                    Some(Activity::IdleFor(_) | Activity::NotSeen) => user.idle += 1,
+                    Some(Activity::Unknown) => user.use_unknown += 1,
+                    Some(Activity::Busy) | None => {}
+                }
             }
         }
         let owners = snapshot.owners();
@@ -355,8 +378,8 @@ pub enum TroubleKind {
     HostDown,
     /// A GPU does not answer.
     GpuDown,
-    /// A GPU had an XID error.
-    Xid,
+    /// A GPU had an XID error with this code.
+    Xid(u64),
     /// A collector fails, or withholds values.
     Collector,
     /// A GPU is in MIG mode without MIG devices.
@@ -378,7 +401,7 @@ pub struct Trouble<'a> {
     pub words: String,
 }
 
-/// What is broken on these hosts: the worst first, then in the order of hosts and devices.
+/// What is broken on these hosts: the worst first, XID errors by their codes, then in the order of hosts and devices.
 pub fn troubles(hosts: &[HostSnapshot]) -> Vec<Trouble<'_>> {
     let mut troubles = Vec::new();
     for host in hosts {
@@ -416,7 +439,7 @@ pub fn troubles(hosts: &[HostSnapshot]) -> Vec<Trouble<'_>> {
             let last = xid.last_timestamp_seconds;
             if last.is_some_and(|last| snapshot.timestamp_seconds - last < XID_SHOWN_SECONDS) {
                 let words = format!("had the error XID {} within the last hour", xid.xid);
-                of(TroubleKind::Xid, Some(xid.index), words);
+                of(TroubleKind::Xid(xid.xid), Some(xid.index), words);
             }
         }
     }
@@ -426,6 +449,12 @@ pub fn troubles(hosts: &[HostSnapshot]) -> Vec<Trouble<'_>> {
 
 fn snapshots(hosts: &[HostSnapshot]) -> impl Iterator<Item = &Snapshot> {
     hosts.iter().filter_map(|host| host.snapshot.as_deref())
+}
+
+/// Whether a host tells what these collectors read.
+pub fn tells(host: &HostSnapshot, collectors: &[&str]) -> bool {
+    let snapshot = host.snapshot.as_deref();
+    snapshot.is_some_and(|snapshot| collectors.iter().all(|collector| is_current(snapshot, collector)))
 }
 
 fn is_current(snapshot: &Snapshot, collector: &str) -> bool {
@@ -507,6 +536,17 @@ mod tests {
     }
 
     #[test]
+    fn a_host_tells_what_all_of_its_collectors_read() {
+        let mut host = host(json!([]), json!([]), json!([]));
+        let told = |host: &HostSnapshot| [tells(host, &["gpu"]), tells(host, &["gpu", "state"])];
+        assert_eq!(told(&host), [true, true]);
+        Arc::make_mut(host.snapshot.as_mut().unwrap()).collectors.get_mut("state").unwrap().current = false;
+        assert_eq!(told(&host), [true, false]);
+        host.snapshot = None;
+        assert_eq!(told(&host), [false, false]);
+    }
+
+    #[test]
     fn a_gpu_is_idle_for_the_time_that_its_last_user_rests() {
         let usage = |last: Value, ratio: Value| json!([{"index": "0", "attached": true, "utilization_ratio": ratio, "last_active_timestamp_seconds": last}]);
         let (rests, works) = (usage(json!(400.0), json!(0.0)), usage(json!(990.0), json!(0.5)));
@@ -552,9 +592,23 @@ mod tests {
         snapshot.queue = serde_json::from_value(json!([{"pid": 9, "username": "eve"}])).unwrap();
         let hosts = [one.clone(), one];
 
-        let models = models(&hosts);
-        let models: Vec<_> = models.iter().map(|(name, it)| (&**name, it.all, it.free, it.unusable)).collect();
-        assert_eq!(models, [("?", 2, 0, 0), ("A100 80GB", 4, 2, 0), ("H200", 2, 0, 2)]);
+        let models_of = |hosts: &[HostSnapshot]| -> Vec<_> {
+            let models = models(hosts).into_iter();
+            models.map(|(name, it)| (name, [it.all, it.free, it.unknown, it.unusable])).collect()
+        };
+        let expected = |a100: [usize; 4]| {
+            [("?", [2, 0, 0, 0]), ("A100 80GB", a100), ("H200", [2, 0, 0, 2])].map(|(name, it)| (name.to_owned(), it))
+        };
+        assert_eq!(models_of(&hosts), expected([4, 2, 0, 0]));
+        let silent = hosts.clone().map(|host| HostSnapshot { up: false, ..host });
+        assert_eq!(models_of(&silent), expected([4, 0, 2, 0]));
+        assert_eq!(gpus_of(&silent[0])[0].state, GpuState::Unknown);
+
+        let mut unmeasured = hosts.clone();
+        Arc::make_mut(unmeasured[0].snapshot.as_mut().unwrap()).collectors.get_mut("gpu").unwrap().current = false;
+        assert_eq!(users(&hosts)["alice"].idle_words(0), "2");
+        assert_eq!(users(&unmeasured)["alice"].idle_words(0), "1 + ?");
+        assert_eq!(users(&unmeasured[..1])["alice"].idle_words(0), "?");
 
         let users = users(&hosts);
         assert_eq!(users.keys().copied().collect::<Vec<_>>(), ["alice", "eve"]);

@@ -82,7 +82,13 @@ impl Findings {
         let users: BTreeSet<_> = status.violations.iter().map(|it| &it.username).collect();
         let facts = html! {
             p { (status.mode) }
-            p { (count(status.violations.len(), "violation")) " of " (count(users.len(), "user")) " found" }
+            @match status.not_known(now_seconds) {
+                Some(_) if users.is_empty() => p { "violations are not known" },
+                not_known => p {
+                    (count(status.violations.len(), "violation")) " of " (count(users.len(), "user")) " found"
+                    @if not_known.is_some() { ", not all are known" }
+                },
+            }
         };
         page(facts, self.main(now_seconds), live).html()
     }
@@ -315,7 +321,7 @@ fn table(rows: &[Row<'_>]) -> Markup {
                 thead { tr { @for name in ["User", "Rule", "Host", "What and why", "Action", "Stage", "When"] { th scope="col" { (name) } } } }
                 tbody {
                     @for Row { violation: it, summary, stage, when, why } in rows {
-                        tr data-key={ (key(it)) " " (it.at_seconds.filter(|_| it.stage == "acted").unwrap_or_default()) } {
+                        tr data-key=(row_key(it)) {
                             th.name scope="row" { (words::name(&it.username)) }
                             td.name { (words::name(&it.rule)) }
                             td.name { (it.hostname.as_deref().map_or("all".into(), words::name)) }
@@ -345,6 +351,16 @@ fn coloured(stage: &str) -> Markup {
 fn key(violation: &HeldViolation) -> String {
     let host = violation.hostname.as_deref().unwrap_or_default();
     shown(&[&violation.rule, &violation.username, host, &violation.subject].join(" "))
+}
+
+/// The key of a row: one violation can have several actions, also in one cycle.
+fn row_key(violation: &HeldViolation) -> String {
+    match violation.at_seconds {
+        Some(at) if violation.stage == "acted" => {
+            format!("{} {at} {}", key(violation), shown(&violation.targets.join("; ")))
+        }
+        _ => key(violation),
+    }
 }
 
 fn lines(lines: &[(&str, String)]) -> Markup {

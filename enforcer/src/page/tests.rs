@@ -140,6 +140,25 @@ fn of_many_violations_the_most_urgent_ones_are_shown_and_the_rest_is_counted() {
 }
 
 #[test]
+fn the_head_counts_no_violations_that_are_not_known() {
+    let of = |violations, missing_hosts| {
+        let status = Enforcement { updated_timestamp_seconds: NOON, interval_seconds: 10.0, ..Enforcement::default() };
+        let status = Enforcement { violations, missing_hosts, ..status };
+        let html = Findings::new(status, Arc::default(), TimeZone::UTC).html(NOON + 5.0);
+        html.split_once("<main").unwrap().0.to_owned()
+    };
+    let (found, missing) = (|| vec![violation("alice", "report", "acted", None)], || vec!["gpu01".to_owned()]);
+    for (head, expected) in [
+        (of(Vec::new(), Vec::new()), ">0 violations of 0 users found<"),
+        (of(found(), Vec::new()), ">1 violation of 1 user found<"),
+        (of(Vec::new(), missing()), ">violations are not known<"),
+        (of(found(), missing()), ">1 violation of 1 user found, not all are known<"),
+    ] {
+        assert!(head.contains(expected), "{head}");
+    }
+}
+
+#[test]
 fn before_the_first_cycle_the_page_says_so() {
     let page = before_first_cycle(Duration::from_secs(10));
     let page = String::from_utf8(page.body().to_vec()).unwrap();

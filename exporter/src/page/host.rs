@@ -1,6 +1,6 @@
 //! The page of one host.
 
-use genv_core::lab::{gpus, troubles};
+use genv_core::lab::{gpus_of, troubles};
 use genv_core::model::{CollectorStatus, HostSnapshot, Snapshot};
 use genv_core::text::harmless;
 use maud::{Markup, html};
@@ -13,7 +13,7 @@ pub(super) fn facts(host: &HostSnapshot) -> Markup {
     html! {
         p { "host" }
         @if let Some(snapshot) = &host.snapshot {
-            p { (strip(&gpus(snapshot))) }
+            p { (strip(host, &gpus_of(host))) }
             @if let Some(version) = &snapshot.driver_version { p { "driver " (shown(version)) } }
             @if snapshot.simulated { p { span.tag { "simulated" } } }
         }
@@ -25,23 +25,23 @@ pub(super) fn main(host: &HostSnapshot) -> Markup {
     html! {
         @if !troubles.is_empty() { section { h2 { "Broken" } (trouble_list(&troubles, usize::MAX)) } }
         @match host.snapshot.as_deref() {
-            Some(snapshot) => (snapshot_parts(snapshot)),
+            Some(snapshot) => (snapshot_parts(host, snapshot)),
             None => p { "Its GPUs, environments and processes are not known." },
         }
         section { h2 { "Collectors" } (collectors(host)) }
     }
 }
 
-fn snapshot_parts(snapshot: &Snapshot) -> Markup {
+fn snapshot_parts(host: &HostSnapshot, snapshot: &Snapshot) -> Markup {
     html! {
-        section { h2 { "GPUs" } (tiles(gpus(snapshot).into_iter().map(|gpu| (snapshot, gpu)), false)) }
+        section { h2 { "GPUs" } (tiles(gpus_of(host).into_iter().map(|gpu| (snapshot, gpu)), false)) }
         section {
             h2 { "Processes" }
             (tables::processes(snapshot.processes.iter().map(|it| (snapshot, &**it)), false))
         }
         section {
             h2 { "Environments" }
-            (tables::environments(snapshot.environments.iter().map(|it| (snapshot, &**it)), false))
+            (tables::environments(std::slice::from_ref(host), |_| true, false))
         }
         @if !snapshot.queue.is_empty() {
             section { h2 { "Queue" } (tables::queue(snapshot.queue.iter().map(|it| (snapshot, it)), false)) }

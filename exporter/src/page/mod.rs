@@ -56,12 +56,9 @@ impl Site {
 
     /// A page about these hosts.
     fn page(&self, sequence: u64, hosts: &[HostSnapshot], title: &str, facts: Markup, main: Markup) -> String {
-        let snapshots = hosts.iter().filter_map(|it| it.snapshot.as_deref());
-        let live = Live {
-            interval: self.interval,
-            sequence,
-            timestamp_seconds: snapshots.map(|it| it.timestamp_seconds).max_by(f64::total_cmp),
-        };
+        // By this machine's clock: those of the hosts may differ.
+        let received = hosts.iter().filter(|it| it.snapshot.is_some()).filter_map(|it| it.received_timestamp_seconds);
+        let live = Live { interval: self.interval, sequence, timestamp_seconds: received.max_by(f64::total_cmp) };
         Page { title, facts, main, live: Some(live), foot: Some(&self.foot) }.html()
     }
 

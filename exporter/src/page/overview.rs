@@ -1,7 +1,7 @@
 //! The page of all hosts: what is free, what is broken, each GPU, and who holds without use.
 
-use genv_core::lab::{Gpu, UserTotals, gpus, models, troubles, users};
-use genv_core::model::{HostSnapshot, Snapshot};
+use genv_core::lab::{Gpu, UserTotals, gpus_of, models, tells, troubles, users};
+use genv_core::model::HostSnapshot;
 use maud::{Markup, html};
 
 use super::parts::{folded, host_link, plural, shown, strip, trouble_list};
@@ -20,10 +20,18 @@ pub(super) fn facts(hosts: &[HostSnapshot]) -> Markup {
     let gpus = snapshots.clone().flat_map(|it| &it.devices).filter(|it| it.index.mig.is_none()).count();
     let waiting: usize = snapshots.map(|it| it.queue.len()).sum();
     html! {
-        p { (plural(hosts.len(), "host", "hosts")) " · " (plural(gpus, "GPU", "GPUs")) }
+        p {
+            (plural(hosts.len(), "host", "hosts")) " · " (plural(gpus, "GPU", "GPUs"))
+            @if unknown(hosts) > 0 { " known" }
+        }
         @if waiting > 0 { p { (plural(waiting, "process waits", "processes wait")) " for GPUs" } }
         @if all_simulated(hosts) { p { span.tag { "simulated" } } }
     }
+}
+
+/// The number of hosts that do not tell their GPUs.
+fn unknown(hosts: &[HostSnapshot]) -> usize {
+    hosts.iter().filter(|host| !tells(host, &["gpu"])).count()
 }
 
 fn all_simulated(hosts: &[HostSnapshot]) -> bool {
@@ -43,20 +51,22 @@ pub(super) fn main(hosts: &[HostSnapshot]) -> Markup {
 
 /// Free GPUs by model, and those that may be free.
 fn free(hosts: &[HostSnapshot]) -> Markup {
-    let silent = hosts.iter().filter(|it| it.snapshot.is_none()).count();
+    let (models, unknown) = (models(hosts), unknown(hosts));
     html! {
         ul.models {
-            @for (model, totals) in models(hosts) {
+            @for (model, totals) in &models {
                 li class=(if totals.free > 0 { "free" } else { "dim" }) {
                     b { (totals.free) } " free of " (totals.all) " "
-                    span.model { (if model == "?" { "of unknown model".to_owned() } else { shown(&model) }) }
+                    span.model { (if model == "?" { "of unknown model".to_owned() } else { shown(model) }) }
                     @if totals.unknown > 0 { " " small { (totals.unknown) " not known" } }
                     @if totals.unusable > 0 { " " small { (totals.unusable) " not usable" } }
                 }
             }
         }
-        @if silent > 0 {
-            p.unknown { "? The GPUs of " (plural(silent, "host", "hosts")) " without a snapshot are not counted." }
+        @if unknown > 0 {
+            p.unknown { "? Not all GPUs of " (plural(unknown, "host", "hosts")) " are known." }
+        } @else if models.is_empty() {
+            p.dim { "No host has a GPU." }
         }
     }
 }
@@ -113,19 +123,16 @@ fn host_part(host: &HostSnapshot, open: bool, mixed: bool) -> Markup {
 fn line(host: &HostSnapshot, gpus: &[Gpu<'_>], mixed: bool) -> Markup {
     let waiting = host.snapshot.as_ref().map_or(0, |it| it.queue.len());
     html! {
-        @if host.snapshot.is_some() { (strip(gpus)) }
+        (strip(host, gpus))
         @if !host.up { " " span.down { "✕ delivers no snapshot" } }
         @if waiting > 0 { " " span.dim { "· " (waiting) " waiting" } }
         @if mixed && host.snapshot.as_ref().is_some_and(|it| it.simulated) { " " span.tag { "simulated" } }
     }
 }
 
-fn gpus_of(host: &HostSnapshot) -> Vec<Gpu<'_>> {
-    host.snapshot.as_deref().map(|snapshot: &Snapshot| gpus(snapshot)).unwrap_or_default()
-}
-
 /// Who holds most and uses least.
 fn people(hosts: &[HostSnapshot]) -> Markup {
+    let untold = tables::untold(hosts);
     let mut users: Vec<_> = users(hosts).into_iter().collect();
     // Rounded as shown, so that rows with the same hours stay in their order.
     let idle = |it: &UserTotals| (it.seconds.idle / 360.0).round();
@@ -134,6 +141,8 @@ fn people(hosts: &[HostSnapshot]) -> Markup {
     });
     html! {
         h2 { "Users " small { "most idle time first, since the collection began" } }
-        @if users.is_empty() { p.dim { "None is known." } } @else { (folded(&users, FIRST_USERS, tables::users)) }
+        (tables::untold_line(untold))
+        @if users.is_empty() { p.dim { "None is known." } }
+        @else { (folded(&users, FIRST_USERS, |users| tables::users(users, untold))) }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use genv_core::duration::format_span;
-use genv_core::lab::{Activity, Gpu, GpuState, Trouble, TroubleKind};
+use genv_core::lab::{Activity, Gpu, GpuState, Trouble, TroubleKind, tells};
+use genv_core::model::HostSnapshot;
 use genv_core::text::{harmless, shortened};
 use maud::{Markup, html};
 
@@ -113,8 +114,8 @@ impl Look {
     }
 }
 
-/// The GPUs as symbols, and the number of each look in words.
-pub(super) fn strip(gpus: &[Gpu<'_>]) -> Markup {
+/// The GPUs of a host as symbols, and the number of each look in words.
+pub(super) fn strip(host: &HostSnapshot, gpus: &[Gpu<'_>]) -> Markup {
     let looks: Vec<Look> = gpus.iter().map(Look::of).collect();
     html! {
         span.strip aria-hidden="true" {
@@ -123,7 +124,7 @@ pub(super) fn strip(gpus: &[Gpu<'_>]) -> Markup {
             }
         }
         " "
-        (counts(&looks))
+        @if looks.is_empty() && !tells(host, &["gpu"]) { span.unknown { "? GPUs not known" } } @else { (counts(&looks)) }
     }
 }
 
@@ -254,9 +255,33 @@ const fn runbook(kind: TroubleKind) -> Option<&'static str> {
     match kind {
         TroubleKind::HostDown => Some("GenvHostDown"),
         TroubleKind::GpuDown => Some("GenvDeviceLost"),
-        TroubleKind::Xid => Some("GenvDeviceXidHardware"),
+        // As the alerts divide them.
+        TroubleKind::Xid(13 | 31 | 43 | 45 | 68 | 69) => Some("GenvDeviceXidApplication"),
+        TroubleKind::Xid(48 | 62..=64 | 74 | 79 | 94 | 95 | 110 | 119 | 120 | 140 | 143) => {
+            Some("GenvDeviceXidHardware")
+        }
+        TroubleKind::Xid(_) => Some("GenvDeviceXidOther"),
         TroubleKind::Collector => Some("GenvCollectorFailing"),
         TroubleKind::Contradictory => Some("GenvDeviceContradictory"),
         TroubleKind::Unsplit => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_xid_error_leads_to_the_runbook_of_its_alert() {
+        let rules = include_str!("../../../prometheus/rules/genv-alerts.yml");
+        for alert in ["GenvDeviceXidApplication", "GenvDeviceXidHardware"] {
+            let (_, rule) = rules.split_once(&format!("alert: {alert}\n")).unwrap();
+            let (_, codes) = rule.split_once("xid=~\"").unwrap();
+            let (codes, _) = codes.split_once('"').unwrap();
+            let codes: Vec<u64> = codes.split('|').map(|it| it.parse().unwrap()).collect();
+            let linked: Vec<u64> = (0..1000).filter(|it| runbook(TroubleKind::Xid(*it)) == Some(alert)).collect();
+            assert_eq!(linked, codes, "{alert}");
+        }
+        assert_eq!(runbook(TroubleKind::Xid(1000)), Some("GenvDeviceXidOther"));
     }
 }

@@ -1,11 +1,13 @@
 //! Tables of processes, environments, waiting processes and users.
 
 use genv_core::duration::format_span;
-use genv_core::lab::UserTotals;
-use genv_core::model::{Attribution, DeviceIndex, Environment, Process, ProcessDevice, QueuedProcess, Snapshot};
+use genv_core::lab::{UserTotals, tells};
+use genv_core::model::{
+    Attribution, DeviceIndex, Environment, HostSnapshot, Process, ProcessDevice, QueuedProcess, Snapshot,
+};
 use maud::{Markup, html};
 
-use super::parts::{energy, host_link, hours, memory, percent, shown, since, user, user_link};
+use super::parts::{energy, host_link, hours, memory, percent, plural, shown, since, user, user_link};
 
 /// Rows of a table of processes: a host may have any number, and the snapshot has all.
 const MOST_PROCESSES: usize = 500;
@@ -76,14 +78,14 @@ fn attribution(snapshot: &Snapshot, attribution: &Attribution) -> Markup {
     }
 }
 
-/// The environments of these snapshots; the user or the host as in [`processes`].
-pub(super) fn environments<'a>(
-    all: impl IntoIterator<Item = (&'a Snapshot, &'a Environment)>,
-    of_user: bool,
-) -> Markup {
-    let mut all = all.into_iter().peekable();
+/// The environments of these hosts that are meant; the user or the host as in [`processes`].
+pub(super) fn environments(hosts: &[HostSnapshot], is_meant: impl Fn(&Environment) -> bool, of_user: bool) -> Markup {
+    let snapshots = hosts.iter().filter_map(|host| host.snapshot.as_deref());
+    let all = snapshots.flat_map(|snapshot| snapshot.environments.iter().map(move |it| (snapshot, &**it)));
+    let mut all = all.filter(|(_, it)| is_meant(it)).peekable();
     if all.peek().is_none() {
-        return html! { p.dim { "None." } };
+        let is_known = hosts.iter().all(|host| tells(host, &["state"]));
+        return html! { p.dim { (if is_known { "None." } else { "None is known." }) } };
     }
     html! {
         div.wide {
@@ -159,8 +161,33 @@ pub(super) fn queue<'a>(all: impl IntoIterator<Item = (&'a Snapshot, &'a QueuedP
     }
 }
 
+/// The number of hosts that do not tell all that users hold and do.
+pub(super) fn untold(hosts: &[HostSnapshot]) -> usize {
+    hosts.iter().filter(|host| !tells(host, &["gpu", "processes", "state"])).count()
+}
+
+/// A line about the hosts of [`untold`].
+pub(super) fn untold_line(untold: usize) -> Markup {
+    html! {
+        @if untold > 0 {
+            p.unknown {
+                "? " (plural(untold, "host does", "hosts do")) " not tell all: what is there is not counted."
+            }
+        }
+    }
+}
+
+/// A number of things on all hosts, some of which do not tell all of them.
+pub(super) fn counted(count: usize, untold: usize) -> String {
+    match (count, untold) {
+        (count, 0) => count.to_string(),
+        (0, _) => "?".to_owned(),
+        (count, _) => format!("at least {count}"),
+    }
+}
+
 /// Users with what they hold now and did since the collection began.
-pub(super) fn users(users: &[(&str, UserTotals)]) -> Markup {
+pub(super) fn users(users: &[(&str, UserTotals)], untold: usize) -> Markup {
     html! {
         div.wide {
             table {
@@ -178,9 +205,9 @@ pub(super) fn users(users: &[(&str, UserTotals)]) -> Markup {
                 tbody {
                     @for (name, it) in users {
                         tr data-key=(shown(name)) {
-                            th.name scope="row" { (user_link(name)) @if it.outside > 0 { " " (outside(it)) } }
-                            td.n { (it.held) }
-                            td.n class=[(it.idle > 0).then_some("idle")] { (it.idle) }
+                            th.name scope="row" { (user_link(name)) @if it.outside > 0 { " " (outside(it, untold)) } }
+                            td.n { (counted(it.held, untold)) }
+                            td.n class=[(it.idle > 0).then_some("idle")] { (it.idle_words(untold)) }
                             td.n { (hours(held_seconds(it))) }
                             td.n { (idle_hours(it)) }
                             td.n { (percent(it.busy_ratio())) }
@@ -193,8 +220,8 @@ pub(super) fn users(users: &[(&str, UserTotals)]) -> Markup {
     }
 }
 
-fn outside(totals: &UserTotals) -> Markup {
-    html! { small.used { "▲ " (totals.outside) " outside" } }
+fn outside(totals: &UserTotals, untold: usize) -> Markup {
+    html! { small.used { "▲ " (counted(totals.outside, untold)) " outside" } }
 }
 
 pub(super) fn held_seconds(totals: &UserTotals) -> f64 {

@@ -54,18 +54,19 @@ fn state(look: Look, gpu: &Gpu<'_>) -> String {
     }
 }
 
-/// A holder: who, since when, and in which environment. The use of each is named where there are several.
+/// A holder: who, since when, and in which environment; only the last may be cut. The use of each is named where there are
+/// several.
 fn holder_line(snapshot: &Snapshot, holder: &Holder<'_>, several: bool) -> Markup {
     let held = since(snapshot.timestamp_seconds, holder.attachment.attached_timestamp_seconds);
     html! {
-        p.cut {
+        p.holder {
             (user(holder.username())) " "
             small {
-                (shown(holder.name())) ", "
                 @if several { (activity(holder.activity)) ", " }
                 @if let Some(bytes) = holder.attachment.memory_bytes { (gib(bytes)) " GiB " }
                 "for " (held)
             }
+            " " small.cut { "in " (shown(holder.name())) }
         }
         @if holder.attachment.moved { p.unknown { "? held as another GPU was at this index" } }
     }

@@ -15,14 +15,12 @@ pub(super) fn main(hosts: &[HostSnapshot], username: &str, totals: &UserTotals) 
         let held = gpus.filter(|gpu| gpu.holders.iter().any(|it| it.username() == Some(username)));
         held.map(move |gpu| (snapshot, gpu))
     });
-    let environments = snapshots().flat_map(|snapshot| snapshot.environments.iter().map(move |it| (snapshot, &**it)));
-    let environments = environments.filter(|(_, it)| it.username == username);
     let queue = snapshots().flat_map(|snapshot| snapshot.queue.iter().map(move |it| (snapshot, it)));
     let queue = queue.filter(|(_, it)| it.username == username);
     html! {
-        section { h2 { "Totals" } (totals_list(totals)) }
+        section { h2 { "Totals" } (totals_list(totals, tables::untold(hosts))) }
         @if totals.held > 0 { section { h2 { "GPUs held" } (tiles(held, true)) } }
-        section { h2 { "Environments" } (tables::environments(environments, true)) }
+        section { h2 { "Environments" } (tables::environments(hosts, |it| it.username == username, true)) }
         section { h2 { "Processes" } (tables::processes(snapshots().flat_map(|it| processes(it, username)), true)) }
         @if totals.waiting > 0 { section { h2 { "Waits for GPUs" } (tables::queue(queue, true)) } }
     }
@@ -37,16 +35,16 @@ fn processes<'a>(
     processes.filter(move |it| owners.of_process(it) == Some(username)).map(move |it| (snapshot, &**it))
 }
 
-fn totals_list(totals: &UserTotals) -> Markup {
+fn totals_list(totals: &UserTotals, untold: usize) -> Markup {
     let seconds = &totals.seconds;
     let fact = |name: &str, value: String| html! { div { dt { (name) } dd { (value) } } };
     html! {
         dl.totals {
-            (fact("GPUs held", totals.held.to_string()))
-            (fact("idle now", totals.idle.to_string()))
-            (fact("processes", totals.processes.to_string()))
-            (fact("outside", totals.outside.to_string()))
-            (fact("waiting", totals.waiting.to_string()))
+            (fact("GPUs held", tables::counted(totals.held, untold)))
+            (fact("idle now", totals.idle_words(untold)))
+            (fact("processes", tables::counted(totals.processes, untold)))
+            (fact("outside", tables::counted(totals.outside, untold)))
+            (fact("waiting", tables::counted(totals.waiting, untold)))
             (fact("held", hours(tables::held_seconds(totals))))
             (fact("of it idle", tables::idle_hours(totals)))
             (fact("not measured", hours(seconds.unmeasured)))
@@ -54,6 +52,7 @@ fn totals_list(totals: &UserTotals) -> Markup {
             (fact("busy", percent(totals.busy_ratio())))
             (fact("energy", energy(totals.energy_joules)))
         }
+        (tables::untold_line(untold))
         p.dim { "Hours and energy are since the collection began." }
     }
 }

@@ -38,6 +38,7 @@ fn lab() -> Exporter {
     simulated.devices.truncate(1);
     simulated.devices[0].attachments.clear();
     simulated.processes.clear();
+    simulated.timestamp_seconds += 3600.0;
     simulated.queue.clear();
     simulated.counters.device_xid_errors.clear();
     Exporter::publishing(vec![host(snapshot()), host(simulated), dead_host("gpu03")])
@@ -65,7 +66,8 @@ fn a_page_shows_one_host() {
 #[test]
 fn a_page_shows_one_user() {
     insta::assert_snapshot!(words(&lab().get("/?user=alice").1));
-    assert!(words(&lab().get("/?user=grace").1).contains("Waits for GPUs"));
+    let grace = words(&lab().get("/?user=grace").1);
+    assert!(grace.contains("Waits for GPUs") && grace.contains("Environments\nNone is known.\n"), "{grace}");
 }
 
 #[test]

@@ -10,12 +10,14 @@
   let reading = false;
   let timer;
 
+  const told = (time) => {
+    const moment = new Date(time);
+    const sameDay = moment.toDateString() === new Date().toDateString();
+    return sameDay ? clock.format(moment) : moment.toLocaleString();
+  };
+
   const localize = (page) => {
-    for (const time of page.querySelectorAll("time[datetime]")) {
-      const moment = new Date(time.dateTime);
-      const sameDay = moment.toDateString() === new Date().toDateString();
-      time.textContent = sameDay ? clock.format(moment) : moment.toLocaleString();
-    }
+    for (const time of page.querySelectorAll("time[datetime]")) time.textContent = told(time.dateTime);
   };
 
   const say = (words) => {
@@ -49,6 +51,7 @@
     for (const child of [...next.childNodes]) {
       const key = child.dataset?.key;
       const same = keyed.get(key);
+      keyed.delete(key);
       if (same && same !== at) now.insertBefore(same, at);
       else if (!at || (key !== undefined && !same)) { now.insertBefore(child, at); continue; }
       const subject = same ?? at;
@@ -79,11 +82,14 @@
     const patience = AbortSignal.timeout(Math.max(interval, 10_000));
     const answer = await fetch(location.href, { cache: "no-store", signal: patience });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    if (page.body.dataset.sequence === undefined) throw new Error(`the answer ${answer.status} is no page of genv`);
+    if (page.body.dataset.sequence === undefined) {
+      return say(`the server answers ${answer.ok ? "with another page" : answer.status} since ${told(answered)}`);
+    }
     answered = Date.now();
     show(page);
     const silent = answered - collected > 3 * interval + 5000;
-    say(silent ? `no new values since ${clock.format(collected)}` : "");
+    const asOf = document.querySelector(".facts time[datetime]");
+    say(silent ? `no new values since ${told(asOf?.dateTime ?? collected)}` : "");
   };
 
   const follow = async () => {
@@ -93,7 +99,7 @@
     try {
       await read();
     } catch {
-      say(`no answer since ${clock.format(answered)}`);
+      say(`no answer since ${told(answered)}`);
     }
     reading = false;
     timer = setTimeout(follow, interval);

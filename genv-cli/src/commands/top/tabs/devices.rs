@@ -1,6 +1,6 @@
 //! The devices: who holds each, and what it does.
 
-use genv_core::lab::{Gpu, GpuState, gpus, short_model};
+use genv_core::lab::{Gpu, GpuState, gpus_of, short_model};
 use genv_core::model::{Device, Snapshot};
 
 use super::{Facts, HOST, listed, percent, used_of_total};
@@ -27,8 +27,11 @@ const COLUMNS: [Column; 14] = [
 
 pub(super) fn grid(facts: &Facts<'_>) -> Grid {
     let mut rows = Vec::new();
-    for (hostname, snapshot) in facts.snapshots() {
-        for gpu in gpus(snapshot) {
+    for host in facts.hosts {
+        let (Some(snapshot), hostname) = (host.snapshot.as_deref(), host.hostname.as_str()) else {
+            continue;
+        };
+        for gpu in gpus_of(host) {
             rows.push(whole(facts, hostname, snapshot, &gpu));
             rows.extend(gpu.parts.iter().map(|part| mig_device(facts, hostname, snapshot, &gpu, part)));
         }

@@ -1,6 +1,6 @@
 //! The hosts: what each offers, and what is wrong with it.
 
-use genv_core::lab::{GpuState, troubles};
+use genv_core::lab::{GpuState, gpus_of, troubles};
 use genv_core::model::HostSnapshot;
 
 use super::{Facts, HOST};
@@ -26,10 +26,7 @@ pub(super) fn grid(facts: &Facts<'_>) -> Grid {
 
 fn row(host: &HostSnapshot) -> Row {
     let snapshot = host.snapshot.as_deref();
-    let states = snapshot.map(|snapshot| {
-        let whole = snapshot.devices.iter().filter(|it| it.index.mig.is_none());
-        whole.map(|device| GpuState::of(snapshot, device)).collect::<Vec<_>>()
-    });
+    let states = snapshot.map(|_| gpus_of(host).iter().map(|gpu| gpu.state).collect::<Vec<_>>());
     let count = |is_meant: fn(GpuState) -> bool| {
         let states = states.as_ref().map(|states| states.iter().filter(|it| is_meant(**it)).count());
         states.map_or_else(Value::unknown, Value::count)

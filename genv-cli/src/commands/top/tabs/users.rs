@@ -49,12 +49,14 @@ fn values(facts: &Facts<'_>, username: &str, totals: &UserTotals) -> Vec<Value> 
         0 => Value::count(0),
         count => Value::count(count).style(DOUBTFUL),
     };
+    let mut idle = doubtful(totals.idle + totals.use_unknown);
+    idle.text = totals.idle_words(0);
     let seconds = totals.seconds;
     let held_seconds = seconds.busy + seconds.idle + seconds.unmeasured;
     vec![
         facts.user(username),
         Value::count(totals.held),
-        doubtful(totals.idle),
+        idle,
         Value::count(totals.processes),
         doubtful(totals.outside),
         percent(totals.busy_ratio()),
