@@ -6,7 +6,7 @@ use genv_core::duration::format_span;
 use genv_core::lab::{Holder, gpus};
 use genv_core::model::{DeviceIndex, Environment, Snapshot};
 
-use super::{Facts, HOST, amount, percent, sum};
+use super::{Facts, HOST, amount, percent};
 use crate::commands::top::grid::{Column, Form, Grid, Key, Row, Value};
 use crate::commands::top::view::Tab;
 use crate::output::joined;
@@ -58,8 +58,9 @@ fn row(
 ) -> Row {
     let indices: Vec<DeviceIndex> = held.iter().map(|(index, _)| *index).collect();
     let usages = || held.iter().map(|(_, holder)| holder.usage);
-    let utilization = sum(usages().map(|it| it.and_then(|it| it.utilization_ratio)));
-    let memory = sum(usages().map(|it| it.and_then(|it| it.memory_used_bytes)));
+    // Not known if one of them is not.
+    let utilization: Option<f64> = usages().map(|it| it?.utilization_ratio).sum();
+    let memory: Option<u64> = usages().map(|it| it?.memory_used_bytes).sum();
     #[expect(clippy::cast_precision_loss, reason = "a host has few devices")]
     let devices = held.len() as f64;
     let holds = !held.is_empty();
@@ -72,7 +73,7 @@ fn row(
         Value::foreign(name.unwrap_or(&environment.eid)),
         Value::foreign(&environment.eid),
         Value::foreign(&joined(&indices, ",")),
-        if holds { percent(utilization.map(|it: f64| it / devices)) } else { Value::none() },
+        if holds { percent(utilization.map(|it| it / devices)) } else { Value::none() },
         if holds { amount(memory) } else { Value::none() },
         facts.idle(hostname, now, &held.iter().map(|(_, holder)| holder).collect::<Vec<_>>()),
         processes.map_or_else(Value::unknown, Value::count),

@@ -126,11 +126,6 @@ fn used_of_total(memory: Option<DeviceMemory>) -> Value {
     value
 }
 
-/// The sum of values; unknown if one of them is.
-fn sum<T: std::iter::Sum>(values: impl Iterator<Item = Option<T>>) -> Option<T> {
-    values.sum()
-}
-
 /// The environment of a process, in words.
 fn attribution(snapshot: &Snapshot, attribution: &Attribution) -> Value {
     match attribution {
