@@ -95,6 +95,11 @@ fn rest(text: String, seconds: f64) -> Value {
     if seconds >= LONG_IDLE_SECONDS { value.style(DOUBTFUL) } else { value }
 }
 
+/// Whether a snapshot has present values of a collector.
+fn is_current(snapshot: &Snapshot, collector: &str) -> bool {
+    snapshot.collectors.get(collector).is_some_and(|it| it.current)
+}
+
 /// The column that only several hosts need.
 const HOST: &str = "HOST";
 
