@@ -278,14 +278,24 @@ fn no_rows(view: &View, frame: &Frame<'_>) -> Vec<String> {
     if !view.place.filter.is_empty() {
         return vec![format!("No row contains '{}'. Esc shows all.", harmless(&view.place.filter))];
     }
+    let collectors: &[&str] = match view.place.tab {
+        Tab::Devices => &["gpu"],
+        Tab::Environments => &["state"],
+        Tab::Users => &["gpu", "processes", "state"],
+        Tab::Processes => &["gpu", "processes"],
+        Tab::Hosts => &[],
+    };
+    let facts = frame.facts;
+    let are_known = facts.hosts.iter().all(|it| it.up) && facts.are_current(collectors);
+    let ending = if are_known { "now" } else { "are known" };
     if let Some(scope) = &view.place.scope {
-        return vec![format!("No {tab} of {} now. Esc goes back.", scope.words())];
+        return vec![format!("No {tab} of {} {ending}. Esc goes back.", scope.words())];
     }
     let mut lines = vec![match view.place.tab {
         Tab::Devices => "No GPU is known.".to_owned(),
-        _ => format!("No {tab} now."),
+        _ => format!("No {tab} {ending}."),
     }];
-    lines.extend(frame.facts.troubles());
+    lines.extend(facts.troubles());
     if view.place.tab == Tab::Devices {
         lines.push("'genv doctor' checks the driver and the rest of a machine.".to_owned());
     }

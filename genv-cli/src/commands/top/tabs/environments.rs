@@ -6,7 +6,7 @@ use genv_core::duration::format_span;
 use genv_core::lab::{Holder, gpus};
 use genv_core::model::{DeviceIndex, Environment, Snapshot};
 
-use super::{Facts, HOST, amount, percent};
+use super::{Facts, HOST, amount, at_least, is_current, percent};
 use crate::commands::top::grid::{Column, Form, Grid, Key, Row, Value};
 use crate::commands::top::view::Tab;
 use crate::output::joined;
@@ -38,11 +38,12 @@ pub(super) fn grid(facts: &Facts<'_>) -> Grid {
         for eid in snapshot.processes.iter().filter_map(|it| it.attribution.eid()) {
             *processes.entry(eid).or_default() += 1;
         }
-        let are_known = snapshot.collectors.get("processes").is_some_and(|it| it.current);
+        let are_current = is_current(snapshot, "processes") && is_current(snapshot, "gpu");
         rows.extend(snapshot.environments.iter().map(|environment| {
             let held = held.remove(environment.eid.as_str()).unwrap_or_default();
-            let processes = are_known.then(|| processes.get(environment.eid.as_str()).copied().unwrap_or_default());
-            row(facts, hostname, snapshot, environment, &held, processes)
+            let are_known = are_current && held.iter().all(|(index, _)| snapshot.processes_known(index.gpu));
+            let processes = processes.get(environment.eid.as_str()).copied().unwrap_or_default();
+            row(facts, hostname, snapshot, environment, &held, at_least(processes, are_known))
         }));
     }
     Grid { columns: COLUMNS.to_vec(), rows }
@@ -54,7 +55,7 @@ fn row(
     snapshot: &Snapshot,
     environment: &Environment,
     held: &[(DeviceIndex, Holder<'_>)],
-    processes: Option<usize>,
+    processes: Value,
 ) -> Row {
     let indices: Vec<DeviceIndex> = held.iter().map(|(index, _)| *index).collect();
     let usages = || held.iter().map(|(_, holder)| holder.usage);
@@ -76,7 +77,7 @@ fn row(
         if holds { percent(utilization.map(|it| it / devices)) } else { Value::none() },
         if holds { amount(memory) } else { Value::none() },
         facts.idle(hostname, now, &held.iter().map(|(_, holder)| holder).collect::<Vec<_>>()),
-        processes.map_or_else(Value::unknown, Value::count),
+        processes,
         Value::known(age, format_span),
         facts.end(environment.lease_end_timestamp_seconds, now),
     ];

@@ -47,6 +47,14 @@ impl<'a> Facts<'a> {
         self.hosts.iter().filter_map(|host| Some((host.hostname.as_str(), host.snapshot.as_deref()?)))
     }
 
+    /// Whether there are present values of these collectors, of all hosts that are up.
+    pub(super) fn are_current(&self, collectors: &[&str]) -> bool {
+        self.hosts.iter().filter(|it| it.up).all(|host| {
+            let snapshot = host.snapshot.as_deref();
+            snapshot.is_some_and(|it| collectors.iter().all(|collector| is_current(it, collector)))
+        })
+    }
+
     /// What is broken, in words. Names are escaped.
     pub(super) fn troubles(&self) -> Vec<String> {
         let line = |trouble: Trouble<'_>| {
@@ -98,6 +106,18 @@ fn rest(text: String, seconds: f64) -> Value {
 /// Whether a snapshot has present values of a collector.
 fn is_current(snapshot: &Snapshot, collector: &str) -> bool {
     snapshot.collectors.get(collector).is_some_and(|it| it.current)
+}
+
+/// A number of things; `2+?` or `?` where there may be more.
+fn at_least(count: usize, are_all_known: bool) -> Value {
+    if count == 0 && !are_all_known {
+        return Value::unknown();
+    }
+    let mut value = Value::count(count);
+    if !are_all_known {
+        value.text.push_str("+?");
+    }
+    value
 }
 
 /// The column that only several hosts need.
