@@ -406,6 +406,24 @@ fn without_devices_the_screen_says_why() {
 }
 
 #[test]
+fn without_a_list_of_the_devices_numbers_are_unknown() {
+    let mut lab = lab();
+    let snapshot = Arc::make_mut(lab.snapshot.as_mut().unwrap());
+    snapshot.collectors.get_mut("gpu").unwrap().current = false;
+    snapshot.devices.clear();
+    let mut seat = Seat::new(vec![lab], 80, 6);
+    for (keys, row) in [
+        ("e", "alice|training|1|?|?|?|?|1+?|2h5m|12:41"),
+        ("u", "alice|?|?|1+?|?|?|0s|?"),
+        ("h", "gpu01|up|?|?|?|?|?|?|550.54.15|"),
+    ] {
+        seat.press(keys);
+        let values = seat.shown.rows[0].values.iter().map(|it| it.text.as_str());
+        assert_eq!(values.collect::<Vec<_>>().join("|"), row);
+    }
+}
+
+#[test]
 fn no_size_of_the_terminal_is_too_small() {
     for width in [1, 2, 3, 8, 20, 39] {
         for height in [1, 2, 3, 5, 8, 13] {

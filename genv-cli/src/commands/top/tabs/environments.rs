@@ -65,6 +65,9 @@ fn row(
     #[expect(clippy::cast_precision_loss, reason = "a host has few devices")]
     let devices = held.len() as f64;
     let holds = !held.is_empty();
+    // Without the list of the GPUs, the held ones are not known.
+    let nothing = || if is_current(snapshot, "gpu") { Value::none() } else { Value::unknown() };
+    let holders: Vec<&Holder<'_>> = held.iter().map(|(_, holder)| holder).collect();
     let now = snapshot.timestamp_seconds;
     let age = environment.created_timestamp_seconds.map(|created| now - created);
     let name = environment.name.as_deref();
@@ -73,10 +76,10 @@ fn row(
         facts.user(&environment.username),
         Value::foreign(name.unwrap_or(&environment.eid)),
         Value::foreign(&environment.eid),
-        Value::foreign(&joined(&indices, ",")),
-        if holds { percent(utilization.map(|it| it / devices)) } else { Value::none() },
-        if holds { amount(memory) } else { Value::none() },
-        facts.idle(hostname, now, &held.iter().map(|(_, holder)| holder).collect::<Vec<_>>()),
+        if holds { Value::foreign(&joined(&indices, ",")) } else { nothing() },
+        if holds { percent(utilization.map(|it| it / devices)) } else { nothing() },
+        if holds { amount(memory) } else { nothing() },
+        if holds { facts.idle(hostname, now, &holders) } else { nothing() },
         processes,
         Value::known(age, format_span),
         facts.end(environment.lease_end_timestamp_seconds, now),
