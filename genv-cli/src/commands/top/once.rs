@@ -8,12 +8,15 @@ use super::view::Tab;
 use crate::failure::Failure;
 use crate::output::{Cell, Table, print_note, stdout, terminal_width};
 
+/// What a collection that has just begun does not know of users.
+const NOT_YET: [&str; 4] = ["IDLE", "BUSY", "GPU TIME", "ENERGY"];
+
 /// Prints the devices and the users, and on stderr what is broken.
 pub(super) fn print(facts: &Facts<'_>) -> anyhow::Result<()> {
     let mut out = stdout();
     table(&facts.grid(Tab::Devices)).write(&mut out)?;
     writeln!(out)?;
-    table(&facts.grid(Tab::Users)).write(&mut out)?;
+    table(&NOT_YET.into_iter().fold(facts.grid(Tab::Users), Grid::without)).write(&mut out)?;
     drop(out);
     let hosts = facts.hosts;
     for trouble in facts.troubles() {
