@@ -176,7 +176,7 @@ fn table(buffer: &mut Buffer, header: Rect, body: Rect, view: &View, grid: &Grid
     let sorting = view.sorting();
     // The first column of the screen marks the selected row.
     let room = usize::from(body.width.saturating_sub(1));
-    let layout = grid.layout(room, sorting.column);
+    let layout = grid.layout(room, GAP, sorting.column);
     let mut x = header.x + 1;
     for (column, width) in &layout {
         let column = grid.columns[*column];
