@@ -151,13 +151,16 @@ fn used_of_total(memory: Option<DeviceMemory>) -> Value {
     value
 }
 
+/// The name that the user gave an environment, else its id.
+fn environment_name<'a>(snapshot: &'a Snapshot, eid: &'a str) -> &'a str {
+    let name = snapshot.environment(eid).and_then(|it| it.name.as_deref());
+    name.unwrap_or(eid)
+}
+
 /// The environment of a process, in words.
 fn attribution(snapshot: &Snapshot, attribution: &Attribution) -> Value {
     match attribution {
-        Attribution::Environment { eid } => {
-            let name = snapshot.environment(eid).and_then(|it| it.name.as_deref());
-            Value::foreign(name.unwrap_or(eid))
-        }
+        Attribution::Environment { eid } => Value::foreign(environment_name(snapshot, eid)),
         Attribution::Outside { .. } => Value::foreign("outside").style(DOUBTFUL),
         Attribution::Unknown { .. } => Value::unknown().style(DOUBTFUL),
     }
