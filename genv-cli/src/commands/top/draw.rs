@@ -313,7 +313,8 @@ fn page_lines(page: Page, frame: &Frame<'_>) -> Vec<String> {
     }
 }
 
-const HELP: &str = "\
+/// Lines of at most 80 columns, since a wrapped line loses its indentation.
+pub(super) const HELP: &str = "\
 d e u p h, 1-5  devices, environments, users, processes, hosts; Tab: the next
 ↑ ↓ j k         select a row; also PgUp, PgDn, Home, End
 Enter           from a device to its holders, from these to their processes
@@ -325,9 +326,11 @@ Ctrl-L  Ctrl-Z  draw anew; suspend
 q, Ctrl-C       quit
 
 ?               not measured, or not known
-IDLE            for how long no holder has used it; '>5m': no use was seen in 5 minutes, and earlier use is not known
+IDLE            for how long no holder has used it; '>5m': no use was seen in
+                5 minutes, and earlier use is not known
 OUTSIDE         processes in no environment; with '?' those that may be
-HISTORY         utilization at the last updates; MEMORY: memory in use; · is not known
+HISTORY         utilization at the last updates; · is not known
+MEMORY          memory in use at the last updates
 UTIL            of an environment: the mean of its GPUs
 BUSY, GPU TIME, ENERGY
                 of a user, since the collection began";

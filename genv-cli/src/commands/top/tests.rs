@@ -7,7 +7,7 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use serde_json::{Value, json};
 
-use super::draw::{Frame, draw};
+use super::draw::{Frame, HELP, draw};
 use super::enforcer::Against;
 use super::grid::Grid;
 use super::history::History;
@@ -420,6 +420,13 @@ fn without_a_list_of_the_devices_numbers_are_unknown() {
         seat.press(keys);
         let values = seat.shown.rows[0].values.iter().map(|it| it.text.as_str());
         assert_eq!(values.collect::<Vec<_>>().join("|"), row);
+    }
+}
+
+#[test]
+fn no_line_of_the_help_is_wider_than_80_columns() {
+    for line in HELP.lines() {
+        assert!(unicode_width::UnicodeWidthStr::width(line) <= 80, "{line}");
     }
 }
 
