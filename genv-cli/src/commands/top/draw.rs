@@ -108,7 +108,8 @@ fn put(buffer: &mut Buffer, line: Rect, text: &str, style: Style) -> Rect {
     Rect { x, width: line.right() - x, ..line }
 }
 
-/// Hosts and time, what is free by model, and the number of faults: the latter two first where there is little room.
+/// Hosts and time, whether values are simulated, the number of faults, and what is free by model: without hosts and time
+/// where there is little room.
 fn title(buffer: &mut Buffer, line: Rect, frame: &Frame<'_>) {
     let hosts = frame.facts.hosts;
     let Some(received) = frame.received_seconds else {
@@ -132,12 +133,12 @@ fn title(buffer: &mut Buffer, line: Rect, frame: &Frame<'_>) {
     let mut parts: Vec<(String, Style)> =
         free.next().map(|(text, style)| (format!("free {text}"), style)).into_iter().collect();
     parts.extend(free);
-    if frame.facts.snapshots().any(|(_, it)| it.simulated) {
-        parts.push(("simulated".to_owned(), FAINT));
-    }
     let troubles = frame.facts.troubles().len();
     if troubles > 0 {
         parts.insert(0, (counted(troubles, "trouble"), BAD));
+    }
+    if frame.facts.is_simulated() {
+        parts.insert(0, ("simulated".to_owned(), FAINT));
     }
     let head = format!("{named}  {}", clock(received, frame.facts.zone));
     if usize::from(line.width) >= WIDE_TITLE + head.width() {

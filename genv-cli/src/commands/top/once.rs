@@ -19,6 +19,9 @@ pub(super) fn print(facts: &Facts<'_>) -> anyhow::Result<()> {
     table(NOT_YET.into_iter().fold(facts.grid(Tab::Users), Grid::without)).write(&mut out)?;
     drop(out);
     let hosts = facts.hosts;
+    if facts.is_simulated() {
+        print_note("values are simulated");
+    }
     for trouble in facts.troubles() {
         print_note(&trouble);
     }

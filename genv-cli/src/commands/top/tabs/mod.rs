@@ -47,6 +47,11 @@ impl<'a> Facts<'a> {
         self.hosts.iter().filter_map(|host| Some((host.hostname.as_str(), host.snapshot.as_deref()?)))
     }
 
+    /// Whether devices of a host are simulated.
+    pub(super) fn is_simulated(&self) -> bool {
+        self.snapshots().any(|(_, it)| it.simulated)
+    }
+
     /// Whether there are present values of these collectors, of all hosts that are up.
     pub(super) fn are_current(&self, collectors: &[&str]) -> bool {
         self.hosts.iter().filter(|it| it.up).all(|host| {
