@@ -47,6 +47,16 @@ fn once_prints_devices_and_users_and_what_is_broken() -> Result<()> {
 }
 
 #[test]
+fn flags_for_other_hosts_without_hosts_are_wrong_usage() -> Result<()> {
+    let lab = lab()?;
+    for flag in ["--sudo", "--username=eve"] {
+        let said = lab.ask(&["top", "--once", flag])?;
+        ensure!(said.code == 2 && said.stderr.contains("name them with --host"), "{flag}: {}", said.stderr);
+    }
+    Ok(())
+}
+
+#[test]
 fn the_live_view_follows_keys_and_leaves_the_terminal_as_it_was() -> Result<()> {
     let lab = lab()?;
     let genv = program("genv")?.display().to_string();
