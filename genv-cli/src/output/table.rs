@@ -11,9 +11,6 @@ use super::harmless;
 /// The largest number of characters of a text from a file.
 const MOST_SHOWN_CHARACTERS: usize = 60;
 
-/// The number of spaces between two columns.
-const GAP: usize = 2;
-
 /// The smallest width of a shortened column without a name.
 const LEAST_WIDTH: usize = 4;
 
@@ -74,6 +71,9 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// The number of spaces between two columns.
+    pub(crate) const GAP: usize = 2;
+
     pub(crate) fn new(header: &[&'static str]) -> Self {
         Self { header: Some(header.to_vec()), rows: Vec::new() }
     }
@@ -104,7 +104,7 @@ impl Table {
     /// shortened.
     pub(crate) fn fit(&mut self, columns: &[usize], width: usize) {
         let mut widths = self.widths();
-        let line = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
+        let line = widths.iter().sum::<usize>() + Self::GAP * widths.len().saturating_sub(1);
         let least = |column: usize| self.header.as_ref().map_or(LEAST_WIDTH, |it| it[column].width());
         for _ in width..line {
             let columns = columns.iter().filter(|it| widths[**it] > least(**it));
@@ -151,8 +151,8 @@ impl Table {
             for (cell, width) in cells.iter().zip(&widths) {
                 let rest = width - cell.text.width();
                 let (before, after) = match cell.is_right_aligned {
-                    true => (rest, GAP),
-                    false => (0, rest + GAP),
+                    true => (rest, Self::GAP),
+                    false => (0, rest + Self::GAP),
                 };
                 missing += before;
                 if !cell.text.is_empty() {

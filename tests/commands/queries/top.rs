@@ -36,13 +36,23 @@ fn once_prints_devices_and_users_and_what_is_broken() -> Result<()> {
     2    H100 80GB  free                          0%  0.0/40.0              0   60 W  32°C
     3    ?          down                           ?         ?              ?      ?     ?
 
-    USER       GPUS  IDLE  PROCESSES  OUTSIDE  BUSY  GPU TIME    ENERGY
-    uid:54321     1     1          0        0     ?        0s  0.00 kWh
-    eve           0     0          1        1     ?        0s  0.00 kWh
+    USER       GPUS  PROCESSES  OUTSIDE
+    uid:54321     1          0        0
+    eve           0          1        1
     ");
     ensure!(said.code == 0 && said.stderr.contains(", GPU 3: does not answer"), "{} {}", said.code, said.stderr);
     // A pipe gets the same without the option.
     assert_eq!(lab.ask(&["top"])?.stdout, said.stdout);
+    Ok(())
+}
+
+#[test]
+fn flags_for_other_hosts_without_hosts_are_wrong_usage() -> Result<()> {
+    let lab = lab()?;
+    for flag in ["--sudo", "--username=eve"] {
+        let said = lab.ask(&["top", "--once", flag])?;
+        ensure!(said.code == 2 && said.stderr.contains("name them with --host"), "{flag}: {}", said.stderr);
+    }
     Ok(())
 }
 

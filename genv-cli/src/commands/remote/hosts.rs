@@ -68,6 +68,11 @@ impl HostFlags {
         !self.hosts.is_empty() || self.hostfile.is_some()
     }
 
+    /// Whether a flag says how other hosts are asked.
+    pub(in crate::commands) const fn need_hosts(&self) -> bool {
+        self.username.is_some() || self.sudo
+    }
+
     /// The hosts, in the order of the flags.
     ///
     /// # Errors

@@ -108,7 +108,8 @@ fn put(buffer: &mut Buffer, line: Rect, text: &str, style: Style) -> Rect {
     Rect { x, width: line.right() - x, ..line }
 }
 
-/// Hosts and time, what is free by model, and the number of faults: the latter two first where there is little room.
+/// Hosts and time, whether values are simulated, the number of faults, and what is free by model: without hosts and time
+/// where there is little room.
 fn title(buffer: &mut Buffer, line: Rect, frame: &Frame<'_>) {
     let hosts = frame.facts.hosts;
     let Some(received) = frame.received_seconds else {
@@ -132,12 +133,12 @@ fn title(buffer: &mut Buffer, line: Rect, frame: &Frame<'_>) {
     let mut parts: Vec<(String, Style)> =
         free.next().map(|(text, style)| (format!("free {text}"), style)).into_iter().collect();
     parts.extend(free);
-    if frame.facts.snapshots().any(|(_, it)| it.simulated) {
-        parts.push(("simulated".to_owned(), FAINT));
-    }
     let troubles = frame.facts.troubles().len();
     if troubles > 0 {
         parts.insert(0, (counted(troubles, "trouble"), BAD));
+    }
+    if frame.facts.is_simulated() {
+        parts.insert(0, ("simulated".to_owned(), FAINT));
     }
     let head = format!("{named}  {}", clock(received, frame.facts.zone));
     if usize::from(line.width) >= WIDE_TITLE + head.width() {
@@ -176,7 +177,7 @@ fn table(buffer: &mut Buffer, header: Rect, body: Rect, view: &View, grid: &Grid
     let sorting = view.sorting();
     // The first column of the screen marks the selected row.
     let room = usize::from(body.width.saturating_sub(1));
-    let layout = grid.layout(room, sorting.column);
+    let layout = grid.layout(room, GAP, sorting.column);
     let mut x = header.x + 1;
     for (column, width) in &layout {
         let column = grid.columns[*column];
@@ -278,14 +279,24 @@ fn no_rows(view: &View, frame: &Frame<'_>) -> Vec<String> {
     if !view.place.filter.is_empty() {
         return vec![format!("No row contains '{}'. Esc shows all.", harmless(&view.place.filter))];
     }
+    let collectors: &[&str] = match view.place.tab {
+        Tab::Devices => &["gpu"],
+        Tab::Environments => &["state"],
+        Tab::Users => &["gpu", "processes", "state"],
+        Tab::Processes => &["gpu", "processes"],
+        Tab::Hosts => &[],
+    };
+    let facts = frame.facts;
+    let are_known = facts.hosts.iter().all(|it| it.up) && facts.are_current(collectors);
+    let ending = if are_known { "now" } else { "are known" };
     if let Some(scope) = &view.place.scope {
-        return vec![format!("No {tab} of {} now. Esc goes back.", scope.words())];
+        return vec![format!("No {tab} of {} {ending}. Esc goes back.", scope.words())];
     }
     let mut lines = vec![match view.place.tab {
         Tab::Devices => "No GPU is known.".to_owned(),
-        _ => format!("No {tab} now."),
+        _ => format!("No {tab} {ending}."),
     }];
-    lines.extend(frame.facts.troubles());
+    lines.extend(facts.troubles());
     if view.place.tab == Tab::Devices {
         lines.push("'genv doctor' checks the driver and the rest of a machine.".to_owned());
     }
@@ -303,7 +314,8 @@ fn page_lines(page: Page, frame: &Frame<'_>) -> Vec<String> {
     }
 }
 
-const HELP: &str = "\
+/// Lines of at most 80 columns, since a wrapped line loses its indentation.
+pub(super) const HELP: &str = "\
 d e u p h, 1-5  devices, environments, users, processes, hosts; Tab: the next
 ↑ ↓ j k         select a row; also PgUp, PgDn, Home, End
 Enter           from a device to its holders, from these to their processes
@@ -315,9 +327,11 @@ Ctrl-L  Ctrl-Z  draw anew; suspend
 q, Ctrl-C       quit
 
 ?               not measured, or not known
-IDLE            for how long no holder has used it; '>5m': no use was seen in 5 minutes, and earlier use is not known
+IDLE            for how long no holder has used it; '>5m': no use was seen in
+                5 minutes, and earlier use is not known
 OUTSIDE         processes in no environment; with '?' those that may be
-HISTORY         utilization at the last updates; MEMORY: memory in use; · is not known
+HISTORY         utilization at the last updates; · is not known
+MEMORY          memory in use at the last updates
 UTIL            of an environment: the mean of its GPUs
 BUSY, GPU TIME, ENERGY
                 of a user, since the collection began";

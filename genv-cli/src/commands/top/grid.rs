@@ -19,7 +19,7 @@ const WIDEST_GRAPH: usize = 60;
 const EXTRA_RANK: u8 = 7;
 const WIDE_TEXT: usize = 20;
 
-/// The number of spaces between two columns.
+/// The number of spaces between two columns of the screen.
 pub(super) const GAP: usize = 1;
 
 /// What a row shows.
@@ -216,8 +216,9 @@ impl Grid {
         }
     }
 
-    /// The columns for which there is room, with their widths. The name of the column `sorted` is followed by an arrow.
-    pub(super) fn layout(&self, room: usize, sorted: Option<&str>) -> Vec<(usize, usize)> {
+    /// The columns for which there is room, with their widths and `gap` spaces between two of them. The name of the column
+    /// `sorted` is followed by an arrow.
+    pub(super) fn layout(&self, room: usize, gap: usize, sorted: Option<&str>) -> Vec<(usize, usize)> {
         let name = |column: &Column| column.name.width() + usize::from(sorted == Some(column.name));
         // Smallest and largest useful widths.
         let limits = self.columns.iter().enumerate().map(|(position, column)| {
@@ -231,8 +232,8 @@ impl Grid {
         });
         let limits: Vec<(usize, usize)> = limits.collect();
         let needed = |kept: &[usize], text: usize| {
-            let widths = kept.iter().map(|it| limits[*it].0.max(limits[*it].1.min(text)) + GAP);
-            widths.sum::<usize>().saturating_sub(GAP)
+            let widths = kept.iter().map(|it| limits[*it].0.max(limits[*it].1.min(text)) + gap);
+            widths.sum::<usize>().saturating_sub(gap)
         };
         let mut kept: Vec<usize> = (0..self.columns.len()).collect();
         while kept.len() > 1 {

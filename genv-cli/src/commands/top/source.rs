@@ -36,6 +36,12 @@ impl Source {
     pub(super) fn open(interval: Duration, here: SourceOptions, hosts: &HostFlags) -> anyhow::Result<Self> {
         let options = CollectOptions::every(interval);
         if !hosts.name_hosts() {
+            if hosts.need_hosts() {
+                return Err(Failure::Usage(
+                    "--username and --sudo are for other hosts: name them with --host or --hostfile".to_owned(),
+                )
+                .into());
+            }
             return Ok(Self::Here(here.or_from_environment()?.open()?, options));
         }
         if here != SourceOptions::default() {

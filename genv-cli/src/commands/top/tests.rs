@@ -7,7 +7,7 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use serde_json::{Value, json};
 
-use super::draw::{Frame, draw};
+use super::draw::{Frame, HELP, draw};
 use super::enforcer::Against;
 use super::grid::Grid;
 use super::history::History;
@@ -403,6 +403,49 @@ fn without_devices_the_screen_says_why() {
     genv top  reading…
     reading…
     ");
+}
+
+#[test]
+fn without_a_list_of_the_devices_numbers_are_unknown() {
+    let mut lab = lab();
+    let snapshot = Arc::make_mut(lab.snapshot.as_mut().unwrap());
+    snapshot.collectors.get_mut("gpu").unwrap().current = false;
+    snapshot.devices.clear();
+    let mut seat = Seat::new(vec![lab], 80, 6);
+    for (keys, row) in [
+        ("e", "alice|training|1|?|?|?|?|1+?|2h5m|12:41"),
+        ("u", "alice|?|?|1+?|?|?|0s|?"),
+        ("h", "gpu01|up|?|?|?|?|?|?|550.54.15|"),
+    ] {
+        seat.press(keys);
+        let values = seat.shown.rows[0].values.iter().map(|it| it.text.as_str());
+        assert_eq!(values.collect::<Vec<_>>().join("|"), row);
+    }
+}
+
+#[test]
+fn a_mig_device_says_whether_its_users_hold_the_gpu() {
+    let mut whole = gpu("NVIDIA A100-SXM4-80GB", 0.0, 0, &["1"]);
+    whole["mig_parent"] = true.into();
+    let devices = json!([whole, {"index": "0:0"}, {"index": "0:1"}]);
+    let environments = json!([environment("1", "alice", "training", "0", NOW)]);
+    let (of, outside) =
+        (json!({"state": "environment", "eid": "1"}), json!({"state": "outside", "reason": "no_claim"}));
+    let processes = json!([process(71, "alice", "0:0", &of), process(72, "eve", "0:1", &outside)]);
+    let mut seat = Seat::new(vec![host("gpu01", devices, environments, processes)], 80, 6);
+    seat.screen();
+    let rows = seat.shown.rows.iter().map(|row| {
+        let [index, _, held_by, environment, ..] = &row.values[..] else { panic!("{row:?}") };
+        format!("{}|{}|{}", index.text, held_by.text, environment.text)
+    });
+    assert_eq!(rows.collect::<Vec<_>>(), ["0|alice|training", "0:0|alice|training", "0:1|eve, not held|"]);
+}
+
+#[test]
+fn no_line_of_the_help_is_wider_than_80_columns() {
+    for line in HELP.lines() {
+        assert!(unicode_width::UnicodeWidthStr::width(line) <= 80, "{line}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use genv_core::lab::{Gpu, GpuState, gpus_of, short_model};
 use genv_core::model::{Device, Snapshot};
 
-use super::{Facts, HOST, listed, percent, used_of_total};
+use super::{Facts, HOST, environment_name, listed, percent, used_of_total};
 use crate::commands::top::grid::{Column, Form, Grid, Key, Row, Value};
 use crate::commands::top::view::Tab;
 use crate::output::{BAD, DOUBTFUL, GOOD, OWN};
@@ -78,13 +78,20 @@ fn whole(facts: &Facts<'_>, hostname: &str, snapshot: &Snapshot, gpu: &Gpu<'_>) 
 fn mig_device(facts: &Facts<'_>, hostname: &str, snapshot: &Snapshot, gpu: &Gpu<'_>, part: &Device) -> Row {
     let profile = part.profile.as_deref();
     let on_it = || gpu.processes.iter().filter(|(_, usage)| usage.index == part.index);
-    let users = listed(on_it().filter_map(|(process, _)| snapshot.user_of(process)));
-    let environments = listed(on_it().filter_map(|(process, _)| process.attribution.eid()));
+    let users: Vec<&str> = on_it().filter_map(|(process, _)| snapshot.user_of(process)).collect();
+    let environments = on_it().filter_map(|(process, _)| process.attribution.eid());
+    let environments = listed(environments.map(|eid| environment_name(snapshot, eid)));
+    // A holder whose name is not known may be any of the users.
+    let holds = |user: &str| gpu.holders.iter().any(|it| it.username().is_none_or(|holder| holder == user));
+    let held_by = match users.is_empty() || users.iter().any(|user| holds(user)) {
+        true => Value::foreign(&listed(users)),
+        false => not_held(users),
+    };
     let values = vec![
         Value::foreign(hostname),
         index(part),
         profile.map_or_else(Value::unknown, |profile| Value::foreign(&format!("MIG {profile}"))),
-        Value::foreign(&users),
+        held_by,
         Value::foreign(&environments),
         part.measurements.utilization_ratio.map_or_else(Value::none, |ratio| percent(Some(ratio))),
         Value::none(),
@@ -124,7 +131,7 @@ fn held_by(facts: &Facts<'_>, snapshot: &Snapshot, gpu: &Gpu<'_>) -> Value {
         }
         GpuState::Used => {
             let users = gpu.processes.iter().map(|(process, _)| snapshot.user_of(process).unwrap_or("?"));
-            Value::foreign(&format!("{}, not held", listed(users))).style(DOUBTFUL)
+            not_held(users)
         }
         GpuState::Unknown | GpuState::Unsplit => state.style(DOUBTFUL),
         // A GPU that is down may be held all the same.
@@ -136,6 +143,11 @@ fn held_by(facts: &Facts<'_>, snapshot: &Snapshot, gpu: &Gpu<'_>) -> Value {
             }
         }
     }
+}
+
+/// The users of a device that none of them holds.
+fn not_held<'a>(users: impl IntoIterator<Item = &'a str>) -> Value {
+    Value::foreign(&format!("{}, not held", listed(users))).style(DOUBTFUL)
 }
 
 /// The processes outside of environments, and with `?` those that may be: `2`, `2+1?`; `2+?` if some are not known.

@@ -6,7 +6,7 @@ use genv_core::duration::format_span;
 use genv_core::lab::{Holder, gpus};
 use genv_core::model::{DeviceIndex, Environment, Snapshot};
 
-use super::{Facts, HOST, amount, percent, sum};
+use super::{Facts, HOST, amount, at_least, is_current, percent};
 use crate::commands::top::grid::{Column, Form, Grid, Key, Row, Value};
 use crate::commands::top::view::Tab;
 use crate::output::joined;
@@ -38,11 +38,12 @@ pub(super) fn grid(facts: &Facts<'_>) -> Grid {
         for eid in snapshot.processes.iter().filter_map(|it| it.attribution.eid()) {
             *processes.entry(eid).or_default() += 1;
         }
-        let are_known = snapshot.collectors.get("processes").is_some_and(|it| it.current);
+        let are_current = is_current(snapshot, "processes") && is_current(snapshot, "gpu");
         rows.extend(snapshot.environments.iter().map(|environment| {
             let held = held.remove(environment.eid.as_str()).unwrap_or_default();
-            let processes = are_known.then(|| processes.get(environment.eid.as_str()).copied().unwrap_or_default());
-            row(facts, hostname, snapshot, environment, &held, processes)
+            let are_known = are_current && held.iter().all(|(index, _)| snapshot.processes_known(index.gpu));
+            let processes = processes.get(environment.eid.as_str()).copied().unwrap_or_default();
+            row(facts, hostname, snapshot, environment, &held, at_least(processes, are_known))
         }));
     }
     Grid { columns: COLUMNS.to_vec(), rows }
@@ -54,15 +55,19 @@ fn row(
     snapshot: &Snapshot,
     environment: &Environment,
     held: &[(DeviceIndex, Holder<'_>)],
-    processes: Option<usize>,
+    processes: Value,
 ) -> Row {
     let indices: Vec<DeviceIndex> = held.iter().map(|(index, _)| *index).collect();
     let usages = || held.iter().map(|(_, holder)| holder.usage);
-    let utilization = sum(usages().map(|it| it.and_then(|it| it.utilization_ratio)));
-    let memory = sum(usages().map(|it| it.and_then(|it| it.memory_used_bytes)));
+    // Not known if one of them is not.
+    let utilization: Option<f64> = usages().map(|it| it?.utilization_ratio).sum();
+    let memory: Option<u64> = usages().map(|it| it?.memory_used_bytes).sum();
     #[expect(clippy::cast_precision_loss, reason = "a host has few devices")]
     let devices = held.len() as f64;
     let holds = !held.is_empty();
+    // Without the list of the GPUs, the held ones are not known.
+    let nothing = || if is_current(snapshot, "gpu") { Value::none() } else { Value::unknown() };
+    let holders: Vec<&Holder<'_>> = held.iter().map(|(_, holder)| holder).collect();
     let now = snapshot.timestamp_seconds;
     let age = environment.created_timestamp_seconds.map(|created| now - created);
     let name = environment.name.as_deref();
@@ -71,11 +76,11 @@ fn row(
         facts.user(&environment.username),
         Value::foreign(name.unwrap_or(&environment.eid)),
         Value::foreign(&environment.eid),
-        Value::foreign(&joined(&indices, ",")),
-        if holds { percent(utilization.map(|it: f64| it / devices)) } else { Value::none() },
-        if holds { amount(memory) } else { Value::none() },
-        facts.idle(hostname, now, &held.iter().map(|(_, holder)| holder).collect::<Vec<_>>()),
-        processes.map_or_else(Value::unknown, Value::count),
+        if holds { Value::foreign(&joined(&indices, ",")) } else { nothing() },
+        if holds { percent(utilization.map(|it| it / devices)) } else { nothing() },
+        if holds { amount(memory) } else { nothing() },
+        if holds { facts.idle(hostname, now, &holders) } else { nothing() },
+        processes,
         Value::known(age, format_span),
         facts.end(environment.lease_end_timestamp_seconds, now),
     ];

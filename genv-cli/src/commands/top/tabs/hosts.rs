@@ -3,12 +3,12 @@
 use genv_core::lab::{GpuState, gpus_of, troubles};
 use genv_core::model::HostSnapshot;
 
-use super::{Facts, HOST};
+use super::{Facts, HOST, is_current};
 use crate::commands::top::grid::{Column, Form, Grid, Key, Row, Value};
 use crate::commands::top::view::Tab;
 use crate::output::{BAD, DOUBTFUL, GOOD};
 
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 10] = [
     Column::new(0, HOST, Form::Text(8)),
     Column::new(0, "STATE", Form::Text(4)),
     Column::new(1, "GPUS", Form::Number),
@@ -16,6 +16,7 @@ const COLUMNS: [Column; 9] = [
     Column::new(2, "HELD", Form::Number),
     Column::new(3, "USED", Form::Number),
     Column::new(3, "NOT KNOWN", Form::Number),
+    Column::new(3, "UNUSABLE", Form::Number),
     Column::new(4, "DRIVER", Form::Text(6)),
     Column::new(1, "TROUBLE", Form::Text(7)),
 ];
@@ -26,7 +27,9 @@ pub(super) fn grid(facts: &Facts<'_>) -> Grid {
 
 fn row(host: &HostSnapshot) -> Row {
     let snapshot = host.snapshot.as_deref();
-    let states = snapshot.map(|_| gpus_of(host).iter().map(|gpu| gpu.state).collect::<Vec<_>>());
+    // Before the first list of the GPUs, no number of them is known.
+    let listed = snapshot.filter(|it| !it.devices.is_empty() || is_current(it, "gpu"));
+    let states = listed.map(|_| gpus_of(host).iter().map(|gpu| gpu.state).collect::<Vec<_>>());
     let count = |is_meant: fn(GpuState) -> bool| {
         let states = states.as_ref().map(|states| states.iter().filter(|it| is_meant(**it)).count());
         states.map_or_else(Value::unknown, Value::count)
@@ -43,6 +46,7 @@ fn row(host: &HostSnapshot) -> Row {
         count(|it| it == GpuState::Held),
         count(|it| it == GpuState::Used),
         count(|it| it == GpuState::Unknown),
+        count(|it| matches!(it, GpuState::Down | GpuState::Unsplit)),
         driver.map_or_else(Value::unknown, Value::foreign),
         trouble,
     ];

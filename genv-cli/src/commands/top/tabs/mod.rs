@@ -47,6 +47,19 @@ impl<'a> Facts<'a> {
         self.hosts.iter().filter_map(|host| Some((host.hostname.as_str(), host.snapshot.as_deref()?)))
     }
 
+    /// Whether devices of a host are simulated.
+    pub(super) fn is_simulated(&self) -> bool {
+        self.snapshots().any(|(_, it)| it.simulated)
+    }
+
+    /// Whether there are present values of these collectors, of all hosts that are up.
+    pub(super) fn are_current(&self, collectors: &[&str]) -> bool {
+        self.hosts.iter().filter(|it| it.up).all(|host| {
+            let snapshot = host.snapshot.as_deref();
+            snapshot.is_some_and(|it| collectors.iter().all(|collector| is_current(it, collector)))
+        })
+    }
+
     /// What is broken, in words. Names are escaped.
     pub(super) fn troubles(&self) -> Vec<String> {
         let line = |trouble: Trouble<'_>| {
@@ -95,6 +108,23 @@ fn rest(text: String, seconds: f64) -> Value {
     if seconds >= LONG_IDLE_SECONDS { value.style(DOUBTFUL) } else { value }
 }
 
+/// Whether a snapshot has present values of a collector.
+fn is_current(snapshot: &Snapshot, collector: &str) -> bool {
+    snapshot.collectors.get(collector).is_some_and(|it| it.current)
+}
+
+/// A number of things; `2+?` or `?` where there may be more.
+fn at_least(count: usize, are_all_known: bool) -> Value {
+    if count == 0 && !are_all_known {
+        return Value::unknown();
+    }
+    let mut value = Value::count(count);
+    if !are_all_known {
+        value.text.push_str("+?");
+    }
+    value
+}
+
 /// The column that only several hosts need.
 const HOST: &str = "HOST";
 
@@ -126,18 +156,16 @@ fn used_of_total(memory: Option<DeviceMemory>) -> Value {
     value
 }
 
-/// The sum of values; unknown if one of them is.
-fn sum<T: std::iter::Sum>(values: impl Iterator<Item = Option<T>>) -> Option<T> {
-    values.sum()
+/// The name that the user gave an environment, else its id.
+fn environment_name<'a>(snapshot: &'a Snapshot, eid: &'a str) -> &'a str {
+    let name = snapshot.environment(eid).and_then(|it| it.name.as_deref());
+    name.unwrap_or(eid)
 }
 
 /// The environment of a process, in words.
 fn attribution(snapshot: &Snapshot, attribution: &Attribution) -> Value {
     match attribution {
-        Attribution::Environment { eid } => {
-            let name = snapshot.environment(eid).and_then(|it| it.name.as_deref());
-            Value::foreign(name.unwrap_or(eid))
-        }
+        Attribution::Environment { eid } => Value::foreign(environment_name(snapshot, eid)),
         Attribution::Outside { .. } => Value::foreign("outside").style(DOUBTFUL),
         Attribution::Unknown { .. } => Value::unknown().style(DOUBTFUL),
     }

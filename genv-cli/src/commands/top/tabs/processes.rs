@@ -2,7 +2,7 @@
 
 use genv_core::model::{Attribution, Process, ProcessType, Snapshot};
 
-use super::{Facts, HOST, amount, attribution, percent, sum};
+use super::{Facts, HOST, amount, attribution, percent};
 use crate::commands::top::grid::{Column, Form, Grid, Key, Row, Value};
 use crate::output::joined;
 
@@ -43,8 +43,8 @@ fn row(facts: &Facts<'_>, hostname: &str, snapshot: &Snapshot, process: &Process
         comm.map_or_else(Value::unknown, Value::foreign),
         attribution(snapshot, &process.attribution),
         Value::foreign(&joined(&indices, ",")),
-        percent(sum(usages.clone().map(|it| it.utilization_ratio))),
-        amount(sum(usages.clone().map(|it| it.memory_used_bytes))),
+        percent(usages.clone().map(|it| it.utilization_ratio).sum()),
+        amount(usages.clone().map(|it| it.memory_used_bytes).sum()),
         Value::foreign(process.devices.first().map_or("", |it| kind(it.process_type))),
     ];
     let host = || hostname.to_owned();

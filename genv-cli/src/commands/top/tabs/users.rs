@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use genv_core::duration::format_span;
 use genv_core::lab::{UserTotals, users};
 
-use super::{Facts, percent};
+use super::{Facts, at_least, percent};
 use crate::commands::top::grid::{Column, Form, Grid, Key, Row, Value};
 use crate::commands::top::view::Tab;
 use crate::output::DOUBTFUL;
@@ -28,6 +28,7 @@ pub(super) fn grid(facts: &Facts<'_>) -> Grid {
     let users = users(facts.hosts);
     let mut users: Vec<(&&str, &UserTotals)> = users.iter().collect();
     users.sort_by_key(|(_, totals)| (Reverse(totals.held), Reverse(totals.idle)));
+    let are_known = facts.are_current(&["gpu", "processes"]);
     let rows = users.into_iter().map(|(username, totals)| {
         let leads = match with_environments.contains(username) {
             true => Some(Tab::Environments),
@@ -35,7 +36,7 @@ pub(super) fn grid(facts: &Facts<'_>) -> Grid {
         };
         Row {
             key: Key::User((*username).to_owned()),
-            values: values(facts, username, totals),
+            values: values(facts, username, totals, are_known),
             of: Vec::new(),
             leads,
             also: Vec::new(),
@@ -44,10 +45,11 @@ pub(super) fn grid(facts: &Facts<'_>) -> Grid {
     Grid { rows: rows.collect(), columns: COLUMNS.to_vec() }
 }
 
-fn values(facts: &Facts<'_>, username: &str, totals: &UserTotals) -> Vec<Value> {
+fn values(facts: &Facts<'_>, username: &str, totals: &UserTotals, are_known: bool) -> Vec<Value> {
+    let number = |count: usize| at_least(count, are_known);
     let doubtful = |count: usize| match count {
-        0 => Value::count(0),
-        count => Value::count(count).style(DOUBTFUL),
+        0 => number(0),
+        count => number(count).style(DOUBTFUL),
     };
     let mut idle = doubtful(totals.idle + totals.use_unknown);
     idle.text = totals.idle_words(0);
@@ -55,9 +57,9 @@ fn values(facts: &Facts<'_>, username: &str, totals: &UserTotals) -> Vec<Value> 
     let held_seconds = seconds.busy + seconds.idle + seconds.unmeasured;
     vec![
         facts.user(username),
-        Value::count(totals.held),
+        number(totals.held),
         idle,
-        Value::count(totals.processes),
+        number(totals.processes),
         doubtful(totals.outside),
         percent(totals.busy_ratio()),
         Value::number(format_span(held_seconds), held_seconds),
