@@ -52,7 +52,7 @@ fn values(facts: &Facts<'_>, username: &str, totals: &UserTotals, are_known: boo
         count => number(count).style(DOUBTFUL),
     };
     let mut idle = doubtful(totals.idle + totals.use_unknown);
-    idle.text = totals.idle_words(0);
+    idle.text = totals.idle_words(usize::from(!are_known));
     let seconds = totals.seconds;
     let held_seconds = seconds.busy + seconds.idle + seconds.unmeasured;
     vec![
