@@ -218,14 +218,14 @@ fn holder<'a>(snapshot: &'a Snapshot, device: &Device, attachment: &'a Attachmen
     let usage = environment.and_then(|it| it.devices.iter().find(|usage| usage.index == device.index));
     let sampled = snapshot.collectors.get("gpu").and_then(|it| it.timestamp_seconds);
     let activity = match usage {
-        // What the driver does not say now is not known, whatever it said last.
-        _ if !is_current(snapshot, "gpu") => Activity::Unknown,
+        // A use that the driver does not report now is not known, whatever it reported last.
+        _ if !device.up || !is_current(snapshot, "gpu") => Activity::Unknown,
+        None | Some(EnvironmentDevice { utilization_ratio: None, .. }) => Activity::Unknown,
+        Some(EnvironmentDevice { last_active_timestamp_seconds: None, .. }) => Activity::NotSeen,
         Some(EnvironmentDevice { last_active_timestamp_seconds: Some(last), .. }) => match sampled {
             Some(sampled) if *last >= sampled => Activity::Busy,
             _ => Activity::IdleFor((snapshot.timestamp_seconds - last).max(0.0)),
         },
-        Some(EnvironmentDevice { utilization_ratio: Some(_), .. }) => Activity::NotSeen,
-        _ => Activity::Unknown,
     };
     Holder { attachment, environment, usage, activity }
 }
@@ -556,6 +556,7 @@ mod tests {
             (&works, None, Activity::Busy, None),
             (&not_seen, None, Activity::NotSeen, None),
             (&untold, None, Activity::Unknown, None),
+            (&usage(json!(400.0), Value::Null), None, Activity::Unknown, None),
             (&rests, Some(&works), Activity::IdleFor(600.0), None),
             (&rests, Some(&untold), Activity::IdleFor(600.0), None),
             (&rests, Some(&usage(json!(900.0), json!(0.0))), Activity::IdleFor(600.0), Some(100.0)),
