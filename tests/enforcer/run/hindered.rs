@@ -79,13 +79,18 @@ fn what_is_no_lock_stops_no_detach() -> Result<()> {
     Ok(())
 }
 
+/// The number in a line of the log that counts what it does not name.
+fn more_of_this_user(line: &str) -> Option<&str> {
+    let (before, _) = line.split_once(" more of this user")?;
+    before.rsplit(' ').next()
+}
+
 #[test]
 fn of_many_processes_of_a_user_log_and_audit_have_some_and_how_many_there_are() -> Result<()> {
     let processes: Vec<_> = (0..150).map(|_| sleeper(&[])).collect::<Result<_>>()?;
     let pids: Vec<u32> = processes.iter().map(Sleeper::pid).collect();
-    // So long that one cycle sees all of them, on a busy machine too: log and audit count by cycle.
     let rules = ends_outsiders("dry-run", "for: 0s, warn: []");
-    let enforcer = Setup::new(&used_by(&pids), &rules)?.interval("5s").start()?;
+    let enforcer = Setup::new(&used_by(&pids), &rules)?.start()?;
     enforcer.wait_for_status("a hundred and the rest are named", |status| {
         let all = status["violations"].as_array();
         all.is_some_and(|it| it.len() == 101 && it.iter().any(|it| it["rule"] == "(too many)"))
@@ -97,16 +102,17 @@ fn of_many_processes_of_a_user_log_and_audit_have_some_and_how_many_there_are() 
     enforcer.wait_for_metrics("all are counted", |scrape| {
         counted(scrape, "non-env-processes") == 150.0 && counted(scrape, "(too many)") == 1.0
     })?;
+    // On a busy machine several cycles see them, each a part: each names twenty lines, and counts the rest.
     let log = enforcer.log();
-    // Half of the lines report a broken rule, and half report the pending action.
     let lines = log.matches("rule=\"non-env-processes\"").count();
-    assert_eq!(lines, 20, "{log}");
-    ensure!(log.contains("and 280 more of this user"), "{log}");
+    let more: Vec<usize> = log.lines().filter_map(|line| more_of_this_user(line)?.parse().ok()).collect();
+    // Each process has a line that it breaks a rule, and one of the action.
+    ensure!(!more.is_empty() && lines >= 20 && lines + more.iter().sum::<usize>() == 300, "{log}");
     assert_eq!(log.matches("rule=\"(too many)\"").count(), 1, "{log}");
     let audit = enforcer.audit()?;
-    let with_pid = audit.iter().filter(|it| it["pid"].is_u64()).count();
-    let more: Vec<_> = audit.iter().filter_map(|it| it["more"].as_u64()).collect();
-    assert_eq!((with_pid, &more[..]), (20, &[130][..]), "{audit:?}");
+    let named = audit.iter().filter(|it| it["pid"].is_u64()).count() as u64;
+    let more: Vec<u64> = audit.iter().filter_map(|it| it["more"].as_u64()).collect();
+    ensure!(!more.is_empty() && named >= 20 && named + more.iter().sum::<u64>() == 150, "{audit:?}");
     assert_eq!(audit.iter().filter(|it| it["action"] == "report").count(), 1, "{audit:?}");
     let report = enforcer.setup().said(&["report", "--json"])?;
     let report: Value = serde_json::from_str(&report)?;
