@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::members::RecordedMembers;
-use super::restore::claims_of;
+use super::restore::{claims_of, visible_to};
 use super::{AttachmentState, DeviceState, EnvironmentState, State, jobs};
-use crate::proc::{Named, ProcessSource};
+use crate::proc::ProcessSource;
 
 /// The most bare environments: every user may write the file.
 const MOST_BARE: usize = 1_000;
@@ -76,16 +76,15 @@ pub(super) fn find_bare(state: &mut State, damaged: bool) {
 
 /// The devices that are visible to processes which name a bare environment, as far as this program may read them.
 pub(super) fn visible(state: &State, processes: &mut dyn ProcessSource) -> Visible {
-    let mut claims: BTreeMap<u32, BTreeMap<String, u32>> = BTreeMap::new();
+    let mut claims: BTreeMap<u32, BTreeMap<String, Vec<u32>>> = BTreeMap::new();
     let mut visible = Visible::new();
     for EnvironmentState { eid, uid, .. } in &state.environments {
         if !state.recorded.bare.contains(eid) || !jobs::reads_environs_of(*uid) {
             continue;
         }
         let claims = claims.entry(*uid).or_insert_with(|| claims_of(*uid, processes));
-        let named = claims.get(eid).and_then(|pid| Named::by(*pid));
-        if let Some(named) = named {
-            visible.insert(eid.clone(), named.gpus);
+        if let Some(devices) = claims.get(eid).and_then(|pids| visible_to(pids)) {
+            visible.insert(eid.clone(), devices);
         }
     }
     visible

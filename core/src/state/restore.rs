@@ -16,7 +16,7 @@ pub(super) struct Restored {
     pub(super) environment: EnvironmentState,
     /// The members; `true`: the member is a job.
     members: Vec<(ProcessId, bool)>,
-    /// Devices that are visible to the process which names the environment.
+    /// Devices that are visible to a process which names the environment.
     visible: BTreeSet<u32>,
 }
 
@@ -26,7 +26,7 @@ pub(super) fn find(state: &State, table: &ProcessTable, processes: &mut dyn Proc
     for member in &state.recorded.lost {
         lost.entry(member.eid.as_str()).or_default().push(member);
     }
-    let mut claims: BTreeMap<u32, BTreeMap<String, u32>> = BTreeMap::new();
+    let mut claims: BTreeMap<u32, BTreeMap<String, Vec<u32>>> = BTreeMap::new();
     let restore = |(eid, lost): (&str, Vec<&LostMember>)| {
         let living = |member: &&LostMember| {
             let process = member.process;
@@ -41,7 +41,7 @@ pub(super) fn find(state: &State, table: &ProcessTable, processes: &mut dyn Proc
             return None;
         }
         let claims = claims.entry(uid).or_insert_with(|| claims_of(uid, processes));
-        let naming = *claims.get(eid)?;
+        let visible = visible_to(claims.get(eid)?)?;
         let username = processes.username(uid);
         let known = state.recorded.known.get(eid);
         #[expect(clippy::cast_precision_loss, reason = "files end with the year 9999")]
@@ -60,26 +60,32 @@ pub(super) fn find(state: &State, table: &ProcessTable, processes: &mut dyn Proc
             environment.gpus = known.environment.gpus;
             environment.gpu_memory = known.environment.gpu_memory;
         }
-        Some(Restored { environment, members, visible: Named::by(naming)?.gpus })
+        Some(Restored { environment, members, visible })
     };
     lost.into_iter().filter_map(restore).collect()
 }
 
-/// The environments that processes of a user name, each with the lowest pid.
-pub(super) fn claims_of(uid: u32, processes: &mut dyn ProcessSource) -> BTreeMap<String, u32> {
+/// The environments that processes of a user name, each with the pids.
+pub(super) fn claims_of(uid: u32, processes: &mut dyn ProcessSource) -> BTreeMap<String, Vec<u32>> {
     let table =
         processes.read(&ProcessRequest { processes: processes_of(uid).unwrap_or_default(), members: Vec::new() });
-    let mut claims = BTreeMap::new();
+    let mut claims: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for (&pid, read) in &table.processes {
         if let ProcessRead::Present(facts) = read
             && let Claim::Named(eid) = &facts.claim
             && table.user(facts) == Some(uid)
         {
-            let first = claims.entry(eid.clone()).or_insert(pid);
-            *first = pid.min(*first);
+            claims.entry(eid.clone()).or_default().push(pid);
         }
     }
     claims
+}
+
+/// The devices that are visible to the first of these processes which sees any; absent if none can be read in time.
+pub(super) fn visible_to(pids: &[u32]) -> Option<BTreeSet<u32>> {
+    let mut all = pids.iter().filter_map(|pid| Some(Named::by(*pid)?.gpus)).peekable();
+    all.peek()?;
+    Some(all.find(|it| !it.is_empty()).unwrap_or_default())
 }
 
 /// Adds the restored environments. One without a device gets the free devices that are visible to its process.

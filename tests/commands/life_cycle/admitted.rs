@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{self, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_core::proc::{in_initial_pid_namespace, is_kernel_thread};
@@ -20,14 +21,15 @@ pub(crate) const BOB: u32 = FIRST_UID + 1;
 /// A state directory and a program that all users share.
 pub(crate) struct Machine {
     folder: tempfile::TempDir,
-    /// An ordinary user: the one who runs the test, unless that is root.
+    /// An ordinary user: the one who runs the test; for root one of its own, since commands look at all processes of a user
+    /// for those that name an environment.
     pub(crate) user: u32,
 }
 
 impl Machine {
     pub(crate) fn new() -> Result<Self> {
         let own = getuid().as_raw();
-        let user = if own == 0 { FIRST_UID } else { own };
+        let user = if own == 0 { user_of_its_own() } else { own };
         Ok(Self { folder: shared_folder()?, user })
     }
 
@@ -77,6 +79,13 @@ impl Machine {
         let mut command = self.sh(Some(user), "exec sleep 1000");
         Sleeper::spawn(&mut command)
     }
+}
+
+/// An uid that no other test uses now.
+fn user_of_its_own() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // A process of tests makes fewer than 256 machines, and pids have 22 bits.
+    0x4000_0000 + process::id() * 256 + NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 pub(crate) fn is_root() -> bool {
