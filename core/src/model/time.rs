@@ -22,7 +22,7 @@ pub fn local_time_zone() -> TimeZone {
 }
 
 /// The zone of the times in genv's state files: `/etc/localtime` (localtime(5)), and `TZ` only where that file is
-/// missing or names no zone. Unknown, which counts as UTC, as [`system_time_zone`].
+/// missing or damaged. Where that names no zone either, the zone is unknown, and times count as UTC.
 ///
 /// All users share these files, and their times have no offset: the `TZ` of one caller must not change their meaning.
 pub fn machine_time_zone() -> TimeZone {
