@@ -63,13 +63,18 @@ pub(crate) fn check_may_change(uid: u32, task: &str) -> anyhow::Result<()> {
 /// The environment belongs to another user.
 pub(crate) fn check_permission(state: &EditableState, eid: &str, task: &str) -> anyhow::Result<()> {
     match state.environment(eid) {
-        Some(it) => check_may_change(it.uid, &format!("{task} environment {}", eid.escape_debug())),
+        Some(it) => check_may_change(it.uid, &task_of(task, eid)),
         None => check_lost_record(state, eid, task),
     }
 }
 
+fn task_of(task: &str, eid: &str) -> String {
+    format!("{task} environment {}", eid.escape_debug())
+}
+
 /// Checks an environment whose record was lost with a damaged file: one of its recorded members must live and run as the
-/// caller.
+/// caller. Without a recorded member, an environment that still holds devices belongs to its last known user, since its
+/// processes may use them.
 ///
 /// # Errors
 /// The environment has a lost record, and the caller is neither its user nor root.
@@ -77,7 +82,11 @@ pub(crate) fn check_lost_record(state: &EditableState, eid: &str, task: &str) ->
     let caller = own_uid();
     let lost = state.lost().filter(|(lost, _)| *lost == eid);
     let members: Vec<ProcessId> = lost.map(|(_, process)| process).collect();
-    if members.is_empty() || caller == 0 {
+    if members.is_empty() {
+        let known = state.restorable().find(|(known, _)| *known == eid && !state.attached(eid).is_empty());
+        return known.map_or(Ok(()), |(eid, uid)| check_may_change(uid, &task_of(task, eid)));
+    }
+    if caller == 0 {
         return Ok(());
     }
     let table = ProcReader::new()

@@ -32,5 +32,5 @@ pub use process::{Attribution, Process, ProcessDevice, ProcessType};
 pub use queue::QueuedProcess;
 pub use snapshot::{CollectorStatus, HostSnapshot, Owners, Publication, SNAPSHOT_VERSION, Snapshot};
 pub(crate) use time::{format_local_time, parse_local_time};
-pub use time::{local_time_zone, machine_time_zone, now_seconds};
+pub use time::{local_time_zone, machine_time_zone, now_seconds, system_time_zone};
 pub use withheld::Withheld;

@@ -22,14 +22,25 @@ pub fn local_time_zone() -> TimeZone {
 }
 
 /// The zone of the times in genv's state files: `/etc/localtime` (localtime(5)), and `TZ` only where that file is
-/// missing.
+/// missing or damaged. Where that names no zone either, the zone is unknown, and times count as UTC.
 ///
 /// All users share these files, and their times have no offset: the `TZ` of one caller must not change their meaning.
 pub fn machine_time_zone() -> TimeZone {
     // `TimeZone::system` searches the whole database for the name of the zone, which is not used here.
     let content = std::fs::read("/etc/localtime").ok();
     let zone = content.and_then(|content| TimeZone::tzif("local", &content).ok());
-    zone.unwrap_or_else(TimeZone::system)
+    zone.unwrap_or_else(system_time_zone)
+}
+
+/// `TZ`, else `/etc/localtime`, else UTC (tzset(3), localtime(5)). Unknown if the one that counts names no zone that is
+/// installed here.
+pub fn system_time_zone() -> TimeZone {
+    let is_absent = || std::env::var_os("TZ").is_none() && std::fs::symlink_metadata("/etc/localtime").is_err();
+    match TimeZone::try_system() {
+        Ok(zone) => zone,
+        Err(_) if is_absent() => TimeZone::UTC,
+        Err(_) => TimeZone::unknown(),
+    }
 }
 
 /// A text that is not a time of genv's files, or a time that the format cannot express.

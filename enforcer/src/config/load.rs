@@ -4,11 +4,12 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::Path;
 
+use genv_core::model::system_time_zone;
 use genv_core::yaml;
 use jiff::tz::TimeZone;
 use sha2::{Digest as _, Sha256};
 
-use super::{Config, format, resolve, zone};
+use super::{Config, format, resolve};
 
 /// Nobody writes more than this by hand, and no ConfigMap holds it.
 const LARGEST_BYTES: u64 = 1 << 20;
@@ -19,7 +20,7 @@ impl Config {
     /// # Errors
     /// It is not YAML, has an unknown key, a wrong type or a value that cannot be, or is larger than 1 MiB.
     pub fn parse(source_name: &str, text: &str) -> Result<Self, yaml::Error> {
-        Self::of_machine(source_name, text, zone::of_machine())
+        Self::of_machine(source_name, text, system_time_zone())
     }
 
     /// The same, of a machine whose time zone counts where the text names none.
@@ -29,7 +30,7 @@ impl Config {
 
     /// Takes a configuration that stands within another file; `text` is all of that file.
     pub fn within(source_name: &str, text: &str, written: &WrittenConfig) -> Result<Self, yaml::Error> {
-        resolve::config(source_name, text, &written.0, zone::of_machine())
+        resolve::config(source_name, text, &written.0, system_time_zone())
     }
 
     /// Reads a configuration file.

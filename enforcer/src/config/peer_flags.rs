@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
+use genv_core::model::system_time_zone;
 use serde::{Deserialize, Serialize};
 
 use super::accounts::is_name;
 use super::load::hash;
 use super::{
     Action, BreakerLimits, Config, DetachedProcesses, Limit, Limits, Mode, Never, Rule, Scope, Selector, Undelivered,
-    zone,
 };
 use crate::kinds::{EnvDevices, EnvMemory, MaxDevicesPerUser, NonEnvProcesses, RuleKind};
 
@@ -116,7 +116,7 @@ impl Config {
             hash: hash(format!("{flags:?}").as_bytes()),
             mode: Mode::Enforce,
             interval: flags.interval,
-            timezone: zone::of_machine(),
+            timezone: system_time_zone(),
             never: Never::default(),
             breaker: BreakerLimits::default(),
             notify_socket: None,

@@ -1,24 +1,12 @@
-//! The time zone of rules: this machine's, its words, and its text in requests to other machines.
+//! The time zone of rules: its words, and its text in requests to other machines.
 
 use std::env;
-use std::fs;
 
 use jiff::fmt::temporal::{DateTimeParser, DateTimePrinter};
 use jiff::tz::TimeZone;
 use jiff::{Error, Timestamp};
 
-/// The zone of this machine: `TZ`, else `/etc/localtime`, else UTC (tzset(3), localtime(5)). Unknown if the one that counts
-/// names no zone that is installed here.
-pub(super) fn of_machine() -> TimeZone {
-    let is_absent = || env::var_os("TZ").is_none() && fs::symlink_metadata("/etc/localtime").is_err();
-    match TimeZone::try_system() {
-        Ok(zone) => zone,
-        Err(_) if is_absent() => TimeZone::UTC,
-        Err(_) => TimeZone::unknown(),
-    }
-}
-
-/// Why [`of_machine`] is unknown.
+/// Why [`system_time_zone`](genv_core::model::system_time_zone) is unknown.
 pub(super) fn why_unknown() -> String {
     match env::var_os("TZ") {
         Some(name) => format!("TZ is '{}', which is no zone that this machine has", name.to_string_lossy()),

@@ -172,6 +172,9 @@ impl Envs {
                 for eid in known.chain(state.lost().map(|(eid, _)| eid)) {
                     check_permission(state, eid, "end")?;
                 }
+                for (_, uid) in state.restorable() {
+                    check_may_change(uid, "end environments")?;
+                }
                 state.reset_environments();
                 Ok::<_, anyhow::Error>(())
             })?;

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use genv_core::proc::may_read_environ;
 use genv_core::state::State;
+use jiff::tz::TimeZone;
 use rustix::process::geteuid;
 
 use super::Check;
@@ -23,9 +24,16 @@ const MOST_TRIED: usize = 64;
 /// A smaller difference is rounding: the files have whole seconds.
 const TOLERANCE_SECONDS: f64 = 2.0;
 
-/// Checks that no time in the state is in the future.
-pub(super) fn clock(state: &State) -> Check {
+/// Checks that the zone of the times in the state is known, and that none of them is in the future.
+pub(super) fn clock(state: &State, zone: &TimeZone) -> Check {
     const NAME: &str = "clock";
+    if zone.is_unknown() {
+        return Check::warn(
+            NAME,
+            "the time zone of the machine is unknown: times in the state count as UTC, and ages can be hours off",
+            "let /etc/localtime be the file of a zone ('timedatectl set-timezone ZONE' as root; package tzdata)",
+        );
+    }
     let environments = state.environments.iter();
     let created = environments.filter_map(|it| it.created_timestamp_seconds);
     let attachments = state.devices.iter().flat_map(|it| &it.attachments);
@@ -142,6 +150,13 @@ mod tests {
 
     fn denied() -> io::Result<()> {
         Err(ErrorKind::PermissionDenied.into())
+    }
+
+    #[test]
+    fn a_machine_without_a_known_time_zone_has_unknown_ages() {
+        for (zone, verdict) in [(TimeZone::UTC, Verdict::Ok), (TimeZone::unknown(), Verdict::Warn)] {
+            assert_eq!(clock(&State::default(), &zone).verdict, verdict, "{zone:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod measurements;
 mod programs;
 mod state;
 
+use genv_core::model::machine_time_zone;
 use genv_core::state::State;
 use serde::Serialize;
 
@@ -58,7 +59,7 @@ pub(crate) fn examine(machine: &mut Machine) -> Vec<Check> {
     checks.push(programs::shell());
     checks.extend(programs::shims());
     checks.extend(gpus::examine(machine, &state));
-    checks.push(host::clock(&state));
+    checks.push(host::clock(&state, &machine_time_zone()));
     checks.push(host::processes());
     checks.push(host::exporter());
     checks.extend(measurements::examine(machine));

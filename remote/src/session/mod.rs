@@ -315,9 +315,10 @@ fn configuration(target: &Target, known: &KnownHost) -> Result<client::Config, H
     })
 }
 
-/// The server and the user at it: the same for a jump host, for the last host, and for each alias of ssh's configuration.
+/// The server with all that an attempt depends on, such as the user and the keys: the same for a jump host, for the last
+/// host, and for each alias of ssh's configuration with these options.
 fn place(target: &Target) -> String {
-    format!("{}@{}:{}", target.user, target.address, target.port)
+    format!("{:?}", Target { login: String::new(), jumps: Vec::new(), ..target.clone() })
 }
 
 /// Reads the files known_hosts on a thread for blocking work: other hosts continue.
@@ -334,4 +335,26 @@ async fn read_known_hosts(target: &Target) -> Result<KnownHost, HostFailure> {
     });
     read.await
         .unwrap_or_else(|error| Err(HostFailure::new(FailureKind::HostKey, format!("cannot check its key: {error}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aliases_share_their_attempts_unless_an_option_differs() {
+        let alias = |login: &str, key: &str| Target {
+            login: login.to_owned(),
+            address: "gpu01.example".to_owned(),
+            identity_files: vec![key.into()],
+            ..Target::default()
+        };
+        let first = place(&alias("gpu01", "id_lab"));
+        let behind = Target { jumps: vec![alias("jump", "id_lab")], ..alias("gpu01-behind", "id_lab") };
+        assert_eq!([place(&alias("gpu01-other", "id_lab")), place(&behind)], [first.clone(), first.clone()]);
+        let other_user = Target { user: "bob".to_owned(), ..alias("gpu01", "id_lab") };
+        for other in [alias("gpu01", "id_home"), other_user] {
+            assert_ne!(place(&other), first);
+        }
+    }
 }

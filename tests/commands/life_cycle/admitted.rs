@@ -60,6 +60,19 @@ impl Machine {
         Ok(String::from_utf8(done.stdout)?)
     }
 
+    /// Fails unless each command that would change the environment e1 is refused for [`BOB`] with these words.
+    fn keeps_e1(&self, words: &str) -> Result<()> {
+        let refused = "devices detach --eid e1|devices detach --eid e1 --index 0|devices --reset|envs --reset|\
+            exec --eid e1 -- true|envs activate --eid e1 --uid BOB --kernel-id k|devices --no-cleanup detach --eid e1";
+        for command in refused.split('|') {
+            let line = format!("genv {}", command.replace("BOB", &BOB.to_string()));
+            self.refuses(BOB, &line, words)?;
+            let held = self.succeeds(Some(BOB), "genv devices find --eid e1")?;
+            ensure!(held == "0,1\n", "{line}: {held}");
+        }
+        Ok(())
+    }
+
     /// Fails unless the line is refused with these words, and changes no environment.
     fn refuses(&self, user: u32, line: &str, words: &str) -> Result<()> {
         let before = self.environments();
@@ -280,15 +293,7 @@ fn only_its_user_and_root_change_an_environment_whose_record_was_lost() -> Resul
         let job = machine.job()?;
         fs::remove_file(machine.state().join("envs.json")).context("no envs.json")?;
         if is_root() {
-            let refused = "devices detach --eid e1|devices detach --eid e1 --index 0|devices --reset|envs --reset|\
-                exec --eid e1 -- true|envs activate --eid e1 --uid BOB --kernel-id k|\
-                devices --no-cleanup detach --eid e1";
-            for command in refused.split('|') {
-                let line = format!("genv {}", command.replace("BOB", &BOB.to_string()));
-                machine.refuses(BOB, &line, "none of its living processes is yours")?;
-                let held = machine.succeeds(Some(BOB), "genv devices find --eid e1")?;
-                ensure!(held == "0,1\n", "{line}: {held}");
-            }
+            machine.keeps_e1("none of its living processes is yours")?;
         }
         let changer = (!by_root).then_some(user);
         machine.succeeds(changer, "genv devices detach --eid e1")?;
@@ -296,5 +301,27 @@ fn only_its_user_and_root_change_an_environment_whose_record_was_lost() -> Resul
         ensure!(machine.succeeds(Some(user), all)? == "0,1,2,3\n");
         drop(job);
     }
+    Ok(())
+}
+
+#[test]
+fn an_environment_without_a_record_and_a_shell_keeps_its_devices_for_its_user() -> Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    let machine = Machine::new()?;
+    let user = machine.user;
+    let shell = machine.sleeper(user)?;
+    machine.succeeds(Some(user), &format!("genv envs activate --eid e1 --uid {user} --pid {}", shell.pid()))?;
+    machine.succeeds(Some(user), "genv devices attach --eid e1 --count 2")?;
+    let mut job = machine.sh(Some(user), "exec sleep 1000");
+    let job = Sleeper::spawn(job.env("GENV_ENVIRONMENT_ID", "e1"))?;
+    fs::remove_file(machine.state().join("envs.json"))?;
+    drop(shell);
+    machine.succeeds(Some(BOB), "genv exec --gpus 1 -- true")?;
+    machine.keeps_e1(&format!("of the user {user}: only this user and root may do so"))?;
+    machine.succeeds(Some(user), "genv devices detach --eid e1")?;
+    machine.succeeds(Some(user), "genv exec --gpus 4 -- true")?;
+    drop(job);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use genv_core::gpu::GpuSource as _;
+use genv_core::gpu::{GpuSample, GpuSource as _};
 use genv_core::model::DeviceIndex;
 
 use crate::nvml_source::stage::{PATIENCE, alone, count, eventually, scenario, source, xids};
@@ -68,17 +68,48 @@ fn without_xid_events_everything_else_is_read() {
         stage.rewrite(&other);
         let event = eventually(&mut source, |it| it.as_ref().unwrap().xid_events.first().copied());
         assert_eq!((event.index, event.xid), (DeviceIndex::gpu(1), 62));
+        assert!(withheld(&source.sample().unwrap()).is_empty(), "the device does not have them");
+    });
+}
+
+/// The devices, absent for the host, whose XID errors a sample withholds, with the call that failed.
+fn withheld(sample: &GpuSample) -> Vec<(Option<DeviceIndex>, String)> {
+    let errors = sample.withheld.iter().filter(|it| it.value == "XID errors");
+    errors.map(|it| (it.device, it.error.split(':').next().unwrap_or_default().to_owned())).collect()
+}
+
+#[test]
+fn a_device_whose_xid_errors_are_not_seen_is_named_and_watched_later_and_the_others_are_watched() {
+    let wrong = |call: &str| format!("faults: [{{wrong: {call}, error: unknown}}]");
+    let second = "uuid: GPU-00000000-0000-0000-0000-000000000002\n";
+    let third = "uuid: GPU-00000000-0000-0000-0000-000000000003\n";
+    let faulty = scenario(&wrong("nvmlDeviceRegisterEvents"), "")
+        .replace(second, &format!("{second}        {}\n", wrong("nvmlDeviceGetSupportedEventTypes")));
+    alone(&faulty, |stage| {
+        let mut source = source();
+        let found = eventually(&mut source, |it| Some(withheld(it.as_ref().unwrap())).filter(|it| !it.is_empty()));
+        let expected = [(1, "nvmlDeviceGetSupportedEventTypes"), (0, "nvmlDeviceRegisterEvents")];
+        assert_eq!(found, expected.map(|(gpu, call)| (Some(DeviceIndex::gpu(gpu)), call.to_owned())));
+        stage.rewrite(&faulty.replace(third, &format!("{third}        {}\n", xids(&[(62, 2_000)], ""))));
+        let event = eventually(&mut source, |it| it.as_ref().unwrap().xid_events.first().copied());
+        assert_eq!((event.index, event.xid), (DeviceIndex::gpu(2), 62));
+
+        stage.rewrite(&scenario("", ""));
+        eventually(&mut source, |it| withheld(it.as_ref().unwrap()).is_empty().then_some(()));
+        stage.rewrite(&scenario(&xids(&[(31, 2_000)], ""), ""));
+        let event = eventually(&mut source, |it| it.as_ref().unwrap().xid_events.first().copied());
+        assert_eq!((event.index, event.xid), (DeviceIndex::gpu(0), 31));
     });
 }
 
 #[test]
-fn a_wait_for_xid_errors_that_hangs_holds_up_nothing() {
+fn a_wait_for_xid_errors_that_hangs_holds_up_nothing_and_is_named() {
     let hanging = scenario("", "faults: [{hang: nvmlEventSetWait_v2}]");
     alone(&hanging, |stage| {
         let before = count("task");
         let mut source = source();
         for generation in 1..=3 {
-            eventually(&mut source, |it| it.is_ok().then_some(()));
+            eventually(&mut source, |it| withheld(it.as_ref().ok()?).iter().any(|it| it.0.is_none()).then_some(()));
             assert_eq!(count("task"), before + 1, "at most one thread hangs");
             let reload = format!("faults: [{{hang: nvmlEventSetWait_v2}}, {{reload: {generation}}}]");
             stage.rewrite(&scenario("", &reload));

@@ -20,6 +20,7 @@ use self::error::Calls;
 use self::session::Session;
 use self::xid::XidWatcher;
 use super::{GpuError, GpuSample, GpuSource};
+use crate::model::Withheld;
 
 /// The library's name as the driver installs it, looked up by the dynamic loader.
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
@@ -64,12 +65,9 @@ impl NvmlSource {
         if session.take_handles_changed() || !self.xids.is_watching() {
             self.xids.watch(session.nvml(), session.handles());
         }
-        calls.device = None;
-        if !self.xids.is_watching() {
-            calls.note("XID errors", "nvmlEventSetWait_v2 hangs, or its thread cannot be started".to_owned());
-        } else if self.xids.fails() {
-            calls.note("XID errors", "nvmlEventSetCreate or nvmlEventSetWait_v2 fails".to_owned());
-        }
+        // A lost device has no values at all.
+        let is_lost = |it: &Withheld| devices.iter().any(|device| device.lost && it.device == Some(device.index));
+        calls.withheld.extend(self.xids.withheld().into_iter().filter(|it| !is_lost(it)));
         Ok(GpuSample {
             driver_version: session.driver_version(),
             session: self.closed_sessions,

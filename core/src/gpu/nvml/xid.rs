@@ -1,9 +1,8 @@
 //! XID errors. A thread waits for them, because NVML's wait blocks, and because NVML reports several errors before one
-//! wait all with the code of the last error.
+//! wait all with the code of the last error. [`XidWatcher::withheld`] names the devices whose errors the thread does not see.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,19 +12,25 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::event::EventData;
 use nvml_wrapper::{EventSet, Nvml};
 
-use super::error::is_driver_gone;
+use super::error::{is_driver_gone, is_unsupported};
 use super::raw::DeviceHandle;
 use crate::gpu::XidEvent;
-use crate::model::{DeviceIndex, now_seconds};
+use crate::model::{DeviceIndex, Withheld, now_seconds};
+
+/// [`Withheld::value`] of errors that are not seen.
+const XID_ERRORS: &str = "XID errors";
+
+const REGISTER: &str = "nvmlDeviceRegisterEvents";
+const WAIT: &str = "nvmlEventSetWait_v2";
 
 /// The time that one wait blocks: the longest delay of the thread's end.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The pause of the thread after a wait that failed at once.
+/// The pause of the thread after a wait that failed at once, and between attempts to watch a device whose call failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// The longest wait for the end of the thread. A thread that takes longer hangs in the driver and is left behind.
-const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+/// A thread whose call takes longer hangs in the driver: it sees no error, and is left behind if it should end.
+const LONGEST_CALL: Duration = Duration::from_secs(2);
 
 /// The number of events that are kept until the next sample; further events are dropped.
 const CAPACITY: usize = 1024;
@@ -54,9 +59,19 @@ struct Running {
     watched: Sender<WatchedDevices>,
     /// Disconnects when the thread has released NVML.
     events: Receiver<XidEvent>,
-    /// Whether its last subscription or its last wait failed.
-    fails: Arc<AtomicBool>,
+    unseen: Arc<Mutex<Unseen>>,
     thread: JoinHandle<()>,
+}
+
+/// What the thread does not see now.
+#[derive(Default)]
+struct Unseen {
+    /// The driver's current call, and its start.
+    call: Option<(&'static str, Instant)>,
+    /// The error of the last subscription or the last wait.
+    all: Option<String>,
+    /// The errors of single devices.
+    devices: Vec<Withheld>,
 }
 
 impl XidWatcher {
@@ -65,9 +80,19 @@ impl XidWatcher {
         self.running.as_ref().is_some_and(|it| !it.thread.is_finished())
     }
 
-    /// Whether the thread waits in vain: errors that happen now are not seen.
-    pub(super) fn fails(&self) -> bool {
-        self.running.as_ref().is_some_and(|it| it.fails.load(Ordering::Relaxed))
+    /// The XID errors that are not seen now, of the host or of single devices. A device that does not support XID errors is
+    /// not listed.
+    pub(super) fn withheld(&self) -> Vec<Withheld> {
+        let of_host = |error: String| vec![Withheld::of_host(XID_ERRORS, error)];
+        let Some(running) = self.running.as_ref().filter(|it| !it.thread.is_finished()) else {
+            return of_host("a call of NVML about them hangs, or their thread cannot be started".to_owned());
+        };
+        let unseen = lock(&running.unseen);
+        match (unseen.call, &unseen.all) {
+            (Some((call, began)), _) if began.elapsed() > LONGEST_CALL => of_host(format!("{call} hangs")),
+            (_, Some(error)) => of_host(error.clone()),
+            _ => unseen.devices.clone(),
+        }
     }
 
     /// Watches these GPUs from now on, and no others.
@@ -92,15 +117,15 @@ impl XidWatcher {
         let (watched, commands) = channel();
         let (sender, events) = sync_channel(CAPACITY);
         let nvml = Arc::clone(nvml);
-        let fails = Arc::new(AtomicBool::new(false));
-        let fails_there = Arc::clone(&fails);
+        let unseen = Arc::<Mutex<Unseen>>::default();
+        let unseen_there = Arc::clone(&unseen);
         let thread = std::thread::Builder::new().name("nvml-xid".to_owned()).spawn(move || {
-            run(nvml, commands, &sender, &fails_there);
+            run(nvml, commands, &sender, &unseen_there);
             // NVML is released: from now on the channel may disconnect.
             drop(sender);
         });
         // Without a thread the sample names the XID errors as withheld.
-        thread.ok().map(|thread| Running { watched, events, fails, thread })
+        thread.ok().map(|thread| Running { watched, events, unseen, thread })
     }
 
     /// The events since the last call.
@@ -117,7 +142,7 @@ impl XidWatcher {
             return;
         };
         drop(running.watched);
-        let deadline = Instant::now() + STOP_TIMEOUT;
+        let deadline = Instant::now() + LONGEST_CALL;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match running.events.recv_timeout(left) {
@@ -152,21 +177,45 @@ enum NextStep {
     End,
 }
 
-fn run(nvml: Arc<Nvml>, commands: Receiver<WatchedDevices>, events: &SyncSender<XidEvent>, fails: &AtomicBool) {
+fn lock(unseen: &Mutex<Unseen>) -> MutexGuard<'_, Unseen> {
+    unseen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls the driver, and notes the call as long as it lasts.
+fn noted<T>(unseen: &Mutex<Unseen>, call: &'static str, driver: impl FnOnce() -> T) -> T {
+    lock(unseen).call = Some((call, Instant::now()));
+    let answer = driver();
+    lock(unseen).call = None;
+    answer
+}
+
+fn run(nvml: Arc<Nvml>, commands: Receiver<WatchedDevices>, events: &SyncSender<XidEvent>, unseen: &Mutex<Unseen>) {
     let Ok(mut watched) = commands.recv() else {
         return;
     };
     loop {
-        let next = match subscribe(&nvml, &watched) {
-            Ok(Some(set)) => wait(&set, &watched, &commands, events, fails),
-            // No device reports XID errors: wait for other devices.
-            Ok(None) => {
-                fails.store(false, Ordering::Relaxed);
-                commands.recv().map_or(NextStep::End, NextStep::Watch)
+        let next = match noted(unseen, REGISTER, || subscribe(&nvml, &watched)) {
+            Ok((set, withheld)) => {
+                let has_failed = |index: u32| withheld.iter().any(|it| it.device == Some(DeviceIndex::gpu(index)));
+                let failed: WatchedDevices = watched.iter().filter(|it| has_failed(it.0)).cloned().collect();
+                lock(unseen).devices = withheld;
+                // An attempt for these alone, so that no error of the others is missed meanwhile.
+                let more = || !failed.is_empty() && matches!(subscribe(&nvml, &failed), Ok((Some(_), _)));
+                match set {
+                    Some(set) => wait(&set, &watched, more, &commands, events, unseen),
+                    None => {
+                        lock(unseen).all = None;
+                        match failed.is_empty() {
+                            false => pause(RETRY_PAUSE, &commands),
+                            // No device reports XID errors: wait for other devices.
+                            true => commands.recv().map_or(NextStep::End, NextStep::Watch),
+                        }
+                    }
+                }
             }
             Err(error) if is_driver_gone(&error) => NextStep::End,
-            Err(_) => {
-                fails.store(true, Ordering::Relaxed);
+            Err(error) => {
+                lock(unseen).all = Some(format!("nvmlEventSetCreate: {error}"));
                 pause(RETRY_PAUSE, &commands)
             }
         };
@@ -178,57 +227,76 @@ fn run(nvml: Arc<Nvml>, commands: Receiver<WatchedDevices>, events: &SyncSender<
     }
 }
 
-/// An event set with all devices that report XID errors; none if no device does.
+/// An event set with all devices that report XID errors, none if no device does; and the devices whose calls failed.
 fn subscribe<'nvml>(
     nvml: &'nvml Arc<Nvml>,
     watched: &'nvml WatchedDevices,
-) -> Result<Option<EventSet<'nvml>>, NvmlError> {
+) -> Result<(Option<EventSet<'nvml>>, Vec<Withheld>), NvmlError> {
     let lib = nvml.lib();
+    let (mut able, mut withheld) = (Vec::new(), Vec::new());
     if lib.nvmlEventSetFree.is_err() || lib.nvmlEventSetWait_v2.is_err() {
-        return Ok(None);
+        return Ok((None, withheld));
     }
     let xid = EventTypes::CRITICAL_XID_ERROR;
-    let mut able: Vec<_> = watched
-        .iter()
-        .map(|(_, handle)| handle.device())
-        .filter(|device| device.supported_event_types().is_ok_and(|it| it.contains(xid)))
-        .collect();
+    for (index, handle) in watched {
+        let device = handle.device();
+        match device.supported_event_types() {
+            Ok(types) if types.contains(xid) => able.push((*index, device)),
+            Ok(_) => {}
+            Err(error) => withheld.extend(failure(*index, "nvmlDeviceGetSupportedEventTypes", &error)),
+        }
+    }
     // The wrapper frees the set if a device cannot be registered, so that each failure starts again without that
     // device.
     'set: while !able.is_empty() {
         let mut set = nvml.create_event_set()?;
         for at in 0..able.len() {
-            match able[at].register_events(xid, set) {
+            match able[at].1.register_events(xid, set) {
                 Ok(same) => set = same,
-                Err(_) => {
-                    able.swap_remove(at);
+                Err(why) => {
+                    let (index, _) = able.swap_remove(at);
+                    withheld.extend(failure(index, REGISTER, &why.error));
                     continue 'set;
                 }
             }
         }
-        return Ok(Some(set));
+        return Ok((Some(set), withheld));
     }
-    Ok(None)
+    Ok((None, withheld))
 }
 
-/// Waits for events and sends them, until other devices arrive, an error occurs, or the watcher ends.
+/// The XID errors of a device that a failed call withholds; none if the device does not have them.
+fn failure(index: u32, call: &str, error: &NvmlError) -> Option<Withheld> {
+    (!is_unsupported(error)).then(|| Withheld::of(DeviceIndex::gpu(index), XID_ERRORS, format!("{call}: {error}")))
+}
+
+/// Waits for events and sends them, until other devices arrive, an error occurs, or the watcher ends. `more`: an attempt to
+/// watch further devices, after whose success there is to be a new set.
 fn wait(
     set: &EventSet<'_>,
     watched: &WatchedDevices,
+    more: impl Fn() -> bool,
     commands: &Receiver<WatchedDevices>,
     events: &SyncSender<XidEvent>,
-    fails: &AtomicBool,
+    unseen: &Mutex<Unseen>,
 ) -> NextStep {
     let mut waited = false;
+    let mut tried = Instant::now();
     loop {
         match pause(Duration::ZERO, commands) {
             NextStep::Again => {}
             next => return next,
         }
+        if tried.elapsed() >= RETRY_PAUSE {
+            tried = Instant::now();
+            if noted(unseen, REGISTER, &more) {
+                return NextStep::Again;
+            }
+        }
         let began = Instant::now();
-        let answer = set.wait(POLL_INTERVAL.as_millis() as u32);
+        let answer = noted(unseen, WAIT, || set.wait(POLL_INTERVAL.as_millis() as u32));
         if matches!(answer, Ok(_) | Err(NvmlError::Timeout)) {
-            fails.store(false, Ordering::Relaxed);
+            lock(unseen).all = None;
         }
         match answer {
             Ok(event) => {
@@ -251,8 +319,8 @@ fn wait(
             // A lost device fails every wait of the set. The other devices get a new set at once, so that none of their
             // errors is missed.
             Err(_) if waited => return NextStep::Again,
-            Err(_) => {
-                fails.store(true, Ordering::Relaxed);
+            Err(error) => {
+                lock(unseen).all = Some(format!("{WAIT}: {error}"));
                 return pause(RETRY_PAUSE, commands);
             }
         }

@@ -103,6 +103,13 @@ impl EditableState {
         self.lost.iter().map(|it| (it.eid.as_str(), it.process))
     }
 
+    /// The environments without a record that may be restored, each with its user: a damaged file lost them, or genv 1.x
+    /// cleared them.
+    pub fn restorable(&self) -> impl Iterator<Item = (&str, u32)> {
+        let missing = self.known.values().filter(move |it| self.environment(&it.environment.eid).is_none());
+        missing.map(|it| (it.environment.eid.as_str(), it.environment.uid))
+    }
+
     /// The devices, by index without gaps. Empty until an inventory was merged once.
     pub fn devices(&self) -> &[DeviceState] {
         &self.devices

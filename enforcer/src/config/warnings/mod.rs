@@ -6,10 +6,11 @@ mod values;
 
 use std::{fmt, iter};
 
+use genv_core::model::system_time_zone;
 use genv_core::yaml::{self, Located, Place};
 
 use super::format::{ConfigFile, LimitEntry, RuleEntry};
-use super::{Accounts, Config, Limit, Rule, load, resolve, zone};
+use super::{Accounts, Config, Limit, Rule, load, resolve};
 
 /// Something odd in a configuration, with its place: `FILE:LINE:COLUMN: what`, and the lines around it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ impl Config {
         now_seconds: f64,
     ) -> Result<Vec<Warning>, yaml::Error> {
         let file: ConfigFile = load::file(source_name, text)?;
-        let config = resolve::config(source_name, text, &file, zone::of_machine())?;
+        let config = resolve::config(source_name, text, &file, system_time_zone())?;
         let mut found = Found { source_name, text, warnings: Vec::new() };
         names::find(&file, &config, accounts, &mut found);
         values::find(&file, &config, now_seconds, &mut found);

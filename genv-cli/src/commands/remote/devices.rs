@@ -6,14 +6,15 @@ use std::io;
 use clap::Args;
 use genv_core::collect::{occupation, processes_on};
 use genv_core::model::{Device, Snapshot};
-use genv_core::state::allocate::Occupation;
+use genv_core::state::allocate::{MIG_UNSPLIT_REMEDY, Occupation, in_mig_mode_unsplit};
 use genv_remote::HostEntry;
 use serde::Serialize;
 
 use super::hosts::RemoteFlags;
-use super::results::{HostResults, fetch_all};
+use super::results::{HostResults, fetch_all, line};
+use crate::announce::indices;
 use crate::commands::free::{gpus_by_index, memory};
-use crate::output::{Cell, Format, Table, csv_line, print, print_csv, print_json, stdout};
+use crate::output::{Cell, Format, Table, csv_line, print, print_csv, print_json, print_note, stdout};
 
 /// List the number of devices of each host, and how many can be attached now.
 #[derive(Debug, Args)]
@@ -66,6 +67,10 @@ struct DeviceEntry<'a> {
     memory_free_bytes: Option<u64>,
     /// Absent if the driver does not report them.
     processes: Option<usize>,
+    /// Whether the device answers.
+    up: bool,
+    /// Whether the device is in MIG mode without MIG devices.
+    mig_unsplit: bool,
 }
 
 impl Devices {
@@ -75,6 +80,13 @@ impl Devices {
             print_json(&results.document(host_devices))?;
         } else {
             self.print(&results)?;
+            if !flags.quiet {
+                for host in results.document(host_devices).hosts {
+                    for reason in unusable(&host.devices) {
+                        print_note(&line(host.hostname, &reason));
+                    }
+                }
+            }
         }
         Ok(results.finish()?)
     }
@@ -143,6 +155,8 @@ fn host_devices<'a>(host: &'a HostEntry, snapshot: &'a Snapshot) -> HostDevices<
             memory_total_bytes: device.measurements.memory.map(|it| it.total_bytes),
             memory_free_bytes: device.measurements.memory.map(|it| it.free_bytes),
             processes: processes_on(device.index.gpu, snapshot),
+            up: device.up,
+            mig_unsplit: device.mig_unsplit,
         })
         .collect();
     HostDevices {
@@ -153,6 +167,17 @@ fn host_devices<'a>(host: &'a HostEntry, snapshot: &'a Snapshot) -> HostDevices<
         installed: snapshot.installed,
         devices,
     }
+}
+
+/// Why devices of a host can be attached by no environment.
+fn unusable(devices: &[DeviceEntry<'_>]) -> Vec<String> {
+    let those = |is_meant: fn(&DeviceEntry<'_>) -> bool| -> Vec<u32> {
+        devices.iter().filter(|it| is_meant(it)).map(|it| it.index).collect()
+    };
+    let (lost, unsplit) = (those(|it| !it.up), those(|it| it.mig_unsplit));
+    let lost = (!lost.is_empty()).then(|| format!("no answer from {}. See whether 'nvidia-smi' works", indices(&lost)));
+    let unsplit = (!unsplit.is_empty()).then(|| format!("{}. {MIG_UNSPLIT_REMEDY}", in_mig_mode_unsplit(&unsplit)));
+    [lost, unsplit].into_iter().flatten().collect()
 }
 
 /// Whether no environment holds a device; absent if its environments are not known. On a host without genv: whether no process
@@ -268,6 +293,23 @@ mod tests {
             assert_eq!(all(&snapshot)[..5], [expected; 5]);
             assert_eq!(all(&snapshot)[5..], [Some(false); 2]);
         }
+    }
+
+    #[test]
+    fn unusable_devices_are_named_with_the_reason() {
+        let lost = |gpu| Device { up: false, ..device(gpu, 0.0, false) };
+        let unsplit = Device { mig_unsplit: true, ..device(2, 0.0, true) };
+        let snapshot =
+            Snapshot { devices: vec![device(0, 0.0, true), lost(1), unsplit, lost(3)], ..Snapshot::default() };
+        let host = HostEntry { name: "gpu01".to_owned(), user: None, port: None };
+        let unsplit = "device 2 is in MIG mode without MIG devices, and runs no CUDA program";
+        assert_eq!(
+            unusable(&host_devices(&host, &snapshot).devices),
+            [
+                "no answer from devices 1, 3. See whether 'nvidia-smi' works".to_owned(),
+                format!("{unsplit}. {MIG_UNSPLIT_REMEDY}")
+            ]
+        );
     }
 
     #[test]

@@ -166,6 +166,7 @@ fn skew(ahead_seconds: f64) -> String {
     format!("its clock is {off} {side} this machine's: set it (chrony, systemd-timesyncd)")
 }
 
-fn line(hostname: &str, reason: &str) -> String {
+/// A line about a host.
+pub(super) fn line(hostname: &str, reason: &str) -> String {
     harmless(&format!("{hostname}: {reason}"))
 }
