@@ -189,7 +189,7 @@ impl Session {
         let facts = Facts {
             hosts: &self.publication.hosts,
             history: &self.history,
-            own: &self.enforcers.username,
+            own: self.enforcers.user.name(),
             zone: &zone,
         };
         let frame =
