@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::env;
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use rustix::process::getpgrp;
@@ -32,8 +32,7 @@ pub struct ProgressLine {
 impl ProgressLine {
     /// A line that is never shown unless it is `wanted`, and stderr is a terminal that can erase.
     pub fn on_stderr(wanted: bool) -> Self {
-        let is_dumb = env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
-        let is_possible = wanted && !is_dumb && io::stderr().is_terminal();
+        let is_possible = wanted && has_cursor(&io::stderr());
         Self { is_possible, shown: RefCell::default(), shown_at: Cell::new(Instant::now()) }
     }
 
@@ -76,6 +75,12 @@ impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.clear();
     }
+}
+
+/// Whether a stream is a terminal that can move its cursor, by `TERM`.
+pub fn has_cursor(stream: &impl IsTerminal) -> bool {
+    let is_dumb = env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
+    !is_dumb && stream.is_terminal()
 }
 
 struct Above<'a, W> {

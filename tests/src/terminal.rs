@@ -1,11 +1,13 @@
 //! A shell in a real terminal, with somebody who types.
 
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
+use rexpect::process::PtyProcess;
 use rexpect::session::{PtySession, spawn_command};
 use rustix::process::Signal;
 
@@ -112,6 +114,42 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         // Interactive shells do not heed SIGTERM, with which the crate would try for a minute. It may have ended by itself.
         let _ = signal(self.pid(), Signal::KILL);
+    }
+}
+
+/// A program in a terminal of 80 columns, whose output is read without a delay. The program gets SIGTERM with the value.
+pub struct DirectTerminal {
+    process: PtyProcess,
+    output: File,
+    shown: Vec<u8>,
+}
+
+impl DirectTerminal {
+    pub fn start(command: Command) -> Result<Self> {
+        let process = PtyProcess::new(command).map_err(said)?;
+        let output = process.get_file_handle().map_err(said)?;
+        Ok(Self { process, output, shown: Vec::new() })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.child_pid.as_raw().unsigned_abs()
+    }
+
+    /// Waits until this text was shown.
+    pub fn wait(&mut self, text: &str) -> Result<()> {
+        while !self.shown.windows(text.len()).any(|it| it == text.as_bytes()) {
+            self.read().with_context(|| format!("{text:?} is never shown"))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for more output.
+    pub fn read(&mut self) -> Result<()> {
+        let mut buffer = [0; 64 << 10];
+        let length = self.output.read(&mut buffer)?;
+        ensure!(length > 0, "the program has ended");
+        self.shown.extend(&buffer[..length]);
+        Ok(())
     }
 }
 

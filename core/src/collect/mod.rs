@@ -23,12 +23,10 @@ mod view;
 mod withheld;
 mod worker;
 
-use std::sync::Arc;
 use std::time::Duration;
 use std::{io, thread};
 
 use crate::gpu::GpuSource;
-use crate::model::Publication;
 use crate::proc::ProcessSource;
 use crate::state::StateSource;
 use crate::stream::{SnapshotStream, channel};
@@ -36,7 +34,7 @@ pub use clock::Clock;
 use clock::Clocks;
 pub use contradictions::{occupation, processes_on, seems_unused};
 pub use polled::{PollReport, PollTime, PolledHost};
-pub use supervisor::Collection;
+pub use supervisor::{Collection, once};
 pub use withheld::{withheld_values, withhold};
 
 /// The sources of one host.
@@ -95,18 +93,6 @@ impl CollectOptions {
     pub fn every(interval: Duration) -> Self {
         Self { interval, max_age: interval * 3, ..Self::default() }
     }
-}
-
-/// Collects once. Waits for GPUs for at most this time; the collector `gpu` of their host has the reason if they do not
-/// answer.
-///
-/// # Errors
-/// A thread could not be started, or ended.
-pub fn once(hosts: Vec<HostSources>, patience: Duration) -> io::Result<Arc<Publication>> {
-    // The collection waits for GPUs for half of an interval.
-    let interval = patience * 2;
-    let options = CollectOptions { interval, max_age: interval, ..CollectOptions::default() };
-    spawn(hosts, options)?.next_blocking().map_err(io::Error::other)
 }
 
 /// Starts collecting and publishing all hosts together, once an interval from now on.

@@ -15,6 +15,9 @@ use crate::stream::Publisher;
 const PATIENCE: [(f64, Duration); 3] =
     [(0.5, Duration::from_secs(4)), (0.65, Duration::from_secs(5)), (0.8, Duration::from_secs(6))];
 
+/// In a single collection, the wait for the state after that for the GPUs, and the wait for the processes after that.
+const STEP: Duration = Duration::from_secs(1);
+
 /// The hosts of a collection with their threads. The caller starts each cycle.
 pub struct Collection {
     hosts: Vec<(String, Host)>,
@@ -46,18 +49,21 @@ impl Collection {
 
     /// Asks all sources of all hosts now.
     pub fn cycle(&mut self) -> Publication {
-        let deadlines = deadlines(Instant::now(), self.interval);
+        self.cycle_until(&deadlines(Instant::now(), self.interval))
+    }
+
+    fn cycle_until(&mut self, deadlines: &Deadlines) -> Publication {
         for (_, host) in &mut self.hosts {
             host.ask_gpu();
         }
         for (_, host) in &mut self.hosts {
-            host.ask_state(&deadlines);
+            host.ask_state(deadlines);
         }
         for (_, host) in &mut self.hosts {
-            host.ask_processes(&deadlines);
+            host.ask_processes(deadlines);
         }
         let publish = |(hostname, host): &mut (String, Host)| {
-            let snapshot = host.finish(&deadlines);
+            let snapshot = host.finish(deadlines);
             HostSnapshot {
                 hostname: hostname.clone(),
                 up: true,
@@ -69,6 +75,19 @@ impl Collection {
         self.sequence += 1;
         Publication { sequence: self.sequence, hosts: self.hosts.iter_mut().map(publish).collect() }
     }
+}
+
+/// Collects once. Waits for GPUs for at most this time; the collector `gpu` of their host has the reason if they do not
+/// answer.
+///
+/// # Errors
+/// A thread could not be started.
+pub fn once(hosts: Vec<HostSources>, patience: Duration) -> io::Result<Publication> {
+    // No value becomes too old meanwhile.
+    let interval = patience + 4 * STEP;
+    let options = CollectOptions { interval, max_age: interval, ..CollectOptions::default() };
+    let mut collection = Collection::start(hosts, &options, &Clocks::of_the_system())?;
+    Ok(collection.cycle_until(&deadlines_of_one(Instant::now(), patience)))
 }
 
 /// Publishes all hosts once an interval until the last stream is dropped.
@@ -83,6 +102,12 @@ pub(super) fn run(mut collection: Collection, publisher: &Publisher) {
 fn deadlines(now: Instant, interval: Duration) -> Deadlines {
     let [gpu, state, processes] = PATIENCE.map(|(part, longest)| now + interval.mul_f64(part).min(longest));
     Deadlines { gpu, state, processes }
+}
+
+/// The deadlines of a single collection.
+fn deadlines_of_one(now: Instant, patience: Duration) -> Deadlines {
+    let gpu = now + patience;
+    Deadlines { gpu, state: gpu + STEP, processes: gpu + 2 * STEP }
 }
 
 /// The time until the next multiple of the interval. Missed multiples are skipped.
@@ -115,6 +140,16 @@ mod tests {
             assert!(deadlines.gpu < deadlines.state);
             assert!(deadlines.state < deadlines.processes);
             assert!(deadlines.processes < now + interval.mul_f64(0.9));
+        }
+    }
+
+    #[test]
+    fn a_single_collection_waits_for_the_gpus_as_long_as_its_caller_does() {
+        let now = Instant::now();
+        for patience in [0.0, 0.1, 30.0].map(Duration::from_secs_f64) {
+            let deadlines = deadlines_of_one(now, patience);
+            assert_eq!(deadlines.gpu, now + patience);
+            assert!(deadlines.gpu < deadlines.state && deadlines.state < deadlines.processes);
         }
     }
 }

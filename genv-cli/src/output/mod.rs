@@ -16,8 +16,8 @@ pub(crate) use table::{BAD, Cell, DOUBTFUL, GOOD, OWN, Table, fit};
 
 use crate::failure::Failure;
 
-/// The width of a terminal that does not report one.
-const USUAL_WIDTH: u16 = 80;
+/// The columns and the lines of a terminal that does not report them.
+const USUAL_SIZE: [u16; 2] = [80, 24];
 
 /// Flags of commands that print only tables and JSON.
 #[derive(Clone, Copy, Debug, Args)]
@@ -88,11 +88,15 @@ pub(crate) fn stdout() -> AutoStream<io::StdoutLock<'static>> {
     anstream::stdout().lock()
 }
 
+/// The columns and the lines of the terminal on stdout.
+pub(crate) fn terminal_size() -> [u16; 2] {
+    let size = tcgetwinsize(io::stdout()).map_or([0; 2], |size| [size.ws_col, size.ws_row]);
+    std::array::from_fn(|it| if size[it] > 0 { size[it] } else { USUAL_SIZE[it] })
+}
+
 /// The number of columns of the terminal on stdout.
 pub(crate) fn terminal_width() -> usize {
-    let size = tcgetwinsize(io::stdout()).ok();
-    let width = size.map(|size| size.ws_col).filter(|width| *width > 0);
-    width.unwrap_or(USUAL_WIDTH).into()
+    terminal_size()[0].into()
 }
 
 /// The format of a list.

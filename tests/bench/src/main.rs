@@ -13,6 +13,7 @@ mod measured;
 mod remote;
 mod scrape;
 mod table;
+mod top;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -24,11 +25,12 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let tables: &[fn() -> Result<table::Table>] = match arguments[..] {
-        [] => &[budgets::table, enforcer::table, cycle::table, remote::table],
+        [] => &[budgets::table, top::table, enforcer::table, cycle::table, remote::table],
         ["budgets"] => &[budgets::table],
+        ["top"] => &[top::table],
         ["enforcer"] => &[enforcer::table, cycle::table],
         ["remote"] => &[remote::table],
-        _ => bail!("unknown arguments {arguments:?}: give none, 'budgets', 'enforcer' or 'remote'"),
+        _ => bail!("unknown arguments {arguments:?}: give none, 'budgets', 'top', 'enforcer' or 'remote'"),
     };
     for table in tables {
         writeln!(out, "{}", table()?)?;

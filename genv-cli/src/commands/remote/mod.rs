@@ -18,6 +18,7 @@ use crate::failure::EXIT_CODES;
 pub(super) use hosts::HostFlags;
 use hosts::RemoteFlags;
 pub(super) use one_hyphen::with_two_hyphens;
+pub(super) use results::fetch_hosts;
 
 const EXAMPLE: &str = "Example: list the free devices of all hosts, and start a shell with two of them
   genv remote -H gpu[01-08] devices

@@ -1,16 +1,17 @@
 //! The snapshots and the errors of all hosts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use genv_core::model::Snapshot;
+use genv_core::model::{CollectorStatus, HostSnapshot, Snapshot};
 use genv_core::text::harmless;
 use genv_remote::fetch::{FetchOptions, FetchResult, Fetched, fetch_snapshots};
 use genv_remote::{FailureKind, HostEntry, HostFailure};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use super::hosts::{CONCURRENCY, RemoteFlags};
+use super::hosts::{CONCURRENCY, HostFlags, RemoteFlags};
 use super::progress::Progress;
 use crate::ago::nearest_units;
 use crate::failure::Failure;
@@ -93,6 +94,24 @@ pub(super) fn fetch_all(flags: &RemoteFlags, collectors: &[&str]) -> anyhow::Res
         }
     }
     Ok(HostResults { fetched, failed, quiet: flags.quiet })
+}
+
+/// Fetches a snapshot from each host, in the form of a publication: first the hosts with an answer.
+///
+/// # Errors
+/// The list of hosts is invalid.
+pub(in crate::commands) fn fetch_hosts(hosts: HostFlags) -> anyhow::Result<Vec<HostSnapshot>> {
+    let results = fetch_all(&RemoteFlags { hosts, exit_on_error: false, quiet: false }, &[])?;
+    let host = |hostname, snapshot: Option<Snapshot>, error: Option<String>| HostSnapshot {
+        hostname,
+        up: snapshot.is_some(),
+        received_timestamp_seconds: None,
+        snapshot: snapshot.map(Arc::new),
+        ssh: error.map(|error| CollectorStatus { error: Some(error), ..CollectorStatus::default() }),
+    };
+    let fetched = results.fetched.into_iter().map(|(entry, answer)| host(entry.name, Some(answer.snapshot), None));
+    let failed = results.failed.into_iter().map(|it| host(it.hostname, None, Some(it.reason)));
+    Ok(fetched.chain(failed).collect())
 }
 
 /// Checks that these collectors of a host have succeeded.

@@ -15,7 +15,7 @@ mod tabs;
 mod tests;
 mod view;
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 use std::panic;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -27,6 +27,8 @@ use clap::Args;
 use crossterm::event::{Event as Input, KeyEvent, KeyEventKind, read};
 use genv_core::duration::parse_interval;
 use genv_core::model::{Publication, local_time_zone, now_seconds};
+use genv_core::proc::{own_uid, username};
+use genv_core::progress::has_cursor;
 use rustix::process::{Signal, kill_current_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
@@ -50,7 +52,8 @@ Keys: Enter goes from a device to its holders and their processes, '/' filters, 
 
 /// Watch devices, environments, users, processes and hosts, live in the terminal.
 ///
-/// Without a terminal on stdout, as with --once, it prints the devices and the users once.
+/// Without a terminal on stdout, as with --once, it prints the devices and the users once. It waits for the driver as 'genv
+/// devices' does, and for other hosts as 'genv remote' does.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Top {
@@ -81,31 +84,21 @@ enum Event {
 
 impl Top {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let source = Source::open(self.interval, self.sources.options(), &self.hosts)?;
-        if self.once || !is_usable_terminal() {
+        let source = Source::open(self.sources.options(), self.hosts)?;
+        if self.once || !has_cursor(&io::stdout()) {
             return print_once(source);
         }
-        watch(source)
+        watch(source, self.interval)
     }
 }
 
-/// Whether stdout is a terminal with a movable cursor.
-fn is_usable_terminal() -> bool {
-    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
-    io::stdout().is_terminal() && !is_dumb
-}
-
 fn print_once(source: Source) -> anyhow::Result<()> {
-    let (sender, publications) = channel();
-    source.start(move |publication| sender.send(publication).is_ok())?;
-    let publication = publications.recv().map_err(|_| ended())?.map_err(|_| ended())?;
-    let (history, enforcers, zone) = (History::default(), Enforcers::new(), local_time_zone());
-    let facts = Facts { hosts: &publication.hosts, history: &history, own: &enforcers.username, zone: &zone };
-    once::print(&facts)
+    let (hosts, history, zone) = (source.once()?, History::default(), local_time_zone());
+    once::print(&Facts { hosts: &hosts, history: &history, own: &username(own_uid()), zone: &zone })
 }
 
 /// Shows the view until a key or a signal ends it.
-fn watch(source: Source) -> anyhow::Result<()> {
+fn watch(source: Source, interval: Duration) -> anyhow::Result<()> {
     let (sender, events) = channel();
     let awaited = source.awaited();
     let screen = Screen::enter().context("cannot use the terminal: try 'genv top --once'")?;
@@ -114,7 +107,7 @@ fn watch(source: Source) -> anyhow::Result<()> {
     leave_on_panic(sender.clone());
     send_signals(sender.clone())?;
     send_keys(sender.clone())?;
-    source.start(move |publication| {
+    source.start(interval, move |publication| {
         let event = publication.map_or_else(|_| Event::Ended(ended()), Event::Published);
         let is_last = matches!(event, Event::Ended(_));
         sender.send(event).is_ok() && !is_last
@@ -196,7 +189,7 @@ impl Session {
         let facts = Facts {
             hosts: &self.publication.hosts,
             history: &self.history,
-            own: &self.enforcers.username,
+            own: self.enforcers.user.name(),
             zone: &zone,
         };
         let frame =

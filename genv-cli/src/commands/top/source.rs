@@ -1,26 +1,28 @@
-//! Publications of this machine, or of hosts over SSH, as events.
+//! Facts of this machine, or of hosts over SSH: once, or as events.
 
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use genv_core::collect::{CollectOptions, HostSources, spawn};
-use genv_core::model::Publication;
+use genv_core::collect::{CollectOptions, HostSources, once, spawn};
+use genv_core::model::{HostSnapshot, Publication};
+use genv_core::progress::ProgressLine;
 use genv_core::stream::Ended;
 use genv_remote::allow_open_files;
-use genv_remote::follow::{FollowOptions, HostSource, SshDial, follow};
+use genv_remote::follow::{HostSource, follow};
 use genv_simulator::SourceOptions;
 
-use crate::commands::remote::HostFlags;
+use crate::commands::remote::{HostFlags, fetch_hosts};
+use crate::driver_timeout::usage_patience;
 use crate::failure::Failure;
 
 /// The source of the facts.
 pub(super) enum Source {
     /// This machine, or the hosts of a scenario.
-    Here(Vec<HostSources>, CollectOptions),
+    Here(Vec<HostSources>),
     /// Hosts over SSH, and their number.
-    Hosts(HostSource, SshDial, FollowOptions, usize),
+    Hosts(HostFlags, HostSource, usize),
 }
 
 /// Receives the publications; a return of `false` ends them.
@@ -33,8 +35,7 @@ impl Source {
     ///
     /// # Errors
     /// The flags or a file are wrong.
-    pub(super) fn open(interval: Duration, here: SourceOptions, hosts: &HostFlags) -> anyhow::Result<Self> {
-        let options = CollectOptions::every(interval);
+    pub(super) fn open(here: SourceOptions, hosts: HostFlags) -> anyhow::Result<Self> {
         if !hosts.name_hosts() {
             if hosts.need_hosts() {
                 return Err(Failure::Usage(
@@ -42,7 +43,7 @@ impl Source {
                 )
                 .into());
             }
-            return Ok(Self::Here(here.or_from_environment()?.open()?, options));
+            return Ok(Self::Here(here.or_from_environment()?.open()?));
         }
         if here != SourceOptions::default() {
             return Err(Failure::Usage(
@@ -53,31 +54,48 @@ impl Source {
         }
         let (source, list) = hosts.open()?;
         let count = list.entries().len();
-        Ok(Self::Hosts(source, hosts.dial(), hosts.follow_options(interval, options.max_age), count))
+        Ok(Self::Hosts(hosts, source, count))
     }
 
     /// What is waited for before the first publication.
     pub(super) fn awaited(&self) -> String {
         match self {
-            Self::Here(..) => "reading".to_owned(),
-            Self::Hosts(_, _, _, 1) => "connecting to 1 host".to_owned(),
-            Self::Hosts(_, _, _, count) => format!("connecting to {count} hosts"),
+            Self::Here(_) => "reading".to_owned(),
+            Self::Hosts(_, _, 1) => "connecting to 1 host".to_owned(),
+            Self::Hosts(_, _, count) => format!("connecting to {count} hosts"),
         }
     }
 
-    /// Starts to publish.
+    /// Collects once. Waits for the driver and for hosts as other commands do.
+    ///
+    /// # Errors
+    /// A thread cannot be started, or the list of hosts is invalid.
+    pub(super) fn once(self) -> anyhow::Result<Vec<HostSnapshot>> {
+        match self {
+            Self::Here(hosts) => {
+                let line = ProgressLine::on_stderr(true);
+                line.show(|| "genv: waiting for the driver".to_owned());
+                Ok(once(hosts, usage_patience()).context("cannot start collecting")?.hosts)
+            }
+            Self::Hosts(flags, ..) => fetch_hosts(flags),
+        }
+    }
+
+    /// Starts to publish, once an interval.
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub(super) fn start(self, mut receive: impl Receive) -> anyhow::Result<()> {
+    pub(super) fn start(self, interval: Duration, mut receive: impl Receive) -> anyhow::Result<()> {
         let thread = thread::Builder::new().name("publications".to_owned());
+        let options = CollectOptions::every(interval);
         match self {
-            Self::Here(hosts, options) => {
+            Self::Here(hosts) => {
                 let mut stream = spawn(hosts, options).context("cannot start collecting")?;
                 thread.spawn(move || while receive(stream.next_blocking()) {})
             }
-            Self::Hosts(source, dial, options, _) => {
+            Self::Hosts(flags, source, _) => {
                 allow_open_files();
+                let (dial, options) = (flags.dial(), flags.follow_options(interval, options.max_age));
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 let runtime = runtime.context("cannot follow other hosts: no runtime could be started")?;
                 thread.spawn(move || {
