@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use genv_core::duration::format_span;
 use genv_core::enforcement::{Enforcement, HeldViolation, Stance};
@@ -31,7 +31,7 @@ const MAX_CHARACTERS: usize = 500;
 const MAX_SUMMARY: usize = 120;
 
 /// The time for which a rendered page is kept: the page has times like `in 5m`.
-const RENDERED_FOR: Duration = Duration::from_secs(1);
+const RENDERED_SECONDS: f64 = 1.0;
 
 /// The findings of a cycle, and their page.
 #[derive(Debug)]
@@ -41,7 +41,14 @@ pub(crate) struct Findings {
     done: Arc<Vec<HeldViolation>>,
     /// The zone of all times on the page.
     zone: TimeZone,
-    rendered: Mutex<Option<(Instant, Arc<LazyText>)>>,
+    rendered: Mutex<Arc<Rendered>>,
+}
+
+/// The page as of one moment, in all encodings.
+#[derive(Debug, Default)]
+struct Rendered {
+    at_seconds: f64,
+    text: LazyText,
 }
 
 /// A violation or an action in a table.
@@ -60,16 +67,16 @@ impl Findings {
 
     /// The page. It is rendered on request, and at most once a second.
     pub(crate) fn response(&self, request: &Request<'_>, now_seconds: f64) -> Response {
-        let text = {
-            let mut rendered = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
-            match &*rendered {
-                Some((at, text)) if at.elapsed() < RENDERED_FOR => Arc::clone(text),
-                _ => Arc::clone(&rendered.insert((Instant::now(), Arc::default())).1),
+        let rendered = {
+            let mut last = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
+            if !(0.0..RENDERED_SECONDS).contains(&(now_seconds - last.at_seconds)) {
+                *last = Arc::new(Rendered { at_seconds: now_seconds, ..Rendered::default() });
             }
+            Arc::clone(&last)
         };
         let encoding = request.encoding();
-        let write = |out: TextSink<'_>| out(self.html(now_seconds).as_bytes());
-        Response::html(encoding, text.encoded(encoding, write))
+        let write = |out: TextSink<'_>| out(self.html(rendered.at_seconds).as_bytes());
+        Response::html(encoding, rendered.text.encoded(encoding, write))
     }
 
     fn html(&self, now_seconds: f64) -> String {

@@ -1,4 +1,6 @@
 use genv_core::enforcement::{Blind, EnforcementConfig, EnforcementWaiver, FrozenViolation, UndeliveredWarning};
+use genv_web::Method;
+use genv_web::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue};
 
 use super::*;
 
@@ -156,6 +158,24 @@ fn the_head_counts_no_violations_that_are_not_known() {
     ] {
         assert!(head.contains(expected), "{head}");
     }
+}
+
+#[test]
+fn within_a_second_all_encodings_are_of_the_same_moment() {
+    let findings = || {
+        let status = Enforcement { updated_timestamp_seconds: NOON, ..Enforcement::default() };
+        Findings::new(status, Arc::default(), TimeZone::UTC)
+    };
+    let body = |findings: &Findings, encoding: &'static str, now_seconds| {
+        let uri = "/".parse().unwrap();
+        let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(encoding))]);
+        findings.response(&Request::new(&Method::GET, &uri, &headers), now_seconds).body().clone()
+    };
+    let (early, late) = (NOON + 4.6, NOON + 5.55);
+    let asked_twice = findings();
+    body(&asked_twice, "identity", early);
+    assert_eq!(body(&asked_twice, "gzip", late), body(&findings(), "gzip", early));
+    assert_ne!(body(&findings(), "gzip", late), body(&findings(), "gzip", early), "a page has its moment");
 }
 
 #[test]
