@@ -13,7 +13,7 @@ use genv_web::{Foot, Live, Page, PageLink, Request, Response};
 use jiff::tz::TimeZone;
 use maud::{Markup, html};
 
-use crate::plan::words::{self, thousands};
+use crate::plan::words::{self, count, thousands};
 use crate::status::{self, Fact, Sentences, Topic};
 use crate::user_reports::KEPT_SECONDS;
 
@@ -92,7 +92,7 @@ impl Findings {
             @match status.not_known(now_seconds) {
                 Some(_) if users.is_empty() => p { "violations are not known" },
                 not_known => p {
-                    (count(status.violations.len(), "violation")) " of " (count(users.len(), "user")) " found"
+                    (count(status.violations.len() as u64, "violation")) " of " (count(users.len() as u64, "user")) " found"
                     @if not_known.is_some() { ", not all are known" }
                 },
             }
@@ -241,7 +241,7 @@ impl Findings {
         let frozen = &self.status.frozen;
         html! {
             details {
-                summary { "Frozen: " (count(frozen.len(), "violation")) " with missing evidence" }
+                summary { "Frozen: " (count(frozen.len() as u64, "violation")) " with missing evidence" }
                 @for it in frozen.iter().take(MAX_FROZEN) {
                     @let it = status::frozen_sentences(it, now_seconds, &self.zone);
                     p { (shown(&it.headline)) }
@@ -396,14 +396,6 @@ fn listed(facts: &[Fact], topic: Topic) -> Markup {
 
 fn shown(text: &str) -> String {
     shortened(&harmless(text), MAX_CHARACTERS)
-}
-
-/// `8,676 violations`.
-fn count(number: usize, noun: &str) -> String {
-    match number {
-        1 => format!("1 {noun}"),
-        number => format!("{} {noun}s", thousands(number as u64)),
-    }
 }
 
 #[cfg(test)]
