@@ -15,7 +15,7 @@ use maud::{Markup, html};
 
 use crate::plan::words::{self, count, thousands};
 use crate::status::{self, Fact, Sentences, Topic};
-use crate::user_reports::KEPT_SECONDS;
+use crate::user_reports::{Actions, KEPT_SECONDS};
 
 /// Violations on the page, in all and of one user; the rest is counted.
 const MAX_VIOLATIONS: usize = 300;
@@ -37,8 +37,7 @@ const RENDERED_SECONDS: f64 = 1.0;
 #[derive(Debug)]
 pub(crate) struct Findings {
     status: Enforcement,
-    /// The actions of the last days, the oldest first.
-    done: Arc<Vec<HeldViolation>>,
+    actions: Arc<Actions>,
     /// The zone of all times on the page.
     zone: TimeZone,
     rendered: Mutex<Arc<Rendered>>,
@@ -61,8 +60,8 @@ struct Row<'a> {
 }
 
 impl Findings {
-    pub(crate) fn new(status: Enforcement, done: Arc<Vec<HeldViolation>>, zone: TimeZone) -> Self {
-        Self { status, done, zone, rendered: Mutex::default() }
+    pub(crate) fn new(status: Enforcement, actions: Arc<Actions>, zone: TimeZone) -> Self {
+        Self { status, actions, zone, rendered: Mutex::default() }
     }
 
     /// The page. It is rendered on request, and at most once a second.
@@ -211,7 +210,7 @@ impl Findings {
     /// The actions of the last days, the newest first.
     fn done(&self, now_seconds: f64) -> Markup {
         let recent = |it: &&HeldViolation| it.at_seconds.is_some_and(|at| now_seconds - at < KEPT_SECONDS);
-        let recent: Vec<_> = self.done.iter().rev().filter(recent).collect();
+        let recent: Vec<_> = self.actions.reports.iter().rev().filter(recent).collect();
         let rows = recent.iter().take(MAX_DONE).map(|it| Row {
             violation: it,
             summary: it.targets.join("; "),
@@ -230,7 +229,12 @@ impl Findings {
             @if self.status.stance() == Stance::OnlyReports {
                 p { "In dry-run it takes no action: the stage 'would have acted' shows those that it would have taken." }
             }
-            @if rows.is_empty() { p { "No action is recorded." } } @else { (table(&rows)) }
+            @match &self.actions.unread {
+                Some(error) => p { "Earlier actions are not known: " (shown(&error.to_string())) "." },
+                None if rows.is_empty() => p { "No action is recorded." },
+                None => {}
+            }
+            @if !rows.is_empty() { (table(&rows)) }
             @if recent.len() > rows.len() {
                 p { "and " (recent.len() - rows.len()) " more: 'genv-enforcer report' shows them." }
             }
