@@ -10,6 +10,7 @@ mod enforcer;
 mod floor;
 mod load;
 mod measured;
+mod page;
 mod remote;
 mod scrape;
 mod table;
@@ -24,11 +25,12 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let tables: &[fn() -> Result<table::Table>] = match arguments[..] {
-        [] => &[budgets::table, enforcer::table, cycle::table, remote::table],
+        [] => &[budgets::table, enforcer::table, cycle::table, remote::table, page::table],
         ["budgets"] => &[budgets::table],
         ["enforcer"] => &[enforcer::table, cycle::table],
         ["remote"] => &[remote::table],
-        _ => bail!("unknown arguments {arguments:?}: give none, 'budgets', 'enforcer' or 'remote'"),
+        ["page"] => &[page::table],
+        _ => bail!("unknown arguments {arguments:?}: give none, 'budgets', 'enforcer', 'remote' or 'page'"),
     };
     for table in tables {
         writeln!(out, "{}", table()?)?;
