@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use genv_core::duration::format_span;
 use genv_core::enforcement::{Enforcement, HeldViolation, Stance};
@@ -13,9 +13,9 @@ use genv_web::{Foot, Live, Page, PageLink, Request, Response};
 use jiff::tz::TimeZone;
 use maud::{Markup, html};
 
-use crate::plan::words::{self, thousands};
+use crate::plan::words::{self, count, thousands};
 use crate::status::{self, Fact, Sentences, Topic};
-use crate::user_reports::KEPT_SECONDS;
+use crate::user_reports::{Actions, KEPT_SECONDS};
 
 /// Violations on the page, in all and of one user; the rest is counted.
 const MAX_VIOLATIONS: usize = 300;
@@ -31,17 +31,23 @@ const MAX_CHARACTERS: usize = 500;
 const MAX_SUMMARY: usize = 120;
 
 /// The time for which a rendered page is kept: the page has times like `in 5m`.
-const RENDERED_FOR: Duration = Duration::from_secs(1);
+const RENDERED_SECONDS: f64 = 1.0;
 
 /// The findings of a cycle, and their page.
 #[derive(Debug)]
 pub(crate) struct Findings {
     status: Enforcement,
-    /// The actions of the last days, the oldest first.
-    done: Arc<Vec<HeldViolation>>,
+    actions: Arc<Actions>,
     /// The zone of all times on the page.
     zone: TimeZone,
-    rendered: Mutex<Option<(Instant, Arc<LazyText>)>>,
+    rendered: Mutex<Arc<Rendered>>,
+}
+
+/// The page as of one moment, in all encodings.
+#[derive(Debug, Default)]
+struct Rendered {
+    at_seconds: f64,
+    text: LazyText,
 }
 
 /// A violation or an action in a table.
@@ -54,22 +60,22 @@ struct Row<'a> {
 }
 
 impl Findings {
-    pub(crate) fn new(status: Enforcement, done: Arc<Vec<HeldViolation>>, zone: TimeZone) -> Self {
-        Self { status, done, zone, rendered: Mutex::default() }
+    pub(crate) fn new(status: Enforcement, actions: Arc<Actions>, zone: TimeZone) -> Self {
+        Self { status, actions, zone, rendered: Mutex::default() }
     }
 
     /// The page. It is rendered on request, and at most once a second.
     pub(crate) fn response(&self, request: &Request<'_>, now_seconds: f64) -> Response {
-        let text = {
-            let mut rendered = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
-            match &*rendered {
-                Some((at, text)) if at.elapsed() < RENDERED_FOR => Arc::clone(text),
-                _ => Arc::clone(&rendered.insert((Instant::now(), Arc::default())).1),
+        let rendered = {
+            let mut last = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
+            if !(0.0..RENDERED_SECONDS).contains(&(now_seconds - last.at_seconds)) {
+                *last = Arc::new(Rendered { at_seconds: now_seconds, ..Rendered::default() });
             }
+            Arc::clone(&last)
         };
         let encoding = request.encoding();
-        let write = |out: TextSink<'_>| out(self.html(now_seconds).as_bytes());
-        Response::html(encoding, text.encoded(encoding, write))
+        let write = |out: TextSink<'_>| out(self.html(rendered.at_seconds).as_bytes());
+        Response::html(encoding, rendered.text.encoded(encoding, write))
     }
 
     fn html(&self, now_seconds: f64) -> String {
@@ -85,7 +91,7 @@ impl Findings {
             @match status.not_known(now_seconds) {
                 Some(_) if users.is_empty() => p { "violations are not known" },
                 not_known => p {
-                    (count(status.violations.len(), "violation")) " of " (count(users.len(), "user")) " found"
+                    (count(status.violations.len() as u64, "violation")) " of " (count(users.len() as u64, "user")) " found"
                     @if not_known.is_some() { ", not all are known" }
                 },
             }
@@ -204,7 +210,7 @@ impl Findings {
     /// The actions of the last days, the newest first.
     fn done(&self, now_seconds: f64) -> Markup {
         let recent = |it: &&HeldViolation| it.at_seconds.is_some_and(|at| now_seconds - at < KEPT_SECONDS);
-        let recent: Vec<_> = self.done.iter().rev().filter(recent).collect();
+        let recent: Vec<_> = self.actions.reports.iter().rev().filter(recent).collect();
         let rows = recent.iter().take(MAX_DONE).map(|it| Row {
             violation: it,
             summary: it.targets.join("; "),
@@ -223,7 +229,12 @@ impl Findings {
             @if self.status.stance() == Stance::OnlyReports {
                 p { "In dry-run it takes no action: the stage 'would have acted' shows those that it would have taken." }
             }
-            @if rows.is_empty() { p { "No action is recorded." } } @else { (table(&rows)) }
+            @match &self.actions.unread {
+                Some(error) => p { "Earlier actions are not known: " (shown(&error.to_string())) "." },
+                None if rows.is_empty() => p { "No action is recorded." },
+                None => {}
+            }
+            @if !rows.is_empty() { (table(&rows)) }
             @if recent.len() > rows.len() {
                 p { "and " (recent.len() - rows.len()) " more: 'genv-enforcer report' shows them." }
             }
@@ -234,7 +245,7 @@ impl Findings {
         let frozen = &self.status.frozen;
         html! {
             details {
-                summary { "Frozen: " (count(frozen.len(), "violation")) " with missing evidence" }
+                summary { "Frozen: " (count(frozen.len() as u64, "violation")) " with missing evidence" }
                 @for it in frozen.iter().take(MAX_FROZEN) {
                     @let it = status::frozen_sentences(it, now_seconds, &self.zone);
                     p { (shown(&it.headline)) }
@@ -389,14 +400,6 @@ fn listed(facts: &[Fact], topic: Topic) -> Markup {
 
 fn shown(text: &str) -> String {
     shortened(&harmless(text), MAX_CHARACTERS)
-}
-
-/// `8,676 violations`.
-fn count(number: usize, noun: &str) -> String {
-    match number {
-        1 => format!("1 {noun}"),
-        number => format!("{} {noun}s", thousands(number as u64)),
-    }
 }
 
 #[cfg(test)]

@@ -28,10 +28,40 @@ pub(crate) fn of_action(violation: &Violation, step: &StepKind, now_seconds: f64
     HeldViolation { remedy, ..held }
 }
 
-/// The reports of a file. A missing or damaged file counts as empty.
-pub(crate) fn read(directory: &RuntimeDirectory, file: &str) -> Vec<HeldViolation> {
-    let kept = Enforcement::read_file(&directory.path().join(file));
-    kept.ok().flatten().unwrap_or_default().violations
+/// The reports of the enforcer's own actions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Actions {
+    /// The oldest first.
+    pub(crate) reports: Vec<HeldViolation>,
+    /// Why those before the start are not known.
+    pub(crate) unread: Option<FileError>,
+}
+
+impl Actions {
+    /// The reports of earlier daemons.
+    pub(crate) fn load(directory: &RuntimeDirectory, file: &str) -> Self {
+        match read(directory, file) {
+            Ok(reports) => Self { reports, unread: None },
+            Err(error) => Self { reports: Vec::new(), unread: Some(error) },
+        }
+    }
+}
+
+/// The reports of a file. A missing file counts as empty.
+///
+/// # Errors
+/// The file cannot be read, or is damaged.
+pub(crate) fn read(directory: &RuntimeDirectory, file: &str) -> Result<Vec<HeldViolation>, FileError> {
+    let Some(content) = directory.read(file)? else {
+        return Ok(Vec::new());
+    };
+    let kept: Enforcement = serde_json::from_slice(&content).map_err(|error| FileError {
+        what: "read",
+        path: directory.path().join(file),
+        why: format!("it is damaged ({error})"),
+        remedy: "move it away and restart genv-enforcer; 'genv-enforcer report' shows its actions",
+    })?;
+    Ok(kept.violations)
 }
 
 /// Adds reports to those of a file, and writes the file. A report replaces warnings about the same subject, and expired
@@ -114,7 +144,7 @@ mod tests {
             told.map(|it| format!("{} {}", it.subject, it.stage)).collect::<Vec<_>>()
         };
         let add = |new: Vec<HeldViolation>, now| {
-            let mut kept = read_file(&directory, "told.json");
+            let mut kept = read_file(&directory, "told.json").unwrap_or_default();
             add(&directory, "told.json", String::new(), &mut kept, new, now).unwrap();
         };
         add(vec![told("process 1", "warned", 100.0)], 0.0);

@@ -1,8 +1,8 @@
 //! The pages of exporter and enforcer as a browser shows them.
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::browser::{Browser, ENTER, TAB};
-use genv_tests::enforcer;
+use genv_tests::browser::{Browser, ENTER, SPACE, TAB, lab_of};
+use genv_tests::enforcer::{self, Enforcer};
 use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::patience::until;
@@ -33,6 +33,12 @@ fn hostile_lab() -> String {
     json!({"version": 1, "users": {HOSTILE: 2001}, "hosts": [host("gpu01"), host("gpu02")]}).to_string()
 }
 
+/// An enforcer that has found a violation on each of these hosts, and acts in an hour.
+fn hostile_enforcer() -> Result<Enforcer> {
+    let rules = "- {kind: non-env-processes, action: terminate, for: 1h, warn: []}\n";
+    enforcer::Setup::new(&hostile_lab(), &enforcer::enforcing(rules))?.start()
+}
+
 #[test]
 fn the_page_follows_the_publications_and_says_when_none_come() -> Result<()> {
     let mut exporter = Setup::new()?.flag("--gpu.source=simulated").start()?;
@@ -53,8 +59,7 @@ fn the_page_follows_the_publications_and_says_when_none_come() -> Result<()> {
 #[test]
 fn names_of_users_are_shown_and_do_nothing_and_every_page_can_be_used_by_everybody() -> Result<()> {
     let (_simulation, exporter) = lab(&hostile_lab())?;
-    let rules = "- {kind: non-env-processes, action: terminate, for: 1h, warn: []}\n";
-    let enforcer = enforcer::Setup::new(&hostile_lab(), &enforcer::enforcing(rules))?.start()?;
+    let enforcer = hostile_enforcer()?;
     let user = "/?user=%3Cimg%20src%3Dx%20onerror%3Dwindow.hurt%3D1%3E%27%5C%22%26";
     let browser = Browser::open(360, 740)?;
     for (port, path) in [
@@ -97,4 +102,76 @@ fn the_keyboard_alone_leads_to_a_host_and_back() -> Result<()> {
         until("the key Enter opens the link", || Ok(browser.path()? == path))?;
     }
     browser.ensure_no_errors()
+}
+
+#[test]
+fn the_keyboard_alone_opens_the_reasons_of_a_violation_and_they_stay_open() -> Result<()> {
+    let enforcer = hostile_enforcer()?;
+    let browser = Browser::open(1366, 768)?;
+    until("the page shows the violations", || {
+        browser.go(enforcer.port(), "/")?;
+        Ok(browser.count("tbody summary")? == 2)
+    })?;
+    until("the key Tab has come to each link and each violation", || {
+        browser.press(TAB)?;
+        let reached = "(window.reached ??= new Set()).add(document.activeElement); \
+             return [...document.querySelectorAll('a, summary')].every(it => reached.has(it))";
+        Ok(browser.run(reached)? == true)
+    })?;
+    until("the key Tab comes to a violation", || {
+        browser.press(TAB)?;
+        Ok(browser.run("return document.activeElement.matches('tbody summary')")? == true)
+    })?;
+    for (key, open) in [(ENTER, 1), (SPACE, 0), (SPACE, 1)] {
+        browser.press(key)?;
+        until("the key opens or closes the reasons", || Ok(browser.count("tbody details[open]")? == open))?;
+    }
+    let sequence = "return document.body.dataset.sequence";
+    let before = browser.run(sequence)?;
+    until("the page shows a later cycle", || Ok(browser.run(sequence)? != before))?;
+    let stays = "return document.activeElement.matches('tbody details[open] > summary')";
+    ensure!(browser.run(stays)? == true, "a new cycle closes the reasons, or takes the focus away");
+    browser.ensure_no_errors()
+}
+
+#[test]
+fn without_scripts_the_pages_have_all_gpus_users_and_violations() -> Result<()> {
+    let (_simulation, exporter) = lab(&hostile_lab())?;
+    let enforcer = hostile_enforcer()?;
+    let browser = Browser::without_scripts()?;
+    for (port, selector, expected) in [
+        (exporter.port(), "ul.gpus > li", 8),
+        (exporter.port(), "section.people tbody tr", 1),
+        (enforcer.port(), "tbody details", 2),
+    ] {
+        until("the page has all of them", || {
+            browser.go(port, "/")?;
+            Ok(browser.count(selector)? == expected)
+        })
+        .with_context(|| selector)?;
+        // A browser with scripts takes it for text.
+        ensure!(browser.count("noscript meta")? == 1, "the browser runs scripts");
+    }
+    browser.ensure_no_errors()
+}
+
+#[test]
+fn a_lab_of_a_thousand_hosts_has_a_page_that_follows_and_is_accessible() -> Result<()> {
+    let simulation = Simulation::new(&lab_of(1000));
+    let exporter = Setup::with_scenario(&simulation)?.flag("--interval=1s").start()?;
+    let size = exporter.get("/")?.body.len();
+    ensure!(size <= 5_000_000, "the page has {size} bytes");
+    let browser = Browser::open(1366, 768)?;
+    browser.go(exporter.port(), "/")?;
+    browser.run("window.sequence = document.body.dataset.sequence")?;
+    until("the page changes without a load", || {
+        let changed = "return window.sequence !== undefined && window.sequence !== document.body.dataset.sequence";
+        Ok(browser.run(changed)? == true)
+    })?;
+    ensure!(browser.count("ul.hosts > li")? == 1000);
+    browser.ensure_no_errors()?;
+    // All lines are alike, and axe-core takes many seconds for a thousand. Without an exporter they do not come back.
+    drop(exporter);
+    browser.run("document.querySelectorAll('ul.hosts > li:nth-child(n + 50)').forEach(it => it.remove())")?;
+    browser.ensure_accessible()
 }

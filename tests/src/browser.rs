@@ -1,6 +1,7 @@
 //! Debian's Chromium without a window, driven by chromedriver (<https://www.w3.org/TR/webdriver2/>), and axe-core, which
 //! looks for what keeps people from using a page.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -12,9 +13,27 @@ use crate::patience::{PATIENCE, until};
 use crate::process::Running;
 use crate::tools;
 
+/// The scenario of a lab of so many hosts of 8 GPUs.
+pub fn lab_of(hosts: usize) -> String {
+    let host = |number: usize| {
+        json!({
+            "name": format!("gpu{number:04}"),
+            "devices": [{"count": 8, "name": "NVIDIA A100-SXM4-80GB", "memory": "80gi"}],
+            "environments": [{"eid": "1", "user": format!("user{}", number % USERS), "name": "train", "devices": [0, 1]}],
+        })
+    };
+    let users: BTreeMap<String, usize> = (0..USERS).map(|number| (format!("user{number}"), 2000 + number)).collect();
+    // JSON is YAML.
+    json!({"version": 1, "users": users, "hosts": (0..hosts).map(host).collect::<Vec<_>>()}).to_string()
+}
+
+/// The users of such a lab.
+const USERS: usize = 200;
+
 /// The key codes of WebDriver.
 pub const TAB: &str = "\u{e004}";
 pub const ENTER: &str = "\u{e007}";
+pub const SPACE: &str = " ";
 
 /// A browser with one page. Each is new: it has no history and no cache.
 #[derive(Debug)]
@@ -27,6 +46,16 @@ pub struct Browser {
 impl Browser {
     /// A browser whose page has this size in CSS pixels.
     pub fn open(width: u32, height: u32) -> Result<Self> {
+        Self::start(width, height, &json!({}))
+    }
+
+    /// A browser that runs no scripts of pages.
+    pub fn without_scripts() -> Result<Self> {
+        const BLOCKED: u32 = 2;
+        Self::start(1366, 768, &json!({"profile.managed_default_content_settings.javascript": BLOCKED}))
+    }
+
+    fn start(width: u32, height: u32, preferences: &Value) -> Result<Self> {
         let port = free_port()?;
         let mut driver = Command::new("chromedriver");
         driver.arg(format!("--port={port}")).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -36,7 +65,7 @@ impl Browser {
         let arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"];
         let capabilities = json!({"capabilities": {"alwaysMatch": {
             "browserName": "chrome",
-            "goog:chromeOptions": {"args": arguments},
+            "goog:chromeOptions": {"args": arguments, "prefs": preferences},
             "goog:loggingPrefs": {"browser": "ALL"},
             "timeouts": {"script": PATIENCE.as_millis(), "pageLoad": PATIENCE.as_millis()},
         }}});
@@ -62,6 +91,12 @@ impl Browser {
         Ok(path.as_str().context("a page without a path")?.to_owned())
     }
 
+    /// The number of elements that a CSS selector matches.
+    pub fn count(&self, selector: &str) -> Result<usize> {
+        let found = self.post("/elements", &json!({"using": "css selector", "value": selector}))?;
+        Ok(found.as_array().context("elements that are no list")?.len())
+    }
+
     /// What a script returns, which runs as the body of a function.
     pub fn run(&self, script: &str) -> Result<Value> {
         self.post("/execute/sync", &json!({"script": script, "args": []}))
@@ -85,10 +120,8 @@ impl Browser {
     /// policy forbids.
     pub fn ensure_no_errors(&self) -> Result<()> {
         let log = self.post("/se/log", &json!({"type": "browser"}))?;
-        let errors = log.as_array().into_iter().flatten().filter(|line| line["level"] == "SEVERE");
-        // Each browser asks for an icon.
-        let errors = errors.filter(|line| !line["message"].as_str().is_some_and(|it| it.contains("/favicon.ico")));
-        let errors: Vec<&Value> = errors.collect();
+        let lines = log.as_array().into_iter().flatten();
+        let errors: Vec<&Value> = lines.filter(|line| line["level"] == "SEVERE").collect();
         ensure!(errors.is_empty(), "the page reports {errors:?}");
         Ok(())
     }

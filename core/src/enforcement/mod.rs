@@ -139,7 +139,9 @@ impl Enforcement {
         match fs::read(path) {
             Ok(content) => match serde_json::from_slice(&content) {
                 Ok(enforcement) => Ok(Some(enforcement)),
-                Err(error) => cannot(format!("it is damaged ({error})"), "the enforcer's next cycle replaces it"),
+                Err(error) => {
+                    cannot(format!("it is damaged ({error})"), "the enforcer replaces it with its next cycle or action")
+                }
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => cannot(error.to_string(), "the administrator can see what is wrong with it"),

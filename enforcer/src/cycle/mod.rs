@@ -38,7 +38,7 @@ use crate::records::{Counting, Here, Records};
 use crate::reload::InForce;
 use crate::remote_steps::dispatcher::Dispatcher;
 use crate::unread::Unread;
-use crate::user_reports;
+use crate::user_reports::Actions;
 pub(crate) use local_steps::{is_exempt_now, keep_remaining};
 use log::LoggedConditions;
 use log_limit::LogLimit;
@@ -92,7 +92,7 @@ pub(crate) struct Cycle {
     /// Missing capabilities, which matter if the facts are of this host.
     missing_capabilities: Vec<String>,
     /// The actions of the last days.
-    done: Arc<Vec<HeldViolation>>,
+    actions: Arc<Actions>,
     /// New actions.
     reports: Vec<HeldViolation>,
     /// Why the reports for users could not be written.
@@ -105,8 +105,8 @@ pub(crate) struct Cycle {
 pub(crate) struct Done {
     /// The content of `status.json`.
     pub(crate) status: Enforcement,
-    /// The actions of the last days, the oldest first.
-    pub(crate) done: Arc<Vec<HeldViolation>>,
+    /// The actions of the last days.
+    pub(crate) actions: Arc<Actions>,
     /// The values of the metrics.
     pub(crate) measured: Measured,
     /// Whether no host can be judged.
@@ -128,7 +128,7 @@ impl Cycle {
         })?;
         Ok(Self {
             hostname,
-            done: Arc::new(user_reports::read(&directory, DONE_FILE)),
+            actions: Arc::new(Actions::load(&directory, DONE_FILE)),
             delivery: NoticeDelivery::open(&directory),
             directory,
             executor,
@@ -220,7 +220,7 @@ impl Cycle {
         self.executor.end_cycle();
         let planned: BTreeSet<&Key> = plan.violations.iter().map(|it| &it.key).collect();
         self.undelivered.retain(|key| planned.contains(key));
-        faults.extend(self.report_fault.iter().map(FileError::to_string));
+        faults.extend(self.report_fault.iter().chain(&self.actions.unread).map(FileError::to_string));
         let lock_is_held = self.notify_lock_holder(&mut faults);
         if let Err(error) = self.save(&plan, now()) {
             faults.push(error.to_string());
@@ -286,7 +286,7 @@ impl Cycle {
             },
             counters: self.counters.clone(),
         };
-        Done { status, done: Arc::clone(&self.done), measured, all_blind }
+        Done { status, actions: Arc::clone(&self.actions), measured, all_blind }
     }
 
     fn settle(&mut self, step: &Step, outcome: &Outcome, now_seconds: f64) {

@@ -74,7 +74,8 @@ impl Cycle {
         if new.is_empty() {
             return;
         }
-        let (file, source, done) = (self.done_file(), rules.source.clone(), Arc::make_mut(&mut self.done));
-        self.report_fault = user_reports::add(&self.directory, file, source, done, new, now_seconds).err();
+        let (file, source, actions) = (self.done_file(), rules.source.clone(), Arc::make_mut(&mut self.actions));
+        self.report_fault =
+            user_reports::add(&self.directory, file, source, &mut actions.reports, new, now_seconds).err();
     }
 }

@@ -19,14 +19,14 @@ use crate::plan::{Key, Outcome, Plan, Step, StepKind, Violation};
 use crate::reload::InForce;
 use crate::remote_steps::dispatcher::{Dispatcher, FinishedStep, SentStep, hosts_of};
 use crate::remote_steps::{RemoteStep, Rules, StepRequest, VERSION};
-use crate::user_reports;
+use crate::user_reports::{self, Actions};
 
 impl Cycle {
     /// Has other hosts execute all steps.
     #[must_use]
     pub(crate) fn with_dispatcher(mut self, dispatcher: Dispatcher) -> Self {
         self.dispatcher = Some(dispatcher);
-        self.done = Arc::new(user_reports::read(&self.directory, self.done_file()));
+        self.actions = Arc::new(Actions::load(&self.directory, self.done_file()));
         self.missing_capabilities.clear();
         self
     }

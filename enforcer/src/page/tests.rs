@@ -1,6 +1,9 @@
 use genv_core::enforcement::{Blind, EnforcementConfig, EnforcementWaiver, FrozenViolation, UndeliveredWarning};
+use genv_web::Method;
+use genv_web::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue};
 
 use super::*;
+use crate::directory::RuntimeDirectory;
 
 /// 2026-11-20T12:00:00Z.
 const NOON: f64 = 1_795_176_000.0;
@@ -51,9 +54,9 @@ fn of_each_stage() -> Vec<HeldViolation> {
     ]
 }
 
-fn main_of(status: Enforcement, done: Vec<HeldViolation>) -> String {
+fn main_of(status: Enforcement, actions: Actions) -> String {
     let status = Enforcement { updated_timestamp_seconds: NOON, interval_seconds: 10.0, ..status };
-    let findings = Findings::new(status, Arc::new(done), TimeZone::UTC);
+    let findings = Findings::new(status, Arc::new(actions), TimeZone::UTC);
     findings.main(NOON + 5.0).into_string().replace("><", ">\n<")
 }
 
@@ -99,7 +102,8 @@ fn the_page_shows_each_violation_with_its_reasons_then_the_next_steps_and_the_ac
     };
     let old = violation("alice", "terminate", "acted", Some(NOON - KEPT_SECONDS));
     let hostile = HeldViolation { targets: vec![hostile()], ..violation(HOSTILE, "kill", "acted", Some(NOON - 9.0)) };
-    let main = main_of(status, vec![old, violation("bob", "detach", "acted", Some(NOON - 7200.0)), hostile]);
+    let reports = vec![old, violation("bob", "detach", "acted", Some(NOON - 7200.0)), hostile];
+    let main = main_of(status, Actions { reports, unread: None });
     assert!(!main.contains("<script") && !main.contains(['\u{1b}', '\u{202e}']), "{main}");
     insta::assert_snapshot!(main);
 }
@@ -108,7 +112,10 @@ fn the_page_shows_each_violation_with_its_reasons_then_the_next_steps_and_the_ac
 fn dry_run_and_an_open_breaker_promise_no_action() {
     let of = |mode: &str, breaker: Option<&str>| {
         let (mode, breaker) = (mode.to_owned(), breaker.map(str::to_owned));
-        main_of(Enforcement { mode, breaker, violations: of_each_stage(), ..Enforcement::default() }, Vec::new())
+        main_of(
+            Enforcement { mode, breaker, violations: of_each_stage(), ..Enforcement::default() },
+            Actions::default(),
+        )
     };
     let rehearsed = of("dry-run", None);
     for part in ["would have acted<", ": would warn or detach<", ": would kill<", "In dry-run it takes no action"] {
@@ -117,8 +124,22 @@ fn dry_run_and_an_open_breaker_promise_no_action() {
     let stopped = of("enforce", Some("it would hit 5 of 6 users"));
     assert!(stopped.contains("The breaker is open: no warning and no action") && !stopped.contains("<li"), "{stopped}");
     assert!(stopped.contains(">stopped by the breaker<"), "{stopped}");
-    let nothing = main_of(Enforcement::default(), Vec::new());
+    let nothing = main_of(Enforcement::default(), Actions::default());
     assert!(nothing.contains("Nobody breaks a rule.") && nothing.contains("No action is recorded."), "{nothing}");
+}
+
+#[test]
+fn actions_that_cannot_be_read_are_not_known() {
+    let (folder, directory) = RuntimeDirectory::temporary();
+    std::fs::write(folder.path().join("done.json"), "{").unwrap();
+    let main = main_of(Enforcement::default(), Actions::load(&directory, "done.json"));
+    let (_, rest) = main.split_once("Earlier actions are not known: ").unwrap();
+    let (why, _) = rest.split_once('<').unwrap();
+    insta::assert_snapshot!(
+        why.replace(&folder.path().display().to_string(), ""),
+        @"cannot read /done.json: it is damaged (EOF while parsing an object at line 1 column 1): move it away and restart genv-enforcer; 'genv-enforcer report' shows its actions."
+    );
+    assert!(!main.contains("No action is recorded."), "{main}");
 }
 
 #[test]
@@ -132,7 +153,7 @@ fn of_many_violations_the_most_urgent_ones_are_shown_and_the_rest_is_counted() {
         ..violation(&format!("user{user}"), "detach", "warned", Some(NOON + 60.0 + f64::from(user)))
     };
     let violations = (0..8676).map(|it| of(it / 50)).collect();
-    let main = main_of(Enforcement { violations, ..Enforcement::default() }, Vec::new());
+    let main = main_of(Enforcement { violations, ..Enforcement::default() }, Actions::default());
     assert!(main.contains("8,376 more are not shown here: 'genv-enforcer status' shows them."));
     let shown = |user: &str| main.matches(&format!(">{user}</th>")).count();
     assert_eq!([shown("user0"), shown("user14"), shown("user15")], [20, 20, 0]);
@@ -156,6 +177,24 @@ fn the_head_counts_no_violations_that_are_not_known() {
     ] {
         assert!(head.contains(expected), "{head}");
     }
+}
+
+#[test]
+fn within_a_second_all_encodings_are_of_the_same_moment() {
+    let findings = || {
+        let status = Enforcement { updated_timestamp_seconds: NOON, ..Enforcement::default() };
+        Findings::new(status, Arc::default(), TimeZone::UTC)
+    };
+    let body = |findings: &Findings, encoding: &'static str, now_seconds| {
+        let uri = "/".parse().unwrap();
+        let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(encoding))]);
+        findings.response(&Request::new(&Method::GET, &uri, &headers), now_seconds).body().clone()
+    };
+    let (early, late) = (NOON + 4.6, NOON + 5.55);
+    let asked_twice = findings();
+    body(&asked_twice, "identity", early);
+    assert_eq!(body(&asked_twice, "gzip", late), body(&findings(), "gzip", early));
+    assert_ne!(body(&findings(), "gzip", late), body(&findings(), "gzip", early), "a page has its moment");
 }
 
 #[test]

@@ -12,13 +12,14 @@ use genv_core::text::{harmless, shortened};
 use crate::config::Action;
 use crate::plan::{ProcessTarget, Stage, StepKind, Subject, Target};
 
-/// `1 device`, `2 devices`.
+/// `1 device`, `2 devices`, `8,676 processes`.
 pub(crate) fn count(number: u64, noun: &str) -> String {
-    match (number, noun) {
-        (1, noun) => format!("1 {noun}"),
-        (number, "process") => format!("{number} processes"),
-        (number, noun) => format!("{number} {noun}s"),
-    }
+    let plural = match (number, noun) {
+        (1, _) => "",
+        (_, "process") => "es",
+        _ => "s",
+    };
+    format!("{} {noun}{plural}", thousands(number))
 }
 
 /// `80 GiB`, `1.5 GiB`, `512 MiB`.

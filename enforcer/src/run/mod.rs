@@ -177,7 +177,7 @@ impl Daemon {
                     let text = metrics::render(measured) + &self.instruments.text();
                     let summary = summary(&done);
                     let zone = self.rules.in_force().config.timezone.clone();
-                    let findings = Findings::new(done.status, done.done, zone);
+                    let findings = Findings::new(done.status, done.actions, zone);
                     self.last_cycle.publish(text, findings, self.interval(), done.all_blind);
                     if !ready {
                         notify(&[NotifyState::Ready]);

@@ -10,6 +10,7 @@ mod enforcer;
 mod floor;
 mod load;
 mod measured;
+mod page;
 mod remote;
 mod scrape;
 mod table;
@@ -25,12 +26,13 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let tables: &[fn() -> Result<table::Table>] = match arguments[..] {
-        [] => &[budgets::table, top::table, enforcer::table, cycle::table, remote::table],
+        [] => &[budgets::table, top::table, enforcer::table, cycle::table, remote::table, page::table],
         ["budgets"] => &[budgets::table],
         ["top"] => &[top::table],
         ["enforcer"] => &[enforcer::table, cycle::table],
         ["remote"] => &[remote::table],
-        _ => bail!("unknown arguments {arguments:?}: give none, 'budgets', 'top', 'enforcer' or 'remote'"),
+        ["page"] => &[page::table],
+        _ => bail!("unknown arguments {arguments:?}: give none, 'budgets', 'top', 'enforcer', 'remote' or 'page'"),
     };
     for table in tables {
         writeln!(out, "{}", table()?)?;

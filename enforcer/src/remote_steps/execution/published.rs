@@ -56,6 +56,7 @@ pub(super) fn add(
     let directory = RuntimeDirectory::open(directory.path().join(FOLDER))?;
     let _lock = directory.lock(LOCK, LOCK_TIMEOUT)?;
     let source = format!("the enforcer on {}", words::name(asked_by));
-    let mut kept = user_reports::read(&directory, ENFORCEMENT_FILE);
+    // A damaged file is replaced.
+    let mut kept = user_reports::read(&directory, ENFORCEMENT_FILE).unwrap_or_default();
     user_reports::add(&directory, ENFORCEMENT_FILE, source, &mut kept, new, now_seconds)
 }
