@@ -7,19 +7,11 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+pub(crate) use genv_core::text::counted as count;
 use genv_core::text::{harmless, shortened};
 
 use crate::config::Action;
 use crate::plan::{ProcessTarget, Stage, StepKind, Subject, Target};
-
-/// `1 device`, `2 devices`.
-pub(crate) fn count(number: u64, noun: &str) -> String {
-    match (number, noun) {
-        (1, noun) => format!("1 {noun}"),
-        (number, "process") => format!("{number} processes"),
-        (number, noun) => format!("{number} {noun}s"),
-    }
-}
 
 /// `80 GiB`, `1.5 GiB`, `512 MiB`.
 pub(crate) fn memory(bytes: u64) -> String {
@@ -246,8 +238,6 @@ mod tests {
         assert_eq!(duration(7 * 86_400 + 7_261), "7d 2h");
         assert_eq!(duration(90), "1m 30s");
         assert_eq!(duration(0), "0s");
-        assert_eq!(count(1, "process"), "1 process");
-        assert_eq!(count(2, "process"), "2 processes");
         assert_eq!(devices([2, 1, 2, 0]), "devices 0, 1 and 2");
     }
 

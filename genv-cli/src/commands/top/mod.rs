@@ -27,6 +27,7 @@ use clap::Args;
 use crossterm::event::{Event as Input, KeyEvent, KeyEventKind, read};
 use genv_core::duration::parse_interval;
 use genv_core::model::{Publication, local_time_zone, now_seconds};
+use genv_core::terminal;
 use rustix::process::{Signal, kill_current_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
@@ -91,8 +92,7 @@ impl Top {
 
 /// Whether stdout is a terminal with a movable cursor.
 fn is_usable_terminal() -> bool {
-    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
-    io::stdout().is_terminal() && !is_dumb
+    io::stdout().is_terminal() && !terminal::is_dumb()
 }
 
 fn print_once(source: Source) -> anyhow::Result<()> {

@@ -6,14 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Color, Effects, Style};
 use crossterm::terminal::{disable_raw_mode, enable_raw_mode};
+use genv_core::terminal;
 use ratatui_core::backend::{Backend, ClearType, WindowSize};
 use ratatui_core::buffer::{Buffer, Cell};
 use ratatui_core::layout::{Position, Size};
 use ratatui_core::terminal::Terminal;
-use rustix::termios::tcgetwinsize;
-
-/// The size of a terminal that does not report one.
-const USUAL_SIZE: Size = Size { width: 80, height: 24 };
 
 /// The alternate screen, without a cursor; and back, with the usual colours.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[2J";
@@ -76,8 +73,7 @@ pub(super) fn leave() {
 }
 
 fn size() -> Size {
-    let size = tcgetwinsize(io::stdout()).ok().filter(|it| it.ws_col > 0 && it.ws_row > 0);
-    size.map_or(USUAL_SIZE, |it| Size { width: it.ws_col, height: it.ws_row })
+    terminal::size(io::stdout()).into()
 }
 
 /// Writes cells in sequences that every terminal knows: the 16 colours, which its theme chooses.
