@@ -22,5 +22,6 @@ pub mod proc;
 pub mod progress;
 pub mod state;
 pub mod stream;
+pub mod terminal;
 pub mod text;
 pub mod yaml;

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{ProcessType, local_time_zone};
-use crate::text::{harmless, moment};
+use crate::text::{gibibytes, harmless, moment};
 
 /// A process with a compute context on a GPU, in no environment that holds the GPU. Processes of root do not count.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -50,9 +50,8 @@ impl fmt::Display for OutsideUse {
 
 /// An amount of memory in a readable unit.
 pub fn memory(bytes: u64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
     match bytes {
         bytes if bytes < 1 << 30 => format!("{} MiB", bytes >> 20),
-        bytes => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+        bytes => format!("{} GiB", gibibytes(bytes)),
     }
 }

@@ -1,17 +1,14 @@
 //! A line on stderr that shows how far a command is. Only a terminal gets the line, and the line does not remain there.
 
 use std::cell::{Cell, RefCell};
-use std::env;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use rustix::process::getpgrp;
-use rustix::termios::{tcgetpgrp, tcgetwinsize};
+use rustix::termios::tcgetpgrp;
 
+use crate::terminal;
 use crate::text::harmless;
-
-/// The width of a terminal that does not report one.
-const USUAL_COLUMNS: usize = 80;
 
 /// The least time between two lines of [`ProgressLine::show_sometimes`].
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -32,7 +29,7 @@ pub struct ProgressLine {
 impl ProgressLine {
     /// A line that is never shown unless it is `wanted`, and stderr is a terminal that can erase.
     pub fn on_stderr(wanted: bool) -> Self {
-        let is_possible = wanted && has_cursor(&io::stderr());
+        let is_possible = wanted && terminal::has_cursor(&io::stderr());
         Self { is_possible, shown: RefCell::default(), shown_at: Cell::new(Instant::now()) }
     }
 
@@ -42,7 +39,7 @@ impl ProgressLine {
         if !self.is_possible || !is_in_foreground() {
             return false;
         }
-        let text = fitted(&text(), columns());
+        let text = fitted(&text(), terminal::size(io::stderr()).0.into());
         if *self.shown.borrow() != text {
             write(&format!("{ERASE}{text}"));
             self.shown.replace(text);
@@ -77,12 +74,6 @@ impl Drop for ProgressLine {
     }
 }
 
-/// Whether a stream is a terminal that can move its cursor, by `TERM`.
-pub fn has_cursor(stream: &impl IsTerminal) -> bool {
-    let is_dumb = env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
-    !is_dumb && stream.is_terminal()
-}
-
 struct Above<'a, W> {
     line: &'a ProgressLine,
     out: W,
@@ -107,12 +98,6 @@ fn write(text: &str) {
 fn is_in_foreground() -> bool {
     // Without an answer the terminal is not the one that controls this process.
     tcgetpgrp(io::stderr()).map_or(true, |group| group == getpgrp())
-}
-
-fn columns() -> usize {
-    let size = tcgetwinsize(io::stderr()).ok();
-    let columns = size.map(|size| size.ws_col).filter(|columns| *columns > 0);
-    columns.map_or(USUAL_COLUMNS, usize::from)
 }
 
 /// The text without control characters in a line of the terminal, with `…` after a cut. A line that the terminal wraps

@@ -1,4 +1,6 @@
-//! Untrusted texts in a form that is safe to show, and times in words.
+//! Untrusted texts in a form that is safe to show; numbers and times in words.
+
+use std::fmt::Display;
 
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
@@ -28,6 +30,36 @@ pub fn shortened(text: &str, characters: usize) -> String {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
+}
+
+/// A whole number with its thousands apart: `2,999`.
+pub fn thousands(number: impl Display) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number with its noun: `1 device`, `2 devices`, `8,676 processes`.
+pub fn counted<Number: Display + PartialEq + From<u8>>(count: Number, noun: &str) -> String {
+    let ending = match noun {
+        _ if count == Number::from(1_u8) => "",
+        noun if noun.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{} {noun}{ending}", thousands(count))
+}
+
+/// An amount of memory in GiB, without the unit: `1.5`.
+pub fn gibibytes(bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
+    let bytes = bytes as f64;
+    format!("{:.1}", bytes / f64::from(1 << 30))
 }
 
 /// UTC to the second, `2026-11-20T11:41:00Z`, for programs that show it in a zone of their own; absent if the calendar does
@@ -78,6 +110,12 @@ fn timestamp(seconds: f64) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_noun_is_in_the_plural_except_after_one() {
+        assert_eq!([counted(1, "process"), counted(2, "process")], ["1 process", "2 processes"]);
+        assert_eq!([counted(0, "device"), counted(1, "device")], ["0 devices", "1 device"]);
+    }
 
     #[test]
     fn a_time_is_shown_to_the_minute_in_its_zone() {

@@ -7,9 +7,8 @@ use std::time::Duration;
 use genv_core::duration::format_span;
 use genv_core::enforcement::{Enforcement, HeldViolation, Stance};
 use genv_core::text::{harmless, short_moment, shortened};
-use genv_web::build::{REVISION, VERSION};
 use genv_web::metrics::{LazyText, TextSink};
-use genv_web::{Foot, Live, Page, PageLink, Request, Response};
+use genv_web::{Foot, Live, Page, Request, Response};
 use jiff::tz::TimeZone;
 use maud::{Markup, html};
 
@@ -274,21 +273,14 @@ pub(crate) fn before_first_cycle(interval: Duration) -> Response {
 }
 
 static FOOT: LazyLock<Foot> = LazyLock::new(|| {
-    let link = |path: &str, text: &str, description: &str| PageLink {
-        path: path.to_owned(),
-        text: text.to_owned(),
-        description: description.to_owned(),
-    };
-    Foot {
-        description: "genv-enforcer applies the rules on the use of GPUs. 'genv why' shows users what concerns them."
-            .to_owned(),
-        version: format!("{VERSION}, revision {REVISION}"),
-        links: vec![
-            link("/metrics", "Metrics", "what Prometheus scrapes"),
-            link("/-/healthy", "Health", "200 while cycles go on"),
-            link("/-/ready", "Readiness", "200 while the last cycle saw a host"),
+    Foot::new(
+        "genv-enforcer applies the rules on the use of GPUs. 'genv why' shows users what concerns them.",
+        &[
+            ["/metrics", "Metrics", "what Prometheus scrapes"],
+            ["/-/healthy", "Health", "200 while cycles go on"],
+            ["/-/ready", "Readiness", "200 while the last cycle saw a host"],
         ],
-    }
+    )
 });
 
 fn page(facts: Markup, main: Markup, live: Live) -> Page<'static> {

@@ -35,7 +35,7 @@ pub use hyper::header;
 pub use hyper::{Method, StatusCode};
 pub use listen::{InheritedSocketError, ListenAddress, ListenAddressError, ListenError};
 pub use notify::{NotifyState, notify, watchdog};
-pub use page::{Foot, Live, Page, PageLink, asset};
+pub use page::{Foot, Live, Page, asset};
 pub use request::{Encoding, Request};
 pub use response::Response;
 pub use server::{Handler, Limits, Server};

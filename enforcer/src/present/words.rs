@@ -7,20 +7,11 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+pub(crate) use genv_core::text::{counted as count, thousands};
 use genv_core::text::{harmless, shortened};
 
 use crate::config::Action;
 use crate::plan::{ProcessTarget, Stage, StepKind, Subject, Target};
-
-/// `1 device`, `2 devices`, `8,676 processes`.
-pub(crate) fn count(number: u64, noun: &str) -> String {
-    let plural = match (number, noun) {
-        (1, _) => "",
-        (_, "process") => "es",
-        _ => "s",
-    };
-    format!("{} {noun}{plural}", thousands(number))
-}
 
 /// `80 GiB`, `1.5 GiB`, `512 MiB`.
 pub(crate) fn memory(bytes: u64) -> String {
@@ -217,19 +208,6 @@ pub(crate) fn deed(step: &StepKind) -> Option<(&'static str, String)> {
     }
 }
 
-/// `2,999`.
-pub(crate) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,8 +225,6 @@ mod tests {
         assert_eq!(duration(7 * 86_400 + 7_261), "7d 2h");
         assert_eq!(duration(90), "1m 30s");
         assert_eq!(duration(0), "0s");
-        assert_eq!(count(1, "process"), "1 process");
-        assert_eq!(count(2, "process"), "2 processes");
         assert_eq!(devices([2, 1, 2, 0]), "devices 0, 1 and 2");
     }
 

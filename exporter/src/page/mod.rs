@@ -1,6 +1,6 @@
 //! The pages for people: the lab, one host, one user. They are functions of a publication.
 //!
-//! `core/src/lab.rs` decides what is shown of a GPU or a user; the files here write it as HTML. Texts of users and hosts go
+//! `core/src/lab/` decides what is shown of a GPU or a user; the files here write it as HTML. Texts of users and hosts go
 //! through [`parts::shown`].
 
 mod host;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use genv_core::lab::UserTotals;
 use genv_core::model::{HostSnapshot, Publication};
-use genv_web::{Foot, Live, Page, PageLink};
+use genv_web::{Foot, Live, Page};
 use maud::{Markup, html};
 
 use parts::{host_link, shown, user_link};
@@ -35,23 +35,17 @@ pub struct Site {
 impl Site {
     /// The site of an exporter with these paths.
     pub(crate) fn new(telemetry_path: &str, genv1_path: &str, interval: Duration) -> Self {
-        let link = |path: &str, text: &str, description: &str| PageLink {
-            path: path.to_owned(),
-            text: text.to_owned(),
-            description: description.to_owned(),
-        };
-        let links = vec![
-            link(telemetry_path, "Metrics", "for Prometheus; ?host=NAME for one host"),
-            link(genv1_path, "Metrics of genv 1.x", "under the names of genv 1.4.3"),
-            link("/snapshot", "Snapshot", "all facts as JSON; ?host=NAME for one host"),
-            link("/sd", "Service discovery", "exporters on hosts that are followed over SSH, for http_sd_configs"),
-            link("/runbooks", "Runbooks", "each alert, and what to do"),
-            link("/-/healthy", "Health", "200 while the exporter collects"),
-            link("/-/ready", "Readiness", "200 after the first collection"),
+        let links = [
+            [telemetry_path, "Metrics", "for Prometheus; ?host=NAME for one host"],
+            [genv1_path, "Metrics of genv 1.x", "under the names of genv 1.4.3"],
+            ["/snapshot", "Snapshot", "all facts as JSON; ?host=NAME for one host"],
+            ["/sd", "Service discovery", "exporters on hosts that are followed over SSH, for http_sd_configs"],
+            ["/runbooks", "Runbooks", "each alert, and what to do"],
+            ["/-/healthy", "Health", "200 while the exporter collects"],
+            ["/-/ready", "Readiness", "200 after the first collection"],
         ];
-        let description = "genv-exporter: GPU devices, genv environments, users and processes.".to_owned();
-        let version = format!("{}, revision {}", genv_web::build::VERSION, genv_web::build::REVISION);
-        Self { foot: Foot { description, version, links }, interval }
+        let foot = Foot::new("genv-exporter: GPU devices, genv environments, users and processes.", &links);
+        Self { foot, interval }
     }
 
     /// A page about these hosts.

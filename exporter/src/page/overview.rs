@@ -1,10 +1,11 @@
 //! The page of all hosts: what is free, what is broken, each GPU, and who holds without use.
 
-use genv_core::lab::{Gpu, UserTotals, gpus_of, models, tells, troubles, users};
+use genv_core::lab::{Gpu, UserTotals, gpus_of, models, troubles, unknown_hosts, users};
 use genv_core::model::HostSnapshot;
+use genv_core::text::counted;
 use maud::{Markup, html};
 
-use super::parts::{folded, host_link, plural, shown, strip, trouble_list};
+use super::parts::{folded, host_link, shown, strip, trouble_list};
 use super::tables;
 use super::tile::tiles;
 
@@ -21,17 +22,12 @@ pub(super) fn facts(hosts: &[HostSnapshot]) -> Markup {
     let waiting: usize = snapshots.map(|it| it.queue.len()).sum();
     html! {
         p {
-            (plural(hosts.len(), "host", "hosts")) " · " (plural(gpus, "GPU", "GPUs"))
-            @if unknown(hosts) > 0 { " known" }
+            (counted(hosts.len(), "host")) " · " (counted(gpus, "GPU"))
+            @if unknown_hosts(hosts, &["gpu"]) > 0 { " known" }
         }
-        @if waiting > 0 { p { (plural(waiting, "process waits", "processes wait")) " for GPUs" } }
+        @if waiting > 0 { p { (counted(waiting, "process")) " in the queue" } }
         @if all_simulated(hosts) { p { span.tag { "simulated" } } }
     }
-}
-
-/// The number of hosts that do not tell their GPUs.
-fn unknown(hosts: &[HostSnapshot]) -> usize {
-    hosts.iter().filter(|host| !tells(host, &["gpu"])).count()
 }
 
 fn all_simulated(hosts: &[HostSnapshot]) -> bool {
@@ -51,7 +47,7 @@ pub(super) fn main(hosts: &[HostSnapshot]) -> Markup {
 
 /// Free GPUs by model, and those that may be free.
 fn free(hosts: &[HostSnapshot]) -> Markup {
-    let (models, unknown) = (models(hosts), unknown(hosts));
+    let (models, unknown) = (models(hosts), unknown_hosts(hosts, &["gpu"]));
     html! {
         ul.models {
             @for (model, totals) in &models {
@@ -64,7 +60,7 @@ fn free(hosts: &[HostSnapshot]) -> Markup {
             }
         }
         @if unknown > 0 {
-            p.unknown { "? Not all GPUs of " (plural(unknown, "host", "hosts")) " are known." }
+            p.unknown { "? Not all GPUs of " (counted(unknown, "host")) " are known." }
         } @else if models.is_empty() {
             p.dim { "No host has a GPU." }
         }
@@ -132,17 +128,16 @@ fn line(host: &HostSnapshot, gpus: &[Gpu<'_>], mixed: bool) -> Markup {
 
 /// Who holds most and uses least.
 fn people(hosts: &[HostSnapshot]) -> Markup {
-    let untold = tables::untold(hosts);
     let mut users: Vec<_> = users(hosts).into_iter().collect();
-    // Rounded as shown, so that rows with the same hours stay in their order.
-    let idle = |it: &UserTotals| (it.seconds.idle / 360.0).round();
+    // Rounded as shown, so that rows with the same hours stay in their order. An unknown time is the last.
+    let idle = |it: &UserTotals| it.idle_seconds().map_or(-1.0, |seconds| (seconds / 360.0).round());
     users.sort_by(|(_, one), (_, other)| {
         idle(other).total_cmp(&idle(one)).then((other.idle, other.held).cmp(&(one.idle, one.held)))
     });
     html! {
         h2 { "Users " small { "most idle time first, since the collection began" } }
-        (tables::untold_line(untold))
+        (tables::unknown_values(hosts))
         @if users.is_empty() { p.dim { "None is known." } }
-        @else { (folded(&users, FIRST_USERS, |users| tables::users(users, untold))) }
+        @else { (folded(&users, FIRST_USERS, tables::users)) }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use genv_core::duration::format_span;
-use genv_core::lab::{Activity, Gpu, GpuState, Trouble, TroubleKind, tells};
+use genv_core::lab::{Activity, Gpu, GpuState, Trouble, TroubleKind, is_known};
 use genv_core::model::HostSnapshot;
 use genv_core::text::{harmless, shortened};
 use maud::{Markup, html};
@@ -50,10 +50,10 @@ fn encoded(value: &str) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Look {
     Free,
-    Busy,
+    Held,
     Idle,
     /// Held, and the use is not known.
-    Held,
+    UseUnknown,
     Used,
     Unknown,
     Unsplit,
@@ -63,8 +63,8 @@ pub(super) enum Look {
 impl Look {
     pub(super) fn of(gpu: &Gpu<'_>) -> Self {
         match (gpu.state, gpu.activity()) {
-            (GpuState::Held, Some(Activity::Busy)) => Self::Busy,
-            (GpuState::Held, Some(Activity::IdleFor(_) | Activity::NotSeen)) => Self::Idle,
+            (GpuState::Held, Some(Activity::Unknown)) => Self::UseUnknown,
+            (GpuState::Held, Some(activity)) if activity.is_idle() => Self::Idle,
             (GpuState::Held, _) => Self::Held,
             (GpuState::Free, _) => Self::Free,
             (GpuState::Used, _) => Self::Used,
@@ -77,9 +77,9 @@ impl Look {
     pub(super) const fn words(self) -> &'static str {
         match self {
             Self::Free => GpuState::Free.word(),
-            Self::Busy => "held, busy",
+            Self::Held => GpuState::Held.word(),
             Self::Idle => "held, idle",
-            Self::Held => "held, use not known",
+            Self::UseUnknown => "held, use not known",
             Self::Used => GpuState::Used.word(),
             Self::Unknown => GpuState::Unknown.word(),
             Self::Unsplit => GpuState::Unsplit.word(),
@@ -91,7 +91,7 @@ impl Look {
     pub(super) const fn class(self) -> &'static str {
         match self {
             Self::Free => "free",
-            Self::Busy | Self::Held => "held",
+            Self::Held | Self::UseUnknown => "held",
             Self::Idle => "idle",
             Self::Used => "used",
             Self::Unknown => "unknown",
@@ -103,9 +103,9 @@ impl Look {
     pub(super) const fn symbol(self) -> &'static str {
         match self {
             Self::Free => "○",
-            Self::Busy => "●",
+            Self::Held => "●",
             Self::Idle => "◐",
-            Self::Held => "◉",
+            Self::UseUnknown => "◉",
             Self::Used => "▲",
             Self::Unknown => "?",
             Self::Unsplit => "◫",
@@ -124,7 +124,7 @@ pub(super) fn strip(host: &HostSnapshot, gpus: &[Gpu<'_>]) -> Markup {
             }
         }
         " "
-        @if looks.is_empty() && !tells(host, &["gpu"]) { span.unknown { "? GPUs not known" } } @else { (counts(&looks)) }
+        @if looks.is_empty() && !is_known(host, &["gpu"]) { span.unknown { "? GPUs not known" } } @else { (counts(&looks)) }
     }
 }
 
@@ -183,9 +183,9 @@ pub(super) fn memory(bytes: Option<u64>) -> String {
     }
 }
 
-/// Hours of a GPU.
-pub(super) fn hours(seconds: f64) -> String {
-    format!("{:.1} h", seconds / 3600.0)
+/// Hours of a GPU, or `?`.
+pub(super) fn hours(seconds: Option<f64>) -> String {
+    seconds.map_or_else(|| "? h".to_owned(), |seconds| format!("{:.1} h", seconds / 3600.0))
 }
 
 pub(super) fn energy(joules: Option<f64>) -> String {
@@ -199,11 +199,6 @@ pub(super) fn energy(joules: Option<f64>) -> String {
 /// The time from a moment to now, or `?`.
 pub(super) fn since(now_seconds: f64, moment_seconds: Option<f64>) -> String {
     moment_seconds.map_or_else(|| "?".to_owned(), |moment| format_span(now_seconds - moment))
-}
-
-/// `1 host`, `2 hosts`.
-pub(super) fn plural(count: usize, noun: &str, nouns: &str) -> String {
-    format!("{count} {}", if count == 1 { noun } else { nouns })
 }
 
 /// The first items of a list, and the others behind a line that opens them.

@@ -1,13 +1,14 @@
 //! Tables of processes, environments, waiting processes and users.
 
 use genv_core::duration::format_span;
-use genv_core::lab::{UserTotals, tells};
+use genv_core::lab::{OF_USERS, UserTotals, unknown_hosts};
 use genv_core::model::{
     Attribution, DeviceIndex, Environment, HostSnapshot, Process, ProcessDevice, QueuedProcess, Snapshot,
 };
+use genv_core::text::counted;
 use maud::{Markup, html};
 
-use super::parts::{energy, host_link, hours, memory, percent, plural, shown, since, user, user_link};
+use super::parts::{energy, host_link, hours, memory, percent, shown, since, user, user_link};
 
 /// Rows of a table of processes: a host may have any number, and the snapshot has all.
 const MOST_PROCESSES: usize = 500;
@@ -84,8 +85,8 @@ pub(super) fn environments(hosts: &[HostSnapshot], is_meant: impl Fn(&Environmen
     let all = snapshots.flat_map(|snapshot| snapshot.environments.iter().map(move |it| (snapshot, &**it)));
     let mut all = all.filter(|(_, it)| is_meant(it)).peekable();
     if all.peek().is_none() {
-        let is_known = hosts.iter().all(|host| tells(host, &["state"]));
-        return html! { p.dim { (if is_known { "None." } else { "None is known." }) } };
+        let are_known = unknown_hosts(hosts, &["state"]) == 0;
+        return html! { p.dim { (if are_known { "None." } else { "None is known." }) } };
     }
     html! {
         div.wide {
@@ -161,33 +162,18 @@ pub(super) fn queue<'a>(all: impl IntoIterator<Item = (&'a Snapshot, &'a QueuedP
     }
 }
 
-/// The number of hosts that do not tell all that users hold and do.
-pub(super) fn untold(hosts: &[HostSnapshot]) -> usize {
-    hosts.iter().filter(|host| !tells(host, &["gpu", "processes", "state"])).count()
-}
-
-/// A line about the hosts of [`untold`].
-pub(super) fn untold_line(untold: usize) -> Markup {
+/// A line about hosts with unknown values of [`users`].
+pub(super) fn unknown_values(hosts: &[HostSnapshot]) -> Markup {
+    let unknown = unknown_hosts(hosts, &OF_USERS);
     html! {
-        @if untold > 0 {
-            p.unknown {
-                "? " (plural(untold, "host does", "hosts do")) " not tell all: what is there is not counted."
-            }
+        @if unknown > 0 {
+            p.unknown { "? Some values of " (counted(unknown, "host")) " are not known, and not counted." }
         }
     }
 }
 
-/// A number of things on all hosts, some of which do not tell all of them.
-pub(super) fn counted(count: usize, untold: usize) -> String {
-    match (count, untold) {
-        (count, 0) => count.to_string(),
-        (0, _) => "?".to_owned(),
-        (count, _) => format!("at least {count}"),
-    }
-}
-
 /// Users with what they hold now and did since the collection began.
-pub(super) fn users(users: &[(&str, UserTotals)], untold: usize) -> Markup {
+pub(super) fn users(users: &[(&str, UserTotals)]) -> Markup {
     html! {
         div.wide {
             table {
@@ -205,11 +191,14 @@ pub(super) fn users(users: &[(&str, UserTotals)], untold: usize) -> Markup {
                 tbody {
                     @for (name, it) in users {
                         tr data-key=(shown(name)) {
-                            th.name scope="row" { (user_link(name)) @if it.outside > 0 { " " (outside(it, untold)) } }
-                            td.n { (counted(it.held, untold)) }
-                            td.n class=[(it.idle > 0).then_some("idle")] { (it.idle_words(untold)) }
-                            td.n { (hours(held_seconds(it))) }
-                            td.n { (idle_hours(it)) }
+                            th.name scope="row" {
+                                (user_link(name))
+                                @if it.outside.known > 0 { " " small.used { "▲ " (it.outside) " outside" } }
+                            }
+                            td.n { (it.held) }
+                            td.n class=[(it.idle.known > 0).then_some("idle")] { (it.idle) }
+                            td.n { (hours(it.held_seconds())) }
+                            td.n { (hours(it.idle_seconds())) }
                             td.n { (percent(it.busy_ratio())) }
                             td.n { (energy(it.energy_joules)) }
                         }
@@ -217,21 +206,5 @@ pub(super) fn users(users: &[(&str, UserTotals)], untold: usize) -> Markup {
                 }
             }
         }
-    }
-}
-
-fn outside(totals: &UserTotals, untold: usize) -> Markup {
-    html! { small.used { "▲ " (counted(totals.outside, untold)) " outside" } }
-}
-
-pub(super) fn held_seconds(totals: &UserTotals) -> f64 {
-    totals.seconds.busy + totals.seconds.idle + totals.seconds.unmeasured
-}
-
-/// The idle time, which is not known if no time was measured.
-pub(super) fn idle_hours(totals: &UserTotals) -> String {
-    match totals.busy_ratio() {
-        None if totals.seconds.unmeasured > 0.0 => "?".to_owned(),
-        _ => hours(totals.seconds.idle),
     }
 }

@@ -1,11 +1,12 @@
 //! One GPU as a tile.
 
 use genv_core::duration::format_span;
-use genv_core::lab::{Activity, Gpu, Holder, short_model};
+use genv_core::lab::{Activity, Gpu, GpuState, Hold, short_model};
 use genv_core::model::{Device, Snapshot};
+use genv_core::text::counted;
 use maud::{Markup, html};
 
-use super::parts::{Look, amount, bar, gib, host_link, percent, plural, shown, since, user};
+use super::parts::{Look, amount, bar, gib, host_link, percent, shown, since, user};
 
 /// The tiles of these GPUs, each with its snapshot; with the name of the host where they are of several.
 pub(super) fn tiles<'a>(gpus: impl IntoIterator<Item = (&'a Snapshot, Gpu<'a>)>, with_host: bool) -> Markup {
@@ -28,7 +29,7 @@ fn tile(snapshot: &Snapshot, gpu: &Gpu<'_>, with_host: bool) -> Markup {
                 span.model { (shown(&short_model(device.name.as_deref().unwrap_or("?")))) }
             }
             p.state { span aria-hidden="true" { (look.symbol()) } " " (state(look, gpu)) }
-            @for holder in &gpu.holders { (holder_line(snapshot, holder, gpu.holders.len() > 1)) }
+            @for hold in &gpu.holds { (hold_line(snapshot, hold, gpu.holds.len() > 1)) }
             @if device.up {
                 p.measure {
                     "use " (bar(device.measurements.utilization_ratio))
@@ -45,38 +46,39 @@ fn tile(snapshot: &Snapshot, gpu: &Gpu<'_>, with_host: bool) -> Markup {
     }
 }
 
-/// The state, and since when it is so.
+/// The state; of a held GPU with its last use.
 fn state(look: Look, gpu: &Gpu<'_>) -> String {
-    match (look, gpu.activity()) {
-        (Look::Idle, Some(Activity::IdleFor(seconds))) => format!("held, idle for {}", format_span(seconds)),
-        (Look::Idle, _) => "held, no use seen yet".to_owned(),
+    match (gpu.state, gpu.activity()) {
+        (GpuState::Held, Some(it)) => format!("held, {}", activity(it)),
         _ => look.words().to_owned(),
     }
 }
 
-/// A holder: who, since when, and in which environment; only the last may be cut. The use of each is named where there are
-/// several.
-fn holder_line(snapshot: &Snapshot, holder: &Holder<'_>, several: bool) -> Markup {
-    let held = since(snapshot.timestamp_seconds, holder.attachment.attached_timestamp_seconds);
+/// A hold: by which user, since when, and in which environment; only the last may be cut. The use of each is named where
+/// there are several.
+fn hold_line(snapshot: &Snapshot, hold: &Hold<'_>, several: bool) -> Markup {
+    let held = since(snapshot.timestamp_seconds, hold.attachment.attached_timestamp_seconds);
     html! {
         p.holder {
-            (user(holder.username())) " "
+            (user(hold.username())) " "
             small {
-                @if several { (activity(holder.activity)) ", " }
-                @if let Some(bytes) = holder.attachment.memory_bytes { (gib(bytes)) " GiB " }
+                @if several { (activity(hold.activity)) ", " }
+                @if let Some(bytes) = hold.attachment.memory_bytes { (gib(bytes)) " GiB " }
                 "for " (held)
             }
-            " " small.cut { "in " (shown(holder.name())) }
+            " " small.cut { "in " (shown(hold.name())) }
         }
-        @if holder.attachment.moved { p.unknown { "? held as another GPU was at this index" } }
+        @if hold.attachment.moved { p.unknown { "? held as another GPU was at this index" } }
     }
 }
 
 fn activity(activity: Activity) -> String {
+    let unused = if activity.is_idle() { "idle" } else { "unused" };
     match activity {
         Activity::Busy => "busy".to_owned(),
-        Activity::IdleFor(seconds) => format!("idle for {}", format_span(seconds)),
-        Activity::NotSeen => "no use seen yet".to_owned(),
+        Activity::UnusedFor(seconds) => format!("{unused} for {}", format_span(seconds)),
+        Activity::UnusedForAtLeast(seconds) if seconds < 1.0 => "no use seen yet".to_owned(),
+        Activity::UnusedForAtLeast(seconds) => format!("{unused} for at least {}", format_span(seconds)),
         Activity::Unknown => "use not known".to_owned(),
     }
 }
@@ -108,8 +110,8 @@ fn power(device: &Device) -> String {
 fn marks(gpu: &Gpu<'_>) -> Markup {
     let (outside, unknown) = (gpu.outside(), gpu.unknown());
     html! {
-        @if outside > 0 { p.used { "▲ " (plural(outside, "process", "processes")) " outside" } }
-        @if unknown > 0 { p.unknown { "? " (plural(unknown, "process", "processes")) " not known" } }
+        @if outside > 0 { p.used { "▲ " (counted(outside, "process")) " outside" } }
+        @if unknown > 0 { p.unknown { "? " (counted(unknown, "process")) " not known" } }
         @if gpu.device.up && !gpu.processes_known { p.unknown { "? processes not known" } }
     }
 }

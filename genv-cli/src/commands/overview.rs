@@ -15,7 +15,9 @@ use super::free::availability_cell;
 use crate::ago::{now_seconds, short_age};
 use crate::announce::indices;
 use crate::lease;
-use crate::output::{Cell, DOUBTFUL, ListFlags, OWN, Table, harmless, print_note, stdout, terminal_width};
+use crate::output::{
+    Cell, DOUBTFUL, ListFlags, OWN, Table, harmless, print_note, stdout, terminal_width, used_of_total,
+};
 use crate::outside::DeviceUse;
 use crate::users::Users;
 
@@ -104,7 +106,7 @@ impl<'a> Overview<'a> {
             environment,
             since,
             lease::table_cell(self.lease_end(device)),
-            used_of_total(memory, device.total_memory),
+            memory_cell(memory, device.total_memory),
             Cell::own(load.map_or_else(unknown, |it| format!("{:.0} %", it * 100.0))).right(),
             self.outside(device.index).right(),
         ]
@@ -128,7 +130,7 @@ impl<'a> Overview<'a> {
             empty(),
             empty(),
             empty(),
-            used_of_total(memory, None),
+            memory_cell(memory, None),
             empty(),
             empty(),
         ]
@@ -277,10 +279,6 @@ fn missing(sample: Option<&DeviceSample>, are_processes_known: bool) -> Vec<&'st
     missing.map(|(_, value)| value).collect()
 }
 
-fn unknown() -> String {
-    UNKNOWN.to_owned()
-}
-
 /// All models are NVIDIA's.
 fn without_vendor(model: &str) -> &str {
     model.strip_prefix("NVIDIA ").unwrap_or(model)
@@ -297,13 +295,8 @@ fn listed(names: Vec<String>) -> Cell {
     Cell::foreign(&different.join(", "))
 }
 
-/// `20.0/80.0`, in GiB.
-fn used_of_total(memory: Option<DeviceMemory>, total: Option<MemoryAmount>) -> Cell {
-    #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
-    let gibibytes = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 30));
-    let total = total.map(MemoryAmount::bytes);
-    let total = memory.map(|it| it.total_bytes).or(total);
-    let total = total.map_or_else(unknown, gibibytes);
-    let used = memory.map_or_else(unknown, |it| gibibytes(it.used_bytes));
-    Cell::own(format!("{used}/{total}")).right()
+/// The memory of a device, whose total the state files may have too.
+fn memory_cell(memory: Option<DeviceMemory>, total: Option<MemoryAmount>) -> Cell {
+    let total = memory.map(|it| it.total_bytes).or(total.map(MemoryAmount::bytes));
+    Cell::own(used_of_total(memory.map(|it| it.used_bytes), total)).right()
 }

@@ -10,14 +10,12 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use anstream::{AutoStream, ColorChoice};
 use clap::{Args, ValueEnum};
-pub(crate) use genv_core::text::harmless;
-use rustix::termios::tcgetwinsize;
+use genv_core::terminal;
+use genv_core::text::gibibytes;
+pub(crate) use genv_core::text::{counted, harmless};
 pub(crate) use table::{BAD, Cell, DOUBTFUL, GOOD, OWN, Table, fit};
 
 use crate::failure::Failure;
-
-/// The columns and the lines of a terminal that does not report them.
-const USUAL_SIZE: [u16; 2] = [80, 24];
 
 /// Flags of commands that print only tables and JSON.
 #[derive(Clone, Copy, Debug, Args)]
@@ -74,7 +72,7 @@ impl Color {
     pub(crate) fn choose(self) {
         match self {
             // If the variable CI is set, anstream also uses colours on a dumb terminal.
-            Self::Auto if std::env::var_os("TERM").is_some_and(|term| term == "dumb") => ColorChoice::Never,
+            Self::Auto if terminal::is_dumb() => ColorChoice::Never,
             Self::Auto => ColorChoice::Auto,
             Self::Always => ColorChoice::Always,
             Self::Never => ColorChoice::Never,
@@ -88,15 +86,9 @@ pub(crate) fn stdout() -> AutoStream<io::StdoutLock<'static>> {
     anstream::stdout().lock()
 }
 
-/// The columns and the lines of the terminal on stdout.
-pub(crate) fn terminal_size() -> [u16; 2] {
-    let size = tcgetwinsize(io::stdout()).map_or([0; 2], |size| [size.ws_col, size.ws_row]);
-    std::array::from_fn(|it| if size[it] > 0 { size[it] } else { USUAL_SIZE[it] })
-}
-
 /// The number of columns of the terminal on stdout.
 pub(crate) fn terminal_width() -> usize {
-    terminal_size()[0].into()
+    terminal::size(io::stdout()).0.into()
 }
 
 /// The format of a list.
@@ -148,10 +140,10 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     print(&content)
 }
 
-/// A number with its noun: `1 device`, `2 devices`.
-pub(crate) fn counted(count: usize, thing: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {thing}{plural}")
+/// Memory in use and in all, in GiB: `20.0/80.0`, with `?` for an unknown amount.
+pub(crate) fn used_of_total(used_bytes: Option<u64>, total_bytes: Option<u64>) -> String {
+    let [used, total] = [used_bytes, total_bytes].map(|bytes| bytes.map_or_else(|| "?".to_owned(), gibibytes));
+    format!("{used}/{total}")
 }
 
 /// A line of CSV in the format of genv 1.4.3: fields are never quoted. Control characters are escaped only for a terminal.

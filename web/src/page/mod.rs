@@ -13,7 +13,7 @@ use maud::{DOCTYPE, Markup, html};
 use sha2::{Digest, Sha256};
 
 use crate::metrics::{LazyText, TextSink};
-use crate::{Encoding, Request, Response};
+use crate::{Encoding, Request, Response, build};
 
 /// The least time between two loads of a page without scripts, in seconds.
 const SHORTEST_RELOAD: u64 = 10;
@@ -53,23 +53,9 @@ pub struct Live {
 /// The foot of the pages of a daemon.
 #[derive(Clone, Debug)]
 pub struct Foot {
-    /// The program's name and what it is, in a sentence.
-    pub description: String,
-    /// The program's version.
-    pub version: String,
-    /// Links to the other paths.
-    pub links: Vec<PageLink>,
-}
-
-/// One link of a foot.
-#[derive(Clone, Debug)]
-pub struct PageLink {
-    /// The path, made relative.
-    pub path: String,
-    /// The text of the link.
-    pub text: String,
-    /// The description of the linked page.
-    pub description: String,
+    description: String,
+    version: String,
+    links: Vec<[String; 3]>,
 }
 
 impl Page<'_> {
@@ -119,14 +105,22 @@ impl Page<'_> {
 }
 
 impl Foot {
+    /// A foot with a description of the program in sentences, and with links. A link has a path, a text, and a description
+    /// of the linked page.
+    pub fn new(description: &str, links: &[[&str; 3]]) -> Self {
+        let version = format!("{}, revision {}", build::VERSION, build::REVISION);
+        let links = links.iter().map(|link| link.map(str::to_owned)).collect();
+        Self { description: description.to_owned(), version, links }
+    }
+
     fn html(&self) -> Markup {
         html! {
             footer {
                 p { (self.description) " Version " (self.version) "." }
                 nav aria-label="Other pages" {
                     ul {
-                        @for link in &self.links {
-                            li { a href={ "./" (link.path.trim_start_matches('/')) } { (link.text) } " " (link.description) }
+                        @for [path, text, description] in &self.links {
+                            li { a href={ "./" (path.trim_start_matches('/')) } { (text) } " " (description) }
                         }
                     }
                 }
@@ -180,8 +174,10 @@ mod tests {
 
     fn page() -> Response {
         let hostile = "<script>\"&".to_owned();
-        let link = PageLink { path: format!("/{hostile}"), text: hostile.clone(), description: hostile.clone() };
-        let foot = Foot { description: hostile.clone(), version: hostile.clone(), links: vec![link] };
+        let foot = Foot {
+            version: hostile.clone(),
+            ..Foot::new(&hostile, &[[&*format!("/{hostile}"), &*hostile, &*hostile]])
+        };
         let live = Live { interval: Duration::from_secs(2), sequence: 7, timestamp_seconds: Some(1_795_174_860.0) };
         let main = html! { p { (hostile) } };
         Page { title: &hostile, facts: html! {}, main, live: Some(live), foot: Some(&foot) }.response()

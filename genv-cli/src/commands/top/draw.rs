@@ -1,7 +1,7 @@
 //! The screen as a function of the view and the facts.
 
 use anstyle::{Effects, Style};
-use genv_core::lab::models;
+use genv_core::lab::{OF_USERS, models, unknown_hosts};
 use genv_core::text::harmless;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -282,13 +282,12 @@ fn no_rows(view: &View, frame: &Frame<'_>) -> Vec<String> {
     let collectors: &[&str] = match view.place.tab {
         Tab::Devices => &["gpu"],
         Tab::Environments => &["state"],
-        Tab::Users => &["gpu", "processes", "state"],
+        Tab::Users => &OF_USERS,
         Tab::Processes => &["gpu", "processes"],
         Tab::Hosts => &[],
     };
     let facts = frame.facts;
-    let are_known = facts.hosts.iter().all(|it| it.up) && facts.are_current(collectors);
-    let ending = if are_known { "now" } else { "are known" };
+    let ending = if unknown_hosts(facts.hosts, collectors) == 0 { "now" } else { "are known" };
     if let Some(scope) = &view.place.scope {
         return vec![format!("No {tab} of {} {ending}. Esc goes back.", scope.words())];
     }

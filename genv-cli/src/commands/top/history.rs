@@ -1,4 +1,4 @@
-//! What was seen of each host so far: since when, and the last samples of each device, for graphs.
+//! The last samples of each device, for graphs.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,17 +7,9 @@ use genv_core::model::{Device, DeviceIndex, HostSnapshot};
 /// The number of kept samples: more than the widest graph shows.
 const KEPT: usize = 64;
 
-/// The past of all hosts.
+/// The samples of each device by host, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct History(HashMap<String, Past>);
-
-/// The past of a host.
-#[derive(Debug, Default)]
-struct Past {
-    /// The time of the first snapshot, Unix time by the host's clock.
-    since_seconds: Option<f64>,
-    devices: HashMap<DeviceIndex, VecDeque<Sample>>,
-}
+pub(super) struct History(HashMap<String, HashMap<DeviceIndex, VecDeque<Sample>>>);
 
 /// The measurements of a device at one publication.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,11 +23,10 @@ impl History {
     pub(super) fn record(&mut self, hosts: &[HostSnapshot]) {
         self.0.retain(|hostname, _| hosts.iter().any(|host| host.hostname == *hostname));
         for host in hosts {
-            let Past { since_seconds, devices } = match self.0.get_mut(&host.hostname) {
-                Some(past) => past,
+            let devices = match self.0.get_mut(&host.hostname) {
+                Some(devices) => devices,
                 None => self.0.entry(host.hostname.clone()).or_default(),
             };
-            *since_seconds = since_seconds.or(host.snapshot.as_ref().map(|it| it.timestamp_seconds));
             let listed = host.snapshot.iter().flat_map(|it| &it.devices);
             let listed: HashMap<DeviceIndex, Sample> = listed.map(|it| (it.index, sample(it))).collect();
             for index in listed.keys() {
@@ -50,11 +41,6 @@ impl History {
         }
     }
 
-    /// Since when a host is watched, Unix time by the host's clock; absent before its first snapshot.
-    pub(super) fn since(&self, hostname: &str) -> Option<f64> {
-        self.0.get(hostname)?.since_seconds
-    }
-
     /// The utilizations of a device, the newest last.
     pub(super) fn utilization(&self, hostname: &str, index: DeviceIndex) -> Vec<Option<f32>> {
         self.samples(hostname, index).map(|it| it.utilization).collect()
@@ -66,7 +52,7 @@ impl History {
     }
 
     fn samples(&self, hostname: &str, index: DeviceIndex) -> impl Iterator<Item = &Sample> {
-        self.0.get(hostname).and_then(|past| past.devices.get(&index)).into_iter().flatten()
+        self.0.get(hostname).and_then(|devices| devices.get(&index)).into_iter().flatten()
     }
 }
 

@@ -28,7 +28,7 @@ use crossterm::event::{Event as Input, KeyEvent, KeyEventKind, read};
 use genv_core::duration::parse_interval;
 use genv_core::model::{Publication, local_time_zone, now_seconds};
 use genv_core::proc::{own_uid, username};
-use genv_core::progress::has_cursor;
+use genv_core::terminal::has_cursor;
 use rustix::process::{Signal, kill_current_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;

@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Color, Effects, Style};
 use crossterm::terminal::{disable_raw_mode, enable_raw_mode};
+use genv_core::terminal;
 use ratatui_core::backend::{Backend, ClearType, WindowSize};
 use ratatui_core::buffer::{Buffer, Cell};
 use ratatui_core::layout::{Position, Size};
 use ratatui_core::terminal::Terminal;
-
-use crate::output::terminal_size;
 
 /// The alternate screen, without a cursor; and back, with the usual colours.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[2J";
@@ -74,8 +73,7 @@ pub(super) fn leave() {
 }
 
 fn size() -> Size {
-    let [width, height] = terminal_size();
-    Size { width, height }
+    terminal::size(io::stdout()).into()
 }
 
 /// Writes cells in sequences that every terminal knows: the 16 colours, which its theme chooses.

@@ -316,27 +316,20 @@ fn a_column_is_sorted_with_unknown_values_last() {
 }
 
 #[test]
-fn a_rest_without_a_seen_use_lasts_at_least_since_it_is_watched_and_the_device_held() {
+fn a_device_without_a_seen_use_is_unused_for_at_least_the_measured_time() {
     let mut environment = environment("1", "alice", "training", "0", 0.0);
     environment["devices"][0]["last_active_timestamp_seconds"] = Value::Null;
-    let idle = |watched: Option<f64>, attached: f64| {
-        let mut gpu = gpu("NVIDIA H200", 0.0, 8, &["1"]);
-        gpu["attachments"][0]["attached_timestamp_seconds"] = attached.into();
-        let mut seat = Seat::new(vec![host("gpu01", json!([gpu]), json!([environment]), json!([]))], 80, 6);
-        seat.history = History::default();
-        if let Some(watched) = watched {
-            let mut earlier = seat.hosts.clone();
-            Arc::make_mut(earlier[0].snapshot.as_mut().unwrap()).timestamp_seconds = watched;
-            seat.history.record(&earlier);
-        }
+    let gpu = gpu("NVIDIA H200", 0.0, 8, &["1"]);
+    let mut seat = Seat::new(vec![host("gpu01", json!([gpu]), json!([environment]), json!([]))], 80, 6);
+    let mut idle = |seconds: f64| {
+        let account = json!([{"username": "alice", "index": "0", "device_seconds": {"idle": seconds}}]);
+        let snapshot = Arc::make_mut(seat.hosts[0].snapshot.as_mut().unwrap());
+        snapshot.counters.user_device_use = serde_json::from_value(account).unwrap();
         seat.screen();
         let position = seat.shown.columns.iter().position(|it| it.name == "IDLE").unwrap();
         seat.shown.rows[0].values[position].text.clone()
     };
-    assert_eq!(idle(None, NOW - 100.0), "?");
-    assert_eq!(idle(Some(NOW), NOW - 100.0), "?");
-    assert_eq!(idle(Some(NOW - 50.0), NOW - 100.0), ">50s");
-    assert_eq!(idle(Some(NOW - 50.0), NOW - 20.0), ">20s");
+    assert_eq!([idle(0.0), idle(50.0)], ["?", ">50s"]);
 }
 
 #[test]
@@ -414,7 +407,7 @@ fn without_a_list_of_the_devices_numbers_are_unknown() {
     let mut seat = Seat::new(vec![lab], 80, 6);
     for (keys, row) in [
         ("e", "alice|training|1|?|?|?|?|1+?|2h5m|12:41"),
-        ("u", "alice|?|?|1+?|?|?|0s|?"),
+        ("u", "alice|?|?|1+?|?|?|?|?"),
         ("h", "gpu01|up|?|?|?|?|?|?|550.54.15|"),
     ] {
         seat.press(keys);

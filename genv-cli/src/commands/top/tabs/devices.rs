@@ -1,12 +1,12 @@
 //! The devices: who holds each, and what it does.
 
 use genv_core::lab::{Gpu, GpuState, gpus_of, short_model};
-use genv_core::model::{Device, Snapshot};
+use genv_core::model::{Device, DeviceMemory, Snapshot};
 
-use super::{Facts, HOST, environment_name, listed, percent, used_of_total};
+use super::{Facts, HOST, amount, environment_name, idle, listed, percent};
 use crate::commands::top::grid::{Column, Form, Grid, Key, Row, Value};
 use crate::commands::top::view::Tab;
-use crate::output::{BAD, DOUBTFUL, GOOD, OWN};
+use crate::output::{BAD, DOUBTFUL, GOOD, OWN, used_of_total};
 
 const COLUMNS: [Column; 14] = [
     Column::new(1, HOST, Form::Text(5)),
@@ -42,8 +42,8 @@ pub(super) fn grid(facts: &Facts<'_>) -> Grid {
 fn whole(facts: &Facts<'_>, hostname: &str, snapshot: &Snapshot, gpu: &Gpu<'_>) -> Row {
     let device = gpu.device;
     let measured = &device.measurements;
-    let environments = listed(gpu.holders.iter().map(|it| it.name()));
-    let ends = gpu.holders.iter().map(|it| it.environment.and_then(|it| it.lease_end_timestamp_seconds));
+    let environments = listed(gpu.holds.iter().map(|it| it.name()));
+    let ends = gpu.holds.iter().map(|it| it.environment.and_then(|it| it.lease_end_timestamp_seconds));
     let ends: Option<Vec<f64>> = ends.collect();
     let end = ends.and_then(|ends| ends.into_iter().max_by(f64::total_cmp));
     let watts = |watts: f64| format!("{watts:.0} W");
@@ -56,15 +56,15 @@ fn whole(facts: &Facts<'_>, hostname: &str, snapshot: &Snapshot, gpu: &Gpu<'_>) 
         Value::foreign(&environments),
         percent(measured.utilization_ratio),
         Value::graph(facts.history.utilization(hostname, device.index)),
-        used_of_total(measured.memory),
+        memory(measured.memory),
         Value::graph(facts.history.memory(hostname, device.index)),
-        facts.idle(hostname, snapshot.timestamp_seconds, &gpu.holders.iter().collect::<Vec<_>>()),
+        gpu.activity().map_or_else(Value::none, idle),
         outside(gpu),
         Value::known(measured.power_watts, watts),
         Value::known(measured.temperature_celsius, |celsius| format!("{celsius:.0}°C")),
         facts.end(end, snapshot.timestamp_seconds),
     ];
-    let leads = match (gpu.holders.is_empty(), gpu.processes.is_empty()) {
+    let leads = match (gpu.holds.is_empty(), gpu.processes.is_empty()) {
         (false, _) => Some(Tab::Environments),
         (true, false) => Some(Tab::Processes),
         (true, true) => None,
@@ -82,7 +82,7 @@ fn mig_device(facts: &Facts<'_>, hostname: &str, snapshot: &Snapshot, gpu: &Gpu<
     let environments = on_it().filter_map(|(process, _)| process.attribution.eid());
     let environments = listed(environments.map(|eid| environment_name(snapshot, eid)));
     // A holder whose name is not known may be any of the users.
-    let holds = |user: &str| gpu.holders.iter().any(|it| it.username().is_none_or(|holder| holder == user));
+    let holds = |user: &str| gpu.holds.iter().any(|it| it.username().is_none_or(|holder| holder == user));
     let held_by = match users.is_empty() || users.iter().any(|user| holds(user)) {
         true => Value::foreign(&listed(users)),
         false => not_held(users),
@@ -95,7 +95,7 @@ fn mig_device(facts: &Facts<'_>, hostname: &str, snapshot: &Snapshot, gpu: &Gpu<
         Value::foreign(&environments),
         part.measurements.utilization_ratio.map_or_else(Value::none, |ratio| percent(Some(ratio))),
         Value::none(),
-        used_of_total(part.measurements.memory),
+        memory(part.measurements.memory),
         Value::graph(facts.history.memory(hostname, part.index)),
         Value::none(),
         Value::none(),
@@ -118,13 +118,22 @@ fn index(device: &Device) -> Value {
     Value::number(device.index.to_string(), f64::from(device.index.gpu) * 1000.0 + part)
 }
 
+/// Memory in use and in all.
+fn memory(memory: Option<DeviceMemory>) -> Value {
+    let mut value = amount(memory.map(|it| it.used_bytes));
+    if let Some(memory) = memory {
+        value.text = used_of_total(Some(memory.used_bytes), Some(memory.total_bytes));
+    }
+    value
+}
+
 /// The holders; without one the users, or the state.
 fn held_by(facts: &Facts<'_>, snapshot: &Snapshot, gpu: &Gpu<'_>) -> Value {
     let state = Value::foreign(gpu.state.word());
     match gpu.state {
         GpuState::Free => state.style(GOOD),
         GpuState::Held => {
-            let users = gpu.holders.iter().map(|it| it.username());
+            let users = gpu.holds.iter().map(|it| it.username());
             let value = Value::foreign(&listed(users.clone().map(|it| it.unwrap_or("?"))));
             let is_own = users.flatten().any(|it| it == facts.own);
             if is_own { value.style(OWN) } else { value }
@@ -136,7 +145,7 @@ fn held_by(facts: &Facts<'_>, snapshot: &Snapshot, gpu: &Gpu<'_>) -> Value {
         GpuState::Unknown | GpuState::Unsplit => state.style(DOUBTFUL),
         // A GPU that is down may be held all the same.
         GpuState::Down => {
-            let users: Vec<&str> = gpu.holders.iter().filter_map(|it| it.username()).collect();
+            let users: Vec<&str> = gpu.holds.iter().filter_map(|it| it.username()).collect();
             match &users[..] {
                 [] => state.style(BAD),
                 users => Value::foreign(&format!("down, {}", listed(users.iter().copied()))).style(BAD),

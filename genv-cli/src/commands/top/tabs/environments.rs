@@ -1,12 +1,12 @@
-//! The environments: what each holds, and for how long it rests.
+//! The environments: what each holds, and for how long its devices are unused.
 
 use std::collections::BTreeMap;
 
 use genv_core::duration::format_span;
-use genv_core::lab::{Holder, gpus};
-use genv_core::model::{DeviceIndex, Environment, Snapshot};
+use genv_core::lab::{Activity, Count, Hold, gpus, is_known};
+use genv_core::model::{DeviceIndex, Environment, HostSnapshot};
 
-use super::{Facts, HOST, amount, at_least, is_current, percent};
+use super::{Facts, HOST, amount, count, idle, percent};
 use crate::commands::top::grid::{Column, Form, Grid, Key, Row, Value};
 use crate::commands::top::view::Tab;
 use crate::output::joined;
@@ -27,23 +27,26 @@ const COLUMNS: [Column; 11] = [
 
 pub(super) fn grid(facts: &Facts<'_>) -> Grid {
     let mut rows = Vec::new();
-    for (hostname, snapshot) in facts.snapshots() {
-        let mut held = BTreeMap::<&str, Vec<(DeviceIndex, Holder<'_>)>>::new();
+    for host in facts.hosts {
+        let Some(snapshot) = host.snapshot.as_deref() else {
+            continue;
+        };
+        let mut held = BTreeMap::<&str, Vec<(DeviceIndex, Hold<'_>)>>::new();
         for gpu in gpus(snapshot) {
-            for holder in gpu.holders {
-                held.entry(&holder.attachment.eid).or_default().push((gpu.device.index, holder));
+            for hold in gpu.holds {
+                held.entry(&hold.attachment.eid).or_default().push((gpu.device.index, hold));
             }
         }
         let mut processes = BTreeMap::<&str, usize>::new();
         for eid in snapshot.processes.iter().filter_map(|it| it.attribution.eid()) {
             *processes.entry(eid).or_default() += 1;
         }
-        let are_current = is_current(snapshot, "processes") && is_current(snapshot, "gpu");
+        let are_known = is_known(host, &["gpu", "processes", "state"]);
         rows.extend(snapshot.environments.iter().map(|environment| {
             let held = held.remove(environment.eid.as_str()).unwrap_or_default();
-            let are_known = are_current && held.iter().all(|(index, _)| snapshot.processes_known(index.gpu));
-            let processes = processes.get(environment.eid.as_str()).copied().unwrap_or_default();
-            row(facts, hostname, snapshot, environment, &held, at_least(processes, are_known))
+            let known = processes.get(environment.eid.as_str()).copied().unwrap_or_default();
+            let more = !are_known || held.iter().any(|(index, _)| !snapshot.processes_known(index.gpu));
+            row(facts, host, snapshot.timestamp_seconds, environment, &held, Count { known, more })
         }));
     }
     Grid { columns: COLUMNS.to_vec(), rows }
@@ -51,14 +54,15 @@ pub(super) fn grid(facts: &Facts<'_>) -> Grid {
 
 fn row(
     facts: &Facts<'_>,
-    hostname: &str,
-    snapshot: &Snapshot,
+    host: &HostSnapshot,
+    now_seconds: f64,
     environment: &Environment,
-    held: &[(DeviceIndex, Holder<'_>)],
-    processes: Value,
+    held: &[(DeviceIndex, Hold<'_>)],
+    processes: Count,
 ) -> Row {
+    let hostname = host.hostname.as_str();
     let indices: Vec<DeviceIndex> = held.iter().map(|(index, _)| *index).collect();
-    let usages = || held.iter().map(|(_, holder)| holder.usage);
+    let usages = || held.iter().map(|(_, hold)| hold.usage);
     // Not known if one of them is not.
     let utilization: Option<f64> = usages().map(|it| it?.utilization_ratio).sum();
     let memory: Option<u64> = usages().map(|it| it?.memory_used_bytes).sum();
@@ -66,10 +70,9 @@ fn row(
     let devices = held.len() as f64;
     let holds = !held.is_empty();
     // Without the list of the GPUs, the held ones are not known.
-    let nothing = || if is_current(snapshot, "gpu") { Value::none() } else { Value::unknown() };
-    let holders: Vec<&Holder<'_>> = held.iter().map(|(_, holder)| holder).collect();
-    let now = snapshot.timestamp_seconds;
-    let age = environment.created_timestamp_seconds.map(|created| now - created);
+    let nothing = || if is_known(host, &["gpu"]) { Value::none() } else { Value::unknown() };
+    let activity = Activity::of_all(held.iter().map(|(_, hold)| hold.activity));
+    let age = environment.created_timestamp_seconds.map(|created| now_seconds - created);
     let name = environment.name.as_deref();
     let values = vec![
         Value::foreign(hostname),
@@ -79,14 +82,14 @@ fn row(
         if holds { Value::foreign(&joined(&indices, ",")) } else { nothing() },
         if holds { percent(utilization.map(|it| it / devices)) } else { nothing() },
         if holds { amount(memory) } else { nothing() },
-        if holds { facts.idle(hostname, now, &holders) } else { nothing() },
-        processes,
+        activity.map_or_else(nothing, idle),
+        count(processes),
         Value::known(age, format_span),
-        facts.end(environment.lease_end_timestamp_seconds, now),
+        facts.end(environment.lease_end_timestamp_seconds, now_seconds),
     ];
-    let host = || hostname.to_owned();
-    let of = [Key::Host(host()), Key::User(environment.username.clone())].into_iter();
-    let of = of.chain(indices.iter().map(|it| Key::Device(host(), *it))).collect();
-    let key = Key::Environment(host(), environment.eid.clone());
-    Row { key, values, of, leads: Some(Tab::Processes), also: vec![host()] }
+    let owned = || hostname.to_owned();
+    let of = [Key::Host(owned()), Key::User(environment.username.clone())].into_iter();
+    let of = of.chain(indices.iter().map(|it| Key::Device(owned(), *it))).collect();
+    let key = Key::Environment(owned(), environment.eid.clone());
+    Row { key, values, of, leads: Some(Tab::Processes), also: vec![owned()] }
 }

@@ -1,9 +1,9 @@
 //! The hosts: what each offers, and what is wrong with it.
 
-use genv_core::lab::{GpuState, gpus_of, troubles};
+use genv_core::lab::{GpuState, gpus_of, is_known, troubles};
 use genv_core::model::HostSnapshot;
 
-use super::{Facts, HOST, is_current};
+use super::{Facts, HOST};
 use crate::commands::top::grid::{Column, Form, Grid, Key, Row, Value};
 use crate::commands::top::view::Tab;
 use crate::output::{BAD, DOUBTFUL, GOOD};
@@ -28,7 +28,7 @@ pub(super) fn grid(facts: &Facts<'_>) -> Grid {
 fn row(host: &HostSnapshot) -> Row {
     let snapshot = host.snapshot.as_deref();
     // Before the first list of the GPUs, no number of them is known.
-    let listed = snapshot.filter(|it| !it.devices.is_empty() || is_current(it, "gpu"));
+    let listed = snapshot.filter(|it| !it.devices.is_empty() || is_known(host, &["gpu"]));
     let states = listed.map(|_| gpus_of(host).iter().map(|gpu| gpu.state).collect::<Vec<_>>());
     let count = |is_meant: fn(GpuState) -> bool| {
         let states = states.as_ref().map(|states| states.iter().filter(|it| is_meant(**it)).count());

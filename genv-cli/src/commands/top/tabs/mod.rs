@@ -7,18 +7,15 @@ mod processes;
 mod users;
 
 use genv_core::duration::format_span;
-use genv_core::lab::{Activity, Holder, Trouble, troubles};
-use genv_core::model::{Attribution, DeviceMemory, HostSnapshot, Snapshot};
-use genv_core::text::{harmless, short_moment};
+use genv_core::lab::{Activity, Count, Trouble, troubles};
+use genv_core::model::{Attribution, HostSnapshot, Snapshot};
+use genv_core::text::{gibibytes, harmless, short_moment};
 use jiff::tz::TimeZone;
 
 use super::grid::{Grid, Value};
 use super::history::History;
 use super::view::Tab;
 use crate::output::{DOUBTFUL, OWN};
-
-/// From this time on, a rest is marked, in seconds.
-const LONG_IDLE_SECONDS: f64 = 900.0;
 
 /// The facts of a view.
 #[derive(Clone, Copy, Debug)]
@@ -52,14 +49,6 @@ impl<'a> Facts<'a> {
         self.snapshots().any(|(_, it)| it.simulated)
     }
 
-    /// Whether there are present values of these collectors, of all hosts that are up.
-    pub(super) fn are_current(&self, collectors: &[&str]) -> bool {
-        self.hosts.iter().filter(|it| it.up).all(|host| {
-            let snapshot = host.snapshot.as_deref();
-            snapshot.is_some_and(|it| collectors.iter().all(|collector| is_current(it, collector)))
-        })
-    }
-
     /// What is broken, in words. Names are escaped.
     pub(super) fn troubles(&self) -> Vec<String> {
         let line = |trouble: Trouble<'_>| {
@@ -75,24 +64,6 @@ impl<'a> Facts<'a> {
         if username == self.own { value.style(OWN) } else { value }
     }
 
-    /// For how long holders rest, at least since a host is watched or since the last of them got its device.
-    fn idle(&self, hostname: &str, now_seconds: f64, holders: &[&Holder<'_>]) -> Value {
-        match Activity::of_all(holders.iter().map(|it| it.activity)) {
-            None => Value::none(),
-            Some(Activity::Busy) => Value::number("busy", -1.0),
-            Some(Activity::Unknown) => Value::unknown(),
-            Some(Activity::NotSeen) => {
-                let attached = holders.iter().filter_map(|it| it.attachment.attached_timestamp_seconds);
-                let since = self.history.since(hostname).map(|since| attached.fold(since, f64::max));
-                match since.map(|since| now_seconds - since).filter(|it| *it >= 1.0) {
-                    Some(seconds) => rest(format!(">{}", format_span(seconds)), seconds),
-                    None => Value::unknown(),
-                }
-            }
-            Some(Activity::IdleFor(seconds)) => rest(format_span(seconds), seconds),
-        }
-    }
-
     /// The end of a lease.
     fn end(&self, end_seconds: Option<f64>, now_seconds: f64) -> Value {
         match end_seconds {
@@ -103,23 +74,23 @@ impl<'a> Facts<'a> {
     }
 }
 
-fn rest(text: String, seconds: f64) -> Value {
-    let value = Value::number(text, seconds);
-    if seconds >= LONG_IDLE_SECONDS { value.style(DOUBTFUL) } else { value }
+/// For how long a held device is unused.
+fn idle(activity: Activity) -> Value {
+    let value = match activity {
+        Activity::Busy => Value::number("busy", -1.0),
+        Activity::UnusedFor(seconds) => Value::number(format_span(seconds), seconds),
+        Activity::UnusedForAtLeast(seconds) if seconds >= 1.0 => {
+            Value::number(format!(">{}", format_span(seconds)), seconds)
+        }
+        Activity::UnusedForAtLeast(_) | Activity::Unknown => Value::unknown(),
+    };
+    if activity.is_idle() { value.style(DOUBTFUL) } else { value }
 }
 
-/// Whether a snapshot has present values of a collector.
-fn is_current(snapshot: &Snapshot, collector: &str) -> bool {
-    snapshot.collectors.get(collector).is_some_and(|it| it.current)
-}
-
-/// A number of things; `2+?` or `?` where there may be more.
-fn at_least(count: usize, are_all_known: bool) -> Value {
-    if count == 0 && !are_all_known {
-        return Value::unknown();
-    }
-    let mut value = Value::count(count);
-    if !are_all_known {
+/// `2`, `2+?` where there may be more, or `?`.
+fn count(count: Count) -> Value {
+    let mut value = count.at_least().map_or_else(Value::unknown, Value::count);
+    if count.more && count.known > 0 {
         value.text.push_str("+?");
     }
     value
@@ -132,28 +103,11 @@ fn percent(ratio: Option<f64>) -> Value {
     Value::known(ratio, |ratio| format!("{:.0}%", ratio * 100.0))
 }
 
-fn gibibytes(bytes: u64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
-    let bytes = bytes as f64;
-    format!("{:.1}", bytes / f64::from(1 << 30))
-}
-
 /// An amount of memory in GiB.
 fn amount(bytes: Option<u64>) -> Value {
     #[expect(clippy::cast_precision_loss, reason = "only the order counts")]
     let number = bytes.map(|it| it as f64);
     Value::known(number, |_| gibibytes(bytes.unwrap_or_default()))
-}
-
-/// `20.0/80.0`, in GiB.
-fn used_of_total(memory: Option<DeviceMemory>) -> Value {
-    let used = memory.map(|it| it.used_bytes);
-    let total = memory.map(|it| gibibytes(it.total_bytes));
-    let mut value = amount(used);
-    if let Some(total) = total {
-        value.text = format!("{}/{total}", value.text);
-    }
-    value
 }
 
 /// The name that the user gave an environment, else its id.

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use genv_core::duration::format_span;
-use genv_core::lab::{UserTotals, users};
+use genv_core::lab::{Count, UserTotals, users};
 
-use super::{Facts, at_least, percent};
+use super::{Facts, count, percent};
 use crate::commands::top::grid::{Column, Form, Grid, Key, Row, Value};
 use crate::commands::top::view::Tab;
 use crate::output::DOUBTFUL;
@@ -28,15 +28,14 @@ pub(super) fn grid(facts: &Facts<'_>) -> Grid {
     let users = users(facts.hosts);
     let mut users: Vec<(&&str, &UserTotals)> = users.iter().collect();
     users.sort_by_key(|(_, totals)| (Reverse(totals.held), Reverse(totals.idle)));
-    let are_known = facts.are_current(&["gpu", "processes"]);
     let rows = users.into_iter().map(|(username, totals)| {
         let leads = match with_environments.contains(username) {
             true => Some(Tab::Environments),
-            false => (totals.processes > 0).then_some(Tab::Processes),
+            false => (totals.processes.known > 0).then_some(Tab::Processes),
         };
         Row {
             key: Key::User((*username).to_owned()),
-            values: values(facts, username, totals, are_known),
+            values: values(facts, username, totals),
             of: Vec::new(),
             leads,
             also: Vec::new(),
@@ -45,24 +44,16 @@ pub(super) fn grid(facts: &Facts<'_>) -> Grid {
     Grid { rows: rows.collect(), columns: COLUMNS.to_vec() }
 }
 
-fn values(facts: &Facts<'_>, username: &str, totals: &UserTotals, are_known: bool) -> Vec<Value> {
-    let number = |count: usize| at_least(count, are_known);
-    let doubtful = |count: usize| match count {
-        0 => number(0),
-        count => number(count).style(DOUBTFUL),
-    };
-    let mut idle = doubtful(totals.idle + totals.use_unknown);
-    idle.text = totals.idle_words(usize::from(!are_known));
-    let seconds = totals.seconds;
-    let held_seconds = seconds.busy + seconds.idle + seconds.unmeasured;
+fn values(facts: &Facts<'_>, username: &str, totals: &UserTotals) -> Vec<Value> {
+    let doubtful = |it: Count| if it.known > 0 { count(it).style(DOUBTFUL) } else { count(it) };
     vec![
         facts.user(username),
-        number(totals.held),
-        idle,
-        number(totals.processes),
+        count(totals.held),
+        doubtful(totals.idle),
+        count(totals.processes),
         doubtful(totals.outside),
         percent(totals.busy_ratio()),
-        Value::number(format_span(held_seconds), held_seconds),
+        Value::known(totals.held_seconds(), format_span),
         Value::known(totals.energy_joules, |joules| format!("{:.2} kWh", joules / 3.6e6)),
     ]
 }

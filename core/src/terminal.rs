@@ -1,0 +1,26 @@
+//! What the terminal can do, and its size.
+
+use std::env;
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
+
+use rustix::termios::tcgetwinsize;
+
+/// The size of a terminal that does not report one.
+const USUAL_SIZE: (u16, u16) = (80, 24);
+
+/// Whether the terminal cannot move its cursor, by `TERM`.
+pub fn is_dumb() -> bool {
+    env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
+}
+
+/// Whether a stream is a terminal that can move its cursor.
+pub fn has_cursor(stream: &impl IsTerminal) -> bool {
+    !is_dumb() && stream.is_terminal()
+}
+
+/// The columns and rows of the terminal that is open as `file`.
+pub fn size(file: impl AsFd) -> (u16, u16) {
+    let size = tcgetwinsize(file).ok().filter(|it| it.ws_col > 0 && it.ws_row > 0);
+    size.map_or(USUAL_SIZE, |it| (it.ws_col, it.ws_row))
+}
