@@ -35,7 +35,7 @@ pub(crate) fn execute_report(flags: ExecuteReportFlags) -> anyhow::Result<()> {
     let policy = policy(flags.config.as_deref(), flags.dry_run)?;
     let report = report()?;
     let sources = SourceOptions::from(flags.sources).or_from_environment()?;
-    let publication = collect::once(sources.open()?, TIMEOUT).context("cannot ask this machine")?;
+    let publication = Arc::new(collect::once(sources.open()?, TIMEOUT).context("cannot ask this machine")?);
     let hostname = sources.own_hostname();
     let host = publication.hosts.iter().find(|host| host.hostname == hostname);
     let snapshot = host.and_then(|host| host.snapshot.as_deref());

@@ -107,7 +107,7 @@ impl<'a> Overview<'a> {
             since,
             lease::table_cell(self.lease_end(device)),
             memory_cell(memory, device.total_memory),
-            Cell::own(load.map_or_else(unknown, |it| format!("{:.0} %", it * 100.0))).right(),
+            Cell::own(load.map_or_else(|| UNKNOWN.to_owned(), |it| format!("{:.0} %", it * 100.0))).right(),
             self.outside(device.index).right(),
         ]
     }
@@ -147,7 +147,7 @@ impl<'a> Overview<'a> {
                 self.unknown.add(STATE_FILES, "all users", index);
             }
             is_own |= environment.is_some_and(|it| it.uid == own_uid());
-            users.push(environment.map_or_else(unknown, |it| self.users.name(it.uid)));
+            users.push(environment.map_or_else(|| UNKNOWN.to_owned(), |it| self.users.name(it.uid)));
             let name = environment.and_then(|it| it.name.as_ref());
             names.push(name.unwrap_or(eid).clone());
         }
