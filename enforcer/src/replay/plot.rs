@@ -202,8 +202,9 @@ mod tests {
         // A day begins at midnight of the zone: at 19:00 UTC.
         let axis = Axis::new(NOON, NOON + 40.0 * DAY, &east).unwrap();
         assert_eq!((axis.step, axis.begin), (DAY, NOON - 17.0 * 3_600.0));
-        for (from, until) in [(f64::MIN, f64::MAX), (0.0, f64::MAX), (f64::NAN, 0.0)] {
-            let _ = plot(&[("idle", "bob", 0.0, Mark::Action)]).text(from, until, &TimeZone::UTC);
+        for (from, until, fits) in [(f64::MIN, f64::MAX, false), (0.0, f64::MAX, true), (f64::NAN, 0.0, false)] {
+            let text = plot(&[("idle", "bob", 0.0, Mark::Action)]).text(from, until, &TimeZone::UTC);
+            assert_eq!(!text.is_empty(), fits, "{from} to {until}");
         }
     }
 }

@@ -265,23 +265,6 @@ mod tests {
     }
 
     #[test]
-    fn a_mixin_has_the_published_rules_alerts_and_dashboards() {
-        let addresses = elsewhere(&["gpu01:1"]);
-        let published = rendered(&addresses, "/etc/genv");
-        let mixin = mixin(&addresses);
-        let same = |(_, text): &(String, String)| published.iter().any(|(_, known)| known == text);
-        assert!(mixin.iter().all(same));
-        let mut names: Vec<&str> = mixin.iter().map(|(name, _)| name.as_str()).collect();
-        names.sort_unstable();
-        let [dashboards @ .., alerts, rules] = names.as_slice() else {
-            panic!("{names:?}");
-        };
-        assert_eq!([*alerts, *rules], ["prometheus_alerts.yaml", "prometheus_rules.yaml"]);
-        let shipped: Vec<_> = FILES.iter().filter_map(|(path, _)| path.strip_prefix(DASHBOARDS)).collect();
-        assert_eq!(dashboards, shipped.iter().map(|name| format!("dashboards_out/{name}")).collect::<Vec<_>>());
-    }
-
-    #[test]
     fn replacements_are_not_replaced_again() {
         let replacements = [("a", "b\na".to_owned()), ("b", "c".to_owned())];
         assert_eq!(replaced("- a, b\n", &replacements), "- b\n  a, c\n");

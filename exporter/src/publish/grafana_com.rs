@@ -130,11 +130,8 @@ mod tests {
 
     #[test]
     fn what_is_published_refers_to_nothing_of_its_own_site() {
-        let dashboards = dashboards();
-        let names: Vec<&str> = dashboards.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["overview.json", "users.json"]);
-        for (name, text) in &dashboards {
-            let dashboard: Value = serde_json::from_str(text).unwrap();
+        for (name, text) in dashboards() {
+            let dashboard: Value = serde_json::from_str(&text).unwrap();
             let mut sources = BTreeSet::new();
             each_object(&dashboard, &mut |object| {
                 let source = &object["datasource"];

@@ -1,28 +1,29 @@
 //! Each rule of the lint finds what it is for: the Overview with one thing changed.
 
-use genv_tests::dashboard::{Dashboard, list};
+use genv_tests::dashboard::Dashboard;
 use serde_json::{Value, json};
 
 use crate::dashboards::lint::Lint;
 
+const LINKS: &str = "/fieldConfig/overrides/3/properties/1/value";
 const LINK: &str = "/fieldConfig/overrides/3/properties/1/value/0/url";
 const EXPRESSION: &str = "/targets/0/expr";
 
-/// A rule, the title of a panel or nothing, what is changed there, and its new value.
+/// A rule, the title of the dashboard or of a panel, what is changed there, and its new value.
 type Mutant = (&'static str, &'static str, &'static str, Value);
 
 fn mutants() -> Vec<Mutant> {
     let by_word = json!([{"type": "value", "options": {"critical": {"text": "critical", "color": "red"}}}]);
     vec![
-        ("uneditable", "", "/editable", json!(true)),
-        ("uid", "", "/uid", json!("genv-other")),
-        ("links", "", "/links/0/keepTime", json!(false)),
-        ("links-all", "", "/links/1/includeVars", json!(true)),
-        ("annotations", "", "/annotations/list", json!([])),
-        ("template-datasource", "", "/templating/list/0/label", json!("Source")),
-        ("template-order", "", "/templating/list/1/name", json!("lab")),
-        ("template-query", "", "/templating/list/2/allValue", json!(".*")),
-        ("template-unused", "", "/templating/list/4/name", json!("nobody")),
+        ("uneditable", "Overview", "/editable", json!(true)),
+        ("uid", "Overview", "/uid", json!("genv-other")),
+        ("links", "Overview", "/links/0/keepTime", json!(false)),
+        ("links", "Overview", "/links/1/includeVars", json!(true)),
+        ("annotations", "Overview", "/annotations/list", json!([])),
+        ("template-datasource", "Overview", "/templating/list/0/label", json!("Source")),
+        ("template-order", "Overview", "/templating/list/1/name", json!("lab")),
+        ("template-query", "Overview", "/templating/list/2/allValue", json!(".*")),
+        ("template-unused", "Overview", "/templating/list/4/name", json!("nobody")),
         ("panel-grid", "Free GPUs", "/gridPos/w", json!(9)),
         ("panel-grid", "Free GPUs", "/gridPos/x", json!(23)),
         ("panel-id", "Free GPUs", "/id", json!(2)),
@@ -30,7 +31,7 @@ fn mutants() -> Vec<Mutant> {
         ("panel-title", "Free GPUs", "/title", json!("Held and idle")),
         ("panel-title", "Free GPUs", "/description", json!(" ")),
         ("panel-title-width", "Free GPUs", "/title", json!("Free GPUs of all of the chosen hosts")),
-        ("panel-span-nulls", "Fullness over time", "/fieldConfig/defaults/custom", json!({"spanNulls": true})),
+        ("panel-span-nulls", "Fullness over time", "/fieldConfig/defaults/custom/spanNulls", json!(true)),
         ("color-meaning", "Held and idle", "/fieldConfig/overrides/0/matcher/options", json!("idle")),
         ("color-meaning", "Fullness over time", "/fieldConfig/defaults/color/mode", json!("continuous-GrYlRd")),
         ("panel-datasource", "Free GPUs", "/datasource/uid", json!("genv-prometheus")),
@@ -43,9 +44,10 @@ fn mutants() -> Vec<Mutant> {
         ("timeline-color", "Hosts over time", "/fieldConfig/defaults/color/mode", json!("thresholds")),
         ("link-target", "What fires now", LINK, json!("https://example.org/d/genv-host")),
         ("link-target", "What fires now", LINK, json!("/d/genv-host?var-hostname=${__value.text}")),
-        ("link-host", "What fires now", LINK, json!("/d/genv-users?var-hostname=${__value.text}")),
+        ("link-target", "What fires now", LINK, json!("/d/genv-users?var-hostname=${__value.text}")),
+        ("link-host", "What fires now", LINKS, json!([])),
         ("target-reference", "Free GPUs", "/targets/1/refId", json!("A")),
-        ("target-type", "Fullness over time", "/targets/0/instant", json!(true)),
+        ("target-type", "Free GPUs", "/type", json!("timeseries")),
         ("target-promql", "Free GPUs", EXPRESSION, json!("sum by host (genv_host_up)")),
         ("target-job", "Free GPUs", EXPRESSION, json!("genv_host_up")),
         ("target-job", "Free GPUs", EXPRESSION, json!(r#"genv_enforcer_mode{job=~"$job"}"#)),
@@ -60,39 +62,28 @@ fn mutants() -> Vec<Mutant> {
     ]
 }
 
-/// Sets what a pointer points at, which may be absent.
-fn set(root: &mut Value, pointer: &str, value: Value) {
-    let (parent, key) = pointer.rsplit_once('/').expect("a pointer begins with /");
-    let parent = root.pointer_mut(parent).expect(pointer);
-    match key.parse::<usize>() {
-        Ok(place) => parent[place] = value,
-        Err(_) => parent[key] = value,
+/// The part of a dashboard with this title.
+fn titled<'a>(part: &'a mut Value, title: &str) -> Option<&'a mut Value> {
+    if part["title"] == title {
+        return Some(part);
     }
+    part.get_mut("panels")?.as_array_mut()?.iter_mut().find_map(|panel| titled(panel, title))
 }
 
 #[test]
 fn each_rule_finds_what_it_is_for() -> anyhow::Result<()> {
     let overview = &Dashboard::of_file("overview")?;
     let with_hostname = ["genv_host_up".to_owned()].into();
+    let found = |dashboard: &Dashboard, rule: &str| {
+        let faults = Lint::of(dashboard, &with_hostname).faults;
+        faults.iter().filter(|(of, _)| *of == rule).count()
+    };
     let mut untested = Lint::of(overview, &with_hostname).rules;
     for (rule, title, pointer, value) in mutants() {
         let mut mutant = overview.clone();
-        let panels = mutant.json["panels"].as_array_mut().expect("has panels");
-        let collapsed = panels.iter().position(|panel| list(&panel["panels"]).iter().any(|it| it["title"] == title));
-        let panels = match collapsed {
-            Some(row) => panels[row]["panels"].as_array_mut().expect("has panels"),
-            None => panels,
-        };
-        match panels.iter_mut().find(|panel| panel["title"] == title) {
-            Some(panel) => set(panel, pointer, value),
-            None => set(&mut mutant.json, pointer, value),
-        }
-        let found = |dashboard: &Dashboard| {
-            let faults = Lint::of(dashboard, &with_hostname).faults;
-            faults.iter().filter(|(of, _)| *of == rule).count()
-        };
-        let (before, after) = (found(overview), found(&mutant));
-        assert!(after > before, "{rule} finds {before} before and {after} after {title}{pointer}");
+        let part = titled(&mut mutant.json, title).and_then(|part| part.pointer_mut(pointer));
+        *part.expect(pointer) = value;
+        assert!(found(&mutant, rule) > found(overview, rule), "{rule} does not find {title}{pointer}");
         untested.remove(rule);
     }
     assert!(untested.is_empty(), "no mutant shows {untested:?}");

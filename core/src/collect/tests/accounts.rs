@@ -60,8 +60,12 @@ fn an_xid_error_is_charged_to_each_user_who_held_the_device_when_it_happened() {
     let second = lab.after(10.0).counters;
     assert_eq!(second.device_xid_errors[0].errors, 1);
     assert_eq!(second.device_xid_errors[0].last_timestamp_seconds, Some(UNIX + 15.0));
-    let charged: HashMap<&str, u64> = second.user_xid_errors.iter().map(|e| (e.username.as_str(), e.errors)).collect();
-    assert_eq!(charged, HashMap::from([("alice", 1), ("bob", 1)]));
+    // Published as 0 before they rise, or `increase()` would miss the first error of a user.
+    for (counters, errors) in [(first, 0), (second, 1)] {
+        let charged = counters.user_xid_errors.into_iter().map(|user| (user.username, user.errors));
+        let expected = ["alice", "bob"].map(|name| (name.to_owned(), errors));
+        assert_eq!(charged.collect::<HashMap<_, _>>(), HashMap::from(expected));
+    }
 }
 
 #[test]
