@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use rustix::termios::tcgetwinsize;
 
-/// The size of a terminal that does not report one.
+/// The columns and rows of a terminal that does not report them.
 const USUAL_SIZE: (u16, u16) = (80, 24);
 
 /// Whether the terminal cannot move its cursor, by `TERM`.
@@ -21,6 +21,7 @@ pub fn has_cursor(stream: &impl IsTerminal) -> bool {
 
 /// The columns and rows of the terminal that is open as `file`.
 pub fn size(file: impl AsFd) -> (u16, u16) {
-    let size = tcgetwinsize(file).ok().filter(|it| it.ws_col > 0 && it.ws_row > 0);
-    size.map_or(USUAL_SIZE, |it| (it.ws_col, it.ws_row))
+    let (columns, rows) = tcgetwinsize(file).map_or((0, 0), |it| (it.ws_col, it.ws_row));
+    let or_usual = |size, usual| if size > 0 { size } else { usual };
+    (or_usual(columns, USUAL_SIZE.0), or_usual(rows, USUAL_SIZE.1))
 }
