@@ -89,14 +89,13 @@ pub enum Activity {
 }
 
 impl Activity {
-    /// The activity of several together: the latest use counts. An unknown use may be the latest one, except beside a use in
-    /// the last sample. Absent without any.
+    /// The activity of several together: the latest possible use counts, and before an unknown one only a use in the last
+    /// sample. Absent without any.
     pub fn of_all(all: impl IntoIterator<Item = Self>) -> Option<Self> {
         let rank = |it: &Self| match *it {
             Self::Busy => (0, 0.0),
             Self::Unknown => (1, 0.0),
-            Self::UnusedFor(seconds) => (2, seconds),
-            Self::UnusedForAtLeast(seconds) => (3, seconds),
+            Self::UnusedFor(seconds) | Self::UnusedForAtLeast(seconds) => (2, seconds),
         };
         all.into_iter().min_by(|left, right| {
             let (left, right) = (rank(left), rank(right));
@@ -288,7 +287,7 @@ mod tests {
             (&idle_use, Some(&busy), Activity::Busy, false),
             (&idle_use, Some(&unmeasured), Activity::Unknown, false),
             (&idle_use, Some(&paused), Activity::UnusedFor(599.0), false),
-            (&idle_use, Some(&not_seen), Activity::UnusedFor(600.0), true),
+            (&idle_use, Some(&not_seen), Activity::UnusedForAtLeast(0.0), false),
         ] {
             let mut environments = vec![environment("1", "alice", first.clone())];
             environments.extend(second.map(|it| environment("2", "bob", it.clone())));
