@@ -226,15 +226,16 @@ pub(super) fn hold<'a>(snapshot: &'a Snapshot, device: &Device, attachment: &'a 
     Hold { attachment, environment, usage, activity }
 }
 
-/// The time for which a hold without a use was measured, in seconds, or less. Its user's account of the device counts idle
-/// time by the share of the device, and may have more time, of an earlier hold.
+/// The time for which a hold without a use was measured, in seconds, or less. Its user's account of the device counts time by
+/// the share of the device, and also has the time of earlier holds.
 fn measured_seconds(snapshot: &Snapshot, device: &Device, attachment: &Attachment, environment: &Environment) -> f64 {
     let mut accounts = snapshot.counters.user_device_use.iter();
     let account = accounts.find(|it| it.index == device.index && it.username == environment.username);
-    let idle = account.and_then(|it| it.device_seconds).map_or(0.0, |it| it.idle);
+    let account = account.and_then(|it| it.device_seconds).unwrap_or_default();
     let begins = [attachment.attached_timestamp_seconds, environment.created_timestamp_seconds];
     let since = begins.into_iter().flatten().max_by(f64::total_cmp);
-    since.map_or(0.0, |since| idle.min(snapshot.timestamp_seconds - since).max(0.0))
+    let held = since.map_or(0.0, |since| snapshot.timestamp_seconds - since);
+    account.idle.min(held - account.unmeasured).max(0.0)
 }
 
 #[cfg(test)]
@@ -304,21 +305,22 @@ mod tests {
     #[test]
     fn without_a_seen_use_a_hold_is_idle_for_the_measured_part_of_its_time() {
         let usage = json!([{"index": "0", "attached": true, "utilization_ratio": 0.0}]);
-        for (attached, idle, expected) in [
-            (json!(100.0), Some(700.0), 700.0),
+        for (attached, account, expected) in [
+            (json!(100.0), Some([700.0, 0.0]), 700.0),
             // An earlier hold was idle too.
-            (json!(400.0), Some(700.0), 600.0),
-            (json!(1001.0), Some(700.0), 0.0),
+            (json!(400.0), Some([700.0, 0.0]), 600.0),
+            (json!(400.0), Some([700.0, 50.0]), 550.0),
+            (json!(1001.0), Some([700.0, 0.0]), 0.0),
             (json!(100.0), None, 0.0),
-            (Value::Null, Some(700.0), 0.0),
+            (Value::Null, Some([700.0, 0.0]), 0.0),
         ] {
             let mut device = held_by(&["1"]);
             device["attachments"][0]["attached_timestamp_seconds"] = attached.clone();
             let mut host = host(json!([device]), json!([environment("1", "alice", usage.clone())]), json!([]));
-            let accounts = idle.map(|idle| {
+            let accounts = account.map(|[idle, unmeasured]| {
                 json!([{"username": "eve", "index": "0", "device_seconds": {"idle": 9.0}},
                     {"username": "alice", "index": "1", "device_seconds": {"idle": 9.0}},
-                    {"username": "alice", "index": "0", "device_seconds": {"idle": idle}}])
+                    {"username": "alice", "index": "0", "device_seconds": {"idle": idle, "unmeasured": unmeasured}}])
             });
             let accounts = accounts.unwrap_or_else(|| json!([]));
             snapshot(&mut host).counters.user_device_use = serde_json::from_value(accounts).unwrap();
