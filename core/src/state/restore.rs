@@ -65,7 +65,8 @@ pub(super) fn find(state: &State, table: &ProcessTable, processes: &mut dyn Proc
     lost.into_iter().filter_map(restore).collect()
 }
 
-/// The environments that processes of a user name, each with the pids.
+/// The environments that processes of a user name, each with the pids: a shell comes before its jobs, which may see fewer
+/// devices.
 pub(super) fn claims_of(uid: u32, processes: &mut dyn ProcessSource) -> BTreeMap<String, Vec<u32>> {
     let table =
         processes.read(&ProcessRequest { processes: processes_of(uid).unwrap_or_default(), members: Vec::new() });
@@ -78,6 +79,7 @@ pub(super) fn claims_of(uid: u32, processes: &mut dyn ProcessSource) -> BTreeMap
             claims.entry(eid.clone()).or_default().push(pid);
         }
     }
+    claims.values_mut().for_each(|pids| pids.sort_unstable());
     claims
 }
 
