@@ -59,7 +59,7 @@ pub(crate) fn read(directory: &RuntimeDirectory, file: &str) -> Result<Vec<HeldV
         what: "read",
         path: directory.path().join(file),
         why: format!("it is damaged ({error})"),
-        remedy: "move it away and restart genv-enforcer; 'genv-enforcer report' shows its actions",
+        remedy: "unless a later action has replaced it, move it away; then restart genv-enforcer. 'genv-enforcer report' shows its actions",
     })?;
     Ok(kept.violations)
 }

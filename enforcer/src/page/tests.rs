@@ -137,7 +137,7 @@ fn actions_that_cannot_be_read_are_not_known() {
     let (why, _) = rest.split_once('<').unwrap();
     insta::assert_snapshot!(
         why.replace(&folder.path().display().to_string(), ""),
-        @"cannot read /done.json: it is damaged (EOF while parsing an object at line 1 column 1): move it away and restart genv-enforcer; 'genv-enforcer report' shows its actions."
+        @"cannot read /done.json: it is damaged (EOF while parsing an object at line 1 column 1): unless a later action has replaced it, move it away; then restart genv-enforcer. 'genv-enforcer report' shows its actions."
     );
     assert!(!main.contains("No action is recorded."), "{main}");
 }
