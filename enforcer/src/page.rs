@@ -90,7 +90,7 @@ impl Findings {
             @match status.not_known(now_seconds) {
                 Some(_) if users.is_empty() => p { "violations are not known" },
                 not_known => p {
-                    (count(status.violations.len() as u64, "violation")) " of " (count(users.len() as u64, "user")) " found"
+                    (count(status.violations.len(), "violation")) " of " (count(users.len(), "user")) " found"
                     @if not_known.is_some() { ", not all are known" }
                 },
             }
@@ -147,7 +147,7 @@ impl Findings {
         html! {
             @if !rows.is_empty() { (table(&rows)) }
             @if left_out > 0 {
-                p { (thousands(left_out as u64)) " more are not shown here: 'genv-enforcer status' shows them." }
+                p { (thousands(left_out)) " more are not shown here: 'genv-enforcer status' shows them." }
             }
         }
     }
@@ -202,7 +202,7 @@ impl Findings {
                     }
                 }
             }
-            @if steps.len() > MAX_NEXT { p { "and " (thousands((steps.len() - MAX_NEXT) as u64)) " more" } }
+            @if steps.len() > MAX_NEXT { p { "and " (thousands(steps.len() - MAX_NEXT)) " more" } }
         }
     }
 
@@ -244,7 +244,7 @@ impl Findings {
         let frozen = &self.status.frozen;
         html! {
             details {
-                summary { "Frozen: " (count(frozen.len() as u64, "violation")) " with missing evidence" }
+                summary { "Frozen: " (count(frozen.len(), "violation")) " with missing evidence" }
                 @for it in frozen.iter().take(MAX_FROZEN) {
                     @let it = status::frozen_sentences(it, now_seconds, &self.zone);
                     p { (shown(&it.headline)) }

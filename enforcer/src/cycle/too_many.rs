@@ -46,7 +46,7 @@ impl TooMany {
         for (key, (of, number)) in violations.into_iter().filter(|it| it.1.1 > MAX_LISTED) {
             let (uid, all) = users.entry(key).or_default();
             *uid = of;
-            all.push(format!("breaks rules {} times, more than are listed", thousands(number as u64)));
+            all.push(format!("breaks rules {} times, more than are listed", thousands(number)));
         }
         let mut frozen: BTreeMap<Key, usize> = BTreeMap::new();
         for it in &plan.frozen {
@@ -59,7 +59,7 @@ impl TooMany {
                 .entry(key)
                 .or_default()
                 .1
-                .push(format!("has {} frozen violations, more than are listed", thousands(number as u64)));
+                .push(format!("has {} frozen violations, more than are listed", thousands(number)));
         }
         self.0.retain(|_, (_, seen_seconds)| now_seconds - *seen_seconds < REMEMBERED_SECONDS);
         let mut new = Vec::new();

@@ -225,7 +225,7 @@ impl NoticeDelivery {
             return true;
         }
         if more > 0 {
-            text += &format!("\r\n* and {} more: genv why\r\n", words::thousands(more as u64));
+            text += &format!("\r\n* and {} more: genv why\r\n", words::thousands(more));
         }
         if let Some(notifier) = &mut self.notifier {
             let user = uzers::get_user_by_uid(uid);

@@ -229,7 +229,7 @@ impl Summary<'_> {
             at(self.until_seconds),
             words::count(self.snapshots, "snapshot"),
             words::count(self.cycles, "cycle"),
-            words::count(self.hosts.len() as u64, "host"),
+            words::count(self.hosts.len(), "host"),
         );
         if self.damaged_lines > 0 {
             text += &format!("{} left out.\n", words::count(self.damaged_lines, "line"));
@@ -246,14 +246,14 @@ impl Summary<'_> {
                 words::count(found.warnings, "warning"),
                 words::count(found.actions, "action"),
                 rule.action.word(),
-                words::count(found.users.len() as u64, "user"),
+                words::count(found.users.len(), "user"),
             );
         }
         if config.rules.is_empty() {
             text += "There are no rules.\n";
         }
         if self.open > 0 {
-            text += &format!("{} not over at the end.\n", words::count(self.open as u64, "violation"));
+            text += &format!("{} not over at the end.\n", words::count(self.open, "violation"));
         }
         text += "Pauses and waivers that were told at run time are not in a recording: nothing waited for them here.\n";
         for (hostname, count) in self.unknown_processes {

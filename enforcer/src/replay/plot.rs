@@ -84,7 +84,7 @@ impl Plot {
                 text.push('\n');
             }
             if let Some(more) = users.len().checked_sub(MOST_USERS).filter(|more| *more > 0) {
-                text += &format!("  and {}\n", words::count(more as u64, "more user"));
+                text += &format!("  and {}\n", words::count(more, "more user"));
             }
         }
         text

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use genv_core::progress::ProgressLine;
+use genv_core::text::counted;
 use genv_core::yaml::{self, Located, Place};
 use genv_simulator::{Engine, ScenarioError};
 
@@ -53,8 +54,7 @@ pub(crate) fn test(paths: &[PathBuf], out: &mut impl Write, progress: &ProgressL
             }
         }
     }
-    let tests = if run == 1 { "test" } else { "tests" };
-    writeln!(out, "{run} {tests}, {failed} failed")?;
+    writeln!(out, "{}, {failed} failed", counted(run, "test"))?;
     out.flush()?;
     Ok(failed == 0)
 }

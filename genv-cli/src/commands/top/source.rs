@@ -16,6 +16,7 @@ use genv_simulator::SourceOptions;
 use crate::commands::remote::{HostFlags, fetch_hosts};
 use crate::driver_timeout::usage_patience;
 use crate::failure::Failure;
+use crate::output::counted;
 
 /// The source of the facts.
 pub(super) enum Source {
@@ -61,8 +62,7 @@ impl Source {
     pub(super) fn awaited(&self) -> String {
         match self {
             Self::Here(_) => "reading".to_owned(),
-            Self::Hosts(_, _, 1) => "connecting to 1 host".to_owned(),
-            Self::Hosts(_, _, count) => format!("connecting to {count} hosts"),
+            Self::Hosts(_, _, count) => format!("connecting to {}", counted(*count, "host")),
         }
     }
 
