@@ -117,7 +117,7 @@ impl Drop for Terminal {
     }
 }
 
-/// A program in a terminal of 80 columns, whose output is read without a delay. The program gets SIGTERM with the value.
+/// A program in a terminal of 80 columns, whose output is read without a delay. The drop ends the program by SIGTERM.
 pub struct DirectTerminal {
     process: PtyProcess,
     output: File,
