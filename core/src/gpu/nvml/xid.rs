@@ -21,6 +21,8 @@ use crate::model::{DeviceIndex, Withheld, now_seconds};
 const XID_ERRORS: &str = "XID errors";
 
 const REGISTER: &str = "nvmlDeviceRegisterEvents";
+/// Several calls, each of which may hang.
+const SUBSCRIBE: &str = "the subscription to events";
 const WAIT: &str = "nvmlEventSetWait_v2";
 
 /// The time that one wait blocks: the longest delay of the thread's end.
@@ -66,7 +68,7 @@ struct Running {
 /// What the thread does not see now.
 #[derive(Default)]
 struct Unseen {
-    /// The driver's current call, and its start.
+    /// The current [`SUBSCRIBE`] or [`WAIT`], and its start.
     call: Option<(&'static str, Instant)>,
     /// The error of the last subscription or the last wait.
     all: Option<String>,
@@ -181,7 +183,7 @@ fn lock(unseen: &Mutex<Unseen>) -> MutexGuard<'_, Unseen> {
     unseen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls the driver, and notes the call as long as it lasts.
+/// Calls the driver, and notes `call` as long as it lasts.
 fn noted<T>(unseen: &Mutex<Unseen>, call: &'static str, driver: impl FnOnce() -> T) -> T {
     lock(unseen).call = Some((call, Instant::now()));
     let answer = driver();
@@ -194,7 +196,7 @@ fn run(nvml: Arc<Nvml>, commands: Receiver<WatchedDevices>, events: &SyncSender<
         return;
     };
     loop {
-        let next = match noted(unseen, REGISTER, || subscribe(&nvml, &watched)) {
+        let next = match noted(unseen, SUBSCRIBE, || subscribe(&nvml, &watched)) {
             Ok((set, withheld)) => {
                 let has_failed = |index: u32| withheld.iter().any(|it| it.device == Some(DeviceIndex::gpu(index)));
                 let failed: WatchedDevices = watched.iter().filter(|it| has_failed(it.0)).cloned().collect();
@@ -289,7 +291,7 @@ fn wait(
         }
         if tried.elapsed() >= RETRY_PAUSE {
             tried = Instant::now();
-            if noted(unseen, REGISTER, &more) {
+            if noted(unseen, SUBSCRIBE, &more) {
                 return NextStep::Again;
             }
         }
