@@ -11,7 +11,7 @@ use std::fmt;
 pub use gpu::{Activity, Gpu, GpuState, Hold, gpus, gpus_of};
 pub use models::{ModelTotals, models, short_model};
 pub use troubles::{Trouble, TroubleKind, troubles};
-pub use users::{OF_USERS, UserTotals, users};
+pub use users::{USER_COLLECTORS, UserTotals, users};
 
 use crate::model::{HostSnapshot, Snapshot};
 

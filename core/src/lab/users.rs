@@ -7,7 +7,7 @@ use super::{Count, unknown_hosts};
 use crate::model::{Attribution, DeviceSeconds, HostSnapshot, NOBODY};
 
 /// The collectors whose values [`users`] counts.
-pub const OF_USERS: [&str; 3] = ["gpu", "processes", "state"];
+pub const USER_COLLECTORS: [&str; 3] = ["gpu", "processes", "state"];
 
 /// What one user holds now on all hosts, and did since each collection began.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -96,7 +96,7 @@ pub fn users(hosts: &[HostSnapshot]) -> BTreeMap<&str, UserTotals> {
             }
         }
     }
-    if unknown_hosts(hosts, &OF_USERS) > 0 {
+    if unknown_hosts(hosts, &USER_COLLECTORS) > 0 {
         for UserTotals { held, idle, processes, outside, waiting, .. } in users.values_mut() {
             for count in [held, idle, processes, outside, waiting] {
                 count.more = true;
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn there_may_be_more_while_values_of_a_host_are_unknown() {
-        for outdated in OF_USERS {
+        for outdated in USER_COLLECTORS {
             let mut hosts = lab();
             outdate(&mut hosts[1], outdated);
             let idle = if outdated == "gpu" { 1 } else { 2 };

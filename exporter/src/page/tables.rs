@@ -1,7 +1,7 @@
 //! Tables of processes, environments, waiting processes and users.
 
 use genv_core::duration::format_span;
-use genv_core::lab::{OF_USERS, UserTotals, unknown_hosts};
+use genv_core::lab::{USER_COLLECTORS, UserTotals, unknown_hosts};
 use genv_core::model::{
     Attribution, DeviceIndex, Environment, HostSnapshot, Process, ProcessDevice, QueuedProcess, Snapshot,
 };
@@ -164,7 +164,7 @@ pub(super) fn queue<'a>(all: impl IntoIterator<Item = (&'a Snapshot, &'a QueuedP
 
 /// A line about hosts with unknown values of [`users`].
 pub(super) fn unknown_values(hosts: &[HostSnapshot]) -> Markup {
-    let unknown = unknown_hosts(hosts, &OF_USERS);
+    let unknown = unknown_hosts(hosts, &USER_COLLECTORS);
     html! {
         @if unknown > 0 {
             p.unknown { "? Some values of " (counted(unknown, "host")) " are not known, and not counted." }

@@ -1,7 +1,7 @@
 //! The screen as a function of the view and the facts.
 
 use anstyle::{Effects, Style};
-use genv_core::lab::{OF_USERS, models, unknown_hosts};
+use genv_core::lab::{USER_COLLECTORS, models, unknown_hosts};
 use genv_core::text::harmless;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -282,7 +282,7 @@ fn no_rows(view: &View, frame: &Frame<'_>) -> Vec<String> {
     let collectors: &[&str] = match view.place.tab {
         Tab::Devices => &["gpu"],
         Tab::Environments => &["state"],
-        Tab::Users => &OF_USERS,
+        Tab::Users => &USER_COLLECTORS,
         Tab::Processes => &["gpu", "processes"],
         Tab::Hosts => &[],
     };
