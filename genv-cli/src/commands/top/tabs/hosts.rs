@@ -1,6 +1,6 @@
 //! The hosts: what each offers, and what is wrong with it.
 
-use genv_core::lab::{GpuState, gpus_of, is_known, troubles};
+use genv_core::lab::{Count, GpuState, gpus_of, is_known, troubles};
 use genv_core::model::HostSnapshot;
 
 use super::{Facts, HOST};
@@ -30,10 +30,12 @@ fn row(host: &HostSnapshot) -> Row {
     // Before the first list of the GPUs, no number of them is known.
     let listed = snapshot.filter(|it| !it.devices.is_empty() || is_known(host, &["gpu"]));
     let states = listed.map(|_| gpus_of(host).iter().map(|gpu| gpu.state).collect::<Vec<_>>());
-    let count = |is_meant: fn(GpuState) -> bool| {
-        let states = states.as_ref().map(|states| states.iter().filter(|it| is_meant(**it)).count());
-        states.map_or_else(Value::unknown, Value::count)
+    let number = |is_meant: fn(GpuState) -> bool| {
+        states.as_ref().map(|states| states.iter().filter(|it| is_meant(**it)).count())
     };
+    let count = |is_meant: fn(GpuState) -> bool| number(is_meant).map_or_else(Value::unknown, Value::count);
+    let not_known = number(|it| it == GpuState::Unknown);
+    let free = number(|it| it == GpuState::Free).map(|known| Count { known, more: not_known != Some(0) });
     let troubles = troubles(std::slice::from_ref(host));
     let trouble = troubles.first().map_or_else(Value::none, |it| Value::foreign(&it.words).style(DOUBTFUL));
     let driver = snapshot.and_then(|it| it.driver_version.as_deref());
@@ -42,10 +44,10 @@ fn row(host: &HostSnapshot) -> Row {
         Value::foreign(&host.hostname),
         Value::foreign(state).style(style),
         count(|_| true),
-        count(|it| it == GpuState::Free),
+        free.map_or_else(Value::unknown, super::count),
         count(|it| it == GpuState::Held),
         count(|it| it == GpuState::Used),
-        count(|it| it == GpuState::Unknown),
+        not_known.map_or_else(Value::unknown, Value::count),
         count(|it| matches!(it, GpuState::Down | GpuState::Unsplit)),
         driver.map_or_else(Value::unknown, Value::foreign),
         trouble,
