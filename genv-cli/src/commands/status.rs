@@ -8,6 +8,7 @@ use clap::Args;
 use genv_core::state::{EnvironmentState, State};
 use serde_json::json;
 
+use crate::announce::indices;
 use crate::lease;
 use crate::machine::Machine;
 use crate::output::{JsonFlag, harmless, print, print_json};
@@ -83,14 +84,7 @@ fn text(state: &State, claimed: Option<&str>, environment: Option<&EnvironmentSt
         };
         format!("Shell     {shown}: 'genv attach --refresh' sets it to the devices\n")
     });
-    let devices = match &devices[..] {
-        [] => "to no device".to_owned(),
-        attached => {
-            let indices: Vec<String> = attached.iter().map(u32::to_string).collect();
-            let what = if attached.len() == 1 { "device" } else { "devices" };
-            format!("to {what} {}", indices.join(", "))
-        }
-    };
+    let attached = format!("to {}", indices(&devices));
     let none = || "not configured".to_owned();
     let name = environment.name.as_deref().map_or_else(none, harmless);
     let gpus = environment.gpus.map_or_else(none, |gpus| gpus.to_string());
@@ -99,7 +93,7 @@ fn text(state: &State, claimed: Option<&str>, environment: Option<&EnvironmentSt
     let lease = state.lease_end(eid).map(lease::describe_end);
     let lease = lease.map(|until| format!("Lease     {until}\n"));
     format!(
-        "Environment {} is active.\n\nAttached  {devices}\nName      {name}\nDevices   {gpus}\nMemory    {memory}\n{}{}",
+        "Environment {} is active.\n\nAttached  {attached}\nName      {name}\nDevices   {gpus}\nMemory    {memory}\n{}{}",
         harmless(eid),
         lease.unwrap_or_default(),
         stale.unwrap_or_default()
