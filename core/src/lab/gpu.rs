@@ -120,6 +120,8 @@ pub struct Hold<'a> {
     pub usage: Option<&'a EnvironmentDevice>,
     /// When the environment last used the GPU.
     pub activity: Activity,
+    /// Whether it leaves the GPU idle; absent if too little of the hold was measured.
+    pub is_idle: Option<bool>,
 }
 
 impl Hold<'_> {
@@ -215,27 +217,31 @@ pub(super) fn hold<'a>(snapshot: &'a Snapshot, device: &Device, attachment: &'a 
     // A use that the driver does not report now is not known, whatever it reported last.
     let is_measured = device.up && is_current(snapshot, "gpu");
     let measured = usage.filter(|it| is_measured && it.utilization_ratio.is_some());
+    let begins = [attachment.attached_timestamp_seconds, environment.and_then(|it| it.created_timestamp_seconds)];
+    let since = begins.into_iter().flatten().max_by(f64::total_cmp);
+    let held = since.map(|since| snapshot.timestamp_seconds - since);
     let activity = match measured.map(|it| it.last_active_timestamp_seconds) {
         None => Activity::Unknown,
-        Some(None) => Activity::UnusedForAtLeast(
-            environment.map_or(0.0, |environment| measured_seconds(snapshot, device, attachment, environment)),
-        ),
+        Some(None) => Activity::UnusedForAtLeast(measured_seconds(snapshot, device, environment, held)),
         Some(Some(last)) if sampled.is_some_and(|sampled| last >= sampled) => Activity::Busy,
         Some(Some(last)) => Activity::UnusedFor((snapshot.timestamp_seconds - last).max(0.0)),
     };
-    Hold { attachment, environment, usage, activity }
+    let is_idle = match activity {
+        _ if activity.is_idle() => Some(true),
+        Activity::Busy | Activity::UnusedFor(_) => Some(false),
+        Activity::UnusedForAtLeast(_) | Activity::Unknown => held.filter(|held| *held < IDLE_SECONDS).map(|_| false),
+    };
+    Hold { attachment, environment, usage, activity, is_idle }
 }
 
 /// The time for which a hold without a use was measured, in seconds, or less. Its user's account of the device counts time by
 /// the share of the device, and also has the time of earlier holds.
-fn measured_seconds(snapshot: &Snapshot, device: &Device, attachment: &Attachment, environment: &Environment) -> f64 {
+fn measured_seconds(snapshot: &Snapshot, device: &Device, environment: Option<&Environment>, held: Option<f64>) -> f64 {
     let mut accounts = snapshot.counters.user_device_use.iter();
-    let account = accounts.find(|it| it.index == device.index && it.username == environment.username);
+    let username = environment.map(|it| it.username.as_str());
+    let account = accounts.find(|it| it.index == device.index && Some(it.username.as_str()) == username);
     let account = account.and_then(|it| it.device_seconds).unwrap_or_default();
-    let begins = [attachment.attached_timestamp_seconds, environment.created_timestamp_seconds];
-    let since = begins.into_iter().flatten().max_by(f64::total_cmp);
-    let held = since.map_or(0.0, |since| snapshot.timestamp_seconds - since);
-    account.idle.min(held - account.unmeasured).max(0.0)
+    account.idle.min(held.unwrap_or_default() - account.unmeasured).max(0.0)
 }
 
 #[cfg(test)]
@@ -305,14 +311,15 @@ mod tests {
     #[test]
     fn without_a_seen_use_a_hold_is_idle_for_the_measured_part_of_its_time() {
         let usage = json!([{"index": "0", "attached": true, "utilization_ratio": 0.0}]);
-        for (attached, account, expected) in [
-            (json!(100.0), Some([700.0, 0.0]), 700.0),
+        for (attached, account, expected, is_idle) in [
+            (json!(100.0), Some([700.0, 0.0]), 700.0, Some(true)),
             // An earlier hold was idle too.
-            (json!(400.0), Some([700.0, 0.0]), 600.0),
-            (json!(400.0), Some([700.0, 50.0]), 550.0),
-            (json!(1001.0), Some([700.0, 0.0]), 0.0),
-            (json!(100.0), None, 0.0),
-            (Value::Null, Some([700.0, 0.0]), 0.0),
+            (json!(400.0), Some([700.0, 0.0]), 600.0, Some(true)),
+            (json!(400.0), Some([700.0, 50.0]), 550.0, None),
+            (json!(401.0), Some([700.0, 50.0]), 549.0, Some(false)),
+            (json!(1001.0), Some([700.0, 0.0]), 0.0, Some(false)),
+            (json!(100.0), None, 0.0, None),
+            (Value::Null, Some([700.0, 0.0]), 0.0, None),
         ] {
             let mut device = held_by(&["1"]);
             device["attachments"][0]["attached_timestamp_seconds"] = attached.clone();
@@ -324,8 +331,8 @@ mod tests {
             });
             let accounts = accounts.unwrap_or_else(|| json!([]));
             snapshot(&mut host).counters.user_device_use = serde_json::from_value(accounts).unwrap();
-            let activity = gpus(snapshot(&mut host))[0].activity();
-            assert_eq!(activity, Some(Activity::UnusedForAtLeast(expected)), "{attached}");
+            let hold = gpus(snapshot(&mut host))[0].holds[0];
+            assert_eq!((hold.activity, hold.is_idle), (Activity::UnusedForAtLeast(expected), is_idle), "{attached}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::gpu::{Activity, hold};
+use super::gpu::hold;
 use super::{Count, unknown_hosts};
 use crate::model::{Attribution, DeviceSeconds, HostSnapshot, NOBODY};
 
@@ -14,7 +14,7 @@ pub const USER_COLLECTORS: [&str; 3] = ["gpu", "processes", "state"];
 pub struct UserTotals {
     /// GPUs that the user's environments hold.
     pub held: Count,
-    /// Those of them that all of the user's environments on them leave idle, by [`Activity::is_idle`].
+    /// Those of them that all of the user's environments on them leave idle, by [`Hold::is_idle`](super::Hold::is_idle).
     pub idle: Count,
     /// The user's processes that use a GPU.
     pub processes: Count,
@@ -56,19 +56,18 @@ pub fn users(hosts: &[HostSnapshot]) -> BTreeMap<&str, UserTotals> {
             users.entry(&environment.username).or_default();
         }
         for device in snapshot.devices.iter().filter(|it| it.index.mig.is_none()) {
-            let mut activities = BTreeMap::<&str, Vec<Activity>>::new();
+            let mut holds = BTreeMap::<&str, Vec<Option<bool>>>::new();
             for attachment in &device.attachments {
                 let hold = hold(snapshot, device, attachment);
                 if let Some(environment) = hold.environment {
-                    activities.entry(&environment.username).or_default().push(hold.activity);
+                    holds.entry(&environment.username).or_default().push(hold.is_idle);
                 }
             }
-            for (username, activities) in activities {
+            for (username, are_idle) in holds {
                 let user = users.entry(username).or_default();
-                let activity = Activity::of_all(activities);
                 user.held.known += 1;
-                user.idle.known += usize::from(activity.is_some_and(Activity::is_idle));
-                user.idle.more |= activity == Some(Activity::Unknown);
+                user.idle.known += usize::from(are_idle.iter().all(|it| *it == Some(true)));
+                user.idle.more |= are_idle.contains(&None) && !are_idle.contains(&Some(false));
             }
         }
         let owners = snapshot.owners();
