@@ -111,3 +111,25 @@ pub(super) fn apply(state: &mut State, restored: Vec<Restored>, now_seconds: f64
         state.environments.push(environment);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    #[test]
+    fn devices_are_those_of_the_first_process_that_sees_any() {
+        let sees = |devices| -> Child {
+            Command::new("sleep").arg("1000").env("CUDA_VISIBLE_DEVICES", devices).spawn().unwrap()
+        };
+        let mut all = ["", "1,2", "3"].map(sees);
+        let pids = all.each_ref().map(Child::id);
+        let visible = [&pids[..], &pids[..1], &[]].map(visible_to);
+        for process in &mut all {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+        assert_eq!(visible, [Some([1, 2].into()), Some(BTreeSet::new()), None]);
+    }
+}

@@ -54,6 +54,9 @@ pub(super) struct ViolationReport<'a> {
     updated_timestamp_seconds: f64,
     /// Whether the file is too old, so that the enforcer probably does not run.
     abandoned: bool,
+    /// Whether this machine has an enforcer of its own.
+    #[serde(skip)]
+    is_enforced_here: bool,
     /// Why it is unknown whether the user breaks more rules.
     pub(super) not_known: Option<String>,
     paused_until_seconds: Option<f64>,
@@ -212,6 +215,7 @@ impl<'a> ViolationReport<'a> {
             mode: &enforcement.mode,
             updated_timestamp_seconds: enforcement.updated_timestamp_seconds,
             abandoned: enforcement.is_abandoned(now_seconds),
+            is_enforced_here: here.is_some(),
             not_known: here.map_or_else(|| Some(ONLY_ELSEWHERE.to_owned()), |here| here.not_known(now_seconds)),
             paused_until_seconds: enforcement.paused_until_seconds,
             breaker_is_open: enforcement.breaker.is_some(),
@@ -263,7 +267,7 @@ impl<'a> ViolationReport<'a> {
             format!("{}: it is not known whether this is over: {}", harmless(&frozen.rule), harmless(&frozen.why))
         });
         // Without an enforcer on this machine this is always so.
-        let not_known = self.not_known.iter().filter(|why| *why != ONLY_ELSEWHERE);
+        let not_known = self.not_known.iter().filter(|_| self.is_enforced_here);
         let not_known = not_known.map(|why| format!("it is not known whether you break more rules: {}", harmless(why)));
         held.chain(frozen).chain(not_known).collect()
     }
